@@ -1,0 +1,84 @@
+# Builds, installs, tests and shows pg_cyclone.
+#
+#   make install PG_CONFIG=/path/to/pg_config    build and install into a PostgreSQL 17 or 18
+#   make installcheck PG_CONFIG=...              regression and isolation tests on a running server with pg_cyclone preloaded
+#   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM against pg_cyclone's on an embedded PostgreSQL 18
+#   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
+#   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks; BENCH_ARGS=--help lists their options
+#
+# DEBUG_POINTS=1 compiles in the wait and error points that tests use, WERROR=1 turns warnings into errors.
+#
+# Objects never land in the source tree. Called there, this file passes the PGXS targets on to itself in a build folder,
+# one for each major version; called with -f from any other folder it builds in that folder (a VPATH build).
+
+TOP := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
+PG_CONFIG ?= pg_config
+
+ifeq ($(CURDIR),$(TOP))
+
+PG_VERSIONS ?= 17 18
+PYTHON ?= python3
+PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
+BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
+VENV_PYTHON = PYTHONPATH=python .venv/bin/python
+
+.PHONY: all install uninstall installcheck clean distclean demo check bench
+.DEFAULT_GOAL := all
+
+all install uninstall installcheck:
+	@mkdir -p $(BUILD_DIR)
+	+@$(MAKE) --no-print-directory -C $(BUILD_DIR) -f $(TOP)/Makefile $@
+
+clean:
+	rm -rf build
+
+distclean: clean
+	rm -rf .venv .postgres
+
+demo: .venv/stamp
+	$(VENV_PYTHON) scripts/demo.py $(DEMO_ARGS)
+
+check: .venv/stamp
+	PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
+
+bench: .venv/stamp
+	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
+
+.venv/stamp: requirements.txt
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+		{ echo 'Python cannot make virtual environments: on Debian run "apt install python3-venv"' >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check --retries 5 -r requirements.txt
+	touch $@
+
+else
+
+VPATH = $(TOP)
+below_top = $(patsubst $(TOP)/%,%,$(wildcard $(addprefix $(TOP)/,$(1))))
+
+MODULE_big = pg_cyclone
+EXTENSION = pg_cyclone
+PGFILEDESC = "pg_cyclone - VACUUM by blocks, in parallel"
+DATA = $(call below_top,sql/pg_cyclone--*.sql)
+OBJS = $(patsubst %.c,%.o,$(call below_top,src/*.c src/*/*.c))
+PG_CPPFLAGS = -I$(TOP)/src $(if $(DEBUG_POINTS),-DCYCLONE_DEBUG_POINTS)
+PG_CFLAGS = $(if $(WERROR),-Werror)
+
+REGRESS = $(notdir $(basename $(call below_top,test/sql/*.sql)))
+REGRESS_OPTS = --inputdir=$(TOP)/test --expecteddir=$(TOP)/test --load-extension=$(EXTENSION)
+ISOLATION = $(notdir $(basename $(call below_top,test/specs/*.spec)))
+ISOLATION_OPTS = $(REGRESS_OPTS)
+
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+
+# PGXS makes no folders for nested objects and knows neither their headers nor the flags and server they were built for.
+$(OBJS): $(wildcard $(TOP)/src/*.h $(TOP)/src/*/*.h) build-settings
+
+build_settings := $(shell $(PG_CONFIG) --version --bindir --configure --cflags) $(PG_CPPFLAGS) $(PG_CFLAGS)
+build-settings: FORCE
+	@mkdir -p $(dir $(OBJS))
+	@printf '%s\n' "$(build_settings)" | cmp -s - $@ || printf '%s\n' "$(build_settings)" > $@
+.PHONY: FORCE
+
+endif

@@ -1,0 +1,130 @@
+"""Measures pg_cyclone's VACUUM as a ratio to core's in the same run.
+
+Every timed VACUUM starts from an equal copy of one data directory, with the table in shared buffers; the contenders
+take turns, in another order each round, and the median counts. `make bench BENCH_ARGS="--scenario heap-deleted"`.
+"""
+
+import argparse
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from cyclone_lab import build
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import REPO, server_user_can_read
+from measure import CONFIG, measure
+from report import objections, print_circumstances, print_result, save_json, save_plot
+from scenarios import SCENARIOS
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def default_worker_counts() -> list[int]:
+    """Return the counts of workers that make 1, 2, 4, ... processes, and as many as there are cores; at least one worker."""
+    processes = [1 << power for power in range(cores().bit_length()) if 1 << power <= cores()]
+    return sorted({0, 1, cores() - 1, *(count - 1 for count in processes)})
+
+
+def commit() -> str:
+    """Return the version of the source, marked if it was changed since."""
+    command = ["git", "-C", REPO, "describe", "--always", "--tags", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, text=True, capture_output=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown (not in a commit)"
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the kernel knows it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def file_system(folder: Path) -> str:
+    """Return the type of the file system below `folder`."""
+    return subprocess.run(["stat", "--file-system", "--format=%T", folder], text=True, capture_output=True).stdout.strip()
+
+
+def find_circumstances(prefix: Path, base: Path) -> dict:
+    """Return what the numbers depend on, by name."""
+    with Cluster.create(prefix, CONFIG, base=base) as cluster:
+        cluster.start()
+        [(version, checksums)] = cluster.sql("SELECT version(), current_setting('data_checksums')")
+    return {
+        "commit": commit(),
+        "PostgreSQL": " ".join(version.split()[:2]),
+        "cores": cores(),
+        "CPU": cpu_model(),
+        "kernel": platform.release(),
+        "data in": f"{base} ({file_system(base)})",
+        "settings": {**CONFIG, "data_checksums": checksums},
+    }
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="what to vacuum; may be repeated (default: all)")
+    parser.add_argument("--rows", type=int, help="size of the table (default: by scenario, 10 to 20 million)")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each contender (default: %(default)s)")
+    parser.add_argument("--workers", type=int, nargs="+", default=default_worker_counts(), metavar="N",
+                        help="counts of pg_cyclone's parallel workers (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--major", type=int, default=18, choices=(17, 18), help="PostgreSQL version (default: %(default)s)")
+    parser.add_argument("--base", type=Path, default=Path(tempfile.gettempdir()), metavar="FOLDER",
+                        help="where the data goes, for instance /dev/shm (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save every run's numbers")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a bar chart (.png, .svg, .pdf)")
+    options = parser.parse_args()
+    if min(options.rounds, options.rows or 1) < 1 or min(options.workers) < 0:
+        parser.error("--rows and --rounds are 1 or more, --workers 0 or more")
+    if not options.base.is_dir() or not server_user_can_read(options.base):
+        parser.error(f"{options.base} is no folder that the server's user can enter")
+    return options
+
+
+def main() -> int:
+    options = parse_arguments()
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
+    prefix = build.install(options.major)
+    circumstances = find_circumstances(prefix, options.base)
+    print_circumstances(console, circumstances)
+
+    results = []
+    for name in options.scenario or SCENARIOS:
+        scenario = SCENARIOS[name]
+        console.print(f"\n{name}: loading ...", highlight=False)
+        result = measure(
+            scenario,
+            prefix,
+            rows=options.rows or scenario.rows,
+            rounds=options.rounds,
+            worker_counts=options.workers,
+            base=options.base,
+            say=lambda line: console.print(line, highlight=False),
+        )
+        results.append(result)
+        print_result(console, result)
+
+    if options.json:
+        save_json(options.json, circumstances, results)
+    if options.plot:
+        save_plot(options.plot, circumstances, results)
+    return 1 if any(objections(result) for result in results) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except RuntimeError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

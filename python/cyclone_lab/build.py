@@ -1,0 +1,73 @@
+"""The extension, built from this repository and installed into a PostgreSQL tree that is its own.
+
+Every build has a folder `build/<major>[-debug][-<name of a prefix named by the environment>]` with the objects and a
+copy of the PostgreSQL tree, so that a release build and one with debug points never overwrite each other.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from cyclone_lab.postgres import REPO, copy_tree, find_or_fetch, program_env, program_path, server_user_can_read
+
+CACHE = Path("/var/cache/pg_cyclone")
+
+
+def install(major: int, *, debug_points: bool = False, werror: bool = False) -> Path:
+    """Build and install the extension for this major version; return the prefix of the PostgreSQL it is installed in.
+
+    `debug_points` compiles in the wait and error points that tests use, `werror` makes a warning an error.
+    Raises RuntimeError with the compiler's output if the build fails, PostgresUnavailable if there is no server.
+    """
+    origin = find_or_fetch(major)
+    named = f"-{origin.name}" if origin.parent != REPO / ".postgres" else ""
+    folder = REPO / "build" / f"{major}{'-debug' if debug_points else ''}{named}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        prefix = _readable_home(folder) / "postgres"
+        if not _is_copy(prefix, origin):
+            shutil.rmtree(prefix, ignore_errors=True)
+            copy_tree(origin, prefix)
+        _make(folder, prefix, DEBUG_POINTS="1" if debug_points else "", WERROR="1" if werror else "")
+    return prefix
+
+
+def _readable_home(folder: Path) -> Path:
+    """Return `folder`, or a folder below /var/cache standing in for it when the server's user cannot enter it.
+
+    Only root has a server's user other than itself, so only root ever needs, and may write, that cache.
+    """
+    if server_user_can_read(folder):
+        return folder
+    home = CACHE / hashlib.sha256(os.fsencode(REPO)).hexdigest()[:12] / folder.name
+    for part in (CACHE, home.parent, home):
+        part.mkdir(exist_ok=True)
+        part.chmod(0o755)  # whatever the umask
+    return home
+
+
+def _is_copy(prefix: Path, origin: Path) -> bool:
+    """Tell whether `prefix` holds the build that `origin` holds: a newer one may have come, or another of that name."""
+    with suppress(FileNotFoundError):
+        copied, original = (os.stat(program_path(tree, "postgres")) for tree in (prefix, origin))
+        return (copied.st_size, copied.st_mtime_ns) == (original.st_size, original.st_mtime_ns)
+    return False
+
+
+def _make(folder: Path, prefix: Path, **variables: str) -> None:
+    """Run `make install` for `prefix` in the build folder; show the compiler's warnings, raise on failure."""
+    command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", folder, "-f", REPO / "Makefile", "install"]
+    command += [f"PG_CONFIG={program_path(prefix, 'pg_config')}"]
+    command += [f"{name}={value}" for name, value in variables.items()]
+    # An outer make would hand down its own flags, among them a PG_CONFIG that is not ours.
+    env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    result = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if result.returncode != 0:
+        raise RuntimeError(f"building pg_cyclone for {prefix} failed:\n{result.stdout}")
+    if "warning:" in result.stdout:
+        print(result.stdout)

@@ -1,0 +1,183 @@
+"""The proof that a table is sound after a VACUUM: core's own checkers, and the one rule of VACUUM they do not cover.
+
+That rule: no index entry may point at a heap line pointer that VACUUM has freed. All checks look at the table with its
+TOAST table, or at every partition of a partitioned one; they need a database with `EXTENSIONS` and a quiet table.
+"""
+
+import psycopg
+from psycopg.rows import dict_row
+
+EXTENSIONS = ("amcheck", "pageinspect", "pg_freespacemap", "pg_visibility", "pgstattuple")
+
+
+def create_extensions(conn: psycopg.Connection) -> None:
+    """Create the extensions that the checks call in the connection's database."""
+    for name in EXTENSIONS:
+        conn.execute(f"CREATE EXTENSION IF NOT EXISTS {name}")
+
+
+def heaps(conn: psycopg.Connection, table: str) -> list[str]:
+    """Return the names of the relations that hold the table's rows: itself or its partitions, and their TOAST tables."""
+    rows = conn.execute(
+        """
+        WITH leaf AS (
+            SELECT relid AS oid FROM pg_partition_tree(%(table)s::regclass) WHERE isleaf
+            UNION SELECT %(table)s::regclass
+        )
+        SELECT heap.oid::regclass::text
+        FROM pg_class leaf_class
+        JOIN leaf USING (oid)
+        JOIN pg_class heap ON heap.oid IN (leaf_class.oid, leaf_class.reltoastrelid)
+        WHERE heap.relkind IN ('r', 'm', 't')
+        ORDER BY heap.relkind = 't', heap.oid
+        """,
+        {"table": table},
+    )
+    return [name for (name,) in rows]
+
+
+def assert_clean(conn: psycopg.Connection, *tables: str) -> None:
+    """Run every check on each table; raise AssertionError with all that is wrong."""
+    problems = [
+        f"{heap}: {problem}"
+        for table in tables
+        for heap in heaps(conn, table)
+        for problem in [
+            *heap_corruption(conn, heap),
+            *btree_corruption(conn, heap),
+            *visibility_map_errors(conn, heap),
+            *dangling_index_entries(conn, heap),
+        ]
+    ]
+    assert not problems, f"{len(problems)} problems, the first ones:\n" + "\n".join(problems[:20])
+
+
+def heap_corruption(conn: psycopg.Connection, heap: str) -> list[str]:
+    """Return what amcheck's verify_heapam finds wrong, a line each."""
+    rows = conn.execute("SELECT blkno, offnum, attnum, msg FROM verify_heapam(%s)", (heap,))
+    return [f"heap block {block}, offset {offset}, attribute {column}: {text}" for block, offset, column, text in rows]
+
+
+def btree_corruption(conn: psycopg.Connection, heap: str) -> list[str]:
+    """Return what amcheck finds wrong with each btree of the heap: order, uniqueness, missing heap rows, parent links.
+
+    On a standby the parent links go unchecked, as the lock for that cannot be had there.
+    """
+    [(in_recovery,)] = conn.execute("SELECT pg_is_in_recovery()")
+    if in_recovery:
+        check = "bt_index_check(%s, heapallindexed => true, checkunique => true)"
+    else:
+        check = "bt_index_parent_check(%s, heapallindexed => true, rootdescend => true, checkunique => true)"
+    problems = []
+    for index in _indexes(conn, heap, "btree"):
+        try:
+            conn.execute(f"SELECT {check}", (index,))
+        except psycopg.InternalError as error:
+            problems.append(f"index {index}: {error}")
+    return problems
+
+
+def visibility_map_errors(conn: psycopg.Connection, heap: str) -> list[str]:
+    """Return the tuples that contradict the all-visible or all-frozen bit of their page."""
+    rows = conn.execute(
+        """
+        SELECT 'not visible to all on an all-visible page', t_ctid::text FROM pg_check_visible(%(heap)s::regclass)
+        UNION ALL SELECT 'not frozen on an all-frozen page', t_ctid::text FROM pg_check_frozen(%(heap)s::regclass)
+        """,
+        {"heap": heap},
+    )
+    return [f"tuple {tid} is {problem}" for problem, tid in rows]
+
+
+# Line pointers that an index entry may point at: normal ones that are not heap-only, and redirects.
+_HEAP_ROOTS = """
+    roots AS MATERIALIZED (
+        SELECT format('(%%s,%%s)', block, lp)::tid AS tid
+        FROM generate_series(0, pg_relation_size(%(heap)s::regclass) / current_setting('block_size')::int - 1) block,
+             heap_page_items(get_raw_page(%(heap)s::text, block))
+        WHERE lp_flags = 2 OR lp_flags = 1 AND t_infomask2 & 32768 = 0
+    )
+"""
+
+_INDEX_PAGES = """
+    pages AS MATERIALIZED (
+        SELECT block, get_raw_page(%(index)s::text, block) AS page
+        FROM generate_series(1, pg_relation_size(%(index)s::regclass) / current_setting('block_size')::int - 1) block
+    )
+"""
+
+# Only data items have a value in `dead`; pivots, high keys and deleted pages drop out by it.
+_BTREE_ENTRIES = """
+    SELECT block, itemoffset, unnest(coalesce(tids, ARRAY[htid])) AS tid
+    FROM pages, bt_page_items(page)
+    WHERE dead IS NOT NULL
+"""
+
+_HASH_ENTRIES = """
+    SELECT block, itemoffset, ctid AS tid
+    FROM (SELECT * FROM pages WHERE hash_page_type(page) IN ('bucket', 'overflow') OFFSET 0) buckets,
+         hash_page_items(page)
+"""
+
+
+def dangling_index_entries(conn: psycopg.Connection, heap: str) -> list[str]:
+    """Return the entries of the heap's btree and hash indexes that lead to no root of a row version: to a line pointer
+    that is unused, dead or heap-only, or beyond the end of the heap."""
+    problems = []
+    for method, entries in (("btree", _BTREE_ENTRIES), ("hash", _HASH_ENTRIES)):
+        for index in _indexes(conn, heap, method):
+            rows = conn.execute(
+                f"""
+                WITH {_HEAP_ROOTS}, {_INDEX_PAGES}, entries AS ({entries})
+                SELECT block, itemoffset, entries.tid::text
+                FROM entries LEFT JOIN roots ON roots.tid = entries.tid
+                WHERE roots.tid IS NULL
+                """,
+                {"heap": heap, "index": index},
+            )
+            problems += [f"index {index}, block {block}, item {item} dangles: {tid}" for block, item, tid in rows]
+    return problems
+
+
+def _indexes(conn: psycopg.Connection, heap: str, method: str) -> list[str]:
+    """Return the names of the heap's valid indexes of this access method."""
+    rows = conn.execute(
+        """
+        SELECT index.oid::regclass::text
+        FROM pg_index
+        JOIN pg_class index ON index.oid = indexrelid
+        JOIN pg_am ON pg_am.oid = index.relam
+        WHERE indrelid = %s::regclass AND indisvalid AND amname = %s AND index.relkind = 'i'
+        ORDER BY index.oid
+        """,
+        (heap, method),
+    )
+    return [name for (name,) in rows]
+
+
+def table_state(conn: psycopg.Connection, table: str) -> dict:
+    """Return what a VACUUM changes or must keep, by name, to compare two tables or a table before and after.
+
+    rows, content_hash                                   the visible rows, in any order
+    dead_items, dead_tuples                              LP_DEAD line pointers, and tuples no one needs but still there
+    all_visible, all_frozen                              pages, by the visibility map
+    free_space                                           bytes, by the free space map
+    relpages, reltuples, relallvisible, relallfrozen     as in pg_class; the last is None before PostgreSQL 18
+    relfrozenxid_age, relminmxid_age                     transactions, multixacts
+    """
+    query = f"""
+        SELECT rows, content_hash, dead_items, dead_tuple_count AS dead_tuples, all_visible, all_frozen, map.free_space,
+               relpages, reltuples, relallvisible, (to_jsonb(class) ->> 'relallfrozen')::int AS relallfrozen,
+               age(relfrozenxid) AS relfrozenxid_age, mxid_age(relminmxid) AS relminmxid_age
+        FROM pg_class class,
+             (SELECT count(*) AS rows, sum(hashtextextended(t::text, 0)) AS content_hash FROM {table} t) content,
+             (SELECT count(*) FILTER (WHERE lp_flags = 3) AS dead_items
+              FROM generate_series(0, pg_relation_size(%(table)s::regclass) / current_setting('block_size')::int - 1) block,
+                   heap_page_items(get_raw_page(%(table)s::text, block))) items,
+             pgstattuple(%(table)s::regclass),
+             pg_visibility_map_summary(%(table)s::regclass),
+             (SELECT coalesce(sum(avail), 0)::bigint AS free_space FROM pg_freespace(%(table)s::regclass)) map
+        WHERE class.oid = %(table)s::regclass
+    """
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query, {"table": table}).fetchone()

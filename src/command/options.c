@@ -1,0 +1,336 @@
+/*-------------------------------------------------------------------------
+ *
+ * options.c
+ *	  Reads the options of a VACUUM or ANALYZE statement.
+ *
+ * The server reads the same options in ExecVacuum and raises an error for
+ * whatever it doesn't like.  Here the answer to all of that is "no": the
+ * caller leaves the statement to the server, which then raises its own
+ * error, with its own text and position.  So nothing in this file may be
+ * laxer than the server; being stricter only costs us the statement.
+ *
+ * Takes no locks and reads no catalogs.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "command/options.h"
+#include "commands/defrem.h"
+#include "compat.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker_internals.h"
+#include "utils/guc.h"
+
+/* The options that are nothing but a flag. */
+static const struct
+{
+	const char *name;
+	bits32		flag;
+	bool		for_analyze;	/* does ANALYZE have it, too? */
+}			flag_options[] = {
+	{"analyze", VACOPT_ANALYZE, false},
+	{"disable_page_skipping", VACOPT_DISABLE_PAGE_SKIPPING, false},
+	{"freeze", VACOPT_FREEZE, false},
+	{"full", VACOPT_FULL, false},
+	{"only_database_stats", VACOPT_ONLY_DATABASE_STATS, false},
+	{"process_main", VACOPT_PROCESS_MAIN, false},
+	{"process_toast", VACOPT_PROCESS_TOAST, false},
+	{"skip_database_stats", VACOPT_SKIP_DATABASE_STATS, false},
+	{"skip_locked", VACOPT_SKIP_LOCKED, true},
+	{"verbose", VACOPT_VERBOSE, true},
+};
+
+static bool read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options);
+static bool read_flag(const DefElem *def, bits32 flag, bits32 *flags);
+static bool read_index_cleanup(const DefElem *def, VacOptValue *value);
+static bool read_truncate(const DefElem *def, VacOptValue *value);
+static bool read_parallel(const DefElem *def, int *nworkers);
+static bool read_ring_size(const DefElem *def, int *ring_size_kb);
+static const char *option_string(const DefElem *def);
+static bool read_bool(const DefElem *def, bool *value);
+static void set_freeze_ages(VacuumParams *params);
+static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
+
+/*
+ * Reads the options of a statement.
+ *
+ * Returns false if the server would raise an error for them, or might.
+ * VACOPT_FULL and VACOPT_ONLY_DATABASE_STATS may be set in the result: it is
+ * for the caller to say whether it can do that.  index_cleanup and truncate
+ * are VACOPTVALUE_UNSPECIFIED unless given.  Doesn't change the statement.
+ */
+bool
+vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
+{
+	VacuumParams *params = &options->params;
+
+	memset(options, 0, sizeof(*options));
+	options->ring_size_kb = -1;
+	params->options = VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST;
+	params->options |= stmt->is_vacuumcmd ? VACOPT_VACUUM : VACOPT_ANALYZE;
+	params->log_min_duration = -1;
+	params->index_cleanup = VACOPTVALUE_UNSPECIFIED;
+	params->truncate = VACOPTVALUE_UNSPECIFIED;
+	params->toast_parent = InvalidOid;
+	compat_set_eager_failure_rate(params);
+
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (!read_option(def, stmt->is_vacuumcmd, options))
+			return false;
+	}
+	set_freeze_ages(params);
+
+	return options_agree(stmt, options);
+}
+
+/*
+ * Makes the buffer ring for a statement, in the current memory context.
+ *
+ * Returns NULL if the size in force is 0: no ring, all of shared buffers.
+ */
+BufferAccessStrategy
+vacuum_options_make_ring(const VacuumOptions *options)
+{
+	int			size_kb = options->ring_size_kb;
+
+	if (size_kb == -1)
+		size_kb = VacuumBufferUsageLimit;
+
+	return GetAccessStrategyWithSize(BAS_VACUUM, size_kb);
+}
+
+/*
+ * Reads one option into *options, false if that isn't possible.
+ *
+ * An option given twice is no error: the last one counts.
+ */
+static bool
+read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options)
+{
+	VacuumParams *params = &options->params;
+
+	for (int i = 0; i < lengthof(flag_options); i++)
+	{
+		if (strcmp(def->defname, flag_options[i].name) == 0)
+			return (is_vacuum || flag_options[i].for_analyze) &&
+				read_flag(def, flag_options[i].flag, &params->options);
+	}
+
+	if (strcmp(def->defname, "buffer_usage_limit") == 0)
+		return read_ring_size(def, &options->ring_size_kb);
+	if (!is_vacuum)
+		return false;
+	if (strcmp(def->defname, "index_cleanup") == 0)
+		return read_index_cleanup(def, &params->index_cleanup);
+	if (strcmp(def->defname, "truncate") == 0)
+		return read_truncate(def, &params->truncate);
+	if (strcmp(def->defname, "parallel") == 0)
+		return read_parallel(def, &params->nworkers);
+
+	return false;
+}
+
+/*
+ * Sets or clears a flag, false if the option isn't Boolean.
+ */
+static bool
+read_flag(const DefElem *def, bits32 flag, bits32 *flags)
+{
+	bool		on;
+
+	if (!read_bool(def, &on))
+		return false;
+	if (on)
+		*flags |= flag;
+	else
+		*flags &= ~flag;
+
+	return true;
+}
+
+/*
+ * Reads INDEX_CLEANUP, which is AUTO or Boolean, AUTO without a value.
+ */
+static bool
+read_index_cleanup(const DefElem *def, VacOptValue *value)
+{
+	const char *word = def->arg ? option_string(def) : "auto";
+	bool		on;
+
+	if (word && pg_strcasecmp(word, "auto") == 0)
+	{
+		*value = VACOPTVALUE_AUTO;
+		return true;
+	}
+	if (!read_bool(def, &on))
+		return false;
+	*value = on ? VACOPTVALUE_ENABLED : VACOPTVALUE_DISABLED;
+
+	return true;
+}
+
+/*
+ * Reads TRUNCATE, which is Boolean.
+ */
+static bool
+read_truncate(const DefElem *def, VacOptValue *value)
+{
+	bool		on;
+
+	if (!read_bool(def, &on))
+		return false;
+	*value = on ? VACOPTVALUE_ENABLED : VACOPTVALUE_DISABLED;
+
+	return true;
+}
+
+/*
+ * Reads PARALLEL: PARALLEL 0 becomes -1, as 0 means that it wasn't given.
+ */
+static bool
+read_parallel(const DefElem *def, int *nworkers)
+{
+	int			number;
+
+	if (def->arg == NULL || !IsA(def->arg, Integer))
+		return false;
+	number = intVal(def->arg);
+	if (number < 0 || number > MAX_PARALLEL_WORKER_LIMIT)
+		return false;
+	*nworkers = number == 0 ? -1 : number;
+
+	return true;
+}
+
+/*
+ * Reads BUFFER_USAGE_LIMIT: a size with or without a unit, 0 or in bounds.
+ */
+static bool
+read_ring_size(const DefElem *def, int *ring_size_kb)
+{
+	const char *word = option_string(def);
+	int			size_kb;
+
+	if (word == NULL ||
+		!parse_int(word, &size_kb, GUC_UNIT_KB, NULL))
+		return false;
+	if (size_kb != 0 &&
+		(size_kb < MIN_BAS_VAC_RING_SIZE_KB ||
+		 size_kb > MAX_BAS_VAC_RING_SIZE_KB))
+		return false;
+	*ring_size_kb = size_kb;
+
+	return true;
+}
+
+/*
+ * Returns an option's value as text, NULL if it has none or a strange one.
+ */
+static const char *
+option_string(const DefElem *def)
+{
+	if (def->arg == NULL)
+		return NULL;
+
+	switch (nodeTag(def->arg))
+	{
+		case T_Boolean:
+		case T_Float:
+		case T_Integer:
+		case T_String:
+			/* it only reads, whatever its signature says */
+			return defGetString(unconstify(DefElem *, def));
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * Reads a Boolean: no value, 0, 1 or one of the four words; nothing else.
+ */
+static bool
+read_bool(const DefElem *def, bool *value)
+{
+	const char *word;
+
+	if (def->arg == NULL)
+	{
+		*value = true;
+		return true;
+	}
+	if (IsA(def->arg, Integer))
+	{
+		*value = intVal(def->arg) == 1;
+		return intVal(def->arg) == 0 || intVal(def->arg) == 1;
+	}
+
+	word = option_string(def);
+	if (word == NULL)
+		return false;
+	*value = pg_strcasecmp(word, "true") == 0 ||
+		pg_strcasecmp(word, "on") == 0;
+
+	return *value ||
+		pg_strcasecmp(word, "false") == 0 ||
+		pg_strcasecmp(word, "off") == 0;
+}
+
+/*
+ * Sets the freeze ages: all 0 with FREEZE, else -1 for "as configured".
+ */
+static void
+set_freeze_ages(VacuumParams *params)
+{
+	int			age = (params->options & VACOPT_FREEZE) ? 0 : -1;
+
+	params->freeze_min_age = age;
+	params->freeze_table_age = age;
+	params->multixact_freeze_min_age = age;
+	params->multixact_freeze_table_age = age;
+}
+
+/*
+ * Do the options fit together, and with the list of tables?
+ */
+static bool
+options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
+{
+	bits32		flags = options->params.options;
+
+	if (flags & VACOPT_FULL)
+	{
+		if (options->params.nworkers > 0)
+			return false;
+		if (options->ring_size_kb != -1 && !(flags & VACOPT_ANALYZE))
+			return false;
+		if (flags & VACOPT_DISABLE_PAGE_SKIPPING)
+			return false;
+		if (!(flags & VACOPT_PROCESS_TOAST))
+			return false;
+	}
+
+	if (flags & VACOPT_ONLY_DATABASE_STATS)
+	{
+		if (stmt->rels != NIL)
+			return false;
+		if (flags & ~(VACOPT_VACUUM | VACOPT_VERBOSE |
+					  VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST |
+					  VACOPT_ONLY_DATABASE_STATS))
+			return false;
+	}
+
+	if (!(flags & VACOPT_ANALYZE))
+	{
+		foreach_node(VacuumRelation, named, stmt->rels)
+		{
+			if (named->va_cols != NIL)
+				return false;
+		}
+	}
+
+	return true;
+}

@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * options.h
+ *	  The options of a VACUUM or ANALYZE statement.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_OPTIONS_H
+#define CYCLONE_OPTIONS_H
+
+#include "commands/vacuum.h"
+#include "nodes/parsenodes.h"
+#include "storage/bufmgr.h"
+
+typedef struct VacuumOptions
+{
+	VacuumParams params;		/* reloptions not applied yet */
+	int			ring_size_kb;	/* BUFFER_USAGE_LIMIT, -1 if not given */
+} VacuumOptions;
+
+extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);
+extern BufferAccessStrategy vacuum_options_make_ring(const VacuumOptions *options);
+
+#endif							/* CYCLONE_OPTIONS_H */

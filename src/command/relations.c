@@ -1,0 +1,623 @@
+/*-------------------------------------------------------------------------
+ *
+ * relations.c
+ *	  Which relations a VACUUM processes, and each one's transactions.
+ *
+ * Does what the server's vacuum() does for the VACUUM command, and like it
+ * in two steps.  First the list of targets is made in the transaction that
+ * the statement came in: the named tables with their partitions and
+ * children, or all tables of the database.  No lock outlives this step.
+ * Then that transaction is committed, and every target gets its own: opened
+ * under ShareUpdateExclusiveLock, checked once more, vacuumed by the engine
+ * or, if it isn't a heap, by the server, followed by its TOAST table and,
+ * if asked for, by ANALYZE.  A session lock on the table spans its own and
+ * its TOAST table's transaction.  At the end a new transaction is open for
+ * the caller to commit.
+ *
+ * What must survive the transactions lives in the caller's memory context.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "command/relations.h"
+#include "compat.h"
+#include "engine/table_vacuum.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "report/progress.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+/* What to do with a target that could be opened. */
+typedef enum TargetVerdict
+{
+	TARGET_SKIP,				/* nothing, not even ANALYZE */
+	TARGET_EMPTY,				/* nothing, but ANALYZE is welcome */
+	TARGET_FOR_SERVER,			/* not a heap: the server's VACUUM */
+	TARGET_FOR_ENGINE			/* a heap */
+} TargetVerdict;
+
+/* Are we between the first and the last target? */
+static bool running = false;
+
+static List *expand_named(List *targets, VacuumRelation *named,
+						  bits32 options, MemoryContext context);
+static bool wants_children(const RangeVar *name, char relkind);
+static List *append_children(List *targets, Oid relid, List *columns,
+							 MemoryContext context);
+static List *whole_database(bits32 options, MemoryContext context);
+static List *append_target(List *targets, RangeVar *name, Oid relid,
+						   List *columns, MemoryContext context);
+static void process_targets(List *targets, const VacuumParams *params,
+							BufferAccessStrategy ring, MemoryContext context);
+static bool vacuum_target(VacuumRelation *target, const VacuumParams *params,
+						  BufferAccessStrategy ring, MemoryContext context);
+static void begin_vacuum_transaction(void);
+static void end_transaction(void);
+static TargetVerdict judge_target(Relation rel, const VacuumParams *params);
+static void apply_reloptions(Relation rel, VacuumParams *params);
+static VacOptValue index_cleanup_default(const StdRdOptions *opts);
+static void choice_point(VacOptValue value, const char *if_auto,
+						 const char *if_disabled, const char *if_enabled);
+static void vacuum_as_owner(Relation rel, const VacuumParams *params,
+							BufferAccessStrategy ring);
+static void vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
+						 BufferAccessStrategy ring, MemoryContext context);
+static void leave_to_server(VacuumRelation *target, const VacuumParams *params,
+							BufferAccessStrategy ring, MemoryContext context);
+static void analyze_target(const VacuumRelation *target,
+						   const VacuumParams *params,
+						   BufferAccessStrategy ring);
+static void reset_cost_accounting(void);
+
+/*
+ * Vacuums the named relations, or the whole database if there are none.
+ *
+ * To be called outside a transaction block, in a transaction as of a
+ * statement's start; returns in another one, for the caller to commit.
+ * named, params and ring live in context or elsewhere safe from commits.
+ * Relations that can't be processed are skipped, with a warning where the
+ * server has one.
+ */
+void
+vacuum_relations(List *named, const VacuumParams *params,
+				 BufferAccessStrategy ring, MemoryContext context)
+{
+	List	   *targets = NIL;
+
+	Assert((params->options & VACOPT_VACUUM) != 0);
+	Assert((params->options & (VACOPT_FULL | VACOPT_ONLY_DATABASE_STATS)) == 0);
+
+	if (named == NIL)
+		targets = whole_database(params->options, context);
+	foreach_node(VacuumRelation, one, named)
+		targets = expand_named(targets, one, params->options, context);
+
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	CommitTransactionCommand();
+
+	PG_TRY();
+	{
+		running = true;
+		process_targets(targets, params, ring, context);
+	}
+	PG_FINALLY();
+	{
+		running = false;
+		VacuumCostActive = false;
+		VacuumFailsafeActive = false;
+		VacuumCostBalance = 0;
+		progress_clear();
+	}
+	PG_END_TRY();
+
+	StartTransactionCommand();
+
+	if (!(params->options & VACOPT_SKIP_DATABASE_STATS))
+		vac_update_datfrozenxid();
+}
+
+/*
+ * Is a VACUUM of ours at work in this session?
+ *
+ * True only while functions of users may run inside it.
+ */
+bool
+vacuum_relations_running(void)
+{
+	return running;
+}
+
+/*
+ * Appends the targets that a named relation stands for.
+ *
+ * Holds an AccessShareLock on it meanwhile.  Raises an error if it doesn't
+ * exist; warns and appends nothing if SKIP_LOCKED and it is locked.
+ */
+static List *
+expand_named(List *targets, VacuumRelation *named, bits32 options,
+			 MemoryContext context)
+{
+	RangeVar   *name = named->relation;
+	Oid			relid = named->oid;
+	HeapTuple	tuple;
+	Form_pg_class form;
+	bool		with_children;
+
+	if (OidIsValid(relid))
+		return append_target(targets, name, relid, named->va_cols, context);
+
+	relid = RangeVarGetRelidExtended(name, AccessShareLock,
+									 (options & VACOPT_SKIP_LOCKED) ? RVR_SKIP_LOCKED : 0,
+									 NULL, NULL);
+	if (!OidIsValid(relid))
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("skipping vacuum of \"%s\" --- lock not available",
+						name->relname)));
+		return targets;
+	}
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	form = (Form_pg_class) GETSTRUCT(tuple);
+
+	/* who may not vacuum a parent may still own some of its children */
+	if (vacuum_is_permitted_for_relation(relid, form, options))
+		targets = append_target(targets, name, relid, named->va_cols, context);
+	with_children = wants_children(name, form->relkind);
+	ReleaseSysCache(tuple);
+
+	if (with_children)
+		targets = append_children(targets, relid, named->va_cols, context);
+
+	/* locks on many relations at once would invite deadlocks */
+	UnlockRelationOid(relid, AccessShareLock);
+
+	return targets;
+}
+
+/*
+ * Does naming this relation name its children or partitions, too?
+ *
+ * Warns if it doesn't and nothing is left to be done.
+ */
+static bool
+wants_children(const RangeVar *name, char relkind)
+{
+	bool		is_partitioned = relkind == RELKIND_PARTITIONED_TABLE;
+
+	if (!COMPAT_VACUUM_RECURSES_INHERITANCE)
+		return is_partitioned;
+
+	if (is_partitioned && !name->inh)
+		ereport(WARNING,
+				(errmsg("VACUUM ONLY of partitioned table \"%s\" has no effect",
+						name->relname)));
+
+	return name->inh;
+}
+
+/*
+ * Appends all children of a relation, on which the caller has some lock.
+ *
+ * They aren't locked, so they get no name: that one of them is gone when
+ * its turn comes is nothing to complain about.
+ */
+static List *
+append_children(List *targets, Oid relid, List *columns,
+				MemoryContext context)
+{
+	List	   *family = find_all_inheritors(relid, NoLock, NULL);
+
+	foreach_oid(member, family)
+	{
+		if (member != relid)
+			targets = append_target(targets, NULL, member, columns, context);
+	}
+	list_free(family);
+
+	return targets;
+}
+
+/*
+ * Lists the tables of the database that the user may vacuum, without names.
+ *
+ * Warns of those that he may not.
+ */
+static List *
+whole_database(bits32 options, MemoryContext context)
+{
+	List	   *targets = NIL;
+	Relation	pgclass = table_open(RelationRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(pgclass, 0, NULL);
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		/* partitioned tables are there for ANALYZE */
+		if (form->relkind != RELKIND_RELATION &&
+			form->relkind != RELKIND_MATVIEW &&
+			form->relkind != RELKIND_PARTITIONED_TABLE)
+			continue;
+
+		if (vacuum_is_permitted_for_relation(form->oid, form, options))
+			targets = append_target(targets, NULL, form->oid, NIL, context);
+	}
+
+	table_endscan(scan);
+	table_close(pgclass, AccessShareLock);
+
+	return targets;
+}
+
+/*
+ * Appends one target, in context.
+ *
+ * A target with a name is complained about if it can't be opened.
+ */
+static List *
+append_target(List *targets, RangeVar *name, Oid relid, List *columns,
+			  MemoryContext context)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+
+	targets = lappend(targets, makeVacuumRelation(name, relid, columns));
+	MemoryContextSwitchTo(old);
+
+	return targets;
+}
+
+/*
+ * Vacuums, and analyzes if asked to, one target after the other.
+ *
+ * Called and returns outside any transaction.
+ */
+static void
+process_targets(List *targets, const VacuumParams *params,
+				BufferAccessStrategy ring, MemoryContext context)
+{
+	reset_cost_accounting();
+
+	foreach_node(VacuumRelation, target, targets)
+	{
+		if (vacuum_target(target, params, ring, context) &&
+			(params->options & VACOPT_ANALYZE))
+			analyze_target(target, params, ring);
+
+		VacuumFailsafeActive = false;
+	}
+}
+
+/*
+ * Vacuums one target and its TOAST table.
+ *
+ * Called and returns outside any transaction.  Returns whether an ANALYZE
+ * that was asked for is still to be done.
+ */
+static bool
+vacuum_target(VacuumRelation *target, const VacuumParams *params,
+			  BufferAccessStrategy ring, MemoryContext context)
+{
+	VacuumParams resolved = *params;
+	Relation	rel;
+	LockRelId	session_lock;
+	Oid			toast_relid = InvalidOid;
+	TargetVerdict verdict = TARGET_SKIP;
+
+	begin_vacuum_transaction();
+
+	rel = vacuum_open_relation(target->oid, target->relation, params->options,
+							   params->log_min_duration >= 0,
+							   ShareUpdateExclusiveLock);
+	if (rel)
+		verdict = judge_target(rel, params);
+
+	if (verdict != TARGET_FOR_ENGINE)
+	{
+		if (rel)
+			relation_close(rel, ShareUpdateExclusiveLock);
+		end_transaction();
+
+		if (verdict == TARGET_FOR_SERVER)
+			leave_to_server(target, params, ring, context);
+		return verdict == TARGET_EMPTY;
+	}
+
+	/* keeps the table in existence until its TOAST table is done, too */
+	session_lock = rel->rd_lockInfo.lockRelId;
+	LockRelationIdForSession(&session_lock, ShareUpdateExclusiveLock);
+
+	apply_reloptions(rel, &resolved);
+	if (params->options & VACOPT_PROCESS_TOAST)
+		toast_relid = rel->rd_rel->reltoastrelid;
+	if (params->options & VACOPT_PROCESS_MAIN)
+		vacuum_as_owner(rel, &resolved, ring);
+
+	relation_close(rel, NoLock);
+	end_transaction();
+
+	if (OidIsValid(toast_relid))
+		vacuum_toast(toast_relid, target->oid, params, ring, context);
+
+	UnlockRelationIdForSession(&session_lock, ShareUpdateExclusiveLock);
+
+	return true;
+}
+
+/*
+ * Starts a transaction that holds back no other VACUUM, with a snapshot.
+ */
+static void
+begin_vacuum_transaction(void)
+{
+	StartTransactionCommand();
+
+	/* before there is a snapshot, or others would see its xmin for a while */
+	LWLockAcquire(ProcArrayLock, LW_EXCLUSIVE);
+	MyProc->statusFlags |= PROC_IN_VACUUM;
+	ProcGlobal->statusFlags[MyProc->pgxactoff] = MyProc->statusFlags;
+	LWLockRelease(ProcArrayLock);
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Commits a transaction that has a snapshot pushed.
+ */
+static void
+end_transaction(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * Decides what to do with a target that is open and locked.
+ *
+ * Warns if the user lacks the privilege or it is no table at all.
+ */
+static TargetVerdict
+judge_target(Relation rel, const VacuumParams *params)
+{
+	char		relkind = rel->rd_rel->relkind;
+	Oid			privilege_relid = RelationGetRelid(rel);
+
+	/* safe to look up, as the parent has our session lock */
+	if (OidIsValid(params->toast_parent))
+		privilege_relid = params->toast_parent;
+
+	/* checked before, but things may have changed since */
+	if (!vacuum_is_permitted_for_relation(privilege_relid, rel->rd_rel,
+										  params->options & ~VACOPT_ANALYZE))
+		return TARGET_SKIP;
+
+	if (relkind != RELKIND_RELATION &&
+		relkind != RELKIND_MATVIEW &&
+		relkind != RELKIND_TOASTVALUE &&
+		relkind != RELKIND_PARTITIONED_TABLE)
+	{
+		ereport(WARNING,
+				(errmsg("skipping \"%s\" --- cannot vacuum non-tables or special system tables",
+						RelationGetRelationName(rel))));
+		return TARGET_SKIP;
+	}
+
+	/* without a word, as every VACUUM of a database comes across some */
+	if (RELATION_IS_OTHER_TEMP(rel))
+		return TARGET_SKIP;
+
+	if (relkind == RELKIND_PARTITIONED_TABLE)
+		return TARGET_EMPTY;
+
+	if (rel->rd_tableam != GetHeapamTableAmRoutine())
+		return TARGET_FOR_SERVER;
+
+	return TARGET_FOR_ENGINE;
+}
+
+/*
+ * Fills in what the statement left open from the table's options.
+ */
+static void
+apply_reloptions(Relation rel, VacuumParams *params)
+{
+	const StdRdOptions *opts = (const StdRdOptions *) rel->rd_options;
+
+	if (params->index_cleanup == VACOPTVALUE_UNSPECIFIED)
+		params->index_cleanup = index_cleanup_default(opts);
+	choice_point(params->index_cleanup,
+				 "vacuum-index-cleanup-auto",
+				 "vacuum-index-cleanup-disabled",
+				 "vacuum-index-cleanup-enabled");
+
+	compat_apply_eager_reloption(params, opts);
+
+	if (params->truncate == VACOPTVALUE_UNSPECIFIED)
+		params->truncate = compat_truncate_default(opts) ?
+			VACOPTVALUE_ENABLED : VACOPTVALUE_DISABLED;
+	choice_point(params->truncate,
+				 "vacuum-truncate-auto",
+				 "vacuum-truncate-disabled",
+				 "vacuum-truncate-enabled");
+}
+
+/*
+ * Returns what a table's options say about INDEX_CLEANUP.
+ */
+static VacOptValue
+index_cleanup_default(const StdRdOptions *opts)
+{
+	if (opts == NULL)
+		return VACOPTVALUE_AUTO;
+
+	switch (opts->vacuum_index_cleanup)
+	{
+		case STDRD_OPTION_VACUUM_INDEX_CLEANUP_ON:
+			return VACOPTVALUE_ENABLED;
+		case STDRD_OPTION_VACUUM_INDEX_CLEANUP_OFF:
+			return VACOPTVALUE_DISABLED;
+		case STDRD_OPTION_VACUUM_INDEX_CLEANUP_AUTO:
+			break;
+	}
+
+	return VACOPTVALUE_AUTO;
+}
+
+/*
+ * Runs the server's injection point for a choice, in builds that have them.
+ */
+static void
+choice_point(VacOptValue value, const char *if_auto,
+			 const char *if_disabled, const char *if_enabled)
+{
+	if (value == VACOPTVALUE_AUTO)
+		compat_injection_point(if_auto);
+	else if (value == VACOPTVALUE_DISABLED)
+		compat_injection_point(if_disabled);
+	else if (value == VACOPTVALUE_ENABLED)
+		compat_injection_point(if_enabled);
+}
+
+/*
+ * Lets the engine vacuum an open table, as its owner, in a safe environment.
+ *
+ * An error leaves user and settings as they are inside: the end of the
+ * transaction restores them.
+ */
+static void
+vacuum_as_owner(Relation rel, const VacuumParams *params,
+				BufferAccessStrategy ring)
+{
+	Oid			save_userid;
+	int			save_sec_context;
+	int			save_nestlevel;
+
+	GetUserIdAndSecContext(&save_userid, &save_sec_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner,
+						   save_sec_context | SECURITY_RESTRICTED_OPERATION);
+	save_nestlevel = NewGUCNestLevel();
+	RestrictSearchPath();
+
+	table_vacuum(rel, params, ring);
+
+	AtEOXact_GUC(false, save_nestlevel);
+	SetUserIdAndSecContext(save_userid, save_sec_context);
+}
+
+/*
+ * Vacuums a TOAST table, under the session lock on its parent.
+ *
+ * It has options of its own, so params are those of the statement.
+ */
+static void
+vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
+			 BufferAccessStrategy ring, MemoryContext context)
+{
+	VacuumParams toast_params = *params;
+	VacuumRelation target = {
+		.type = T_VacuumRelation,
+		.oid = relid
+	};
+
+	/* PROCESS_MAIN false is about the parent; ANALYZE means nothing here */
+	toast_params.options |= VACOPT_PROCESS_MAIN;
+	toast_params.options &= ~VACOPT_ANALYZE;
+	toast_params.toast_parent = parent;
+
+	(void) vacuum_target(&target, &toast_params, ring, context);
+}
+
+/*
+ * Lets the server vacuum a target that isn't a heap, and analyze it.
+ *
+ * Called and returns outside any transaction, without a lock on the target.
+ */
+static void
+leave_to_server(VacuumRelation *target, const VacuumParams *params,
+				BufferAccessStrategy ring, MemoryContext context)
+{
+	VacuumParams server_params = *params;
+	MemoryContext scratch;
+	MemoryContext old;
+	List	   *targets;
+
+	/* we update them ourselves, once for all targets */
+	server_params.options |= VACOPT_SKIP_DATABASE_STATS;
+
+	StartTransactionCommand();
+	elog(DEBUG1, "pg_cyclone leaves relation %u to the server's VACUUM",
+		 target->oid);
+
+	scratch = AllocSetContextCreate(context, "Vacuum by the server",
+									ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(scratch);
+	targets = list_make1(target);
+	MemoryContextSwitchTo(old);
+
+	vacuum(targets, &server_params, ring, scratch, true);
+
+	CommitTransactionCommand();
+	MemoryContextDelete(scratch);
+
+	/* the server has switched it off at its end */
+	reset_cost_accounting();
+}
+
+/*
+ * Analyzes one target in a transaction of its own.
+ */
+static void
+analyze_target(const VacuumRelation *target, const VacuumParams *params,
+			   BufferAccessStrategy ring)
+{
+	VacuumParams analyze_params = *params;
+
+	StartTransactionCommand();
+	/* functions in indexes may want a snapshot */
+	PushActiveSnapshot(GetTransactionSnapshot());
+
+	analyze_rel(target->oid, target->relation, &analyze_params,
+				target->va_cols, false, ring);
+
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+	CommitTransactionCommand();
+}
+
+/*
+ * Starts the cost accounting of VACUUM afresh, as the settings have it.
+ */
+static void
+reset_cost_accounting(void)
+{
+	VacuumFailsafeActive = false;
+	VacuumUpdateCosts();
+	VacuumCostBalance = 0;
+	VacuumCostBalanceLocal = 0;
+	VacuumSharedCostBalance = NULL;
+	VacuumActiveNWorkers = NULL;
+	compat_reset_page_counters();
+}

@@ -1,0 +1,251 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  What differs between the server versions we run on.
+ *
+ * The only file that looks at PG_VERSION_NUM.  Everything else is written
+ * for the newest supported server and calls the functions below where an
+ * older one has another signature, another text or lacks the feature.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_COMPAT_H
+#define CYCLONE_COMPAT_H
+
+#include "access/parallel.h"
+#include "access/visibilitymap.h"
+#include "commands/progress.h"
+#include "commands/vacuum.h"
+#include "executor/instrument.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/backend_status.h"
+#include "utils/injection_point.h"
+#include "utils/rel.h"
+
+#if PG_VERSION_NUM < 170000 || PG_VERSION_NUM >= 190000
+#error "pg_cyclone supports PostgreSQL 17 and 18"
+#endif
+
+#if PG_VERSION_NUM >= 180000
+
+/* VACUUM of a plain inheritance parent also processes its children. */
+#define COMPAT_VACUUM_RECURSES_INHERITANCE true
+/* The report has lines for eager scanning and the visibility map. */
+#define COMPAT_REPORT_VISIBILITY_MAP true
+/* What the report calls a page that was not in shared buffers. */
+#define COMPAT_REPORT_READS "reads"
+/* For read streams whose callback takes no lock and does no I/O. */
+#define COMPAT_READ_STREAM_BATCHING READ_STREAM_USE_BATCHING
+
+typedef int64 compat_query_id;
+
+static inline void
+compat_vacuum_delay_point(void)
+{
+	vacuum_delay_point(false);
+}
+
+/* Sets visibility-map bits; returns those that were set before. */
+static inline uint8
+compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
+						 Buffer vmbuffer, TransactionId conflict_xid,
+						 uint8 flags)
+{
+	return visibilitymap_set(rel, blkno, buffer, InvalidXLogRecPtr, vmbuffer,
+							 conflict_xid, flags);
+}
+
+static inline void
+compat_vac_update_relstats(Relation rel, BlockNumber pages, double tuples,
+						   BlockNumber allvisible, BlockNumber allfrozen,
+						   bool hasindex,
+						   TransactionId frozenxid, MultiXactId minmulti,
+						   bool *frozenxid_updated, bool *minmulti_updated)
+{
+	vac_update_relstats(rel, pages, tuples, allvisible, allfrozen, hasindex,
+						frozenxid, minmulti,
+						frozenxid_updated, minmulti_updated, false);
+}
+
+static inline void
+compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
+							PgStat_Counter dead, TimestampTz starttime)
+{
+	pgstat_report_vacuum(RelationGetRelid(rel), rel->rd_rel->relisshared,
+						 live, dead, starttime);
+}
+
+/* The share of a region's pages that eager scanning may fail to freeze. */
+static inline void
+compat_set_eager_failure_rate(VacuumParams *params)
+{
+	params->max_eager_freeze_failure_rate = vacuum_max_eager_freeze_failure_rate;
+}
+
+static inline void
+compat_apply_eager_reloption(VacuumParams *params, const StdRdOptions *opts)
+{
+	if (opts && opts->vacuum_max_eager_freeze_failure_rate >= 0)
+		params->max_eager_freeze_failure_rate =
+			opts->vacuum_max_eager_freeze_failure_rate;
+}
+
+static inline double
+compat_eager_failure_rate(const VacuumParams *params)
+{
+	return params->max_eager_freeze_failure_rate;
+}
+
+/* May VACUUM truncate a table, where the command doesn't say? */
+static inline bool
+compat_truncate_default(const StdRdOptions *opts)
+{
+	if (opts && opts->vacuum_truncate_set)
+		return opts->vacuum_truncate;
+	return vacuum_truncate;
+}
+
+/* Milliseconds this vacuum slept, -1 if that isn't measured. */
+static inline double
+compat_delay_time_ms(void)
+{
+	if (!track_cost_delay_timing)
+		return -1;
+	return (double) MyBEEntry->st_progress_param[PROGRESS_VACUUM_DELAY_TIME] / 1000000.0;
+}
+
+/* A worker tells the leader what it slept since its last message. */
+static inline void
+compat_flush_worker_delay(void)
+{
+	if (track_cost_delay_timing)
+		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_DELAY_TIME,
+											parallel_vacuum_worker_delay_ns);
+	parallel_vacuum_worker_delay_ns = 0;
+}
+
+static inline int64
+compat_wal_buffers_full(const WalUsage *usage)
+{
+	return usage->wal_buffers_full;
+}
+
+/* Clears the page counters of VACUUM that older servers kept. */
+static inline void
+compat_reset_page_counters(void)
+{
+}
+
+/* Runs an injection point, in server builds that have them. */
+static inline void
+compat_injection_point(const char *name)
+{
+	INJECTION_POINT(name, NULL);
+}
+
+#else							/* PostgreSQL 17 */
+
+#define COMPAT_VACUUM_RECURSES_INHERITANCE false
+#define COMPAT_REPORT_VISIBILITY_MAP false
+#define COMPAT_REPORT_READS "misses"
+#define COMPAT_READ_STREAM_BATCHING 0
+
+typedef uint64 compat_query_id;
+
+static inline void
+compat_vacuum_delay_point(void)
+{
+	vacuum_delay_point();
+}
+
+static inline uint8
+compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
+						 Buffer vmbuffer, TransactionId conflict_xid,
+						 uint8 flags)
+{
+	uint8		old = visibilitymap_get_status(rel, blkno, &vmbuffer);
+
+	visibilitymap_set(rel, blkno, buffer, InvalidXLogRecPtr, vmbuffer,
+					  conflict_xid, flags);
+	return old;
+}
+
+static inline void
+compat_vac_update_relstats(Relation rel, BlockNumber pages, double tuples,
+						   BlockNumber allvisible, BlockNumber allfrozen,
+						   bool hasindex,
+						   TransactionId frozenxid, MultiXactId minmulti,
+						   bool *frozenxid_updated, bool *minmulti_updated)
+{
+	vac_update_relstats(rel, pages, tuples, allvisible, hasindex,
+						frozenxid, minmulti,
+						frozenxid_updated, minmulti_updated, false);
+}
+
+static inline void
+compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
+							PgStat_Counter dead, TimestampTz starttime)
+{
+	pgstat_report_vacuum(RelationGetRelid(rel), rel->rd_rel->relisshared,
+						 live, dead);
+}
+
+static inline void
+compat_set_eager_failure_rate(VacuumParams *params)
+{
+}
+
+static inline void
+compat_apply_eager_reloption(VacuumParams *params, const StdRdOptions *opts)
+{
+}
+
+static inline double
+compat_eager_failure_rate(const VacuumParams *params)
+{
+	return 0;
+}
+
+static inline bool
+compat_truncate_default(const StdRdOptions *opts)
+{
+	return opts == NULL || opts->vacuum_truncate;
+}
+
+static inline double
+compat_delay_time_ms(void)
+{
+	return -1;
+}
+
+static inline void
+compat_flush_worker_delay(void)
+{
+}
+
+static inline int64
+compat_wal_buffers_full(const WalUsage *usage)
+{
+	return -1;
+}
+
+static inline void
+compat_reset_page_counters(void)
+{
+	VacuumPageHit = 0;
+	VacuumPageMiss = 0;
+	VacuumPageDirty = 0;
+}
+
+static inline void
+compat_injection_point(const char *name)
+{
+	INJECTION_POINT(name);
+}
+
+#endif							/* PG_VERSION_NUM */
+
+#endif							/* CYCLONE_COMPAT_H */

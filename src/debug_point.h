@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * debug_point.h
+ *	  Named points in the code where a test can make a process wait or fail.
+ *
+ * Built with DEBUG_POINTS=1, DEBUG_POINT("name") looks at the setting
+ * cyclone.debug_point; otherwise it is nothing at all.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_DEBUG_POINT_H
+#define CYCLONE_DEBUG_POINT_H
+
+#ifdef CYCLONE_DEBUG_POINTS
+
+extern char *cyclone_debug_point;
+
+extern void debug_point_init(void);
+extern void debug_point_reached(const char *name);
+
+/* The setting is empty most of the time, and this is in hot loops. */
+#define DEBUG_POINT(name) \
+	do { \
+		if (cyclone_debug_point[0] != '\0') \
+			debug_point_reached(name); \
+	} while (0)
+
+#else
+
+static inline void
+debug_point_init(void)
+{
+}
+
+#define DEBUG_POINT(name)	((void) 0)
+
+#endif							/* CYCLONE_DEBUG_POINTS */
+
+#endif							/* CYCLONE_DEBUG_POINT_H */

@@ -1,0 +1,63 @@
+/*-------------------------------------------------------------------------
+ *
+ * dead_tids.h
+ *	  The dead-TID store: where the dead items of a heap are, by block.
+ *
+ * See dead_tids.c.  It knows nothing of heaps, indexes or teams: a TID is a
+ * block number and an offset, and the caller says where shared memory is.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_DEAD_TIDS_H
+#define CYCLONE_DEAD_TIDS_H
+
+#include "access/htup_details.h"
+#include "storage/block.h"
+#include "storage/off.h"
+
+/* Blocks are collected and handed out by chunks of this many. */
+#define DEAD_TIDS_CHUNK_BLOCKS	64
+
+typedef struct DeadTidsShared DeadTidsShared;	/* the store, in shared memory */
+typedef struct DeadTids DeadTids;	/* one process's access to it */
+
+/* The dead items of one heap block. */
+typedef struct DeadTidsPage
+{
+	BlockNumber blkno;
+	int			noffsets;
+	OffsetNumber offsets[MaxHeapTuplesPerPage];
+} DeadTidsPage;
+
+/* Set up */
+extern Size dead_tids_shared_size(BlockNumber nblocks, Size limit, int nmembers);
+extern void dead_tids_init(DeadTidsShared *shared, BlockNumber nblocks,
+						   Size limit, int nmembers);
+extern DeadTids *dead_tids_attach(DeadTidsShared *shared);
+
+/* Leader, between phases */
+extern void dead_tids_reset(DeadTids *store, BlockNumber first_block);
+
+/* Collect */
+extern void dead_tids_begin_collecting(DeadTids *store);
+extern bool dead_tids_reserve(DeadTids *store, BlockNumber blkno);
+extern void dead_tids_add(DeadTids *store, BlockNumber blkno,
+						  OffsetNumber *offsets, int noffsets);
+extern void dead_tids_end_collecting(DeadTids *store);
+
+/* Read */
+extern bool dead_tids_contains(const DeadTids *store, BlockNumber blkno,
+							   OffsetNumber offset);
+extern bool dead_tids_next_page(const DeadTids *store, BlockNumber start,
+								BlockNumber end, DeadTidsPage *page);
+
+/* Facts */
+extern BlockNumber dead_tids_window_start(const DeadTids *store);
+extern BlockNumber dead_tids_window_end(const DeadTids *store);
+extern int64 dead_tids_count(const DeadTids *store);
+extern Size dead_tids_bytes(const DeadTids *store);
+extern Size dead_tids_limit(const DeadTids *store);
+
+#endif							/* CYCLONE_DEAD_TIDS_H */

@@ -1,0 +1,683 @@
+/*-------------------------------------------------------------------------
+ *
+ * heap_page.c
+ *	  The heap scan's verdict on one page.
+ *
+ * A page is pruned, frozen where that is due, and its bits in the visibility
+ * map are brought up to date.  Pruning and freezing are the server's
+ * (heap_page_prune_and_freeze), but most pages of most tables need neither,
+ * and to find that out the server takes some 28 ns a tuple.  So one cheap
+ * pass over line pointers and tuple headers comes first: judge_quiet_page
+ * gives the same verdict for pages on which the server would change nothing
+ * but the visibility map, and makes no statement about any other.  Builds
+ * with assertions ask the server as well and compare.
+ *
+ * If the cleanup lock is not to be had at once, the page is only looked at,
+ * under a shared lock; an aggressive vacuum waits for the lock where it must
+ * freeze something.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "access/visibilitymap.h"
+#include "access/xloginsert.h"
+#include "common/int.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/freespace.h"
+
+#include "compat.h"
+#include "engine/heap_page.h"
+
+static bool handle_new_page(TableVacuum *vacuum, Buffer buffer,
+							PageVerdict *verdict);
+static bool handle_empty_page(TableVacuum *vacuum, Buffer buffer,
+							  Buffer vmbuffer, bool have_cleanup_lock,
+							  PageVerdict *verdict);
+static bool look_at_page(TableVacuum *vacuum, Buffer buffer,
+						 PageVerdict *verdict);
+static void clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+					   bool vm_all_visible, PageVerdict *verdict);
+static bool judge_quiet_page(TableVacuum *vacuum, Page page,
+							 PruneFreezeResult *result);
+static bool redirects_are_sound(Page page, OffsetNumber maxoff);
+static void update_visibility_map(TableVacuum *vacuum, Buffer buffer,
+								  Buffer vmbuffer, bool vm_all_visible,
+								  const PruneFreezeResult *result,
+								  PageVerdict *verdict);
+static void count_vm_change(VacuumCounters *counters, uint8 old_bits,
+							bool all_frozen, PageVerdict *verdict);
+static int	compare_offsets(const void *a, const void *b);
+
+#ifdef USE_ASSERT_CHECKING
+static void assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
+								 const PruneFreezeResult *result,
+								 TransactionId old_relfrozenxid);
+#endif
+
+/*
+ * scan_heap_page
+ *		Do the first pass's work on one page.
+ *
+ * The caller holds a pin on the buffer and on the page's part of the
+ * visibility map; vm_all_visible is what the map said when the block was
+ * chosen.  Takes and releases the lock on the buffer; the pin stays.
+ */
+void
+scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+			   bool vm_all_visible, PageVerdict *verdict)
+{
+	bool		have_cleanup_lock = ConditionalLockBufferForCleanup(buffer);
+
+	verdict->cleaned = false;
+	verdict->newly_all_frozen = false;
+	verdict->ndeleted = 0;
+	verdict->ndead = 0;
+
+	if (!have_cleanup_lock)
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+
+	if (handle_new_page(vacuum, buffer, verdict) ||
+		handle_empty_page(vacuum, buffer, vmbuffer, have_cleanup_lock, verdict))
+		return;
+
+	if (!have_cleanup_lock && !look_at_page(vacuum, buffer, verdict))
+	{
+		Assert(vacuum->shared->aggressive);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		LockBufferForCleanup(buffer);
+		have_cleanup_lock = true;
+	}
+	if (have_cleanup_lock)
+		clean_page(vacuum, buffer, vmbuffer, vm_all_visible, verdict);
+
+	verdict->free_space = PageGetHeapFreeSpace(BufferGetPage(buffer));
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+}
+
+/*
+ * handle_new_page
+ *		If the page was never initialized, see to it that the free space map
+ *		knows it, release the lock and return true.
+ *
+ * Such pages stay out of the visibility map: a promoted standby, where the
+ * free space map says nothing of them, must be able to find them again.
+ */
+static bool
+handle_new_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
+{
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+
+	if (!PageIsNew(BufferGetPage(buffer)))
+		return false;
+
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	verdict->free_space = GetRecordedFreeSpace(vacuum->rel, blkno);
+	if (verdict->free_space == 0)
+		verdict->free_space = BLCKSZ - SizeOfPageHeaderData;
+	return true;
+}
+
+/*
+ * handle_empty_page
+ *		If the page has no line pointers, mark it all-visible and all-frozen,
+ *		release the lock and return true.
+ *
+ * If false is returned the page is still locked, though if the caller had
+ * only a shared lock it may have become an exclusive one.
+ */
+static bool
+handle_empty_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+				  bool have_cleanup_lock, PageVerdict *verdict)
+{
+	Page		page = BufferGetPage(buffer);
+
+	if (!PageIsEmpty(page))
+		return false;
+
+	if (!have_cleanup_lock)
+	{
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		if (!PageIsEmpty(page))
+			return false;
+	}
+
+	if (!PageIsAllVisible(page))
+	{
+		START_CRIT_SECTION();
+		MarkBufferDirty(buffer);
+
+		/*
+		 * A backend may have failed between initializing the page and logging
+		 * it.  Recovery would then find an uninitialized page when it replays
+		 * the record of the visibility map, and panic: log the page first.
+		 */
+		if (RelationNeedsWAL(vacuum->rel) &&
+			PageGetLSN(page) == InvalidXLogRecPtr)
+			log_newpage_buffer(buffer, true);
+
+		PageSetAllVisible(page);
+		compat_visibilitymap_set(vacuum->rel, BufferGetBlockNumber(buffer),
+								 buffer, vmbuffer, InvalidTransactionId,
+								 VISIBILITYMAP_ALL_VISIBLE | VISIBILITYMAP_ALL_FROZEN);
+		END_CRIT_SECTION();
+
+		vacuum->counters.vm_new_visible_pages++;
+		vacuum->counters.vm_new_visible_frozen_pages++;
+	}
+
+	verdict->free_space = PageGetHeapFreeSpace(page);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	return true;
+}
+
+/*
+ * look_at_page
+ *		Count what is on a page, and collect its dead items, without changing it.
+ *
+ * The caller holds a shared lock.  Returns false, with nothing counted, if
+ * this vacuum is aggressive and must freeze something on the page.
+ */
+static bool
+look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
+{
+	VacuumCounters *counters = &vacuum->counters;
+	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	TransactionId relfrozenxid = counters->new_relfrozenxid;
+	MultiXactId relminmxid = counters->new_relminmxid;
+	int			ndead = 0,
+				live = 0,
+				recently_dead = 0,
+				missed = 0;
+	bool		has_items = false;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		itemid = PageGetItemId(page, off);
+		HeapTupleData tuple;
+
+		vacuum->offnum = off;
+		if (!ItemIdIsUsed(itemid))
+			continue;
+		if (ItemIdIsDead(itemid))
+		{
+			/* no obstacle to truncation: it will be unused by then */
+			verdict->dead[ndead++] = off;
+			continue;
+		}
+		has_items = true;
+		if (ItemIdIsRedirected(itemid))
+			continue;
+
+		ItemPointerSet(&tuple.t_self, blkno, off);
+		tuple.t_data = (HeapTupleHeader) PageGetItem(page, itemid);
+		tuple.t_len = ItemIdGetLength(itemid);
+		tuple.t_tableOid = RelationGetRelid(vacuum->rel);
+
+		if (heap_tuple_should_freeze(tuple.t_data, &vacuum->shared->cutoffs,
+									 &relfrozenxid, &relminmxid) &&
+			vacuum->shared->aggressive)
+		{
+			vacuum->offnum = InvalidOffsetNumber;
+			return false;
+		}
+
+		switch (HeapTupleSatisfiesVacuum(&tuple, vacuum->shared->cutoffs.OldestXmin,
+										 buffer))
+		{
+			case HEAPTUPLE_DELETE_IN_PROGRESS:
+			case HEAPTUPLE_LIVE:
+				live++;
+				break;
+			case HEAPTUPLE_DEAD:
+				missed++;
+				break;
+			case HEAPTUPLE_RECENTLY_DEAD:
+				recently_dead++;
+				break;
+			case HEAPTUPLE_INSERT_IN_PROGRESS:
+				break;
+		}
+	}
+	vacuum->offnum = InvalidOffsetNumber;
+
+	/* These hold relfrozenxid back for what stays on the page. */
+	counters->new_relfrozenxid = relfrozenxid;
+	counters->new_relminmxid = relminmxid;
+
+	if (vacuum->nindexes == 0)
+	{
+		/* There is no second pass to remove dead items. */
+		if (ndead > 0)
+			has_items = true;
+		missed += ndead;
+		ndead = 0;
+	}
+	else if (ndead > 0)
+	{
+		counters->lpdead_item_pages++;
+		counters->lpdead_items += ndead;
+	}
+	verdict->ndead = ndead;
+	counters->live_tuples += live;
+	counters->recently_dead_tuples += recently_dead;
+	counters->missed_dead_tuples += missed;
+	if (missed > 0)
+		counters->missed_dead_pages++;
+	if (has_items)
+		counters->nonempty_pages = Max(counters->nonempty_pages, blkno + 1);
+	return true;
+}
+
+/*
+ * clean_page
+ *		Prune and freeze a page as needed, count what is left, and update its
+ *		bits in the visibility map.
+ *
+ * The caller holds a cleanup lock.
+ */
+static void
+clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+		   bool vm_all_visible, PageVerdict *verdict)
+{
+	VacuumCounters *counters = &vacuum->counters;
+	TransactionId old_relfrozenxid PG_USED_FOR_ASSERTS_ONLY = counters->new_relfrozenxid;
+	PruneFreezeResult result;
+
+	if (!judge_quiet_page(vacuum, BufferGetPage(buffer), &result))
+	{
+		int			options = HEAP_PAGE_PRUNE_FREEZE;
+
+		if (vacuum->nindexes == 0)
+			options |= HEAP_PAGE_PRUNE_MARK_UNUSED_NOW;
+		heap_page_prune_and_freeze(vacuum->rel, buffer, vacuum->vistest, options,
+								   &vacuum->shared->cutoffs, &result,
+								   PRUNE_VACUUM_SCAN, &vacuum->offnum,
+								   &counters->new_relfrozenxid,
+								   &counters->new_relminmxid);
+		if (result.lpdead_items > 1)
+			qsort(result.deadoffsets, result.lpdead_items,
+				  sizeof(OffsetNumber), compare_offsets);
+	}
+#ifdef USE_ASSERT_CHECKING
+	else
+		assert_server_agrees(vacuum, buffer, &result, old_relfrozenxid);
+	if (result.all_visible)
+	{
+		TransactionId newest_xmin;
+		bool		all_frozen;
+
+		Assert(result.lpdead_items == 0);
+		if (!heap_page_all_visible(vacuum, buffer, &newest_xmin, &all_frozen))
+			Assert(false);
+		Assert(result.all_frozen == all_frozen);
+		Assert(!TransactionIdIsValid(newest_xmin) ||
+			   newest_xmin == result.vm_conflict_horizon);
+	}
+#endif
+
+	if (result.nfrozen > 0)
+		counters->new_frozen_tuple_pages++;
+	if (result.lpdead_items > 0)
+		counters->lpdead_item_pages++;
+	counters->tuples_deleted += result.ndeleted;
+	counters->tuples_frozen += result.nfrozen;
+	counters->lpdead_items += result.lpdead_items;
+	counters->live_tuples += result.live_tuples;
+	counters->recently_dead_tuples += result.recently_dead_tuples;
+	if (result.hastup)
+		counters->nonempty_pages = Max(counters->nonempty_pages,
+									   BufferGetBlockNumber(buffer) + 1);
+
+	verdict->cleaned = true;
+	verdict->ndeleted = result.ndeleted;
+	verdict->ndead = result.lpdead_items;
+	memcpy(verdict->dead, result.deadoffsets,
+		   result.lpdead_items * sizeof(OffsetNumber));
+
+	update_visibility_map(vacuum, buffer, vmbuffer, vm_all_visible,
+						  &result, verdict);
+}
+
+/*
+ * judge_quiet_page
+ *		If it is plain that pruning and freezing would leave the page as it is,
+ *		fill in *result as they would and return true.
+ *
+ * The caller holds a cleanup lock; nothing is changed but the counters' oldest
+ * unfrozen XID.  Returns false, with nothing changed at all, for every page
+ * that is not this simple:
+ *
+ * - Each tuple was inserted by a transaction with its commit hinted, and has
+ *	 never been deleted, updated or locked: live, whatever the horizon, and no
+ *	 hint bit is left to set.  So nothing is pruned, and pd_prune_xid, if zero,
+ *	 stays so.
+ * - No XID is older than FreezeLimit, so freezing is not required; nor is it
+ *	 opportune, which takes a full-page image that pruning or hinting caused.
+ *	 An XID from before relfrozenxid is for the server to complain about.
+ * - Dead items would be kept as they are, which takes a second pass.
+ * - Redirections each lead to a heap-only tuple of their own.
+ */
+static bool
+judge_quiet_page(TableVacuum *vacuum, Page page, PruneFreezeResult *result)
+{
+	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
+	const bool	two_passes = vacuum->nindexes > 0;
+	const OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	TransactionId oldest_unfrozen = vacuum->counters.new_relfrozenxid;
+	TransactionId newest_xmin = InvalidTransactionId;
+	TransactionId last_xmin = InvalidTransactionId;
+	bool		all_visible = true;
+	bool		all_frozen = true;
+	bool		has_redirects = false;
+	int			live = 0;
+	int			ndead = 0;
+
+	if (((PageHeader) page)->pd_prune_xid != InvalidTransactionId ||
+		PageIsFull(page))
+		return false;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		itemid = PageGetItemId(page, off);
+		HeapTupleHeader tuple;
+		TransactionId xmin;
+
+		if (!ItemIdIsNormal(itemid))
+		{
+			if (ItemIdIsDead(itemid))
+			{
+				if (!two_passes)
+					return false;
+				result->deadoffsets[ndead++] = off;
+			}
+			else if (ItemIdIsRedirected(itemid))
+				has_redirects = true;
+			continue;
+		}
+
+		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
+		if ((tuple->t_infomask & (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID |
+								  HEAP_XMAX_IS_MULTI | HEAP_MOVED)) !=
+			(HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID) ||
+			HeapTupleHeaderGetRawXmax(tuple) != InvalidTransactionId)
+			return false;
+		live++;
+
+		if (HeapTupleHeaderXminFrozen(tuple))
+			continue;
+		xmin = HeapTupleHeaderGetRawXmin(tuple);
+		/* Neighbours mostly come from the same transaction. */
+		if (xmin == last_xmin)
+			continue;
+		last_xmin = xmin;
+		if (!TransactionIdIsNormal(xmin))
+			continue;
+
+		if (TransactionIdPrecedes(xmin, cutoffs->relfrozenxid) ||
+			TransactionIdPrecedes(xmin, cutoffs->FreezeLimit))
+			return false;
+		if (TransactionIdPrecedes(xmin, oldest_unfrozen))
+			oldest_unfrozen = xmin;
+		all_frozen = false;
+		if (!TransactionIdPrecedes(xmin, cutoffs->OldestXmin))
+			all_visible = false;
+		else if (TransactionIdFollows(xmin, newest_xmin))
+			newest_xmin = xmin;
+	}
+
+	if (has_redirects && !redirects_are_sound(page, maxoff))
+		return false;
+
+	result->ndeleted = 0;
+	result->nnewlpdead = 0;
+	result->nfrozen = 0;
+	result->live_tuples = live;
+	result->recently_dead_tuples = 0;
+	result->all_visible = all_visible && ndead == 0;
+	result->all_frozen = result->all_visible && all_frozen;
+	result->vm_conflict_horizon = result->all_frozen ? InvalidTransactionId : newest_xmin;
+	result->hastup = live > 0;
+	result->lpdead_items = ndead;
+	vacuum->counters.new_relfrozenxid = oldest_unfrozen;
+	return true;
+}
+
+/*
+ * redirects_are_sound
+ *		Does each redirection lead to a heap-only tuple, and no two to the same?
+ */
+static bool
+redirects_are_sound(Page page, OffsetNumber maxoff)
+{
+	bool		reached[MaxHeapTuplesPerPage + 1] = {0};
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		itemid = PageGetItemId(page, off);
+		OffsetNumber target;
+
+		if (!ItemIdIsRedirected(itemid))
+			continue;
+		target = ItemIdGetRedirect(itemid);
+		if (target < FirstOffsetNumber || target > maxoff || reached[target])
+			return false;
+		itemid = PageGetItemId(page, target);
+		if (!ItemIdIsNormal(itemid) ||
+			!HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, itemid)))
+			return false;
+		reached[target] = true;
+	}
+	return true;
+}
+
+/*
+ * update_visibility_map
+ *		Make the page's bits in the map, and on the page, what they should be.
+ *
+ * The caller holds a cleanup lock.  The bit of the map may never be set while
+ * the page's own is not.
+ */
+static void
+update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+					  bool vm_all_visible, const PruneFreezeResult *result,
+					  PageVerdict *verdict)
+{
+	Relation	rel = vacuum->rel;
+	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	uint8		old_bits;
+
+	if (!vm_all_visible && result->all_visible)
+	{
+		uint8		bits = VISIBILITYMAP_ALL_VISIBLE;
+
+		if (result->all_frozen)
+			bits |= VISIBILITYMAP_ALL_FROZEN;
+
+		/*
+		 * The page is dirtied even if it says all-visible already (which is
+		 * rare), because with checksums the change of the map may log it.
+		 */
+		PageSetAllVisible(page);
+		MarkBufferDirty(buffer);
+		old_bits = compat_visibilitymap_set(rel, blkno, buffer, vmbuffer,
+											result->vm_conflict_horizon, bits);
+		count_vm_change(&vacuum->counters, old_bits, result->all_frozen, verdict);
+	}
+	else if (vm_all_visible && !PageIsAllVisible(page) &&
+			 visibilitymap_get_status(rel, blkno, &vmbuffer) != 0)
+	{
+		/* What was read before locking could be out of date; this is not. */
+		elog(WARNING, "page is not marked all-visible but visibility map bit is set in relation \"%s\" page %u",
+			 vacuum->relname, blkno);
+		visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+	}
+	else if (result->lpdead_items > 0 && PageIsAllVisible(page))
+	{
+		/*
+		 * Tuples that seem invisible to some on such a page prove nothing, as
+		 * our horizon is conservative, but dead items should not be there.
+		 */
+		elog(WARNING, "page containing LP_DEAD items is marked as all-visible in relation \"%s\" page %u",
+			 vacuum->relname, blkno);
+		PageClearAllVisible(page);
+		MarkBufferDirty(buffer);
+		visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+	}
+	else if (vm_all_visible && result->all_visible && result->all_frozen &&
+			 !VM_ALL_FROZEN(rel, blkno, &vmbuffer))
+	{
+		if (!PageIsAllVisible(page))
+		{
+			PageSetAllVisible(page);
+			MarkBufferDirty(buffer);
+		}
+
+		/* Freezing the tuples has logged all that a standby must wait for. */
+		Assert(!TransactionIdIsValid(result->vm_conflict_horizon));
+		old_bits = compat_visibilitymap_set(rel, blkno, buffer, vmbuffer,
+											InvalidTransactionId,
+											VISIBILITYMAP_ALL_VISIBLE |
+											VISIBILITYMAP_ALL_FROZEN);
+		count_vm_change(&vacuum->counters, old_bits, true, verdict);
+	}
+}
+
+/*
+ * count_vm_change
+ *		Count what was newly set in the visibility map.
+ */
+static void
+count_vm_change(VacuumCounters *counters, uint8 old_bits, bool all_frozen,
+				PageVerdict *verdict)
+{
+	if ((old_bits & VISIBILITYMAP_ALL_VISIBLE) == 0)
+	{
+		counters->vm_new_visible_pages++;
+		if (all_frozen)
+			counters->vm_new_visible_frozen_pages++;
+		verdict->newly_all_frozen = all_frozen;
+	}
+	else if ((old_bits & VISIBILITYMAP_ALL_FROZEN) == 0 && all_frozen)
+	{
+		counters->vm_new_frozen_pages++;
+		verdict->newly_all_frozen = true;
+	}
+}
+
+/*
+ * heap_page_all_visible
+ *		Is every tuple on the page visible to all, now and in future?
+ *
+ * The caller holds at least a shared lock.  If so, *newest_xmin is the newest
+ * XID that inserted one of them, and *all_frozen says if all are frozen.
+ */
+bool
+heap_page_all_visible(TableVacuum *vacuum, Buffer buffer,
+					  TransactionId *newest_xmin, bool *all_frozen)
+{
+	TransactionId oldest_xmin = vacuum->shared->cutoffs.OldestXmin;
+	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	bool		all_visible = true;
+
+	*newest_xmin = InvalidTransactionId;
+	*all_frozen = true;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff && all_visible; off++)
+	{
+		ItemId		itemid = PageGetItemId(page, off);
+		HeapTupleData tuple;
+		TransactionId xmin;
+
+		vacuum->offnum = off;
+		if (!ItemIdIsUsed(itemid) || ItemIdIsRedirected(itemid))
+			continue;
+		if (ItemIdIsDead(itemid))
+		{
+			all_visible = false;
+			break;
+		}
+
+		ItemPointerSet(&tuple.t_self, blkno, off);
+		tuple.t_data = (HeapTupleHeader) PageGetItem(page, itemid);
+		tuple.t_len = ItemIdGetLength(itemid);
+		tuple.t_tableOid = RelationGetRelid(vacuum->rel);
+
+		/* Only a commit that is hinted is one that a standby knows of. */
+		if (HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, buffer) != HEAPTUPLE_LIVE ||
+			!HeapTupleHeaderXminCommitted(tuple.t_data))
+		{
+			all_visible = false;
+			break;
+		}
+		xmin = HeapTupleHeaderGetXmin(tuple.t_data);
+		if (!TransactionIdPrecedes(xmin, oldest_xmin))
+		{
+			all_visible = false;
+			break;
+		}
+		if (TransactionIdIsNormal(xmin) && TransactionIdFollows(xmin, *newest_xmin))
+			*newest_xmin = xmin;
+		if (*all_frozen && heap_tuple_needs_eventual_freeze(tuple.t_data))
+			*all_frozen = false;
+	}
+	vacuum->offnum = InvalidOffsetNumber;
+
+	if (!all_visible)
+		*all_frozen = false;
+	return all_visible;
+}
+
+/* compare_offsets -- qsort comparator. */
+static int
+compare_offsets(const void *a, const void *b)
+{
+	return pg_cmp_u16(*(const OffsetNumber *) a, *(const OffsetNumber *) b);
+}
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * assert_server_agrees
+ *		Check that the server comes to the verdict of judge_quiet_page.
+ */
+static void
+assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
+					 const PruneFreezeResult *result,
+					 TransactionId old_relfrozenxid)
+{
+	PruneFreezeResult server;
+	TransactionId relfrozenxid = old_relfrozenxid;
+	MultiXactId relminmxid = vacuum->counters.new_relminmxid;
+	int			options = HEAP_PAGE_PRUNE_FREEZE;
+
+	if (vacuum->nindexes == 0)
+		options |= HEAP_PAGE_PRUNE_MARK_UNUSED_NOW;
+	heap_page_prune_and_freeze(vacuum->rel, buffer, vacuum->vistest, options,
+							   &vacuum->shared->cutoffs, &server,
+							   PRUNE_VACUUM_SCAN, &vacuum->offnum,
+							   &relfrozenxid, &relminmxid);
+	Assert(server.ndeleted == 0 && server.nnewlpdead == 0 && server.nfrozen == 0);
+	Assert(server.live_tuples == result->live_tuples);
+	Assert(server.recently_dead_tuples == 0);
+	Assert(server.all_visible == result->all_visible);
+	Assert(server.all_frozen == result->all_frozen);
+	Assert(!server.all_visible ||
+		   server.vm_conflict_horizon == result->vm_conflict_horizon);
+	Assert(server.hastup == result->hastup);
+	Assert(server.lpdead_items == result->lpdead_items);
+	Assert(relfrozenxid == vacuum->counters.new_relfrozenxid);
+	Assert(relminmxid == vacuum->counters.new_relminmxid);
+}
+#endif

@@ -1,0 +1,31 @@
+/*-------------------------------------------------------------------------
+ *
+ * heap_page.h
+ *	  The heap scan's verdict on one page.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_HEAP_PAGE_H
+#define CYCLONE_HEAP_PAGE_H
+
+#include "engine/state.h"
+
+/* What became of a page in the heap scan, besides what the counters say. */
+typedef struct PageVerdict
+{
+	bool		cleaned;		/* pruned, not only looked at */
+	bool		newly_all_frozen;	/* set so in the visibility map */
+	int			ndeleted;		/* tuples removed */
+	Size		free_space;
+	int			ndead;			/* LP_DEAD items left, sorted by offset */
+	OffsetNumber dead[MaxHeapTuplesPerPage];
+} PageVerdict;
+
+extern void scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+						   bool vm_all_visible, PageVerdict *verdict);
+extern bool heap_page_all_visible(TableVacuum *vacuum, Buffer buffer,
+								  TransactionId *newest_xmin, bool *all_frozen);
+
+#endif							/* CYCLONE_HEAP_PAGE_H */

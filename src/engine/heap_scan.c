@@ -1,0 +1,611 @@
+/*-------------------------------------------------------------------------
+ *
+ * heap_scan.c
+ *	  The heap scan: which blocks to look at, in which process.
+ *
+ * The members of the team claim ranges of blocks in ascending order and scan
+ * them, each with a read stream of its own.  scan_heap_page does the work on
+ * a page; here is what goes on around it: skipping by the visibility map,
+ * eager scanning, the dead-TID store, the free space map, and the failsafe.
+ *
+ * Skipping follows the server's rule: a run of 32 or more blocks that need
+ * not be looked at is skipped, a shorter one is read along.  Runs end where
+ * ranges do: what the map says beyond may be the work of another member a
+ * moment ago, which must not make us skip what the server would not have
+ * skipped, as skipping can cost the advance of relfrozenxid.  So a team may
+ * read a few blocks more than a single process, but never fewer.
+ *
+ * A round of the scan ends when there are no blocks left, or when a process
+ * finds no room for more dead items.  Then it keeps what is left of its range
+ * for the next round.  A read stream runs ahead of the page in hand, so it is
+ * the stream's callback that reserves room in the store, and that ends the
+ * stream when there is none; the blocks already in the stream are still
+ * scanned, and their room is reserved.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/visibilitymap.h"
+#include "commands/progress.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/freespace.h"
+#include "storage/read_stream.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "engine/heap_page.h"
+#include "engine/phases.h"
+#include "report/progress.h"
+
+/* The server's rules */
+#define SKIP_RUN_BLOCKS			((BlockNumber) 32)
+#define EAGER_REGION_BLOCKS		((BlockNumber) 4096)
+#define EAGER_SUCCESS_RATE		0.2
+#define FSM_VACUUM_BLOCKS \
+	((BlockNumber) (((uint64) 8 * 1024 * 1024 * 1024) / BLCKSZ))
+#define FAILSAFE_CHECK_BLOCKS \
+	((BlockNumber) (((uint64) 4 * 1024 * 1024 * 1024) / BLCKSZ))
+
+/* What the callback tells of a block, beside its number */
+#define BLOCK_VM_ALL_VISIBLE	(1 << 0)
+#define BLOCK_EAGERLY_SCANNED	(1 << 1)
+
+/* One process's scan in one round */
+typedef struct HeapScan
+{
+	TableVacuum *vacuum;
+	Buffer		vmbuffer;		/* of the pages being scanned */
+	BlockNumber passed;			/* blocks scanned or skipped, not yet told */
+	BlockNumber passed_in_all;	/* by this process, in this round */
+
+	/* why the stream ended, if not for lack of blocks */
+	bool		store_refused;
+	bool		ring_given_up;
+
+	/* the callback's */
+	bool		stream_has_ring;
+	Buffer		choice_vmbuffer;
+	bool		run_known;
+	BlockNumber run_end;		/* behind the skippable blocks at scan_next */
+	uint8		run_end_flags;	/* of that block, if it is in the range */
+} HeapScan;
+
+/* What the visibility map and the options say of a block */
+typedef enum BlockChoice
+{
+	MUST_SCAN,
+	MAY_SKIP_FROZEN,
+	MAY_SKIP_VISIBLE,			/* at the price of relfrozenxid */
+} BlockChoice;
+
+static void scan_stream(HeapScan *scan);
+static void finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags,
+						PageVerdict *verdict);
+static void set_scan_block(TableVacuum *vacuum, BlockNumber blkno);
+static void report_progress(HeapScan *scan, BlockNumber scan_block);
+static void vacuum_fsm_now_and_then(TableVacuum *vacuum);
+static BlockNumber next_block(ReadStream *stream, void *private_data,
+							  void *per_buffer_data);
+static bool claim_range(HeapScan *scan);
+static bool choose_block(HeapScan *scan, BlockNumber *blkno, uint8 *flags);
+static void find_run(HeapScan *scan);
+static BlockChoice judge_block(HeapScan *scan, BlockNumber blkno, uint8 *flags);
+static bool eager_scan_is_on(TableVacuum *vacuum, BlockNumber blkno);
+static pg_atomic_uint32 *eager_fails(VacuumShared *shared, BlockNumber blkno,
+									 uint32 *max_fails);
+static void count_eager_scan(TableVacuum *vacuum, BlockNumber blkno, bool frozen);
+
+/*
+ * heap_scan_begin_round
+ *		Leader: prepare a round that claims blocks from first_block on, which
+ *		is where the dead-TID store's window begins or where the last round
+ *		stopped claiming.
+ */
+void
+heap_scan_begin_round(TableVacuum *vacuum, BlockNumber first_block)
+{
+	VacuumShared *shared = vacuum->shared;
+	BlockNumber end = shared->rel_pages;
+
+	if (vacuum->dead_tids != NULL)
+		end = Min(end, dead_tids_window_end(vacuum->dead_tids));
+	ranges_init(&shared->scan_ranges, first_block, end,
+				DEAD_TIDS_CHUNK_BLOCKS, SCAN_RANGE_BLOCKS, shared->nmembers);
+}
+
+/*
+ * heap_scan_first_unscanned
+ *		Leader, between phases: the first block that is still to be scanned.
+ */
+BlockNumber
+heap_scan_first_unscanned(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+	BlockNumber first = Min(ranges_position(&shared->scan_ranges), shared->rel_pages);
+
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		MemberShared *member = vacuum_member(shared, i);
+
+		if (pg_atomic_read_u32(&member->joined))
+			first = Min(first, pg_atomic_read_u32(&member->scan_block));
+	}
+	return first;
+}
+
+/*
+ * heap_scan_phase
+ *		One process's part of a round of the heap scan.
+ */
+void
+heap_scan_phase(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+	HeapScan	scan = {0};
+
+	scan.vacuum = vacuum;
+	scan.vmbuffer = InvalidBuffer;
+	scan.choice_vmbuffer = InvalidBuffer;
+
+	progress_phase(PROGRESS_VACUUM_PHASE_SCAN_HEAP, shared->rel_pages);
+	set_place(vacuum, PLACE_HEAP_SCAN, InvalidBlockNumber);
+	vacuum->phase_pages = 0;
+	set_scan_block(vacuum, vacuum->scan_next < vacuum->scan_end ?
+				   vacuum->scan_next : ranges_position(&shared->scan_ranges));
+	if (vacuum->dead_tids != NULL)
+		dead_tids_begin_collecting(vacuum->dead_tids);
+
+	do
+	{
+		scan_stream(&scan);
+		if (vacuum->dead_tids != NULL)
+			dead_tids_end_collecting(vacuum->dead_tids);
+		/* Was it only that too many blocks were read ahead? */
+		if (scan.store_refused)
+			scan.store_refused = !dead_tids_reserve(vacuum->dead_tids, vacuum->scan_next);
+	} while (vacuum->scan_next < vacuum->scan_end && !scan.store_refused);
+
+	if (BufferIsValid(scan.vmbuffer))
+		ReleaseBuffer(scan.vmbuffer);
+	report_progress(&scan, vacuum->scan_next < vacuum->scan_end ?
+					vacuum->scan_next : InvalidBlockNumber);
+	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
+}
+
+/*
+ * scan_stream
+ *		Scan the blocks of one read stream, until it ends.
+ */
+static void
+scan_stream(HeapScan *scan)
+{
+	TableVacuum *vacuum = scan->vacuum;
+	BufferAccessStrategy strategy = vacuum_strategy(vacuum);
+	ReadStream *stream;
+	PageVerdict verdict;
+
+	scan->store_refused = false;
+	scan->ring_given_up = false;
+	scan->stream_has_ring = strategy != NULL;
+	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE, strategy,
+										vacuum->rel, MAIN_FORKNUM,
+										next_block, scan, sizeof(uint8));
+
+	for (;;)
+	{
+		Buffer		buffer;
+		BlockNumber blkno;
+		void	   *per_buffer_data;
+		uint8		flags;
+
+		compat_vacuum_delay_point();
+		failsafe_notice(vacuum);
+
+		buffer = read_stream_next_buffer(stream, &per_buffer_data);
+		if (!BufferIsValid(buffer))
+			break;
+		flags = *(uint8 *) per_buffer_data;
+		blkno = BufferGetBlockNumber(buffer);
+		CheckBufferIsPinnedOnce(buffer);
+		set_place(vacuum, PLACE_HEAP_SCAN, blkno);
+		DEBUG_POINT("heap-scan");
+
+		visibilitymap_pin(vacuum->rel, blkno, &scan->vmbuffer);
+		scan_heap_page(vacuum, buffer, scan->vmbuffer,
+					   (flags & BLOCK_VM_ALL_VISIBLE) != 0, &verdict);
+		ReleaseBuffer(buffer);
+
+		finish_page(scan, blkno, flags, &verdict);
+	}
+	read_stream_end(stream);
+}
+
+/*
+ * finish_page
+ *		Act on the verdict on a page, with its lock and pin released.
+ */
+static void
+finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags, PageVerdict *verdict)
+{
+	TableVacuum *vacuum = scan->vacuum;
+	bool		index_vacuum_comes = vacuum->shared->do_index_vacuuming &&
+		!VacuumFailsafeActive;
+
+	vacuum->phase_pages++;
+	vacuum->counters.scanned_pages++;
+	if (flags & BLOCK_EAGERLY_SCANNED)
+	{
+		vacuum->counters.eager_scanned_pages++;
+		if (verdict->cleaned)
+			count_eager_scan(vacuum, blkno, verdict->newly_all_frozen);
+	}
+
+	if (vacuum->dead_tids != NULL)
+		dead_tids_add(vacuum->dead_tids, blkno, verdict->dead,
+					  index_vacuum_comes ? verdict->ndead : 0);
+
+	/* If the page will be visited again, its free space is recorded then. */
+	if (vacuum->nindexes == 0 || !index_vacuum_comes || verdict->ndead == 0)
+		RecordPageWithFreeSpace(vacuum->rel, blkno, verdict->free_space);
+
+	if (scan->passed >= PROGRESS_BLOCKS)
+		report_progress(scan, blkno + 1);
+}
+
+/* set_scan_block -- for heap_scan_first_unscanned */
+static void
+set_scan_block(TableVacuum *vacuum, BlockNumber blkno)
+{
+	pg_atomic_write_u32(&vacuum_member(vacuum->shared, vacuum->member)->scan_block,
+						blkno);
+}
+
+/*
+ * report_progress
+ *		Tell that this process is through with its blocks below this one.  The
+ *		leader also does here what must be done now and then.
+ */
+static void
+report_progress(HeapScan *scan, BlockNumber scan_block)
+{
+	TableVacuum *vacuum = scan->vacuum;
+	VacuumShared *shared = vacuum->shared;
+	uint64		passed;
+
+	set_scan_block(vacuum, scan_block);
+	passed = pg_atomic_add_fetch_u64(&shared->blocks_passed, scan->passed);
+	scan->passed_in_all += scan->passed;
+	progress_blocks_done(scan->passed_in_all);
+
+	if (is_leader(vacuum))
+	{
+		if (vacuum->dead_tids != NULL)
+		{
+			int64		items = dead_tids_count(vacuum->dead_tids);
+			Size		bytes = dead_tids_bytes(vacuum->dead_tids);
+			const int	index[] = {PROGRESS_VACUUM_HEAP_BLKS_SCANNED,
+			PROGRESS_VACUUM_NUM_DEAD_ITEM_IDS, PROGRESS_VACUUM_DEAD_TUPLE_BYTES};
+			const int64 values[] = {passed, items, bytes};
+
+			pgstat_progress_update_multi_param(lengthof(index), index, values);
+			progress_store(items, bytes, dead_tids_limit(vacuum->dead_tids));
+		}
+		else
+			pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_SCANNED, passed);
+
+		if (passed / FAILSAFE_CHECK_BLOCKS != vacuum->failsafe_checks)
+		{
+			vacuum->failsafe_checks = passed / FAILSAFE_CHECK_BLOCKS;
+			failsafe_check(vacuum);
+		}
+		if (vacuum->nindexes == 0)
+			vacuum_fsm_now_and_then(vacuum);
+	}
+	scan->passed = 0;
+}
+
+/*
+ * vacuum_fsm_now_and_then
+ *		Make the free space of the blocks that all members are through with
+ *		known to those who look for it, once in 8 GB.
+ *
+ * Only for tables without indexes: with them it is done after each round.
+ */
+static void
+vacuum_fsm_now_and_then(TableVacuum *vacuum)
+{
+	BlockNumber first = heap_scan_first_unscanned(vacuum);
+
+	if (first > vacuum->fsm_vacuumed &&
+		first - vacuum->fsm_vacuumed >= FSM_VACUUM_BLOCKS)
+	{
+		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, first);
+		vacuum->fsm_vacuumed = first;
+	}
+}
+
+/*
+ * next_block
+ *		The read stream's callback: the next block to scan.
+ */
+static BlockNumber
+next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+{
+	HeapScan   *scan = private_data;
+	TableVacuum *vacuum = scan->vacuum;
+
+	if (!scan->store_refused && !scan->ring_given_up)
+	{
+		while (vacuum->scan_next < vacuum->scan_end || claim_range(scan))
+		{
+			BlockNumber blkno;
+
+			if (!choose_block(scan, &blkno, per_buffer_data))
+				continue;
+
+			/* a chunk of the store is scanned whole or not at all */
+			if (vacuum->dead_tids != NULL &&
+				!dead_tids_reserve(vacuum->dead_tids, blkno))
+				scan->store_refused = true;
+			else if (VacuumFailsafeActive && scan->stream_has_ring &&
+					 blkno % DEAD_TIDS_CHUNK_BLOCKS == 0)
+				scan->ring_given_up = true;
+			else
+			{
+				scan->passed += blkno + 1 - vacuum->scan_next;
+				vacuum->scan_next = blkno + 1;
+				return blkno;
+			}
+			break;
+		}
+	}
+
+	if (BufferIsValid(scan->choice_vmbuffer))
+	{
+		ReleaseBuffer(scan->choice_vmbuffer);
+		scan->choice_vmbuffer = InvalidBuffer;
+	}
+	return InvalidBlockNumber;
+}
+
+/*
+ * claim_range
+ *		Get another range of blocks; return false if there are none left.
+ */
+static bool
+claim_range(HeapScan *scan)
+{
+	TableVacuum *vacuum = scan->vacuum;
+	uint64		start,
+				end;
+
+	if (!ranges_claim(&vacuum->shared->scan_ranges, &start, &end))
+		return false;
+	vacuum->scan_next = start;
+	vacuum->scan_end = end;
+	scan->run_known = false;
+	return true;
+}
+
+/*
+ * choose_block
+ *		Choose the next block of the range and say what is known of it; if the
+ *		rest of the range may be skipped, skip it and return false.
+ *
+ * The block does not count as chosen: asked again, the answer is the same.
+ */
+static bool
+choose_block(HeapScan *scan, BlockNumber *blkno, uint8 *flags)
+{
+	TableVacuum *vacuum = scan->vacuum;
+
+	if (!scan->run_known || vacuum->scan_next > scan->run_end)
+		find_run(scan);
+	if (vacuum->scan_next >= vacuum->scan_end)
+		return false;
+
+	*blkno = vacuum->scan_next;
+	*flags = *blkno < scan->run_end ? BLOCK_VM_ALL_VISIBLE : scan->run_end_flags;
+	return true;
+}
+
+/*
+ * find_run
+ *		Find out how many blocks from scan_next on may be skipped, and skip
+ *		them if they are worth it.
+ */
+static void
+find_run(HeapScan *scan)
+{
+	TableVacuum *vacuum = scan->vacuum;
+	BlockNumber blkno;
+	bool		all_frozen = true;
+
+	for (blkno = vacuum->scan_next; blkno < vacuum->scan_end; blkno++)
+	{
+		BlockChoice choice = judge_block(scan, blkno, &scan->run_end_flags);
+
+		if (choice == MUST_SCAN)
+			break;
+		if (choice == MAY_SKIP_VISIBLE)
+			all_frozen = false;
+	}
+	scan->run_known = true;
+	scan->run_end = blkno;
+
+	if (blkno - vacuum->scan_next >= SKIP_RUN_BLOCKS)
+	{
+		if (!all_frozen)
+			vacuum->counters.skipped_allvisible = true;
+		scan->passed += blkno - vacuum->scan_next;
+		vacuum->scan_next = blkno;
+	}
+}
+
+/*
+ * judge_block
+ *		Must this block be scanned?  If so, *flags is what is known of it.
+ *
+ * What the map says may be out of date at once.  That is no problem: whoever
+ * clears a bit later than we began has an XID, or MXID, that this vacuum does
+ * not care about.
+ */
+static BlockChoice
+judge_block(HeapScan *scan, BlockNumber blkno, uint8 *flags)
+{
+	TableVacuum *vacuum = scan->vacuum;
+	VacuumShared *shared = vacuum->shared;
+	uint8		bits = visibilitymap_get_status(vacuum->rel, blkno,
+												&scan->choice_vmbuffer);
+
+	*flags = 0;
+	if ((bits & VISIBILITYMAP_ALL_VISIBLE) == 0)
+		return MUST_SCAN;
+	*flags = BLOCK_VM_ALL_VISIBLE;
+
+	/*
+	 * The last block is always scanned, to find out if it holds tuples:
+	 * truncation would take an exclusive lock in vain if it does.
+	 */
+	if (blkno == shared->rel_pages - 1 || !shared->skip_with_vm)
+		return MUST_SCAN;
+	if (bits & VISIBILITYMAP_ALL_FROZEN)
+		return MAY_SKIP_FROZEN;
+	if (shared->aggressive)
+		return MUST_SCAN;
+	if (eager_scan_is_on(vacuum, blkno))
+	{
+		*flags |= BLOCK_EAGERLY_SCANNED;
+		return MUST_SCAN;
+	}
+	return MAY_SKIP_VISIBLE;
+}
+
+/*-------------------------------------------------------------------------
+ * Eager scanning: an ordinary vacuum that has old XIDs to freeze scans some
+ * all-visible pages too, to leave less to the next aggressive one.  It stops
+ * for good when a fifth of them has been frozen, and for the rest of a region
+ * of 4096 blocks when too many there could not be.  The members share the
+ * counts, and may overshoot by what is in their read streams, as the server
+ * does.
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * eager_scan_shared_size
+ *		The size of the counters of failures, one a region.
+ */
+Size
+eager_scan_shared_size(BlockNumber rel_pages)
+{
+	return mul_size(sizeof(pg_atomic_uint32), rel_pages / EAGER_REGION_BLOCKS + 2);
+}
+
+/*
+ * eager_scan_setup
+ *		Leader: decide if all-visible pages are scanned eagerly, and how many.
+ */
+void
+eager_scan_setup(TableVacuum *vacuum, const VacuumParams *params)
+{
+	VacuumShared *shared = vacuum->shared;
+	const struct VacuumCutoffs *cutoffs = &shared->cutoffs;
+	EagerShared *eager = &shared->eager;
+	double		failure_rate = compat_eager_failure_rate(params);
+	BlockNumber all_visible,
+				all_frozen;
+
+	eager->enabled = false;
+	if (failure_rate == 0 || shared->aggressive ||
+		shared->rel_pages < 2 * EAGER_REGION_BLOCKS)
+		return;
+
+	/* Only if something is old enough to be frozen. */
+	if (!(TransactionIdIsNormal(cutoffs->relfrozenxid) &&
+		  TransactionIdPrecedes(cutoffs->relfrozenxid, cutoffs->FreezeLimit)) &&
+		!(MultiXactIdIsValid(cutoffs->relminmxid) &&
+		  MultiXactIdPrecedes(cutoffs->relminmxid, cutoffs->MultiXactCutoff)))
+		return;
+
+	visibilitymap_count(vacuum->rel, &all_visible, &all_frozen);
+	eager->success_limit = EAGER_SUCCESS_RATE * (all_visible - all_frozen);
+	if (eager->success_limit == 0)
+		return;
+
+	/*
+	 * The first region is of random length, lest each vacuum try and fail on
+	 * the same blocks.
+	 */
+	eager->first_region_end = pg_prng_uint32(&pg_global_prng_state) % EAGER_REGION_BLOCKS;
+	eager->max_fails_per_region = failure_rate * EAGER_REGION_BLOCKS;
+	eager->max_fails_first_region = eager->max_fails_per_region *
+		(1 - (float) eager->first_region_end / EAGER_REGION_BLOCKS);
+	pg_atomic_init_u32(&eager->remaining_successes, eager->success_limit);
+	eager->enabled = true;
+}
+
+/* eager_scan_is_on -- in this block's region? */
+static bool
+eager_scan_is_on(TableVacuum *vacuum, BlockNumber blkno)
+{
+	EagerShared *eager = &vacuum->shared->eager;
+	uint32		max_fails;
+
+	return eager->enabled &&
+		pg_atomic_read_u32(&eager->remaining_successes) > 0 &&
+		pg_atomic_read_u32(eager_fails(vacuum->shared, blkno, &max_fails)) < max_fails;
+}
+
+/*
+ * eager_fails
+ *		The counter of pages that could not be frozen in a block's region, and
+ *		how many there may be.
+ */
+static pg_atomic_uint32 *
+eager_fails(VacuumShared *shared, BlockNumber blkno, uint32 *max_fails)
+{
+	EagerShared *eager = &shared->eager;
+	pg_atomic_uint32 *fails = (pg_atomic_uint32 *) ((char *) shared + eager->fails_start);
+
+	if (blkno < eager->first_region_end)
+	{
+		*max_fails = eager->max_fails_first_region;
+		return &fails[0];
+	}
+	*max_fails = eager->max_fails_per_region;
+	return &fails[1 + (blkno - eager->first_region_end) / EAGER_REGION_BLOCKS];
+}
+
+/*
+ * count_eager_scan
+ *		An eagerly scanned page could, or could not, be set all-frozen.
+ */
+static void
+count_eager_scan(TableVacuum *vacuum, BlockNumber blkno, bool frozen)
+{
+	VacuumShared *shared = vacuum->shared;
+	uint32		max_fails;
+
+	if (frozen)
+	{
+		uint32		left = pg_atomic_read_u32(&shared->eager.remaining_successes);
+
+		while (left > 0 &&
+			   !pg_atomic_compare_exchange_u32(&shared->eager.remaining_successes,
+											   &left, left - 1))
+			;
+		if (left == 1)
+			ereport(shared->verbose ? INFO : DEBUG2,
+					(errmsg("disabling eager scanning after freezing %u eagerly scanned blocks of relation \"%s.%s.%s\"",
+							shared->eager.success_limit,
+							vacuum->dbname, vacuum->relnamespace, vacuum->relname)));
+	}
+	else
+		pg_atomic_fetch_add_u32(eager_fails(shared, blkno, &max_fails), 1);
+}

@@ -1,0 +1,229 @@
+/*-------------------------------------------------------------------------
+ *
+ * heap_truncate.c
+ *	  Truncation: giving empty pages at a table's end back to the file system.
+ *
+ * It needs an exclusive lock, which it neither waits for long nor keeps for
+ * long: it gives up after five seconds of trying, and lets go when others
+ * wait for the table, to try again for the rest.
+ *
+ * Done by the leader alone, after the team has ended.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/storage.h"
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "portability/instr_time.h"
+#include "storage/bufmgr.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "utils/wait_event.h"
+
+#include "debug_point.h"
+#include "engine/phases.h"
+
+/* The server's rules: at least 1000 pages, or a 16th of the table. */
+#define MIN_PAGES				1000
+#define MIN_FRACTION			16
+
+#define LOCK_RETRY_MS			50
+#define LOCK_TIMEOUT_MS			5000
+#define WAITER_CHECK_MS			20
+#define WAITER_CHECK_BLOCKS		32
+#define PREFETCH_BLOCKS			((BlockNumber) 32)
+
+static bool lock_exclusively(TableVacuum *vacuum);
+static BlockNumber find_end(TableVacuum *vacuum, BlockNumber rel_pages,
+							BlockNumber nonempty_pages, bool *others_wait);
+static bool page_is_free(Page page);
+
+/*
+ * heap_truncate_is_worthwhile
+ *		Would truncation free enough to be worth its lock, which a standby
+ *		has to take as well?
+ */
+bool
+heap_truncate_is_worthwhile(BlockNumber rel_pages, BlockNumber nonempty_pages)
+{
+	BlockNumber freeable = rel_pages - nonempty_pages;
+
+	return freeable > 0 &&
+		(freeable >= MIN_PAGES || freeable >= rel_pages / MIN_FRACTION);
+}
+
+/*
+ * heap_truncate
+ *		Cut off empty pages at the table's end, but no page before
+ *		nonempty_pages; return the table's new size.
+ */
+BlockNumber
+heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
+{
+	BlockNumber rel_pages = vacuum->shared->rel_pages;
+	int			level = vacuum->shared->verbose ? INFO : DEBUG2;
+	bool		others_wait;
+
+	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
+								 PROGRESS_VACUUM_PHASE_TRUNCATE);
+	set_place(vacuum, PLACE_TRUNCATE, nonempty_pages);
+	DEBUG_POINT("truncate");
+
+	do
+	{
+		BlockNumber new_pages;
+
+		if (!lock_exclusively(vacuum))
+		{
+			ereport(level,
+					(errmsg("\"%s\": stopping truncate due to conflicting lock request",
+							vacuum->relname)));
+			break;
+		}
+
+		/* If it has grown, the new pages presumably have tuples. */
+		if (RelationGetNumberOfBlocks(vacuum->rel) != rel_pages)
+		{
+			UnlockRelation(vacuum->rel, AccessExclusiveLock);
+			break;
+		}
+
+		/* While we scanned, others may have filled pages that were empty. */
+		new_pages = find_end(vacuum, rel_pages, nonempty_pages, &others_wait);
+		vacuum->blkno = new_pages;
+		if (new_pages >= rel_pages)
+		{
+			UnlockRelation(vacuum->rel, AccessExclusiveLock);
+			break;
+		}
+
+		RelationTruncate(vacuum->rel, new_pages);
+
+		/* Who gets the lock now learns of the new size by invalidation. */
+		UnlockRelation(vacuum->rel, AccessExclusiveLock);
+
+		ereport(level,
+				(errmsg("table \"%s\": truncated %u to %u pages",
+						vacuum->relname, rel_pages, new_pages)));
+		rel_pages = new_pages;
+	} while (rel_pages > nonempty_pages && others_wait);
+
+	return rel_pages;
+}
+
+/*
+ * lock_exclusively
+ *		Try for a while to lock the table; return false if others are in the way.
+ *
+ * Never waits in the lock's queue: we hold a weaker lock, so that could
+ * deadlock, and would make others queue behind us.
+ */
+static bool
+lock_exclusively(TableVacuum *vacuum)
+{
+	int			tries = 0;
+
+	while (!ConditionalLockRelation(vacuum->rel, AccessExclusiveLock))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (++tries > LOCK_TIMEOUT_MS / LOCK_RETRY_MS)
+			return false;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOCK_RETRY_MS, WAIT_EVENT_VACUUM_TRUNCATE);
+		ResetLatch(MyLatch);
+	}
+	return true;
+}
+
+/*
+ * find_end
+ *		Return the size that the table can be truncated to, looking from its
+ *		end backwards, not further than nonempty_pages.
+ *
+ * If others wait for our lock, sets *others_wait and says how far it got.
+ * There is no cost-based delay here, as the lock must not be held for long.
+ */
+static BlockNumber
+find_end(TableVacuum *vacuum, BlockNumber rel_pages,
+		 BlockNumber nonempty_pages, bool *others_wait)
+{
+	BlockNumber blkno = rel_pages;
+	BlockNumber prefetched = InvalidBlockNumber;
+	instr_time	last_check;
+
+	*others_wait = false;
+	INSTR_TIME_SET_CURRENT(last_check);
+
+	while (blkno > nonempty_pages)
+	{
+		Buffer		buffer;
+		bool		is_free;
+
+		if (blkno % WAITER_CHECK_BLOCKS == 0)
+		{
+			instr_time	now,
+						elapsed;
+
+			INSTR_TIME_SET_CURRENT(now);
+			elapsed = now;
+			INSTR_TIME_SUBTRACT(elapsed, last_check);
+			if (INSTR_TIME_GET_MILLISEC(elapsed) >= WAITER_CHECK_MS)
+			{
+				if (LockHasWaitersRelation(vacuum->rel, AccessExclusiveLock))
+				{
+					ereport(vacuum->shared->verbose ? INFO : DEBUG2,
+							(errmsg("table \"%s\": suspending truncate due to conflicting lock request",
+									vacuum->relname)));
+					*others_wait = true;
+					return blkno;
+				}
+				last_check = now;
+			}
+		}
+		CHECK_FOR_INTERRUPTS();
+
+		blkno--;
+		if (blkno < prefetched)
+		{
+			/* forwards, which the operating system's readahead understands */
+			prefetched = blkno - blkno % PREFETCH_BLOCKS;
+			for (BlockNumber ahead = prefetched; ahead <= blkno; ahead++)
+			{
+				PrefetchBuffer(vacuum->rel, MAIN_FORKNUM, ahead);
+				CHECK_FOR_INTERRUPTS();
+			}
+		}
+
+		buffer = ReadBufferExtended(vacuum->rel, MAIN_FORKNUM, blkno, RBM_NORMAL,
+									vacuum_strategy(vacuum));
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		is_free = page_is_free(BufferGetPage(buffer));
+		UnlockReleaseBuffer(buffer);
+		if (!is_free)
+			return blkno + 1;
+	}
+	return nonempty_pages;
+}
+
+/*
+ * page_is_free
+ *		Has the page no items?  A dead one counts, as index entries may still
+ *		point at it.
+ */
+static bool
+page_is_free(Page page)
+{
+	if (PageIsNew(page) || PageIsEmpty(page))
+		return true;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+		if (ItemIdIsUsed(PageGetItemId(page, off)))
+			return false;
+	return true;
+}

@@ -1,0 +1,251 @@
+/*-------------------------------------------------------------------------
+ *
+ * heap_vacuum.c
+ *	  Heap vacuum: the second pass, which frees the dead items.
+ *
+ * No index entry points at the items in the dead-TID store any more, so they
+ * become unused, and their pages perhaps all-visible.  The members claim
+ * ranges of blocks; in a range only the pages that the store has items of
+ * are read.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/visibilitymap.h"
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/freespace.h"
+#include "storage/read_stream.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "engine/heap_page.h"
+#include "engine/phases.h"
+#include "report/progress.h"
+
+/* One process's pass in one round */
+typedef struct HeapVacuum
+{
+	TableVacuum *vacuum;
+	BlockNumber next;			/* of the range in hand */
+	BlockNumber end;
+	BlockNumber passed;			/* not yet told */
+	BlockNumber passed_in_all;
+} HeapVacuum;
+
+static BlockNumber next_dead_page(ReadStream *stream, void *private_data,
+								  void *per_buffer_data);
+static void free_dead_items(TableVacuum *vacuum, Buffer buffer,
+							DeadTidsPage *dead, Buffer vmbuffer);
+static void mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
+static void report_progress(HeapVacuum *pass);
+
+/*
+ * heap_vacuum_begin_round
+ *		Leader: prepare a pass over the blocks that the store covers.
+ */
+void
+heap_vacuum_begin_round(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+
+	ranges_init(&shared->reap_ranges,
+				dead_tids_window_start(vacuum->dead_tids),
+				Min(dead_tids_window_end(vacuum->dead_tids), shared->rel_pages),
+				DEAD_TIDS_CHUNK_BLOCKS, REAP_RANGE_BLOCKS, shared->nmembers);
+	pg_atomic_write_u64(&shared->blocks_vacuumed, 0);
+	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
+								 PROGRESS_VACUUM_PHASE_VACUUM_HEAP);
+}
+
+/*
+ * heap_vacuum_phase
+ *		One process's part of the second pass.
+ */
+void
+heap_vacuum_phase(TableVacuum *vacuum)
+{
+	HeapVacuum	pass = {.vacuum = vacuum};
+	Buffer		vmbuffer = InvalidBuffer;
+	ReadStream *stream;
+
+	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, vacuum->shared->rel_pages);
+	set_place(vacuum, PLACE_HEAP_VACUUM, InvalidBlockNumber);
+	vacuum->phase_pages = 0;
+
+	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
+										COMPAT_READ_STREAM_BATCHING,
+										vacuum_strategy(vacuum), vacuum->rel,
+										MAIN_FORKNUM, next_dead_page, &pass,
+										sizeof(DeadTidsPage));
+	for (;;)
+	{
+		Buffer		buffer;
+		void	   *per_buffer_data;
+		Size		free_space;
+
+		compat_vacuum_delay_point();
+		failsafe_notice(vacuum);
+
+		buffer = read_stream_next_buffer(stream, &per_buffer_data);
+		if (!BufferIsValid(buffer))
+			break;
+		set_place(vacuum, PLACE_HEAP_VACUUM, BufferGetBlockNumber(buffer));
+		DEBUG_POINT("heap-vacuum");
+
+		visibilitymap_pin(vacuum->rel, vacuum->blkno, &vmbuffer);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		free_dead_items(vacuum, buffer, per_buffer_data, vmbuffer);
+		free_space = PageGetHeapFreeSpace(BufferGetPage(buffer));
+		UnlockReleaseBuffer(buffer);
+		RecordPageWithFreeSpace(vacuum->rel, vacuum->blkno, free_space);
+
+		vacuum->phase_pages++;
+		if (pass.passed >= PROGRESS_BLOCKS)
+			report_progress(&pass);
+	}
+	read_stream_end(stream);
+
+	vacuum->counters.heap_vacuumed_pages += vacuum->phase_pages;
+	if (BufferIsValid(vmbuffer))
+		ReleaseBuffer(vmbuffer);
+	report_progress(&pass);
+	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
+}
+
+/*
+ * next_dead_page
+ *		The read stream's callback: the next page with dead items, and they.
+ *
+ * Takes no lock and does no I/O.
+ */
+static BlockNumber
+next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)
+{
+	HeapVacuum *pass = private_data;
+	TableVacuum *vacuum = pass->vacuum;
+	DeadTidsPage *dead = per_buffer_data;
+	uint64		start,
+				end;
+
+	for (;;)
+	{
+		if (dead_tids_next_page(vacuum->dead_tids, pass->next, pass->end, dead))
+		{
+			pass->passed += dead->blkno + 1 - pass->next;
+			pass->next = dead->blkno + 1;
+			return dead->blkno;
+		}
+		pass->passed += pass->end - pass->next;
+		pass->next = pass->end;
+
+		if (!ranges_claim(&vacuum->shared->reap_ranges, &start, &end))
+			return InvalidBlockNumber;
+		pass->next = start;
+		pass->end = end;
+	}
+}
+
+/*
+ * free_dead_items
+ *		Make a page's dead items unused, and the page all-visible if it is.
+ *
+ * The caller holds an exclusive lock, and a pin on the page's part of the
+ * visibility map.
+ */
+static void
+free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
+				Buffer vmbuffer)
+{
+	Page		page = BufferGetPage(buffer);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+
+	/*
+	 * Nothing but a vacuum frees dead items, and we hold the lock that keeps
+	 * others out.  To free anything else would lose a row.
+	 */
+	for (int i = 0; i < dead->noffsets; i++)
+		if (dead->offsets[i] > maxoff ||
+			!ItemIdIsDead(PageGetItemId(page, dead->offsets[i])))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg_internal("item %u of block %u in relation \"%s\" is no longer dead",
+									 dead->offsets[i], vacuum->blkno, vacuum->relname)));
+
+	START_CRIT_SECTION();
+
+	for (int i = 0; i < dead->noffsets; i++)
+		ItemIdSetUnused(PageGetItemId(page, dead->offsets[i]));
+	PageTruncateLinePointerArray(page);
+	MarkBufferDirty(buffer);
+
+	if (RelationNeedsWAL(vacuum->rel))
+		log_heap_prune_and_freeze(vacuum->rel, buffer, InvalidTransactionId,
+								  false,	/* no cleanup lock needed */
+								  PRUNE_VACUUM_CLEANUP,
+								  NULL, 0,	/* frozen */
+								  NULL, 0,	/* redirected */
+								  NULL, 0,	/* dead */
+								  dead->offsets, dead->noffsets);
+
+	END_CRIT_SECTION();
+
+	/*
+	 * Outside of the critical section, as this may read from disk.  If we
+	 * crash before, a later vacuum will set the bit.
+	 */
+	mark_all_visible(vacuum, buffer, vmbuffer);
+}
+
+/*
+ * mark_all_visible
+ *		Set a page's bits, and those in the visibility map, if it is so.
+ *
+ * The caller holds an exclusive lock and has dirtied the page.
+ */
+static void
+mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
+{
+	TransactionId newest_xmin;
+	bool		all_frozen;
+	uint8		bits = VISIBILITYMAP_ALL_VISIBLE;
+
+	Assert(!PageIsAllVisible(BufferGetPage(buffer)));
+
+	if (!heap_page_all_visible(vacuum, buffer, &newest_xmin, &all_frozen))
+		return;
+
+	if (all_frozen)
+	{
+		Assert(!TransactionIdIsValid(newest_xmin));
+		bits |= VISIBILITYMAP_ALL_FROZEN;
+	}
+	PageSetAllVisible(BufferGetPage(buffer));
+	compat_visibilitymap_set(vacuum->rel, vacuum->blkno, buffer, vmbuffer,
+							 newest_xmin, bits);
+
+	vacuum->counters.vm_new_visible_pages++;
+	if (all_frozen)
+		vacuum->counters.vm_new_visible_frozen_pages++;
+}
+
+/* report_progress -- tell how far we are. */
+static void
+report_progress(HeapVacuum *pass)
+{
+	TableVacuum *vacuum = pass->vacuum;
+	uint64		passed;
+
+	passed = pg_atomic_add_fetch_u64(&vacuum->shared->blocks_vacuumed, pass->passed);
+	pass->passed_in_all += pass->passed;
+	pass->passed = 0;
+	progress_blocks_done(pass->passed_in_all);
+	if (is_leader(vacuum))
+		pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_VACUUMED, passed);
+}

@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * phases.h
+ *	  The phases of a table's VACUUM, each as the leader and every worker
+ *	  runs it, and what the leader does around them.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_PHASES_H
+#define CYCLONE_PHASES_H
+
+#include "engine/state.h"
+
+/* heap_scan.c */
+extern Size eager_scan_shared_size(BlockNumber rel_pages);
+extern void eager_scan_setup(TableVacuum *vacuum, const VacuumParams *params);
+extern void heap_scan_begin_round(TableVacuum *vacuum, BlockNumber first_block);
+extern void heap_scan_phase(TableVacuum *vacuum);
+extern BlockNumber heap_scan_first_unscanned(TableVacuum *vacuum);
+
+/* heap_vacuum.c */
+extern void heap_vacuum_begin_round(TableVacuum *vacuum);
+extern void heap_vacuum_phase(TableVacuum *vacuum);
+
+/* index_vacuum.c */
+extern int	index_parallel_degree(const TableVacuum *vacuum);
+extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers);
+extern void index_setup(TableVacuum *vacuum, bool parallel);
+extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
+							  double reltuples, bool estimated);
+extern void index_phase(TableVacuum *vacuum, bool cleanup);
+extern bool index_finish_round(TableVacuum *vacuum, bool cleanup);
+extern IndexBulkDeleteResult *index_stats(TableVacuum *vacuum, int index);
+
+/* heap_truncate.c */
+extern bool heap_truncate_is_worthwhile(BlockNumber rel_pages,
+										BlockNumber nonempty_pages);
+extern BlockNumber heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages);
+
+/* failsafe.c */
+extern bool failsafe_check(TableVacuum *vacuum);
+extern void failsafe_notice(TableVacuum *vacuum);
+
+#endif							/* CYCLONE_PHASES_H */

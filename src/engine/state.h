@@ -1,0 +1,213 @@
+/*-------------------------------------------------------------------------
+ *
+ * state.h
+ *	  The state of one table's VACUUM: what the team shares, and what each
+ *	  process has for itself.
+ *
+ * Read this first; the phases (heap_scan.c, index_vacuum.c, heap_vacuum.c)
+ * are functions on these structs.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_STATE_H
+#define CYCLONE_STATE_H
+
+#include "access/genam.h"
+#include "commands/vacuum.h"
+#include "port/atomics.h"
+#include "storage/buf.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "engine/dead_tids.h"
+#include "report/result.h"
+#include "team/ranges.h"
+
+/* The heap is scanned by ranges of at most this many blocks (8 MB). */
+#define SCAN_RANGE_BLOCKS	1024
+
+/* The heap is vacuumed by ranges of at most this many, few of them read. */
+#define REAP_RANGE_BLOCKS	4096
+
+/* What pg_rusage_show returns fits in here. */
+#define USAGE_SIZE			100
+
+/* A process tells how far it is once in this many blocks. */
+#define PROGRESS_BLOCKS		32
+
+/* One index, as the team sees it. */
+typedef struct IndexShared
+{
+	/* written by the leader before the team starts */
+	bool		may_be_parallel;	/* big enough, and its AM allows it at all */
+	BlockNumber nblocks;
+	int			claim_order;	/* the index to be claimed in this place */
+
+	/* written by the leader before each index phase */
+	bool		leader_only;	/* in this phase */
+
+	/*
+	 * Written by whoever processes the index in a phase, read by whoever does
+	 * in a later one, and by the leader between phases.
+	 */
+	bool		has_stats;
+	IndexBulkDeleteResult stats;
+	int			member;			/* who processed it in this phase, -1 no one */
+	char		usage[USAGE_SIZE];
+} IndexShared;
+
+/* One member of the team, as the leader sees it between phases. */
+typedef struct MemberShared
+{
+	/* 0 until the member takes part in a phase for the first time */
+	pg_atomic_uint32 joined;
+	/* it is through with all its blocks below this one, in the heap scan */
+	pg_atomic_uint32 scan_block;
+
+	/* written by the member at the end of each phase */
+	VacuumCounters counters;
+	BlockNumber phase_pages;	/* heap pages processed in this phase */
+	char		usage[USAGE_SIZE];
+} MemberShared;
+
+/* Eager scanning: see heap_scan.c */
+typedef struct EagerShared
+{
+	bool		enabled;		/* constant; see remaining_successes too */
+	BlockNumber first_region_end;
+	uint32		max_fails_first_region;
+	uint32		max_fails_per_region;
+	uint32		success_limit;
+	pg_atomic_uint32 remaining_successes;
+	Size		fails_start;	/* counters, one a region: see eager_fails() */
+} EagerShared;
+
+typedef struct VacuumShared
+{
+	/* constant once the team is launched */
+	Oid			relid;
+	int			leader_pid;
+	int			nindexes;
+	int			nmembers;		/* planned workers and the leader */
+	bool		aggressive;
+	bool		skip_with_vm;
+	bool		verbose;
+	int			ring_nbuffers;	/* 0: no ring */
+	int			worker_mem_kb;	/* maintenance_work_mem of each worker */
+	BlockNumber rel_pages;
+	struct VacuumCutoffs cutoffs;
+	EagerShared eager;
+	Size		members_start;
+	Size		indexes_start;
+	Size		dead_tids_start;	/* 0: no store */
+
+	/* written by the leader between phases */
+	bool		do_index_vacuuming;
+	int			num_index_scans;
+	double		index_reltuples;	/* for the AMs */
+	bool		index_reltuples_estimated;
+	Ranges		scan_ranges;	/* blocks */
+	Ranges		reap_ranges;	/* blocks, by chunks of the store */
+
+	/* written by the leader at any time, 0 to 1 once */
+	pg_atomic_uint32 failsafe;
+
+	/* written by all members */
+	pg_atomic_uint64 blocks_passed; /* scanned or skipped */
+	pg_atomic_uint64 blocks_vacuumed;
+	pg_atomic_uint32 next_index;	/* place in the order of claims */
+} VacuumShared;
+
+/* What an error message says about where we are. */
+typedef enum ErrorPlace
+{
+	PLACE_UNKNOWN,
+	PLACE_HEAP_SCAN,
+	PLACE_HEAP_VACUUM,
+	PLACE_INDEX_VACUUM,
+	PLACE_INDEX_CLEANUP,
+	PLACE_TRUNCATE,
+} ErrorPlace;
+
+/* One process's state */
+typedef struct TableVacuum
+{
+	/* the relations, locked and open */
+	Relation	rel;
+	int			nindexes;
+	Relation   *indexes;
+
+	VacuumShared *shared;
+	int			member;			/* 0: the leader */
+	DeadTids   *dead_tids;		/* NULL without a store */
+
+	/*
+	 * The ring of buffers, NULL if none is wanted.  Whoever uses it must ask
+	 * vacuum_strategy(), as the failsafe does away with it.
+	 */
+	BufferAccessStrategy strategy;
+	GlobalVisState *vistest;
+
+	/* what is left of the range that this process scans */
+	BlockNumber scan_next;
+	BlockNumber scan_end;
+
+	/* the leader's: how often the failsafe was checked in the heap scan, and
+	 * up to where the free space map was vacuumed */
+	uint64		failsafe_checks;
+	BlockNumber fsm_vacuumed;
+
+	/* what this process did */
+	VacuumCounters counters;
+	BlockNumber phase_pages;
+
+	/* results of AMs that only the leader calls: see index_vacuum.c */
+	IndexBulkDeleteResult **private_stats;
+
+	/* for error messages */
+	ErrorPlace	place;
+	BlockNumber blkno;
+	OffsetNumber offnum;
+	char	   *dbname;
+	char	   *relnamespace;
+	char	   *relname;
+	char	   *indname;
+} TableVacuum;
+
+static inline bool
+is_leader(const TableVacuum *vacuum)
+{
+	return vacuum->member == 0;
+}
+
+static inline MemberShared *
+vacuum_member(const VacuumShared *shared, int member)
+{
+	return (MemberShared *) ((char *) shared + shared->members_start) + member;
+}
+
+static inline IndexShared *
+vacuum_index(const VacuumShared *shared, int index)
+{
+	return (IndexShared *) ((char *) shared + shared->indexes_start) + index;
+}
+
+/* vacuum_strategy -- the ring to read with, from now on. */
+static inline BufferAccessStrategy
+vacuum_strategy(const TableVacuum *vacuum)
+{
+	return VacuumFailsafeActive ? NULL : vacuum->strategy;
+}
+
+/* Where we are, for error messages; blkno and offnum may be invalid. */
+static inline void
+set_place(TableVacuum *vacuum, ErrorPlace place, BlockNumber blkno)
+{
+	vacuum->place = place;
+	vacuum->blkno = blkno;
+	vacuum->offnum = InvalidOffsetNumber;
+}
+
+#endif							/* CYCLONE_STATE_H */

@@ -1,0 +1,886 @@
+/*-------------------------------------------------------------------------
+ *
+ * table_vacuum.c
+ *	  VACUUM of one table: the main path.
+ *
+ * table_vacuum reads like the vacuum it does:
+ *
+ *	 1. look at the table, its indexes and its age, and set the cutoffs
+ *	 2. plan the team and launch it
+ *	 3. heap scan, index vacuum, heap vacuum: repeatedly if the dead-TID
+ *		store is too small for the whole table
+ *	 4. index cleanup
+ *	 5. end the team
+ *	 6. truncate, update the statistics, report
+ *
+ * Steps 3 and 4 are the phases that the whole team runs; workers enter at
+ * pg_cyclone_worker_main and run them until they are sent home.  All that
+ * needs a transaction ID (truncation, statistics) comes after.
+ *
+ * Why the order of index vacuum and heap vacuum matters: an index scan that
+ * holds a TID must never find another row under it.  So line pointers stay
+ * dead until no index entry points at them, and become unused in a second
+ * pass over the heap.  A table without indexes needs no second pass.
+ *
+ * Memory: everything here lives in the transaction's context, and goes with
+ * it.  The dead TIDs are in the team's shared block, which is bounded by
+ * maintenance_work_mem.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/multixact.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/visibilitymap.h"
+#include "catalog/pg_namespace.h"
+#include "commands/dbcommands.h"
+#include "commands/progress.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "optimizer/paths.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/freespace.h"
+#include "utils/lsyscache.h"
+#include "utils/pg_rusage.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "engine/phases.h"
+#include "engine/table_vacuum.h"
+#include "report/progress.h"
+#include "report/verbose.h"
+#include "team/team.h"
+
+/* The server's rules for leaving dead items where they are. */
+#define BYPASS_PAGES_FRACTION	0.02
+#define BYPASS_STORE_BYTES		((Size) 32 * 1024 * 1024)
+
+/* The leader's view of the whole vacuum */
+typedef struct VacuumJob
+{
+	TableVacuum vacuum;			/* what every member has */
+	const VacuumParams *params;
+	Team	   *team;
+	TableResult result;
+
+	bool		may_bypass;		/* leave few dead items where they are? */
+	bool		do_index_cleanup;
+	bool		do_truncate;
+
+	/* found before the team exists, and copied to its shared block */
+	VacuumShared plan;
+} VacuumJob;
+
+PGDLLEXPORT void pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc);
+
+static void open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
+					   BufferAccessStrategy strategy);
+static void plan_vacuum(VacuumJob *job);
+static int	plan_workers(VacuumJob *job);
+static int	table_parallel_degree(Relation rel, BlockNumber pages);
+static void start_team(VacuumJob *job, int nworkers);
+static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
+static void scan_and_vacuum(VacuumJob *job);
+static void vacuum_indexes_and_heap(VacuumJob *job);
+static bool bypass_is_worthwhile(VacuumJob *job);
+static void clean_up_indexes(VacuumJob *job);
+static void run_team_phase(VacuumJob *job, VacuumPhase phase);
+static void run_phase(void *state, int phase);
+static void report_members(VacuumJob *job, VacuumPhase phase);
+static void sum_counters(VacuumJob *job);
+static void finish_team(VacuumJob *job);
+static void update_index_statistics(VacuumJob *job);
+static void truncate_table(VacuumJob *job);
+static void update_table_statistics(VacuumJob *job, TimestampTz start);
+static void error_context(void *arg);
+static double seconds_since(instr_time start);
+
+/*
+ * table_vacuum
+ *		Vacuum one table.
+ *
+ * The caller is in a transaction with a snapshot, holds a
+ * ShareUpdateExclusiveLock on rel, runs as its owner, and has resolved
+ * params' index_cleanup and truncate.  strategy may be NULL.
+ */
+void
+table_vacuum(Relation rel, const VacuumParams *params,
+			 BufferAccessStrategy strategy)
+{
+	VacuumJob  *job = palloc0_object(VacuumJob);
+	TableVacuum *vacuum = &job->vacuum;
+	ReportStart start;
+	ErrorContextCallback callback;
+
+	report_begin(&start);
+	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));
+	progress_begin(RelationGetRelid(rel), MyProcPid);
+
+	open_table(job, rel, params, strategy);
+	callback.callback = error_context;
+	callback.arg = vacuum;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	plan_vacuum(job);
+	start_team(job, plan_workers(job));
+
+	scan_and_vacuum(job);
+	clean_up_indexes(job);
+
+	finish_team(job);
+	update_index_statistics(job);
+	vac_close_indexes(vacuum->nindexes, vacuum->indexes, NoLock);
+	truncate_table(job);
+
+	error_context_stack = callback.previous;
+
+	update_table_statistics(job, start.time);
+	pgstat_progress_end_command();
+	if (report_is_wanted(params))
+		report_end(&start, params, &job->result);
+	progress_clear();
+}
+
+/*
+ * open_table
+ *		Note all that has to do with the table, its indexes and the options.
+ */
+static void
+open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
+		   BufferAccessStrategy strategy)
+{
+	TableVacuum *vacuum = &job->vacuum;
+
+	Assert(params->index_cleanup != VACOPTVALUE_UNSPECIFIED);
+	Assert(params->truncate != VACOPTVALUE_UNSPECIFIED &&
+		   params->truncate != VACOPTVALUE_AUTO);
+
+	job->params = params;
+	job->may_bypass = params->index_cleanup == VACOPTVALUE_AUTO;
+	job->do_index_cleanup = params->index_cleanup != VACOPTVALUE_DISABLED;
+	job->do_truncate = params->truncate != VACOPTVALUE_DISABLED;
+
+	/* The names are kept, as an error may strike where the relcache can't be
+	 * asked. */
+	vacuum->dbname = get_database_name(MyDatabaseId);
+	vacuum->relnamespace = get_namespace_name(RelationGetNamespace(rel));
+	vacuum->relname = pstrdup(RelationGetRelationName(rel));
+	vacuum->rel = rel;
+	vacuum->strategy = strategy;
+	vac_open_indexes(rel, RowExclusiveLock, &vacuum->nindexes, &vacuum->indexes);
+
+	job->result.dbname = vacuum->dbname;
+	job->result.relnamespace = vacuum->relnamespace;
+	job->result.relname = vacuum->relname;
+	job->result.nindexes = vacuum->nindexes;
+	job->result.indexes = palloc0_array(IndexResult, vacuum->nindexes);
+	for (int i = 0; i < vacuum->nindexes; i++)
+		job->result.indexes[i].name = pstrdup(RelationGetRelationName(vacuum->indexes[i]));
+}
+
+/*
+ * plan_vacuum
+ *		Set the cutoffs, measure the table, and decide what kind of vacuum this
+ *		is.
+ *
+ * The cutoffs come first, the size next: no page scanned may hold an XID that
+ * OldestXmin doesn't bound.
+ */
+static void
+plan_vacuum(VacuumJob *job)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	VacuumShared *plan = &job->plan;
+	const VacuumParams *params = job->params;
+
+	/* the shared block doesn't exist yet, but eager scanning is set up in it */
+	vacuum->shared = plan;
+	VacuumFailsafeActive = false;
+
+	plan->relid = RelationGetRelid(vacuum->rel);
+	plan->leader_pid = MyProcPid;
+	plan->nindexes = vacuum->nindexes;
+	plan->verbose = (params->options & VACOPT_VERBOSE) != 0;
+	plan->do_index_vacuuming = job->do_index_cleanup;
+	plan->ring_nbuffers = GetAccessStrategyBufferCount(vacuum->strategy);
+
+	plan->aggressive = vacuum_get_cutoffs(vacuum->rel,
+										  params, &plan->cutoffs);
+	plan->rel_pages = RelationGetNumberOfBlocks(vacuum->rel);
+	plan->skip_with_vm = (params->options & VACOPT_DISABLE_PAGE_SKIPPING) == 0;
+	if (!plan->skip_with_vm)
+		plan->aggressive = true;
+	eager_scan_setup(vacuum, params);
+
+	job->result.aggressive = plan->aggressive;
+	job->result.orig_rel_pages = plan->rel_pages;
+	job->result.new_rel_pages = plan->rel_pages;
+	job->result.oldest_xmin = plan->cutoffs.OldestXmin;
+	job->result.old_relfrozenxid = plan->cutoffs.relfrozenxid;
+	job->result.old_relminmxid = plan->cutoffs.relminmxid;
+
+	if (plan->verbose)
+		ereport(INFO,
+				(errmsg(plan->aggressive ?
+						"aggressively vacuuming \"%s.%s.%s\"" :
+						"vacuuming \"%s.%s.%s\"",
+						vacuum->dbname, vacuum->relnamespace, vacuum->relname)));
+
+	/* If things are that bad, there will be no team, nor much else. */
+	failsafe_check(vacuum);
+}
+
+/*
+ * plan_workers
+ *		How many workers to ask for.
+ *
+ * As many as PARALLEL says, or as the table's size or its indexes call for,
+ * but not more than max_parallel_maintenance_workers.
+ */
+static int
+plan_workers(VacuumJob *job)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	int			asked = job->params->nworkers;
+	int			nworkers;
+
+	if (asked < 0 || VacuumFailsafeActive || job->plan.rel_pages == 0)
+		return 0;
+
+	if (RelationUsesLocalBuffers(vacuum->rel))
+	{
+		if (asked > 0)
+			ereport(WARNING,
+					(errmsg("disabling parallel option of vacuum on \"%s\" --- cannot vacuum temporary tables in parallel",
+							vacuum->relname)));
+		return 0;
+	}
+
+	if (asked > 0)
+		nworkers = asked;
+	else
+	{
+		nworkers = table_parallel_degree(vacuum->rel, job->plan.rel_pages);
+		if (job->do_index_cleanup)
+			nworkers = Max(nworkers, index_parallel_degree(vacuum));
+	}
+	return Min(nworkers, max_parallel_maintenance_workers);
+}
+
+/*
+ * table_parallel_degree
+ *		How many workers a table of this size calls for, as for a parallel
+ *		scan: one from min_parallel_table_scan_size on, and another each time
+ *		it triples.  The storage parameter parallel_workers overrides this.
+ */
+static int
+table_parallel_degree(Relation rel, BlockNumber pages)
+{
+	int			configured = RelationGetParallelWorkers(rel, -1);
+	uint64		threshold = Max(min_parallel_table_scan_size, 1);
+	int			nworkers = 0;
+
+	if (configured >= 0)
+		return configured;
+	for (; pages >= threshold; threshold *= 3)
+		nworkers++;
+	return nworkers;
+}
+
+/*
+ * start_team
+ *		Lay out and fill the shared block, and launch the workers.
+ */
+static void
+start_team(VacuumJob *job, int nworkers)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	VacuumShared *plan = &job->plan;
+	VacuumShared *shared;
+	Size		memory = (Size) maintenance_work_mem * 1024;
+	Size		size = MAXALIGN(sizeof(VacuumShared));
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+
+	plan->nmembers = nworkers + 1;
+	if (nworkers > 0)
+		plan->worker_mem_kb = index_worker_memory_kb(vacuum, nworkers);
+	plan->members_start = size;
+	size = MAXALIGN(add_size(size, mul_size(sizeof(MemberShared), plan->nmembers)));
+	plan->indexes_start = size;
+	size = MAXALIGN(add_size(size, mul_size(sizeof(IndexShared), plan->nindexes)));
+	if (plan->eager.enabled)
+	{
+		plan->eager.fails_start = size;
+		size = MAXALIGN(add_size(size, eager_scan_shared_size(plan->rel_pages)));
+	}
+	/* Without a second pass over the heap no one needs the dead TIDs. */
+	if (plan->nindexes > 0 && plan->do_index_vacuuming)
+	{
+		plan->dead_tids_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
+		size = add_size(plan->dead_tids_start,
+						dead_tids_shared_size(plan->rel_pages, memory, plan->nmembers));
+		job->result.dead_tids_limit = memory;
+	}
+	pgstat_progress_update_param(PROGRESS_VACUUM_MAX_DEAD_TUPLE_BYTES, memory);
+
+	job->team = team_create("pg_cyclone_worker_main", nworkers, size);
+
+	shared = team_shared(job->team);
+	*shared = *plan;
+	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
+	pg_atomic_init_u64(&shared->blocks_passed, 0);
+	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
+	pg_atomic_init_u32(&shared->next_index, 0);
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
+		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, 0);
+	}
+	if (shared->dead_tids_start > 0)
+		dead_tids_init((DeadTidsShared *) ((char *) shared + shared->dead_tids_start),
+					   shared->rel_pages, memory, shared->nmembers);
+	join_vacuum(vacuum, shared, 0);
+	index_setup(vacuum, nworkers > 0);
+
+	team_launch(job->team);
+	job->result.workers_planned = nworkers;
+	job->result.workers_launched = team_launched_workers(job->team);
+	job->result.team_seconds = seconds_since(start);
+
+	if (nworkers > 0)
+		ereport(shared->verbose ? INFO : DEBUG2,
+				(errmsg(ngettext("launched %d parallel vacuum worker (planned: %d)",
+								 "launched %d parallel vacuum workers (planned: %d)",
+								 job->result.workers_launched),
+						job->result.workers_launched, nworkers)));
+}
+
+/*
+ * pg_cyclone_worker_main
+ *		A worker: open what the leader has open, and follow it.
+ */
+void
+pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
+{
+	Team	   *team = team_join(toc);
+	VacuumShared *shared = team_shared(team);
+	TableVacuum *vacuum = palloc0_object(TableVacuum);
+	ErrorContextCallback callback;
+
+	/* No transaction of a vacuum may hold back the removal of dead rows. */
+	Assert(MyProc->statusFlags == PROC_IN_VACUUM);
+
+	/* The locks don't conflict with the leader's. */
+	vacuum->rel = table_open(shared->relid, ShareUpdateExclusiveLock);
+	vac_open_indexes(vacuum->rel, RowExclusiveLock, &vacuum->nindexes, &vacuum->indexes);
+	if (vacuum->nindexes != shared->nindexes)
+		elog(ERROR, "parallel vacuum worker found %d indexes, its leader %d",
+			 vacuum->nindexes, shared->nindexes);
+
+	vacuum->dbname = get_database_name(MyDatabaseId);
+	vacuum->relnamespace = get_namespace_name(RelationGetNamespace(vacuum->rel));
+	vacuum->relname = pstrdup(RelationGetRelationName(vacuum->rel));
+	if (shared->ring_nbuffers > 0)
+		vacuum->strategy = GetAccessStrategyWithSize(BAS_VACUUM,
+													 shared->ring_nbuffers * (BLCKSZ / 1024));
+
+	/*
+	 * Settings may not be changed in parallel mode, so this is not the way to
+	 * do it; but there is no other, and this process sets nothing else.
+	 */
+	maintenance_work_mem = shared->worker_mem_kb;
+
+	join_vacuum(vacuum, shared, ParallelWorkerNumber + 1);
+	callback.callback = error_context;
+	callback.arg = vacuum;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	progress_begin(shared->relid, shared->leader_pid);
+	team_follow(team, run_phase, vacuum);
+	progress_clear();
+
+	error_context_stack = callback.previous;
+	vac_close_indexes(vacuum->nindexes, vacuum->indexes, RowExclusiveLock);
+	table_close(vacuum->rel, ShareUpdateExclusiveLock);
+	if (vacuum->strategy != NULL)
+		FreeAccessStrategy(vacuum->strategy);
+	team_leave(team, toc);
+}
+
+/*
+ * join_vacuum
+ *		Fill in what every member needs to run phases.
+ *
+ * Each has its own idea of which rows are dead to all, which may be ahead of
+ * the leader's cutoffs, never behind them: pruning honours both.
+ */
+static void
+join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
+{
+	vacuum->shared = shared;
+	vacuum->member = member;
+	vacuum->vistest = GlobalVisTestFor(vacuum->rel);
+	if (shared->dead_tids_start > 0)
+		vacuum->dead_tids = dead_tids_attach((DeadTidsShared *)
+											 ((char *) shared + shared->dead_tids_start));
+
+	/* If no page holds them back, these are what the table advances to. */
+	vacuum->counters.new_relfrozenxid = shared->cutoffs.OldestXmin;
+	vacuum->counters.new_relminmxid = shared->cutoffs.OldestMxact;
+}
+
+/*
+ * scan_and_vacuum
+ *		Scan the heap; vacuum indexes and heap whenever the dead-TID store is
+ *		full, and at the end.
+ */
+static void
+scan_and_vacuum(VacuumJob *job)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	VacuumShared *shared = vacuum->shared;
+	VacuumCounters *counters = &job->result.counters;
+	const int	progress[] = {PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_TOTAL_HEAP_BLKS};
+	const int64 values[] = {PROGRESS_VACUUM_PHASE_SCAN_HEAP, shared->rel_pages};
+	BlockNumber next = 0;
+	BlockNumber unscanned;
+
+	for (;;)
+	{
+		pgstat_progress_update_multi_param(lengthof(progress), progress, values);
+		heap_scan_begin_round(vacuum, next);
+		run_team_phase(job, PHASE_HEAP_SCAN);
+		next = ranges_position(&shared->scan_ranges);
+		unscanned = heap_scan_first_unscanned(vacuum);
+
+		if (unscanned >= shared->rel_pages)
+			break;
+
+		/* The store is too small for this table. */
+		job->may_bypass = false;
+		vacuum_indexes_and_heap(job);
+		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, next);
+		vacuum->fsm_vacuumed = unscanned;
+		dead_tids_reset(vacuum->dead_tids, unscanned);
+	}
+
+	pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_SCANNED, shared->rel_pages);
+
+	sum_counters(job);
+	job->result.new_live_tuples =
+		vac_estimate_reltuples(vacuum->rel, shared->rel_pages,
+							   counters->scanned_pages, counters->live_tuples);
+	job->result.new_rel_tuples = Max(job->result.new_live_tuples, 0) +
+		counters->recently_dead_tuples + counters->missed_dead_tuples;
+
+	vacuum_indexes_and_heap(job);
+	if (shared->rel_pages > vacuum->fsm_vacuumed)
+		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, shared->rel_pages);
+	pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_VACUUMED, shared->rel_pages);
+}
+
+/*
+ * vacuum_indexes_and_heap
+ *		Delete the index entries of all dead TIDs found so far, then free them.
+ *
+ * The heap's turn comes only when each index was passed over whole.  The
+ * store still has the items afterwards.
+ */
+static void
+vacuum_indexes_and_heap(VacuumJob *job)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	VacuumShared *shared = vacuum->shared;
+	bool		all_indexes;
+
+	if (vacuum->dead_tids == NULL || dead_tids_count(vacuum->dead_tids) == 0 ||
+		!shared->do_index_vacuuming || VacuumFailsafeActive)
+		return;
+
+	if (dead_tids_bytes(vacuum->dead_tids) > job->result.dead_tids_peak_bytes)
+	{
+		job->result.dead_tids_peak_bytes = dead_tids_bytes(vacuum->dead_tids);
+		job->result.dead_tids_at_peak = dead_tids_count(vacuum->dead_tids);
+	}
+	if (bypass_is_worthwhile(job))
+	{
+		shared->do_index_vacuuming = false;
+		return;
+	}
+
+	if (failsafe_check(vacuum))
+		return;
+	index_begin_round(vacuum, false, vacuum->rel->rd_rel->reltuples, true);
+	run_team_phase(job, PHASE_INDEX_VACUUM);
+	all_indexes = index_finish_round(vacuum, false);
+	if (failsafe_check(vacuum))
+		all_indexes = false;
+
+	shared->num_index_scans++;
+	pgstat_progress_update_param(PROGRESS_VACUUM_NUM_INDEX_VACUUMS, shared->num_index_scans);
+
+	if (all_indexes)
+	{
+		heap_vacuum_begin_round(vacuum);
+		run_team_phase(job, PHASE_HEAP_VACUUM);
+		ereport(DEBUG2,
+				(errmsg("table \"%s\": removed %lld dead item identifiers",
+						vacuum->relname, (long long) dead_tids_count(vacuum->dead_tids))));
+	}
+}
+
+/*
+ * bypass_is_worthwhile
+ *		Are the dead items so few that a pass over the indexes, and another one
+ *		over the heap, would cost more than it gains?
+ *
+ * Few pages is what counts, as each such page can't become all-visible.
+ */
+static bool
+bypass_is_worthwhile(VacuumJob *job)
+{
+	BlockNumber max_pages = job->vacuum.shared->rel_pages * BYPASS_PAGES_FRACTION;
+
+	return job->may_bypass &&
+		job->result.counters.lpdead_item_pages < max_pages &&
+		dead_tids_bytes(job->vacuum.dead_tids) < BYPASS_STORE_BYTES;
+}
+
+/*
+ * clean_up_indexes
+ *		Let the index AMs finish.
+ */
+static void
+clean_up_indexes(VacuumJob *job)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	bool		estimated = job->result.counters.scanned_pages < vacuum->shared->rel_pages;
+
+	if (vacuum->nindexes == 0 || !job->do_index_cleanup || VacuumFailsafeActive)
+		return;
+
+	/* for the AMs, all that there is in the heap counts */
+	index_begin_round(vacuum, true, job->result.new_rel_tuples, estimated);
+	run_team_phase(job, PHASE_INDEX_CLEANUP);
+	index_finish_round(vacuum, true);
+}
+
+/*
+ * run_team_phase
+ *		Run a phase in the whole team, take its time, and report on it.
+ */
+static void
+run_team_phase(VacuumJob *job, VacuumPhase phase)
+{
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+	team_run(job->team, phase, run_phase, &job->vacuum);
+	job->result.phase_seconds[phase] += seconds_since(start);
+	if (phase == PHASE_HEAP_SCAN || phase == PHASE_HEAP_VACUUM)
+		report_members(job, phase);
+}
+
+/*
+ * run_phase
+ *		Every member's part of a phase.
+ */
+static void
+run_phase(void *state, int phase)
+{
+	TableVacuum *vacuum = state;
+	MemberShared *member = vacuum_member(vacuum->shared, vacuum->member);
+	PGRUsage	rusage;
+
+	pg_rusage_init(&rusage);
+	pg_atomic_write_u32(&member->joined, 1);
+
+	switch ((VacuumPhase) phase)
+	{
+		case PHASE_HEAP_SCAN:
+			heap_scan_phase(vacuum);
+			break;
+		case PHASE_INDEX_VACUUM:
+			index_phase(vacuum, false);
+			break;
+		case PHASE_HEAP_VACUUM:
+			heap_vacuum_phase(vacuum);
+			break;
+		case PHASE_INDEX_CLEANUP:
+			index_phase(vacuum, true);
+			break;
+	}
+
+	member->counters = vacuum->counters;
+	member->phase_pages = vacuum->phase_pages;
+	strlcpy(member->usage, pg_rusage_show(&rusage), USAGE_SIZE);
+}
+
+/*
+ * report_members
+ *		Tell what each member did in a phase over the heap.
+ */
+static void
+report_members(VacuumJob *job, VacuumPhase phase)
+{
+	VacuumShared *shared = job->vacuum.shared;
+	const char *verb = phase == PHASE_HEAP_SCAN ? "scanned" : "vacuumed";
+
+	if (shared->nmembers == 1 || !shared->verbose)
+		return;
+
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		MemberShared *member = vacuum_member(shared, i);
+
+		if (pg_atomic_read_u32(&member->joined))
+			ereport(INFO,
+					(errmsg_internal("table \"%s\": %s %u pages%s",
+									 job->vacuum.relname, verb, member->phase_pages,
+									 i > 0 ? " by parallel vacuum worker" : ""),
+					 errdetail_internal("%s", member->usage)));
+	}
+}
+
+/*
+ * sum_counters
+ *		Add up, between phases, what all members did.
+ */
+static void
+sum_counters(VacuumJob *job)
+{
+	VacuumShared *shared = job->vacuum.shared;
+	VacuumCounters *sum = &job->result.counters;
+
+	memset(sum, 0, sizeof(VacuumCounters));
+	sum->new_relfrozenxid = shared->cutoffs.OldestXmin;
+	sum->new_relminmxid = shared->cutoffs.OldestMxact;
+
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		MemberShared *member = vacuum_member(shared, i);
+		VacuumCounters *part = &member->counters;
+
+		if (!pg_atomic_read_u32(&member->joined))
+			continue;
+		sum->scanned_pages += part->scanned_pages;
+		sum->eager_scanned_pages += part->eager_scanned_pages;
+		sum->new_frozen_tuple_pages += part->new_frozen_tuple_pages;
+		sum->vm_new_visible_pages += part->vm_new_visible_pages;
+		sum->vm_new_visible_frozen_pages += part->vm_new_visible_frozen_pages;
+		sum->vm_new_frozen_pages += part->vm_new_frozen_pages;
+		sum->lpdead_item_pages += part->lpdead_item_pages;
+		sum->missed_dead_pages += part->missed_dead_pages;
+		sum->nonempty_pages = Max(sum->nonempty_pages, part->nonempty_pages);
+		sum->heap_vacuumed_pages += part->heap_vacuumed_pages;
+		sum->tuples_deleted += part->tuples_deleted;
+		sum->tuples_frozen += part->tuples_frozen;
+		sum->lpdead_items += part->lpdead_items;
+		sum->live_tuples += part->live_tuples;
+		sum->recently_dead_tuples += part->recently_dead_tuples;
+		sum->missed_dead_tuples += part->missed_dead_tuples;
+		if (TransactionIdPrecedes(part->new_relfrozenxid, sum->new_relfrozenxid))
+			sum->new_relfrozenxid = part->new_relfrozenxid;
+		if (MultiXactIdPrecedes(part->new_relminmxid, sum->new_relminmxid))
+			sum->new_relminmxid = part->new_relminmxid;
+		sum->skipped_allvisible |= part->skipped_allvisible;
+	}
+}
+
+/*
+ * finish_team
+ *		Save what is in the shared block, and send the workers home.
+ */
+static void
+finish_team(VacuumJob *job)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	TableResult *result = &job->result;
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+
+	sum_counters(job);
+	result->num_index_scans = vacuum->shared->num_index_scans;
+	result->index_vacuum_done = vacuum->shared->do_index_vacuuming && !VacuumFailsafeActive;
+	for (int i = 0; i < vacuum->nindexes; i++)
+	{
+		IndexBulkDeleteResult *stats = index_stats(vacuum, i);
+
+		result->indexes[i].has_stats = stats != NULL;
+		if (stats != NULL)
+			result->indexes[i].stats = *stats;
+	}
+	job->plan = *vacuum->shared;
+	vacuum->shared = &job->plan;
+	vacuum->dead_tids = NULL;
+
+	team_end(job->team);
+	job->team = NULL;
+	result->team_seconds += seconds_since(start);
+}
+
+/*
+ * update_index_statistics
+ *		Set the indexes' relpages and reltuples where they are exactly known.
+ */
+static void
+update_index_statistics(VacuumJob *job)
+{
+	if (!job->do_index_cleanup || VacuumFailsafeActive)
+		return;
+
+	for (int i = 0; i < job->vacuum.nindexes; i++)
+	{
+		IndexResult *index = &job->result.indexes[i];
+
+		if (index->has_stats && !index->stats.estimated_count)
+			compat_vac_update_relstats(job->vacuum.indexes[i],
+									   index->stats.num_pages,
+									   index->stats.num_index_tuples,
+									   0, 0, false, InvalidTransactionId,
+									   InvalidMultiXactId, NULL, NULL);
+	}
+}
+
+/*
+ * truncate_table
+ *		Give empty pages at the end back, if that is allowed and worthwhile.
+ */
+static void
+truncate_table(VacuumJob *job)
+{
+	TableResult *result = &job->result;
+	instr_time	start;
+
+	/* In an emergency there may be no transaction IDs left to do it with. */
+	if (!job->do_truncate || VacuumFailsafeActive ||
+		!heap_truncate_is_worthwhile(result->orig_rel_pages,
+									 result->counters.nonempty_pages))
+		return;
+
+	INSTR_TIME_SET_CURRENT(start);
+	result->new_rel_pages = heap_truncate(&job->vacuum, result->counters.nonempty_pages);
+	result->removed_pages = result->orig_rel_pages - result->new_rel_pages;
+	result->truncate_seconds = seconds_since(start);
+}
+
+/*
+ * update_table_statistics
+ *		Set what pg_class and the statistics system say of the table.
+ *
+ * relfrozenxid and relminmxid may advance only if no page was passed over
+ * that may hold older ones.
+ */
+static void
+update_table_statistics(VacuumJob *job, TimestampTz start)
+{
+	TableResult *result = &job->result;
+	VacuumCounters *counters = &result->counters;
+	const struct VacuumCutoffs *cutoffs PG_USED_FOR_ASSERTS_ONLY = &job->plan.cutoffs;
+	BlockNumber all_visible,
+				all_frozen;
+
+	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
+								 PROGRESS_VACUUM_PHASE_FINAL_CLEANUP);
+	progress_phase(PROGRESS_VACUUM_PHASE_FINAL_CLEANUP, 0);
+
+	Assert(counters->new_relfrozenxid == cutoffs->OldestXmin ||
+		   TransactionIdPrecedesOrEquals(result->aggressive ? cutoffs->FreezeLimit :
+										 cutoffs->relfrozenxid,
+										 counters->new_relfrozenxid));
+	Assert(counters->new_relminmxid == cutoffs->OldestMxact ||
+		   MultiXactIdPrecedesOrEquals(result->aggressive ? cutoffs->MultiXactCutoff :
+									   cutoffs->relminmxid,
+									   counters->new_relminmxid));
+	if (counters->skipped_allvisible)
+	{
+		Assert(!result->aggressive);
+		counters->new_relfrozenxid = InvalidTransactionId;
+		counters->new_relminmxid = InvalidMultiXactId;
+	}
+
+	/* The map may know of pages that were added since. */
+	visibilitymap_count(job->vacuum.rel, &all_visible, &all_frozen);
+	all_visible = Min(all_visible, result->new_rel_pages);
+	all_frozen = Min(all_frozen, all_visible);
+
+	compat_vac_update_relstats(job->vacuum.rel, result->new_rel_pages,
+							   result->new_live_tuples, all_visible, all_frozen,
+							   job->vacuum.nindexes > 0,
+							   counters->new_relfrozenxid, counters->new_relminmxid,
+							   &result->frozenxid_updated, &result->minmxid_updated);
+
+	/* Dead items that were left on purpose are not to bring vacuum back soon. */
+	compat_pgstat_report_vacuum(job->vacuum.rel, Max(result->new_live_tuples, 0),
+								counters->recently_dead_tuples +
+								counters->missed_dead_tuples, start);
+}
+
+/*
+ * error_context
+ *		Say where in the table an error happened.
+ */
+static void
+error_context(void *arg)
+{
+	TableVacuum *vacuum = arg;
+
+	switch (vacuum->place)
+	{
+		case PLACE_HEAP_SCAN:
+		case PLACE_HEAP_VACUUM:
+			{
+				const char *verb = vacuum->place == PLACE_HEAP_SCAN ? "scanning" : "vacuuming";
+
+				if (!BlockNumberIsValid(vacuum->blkno))
+					errcontext("while %s relation \"%s.%s\"",
+							   verb, vacuum->relnamespace, vacuum->relname);
+				else if (!OffsetNumberIsValid(vacuum->offnum))
+					errcontext("while %s block %u of relation \"%s.%s\"",
+							   verb, vacuum->blkno,
+							   vacuum->relnamespace, vacuum->relname);
+				else
+					errcontext("while %s block %u offset %u of relation \"%s.%s\"",
+							   verb, vacuum->blkno, vacuum->offnum,
+							   vacuum->relnamespace, vacuum->relname);
+				break;
+			}
+		case PLACE_INDEX_VACUUM:
+			errcontext("while vacuuming index \"%s\" of relation \"%s.%s\"",
+					   vacuum->indname, vacuum->relnamespace, vacuum->relname);
+			break;
+		case PLACE_INDEX_CLEANUP:
+			errcontext("while cleaning up index \"%s\" of relation \"%s.%s\"",
+					   vacuum->indname, vacuum->relnamespace, vacuum->relname);
+			break;
+		case PLACE_TRUNCATE:
+			if (BlockNumberIsValid(vacuum->blkno))
+				errcontext("while truncating relation \"%s.%s\" to %u blocks",
+						   vacuum->relnamespace, vacuum->relname, vacuum->blkno);
+			break;
+		case PLACE_UNKNOWN:
+			break;
+	}
+}
+
+/* seconds_since -- elapsed time. */
+static double
+seconds_since(instr_time start)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, start);
+	return INSTR_TIME_GET_DOUBLE(now);
+}

@@ -1,0 +1,40 @@
+/*-------------------------------------------------------------------------
+ *
+ * init.c
+ *	  Where the server enters the library.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "command/utility_hook.h"
+#include "debug_point.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "report/progress.h"
+#include "settings.h"
+
+PG_MODULE_MAGIC;
+
+/*
+ * Starts everything up, in the postmaster.
+ *
+ * Raises an error if the library is loaded later than that: there is no
+ * shared memory to be had then.
+ */
+void
+_PG_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pg_cyclone must be loaded via \"shared_preload_libraries\""),
+				 errhint("Add pg_cyclone to shared_preload_libraries in postgresql.conf and restart the server.")));
+
+	debug_point_init();
+	settings_init();
+	progress_init();
+	utility_hook_init();
+}

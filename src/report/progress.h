@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * progress.h
+ *	  What each process of each running VACUUM is doing: the view
+ *	  cyclone.progress.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_PROGRESS_H
+#define CYCLONE_PROGRESS_H
+
+#include "storage/block.h"
+
+extern void progress_init(void);
+
+extern void progress_begin(Oid relid, int leader_pid);
+extern void progress_phase(int phase, BlockNumber blocks_total);
+extern void progress_blocks_done(BlockNumber blocks_done);
+extern void progress_index(Oid index_relid);
+extern void progress_store(int64 items, Size bytes, Size limit);
+extern void progress_clear(void);
+
+#endif							/* CYCLONE_PROGRESS_H */

@@ -1,0 +1,67 @@
+/*-------------------------------------------------------------------------
+ *
+ * ranges.c
+ *	  Handing out ranges of numbers to the members of a team.
+ *
+ * Members claim ranges of blocks in ascending order as they go, so none
+ * idles while blocks are left.  Ranges are long at first, to read
+ * sequentially and to claim seldom, and shrink towards the end, so that the
+ * members finish together: each is an eighth of a member's fair share of
+ * what is left.  Who is alone gets everything at once.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "team/ranges.h"
+
+/*
+ * ranges_init
+ *		Make all numbers from start to end - 1 available.
+ *
+ * Ranges begin at multiples of unit, start among them, and with several
+ * members hold at most max_size numbers, which is a multiple of it too.  Only the leader may call
+ * this, and only while no phase is running.
+ */
+void
+ranges_init(Ranges *ranges, uint64 start, uint64 end,
+			uint32 unit, uint32 max_size, int nmembers)
+{
+	Assert(start % unit == 0 && max_size % unit == 0 && max_size > 0);
+
+	pg_atomic_init_u64(&ranges->next, start);
+	ranges->end = end;
+	ranges->unit = unit;
+	ranges->max_size = max_size;
+	ranges->nmembers = nmembers;
+}
+
+/*
+ * ranges_claim
+ *		Take the next range, *start to *end - 1; return false if none is left.
+ */
+bool
+ranges_claim(Ranges *ranges, uint64 *start, uint64 *end)
+{
+	uint64		next = pg_atomic_read_u64(&ranges->next);
+	uint64		size;
+
+	do
+	{
+		if (next >= ranges->end)
+			return false;
+		size = ranges->end - next;
+		if (ranges->nmembers > 1)
+		{
+			size = Min(size / (8 * ranges->nmembers), ranges->max_size);
+			size -= size % ranges->unit;
+			size = Max(size, ranges->unit);
+		}
+	} while (!pg_atomic_compare_exchange_u64(&ranges->next, &next, next + size));
+
+	*start = next;
+	*end = Min(next + size, ranges->end);
+	return true;
+}

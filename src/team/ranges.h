@@ -1,0 +1,37 @@
+/*-------------------------------------------------------------------------
+ *
+ * ranges.h
+ *	  Handing out ranges of numbers to the members of a team.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_RANGES_H
+#define CYCLONE_RANGES_H
+
+#include "port/atomics.h"
+
+/* The ranges still to hand out; in the team's shared block. */
+typedef struct Ranges
+{
+	pg_atomic_uint64 next;		/* first number not yet handed out */
+	/* the rest is written only between phases, by the leader */
+	uint64		end;
+	uint32		unit;			/* ranges begin at multiples of this */
+	uint32		max_size;
+	int			nmembers;
+} Ranges;
+
+extern void ranges_init(Ranges *ranges, uint64 start, uint64 end,
+						uint32 unit, uint32 max_size, int nmembers);
+extern bool ranges_claim(Ranges *ranges, uint64 *start, uint64 *end);
+
+/* ranges_position -- all numbers below this one have been handed out. */
+static inline uint64
+ranges_position(Ranges *ranges)
+{
+	return pg_atomic_read_u64(&ranges->next);
+}
+
+#endif							/* CYCLONE_RANGES_H */

@@ -1,0 +1,42 @@
+/*-------------------------------------------------------------------------
+ *
+ * team.h
+ *	  The leader and the workers of one VACUUM.
+ *
+ * See team.c for how a team lives.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_TEAM_H
+#define CYCLONE_TEAM_H
+
+#include "storage/dsm.h"
+#include "storage/shm_toc.h"
+
+typedef struct Team Team;
+
+/* What every member of a team does in one phase. */
+typedef void (*TeamPhaseRoutine) (void *state, int phase);
+
+/* The leader's side */
+extern Team *team_create(const char *worker_main, int nworkers,
+						 Size shared_size);
+extern void team_launch(Team *team);
+extern void team_run(Team *team, int phase,
+					 TeamPhaseRoutine routine, void *state);
+extern void team_end(Team *team);
+
+/* The worker's side */
+extern Team *team_join(shm_toc *toc);
+extern void team_follow(Team *team, TeamPhaseRoutine routine, void *state);
+extern void team_leave(Team *team, shm_toc *toc);
+
+/* Either side */
+extern void *team_shared(const Team *team);
+extern bool team_is_parallel(const Team *team);
+extern int	team_planned_workers(const Team *team);
+extern int	team_launched_workers(const Team *team);
+
+#endif							/* CYCLONE_TEAM_H */

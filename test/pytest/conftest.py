@@ -1,0 +1,96 @@
+"""Servers for the tests. Every test that asks for a server runs once for each major version in PG_VERSIONS."""
+
+import os
+from itertools import count
+
+import pytest
+
+from cyclone_lab import build, checks
+from cyclone_lab.cluster import Cluster
+
+CONFIG = {
+    "shared_preload_libraries": "pg_cyclone",
+    "autovacuum": "off",
+    "fsync": "off",
+    "max_connections": 50,
+    "max_worker_processes": 16,
+    "max_parallel_workers": 16,
+    "max_parallel_maintenance_workers": 4,
+    "max_prepared_transactions": 10,
+    "statement_timeout": "5min",
+    "wal_level": "replica",
+}
+TEMPLATE = "cyclone_template"
+PG_VERSIONS = [int(major) for major in os.environ.get("PG_VERSIONS", "17 18").split()]
+
+_database_number = count(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Turn every skip into a failure: a test that did not run proves nothing."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but every test has to run: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(scope="session", params=PG_VERSIONS, ids=[f"pg{major}" for major in PG_VERSIONS])
+def pg_major(request) -> int:
+    """The major version of PostgreSQL."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def prefix(pg_major):
+    """The PostgreSQL tree, with the extension built with debug points, without warnings, and installed."""
+    return build.install(pg_major, debug_points=True, werror=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(prefix):
+    """A running server that all tests of a major version share; a test that stops it makes its own from `new_cluster`."""
+    with Cluster.create(prefix, CONFIG) as shared:
+        shared.start()
+        _create_template(shared)
+        yield shared
+
+
+@pytest.fixture
+def new_cluster(prefix):
+    """A function that returns a running server of the test's own, with settings on top of the usual ones."""
+    made = []
+
+    def make(**config) -> Cluster:
+        made.append(Cluster.create(prefix, {**CONFIG, **config}))
+        made[-1].start()
+        _create_template(made[-1])
+        return made[-1]
+
+    yield make
+    for own in made:
+        own.remove()
+
+
+@pytest.fixture
+def db(cluster):
+    """The name of a fresh database with pg_cyclone and the extensions of the checks, dropped after the test."""
+    name = f"test_{next(_database_number)}"
+    cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def conn(cluster, db):
+    """A connection in autocommit mode to the test's own database."""
+    with cluster.connect(db) as connection:
+        yield connection
+
+
+def _create_template(cluster: Cluster) -> None:
+    cluster.sql(f"CREATE DATABASE {TEMPLATE}")
+    with cluster.connect(TEMPLATE) as connection:
+        connection.execute("CREATE EXTENSION pg_cyclone")
+        checks.create_extensions(connection)
