@@ -100,15 +100,23 @@ def contenders_for(scenario: Scenario, worker_counts: list[int]) -> list[Contend
 
 
 def measure(
-    scenario: Scenario, prefix: Path, *, rows: int, rounds: int, worker_counts: list[int], base: Path | None, say: Callable
+    scenario: Scenario,
+    prefix: Path,
+    config: dict,
+    *,
+    rows: int,
+    rounds: int,
+    worker_counts: list[int],
+    base: Path | None = None,
+    say: Callable[[str], None] = print,
 ) -> Result:
-    """Run all contenders `rounds` times, in another order each round, and return the times.
+    """Run all contenders `rounds` times on servers with these settings, in another order each round; return the times.
 
     `base` is the folder for the data, by default the system's for temporary files; `say` is called with each line of
     progress. Raises RuntimeError if there is too little room for the copies.
     """
     contenders = contenders_for(scenario, worker_counts)
-    with _original(scenario, prefix, rows, base) as (original, result), ExitStack() as stack:
+    with _original(scenario, prefix, config, rows, base) as (original, result), ExitStack() as stack:
         shared = stack.enter_context(original.copy(base=base)) if scenario.repeatable else None
         if shared:
             _warm_up(shared)
@@ -125,7 +133,7 @@ def measure(
 
 
 @contextmanager
-def _original(scenario: Scenario, prefix: Path, rows: int, base: Path | None):
+def _original(scenario: Scenario, prefix: Path, config: dict, rows: int, base: Path | None):
     """Make the stopped cluster that every run starts from, and the empty result that knows its sizes.
 
     After the setup no query may read the table: that would prune its pages, which is the work of the VACUUM to measure.
@@ -140,7 +148,7 @@ def _original(scenario: Scenario, prefix: Path, rows: int, base: Path | None):
             conn.execute("CHECKPOINT")
             sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
         original.stop()
-        original.config = CONFIG
+        original.config = config
         _assert_room(original)
         yield original, Result(scenario, rows, *sizes)
 

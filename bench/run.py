@@ -54,9 +54,9 @@ def file_system(folder: Path) -> str:
     return subprocess.run(["stat", "--file-system", "--format=%T", folder], text=True, capture_output=True).stdout.strip()
 
 
-def find_circumstances(prefix: Path, base: Path) -> dict:
+def find_circumstances(prefix: Path, config: dict, base: Path) -> dict:
     """Return what the numbers depend on, by name."""
-    with Cluster.create(prefix, CONFIG, base=base) as cluster:
+    with Cluster.create(prefix, config, base=base) as cluster:
         cluster.start()
         [(version, checksums)] = cluster.sql("SELECT version(), current_setting('data_checksums')")
     return {
@@ -66,8 +66,16 @@ def find_circumstances(prefix: Path, base: Path) -> dict:
         "CPU": cpu_model(),
         "kernel": platform.release(),
         "data in": f"{base} ({file_system(base)})",
-        "settings": {**CONFIG, "data_checksums": checksums},
+        "settings": {**config, "data_checksums": checksums},
     }
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """Split `name=value`; raise ArgumentTypeError if it is not that."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -80,6 +88,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--major", type=int, default=18, choices=(17, 18), help="PostgreSQL version (default: %(default)s)")
     parser.add_argument("--base", type=Path, default=Path(tempfile.gettempdir()), metavar="FOLDER",
                         help="where the data goes, for instance /dev/shm (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--set", action="append", default=[], type=parse_setting, metavar="NAME=VALUE",
+                        help="a server setting other than the bench's own, as full_page_writes=off; may be repeated")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="save every run's numbers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a bar chart (.png, .svg, .pdf)")
     options = parser.parse_args()
@@ -95,7 +105,8 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 140)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
     prefix = build.install(options.major)
-    circumstances = find_circumstances(prefix, options.base)
+    config = {**CONFIG, **dict(options.set)}
+    circumstances = find_circumstances(prefix, config, options.base)
     print_circumstances(console, circumstances)
 
     results = []
@@ -105,6 +116,7 @@ def main() -> int:
         result = measure(
             scenario,
             prefix,
+            config,
             rows=options.rows or scenario.rows,
             rounds=options.rounds,
             worker_counts=options.workers,

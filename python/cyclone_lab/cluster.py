@@ -101,7 +101,9 @@ class Cluster:
         with open(self.log_file, "a") as log:
             self.postmaster = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix),
-                preexec_fn=_quit_when_parent_dies, **as_server_user(),
+                preexec_fn=_quit_when_parent_dies,
+                start_new_session=True,  # an interrupt from the terminal is for us, who may still need the server
+                **as_server_user(),
             )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while self.running and time.monotonic() < deadline:

@@ -4,13 +4,8 @@
  *	  The heap scan's verdict on one page.
  *
  * A page is pruned, frozen where that is due, and its bits in the visibility
- * map are brought up to date.  Pruning and freezing are the server's
- * (heap_page_prune_and_freeze), but most pages of most tables need neither,
- * and to find that out the server takes some 28 ns a tuple.  So one cheap
- * pass over line pointers and tuple headers comes first: judge_quiet_page
- * gives the same verdict for pages on which the server would change nothing
- * but the visibility map, and makes no statement about any other.  Builds
- * with assertions ask the server as well and compare.
+ * map are brought up to date.  simple_page.c prunes and freezes pages that are
+ * easy to judge, and the server's heap_page_prune_and_freeze all others.
  *
  * If the cleanup lock is not to be had at once, the page is only looked at,
  * under a shared lock; an aggressive vacuum waits for the lock where it must
@@ -34,6 +29,7 @@
 
 #include "compat.h"
 #include "engine/heap_page.h"
+#include "engine/simple_page.h"
 
 static bool handle_new_page(TableVacuum *vacuum, Buffer buffer,
 							PageVerdict *verdict);
@@ -44,9 +40,6 @@ static bool look_at_page(TableVacuum *vacuum, Buffer buffer,
 						 PageVerdict *verdict);
 static void clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 					   bool vm_all_visible, PageVerdict *verdict);
-static bool judge_quiet_page(TableVacuum *vacuum, Page page,
-							 PruneFreezeResult *result);
-static bool redirects_are_sound(Page page, OffsetNumber maxoff);
 static void update_visibility_map(TableVacuum *vacuum, Buffer buffer,
 								  Buffer vmbuffer, bool vm_all_visible,
 								  const PruneFreezeResult *result,
@@ -54,12 +47,6 @@ static void update_visibility_map(TableVacuum *vacuum, Buffer buffer,
 static void count_vm_change(VacuumCounters *counters, uint8 old_bits,
 							bool all_frozen, PageVerdict *verdict);
 static int	compare_offsets(const void *a, const void *b);
-
-#ifdef USE_ASSERT_CHECKING
-static void assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
-								 const PruneFreezeResult *result,
-								 TransactionId old_relfrozenxid);
-#endif
 
 /*
  * scan_heap_page
@@ -290,10 +277,9 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		   bool vm_all_visible, PageVerdict *verdict)
 {
 	VacuumCounters *counters = &vacuum->counters;
-	TransactionId old_relfrozenxid PG_USED_FOR_ASSERTS_ONLY = counters->new_relfrozenxid;
 	PruneFreezeResult result;
 
-	if (!judge_quiet_page(vacuum, BufferGetPage(buffer), &result))
+	if (!prune_simple_page(vacuum, buffer, &result))
 	{
 		int			options = HEAP_PAGE_PRUNE_FREEZE;
 
@@ -308,9 +294,8 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 			qsort(result.deadoffsets, result.lpdead_items,
 				  sizeof(OffsetNumber), compare_offsets);
 	}
+
 #ifdef USE_ASSERT_CHECKING
-	else
-		assert_server_agrees(vacuum, buffer, &result, old_relfrozenxid);
 	if (result.all_visible)
 	{
 		TransactionId newest_xmin;
@@ -346,138 +331,6 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 	update_visibility_map(vacuum, buffer, vmbuffer, vm_all_visible,
 						  &result, verdict);
-}
-
-/*
- * judge_quiet_page
- *		If it is plain that pruning and freezing would leave the page as it is,
- *		fill in *result as they would and return true.
- *
- * The caller holds a cleanup lock; nothing is changed but the counters' oldest
- * unfrozen XID.  Returns false, with nothing changed at all, for every page
- * that is not this simple:
- *
- * - Each tuple was inserted by a transaction with its commit hinted, and has
- *	 never been deleted, updated or locked: live, whatever the horizon, and no
- *	 hint bit is left to set.  So nothing is pruned, and pd_prune_xid, if zero,
- *	 stays so.
- * - No XID is older than FreezeLimit, so freezing is not required; nor is it
- *	 opportune, which takes a full-page image that pruning or hinting caused.
- *	 An XID from before relfrozenxid is for the server to complain about.
- * - Dead items would be kept as they are, which takes a second pass.
- * - Redirections each lead to a heap-only tuple of their own.
- */
-static bool
-judge_quiet_page(TableVacuum *vacuum, Page page, PruneFreezeResult *result)
-{
-	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
-	const bool	two_passes = vacuum->nindexes > 0;
-	const OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	TransactionId oldest_unfrozen = vacuum->counters.new_relfrozenxid;
-	TransactionId newest_xmin = InvalidTransactionId;
-	TransactionId last_xmin = InvalidTransactionId;
-	bool		all_visible = true;
-	bool		all_frozen = true;
-	bool		has_redirects = false;
-	int			live = 0;
-	int			ndead = 0;
-
-	if (((PageHeader) page)->pd_prune_xid != InvalidTransactionId ||
-		PageIsFull(page))
-		return false;
-
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-	{
-		ItemId		itemid = PageGetItemId(page, off);
-		HeapTupleHeader tuple;
-		TransactionId xmin;
-
-		if (!ItemIdIsNormal(itemid))
-		{
-			if (ItemIdIsDead(itemid))
-			{
-				if (!two_passes)
-					return false;
-				result->deadoffsets[ndead++] = off;
-			}
-			else if (ItemIdIsRedirected(itemid))
-				has_redirects = true;
-			continue;
-		}
-
-		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
-		if ((tuple->t_infomask & (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID |
-								  HEAP_XMAX_IS_MULTI | HEAP_MOVED)) !=
-			(HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID) ||
-			HeapTupleHeaderGetRawXmax(tuple) != InvalidTransactionId)
-			return false;
-		live++;
-
-		if (HeapTupleHeaderXminFrozen(tuple))
-			continue;
-		xmin = HeapTupleHeaderGetRawXmin(tuple);
-		/* Neighbours mostly come from the same transaction. */
-		if (xmin == last_xmin)
-			continue;
-		last_xmin = xmin;
-		if (!TransactionIdIsNormal(xmin))
-			continue;
-
-		if (TransactionIdPrecedes(xmin, cutoffs->relfrozenxid) ||
-			TransactionIdPrecedes(xmin, cutoffs->FreezeLimit))
-			return false;
-		if (TransactionIdPrecedes(xmin, oldest_unfrozen))
-			oldest_unfrozen = xmin;
-		all_frozen = false;
-		if (!TransactionIdPrecedes(xmin, cutoffs->OldestXmin))
-			all_visible = false;
-		else if (TransactionIdFollows(xmin, newest_xmin))
-			newest_xmin = xmin;
-	}
-
-	if (has_redirects && !redirects_are_sound(page, maxoff))
-		return false;
-
-	result->ndeleted = 0;
-	result->nnewlpdead = 0;
-	result->nfrozen = 0;
-	result->live_tuples = live;
-	result->recently_dead_tuples = 0;
-	result->all_visible = all_visible && ndead == 0;
-	result->all_frozen = result->all_visible && all_frozen;
-	result->vm_conflict_horizon = result->all_frozen ? InvalidTransactionId : newest_xmin;
-	result->hastup = live > 0;
-	result->lpdead_items = ndead;
-	vacuum->counters.new_relfrozenxid = oldest_unfrozen;
-	return true;
-}
-
-/*
- * redirects_are_sound
- *		Does each redirection lead to a heap-only tuple, and no two to the same?
- */
-static bool
-redirects_are_sound(Page page, OffsetNumber maxoff)
-{
-	bool		reached[MaxHeapTuplesPerPage + 1] = {0};
-
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-	{
-		ItemId		itemid = PageGetItemId(page, off);
-		OffsetNumber target;
-
-		if (!ItemIdIsRedirected(itemid))
-			continue;
-		target = ItemIdGetRedirect(itemid);
-		if (target < FirstOffsetNumber || target > maxoff || reached[target])
-			return false;
-		itemid = PageGetItemId(page, target);
-		if (!ItemIdIsNormal(itemid) ||
-			!HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, itemid)))
-			return false;
-		reached[target] = true;
-	}
-	return true;
 }
 
 /*
@@ -646,38 +499,3 @@ compare_offsets(const void *a, const void *b)
 {
 	return pg_cmp_u16(*(const OffsetNumber *) a, *(const OffsetNumber *) b);
 }
-
-#ifdef USE_ASSERT_CHECKING
-/*
- * assert_server_agrees
- *		Check that the server comes to the verdict of judge_quiet_page.
- */
-static void
-assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
-					 const PruneFreezeResult *result,
-					 TransactionId old_relfrozenxid)
-{
-	PruneFreezeResult server;
-	TransactionId relfrozenxid = old_relfrozenxid;
-	MultiXactId relminmxid = vacuum->counters.new_relminmxid;
-	int			options = HEAP_PAGE_PRUNE_FREEZE;
-
-	if (vacuum->nindexes == 0)
-		options |= HEAP_PAGE_PRUNE_MARK_UNUSED_NOW;
-	heap_page_prune_and_freeze(vacuum->rel, buffer, vacuum->vistest, options,
-							   &vacuum->shared->cutoffs, &server,
-							   PRUNE_VACUUM_SCAN, &vacuum->offnum,
-							   &relfrozenxid, &relminmxid);
-	Assert(server.ndeleted == 0 && server.nnewlpdead == 0 && server.nfrozen == 0);
-	Assert(server.live_tuples == result->live_tuples);
-	Assert(server.recently_dead_tuples == 0);
-	Assert(server.all_visible == result->all_visible);
-	Assert(server.all_frozen == result->all_frozen);
-	Assert(!server.all_visible ||
-		   server.vm_conflict_horizon == result->vm_conflict_horizon);
-	Assert(server.hastup == result->hastup);
-	Assert(server.lpdead_items == result->lpdead_items);
-	Assert(relfrozenxid == vacuum->counters.new_relfrozenxid);
-	Assert(relminmxid == vacuum->counters.new_relminmxid);
-}
-#endif

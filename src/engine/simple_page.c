@@ -1,0 +1,547 @@
+/*-------------------------------------------------------------------------
+ *
+ * simple_page.c
+ *	  Pruning and freezing pages that are simple.
+ *
+ * The server's heap_page_prune_and_freeze can deal with every page, and takes
+ * some 28 ns a tuple to find out what there is to do, mostly nothing.  Most
+ * pages hold but four kinds of items, which tell their story by themselves:
+ *
+ * - live tuples: inserted by a transaction whose commit is hinted, and never
+ *	 deleted, updated or locked since;
+ * - dead tuples: inserted likewise, then deleted, or updated to a version
+ *	 that is not heap-only, by a transaction that committed before OldestXmin;
+ * - line pointers that are unused, or dead already;
+ * - line pointers redirected to a live heap-only tuple.
+ *
+ * On such a page pruning chases no chains, sets no hint bits and leaves
+ * nothing prunable behind; each item's fate is its own.  One cheap pass finds
+ * out whether a page is like this (judge_page makes no statement about any
+ * other), and then what the server would do to it is done, by the server's
+ * own functions for changing and logging a page: the same items removed, the
+ * same tuples frozen, the same conflict horizon.  One thing is better: a dead
+ * tuple that is about to go gets no hint bit, so with checksums the page isn't
+ * logged twice.
+ *
+ * Where the server's verdict could come out otherwise, the page isn't simple:
+ * multixacts, locks, HOT chains with a dead member, transactions aborted or
+ * in progress, rows deleted after OldestXmin, XIDs from before relfrozenxid.
+ *
+ * Builds with assertions also ask the server about pages on which nothing is
+ * to be done, and compare.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam_xlog.h"
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/procarray.h"
+
+#include "engine/simple_page.h"
+
+/* What judge_page finds on a page */
+typedef struct Judgement
+{
+	/* live tuples */
+	int			nlive;
+	bool		all_visible;	/* all of them, to everyone */
+	bool		all_frozen;
+	bool		must_freeze;	/* is an XID older than FreezeLimit? */
+	TransactionId oldest_unfrozen;	/* of the whole table so far */
+	TransactionId newest_xmin;	/* of those visible to all */
+
+	/* dead tuples, to become dead items, or unused where no index is */
+	int			ndead_tuples;
+	TransactionId latest_xid_removed;
+
+	/* line pointers to change; with indexes the former, without the latter */
+	int			nnowdead;
+	OffsetNumber nowdead[MaxHeapTuplesPerPage];
+	int			nnowunused;
+	OffsetNumber nowunused[MaxHeapTuplesPerPage];
+} Judgement;
+
+static bool judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
+					   PruneFreezeResult *result);
+static bool was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
+								HeapTupleHeader tuple, TransactionId *known_dead);
+static bool redirects_are_sound(Page page, OffsetNumber maxoff);
+static bool freezing_is_opportune(Relation rel, Buffer buffer,
+								  const Judgement *judgement,
+								  bool do_prune, bool do_hint);
+static int	plan_freezing(TableVacuum *vacuum, Page page,
+						  const Judgement *judgement,
+						  HeapTupleFreeze *frozen, bool *all_frozen);
+static void change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
+						HeapTupleFreeze *frozen, int nfrozen,
+						TransactionId freeze_horizon);
+static void reverse(OffsetNumber *offsets, int noffsets);
+
+#ifdef USE_ASSERT_CHECKING
+static void assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
+								 const PruneFreezeResult *result,
+								 TransactionId old_relfrozenxid);
+static void assert_server_plans_it(TableVacuum *vacuum, HeapTupleHeader tuple,
+								   const HeapTupleFreeze *plan);
+#endif
+
+/*
+ * prune_simple_page
+ *		If the page is simple, prune and freeze it as the server would, fill in
+ *		*result, with deadoffsets sorted, and return true; else return false,
+ *		with nothing changed.
+ *
+ * The caller holds a cleanup lock.  The oldest XIDs left, in the counters, are
+ * brought up to date.
+ */
+bool
+prune_simple_page(TableVacuum *vacuum, Buffer buffer, PruneFreezeResult *result)
+{
+	Page		page = BufferGetPage(buffer);
+	VacuumCounters *counters = &vacuum->counters;
+	TransactionId old_relfrozenxid PG_USED_FOR_ASSERTS_ONLY = counters->new_relfrozenxid;
+	Judgement	judgement;
+	HeapTupleFreeze frozen[MaxHeapTuplesPerPage];
+	TransactionId freeze_horizon = InvalidTransactionId;
+	int			nfrozen = 0;
+	bool		do_prune,
+				do_hint;
+
+	if (!judge_page(vacuum, page, &judgement, result))
+		return false;
+
+	do_prune = judgement.nnowdead > 0 || judgement.nnowunused > 0;
+	do_hint = ((PageHeader) page)->pd_prune_xid != InvalidTransactionId ||
+		PageIsFull(page);
+
+	if (judgement.must_freeze ||
+		freezing_is_opportune(vacuum->rel, buffer, &judgement, do_prune, do_hint))
+		nfrozen = plan_freezing(vacuum, page, &judgement, frozen,
+								&judgement.all_frozen);
+	if (nfrozen < 0)
+		return false;
+	if (nfrozen > 0)
+	{
+		/* What a standby's snapshots must have seen committed. */
+		if (judgement.all_visible && judgement.all_frozen)
+			freeze_horizon = judgement.newest_xmin;
+		else
+		{
+			freeze_horizon = vacuum->shared->cutoffs.OldestXmin;
+			TransactionIdRetreat(freeze_horizon);
+		}
+	}
+	else
+		counters->new_relfrozenxid = judgement.oldest_unfrozen;
+
+	if (do_prune || do_hint || nfrozen > 0)
+		change_page(vacuum, buffer, &judgement, frozen, nfrozen, freeze_horizon);
+
+	result->ndeleted = judgement.ndead_tuples;
+	result->nnewlpdead = judgement.nnowdead;
+	result->nfrozen = nfrozen;
+	result->live_tuples = judgement.nlive;
+	result->recently_dead_tuples = 0;
+	result->all_visible = judgement.all_visible && result->lpdead_items == 0;
+	result->all_frozen = result->all_visible && judgement.all_frozen;
+	result->vm_conflict_horizon = result->all_frozen ?
+		InvalidTransactionId : judgement.newest_xmin;
+	result->hastup = judgement.nlive > 0;
+
+#ifdef USE_ASSERT_CHECKING
+	if (!do_prune && !do_hint && nfrozen == 0)
+		assert_server_agrees(vacuum, buffer, result, old_relfrozenxid);
+#endif
+	return true;
+}
+
+/*
+ * judge_page
+ *		Is the page simple?  If so, fill in *judgement, and the dead items that
+ *		there will be in *result.
+ *
+ * This is the hottest loop of a vacuum.  It goes backwards because tuples are
+ * mostly stored so: memory is then read forwards, which CPUs foresee.
+ * Neighbours mostly come from the same transaction, hence last_xmin and
+ * known_dead.
+ */
+static bool
+judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
+		   PruneFreezeResult *result)
+{
+	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
+	const bool	has_indexes = vacuum->nindexes > 0;
+	const OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	TransactionId last_xmin = InvalidTransactionId;
+	TransactionId known_dead = InvalidTransactionId;
+	bool		has_redirects = false;
+	int			nlive = 0;
+	int			ndead_items = 0;
+
+	judgement->all_visible = true;
+	judgement->all_frozen = true;
+	judgement->must_freeze = false;
+	judgement->oldest_unfrozen = vacuum->counters.new_relfrozenxid;
+	judgement->newest_xmin = InvalidTransactionId;
+	judgement->ndead_tuples = 0;
+	judgement->latest_xid_removed = InvalidTransactionId;
+	judgement->nnowdead = 0;
+	judgement->nnowunused = 0;
+
+	for (OffsetNumber off = maxoff; off >= FirstOffsetNumber; off--)
+	{
+		ItemId		itemid = PageGetItemId(page, off);
+		HeapTupleHeader tuple;
+		TransactionId xmin;
+
+		if (!ItemIdIsNormal(itemid))
+		{
+			if (ItemIdIsRedirected(itemid))
+				has_redirects = true;
+			else if (ItemIdIsDead(itemid))
+			{
+				if (has_indexes)
+					result->deadoffsets[ndead_items++] = off;
+				else
+					judgement->nowunused[judgement->nnowunused++] = off;
+			}
+			continue;
+		}
+
+		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
+		if ((tuple->t_infomask & (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID |
+								  HEAP_XMAX_IS_MULTI | HEAP_MOVED)) !=
+			(HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID))
+		{
+			if (!was_deleted_for_all(cutoffs, tuple, &known_dead))
+				return false;
+
+			HeapTupleHeaderAdvanceConflictHorizon(tuple, &judgement->latest_xid_removed);
+			judgement->ndead_tuples++;
+			if (has_indexes)
+			{
+				judgement->nowdead[judgement->nnowdead++] = off;
+				result->deadoffsets[ndead_items++] = off;
+			}
+			else
+				judgement->nowunused[judgement->nnowunused++] = off;
+			continue;
+		}
+
+		/* An XID left over by an aborted deletion may have to be frozen. */
+		if (HeapTupleHeaderGetRawXmax(tuple) != InvalidTransactionId)
+			return false;
+		nlive++;
+
+		xmin = HeapTupleHeaderGetRawXmin(tuple);
+		if (xmin == last_xmin || HeapTupleHeaderXminFrozen(tuple) ||
+			!TransactionIdIsNormal(xmin))
+			continue;
+		last_xmin = xmin;
+
+		if (TransactionIdPrecedes(xmin, cutoffs->relfrozenxid))
+			return false;
+		if (TransactionIdPrecedes(xmin, cutoffs->FreezeLimit))
+			judgement->must_freeze = true;
+		if (TransactionIdPrecedes(xmin, judgement->oldest_unfrozen))
+			judgement->oldest_unfrozen = xmin;
+		judgement->all_frozen = false;
+		if (!TransactionIdPrecedes(xmin, cutoffs->OldestXmin))
+			judgement->all_visible = false;
+		else if (TransactionIdFollows(xmin, judgement->newest_xmin))
+			judgement->newest_xmin = xmin;
+	}
+	judgement->nlive = nlive;
+
+	if (has_redirects && !redirects_are_sound(page, maxoff))
+		return false;
+
+	reverse(judgement->nowdead, judgement->nnowdead);
+	reverse(judgement->nowunused, judgement->nnowunused);
+	reverse(result->deadoffsets, ndead_items);
+	result->lpdead_items = ndead_items;
+	return true;
+}
+
+/*
+ * was_deleted_for_all
+ *		Is this a dead tuple that stands for itself: a row version of no HOT
+ *		chain, deleted by a transaction that committed before OldestXmin?
+ *
+ * *known_dead is the last such transaction, so that the commit log isn't asked
+ * for each tuple.
+ */
+static bool
+was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
+					HeapTupleHeader tuple, TransactionId *known_dead)
+{
+	TransactionId xmax;
+
+	if ((tuple->t_infomask & (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID |
+							  HEAP_XMAX_IS_MULTI | HEAP_MOVED)) != HEAP_XMIN_COMMITTED ||
+		(tuple->t_infomask2 & (HEAP_HOT_UPDATED | HEAP_ONLY_TUPLE)) != 0 ||
+		HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_infomask))
+		return false;
+
+	xmax = HeapTupleHeaderGetRawXmax(tuple);
+	if (xmax == *known_dead)
+		return true;
+	if (!TransactionIdIsNormal(xmax) ||
+		!TransactionIdPrecedes(xmax, cutoffs->OldestXmin) ||
+		TransactionIdPrecedes(xmax, cutoffs->relfrozenxid))
+		return false;
+
+	/* in this order, as a commit is logged before it shows */
+	if ((tuple->t_infomask & HEAP_XMAX_COMMITTED) == 0 &&
+		(TransactionIdIsInProgress(xmax) || !TransactionIdDidCommit(xmax)))
+		return false;
+
+	*known_dead = xmax;
+	return true;
+}
+
+/*
+ * redirects_are_sound
+ *		Does each redirection lead to a heap-only tuple, and no two to the same?
+ *
+ * Of the tuples on the page that are heap-only, all are live: others would
+ * have made the page not simple.
+ */
+static bool
+redirects_are_sound(Page page, OffsetNumber maxoff)
+{
+	bool		reached[MaxHeapTuplesPerPage + 1] = {0};
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		itemid = PageGetItemId(page, off);
+		OffsetNumber target;
+
+		if (!ItemIdIsRedirected(itemid))
+			continue;
+		target = ItemIdGetRedirect(itemid);
+		if (target < FirstOffsetNumber || target > maxoff || reached[target])
+			return false;
+		itemid = PageGetItemId(page, target);
+		if (!ItemIdIsNormal(itemid) ||
+			!HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, itemid)))
+			return false;
+		reached[target] = true;
+	}
+	return true;
+}
+
+/*
+ * freezing_is_opportune
+ *		Freeze although nothing requires it?
+ *
+ * The server does when all of the page would become frozen, and the page gets
+ * logged in full for another reason.
+ */
+static bool
+freezing_is_opportune(Relation rel, Buffer buffer, const Judgement *judgement,
+					  bool do_prune, bool do_hint)
+{
+	if (!judgement->all_visible || judgement->all_frozen || !RelationNeedsWAL(rel))
+		return false;
+	if (do_prune)
+		return XLogCheckBufferNeedsBackup(buffer);
+	return do_hint && XLogHintBitIsNeeded() && XLogCheckBufferNeedsBackup(buffer);
+}
+
+/*
+ * plan_freezing
+ *		Plan how to freeze the live tuples; return how many plans there are.
+ *
+ * There is nothing to freeze but xmin, and what stays unfrozen is not older
+ * than OldestXmin, so that relfrozenxid is not held back.  *all_frozen says if
+ * the page is all frozen once the plans are carried out.  Returns -1 if the
+ * commit log denies what a hint bit says: that is for the server to report.
+ */
+static int
+plan_freezing(TableVacuum *vacuum, Page page, const Judgement *judgement,
+			  HeapTupleFreeze *frozen, bool *all_frozen)
+{
+	const TransactionId oldest_xmin = vacuum->shared->cutoffs.OldestXmin;
+	const OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	const OffsetNumber *removed = vacuum->nindexes > 0 ?
+		judgement->nowdead : judgement->nowunused;
+	int			nremoved = judgement->nnowdead + judgement->nnowunused;
+	int			next_removed = 0;
+	int			nfrozen = 0;
+	TransactionId known_committed = InvalidTransactionId;
+
+	*all_frozen = true;
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		itemid = PageGetItemId(page, off);
+		HeapTupleHeader tuple;
+		TransactionId xmin;
+
+		if (next_removed < nremoved && removed[next_removed] == off)
+		{
+			next_removed++;
+			continue;
+		}
+		if (!ItemIdIsNormal(itemid))
+			continue;
+		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
+		xmin = HeapTupleHeaderGetXmin(tuple);
+		if (!TransactionIdIsNormal(xmin))
+			continue;
+
+		if (xmin != known_committed)
+		{
+			if (!TransactionIdPrecedes(xmin, oldest_xmin))
+			{
+				*all_frozen = false;
+				continue;
+			}
+			if (!TransactionIdDidCommit(xmin))
+				return -1;
+			known_committed = xmin;
+		}
+		frozen[nfrozen].xmax = InvalidTransactionId;
+		frozen[nfrozen].t_infomask2 = tuple->t_infomask2;
+		frozen[nfrozen].t_infomask = tuple->t_infomask | HEAP_XMIN_FROZEN;
+		frozen[nfrozen].frzflags = 0;
+		frozen[nfrozen].checkflags = 0;
+		frozen[nfrozen].offset = off;
+#ifdef USE_ASSERT_CHECKING
+		assert_server_plans_it(vacuum, tuple, &frozen[nfrozen]);
+#endif
+		nfrozen++;
+	}
+	Assert(next_removed == nremoved);
+	return nfrozen;
+}
+
+/*
+ * change_page
+ *		Carry out what has been decided, and log it.
+ */
+static void
+change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
+			HeapTupleFreeze *frozen, int nfrozen, TransactionId freeze_horizon)
+{
+	PageHeader	header = (PageHeader) BufferGetPage(buffer);
+	bool		do_prune = judgement->nnowdead > 0 || judgement->nnowunused > 0;
+
+	START_CRIT_SECTION();
+
+	/* Nothing that is left will ever be prunable as things are. */
+	header->pd_prune_xid = InvalidTransactionId;
+	PageClearFull((Page) header);
+
+	if (do_prune)
+		heap_page_prune_execute(buffer, false, NULL, 0,
+								judgement->nowdead, judgement->nnowdead,
+								judgement->nowunused, judgement->nnowunused);
+	if (nfrozen > 0)
+		heap_freeze_prepared_tuples(buffer, frozen, nfrozen);
+
+	if (do_prune || nfrozen > 0)
+	{
+		MarkBufferDirty(buffer);
+		if (RelationNeedsWAL(vacuum->rel))
+		{
+			TransactionId horizon = judgement->latest_xid_removed;
+
+			if (TransactionIdFollows(freeze_horizon, horizon))
+				horizon = freeze_horizon;
+			log_heap_prune_and_freeze(vacuum->rel, buffer, horizon, true,
+									  PRUNE_VACUUM_SCAN, frozen, nfrozen,
+									  NULL, 0,
+									  judgement->nowdead, judgement->nnowdead,
+									  judgement->nowunused, judgement->nnowunused);
+		}
+	}
+	else
+		MarkBufferDirtyHint(buffer, true);
+
+	END_CRIT_SECTION();
+}
+
+/* reverse -- from descending to ascending order. */
+static void
+reverse(OffsetNumber *offsets, int noffsets)
+{
+	for (int i = 0, j = noffsets - 1; i < j; i++, j--)
+	{
+		OffsetNumber swap = offsets[i];
+
+		offsets[i] = offsets[j];
+		offsets[j] = swap;
+	}
+}
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * assert_server_agrees
+ *		Check that the server, too, finds nothing to do on the page.
+ */
+static void
+assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
+					 const PruneFreezeResult *result,
+					 TransactionId old_relfrozenxid)
+{
+	PruneFreezeResult server;
+	TransactionId relfrozenxid = old_relfrozenxid;
+	MultiXactId relminmxid = vacuum->counters.new_relminmxid;
+	int			options = HEAP_PAGE_PRUNE_FREEZE;
+
+	if (vacuum->nindexes == 0)
+		options |= HEAP_PAGE_PRUNE_MARK_UNUSED_NOW;
+	heap_page_prune_and_freeze(vacuum->rel, buffer, vacuum->vistest, options,
+							   &vacuum->shared->cutoffs, &server,
+							   PRUNE_VACUUM_SCAN, &vacuum->offnum,
+							   &relfrozenxid, &relminmxid);
+	Assert(server.ndeleted == 0 && server.nnewlpdead == 0 && server.nfrozen == 0);
+	Assert(server.live_tuples == result->live_tuples);
+	Assert(server.recently_dead_tuples == 0);
+	Assert(server.all_visible == result->all_visible);
+	Assert(server.all_frozen == result->all_frozen);
+	Assert(!server.all_visible ||
+		   server.vm_conflict_horizon == result->vm_conflict_horizon);
+	Assert(server.hastup == result->hastup);
+	Assert(server.lpdead_items == result->lpdead_items);
+	Assert(relfrozenxid == vacuum->counters.new_relfrozenxid);
+	Assert(relminmxid == vacuum->counters.new_relminmxid);
+}
+
+/*
+ * assert_server_plans_it
+ *		Check that the server would freeze a tuple in the same way.
+ */
+static void
+assert_server_plans_it(TableVacuum *vacuum, HeapTupleHeader tuple,
+					   const HeapTupleFreeze *plan)
+{
+	HeapTupleFreeze server;
+	HeapPageFreeze pagefrz = {
+		.FreezePageRelfrozenXid = vacuum->counters.new_relfrozenxid,
+		.FreezePageRelminMxid = vacuum->counters.new_relminmxid,
+		.NoFreezePageRelfrozenXid = vacuum->counters.new_relfrozenxid,
+		.NoFreezePageRelminMxid = vacuum->counters.new_relminmxid
+	};
+	bool		totally_frozen;
+
+	if (!heap_prepare_freeze_tuple(tuple, &vacuum->shared->cutoffs, &pagefrz,
+								   &server, &totally_frozen))
+		Assert(false);
+	Assert(totally_frozen);
+	Assert(server.xmax == plan->xmax && server.frzflags == plan->frzflags);
+	Assert(server.t_infomask == plan->t_infomask &&
+		   server.t_infomask2 == plan->t_infomask2);
+	Assert(pagefrz.FreezePageRelfrozenXid == vacuum->counters.new_relfrozenxid);
+	Assert(pagefrz.FreezePageRelminMxid == vacuum->counters.new_relminmxid);
+}
+#endif

@@ -1,0 +1,20 @@
+/*-------------------------------------------------------------------------
+ *
+ * simple_page.h
+ *	  Pruning and freezing pages that are simple.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_SIMPLE_PAGE_H
+#define CYCLONE_SIMPLE_PAGE_H
+
+#include "access/heapam.h"
+
+#include "engine/state.h"
+
+extern bool prune_simple_page(TableVacuum *vacuum, Buffer buffer,
+							  PruneFreezeResult *result);
+
+#endif							/* CYCLONE_SIMPLE_PAGE_H */
