@@ -26,7 +26,7 @@
 #include "team/ranges.h"
 
 /* The heap is scanned by ranges of at most this many blocks (8 MB). */
-#define SCAN_RANGE_BLOCKS	1024
+#define SCAN_RANGE_BLOCKS	32768
 
 /* The heap is vacuumed by ranges of at most this many, few of them read. */
 #define REAP_RANGE_BLOCKS	4096
