@@ -41,6 +41,7 @@
 #include "debug_point.h"
 #include "engine/heap_page.h"
 #include "engine/phases.h"
+#include "pace/wal.h"
 #include "report/progress.h"
 
 /* The server's rules */
@@ -278,6 +279,7 @@ report_progress(HeapScan *scan, BlockNumber scan_block)
 	VacuumShared *shared = vacuum->shared;
 	uint64		passed;
 
+	wal_wake_writer();
 	set_scan_block(vacuum, scan_block);
 	passed = pg_atomic_add_fetch_u64(&shared->blocks_passed, scan->passed);
 	scan->passed_in_all += scan->passed;

@@ -27,6 +27,7 @@
 #include "debug_point.h"
 #include "engine/heap_page.h"
 #include "engine/phases.h"
+#include "pace/wal.h"
 #include "report/progress.h"
 
 /* One process's pass in one round */
@@ -242,6 +243,7 @@ report_progress(HeapVacuum *pass)
 	TableVacuum *vacuum = pass->vacuum;
 	uint64		passed;
 
+	wal_wake_writer();
 	passed = pg_atomic_add_fetch_u64(&vacuum->shared->blocks_vacuumed, pass->passed);
 	pass->passed_in_all += pass->passed;
 	pass->passed = 0;

@@ -1,0 +1,15 @@
+/*-------------------------------------------------------------------------
+ *
+ * wal.h
+ *	  Having our WAL written by the WAL writer.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_WAL_H
+#define CYCLONE_WAL_H
+
+extern void wal_wake_writer(void);
+
+#endif							/* CYCLONE_WAL_H */
