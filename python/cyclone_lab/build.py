@@ -33,8 +33,20 @@ def install(major: int, *, debug_points: bool = False, werror: bool = False) -> 
         if not _is_copy(prefix, origin):
             shutil.rmtree(prefix, ignore_errors=True)
             copy_tree(origin, prefix)
-        _make(folder, prefix, DEBUG_POINTS="1" if debug_points else "", WERROR="1" if werror else "")
+        _make(REPO / "Makefile", folder, prefix, DEBUG_POINTS="1" if debug_points else "", WERROR="1" if werror else "")
     return prefix
+
+
+def install_test_module(name: str, prefix: Path) -> None:
+    """Build the extension of test/modules/<name> and install it into a prefix that `install` returned.
+
+    Raises RuntimeError with the compiler's output if the build fails.
+    """
+    folder = REPO / "build" / prefix.parent.name / "modules" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _make(REPO / "test" / "modules" / name / "Makefile", folder, prefix, WERROR="1")
 
 
 def _readable_home(folder: Path) -> Path:
@@ -59,15 +71,15 @@ def _is_copy(prefix: Path, origin: Path) -> bool:
     return False
 
 
-def _make(folder: Path, prefix: Path, **variables: str) -> None:
+def _make(makefile: Path, folder: Path, prefix: Path, **variables: str) -> None:
     """Run `make install` for `prefix` in the build folder; show the compiler's warnings, raise on failure."""
-    command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", folder, "-f", REPO / "Makefile", "install"]
+    command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", folder, "-f", makefile, "install"]
     command += [f"PG_CONFIG={program_path(prefix, 'pg_config')}"]
     command += [f"{name}={value}" for name, value in variables.items()]
     # An outer make would hand down its own flags, among them a PG_CONFIG that is not ours.
     env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     result = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if result.returncode != 0:
-        raise RuntimeError(f"building pg_cyclone for {prefix} failed:\n{result.stdout}")
+        raise RuntimeError(f"building {makefile} for {prefix} failed:\n{result.stdout}")
     if "warning:" in result.stdout:
         print(result.stdout)

@@ -74,6 +74,12 @@
 #define MAX_SEGMENT_SIZE	((Size) 1024 * 1024)
 #define SEGMENTS_A_MEMBER	32
 
+#if defined(__GNUC__) || defined(__clang__)
+#define PREFETCH(address)	__builtin_prefetch(address)
+#else
+#define PREFETCH(address)	((void) 0)
+#endif
+
 StaticAssertDecl(MAX_BITMAP_BYTES < LIST_MARK,
 				 "the first byte of a bitmap must differ from LIST_MARK");
 StaticAssertDecl(MAX_BLOB_SIZE <= PG_UINT16_MAX,
@@ -128,6 +134,9 @@ struct DeadTids
 	char		pages[CHUNK_BLOCKS * MAX_PAGE_SIZE];
 };
 
+/* How many look-ups are done side by side */
+#define MATCH_BATCH			32
+
 #define InvalidChunk		PG_UINT32_MAX
 
 static void plan_memory(BlockNumber nblocks, Size limit, int nmembers,
@@ -135,7 +144,9 @@ static void plan_memory(BlockNumber nblocks, Size limit, int nmembers,
 static bool take_segment(DeadTids *store, Segment *segment);
 static bool has_room(const Segment *segment);
 static void publish_chunk(DeadTids *store);
-static const char *find_blob(const DeadTids *store, uint32 chunk);
+static inline const char *find_blob(const DeadTids *store, uint32 chunk);
+static inline bool blob_contains(const char *blob, BlockNumber blkno,
+								 OffsetNumber offset);
 static Size encode_page(char *entry, const OffsetNumber *offsets, int noffsets);
 static int	decode_page(const char *entry, OffsetNumber *offsets);
 
@@ -307,38 +318,47 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 				   OffsetNumber offset)
 {
 	const char *blob = find_blob(store, blkno / CHUNK_BLOCKS);
-	uint64		page_bit = UINT64CONST(1) << (blkno % CHUNK_BLOCKS);
-	uint64		page_bitmap;
-	const uint16 *positions;
-	const uint8 *entry;
-	int			count;
 
-	if (blob == NULL)
-		return false;
-	page_bitmap = *(const uint64 *) blob;
-	if ((page_bitmap & page_bit) == 0)
-		return false;
+	return blob != NULL && blob_contains(blob, blkno, offset);
+}
 
-	positions = (const uint16 *) (blob + sizeof(uint64));
-	entry = (const uint8 *) blob +
-		positions[pg_popcount64(page_bitmap & (page_bit - 1))];
-	count = entry[1];
-	if (entry[0] == LIST_MARK)
+/*
+ * dead_tids_match
+ *		Which of these items are in the store?  Return how many, and which in
+ *		dead.
+ *
+ * One look-up waits for three memory accesses that depend on each other.  Many
+ * at a time overlap, if they are done step by step; the processor does not
+ * look that far ahead by itself.
+ */
+int
+dead_tids_match(const DeadTids *store, const ItemPointerData *tids, int ntids,
+				bool *dead)
+{
+	int			ndead = 0;
+
+	for (int start = 0; start < ntids; start += MATCH_BATCH)
 	{
-		const OffsetNumber *list = (const OffsetNumber *) (entry + PAGE_HEADER_SIZE);
+		const char *blobs[MATCH_BATCH];
+		int			n = Min(MATCH_BATCH, ntids - start);
 
-		for (int i = 0; i < count; i++)
-			if (list[i] == offset)
-				return true;
-		return false;
-	}
-	else
-	{
-		int			byte = (offset / 8) - entry[0];
+		for (int i = 0; i < n; i++)
+		{
+			blobs[i] = find_blob(store, ItemPointerGetBlockNumberNoCheck(&tids[start + i]) / CHUNK_BLOCKS);
+			if (blobs[i] != NULL)
+				PREFETCH(blobs[i]);
+		}
+		for (int i = 0; i < n; i++)
+		{
+			const ItemPointerData *tid = &tids[start + i];
 
-		return byte >= 0 && byte < count &&
-			(entry[PAGE_HEADER_SIZE + byte] & (1 << (offset % 8))) != 0;
+			dead[start + i] = blobs[i] != NULL &&
+				blob_contains(blobs[i], ItemPointerGetBlockNumberNoCheck(tid),
+							  ItemPointerGetOffsetNumberNoCheck(tid));
+			ndead += dead[start + i];
+		}
 	}
+	return ndead;
 }
 
 /*
@@ -567,7 +587,7 @@ publish_chunk(DeadTids *store)
  *		Return the blob of a chunk, NULL if it has no dead items or is outside
  *		of the window.
  */
-static const char *
+static inline const char *
 find_blob(const DeadTids *store, uint32 chunk)
 {
 	const DeadTidsShared *shared = store->shared;
@@ -578,6 +598,38 @@ find_blob(const DeadTids *store, uint32 chunk)
 		return NULL;
 	place = shared->directory[chunk - shared->first_chunk];
 	return place == 0 ? NULL : store->arena + (Size) place * BLOB_UNIT;
+}
+
+/* blob_contains -- is this item of the blob's chunk in it? */
+static inline bool
+blob_contains(const char *blob, BlockNumber blkno, OffsetNumber offset)
+{
+	uint64		page_bitmap = *(const uint64 *) blob;
+	uint64		page_bit = UINT64CONST(1) << (blkno % CHUNK_BLOCKS);
+	const uint16 *positions = (const uint16 *) (blob + sizeof(uint64));
+	const uint8 *entry;
+	int			count;
+	int			byte;
+
+	if ((page_bitmap & page_bit) == 0)
+		return false;
+
+	entry = (const uint8 *) blob +
+		positions[pg_popcount64(page_bitmap & (page_bit - 1))];
+	count = entry[1];
+	if (entry[0] == LIST_MARK)
+	{
+		const OffsetNumber *list = (const OffsetNumber *) (entry + PAGE_HEADER_SIZE);
+
+		for (int i = 0; i < count; i++)
+			if (list[i] == offset)
+				return true;
+		return false;
+	}
+
+	byte = (offset / 8) - entry[0];
+	return byte >= 0 && byte < count &&
+		(entry[PAGE_HEADER_SIZE + byte] & (1 << (offset % 8))) != 0;
 }
 
 /*

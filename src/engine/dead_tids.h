@@ -15,6 +15,7 @@
 
 #include "access/htup_details.h"
 #include "storage/block.h"
+#include "storage/itemptr.h"
 #include "storage/off.h"
 
 /* Blocks are collected and handed out by chunks of this many. */
@@ -50,6 +51,8 @@ extern void dead_tids_end_collecting(DeadTids *store);
 /* Read */
 extern bool dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 							   OffsetNumber offset);
+extern int	dead_tids_match(const DeadTids *store, const ItemPointerData *tids,
+							int ntids, bool *dead);
 extern bool dead_tids_next_page(const DeadTids *store, BlockNumber start,
 								BlockNumber end, DeadTidsPage *page);
 

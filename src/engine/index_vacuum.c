@@ -3,11 +3,15 @@
  * index_vacuum.c
  *	  Index vacuum and index cleanup: who does which index.
  *
- * Both phases go over all indexes, each in one process, through the index
- * AM's own routine.  First the leader does those that are its alone: the AM
- * does not allow this phase in a worker, or the index is so small that
- * starting workers for it would not pay.  The others are claimed one by one,
- * the largest first, by all members, the leader among them.
+ * Both phases go over all indexes.  First the leader does those that are its
+ * alone: the AM does not allow this phase in a worker, or the index is so
+ * small that it is not worth the trouble.  The others are shared out by size:
+ *
+ * - Most AMs process an index as a whole.  All members claim such indexes one
+ *	 by one, the largest first.
+ * - Bulk deletion in a btree is ours (btree_vacuum.c), and can be done by any
+ *	 number of processes at once.  So the btrees come last, and every member
+ *	 works on each of them until it has no range of blocks left to claim.
  *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
@@ -26,6 +30,7 @@
 
 #include "access/amapi.h"
 #include "access/genam.h"
+#include "access/nbtree.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
 #include "optimizer/paths.h"
@@ -34,39 +39,68 @@
 #include "utils/pg_rusage.h"
 
 #include "debug_point.h"
+#include "engine/btree_vacuum.h"
 #include "engine/phases.h"
 #include "report/progress.h"
 
 static bool may_be_parallel(Relation index);
 static bool phase_is_parallel(Relation index, bool cleanup, int num_index_scans);
+static bool is_by_ranges(const IndexShared *index, bool cleanup);
+static bool keeps_private_stats(const IndexShared *index);
+static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
+static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
+static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
 static bool is_dead(ItemPointer tid, void *state);
+static bool was_processed(TableVacuum *vacuum, int number, bool cleanup);
 static void report_index(TableVacuum *vacuum, int number, bool cleanup);
 
 /*
  * index_parallel_degree
- *		How many workers the indexes have use for.
+ *		How many workers the indexes have use for: one index for each process,
+ *		or as many processes as the size of the largest btree calls for.
  */
 int
 index_parallel_degree(const TableVacuum *vacuum)
 {
 	int			bulkdelete = 0,
-				cleanup = 0;
+				cleanup = 0,
+				largest = 0;
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		uint8		options = vacuum->indexes[i]->rd_indam->amparallelvacuumoptions;
+		Relation	index = vacuum->indexes[i];
+		uint8		options = index->rd_indam->amparallelvacuumoptions;
 
-		if (!may_be_parallel(vacuum->indexes[i]))
+		if (!may_be_parallel(index))
 			continue;
 		if (options & VACUUM_OPTION_PARALLEL_BULKDEL)
 			bulkdelete++;
 		if (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP))
 			cleanup++;
+		if (btree_is_ours(index))
+			largest = Max(largest,
+						  parallel_degree_for_size(RelationGetNumberOfBlocks(index),
+												   min_parallel_index_scan_size));
 	}
 
-	/* one of them is for the leader */
-	return Max(Max(bulkdelete, cleanup) - 1, 0);
+	/* one of the indexes is for the leader */
+	return Max(Max(bulkdelete, cleanup) - 1, largest);
+}
+
+/*
+ * parallel_degree_for_size
+ *		How many workers so many blocks call for, as for a parallel scan: one
+ *		from the threshold on, and another each time it triples.
+ */
+int
+parallel_degree_for_size(BlockNumber nblocks, int threshold)
+{
+	int			nworkers = 0;
+
+	for (uint64 size = Max(threshold, 1); nblocks >= size; size *= 3)
+		nworkers++;
+	return nworkers;
 }
 
 /*
@@ -96,6 +130,7 @@ void
 index_setup(TableVacuum *vacuum, bool parallel)
 {
 	vacuum->private_stats = palloc0_array(IndexBulkDeleteResult *, vacuum->nindexes);
+	vacuum->registered = palloc0_array(bool, vacuum->nindexes);
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
@@ -104,7 +139,8 @@ index_setup(TableVacuum *vacuum, bool parallel)
 
 		index->nblocks = RelationGetNumberOfBlocks(vacuum->indexes[i]);
 		index->may_be_parallel = parallel && may_be_parallel(vacuum->indexes[i]);
-		index->member = -1;
+		index->is_btree = btree_is_ours(vacuum->indexes[i]);
+		btree_setup(index);
 
 		/* sort it into those before it, largest first */
 		while (place > 0)
@@ -124,6 +160,9 @@ index_setup(TableVacuum *vacuum, bool parallel)
  * index_begin_round
  *		Leader: prepare a phase over all indexes, with the number of heap
  *		tuples to tell the AMs.
+ *
+ * Before bulk deletion btrees are registered as being vacuumed; the caller
+ * sees to it that index_finish_round or index_abort_round follows.
  */
 void
 index_begin_round(TableVacuum *vacuum, bool cleanup,
@@ -132,15 +171,23 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 	VacuumShared *shared = vacuum->shared;
 	const int	progress[] = {PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_INDEXES_TOTAL};
 	const int64 values[] = {cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
-		PROGRESS_VACUUM_PHASE_VACUUM_INDEX, vacuum->nindexes};
+	PROGRESS_VACUUM_PHASE_VACUUM_INDEX, vacuum->nindexes};
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		IndexShared *index = vacuum_index(shared, i);
 
-		index->member = -1;
 		index->leader_only = !index->may_be_parallel ||
 			!phase_is_parallel(vacuum->indexes[i], cleanup, shared->num_index_scans);
+		if (is_by_ranges(index, cleanup))
+		{
+			index->cycle_id = _bt_start_vacuum(vacuum->indexes[i]);
+			vacuum->registered[i] = true;
+			btree_begin(vacuum->indexes[i], index,
+						index->leader_only ? 1 : shared->nmembers);
+		}
+		for (int member = 0; member < shared->nmembers; member++)
+			vacuum_index_member(shared, i, member)->took_part = false;
 	}
 	shared->index_reltuples = reltuples;
 	shared->index_reltuples_estimated = estimated;
@@ -158,41 +205,52 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 void
 index_phase(TableVacuum *vacuum, bool cleanup)
 {
+	VacuumShared *shared = vacuum->shared;
+	uint32		place;
+
 	progress_phase(cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 				   PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
 
 	for (int i = 0; is_leader(vacuum) && i < vacuum->nindexes; i++)
 	{
-		if (!vacuum_index(vacuum->shared, i)->leader_only)
+		if (!vacuum_index(shared, i)->leader_only)
 			continue;
-		if (!cleanup && failsafe_check(vacuum))
+		if (failsafe_stops(vacuum, cleanup))
 			return;
 		process_index(vacuum, i, cleanup);
 	}
 
-	for (;;)
+	/* those that one process does as a whole */
+	while ((place = pg_atomic_fetch_add_u32(&shared->next_index, 1)) < vacuum->nindexes)
 	{
-		uint32		place;
-		int			number;
+		int			number = vacuum_index(shared, place)->claim_order;
+		IndexShared *index = vacuum_index(shared, number);
 
-		if (is_leader(vacuum) && !cleanup)
-			failsafe_check(vacuum);
-		failsafe_notice(vacuum);
-		if (!cleanup && VacuumFailsafeActive)
+		if (index->leader_only || is_by_ranges(index, cleanup))
+			continue;
+		if (failsafe_stops(vacuum, cleanup))
 			return;
+		process_index(vacuum, number, cleanup);
+	}
 
-		place = pg_atomic_fetch_add_u32(&vacuum->shared->next_index, 1);
-		if (place >= vacuum->nindexes)
+	/* those that all do together */
+	for (place = 0; place < vacuum->nindexes; place++)
+	{
+		int			number = vacuum_index(shared, place)->claim_order;
+		IndexShared *index = vacuum_index(shared, number);
+
+		if (index->leader_only || !is_by_ranges(index, cleanup) ||
+			ranges_position(&index->ranges) >= index->ranges.end)
+			continue;
+		if (failsafe_stops(vacuum, cleanup))
 			return;
-		number = vacuum_index(vacuum->shared, place)->claim_order;
-		if (!vacuum_index(vacuum->shared, number)->leader_only)
-			process_index(vacuum, number, cleanup);
+		process_index(vacuum, number, cleanup);
 	}
 }
 
 /*
  * index_finish_round
- *		Leader: report on a phase; was every index processed?
+ *		Leader: end a phase and report on it; was every index processed?
  */
 bool
 index_finish_round(TableVacuum *vacuum, bool cleanup)
@@ -203,7 +261,12 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		if (vacuum_index(vacuum->shared, i)->member >= 0)
+		if (vacuum->registered[i])
+		{
+			btree_finish(vacuum->indexes[i], vacuum_index(vacuum->shared, i));
+			vacuum->registered[i] = false;
+		}
+		if (was_processed(vacuum, i, cleanup))
 			report_index(vacuum, i, cleanup);
 		else
 			all = false;
@@ -215,17 +278,30 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 }
 
 /*
+ * index_abort_round
+ *		Leader, on an error or at exit: no btree is being vacuumed any more.
+ *
+ * Members may still be at it for a moment; but as the heap's second pass will
+ * not come, an entry that they miss does no harm.
+ */
+void
+index_abort_round(int code, Datum arg)
+{
+	TableVacuum *vacuum = (TableVacuum *) DatumGetPointer(arg);
+
+	for (int i = 0; i < vacuum->nindexes; i++)
+		if (vacuum->registered[i])
+			_bt_end_vacuum(vacuum->indexes[i]);
+}
+
+/*
  * index_stats
  *		Leader, between phases: what the AM last said of an index, or NULL.
  */
 IndexBulkDeleteResult *
 index_stats(TableVacuum *vacuum, int number)
 {
-	IndexShared *index = vacuum_index(vacuum->shared, number);
-
-	if (!index->may_be_parallel)
-		return vacuum->private_stats[number];
-	return index->has_stats ? &index->stats : NULL;
+	return current_stats(vacuum, number);
 }
 
 /*
@@ -258,17 +334,44 @@ phase_is_parallel(Relation index, bool cleanup, int num_index_scans)
 		num_index_scans == 0;
 }
 
+/* is_by_ranges -- does this phase go over the index by ranges of blocks? */
+static bool
+is_by_ranges(const IndexShared *index, bool cleanup)
+{
+	return index->is_btree && !cleanup;
+}
+
+/* keeps_private_stats -- are the results the AM's own, in the leader? */
+static bool
+keeps_private_stats(const IndexShared *index)
+{
+	return !index->may_be_parallel && !index->is_btree;
+}
+
+/* failsafe_stops -- must no further bulk deletion begin? */
+static bool
+failsafe_stops(TableVacuum *vacuum, bool cleanup)
+{
+	if (cleanup)
+		return false;
+	if (is_leader(vacuum))
+		return failsafe_check(vacuum);
+	failsafe_notice(vacuum);
+	return VacuumFailsafeActive;
+}
+
 /*
  * process_index
- *		Let the AM delete all dead TIDs from an index, or clean it up.
+ *		Delete all dead TIDs from an index, or clean it up: the whole of it, or
+ *		this process's part.
  */
 static void
 process_index(TableVacuum *vacuum, int number, bool cleanup)
 {
 	VacuumShared *shared = vacuum->shared;
 	IndexShared *index = vacuum_index(shared, number);
+	IndexMemberShared *member = vacuum_index_member(shared, number, vacuum->member);
 	Relation	indrel = vacuum->indexes[number];
-	IndexBulkDeleteResult *stats;
 	IndexVacuumInfo info = {0};
 	PGRUsage	rusage;
 
@@ -276,7 +379,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	vacuum->indname = RelationGetRelationName(indrel);
 	set_place(vacuum, cleanup ? PLACE_INDEX_CLEANUP : PLACE_INDEX_VACUUM,
 			  InvalidBlockNumber);
-	progress_index(RelationGetRelid(indrel));
+	progress_index(RelationGetRelid(indrel), index->nblocks);
 	if (cleanup)
 		DEBUG_POINT("index-cleanup");
 	else
@@ -291,15 +394,45 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	info.num_heap_tuples = shared->index_reltuples;
 	info.strategy = vacuum_strategy(vacuum);
 
-	if (!index->may_be_parallel)
-		stats = vacuum->private_stats[number];
+	member->pages = 0;
+	if (is_by_ranges(index, cleanup))
+		member->pages = btree_vacuum(vacuum, &info, index);
+	else if (cleanup)
+		keep_stats(vacuum, number,
+				   index_vacuum_cleanup(&info, current_stats(vacuum, number)));
 	else
-		stats = index->has_stats ? &index->stats : NULL;
+		keep_stats(vacuum, number,
+				   index_bulk_delete(&info, current_stats(vacuum, number),
+									 is_dead, vacuum->dead_tids));
+	member->took_part = true;
+	strlcpy(member->usage, pg_rusage_show(&rusage), USAGE_SIZE);
 
-	stats = cleanup ? index_vacuum_cleanup(&info, stats) :
-		index_bulk_delete(&info, stats, is_dead, vacuum->dead_tids);
+	progress_index(InvalidOid, 0);
+	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
+	vacuum->indname = NULL;
+	if (!is_by_ranges(index, cleanup) ||
+		pg_atomic_exchange_u32(&index->counted, 1) == 0)
+		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_INDEXES_PROCESSED, 1);
+}
 
-	if (!index->may_be_parallel)
+/* current_stats -- what the AM is to get back; NULL at first. */
+static IndexBulkDeleteResult *
+current_stats(TableVacuum *vacuum, int number)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	if (keeps_private_stats(index))
+		return vacuum->private_stats[number];
+	return index->has_stats ? &index->stats : NULL;
+}
+
+/* keep_stats -- keep what the AM returned. */
+static void
+keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	if (keeps_private_stats(index))
 		vacuum->private_stats[number] = stats;
 	else if (stats != NULL && stats != &index->stats)
 	{
@@ -307,13 +440,6 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 		index->has_stats = true;
 		pfree(stats);
 	}
-
-	index->member = vacuum->member;
-	strlcpy(index->usage, pg_rusage_show(&rusage), USAGE_SIZE);
-	progress_index(InvalidOid);
-	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
-	vacuum->indname = NULL;
-	pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_INDEXES_PROCESSED, 1);
 }
 
 /* is_dead -- IndexBulkDeleteCallback: is this heap tuple to go? */
@@ -326,38 +452,63 @@ is_dead(ItemPointer tid, void *state)
 }
 
 /*
+ * was_processed
+ *		Leader, after a phase: has all of the index been passed over?
+ */
+static bool
+was_processed(TableVacuum *vacuum, int number, bool cleanup)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	/* whoever has claimed a range has finished it */
+	if (is_by_ranges(index, cleanup))
+		return ranges_position(&index->ranges) >= index->ranges.end;
+
+	for (int i = 0; i < vacuum->shared->nmembers; i++)
+		if (vacuum_index_member(vacuum->shared, number, i)->took_part)
+			return true;
+	return false;
+}
+
+/*
  * report_index
  *		Tell what was done to an index in this phase, and by whom.
  */
 static void
 report_index(TableVacuum *vacuum, int number, bool cleanup)
 {
-	IndexShared *index = vacuum_index(vacuum->shared, number);
-	IndexBulkDeleteResult *stats = index_stats(vacuum, number);
-	bool		by_worker = index->member > 0;
+	VacuumShared *shared = vacuum->shared;
+	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
+	const char *name = RelationGetRelationName(vacuum->indexes[number]);
 	/* alone, the server's vacuum says this in the final report only */
-	int			level = vacuum->shared->verbose && vacuum->shared->nmembers > 1 ?
-		INFO : DEBUG2;
+	int			level = shared->verbose && shared->nmembers > 1 ? INFO : DEBUG2;
 
-	if (!cleanup)
-		ereport(level,
-				(errmsg(by_worker ?
-						"scanned index \"%s\" to remove %lld row versions by parallel vacuum worker" :
-						"scanned index \"%s\" to remove %lld row versions",
-						RelationGetRelationName(vacuum->indexes[number]),
-						(long long) dead_tids_count(vacuum->dead_tids)),
-				 errdetail_internal("%s", index->usage)));
-	else if (stats != NULL)
-		ereport(level,
-				(errmsg(by_worker ?
-						"index \"%s\" now contains %.0f row versions in %u pages by parallel vacuum worker" :
-						"index \"%s\" now contains %.0f row versions in %u pages",
-						RelationGetRelationName(vacuum->indexes[number]),
-						stats->num_index_tuples, stats->num_pages),
-				 errdetail("%.0f index row versions were removed.\n"
-						   "%u index pages were newly deleted.\n"
-						   "%u index pages are currently deleted, of which %u are currently reusable.\n%s",
-						   stats->tuples_removed, stats->pages_newly_deleted,
-						   stats->pages_deleted, stats->pages_free,
-						   index->usage)));
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		IndexMemberShared *member = vacuum_index_member(shared, number, i);
+		const char *by_whom = i > 0 ? " by parallel vacuum worker" : "";
+
+		if (!member->took_part)
+			continue;
+		if (!cleanup && member->pages > 0)
+			ereport(level,
+					(errmsg_internal("scanned index \"%s\" to remove %lld row versions%s",
+									 name, (long long) dead_tids_count(vacuum->dead_tids), by_whom),
+					 errdetail_internal("Pages: %u.  %s", member->pages, member->usage)));
+		else if (!cleanup)
+			ereport(level,
+					(errmsg_internal("scanned index \"%s\" to remove %lld row versions%s",
+									 name, (long long) dead_tids_count(vacuum->dead_tids), by_whom),
+					 errdetail_internal("%s", member->usage)));
+		else if (stats != NULL)
+			ereport(level,
+					(errmsg_internal("index \"%s\" now contains %.0f row versions in %u pages%s",
+									 name, stats->num_index_tuples, stats->num_pages, by_whom),
+					 errdetail("%.0f index row versions were removed.\n"
+							   "%u index pages were newly deleted.\n"
+							   "%u index pages are currently deleted, of which %u are currently reusable.\n%s",
+							   stats->tuples_removed, stats->pages_newly_deleted,
+							   stats->pages_deleted, stats->pages_free,
+							   member->usage)));
+	}
 }

@@ -26,12 +26,14 @@ extern void heap_vacuum_phase(TableVacuum *vacuum);
 
 /* index_vacuum.c */
 extern int	index_parallel_degree(const TableVacuum *vacuum);
+extern int	parallel_degree_for_size(BlockNumber nblocks, int threshold);
 extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers);
 extern void index_setup(TableVacuum *vacuum, bool parallel);
 extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
 							  double reltuples, bool estimated);
 extern void index_phase(TableVacuum *vacuum, bool cleanup);
 extern bool index_finish_round(TableVacuum *vacuum, bool cleanup);
+extern void index_abort_round(int code, Datum vacuum);
 extern IndexBulkDeleteResult *index_stats(TableVacuum *vacuum, int index);
 
 /* heap_truncate.c */

@@ -18,6 +18,8 @@
 #include "commands/vacuum.h"
 #include "port/atomics.h"
 #include "storage/buf.h"
+#include "storage/lwlock.h"
+#include "storage/s_lock.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -42,6 +44,7 @@ typedef struct IndexShared
 {
 	/* written by the leader before the team starts */
 	bool		may_be_parallel;	/* big enough, and its AM allows it at all */
+	bool		is_btree;		/* bulk deletion is ours, by ranges */
 	BlockNumber nblocks;
 	int			claim_order;	/* the index to be claimed in this place */
 
@@ -49,14 +52,29 @@ typedef struct IndexShared
 	bool		leader_only;	/* in this phase */
 
 	/*
-	 * Written by whoever processes the index in a phase, read by whoever does
-	 * in a later one, and by the leader between phases.
+	 * Written by whoever processes the index as a whole in a phase, read by
+	 * whoever does in a later one, and by the leader between phases.  Of a
+	 * btree that several process, stats is written under the mutex.
 	 */
 	bool		has_stats;
 	IndexBulkDeleteResult stats;
-	int			member;			/* who processed it in this phase, -1 no one */
-	char		usage[USAGE_SIZE];
+	slock_t		mutex;
+
+	/* bulk deletion in a btree: see btree_vacuum.c */
+	uint16		cycle_id;		/* written by the leader before the phase */
+	Ranges		ranges;			/* of its blocks */
+	pg_atomic_uint64 known_end; /* its size, as far as all of it is claimed */
+	LWLock		deletion_lock;	/* who may delete pages */
+	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
+
+/* What one member did to one index in the last phase over it */
+typedef struct IndexMemberShared
+{
+	bool		took_part;
+	BlockNumber pages;			/* of a btree, otherwise 0 */
+	char		usage[USAGE_SIZE];
+} IndexMemberShared;
 
 /* One member of the team, as the leader sees it between phases. */
 typedef struct MemberShared
@@ -101,6 +119,7 @@ typedef struct VacuumShared
 	EagerShared eager;
 	Size		members_start;
 	Size		indexes_start;
+	Size		index_members_start;
 	Size		dead_tids_start;	/* 0: no store */
 
 	/* written by the leader between phases */
@@ -165,6 +184,8 @@ typedef struct TableVacuum
 
 	/* results of AMs that only the leader calls: see index_vacuum.c */
 	IndexBulkDeleteResult **private_stats;
+	/* the leader's: which btrees are registered as being vacuumed */
+	bool	   *registered;
 
 	/* for error messages */
 	ErrorPlace	place;
@@ -192,6 +213,13 @@ static inline IndexShared *
 vacuum_index(const VacuumShared *shared, int index)
 {
 	return (IndexShared *) ((char *) shared + shared->indexes_start) + index;
+}
+
+static inline IndexMemberShared *
+vacuum_index_member(const VacuumShared *shared, int index, int member)
+{
+	return (IndexMemberShared *) ((char *) shared + shared->index_members_start) +
+		index * shared->nmembers + member;
 }
 
 /* vacuum_strategy -- the ring to read with, from now on. */

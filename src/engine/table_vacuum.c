@@ -46,6 +46,7 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
+#include "storage/ipc.h"
 #include "utils/lsyscache.h"
 #include "utils/pg_rusage.h"
 
@@ -276,22 +277,16 @@ plan_workers(VacuumJob *job)
 
 /*
  * table_parallel_degree
- *		How many workers a table of this size calls for, as for a parallel
- *		scan: one from min_parallel_table_scan_size on, and another each time
- *		it triples.  The storage parameter parallel_workers overrides this.
+ *		How many workers a table of this size calls for, unless the storage
+ *		parameter parallel_workers says it.
  */
 static int
 table_parallel_degree(Relation rel, BlockNumber pages)
 {
 	int			configured = RelationGetParallelWorkers(rel, -1);
-	uint64		threshold = Max(min_parallel_table_scan_size, 1);
-	int			nworkers = 0;
 
-	if (configured >= 0)
-		return configured;
-	for (; pages >= threshold; threshold *= 3)
-		nworkers++;
-	return nworkers;
+	return configured >= 0 ? configured :
+		parallel_degree_for_size(pages, min_parallel_table_scan_size);
 }
 
 /*
@@ -317,6 +312,9 @@ start_team(VacuumJob *job, int nworkers)
 	size = MAXALIGN(add_size(size, mul_size(sizeof(MemberShared), plan->nmembers)));
 	plan->indexes_start = size;
 	size = MAXALIGN(add_size(size, mul_size(sizeof(IndexShared), plan->nindexes)));
+	plan->index_members_start = size;
+	size = MAXALIGN(add_size(size, mul_size(sizeof(IndexMemberShared),
+											mul_size(plan->nindexes, plan->nmembers))));
 	if (plan->eager.enabled)
 	{
 		plan->eager.fails_start = size;
@@ -520,9 +518,13 @@ vacuum_indexes_and_heap(VacuumJob *job)
 
 	if (failsafe_check(vacuum))
 		return;
-	index_begin_round(vacuum, false, vacuum->rel->rd_rel->reltuples, true);
-	run_team_phase(job, PHASE_INDEX_VACUUM);
-	all_indexes = index_finish_round(vacuum, false);
+	PG_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+	{
+		index_begin_round(vacuum, false, vacuum->rel->rd_rel->reltuples, true);
+		run_team_phase(job, PHASE_INDEX_VACUUM);
+		all_indexes = index_finish_round(vacuum, false);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
 	if (failsafe_check(vacuum))
 		all_indexes = false;
 

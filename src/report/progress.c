@@ -138,12 +138,16 @@ progress_blocks_done(BlockNumber blocks_done)
 
 /*
  * progress_index
- *		This process works on that index now.
+ *		This process works on that index of so many blocks now.
  */
 void
-progress_index(Oid index_relid)
+progress_index(Oid index_relid, BlockNumber blocks_total)
 {
-	pg_atomic_write_u32(&my_slot()->index_relid, index_relid);
+	ProgressSlot *slot = my_slot();
+
+	pg_atomic_write_u32(&slot->index_relid, index_relid);
+	pg_atomic_write_u32(&slot->blocks_done, 0);
+	pg_atomic_write_u32(&slot->blocks_total, blocks_total);
 }
 
 /*

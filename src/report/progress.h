@@ -18,7 +18,7 @@ extern void progress_init(void);
 extern void progress_begin(Oid relid, int leader_pid);
 extern void progress_phase(int phase, BlockNumber blocks_total);
 extern void progress_blocks_done(BlockNumber blocks_done);
-extern void progress_index(Oid index_relid);
+extern void progress_index(Oid index_relid, BlockNumber blocks_total);
 extern void progress_store(int64 items, Size bytes, Size limit);
 extern void progress_clear(void);
 

@@ -1,0 +1,723 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_vacuum.c
+ *	  Bulk deletion in btrees, by any number of processes in one index.
+ *
+ * The members of a team claim ranges of an index's blocks and visit each page
+ * in them.  On a leaf page all TIDs, posting lists included, are gathered and
+ * looked up in the dead-TID store in one go; then the page is changed once.
+ * What is done to a page, and how it is logged, is nbtree's own
+ * (_bt_delitems_vacuum, _bt_pagedel).
+ *
+ * Order
+ * -----
+ * nbtree's own vacuum visits pages in physical order, and reasons with it: a
+ * split that moves tuples to a block that it has already passed is found out
+ * when it comes to the page that was split.  Several processes pass pages in
+ * no particular order, so we need an argument that does without.
+ *
+ * While an index is vacuumed, and registered as such, a page that splits gets
+ * this vacuum's cycle ID, both halves of it; and the right half is marked
+ * BTP_SPLIT_END if its own right sibling doesn't have the ID.  So pages that
+ * were split since we began form chains, linked to the right, of pages with
+ * our cycle ID, each ending at a page marked BTP_SPLIT_END or at a page
+ * without the ID.  Tuples only ever move from a page to a page that becomes
+ * its right sibling.
+ *
+ * A visit to a leaf page happens under one cleanup lock.  It (1) deletes the
+ * dead TIDs, (2) clears the cycle ID, and (3) if the ID was set, and the page
+ * was not marked BTP_SPLIT_END, incurs the duty to visit the right sibling as
+ * it is at that moment, which goes on likewise (visit_chain).  Claim: when
+ * all ranges and duties are done, no index entry of a dead TID is left.
+ *
+ * Call a page fresh if no one has visited it since it last received tuples,
+ * and covered if (a) its block is in a range yet to be visited, or (b) some
+ * process has the duty to visit it, or (c) its left sibling is covered, has
+ * our cycle ID, and isn't marked BTP_SPLIT_END.  Every fresh page with entries
+ * of dead TIDs is covered, always:
+ *
+ * - At the start by (a), as all entries of dead TIDs exist then: no one can
+ *	 insert a new entry for a dead TID, so entries only move.
+ * - When a covered page P splits, P keeps its block and so its cover; it gets
+ *	 the ID and loses the mark.  The new page Q is covered by (c).  The old
+ *	 right sibling S, if it was covered by (c) through P, has the ID or is
+ *	 followed in spite of not having it: if it has, Q isn't marked and covers
+ *	 it; if it hasn't, someone has visited S after it was made (only a visit
+ *	 clears the ID), so it isn't fresh.
+ * - When a page that isn't fresh splits, no half has entries of dead TIDs.
+ * - A visit to P makes it not fresh; what P covered by (c) is covered by the
+ *	 duty that the visitor incurs in the same moment, under the same lock.
+ * - A page that is deleted has no entries.  Its left sibling then points to
+ *	 its right sibling, so (c) reaches further, never less far.  The deleted
+ *	 page itself was visited, and the chain beyond it is its visitor's duty.
+ * - A block that is recycled was deleted before, so it was empty; the page
+ *	 that comes into it is made by a split, which is dealt with above.
+ *
+ * Whoever visits more than its share does no harm: a page without dead TIDs
+ * stays as it is.  So nothing depends on how fresh the number of blocks is,
+ * or on which process is where.  (The test suite model-checks this.)
+ *
+ * Interlock
+ * ---------
+ * An index scan may hold a pin on a leaf page while it fetches heap rows by
+ * TIDs that it read there, and must not find them reused.  So every leaf page
+ * gets a cleanup lock, even if it has nothing to delete; and the heap's second
+ * pass begins only when the phase has ended in all processes.
+ *
+ * A read stream keeps pins on pages ahead, so two processes that wait for
+ * each other's pages would wait forever; and the server allows only one
+ * process to wait for a cleanup lock on a page.  Hence: a process waits for a
+ * cleanup lock only on pages of its own ranges, which no other process visits
+ * except for a duty; and duties are done without a stream, with no pin held,
+ * and by trying again instead of waiting.
+ *
+ * Deletion of empty pages
+ * -----------------------
+ * _bt_pagedel relies on being the only one that deletes pages of the index.
+ * So the members of a team exclude each other by an LWLock.  (Heavyweight
+ * locks don't conflict within a team.)  They may not wait for it with a buffer
+ * locked, so a process only notes which pages are empty, and deletes them when
+ * it has no range left; a page that isn't empty any more is left alone by
+ * _bt_pagedel.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/nbtree.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/indexfsm.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lwlock.h"
+#include "storage/read_stream.h"
+#include "storage/spin.h"
+#include "utils/memutils.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "engine/btree_vacuum.h"
+#include "pace/wal.h"
+#include "report/progress.h"
+
+/* Blocks are claimed in ranges of at most this many (4 MB). */
+#define RANGE_BLOCKS		512
+
+/* With so many duties due, the stream is interrupted to do them. */
+#define MAX_DUTIES			1024
+
+/* How long to wait before trying again to lock a page that others have pinned */
+#define RETRY_MS			1
+
+#define LOCK_TRANCHE		"CycloneBtreeDeletion"
+
+/* A growing array of block numbers */
+typedef struct BlockList
+{
+	BlockNumber *blocks;
+	int			count;
+	int			size;
+} BlockList;
+
+/* One process's part of one index */
+typedef struct BtreeScan
+{
+	TableVacuum *vacuum;
+	IndexShared *shared;
+	Relation	index;
+	BTVacState	state;			/* what nbtree's functions want */
+	IndexBulkDeleteResult stats;	/* what this process did */
+
+	/* what is left of the range in hand */
+	BlockNumber next;
+	BlockNumber end;
+
+	BlockList	duties;			/* right siblings to visit */
+	BlockList	empty;			/* leaf pages to delete */
+	BlockNumber pages_done;
+
+	/* the TIDs of the page in hand, and which of them are dead */
+	int			ntids;
+	ItemPointerData tids[MaxTIDsPerBTreePage];
+	bool		dead[MaxTIDsPerBTreePage];
+} BtreeScan;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+
+static void request_tranche(void);
+static void scan_ranges(BtreeScan *scan);
+static BlockNumber next_block(ReadStream *stream, void *private_data,
+							  void *per_buffer_data);
+static bool claim_blocks(BtreeScan *scan);
+static BlockNumber current_size(Relation index);
+static void visit_page(BtreeScan *scan, Buffer buffer);
+static void visit_chain(BtreeScan *scan, BlockNumber blkno);
+static Buffer lock_for_cleanup_patiently(BtreeScan *scan, BlockNumber blkno);
+static int	clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty);
+static void gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff,
+						OffsetNumber maxoff);
+static void delete_dead_tids(BtreeScan *scan, Buffer buffer,
+							 OffsetNumber minoff, OffsetNumber maxoff);
+static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
+									OffsetNumber off, int first_tid, int ndead);
+static void delete_empty_pages(BtreeScan *scan);
+static void add_block(BlockList *list, BlockNumber blkno);
+
+/*
+ * btree_vacuum_init
+ *		Give the LWLocks a name.  Call while the library is preloaded.
+ */
+void
+btree_vacuum_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_tranche;
+}
+
+/* request_tranche -- for the locks in teams' memory; the one here is unused. */
+static void
+request_tranche(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestNamedLWLockTranche(LOCK_TRANCHE, 1);
+}
+
+/*
+ * btree_setup
+ *		Leader, before the team is launched: initialize an index's shared state.
+ */
+void
+btree_setup(IndexShared *shared)
+{
+	SpinLockInit(&shared->mutex);
+	LWLockInitialize(&shared->deletion_lock,
+					 GetNamedLWLockTranche(LOCK_TRANCHE)->lock.tranche);
+	pg_atomic_init_u64(&shared->known_end, 0);
+	pg_atomic_init_u32(&shared->counted, 0);
+}
+
+/*
+ * btree_is_ours
+ *		Is bulk deletion in this index done here?
+ */
+bool
+btree_is_ours(Relation index)
+{
+	return index->rd_indam->ambulkdelete == btbulkdelete;
+}
+
+/*
+ * btree_begin
+ *		Leader: make an index's blocks available.
+ *
+ * The caller has registered the vacuum, with the cycle ID that all members
+ * use, so a page that is not there yet will be dealt with by the page that it
+ * is split from.
+ */
+void
+btree_begin(Relation index, IndexShared *shared, int nmembers)
+{
+	ranges_init(&shared->ranges, BTREE_METAPAGE + 1, current_size(index),
+				1, RANGE_BLOCKS, nmembers);
+	pg_atomic_write_u64(&shared->known_end, Max(shared->ranges.end, BTREE_METAPAGE + 1));
+
+	pg_atomic_write_u32(&shared->counted, 0);
+
+	shared->has_stats = true;
+	shared->stats.estimated_count = false;
+	shared->stats.num_index_tuples = 0;
+	shared->stats.pages_deleted = 0;
+	shared->stats.pages_free = 0;
+}
+
+/*
+ * btree_vacuum
+ *		One process's part of an index: claim ranges until none is left.
+ *
+ * Returns how many pages this process has visited.
+ */
+BlockNumber
+btree_vacuum(TableVacuum *vacuum, IndexVacuumInfo *info, IndexShared *shared)
+{
+	BtreeScan  *scan = palloc0_object(BtreeScan);
+	BlockNumber pages_done;
+
+	scan->vacuum = vacuum;
+	scan->shared = shared;
+	scan->index = info->index;
+	scan->state.info = info;
+	scan->state.stats = &scan->stats;
+	scan->state.cycleid = shared->cycle_id;
+	scan->state.pagedelcontext = AllocSetContextCreate(CurrentMemoryContext,
+													   "cyclone page deletion",
+													   ALLOCSET_DEFAULT_SIZES);
+	_bt_pendingfsm_init(scan->index, &scan->state, false);
+
+	do
+	{
+		scan_ranges(scan);
+		while (scan->duties.count > 0)
+			visit_chain(scan, scan->duties.blocks[--scan->duties.count]);
+	} while (scan->next < scan->end || claim_blocks(scan));
+
+	delete_empty_pages(scan);
+	_bt_pendingfsm_finalize(scan->index, &scan->state);
+
+	SpinLockAcquire(&shared->mutex);
+	shared->stats.num_index_tuples += scan->stats.num_index_tuples;
+	shared->stats.tuples_removed += scan->stats.tuples_removed;
+	shared->stats.pages_newly_deleted += scan->stats.pages_newly_deleted;
+	shared->stats.pages_deleted += scan->stats.pages_deleted;
+	shared->stats.pages_free += scan->stats.pages_free;
+	SpinLockRelease(&shared->mutex);
+
+	pages_done = scan->pages_done;
+	MemoryContextDelete(scan->state.pagedelcontext);
+	if (scan->duties.blocks != NULL)
+		pfree(scan->duties.blocks);
+	if (scan->empty.blocks != NULL)
+		pfree(scan->empty.blocks);
+	pfree(scan);
+	return pages_done;
+}
+
+/*
+ * btree_finish
+ *		Leader, when all members are through with an index.
+ */
+void
+btree_finish(Relation index, IndexShared *shared)
+{
+	_bt_end_vacuum(index);
+	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
+	/* make what was put into the free space map findable */
+	if (shared->stats.pages_free > 0)
+		IndexFreeSpaceMapVacuum(index);
+}
+
+/*
+ * scan_ranges
+ *		Visit the pages of ranges claimed one by one, until there are none or
+ *		duties have piled up.
+ */
+static void
+scan_ranges(BtreeScan *scan)
+{
+	ReadStream *stream;
+
+	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
+										COMPAT_READ_STREAM_BATCHING,
+										vacuum_strategy(scan->vacuum),
+										scan->index, MAIN_FORKNUM,
+										next_block, scan, 0);
+	for (;;)
+	{
+		Buffer		buffer;
+
+		compat_vacuum_delay_point();
+		failsafe_notice(scan->vacuum);
+
+		buffer = read_stream_next_buffer(stream, NULL);
+		if (!BufferIsValid(buffer))
+			break;
+		DEBUG_POINT("btree-page");
+		visit_page(scan, buffer);
+
+		if (++scan->pages_done % PROGRESS_BLOCKS == 0)
+		{
+			progress_blocks_done(scan->pages_done);
+			wal_wake_writer();
+		}
+	}
+	read_stream_end(stream);
+	progress_blocks_done(scan->pages_done);
+}
+
+/*
+ * next_block
+ *		The read stream's callback.  Takes no lock.
+ */
+static BlockNumber
+next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+{
+	BtreeScan  *scan = private_data;
+	uint64		start,
+				end;
+
+	if (scan->duties.count >= MAX_DUTIES)
+		return InvalidBlockNumber;
+	if (scan->next >= scan->end)
+	{
+		if (!ranges_claim(&scan->shared->ranges, &start, &end))
+			return InvalidBlockNumber;
+		scan->next = start;
+		scan->end = end;
+	}
+	return scan->next++;
+}
+
+/*
+ * claim_blocks
+ *		With no range left, claim what the index has grown by.
+ *
+ * Return false if it hasn't.  What these pages hold is dealt with anyway, by
+ * those that they were split from, but so are they counted, and get their
+ * cleanup locks from someone who waits for them.
+ */
+static bool
+claim_blocks(BtreeScan *scan)
+{
+	uint64		known_end = pg_atomic_read_u64(&scan->shared->known_end);
+	uint64		end = current_size(scan->index);
+
+	do
+	{
+		if (end <= known_end)
+			return false;
+	} while (!pg_atomic_compare_exchange_u64(&scan->shared->known_end,
+											 &known_end, end));
+	scan->next = known_end;
+	scan->end = end;
+	return true;
+}
+
+/*
+ * current_size
+ *		The index's number of blocks, not counting one that is being added and
+ *		not yet initialized, as that would look like one to recycle.
+ */
+static BlockNumber
+current_size(Relation index)
+{
+	BlockNumber nblocks;
+
+	if (RELATION_IS_LOCAL(index))
+		return RelationGetNumberOfBlocks(index);
+
+	LockRelationForExtension(index, ExclusiveLock);
+	nblocks = RelationGetNumberOfBlocks(index);
+	UnlockRelationForExtension(index, ExclusiveLock);
+	return nblocks;
+}
+
+/*
+ * visit_page
+ *		Visit a page of a range of our own, and release it.
+ */
+static void
+visit_page(BtreeScan *scan, Buffer buffer)
+{
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	Page		page = BufferGetPage(buffer);
+	bool		have_cleanup_lock = ConditionalLockBufferForCleanup(buffer);
+	BTPageOpaque opaque;
+
+	if (!have_cleanup_lock)
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+
+	for (;;)
+	{
+		if (PageIsNew(page))
+		{
+			RecordFreeIndexPage(scan->index, blkno);
+			scan->stats.pages_deleted++;
+			scan->stats.pages_free++;
+			break;
+		}
+		_bt_checkpage(scan->index, buffer);
+		opaque = BTPageGetOpaque(page);
+
+		if (P_ISDELETED(opaque))
+		{
+			scan->stats.pages_deleted++;
+			if (BTPageIsRecyclable(page, scan->vacuum->rel))
+			{
+				RecordFreeIndexPage(scan->index, blkno);
+				scan->stats.pages_free++;
+			}
+		}
+		else if (P_ISHALFDEAD(opaque))
+		{
+			/* a vacuum was interrupted, or another member is at it */
+			add_block(&scan->empty, blkno);
+		}
+		else if (P_ISLEAF(opaque))
+		{
+			BlockNumber duty;
+			int			nlive;
+
+			/* As the lock is let go, look again at what page this is. */
+			if (!have_cleanup_lock)
+			{
+				LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+				LockBufferForCleanup(buffer);
+				have_cleanup_lock = true;
+				continue;
+			}
+			nlive = clean_leaf(scan, buffer, &duty);
+			scan->stats.num_index_tuples += nlive;
+			if (duty != P_NONE)
+				add_block(&scan->duties, duty);
+		}
+		break;
+	}
+	UnlockReleaseBuffer(buffer);
+}
+
+/*
+ * visit_chain
+ *		Visit the pages that a page's tuples may have moved to, until the chain
+ *		ends.  See the top of this file.
+ */
+static void
+visit_chain(BtreeScan *scan, BlockNumber blkno)
+{
+	while (blkno != P_NONE)
+	{
+		Buffer		buffer;
+		Page		page;
+		BTPageOpaque opaque;
+
+		compat_vacuum_delay_point();
+		DEBUG_POINT("btree-chain");
+
+		buffer = lock_for_cleanup_patiently(scan, blkno);
+		page = BufferGetPage(buffer);
+		blkno = P_NONE;
+		if (!PageIsNew(page))
+		{
+			_bt_checkpage(scan->index, buffer);
+			opaque = BTPageGetOpaque(page);
+
+			/* Without the ID it has been visited, and the rest with it. */
+			if (P_ISLEAF(opaque) && !P_ISDELETED(opaque) && !P_ISHALFDEAD(opaque) &&
+				opaque->btpo_cycleid == scan->state.cycleid)
+				(void) clean_leaf(scan, buffer, &blkno);
+		}
+		UnlockReleaseBuffer(buffer);
+	}
+}
+
+/*
+ * lock_for_cleanup_patiently
+ *		Read a page that may be in another member's range, and get a cleanup
+ *		lock on it without standing in the way of that member.
+ */
+static Buffer
+lock_for_cleanup_patiently(BtreeScan *scan, BlockNumber blkno)
+{
+	static uint32 wait_event = 0;
+
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("CycloneBtreePagePin");
+
+	for (;;)
+	{
+		Buffer		buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno,
+												RBM_NORMAL,
+												vacuum_strategy(scan->vacuum));
+
+		if (ConditionalLockBufferForCleanup(buffer))
+			return buffer;
+		ReleaseBuffer(buffer);
+
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 RETRY_MS, wait_event);
+		ResetLatch(MyLatch);
+	}
+}
+
+/*
+ * clean_leaf
+ *		Delete the entries of dead TIDs from a leaf page; return how many TIDs
+ *		are left.
+ *
+ * The caller holds a cleanup lock.  *duty is the block that this visit makes
+ * it our duty to visit, or P_NONE.
+ */
+static int
+clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
+{
+	Page		page = BufferGetPage(buffer);
+	BTPageOpaque opaque = BTPageGetOpaque(page);
+	OffsetNumber minoff = P_FIRSTDATAKEY(opaque);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	bool		was_split = opaque->btpo_cycleid == scan->state.cycleid;
+	int			ndead;
+
+	*duty = P_NONE;
+	if (was_split && !(opaque->btpo_flags & BTP_SPLIT_END) && !P_RIGHTMOST(opaque))
+		*duty = opaque->btpo_next;
+
+	gather_tids(scan, page, minoff, maxoff);
+	ndead = dead_tids_match(scan->vacuum->dead_tids, scan->tids, scan->ntids, scan->dead);
+
+	if (ndead > 0)
+	{
+		/* clears the cycle ID too */
+		delete_dead_tids(scan, buffer, minoff, maxoff);
+		scan->stats.tuples_removed += ndead;
+	}
+	else if (was_split)
+	{
+		/* not logged: after a crash there is no vacuum it belongs to */
+		opaque->btpo_cycleid = 0;
+		MarkBufferDirtyHint(buffer, true);
+	}
+
+	if (ndead == scan->ntids)
+		add_block(&scan->empty, BufferGetBlockNumber(buffer));
+	return scan->ntids - ndead;
+}
+
+/* gather_tids -- copy the TIDs of all items of a leaf page, in order. */
+static void
+gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff, OffsetNumber maxoff)
+{
+	int			ntids = 0;
+
+	for (OffsetNumber off = minoff; off <= maxoff; off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+
+		Assert(!BTreeTupleIsPivot(tuple));
+		if (!BTreeTupleIsPosting(tuple))
+			scan->tids[ntids++] = tuple->t_tid;
+		else
+		{
+			int			nposting = BTreeTupleGetNPosting(tuple);
+
+			memcpy(&scan->tids[ntids], BTreeTupleGetPosting(tuple),
+				   nposting * sizeof(ItemPointerData));
+			ntids += nposting;
+		}
+	}
+	Assert(ntids <= MaxTIDsPerBTreePage);
+	scan->ntids = ntids;
+}
+
+/*
+ * delete_dead_tids
+ *		Delete the items whose TIDs are all dead, and shorten the posting lists
+ *		of which some are, in one change of the page.
+ */
+static void
+delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber maxoff)
+{
+	Page		page = BufferGetPage(buffer);
+	OffsetNumber deletable[MaxIndexTuplesPerPage];
+	BTVacuumPosting updatable[MaxIndexTuplesPerPage];
+	int			ndeletable = 0;
+	int			nupdatable = 0;
+	int			tid = 0;
+
+	for (OffsetNumber off = minoff; off <= maxoff; off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		int			ntids = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
+		int			ndead = 0;
+
+		for (int i = 0; i < ntids; i++)
+			ndead += scan->dead[tid + i];
+		if (ndead == ntids)
+			deletable[ndeletable++] = off;
+		else if (ndead > 0)
+			updatable[nupdatable++] = plan_posting(scan, tuple, off, tid, ndead);
+		tid += ntids;
+	}
+
+	_bt_delitems_vacuum(scan->index, buffer, deletable, ndeletable,
+						updatable, nupdatable);
+
+	for (int i = 0; i < nupdatable; i++)
+		pfree(updatable[i]);
+}
+
+/* plan_posting -- how to shorten a posting list; palloc'd. */
+static BTVacuumPosting
+plan_posting(BtreeScan *scan, IndexTuple posting, OffsetNumber off,
+			 int first_tid, int ndead)
+{
+	BTVacuumPosting plan = palloc(offsetof(BTVacuumPostingData, deletetids) +
+								  ndead * sizeof(uint16));
+	int			nposting = BTreeTupleGetNPosting(posting);
+
+	plan->itup = posting;
+	plan->updatedoffset = off;
+	plan->ndeletedtids = 0;
+	for (int i = 0; i < nposting; i++)
+		if (scan->dead[first_tid + i])
+			plan->deletetids[plan->ndeletedtids++] = i;
+	Assert(plan->ndeletedtids == ndead);
+	return plan;
+}
+
+/*
+ * delete_empty_pages
+ *		Take the leaf pages that were found empty out of the tree.
+ *
+ * All pages that go are counted here.  _bt_pagedel may take along a page that
+ * is yet to be visited by another member, which then counts it again; it
+ * takes a range claimed late and an empty right sibling in it.
+ */
+static void
+delete_empty_pages(BtreeScan *scan)
+{
+	BlockNumber pages_deleted = scan->stats.pages_deleted;
+
+	for (int i = 0; i < scan->empty.count; i++)
+	{
+		BlockNumber blkno = scan->empty.blocks[i];
+		Buffer		buffer;
+		Page		page;
+		BTPageOpaque opaque;
+		MemoryContext old;
+
+		compat_vacuum_delay_point();
+		if (i % PROGRESS_BLOCKS == 0)
+			wal_wake_writer();
+
+		LWLockAcquire(&scan->shared->deletion_lock, LW_EXCLUSIVE);
+
+		buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+									vacuum_strategy(scan->vacuum));
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		page = BufferGetPage(buffer);
+		opaque = PageIsNew(page) ? NULL : BTPageGetOpaque(page);
+		if (opaque != NULL && P_ISLEAF(opaque) && !P_ISDELETED(opaque))
+		{
+			/* releases the buffer */
+			old = MemoryContextSwitchTo(scan->state.pagedelcontext);
+			_bt_pagedel(scan->index, buffer, &scan->state);
+			MemoryContextSwitchTo(old);
+			MemoryContextReset(scan->state.pagedelcontext);
+		}
+		else
+			UnlockReleaseBuffer(buffer);
+
+		LWLockRelease(&scan->shared->deletion_lock);
+	}
+
+	scan->stats.pages_deleted = pages_deleted + scan->stats.pages_newly_deleted;
+}
+
+/* add_block -- append to a list. */
+static void
+add_block(BlockList *list, BlockNumber blkno)
+{
+	if (list->count == list->size)
+	{
+		list->size = Max(list->size * 2, 64);
+		list->blocks = list->blocks == NULL ?
+			palloc_array(BlockNumber, list->size) :
+			repalloc_huge(list->blocks, list->size * sizeof(BlockNumber));
+	}
+	list->blocks[list->count++] = blkno;
+}

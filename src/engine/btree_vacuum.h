@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_vacuum.h
+ *	  Bulk deletion in btrees, by any number of processes in one index.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_BTREE_VACUUM_H
+#define CYCLONE_BTREE_VACUUM_H
+
+#include "access/genam.h"
+
+#include "engine/phases.h"
+
+extern void btree_vacuum_init(void);
+extern void btree_setup(IndexShared *shared);
+extern bool btree_is_ours(Relation index);
+extern void btree_begin(Relation index, IndexShared *shared, int nmembers);
+extern BlockNumber btree_vacuum(TableVacuum *vacuum, IndexVacuumInfo *info,
+								IndexShared *shared);
+extern void btree_finish(Relation index, IndexShared *shared);
+
+#endif							/* CYCLONE_BTREE_VACUUM_H */

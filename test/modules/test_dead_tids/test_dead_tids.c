@@ -1,0 +1,832 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_dead_tids.c
+ *	  Fills a dead-TID store as a team's heap scan does, and compares it with
+ *	  an oracle.
+ *
+ * One process plays all members in turn: which one goes on, and for how long,
+ * is random.  A member does to the store what heap_scan.c does.  It claims
+ * ranges of blocks in ascending order, passes some blocks over, and asks for
+ * room for the others ahead of scanning them, as a read stream's callback.
+ * When room is refused it adds what was read ahead, ends collecting and asks
+ * again, and if that is refused too it keeps the rest of its range for the
+ * next round.  Streams also end for no reason, and members come late.
+ *
+ * After each round the store must hold what was added in that round, and
+ * nothing else.  In the end each dead item of the table must have been in the
+ * store of one round.
+ *
+ * All that is random comes from one seed, so that an error is reproduced by
+ * calling the function again as its context says.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/int.h"
+#include "engine/dead_tids.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "oracle.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+PG_MODULE_MAGIC;
+
+PG_FUNCTION_INFO_V1(test_dead_tids);
+PG_FUNCTION_INFO_V1(test_dead_tids_shared_size);
+
+#define CHUNK_BLOCKS		DEAD_TIDS_CHUNK_BLOCKS
+/* The largest table has this many, and its last block is MaxBlockNumber. */
+#define MAX_BLOCKS			((int64) MaxBlockNumber + 1)
+/* Below this the store may take more than its limit, to work at all. */
+#define MIN_MEMORY			((Size) 64 * 1024)
+
+/* In tables of more blocks, most that have no dead items are not looked up. */
+#define ALL_BLOCKS_CHECKED	20000
+#define BLOCKS_PROBED		100
+#define RANGES_READ			20
+
+/* What lies behind the store must stay as it is. */
+#define GUARD_SIZE			64
+#define GUARD_BYTE			0xA5
+
+/* A block that is read ahead */
+typedef struct BlockAhead
+{
+	BlockNumber blkno;
+	OraclePage *page;			/* NULL if it has no dead items */
+} BlockAhead;
+
+typedef struct Member
+{
+	DeadTids   *store;
+	bool		joined;			/* from some round on */
+
+	/* what is left of its range, maybe from the last round */
+	BlockNumber next;
+	BlockNumber end;
+
+	/* in this round */
+	bool		collecting;
+	bool		next_is_chosen; /* it must be scanned */
+	uint32		granted_chunk;	/* there is room for its blocks; or NO_CHUNK */
+
+	/* its stream */
+	bool		stream_ended;
+	bool		refused;
+	int			read_ahead;
+	BlockAhead *ahead;			/* a ring */
+	int			ahead_first;
+	int			ahead_count;
+} Member;
+
+#define NO_CHUNK			PG_UINT32_MAX
+
+typedef struct Simulation
+{
+	/* arguments */
+	int64		seed;
+	BlockNumber nblocks;
+	Size		memory;
+	int			nmembers;
+	char	   *pattern;
+	int64		page_gap;
+	int64		scan_gap;
+	int			read_ahead;
+	int64		range_blocks;
+
+	pg_prng_state random;
+	Oracle	   *oracle;
+
+	/* the store, and the access of a process that only reads */
+	void	   *shared;
+	Size		shared_size;
+	DeadTids   *reader;
+	Size		empty_bytes;
+	uint64		window_blocks;
+
+	Member	   *members;
+	BlockNumber claimed;		/* all blocks below are */
+
+	/* in this round */
+	int64		blocks_added;
+	int64		items_added;
+	int		   *pages_added;	/* indexes in the oracle */
+	int			npages_added;
+	bool		memory_used_up;
+
+	BlockNumber place;			/* for error messages */
+
+	/* results */
+	int64		rounds;
+	Size		peak_bytes;
+	int64		drained;
+	int64		used_up;
+} Simulation;
+
+static void report_context(void *arg);
+static void create_store(Simulation *sim);
+static void run_vacuum(Simulation *sim);
+static void begin_round(Simulation *sim);
+static void collect(Simulation *sim);
+static bool member_step(Simulation *sim, Member *member);
+static void begin_stream(Simulation *sim, Member *member);
+static void ask_for_block(Simulation *sim, Member *member);
+static bool claim_range(Simulation *sim, Member *member);
+static bool choose_block(Simulation *sim, Member *member, BlockAhead *choice);
+static void add_block(Simulation *sim, Member *member);
+static bool end_stream(Simulation *sim, Member *member);
+static BlockNumber first_unscanned(const Simulation *sim);
+static void check_facts(Simulation *sim);
+static void check_lookups(Simulation *sim);
+static void check_block(Simulation *sim, BlockNumber blkno, bool all_offsets);
+static void check_reads(Simulation *sim);
+static void check_read(Simulation *sim, BlockNumber start, BlockNumber end,
+					   bool count);
+static void check_empty(Simulation *sim);
+static int	find_added(const Simulation *sim, BlockNumber from);
+static int	compare_ints(const void *a, const void *b);
+static BlockNumber block_argument(int64 nblocks);
+
+/*
+ * test_dead_tids
+ *		SQL function: simulate a vacuum's rounds and check the store after each.
+ */
+Datum
+test_dead_tids(PG_FUNCTION_ARGS)
+{
+	Simulation *sim = palloc0_object(Simulation);
+	ErrorContextCallback callback;
+	TupleDesc	tupdesc;
+	Datum		values[6];
+	bool		nulls[6] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+
+	sim->seed = PG_GETARG_INT64(0);
+	sim->nblocks = block_argument(PG_GETARG_INT64(1));
+	sim->memory = PG_GETARG_INT64(2);
+	sim->nmembers = PG_GETARG_INT32(3);
+	sim->pattern = text_to_cstring(PG_GETARG_TEXT_PP(4));
+	sim->page_gap = PG_GETARG_INT64(5);
+	sim->scan_gap = PG_GETARG_INT64(6);
+	sim->read_ahead = PG_GETARG_INT32(7);
+	sim->range_blocks = PG_GETARG_INT64(8);
+	if (sim->nmembers < 1 || sim->read_ahead < 1 || sim->page_gap < 0 ||
+		sim->scan_gap < 0 || sim->range_blocks < 0)
+		elog(ERROR, "an argument is too small");
+
+	callback.callback = report_context;
+	callback.arg = sim;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	sim->place = InvalidBlockNumber;
+	pg_prng_seed(&sim->random, sim->seed);
+	sim->oracle = oracle_create(&sim->random, sim->nblocks, sim->pattern, sim->page_gap);
+	create_store(sim);
+	run_vacuum(sim);
+
+	error_context_stack = callback.previous;
+
+	values[0] = Int64GetDatum(sim->rounds);
+	values[1] = Int64GetDatum(sim->oracle->npages);
+	values[2] = Int64GetDatum(sim->oracle->noffsets);
+	values[3] = Int64GetDatum(sim->peak_bytes);
+	values[4] = Int64GetDatum(sim->drained);
+	values[5] = Int64GetDatum(sim->used_up);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
+													  values, nulls)));
+}
+
+/*
+ * test_dead_tids_shared_size
+ *		SQL function: how much memory would a store take?
+ */
+Datum
+test_dead_tids_shared_size(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(dead_tids_shared_size(block_argument(PG_GETARG_INT64(0)),
+										  PG_GETARG_INT64(1),
+										  PG_GETARG_INT32(2)));
+}
+
+/* report_context -- say how to reproduce an error. */
+static void
+report_context(void *arg)
+{
+	Simulation *sim = arg;
+
+	errcontext("test_dead_tids(seed => %lld, nblocks => %u, memory => %zu, nmembers => %d, pattern => '%s', "
+			   "page_gap => %lld, scan_gap => %lld, read_ahead => %d, range_blocks => %lld), round %lld",
+			   (long long) sim->seed, sim->nblocks, sim->memory, sim->nmembers,
+			   sim->pattern, (long long) sim->page_gap, (long long) sim->scan_gap,
+			   sim->read_ahead, (long long) sim->range_blocks,
+			   (long long) sim->rounds);
+	if (sim->place != InvalidBlockNumber)
+		errcontext("block %u", sim->place);
+}
+
+/*
+ * create_store
+ *		Make an empty store, with a guard behind it, and the members.
+ */
+static void
+create_store(Simulation *sim)
+{
+	sim->shared_size = dead_tids_shared_size(sim->nblocks, sim->memory, sim->nmembers);
+	CHECK(sim->shared_size <= sim->memory || sim->memory < MIN_MEMORY);
+
+	sim->shared = palloc_aligned(sim->shared_size + GUARD_SIZE, PG_CACHE_LINE_SIZE,
+								 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	memset((char *) sim->shared + sim->shared_size, GUARD_BYTE, GUARD_SIZE);
+	dead_tids_init(sim->shared, sim->nblocks, sim->memory, sim->nmembers);
+
+	sim->reader = dead_tids_attach(sim->shared);
+	sim->empty_bytes = dead_tids_bytes(sim->reader);
+	CHECK(dead_tids_limit(sim->reader) == sim->memory);
+	CHECK(dead_tids_window_start(sim->reader) == 0);
+	CHECK(dead_tids_window_end(sim->reader) > 0);
+	sim->window_blocks = dead_tids_window_end(sim->reader);
+
+	sim->members = palloc0_array(Member, sim->nmembers);
+	for (int i = 0; i < sim->nmembers; i++)
+	{
+		sim->members[i].store = dead_tids_attach(sim->shared);
+		sim->members[i].ahead = palloc_array(BlockAhead, sim->read_ahead);
+	}
+	sim->pages_added = palloc_array(int, sim->oracle->npages + 1);
+}
+
+/*
+ * run_vacuum
+ *		Do as many rounds as the table needs, then look at them as a whole.
+ */
+static void
+run_vacuum(Simulation *sim)
+{
+	BlockNumber unscanned = 0;
+
+	check_empty(sim);
+	for (;;)
+	{
+		BlockNumber window_start = dead_tids_window_start(sim->reader);
+
+		sim->rounds++;
+		begin_round(sim);
+		collect(sim);
+		check_facts(sim);
+		check_lookups(sim);
+		check_reads(sim);
+
+		unscanned = first_unscanned(sim);
+		if (unscanned >= sim->nblocks)
+			break;
+
+		/* Something was done, or there was nothing to do in this window. */
+		CHECK(sim->blocks_added > 0 || unscanned > window_start);
+
+		dead_tids_reset(sim->reader, unscanned);
+		CHECK(dead_tids_window_start(sim->reader) == unscanned - unscanned % CHUNK_BLOCKS);
+		CHECK(dead_tids_window_end(sim->reader) ==
+			  Min(dead_tids_window_start(sim->reader) + sim->window_blocks, MAX_BLOCKS));
+		check_empty(sim);
+	}
+
+	for (int i = 0; i < sim->oracle->npages; i++)
+	{
+		sim->place = sim->oracle->pages[i].blkno;
+		CHECK(sim->oracle->pages[i].times_added == 1);
+		CHECK(sim->oracle->pages[i].times_found == 1);
+	}
+	sim->place = InvalidBlockNumber;
+
+	dead_tids_reset(sim->reader, 0);
+	check_empty(sim);
+}
+
+/* begin_round -- with the members that are there by now; the first always is. */
+static void
+begin_round(Simulation *sim)
+{
+	sim->blocks_added = 0;
+	sim->items_added = 0;
+	sim->npages_added = 0;
+	sim->memory_used_up = false;
+	for (int i = 0; i < sim->nmembers; i++)
+	{
+		Member	   *member = &sim->members[i];
+
+		if (i == 0 || one_in(&sim->random, 2))
+			member->joined = true;
+		member->collecting = false;
+	}
+}
+
+/* collect -- let the members work, by turns, until all are through. */
+static void
+collect(Simulation *sim)
+{
+	Member	  **working = palloc_array(Member *, sim->nmembers);
+	int			nworking = 0;
+
+	for (int i = 0; i < sim->nmembers; i++)
+		if (sim->members[i].joined)
+			working[nworking++] = &sim->members[i];
+
+	while (nworking > 0)
+	{
+		int			turn = random_up_to(&sim->random, nworking - 1);
+		uint64		nsteps = UINT64CONST(1) << random_up_to(&sim->random, 10);
+
+		CHECK_FOR_INTERRUPTS();
+		for (uint64 i = 0; i < nsteps; i++)
+			if (!member_step(sim, working[turn]))
+			{
+				working[turn] = working[--nworking];
+				break;
+			}
+	}
+	pfree(working);
+}
+
+/*
+ * member_step
+ *		Ask for a block, add one, or end a stream; return false when this
+ *		member is through with the round.
+ */
+static bool
+member_step(Simulation *sim, Member *member)
+{
+	if (!member->collecting)
+	{
+		dead_tids_begin_collecting(member->store);
+		member->collecting = true;
+		member->next_is_chosen = false;
+		member->granted_chunk = NO_CHUNK;
+		begin_stream(sim, member);
+	}
+
+	if (!member->stream_ended && member->ahead_count < member->read_ahead &&
+		(member->ahead_count == 0 || one_in(&sim->random, 2)))
+		ask_for_block(sim, member);
+	else if (member->ahead_count > 0)
+		add_block(sim, member);
+	else
+		return end_stream(sim, member);
+	return true;
+}
+
+/* begin_stream -- that reads ahead by a number of blocks of its own. */
+static void
+begin_stream(Simulation *sim, Member *member)
+{
+	member->stream_ended = false;
+	member->refused = false;
+	member->read_ahead = 1 + random_up_to(&sim->random, sim->read_ahead - 1);
+	member->ahead_first = 0;
+	member->ahead_count = 0;
+}
+
+/*
+ * ask_for_block
+ *		Choose a block and ask for room, as a read stream's callback.
+ */
+static void
+ask_for_block(Simulation *sim, Member *member)
+{
+	BlockAhead	choice;
+	uint32		chunk;
+	bool		granted;
+
+	do
+	{
+		if (member->next >= member->end && !claim_range(sim, member))
+		{
+			member->stream_ended = true;
+			return;
+		}
+	} while (!choose_block(sim, member, &choice));
+
+	/* A stream may also end for other reasons, but not amid a chunk. */
+	chunk = choice.blkno / CHUNK_BLOCKS;
+	if (chunk != member->granted_chunk && one_in(&sim->random, 200))
+	{
+		member->stream_ended = true;
+		return;
+	}
+
+	sim->place = choice.blkno;
+	granted = dead_tids_reserve(member->store, choice.blkno);
+	CHECK(granted || chunk != member->granted_chunk);
+	sim->place = InvalidBlockNumber;
+
+	if (granted)
+	{
+		int			last = (member->ahead_first + member->ahead_count) % sim->read_ahead;
+
+		member->granted_chunk = chunk;
+		member->ahead[last] = choice;
+		member->ahead_count++;
+		member->next = choice.blkno + 1;
+		member->next_is_chosen = false;
+	}
+	else
+	{
+		member->stream_ended = true;
+		member->refused = true;
+	}
+}
+
+/*
+ * claim_range
+ *		Get blocks of the store's window that no other member has.
+ */
+static bool
+claim_range(Simulation *sim, Member *member)
+{
+	BlockNumber end = Min(sim->nblocks, dead_tids_window_end(sim->reader));
+
+	if (sim->claimed >= end)
+		return false;
+	if (sim->range_blocks > 0)
+	{
+		uint64		nchunks = 1 + random_up_to(&sim->random, sim->range_blocks / CHUNK_BLOCKS);
+
+		end = Min(sim->claimed + nchunks * CHUNK_BLOCKS, end);
+	}
+
+	member->next = sim->claimed;
+	member->end = end;
+	sim->claimed = end;
+	return true;
+}
+
+/*
+ * choose_block
+ *		Choose the next block of the range to scan, passing over some that have
+ *		no dead items; return false if the range has none.
+ *
+ * Asked again, the answer is the same, until the block is read ahead.
+ */
+static bool
+choose_block(Simulation *sim, Member *member, BlockAhead *choice)
+{
+	Oracle	   *oracle = sim->oracle;
+	int			index = oracle_first_page(oracle, member->next);
+	uint64		blkno = member->next;
+
+	if (!member->next_is_chosen && one_in(&sim->random, 4))
+		blkno += random_up_to(&sim->random, sim->scan_gap);
+	if (index < oracle->npages)
+		blkno = Min(blkno, oracle->pages[index].blkno);
+	member->next = Min(blkno, member->end);
+	if (member->next == member->end)
+		return false;
+
+	member->next_is_chosen = true;
+	choice->blkno = member->next;
+	choice->page = index < oracle->npages && oracle->pages[index].blkno == blkno ?
+		&oracle->pages[index] : NULL;
+	return true;
+}
+
+/*
+ * add_block
+ *		Add the dead items of the first block that is read ahead.
+ */
+static void
+add_block(Simulation *sim, Member *member)
+{
+	BlockAhead *block = &member->ahead[member->ahead_first];
+	OraclePage *page = block->page;
+
+	sim->place = block->blkno;
+	if (page == NULL)
+		dead_tids_add(member->store, block->blkno, NULL, 0);
+	else
+	{
+		dead_tids_add(member->store, block->blkno,
+					  sim->oracle->offsets + page->first_offset, page->noffsets);
+		CHECK(page->times_added == 0);
+		page->times_added++;
+		sim->pages_added[sim->npages_added++] = page - sim->oracle->pages;
+		sim->items_added += page->noffsets;
+	}
+	sim->place = InvalidBlockNumber;
+
+	sim->blocks_added++;
+	member->ahead_first = (member->ahead_first + 1) % sim->read_ahead;
+	member->ahead_count--;
+}
+
+/*
+ * end_stream
+ *		All blocks asked for are added.  Go on with another stream and return
+ *		true; or return false if there are no blocks left, or no memory.
+ */
+static bool
+end_stream(Simulation *sim, Member *member)
+{
+	bool		refused = member->refused;
+
+	dead_tids_end_collecting(member->store);
+	member->granted_chunk = NO_CHUNK;
+
+	if (refused)
+	{
+		if (!dead_tids_reserve(member->store, member->next))
+		{
+			sim->used_up++;
+			sim->memory_used_up = true;
+			return false;
+		}
+		sim->drained++;
+		member->granted_chunk = member->next / CHUNK_BLOCKS;
+	}
+	else if (member->next >= member->end &&
+			 sim->claimed >= Min(sim->nblocks, dead_tids_window_end(sim->reader)))
+		return false;
+
+	begin_stream(sim, member);
+	return true;
+}
+
+/* first_unscanned -- the first block that is still to be scanned. */
+static BlockNumber
+first_unscanned(const Simulation *sim)
+{
+	BlockNumber first = sim->claimed;
+
+	for (int i = 0; i < sim->nmembers; i++)
+		if (sim->members[i].next < sim->members[i].end)
+			first = Min(first, sim->members[i].next);
+	return first;
+}
+
+/*
+ * check_facts
+ *		Sort the pages added in this round, and check their number and size.
+ */
+static void
+check_facts(Simulation *sim)
+{
+	Oracle	   *oracle = sim->oracle;
+	Size		bytes = dead_tids_bytes(sim->reader);
+	Size		most = sim->empty_bytes;
+	uint32		chunk = NO_CHUNK;
+	const uint8 *guard = (uint8 *) sim->shared + sim->shared_size;
+
+	qsort(sim->pages_added, sim->npages_added, sizeof(int), compare_ints);
+
+	CHECK(dead_tids_count(sim->reader) == sim->items_added);
+	CHECK(bytes <= sim->shared_size);
+	CHECK(bytes <= sim->memory || sim->memory < MIN_MEMORY);
+	for (int i = 0; i < GUARD_SIZE; i++)
+		CHECK(guard[i] == GUARD_BYTE);
+
+	/*
+	 * A chunk takes 8 bytes, aligned to 8; a page takes 4 bytes, and 2 bytes
+	 * an item or one bit an offset, in whole units of 2 bytes.
+	 */
+	for (int i = 0; i < sim->npages_added; i++)
+	{
+		OraclePage *page = &oracle->pages[sim->pages_added[i]];
+
+		if (page->blkno / CHUNK_BLOCKS != chunk)
+			most += 15;
+		chunk = page->blkno / CHUNK_BLOCKS;
+		most += 4 + Min(2 * page->noffsets, TYPEALIGN(2, MaxHeapTuplesPerPage / 8 + 1));
+	}
+	CHECK(bytes <= most);
+
+	/* Who is alone comes to an end only when most of the memory is in use. */
+	if (sim->nmembers == 1 && sim->memory_used_up)
+		CHECK(bytes >= sim->memory / 2 || sim->memory < MIN_MEMORY);
+
+	sim->peak_bytes = Max(sim->peak_bytes, bytes);
+}
+
+/*
+ * check_lookups
+ *		Look up items that are in the store, and items that are not.
+ */
+static void
+check_lookups(Simulation *sim)
+{
+	Oracle	   *oracle = sim->oracle;
+	BlockNumber start = dead_tids_window_start(sim->reader);
+	BlockNumber end = dead_tids_window_end(sim->reader);
+
+	if (sim->nblocks <= ALL_BLOCKS_CHECKED)
+	{
+		for (BlockNumber blkno = 0; blkno < sim->nblocks + 2 * CHUNK_BLOCKS; blkno++)
+			check_block(sim, blkno, true);
+	}
+	else
+	{
+		for (int i = 0; i < sim->npages_added; i++)
+		{
+			BlockNumber blkno = oracle->pages[sim->pages_added[i]].blkno;
+
+			/* Out of range they wrap around, and are not in the store either. */
+			check_block(sim, blkno, true);
+			check_block(sim, blkno - 1, false);
+			check_block(sim, blkno + 1, false);
+			check_block(sim, blkno - CHUNK_BLOCKS, false);
+			check_block(sim, blkno + CHUNK_BLOCKS, false);
+		}
+		for (int i = 0; i < BLOCKS_PROBED; i++)
+		{
+			int			page = random_up_to(&sim->random, oracle->npages - 1);
+
+			check_block(sim, oracle->pages[page].blkno, false);
+			check_block(sim, random_up_to(&sim->random, MaxBlockNumber), false);
+			check_block(sim, start + random_up_to(&sim->random, end - 1 - start), false);
+		}
+	}
+
+	check_block(sim, start - 1, true);
+	check_block(sim, start, true);
+	check_block(sim, end - 1, true);
+	check_block(sim, end, true);
+	check_block(sim, 0, true);
+	check_block(sim, sim->nblocks - 1, true);
+	check_block(sim, sim->nblocks, true);
+	check_block(sim, MaxBlockNumber, true);
+}
+
+/*
+ * check_block
+ *		Compare what the store says of a block's items, all or some of them.
+ */
+static void
+check_block(Simulation *sim, BlockNumber blkno, bool all_offsets)
+{
+	Oracle	   *oracle = sim->oracle;
+	int			index = find_added(sim, blkno);
+	bool		stored[MaxHeapTuplesPerPage + 2] = {0};
+	int			step = all_offsets ? 1 : 1 + random_up_to(&sim->random, 100);
+
+	if (blkno == InvalidBlockNumber)
+		return;
+
+	if (index < sim->npages_added)
+	{
+		OraclePage *page = &oracle->pages[sim->pages_added[index]];
+
+		if (page->blkno == blkno)
+			for (int i = 0; i < page->noffsets; i++)
+				stored[oracle->offsets[page->first_offset + i]] = true;
+	}
+
+	sim->place = blkno;
+	for (int offset = 0; offset < lengthof(stored); offset += step)
+		CHECK(dead_tids_contains(sim->reader, blkno, offset) == stored[offset]);
+	CHECK(!dead_tids_contains(sim->reader, blkno, MaxOffsetNumber));
+	CHECK(!dead_tids_contains(sim->reader, blkno, PG_UINT16_MAX));
+	sim->place = InvalidBlockNumber;
+}
+
+/*
+ * check_reads
+ *		Read the store as the second pass over the heap does, and otherwise.
+ */
+static void
+check_reads(Simulation *sim)
+{
+	BlockNumber start = dead_tids_window_start(sim->reader);
+	BlockNumber end = dead_tids_window_end(sim->reader);
+	BlockNumber middle;
+	uint64		window_blocks = end - start;
+
+	/* In pieces that together are the window */
+	for (BlockNumber from = start; from < end; from = middle)
+	{
+		middle = Min(from + (uint64) CHUNK_BLOCKS *
+					 (1 + random_up_to(&sim->random, window_blocks / CHUNK_BLOCKS)), end);
+		check_read(sim, from, middle, true);
+	}
+
+	/* More than the window; looking at a whole large table takes a while. */
+	check_read(sim, start - Min(start, 10000), Min(end + UINT64CONST(10000), MAX_BLOCKS), false);
+	if (sim->nblocks <= ALL_BLOCKS_CHECKED || sim->rounds == 1)
+		check_read(sim, 0, MAX_BLOCKS, false);
+
+	/* Anything else, also nothing at all */
+	for (int i = 0; i < RANGES_READ; i++)
+	{
+		BlockNumber a = start + random_up_to(&sim->random, window_blocks);
+		BlockNumber b = start + random_up_to(&sim->random, window_blocks);
+
+		if (sim->npages_added > 0)
+		{
+			int			page = random_up_to(&sim->random, sim->npages_added - 1);
+
+			a = sim->oracle->pages[sim->pages_added[page]].blkno;
+			a -= Min(a, random_up_to(&sim->random, 1));
+			if (one_in(&sim->random, 2))
+				b = Min(a + random_up_to(&sim->random, 2 * CHUNK_BLOCKS), MAX_BLOCKS);
+		}
+		check_read(sim, a, b, false);
+	}
+	check_read(sim, start, start, false);
+	check_read(sim, end, start, false);
+}
+
+/*
+ * check_read
+ *		Read a part of the store page by page; count the pages if they are to
+ *		be found once in all.
+ */
+static void
+check_read(Simulation *sim, BlockNumber start, BlockNumber end, bool count)
+{
+	Oracle	   *oracle = sim->oracle;
+	DeadTidsPage found;
+	int			index = find_added(sim, start);
+
+	while (start < end && dead_tids_next_page(sim->reader, start, end, &found))
+	{
+		OraclePage *page;
+
+		sim->place = found.blkno;
+		CHECK(found.blkno >= start && found.blkno < end);
+		CHECK(index < sim->npages_added);
+		page = &oracle->pages[sim->pages_added[index++]];
+		CHECK(found.blkno == page->blkno);
+		CHECK(found.noffsets == page->noffsets);
+		CHECK(memcmp(found.offsets, oracle->offsets + page->first_offset,
+					 page->noffsets * sizeof(OffsetNumber)) == 0);
+		if (count)
+			page->times_found++;
+		start = found.blkno + 1;
+	}
+
+	/* The next page in the store, if any, is beyond the end. */
+	if (index < sim->npages_added)
+	{
+		sim->place = oracle->pages[sim->pages_added[index]].blkno;
+		CHECK(sim->place >= end);
+	}
+	CHECK(!dead_tids_next_page(sim->reader, start, end, &found));
+	sim->place = InvalidBlockNumber;
+}
+
+/* check_empty -- nothing is in the store, after a reset. */
+static void
+check_empty(Simulation *sim)
+{
+	BlockNumber start = dead_tids_window_start(sim->reader);
+	BlockNumber end = dead_tids_window_end(sim->reader);
+	DeadTidsPage page;
+
+	CHECK(dead_tids_count(sim->reader) == 0);
+	CHECK(dead_tids_bytes(sim->reader) == sim->empty_bytes);
+	CHECK(!dead_tids_next_page(sim->reader, start, end, &page));
+	CHECK(!dead_tids_contains(sim->reader, start, FirstOffsetNumber));
+	CHECK(!dead_tids_contains(sim->reader, end - 1, FirstOffsetNumber));
+}
+
+/*
+ * find_added
+ *		Return the index in pages_added of the first page at or behind a block.
+ */
+static int
+find_added(const Simulation *sim, BlockNumber from)
+{
+	int			low = 0;
+	int			high = sim->npages_added;
+
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (sim->oracle->pages[sim->pages_added[middle]].blkno < from)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* compare_ints -- for qsort. */
+static int
+compare_ints(const void *a, const void *b)
+{
+	return pg_cmp_s32(*(const int *) a, *(const int *) b);
+}
+
+/* block_argument -- a number of blocks, checked. */
+static BlockNumber
+block_argument(int64 nblocks)
+{
+	if (nblocks < 0 || nblocks > MAX_BLOCKS)
+		elog(ERROR, "the number of blocks is out of range");
+	return nblocks;
+}
