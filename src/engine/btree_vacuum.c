@@ -47,15 +47,17 @@
  * - When a page that isn't fresh splits, no half has entries of dead TIDs.
  * - A visit to P makes it not fresh; what P covered by (c) is covered by the
  *	 duty that the visitor incurs in the same moment, under the same lock.
- * - A page that is deleted has no entries.  Its left sibling then points to
- *	 its right sibling, so (c) reaches further, never less far.  The deleted
- *	 page itself was visited, and the chain beyond it is its visitor's duty.
- * - A block that is recycled was deleted before, so it was empty; the page
- *	 that comes into it is made by a split, which is dealt with above.
+ * - No page is deleted meanwhile, as only vacuum does that, and we don't
+ *	 before all ranges and duties are done.  (A page that lost its entries
+ *	 after a split, and is deleted before it is visited, would take with it
+ *	 the knowledge of where its tuples have gone.)
+ * - A block that is recycled was deleted before we began; the page that comes
+ *	 into it is made by a split, which is dealt with above.
  *
  * Whoever visits more than its share does no harm: a page without dead TIDs
  * stays as it is.  So nothing depends on how fresh the number of blocks is,
- * or on which process is where.  (The test suite model-checks this.)
+ * or on which process is where.  (test/pytest/test_btree_model.py explores
+ * every order of events in a small index.)
  *
  * Interlock
  * ---------
@@ -73,12 +75,12 @@
  *
  * Deletion of empty pages
  * -----------------------
- * _bt_pagedel relies on being the only one that deletes pages of the index.
- * So the members of a team exclude each other by an LWLock.  (Heavyweight
- * locks don't conflict within a team.)  They may not wait for it with a buffer
- * locked, so a process only notes which pages are empty, and deletes them when
- * it has no range left; a page that isn't empty any more is left alone by
- * _bt_pagedel.
+ * Visitors only note which leaf pages are empty.  When the whole team is
+ * through with all indexes, each member deletes those that it found
+ * (btree_delete_pages, a phase of its own).  _bt_pagedel relies on being the
+ * only one that deletes pages of the index, so the members exclude each other
+ * by an LWLock; heavyweight locks don't conflict within a team.  A page that
+ * isn't empty any more is left alone by _bt_pagedel.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -116,21 +118,12 @@
 
 #define LOCK_TRANCHE		"CycloneBtreeDeletion"
 
-/* A growing array of block numbers */
-typedef struct BlockList
-{
-	BlockNumber *blocks;
-	int			count;
-	int			size;
-} BlockList;
-
 /* One process's part of one index */
 typedef struct BtreeScan
 {
 	TableVacuum *vacuum;
 	IndexShared *shared;
 	Relation	index;
-	BTVacState	state;			/* what nbtree's functions want */
 	IndexBulkDeleteResult stats;	/* what this process did */
 
 	/* what is left of the range in hand */
@@ -138,7 +131,7 @@ typedef struct BtreeScan
 	BlockNumber end;
 
 	BlockList	duties;			/* right siblings to visit */
-	BlockList	empty;			/* leaf pages to delete */
+	BlockList  *empty_pages;	/* found so far, to be deleted later */
 	BlockNumber pages_done;
 
 	/* the TIDs of the page in hand, and which of them are dead */
@@ -165,7 +158,9 @@ static void delete_dead_tids(BtreeScan *scan, Buffer buffer,
 							 OffsetNumber minoff, OffsetNumber maxoff);
 static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
 									OffsetNumber off, int first_tid, int ndead);
-static void delete_empty_pages(BtreeScan *scan);
+static void delete_page(TableVacuum *vacuum, BTVacState *state,
+						IndexShared *shared, BlockNumber blkno);
+static void add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats);
 static void add_block(BlockList *list, BlockNumber blkno);
 
 /*
@@ -240,24 +235,20 @@ btree_begin(Relation index, IndexShared *shared, int nmembers)
  * btree_vacuum
  *		One process's part of an index: claim ranges until none is left.
  *
- * Returns how many pages this process has visited.
+ * Returns how many pages this process has visited.  Those that are empty are
+ * added to empty_pages.
  */
 BlockNumber
-btree_vacuum(TableVacuum *vacuum, IndexVacuumInfo *info, IndexShared *shared)
+btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
+			 BlockList *empty_pages)
 {
 	BtreeScan  *scan = palloc0_object(BtreeScan);
 	BlockNumber pages_done;
 
 	scan->vacuum = vacuum;
 	scan->shared = shared;
-	scan->index = info->index;
-	scan->state.info = info;
-	scan->state.stats = &scan->stats;
-	scan->state.cycleid = shared->cycle_id;
-	scan->state.pagedelcontext = AllocSetContextCreate(CurrentMemoryContext,
-													   "cyclone page deletion",
-													   ALLOCSET_DEFAULT_SIZES);
-	_bt_pendingfsm_init(scan->index, &scan->state, false);
+	scan->index = index;
+	scan->empty_pages = empty_pages;
 
 	do
 	{
@@ -266,35 +257,63 @@ btree_vacuum(TableVacuum *vacuum, IndexVacuumInfo *info, IndexShared *shared)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count]);
 	} while (scan->next < scan->end || claim_blocks(scan));
 
-	delete_empty_pages(scan);
-	_bt_pendingfsm_finalize(scan->index, &scan->state);
-
-	SpinLockAcquire(&shared->mutex);
-	shared->stats.num_index_tuples += scan->stats.num_index_tuples;
-	shared->stats.tuples_removed += scan->stats.tuples_removed;
-	shared->stats.pages_newly_deleted += scan->stats.pages_newly_deleted;
-	shared->stats.pages_deleted += scan->stats.pages_deleted;
-	shared->stats.pages_free += scan->stats.pages_free;
-	SpinLockRelease(&shared->mutex);
-
+	add_stats(shared, &scan->stats);
 	pages_done = scan->pages_done;
-	MemoryContextDelete(scan->state.pagedelcontext);
 	if (scan->duties.blocks != NULL)
 		pfree(scan->duties.blocks);
-	if (scan->empty.blocks != NULL)
-		pfree(scan->empty.blocks);
 	pfree(scan);
 	return pages_done;
 }
 
 /*
+ * btree_delete_pages
+ *		Take the leaf pages that this process found empty out of the tree.
+ *
+ * No member may be visiting pages of the index any more.  Forgets the pages.
+ */
+void
+btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
+				   BlockList *empty_pages)
+{
+	IndexBulkDeleteResult stats = {0};
+	IndexVacuumInfo info = {0};
+	BTVacState	state = {0};
+
+	info.index = index;
+	info.heaprel = vacuum->rel;
+	info.strategy = vacuum_strategy(vacuum);
+	state.info = &info;
+	state.stats = &stats;
+	state.pagedelcontext = AllocSetContextCreate(CurrentMemoryContext,
+												 "cyclone page deletion",
+												 ALLOCSET_DEFAULT_SIZES);
+	_bt_pendingfsm_init(index, &state, false);
+
+	for (int64 i = 0; i < empty_pages->count; i++)
+	{
+		compat_vacuum_delay_point();
+		if (i % PROGRESS_BLOCKS == 0)
+			wal_wake_writer();
+		delete_page(vacuum, &state, shared, empty_pages->blocks[i]);
+	}
+
+	/* _bt_pagedel expects some to be counted when they are visited later */
+	stats.pages_deleted = stats.pages_newly_deleted;
+	_bt_pendingfsm_finalize(index, &state);
+	add_stats(shared, &stats);
+
+	MemoryContextDelete(state.pagedelcontext);
+	pfree(empty_pages->blocks);
+	memset(empty_pages, 0, sizeof(BlockList));
+}
+
+/*
  * btree_finish
- *		Leader, when all members are through with an index.
+ *		Leader, when pages have been deleted too.
  */
 void
 btree_finish(Relation index, IndexShared *shared)
 {
-	_bt_end_vacuum(index);
 	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
 	/* make what was put into the free space map findable */
 	if (shared->stats.pages_free > 0)
@@ -444,8 +463,8 @@ visit_page(BtreeScan *scan, Buffer buffer)
 		}
 		else if (P_ISHALFDEAD(opaque))
 		{
-			/* a vacuum was interrupted, or another member is at it */
-			add_block(&scan->empty, blkno);
+			/* an earlier vacuum was interrupted */
+			add_block(scan->empty_pages, blkno);
 		}
 		else if (P_ISLEAF(opaque))
 		{
@@ -497,7 +516,7 @@ visit_chain(BtreeScan *scan, BlockNumber blkno)
 
 			/* Without the ID it has been visited, and the rest with it. */
 			if (P_ISLEAF(opaque) && !P_ISDELETED(opaque) && !P_ISHALFDEAD(opaque) &&
-				opaque->btpo_cycleid == scan->state.cycleid)
+				opaque->btpo_cycleid == scan->shared->cycle_id)
 				(void) clean_leaf(scan, buffer, &blkno);
 		}
 		UnlockReleaseBuffer(buffer);
@@ -549,7 +568,7 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	BTPageOpaque opaque = BTPageGetOpaque(page);
 	OffsetNumber minoff = P_FIRSTDATAKEY(opaque);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	bool		was_split = opaque->btpo_cycleid == scan->state.cycleid;
+	bool		was_split = opaque->btpo_cycleid == scan->shared->cycle_id;
 	int			ndead;
 
 	*duty = P_NONE;
@@ -573,7 +592,7 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	}
 
 	if (ndead == scan->ntids)
-		add_block(&scan->empty, BufferGetBlockNumber(buffer));
+		add_block(scan->empty_pages, BufferGetBlockNumber(buffer));
 	return scan->ntids - ndead;
 }
 
@@ -660,55 +679,60 @@ plan_posting(BtreeScan *scan, IndexTuple posting, OffsetNumber off,
 }
 
 /*
- * delete_empty_pages
- *		Take the leaf pages that were found empty out of the tree.
- *
- * All pages that go are counted here.  _bt_pagedel may take along a page that
- * is yet to be visited by another member, which then counts it again; it
- * takes a range claimed late and an empty right sibling in it.
+ * delete_page
+ *		Take a leaf page out of the tree, if it is still empty.
  */
 static void
-delete_empty_pages(BtreeScan *scan)
+delete_page(TableVacuum *vacuum, BTVacState *state, IndexShared *shared,
+			BlockNumber blkno)
 {
-	BlockNumber pages_deleted = scan->stats.pages_deleted;
+	Relation	index = state->info->index;
+	Buffer		buffer;
+	Page		page;
+	BTPageOpaque opaque;
 
-	for (int i = 0; i < scan->empty.count; i++)
+	LWLockAcquire(&shared->deletion_lock, LW_EXCLUSIVE);
+
+	buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+								vacuum_strategy(vacuum));
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	page = BufferGetPage(buffer);
+	opaque = PageIsNew(page) ? NULL : BTPageGetOpaque(page);
+
+	/* It may be gone already, with its left sibling. */
+	if (opaque != NULL && P_ISLEAF(opaque) && !P_ISDELETED(opaque))
 	{
-		BlockNumber blkno = scan->empty.blocks[i];
-		Buffer		buffer;
-		Page		page;
-		BTPageOpaque opaque;
-		MemoryContext old;
+		MemoryContext old = MemoryContextSwitchTo(state->pagedelcontext);
 
-		compat_vacuum_delay_point();
-		if (i % PROGRESS_BLOCKS == 0)
-			wal_wake_writer();
-
-		LWLockAcquire(&scan->shared->deletion_lock, LW_EXCLUSIVE);
-
-		buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
-									vacuum_strategy(scan->vacuum));
-		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-		page = BufferGetPage(buffer);
-		opaque = PageIsNew(page) ? NULL : BTPageGetOpaque(page);
-		if (opaque != NULL && P_ISLEAF(opaque) && !P_ISDELETED(opaque))
-		{
-			/* releases the buffer */
-			old = MemoryContextSwitchTo(scan->state.pagedelcontext);
-			_bt_pagedel(scan->index, buffer, &scan->state);
-			MemoryContextSwitchTo(old);
-			MemoryContextReset(scan->state.pagedelcontext);
-		}
-		else
-			UnlockReleaseBuffer(buffer);
-
-		LWLockRelease(&scan->shared->deletion_lock);
+		/* releases the buffer */
+		_bt_pagedel(index, buffer, state);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(state->pagedelcontext);
 	}
+	else
+		UnlockReleaseBuffer(buffer);
 
-	scan->stats.pages_deleted = pages_deleted + scan->stats.pages_newly_deleted;
+	LWLockRelease(&shared->deletion_lock);
 }
 
-/* add_block -- append to a list. */
+/* add_stats -- add what one process did to what all did. */
+static void
+add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats)
+{
+	SpinLockAcquire(&shared->mutex);
+	shared->stats.num_index_tuples += stats->num_index_tuples;
+	shared->stats.tuples_removed += stats->tuples_removed;
+	shared->stats.pages_newly_deleted += stats->pages_newly_deleted;
+	shared->stats.pages_deleted += stats->pages_deleted;
+	shared->stats.pages_free += stats->pages_free;
+	SpinLockRelease(&shared->mutex);
+}
+
+/*
+ * add_block
+ *		Append to a list, which lives as long as the vacuum.  It is bounded by
+ *		the number of pages: 4 bytes each.
+ */
 static void
 add_block(BlockList *list, BlockNumber blkno)
 {

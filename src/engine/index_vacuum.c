@@ -162,7 +162,7 @@ index_setup(TableVacuum *vacuum, bool parallel)
  *		tuples to tell the AMs.
  *
  * Before bulk deletion btrees are registered as being vacuumed; the caller
- * sees to it that index_finish_round or index_abort_round follows.
+ * sees to it that index_end_scan or index_abort_round follows.
  */
 void
 index_begin_round(TableVacuum *vacuum, bool cleanup,
@@ -192,6 +192,7 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 	shared->index_reltuples = reltuples;
 	shared->index_reltuples_estimated = estimated;
 	pg_atomic_write_u32(&shared->next_index, 0);
+	pg_atomic_write_u32(&shared->empty_pages_found, 0);
 
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
 }
@@ -249,6 +250,58 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 }
 
 /*
+ * index_end_scan
+ *		Leader, after bulk deletion: splits need not be noticed any more.  Are
+ *		there empty pages to delete?
+ */
+bool
+index_end_scan(TableVacuum *vacuum)
+{
+	for (int i = 0; i < vacuum->nindexes; i++)
+	{
+		if (vacuum->registered[i])
+			_bt_end_vacuum(vacuum->indexes[i]);
+		vacuum->registered[i] = false;
+	}
+	return pg_atomic_read_u32(&vacuum->shared->empty_pages_found) != 0;
+}
+
+/*
+ * index_page_deletion_phase
+ *		One process's part of deleting the pages that bulk deletion has left
+ *		empty.
+ *
+ * Only one member at a time can be at an index, so they begin with different
+ * ones.
+ */
+void
+index_page_deletion_phase(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+
+	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
+	for (int i = 0; i < vacuum->nindexes; i++)
+	{
+		int			number = (i + vacuum->member) % vacuum->nindexes;
+		IndexShared *index = vacuum_index(shared, number);
+
+		failsafe_notice(vacuum);
+		if (vacuum->empty_pages[number].count == 0)
+			continue;
+
+		vacuum->indname = RelationGetRelationName(vacuum->indexes[number]);
+		set_place(vacuum, PLACE_INDEX_VACUUM, InvalidBlockNumber);
+		progress_index(RelationGetRelid(vacuum->indexes[number]), index->nblocks);
+		DEBUG_POINT("index-page-deletion");
+		btree_delete_pages(vacuum, vacuum->indexes[number], index,
+						   &vacuum->empty_pages[number]);
+		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
+		vacuum->indname = NULL;
+	}
+	progress_index(InvalidOid, 0);
+}
+
+/*
  * index_finish_round
  *		Leader: end a phase and report on it; was every index processed?
  */
@@ -261,11 +314,8 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		if (vacuum->registered[i])
-		{
+		if (is_by_ranges(vacuum_index(vacuum->shared, i), cleanup))
 			btree_finish(vacuum->indexes[i], vacuum_index(vacuum->shared, i));
-			vacuum->registered[i] = false;
-		}
 		if (was_processed(vacuum, i, cleanup))
 			report_index(vacuum, i, cleanup);
 		else
@@ -396,7 +446,12 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 
 	member->pages = 0;
 	if (is_by_ranges(index, cleanup))
-		member->pages = btree_vacuum(vacuum, &info, index);
+	{
+		member->pages = btree_vacuum(vacuum, indrel, index,
+									 &vacuum->empty_pages[number]);
+		if (vacuum->empty_pages[number].count > 0)
+			pg_atomic_write_u32(&shared->empty_pages_found, 1);
+	}
 	else if (cleanup)
 		keep_stats(vacuum, number,
 				   index_vacuum_cleanup(&info, current_stats(vacuum, number)));

@@ -32,6 +32,8 @@ extern void index_setup(TableVacuum *vacuum, bool parallel);
 extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
 							  double reltuples, bool estimated);
 extern void index_phase(TableVacuum *vacuum, bool cleanup);
+extern bool index_end_scan(TableVacuum *vacuum);
+extern void index_page_deletion_phase(TableVacuum *vacuum);
 extern bool index_finish_round(TableVacuum *vacuum, bool cleanup);
 extern void index_abort_round(int code, Datum vacuum);
 extern IndexBulkDeleteResult *index_stats(TableVacuum *vacuum, int index);

@@ -68,6 +68,14 @@ typedef struct IndexShared
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
 
+/* A growing array of block numbers */
+typedef struct BlockList
+{
+	BlockNumber *blocks;		/* palloc'd, NULL at first */
+	int64		count;
+	int64		size;
+} BlockList;
+
 /* What one member did to one index in the last phase over it */
 typedef struct IndexMemberShared
 {
@@ -137,6 +145,7 @@ typedef struct VacuumShared
 	pg_atomic_uint64 blocks_passed; /* scanned or skipped */
 	pg_atomic_uint64 blocks_vacuumed;
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
+	pg_atomic_uint32 empty_pages_found; /* by someone, in some btree */
 } VacuumShared;
 
 /* What an error message says about where we are. */
@@ -184,6 +193,8 @@ typedef struct TableVacuum
 
 	/* results of AMs that only the leader calls: see index_vacuum.c */
 	IndexBulkDeleteResult **private_stats;
+	/* by index: the empty pages that this process found in a btree */
+	BlockList  *empty_pages;
 	/* the leader's: which btrees are registered as being vacuumed */
 	bool	   *registered;
 

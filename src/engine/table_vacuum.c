@@ -338,6 +338,7 @@ start_team(VacuumJob *job, int nworkers)
 	pg_atomic_init_u64(&shared->blocks_passed, 0);
 	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
 	pg_atomic_init_u32(&shared->next_index, 0);
+	pg_atomic_init_u32(&shared->empty_pages_found, 0);
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
@@ -432,6 +433,8 @@ join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
 		vacuum->dead_tids = dead_tids_attach((DeadTidsShared *)
 											 ((char *) shared + shared->dead_tids_start));
 
+	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
+
 	/* If no page holds them back, these are what the table advances to. */
 	vacuum->counters.new_relfrozenxid = shared->cutoffs.OldestXmin;
 	vacuum->counters.new_relminmxid = shared->cutoffs.OldestMxact;
@@ -499,6 +502,7 @@ vacuum_indexes_and_heap(VacuumJob *job)
 {
 	TableVacuum *vacuum = &job->vacuum;
 	VacuumShared *shared = vacuum->shared;
+	bool		empty_pages;
 	bool		all_indexes;
 
 	if (vacuum->dead_tids == NULL || dead_tids_count(vacuum->dead_tids) == 0 ||
@@ -522,9 +526,12 @@ vacuum_indexes_and_heap(VacuumJob *job)
 	{
 		index_begin_round(vacuum, false, vacuum->rel->rd_rel->reltuples, true);
 		run_team_phase(job, PHASE_INDEX_VACUUM);
-		all_indexes = index_finish_round(vacuum, false);
+		empty_pages = index_end_scan(vacuum);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+	if (empty_pages)
+		run_team_phase(job, PHASE_INDEX_PAGE_DELETION);
+	all_indexes = index_finish_round(vacuum, false);
 	if (failsafe_check(vacuum))
 		all_indexes = false;
 
@@ -614,6 +621,9 @@ run_phase(void *state, int phase)
 			break;
 		case PHASE_INDEX_VACUUM:
 			index_phase(vacuum, false);
+			break;
+		case PHASE_INDEX_PAGE_DELETION:
+			index_page_deletion_phase(vacuum);
 			break;
 		case PHASE_HEAP_VACUUM:
 			heap_vacuum_phase(vacuum);

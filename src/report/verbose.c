@@ -233,7 +233,8 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 					 result->workers_planned, result->workers_launched);
 	appendStringInfo(buf,
 					 _("phases: heap scan %.3f s, index vacuum %.3f s, heap vacuum %.3f s, index cleanup %.3f s, truncation %.3f s, team %.3f s, other %.3f s\n"),
-					 phases[PHASE_HEAP_SCAN], phases[PHASE_INDEX_VACUUM],
+					 phases[PHASE_HEAP_SCAN],
+					 phases[PHASE_INDEX_VACUUM] + phases[PHASE_INDEX_PAGE_DELETION],
 					 phases[PHASE_HEAP_VACUUM], phases[PHASE_INDEX_CLEANUP],
 					 result->truncate_seconds, result->team_seconds,
 					 Max(other, 0.0));

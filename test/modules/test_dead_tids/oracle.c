@@ -165,6 +165,7 @@ static void
 choose_offsets(pg_prng_state *random, Pattern pattern, bool *dead)
 {
 	OffsetNumber some = 1 + random_up_to(random, LAST_OFFSET - 1);
+	OffsetNumber last;
 	double		share = pg_prng_double(random);
 
 	switch (pattern)
@@ -194,7 +195,8 @@ choose_offsets(pg_prng_state *random, Pattern pattern, bool *dead)
 			mark_offsets(dead, 1 + some % 2, LAST_OFFSET, 2);
 			break;
 		case PATTERN_CLUSTERED:
-			mark_offsets(dead, some, Min(some + random_up_to(random, 60), LAST_OFFSET), 1);
+			last = some + random_up_to(random, 60);
+			mark_offsets(dead, some, Min(last, LAST_OFFSET), 1);
 			break;
 		case PATTERN_FULL:
 			mark_offsets(dead, FirstOffsetNumber, LAST_OFFSET, 1);

@@ -48,7 +48,8 @@ PG_FUNCTION_INFO_V1(test_dead_tids_shared_size);
 /* In tables of more blocks, most that have no dead items are not looked up. */
 #define ALL_BLOCKS_CHECKED	20000
 #define BLOCKS_PROBED		100
-#define RANGES_READ			20
+#define MATCHES				20
+#define RANGES_READ			10
 
 /* What lies behind the store must stay as it is. */
 #define GUARD_SIZE			64
@@ -79,6 +80,7 @@ typedef struct Member
 	bool		stream_ended;
 	bool		refused;
 	int			read_ahead;
+	int			patience;		/* adds a block once in so many steps */
 	BlockAhead *ahead;			/* a ring */
 	int			ahead_first;
 	int			ahead_count;
@@ -144,11 +146,14 @@ static BlockNumber first_unscanned(const Simulation *sim);
 static void check_facts(Simulation *sim);
 static void check_lookups(Simulation *sim);
 static void check_block(Simulation *sim, BlockNumber blkno, bool all_offsets);
+static void check_matches(Simulation *sim);
+static void random_tid(Simulation *sim, ItemPointer tid);
 static void check_reads(Simulation *sim);
 static void check_read(Simulation *sim, BlockNumber start, BlockNumber end,
 					   bool count);
 static void check_empty(Simulation *sim);
 static int	find_added(const Simulation *sim, BlockNumber from);
+static bool is_added(const Simulation *sim, BlockNumber blkno, int offset);
 static int	compare_ints(const void *a, const void *b);
 static BlockNumber block_argument(int64 nblocks);
 
@@ -282,6 +287,7 @@ run_vacuum(Simulation *sim)
 		collect(sim);
 		check_facts(sim);
 		check_lookups(sim);
+		check_matches(sim);
 		check_reads(sim);
 
 		unscanned = first_unscanned(sim);
@@ -373,7 +379,7 @@ member_step(Simulation *sim, Member *member)
 	}
 
 	if (!member->stream_ended && member->ahead_count < member->read_ahead &&
-		(member->ahead_count == 0 || one_in(&sim->random, 2)))
+		(member->ahead_count == 0 || !one_in(&sim->random, member->patience)))
 		ask_for_block(sim, member);
 	else if (member->ahead_count > 0)
 		add_block(sim, member);
@@ -389,6 +395,7 @@ begin_stream(Simulation *sim, Member *member)
 	member->stream_ended = false;
 	member->refused = false;
 	member->read_ahead = 1 + random_up_to(&sim->random, sim->read_ahead - 1);
+	member->patience = 2 << (4 * random_up_to(&sim->random, 3));
 	member->ahead_first = 0;
 	member->ahead_count = 0;
 }
@@ -694,6 +701,61 @@ check_block(Simulation *sim, BlockNumber blkno, bool all_offsets)
 }
 
 /*
+ * check_matches
+ *		Look up many items at a time, in any order, stored or not.
+ */
+static void
+check_matches(Simulation *sim)
+{
+	ItemPointerData tids[100];
+	bool		dead[lengthof(tids) + 1];
+
+	for (int i = 0; i < MATCHES; i++)
+	{
+		int			ntids = random_up_to(&sim->random, lengthof(tids));
+		int			nstored = 0;
+
+		for (int n = 0; n < ntids; n++)
+			random_tid(sim, &tids[n]);
+		memset(dead, GUARD_BYTE, sizeof(dead));
+
+		CHECK(dead_tids_match(sim->reader, tids, ntids, dead) >= 0);
+		for (int n = 0; n < ntids; n++)
+		{
+			sim->place = ItemPointerGetBlockNumberNoCheck(&tids[n]);
+			CHECK(dead[n] == is_added(sim, sim->place, ItemPointerGetOffsetNumberNoCheck(&tids[n])));
+			nstored += dead[n];
+		}
+		sim->place = InvalidBlockNumber;
+		CHECK(dead_tids_match(sim->reader, tids, ntids, dead) == nstored);
+		CHECK(*(uint8 *) &dead[ntids] == GUARD_BYTE);
+	}
+}
+
+/* random_tid -- of any block, but most often of one that has dead items. */
+static void
+random_tid(Simulation *sim, ItemPointer tid)
+{
+	Oracle	   *oracle = sim->oracle;
+	BlockNumber blkno = random_up_to(&sim->random, MaxBlockNumber);
+	OffsetNumber offset = random_up_to(&sim->random, MaxHeapTuplesPerPage + 10);
+
+	if (sim->npages_added > 0 && !one_in(&sim->random, 3))
+	{
+		int			index = random_up_to(&sim->random, sim->npages_added - 1);
+		OraclePage *page = &oracle->pages[sim->pages_added[index]];
+
+		blkno = page->blkno;
+		if (one_in(&sim->random, 2))
+			offset = oracle->offsets[page->first_offset +
+									 random_up_to(&sim->random, page->noffsets - 1)];
+	}
+	else if (sim->nblocks > 0 && !one_in(&sim->random, 3))
+		blkno = random_up_to(&sim->random, sim->nblocks - 1);
+	ItemPointerSet(tid, blkno, offset);
+}
+
+/*
  * check_reads
  *		Read the store as the second pass over the heap does, and otherwise.
  */
@@ -702,38 +764,39 @@ check_reads(Simulation *sim)
 {
 	BlockNumber start = dead_tids_window_start(sim->reader);
 	BlockNumber end = dead_tids_window_end(sim->reader);
-	BlockNumber middle;
-	uint64		window_blocks = end - start;
+	uint64		window_chunks = (end - start) / CHUNK_BLOCKS;
+	uint64		piece_end;
 
 	/* In pieces that together are the window */
-	for (BlockNumber from = start; from < end; from = middle)
+	for (BlockNumber from = start; from < end; from = piece_end)
 	{
-		middle = Min(from + (uint64) CHUNK_BLOCKS *
-					 (1 + random_up_to(&sim->random, window_blocks / CHUNK_BLOCKS)), end);
-		check_read(sim, from, middle, true);
+		piece_end = from + CHUNK_BLOCKS * (1 + random_up_to(&sim->random, window_chunks));
+		piece_end = Min(piece_end, end);
+		check_read(sim, from, piece_end, true);
 	}
 
-	/* More than the window; looking at a whole large table takes a while. */
+	/* More than the window; all that may be is so much that once must do. */
 	check_read(sim, start - Min(start, 10000), Min(end + UINT64CONST(10000), MAX_BLOCKS), false);
-	if (sim->nblocks <= ALL_BLOCKS_CHECKED || sim->rounds == 1)
+	if (sim->nblocks > ALL_BLOCKS_CHECKED && sim->rounds == 1)
 		check_read(sim, 0, MAX_BLOCKS, false);
 
 	/* Anything else, also nothing at all */
 	for (int i = 0; i < RANGES_READ; i++)
 	{
-		BlockNumber a = start + random_up_to(&sim->random, window_blocks);
-		BlockNumber b = start + random_up_to(&sim->random, window_blocks);
+		uint64		from = start + random_up_to(&sim->random, end - start);
+		uint64		to = start + random_up_to(&sim->random, end - start);
 
 		if (sim->npages_added > 0)
 		{
 			int			page = random_up_to(&sim->random, sim->npages_added - 1);
 
-			a = sim->oracle->pages[sim->pages_added[page]].blkno;
-			a -= Min(a, random_up_to(&sim->random, 1));
-			if (one_in(&sim->random, 2))
-				b = Min(a + random_up_to(&sim->random, 2 * CHUNK_BLOCKS), MAX_BLOCKS);
+			from = sim->oracle->pages[sim->pages_added[page]].blkno;
+			if (from > 0 && one_in(&sim->random, 2))
+				from--;
+			if (!one_in(&sim->random, 4))
+				to = from + random_up_to(&sim->random, 2 * CHUNK_BLOCKS);
 		}
-		check_read(sim, a, b, false);
+		check_read(sim, from, Min(to, MAX_BLOCKS), false);
 	}
 	check_read(sim, start, start, false);
 	check_read(sim, end, start, false);
@@ -813,6 +876,25 @@ find_added(const Simulation *sim, BlockNumber from)
 			high = middle;
 	}
 	return low;
+}
+
+/* is_added -- was this item added in this round? */
+static bool
+is_added(const Simulation *sim, BlockNumber blkno, int offset)
+{
+	const Oracle *oracle = sim->oracle;
+	int			index = find_added(sim, blkno);
+
+	if (index < sim->npages_added)
+	{
+		OraclePage *page = &oracle->pages[sim->pages_added[index]];
+
+		if (page->blkno == blkno)
+			for (int i = 0; i < page->noffsets; i++)
+				if (oracle->offsets[page->first_offset + i] == offset)
+					return true;
+	}
+	return false;
 }
 
 /* compare_ints -- for qsort. */
