@@ -44,7 +44,7 @@ FROM cyclone.progress_rows() p
 LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
 
 COMMENT ON VIEW progress IS
-'What each process of each running VACUUM is doing. A user without the rights of the command''s user or of pg_read_all_stats sees pid, leader_pid, datid and datname only.';
+'What each process of each running VACUUM is doing. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
 COMMENT ON COLUMN progress.pid IS 'Process ID of the leader or worker';
 COMMENT ON COLUMN progress.leader_pid IS 'Process ID of the leader, which runs the command';
 COMMENT ON COLUMN progress.datid IS 'OID of the database';
@@ -53,7 +53,7 @@ COMMENT ON COLUMN progress.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN progress.relation IS 'Name of the table; null if it is in another database';
 COMMENT ON COLUMN progress.role IS '"leader" or "worker"';
 COMMENT ON COLUMN progress.phase IS 'What the process does, in the words of pg_stat_progress_vacuum';
-COMMENT ON COLUMN progress.blocks_done IS 'Heap blocks that this process has scanned or skipped in this phase; in index phases, 0';
+COMMENT ON COLUMN progress.blocks_done IS 'Blocks that this process has done in this phase: of the heap, scanned or skipped; of a btree, visited; of other indexes, 0';
 COMMENT ON COLUMN progress.blocks_total IS 'Blocks of the table, for all processes together; in index phases, of the current index';
 COMMENT ON COLUMN progress.index_relid IS 'OID of the index that the process works on; null if none';
 COMMENT ON COLUMN progress.dead_tids IS 'Dead item identifiers in the store; for the leader only';

@@ -124,6 +124,8 @@ vacuum_relations(List *named, const VacuumParams *params,
 		VacuumCostActive = false;
 		VacuumFailsafeActive = false;
 		VacuumCostBalance = 0;
+		VacuumSharedCostBalance = NULL;
+		VacuumActiveNWorkers = NULL;
 		progress_clear();
 	}
 	PG_END_TRY();

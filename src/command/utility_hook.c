@@ -46,6 +46,11 @@ static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context)
 void
 utility_hook_init(void)
 {
+	if (ProcessUtility_hook != NULL)
+		ereport(WARNING,
+				(errmsg("libraries loaded before pg_cyclone will not see the VACUUM commands that it runs"),
+				 errhint("Name pg_cyclone first in \"shared_preload_libraries\".")));
+
 	next_hook = ProcessUtility_hook;
 	ProcessUtility_hook = take_vacuum;
 }

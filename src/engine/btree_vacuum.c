@@ -104,6 +104,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/btree_vacuum.h"
+#include "pace/delay.h"
 #include "pace/wal.h"
 #include "report/progress.h"
 
@@ -291,7 +292,7 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 
 	for (int64 i = 0; i < empty_pages->count; i++)
 	{
-		compat_vacuum_delay_point();
+		delay_point();
 		if (i % PROGRESS_BLOCKS == 0)
 			wal_wake_writer();
 		delete_page(vacuum, &state, shared, empty_pages->blocks[i]);
@@ -339,7 +340,7 @@ scan_ranges(BtreeScan *scan)
 	{
 		Buffer		buffer;
 
-		compat_vacuum_delay_point();
+		delay_point();
 		failsafe_notice(scan->vacuum);
 
 		buffer = read_stream_next_buffer(stream, NULL);
@@ -503,7 +504,7 @@ visit_chain(BtreeScan *scan, BlockNumber blkno)
 		Page		page;
 		BTPageOpaque opaque;
 
-		compat_vacuum_delay_point();
+		delay_point();
 		DEBUG_POINT("btree-chain");
 
 		buffer = lock_for_cleanup_patiently(scan, blkno);

@@ -7,15 +7,16 @@
  * it while they vacuum the indexes and the heap.  It is made for that:
  *
  * - A look-up goes straight from the block number to the items: no tree to
- *	 walk, three dependent memory accesses.
+ *	 walk, a few memory accesses.
  * - Filling takes no lock.  A chunk is 64 heap blocks, aligned; whoever scans
  *	 a chunk scans all of it and alone stores what it finds there.
- * - Memory is one arena of fixed size.  Nothing is freed but all at once.
+ * - Memory is taken as it is needed, and never exceeds the limit.
  *
  * The layout, from the block number down:
  *
- *	 directory	 an element for each chunk: where its blob is, 0 if the
- *				 chunk has no dead items
+ *	 directory	 in two levels: a table with an element for each 3072 chunks,
+ *				 and directory pages with an element for each chunk: where its
+ *				 blob is, 0 if the chunk has no dead items
  *	 blob		 uint64 bitmap: which of the 64 blocks have dead items;
  *				 uint16 position in the blob of each such block's page entry,
  *				 in block order, found by counting the bits below
@@ -24,25 +25,23 @@
  *
  * A page with one dead item costs 6 bytes, one with hundreds 2 bytes plus a
  * bit an item.  A chunk's blob is never longer than MAX_BLOB_SIZE, about
- * 2.6 kB with 8 kB pages, or 41 bytes a heap page.
+ * 2.7 kB with 8 kB pages, or 42 bytes a heap page.
  *
  * A process builds the blob of the chunk it scans in its own memory and, when
- * it comes to another chunk, copies it into its segment of the arena and only
- * then enters it in the directory.  Segments are taken from the arena with an
- * atomic counter.  Readers start after a barrier, so neither needs more.
+ * it comes to another chunk, copies it into a segment that it has to itself,
+ * and only then enters it in the directory.  Segments and directory pages are
+ * allocated in the team's DSA area, or in private memory without a team, and
+ * accounted for with an atomic counter.  Readers start after a barrier, so
+ * neither needs more.
  *
  * The store must never be too small for dead items that are already found, so
  * room is reserved before a block is read: dead_tids_reserve takes room for
  * the largest blob when a block of another chunk is about to be scanned.  It
- * says no when the arena is used up (then it is time to vacuum the indexes and
- * the heap), and also while a process has more chunks read ahead than its
- * segments have room for (then it says yes once they are added).
- * Every process may use up the segment it has, so one that got a segment can
- * always go on by a chunk: a round of collecting never ends without progress.
- *
- * The directory takes at most an eighth of the memory.  If a table is so big
- * that this is too little (beyond 1 TB with 64 MB), the store covers a
- * window of the table at a time; dead_tids_reset moves it.
+ * says no when the memory is used up (then it is time to vacuum the indexes
+ * and the heap), and also while a process has more chunks read ahead than its
+ * segments have room for (then it says yes once they are added).  Every
+ * process may use up the segment it has, and segments leave room for a
+ * directory page, so a round of collecting never ends without progress.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -52,6 +51,7 @@
 
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
+#include "storage/lwlock.h"
 
 #include "engine/dead_tids.h"
 
@@ -68,11 +68,24 @@
 	MAXALIGN(sizeof(uint64) + CHUNK_BLOCKS * (sizeof(uint16) + MAX_PAGE_SIZE))
 
 /* Blobs begin at multiples of this, which is the unit of the directory. */
-#define BLOB_UNIT			8
+#define BLOB_UNIT_SHIFT		3
+#define BLOB_UNIT			(1 << BLOB_UNIT_SHIFT)
 
-#define MIN_SEGMENT_SIZE	((Size) 8192)
-#define MAX_SEGMENT_SIZE	((Size) 1024 * 1024)
+/*
+ * A DSA area allocates up to 8 kB from blocks of 64 kB, and more than that by
+ * pages.  What we allocate is larger, to fit in an area of 64 kB.  Segments
+ * are powers of two, so that their numbers can be split off by shifting.
+ */
+#define MIN_SEGMENT_SHIFT	14
+#define MAX_SEGMENT_SHIFT	18
 #define SEGMENTS_A_MEMBER	32
+
+/* What a DSA area needs for its own purposes, once it is in use */
+#define AREA_SLACK				((Size) 8 * 1024)
+
+/* Directory pages */
+#define DIRECTORY_PAGE_CHUNKS	3072
+#define DIRECTORY_PAGE_SIZE		(DIRECTORY_PAGE_CHUNKS * sizeof(uint32))
 
 #if defined(__GNUC__) || defined(__clang__)
 #define PREFETCH(address)	__builtin_prefetch(address)
@@ -82,6 +95,8 @@
 
 StaticAssertDecl(MAX_BITMAP_BYTES < LIST_MARK,
 				 "the first byte of a bitmap must differ from LIST_MARK");
+StaticAssertDecl(MAX_BLOB_SIZE <= ((Size) 1 << MIN_SEGMENT_SHIFT),
+				 "a segment must have room for a blob");
 StaticAssertDecl(MAX_BLOB_SIZE <= PG_UINT16_MAX,
 				 "positions in a blob must fit in 16 bits");
 
@@ -89,35 +104,46 @@ struct DeadTidsShared
 {
 	/* never change */
 	Size		limit;			/* bytes, all that follows included */
-	uint32		directory_size; /* chunks */
-	uint32		nsegments;
-	Size		segment_size;
-	Size		arena_start;	/* from the start of this struct */
-
-	/* written by the leader between phases */
-	uint32		first_chunk;	/* of the window */
+	uint32		nchunks;
+	uint32		max_segments;
+	int			segment_shift;
+	Size		tables_size;	/* of this struct and both tables */
+	Size		area_size;		/* what the DSA area has from the start */
+	Size		budget;			/* for segments and directory pages */
 
 	/* written by all while they collect */
-	pg_atomic_uint32 segments_taken;	/* may exceed nsegments */
+	pg_atomic_uint64 allocated; /* bytes in segments and directory pages */
+	pg_atomic_uint32 segments_taken;	/* in this round */
 	pg_atomic_uint64 nitems;
-	pg_atomic_uint64 bytes;		/* of all blobs */
+	pg_atomic_uint64 bytes;		/* of all blobs and directory pages */
 
-	/* each element written by the process that scans its chunk */
-	uint32		directory[FLEXIBLE_ARRAY_MEMBER];
+	/*
+	 * Where the segments are, and then where the directory pages are: a
+	 * dsa_pointer, or an address if the memory is private; 0 if there is none.
+	 * A segment stays when the store is reset.
+	 */
+	pg_atomic_uint64 tables[FLEXIBLE_ARRAY_MEMBER];
 };
 
-/* A part of the arena that one process fills. */
+/* A segment that one process fills. */
 typedef struct Segment
 {
 	char	   *next;			/* NULL if there is none */
 	char	   *end;
+	char	   *start;
+	uint32		number;
 	int			reserved;		/* blobs */
 } Segment;
 
 struct DeadTids
 {
 	DeadTidsShared *shared;
-	char	   *arena;
+	dsa_area   *area;			/* NULL: all memory is private */
+	MemoryContext context;		/* of private memory */
+
+	/* addresses in this process of what the tables point to, once known */
+	char	  **segments;
+	uint32	  **directory;
 
 	/*
 	 * While collecting.  A blob goes to the first segment if it fits there;
@@ -140,10 +166,18 @@ struct DeadTids
 #define InvalidChunk		PG_UINT32_MAX
 
 static void plan_memory(BlockNumber nblocks, Size limit, int nmembers,
-						DeadTidsShared *plan, Size *total_size);
+						DeadTidsShared *plan);
+static pg_atomic_uint64 *segment_entry(DeadTidsShared *shared, uint32 number);
+static pg_atomic_uint64 *directory_entry(DeadTidsShared *shared, uint32 number);
+static uint32 directory_pages(const DeadTidsShared *shared);
+static uint64 allocate(DeadTids *store, Size size, Size spare);
+static void release(DeadTids *store, uint64 memory, Size size);
+static char *address_of(const DeadTids *store, uint64 memory);
 static bool take_segment(DeadTids *store, Segment *segment);
 static bool has_room(const Segment *segment);
+static bool make_directory_page(DeadTids *store, uint32 chunk);
 static void publish_chunk(DeadTids *store);
+static inline uint32 *find_directory_page(const DeadTids *store, uint32 number);
 static inline const char *find_blob(const DeadTids *store, uint32 chunk);
 static inline bool blob_contains(const char *blob, BlockNumber blkno,
 								 OffsetNumber offset);
@@ -152,33 +186,65 @@ static int	decode_page(const char *entry, OffsetNumber *offsets);
 
 /*
  * dead_tids_shared_size
- *		How many bytes a store needs for a heap of this many blocks: not more
- *		than limit, nor more than the worst case of dead items.
+ *		How many bytes of shared memory a store needs to begin with, for a heap
+ *		of this many blocks.
  */
 Size
 dead_tids_shared_size(BlockNumber nblocks, Size limit, int nmembers)
 {
 	DeadTidsShared plan;
-	Size		total_size;
 
-	plan_memory(nblocks, limit, nmembers, &plan, &total_size);
-	return total_size;
+	plan_memory(nblocks, limit, nmembers, &plan);
+	return plan.tables_size + plan.area_size;
 }
 
 /*
  * dead_tids_init
- *		Make an empty store in zeroed memory of dead_tids_shared_size bytes.
+ *		Make an empty store in dead_tids_shared_size bytes of memory.
+ *
+ * If they are in a DSM segment, more memory will be taken from a DSA area
+ * there, which is returned; otherwise from the current memory context.
  */
-void
-dead_tids_init(DeadTidsShared *shared, BlockNumber nblocks, Size limit,
-			   int nmembers)
+dsa_area *
+dead_tids_init(DeadTidsShared *shared, dsm_segment *segment,
+			   BlockNumber nblocks, Size limit, int nmembers)
 {
-	Size		total_size;
+	dsa_area   *area;
 
-	plan_memory(nblocks, limit, nmembers, shared, &total_size);
+	plan_memory(nblocks, limit, nmembers, shared);
+	pg_atomic_init_u64(&shared->allocated, 0);
 	pg_atomic_init_u32(&shared->segments_taken, 0);
 	pg_atomic_init_u64(&shared->nitems, 0);
 	pg_atomic_init_u64(&shared->bytes, 0);
+	for (uint32 i = 0; i < shared->max_segments + directory_pages(shared); i++)
+		pg_atomic_init_u64(&shared->tables[i], 0);
+
+	if (segment == NULL)
+		return NULL;
+
+	/* It grows in steps of an eighth at most, so little is taken in vain. */
+	area = dsa_create_in_place_ext((char *) shared + shared->tables_size,
+								   shared->area_size,
+								   LWTRANCHE_PARALLEL_VACUUM_DSA, segment,
+								   DSA_MIN_SEGMENT_SIZE,
+								   Max(pg_nextpower2_64(limit / 16), DSA_MIN_SEGMENT_SIZE));
+	dsa_set_size_limit(area, Max(limit - Min(limit, shared->tables_size), shared->area_size));
+	dsa_pin_mapping(area);
+	return area;
+}
+
+/*
+ * dead_tids_find_area
+ *		A worker's access to the store's DSA area.
+ */
+dsa_area *
+dead_tids_find_area(DeadTidsShared *shared, dsm_segment *segment)
+{
+	dsa_area   *area = dsa_attach_in_place((char *) shared + shared->tables_size,
+										   segment);
+
+	dsa_pin_mapping(area);
+	return area;
 }
 
 /*
@@ -186,30 +252,52 @@ dead_tids_init(DeadTidsShared *shared, BlockNumber nblocks, Size limit,
  *		Return this process's access to the store, palloc'd.
  */
 DeadTids *
-dead_tids_attach(DeadTidsShared *shared)
+dead_tids_attach(DeadTidsShared *shared, dsa_area *area)
 {
 	DeadTids   *store = palloc0_object(DeadTids);
 
 	store->shared = shared;
-	store->arena = (char *) shared + shared->arena_start;
+	store->area = area;
+	store->context = CurrentMemoryContext;
+	store->segments = palloc0_array(char *, shared->max_segments);
+	store->directory = palloc0_array(uint32 *, directory_pages(shared));
 	store->reserved_chunk = InvalidChunk;
 	store->chunk = InvalidChunk;
 	return store;
 }
 
 /*
+ * dead_tids_detach
+ *		Give up access to the store.
+ */
+void
+dead_tids_detach(DeadTids *store)
+{
+	if (store->area != NULL)
+		dsa_detach(store->area);
+	pfree(store->segments);
+	pfree(store->directory);
+	pfree(store);
+}
+
+/*
  * dead_tids_reset
- *		Forget all items, and cover the blocks from the chunk of first_block on.
+ *		Forget all items.
  *
  * Only the leader may call this, while no one else uses the store.
  */
 void
-dead_tids_reset(DeadTids *store, BlockNumber first_block)
+dead_tids_reset(DeadTids *store)
 {
 	DeadTidsShared *shared = store->shared;
 
-	memset(shared->directory, 0, shared->directory_size * sizeof(uint32));
-	shared->first_chunk = first_block / CHUNK_BLOCKS;
+	for (uint32 i = 0; i < directory_pages(shared); i++)
+	{
+		pg_atomic_uint64 *entry = directory_entry(shared, i);
+
+		release(store, pg_atomic_read_u64(entry), DIRECTORY_PAGE_SIZE);
+		pg_atomic_write_u64(entry, 0);
+	}
 	pg_atomic_write_u32(&shared->segments_taken, 0);
 	pg_atomic_write_u64(&shared->nitems, 0);
 	pg_atomic_write_u64(&shared->bytes, 0);
@@ -224,6 +312,7 @@ dead_tids_begin_collecting(DeadTids *store)
 {
 	memset(&store->current, 0, sizeof(Segment));
 	memset(&store->spare, 0, sizeof(Segment));
+	memset(store->directory, 0, directory_pages(store->shared) * sizeof(uint32 *));
 	store->reserved_chunk = InvalidChunk;
 	store->chunk = InvalidChunk;
 }
@@ -243,8 +332,8 @@ dead_tids_reserve(DeadTids *store, BlockNumber blkno)
 	uint32		chunk = blkno / CHUNK_BLOCKS;
 	Segment    *segment = &store->current;
 
-	Assert(blkno >= dead_tids_window_start(store) &&
-		   blkno < dead_tids_window_end(store));
+	if (chunk >= store->shared->nchunks)
+		elog(ERROR, "block %u is beyond what the dead-TID store was made for", blkno);
 
 	if (chunk == store->reserved_chunk)
 		return true;
@@ -259,6 +348,8 @@ dead_tids_reserve(DeadTids *store, BlockNumber blkno)
 		if (!has_room(segment))
 			return false;
 	}
+	if (!make_directory_page(store, chunk))
+		return false;
 	segment->reserved++;
 	store->reserved_chunk = chunk;
 	return true;
@@ -405,23 +496,6 @@ dead_tids_next_page(const DeadTids *store, BlockNumber start, BlockNumber end,
 	return false;
 }
 
-/* dead_tids_window_start -- the first block that the store covers now. */
-BlockNumber
-dead_tids_window_start(const DeadTids *store)
-{
-	return store->shared->first_chunk * CHUNK_BLOCKS;
-}
-
-/* dead_tids_window_end -- the first block behind those it covers now. */
-BlockNumber
-dead_tids_window_end(const DeadTids *store)
-{
-	uint64		end = ((uint64) store->shared->first_chunk +
-					   store->shared->directory_size) * CHUNK_BLOCKS;
-
-	return (BlockNumber) Min(end, (uint64) MaxBlockNumber + 1);
-}
-
 /* dead_tids_count -- how many items are stored. */
 int64
 dead_tids_count(const DeadTids *store)
@@ -433,8 +507,7 @@ dead_tids_count(const DeadTids *store)
 Size
 dead_tids_bytes(const DeadTids *store)
 {
-	return offsetof(DeadTidsShared, directory) +
-		store->shared->directory_size * sizeof(uint32) +
+	return store->shared->tables_size +
 		pg_atomic_read_u64(&store->shared->bytes);
 }
 
@@ -447,69 +520,162 @@ dead_tids_limit(const DeadTids *store)
 
 /*
  * plan_memory
- *		Share out the memory between the directory and the arena.
+ *		Fill in the constant fields of *plan.
  *
- * Fills in the constant fields of *plan, and says in *total_size what the
- * store takes: the worst case of dead items, or limit if that is less, or, if
- * even that is too little to work at all, what is needed for one segment.
+ * There may be as many segments as the limit allows, or the worst case of
+ * dead items needs.
  */
 static void
-plan_memory(BlockNumber nblocks, Size limit, int nmembers,
-			DeadTidsShared *plan, Size *total_size)
+plan_memory(BlockNumber nblocks, Size limit, int nmembers, DeadTidsShared *plan)
 {
-	Size		nchunks = Max(1, (Size) nblocks / CHUNK_BLOCKS + (nblocks % CHUNK_BLOCKS != 0));
-	Size		min_segment = Max(MIN_SEGMENT_SIZE, TYPEALIGN(1024, MAX_BLOB_SIZE));
-	Size		arena_size;
+	Size		segment_size = limit / nmembers / SEGMENTS_A_MEMBER;
 	Size		blobs_a_segment;
 	Size		worst_case;
 
 	plan->limit = limit;
-	plan->first_chunk = 0;
-	plan->directory_size = Min(nchunks, Max(1, limit / 8 / sizeof(uint32)));
-	/* the first unit stays empty, as 0 in the directory means no blob */
-	plan->arena_start = TYPEALIGN(PG_CACHE_LINE_SIZE,
-								  offsetof(DeadTidsShared, directory) +
-								  plan->directory_size * sizeof(uint32));
-	arena_size = limit > plan->arena_start ? limit - plan->arena_start : 0;
-	/* what the directory can address */
-	arena_size = Min(arena_size, (Size) PG_UINT32_MAX * BLOB_UNIT);
+	plan->nchunks = Max(1, nblocks / CHUNK_BLOCKS + (nblocks % CHUNK_BLOCKS != 0));
 
-	plan->segment_size = arena_size / nmembers / SEGMENTS_A_MEMBER;
-	plan->segment_size -= plan->segment_size % 1024;
-	plan->segment_size = Max(plan->segment_size, min_segment);
-	plan->segment_size = Min(plan->segment_size, MAX_SEGMENT_SIZE);
+	plan->segment_shift = MIN_SEGMENT_SHIFT;
+	while (plan->segment_shift < MAX_SEGMENT_SHIFT &&
+		   segment_size >= (Size) 2 << plan->segment_shift)
+		plan->segment_shift++;
+	segment_size = (Size) 1 << plan->segment_shift;
 
-	/* Each segment ends with room too small for a blob, at worst. */
-	blobs_a_segment = plan->segment_size / MAX_BLOB_SIZE;
-	worst_case = (plan->directory_size / blobs_a_segment + 1 + 2 * (Size) nmembers) *
-		plan->segment_size;
-	arena_size = Min(arena_size, worst_case + BLOB_UNIT);
+	/* each ends with room too small for a blob, at worst */
+	blobs_a_segment = segment_size / MAX_BLOB_SIZE;
+	worst_case = plan->nchunks / blobs_a_segment + 1 + 2 * (Size) nmembers;
+	plan->max_segments = Max(1, Min(worst_case, limit / segment_size));
+	/* what an element of the directory can address */
+	plan->max_segments = Min(plan->max_segments,
+							 PG_UINT32_MAX / (segment_size / BLOB_UNIT));
 
-	plan->nsegments = arena_size > BLOB_UNIT ?
-		(arena_size - BLOB_UNIT) / plan->segment_size : 0;
-	plan->nsegments = Max(plan->nsegments, 1);
-	*total_size = plan->arena_start + BLOB_UNIT +
-		plan->nsegments * plan->segment_size;
+	plan->tables_size = TYPEALIGN(PG_CACHE_LINE_SIZE,
+								  offsetof(DeadTidsShared, tables) +
+								  (plan->max_segments + directory_pages(plan)) *
+								  sizeof(pg_atomic_uint64));
+
+	/*
+	 * The area's first memory, which is there whether or not it is needed.
+	 * As an area doesn't grow by little, a small limit is all there from the
+	 * start; and in any case there is room for a segment and what it needs.
+	 */
+	plan->area_size = MAXALIGN(dsa_minimum_size()) + AREA_SLACK;
+	plan->budget = limit > plan->tables_size ? limit - plan->tables_size : 0;
+	if (limit < 2 * DSA_MIN_SEGMENT_SIZE)
+	{
+		plan->budget -= Min(plan->budget, plan->area_size);
+		plan->budget = Max(plan->budget, segment_size + DIRECTORY_PAGE_SIZE);
+		plan->area_size += plan->budget;
+	}
+}
+
+/* segment_entry -- where a segment is. */
+static pg_atomic_uint64 *
+segment_entry(DeadTidsShared *shared, uint32 number)
+{
+	return &shared->tables[number];
+}
+
+/* directory_entry -- where a directory page is. */
+static pg_atomic_uint64 *
+directory_entry(DeadTidsShared *shared, uint32 number)
+{
+	return &shared->tables[shared->max_segments + number];
+}
+
+/* directory_pages -- how many directory pages there can be. */
+static uint32
+directory_pages(const DeadTidsShared *shared)
+{
+	return (shared->nchunks - 1) / DIRECTORY_PAGE_CHUNKS + 1;
+}
+
+/*
+ * allocate
+ *		Allocate zeroed memory, if so much and spare on top of it are left.
+ *		Return 0 if not.
+ */
+static uint64
+allocate(DeadTids *store, Size size, Size spare)
+{
+	DeadTidsShared *shared = store->shared;
+	uint64		allocated = pg_atomic_read_u64(&shared->allocated);
+	uint64		memory;
+
+	do
+	{
+		if (allocated + size + spare > shared->budget)
+			return 0;
+	} while (!pg_atomic_compare_exchange_u64(&shared->allocated, &allocated,
+											 allocated + size));
+
+	if (store->area != NULL)
+		memory = dsa_allocate_extended(store->area, size,
+									   DSA_ALLOC_NO_OOM | DSA_ALLOC_ZERO);
+	else
+		memory = (uint64) (uintptr_t) MemoryContextAllocZero(store->context, size);
+	if (memory == 0)
+		pg_atomic_fetch_sub_u64(&shared->allocated, size);
+	return memory;
+}
+
+/* release -- free memory that was allocated, if there is any. */
+static void
+release(DeadTids *store, uint64 memory, Size size)
+{
+	if (memory == 0)
+		return;
+	if (store->area != NULL)
+		dsa_free(store->area, memory);
+	else
+		pfree(address_of(store, memory));
+	pg_atomic_fetch_sub_u64(&store->shared->allocated, size);
+}
+
+/* address_of -- where allocated memory is in this process. */
+static char *
+address_of(const DeadTids *store, uint64 memory)
+{
+	if (store->area != NULL)
+		return dsa_get_address(store->area, memory);
+	return (char *) (uintptr_t) memory;
 }
 
 /*
  * take_segment
- *		Take a segment from the arena; return false if none is left.
+ *		Take a segment, one that was allocated in an earlier round if there is
+ *		one left; return false if there is no memory left.
  */
 static bool
 take_segment(DeadTids *store, Segment *segment)
 {
 	DeadTidsShared *shared = store->shared;
-	uint32		number = PG_UINT32_MAX;
+	Size		size = (Size) 1 << shared->segment_shift;
+	uint32		number = pg_atomic_read_u32(&shared->segments_taken);
+	uint64		memory;
 
-	/* looking first keeps the counter from wrapping around */
-	if (pg_atomic_read_u32(&shared->segments_taken) < shared->nsegments)
-		number = pg_atomic_fetch_add_u32(&shared->segments_taken, 1);
-	if (number >= shared->nsegments)
-		return false;
+	do
+	{
+		if (number >= shared->max_segments)
+			return false;
+	} while (!pg_atomic_compare_exchange_u32(&shared->segments_taken, &number,
+											 number + 1));
 
-	segment->next = store->arena + BLOB_UNIT + number * shared->segment_size;
-	segment->end = segment->next + shared->segment_size;
+	memory = pg_atomic_read_u64(segment_entry(shared, number));
+	if (memory == 0)
+	{
+		/* leaves a hole in the numbers if it fails, which does no harm */
+		memory = allocate(store, size, DIRECTORY_PAGE_SIZE);
+		if (memory == 0)
+			return false;
+		pg_atomic_write_u64(segment_entry(shared, number), memory);
+	}
+
+	segment->start = address_of(store, memory);
+	segment->number = number;
+	/* an element of the directory that is 0 means that there is no blob */
+	segment->next = segment->start + (number == 0 ? BLOB_UNIT : 0);
+	segment->end = segment->start + size;
 	segment->reserved = 0;
 	return true;
 }
@@ -522,8 +688,35 @@ has_room(const Segment *segment)
 }
 
 /*
+ * make_directory_page
+ *		See to it that there is a directory page for this chunk; return false
+ *		if there is no memory left for it.
+ */
+static bool
+make_directory_page(DeadTids *store, uint32 chunk)
+{
+	DeadTidsShared *shared = store->shared;
+	uint32		number = chunk / DIRECTORY_PAGE_CHUNKS;
+	pg_atomic_uint64 *entry = directory_entry(shared, number);
+	uint64		expected = 0;
+	uint64		memory;
+
+	if (find_directory_page(store, number) != NULL)
+		return true;
+
+	memory = allocate(store, DIRECTORY_PAGE_SIZE, 0);
+	if (memory == 0)
+		return false;
+	if (pg_atomic_compare_exchange_u64(entry, &expected, memory))
+		pg_atomic_fetch_add_u64(&shared->bytes, DIRECTORY_PAGE_SIZE);
+	else
+		release(store, memory, DIRECTORY_PAGE_SIZE);	/* someone was faster */
+	return true;
+}
+
+/*
  * publish_chunk
- *		Copy the blob of the chunk being built into the arena, enter it in the
+ *		Copy the blob of the chunk being built into a segment, enter it in the
  *		directory, and give back the room that was reserved for it.
  */
 static void
@@ -539,7 +732,8 @@ publish_chunk(DeadTids *store)
 		int			npages = pg_popcount64(store->page_bitmap);
 		Size		header_size = sizeof(uint64) + npages * sizeof(uint16);
 		Size		size = TYPEALIGN(BLOB_UNIT, header_size + store->pages_size);
-		Size		place;
+		uint32	   *directory_page;
+		uint64		place;
 		uint16	   *positions;
 
 		if (store->current.next + size > store->current.end)
@@ -559,10 +753,14 @@ publish_chunk(DeadTids *store)
 			positions[i] = header_size + store->page_positions[i];
 		memcpy(store->current.next + header_size, store->pages, store->pages_size);
 
-		place = store->current.next - store->arena;
-		Assert(place > 0 && place % BLOB_UNIT == 0);
-		Assert(shared->directory[store->chunk - shared->first_chunk] == 0);
-		shared->directory[store->chunk - shared->first_chunk] = place / BLOB_UNIT;
+		place = ((uint64) store->current.number << (shared->segment_shift - BLOB_UNIT_SHIFT)) +
+			(store->current.next - store->current.start) / BLOB_UNIT;
+		directory_page = find_directory_page(store, store->chunk / DIRECTORY_PAGE_CHUNKS);
+		if (place == 0 || place > PG_UINT32_MAX || directory_page == NULL ||
+			directory_page[store->chunk % DIRECTORY_PAGE_CHUNKS] != 0)
+			elog(ERROR, "dead items of blocks from %u on are stored twice or out of bounds",
+				 store->chunk * CHUNK_BLOCKS);
+		directory_page[store->chunk % DIRECTORY_PAGE_CHUNKS] = place;
 		store->current.next += size;
 
 		pg_atomic_fetch_add_u64(&shared->nitems, store->chunk_items);
@@ -583,21 +781,51 @@ publish_chunk(DeadTids *store)
 }
 
 /*
+ * find_directory_page
+ *		Return a directory page, NULL if there is none.
+ */
+static inline uint32 *
+find_directory_page(const DeadTids *store, uint32 number)
+{
+	uint64		memory;
+
+	if (likely(store->directory[number] != NULL))
+		return store->directory[number];
+	memory = pg_atomic_read_u64(directory_entry(store->shared, number));
+	if (memory == 0)
+		return NULL;
+	store->directory[number] = (uint32 *) address_of(store, memory);
+	return store->directory[number];
+}
+
+/*
  * find_blob
- *		Return the blob of a chunk, NULL if it has no dead items or is outside
- *		of the window.
+ *		Return the blob of a chunk, NULL if it has no dead items.
  */
 static inline const char *
 find_blob(const DeadTids *store, uint32 chunk)
 {
 	const DeadTidsShared *shared = store->shared;
+	uint32	   *directory_page;
 	uint32		place;
+	uint32		segment;
 
-	/* a chunk before the window wraps around to a large number */
-	if (chunk - shared->first_chunk >= shared->directory_size)
+	/* an index may have entries of blocks that were added since we began */
+	if (chunk >= shared->nchunks)
 		return NULL;
-	place = shared->directory[chunk - shared->first_chunk];
-	return place == 0 ? NULL : store->arena + (Size) place * BLOB_UNIT;
+	directory_page = find_directory_page(store, chunk / DIRECTORY_PAGE_CHUNKS);
+	if (directory_page == NULL)
+		return NULL;
+	place = directory_page[chunk % DIRECTORY_PAGE_CHUNKS];
+	if (place == 0)
+		return NULL;
+
+	segment = place >> (shared->segment_shift - BLOB_UNIT_SHIFT);
+	if (unlikely(store->segments[segment] == NULL))
+		store->segments[segment] =
+			address_of(store, pg_atomic_read_u64(segment_entry(store->shared, segment)));
+	return store->segments[segment] +
+		((Size) place << BLOB_UNIT_SHIFT & (((Size) 1 << shared->segment_shift) - 1));
 }
 
 /* blob_contains -- is this item of the blob's chunk in it? */

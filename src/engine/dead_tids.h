@@ -15,8 +15,10 @@
 
 #include "access/htup_details.h"
 #include "storage/block.h"
+#include "storage/dsm.h"
 #include "storage/itemptr.h"
 #include "storage/off.h"
+#include "utils/dsa.h"
 
 /* Blocks are collected and handed out by chunks of this many. */
 #define DEAD_TIDS_CHUNK_BLOCKS	64
@@ -34,12 +36,14 @@ typedef struct DeadTidsPage
 
 /* Set up */
 extern Size dead_tids_shared_size(BlockNumber nblocks, Size limit, int nmembers);
-extern void dead_tids_init(DeadTidsShared *shared, BlockNumber nblocks,
-						   Size limit, int nmembers);
-extern DeadTids *dead_tids_attach(DeadTidsShared *shared);
+extern dsa_area *dead_tids_init(DeadTidsShared *shared, dsm_segment *segment,
+								BlockNumber nblocks, Size limit, int nmembers);
+extern dsa_area *dead_tids_find_area(DeadTidsShared *shared, dsm_segment *segment);
+extern DeadTids *dead_tids_attach(DeadTidsShared *shared, dsa_area *area);
+extern void dead_tids_detach(DeadTids *store);
 
 /* Leader, between phases */
-extern void dead_tids_reset(DeadTids *store, BlockNumber first_block);
+extern void dead_tids_reset(DeadTids *store);
 
 /* Collect */
 extern void dead_tids_begin_collecting(DeadTids *store);
@@ -57,8 +61,6 @@ extern bool dead_tids_next_page(const DeadTids *store, BlockNumber start,
 								BlockNumber end, DeadTidsPage *page);
 
 /* Facts */
-extern BlockNumber dead_tids_window_start(const DeadTids *store);
-extern BlockNumber dead_tids_window_end(const DeadTids *store);
 extern int64 dead_tids_count(const DeadTids *store);
 extern Size dead_tids_bytes(const DeadTids *store);
 extern Size dead_tids_limit(const DeadTids *store);

@@ -41,6 +41,7 @@
 #include "debug_point.h"
 #include "engine/heap_page.h"
 #include "engine/phases.h"
+#include "pace/delay.h"
 #include "pace/wal.h"
 #include "report/progress.h"
 
@@ -103,20 +104,15 @@ static pg_atomic_uint32 *eager_fails(VacuumShared *shared, BlockNumber blkno,
 static void count_eager_scan(TableVacuum *vacuum, BlockNumber blkno, bool frozen);
 
 /*
- * heap_scan_begin_round
- *		Leader: prepare a round that claims blocks from first_block on, which
- *		is where the dead-TID store's window begins or where the last round
- *		stopped claiming.
+ * heap_scan_begin
+ *		Leader: make all blocks available.
  */
 void
-heap_scan_begin_round(TableVacuum *vacuum, BlockNumber first_block)
+heap_scan_begin(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
-	BlockNumber end = shared->rel_pages;
 
-	if (vacuum->dead_tids != NULL)
-		end = Min(end, dead_tids_window_end(vacuum->dead_tids));
-	ranges_init(&shared->scan_ranges, first_block, end,
+	ranges_init(&shared->scan_ranges, 0, shared->rel_pages,
 				DEAD_TIDS_CHUNK_BLOCKS, SCAN_RANGE_BLOCKS, shared->nmembers);
 }
 
@@ -205,7 +201,7 @@ scan_stream(HeapScan *scan)
 		void	   *per_buffer_data;
 		uint8		flags;
 
-		compat_vacuum_delay_point();
+		delay_point();
 		failsafe_notice(vacuum);
 
 		buffer = read_stream_next_buffer(stream, &per_buffer_data);
@@ -351,13 +347,16 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 			if (!choose_block(scan, &blkno, per_buffer_data))
 				continue;
 
-			/* a chunk of the store is scanned whole or not at all */
-			if (vacuum->dead_tids != NULL &&
-				!dead_tids_reserve(vacuum->dead_tids, blkno))
-				scan->store_refused = true;
-			else if (VacuumFailsafeActive && scan->stream_has_ring &&
-					 blkno % DEAD_TIDS_CHUNK_BLOCKS == 0)
+			/*
+			 * A chunk of the store is scanned whole or not at all; and a
+			 * block that room was reserved for must be returned.
+			 */
+			if (VacuumFailsafeActive && scan->stream_has_ring &&
+				blkno % DEAD_TIDS_CHUNK_BLOCKS == 0)
 				scan->ring_given_up = true;
+			else if (vacuum->dead_tids != NULL &&
+					 !dead_tids_reserve(vacuum->dead_tids, blkno))
+				scan->store_refused = true;
 			else
 			{
 				scan->passed += blkno + 1 - vacuum->scan_next;

@@ -28,6 +28,7 @@
 
 #include "debug_point.h"
 #include "engine/phases.h"
+#include "report/progress.h"
 
 /* The server's rules: at least 1000 pages, or a 16th of the table. */
 #define MIN_PAGES				1000
@@ -72,6 +73,7 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
 								 PROGRESS_VACUUM_PHASE_TRUNCATE);
+	progress_phase(PROGRESS_VACUUM_PHASE_TRUNCATE, rel_pages);
 	set_place(vacuum, PLACE_TRUNCATE, nonempty_pages);
 	DEBUG_POINT("truncate");
 

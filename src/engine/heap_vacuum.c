@@ -27,6 +27,7 @@
 #include "debug_point.h"
 #include "engine/heap_page.h"
 #include "engine/phases.h"
+#include "pace/delay.h"
 #include "pace/wal.h"
 #include "report/progress.h"
 
@@ -49,16 +50,14 @@ static void report_progress(HeapVacuum *pass);
 
 /*
  * heap_vacuum_begin_round
- *		Leader: prepare a pass over the blocks that the store covers.
+ *		Leader: prepare a pass over the blocks that have dead items.
  */
 void
 heap_vacuum_begin_round(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 
-	ranges_init(&shared->reap_ranges,
-				dead_tids_window_start(vacuum->dead_tids),
-				Min(dead_tids_window_end(vacuum->dead_tids), shared->rel_pages),
+	ranges_init(&shared->reap_ranges, 0, shared->rel_pages,
 				DEAD_TIDS_CHUNK_BLOCKS, REAP_RANGE_BLOCKS, shared->nmembers);
 	pg_atomic_write_u64(&shared->blocks_vacuumed, 0);
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
@@ -91,7 +90,7 @@ heap_vacuum_phase(TableVacuum *vacuum)
 		void	   *per_buffer_data;
 		Size		free_space;
 
-		compat_vacuum_delay_point();
+		delay_point();
 		failsafe_notice(vacuum);
 
 		buffer = read_stream_next_buffer(stream, &per_buffer_data);

@@ -27,7 +27,7 @@
 #include "report/result.h"
 #include "team/ranges.h"
 
-/* The heap is scanned by ranges of at most this many blocks (8 MB). */
+/* The heap is scanned by ranges of at most this many blocks (256 MB). */
 #define SCAN_RANGE_BLOCKS	32768
 
 /* The heap is vacuumed by ranges of at most this many, few of them read. */

@@ -86,9 +86,12 @@ static void plan_vacuum(VacuumJob *job);
 static int	plan_workers(VacuumJob *job);
 static int	table_parallel_degree(Relation rel, BlockNumber pages);
 static void start_team(VacuumJob *job, int nworkers);
-static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
+static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
+static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member,
+						dsa_area *area);
 static void scan_and_vacuum(VacuumJob *job);
 static void vacuum_indexes_and_heap(VacuumJob *job);
+static void count_dead_tids(VacuumJob *job);
 static bool bypass_is_worthwhile(VacuumJob *job);
 static void clean_up_indexes(VacuumJob *job);
 static void run_team_phase(VacuumJob *job, VacuumPhase phase);
@@ -301,6 +304,7 @@ start_team(VacuumJob *job, int nworkers)
 	VacuumShared *shared;
 	Size		memory = (Size) maintenance_work_mem * 1024;
 	Size		size = MAXALIGN(sizeof(VacuumShared));
+	dsa_area   *area = NULL;
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -321,7 +325,7 @@ start_team(VacuumJob *job, int nworkers)
 		size = MAXALIGN(add_size(size, eager_scan_shared_size(plan->rel_pages)));
 	}
 	/* Without a second pass over the heap no one needs the dead TIDs. */
-	if (plan->nindexes > 0 && plan->do_index_vacuuming)
+	if (plan->nindexes > 0 && plan->do_index_vacuuming && !VacuumFailsafeActive)
 	{
 		plan->dead_tids_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
 		size = add_size(plan->dead_tids_start,
@@ -345,9 +349,9 @@ start_team(VacuumJob *job, int nworkers)
 		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, 0);
 	}
 	if (shared->dead_tids_start > 0)
-		dead_tids_init((DeadTidsShared *) ((char *) shared + shared->dead_tids_start),
-					   shared->rel_pages, memory, shared->nmembers);
-	join_vacuum(vacuum, shared, 0);
+		area = dead_tids_init(dead_tids_shared(shared), team_segment(job->team),
+							  shared->rel_pages, memory, shared->nmembers);
+	join_vacuum(vacuum, shared, 0, area);
 	index_setup(vacuum, nworkers > 0);
 
 	team_launch(job->team);
@@ -373,6 +377,7 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 	Team	   *team = team_join(toc);
 	VacuumShared *shared = team_shared(team);
 	TableVacuum *vacuum = palloc0_object(TableVacuum);
+	dsa_area   *area = NULL;
 	ErrorContextCallback callback;
 
 	/* No transaction of a vacuum may hold back the removal of dead rows. */
@@ -398,7 +403,9 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 	 */
 	maintenance_work_mem = shared->worker_mem_kb;
 
-	join_vacuum(vacuum, shared, ParallelWorkerNumber + 1);
+	if (shared->dead_tids_start > 0)
+		area = dead_tids_find_area(dead_tids_shared(shared), segment);
+	join_vacuum(vacuum, shared, ParallelWorkerNumber + 1, area);
 	callback.callback = error_context;
 	callback.arg = vacuum;
 	callback.previous = error_context_stack;
@@ -409,11 +416,20 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 	progress_clear();
 
 	error_context_stack = callback.previous;
+	if (vacuum->dead_tids != NULL)
+		dead_tids_detach(vacuum->dead_tids);
 	vac_close_indexes(vacuum->nindexes, vacuum->indexes, RowExclusiveLock);
 	table_close(vacuum->rel, ShareUpdateExclusiveLock);
 	if (vacuum->strategy != NULL)
 		FreeAccessStrategy(vacuum->strategy);
 	team_leave(team, toc);
+}
+
+/* dead_tids_shared -- where the store is in the shared block. */
+static DeadTidsShared *
+dead_tids_shared(VacuumShared *shared)
+{
+	return (DeadTidsShared *) ((char *) shared + shared->dead_tids_start);
 }
 
 /*
@@ -424,14 +440,14 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
  * the leader's cutoffs, never behind them: pruning honours both.
  */
 static void
-join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
+join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member,
+			dsa_area *area)
 {
 	vacuum->shared = shared;
 	vacuum->member = member;
 	vacuum->vistest = GlobalVisTestFor(vacuum->rel);
 	if (shared->dead_tids_start > 0)
-		vacuum->dead_tids = dead_tids_attach((DeadTidsShared *)
-											 ((char *) shared + shared->dead_tids_start));
+		vacuum->dead_tids = dead_tids_attach(dead_tids_shared(shared), area);
 
 	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
 
@@ -453,26 +469,24 @@ scan_and_vacuum(VacuumJob *job)
 	VacuumCounters *counters = &job->result.counters;
 	const int	progress[] = {PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_TOTAL_HEAP_BLKS};
 	const int64 values[] = {PROGRESS_VACUUM_PHASE_SCAN_HEAP, shared->rel_pages};
-	BlockNumber next = 0;
 	BlockNumber unscanned;
 
+	heap_scan_begin(vacuum);
 	for (;;)
 	{
 		pgstat_progress_update_multi_param(lengthof(progress), progress, values);
-		heap_scan_begin_round(vacuum, next);
 		run_team_phase(job, PHASE_HEAP_SCAN);
-		next = ranges_position(&shared->scan_ranges);
 		unscanned = heap_scan_first_unscanned(vacuum);
-
 		if (unscanned >= shared->rel_pages)
 			break;
 
 		/* The store is too small for this table. */
 		job->may_bypass = false;
 		vacuum_indexes_and_heap(job);
-		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, next);
+		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed,
+								ranges_position(&shared->scan_ranges));
 		vacuum->fsm_vacuumed = unscanned;
-		dead_tids_reset(vacuum->dead_tids, unscanned);
+		dead_tids_reset(vacuum->dead_tids);
 	}
 
 	pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_SCANNED, shared->rel_pages);
@@ -509,11 +523,7 @@ vacuum_indexes_and_heap(VacuumJob *job)
 		!shared->do_index_vacuuming || VacuumFailsafeActive)
 		return;
 
-	if (dead_tids_bytes(vacuum->dead_tids) > job->result.dead_tids_peak_bytes)
-	{
-		job->result.dead_tids_peak_bytes = dead_tids_bytes(vacuum->dead_tids);
-		job->result.dead_tids_at_peak = dead_tids_count(vacuum->dead_tids);
-	}
+	count_dead_tids(job);
 	if (bypass_is_worthwhile(job))
 	{
 		shared->do_index_vacuuming = false;
@@ -545,6 +555,29 @@ vacuum_indexes_and_heap(VacuumJob *job)
 		ereport(DEBUG2,
 				(errmsg("table \"%s\": removed %lld dead item identifiers",
 						vacuum->relname, (long long) dead_tids_count(vacuum->dead_tids))));
+	}
+}
+
+/*
+ * count_dead_tids
+ *		Tell how many dead TIDs have been found, and remember it for the report.
+ */
+static void
+count_dead_tids(VacuumJob *job)
+{
+	TableResult *result = &job->result;
+	int64		items = dead_tids_count(job->vacuum.dead_tids);
+	Size		bytes = dead_tids_bytes(job->vacuum.dead_tids);
+	const int	progress[] = {PROGRESS_VACUUM_NUM_DEAD_ITEM_IDS, PROGRESS_VACUUM_DEAD_TUPLE_BYTES};
+	const int64 values[] = {items, bytes};
+
+	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
+	progress_store(items, bytes, dead_tids_limit(job->vacuum.dead_tids));
+
+	if (bytes > result->dead_tids_peak_bytes)
+	{
+		result->dead_tids_peak_bytes = bytes;
+		result->dead_tids_at_peak = items;
 	}
 }
 
@@ -735,6 +768,8 @@ finish_team(VacuumJob *job)
 	}
 	job->plan = *vacuum->shared;
 	vacuum->shared = &job->plan;
+	if (vacuum->dead_tids != NULL)
+		dead_tids_detach(vacuum->dead_tids);
 	vacuum->dead_tids = NULL;
 
 	team_end(job->team);

@@ -202,13 +202,13 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 
 		leader_pid = pg_atomic_read_u32(&slot->leader_pid);
 		values[0] = Int32GetDatum(pid);
-		values[1] = Int32GetDatum(leader_pid);
 		values[2] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->database));
 
 		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 			has_privs_of_role(GetUserId(), pg_atomic_read_u32(&slot->user_id)))
 		{
 			index_relid = pg_atomic_read_u32(&slot->index_relid);
+			values[1] = Int32GetDatum(leader_pid);
 			values[3] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->relid));
 			values[4] = CStringGetTextDatum(pid == leader_pid ? "leader" : "worker");
 			values[5] = CStringGetTextDatum(phase_name(pg_atomic_read_u32(&slot->phase)));
@@ -222,7 +222,10 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 			values[12] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->user_id));
 		}
 		else
-			memset(&nulls[3], true, PROGRESS_COLUMNS - 3);
+		{
+			memset(nulls, true, sizeof(nulls));
+			nulls[0] = nulls[2] = false;
+		}
 
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}

@@ -29,7 +29,8 @@ void
 ranges_init(Ranges *ranges, uint64 start, uint64 end,
 			uint32 unit, uint32 max_size, int nmembers)
 {
-	Assert(start % unit == 0 && max_size % unit == 0 && max_size > 0);
+	Assert(start >= end || start % unit == 0);
+	Assert(max_size % unit == 0 && max_size > 0);
 
 	pg_atomic_init_u64(&ranges->next, start);
 	ranges->end = end;
@@ -58,10 +59,11 @@ ranges_claim(Ranges *ranges, uint64 *start, uint64 *end)
 			size = Min(size / (8 * ranges->nmembers), ranges->max_size);
 			size -= size % ranges->unit;
 			size = Max(size, ranges->unit);
+			size = Min(size, ranges->end - next);
 		}
 	} while (!pg_atomic_compare_exchange_u64(&ranges->next, &next, next + size));
 
 	*start = next;
-	*end = Min(next + size, ranges->end);
+	*end = next + size;
 	return true;
 }

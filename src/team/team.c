@@ -29,7 +29,9 @@
  * abort terminate the workers, which wait interruptibly.
  *
  * Cost-based delay: for the team's life the members share core's balance of
- * parallel vacuum, and each counts itself active while it works.
+ * parallel vacuum, and each counts itself active while it works.  Core lets
+ * each process sleep for its own share of the cost only, so that n processes
+ * spend n times the budget; here each sleeps n times as long (see delay.c).
  *
  * Parallel mode lasts from team_create to team_end: nothing may be done in
  * between that assigns a transaction ID.
@@ -52,6 +54,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "pace/delay.h"
 #include "team/team.h"
 
 #define TEAM_LIBRARY		"pg_cyclone"
@@ -108,6 +111,7 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 	Size		query_size = debug_query_string ? strlen(debug_query_string) + 1 : 0;
 
 	team->planned_workers = nworkers;
+	delay_begin();
 	if (nworkers == 0)
 	{
 		team->shared = MemoryContextAllocExtended(CurrentMemoryContext, shared_size,
@@ -141,11 +145,9 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 	team->control->query_id = pgstat_get_my_query_id();
 	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, team->control);
 
-	/* New shared memory is zeroed, but InitializeParallelDSM may have fallen
-	 * back to private memory. */
+	/* It may be memory that was used before: see min_dynamic_shared_memory. */
 	team->shared = shm_toc_allocate(pcxt->toc, shared_size);
-	if (pcxt->seg == NULL)
-		memset(team->shared, 0, shared_size);
+	memset(team->shared, 0, shared_size);
 	shm_toc_insert(pcxt->toc, TEAM_KEY_SHARED, team->shared);
 
 	team->buffer_usage = shm_toc_allocate(pcxt->toc, mul_size(sizeof(BufferUsage), nworkers));
@@ -231,6 +233,7 @@ team_end(Team *team)
 			VacuumCostBalance = pg_atomic_read_u32(VacuumSharedCostBalance);
 			VacuumSharedCostBalance = NULL;
 			VacuumActiveNWorkers = NULL;
+			delay_update();
 		}
 
 		DestroyParallelContext(team->pcxt);
@@ -257,7 +260,7 @@ team_join(shm_toc *toc)
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);
 	pgstat_report_query_id(team->control->query_id, false);
 
-	VacuumUpdateCosts();
+	delay_begin();
 	VacuumCostBalance = 0;
 	VacuumCostBalanceLocal = 0;
 	VacuumSharedCostBalance = &team->control->cost_balance;
@@ -318,6 +321,17 @@ team_shared(const Team *team)
 	return team->shared;
 }
 
+/*
+ * team_segment
+ *		Leader: the segment that the shared block is in, NULL if it is private
+ *		memory.
+ */
+dsm_segment *
+team_segment(const Team *team)
+{
+	return team->pcxt ? team->pcxt->seg : NULL;
+}
+
 /* team_is_parallel -- were workers planned? */
 bool
 team_is_parallel(const Team *team)
@@ -348,6 +362,7 @@ work(Team *team, TeamPhaseRoutine routine, void *state, int phase)
 {
 	if (VacuumActiveNWorkers != NULL)
 		pg_atomic_add_fetch_u32(VacuumActiveNWorkers, 1);
+	delay_update();
 	routine(state, phase);
 	if (VacuumActiveNWorkers != NULL)
 		pg_atomic_sub_fetch_u32(VacuumActiveNWorkers, 1);

@@ -35,6 +35,7 @@ extern void team_leave(Team *team, shm_toc *toc);
 
 /* Either side */
 extern void *team_shared(const Team *team);
+extern dsm_segment *team_segment(const Team *team);
 extern bool team_is_parallel(const Team *team);
 extern int	team_planned_workers(const Team *team);
 extern int	team_launched_workers(const Team *team);

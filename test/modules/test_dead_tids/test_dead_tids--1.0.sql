@@ -13,6 +13,7 @@ CREATE FUNCTION test_dead_tids(
 	scan_gap bigint DEFAULT 0,          -- at most this many blocks skipped between two scanned ones
 	read_ahead integer DEFAULT 32,      -- at most this many blocks of a member are asked for and not yet added
 	range_blocks bigint DEFAULT 1024,   -- at most this many blocks are claimed at once; 0: a member takes all that are left
+	in_shared_memory boolean DEFAULT false,
 	OUT rounds bigint,
 	OUT pages bigint,                   -- with dead items
 	OUT items bigint,

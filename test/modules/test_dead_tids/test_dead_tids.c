@@ -5,7 +5,7 @@
  *	  an oracle.
  *
  * One process plays all members in turn: which one goes on, and for how long,
- * is random.  A member does to the store what heap_scan.c does.  It claims
+ * is random.  The store's memory is private, or shared as a team's.  A member does to the store what heap_scan.c does.  It claims
  * ranges of blocks in ascending order, passes some blocks over, and asks for
  * room for the others ahead of scanning them, as a read stream's callback.
  * When room is refused it adds what was read ahead, ends collecting and asks
@@ -31,7 +31,9 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "oracle.h"
+#include "storage/dsm.h"
 #include "utils/builtins.h"
+#include "utils/dsa.h"
 #include "utils/memutils.h"
 
 PG_MODULE_MAGIC;
@@ -42,8 +44,10 @@ PG_FUNCTION_INFO_V1(test_dead_tids_shared_size);
 #define CHUNK_BLOCKS		DEAD_TIDS_CHUNK_BLOCKS
 /* The largest table has this many, and its last block is MaxBlockNumber. */
 #define MAX_BLOCKS			((int64) MaxBlockNumber + 1)
-/* Below this the store may take more than its limit, to work at all. */
-#define MIN_MEMORY			((Size) 64 * 1024)
+
+/* The store accounts for its directory by pages for so many blocks. */
+#define DIRECTORY_PAGE_BLOCKS	65536
+#define DIRECTORY_PAGE_BYTES	4096
 
 /* In tables of more blocks, most that have no dead items are not looked up. */
 #define ALL_BLOCKS_CHECKED	20000
@@ -100,16 +104,18 @@ typedef struct Simulation
 	int64		scan_gap;
 	int			read_ahead;
 	int64		range_blocks;
+	bool		in_shared_memory;
 
 	pg_prng_state random;
 	Oracle	   *oracle;
 
 	/* the store, and the access of a process that only reads */
-	void	   *shared;
+	char	   *shared;
 	Size		shared_size;
+	dsm_segment *segment;
+	dsa_area   *area;
 	DeadTids   *reader;
 	Size		empty_bytes;
-	uint64		window_blocks;
 
 	Member	   *members;
 	BlockNumber claimed;		/* all blocks below are */
@@ -132,6 +138,7 @@ typedef struct Simulation
 
 static void report_context(void *arg);
 static void create_store(Simulation *sim);
+static void destroy_store(Simulation *sim);
 static void run_vacuum(Simulation *sim);
 static void begin_round(Simulation *sim);
 static void collect(Simulation *sim);
@@ -182,6 +189,7 @@ test_dead_tids(PG_FUNCTION_ARGS)
 	sim->scan_gap = PG_GETARG_INT64(6);
 	sim->read_ahead = PG_GETARG_INT32(7);
 	sim->range_blocks = PG_GETARG_INT64(8);
+	sim->in_shared_memory = PG_GETARG_BOOL(9);
 	if (sim->nmembers < 1 || sim->read_ahead < 1 || sim->page_gap < 0 ||
 		sim->scan_gap < 0 || sim->range_blocks < 0)
 		elog(ERROR, "an argument is too small");
@@ -196,6 +204,7 @@ test_dead_tids(PG_FUNCTION_ARGS)
 	sim->oracle = oracle_create(&sim->random, sim->nblocks, sim->pattern, sim->page_gap);
 	create_store(sim);
 	run_vacuum(sim);
+	destroy_store(sim);
 
 	error_context_stack = callback.previous;
 
@@ -228,44 +237,60 @@ report_context(void *arg)
 	Simulation *sim = arg;
 
 	errcontext("test_dead_tids(seed => %lld, nblocks => %u, memory => %zu, nmembers => %d, pattern => '%s', "
-			   "page_gap => %lld, scan_gap => %lld, read_ahead => %d, range_blocks => %lld), round %lld",
+			   "page_gap => %lld, scan_gap => %lld, read_ahead => %d, range_blocks => %lld, "
+			   "in_shared_memory => %s), round %lld",
 			   (long long) sim->seed, sim->nblocks, sim->memory, sim->nmembers,
 			   sim->pattern, (long long) sim->page_gap, (long long) sim->scan_gap,
 			   sim->read_ahead, (long long) sim->range_blocks,
-			   (long long) sim->rounds);
+			   sim->in_shared_memory ? "true" : "false", (long long) sim->rounds);
 	if (sim->place != InvalidBlockNumber)
 		errcontext("block %u", sim->place);
 }
 
 /*
  * create_store
- *		Make an empty store, with a guard behind it, and the members.
+ *		Make an empty store in memory that is not, with a guard behind it; and
+ *		the members.
+ *
+ * The area of shared memory is one for all, as a process can't have two.
  */
 static void
 create_store(Simulation *sim)
 {
 	sim->shared_size = dead_tids_shared_size(sim->nblocks, sim->memory, sim->nmembers);
-	CHECK(sim->shared_size <= sim->memory || sim->memory < MIN_MEMORY);
+	if (sim->in_shared_memory)
+	{
+		sim->segment = dsm_create(sim->shared_size + GUARD_SIZE, 0);
+		sim->shared = dsm_segment_address(sim->segment);
+	}
+	else
+		sim->shared = palloc_aligned(sim->shared_size + GUARD_SIZE,
+									 PG_CACHE_LINE_SIZE, MCXT_ALLOC_HUGE);
+	memset(sim->shared, GUARD_BYTE, sim->shared_size + GUARD_SIZE);
 
-	sim->shared = palloc_aligned(sim->shared_size + GUARD_SIZE, PG_CACHE_LINE_SIZE,
-								 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	memset((char *) sim->shared + sim->shared_size, GUARD_BYTE, GUARD_SIZE);
-	dead_tids_init(sim->shared, sim->nblocks, sim->memory, sim->nmembers);
-
-	sim->reader = dead_tids_attach(sim->shared);
+	sim->area = dead_tids_init((DeadTidsShared *) sim->shared, sim->segment,
+							   sim->nblocks, sim->memory, sim->nmembers);
+	CHECK((sim->area != NULL) == sim->in_shared_memory);
+	sim->reader = dead_tids_attach((DeadTidsShared *) sim->shared, sim->area);
 	sim->empty_bytes = dead_tids_bytes(sim->reader);
 	CHECK(dead_tids_limit(sim->reader) == sim->memory);
-	CHECK(dead_tids_window_start(sim->reader) == 0);
-	CHECK(dead_tids_window_end(sim->reader) > 0);
-	sim->window_blocks = dead_tids_window_end(sim->reader);
 
 	sim->members = palloc0_array(Member, sim->nmembers);
 	for (int i = 0; i < sim->nmembers; i++)
 	{
-		sim->members[i].store = dead_tids_attach(sim->shared);
+		sim->members[i].store = dead_tids_attach((DeadTidsShared *) sim->shared, sim->area);
 		sim->members[i].ahead = palloc_array(BlockAhead, sim->read_ahead);
 	}
 	sim->pages_added = palloc_array(int, sim->oracle->npages + 1);
+}
+
+/* destroy_store -- and give back shared memory. */
+static void
+destroy_store(Simulation *sim)
+{
+	dead_tids_detach(sim->reader);
+	if (sim->segment != NULL)
+		dsm_detach(sim->segment);
 }
 
 /*
@@ -275,13 +300,9 @@ create_store(Simulation *sim)
 static void
 run_vacuum(Simulation *sim)
 {
-	BlockNumber unscanned = 0;
-
 	check_empty(sim);
 	for (;;)
 	{
-		BlockNumber window_start = dead_tids_window_start(sim->reader);
-
 		sim->rounds++;
 		begin_round(sim);
 		collect(sim);
@@ -290,17 +311,10 @@ run_vacuum(Simulation *sim)
 		check_matches(sim);
 		check_reads(sim);
 
-		unscanned = first_unscanned(sim);
-		if (unscanned >= sim->nblocks)
+		if (first_unscanned(sim) >= sim->nblocks)
 			break;
-
-		/* Something was done, or there was nothing to do in this window. */
-		CHECK(sim->blocks_added > 0 || unscanned > window_start);
-
-		dead_tids_reset(sim->reader, unscanned);
-		CHECK(dead_tids_window_start(sim->reader) == unscanned - unscanned % CHUNK_BLOCKS);
-		CHECK(dead_tids_window_end(sim->reader) ==
-			  Min(dead_tids_window_start(sim->reader) + sim->window_blocks, MAX_BLOCKS));
+		CHECK(sim->blocks_added > 0);
+		dead_tids_reset(sim->reader);
 		check_empty(sim);
 	}
 
@@ -312,7 +326,7 @@ run_vacuum(Simulation *sim)
 	}
 	sim->place = InvalidBlockNumber;
 
-	dead_tids_reset(sim->reader, 0);
+	dead_tids_reset(sim->reader);
 	check_empty(sim);
 }
 
@@ -452,12 +466,12 @@ ask_for_block(Simulation *sim, Member *member)
 
 /*
  * claim_range
- *		Get blocks of the store's window that no other member has.
+ *		Get blocks that no other member has.
  */
 static bool
 claim_range(Simulation *sim, Member *member)
 {
-	BlockNumber end = Min(sim->nblocks, dead_tids_window_end(sim->reader));
+	BlockNumber end = sim->nblocks;
 
 	if (sim->claimed >= end)
 		return false;
@@ -556,8 +570,7 @@ end_stream(Simulation *sim, Member *member)
 		sim->drained++;
 		member->granted_chunk = member->next / CHUNK_BLOCKS;
 	}
-	else if (member->next >= member->end &&
-			 sim->claimed >= Min(sim->nblocks, dead_tids_window_end(sim->reader)))
+	else if (member->next >= member->end && sim->claimed >= sim->nblocks)
 		return false;
 
 	begin_stream(sim, member);
@@ -585,15 +598,17 @@ check_facts(Simulation *sim)
 {
 	Oracle	   *oracle = sim->oracle;
 	Size		bytes = dead_tids_bytes(sim->reader);
-	Size		most = sim->empty_bytes;
+	Size		limit = Max(sim->memory, sim->shared_size);
+	Size		most;
 	uint32		chunk = NO_CHUNK;
 	const uint8 *guard = (uint8 *) sim->shared + sim->shared_size;
 
 	qsort(sim->pages_added, sim->npages_added, sizeof(int), compare_ints);
 
 	CHECK(dead_tids_count(sim->reader) == sim->items_added);
-	CHECK(bytes <= sim->shared_size);
-	CHECK(bytes <= sim->memory || sim->memory < MIN_MEMORY);
+	CHECK(bytes <= limit);
+	if (sim->area != NULL)
+		CHECK(sim->empty_bytes + dsa_get_total_size(sim->area) <= limit);
 	for (int i = 0; i < GUARD_SIZE; i++)
 		CHECK(guard[i] == GUARD_BYTE);
 
@@ -601,20 +616,25 @@ check_facts(Simulation *sim)
 	 * A chunk takes 8 bytes, aligned to 8; a page takes 4 bytes, and 2 bytes
 	 * an item or one bit an offset, in whole units of 2 bytes.
 	 */
+	most = sim->empty_bytes + DIRECTORY_PAGE_BYTES *
+		Min(sim->nblocks / DIRECTORY_PAGE_BLOCKS + 1, sim->blocks_added);
 	for (int i = 0; i < sim->npages_added; i++)
 	{
 		OraclePage *page = &oracle->pages[sim->pages_added[i]];
+		const OffsetNumber *offsets = oracle->offsets + page->first_offset;
+		int			bitmap_bytes = offsets[page->noffsets - 1] / 8 - offsets[0] / 8 + 1;
 
 		if (page->blkno / CHUNK_BLOCKS != chunk)
 			most += 15;
 		chunk = page->blkno / CHUNK_BLOCKS;
-		most += 4 + Min(2 * page->noffsets, TYPEALIGN(2, MaxHeapTuplesPerPage / 8 + 1));
+		most += 4 + Min(2 * page->noffsets, TYPEALIGN(2, bitmap_bytes));
 	}
 	CHECK(bytes <= most);
 
 	/* Who is alone comes to an end only when most of the memory is in use. */
-	if (sim->nmembers == 1 && sim->memory_used_up)
-		CHECK(bytes >= sim->memory / 2 || sim->memory < MIN_MEMORY);
+	if (sim->nmembers == 1 && sim->memory_used_up && limit == sim->memory &&
+		sim->nblocks <= DIRECTORY_PAGE_BLOCKS)
+		CHECK(bytes >= limit / 2);
 
 	sim->peak_bytes = Max(sim->peak_bytes, bytes);
 }
@@ -627,8 +647,6 @@ static void
 check_lookups(Simulation *sim)
 {
 	Oracle	   *oracle = sim->oracle;
-	BlockNumber start = dead_tids_window_start(sim->reader);
-	BlockNumber end = dead_tids_window_end(sim->reader);
 
 	if (sim->nblocks <= ALL_BLOCKS_CHECKED)
 	{
@@ -654,14 +672,10 @@ check_lookups(Simulation *sim)
 
 			check_block(sim, oracle->pages[page].blkno, false);
 			check_block(sim, random_up_to(&sim->random, MaxBlockNumber), false);
-			check_block(sim, start + random_up_to(&sim->random, end - 1 - start), false);
+			check_block(sim, random_up_to(&sim->random, sim->nblocks - 1), false);
 		}
 	}
 
-	check_block(sim, start - 1, true);
-	check_block(sim, start, true);
-	check_block(sim, end - 1, true);
-	check_block(sim, end, true);
 	check_block(sim, 0, true);
 	check_block(sim, sim->nblocks - 1, true);
 	check_block(sim, sim->nblocks, true);
@@ -762,44 +776,50 @@ random_tid(Simulation *sim, ItemPointer tid)
 static void
 check_reads(Simulation *sim)
 {
-	BlockNumber start = dead_tids_window_start(sim->reader);
-	BlockNumber end = dead_tids_window_end(sim->reader);
-	uint64		window_chunks = (end - start) / CHUNK_BLOCKS;
-	uint64		piece_end;
+	BlockNumber start = 0;
+	BlockNumber end = sim->nblocks;
+	uint64		from;
+	uint64		to;
 
-	/* In pieces that together are the window */
-	for (BlockNumber from = start; from < end; from = piece_end)
-	{
-		piece_end = from + CHUNK_BLOCKS * (1 + random_up_to(&sim->random, window_chunks));
-		piece_end = Min(piece_end, end);
-		check_read(sim, from, piece_end, true);
-	}
-
-	/* More than the window; all that may be is so much that once must do. */
-	check_read(sim, start - Min(start, 10000), Min(end + UINT64CONST(10000), MAX_BLOCKS), false);
-	if (sim->nblocks > ALL_BLOCKS_CHECKED && sim->rounds == 1)
+	/* To look at the whole of a large table takes a while; once must do. */
+	if (sim->nblocks <= ALL_BLOCKS_CHECKED || sim->rounds == 1)
 		check_read(sim, 0, MAX_BLOCKS, false);
+	else if (sim->npages_added > 0)
+	{
+		start = sim->oracle->pages[sim->pages_added[0]].blkno;
+		end = sim->oracle->pages[sim->pages_added[sim->npages_added - 1]].blkno + 1;
+		start -= start % CHUNK_BLOCKS;
+	}
+	else
+		end = 0;
+
+	/* In pieces that together are everything */
+	for (from = start; from < end; from = to)
+	{
+		to = from + CHUNK_BLOCKS *
+			(1 + random_up_to(&sim->random, (end - start) / CHUNK_BLOCKS));
+		to = Min(to, end);
+		check_read(sim, from, to, true);
+	}
 
 	/* Anything else, also nothing at all */
 	for (int i = 0; i < RANGES_READ; i++)
 	{
-		uint64		from = start + random_up_to(&sim->random, end - start);
-		uint64		to = start + random_up_to(&sim->random, end - start);
-
-		if (sim->npages_added > 0)
+		from = start + random_up_to(&sim->random, end - start);
+		if (sim->npages_added > 0 && one_in(&sim->random, 2))
 		{
 			int			page = random_up_to(&sim->random, sim->npages_added - 1);
 
 			from = sim->oracle->pages[sim->pages_added[page]].blkno;
 			if (from > 0 && one_in(&sim->random, 2))
 				from--;
-			if (!one_in(&sim->random, 4))
-				to = from + random_up_to(&sim->random, 2 * CHUNK_BLOCKS);
 		}
+		to = from + random_up_to(&sim->random, 10 * CHUNK_BLOCKS);
 		check_read(sim, from, Min(to, MAX_BLOCKS), false);
 	}
 	check_read(sim, start, start, false);
 	check_read(sim, end, start, false);
+	check_read(sim, MaxBlockNumber, MAX_BLOCKS, false);
 }
 
 /*
@@ -845,15 +865,14 @@ check_read(Simulation *sim, BlockNumber start, BlockNumber end, bool count)
 static void
 check_empty(Simulation *sim)
 {
-	BlockNumber start = dead_tids_window_start(sim->reader);
-	BlockNumber end = dead_tids_window_end(sim->reader);
-	DeadTidsPage page;
-
+	sim->items_added = 0;
+	sim->npages_added = 0;
 	CHECK(dead_tids_count(sim->reader) == 0);
 	CHECK(dead_tids_bytes(sim->reader) == sim->empty_bytes);
-	CHECK(!dead_tids_next_page(sim->reader, start, end, &page));
-	CHECK(!dead_tids_contains(sim->reader, start, FirstOffsetNumber));
-	CHECK(!dead_tids_contains(sim->reader, end - 1, FirstOffsetNumber));
+	check_block(sim, 0, true);
+	check_block(sim, sim->nblocks - 1, true);
+	check_matches(sim);
+	check_read(sim, 0, Min(sim->nblocks, ALL_BLOCKS_CHECKED), false);
 }
 
 /*
