@@ -165,12 +165,17 @@ def table_state(conn: psycopg.Connection, table: str) -> dict:
     relpages, reltuples, relallvisible, relallfrozen     as in pg_class; the last is None before PostgreSQL 18
     relfrozenxid_age, relminmxid_age                     transactions, multixacts
     """
+    # a TOAST table has no row type
+    [(row,)] = conn.execute(
+        "SELECT CASE relkind WHEN 't' THEN '(chunk_id, chunk_seq, chunk_data)' ELSE 't' END FROM pg_class WHERE oid = %s::regclass",
+        (table,),
+    )
     query = f"""
         SELECT rows, content_hash, dead_items, dead_tuple_count AS dead_tuples, all_visible, all_frozen, map.free_space,
                relpages, reltuples, relallvisible, (to_jsonb(class) ->> 'relallfrozen')::int AS relallfrozen,
                age(relfrozenxid) AS relfrozenxid_age, mxid_age(relminmxid) AS relminmxid_age
         FROM pg_class class,
-             (SELECT count(*) AS rows, sum(hashtextextended(t::text, 0)) AS content_hash FROM {table} t) content,
+             (SELECT count(*) AS rows, sum(hashtextextended({row}::text, 0)) AS content_hash FROM {table} t) content,
              (SELECT count(*) FILTER (WHERE lp_flags = 3) AS dead_items
               FROM generate_series(0, pg_relation_size(%(table)s::regclass) / current_setting('block_size')::int - 1) block,
                    heap_page_items(get_raw_page(%(table)s::text, block))) items,

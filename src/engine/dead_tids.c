@@ -179,8 +179,8 @@ static bool make_directory_page(DeadTids *store, uint32 chunk);
 static void publish_chunk(DeadTids *store);
 static inline uint32 *find_directory_page(const DeadTids *store, uint32 number);
 static inline const char *find_blob(const DeadTids *store, uint32 chunk);
-static inline bool blob_contains(const char *blob, BlockNumber blkno,
-								 OffsetNumber offset);
+static inline const uint8 *find_page(const char *blob, BlockNumber blkno);
+static inline bool page_contains(const uint8 *page, OffsetNumber offset);
 static Size encode_page(char *entry, const OffsetNumber *offsets, int noffsets);
 static int	decode_page(const char *entry, OffsetNumber *offsets);
 
@@ -410,7 +410,7 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 {
 	const char *blob = find_blob(store, blkno / CHUNK_BLOCKS);
 
-	return blob != NULL && blob_contains(blob, blkno, offset);
+	return page_contains(find_page(blob, blkno), offset);
 }
 
 /*
@@ -418,34 +418,45 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
  *		Which of these items are in the store?  Return how many, and which in
  *		dead.
  *
- * One look-up waits for three memory accesses that depend on each other.  Many
- * at a time overlap, if they are done step by step; the processor does not
- * look that far ahead by itself.
+ * One look-up waits for memory accesses that depend on each other.  Those of
+ * many overlap if they are done step by step; the processor does not look
+ * that far ahead by itself.  Where an index is in the order of the table,
+ * most items are of the same block as the one before.
  */
 int
 dead_tids_match(const DeadTids *store, const ItemPointerData *tids, int ntids,
 				bool *dead)
 {
+	BlockNumber last_block = InvalidBlockNumber;
+	const uint8 *last_page = NULL;
 	int			ndead = 0;
 
 	for (int start = 0; start < ntids; start += MATCH_BATCH)
 	{
+		const ItemPointerData *batch = &tids[start];
 		const char *blobs[MATCH_BATCH];
 		int			n = Min(MATCH_BATCH, ntids - start);
+		BlockNumber block = last_block;
 
 		for (int i = 0; i < n; i++)
 		{
-			blobs[i] = find_blob(store, ItemPointerGetBlockNumberNoCheck(&tids[start + i]) / CHUNK_BLOCKS);
+			if (ItemPointerGetBlockNumberNoCheck(&batch[i]) == block)
+				continue;
+			block = ItemPointerGetBlockNumberNoCheck(&batch[i]);
+			blobs[i] = find_blob(store, block / CHUNK_BLOCKS);
 			if (blobs[i] != NULL)
 				PREFETCH(blobs[i]);
 		}
 		for (int i = 0; i < n; i++)
 		{
-			const ItemPointerData *tid = &tids[start + i];
-
-			dead[start + i] = blobs[i] != NULL &&
-				blob_contains(blobs[i], ItemPointerGetBlockNumberNoCheck(tid),
-							  ItemPointerGetOffsetNumberNoCheck(tid));
+			block = ItemPointerGetBlockNumberNoCheck(&batch[i]);
+			if (block != last_block)
+			{
+				last_page = find_page(blobs[i], block);
+				last_block = block;
+			}
+			dead[start + i] = page_contains(last_page,
+											ItemPointerGetOffsetNumberNoCheck(&batch[i]));
 			ndead += dead[start + i];
 		}
 	}
@@ -828,36 +839,45 @@ find_blob(const DeadTids *store, uint32 chunk)
 		((Size) place << BLOB_UNIT_SHIFT & (((Size) 1 << shared->segment_shift) - 1));
 }
 
-/* blob_contains -- is this item of the blob's chunk in it? */
-static inline bool
-blob_contains(const char *blob, BlockNumber blkno, OffsetNumber offset)
+/* find_page -- the page entry of a block, NULL if it has no dead items. */
+static inline const uint8 *
+find_page(const char *blob, BlockNumber blkno)
 {
-	uint64		page_bitmap = *(const uint64 *) blob;
 	uint64		page_bit = UINT64CONST(1) << (blkno % CHUNK_BLOCKS);
-	const uint16 *positions = (const uint16 *) (blob + sizeof(uint64));
-	const uint8 *entry;
-	int			count;
+	uint64		page_bitmap;
+	const uint16 *positions;
+
+	if (blob == NULL)
+		return NULL;
+	page_bitmap = *(const uint64 *) blob;
+	if ((page_bitmap & page_bit) == 0)
+		return NULL;
+	positions = (const uint16 *) (blob + sizeof(uint64));
+	return (const uint8 *) blob +
+		positions[pg_popcount64(page_bitmap & (page_bit - 1))];
+}
+
+/* page_contains -- is this offset in a page entry? */
+static inline bool
+page_contains(const uint8 *page, OffsetNumber offset)
+{
 	int			byte;
 
-	if ((page_bitmap & page_bit) == 0)
+	if (page == NULL)
 		return false;
-
-	entry = (const uint8 *) blob +
-		positions[pg_popcount64(page_bitmap & (page_bit - 1))];
-	count = entry[1];
-	if (entry[0] == LIST_MARK)
+	if (page[0] == LIST_MARK)
 	{
-		const OffsetNumber *list = (const OffsetNumber *) (entry + PAGE_HEADER_SIZE);
+		const OffsetNumber *list = (const OffsetNumber *) (page + PAGE_HEADER_SIZE);
 
-		for (int i = 0; i < count; i++)
+		for (int i = 0; i < page[1]; i++)
 			if (list[i] == offset)
 				return true;
 		return false;
 	}
 
-	byte = (offset / 8) - entry[0];
-	return byte >= 0 && byte < count &&
-		(entry[PAGE_HEADER_SIZE + byte] & (1 << (offset % 8))) != 0;
+	byte = (offset / 8) - page[0];
+	return byte >= 0 && byte < page[1] &&
+		(page[PAGE_HEADER_SIZE + byte] & (1 << (offset % 8))) != 0;
 }
 
 /*

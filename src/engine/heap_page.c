@@ -46,6 +46,8 @@ static void update_visibility_map(TableVacuum *vacuum, Buffer buffer,
 								  PageVerdict *verdict);
 static void count_vm_change(VacuumCounters *counters, uint8 old_bits,
 							bool all_frozen, PageVerdict *verdict);
+static inline bool is_live(TableVacuum *vacuum, Buffer buffer, OffsetNumber off,
+						   ItemId itemid, HeapTupleHeader header);
 static int	compare_offsets(const void *a, const void *b);
 
 /*
@@ -441,56 +443,78 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer,
 {
 	TransactionId oldest_xmin = vacuum->shared->cutoffs.OldestXmin;
 	Page		page = BufferGetPage(buffer);
-	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	TransactionId last_xmin = InvalidTransactionId;
 	bool		all_visible = true;
 
 	*newest_xmin = InvalidTransactionId;
 	*all_frozen = true;
 
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff && all_visible; off++)
+	for (OffsetNumber off = maxoff; off >= FirstOffsetNumber && all_visible; off--)
 	{
 		ItemId		itemid = PageGetItemId(page, off);
-		HeapTupleData tuple;
+		HeapTupleHeader tuple;
 		TransactionId xmin;
 
-		vacuum->offnum = off;
-		if (!ItemIdIsUsed(itemid) || ItemIdIsRedirected(itemid))
+		if (!ItemIdIsNormal(itemid))
+		{
+			if (ItemIdIsDead(itemid))
+				all_visible = false;
 			continue;
-		if (ItemIdIsDead(itemid))
-		{
-			all_visible = false;
-			break;
 		}
 
-		ItemPointerSet(&tuple.t_self, blkno, off);
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, itemid);
-		tuple.t_len = ItemIdGetLength(itemid);
-		tuple.t_tableOid = RelationGetRelid(vacuum->rel);
-
-		/* Only a commit that is hinted is one that a standby knows of. */
-		if (HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, buffer) != HEAPTUPLE_LIVE ||
-			!HeapTupleHeaderXminCommitted(tuple.t_data))
+		vacuum->offnum = off;
+		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
+		if (!is_live(vacuum, buffer, off, itemid, tuple))
 		{
 			all_visible = false;
 			break;
 		}
-		xmin = HeapTupleHeaderGetXmin(tuple.t_data);
-		if (!TransactionIdPrecedes(xmin, oldest_xmin))
-		{
-			all_visible = false;
-			break;
-		}
-		if (TransactionIdIsNormal(xmin) && TransactionIdFollows(xmin, *newest_xmin))
-			*newest_xmin = xmin;
-		if (*all_frozen && heap_tuple_needs_eventual_freeze(tuple.t_data))
+		if (*all_frozen && heap_tuple_needs_eventual_freeze(tuple))
 			*all_frozen = false;
+
+		/* Neighbours mostly come from the same transaction. */
+		xmin = HeapTupleHeaderGetXmin(tuple);
+		if (xmin == last_xmin)
+			continue;
+		last_xmin = xmin;
+		if (!TransactionIdPrecedes(xmin, oldest_xmin))
+			all_visible = false;
+		else if (TransactionIdIsNormal(xmin) && TransactionIdFollows(xmin, *newest_xmin))
+			*newest_xmin = xmin;
 	}
 	vacuum->offnum = InvalidOffsetNumber;
 
 	if (!all_visible)
 		*all_frozen = false;
 	return all_visible;
+}
+
+/*
+ * is_live
+ *		Is this tuple live to all who see its inserting transaction, which is
+ *		known to have committed?
+ *
+ * Only a commit that is hinted counts, as only that is known to standbys.  If
+ * it is, and no deletion is, there is nothing to ask the server.
+ */
+static inline bool
+is_live(TableVacuum *vacuum, Buffer buffer, OffsetNumber off, ItemId itemid,
+		HeapTupleHeader header)
+{
+	HeapTupleData tuple;
+
+	if ((header->t_infomask & (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID)) ==
+		(HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID))
+		return true;
+
+	ItemPointerSet(&tuple.t_self, BufferGetBlockNumber(buffer), off);
+	tuple.t_data = header;
+	tuple.t_len = ItemIdGetLength(itemid);
+	tuple.t_tableOid = RelationGetRelid(vacuum->rel);
+	return HeapTupleSatisfiesVacuum(&tuple, vacuum->shared->cutoffs.OldestXmin,
+									buffer) == HEAPTUPLE_LIVE &&
+		HeapTupleHeaderXminCommitted(header);
 }
 
 /* compare_offsets -- qsort comparator. */

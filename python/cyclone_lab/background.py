@@ -1,0 +1,113 @@
+"""Statements that run while the test does something else, and VACUUMs that stand still where the test wants them."""
+
+import threading
+import time
+from contextlib import suppress
+
+import psycopg
+
+from cyclone_lab.cluster import Cluster
+
+DEBUG_POINT_LOCK = 51966
+PATIENCE_SECONDS = 60
+
+
+def wait_until(condition, what: str):
+    """Call `condition` until it returns something true, and return that; raise TimeoutError naming `what` after a minute."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come to pass in {PATIENCE_SECONDS} s")
+        time.sleep(0.02)
+    return result
+
+
+class Background:
+    """A statement in a session of its own, started at once.
+
+    `settings` are made for the session first. `messages` collects what the server sends beside the result.
+    """
+
+    def __init__(self, cluster: Cluster, dbname: str, statement: str, settings: dict | None = None):
+        self.connection = cluster.connect(dbname)
+        self.pid = self.connection.info.backend_pid
+        self.messages: list[str] = []
+        self.error: psycopg.Error | None = None
+        self.connection.add_notice_handler(lambda message: self.messages.append(message.message_primary))
+        for name, value in (settings or {}).items():
+            self.connection.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+        self._thread = threading.Thread(target=self._run, args=(statement,), daemon=True)
+        self._thread.start()
+
+    def _run(self, statement: str) -> None:
+        try:
+            self.connection.execute(statement)
+        except psycopg.Error as error:
+            self.error = error
+        finally:
+            self.connection.close()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait(self) -> psycopg.Error | None:
+        """Wait for the statement's end and return its error, None if it succeeded; raise TimeoutError if it does not end."""
+        self._thread.join(PATIENCE_SECONDS)
+        if self.running:
+            raise TimeoutError(f"the statement did not end in {PATIENCE_SECONDS} s")
+        return self.error
+
+    def finish(self) -> None:
+        """Wait for the statement's end; raise its error if it failed."""
+        if error := self.wait():
+            raise error
+
+
+class Parked(Background):
+    """A statement whose processes wait at a debug point (with ROLE, as in "heap-scan:any") until `release`.
+
+    Made when as many as `processes` of them have come there. `parked` has their process IDs, `workers` those that
+    are not the statement's own.
+    """
+
+    def __init__(
+        self, cluster: Cluster, dbname: str, point: str, processes: int, statement: str, settings: dict | None = None
+    ):
+        self._gate = cluster.connect(dbname)
+        self._gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+        super().__init__(cluster, dbname, statement, {"cyclone.debug_point": f"{point}:wait", **(settings or {})})
+        try:
+            self.wait_for(processes)
+        except BaseException:
+            self.release()
+            raise
+
+    def wait_for(self, processes: int) -> None:
+        """Wait until this many processes are parked; raise AssertionError if the statement ends instead."""
+
+        def enough() -> bool:
+            self.parked = self._waiters()
+            enough = len(self.parked) >= processes
+            assert enough or self.running, f"the statement ended before {processes} processes were parked: {self.error}"
+            return enough
+
+        wait_until(enough, f"parking of {processes} processes")
+        self.workers = [pid for pid in self.parked if pid != self.pid]
+
+    def _waiters(self) -> list[int]:
+        rows = self._gate.execute(
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted", (DEBUG_POINT_LOCK,)
+        )
+        return sorted(pid for (pid,) in rows)
+
+    def release(self) -> None:
+        """Let all processes go on, for good; harmless when repeated."""
+        with suppress(psycopg.OperationalError):
+            self._gate.close()
+
+    def __enter__(self) -> "Parked":
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self.release()

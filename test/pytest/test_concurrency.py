@@ -1,0 +1,195 @@
+"""VACUUM beside other work: while clients write, and where pages are pinned so that they cannot be cleaned."""
+
+import re
+import subprocess
+
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background, wait_until
+from cyclone_lab.postgres import program_env, program_path
+
+TPCB = """\
+\\set aid random(1, 20000)
+\\set tid random(1, 10)
+\\set delta random(-5000, 5000)
+BEGIN;
+UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
+UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = 1;
+INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (:tid, 1, :aid, :delta, CURRENT_TIMESTAMP);
+END;
+"""
+# Moves rows from one key to another: their number and the sum of n stay as they are.
+CHURN = """\
+\\set old random(1, 20000)
+\\set new random(20001, 1000000000)
+BEGIN;
+WITH moved AS (DELETE FROM churn WHERE id = (SELECT id FROM churn WHERE id >= :old ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING n)
+INSERT INTO churn SELECT :new + coalesce((SELECT max(id) FROM churn WHERE id = :new), 0), n, ARRAY[n], repeat('y', n % 100) FROM moved;
+END;
+"""
+ABORT = """\
+\\set id random(1, 20000)
+BEGIN;
+UPDATE churn SET note = note || 'z' WHERE id = :id;
+SAVEPOINT s;
+INSERT INTO churn VALUES (-:id, 0, NULL, 'never');
+ROLLBACK;
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_clients_write_while_vacuum_runs_again_and_again(new_cluster, tmp_path, workers):
+    cluster = new_cluster(min_parallel_index_scan_size=0, deadlock_timeout="100ms", shared_buffers="32MB")
+    cluster.run("pgbench", "--initialize", "--scale=1", "--quiet")
+    with cluster.connect() as conn:
+        checks.create_extensions(conn)
+        conn.execute("ALTER TABLE pgbench_accounts SET (fillfactor = 50)")
+        conn.execute("VACUUM FULL pgbench_accounts")
+        conn.execute("CREATE INDEX ON pgbench_accounts (abalance)")
+        conn.execute("CREATE TABLE churn (id int PRIMARY KEY, n int, a int[], note text)")
+        conn.execute("INSERT INTO churn SELECT i, i, ARRAY[i], repeat('x', i % 300) FROM generate_series(1, 20000) i")
+        conn.execute("CREATE INDEX ON churn USING gin (a)")
+        conn.execute("CREATE INDEX ON churn USING hash (note)")
+        conn.execute("CREATE INDEX ON churn USING brin (id)")
+        scripts = []
+        for name, text in (("tpcb", TPCB), ("churn", CHURN), ("abort", ABORT)):
+            (tmp_path / name).write_text(text)
+            scripts += ["-f", tmp_path / name]
+        command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "-c6", "-j2", "-t1200", "--max-tries=100", *scripts]
+        env = program_env(cluster.prefix, **cluster.client_env())
+        pgbench = subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        vacuums = 0
+        try:
+            while pgbench.poll() is None:
+                for table in ("pgbench_accounts", "churn", "pgbench_tellers", "pgbench_branches", "pgbench_history", "pg_class"):
+                    option = ("", ", FREEZE", ", DISABLE_PAGE_SKIPPING", ", INDEX_CLEANUP on")[vacuums % 4]
+                    conn.execute(f"VACUUM (PARALLEL {workers}{option}) {table}")
+                    vacuums += 1
+        finally:
+            pgbench.kill()
+            output = pgbench.communicate()[0]
+        assert pgbench.returncode == 0, output
+        assert "number of failed transactions: 0" in output, output
+        assert vacuums >= 12
+
+        sums = conn.execute(
+            """
+            SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches),
+                   (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT sum(delta) FROM pgbench_history)
+            """
+        ).fetchone()
+        assert len(set(sums)) == 1, sums
+        assert conn.execute("SELECT count(*), sum(n), min(id) > 0 FROM churn").fetchone() == (20000, 200010000, True)
+        # every row is still found by each index
+        for disabled, condition in (("seqscan", "id > 0"), ("seqscan", "a @> ARRAY[n]")):
+            conn.execute(f"SET enable_{disabled} = off")
+            assert conn.execute(f"SELECT count(*) FROM churn WHERE {condition}").fetchone() == (20000,)
+            conn.execute("RESET ALL")
+        tables = ("pgbench_accounts", "churn", "pgbench_tellers", "pgbench_branches", "pgbench_history")
+        for table in tables:
+            conn.execute(f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) {table}")
+        checks.assert_clean(conn, *tables)
+    noise = [line for line in cluster.log.splitlines() if re.search("ERROR|PANIC|WARNING|TRAP", line)]
+    assert not [line for line in noise if "canceling autovacuum" not in line], noise[:5]
+
+
+def make_pinned(conn, name: str, indexed: bool) -> None:
+    """Make a table of 600 pages with two rows each, one of which is dead; no scan prunes such pages, as a tenth is free."""
+    conn.execute(f"CREATE TABLE {name} (id int, filler text) WITH (autovacuum_enabled = off)")
+    conn.execute(f"ALTER TABLE {name} ALTER filler SET STORAGE PLAIN")
+    conn.execute(f"INSERT INTO {name} SELECT i, repeat('x', 3500) FROM generate_series(1, 1200) i")
+    if indexed:
+        conn.execute(f"CREATE INDEX ON {name} (id)")
+    conn.execute(f"DELETE FROM {name} WHERE id % 2 = 0")
+
+
+def pin(conn, table: str, row: int):
+    """Open a cursor that stands on the row, and so pins its page."""
+    conn.execute("BEGIN")
+    conn.execute(f"DECLARE c CURSOR FOR SELECT id FROM {table}")
+    conn.execute(f"MOVE {row // 2} IN c")
+    assert conn.execute("FETCH c").fetchone() == (row + 1,)
+
+
+@pytest.mark.parametrize("indexed", [True, False], ids=["index", "no-index"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_dead_rows_of_a_pinned_page_are_missed_as_core_misses_them(cluster, db, conn, workers, indexed):
+    said, states = {}, {}
+    for name, enabled in (("core", "off"), ("ours", "on")):
+        make_pinned(conn, name, indexed)
+        with cluster.connect(db) as reader:
+            pin(reader, name, 600)
+            vacuum = Background(
+                cluster, db, f"VACUUM (VERBOSE, PARALLEL {workers if enabled == 'on' else 0}) {name}", {"cyclone.enabled": enabled}
+            )
+            vacuum.finish()
+            states[name] = checks.table_state(conn, name)
+        [report] = [message for message in vacuum.messages if "finished" in message and "pg_toast" not in message]
+        said[name] = [
+            re.sub(r"(cutoff|relfrozenxid): .*", "", line.replace(name, "table"))
+            for line in report.splitlines()
+            if not re.match("parallel workers|phases|dead-TID|avg|buffer|WAL|system", line)
+        ]
+    assert said["ours"] == said["core"]
+    [(missed, pages)] = re.findall(r"tuples missed: (\d+) dead from (\d+) pages not removed due to cleanup", "\n".join(said["ours"]))
+    assert missed == pages  # one row a page; the cursor may also have pinned what it reads next
+    assert states["ours"] == {**states["core"], "relfrozenxid_age": states["ours"]["relfrozenxid_age"]}
+    assert states["ours"]["relfrozenxid_age"] <= states["core"]["relfrozenxid_age"]
+    assert (states["ours"]["dead_items"], states["ours"]["dead_tuples"]) == (0, int(missed))
+    conn.execute("VACUUM (INDEX_CLEANUP on) ours")
+    assert checks.table_state(conn, "ours")["dead_tuples"] == 0
+    checks.assert_clean(conn, "ours")
+
+
+def test_an_aggressive_vacuum_waits_for_a_pinned_page_that_it_must_freeze(cluster, db, conn):
+    for workers in (0, 2):
+        name = f"pinned_{workers}"
+        make_pinned(conn, name, True)
+        with cluster.connect(db) as reader:
+            pin(reader, name, 600)
+            vacuum = Background(cluster, db, f"VACUUM (FREEZE, PARALLEL {workers}) {name}")
+            waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'BufferPin' AND %s IN (pid, leader_pid)"
+            wait_until(lambda: conn.execute(waiting, (vacuum.pid,)).fetchall(), "the wait for the pin")
+            assert vacuum.running
+            reader.execute("COMMIT")
+            vacuum.finish()
+        state = checks.table_state(conn, name)
+        assert state["all_frozen"] == state["relpages"] == 600
+        assert state["dead_items"] == state["dead_tuples"] == 0
+        checks.assert_clean(conn, name)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_process_that_waits_for_a_pin_can_be_cancelled(cluster, db, conn, workers):
+    make_pinned(conn, "t", True)
+    with cluster.connect(db) as reader:
+        pin(reader, "t", 600)
+        vacuum = Background(cluster, db, f"VACUUM (FREEZE, PARALLEL {workers}) t")
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'BufferPin' AND %s IN (pid, leader_pid)"
+        [(pid,)] = wait_until(lambda: conn.execute(waiting, (vacuum.pid,)).fetchall(), "the wait for the pin")
+        conn.execute("SELECT pg_cancel_backend(%s)", (pid,))
+        assert "canceling statement due to user request" in str(vacuum.wait())
+    conn.execute("VACUUM (FREEZE) t")
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_truncation_gives_way_to_others_and_leaves_the_table_usable(cluster, db, conn, workers):
+    """Core's rule: no exclusive lock, no truncation, and no waiting in the queue for it."""
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, filler text)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 1950) FROM generate_series(1, 4000) i")
+    conn.execute("DELETE FROM t WHERE id > 1000")
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN")
+        reader.execute("LOCK TABLE t IN ACCESS SHARE MODE")
+        vacuum = Background(cluster, db, f"VACUUM (VERBOSE, PARALLEL {workers}) t")
+        vacuum.finish()
+        said = "\n".join(vacuum.messages)
+    assert '"t": stopping truncate due to conflicting lock request' in said
+    assert "pages: 0 removed, 1000 remain" in said
+    conn.execute("VACUUM t")
+    assert checks.table_state(conn, "t")["relpages"] == 250
+    checks.assert_clean(conn, "t")

@@ -1,0 +1,227 @@
+"""A VACUUM that is cancelled, terminated or struck by an error, in any process and any phase, ends with a clear error,
+leaves no lock, pin or row of progress behind, and the next one does the whole work."""
+
+import os
+import re
+import signal
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background, Parked, wait_until
+
+SETTINGS = {"min_parallel_index_scan_size": 0}
+VACUUM = "VACUUM (VERBOSE, PARALLEL 2) t"
+PHASES = {
+    # debug point: the context of an error there
+    "heap-scan": r'while scanning block \d+ of relation "public\.t"',
+    "index-vacuum": r'while vacuuming index "t_\w+" of relation "public\.t"',
+    "heap-vacuum": r'while vacuuming block \d+ of relation "public\.t"',
+    "index-cleanup": r'while cleaning up index "t_\w+" of relation "public\.t"',
+    "truncate": r'while truncating relation "public\.t" to \d+ blocks',
+}
+TEAM_PHASES = [phase for phase in PHASES if phase != "truncate"]
+
+
+@pytest.fixture
+def table(conn):
+    """Table t of some 900 pages, dead rows on each and nothing else at the end, with an index for each process of a team
+    of three in index vacuum (btree, gin, gist) and in index cleanup (gin, brin)."""
+    conn.execute("CREATE TABLE t (id int, a int[], p point, note text) WITH (fillfactor = 20)")
+    conn.execute("INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i), md5(i::text) FROM generate_series(1, 9000) i")
+    conn.execute("CREATE INDEX t_id ON t (id)")
+    conn.execute("CREATE INDEX t_a ON t USING gin (a)")
+    conn.execute("CREATE INDEX t_p ON t USING gist (p)")
+    conn.execute("CREATE INDEX t_brin_id ON t USING brin (id)")
+    conn.execute("CREATE INDEX t_brin_note ON t USING brin (note)")
+    conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id > 7000")
+    return checks.table_state(conn, "t")
+
+
+def assert_no_traces(cluster, conn, log_position: int) -> None:
+    """Nothing is left of a VACUUM that failed, but a table on which the next one does the whole work."""
+    others = """
+        SELECT pid, backend_type, query FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'
+          AND query ~ 'VACUUM'
+    """
+    wait_until(lambda: not conn.execute(others).fetchall(), "the end of all processes of the VACUUM")
+    locks = "SELECT * FROM pg_locks WHERE relation = 't'::regclass OR locktype = 'advisory'"
+    wait_until(lambda: not conn.execute(locks).fetchall(), "the end of all locks")
+    assert conn.execute("SELECT * FROM cyclone.progress WHERE datname = current_database()").fetchall() == []
+    assert conn.execute("SELECT * FROM pg_stat_progress_vacuum WHERE datname = current_database()").fetchall() == []
+
+    # an aggressive vacuum waits for ever for a page that someone has pinned
+    conn.execute("SET statement_timeout = '60s'")
+    conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING, PARALLEL 2) t")
+    said = cluster.log[log_position:]
+    assert "leak" not in said and "PANIC" not in said and "TRAP" not in said and "was terminated by signal" not in said
+
+
+def assert_whole(conn, before: dict) -> None:
+    """The table is as a complete VACUUM (FREEZE) leaves it."""
+    after = checks.table_state(conn, "t")
+    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+    assert after["dead_items"] == after["dead_tuples"] == 0
+    assert after["all_frozen"] == after["relpages"] > 0
+    assert after["reltuples"] == after["rows"]
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("how", ["cancel", "terminate"])
+@pytest.mark.parametrize("victim", ["leader", "worker"])
+@pytest.mark.parametrize("phase", TEAM_PHASES)
+def test_one_process_is_stopped_while_all_are_at_work(cluster, db, conn, table, phase, victim, how):
+    log_position = len(cluster.log)
+    with Parked(cluster, db, f"{phase}:any", 3, VACUUM, SETTINGS) as vacuum:
+        assert len(vacuum.workers) == 2
+        pid = vacuum.pid if victim == "leader" else vacuum.workers[0]
+        conn.execute(f"SELECT pg_{how}_backend(%s)", (pid,))
+        error = vacuum.wait()  # the others are still parked, and must be torn away
+    assert error is not None
+    if how == "cancel":
+        assert isinstance(error, psycopg.errors.QueryCanceled), error
+    else:
+        assert isinstance(error, psycopg.errors.AdminShutdown), error
+    context = error.diag.context.splitlines()
+    if victim == "worker":
+        assert re.fullmatch(PHASES[phase], context[0]), context
+        assert context[1] == "parallel worker", context
+    elif how == "cancel":
+        assert len(context) == 1 and re.fullmatch(PHASES[phase], context[0]), context
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+@pytest.mark.parametrize("how", ["cancel", "terminate"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_single_process_is_stopped(cluster, db, conn, table, phase, how):
+    log_position = len(cluster.log)
+    with Parked(cluster, db, f"{phase}:leader", 1, VACUUM.replace("2", "0")) as vacuum:
+        conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.pid,))
+        error = vacuum.wait()
+    assert isinstance(error, psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown), error
+    if how == "cancel":
+        assert re.fullmatch(PHASES[phase], error.diag.context), error.diag.context
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+@pytest.mark.parametrize("how", ["cancel", "terminate"])
+def test_the_leader_is_stopped_while_it_waits_for_a_worker(cluster, db, conn, table, how):
+    log_position = len(cluster.log)
+    # the delay keeps the leader from doing it all before a worker comes
+    slow = {"vacuum_cost_delay": "20ms", "vacuum_cost_limit": 100, **SETTINGS}
+    with Parked(cluster, db, "heap-scan:worker", 2, VACUUM, slow) as vacuum:
+        waiting = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+        wait_until(lambda: conn.execute(waiting, (vacuum.pid,)).fetchone() == ("CyclonePhaseEnd",), "the leader's wait")
+        conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.pid,))
+        error = vacuum.wait()
+    assert isinstance(error, psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown), error
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+@pytest.mark.parametrize("how", ["cancel", "terminate"])
+def test_a_worker_is_stopped_while_it_waits_for_the_leader(cluster, db, conn, table, how):
+    log_position = len(cluster.log)
+    with Parked(cluster, db, "heap-scan:leader", 1, VACUUM, SETTINGS) as vacuum:
+        idle = "SELECT pid FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
+        wait_until(lambda: len(conn.execute(idle, (vacuum.pid,)).fetchall()) == 2, "the workers' wait")
+        [(worker,), _] = conn.execute(idle, (vacuum.pid,)).fetchall()
+        conn.execute(f"SELECT pg_{how}_backend(%s)", (worker,))
+        error = vacuum.wait()
+    assert isinstance(error, psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown), error
+    assert "parallel worker" in error.diag.context
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+# In the phases over the heap workers may leave nothing to the leader; some of the indexes are its alone.
+@pytest.mark.parametrize(
+    "phase, workers", [*((phase, 0) for phase in PHASES), ("index-vacuum", 2), ("index-cleanup", 2), ("truncate", 2)]
+)
+def test_an_error_in_the_leader_leaves_the_session_fit_for_another_vacuum(cluster, conn, table, phase, workers):
+    log_position = len(cluster.log)
+    conn.execute("SET min_parallel_index_scan_size = 0")
+    conn.execute("SET vacuum_cost_delay = '1ms'; SET vacuum_cost_limit = 10000")
+    conn.execute(f"SET cyclone.debug_point = '{phase}:leader:error'")
+    with pytest.raises(psycopg.errors.InternalError) as raised:
+        conn.execute(f"VACUUM (PARALLEL {workers}) t")
+    assert raised.value.diag.message_primary == f'debug point "{phase}" reached in leader'
+    assert re.fullmatch(PHASES[phase], raised.value.diag.context)
+    # what the failed one shared with its workers is gone: it must not be touched any more
+    conn.execute("RESET cyclone.debug_point")
+    conn.execute("ANALYZE t")
+    conn.execute("VACUUM (PARALLEL 0) t")
+    assert checks.table_state(conn, "t")["dead_items"] == 0
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+def test_an_error_in_a_worker_is_the_leaders(cluster, conn, table):
+    log_position = len(cluster.log)
+    conn.execute("SET min_parallel_index_scan_size = 0")
+    conn.execute("SET vacuum_cost_delay = '20ms'; SET vacuum_cost_limit = 10")  # the leader would need half a minute
+    conn.execute("SET cyclone.debug_point = 'heap-scan:worker:error'")
+    with pytest.raises(psycopg.errors.InternalError) as raised:
+        conn.execute("VACUUM (PARALLEL 2) t")
+    assert raised.value.diag.message_primary == 'debug point "heap-scan" reached in worker'
+    context = raised.value.diag.context.splitlines()
+    assert re.fullmatch(PHASES["heap-scan"], context[0]) and context[1] == "parallel worker"
+    conn.execute("RESET ALL; SET min_parallel_index_scan_size = 0")
+    conn.execute("VACUUM (PARALLEL 0) t")
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+def test_the_statement_timeout_stops_a_team(cluster, db, conn, table):
+    log_position = len(cluster.log)
+    with Parked(cluster, db, "heap-scan:any", 3, VACUUM, {"statement_timeout": "5s", **SETTINGS}) as vacuum:
+        error = vacuum.wait()
+    assert "statement timeout" in str(error)
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+def test_a_vacuum_goes_on_without_the_workers_it_cannot_have(cluster, db, conn, table):
+    vacuum = Background(cluster, db, VACUUM, {"max_parallel_workers": 0, **SETTINGS})
+    vacuum.finish()
+    said = "\n".join(vacuum.messages)
+    assert "launched 0 parallel vacuum workers (planned: 2)" in said
+    assert "parallel workers: 2 planned, 0 launched" in said
+    assert checks.table_state(conn, "t")["dead_items"] == 0
+    assert_no_traces(cluster, conn, len(cluster.log))
+    assert_whole(conn, table)
+
+
+@pytest.mark.parametrize("phase", TEAM_PHASES[1:])
+def test_workers_that_come_late_join_the_phase_that_is_running(cluster, db, conn, table, phase):
+    # While the postmaster stands still no worker can start; the VACUUM waits for a lock until it does.
+    conn.execute("BEGIN")
+    conn.execute("LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE")
+    with cluster.connect(db) as watcher, Parked(cluster, db, f"{phase}:any", 0, VACUUM, SETTINGS) as vacuum:
+        waiting = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+        wait_until(lambda: watcher.execute(waiting, (vacuum.pid,)).fetchone() == ("Lock",), "the wait for the lock")
+        os.kill(cluster.postmaster.pid, signal.SIGSTOP)
+        try:
+            conn.execute("COMMIT")
+            vacuum.wait_for(1)
+            assert vacuum.parked == [vacuum.pid]
+        finally:
+            os.kill(cluster.postmaster.pid, signal.SIGCONT)
+        vacuum.wait_for(3)
+        vacuum.release()
+        vacuum.finish()
+    said = "\n".join(vacuum.messages)
+    assert "launched 2 parallel vacuum workers (planned: 2)" in said
+    pages = re.search(r"(\d+) scanned \(100.00%", said)[1]
+    assert f'table "t": scanned {pages} pages\n' in said  # by the leader, alone
+    if phase == "heap-vacuum":
+        assert len(re.findall(r'table "t": vacuumed [1-9]\d* pages by parallel vacuum worker', said)) == 2
+    else:
+        assert len(re.findall(r'index "t_\w+" .* by parallel vacuum worker', said)) >= 2
+    assert checks.table_state(conn, "t")["dead_items"] == 0
+    assert_no_traces(cluster, conn, len(cluster.log))
+    assert_whole(conn, table)

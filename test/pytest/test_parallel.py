@@ -1,0 +1,154 @@
+"""How VACUUM shares its work: how many workers it plans and gets, and that a team does each block once, no more, no less."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background
+
+
+def vacuum_report(conn, table: str, options: str = "") -> str:
+    """Run VACUUM (VERBOSE) on the table and return all that it says."""
+    said = []
+
+    def hear(message):
+        said.append(message.message_primary)
+
+    conn.add_notice_handler(hear)
+    try:
+        conn.execute(f"VACUUM (VERBOSE, PROCESS_TOAST false{options}) {table}")
+    finally:
+        conn.remove_notice_handler(hear)
+    return "\n".join(said)
+
+
+def planned_and_launched(report: str) -> tuple[int, int]:
+    [(planned, launched)] = re.findall(r"^parallel workers: (\d+) planned, (\d+) launched$", report, re.MULTILINE)
+    return int(planned), int(launched)
+
+
+@pytest.fixture
+def pages(conn):
+    """A function that makes a table of this many pages, of two rows each, and empties the statistics on it."""
+
+    def make(name: str, count: int, options: str = "") -> None:
+        conn.execute(f"CREATE TABLE {name} (id int, filler text) {options}")
+        conn.execute(f"ALTER TABLE {name} ALTER filler SET STORAGE PLAIN")
+        conn.execute(f"INSERT INTO {name} SELECT i, repeat('x', 3500) FROM generate_series(1, {2 * count}) i")
+
+    return make
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 1030, 3000])
+def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
+    pages("t", count)
+    conn.execute("CREATE INDEX ON t (id)")
+    conn.execute("DELETE FROM t WHERE id % 2 = 0 AND id % 8 <> 0")
+    conn.execute("SET min_parallel_index_scan_size = 0")
+    dead = conn.execute(
+        f"SELECT count(*), count(DISTINCT (id + 1) / 2) FROM generate_series(1, {2 * count}) id WHERE id % 2 = 0 AND id % 8 <> 0"
+    ).fetchone()
+    report = vacuum_report(conn, "t", f", DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on, PARALLEL {workers}")
+    assert planned_and_launched(report) == (workers, workers)
+    assert f"pages: 0 removed, {count} remain, {count} scanned (100.00% of total)" in report
+    assert f"tuples: {dead[0]} removed, {2 * count - dead[0]} remain, 0 are dead" in report
+    if dead[0]:
+        assert f"{dead[1]} pages from table" in report and f"had {dead[0]} dead item identifiers removed" in report
+    for verb, total in (("scanned", count), ("vacuumed", dead[1])):
+        shares = [int(n) for n in re.findall(rf'^table "t": {verb} (\d+) pages', report, re.MULTILINE)]
+        # a worker that comes too late for a phase is not listed
+        assert sum(shares) == (total if workers and (total or verb == "scanned") else 0), report
+        assert len(shares) <= workers + 1
+    state = checks.table_state(conn, "t")
+    assert state["rows"] == state["reltuples"] == 2 * count - dead[0]
+    assert (state["dead_items"], state["dead_tuples"], state["all_visible"]) == (0, 0, count)
+    assert conn.execute("SELECT count(*) FROM pg_visibility_map('t') WHERE NOT all_visible").fetchone() == (0,)
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_worker_does_its_share_of_a_large_heap(conn, pages, workers):
+    """Nobody is left out: with a delay that makes the work long, each process gets some of it."""
+    pages("t", 1500)
+    conn.execute("CREATE INDEX ON t (id)")
+    conn.execute("DELETE FROM t WHERE id % 2 = 0")
+    conn.execute("SET vacuum_cost_delay = '5ms'; SET vacuum_cost_limit = 100")
+    report = vacuum_report(conn, "t", f", PARALLEL {workers}")
+    for verb in ("scanned", "vacuumed"):
+        mine = re.findall(rf'^table "t": {verb} (\d+) pages$', report, re.MULTILINE)
+        others = re.findall(rf'^table "t": {verb} (\d+) pages by parallel vacuum worker$', report, re.MULTILINE)
+        assert len(mine) == 1 and len(others) == workers
+        assert all(int(n) > 0 for n in mine + others)
+
+
+def test_the_degree_follows_the_table_its_indexes_and_the_settings(conn, pages):
+    conn.execute("SET min_parallel_table_scan_size = '800kB'")  # 100 pages
+    pages("small", 99)
+    pages("medium", 100)
+    pages("large", 300)
+    assert planned_and_launched(vacuum_report(conn, "small")) == (0, 0)
+    assert planned_and_launched(vacuum_report(conn, "medium")) == (1, 1)
+    assert planned_and_launched(vacuum_report(conn, "large")) == (2, 2)
+    # the storage parameter overrides the size, PARALLEL both
+    conn.execute("ALTER TABLE small SET (parallel_workers = 3)")
+    assert planned_and_launched(vacuum_report(conn, "small")) == (3, 3)
+    assert planned_and_launched(vacuum_report(conn, "small", ", PARALLEL 1")) == (1, 1)
+    assert planned_and_launched(vacuum_report(conn, "small", ", PARALLEL 0")) == (0, 0)
+    conn.execute("ALTER TABLE large SET (parallel_workers = 0)")
+    assert planned_and_launched(vacuum_report(conn, "large")) == (0, 0)
+    # no index is needed
+    assert planned_and_launched(vacuum_report(conn, "medium", ", PARALLEL 4")) == (4, 4)
+    # the bound bounds it all
+    conn.execute("SET max_parallel_maintenance_workers = 2")
+    assert planned_and_launched(vacuum_report(conn, "small")) == (2, 2)
+    assert planned_and_launched(vacuum_report(conn, "medium", ", PARALLEL 4")) == (2, 2)
+    conn.execute("SET max_parallel_maintenance_workers = 0")
+    assert planned_and_launched(vacuum_report(conn, "medium", ", PARALLEL 4")) == (0, 0)
+    assert "launched" not in vacuum_report(conn, "small").replace("0 launched", "")
+
+
+def test_indexes_ask_for_workers_even_if_the_table_is_small(conn, pages):
+    conn.execute("SET min_parallel_index_scan_size = 0")
+    pages("t", 20)
+    assert planned_and_launched(vacuum_report(conn, "t")) == (0, 0)
+    for column in ("id", "id", "id", "filler"):
+        conn.execute(f"CREATE INDEX ON t USING hash ({column})")
+    # one index is the leader's
+    assert planned_and_launched(vacuum_report(conn, "t")) == (3, 3)
+    # but not if they are left alone
+    assert planned_and_launched(vacuum_report(conn, "t", ", INDEX_CLEANUP off")) == (0, 0)
+
+
+def test_an_empty_table_and_an_unfilled_one_need_no_workers(conn, pages):
+    pages("t", 0)
+    assert planned_and_launched(vacuum_report(conn, "t", ", PARALLEL 4")) == (0, 0)
+
+
+def test_unlogged_tables_have_workers(conn):
+    conn.execute("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)")
+    conn.execute("INSERT INTO t SELECT generate_series(1, 100000)")
+    conn.execute("DELETE FROM t WHERE id % 3 = 0")
+    assert planned_and_launched(vacuum_report(conn, "t", ", PARALLEL 2")) == (2, 2)
+    checks.assert_clean(conn, "t")
+
+
+def test_two_vacuums_of_two_tables_share_the_pool_of_workers(new_cluster):
+    cluster = new_cluster(max_parallel_workers=3, max_worker_processes=5)
+    with cluster.connect() as conn:
+        for name in ("a", "b"):
+            conn.execute(f"CREATE TABLE {name} (id int, filler text)")
+            conn.execute(f"INSERT INTO {name} SELECT i, repeat('x', 1950) FROM generate_series(1, 4000) i")
+            conn.execute(f"DELETE FROM {name} WHERE id % 2 = 0")
+        slow = {"vacuum_cost_delay": "2ms", "vacuum_cost_limit": 200}
+        vacuums = [Background(cluster, "postgres", f"VACUUM (VERBOSE, PARALLEL 4) {name}", slow) for name in ("a", "b")]
+        launched = Counter()
+        for name, vacuum in zip(("a", "b"), vacuums, strict=True):
+            vacuum.finish()
+            report = next(message for message in vacuum.messages if "finished" in message)
+            launched[name] = planned_and_launched(report)[1]
+            assert planned_and_launched(report)[0] == 4
+            assert "2000 removed, 2000 remain" in report
+        assert max(launched.values()) <= 3

@@ -1,0 +1,196 @@
+"""What VACUUM does for old transaction IDs besides its daily work: eager scanning of all-visible pages (PostgreSQL 18),
+and the failsafe, which comes on when it is late, be it before the vacuum, in the heap scan or among the indexes."""
+
+import re
+
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Parked
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import hand_over
+from conftest import CONFIG, TEMPLATE, _create_template
+
+FREEZE_MAX_AGE = 100_000  # the least that autovacuum_freeze_max_age can be
+FAILSAFE_AGE = 105_000  # what follows from it when vacuum_failsafe_age is less
+FAILSAFE_CONFIG = {"autovacuum_freeze_max_age": FREEZE_MAX_AGE, "vacuum_failsafe_age": 0}
+EAGER_PAGES = 9000
+EAGER_REGION_FAILURES = 122  # 3 % of 4096 blocks
+READ_AHEAD = 600  # more than the blocks that a few read streams have in flight
+
+BURN = "CREATE PROCEDURE burn(n int) LANGUAGE plpgsql AS $$BEGIN FOR i IN 1..n LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END$$"
+
+
+def burn_until_age(conn, table: str, age: int) -> None:
+    """Use up transaction IDs until the table's relfrozenxid is this old."""
+    conn.execute("SET synchronous_commit = off")
+    [(missing,)] = conn.execute("SELECT %s - age(relfrozenxid) FROM pg_class WHERE oid = %s::regclass", (age, table))
+    assert missing > 0
+    conn.execute("CALL burn(%s)" % missing)
+
+
+def report_of(conn, statement: str) -> str:
+    """Run a VACUUM (VERBOSE) and return all that it says."""
+    said = []
+
+    def hear(message):
+        said.append(f"{message.severity}: {message.message_primary} {message.message_detail or ''} {message.message_hint or ''}")
+
+    conn.add_notice_handler(hear)
+    try:
+        conn.execute(statement)
+    finally:
+        conn.remove_notice_handler(hear)
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("enabled, workers", [("off", 0), ("on", 0), ("on", 2)])
+@pytest.mark.parametrize("freezable", [True, False], ids=["freezable", "not-freezable"])
+def test_eager_scanning_freezes_a_fifth_or_gives_up_by_region(conn, pg_major, enabled, workers, freezable):
+    conn.execute(BURN)
+    conn.execute("CREATE TABLE t (id int, filler text) WITH (fillfactor = 10)")
+    conn.execute("INSERT INTO t VALUES (0, repeat('x', 1900))")
+    conn.execute("SET vacuum_freeze_min_age = 1000000000")
+    conn.execute("CALL burn(1000)")
+    conn.execute(f"INSERT INTO t SELECT i, repeat('x', 1900) FROM generate_series(2, {EAGER_PAGES}) i")
+    conn.execute("VACUUM t")
+    before = checks.table_state(conn, "t")
+    assert (before["relpages"], before["all_visible"], before["all_frozen"]) == (EAGER_PAGES, EAGER_PAGES, 0)
+
+    conn.execute(f"SET vacuum_freeze_min_age = {0 if freezable else 500}")
+    conn.execute(f"SET cyclone.enabled = {enabled}")
+    report = report_of(conn, f"VACUUM (VERBOSE, PARALLEL {workers}) t")
+
+    after = checks.table_state(conn, "t")
+    eager = int((re.search(r"(\d+) eagerly scanned", report) or ["", 0])[1])
+    if pg_major < 18:
+        assert eager == 0 and after["all_frozen"] <= 2
+    elif freezable:
+        assert EAGER_PAGES * 0.2 <= eager <= EAGER_PAGES * 0.2 + READ_AHEAD
+        assert eager <= after["all_frozen"] <= eager + 2  # the last page, and what the read-ahead ran into
+        assert report.count("disabling eager scanning after freezing 1800 eagerly scanned blocks of relation") == 1
+    else:
+        assert 2 * EAGER_REGION_FAILURES <= eager <= 4 * EAGER_REGION_FAILURES + READ_AHEAD
+        assert after["all_frozen"] <= 1
+        assert "disabling eager scanning" not in report
+    assert after["relfrozenxid_age"] == before["relfrozenxid_age"]
+    checks.assert_clean(conn, "t")
+
+
+def make_table(conn, name: str, indexes: int = 2) -> None:
+    conn.execute(f"CREATE TABLE {name} (id int, note char(128)) WITH (fillfactor = 20)")
+    conn.execute(f"INSERT INTO {name} SELECT i, md5(i::text) FROM generate_series(1, 6000) i")
+    for i in range(indexes):
+        conn.execute(f"CREATE INDEX {name}_{i} ON {name} ((id + {i}))")
+    conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0 OR id > 4000")
+
+
+@pytest.fixture(scope="module")
+def failsafe_base(prefix):
+    """A stopped cluster where the failsafe is 5000 transactions away for tables core, alone and team, which are equal."""
+    with Cluster.create(prefix, {**CONFIG, **FAILSAFE_CONFIG}) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute(BURN)
+            conn.execute("SET min_parallel_index_scan_size = 0")
+            for name in ("core", "alone", "team"):
+                make_table(conn, name, 6)
+            burn_until_age(conn, "team", FREEZE_MAX_AGE - 1000)
+        cluster.stop()
+        yield cluster
+
+
+@pytest.fixture
+def failsafe_conn(failsafe_base):
+    """A connection to a copy of that cluster; the cluster itself is its attribute `cluster`."""
+    with failsafe_base.copy() as cluster:
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            conn.cluster = cluster
+            yield conn
+
+
+# Without SKIP_DATABASE_STATS the end of a VACUUM would call the autovacuum launcher.
+SKIP_STATS = "SKIP_DATABASE_STATS, VERBOSE"
+
+
+def assert_vacuumable(conn, table: str) -> None:
+    """A later VACUUM, no longer late, does what was left undone."""
+    conn.execute("SET vacuum_failsafe_age = 2000000000")
+    conn.execute(f"VACUUM (SKIP_DATABASE_STATS, PARALLEL 2) {table}")
+    state = checks.table_state(conn, table)
+    assert state["dead_items"] == state["dead_tuples"] == 0
+    assert state["all_visible"] == state["relpages"] > 0
+    assert state["rows"] == 2667
+    checks.assert_clean(conn, table)
+
+
+def test_failsafe_from_the_start_bypasses_indexes_and_truncation_as_core_does(failsafe_conn):
+    conn = failsafe_conn
+    burn_until_age(conn, "core", FAILSAFE_AGE + 500)
+    outcomes = {}
+    for name, workers in (("core", 0), ("alone", 0), ("team", 2)):
+        conn.execute(f"SET cyclone.enabled = {'off' if name == 'core' else 'on'}")
+        report = report_of(conn, f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL {workers}) {name}")
+        lines = [line.replace(name, "core") for line in report.splitlines()]
+        ours_alone = ("dead-TID store:", "parallel workers:", "phases:")
+        lines = [re.sub(r"[\d.]+", "#", line) for line in lines if not line.startswith(ours_alone)]
+        state = checks.table_state(conn, name)
+        age = state.pop("relfrozenxid_age")
+        assert age < 200
+        outcomes[name] = lines, state
+    warnings = [line for line in lines if line.startswith("WARNING")]
+    assert len(warnings) == 1 and "as a failsafe after # index scans" in warnings[0]
+    assert "index scan bypassed by failsafe" in report and "parallel workers: 0 planned" in report
+    assert state["dead_items"] > 2000
+    assert outcomes["alone"] == outcomes["core"]
+    assert outcomes["team"] == outcomes["core"]
+    assert_vacuumable(conn, "team")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_failsafe_among_the_indexes_stops_there_and_keeps_the_dead_items(failsafe_conn, workers):
+    conn = failsafe_conn
+    burn_until_age(conn, "team", FAILSAFE_AGE - 200)
+    settings = {"min_parallel_index_scan_size": 0}
+    statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL {workers}) team"
+    with Parked(conn.cluster, conn.info.dbname, "index-vacuum:any", workers + 1, statement, settings) as vacuum:
+        conn.execute("CALL burn(1000)")
+        vacuum.release()
+        vacuum.finish()
+    said = "\n".join(vacuum.messages)
+    assert said.count('bypassing nonessential maintenance of table "cyclone_template.public.team" as a failsafe') == 1
+    assert "index scan bypassed by failsafe" in said
+    dead_items = checks.table_state(conn, "team")["dead_items"]
+    assert dead_items == 3333
+    if workers == 0:  # with workers, those that did not wait for the leader's look may have done more
+        assert said.count(": pages: ") == 1
+    assert_vacuumable(conn, "team")
+
+
+def test_failsafe_in_the_heap_scan_comes_on_after_4_gb(failsafe_base):
+    workers = 2
+    segments, pages_per_segment = 4, 131072
+    with failsafe_base.copy() as cluster:
+        cluster.start()
+        [(path,)] = cluster.sql("SELECT pg_relation_filepath('team')", dbname=TEMPLATE)
+        cluster.stop()
+        for i in range(segments + 1):
+            with open(cluster.data / (f"{path}.{i}" if i else path), "ab") as file:
+                file.truncate(8192 * (pages_per_segment if i < segments else 4000))  # all of it holes
+                hand_over(cluster.data / (f"{path}.{i}" if i else path))
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute("INSERT INTO team SELECT -i, md5(i::text) FROM generate_series(1, 1500) i")
+            conn.execute("DELETE FROM team WHERE id < 0 AND id % 3 = 0")
+            burn_until_age(conn, "team", FAILSAFE_AGE - 200)
+            statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL {workers}) team"
+            with Parked(cluster, TEMPLATE, "heap-scan:any", workers + 1, statement) as vacuum:
+                conn.execute("CALL burn(1000)")
+                vacuum.release()
+                vacuum.finish()
+            said = "\n".join(vacuum.messages)
+            assert said.count('bypassing nonessential maintenance of table "cyclone_template.public.team" as a failsafe') == 1
+            assert "index scan bypassed by failsafe" in said
+            assert f"{workers} launched" in said
