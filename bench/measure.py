@@ -3,11 +3,17 @@
 import os
 import re
 import shutil
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+
+import psycopg
 
 from cyclone_lab.cluster import Cluster
 from scenarios import TABLE, Scenario
@@ -34,12 +40,16 @@ CONFIG = {
     "max_wal_size": "100GB",
     "min_wal_size": "100GB",
     "max_worker_processes": 64,
-    "shared_buffers": "2GB",
     "wal_level": "replica",
 }
+LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
 WAL_FILE_BYTES = 16 << 20
 # What the whole team does together; all the rest of a VACUUM is the leader's alone.
 PARALLEL_PHASES = ("heap scan", "index vacuum", "heap vacuum", "index cleanup")
+OTHER_PHASE = "other"
+# As pg_stat_progress_vacuum numbers them; the first and the last one are the others.
+CORE_PHASES = (OTHER_PHASE, *PARALLEL_PHASES, "truncation", OTHER_PHASE)
+SAMPLE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,10 @@ class Contender:
     def name(self) -> str:
         return f"{self.engine}, PARALLEL {self.workers}"
 
+    @property
+    def is_core(self) -> bool:
+        return self.engine == "core"
+
 
 @dataclass
 class Run:
@@ -61,8 +75,9 @@ class Run:
     contender: Contender
     round: int
     seconds: float  # as the client sees it
-    phases: dict[str, float]  # the leader's seconds by phase; empty if the engine reported none
-    launched: int | None  # parallel workers that pg_cyclone says took part; None if it said nothing
+    phases: dict[str, float]  # the leader's seconds by phase; sampled for core; empty if pg_cyclone reported none
+    launched: int | None  # parallel workers that took part; None if the engine said nothing
+    store: tuple[int, int] | None  # what the dead-TID store held at its peak: items, bytes; None if nothing was said
     outcome: dict[str, int]  # what the VACUUM left behind; has to be the same for all
     messages: list[str]  # what VERBOSE said
 
@@ -75,6 +90,15 @@ class Run:
 
 
 @dataclass
+class Ratio:
+    """How many times as fast one contender is as another, round by round."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass
 class Result:
     """All runs of one scenario, and the size of what was vacuumed."""
 
@@ -82,19 +106,53 @@ class Result:
     rows: int
     heap_bytes: int
     index_bytes: int
+    buffers: str  # shared_buffers
     runs: list[Run] = field(default_factory=list)
 
     def contenders(self) -> list[Contender]:
-        """Return the contenders in the order of their first run, the one to compare with first."""
-        return list(dict.fromkeys(run.contender for run in self.runs))
+        """Return the contenders in the order in which they were named: core first, each with more and more workers."""
+        return sorted({run.contender for run in self.runs}, key=lambda contender: (contender.engine, contender.workers))
 
     def runs_of(self, contender: Contender) -> list[Run]:
-        return [run for run in self.runs if run.contender == contender]
+        """Return the contender's runs by round."""
+        return sorted((run for run in self.runs if run.contender == contender), key=lambda run: run.round)
+
+    def median_seconds(self, contender: Contender) -> float:
+        return median(run.seconds for run in self.runs_of(contender))
+
+    def median_phases(self, contender: Contender) -> dict[str, float]:
+        """Return the median seconds of each phase that is known."""
+        runs = self.runs_of(contender)
+        names = dict.fromkeys(name for run in runs for name in run.phases)
+        return {name: median(run.phases.get(name, 0) for run in runs) for name in names}
+
+    def core_alone(self) -> Contender:
+        """Return core in one process."""
+        return Contender("core", 0)
+
+    def best_core(self) -> Contender:
+        """Return core with the PARALLEL setting that was the fastest here."""
+        return min((contender for contender in self.contenders() if contender.is_core), key=self.median_seconds)
+
+    def ratio(self, contender: Contender, baseline: Contender) -> Ratio:
+        """Return how many times as fast the contender is as the baseline: its runs are compared with those of the same round,
+        which what else went on in the machine slowed down as well.
+        """
+        pairs = zip(self.runs_of(baseline), self.runs_of(contender))
+        ratios = [base.seconds / run.seconds for base, run in pairs]
+        return Ratio(median(ratios), min(ratios), max(ratios))
+
+    def store_bytes_per_item(self) -> float | None:
+        """Return the bytes that a dead item took in pg_cyclone's store at its peak; None if there were none."""
+        stores = [run.store for run in self.runs if run.store]
+        return median(size / items for items, size in stores) if stores else None
 
 
 def contenders_for(scenario: Scenario, worker_counts: list[int]) -> list[Contender]:
-    """Return who competes: core alone, core with a process an index where there are several, pg_cyclone with each count."""
-    core_counts = [0, max(worker_counts)] if scenario.indexes > 1 else [0]
+    """Return who competes: core alone, core with one worker and with a process an index, where there are several; pg_cyclone
+    with each count.
+    """
+    core_counts = [0, 1, scenario.indexes - 1] if scenario.indexes > 1 else [0]
     counts = [("core", core_counts), ("pg_cyclone", worker_counts)]
     return [Contender(engine, workers) for engine, numbers in counts for workers in dict.fromkeys(numbers)]
 
@@ -116,16 +174,18 @@ def measure(
     progress. Raises RuntimeError if there is too little room for the copies.
     """
     contenders = contenders_for(scenario, worker_counts)
+    begin = time.perf_counter()
     with _original(scenario, prefix, config, rows, base) as (original, result), ExitStack() as stack:
         shared = stack.enter_context(original.copy(base=base)) if scenario.repeatable else None
+        say(f"{scenario.name}: loaded {rows:,} rows in {time.perf_counter() - begin:.0f} s")
         if shared:
-            _warm_up(shared)
+            _warm_up(shared, scenario)
             shared.sql(scenario.vacuum_statement(0))
         for number in range(rounds):
             turn = number % len(contenders)
             for contender in contenders[turn:] + contenders[:turn]:
                 with nullcontext(shared) if shared else original.copy(base=base) as server:
-                    _warm_up(server)
+                    _warm_up(server, scenario)
                     run = _timed_vacuum(server, scenario, contender, number + 1)
                 result.runs.append(run)
                 say(f"{scenario.name}, round {run.round} of {rounds}, {contender.name}: {run.seconds:.3f} s")
@@ -148,9 +208,17 @@ def _original(scenario: Scenario, prefix: Path, config: dict, rows: int, base: P
             conn.execute("CHECKPOINT")
             sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
         original.stop()
-        original.config = config
+        original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config}
         _assert_room(original)
-        yield original, Result(scenario, rows, *sizes)
+        yield original, Result(scenario, rows, *sizes, original.config["shared_buffers"])
+
+
+def _buffers(scenario: Scenario, size: int) -> str:
+    """Return the shared_buffers for a table that has this many bytes with its indexes."""
+    megabytes = size / (1 << 20)
+    if scenario.buffers is None:
+        return f"{max(LEAST_BUFFERS_MB, int(1.2 * megabytes))}MB"
+    return f"{max(16, int(scenario.buffers * megabytes))}MB"
 
 
 def _assert_room(original: Cluster) -> None:
@@ -165,21 +233,23 @@ def _assert_room(original: Cluster) -> None:
         )
 
 
-def _warm_up(cluster: Cluster) -> None:
+def _warm_up(cluster: Cluster, scenario: Scenario) -> None:
     """Bring the cluster into the state of a server in use, starting it if it does not run.
 
-    The table is in its buffers, it has old WAL files to write over, enough for an image of every page, and the file
-    system is at rest. Without the old files, the time to make new ones would drown the differences.
+    The table is in its buffers as far as they go, it has old WAL files to write over, enough for an image of every page,
+    and the file system is at rest. Without the old files, the time to make new ones would drown the differences.
     """
     if not cluster.running:
         cluster.start()
         with cluster.connect() as conn:
             [heap_and_indexes] = conn.execute(f"SELECT pg_total_relation_size('{TABLE}')").fetchone()
-            for _ in range(1 + int(1.2 * heap_and_indexes) // WAL_FILE_BYTES):
+            wal_bytes = int(1.2 * heap_and_indexes) if scenario.logged else 0
+            for _ in range(1 + wal_bytes // WAL_FILE_BYTES):
                 conn.execute("SELECT pg_logical_emit_message(false, 'bench', repeat('x', %s))", (WAL_FILE_BYTES,))
             conn.execute("CHECKPOINT")  # makes them old
     cluster.sql(
-        f"SELECT pg_prewarm('{TABLE}'), pg_prewarm('{TABLE}', fork => 'vm'),"
+        f"SELECT pg_prewarm('{TABLE}'),"
+        f" CASE WHEN pg_relation_size('{TABLE}', 'vm') > 0 THEN pg_prewarm('{TABLE}', fork => 'vm') END,"
         f" (SELECT sum(pg_prewarm(indexrelid)) FROM pg_index WHERE indrelid = '{TABLE}'::regclass)"
     )
     os.sync()  # or the copy is written back while the clock runs
@@ -188,19 +258,84 @@ def _warm_up(cluster: Cluster) -> None:
 def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, number: int) -> Run:
     """Run the scenario's VACUUM as this contender and return what it took and what it did."""
     messages = []
-    with cluster.connect() as conn:
+    with cluster.connect() as conn, PhaseSampler(cluster, conn.info.backend_pid) as sampler:
         conn.add_notice_handler(lambda notice: messages.append(f"{notice.message_primary}\n{notice.message_detail or ''}"))
-        conn.execute(f"SET cyclone.enabled = {'on' if contender.engine == 'pg_cyclone' else 'off'}")
+        conn.execute(f"SET cyclone.enabled = {'off' if contender.is_core else 'on'}")
+        sampler.start()
         start = time.perf_counter()
         conn.execute(scenario.vacuum_statement(contender.workers))
         seconds = time.perf_counter() - start
+        sampled = sampler.stop()
         outcome = conn.execute(
             "SELECT relpages, reltuples::bigint, relallvisible, (pg_visibility_map_summary(oid)).all_visible"
             f" FROM pg_class WHERE oid = '{TABLE}'::regclass"
         )
         names = [column.name for column in outcome.description]
         state = dict(zip(names, outcome.fetchone()))
-    return Run(contender, number, seconds, parse_phases(messages), parse_launched(messages), state, messages)
+    phases = sampled if contender.is_core else parse_phases(messages)
+    return Run(contender, number, seconds, phases, parse_launched(messages), parse_store(messages), state, messages)
+
+
+class PhaseSampler:
+    """Asks pg_stat_progress_vacuum every SAMPLE_SECONDS in which phase a VACUUM is.
+
+    Core does not report the time of its phases in any other way. Whoever is timed gets sampled, to disturb all alike: it takes
+    about a hundredth of a core.
+    """
+
+    def __init__(self, cluster: Cluster, backend: int):
+        """Prepare to watch the server process with this ID; to be used as a context manager."""
+        self._connection = cluster.connect()
+        self._query = f"SELECT param1 FROM pg_stat_get_progress_info('VACUUM') WHERE pid = {backend}"
+        self._begin = 0.0
+        self._samples: list[tuple[float, str | None]] = []  # None: no VACUUM there
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> "PhaseSampler":
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._connection.close()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._begin = time.perf_counter()
+        self._thread.start()
+
+    def stop(self) -> dict[str, float]:
+        """End watching and return the seconds of each phase since the start, to within SAMPLE_SECONDS: phases that are shorter may
+        be missing.
+        """
+        end = time.perf_counter()
+        self._end.set()
+        self._thread.join()
+        samples = [(moment, phase) for moment, phase in self._samples if moment < end and phase is not None]
+        if not samples:
+            return {OTHER_PHASE: end - self._begin}
+        phases = defaultdict(float)
+        start, phase = self._begin, samples[0][1]
+        # A phase seen first in one sample began halfway between that and the sample before.
+        for (before, _), (after, next_phase) in pairwise(samples):
+            if next_phase != phase:
+                phases[phase] += (before + after) / 2 - start
+                start, phase = (before + after) / 2, next_phase
+        phases[phase] += end - start
+        return dict(phases)
+
+    def _sample(self) -> None:
+        while not self._end.wait(SAMPLE_SECONDS):
+            try:
+                self._take()
+            except psycopg.Error:  # the server goes down, and the VACUUM with it
+                return
+
+    def _take(self) -> None:
+        row = self._connection.execute(self._query, prepare=True).fetchone()
+        self._samples.append((time.perf_counter(), CORE_PHASES[row[0]] if row else None))
 
 
 def parse_phases(messages: list[str]) -> dict[str, float]:
@@ -213,6 +348,16 @@ def parse_phases(messages: list[str]) -> dict[str, float]:
 
 
 def parse_launched(messages: list[str]) -> int | None:
-    """Return the second number of a line like `parallel workers: 2 planned, 1 launched`; None without one."""
-    found = re.search(r"^parallel workers: \d+ planned, (\d+) launched$", "\n".join(messages), re.MULTILINE)
+    """Return the second number of pg_cyclone's line like `parallel workers: 2 planned, 1 launched`, or the first one of core's
+    like `launched 1 parallel vacuum worker for index vacuuming (planned: 2)`; None if there is neither.
+    """
+    text = "\n".join(messages)
+    found = re.search(r"^parallel workers: \d+ planned, (\d+) launched$", text, re.MULTILINE)
+    found = found or re.search(r"^launched (\d+) parallel vacuum workers? for index vacuuming", text, re.MULTILINE)
     return int(found[1]) if found else None
+
+
+def parse_store(messages: list[str]) -> tuple[int, int] | None:
+    """Return the items and the bytes in a line like `dead-TID store: 717 kB used at peak for 500000 items`; None without one."""
+    found = re.search(r"^dead-TID store: (\d+) kB used at peak for (\d+) items", "\n".join(messages), re.MULTILINE)
+    return (int(found[2]), int(found[1]) * 1024) if found else None

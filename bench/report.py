@@ -1,80 +1,192 @@
-"""What comes out: tables for the terminal, raw numbers as JSON, a chart."""
+"""What comes out: tables for the terminal and as Markdown, every run's numbers as CSV and JSON. The pictures are in plots.py."""
 
+import csv
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from rich.console import Console
 from rich.table import Table
 
-from measure import PARALLEL_PHASES, Contender, Result
+from measure import OTHER_PHASE, PARALLEL_PHASES, Contender, Ratio, Result
+from plots import save_plots
+from scenarios import GROUPS
+from store import CORE, IN_BATCHES, ONE_BY_ONE, StoreResult
+
+PHASES = (*PARALLEL_PHASES, "truncation", "team", OTHER_PHASE)
+MEBIBYTE = 1 << 20
+
+
+@dataclass
+class Grid:
+    """A table before it is known where it will be shown; the first column holds names, the others numbers."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+    def to_rich(self, title: str) -> Table:
+        """Return it for the terminal."""
+        table = Table(title=title)
+        for number, name in enumerate(self.header):
+            table.add_column(name, justify="right" if number else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def to_markdown(self) -> str:
+        """Return it as lines of Markdown."""
+        alignment = ["---", *["---:"] * (len(self.header) - 1)]
+        return "".join(f"| {' | '.join(row)} |\n" for row in (self.header, alignment, *self.rows))
 
 
 def print_circumstances(console: Console, circumstances: dict) -> None:
     """Print on what, of what and with which settings the numbers that follow were measured."""
     grid = Table.grid(padding=(0, 2))
     for name, value in circumstances.items():
-        text = ", ".join(f"{key} = {setting}" for key, setting in value.items()) if isinstance(value, dict) else str(value)
-        grid.add_row(name, text)
+        grid.add_row(name, _circumstance(value))
     console.print(grid)
 
 
 def print_result(console: Console, result: Result) -> None:
     """Print times and ratios of one scenario, and whatever stands against trusting them."""
-    contenders = result.contenders()
-    baseline = median_seconds(result, contenders[0])
-    size = f"heap {result.heap_bytes >> 20} MB, indexes {result.index_bytes >> 20} MB"
-    table = Table(title=f"{result.scenario.name}: {result.scenario.about}\n{result.rows:,} rows, {size}; seconds")
-    table.add_column("VACUUM")
-    for name in ("median", "min–max", "times as fast", *PARALLEL_PHASES, "serial share"):
-        table.add_column(name, justify="right")
-    for contender in contenders:
-        seconds = [run.seconds for run in result.runs_of(contender)]
-        phases = median_phases(result, contender)
-        share = serial_share(result, contender)
-        table.add_row(
-            contender.name,
-            f"{median(seconds):.3f}",
-            f"{min(seconds):.3f}–{max(seconds):.3f}",
-            f"{baseline / median(seconds):.2f}",
-            *(f"{phases[phase]:.3f}" if phase in phases else "" for phase in PARALLEL_PHASES),
-            "" if share is None else f"{share:.1%}",
-        )
     console.print()
-    console.print(table)
+    console.print(scenario_grid(result).to_rich(f"{result.scenario.name}: {result.scenario.about}\n{_sizes(result)}; seconds"))
     for line in (*amdahl_lines(result), *objections(result)):
         console.print(line, highlight=False)
 
 
-def median_seconds(result: Result, contender: Contender) -> float:
-    """Return the contender's median time in seconds."""
-    return median(run.seconds for run in result.runs_of(contender))
+def print_summary(console: Console, results: list[Result]) -> None:
+    """Print how many times as fast pg_cyclone is, a line each scenario."""
+    if results:
+        console.print()
+        console.print(
+            summary_grid(results).to_rich("times as fast as core with its best PARALLEL setting (lowest–highest round)")
+        )
+        for line in mean_lines(results):
+            console.print(line, highlight=False)
 
 
-def median_phases(result: Result, contender: Contender) -> dict[str, float]:
-    """Return the median seconds of each phase the engine reported."""
-    runs = result.runs_of(contender)
-    names = dict.fromkeys(name for run in runs for name in run.phases)
-    return {name: median(run.phases.get(name, 0) for run in runs) for name in names}
+def print_store(console: Console, results: list[StoreResult]) -> None:
+    """Print what the dead-TID store was measured to take."""
+    for in_shared_memory, title in _STORE_TITLES.items():
+        console.print()
+        console.print(store_grid(results, in_shared_memory).to_rich(title))
+
+
+def scenario_grid(result: Result) -> Grid:
+    """Return times, ratios and phases of one scenario, a row each contender."""
+    baselines = dict.fromkeys((result.core_alone(), result.best_core()))
+    header = ["VACUUM", "median", "min–max", *(f"× {core.name}" for core in baselines), *PHASES, "serial share"]
+    rows = []
+    for contender in result.contenders():
+        seconds = [run.seconds for run in result.runs_of(contender)]
+        phases = result.median_phases(contender)
+        share = serial_share(result, contender)
+        rows.append(
+            [
+                contender.name,
+                f"{median(seconds):.3f}",
+                f"{min(seconds):.3f}–{max(seconds):.3f}",
+                *(_ratio_text(result.ratio(contender, core)) for core in baselines),
+                *(f"{phases[phase]:.3f}" if phase in phases else "" for phase in PHASES),
+                "" if share is None else f"{share:.1%}",
+            ]
+        )
+    return Grid(header, rows)
+
+
+def summary_grid(results: list[Result]) -> Grid:
+    """Return the ratios of pg_cyclone to core's best, a row each scenario."""
+    counts = sorted({contender.workers for result in results for contender in result.contenders() if not contender.is_core})
+    header = [
+        "scenario",
+        "rows",
+        "core alone, s",
+        "core at best, s",
+        *(_workers(count) for count in counts),
+        "bytes a dead TID",
+    ]
+    rows = []
+    for result in results:
+        best = result.best_core()
+        stored = result.store_bytes_per_item()
+        rows.append(
+            [
+                result.scenario.name,
+                f"{result.rows:,}",
+                f"{result.median_seconds(result.core_alone()):.3f}",
+                f"{result.median_seconds(best):.3f} (PARALLEL {best.workers})",
+                *(_ratio_text(result.ratio(Contender("pg_cyclone", count), best)) for count in counts),
+                "" if stored is None else f"{stored:.2f}",
+            ]
+        )
+    return Grid(header, rows)
+
+
+def mean_lines(results: list[Result]) -> list[str]:
+    """Return the geometric mean of the ratios to core's best for each group that has several scenarios."""
+    lines = []
+    for group in GROUPS:
+        members = [result for result in results if result.scenario.group == group]
+        if len(members) < 2:
+            continue
+        ours = [contender for contender in members[0].contenders() if not contender.is_core]
+        means = [
+            f"{_workers(contender.workers)}"
+            f" {geometric_mean(result.ratio(contender, result.best_core()).median for result in members):.2f}"
+            for contender in ours
+        ]
+        lines.append(f"geometric mean of {group}: {', '.join(means)}")
+    return lines
+
+
+def store_grid(results: list[StoreResult], in_shared_memory: bool) -> Grid:
+    """Return what the dead-TID store takes in one kind of memory, a row each case."""
+    header = ["dead items, order of look-ups", "core, ns", "one by one, ns", "in batches, ns", "× core",
+              "core, bytes", "used, bytes", "allocated, bytes"]  # fmt: skip
+    rows = []
+    for result in results:
+        if result.in_shared_memory != in_shared_memory:
+            continue
+        ratios = [core / ours for core, ours in zip(result.nanoseconds[CORE], result.nanoseconds[IN_BATCHES])]
+        rows.append(
+            [
+                result.case.name,
+                *(f"{result.median_nanoseconds(way):.1f}" for way in (CORE, ONE_BY_ONE, IN_BATCHES)),
+                _ratio_text(Ratio(median(ratios), min(ratios), max(ratios))),
+                f"{result.allocated_bytes_per_item(CORE):.3f}",
+                f"{result.used_bytes_per_item():.3f}",
+                f"{result.allocated_bytes_per_item(IN_BATCHES):.3f}",
+            ]
+        )
+    return Grid(header, rows)
+
+
+_STORE_TITLES = {
+    False: "in private memory, as with PARALLEL 0; each number is for one look-up or one dead item",
+    True: "in shared memory, as with workers; each number is for one look-up or one dead item",
+}
 
 
 def serial_share(result: Result, contender: Contender) -> float | None:
-    """Return the median share of the time outside the parallel phases, 0 to 1; None unless every run reported phases."""
+    """Return the median share of the time outside the parallel phases, 0 to 1; None for core, which shares out little, and
+    unless every run reported phases.
+    """
     shares = [run.serial_share for run in result.runs_of(contender)]
-    return None if None in shares else median(shares)
+    return None if contender.is_core or None in shares else median(shares)
 
 
 def amdahl_lines(result: Result) -> list[str]:
     """Return, for each count of workers, the serial fraction that Amdahl's law finds in its gain over one process."""
-    ours = {contender.workers: contender for contender in result.contenders() if contender.engine == "pg_cyclone"}
+    ours = {contender.workers: contender for contender in result.contenders() if not contender.is_core}
     if 0 not in ours:
         return []
-    alone = median_seconds(result, ours[0])
+    alone = result.median_seconds(ours[0])
     lines = []
     for workers in filter(None, ours):
         processes = workers + 1
-        fraction = (processes * median_seconds(result, ours[workers]) / alone - 1) / (processes - 1)
+        fraction = (processes * result.median_seconds(ours[workers]) / alone - 1) / (processes - 1)
         lines.append(f"{processes} processes against one: serial fraction {fraction:.1%} by Amdahl's law")
     return lines
 
@@ -87,7 +199,7 @@ def objections(result: Result) -> list[str]:
         found.append("THE CONTENDERS LEFT DIFFERENT TABLES: " + "; ".join(str(dict(outcome)) for outcome in outcomes))
     for contender in result.contenders():
         runs = result.runs_of(contender)
-        if contender.engine == "core":
+        if contender.is_core:
             continue
         if any(not run.phases for run in runs):
             found.append(f"{contender.name}: reported no phases in some run; was it core's VACUUM after all?")
@@ -96,35 +208,100 @@ def objections(result: Result) -> list[str]:
     return found
 
 
-def save_json(file: Path, circumstances: dict, results: list[Result]) -> None:
-    """Write every run with the circumstances; times are in seconds, sizes in bytes."""
-    content = {"circumstances": circumstances, "results": [asdict(result) for result in results]}
-    file.write_text(json.dumps(content, indent=1) + "\n")
+def save_results(folder: Path, circumstances: dict, results: list[Result], store_results: list[StoreResult]) -> None:
+    """Write results.md, results.csv, results.json and the pictures into `folder`, which is made if need be, over older ones.
+
+    In the CSV and JSON files times are in seconds (nanoseconds for the store) and sizes in bytes. Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = save_plots(folder, circumstances, results, store_results)
+    (folder / "results.md").write_text(_markdown(circumstances, results, store_results, pictures))
+    _save_csv(folder / "results.csv", results)
+    _save_store_csv(folder / "store.csv", store_results)
+    content = {
+        "circumstances": circumstances,
+        "results": [asdict(result) for result in results],
+        "store": [asdict(result) for result in store_results],
+    }
+    (folder / "results.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def save_plot(file: Path, circumstances: dict, results: list[Result]) -> None:
-    """Draw the median times with their range, a panel each scenario; the suffix of `file` chooses the format."""
-    import matplotlib
+def _markdown(circumstances: dict, results: list[Result], store_results: list[StoreResult], pictures: dict[str, str]) -> str:
+    """Return the report; `pictures` are file names by group."""
+    parts = ["# VACUUM: pg_cyclone and PostgreSQL\n"]
+    parts.append(Grid(["", ""], [[name, _circumstance(value)] for name, value in circumstances.items()]).to_markdown())
+    if results:
+        parts.append("## Summary\n\nHow many times as fast as core's VACUUM with its best PARALLEL setting: the median of the"
+                     " rounds, and the lowest and highest one.\n")  # fmt: skip
+        parts.append(_picture(pictures, "summary") + summary_grid(results).to_markdown())
+        parts.append("".join(f"- {line}\n" for line in mean_lines(results)))
+    for group, title in GROUPS.items():
+        members = [result for result in results if result.scenario.group == group]
+        if members:
+            parts.append(f"## {title}\n\n" + _picture(pictures, group))
+            parts += [_scenario_markdown(result) for result in members]
+    if store_results:
+        parts.append("## The dead-TID store\n\n" + _picture(pictures, "store"))
+        parts += [f"{title.capitalize()}.\n\n{store_grid(store_results, shared).to_markdown()}"
+                  for shared, title in _STORE_TITLES.items()]  # fmt: skip
+    return "\n".join(part for part in parts if part)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, len(results), figsize=(4.2 * len(results), 4.2), squeeze=False, layout="constrained")
-    for panel, result in zip(panels[0], results):
-        contenders = result.contenders()
-        baseline = median_seconds(result, contenders[0])
-        for position, contender in enumerate(contenders):
-            seconds = [run.seconds for run in result.runs_of(contender)]
-            middle = median(seconds)
-            color = "tab:gray" if contender.engine == "core" else "tab:blue"
-            panel.bar(position, middle, yerr=[[middle - min(seconds)], [max(seconds) - middle]], capsize=4, color=color)
-            ratio = f"{baseline / middle:.2f}×"
-            panel.annotate(ratio, (position, 0), (0, 4), textcoords="offset points", ha="center", color="white")
-        panel.set_xticks(range(len(contenders)), [contender.name.replace(", ", "\n") for contender in contenders], fontsize=8)
-        panel.set_title(f"{result.scenario.name}, {result.rows:,} rows", fontsize=10)
-        panel.set_ylabel("seconds")
-    machine = f"{circumstances['cores']} cores of {circumstances['CPU']}"
-    versions = f"{circumstances['PostgreSQL']}, pg_cyclone {circumstances['commit']}"
-    figure.suptitle(f"VACUUM, median and range: {versions}, {machine}", fontsize=9)
-    figure.savefig(file, dpi=150)
-    pyplot.close(figure)
+def _scenario_markdown(result: Result) -> str:
+    notes = [*amdahl_lines(result), *(f"**{objection}**" for objection in objections(result))]
+    return (
+        f"### {result.scenario.name}\n\n{result.scenario.about}; {_sizes(result)}. Times in seconds.\n\n"
+        f"{scenario_grid(result).to_markdown()}" + "".join(f"\n- {note}" for note in notes) + "\n"
+    )
+
+
+def _picture(pictures: dict[str, str], name: str) -> str:
+    return f"![{name}]({pictures[name]})\n\n" if name in pictures else ""
+
+
+def _save_csv(file: Path, results: list[Result]) -> None:
+    """Write a line for each timed VACUUM."""
+    with open(file, "w", newline="") as output:
+        writer = csv.writer(output)
+        writer.writerow(["group", "scenario", "rows", "heap_bytes", "index_bytes", "shared_buffers", "engine", "workers", "round",
+                         "seconds", "launched", "dead_items", "store_bytes", *(f"{phase} seconds" for phase in PHASES)])  # fmt: skip
+        for result in results:
+            scenario = result.scenario
+            about = [scenario.group, scenario.name, result.rows, result.heap_bytes, result.index_bytes, result.buffers]
+            for run in result.runs:
+                phases = [f"{run.phases[phase]:.3f}" if phase in run.phases else "" for phase in PHASES]
+                writer.writerow([*about, run.contender.engine, run.contender.workers, run.round, f"{run.seconds:.4f}",
+                                 run.launched, *(run.store or ("", "")), *phases])  # fmt: skip
+
+
+def _save_store_csv(file: Path, results: list[StoreResult]) -> None:
+    """Write a line for each timed pass of look-ups."""
+    with open(file, "w", newline="") as output:
+        writer = csv.writer(output)
+        writer.writerow(
+            ["case", "memory", "items", "dead_items", "way", "round", "nanoseconds", "used_bytes", "allocated_bytes"]
+        )
+        for result in results:
+            about = [result.case.name, "shared" if result.in_shared_memory else "private", result.items, result.dead_items]
+            for way, rounds in result.nanoseconds.items():
+                used = "" if way == CORE else result.used_bytes
+                for number, nanoseconds in enumerate(rounds, 1):
+                    writer.writerow([*about, way, number, f"{nanoseconds:.2f}", used, result.allocated_bytes[way]])
+
+
+def _circumstance(value) -> str:
+    """Return the value of a circumstance in one line."""
+    return ", ".join(f"{key} = {setting}" for key, setting in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _sizes(result: Result) -> str:
+    heap, indexes = result.heap_bytes // MEBIBYTE, result.index_bytes // MEBIBYTE
+    return f"{result.rows:,} rows, heap {heap} MB, indexes {indexes} MB, shared_buffers {result.buffers}"
+
+
+def _workers(count: int) -> str:
+    return "1 process" if count == 0 else f"{count} worker{'s' if count > 1 else ''}"
+
+
+def _ratio_text(ratio: Ratio) -> str:
+    return f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"

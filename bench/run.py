@@ -1,7 +1,8 @@
 """Measures pg_cyclone's VACUUM as a ratio to core's in the same run.
 
 Every timed VACUUM starts from an equal copy of one data directory, with the table in shared buffers; the contenders
-take turns, in another order each round, and the median counts. `make bench BENCH_ARGS="--scenario heap-deleted"`.
+take turns, in another order each round, and the median counts. Tables, pictures and every run's numbers are written to a
+folder. `make bench BENCH_ARGS="--scenario heap-deleted"`.
 """
 
 import argparse
@@ -19,8 +20,15 @@ from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, server_user_can_read
 from measure import CONFIG, measure
-from report import objections, print_circumstances, print_result, save_json, save_plot
-from scenarios import SCENARIOS
+from report import objections, print_circumstances, print_result, print_store, print_summary, save_results
+from scenarios import GROUPS, SCENARIOS, Scenario
+from store import ROWS as STORE_ROWS
+from store import measure_store
+
+RESULTS = Path(__file__).resolve().parent / "results"
+STORE_GROUP = "store"
+WORKER_COUNTS = (0, 1, 2, 4)
+SCALE = 0.25
 
 
 def cores() -> int:
@@ -29,9 +37,8 @@ def cores() -> int:
 
 
 def default_worker_counts() -> list[int]:
-    """Return the counts of workers that make 1, 2, 4, ... processes, and as many as there are cores; at least one worker."""
-    processes = [1 << power for power in range(cores().bit_length()) if 1 << power <= cores()]
-    return sorted({0, 1, cores() - 1, *(count - 1 for count in processes)})
+    """Return WORKER_COUNTS, and what makes a process a core where there are more cores."""
+    return sorted({*WORKER_COUNTS, max(cores() - 1, *WORKER_COUNTS)})
 
 
 def commit() -> str:
@@ -80,9 +87,15 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="what to vacuum; may be repeated (default: all)")
-    parser.add_argument("--rows", type=int, help="size of the table (default: by scenario, 10 to 20 million)")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each contender (default: %(default)s)")
+    parser.add_argument("--scenario", action="append", default=[], choices=SCENARIOS, metavar="NAME",
+                        help=f"what to vacuum; may be repeated (default: all): {', '.join(SCENARIOS)}")  # fmt: skip
+    parser.add_argument("--group", action="append", default=[], choices=[*GROUPS, STORE_GROUP], metavar="NAME",
+                        help="the scenarios of a group, or the dead-TID store by itself; may be repeated (default: all):"
+                             f" {', '.join([*GROUPS, STORE_GROUP])}")  # fmt: skip
+    parser.add_argument("--scale", type=float, default=SCALE,
+                        help="size of the tables; 1 makes 10 to 20 million rows, by scenario (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--rows", type=int, help="size of every table, whatever the scale")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each contender (default: %(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=default_worker_counts(), metavar="N",
                         help="counts of pg_cyclone's parallel workers (default: %(default)s)")  # fmt: skip
     parser.add_argument("--major", type=int, default=18, choices=(17, 18), help="PostgreSQL version (default: %(default)s)")
@@ -90,46 +103,53 @@ def parse_arguments() -> argparse.Namespace:
                         help="where the data goes, for instance /dev/shm (default: %(default)s)")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], type=parse_setting, metavar="NAME=VALUE",
                         help="a server setting other than the bench's own, as full_page_writes=off; may be repeated")  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save every run's numbers")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a bar chart (.png, .svg, .pdf)")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER",
+                        help="where tables, numbers and pictures go (default: bench/results)")  # fmt: skip
     options = parser.parse_args()
-    if min(options.rounds, options.rows or 1) < 1 or min(options.workers) < 0:
-        parser.error("--rows and --rounds are 1 or more, --workers 0 or more")
+    if min(options.rounds, 1 if options.rows is None else options.rows) < 1 or options.scale <= 0 or min(options.workers) < 0:
+        parser.error("--rows and --rounds are 1 or more, --scale more than 0, --workers 0 or more")
     if not options.base.is_dir() or not server_user_can_read(options.base):
         parser.error(f"{options.base} is no folder that the server's user can enter")
     return options
 
 
+def chosen_scenarios(options: argparse.Namespace) -> list[Scenario]:
+    """Return the scenarios that the options name, all if they name nothing."""
+    everything = not (options.scenario or options.group)
+    return [
+        scenario
+        for scenario in SCENARIOS.values()
+        if everything or scenario.name in options.scenario or scenario.group in options.group
+    ]
+
+
 def main() -> int:
     options = parse_arguments()
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = Console(width=None if sys.stdout.isatty() else 200)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
     prefix = build.install(options.major)
     config = {**CONFIG, **dict(options.set)}
     circumstances = find_circumstances(prefix, config, options.base)
     print_circumstances(console, circumstances)
+    scenarios = chosen_scenarios(options)
+    common = {"rounds": options.rounds, "base": options.base, "say": lambda line: console.print(line, highlight=False)}
 
-    results = []
-    for name in options.scenario or SCENARIOS:
-        scenario = SCENARIOS[name]
-        console.print(f"\n{name}: loading ...", highlight=False)
-        result = measure(
-            scenario,
-            prefix,
-            config,
-            rows=options.rows or scenario.rows,
-            rounds=options.rounds,
-            worker_counts=options.workers,
-            base=options.base,
-            say=lambda line: console.print(line, highlight=False),
-        )
-        results.append(result)
-        print_result(console, result)
-
-    if options.json:
-        save_json(options.json, circumstances, results)
-    if options.plot:
-        save_plot(options.plot, circumstances, results)
+    results, store_results = [], []
+    try:
+        for scenario in scenarios:
+            rows = options.rows or max(1, round(options.scale * scenario.rows))
+            result = measure(scenario, prefix, config, rows=rows, worker_counts=options.workers, **common)
+            results.append(result)
+            print_result(console, result)
+        if STORE_GROUP in options.group or not (options.scenario or options.group):
+            rows = options.rows or max(1, round(options.scale * STORE_ROWS))
+            store_results = measure_store(prefix, rows=rows, **common)
+            print_store(console, store_results)
+    finally:  # what there is when it is interrupted is worth having, too
+        if results or store_results:
+            save_results(options.results, circumstances, results, store_results)
+    print_summary(console, results)
+    console.print(f"\ntables, numbers and pictures: {options.results}", highlight=False)
     return 1 if any(objections(result) for result in results) else 0
 
 

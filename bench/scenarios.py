@@ -4,6 +4,16 @@ from dataclasses import dataclass
 
 TABLE = "t"
 
+GROUPS = {
+    "cases": "One btree, unlogged: the five cases of the pgsql-hackers thread “Batch TIDs lookup in ambulkdelete”",
+    "cases-logged": "The same five cases, logged",
+    "heap": "No index",
+    "indexes": "From one index to eight",
+    "pgbench": "The accounts table of pgbench",
+    "buffers": "A table larger than shared_buffers",
+}
+
+_VACUUM = f"VACUUM (VERBOSE, PARALLEL %(workers)s) {TABLE}"
 # In one implicit transaction, so that with wal_level = minimal the rows go unlogged.
 _LOAD = f"""
     CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
@@ -11,6 +21,7 @@ _LOAD = f"""
 """
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
 _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
+_DELETE_A_TWENTIETH = f"DELETE FROM {TABLE} WHERE id %% 20 = 0"
 _PRIMARY_KEY = f"ALTER TABLE {TABLE} ADD PRIMARY KEY (id)"
 # Beside the primary key: one with few distinct keys, one in random order, one on text.
 _THREE_MORE_INDEXES = (
@@ -18,6 +29,34 @@ _THREE_MORE_INDEXES = (
     f"CREATE INDEX ON {TABLE} (hashint8(id))",
     f"CREATE INDEX ON {TABLE} ((to_hex(v)))",
 )
+_EIGHT_EQUAL_INDEXES = (f"CREATE INDEX ON {TABLE} (v)",) * 8
+# From the largest to the smallest; the first is as large as the last five together.
+_EIGHT_UNEQUAL_INDEXES = (
+    f"CREATE INDEX ON {TABLE} (md5(v::text))",
+    f"CREATE INDEX ON {TABLE} (hashint8(id))",
+    f"CREATE INDEX ON {TABLE} (id)",
+    f"CREATE INDEX ON {TABLE} ((v %% 1000))",
+    *(f"CREATE INDEX ON {TABLE} (v) WHERE hashint4(v) & {mask} = 0" for mask in (1, 3, 7, 15)),
+)
+_THREE_SMALL_INDEXES = tuple(f"CREATE INDEX ON {TABLE} (v) WHERE hashint4(v) & 127 = {remainder}" for remainder in range(3))
+_CREATE_CASE = "CREATE %(persistence)s TABLE {table} (c {type}) WITH (autovacuum_enabled = off); INSERT INTO {table} {rows}"
+_INTEGERS = "SELECT generate_series(1, %(rows)s)"
+_THOUSAND_KEYS = "SELECT c %% 1000 FROM generate_series(1, %(rows)s) c"
+_UUIDS = "SELECT gen_random_uuid() FROM generate_series(1, %(rows)s) c"
+# The sub-select makes it a scan of these pages alone.
+_DELETE_FIRST_PAGES = (
+    f"DELETE FROM {TABLE} WHERE ctid < (SELECT format('(%%s,0)',"
+    f" ceil(pg_relation_size('{TABLE}') / current_setting('block_size')::int * 0.3))::tid)"
+)
+_CREATE_ACCOUNTS = f"""
+    CREATE TABLE {TABLE} (aid int NOT NULL, bid int, abalance int, filler char(84)) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE} SELECT i, (i - 1) / 100000 + 1, 0, '' FROM generate_series(1, %(rows)s) i
+"""
+_ACCOUNTS_KEY = f"ALTER TABLE {TABLE} ADD PRIMARY KEY (aid)"
+_TEN_THOUSAND_TRANSACTIONS = f"""
+    UPDATE {TABLE} SET abalance = abalance + 1
+    WHERE aid IN (SELECT 1 + (random() * (%(rows)s - 1))::int FROM generate_series(1, 10000))
+"""
 
 
 @dataclass(frozen=True)
@@ -25,33 +64,68 @@ class Scenario:
     """A table, and the VACUUM that is timed on it."""
 
     name: str
+    group: str  # in GROUPS
     about: str
-    rows: int  # unless the command line says otherwise
+    rows: int  # at scale 1
     setup: tuple[str, ...]  # statements; %(rows)s stands for the number of rows
-    vacuum: str = f"VACUUM (VERBOSE, PARALLEL %(workers)s) {TABLE}"
+    vacuum: str = _VACUUM  # %(workers)s stands for the number of workers
     indexes: int = 0
+    logged: bool = True
     repeatable: bool = False  # VACUUM leaves the table as it found it, so that all runs can share one copy
+    buffers: float | None = None  # shared_buffers as a part of heap and indexes; None: so much that they fit
 
     def setup_statements(self, rows: int) -> list[str]:
         """Return the statements that make the table, with this number of rows."""
-        return [statement % {"rows": rows} for statement in self.setup]
+        persistence = "" if self.logged else "UNLOGGED"
+        return [statement % {"rows": rows, "persistence": persistence} for statement in self.setup]
 
     def vacuum_statement(self, workers: int) -> str:
         """Return the statement to time, with this number of parallel workers beside the leader."""
         return self.vacuum % {"workers": workers}
 
 
+def _five_cases(*, logged: bool) -> list[Scenario]:
+    """Return the scenarios of either group of cases: three tenths of the rows deleted, in different ways."""
+
+    def case(number: int, about: str, column_type: str, rows: str, *setup: str) -> Scenario:
+        return Scenario(
+            name=f"case-{number}" + ("-logged" if logged else ""),
+            group="cases-logged" if logged else "cases",
+            about=about,
+            rows=20_000_000,
+            setup=("SELECT setseed(0.5)", _CREATE_CASE.format(table=TABLE, type=column_type, rows=rows), *setup),
+            indexes=1,
+            logged=logged,
+        )
+
+    index = f"CREATE INDEX ON {TABLE} (c)"
+    return [
+        case(1, "distinct keys, 30 % deleted together", "int", _INTEGERS, index,
+             f"DELETE FROM {TABLE} WHERE c < %(rows)s * 0.3"),
+        case(2, "distinct keys, 30 % deleted here and there", "int", _INTEGERS, index,
+             f"DELETE FROM {TABLE} WHERE random() < 0.3"),
+        case(3, "1000 keys, first 30 % of the pages deleted", "int", _THOUSAND_KEYS, index, _DELETE_FIRST_PAGES),
+        case(4, "1000 keys, table in index order, first 30 % of the pages deleted", "int", _THOUSAND_KEYS, index,
+             f"CLUSTER {TABLE} USING {TABLE}_c_idx", _DELETE_FIRST_PAGES),
+        case(5, "random UUIDs, first 30 % of the pages deleted", "uuid", _UUIDS, index, _DELETE_FIRST_PAGES),
+    ]  # fmt: skip
+
+
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
+        *_five_cases(logged=False),
+        *_five_cases(logged=True),
         Scenario(
             name="heap-deleted",
+            group="heap",
             about="no index, every tenth row deleted",
             rows=20_000_000,
             setup=(_LOAD, _CLEAN, _DELETE_A_TENTH),
         ),
         Scenario(
             name="heap-clean",
+            group="heap",
             about="no index, every page all-visible, none skipped",
             rows=20_000_000,
             setup=(_LOAD, _CLEAN),
@@ -60,6 +134,7 @@ SCENARIOS = {
         ),
         Scenario(
             name="one-index",
+            group="indexes",
             about="primary key, every tenth row deleted",
             rows=20_000_000,
             setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_A_TENTH),
@@ -67,10 +142,63 @@ SCENARIOS = {
         ),
         Scenario(
             name="four-indexes",
+            group="indexes",
             about="primary key and three more, every tenth row deleted",
             rows=10_000_000,
             setup=(_LOAD, _PRIMARY_KEY, *_THREE_MORE_INDEXES, _CLEAN, _DELETE_A_TENTH),
             indexes=4,
+        ),
+        Scenario(
+            name="one-big-three-small",
+            group="indexes",
+            about="primary key and three partial indexes of a 128th of its size, every tenth row deleted",
+            rows=20_000_000,
+            setup=(_LOAD, _PRIMARY_KEY, *_THREE_SMALL_INDEXES, _CLEAN, _DELETE_A_TENTH),
+            indexes=4,
+        ),
+        Scenario(
+            name="eight-equal",
+            group="indexes",
+            about="eight equal indexes, every twentieth row deleted",
+            rows=10_000_000,
+            setup=(_LOAD, *_EIGHT_EQUAL_INDEXES, _CLEAN, _DELETE_A_TWENTIETH),
+            indexes=8,
+        ),
+        Scenario(
+            name="eight-unequal",
+            group="indexes",
+            about="eight indexes from large to small, every twentieth row deleted",
+            rows=10_000_000,
+            setup=(_LOAD, *_EIGHT_UNEQUAL_INDEXES, _CLEAN, _DELETE_A_TWENTIETH),
+            indexes=8,
+        ),
+        Scenario(
+            name="accounts-heap",
+            group="pgbench",
+            about="without its index, every page all-visible, none skipped",
+            rows=10_000_000,
+            setup=(_CREATE_ACCOUNTS, _CLEAN),
+            vacuum=f"VACUUM (VERBOSE, DISABLE_PAGE_SKIPPING, PARALLEL %(workers)s) {TABLE}",
+            repeatable=True,
+        ),
+        Scenario(
+            name="accounts-index",
+            group="pgbench",
+            about="with its index, after 10,000 updates",
+            rows=10_000_000,
+            setup=("SELECT setseed(0.5)", _CREATE_ACCOUNTS, _ACCOUNTS_KEY, _CLEAN, _TEN_THOUSAND_TRANSACTIONS),
+            # so few dead items would be left to a later VACUUM
+            vacuum=f"VACUUM (VERBOSE, INDEX_CLEANUP on, PARALLEL %(workers)s) {TABLE}",
+            indexes=1,
+        ),
+        Scenario(
+            name="larger-than-buffers",
+            group="buffers",
+            about="four times shared_buffers, primary key, every tenth row deleted",
+            rows=20_000_000,
+            setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_A_TENTH),
+            indexes=1,
+            buffers=0.25,
         ),
     )
 }

@@ -5,9 +5,10 @@
  *
  * SET cyclone.debug_point = 'heap-scan:worker:wait' makes parallel workers
  * wait at the point "heap-scan"; the words in the middle and at the end are
- * leader, worker or any, and wait or error.  Who waits does so until a test
- * releases an advisory lock that it holds: the lock (with key) 51966 of the
- * same database.  Release builds have none of this.
+ * leader, worker or any, and wait, error or notice.  Several such settings are
+ * separated by spaces.  Who waits does so until a test releases an advisory
+ * lock that it holds: the lock (with key) 51966 of the same database.  Release
+ * builds have none of this.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -28,6 +29,7 @@
 
 char	   *cyclone_debug_point = "";
 
+static bool is_set(const char *name, const char *role, const char *action);
 static void wait_for_lock(void);
 
 /* debug_point_init -- define the setting. */
@@ -36,30 +38,50 @@ debug_point_init(void)
 {
 	DefineCustomStringVariable("cyclone.debug_point",
 							   "Makes processes wait or fail at a named point.",
-							   "Three words: point:(leader|worker|any):(wait|error).",
+							   "Three words: point:(leader|worker|any):(wait|error|notice).",
 							   &cyclone_debug_point, "", PGC_SUSET,
 							   GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 }
 
 /*
  * debug_point_reached
- *		Wait or raise an error if that is what the setting asks for.
+ *		Do what the setting asks for here, if it does.
  */
 void
 debug_point_reached(const char *name)
 {
 	const char *role = IsParallelWorker() ? "worker" : "leader";
-	char		setting[128];
 
-	for (int any = 0; any < 2; any++)
+	if (is_set(name, role, "notice"))
+		ereport(NOTICE, (errmsg("debug point \"%s\" reached in %s", name, role)));
+	if (is_set(name, role, "wait"))
+		wait_for_lock();
+	if (is_set(name, role, "error"))
+		ereport(ERROR, (errmsg("debug point \"%s\" reached in %s", name, role)));
+}
+
+/* is_set -- does the setting ask for this action here? */
+static bool
+is_set(const char *name, const char *role, const char *action)
+{
+	const char *roles[] = {role, "any"};
+
+	for (int i = 0; i < lengthof(roles); i++)
 	{
-		snprintf(setting, sizeof(setting), "%s:%s:error", name, any ? "any" : role);
-		if (strcmp(setting, cyclone_debug_point) == 0)
-			ereport(ERROR, (errmsg("debug point \"%s\" reached in %s", name, role)));
-		snprintf(setting, sizeof(setting), "%s:%s:wait", name, any ? "any" : role);
-		if (strcmp(setting, cyclone_debug_point) == 0)
-			wait_for_lock();
+		char		wanted[128];
+		const char *found = cyclone_debug_point;
+		int			length = snprintf(wanted, sizeof(wanted), "%s:%s:%s",
+									  name, roles[i], action);
+
+		while ((found = strstr(found, wanted)) != NULL)
+		{
+			if ((found == cyclone_debug_point || found[-1] == ' ') &&
+				(found[length] == '\0' || found[length] == ' '))
+				return true;
+			found += length;
+		}
 	}
+	return false;
 }
 
 /* wait_for_lock -- wait for the test, interruptibly. */

@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 60
 
 
 def wait_until(condition, what: str):
-    """Call `condition` until it returns something true, and return that; raise TimeoutError naming `what` after a minute."""
+    """Call `condition` until what it returns is true, and return that; raise TimeoutError naming `what` after a minute."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (result := condition()):
         if time.monotonic() > deadline:
@@ -52,7 +52,7 @@ class Background:
         return self._thread.is_alive()
 
     def wait(self) -> psycopg.Error | None:
-        """Wait for the statement's end and return its error, None if it succeeded; raise TimeoutError if it does not end."""
+        """Wait for the statement's end and return its error, or None; raise TimeoutError if it does not end."""
         self._thread.join(PATIENCE_SECONDS)
         if self.running:
             raise TimeoutError(f"the statement did not end in {PATIENCE_SECONDS} s")

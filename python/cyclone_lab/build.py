@@ -42,11 +42,19 @@ def install_test_module(name: str, prefix: Path) -> None:
 
     Raises RuntimeError with the compiler's output if the build fails.
     """
-    folder = REPO / "build" / prefix.parent.name / "modules" / name
+    install_module(REPO / "test" / "modules" / name, prefix)
+
+
+def install_module(source: Path, prefix: Path) -> None:
+    """Build the extension in the folder `source`, whose name is its own, and install it into a prefix that `install` returned.
+
+    Raises RuntimeError with the compiler's output if the build fails.
+    """
+    folder = REPO / "build" / prefix.parent.name / "modules" / source.name
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _make(REPO / "test" / "modules" / name / "Makefile", folder, prefix, WERROR="1")
+        _make(source / "Makefile", folder, prefix, WERROR="1")
 
 
 def _readable_home(folder: Path) -> Path:

@@ -166,10 +166,8 @@ def table_state(conn: psycopg.Connection, table: str) -> dict:
     relfrozenxid_age, relminmxid_age                     transactions, multixacts
     """
     # a TOAST table has no row type
-    [(row,)] = conn.execute(
-        "SELECT CASE relkind WHEN 't' THEN '(chunk_id, chunk_seq, chunk_data)' ELSE 't' END FROM pg_class WHERE oid = %s::regclass",
-        (table,),
-    )
+    [(kind,)] = conn.execute("SELECT relkind FROM pg_class WHERE oid = %s::regclass", (table,))
+    row = "(chunk_id, chunk_seq, chunk_data)" if kind == "t" else "t"
     query = f"""
         SELECT rows, content_hash, dead_items, dead_tuple_count AS dead_tuples, all_visible, all_frozen, map.free_space,
                relpages, reltuples, relallvisible, (to_jsonb(class) ->> 'relallfrozen')::int AS relallfrozen,

@@ -225,7 +225,6 @@ btree_begin(Relation index, IndexShared *shared, int nmembers)
 
 	pg_atomic_write_u32(&shared->counted, 0);
 
-	shared->has_stats = true;
 	shared->stats.estimated_count = false;
 	shared->stats.num_index_tuples = 0;
 	shared->stats.pages_deleted = 0;
@@ -721,6 +720,7 @@ static void
 add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats)
 {
 	SpinLockAcquire(&shared->mutex);
+	shared->has_stats = true;
 	shared->stats.num_index_tuples += stats->num_index_tuples;
 	shared->stats.tuples_removed += stats->tuples_removed;
 	shared->stats.pages_newly_deleted += stats->pages_newly_deleted;

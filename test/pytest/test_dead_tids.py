@@ -51,7 +51,7 @@ def shared_size(store, nblocks: int, memory: int, nmembers: int) -> int:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_any_team_with_any_memory_stores_each_item_once(store, pattern):
-    for seed in range(150):
+    for seed in range(100):
         draw = random.Random(seed)
         simulate(
             store,
@@ -71,7 +71,7 @@ def test_any_team_with_any_memory_stores_each_item_once(store, pattern):
 @private_or_shared
 @pytest.mark.parametrize("nmembers", [1, 2, 8, 16])
 def test_with_the_least_memory_rounds_go_on_to_the_end(store, nmembers, shared):
-    for seed in range(4):
+    for seed in range(2):
         done = simulate(store, seed, 8000, 64 * KB, nmembers, "full", in_shared_memory=shared)
         assert done["items"] == 8000 * 291
         assert done["rounds"] > 8000 * 40 / (64 * KB)
@@ -80,10 +80,10 @@ def test_with_the_least_memory_rounds_go_on_to_the_end(store, nmembers, shared):
 
 @private_or_shared
 def test_full_pages_take_no_more_room_than_was_reserved_for_them(store, shared):
-    for seed in range(40):
+    for seed in range(20):
         draw = random.Random(seed)
-        memory = draw.randint(64 * KB, 2 * MB)
-        simulate(store, seed, 4000, memory, draw.randint(1, 3), "full", read_ahead=2000, in_shared_memory=shared)
+        memory = draw.choice([draw.randint(64 * KB, MB), draw.randint(MB, 16 * MB)])
+        simulate(store, seed, 10000, memory, draw.randint(1, 3), "full", read_ahead=10000, in_shared_memory=shared)
 
 
 @private_or_shared
@@ -95,7 +95,7 @@ def test_with_memory_for_the_worst_case_one_round_is_enough(store, shared):
         assert (done["rounds"], done["used_up"]) == (1, 0)
 
 
-@pytest.mark.parametrize(("pattern", "page_bytes"), [("one", 6), ("last", 6), ("ends", 8), ("few", 40), ("full", 42)])
+@pytest.mark.parametrize(("pattern", "page_bytes"), [("one", 6), ("last", 6), ("ends", 8), ("clustered", 12), ("few", 40), ("full", 42)])
 def test_it_takes_few_bytes_a_page(store, pattern, page_bytes):
     done = simulate(store, 0, 20000, 64 * MB, 1, pattern)
     assert done["peak_bytes"] < 20000 * page_bytes + 20000 / 64 * 16 + 16 * KB
@@ -114,7 +114,7 @@ def test_blocks_read_ahead_beyond_the_memory_do_not_end_the_round(store, shared)
 
 @private_or_shared
 def test_a_table_with_few_dead_items_in_many_places_needs_little_memory(store, shared):
-    for seed in range(4):
+    for seed in range(2):
         draw = random.Random(seed)
         more = {"page_gap": 10**5, "scan_gap": 10**4, "range_blocks": draw.choice([0, 1024, 10**6]), "in_shared_memory": shared}
         done = simulate(store, seed, 10**7 + seed, 64 * KB, draw.choice([1, 4, 16]), "mixed", **more)
@@ -124,10 +124,10 @@ def test_a_table_with_few_dead_items_in_many_places_needs_little_memory(store, s
 
 
 @private_or_shared
-@pytest.mark.parametrize("memory", [64 * KB, MB, 64 * MB, 512 * MB], ids="{} bytes".format)
+@pytest.mark.parametrize("memory", [64 * KB, MB, 64 * MB], ids="{} bytes".format)
 def test_the_largest_table_is_covered_to_its_last_block(store, memory, shared):
     gap = 10**9 if memory == 64 * KB else 10**7
-    for seed, nblocks in enumerate([MOST_BLOCKS, MOST_BLOCKS - 63, MOST_BLOCKS - 64]):
+    for seed, nblocks in enumerate([MOST_BLOCKS, MOST_BLOCKS - 63]):
         more = {"page_gap": gap, "scan_gap": gap, "range_blocks": gap, "in_shared_memory": shared}
         simulate(store, seed, nblocks, memory, 8, "mixed", **more)
 
@@ -135,7 +135,7 @@ def test_the_largest_table_is_covered_to_its_last_block(store, memory, shared):
 @private_or_shared
 @pytest.mark.parametrize("nblocks", [0, 1, 2, 63, 64, 65, 127, 128, 129])
 def test_small_tables(store, nblocks, shared):
-    for seed in range(5):
+    for seed in range(3):
         for nmembers in (1, 16):
             done = simulate(store, seed, nblocks, 64 * KB, nmembers, "mixed", in_shared_memory=shared)
             assert done["pages"] == nblocks

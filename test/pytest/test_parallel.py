@@ -1,4 +1,4 @@
-"""How VACUUM shares its work: how many workers it plans and gets, and that a team does each block once, no more, no less."""
+"""How VACUUM shares its work: how many workers it plans and gets, and that a team does each block exactly once."""
 
 import re
 from collections import Counter
@@ -48,9 +48,8 @@ def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
     conn.execute("CREATE INDEX ON t (id)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0 AND id % 8 <> 0")
     conn.execute("SET min_parallel_index_scan_size = 0")
-    dead = conn.execute(
-        f"SELECT count(*), count(DISTINCT (id + 1) / 2) FROM generate_series(1, {2 * count}) id WHERE id % 2 = 0 AND id % 8 <> 0"
-    ).fetchone()
+    gone = [i for i in range(1, 2 * count + 1) if i % 2 == 0 and i % 8 != 0]
+    dead = len(gone), len({(i + 1) // 2 for i in gone})
     report = vacuum_report(conn, "t", f", DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on, PARALLEL {workers}")
     assert planned_and_launched(report) == (workers, workers)
     assert f"pages: 0 removed, {count} remain, {count} scanned (100.00% of total)" in report

@@ -141,7 +141,9 @@ add_page(Oracle *oracle, pg_prng_state *random, BlockNumber blkno,
 									  2 * (Size) oracle->npages * sizeof(OraclePage));
 
 	page = &oracle->pages[oracle->npages++];
-	*page = (OraclePage) {.blkno = blkno,.first_offset = oracle->noffsets};
+	memset(page, 0, sizeof(OraclePage));
+	page->blkno = blkno;
+	page->first_offset = oracle->noffsets;
 
 	if (pattern == PATTERN_MIXED)
 		pattern = random_up_to(random, PATTERN_MIXED - 1);
