@@ -16,6 +16,7 @@ from statistics import median
 import psycopg
 
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import hand_over
 from scenarios import TABLE, Scenario
 
 LOAD_CONFIG = {
@@ -236,23 +237,36 @@ def _assert_room(original: Cluster) -> None:
 def _warm_up(cluster: Cluster, scenario: Scenario) -> None:
     """Bring the cluster into the state of a server in use, starting it if it does not run.
 
-    The table is in its buffers as far as they go, it has old WAL files to write over, enough for an image of every page,
-    and the file system is at rest. Without the old files, the time to make new ones would drown the differences.
+    The table is in its buffers as far as they go, it has WAL files to write over, enough for an image of every page, and the
+    file system is at rest. Without these files, the time to make new ones would drown the differences.
     """
     if not cluster.running:
         cluster.start()
-        with cluster.connect() as conn:
-            [heap_and_indexes] = conn.execute(f"SELECT pg_total_relation_size('{TABLE}')").fetchone()
-            wal_bytes = int(1.2 * heap_and_indexes) if scenario.logged else 0
-            for _ in range(1 + wal_bytes // WAL_FILE_BYTES):
-                conn.execute("SELECT pg_logical_emit_message(false, 'bench', repeat('x', %s))", (WAL_FILE_BYTES,))
-            conn.execute("CHECKPOINT")  # makes them old
+        if scenario.logged:
+            _make_wal_files(cluster)
     cluster.sql(
         f"SELECT pg_prewarm('{TABLE}'),"
         f" CASE WHEN pg_relation_size('{TABLE}', 'vm') > 0 THEN pg_prewarm('{TABLE}', fork => 'vm') END,"
         f" (SELECT sum(pg_prewarm(indexrelid)) FROM pg_index WHERE indrelid = '{TABLE}'::regclass)"
     )
     os.sync()  # or the copy is written back while the clock runs
+
+
+def _make_wal_files(cluster: Cluster) -> None:
+    """Make the WAL files that come next for the running server, filled with zeros, as it would itself when it needs them.
+
+    Files it has no more use for, which it renames to write over them, are what a server in use would have instead.
+    """
+    names = cluster.sql(
+        f"SELECT pg_walfile_name(pg_current_wal_lsn() + number * {WAL_FILE_BYTES}::numeric)"
+        f" FROM generate_series(2, 3 + (1.2 * pg_total_relation_size('{TABLE}') / {WAL_FILE_BYTES})::int) number"
+    )
+    for (name,) in names:
+        file = cluster.data / "pg_wal" / name
+        if not file.exists():
+            file.write_bytes(bytes(WAL_FILE_BYTES))
+            file.chmod(0o600)
+            hand_over(file)
 
 
 def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, number: int) -> Run:
@@ -307,9 +321,7 @@ class PhaseSampler:
         self._thread.start()
 
     def stop(self) -> dict[str, float]:
-        """End watching and return the seconds of each phase since the start, to within SAMPLE_SECONDS: phases that are shorter may
-        be missing.
-        """
+        """End watching and return the seconds of each phase since the start, to within SAMPLE_SECONDS; shorter ones may be missing."""
         end = time.perf_counter()
         self._end.set()
         self._thread.join()

@@ -76,15 +76,15 @@ def _draw_summary(results: list[Result]) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel("times as fast as core with its best PARALLEL setting (median of the rounds, lowest to highest)")
-    axes.set_title("VACUUM by pg_cyclone")
-    figure.legend(loc="outside upper right", ncols=len(counts))
+    axes.set_title("VACUUM by pg_cyclone with", loc="left")
+    figure.legend(loc="outside upper center", ncols=len(counts))
     return figure
 
 
 def _draw_group(title: str, results: list[Result]) -> Figure:
     """Draw a panel each scenario, with a bar for each contender, from phase to phase."""
     figure, panels = pyplot.subplots(
-        1, len(results), figsize=(max(6.5, 3.1 * len(results)), 4.4), squeeze=False, layout="constrained"
+        1, len(results), figsize=(1.5 + max(5, 3.1 * len(results)), 4.4), squeeze=False, layout="constrained"
     )
     for panel, result in zip(panels[0], results):
         _draw_bars(panel, result)
@@ -92,7 +92,7 @@ def _draw_group(title: str, results: list[Result]) -> Figure:
     figure.suptitle(title)
     shown = {name for result in results for contender in result.contenders() for name in result.median_phases(contender)}
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=color) for name, color in PHASE_COLORS.items() if name in shown]
-    figure.legend(handles, [name for name in PHASE_COLORS if name in shown], loc="outside lower center", ncols=len(handles))
+    figure.legend(handles, [name for name in PHASE_COLORS if name in shown], loc="outside right upper", title="phase")
     return figure
 
 

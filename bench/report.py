@@ -263,8 +263,9 @@ def _save_csv(file: Path, results: list[Result]) -> None:
     """Write a line for each timed VACUUM."""
     with open(file, "w", newline="") as output:
         writer = csv.writer(output)
-        writer.writerow(["group", "scenario", "rows", "heap_bytes", "index_bytes", "shared_buffers", "engine", "workers", "round",
-                         "seconds", "launched", "dead_items", "store_bytes", *(f"{phase} seconds" for phase in PHASES)])  # fmt: skip
+        writer.writerow(["group", "scenario", "rows", "heap_bytes", "index_bytes", "shared_buffers", "engine", "workers",
+                         "round", "seconds", "launched", "dead_items", "store_bytes",
+                         *(f"{phase} seconds" for phase in PHASES)])  # fmt: skip
         for result in results:
             scenario = result.scenario
             about = [scenario.group, scenario.name, result.rows, result.heap_bytes, result.index_bytes, result.buffers]

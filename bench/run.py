@@ -28,7 +28,7 @@ from store import measure_store
 RESULTS = Path(__file__).resolve().parent / "results"
 STORE_GROUP = "store"
 WORKER_COUNTS = (0, 1, 2, 4)
-SCALE = 0.25
+SCALE = 0.4
 
 
 def cores() -> int:

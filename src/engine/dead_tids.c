@@ -298,6 +298,7 @@ dead_tids_reset(DeadTids *store)
 		release(store, pg_atomic_read_u64(entry), DIRECTORY_PAGE_SIZE);
 		pg_atomic_write_u64(entry, 0);
 	}
+	memset(store->directory, 0, directory_pages(shared) * sizeof(uint32 *));
 	pg_atomic_write_u32(&shared->segments_taken, 0);
 	pg_atomic_write_u64(&shared->nitems, 0);
 	pg_atomic_write_u64(&shared->bytes, 0);
@@ -359,7 +360,8 @@ dead_tids_reserve(DeadTids *store, BlockNumber blkno)
  * dead_tids_add
  *		Store the dead items of one block, sorted by offset; there may be none.
  *
- * Must be called for every block that room was reserved for, in that order.
+ * Must be called for every block that room was reserved for, in that order;
+ * only the last one may be left out, if collecting ends there.
  */
 void
 dead_tids_add(DeadTids *store, BlockNumber blkno,
@@ -396,8 +398,12 @@ void
 dead_tids_end_collecting(DeadTids *store)
 {
 	publish_chunk(store);
+
+	/* The last room may not have been used after all. */
+	Assert(store->current.reserved + store->spare.reserved <= 1);
+	store->current.reserved = 0;
+	store->spare.reserved = 0;
 	store->reserved_chunk = InvalidChunk;
-	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
 }
 
 /*
@@ -474,7 +480,7 @@ dead_tids_next_page(const DeadTids *store, BlockNumber start, BlockNumber end,
 {
 	BlockNumber blkno = start;
 
-	while (blkno < end)
+	while (blkno < end && blkno / CHUNK_BLOCKS < store->shared->nchunks)
 	{
 		uint32		chunk = blkno / CHUNK_BLOCKS;
 		const char *blob = find_blob(store, chunk);
@@ -499,8 +505,10 @@ dead_tids_next_page(const DeadTids *store, BlockNumber start, BlockNumber end,
 			}
 		}
 
-		/* The last chunk of the largest table ends where block numbers do. */
-		if (chunk == MaxBlockNumber / CHUNK_BLOCKS)
+		/* a chunk on, or a directory page if this one is missing */
+		if (find_directory_page(store, chunk / DIRECTORY_PAGE_CHUNKS) == NULL)
+			chunk += DIRECTORY_PAGE_CHUNKS - chunk % DIRECTORY_PAGE_CHUNKS - 1;
+		if (chunk + 1 >= store->shared->nchunks)
 			break;
 		blkno = (chunk + 1) * CHUNK_BLOCKS;
 	}

@@ -153,40 +153,50 @@ def test_a_worker_is_stopped_while_it_waits_for_the_leader(cluster, db, conn, ta
     assert_whole(conn, table)
 
 
-# In the phases over the heap workers may leave nothing to the leader; some of the indexes are its alone.
-@pytest.mark.parametrize(
-    "phase, workers", [*((phase, 0) for phase in PHASES), ("index-vacuum", 2), ("index-cleanup", 2), ("truncate", 2)]
-)
-def test_an_error_in_the_leader_leaves_the_session_fit_for_another_vacuum(cluster, conn, table, phase, workers):
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_error_leaves_the_session_fit_for_another_vacuum(cluster, conn, table, phase):
     log_position = len(cluster.log)
-    conn.execute("SET min_parallel_index_scan_size = 0")
-    conn.execute("SET vacuum_cost_delay = '1ms'; SET vacuum_cost_limit = 10000")
     conn.execute(f"SET cyclone.debug_point = '{phase}:leader:error'")
     with pytest.raises(psycopg.errors.InternalError) as raised:
-        conn.execute(f"VACUUM (PARALLEL {workers}) t")
+        conn.execute("VACUUM (PARALLEL 0) t")
     assert raised.value.diag.message_primary == f'debug point "{phase}" reached in leader'
     assert re.fullmatch(PHASES[phase], raised.value.diag.context)
-    # what the failed one shared with its workers is gone: it must not be touched any more
     conn.execute("RESET cyclone.debug_point")
-    conn.execute("ANALYZE t")
-    conn.execute("VACUUM (PARALLEL 0) t")
+    conn.execute("VACUUM (PARALLEL 0, INDEX_CLEANUP on) t")
     assert checks.table_state(conn, "t")["dead_items"] == 0
     assert_no_traces(cluster, conn, log_position)
     assert_whole(conn, table)
 
 
-def test_an_error_in_a_worker_is_the_leaders(cluster, conn, table):
+@pytest.mark.parametrize("victim", ["leader", "worker"])
+@pytest.mark.parametrize("phase", TEAM_PHASES)
+def test_an_error_in_one_process_of_a_team_is_the_commands(cluster, db, conn, table, phase, victim):
     log_position = len(cluster.log)
-    conn.execute("SET min_parallel_index_scan_size = 0")
-    conn.execute("SET vacuum_cost_delay = '20ms'; SET vacuum_cost_limit = 10")  # the leader would need half a minute
+    # all wait for each other before one fails
+    settings = {"cyclone.debug_point": f"{phase}:any:wait {phase}:{victim}:error", **SETTINGS}
+    with Parked(cluster, db, f"{phase}:any", 3, VACUUM, settings) as vacuum:
+        vacuum.release()
+        error = vacuum.wait()
+    assert isinstance(error, psycopg.errors.InternalError), error
+    assert error.diag.message_primary == f'debug point "{phase}" reached in {victim}'
+    context = error.diag.context.splitlines()
+    assert re.fullmatch(PHASES[phase], context[0]), context
+    assert context[1:2] == (["parallel worker"] if victim == "worker" else []), context
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+def test_after_an_error_in_a_team_nothing_of_its_cost_accounting_is_touched(cluster, conn, table):
+    """What the leader shared with its workers is gone: the next command of the session sleeps by itself."""
+    log_position = len(cluster.log)
+    conn.execute("SET vacuum_cost_delay = '20ms'; SET vacuum_cost_limit = 10")  # alone it would take half a minute
     conn.execute("SET cyclone.debug_point = 'heap-scan:worker:error'")
-    with pytest.raises(psycopg.errors.InternalError) as raised:
+    with pytest.raises(psycopg.errors.InternalError, match='debug point "heap-scan" reached in worker'):
         conn.execute("VACUUM (PARALLEL 2) t")
-    assert raised.value.diag.message_primary == 'debug point "heap-scan" reached in worker'
-    context = raised.value.diag.context.splitlines()
-    assert re.fullmatch(PHASES["heap-scan"], context[0]) and context[1] == "parallel worker"
-    conn.execute("RESET ALL; SET min_parallel_index_scan_size = 0")
+    conn.execute("RESET cyclone.debug_point; SET vacuum_cost_delay = '1ms'; SET vacuum_cost_limit = 1000")
+    conn.execute("ANALYZE t")
     conn.execute("VACUUM (PARALLEL 0) t")
+    conn.execute("VACUUM (PARALLEL 2, DISABLE_PAGE_SKIPPING) t")
     assert_no_traces(cluster, conn, log_position)
     assert_whole(conn, table)
 

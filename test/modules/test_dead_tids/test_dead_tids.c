@@ -5,12 +5,14 @@
  *	  an oracle.
  *
  * One process plays all members in turn: which one goes on, and for how long,
- * is random.  The store's memory is private, or shared as a team's.  A member does to the store what heap_scan.c does.  It claims
- * ranges of blocks in ascending order, passes some blocks over, and asks for
- * room for the others ahead of scanning them, as a read stream's callback.
- * When room is refused it adds what was read ahead, ends collecting and asks
- * again, and if that is refused too it keeps the rest of its range for the
- * next round.  Streams also end for no reason, and members come late.
+ * is random.  The store's memory is private, or shared as a team's.
+ *
+ * A member does to the store what heap_scan.c does.  It claims ranges of
+ * blocks in ascending order, passes some blocks over, and asks for room for
+ * the others ahead of scanning them, as a read stream's callback.  When room
+ * is refused it adds what was read ahead, ends collecting and asks again, and
+ * if that is refused too it keeps the rest of its range for the next round.
+ * Streams also end for no reason, and members come late.
  *
  * After each round the store must hold what was added in that round, and
  * nothing else.  In the end each dead item of the table must have been in the
@@ -221,7 +223,7 @@ test_dead_tids(PG_FUNCTION_ARGS)
 
 /*
  * test_dead_tids_shared_size
- *		SQL function: how much memory would a store take?
+ *		SQL function: how much memory would a store take to begin with?
  */
 Datum
 test_dead_tids_shared_size(PG_FUNCTION_ARGS)
