@@ -321,7 +321,7 @@ class PhaseSampler:
         self._thread.start()
 
     def stop(self) -> dict[str, float]:
-        """End watching and return the seconds of each phase since the start, to within SAMPLE_SECONDS; shorter ones may be missing."""
+        """End watching; return each phase's seconds since the start, to within SAMPLE_SECONDS. Shorter ones may be missing."""
         end = time.perf_counter()
         self._end.set()
         self._thread.join()

@@ -16,6 +16,7 @@ from store import CORE, IN_BATCHES, ONE_BY_ONE, StoreResult
 
 PHASES = (*PARALLEL_PHASES, "truncation", "team", OTHER_PHASE)
 MEBIBYTE = 1 << 20
+NOISY = 1.3  # slowest run to fastest; on a quiet machine it is 1.05 to 1.15
 
 
 @dataclass
@@ -52,7 +53,7 @@ def print_result(console: Console, result: Result) -> None:
     """Print times and ratios of one scenario, and whatever stands against trusting them."""
     console.print()
     console.print(scenario_grid(result).to_rich(f"{result.scenario.name}: {result.scenario.about}\n{_sizes(result)}; seconds"))
-    for line in (*amdahl_lines(result), *objections(result)):
+    for line in (*amdahl_lines(result), *noise_lines(result), *objections(result)):
         console.print(line, highlight=False)
 
 
@@ -191,6 +192,16 @@ def amdahl_lines(result: Result) -> list[str]:
     return lines
 
 
+def noise_lines(result: Result) -> list[str]:
+    """Return which contenders' runs differ so much that the machine must have had other work to do; no line if none."""
+    spreads = {}
+    for contender in result.contenders():
+        seconds = [run.seconds for run in result.runs_of(contender)]
+        spreads[contender.name] = max(seconds) / min(seconds)
+    noisy = [f"{name} {spread:.1f}" for name, spread in spreads.items() if spread > NOISY]
+    return [f"noisy: slowest run to fastest: {'; '.join(noisy)}"] if noisy else []
+
+
 def objections(result: Result) -> list[str]:
     """Return what makes the numbers doubtful: contenders that did different work, or not in the way they are named for."""
     found = []
@@ -248,7 +259,7 @@ def _markdown(circumstances: dict, results: list[Result], store_results: list[St
 
 
 def _scenario_markdown(result: Result) -> str:
-    notes = [*amdahl_lines(result), *(f"**{objection}**" for objection in objections(result))]
+    notes = [*amdahl_lines(result), *noise_lines(result), *(f"**{objection}**" for objection in objections(result))]
     return (
         f"### {result.scenario.name}\n\n{result.scenario.about}; {_sizes(result)}. Times in seconds.\n\n"
         f"{scenario_grid(result).to_markdown()}" + "".join(f"\n- {note}" for note in notes) + "\n"

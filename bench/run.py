@@ -72,6 +72,7 @@ def find_circumstances(prefix: Path, config: dict, base: Path) -> dict:
         "cores": cores(),
         "CPU": cpu_model(),
         "kernel": platform.release(),
+        "load average at start": f"{os.getloadavg()[0]:.1f}",
         "data in": f"{base} ({file_system(base)})",
         "settings": {**config, "data_checksums": checksums},
     }

@@ -309,11 +309,12 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 
 /*
  * btree_finish
- *		Leader, when pages have been deleted too.
+ *		Leader, when all of the index has been visited, and pages deleted.
  */
 void
 btree_finish(Relation index, IndexShared *shared)
 {
+	shared->has_stats = true;
 	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
 	/* make what was put into the free space map findable */
 	if (shared->stats.pages_free > 0)
@@ -720,7 +721,6 @@ static void
 add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats)
 {
 	SpinLockAcquire(&shared->mutex);
-	shared->has_stats = true;
 	shared->stats.num_index_tuples += stats->num_index_tuples;
 	shared->stats.tuples_removed += stats->tuples_removed;
 	shared->stats.pages_newly_deleted += stats->pages_newly_deleted;

@@ -314,12 +314,16 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		if (is_by_ranges(vacuum_index(vacuum->shared, i), cleanup))
-			btree_finish(vacuum->indexes[i], vacuum_index(vacuum->shared, i));
-		if (was_processed(vacuum, i, cleanup))
-			report_index(vacuum, i, cleanup);
-		else
+		IndexShared *index = vacuum_index(vacuum->shared, i);
+
+		if (!was_processed(vacuum, i, cleanup))
+		{
 			all = false;
+			continue;
+		}
+		if (is_by_ranges(index, cleanup))
+			btree_finish(vacuum->indexes[i], index);
+		report_index(vacuum, i, cleanup);
 	}
 	pgstat_progress_update_multi_param(lengthof(progress), progress, zeros);
 

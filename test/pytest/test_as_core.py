@@ -248,9 +248,11 @@ EMPTY_PAGE = bytes(12) + b"".join(n.to_bytes(2, "little") for n in (24, 8192, 81
 
 
 @pytest.fixture(scope="module")
-def base(prefix):
+def base(prefix, pg_major):
     """A stopped cluster with a database of all shapes, and transactions still open in it."""
-    config = {**CONFIG, "autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "10GB"}
+    config = {**CONFIG, "checkpoint_timeout": "1h", "max_wal_size": "10GB", "track_io_timing": "on"}
+    if pg_major >= 18:
+        config["track_cost_delay_timing"] = "on"
     with Cluster.create(prefix, config) as cluster:
         cluster.start()
         _create_template(cluster)

@@ -71,7 +71,8 @@ def test_eager_scanning_freezes_a_fifth_or_gives_up_by_region(conn, pg_major, en
         assert eager == 0 and after["all_frozen"] <= 2
     elif freezable:
         assert EAGER_PAGES * 0.2 <= eager <= EAGER_PAGES * 0.2 + READ_AHEAD
-        assert eager <= after["all_frozen"] <= eager + 2  # the last page, and what the read-ahead ran into
+        # besides, the last page is scanned, and runs too short to be skipped, which end where a member's range does
+        assert eager <= after["all_frozen"] <= eager + 2 + 32 * (workers + 1)
         assert report.count("disabling eager scanning after freezing 1800 eagerly scanned blocks of relation") == 1
     else:
         assert 2 * EAGER_REGION_FAILURES <= eager <= 4 * EAGER_REGION_FAILURES + READ_AHEAD
