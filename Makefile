@@ -4,7 +4,7 @@
 #   make installcheck PG_CONFIG=...              regression and isolation tests on a running server with pg_cyclone preloaded
 #   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM against pg_cyclone's on an embedded PostgreSQL 18
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
-#   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks; BENCH_ARGS=--help lists their options
+#   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #
 # DEBUG_POINTS=1 compiles in the wait and error points that tests use, WERROR=1 turns warnings into errors.
 #

@@ -16,7 +16,6 @@ from statistics import median
 import psycopg
 
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import hand_over
 from scenarios import TABLE, Scenario
 
 LOAD_CONFIG = {
@@ -44,7 +43,6 @@ CONFIG = {
     "wal_level": "replica",
 }
 LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
-WAL_FILE_BYTES = 16 << 20
 # What the whole team does together; all the rest of a VACUUM is the leader's alone.
 PARALLEL_PHASES = ("heap scan", "index vacuum", "heap vacuum", "index cleanup")
 OTHER_PHASE = "other"
@@ -242,31 +240,8 @@ def _warm_up(cluster: Cluster, scenario: Scenario) -> None:
     """
     if not cluster.running:
         cluster.start()
-        if scenario.logged:
-            _make_wal_files(cluster)
-    cluster.sql(
-        f"SELECT pg_prewarm('{TABLE}'),"
-        f" CASE WHEN pg_relation_size('{TABLE}', 'vm') > 0 THEN pg_prewarm('{TABLE}', fork => 'vm') END,"
-        f" (SELECT sum(pg_prewarm(indexrelid)) FROM pg_index WHERE indrelid = '{TABLE}'::regclass)"
-    )
+    cluster.warm_up(TABLE, wal=scenario.logged)
     os.sync()  # or the copy is written back while the clock runs
-
-
-def _make_wal_files(cluster: Cluster) -> None:
-    """Make the WAL files that come next for the running server, filled with zeros, as it would itself when it needs them.
-
-    Files it has no more use for, which it renames to write over them, are what a server in use would have instead.
-    """
-    names = cluster.sql(
-        f"SELECT pg_walfile_name(pg_current_wal_lsn() + number * {WAL_FILE_BYTES}::numeric)"
-        f" FROM generate_series(2, 3 + (1.2 * pg_total_relation_size('{TABLE}') / {WAL_FILE_BYTES})::int) number"
-    )
-    for (name,) in names:
-        file = cluster.data / "pg_wal" / name
-        if not file.exists():
-            file.write_bytes(bytes(WAL_FILE_BYTES))
-            file.chmod(0o600)
-            hand_over(file)
 
 
 def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, number: int) -> Run:

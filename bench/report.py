@@ -240,20 +240,20 @@ def save_results(folder: Path, circumstances: dict, results: list[Result], store
 def _markdown(circumstances: dict, results: list[Result], store_results: list[StoreResult], pictures: dict[str, str]) -> str:
     """Return the report; `pictures` are file names by group."""
     parts = ["# VACUUM: pg_cyclone and PostgreSQL\n"]
-    parts.append(Grid(["", ""], [[name, _circumstance(value)] for name, value in circumstances.items()]).to_markdown())
+    parts.append("".join(f"- {name}: {_circumstance(value)}\n" for name, value in circumstances.items()))
     if results:
         parts.append("## Summary\n\nHow many times as fast as core's VACUUM with its best PARALLEL setting: the median of the"
                      " rounds, and the lowest and highest one.\n")  # fmt: skip
-        parts.append(_picture(pictures, "summary") + summary_grid(results).to_markdown())
+        parts += [_picture(pictures, "summary"), summary_grid(results).to_markdown()]
         parts.append("".join(f"- {line}\n" for line in mean_lines(results)))
     for group, title in GROUPS.items():
         members = [result for result in results if result.scenario.group == group]
         if members:
-            parts.append(f"## {title}\n\n" + _picture(pictures, group))
+            parts.append(f"## {title}\n\n{_picture(pictures, group)}")
             parts += [_scenario_markdown(result) for result in members]
     if store_results:
-        parts.append("## The dead-TID store\n\n" + _picture(pictures, "store"))
-        parts += [f"{title.capitalize()}.\n\n{store_grid(store_results, shared).to_markdown()}"
+        parts.append(f"## The dead-TID store\n\n{_picture(pictures, 'store')}")
+        parts += [f"### {title}\n\n{store_grid(store_results, shared).to_markdown()}"
                   for shared, title in _STORE_TITLES.items()]  # fmt: skip
     return "\n".join(part for part in parts if part)
 
@@ -267,7 +267,7 @@ def _scenario_markdown(result: Result) -> str:
 
 
 def _picture(pictures: dict[str, str], name: str) -> str:
-    return f"![{name}]({pictures[name]})\n\n" if name in pictures else ""
+    return f"![{name}]({pictures[name]})\n" if name in pictures else ""
 
 
 def _save_csv(file: Path, results: list[Result]) -> None:

@@ -82,6 +82,7 @@ def load(cluster: Cluster, rows: int) -> None:
     cluster.run("pgbench", "--initialize", "--init-steps=dt", "--quiet", f"--scale={branches}")
     with cluster.connect() as conn:
         conn.execute("CREATE EXTENSION pg_cyclone")
+        conn.execute("CREATE EXTENSION pg_prewarm")
         checks.create_extensions(conn)
         conn.execute("SELECT setseed(0.5)")
         conn.execute(
@@ -216,6 +217,7 @@ def main() -> int:
         for contender in contenders:
             with original.copy() as copy:
                 copy.start()
+                copy.warm_up(TABLE)
                 console.print(f"Vacuuming a copy: {contender.name}", highlight=False)
                 vacuum(copy, contender, console)
                 console.print(f"  [bold]{contender.seconds:.2f} s[/bold]", highlight=False)

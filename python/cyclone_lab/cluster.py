@@ -20,6 +20,7 @@ CONFIG_FILE = "cluster.conf"
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 START_SECONDS = 120
 STOP_SECONDS = 120
+WAL_FILE_BYTES = 16 << 20
 
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
@@ -160,6 +161,34 @@ class Cluster:
         with self.connect(dbname) as connection:
             cursor = connection.execute(query)
             return cursor.fetchall() if cursor.description else []
+
+    def warm_up(self, table: str, *, wal: bool = True, dbname: str = "postgres") -> None:
+        """Read a table with its indexes into the running server's buffers, as far as they go; needs pg_prewarm.
+
+        With `wal` also make the WAL files that come next, filled with zeros, enough for an image of every page: a server in
+        use has old ones to write over instead, and the time to make new ones would drown what is to be measured.
+        """
+        with self.connect(dbname) as conn:
+            conn.execute(
+                "SELECT pg_prewarm(%(table)s::regclass),"
+                " CASE WHEN pg_relation_size(%(table)s::regclass, 'vm') > 0"
+                " THEN pg_prewarm(%(table)s::regclass, fork => 'vm') END,"
+                " (SELECT sum(pg_prewarm(indexrelid)) FROM pg_index WHERE indrelid = %(table)s::regclass)",
+                {"table": table},
+            )
+            if not wal:
+                return
+            names = conn.execute(
+                f"SELECT pg_walfile_name(pg_current_wal_lsn() + number * {WAL_FILE_BYTES}::numeric) FROM generate_series("
+                f"2, 3 + (1.2 * pg_total_relation_size(%s::regclass) / {WAL_FILE_BYTES})::int) number",
+                (table,),
+            )
+            for (name,) in names:
+                file = self.data / "pg_wal" / name
+                if not file.exists():
+                    file.write_bytes(bytes(WAL_FILE_BYTES))
+                    file.chmod(0o600)
+                    hand_over(file)
 
     def client_env(self) -> dict[str, str]:
         """Return the environment that leads a client program to this server."""

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background
+from cyclone_lab.background import Background, Parked, wait_until
 
 
 def vacuum_report(conn, table: str, options: str = "") -> str:
@@ -81,6 +81,24 @@ def test_a_worker_does_its_share_of_a_large_heap(conn, pages, workers):
         others = re.findall(rf'^table "t": {verb} (\d+) pages by parallel vacuum worker$', report, re.MULTILINE)
         assert len(mine) == 1 and len(others) == workers
         assert all(int(n) > 0 for n in mine + others)
+
+
+def test_the_statistics_count_what_workers_put_into_the_visibility_map(cluster, db, conn):
+    """The leader has to notice that workers have extended the map: here by its second page."""
+    pages, pages_of_the_first = 33000, 32672
+    conn.execute("CREATE UNLOGGED TABLE t (filler text) WITH (fillfactor = 10)")
+    conn.execute(f"INSERT INTO t SELECT repeat('x', 900) FROM generate_series(1, {pages_of_the_first - 100})")
+    conn.execute("VACUUM t")
+    conn.execute(f"INSERT INTO t SELECT repeat('x', 900) FROM generate_series(1, {pages - pages_of_the_first + 100})")
+    assert conn.execute("SELECT pg_relation_size('t', 'vm')").fetchone() == (8192,)
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (FREEZE, PARALLEL 2) t") as vacuum:
+        idle = "SELECT count(*) FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
+        wait_until(lambda: conn.execute(idle, (vacuum.pid,)).fetchone() == (2,), "the workers' wait")
+        assert conn.execute("SELECT pg_relation_size('t', 'vm')").fetchone() == (2 * 8192,)
+        vacuum.release()
+        vacuum.finish()
+    assert conn.execute("SELECT * FROM pg_visibility_map_summary('t')").fetchone() == (pages, pages)
+    assert conn.execute("SELECT relallvisible FROM pg_class WHERE relname = 't'").fetchone() == (pages,)
 
 
 def test_the_degree_follows_the_table_its_indexes_and_the_settings(conn, pages):
