@@ -165,6 +165,15 @@ struct DeadTids
 
 #define InvalidChunk		PG_UINT32_MAX
 
+/*
+ * A blob without pages, and a page without items.  What follows the bitmap is
+ * read as a position, and used for nothing.
+ */
+static const uint64 empty_blob_data[2] = {0};
+static const uint8 empty_page[PAGE_HEADER_SIZE + 2] = {0};
+
+#define empty_blob			((const char *) empty_blob_data)
+
 static void plan_memory(BlockNumber nblocks, Size limit, int nmembers,
 						DeadTidsShared *plan);
 static pg_atomic_uint64 *segment_entry(DeadTidsShared *shared, uint32 number);
@@ -179,6 +188,7 @@ static bool make_directory_page(DeadTids *store, uint32 chunk);
 static void publish_chunk(DeadTids *store);
 static inline uint32 *find_directory_page(const DeadTids *store, uint32 number);
 static inline const char *find_blob(const DeadTids *store, uint32 chunk);
+static void find_segment(const DeadTids *store, uint32 number);
 static inline const uint8 *find_page(const char *blob, BlockNumber blkno);
 static inline bool page_contains(const uint8 *page, OffsetNumber offset);
 static Size encode_page(char *entry, const OffsetNumber *offsets, int noffsets);
@@ -424,46 +434,51 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
  *		Which of these items are in the store?  Return how many, and which in
  *		dead.
  *
- * One look-up waits for memory accesses that depend on each other.  Those of
- * many overlap if they are done step by step; the processor does not look
- * that far ahead by itself.  Where an index is in the order of the table,
- * most items are of the same block as the one before.
+ * One look-up waits for memory accesses that depend on each other, and has
+ * branches that no processor can foresee if the items are in random order.  So
+ * many are done side by side and step by step, almost without branches.  Where
+ * an index is in the order of the table, items come in runs of the same block,
+ * which is looked up once.
  */
 int
 dead_tids_match(const DeadTids *store, const ItemPointerData *tids, int ntids,
 				bool *dead)
 {
-	BlockNumber last_block = InvalidBlockNumber;
-	const uint8 *last_page = NULL;
 	int			ndead = 0;
 
 	for (int start = 0; start < ntids; start += MATCH_BATCH)
 	{
 		const ItemPointerData *batch = &tids[start];
-		const char *blobs[MATCH_BATCH];
 		int			n = Min(MATCH_BATCH, ntids - start);
-		BlockNumber block = last_block;
+		BlockNumber blocks[MATCH_BATCH];	/* of the runs */
+		const char *blobs[MATCH_BATCH];
+		const uint8 *pages[MATCH_BATCH];
+		uint8		run_of[MATCH_BATCH];
+		int			nruns = 1;
 
+		blocks[0] = ItemPointerGetBlockNumberNoCheck(&batch[0]);
 		for (int i = 0; i < n; i++)
 		{
-			if (ItemPointerGetBlockNumberNoCheck(&batch[i]) == block)
-				continue;
-			block = ItemPointerGetBlockNumberNoCheck(&batch[i]);
-			blobs[i] = find_blob(store, block / CHUNK_BLOCKS);
-			if (blobs[i] != NULL)
-				PREFETCH(blobs[i]);
+			BlockNumber block = ItemPointerGetBlockNumberNoCheck(&batch[i]);
+
+			nruns += block != blocks[nruns - 1];
+			blocks[nruns - 1] = block;
+			run_of[i] = nruns - 1;
 		}
+		for (int i = 0; i < nruns; i++)
+		{
+			blobs[i] = find_blob(store, blocks[i] / CHUNK_BLOCKS);
+			PREFETCH(blobs[i]);
+		}
+		for (int i = 0; i < nruns; i++)
+			pages[i] = find_page(blobs[i], blocks[i]);
 		for (int i = 0; i < n; i++)
 		{
-			block = ItemPointerGetBlockNumberNoCheck(&batch[i]);
-			if (block != last_block)
-			{
-				last_page = find_page(blobs[i], block);
-				last_block = block;
-			}
-			dead[start + i] = page_contains(last_page,
-											ItemPointerGetOffsetNumberNoCheck(&batch[i]));
-			ndead += dead[start + i];
+			bool		found = page_contains(pages[run_of[i]],
+											  ItemPointerGetOffsetNumberNoCheck(&batch[i]));
+
+			dead[start + i] = found;
+			ndead += found;
 		}
 	}
 	return ndead;
@@ -484,25 +499,20 @@ dead_tids_next_page(const DeadTids *store, BlockNumber start, BlockNumber end,
 	{
 		uint32		chunk = blkno / CHUNK_BLOCKS;
 		const char *blob = find_blob(store, chunk);
+		uint64		page_bitmap = *(const uint64 *) blob;
+		uint64		left = page_bitmap & (PG_UINT64_MAX << blkno % CHUNK_BLOCKS);
 
-		if (blob != NULL)
+		if (left != 0)
 		{
-			int			from = blkno % CHUNK_BLOCKS;
-			uint64		page_bitmap = *(const uint64 *) blob;
-			uint64		left = page_bitmap & (PG_UINT64_MAX << from);
+			const uint16 *positions = (const uint16 *) (blob + sizeof(uint64));
+			int			bit = pg_rightmost_one_pos64(left);
+			int			rank = pg_popcount64(page_bitmap & ((UINT64CONST(1) << bit) - 1));
 
-			if (left != 0)
-			{
-				const uint16 *positions = (const uint16 *) (blob + sizeof(uint64));
-				int			bit = pg_rightmost_one_pos64(left);
-				int			rank = pg_popcount64(page_bitmap & ((UINT64CONST(1) << bit) - 1));
-
-				page->blkno = chunk * CHUNK_BLOCKS + bit;
-				if (page->blkno >= end)
-					return false;
-				page->noffsets = decode_page(blob + positions[rank], page->offsets);
-				return true;
-			}
+			page->blkno = chunk * CHUNK_BLOCKS + bit;
+			if (page->blkno >= end)
+				return false;
+			page->noffsets = decode_page(blob + positions[rank], page->offsets);
+			return true;
 		}
 
 		/* a chunk on, or a directory page if this one is missing */
@@ -692,7 +702,7 @@ take_segment(DeadTids *store, Segment *segment)
 
 	segment->start = address_of(store, memory);
 	segment->number = number;
-	/* an element of the directory that is 0 means that there is no blob */
+	/* an element of the directory that is 0 leads to a blob without pages */
 	segment->next = segment->start + (number == 0 ? BLOB_UNIT : 0);
 	segment->end = segment->start + size;
 	segment->reserved = 0;
@@ -819,7 +829,7 @@ find_directory_page(const DeadTids *store, uint32 number)
 
 /*
  * find_blob
- *		Return the blob of a chunk, NULL if it has no dead items.
+ *		Return the blob of a chunk; one without pages if it has no dead items.
  */
 static inline const char *
 find_blob(const DeadTids *store, uint32 chunk)
@@ -830,62 +840,77 @@ find_blob(const DeadTids *store, uint32 chunk)
 	uint32		segment;
 
 	/* an index may have entries of blocks that were added since we began */
-	if (chunk >= shared->nchunks)
-		return NULL;
+	if (unlikely(chunk >= shared->nchunks))
+		return empty_blob;
 	directory_page = find_directory_page(store, chunk / DIRECTORY_PAGE_CHUNKS);
 	if (directory_page == NULL)
-		return NULL;
-	place = directory_page[chunk % DIRECTORY_PAGE_CHUNKS];
-	if (place == 0)
-		return NULL;
+		return empty_blob;
 
+	/* at place 0, the start of segment 0, is a blob without pages */
+	place = directory_page[chunk % DIRECTORY_PAGE_CHUNKS];
 	segment = place >> (shared->segment_shift - BLOB_UNIT_SHIFT);
 	if (unlikely(store->segments[segment] == NULL))
-		store->segments[segment] =
-			address_of(store, pg_atomic_read_u64(segment_entry(store->shared, segment)));
+		find_segment(store, segment);
 	return store->segments[segment] +
 		((Size) place << BLOB_UNIT_SHIFT & (((Size) 1 << shared->segment_shift) - 1));
 }
 
-/* find_page -- the page entry of a block, NULL if it has no dead items. */
+/*
+ * find_segment
+ *		Learn the address of a segment.
+ *
+ * Segment 0 may be asked for by those who will not use it, and not exist.
+ */
+static void
+find_segment(const DeadTids *store, uint32 number)
+{
+	uint64		memory = pg_atomic_read_u64(segment_entry(store->shared, number));
+
+	Assert(memory != 0 || number == 0);
+	store->segments[number] = memory != 0 ? address_of(store, memory) :
+		unconstify(char *, empty_blob);
+}
+
+/* find_page -- the page entry of a block; an empty one if there is none. */
 static inline const uint8 *
 find_page(const char *blob, BlockNumber blkno)
 {
 	uint64		page_bit = UINT64CONST(1) << (blkno % CHUNK_BLOCKS);
-	uint64		page_bitmap;
-	const uint16 *positions;
+	uint64		page_bitmap = *(const uint64 *) blob;
+	const uint16 *positions = (const uint16 *) (blob + sizeof(uint64));
+	uintptr_t	page;
+	uintptr_t	mask;
 
-	if (blob == NULL)
-		return NULL;
-	page_bitmap = *(const uint64 *) blob;
-	if ((page_bitmap & page_bit) == 0)
-		return NULL;
-	positions = (const uint16 *) (blob + sizeof(uint64));
-	return (const uint8 *) blob +
+	/* what is read for a page that isn't there is used for nothing */
+	page = (uintptr_t) blob +
 		positions[pg_popcount64(page_bitmap & (page_bit - 1))];
+	/* a choice without a branch, which would be hard to foresee */
+	mask = -(uintptr_t) (page_bitmap >> (blkno % CHUNK_BLOCKS) & 1);
+	return (const uint8 *) ((page & mask) | ((uintptr_t) empty_page & ~mask));
 }
 
 /* page_contains -- is this offset in a page entry? */
 static inline bool
 page_contains(const uint8 *page, OffsetNumber offset)
 {
-	int			byte;
+	unsigned	byte;
+	bool		within;
 
-	if (page == NULL)
-		return false;
 	if (page[0] == LIST_MARK)
 	{
 		const OffsetNumber *list = (const OffsetNumber *) (page + PAGE_HEADER_SIZE);
+		bool		found = false;
 
 		for (int i = 0; i < page[1]; i++)
-			if (list[i] == offset)
-				return true;
-		return false;
+			found |= list[i] == offset;
+		return found;
 	}
 
-	byte = (offset / 8) - page[0];
-	return byte >= 0 && byte < page[1] &&
-		(page[PAGE_HEADER_SIZE + byte] & (1 << (offset % 8))) != 0;
+	/* an offset before the first byte wraps around to a large number */
+	byte = (unsigned) (offset / 8) - page[0];
+	within = byte < page[1];
+	byte &= -(unsigned) within;
+	return within & (page[PAGE_HEADER_SIZE + byte] >> (offset % 8));
 }
 
 /*
