@@ -1,8 +1,10 @@
 """Statements that run while the test does something else, and VACUUMs that stand still where the test wants them."""
 
+import os
+import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psycopg
 
@@ -46,6 +48,15 @@ class Background:
             self.error = error
         finally:
             self.connection.close()
+
+    @contextmanager
+    def paused(self):
+        """Stop the session's own process for as long as the block takes."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     @property
     def running(self) -> bool:

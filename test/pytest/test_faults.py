@@ -128,7 +128,7 @@ def test_the_leader_is_stopped_while_it_waits_for_a_worker(cluster, db, conn, ta
     log_position = len(cluster.log)
     # the delay keeps the leader from doing it all before a worker comes
     slow = {"vacuum_cost_delay": "20ms", "vacuum_cost_limit": 100, **SETTINGS}
-    with Parked(cluster, db, "heap-scan:worker", 2, VACUUM, slow) as vacuum:
+    with Parked(cluster, db, "heap-scan:worker", 1, VACUUM, slow) as vacuum:
         waiting = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
         wait_until(lambda: conn.execute(waiting, (vacuum.pid,)).fetchone() == ("CyclonePhaseEnd",), "the leader's wait")
         conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.pid,))
@@ -141,7 +141,8 @@ def test_the_leader_is_stopped_while_it_waits_for_a_worker(cluster, db, conn, ta
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
 def test_a_worker_is_stopped_while_it_waits_for_the_leader(cluster, db, conn, table, how):
     log_position = len(cluster.log)
-    with Parked(cluster, db, "heap-scan:leader", 1, VACUUM, SETTINGS) as vacuum:
+    # here the leader has an index to itself
+    with Parked(cluster, db, "index-vacuum:leader", 1, VACUUM, SETTINGS) as vacuum:
         idle = "SELECT pid FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
         wait_until(lambda: len(conn.execute(idle, (vacuum.pid,)).fetchall()) == 2, "the workers' wait")
         [(worker,), _] = conn.execute(idle, (vacuum.pid,)).fetchall()

@@ -69,18 +69,20 @@ def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_a_worker_does_its_share_of_a_large_heap(conn, pages, workers):
-    """Nobody is left out: with a delay that makes the work long, each process gets some of it."""
+@pytest.mark.parametrize("phase, verb", [("heap-scan", "scanned"), ("heap-vacuum", "vacuumed")])
+def test_each_process_does_a_share_and_says_which(cluster, db, conn, pages, phase, verb, workers):
     pages("t", 1500)
     conn.execute("CREATE INDEX ON t (id)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
-    conn.execute("SET vacuum_cost_delay = '5ms'; SET vacuum_cost_limit = 100")
-    report = vacuum_report(conn, "t", f", PARALLEL {workers}")
-    for verb in ("scanned", "vacuumed"):
-        mine = re.findall(rf'^table "t": {verb} (\d+) pages$', report, re.MULTILINE)
-        others = re.findall(rf'^table "t": {verb} (\d+) pages by parallel vacuum worker$', report, re.MULTILINE)
-        assert len(mine) == 1 and len(others) == workers
-        assert all(int(n) > 0 for n in mine + others)
+    statement = f"VACUUM (VERBOSE, PROCESS_TOAST false, PARALLEL {workers}) t"
+    with Parked(cluster, db, f"{phase}:any", workers + 1, statement) as vacuum:  # none begins before all are there
+        vacuum.release()
+        vacuum.finish()
+    said = "\n".join(vacuum.messages)
+    mine = re.findall(rf'^table "t": {verb} (\d+) pages$', said, re.MULTILINE)
+    others = re.findall(rf'^table "t": {verb} (\d+) pages by parallel vacuum worker$', said, re.MULTILINE)
+    assert len(mine) == 1 and len(others) == workers
+    assert all(int(n) > 0 for n in mine + others) and sum(map(int, mine + others)) == 1500
 
 
 def test_the_statistics_count_what_workers_put_into_the_visibility_map(cluster, db, conn):
@@ -91,11 +93,12 @@ def test_the_statistics_count_what_workers_put_into_the_visibility_map(cluster, 
     conn.execute("VACUUM t")
     conn.execute(f"INSERT INTO t SELECT repeat('x', 900) FROM generate_series(1, {pages - pages_of_the_first + 100})")
     assert conn.execute("SELECT pg_relation_size('t', 'vm')").fetchone() == (8192,)
-    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (FREEZE, PARALLEL 2) t") as vacuum:
-        idle = "SELECT count(*) FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
-        wait_until(lambda: conn.execute(idle, (vacuum.pid,)).fetchone() == (2,), "the workers' wait")
-        assert conn.execute("SELECT pg_relation_size('t', 'vm')").fetchone() == (2 * 8192,)
-        vacuum.release()
+    with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (FREEZE, PARALLEL 2) t") as vacuum:
+        with vacuum.paused():
+            vacuum.release()
+            idle = "SELECT count(*) FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
+            wait_until(lambda: conn.execute(idle, (vacuum.pid,)).fetchone() == (2,), "the workers' wait")
+            assert conn.execute("SELECT pg_relation_size('t', 'vm')").fetchone() == (2 * 8192,)
         vacuum.finish()
     assert conn.execute("SELECT * FROM pg_visibility_map_summary('t')").fetchone() == (pages, pages)
     assert conn.execute("SELECT relallvisible FROM pg_class WHERE relname = 't'").fetchone() == (pages,)

@@ -108,7 +108,8 @@ def test_the_workers_are_gone_when_the_leader_truncates(cluster, db, conn, table
 def test_blocks_done_add_up_to_the_table(cluster, db, conn, table):
     """When the leader is at its first block, and the others are done, what is missing is the range in its hands."""
     _, pages = table
-    with Parked(cluster, db, "heap-scan:leader", 1, VACUUM, SETTINGS) as vacuum:
+    with Parked(cluster, db, "heap-scan:any", 3, VACUUM, SETTINGS) as vacuum, vacuum.paused():
+        vacuum.release()
         idle = "SELECT count(*) FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
         wait_until(lambda: conn.execute(idle, (vacuum.pid,)).fetchone() == (2,), "the workers' wait")
         rows = progress(conn)
@@ -127,7 +128,8 @@ def test_wait_events_say_what_a_process_waits_for(cluster, db, conn, table):
     def seen(pid):
         return {row[:3]: row[3] for row in conn.execute(events, (pid,))}
 
-    with Parked(cluster, db, "heap-scan:leader", 1, VACUUM, SETTINGS) as vacuum:
+    # here the leader has an index to itself
+    with Parked(cluster, db, "index-vacuum:leader", 1, VACUUM, SETTINGS) as vacuum:
         waiting = "parallel worker", "Extension", "CyclonePhaseEnd"
         wait_until(lambda: seen(vacuum.pid).get(waiting) == 2, "the workers' wait")
         assert ("client backend", "Lock", "advisory") in seen(vacuum.pid)
