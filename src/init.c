@@ -11,7 +11,6 @@
 
 #include "command/utility_hook.h"
 #include "debug_point.h"
-#include "engine/btree_vacuum.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "report/progress.h"
@@ -37,6 +36,5 @@ _PG_init(void)
 	debug_point_init();
 	settings_init();
 	progress_init();
-	btree_vacuum_init();
 	utility_hook_init();
 }

@@ -78,9 +78,11 @@
  * Visitors only note which leaf pages are empty.  When the whole team is
  * through with all indexes, each member deletes those that it found
  * (btree_delete_pages, a phase of its own).  _bt_pagedel relies on being the
- * only one that deletes pages of the index, so the members exclude each other
- * by an LWLock; heavyweight locks don't conflict within a team.  A page that
- * isn't empty any more is left alone by _bt_pagedel.
+ * only one that deletes pages of the index, so the members take turns.  (By a
+ * flag and a condition variable: heavyweight locks don't conflict within a
+ * team, and an LWLock would hold off interrupts.)  A page that isn't empty any
+ * more is left alone by _bt_pagedel.  It goes on to the right while pages are
+ * empty, which could be all of them; so they are deleted from the end.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -95,7 +97,6 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
-#include "storage/lwlock.h"
 #include "storage/read_stream.h"
 #include "storage/spin.h"
 #include "utils/memutils.h"
@@ -116,8 +117,6 @@
 
 /* How long to wait before trying again to lock a page that others have pinned */
 #define RETRY_MS			1
-
-#define LOCK_TRANCHE		"CycloneBtreeDeletion"
 
 /* One process's part of one index */
 typedef struct BtreeScan
@@ -141,9 +140,6 @@ typedef struct BtreeScan
 	bool		dead[MaxTIDsPerBTreePage];
 } BtreeScan;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-
-static void request_tranche(void);
 static void scan_ranges(BtreeScan *scan);
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
@@ -161,28 +157,9 @@ static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
 									OffsetNumber off, int first_tid, int ndead);
 static void delete_page(TableVacuum *vacuum, BTVacState *state,
 						IndexShared *shared, BlockNumber blkno);
+static void await_turn(IndexShared *shared);
 static void add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats);
 static void add_block(BlockList *list, BlockNumber blkno);
-
-/*
- * btree_vacuum_init
- *		Give the LWLocks a name.  Call while the library is preloaded.
- */
-void
-btree_vacuum_init(void)
-{
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_tranche;
-}
-
-/* request_tranche -- for the locks in teams' memory; the one here is unused. */
-static void
-request_tranche(void)
-{
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
-	RequestNamedLWLockTranche(LOCK_TRANCHE, 1);
-}
 
 /*
  * btree_setup
@@ -192,8 +169,8 @@ void
 btree_setup(IndexShared *shared)
 {
 	SpinLockInit(&shared->mutex);
-	LWLockInitialize(&shared->deletion_lock,
-					 GetNamedLWLockTranche(LOCK_TRANCHE)->lock.tranche);
+	pg_atomic_init_u32(&shared->deleting, 0);
+	ConditionVariableInit(&shared->deletion_ended);
 	pg_atomic_init_u64(&shared->known_end, 0);
 	pg_atomic_init_u32(&shared->counted, 0);
 }
@@ -255,7 +232,9 @@ btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
 		scan_ranges(scan);
 		while (scan->duties.count > 0)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count]);
-	} while (scan->next < scan->end || claim_blocks(scan));
+	} while (scan->next < scan->end ||
+			 ranges_position(&shared->ranges) < shared->ranges.end ||
+			 claim_blocks(scan));
 
 	add_stats(shared, &scan->stats);
 	pages_done = scan->pages_done;
@@ -289,7 +268,7 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 												 ALLOCSET_DEFAULT_SIZES);
 	_bt_pendingfsm_init(index, &state, false);
 
-	for (int64 i = 0; i < empty_pages->count; i++)
+	for (int64 i = empty_pages->count - 1; i >= 0; i--)
 	{
 		delay_point();
 		if (i % PROGRESS_BLOCKS == 0)
@@ -607,19 +586,22 @@ gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff, OffsetNumber maxoff
 	{
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
 
-		Assert(!BTreeTupleIsPivot(tuple));
+		int			nposting = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
+
+		if (ntids + nposting > MaxTIDsPerBTreePage)
+			ereport(ERROR,
+					(errcode(ERRCODE_INDEX_CORRUPTED),
+					 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
+									 RelationGetRelationName(scan->index))));
 		if (!BTreeTupleIsPosting(tuple))
 			scan->tids[ntids++] = tuple->t_tid;
 		else
 		{
-			int			nposting = BTreeTupleGetNPosting(tuple);
-
 			memcpy(&scan->tids[ntids], BTreeTupleGetPosting(tuple),
 				   nposting * sizeof(ItemPointerData));
 			ntids += nposting;
 		}
 	}
-	Assert(ntids <= MaxTIDsPerBTreePage);
 	scan->ntids = ntids;
 }
 
@@ -692,7 +674,7 @@ delete_page(TableVacuum *vacuum, BTVacState *state, IndexShared *shared,
 	Page		page;
 	BTPageOpaque opaque;
 
-	LWLockAcquire(&shared->deletion_lock, LW_EXCLUSIVE);
+	await_turn(shared);
 
 	buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 								vacuum_strategy(vacuum));
@@ -713,7 +695,31 @@ delete_page(TableVacuum *vacuum, BTVacState *state, IndexShared *shared,
 	else
 		UnlockReleaseBuffer(buffer);
 
-	LWLockRelease(&shared->deletion_lock);
+	pg_atomic_write_u32(&shared->deleting, 0);
+	ConditionVariableSignal(&shared->deletion_ended);
+}
+
+/*
+ * await_turn
+ *		Wait until no other member deletes pages of the index.
+ *
+ * If one fails meanwhile its turn never ends, but the team does.
+ */
+static void
+await_turn(IndexShared *shared)
+{
+	static uint32 wait_event = 0;
+	uint32		nobody = 0;
+
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("CycloneBtreePageDeletion");
+
+	while (!pg_atomic_compare_exchange_u32(&shared->deleting, &nobody, 1))
+	{
+		ConditionVariableSleep(&shared->deletion_ended, wait_event);
+		nobody = 0;
+	}
+	ConditionVariableCancelSleep();
 }
 
 /* add_stats -- add what one process did to what all did. */

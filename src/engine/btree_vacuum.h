@@ -14,7 +14,6 @@
 
 #include "engine/phases.h"
 
-extern void btree_vacuum_init(void);
 extern void btree_setup(IndexShared *shared);
 extern bool btree_is_ours(Relation index);
 extern void btree_begin(Relation index, IndexShared *shared, int nmembers);

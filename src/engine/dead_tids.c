@@ -239,7 +239,6 @@ dead_tids_init(DeadTidsShared *shared, dsm_segment *segment,
 								   DSA_MIN_SEGMENT_SIZE,
 								   Max(pg_nextpower2_64(limit / 16), DSA_MIN_SEGMENT_SIZE));
 	dsa_set_size_limit(area, Max(limit - Min(limit, shared->tables_size), shared->area_size));
-	dsa_pin_mapping(area);
 	return area;
 }
 
@@ -250,11 +249,7 @@ dead_tids_init(DeadTidsShared *shared, dsm_segment *segment,
 dsa_area *
 dead_tids_find_area(DeadTidsShared *shared, dsm_segment *segment)
 {
-	dsa_area   *area = dsa_attach_in_place((char *) shared + shared->tables_size,
-										   segment);
-
-	dsa_pin_mapping(area);
-	return area;
+	return dsa_attach_in_place((char *) shared + shared->tables_size, segment);
 }
 
 /*
@@ -683,22 +678,29 @@ take_segment(DeadTids *store, Segment *segment)
 	uint32		number = pg_atomic_read_u32(&shared->segments_taken);
 	uint64		memory;
 
+	/*
+	 * If one can't be allocated, one with a higher number may have been, by a
+	 * process that took its number later but was faster.
+	 */
 	do
 	{
-		if (number >= shared->max_segments)
-			return false;
-	} while (!pg_atomic_compare_exchange_u32(&shared->segments_taken, &number,
-											 number + 1));
+		do
+		{
+			if (number >= shared->max_segments)
+				return false;
+		} while (!pg_atomic_compare_exchange_u32(&shared->segments_taken, &number,
+												 number + 1));
 
-	memory = pg_atomic_read_u64(segment_entry(shared, number));
-	if (memory == 0)
-	{
-		/* leaves a hole in the numbers if it fails, which does no harm */
-		memory = allocate(store, size, DIRECTORY_PAGE_SIZE);
+		memory = pg_atomic_read_u64(segment_entry(shared, number));
 		if (memory == 0)
-			return false;
-		pg_atomic_write_u64(segment_entry(shared, number), memory);
-	}
+		{
+			memory = allocate(store, size, DIRECTORY_PAGE_SIZE);
+			if (memory != 0)
+				pg_atomic_write_u64(segment_entry(shared, number), memory);
+			else
+				number = pg_atomic_read_u32(&shared->segments_taken);
+		}
+	} while (memory == 0);
 
 	segment->start = address_of(store, memory);
 	segment->number = number;

@@ -11,7 +11,8 @@
  *	 by one, the largest first.
  * - Bulk deletion in a btree is ours (btree_vacuum.c), and can be done by any
  *	 number of processes at once.  So the btrees come last, and every member
- *	 works on each of them until it has no range of blocks left to claim.
+ *	 works on each of them until it has no range of blocks left to claim.  If
+ *	 there are more btrees than processes, the phase is run several times.
  *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
@@ -47,6 +48,8 @@ static bool may_be_parallel(Relation index);
 static bool phase_is_parallel(Relation index, bool cleanup, int num_index_scans);
 static bool is_by_ranges(const IndexShared *index, bool cleanup);
 static bool keeps_private_stats(const IndexShared *index);
+static void begin_btree(TableVacuum *vacuum, int number, int nmembers);
+static void end_btree(TableVacuum *vacuum, int number);
 static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
@@ -161,12 +164,14 @@ index_setup(TableVacuum *vacuum, bool parallel)
  *		Leader: prepare a phase over all indexes, with the number of heap
  *		tuples to tell the AMs.
  *
- * Before bulk deletion btrees are registered as being vacuumed; the caller
- * sees to it that index_end_scan or index_abort_round follows.
+ * In bulk deletion btrees are registered as being vacuumed, but only so many
+ * at a time as batch_size says: the server has room for one a backend.  After
+ * the phase index_next_batch says if it is to be run again, for more of them.
+ * The caller sees to it that index_abort_round is called after an error.
  */
 void
 index_begin_round(TableVacuum *vacuum, bool cleanup,
-				  double reltuples, bool estimated)
+				  double reltuples, bool estimated, int batch_size)
 {
 	VacuumShared *shared = vacuum->shared;
 	const int	progress[] = {PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_INDEXES_TOTAL};
@@ -179,13 +184,8 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 
 		index->leader_only = !index->may_be_parallel ||
 			!phase_is_parallel(vacuum->indexes[i], cleanup, shared->num_index_scans);
-		if (is_by_ranges(index, cleanup))
-		{
-			index->cycle_id = _bt_start_vacuum(vacuum->indexes[i]);
-			vacuum->registered[i] = true;
-			btree_begin(vacuum->indexes[i], index,
-						index->leader_only ? 1 : shared->nmembers);
-		}
+		/* until it is begun, it isn't finished */
+		ranges_init(&index->ranges, 0, 1, 1, 1, 1);
 		for (int member = 0; member < shared->nmembers; member++)
 			vacuum_index_member(shared, i, member)->took_part = false;
 	}
@@ -193,6 +193,10 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 	shared->index_reltuples_estimated = estimated;
 	pg_atomic_write_u32(&shared->next_index, 0);
 	pg_atomic_write_u32(&shared->empty_pages_found, 0);
+	vacuum->batch_size = batch_size;
+	shared->batch_end = 0;
+	if (!cleanup)
+		(void) index_next_batch(vacuum);
 
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
 }
@@ -214,11 +218,15 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 
 	for (int i = 0; is_leader(vacuum) && i < vacuum->nindexes; i++)
 	{
-		if (!vacuum_index(shared, i)->leader_only)
+		if (!vacuum_index(shared, i)->leader_only ||
+			vacuum_index_member(shared, i, 0)->took_part)
 			continue;
 		if (failsafe_stops(vacuum, cleanup))
 			return;
+		if (is_by_ranges(vacuum_index(shared, i), cleanup))
+			begin_btree(vacuum, i, 1);
 		process_index(vacuum, i, cleanup);
+		end_btree(vacuum, i);
 	}
 
 	/* those that one process does as a whole */
@@ -235,9 +243,9 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	}
 
 	/* those that all do together */
-	for (place = 0; place < vacuum->nindexes; place++)
+	for (int i = shared->batch_start; !cleanup && i < shared->batch_end; i++)
 	{
-		int			number = vacuum_index(shared, place)->claim_order;
+		int			number = vacuum_index(shared, i)->claim_order;
 		IndexShared *index = vacuum_index(shared, number);
 
 		if (index->leader_only || !is_by_ranges(index, cleanup) ||
@@ -250,19 +258,64 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 }
 
 /*
- * index_end_scan
- *		Leader, after bulk deletion: splits need not be noticed any more.  Are
- *		there empty pages to delete?
+ * index_next_batch
+ *		Leader, around phases of bulk deletion: the btrees that were vacuumed
+ *		are done with; are there more?  If so, begin with them.
  */
 bool
-index_end_scan(TableVacuum *vacuum)
+index_next_batch(TableVacuum *vacuum)
 {
+	VacuumShared *shared = vacuum->shared;
+	int			nbtrees = 0;
+	int			place;
+
 	for (int i = 0; i < vacuum->nindexes; i++)
+		end_btree(vacuum, i);
+
+	shared->batch_start = shared->batch_end;
+	for (place = shared->batch_end; place < vacuum->nindexes; place++)
 	{
-		if (vacuum->registered[i])
-			_bt_end_vacuum(vacuum->indexes[i]);
-		vacuum->registered[i] = false;
+		int			number = vacuum_index(shared, place)->claim_order;
+		IndexShared *index = vacuum_index(shared, number);
+
+		if (index->leader_only || !is_by_ranges(index, false))
+			continue;
+		if (nbtrees == vacuum->batch_size)
+			break;
+		begin_btree(vacuum, number, shared->nmembers);
+		nbtrees++;
 	}
+	shared->batch_end = place;
+	return nbtrees > 0;
+}
+
+/* begin_btree -- register a btree as being vacuumed, and hand out its blocks. */
+static void
+begin_btree(TableVacuum *vacuum, int number, int nmembers)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	index->cycle_id = _bt_start_vacuum(vacuum->indexes[number]);
+	vacuum->registered[number] = true;
+	btree_begin(vacuum->indexes[number], index, nmembers);
+}
+
+/* end_btree -- splits in an index need not be noticed any more. */
+static void
+end_btree(TableVacuum *vacuum, int number)
+{
+	if (vacuum->registered[number])
+		_bt_end_vacuum(vacuum->indexes[number]);
+	vacuum->registered[number] = false;
+}
+
+/*
+ * index_found_empty_pages
+ *		Leader, after bulk deletion: are there pages of btrees to delete?
+ */
+bool
+index_found_empty_pages(TableVacuum *vacuum)
+{
 	return pg_atomic_read_u32(&vacuum->shared->empty_pages_found) != 0;
 }
 
@@ -327,7 +380,8 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 	}
 	pgstat_progress_update_multi_param(lengthof(progress), progress, zeros);
 
-	Assert(all || VacuumFailsafeActive);
+	if (!all && !VacuumFailsafeActive)
+		elog(ERROR, "not all indexes of table \"%s\" were processed", vacuum->relname);
 	return all;
 }
 
@@ -344,8 +398,7 @@ index_abort_round(int code, Datum arg)
 	TableVacuum *vacuum = (TableVacuum *) DatumGetPointer(arg);
 
 	for (int i = 0; i < vacuum->nindexes; i++)
-		if (vacuum->registered[i])
-			_bt_end_vacuum(vacuum->indexes[i]);
+		end_btree(vacuum, i);
 }
 
 /*

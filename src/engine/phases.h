@@ -30,9 +30,10 @@ extern int	parallel_degree_for_size(BlockNumber nblocks, int threshold);
 extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers);
 extern void index_setup(TableVacuum *vacuum, bool parallel);
 extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
-							  double reltuples, bool estimated);
+							  double reltuples, bool estimated, int batch_size);
 extern void index_phase(TableVacuum *vacuum, bool cleanup);
-extern bool index_end_scan(TableVacuum *vacuum);
+extern bool index_next_batch(TableVacuum *vacuum);
+extern bool index_found_empty_pages(TableVacuum *vacuum);
 extern void index_page_deletion_phase(TableVacuum *vacuum);
 extern bool index_finish_round(TableVacuum *vacuum, bool cleanup);
 extern void index_abort_round(int code, Datum vacuum);

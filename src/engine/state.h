@@ -18,7 +18,7 @@
 #include "commands/vacuum.h"
 #include "port/atomics.h"
 #include "storage/buf.h"
-#include "storage/lwlock.h"
+#include "storage/condition_variable.h"
 #include "storage/s_lock.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -64,7 +64,8 @@ typedef struct IndexShared
 	uint16		cycle_id;		/* written by the leader before the phase */
 	Ranges		ranges;			/* of its blocks */
 	pg_atomic_uint64 known_end; /* its size, as far as all of it is claimed */
-	LWLock		deletion_lock;	/* who may delete pages */
+	pg_atomic_uint32 deleting;	/* is a member deleting pages? */
+	ConditionVariable deletion_ended;
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
 
@@ -133,6 +134,8 @@ typedef struct VacuumShared
 	/* written by the leader between phases */
 	bool		do_index_vacuuming;
 	int			num_index_scans;
+	int			batch_start;	/* of the btrees being vacuumed: places in the */
+	int			batch_end;		/* order of claims */
 	double		index_reltuples;	/* for the AMs */
 	bool		index_reltuples_estimated;
 	Ranges		scan_ranges;	/* blocks */
@@ -195,8 +198,10 @@ typedef struct TableVacuum
 	IndexBulkDeleteResult **private_stats;
 	/* by index: the empty pages that this process found in a btree */
 	BlockList  *empty_pages;
-	/* the leader's: which btrees are registered as being vacuumed */
+	/* the leader's: which btrees are registered as being vacuumed, and how
+	 * many may be at a time */
 	bool	   *registered;
+	int			batch_size;
 
 	/* for error messages */
 	ErrorPlace	place;

@@ -470,6 +470,7 @@ scan_and_vacuum(VacuumJob *job)
 	const int	progress[] = {PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_TOTAL_HEAP_BLKS};
 	const int64 values[] = {PROGRESS_VACUUM_PHASE_SCAN_HEAP, shared->rel_pages};
 	BlockNumber unscanned;
+	uint64		passed = 0;
 
 	heap_scan_begin(vacuum);
 	for (;;)
@@ -481,6 +482,10 @@ scan_and_vacuum(VacuumJob *job)
 			break;
 
 		/* The store is too small for this table. */
+		if (pg_atomic_read_u64(&shared->blocks_passed) == passed)
+			elog(ERROR, "no block of table \"%s\" could be scanned for lack of memory",
+				 vacuum->relname);
+		passed = pg_atomic_read_u64(&shared->blocks_passed);
 		job->may_bypass = false;
 		vacuum_indexes_and_heap(job);
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed,
@@ -516,7 +521,6 @@ vacuum_indexes_and_heap(VacuumJob *job)
 {
 	TableVacuum *vacuum = &job->vacuum;
 	VacuumShared *shared = vacuum->shared;
-	bool		empty_pages;
 	bool		all_indexes;
 
 	if (vacuum->dead_tids == NULL || dead_tids_count(vacuum->dead_tids) == 0 ||
@@ -534,12 +538,14 @@ vacuum_indexes_and_heap(VacuumJob *job)
 		return;
 	PG_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
 	{
-		index_begin_round(vacuum, false, vacuum->rel->rd_rel->reltuples, true);
-		run_team_phase(job, PHASE_INDEX_VACUUM);
-		empty_pages = index_end_scan(vacuum);
+		index_begin_round(vacuum, false, vacuum->rel->rd_rel->reltuples, true,
+						  job->result.workers_launched + 1);
+		do
+			run_team_phase(job, PHASE_INDEX_VACUUM);
+		while (index_next_batch(vacuum));
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
-	if (empty_pages)
+	if (index_found_empty_pages(vacuum))
 		run_team_phase(job, PHASE_INDEX_PAGE_DELETION);
 	all_indexes = index_finish_round(vacuum, false);
 	if (failsafe_check(vacuum))
@@ -612,7 +618,7 @@ clean_up_indexes(VacuumJob *job)
 		return;
 
 	/* for the AMs, all that there is in the heap counts */
-	index_begin_round(vacuum, true, job->result.new_rel_tuples, estimated);
+	index_begin_round(vacuum, true, job->result.new_rel_tuples, estimated, 0);
 	run_team_phase(job, PHASE_INDEX_CLEANUP);
 	index_finish_round(vacuum, true);
 }
