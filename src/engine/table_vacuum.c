@@ -47,6 +47,7 @@
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
 #include "storage/ipc.h"
+#include "storage/smgr.h"
 #include "utils/lsyscache.h"
 #include "utils/pg_rusage.h"
 
@@ -95,6 +96,7 @@ static void count_dead_tids(VacuumJob *job);
 static bool bypass_is_worthwhile(VacuumJob *job);
 static void clean_up_indexes(VacuumJob *job);
 static void run_team_phase(VacuumJob *job, VacuumPhase phase);
+static void forget_fork_sizes(Relation rel);
 static void run_phase(void *state, int phase);
 static void report_members(VacuumJob *job, VacuumPhase phase);
 static void sum_counters(VacuumJob *job);
@@ -635,8 +637,21 @@ run_team_phase(VacuumJob *job, VacuumPhase phase)
 	INSTR_TIME_SET_CURRENT(start);
 	team_run(job->team, phase, run_phase, &job->vacuum);
 	job->result.phase_seconds[phase] += seconds_since(start);
+	forget_fork_sizes(job->vacuum.rel);
 	if (phase == PHASE_HEAP_SCAN || phase == PHASE_HEAP_VACUUM)
 		report_members(job, phase);
+}
+
+/*
+ * forget_fork_sizes
+ *		Workers may have extended the visibility map and the free space map, and
+ *		the leader must not go by the sizes that it remembers.
+ */
+static void
+forget_fork_sizes(Relation rel)
+{
+	RelationGetSmgr(rel)->smgr_cached_nblocks[VISIBILITYMAP_FORKNUM] = InvalidBlockNumber;
+	RelationGetSmgr(rel)->smgr_cached_nblocks[FSM_FORKNUM] = InvalidBlockNumber;
 }
 
 /*
