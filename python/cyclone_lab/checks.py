@@ -120,11 +120,29 @@ _HASH_ENTRIES = """
 """
 
 
+_GIST_ENTRIES = """
+    SELECT block, itemoffset, ctid AS tid
+    FROM (SELECT 0::bigint AS block, get_raw_page(%(index)s::text, 0) AS page
+          UNION ALL SELECT block, page FROM pages) all_pages,
+         LATERAL (SELECT (gist_page_opaque_info(page)).flags) opaque,
+         LATERAL (SELECT * FROM gist_page_items_bytea(page) WHERE 'leaf' = ANY (flags) AND NOT 'deleted' = ANY (flags)) items
+"""
+
+# Only the posting trees: pageinspect does not show the lists of TIDs inside GIN's entry tree.
+_GIN_ENTRIES = """
+    SELECT block, 0 AS itemoffset, unnest(tids) AS tid
+    FROM (SELECT * FROM pages
+          WHERE (gin_page_opaque_info(page)).flags @> '{data,leaf,compressed}' OFFSET 0) leaves,
+         gin_leafpage_items(page)
+"""
+
+
 def dangling_index_entries(conn: psycopg.Connection, heap: str) -> list[str]:
-    """Return the entries of the heap's btree and hash indexes that lead to no root of a row version: to a line pointer
-    that is unused, dead or heap-only, or beyond the end of the heap."""
+    """Return the entries of the heap's btree, hash, GiST and (in posting trees) GIN indexes that lead to no root of a row
+    version: to a line pointer that is unused, dead or heap-only, or beyond the end of the heap."""
     problems = []
-    for method, entries in (("btree", _BTREE_ENTRIES), ("hash", _HASH_ENTRIES)):
+    methods = {"btree": _BTREE_ENTRIES, "hash": _HASH_ENTRIES, "gist": _GIST_ENTRIES, "gin": _GIN_ENTRIES}
+    for method, entries in methods.items():
         for index in _indexes(conn, heap, method):
             rows = conn.execute(
                 f"""

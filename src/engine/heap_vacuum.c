@@ -123,7 +123,7 @@ heap_vacuum_phase(TableVacuum *vacuum)
  * next_dead_page
  *		The read stream's callback: the next page with dead items, and they.
  *
- * Takes no lock and does no I/O.
+ * Waits for no lock and does no I/O.
  */
 static BlockNumber
 next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)

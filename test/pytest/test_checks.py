@@ -28,6 +28,20 @@ def test_an_entry_to_a_dead_line_pointer_is_found_in_each_index(conn, table):
     assert {problem.split(",")[0] for problem in problems} == {"index t_kind_idx", "index t_id_idx"}
 
 
+def test_an_entry_to_a_dead_line_pointer_is_found_in_gist_and_gin_too(conn):
+    conn.execute("CREATE EXTENSION pg_surgery")
+    conn.execute("CREATE TABLE t (a int[], p point) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO t SELECT ARRAY[1], point(i, i) FROM generate_series(1, 5000) i")
+    conn.execute("CREATE INDEX ON t USING gin (a)")
+    conn.execute("CREATE INDEX ON t USING gist (p)")
+    conn.execute("VACUUM (FREEZE) t")
+    checks.assert_clean(conn, "t")
+    conn.execute("SELECT heap_force_kill('t', ARRAY['(0,5)', '(3,7)']::tid[])")
+    problems = checks.dangling_index_entries(conn, "t")
+    assert sorted(problem.rpartition(" ")[2] for problem in problems) == ["(0,5)", "(0,5)", "(3,7)", "(3,7)"]
+    assert {problem.split(",")[0] for problem in problems} == {"index t_a_idx", "index t_p_idx"}
+
+
 def test_a_row_missing_from_its_index_is_found(conn, table):
     conn.execute("UPDATE pg_index SET indisready = false WHERE indexrelid = 't_kind_idx'::regclass")
     conn.execute("INSERT INTO t VALUES (1, 99)")
