@@ -19,6 +19,7 @@ CONFIG = {
     "max_prepared_transactions": 10,
     "statement_timeout": "5min",
     "wal_level": "replica",
+    "min_dynamic_shared_memory": "64MB",  # gives out memory that was used before, and is not cleared
 }
 TEMPLATE = "cyclone_template"
 PG_VERSIONS = [int(major) for major in os.environ.get("PG_VERSIONS", "17 18").split()]
