@@ -585,7 +585,6 @@ gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff, OffsetNumber maxoff
 	for (OffsetNumber off = minoff; off <= maxoff; off++)
 	{
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
-
 		int			nposting = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
 
 		if (ntids + nposting > MaxTIDsPerBTreePage)

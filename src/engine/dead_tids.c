@@ -319,6 +319,8 @@ dead_tids_begin_collecting(DeadTids *store)
 	memset(&store->current, 0, sizeof(Segment));
 	memset(&store->spare, 0, sizeof(Segment));
 	memset(store->directory, 0, directory_pages(store->shared) * sizeof(uint32 *));
+	/* see find_segment: it may not have existed in the last round */
+	store->segments[0] = NULL;
 	store->reserved_chunk = InvalidChunk;
 	store->chunk = InvalidChunk;
 }
@@ -861,14 +863,16 @@ find_blob(const DeadTids *store, uint32 chunk)
  * find_segment
  *		Learn the address of a segment.
  *
- * Segment 0 may be asked for by those who will not use it, and not exist.
+ * Segment 0 may be asked for by those who will not use it, and not exist; in a
+ * later round it may.  The others stay where they are.
  */
 static void
 find_segment(const DeadTids *store, uint32 number)
 {
 	uint64		memory = pg_atomic_read_u64(segment_entry(store->shared, number));
 
-	Assert(memory != 0 || number == 0);
+	if (memory == 0 && number != 0)
+		elog(ERROR, "segment %u of the dead-TID store does not exist", number);
 	store->segments[number] = memory != 0 ? address_of(store, memory) :
 		unconstify(char *, empty_blob);
 }
