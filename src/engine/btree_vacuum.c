@@ -105,6 +105,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/btree_vacuum.h"
+#include "engine/prefetch.h"
 #include "pace/delay.h"
 #include "pace/wal.h"
 #include "report/progress.h"
@@ -151,6 +152,7 @@ static Buffer lock_for_cleanup_patiently(BtreeScan *scan, BlockNumber blkno);
 static int	clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty);
 static void gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff,
 						OffsetNumber maxoff);
+static void report_overfull(Relation index);
 static void delete_dead_tids(BtreeScan *scan, Buffer buffer,
 							 OffsetNumber minoff, OffsetNumber maxoff);
 static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
@@ -272,7 +274,7 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 	{
 		delay_point();
 		if (i % PROGRESS_BLOCKS == 0)
-			wal_wake_writer();
+			wal_keep_pace();
 		delete_page(vacuum, &state, shared, empty_pages->blocks[i]);
 	}
 
@@ -309,29 +311,31 @@ static void
 scan_ranges(BtreeScan *scan)
 {
 	ReadStream *stream;
+	Buffer		next;
 
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
 										COMPAT_READ_STREAM_BATCHING,
 										vacuum_strategy(scan->vacuum),
 										scan->index, MAIN_FORKNUM,
 										next_block, scan, 0);
-	for (;;)
+	next = read_stream_next_buffer(stream, NULL);
+	while (BufferIsValid(next))
 	{
-		Buffer		buffer;
+		Buffer		buffer = next;
 
 		delay_point();
 		failsafe_notice(scan->vacuum);
 
-		buffer = read_stream_next_buffer(stream, NULL);
-		if (!BufferIsValid(buffer))
-			break;
+		next = read_stream_next_buffer(stream, NULL);
+		prefetch_page(next);
+
 		DEBUG_POINT("btree-page");
 		visit_page(scan, buffer);
 
 		if (++scan->pages_done % PROGRESS_BLOCKS == 0)
 		{
 			progress_blocks_done(scan->pages_done);
-			wal_wake_writer();
+			wal_keep_pace();
 		}
 	}
 	read_stream_end(stream);
@@ -582,16 +586,15 @@ gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff, OffsetNumber maxoff
 {
 	int			ntids = 0;
 
+	if (maxoff > MaxIndexTuplesPerPage)
+		report_overfull(scan->index);
 	for (OffsetNumber off = minoff; off <= maxoff; off++)
 	{
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
 		int			nposting = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
 
 		if (ntids + nposting > MaxTIDsPerBTreePage)
-			ereport(ERROR,
-					(errcode(ERRCODE_INDEX_CORRUPTED),
-					 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
-									 RelationGetRelationName(scan->index))));
+			report_overfull(scan->index);
 		if (!BTreeTupleIsPosting(tuple))
 			scan->tids[ntids++] = tuple->t_tid;
 		else
@@ -602,6 +605,16 @@ gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff, OffsetNumber maxoff
 		}
 	}
 	scan->ntids = ntids;
+}
+
+/* report_overfull -- a page of the index is corrupt. */
+static void
+report_overfull(Relation index)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
+							 RelationGetRelationName(index))));
 }
 
 /*
@@ -618,8 +631,17 @@ delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumb
 	int			ndeletable = 0;
 	int			nupdatable = 0;
 	int			tid = 0;
+	bool		has_postings = scan->ntids != maxoff - minoff + 1;
 
-	for (OffsetNumber off = minoff; off <= maxoff; off++)
+	/* The usual case, without a branch that no processor can foresee. */
+	if (!has_postings)
+		for (; tid < scan->ntids; tid++)
+		{
+			deletable[ndeletable] = minoff + tid;
+			ndeletable += scan->dead[tid];
+		}
+
+	for (OffsetNumber off = minoff; has_postings && off <= maxoff; off++)
 	{
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
 		int			ntids = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;

@@ -54,6 +54,7 @@
 #include "storage/lwlock.h"
 
 #include "engine/dead_tids.h"
+#include "engine/prefetch.h"
 
 #define CHUNK_BLOCKS		DEAD_TIDS_CHUNK_BLOCKS
 
@@ -86,12 +87,6 @@
 /* Directory pages */
 #define DIRECTORY_PAGE_CHUNKS	3072
 #define DIRECTORY_PAGE_SIZE		(DIRECTORY_PAGE_CHUNKS * sizeof(uint32))
-
-#if defined(__GNUC__) || defined(__clang__)
-#define PREFETCH(address)	__builtin_prefetch(address)
-#else
-#define PREFETCH(address)	((void) 0)
-#endif
 
 StaticAssertDecl(MAX_BITMAP_BYTES < LIST_MARK,
 				 "the first byte of a bitmap must differ from LIST_MARK");

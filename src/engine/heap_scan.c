@@ -41,6 +41,7 @@
 #include "debug_point.h"
 #include "engine/heap_page.h"
 #include "engine/phases.h"
+#include "engine/prefetch.h"
 #include "pace/delay.h"
 #include "pace/wal.h"
 #include "report/progress.h"
@@ -185,6 +186,8 @@ scan_stream(HeapScan *scan)
 	TableVacuum *vacuum = scan->vacuum;
 	BufferAccessStrategy strategy = vacuum_strategy(vacuum);
 	ReadStream *stream;
+	Buffer		next;
+	void	   *per_buffer_data;
 	PageVerdict verdict;
 
 	scan->store_refused = false;
@@ -194,21 +197,19 @@ scan_stream(HeapScan *scan)
 										vacuum->rel, MAIN_FORKNUM,
 										next_block, scan, sizeof(uint8));
 
-	for (;;)
+	next = read_stream_next_buffer(stream, &per_buffer_data);
+	while (BufferIsValid(next))
 	{
-		Buffer		buffer;
-		BlockNumber blkno;
-		void	   *per_buffer_data;
-		uint8		flags;
+		Buffer		buffer = next;
+		BlockNumber blkno = BufferGetBlockNumber(buffer);
+		uint8		flags = *(uint8 *) per_buffer_data;
 
 		delay_point();
 		failsafe_notice(vacuum);
 
-		buffer = read_stream_next_buffer(stream, &per_buffer_data);
-		if (!BufferIsValid(buffer))
-			break;
-		flags = *(uint8 *) per_buffer_data;
-		blkno = BufferGetBlockNumber(buffer);
+		next = read_stream_next_buffer(stream, &per_buffer_data);
+		prefetch_page(next);
+
 		CheckBufferIsPinnedOnce(buffer);
 		set_place(vacuum, PLACE_HEAP_SCAN, blkno);
 		DEBUG_POINT("heap-scan");
@@ -275,7 +276,7 @@ report_progress(HeapScan *scan, BlockNumber scan_block)
 	VacuumShared *shared = vacuum->shared;
 	uint64		passed;
 
-	wal_wake_writer();
+	wal_keep_pace();
 	set_scan_block(vacuum, scan_block);
 	passed = pg_atomic_add_fetch_u64(&shared->blocks_passed, scan->passed);
 	scan->passed_in_all += scan->passed;

@@ -242,7 +242,7 @@ report_progress(HeapVacuum *pass)
 	TableVacuum *vacuum = pass->vacuum;
 	uint64		passed;
 
-	wal_wake_writer();
+	wal_keep_pace();
 	passed = pg_atomic_add_fetch_u64(&vacuum->shared->blocks_vacuumed, pass->passed);
 	pass->passed_in_all += pass->passed;
 	pass->passed = 0;

@@ -30,8 +30,12 @@
 /* The heap is scanned by ranges of at most this many blocks (256 MB). */
 #define SCAN_RANGE_BLOCKS	32768
 
-/* The heap is vacuumed by ranges of at most this many, few of them read. */
-#define REAP_RANGE_BLOCKS	4096
+/*
+ * The heap is vacuumed by ranges of at most this many, few of them read.  It is
+ * about what a page of the visibility map stands for, so that the members of a
+ * team seldom fight for one.
+ */
+#define REAP_RANGE_BLOCKS	32768
 
 /* What pg_rusage_show returns fits in here. */
 #define USAGE_SIZE			100

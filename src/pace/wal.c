@@ -12,6 +12,10 @@
  * is something to do.  Transactions that commit asynchronously tell it so,
  * and we do the same: nobody waits for our WAL either.
  *
+ * If there are more processes than cores, the WAL writer is one of many that
+ * want to run, and gets behind.  So we wait for it before the buffers are
+ * full, which gives it the core that it needs.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -20,6 +24,9 @@
 
 #include "access/xlog.h"
 #include "executor/instrument.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/wait_event.h"
 
 #include "pace/wal.h"
 
@@ -27,20 +34,53 @@
 #define WAL_BYTES_A_CALL	((uint64) 128 * 1024)
 
 /*
- * wal_wake_writer
- *		Call now and then in a loop that writes much WAL.
+ * Wait for it if half of the buffers are full: that leaves it enough to do,
+ * and us enough room.  In buffers smaller than this we only get in its way.
+ */
+#define LEAST_WAL_BUFFERS	(8 * WAL_BYTES_A_CALL)
+
+/* How long to wait at a time, and how often: we get by without it. */
+#define WAIT_MS				1
+#define MAX_WAITS			10
+
+static bool writer_is_behind(void);
+
+/*
+ * wal_keep_pace
+ *		Call now and then in a loop that writes much WAL, with no lock held.
  *
  * The server wakes the WAL writer if it sleeps, or if wal_writer_flush_after
  * is exceeded.
  */
 void
-wal_wake_writer(void)
+wal_keep_pace(void)
 {
 	static uint64 told_bytes = 0;
+	static uint32 wait_event = 0;
 
 	if (pgWalUsage.wal_bytes - told_bytes < WAL_BYTES_A_CALL ||
 		XLogRecPtrIsInvalid(XactLastRecEnd))
 		return;
 	told_bytes = pgWalUsage.wal_bytes;
 	XLogSetAsyncXactLSN(XactLastRecEnd);
+
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("CycloneWalWriter");
+	for (int i = 0; i < MAX_WAITS && writer_is_behind(); i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 WAIT_MS, wait_event);
+		ResetLatch(MyLatch);
+	}
+}
+
+/* writer_is_behind -- would we do well to wait for the WAL writer? */
+static bool
+writer_is_behind(void)
+{
+	uint64		buffers = (uint64) XLOGbuffers * XLOG_BLCKSZ;
+
+	return buffers >= LEAST_WAL_BUFFERS &&
+		GetXLogWriteRecPtr() + buffers / 2 < XactLastRecEnd;
 }

@@ -10,6 +10,6 @@
 #ifndef CYCLONE_WAL_H
 #define CYCLONE_WAL_H
 
-extern void wal_wake_writer(void);
+extern void wal_keep_pace(void);
 
 #endif							/* CYCLONE_WAL_H */
