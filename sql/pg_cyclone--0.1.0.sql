@@ -1,4 +1,4 @@
--- The objects of pg_cyclone: the progress of running VACUUMs.
+-- The objects of pg_cyclone: the progress and the pace of running VACUUMs.
 
 \echo Use "CREATE EXTENSION pg_cyclone" to load this file. \quit
 
@@ -60,5 +60,57 @@ COMMENT ON COLUMN progress.dead_tids IS 'Dead item identifiers in the store; for
 COMMENT ON COLUMN progress.store_bytes IS 'Memory used by the dead-TID store, in bytes; for the leader only';
 COMMENT ON COLUMN progress.store_limit IS 'Memory that the store may use (maintenance_work_mem), in bytes; for the leader only';
 
+CREATE FUNCTION pace_rows(
+    OUT pid int,
+    OUT datid oid,
+    OUT relid oid,
+    OUT target_ms float8,
+    OUT percentile float8,
+    OUT latency_ms float8,
+    OUT budget float8,
+    OUT rate float8,
+    OUT asleep float8,
+    OUT limited_by text,
+    OUT usesysid oid)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_pace';
+
+COMMENT ON FUNCTION pace_rows() IS
+'The rows of the view cyclone.pace, without names.';
+
+CREATE VIEW pace AS
+SELECT p.pid,
+       p.datid,
+       d.datname,
+       p.relid,
+       CASE WHEN p.datid = (SELECT oid FROM pg_catalog.pg_database
+                            WHERE datname = pg_catalog.current_database())
+            THEN p.relid::pg_catalog.regclass::pg_catalog.text END AS relation,
+       p.target_ms,
+       p.percentile,
+       p.latency_ms,
+       p.budget,
+       p.rate,
+       p.asleep,
+       p.limited_by
+FROM cyclone.pace_rows() p
+LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
+
+COMMENT ON VIEW pace IS
+'How fast each running VACUUM goes, and why not faster; it is brought up to date a few times a second. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
+COMMENT ON COLUMN pace.pid IS 'Process ID of the leader, which runs the command';
+COMMENT ON COLUMN pace.datid IS 'OID of the database';
+COMMENT ON COLUMN pace.datname IS 'Name of the database';
+COMMENT ON COLUMN pace.relid IS 'OID of the table being vacuumed';
+COMMENT ON COLUMN pace.relation IS 'Name of the table; null if it is in another database';
+COMMENT ON COLUMN pace.target_ms IS 'Latency target, in milliseconds; null if there is none, or if it is still to be learned';
+COMMENT ON COLUMN pace.percentile IS 'Which percentile of the latency of statements is to be kept at the target; null without one';
+COMMENT ON COLUMN pace.latency_ms IS 'That percentile as last measured, in milliseconds; null if there were no statements of late';
+COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second, in units of vacuum_cost_page_hit and its like; null if there is no bound';
+COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is not counted, as there is neither cost-based delay nor a target';
+COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
+COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), or "nothing (failsafe)"';
+
 GRANT USAGE ON SCHEMA cyclone TO PUBLIC;
-GRANT SELECT ON progress TO PUBLIC;
+GRANT SELECT ON progress, pace TO PUBLIC;

@@ -40,13 +40,12 @@
 /* For read streams whose callback takes no lock and does no I/O. */
 #define COMPAT_READ_STREAM_BATCHING READ_STREAM_USE_BATCHING
 
-typedef int64 compat_query_id;
+/* What an ExecutorRun hook gets, and passes on. */
+#define COMPAT_EXECUTOR_RUN_PARAMS \
+	QueryDesc *query, ScanDirection direction, uint64 count
+#define COMPAT_EXECUTOR_RUN_ARGUMENTS query, direction, count
 
-static inline void
-compat_vacuum_delay_point(void)
-{
-	vacuum_delay_point(false);
-}
+typedef int64 compat_query_id;
 
 /* Sets visibility-map bits; returns those that were set before. */
 static inline uint8
@@ -117,6 +116,25 @@ compat_delay_time_ms(void)
 	return (double) MyBEEntry->st_progress_param[PROGRESS_VACUUM_DELAY_TIME] / 1000000.0;
 }
 
+/*
+ * Reports that this process has slept.  A worker does so now and then only:
+ * it takes a message to the leader.
+ */
+static inline void
+compat_report_delay(uint64 ns)
+{
+	if (!track_cost_delay_timing)
+		return;
+	if (!IsParallelWorker())
+		pgstat_progress_incr_param(PROGRESS_VACUUM_DELAY_TIME, ns);
+	else if ((parallel_vacuum_worker_delay_ns += ns) >= NS_PER_S)
+	{
+		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_DELAY_TIME,
+											parallel_vacuum_worker_delay_ns);
+		parallel_vacuum_worker_delay_ns = 0;
+	}
+}
+
 /* A worker tells the leader what it slept since its last message. */
 static inline void
 compat_flush_worker_delay(void)
@@ -153,13 +171,11 @@ compat_injection_point(const char *name)
 #define COMPAT_REPORT_READS "misses"
 #define COMPAT_READ_STREAM_BATCHING 0
 
-typedef uint64 compat_query_id;
+#define COMPAT_EXECUTOR_RUN_PARAMS \
+	QueryDesc *query, ScanDirection direction, uint64 count, bool execute_once
+#define COMPAT_EXECUTOR_RUN_ARGUMENTS query, direction, count, execute_once
 
-static inline void
-compat_vacuum_delay_point(void)
-{
-	vacuum_delay_point();
-}
+typedef uint64 compat_query_id;
 
 static inline uint8
 compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
@@ -219,6 +235,11 @@ static inline double
 compat_delay_time_ms(void)
 {
 	return -1;
+}
+
+static inline void
+compat_report_delay(uint64 ns)
+{
 }
 
 static inline void

@@ -13,6 +13,8 @@
 #include "debug_point.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "pace/latency.h"
+#include "pace/pace.h"
 #include "report/progress.h"
 #include "settings.h"
 
@@ -36,5 +38,7 @@ _PG_init(void)
 	debug_point_init();
 	settings_init();
 	progress_init();
+	latency_init();
+	pace_init();
 	utility_hook_init();
 }

@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "pace/pace_settings.h"
 #include "settings.h"
 #include "utils/guc.h"
 
@@ -35,6 +36,18 @@ settings_init(void)
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
+
+	DefineCustomRealVariable("cyclone.latency_percentile",
+							 "The percentile of the latency of statements that is kept at cyclone.latency_target.",
+							 NULL,
+							 &cyclone_latency_percentile,
+							 95,
+							 50, 99.9,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	pace_settings_define_target();
 
 	MarkGUCPrefixReserved("cyclone");
 }

@@ -9,6 +9,9 @@
  * error, with its own text and position.  So nothing in this file may be
  * laxer than the server; being stricter only costs us the statement.
  *
+ * The exception is LATENCY_TARGET, which the server doesn't know: what is
+ * wrong with that is for us to say.
+ *
  * Takes no locks and reads no catalogs.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -21,6 +24,7 @@
 #include "commands/defrem.h"
 #include "compat.h"
 #include "miscadmin.h"
+#include "pace/pace_settings.h"
 #include "postmaster/bgworker_internals.h"
 #include "utils/guc.h"
 
@@ -49,6 +53,7 @@ static bool read_index_cleanup(const DefElem *def, VacOptValue *value);
 static bool read_truncate(const DefElem *def, VacOptValue *value);
 static bool read_parallel(const DefElem *def, int *nworkers);
 static bool read_ring_size(const DefElem *def, int *ring_size_kb);
+static void read_latency_target(const DefElem *def, VacuumOptions *options);
 static const char *option_string(const DefElem *def);
 static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
@@ -130,6 +135,11 @@ read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options)
 		return read_truncate(def, &params->truncate);
 	if (strcmp(def->defname, "parallel") == 0)
 		return read_parallel(def, &params->nworkers);
+	if (strcmp(def->defname, "latency_target") == 0)
+	{
+		read_latency_target(def, options);
+		return true;
+	}
 
 	return false;
 }
@@ -228,6 +238,28 @@ read_ring_size(const DefElem *def, int *ring_size_kb)
 }
 
 /*
+ * Reads LATENCY_TARGET: a time in ms or with a unit, 0, or auto.
+ */
+static void
+read_latency_target(const DefElem *def, VacuumOptions *options)
+{
+	const char *word = option_string(def);
+	const char *problem;
+
+	if (word == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("LATENCY_TARGET requires a value"),
+				 errhint("A latency target is a time, like '20ms', or 0 for none, or 'auto'.")));
+	if (!latency_target_parse(word, &options->latency_target, &problem))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for LATENCY_TARGET: \"%s\"", word),
+				 errhint("%s", _(problem))));
+	options->has_latency_target = true;
+}
+
+/*
  * Returns an option's value as text, NULL if it has none or a strange one.
  */
 static const char *
@@ -311,6 +343,10 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 			return false;
 		if (!(flags & VACOPT_PROCESS_TOAST))
 			return false;
+		if (options->has_latency_target)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("VACUUM option LATENCY_TARGET cannot be used with FULL")));
 	}
 
 	if (flags & VACOPT_ONLY_DATABASE_STATS)

@@ -18,6 +18,8 @@ typedef struct VacuumOptions
 {
 	VacuumParams params;		/* reloptions not applied yet */
 	int			ring_size_kb;	/* BUFFER_USAGE_LIMIT, -1 if not given */
+	bool		has_latency_target;
+	double		latency_target; /* LATENCY_TARGET, see pace_settings.h */
 } VacuumOptions;
 
 extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);

@@ -6,7 +6,8 @@
  * A ProcessUtility hook.  It takes a VACUUM only if it is certain to be
  * legal here and now and the engine is made for it; everything else goes on
  * unchanged to the next hook or the server, errors of every kind included,
- * so that all messages are the server's own.
+ * so that all messages are the server's own.  On the way, latency.c may time
+ * it.
  *
  * A statement that we take ends here: the next hook doesn't see it.  Modules
  * that watch statements, like pg_stat_statements, must come after us in
@@ -25,6 +26,8 @@
 #include "command/relations.h"
 #include "command/utility_hook.h"
 #include "miscadmin.h"
+#include "pace/latency.h"
+#include "pace/pace.h"
 #include "settings.h"
 #include "tcop/utility.h"
 #include "utils/memutils.h"
@@ -64,6 +67,8 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 			ParamListInfo params, QueryEnvironment *query_env,
 			DestReceiver *dest, QueryCompletion *qc)
 {
+	uint64		start;
+
 	if (IsA(pstmt->utilityStmt, VacuumStmt))
 	{
 		const VacuumStmt *stmt = (const VacuumStmt *) pstmt->utilityStmt;
@@ -78,9 +83,26 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 		}
 	}
 
-	(next_hook ? next_hook : standard_ProcessUtility)
-		(pstmt, query_string, read_only_tree, context,
-		 params, query_env, dest, qc);
+	if (!latency_begin_utility(pstmt, &start))
+	{
+		(next_hook ? next_hook : standard_ProcessUtility)
+			(pstmt, query_string, read_only_tree, context,
+			 params, query_env, dest, qc);
+		return;
+	}
+
+	PG_TRY();
+	{
+		(next_hook ? next_hook : standard_ProcessUtility)
+			(pstmt, query_string, read_only_tree, context,
+			 params, query_env, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		latency_end_call(start);
+	}
+	PG_END_TRY();
+	latency_end_utility(pstmt);
 }
 
 /*
@@ -139,6 +161,7 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 	named = copyObject(stmt->rels);
 	MemoryContextSwitchTo(old);
 
+	pace_begin_command(options->has_latency_target ? &options->latency_target : NULL);
 	vacuum_relations(named, &options->params, ring, context);
 
 	MemoryContextDelete(context);

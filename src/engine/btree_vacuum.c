@@ -106,7 +106,7 @@
 #include "debug_point.h"
 #include "engine/btree_vacuum.h"
 #include "engine/prefetch.h"
-#include "pace/delay.h"
+#include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
 

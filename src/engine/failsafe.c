@@ -72,6 +72,5 @@ static void
 stop_sparing_resources(void)
 {
 	VacuumFailsafeActive = true;
-	VacuumCostActive = false;
-	VacuumCostBalance = 0;
+	pace_give_up();
 }

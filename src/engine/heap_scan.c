@@ -42,7 +42,7 @@
 #include "engine/heap_page.h"
 #include "engine/phases.h"
 #include "engine/prefetch.h"
-#include "pace/delay.h"
+#include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
 

@@ -27,7 +27,7 @@
 #include "debug_point.h"
 #include "engine/heap_page.h"
 #include "engine/phases.h"
-#include "pace/delay.h"
+#include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
 

@@ -509,13 +509,18 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 		if (vacuum->empty_pages[number].count > 0)
 			pg_atomic_write_u32(&shared->empty_pages_found, 1);
 	}
-	else if (cleanup)
-		keep_stats(vacuum, number,
-				   index_vacuum_cleanup(&info, current_stats(vacuum, number)));
 	else
-		keep_stats(vacuum, number,
-				   index_bulk_delete(&info, current_stats(vacuum, number),
-									 is_dead, vacuum->dead_tids));
+	{
+		pace_begin_server_code();
+		if (cleanup)
+			keep_stats(vacuum, number,
+					   index_vacuum_cleanup(&info, current_stats(vacuum, number)));
+		else
+			keep_stats(vacuum, number,
+					   index_bulk_delete(&info, current_stats(vacuum, number),
+										 is_dead, vacuum->dead_tids));
+		pace_end_server_code();
+	}
 	member->took_part = true;
 	strlcpy(member->usage, pg_rusage_show(&rusage), USAGE_SIZE);
 
@@ -558,6 +563,7 @@ keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats)
 static bool
 is_dead(ItemPointer tid, void *state)
 {
+	pace_in_server_code();
 	return dead_tids_contains((DeadTids *) state,
 							  ItemPointerGetBlockNumber(tid),
 							  ItemPointerGetOffsetNumber(tid));

@@ -24,6 +24,7 @@
 #include "utils/snapmgr.h"
 
 #include "engine/dead_tids.h"
+#include "pace/pace.h"
 #include "report/result.h"
 #include "team/ranges.h"
 
@@ -133,6 +134,7 @@ typedef struct VacuumShared
 	Size		members_start;
 	Size		indexes_start;
 	Size		index_members_start;
+	Size		pace_start;
 	Size		dead_tids_start;	/* 0: no store */
 
 	/* written by the leader between phases */
@@ -240,6 +242,12 @@ vacuum_index_member(const VacuumShared *shared, int index, int member)
 {
 	return (IndexMemberShared *) ((char *) shared + shared->index_members_start) +
 		index * shared->nmembers + member;
+}
+
+static inline PaceShared *
+vacuum_pace(VacuumShared *shared)
+{
+	return (PaceShared *) ((char *) shared + shared->pace_start);
 }
 
 /* vacuum_strategy -- the ring to read with, from now on. */

@@ -321,6 +321,8 @@ start_team(VacuumJob *job, int nworkers)
 	plan->index_members_start = size;
 	size = MAXALIGN(add_size(size, mul_size(sizeof(IndexMemberShared),
 											mul_size(plan->nindexes, plan->nmembers))));
+	plan->pace_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
+	size = MAXALIGN(add_size(plan->pace_start, pace_shared_size()));
 	if (plan->eager.enabled)
 	{
 		plan->eager.fails_start = size;
@@ -350,6 +352,7 @@ start_team(VacuumJob *job, int nworkers)
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
 		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, 0);
 	}
+	pace_create(vacuum_pace(shared), shared->relid);
 	if (shared->dead_tids_start > 0)
 		area = dead_tids_init(dead_tids_shared(shared), team_segment(job->team),
 							  shared->rel_pages, memory, shared->nmembers);
@@ -414,6 +417,7 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 	error_context_stack = &callback;
 
 	progress_begin(shared->relid, shared->leader_pid);
+	pace_join(vacuum_pace(shared));
 	team_follow(team, run_phase, vacuum);
 	progress_clear();
 
@@ -667,6 +671,7 @@ run_phase(void *state, int phase)
 
 	pg_rusage_init(&rusage);
 	pg_atomic_write_u32(&member->joined, 1);
+	pace_begin_work();
 
 	switch ((VacuumPhase) phase)
 	{
@@ -687,6 +692,7 @@ run_phase(void *state, int phase)
 			break;
 	}
 
+	pace_end_work();
 	member->counters = vacuum->counters;
 	member->phase_pages = vacuum->phase_pages;
 	strlcpy(member->usage, pg_rusage_show(&rusage), USAGE_SIZE);
@@ -787,6 +793,7 @@ finish_team(VacuumJob *job)
 		if (stats != NULL)
 			result->indexes[i].stats = *stats;
 	}
+	pace_leave();
 	job->plan = *vacuum->shared;
 	vacuum->shared = &job->plan;
 	if (vacuum->dead_tids != NULL)

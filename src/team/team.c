@@ -28,11 +28,6 @@
  * it waits for the end of the phase; one in the leader makes transaction
  * abort terminate the workers, which wait interruptibly.
  *
- * Cost-based delay: for the team's life the members share core's balance of
- * parallel vacuum, and each counts itself active while it works.  Core lets
- * each process sleep for its own share of the cost only, so that n processes
- * spend n times the budget; here each sleeps n times as long (see delay.c).
- *
  * Parallel mode lasts from team_create to team_end: nothing may be done in
  * between that assigns a transaction ID.
  *
@@ -44,7 +39,6 @@
 
 #include "access/parallel.h"
 #include "access/xact.h"
-#include "commands/vacuum.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -54,7 +48,6 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
-#include "pace/delay.h"
 #include "team/team.h"
 
 #define TEAM_LIBRARY		"pg_cyclone"
@@ -74,9 +67,6 @@ typedef struct TeamControl
 	Barrier		barrier;
 	/* written by the leader while the members wait, read by them at work */
 	pg_atomic_uint32 phase;
-	/* core's shared balance of cost-based delay; see VacuumSharedCostBalance */
-	pg_atomic_uint32 cost_balance;
-	pg_atomic_uint32 active_members;
 	/* never changes */
 	compat_query_id query_id;
 } TeamControl;
@@ -93,7 +83,6 @@ struct Team
 
 static uint32 wait_event_phase_start(void);
 static uint32 wait_event_phase_end(void);
-static void work(Team *team, TeamPhaseRoutine routine, void *state, int phase);
 
 /*
  * team_create
@@ -111,7 +100,6 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 	Size		query_size = debug_query_string ? strlen(debug_query_string) + 1 : 0;
 
 	team->planned_workers = nworkers;
-	delay_begin();
 	if (nworkers == 0)
 	{
 		team->shared = MemoryContextAllocExtended(CurrentMemoryContext, shared_size,
@@ -140,8 +128,6 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 	memset(team->control, 0, sizeof(TeamControl));
 	BarrierInit(&team->control->barrier, 0);
 	pg_atomic_init_u32(&team->control->phase, TEAM_PHASE_END);
-	pg_atomic_init_u32(&team->control->cost_balance, 0);
-	pg_atomic_init_u32(&team->control->active_members, 0);
 	team->control->query_id = pgstat_get_my_query_id();
 	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, team->control);
 
@@ -176,20 +162,8 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 void
 team_launch(Team *team)
 {
-	if (team->pcxt == NULL)
-		return;
-
-	/* What the leader has spent so far is the first entry of the account. */
-	pg_atomic_write_u32(&team->control->cost_balance, VacuumCostBalance);
-
-	LaunchParallelWorkers(team->pcxt);
-	if (team->pcxt->nworkers_launched > 0)
-	{
-		VacuumCostBalance = 0;
-		VacuumCostBalanceLocal = 0;
-		VacuumSharedCostBalance = &team->control->cost_balance;
-		VacuumActiveNWorkers = &team->control->active_members;
-	}
+	if (team->pcxt != NULL)
+		LaunchParallelWorkers(team->pcxt);
 }
 
 /*
@@ -207,7 +181,7 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state)
 
 	pg_atomic_write_u32(&team->control->phase, phase);
 	BarrierArriveAndWait(&team->control->barrier, wait_event_phase_start());
-	work(team, routine, state, phase);
+	routine(state, phase);
 	BarrierArriveAndWait(&team->control->barrier, wait_event_phase_end());
 }
 
@@ -227,14 +201,6 @@ team_end(Team *team)
 
 		for (int i = 0; i < team->pcxt->nworkers_launched; i++)
 			InstrAccumParallelQuery(&team->buffer_usage[i], &team->wal_usage[i]);
-
-		if (VacuumSharedCostBalance != NULL)
-		{
-			VacuumCostBalance = pg_atomic_read_u32(VacuumSharedCostBalance);
-			VacuumSharedCostBalance = NULL;
-			VacuumActiveNWorkers = NULL;
-			delay_update();
-		}
 
 		DestroyParallelContext(team->pcxt);
 		ExitParallelMode();
@@ -259,12 +225,6 @@ team_join(shm_toc *toc)
 	debug_query_string = shm_toc_lookup(toc, TEAM_KEY_QUERY_TEXT, true);
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);
 	pgstat_report_query_id(team->control->query_id, false);
-
-	delay_begin();
-	VacuumCostBalance = 0;
-	VacuumCostBalanceLocal = 0;
-	VacuumSharedCostBalance = &team->control->cost_balance;
-	VacuumActiveNWorkers = &team->control->active_members;
 
 	InstrStartParallelQuery();
 	return team;
@@ -291,7 +251,7 @@ team_follow(Team *team, TeamPhaseRoutine routine, void *state)
 		phase = pg_atomic_read_u32(&team->control->phase);
 		if (phase == TEAM_PHASE_END)
 			break;
-		work(team, routine, state, phase);
+		routine(state, phase);
 		BarrierArriveAndWait(barrier, wait_event_phase_end());
 		barrier_phase = BarrierPhase(barrier);
 		Assert(barrier_phase % 2 == 0);
@@ -351,21 +311,6 @@ int
 team_launched_workers(const Team *team)
 {
 	return team->pcxt ? team->pcxt->nworkers_launched : 0;
-}
-
-/*
- * work
- *		One member's part of one phase.
- */
-static void
-work(Team *team, TeamPhaseRoutine routine, void *state, int phase)
-{
-	if (VacuumActiveNWorkers != NULL)
-		pg_atomic_add_fetch_u32(VacuumActiveNWorkers, 1);
-	delay_update();
-	routine(state, phase);
-	if (VacuumActiveNWorkers != NULL)
-		pg_atomic_sub_fetch_u32(VacuumActiveNWorkers, 1);
 }
 
 /* wait_event_phase_start -- waiting for the leader to begin a phase. */

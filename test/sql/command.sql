@@ -271,6 +271,33 @@ SET cyclone.enabled = maybe;
 SET cyclone.nonexistent = 1;
 RESET cyclone.enabled;
 
+-- the latency target
+SHOW cyclone.latency_target;
+SHOW cyclone.latency_percentile;
+SET cyclone.latency_target = '20ms';
+VACUUM t;
+SET cyclone.latency_target = 'AUTO';
+VACUUM (LATENCY_TARGET 0) t;
+SET cyclone.latency_target = '-1';
+SET cyclone.latency_target = 'soon';
+SET cyclone.latency_target = '20 parsecs';
+SET cyclone.latency_target = '1us';
+SET cyclone.latency_target = '30d';
+SET cyclone.latency_percentile = 100;
+SHOW cyclone.latency_target;
+RESET cyclone.latency_target;
+VACUUM (LATENCY_TARGET '15 ms') t;
+VACUUM (LATENCY_TARGET 2.5) t;
+VACUUM (LATENCY_TARGET auto) t;
+VACUUM (LATENCY_TARGET) t;
+VACUUM (LATENCY_TARGET 'soon') t;
+VACUUM (LATENCY_TARGET '1us') t;
+VACUUM (LATENCY_TARGET -5) t;
+VACUUM (LATENCY_TARGET 5, FULL) t;
+VACUUM (FULL, LATENCY_TARGET 5) t;
+ANALYZE (LATENCY_TARGET 5) t;
+SELECT count(*) FROM cyclone.pace;
+
 SET client_min_messages = warning;
 DROP SCHEMA command CASCADE;
 DROP ACCESS METHOD cyclone_heap2;

@@ -1,0 +1,329 @@
+/*-------------------------------------------------------------------------
+ *
+ * controller.c
+ *	  The control law that keeps a vacuum to a latency target.
+ *
+ * The vacuum's budget, in cost a second, is moved so that a percentile of the
+ * latency of other sessions' statements stays at the target.  controller_step
+ * is called a few times a second with what was measured.  It knows nothing of
+ * the server, so that a simulation can drive it (test/pytest/test_pace.py).
+ *
+ * What it has to deal with is not linear: as long as there is capacity to
+ * spare the budget does not show in the latency at all, and then, within a
+ * few per cent, the queue explodes.  So it works on the budget's logarithm,
+ * and takes after congestion control in networks, where the same is true:
+ *
+ * - When the target is missed, the budget is cut at once, the more the worse
+ *	 the miss, and what it was is remembered as the ceiling.  Statements that
+ *	 had begun by then tell of the old budget, so for about as long as they
+ *	 take nothing is looked at, and the window is emptied.
+ * - When there is room the budget grows, the more room the faster: slowly
+ *	 while a miss is recent, most of all near the ceiling, and fast when it
+ *	 has gone well for a while, as the load may have changed.
+ * - When there are no statements at all nobody has to be spared, and a second
+ *	 is enough to get from the floor to full speed.
+ * - The floor, a hundredth of full speed, keeps the vacuum moving even if the
+ *	 target can't be met that way.
+ *
+ * A percentile of the statements of a second is noisy.  A miss that may be
+ * chance makes the budget shrink as gently as it would grow if there was that
+ * much room, so that chance averages out; otherwise the vacuum would crawl
+ * for fear of it.  And the aim is a little below the target.
+ *
+ * A target that is to be learned is a tenth above the percentile measured
+ * while the vacuum is at its floor: at first, and again now and then, as the
+ * load of an hour ago is not that of now.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "pace/controller.h"
+
+/* The floor, as a part of the best rate so far, and at least, a second */
+#define FLOOR_SHARE			0.01
+#define LEAST_FLOOR			1000.0
+
+/* To begin with, when nothing is known, a second */
+#define FIRST_BUDGET		20000.0
+
+/* What to aim at, as a part of the target */
+#define AIM					0.95
+/* A learned target, as a multiple of what was measured */
+#define LEARNED_MARGIN		1.1
+
+/* With so few statements a percentile is worth nothing. */
+#define MIN_SAMPLES			20.0
+#define MIN_LEARN_SAMPLES	300.0
+
+/* A miss that can't be chance: by so many standard deviations, and at least */
+#define SURE_MISS_NOISE		2.0
+#define LEAST_SURE_MISS		0.1
+
+/* Cuts: (percentile / aim) to this power, and at most by this factor */
+#define CUT_POWER			1.5
+#define DEEPEST_CUT			0.25
+#define MAX_SETTLING		1.0
+
+/* Growth a second, as an exponent, with all the room there is */
+#define GROWTH_FAST			3.0
+#define GROWTH_IN_DOUBT		1.0
+#define GROWTH_NEAR_CEILING 0.5
+#define GROWTH_IDLE			5.5
+/* So much room, as a part of the aim, counts as all. */
+#define FULL_ROOM			0.3
+#define NEAR_CEILING		0.75
+#define CAUTION_SECONDS		2.0
+
+#define IDLE_SECONDS		0.5
+#define OUT_OF_REACH_SECONDS 10.0
+
+/* Learning: let the vacuum's effects fade, then measure, but not forever. */
+#define LEARN_SETTLING		0.5
+#define LEARN_SECONDS		1.5
+#define LEARN_MAX_SECONDS	5.0
+#define RELEARN_SECONDS		60.0
+
+static bool learn(Controller *controller, const ControllerInput *input);
+static void begin_learning(Controller *controller);
+static void end_learning(Controller *controller, double percentile_ms);
+static void slow_down(Controller *controller, const ControllerInput *input, double excess);
+static void change_gently(Controller *controller, const ControllerInput *input,
+						  double growth);
+static double noise(const ControllerInput *input);
+
+/*
+ * controller_init
+ *		A vacuum begins, slowly; target_ms 0 stands for one that is to be
+ *		learned.
+ */
+void
+controller_init(Controller *controller, double target_ms)
+{
+	memset(controller, 0, sizeof(*controller));
+	controller->budget = FIRST_BUDGET;
+	controller->ceiling = INFINITY;
+	controller_set_target(controller, target_ms);
+}
+
+/*
+ * controller_set_target
+ *		The target has changed; what was learned about the machine stays.
+ */
+void
+controller_set_target(Controller *controller, double target_ms)
+{
+	controller->learns_target = target_ms == 0;
+	controller->target_ms = target_ms;
+	controller->learned_ms = 0;
+	controller->learning = false;
+	controller->at_floor = 0;
+}
+
+/*
+ * controller_step
+ *		Move the budget, and say what limits it.
+ */
+void
+controller_step(Controller *controller, const ControllerInput *input)
+{
+	double		excess;
+
+	controller->forget_window = false;
+	controller->best_rate = Max(controller->best_rate, input->rate);
+	controller->since_miss += input->seconds;
+	controller->since_learned += input->seconds;
+	controller->idle = input->statements > 0 ? 0 : controller->idle + input->seconds;
+
+	if (controller->idle >= IDLE_SECONDS)
+	{
+		if (controller->learning)
+			controller->budget = controller->budget_before_learning;
+		controller->learning = false;
+		controller->ceiling = INFINITY;
+		controller->forget_window = true;
+		change_gently(controller, input, GROWTH_IDLE);
+		return;
+	}
+
+	if (learn(controller, input))
+	{
+		controller->limit = LIMIT_LEARNING;
+		return;
+	}
+
+	if (controller->settling > 0)
+	{
+		controller->settling -= input->seconds;
+		controller->forget_window = true;
+		return;
+	}
+	if (input->samples < MIN_SAMPLES)
+		return;
+
+	excess = input->percentile_ms / (controller->target_ms * AIM);
+	if (excess > 1 + Max(SURE_MISS_NOISE * noise(input), LEAST_SURE_MISS))
+		slow_down(controller, input, excess);
+	else
+	{
+		double		room = Max(Min((1 - excess) / FULL_ROOM, 1.0), -1.0);
+		double		growth = GROWTH_FAST;
+
+		if (room < 0)
+		{
+			growth = GROWTH_IN_DOUBT;
+			controller->since_miss = 0;
+		}
+		else if (controller->since_miss < CAUTION_SECONDS)
+			growth = controller->budget > controller->ceiling * NEAR_CEILING ?
+				GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
+		change_gently(controller, input, room * growth);
+	}
+}
+
+/*
+ * controller_floor
+ *		The least budget, in cost a second.
+ */
+double
+controller_floor(const Controller *controller)
+{
+	return Max(controller->best_rate * FLOOR_SHARE, LEAST_FLOOR);
+}
+
+/*
+ * controller_target_is_out_of_reach
+ *		Has the target been missed for long although the vacuum hardly moves?
+ */
+bool
+controller_target_is_out_of_reach(const Controller *controller)
+{
+	return controller->at_floor >= OUT_OF_REACH_SECONDS;
+}
+
+/* learn -- is this a step of learning the target, or the first? */
+static bool
+learn(Controller *controller, const ControllerInput *input)
+{
+	if (!controller->learns_target)
+		return false;
+
+	if (!controller->learning)
+	{
+		if (controller->target_ms > 0 && controller->since_learned < RELEARN_SECONDS)
+			return false;
+		begin_learning(controller);
+		return true;
+	}
+
+	controller->learned_for += input->seconds;
+	if (controller->learned_for < LEARN_SETTLING)
+		controller->forget_window = true;
+	else if ((controller->learned_for >= LEARN_SECONDS && input->samples >= MIN_LEARN_SAMPLES) ||
+			 (controller->learned_for >= LEARN_MAX_SECONDS && input->samples >= 1))
+	{
+		end_learning(controller, input->percentile_ms);
+		return false;
+	}
+	return true;
+}
+
+/* begin_learning -- hold the vacuum back to see how fast statements are. */
+static void
+begin_learning(Controller *controller)
+{
+	controller->learning = true;
+	controller->learned_for = 0;
+	controller->budget_before_learning = controller->budget;
+	controller->budget = controller_floor(controller);
+	controller->forget_window = true;
+}
+
+/* end_learning -- go on, with what was learned as the new target. */
+static void
+end_learning(Controller *controller, double percentile_ms)
+{
+	/* half of what was known before: one window is a small sample */
+	controller->learned_ms = controller->learned_ms > 0 ?
+		(controller->learned_ms + percentile_ms) / 2 : percentile_ms;
+	controller->target_ms = controller->learned_ms * LEARNED_MARGIN;
+	controller->learning = false;
+	controller->since_learned = 0;
+	controller->budget = controller->budget_before_learning;
+	controller->settling = 0;
+	controller->forget_window = true;
+}
+
+/* slow_down -- the target was missed, by this factor. */
+static void
+slow_down(Controller *controller, const ControllerInput *input, double excess)
+{
+	double		floor = controller_floor(controller);
+	double		budget = Min(controller->budget, Max(input->rate, floor));
+
+	controller->ceiling = budget;
+	controller->budget = Max(budget * Max(pow(excess, -CUT_POWER), DEEPEST_CUT), floor);
+	controller->since_miss = 0;
+	controller->settling = Min(input->percentile_ms / 1000, MAX_SETTLING) - input->seconds;
+	controller->forget_window = true;
+
+	if (budget <= floor)
+	{
+		controller->at_floor += input->seconds;
+		controller->settling = 0;
+		controller->limit = LIMIT_FLOOR;
+	}
+	else
+	{
+		controller->at_floor = 0;
+		controller->limit = LIMIT_LATENCY;
+	}
+}
+
+/*
+ * change_gently
+ *		Let the budget grow at this rate, or shrink if it is negative.
+ */
+static void
+change_gently(Controller *controller, const ControllerInput *input, double growth)
+{
+	double		floor = controller_floor(controller);
+
+	/* without a bound, what it costs is what there is to shrink from */
+	if (growth < 0)
+		controller->budget = Min(controller->budget, Max(input->rate, floor));
+	controller->budget = Max(controller->budget * exp(growth * input->seconds), floor);
+
+	/* It does not use its budget, and never did more than that. */
+	if (controller->budget > controller->best_rate &&
+		controller->budget > 2 * input->rate)
+		controller->budget = INFINITY;
+
+	if (growth < 0 && controller->budget <= floor)
+	{
+		controller->at_floor += input->seconds;
+		controller->limit = LIMIT_FLOOR;
+	}
+	else
+	{
+		controller->at_floor = 0;
+		controller->limit = isinf(controller->budget) ? LIMIT_NOTHING : LIMIT_LATENCY;
+	}
+}
+
+/*
+ * noise
+ *		The standard deviation of the percentile, as a part of it, that is due to
+ *		chance if latencies are distributed exponentially.
+ */
+static double
+noise(const ControllerInput *input)
+{
+	double		below = input->percent / 100;
+
+	return sqrt(below / (input->samples * (1 - below))) / -log(1 - below);
+}

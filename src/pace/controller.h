@@ -1,0 +1,60 @@
+/*-------------------------------------------------------------------------
+ *
+ * controller.h
+ *	  The control law that keeps a vacuum to a latency target.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_CONTROLLER_H
+#define CYCLONE_CONTROLLER_H
+
+/* What the law is told: what has happened since its last step */
+typedef struct ControllerInput
+{
+	double		seconds;		/* since then */
+	double		percentile_ms;	/* of the statements in the window */
+	double		percent;		/* which percentile that is */
+	double		samples;		/* so many statements are in the window */
+	double		statements;		/* ended since then, or late already */
+	double		rate;			/* what the vacuum has cost a second */
+} ControllerInput;
+
+/* What keeps the vacuum from going faster */
+typedef enum ControllerLimit
+{
+	LIMIT_NOTHING,				/* all that the machine gives */
+	LIMIT_LATENCY,
+	LIMIT_LEARNING,				/* how fast statements are without it */
+	LIMIT_FLOOR,				/* the target is missed at the slowest pace */
+} ControllerLimit;
+
+typedef struct Controller
+{
+	bool		learns_target;
+	double		target_ms;		/* 0: not learned yet */
+	double		budget;			/* cost a second; INFINITY: no bound */
+	ControllerLimit limit;
+	bool		forget_window;	/* what is in it says nothing any more */
+	bool		learning;		/* the window is to grow meanwhile */
+
+	double		best_rate;		/* the most that it has cost a second */
+	double		ceiling;		/* the last budget that was too much */
+	double		since_miss;		/* seconds */
+	double		settling;		/* seconds to go in which to see nothing */
+	double		idle;			/* seconds without a statement */
+	double		at_floor;		/* seconds of missing the target there */
+	double		learned_for;	/* seconds */
+	double		since_learned;	/* seconds */
+	double		learned_ms;		/* the percentile without the vacuum */
+	double		budget_before_learning;
+} Controller;
+
+extern void controller_init(Controller *controller, double target_ms);
+extern void controller_set_target(Controller *controller, double target_ms);
+extern void controller_step(Controller *controller, const ControllerInput *input);
+extern double controller_floor(const Controller *controller);
+extern bool controller_target_is_out_of_reach(const Controller *controller);
+
+#endif							/* CYCLONE_CONTROLLER_H */

@@ -1,0 +1,555 @@
+/*-------------------------------------------------------------------------
+ *
+ * latency.c
+ *	  How long the statements of ordinary sessions take.
+ *
+ * While some vacuum has a latency target, each client backend times its
+ * top-level statements and counts them in shared memory, by the logarithm of
+ * their latency; nothing is timed at other times.  What counts is the time in
+ * the executor, and that of the commit that ends the statement or is one; the
+ * time in which a cursor waits for its client does not.  Of the utility
+ * statements those are timed that stand for work of the application (see
+ * is_timed); a VACUUM or CREATE INDEX is slow by nature and says nothing.
+ *
+ * A statement that is still running is known by the time it has begun, so
+ * that one that is held up is noticed before it ends.
+ *
+ * The counters are spread over several arrays, so that processors don't fight
+ * for them; they are only ever added to, and readers look at differences.
+ *
+ * Cost: while nothing is watched, a look at one word of shared memory for each
+ * call of a hook; else some readings of the clock for each statement.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/xact.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "port/pg_bitutils.h"
+#include "portability/instr_time.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+
+#include "compat.h"
+#include "pace/latency.h"
+
+/* Arrays of counters: who uses which is a matter of its number. */
+#define SHARDS				16
+
+/* The first bucket ends at 2 to this power, in ns: about a microsecond. */
+#define LEAST_EXPONENT		10
+#define STEP_BITS			4
+
+typedef struct LatencyShared
+{
+	pg_atomic_uint32 watchers;	/* vacuums that want to know */
+	pg_atomic_uint32 counts[SHARDS][LATENCY_BUCKETS];
+	/* by backend: when its statement has begun, in ns; 0 if none is running */
+	pg_atomic_uint64 running_since[FLEXIBLE_ARRAY_MEMBER];
+} LatencyShared;
+
+static LatencyShared *latency = NULL;
+
+/* The statement of this backend; times are in ns. */
+static int	nesting = 0;		/* of timed calls */
+static QueryDesc *top_query = NULL; /* the one that is timed */
+static uint64 elapsed = 0;		/* so far */
+static bool awaits_commit = false;	/* it has ended, but for its commit */
+
+static bool is_watching = false;
+static bool exit_callback_registered = false;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+static ExecutorRun_hook_type next_run_hook = NULL;
+static ExecutorFinish_hook_type next_finish_hook = NULL;
+static ExecutorEnd_hook_type next_end_hook = NULL;
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static Size shmem_size(void);
+static void unwatch_at_exit(int code, Datum arg);
+static void time_run(COMPAT_EXECUTOR_RUN_PARAMS);
+static void time_finish(QueryDesc *query);
+static void time_end(QueryDesc *query);
+static void time_commit(XactEvent event, void *arg);
+static bool is_timed(const Node *statement);
+static bool is_commit(const Node *statement);
+static bool begins_timed_call(void);
+static uint64 begin_call(void);
+static void end_call(uint64 start);
+static void begin_statement(QueryDesc *query);
+static void end_statement(bool commit_comes);
+static void count_statement(void);
+static int	bucket_of(uint64 ns);
+static double bucket_start_ms(int bucket);
+static uint64 now_ns(void);
+
+/*
+ * latency_init
+ *		Install the hooks, and ask for shared memory.  Call while the library is
+ *		preloaded.
+ */
+void
+latency_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+
+	next_run_hook = ExecutorRun_hook;
+	ExecutorRun_hook = time_run;
+	next_finish_hook = ExecutorFinish_hook;
+	ExecutorFinish_hook = time_finish;
+	next_end_hook = ExecutorEnd_hook;
+	ExecutorEnd_hook = time_end;
+	RegisterXactCallback(time_commit, NULL);
+}
+
+/*
+ * latency_watch
+ *		Have statements timed from now on, until latency_unwatch or the end of
+ *		this process.
+ */
+void
+latency_watch(void)
+{
+	if (is_watching)
+		return;
+	if (!exit_callback_registered)
+	{
+		before_shmem_exit(unwatch_at_exit, (Datum) 0);
+		exit_callback_registered = true;
+	}
+	pg_atomic_fetch_add_u32(&latency->watchers, 1);
+	is_watching = true;
+}
+
+/*
+ * latency_unwatch
+ *		This process doesn't want to know any more; harmless if it never did.
+ */
+void
+latency_unwatch(void)
+{
+	if (is_watching)
+		pg_atomic_fetch_sub_u32(&latency->watchers, 1);
+	is_watching = false;
+}
+
+/*
+ * latency_begin_utility
+ *		A utility statement begins; is it timed?  If so latency_end_call must be
+ *		called, after an error too, and then latency_end_utility unless there
+ *		was one.
+ */
+bool
+latency_begin_utility(const PlannedStmt *pstmt, uint64 *start)
+{
+	if (!begins_timed_call())
+		return false;
+	if (nesting == 0)
+	{
+		if (!is_timed(pstmt->utilityStmt))
+			return false;
+		begin_statement(NULL);
+	}
+	*start = begin_call();
+	return true;
+}
+
+/* latency_end_call -- it has ended, or failed. */
+void
+latency_end_call(uint64 start)
+{
+	end_call(start);
+}
+
+/* latency_end_utility -- it has not failed. */
+void
+latency_end_utility(const PlannedStmt *pstmt)
+{
+	if (nesting == 0)
+		end_statement(is_commit(pstmt->utilityStmt) || !IsTransactionBlock());
+}
+
+/*
+ * latency_read
+ *		Read the counters, LATENCY_BUCKETS of them.  They overflow; what counts
+ *		is by how much they have grown.
+ */
+void
+latency_read(uint32 *counts)
+{
+	for (int i = 0; i < LATENCY_BUCKETS; i++)
+	{
+		counts[i] = 0;
+		for (int shard = 0; shard < SHARDS; shard++)
+			counts[i] += pg_atomic_read_u32(&latency->counts[shard][i]);
+	}
+}
+
+/*
+ * latency_add_running
+ *		Count the statements that have been running for longer than this, as if
+ *		they had ended now; return how many there are.
+ */
+int
+latency_add_running(double late_ms, float *counts)
+{
+	uint64		now = now_ns();
+	int			nrunning = 0;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		uint64		since = pg_atomic_read_u64(&latency->running_since[i]);
+
+		if (since != 0 && since < now && (now - since) / 1e6 > late_ms)
+		{
+			counts[bucket_of(now - since)]++;
+			nrunning++;
+		}
+	}
+	return nrunning;
+}
+
+/*
+ * latency_percentile
+ *		The latency in ms that so many per cent of the statements stay below;
+ *		NaN if there are none.
+ */
+double
+latency_percentile(const float *counts, double percent)
+{
+	double		total = 0,
+				rank,
+				passed = 0;
+
+	for (int i = 0; i < LATENCY_BUCKETS; i++)
+		total += counts[i];
+	if (total <= 0)
+		return NAN;
+
+	rank = total * percent / 100;
+	for (int i = 0; i < LATENCY_BUCKETS; i++)
+	{
+		if (counts[i] > 0 && passed + counts[i] >= rank)
+		{
+			double		start = bucket_start_ms(i);
+
+			return start + (bucket_start_ms(i + 1) - start) * (rank - passed) / counts[i];
+		}
+		passed += counts[i];
+	}
+	return bucket_start_ms(LATENCY_BUCKETS);
+}
+
+/* time_run -- the ExecutorRun hook. */
+static void
+time_run(COMPAT_EXECUTOR_RUN_PARAMS)
+{
+	uint64		start;
+
+	if (!begins_timed_call())
+	{
+		if (next_run_hook)
+			next_run_hook(COMPAT_EXECUTOR_RUN_ARGUMENTS);
+		else
+			standard_ExecutorRun(COMPAT_EXECUTOR_RUN_ARGUMENTS);
+		return;
+	}
+
+	if (nesting == 0 && query != top_query)
+		begin_statement(query);
+	start = begin_call();
+	PG_TRY();
+	{
+		if (next_run_hook)
+			next_run_hook(COMPAT_EXECUTOR_RUN_ARGUMENTS);
+		else
+			standard_ExecutorRun(COMPAT_EXECUTOR_RUN_ARGUMENTS);
+	}
+	PG_FINALLY();
+	{
+		end_call(start);
+	}
+	PG_END_TRY();
+}
+
+/* time_finish -- the ExecutorFinish hook: triggers at the statement's end. */
+static void
+time_finish(QueryDesc *query)
+{
+	uint64		start;
+
+	if (!begins_timed_call() || (nesting == 0 && query != top_query))
+	{
+		if (next_finish_hook)
+			next_finish_hook(query);
+		else
+			standard_ExecutorFinish(query);
+		return;
+	}
+
+	start = begin_call();
+	PG_TRY();
+	{
+		if (next_finish_hook)
+			next_finish_hook(query);
+		else
+			standard_ExecutorFinish(query);
+	}
+	PG_FINALLY();
+	{
+		end_call(start);
+	}
+	PG_END_TRY();
+}
+
+/* time_end -- the ExecutorEnd hook: the statement is over, but for its commit. */
+static void
+time_end(QueryDesc *query)
+{
+	if (next_end_hook)
+		next_end_hook(query);
+	else
+		standard_ExecutorEnd(query);
+
+	if (nesting == 0 && query == top_query)
+	{
+		top_query = NULL;
+		end_statement(!IsTransactionBlock());
+	}
+}
+
+/* time_commit -- the transaction callback. */
+static void
+time_commit(XactEvent event, void *arg)
+{
+	static uint64 start = 0;
+	static bool is_committing = false;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			if (awaits_commit && nesting == 0)
+			{
+				start = begin_call();
+				is_committing = true;
+			}
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+		case XACT_EVENT_ABORT:
+			if (is_committing)
+				end_call(start);
+			is_committing = false;
+			if (event == XACT_EVENT_ABORT)
+			{
+				awaits_commit = false;
+				top_query = NULL;
+			}
+			else if (awaits_commit && nesting == 0)
+				count_statement();
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * is_timed
+ *		Is this a utility statement that an application waits for, and that is
+ *		as fast or slow as the server is?
+ */
+static bool
+is_timed(const Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_ExecuteStmt:
+		case T_FetchStmt:
+		case T_CallStmt:
+		case T_DoStmt:
+			return true;
+		default:
+			return is_commit(statement);
+	}
+}
+
+/* is_commit -- will this statement have the transaction committed? */
+static bool
+is_commit(const Node *statement)
+{
+	if (!IsA(statement, TransactionStmt))
+		return false;
+	switch (((const TransactionStmt *) statement)->kind)
+	{
+		case TRANS_STMT_COMMIT:
+		case TRANS_STMT_PREPARE:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* begins_timed_call -- is anybody watching, or a timed call going on? */
+static bool
+begins_timed_call(void)
+{
+	return nesting > 0 ||
+		(unlikely(pg_atomic_read_u32(&latency->watchers) != 0) &&
+		 MyBackendType == B_BACKEND && !is_watching);
+}
+
+/* begin_call -- time begins to count; returns the time. */
+static uint64
+begin_call(void)
+{
+	uint64		start = 0;
+
+	if (nesting++ == 0)
+	{
+		start = now_ns();
+		/* what it has taken before, in other calls, is part of it */
+		pg_atomic_write_u64(&latency->running_since[MyProcNumber], start - elapsed);
+	}
+	return start;
+}
+
+/* end_call -- time ceases to count. */
+static void
+end_call(uint64 start)
+{
+	if (--nesting == 0)
+	{
+		elapsed += now_ns() - start;
+		pg_atomic_write_u64(&latency->running_since[MyProcNumber], 0);
+	}
+}
+
+/*
+ * begin_statement
+ *		The top-level statement is another one now: that query, or a utility
+ *		statement.  A portal may outlive its statement, and some clients let
+ *		several statements share a commit; so the last one may still be open.
+ */
+static void
+begin_statement(QueryDesc *query)
+{
+	if (awaits_commit || top_query != NULL)
+		count_statement();
+	top_query = query;
+	elapsed = 0;
+}
+
+/* end_statement -- count it now, or when its transaction commits. */
+static void
+end_statement(bool commit_comes)
+{
+	awaits_commit = commit_comes;
+	if (!commit_comes)
+		count_statement();
+}
+
+/* count_statement -- add this backend's statement to the counters. */
+static void
+count_statement(void)
+{
+	pg_atomic_fetch_add_u32(&latency->counts[MyProcNumber % SHARDS][bucket_of(elapsed)], 1);
+	awaits_commit = false;
+	elapsed = 0;
+}
+
+/* bucket_of -- which counter a latency belongs to. */
+static int
+bucket_of(uint64 ns)
+{
+	int			exponent = pg_leftmost_one_pos64(ns | 1);
+	int			bucket;
+
+	if (exponent < LEAST_EXPONENT)
+		return 0;
+	bucket = (exponent - LEAST_EXPONENT) << STEP_BITS |
+		(ns >> (exponent - STEP_BITS) & ((1 << STEP_BITS) - 1));
+	return Min(bucket + 1, LATENCY_BUCKETS - 1);
+}
+
+/* bucket_start_ms -- the least latency that belongs to a bucket, in ms. */
+static double
+bucket_start_ms(int bucket)
+{
+	int			step = bucket - 1;
+
+	if (bucket == 0)
+		return 0;
+	return ldexp(1 + (double) (step & ((1 << STEP_BITS) - 1)) / (1 << STEP_BITS),
+				 LEAST_EXPONENT + (step >> STEP_BITS)) / 1e6;
+}
+
+/* now_ns -- a clock that all processes share. */
+static uint64
+now_ns(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return INSTR_TIME_GET_NANOSEC(now);
+}
+
+/* unwatch_at_exit -- a vacuum that dies doesn't watch. */
+static void
+unwatch_at_exit(int code, Datum arg)
+{
+	latency_unwatch();
+}
+
+/* request_shmem -- how much shared memory we need. */
+static void
+request_shmem(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(shmem_size());
+}
+
+/* startup_shmem -- find our shared memory, or make it. */
+static void
+startup_shmem(void)
+{
+	bool		found;
+
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	latency = ShmemInitStruct("pg_cyclone latency", shmem_size(), &found);
+	if (!found)
+	{
+		pg_atomic_init_u32(&latency->watchers, 0);
+		for (int shard = 0; shard < SHARDS; shard++)
+			for (int i = 0; i < LATENCY_BUCKETS; i++)
+				pg_atomic_init_u32(&latency->counts[shard][i], 0);
+		for (int i = 0; i < MaxBackends; i++)
+			pg_atomic_init_u64(&latency->running_since[i], 0);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+static Size
+shmem_size(void)
+{
+	return add_size(offsetof(LatencyShared, running_since),
+					mul_size(sizeof(pg_atomic_uint64), MaxBackends));
+}

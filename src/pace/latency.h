@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * latency.h
+ *	  How long the statements of ordinary sessions take.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_LATENCY_H
+#define CYCLONE_LATENCY_H
+
+#include "nodes/plannodes.h"
+
+/* Latencies are counted by their logarithm, with 16 steps a doubling. */
+#define LATENCY_BUCKETS		481
+
+extern void latency_init(void);
+extern void latency_watch(void);
+extern void latency_unwatch(void);
+
+extern bool latency_begin_utility(const PlannedStmt *pstmt, uint64 *start);
+extern void latency_end_call(uint64 start);
+extern void latency_end_utility(const PlannedStmt *pstmt);
+
+extern void latency_read(uint32 *counts);
+extern int	latency_add_running(double late_ms, float *counts);
+extern double latency_percentile(const float *counts, double percent);
+
+#endif							/* CYCLONE_LATENCY_H */

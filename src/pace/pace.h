@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * pace.h
+ *	  How fast a vacuum may go.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_PACE_H
+#define CYCLONE_PACE_H
+
+/* The budget of one vacuum's processes, in memory that they share */
+typedef struct PaceShared PaceShared;
+
+extern void pace_init(void);
+extern void pace_begin_command(const double *latency_target);
+extern void pace_end_command(void);
+
+extern Size pace_shared_size(void);
+extern void pace_create(PaceShared *shared, Oid relid);
+extern void pace_join(PaceShared *shared);
+extern void pace_leave(void);
+extern void pace_begin_work(void);
+extern void pace_end_work(void);
+extern void pace_give_up(void);
+
+extern void delay_point(void);
+extern void pace_begin_server_code(void);
+extern void pace_in_server_code(void);
+extern void pace_end_server_code(void);
+
+#endif							/* CYCLONE_PACE_H */

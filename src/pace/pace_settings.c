@@ -1,0 +1,256 @@
+/*-------------------------------------------------------------------------
+ *
+ * pace_settings.c
+ *	  The settings that the pace of a vacuum depends on, also as they change
+ *	  while it runs.
+ *
+ * The server reloads its configuration files between two commands, or in an
+ * autovacuum worker.  In the middle of a parallel command it must not, as
+ * parameters can't be set then.  But to change the pace of a vacuum of hours
+ * is what one reloads the files for.  So the leader reads in them what
+ * concerns the pace, and leaves the parameters themselves as they are until
+ * the command has ended.  What was set in the session, for the user or for the
+ * database takes precedence over the files, as ever.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/vacuum.h"
+#include "miscadmin.h"
+#include "utils/conffiles.h"
+#include "utils/guc_tables.h"
+
+#include "pace/pace_settings.h"
+
+/* Statements that are faster than this can't be slowed down noticeably. */
+#define LEAST_TARGET_MS		0.1
+#define GREATEST_TARGET_MS	(24 * 3600 * 1000.0)
+
+double		cyclone_latency_percentile = 95;
+
+static char *latency_target_string = NULL;
+static double latency_target = LATENCY_TARGET_OFF;
+
+static bool check_latency_target(char **newval, void **extra, GucSource source);
+static void assign_latency_target(const char *newval, void *extra);
+static const char *reread(const char *name, ConfigVariable *files);
+static void reread_real(const char *name, ConfigVariable *files, double *value);
+static void reread_int(const char *name, ConfigVariable *files, int *value);
+static void reread_target(ConfigVariable *files, double *value);
+
+/*
+ * latency_target_parse
+ *		Read a latency target: a time (in ms if it has no unit), 0 or auto.
+ *
+ * If that isn't possible return false, and say in *problem what is wrong, as
+ * a hint.
+ */
+bool
+latency_target_parse(const char *value, double *target, const char **problem)
+{
+	const char *hint = NULL;
+
+	*problem = gettext_noop("A latency target is a time, like \"20ms\", or 0 for none, or \"auto\".");
+	if (pg_strcasecmp(value, "auto") == 0)
+	{
+		*target = LATENCY_TARGET_AUTO;
+		return true;
+	}
+	if (!parse_real(value, target, GUC_UNIT_MS, &hint))
+	{
+		if (hint != NULL)
+			*problem = hint;
+		return false;
+	}
+	if (*target == 0)
+		return true;
+	if (*target < 0)
+		return false;
+	if (*target < LEAST_TARGET_MS || *target > GREATEST_TARGET_MS)
+	{
+		*problem = gettext_noop("A latency target is at least \"0.1ms\" and at most \"1d\".");
+		return false;
+	}
+	return true;
+}
+
+/*
+ * latency_target_setting
+ *		The value of cyclone.latency_target.
+ */
+double
+latency_target_setting(void)
+{
+	return latency_target;
+}
+
+/*
+ * pace_settings_define_target
+ *		Define cyclone.latency_target.
+ */
+void
+pace_settings_define_target(void)
+{
+	DefineCustomStringVariable("cyclone.latency_target",
+							   "The latency of statements that VACUUM keeps to by slowing down.",
+							   "A time, in milliseconds if it has no unit; \"auto\": a tenth above what it is without VACUUM; 0: VACUUM doesn't care.",
+							   &latency_target_string,
+							   "0",
+							   PGC_USERSET,
+							   0,
+							   check_latency_target, assign_latency_target, NULL);
+}
+
+/*
+ * pace_settings_current
+ *		The settings as this session's parameters have them.
+ */
+void
+pace_settings_current(PaceSettings *settings)
+{
+	settings->cost_delay = VacuumCostDelay;
+	settings->cost_limit = VacuumCostLimit;
+	settings->page_hit = VacuumCostPageHit;
+	settings->page_miss = VacuumCostPageMiss;
+	settings->page_dirty = VacuumCostPageDirty;
+	settings->latency_target = latency_target;
+	settings->latency_percentile = cyclone_latency_percentile;
+}
+
+/*
+ * pace_settings_reread
+ *		The settings as this session's parameters would have them if the
+ *		configuration files were reloaded now.
+ *
+ * *settings are those in force; what can't be read stays as it is.
+ */
+void
+pace_settings_reread(PaceSettings *settings)
+{
+	ConfigVariable *files = NULL,
+			   *tail = NULL;
+
+	if (!ParseConfigFile(ConfigFileName, true, NULL, 0, CONF_FILE_START_DEPTH,
+						 DEBUG2, &files, &tail) ||
+		!ParseConfigFile(PG_AUTOCONF_FILENAME, false, NULL, 0, CONF_FILE_START_DEPTH,
+						 DEBUG2, &files, &tail))
+	{
+		/* the server says so in its log, as it reads them, too */
+		FreeConfigVariables(files);
+		return;
+	}
+
+	reread_real("vacuum_cost_delay", files, &settings->cost_delay);
+	reread_int("vacuum_cost_limit", files, &settings->cost_limit);
+	reread_int("vacuum_cost_page_hit", files, &settings->page_hit);
+	reread_int("vacuum_cost_page_miss", files, &settings->page_miss);
+	reread_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
+	reread_target(files, &settings->latency_target);
+	reread_real("cyclone.latency_percentile", files, &settings->latency_percentile);
+	FreeConfigVariables(files);
+}
+
+/* check_latency_target -- the check hook of the parameter. */
+static bool
+check_latency_target(char **newval, void **extra, GucSource source)
+{
+	double		target;
+	const char *problem;
+	double	   *result;
+
+	if (!latency_target_parse(*newval, &target, &problem))
+	{
+		GUC_check_errhint("%s", _(problem));
+		return false;
+	}
+	result = guc_malloc(LOG, sizeof(double));
+	if (result == NULL)
+		return false;
+	*result = target;
+	*extra = result;
+	return true;
+}
+
+/* assign_latency_target -- its assign hook. */
+static void
+assign_latency_target(const char *newval, void *extra)
+{
+	latency_target = *(double *) extra;
+}
+
+/*
+ * reread
+ *		A parameter's value in the files, if that is where this session takes it
+ *		from; NULL if not, or if it is not there.
+ */
+static const char *
+reread(const char *name, ConfigVariable *files)
+{
+	struct config_generic *parameter = find_option(name, false, true, 0);
+	const char *value = NULL;
+
+	if (parameter == NULL || parameter->source > PGC_S_FILE)
+		return NULL;
+	for (ConfigVariable *item = files; item != NULL; item = item->next)
+		if (!item->ignore && pg_strcasecmp(item->name, name) == 0)
+			value = item->value;
+	/* it was there, and has been taken out: back to the default */
+	if (value == NULL && parameter->source == PGC_S_FILE)
+		return "";
+	return value;
+}
+
+/* reread_real -- reread a number. */
+static void
+reread_real(const char *name, ConfigVariable *files, double *value)
+{
+	const char *string = reread(name, files);
+	struct config_real *parameter;
+	double		number;
+
+	if (string == NULL)
+		return;
+	parameter = (struct config_real *) find_option(name, false, true, 0);
+	if (*string == '\0')
+		*value = parameter->boot_val;
+	else if (parse_real(string, &number, parameter->gen.flags, NULL) &&
+			 number >= parameter->min && number <= parameter->max)
+		*value = number;
+}
+
+/* reread_int -- reread an integer. */
+static void
+reread_int(const char *name, ConfigVariable *files, int *value)
+{
+	const char *string = reread(name, files);
+	struct config_int *parameter;
+	int			number;
+
+	if (string == NULL)
+		return;
+	parameter = (struct config_int *) find_option(name, false, true, 0);
+	if (*string == '\0')
+		*value = parameter->boot_val;
+	else if (parse_int(string, &number, parameter->gen.flags, NULL) &&
+			 number >= parameter->min && number <= parameter->max)
+		*value = number;
+}
+
+/* reread_target -- reread the latency target. */
+static void
+reread_target(ConfigVariable *files, double *value)
+{
+	const char *string = reread("cyclone.latency_target", files);
+	const char *problem;
+	double		target;
+
+	if (string == NULL)
+		return;
+	if (*string == '\0')
+		*value = LATENCY_TARGET_OFF;
+	else if (latency_target_parse(string, &target, &problem))
+		*value = target;
+}
