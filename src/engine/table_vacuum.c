@@ -793,6 +793,7 @@ finish_team(VacuumJob *job)
 		if (stats != NULL)
 			result->indexes[i].stats = *stats;
 	}
+	pace_report(result);
 	pace_leave();
 	job->plan = *vacuum->shared;
 	vacuum->shared = &job->plan;

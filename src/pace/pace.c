@@ -216,6 +216,7 @@ static void nap(uint64 until);
 static void tick_if_due(uint64 now);
 static void tick(uint64 now);
 static void control(PaceShared *shared, double seconds, double rate, double *latency_ms);
+static void tell_target(PaceShared *shared);
 static void show(const PaceShared *shared, double rate, double asleep, double latency_ms);
 static PaceLimit find_limit(const PaceShared *shared, double rate_of_settings);
 static double rate_of_settings(const PaceSettings *settings);
@@ -351,6 +352,7 @@ pace_create(PaceShared *shared, Oid relid)
 	pace.shared = shared;
 	publish_settings(&command.settings);
 	pace_join(shared);
+	tell_target(shared);
 	show(shared, 0, 0, NAN);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->pid, MyProcPid);
@@ -392,6 +394,19 @@ pace_leave(void)
 	VacuumCostBalance = 0;
 	if (!VacuumFailsafeActive)
 		VacuumUpdateCosts();
+}
+
+/*
+ * pace_report
+ *		The leader, before it leaves: what the pace has meant for the table.
+ */
+void
+pace_report(TableResult *result)
+{
+	result->was_paced = VacuumCostActive;
+	result->slept_seconds = (double) pg_atomic_read_u64(&pace.shared->slept) / NS_PER_S;
+	result->has_latency_target = has_target(&pace.settings);
+	result->latency_target_ms = pace.shared->controller.target_ms;
 }
 
 /* pace_begin_work -- this process takes part in a phase. */
@@ -813,14 +828,7 @@ control(PaceShared *shared, double seconds, double rate, double *latency_ms)
 	double		total = 0;
 	double		fading;
 
-	if (pace.settings.latency_target != shared->controlled_target)
-	{
-		controller_set_target(controller,
-							  pace.settings.latency_target == LATENCY_TARGET_AUTO ?
-							  0 : pace.settings.latency_target);
-		shared->controlled_target = pace.settings.latency_target;
-	}
-
+	tell_target(shared);
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		total += shared->window[i];
 	fading = controller->learning ? 1 :
@@ -851,6 +859,20 @@ control(PaceShared *shared, double seconds, double rate, double *latency_ms)
 		write_double(&shared->budget, controller->budget);
 		pg_atomic_fetch_add_u32(&shared->version, 1);
 	}
+}
+
+/* tell_target -- tell the controller of the target, if it has changed. */
+static void
+tell_target(PaceShared *shared)
+{
+	double		target = pace.settings.latency_target;
+
+	if (target == shared->controlled_target)
+		return;
+	shared->controlled_target = target;
+	if (target != LATENCY_TARGET_OFF)
+		controller_set_target(&shared->controller,
+							  target == LATENCY_TARGET_AUTO ? 0 : target);
 }
 
 /* show -- fill in what the view shows. */

@@ -10,6 +10,8 @@
 #ifndef CYCLONE_PACE_H
 #define CYCLONE_PACE_H
 
+#include "report/result.h"
+
 /* The budget of one vacuum's processes, in memory that they share */
 typedef struct PaceShared PaceShared;
 
@@ -21,6 +23,7 @@ extern Size pace_shared_size(void);
 extern void pace_create(PaceShared *shared, Oid relid);
 extern void pace_join(PaceShared *shared);
 extern void pace_leave(void);
+extern void pace_report(TableResult *result);
 extern void pace_begin_work(void);
 extern void pace_end_work(void);
 extern void pace_give_up(void);

@@ -99,6 +99,10 @@ typedef struct TableResult
 	double		phase_seconds[NUM_PHASES];
 	double		truncate_seconds;
 	double		team_seconds;	/* launching the workers and ending them */
+	bool		was_paced;		/* by cost-based delay or a latency target */
+	double		slept_seconds;	/* by all processes, for that */
+	bool		has_latency_target;
+	double		latency_target_ms;	/* at the end; 0: not learned yet */
 } TableResult;
 
 #endif							/* CYCLONE_RESULT_H */

@@ -201,6 +201,7 @@ def test_a_team_has_the_budget_of_one_process(conn, workers, indexes):
     assert len(lines) == 2, "the table and its TOAST table"
     counts = [[int(part.split()[0]) for part in line.removeprefix("buffer usage: ").split(", ")] for line in lines]
     cost = sum(hits + misses + 10 * dirtied for hits, misses, dirtied in counts)
+    assert any("pace: processes slept " in message for message in usage)
     assert cost > 7_000
     # what comes before and after the team is not paid for
     assert seconds > 0.95 * (cost - 1000) / 25_000
