@@ -208,7 +208,7 @@ def _original(scenario: Scenario, prefix: Path, config: dict, rows: int, base: P
             sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
         original.stop()
         original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config}
-        _assert_room(original)
+        assert_room(original)
         yield original, Result(scenario, rows, *sizes, original.config["shared_buffers"])
 
 
@@ -220,7 +220,7 @@ def _buffers(scenario: Scenario, size: int) -> str:
     return f"{max(16, int(scenario.buffers * megabytes))}MB"
 
 
-def _assert_room(original: Cluster) -> None:
+def assert_room(original: Cluster) -> None:
     """Raise RuntimeError unless a copy and WAL files for an image of each of its pages fit beside the original."""
     size = sum(file.stat().st_size for file in original.data.rglob("*") if file.is_file())
     free = shutil.disk_usage(original.home).free
@@ -228,7 +228,7 @@ def _assert_room(original: Cluster) -> None:
     if free < needed:
         raise RuntimeError(
             f"{original.home.parent} has {free >> 20} MB left and the runs need {needed >> 20} MB:"
-            " choose another folder with --base, or fewer rows with --rows"
+            " choose another folder with --base, or smaller tables"
         )
 
 

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
+from drawing import STYLE, save_figures
 from measure import OTHER_PHASE, PARALLEL_PHASES, Contender, Result
 from scenarios import GROUPS
 from store import CORE, IN_BATCHES, ONE_BY_ONE, StoreResult
@@ -21,27 +19,10 @@ PHASE_COLORS = {
 WAY_COLORS = {CORE: "#8a8a8a", ONE_BY_ONE: "#9dbde3", IN_BATCHES: "#3b6fb6"}
 # By number of workers, from light to dark
 WORKER_COLORS = ("#f2b134", "#ed553b", "#3caea3", "#20639b", "#173f5f")
-STYLE = {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 10,
-    "font.size": 9,
-    "grid.color": "#e4e4e4",
-    "legend.frameon": False,
-}
 
 
 def save_plots(folder: Path, circumstances: dict, results: list[Result], store_results: list[StoreResult]) -> dict[str, str]:
     """Draw all pictures there are numbers for into `folder`; return their file names, by group, `summary` or `store`."""
-    footnote = ", ".join(
-        [
-            circumstances["PostgreSQL"],
-            f"pg_cyclone {circumstances['commit']}",
-            f"{circumstances['cores']} cores of {circumstances['CPU']}",
-        ]
-    )
     figures = {}
     with pyplot.rc_context(STYLE):
         if results:
@@ -52,11 +33,7 @@ def save_plots(folder: Path, circumstances: dict, results: list[Result], store_r
                 figures[group] = _draw_group(title, members)
         if store_results:
             figures["store"] = _draw_store(store_results)
-        for name, figure in figures.items():
-            figure.supxlabel(footnote, fontsize=7, color="#707070")
-            figure.savefig(folder / f"{name}.png", dpi=150)
-            pyplot.close(figure)
-    return {name: f"{name}.png" for name in figures}
+        return save_figures(folder, circumstances, figures)
 
 
 def _draw_summary(results: list[Result]) -> Figure:

@@ -2,13 +2,14 @@
 
 import csv
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import geometric_mean, median
 
 from rich.console import Console
-from rich.table import Table
 
+from circumstances import circumstances_markdown
+from grid import Grid
 from measure import OTHER_PHASE, PARALLEL_PHASES, Contender, Ratio, Result
 from plots import save_plots
 from scenarios import GROUPS
@@ -17,36 +18,6 @@ from store import CORE, IN_BATCHES, ONE_BY_ONE, StoreResult
 PHASES = (*PARALLEL_PHASES, "truncation", "team", OTHER_PHASE)
 MEBIBYTE = 1 << 20
 NOISY = 1.3  # slowest run to fastest; on a quiet machine it is 1.05 to 1.15
-
-
-@dataclass
-class Grid:
-    """A table before it is known where it will be shown; the first column holds names, the others numbers."""
-
-    header: list[str]
-    rows: list[list[str]]
-
-    def to_rich(self, title: str) -> Table:
-        """Return it for the terminal."""
-        table = Table(title=title)
-        for number, name in enumerate(self.header):
-            table.add_column(name, justify="right" if number else "left")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-    def to_markdown(self) -> str:
-        """Return it as lines of Markdown."""
-        alignment = ["---", *["---:"] * (len(self.header) - 1)]
-        return "".join(f"| {' | '.join(row)} |\n" for row in (self.header, alignment, *self.rows))
-
-
-def print_circumstances(console: Console, circumstances: dict) -> None:
-    """Print on what, of what and with which settings the numbers that follow were measured."""
-    grid = Table.grid(padding=(0, 2))
-    for name, value in circumstances.items():
-        grid.add_row(name, _circumstance(value))
-    console.print(grid)
 
 
 def print_result(console: Console, result: Result) -> None:
@@ -240,7 +211,7 @@ def save_results(folder: Path, circumstances: dict, results: list[Result], store
 def _markdown(circumstances: dict, results: list[Result], store_results: list[StoreResult], pictures: dict[str, str]) -> str:
     """Return the report; `pictures` are file names by group."""
     parts = ["# VACUUM: pg_cyclone and PostgreSQL\n"]
-    parts.append("".join(f"- {name}: {_circumstance(value)}\n" for name, value in circumstances.items()))
+    parts.append(circumstances_markdown(circumstances))
     if results:
         parts.append("## Summary\n\nHow many times as fast as core's VACUUM with its best PARALLEL setting: the median of the"
                      " rounds, and the lowest and highest one.\n")  # fmt: skip
@@ -299,11 +270,6 @@ def _save_store_csv(file: Path, results: list[StoreResult]) -> None:
                 used = "" if way == CORE else result.used_bytes
                 for number, nanoseconds in enumerate(rounds, 1):
                     writer.writerow([*about, way, number, f"{nanoseconds:.2f}", used, result.allocated_bytes[way]])
-
-
-def _circumstance(value) -> str:
-    """Return the value of a circumstance in one line."""
-    return ", ".join(f"{key} = {setting}" for key, setting in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _sizes(result: Result) -> str:

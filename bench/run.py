@@ -6,84 +6,27 @@ folder. `make bench BENCH_ARGS="--scenario heap-deleted"`.
 """
 
 import argparse
-import os
-import platform
 import signal
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 from rich.console import Console
 
 from cyclone_lab import build
-from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import REPO, server_user_can_read
+from circumstances import RESULTS, add_common_arguments, cores, find_circumstances, print_circumstances
 from measure import CONFIG, measure
-from report import objections, print_circumstances, print_result, print_store, print_summary, save_results
+from report import objections, print_result, print_store, print_summary, save_results
 from scenarios import GROUPS, SCENARIOS, Scenario
 from store import ROWS as STORE_ROWS
 from store import measure_store
 
-RESULTS = Path(__file__).resolve().parent / "results"
 STORE_GROUP = "store"
 WORKER_COUNTS = (0, 1, 2, 4)
 SCALE = 0.4
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def default_worker_counts() -> list[int]:
     """Return WORKER_COUNTS, and what makes a process a core where there are more cores."""
     return sorted({*WORKER_COUNTS, max(cores() - 1, *WORKER_COUNTS)})
-
-
-def commit() -> str:
-    """Return the version of the source, marked if it was changed since."""
-    command = ["git", "-C", REPO, "describe", "--always", "--tags", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, text=True, capture_output=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown (not in a commit)"
-
-
-def cpu_model() -> str:
-    """Return the processor's name as the kernel knows it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def file_system(folder: Path) -> str:
-    """Return the type of the file system below `folder`."""
-    return subprocess.run(["stat", "--file-system", "--format=%T", folder], text=True, capture_output=True).stdout.strip()
-
-
-def find_circumstances(prefix: Path, config: dict, base: Path) -> dict:
-    """Return what the numbers depend on, by name."""
-    with Cluster.create(prefix, config, base=base) as cluster:
-        cluster.start()
-        [(version, checksums)] = cluster.sql("SELECT version(), current_setting('data_checksums')")
-    return {
-        "commit": commit(),
-        "PostgreSQL": " ".join(version.split()[:2]),
-        "cores": cores(),
-        "CPU": cpu_model(),
-        "kernel": platform.release(),
-        "load average at start": f"{os.getloadavg()[0]:.1f}",
-        "data in": f"{base} ({file_system(base)})",
-        "settings": {**config, "data_checksums": checksums},
-    }
-
-
-def parse_setting(text: str) -> tuple[str, str]:
-    """Split `name=value`; raise ArgumentTypeError if it is not that."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -99,18 +42,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contender (default: %(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=default_worker_counts(), metavar="N",
                         help="counts of pg_cyclone's parallel workers (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--major", type=int, default=18, choices=(17, 18), help="PostgreSQL version (default: %(default)s)")
-    parser.add_argument("--base", type=Path, default=Path(tempfile.gettempdir()), metavar="FOLDER",
-                        help="where the data goes, for instance /dev/shm (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--set", action="append", default=[], type=parse_setting, metavar="NAME=VALUE",
-                        help="a server setting other than the bench's own, as full_page_writes=off; may be repeated")  # fmt: skip
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER",
-                        help="where tables, numbers and pictures go (default: bench/results)")  # fmt: skip
+    add_common_arguments(parser, RESULTS)
     options = parser.parse_args()
     if min(options.rounds, 1 if options.rows is None else options.rows) < 1 or options.scale <= 0 or min(options.workers) < 0:
         parser.error("--rows and --rounds are 1 or more, --scale more than 0, --workers 0 or more")
-    if not options.base.is_dir() or not server_user_can_read(options.base):
-        parser.error(f"{options.base} is no folder that the server's user can enter")
     return options
 
 

@@ -176,19 +176,24 @@ class Cluster:
                 " (SELECT sum(pg_prewarm(indexrelid)) FROM pg_index WHERE indrelid = %(table)s::regclass)",
                 {"table": table},
             )
-            if not wal:
-                return
-            names = conn.execute(
-                f"SELECT pg_walfile_name(pg_current_wal_lsn() + number * {WAL_FILE_BYTES}::numeric) FROM generate_series("
-                f"2, 3 + (1.2 * pg_total_relation_size(%s::regclass) / {WAL_FILE_BYTES})::int) number",
-                (table,),
-            )
-            for (name,) in names:
-                file = self.data / "pg_wal" / name
-                if not file.exists():
-                    file.write_bytes(bytes(WAL_FILE_BYTES))
-                    file.chmod(0o600)
-                    hand_over(file)
+            if wal:
+                [(size,)] = conn.execute("SELECT pg_total_relation_size(%s::regclass)", (table,))
+                self.prepare_wal(size)
+
+    def prepare_wal(self, size: int) -> None:
+        """Make the WAL files that the running server writes next, filled with zeros, enough for images of `size` bytes of pages:
+        a server in use has old ones to write over instead.
+        """
+        names = self.sql(
+            f"SELECT pg_walfile_name(pg_current_wal_lsn() + number * {WAL_FILE_BYTES}::numeric)"
+            f" FROM generate_series(2, 3 + (1.2 * {size} / {WAL_FILE_BYTES})::int) number"
+        )
+        for (name,) in names:
+            file = self.data / "pg_wal" / name
+            if not file.exists():
+                file.write_bytes(bytes(WAL_FILE_BYTES))
+                file.chmod(0o600)
+                hand_over(file)
 
     def client_env(self) -> dict[str, str]:
         """Return the environment that leads a client program to this server."""
