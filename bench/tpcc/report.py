@@ -1,0 +1,116 @@
+"""What comes out: a table for the terminal, as Markdown and as CSV, and all of it as JSON. The picture is in plots.py."""
+
+import csv
+import json
+from dataclasses import asdict
+from pathlib import Path
+from statistics import quantiles
+
+from rich.console import Console
+
+from circumstances import circumstances_markdown
+from grid import Grid
+from tpcc.measure import Experiment, Run
+from tpcc.plots import save_plot
+
+PERCENTILES = (50, 90, 95, 99)
+MEBIBYTE = 1 << 20
+LEAST_SHARE = 0.95  # of the rate that a load must have kept to
+
+
+def percentiles(values: list[float]) -> list[float | None]:
+    """Return the percentiles PERCENTILES of these values, None for each if there are too few values."""
+    if len(values) < 2:
+        return [None] * len(PERCENTILES)
+    cuts = quantiles(values, n=100, method="inclusive")
+    return [cuts[percent - 1] for percent in PERCENTILES]
+
+
+def grid(experiment: Experiment) -> Grid:
+    """Return the table, a row for each setting."""
+    names = ["median" if percent == 50 else f"p{percent}" for percent in PERCENTILES]
+    header = ["New-Order, ms", *(f"{name} without" for name in names), *(f"{name} during" for name in names),
+              "VACUUM, s", "WAL, MB", "pages dirtied"]  # fmt: skip
+    rows = []
+    for run in experiment.runs:
+        numbers = [*percentiles(run.latencies_outside()), *percentiles(run.latencies_inside())]
+        rows.append([run.setting.title, *("" if number is None else f"{number:.2f}" for number in numbers), *_vacuum_cells(run)])
+    return Grid(header, rows)
+
+
+def _vacuum_cells(run: Run) -> list[str]:
+    """Return duration, WAL and dirtied pages of the VACUUM as text; empty if there was none."""
+    if run.vacuum is None:
+        return [""] * 3
+    vacuum = run.vacuum
+    seconds = f"{vacuum.end - vacuum.begin:.1f}"
+    wal, dirtied = f"{vacuum.wal_bytes / MEBIBYTE:,.0f}", f"{vacuum.dirtied:,}"
+    if vacuum.finished:
+        return [seconds, wal, dirtied]
+    return [f"not finished in {seconds}: {vacuum.scanned:.0%} scanned", f"≥ {wal}", f"≥ {dirtied}"]
+
+
+def setting_lines(experiment: Experiment) -> list[str]:
+    """Return a line for each setting that says what it is."""
+    return [f"{run.setting.title} (`{run.setting.name}`): {run.setting.about}" for run in experiment.runs]
+
+
+def objections(experiment: Experiment) -> list[str]:
+    """Return what makes the numbers doubtful."""
+    found = []
+    for run in experiment.runs:
+        rate = run.transactions / run.seconds
+        if rate < LEAST_SHARE * experiment.rate:
+            found.append(f"{run.setting.name}: the load came to {rate:.0f} transactions a second only, of {experiment.rate:.0f}")
+        if run.failed:
+            found.append(f"{run.setting.name}: {run.failed} transactions failed")
+    return found
+
+
+def print_experiment(console: Console, experiment: Experiment) -> None:
+    """Print the table, and whatever stands against trusting it."""
+    console.print()
+    console.print(grid(experiment).to_rich("New-Order without and during VACUUM of the large tables, milliseconds"))
+    for line in objections(experiment):
+        console.print(line, highlight=False)
+
+
+def save_results(folder: Path, circumstances: dict, experiment: Experiment) -> None:
+    """Write results.md, results.csv, results.json and the picture into `folder`, made if need be, over older ones.
+
+    Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = save_plot(folder, circumstances, experiment)
+    parts = [
+        "# New-Order while the tables are vacuumed\n",
+        circumstances_markdown(circumstances),
+        f"![New-Order, setting by setting]({picture})\n",
+        "Milliseconds of New-Order, without VACUUM of the large tables and during it.\n",
+        grid(experiment).to_markdown(),
+        "".join(f"- {line}\n" for line in setting_lines(experiment)),
+        "".join(f"- **{line}**\n" for line in objections(experiment)),
+    ]
+    (folder / "results.md").write_text("\n".join(part for part in parts if part))
+    _save_csv(folder / "results.csv", experiment)
+    content = {"circumstances": circumstances, **asdict(experiment)}
+    (folder / "results.json").write_text(json.dumps(content) + "\n")
+
+
+def _save_csv(file: Path, experiment: Experiment) -> None:
+    """Write a line for each setting."""
+    with open(file, "w", newline="") as output:
+        writer = csv.writer(output)
+        writer.writerow(["setting", *(f"p{percent}_without_ms" for percent in PERCENTILES),
+                         *(f"p{percent}_during_ms" for percent in PERCENTILES), "new_orders_without", "new_orders_during",
+                         "transactions_per_second", "failed", "vacuum_seconds", "finished", "scanned", "wal_bytes",
+                         "pages_dirtied"])  # fmt: skip
+        for run in experiment.runs:
+            outside, inside = run.latencies_outside(), run.latencies_inside()
+            numbers = [*percentiles(outside), *percentiles(inside)]
+            row = [run.setting.name, *("" if number is None else f"{number:.3f}" for number in numbers), len(outside),
+                   len(inside), f"{run.transactions / run.seconds:.1f}", run.failed]  # fmt: skip
+            if vacuum := run.vacuum:
+                row += [f"{vacuum.end - vacuum.begin:.3f}", vacuum.finished, f"{vacuum.scanned:.4f}", vacuum.wal_bytes,
+                        vacuum.dirtied]  # fmt: skip
+            writer.writerow(row)
