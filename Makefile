@@ -5,6 +5,7 @@
 #   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM against pg_cyclone's on an embedded PostgreSQL 18
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
+#   make bench-pace                              how exact budgets are, and what timing statements costs
 #
 # DEBUG_POINTS=1 compiles in the wait and error points that tests use, WERROR=1 turns warnings into errors.
 #
@@ -22,7 +23,7 @@ PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
 
-.PHONY: all install uninstall installcheck clean distclean demo check bench
+.PHONY: all install uninstall installcheck clean distclean demo check bench bench-pace
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -43,6 +44,9 @@ check: .venv/stamp
 
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
+
+bench-pace: .venv/stamp
+	$(VENV_PYTHON) bench/pace.py $(BENCH_ARGS)
 
 .venv/stamp: requirements.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || \

@@ -1,0 +1,152 @@
+"""Measures two things that a VACUUM's pace rests on.
+
+How well a team keeps to the budget of cost-based delay: what it costs a second, as a part of what the settings allow, for
+PostgreSQL's VACUUM in one process and pg_cyclone's with workers. And what it costs other sessions that their statements are
+timed while a VACUUM has a latency target: `pgbench -S` beside a VACUUM that sleeps, with and without a target, taking turns.
+`make bench-pace`.
+"""
+
+import argparse
+import csv
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from statistics import median
+
+from rich.console import Console
+
+from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
+from cyclone_lab import build
+from cyclone_lab.cluster import Cluster
+from grid import Grid
+
+CONFIG = {
+    "shared_preload_libraries": "pg_cyclone",
+    "autovacuum": "off",
+    "fsync": "off",
+    "shared_buffers": "1GB",
+    "max_parallel_maintenance_workers": 4,
+    "max_wal_size": "10GB",
+    "checkpoint_timeout": "1h",
+}
+PAGE_COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 2, "vacuum_cost_page_dirty": 20}
+BUDGETS = ((200, 20), (200, 2), (2000, 20))  # vacuum_cost_limit, vacuum_cost_delay in ms
+WORKERS = (0, 1, 2, 4)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="size of the table (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="runs of pgbench with and without (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=5, help="length of a run of pgbench (default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=2, help="clients of pgbench (default: %(default)s)")
+    add_common_arguments(parser, RESULTS / "pace")
+    return parser.parse_args()
+
+
+def load(cluster: Cluster, rows: int) -> None:
+    """Make the table t, with an index; all in shared buffers."""
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        conn.execute("CREATE TABLE t (id int, v text) WITH (autovacuum_enabled = off)")
+        conn.execute(f"INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, {rows}) i")
+        conn.execute("CREATE INDEX ON t (id)")
+        conn.execute("VACUUM t")
+
+
+def use_of_budget(cluster: Cluster, limit: int, delay_ms: int, *, workers: int | None) -> float:
+    """Return what a VACUUM of t with some dead rows costs a second, as a part of limit/delay; workers None: PostgreSQL's."""
+    said = []
+    with cluster.connect() as conn:
+        # a tenth of the pages gets dead rows, the same number each time
+        conn.execute("UPDATE t SET v = v WHERE id % 600 = 0")
+        conn.execute("CHECKPOINT")
+        settings = {**PAGE_COSTS, "vacuum_cost_limit": limit, "vacuum_cost_delay": delay_ms}
+        settings["cyclone.enabled"] = "off" if workers is None else "on"
+        for name, value in settings.items():
+            conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+        conn.add_notice_handler(lambda notice: said.append(notice.message_primary))
+        start = time.perf_counter()
+        options = f"VERBOSE, INDEX_CLEANUP on, DISABLE_PAGE_SKIPPING, PROCESS_TOAST off, PARALLEL {workers or 0}"
+        conn.execute(f"VACUUM ({options}) t")
+        seconds = time.perf_counter() - start
+    [counts] = re.findall(r"buffer usage: (\d+) hits, (\d+) (?:reads|misses), (\d+) dirtied", "\n".join(said))
+    cost = sum(int(count) * price for count, price in zip(counts, PAGE_COSTS.values()))
+    return cost / seconds / (limit / delay_ms * 1000)
+
+
+def transactions_a_second(cluster: Cluster, options: argparse.Namespace, *, target: str) -> float:
+    """Return what `pgbench -S` does beside a VACUUM that hardly moves, with this latency target."""
+    with cluster.connect() as conn, cluster.connect() as watcher:
+        for name, value in {"vacuum_cost_limit": 1, "vacuum_cost_delay": 100, "cyclone.latency_target": target}.items():
+            conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+
+        def vacuum() -> None:
+            try:
+                conn.execute("VACUUM (DISABLE_PAGE_SKIPPING, PARALLEL 0) t")
+            except Exception:  # it is cancelled
+                pass
+
+        thread = threading.Thread(target=vacuum)
+        thread.start()
+        while not watcher.execute("SELECT FROM cyclone.pace").fetchall():
+            time.sleep(0.01)
+        done = cluster.run(
+            "pgbench", "-n", "-S", "-M", "prepared", "-c", str(options.clients), "-T", str(options.seconds), "postgres"
+        )  # fmt: skip
+        assert thread.is_alive(), "the VACUUM ended before pgbench did"
+        conn.cancel()
+        thread.join()
+    return float(re.search(r"tps = ([\d.]+)", done.stdout)[1])
+
+
+def main() -> int:
+    options = parse_arguments()
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
+    prefix = build.install(options.major)
+    config = {**CONFIG, **dict(options.set)}
+    circumstances = find_circumstances(prefix, config, options.base)
+    print_circumstances(console, circumstances)
+
+    with Cluster.create(prefix, config, base=options.base) as cluster:
+        cluster.start()
+        load(cluster, options.rows)
+        contenders = {"PostgreSQL": None, **{f"pg_cyclone, {workers} workers": workers for workers in WORKERS}}
+        budgets = Grid(["cost a second, of limit/delay", *(f"{limit} / {delay} ms" for limit, delay in BUDGETS)], [])
+        for name, workers in contenders.items():
+            used = [use_of_budget(cluster, *budget, workers=workers) for budget in BUDGETS]
+            budgets.rows.append([name, *(f"{part:.3f}" for part in used)])
+        console.print(budgets.to_rich("Budget"))
+
+        cluster.run("pgbench", "-i", "-q", "-s", "10", "postgres")
+        rounds = []
+        for number in range(options.rounds):
+            order = ("0", "1h") if number % 2 else ("1h", "0")
+            rates = {target: transactions_a_second(cluster, options, target=target) for target in order}
+            rounds.append((rates["0"], rates["1h"]))
+        ratios = [timed / untimed for untimed, timed in rounds]
+        timing = Grid(["pgbench -S", "transactions a second", "of untimed"], [])
+        timing.rows.append(["untimed", f"{median(untimed for untimed, _ in rounds):,.0f}", "1"])
+        spread = f"{median(ratios):.4f} ({min(ratios):.4f}–{max(ratios):.4f})"
+        timing.rows.append(["timed", f"{median(timed for _, timed in rounds):,.0f}", spread])
+        console.print(timing.to_rich("Timing statements"))
+
+    options.results.mkdir(parents=True, exist_ok=True)
+    text = f"# Pace\n\n{circumstances_markdown(circumstances)}\n{budgets.to_markdown()}\n{timing.to_markdown()}"
+    (options.results / "pace.md").write_text(text)
+    (options.results / "pace.json").write_text(json.dumps({"circumstances": circumstances, "pgbench": rounds}, indent=1))
+    with open(options.results / "pace.csv", "w", newline="") as file:
+        csv.writer(file).writerows([budgets.header, *budgets.rows])
+    console.print(f"\ntables and numbers: {options.results}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
