@@ -31,6 +31,7 @@
 
 #include "access/amapi.h"
 #include "access/genam.h"
+#include "access/gin_private.h"
 #include "access/nbtree.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
@@ -52,6 +53,7 @@ static void begin_btree(TableVacuum *vacuum, int number, int nmembers);
 static void end_btree(TableVacuum *vacuum, int number);
 static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
+static void flush_pending_list(TableVacuum *vacuum, int number);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
 static bool is_dead(ItemPointer tid, void *state);
@@ -516,9 +518,12 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 			keep_stats(vacuum, number,
 					   index_vacuum_cleanup(&info, current_stats(vacuum, number)));
 		else
+		{
+			flush_pending_list(vacuum, number);
 			keep_stats(vacuum, number,
 					   index_bulk_delete(&info, current_stats(vacuum, number),
 										 is_dead, vacuum->dead_tids));
+		}
 		pace_end_server_code();
 	}
 	member->took_part = true;
@@ -530,6 +535,29 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	if (!is_by_ranges(index, cleanup) ||
 		pg_atomic_exchange_u32(&index->counted, 1) == 0)
 		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_INDEXES_PROCESSED, 1);
+}
+
+/*
+ * flush_pending_list
+ *		Bring what a GIN index has in its pending list to where bulk deletion
+ *		looks.
+ *
+ * ginbulkdelete only does so when it is called for the first time.  Since
+ * then entries of rows may have come into the list that were found dead in
+ * this round, as their insertion was rolled back; they would lead to other
+ * rows later.
+ */
+static void
+flush_pending_list(TableVacuum *vacuum, int number)
+{
+	Relation	index = vacuum->indexes[number];
+	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
+	GinState	state;
+
+	if (stats == NULL || index->rd_indam->ambulkdelete != ginbulkdelete)
+		return;
+	initGinState(&state, index);
+	ginInsertCleanup(&state, true, false, true, stats);
 }
 
 /* current_stats -- what the AM is to get back; NULL at first. */

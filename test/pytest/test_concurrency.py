@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background, wait_until
+from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.postgres import program_env, program_path
 
 TPCB = """\
@@ -197,4 +197,28 @@ def test_truncation_gives_way_to_others_and_leaves_the_table_usable(cluster, db,
     assert "pages: 0 removed, 1000 remain" in said
     conn.execute("VACUUM t")
     assert checks.table_state(conn, "t")["relpages"] == 250
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_rolled_back_between_two_rounds_leave_nothing_in_the_pending_list_of_a_gin_index(cluster, db, conn, workers):
+    """PostgreSQL's own VACUUM moves that list's entries to their place in the first round only, and forgets the others."""
+    conn.execute("CREATE TABLE t (id int, a int[]) WITH (autovacuum_enabled = off, fillfactor = 10)")
+    conn.execute("INSERT INTO t SELECT i, ARRAY[i % 5] FROM generate_series(1, 100000) i")
+    conn.execute("CREATE INDEX t_a ON t USING gin (a) WITH (gin_pending_list_limit = 65536)")
+    conn.execute("DELETE FROM t WHERE id > 98000")
+    conn.execute("VACUUM (TRUNCATE off, INDEX_CLEANUP on) t")  # the last pages have room
+    conn.execute("DELETE FROM t WHERE id % 4 = 0")
+    statement = f"VACUUM (VERBOSE, INDEX_CLEANUP on, TRUNCATE off, PARALLEL {workers}) t"
+    settings = {"maintenance_work_mem": "64kB", "min_parallel_index_scan_size": 0}
+    with Parked(cluster, db, "heap-vacuum:any", 1, statement, settings) as vacuum:
+        conn.execute("BEGIN; INSERT INTO t SELECT -i, ARRAY[77] FROM generate_series(1, 300) i; ROLLBACK")
+        vacuum.release()
+        vacuum.finish()
+    said = "\n".join(vacuum.messages)
+    assert int(re.search(r'"\w+\.public\.t": index scans: (\d+)', said)[1]) > 1
+    assert "had 24800 dead item identifiers removed" in said, "the rows that were rolled back were not found"
+    conn.execute("INSERT INTO t SELECT -i, ARRAY[88] FROM generate_series(1, 30000) i")
+    conn.execute("SET enable_seqscan = off")
+    assert conn.execute("SELECT count(*) FROM t WHERE a @> ARRAY[77]").fetchone() == (0,)
     checks.assert_clean(conn, "t")
