@@ -425,6 +425,11 @@ def assert_sound(stress: Stress, conn) -> None:
     checks.assert_clean(conn, "t")
 
 
+def nothing_is_dead(conn) -> bool:
+    conn.execute("VACUUM (INDEX_CLEANUP on, PARALLEL 4) t")
+    return checks.table_state(conn, "t")["dead_tuples"] == 0
+
+
 def assert_right_on_standby(stress: Stress, standby) -> None:
     """The standby has the rows that were committed on the primary, by each index, and they are still there when it takes over."""
     expected = stress.committed()
@@ -475,6 +480,7 @@ def test_a_standby_follows_and_can_take_over(new_cluster):
         stress.wanted["snapshots on the standby"] = 3
         stress.run(read_on_standby)
         with primary.connect(TEMPLATE) as conn:
+            wait_until(lambda: nothing_is_dead(conn), "the standby's word that it needs no dead rows")
             assert_sound(stress, conn)
         standby.wait_for_replay(primary, 300)
         assert "inconsistent page" not in standby.log
