@@ -3,16 +3,21 @@
 Their output stays in build/results/<major>/<driver>/results: the place to copy new expected output from.
 """
 
+import re
+
 import pytest
 
 from cyclone_lab.postgres import REPO, linked_libpq, run_program
+from conftest import TEMPLATE
 
 TEST = REPO / "test"
+SQL = sorted(path.stem for path in TEST.glob("sql/*.sql"))
+SPECS = sorted(path.stem for path in TEST.glob("specs/*.spec"))
 
 
-def run_driver(driver: str, name: str, cluster, db: str, pg_major: int) -> None:
+def run_driver(driver: str, name: str, cluster, db: str, pg_major: int, folder: str = "") -> None:
     """Run one test with pg_regress or pg_isolation_regress; raise AssertionError with the differences if it fails."""
-    output = REPO / "build" / "results" / str(pg_major) / driver
+    output = REPO / "build" / "results" / str(pg_major) / (folder or driver)
     output.mkdir(parents=True, exist_ok=True)
     differences = output / "regression.diffs"
     differences.unlink(missing_ok=True)
@@ -26,14 +31,29 @@ def run_driver(driver: str, name: str, cluster, db: str, pg_major: int) -> None:
         raise AssertionError(f"{error}\n{detail}") from None
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in TEST.glob("sql/*.sql")))
+@pytest.mark.parametrize("name", SQL)
 def test_sql(cluster, db, pg_major, name):
     run_driver("pg_regress", name, cluster, db, pg_major)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in TEST.glob("specs/*.spec")))
+@pytest.mark.parametrize("name", SPECS)
 def test_isolation(cluster, db, pg_major, name):
     run_driver("pg_isolation_regress", name, cluster, db, pg_major)
+
+
+def test_all_of_them_are_replayed_by_a_standby_as_they_ran(new_cluster, pg_major):
+    """Every change is logged with the whole page that came of it, and replay stops at the first that comes out otherwise."""
+    primary = new_cluster(wal_consistency_checking="all", wal_keep_size="4GB")
+    with primary.standby().start() as standby:
+        for driver, names in (("pg_regress", SQL), ("pg_isolation_regress", SPECS)):
+            assert names
+            for name in names:
+                primary.sql(f"CREATE DATABASE replayed TEMPLATE {TEMPLATE}")
+                run_driver(driver, name, primary, "replayed", pg_major, f"{driver}-replayed")
+                standby.wait_for_replay(primary)
+                primary.sql("DROP DATABASE replayed")
+        standby.wait_for_replay(primary)
+        assert not re.search("inconsistent page|PANIC|TRAP", standby.log)
 
 
 def test_isolationtester_uses_the_libpq_of_its_server(prefix):
