@@ -7,8 +7,10 @@
  * wait at the point "heap-scan"; the words in the middle and at the end are
  * leader, worker or any, and wait, error or notice.  Several such settings are
  * separated by spaces.  Who waits does so until a test releases an advisory
- * lock that it holds: the lock (with key) 51966 of the same database.  Release
- * builds have none of this.
+ * lock that it holds: the lock (with key) 51966 of the same database.
+ *
+ * Settings named cyclone.debug_max_* make limits small, so that a small table
+ * comes to them.  Release builds have none of this.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -27,15 +29,21 @@
 
 #define DEBUG_POINT_LOCK	51966
 
+int			cyclone_debug_max_duties = 0;
 char	   *cyclone_debug_point = "";
 
 static bool is_set(const char *name, const char *role, const char *action);
 static void wait_for_lock(void);
 
-/* debug_point_init -- define the setting. */
+/* debug_point_init -- define the settings. */
 void
 debug_point_init(void)
 {
+	DefineCustomIntVariable("cyclone.debug_max_duties",
+							"How many pages of a btree may be due at once, besides a range.",
+							"0 is the usual number.",
+							&cyclone_debug_max_duties, 0, 0, INT_MAX, PGC_SUSET,
+							GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomStringVariable("cyclone.debug_point",
 							   "Makes processes wait or fail at a named point.",
 							   "Three words: point:(leader|worker|any):(wait|error|notice).",

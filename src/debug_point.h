@@ -4,7 +4,9 @@
  *	  Named points in the code where a test can make a process wait or fail.
  *
  * Built with DEBUG_POINTS=1, DEBUG_POINT("name") looks at the setting
- * cyclone.debug_point; otherwise it is nothing at all.
+ * cyclone.debug_point; otherwise it is nothing at all.  DEBUG_LIMIT(name,
+ * usual) is the usual number, or that of the setting cyclone.debug_<name> if
+ * a test has set one.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -15,6 +17,7 @@
 
 #ifdef CYCLONE_DEBUG_POINTS
 
+extern int	cyclone_debug_max_duties;
 extern char *cyclone_debug_point;
 
 extern void debug_point_init(void);
@@ -27,6 +30,9 @@ extern void debug_point_reached(const char *name);
 			debug_point_reached(name); \
 	} while (0)
 
+#define DEBUG_LIMIT(name, usual) \
+	(cyclone_debug_##name > 0 ? cyclone_debug_##name : (usual))
+
 #else
 
 static inline void
@@ -35,6 +41,7 @@ debug_point_init(void)
 }
 
 #define DEBUG_POINT(name)	((void) 0)
+#define DEBUG_LIMIT(name, usual)	(usual)
 
 #endif							/* CYCLONE_DEBUG_POINTS */
 

@@ -114,7 +114,7 @@
 #define RANGE_BLOCKS		512
 
 /* With so many duties due, the stream is interrupted to do them. */
-#define MAX_DUTIES			1024
+#define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)
 
 /* How long to wait before trying again to lock a page that others have pinned */
 #define RETRY_MS			1
@@ -232,6 +232,8 @@ btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
 	do
 	{
 		scan_ranges(scan);
+		if (scan->duties.count >= MAX_DUTIES)
+			DEBUG_POINT("btree-duties");
 		while (scan->duties.count > 0)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count]);
 	} while (scan->next < scan->end ||

@@ -7,6 +7,7 @@ from cyclone_lab.background import Parked
 
 SETTINGS = {"min_parallel_index_scan_size": 0, "min_parallel_table_scan_size": 0}
 CHAIN = 'debug point "btree-chain" reached'
+INTERRUPTION = 'debug point "btree-duties" reached'
 
 
 @pytest.fixture
@@ -21,9 +22,10 @@ def table(conn):
     return pages
 
 
-def vacuum_with_splits(cluster, conn, db: str, workers: int, statements: list[str]) -> list[str]:
+def vacuum_with_splits(cluster, conn, db: str, workers: int, statements: list[str], **config) -> list[str]:
     """VACUUM, all processes parked at their first page of the index; run the statements; return what the server said."""
-    settings = {**SETTINGS, "cyclone.debug_point": "btree-page:any:wait btree-chain:any:notice"}
+    points = "btree-page:any:wait btree-chain:any:notice btree-duties:any:notice"
+    settings = {**SETTINGS, **config, "cyclone.debug_point": points}
     statement = f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) t"
     with Parked(cluster, db, "btree-page:any", workers + 1, statement, settings) as vacuum:
         for other in statements:
@@ -46,6 +48,18 @@ def test_tuples_that_moved_right_before_their_page_was_visited_are_followed(clus
     insert = "INSERT INTO t SELECT 2 * i + 1, 'new' FROM generate_series(1, 60000) i"
     messages = vacuum_with_splits(cluster, conn, db, workers, [insert])
     assert sum(CHAIN in message for message in messages) > table / 4
+    assert not any(INTERRUPTION in message for message in messages)
+    assert_all_dead_entries_are_gone(conn)
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_range_is_left_for_pages_that_are_due_and_taken_up_again(cluster, conn, db, table, workers, limit):
+    insert = "INSERT INTO t SELECT 2 * i + 1, 'new' FROM generate_series(1, 60000) i"
+    config = {"cyclone.debug_max_duties": limit}
+    messages = vacuum_with_splits(cluster, conn, db, workers, [insert], **config)
+    assert sum(CHAIN in message for message in messages) > table / 4
+    assert sum(INTERRUPTION in message for message in messages) > 3
     assert_all_dead_entries_are_gone(conn)
 
 
