@@ -4,12 +4,14 @@ leaves no lock, pin or row of progress behind, and the next one does the whole w
 import os
 import re
 import signal
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
+from conftest import TEMPLATE
 
 SETTINGS = {"min_parallel_index_scan_size": 0}
 VACUUM = "VACUUM (VERBOSE, PARALLEL 2) t"
@@ -251,3 +253,54 @@ def test_workers_that_come_late_join_the_phase_that_is_running(cluster, db, conn
     assert checks.table_state(conn, "t")["dead_items"] == 0
     assert_no_traces(cluster, conn, len(cluster.log))
     assert_whole(conn, table)
+
+
+def footprint(conn) -> dict[str, int]:
+    """Return what the connection's session holds on to, and how many segments of shared memory its server does."""
+    pid = conn.info.backend_pid
+    counts = {
+        "memory contexts": "SELECT count(*) FROM pg_backend_memory_contexts",
+        "pinned buffers": "SELECT count(*) FROM pg_buffercache WHERE pinning_backends > 0",
+        "locks": "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()",
+        "segments": "SELECT count(*) FROM pg_ls_dir('pg_dynshmem')",
+    }
+    found = {what: conn.execute(query).fetchone()[0] for what, query in counts.items()}
+    found["mapped segments"] = Path(f"/proc/{pid}/maps").read_text().count("pg_dynshmem")
+    found["open files"] = len(os.listdir(f"/proc/{pid}/fd"))
+    return found
+
+
+def test_a_session_whose_vacuums_fail_again_and_again_keeps_nothing_of_them(new_cluster):
+    # each segment is a file that can be seen, and none comes from memory that the server keeps anyway
+    cluster = new_cluster(dynamic_shared_memory_type="mmap", min_dynamic_shared_memory=0, **SETTINGS)
+    points = [f"{phase}:{role}" for phase in ("heap-scan", "index-vacuum") for role in ("leader", "worker")]
+    points += ["btree-page:any", "index-page-deletion:any", "heap-vacuum:any", "index-cleanup:any"]
+    memory = "SELECT sum(total_bytes)::bigint FROM pg_backend_memory_contexts"
+    with cluster.connect(TEMPLATE, prepare_threshold=None) as conn:  # prepared statements take memory, too
+        conn.execute("CREATE EXTENSION pg_buffercache")
+        conn.execute("CREATE TABLE t (id int, a int[], p point) WITH (fillfactor = 20, autovacuum_enabled = off)")
+        conn.execute("CREATE INDEX t_id ON t (id)")
+        conn.execute("CREATE INDEX t_a ON t USING gin (a)")
+        conn.execute("CREATE INDEX t_p ON t USING gist (p)")
+
+        def fail_at_all_points() -> None:
+            for point in points:
+                conn.execute("INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i) FROM generate_series(1, 4000) i")
+                conn.execute("DELETE FROM t WHERE id % 5 > 0 OR id > 1000")
+                conn.execute(f"SET vacuum_cost_delay = {5 if 'worker' in point else 0}")  # so that it comes in time
+                conn.execute(f"SET cyclone.debug_point = '{point}:error'")
+                with pytest.raises(psycopg.errors.InternalError, match=f'debug point "{point.split(":")[0]}" reached in'):
+                    conn.execute("VACUUM (PARALLEL 2, INDEX_CLEANUP on) t")
+                conn.execute("RESET cyclone.debug_point")
+
+        for _ in range(2):  # fills caches
+            fail_at_all_points()
+            before, [(bytes_before,)] = footprint(conn), conn.execute(memory)
+        log_position = len(cluster.log)
+        for _ in range(4):
+            fail_at_all_points()
+        after, [(bytes_after,)] = footprint(conn), conn.execute(memory)
+        assert after == before
+        assert bytes_after - bytes_before < 4 * len(points) * 1024, "less than the smallest memory context for each of them"
+        assert after["segments"] > 0 and after["mapped segments"] > 0, "the server's own"
+        assert_no_traces(cluster, conn, log_position)
