@@ -4,13 +4,14 @@ leaves no lock, pin or row of progress behind, and the next one does the whole w
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from conftest import TEMPLATE
 
 SETTINGS = {"min_parallel_index_scan_size": 0}
@@ -270,6 +271,32 @@ def footprint(conn) -> dict[str, int]:
     return found
 
 
+def fail_at(cluster, conn, point: str) -> None:
+    """Let a VACUUM of t by this connection fail at a point; if a role is said, only when a team of three has come there."""
+    phase, role = point.split(":")
+    with cluster.connect(TEMPLATE) as gate:
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+
+        def open_gate() -> None:
+            try:
+                wait_until(lambda: gate.execute(waiting, (DEBUG_POINT_LOCK,)).fetchone() == (3,), "the team's arrival")
+            finally:
+                gate.execute("SELECT pg_advisory_unlock_all()")
+
+        opener = threading.Thread(target=open_gate)
+        if role == "any":
+            conn.execute(f"SET cyclone.debug_point = '{point}:error'")
+        else:
+            conn.execute(f"SET cyclone.debug_point = '{phase}:any:wait {point}:error'")
+            gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+            opener.start()
+        with pytest.raises(psycopg.errors.InternalError, match=f'debug point "{phase}" reached in'):
+            conn.execute("VACUUM (PARALLEL 2, INDEX_CLEANUP on) t")
+        conn.execute("RESET cyclone.debug_point")
+        if role != "any":
+            opener.join()
+
+
 def test_a_session_whose_vacuums_fail_again_and_again_keeps_nothing_of_them(new_cluster):
     # each segment is a file that can be seen, and none comes from memory that the server keeps anyway
     cluster = new_cluster(dynamic_shared_memory_type="mmap", min_dynamic_shared_memory=0, **SETTINGS)
@@ -287,11 +314,7 @@ def test_a_session_whose_vacuums_fail_again_and_again_keeps_nothing_of_them(new_
             for point in points:
                 conn.execute("INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i) FROM generate_series(1, 4000) i")
                 conn.execute("DELETE FROM t WHERE id % 5 > 0 OR id > 1000")
-                conn.execute(f"SET vacuum_cost_delay = {5 if 'worker' in point else 0}")  # so that it comes in time
-                conn.execute(f"SET cyclone.debug_point = '{point}:error'")
-                with pytest.raises(psycopg.errors.InternalError, match=f'debug point "{point.split(":")[0]}" reached in'):
-                    conn.execute("VACUUM (PARALLEL 2, INDEX_CLEANUP on) t")
-                conn.execute("RESET cyclone.debug_point")
+                fail_at(cluster, conn, point)
 
         for _ in range(2):  # fills caches
             fail_at_all_points()
