@@ -207,10 +207,18 @@ class Cluster:
         return run_program(self.prefix, program, *arguments, env=self.client_env(), **options)
 
     def wait_for_replay(self, primary: "Cluster", seconds: float = 60) -> None:
-        """Wait until this standby has replayed all that `primary` has written so far; raise TimeoutError if it does not."""
+        """Wait until this standby has replayed all that `primary` has written so far.
+
+        Raises TimeoutError if it does not, RuntimeError with its log if it has gone down.
+        """
         [(target,)] = primary.sql("SELECT pg_current_wal_lsn()::text")
         deadline = time.monotonic() + seconds
-        while not self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{target}'")[0][0]:
+        while True:
+            try:
+                if self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{target}'")[0][0]:
+                    return
+            except psycopg.OperationalError:
+                raise RuntimeError(f"the standby has gone down:\n{self.log[-4000:]}") from None
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the standby did not replay up to {target} in {seconds} s")
             time.sleep(0.05)
