@@ -131,8 +131,8 @@ _GIST_ENTRIES = """
 # Only the posting trees: pageinspect does not show the lists of TIDs inside GIN's entry tree.
 _GIN_ENTRIES = """
     SELECT block, 0 AS itemoffset, unnest(tids) AS tid
-    FROM (SELECT * FROM pages
-          WHERE (gin_page_opaque_info(page)).flags @> '{data,leaf,compressed}' OFFSET 0) leaves,
+    FROM (SELECT * FROM pages, LATERAL (SELECT (gin_page_opaque_info(page)).flags OFFSET 0) opaque
+          WHERE flags @> '{data,leaf,compressed}' AND NOT 'deleted' = ANY (flags) OFFSET 0) leaves,
          gin_leafpage_items(page)
 """
 

@@ -42,6 +42,20 @@ def test_an_entry_to_a_dead_line_pointer_is_found_in_gist_and_gin_too(conn):
     assert {problem.split(",")[0] for problem in problems} == {"index t_a_idx", "index t_p_idx"}
 
 
+def test_deleted_pages_of_a_gin_posting_tree_are_passed_by(conn):
+    conn.execute("CREATE TABLE t (id int, a int[]) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO t SELECT i, ARRAY[1] FROM generate_series(1, 100000) i")
+    conn.execute("CREATE INDEX t_a ON t USING gin (a)")
+    conn.execute("DELETE FROM t WHERE id BETWEEN 20000 AND 80000")
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    flags = """
+        SELECT count(*) FROM generate_series(1, pg_relation_size('t_a') / 8192 - 1) block,
+        LATERAL (SELECT (gin_page_opaque_info(get_raw_page('t_a', block))).flags) page WHERE flags @> '{data,leaf,deleted}'
+    """
+    assert conn.execute(flags).fetchone()[0] > 0
+    checks.assert_clean(conn, "t")
+
+
 def test_a_row_missing_from_its_index_is_found(conn, table):
     conn.execute("UPDATE pg_index SET indisready = false WHERE indexrelid = 't_kind_idx'::regclass")
     conn.execute("INSERT INTO t VALUES (1, 99)")
