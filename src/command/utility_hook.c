@@ -102,7 +102,7 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 		latency_end_call(start);
 	}
 	PG_END_TRY();
-	latency_end_utility(pstmt);
+	latency_end_utility(pstmt, start);
 }
 
 /*

@@ -59,8 +59,12 @@ typedef struct LatencyShared
 
 static LatencyShared *latency = NULL;
 
+/* What a call has begun at if it isn't timed, nor what happens in it. */
+#define UNTIMED				PG_UINT64_MAX
+
 /* The statement of this backend; times are in ns. */
 static int	nesting = 0;		/* of timed calls */
+static int	hidden = 0;			/* in so many utility statements not timed */
 static QueryDesc *top_query = NULL; /* the one that is timed */
 static uint64 elapsed = 0;		/* so far */
 static bool awaits_commit = false;	/* it has ended, but for its commit */
@@ -149,8 +153,8 @@ latency_unwatch(void)
 
 /*
  * latency_begin_utility
- *		A utility statement begins; is it timed?  If so latency_end_call must be
- *		called, after an error too, and then latency_end_utility unless there
+ *		A utility statement begins.  If this returns true, latency_end_call must
+ *		be called, after an error too, and then latency_end_utility unless there
  *		was one.
  */
 bool
@@ -160,9 +164,13 @@ latency_begin_utility(const PlannedStmt *pstmt, uint64 *start)
 		return false;
 	if (nesting == 0)
 	{
-		if (!is_timed(pstmt->utilityStmt))
-			return false;
 		begin_statement(NULL);
+		if (!is_timed(pstmt->utilityStmt))
+		{
+			hidden++;
+			*start = UNTIMED;
+			return true;
+		}
 	}
 	*start = begin_call();
 	return true;
@@ -172,14 +180,17 @@ latency_begin_utility(const PlannedStmt *pstmt, uint64 *start)
 void
 latency_end_call(uint64 start)
 {
-	end_call(start);
+	if (start == UNTIMED)
+		hidden--;
+	else
+		end_call(start);
 }
 
 /* latency_end_utility -- it has not failed. */
 void
-latency_end_utility(const PlannedStmt *pstmt)
+latency_end_utility(const PlannedStmt *pstmt, uint64 start)
 {
-	if (nesting == 0)
+	if (start != UNTIMED && nesting == 0)
 		end_statement(is_commit(pstmt->utilityStmt) || !IsTransactionBlock());
 }
 
@@ -404,12 +415,16 @@ is_commit(const Node *statement)
 	}
 }
 
-/* begins_timed_call -- is anybody watching, or a timed call going on? */
+/*
+ * begins_timed_call
+ *		Is anybody watching, or a timed call going on?  If so, begin_call and
+ *		end_call are called around it.
+ */
 static bool
 begins_timed_call(void)
 {
 	return nesting > 0 ||
-		(unlikely(pg_atomic_read_u32(&latency->watchers) != 0) &&
+		(hidden == 0 && unlikely(pg_atomic_read_u32(&latency->watchers) != 0) &&
 		 MyBackendType == B_BACKEND && !is_watching);
 }
 

@@ -21,7 +21,7 @@ extern void latency_unwatch(void);
 
 extern bool latency_begin_utility(const PlannedStmt *pstmt, uint64 *start);
 extern void latency_end_call(uint64 start);
-extern void latency_end_utility(const PlannedStmt *pstmt);
+extern void latency_end_utility(const PlannedStmt *pstmt, uint64 start);
 
 extern void latency_read(uint32 *counts);
 extern int	latency_add_running(double late_ms, float *counts);
