@@ -35,7 +35,6 @@
 #include "engine/table_vacuum.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
-#include "pace/pace.h"
 #include "report/progress.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -90,7 +89,6 @@ static void reset_cost_accounting(void);
 /*
  * Vacuums the named relations, or the whole database if there are none.
  *
- * pace_begin_command has been called; the command ends here, also on an error.
  * To be called outside a transaction block, in a transaction as of a
  * statement's start; returns in another one, for the caller to commit.
  * named, params and ring live in context or elsewhere safe from commits.
@@ -128,7 +126,6 @@ vacuum_relations(List *named, const VacuumParams *params,
 		VacuumCostBalance = 0;
 		VacuumSharedCostBalance = NULL;
 		VacuumActiveNWorkers = NULL;
-		pace_end_command();
 		progress_clear();
 	}
 	PG_END_TRY();

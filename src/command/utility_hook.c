@@ -115,6 +115,12 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 	if (!cyclone_enabled || !stmt->is_vacuumcmd)
 		return false;
 
+	/* the server wouldn't know the option */
+	if (context == PROCESS_UTILITY_TOPLEVEL ? IsTransactionBlock() : true)
+		foreach_node(DefElem, def, stmt->options)
+			if (strcmp(def->defname, "latency_target") == 0)
+				PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
+
 	/* where VACUUM isn't allowed */
 	if (context != PROCESS_UTILITY_TOPLEVEL ||
 		IsTransactionBlock() || IsSubTransaction() ||
@@ -161,8 +167,16 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 	named = copyObject(stmt->rels);
 	MemoryContextSwitchTo(old);
 
-	pace_begin_command(options->has_latency_target ? &options->latency_target : NULL);
-	vacuum_relations(named, &options->params, ring, context);
+	PG_TRY();
+	{
+		pace_begin_command(options->has_latency_target ? &options->latency_target : NULL);
+		vacuum_relations(named, &options->params, ring, context);
+	}
+	PG_FINALLY();
+	{
+		pace_end_command();
+	}
+	PG_END_TRY();
 
 	MemoryContextDelete(context);
 	/* as after every utility statement */

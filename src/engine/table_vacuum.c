@@ -639,7 +639,7 @@ run_team_phase(VacuumJob *job, VacuumPhase phase)
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
-	team_run(job->team, phase, run_phase, &job->vacuum);
+	team_run(job->team, phase, run_phase, &job->vacuum, pace_while_waiting);
 	job->result.phase_seconds[phase] += seconds_since(start);
 	forget_fork_sizes(job->vacuum.rel);
 	if (phase == PHASE_HEAP_SCAN || phase == PHASE_HEAP_VACUUM)

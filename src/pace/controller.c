@@ -56,8 +56,8 @@
 /* A learned target, as a multiple of what was measured */
 #define LEARNED_MARGIN		1.1
 
-/* With so few statements a percentile is worth nothing. */
-#define MIN_SAMPLES			20.0
+/* With fewer statements a percentile is worth less. */
+#define FULL_SAMPLES		20.0
 #define MIN_LEARN_SAMPLES	300.0
 
 /* A miss that can't be chance: by so many standard deviations, and at least */
@@ -117,6 +117,8 @@ controller_init(Controller *controller, double target_ms)
 void
 controller_set_target(Controller *controller, double target_ms)
 {
+	if (controller->learning)
+		controller->budget = controller->budget_before_learning;
 	controller->learns_target = target_ms == 0;
 	controller->target_ms = target_ms;
 	controller->learned_ms = 0;
@@ -162,7 +164,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 		controller->forget_window = true;
 		return;
 	}
-	if (input->samples < MIN_SAMPLES)
+	if (input->samples <= 0)
 		return;
 
 	excess = input->percentile_ms / (controller->target_ms * AIM);
@@ -181,7 +183,8 @@ controller_step(Controller *controller, const ControllerInput *input)
 		else if (controller->since_miss < CAUTION_SECONDS)
 			growth = controller->budget > controller->ceiling * NEAR_CEILING ?
 				GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
-		change_gently(controller, input, room * growth);
+		change_gently(controller, input,
+					  room * growth * Min(input->samples / FULL_SAMPLES, 1.0));
 	}
 }
 

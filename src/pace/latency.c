@@ -14,6 +14,15 @@
  * A statement that is still running is known by the time it has begun, so
  * that one that is held up is noticed before it ends.
  *
+ * To tell top-level statements from others: what runs inside a timed call, or
+ * inside a utility statement that isn't timed, isn't one; nor is a query whose
+ * result doesn't go to the client.  If such a query comes when the statement
+ * has ended it is a deferred trigger's, and its time belongs to the statement.
+ *
+ * Rows are sent while the executor runs.  If the client doesn't take them,
+ * sending blocks.  So while a statement is timed we put ourselves before the
+ * routine that receives its rows, and if that takes long take it off again.
+ *
  * The counters are spread over several arrays, so that processors don't fight
  * for them; they are only ever added to, and readers look at differences.
  *
@@ -49,15 +58,24 @@
 #define LEAST_EXPONENT		10
 #define STEP_BITS			4
 
+/* A backend's statement; a process that dies may leave it behind. */
+typedef struct LatencyRunning
+{
+	pg_atomic_uint32 pid;
+	pg_atomic_uint64 since;		/* ns; 0 if none is running */
+} LatencyRunning;
+
 typedef struct LatencyShared
 {
 	pg_atomic_uint32 watchers;	/* vacuums that want to know */
 	pg_atomic_uint32 counts[SHARDS][LATENCY_BUCKETS];
-	/* by backend: when its statement has begun, in ns; 0 if none is running */
-	pg_atomic_uint64 running_since[FLEXIBLE_ARRAY_MEMBER];
+	LatencyRunning running[FLEXIBLE_ARRAY_MEMBER];	/* by backend */
 } LatencyShared;
 
 static LatencyShared *latency = NULL;
+
+/* Nobody needs so long for a row, but for a client that doesn't take it. */
+#define CLIENT_WAIT_NS		((uint64) NS_PER_MS)
 
 /* What a call has begun at if it isn't timed, nor what happens in it. */
 #define UNTIMED				PG_UINT64_MAX
@@ -68,6 +86,10 @@ static int	hidden = 0;			/* in so many utility statements not timed */
 static QueryDesc *top_query = NULL; /* the one that is timed */
 static uint64 elapsed = 0;		/* so far */
 static bool awaits_commit = false;	/* it has ended, but for its commit */
+
+/* How long this call has waited for the client so far */
+static uint64 client_wait = 0;
+static bool (*server_receive) (TupleTableSlot *slot, DestReceiver *self);
 
 static bool is_watching = false;
 static bool exit_callback_registered = false;
@@ -86,6 +108,10 @@ static void time_run(COMPAT_EXECUTOR_RUN_PARAMS);
 static void time_finish(QueryDesc *query);
 static void time_end(QueryDesc *query);
 static void time_commit(XactEvent event, void *arg);
+static void forget_query(SubXactEvent event, SubTransactionId subid,
+						 SubTransactionId parent, void *arg);
+static bool goes_to_client(const QueryDesc *query);
+static bool receive_row(TupleTableSlot *slot, DestReceiver *self);
 static bool is_timed(const Node *statement);
 static bool is_commit(const Node *statement);
 static bool begins_timed_call(void);
@@ -118,6 +144,20 @@ latency_init(void)
 	next_end_hook = ExecutorEnd_hook;
 	ExecutorEnd_hook = time_end;
 	RegisterXactCallback(time_commit, NULL);
+	RegisterSubXactCallback(forget_query, NULL);
+}
+
+/*
+ * latency_prepare
+ *		This process is going to watch, maybe.  To be called when no callback
+ *		for its exit has been registered that will be taken back.
+ */
+void
+latency_prepare(void)
+{
+	if (!exit_callback_registered)
+		before_shmem_exit(unwatch_at_exit, (Datum) 0);
+	exit_callback_registered = true;
 }
 
 /*
@@ -128,13 +168,9 @@ latency_init(void)
 void
 latency_watch(void)
 {
+	Assert(exit_callback_registered);
 	if (is_watching)
 		return;
-	if (!exit_callback_registered)
-	{
-		before_shmem_exit(unwatch_at_exit, (Datum) 0);
-		exit_callback_registered = true;
-	}
 	pg_atomic_fetch_add_u32(&latency->watchers, 1);
 	is_watching = true;
 }
@@ -212,24 +248,30 @@ latency_read(uint32 *counts)
 
 /*
  * latency_add_running
- *		Count the statements that have been running for longer than this, as if
- *		they had ended now; return how many there are.
+ *		Count the statements that have been running for longer than late_ms, as
+ *		if they had ended now; return how many there are.  Those that have been
+ *		for longer than long_ms don't count: they are slow by nature.
  */
 int
-latency_add_running(double late_ms, float *counts)
+latency_add_running(double late_ms, double long_ms, float *counts)
 {
 	uint64		now = now_ns();
 	int			nrunning = 0;
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		uint64		since = pg_atomic_read_u64(&latency->running_since[i]);
+		LatencyRunning *running = &latency->running[i];
+		uint64		since = pg_atomic_read_u64(&running->since);
+		PGPROC	   *proc = GetPGProcByNumber(i);
+		uint32		wait_class = proc->wait_event_info & 0xFF000000;
 
-		if (since != 0 && since < now && (now - since) / 1e6 > late_ms)
-		{
-			counts[bucket_of(now - since)]++;
-			nrunning++;
-		}
+		if (since == 0 || since >= now ||
+			(now - since) / 1e6 <= late_ms || (now - since) / 1e6 > long_ms ||
+			proc->pid != (int) pg_atomic_read_u32(&running->pid) ||
+			wait_class == PG_WAIT_CLIENT)
+			continue;
+		counts[bucket_of(now - since)]++;
+		nrunning++;
 	}
 	return nrunning;
 }
@@ -269,9 +311,19 @@ latency_percentile(const float *counts, double percent)
 static void
 time_run(COMPAT_EXECUTOR_RUN_PARAMS)
 {
+	DestReceiver *dest;
 	uint64		start;
+	bool		timed = begins_timed_call();
+	bool		sends;
 
-	if (!begins_timed_call())
+	if (timed && nesting == 0)
+	{
+		if (!goes_to_client(query))
+			timed = awaits_commit;
+		else if (query != top_query)
+			begin_statement(query);
+	}
+	if (!timed)
 	{
 		if (next_run_hook)
 			next_run_hook(COMPAT_EXECUTOR_RUN_ARGUMENTS);
@@ -280,8 +332,13 @@ time_run(COMPAT_EXECUTOR_RUN_PARAMS)
 		return;
 	}
 
-	if (nesting == 0 && query != top_query)
-		begin_statement(query);
+	dest = query->dest;
+	sends = nesting == 0 && dest->mydest != DestNone && goes_to_client(query);
+	if (sends)
+	{
+		server_receive = dest->receiveSlot;
+		dest->receiveSlot = receive_row;
+	}
 	start = begin_call();
 	PG_TRY();
 	{
@@ -293,6 +350,8 @@ time_run(COMPAT_EXECUTOR_RUN_PARAMS)
 	PG_FINALLY();
 	{
 		end_call(start);
+		if (sends)
+			dest->receiveSlot = server_receive;
 	}
 	PG_END_TRY();
 }
@@ -341,6 +400,52 @@ time_end(QueryDesc *query)
 		top_query = NULL;
 		end_statement(!IsTransactionBlock());
 	}
+}
+
+/* forget_query -- the subtransaction callback: it may have failed in there. */
+static void
+forget_query(SubXactEvent event, SubTransactionId subid,
+			 SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB && nesting == 0)
+	{
+		top_query = NULL;
+		elapsed = 0;
+	}
+}
+
+/*
+ * goes_to_client
+ *		Is this a statement of the client's own, by what becomes of its result?
+ */
+static bool
+goes_to_client(const QueryDesc *query)
+{
+	switch (query->dest->mydest)
+	{
+		case DestRemote:
+		case DestRemoteExecute:
+		case DestRemoteSimple:
+			return true;
+		case DestNone:
+			/* of a statement without a result, or of a trigger's */
+			return !awaits_commit;
+		default:
+			return false;
+	}
+}
+
+/* receive_row -- in the place of the routine that sends a row to the client. */
+static bool
+receive_row(TupleTableSlot *slot, DestReceiver *self)
+{
+	uint64		start = now_ns();
+	bool		result = server_receive(slot, self);
+	uint64		took = now_ns() - start;
+
+	if (took >= CLIENT_WAIT_NS)
+		client_wait += took;
+	return result;
 }
 
 /* time_commit -- the transaction callback. */
@@ -436,9 +541,14 @@ begin_call(void)
 
 	if (nesting++ == 0)
 	{
+		LatencyRunning *running = &latency->running[MyProcNumber];
+
 		start = now_ns();
+		client_wait = 0;
+
 		/* what it has taken before, in other calls, is part of it */
-		pg_atomic_write_u64(&latency->running_since[MyProcNumber], start - elapsed);
+		pg_atomic_write_u32(&running->pid, MyProcPid);
+		pg_atomic_write_u64(&running->since, start - elapsed);
 	}
 	return start;
 }
@@ -449,8 +559,8 @@ end_call(uint64 start)
 {
 	if (--nesting == 0)
 	{
-		elapsed += now_ns() - start;
-		pg_atomic_write_u64(&latency->running_since[MyProcNumber], 0);
+		elapsed += now_ns() - start - client_wait;
+		pg_atomic_write_u64(&latency->running[MyProcNumber].since, 0);
 	}
 }
 
@@ -557,7 +667,10 @@ startup_shmem(void)
 			for (int i = 0; i < LATENCY_BUCKETS; i++)
 				pg_atomic_init_u32(&latency->counts[shard][i], 0);
 		for (int i = 0; i < MaxBackends; i++)
-			pg_atomic_init_u64(&latency->running_since[i], 0);
+		{
+			pg_atomic_init_u32(&latency->running[i].pid, 0);
+			pg_atomic_init_u64(&latency->running[i].since, 0);
+		}
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -565,6 +678,6 @@ startup_shmem(void)
 static Size
 shmem_size(void)
 {
-	return add_size(offsetof(LatencyShared, running_since),
-					mul_size(sizeof(pg_atomic_uint64), MaxBackends));
+	return add_size(offsetof(LatencyShared, running),
+					mul_size(sizeof(LatencyRunning), MaxBackends));
 }

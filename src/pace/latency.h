@@ -16,6 +16,7 @@
 #define LATENCY_BUCKETS		481
 
 extern void latency_init(void);
+extern void latency_prepare(void);
 extern void latency_watch(void);
 extern void latency_unwatch(void);
 
@@ -24,7 +25,7 @@ extern void latency_end_call(uint64 start);
 extern void latency_end_utility(const PlannedStmt *pstmt, uint64 start);
 
 extern void latency_read(uint32 *counts);
-extern int	latency_add_running(double late_ms, float *counts);
+extern int	latency_add_running(double late_ms, double long_ms, float *counts);
 extern double latency_percentile(const float *counts, double percent);
 
 #endif							/* CYCLONE_LATENCY_H */

@@ -22,14 +22,16 @@
  * In the vacuum routines of other index types the server's own delay point is
  * called.  Processes that are in there (pace_begin_server_code) have its
  * settings adjusted so that each takes its share of the budget, and the others
- * leave them that share.
+ * leave them that share.  A timer keeps these settings up to date.
  *
  * Ticks
  * -----
  * A few times a second one of the processes, whichever comes first, measures
  * what the vacuum costs and how long statements take, and lets the controller
  * move the budget (tick).  No process has this for a duty, so that the pace is
- * kept while any of them is at work.
+ * kept while any of them is at work, or the leader waits for it.  As a tick
+ * may come from the timer's signal handler, it takes no lock, allocates no
+ * memory and raises no error.
  *
  * Settings
  * --------
@@ -66,6 +68,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/timeout.h"
 #include "utils/tuplestore.h"
 #include "utils/wait_event.h"
 
@@ -76,6 +79,14 @@
 #include "pace/pace_settings.h"
 
 #define NS_A_TICK			(NS_PER_S / 4)
+/* In the server's code, not so often: it cuts the nap short that it is in. */
+#define SERVER_CODE_TICK_MS 500
+/* If there was no tick for so long, what it could measure says nothing. */
+#define GAP_SECONDS			2.0
+/* To the controller no more than this has passed between two. */
+#define LONGEST_STEP		0.5
+/* Who has been running for so long, and for ten targets, is slow by nature. */
+#define LONG_STATEMENT_MS	5000.0
 
 /* It is no use to sleep for less, nor good to sleep for longer at a time. */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
@@ -131,6 +142,21 @@ typedef enum PaceLimit
 	PACE_LIMIT_FAILSAFE,
 } PaceLimit;
 
+/* What a tick starts from; handed on from table to table of a command */
+typedef struct PaceControl
+{
+	Controller	controller;
+	bool		has_warned;
+	double		told_target;	/* the setting that the controller knows of */
+	uint64		tick_time;
+	uint64		next_tick;
+	uint64		spent;
+	uint64		slept;
+	double		statements;		/* ended in the last tick */
+	uint32		counts[LATENCY_BUCKETS];
+	float		window[LATENCY_BUCKETS];
+} PaceControl;
+
 struct PaceShared
 {
 	/* written by the leader, and the budget by whoever ticks; then version */
@@ -143,6 +169,7 @@ struct PaceShared
 	pg_atomic_uint64 latency_target;
 	pg_atomic_uint64 latency_percentile;
 	pg_atomic_uint64 budget;	/* the controller's; cost a second */
+	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
 	Oid			relid;			/* these never change */
 	int			leader;			/* its slot */
 	char		padding[PG_CACHE_LINE_SIZE];
@@ -156,15 +183,8 @@ struct PaceShared
 	pg_atomic_uint64 next_tick;
 	pg_atomic_uint32 ticking;	/* is someone in the middle of it? */
 
-	/* written by whoever ticks; the leader takes over the first two */
-	Controller	controller;
-	bool		has_warned;
-	double		controlled_target;	/* the setting that it was told of */
-	uint64		tick_time;
-	uint64		spent_before;
-	uint64		slept_before;
-	uint32		counts_before[LATENCY_BUCKETS];
-	float		window[LATENCY_BUCKETS];
+	/* written by whoever ticks */
+	PaceControl control;
 };
 
 /* This process's view of the budget */
@@ -176,31 +196,31 @@ typedef struct Pace
 	double		rate;			/* cost a second; INFINITY if unbounded */
 	double		greatest_cost;	/* to be paid for in one go */
 	int			charge;			/* look at the budget when so much is due */
+	volatile bool in_server_code;
 	BufferUsage usage;			/* as far as it is accounted for */
-	int			server_code_calls;
 } Pace;
 
 /* The command that this process leads */
 typedef struct PaceCommand
 {
+	bool		is_running;
 	bool		has_target;		/* as an option, which overrides the setting */
 	double		target;
 	bool		reload_owed;	/* to the server, which was told to */
 	int			page_hit;		/* the parameters, to be put back */
 	int			page_miss;
 	int			page_dirty;
-	/* what is handed on from table to table */
-	bool		has_controller;
-	Controller	controller;
-	bool		has_warned;
-	double		controlled_target;
-	PaceSettings settings;
+	PaceSettings settings_at_start; /* the parameters' */
+	PaceSettings settings;		/* in force */
+	bool		has_control;
+	PaceControl control;
 } PaceCommand;
 
 static Pace pace;
 static PaceCommand command;
 static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
 static bool exit_callback_registered = false;
+static TimeoutId server_code_timeout = MAX_TIMEOUTS;
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
@@ -209,16 +229,19 @@ static bool is_leader(void);
 static void publish_settings(const PaceSettings *settings);
 static void take_settings(void);
 static void tell_server_code(void);
+static void account_for_server_code(void);
+static void tick_in_server_code(void);
 static void reload_settings(void);
 static bool has_target(const PaceSettings *settings);
 static void charge_cost(int64 cost);
 static void nap(uint64 until);
 static void tick_if_due(uint64 now);
 static void tick(uint64 now);
-static void control(PaceShared *shared, double seconds, double rate, double *latency_ms);
+static double control(PaceShared *shared, double seconds, double rate);
+static void read_window(PaceShared *shared);
 static void tell_target(PaceShared *shared);
 static void show(const PaceShared *shared, double rate, double asleep, double latency_ms);
-static PaceLimit find_limit(const PaceShared *shared, double rate_of_settings);
+static PaceLimit find_limit(const PaceShared *shared, double of_settings);
 static double rate_of_settings(const PaceSettings *settings);
 static void warn_if_out_of_reach(void);
 static void clear_at_exit(int code, Datum arg);
@@ -251,7 +274,15 @@ pace_init(void)
 void
 pace_begin_command(const double *latency_target)
 {
+	if (!exit_callback_registered)
+		before_shmem_exit(clear_at_exit, (Datum) 0);
+	exit_callback_registered = true;
+	latency_prepare();
+	if (server_code_timeout == MAX_TIMEOUTS)
+		server_code_timeout = RegisterTimeout(USER_TIMEOUT, tick_in_server_code);
+
 	memset(&command, 0, sizeof(command));
+	command.is_running = true;
 	if (latency_target != NULL)
 	{
 		command.has_target = true;
@@ -261,7 +292,8 @@ pace_begin_command(const double *latency_target)
 	command.page_miss = VacuumCostPageMiss;
 	command.page_dirty = VacuumCostPageDirty;
 
-	pace_settings_current(&command.settings);
+	pace_settings_current(&command.settings_at_start);
+	command.settings = command.settings_at_start;
 	if (command.has_target)
 		command.settings.latency_target = command.target;
 	if (has_target(&command.settings))
@@ -275,10 +307,15 @@ pace_begin_command(const double *latency_target)
 void
 pace_end_command(void)
 {
+	if (!command.is_running)
+		return;
+	command.is_running = false;
+	if (pace.in_server_code)
+		disable_timeout(server_code_timeout, false);
+	pace.in_server_code = false;
 	pace.shared = NULL;
 	latency_unwatch();
-	if (slots != NULL)
-		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
+	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 
 	VacuumCostPageHit = command.page_hit;
 	VacuumCostPageMiss = command.page_miss;
@@ -313,6 +350,7 @@ pace_create(PaceShared *shared, Oid relid)
 	pg_atomic_init_u64(&shared->latency_target, 0);
 	pg_atomic_init_u64(&shared->latency_percentile, 0);
 	pg_atomic_init_u64(&shared->budget, 0);
+	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
 	pg_atomic_init_u64(&shared->paid_until, 0);
 	pg_atomic_init_u64(&shared->spent, 0);
 	pg_atomic_init_u64(&shared->slept, 0);
@@ -323,28 +361,21 @@ pace_create(PaceShared *shared, Oid relid)
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
 
-	if (command.has_controller)
-	{
-		shared->controller = command.controller;
-		shared->has_warned = command.has_warned;
-		shared->controlled_target = command.controlled_target;
-	}
+	if (command.has_control)
+		shared->control = command.control;
 	else
 	{
-		shared->controlled_target = LATENCY_TARGET_OFF;
-		controller_init(&shared->controller, 0);
+		controller_init(&shared->control.controller, 0);
+		shared->control.told_target = LATENCY_TARGET_OFF;
+		shared->control.tick_time = now_ns();
+		shared->control.next_tick = shared->control.tick_time + NS_A_TICK;
 	}
-	write_double(&shared->budget, shared->controller.budget);
-	shared->tick_time = now_ns();
-	pg_atomic_write_u64(&shared->next_tick, shared->tick_time + NS_A_TICK);
-	pg_atomic_write_u64(&shared->paid_until, shared->tick_time);
-	latency_read(shared->counts_before);
+	write_double(&shared->budget, shared->control.controller.budget);
+	pg_atomic_write_u64(&shared->next_tick, shared->control.next_tick);
+	pg_atomic_write_u64(&shared->paid_until, now_ns());
+	pg_atomic_write_u64(&shared->spent, shared->control.spent);
+	pg_atomic_write_u64(&shared->slept, shared->control.slept);
 
-	if (!exit_callback_registered)
-	{
-		before_shmem_exit(clear_at_exit, (Datum) 0);
-		exit_callback_registered = true;
-	}
 	pg_atomic_write_u32(&slot->user_id, GetSessionUserId());
 	pg_atomic_write_u32(&slot->database, MyDatabaseId);
 	pg_atomic_write_u32(&slot->relid, relid);
@@ -384,10 +415,12 @@ pace_leave(void)
 		return;
 	if (is_leader())
 	{
-		command.has_controller = true;
-		command.controller = pace.shared->controller;
-		command.has_warned = pace.shared->has_warned;
-		command.controlled_target = pace.shared->controlled_target;
+		command.has_control = true;
+		command.control = pace.shared->control;
+		command.control.next_tick = pg_atomic_read_u64(&pace.shared->next_tick);
+		/* what it has cost since the last tick goes into the next one */
+		command.control.spent -= pg_atomic_read_u64(&pace.shared->spent);
+		command.control.slept -= pg_atomic_read_u64(&pace.shared->slept);
 		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 	}
 	pace.shared = NULL;
@@ -406,7 +439,7 @@ pace_report(TableResult *result)
 	result->was_paced = VacuumCostActive;
 	result->slept_seconds = (double) pg_atomic_read_u64(&pace.shared->slept) / NS_PER_S;
 	result->has_latency_target = has_target(&pace.settings);
-	result->latency_target_ms = pace.shared->controller.target_ms;
+	result->latency_target_ms = pace.shared->control.controller.target_ms;
 }
 
 /* pace_begin_work -- this process takes part in a phase. */
@@ -432,8 +465,10 @@ pace_give_up(void)
 {
 	VacuumCostActive = false;
 	VacuumCostBalance = 0;
-	if (pace.shared != NULL && is_leader())
-		show(pace.shared, 0, 0, NAN);
+	if (pace.shared == NULL)
+		return;
+	pg_atomic_write_u32(&pace.shared->failsafe, 1);
+	show(pace.shared, 0, 0, NAN);
 }
 
 /*
@@ -459,6 +494,21 @@ delay_point(void)
 }
 
 /*
+ * pace_while_waiting
+ *		The leader waits for the others: do what they can't, or may not get to.
+ *		To be called a few times a second, with no lock held.
+ */
+void
+pace_while_waiting(void)
+{
+	if (ConfigReloadPending)
+		reload_settings();
+	if (VacuumCostActive && !VacuumFailsafeActive)
+		tick_if_due(now_ns());
+	warn_if_out_of_reach();
+}
+
+/*
  * pace_begin_server_code
  *		This process is about to run a routine that calls the server's own
  *		delay point.
@@ -466,45 +516,42 @@ delay_point(void)
 void
 pace_begin_server_code(void)
 {
+	if (server_code_timeout == MAX_TIMEOUTS)
+		server_code_timeout = RegisterTimeout(USER_TIMEOUT, tick_in_server_code);
+
 	pg_atomic_fetch_add_u32(&pace.shared->in_server_code, 1);
 	pace.usage = pgBufferUsage;
 	tell_server_code();
+	pace.in_server_code = true;
+	enable_timeout_every(server_code_timeout,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(), SERVER_CODE_TICK_MS),
+						 SERVER_CODE_TICK_MS);
 }
 
 /*
  * pace_in_server_code
- *		It is in there; call often.  Doesn't sleep, so locks may be held.
+ *		It is in there; call often.
+ *
+ * A lock on a page may be held, and it isn't nice to read files then; but it
+ * is for once, when someone has asked for it, and there is no other chance.
  */
 void
 pace_in_server_code(void)
 {
-	int64		cost;
-
-	if (++pace.server_code_calls % 1024 != 0 || VacuumFailsafeActive)
-		return;
-
 	if (unlikely(ConfigReloadPending))
 		reload_settings();
-	if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
-		take_settings();
-	tell_server_code();
-
-	if (!VacuumCostActive)
-		return;
-	cost = (pgBufferUsage.shared_blks_hit - pace.usage.shared_blks_hit) * VacuumCostPageHit +
-		(pgBufferUsage.shared_blks_read - pace.usage.shared_blks_read) * VacuumCostPageMiss +
-		(pgBufferUsage.shared_blks_dirtied - pace.usage.shared_blks_dirtied) * VacuumCostPageDirty;
-	pace.usage = pgBufferUsage;
-	pg_atomic_fetch_add_u64(&pace.shared->spent, cost);
-	tick_if_due(now_ns());
 }
 
 /* pace_end_server_code -- it has returned. */
 void
 pace_end_server_code(void)
 {
+	disable_timeout(server_code_timeout, false);
+	pace.in_server_code = false;
+	account_for_server_code();
 	pg_atomic_fetch_sub_u32(&pace.shared->in_server_code, 1);
 	VacuumCostBalance = 0;
+	warn_if_out_of_reach();
 }
 
 /*
@@ -622,11 +669,14 @@ take_settings(void)
 	if (budget < pace.rate)
 	{
 		pace.rate = budget;
-		pace.greatest_cost = Max(budget * SECONDS_A_NAP, LEAST_COST_A_NAP) * GREATEST_OVERRUN;
+		/* at least a page, whatever it costs */
+		pace.greatest_cost = settings->page_hit + settings->page_miss + settings->page_dirty;
+		pace.greatest_cost = Max(pace.greatest_cost, LEAST_COST_A_NAP);
+		pace.greatest_cost = Max(pace.greatest_cost, budget * SECONDS_A_NAP) * GREATEST_OVERRUN;
 	}
 	pace.charge = GREATEST_CHARGE;
 	if (!isinf(pace.rate))
-		pace.charge = Min(Max((int) (pace.rate / 1000 / at_work), LEAST_CHARGE), GREATEST_CHARGE);
+		pace.charge = (int) Min(Max(pace.rate / 1000 / at_work, LEAST_CHARGE), GREATEST_CHARGE);
 
 	/* with a target, even if nothing bounds it now, what it costs is counted */
 	if (!VacuumFailsafeActive)
@@ -654,6 +704,35 @@ tell_server_code(void)
 	}
 }
 
+/* account_for_server_code -- add what the server's code has cost since. */
+static void
+account_for_server_code(void)
+{
+	int64		cost = (pgBufferUsage.shared_blks_hit - pace.usage.shared_blks_hit) * VacuumCostPageHit +
+		(pgBufferUsage.shared_blks_read - pace.usage.shared_blks_read) * VacuumCostPageMiss +
+		(pgBufferUsage.shared_blks_dirtied - pace.usage.shared_blks_dirtied) * VacuumCostPageDirty;
+
+	pace.usage = pgBufferUsage;
+	pg_atomic_fetch_add_u64(&pace.shared->spent, cost);
+}
+
+/*
+ * tick_in_server_code
+ *		The timer's signal handler: adapt the server's delay point.
+ */
+static void
+tick_in_server_code(void)
+{
+	if (!pace.in_server_code || VacuumFailsafeActive)
+		return;
+	if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
+		take_settings();
+	account_for_server_code();
+	if (VacuumCostActive)
+		tick_if_due(now_ns());
+	tell_server_code();
+}
+
 /*
  * reload_settings
  *		The server was told to reload its files.
@@ -668,6 +747,7 @@ reload_settings(void)
 
 	ConfigReloadPending = false;
 	command.reload_owed = true;
+	command.settings = command.settings_at_start;
 	pace_settings_reread(&command.settings);
 	if (command.has_target)
 		command.settings.latency_target = command.target;
@@ -677,6 +757,7 @@ reload_settings(void)
 	else
 		latency_unwatch();
 	publish_settings(&command.settings);
+	take_settings();
 }
 
 /* has_target -- is there a latency target, given or to be learned? */
@@ -703,6 +784,7 @@ charge_cost(int64 cost)
 
 	pg_atomic_fetch_add_u64(&shared->spent, cost);
 	tick_if_due(now);
+	warn_if_out_of_reach();
 	if (pg_atomic_read_u32(&shared->version) != pace.version)
 		take_settings();
 	if (isinf(pace.rate))
@@ -737,6 +819,7 @@ nap(uint64 until)
 {
 	uint64		start = now_ns();
 	uint64		now = start;
+	uint32		version = pace.version;
 
 	while (now < until)
 	{
@@ -750,12 +833,14 @@ nap(uint64 until)
 		now = now_ns();
 		if (ConfigReloadPending)
 			reload_settings();
+		if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
+			take_settings();
 		tick_if_due(now);
 		if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
-		{
 			take_settings();
+		warn_if_out_of_reach();
+		if (pace.version != version)
 			break;
-		}
 	}
 	pg_atomic_fetch_add_u64(&pace.shared->slept, now - start);
 	compat_report_delay(now - start);
@@ -775,9 +860,8 @@ tick_if_due(uint64 now)
 		return;
 
 	tick(now);
-	pg_write_barrier();
+	pg_memory_barrier();
 	pg_atomic_write_u32(&shared->ticking, 0);
-	warn_if_out_of_reach();
 }
 
 /*
@@ -789,89 +873,120 @@ static void
 tick(uint64 now)
 {
 	PaceShared *shared = pace.shared;
+	PaceControl *state = &shared->control;
 	uint64		spent = pg_atomic_read_u64(&shared->spent);
 	uint64		slept = pg_atomic_read_u64(&shared->slept);
-	double		seconds = (double) (now - shared->tick_time) / NS_PER_S;
+	double		seconds = (double) (now - state->tick_time) / NS_PER_S;
 	double		rate,
 				asleep,
 				latency_ms = NAN;
 
-	if (seconds <= 0)
+	if (now <= state->tick_time)
 		return;
-	rate = (spent - shared->spent_before) / seconds;
-	asleep = (slept - shared->slept_before) / seconds / NS_PER_S /
+	rate = (spent - state->spent) / seconds;
+	asleep = (slept - state->slept) / seconds / NS_PER_S /
 		Max(pg_atomic_read_u32(&shared->at_work), 1);
-	shared->spent_before = spent;
-	shared->slept_before = slept;
-	shared->tick_time = now;
+	state->spent = spent;
+	state->slept = slept;
+	state->tick_time = now;
 
+	tell_target(shared);
 	if (has_target(&pace.settings))
-		control(shared, seconds, rate, &latency_ms);
+	{
+		read_window(shared);
+		if (seconds < GAP_SECONDS)
+			latency_ms = control(shared, Min(seconds, LONGEST_STEP), rate);
+		else
+			memset(state->window, 0, sizeof(state->window));
+	}
 	show(shared, rate, Min(asleep, 1), latency_ms);
 }
 
 /*
- * control
- *		Move the budget by what statements have taken.
+ * read_window
+ *		Add the statements since the last tick to the window.
  */
 static void
-control(PaceShared *shared, double seconds, double rate, double *latency_ms)
+read_window(PaceShared *shared)
 {
 	static uint32 counts[LATENCY_BUCKETS];
-	static float with_running[LATENCY_BUCKETS];
-	Controller *controller = &shared->controller;
+	PaceControl *state = &shared->control;
+	double		total = 0;
+	double		fading;
+
+	for (int i = 0; i < LATENCY_BUCKETS; i++)
+		total += state->window[i];
+	fading = state->controller.learning ? 1 :
+		total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE : WINDOW_FADING;
+
+	latency_read(counts);
+	state->statements = 0;
+	for (int i = 0; i < LATENCY_BUCKETS; i++)
+	{
+		uint32		grown = counts[i] - state->counts[i];
+
+		state->counts[i] = counts[i];
+		state->window[i] = state->window[i] * fading + grown;
+		state->statements += grown;
+	}
+}
+
+/*
+ * control
+ *		Move the budget by what statements have taken; return their percentile.
+ */
+static double
+control(PaceShared *shared, double seconds, double rate)
+{
+	static float window[LATENCY_BUCKETS];
+	PaceControl *state = &shared->control;
+	Controller *controller = &state->controller;
 	ControllerInput input = {
 		.seconds = seconds,
 		.rate = rate,
 		.percent = pace.settings.latency_percentile,
+		.statements = state->statements,
 	};
-	double		total = 0;
-	double		fading;
 
-	tell_target(shared);
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		total += shared->window[i];
-	fading = controller->learning ? 1 :
-		total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE : WINDOW_FADING;
-
-	latency_read(counts);
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-	{
-		uint32		grown = counts[i] - shared->counts_before[i];
-
-		shared->counts_before[i] = counts[i];
-		shared->window[i] = shared->window[i] * fading + grown;
-		input.statements += grown;
-	}
-	memcpy(with_running, shared->window, sizeof(with_running));
+	/* those that are late are in the window only for now */
+	memcpy(window, state->window, sizeof(window));
 	if (controller->target_ms > 0)
-		input.statements += latency_add_running(controller->target_ms, with_running);
+		input.statements += latency_add_running(controller->target_ms,
+												Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
+												window);
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		input.samples += with_running[i];
-	input.percentile_ms = *latency_ms =
-		latency_percentile(with_running, pace.settings.latency_percentile);
+		input.samples += window[i];
+	input.percentile_ms = latency_percentile(window, input.percent);
 
 	controller_step(controller, &input);
 	if (controller->forget_window)
-		memset(shared->window, 0, sizeof(shared->window));
+		memset(state->window, 0, sizeof(state->window));
 	if (controller->budget != read_double(&shared->budget))
 	{
 		write_double(&shared->budget, controller->budget);
 		pg_atomic_fetch_add_u32(&shared->version, 1);
 	}
+	return input.percentile_ms;
 }
 
 /* tell_target -- tell the controller of the target, if it has changed. */
 static void
 tell_target(PaceShared *shared)
 {
+	PaceControl *state = &shared->control;
 	double		target = pace.settings.latency_target;
 
-	if (target == shared->controlled_target)
+	if (target == state->told_target)
 		return;
-	shared->controlled_target = target;
+	/* nobody may have looked at statements for long */
+	if (state->told_target == LATENCY_TARGET_OFF)
+	{
+		latency_read(state->counts);
+		memset(state->window, 0, sizeof(state->window));
+	}
+	state->told_target = target;
 	if (target != LATENCY_TARGET_OFF)
-		controller_set_target(&shared->controller,
+		controller_set_target(&state->controller,
 							  target == LATENCY_TARGET_AUTO ? 0 : target);
 }
 
@@ -886,9 +1001,9 @@ show(const PaceShared *shared, double rate, double asleep, double latency_ms)
 
 	if (has_target(&pace.settings))
 	{
-		if (shared->controller.target_ms > 0)
-			target = shared->controller.target_ms;
-		budget = Min(budget, shared->controller.budget);
+		if (shared->control.controller.target_ms > 0)
+			target = shared->control.controller.target_ms;
+		budget = Min(budget, shared->control.controller.budget);
 	}
 	write_double(&slot->target_ms, target);
 	write_double(&slot->percentile,
@@ -904,11 +1019,11 @@ show(const PaceShared *shared, double rate, double asleep, double latency_ms)
 static PaceLimit
 find_limit(const PaceShared *shared, double of_settings)
 {
-	if (VacuumFailsafeActive)
+	if (pg_atomic_read_u32(&pace.shared->failsafe))
 		return PACE_LIMIT_FAILSAFE;
-	if (has_target(&pace.settings) && shared->controller.budget < of_settings)
+	if (has_target(&pace.settings) && shared->control.controller.budget < of_settings)
 	{
-		switch (shared->controller.limit)
+		switch (shared->control.controller.limit)
 		{
 			case LIMIT_NOTHING:
 				return PACE_LIMIT_NOTHING;
@@ -937,13 +1052,13 @@ warn_if_out_of_reach(void)
 {
 	PaceShared *shared = pace.shared;
 
-	if (shared->has_warned || !has_target(&pace.settings) ||
-		!controller_target_is_out_of_reach(&shared->controller))
+	if (shared->control.has_warned || !has_target(&pace.settings) ||
+		!controller_target_is_out_of_reach(&shared->control.controller))
 		return;
-	shared->has_warned = true;
+	shared->control.has_warned = true;
 	ereport(WARNING,
 			(errmsg("latency target of %g ms is missed although VACUUM hardly moves",
-					shared->controller.target_ms),
+					shared->control.controller.target_ms),
 			 errdetail("The %gth percentile of the latency of statements stays above it for reasons other than this VACUUM, which goes on at its slowest pace.",
 					   pace.settings.latency_percentile),
 			 errhint("Set \"cyclone.latency_target\" to \"auto\" or to a higher value; a running VACUUM notices if it is set in postgresql.conf and reloaded.")));

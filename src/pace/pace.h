@@ -29,6 +29,7 @@ extern void pace_end_work(void);
 extern void pace_give_up(void);
 
 extern void delay_point(void);
+extern void pace_while_waiting(void);
 extern void pace_begin_server_code(void);
 extern void pace_in_server_code(void);
 extern void pace_end_server_code(void);

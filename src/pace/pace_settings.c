@@ -183,23 +183,20 @@ assign_latency_target(const char *newval, void *extra)
 
 /*
  * reread
- *		A parameter's value in the files, if that is where this session takes it
- *		from; NULL if not, or if it is not there.
+ *		A parameter's value in the files; "" if it is not there, so that the
+ *		default holds; NULL if that isn't where this session takes it from.
  */
 static const char *
 reread(const char *name, ConfigVariable *files)
 {
 	struct config_generic *parameter = find_option(name, false, true, 0);
-	const char *value = NULL;
+	const char *value = "";
 
 	if (parameter == NULL || parameter->source > PGC_S_FILE)
 		return NULL;
 	for (ConfigVariable *item = files; item != NULL; item = item->next)
 		if (!item->ignore && pg_strcasecmp(item->name, name) == 0)
 			value = item->value;
-	/* it was there, and has been taken out: back to the default */
-	if (value == NULL && parameter->source == PGC_S_FILE)
-		return "";
 	return value;
 }
 

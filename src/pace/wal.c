@@ -14,7 +14,8 @@
  *
  * If there are more processes than cores, the WAL writer is one of many that
  * want to run, and gets behind.  So we wait for it before the buffers are
- * full, which gives it the core that it needs.
+ * full, which gives it the core that it needs.  Not so if the settings let it
+ * sleep on until the buffers are that full.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -25,6 +26,7 @@
 #include "access/xlog.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
+#include "postmaster/walwriter.h"
 #include "storage/latch.h"
 #include "utils/wait_event.h"
 
@@ -42,8 +44,10 @@
 /* How long to wait at a time, and how often: we get by without it. */
 #define WAIT_MS				1
 #define MAX_WAITS			10
+/* It may be writing, but so long without progress it is not. */
+#define MAX_WAITS_IN_VAIN	2
 
-static bool writer_is_behind(void);
+static bool writer_is_behind(XLogRecPtr written);
 
 /*
  * wal_keep_pace
@@ -57,6 +61,8 @@ wal_keep_pace(void)
 {
 	static uint64 told_bytes = 0;
 	static uint32 wait_event = 0;
+	XLogRecPtr	written;
+	int			waits_in_vain = 0;
 
 	if (pgWalUsage.wal_bytes - told_bytes < WAL_BYTES_A_CALL ||
 		XLogRecPtrIsInvalid(XactLastRecEnd))
@@ -66,21 +72,28 @@ wal_keep_pace(void)
 
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("CycloneWalWriter");
-	for (int i = 0; i < MAX_WAITS && writer_is_behind(); i++)
+	written = GetXLogWriteRecPtr();
+	for (int i = 0; i < MAX_WAITS && waits_in_vain < MAX_WAITS_IN_VAIN &&
+		 writer_is_behind(written); i++)
 	{
+		XLogRecPtr	written_before = written;
+
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 WAIT_MS, wait_event);
 		ResetLatch(MyLatch);
+		written = GetXLogWriteRecPtr();
+		waits_in_vain = written == written_before ? waits_in_vain + 1 : 0;
 	}
 }
 
 /* writer_is_behind -- would we do well to wait for the WAL writer? */
 static bool
-writer_is_behind(void)
+writer_is_behind(XLogRecPtr written)
 {
 	uint64		buffers = (uint64) XLOGbuffers * XLOG_BLCKSZ;
 
 	return buffers >= LEAST_WAL_BUFFERS &&
-		GetXLogWriteRecPtr() + buffers / 2 < XactLastRecEnd;
+		(uint64) WalWriterFlushAfter * XLOG_BLCKSZ <= buffers / 4 &&
+		written + buffers / 2 < XactLastRecEnd;
 }

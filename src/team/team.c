@@ -43,6 +43,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/barrier.h"
+#include "storage/condition_variable.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 #include "utils/wait_event.h"
@@ -54,6 +55,9 @@
 
 /* A phase number that tells the workers to go. */
 #define TEAM_PHASE_END		PG_UINT32_MAX
+
+/* How often the leader has something to do while it waits for others */
+#define WAITING_MS			250
 
 #define TEAM_KEY_CONTROL		UINT64CONST(0xC1C10E0000000001)
 #define TEAM_KEY_SHARED			UINT64CONST(0xC1C10E0000000002)
@@ -67,6 +71,9 @@ typedef struct TeamControl
 	Barrier		barrier;
 	/* written by the leader while the members wait, read by them at work */
 	pg_atomic_uint32 phase;
+	/* workers at work or waiting for it; and how one tells that it is done */
+	pg_atomic_uint32 working;
+	ConditionVariable finished;
 	/* never changes */
 	compat_query_id query_id;
 } TeamControl;
@@ -128,6 +135,8 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 	memset(team->control, 0, sizeof(TeamControl));
 	BarrierInit(&team->control->barrier, 0);
 	pg_atomic_init_u32(&team->control->phase, TEAM_PHASE_END);
+	pg_atomic_init_u32(&team->control->working, 0);
+	ConditionVariableInit(&team->control->finished);
 	team->control->query_id = pgstat_get_my_query_id();
 	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, team->control);
 
@@ -169,9 +178,12 @@ team_launch(Team *team)
 /*
  * team_run
  *		Run one phase in all members and return when all are through with it.
+ *
+ * While the leader waits for others, while_waiting is called now and then.
  */
 void
-team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state)
+team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
+		 void (*while_waiting) (void))
 {
 	if (team->control == NULL)
 	{
@@ -182,6 +194,15 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state)
 	pg_atomic_write_u32(&team->control->phase, phase);
 	BarrierArriveAndWait(&team->control->barrier, wait_event_phase_start());
 	routine(state, phase);
+
+	/* it can't be done while waiting at a barrier */
+	while (pg_atomic_read_u32(&team->control->working) > 0)
+	{
+		(void) ConditionVariableTimedSleep(&team->control->finished, WAITING_MS,
+										   wait_event_phase_end());
+		while_waiting();
+	}
+	ConditionVariableCancelSleep();
 	BarrierArriveAndWait(&team->control->barrier, wait_event_phase_end());
 }
 
@@ -244,6 +265,8 @@ team_follow(Team *team, TeamPhaseRoutine routine, void *state)
 	{
 		uint32		phase;
 
+		/* before there is work, so that who waits for it can't miss it */
+		pg_atomic_fetch_add_u32(&team->control->working, 1);
 		/* even: wait for work; odd on entry: a phase is already running */
 		if (barrier_phase % 2 == 0)
 			BarrierArriveAndWait(barrier, wait_event_phase_start());
@@ -252,6 +275,8 @@ team_follow(Team *team, TeamPhaseRoutine routine, void *state)
 		if (phase == TEAM_PHASE_END)
 			break;
 		routine(state, phase);
+		pg_atomic_fetch_sub_u32(&team->control->working, 1);
+		ConditionVariableSignal(&team->control->finished);
 		BarrierArriveAndWait(barrier, wait_event_phase_end());
 		barrier_phase = BarrierPhase(barrier);
 		Assert(barrier_phase % 2 == 0);

@@ -25,7 +25,8 @@ extern Team *team_create(const char *worker_main, int nworkers,
 						 Size shared_size);
 extern void team_launch(Team *team);
 extern void team_run(Team *team, int phase,
-					 TeamPhaseRoutine routine, void *state);
+					 TeamPhaseRoutine routine, void *state,
+					 void (*while_waiting) (void));
 extern void team_end(Team *team);
 
 /* The worker's side */

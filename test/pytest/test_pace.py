@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from cyclone_lab import build, checks
-from cyclone_lab.background import Background, wait_until
+from cyclone_lab.background import Background, Parked, wait_until
 
 SETTINGS = {"min_parallel_table_scan_size": 0, "min_parallel_index_scan_size": 0}
 COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 1, "vacuum_cost_page_dirty": 10}
-# A page for which one has to wait for seconds.
+# At the floor there are two pages a second then.
 DEAR = {name: 2000 for name in COSTS}
 # So slow that it would not end by itself.
 STANDSTILL = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1}
@@ -142,6 +142,27 @@ def test_the_law_with_few_statements(law, seed):
     assert sim.speed(10, 60) > 0.05
 
 
+@pytest.mark.parametrize("per_second", [2, 5, 12])
+def test_the_law_with_hardly_a_statement(law, per_second):
+    """Fast ones are no reason to go slowly, nor is one that ran for long; neither is what was a while ago."""
+    assert Simulation(law, 40, lambda now: 1, 60, per_second=per_second, base_ms=1).speed(20, 60) > 0.45
+    sim = Simulation(law, 8, lambda now: 1 if now < 20 else per_second / 400, 60)
+    assert sim.speed(10, 20) < 0.02
+    sim = Simulation(law, 30, lambda now: 1 if now < 20 else per_second / 400, 60)
+    assert sim.speed(40, 60) > 0.5
+
+
+def test_the_law_after_a_gap_without_ticks(law):
+    """However long the last step took, one bad percentile is one bad percentile."""
+    controller = Controller()
+    law.controller_init(ctypes.byref(controller), 40)
+    for seconds, latency in [(0.25, 5)] * 40 + [(0.5, 41)]:
+        step = Input(seconds, latency, 95, 100, 25, 100_000)
+        law.controller_step(ctypes.byref(controller), ctypes.byref(step))
+    assert controller.budget > 50_000
+    assert not law.controller_target_is_out_of_reach(ctypes.byref(controller))
+
+
 def test_the_law_never_stops_a_vacuum(law):
     """A target that can't be met: the floor, and it is told; then it can be met, and all is well again."""
     sim = Simulation(law, 8, lambda now: 1, 40)
@@ -189,7 +210,7 @@ def make_table(conn, indexes=("btree (id)",)) -> None:
 def test_a_team_has_the_budget_of_one_process(conn, workers, indexes):
     """It takes at least as long as all that it costs, at the rate of the settings; that it takes no longer is for the bench."""
     make_table(conn, indexes)
-    settings = {**SETTINGS, **COSTS, "vacuum_cost_delay": "4ms", "vacuum_cost_limit": 100}
+    settings = {**SETTINGS, **COSTS, "vacuum_cost_delay": "20ms", "vacuum_cost_limit": 100}
     for name, value in settings.items():
         conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
     usage = []
@@ -204,7 +225,7 @@ def test_a_team_has_the_budget_of_one_process(conn, workers, indexes):
     assert any("pace: processes slept " in message for message in usage)
     assert cost > 7_000
     # what comes before and after the team is not paid for
-    assert seconds > 0.95 * (cost - 1000) / 25_000
+    assert seconds > 0.95 * (cost - 1000) / 5_000
     checks.assert_clean(conn, "t")
 
 
@@ -218,7 +239,8 @@ def test_settings_change_while_it_runs(new_cluster, workers):
         make_table(conn)
         statement = f"VACUUM (PARALLEL {workers}) t"
         vacuum = Background(cluster, "postgres", statement)
-        own = Background(cluster, "postgres", "VACUUM (PARALLEL 0) pg_attribute", STANDSTILL)
+        conn.execute("CREATE TABLE own AS SELECT generate_series(1, 100000)")
+        own = Background(cluster, "postgres", "VACUUM (PARALLEL 0) own", STANDSTILL)
         wait_until(lambda: len(conn.execute("SELECT FROM cyclone.pace").fetchall()) == 2, "two VACUUMs")
         wait_until(
             lambda: conn.execute("SELECT FROM cyclone.pace WHERE pid = %s AND asleep > 0.5", (vacuum.pid,)).fetchall(), "sleep"
@@ -262,12 +284,16 @@ class Load:
 
     def __init__(self, cluster, dbname, statement, sessions):
         self._end = threading.Event()
+        self._error = None
         self._threads = [threading.Thread(target=self._run, args=(cluster, dbname, statement)) for _ in range(sessions)]
 
     def _run(self, cluster, dbname, statement):
-        with cluster.connect(dbname) as conn:
-            while not self._end.is_set():
-                conn.execute(statement)
+        try:
+            with cluster.connect(dbname) as conn:
+                while not self._end.is_set():
+                    conn.execute(statement)
+        except psycopg.Error as error:
+            self._error = error
 
     def __enter__(self):
         for thread in self._threads:
@@ -278,6 +304,7 @@ class Load:
         self._end.set()
         for thread in self._threads:
             thread.join()
+        assert self._error is None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -287,9 +314,11 @@ def test_a_target_out_of_reach(cluster, db, conn, workers):
     with Load(cluster, db, "SELECT pg_sleep(0.02)", 4):
         vacuum = Background(cluster, db, f"VACUUM (PARALLEL {workers}, LATENCY_TARGET '2ms') t", {**SETTINGS, **DEAR})
         wait_until(lambda: any("latency target of 2 ms is missed" in message for message in vacuum.messages), "the warning")
-        row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "floor" and row, "the floor")
+        row = wait_until(
+            lambda: (row := pace(conn)) and row["limited_by"] == "floor" and row["latency_ms"] and row, "the floor"
+        )
         assert (row["relation"], row["target_ms"], row["percentile"]) == ("t", 2, 95)
-        assert 18 < row["latency_ms"] < 2000
+        assert row["latency_ms"] > 18
         assert row["budget"] >= 1000
         assert vacuum.running
     vacuum.finish()
@@ -304,7 +333,7 @@ def test_a_target_is_learned(cluster, db, conn):
         vacuum = Background(cluster, db, "VACUUM (PARALLEL 1) t", {**SETTINGS, **DEAR, "cyclone.latency_target": "auto"})
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
         row = wait_until(lambda: (row := pace(conn)) and row["target_ms"] is not None and row, "a target")
-        assert 20 < row["target_ms"] < 2000
+        assert row["target_ms"] > 20
     vacuum.finish()
     checks.assert_clean(conn, "t")
 
@@ -335,6 +364,160 @@ def test_who_sees_what(cluster, db, conn):
     assert vacuum.wait()
     wait_until(lambda: pace(conn) is None, "the end of its row")
     conn.execute("DROP ROLE regress_pace_nobody")
+
+
+@pytest.mark.parametrize("point", ["heap-scan", "index-vacuum", "btree-page", "heap-vacuum", "index-cleanup"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_target_is_set_by_a_reload_in_each_phase(new_cluster, point, workers):
+    """And taken back in the next: the VACUUM goes on, and its session ends in peace."""
+    cluster = new_cluster(**SETTINGS)
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.create_extensions(conn)
+        make_table(conn, ("btree (id)", "gin (a)"))
+        with Parked(cluster, "postgres", f"{point}:leader", 1, f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) t") as vacuum:
+            conn.execute("ALTER SYSTEM SET cyclone.latency_target = '1h'")
+            conn.execute("SELECT pg_reload_conf()")
+            time.sleep(0.1)
+            vacuum.release()
+            vacuum.finish()
+        conn.execute("DELETE FROM t WHERE id % 3 = 1")
+        with Parked(cluster, "postgres", f"{point}:leader", 1, f"VACUUM (PARALLEL {workers}, INDEX_CLEANUP on) t") as vacuum:
+            conn.execute("ALTER SYSTEM RESET cyclone.latency_target")
+            conn.execute("SELECT pg_reload_conf()")
+            time.sleep(0.1)
+            vacuum.release()
+            vacuum.finish()
+        checks.assert_clean(conn, "t")
+        assert pace(conn) is None
+    cluster.restart()  # fails if a process has died
+    assert "terminated by signal" not in cluster.log
+
+
+def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
+    cluster = new_cluster(**SETTINGS)
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        make_table(conn)
+        conn.execute("ALTER SYSTEM SET vacuum_cost_delay = '100ms'")
+        conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 2")
+        conn.execute("SELECT pg_reload_conf()")
+        vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1) t")
+        wait_until(lambda: (row := pace(conn)) and row["budget"] == 20, "a VACUUM")
+        conn.execute("ALTER SYSTEM SET cyclone.latency_target = '1h'")
+        conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 1")
+        conn.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: (row := pace(conn)) and row["budget"] == 10 and row["target_ms"] == 3_600_000, "new settings")
+        conn.execute("ALTER SYSTEM RESET cyclone.latency_target")
+        conn.execute("ALTER SYSTEM RESET vacuum_cost_limit")
+        conn.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: (row := pace(conn)) and row["budget"] == 2000 and row["target_ms"] is None, "the defaults")
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+
+
+def test_the_leader_follows_a_reload_while_a_worker_has_the_only_work(new_cluster):
+    cluster = new_cluster(**SETTINGS, **STANDSTILL)
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        make_table(conn, ("gin (a)", "gin (a)"))
+        conn.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
+        conn.execute("SELECT pg_reload_conf()")
+        with Parked(cluster, "postgres", "index-vacuum:worker", 1, "VACUUM (PARALLEL 1, INDEX_CLEANUP on) t") as vacuum:
+            conn.execute("ALTER SYSTEM SET vacuum_cost_delay = '50ms'")
+            conn.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: (row := pace(conn)) and row["budget"] == 20, "new settings")
+            conn.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
+            conn.execute("SELECT pg_reload_conf()")
+            vacuum.release()
+            vacuum.finish()
+
+
+def watched(cluster, db, statement, seconds=60) -> float:
+    """Return the latency that a watching VACUUM measures while one session runs the statement over and over, in ms."""
+    with cluster.connect(db) as conn:
+        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, LATENCY_TARGET '1h') t", {**SETTINGS, **STANDSTILL})
+        wait_until(lambda: pace(conn), "a VACUUM")
+        with Load(cluster, db, statement, 1):
+            time.sleep(1)
+            row = wait_until(lambda: (row := pace(conn)) and row["latency_ms"] and row, "a measurement")
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    return row["latency_ms"]
+
+
+def test_what_counts_as_a_statement(cluster, db, conn):
+    """What happens inside a statement belongs to it, deferred triggers too; what is slow by nature is left out."""
+    make_table(conn)
+    conn.execute("CREATE TABLE many (v int)")
+    conn.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS "
+                 "'BEGIN PERFORM 1; PERFORM pg_sleep(0.03); PERFORM 2; RETURN NULL; END'")  # fmt: skip
+    conn.execute("CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON many DEFERRABLE INITIALLY DEFERRED "
+                 "FOR EACH ROW EXECUTE FUNCTION slow()")  # fmt: skip
+    assert watched(cluster, db, "INSERT INTO many VALUES (1)") > 25
+    assert watched(cluster, db, "BEGIN; INSERT INTO many VALUES (1), (2); COMMIT") > 55
+    assert watched(cluster, db, "DO 'BEGIN PERFORM pg_sleep(0.03); PERFORM 1; PERFORM 2; END'") > 25
+    # only the short one of the two is timed
+    assert watched(cluster, db, "CREATE TEMP TABLE x AS SELECT count(*) FROM pg_sleep(0.2); DROP TABLE x; SELECT 1") < 150
+
+
+def test_waiting_for_the_client_does_not_count(cluster, db, conn):
+    """A client that takes its rows slowly is no reason for a VACUUM to hold back."""
+    make_table(conn)
+    vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, LATENCY_TARGET '1h') t", {**SETTINGS, **STANDSTILL})
+    wait_until(lambda: pace(conn), "a VACUUM")
+    with cluster.connect(db) as slow:
+        query = b"SELECT repeat('x', 1000) FROM generate_series(1, 20000)"
+        slow.pgconn.send_query(query)
+        activity = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+        wait_until(lambda: conn.execute(activity, (slow.info.backend_pid,)).fetchone() == ("ClientWrite",), "a full socket")
+        time.sleep(2)
+        while slow.pgconn.is_busy() or slow.pgconn.get_result():
+            slow.pgconn.consume_input()
+        row = wait_until(lambda: (row := pace(conn)) and row["latency_ms"] and row, "a measurement")
+        assert row["latency_ms"] < 1500
+    conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+    vacuum.wait()
+
+
+def test_a_session_that_was_terminated_is_not_late_for_ever(cluster, db, conn):
+    make_table(conn)
+    vacuum = Background(cluster, db, "VACUUM (PARALLEL 1, LATENCY_TARGET 10) t", {**SETTINGS, **STANDSTILL, **DEAR})
+    wait_until(lambda: pace(conn), "a VACUUM")
+    sleepers = [Background(cluster, db, "SELECT pg_sleep(60)") for _ in range(25)]
+    wait_until(lambda: (row := pace(conn)) and (row["latency_ms"] or 0) > 500, "late statements")
+    for sleeper in sleepers:
+        conn.execute("SELECT pg_terminate_backend(%s)", (sleeper.pid,))
+        sleeper.wait()
+    wait_until(lambda: (row := pace(conn)) and (row["latency_ms"] or 0) < 500, "their end")
+    conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+    vacuum.wait()
+
+
+def test_a_target_governs_small_tables_too(cluster, db, conn):
+    """Tables that take less than a tick each, one after the other: they are one VACUUM."""
+    for number in range(40):
+        conn.execute(f"CREATE TABLE small_{number} WITH (fillfactor = 10) AS SELECT generate_series(1, 700) i")
+    names = ", ".join(f"small_{number}" for number in range(40))
+    with Load(cluster, db, "SELECT pg_sleep(0.02)", 4):
+        vacuum = Background(cluster, db, f"VACUUM (LATENCY_TARGET 2) {names}", DEAR)
+        wait_until(lambda: (row := pace(conn)) and row["limited_by"] in ("latency target", "floor") and row["latency_ms"], "a tick")
+        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "floor", "the floor")
+    vacuum.finish()
+
+
+def test_a_command_that_fails_early_watches_nobody(cluster, db, conn):
+    """Before the first table: were the session still watching, its own statements would not be timed."""
+    make_table(conn)
+    with cluster.connect(db) as session:
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            session.execute("VACUUM (LATENCY_TARGET 20) nowhere")
+        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, LATENCY_TARGET '1h') t", {**SETTINGS, **STANDSTILL})
+        wait_until(lambda: pace(conn), "a VACUUM")
+        wait_until(lambda: session.execute("SELECT 1") and session.execute("SELECT latency_ms FROM cyclone.pace").fetchone()[0],
+                   "a measurement of the session's own statements")  # fmt: skip
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
 
 
 def test_an_error_ends_the_pace_too(cluster, db, conn):
