@@ -6,6 +6,7 @@
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-pace                              how exact budgets are, and what timing statements costs
+#   make bench-tpcc [TPCC_ARGS="--warehouses 4"] VACUUM as those who use the database see it, into bench/results/tpcc
 #
 # DEBUG_POINTS=1 compiles in the wait and error points that tests use, WERROR=1 turns warnings into errors.
 #
@@ -23,7 +24,7 @@ PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
 
-.PHONY: all install uninstall installcheck clean distclean demo check bench bench-pace
+.PHONY: all install uninstall installcheck clean distclean demo check bench bench-pace bench-tpcc
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -47,6 +48,9 @@ bench: .venv/stamp
 
 bench-pace: .venv/stamp
 	$(VENV_PYTHON) bench/pace.py $(BENCH_ARGS)
+
+bench-tpcc: .venv/stamp
+	PYTHONPATH=python:bench .venv/bin/python -m tpcc $(TPCC_ARGS)
 
 .venv/stamp: requirements.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || \

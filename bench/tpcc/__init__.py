@@ -1,4 +1,4 @@
-"""How VACUUM disturbs those who use the database: a load in the manner of TPC-C while its tables are vacuumed, setting by setting.
+"""How VACUUM disturbs those who use the database: a load like TPC-C's while its tables are vacuumed, setting by setting.
 
 schema.sql     the nine tables, and functions that the loader and the scripts share
 scripts/       the five transactions, as pgbench scripts

@@ -31,12 +31,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--part", type=float, default=1.0,
                         help="rows of a warehouse as a part of the specified ones (default: %(default)s)")  # fmt: skip
     parser.add_argument("--dead", type=float, default=0.2,
-                        help="share of the rows updated, and of the orders deleted, beforehand (default: %(default)s)")  # fmt: skip
+                        help="share of rows updated, and of orders deleted, beforehand (default: %(default)s)")  # fmt: skip
     parser.add_argument("--buffers", type=float, default=0.25,
                         help="shared_buffers as a part of the database (default: %(default)s)")  # fmt: skip
     parser.add_argument("--clients", type=int, default=16, metavar="N", help="sessions of the load (default: %(default)s)")
     parser.add_argument("--load", type=float, default=0.45,
-                        help="the load as a part of the most that the server is measured to do (default: %(default)s)")  # fmt: skip
+                        help="the load as a part of the most that was measured (default: %(default)s)")  # fmt: skip
     parser.add_argument("--rate", type=float, help="the load in transactions a second, without measuring the most")
     for name, seconds, what in (
         ("rampup", 5, "before anything counts"),

@@ -152,7 +152,9 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
     with _copy(original, experiment, base) as server, tempfile.TemporaryDirectory() as folder:
         seconds = schedule.rampup + schedule.longest + PATIENCE_SECONDS
         with (
-            Load(server, experiment.sizes, Path(folder), clients=experiment.clients, seconds=seconds, rate=experiment.rate) as load,
+            Load(
+                server, experiment.sizes, Path(folder), clients=experiment.clients, seconds=seconds, rate=experiment.rate
+            ) as load,
             _small_tables_vacuumed(server, schedule.longest / SMALL_VACUUMS),
         ):
             time.sleep(schedule.rampup)
@@ -246,7 +248,9 @@ class _Session:
         self._error: psycopg.Error | None = None
         self._options = "VERBOSE" if workers is None else f"VERBOSE, PARALLEL {workers}"
         self._conn = server.connect()
-        self._conn.add_notice_handler(lambda notice: self.messages.append(f"{notice.message_primary}\n{notice.message_detail or ''}"))
+        self._conn.add_notice_handler(
+            lambda notice: self.messages.append(f"{notice.message_primary}\n{notice.message_detail or ''}")
+        )
         for name, value in setting.parameters.items():
             self._conn.execute("SELECT set_config(%s, %s, false)", (name, value))
         self.pid = self._conn.info.backend_pid

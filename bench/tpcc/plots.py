@@ -57,7 +57,7 @@ def _draw(experiment: Experiment) -> Figure:
             pyplot.Rectangle((0, 0), 1, 1, color=UNFINISHED_SHADE),
         ],
         ["a New-Order", f"mean of the last {RUNNING}", "VACUUM", "VACUUM, broken off"],
-        loc="outside upper right",
+        loc="outside lower center",
         ncols=4,
     )
     return figure
