@@ -237,7 +237,7 @@ def _vacuum(server: Cluster, setting: Setting, cap: float, workers: int | None) 
 
 
 class _Session:
-    """A session that vacuums the large tables in a thread of its own."""
+    """A session that vacuums the large tables, one after the other, in one command, in a thread of its own."""
 
     def __init__(self, server: Cluster, setting: Setting, workers: int | None):
         """Prepare it; to be used as a context manager. Raises psycopg.Error if the server does not know a setting."""
@@ -245,12 +245,11 @@ class _Session:
         self.table_seconds: dict[str, float] = {}  # of each table that is finished
         self.wal_bytes: int | None = None  # that this session, without its workers, wrote; None if the server does not say
         self.end = 0.0  # since the epoch
+        self._begin = 0.0  # of the table at hand
         self._error: psycopg.Error | None = None
         self._options = "VERBOSE" if workers is None else f"VERBOSE, PARALLEL {workers}"
         self._conn = server.connect()
-        self._conn.add_notice_handler(
-            lambda notice: self.messages.append(f"{notice.message_primary}\n{notice.message_detail or ''}")
-        )
+        self._conn.add_notice_handler(self._hear)
         for name, value in setting.parameters.items():
             self._conn.execute("SELECT set_config(%s, %s, false)", (name, value))
         self.pid = self._conn.info.backend_pid
@@ -265,11 +264,11 @@ class _Session:
         self._conn.close()
 
     def start(self) -> None:
-        """Begin with the first table."""
+        """Send the command."""
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of all tables, but no longer than that; return whether it has come. Raises psycopg.Error."""
+        """Wait for its end, but no longer than that; return whether it has come. Raises psycopg.Error."""
         self._thread.join(seconds)
         if self._error:
             raise self._error
@@ -282,10 +281,8 @@ class _Session:
 
     def _work(self) -> None:
         try:
-            for table in LARGE_TABLES:
-                begin = time.perf_counter()
-                self._conn.execute(f"VACUUM ({self._options}) {table}")
-                self.table_seconds[table] = time.perf_counter() - begin
+            self._begin = time.perf_counter()
+            self._conn.execute(f"VACUUM ({self._options}) {', '.join(LARGE_TABLES)}")
         except psycopg.errors.QueryCanceled:
             pass
         except psycopg.Error as error:
@@ -296,6 +293,15 @@ class _Session:
             self._conn.execute("SELECT pg_stat_force_next_flush()")
             query = "SELECT wal_bytes::bigint FROM pg_stat_get_backend_wal(pg_backend_pid())"
             [(self.wal_bytes,)] = self._conn.execute(query)
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+        """Keep a message of the server, and note the end of a table."""
+        self.messages.append(f"{notice.message_primary}\n{notice.message_detail or ''}")
+        if found := re.match(r'finished vacuuming ".*\.(\w+)"', notice.message_primary):
+            if found[1] in LARGE_TABLES:
+                now = time.perf_counter()
+                self.table_seconds[found[1]] = now - self._begin
+                self._begin = now
 
 
 def parse_usage(messages: list[str]) -> tuple[int, int]:

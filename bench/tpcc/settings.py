@@ -47,7 +47,7 @@ def settings_with(target: str) -> dict[str, Setting]:
         Setting("core-autovacuum", "PostgreSQL, autovacuum's defaults", "page costs 1, 2, 20; 200 a 2 ms",
                 _core(**_costs(1, 2, 20, 200, "2ms"))),
         Setting("cyclone-no-delay", "pg_cyclone, no delay", "pg_cyclone as it comes", {"vacuum_cost_delay": "0"}),
-        Setting(TARGET, f"pg_cyclone, latency target {target}", f"cyclone.latency_target = {target}",
+        Setting(TARGET, f"pg_cyclone, latency target {target}", f"cyclone.latency_target = {target}, no delay else",
                 {"vacuum_cost_delay": "0", "cyclone.latency_target": target}),
     )  # fmt: skip
     return {setting.name: setting for setting in settings}
