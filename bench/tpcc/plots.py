@@ -45,10 +45,6 @@ def _draw(experiment: Experiment) -> Figure:
     for panel in panels[max(0, len(experiment.runs) - COLUMNS) : len(experiment.runs)]:
         panel.tick_params(labelbottom=True)
         panel.set_xlabel("seconds")
-    figure.suptitle(
-        f"New-Order while the large tables are vacuumed: {experiment.rate:.0f} transactions a second,"
-        f" {experiment.sizes.warehouses} warehouses, {experiment.database_bytes >> 20} MB, shared_buffers {experiment.buffers}"
-    )
     figure.legend(
         [
             pyplot.Line2D([], [], color=DOT, marker="o", markersize=3, linestyle=""),
@@ -57,8 +53,11 @@ def _draw(experiment: Experiment) -> Figure:
             pyplot.Rectangle((0, 0), 1, 1, color=UNFINISHED_SHADE),
         ],
         ["a New-Order", f"mean of the last {RUNNING}", "VACUUM", "VACUUM, broken off"],
-        loc="outside lower center",
+        loc="outside upper center",
         ncols=4,
+        title=f"New-Order while the large tables are vacuumed: {experiment.rate:.0f} transactions a second,"
+        f" {experiment.sizes.warehouses} warehouses, {experiment.database_bytes >> 20} MB, shared_buffers {experiment.buffers}",
+        title_fontsize=11,
     )
     return figure
 
@@ -70,7 +69,7 @@ def _draw_run(panel: pyplot.Axes, run: Run) -> None:
     if vacuum := run.vacuum:
         panel.axvspan(vacuum.begin, vacuum.end, color=SHADE if vacuum.finished else UNFINISHED_SHADE, linewidth=0)
         took = f"{vacuum.end - vacuum.begin:.1f} s"
-        title += f": {took}" if vacuum.finished else f": not finished in {took}, {vacuum.scanned:.0%} of the blocks scanned"
+        title += f": {took}" if vacuum.finished else f": not finished in {took}, {vacuum.scanned:.0%} scanned"
     panel.scatter(ends, latencies, s=1.5, color=DOT, alpha=0.35, linewidths=0)
     panel.plot(ends, running_mean(latencies, RUNNING), color=LINE, linewidth=1)
     panel.set_title(title, loc="left")
