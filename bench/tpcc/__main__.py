@@ -27,7 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--skip", nargs="+", default=[], choices=names, metavar="NAME", help="settings not to run")
     parser.add_argument("--target", default="auto", help="cyclone.latency_target, as 20ms (default: %(default)s)")
     parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")
-    parser.add_argument("--warehouses", type=int, default=20, metavar="N", help="size of the database (default: %(default)s)")
+    parser.add_argument("--warehouses", type=int, default=12, metavar="N", help="size of the database (default: %(default)s)")
     parser.add_argument("--part", type=float, default=1.0,
                         help="rows of a warehouse as a part of the specified ones (default: %(default)s)")  # fmt: skip
     parser.add_argument("--dead", type=float, default=0.2,
@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     for name, seconds, what in (
         ("rampup", 5, "before anything counts"),
         ("before", 10, "before VACUUM of the large tables"),
-        ("cap", 45, "that VACUUM may take before it is broken off"),
+        ("cap", 60, "that VACUUM may take before it is broken off"),
         ("after", 5, "after VACUUM"),
     ):
         parser.add_argument(f"--{name}", type=float, default=seconds, metavar="SECONDS", help=f"{what} (default: %(default)s)")

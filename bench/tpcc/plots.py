@@ -69,7 +69,7 @@ def _draw_run(panel: pyplot.Axes, run: Run) -> None:
     if vacuum := run.vacuum:
         panel.axvspan(vacuum.begin, vacuum.end, color=SHADE if vacuum.finished else UNFINISHED_SHADE, linewidth=0)
         took = f"{vacuum.end - vacuum.begin:.1f} s"
-        title += f": {took}" if vacuum.finished else f": not finished in {took}, {vacuum.scanned:.0%} scanned"
+        title += f": {took}" if vacuum.finished else f": not finished in {took}, {vacuum.scanned:.1%} scanned"
     panel.scatter(ends, latencies, s=1.5, color=DOT, alpha=0.35, linewidths=0)
     panel.plot(ends, running_mean(latencies, RUNNING), color=LINE, linewidth=1)
     panel.set_title(title, loc="left")

@@ -48,7 +48,7 @@ def _vacuum_cells(run: Run) -> list[str]:
     wal, dirtied = f"{vacuum.wal_bytes / MEBIBYTE:,.0f}", f"{vacuum.dirtied:,}"
     if vacuum.finished:
         return [seconds, wal, dirtied]
-    return [f"not finished in {seconds}: {vacuum.scanned:.0%} scanned", f"≥ {wal}", f"≥ {dirtied}"]
+    return [f"not finished in {seconds}: {vacuum.scanned:.1%} scanned", f"≥ {wal}", f"≥ {dirtied}"]
 
 
 def setting_lines(experiment: Experiment) -> list[str]:
