@@ -758,6 +758,8 @@ reload_settings(void)
 		latency_unwatch();
 	publish_settings(&command.settings);
 	take_settings();
+	/* if nothing bounds it any more, no tick will */
+	show(pace.shared, NAN, 0, NAN);
 }
 
 /* has_target -- is there a latency target, given or to be learned? */

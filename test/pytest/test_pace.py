@@ -416,19 +416,21 @@ def test_what_is_taken_out_of_the_files_is_forgotten(new_cluster):
         vacuum.wait()
 
 
-def test_the_leader_follows_a_reload_while_a_worker_has_the_only_work(new_cluster):
-    cluster = new_cluster(**SETTINGS, **STANDSTILL)
+def test_the_leader_follows_a_reload_while_it_waits_for_a_worker(new_cluster):
+    # slow enough for the worker to get its part, and stand still there
+    cluster = new_cluster(**SETTINGS, vacuum_cost_delay="10ms", vacuum_cost_limit=300)
     with cluster.connect() as conn:
         conn.execute("CREATE EXTENSION pg_cyclone")
-        make_table(conn, ("gin (a)", "gin (a)"))
-        conn.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
-        conn.execute("SELECT pg_reload_conf()")
-        with Parked(cluster, "postgres", "index-vacuum:worker", 1, "VACUUM (PARALLEL 1, INDEX_CLEANUP on) t") as vacuum:
-            conn.execute("ALTER SYSTEM SET vacuum_cost_delay = '50ms'")
+        make_table(conn)
+        with Parked(cluster, "postgres", "heap-scan:worker", 1, "VACUUM (PARALLEL 1) t") as vacuum:
+            activity = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+            wait_until(lambda: conn.execute(activity, (vacuum.pid,)).fetchone() == ("CyclonePhaseEnd",), "the leader's part")
+            conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 2")
             conn.execute("SELECT pg_reload_conf()")
-            wait_until(lambda: (row := pace(conn)) and row["budget"] == 20, "new settings")
+            wait_until(lambda: (row := pace(conn)) and row["budget"] == 200, "new settings")
             conn.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
             conn.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: (row := pace(conn)) and row["budget"] is None, "no delay")
             vacuum.release()
             vacuum.finish()
 
