@@ -77,12 +77,15 @@
  * -----------------------
  * Visitors only note which leaf pages are empty.  When the whole team is
  * through with all indexes, each member deletes those that it found
- * (btree_delete_pages, a phase of its own).  _bt_pagedel relies on being the
- * only one that deletes pages of the index, so the members take turns.  (By a
- * flag and a condition variable: heavyweight locks don't conflict within a
- * team, and an LWLock would hold off interrupts.)  A page that isn't empty any
- * more is left alone by _bt_pagedel.  It goes on to the right while pages are
- * empty, which could be all of them; so they are deleted from the end.
+ * (btree_delete_pages).  _bt_pagedel relies on being the only one that deletes
+ * pages of the index, so the members take turns.  (By a flag and a condition
+ * variable: heavyweight locks don't conflict within a team, and an LWLock
+ * would hold off interrupts.)  So that nobody is idle meanwhile, this is done
+ * while the heap is vacuumed, which has nothing to do with it: the entries are
+ * gone, and an empty page more or less in the tree makes no difference to
+ * scans.  A page that isn't empty any more is left alone by _bt_pagedel.  It
+ * goes on to the right while pages are empty, which could be all of them; so
+ * they are deleted from the end.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -158,8 +161,8 @@ static void delete_dead_tids(BtreeScan *scan, Buffer buffer,
 static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
 									OffsetNumber off, int first_tid, int ndead);
 static void delete_page(TableVacuum *vacuum, BTVacState *state,
-						IndexShared *shared, BlockNumber blkno);
-static void await_turn(IndexShared *shared);
+						BlockNumber blkno);
+static bool take_turn(IndexShared *shared, bool wait);
 static void add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats);
 static void add_block(BlockList *list, BlockNumber blkno);
 
@@ -250,17 +253,23 @@ btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
 
 /*
  * btree_delete_pages
- *		Take the leaf pages that this process found empty out of the tree.
+ *		Take the leaf pages that this process found empty out of the tree, and
+ *		forget them.
  *
- * No member may be visiting pages of the index any more.  Forgets the pages.
+ * No member may be visiting pages of the index any more.  If another one is
+ * deleting pages, wait for it to end, or return false.  If this one fails its
+ * turn never ends, but the team does.
  */
-void
+bool
 btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
-				   BlockList *empty_pages)
+				   BlockList *empty_pages, bool wait)
 {
 	IndexBulkDeleteResult stats = {0};
 	IndexVacuumInfo info = {0};
 	BTVacState	state = {0};
+
+	if (!take_turn(shared, wait))
+		return false;
 
 	info.index = index;
 	info.heaprel = vacuum->rel;
@@ -277,17 +286,20 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 		delay_point();
 		if (i % PROGRESS_BLOCKS == 0)
 			wal_keep_pace();
-		delete_page(vacuum, &state, shared, empty_pages->blocks[i]);
+		delete_page(vacuum, &state, empty_pages->blocks[i]);
 	}
 
 	/* _bt_pagedel expects some to be counted when they are visited later */
 	stats.pages_deleted = stats.pages_newly_deleted;
 	_bt_pendingfsm_finalize(index, &state);
 	add_stats(shared, &stats);
+	pg_atomic_write_u32(&shared->deleting, 0);
+	ConditionVariableSignal(&shared->deletion_ended);
 
 	MemoryContextDelete(state.pagedelcontext);
 	pfree(empty_pages->blocks);
 	memset(empty_pages, 0, sizeof(BlockList));
+	return true;
 }
 
 /*
@@ -689,15 +701,12 @@ plan_posting(BtreeScan *scan, IndexTuple posting, OffsetNumber off,
  *		Take a leaf page out of the tree, if it is still empty.
  */
 static void
-delete_page(TableVacuum *vacuum, BTVacState *state, IndexShared *shared,
-			BlockNumber blkno)
+delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 {
 	Relation	index = state->info->index;
 	Buffer		buffer;
 	Page		page;
 	BTPageOpaque opaque;
-
-	await_turn(shared);
 
 	buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL,
 								vacuum_strategy(vacuum));
@@ -717,19 +726,15 @@ delete_page(TableVacuum *vacuum, BTVacState *state, IndexShared *shared,
 	}
 	else
 		UnlockReleaseBuffer(buffer);
-
-	pg_atomic_write_u32(&shared->deleting, 0);
-	ConditionVariableSignal(&shared->deletion_ended);
 }
 
 /*
- * await_turn
- *		Wait until no other member deletes pages of the index.
- *
- * If one fails meanwhile its turn never ends, but the team does.
+ * take_turn
+ *		Be the only member that deletes pages of the index; if another one does,
+ *		wait, or return false.
  */
-static void
-await_turn(IndexShared *shared)
+static bool
+take_turn(IndexShared *shared, bool wait)
 {
 	static uint32 wait_event = 0;
 	uint32		nobody = 0;
@@ -739,10 +744,13 @@ await_turn(IndexShared *shared)
 
 	while (!pg_atomic_compare_exchange_u32(&shared->deleting, &nobody, 1))
 	{
+		if (!wait)
+			return false;
 		ConditionVariableSleep(&shared->deletion_ended, wait_event);
 		nobody = 0;
 	}
 	ConditionVariableCancelSleep();
+	return true;
 }
 
 /* add_stats -- add what one process did to what all did. */

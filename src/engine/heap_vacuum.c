@@ -31,10 +31,22 @@
 #include "pace/wal.h"
 #include "report/progress.h"
 
+/*
+ * The blocks that a page of the visibility map stands for are a lane, or nearly
+ * so: a multiple of the chunks that the store has.  Each page that becomes
+ * all-visible takes an exclusive lock on the map's page, so the members work
+ * in different lanes, as far as there are as many.
+ */
+#define LANE_BLOCKS			(510 * DEAD_TIDS_CHUNK_BLOCKS)
+
+/* A member takes at most this many blocks at a time, few of them read. */
+#define MAX_SLOT_BLOCKS		4096
+
 /* One process's pass in one round */
 typedef struct HeapVacuum
 {
 	TableVacuum *vacuum;
+	bool		(*other_work) (TableVacuum *vacuum, bool wait);
 	BlockNumber next;			/* of the range in hand */
 	BlockNumber end;
 	BlockNumber passed;			/* not yet told */
@@ -43,9 +55,11 @@ typedef struct HeapVacuum
 
 static BlockNumber next_dead_page(ReadStream *stream, void *private_data,
 								  void *per_buffer_data);
+static bool claim_slot(HeapVacuum *pass);
 static void free_dead_items(TableVacuum *vacuum, Buffer buffer,
 							DeadTidsPage *dead, Buffer vmbuffer);
 static void mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
+static void do_other_work(HeapVacuum *pass, bool wait);
 static void report_progress(HeapVacuum *pass);
 
 /*
@@ -57,8 +71,27 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 
-	ranges_init(&shared->reap_ranges, 0, shared->rel_pages,
-				DEAD_TIDS_CHUNK_BLOCKS, REAP_RANGE_BLOCKS, shared->nmembers);
+	BlockNumber lanes,
+				slots_a_lane;
+
+	/* one process: from one end to the other */
+	shared->reap_lane_blocks = shared->reap_slot_blocks = Max(shared->rel_pages, 1);
+	shared->reap_lanes = 1;
+	if (shared->nmembers > 1)
+	{
+		BlockNumber slot_blocks = shared->rel_pages / (8 * shared->nmembers);
+
+		slot_blocks = Min(slot_blocks, MAX_SLOT_BLOCKS);
+		slot_blocks -= slot_blocks % DEAD_TIDS_CHUNK_BLOCKS;
+		shared->reap_slot_blocks = Max(slot_blocks, DEAD_TIDS_CHUNK_BLOCKS);
+		shared->reap_lane_blocks = LANE_BLOCKS;
+		shared->reap_lanes = shared->nmembers;
+	}
+	lanes = (shared->rel_pages + shared->reap_lane_blocks - 1) / shared->reap_lane_blocks;
+	shared->reap_lanes = Max(Min(shared->reap_lanes, lanes), 1);
+	lanes = (lanes + shared->reap_lanes - 1) / shared->reap_lanes * shared->reap_lanes;
+	slots_a_lane = (shared->reap_lane_blocks + shared->reap_slot_blocks - 1) / shared->reap_slot_blocks;
+	ranges_init(&shared->reap_slots, 0, (uint64) lanes * slots_a_lane, 1, 1, shared->nmembers);
 	pg_atomic_write_u64(&shared->blocks_vacuumed, 0);
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
 								 PROGRESS_VACUUM_PHASE_VACUUM_HEAP);
@@ -67,17 +100,23 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 /*
  * heap_vacuum_phase
  *		One process's part of the second pass.
+ *
+ * There may be other work that only some processes can do at a time.
+ * other_work does what there is for this one; if it may not wait, only what
+ * can be done at once.  It returns whether that was anything.
  */
 void
-heap_vacuum_phase(TableVacuum *vacuum)
+heap_vacuum_phase(TableVacuum *vacuum,
+				  bool (*other_work) (TableVacuum *vacuum, bool wait))
 {
-	HeapVacuum	pass = {.vacuum = vacuum};
+	HeapVacuum	pass = {.vacuum = vacuum,.other_work = other_work};
 	Buffer		vmbuffer = InvalidBuffer;
 	ReadStream *stream;
 
 	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, vacuum->shared->rel_pages);
 	set_place(vacuum, PLACE_HEAP_VACUUM, InvalidBlockNumber);
 	vacuum->phase_pages = 0;
+	do_other_work(&pass, false);
 
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
 										COMPAT_READ_STREAM_BATCHING,
@@ -108,7 +147,10 @@ heap_vacuum_phase(TableVacuum *vacuum)
 
 		vacuum->phase_pages++;
 		if (pass.passed >= PROGRESS_BLOCKS)
+		{
 			report_progress(&pass);
+			do_other_work(&pass, false);
+		}
 	}
 	read_stream_end(stream);
 
@@ -116,6 +158,7 @@ heap_vacuum_phase(TableVacuum *vacuum)
 	if (BufferIsValid(vmbuffer))
 		ReleaseBuffer(vmbuffer);
 	report_progress(&pass);
+	do_other_work(&pass, true);
 	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 }
 
@@ -131,8 +174,6 @@ next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)
 	HeapVacuum *pass = private_data;
 	TableVacuum *vacuum = pass->vacuum;
 	DeadTidsPage *dead = per_buffer_data;
-	uint64		start,
-				end;
 
 	for (;;)
 	{
@@ -145,11 +186,45 @@ next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)
 		pass->passed += pass->end - pass->next;
 		pass->next = pass->end;
 
-		if (!ranges_claim(&vacuum->shared->reap_ranges, &start, &end))
+		if (!claim_slot(pass))
 			return InvalidBlockNumber;
-		pass->next = start;
-		pass->end = end;
 	}
+}
+
+/*
+ * claim_slot
+ *		Take the next blocks; return false if there are none.
+ *
+ * Slots are numbered across as many lanes as there are members, and then on in
+ * the next lanes.
+ */
+static bool
+claim_slot(HeapVacuum *pass)
+{
+	VacuumShared *shared = pass->vacuum->shared;
+	const uint64 slots_a_lane = (shared->reap_lane_blocks + shared->reap_slot_blocks - 1) /
+		shared->reap_slot_blocks;
+	uint64		slot,
+				end;
+
+	while (ranges_claim(&shared->reap_slots, &slot, &end))
+	{
+		uint64		group = slot / (shared->reap_lanes * slots_a_lane);
+		uint64		in_group = slot % (shared->reap_lanes * slots_a_lane);
+		uint64		lane = group * shared->reap_lanes + in_group % shared->reap_lanes;
+		uint64		lane_start = lane * shared->reap_lane_blocks;
+		uint64		lane_end = lane_start + shared->reap_lane_blocks;
+		uint64		start = lane_start + in_group / shared->reap_lanes * shared->reap_slot_blocks;
+
+		end = Min(Min(start + shared->reap_slot_blocks, lane_end), shared->rel_pages);
+		if (start < end)
+		{
+			pass->next = start;
+			pass->end = end;
+			return true;
+		}
+	}
+	return false;
 }
 
 /*
@@ -233,6 +308,17 @@ mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 	vacuum->counters.vm_new_visible_pages++;
 	if (all_frozen)
 		vacuum->counters.vm_new_visible_frozen_pages++;
+}
+
+/* do_other_work -- if there is any, and show that this pass goes on after. */
+static void
+do_other_work(HeapVacuum *pass, bool wait)
+{
+	if (pass->other_work(pass->vacuum, wait))
+	{
+		progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, pass->vacuum->shared->rel_pages);
+		progress_blocks_done(pass->passed_in_all);
+	}
 }
 
 /* report_progress -- tell how far we are. */

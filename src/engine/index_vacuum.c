@@ -322,38 +322,55 @@ index_found_empty_pages(TableVacuum *vacuum)
 }
 
 /*
- * index_page_deletion_phase
- *		One process's part of deleting the pages that bulk deletion has left
- *		empty.
+ * index_delete_pages
+ *		Delete the pages that this process found empty in bulk deletion; return
+ *		whether any have been.
  *
- * Only one member at a time can be at an index, so they begin with different
- * ones.
+ * All indexes must have been passed over.  Only one member at a time can be at
+ * an index.  If wait is false, those that others are at are left for later.
  */
-void
-index_page_deletion_phase(TableVacuum *vacuum)
+bool
+index_delete_pages(TableVacuum *vacuum, bool wait)
 {
-	VacuumShared *shared = vacuum->shared;
+	bool		any = false;
 
-	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
+		/* so that members that wait begin with different ones */
 		int			number = (i + vacuum->member) % vacuum->nindexes;
-		IndexShared *index = vacuum_index(shared, number);
+		Relation	index = vacuum->indexes[number];
+		IndexShared *shared = vacuum_index(vacuum->shared, number);
 
-		failsafe_notice(vacuum);
-		if (vacuum->empty_pages[number].count == 0)
+		if (vacuum->empty_pages[number].count == 0 ||
+			(!wait && pg_atomic_read_u32(&shared->deleting) != 0))
 			continue;
 
-		vacuum->indname = RelationGetRelationName(vacuum->indexes[number]);
+		failsafe_notice(vacuum);
+		vacuum->indname = RelationGetRelationName(index);
 		set_place(vacuum, PLACE_INDEX_VACUUM, InvalidBlockNumber);
-		progress_index(RelationGetRelid(vacuum->indexes[number]), index->nblocks);
+		progress_index(RelationGetRelid(index), shared->nblocks);
 		DEBUG_POINT("index-page-deletion");
-		btree_delete_pages(vacuum, vacuum->indexes[number], index,
-						   &vacuum->empty_pages[number]);
+		if (btree_delete_pages(vacuum, index, shared,
+							   &vacuum->empty_pages[number], wait))
+			any = true;
+		progress_index(InvalidOid, 0);
 		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 		vacuum->indname = NULL;
 	}
-	progress_index(InvalidOid, 0);
+	return any;
+}
+
+/*
+ * index_finish_page_deletion
+ *		Leader, after that, and before the indexes' statistics are used.
+ */
+void
+index_finish_page_deletion(TableVacuum *vacuum)
+{
+	for (int i = 0; i < vacuum->nindexes; i++)
+		if (is_by_ranges(vacuum_index(vacuum->shared, i), false) &&
+			was_processed(vacuum, i, false))
+			btree_finish(vacuum->indexes[i], vacuum_index(vacuum->shared, i));
 }
 
 /*
@@ -369,15 +386,11 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		IndexShared *index = vacuum_index(vacuum->shared, i);
-
 		if (!was_processed(vacuum, i, cleanup))
 		{
 			all = false;
 			continue;
 		}
-		if (is_by_ranges(index, cleanup))
-			btree_finish(vacuum->indexes[i], index);
 		report_index(vacuum, i, cleanup);
 	}
 	pgstat_progress_update_multi_param(lengthof(progress), progress, zeros);

@@ -31,13 +31,6 @@
 /* The heap is scanned by ranges of at most this many blocks (256 MB). */
 #define SCAN_RANGE_BLOCKS	32768
 
-/*
- * The heap is vacuumed by ranges of at most this many, few of them read.  It is
- * about what a page of the visibility map stands for, so that the members of a
- * team seldom fight for one.
- */
-#define REAP_RANGE_BLOCKS	32768
-
 /* What pg_rusage_show returns fits in here. */
 #define USAGE_SIZE			100
 
@@ -145,7 +138,10 @@ typedef struct VacuumShared
 	double		index_reltuples;	/* for the AMs */
 	bool		index_reltuples_estimated;
 	Ranges		scan_ranges;	/* blocks */
-	Ranges		reap_ranges;	/* blocks, by chunks of the store */
+	Ranges		reap_slots;		/* see heap_vacuum.c */
+	uint32		reap_lanes;		/* at a time */
+	BlockNumber reap_lane_blocks;
+	BlockNumber reap_slot_blocks;
 
 	/* written by the leader at any time, 0 to 1 once */
 	pg_atomic_uint32 failsafe;

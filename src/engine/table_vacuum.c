@@ -551,8 +551,6 @@ vacuum_indexes_and_heap(VacuumJob *job)
 		while (index_next_batch(vacuum));
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
-	if (index_found_empty_pages(vacuum))
-		run_team_phase(job, PHASE_INDEX_PAGE_DELETION);
 	all_indexes = index_finish_round(vacuum, false);
 	if (failsafe_check(vacuum))
 		all_indexes = false;
@@ -568,6 +566,9 @@ vacuum_indexes_and_heap(VacuumJob *job)
 				(errmsg("table \"%s\": removed %lld dead item identifiers",
 						vacuum->relname, (long long) dead_tids_count(vacuum->dead_tids))));
 	}
+	else if (index_found_empty_pages(vacuum))
+		run_team_phase(job, PHASE_INDEX_PAGE_DELETION);
+	index_finish_page_deletion(vacuum);
 }
 
 /*
@@ -682,10 +683,10 @@ run_phase(void *state, int phase)
 			index_phase(vacuum, false);
 			break;
 		case PHASE_INDEX_PAGE_DELETION:
-			index_page_deletion_phase(vacuum);
+			(void) index_delete_pages(vacuum, true);
 			break;
 		case PHASE_HEAP_VACUUM:
-			heap_vacuum_phase(vacuum);
+			heap_vacuum_phase(vacuum, index_delete_pages);
 			break;
 		case PHASE_INDEX_CLEANUP:
 			index_phase(vacuum, true);

@@ -89,6 +89,7 @@ static bool awaits_commit = false;	/* it has ended, but for its commit */
 
 /* How long this call has waited for the client so far */
 static uint64 client_wait = 0;
+static bool has_sent = false;
 static bool (*server_receive) (TupleTableSlot *slot, DestReceiver *self);
 
 static bool is_watching = false;
@@ -336,6 +337,7 @@ time_run(COMPAT_EXECUTOR_RUN_PARAMS)
 	sends = nesting == 0 && dest->mydest != DestNone && goes_to_client(query);
 	if (sends)
 	{
+		has_sent = false;
 		server_receive = dest->receiveSlot;
 		dest->receiveSlot = receive_row;
 	}
@@ -362,7 +364,9 @@ time_finish(QueryDesc *query)
 {
 	uint64		start;
 
-	if (!begins_timed_call() || (nesting == 0 && query != top_query))
+	if (!begins_timed_call() || 
+		(query->operation == CMD_SELECT && !query->plannedstmt->hasModifyingCTE) ||
+		(nesting == 0 && query != top_query))
 	{
 		if (next_finish_hook)
 			next_finish_hook(query);
@@ -439,10 +443,20 @@ goes_to_client(const QueryDesc *query)
 static bool
 receive_row(TupleTableSlot *slot, DestReceiver *self)
 {
-	uint64		start = now_ns();
-	bool		result = server_receive(slot, self);
-	uint64		took = now_ns() - start;
+	uint64		start,
+				took;
+	bool		result;
 
+	/* the first one finds room */
+	if (!has_sent)
+	{
+		has_sent = true;
+		return server_receive(slot, self);
+	}
+
+	start = now_ns();
+	result = server_receive(slot, self);
+	took = now_ns() - start;
 	if (took >= CLIENT_WAIT_NS)
 		client_wait += took;
 	return result;
@@ -459,7 +473,9 @@ time_commit(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			if (awaits_commit && nesting == 0)
+			/* to commit what has changed nothing takes no time */
+			if (awaits_commit && nesting == 0 &&
+				TransactionIdIsValid(GetTopTransactionIdIfAny()))
 			{
 				start = begin_call();
 				is_committing = true;

@@ -22,7 +22,7 @@ typedef enum VacuumPhase
 {
 	PHASE_HEAP_SCAN,
 	PHASE_INDEX_VACUUM,
-	PHASE_INDEX_PAGE_DELETION,	/* the end of index vacuum */
+	PHASE_INDEX_PAGE_DELETION,	/* only if the heap is not vacuumed */
 	PHASE_HEAP_VACUUM,
 	PHASE_INDEX_CLEANUP,
 } VacuumPhase;
