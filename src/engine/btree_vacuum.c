@@ -85,7 +85,9 @@
  * gone, and an empty page more or less in the tree makes no difference to
  * scans.  A page that isn't empty any more is left alone by _bt_pagedel.  It
  * goes on to the right while pages are empty, which could be all of them; so
- * they are deleted from the end.
+ * they are deleted from the end.  If it begins with a page that an interrupted
+ * vacuum left half-dead it must not find an empty one there, as it would have
+ * no search stack for that; so those are deleted first (clear_right_side).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -162,6 +164,9 @@ static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
 									OffsetNumber off, int first_tid, int ndead);
 static void delete_page(TableVacuum *vacuum, BTVacState *state,
 						BlockNumber blkno);
+static bool clear_right_side(TableVacuum *vacuum, BTVacState *state,
+							 BlockNumber blkno);
+static void delete_locked(BTVacState *state, Buffer buffer);
 static bool take_turn(IndexShared *shared, bool wait);
 static void add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats);
 static void add_block(BlockList *list, BlockNumber blkno);
@@ -715,17 +720,85 @@ delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 	opaque = PageIsNew(page) ? NULL : BTPageGetOpaque(page);
 
 	/* It may be gone already, with its left sibling. */
-	if (opaque != NULL && P_ISLEAF(opaque) && !P_ISDELETED(opaque))
+	if (opaque == NULL || !P_ISLEAF(opaque) || P_ISDELETED(opaque))
 	{
-		MemoryContext old = MemoryContextSwitchTo(state->pagedelcontext);
-
-		/* releases the buffer */
-		_bt_pagedel(index, buffer, state);
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(state->pagedelcontext);
-	}
-	else
 		UnlockReleaseBuffer(buffer);
+		return;
+	}
+
+	/* Only we change who is to the right of a half-dead page. */
+	if (P_ISHALFDEAD(opaque))
+	{
+		bool		clear;
+
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		clear = clear_right_side(vacuum, state, blkno);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		if (!clear)
+		{
+			/* the next vacuum will find it */
+			UnlockReleaseBuffer(buffer);
+			return;
+		}
+	}
+	delete_locked(state, buffer);
+}
+
+/*
+ * clear_right_side
+ *		Delete empty pages to the right of a half-dead one; return false if that
+ *		is not possible.
+ */
+static bool
+clear_right_side(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
+{
+	BlockNumber tried = P_NONE;
+	BlockNumber next = blkno;
+
+	for (;;)
+	{
+		Buffer		buffer = ReadBufferExtended(state->info->index, MAIN_FORKNUM, next,
+												RBM_NORMAL, vacuum_strategy(vacuum));
+		BTPageOpaque opaque;
+		Page		page;
+
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		page = BufferGetPage(buffer);
+		opaque = BTPageGetOpaque(page);
+
+		if (P_ISHALFDEAD(opaque) && !P_RIGHTMOST(opaque))
+		{
+			next = opaque->btpo_next;
+			UnlockReleaseBuffer(buffer);
+			continue;
+		}
+		if (P_RIGHTMOST(opaque) || !P_ISLEAF(opaque) || P_ISDELETED(opaque) ||
+			P_FIRSTDATAKEY(opaque) <= PageGetMaxOffsetNumber(page))
+		{
+			UnlockReleaseBuffer(buffer);
+			return true;
+		}
+		if (next == tried)
+		{
+			UnlockReleaseBuffer(buffer);
+			return false;
+		}
+		tried = next;
+		delete_locked(state, buffer);
+		/* who is to the right now? */
+		next = blkno;
+	}
+}
+
+/* delete_locked -- delete a locked leaf page, and release it. */
+static void
+delete_locked(BTVacState *state, Buffer buffer)
+{
+	MemoryContext old = MemoryContextSwitchTo(state->pagedelcontext);
+
+	_bt_pagedel(state->info->index, buffer, state);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(state->pagedelcontext);
 }
 
 /*

@@ -70,7 +70,7 @@
 #define MAX_SETTLING		1.0
 
 /* Growth a second, as an exponent, with all the room there is */
-#define GROWTH_FAST			3.0
+#define GROWTH_FAST			2.0
 #define GROWTH_IN_DOUBT		1.0
 #define GROWTH_NEAR_CEILING 0.5
 #define GROWTH_IDLE			5.5

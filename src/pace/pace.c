@@ -112,6 +112,8 @@
 #define WINDOW_FADING		0.6
 #define WINDOW_FADING_SPARSE 0.85
 #define WINDOW_IS_SPARSE	100
+#define WINDOW_FADING_DENSE 0.3
+#define WINDOW_IS_DENSE		1000
 
 #define PACE_COLUMNS		11
 
@@ -219,12 +221,12 @@ typedef struct PaceCommand
 static Pace pace;
 static PaceCommand command;
 static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
-static bool exit_callback_registered = false;
-static TimeoutId server_code_timeout = MAX_TIMEOUTS;
+static TimeoutId server_code_timeout;
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 
+static void prepare_process(void);
 static bool is_leader(void);
 static void publish_settings(const PaceSettings *settings);
 static void take_settings(void);
@@ -274,12 +276,8 @@ pace_init(void)
 void
 pace_begin_command(const double *latency_target)
 {
-	if (!exit_callback_registered)
-		before_shmem_exit(clear_at_exit, (Datum) 0);
-	exit_callback_registered = true;
+	prepare_process();
 	latency_prepare();
-	if (server_code_timeout == MAX_TIMEOUTS)
-		server_code_timeout = RegisterTimeout(USER_TIMEOUT, tick_in_server_code);
 
 	memset(&command, 0, sizeof(command));
 	command.is_running = true;
@@ -396,6 +394,7 @@ pace_create(PaceShared *shared, Oid relid)
 void
 pace_join(PaceShared *shared)
 {
+	prepare_process();
 	pace.shared = shared;
 	VacuumCostBalance = 0;
 	/* the server's way of sharing a budget isn't ours */
@@ -516,9 +515,6 @@ pace_while_waiting(void)
 void
 pace_begin_server_code(void)
 {
-	if (server_code_timeout == MAX_TIMEOUTS)
-		server_code_timeout = RegisterTimeout(USER_TIMEOUT, tick_in_server_code);
-
 	pg_atomic_fetch_add_u32(&pace.shared->in_server_code, 1);
 	pace.usage = pgBufferUsage;
 	tell_server_code();
@@ -612,6 +608,23 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/*
+ * prepare_process
+ *		Do once in each process what can't be done in the middle of a command,
+ *		nor be taken back.
+ */
+static void
+prepare_process(void)
+{
+	static bool is_prepared = false;
+
+	if (is_prepared)
+		return;
+	before_shmem_exit(clear_at_exit, (Datum) 0);
+	server_code_timeout = RegisterTimeout(USER_TIMEOUT, tick_in_server_code);
+	is_prepared = true;
 }
 
 /* is_leader -- does this process lead the vacuum that it takes part in? */
@@ -919,7 +932,8 @@ read_window(PaceShared *shared)
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		total += state->window[i];
 	fading = state->controller.learning ? 1 :
-		total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE : WINDOW_FADING;
+		total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
+		total > WINDOW_IS_DENSE ? WINDOW_FADING_DENSE : WINDOW_FADING;
 
 	latency_read(counts);
 	state->statements = 0;
@@ -1066,11 +1080,17 @@ warn_if_out_of_reach(void)
 			 errhint("Set \"cyclone.latency_target\" to \"auto\" or to a higher value; a running VACUUM notices if it is set in postgresql.conf and reloaded.")));
 }
 
-/* clear_at_exit -- a process that dies leaves no row behind. */
+/*
+ * clear_at_exit
+ *		A process that dies leaves no row behind, and its timer doesn't touch
+ *		what is no longer there.
+ */
 static void
 clear_at_exit(int code, Datum arg)
 {
-	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
+	pace.in_server_code = false;
+	if (is_leader())
+		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 }
 
 /* request_shmem -- how much shared memory the slots need. */
