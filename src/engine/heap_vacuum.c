@@ -55,6 +55,7 @@ typedef struct HeapVacuum
 
 static BlockNumber next_dead_page(ReadStream *stream, void *private_data,
 								  void *per_buffer_data);
+static uint64 pieces(uint64 whole, uint64 piece);
 static bool claim_slot(HeapVacuum *pass);
 static void free_dead_items(TableVacuum *vacuum, Buffer buffer,
 							DeadTidsPage *dead, Buffer vmbuffer);
@@ -71,8 +72,7 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 
-	BlockNumber lanes,
-				slots_a_lane;
+	uint64		lanes;
 
 	/* one process: from one end to the other */
 	shared->reap_lane_blocks = shared->reap_slot_blocks = Max(shared->rel_pages, 1);
@@ -87,11 +87,12 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 		shared->reap_lane_blocks = LANE_BLOCKS;
 		shared->reap_lanes = shared->nmembers;
 	}
-	lanes = (shared->rel_pages + shared->reap_lane_blocks - 1) / shared->reap_lane_blocks;
+	lanes = pieces(shared->rel_pages, shared->reap_lane_blocks);
 	shared->reap_lanes = Max(Min(shared->reap_lanes, lanes), 1);
-	lanes = (lanes + shared->reap_lanes - 1) / shared->reap_lanes * shared->reap_lanes;
-	slots_a_lane = (shared->reap_lane_blocks + shared->reap_slot_blocks - 1) / shared->reap_slot_blocks;
-	ranges_init(&shared->reap_slots, 0, (uint64) lanes * slots_a_lane, 1, 1, shared->nmembers);
+	lanes = pieces(lanes, shared->reap_lanes) * shared->reap_lanes;
+	ranges_init(&shared->reap_slots, 0,
+				lanes * pieces(shared->reap_lane_blocks, shared->reap_slot_blocks),
+				1, 1, shared->nmembers);
 	pg_atomic_write_u64(&shared->blocks_vacuumed, 0);
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
 								 PROGRESS_VACUUM_PHASE_VACUUM_HEAP);
@@ -191,6 +192,13 @@ next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)
 	}
 }
 
+/* pieces -- how many of them there are in the whole, the last one maybe short. */
+static uint64
+pieces(uint64 whole, uint64 piece)
+{
+	return (whole + piece - 1) / piece;
+}
+
 /*
  * claim_slot
  *		Take the next blocks; return false if there are none.
@@ -202,8 +210,7 @@ static bool
 claim_slot(HeapVacuum *pass)
 {
 	VacuumShared *shared = pass->vacuum->shared;
-	const uint64 slots_a_lane = (shared->reap_lane_blocks + shared->reap_slot_blocks - 1) /
-		shared->reap_slot_blocks;
+	const uint64 slots_a_lane = pieces(shared->reap_lane_blocks, shared->reap_slot_blocks);
 	uint64		slot,
 				end;
 
