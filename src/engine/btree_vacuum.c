@@ -757,12 +757,15 @@ clear_right_side(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 
 	for (;;)
 	{
-		Buffer		buffer = ReadBufferExtended(state->info->index, MAIN_FORKNUM, next,
-												RBM_NORMAL, vacuum_strategy(vacuum));
+		Buffer		buffer;
 		BTPageOpaque opaque;
 		Page		page;
 
+		delay_point();
+		buffer = ReadBufferExtended(state->info->index, MAIN_FORKNUM, next,
+									RBM_NORMAL, vacuum_strategy(vacuum));
 		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		_bt_checkpage(state->info->index, buffer);
 		page = BufferGetPage(buffer);
 		opaque = BTPageGetOpaque(page);
 
