@@ -351,6 +351,10 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 
 	if (flags & VACOPT_ONLY_DATABASE_STATS)
 	{
+		if (options->has_latency_target)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("VACUUM option LATENCY_TARGET cannot be used with ONLY_DATABASE_STATS")));
 		if (stmt->rels != NIL)
 			return false;
 		if (flags & ~(VACOPT_VACUUM | VACOPT_VERBOSE |

@@ -116,7 +116,7 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 		return false;
 
 	/* the server wouldn't know the option */
-	if (context == PROCESS_UTILITY_TOPLEVEL ? IsTransactionBlock() : true)
+	if (context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock())
 		foreach_node(DefElem, def, stmt->options)
 			if (strcmp(def->defname, "latency_target") == 0)
 				PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
