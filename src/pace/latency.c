@@ -42,13 +42,13 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
-#include "portability/instr_time.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
 #include "compat.h"
+#include "pace/clock.h"
 #include "pace/latency.h"
 
 /* Arrays of counters: who uses which is a matter of its number. */
@@ -123,7 +123,6 @@ static void end_statement(bool commit_comes);
 static void count_statement(void);
 static int	bucket_of(uint64 ns);
 static double bucket_start_ms(int bucket);
-static uint64 now_ns(void);
 
 /*
  * latency_init
@@ -364,7 +363,7 @@ time_finish(QueryDesc *query)
 {
 	uint64		start;
 
-	if (!begins_timed_call() || 
+	if (!begins_timed_call() ||
 		(query->operation == CMD_SELECT && !query->plannedstmt->hasModifyingCTE) ||
 		(nesting == 0 && query != top_query))
 	{
@@ -637,16 +636,6 @@ bucket_start_ms(int bucket)
 		return 0;
 	return ldexp(1 + (double) (step & ((1 << STEP_BITS) - 1)) / (1 << STEP_BITS),
 				 LEAST_EXPONENT + (step >> STEP_BITS)) / 1e6;
-}
-
-/* now_ns -- a clock that all processes share. */
-static uint64
-now_ns(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return INSTR_TIME_GET_NANOSEC(now);
 }
 
 /* unwatch_at_exit -- a vacuum that dies doesn't watch. */

@@ -58,7 +58,6 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "port/atomics.h"
-#include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -73,6 +72,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "pace/clock.h"
 #include "pace/controller.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
@@ -249,7 +249,6 @@ static void warn_if_out_of_reach(void);
 static void clear_at_exit(int code, Datum arg);
 static void request_shmem(void);
 static void startup_shmem(void);
-static uint64 now_ns(void);
 static void write_double(pg_atomic_uint64 *place, double value);
 static double read_double(pg_atomic_uint64 *place);
 
@@ -371,8 +370,6 @@ pace_create(PaceShared *shared, Oid relid)
 	write_double(&shared->budget, shared->control.controller.budget);
 	pg_atomic_write_u64(&shared->next_tick, shared->control.next_tick);
 	pg_atomic_write_u64(&shared->paid_until, now_ns());
-	pg_atomic_write_u64(&shared->spent, shared->control.spent);
-	pg_atomic_write_u64(&shared->slept, shared->control.slept);
 
 	pg_atomic_write_u32(&slot->user_id, GetSessionUserId());
 	pg_atomic_write_u32(&slot->database, MyDatabaseId);
@@ -417,7 +414,10 @@ pace_leave(void)
 		command.has_control = true;
 		command.control = pace.shared->control;
 		command.control.next_tick = pg_atomic_read_u64(&pace.shared->next_tick);
-		/* what it has cost since the last tick goes into the next one */
+		/*
+		 * What it has cost since the last tick goes into the next one: the
+		 * counters begin at zero then, and these, unsigned, below it.
+		 */
 		command.control.spent -= pg_atomic_read_u64(&pace.shared->spent);
 		command.control.slept -= pg_atomic_read_u64(&pace.shared->slept);
 		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
@@ -1128,16 +1128,6 @@ startup_shmem(void)
 		pg_atomic_init_u64(&slots[i].asleep, 0);
 	}
 	LWLockRelease(AddinShmemInitLock);
-}
-
-/* now_ns -- a clock that all processes share. */
-static uint64
-now_ns(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return INSTR_TIME_GET_NANOSEC(now);
 }
 
 /* write_double -- atomically. */

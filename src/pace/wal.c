@@ -6,8 +6,8 @@
  * A vacuum that must log pages in full fills the WAL buffers (16 MB as a
  * rule) many times over.  Whoever finds them full writes out a page, one at a
  * time and under a lock; several processes that do this get into each other's
- * way so much that two vacuum a table more slowly than one (0.73 s instead of
- * 0.51 s for 844 MB, on 2 cores).  Writing WAL in big pieces is the WAL
+ * way so much that two vacuum a table more slowly than one.  (See the bench's
+ * scenario heap-deleted without this.)  Writing WAL in big pieces is the WAL
  * writer's job, but it looks only now and then unless it is told that there
  * is something to do.  Transactions that commit asynchronously tell it so,
  * and we do the same: nobody waits for our WAL either.

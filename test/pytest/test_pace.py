@@ -6,6 +6,7 @@ The control law runs in a simulation first, then in the server.
 import ctypes
 import math
 import random
+import re
 import subprocess
 import threading
 import time
@@ -223,7 +224,8 @@ def test_a_team_has_the_budget_of_one_process(conn, workers, indexes):
     assert len(lines) == 2, "the table and its TOAST table"
     counts = [[int(part.split()[0]) for part in line.removeprefix("buffer usage: ").split(", ")] for line in lines]
     cost = sum(hits + misses + 10 * dirtied for hits, misses, dirtied in counts)
-    assert any("pace: processes slept " in message for message in usage)
+    slept = [float(text) for text in re.findall(r"pace: processes slept ([\d.]+) s in all", "\n".join(usage))]
+    assert len(slept) == 2 and 0 < slept[0] < (workers + 1) * seconds and slept[1] <= slept[0]
     assert cost > 7_000
     # what comes before and after the team is not paid for
     assert seconds > 0.95 * (cost - 1000) / 5_000
