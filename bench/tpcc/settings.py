@@ -50,6 +50,6 @@ def settings_with(target: str) -> dict[str, Setting]:
                 _core(**_costs(1, 2, 20, 200, "2ms"))),
         Setting("cyclone-no-delay", "pg_cyclone, no delay", "pg_cyclone as it comes", {"vacuum_cost_delay": "0"}),
         Setting(TARGET, f"pg_cyclone, latency target {target}", f"cyclone.latency_target = {target}, no delay else",
-                {"vacuum_cost_delay": "0", "cyclone.latency_target": target}),
+                {"vacuum_cost_delay": "0", "cyclone.latency_target": target, "cyclone.latency_percentile": "99"}),
     )  # fmt: skip
     return {setting.name: setting for setting in settings}

@@ -80,6 +80,8 @@
 #define CAUTION_SECONDS		2.0
 
 #define IDLE_SECONDS		0.5
+/* A budget that isn't used for so long is none. */
+#define UNUSED_SECONDS		0.5
 #define OUT_OF_REACH_SECONDS 10.0
 
 /* Learning: let the vacuum's effects fade, then measure, but not forever. */
@@ -87,6 +89,7 @@
 #define LEARN_SECONDS		1.5
 #define LEARN_MAX_SECONDS	5.0
 #define RELEARN_SECONDS		60.0
+#define SETTLING_AFTER_LEARNING 0.25
 
 static bool learn(Controller *controller, const ControllerInput *input);
 static void begin_learning(Controller *controller);
@@ -257,7 +260,8 @@ end_learning(Controller *controller, double percentile_ms)
 	controller->learning = false;
 	controller->since_learned = 0;
 	controller->budget = controller->budget_before_learning;
-	controller->settling = 0;
+	controller->unused = 0;
+	controller->settling = SETTLING_AFTER_LEARNING;
 	controller->forget_window = true;
 }
 
@@ -301,9 +305,13 @@ change_gently(Controller *controller, const ControllerInput *input, double growt
 		controller->budget = Min(controller->budget, Max(input->rate, floor));
 	controller->budget = Max(controller->budget * exp(growth * input->seconds), floor);
 
-	/* It does not use its budget, and never did more than that. */
+	/* It has not been using its budget, and never did more than that. */
 	if (controller->budget > controller->best_rate &&
 		controller->budget > 2 * input->rate)
+		controller->unused += input->seconds;
+	else
+		controller->unused = 0;
+	if (controller->unused >= UNUSED_SECONDS)
 		controller->budget = INFINITY;
 
 	if (growth < 0 && controller->budget <= floor)

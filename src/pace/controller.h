@@ -44,6 +44,7 @@ typedef struct Controller
 	double		since_miss;		/* seconds */
 	double		settling;		/* seconds to go in which to see nothing */
 	double		idle;			/* seconds without a statement */
+	double		unused;			/* seconds of using half of the budget at most */
 	double		at_floor;		/* seconds of missing the target there */
 	double		learned_for;	/* seconds */
 	double		since_learned;	/* seconds */
