@@ -30,6 +30,7 @@
 #define DEBUG_POINT_LOCK	51966
 
 int			cyclone_debug_max_duties = 0;
+int			cyclone_debug_max_free_mb = 0;
 char	   *cyclone_debug_point = "";
 
 static bool is_set(const char *name, const char *role, const char *action);
@@ -44,6 +45,11 @@ debug_point_init(void)
 							"0 is the usual number.",
 							&cyclone_debug_max_duties, 0, 0, INT_MAX, PGC_SUSET,
 							GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_max_free_mb",
+							"The free space of each file system, in MB.",
+							NULL,
+							&cyclone_debug_max_free_mb, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
 	DefineCustomStringVariable("cyclone.debug_point",
 							   "Makes processes wait or fail at a named point.",
 							   "Three words: point:(leader|worker|any):(wait|error|notice).",

@@ -14,10 +14,18 @@
 #include "postgres.h"
 
 #include "pace/pace_settings.h"
+#include "rewrite/disk_space.h"
 #include "settings.h"
 #include "utils/guc.h"
 
 bool		cyclone_enabled = true;
+
+static const struct config_enum_entry disk_space_checks[] = {
+	{"off", DISK_SPACE_OFF, false},
+	{"warning", DISK_SPACE_WARNING, false},
+	{"error", DISK_SPACE_ERROR, false},
+	{NULL, 0, false}
+};
 
 /*
  * Defines the parameters and reserves the prefix.
@@ -28,6 +36,15 @@ bool		cyclone_enabled = true;
 void
 settings_init(void)
 {
+	DefineCustomEnumVariable("cyclone.check_disk_space",
+							 "VACUUM FULL compares the disk space that it is likely to need with what is free.",
+							 "What it does if that may not suffice: nothing, a warning, or an error before any work.",
+							 &cyclone_check_disk_space,
+							 DISK_SPACE_WARNING, disk_space_checks,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
 	DefineCustomBoolVariable("cyclone.enabled",
 							 "VACUUM uses pg_cyclone's engine.",
 							 "Off leaves the command to the server's own.",

@@ -9,8 +9,8 @@
  * error, with its own text and position.  So nothing in this file may be
  * laxer than the server; being stricter only costs us the statement.
  *
- * The exception is LATENCY_TARGET, which the server doesn't know: what is
- * wrong with that is for us to say.
+ * The exceptions are LATENCY_TARGET, FULL REWRITE and PARALLEL with FULL, which
+ * the server doesn't know: what is wrong with the first is for us to say.
  *
  * Takes no locks and reads no catalogs.
  *
@@ -38,7 +38,6 @@ static const struct
 	{"analyze", VACOPT_ANALYZE, false},
 	{"disable_page_skipping", VACOPT_DISABLE_PAGE_SKIPPING, false},
 	{"freeze", VACOPT_FREEZE, false},
-	{"full", VACOPT_FULL, false},
 	{"only_database_stats", VACOPT_ONLY_DATABASE_STATS, false},
 	{"process_main", VACOPT_PROCESS_MAIN, false},
 	{"process_toast", VACOPT_PROCESS_TOAST, false},
@@ -49,6 +48,8 @@ static const struct
 
 static bool read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options);
 static bool read_flag(const DefElem *def, bits32 flag, bits32 *flags);
+static bool read_full(const DefElem *def, VacuumParams *params);
+static bool is_rewrite(const DefElem *def);
 static bool read_index_cleanup(const DefElem *def, VacOptValue *value);
 static bool read_truncate(const DefElem *def, VacOptValue *value);
 static bool read_parallel(const DefElem *def, int *nworkers);
@@ -63,8 +64,8 @@ static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
  * Reads the options of a statement.
  *
  * Returns false if the server would raise an error for them, or might.
- * VACOPT_FULL and VACOPT_ONLY_DATABASE_STATS may be set in the result: it is
- * for the caller to say whether it can do that.  index_cleanup and truncate
+ * VACOPT_ONLY_DATABASE_STATS may be set in the result: it is for the caller to
+ * say whether it can do that.  index_cleanup and truncate
  * are VACOPTVALUE_UNSPECIFIED unless given.  Doesn't change the statement.
  */
 bool
@@ -90,6 +91,21 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 	set_freeze_ages(params);
 
 	return options_agree(stmt, options);
+}
+
+/*
+ * Does a statement have options that the server doesn't know?
+ */
+bool
+vacuum_options_are_ours(const VacuumStmt *stmt)
+{
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "latency_target") == 0 ||
+			(strcmp(def->defname, "full") == 0 && is_rewrite(def)))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -129,6 +145,8 @@ read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options)
 		return read_ring_size(def, &options->ring_size_kb);
 	if (!is_vacuum)
 		return false;
+	if (strcmp(def->defname, "full") == 0)
+		return read_full(def, params);
 	if (strcmp(def->defname, "index_cleanup") == 0)
 		return read_index_cleanup(def, &params->index_cleanup);
 	if (strcmp(def->defname, "truncate") == 0)
@@ -160,6 +178,31 @@ read_flag(const DefElem *def, bits32 flag, bits32 *flags)
 		*flags &= ~flag;
 
 	return true;
+}
+
+/*
+ * Reads FULL, which is Boolean, or REWRITE, which is the same as true.
+ */
+static bool
+read_full(const DefElem *def, VacuumParams *params)
+{
+	if (is_rewrite(def))
+	{
+		params->options |= VACOPT_FULL;
+		return true;
+	}
+	return read_flag(def, VACOPT_FULL, &params->options);
+}
+
+/*
+ * Does an option FULL say REWRITE?
+ */
+static bool
+is_rewrite(const DefElem *def)
+{
+	const char *word = option_string(def);
+
+	return word != NULL && pg_strcasecmp(word, "rewrite") == 0;
 }
 
 /*
@@ -335,18 +378,12 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 
 	if (flags & VACOPT_FULL)
 	{
-		if (options->params.nworkers > 0)
-			return false;
 		if (options->ring_size_kb != -1 && !(flags & VACOPT_ANALYZE))
 			return false;
 		if (flags & VACOPT_DISABLE_PAGE_SKIPPING)
 			return false;
 		if (!(flags & VACOPT_PROCESS_TOAST))
 			return false;
-		if (options->has_latency_target)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("VACUUM option LATENCY_TARGET cannot be used with FULL")));
 	}
 
 	if (flags & VACOPT_ONLY_DATABASE_STATS)

@@ -23,6 +23,7 @@ typedef struct VacuumOptions
 } VacuumOptions;
 
 extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);
+extern bool vacuum_options_are_ours(const VacuumStmt *stmt);
 extern BufferAccessStrategy vacuum_options_make_ring(const VacuumOptions *options);
 
 #endif							/* CYCLONE_OPTIONS_H */

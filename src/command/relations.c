@@ -8,9 +8,9 @@
  * the statement came in: the named tables with their partitions and
  * children, or all tables of the database.  No lock outlives this step.
  * Then that transaction is committed, and every target gets its own: opened
- * under ShareUpdateExclusiveLock, checked once more, vacuumed by the engine
- * or, if it isn't a heap, by the server, followed by its TOAST table and,
- * if asked for, by ANALYZE.  A session lock on the table spans its own and
+ * under ShareUpdateExclusiveLock, or AccessExclusiveLock for VACUUM FULL, checked
+ * once more, vacuumed or rewritten by the engine or, if it isn't one for it, by
+ * the server, followed by its TOAST table and, if asked for, by ANALYZE.  A session lock on the table spans its own and
  * its TOAST table's transaction.  At the end a new transaction is open for
  * the caller to commit.
  *
@@ -36,6 +36,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "report/progress.h"
+#include "rewrite/table_rewrite.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
@@ -49,8 +50,8 @@ typedef enum TargetVerdict
 {
 	TARGET_SKIP,				/* nothing, not even ANALYZE */
 	TARGET_EMPTY,				/* nothing, but ANALYZE is welcome */
-	TARGET_FOR_SERVER,			/* not a heap: the server's VACUUM */
-	TARGET_FOR_ENGINE			/* a heap */
+	TARGET_FOR_SERVER,			/* not a heap, or not for our VACUUM FULL */
+	TARGET_FOR_ENGINE
 } TargetVerdict;
 
 /* Are we between the first and the last target? */
@@ -68,8 +69,10 @@ static void process_targets(List *targets, const VacuumParams *params,
 							BufferAccessStrategy ring, MemoryContext context);
 static bool vacuum_target(VacuumRelation *target, const VacuumParams *params,
 						  BufferAccessStrategy ring, MemoryContext context);
-static void begin_vacuum_transaction(void);
+static void begin_vacuum_transaction(bool full);
 static void end_transaction(void);
+static bool is_surely_for_server(Oid relid, const VacuumParams *params);
+static bool is_for_server(Relation rel, const VacuumParams *params);
 static TargetVerdict judge_target(Relation rel, const VacuumParams *params);
 static void apply_reloptions(Relation rel, VacuumParams *params);
 static VacOptValue index_cleanup_default(const StdRdOptions *opts);
@@ -102,7 +105,7 @@ vacuum_relations(List *named, const VacuumParams *params,
 	List	   *targets = NIL;
 
 	Assert((params->options & VACOPT_VACUUM) != 0);
-	Assert((params->options & (VACOPT_FULL | VACOPT_ONLY_DATABASE_STATS)) == 0);
+	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
 
 	if (named == NIL)
 		targets = whole_database(params->options, context);
@@ -326,20 +329,27 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	Relation	rel;
 	LockRelId	session_lock;
 	Oid			toast_relid = InvalidOid;
+	bool		full = (params->options & VACOPT_FULL) != 0;
+	LOCKMODE	lock = full ? AccessExclusiveLock : ShareUpdateExclusiveLock;
 	TargetVerdict verdict = TARGET_SKIP;
 
-	begin_vacuum_transaction();
+	begin_vacuum_transaction(full);
+	if (full && is_surely_for_server(target->oid, params))
+	{
+		end_transaction();
+		leave_to_server(target, params, ring, context);
+		return false;
+	}
 
 	rel = vacuum_open_relation(target->oid, target->relation, params->options,
-							   params->log_min_duration >= 0,
-							   ShareUpdateExclusiveLock);
+							   params->log_min_duration >= 0, lock);
 	if (rel)
 		verdict = judge_target(rel, params);
 
 	if (verdict != TARGET_FOR_ENGINE)
 	{
 		if (rel)
-			relation_close(rel, ShareUpdateExclusiveLock);
+			relation_close(rel, lock);
 		end_transaction();
 
 		if (verdict == TARGET_FOR_SERVER)
@@ -349,38 +359,45 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 
 	/* keeps the table in existence until its TOAST table is done, too */
 	session_lock = rel->rd_lockInfo.lockRelId;
-	LockRelationIdForSession(&session_lock, ShareUpdateExclusiveLock);
+	LockRelationIdForSession(&session_lock, lock);
 
 	apply_reloptions(rel, &resolved);
-	if (params->options & VACOPT_PROCESS_TOAST)
+	/* a rewrite of a table is one of its TOAST table, too */
+	if ((params->options & VACOPT_PROCESS_TOAST) && !full)
 		toast_relid = rel->rd_rel->reltoastrelid;
 	if (params->options & VACOPT_PROCESS_MAIN)
 		vacuum_as_owner(rel, &resolved, ring);
-
-	relation_close(rel, NoLock);
+	else
+		relation_close(rel, NoLock);
 	end_transaction();
 
 	if (OidIsValid(toast_relid))
 		vacuum_toast(toast_relid, target->oid, params, ring, context);
 
-	UnlockRelationIdForSession(&session_lock, ShareUpdateExclusiveLock);
+	UnlockRelationIdForSession(&session_lock, lock);
 
 	return true;
 }
 
 /*
- * Starts a transaction that holds back no other VACUUM, with a snapshot.
+ * Starts a transaction, with a snapshot.
+ *
+ * It holds back no other VACUUM, unless it is for VACUUM FULL: functions in
+ * indexes may look at other tables when the indexes are built.
  */
 static void
-begin_vacuum_transaction(void)
+begin_vacuum_transaction(bool full)
 {
 	StartTransactionCommand();
 
 	/* before there is a snapshot, or others would see its xmin for a while */
-	LWLockAcquire(ProcArrayLock, LW_EXCLUSIVE);
-	MyProc->statusFlags |= PROC_IN_VACUUM;
-	ProcGlobal->statusFlags[MyProc->pgxactoff] = MyProc->statusFlags;
-	LWLockRelease(ProcArrayLock);
+	if (!full)
+	{
+		LWLockAcquire(ProcArrayLock, LW_EXCLUSIVE);
+		MyProc->statusFlags |= PROC_IN_VACUUM;
+		ProcGlobal->statusFlags[MyProc->pgxactoff] = MyProc->statusFlags;
+		LWLockRelease(ProcArrayLock);
+	}
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	CHECK_FOR_INTERRUPTS();
@@ -394,6 +411,49 @@ end_transaction(void)
 {
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+}
+
+/*
+ * Will VACUUM FULL of this relation be left to the server?
+ *
+ * To be found out before the exclusive lock is taken, as that costs a
+ * transaction ID, and users twice the wait if the server takes it again.  If
+ * even a weak lock can't be had at once, the answer is no.
+ */
+static bool
+is_surely_for_server(Oid relid, const VacuumParams *params)
+{
+	Relation	rel;
+	bool		for_server;
+
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return false;
+	rel = try_relation_open(relid, NoLock);
+	for_server = rel != NULL && is_for_server(rel, params);
+	if (rel != NULL)
+		relation_close(rel, NoLock);
+	UnlockRelationOid(relid, AccessShareLock);
+	return for_server;
+}
+
+/*
+ * Is this relation, open and locked, one that the engine can't vacuum, or not
+ * as params want it?
+ */
+static bool
+is_for_server(Relation rel, const VacuumParams *params)
+{
+	char		relkind = rel->rd_rel->relkind;
+
+	if (relkind != RELKIND_RELATION &&
+		relkind != RELKIND_MATVIEW &&
+		relkind != RELKIND_TOASTVALUE)
+		return false;
+	if (rel->rd_tableam != GetHeapamTableAmRoutine())
+		return true;
+	/* without the table itself, it is about its TOAST table */
+	return (params->options & VACOPT_FULL) &&
+		(!(params->options & VACOPT_PROCESS_MAIN) || !table_rewrite_is_possible(rel));
 }
 
 /*
@@ -434,10 +494,7 @@ judge_target(Relation rel, const VacuumParams *params)
 	if (relkind == RELKIND_PARTITIONED_TABLE)
 		return TARGET_EMPTY;
 
-	if (rel->rd_tableam != GetHeapamTableAmRoutine())
-		return TARGET_FOR_SERVER;
-
-	return TARGET_FOR_ENGINE;
+	return is_for_server(rel, params) ? TARGET_FOR_SERVER : TARGET_FOR_ENGINE;
 }
 
 /*
@@ -504,7 +561,8 @@ choice_point(VacOptValue value, const char *if_auto,
 }
 
 /*
- * Lets the engine vacuum an open table, as its owner, in a safe environment.
+ * Lets the engine vacuum an open table, as its owner, in a safe environment,
+ * and closes it.
  *
  * An error leaves user and settings as they are inside: the end of the
  * transaction restores them.
@@ -523,7 +581,13 @@ vacuum_as_owner(Relation rel, const VacuumParams *params,
 	save_nestlevel = NewGUCNestLevel();
 	RestrictSearchPath();
 
-	table_vacuum(rel, params, ring);
+	if (params->options & VACOPT_FULL)
+		table_rewrite(rel, params);
+	else
+	{
+		table_vacuum(rel, params, ring);
+		relation_close(rel, NoLock);
+	}
 
 	AtEOXact_GUC(false, save_nestlevel);
 	SetUserIdAndSecContext(save_userid, save_sec_context);
@@ -553,7 +617,7 @@ vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 }
 
 /*
- * Lets the server vacuum a target that isn't a heap, and analyze it.
+ * Lets the server vacuum a target that isn't for the engine, and analyze it.
  *
  * Called and returns outside any transaction, without a lock on the target.
  */

@@ -115,11 +115,10 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 	if (!cyclone_enabled || !stmt->is_vacuumcmd)
 		return false;
 
-	/* the server wouldn't know the option */
-	if (context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock())
-		foreach_node(DefElem, def, stmt->options)
-			if (strcmp(def->defname, "latency_target") == 0)
-				PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
+	/* the server wouldn't know the options */
+	if ((context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock()) &&
+		vacuum_options_are_ours(stmt))
+		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
 
 	/* where VACUUM isn't allowed */
 	if (context != PROCESS_UTILITY_TOPLEVEL ||
@@ -135,7 +134,7 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 		return false;
 
 	/* nothing that the engine could do better, or at all */
-	if (options->params.options & (VACOPT_FULL | VACOPT_ONLY_DATABASE_STATS))
+	if (options->params.options & VACOPT_ONLY_DATABASE_STATS)
 		return false;
 
 	return true;

@@ -44,6 +44,7 @@
 #include "engine/btree_vacuum.h"
 #include "engine/phases.h"
 #include "report/progress.h"
+#include "team/degree.h"
 
 static bool may_be_parallel(Relation index);
 static bool phase_is_parallel(Relation index, bool cleanup, int num_index_scans);
@@ -85,27 +86,12 @@ index_parallel_degree(const TableVacuum *vacuum)
 			cleanup++;
 		if (btree_is_ours(index))
 			largest = Max(largest,
-						  parallel_degree_for_size(RelationGetNumberOfBlocks(index),
-												   min_parallel_index_scan_size));
+						  degree_for_size(RelationGetNumberOfBlocks(index),
+										  min_parallel_index_scan_size));
 	}
 
 	/* one of the indexes is for the leader */
 	return Max(Max(bulkdelete, cleanup) - 1, largest);
-}
-
-/*
- * parallel_degree_for_size
- *		How many workers so many blocks call for, as for a parallel scan: one
- *		from the threshold on, and another each time it triples.
- */
-int
-parallel_degree_for_size(BlockNumber nblocks, int threshold)
-{
-	int			nworkers = 0;
-
-	for (uint64 size = Max(threshold, 1); nblocks >= size; size *= 3)
-		nworkers++;
-	return nworkers;
 }
 
 /*

@@ -57,6 +57,7 @@
 #include "engine/table_vacuum.h"
 #include "report/progress.h"
 #include "report/verbose.h"
+#include "team/degree.h"
 #include "team/team.h"
 
 /* The server's rules for leaving dead items where they are. */
@@ -85,7 +86,6 @@ static void open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 					   BufferAccessStrategy strategy);
 static void plan_vacuum(VacuumJob *job);
 static int	plan_workers(VacuumJob *job);
-static int	table_parallel_degree(Relation rel, BlockNumber pages);
 static void start_team(VacuumJob *job, int nworkers);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
 static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member,
@@ -257,41 +257,19 @@ plan_workers(VacuumJob *job)
 	int			asked = job->params->nworkers;
 	int			nworkers;
 
-	if (asked < 0 || VacuumFailsafeActive || job->plan.rel_pages == 0)
+	if (VacuumFailsafeActive || job->plan.rel_pages == 0 ||
+		!degree_is_free(vacuum->rel, asked))
 		return 0;
-
-	if (RelationUsesLocalBuffers(vacuum->rel))
-	{
-		if (asked > 0)
-			ereport(WARNING,
-					(errmsg("disabling parallel option of vacuum on \"%s\" --- cannot vacuum temporary tables in parallel",
-							vacuum->relname)));
-		return 0;
-	}
 
 	if (asked > 0)
 		nworkers = asked;
 	else
 	{
-		nworkers = table_parallel_degree(vacuum->rel, job->plan.rel_pages);
+		nworkers = degree_for_table(vacuum->rel, job->plan.rel_pages);
 		if (job->do_index_cleanup)
 			nworkers = Max(nworkers, index_parallel_degree(vacuum));
 	}
 	return Min(nworkers, max_parallel_maintenance_workers);
-}
-
-/*
- * table_parallel_degree
- *		How many workers a table of this size calls for, unless the storage
- *		parameter parallel_workers says it.
- */
-static int
-table_parallel_degree(Relation rel, BlockNumber pages)
-{
-	int			configured = RelationGetParallelWorkers(rel, -1);
-
-	return configured >= 0 ? configured :
-		parallel_degree_for_size(pages, min_parallel_table_scan_size);
 }
 
 /*

@@ -44,7 +44,7 @@ typedef struct ProgressSlot
 	pg_atomic_uint32 user_id;	/* whose command it is */
 	pg_atomic_uint32 database;
 	pg_atomic_uint32 relid;
-	pg_atomic_uint32 phase;		/* PROGRESS_VACUUM_PHASE_... */
+	pg_atomic_uint32 phase;		/* PROGRESS_VACUUM_PHASE_... or _REWRITE_... */
 	pg_atomic_uint32 index_relid;
 	pg_atomic_uint32 blocks_done;
 	pg_atomic_uint32 blocks_total;
@@ -113,7 +113,7 @@ progress_begin(Oid relid, int leader_pid)
 
 /*
  * progress_phase
- *		A phase of pg_stat_progress_vacuum begins, over this many blocks.
+ *		A phase of a vacuum or a rewrite begins, over this many blocks.
  */
 void
 progress_phase(int phase, BlockNumber blocks_total)
@@ -288,7 +288,7 @@ my_slot(void)
 	return &slots[MyProcNumber];
 }
 
-/* phase_name -- the words of pg_stat_progress_vacuum. */
+/* phase_name -- the words of pg_stat_progress_vacuum, and our own. */
 static const char *
 phase_name(uint32 phase)
 {
@@ -306,6 +306,16 @@ phase_name(uint32 phase)
 			return "truncating heap";
 		case PROGRESS_VACUUM_PHASE_FINAL_CLEANUP:
 			return "performing final cleanup";
+		case PROGRESS_REWRITE_COPY_TOAST:
+			return "copying TOAST table";
+		case PROGRESS_REWRITE_COPY_HEAP:
+			return "copying heap";
+		case PROGRESS_REWRITE_INDEX_TOAST:
+			return "indexing TOAST table";
+		case PROGRESS_REWRITE_COPY_CHAINS:
+			return "copying linked row versions";
+		case PROGRESS_REWRITE_INDEX:
+			return "rebuilding indexes";
 		default:
 			return "initializing";
 	}

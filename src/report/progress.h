@@ -13,6 +13,16 @@
 
 #include "storage/block.h"
 
+/*
+ * The phases of a rewrite, beside those of pg_stat_progress_vacuum, which have
+ * small numbers.
+ */
+#define PROGRESS_REWRITE_COPY_TOAST		101
+#define PROGRESS_REWRITE_COPY_HEAP		102
+#define PROGRESS_REWRITE_INDEX_TOAST	103
+#define PROGRESS_REWRITE_COPY_CHAINS	104
+#define PROGRESS_REWRITE_INDEX			105
+
 extern void progress_init(void);
 
 extern void progress_begin(Oid relid, int leader_pid);

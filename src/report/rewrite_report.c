@@ -1,0 +1,172 @@
+/*-------------------------------------------------------------------------
+ *
+ * rewrite_report.c
+ *	  Telling the client what VACUUM FULL of one table did.
+ *
+ * The messages that the server's VACUUM FULL has are worded as it words them;
+ * the last one, with sizes and times, is ours.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "commands/dbcommands.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+
+#include "report/rewrite_report.h"
+
+/* In sizes: which relation is which */
+#define SIZE_TABLE		0
+#define SIZE_TOAST		1
+#define SIZE_INDEXES	2
+
+static BlockNumber size_of(Oid relid);
+static void append_size(StringInfo buf, const RewriteSize *size);
+static const char *pretty_size(BlockNumber blocks);
+
+/*
+ * rewrite_report_begin
+ *		Note names and sizes, and tell that it begins.
+ */
+void
+rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+
+	pg_rusage_init(&result->rusage);
+	INSTR_TIME_SET_CURRENT(result->start);
+	result->relid = RelationGetRelid(rel);
+	result->dbname = get_database_name(MyDatabaseId);
+	result->relnamespace = get_namespace_name(RelationGetNamespace(rel));
+	result->relname = pstrdup(RelationGetRelationName(rel));
+
+	result->sizes = palloc0_array(RewriteSize, SIZE_INDEXES + list_length(indexes));
+	result->nsizes = SIZE_INDEXES;
+	result->sizes[SIZE_TABLE].relid = result->relid;
+	result->sizes[SIZE_TOAST].relid = rel->rd_rel->reltoastrelid;
+	foreach_oid(index, indexes)
+	{
+		result->sizes[result->nsizes].relid = index;
+		result->sizes[result->nsizes++].name = get_rel_name(index);
+	}
+	for (int i = 0; i < result->nsizes; i++)
+		if (OidIsValid(result->sizes[i].relid))
+			result->sizes[i].before = size_of(result->sizes[i].relid);
+
+	ereport(verbose ? INFO : DEBUG2,
+			(errmsg("vacuuming \"%s.%s\"", result->relnamespace, result->relname)));
+}
+
+/* rewrite_report_step -- a step has ended that began at start. */
+void
+rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, start);
+	result->step_seconds[step] += INSTR_TIME_GET_DOUBLE(now);
+}
+
+/*
+ * rewrite_report_heap
+ *		Tell what was found in the table, as the server does.
+ */
+void
+rewrite_report_heap(const RewriteResult *result, bool verbose, Relation rel)
+{
+	const RewriteCounters *counters = &result->counters;
+
+	ereport(verbose ? INFO : DEBUG2,
+			(errmsg("\"%s.%s\": found %.0f removable, %.0f nonremovable row versions in %u pages",
+					result->relnamespace, result->relname,
+					(double) counters->tuples_removed, (double) counters->tuples_kept,
+					result->old_blocks),
+			 errdetail("%.0f dead row versions cannot be removed yet.\n"
+					   "%s.",
+					   (double) counters->tuples_recently_dead,
+					   pg_rusage_show(&result->rusage))));
+}
+
+/*
+ * rewrite_report_end
+ *		Tell of the sizes before and after, and of the time it took.
+ */
+void
+rewrite_report_end(const RewriteResult *result, bool verbose)
+{
+	const double *seconds = result->step_seconds;
+	StringInfoData buf;
+	instr_time	now;
+
+	if (!verbose)
+		return;
+
+	initStringInfo(&buf);
+	appendStringInfo(&buf, _("finished rewriting \"%s.%s.%s\"\n"),
+					 result->dbname, result->relnamespace, result->relname);
+	for (int i = 0; i < result->nsizes; i++)
+		if (OidIsValid(result->sizes[i].relid))
+			append_size(&buf, &result->sizes[i]);
+	if (result->workers_planned > 0)
+		appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
+						 result->workers_planned, result->workers_launched);
+
+	appendStringInfo(&buf, _("steps: heap copy: %.3f s"), seconds[STEP_COPY_TABLE]);
+	if (OidIsValid(result->sizes[SIZE_TOAST].relid))
+		appendStringInfo(&buf, _(", TOAST copy: %.3f s, TOAST index: %.3f s"),
+						 seconds[STEP_COPY_TOAST], seconds[STEP_INDEX_TOAST]);
+	if (seconds[STEP_COPY_CHAINS] > 0)
+		appendStringInfo(&buf, _(", linked row versions: %.3f s"), seconds[STEP_COPY_CHAINS]);
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, result->start);
+	appendStringInfo(&buf, _(", swap and index build: %.3f s, total: %.3f s\n"),
+					 seconds[STEP_SWAP_AND_INDEX], INSTR_TIME_GET_DOUBLE(now));
+	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));
+
+	ereport(INFO, (errmsg_internal("%s", buf.data)));
+	pfree(buf.data);
+}
+
+/* size_of -- the size of a relation, of which we have a lock. */
+static BlockNumber
+size_of(Oid relid)
+{
+	Relation	rel = relation_open(relid, AccessShareLock);
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+
+	relation_close(rel, NoLock);
+	return blocks;
+}
+
+/* append_size -- a line on one relation. */
+static void
+append_size(StringInfo buf, const RewriteSize *size)
+{
+	if (size->name != NULL)
+		appendStringInfo(buf, _("index \"%s\""), size->name);
+	else
+		appendStringInfoString(buf, get_rel_relkind(size->relid) == RELKIND_TOASTVALUE ?
+							   _("TOAST table") : _("heap"));
+	appendStringInfo(buf, _(": %s before, "), pretty_size(size->before));
+	appendStringInfo(buf, _("%s after\n"), pretty_size(size_of(size->relid)));
+}
+
+/* pretty_size -- so many blocks as a size with a unit. */
+static const char *
+pretty_size(BlockNumber blocks)
+{
+	int64		bytes = (int64) blocks * BLCKSZ;
+
+	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum(bytes)));
+}

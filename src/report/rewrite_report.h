@@ -1,0 +1,60 @@
+/*-------------------------------------------------------------------------
+ *
+ * rewrite_report.h
+ *	  What VACUUM FULL of one table did, and telling the client of it.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_REWRITE_REPORT_H
+#define CYCLONE_REWRITE_REPORT_H
+
+#include "portability/instr_time.h"
+#include "rewrite/rewrite.h"
+#include "utils/pg_rusage.h"
+
+/* The steps whose time is taken */
+typedef enum RewriteStep
+{
+	STEP_COPY_TOAST,
+	STEP_COPY_TABLE,
+	STEP_INDEX_TOAST,
+	STEP_COPY_CHAINS,
+	STEP_SWAP_AND_INDEX,
+} RewriteStep;
+
+#define NUM_REWRITE_STEPS	(STEP_SWAP_AND_INDEX + 1)
+
+/* A relation's size before; after is found out at the end */
+typedef struct RewriteSize
+{
+	Oid			relid;
+	char	   *name;			/* NULL for the table and its TOAST table */
+	BlockNumber before;
+} RewriteSize;
+
+typedef struct RewriteResult
+{
+	Oid			relid;
+	char	   *dbname;
+	char	   *relnamespace;
+	char	   *relname;
+	PGRUsage	rusage;
+	instr_time	start;
+	BlockNumber old_blocks;
+	RewriteCounters counters;	/* of the table */
+	RewriteCounters toast_counters;
+	int			workers_planned;
+	int			workers_launched;
+	double		step_seconds[NUM_REWRITE_STEPS];
+	int			nsizes;			/* the table, its TOAST table, the indexes */
+	RewriteSize *sizes;
+} RewriteResult;
+
+extern void rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose);
+extern void rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start);
+extern void rewrite_report_heap(const RewriteResult *result, bool verbose, Relation rel);
+extern void rewrite_report_end(const RewriteResult *result, bool verbose);
+
+#endif							/* CYCLONE_REWRITE_REPORT_H */

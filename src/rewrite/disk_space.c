@@ -1,0 +1,189 @@
+/*-------------------------------------------------------------------------
+ *
+ * disk_space.c
+ *	  Is there room for a second copy of a table?
+ *
+ * A rewrite needs room for the new table, its TOAST table and its indexes
+ * until it commits, for sorting the entries of the largest index, and for WAL
+ * of about the same size.  How big the new table will be isn't known before it
+ * is written; the estimate goes by the share of live rows that the statistics
+ * system knows of, or by the old size if it knows of none.  It may be wrong
+ * either way, which is why the answer is a warning unless the user wants an
+ * error.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/xlog_internal.h"
+#include "commands/tablespace.h"
+#include "common/relpath.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/fd.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+
+#include "debug_point.h"
+#include "rewrite/disk_space.h"
+
+/* What a sort needs for entries that make an index of this size */
+#define SORT_SHARE		1.2
+
+/* What is needed in one file system */
+typedef struct FileSystem
+{
+	dev_t		device;
+	char	   *path;			/* one that is in it */
+	uint64		free_bytes;
+	uint64		needed_bytes;
+} FileSystem;
+
+int			cyclone_check_disk_space = DISK_SPACE_WARNING;
+
+static List *need(List *file_systems, const char *path, uint64 bytes);
+static List *need_for_relation(List *file_systems, Oid relid, double live_share,
+							   uint64 *bytes);
+static double share_of_live_rows(Oid relid, bool is_shared);
+static const char *pretty_bytes(uint64 bytes);
+
+/*
+ * disk_space_check
+ *		Warn, or raise an error, if a rewrite of rel is likely to fill a file
+ *		system, as cyclone.check_disk_space says.
+ */
+void
+disk_space_check(Relation rel)
+{
+	List	   *file_systems = NIL;
+	List	   *indexes;
+	Oid			toast = rel->rd_rel->reltoastrelid;
+	double		live_share;
+	uint64		bytes,
+				total,
+				largest_index = 0;
+
+	if (cyclone_check_disk_space == DISK_SPACE_OFF)
+		return;
+
+	live_share = share_of_live_rows(RelationGetRelid(rel), rel->rd_rel->relisshared);
+	file_systems = need_for_relation(file_systems, RelationGetRelid(rel), live_share, &total);
+	if (OidIsValid(toast))
+	{
+		file_systems = need_for_relation(file_systems, toast,
+										 share_of_live_rows(toast, rel->rd_rel->relisshared),
+										 &bytes);
+		total += bytes;
+	}
+	indexes = RelationGetIndexList(rel);
+	foreach_oid(index, indexes)
+	{
+		file_systems = need_for_relation(file_systems, index, live_share, &bytes);
+		total += bytes;
+		largest_index = Max(largest_index, bytes);
+	}
+	if (largest_index > (uint64) maintenance_work_mem * 1024)
+	{
+		Oid			tablespace;
+		char		path[MAXPGPATH];
+
+		PrepareTempTablespaces();
+		tablespace = GetNextTempTableSpace();
+		if (!OidIsValid(tablespace))
+			tablespace = MyDatabaseTableSpace;
+		TempTablespacePath(path, tablespace);
+		if (access(path, F_OK) != 0)
+			strlcpy(path, DatabasePath, sizeof(path));
+		file_systems = need(file_systems, path, largest_index * SORT_SHARE);
+	}
+	if (RelationNeedsWAL(rel) && XLogIsNeeded())
+		file_systems = need(file_systems, XLOGDIR, total);
+
+	foreach_ptr(FileSystem, fs, file_systems)
+	{
+		if (fs->needed_bytes > fs->free_bytes)
+			ereport(cyclone_check_disk_space == DISK_SPACE_ERROR ? ERROR : WARNING,
+					(errcode(ERRCODE_DISK_FULL),
+					 errmsg("disk space may not suffice for VACUUM FULL of \"%s\"",
+							RelationGetRelationName(rel)),
+					 errdetail("It is likely to need %s in the file system of \"%s\", where %s are free.",
+							   pretty_bytes(fs->needed_bytes), fs->path,
+							   pretty_bytes(fs->free_bytes)),
+					 errhint("VACUUM FULL writes a second copy of the table, and WAL of the same size.")));
+	}
+}
+
+/* need -- so many more bytes are needed in the file system of this path. */
+static List *
+need(List *file_systems, const char *path, uint64 bytes)
+{
+	FileSystem *added;
+	struct stat status;
+	struct statvfs space;
+
+	/* who can't find out can't warn */
+	if (stat(path, &status) != 0 || statvfs(path, &space) != 0)
+		return file_systems;
+
+	foreach_ptr(FileSystem, fs, file_systems)
+	{
+		if (fs->device == status.st_dev)
+		{
+			fs->needed_bytes += bytes;
+			return file_systems;
+		}
+	}
+
+	added = palloc_object(FileSystem);
+	added->device = status.st_dev;
+	added->path = pstrdup(path);
+	added->free_bytes = DEBUG_LIMIT(max_free_mb, 0) > 0 ?
+		(uint64) DEBUG_LIMIT(max_free_mb, 0) << 20 : (uint64) space.f_bavail * space.f_frsize;
+	added->needed_bytes = bytes;
+	return lappend(file_systems, added);
+}
+
+/*
+ * need_for_relation
+ *		A new copy of this relation is needed, *bytes in size.
+ */
+static List *
+need_for_relation(List *file_systems, Oid relid, double live_share, uint64 *bytes)
+{
+	Relation	rel = relation_open(relid, AccessShareLock);
+	Oid			tablespace = rel->rd_rel->reltablespace;
+
+	*bytes = (uint64) RelationGetNumberOfBlocks(rel) * BLCKSZ * live_share;
+	file_systems = need(file_systems,
+						GetDatabasePath(MyDatabaseId,
+										OidIsValid(tablespace) ? tablespace : MyDatabaseTableSpace),
+						*bytes);
+	relation_close(rel, NoLock);
+	return file_systems;
+}
+
+/* share_of_live_rows -- as far as the statistics system knows, 0 to 1. */
+static double
+share_of_live_rows(Oid relid, bool is_shared)
+{
+	PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry_ext(is_shared, relid);
+	double		live = stats != NULL ? stats->live_tuples : 0;
+	double		dead = stats != NULL ? stats->dead_tuples : 0;
+
+	return live + dead > 0 ? live / (live + dead) : 1;
+}
+
+/* pretty_bytes -- a size with a unit. */
+static const char *
+pretty_bytes(uint64 bytes)
+{
+	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum((int64) bytes)));
+}

@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * disk_space.h
+ *	  Is there room for a second copy of a table?
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_DISK_SPACE_H
+#define CYCLONE_DISK_SPACE_H
+
+#include "utils/rel.h"
+
+typedef enum DiskSpaceCheck
+{
+	DISK_SPACE_OFF,
+	DISK_SPACE_WARNING,
+	DISK_SPACE_ERROR,
+} DiskSpaceCheck;
+
+extern int	cyclone_check_disk_space;
+
+extern void disk_space_check(Relation rel);
+
+#endif							/* CYCLONE_DISK_SPACE_H */

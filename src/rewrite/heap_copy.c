@@ -1,0 +1,430 @@
+/*-------------------------------------------------------------------------
+ *
+ * heap_copy.c
+ *	  Copying a heap: what each member of the team does.
+ *
+ * The members claim ranges of the old heap's blocks and copy the tuples that
+ * someone may still see to pages of their own (new_pages.c), frozen as far as
+ * they can be.  A tuple is copied as it stands, unless it has values of
+ * dropped columns, or lacks columns that were added since: then it is formed
+ * anew, as the new table will have no missing values to fill in.  Values in
+ * the TOAST table stay there: it is copied as the heap that it is, with the
+ * same chunk ids, and the pointers to it stay right.
+ *
+ * The ends of links between versions of a row that must survive (see
+ * tuple_fate.c) are not copied here, as both ends must be known, and others
+ * may come across the other one.  Their blocks are marked, and the leader
+ * copies them afterwards (update_chains.c).
+ *
+ * Ranges are small, so that neighbours remain neighbours: the new table has
+ * about the order of the old one, which BRIN indexes depend on, and index
+ * scans gain from.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tupmacs.h"
+#include "port/pg_bitutils.h"
+#include "storage/bufmgr.h"
+#include "storage/read_stream.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "engine/prefetch.h"
+#include "report/progress.h"
+#include "rewrite/rewrite.h"
+#include "rewrite/tuple_fate.h"
+
+/* The old heap is claimed by ranges of at most so many blocks. */
+#define COPY_RANGE_BLOCKS	128
+/* A process tells how far it is once in this many blocks. */
+#define PROGRESS_BLOCKS		32
+#define BITS_A_WORD			32
+
+/* One process's copying of one heap */
+typedef struct HeapCopy
+{
+	TableRewrite *rewrite;
+	RewriteHeap heap;
+	HeapCopyShared *shared;
+	RewriteCounters *counters;
+	int			natts;			/* of a tuple that is complete */
+	MemoryContext tuple_context;
+	BlockNumber done;			/* pages, not told yet */
+	int64		tuples_told;
+
+	/* the read stream's */
+	uint64		next;
+	uint64		end;
+} HeapCopy;
+
+static BlockNumber next_block(ReadStream *stream, void *private_data,
+							  void *per_buffer_data);
+static void copy_page(HeapCopy *copy, Buffer buffer);
+static void copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
+static bool must_be_reformed(const HeapCopy *copy, HeapTuple tuple);
+static void mark_chain(HeapCopy *copy, BlockNumber blkno);
+static pg_atomic_uint32 *chain_word(RewriteShared *shared, HeapCopyShared *copy,
+									BlockNumber blkno);
+static void tell_progress(HeapCopy *copy);
+static void check_item(Relation rel, Page page, ItemId item, BlockNumber blkno,
+					   OffsetNumber off);
+
+/*
+ * heap_copy_open
+ *		Open the old and the new heap, which the leader has locked.
+ */
+void
+heap_copy_open(TableRewrite *rewrite, RewriteHeap heap)
+{
+	HeapCopyShared *shared = &rewrite->shared->heaps[heap];
+
+	if (!shared->is_wanted)
+		return;
+	rewrite->old_heaps[heap] = table_open(shared->old_relid, AccessExclusiveLock);
+	rewrite->new_heaps[heap] = table_open(shared->new_relid, AccessExclusiveLock);
+
+	if (heap == REWRITE_TABLE)
+	{
+		TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
+
+		rewrite->dropped = palloc_array(AttrNumber, desc->natts);
+		for (int i = 0; i < desc->natts; i++)
+			if (TupleDescAttr(desc, i)->attisdropped)
+				rewrite->dropped[rewrite->ndropped++] = i + 1;
+	}
+}
+
+/*
+ * heap_copy_shared_size
+ *		How much shared memory there must be at chain_blocks_start.
+ */
+Size
+heap_copy_shared_size(const HeapCopyShared *copy)
+{
+	return mul_size(sizeof(uint32), copy->old_blocks / BITS_A_WORD + 1);
+}
+
+/*
+ * heap_copy_init_shared
+ *		Leader: the constants are filled in; prepare the rest, which is zeroed.
+ */
+void
+heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
+{
+	pg_atomic_uint32 *words;
+
+	if (!copy->is_wanted)
+		return;
+	ranges_init(&copy->ranges, 0, copy->old_blocks, 1, COPY_RANGE_BLOCKS, shared->nmembers);
+	new_pages_init(&copy->new_pages);
+	pg_atomic_init_u64(&copy->blocks_done, 0);
+	pg_atomic_init_u64(&copy->tuples_kept, 0);
+	words = (pg_atomic_uint32 *) ((char *) shared + copy->chain_blocks_start);
+	for (BlockNumber i = 0; i <= copy->old_blocks / BITS_A_WORD; i++)
+		pg_atomic_init_u32(&words[i], 0);
+}
+
+/*
+ * heap_copy_phase
+ *		Every member: copy blocks as long as there are any.
+ */
+void
+heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
+{
+	RewriteShared *shared = rewrite->shared;
+	RewriteMemberShared *member = rewrite_member(shared, rewrite->member);
+	Relation	old_heap = rewrite->old_heaps[heap];
+	HeapCopy	copy = {
+		.rewrite = rewrite,
+		.heap = heap,
+		.shared = &shared->heaps[heap],
+		.counters = &rewrite->counters[heap],
+		.natts = RelationGetNumberOfAttributes(old_heap),
+		.tuple_context = AllocSetContextCreate(CurrentMemoryContext, "Rewritten tuple",
+											   ALLOCSET_DEFAULT_SIZES),
+	};
+	BufferAccessStrategy strategy = NULL;
+	ReadStream *stream;
+	Buffer		buffer,
+				next;
+
+	rewrite->phase_pages = 0;
+	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_pages);
+
+	/* as the server's scans do, so that a big table doesn't empty the buffers */
+	if (!RelationUsesLocalBuffers(old_heap) && copy.shared->old_blocks > NBuffers / 4)
+		strategy = GetAccessStrategy(BAS_BULKREAD);
+	stream = read_stream_begin_relation(READ_STREAM_FULL | COMPAT_READ_STREAM_BATCHING,
+										strategy, old_heap, MAIN_FORKNUM,
+										next_block, &copy, 0);
+	next = read_stream_next_buffer(stream, NULL);
+	while (BufferIsValid(buffer = next))
+	{
+		next = read_stream_next_buffer(stream, NULL);
+		prefetch_page(next);
+		rewrite->place = old_heap;
+		rewrite->blkno = BufferGetBlockNumber(buffer);
+		copy_page(&copy, buffer);
+		ReleaseBuffer(buffer);
+
+		rewrite->phase_pages++;
+		if (++copy.done == PROGRESS_BLOCKS)
+			tell_progress(&copy);
+		DEBUG_POINT("heap-copy");
+		delay_point();
+	}
+	rewrite->place = NULL;
+	read_stream_end(stream);
+	tell_progress(&copy);
+	if (strategy != NULL)
+		FreeAccessStrategy(strategy);
+	MemoryContextDelete(copy.tuple_context);
+
+	if (!rewrite_is_leader(rewrite))
+	{
+		member->has_leftover = new_pages_hand_over(rewrite->new_pages, member->leftover.data);
+		rewrite->new_pages = NULL;
+	}
+}
+
+/*
+ * heap_copy_finish
+ *		Leader, after the phase: write what the others left over, and see to it
+ *		that all of the new heap gets to disk.
+ */
+void
+heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
+{
+	RewriteShared *shared = rewrite->shared;
+
+	for (int i = 1; i < shared->nmembers; i++)
+	{
+		RewriteMemberShared *member = rewrite_member(shared, i);
+
+		if (pg_atomic_read_u32(&member->joined) && member->has_leftover)
+			new_pages_take_over(rewrite->new_pages, member->leftover.data);
+	}
+	new_pages_end(rewrite->new_pages);
+	rewrite->new_pages = NULL;
+	new_pages_sync(rewrite->new_heaps[heap], &shared->heaps[heap].new_pages);
+}
+
+/*
+ * heap_copy_reform
+ *		Form a tuple anew: without values of dropped columns, complete, and with
+ *		the header's flags of the old one that don't tell of its visibility.
+ */
+HeapTuple
+heap_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
+{
+	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
+	Datum	   *values = palloc_array(Datum, desc->natts);
+	bool	   *nulls = palloc_array(bool, desc->natts);
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	for (int i = 0; i < rewrite->ndropped; i++)
+		nulls[rewrite->dropped[i] - 1] = true;
+	return heap_form_tuple(RelationGetDescr(rewrite->new_heaps[heap]), values, nulls);
+}
+
+/*
+ * heap_copy_chain_blocks
+ *		Leader, after the phase: the blocks that have tuples which were not copied,
+ *		in ascending order, palloc'd.
+ */
+BlockNumber *
+heap_copy_chain_blocks(RewriteShared *shared, HeapCopyShared *copy, int64 *nblocks)
+{
+	BlockNumber *blocks;
+	int64		n = 0;
+
+	for (BlockNumber i = 0; i <= copy->old_blocks / BITS_A_WORD; i++)
+		n += pg_popcount32(pg_atomic_read_u32(chain_word(shared, copy, i * BITS_A_WORD)));
+	blocks = MemoryContextAllocHuge(CurrentMemoryContext, Max(n, 1) * sizeof(BlockNumber));
+	*nblocks = n;
+
+	n = 0;
+	for (BlockNumber blkno = 0; n < *nblocks; blkno++)
+		if ((pg_atomic_read_u32(chain_word(shared, copy, blkno)) >> (blkno % BITS_A_WORD)) & 1)
+			blocks[n++] = blkno;
+	return blocks;
+}
+
+/* next_block -- the read stream's callback. */
+static BlockNumber
+next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+{
+	HeapCopy   *copy = private_data;
+
+	if (copy->next >= copy->end &&
+		!ranges_claim(&copy->shared->ranges, &copy->next, &copy->end))
+		return InvalidBlockNumber;
+	return copy->next++;
+}
+
+/*
+ * copy_page
+ *		Copy the tuples of a page, which is pinned.
+ */
+static void
+copy_page(HeapCopy *copy, Buffer buffer)
+{
+	TableRewrite *rewrite = copy->rewrite;
+	Relation	rel = rewrite->old_heaps[copy->heap];
+	BlockNumber blkno = rewrite->blkno;
+	TransactionId oldest_xmin = copy->shared->oldest_xmin;
+	RewriteCounters *counters = copy->counters;
+	Page		page = BufferGetPage(buffer);
+	OffsetNumber maxoff;
+	HeapTupleData tuple;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
+	tuple.t_tableOid = RelationGetRelid(rel);
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+		TupleFate	fate;
+		uint16		infomask;
+
+		if (!ItemIdIsNormal(item))
+			continue;
+		check_item(rel, page, item, blkno, off);
+		ItemPointerSet(&tuple.t_self, blkno, off);
+		tuple.t_len = ItemIdGetLength(item);
+		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
+
+		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
+		if (fate == TUPLE_DEAD)
+			counters->tuples_removed++;
+		else
+			counters->tuples_kept++;
+		if (fate == TUPLE_RECENTLY_DEAD)
+			counters->tuples_recently_dead++;
+
+		if (tuple_is_in_chain(&tuple, fate, infomask, oldest_xmin))
+			mark_chain(copy, blkno);
+		else if (fate != TUPLE_DEAD)
+			copy_tuple(copy, &tuple, infomask);
+	}
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+}
+
+/*
+ * copy_tuple
+ *		Add a tuple to the new heap, frozen as far as it can be.
+ */
+static void
+copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
+{
+	TableRewrite *rewrite = copy->rewrite;
+	RewriteShared *shared = rewrite->shared;
+	HeapTupleHeader copied;
+	TransactionId xmin;
+
+	if (unlikely(must_be_reformed(copy, tuple)))
+	{
+		MemoryContext old = MemoryContextSwitchTo(copy->tuple_context);
+		HeapTuple	reformed = heap_copy_reform(rewrite, copy->heap, tuple);
+
+		MemoryContextSwitchTo(old);
+		copied = new_pages_add(rewrite->new_pages, reformed->t_data, reformed->t_len);
+		copied->t_choice.t_heap = tuple->t_data->t_choice.t_heap;
+		copied->t_infomask &= ~HEAP_XACT_MASK;
+		copied->t_infomask |= infomask & HEAP_XACT_MASK;
+		MemoryContextReset(copy->tuple_context);
+	}
+	else
+	{
+		copied = new_pages_add(rewrite->new_pages, tuple->t_data, tuple->t_len);
+		copied->t_infomask = infomask;
+	}
+	/* it's no part of a HOT chain any more */
+	copied->t_infomask2 &= ~HEAP2_XACT_MASK;
+
+	/* what heap_freeze_tuple would do, for most */
+	xmin = HeapTupleHeaderGetRawXmin(copied);
+	if ((infomask & (HEAP_XMIN_FROZEN | HEAP_XMAX_INVALID)) == (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID) &&
+		HeapTupleHeaderGetRawXmax(copied) == InvalidTransactionId &&
+		TransactionIdPrecedes(xmin, shared->freeze_limit) &&
+		!TransactionIdPrecedes(xmin, copy->shared->relfrozenxid))
+		copied->t_infomask |= HEAP_XMIN_FROZEN;
+	else if ((infomask & HEAP_XMIN_FROZEN) != HEAP_XMIN_FROZEN ||
+			 HeapTupleHeaderGetRawXmax(copied) != InvalidTransactionId)
+		(void) heap_freeze_tuple(copied, copy->shared->relfrozenxid, copy->shared->relminmxid,
+								 shared->freeze_limit, shared->multi_cutoff);
+}
+
+/*
+ * must_be_reformed
+ *		Is the tuple other than the new heap wants it?
+ */
+static bool
+must_be_reformed(const HeapCopy *copy, HeapTuple tuple)
+{
+	TableRewrite *rewrite = copy->rewrite;
+
+	if (HeapTupleHeaderGetNatts(tuple->t_data) != copy->natts ||
+		(tuple->t_data->t_infomask & HEAP_HASOID_OLD))
+		return true;
+	if (copy->heap == REWRITE_TABLE)
+	{
+		for (int i = 0; i < rewrite->ndropped; i++)
+			if (!HeapTupleHasNulls(tuple) ||
+				!att_isnull(rewrite->dropped[i] - 1, tuple->t_data->t_bits))
+				return true;
+	}
+	return false;
+}
+
+/* mark_chain -- leave tuples of this block to the leader. */
+static void
+mark_chain(HeapCopy *copy, BlockNumber blkno)
+{
+	(void) pg_atomic_fetch_or_u32(chain_word(copy->rewrite->shared, copy->shared, blkno),
+								  (uint32) 1 << (blkno % BITS_A_WORD));
+}
+
+/* chain_word -- the word with the bit of this block. */
+static pg_atomic_uint32 *
+chain_word(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
+{
+	return (pg_atomic_uint32 *) ((char *) shared + copy->chain_blocks_start) + blkno / BITS_A_WORD;
+}
+
+/* tell_progress -- add what was done since the last time. */
+static void
+tell_progress(HeapCopy *copy)
+{
+	pg_atomic_fetch_add_u64(&copy->shared->blocks_done, copy->done);
+	pg_atomic_fetch_add_u64(&copy->shared->tuples_kept,
+							copy->counters->tuples_kept - copy->tuples_told);
+	copy->done = 0;
+	copy->tuples_told = copy->counters->tuples_kept;
+	progress_blocks_done(copy->rewrite->phase_pages);
+	if (rewrite_is_leader(copy->rewrite))
+		rewrite_show_progress(copy->rewrite, copy->heap);
+}
+
+/* check_item -- a tuple must lie on its page, and be one. */
+static void
+check_item(Relation rel, Page page, ItemId item, BlockNumber blkno, OffsetNumber off)
+{
+	Size		len = ItemIdGetLength(item);
+
+	if (unlikely(len < SizeofHeapTupleHeader || len > MaxHeapTupleSize ||
+				 ItemIdGetOffset(item) + len > BLCKSZ ||
+				 ((HeapTupleHeader) PageGetItem(page, item))->t_hoff > len))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("block %u of relation \"%s\" has a corrupted item %u",
+						blkno, RelationGetRelationName(rel), off)));
+}

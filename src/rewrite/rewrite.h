@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ *
+ * rewrite.h
+ *	  The state of one table's rewrite: what the team shares, and what each
+ *	  process has for itself.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_REWRITE_H
+#define CYCLONE_REWRITE_H
+
+#include "access/htup.h"
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "storage/bufpage.h"
+#include "utils/rel.h"
+
+#include "pace/pace.h"
+#include "rewrite/new_pages.h"
+#include "team/ranges.h"
+
+/* The heaps that are copied, in this order, and the team's phases */
+typedef enum RewriteHeap
+{
+	REWRITE_TOAST,
+	REWRITE_TABLE,
+} RewriteHeap;
+
+#define NUM_REWRITE_HEAPS	(REWRITE_TABLE + 1)
+
+/* What was found and done; of one member, or summed up */
+typedef struct RewriteCounters
+{
+	int64		tuples_kept;	/* live or recently dead */
+	int64		tuples_removed;
+	int64		tuples_recently_dead;
+} RewriteCounters;
+
+/* One heap that is copied, as the team sees it */
+typedef struct HeapCopyShared
+{
+	/* constant once the team is launched */
+	bool		is_wanted;		/* the table may have no TOAST table */
+	Oid			old_relid;
+	Oid			new_relid;
+	BlockNumber old_blocks;
+	TransactionId oldest_xmin;
+	TransactionId relfrozenxid; /* of the old one */
+	MultiXactId relminmxid;
+	Size		chain_blocks_start; /* a bit for each old block: see below */
+
+	Ranges		ranges;			/* of old blocks */
+	NewPagesShared new_pages;
+
+	/* for progress; brought up to date by all members now and then */
+	pg_atomic_uint64 blocks_done;
+	pg_atomic_uint64 tuples_kept;
+} HeapCopyShared;
+
+/* One member of the team, as the leader sees it between phases */
+typedef struct RewriteMemberShared
+{
+	/* 0 until the member takes part in a phase for the first time */
+	pg_atomic_uint32 joined;
+
+	/* written by the member at the end of each phase */
+	RewriteCounters counters[NUM_REWRITE_HEAPS];
+	BlockNumber phase_pages;	/* old pages copied in this phase */
+	bool		has_leftover;	/* the page that it didn't fill */
+	PGAlignedBlock leftover;
+} RewriteMemberShared;
+
+typedef struct RewriteShared
+{
+	/* constant once the team is launched */
+	int			leader_pid;
+	int			nmembers;		/* planned workers and the leader */
+	TransactionId freeze_limit; /* becomes relfrozenxid */
+	MultiXactId multi_cutoff;	/* becomes relminmxid */
+	Size		members_start;
+	Size		pace_start;
+
+	HeapCopyShared heaps[NUM_REWRITE_HEAPS];
+} RewriteShared;
+
+/* One process's state */
+typedef struct TableRewrite
+{
+	RewriteShared *shared;
+	int			member;			/* 0: the leader */
+
+	/* the relations, locked and open; of the TOAST table they may be NULL */
+	Relation	old_heaps[NUM_REWRITE_HEAPS];
+	Relation	new_heaps[NUM_REWRITE_HEAPS];
+
+	/* columns whose values are to be left out, if a tuple has any */
+	int			ndropped;
+	AttrNumber *dropped;
+
+	/* the leader's, from a phase to what it does with what is left */
+	NewPages   *new_pages;
+
+	RewriteCounters counters[NUM_REWRITE_HEAPS];
+	BlockNumber phase_pages;
+
+	/* for error messages */
+	Relation	place;			/* NULL: nowhere in particular */
+	BlockNumber blkno;
+} TableRewrite;
+
+/* heap_copy.c */
+extern void heap_copy_open(TableRewrite *rewrite, RewriteHeap heap);
+extern Size heap_copy_shared_size(const HeapCopyShared *copy);
+extern void heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy);
+extern void heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap);
+extern void heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap);
+extern HeapTuple heap_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+extern BlockNumber *heap_copy_chain_blocks(RewriteShared *shared, HeapCopyShared *copy,
+										   int64 *nblocks);
+
+/* update_chains.c */
+extern bool update_chains_rewrite(TableRewrite *rewrite, const BlockNumber *blocks,
+								  int64 nblocks);
+
+/* table_rewrite.c */
+extern void rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap);
+
+static inline bool
+rewrite_is_leader(const TableRewrite *rewrite)
+{
+	return rewrite->member == 0;
+}
+
+static inline RewriteMemberShared *
+rewrite_member(const RewriteShared *shared, int member)
+{
+	return (RewriteMemberShared *) ((char *) shared + shared->members_start) + member;
+}
+
+static inline PaceShared *
+rewrite_pace(RewriteShared *shared)
+{
+	return (PaceShared *) ((char *) shared + shared->pace_start);
+}
+
+#endif							/* CYCLONE_REWRITE_H */

@@ -1,0 +1,640 @@
+/*-------------------------------------------------------------------------
+ *
+ * table_rewrite.c
+ *	  VACUUM FULL of one table: the main path.
+ *
+ * table_rewrite reads like the rewrite that it does:
+ *
+ *	 1. compare the disk space that is needed with what is free
+ *	 2. create the new table, a transient one, and its TOAST table
+ *	 3. plan the team and launch it
+ *	 4. copy the TOAST table, then the table (heap_copy.c)
+ *	 5. end the team
+ *	 6. index the new TOAST table
+ *	 7. copy the versions of rows that are linked (update_chains.c)
+ *	 8. swap the files of the old and the new table, rebuild the indexes, and
+ *		drop the transient table with the old files
+ *
+ * Step 4 is what the whole team does; workers enter at
+ * pg_cyclone_rewrite_worker_main.  The indexes are built by the server, with
+ * parallel workers of its own.  Steps 2 and 8 are the server's functions, too,
+ * so what becomes of the catalogs is what becomes of them in its own VACUUM
+ * FULL.
+ *
+ * All of it is one transaction, under an AccessExclusiveLock.  The old files
+ * are not touched, so whatever happens before it commits, the table is what it
+ * was.
+ *
+ * The TOAST table is copied whole, by the visibility of its own rows, with the
+ * cutoffs of the table: a value dies with the rows that point at it, by the
+ * same transaction.  So the pointers in the rows stay right, and no value is
+ * looked at.  Values of dropped columns, to which nothing points any more once
+ * the rows are rewritten, would remain; tables that may have some are left to
+ * the server.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "commands/cluster.h"
+#include "commands/progress.h"
+#include "commands/tablecmds.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "optimizer/paths.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "storage/predicate.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "pace/pace.h"
+#include "report/progress.h"
+#include "report/rewrite_report.h"
+#include "rewrite/disk_space.h"
+#include "rewrite/rewrite.h"
+#include "rewrite/table_rewrite.h"
+#include "team/degree.h"
+#include "team/team.h"
+
+/* The leader's view of the whole rewrite */
+typedef struct RewriteJob
+{
+	TableRewrite rewrite;		/* what every member has */
+	const VacuumParams *params;
+	Team	   *team;
+	RewriteResult result;
+
+	Oid			relid;
+	Oid			new_relid;
+	char		persistence;
+	BlockNumber *chain_blocks;	/* with rows that the team has left to us */
+	int64		nchain_blocks;
+
+	/* found before the team exists, and copied to its shared block */
+	RewriteShared plan;
+} RewriteJob;
+
+/* For the function that is called while the leader waits */
+static TableRewrite *current_rewrite;
+static RewriteHeap current_heap;
+
+PGDLLEXPORT void pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc);
+
+static void create_new_table(RewriteJob *job, Relation rel);
+static void plan_rewrite(RewriteJob *job, Relation rel);
+static void plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid);
+static int	plan_workers(RewriteJob *job, Relation rel);
+static void start_team(RewriteJob *job, int nworkers);
+static void copy_heaps(RewriteJob *job);
+static void run_phase(void *state, int phase);
+static void while_waiting(void);
+static void sum_counters(RewriteJob *job);
+static void finish_team(RewriteJob *job);
+static void index_new_toast_table(RewriteJob *job);
+static void copy_chains(RewriteJob *job);
+static void set_new_statistics(RewriteJob *job);
+static void close_heaps(TableRewrite *rewrite);
+static void swap_and_index(RewriteJob *job);
+static void limit_index_workers(const VacuumParams *params);
+static void error_context(void *arg);
+
+/*
+ * table_rewrite_is_possible
+ *		Can this table, which is a heap and locked, be rewritten by us?
+ */
+bool
+table_rewrite_is_possible(Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (rel->rd_rel->relkind == RELKIND_TOASTVALUE ||
+		IsSystemRelation(rel) ||
+		RelationIsMapped(rel) ||
+		RelationIsUsedAsCatalogTable(rel))
+		return false;
+
+	if (OidIsValid(rel->rd_rel->reltoastrelid))
+	{
+		/* the server would move all values back into the rows */
+		if (!table_relation_needs_toast_table(rel))
+			return false;
+		for (int i = 0; i < desc->natts; i++)
+		{
+			Form_pg_attribute attr = TupleDescAttr(desc, i);
+
+			if (attr->attisdropped && attr->attlen == -1)
+				return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * table_rewrite
+ *		Rewrite one table, and close it.
+ *
+ * The caller is in a transaction with a snapshot, holds an AccessExclusiveLock
+ * on rel, for which table_rewrite_is_possible, runs as its owner, and changes
+ * of parameters are undone afterwards.
+ */
+void
+table_rewrite(Relation rel, const VacuumParams *params)
+{
+	RewriteJob *job = palloc0_object(RewriteJob);
+	bool		verbose = (params->options & VACOPT_VERBOSE) != 0;
+	ErrorContextCallback callback;
+
+	CheckTableNotInUse(rel, "VACUUM");
+	if (rel->rd_rel->relkind == RELKIND_MATVIEW && !RelationIsPopulated(rel))
+	{
+		relation_close(rel, NoLock);
+		return;
+	}
+
+	job->params = params;
+	job->relid = RelationGetRelid(rel);
+	job->persistence = rel->rd_rel->relpersistence;
+	rewrite_report_begin(&job->result, rel, verbose);
+	pgstat_progress_start_command(PROGRESS_COMMAND_CLUSTER, job->relid);
+	pgstat_progress_update_param(PROGRESS_CLUSTER_COMMAND,
+								 PROGRESS_CLUSTER_COMMAND_VACUUM_FULL);
+	progress_begin(job->relid, MyProcPid);
+
+	disk_space_check(rel);
+
+	/* rows move, so locks on rows and pages become locks on the table */
+	TransferPredicateLocksToHeapRelation(rel);
+	limit_index_workers(params);
+
+	callback.callback = error_context;
+	callback.arg = &job->rewrite;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	create_new_table(job, rel);
+	plan_rewrite(job, rel);
+	start_team(job, plan_workers(job, rel));
+	copy_heaps(job);
+	finish_team(job);
+	index_new_toast_table(job);
+	copy_chains(job);
+	rewrite_report_heap(&job->result, verbose, rel);
+	set_new_statistics(job);
+	close_heaps(&job->rewrite);
+	relation_close(rel, NoLock);
+
+	error_context_stack = callback.previous;
+
+	swap_and_index(job);
+	rewrite_report_end(&job->result, verbose);
+	pgstat_progress_end_command();
+	progress_clear();
+}
+
+/*
+ * create_new_table
+ *		Create the transient table, with a TOAST table if the old one has one.
+ *
+ * The old TOAST table is locked before the cutoffs are known, or its own
+ * VACUUM might go by later ones, and remove what recently dead rows need.
+ */
+static void
+create_new_table(RewriteJob *job, Relation rel)
+{
+	if (OidIsValid(rel->rd_rel->reltoastrelid))
+		LockRelationOid(rel->rd_rel->reltoastrelid, AccessExclusiveLock);
+
+	job->new_relid = make_new_heap(job->relid, rel->rd_rel->reltablespace,
+								   rel->rd_rel->relam, job->persistence, NoLock);
+	DEBUG_POINT("rewrite-created");
+}
+
+/*
+ * plan_rewrite
+ *		Set the cutoffs, and note what is to be copied.
+ */
+static void
+plan_rewrite(RewriteJob *job, Relation rel)
+{
+	RewriteShared *plan = &job->plan;
+	TransactionId relfrozenxid = rel->rd_rel->relfrozenxid;
+	MultiXactId relminmxid = rel->rd_rel->relminmxid;
+	VacuumParams eager = {0};
+	struct VacuumCutoffs cutoffs;
+	Relation	new_rel = table_open(job->new_relid, NoLock);
+	Oid			new_toast = new_rel->rd_rel->reltoastrelid;
+
+	table_close(new_rel, NoLock);
+	if (OidIsValid(rel->rd_rel->reltoastrelid) != OidIsValid(new_toast))
+		elog(ERROR, "new table of relation \"%s\" is unlike the old one in having a TOAST table",
+			 RelationGetRelationName(rel));
+
+	/* as all is written anew, freeze all that can be; but never go backwards */
+	vacuum_get_cutoffs(rel, &eager, &cutoffs);
+	plan->freeze_limit = cutoffs.FreezeLimit;
+	if (TransactionIdIsValid(relfrozenxid) &&
+		TransactionIdPrecedes(plan->freeze_limit, relfrozenxid))
+		plan->freeze_limit = relfrozenxid;
+	plan->multi_cutoff = cutoffs.MultiXactCutoff;
+	if (MultiXactIdIsValid(relminmxid) &&
+		MultiXactIdPrecedes(plan->multi_cutoff, relminmxid))
+		plan->multi_cutoff = relminmxid;
+
+	plan->leader_pid = MyProcPid;
+	plan->heaps[REWRITE_TABLE].oldest_xmin = cutoffs.OldestXmin;
+	plan_heap(job, REWRITE_TABLE, job->relid, job->new_relid);
+
+	/*
+	 * No row of the table can need a value that was deleted before
+	 * relfrozenxid, even if that is not long ago, and nothing older may remain.
+	 */
+	plan->heaps[REWRITE_TOAST].oldest_xmin =
+		TransactionIdPrecedes(cutoffs.OldestXmin, plan->freeze_limit) ?
+		plan->freeze_limit : cutoffs.OldestXmin;
+	if (OidIsValid(new_toast))
+		plan_heap(job, REWRITE_TOAST, rel->rd_rel->reltoastrelid, new_toast);
+
+	job->result.old_blocks = plan->heaps[REWRITE_TABLE].old_blocks;
+}
+
+/* plan_heap -- note what there is to know of a heap to be copied. */
+static void
+plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid)
+{
+	HeapCopyShared *copy = &job->plan.heaps[heap];
+	Relation	old_heap = table_open(old_relid, NoLock);
+
+	copy->is_wanted = true;
+	copy->old_relid = old_relid;
+	copy->new_relid = new_relid;
+	copy->old_blocks = RelationGetNumberOfBlocks(old_heap);
+	copy->relfrozenxid = old_heap->rd_rel->relfrozenxid;
+	copy->relminmxid = old_heap->rd_rel->relminmxid;
+	table_close(old_heap, NoLock);
+}
+
+/*
+ * plan_workers
+ *		How many workers to ask for: as many as PARALLEL says, or as the table's
+ *		size calls for, but not more than max_parallel_maintenance_workers.
+ */
+static int
+plan_workers(RewriteJob *job, Relation rel)
+{
+	HeapCopyShared *heaps = job->plan.heaps;
+	BlockNumber pages = Max(heaps[REWRITE_TABLE].old_blocks, heaps[REWRITE_TOAST].old_blocks);
+	int			asked = job->params->nworkers;
+
+	if (pages == 0 || !degree_is_free(rel, asked))
+		return 0;
+	return Min(asked > 0 ? asked : degree_for_table(rel, pages),
+			   max_parallel_maintenance_workers);
+}
+
+/*
+ * start_team
+ *		Lay out and fill the shared block, and launch the workers.
+ */
+static void
+start_team(RewriteJob *job, int nworkers)
+{
+	TableRewrite *rewrite = &job->rewrite;
+	RewriteShared *plan = &job->plan;
+	RewriteShared *shared;
+	Size		size = MAXALIGN(sizeof(RewriteShared));
+
+	plan->nmembers = nworkers + 1;
+	plan->members_start = TYPEALIGN(PG_IO_ALIGN_SIZE, size);
+	size = add_size(plan->members_start, mul_size(sizeof(RewriteMemberShared), plan->nmembers));
+	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
+	{
+		if (!plan->heaps[i].is_wanted)
+			continue;
+		plan->heaps[i].chain_blocks_start = MAXALIGN(size);
+		size = add_size(plan->heaps[i].chain_blocks_start, heap_copy_shared_size(&plan->heaps[i]));
+	}
+	plan->pace_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
+	size = add_size(plan->pace_start, pace_shared_size());
+
+	job->team = team_create("pg_cyclone_rewrite_worker_main", nworkers, size);
+	shared = team_shared(job->team);
+	*shared = *plan;
+	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
+		heap_copy_init_shared(shared, &shared->heaps[i]);
+	for (int i = 0; i < shared->nmembers; i++)
+		pg_atomic_init_u32(&rewrite_member(shared, i)->joined, 0);
+	pace_create(rewrite_pace(shared), job->relid);
+
+	rewrite->shared = shared;
+	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
+		heap_copy_open(rewrite, i);
+
+	team_launch(job->team);
+	job->result.workers_planned = nworkers;
+	job->result.workers_launched = team_launched_workers(job->team);
+}
+
+/*
+ * pg_cyclone_rewrite_worker_main
+ *		A worker: open what the leader has open, and follow it.
+ */
+void
+pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc)
+{
+	Team	   *team = team_join(toc);
+	RewriteShared *shared = team_shared(team);
+	TableRewrite *rewrite = palloc0_object(TableRewrite);
+	ErrorContextCallback callback;
+
+	rewrite->shared = shared;
+	rewrite->member = ParallelWorkerNumber + 1;
+	/* the locks don't conflict with the leader's */
+	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
+		heap_copy_open(rewrite, i);
+
+	callback.callback = error_context;
+	callback.arg = rewrite;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	progress_begin(shared->heaps[REWRITE_TABLE].old_relid, shared->leader_pid);
+	pace_join(rewrite_pace(shared));
+	team_follow(team, run_phase, rewrite);
+	progress_clear();
+
+	error_context_stack = callback.previous;
+	close_heaps(rewrite);
+	team_leave(team, toc);
+}
+
+/*
+ * copy_heaps
+ *		Have the team copy what there is to copy.
+ */
+static void
+copy_heaps(RewriteJob *job)
+{
+	TableRewrite *rewrite = &job->rewrite;
+	const int	progress[] = {PROGRESS_CLUSTER_PHASE, PROGRESS_CLUSTER_TOTAL_HEAP_BLKS};
+	const int64 values[] = {PROGRESS_CLUSTER_PHASE_SEQ_SCAN_HEAP,
+		rewrite->shared->heaps[REWRITE_TABLE].old_blocks};
+	instr_time	start;
+
+	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
+	current_rewrite = rewrite;
+	for (current_heap = 0; current_heap < NUM_REWRITE_HEAPS; current_heap++)
+	{
+		if (!rewrite->shared->heaps[current_heap].is_wanted)
+			continue;
+		INSTR_TIME_SET_CURRENT(start);
+		team_run(job->team, current_heap, run_phase, rewrite, while_waiting);
+		heap_copy_finish(rewrite, current_heap);
+		rewrite_report_step(&job->result,
+							current_heap == REWRITE_TOAST ? STEP_COPY_TOAST : STEP_COPY_TABLE,
+							start);
+	}
+	rewrite_show_progress(rewrite, REWRITE_TABLE);
+}
+
+/*
+ * run_phase
+ *		Every member's part of a phase.
+ */
+static void
+run_phase(void *state, int phase)
+{
+	TableRewrite *rewrite = state;
+	RewriteShared *shared = rewrite->shared;
+	RewriteMemberShared *member = rewrite_member(shared, rewrite->member);
+
+	pg_atomic_write_u32(&member->joined, 1);
+	progress_phase(phase == REWRITE_TOAST ? PROGRESS_REWRITE_COPY_TOAST : PROGRESS_REWRITE_COPY_HEAP,
+				   shared->heaps[phase].old_blocks);
+	pace_begin_work();
+	heap_copy_phase(rewrite, phase);
+	pace_end_work();
+	memcpy(member->counters, rewrite->counters, sizeof(member->counters));
+	member->phase_pages = rewrite->phase_pages;
+}
+
+/* while_waiting -- what the leader does while it waits for others. */
+static void
+while_waiting(void)
+{
+	rewrite_show_progress(current_rewrite, current_heap);
+	pace_while_waiting();
+}
+
+/*
+ * rewrite_show_progress
+ *		Leader: bring pg_stat_progress_cluster up to date.
+ */
+void
+rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap)
+{
+	HeapCopyShared *copy = &rewrite->shared->heaps[heap];
+	int64		tuples = pg_atomic_read_u64(&copy->tuples_kept);
+	const int	progress[] = {
+		PROGRESS_CLUSTER_HEAP_BLKS_SCANNED,
+		PROGRESS_CLUSTER_HEAP_TUPLES_SCANNED,
+		PROGRESS_CLUSTER_HEAP_TUPLES_WRITTEN
+	};
+	const int64 values[] = {pg_atomic_read_u64(&copy->blocks_done), tuples, tuples};
+
+	if (heap == REWRITE_TABLE)
+		pgstat_progress_update_multi_param(lengthof(progress), progress, values);
+}
+
+/*
+ * sum_counters
+ *		Add up what all members did.
+ */
+static void
+sum_counters(RewriteJob *job)
+{
+	RewriteShared *shared = job->rewrite.shared;
+	RewriteCounters sum[NUM_REWRITE_HEAPS] = {0};
+
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		RewriteMemberShared *member = rewrite_member(shared, i);
+
+		if (!pg_atomic_read_u32(&member->joined))
+			continue;
+		for (int heap = 0; heap < NUM_REWRITE_HEAPS; heap++)
+		{
+			sum[heap].tuples_kept += member->counters[heap].tuples_kept;
+			sum[heap].tuples_removed += member->counters[heap].tuples_removed;
+			sum[heap].tuples_recently_dead += member->counters[heap].tuples_recently_dead;
+		}
+	}
+	memcpy(job->rewrite.counters, sum, sizeof(sum));
+}
+
+/*
+ * finish_team
+ *		Save what is in the shared block, and send the workers home.
+ */
+static void
+finish_team(RewriteJob *job)
+{
+	TableRewrite *rewrite = &job->rewrite;
+	HeapCopyShared *table = &rewrite->shared->heaps[REWRITE_TABLE];
+
+	sum_counters(job);
+	job->chain_blocks = heap_copy_chain_blocks(rewrite->shared, table, &job->nchain_blocks);
+	pace_leave();
+	job->plan = *rewrite->shared;
+	rewrite->shared = &job->plan;
+	team_end(job->team);
+	job->team = NULL;
+}
+
+/*
+ * index_new_toast_table
+ *		Build the index of the new TOAST table.
+ */
+static void
+index_new_toast_table(RewriteJob *job)
+{
+	HeapCopyShared *toast = &job->rewrite.shared->heaps[REWRITE_TOAST];
+	ReindexParams params = {0};
+	instr_time	start;
+
+	if (!toast->is_wanted || pg_atomic_read_u32(&toast->new_pages.nblocks) == 0)
+		return;
+
+	INSTR_TIME_SET_CURRENT(start);
+	progress_phase(PROGRESS_REWRITE_INDEX_TOAST, 0);
+	reindex_relation(NULL, toast->new_relid, 0, &params);
+	CommandCounterIncrement();
+	rewrite_report_step(&job->result, STEP_INDEX_TOAST, start);
+}
+
+/*
+ * copy_chains
+ *		Copy what the team has left.
+ *
+ * Should values be written, or be there already, their pointers must name the
+ * old TOAST table, as that's where they will be found after the swap.
+ */
+static void
+copy_chains(RewriteJob *job)
+{
+	TableRewrite *rewrite = &job->rewrite;
+	Relation	new_rel = rewrite->new_heaps[REWRITE_TABLE];
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+	progress_phase(PROGRESS_REWRITE_COPY_CHAINS, job->nchain_blocks);
+	new_rel->rd_toastoid = rewrite->old_heaps[REWRITE_TABLE]->rd_rel->reltoastrelid;
+	if (update_chains_rewrite(rewrite, job->chain_blocks, job->nchain_blocks))
+		rewrite_report_step(&job->result, STEP_COPY_CHAINS, start);
+	new_rel->rd_toastoid = InvalidOid;
+
+	job->result.counters = rewrite->counters[REWRITE_TABLE];
+	job->result.toast_counters = rewrite->counters[REWRITE_TOAST];
+}
+
+/*
+ * set_new_statistics
+ *		Note the size of the new table in its pg_class row, which will be swapped
+ *		with that of the old one.
+ */
+static void
+set_new_statistics(RewriteJob *job)
+{
+	Relation	pg_class = table_open(RelationRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(job->new_relid));
+	Form_pg_class form;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", job->new_relid);
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	form->relpages = RelationGetNumberOfBlocks(job->rewrite.new_heaps[REWRITE_TABLE]);
+	form->reltuples = job->result.counters.tuples_kept;
+	CatalogTupleUpdate(pg_class, &tuple->t_self, tuple);
+	heap_freetuple(tuple);
+	table_close(pg_class, RowExclusiveLock);
+	CommandCounterIncrement();
+}
+
+/* close_heaps -- close what heap_copy_open has opened; the locks remain. */
+static void
+close_heaps(TableRewrite *rewrite)
+{
+	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
+	{
+		if (rewrite->old_heaps[i] == NULL)
+			continue;
+		table_close(rewrite->old_heaps[i], NoLock);
+		table_close(rewrite->new_heaps[i], NoLock);
+	}
+}
+
+/*
+ * swap_and_index
+ *		Make the new files the table's, build its indexes, and drop the rest.
+ */
+static void
+swap_and_index(RewriteJob *job)
+{
+	RewriteShared *plan = &job->plan;
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+	progress_phase(PROGRESS_REWRITE_INDEX, 0);
+	DEBUG_POINT("rewrite-swap");
+	finish_heap_swap(job->relid, job->new_relid, false,
+					 plan->heaps[REWRITE_TOAST].is_wanted, false, true,
+					 plan->freeze_limit, plan->multi_cutoff, job->persistence);
+	DEBUG_POINT("rewrite-swapped");
+	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);
+}
+
+/*
+ * limit_index_workers
+ *		Have the server build indexes with as many workers as PARALLEL says.
+ */
+static void
+limit_index_workers(const VacuumParams *params)
+{
+	char		number[12];
+
+	if (params->nworkers == 0)
+		return;
+	pg_ltoa(Max(Min(params->nworkers, max_parallel_maintenance_workers), 0), number);
+	(void) set_config_option("max_parallel_maintenance_workers", number,
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("min_parallel_table_scan_size", "0",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+/* error_context -- say where an error happened. */
+static void
+error_context(void *arg)
+{
+	TableRewrite *rewrite = arg;
+
+	if (rewrite->place != NULL)
+		errcontext("while rewriting block %u of relation \"%s\"",
+				   rewrite->blkno, RelationGetRelationName(rewrite->place));
+}

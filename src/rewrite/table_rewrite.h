@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * table_rewrite.h
+ *	  VACUUM FULL of one table.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_TABLE_REWRITE_H
+#define CYCLONE_TABLE_REWRITE_H
+
+#include "commands/vacuum.h"
+#include "utils/rel.h"
+
+extern bool table_rewrite_is_possible(Relation rel);
+extern void table_rewrite(Relation rel, const VacuumParams *params);
+
+#endif							/* CYCLONE_TABLE_REWRITE_H */

@@ -1,0 +1,180 @@
+/*-------------------------------------------------------------------------
+ *
+ * tuple_fate.c
+ *	  Which tuples of a table a rewrite takes along.
+ *
+ * The server's HeapTupleSatisfiesVacuum answers that, too, but leaves hint
+ * bits behind, which dirty pages that are about to be thrown away, and with
+ * checksums log each of them in full.  Here the hints go into the copy of the
+ * tuple instead.
+ *
+ * That is easy to do right under an AccessExclusiveLock: whoever inserted,
+ * updated, deleted or locked a row of the table had a lock on it until the
+ * end of the transaction, so all of them have committed or aborted.  What is
+ * not as expected, and multixacts, are left to the server's function.
+ *
+ * Hints may be set without asking whether the commit record that they tell of
+ * has reached the disk: the new pages count only once our own commit record
+ * has, which comes after it.
+ *
+ * Builds with assertions ask the server about every tuple.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "storage/bufmgr.h"
+#include "storage/procarray.h"
+
+#include "rewrite/tuple_fate.h"
+
+static TupleFate ask_server(Relation rel, HeapTuple tuple, Buffer buffer,
+							TransactionId oldest_xmin, uint16 *infomask);
+static bool is_settled(TransactionId xid);
+
+/*
+ * tuple_fate
+ *		Decide about a tuple on a page of rel, whose buffer is pinned and locked
+ *		in share mode; *infomask is its t_infomask with all hints set.
+ *
+ * Warns, as the server does, if the tuple's transaction is still running.
+ */
+TupleFate
+tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
+		   TransactionId oldest_xmin, uint16 *infomask)
+{
+	HeapTupleHeader header = tuple->t_data;
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
+	TupleFate	fate;
+
+	*infomask = header->t_infomask;
+
+	if (!HeapTupleHeaderXminCommitted(header))
+	{
+		TransactionId xmin = HeapTupleHeaderGetRawXmin(header);
+
+		if (HeapTupleHeaderXminInvalid(header))
+			return TUPLE_DEAD;
+		if ((*infomask & HEAP_MOVED) || !is_settled(xmin))
+			return ask_server(rel, tuple, buffer, oldest_xmin, infomask);
+		if (!TransactionIdDidCommit(xmin))
+		{
+			*infomask |= HEAP_XMIN_INVALID;
+			return TUPLE_DEAD;
+		}
+		*infomask |= HEAP_XMIN_COMMITTED;
+	}
+
+	if (*infomask & HEAP_XMAX_INVALID)
+		fate = TUPLE_LIVE;
+	else if ((*infomask & HEAP_XMAX_IS_MULTI) ||
+			 (!(*infomask & HEAP_XMAX_COMMITTED) && !is_settled(xmax)))
+		return ask_server(rel, tuple, buffer, oldest_xmin, infomask);
+	else if (HEAP_XMAX_IS_LOCKED_ONLY(*infomask))
+	{
+		if (!(*infomask & HEAP_XMAX_COMMITTED))
+			*infomask |= HEAP_XMAX_INVALID;
+		fate = TUPLE_LIVE;
+	}
+	else if (!(*infomask & HEAP_XMAX_COMMITTED) && !TransactionIdDidCommit(xmax))
+	{
+		*infomask |= HEAP_XMAX_INVALID;
+		fate = TUPLE_LIVE;
+	}
+	else
+	{
+		*infomask |= HEAP_XMAX_COMMITTED;
+		fate = TransactionIdPrecedes(xmax, oldest_xmin) ?
+			TUPLE_DEAD : TUPLE_RECENTLY_DEAD;
+	}
+
+#ifdef USE_ASSERT_CHECKING
+	{
+		uint16		server_infomask;
+
+		Assert(ask_server(rel, tuple, buffer, oldest_xmin, &server_infomask) == fate);
+		/* a hint about a commit that isn't on disk yet is not for the old page */
+		Assert((server_infomask & ~*infomask) == 0);
+	}
+#endif
+	return fate;
+}
+
+/*
+ * tuple_is_in_chain
+ *		Is the tuple one end of a link from an old version of a row to a newer
+ *		one that must survive the rewrite?
+ *
+ * Then its place in the new table, or what it points at, depends on others.
+ * It is one if its deleter updated it and isn't old, or if it is the result of
+ * such an update.  A dead tuple counts if an old version that is not known to
+ * be dead may point at it.
+ */
+bool
+tuple_is_in_chain(HeapTuple tuple, TupleFate fate, uint16 infomask,
+				  TransactionId oldest_xmin)
+{
+	HeapTupleHeader header = tuple->t_data;
+
+	if ((infomask & HEAP_UPDATED) &&
+		(infomask & HEAP_XMIN_FROZEN) == HEAP_XMIN_COMMITTED &&
+		!TransactionIdPrecedes(HeapTupleHeaderGetRawXmin(header), oldest_xmin))
+		return true;
+
+	/* in progress, as far as that can be */
+	if ((infomask & HEAP_UPDATED) && (infomask & HEAP_XMIN_FROZEN) == 0)
+		return true;
+
+	return fate != TUPLE_DEAD &&
+		!(infomask & HEAP_XMAX_INVALID) &&
+		!HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
+		!HeapTupleHeaderIndicatesMovedPartitions(header) &&
+		!ItemPointerEquals(&tuple->t_self, &header->t_ctid) &&
+		!HeapTupleHeaderIsOnlyLocked(header);
+}
+
+/*
+ * ask_server
+ *		Let the server decide.  It may set hint bits on the page.
+ */
+static TupleFate
+ask_server(Relation rel, HeapTuple tuple, Buffer buffer,
+		   TransactionId oldest_xmin, uint16 *infomask)
+{
+	HTSV_Result result = HeapTupleSatisfiesVacuum(tuple, oldest_xmin, buffer);
+
+	*infomask = tuple->t_data->t_infomask;
+	switch (result)
+	{
+		case HEAPTUPLE_DEAD:
+			return TUPLE_DEAD;
+		case HEAPTUPLE_RECENTLY_DEAD:
+			return TUPLE_RECENTLY_DEAD;
+		case HEAPTUPLE_LIVE:
+			return TUPLE_LIVE;
+		case HEAPTUPLE_INSERT_IN_PROGRESS:
+			if (!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+				elog(WARNING, "concurrent insert in progress within table \"%s\"",
+					 RelationGetRelationName(rel));
+			return TUPLE_LIVE;
+		case HEAPTUPLE_DELETE_IN_PROGRESS:
+			if (!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(tuple->t_data)))
+				elog(WARNING, "concurrent delete in progress within table \"%s\"",
+					 RelationGetRelationName(rel));
+			return TUPLE_RECENTLY_DEAD;
+	}
+	elog(ERROR, "unexpected HeapTupleSatisfiesVacuum result");
+}
+
+/* is_settled -- has this transaction committed or aborted, and isn't it ours? */
+static bool
+is_settled(TransactionId xid)
+{
+	return !TransactionIdIsCurrentTransactionId(xid) && !TransactionIdIsInProgress(xid);
+}

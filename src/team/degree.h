@@ -1,0 +1,20 @@
+/*-------------------------------------------------------------------------
+ *
+ * degree.h
+ *	  How many workers a team gets.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_DEGREE_H
+#define CYCLONE_DEGREE_H
+
+#include "storage/block.h"
+#include "utils/rel.h"
+
+extern bool degree_is_free(Relation rel, int asked);
+extern int	degree_for_table(Relation rel, BlockNumber pages);
+extern int	degree_for_size(BlockNumber nblocks, int threshold);
+
+#endif							/* CYCLONE_DEGREE_H */
