@@ -44,10 +44,17 @@ CONFIG = {
 }
 LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
 # What the whole team does together; all the rest of a VACUUM is the leader's alone.
-PARALLEL_PHASES = ("heap scan", "index vacuum", "heap vacuum", "index cleanup")
+PARALLEL_PHASES = (
+    *("heap scan", "index vacuum", "heap vacuum", "index cleanup"),
+    *("TOAST copy", "heap copy", "TOAST index", "index build"),
+)
 OTHER_PHASE = "other"
 # As pg_stat_progress_vacuum numbers them; the first and the last one are the others.
-CORE_PHASES = (OTHER_PHASE, *PARALLEL_PHASES, "truncation", OTHER_PHASE)
+CORE_PHASES = (OTHER_PHASE, *PARALLEL_PHASES[:4], "truncation", OTHER_PHASE)
+# As pg_stat_progress_cluster does: the TOAST table is part of the heap copy, and so is its index.
+CORE_FULL_PHASES = (OTHER_PHASE, "heap copy", *[OTHER_PHASE] * 4, "index build", OTHER_PHASE)
+# With which VACUUM FULL of core builds indexes as it comes
+CORE_FULL_WORKERS = 2
 SAMPLE_SECONDS = 0.02
 
 
@@ -78,6 +85,7 @@ class Run:
     launched: int | None  # parallel workers that took part; None if the engine said nothing
     store: tuple[int, int] | None  # what the dead-TID store held at its peak: items, bytes; None if nothing was said
     outcome: dict[str, int]  # what the VACUUM left behind; has to be the same for all
+    bytes_after: int  # of the table with all that belongs to it
     messages: list[str]  # what VERBOSE said
 
     @property
@@ -152,6 +160,8 @@ def contenders_for(scenario: Scenario, worker_counts: list[int]) -> list[Contend
     with each count.
     """
     core_counts = [0, 1, scenario.indexes - 1] if scenario.indexes > 1 else [0]
+    if scenario.full:
+        core_counts = [0, CORE_FULL_WORKERS]
     counts = [("core", core_counts), ("pg_cyclone", worker_counts)]
     return [Contender(engine, workers) for engine, numbers in counts for workers in dict.fromkeys(numbers)]
 
@@ -204,6 +214,7 @@ def _original(scenario: Scenario, prefix: Path, config: dict, rows: int, base: P
             conn.execute("CREATE EXTENSION pg_visibility")
             for statement in scenario.setup_statements(rows):
                 conn.execute(statement)
+            conn.execute("SELECT pg_stat_force_next_flush()")
             conn.execute("CHECKPOINT")
             sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
         original.stop()
@@ -247,12 +258,16 @@ def _warm_up(cluster: Cluster, scenario: Scenario) -> None:
 def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, number: int) -> Run:
     """Run the scenario's VACUUM as this contender and return what it took and what it did."""
     messages = []
-    with cluster.connect() as conn, PhaseSampler(cluster, conn.info.backend_pid) as sampler:
+    statement = scenario.vacuum_statement(contender.workers)
+    with cluster.connect() as conn, PhaseSampler(cluster, conn.info.backend_pid, full=scenario.full) as sampler:
         conn.add_notice_handler(lambda notice: messages.append(f"{notice.message_primary}\n{notice.message_detail or ''}"))
         conn.execute(f"SET cyclone.enabled = {'off' if contender.is_core else 'on'}")
+        if scenario.full and contender.is_core:
+            conn.execute(f"SET max_parallel_maintenance_workers = {contender.workers}")
+            statement = scenario.vacuum_statement(0).replace(", PARALLEL 0", "")
         sampler.start()
         start = time.perf_counter()
-        conn.execute(scenario.vacuum_statement(contender.workers))
+        conn.execute(statement)
         seconds = time.perf_counter() - start
         sampled = sampler.stop()
         outcome = conn.execute(
@@ -261,21 +276,27 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
         )
         names = [column.name for column in outcome.description]
         state = dict(zip(names, outcome.fetchone()))
+        if scenario.full:  # how rows fall on pages is not quite the same
+            state = {"reltuples": state["reltuples"]}
+        [(bytes_after,)] = conn.execute(f"SELECT pg_total_relation_size('{TABLE}')")
     phases = sampled if contender.is_core else parse_phases(messages)
-    return Run(contender, number, seconds, phases, parse_launched(messages), parse_store(messages), state, messages)
+    return Run(contender, number, seconds, phases, parse_launched(messages), parse_store(messages), state, bytes_after,
+               messages)  # fmt: skip
 
 
 class PhaseSampler:
-    """Asks pg_stat_progress_vacuum every SAMPLE_SECONDS in which phase a VACUUM is.
+    """Asks pg_stat_progress_vacuum or _cluster every SAMPLE_SECONDS in which phase a VACUUM is.
 
     Core does not report the time of its phases in any other way. Whoever is timed gets sampled, to disturb all alike: it takes
     about a hundredth of a core.
     """
 
-    def __init__(self, cluster: Cluster, backend: int):
-        """Prepare to watch the server process with this ID; to be used as a context manager."""
+    def __init__(self, cluster: Cluster, backend: int, *, full: bool = False):
+        """Prepare to watch the server process with this ID, for VACUUM FULL or not; to be used as a context manager."""
         self._connection = cluster.connect()
-        self._query = f"SELECT param1 FROM pg_stat_get_progress_info('VACUUM') WHERE pid = {backend}"
+        command, phase = ("CLUSTER", "param2") if full else ("VACUUM", "param1")
+        self._phases = CORE_FULL_PHASES if full else CORE_PHASES
+        self._query = f"SELECT {phase} FROM pg_stat_get_progress_info('{command}') WHERE pid = {backend}"
         self._begin = 0.0
         self._samples: list[tuple[float, str | None]] = []  # None: no VACUUM there
         self._end = threading.Event()
@@ -322,7 +343,7 @@ class PhaseSampler:
 
     def _take(self) -> None:
         row = self._connection.execute(self._query, prepare=True).fetchone()
-        self._samples.append((time.perf_counter(), CORE_PHASES[row[0]] if row else None))
+        self._samples.append((time.perf_counter(), self._phases[row[0]] if row else None))
 
 
 def parse_phases(messages: list[str]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from scenarios import GROUPS
 from store import CORE, IN_BATCHES, ONE_BY_ONE, StoreResult
 
 PHASE_COLORS = {
-    **dict(zip(PARALLEL_PHASES, ("#3b6fb6", "#e08a3c", "#5aa469", "#b65f9e"))),
+    **dict(zip(PARALLEL_PHASES, ("#3b6fb6", "#e08a3c", "#5aa469", "#b65f9e", "#9dbde3", "#3b6fb6", "#f3cfa4", "#e08a3c"))),
     "truncation": "#8c6d4f",
     "team": "#d9c24a",
     OTHER_PHASE: "#b8b8b8",

@@ -49,7 +49,8 @@ def print_store(console: Console, results: list[StoreResult]) -> None:
 def scenario_grid(result: Result) -> Grid:
     """Return times, ratios and phases of one scenario, a row each contender."""
     baselines = dict.fromkeys((result.core_alone(), result.best_core()))
-    header = ["VACUUM", "median", "min–max", *(f"× {core.name}" for core in baselines), *PHASES, "serial share"]
+    known = [phase for phase in PHASES if any(phase in run.phases for run in result.runs)]
+    header = ["VACUUM", "median", "min–max", *(f"× {core.name}" for core in baselines), *known, "serial share", "MB after"]
     rows = []
     for contender in result.contenders():
         seconds = [run.seconds for run in result.runs_of(contender)]
@@ -61,8 +62,9 @@ def scenario_grid(result: Result) -> Grid:
                 f"{median(seconds):.3f}",
                 f"{min(seconds):.3f}–{max(seconds):.3f}",
                 *(_ratio_text(result.ratio(contender, core)) for core in baselines),
-                *(f"{phases[phase]:.3f}" if phase in phases else "" for phase in PHASES),
+                *(f"{phases[phase]:.3f}" if phase in phases else "" for phase in known),
                 "" if share is None else f"{share:.1%}",
+                f"{result.runs_of(contender)[0].bytes_after / MEBIBYTE:,.1f}",
             ]
         )
     return Grid(header, rows)
@@ -179,10 +181,13 @@ def objections(result: Result) -> list[str]:
     outcomes = {tuple(run.outcome.items()) for run in result.runs}
     if len(outcomes) > 1:
         found.append("THE CONTENDERS LEFT DIFFERENT TABLES: " + "; ".join(str(dict(outcome)) for outcome in outcomes))
+    least = min(run.bytes_after for run in result.runs if run.contender.is_core)
     for contender in result.contenders():
         runs = result.runs_of(contender)
         if contender.is_core:
             continue
+        if max(run.bytes_after for run in runs) > least:
+            found.append(f"{contender.name}: left {max(run.bytes_after for run in runs) - least:,} bytes more than core")
         if any(not run.phases for run in runs):
             found.append(f"{contender.name}: reported no phases in some run; was it core's VACUUM after all?")
         elif any(run.launched != contender.workers for run in runs):
@@ -246,7 +251,7 @@ def _save_csv(file: Path, results: list[Result]) -> None:
     with open(file, "w", newline="") as output:
         writer = csv.writer(output)
         writer.writerow(["group", "scenario", "rows", "heap_bytes", "index_bytes", "shared_buffers", "engine", "workers",
-                         "round", "seconds", "launched", "dead_items", "store_bytes",
+                         "round", "seconds", "launched", "bytes_after", "dead_items", "store_bytes",
                          *(f"{phase} seconds" for phase in PHASES)])  # fmt: skip
         for result in results:
             scenario = result.scenario
@@ -254,7 +259,7 @@ def _save_csv(file: Path, results: list[Result]) -> None:
             for run in result.runs:
                 phases = [f"{run.phases[phase]:.3f}" if phase in run.phases else "" for phase in PHASES]
                 writer.writerow([*about, run.contender.engine, run.contender.workers, run.round, f"{run.seconds:.4f}",
-                                 run.launched, *(run.store or ("", "")), *phases])  # fmt: skip
+                                 run.launched, run.bytes_after, *(run.store or ("", "")), *phases])  # fmt: skip
 
 
 def _save_store_csv(file: Path, results: list[StoreResult]) -> None:

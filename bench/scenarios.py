@@ -11,6 +11,7 @@ GROUPS = {
     "indexes": "From one index to eight",
     "pgbench": "The accounts table of pgbench",
     "buffers": "A table larger than shared_buffers",
+    "full": "VACUUM FULL",
 }
 
 _VACUUM = f"VACUUM (VERBOSE, PARALLEL %(workers)s) {TABLE}"
@@ -19,6 +20,7 @@ _LOAD = f"""
     CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
     INSERT INTO {TABLE} SELECT i, i FROM generate_series(1, %(rows)s) i
 """
+_FULL = f"VACUUM (FULL, VERBOSE, PARALLEL %(workers)s) {TABLE}"
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
 _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
 _DELETE_A_TWENTIETH = f"DELETE FROM {TABLE} WHERE id %% 20 = 0"
@@ -57,6 +59,19 @@ _TEN_THOUSAND_TRANSACTIONS = f"""
     UPDATE {TABLE} SET abalance = abalance + 1
     WHERE aid IN (SELECT 1 + (random() * (%(rows)s - 1))::int FROM generate_series(1, 10000))
 """
+# Of Hubert Lubaczewski's article on VACUUM FULL as it became in PostgreSQL 9.0; his texts are of 100 to 1000 repetitions.
+_CREATE_COMPRESSED = f"""
+    CREATE TABLE {TABLE} (id serial PRIMARY KEY, whatever int, anything text) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE} (whatever, anything)
+    SELECT random() * 100000, repeat('some TEXT' || random() * 100, (100 + random() * 900)::int)
+    FROM generate_series(1, %(rows)s)
+"""
+_CREATE_WIDE = f"""
+    CREATE TABLE {TABLE} (id int PRIMARY KEY, v bytea STORAGE EXTERNAL) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE}
+    SELECT i, (SELECT decode(string_agg(md5(i || '/' || j), ''), 'hex') FROM generate_series(1, 1250) j)
+    FROM generate_series(1, %(rows)s) i
+"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,7 @@ class Scenario:
     rows: int  # at scale 1
     setup: tuple[str, ...]  # statements; %(rows)s stands for the number of rows
     vacuum: str = _VACUUM  # %(workers)s stands for the number of workers
+    full: bool = False  # VACUUM FULL, to which core's command gives no degree: it takes that from a parameter
     indexes: int = 0
     logged: bool = True
     repeatable: bool = False  # VACUUM leaves the table as it found it, so that all runs can share one copy
@@ -199,6 +215,36 @@ SCENARIOS = {
             setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_A_TENTH),
             indexes=1,
             buffers=0.25,
+        ),
+        Scenario(
+            name="full-compressed",
+            group="full",
+            about="serial key, integer and compressed text, 90 % deleted",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _CREATE_COMPRESSED, f"DELETE FROM {TABLE} WHERE 0 < id %% 10"),
+            vacuum=_FULL,
+            full=True,
+            indexes=1,
+        ),
+        Scenario(
+            name="full-narrow",
+            group="full",
+            about="two integers, one index, 30 % deleted here and there",
+            rows=20_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} (id)", f"DELETE FROM {TABLE} WHERE random() < 0.3"),
+            vacuum=_FULL,
+            full=True,
+            indexes=1,
+        ),
+        Scenario(
+            name="full-wide",
+            group="full",
+            about="values of 20 kB, not compressed, every other row deleted",
+            rows=50_000,
+            setup=(_CREATE_WIDE, f"DELETE FROM {TABLE} WHERE id %% 2 = 0"),
+            vacuum=_FULL,
+            full=True,
+            indexes=1,
         ),
     )
 }

@@ -30,6 +30,7 @@
 #define SIZE_TOAST		1
 #define SIZE_INDEXES	2
 
+static void append_steps(StringInfo buf, const RewriteResult *result);
 static BlockNumber size_of(Oid relid);
 static void append_size(StringInfo buf, const RewriteSize *size);
 static const char *pretty_size(BlockNumber blocks);
@@ -105,9 +106,7 @@ rewrite_report_heap(const RewriteResult *result, bool verbose, Relation rel)
 void
 rewrite_report_end(const RewriteResult *result, bool verbose)
 {
-	const double *seconds = result->step_seconds;
 	StringInfoData buf;
-	instr_time	now;
 
 	if (!verbose)
 		return;
@@ -118,24 +117,39 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	for (int i = 0; i < result->nsizes; i++)
 		if (OidIsValid(result->sizes[i].relid))
 			append_size(&buf, &result->sizes[i]);
-	if (result->workers_planned > 0)
-		appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
-						 result->workers_planned, result->workers_launched);
-
-	appendStringInfo(&buf, _("steps: heap copy: %.3f s"), seconds[STEP_COPY_TABLE]);
-	if (OidIsValid(result->sizes[SIZE_TOAST].relid))
-		appendStringInfo(&buf, _(", TOAST copy: %.3f s, TOAST index: %.3f s"),
-						 seconds[STEP_COPY_TOAST], seconds[STEP_INDEX_TOAST]);
-	if (seconds[STEP_COPY_CHAINS] > 0)
-		appendStringInfo(&buf, _(", linked row versions: %.3f s"), seconds[STEP_COPY_CHAINS]);
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, result->start);
-	appendStringInfo(&buf, _(", swap and index build: %.3f s, total: %.3f s\n"),
-					 seconds[STEP_SWAP_AND_INDEX], INSTR_TIME_GET_DOUBLE(now));
+	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
+					 result->workers_planned, result->workers_launched);
+	append_steps(&buf, result);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));
 
 	ereport(INFO, (errmsg_internal("%s", buf.data)));
 	pfree(buf.data);
+}
+
+/* append_steps -- a line on the time that each step took. */
+static void
+append_steps(StringInfo buf, const RewriteResult *result)
+{
+	const double *seconds = result->step_seconds;
+	instr_time	now;
+	double		other;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, result->start);
+	other = INSTR_TIME_GET_DOUBLE(now);
+	for (int i = 0; i < NUM_REWRITE_STEPS; i++)
+		other -= seconds[i];
+
+	appendStringInfoString(buf, _("phases: "));
+	if (OidIsValid(result->sizes[SIZE_TOAST].relid))
+		appendStringInfo(buf, _("TOAST copy %.3f s, "), seconds[STEP_COPY_TOAST]);
+	appendStringInfo(buf, _("heap copy %.3f s, "), seconds[STEP_COPY_TABLE]);
+	if (OidIsValid(result->sizes[SIZE_TOAST].relid))
+		appendStringInfo(buf, _("TOAST index %.3f s, "), seconds[STEP_INDEX_TOAST]);
+	if (seconds[STEP_COPY_CHAINS] > 0)
+		appendStringInfo(buf, _("linked row versions %.3f s, "), seconds[STEP_COPY_CHAINS]);
+	appendStringInfo(buf, _("index build %.3f s, other %.3f s\n"),
+					 seconds[STEP_SWAP_AND_INDEX], Max(other, 0.0));
 }
 
 /* size_of -- the size of a relation, of which we have a lock. */

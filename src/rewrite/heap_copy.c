@@ -157,7 +157,8 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 				next;
 
 	rewrite->phase_pages = 0;
-	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_pages);
+	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_pages,
+										  shared->nmembers > 1);
 
 	/* as the server's scans do, so that a big table doesn't empty the buffers */
 	if (!RelationUsesLocalBuffers(old_heap) && copy.shared->old_blocks > NBuffers / 4)

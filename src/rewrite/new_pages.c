@@ -55,8 +55,10 @@ struct NewPages
 	char	   *run;			/* RUN_PAGES of them */
 	int			nfull;			/* pages at the beginning of it */
 	Page		page;			/* the one behind them, NULL if not begun */
+	bool		packs_tightly;	/* look for room on the page before, too */
 };
 
+static bool has_room(const NewPages *pages, Page page, Size len);
 static Page run_page(NewPages *pages, int number);
 static void write_run(NewPages *pages);
 static void point_tuples_at_themselves(Page page, BlockNumber blkno);
@@ -76,14 +78,19 @@ new_pages_init(NewPagesShared *shared)
  * new_pages_begin
  *		This process begins to fill pages of rel, which is empty but for what
  *		others do just like this one.  Memory is the current context's.
+ *
+ * packs_tightly makes up for the pages that a team leaves part-filled: a tuple
+ * that fits on the page before the last goes there, out of order by a page.
+ * Without it, tuples lie as the server would have laid them.
  */
 NewPages *
-new_pages_begin(Relation rel, NewPagesShared *shared)
+new_pages_begin(Relation rel, NewPagesShared *shared, bool packs_tightly)
 {
 	NewPages   *pages = palloc0_object(NewPages);
 
 	pages->rel = rel;
 	pages->shared = shared;
+	pages->packs_tightly = packs_tightly;
 	pages->reserved = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 	pages->run = MemoryContextAllocAligned(CurrentMemoryContext, RUN_PAGES * BLCKSZ,
 										   PG_IO_ALIGN_SIZE, 0);
@@ -98,6 +105,7 @@ HeapTupleHeader
 new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 {
 	OffsetNumber offset;
+	Page		page;
 
 	if (MAXALIGN(len) > MaxHeapTupleSize)
 		ereport(ERROR,
@@ -105,24 +113,37 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 				 errmsg("row is too big: size %zu, maximum size %zu",
 						MAXALIGN(len), (Size) MaxHeapTupleSize)));
 
-	/* a page has one tuple at least, whatever the fillfactor */
-	if (pages->page != NULL &&
-		MAXALIGN(len) + pages->reserved > PageGetHeapFreeSpace(pages->page))
+	if (pages->packs_tightly && pages->nfull > 0 &&
+		has_room(pages, run_page(pages, pages->nfull - 1), len))
+		page = run_page(pages, pages->nfull - 1);
+	else
 	{
-		pages->page = NULL;
-		if (++pages->nfull == RUN_PAGES)
-			write_run(pages);
-	}
-	if (pages->page == NULL)
-	{
-		pages->page = run_page(pages, pages->nfull);
-		PageInit(pages->page, BLCKSZ, 0);
+		if (pages->page != NULL && !has_room(pages, pages->page, len))
+		{
+			pages->page = NULL;
+			if (++pages->nfull == RUN_PAGES)
+				write_run(pages);
+		}
+		/* a page has one tuple at least, whatever the fillfactor */
+		if (pages->page == NULL)
+		{
+			pages->page = run_page(pages, pages->nfull);
+			PageInit(pages->page, BLCKSZ, 0);
+		}
+		page = pages->page;
 	}
 
-	offset = PageAddItem(pages->page, (Item) tuple, len, InvalidOffsetNumber, false, true);
+	offset = PageAddItem(page, (Item) tuple, len, InvalidOffsetNumber, false, true);
 	if (offset == InvalidOffsetNumber)
 		elog(ERROR, "failed to add tuple");
-	return (HeapTupleHeader) PageGetItem(pages->page, PageGetItemId(pages->page, offset));
+	return (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
+}
+
+/* has_room -- is there room for a tuple of this length on a page? */
+static bool
+has_room(const NewPages *pages, Page page, Size len)
+{
+	return MAXALIGN(len) + pages->reserved <= PageGetHeapFreeSpace(page);
 }
 
 /*

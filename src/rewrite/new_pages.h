@@ -29,7 +29,8 @@ typedef struct NewPagesShared
 typedef struct NewPages NewPages;
 
 extern void new_pages_init(NewPagesShared *shared);
-extern NewPages *new_pages_begin(Relation rel, NewPagesShared *shared);
+extern NewPages *new_pages_begin(Relation rel, NewPagesShared *shared,
+								 bool packs_tightly);
 extern HeapTupleHeader new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len);
 extern bool new_pages_hand_over(NewPages *pages, Page leftover);
 extern void new_pages_take_over(NewPages *pages, Page leftover);

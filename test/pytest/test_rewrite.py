@@ -1,12 +1,13 @@
 """VACUUM FULL on pg_cyclone's engine leaves tables of every shape as core's does: the same rows with the same headers, frozen
 alike, in files no larger, and everything else about the table as it was."""
 
-import threading
+import re
 
 import psycopg
 import pytest
 
 from cyclone_lab import checks
+from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
 from conftest import CONFIG, TEMPLATE, _create_template
 from test_as_core import CATALOGS, DB, MIXED_MAP, MULTIXACTS, SHAPES, make_mixed_map, make_multixacts
@@ -195,3 +196,304 @@ def test_tables_of_every_shape(base, core, workers, wal_level):
             assert actual["blocks"] == expected["blocks"], heap
         else:
             assert sorted(map(str, actual["tuples"])) == sorted(map(str, expected["tuples"])), heap
+
+
+# Rows of several versions, in blocks far from each other, with values in the TOAST table
+MAKE_VERSIONS = """
+    CREATE TABLE t (id int PRIMARY KEY, n int, note text, big text) WITH (fillfactor = 70);
+    ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
+    INSERT INTO t SELECT i, 0, repeat('x', 200), CASE WHEN i % 50 = 0 THEN repeat(md5(i::text), 100) END
+    FROM generate_series(1, 20000) i;
+    DELETE FROM t WHERE id % 4 = 0;
+"""
+# Each a transaction: updates in place and elsewhere, of other columns and of values, of what was updated, deletes, failures
+CHANGES = (
+    "UPDATE t SET n = n + 1 WHERE id % 3 = 0",
+    "UPDATE t SET note = repeat('y', 400) WHERE id % 5 = 0",
+    "UPDATE t SET big = repeat('z', 3000) WHERE id % 100 = 50",
+    "BEGIN; UPDATE t SET n = n + 10 WHERE id % 7 = 0; ROLLBACK",
+    "BEGIN; UPDATE t SET n = n + 1 WHERE id % 9 = 0; UPDATE t SET n = n + 1 WHERE id % 9 = 0; COMMIT",
+    "DELETE FROM t WHERE id % 11 = 0",
+    "BEGIN; DELETE FROM t WHERE id % 13 = 0; SAVEPOINT s; UPDATE t SET n = -1; ROLLBACK TO s; COMMIT",
+    "INSERT INTO t SELECT i, 5, 'new', repeat('n', 3000) FROM generate_series(30001, 30500) i",
+    "SELECT count(*) FROM (SELECT 1 FROM t WHERE id % 17 = 0 FOR UPDATE) locked",
+)
+
+
+def run_script(conn, script: str) -> None:
+    for statement in filter(str.strip, script.split(";")):
+        conn.execute(statement)
+
+
+def physical_chains(conn) -> list[tuple]:
+    """Return for each tuple of t that was updated what its link leads to: the same transaction, and the same row."""
+    return conn.execute(
+        """
+        WITH item AS MATERIALIZED (
+            SELECT format('(%%s,%%s)', block, lp)::tid AS tid, t_ctid, t_xmin, t_xmax, t_infomask,
+                   (tuple_data_split('t'::regclass, t_data, t_infomask, t_infomask2, t_bits))[1] AS id
+            FROM generate_series(0, pg_relation_size('t') / 8192 - 1) block, heap_page_items(get_raw_page('t', block))
+            WHERE lp_flags = 1
+        )
+        SELECT old.id = new.id AND old.t_xmax = new.t_xmin
+        FROM item old LEFT JOIN item new ON new.tid = old.t_ctid
+        WHERE old.t_ctid <> old.tid
+        """.replace("%%", "%")
+    ).fetchall()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_old_snapshots_see_what_they_saw(cluster, db, conn, workers):
+    """Versions of rows that only old snapshots see survive, and so do the links between them, whoever copied them."""
+    run_script(conn, MAKE_VERSIONS)
+    conn.execute("CREATE TABLE other ()")
+    readers, seen = [], []
+    for change in CHANGES:
+        reader = cluster.connect(db)
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("TABLE other")  # a lock on t would keep VACUUM FULL away
+        readers.append(reader)
+        seen.append(content(conn, "t"))
+        run_script(conn, change)
+    last = content(conn, "t")
+    conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+    assert content(conn, "t") == last
+    assert [content(reader, "t") for reader in readers] == seen
+    chains = physical_chains(conn)
+    assert len(chains) > 5000 and all(sound for (sound,) in chains)
+    checks.assert_clean(conn, "t")
+
+    # the links are followed: this row's newest version is known to be newer
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        readers[0].execute("UPDATE t SET n = 0 WHERE id = 3")
+    for reader in readers:
+        reader.close()
+    conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+    assert content(conn, "t") == last and physical_chains(conn) == []
+    checks.assert_clean(conn, "t")
+
+
+def test_row_versions_are_kept_as_core_keeps_them(prefix):
+    """With an old snapshot open, the same versions of rows and values survive as in core's VACUUM FULL."""
+    kept = {}
+    with Cluster.create(prefix, CONFIG) as original:
+        original.start()
+        _create_template(original)
+        with original.connect(TEMPLATE) as conn:
+            run_script(conn, MAKE_VERSIONS)
+        original.stop()
+        for name, command in {
+            "core": "SET cyclone.enabled = off; VACUUM FULL t",
+            "ours": "VACUUM (FULL, PARALLEL 2) t",
+            "alone": "VACUUM (FULL, PARALLEL 0) t",
+        }.items():
+            with original.copy().start() as cluster, cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as reader:
+                reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+                reader.execute("SELECT FROM pg_class")
+                for change in CHANGES:
+                    run_script(conn, change)
+                run_script(conn, command)
+                versions = sorted(map(str, tuples(conn, "t")))
+                [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 't'")
+                chunks = conn.execute(f"SELECT count(*), count(DISTINCT chunk_id) FROM {toast}").fetchone()
+                kept[name] = versions, chunks
+    assert kept["ours"] == kept["alone"] == kept["core"]
+
+
+FAULT_SETTINGS = {"min_parallel_table_scan_size": 0}
+FULL = "VACUUM (FULL, PARALLEL 2) t"
+POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-swapped")
+
+
+def relation_files(cluster, conn) -> dict[str, int]:
+    """Return the relation files of the connection's database with their sizes, once those that were dropped are gone."""
+    [(oid,)] = conn.execute("SELECT oid FROM pg_database WHERE datname = current_database()")
+    conn.execute("CHECKPOINT")
+    return {file.name: file.stat().st_size for file in (cluster.data / "base" / str(oid)).iterdir()
+            if re.match(r"\d+", file.name)}  # fmt: skip
+
+
+@pytest.fixture
+def versions(cluster, db, conn):
+    """Table t with rows that an open snapshot needs; yields its contents."""
+    run_script(conn, MAKE_VERSIONS)
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT FROM pg_class")
+        for change in CHANGES:
+            run_script(conn, change)
+        yield content(conn, "t")
+
+
+@pytest.mark.parametrize("how", ["error", "cancel", "terminate"])
+@pytest.mark.parametrize(("point", "role"), [*((point, "leader") for point in POINTS), ("heap-copy", "worker")])
+def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, versions, point, role, how):
+    files = relation_files(cluster, conn)
+    log_position = len(cluster.log)
+    if how == "error":
+        vacuum = Background(cluster, db, FULL, {**FAULT_SETTINGS, "cyclone.debug_point": f"{point}:{role}:error"})
+        assert vacuum.wait() is not None
+    else:
+        with Parked(cluster, db, f"{point}:{role}", 1, FULL, FAULT_SETTINGS) as vacuum:
+            conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.parked[0],))
+            assert isinstance(
+                vacuum.wait(), psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown
+            )
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE query = %s AND state <> 'idle'"
+    wait_until(lambda: conn.execute(idle, (FULL,)).fetchone() == (0,), "the end of all processes of the VACUUM")
+    assert content(conn, "t") == versions
+    assert conn.execute("SELECT * FROM cyclone.progress WHERE datname = current_database()").fetchall() == []
+    after = relation_files(cluster, conn)
+    assert after.keys() - files.keys() == set(), "files are left over"
+    conn.execute(FULL)
+    assert content(conn, "t") == versions
+    checks.assert_clean(conn, "t")
+    assert not re.search("leak|PANIC|TRAP|was terminated by signal", cluster.log[log_position:])
+
+
+def test_a_crash_leaves_the_table_as_it_was(new_cluster):
+    cluster = new_cluster(wal_consistency_checking="all")
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE_VERSIONS)
+        for change in CHANGES:
+            run_script(conn, change)
+        before = content(conn, "t")
+    for point in POINTS:
+        if point == "update-chains":  # a crash leaves no snapshot that needs links
+            continue
+        with Parked(cluster, TEMPLATE, f"{point}:any", 1, FULL, FAULT_SETTINGS) as vacuum:
+            cluster.crash()
+            assert isinstance(vacuum.wait(), psycopg.OperationalError)
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            assert content(conn, "t") == before, point
+            assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute(FULL)
+        cluster.crash()
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        assert content(conn, "t") == before
+        checks.assert_clean(conn, "t")
+    assert "inconsistent page" not in cluster.log and "PANIC" not in cluster.log
+
+
+@pytest.mark.parametrize("wal_level", ["minimal", "logical"])
+@pytest.mark.parametrize("kind", ["", "UNLOGGED"])
+def test_a_crash_after_it_with_each_wal_level(new_cluster, wal_level, kind):
+    """What was committed is there after a crash; unlogged tables are empty then, as they should be."""
+    extra = {"max_wal_senders": 0, "wal_skip_threshold": 0} if wal_level == "minimal" else {}
+    cluster = new_cluster(wal_level=wal_level, fsync="on", **extra)
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE_VERSIONS.replace("CREATE TABLE", f"CREATE {kind} TABLE"))
+        before = content(conn, "t")
+        conn.execute("CHECKPOINT")
+        conn.execute(FULL)
+        conn.execute("INSERT INTO t VALUES (0, 0, 'after', repeat('a', 5000))")
+    cluster.crash()
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        [(rows,)] = conn.execute("SELECT count(*) FROM t")
+        assert rows == (0 if kind else before[0] + 1)
+        conn.execute("DELETE FROM t WHERE id = 0")
+        assert kind or content(conn, "t") == before
+        checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_standby_has_the_same_rows(new_cluster, workers):
+    primary = new_cluster(wal_consistency_checking="all")
+    standby = primary.standby({"max_standby_streaming_delay": 0, "hot_standby_feedback": "off"}).start()
+    try:
+        with primary.connect(TEMPLATE) as conn:
+            run_script(conn, MAKE_VERSIONS)
+            for change in CHANGES:
+                run_script(conn, change)
+            conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+            here = content(conn, "t"), tuples(conn, "t")
+        standby.wait_for_replay(primary)
+        with standby.connect(TEMPLATE) as conn:
+            assert (content(conn, "t"), tuples(conn, "t")) == here
+            assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
+        assert "inconsistent page" not in standby.log
+    finally:
+        standby.remove()
+
+
+def test_logical_decoding_goes_on(new_cluster):
+    """A rewrite is no change of rows, and those before and after it are decoded."""
+    cluster = new_cluster(wal_level="logical")
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE_VERSIONS)
+        conn.execute("SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
+        conn.execute("INSERT INTO t VALUES (-1, 0, 'before', repeat('b', 5000))")
+        conn.execute(FULL)
+        conn.execute("INSERT INTO t VALUES (-2, 0, 'after', repeat('a', 5000))")
+        changes = [data for (data,) in conn.execute("SELECT data FROM pg_logical_slot_get_changes('s', NULL, NULL)")]
+        changes = [data for data in changes if not data.startswith(("BEGIN", "COMMIT"))]
+        assert len(changes) == 2
+        assert "id[integer]:-1" in changes[0] and "b" * 5000 in changes[0]
+        assert "id[integer]:-2" in changes[1] and "a" * 5000 in changes[1]
+
+
+def test_neighbours_remain_neighbours(conn):
+    """Several processes keep the order of the rows, but for a few pages: a BRIN index stays of use."""
+    conn.execute("CREATE TABLE t (id int, filler text)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 400) FROM generate_series(1, 60000) i")
+    conn.execute("DELETE FROM t WHERE id % 3 = 0")
+    conn.execute("VACUUM (FULL, ANALYZE, PARALLEL 3) t")
+    [(displaced,)] = conn.execute(
+        "SELECT max(abs((ctid::text::point)[0] - pg_relation_size('t') / 8192 * id / 60000.0)) FROM t"
+    )
+    assert displaced < 1000
+    [(correlation,)] = conn.execute("SELECT correlation FROM pg_stats WHERE tablename = 't' AND attname = 'id'")
+    assert correlation > 0.9
+
+
+@pytest.mark.parametrize("check", ["error", "warning", "off"])
+def test_disk_space_is_checked_before_any_work(cluster, db, conn, check):
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, filler text)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 400) FROM generate_series(1, 10000) i")
+    settings = {"cyclone.debug_max_free_mb": 2, "cyclone.check_disk_space": check}
+    with cluster.connect(db) as other:
+        [(before,)] = other.execute("SELECT pg_relation_filenode('t')")
+    vacuum = Background(cluster, db, "VACUUM FULL t", settings)
+    error = vacuum.wait()
+    [(after,)] = conn.execute("SELECT pg_relation_filenode('t')")
+    complaint = 'disk space may not suffice for VACUUM FULL of "t"'
+    if check == "error":
+        assert isinstance(error, psycopg.errors.DiskFull) and error.diag.message_primary == complaint
+        assert re.search(r"need \d+ [kM]B in the file system of \".*\", where 2048 kB are free", error.diag.message_detail)
+        assert after == before
+    else:
+        assert error is None and after != before
+        assert (complaint in vacuum.messages) == (check == "warning")
+
+
+def test_progress_is_shown(cluster, db, conn, versions):
+    with Parked(cluster, db, "heap-copy:any", 3, FULL, FAULT_SETTINGS):
+        rows = conn.execute("SELECT role, phase, blocks_total FROM cyclone.progress WHERE datname = %s", (db,)).fetchall()
+        assert sorted(role for role, _, _ in rows) == ["leader", "worker", "worker"]
+        assert {phase for _, phase, _ in rows} == {"copying TOAST table"}
+        [(command, phase)] = conn.execute(
+            "SELECT command, phase FROM pg_stat_progress_cluster WHERE datname = %s", (db,)
+        ).fetchall()
+        assert (command, phase) == ("VACUUM FULL", "seq scanning heap")
+
+
+def test_what_verbose_says(cluster, db, conn, versions):
+    vacuum = Background(cluster, db, "VACUUM (FULL, VERBOSE, PARALLEL 2) t")
+    vacuum.finish()
+    said = "\n".join(vacuum.messages)
+    for pattern in (
+        r'^vacuuming "public\.t"$',
+        r'^"public\.t": found \d+ removable, \d+ nonremovable row versions in \d+ pages$',
+        rf'^finished rewriting "{db}\.public\.t"$',
+        r"^heap: \d+ [kM]B before, \d+ [kM]B after$",
+        r"^TOAST table: \d+ [kM]B before, \d+ [kM]B after$",
+        r'^index "t_pkey": \d+ [kM]B before, \d+ [kM]B after$',
+        r"^parallel workers: 2 planned, 2 launched$",
+        r"^phases: TOAST copy [\d.]+ s, heap copy [\d.]+ s, TOAST index [\d.]+ s, linked row versions [\d.]+ s,"
+        r" index build [\d.]+ s, other [\d.]+ s$",
+    ):
+        assert re.search(pattern, said, re.MULTILINE), pattern
