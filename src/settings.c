@@ -14,11 +14,11 @@
 #include "postgres.h"
 
 #include "pace/pace_settings.h"
-#include "rewrite/disk_space.h"
 #include "settings.h"
 #include "utils/guc.h"
 
 bool		cyclone_enabled = true;
+int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 
 static const struct config_enum_entry disk_space_checks[] = {
 	{"off", DISK_SPACE_OFF, false},

@@ -10,6 +10,15 @@
 #ifndef CYCLONE_SETTINGS_H
 #define CYCLONE_SETTINGS_H
 
+/* What VACUUM FULL does if disk space may not suffice */
+typedef enum DiskSpaceCheck
+{
+	DISK_SPACE_OFF,
+	DISK_SPACE_WARNING,
+	DISK_SPACE_ERROR,
+} DiskSpaceCheck;
+
+extern int	cyclone_check_disk_space;
 extern bool cyclone_enabled;
 
 extern void settings_init(void);

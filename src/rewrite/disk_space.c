@@ -34,6 +34,7 @@
 
 #include "debug_point.h"
 #include "rewrite/disk_space.h"
+#include "settings.h"
 
 /* What a sort needs for entries that make an index of this size */
 #define SORT_SHARE		1.2
@@ -46,8 +47,6 @@ typedef struct FileSystem
 	uint64		free_bytes;
 	uint64		needed_bytes;
 } FileSystem;
-
-int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 
 static List *need(List *file_systems, const char *path, uint64 bytes);
 static List *need_for_relation(List *file_systems, Oid relid, double live_share,

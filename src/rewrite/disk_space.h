@@ -12,15 +12,6 @@
 
 #include "utils/rel.h"
 
-typedef enum DiskSpaceCheck
-{
-	DISK_SPACE_OFF,
-	DISK_SPACE_WARNING,
-	DISK_SPACE_ERROR,
-} DiskSpaceCheck;
-
-extern int	cyclone_check_disk_space;
-
 extern void disk_space_check(Relation rel);
 
 #endif							/* CYCLONE_DISK_SPACE_H */

@@ -67,7 +67,7 @@
 #include "debug_point.h"
 #include "pace/pace.h"
 #include "report/progress.h"
-#include "report/rewrite_report.h"
+#include "rewrite/rewrite_report.h"
 #include "rewrite/disk_space.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/table_rewrite.h"

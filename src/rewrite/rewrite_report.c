@@ -23,7 +23,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 
-#include "report/rewrite_report.h"
+#include "rewrite/rewrite_report.h"
 
 /* In sizes: which relation is which */
 #define SIZE_TABLE		0
