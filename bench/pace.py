@@ -1,8 +1,9 @@
-"""Measures two things that a VACUUM's pace rests on.
+"""Measures three things that a VACUUM's pace rests on.
 
 How well a team keeps to the budget of cost-based delay: what it costs a second, as a part of what the settings allow, for
 PostgreSQL's VACUUM in one process and pg_cyclone's with workers. And what it costs other sessions that their statements are
 timed while a VACUUM has a latency target: `pgbench -S` beside a VACUUM that sleeps, with and without a target, taking turns.
+And how fast a latency target is kept again when a load begins, and full speed reached again when it ends (steps.py).
 `make bench-pace`.
 """
 
@@ -14,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import asdict
 from statistics import median
 
 from rich.console import Console
@@ -22,6 +24,7 @@ from circumstances import RESULTS, add_common_arguments, circumstances_markdown,
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 from grid import Grid
+import steps
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -40,8 +43,9 @@ WORKERS = (0, 1, 2, 4)
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="size of the table (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="runs of pgbench with and without (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=5, help="length of a run of pgbench (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=41, help="runs of pgbench with and without (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=2, help="length of a run of pgbench (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=5, help="runs of a load that begins and ends (default: %(default)s)")
     parser.add_argument("--clients", type=int, default=2, help="clients of pgbench (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "pace")
     return parser.parse_args()
@@ -103,6 +107,23 @@ def transactions_a_second(cluster: Cluster, options: argparse.Namespace, *, targ
     return float(re.search(r"tps = ([\d.]+)", done.stdout)[1])
 
 
+def steps_grid(runs: list[steps.Steps]) -> Grid:
+    """Return a row each run, and one of medians."""
+    percentile = f"{steps.PERCENTILE}th percentile"
+    header = ["run", f"{percentile} without VACUUM, ms", "target, ms", "at it again after, s", f"{percentile} from 2 s on, ms", "in the server, ms",
+              "speed from 2 s on", "full speed again after, s"]  # fmt: skip
+
+    def row(name: str, values: list[float]) -> list[str]:
+        return [name, *(f"{value:.2f}" for value in values)]
+
+    columns = [
+        (run.alone_ms, run.target_ms, run.back_seconds, run.load_ms, run.server_ms, run.speed_under_load, run.full_speed_seconds)
+        for run in runs
+    ]
+    rows = [row(str(number), values) for number, values in enumerate(columns, 1)]
+    return Grid(header, [*rows, row("median", [median(values) for values in zip(*columns)])])
+
+
 def main() -> int:
     options = parse_arguments()
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -135,10 +156,15 @@ def main() -> int:
         timing.rows.append(["timed", f"{median(timed for _, timed in rounds):,.0f}", spread])
         console.print(timing.to_rich("Timing statements"))
 
+        most = steps.most(cluster)
+        runs = [steps.measure_steps(cluster, most) for _ in range(options.steps)]
+        stepping = steps_grid(runs)
+        console.print(stepping.to_rich(f"A load of {steps.SHARE_OF_MOST * most:.0f} transactions a second begins and ends"))
+
     options.results.mkdir(parents=True, exist_ok=True)
-    text = f"# Pace\n\n{circumstances_markdown(circumstances)}\n{budgets.to_markdown()}\n{timing.to_markdown()}"
+    text = f"# Pace\n\n{circumstances_markdown(circumstances)}\n{budgets.to_markdown()}\n{timing.to_markdown()}\n{stepping.to_markdown()}"
     (options.results / "pace.md").write_text(text)
-    (options.results / "pace.json").write_text(json.dumps({"circumstances": circumstances, "pgbench": rounds}, indent=1))
+    (options.results / "pace.json").write_text(json.dumps({"circumstances": circumstances, "pgbench": rounds, "steps": [asdict(run) for run in runs]}, indent=1))
     with open(options.results / "pace.csv", "w", newline="") as file:
         csv.writer(file).writerows([budgets.header, *budgets.rows])
     console.print(f"\ntables and numbers: {options.results}", highlight=False)

@@ -20,8 +20,9 @@
  * - When there is room the budget grows, the more room the faster: slowly
  *	 while a miss is recent, most of all near the ceiling, and fast when it
  *	 has gone well for a while, as the load may have changed.
- * - When there are no statements at all nobody has to be spared, and a second
- *	 is enough to get from the floor to full speed.
+ * - When there are no statements at all, or hardly any of those that there were
+ *	 at the last miss, nobody has to be spared, and a second is enough to get
+ *	 from the floor to full speed.
  * - The floor, a hundredth of full speed, keeps the vacuum moving even if the
  *	 target can't be met that way.
  *
@@ -80,6 +81,10 @@
 #define CAUTION_SECONDS		2.0
 
 #define IDLE_SECONDS		0.5
+/* So small a part of the statements that there were at the last miss is none. */
+#define GONE_SHARE			0.25
+/* Their number is smoothed: this part of it is what it was before. */
+#define SMOOTHING			0.5
 /* A budget that isn't used for so long is none. */
 #define UNUSED_SECONDS		0.5
 #define OUT_OF_REACH_SECONDS 10.0
@@ -95,6 +100,7 @@ static bool learn(Controller *controller, const ControllerInput *input);
 static void begin_learning(Controller *controller);
 static void end_learning(Controller *controller, double percentile_ms);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
+static bool load_is_gone(const Controller *controller);
 static void change_gently(Controller *controller, const ControllerInput *input,
 						  double growth);
 static double noise(const ControllerInput *input);
@@ -137,12 +143,16 @@ void
 controller_step(Controller *controller, const ControllerInput *input)
 {
 	double		excess;
+	bool		load_was_gone;
 
 	controller->forget_window = false;
 	controller->best_rate = Max(controller->best_rate, input->rate);
 	controller->since_miss += input->seconds;
 	controller->since_learned += input->seconds;
 	controller->idle = input->statements > 0 ? 0 : controller->idle + input->seconds;
+	load_was_gone = load_is_gone(controller);
+	controller->load = SMOOTHING * controller->load +
+		(1 - SMOOTHING) * input->statements / input->seconds;
 
 	if (controller->idle >= IDLE_SECONDS)
 	{
@@ -167,6 +177,13 @@ controller_step(Controller *controller, const ControllerInput *input)
 		controller->forget_window = true;
 		return;
 	}
+	/* what is left of it tells of the load that there was */
+	if (load_is_gone(controller) && !load_was_gone)
+	{
+		controller->forget_window = true;
+		controller->ceiling = INFINITY;
+		return;
+	}
 	if (input->samples <= 0)
 		return;
 
@@ -183,6 +200,8 @@ controller_step(Controller *controller, const ControllerInput *input)
 			growth = GROWTH_IN_DOUBT;
 			controller->since_miss = 0;
 		}
+		else if (load_is_gone(controller))
+			growth = GROWTH_IDLE;
 		else if (controller->since_miss < CAUTION_SECONDS)
 			growth = controller->budget > controller->ceiling * NEAR_CEILING ?
 				GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
@@ -273,6 +292,7 @@ slow_down(Controller *controller, const ControllerInput *input, double excess)
 	double		budget = Min(controller->budget, Max(input->rate, floor));
 
 	controller->ceiling = budget;
+	controller->load_at_miss = controller->load;
 	controller->budget = Max(budget * Max(pow(excess, -CUT_POWER), DEEPEST_CUT), floor);
 	controller->since_miss = 0;
 	controller->settling = Min(input->percentile_ms / 1000, MAX_SETTLING) - input->seconds;
@@ -289,6 +309,13 @@ slow_down(Controller *controller, const ControllerInput *input, double excess)
 		controller->at_floor = 0;
 		controller->limit = LIMIT_LATENCY;
 	}
+}
+
+/* load_is_gone -- are there hardly any statements, compared with the last miss? */
+static bool
+load_is_gone(const Controller *controller)
+{
+	return controller->load <= GONE_SHARE * controller->load_at_miss;
 }
 
 /*
@@ -308,11 +335,13 @@ change_gently(Controller *controller, const ControllerInput *input, double growt
 	/* It has not been using its budget, and never did more than that. */
 	if (controller->budget > controller->best_rate &&
 		controller->budget > 2 * input->rate)
+	{
 		controller->unused += input->seconds;
+		if (controller->unused >= UNUSED_SECONDS || load_is_gone(controller))
+			controller->budget = INFINITY;
+	}
 	else
 		controller->unused = 0;
-	if (controller->unused >= UNUSED_SECONDS)
-		controller->budget = INFINITY;
 
 	if (growth < 0 && controller->budget <= floor)
 	{

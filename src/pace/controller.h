@@ -44,6 +44,8 @@ typedef struct Controller
 	double		since_miss;		/* seconds */
 	double		settling;		/* seconds to go in which to see nothing */
 	double		idle;			/* seconds without a statement */
+	double		load;			/* statements a second, smoothed */
+	double		load_at_miss;	/* what it was then */
 	double		unused;			/* seconds of using half of the budget at most */
 	double		at_floor;		/* seconds of missing the target there */
 	double		learned_for;	/* seconds */

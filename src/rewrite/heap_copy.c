@@ -55,7 +55,6 @@ typedef struct HeapCopy
 	RewriteHeap heap;
 	HeapCopyShared *shared;
 	RewriteCounters *counters;
-	int			natts;			/* of a tuple that is complete */
 	MemoryContext tuple_context;
 	BlockNumber done;			/* pages, not told yet */
 	int64		tuples_told;
@@ -69,7 +68,10 @@ static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
 static void copy_page(HeapCopy *copy, Buffer buffer);
 static void copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
-static bool must_be_reformed(const HeapCopy *copy, HeapTuple tuple);
+static void prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
+						   HeapTupleHeader original, uint16 infomask);
+static bool must_be_reformed(const TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+static HeapTuple reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
 static void mark_chain(HeapCopy *copy, BlockNumber blkno);
 static pg_atomic_uint32 *chain_word(RewriteShared *shared, HeapCopyShared *copy,
 									BlockNumber blkno);
@@ -147,7 +149,6 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 		.heap = heap,
 		.shared = &shared->heaps[heap],
 		.counters = &rewrite->counters[heap],
-		.natts = RelationGetNumberOfAttributes(old_heap),
 		.tuple_context = AllocSetContextCreate(CurrentMemoryContext, "Rewritten tuple",
 											   ALLOCSET_DEFAULT_SIZES),
 	};
@@ -175,6 +176,8 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 		rewrite->blkno = BufferGetBlockNumber(buffer);
 		copy_page(&copy, buffer);
 		ReleaseBuffer(buffer);
+		rewrite->place = NULL;
+		new_pages_flush(rewrite->new_pages);
 
 		rewrite->phase_pages++;
 		if (++copy.done == PROGRESS_BLOCKS)
@@ -182,7 +185,6 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 		DEBUG_POINT("heap-copy");
 		delay_point();
 	}
-	rewrite->place = NULL;
 	read_stream_end(stream);
 	tell_progress(&copy);
 	if (strategy != NULL)
@@ -197,12 +199,11 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 }
 
 /*
- * heap_copy_finish
- *		Leader, after the phase: write what the others left over, and see to it
- *		that all of the new heap gets to disk.
+ * heap_copy_take_over
+ *		Leader, after the phase: add what the others left over.
  */
 void
-heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
+heap_copy_take_over(TableRewrite *rewrite)
 {
 	RewriteShared *shared = rewrite->shared;
 
@@ -212,28 +213,35 @@ heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 
 		if (pg_atomic_read_u32(&member->joined) && member->has_leftover)
 			new_pages_take_over(rewrite->new_pages, member->leftover.data);
+		member->has_leftover = false;
 	}
-	new_pages_end(rewrite->new_pages);
-	rewrite->new_pages = NULL;
-	new_pages_sync(rewrite->new_heaps[heap], &shared->heaps[heap].new_pages);
 }
 
 /*
- * heap_copy_reform
- *		Form a tuple anew: without values of dropped columns, complete, and with
- *		the header's flags of the old one that don't tell of its visibility.
+ * heap_copy_finish
+ *		Leader, when all tuples are there: write the last pages, and see to it that
+ *		all of the new heap gets to disk.
+ */
+void
+heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
+{
+	new_pages_end(rewrite->new_pages);
+	rewrite->new_pages = NULL;
+	new_pages_sync(rewrite->new_heaps[heap], &rewrite->shared->heaps[heap].new_pages);
+}
+
+/*
+ * heap_copy_tuple
+ *		Return a copy of a tuple of the table for its new heap, palloc'd.
  */
 HeapTuple
-heap_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
+heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask)
 {
-	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
-	Datum	   *values = palloc_array(Datum, desc->natts);
-	bool	   *nulls = palloc_array(bool, desc->natts);
+	HeapTuple	copied = must_be_reformed(rewrite, REWRITE_TABLE, tuple) ?
+		reform(rewrite, REWRITE_TABLE, tuple) : heap_copytuple(tuple);
 
-	heap_deform_tuple(tuple, desc, values, nulls);
-	for (int i = 0; i < rewrite->ndropped; i++)
-		nulls[rewrite->dropped[i] - 1] = true;
-	return heap_form_tuple(RelationGetDescr(rewrite->new_heaps[heap]), values, nulls);
+	prepare_header(rewrite, REWRITE_TABLE, copied->t_data, tuple->t_data, infomask);
+	return copied;
 }
 
 /*
@@ -311,8 +319,13 @@ copy_page(HeapCopy *copy, Buffer buffer)
 		if (fate == TUPLE_RECENTLY_DEAD)
 			counters->tuples_recently_dead++;
 
-		if (tuple_is_in_chain(&tuple, fate, infomask, oldest_xmin))
+		/* rows of a TOAST table are never updated */
+		if (copy->heap == REWRITE_TABLE &&
+			tuple_is_in_chain(&tuple, fate, infomask, oldest_xmin))
+		{
+			counters->tuples_in_chains++;
 			mark_chain(copy, blkno);
+		}
 		else if (fate != TUPLE_DEAD)
 			copy_tuple(copy, &tuple, infomask);
 	}
@@ -321,47 +334,63 @@ copy_page(HeapCopy *copy, Buffer buffer)
 
 /*
  * copy_tuple
- *		Add a tuple to the new heap, frozen as far as it can be.
+ *		Add a tuple to the new heap.
  */
 static void
 copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 {
 	TableRewrite *rewrite = copy->rewrite;
-	RewriteShared *shared = rewrite->shared;
 	HeapTupleHeader copied;
-	TransactionId xmin;
 
-	if (unlikely(must_be_reformed(copy, tuple)))
+	if (unlikely(must_be_reformed(rewrite, copy->heap, tuple)))
 	{
 		MemoryContext old = MemoryContextSwitchTo(copy->tuple_context);
-		HeapTuple	reformed = heap_copy_reform(rewrite, copy->heap, tuple);
+		HeapTuple	reformed = reform(rewrite, copy->heap, tuple);
 
 		MemoryContextSwitchTo(old);
 		copied = new_pages_add(rewrite->new_pages, reformed->t_data, reformed->t_len);
-		copied->t_choice.t_heap = tuple->t_data->t_choice.t_heap;
-		copied->t_infomask &= ~HEAP_XACT_MASK;
-		copied->t_infomask |= infomask & HEAP_XACT_MASK;
 		MemoryContextReset(copy->tuple_context);
 	}
 	else
-	{
 		copied = new_pages_add(rewrite->new_pages, tuple->t_data, tuple->t_len);
-		copied->t_infomask = infomask;
-	}
+	prepare_header(rewrite, copy->heap, copied, tuple->t_data, infomask);
+}
+
+/*
+ * prepare_header
+ *		Give a copy the visibility of the original, frozen as far as it can be.
+ */
+static void
+prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
+			   HeapTupleHeader original, uint16 infomask)
+{
+	RewriteShared *shared = rewrite->shared;
+	HeapCopyShared *copy = &shared->heaps[heap];
+	TransactionId xmin = HeapTupleHeaderGetRawXmin(original);
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(original);
+
+	copied->t_choice.t_heap = original->t_choice.t_heap;
+	copied->t_infomask &= ~HEAP_XACT_MASK;
+	copied->t_infomask |= infomask & HEAP_XACT_MASK;
 	/* it's no part of a HOT chain any more */
 	copied->t_infomask2 &= ~HEAP2_XACT_MASK;
+	ItemPointerSetInvalid(&copied->t_ctid);
 
 	/* what heap_freeze_tuple would do, for most */
-	xmin = HeapTupleHeaderGetRawXmin(copied);
-	if ((infomask & (HEAP_XMIN_FROZEN | HEAP_XMAX_INVALID)) == (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID) &&
-		HeapTupleHeaderGetRawXmax(copied) == InvalidTransactionId &&
-		TransactionIdPrecedes(xmin, shared->freeze_limit) &&
-		!TransactionIdPrecedes(xmin, copy->shared->relfrozenxid))
-		copied->t_infomask |= HEAP_XMIN_FROZEN;
-	else if ((infomask & HEAP_XMIN_FROZEN) != HEAP_XMIN_FROZEN ||
-			 HeapTupleHeaderGetRawXmax(copied) != InvalidTransactionId)
-		(void) heap_freeze_tuple(copied, copy->shared->relfrozenxid, copy->shared->relminmxid,
-								 shared->freeze_limit, shared->multi_cutoff);
+	if (xmax == InvalidTransactionId && !(infomask & HEAP_MOVED))
+	{
+		if ((infomask & HEAP_XMIN_FROZEN) == HEAP_XMIN_FROZEN)
+			return;
+		if ((infomask & (HEAP_XMIN_FROZEN | HEAP_XMAX_INVALID)) == (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID) &&
+			TransactionIdPrecedes(xmin, shared->freeze_limit) &&
+			!TransactionIdPrecedes(xmin, copy->relfrozenxid))
+		{
+			copied->t_infomask |= HEAP_XMIN_FROZEN;
+			return;
+		}
+	}
+	(void) heap_freeze_tuple(copied, copy->relfrozenxid, copy->relminmxid,
+							 shared->freeze_limit, shared->multi_cutoff);
 }
 
 /*
@@ -369,14 +398,22 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
  *		Is the tuple other than the new heap wants it?
  */
 static bool
-must_be_reformed(const HeapCopy *copy, HeapTuple tuple)
+must_be_reformed(const TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
-	TableRewrite *rewrite = copy->rewrite;
-
-	if (HeapTupleHeaderGetNatts(tuple->t_data) != copy->natts ||
-		(tuple->t_data->t_infomask & HEAP_HASOID_OLD))
+	if (unlikely(HeapTupleHeaderGetNatts(tuple->t_data) !=
+				 RelationGetNumberOfAttributes(rewrite->old_heaps[heap]) ||
+				 (tuple->t_data->t_infomask & HEAP_HASOID_OLD)))
+	{
+		if (heap == REWRITE_TOAST)
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("tuple (%u,%u) of relation \"%s\" is not one of a TOAST table",
+							ItemPointerGetBlockNumber(&tuple->t_self),
+							ItemPointerGetOffsetNumber(&tuple->t_self),
+							RelationGetRelationName(rewrite->old_heaps[heap]))));
 		return true;
-	if (copy->heap == REWRITE_TABLE)
+	}
+	if (heap == REWRITE_TABLE)
 	{
 		for (int i = 0; i < rewrite->ndropped; i++)
 			if (!HeapTupleHasNulls(tuple) ||
@@ -384,6 +421,24 @@ must_be_reformed(const HeapCopy *copy, HeapTuple tuple)
 				return true;
 	}
 	return false;
+}
+
+/*
+ * reform
+ *		Form a tuple of the table anew: complete, without values of dropped columns.
+ */
+static HeapTuple
+reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
+{
+	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
+	Datum	   *values = palloc_array(Datum, desc->natts);
+	bool	   *nulls = palloc_array(bool, desc->natts);
+
+	Assert(heap == REWRITE_TABLE);
+	heap_deform_tuple(tuple, desc, values, nulls);
+	for (int i = 0; i < rewrite->ndropped; i++)
+		nulls[rewrite->dropped[i] - 1] = true;
+	return heap_form_tuple(RelationGetDescr(rewrite->new_heaps[heap]), values, nulls);
 }
 
 /* mark_chain -- leave tuples of this block to the leader. */

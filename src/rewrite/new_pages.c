@@ -36,31 +36,37 @@
 #include "access/xloginsert.h"
 #include "access/xlogrecord.h"
 #include "miscadmin.h"
+#include "port/pg_iovec.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/smgr.h"
 
+#include "debug_point.h"
 #include "pace/wal.h"
 #include "rewrite/new_pages.h"
 
 /* So many pages are written at a time (512 kB). */
 #define RUN_PAGES		64
+/* Between two flushes no more pages than this may be filled in addition. */
+#define MAX_SPARE_PAGES	(MaxHeapTuplesPerPage + 1)
 
 struct NewPages
 {
 	Relation	rel;
 	NewPagesShared *shared;
 	Size		reserved;		/* space to leave on each page: fillfactor */
-	char	   *run;			/* RUN_PAGES of them */
+	char	   *run;			/* RUN_PAGES and MAX_SPARE_PAGES */
 	int			nfull;			/* pages at the beginning of it */
 	Page		page;			/* the one behind them, NULL if not begun */
 	bool		packs_tightly;	/* look for room on the page before, too */
 };
 
 static bool has_room(const NewPages *pages, Page page, Size len);
-static Page run_page(NewPages *pages, int number);
+static Page run_page(const NewPages *pages, int number);
 static void write_run(NewPages *pages);
+static BlockNumber take_blocks(NewPages *pages, int n);
+static void write_blocks(SMgrRelation smgr, BlockNumber start, Page *images, int n);
 static void point_tuples_at_themselves(Page page, BlockNumber blkno);
 
 /*
@@ -92,14 +98,19 @@ new_pages_begin(Relation rel, NewPagesShared *shared, bool packs_tightly)
 	pages->shared = shared;
 	pages->packs_tightly = packs_tightly;
 	pages->reserved = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
-	pages->run = MemoryContextAllocAligned(CurrentMemoryContext, RUN_PAGES * BLCKSZ,
+	pages->run = MemoryContextAllocAligned(CurrentMemoryContext,
+										   (RUN_PAGES + MAX_SPARE_PAGES) * BLCKSZ,
 										   PG_IO_ALIGN_SIZE, 0);
 	return pages;
 }
 
 /*
  * new_pages_add
- *		Add a copy of a tuple; return the copy.  Its t_ctid will point at itself.
+ *		Add a copy of a tuple; return the copy.  If its t_ctid is made invalid, it
+ *		will point at itself.
+ *
+ * Writes nothing, so locks may be held, but before MaxHeapTuplesPerPage tuples
+ * more are added, new_pages_flush must be called.
  */
 HeapTupleHeader
 new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
@@ -111,7 +122,8 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("row is too big: size %zu, maximum size %zu",
-						MAXALIGN(len), (Size) MaxHeapTupleSize)));
+						MAXALIGN(len), (Size) MaxHeapTupleSize),
+				 errhint("With \"cyclone.enabled\" off, VACUUM FULL moves large values out of such rows.")));
 
 	if (pages->packs_tightly && pages->nfull > 0 &&
 		has_room(pages, run_page(pages, pages->nfull - 1), len))
@@ -121,8 +133,7 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 		if (pages->page != NULL && !has_room(pages, pages->page, len))
 		{
 			pages->page = NULL;
-			if (++pages->nfull == RUN_PAGES)
-				write_run(pages);
+			pages->nfull++;
 		}
 		/* a page has one tuple at least, whatever the fillfactor */
 		if (pages->page == NULL)
@@ -137,6 +148,41 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 	if (offset == InvalidOffsetNumber)
 		elog(ERROR, "failed to add tuple");
 	return (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
+}
+
+/*
+ * new_pages_flush
+ *		Write the full pages if there are enough of them.  No lock may be held.
+ */
+void
+new_pages_flush(NewPages *pages)
+{
+	if (pages->nfull < RUN_PAGES)
+		return;
+	write_run(pages);
+
+	/* the one that isn't full becomes the first */
+	if (pages->page != NULL)
+	{
+		memcpy(run_page(pages, 0), pages->page, BLCKSZ);
+		pages->page = run_page(pages, 0);
+	}
+}
+
+/*
+ * new_pages_tid
+ *		Where a tuple that was just added will be, if nobody else fills pages of
+ *		this heap any more.
+ */
+void
+new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
+{
+	int			number = ((char *) tuple - pages->run) / BLCKSZ;
+	Page		page = run_page(pages, number);
+
+	/* the latest has the highest offset */
+	ItemPointerSet(tid, pg_atomic_read_u32(&pages->shared->nblocks) + number,
+				   PageGetMaxOffsetNumber(page));
 }
 
 /* has_room -- is there room for a tuple of this length on a page? */
@@ -179,6 +225,7 @@ new_pages_take_over(NewPages *pages, Page leftover)
 		(void) new_pages_add(pages, (HeapTupleHeader) PageGetItem(leftover, item),
 							 ItemIdGetLength(item));
 	}
+	new_pages_flush(pages);
 }
 
 /*
@@ -232,7 +279,7 @@ new_pages_sync(Relation rel, const NewPagesShared *shared)
 
 /* run_page -- a page of the run. */
 static Page
-run_page(NewPages *pages, int number)
+run_page(const NewPages *pages, int number)
 {
 	return (Page) (pages->run + number * BLCKSZ);
 }
@@ -245,48 +292,87 @@ static void
 write_run(NewPages *pages)
 {
 	SMgrRelation smgr = RelationGetSmgr(pages->rel);
-	const void *buffers[RUN_PAGES];
-	BlockNumber blknos[RUN_PAGES];
-	Page		images[RUN_PAGES];
-	BlockNumber start;
-	int			n = pages->nfull;
+	BlockNumber start = take_blocks(pages, pages->nfull);
 
-	LockRelationForExtension(pages->rel, ExclusiveLock);
-	start = pg_atomic_read_u32(&pages->shared->nblocks);
-	if (MaxBlockNumber - start < n)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("cannot extend relation \"%s\" beyond %u blocks",
-						RelationGetRelationName(pages->rel), MaxBlockNumber)));
-	smgrzeroextend(smgr, MAIN_FORKNUM, start, n, true);
-	pg_atomic_write_u32(&pages->shared->nblocks, start + n);
-	UnlockRelationForExtension(pages->rel, ExclusiveLock);
-
-	for (int i = 0; i < n; i++)
+	for (int done = 0; done < pages->nfull; done += RUN_PAGES)
 	{
-		blknos[i] = start + i;
-		images[i] = run_page(pages, i);
-		buffers[i] = images[i];
-		point_tuples_at_themselves(images[i], blknos[i]);
-	}
-	if (RelationNeedsWAL(pages->rel))
-	{
-		for (int i = 0; i < n; i += XLR_MAX_BLOCK_ID)
-			log_newpages(&smgr->smgr_rlocator.locator, MAIN_FORKNUM,
-						 Min(n - i, XLR_MAX_BLOCK_ID), &blknos[i], &images[i], true);
-	}
-	for (int i = 0; i < n; i++)
-		PageSetChecksumInplace(images[i], blknos[i]);
-	smgrwritev(smgr, MAIN_FORKNUM, start, buffers, n, true);
+		BlockNumber blknos[RUN_PAGES];
+		Page		images[RUN_PAGES];
+		int			n = Min(pages->nfull - done, RUN_PAGES);
 
+		for (int i = 0; i < n; i++)
+		{
+			blknos[i] = start + done + i;
+			images[i] = run_page(pages, done + i);
+			point_tuples_at_themselves(images[i], blknos[i]);
+		}
+		if (RelationNeedsWAL(pages->rel))
+		{
+			for (int i = 0; i < n; i += XLR_MAX_BLOCK_ID)
+				log_newpages(&smgr->smgr_rlocator.locator, MAIN_FORKNUM,
+							 Min(n - i, XLR_MAX_BLOCK_ID), &blknos[i], &images[i], true);
+		}
+		for (int i = 0; i < n; i++)
+			PageSetChecksumInplace(images[i], blknos[i]);
+		write_blocks(smgr, blknos[0], images, n);
+
+		if (VacuumCostActive)
+			VacuumCostBalance += n * VacuumCostPageDirty;
+		if (RelationNeedsWAL(pages->rel))
+			wal_keep_pace();
+	}
 	pages->nfull = 0;
-	if (VacuumCostActive)
-		VacuumCostBalance += n * VacuumCostPageDirty;
-	if (RelationNeedsWAL(pages->rel))
-		wal_keep_pace();
 }
 
-/* point_tuples_at_themselves -- now that their block is known. */
+/*
+ * take_blocks
+ *		Extend the file by so many blocks; return the first.
+ *
+ * If that fails, the lock must be given up at once: the leader ends its
+ * workers before it releases locks, and one of them may wait for this one.
+ */
+static BlockNumber
+take_blocks(NewPages *pages, int n)
+{
+	BlockNumber start;
+
+	LockRelationForExtension(pages->rel, ExclusiveLock);
+	PG_TRY();
+	{
+		start = pg_atomic_read_u32(&pages->shared->nblocks);
+		DEBUG_POINT("rewrite-extend");
+		smgrzeroextend(RelationGetSmgr(pages->rel), MAIN_FORKNUM, start, n, true);
+		pg_atomic_write_u32(&pages->shared->nblocks, start + n);
+	}
+	PG_FINALLY();
+	{
+		UnlockRelationForExtension(pages->rel, ExclusiveLock);
+	}
+	PG_END_TRY();
+	return start;
+}
+
+/*
+ * write_blocks
+ *		Write pages to consecutive blocks, in as few pieces as can be: none may
+ *		cross the border between two segments of the file.
+ */
+static void
+write_blocks(SMgrRelation smgr, BlockNumber start, Page *images, int n)
+{
+	while (n > 0)
+	{
+		int			piece = Min(n, PG_IOV_MAX);
+
+		piece = Min(piece, RELSEG_SIZE - start % RELSEG_SIZE);
+		smgrwritev(smgr, MAIN_FORKNUM, start, (const void **) images, piece, true);
+		start += piece;
+		images += piece;
+		n -= piece;
+	}
+}
+
+/* point_tuples_at_themselves -- those that point nowhere, now that their block is known. */
 static void
 point_tuples_at_themselves(Page page, BlockNumber blkno)
 {
@@ -296,6 +382,7 @@ point_tuples_at_themselves(Page page, BlockNumber blkno)
 	{
 		HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, off));
 
-		ItemPointerSet(&tuple->t_ctid, blkno, off);
+		if (!ItemPointerIsValid(&tuple->t_ctid))
+			ItemPointerSet(&tuple->t_ctid, blkno, off);
 	}
 }

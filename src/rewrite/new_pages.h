@@ -32,6 +32,8 @@ extern void new_pages_init(NewPagesShared *shared);
 extern NewPages *new_pages_begin(Relation rel, NewPagesShared *shared,
 								 bool packs_tightly);
 extern HeapTupleHeader new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len);
+extern void new_pages_flush(NewPages *pages);
+extern void new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid);
 extern bool new_pages_hand_over(NewPages *pages, Page leftover);
 extern void new_pages_take_over(NewPages *pages, Page leftover);
 extern void new_pages_end(NewPages *pages);

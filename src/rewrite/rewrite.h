@@ -36,6 +36,7 @@ typedef struct RewriteCounters
 	int64		tuples_kept;	/* live or recently dead */
 	int64		tuples_removed;
 	int64		tuples_recently_dead;
+	int64		tuples_in_chains;	/* kept or removed, and not copied at first */
 } RewriteCounters;
 
 /* One heap that is copied, as the team sees it */
@@ -115,14 +116,15 @@ extern void heap_copy_open(TableRewrite *rewrite, RewriteHeap heap);
 extern Size heap_copy_shared_size(const HeapCopyShared *copy);
 extern void heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy);
 extern void heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap);
+extern void heap_copy_take_over(TableRewrite *rewrite);
 extern void heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap);
-extern HeapTuple heap_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+extern HeapTuple heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask);
 extern BlockNumber *heap_copy_chain_blocks(RewriteShared *shared, HeapCopyShared *copy,
 										   int64 *nblocks);
 
 /* update_chains.c */
-extern bool update_chains_rewrite(TableRewrite *rewrite, const BlockNumber *blocks,
-								  int64 nblocks);
+extern void update_chains_copy(TableRewrite *rewrite, const BlockNumber *blocks, int64 nblocks,
+							   int64 ntuples);
 
 /* table_rewrite.c */
 extern void rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap);

@@ -8,16 +8,16 @@
  *	 1. compare the disk space that is needed with what is free
  *	 2. create the new table, a transient one, and its TOAST table
  *	 3. plan the team and launch it
- *	 4. copy the TOAST table, then the table (heap_copy.c)
+ *	 4. copy the TOAST table, then the table (heap_copy.c), then the versions of
+ *		rows that are linked (update_chains.c)
  *	 5. end the team
  *	 6. index the new TOAST table
- *	 7. copy the versions of rows that are linked (update_chains.c)
- *	 8. swap the files of the old and the new table, rebuild the indexes, and
+ *	 7. swap the files of the old and the new table, rebuild the indexes, and
  *		drop the transient table with the old files
  *
- * Step 4 is what the whole team does; workers enter at
+ * Copying the two is what the whole team does; workers enter at
  * pg_cyclone_rewrite_worker_main.  The indexes are built by the server, with
- * parallel workers of its own.  Steps 2 and 8 are the server's functions, too,
+ * parallel workers of its own.  Steps 2 and 7 are the server's functions, too,
  * so what becomes of the catalogs is what becomes of them in its own VACUUM
  * FULL.
  *
@@ -28,9 +28,11 @@
  * The TOAST table is copied whole, by the visibility of its own rows, with the
  * cutoffs of the table: a value dies with the rows that point at it, by the
  * same transaction.  So the pointers in the rows stay right, and no value is
- * looked at.  Values of dropped columns, to which nothing points any more once
- * the rows are rewritten, would remain; tables that may have some are left to
- * the server.
+ * looked at, nor compressed or moved anew where the table's options have
+ * changed.  Two kinds of tables are left to the server for that.  Values of
+ * dropped columns, to which nothing points any more once the rows are rewritten,
+ * would remain.  And values that rows have by default, of a column that was
+ * added later, may be too large for the rows.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -85,8 +87,6 @@ typedef struct RewriteJob
 	Oid			relid;
 	Oid			new_relid;
 	char		persistence;
-	BlockNumber *chain_blocks;	/* with rows that the team has left to us */
-	int64		nchain_blocks;
 
 	/* found before the team exists, and copied to its shared block */
 	RewriteShared plan;
@@ -131,18 +131,18 @@ table_rewrite_is_possible(Relation rel)
 		RelationIsUsedAsCatalogTable(rel))
 		return false;
 
-	if (OidIsValid(rel->rd_rel->reltoastrelid))
-	{
-		/* the server would move all values back into the rows */
-		if (!table_relation_needs_toast_table(rel))
-			return false;
-		for (int i = 0; i < desc->natts; i++)
-		{
-			Form_pg_attribute attr = TupleDescAttr(desc, i);
+	if (!OidIsValid(rel->rd_rel->reltoastrelid))
+		return true;
 
-			if (attr->attisdropped && attr->attlen == -1)
-				return false;
-		}
+	/* the server would move all values back into the rows */
+	if (!table_relation_needs_toast_table(rel))
+		return false;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+
+		if (attr->attlen == -1 && (attr->attisdropped || attr->atthasmissing))
+			return false;
 	}
 	return true;
 }
@@ -195,7 +195,6 @@ table_rewrite(Relation rel, const VacuumParams *params)
 	copy_heaps(job);
 	finish_team(job);
 	index_new_toast_table(job);
-	copy_chains(job);
 	rewrite_report_heap(&job->result, verbose, rel);
 	set_new_statistics(job);
 	close_heaps(&job->rewrite);
@@ -406,12 +405,47 @@ copy_heaps(RewriteJob *job)
 			continue;
 		INSTR_TIME_SET_CURRENT(start);
 		team_run(job->team, current_heap, run_phase, rewrite, while_waiting);
-		heap_copy_finish(rewrite, current_heap);
+		heap_copy_take_over(rewrite);
 		rewrite_report_step(&job->result,
 							current_heap == REWRITE_TOAST ? STEP_COPY_TOAST : STEP_COPY_TABLE,
 							start);
+		if (current_heap == REWRITE_TABLE)
+			copy_chains(job);
+		heap_copy_finish(rewrite, current_heap);
 	}
 	rewrite_show_progress(rewrite, REWRITE_TABLE);
+}
+
+/*
+ * copy_chains
+ *		Copy what the team has left to the leader.
+ */
+static void
+copy_chains(RewriteJob *job)
+{
+	TableRewrite *rewrite = &job->rewrite;
+	RewriteShared *shared = rewrite->shared;
+	int64		ntuples = 0;
+	int64		nblocks;
+	BlockNumber *blocks;
+	instr_time	start;
+
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		RewriteMemberShared *member = rewrite_member(shared, i);
+
+		if (pg_atomic_read_u32(&member->joined))
+			ntuples += member->counters[REWRITE_TABLE].tuples_in_chains;
+	}
+	if (ntuples == 0)
+		return;
+
+	INSTR_TIME_SET_CURRENT(start);
+	blocks = heap_copy_chain_blocks(shared, &shared->heaps[REWRITE_TABLE], &nblocks);
+	update_chains_copy(rewrite, blocks, nblocks, ntuples);
+	memcpy(rewrite_member(shared, rewrite->member)->counters, rewrite->counters,
+		   sizeof(rewrite->counters));
+	rewrite_report_step(&job->result, STEP_COPY_CHAINS, start);
 }
 
 /*
@@ -486,7 +520,8 @@ sum_counters(RewriteJob *job)
 			sum[heap].tuples_recently_dead += member->counters[heap].tuples_recently_dead;
 		}
 	}
-	memcpy(job->rewrite.counters, sum, sizeof(sum));
+	job->result.counters = sum[REWRITE_TABLE];
+	job->result.toast_counters = sum[REWRITE_TOAST];
 }
 
 /*
@@ -497,10 +532,8 @@ static void
 finish_team(RewriteJob *job)
 {
 	TableRewrite *rewrite = &job->rewrite;
-	HeapCopyShared *table = &rewrite->shared->heaps[REWRITE_TABLE];
 
 	sum_counters(job);
-	job->chain_blocks = heap_copy_chain_blocks(rewrite->shared, table, &job->nchain_blocks);
 	pace_leave();
 	job->plan = *rewrite->shared;
 	rewrite->shared = &job->plan;
@@ -511,12 +544,18 @@ finish_team(RewriteJob *job)
 /*
  * index_new_toast_table
  *		Build the index of the new TOAST table.
+ *
+ * The server takes for granted that old snapshots need nothing of a table that
+ * is as new as our transaction, and leaves recently dead rows out of its
+ * indexes.  But this one has rows of the old table, and will take its place.
  */
 static void
 index_new_toast_table(RewriteJob *job)
 {
 	HeapCopyShared *toast = &job->rewrite.shared->heaps[REWRITE_TOAST];
+	Relation	new_toast = job->rewrite.new_heaps[REWRITE_TOAST];
 	ReindexParams params = {0};
+	SubTransactionId create_subid;
 	instr_time	start;
 
 	if (!toast->is_wanted || pg_atomic_read_u32(&toast->new_pages.nblocks) == 0)
@@ -524,34 +563,19 @@ index_new_toast_table(RewriteJob *job)
 
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX_TOAST, 0);
-	reindex_relation(NULL, toast->new_relid, 0, &params);
+	create_subid = new_toast->rd_createSubid;
+	PG_TRY();
+	{
+		new_toast->rd_createSubid = InvalidSubTransactionId;
+		reindex_relation(NULL, toast->new_relid, 0, &params);
+	}
+	PG_FINALLY();
+	{
+		new_toast->rd_createSubid = create_subid;
+	}
+	PG_END_TRY();
 	CommandCounterIncrement();
 	rewrite_report_step(&job->result, STEP_INDEX_TOAST, start);
-}
-
-/*
- * copy_chains
- *		Copy what the team has left.
- *
- * Should values be written, or be there already, their pointers must name the
- * old TOAST table, as that's where they will be found after the swap.
- */
-static void
-copy_chains(RewriteJob *job)
-{
-	TableRewrite *rewrite = &job->rewrite;
-	Relation	new_rel = rewrite->new_heaps[REWRITE_TABLE];
-	instr_time	start;
-
-	INSTR_TIME_SET_CURRENT(start);
-	progress_phase(PROGRESS_REWRITE_COPY_CHAINS, job->nchain_blocks);
-	new_rel->rd_toastoid = rewrite->old_heaps[REWRITE_TABLE]->rd_rel->reltoastrelid;
-	if (update_chains_rewrite(rewrite, job->chain_blocks, job->nchain_blocks))
-		rewrite_report_step(&job->result, STEP_COPY_CHAINS, start);
-	new_rel->rd_toastoid = InvalidOid;
-
-	job->result.counters = rewrite->counters[REWRITE_TABLE];
-	job->result.toast_counters = rewrite->counters[REWRITE_TOAST];
 }
 
 /*

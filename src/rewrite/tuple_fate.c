@@ -96,7 +96,7 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 
 #ifdef USE_ASSERT_CHECKING
 	{
-		uint16		server_infomask;
+		uint16		server_infomask = *infomask;
 
 		Assert(ask_server(rel, tuple, buffer, oldest_xmin, &server_infomask) == fate);
 		/* a hint about a commit that isn't on disk yet is not for the old page */
@@ -113,26 +113,44 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
  *
  * Then its place in the new table, or what it points at, depends on others.
  * It is one if its deleter updated it and isn't old, or if it is the result of
- * such an update.  A dead tuple counts if an old version that is not known to
- * be dead may point at it.
+ * such an update.  A dead tuple counts in the latter case: an old version that
+ * isn't known to be dead may point at it.
  */
 bool
 tuple_is_in_chain(HeapTuple tuple, TupleFate fate, uint16 infomask,
 				  TransactionId oldest_xmin)
 {
+	return tuple_is_newer_end(tuple->t_data, infomask, oldest_xmin) ||
+		(fate != TUPLE_DEAD && tuple_is_older_end(tuple, infomask));
+}
+
+/*
+ * tuple_is_newer_end
+ *		Is the tuple the result of an update that isn't old?
+ *
+ * What is asked must not depend on which hints have been set: the answer
+ * must be the same each time.  A running transaction is never old.
+ */
+bool
+tuple_is_newer_end(HeapTupleHeader tuple, uint16 infomask, TransactionId oldest_xmin)
+{
+	uint16		xmin_hints = infomask & HEAP_XMIN_FROZEN;
+
+	return (infomask & HEAP_UPDATED) &&
+		xmin_hints != HEAP_XMIN_FROZEN && xmin_hints != HEAP_XMIN_INVALID &&
+		!TransactionIdPrecedes(HeapTupleHeaderGetRawXmin(tuple), oldest_xmin);
+}
+
+/*
+ * tuple_is_older_end
+ *		Does the tuple, which isn't dead, point at a newer version?
+ */
+bool
+tuple_is_older_end(HeapTuple tuple, uint16 infomask)
+{
 	HeapTupleHeader header = tuple->t_data;
 
-	if ((infomask & HEAP_UPDATED) &&
-		(infomask & HEAP_XMIN_FROZEN) == HEAP_XMIN_COMMITTED &&
-		!TransactionIdPrecedes(HeapTupleHeaderGetRawXmin(header), oldest_xmin))
-		return true;
-
-	/* in progress, as far as that can be */
-	if ((infomask & HEAP_UPDATED) && (infomask & HEAP_XMIN_FROZEN) == 0)
-		return true;
-
-	return fate != TUPLE_DEAD &&
-		!(infomask & HEAP_XMAX_INVALID) &&
+	return !(infomask & HEAP_XMAX_INVALID) &&
 		!HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
 		!HeapTupleHeaderIndicatesMovedPartitions(header) &&
 		!ItemPointerEquals(&tuple->t_self, &header->t_ctid) &&
@@ -149,7 +167,8 @@ ask_server(Relation rel, HeapTuple tuple, Buffer buffer,
 {
 	HTSV_Result result = HeapTupleSatisfiesVacuum(tuple, oldest_xmin, buffer);
 
-	*infomask = tuple->t_data->t_infomask;
+	/* it may not have been allowed to set hints that we know of */
+	*infomask = tuple->t_data->t_infomask | (*infomask & HEAP_XMIN_COMMITTED);
 	switch (result)
 	{
 		case HEAPTUPLE_DEAD:

@@ -22,6 +22,13 @@ REWRITE_SHAPES = {
         ALTER TABLE missing_values DROP COLUMN c;
         DELETE FROM missing_values WHERE id % 3 = 0;
     """,
+    "missing_numbers": """
+        CREATE TABLE missing_numbers (id int PRIMARY KEY, note text);
+        INSERT INTO missing_numbers SELECT i, md5(i::text) FROM generate_series(1, 5000) i;
+        ALTER TABLE missing_numbers ADD COLUMN a int, ADD COLUMN b bigint DEFAULT 7, ADD COLUMN c text;
+        INSERT INTO missing_numbers SELECT i, md5(i::text), i, i, 'there' FROM generate_series(5001, 8000) i;
+        DELETE FROM missing_numbers WHERE id % 3 = 0;
+    """,
     "dropped_big": """
         CREATE TABLE dropped_big (id int PRIMARY KEY, gone text, big text);
         ALTER TABLE dropped_big ALTER gone SET STORAGE EXTERNAL, ALTER big SET STORAGE EXTERNAL;
@@ -67,8 +74,8 @@ REWRITE_SHAPES = {
     """,
 }
 TABLES = [*SHAPES, *REWRITE_SHAPES, MIXED_MAP, MULTIXACTS]
-# Which of them core rewrites in our stead.
-LEFT_TO_SERVER = ("dropped_big", "now_plain", *CATALOGS)
+# Which of them core rewrites in our stead, those among them that dropped columns of a type that may be large
+LEFT_TO_SERVER = {"missing_values", "dropped_big", "dropped_columns", "now_plain", *CATALOGS}
 
 
 @pytest.fixture(scope="module")
@@ -295,9 +302,82 @@ def test_row_versions_are_kept_as_core_keeps_them(prefix):
                 run_script(conn, command)
                 versions = sorted(map(str, tuples(conn, "t")))
                 [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 't'")
-                chunks = conn.execute(f"SELECT count(*), count(DISTINCT chunk_id) FROM {toast}").fetchone()
-                kept[name] = versions, chunks
+                # all of them: deleted chunks are still there, but the server has made them anew
+                kept[name] = versions, sorted(row[6:] for row in tuples(conn, toast))
     assert kept["ours"] == kept["alone"] == kept["core"]
+
+
+def test_what_is_left_to_the_server(base):
+    """Only that, and what is left is said at DEBUG1."""
+    left = set()
+    with base.copy().start() as cluster, cluster.connect(DB) as conn:
+        said: list[str] = []
+        conn.add_notice_handler(lambda message: said.append(message.message_primary))
+        conn.execute("SET client_min_messages = debug1")
+        for table in (*TABLES, *CATALOGS):
+            said.clear()
+            conn.execute(f"VACUUM (FULL, VERBOSE) {table}")
+            if any(message.startswith("pg_cyclone leaves relation") for message in said):
+                left.add(table)
+            else:
+                assert any(message.startswith("finished rewriting") for message in said), table
+    assert left == LEFT_TO_SERVER
+
+
+def test_values_are_not_compressed_anew(cluster, db, conn):
+    """Row versions that are linked point at values as these are, whatever the server would make of them today."""
+    run_script(conn, MAKE_VERSIONS)
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT FROM pg_class")
+        conn.execute("ALTER TABLE t ALTER big SET STORAGE EXTENDED")
+        conn.execute("UPDATE t SET n = n + 1 WHERE big IS NOT NULL")
+        before = content(conn, "t")
+        conn.execute("VACUUM (FULL, PARALLEL 2) t")
+        assert content(conn, "t") == before
+        conn.execute("INSERT INTO t VALUES (-1, 0, '', repeat('compressed', 1000))")
+    checks.assert_clean(conn, "t")
+
+
+def test_versions_before_a_dead_one_are_dead(cluster, db, conn):
+    """A row deleted by an older transaction than the one that updated it before: its value has gone, and so must the old
+    version, which looks recently dead, or the index on the value cannot be built."""
+    conn.execute("CREATE TABLE t (id int, n int, big text)")
+    conn.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    conn.execute("INSERT INTO t SELECT i, 0, repeat('v', 5000) FROM generate_series(1, 10) i")
+    conn.execute("CREATE INDEX ON t (md5(big))")
+    with cluster.connect(db) as deleter, cluster.connect(db) as other:
+        deleter.execute("BEGIN")
+        deleter.execute("SELECT txid_current()")
+        other.execute("BEGIN")
+        other.execute("SELECT txid_current()")
+        conn.execute("UPDATE t SET n = 1 WHERE id <= 5")
+        conn.execute("UPDATE t SET n = 2 WHERE id <= 3")
+        deleter.execute("DELETE FROM t WHERE id <= 5")
+        deleter.execute("COMMIT")
+        conn.execute("VACUUM (FULL, PARALLEL 0) t")
+        [(versions,)] = conn.execute("SELECT count(*) FROM heap_page_items(get_raw_page('t', 0))")
+        assert versions == 5
+    assert content(conn, "t")[0] == 5
+    checks.assert_clean(conn, "t")
+
+
+def test_rows_locked_by_several_and_updated_a_moment_ago(new_cluster):
+    """Their commits are not on disk yet, so the server does not set all hints that VACUUM FULL knows of."""
+    cluster = new_cluster(synchronous_commit="off", wal_writer_delay="10s", wal_writer_flush_after=0)
+    with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as other:
+        conn.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        conn.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 2000) i")
+        conn.execute("CHECKPOINT")
+        conn.execute("UPDATE t SET n = n + 1")
+        for session in (conn, other):
+            session.execute("BEGIN")
+            session.execute("SELECT FROM t FOR KEY SHARE")
+        conn.execute("COMMIT")
+        other.execute("COMMIT")
+        conn.execute("VACUUM (FULL, PARALLEL 0) t")
+        assert conn.execute("SELECT count(*), sum(n) FROM t").fetchone() == (2000, 2000)
+        checks.assert_clean(conn, "t")
 
 
 FAULT_SETTINGS = {"min_parallel_table_scan_size": 0}
@@ -326,7 +406,9 @@ def versions(cluster, db, conn):
 
 
 @pytest.mark.parametrize("how", ["error", "cancel", "terminate"])
-@pytest.mark.parametrize(("point", "role"), [*((point, "leader") for point in POINTS), ("heap-copy", "worker")])
+@pytest.mark.parametrize(("point", "role"), [
+    *((point, "leader") for point in POINTS), ("heap-copy", "worker")
+])  # fmt: skip
 def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, versions, point, role, how):
     files = relation_files(cluster, conn)
     log_position = len(cluster.log)
@@ -349,6 +431,15 @@ def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, versions, point
     assert content(conn, "t") == versions
     checks.assert_clean(conn, "t")
     assert not re.search("leak|PANIC|TRAP|was terminated by signal", cluster.log[log_position:])
+
+
+@pytest.mark.parametrize("role", ["leader", "worker"])
+def test_who_cannot_extend_the_new_table_holds_nobody_up(cluster, db, conn, versions, role):
+    settings = {**FAULT_SETTINGS, "cyclone.debug_point": f"rewrite-extend:{role}:error"}
+    assert Background(cluster, db, FULL, settings).wait() is not None
+    assert content(conn, "t") == versions
+    conn.execute(FULL)
+    assert content(conn, "t") == versions
 
 
 def test_a_crash_leaves_the_table_as_it_was(new_cluster):
@@ -395,9 +486,9 @@ def test_a_crash_after_it_with_each_wal_level(new_cluster, wal_level, kind):
     with cluster.connect(TEMPLATE) as conn:
         [(rows,)] = conn.execute("SELECT count(*) FROM t")
         assert rows == (0 if kind else before[0] + 1)
+        assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
         conn.execute("DELETE FROM t WHERE id = 0")
         assert kind or content(conn, "t") == before
-        checks.assert_clean(conn, "t")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -437,17 +528,18 @@ def test_logical_decoding_goes_on(new_cluster):
 
 
 def test_neighbours_remain_neighbours(conn):
-    """Several processes keep the order of the rows, but for a few pages: a BRIN index stays of use."""
+    """Several processes keep rows together that were together: a BRIN index stays of use."""
     conn.execute("CREATE TABLE t (id int, filler text)")
     conn.execute("INSERT INTO t SELECT i, repeat('x', 400) FROM generate_series(1, 60000) i")
     conn.execute("DELETE FROM t WHERE id % 3 = 0")
     conn.execute("VACUUM (FULL, ANALYZE, PARALLEL 3) t")
-    [(displaced,)] = conn.execute(
-        "SELECT max(abs((ctid::text::point)[0] - pg_relation_size('t') / 8192 * id / 60000.0)) FROM t"
+    [(apart,)] = conn.execute(
+        """
+        SELECT avg((abs(block - next) > 1)::int)
+        FROM (SELECT block, lead(block) OVER (ORDER BY id) AS next FROM (SELECT id, (ctid::text::point)[0] AS block FROM t) a) b
+        """
     )
-    assert displaced < 1000
-    [(correlation,)] = conn.execute("SELECT correlation FROM pg_stats WHERE tablename = 't' AND attname = 'id'")
-    assert correlation > 0.9
+    assert apart < 0.01
 
 
 @pytest.mark.parametrize("check", ["error", "warning", "off"])
