@@ -16,8 +16,10 @@ import sys
 import threading
 import time
 from dataclasses import asdict
-from statistics import median
+from pathlib import Path
+from statistics import median, quantiles
 
+import psycopg
 from rich.console import Console
 
 from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
@@ -82,8 +84,10 @@ def use_of_budget(cluster: Cluster, limit: int, delay_ms: int, *, workers: int |
     return cost / seconds / (limit / delay_ms * 1000)
 
 
-def transactions_a_second(cluster: Cluster, options: argparse.Namespace, *, target: str) -> float:
-    """Return what `pgbench -S` does beside a VACUUM that hardly moves, with this latency target."""
+def cost_of_a_transaction(cluster: Cluster, options: argparse.Namespace, *, target: str) -> tuple[float, float]:
+    """Return what `pgbench -S` does beside a VACUUM that hardly moves, with this latency target: the transactions a second, and
+    the processor time of the server for one, in microseconds.
+    """
     with cluster.connect() as conn, cluster.connect() as watcher:
         for name, value in {"vacuum_cost_limit": 1, "vacuum_cost_delay": 100, "cyclone.latency_target": target}.items():
             conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
@@ -98,13 +102,64 @@ def transactions_a_second(cluster: Cluster, options: argparse.Namespace, *, targ
         thread.start()
         while not watcher.execute("SELECT FROM cyclone.pace").fetchall():
             time.sleep(0.01)
-        done = cluster.run(
-            "pgbench", "-n", "-S", "-M", "prepared", "-c", str(options.clients), "-T", str(options.seconds), "postgres"
-        )  # fmt: skip
+        with ProcessorTime(watcher) as time_used:
+            done = cluster.run(
+                "pgbench", "-n", "-S", "-M", "prepared", "-c", str(options.clients), "-T", str(options.seconds), "postgres"
+            )  # fmt: skip
         assert thread.is_alive(), "the VACUUM ended before pgbench did"
         conn.cancel()
         thread.join()
-    return float(re.search(r"tps = ([\d.]+)", done.stdout)[1])
+    transactions = int(re.search(r"actually processed: (\d+)", done.stdout)[1])
+    return float(re.search(r"tps = ([\d.]+)", done.stdout)[1]), time_used.nanoseconds / transactions / 1000
+
+
+class ProcessorTime:
+    """The processor time of pgbench's sessions while the block runs, as the kernel's scheduler counts it."""
+
+    POLL_SECONDS = 0.003
+
+    def __init__(self, watcher: psycopg.Connection):
+        self._watcher = watcher
+        self._used: dict[int, int] = {}  # nanoseconds by process
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._poll)
+
+    def __enter__(self) -> "ProcessorTime":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self._done.set()
+        self._thread.join()
+
+    @property
+    def nanoseconds(self) -> int:
+        return sum(self._used.values())
+
+    def _poll(self) -> None:
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgbench'"
+        pids: list[int] = []
+        while not self._done.wait(self.POLL_SECONDS):
+            if not pids:
+                time.sleep(0.1)  # all have come then
+                pids = [pid for (pid,) in self._watcher.execute(query)]
+            for pid in pids:
+                try:
+                    self._used[pid] = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+                except OSError:  # it has ended
+                    pass
+
+
+def timing_grid(rounds: list[tuple[tuple[float, float], tuple[float, float]]]) -> Grid:
+    """Return a row for untimed and timed sessions: medians, and of the ratios the median and the middle half."""
+    header = ["pgbench -S", "transactions a second", "of untimed", "processor time of one, µs", "of untimed"]
+    cells = [["untimed"], ["timed"]]
+    for what, form in ((0, ",.0f"), (1, ".2f")):
+        ratios = [timed[what] / untimed[what] for untimed, timed in rounds]
+        lower, _, upper = quantiles(ratios, n=4)
+        cells[0] += [f"{median(untimed[what] for untimed, _ in rounds):{form}}", "1"]
+        cells[1] += [f"{median(timed[what] for _, timed in rounds):{form}}", f"{median(ratios):.4f} ({lower:.4f}–{upper:.4f})"]
+    return Grid(header, cells)
 
 
 def steps_grid(runs: list[steps.Steps]) -> Grid:
@@ -147,13 +202,9 @@ def main() -> int:
         rounds = []
         for number in range(options.rounds):
             order = ("0", "1h") if number % 2 else ("1h", "0")
-            rates = {target: transactions_a_second(cluster, options, target=target) for target in order}
-            rounds.append((rates["0"], rates["1h"]))
-        ratios = [timed / untimed for untimed, timed in rounds]
-        timing = Grid(["pgbench -S", "transactions a second", "of untimed"], [])
-        timing.rows.append(["untimed", f"{median(untimed for untimed, _ in rounds):,.0f}", "1"])
-        spread = f"{median(ratios):.4f} ({min(ratios):.4f}–{max(ratios):.4f})"
-        timing.rows.append(["timed", f"{median(timed for _, timed in rounds):,.0f}", spread])
+            costs = {target: cost_of_a_transaction(cluster, options, target=target) for target in order}
+            rounds.append((costs["0"], costs["1h"]))
+        timing = timing_grid(rounds)
         console.print(timing.to_rich("Timing statements"))
 
         most = steps.most(cluster)

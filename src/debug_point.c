@@ -31,6 +31,7 @@
 
 int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_free_mb = 0;
+int			cyclone_debug_workers = 0;
 char	   *cyclone_debug_point = "";
 
 static bool is_set(const char *name, const char *role, const char *action);
@@ -49,6 +50,11 @@ debug_point_init(void)
 							"The free space of each file system, in MB.",
 							NULL,
 							&cyclone_debug_max_free_mb, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_workers",
+							"The number of workers that a table calls for, whatever its size.",
+							NULL,
+							&cyclone_debug_workers, 0, 0, INT_MAX, PGC_SUSET,
 							0, NULL, NULL, NULL);
 	DefineCustomStringVariable("cyclone.debug_point",
 							   "Makes processes wait or fail at a named point.",

@@ -19,6 +19,7 @@
 
 extern int	cyclone_debug_max_duties;
 extern int	cyclone_debug_max_free_mb;
+extern int	cyclone_debug_workers;
 extern char *cyclone_debug_point;
 
 extern void debug_point_init(void);

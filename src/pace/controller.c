@@ -194,6 +194,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 	{
 		double		room = Max(Min((1 - excess) / FULL_ROOM, 1.0), -1.0);
 		double		growth = GROWTH_FAST;
+		double		weight = Min(input->samples / FULL_SAMPLES, 1.0);
 
 		if (room < 0)
 		{
@@ -201,12 +202,14 @@ controller_step(Controller *controller, const ControllerInput *input)
 			controller->since_miss = 0;
 		}
 		else if (load_is_gone(controller))
+		{
 			growth = GROWTH_IDLE;
+			weight = 1;			/* there won't be more of them soon */
+		}
 		else if (controller->since_miss < CAUTION_SECONDS)
 			growth = controller->budget > controller->ceiling * NEAR_CEILING ?
 				GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
-		change_gently(controller, input,
-					  room * growth * Min(input->samples / FULL_SAMPLES, 1.0));
+		change_gently(controller, input, room * growth * weight);
 	}
 }
 

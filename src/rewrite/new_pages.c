@@ -60,9 +60,10 @@ struct NewPages
 	int			nfull;			/* pages at the beginning of it */
 	Page		page;			/* the one behind them, NULL if not begun */
 	bool		packs_tightly;	/* look for room on the page before, too */
+	Size		room_before;	/* on that page, as long as it isn't written */
 };
 
-static bool has_room(const NewPages *pages, Page page, Size len);
+static Size room_on(const NewPages *pages, Page page);
 static Page run_page(const NewPages *pages, int number);
 static void write_run(NewPages *pages);
 static BlockNumber take_blocks(NewPages *pages, int n);
@@ -125,13 +126,14 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 						MAXALIGN(len), (Size) MaxHeapTupleSize),
 				 errhint("With \"cyclone.enabled\" off, VACUUM FULL moves large values out of such rows.")));
 
-	if (pages->packs_tightly && pages->nfull > 0 &&
-		has_room(pages, run_page(pages, pages->nfull - 1), len))
+	if (MAXALIGN(len) <= pages->room_before)
 		page = run_page(pages, pages->nfull - 1);
 	else
 	{
-		if (pages->page != NULL && !has_room(pages, pages->page, len))
+		if (pages->page != NULL && MAXALIGN(len) > room_on(pages, pages->page))
 		{
+			if (pages->packs_tightly)
+				pages->room_before = room_on(pages, pages->page);
 			pages->page = NULL;
 			pages->nfull++;
 		}
@@ -147,6 +149,8 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 	offset = PageAddItem(page, (Item) tuple, len, InvalidOffsetNumber, false, true);
 	if (offset == InvalidOffsetNumber)
 		elog(ERROR, "failed to add tuple");
+	if (page != pages->page)
+		pages->room_before = room_on(pages, page);
 	return (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
 }
 
@@ -185,11 +189,13 @@ new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 				   PageGetMaxOffsetNumber(page));
 }
 
-/* has_room -- is there room for a tuple of this length on a page? */
-static bool
-has_room(const NewPages *pages, Page page, Size len)
+/* room_on -- how long a tuple may be to fit on a page. */
+static Size
+room_on(const NewPages *pages, Page page)
 {
-	return MAXALIGN(len) + pages->reserved <= PageGetHeapFreeSpace(page);
+	Size		room = PageGetHeapFreeSpace(page);
+
+	return room > pages->reserved ? room - pages->reserved : 0;
 }
 
 /*
@@ -322,6 +328,7 @@ write_run(NewPages *pages)
 			wal_keep_pace();
 	}
 	pages->nfull = 0;
+	pages->room_before = 0;
 }
 
 /*

@@ -124,7 +124,7 @@ extern BlockNumber *heap_copy_chain_blocks(RewriteShared *shared, HeapCopyShared
 
 /* update_chains.c */
 extern void update_chains_copy(TableRewrite *rewrite, const BlockNumber *blocks, int64 nblocks,
-							   int64 ntuples);
+							   RewriteCounters *sum);
 
 /* table_rewrite.c */
 extern void rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap);

@@ -43,8 +43,7 @@ typedef struct RewriteResult
 	PGRUsage	rusage;
 	instr_time	start;
 	BlockNumber old_blocks;
-	RewriteCounters counters;	/* of the table */
-	RewriteCounters toast_counters;
+	RewriteCounters counters;	/* of the table, without its TOAST table */
 	int			workers_planned;
 	int			workers_launched;
 	double		step_seconds[NUM_REWRITE_STEPS];

@@ -410,7 +410,10 @@ copy_heaps(RewriteJob *job)
 							current_heap == REWRITE_TOAST ? STEP_COPY_TOAST : STEP_COPY_TABLE,
 							start);
 		if (current_heap == REWRITE_TABLE)
+		{
+			sum_counters(job);
 			copy_chains(job);
+		}
 		heap_copy_finish(rewrite, current_heap);
 	}
 	rewrite_show_progress(rewrite, REWRITE_TABLE);
@@ -425,26 +428,16 @@ copy_chains(RewriteJob *job)
 {
 	TableRewrite *rewrite = &job->rewrite;
 	RewriteShared *shared = rewrite->shared;
-	int64		ntuples = 0;
 	int64		nblocks;
 	BlockNumber *blocks;
 	instr_time	start;
 
-	for (int i = 0; i < shared->nmembers; i++)
-	{
-		RewriteMemberShared *member = rewrite_member(shared, i);
-
-		if (pg_atomic_read_u32(&member->joined))
-			ntuples += member->counters[REWRITE_TABLE].tuples_in_chains;
-	}
-	if (ntuples == 0)
+	if (job->result.counters.tuples_in_chains == 0)
 		return;
 
 	INSTR_TIME_SET_CURRENT(start);
 	blocks = heap_copy_chain_blocks(shared, &shared->heaps[REWRITE_TABLE], &nblocks);
-	update_chains_copy(rewrite, blocks, nblocks, ntuples);
-	memcpy(rewrite_member(shared, rewrite->member)->counters, rewrite->counters,
-		   sizeof(rewrite->counters));
+	update_chains_copy(rewrite, blocks, nblocks, &job->result.counters);
 	rewrite_report_step(&job->result, STEP_COPY_CHAINS, start);
 }
 
@@ -499,29 +492,26 @@ rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap)
 
 /*
  * sum_counters
- *		Add up what all members did.
+ *		Add up what all members did in the table, before linked versions are copied.
  */
 static void
 sum_counters(RewriteJob *job)
 {
 	RewriteShared *shared = job->rewrite.shared;
-	RewriteCounters sum[NUM_REWRITE_HEAPS] = {0};
+	RewriteCounters *sum = &job->result.counters;
 
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		RewriteMemberShared *member = rewrite_member(shared, i);
+		RewriteCounters *part = &member->counters[REWRITE_TABLE];
 
 		if (!pg_atomic_read_u32(&member->joined))
 			continue;
-		for (int heap = 0; heap < NUM_REWRITE_HEAPS; heap++)
-		{
-			sum[heap].tuples_kept += member->counters[heap].tuples_kept;
-			sum[heap].tuples_removed += member->counters[heap].tuples_removed;
-			sum[heap].tuples_recently_dead += member->counters[heap].tuples_recently_dead;
-		}
+		sum->tuples_kept += part->tuples_kept;
+		sum->tuples_removed += part->tuples_removed;
+		sum->tuples_recently_dead += part->tuples_recently_dead;
+		sum->tuples_in_chains += part->tuples_in_chains;
 	}
-	job->result.counters = sum[REWRITE_TABLE];
-	job->result.toast_counters = sum[REWRITE_TOAST];
 }
 
 /*
@@ -533,7 +523,6 @@ finish_team(RewriteJob *job)
 {
 	TableRewrite *rewrite = &job->rewrite;
 
-	sum_counters(job);
 	pace_leave();
 	job->plan = *rewrite->shared;
 	rewrite->shared = &job->plan;

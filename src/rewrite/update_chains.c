@@ -77,6 +77,7 @@ typedef struct ChainPass
 	TableRewrite *rewrite;
 	const BlockNumber *blocks;
 	int64		nblocks;
+	RewriteCounters *sum;
 	int64		ntuples;		/* found in the last pass */
 	bool		found_dead;		/* in the last pass, some more */
 	HTAB	   *dead;			/* LinkKeys of dead newer ends */
@@ -101,11 +102,11 @@ static HTAB *create_table(const char *name, Size entry_size, MemoryContext conte
 /*
  * update_chains_copy
  *		Leader, after the phase: copy what was left out in these blocks of the
- *		table, ntuples in all, dead ones among them.
+ *		table.  What the team has counted is brought up to date.
  */
 void
 update_chains_copy(TableRewrite *rewrite, const BlockNumber *blocks, int64 nblocks,
-				   int64 ntuples)
+				   RewriteCounters *sum)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "Update chains",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -114,6 +115,7 @@ update_chains_copy(TableRewrite *rewrite, const BlockNumber *blocks, int64 nbloc
 		.rewrite = rewrite,
 		.blocks = blocks,
 		.nblocks = nblocks,
+		.sum = sum,
 		.dead = create_table("Dead newer ends", sizeof(LinkKey), context),
 		.waiting = create_table("Waiting versions", sizeof(WaitingEntry), context),
 		.placed = create_table("Placed newer ends", sizeof(PlacedEntry), context)
@@ -129,10 +131,10 @@ update_chains_copy(TableRewrite *rewrite, const BlockNumber *blocks, int64 nbloc
 	} while (pass.found_dead);
 
 	for_each_version(&pass, place_or_wait, true);
-	if (pass.ntuples != ntuples)
+	if (pass.ntuples != sum->tuples_in_chains)
 		elog(ERROR, "found %lld linked row versions in table \"%s\" where there were %lld before",
 			 (long long) pass.ntuples,
-			 RelationGetRelationName(rewrite->old_heaps[REWRITE_TABLE]), (long long) ntuples);
+			 RelationGetRelationName(rewrite->old_heaps[REWRITE_TABLE]), (long long) sum->tuples_in_chains);
 	write_those_still_waiting(&pass);
 
 	MemoryContextSwitchTo(old);
@@ -273,7 +275,6 @@ note_if_dead(ChainPass *pass, const Version *version)
 static void
 place_or_wait(ChainPass *pass, const Version *version)
 {
-	RewriteCounters *counters = &pass->rewrite->counters[REWRITE_TABLE];
 	Version		placeable = *version;
 
 	if (version->is_dead)
@@ -286,9 +287,9 @@ place_or_wait(ChainPass *pass, const Version *version)
 
 		if (hash_search(pass->dead, &version->newer, HASH_FIND, NULL) != NULL)
 		{
-			counters->tuples_removed++;
-			counters->tuples_kept--;
-			counters->tuples_recently_dead--;
+			pass->sum->tuples_removed++;
+			pass->sum->tuples_kept--;
+			pass->sum->tuples_recently_dead--;
 			heap_freetuple(version->copy);
 			return;
 		}

@@ -11,6 +11,7 @@
 
 #include "optimizer/paths.h"
 
+#include "debug_point.h"
 #include "team/degree.h"
 
 /*
@@ -44,8 +45,9 @@ degree_for_table(Relation rel, BlockNumber pages)
 {
 	int			configured = RelationGetParallelWorkers(rel, -1);
 
-	return configured >= 0 ? configured :
-		degree_for_size(pages, min_parallel_table_scan_size);
+	if (configured < 0)
+		configured = degree_for_size(pages, min_parallel_table_scan_size);
+	return DEBUG_LIMIT(workers, configured);
 }
 
 /*

@@ -197,7 +197,7 @@ class Stress:
                 self.pause(rng, 0.02)  # or else the table grows for ever
 
     def _vacuum(self, rng: random.Random) -> None:
-        """VACUUM, fast or slowly, with memory for all dead items or for few."""
+        """VACUUM, fast or slowly, with memory for all dead items or for few, and now and then VACUUM FULL."""
         messages: list[str] = []
         with self.cluster.connect(TEMPLATE) as conn:
             conn.add_notice_handler(lambda message: messages.append(message.message_primary))
@@ -213,6 +213,9 @@ class Stress:
                 self.count("workers", sum(map(int, re.findall(r"^parallel workers: \d+ planned, (\d+) launched$", said, re.M))))
                 self.count("pages deleted", sum(map(int, re.findall(r"^index .* (\d+) newly deleted", said, re.M))))
                 self.count("pages followed", said.count('debug point "btree-chain" reached'))
+                if rng.random() < 0.05:
+                    conn.execute(f"VACUUM (FULL, PARALLEL {rng.choice([2, 0])}) t")
+                    self.count("rewrites")
                 self.pause(rng, 0.1)
 
     def _read_by_all_indexes(self, rng: random.Random) -> None:
