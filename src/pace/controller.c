@@ -33,7 +33,8 @@
  *
  * A target that is to be learned is a tenth above the percentile measured
  * while the vacuum is at its floor: at first, and again now and then, as the
- * load of an hour ago is not that of now.
+ * load of an hour ago is not that of now; sooner if it crawls, as the target
+ * may be what is wrong.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -59,7 +60,6 @@
 
 /* With fewer statements a percentile is worth less. */
 #define FULL_SAMPLES		20.0
-#define MIN_LEARN_SAMPLES	300.0
 
 /* A miss that can't be chance: by so many standard deviations, and at least */
 #define SURE_MISS_NOISE		2.0
@@ -89,14 +89,22 @@
 #define UNUSED_SECONDS		0.5
 #define OUT_OF_REACH_SECONDS 10.0
 
-/* Learning: let the vacuum's effects fade, then measure, but not forever. */
-#define LEARN_SETTLING		0.5
-#define LEARN_SECONDS		1.5
-#define LEARN_MAX_SECONDS	5.0
+/*
+ * Learning: let the vacuum's effects fade, then measure for a few slices of
+ * time, but not forever.  Their median counts, so that a burst doesn't.
+ */
+#define LEARN_SETTLING		0.75
+#define SLICE_SECONDS		0.5
+#define MIN_SLICE_SAMPLES	60.0
+#define LEARN_MAX_SECONDS	6.0
 #define RELEARN_SECONDS		60.0
+/* Who crawls has nothing to lose by looking whether the target is still right. */
+#define RELEARN_CRAWLING_SECONDS 8.0
+#define CRAWLING			(1.25 * FIRST_BUDGET)
 #define SETTLING_AFTER_LEARNING 0.25
 
 static bool learn(Controller *controller, const ControllerInput *input);
+static double median(double *values, int n);
 static void begin_learning(Controller *controller);
 static void end_learning(Controller *controller, double percentile_ms);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
@@ -242,7 +250,10 @@ learn(Controller *controller, const ControllerInput *input)
 
 	if (!controller->learning)
 	{
-		if (controller->target_ms > 0 && controller->since_learned < RELEARN_SECONDS)
+		double		valid_for = controller->budget < CRAWLING ?
+			RELEARN_CRAWLING_SECONDS : RELEARN_SECONDS;
+
+		if (controller->target_ms > 0 && controller->since_learned < valid_for)
 			return false;
 		begin_learning(controller);
 		return true;
@@ -250,14 +261,45 @@ learn(Controller *controller, const ControllerInput *input)
 
 	controller->learned_for += input->seconds;
 	if (controller->learned_for < LEARN_SETTLING)
+	{
 		controller->forget_window = true;
-	else if ((controller->learned_for >= LEARN_SECONDS && input->samples >= MIN_LEARN_SAMPLES) ||
-			 (controller->learned_for >= LEARN_MAX_SECONDS && input->samples >= 1))
+		return true;
+	}
+
+	controller->slice_for += input->seconds;
+	if (controller->slice_for >= SLICE_SECONDS && input->samples >= MIN_SLICE_SAMPLES)
+	{
+		controller->slices[controller->nslices++] = input->percentile_ms;
+		controller->slice_for = 0;
+		controller->forget_window = true;
+	}
+	if (controller->nslices == LEARN_SLICES ||
+		(controller->learned_for >= LEARN_MAX_SECONDS && controller->nslices > 0))
+	{
+		end_learning(controller, median(controller->slices, controller->nslices));
+		return false;
+	}
+	if (controller->learned_for >= LEARN_MAX_SECONDS && input->samples >= 1)
 	{
 		end_learning(controller, input->percentile_ms);
 		return false;
 	}
 	return true;
+}
+
+/* median -- of some numbers, which are put in order. */
+static double
+median(double *values, int n)
+{
+	for (int i = 1; i < n; i++)
+		for (int j = i; j > 0 && values[j] < values[j - 1]; j--)
+		{
+			double		greater = values[j - 1];
+
+			values[j - 1] = values[j];
+			values[j] = greater;
+		}
+	return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 /* begin_learning -- hold the vacuum back to see how fast statements are. */
@@ -266,6 +308,8 @@ begin_learning(Controller *controller)
 {
 	controller->learning = true;
 	controller->learned_for = 0;
+	controller->nslices = 0;
+	controller->slice_for = 0;
 	controller->budget_before_learning = controller->budget;
 	controller->budget = controller_floor(controller);
 	controller->forget_window = true;

@@ -30,6 +30,9 @@ typedef enum ControllerLimit
 	LIMIT_FLOOR,				/* the target is missed at the slowest pace */
 } ControllerLimit;
 
+/* So many measurements make a learned target. */
+#define LEARN_SLICES	6
+
 typedef struct Controller
 {
 	bool		learns_target;
@@ -49,6 +52,9 @@ typedef struct Controller
 	double		unused;			/* seconds of using half of the budget at most */
 	double		at_floor;		/* seconds of missing the target there */
 	double		learned_for;	/* seconds */
+	int			nslices;
+	double		slice_for;		/* seconds */
+	double		slices[LEARN_SLICES];	/* the percentile in each */
 	double		since_learned;	/* seconds */
 	double		learned_ms;		/* the percentile without the vacuum */
 	double		budget_before_learning;

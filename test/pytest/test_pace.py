@@ -44,7 +44,7 @@ class Controller(ctypes.Structure):
         ("limit", ctypes.c_int),
         ("forget_window", ctypes.c_bool),
         ("learning", ctypes.c_bool),
-        ("rest", ctypes.c_double * 32),
+        ("rest", ctypes.c_double * 64),
     ]
 
 
