@@ -257,8 +257,8 @@ plan_workers(VacuumJob *job)
 	int			asked = job->params->nworkers;
 	int			nworkers;
 
-	if (VacuumFailsafeActive || job->plan.rel_pages == 0 ||
-		!degree_is_free(vacuum->rel, asked))
+	if (VacuumFailsafeActive || !degree_is_free(vacuum->rel, asked) ||
+		job->plan.rel_pages == 0)
 		return 0;
 
 	if (asked > 0)

@@ -302,7 +302,7 @@ plan_workers(RewriteJob *job, Relation rel)
 	BlockNumber pages = Max(heaps[REWRITE_TABLE].old_blocks, heaps[REWRITE_TOAST].old_blocks);
 	int			asked = job->params->nworkers;
 
-	if (pages == 0 || !degree_is_free(rel, asked))
+	if (!degree_is_free(rel, asked) || pages == 0)
 		return 0;
 	return Min(asked > 0 ? asked : degree_for_table(rel, pages),
 			   max_parallel_maintenance_workers);
