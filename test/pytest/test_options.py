@@ -79,10 +79,12 @@ def test_random_option_lists(conn):
         statement = random_statement(chance)
         conn.execute("SET cyclone.enabled = off")
         expected = verdict(conn, statement)
-        if expected[1] == "VACUUM FULL cannot be performed in parallel":  # with pg_cyclone it can
+        allowed = [expected]
+        if expected[1] == "VACUUM FULL cannot be performed in parallel":  # with pg_cyclone it can, if nothing else is wrong
             expected = verdict(conn, re.sub(r"\bPARALLEL \d+", "PARALLEL 0", statement))
+            allowed = [expected] if expected[0] == "accepted" else [*allowed, expected]
         conn.execute("SET cyclone.enabled = on")
-        assert verdict(conn, statement) == expected, statement
+        assert verdict(conn, statement) in allowed, statement
         seen[expected[0] == "accepted"] += 1
     assert min(seen.values()) > LISTS / 10, "hardly any list was accepted, or hardly any refused"
     checks.assert_clean(conn, "t", "u")
