@@ -245,6 +245,26 @@ heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask)
 }
 
 /*
+ * heap_copy_find_tuple
+ *		Point *tuple at that item of a page, if it is a tuple; return false if not.
+ */
+bool
+heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
+					 HeapTuple tuple)
+{
+	ItemId		item = PageGetItemId(page, off);
+
+	if (!ItemIdIsNormal(item))
+		return false;
+	check_item(rel, page, item, blkno, off);
+	ItemPointerSet(&tuple->t_self, blkno, off);
+	tuple->t_tableOid = RelationGetRelid(rel);
+	tuple->t_len = ItemIdGetLength(item);
+	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	return true;
+}
+
+/*
  * heap_copy_chain_blocks
  *		Leader, after the phase: the blocks that have tuples which were not copied,
  *		in ascending order, palloc'd.
@@ -297,20 +317,13 @@ copy_page(HeapCopy *copy, Buffer buffer)
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
-	tuple.t_tableOid = RelationGetRelid(rel);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		ItemId		item = PageGetItemId(page, off);
 		TupleFate	fate;
 		uint16		infomask;
 
-		if (!ItemIdIsNormal(item))
+		if (!heap_copy_find_tuple(rel, page, blkno, off, &tuple))
 			continue;
-		check_item(rel, page, item, blkno, off);
-		ItemPointerSet(&tuple.t_self, blkno, off);
-		tuple.t_len = ItemIdGetLength(item);
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
-
 		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
 		if (fate == TUPLE_DEAD)
 			counters->tuples_removed++;
@@ -433,12 +446,16 @@ reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
 	Datum	   *values = palloc_array(Datum, desc->natts);
 	bool	   *nulls = palloc_array(bool, desc->natts);
+	HeapTuple	reformed;
 
 	Assert(heap == REWRITE_TABLE);
 	heap_deform_tuple(tuple, desc, values, nulls);
 	for (int i = 0; i < rewrite->ndropped; i++)
 		nulls[rewrite->dropped[i] - 1] = true;
-	return heap_form_tuple(RelationGetDescr(rewrite->new_heaps[heap]), values, nulls);
+	reformed = heap_form_tuple(RelationGetDescr(rewrite->new_heaps[heap]), values, nulls);
+	pfree(values);
+	pfree(nulls);
+	return reformed;
 }
 
 /* mark_chain -- leave tuples of this block to the leader. */

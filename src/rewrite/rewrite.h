@@ -119,6 +119,8 @@ extern void heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap);
 extern void heap_copy_take_over(TableRewrite *rewrite);
 extern void heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap);
 extern HeapTuple heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask);
+extern bool heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
+								 HeapTuple tuple);
 extern BlockNumber *heap_copy_chain_blocks(RewriteShared *shared, HeapCopyShared *copy,
 										   int64 *nblocks);
 

@@ -183,20 +183,14 @@ visit_page(ChainPass *pass, Buffer buffer, VersionRoutine routine, bool wants_co
 	HeapTupleData tuple;
 	List	   *versions = NIL;
 
-	tuple.t_tableOid = RelationGetRelid(rel);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		ItemId		item = PageGetItemId(page, off);
 		TupleFate	fate;
 		uint16		infomask;
 
-		if (!ItemIdIsNormal(item))
+		if (!heap_copy_find_tuple(rel, page, rewrite->blkno, off, &tuple))
 			continue;
-		ItemPointerSet(&tuple.t_self, BufferGetBlockNumber(buffer), off);
-		tuple.t_len = ItemIdGetLength(item);
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
-
 		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
 		if (tuple_is_in_chain(&tuple, fate, infomask, oldest_xmin))
 			versions = lappend(versions, describe(pass, &tuple, fate, infomask, wants_copies));
@@ -326,6 +320,7 @@ write_with_older_ends(ChainPass *pass, Version version)
 		ItemPointerData tid;
 		WaitingEntry *waiting;
 
+		CHECK_FOR_INTERRUPTS();
 		new_pages_tid(pages, written, &tid);
 		new_pages_flush(pages);
 		heap_freetuple(version.copy);
