@@ -14,13 +14,16 @@
 #ifndef CYCLONE_COMPAT_H
 #define CYCLONE_COMPAT_H
 
+#include "access/heapam_xlog.h"
 #include "access/parallel.h"
 #include "access/visibilitymap.h"
+#include "access/xloginsert.h"
 #include "commands/progress.h"
 #include "commands/vacuum.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "storage/bufmgr.h"
 #include "utils/backend_status.h"
 #include "utils/injection_point.h"
 #include "utils/rel.h"
@@ -268,5 +271,63 @@ compat_injection_point(const char *name)
 }
 
 #endif							/* PG_VERSION_NUM */
+
+/*
+ * Taking a heap page's bits out of the visibility map, in a critical section,
+ * as part of a WAL record on that page.  Since the minor versions of August 2026 such a
+ * record names the map's page, too, which stays locked until it is written.
+ */
+#ifdef HEAP_MULTI_INSERT_BLKREF_VM
+
+static inline void
+compat_lock_map(Buffer vmbuffer)
+{
+	LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
+}
+
+static inline void
+compat_unlock_map(Buffer vmbuffer)
+{
+	LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
+}
+
+/* Returns whether the map's page is to be registered, and to get the LSN. */
+static inline bool
+compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
+{
+	return visibilitymap_clear_locked(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+}
+
+static inline void
+compat_register_map(Buffer vmbuffer)
+{
+	XLogRegisterBuffer(HEAP_MULTI_INSERT_BLKREF_VM, vmbuffer, 0);
+}
+
+#else
+
+static inline void
+compat_lock_map(Buffer vmbuffer)
+{
+}
+
+static inline void
+compat_unlock_map(Buffer vmbuffer)
+{
+}
+
+static inline bool
+compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
+{
+	(void) visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+	return false;
+}
+
+static inline void
+compat_register_map(Buffer vmbuffer)
+{
+}
+
+#endif							/* HEAP_MULTI_INSERT_BLKREF_VM */
 
 #endif							/* CYCLONE_COMPAT_H */

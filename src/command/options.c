@@ -9,8 +9,8 @@
  * error, with its own text and position.  So nothing in this file may be
  * laxer than the server; being stricter only costs us the statement.
  *
- * The exceptions are LATENCY_TARGET, FULL REWRITE and PARALLEL with FULL, which
- * the server doesn't know: what is wrong with the first is for us to say.
+ * The exceptions are LATENCY_TARGET, FULL REWRITE, FULL INPLACE and PARALLEL with FULL, which
+ * the server doesn't know: what is wrong with them is for us to say.
  *
  * Takes no locks and reads no catalogs.
  *
@@ -49,7 +49,7 @@ static const struct
 static bool read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options);
 static bool read_flag(const DefElem *def, bits32 flag, bits32 *flags);
 static bool read_full(const DefElem *def, VacuumParams *params);
-static bool is_rewrite(const DefElem *def);
+static bool says(const DefElem *def, const char *word);
 static bool read_index_cleanup(const DefElem *def, VacOptValue *value);
 static bool read_truncate(const DefElem *def, VacOptValue *value);
 static bool read_parallel(const DefElem *def, int *nworkers);
@@ -58,6 +58,7 @@ static void read_latency_target(const DefElem *def, VacuumOptions *options);
 static const char *option_string(const DefElem *def);
 static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
+static void refuse_inplace_with(const char *option);
 static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
 
 /*
@@ -102,7 +103,8 @@ vacuum_options_are_ours(const VacuumStmt *stmt)
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "latency_target") == 0 ||
-			(strcmp(def->defname, "full") == 0 && is_rewrite(def)))
+			(strcmp(def->defname, "full") == 0 &&
+			 (says(def, "rewrite") || says(def, "inplace"))))
 			return true;
 	}
 	return false;
@@ -181,12 +183,20 @@ read_flag(const DefElem *def, bits32 flag, bits32 *flags)
 }
 
 /*
- * Reads FULL, which is Boolean, or REWRITE, which is the same as true.
+ * Reads FULL, which is Boolean, or REWRITE, which is the same as true, or
+ * INPLACE.
  */
 static bool
 read_full(const DefElem *def, VacuumParams *params)
 {
-	if (is_rewrite(def))
+	params->options &= ~VACOPT_INPLACE;
+	if (says(def, "inplace"))
+	{
+		params->options &= ~VACOPT_FULL;
+		params->options |= VACOPT_INPLACE;
+		return true;
+	}
+	if (says(def, "rewrite"))
 	{
 		params->options |= VACOPT_FULL;
 		return true;
@@ -195,14 +205,14 @@ read_full(const DefElem *def, VacuumParams *params)
 }
 
 /*
- * Does an option FULL say REWRITE?
+ * Is that word an option's value?
  */
 static bool
-is_rewrite(const DefElem *def)
+says(const DefElem *def, const char *word)
 {
-	const char *word = option_string(def);
+	const char *value = option_string(def);
 
-	return word != NULL && pg_strcasecmp(word, "rewrite") == 0;
+	return value != NULL && pg_strcasecmp(value, word) == 0;
 }
 
 /*
@@ -386,6 +396,16 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 			return false;
 	}
 
+	if (flags & VACOPT_INPLACE)
+	{
+		if (flags & VACOPT_ONLY_DATABASE_STATS)
+			refuse_inplace_with("ONLY_DATABASE_STATS");
+		if (!(flags & VACOPT_PROCESS_MAIN))
+			refuse_inplace_with("PROCESS_MAIN false");
+		if (options->params.truncate == VACOPTVALUE_DISABLED)
+			refuse_inplace_with("TRUNCATE false");
+	}
+
 	if (flags & VACOPT_ONLY_DATABASE_STATS)
 	{
 		if (options->has_latency_target)
@@ -410,4 +430,15 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 	}
 
 	return true;
+}
+
+/*
+ * Raises the error for an option that has no meaning with FULL INPLACE.
+ */
+static void
+refuse_inplace_with(const char *option)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("VACUUM option FULL INPLACE cannot be used with %s", option)));
 }

@@ -14,6 +14,9 @@
 #include "nodes/parsenodes.h"
 #include "storage/bufmgr.h"
 
+/* FULL INPLACE: without VACOPT_FULL, as it is so unlike it */
+#define VACOPT_INPLACE	((bits32) 1 << 30)
+
 typedef struct VacuumOptions
 {
 	VacuumParams params;		/* reloptions not applied yet */

@@ -30,15 +30,17 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "command/options.h"
 #include "command/relations.h"
 #include "compat.h"
 #include "engine/table_vacuum.h"
+#include "inplace/table_inplace.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "report/progress.h"
 #include "rewrite/table_rewrite.h"
 #include "storage/lmgr.h"
-#include "storage/proc.h"
+#include "transaction.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -69,11 +71,10 @@ static void process_targets(List *targets, const VacuumParams *params,
 							BufferAccessStrategy ring, MemoryContext context);
 static bool vacuum_target(VacuumRelation *target, const VacuumParams *params,
 						  BufferAccessStrategy ring, MemoryContext context);
-static void begin_vacuum_transaction(bool full);
-static void end_transaction(void);
 static bool is_surely_for_server(Oid relid, const VacuumParams *params);
 static bool is_for_server(Relation rel, const VacuumParams *params);
 static TargetVerdict judge_target(Relation rel, const VacuumParams *params);
+static bool can_compact(const VacuumRelation *target, Relation rel);
 static void apply_reloptions(Relation rel, VacuumParams *params);
 static VacOptValue index_cleanup_default(const StdRdOptions *opts);
 static void choice_point(VacOptValue value, const char *if_auto,
@@ -332,6 +333,7 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	bool		full = (params->options & VACOPT_FULL) != 0;
 	LOCKMODE	lock = full ? AccessExclusiveLock : ShareUpdateExclusiveLock;
 	TargetVerdict verdict = TARGET_SKIP;
+	bool		inplace;
 
 	begin_vacuum_transaction(full);
 	if (full && is_surely_for_server(target->oid, params))
@@ -362,14 +364,17 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	LockRelationIdForSession(&session_lock, lock);
 
 	apply_reloptions(rel, &resolved);
+	inplace = (params->options & VACOPT_INPLACE) != 0 && can_compact(target, rel);
 	/* a rewrite of a table is one of its TOAST table, too */
 	if ((params->options & VACOPT_PROCESS_TOAST) && !full)
 		toast_relid = rel->rd_rel->reltoastrelid;
-	if (params->options & VACOPT_PROCESS_MAIN)
+	if ((params->options & VACOPT_PROCESS_MAIN) && !inplace)
 		vacuum_as_owner(rel, &resolved, ring);
 	else
 		relation_close(rel, NoLock);
 	end_transaction();
+	if (inplace)
+		table_inplace(target->oid, &resolved, ring, context);
 
 	if (OidIsValid(toast_relid))
 		vacuum_toast(toast_relid, target->oid, params, ring, context);
@@ -377,40 +382,6 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	UnlockRelationIdForSession(&session_lock, lock);
 
 	return true;
-}
-
-/*
- * Starts a transaction, with a snapshot.
- *
- * It holds back no other VACUUM, unless it is for VACUUM FULL: functions in
- * indexes may look at other tables when the indexes are built.
- */
-static void
-begin_vacuum_transaction(bool full)
-{
-	StartTransactionCommand();
-
-	/* before there is a snapshot, or others would see its xmin for a while */
-	if (!full)
-	{
-		LWLockAcquire(ProcArrayLock, LW_EXCLUSIVE);
-		MyProc->statusFlags |= PROC_IN_VACUUM;
-		ProcGlobal->statusFlags[MyProc->pgxactoff] = MyProc->statusFlags;
-		LWLockRelease(ProcArrayLock);
-	}
-
-	PushActiveSnapshot(GetTransactionSnapshot());
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * Commits a transaction that has a snapshot pushed.
- */
-static void
-end_transaction(void)
-{
-	PopActiveSnapshot();
-	CommitTransactionCommand();
 }
 
 /*
@@ -498,6 +469,23 @@ judge_target(Relation rel, const VacuumParams *params)
 }
 
 /*
+ * Can the rows of a table be moved, as FULL INPLACE wants it?
+ *
+ * If not it is only vacuumed, with a warning if it was named.
+ */
+static bool
+can_compact(const VacuumRelation *target, Relation rel)
+{
+	if (table_inplace_is_possible(rel))
+		return true;
+	if (target->relation != NULL)
+		ereport(WARNING,
+				(errmsg("rows of \"%s\" cannot be moved, vacuuming only",
+						RelationGetRelationName(rel))));
+	return false;
+}
+
+/*
  * Fills in what the statement left open from the table's options.
  */
 static void
@@ -563,34 +551,22 @@ choice_point(VacOptValue value, const char *if_auto,
 /*
  * Lets the engine vacuum an open table, as its owner, in a safe environment,
  * and closes it.
- *
- * An error leaves user and settings as they are inside: the end of the
- * transaction restores them.
  */
 static void
 vacuum_as_owner(Relation rel, const VacuumParams *params,
 				BufferAccessStrategy ring)
 {
-	Oid			save_userid;
-	int			save_sec_context;
-	int			save_nestlevel;
+	SavedUser	saved;
 
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner,
-						   save_sec_context | SECURITY_RESTRICTED_OPERATION);
-	save_nestlevel = NewGUCNestLevel();
-	RestrictSearchPath();
-
+	become_owner(rel, &saved);
 	if (params->options & VACOPT_FULL)
 		table_rewrite(rel, params);
 	else
 	{
-		table_vacuum(rel, params, ring);
+		table_vacuum(rel, params, ring, NULL);
 		relation_close(rel, NoLock);
 	}
-
-	AtEOXact_GUC(false, save_nestlevel);
-	SetUserIdAndSecContext(save_userid, save_sec_context);
+	become_user_again(&saved);
 }
 
 /*

@@ -250,7 +250,7 @@ finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags, PageVerdict *verdict
 
 	/* If the page will be visited again, its free space is recorded then. */
 	if (vacuum->nindexes == 0 || !index_vacuum_comes || verdict->ndead == 0)
-		RecordPageWithFreeSpace(vacuum->rel, blkno, verdict->free_space);
+		record_free_space(vacuum, blkno, verdict->free_space);
 
 	if (scan->passed >= PROGRESS_BLOCKS)
 		report_progress(scan, blkno + 1);

@@ -144,7 +144,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 		free_dead_items(vacuum, buffer, per_buffer_data, vmbuffer);
 		free_space = PageGetHeapFreeSpace(BufferGetPage(buffer));
 		UnlockReleaseBuffer(buffer);
-		RecordPageWithFreeSpace(vacuum->rel, vacuum->blkno, free_space);
+		record_free_space(vacuum, vacuum->blkno, free_space);
 
 		vacuum->phase_pages++;
 		if (pass.passed >= PROGRESS_BLOCKS)

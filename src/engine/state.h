@@ -19,6 +19,7 @@
 #include "port/atomics.h"
 #include "storage/buf.h"
 #include "storage/condition_variable.h"
+#include "storage/freespace.h"
 #include "storage/s_lock.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -122,6 +123,7 @@ typedef struct VacuumShared
 	int			ring_nbuffers;	/* 0: no ring */
 	int			worker_mem_kb;	/* maintenance_work_mem of each worker */
 	BlockNumber rel_pages;
+	BlockNumber tail_start;		/* see CompactionPass; else invalid, which is the largest */
 	struct VacuumCutoffs cutoffs;
 	EagerShared eager;
 	Size		members_start;
@@ -214,6 +216,18 @@ typedef struct TableVacuum
 	char	   *relname;
 	char	   *indname;
 } TableVacuum;
+
+/*
+ * record_free_space
+ *		Offer a block's free space to those who look for some; not in a tail
+ *		that is being vacated.
+ */
+static inline void
+record_free_space(const TableVacuum *vacuum, BlockNumber blkno, Size space)
+{
+	if (blkno < vacuum->shared->tail_start)
+		RecordPageWithFreeSpace(vacuum->rel, blkno, space);
+}
 
 static inline bool
 is_leader(const TableVacuum *vacuum)

@@ -69,6 +69,7 @@ typedef struct VacuumJob
 {
 	TableVacuum vacuum;			/* what every member has */
 	const VacuumParams *params;
+	CompactionPass *pass;		/* NULL unless the table is being compacted */
 	Team	   *team;
 	TableResult result;
 
@@ -104,6 +105,7 @@ static void finish_team(VacuumJob *job);
 static void update_index_statistics(VacuumJob *job);
 static void truncate_table(VacuumJob *job);
 static void update_table_statistics(VacuumJob *job, TimestampTz start);
+static void describe_pass(const VacuumJob *job, CompactionPass *pass);
 static void error_context(void *arg);
 static double seconds_since(instr_time start);
 
@@ -113,11 +115,12 @@ static double seconds_since(instr_time start);
  *
  * The caller is in a transaction with a snapshot, holds a
  * ShareUpdateExclusiveLock on rel, runs as its owner, and has resolved
- * params' index_cleanup and truncate.  strategy may be NULL.
+ * params' index_cleanup and truncate.  strategy may be NULL; pass is, unless
+ * the table is being compacted.
  */
 void
 table_vacuum(Relation rel, const VacuumParams *params,
-			 BufferAccessStrategy strategy)
+			 BufferAccessStrategy strategy, CompactionPass *pass)
 {
 	VacuumJob  *job = palloc0_object(VacuumJob);
 	TableVacuum *vacuum = &job->vacuum;
@@ -129,6 +132,7 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	progress_begin(RelationGetRelid(rel), MyProcPid);
 
 	open_table(job, rel, params, strategy);
+	job->pass = pass;
 	callback.callback = error_context;
 	callback.arg = vacuum;
 	callback.previous = error_context_stack;
@@ -148,6 +152,8 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	error_context_stack = callback.previous;
 
 	update_table_statistics(job, start.time);
+	if (pass != NULL)
+		describe_pass(job, pass);
 	pgstat_progress_end_command();
 	if (report_is_wanted(params))
 		report_end(&start, params, &job->result);
@@ -220,6 +226,7 @@ plan_vacuum(VacuumJob *job)
 	plan->aggressive = vacuum_get_cutoffs(vacuum->rel,
 										  params, &plan->cutoffs);
 	plan->rel_pages = RelationGetNumberOfBlocks(vacuum->rel);
+	plan->tail_start = job->pass != NULL ? job->pass->tail_start : InvalidBlockNumber;
 	plan->skip_with_vm = (params->options & VACOPT_DISABLE_PAGE_SKIPPING) == 0;
 	if (!plan->skip_with_vm)
 		plan->aggressive = true;
@@ -820,8 +827,10 @@ truncate_table(VacuumJob *job)
 
 	/* In an emergency there may be no transaction IDs left to do it with. */
 	if (!job->do_truncate || VacuumFailsafeActive ||
-		!heap_truncate_is_worthwhile(result->orig_rel_pages,
-									 result->counters.nonempty_pages))
+		result->counters.nonempty_pages >= result->orig_rel_pages ||
+		(job->pass == NULL &&
+		 !heap_truncate_is_worthwhile(result->orig_rel_pages,
+									  result->counters.nonempty_pages)))
 		return;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -880,6 +889,20 @@ update_table_statistics(VacuumJob *job, TimestampTz start)
 	compat_pgstat_report_vacuum(job->vacuum.rel, Max(result->new_live_tuples, 0),
 								counters->recently_dead_tuples +
 								counters->missed_dead_tuples, start);
+}
+
+/* describe_pass -- tell who compacts the table what this VACUUM came to. */
+static void
+describe_pass(const VacuumJob *job, CompactionPass *pass)
+{
+	const TableResult *result = &job->result;
+
+	pass->old_pages = result->orig_rel_pages;
+	pass->new_pages = result->new_rel_pages;
+	pass->live_tuples = result->new_live_tuples;
+	pass->recently_dead_tuples = result->counters.recently_dead_tuples;
+	pass->dead_items = result->counters.lpdead_items;
+	pass->truncate_failed = result->new_rel_pages > result->counters.nonempty_pages;
 }
 
 /*

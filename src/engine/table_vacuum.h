@@ -14,7 +14,25 @@
 #include "storage/buf.h"
 #include "utils/rel.h"
 
+/*
+ * One VACUUM of several that compact a table, with rows being moved from its
+ * end to its beginning between them.
+ */
+typedef struct CompactionPass
+{
+	/* no free space is offered from here on */
+	BlockNumber tail_start;
+
+	/* what it came to */
+	BlockNumber old_pages;
+	BlockNumber new_pages;
+	int64		live_tuples;
+	int64		recently_dead_tuples;
+	int64		dead_items;
+	bool		truncate_failed;	/* for others were using the table */
+} CompactionPass;
+
 extern void table_vacuum(Relation rel, const VacuumParams *params,
-						 BufferAccessStrategy strategy);
+						 BufferAccessStrategy strategy, CompactionPass *pass);
 
 #endif							/* CYCLONE_TABLE_VACUUM_H */

@@ -23,6 +23,10 @@
 #define PROGRESS_REWRITE_COPY_CHAINS	104
 #define PROGRESS_REWRITE_INDEX			105
 
+/* The same for moving rows. */
+#define PROGRESS_INPLACE_MOVE			201
+#define PROGRESS_INPLACE_REINDEX		202
+
 extern void progress_init(void);
 
 extern void progress_begin(Oid relid, int leader_pid);

@@ -1,0 +1,104 @@
+/*-------------------------------------------------------------------------
+ *
+ * horizon.c
+ *	  Who still needs the old versions of rows.
+ *
+ * Pages of the tail become free only when no snapshot needs the versions that
+ * were moved away.  That takes as long as the longest transaction that was
+ * running: short ones are waited for, a long one is named in the report.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/twophase.h"
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/procarray.h"
+#include "utils/builtins.h"
+#include "utils/wait_event.h"
+
+#include "inplace/inplace.h"
+#include "transaction.h"
+
+/* How long to wait for other transactions, and how often to look */
+#define WAIT_MS		3000
+#define LOOK_MS		20
+
+static bool versions_are_dead(Inplace *job);
+
+/*
+ * horizon_wait
+ *		Wait until the versions that were moved away are dead to all, but not long.
+ *
+ * Called outside any transaction.
+ */
+void
+horizon_wait(Inplace *job)
+{
+	if (!TransactionIdIsValid(job->last_xid))
+		return;
+	for (int waited = 0; waited < WAIT_MS && !versions_are_dead(job); waited += LOOK_MS)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOOK_MS, WAIT_EVENT_VACUUM_DELAY);
+		ResetLatch(MyLatch);
+	}
+}
+
+/* versions_are_dead -- would a VACUUM that begins now remove them? */
+static bool
+versions_are_dead(Inplace *job)
+{
+	Relation	rel;
+	TransactionId oldest;
+
+	begin_vacuum_transaction(false);
+	rel = table_open(job->relid, AccessShareLock);
+	oldest = GetOldestNonRemovableTransactionId(rel);
+	table_close(rel, AccessShareLock);
+	end_transaction();
+	return TransactionIdPrecedes(job->last_xid, oldest);
+}
+
+/*
+ * horizon_holder
+ *		Say who holds back the removal of dead rows most, and for how long; NULL if
+ *		that can't be told.
+ *
+ * What the user may not see of others is left out, as in the server's views.
+ * In a transaction with a snapshot; the text is in the caller's memory context.
+ */
+char *
+horizon_holder(Oid relid)
+{
+	char	   *holder = NULL;
+	MemoryContext caller = CurrentMemoryContext;
+
+	SPI_connect();
+	if (SPI_execute("SELECT what FROM ("
+					"SELECT pg_catalog.format('process %s (%s), in a transaction since %s', pid, backend_type, xact_start) AS what,"
+					" pg_catalog.age(backend_xmin) AS age"
+					" FROM pg_catalog.pg_stat_activity"
+					" WHERE backend_xmin IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()"
+					" UNION ALL "
+					"SELECT pg_catalog.format('replication slot \"%s\"', slot_name), pg_catalog.age(xmin)"
+					" FROM pg_catalog.pg_replication_slots WHERE xmin IS NOT NULL"
+					" UNION ALL "
+					"SELECT pg_catalog.format('prepared transaction \"%s\", prepared at %s', gid, prepared),"
+					" pg_catalog.age(transaction)"
+					" FROM pg_catalog.pg_prepared_xacts) AS holders"
+					" ORDER BY age DESC LIMIT 1", true, 1) == SPI_OK_SELECT &&
+		SPI_processed == 1)
+		holder = MemoryContextStrdup(caller,
+									 SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return holder;
+}

@@ -1,0 +1,195 @@
+/*-------------------------------------------------------------------------
+ *
+ * inplace_report.c
+ *	  Telling the client what VACUUM (FULL INPLACE) of one table did.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "catalog/pg_am.h"
+#include "commands/dbcommands.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+#include "inplace/inplace_report.h"
+#include "transaction.h"
+
+static BlockNumber size_of(Oid relid);
+static const char *pretty_bytes(int64 bytes);
+static void warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass);
+
+/*
+ * inplace_report_begin
+ *		Note sizes.  Outside any transaction; what is noted lives in context.
+ */
+void
+inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
+					 const VacuumParams *params)
+{
+	Relation	rel;
+	List	   *indexes;
+
+	result->relid = relid;
+	result->verbose = (params->options & VACOPT_VERBOSE) != 0;
+	result->wal = pgWalUsage;
+	pg_rusage_init(&result->rusage);
+	INSTR_TIME_SET_CURRENT(result->start);
+
+	begin_vacuum_transaction(false);
+	rel = table_open(relid, ShareUpdateExclusiveLock);
+	indexes = RelationGetIndexList(rel);
+	result->relids = MemoryContextAlloc(context, (1 + list_length(indexes)) * sizeof(Oid));
+	result->sizes = MemoryContextAlloc(context, (1 + list_length(indexes)) * sizeof(BlockNumber));
+	result->relids[result->nsizes++] = relid;
+	foreach_oid(index, indexes)
+		result->relids[result->nsizes++] = index;
+	for (int i = 0; i < result->nsizes; i++)
+		result->sizes[i] = size_of(result->relids[i]);
+	ereport(result->verbose ? INFO : DEBUG2,
+			(errmsg("compacting \"%s.%s.%s\" in place",
+					get_database_name(MyDatabaseId),
+					get_namespace_name(RelationGetNamespace(rel)),
+					RelationGetRelationName(rel))));
+	table_close(rel, NoLock);
+	end_transaction();
+}
+
+/* inplace_report_step -- a step has ended that began at start. */
+void
+inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, start);
+	result->step_seconds[step] += INSTR_TIME_GET_DOUBLE(now);
+}
+
+/*
+ * inplace_report_heap
+ *		Tell what became of the heap, and who was in the way.  Outside any
+ *		transaction.
+ */
+void
+inplace_report_heap(InplaceResult *result, const CompactionPass *pass)
+{
+	begin_vacuum_transaction(false);
+	ereport(result->verbose ? INFO : DEBUG2,
+			(errmsg("table \"%s\": moved " INT64_FORMAT " rows out of " INT64_FORMAT " pages in %d passes, truncated %u to %u pages",
+					get_rel_name(result->relid), result->rows_moved, result->blocks_vacated,
+					result->passes, result->sizes[0], pass->new_pages)));
+	warn_of_obstacles(result, pass);
+	end_transaction();
+}
+
+/*
+ * warn_of_obstacles
+ *		Say what kept the table from becoming smaller, if anything did.
+ */
+static void
+warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass)
+{
+	const MoveObstacles *obstacles = &result->obstacles;
+	char	   *holder;
+
+	if (pass->recently_dead_tuples > 0)
+	{
+		holder = horizon_holder(result->relid);
+		ereport(WARNING,
+				(errmsg("table \"%s\" could not be compacted fully: " INT64_FORMAT " dead row versions are still needed",
+						get_rel_name(result->relid), pass->recently_dead_tuples),
+				 holder != NULL ? errdetail("The oldest snapshot is held by %s.", holder) : 0,
+				 errhint("Run VACUUM (FULL INPLACE) again when that has ended.")));
+	}
+	if (obstacles->locked + obstacles->uncommitted > 0)
+		ereport(WARNING,
+				(errmsg("table \"%s\" could not be compacted fully: " INT64_FORMAT " rows are in use by other transactions",
+						get_rel_name(result->relid),
+						obstacles->locked + obstacles->uncommitted),
+				 errhint("Run VACUUM (FULL INPLACE) again when they have ended.")));
+	if (pass->truncate_failed)
+		ereport(WARNING,
+				(errmsg("table \"%s\" could not be truncated, as others were using it all the time",
+						get_rel_name(result->relid)),
+				 errhint("VACUUM will do so when it gets the chance.")));
+}
+
+/*
+ * inplace_report_end
+ *		Tell of sizes, WAL and time.  Outside any transaction.
+ */
+void
+inplace_report_end(InplaceResult *result)
+{
+	StringInfoData buf;
+	WalUsage	wal = {0};
+	const double *seconds = result->step_seconds;
+	instr_time	now;
+
+	if (!result->verbose)
+		return;
+
+	begin_vacuum_transaction(false);
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, result->start);
+	WalUsageAccumDiff(&wal, &pgWalUsage, &result->wal);
+
+	initStringInfo(&buf);
+	appendStringInfo(&buf, _("finished compacting \"%s.%s.%s\" in place\n"),
+					 get_database_name(MyDatabaseId),
+					 get_namespace_name(get_rel_namespace(result->relid)),
+					 get_rel_name(result->relid));
+	for (int i = 0; i < result->nsizes; i++)
+	{
+		if (i == 0)
+			appendStringInfoString(&buf, _("heap"));
+		else
+			appendStringInfo(&buf, _("index \"%s\""), get_rel_name(result->relids[i]));
+		appendStringInfo(&buf, _(": %s before, "), pretty_bytes((int64) result->sizes[i] * BLCKSZ));
+		appendStringInfo(&buf, _("%s after\n"),
+						 pretty_bytes((int64) size_of(result->relids[i]) * BLCKSZ));
+	}
+	appendStringInfo(&buf, _("rows moved: " INT64_FORMAT " out of " INT64_FORMAT " pages, in %d passes\n"),
+					 result->rows_moved, result->blocks_vacated, result->passes);
+	appendStringInfo(&buf, _("phases: vacuum %.3f s, moving rows %.3f s, other %.3f s\n"),
+					 seconds[INPLACE_VACUUM], seconds[INPLACE_MOVE],
+					 INSTR_TIME_GET_DOUBLE(now) - seconds[INPLACE_VACUUM] - seconds[INPLACE_MOVE]);
+	appendStringInfo(&buf, _("WAL usage: " INT64_FORMAT " records, " INT64_FORMAT " full page images, " UINT64_FORMAT " bytes\n"),
+					 wal.wal_records, wal.wal_fpi, wal.wal_bytes);
+	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));
+	ereport(INFO, (errmsg_internal("%s", buf.data)));
+	pfree(buf.data);
+	end_transaction();
+}
+
+/* size_of -- the size of a relation, 0 if it is gone. */
+static BlockNumber
+size_of(Oid relid)
+{
+	Relation	rel = try_relation_open(relid, AccessShareLock);
+	BlockNumber blocks = 0;
+
+	if (rel != NULL)
+	{
+		blocks = RelationGetNumberOfBlocks(rel);
+		relation_close(rel, AccessShareLock);
+	}
+	return blocks;
+}
+
+/* pretty_bytes -- a size with a unit. */
+static const char *
+pretty_bytes(int64 bytes)
+{
+	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum(bytes)));
+}

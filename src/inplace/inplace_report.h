@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * inplace_report.h
+ *	  Telling the client what VACUUM (FULL INPLACE) of one table did.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_INPLACE_REPORT_H
+#define CYCLONE_INPLACE_REPORT_H
+
+#include "executor/instrument.h"
+#include "portability/instr_time.h"
+#include "utils/pg_rusage.h"
+
+#include "engine/table_vacuum.h"
+#include "inplace/inplace.h"
+
+/* What its time goes into, as the report has it */
+typedef enum InplaceStep
+{
+	INPLACE_VACUUM,
+	INPLACE_MOVE,
+} InplaceStep;
+
+#define NUM_INPLACE_STEPS	(INPLACE_MOVE + 1)
+
+typedef struct InplaceResult
+{
+	Oid			relid;
+	bool		verbose;
+	PGRUsage	rusage;
+	instr_time	start;
+	WalUsage	wal;			/* of this process, before */
+	int			passes;			/* in which rows were moved */
+	int64		rows_moved;
+	int64		blocks_vacated;
+	MoveObstacles obstacles;	/* of the last pass */
+	double		step_seconds[NUM_INPLACE_STEPS];
+	int			nsizes;			/* the table and its indexes */
+	Oid		   *relids;
+	BlockNumber *sizes;			/* before */
+} InplaceResult;
+
+extern void inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
+								 const VacuumParams *params);
+extern void inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start);
+extern void inplace_report_heap(InplaceResult *result, const CompactionPass *pass);
+extern void inplace_report_end(InplaceResult *result);
+
+#endif							/* CYCLONE_INPLACE_REPORT_H */

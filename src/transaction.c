@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ *
+ * transaction.c
+ *	  The transactions that a VACUUM consists of, and whom they run as.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+
+#include "transaction.h"
+
+/*
+ * begin_vacuum_transaction
+ *		Start a transaction, with a snapshot.
+ *
+ * It holds back no other VACUUM, unless it is for VACUUM FULL: functions in
+ * indexes may look at other tables when the indexes are built.
+ */
+void
+begin_vacuum_transaction(bool full)
+{
+	StartTransactionCommand();
+
+	/* before there is a snapshot, or others would see its xmin for a while */
+	if (!full)
+	{
+		LWLockAcquire(ProcArrayLock, LW_EXCLUSIVE);
+		MyProc->statusFlags |= PROC_IN_VACUUM;
+		ProcGlobal->statusFlags[MyProc->pgxactoff] = MyProc->statusFlags;
+		LWLockRelease(ProcArrayLock);
+	}
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* end_transaction -- commit a transaction that has a snapshot pushed. */
+void
+end_transaction(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * become_owner
+ *		Go on as the owner of a relation, in a safe environment, as functions in
+ *		its indexes may be called.
+ *
+ * An error leaves user and settings as they are inside: the end of the
+ * transaction restores them.
+ */
+void
+become_owner(Relation rel, SavedUser *saved)
+{
+	GetUserIdAndSecContext(&saved->userid, &saved->sec_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner,
+						   saved->sec_context | SECURITY_RESTRICTED_OPERATION);
+	saved->nestlevel = NewGUCNestLevel();
+	RestrictSearchPath();
+}
+
+/* become_user_again -- undo become_owner. */
+void
+become_user_again(const SavedUser *saved)
+{
+	AtEOXact_GUC(false, saved->nestlevel);
+	SetUserIdAndSecContext(saved->userid, saved->sec_context);
+}

@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * transaction.h
+ *	  The transactions that a VACUUM consists of.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_TRANSACTION_H
+#define CYCLONE_TRANSACTION_H
+
+#include "utils/rel.h"
+
+/* Who we were before become_owner */
+typedef struct SavedUser
+{
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+} SavedUser;
+
+extern void begin_vacuum_transaction(bool full);
+extern void end_transaction(void);
+
+extern void become_owner(Relation rel, SavedUser *saved);
+extern void become_user_again(const SavedUser *saved);
+
+#endif							/* CYCLONE_TRANSACTION_H */
