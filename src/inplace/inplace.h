@@ -62,11 +62,14 @@ extern void tail_offer_room(Inplace *job, Relation rel);
 /* row_move.c */
 extern bool row_move_batch(Inplace *job);
 
-/* page_put.c */
+/* page_change.c */
 extern int	page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples,
 					  bool *fits);
 extern void page_put(Relation rel, Buffer buffer, Buffer vmbuffer,
 					 HeapTuple *tuples, int ntuples);
+extern void page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer,
+							TransactionId xid, CommandId cid, const OffsetNumber *offsets,
+							HeapTuple *new_versions, int ntuples);
 
 /* index_entries.c */
 extern IndexEntries *index_entries_open(Relation rel);

@@ -53,8 +53,12 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	result->relids[result->nsizes++] = relid;
 	foreach_oid(index, indexes)
 		result->relids[result->nsizes++] = index;
+	result->names = MemoryContextAlloc(context, result->nsizes * sizeof(char *));
 	for (int i = 0; i < result->nsizes; i++)
+	{
 		result->sizes[i] = size_of(result->relids[i]);
+		result->names[i] = MemoryContextStrdup(context, get_rel_name(result->relids[i]));
+	}
 	ereport(result->verbose ? INFO : DEBUG2,
 			(errmsg("compacting \"%s.%s.%s\" in place",
 					get_database_name(MyDatabaseId),
@@ -134,6 +138,7 @@ inplace_report_end(InplaceResult *result)
 	StringInfoData buf;
 	WalUsage	wal = {0};
 	const double *seconds = result->step_seconds;
+	Oid			namespace;
 	instr_time	now;
 
 	if (!result->verbose)
@@ -149,15 +154,19 @@ inplace_report_end(InplaceResult *result)
 					 get_database_name(MyDatabaseId),
 					 get_namespace_name(get_rel_namespace(result->relid)),
 					 get_rel_name(result->relid));
+	namespace = get_rel_namespace(result->relid);
 	for (int i = 0; i < result->nsizes; i++)
 	{
+		/* an index that was built anew is another relation */
+		Oid			relid = i == 0 ? result->relid : get_relname_relid(result->names[i], namespace);
+
 		if (i == 0)
 			appendStringInfoString(&buf, _("heap"));
 		else
-			appendStringInfo(&buf, _("index \"%s\""), get_rel_name(result->relids[i]));
+			appendStringInfo(&buf, _("index \"%s\""), result->names[i]);
 		appendStringInfo(&buf, _(": %s before, "), pretty_bytes((int64) result->sizes[i] * BLCKSZ));
 		appendStringInfo(&buf, _("%s after\n"),
-						 pretty_bytes((int64) size_of(result->relids[i]) * BLCKSZ));
+						 pretty_bytes((int64) size_of(relid) * BLCKSZ));
 	}
 	appendStringInfo(&buf, _("rows moved: " INT64_FORMAT " out of " INT64_FORMAT " pages, in %d passes\n"),
 					 result->rows_moved, result->blocks_vacated, result->passes);

@@ -40,6 +40,7 @@ typedef struct InplaceResult
 	double		step_seconds[NUM_INPLACE_STEPS];
 	int			nsizes;			/* the table and its indexes */
 	Oid		   *relids;
+	char	  **names;
 	BlockNumber *sizes;			/* before */
 } InplaceResult;
 

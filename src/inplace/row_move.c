@@ -19,10 +19,7 @@
  * come in between.  All others stay, for the next pass.
  *
  * The two pages are locked in the order of their block numbers, as the server does.
- * Two WAL records are written, first for the new versions (page_put.c), then for the
- * old ones' headers (a generic record).  Whatever a crash leaves of them belongs
- * to a transaction that didn't commit.  On a standby the second record brings the
- * same page.
+ * page_change.c has the changes to each, and their WAL.
  *
  * The transactions are serializable.  A serializable transaction that read the
  * old version may not see that another changes the new one, as what it has
@@ -35,7 +32,6 @@
  */
 #include "postgres.h"
 
-#include "access/generic_xlog.h"
 #include "access/heapam.h"
 #include "access/multixact.h"
 #include "access/table.h"
@@ -89,7 +85,6 @@ static Buffer next_target(MoveBatch *batch, Size room, BlockNumber limit);
 static int	move_rows(MoveBatch *batch, Buffer target, bool *all_fit);
 static void find_rows(MoveBatch *batch, MoveObstacles *obstacles);
 static HeapTuple new_version(MoveBatch *batch, HeapTuple old);
-static void mark_moved(MoveBatch *batch, Page page);
 static bool time_is_up(instr_time start);
 
 /*
@@ -274,9 +269,8 @@ next_target(MoveBatch *batch, Size room, BlockNumber limit)
 static int
 move_rows(MoveBatch *batch, Buffer target, bool *all_fit)
 {
-	Page		source_page = BufferGetPage(batch->source);
-	GenericXLogState *log;
 	HeapTuple	moved[MaxHeapTuplesPerPage];
+	OffsetNumber offsets[MaxHeapTuplesPerPage];
 	int			nmoved = 0;
 	int			nfit;
 	MoveObstacles obstacles = {0};
@@ -303,18 +297,18 @@ move_rows(MoveBatch *batch, Buffer target, bool *all_fit)
 	if (!TransactionIdIsValid(batch->xid))
 		batch->xid = GetCurrentTransactionId();
 	for (int i = 0; i < batch->nrows; i++)
-		if (batch->fits[i])
-			moved[nmoved++] = batch->rows[i] = new_version(batch, batch->rows[i]);
+	{
+		if (!batch->fits[i])
+			continue;
+		batch->rows[i] = new_version(batch, batch->rows[i]);
+		moved[nmoved] = batch->rows[i];
+		offsets[nmoved++] = batch->offsets[i];
+	}
 
-	/* the old versions' page is no longer all-visible */
-	if (PageIsAllVisible(source_page))
-		page_put(batch->rel, batch->source, batch->source_map, NULL, 0);
-	log = GenericXLogStart(batch->rel);
-	source_page = GenericXLogRegisterBuffer(log, batch->source, 0);
 	page_put(batch->rel, target, batch->target_map, moved, nmoved);
 	DEBUG_POINT("inplace-half");
-	mark_moved(batch, source_page);
-	GenericXLogFinish(log);
+	page_mark_moved(batch->rel, batch->source, batch->source_map, batch->xid, batch->cid,
+					offsets, moved, nmoved);
 	return nmoved;
 }
 
@@ -394,31 +388,6 @@ new_version(MoveBatch *batch, HeapTuple old)
 	HeapTupleHeaderSetCmin(header, batch->cid);
 	HeapTupleHeaderSetXmax(header, InvalidTransactionId);
 	return tuple;
-}
-
-/*
- * mark_moved
- *		Make the versions that have been moved updated ones, on an image of the
- *		page.
- */
-static void
-mark_moved(MoveBatch *batch, Page page)
-{
-	for (int i = 0; i < batch->nrows; i++)
-	{
-		HeapTupleHeader header;
-
-		if (!batch->fits[i])
-			continue;
-		header = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, batch->offsets[i]));
-		header->t_infomask &= ~(HEAP_XMAX_BITS | HEAP_MOVED);
-		header->t_infomask2 &= ~HEAP_KEYS_UPDATED;
-		HeapTupleHeaderClearHotUpdated(header);
-		HeapTupleHeaderSetXmax(header, batch->xid);
-		HeapTupleHeaderSetCmax(header, batch->cid, false);
-		header->t_ctid = batch->rows[i]->t_self;
-	}
-	PageSetPrunable(page, batch->xid);
 }
 
 /* time_is_up -- has the batch taken long enough? */

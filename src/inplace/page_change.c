@@ -1,0 +1,216 @@
+/*-------------------------------------------------------------------------
+ *
+ * page_change.c
+ *	  What moving rows changes on heap pages, and its WAL.
+ *
+ * Two changes: new versions are put on one page, and the old ones on another
+ * become versions that have been updated.  Each is one WAL record, of the
+ * server's kind for inserting several rows, without the mark that tells
+ * logical decoding of new rows.  That makes decoding pass it over, as for a
+ * catalog's rows, so no subscriber hears of rows that are only moved.
+ *
+ * For the old versions the record inserts nothing, but has the page's image,
+ * and takes the page's bits out of the visibility map.  It is
+ * rarely more than would be written anyway, as most such pages are changed for the
+ * first time since the last checkpoint.  A smaller record for that doesn't exist:
+ * those for updates and deletions are decoded, and generic ones
+ * know nothing of the visibility map, nor of what may differ on a standby.
+ *
+ * Whatever a crash leaves of the two belongs to a transaction that didn't commit.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/heapam_xlog.h"
+#include "access/hio.h"
+#include "access/xloginsert.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+
+#include "compat.h"
+#include "inplace/inplace.h"
+
+static bool begin_change(Buffer buffer, Buffer vmbuffer);
+static void end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
+					   HeapTuple *tuples, int ntuples);
+static XLogRecPtr log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool map_cleared,
+							 Buffer changed_vmbuffer);
+
+/*
+ * page_room
+ *		Find out which of some tuples fit on a page, if that much remains free.
+ *
+ * Sets fits for each, and returns how many do.  The caller has the page locked.
+ */
+int
+page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *fits)
+{
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+	Size		room = PageGetExactFreeSpace(page);
+	int			lines = MaxHeapTuplesPerPage - last;
+	int			nfit = 0;
+
+	if (PageHasFreeLinePointers(page))
+		for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
+			if (!ItemIdIsUsed(PageGetItemId(page, off)))
+				lines++;
+
+	for (int i = 0; i < ntuples; i++)
+	{
+		/* a line pointer that is there already is not counted on */
+		Size		need = MAXALIGN(tuples[i]->t_len) + sizeof(ItemIdData);
+
+		fits[i] = nfit < lines && need + reserve <= room;
+		if (fits[i])
+		{
+			room -= need;
+			nfit++;
+		}
+	}
+	return nfit;
+}
+
+/*
+ * page_put
+ *		Put tuples on a page that has room for them, and set their t_self.
+ *
+ * The tuples are the current transaction's, with all of their headers set but
+ * t_ctid.  The caller has buffer exclusively locked, and vmbuffer is its page
+ * of the visibility map, pinned.
+ */
+void
+page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int ntuples)
+{
+	bool		lock_map = begin_change(buffer, vmbuffer);
+
+	for (int i = 0; i < ntuples; i++)
+		RelationPutHeapTuple(rel, buffer, tuples[i], false);
+	end_change(rel, buffer, vmbuffer, lock_map, tuples, ntuples);
+}
+
+/*
+ * page_mark_moved
+ *		Make versions on a page updated ones, whose new versions are these.
+ *
+ * They are live and locked by nobody; buffer and vmbuffer are as for page_put.
+ */
+void
+page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid, CommandId cid,
+				const OffsetNumber *offsets, HeapTuple *new_versions, int ntuples)
+{
+	Page		page = BufferGetPage(buffer);
+	bool		lock_map = begin_change(buffer, vmbuffer);
+
+	for (int i = 0; i < ntuples; i++)
+	{
+		HeapTupleHeader header = (HeapTupleHeader)
+			PageGetItem(page, PageGetItemId(page, offsets[i]));
+
+		/* no key is changed, so who checks foreign keys need not wait */
+		header->t_infomask &= ~(HEAP_XMAX_BITS | HEAP_MOVED);
+		header->t_infomask2 &= ~HEAP_KEYS_UPDATED;
+		HeapTupleHeaderClearHotUpdated(header);
+		HeapTupleHeaderSetXmax(header, xid);
+		HeapTupleHeaderSetCmax(header, cid, false);
+		header->t_ctid = new_versions[i]->t_self;
+	}
+	PageSetPrunable(page, xid);
+	end_change(rel, buffer, vmbuffer, lock_map, NULL, 0);
+}
+
+/*
+ * begin_change
+ *		Enter a critical section to change a page.
+ *
+ * The map's page is locked first, if that is needed.  Returns whether it is.
+ */
+static bool
+begin_change(Buffer buffer, Buffer vmbuffer)
+{
+	bool		clear_map = PageIsAllVisible(BufferGetPage(buffer));
+
+	if (clear_map)
+		compat_lock_map(vmbuffer);
+	START_CRIT_SECTION();
+	return clear_map;
+}
+
+/*
+ * end_change
+ *		Take the page's bits out of the map, write WAL for all that was changed,
+ *		and leave the critical section.
+ */
+static void
+end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
+		   HeapTuple *tuples, int ntuples)
+{
+	Page		page = BufferGetPage(buffer);
+	bool		map_changed = false;
+
+	if (clear_map)
+	{
+		map_changed = compat_clear_map(rel, BufferGetBlockNumber(buffer), vmbuffer);
+		PageClearAllVisible(page);
+	}
+	MarkBufferDirty(buffer);
+
+	if (RelationNeedsWAL(rel))
+	{
+		XLogRecPtr	lsn = log_change(buffer, tuples, ntuples, clear_map,
+									 map_changed ? vmbuffer : InvalidBuffer);
+
+		PageSetLSN(page, lsn);
+		if (map_changed)
+			PageSetLSN(BufferGetPage(vmbuffer), lsn);
+	}
+	END_CRIT_SECTION();
+
+	if (clear_map)
+		compat_unlock_map(vmbuffer);
+}
+
+/*
+ * log_change
+ *		Write the WAL record: with these tuples, or without any an image.
+ */
+static XLogRecPtr
+log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool map_cleared,
+		   Buffer changed_vmbuffer)
+{
+	PGAlignedBlock scratch;
+	xl_heap_multi_insert *record = (xl_heap_multi_insert *) scratch.data;
+	char	   *start = scratch.data + SizeOfHeapMultiInsert + ntuples * sizeof(OffsetNumber);
+	char	   *data = start;
+
+	record->flags = map_cleared ? XLH_INSERT_ALL_VISIBLE_CLEARED : 0;
+	record->ntuples = ntuples;
+	for (int i = 0; i < ntuples; i++)
+	{
+		HeapTupleHeader header = tuples[i]->t_data;
+		xl_multi_insert_tuple *logged = (xl_multi_insert_tuple *) SHORTALIGN(data);
+
+		record->offsets[i] = ItemPointerGetOffsetNumber(&tuples[i]->t_self);
+		logged->datalen = tuples[i]->t_len - SizeofHeapTupleHeader;
+		logged->t_infomask2 = header->t_infomask2;
+		logged->t_infomask = header->t_infomask;
+		logged->t_hoff = header->t_hoff;
+		data = (char *) logged + SizeOfMultiInsertTuple;
+		memcpy(data, (char *) header + SizeofHeapTupleHeader, logged->datalen);
+		data += logged->datalen;
+	}
+	Assert(data - scratch.data < BLCKSZ);
+
+	XLogBeginInsert();
+	XLogRegisterData((char *) record, start - scratch.data);
+	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD | (ntuples == 0 ? REGBUF_FORCE_IMAGE : 0));
+	if (ntuples > 0)
+		XLogRegisterBufData(0, start, data - start);
+	if (BufferIsValid(changed_vmbuffer))
+		compat_register_map(changed_vmbuffer);
+	return XLogInsert(RM_HEAP2_ID, XLOG_HEAP2_MULTI_INSERT);
+}
