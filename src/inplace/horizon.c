@@ -28,7 +28,7 @@
 #include "transaction.h"
 
 /* How long to wait for other transactions, and how often to look */
-#define WAIT_MS		3000
+#define WAIT_MS		10000
 #define LOOK_MS		20
 
 static bool versions_are_dead(Inplace *job);

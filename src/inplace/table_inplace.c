@@ -43,10 +43,10 @@
 #include "report/progress.h"
 #include "transaction.h"
 
-/* Nothing is gained by vacuuming a table once more for less than that. */
+/* It isn't worth another pass if less than that could be gained ... */
 #define WORTHWHILE_FRACTION		256
-/* Others may fill what we have freed, forever. */
-#define MAX_PASSES				20
+/* ... or if the last one has gained less, as others fill or need what is freed. */
+#define PROGRESS_FRACTION		64
 
 static void vacuum_once(Inplace *job, InplaceResult *result, CompactionPass *pass);
 static bool plan_moves(Inplace *job);
@@ -105,9 +105,9 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 		BlockNumber before = pass.new_pages;
 
 		vacuum_once(job, result, &pass);
-		if (result->passes > 0 && pass.new_pages >= before && job->rows_moved == 0)
-			break;
-		if (result->passes >= MAX_PASSES || VacuumFailsafeActive || !plan_moves(job))
+		if (VacuumFailsafeActive ||
+			(result->passes > 0 && pass.new_pages + before / PROGRESS_FRACTION >= before) ||
+			!plan_moves(job))
 			break;
 		pass.tail_start = job->tail_start;
 		move_rows_of_tail(job, result);
