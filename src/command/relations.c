@@ -588,6 +588,9 @@ vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 	toast_params.options |= VACOPT_PROCESS_MAIN;
 	toast_params.options &= ~VACOPT_ANALYZE;
 	toast_params.toast_parent = parent;
+	/* FULL INPLACE has another meaning for it, and moves no rows here */
+	if (params->options & VACOPT_INPLACE)
+		toast_params.index_cleanup = VACOPTVALUE_UNSPECIFIED;
 
 	(void) vacuum_target(&target, &toast_params, ring, context);
 }

@@ -46,7 +46,7 @@ horizon_wait(Inplace *job)
 		return;
 	for (int waited = 0; waited < WAIT_MS && !versions_are_dead(job); waited += LOOK_MS)
 	{
-		CHECK_FOR_INTERRUPTS();
+		/* interrupts are served in versions_are_dead, in a transaction */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 LOOK_MS, WAIT_EVENT_VACUUM_DELAY);
 		ResetLatch(MyLatch);

@@ -78,7 +78,7 @@ typedef struct MoveBatch
 	bool		fits[MaxHeapTuplesPerPage];
 } MoveBatch;
 
-static void begin_move_transaction(void);
+static void prepare_to_move(void);
 static bool vacate_page(MoveBatch *batch, BlockNumber blkno);
 static Size smallest_row(Buffer buffer);
 static Buffer next_target(MoveBatch *batch, Size room, BlockNumber limit);
@@ -92,7 +92,9 @@ static bool time_is_up(instr_time start);
  *		Move the rows of a few pages, in a transaction of its own.
  *
  * Returns whether the pass has more to do.  The caller is outside any
- * transaction, and has the table locked for the session.
+ * transaction, and has the table locked for the session.  The pace is kept at the
+ * beginning, when nobody waits for us, and in a transaction, as an interrupt
+ * outside of any would not end the session's lock.
  */
 bool
 row_move_batch(Inplace *job)
@@ -102,7 +104,10 @@ row_move_batch(Inplace *job)
 	instr_time	start;
 	bool		more = true;
 
-	begin_move_transaction();
+	StartTransactionCommand();
+	delay_point();
+	DEBUG_POINT("inplace-pause");
+	prepare_to_move();
 	batch = palloc0_object(MoveBatch);
 	batch->job = job;
 	batch->rel = table_open(job->relid, RowExclusiveLock);
@@ -139,16 +144,15 @@ row_move_batch(Inplace *job)
 }
 
 /*
- * begin_move_transaction
- *		Start a transaction that moves rows.
+ * prepare_to_move
+ *		Make the current transaction, just begun, one that moves rows.
  *
  * Nothing is lost if its commit is: the old versions are there until a VACUUM
  * removes them, and that is logged after it.
  */
 static void
-begin_move_transaction(void)
+prepare_to_move(void)
 {
-	StartTransactionCommand();
 	XactIsoLevel = XACT_SERIALIZABLE;
 	XactReadOnly = false;
 	PushActiveSnapshot(GetTransactionSnapshot());

@@ -35,7 +35,6 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "debug_point.h"
 #include "engine/table_vacuum.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"
@@ -86,12 +85,12 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	VacuumParams quiet = *params;
 	CompactionPass pass = {.tail_start = InvalidBlockNumber};
 
-	/* the passes are ours, not the user's, and look at every page */
+	/* the passes are ours: they look at every page, and leave no dead item, as
+	 * one is enough to keep a page where it is */
 	quiet.options &= ~VACOPT_VERBOSE;
 	quiet.log_min_duration = -1;
 	quiet.truncate = VACOPTVALUE_ENABLED;
-	if (quiet.index_cleanup == VACOPTVALUE_DISABLED)
-		quiet.index_cleanup = VACOPTVALUE_ENABLED;
+	quiet.index_cleanup = VACOPTVALUE_ENABLED;
 	quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
 
 	job->relid = relid;
@@ -177,26 +176,19 @@ plan_moves(Inplace *job)
 /*
  * move_rows_of_tail
  *		Move rows until the tail is done with, or there is no room for more.
- *
- * The pace is kept between batches, when nobody waits for us.
  */
 static void
 move_rows_of_tail(Inplace *job, InplaceResult *result)
 {
 	instr_time	start;
-	bool		more;
 
 	INSTR_TIME_SET_CURRENT(start);
 	progress_begin(job->relid, MyProcPid);
 	progress_phase(PROGRESS_INPLACE_MOVE, job->npages - job->tail_start);
 	pace_create(job->pace, job->relid);
 	pace_begin_work();
-	do
-	{
-		more = row_move_batch(job);
-		DEBUG_POINT("inplace-pause");
-		delay_point();
-	} while (more);
+	while (row_move_batch(job))
+		;
 	pace_end_work();
 	pace_leave();
 	progress_clear();

@@ -1,0 +1,494 @@
+"""VACUUM (FULL INPLACE) leaves the same rows in a smaller table, while others read and write it."""
+
+import os
+import random
+import re
+import time
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.cluster import Cluster
+from conftest import CONFIG, TEMPLATE, _create_template
+from test_as_core import DB, MIXED_MAP, MULTIXACTS, SHAPES
+from test_rewrite import REWRITE_SHAPES, base, content, run_script  # noqa: F401 (base is a fixture)
+
+INPLACE = "VACUUM (FULL INPLACE) t"
+MOVE = "VACUUM (FULL INPLACE, INDEX_CLEANUP off) t"
+CLEAN = "VACUUM (INDEX_CLEANUP on) t"  # no dead items are left, so none may have an index entry
+SEED = int(os.environ.get("CYCLONE_CRASH_SEED", random.randrange(1 << 32)))
+CRASH_ROUNDS = int(os.environ.get("CYCLONE_CRASH_ROUNDS", "4"))
+
+# Half empty everywhere, with indexes of all kinds, values in the TOAST table, and a key that others refer to
+MAKE = """
+    CREATE TABLE t (
+        id int PRIMARY KEY, n int, note text, big text, a int[], p point,
+        UNIQUE (n) DEFERRABLE INITIALLY DEFERRED, EXCLUDE USING btree (id WITH =)
+    );
+    ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
+    INSERT INTO t SELECT i, -i, repeat(md5(i::text), 2), CASE WHEN i % 100 = 0 THEN repeat('big', 1000) END,
+        ARRAY[i % 7, i % 11], point(i, i)
+    FROM generate_series(1, 20000) i;
+    CREATE INDEX t_note ON t (lower(note));
+    CREATE INDEX t_some ON t (n, id) WHERE id % 3 = 0;
+    CREATE INDEX t_hash ON t USING hash (note);
+    CREATE INDEX t_gin ON t USING gin (a);
+    CREATE INDEX t_gist ON t USING gist (p);
+    CREATE INDEX t_brin ON t USING brin (id);
+    CREATE TABLE child (id int REFERENCES t);
+    INSERT INTO child SELECT i FROM generate_series(10, 20000, 10) i;
+    DELETE FROM t WHERE id % 10 BETWEEN 1 AND 8;
+    UPDATE t SET big = big WHERE id % 40 = 0
+"""
+
+
+@pytest.fixture
+def table(conn):
+    """Table t; yields its contents."""
+    run_script(conn, MAKE)
+    yield content(conn, "t")
+
+
+def blocks(conn, relation: str = "t") -> int:
+    return conn.execute("SELECT pg_relation_size(%s::regclass) / 8192", (relation,)).fetchone()[0]
+
+
+def bytes_of(conn, relation: str) -> int:
+    return conn.execute("SELECT pg_relation_size(%s::regclass)", (relation,)).fetchone()[0]
+
+
+def assert_indexes_agree(conn, table: str) -> None:
+    """Each index leads to as many rows as there are."""
+    [(rows,)] = conn.execute(f"SELECT count(*) FROM {table}")
+    conn.execute("SET enable_seqscan = off; SET enable_indexonlyscan = off")
+    for condition in ("id > -1", "n < 1", "lower(note) > ''", "a @> '{}'", "p <@ box '(-1,-1),(1e9,1e9)'"):
+        assert conn.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone() == (rows,), condition
+    conn.execute("RESET ALL")
+
+
+def test_as_small_as_a_rewrite(conn, table):
+    """Table and indexes are no larger than after VACUUM FULL, but for a few percent; and another run has nothing to do."""
+    before = blocks(conn)
+    conn.execute("CREATE TABLE twin (LIKE t INCLUDING ALL)")
+    conn.execute("INSERT INTO twin SELECT * FROM t ORDER BY id")
+    conn.execute("VACUUM (FULL) twin")
+    conn.execute(INPLACE)
+    assert content(conn, "t") == table
+    assert blocks(conn) < before / 3
+    assert blocks(conn) <= blocks(conn, "twin") * 1.05 + 1
+    indexes = "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 't'::regclass"
+    for (index,) in conn.execute(indexes).fetchall():
+        [(kind,)] = conn.execute("SELECT amname FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE c.oid = %s::regclass", (index,))
+        if kind == "btree" and "excl" not in index:
+            assert bytes_of(conn, index) <= bytes_of(conn, re.sub("^t_", "twin_", index).replace("twin_note", "twin_lower_idx").replace("twin_some", "twin_n_id_idx")) * 1.05, index  # fmt: skip
+    checks.assert_clean(conn, "t")
+    assert_indexes_agree(conn, "t")
+
+    place = conn.execute("SELECT array_agg(ctid ORDER BY id) FROM t").fetchone()
+    conn.execute(INPLACE)
+    assert conn.execute("SELECT array_agg(ctid ORDER BY id) FROM t").fetchone() == place
+
+
+@pytest.mark.parametrize("wal_level", ["replica", "logical", "minimal"])
+def test_tables_of_every_shape(base, wal_level):  # noqa: F811
+    """The same rows, sound tables; none larger, and those that a rewrite makes much smaller much smaller."""
+    shapes = [*SHAPES, *REWRITE_SHAPES, MIXED_MAP, MULTIXACTS]
+    sizes = {}
+    for options in ("FULL", "FULL INPLACE, INDEX_CLEANUP off", "FULL INPLACE, PARALLEL 2"):
+        with base.copy() as cluster:
+            cluster.config.update(wal_level=wal_level, **({"max_wal_senders": 0} if wal_level == "minimal" else {}))
+            cluster.start()
+            with cluster.connect(DB) as conn:
+                for shape in shapes:
+                    before = content(conn, shape)
+                    conn.execute(f"VACUUM ({options}) {shape}")
+                    assert content(conn, shape) == before, shape
+                    sizes[options, shape] = sum(blocks(conn, heap) for heap in checks.heaps(conn, shape) if "toast" not in heap)
+                for shape in shapes:
+                    conn.execute(f"VACUUM (INDEX_CLEANUP on) {shape}")
+                checks.assert_clean(conn, *shapes)
+            assert "PANIC" not in cluster.log and "TRAP" not in cluster.log
+    for (options, shape), size in sizes.items():
+        heaps_of_several = 4  # each of a partitioned table's may have a page more
+        # where rows were updated in place, redirecting line pointers remain
+        assert size <= sizes["FULL", shape] * 1.1 + heaps_of_several, (options, shape)
+
+
+def test_nothing_else_happens_to_the_rows(conn, table):
+    """No trigger fires, no rule acts, and nothing counts as an update by a user."""
+    conn.execute("CREATE TABLE fired (what text)")
+    conn.execute(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN INSERT INTO fired VALUES (TG_OP); RETURN NEW; END'"
+    )
+    conn.execute("CREATE TRIGGER note BEFORE INSERT OR UPDATE OR DELETE ON t FOR EACH ROW EXECUTE FUNCTION note()")
+    conn.execute("ALTER TABLE t ENABLE ALWAYS TRIGGER note")
+    conn.execute("CREATE RULE nothing AS ON UPDATE TO t DO INSTEAD NOTHING")
+    counted = "SELECT n_tup_ins, n_tup_upd, n_tup_del, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 't'"
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    before = conn.execute(counted).fetchone()
+    conn.execute(INPLACE)
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    assert conn.execute(counted).fetchone() == before
+    assert conn.execute("TABLE fired").fetchall() == []
+    assert content(conn, "t") == table
+
+
+def test_rows_in_use_stay_until_they_are_free(cluster, db, conn, table):
+    """A row that is locked, changed or inserted in an open transaction is passed over, and nobody waits for it."""
+    [(last,)] = conn.execute("SELECT max(id) FROM t")
+    with cluster.connect(db) as other:
+        for lock in ("FOR UPDATE", "FOR NO KEY UPDATE", "FOR SHARE", "FOR KEY SHARE"):
+            other.execute("BEGIN")
+            other.execute(f"SELECT FROM t WHERE id = {last} {lock}")
+            warned = Background(cluster, db, MOVE)  # building indexes anew would wait for the lock
+            warned.finish()
+            assert any("in use by other transactions" in message for message in warned.messages), lock
+            assert conn.execute(f"SELECT ctid >= '(100,0)' FROM t WHERE id = {last}").fetchone() == (True,), lock
+            other.execute("ROLLBACK")
+            assert content(conn, "t") == table
+        # in a prepared transaction
+        other.execute("BEGIN")
+        other.execute(f"UPDATE t SET n = 0 WHERE id = {last}")
+        other.execute("PREPARE TRANSACTION 'p'")
+        conn.execute(MOVE)
+        assert blocks(conn) > 100
+        other.execute("ROLLBACK PREPARED 'p'")
+    conn.execute(INPLACE)
+    assert blocks(conn) < 100
+    assert content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+
+
+def test_old_snapshots_see_their_rows(cluster, db, conn, table):
+    """The table cannot be truncated while a snapshot needs the old versions; who holds it is said."""
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("TABLE child")
+        compaction = Background(cluster, db, MOVE)
+        compaction.finish()
+        assert any("dead row versions are still needed" in message for message in compaction.messages)
+        assert content(reader, "t") == content(conn, "t") == table
+        reader.execute("SET LOCAL enable_seqscan = off")
+        assert content(reader, "t") == table
+        details: list[str] = []
+        conn.add_notice_handler(lambda message: details.append(str(message.message_detail)))
+        conn.execute(MOVE)
+        assert any(f"process {reader.info.backend_pid} (client backend)" in detail for detail in details), details
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            reader.execute("UPDATE t SET n = 0 WHERE id = (SELECT max(id) FROM t)")
+    conn.execute(INPLACE)
+    assert blocks(conn) < 100
+    assert content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+
+
+def test_who_changes_a_row_that_moves_finds_it_again(cluster, db, conn, table):
+    """Updates, deletes and locks wait for the batch, and follow the row to its new place; foreign keys don't wait at all."""
+    keys = [key for (key,) in conn.execute("SELECT id FROM t WHERE id % 10 = 9 ORDER BY id DESC LIMIT 4")]
+    with Parked(cluster, db, "inplace-batch:leader", 1, INPLACE) as parked:
+        with cluster.connect(db) as child:
+            child.execute("SET lock_timeout = '10s'")
+            child.execute(f"INSERT INTO child VALUES ({keys[0]})")
+        waiting = [
+            Background(cluster, db, f"UPDATE t SET note = 'changed' WHERE id = {keys[0]}"),
+            Background(cluster, db, f"UPDATE t SET n = 1000000 WHERE id = {keys[1]}"),
+            Background(cluster, db, f"DELETE FROM t WHERE id = {keys[2]}"),
+            Background(cluster, db, f"BEGIN; SELECT FROM t WHERE id = {keys[3]} FOR UPDATE; COMMIT"),
+            Background(cluster, db, f"INSERT INTO t (id, n) VALUES ({keys[3]}, 5)"),
+        ]
+        wait_until(
+            lambda: conn.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid'").fetchone()[0] >= 4,
+            "four sessions that wait for the batch",
+        )
+    parked.finish()
+    for session in waiting[:4]:
+        session.finish()
+    waiting[4].wait()
+    assert isinstance(waiting[4].error, psycopg.errors.UniqueViolation)
+    assert conn.execute(f"SELECT note FROM t WHERE id = {keys[0]}").fetchall() == [("changed",)]
+    assert conn.execute(f"SELECT n FROM t WHERE id = {keys[1]}").fetchall() == [(1000000,)]
+    assert conn.execute(f"SELECT n FROM t WHERE id = {keys[2]}").fetchall() == []
+    assert content(conn, "t")[0] == table[0] - 1
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+
+
+def test_serializable_transactions_stay_serializable(cluster, db, conn):
+    """Two sessions each read what the other changes (write skew); rows move between reading and changing. One must fail."""
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, on_call boolean, filler text)")
+    for round_ in range(8):
+        run_script(
+            conn,
+            "TRUNCATE t; INSERT INTO t SELECT i, true, repeat('x', 500) FROM generate_series(1, 2000) i;"
+            "DELETE FROM t WHERE id BETWEEN 1 AND 1900",
+        )
+        when = round_ % 4  # before any read, between the reads, after them, between the changes
+        with cluster.connect(db) as one, cluster.connect(db) as two:
+            failed = 0
+            count = "SELECT count(*) FROM t WHERE on_call AND id IN (1999, 2000)"
+
+            def compact(number: int) -> None:
+                if number == when:
+                    with cluster.connect(db) as other:
+                        other.execute("SET lock_timeout = '20s'")
+                        # old versions stay, as the two sessions need them; moving is what counts
+                        other.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+
+            for session in (one, two):
+                session.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+                session.execute("SET LOCAL enable_seqscan = %s" % ("off" if round_ < 4 else "on"))
+            def step(session, statement: str) -> None:
+                nonlocal failed
+                try:
+                    session.execute(statement)
+                except psycopg.errors.SerializationFailure:
+                    failed += 1
+                    session.execute("ROLLBACK")
+
+            compact(0)
+            step(one, count)
+            compact(1)
+            step(two, count)
+            compact(2)
+            step(one, "UPDATE t SET on_call = false WHERE id = 1999")
+            compact(3)
+            step(two, "UPDATE t SET on_call = false WHERE id = 2000")
+            step(one, "COMMIT")
+            step(two, "COMMIT")
+        [(left,)] = conn.execute(count)
+        assert failed >= 1 and left >= 1, f"write skew when rows move at {when}"
+        conn.execute(CLEAN)
+        checks.assert_clean(conn, "t")
+
+
+POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "heap-scan", "heap-vacuum", "truncate")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_who_fails_leaves_a_sound_table(cluster, db, conn, table, point):
+    """An error anywhere; the next attempt takes up where this one ended."""
+    failing = Background(cluster, db, INPLACE, {"cyclone.debug_point": f"{point}:leader:error"})
+    failing.wait()
+    assert failing.error is not None and "debug point" in str(failing.error)
+    assert content(conn, "t") == table
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+    assert conn.execute("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND pid <> pg_backend_pid()").fetchone() == (0,)
+    conn.execute(INPLACE)
+    assert blocks(conn) < 100 and content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+    assert_indexes_agree(conn, "t")
+
+
+@pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_it_can_be_stopped_between_batches(cluster, db, conn, table, how):
+    with Parked(cluster, db, "inplace-pause:leader", 1, INPLACE) as parked:
+        phase = conn.execute("SELECT phase, blocks_done >= 0, blocks_total > 0 FROM cyclone.progress WHERE relation = 't'")
+        assert phase.fetchall() == [("moving rows", True, True)]
+        conn.execute(f"SELECT {how}(%s)", (parked.pid,))
+        parked.wait()
+    assert parked.error is not None
+    assert conn.execute("TABLE cyclone.progress").fetchall() == conn.execute("TABLE cyclone.pace").fetchall() == []
+    assert content(conn, "t") == table
+    conn.execute(INPLACE)
+    assert blocks(conn) < 100 and content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+
+
+def test_crashes(new_cluster):
+    """kill -9 of everything at random moments; what had been achieved stays, as far as it was on disk."""
+    rng = random.Random(SEED)
+    print(f"CYCLONE_CRASH_SEED={SEED}")
+    cluster = new_cluster(checkpoint_timeout="30s", max_wal_size="64MB", restart_after_crash="on")
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE)
+        expected = content(conn, "t")
+    for _ in range(CRASH_ROUNDS):
+        with cluster.connect(TEMPLATE) as conn:
+            # make it worth it again
+            run_script(conn, "UPDATE t SET note = note WHERE id % 2 = 0; UPDATE t SET note = note")
+        compaction = Background(cluster, TEMPLATE, INPLACE)
+        time.sleep(rng.uniform(0, 0.4))
+        cluster.crash()
+        compaction.wait()
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            assert content(conn, "t") == expected
+            conn.execute(CLEAN)
+            checks.assert_clean(conn, "t")
+            assert_indexes_agree(conn, "t")
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute(INPLACE)
+        assert content(conn, "t") == expected and blocks(conn) < 120
+
+
+def test_logical_decoding_hears_nothing(new_cluster):
+    """Moving rows is no change to subscribers; what users change before and after comes as ever."""
+    cluster = new_cluster(wal_level="logical")
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE)
+        conn.execute("CREATE PUBLICATION p FOR TABLE t")
+        conn.execute("SELECT pg_create_logical_replication_slot('decoded', 'test_decoding')")
+        conn.execute("SELECT pg_create_logical_replication_slot('published', 'pgoutput')")
+        conn.execute("UPDATE t SET n = 1000001 WHERE id = 9")
+        conn.execute("VACUUM (FULL INPLACE) t")
+        assert blocks(conn) < 100
+        conn.execute("UPDATE t SET n = 1000002 WHERE id = 19999")
+        conn.execute("DELETE FROM t WHERE id = 19989")
+        decoded = [row for (row,) in conn.execute("SELECT data FROM pg_logical_slot_get_changes('decoded', NULL, NULL)")]
+        changes = [row for row in decoded if row.startswith("table public.t")]
+        assert [row.split(":")[1].strip() for row in changes] == ["UPDATE", "UPDATE", "DELETE"], changes
+        [(messages,)] = conn.execute(
+            "SELECT count(*) FROM pg_logical_slot_get_binary_changes('published', NULL, NULL,"
+            " 'proto_version', '4', 'publication_names', 'p') WHERE chr(get_byte(data, 0)) IN ('I', 'U', 'D')"
+        )
+        assert messages == 3
+        conn.execute(CLEAN)
+        checks.assert_clean(conn, "t")
+
+
+def test_a_standby_replays_it(new_cluster):
+    primary = new_cluster(wal_consistency_checking="all")
+    with primary.connect(TEMPLATE) as conn, primary.standby({"hot_standby_feedback": "on"}).start() as standby:
+        run_script(conn, MAKE)
+        conn.execute("VACUUM (FREEZE) t")  # all pages all-visible
+        expected = content(conn, "t")
+        standby.wait_for_replay(primary)
+        with standby.connect(TEMPLATE) as reader:
+            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            assert content(reader, "t") == expected
+            wait_until(lambda: conn.execute("SELECT backend_xmin FROM pg_stat_replication").fetchone()[0], "feedback")
+            conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+            standby.wait_for_replay(primary)
+            assert content(reader, "t") == expected
+            reader.execute("COMMIT")
+        wait_until(lambda: (conn.execute(INPLACE), blocks(conn) < 100)[1], "the standby's snapshot gone")
+        standby.wait_for_replay(primary)
+        with standby.connect(TEMPLATE) as reader:
+            assert content(reader, "t") == expected
+            assert blocks(reader) == blocks(conn)
+            assert checks.heap_corruption(reader, "t") == checks.btree_corruption(reader, "t") == []
+            assert checks.visibility_map_errors(reader, "t") == checks.dangling_index_entries(reader, "t") == []
+            assert reader.execute("SELECT pg_promote()").fetchone() == (True,)
+            reader.execute("UPDATE t SET note = 'after' WHERE id % 2 = 0")
+            reader.execute(CLEAN)
+            checks.assert_clean(reader, "t")
+        assert "inconsistent page" not in standby.log
+
+
+def test_kinds_of_tables(conn):
+    """Unlogged and temporary tables, materialized views, partitioned tables; catalogs are vacuumed only."""
+    fill = "SELECT i AS id, repeat('x', 200) AS filler FROM generate_series(1, 5000) i"
+    conn.execute(f"CREATE UNLOGGED TABLE u AS {fill}")
+    conn.execute(f"CREATE TEMP TABLE tmp AS {fill}")
+    conn.execute(f"CREATE MATERIALIZED VIEW m AS {fill}")
+    conn.execute("CREATE UNIQUE INDEX ON m (id)")
+    conn.execute("CREATE TABLE parted (id int, filler text) PARTITION BY RANGE (id)")
+    conn.execute("CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (2500)")
+    conn.execute("CREATE TABLE parted_2 PARTITION OF parted DEFAULT")
+    conn.execute(f"INSERT INTO parted {fill}")
+    for table in ("u", "tmp", "parted"):
+        conn.execute(f"CREATE INDEX ON {table} (id)")
+        conn.execute(f"DELETE FROM {table} WHERE id % 10 <> 0")
+    before = {table: content(conn, table) for table in ("u", "tmp", "m", "parted")}
+    for table in before:
+        conn.execute(f"VACUUM (FULL INPLACE) {table}")
+        assert content(conn, table) == before[table]
+    assert blocks(conn, "u") < 20 and blocks(conn, "tmp") < 20
+    assert blocks(conn, "parted_1") < 20 and blocks(conn, "parted_2") < 20
+    checks.assert_clean(conn, "u", "m", "parted")
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    conn.execute("VACUUM (FULL INPLACE) pg_class")
+    assert said == ['rows of "pg_class" cannot be moved, vacuuming only']
+    said.clear()
+    conn.execute("VACUUM (FULL INPLACE)")
+    assert [text for text in said if "cannot be moved" in text] == []
+
+
+def test_options(conn):
+    conn.execute("CREATE TABLE t (id int)")
+    for option in ("TRUNCATE false", "PROCESS_MAIN false", "ONLY_DATABASE_STATS"):
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match=f"FULL INPLACE cannot be used with {option}"):
+            conn.execute(f"VACUUM (FULL INPLACE, {option})" + ("" if "STATS" in option else " t"))
+    with pytest.raises(psycopg.errors.ActiveSqlTransaction):
+        conn.execute("BEGIN; VACUUM (FULL INPLACE) t")
+    conn.execute("ROLLBACK")
+    conn.execute("VACUUM (FULL 'inplace', FULL off) t")
+    conn.execute("VACUUM (FULL INPLACE, ANALYZE, SKIP_LOCKED, FREEZE, PROCESS_TOAST off, BUFFER_USAGE_LIMIT '1MB') t")
+
+
+def test_fillfactor_is_kept(conn):
+    conn.execute("CREATE TABLE t (id int, filler text) WITH (fillfactor = 50)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
+    conn.execute("DELETE FROM t WHERE id % 4 <> 0")
+    before = content(conn, "t")
+    conn.execute(INPLACE)
+    [(fullest,)] = conn.execute("SELECT 8192 - min(avail) FROM pg_freespace('t')")
+    assert fullest < 8192 * 0.56
+    assert content(conn, "t") == before
+    conn.execute("CREATE TABLE twin (LIKE t) WITH (fillfactor = 50)")
+    conn.execute("INSERT INTO twin TABLE t")
+    assert blocks(conn) <= blocks(conn, "twin") * 1.05 + 1
+    checks.assert_clean(conn, "t")
+
+
+def test_functions_in_indexes_run_as_the_owner(cluster, db, conn):
+    """In a restricted context, whoever compacts: an expression that tries to do more fails, and the rows stay."""
+    conn.execute("CREATE ROLE careless_owner LOGIN")
+    try:
+        conn.execute("GRANT CREATE ON SCHEMA public TO careless_owner")
+        conn.execute("SET ROLE careless_owner")
+        conn.execute("CREATE TABLE t (id int, filler text)")
+        conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 3000) i")
+        conn.execute("CREATE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text'")
+        conn.execute("CREATE INDEX t_who ON t (who(id))")
+        conn.execute("DELETE FROM t WHERE id % 10 <> 0")
+        conn.execute("CREATE TABLE trap (who text, path text)")
+        conn.execute("RESET ROLE")
+        conn.execute(
+            "CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+            " IF current_user <> 'careless_owner' THEN RAISE EXCEPTION 'runs as %', current_user; END IF;"
+            " IF current_setting('search_path') <> 'pg_catalog, pg_temp' THEN"
+            "   RAISE EXCEPTION 'search_path is %', current_setting('search_path'); END IF;"
+            " RETURN $1::text; END $$"
+        )
+        before = content(conn, "t")
+        conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+        assert content(conn, "t") == before and blocks(conn) < 15
+        conn.execute("CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text'")
+        conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(3001, 6000) i")
+        conn.execute("DELETE FROM t WHERE id BETWEEN 3001 AND 5900")
+        conn.execute(
+            "CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+            " PERFORM set_config('role', 'postgres', false); RETURN $1::text; END $$"
+        )
+        before = content(conn, "t")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="within security-restricted operation"):
+            conn.execute(INPLACE)
+        assert content(conn, "t") == before
+        assert conn.execute("SELECT current_user = session_user").fetchone() == (True,)
+    finally:
+        conn.execute("RESET ROLE")
+        conn.execute("DROP OWNED BY careless_owner CASCADE")
+        conn.execute("DROP ROLE careless_owner")
+
+
+def test_who_uses_the_table_is_not_locked_out(cluster, db, conn, table):
+    """Between batches and within them there is no more than a plain VACUUM's lock."""
+    with Parked(cluster, db, "inplace-batch:leader", 1, INPLACE) as parked:
+        modes = {mode for (mode,) in conn.execute("SELECT mode FROM pg_locks WHERE relation = 't'::regclass")}
+        assert modes == {"ShareUpdateExclusiveLock", "RowExclusiveLock"}
+        with cluster.connect(db) as other:
+            other.execute("SET lock_timeout = '10s'")
+            other.execute("UPDATE t SET note = 'x' WHERE id = 10")
+            other.execute("INSERT INTO t (id, n) VALUES (0, 0)")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                other.execute("SET lock_timeout = '50ms'")
+                other.execute("ALTER TABLE t ADD COLUMN x int")
+    parked.finish()
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
