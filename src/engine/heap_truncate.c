@@ -5,7 +5,8 @@
  *
  * It needs an exclusive lock, which it neither waits for long nor keeps for
  * long: it gives up after five seconds of trying, and lets go when others
- * wait for the table, to try again for the rest.
+ * wait for the table, to try again for the rest.  While a table is being
+ * compacted it takes steps that are never long.
  *
  * Done by the leader alone, after the team has ended.
  *
@@ -40,6 +41,9 @@
 #define WAITER_CHECK_BLOCKS		32
 #define PREFETCH_BLOCKS			((BlockNumber) 32)
 
+/* When a table is compacted, no more is cut off under one lock. */
+#define COMPACTION_STEP			((BlockNumber) 16384)
+
 static bool lock_exclusively(TableVacuum *vacuum);
 static BlockNumber find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 							BlockNumber nonempty_pages, bool *others_wait);
@@ -69,7 +73,9 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 {
 	BlockNumber rel_pages = vacuum->shared->rel_pages;
 	int			level = vacuum->shared->verbose ? INFO : DEBUG2;
+	BlockNumber floor;
 	bool		others_wait;
+	bool		more;
 
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
 								 PROGRESS_VACUUM_PHASE_TRUNCATE);
@@ -81,6 +87,9 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	{
 		BlockNumber new_pages;
 
+		floor = nonempty_pages;
+		if (vacuum->shared->compacting && rel_pages > COMPACTION_STEP)
+			floor = Max(floor, rel_pages - COMPACTION_STEP);
 		if (!lock_exclusively(vacuum))
 		{
 			ereport(level,
@@ -97,7 +106,7 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 		}
 
 		/* While we scanned, others may have filled pages that were empty. */
-		new_pages = find_end(vacuum, rel_pages, nonempty_pages, &others_wait);
+		new_pages = find_end(vacuum, rel_pages, floor, &others_wait);
 		vacuum->blkno = new_pages;
 		if (new_pages >= rel_pages)
 		{
@@ -114,7 +123,8 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 				(errmsg("table \"%s\": truncated %u to %u pages",
 						vacuum->relname, rel_pages, new_pages)));
 		rel_pages = new_pages;
-	} while (rel_pages > nonempty_pages && others_wait);
+		more = others_wait || new_pages == floor;
+	} while (rel_pages > nonempty_pages && more);
 
 	return rel_pages;
 }

@@ -123,7 +123,8 @@ typedef struct VacuumShared
 	int			ring_nbuffers;	/* 0: no ring */
 	int			worker_mem_kb;	/* maintenance_work_mem of each worker */
 	BlockNumber rel_pages;
-	BlockNumber tail_start;		/* see CompactionPass; else invalid, which is the largest */
+	bool		compacting;		/* is it a CompactionPass? */
+	BlockNumber tail_start;		/* of that; else invalid, which is the largest */
 	struct VacuumCutoffs cutoffs;
 	EagerShared eager;
 	Size		members_start;

@@ -226,6 +226,7 @@ plan_vacuum(VacuumJob *job)
 	plan->aggressive = vacuum_get_cutoffs(vacuum->rel,
 										  params, &plan->cutoffs);
 	plan->rel_pages = RelationGetNumberOfBlocks(vacuum->rel);
+	plan->compacting = job->pass != NULL;
 	plan->tail_start = job->pass != NULL ? job->pass->tail_start : InvalidBlockNumber;
 	plan->skip_with_vm = (params->options & VACOPT_DISABLE_PAGE_SKIPPING) == 0;
 	if (!plan->skip_with_vm)

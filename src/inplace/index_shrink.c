@@ -35,7 +35,7 @@
 /* Smaller indexes aren't worth the trouble. */
 #define SMALL_INDEX_PAGES	16
 
-static List *bloated_indexes(Oid relid, MemoryContext context);
+static List *bloated_indexes(Oid relid, Oid privilege_relid, MemoryContext context);
 static bool is_bloated(Relation index);
 static void reindex(Oid index, MemoryContext context);
 
@@ -44,12 +44,12 @@ static void reindex(Oid index, MemoryContext context);
  *		Build a table's bloated indexes anew.
  *
  * Called and returns outside any transaction, with the table locked for the
- * session.  What must outlive transactions lives in context.
+ * session.  For a TOAST table the privileges on its table count.  What must outlive transactions lives in context.
  */
 void
-index_shrink(Oid relid, MemoryContext context)
+index_shrink(Oid relid, Oid privilege_relid, MemoryContext context)
 {
-	foreach_oid(index, bloated_indexes(relid, context))
+	foreach_oid(index, bloated_indexes(relid, privilege_relid, context))
 	{
 		progress_begin(relid, MyProcPid);
 		progress_phase(PROGRESS_INPLACE_REINDEX, 0);
@@ -64,7 +64,7 @@ index_shrink(Oid relid, MemoryContext context)
  *		List, in context, the indexes that are worth it and can be built anew.
  */
 static List *
-bloated_indexes(Oid relid, MemoryContext context)
+bloated_indexes(Oid relid, Oid privilege_relid, MemoryContext context)
 {
 	List	   *bloated = NIL;
 	Relation	rel;
@@ -88,7 +88,7 @@ bloated_indexes(Oid relid, MemoryContext context)
 
 	/* the owner of the database may VACUUM, but not REINDEX */
 	if (bloated != NIL &&
-		pg_class_aclcheck(relid, GetUserId(), ACL_MAINTAIN) != ACLCHECK_OK)
+		pg_class_aclcheck(privilege_relid, GetUserId(), ACL_MAINTAIN) != ACLCHECK_OK)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -10,12 +10,18 @@
 #ifndef CYCLONE_INPLACE_H
 #define CYCLONE_INPLACE_H
 
+#include "access/heaptoast.h"
+#include "access/tableam.h"
 #include "commands/vacuum.h"
 #include "nodes/execnodes.h"
-#include "pace/pace.h"
+#include "portability/instr_time.h"
 #include "storage/block.h"
 #include "storage/buf.h"
 #include "utils/rel.h"
+
+#include "engine/table_vacuum.h"
+#include "pace/pace.h"
+#include "transaction.h"
 
 /* Why rows of the tail stayed where they are, in one pass */
 typedef struct MoveObstacles
@@ -25,13 +31,19 @@ typedef struct MoveObstacles
 	int64		recently_dead;	/* a snapshot may need them */
 } MoveObstacles;
 
+/* The room that a part of a value takes, of those that are cut into several */
+#define TOAST_PART_SIZE		(MAXALIGN(EXTERN_TUPLE_MAX_SIZE) + sizeof(ItemIdData))
+
 /* The state of compacting one table */
 typedef struct Inplace
 {
 	Oid			relid;
-	const VacuumParams *params;
+	VacuumParams params;
 	BufferAccessStrategy ring;
+	MemoryContext context;		/* for what outlives transactions */
 	PaceShared *pace;			/* while rows are moved */
+
+	CompactionPass pass;		/* for the last VACUUM, and by it */
 
 	/* the pass in hand */
 	BlockNumber npages;
@@ -41,6 +53,11 @@ typedef struct Inplace
 	MoveObstacles obstacles;
 	int64		rows_moved;
 	TransactionId last_xid;		/* that moved a row */
+
+	/* of a TOAST table: the values with parts in its tail, in order */
+	Oid		   *values;
+	int			nvalues;
+	BlockNumber next_block;		/* of the table, where to look for their rows */
 } Inplace;
 
 /* The indexes of a table, for entries of moved rows */
@@ -55,12 +72,37 @@ typedef struct IndexEntries
 	TupleTableSlot *slot;
 } IndexEntries;
 
+/* A transaction that moves some rows */
+typedef struct MoveBatch
+{
+	Inplace    *job;
+	Relation	rel;
+	IndexEntries *entries;
+	Size		reserve;		/* to be left free on each page */
+	TransactionId xid;			/* invalid until a row is moved */
+	CommandId	cid;
+	MemoryContext row_context;	/* for the rows in hand */
+	SavedUser	saved_user;
+	instr_time	start;
+} MoveBatch;
+
 /* tail_plan.c */
 extern void tail_plan(Inplace *job, Relation rel);
 extern void tail_offer_room(Inplace *job, Relation rel);
 
+/* move_batch.c */
+extern void move_batch_begin(MoveBatch *batch, Inplace *job);
+extern bool move_batch_goes_on(const MoveBatch *batch);
+extern void move_batch_end(MoveBatch *batch);
+extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer);
+extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);
+
 /* row_move.c */
-extern bool row_move_batch(Inplace *job);
+extern bool row_move_some(Inplace *job);
+
+/* value_move.c */
+extern void value_move_plan(Inplace *toast, Relation rel);
+extern bool value_move_some(Inplace *job, Inplace *toast);
 
 /* page_change.c */
 extern int	page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples,
@@ -81,6 +123,6 @@ extern void horizon_wait(Inplace *job);
 extern char *horizon_holder(Oid relid);
 
 /* index_shrink.c */
-extern void index_shrink(Oid relid, MemoryContext context);
+extern void index_shrink(Oid relid, Oid privilege_relid, MemoryContext context);
 
 #endif							/* CYCLONE_INPLACE_H */

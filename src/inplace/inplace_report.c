@@ -26,18 +26,22 @@
 
 static BlockNumber size_of(Oid relid);
 static const char *pretty_bytes(int64 bytes);
-static void warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass);
+static void warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass,
+							  const MoveObstacles *obstacles);
 
 /*
  * inplace_report_begin
- *		Note sizes.  Outside any transaction; what is noted lives in context.
+ *		Note sizes, and return which is the TOAST table, if there is one.
+ *
+ * Outside any transaction; what is noted lives in context.
  */
-void
+Oid
 inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 					 const VacuumParams *params)
 {
 	Relation	rel;
 	List	   *indexes;
+	Oid			toast_relid;
 
 	result->relid = relid;
 	result->verbose = (params->options & VACOPT_VERBOSE) != 0;
@@ -48,9 +52,12 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	begin_vacuum_transaction(false);
 	rel = table_open(relid, ShareUpdateExclusiveLock);
 	indexes = RelationGetIndexList(rel);
-	result->relids = MemoryContextAlloc(context, (1 + list_length(indexes)) * sizeof(Oid));
-	result->sizes = MemoryContextAlloc(context, (1 + list_length(indexes)) * sizeof(BlockNumber));
+	result->relids = MemoryContextAlloc(context, (2 + list_length(indexes)) * sizeof(Oid));
+	result->sizes = MemoryContextAlloc(context, (2 + list_length(indexes)) * sizeof(BlockNumber));
+	toast_relid = rel->rd_rel->reltoastrelid;
 	result->relids[result->nsizes++] = relid;
+	if (OidIsValid(toast_relid))
+		result->relids[result->nsizes++] = toast_relid;
 	foreach_oid(index, indexes)
 		result->relids[result->nsizes++] = index;
 	result->names = MemoryContextAlloc(context, result->nsizes * sizeof(char *));
@@ -66,6 +73,7 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 					RelationGetRelationName(rel))));
 	table_close(rel, NoLock);
 	end_transaction();
+	return toast_relid;
 }
 
 /* inplace_report_step -- a step has ended that began at start. */
@@ -85,14 +93,14 @@ inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
  *		transaction.
  */
 void
-inplace_report_heap(InplaceResult *result, const CompactionPass *pass)
+inplace_report_heap(InplaceResult *result, const Inplace *job)
 {
 	begin_vacuum_transaction(false);
 	ereport(result->verbose ? INFO : DEBUG2,
 			(errmsg("table \"%s\": moved " INT64_FORMAT " rows out of " INT64_FORMAT " pages in %d passes, truncated %u to %u pages",
-					get_rel_name(result->relid), result->rows_moved, result->blocks_vacated,
-					result->passes, result->sizes[0], pass->new_pages)));
-	warn_of_obstacles(result, pass);
+					get_rel_name(result->relid), job->rows_moved, result->blocks_vacated,
+					result->passes, result->sizes[0], job->pass.new_pages)));
+	warn_of_obstacles(result, &job->pass, &job->obstacles);
 	end_transaction();
 }
 
@@ -101,9 +109,9 @@ inplace_report_heap(InplaceResult *result, const CompactionPass *pass)
  *		Say what kept the table from becoming smaller, if anything did.
  */
 static void
-warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass)
+warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass,
+				  const MoveObstacles *obstacles)
 {
-	const MoveObstacles *obstacles = &result->obstacles;
 	char	   *holder;
 
 	if (pass->recently_dead_tuples > 0)
@@ -133,7 +141,7 @@ warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass)
  *		Tell of sizes, WAL and time.  Outside any transaction.
  */
 void
-inplace_report_end(InplaceResult *result)
+inplace_report_end(InplaceResult *result, const Inplace *job)
 {
 	StringInfoData buf;
 	WalUsage	wal = {0};
@@ -157,22 +165,28 @@ inplace_report_end(InplaceResult *result)
 	namespace = get_rel_namespace(result->relid);
 	for (int i = 0; i < result->nsizes; i++)
 	{
-		/* an index that was built anew is another relation */
-		Oid			relid = i == 0 ? result->relid : get_relname_relid(result->names[i], namespace);
+		Oid			relid = result->relids[i];
 
 		if (i == 0)
 			appendStringInfoString(&buf, _("heap"));
+		else if (get_rel_relkind(relid) == RELKIND_TOASTVALUE)
+			appendStringInfoString(&buf, _("TOAST table"));
 		else
+		{
+			/* one that was built anew is another relation */
+			relid = get_relname_relid(result->names[i], namespace);
 			appendStringInfo(&buf, _("index \"%s\""), result->names[i]);
+		}
 		appendStringInfo(&buf, _(": %s before, "), pretty_bytes((int64) result->sizes[i] * BLCKSZ));
 		appendStringInfo(&buf, _("%s after\n"),
 						 pretty_bytes((int64) size_of(relid) * BLCKSZ));
 	}
 	appendStringInfo(&buf, _("rows moved: " INT64_FORMAT " out of " INT64_FORMAT " pages, in %d passes\n"),
-					 result->rows_moved, result->blocks_vacated, result->passes);
-	appendStringInfo(&buf, _("phases: vacuum %.3f s, moving rows %.3f s, other %.3f s\n"),
-					 seconds[INPLACE_VACUUM], seconds[INPLACE_MOVE],
-					 INSTR_TIME_GET_DOUBLE(now) - seconds[INPLACE_VACUUM] - seconds[INPLACE_MOVE]);
+					 job->rows_moved, result->blocks_vacated, result->passes);
+	appendStringInfo(&buf, _("phases: vacuum %.3f s, moving values %.3f s, moving rows %.3f s, other %.3f s\n"),
+					 seconds[INPLACE_VACUUM], seconds[INPLACE_MOVE_VALUES], seconds[INPLACE_MOVE],
+					 INSTR_TIME_GET_DOUBLE(now) - seconds[INPLACE_VACUUM] -
+					 seconds[INPLACE_MOVE_VALUES] - seconds[INPLACE_MOVE]);
 	appendStringInfo(&buf, _("WAL usage: " INT64_FORMAT " records, " INT64_FORMAT " full page images, " UINT64_FORMAT " bytes\n"),
 					 wal.wal_records, wal.wal_fpi, wal.wal_bytes);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));

@@ -21,6 +21,7 @@
 typedef enum InplaceStep
 {
 	INPLACE_VACUUM,
+	INPLACE_MOVE_VALUES,
 	INPLACE_MOVE,
 } InplaceStep;
 
@@ -34,20 +35,18 @@ typedef struct InplaceResult
 	instr_time	start;
 	WalUsage	wal;			/* of this process, before */
 	int			passes;			/* in which rows were moved */
-	int64		rows_moved;
 	int64		blocks_vacated;
-	MoveObstacles obstacles;	/* of the last pass */
 	double		step_seconds[NUM_INPLACE_STEPS];
-	int			nsizes;			/* the table and its indexes */
+	int			nsizes;			/* the table, its TOAST table, the indexes */
 	Oid		   *relids;
 	char	  **names;
 	BlockNumber *sizes;			/* before */
 } InplaceResult;
 
-extern void inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
+extern Oid	inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 								 const VacuumParams *params);
 extern void inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start);
-extern void inplace_report_heap(InplaceResult *result, const CompactionPass *pass);
-extern void inplace_report_end(InplaceResult *result);
+extern void inplace_report_heap(InplaceResult *result, const Inplace *job);
+extern void inplace_report_end(InplaceResult *result, const Inplace *job);
 
 #endif							/* CYCLONE_INPLACE_REPORT_H */

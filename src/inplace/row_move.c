@@ -3,28 +3,10 @@
  * row_move.c
  *	  Moving rows from the end of a table into free space at its beginning.
  *
- * A move is an update that changes nothing: the old version gets our
- * transaction as its xmax and points at the new one, which others who hold the
- * old one's row number follow, as with any update.  Until we commit they wait
- * for us, so each batch is a transaction of a few milliseconds.  No key
- * changes, so those who check foreign keys don't wait.  What is not
- * like an update: the place is ours to choose, no trigger fires, no value is
- * looked at, values in the TOAST table stay where they are as both versions
- * point at them, nothing is counted as an update, and logical decoding hears
- * nothing.
- *
- * Only rows that every transaction agrees on are moved: committed, and neither
- * deleted, changed nor locked by anyone still running.  That is the server's
- * own HeapTupleSatisfiesUpdate, under the page's exclusive lock, so nobody can
- * come in between.  All others stay, for the next pass.
- *
- * The two pages are locked in the order of their block numbers, as the server does.
- * page_change.c has the changes to each, and their WAL.
- *
- * The transactions are serializable.  A serializable transaction that read the
- * old version may not see that another changes the new one, as what it has
- * read is noted by row number; but it sees that we changed the old one, and
- * that is enough to break any cycle that goes through the two.
+ * Page by page from the end, into the first pages with room from the beginning, as
+ * move_batch.c has it.  Values in the TOAST table stay where they are, as
+ * both versions point at them.  The two pages are locked in the order of their
+ * block numbers, as the server does; page_change.c has the changes to each.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -33,131 +15,65 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "access/multixact.h"
-#include "access/table.h"
 #include "access/visibilitymap.h"
-#include "access/xact.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "storage/freespace.h"
-#include "storage/predicate.h"
 #include "storage/procarray.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
-#include "compat.h"
 #include "debug_point.h"
 #include "inplace/inplace.h"
 #include "report/progress.h"
-#include "transaction.h"
 
-/* So long may others wait for a row, apart from one page's work. */
-#define BATCH_MS	5
-
-/* One batch */
-typedef struct MoveBatch
+/* The page in hand */
+typedef struct RowMove
 {
-	Inplace    *job;
-	Relation	rel;
-	IndexEntries *entries;
-	Size		reserve;
-	TransactionId xid;
-	CommandId	cid;
+	MoveBatch	batch;
 	Buffer		source_map;		/* pages of the visibility map */
 	Buffer		target_map;
-	MemoryContext page_context;
 
-	/* the page in hand: copies of the rows that could be moved */
 	Buffer		source;
-	int			nrows;
+	int			nrows;			/* that could be moved */
 	HeapTuple	rows[MaxHeapTuplesPerPage];
 	OffsetNumber offsets[MaxHeapTuplesPerPage];
 	bool		fits[MaxHeapTuplesPerPage];
-} MoveBatch;
+} RowMove;
 
-static void prepare_to_move(void);
-static bool vacate_page(MoveBatch *batch, BlockNumber blkno);
+static bool vacate_page(RowMove *move, BlockNumber blkno);
 static Size smallest_row(Buffer buffer);
-static Buffer next_target(MoveBatch *batch, Size room, BlockNumber limit);
-static int	move_rows(MoveBatch *batch, Buffer target, bool *all_fit);
-static void find_rows(MoveBatch *batch, MoveObstacles *obstacles);
-static HeapTuple new_version(MoveBatch *batch, HeapTuple old);
-static bool time_is_up(instr_time start);
+static Buffer next_target(RowMove *move, Size room, BlockNumber limit);
+static int	move_rows(RowMove *move, Buffer target, bool *all_fit);
+static void find_rows(RowMove *move, MoveObstacles *obstacles);
 
 /*
- * row_move_batch
+ * row_move_some
  *		Move the rows of a few pages, in a transaction of its own.
  *
- * Returns whether the pass has more to do.  The caller is outside any
- * transaction, and has the table locked for the session.  The pace is kept at the
- * beginning, when nobody waits for us, and in a transaction, as an interrupt
- * outside of any would not end the session's lock.
+ * Returns whether the pass has more to do.
  */
 bool
-row_move_batch(Inplace *job)
+row_move_some(Inplace *job)
 {
-	MoveBatch  *batch;
-	SavedUser	saved;
-	instr_time	start;
+	RowMove		move = {0};
 	bool		more = true;
 
-	StartTransactionCommand();
-	delay_point();
-	DEBUG_POINT("inplace-pause");
-	prepare_to_move();
-	batch = palloc0_object(MoveBatch);
-	batch->job = job;
-	batch->rel = table_open(job->relid, RowExclusiveLock);
-	become_owner(batch->rel, &saved);
-	batch->entries = index_entries_open(batch->rel);
-	batch->reserve = RelationGetTargetPageFreeSpace(batch->rel, HEAP_DEFAULT_FILLFACTOR);
-	batch->page_context = AllocSetContextCreate(CurrentMemoryContext, "Moved rows",
-												ALLOCSET_DEFAULT_SIZES);
-	/* someone may lock what we update, and make us a member of a MultiXact */
-	MultiXactIdSetOldestMember();
-	batch->cid = GetCurrentCommandId(true);
-
-	INSTR_TIME_SET_CURRENT(start);
-	while (more && !time_is_up(start))
+	move_batch_begin(&move.batch, job);
+	while (more && move_batch_goes_on(&move.batch))
 	{
 		CHECK_FOR_INTERRUPTS();
-		more = job->source > job->tail_start && vacate_page(batch, job->source - 1);
+		more = job->source > job->tail_start && vacate_page(&move, job->source - 1);
 		if (more)
 			progress_blocks_done(job->npages - --job->source);
 	}
 
-	if (TransactionIdIsValid(batch->xid))
-		job->last_xid = batch->xid;
-	if (BufferIsValid(batch->source_map))
-		ReleaseBuffer(batch->source_map);
-	if (BufferIsValid(batch->target_map))
-		ReleaseBuffer(batch->target_map);
-	index_entries_close(batch->entries);
-	become_user_again(&saved);
-	table_close(batch->rel, NoLock);
-	DEBUG_POINT("inplace-batch");
-	end_transaction();
+	if (BufferIsValid(move.source_map))
+		ReleaseBuffer(move.source_map);
+	if (BufferIsValid(move.target_map))
+		ReleaseBuffer(move.target_map);
+	move_batch_end(&move.batch);
 	return more;
-}
-
-/*
- * prepare_to_move
- *		Make the current transaction, just begun, one that moves rows.
- *
- * Nothing is lost if its commit is: the old versions are there until a VACUUM
- * removes them, and that is logged after it.
- */
-static void
-prepare_to_move(void)
-{
-	XactIsoLevel = XACT_SERIALIZABLE;
-	XactReadOnly = false;
-	PushActiveSnapshot(GetTransactionSnapshot());
-	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
 }
 
 /*
@@ -165,19 +81,20 @@ prepare_to_move(void)
  *		Move what can be moved from a block; false if there is no room any more.
  */
 static bool
-vacate_page(MoveBatch *batch, BlockNumber blkno)
+vacate_page(RowMove *move, BlockNumber blkno)
 {
+	MoveBatch  *batch = &move->batch;
 	Inplace    *job = batch->job;
 	Size		room;
 	bool		all_fit = false;
 
-	batch->source = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, job->ring);
-	visibilitymap_pin(batch->rel, blkno, &batch->source_map);
-	room = smallest_row(batch->source);
+	move->source = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, job->ring);
+	visibilitymap_pin(batch->rel, blkno, &move->source_map);
+	room = smallest_row(move->source);
 
 	while (room > 0 && !all_fit)
 	{
-		Buffer		target = next_target(batch, room, blkno);
+		Buffer		target = next_target(move, room, blkno);
 		BlockNumber target_block;
 		MemoryContext old;
 		int			nmoved;
@@ -186,22 +103,22 @@ vacate_page(MoveBatch *batch, BlockNumber blkno)
 		if (!BufferIsValid(target))
 			break;
 		target_block = BufferGetBlockNumber(target);
-		visibilitymap_pin(batch->rel, target_block, &batch->target_map);
+		visibilitymap_pin(batch->rel, target_block, &move->target_map);
 
-		old = MemoryContextSwitchTo(batch->page_context);
+		old = MemoryContextSwitchTo(batch->row_context);
 		LockBuffer(target, BUFFER_LOCK_EXCLUSIVE);
-		LockBuffer(batch->source, BUFFER_LOCK_EXCLUSIVE);
-		nmoved = move_rows(batch, target, &all_fit);
-		LockBuffer(batch->source, BUFFER_LOCK_UNLOCK);
+		LockBuffer(move->source, BUFFER_LOCK_EXCLUSIVE);
+		nmoved = move_rows(move, target, &all_fit);
+		LockBuffer(move->source, BUFFER_LOCK_UNLOCK);
 		space = PageGetHeapFreeSpace(BufferGetPage(target));
 		UnlockReleaseBuffer(target);
 		MemoryContextSwitchTo(old);
 
 		job->rows_moved += nmoved;
-		for (int i = 0; i < batch->nrows; i++)
-			if (batch->fits[i])
-				index_entries_add(batch->entries, batch->rows[i]);
-		MemoryContextReset(batch->page_context);
+		for (int i = 0; i < move->nrows; i++)
+			if (move->fits[i])
+				index_entries_add(batch->entries, move->rows[i]);
+		MemoryContextReset(batch->row_context);
 
 		/* what doesn't fit here goes to the next page, and so do all others */
 		if (!all_fit)
@@ -211,7 +128,7 @@ vacate_page(MoveBatch *batch, BlockNumber blkno)
 		}
 		CHECK_FOR_INTERRUPTS();
 	}
-	ReleaseBuffer(batch->source);
+	ReleaseBuffer(move->source);
 
 	if (room > 0 && !all_fit)
 		return false;
@@ -249,8 +166,9 @@ smallest_row(Buffer buffer)
  *		Return the first page with that much room, before limit, pinned; or none.
  */
 static Buffer
-next_target(MoveBatch *batch, Size room, BlockNumber limit)
+next_target(RowMove *move, Size room, BlockNumber limit)
 {
+	MoveBatch  *batch = &move->batch;
 	Inplace    *job = batch->job;
 
 	for (; job->target < limit; job->target++)
@@ -271,24 +189,21 @@ next_target(MoveBatch *batch, Size room, BlockNumber limit)
  * another page could take.
  */
 static int
-move_rows(MoveBatch *batch, Buffer target, bool *all_fit)
+move_rows(RowMove *move, Buffer target, bool *all_fit)
 {
+	MoveBatch  *batch = &move->batch;
 	HeapTuple	moved[MaxHeapTuplesPerPage];
 	OffsetNumber offsets[MaxHeapTuplesPerPage];
 	int			nmoved = 0;
-	int			nfit;
+	int			nfit = 0;
 	MoveObstacles obstacles = {0};
 
-	find_rows(batch, &obstacles);
-	if (PageIsNew(BufferGetPage(target)))
-	{
-		memset(batch->fits, false, sizeof(batch->fits));
-		*all_fit = batch->nrows == 0;
-		return 0;
-	}
-	nfit = page_room(BufferGetPage(target), batch->reserve, batch->rows, batch->nrows,
-					 batch->fits);
-	*all_fit = nfit == batch->nrows;
+	find_rows(move, &obstacles);
+	memset(move->fits, false, sizeof(move->fits));
+	if (!PageIsNew(BufferGetPage(target)))
+		nfit = page_room(BufferGetPage(target), batch->reserve, move->rows, move->nrows,
+						 move->fits);
+	*all_fit = nfit == move->nrows;
 	if (*all_fit)
 	{
 		batch->job->obstacles.locked += obstacles.locked;
@@ -298,20 +213,17 @@ move_rows(MoveBatch *batch, Buffer target, bool *all_fit)
 	if (nfit == 0)
 		return 0;
 
-	if (!TransactionIdIsValid(batch->xid))
-		batch->xid = GetCurrentTransactionId();
-	for (int i = 0; i < batch->nrows; i++)
+	for (int i = 0; i < move->nrows; i++)
 	{
-		if (!batch->fits[i])
+		if (!move->fits[i])
 			continue;
-		batch->rows[i] = new_version(batch, batch->rows[i]);
-		moved[nmoved] = batch->rows[i];
-		offsets[nmoved++] = batch->offsets[i];
+		move->rows[i] = move_batch_new_version(batch, move->rows[i]);
+		moved[nmoved] = move->rows[i];
+		offsets[nmoved++] = move->offsets[i];
 	}
-
-	page_put(batch->rel, target, batch->target_map, moved, nmoved);
+	page_put(batch->rel, target, move->target_map, moved, nmoved);
 	DEBUG_POINT("inplace-half");
-	page_mark_moved(batch->rel, batch->source, batch->source_map, batch->xid, batch->cid,
+	page_mark_moved(batch->rel, move->source, move->source_map, batch->xid, batch->cid,
 					offsets, moved, nmoved);
 	return nmoved;
 }
@@ -323,12 +235,12 @@ move_rows(MoveBatch *batch, Buffer target, bool *all_fit)
  * The tuples listed are those in the page.
  */
 static void
-find_rows(MoveBatch *batch, MoveObstacles *obstacles)
+find_rows(RowMove *move, MoveObstacles *obstacles)
 {
-	Page		page = BufferGetPage(batch->source);
-	BlockNumber blkno = BufferGetBlockNumber(batch->source);
+	Page		page = BufferGetPage(move->source);
+	BlockNumber blkno = BufferGetBlockNumber(move->source);
 
-	batch->nrows = 0;
+	move->nrows = 0;
 	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
 	{
 		ItemId		item = PageGetItemId(page, off);
@@ -339,21 +251,14 @@ find_rows(MoveBatch *batch, MoveObstacles *obstacles)
 		row = palloc0_object(HeapTupleData);
 		row->t_data = (HeapTupleHeader) PageGetItem(page, item);
 		row->t_len = ItemIdGetLength(item);
-		row->t_tableOid = batch->job->relid;
+		row->t_tableOid = move->batch.job->relid;
 		ItemPointerSet(&row->t_self, blkno, off);
 
-		switch (HeapTupleSatisfiesUpdate(row, batch->cid, batch->source))
+		switch (move_batch_judge(&move->batch, row, move->source))
 		{
 			case TM_Ok:
-				/* of a VACUUM FULL before 9.0, whose xmin isn't the whole truth */
-				if (row->t_data->t_infomask & HEAP_MOVED)
-					obstacles->locked++;
-				else
-				{
-					CheckForSerializableConflictIn(batch->rel, &row->t_self, blkno);
-					batch->rows[batch->nrows] = row;
-					batch->offsets[batch->nrows++] = off;
-				}
+				move->rows[move->nrows] = row;
+				move->offsets[move->nrows++] = off;
 				break;
 			case TM_Invisible:
 				/* being inserted, or by a transaction that failed */
@@ -373,34 +278,4 @@ find_rows(MoveBatch *batch, MoveObstacles *obstacles)
 				elog(ERROR, "unexpected verdict on a row");
 		}
 	}
-}
-
-/*
- * new_version
- *		Return a copy of a row as the version that our transaction makes of it.
- */
-static HeapTuple
-new_version(MoveBatch *batch, HeapTuple old)
-{
-	HeapTuple	tuple = heap_copytuple(old);
-	HeapTupleHeader header = tuple->t_data;
-
-	header->t_infomask &= ~(HEAP_XACT_MASK | HEAP_MOVED);
-	header->t_infomask2 &= ~HEAP2_XACT_MASK;
-	header->t_infomask |= HEAP_UPDATED | HEAP_XMAX_INVALID;
-	HeapTupleHeaderSetXmin(header, batch->xid);
-	HeapTupleHeaderSetCmin(header, batch->cid);
-	HeapTupleHeaderSetXmax(header, InvalidTransactionId);
-	return tuple;
-}
-
-/* time_is_up -- has the batch taken long enough? */
-static bool
-time_is_up(instr_time start)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, start);
-	return INSTR_TIME_GET_MILLISEC(now) >= BATCH_MS;
 }

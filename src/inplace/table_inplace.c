@@ -8,11 +8,13 @@
  *	 1. VACUUM the table: free what is dead, cut off an empty end, and learn
  *		where there is room
  *	 2. plan: what of the table would fit into the room before it?
- *	 3. move the rows of that tail to the front, in batches (row_move.c)
+ *	 3. move the rows of that tail to the front, in batches (row_move.c); if it is
+ *		a TOAST table, the values (value_move.c)
  *	 4. wait a little for those who still need the old versions
  *
  * and so on until the table is as small as its rows allow, or nothing
- * more can be won: that ends with a VACUUM.  At last indexes that have
+ * more can be won: that ends with a VACUUM.  The TOAST table comes first, as
+ * that makes new versions of rows.  At last indexes that have
  * become too large are built anew beside the old ones (index_shrink.c).
  *
  * All of it happens under the lock of a plain VACUUM, held for the
@@ -44,12 +46,19 @@
 
 /* It isn't worth another pass if less than that could be gained ... */
 #define WORTHWHILE_FRACTION		256
-/* ... or if the last one has gained less, as others fill or need what is freed. */
+/* ... or if so many have gained less, as others fill or need what is freed. */
 #define PROGRESS_FRACTION		64
+#define MAX_IDLE_PASSES			2
 
-static void vacuum_once(Inplace *job, InplaceResult *result, CompactionPass *pass);
-static bool plan_moves(Inplace *job);
+static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
+						 MemoryContext context);
+static void compact(Inplace *job, Inplace *rows, InplaceResult *result);
+static void vacuum_once(Inplace *job, InplaceResult *result);
+static bool plan_moves(Inplace *job, Inplace *rows);
 static void move_rows_of_tail(Inplace *job, InplaceResult *result);
+static void move_values_of_tail(Inplace *job, Inplace *rows, InplaceResult *result);
+static void begin_moving(Inplace *job, int phase, BlockNumber blocks);
+static void end_moving(void);
 
 /*
  * table_inplace_is_possible
@@ -80,10 +89,11 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 			  MemoryContext parent)
 {
 	MemoryContext context = AllocSetContextCreate(parent, "Compaction", ALLOCSET_DEFAULT_SIZES);
-	Inplace    *job = MemoryContextAllocZero(context, sizeof(Inplace));
-	InplaceResult *result = MemoryContextAllocZero(context, sizeof(InplaceResult));
 	VacuumParams quiet = *params;
-	CompactionPass pass = {.tail_start = InvalidBlockNumber};
+	InplaceResult *result = MemoryContextAllocZero(context, sizeof(InplaceResult));
+	Inplace    *job;
+	Inplace    *toast;
+	Oid			toast_relid;
 
 	/* the passes are ours: they look at every page, and leave no dead item, as
 	 * one is enough to keep a page where it is */
@@ -93,39 +103,80 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	quiet.index_cleanup = VACOPTVALUE_ENABLED;
 	quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
 
-	job->relid = relid;
-	job->params = &quiet;
-	job->ring = ring;
-	job->pace = MemoryContextAllocZero(context, pace_shared_size());
-	inplace_report_begin(result, relid, context, params);
-
-	for (;;)
+	toast_relid = inplace_report_begin(result, relid, context, params);
+	job = make_job(relid, &quiet, ring, context);
+	if (OidIsValid(toast_relid) && (params->options & VACOPT_PROCESS_TOAST))
 	{
-		BlockNumber before = pass.new_pages;
+		toast = make_job(toast_relid, &quiet, ring, context);
+		compact(toast, job, result);
+		job->obstacles = (MoveObstacles) {0};
+	}
+	compact(job, NULL, result);
 
-		vacuum_once(job, result, &pass);
-		if (VacuumFailsafeActive ||
-			(result->passes > 0 && pass.new_pages + before / PROGRESS_FRACTION >= before) ||
-			!plan_moves(job))
+	inplace_report_heap(result, job);
+	if (params->index_cleanup != VACOPTVALUE_DISABLED)
+	{
+		index_shrink(relid, relid, context);
+		if (OidIsValid(toast_relid) && (params->options & VACOPT_PROCESS_TOAST))
+			index_shrink(toast_relid, relid, context);
+	}
+	inplace_report_end(result, job);
+	MemoryContextDelete(context);
+}
+
+/* make_job -- prepare to compact a table or its TOAST table. */
+static Inplace *
+make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring, MemoryContext context)
+{
+	Inplace    *job = MemoryContextAllocZero(context, sizeof(Inplace));
+
+	job->relid = relid;
+	job->params = *params;
+	job->ring = ring;
+	job->context = context;
+	job->pace = MemoryContextAllocZero(context, pace_shared_size());
+	job->pass.tail_start = InvalidBlockNumber;
+	return job;
+}
+
+/*
+ * compact
+ *		Do passes over a table; or over a TOAST table, if rows says whose.
+ */
+static void
+compact(Inplace *job, Inplace *rows, InplaceResult *result)
+{
+	int			idle_passes = 0;
+
+	for (bool first = true;; first = false)
+	{
+		BlockNumber before = job->pass.new_pages;
+
+		vacuum_once(job, result);
+		if (first || job->pass.new_pages + before / PROGRESS_FRACTION < before)
+			idle_passes = 0;
+		else
+			idle_passes++;
+		if (VacuumFailsafeActive || idle_passes == MAX_IDLE_PASSES || !plan_moves(job, rows))
 			break;
-		pass.tail_start = job->tail_start;
-		move_rows_of_tail(job, result);
+		job->pass.tail_start = job->tail_start;
+		if (rows == NULL)
+			move_rows_of_tail(job, result);
+		else
+		{
+			move_values_of_tail(job, rows, result);
+			job->last_xid = rows->last_xid;
+		}
 		result->passes++;
 		horizon_wait(job);
 		/* what is all-visible now was so before, or has been looked at */
-		quiet.options &= ~VACOPT_DISABLE_PAGE_SKIPPING;
+		job->params.options &= ~VACOPT_DISABLE_PAGE_SKIPPING;
 	}
-	result->obstacles = job->obstacles;
-	inplace_report_heap(result, &pass);
-	if (params->index_cleanup != VACOPTVALUE_DISABLED)
-		index_shrink(relid, context);
-	inplace_report_end(result);
-	MemoryContextDelete(context);
 }
 
 /* vacuum_once -- a pass's VACUUM. */
 static void
-vacuum_once(Inplace *job, InplaceResult *result, CompactionPass *pass)
+vacuum_once(Inplace *job, InplaceResult *result)
 {
 	Relation	rel;
 	SavedUser	saved;
@@ -135,8 +186,8 @@ vacuum_once(Inplace *job, InplaceResult *result, CompactionPass *pass)
 	begin_vacuum_transaction(false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	become_owner(rel, &saved);
-	table_vacuum(rel, job->params, job->ring, pass);
-	if (pass->tail_start != InvalidBlockNumber)
+	table_vacuum(rel, &job->params, job->ring, &job->pass);
+	if (job->pass.tail_start != InvalidBlockNumber)
 		tail_offer_room(job, rel);
 	become_user_again(&saved);
 	table_close(rel, NoLock);
@@ -150,7 +201,7 @@ vacuum_once(Inplace *job, InplaceResult *result, CompactionPass *pass)
  *		they put their last rows; false if it isn't worth it.
  */
 static bool
-plan_moves(Inplace *job)
+plan_moves(Inplace *job, Inplace *rows)
 {
 	Relation	rel;
 	BlockNumber tail;
@@ -161,15 +212,21 @@ plan_moves(Inplace *job)
 	tail = job->npages - job->tail_start;
 	if (tail <= job->npages / WORTHWHILE_FRACTION)
 		tail = 0;
-	else if (!RelationUsesLocalBuffers(rel))
-		CacheInvalidateSmgr(RelationGetSmgr(rel)->smgr_rlocator);
+	else
+	{
+		if (!RelationUsesLocalBuffers(rel))
+			CacheInvalidateSmgr(RelationGetSmgr(rel)->smgr_rlocator);
+		if (rows != NULL)
+			value_move_plan(job, rel);
+	}
 	table_close(rel, NoLock);
 	end_transaction();
 
 	job->source = job->npages;
 	job->target = 0;
-	job->rows_moved = 0;
 	memset(&job->obstacles, 0, sizeof(job->obstacles));
+	if (rows != NULL)
+		memset(&rows->obstacles, 0, sizeof(rows->obstacles));
 	return tail > 0;
 }
 
@@ -183,17 +240,47 @@ move_rows_of_tail(Inplace *job, InplaceResult *result)
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
+	begin_moving(job, PROGRESS_INPLACE_MOVE, job->npages - job->tail_start);
+	while (row_move_some(job))
+		;
+	end_moving();
+	result->blocks_vacated += job->npages - job->source;
+	inplace_report_step(result, INPLACE_MOVE, start);
+}
+
+/*
+ * move_values_of_tail
+ *		Move values out of the tail of a TOAST table, all that the rows of its
+ *		table point at.
+ */
+static void
+move_values_of_tail(Inplace *job, Inplace *rows, InplaceResult *result)
+{
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+	begin_moving(rows, PROGRESS_INPLACE_MOVE_VALUES, 0);
+	while (value_move_some(rows, job))
+		;
+	end_moving();
+	inplace_report_step(result, INPLACE_MOVE_VALUES, start);
+}
+
+/* begin_moving -- show what we do, and begin to keep the pace. */
+static void
+begin_moving(Inplace *job, int phase, BlockNumber blocks)
+{
 	progress_begin(job->relid, MyProcPid);
-	progress_phase(PROGRESS_INPLACE_MOVE, job->npages - job->tail_start);
+	progress_phase(phase, blocks);
 	pace_create(job->pace, job->relid);
 	pace_begin_work();
-	while (row_move_batch(job))
-		;
+}
+
+/* end_moving -- the opposite. */
+static void
+end_moving(void)
+{
 	pace_end_work();
 	pace_leave();
 	progress_clear();
-
-	result->rows_moved += job->rows_moved;
-	result->blocks_vacated += job->npages - job->source;
-	inplace_report_step(result, INPLACE_MOVE, start);
 }

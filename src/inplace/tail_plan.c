@@ -27,6 +27,9 @@
 
 #include "inplace/inplace.h"
 
+/* What the map doesn't tell apart */
+#define FSM_STEP	(BLCKSZ / 256)
+
 /*
  * tail_plan
  *		Set job->npages and job->tail_start.
@@ -38,7 +41,14 @@ tail_plan(Inplace *job, Relation rel)
 	BlockNumber front = 0;
 	BlockNumber back = RelationGetNumberOfBlocks(rel);
 	int64		room = 0;
+	Size		unit;
 
+	/*
+	 * Parts of values are large: what doesn't take a whole one is no room, and
+	 * small parts may take the room of large ones.  It is better to begin with a
+	 * tail that is too short than to leave the very end of the table where it is.
+	 */
+	unit = rel->rd_rel->relkind == RELKIND_TOASTVALUE ? TOAST_PART_SIZE : 1;
 	job->npages = back;
 	while (front < back)
 	{
@@ -46,6 +56,10 @@ tail_plan(Inplace *job, Relation rel)
 			Min(GetRecordedFreeSpace(rel, back - 1), BLCKSZ - SizeOfPageHeaderData);
 
 		CHECK_FOR_INTERRUPTS();
+		if (used < FSM_STEP)
+			used = 0;
+		else if (unit > 1)
+			used = (used / unit + 2) * unit;
 		if (room >= (int64) used)
 		{
 			room -= used;
@@ -56,7 +70,7 @@ tail_plan(Inplace *job, Relation rel)
 			Size		space = GetRecordedFreeSpace(rel, front++);
 
 			if (space > reserve)
-				room += space - reserve;
+				room += (space - reserve) / unit * unit;
 		}
 	}
 	job->tail_start = back;

@@ -318,6 +318,8 @@ phase_name(uint32 phase)
 			return "rebuilding indexes";
 		case PROGRESS_INPLACE_MOVE:
 			return "moving rows";
+		case PROGRESS_INPLACE_MOVE_VALUES:
+			return "moving values";
 		case PROGRESS_INPLACE_REINDEX:
 			return "reindexing";
 		default:

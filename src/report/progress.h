@@ -25,7 +25,8 @@
 
 /* The same for moving rows. */
 #define PROGRESS_INPLACE_MOVE			201
-#define PROGRESS_INPLACE_REINDEX		202
+#define PROGRESS_INPLACE_MOVE_VALUES	202
+#define PROGRESS_INPLACE_REINDEX		203
 
 extern void progress_init(void);
 

@@ -421,6 +421,107 @@ def test_options(conn):
     conn.execute("VACUUM (FULL INPLACE, ANALYZE, SKIP_LOCKED, FREEZE, PROCESS_TOAST off, BUFFER_USAGE_LIMIT '1MB') t")
 
 
+MAKE_VALUES = """
+    CREATE TABLE t (id int PRIMARY KEY, a text, b text, gone text);
+    ALTER TABLE t ALTER b SET STORAGE EXTERNAL, ALTER gone SET STORAGE EXTERNAL;
+    INSERT INTO t
+    SELECT i, (SELECT string_agg(md5((i * j)::text), '') FROM generate_series(1, 150) j),
+           CASE WHEN i % 2 = 0 THEN repeat(md5(i::text), 200) END, CASE WHEN i % 50 = 0 THEN repeat('gone', 1000) END
+    FROM generate_series(1, 4000) i;
+    ALTER TABLE t DROP COLUMN gone;
+    UPDATE t SET a = a || '!' WHERE id % 10 = 5;
+    DELETE FROM t WHERE id % 5 <> 0
+"""
+
+
+def toast_of(conn) -> str:
+    return conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 't'").fetchone()[0]
+
+
+@pytest.fixture
+def values(conn):
+    """Table t with most of what it has in its TOAST table; yields its contents."""
+    run_script(conn, MAKE_VALUES)
+    yield content(conn, "t")
+
+
+def test_values_move_too(cluster, db, conn, values):
+    """The TOAST table becomes almost as small as a rewrite makes it, and old snapshots find their values."""
+    conn.execute("CREATE TABLE other ()")
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("TABLE other")
+        before = blocks(conn, toast_of(conn))
+        conn.execute(MOVE)
+        assert content(reader, "t") == content(conn, "t") == values
+    conn.execute(INPLACE)
+    assert content(conn, "t") == values
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+    in_place = blocks(conn, toast_of(conn))
+    conn.execute("VACUUM (FULL) t")
+    assert in_place <= blocks(conn, toast_of(conn)) * 1.15 + 2 < before / 2
+    # no value has been left behind that nothing points at
+    assert content(conn, "t") == values
+
+
+def test_who_changes_a_row_while_its_values_move(cluster, db, conn, values):
+    """The row stays what it was made, and the values that were stored in vain go."""
+    with Parked(cluster, db, "inplace-value:leader", 1, MOVE) as parked:
+        conn.execute("UPDATE t SET a = 'changed'")
+        conn.execute("DELETE FROM t WHERE b IS NULL")
+        expected = content(conn, "t")
+    parked.finish()
+    assert content(conn, "t") == expected
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+    [(values_left,)] = conn.execute(f"SELECT count(DISTINCT chunk_id) FROM {toast_of(conn)}")
+    [(values_of_rows,)] = conn.execute("SELECT count(*) FROM t WHERE pg_column_toast_chunk_id(b) IS NOT NULL")
+    assert values_left == values_of_rows
+
+
+def test_failing_while_values_move(cluster, db, conn, values):
+    for point in ("inplace-value", "inplace-half", "inplace-batch"):
+        failing = Background(cluster, db, MOVE, {"cyclone.debug_point": f"{point}:leader:error"})
+        assert "debug point" in str(failing.wait())
+        assert content(conn, "t") == values
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+
+
+def test_values_after_a_crash(new_cluster):
+    rng = random.Random(SEED)
+    cluster = new_cluster(checkpoint_timeout="30s")
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE_VALUES)
+        expected = content(conn, "t")
+    for _ in range(CRASH_ROUNDS // 2):
+        compaction = Background(cluster, TEMPLATE, MOVE)
+        time.sleep(rng.uniform(0, 0.3))
+        cluster.crash()
+        compaction.wait()
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            assert content(conn, "t") == expected
+            conn.execute(CLEAN)
+            checks.assert_clean(conn, "t")
+            conn.execute("UPDATE t SET a = a || '.'")
+            expected = content(conn, "t")
+
+
+def test_logical_decoding_hears_nothing_of_values(new_cluster):
+    cluster = new_cluster(wal_level="logical")
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE_VALUES)
+        expected = content(conn, "t")
+        conn.execute("SELECT pg_create_logical_replication_slot('decoded', 'test_decoding')")
+        conn.execute(INPLACE)
+        conn.execute("UPDATE t SET a = a || '!' WHERE id = 5")
+        decoded = [row for (row,) in conn.execute("SELECT data FROM pg_logical_slot_get_changes('decoded', NULL, NULL)")]
+        assert len([row for row in decoded if row.startswith("table public.t")]) == 1
+        assert content(conn, "t")[0] == expected[0]
+
+
 def test_fillfactor_is_kept(conn):
     conn.execute("CREATE TABLE t (id int, filler text) WITH (fillfactor = 50)")
     conn.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")

@@ -38,7 +38,7 @@ CONFIG = {
 TABLE = """
     CREATE TABLE t (
         id int, pair uuid NOT NULL, tag text NOT NULL, kind int NOT NULL, word text, n int NOT NULL, a int[] NOT NULL,
-        p point NOT NULL, note text NOT NULL
+        p point NOT NULL, note text NOT NULL, big text STORAGE EXTERNAL
     ) WITH (autovacuum_enabled = off, fillfactor = 85)
 """
 INDEXES = """
@@ -349,7 +349,8 @@ class Writer:
 
     COLUMNS = f"""
         new.pair, md5('tag' || seed), mod(seed, {KINDS}), CASE WHEN mod(seed, 5) > 0 THEN repeat(md5('word' || seed), 9) END,
-        new.n, ARRAY[new.n, -1 - mod(seed, {KINDS})], point(mod(seed, 1000), new.id), repeat('x', mod(seed, 60))
+        new.n, ARRAY[new.n, -1 - mod(seed, {KINDS})], point(mod(seed, 1000), new.id), repeat('x', mod(seed, 60)),
+        CASE WHEN mod(seed, 30) = 0 THEN repeat('big' || seed, 400) END
     """
     NEW = "unnest(%s::int[], %s::int[], %s::uuid[], %s::int[]) AS new (id, n, pair, seed)"
 
@@ -368,7 +369,7 @@ class Writer:
         with self.conn.cursor().copy("COPY t FROM STDIN") as copy:
             for key, n, pair, seed in rows:
                 kind = seed % KINDS
-                copy.write_row((key, pair, f"copied {seed}", kind, None, n, [n, -1 - kind], f"({seed % 1000},{key})", ""))
+                copy.write_row((key, pair, f"copied {seed}", kind, None, n, [n, -1 - kind], f"({seed % 1000},{key})", "", None))
         found = f"SELECT id, {ROW_HASH} FROM t WHERE id = ANY (%s)"
         self._remember(self.conn.execute(found, ([row[0] for row in rows],)), len(rows))
 
@@ -379,7 +380,7 @@ class Writer:
 
     def _update_keys(self, pairs: int) -> None:
         rows = [row for first in self._some(pairs) for row in self._pair(first)]
-        columns = "pair, tag, kind, word, n, a, p, note"
+        columns = "pair, tag, kind, word, n, a, p, note, big"
         update = f"UPDATE t SET ({columns}) = ROW ({self.COLUMNS}) FROM {self.NEW} WHERE t.id = new.id RETURNING t.id, {ROW_HASH}"
         if rows:
             self._remember(self.conn.execute(update, list(map(list, zip(*rows)))), len(rows))

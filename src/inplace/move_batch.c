@@ -1,0 +1,151 @@
+/*-------------------------------------------------------------------------
+ *
+ * move_batch.c
+ *	  The transactions that move rows, what they may move, and what becomes of it.
+ *
+ * A move is an update that changes nothing: the old version gets our
+ * transaction as its xmax and points at the new one, which others who hold the
+ * old one's row number follow, as with any update.  Until we commit they wait
+ * for us, so each batch is a transaction of a few milliseconds.  No key
+ * changes, so those who check foreign keys don't wait.  What is not
+ * like an update: the place is ours to choose, no trigger fires, no value is
+ * looked at, nothing is counted as an update, and logical decoding hears
+ * nothing.
+ *
+ * Only rows that every transaction agrees on are moved: committed, and neither
+ * deleted, changed nor locked by anyone still running.  That is the server's
+ * own HeapTupleSatisfiesUpdate, under the page's exclusive lock, so nobody can
+ * come in between.  All others stay, for the next pass.
+ *
+ * The transactions are serializable.  A serializable transaction that read the
+ * old version may not see that another changes the new one, as what it has
+ * read is noted by row number; but it sees that we changed the old one, and
+ * that is enough to break any cycle that goes through the two.
+ *
+ * Nothing is lost if a commit of ours is: the old versions are there until a
+ * VACUUM removes them, and that is logged after it.  So nobody waits for the disk.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/multixact.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/predicate.h"
+#include "storage/procarray.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "debug_point.h"
+#include "inplace/inplace.h"
+
+/* So long may others wait for a row, apart from one page's work. */
+#define BATCH_MS	5
+
+/*
+ * move_batch_begin
+ *		Start a transaction to move rows, and open the table.
+ *
+ * The caller is outside any transaction, and has the table locked for the
+ * session.  The pace is kept here, when nobody waits for us, and in a
+ * transaction, as an interrupt outside of any would not end the session's lock.
+ */
+void
+move_batch_begin(MoveBatch *batch, Inplace *job)
+{
+	StartTransactionCommand();
+	delay_point();
+	DEBUG_POINT("inplace-pause");
+	XactIsoLevel = XACT_SERIALIZABLE;
+	XactReadOnly = false;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+
+	memset(batch, 0, sizeof(MoveBatch));
+	batch->job = job;
+	batch->rel = table_open(job->relid, RowExclusiveLock);
+	become_owner(batch->rel, &batch->saved_user);
+	batch->entries = index_entries_open(batch->rel);
+	batch->reserve = RelationGetTargetPageFreeSpace(batch->rel, HEAP_DEFAULT_FILLFACTOR);
+	batch->row_context = AllocSetContextCreate(CurrentMemoryContext, "Moved rows",
+											   ALLOCSET_DEFAULT_SIZES);
+	batch->cid = GetCurrentCommandId(true);
+	/* someone may lock what we update, and make us a member of a MultiXact */
+	MultiXactIdSetOldestMember();
+	INSTR_TIME_SET_CURRENT(batch->start);
+}
+
+/* move_batch_goes_on -- is there time for more in this batch? */
+bool
+move_batch_goes_on(const MoveBatch *batch)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, batch->start);
+	return INSTR_TIME_GET_MILLISEC(now) < BATCH_MS;
+}
+
+/* move_batch_end -- close, and commit. */
+void
+move_batch_end(MoveBatch *batch)
+{
+	if (TransactionIdIsValid(batch->xid))
+		batch->job->last_xid = batch->xid;
+	index_entries_close(batch->entries);
+	become_user_again(&batch->saved_user);
+	table_close(batch->rel, NoLock);
+	DEBUG_POINT("inplace-batch");
+	end_transaction();
+}
+
+/*
+ * move_batch_judge
+ *		May a row be moved?  Only if the answer is TM_Ok.
+ *
+ * The tuple is in the page, which is at least share-locked; to move the row
+ * the page must be exclusively locked from then on.
+ */
+TM_Result
+move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer)
+{
+	TM_Result	verdict = HeapTupleSatisfiesUpdate(row, batch->cid, buffer);
+
+	/* of a VACUUM FULL before 9.0, whose xmin isn't the whole truth */
+	if (verdict == TM_Ok && (row->t_data->t_infomask & HEAP_MOVED))
+		return TM_BeingModified;
+	if (verdict == TM_Ok)
+		CheckForSerializableConflictIn(batch->rel, &row->t_self, BufferGetBlockNumber(buffer));
+	return verdict;
+}
+
+/*
+ * move_batch_new_version
+ *		Return a copy of a row as the version that our transaction makes of it.
+ *
+ * The transaction has a transaction ID from then on.
+ */
+HeapTuple
+move_batch_new_version(MoveBatch *batch, HeapTuple old)
+{
+	HeapTuple	tuple = heap_copytuple(old);
+	HeapTupleHeader header = tuple->t_data;
+
+	if (!TransactionIdIsValid(batch->xid))
+		batch->xid = GetCurrentTransactionId();
+	header->t_infomask &= ~(HEAP_XACT_MASK | HEAP_MOVED);
+	header->t_infomask2 &= ~HEAP2_XACT_MASK;
+	header->t_infomask |= HEAP_UPDATED | HEAP_XMAX_INVALID;
+	HeapTupleHeaderSetXmin(header, batch->xid);
+	HeapTupleHeaderSetCmin(header, batch->cid);
+	HeapTupleHeaderSetXmax(header, InvalidTransactionId);
+	return tuple;
+}
