@@ -1,0 +1,333 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_bloat.c
+ *	  How much of a btree's pages its entries need.
+ *
+ * Each page of the sample is read under a share lock.  The entries of its
+ * leaf pages are packed anew, one after the other, as a build of the index
+ * does it: equal ones merged where the index allows it, pages filled to the
+ * fillfactor, the last entry of a page cut down to be its high key.  The upper
+ * levels follow from the number of leaf pages and the size of the high keys
+ * that there are.
+ *
+ * Entries of dead rows are not built anew.  Few of them are marked in the
+ * index; the caller says what share of them it found in the table.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/nbtree.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+
+#include "bloat/bloat.h"
+
+/* What is measured on each page, in bytes */
+enum
+{
+	BTREE_LIVE,
+	BTREE_DEAD,
+	BTREE_FREE,
+	BTREE_PACKED,				/* what the entries need in a new index */
+	BTREE_QUANTITIES
+};
+
+/* The bytes of a page for items and line pointers */
+#define PAGE_ROOM	(BLCKSZ - SizeOfPageHeaderData - MAXALIGN(sizeof(BTPageOpaqueData)))
+
+/* As many bytes a posting list has in a newly built index at most */
+#define MAX_POSTING_BYTES (MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
+
+/* Entries that are packed anew */
+typedef struct LeafPacking
+{
+	bool		deduplicate;
+	Size		target_free;	/* what fillfactor leaves free on a page */
+
+	/* the group of equal entries in hand; the key is on the page in hand */
+	IndexTuple	group;
+	Size		key_bytes;		/* 0 if there is none */
+	int			group_tids;
+
+	/* the last page */
+	Size		free;
+	int			nitems;
+	Size		last_item;		/* the latest item on it, */
+	Size		last_posting;	/* and its posting list */
+
+	double		full_pages;
+	double		bytes;			/* of all items so far */
+} LeafPacking;
+
+typedef struct BtreeScan
+{
+	LeafPacking packing;
+	double		entries;
+	double		dead_entries;	/* of these: marked as dead */
+	double		high_keys;
+	double		high_key_bytes;
+} BtreeScan;
+
+static void measure_page(BtreeScan *scan, Page page, double *quantities);
+static void measure_leaf(BtreeScan *scan, Page page, double *quantities);
+static void add_entry(LeafPacking *packing, IndexTuple tuple);
+static void add_tids(LeafPacking *packing, int ntids);
+static void end_group(LeafPacking *packing);
+static void add_item(LeafPacking *packing, Size bytes, Size posting_bytes);
+static void begin_page(LeafPacking *packing);
+static double packed_pages(const LeafPacking *packing);
+static double upper_pages(double leaf_pages, Size high_key);
+
+/*
+ * btree_bloat
+ *		Estimate the bloat of a btree, reading at most so many of its pages.
+ *		That share of its entries, 0 to 1, is known to lead to no row.
+ *
+ * The caller has a lock on it, AccessShareLock or more, and knows that it has
+ * been built.
+ */
+void
+btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
+			double dead_entries, BloatEstimate *estimate)
+{
+	BtreeScan	scan = {0};
+	LeafPacking *packing = &scan.packing;
+	PageSample *sample = page_sample_begin(index, BTREE_METAPAGE + 1, most_pages, prng);
+	Buffer		buffer;
+	Total		packed;
+
+	packing->deduplicate = !index->rd_index->indisunique &&
+		BTGetDeduplicateItems(index) && _bt_allequalimage(index, false);
+	packing->target_free = BTGetTargetPageFreeSpace(index);
+	begin_page(packing);
+
+	while (BufferIsValid(buffer = page_sample_next(sample)))
+	{
+		double		quantities[BTREE_QUANTITIES] = {0};
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		measure_page(&scan, BufferGetPage(buffer), quantities);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		page_sample_measured(sample, buffer, quantities, BTREE_QUANTITIES);
+	}
+
+	estimate->known = true;
+	estimate->pages = page_sample_of(sample) + 1;
+	estimate->sampled_pages = page_sample_size(sample);
+	estimate->live_bytes = page_sample_total(sample, BTREE_LIVE).value;
+	estimate->dead_bytes = page_sample_total(sample, BTREE_DEAD).value;
+	estimate->free_bytes = page_sample_total(sample, BTREE_FREE).value;
+
+	packed = page_sample_total(sample, BTREE_PACKED);
+	estimate->rewritten_pages = 1;
+	if (packing->bytes > 0)
+	{
+		double		pages_per_byte = packed_pages(packing) / packing->bytes;
+		double		marked = scan.dead_entries / scan.entries;
+		double		leaf_pages;
+
+		/* of the entries that are not marked, some lead to dead rows, too */
+		if (dead_entries > marked)
+			pages_per_byte *= (1 - dead_entries) / (1 - marked);
+		leaf_pages = ceil(packed.value * pages_per_byte);
+		estimate->rewritten_pages += leaf_pages +
+			upper_pages(leaf_pages, scan.high_keys > 0 ?
+						scan.high_key_bytes / scan.high_keys : 0);
+		estimate->rewritten_error = packed.standard_error * pages_per_byte;
+	}
+	estimate->inplace_pages = estimate->rewritten_pages;
+	page_sample_end(sample);
+}
+
+/* measure_page -- what is on a page, which is locked. */
+static void
+measure_page(BtreeScan *scan, Page page, double *quantities)
+{
+	BTPageOpaque opaque;
+
+	if (PageIsNew(page))
+	{
+		quantities[BTREE_FREE] = BLCKSZ;
+		return;
+	}
+	/* amcheck is there to complain of pages that aren't a btree's */
+	if (PageGetSpecialSize(page) != MAXALIGN(sizeof(BTPageOpaqueData)))
+		return;
+
+	opaque = BTPageGetOpaque(page);
+	if (P_IGNORE(opaque))
+		quantities[BTREE_FREE] = BLCKSZ;
+	else if (P_ISLEAF(opaque))
+		measure_leaf(scan, page, quantities);
+}
+
+/* measure_leaf -- what is on a leaf page that is in use. */
+static void
+measure_leaf(BtreeScan *scan, Page page, double *quantities)
+{
+	BTPageOpaque opaque = BTPageGetOpaque(page);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	LeafPacking *packing = &scan->packing;
+	double		bytes_before = packing->bytes;
+
+	if (!P_RIGHTMOST(opaque) && maxoff >= P_HIKEY)
+	{
+		scan->high_keys++;
+		scan->high_key_bytes += MAXALIGN(ItemIdGetLength(PageGetItemId(page, P_HIKEY)));
+	}
+
+	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off = OffsetNumberNext(off))
+	{
+		ItemId		item = PageGetItemId(page, off);
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
+		int			ntids = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
+
+		scan->entries += ntids;
+		if (ItemIdIsDead(item))
+		{
+			scan->dead_entries += ntids;
+			quantities[BTREE_DEAD] += ItemIdGetLength(item);
+			continue;
+		}
+		quantities[BTREE_LIVE] += ItemIdGetLength(item);
+		add_entry(packing, tuple);
+	}
+	end_group(packing);
+
+	quantities[BTREE_FREE] = PageGetExactFreeSpace(page);
+	quantities[BTREE_PACKED] = packing->bytes - bytes_before;
+}
+
+/* add_entry -- add the entries of an item of the old index. */
+static void
+add_entry(LeafPacking *packing, IndexTuple tuple)
+{
+	bool		is_posting = BTreeTupleIsPosting(tuple);
+	Size		key_bytes = is_posting ? BTreeTupleGetPostingOffset(tuple) :
+		IndexTupleSize(tuple);
+	int			ntids = is_posting ? BTreeTupleGetNPosting(tuple) : 1;
+
+	if (!packing->deduplicate)
+	{
+		while (ntids-- > 0)
+			add_item(packing, MAXALIGN(key_bytes), 0);
+		return;
+	}
+
+	/*
+	 * In an index that may merge entries, equal keys are equal bit by bit, but
+	 * for how values of variable length are stored, which hardly ever differs.
+	 */
+	if (packing->key_bytes != key_bytes ||
+		IndexTupleHasNulls(packing->group) != IndexTupleHasNulls(tuple) ||
+		memcmp((char *) packing->group + sizeof(IndexTupleData),
+			   (char *) tuple + sizeof(IndexTupleData),
+			   key_bytes - sizeof(IndexTupleData)) != 0)
+	{
+		end_group(packing);
+		packing->group = tuple;
+		packing->key_bytes = key_bytes;
+	}
+	add_tids(packing, ntids);
+}
+
+/* add_tids -- add so many entries to the group of equal ones in hand. */
+static void
+add_tids(LeafPacking *packing, int ntids)
+{
+	for (; ntids > 0; ntids--)
+	{
+		if (MAXALIGN(packing->key_bytes + (packing->group_tids + 1) * sizeof(ItemPointerData)) >
+			MAX_POSTING_BYTES)
+		{
+			Size		key_bytes = packing->key_bytes;
+
+			end_group(packing);
+			packing->key_bytes = key_bytes;
+		}
+		packing->group_tids++;
+	}
+}
+
+/* end_group -- add what the group of equal entries has become. */
+static void
+end_group(LeafPacking *packing)
+{
+	if (packing->group_tids == 1)
+		add_item(packing, MAXALIGN(packing->key_bytes), 0);
+	else if (packing->group_tids > 1)
+	{
+		Size		bytes = MAXALIGN(packing->key_bytes +
+									 packing->group_tids * sizeof(ItemPointerData));
+
+		add_item(packing, bytes, bytes - packing->key_bytes);
+	}
+	packing->group_tids = 0;
+	packing->key_bytes = 0;
+}
+
+/*
+ * add_item
+ *		Add an item to the last page, or to a new one, as a build would do it:
+ *		a page is full when less is free than fillfactor wants, and then its last
+ *		item goes to the next one and leaves a high key behind.
+ */
+static void
+add_item(LeafPacking *packing, Size bytes, Size posting_bytes)
+{
+	Size		free = packing->free - Min(packing->free, sizeof(ItemIdData));
+
+	if (packing->nitems > 1 &&
+		(free < bytes + MAXALIGN(sizeof(ItemPointerData)) ||
+		 free + packing->last_posting < packing->target_free))
+	{
+		Size		moved = packing->last_item;
+
+		packing->full_pages++;
+		begin_page(packing);
+		packing->free -= moved + sizeof(ItemIdData);
+		packing->nitems = 1;
+	}
+	packing->free -= Min(packing->free, bytes + sizeof(ItemIdData));
+	packing->nitems++;
+	packing->last_item = bytes;
+	packing->last_posting = posting_bytes;
+	packing->bytes += bytes + sizeof(ItemIdData);
+}
+
+/* begin_page -- an empty page, but for the line pointer of its high key. */
+static void
+begin_page(LeafPacking *packing)
+{
+	packing->free = PAGE_ROOM - sizeof(ItemIdData);
+	packing->nitems = 0;
+}
+
+/* packed_pages -- how many pages there are; the last one counts by its share. */
+static double
+packed_pages(const LeafPacking *packing)
+{
+	double		on_last = PAGE_ROOM - sizeof(ItemIdData) - packing->free;
+	double		usual = packing->full_pages > 0 ?
+		(packing->bytes - on_last) / packing->full_pages : PAGE_ROOM;
+
+	return packing->full_pages + on_last / usual;
+}
+
+/* upper_pages -- the pages above so many leaf pages. */
+static double
+upper_pages(double leaf_pages, Size high_key)
+{
+	double		room = PAGE_ROOM * BTREE_NONLEAF_FILLFACTOR / 100.0;
+	double		fanout = Max(floor(room / (MAXALIGN(high_key) + sizeof(ItemIdData))), 2);
+	double		pages = 0;
+
+	for (double level = leaf_pages; level > 1; pages += level)
+		level = ceil(level / fanout);
+	return pages;
+}
