@@ -102,7 +102,7 @@ static bool may_be_told(Oid relid);
 static bool can_estimate(Relation rel, int elevel);
 static void report_table(BloatReport *report, Oid relid);
 static void report_heap(BloatReport *report, Relation rel);
-static void report_index(BloatReport *report, Oid relid, double dead_entries);
+static void report_index(BloatReport *report, Oid relid, const BloatEstimate *heap);
 static Relation open_relation(const BloatReport *report, Oid relid, bool *locked_by_other);
 static RelationBloat *add_row(BloatReport *report, Oid relid, char relkind);
 static void put_rows(const BloatReport *report, ReturnSetInfo *result);
@@ -268,13 +268,13 @@ report_heap(BloatReport *report, Relation rel)
 		row->estimate.pages = RelationGetNumberOfBlocks(rel);
 
 	foreach_oid(index, indexes)
-		report_index(report, index, row->estimate.dead_entries);
+		report_index(report, index, &row->estimate);
 	list_free(indexes);
 }
 
-/* report_index -- estimate an index; that share of its entries leads to no row. */
+/* report_index -- estimate an index of that table. */
 static void
-report_index(BloatReport *report, Oid relid, double dead_entries)
+report_index(BloatReport *report, Oid relid, const BloatEstimate *heap)
 {
 	bool		locked_by_other;
 	Relation	index = open_relation(report, relid, &locked_by_other);
@@ -288,7 +288,7 @@ report_index(BloatReport *report, Oid relid, double dead_entries)
 		return;
 
 	if (index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisvalid)
-		btree_bloat(index, report->most_pages, &report->prng, dead_entries, &row->estimate);
+		btree_bloat(index, report->most_pages, &report->prng, heap, &row->estimate);
 	else
 		row->estimate.pages = RelationGetNumberOfBlocks(index);
 	relation_close(index, AccessShareLock);

@@ -32,13 +32,14 @@ typedef struct BloatEstimate
 	/* size when the rows at the end have moved to the front */
 	double		inplace_pages;
 
-	/* of a heap: the share of the index entries that lead to no row */
-	double		dead_entries;
+	/* of a heap: what its indexes point at */
+	Total		live_roots;		/* row versions and chains of them that aren't dead */
+	double		dead_roots;		/* share of those that are dead, 0 to 1 */
 } BloatEstimate;
 
 extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 					   BloatEstimate *estimate);
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
-						double dead_entries, BloatEstimate *estimate);
+						const BloatEstimate *heap, BloatEstimate *estimate);
 
 #endif							/* CYCLONE_BLOAT_H */

@@ -10,8 +10,13 @@
  * levels follow from the number of leaf pages and the size of the high keys
  * that there are.
  *
- * Entries of dead rows are not built anew.  Few of them are marked in the
- * index; the caller says what share of them it found in the table.
+ * Entries of dead rows are not built anew.  Those that the index has marked as
+ * dead are known.  As for the others, the table says how many rows there are to
+ * be indexed.  How much less the others need depends on what they look like:
+ * versions of one row are equal in most indexes, so most of them are merged, and
+ * the last one that remains needs nearly as much.  So the entries are packed
+ * twice, all of them and as many as the table's share of live rows, evenly taken
+ * from each group of equal ones, and the truth is between the two.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -21,7 +26,9 @@
 
 #include <math.h>
 
+#include "access/htup_details.h"
 #include "access/nbtree.h"
+#include "catalog/pg_index.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 
@@ -34,6 +41,8 @@ enum
 	BTREE_DEAD,
 	BTREE_FREE,
 	BTREE_PACKED,				/* what the entries need in a new index */
+	BTREE_THINNED,				/* the same if only a share of them remains */
+	BTREE_ENTRIES,				/* not in bytes: entries that aren't marked as dead */
 	BTREE_QUANTITIES
 };
 
@@ -48,6 +57,8 @@ typedef struct LeafPacking
 {
 	bool		deduplicate;
 	Size		target_free;	/* what fillfactor leaves free on a page */
+	double		keep;			/* share of the entries that are packed */
+	double		owed;			/* part of an entry that is still to be packed */
 
 	/* the group of equal entries in hand; the key is on the page in hand */
 	IndexTuple	group;
@@ -66,45 +77,45 @@ typedef struct LeafPacking
 
 typedef struct BtreeScan
 {
-	LeafPacking packing;
+	LeafPacking all;
+	LeafPacking thinned;
 	double		entries;
-	double		dead_entries;	/* of these: marked as dead */
+	double		marked_entries; /* of these: as dead */
 	double		high_keys;
 	double		high_key_bytes;
 } BtreeScan;
 
+static double share_with_row(const BtreeScan *scan, Relation index,
+							 const BloatEstimate *heap, double entries);
 static void measure_page(BtreeScan *scan, Page page, double *quantities);
 static void measure_leaf(BtreeScan *scan, Page page, double *quantities);
+static void begin_packing(LeafPacking *packing, Relation index, double keep);
 static void add_entry(LeafPacking *packing, IndexTuple tuple);
 static void add_tids(LeafPacking *packing, int ntids);
 static void end_group(LeafPacking *packing);
 static void add_item(LeafPacking *packing, Size bytes, Size posting_bytes);
 static void begin_page(LeafPacking *packing);
-static double packed_pages(const LeafPacking *packing);
+static double pages_per_byte(const LeafPacking *packing);
 static double upper_pages(double leaf_pages, Size high_key);
 
 /*
  * btree_bloat
  *		Estimate the bloat of a btree, reading at most so many of its pages.
- *		That share of its entries, 0 to 1, is known to lead to no row.
+ *		*heap is what has been found of its table.
  *
  * The caller has a lock on it, AccessShareLock or more, and knows that it has
  * been built.
  */
 void
 btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
-			double dead_entries, BloatEstimate *estimate)
+			const BloatEstimate *heap, BloatEstimate *estimate)
 {
 	BtreeScan	scan = {0};
-	LeafPacking *packing = &scan.packing;
 	PageSample *sample = page_sample_begin(index, BTREE_METAPAGE + 1, most_pages, prng);
 	Buffer		buffer;
-	Total		packed;
 
-	packing->deduplicate = !index->rd_index->indisunique &&
-		BTGetDeduplicateItems(index) && _bt_allequalimage(index, false);
-	packing->target_free = BTGetTargetPageFreeSpace(index);
-	begin_page(packing);
+	begin_packing(&scan.all, index, 1);
+	begin_packing(&scan.thinned, index, 1 - heap->dead_roots);
 
 	while (BufferIsValid(buffer = page_sample_next(sample)))
 	{
@@ -123,25 +134,57 @@ btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 	estimate->dead_bytes = page_sample_total(sample, BTREE_DEAD).value;
 	estimate->free_bytes = page_sample_total(sample, BTREE_FREE).value;
 
-	packed = page_sample_total(sample, BTREE_PACKED);
 	estimate->rewritten_pages = 1;
-	if (packing->bytes > 0)
+	if (scan.all.bytes > 0)
 	{
-		double		pages_per_byte = packed_pages(packing) / packing->bytes;
-		double		marked = scan.dead_entries / scan.entries;
-		double		leaf_pages;
+		Total		packed = page_sample_total(sample, BTREE_PACKED);
+		double		share = share_with_row(&scan, index, heap,
+										   page_sample_total(sample, BTREE_ENTRIES).value);
+		double		leaf_pages = packed.value * pages_per_byte(&scan.all);
+		double		error = packed.standard_error * pages_per_byte(&scan.all) * share;
 
-		/* of the entries that are not marked, some lead to dead rows, too */
-		if (dead_entries > marked)
-			pages_per_byte *= (1 - dead_entries) / (1 - marked);
-		leaf_pages = ceil(packed.value * pages_per_byte);
+		if (share < 1)
+		{
+			double		thinned_pages = page_sample_total(sample, BTREE_THINNED).value *
+				pages_per_byte(&scan.thinned);
+
+			leaf_pages -= (leaf_pages - thinned_pages) * (1 - share) / heap->dead_roots;
+			if (heap->live_roots.value > 0)
+				error = hypot(error, leaf_pages * heap->live_roots.standard_error /
+							  heap->live_roots.value);
+		}
+		leaf_pages = ceil(leaf_pages);
 		estimate->rewritten_pages += leaf_pages +
 			upper_pages(leaf_pages, scan.high_keys > 0 ?
 						scan.high_key_bytes / scan.high_keys : 0);
-		estimate->rewritten_error = packed.standard_error * pages_per_byte;
+		estimate->rewritten_error = error;
 	}
 	estimate->inplace_pages = estimate->rewritten_pages;
 	page_sample_end(sample);
+}
+
+/*
+ * share_with_row
+ *		Of the entries that aren't marked as dead, the share that leads to a row.
+ *
+ * If nothing is dead in the table, that's all.  Otherwise the table's rows are
+ * compared with the entries; but no more of these can be dead than the dead
+ * rows in the table account for.  A partial index has rows of its own kind,
+ * so there the share of dead rows in the table must do.
+ */
+static double
+share_with_row(const BtreeScan *scan, Relation index, const BloatEstimate *heap,
+			   double entries)
+{
+	double		marked = scan->marked_entries / scan->entries;
+	double		least;
+
+	if (heap->dead_roots <= marked)
+		return 1;
+	least = (1 - heap->dead_roots) / (1 - marked);
+	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return least;
+	return Min(Max(heap->live_roots.value / entries, least), 1);
 }
 
 /* measure_page -- what is on a page, which is locked. */
@@ -172,8 +215,8 @@ measure_leaf(BtreeScan *scan, Page page, double *quantities)
 {
 	BTPageOpaque opaque = BTPageGetOpaque(page);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	LeafPacking *packing = &scan->packing;
-	double		bytes_before = packing->bytes;
+	double		all_before = scan->all.bytes;
+	double		thinned_before = scan->thinned.bytes;
 
 	if (!P_RIGHTMOST(opaque) && maxoff >= P_HIKEY)
 	{
@@ -190,17 +233,32 @@ measure_leaf(BtreeScan *scan, Page page, double *quantities)
 		scan->entries += ntids;
 		if (ItemIdIsDead(item))
 		{
-			scan->dead_entries += ntids;
+			scan->marked_entries += ntids;
 			quantities[BTREE_DEAD] += ItemIdGetLength(item);
 			continue;
 		}
 		quantities[BTREE_LIVE] += ItemIdGetLength(item);
-		add_entry(packing, tuple);
+		quantities[BTREE_ENTRIES] += ntids;
+		add_entry(&scan->all, tuple);
+		add_entry(&scan->thinned, tuple);
 	}
-	end_group(packing);
+	end_group(&scan->all);
+	end_group(&scan->thinned);
 
 	quantities[BTREE_FREE] = PageGetExactFreeSpace(page);
-	quantities[BTREE_PACKED] = packing->bytes - bytes_before;
+	quantities[BTREE_PACKED] = scan->all.bytes - all_before;
+	quantities[BTREE_THINNED] = scan->thinned.bytes - thinned_before;
+}
+
+/* begin_packing -- prepare to pack that share of an index's entries. */
+static void
+begin_packing(LeafPacking *packing, Relation index, double keep)
+{
+	packing->deduplicate = !index->rd_index->indisunique &&
+		BTGetDeduplicateItems(index) && _bt_allequalimage(index, false);
+	packing->target_free = BTGetTargetPageFreeSpace(index);
+	packing->keep = keep;
+	begin_page(packing);
 }
 
 /* add_entry -- add the entries of an item of the old index. */
@@ -210,7 +268,11 @@ add_entry(LeafPacking *packing, IndexTuple tuple)
 	bool		is_posting = BTreeTupleIsPosting(tuple);
 	Size		key_bytes = is_posting ? BTreeTupleGetPostingOffset(tuple) :
 		IndexTupleSize(tuple);
-	int			ntids = is_posting ? BTreeTupleGetNPosting(tuple) : 1;
+	int			ntids;
+
+	packing->owed += packing->keep * (is_posting ? BTreeTupleGetNPosting(tuple) : 1);
+	ntids = floor(packing->owed);
+	packing->owed -= ntids;
 
 	if (!packing->deduplicate)
 	{
@@ -308,15 +370,16 @@ begin_page(LeafPacking *packing)
 	packing->nitems = 0;
 }
 
-/* packed_pages -- how many pages there are; the last one counts by its share. */
+/* pages_per_byte -- of what is packed; the last page counts by its share. */
 static double
-packed_pages(const LeafPacking *packing)
+pages_per_byte(const LeafPacking *packing)
 {
 	double		on_last = PAGE_ROOM - sizeof(ItemIdData) - packing->free;
 	double		usual = packing->full_pages > 0 ?
 		(packing->bytes - on_last) / packing->full_pages : PAGE_ROOM;
 
-	return packing->full_pages + on_last / usual;
+	return packing->bytes > 0 ?
+		(packing->full_pages + on_last / usual) / packing->bytes : 0;
 }
 
 /* upper_pages -- the pages above so many leaf pages. */

@@ -44,6 +44,7 @@ enum
 	HEAP_FREE,
 	HEAP_KEPT,					/* what a rewrite copies: with line pointers */
 	HEAP_ROOM,					/* how much of that the page can hold */
+	HEAP_ROOTS,					/* not in bytes: roots of what isn't dead */
 	HEAP_QUANTITIES
 };
 
@@ -68,12 +69,12 @@ typedef struct HeapScan
 {
 	Packing		packing;
 	GlobalVisState *vistest;
-	double		entries;		/* that each index is likely to have */
-	double		dead_entries;
+	double		live_roots;
+	double		dead_roots;
 } HeapScan;
 
 static void measure_page(HeapScan *scan, Page page, double *quantities);
-static void count_entries(HeapScan *scan, Page page, const RowState *states);
+static double count_roots(HeapScan *scan, Page page, const RowState *states);
 static bool chain_has_row(Page page, const RowState *states, OffsetNumber off);
 static RowState row_state(const HeapScan *scan, HeapTupleHeader tuple);
 static void pack(Packing *packing, Size length);
@@ -117,8 +118,9 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	estimate->dead_bytes = page_sample_total(sample, HEAP_DEAD).value;
 	estimate->held_bytes = page_sample_total(sample, HEAP_HELD).value;
 	estimate->free_bytes = page_sample_total(sample, HEAP_FREE).value;
-	if (scan.entries > 0)
-		estimate->dead_entries = scan.dead_entries / scan.entries;
+	estimate->live_roots = page_sample_total(sample, HEAP_ROOTS);
+	if (scan.dead_roots > 0)
+		estimate->dead_roots = scan.dead_roots / (scan.live_roots + scan.dead_roots);
 
 	kept = page_sample_total(sample, HEAP_KEPT);
 	if (packed_bytes(&scan.packing) > 0)
@@ -175,7 +177,7 @@ measure_page(HeapScan *scan, Page page, double *quantities)
 		quantities[HEAP_KEPT] += MAXALIGN(length) + sizeof(ItemIdData);
 		pack(&scan->packing, length);
 	}
-	count_entries(scan, page, states);
+	quantities[HEAP_ROOTS] = count_roots(scan, page, states);
 	quantities[HEAP_FREE] = PageGetExactFreeSpace(page);
 
 	room = scan->packing.page_room - redirects * sizeof(ItemIdData);
@@ -186,34 +188,35 @@ measure_page(HeapScan *scan, Page page, double *quantities)
 }
 
 /*
- * count_entries
- *		Count the items that index entries point at, and those of them that lead
- *		to no row any more.
+ * count_roots
+ *		Count the items that index entries may point at, live ones and dead ones,
+ *		and return the number of the live ones.
  */
-static void
-count_entries(HeapScan *scan, Page page, const RowState *states)
+static double
+count_roots(HeapScan *scan, Page page, const RowState *states)
 {
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	double		live = 0;
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		ItemId		item = PageGetItemId(page, off);
-		bool		has_row;
+		OffsetNumber first = off;
 
-		if (ItemIdIsDead(item))
-			has_row = false;
-		else if (ItemIdIsRedirected(item))
-			has_row = chain_has_row(page, states, ItemIdGetRedirect(item));
-		else if (ItemIdIsNormal(item) &&
-				 !HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, item)))
-			has_row = chain_has_row(page, states, off);
-		else
+		if (ItemIdIsRedirected(item))
+			first = ItemIdGetRedirect(item);
+		else if (ItemIdIsNormal(item) ?
+				 HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, item)) :
+				 !ItemIdIsDead(item))
 			continue;
 
-		scan->entries++;
-		if (!has_row)
-			scan->dead_entries++;
+		if (chain_has_row(page, states, first))
+			live++;
+		else
+			scan->dead_roots++;
 	}
+	scan->live_roots += live;
+	return live;
 }
 
 /* chain_has_row -- is any version of the HOT chain from this item on not dead? */

@@ -15,7 +15,7 @@
 #include "utils/rel.h"
 
 /* As many quantities may be measured on a page */
-#define MAX_QUANTITIES	6
+#define MAX_QUANTITIES	7
 
 typedef struct PageSample PageSample;
 
