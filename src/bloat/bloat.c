@@ -229,6 +229,10 @@ report_table(BloatReport *report, Oid relid)
 
 	if (locked_by_other)
 		add_row(report, relid, get_rel_relkind(relid))->locked_by_other = true;
+	if (rel == NULL && report->wait)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
 	if (rel == NULL)
 		return;
 
@@ -297,8 +301,7 @@ report_index(BloatReport *report, Oid relid, const BloatEstimate *heap)
 /*
  * open_relation
  *		Open and lock a relation, or return NULL: if it is gone, or if another
- *		has locked it and the report doesn't wait.  A relation that is gone is an
- *		error where there is somebody who named it.
+ *		has locked it and the report doesn't wait.
  */
 static Relation
 open_relation(const BloatReport *report, Oid relid, bool *locked_by_other)
@@ -307,8 +310,7 @@ open_relation(const BloatReport *report, Oid relid, bool *locked_by_other)
 
 	*locked_by_other = false;
 	if (report->wait)
-		return report->rows == NIL ? relation_open(relid, AccessShareLock) :
-			try_relation_open(relid, AccessShareLock);
+		return try_relation_open(relid, AccessShareLock);
 
 	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 	{

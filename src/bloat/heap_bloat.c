@@ -31,7 +31,6 @@
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "storage/procarray.h"
-#include "utils/snapmgr.h"
 
 #include "bloat/bloat.h"
 
@@ -68,7 +67,7 @@ typedef struct Packing
 typedef struct HeapScan
 {
 	Packing		packing;
-	GlobalVisState *vistest;
+	TransactionId oldest_xmin;	/* what was deleted before is dead to all */
 	double		live_roots;
 	double		dead_roots;
 } HeapScan;
@@ -99,7 +98,7 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 
 	scan.packing.page_room = BLCKSZ - SizeOfPageHeaderData -
 		RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
-	scan.vistest = GlobalVisTestFor(rel);
+	scan.oldest_xmin = GetOldestNonRemovableTransactionId(rel);
 
 	while (BufferIsValid(buffer = page_sample_next(sample)))
 	{
@@ -253,7 +252,7 @@ chain_has_row(Page page, const RowState *states, OffsetNumber off)
  * row_state
  *		Is a tuple live, dead, or dead but perhaps seen by an old snapshot?
  *
- * As HeapTupleSatisfiesVacuumHorizon would have it, but no hint bit is set.
+ * As HeapTupleSatisfiesVacuum would have it, but no hint bit is set.
  * What running transactions, ours included, have inserted or deleted is live.
  * The page is locked, so VACUUM can't freeze its transactions meanwhile and
  * then let the commit log forget them.
@@ -286,7 +285,7 @@ row_state(const HeapScan *scan, HeapTupleHeader tuple)
 			!TransactionIdDidCommit(xmax))
 			return ROW_LIVE;
 	}
-	return GlobalVisTestIsRemovableXid(scan->vistest, xmax) ? ROW_DEAD : ROW_HELD;
+	return TransactionIdPrecedes(xmax, scan->oldest_xmin) ? ROW_DEAD : ROW_HELD;
 }
 
 /* pack -- add a tuple of this length to the last page, or to a new one. */
