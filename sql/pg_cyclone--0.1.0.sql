@@ -113,7 +113,7 @@ COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep t
 COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), or "nothing (failsafe)"';
 
 CREATE FUNCTION estimate_bloat(
-    relation_name regclass,
+    table_name regclass,
     sample_pages int DEFAULT 5000,
     seed bigint DEFAULT NULL,
     OUT relation regclass,

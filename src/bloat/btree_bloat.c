@@ -75,7 +75,7 @@ typedef struct LeafPacking
 	double		bytes;			/* of all items so far */
 } LeafPacking;
 
-typedef struct BtreeScan
+typedef struct BtreeSurvey
 {
 	LeafPacking all;
 	LeafPacking thinned;
@@ -83,12 +83,12 @@ typedef struct BtreeScan
 	double		marked_entries; /* of these: as dead */
 	double		high_keys;
 	double		high_key_bytes;
-} BtreeScan;
+} BtreeSurvey;
 
-static double share_with_row(const BtreeScan *scan, Relation index,
+static double share_with_row(const BtreeSurvey *survey, Relation index,
 							 const BloatEstimate *heap, double entries);
-static void measure_page(BtreeScan *scan, Page page, double *quantities);
-static void measure_leaf(BtreeScan *scan, Page page, double *quantities);
+static void measure_page(BtreeSurvey *survey, Page page, double *quantities);
+static void measure_leaf(BtreeSurvey *survey, Page page, double *quantities);
 static void begin_packing(LeafPacking *packing, Relation index, double keep);
 static void add_entry(LeafPacking *packing, IndexTuple tuple);
 static void add_tids(LeafPacking *packing, int ntids);
@@ -110,19 +110,19 @@ void
 btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 			const BloatEstimate *heap, BloatEstimate *estimate)
 {
-	BtreeScan	scan = {0};
+	BtreeSurvey	survey = {0};
 	PageSample *sample = page_sample_begin(index, BTREE_METAPAGE + 1, most_pages, prng);
 	Buffer		buffer;
 
-	begin_packing(&scan.all, index, 1);
-	begin_packing(&scan.thinned, index, 1 - heap->dead_roots);
+	begin_packing(&survey.all, index, 1);
+	begin_packing(&survey.thinned, index, 1 - heap->dead_roots);
 
 	while (BufferIsValid(buffer = page_sample_next(sample)))
 	{
 		double		quantities[BTREE_QUANTITIES] = {0};
 
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		measure_page(&scan, BufferGetPage(buffer), quantities);
+		measure_page(&survey, BufferGetPage(buffer), quantities);
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 		page_sample_measured(sample, buffer, quantities, BTREE_QUANTITIES);
 	}
@@ -135,18 +135,18 @@ btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 	estimate->free_bytes = page_sample_total(sample, BTREE_FREE).value;
 
 	estimate->rewritten_pages = 1;
-	if (scan.all.bytes > 0)
+	if (survey.all.bytes > 0)
 	{
 		Total		packed = page_sample_total(sample, BTREE_PACKED);
-		double		share = share_with_row(&scan, index, heap,
+		double		share = share_with_row(&survey, index, heap,
 										   page_sample_total(sample, BTREE_ENTRIES).value);
-		double		leaf_pages = packed.value * pages_per_byte(&scan.all);
-		double		error = packed.standard_error * pages_per_byte(&scan.all) * share;
+		double		leaf_pages = packed.value * pages_per_byte(&survey.all);
+		double		error = packed.standard_error * pages_per_byte(&survey.all) * share;
 
 		if (share < 1)
 		{
 			double		thinned_pages = page_sample_total(sample, BTREE_THINNED).value *
-				pages_per_byte(&scan.thinned);
+				pages_per_byte(&survey.thinned);
 
 			leaf_pages -= (leaf_pages - thinned_pages) * (1 - share) / heap->dead_roots;
 			if (heap->live_roots.value > 0)
@@ -155,8 +155,8 @@ btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 		}
 		leaf_pages = ceil(leaf_pages);
 		estimate->rewritten_pages += leaf_pages +
-			upper_pages(leaf_pages, scan.high_keys > 0 ?
-						scan.high_key_bytes / scan.high_keys : 0);
+			upper_pages(leaf_pages, survey.high_keys > 0 ?
+						survey.high_key_bytes / survey.high_keys : 0);
 		estimate->rewritten_error = error;
 	}
 	estimate->inplace_pages = estimate->rewritten_pages;
@@ -173,10 +173,10 @@ btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
  * so there the share of dead rows in the table must do.
  */
 static double
-share_with_row(const BtreeScan *scan, Relation index, const BloatEstimate *heap,
+share_with_row(const BtreeSurvey *survey, Relation index, const BloatEstimate *heap,
 			   double entries)
 {
-	double		marked = scan->marked_entries / scan->entries;
+	double		marked = survey->marked_entries / survey->entries;
 	double		least;
 
 	if (heap->dead_roots <= marked)
@@ -189,7 +189,7 @@ share_with_row(const BtreeScan *scan, Relation index, const BloatEstimate *heap,
 
 /* measure_page -- what is on a page, which is locked. */
 static void
-measure_page(BtreeScan *scan, Page page, double *quantities)
+measure_page(BtreeSurvey *survey, Page page, double *quantities)
 {
 	BTPageOpaque opaque;
 
@@ -206,22 +206,22 @@ measure_page(BtreeScan *scan, Page page, double *quantities)
 	if (P_IGNORE(opaque))
 		quantities[BTREE_FREE] = BLCKSZ;
 	else if (P_ISLEAF(opaque))
-		measure_leaf(scan, page, quantities);
+		measure_leaf(survey, page, quantities);
 }
 
 /* measure_leaf -- what is on a leaf page that is in use. */
 static void
-measure_leaf(BtreeScan *scan, Page page, double *quantities)
+measure_leaf(BtreeSurvey *survey, Page page, double *quantities)
 {
 	BTPageOpaque opaque = BTPageGetOpaque(page);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	double		all_before = scan->all.bytes;
-	double		thinned_before = scan->thinned.bytes;
+	double		all_before = survey->all.bytes;
+	double		thinned_before = survey->thinned.bytes;
 
 	if (!P_RIGHTMOST(opaque) && maxoff >= P_HIKEY)
 	{
-		scan->high_keys++;
-		scan->high_key_bytes += MAXALIGN(ItemIdGetLength(PageGetItemId(page, P_HIKEY)));
+		survey->high_keys++;
+		survey->high_key_bytes += MAXALIGN(ItemIdGetLength(PageGetItemId(page, P_HIKEY)));
 	}
 
 	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off = OffsetNumberNext(off))
@@ -230,24 +230,24 @@ measure_leaf(BtreeScan *scan, Page page, double *quantities)
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
 		int			ntids = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
 
-		scan->entries += ntids;
+		survey->entries += ntids;
 		if (ItemIdIsDead(item))
 		{
-			scan->marked_entries += ntids;
+			survey->marked_entries += ntids;
 			quantities[BTREE_DEAD] += ItemIdGetLength(item);
 			continue;
 		}
 		quantities[BTREE_LIVE] += ItemIdGetLength(item);
 		quantities[BTREE_ENTRIES] += ntids;
-		add_entry(&scan->all, tuple);
-		add_entry(&scan->thinned, tuple);
+		add_entry(&survey->all, tuple);
+		add_entry(&survey->thinned, tuple);
 	}
-	end_group(&scan->all);
-	end_group(&scan->thinned);
+	end_group(&survey->all);
+	end_group(&survey->thinned);
 
 	quantities[BTREE_FREE] = PageGetExactFreeSpace(page);
-	quantities[BTREE_PACKED] = scan->all.bytes - all_before;
-	quantities[BTREE_THINNED] = scan->thinned.bytes - thinned_before;
+	quantities[BTREE_PACKED] = survey->all.bytes - all_before;
+	quantities[BTREE_THINNED] = survey->thinned.bytes - thinned_before;
 }
 
 /* begin_packing -- prepare to pack that share of an index's entries. */

@@ -64,18 +64,18 @@ typedef struct Packing
 	double		full_bytes;		/* on these */
 } Packing;
 
-typedef struct HeapScan
+typedef struct HeapSurvey
 {
 	Packing		packing;
 	TransactionId oldest_xmin;	/* what was deleted before is dead to all */
 	double		live_roots;
 	double		dead_roots;
-} HeapScan;
+} HeapSurvey;
 
-static void measure_page(HeapScan *scan, Page page, double *quantities);
-static double count_roots(HeapScan *scan, Page page, const RowState *states);
+static void measure_page(HeapSurvey *survey, Page page, double *quantities);
+static double count_roots(HeapSurvey *survey, Page page, const RowState *states);
 static bool chain_has_row(Page page, const RowState *states, OffsetNumber off);
-static RowState row_state(const HeapScan *scan, HeapTupleHeader tuple);
+static RowState row_state(const HeapSurvey *survey, HeapTupleHeader tuple);
 static void pack(Packing *packing, Size length);
 static double packed_bytes(const Packing *packing);
 static double packed_pages(const Packing *packing);
@@ -90,22 +90,22 @@ void
 heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 		   BloatEstimate *estimate)
 {
-	HeapScan	scan = {0};
+	HeapSurvey	survey = {0};
 	PageSample *sample = page_sample_begin(rel, 0, most_pages, prng);
 	Buffer		buffer;
 	Total		kept;
 	double		room;
 
-	scan.packing.page_room = BLCKSZ - SizeOfPageHeaderData -
+	survey.packing.page_room = BLCKSZ - SizeOfPageHeaderData -
 		RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
-	scan.oldest_xmin = GetOldestNonRemovableTransactionId(rel);
+	survey.oldest_xmin = GetOldestNonRemovableTransactionId(rel);
 
 	while (BufferIsValid(buffer = page_sample_next(sample)))
 	{
 		double		quantities[HEAP_QUANTITIES] = {0};
 
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		measure_page(&scan, BufferGetPage(buffer), quantities);
+		measure_page(&survey, BufferGetPage(buffer), quantities);
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 		page_sample_measured(sample, buffer, quantities, HEAP_QUANTITIES);
 	}
@@ -118,13 +118,13 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	estimate->held_bytes = page_sample_total(sample, HEAP_HELD).value;
 	estimate->free_bytes = page_sample_total(sample, HEAP_FREE).value;
 	estimate->live_roots = page_sample_total(sample, HEAP_ROOTS);
-	if (scan.dead_roots > 0)
-		estimate->dead_roots = scan.dead_roots / (scan.live_roots + scan.dead_roots);
+	if (survey.dead_roots > 0)
+		estimate->dead_roots = survey.dead_roots / (survey.live_roots + survey.dead_roots);
 
 	kept = page_sample_total(sample, HEAP_KEPT);
-	if (packed_bytes(&scan.packing) > 0)
+	if (packed_bytes(&survey.packing) > 0)
 	{
-		double		pages_per_byte = packed_pages(&scan.packing) / packed_bytes(&scan.packing);
+		double		pages_per_byte = packed_pages(&survey.packing) / packed_bytes(&survey.packing);
 
 		estimate->rewritten_pages = ceil(kept.value * pages_per_byte);
 		estimate->rewritten_error = kept.standard_error * pages_per_byte;
@@ -138,7 +138,7 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 
 /* measure_page -- what is on a page, which is locked. */
 static void
-measure_page(HeapScan *scan, Page page, double *quantities)
+measure_page(HeapSurvey *survey, Page page, double *quantities)
 {
 	RowState	states[MaxOffsetNumber + 1];
 	OffsetNumber maxoff;
@@ -148,7 +148,7 @@ measure_page(HeapScan *scan, Page page, double *quantities)
 	if (PageIsNew(page))
 	{
 		quantities[HEAP_FREE] = BLCKSZ - SizeOfPageHeaderData;
-		quantities[HEAP_ROOM] = scan->packing.page_room;
+		quantities[HEAP_ROOM] = survey->packing.page_room;
 		return;
 	}
 
@@ -166,7 +166,7 @@ measure_page(HeapScan *scan, Page page, double *quantities)
 
 		/* where all rows are visible to all, none has to be asked */
 		states[off] = PageIsAllVisible(page) ? ROW_LIVE :
-			row_state(scan, (HeapTupleHeader) PageGetItem(page, item));
+			row_state(survey, (HeapTupleHeader) PageGetItem(page, item));
 		if (states[off] == ROW_DEAD)
 		{
 			quantities[HEAP_DEAD] += length;
@@ -174,15 +174,15 @@ measure_page(HeapScan *scan, Page page, double *quantities)
 		}
 		quantities[states[off] == ROW_LIVE ? HEAP_LIVE : HEAP_HELD] += length;
 		quantities[HEAP_KEPT] += MAXALIGN(length) + sizeof(ItemIdData);
-		pack(&scan->packing, length);
+		pack(&survey->packing, length);
 	}
-	quantities[HEAP_ROOTS] = count_roots(scan, page, states);
+	quantities[HEAP_ROOTS] = count_roots(survey, page, states);
 	quantities[HEAP_FREE] = PageGetExactFreeSpace(page);
 
-	room = scan->packing.page_room - redirects * sizeof(ItemIdData);
-	if (packed_pages(&scan->packing) > 0)
-		room *= packed_bytes(&scan->packing) /
-			(packed_pages(&scan->packing) * scan->packing.page_room);
+	room = survey->packing.page_room - redirects * sizeof(ItemIdData);
+	if (packed_pages(&survey->packing) > 0)
+		room *= packed_bytes(&survey->packing) /
+			(packed_pages(&survey->packing) * survey->packing.page_room);
 	quantities[HEAP_ROOM] = Max(quantities[HEAP_KEPT], room);
 }
 
@@ -192,7 +192,7 @@ measure_page(HeapScan *scan, Page page, double *quantities)
  *		and return the number of the live ones.
  */
 static double
-count_roots(HeapScan *scan, Page page, const RowState *states)
+count_roots(HeapSurvey *survey, Page page, const RowState *states)
 {
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	double		live = 0;
@@ -212,9 +212,9 @@ count_roots(HeapScan *scan, Page page, const RowState *states)
 		if (chain_has_row(page, states, first))
 			live++;
 		else
-			scan->dead_roots++;
+			survey->dead_roots++;
 	}
-	scan->live_roots += live;
+	survey->live_roots += live;
 	return live;
 }
 
@@ -258,7 +258,7 @@ chain_has_row(Page page, const RowState *states, OffsetNumber off)
  * then let the commit log forget them.
  */
 static RowState
-row_state(const HeapScan *scan, HeapTupleHeader tuple)
+row_state(const HeapSurvey *survey, HeapTupleHeader tuple)
 {
 	uint16		infomask = tuple->t_infomask;
 	TransactionId xmax;
@@ -285,7 +285,7 @@ row_state(const HeapScan *scan, HeapTupleHeader tuple)
 			!TransactionIdDidCommit(xmax))
 			return ROW_LIVE;
 	}
-	return TransactionIdPrecedes(xmax, scan->oldest_xmin) ? ROW_DEAD : ROW_HELD;
+	return TransactionIdPrecedes(xmax, survey->oldest_xmin) ? ROW_DEAD : ROW_HELD;
 }
 
 /* pack -- add a tuple of this length to the last page, or to a new one. */

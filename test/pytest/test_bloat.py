@@ -129,7 +129,7 @@ def sizes(conn: psycopg.Connection, rows: dict[str, dict]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_estimates_are_close_to_what_pgstattuple_counts_and_vacuum_full_makes(conn, shape, record_property):
+def test_estimates_are_close_to_what_pgstattuple_counts_and_vacuum_full_makes(conn, shape):
     make(conn, SHAPES[shape])
     sample_pages = BTREE_SAMPLE if shape.startswith("btrees") else SAMPLE
     estimates = [estimate(conn, sample_pages=sample_pages, seed=seed) for seed in SEEDS]
@@ -152,7 +152,6 @@ def test_estimates_are_close_to_what_pgstattuple_counts_and_vacuum_full_makes(co
                 "rewritten": (row["rewrite_size"] - after[name]) / size,
             }
             for what, error in errors.items():
-                record_property(f"{name}: {what}", round(100 * error, 3))
                 most = LESS_EXACT.get(shape, REWRITE_ERROR if what == "rewritten" else COUNT_ERROR)
                 most *= 2 if sample_pages < SAMPLE else 1
                 if abs(error) > most:
@@ -196,8 +195,11 @@ def test_what_is_read_whole_is_exact(conn, statements):
         # but for the page that belongs to the access method
         assert row["sampled_pages"] == row["total_pages"] - (row["kind"] == "index")
         assert row["error_bytes"] == 0
-        found = [row["size"], row["live_bytes"], row["dead_bytes"] + row["held_bytes"], row["free_bytes"]]
-        assert found == list(real.values()), name
+        found = (row["size"], row["live_bytes"], row["dead_bytes"] + row["held_bytes"])
+        assert found == (real["size"], real["live"], real["dead"]), name
+        # before PostgreSQL 18, pgstattuple doesn't count the space for another line pointer, or where no more may be added
+        spare = 24 * row["total_pages"] if conn.info.server_version < 180000 else 0
+        assert row["free_bytes"] - spare <= real["free"] <= row["free_bytes"], name
     conn.execute("VACUUM FULL t")
     for name, size in sizes(conn, rows).items():
         # one in a hundred, as the order of the rows, and which of them are dead, may matter to an index
