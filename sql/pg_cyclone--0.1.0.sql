@@ -211,7 +211,7 @@ COMMENT ON COLUMN bloat.error_bytes IS 'With a confidence of 95 %, by how many b
 COMMENT ON COLUMN bloat.sampled_pages IS 'Pages that were read';
 COMMENT ON COLUMN bloat.total_pages IS 'Pages that there are';
 COMMENT ON COLUMN bloat.rewrite_size IS 'Size after VACUUM (FULL REWRITE) or, of an index, REINDEX, in bytes';
-COMMENT ON COLUMN bloat.rewrite_disk IS 'Disk space that VACUUM (FULL REWRITE) of the table needs besides, in bytes: the new table, TOAST table and indexes. As much WAL comes on top unless the table is unlogged or wal_level is minimal, and files for sorting the largest index if it is larger than maintenance_work_mem. In the row of the table only';
+COMMENT ON COLUMN bloat.rewrite_disk IS 'Disk space that VACUUM (FULL REWRITE) of the table needs besides, in bytes: the new table, TOAST table and indexes, as they are estimated; others than heaps and btrees with their present size. As much WAL comes on top unless the table is unlogged or wal_level is minimal, and files for sorting the largest index if it is larger than maintenance_work_mem. In the row of the table only';
 COMMENT ON COLUMN bloat.rewrite_lock IS 'Lock that VACUUM (FULL REWRITE) holds; in the row of the table only';
 COMMENT ON COLUMN bloat.inplace_size IS 'Size after VACUUM (FULL INPLACE) at best, in bytes: when no old transaction keeps it from moving and freeing rows; null for catalogs';
 COMMENT ON COLUMN bloat.inplace_bytes IS 'What VACUUM (FULL INPLACE) would give back at best, in bytes; null for catalogs';

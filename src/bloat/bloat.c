@@ -80,7 +80,7 @@ typedef enum BloatColumn
 typedef struct RelationBloat
 {
 	Oid			relid;
-	const char *kind;
+	char		relkind;
 	bool		locked_by_other;	/* then there is no estimate */
 	BloatEstimate estimate;
 } RelationBloat;
@@ -105,6 +105,7 @@ static void report_heap(BloatReport *report, Relation rel);
 static void report_index(BloatReport *report, Oid relid, const BloatEstimate *heap);
 static Relation open_relation(const BloatReport *report, Oid relid, bool *locked_by_other);
 static RelationBloat *add_row(BloatReport *report, Oid relid, char relkind);
+static const char *kind_name(char relkind);
 static void put_rows(const BloatReport *report, ReturnSetInfo *result);
 static void put_sizes(const BloatReport *report, const BloatEstimate *estimate,
 					  Datum *values, bool *nulls);
@@ -330,11 +331,26 @@ add_row(BloatReport *report, Oid relid, char relkind)
 	RelationBloat *row = palloc0_object(RelationBloat);
 
 	row->relid = relid;
-	row->kind = relkind == RELKIND_INDEX ? "index" :
-		relkind == RELKIND_TOASTVALUE ? "TOAST table" :
-		relkind == RELKIND_MATVIEW ? "materialized view" : "table";
+	row->relkind = relkind;
 	report->rows = lappend(report->rows, row);
 	return row;
+}
+
+/* kind_name -- for the column kind. */
+static const char *
+kind_name(char relkind)
+{
+	switch (relkind)
+	{
+		case RELKIND_INDEX:
+			return "index";
+		case RELKIND_TOASTVALUE:
+			return "TOAST table";
+		case RELKIND_MATVIEW:
+			return "materialized view";
+		default:
+			return "table";
+	}
 }
 
 /* put_rows -- hand the rows to the executor. */
@@ -348,7 +364,7 @@ put_rows(const BloatReport *report, ReturnSetInfo *result)
 
 		memset(nulls, true, sizeof(nulls));
 		values[COLUMN_RELATION] = ObjectIdGetDatum(row->relid);
-		values[COLUMN_KIND] = CStringGetTextDatum(row->kind);
+		values[COLUMN_KIND] = CStringGetTextDatum(kind_name(row->relkind));
 		nulls[COLUMN_RELATION] = nulls[COLUMN_KIND] = false;
 		if (!row->locked_by_other)
 			put_sizes(report, &row->estimate, values, nulls);
@@ -396,13 +412,14 @@ put_sizes(const BloatReport *report, const BloatEstimate *estimate,
  *
  * A rewrite has a new copy of everything before the old one goes.  In place,
  * the most that there is twice is an index.  What isn't known counts with its
- * present size.
+ * present size; of what couldn't be locked, not even that is known.
  */
 static void
 put_command(const BloatReport *report, Datum *values, bool *nulls)
 {
 	int64		all = 0;
 	int64		largest_index = 0;
+	bool		complete = true;
 
 	foreach_ptr(RelationBloat, row, report->rows)
 	{
@@ -410,16 +427,19 @@ put_command(const BloatReport *report, Datum *values, bool *nulls)
 		int64		size = (int64) (estimate->known ? estimate->rewritten_pages :
 									estimate->pages) * BLCKSZ;
 
+		complete &= !row->locked_by_other;
 		all += size;
-		if (strcmp(row->kind, "index") == 0)
+		if (row->relkind == RELKIND_INDEX)
 			largest_index = Max(largest_index, size);
 	}
-	PUT(COLUMN_REWRITE_DISK, Int64GetDatum(all));
 	PUT(COLUMN_REWRITE_LOCK, CStringGetTextDatum("access exclusive"));
+	if (complete)
+		PUT(COLUMN_REWRITE_DISK, Int64GetDatum(all));
 	if (report->in_place)
 	{
-		PUT(COLUMN_INPLACE_DISK, Int64GetDatum(largest_index));
 		PUT(COLUMN_INPLACE_LOCK, CStringGetTextDatum("share update exclusive"));
+		if (complete)
+			PUT(COLUMN_INPLACE_DISK, Int64GetDatum(largest_index));
 	}
 #undef PUT
 }

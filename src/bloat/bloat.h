@@ -33,7 +33,7 @@ typedef struct BloatEstimate
 	double		inplace_pages;
 
 	/* of a heap: what its indexes point at */
-	Total		live_roots;		/* row versions and chains of them that aren't dead */
+	Total		live_roots;		/* rows, or HOT chains, not all dead */
 	double		dead_roots;		/* share of those that are dead, 0 to 1 */
 } BloatEstimate;
 

@@ -42,7 +42,7 @@ enum
 	BTREE_FREE,
 	BTREE_PACKED,				/* what the entries need in a new index */
 	BTREE_THINNED,				/* the same if only a share of them remains */
-	BTREE_ENTRIES,				/* not in bytes: entries that aren't marked as dead */
+	BTREE_ENTRIES,				/* not in bytes: entries not marked as dead */
 	BTREE_QUANTITIES
 };
 
@@ -110,7 +110,7 @@ void
 btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 			const BloatEstimate *heap, BloatEstimate *estimate)
 {
-	BtreeSurvey	survey = {0};
+	BtreeSurvey survey = {0};
 	PageSample *sample = page_sample_begin(index, BTREE_METAPAGE + 1, most_pages, prng);
 	Buffer		buffer;
 
@@ -282,8 +282,9 @@ add_entry(LeafPacking *packing, IndexTuple tuple)
 	}
 
 	/*
-	 * In an index that may merge entries, equal keys are equal bit by bit, but
-	 * for how values of variable length are stored, which hardly ever differs.
+	 * In an index that may merge entries, equal keys are equal bit by bit,
+	 * but for how values of variable length are stored, which hardly ever
+	 * differs.
 	 */
 	if (packing->key_bytes != key_bytes ||
 		IndexTupleHasNulls(packing->group) != IndexTupleHasNulls(tuple) ||

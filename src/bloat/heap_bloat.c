@@ -225,7 +225,7 @@ chain_has_row(Page page, const RowState *states, OffsetNumber off)
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	TransactionId previous_xmax = InvalidTransactionId;
 
-	/* a chain is no longer than the page; links of broken ones may go in circles */
+	/* no chain is longer than the page, but a broken one may be circular */
 	for (int i = 0; i < maxoff; i++)
 	{
 		HeapTupleHeader tuple;

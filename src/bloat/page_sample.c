@@ -72,9 +72,9 @@ struct PageSample
 
 	/* sums over the strata, weighted with their blocks */
 	double		quantity_sum[MAX_QUANTITIES];
-	double		deviation_sum[NMAPS];	/* of a stratum's average from its page */
+	double		deviation_sum[NMAPS];	/* of a stratum from its page */
 
-	/* sums of products of the differences between pages of neighbouring strata */
+	/* sums of products of differences between pages of neighbouring strata */
 	double		previous_quantity[MAX_QUANTITIES];
 	double		previous_answer[NMAPS];
 	double		quantity_squares[MAX_QUANTITIES];
