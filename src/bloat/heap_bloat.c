@@ -14,12 +14,6 @@
  * end of a page where no row fits.  Values of dropped columns, which VACUUM
  * FULL may leave out, are not accounted for.
  *
- * For the latter it matters which rows follow each other, where a page has
- * few of them, as in TOAST tables: a short chunk comes after long ones, and the
- * pages of a sample don't follow each other.  The last chunk of a value tells
- * how long the value is, so there whole values are packed: one for each last
- * chunk in the sample.
- *
  * A VACUUM in place leaves most pages where they are.  Those that are fuller
  * than fillfactor asks for stay so, and the others get more rows.
  *
@@ -32,7 +26,6 @@
 #include <math.h>
 
 #include "access/heapam.h"
-#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "storage/bufmgr.h"
@@ -54,11 +47,6 @@ enum
 	HEAP_QUANTITIES
 };
 
-/* Of a chunk of a TOAST table that isn't the last one of its value */
-#define FULL_CHUNK_LENGTH \
-	(MAXALIGN(SizeofHeapTupleHeader) + sizeof(Oid) + sizeof(int32) + VARHDRSZ + \
-	 TOAST_MAX_CHUNK_SIZE)
-
 typedef enum RowState
 {
 	ROW_NONE,					/* no row in this item */
@@ -78,9 +66,7 @@ typedef struct Packing
 
 typedef struct HeapSurvey
 {
-	Packing		rows;			/* packed one by one */
-	Packing		values;			/* of a TOAST table, packed whole */
-	TupleDesc	toast_desc;		/* of a TOAST table, otherwise NULL */
+	Packing		packing;
 	TransactionId oldest_xmin;	/* what was deleted before is dead to all */
 	double		live_roots;
 	double		dead_roots;
@@ -90,8 +76,6 @@ static void measure_page(HeapSurvey *survey, Page page, double *quantities);
 static double count_roots(HeapSurvey *survey, Page page, const RowState *states);
 static bool chain_has_row(Page page, const RowState *states, OffsetNumber off);
 static RowState row_state(const HeapSurvey *survey, HeapTupleHeader tuple);
-static const Packing *better_packing(const HeapSurvey *survey);
-static void pack_value(HeapSurvey *survey, HeapTupleHeader chunk, Size length);
 static void pack(Packing *packing, Size length);
 static double packed_bytes(const Packing *packing);
 static double packed_pages(const Packing *packing);
@@ -112,11 +96,8 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	Total		kept;
 	double		room;
 
-	survey.rows.page_room = BLCKSZ - SizeOfPageHeaderData -
+	survey.packing.page_room = BLCKSZ - SizeOfPageHeaderData -
 		RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
-	survey.values.page_room = survey.rows.page_room;
-	if (rel->rd_rel->relkind == RELKIND_TOASTVALUE)
-		survey.toast_desc = RelationGetDescr(rel);
 	survey.oldest_xmin = GetOldestNonRemovableTransactionId(rel);
 
 	while (BufferIsValid(buffer = page_sample_next(sample)))
@@ -141,10 +122,9 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 		estimate->dead_roots = survey.dead_roots / (survey.live_roots + survey.dead_roots);
 
 	kept = page_sample_total(sample, HEAP_KEPT);
-	if (packed_bytes(&survey.rows) > 0)
+	if (packed_bytes(&survey.packing) > 0)
 	{
-		const Packing *packing = better_packing(&survey);
-		double		pages_per_byte = packed_pages(packing) / packed_bytes(packing);
+		double		pages_per_byte = packed_pages(&survey.packing) / packed_bytes(&survey.packing);
 
 		estimate->rewritten_pages = ceil(kept.value * pages_per_byte);
 		estimate->rewritten_error = kept.standard_error * pages_per_byte;
@@ -162,14 +142,13 @@ measure_page(HeapSurvey *survey, Page page, double *quantities)
 {
 	RowState	states[MaxOffsetNumber + 1];
 	OffsetNumber maxoff;
-	const Packing *packing;
 	double		redirects = 0;
 	double		room;
 
 	if (PageIsNew(page))
 	{
 		quantities[HEAP_FREE] = BLCKSZ - SizeOfPageHeaderData;
-		quantities[HEAP_ROOM] = survey->rows.page_room;
+		quantities[HEAP_ROOM] = survey->packing.page_room;
 		return;
 	}
 
@@ -195,17 +174,15 @@ measure_page(HeapSurvey *survey, Page page, double *quantities)
 		}
 		quantities[states[off] == ROW_LIVE ? HEAP_LIVE : HEAP_HELD] += length;
 		quantities[HEAP_KEPT] += MAXALIGN(length) + sizeof(ItemIdData);
-		pack(&survey->rows, length);
-		if (survey->toast_desc != NULL)
-			pack_value(survey, (HeapTupleHeader) PageGetItem(page, item), length);
+		pack(&survey->packing, length);
 	}
 	quantities[HEAP_ROOTS] = count_roots(survey, page, states);
 	quantities[HEAP_FREE] = PageGetExactFreeSpace(page);
 
-	packing = better_packing(survey);
-	room = packing->page_room - redirects * sizeof(ItemIdData);
-	if (packed_pages(packing) > 0)
-		room *= packed_bytes(packing) / (packed_pages(packing) * packing->page_room);
+	room = survey->packing.page_room - redirects * sizeof(ItemIdData);
+	if (packed_pages(&survey->packing) > 0)
+		room *= packed_bytes(&survey->packing) /
+			(packed_pages(&survey->packing) * survey->packing.page_room);
 	quantities[HEAP_ROOM] = Max(quantities[HEAP_KEPT], room);
 }
 
@@ -309,38 +286,6 @@ row_state(const HeapSurvey *survey, HeapTupleHeader tuple)
 			return ROW_LIVE;
 	}
 	return TransactionIdPrecedes(xmax, survey->oldest_xmin) ? ROW_DEAD : ROW_HELD;
-}
-
-/*
- * better_packing
- *		The packing of values, if most of them were recognized, or that of rows.
- */
-static const Packing *
-better_packing(const HeapSurvey *survey)
-{
-	return 2 * packed_bytes(&survey->values) > packed_bytes(&survey->rows) ?
-		&survey->values : &survey->rows;
-}
-
-/*
- * pack_value
- *		Given the last chunk of a value in a TOAST table, pack the whole value.
- *
- * A last chunk that is full isn't recognized.
- */
-static void
-pack_value(HeapSurvey *survey, HeapTupleHeader chunk, Size length)
-{
-	HeapTupleData tuple = {.t_len = length,.t_data = chunk};
-	bool		isnull;
-	int32		chunks_before = DatumGetInt32(fastgetattr(&tuple, 2, survey->toast_desc,
-														  &isnull));
-
-	if (length >= FULL_CHUNK_LENGTH)
-		return;
-	while (chunks_before-- > 0)
-		pack(&survey->values, FULL_CHUNK_LENGTH);
-	pack(&survey->values, length);
 }
 
 /* pack -- add a tuple of this length to the last page, or to a new one. */

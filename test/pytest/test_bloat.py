@@ -82,7 +82,6 @@ SHAPES = {
     "fillfactor_70_deleted": [big(540000, options="WITH (fillfactor = 70)"), scattered(6), "VACUUM t"],
     "rows_of_all_lengths": [big(210000, "abs(hashint4(i)) % 1500"), scattered(6), "VACUUM t"],
     "wide_toast": [WIDE, scattered(5), "VACUUM t"],
-    "wide_toast_all_full": [WIDE.replace("3000 + abs(hashint4(i)) % 9000", "3 * 1996"), scattered(5), "VACUUM t"],
     "wide_toast_not_vacuumed": [WIDE, "UPDATE t SET v = v || 'x' WHERE id % 3 = 0"],
     "btrees_random_inserts": [RANDOM_BTREES],
     "btrees_deleted_pages": [RANDOM_BTREES, "DELETE FROM t WHERE n BETWEEN -900000000 AND 900000000", "VACUUM t"],
@@ -96,7 +95,9 @@ LESS_EXACT = {
     "stale_maps": 0.012,
     # how many of the dead entries had been merged with live ones, nobody knows
     "updates": 0.025,
-    "wide_toast_not_vacuumed": 0.012,
+    # it matters how chunks of different lengths follow each other from page to page
+    "wide_toast": 0.025,
+    "wide_toast_not_vacuumed": 0.025,
 }
 
 
@@ -164,7 +165,7 @@ def test_estimates_are_close_to_what_pgstattuple_counts_and_vacuum_full_makes(co
     # it was a sample indeed
     largest = max(estimates[0].values(), key=lambda row: row["total_pages"])
     assert largest["sampled_pages"] == sample_pages < largest["total_pages"] / 3
-    assert largest["total_pages"] > 16000 or shape.startswith("btrees")
+    assert largest["total_pages"] > 18000 or shape.startswith("btrees")
 
 
 def test_pages_fuller_than_fillfactor_stay_so_in_place(conn):
