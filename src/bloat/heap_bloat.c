@@ -12,7 +12,9 @@
  * the rows of the sample, one after the other, as VACUUM FULL does it.  This
  * accounts for fillfactor, alignment, line pointers and for the space at the
  * end of a page where no row fits.  Values of dropped columns, which VACUUM
- * FULL may leave out, are not accounted for.
+ * FULL may leave out, are not accounted for.  The chunks of a TOAST table are
+ * rows like others: our rewrite copies them page by page, not value by value
+ * as the server's does, which needs a few more pages.
  *
  * A VACUUM in place leaves most pages where they are.  Those that are fuller
  * than fillfactor asks for stay so, and the others get more rows.

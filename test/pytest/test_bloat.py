@@ -96,8 +96,8 @@ LESS_EXACT = {
     # how many of the dead entries had been merged with live ones, nobody knows
     "updates": 0.025,
     # it matters how chunks of different lengths follow each other from page to page
-    "wide_toast": 0.025,
-    "wide_toast_not_vacuumed": 0.025,
+    "wide_toast": 0.008,
+    "wide_toast_not_vacuumed": 0.012,
 }
 
 
