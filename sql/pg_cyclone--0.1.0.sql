@@ -1,4 +1,4 @@
--- The objects of pg_cyclone: the progress and the pace of running VACUUMs.
+-- The objects of pg_cyclone: the progress and the pace of running VACUUMs, and the bloat of tables.
 
 \echo Use "CREATE EXTENSION pg_cyclone" to load this file. \quit
 
@@ -112,5 +112,111 @@ COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is n
 COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
 COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), or "nothing (failsafe)"';
 
+CREATE FUNCTION estimate_bloat(
+    table_name regclass,
+    sample_pages int DEFAULT 5000,
+    seed bigint DEFAULT NULL,
+    OUT relation regclass,
+    OUT kind text,
+    OUT size bigint,
+    OUT live_bytes bigint,
+    OUT dead_bytes bigint,
+    OUT held_bytes bigint,
+    OUT free_bytes bigint,
+    OUT bloat_bytes bigint,
+    OUT bloat_ratio float8,
+    OUT error_bytes bigint,
+    OUT sampled_pages bigint,
+    OUT total_pages bigint,
+    OUT rewrite_size bigint,
+    OUT rewrite_disk bigint,
+    OUT rewrite_lock text,
+    OUT inplace_size bigint,
+    OUT inplace_bytes bigint,
+    OUT inplace_disk bigint,
+    OUT inplace_lock text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_estimate_bloat';
+
+COMMENT ON FUNCTION estimate_bloat(regclass, int, bigint) IS
+'The bloat of a table, its TOAST table and its indexes, estimated from at most sample_pages pages of each; of smaller ones it is exact. The same seed chooses the same pages. For those who may VACUUM the table and for members of pg_stat_scan_tables. The columns are those of the view cyclone.bloat.';
+
+CREATE FUNCTION bloat_rows(
+    relation_oid oid,
+    OUT relation regclass,
+    OUT kind text,
+    OUT size bigint,
+    OUT live_bytes bigint,
+    OUT dead_bytes bigint,
+    OUT held_bytes bigint,
+    OUT free_bytes bigint,
+    OUT bloat_bytes bigint,
+    OUT bloat_ratio float8,
+    OUT error_bytes bigint,
+    OUT sampled_pages bigint,
+    OUT total_pages bigint,
+    OUT rewrite_size bigint,
+    OUT rewrite_disk bigint,
+    OUT rewrite_lock text,
+    OUT inplace_size bigint,
+    OUT inplace_bytes bigint,
+    OUT inplace_disk bigint,
+    OUT inplace_lock text)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_rows';
+
+COMMENT ON FUNCTION bloat_rows(oid) IS
+'The rows of the view cyclone.bloat for a table: none if the user may not see them or if they cannot be had.';
+
+CREATE VIEW bloat AS
+SELECT c.oid::pg_catalog.regclass AS table_name,
+       b.relation,
+       b.kind,
+       b.size,
+       b.live_bytes,
+       b.dead_bytes,
+       b.held_bytes,
+       b.free_bytes,
+       b.bloat_bytes,
+       b.bloat_ratio,
+       b.error_bytes,
+       b.sampled_pages,
+       b.total_pages,
+       b.rewrite_size,
+       b.rewrite_disk,
+       b.rewrite_lock,
+       b.inplace_size,
+       b.inplace_bytes,
+       b.inplace_disk,
+       b.inplace_lock
+FROM pg_catalog.pg_class c
+CROSS JOIN LATERAL cyclone.bloat_rows(c.oid) b
+WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't';
+
+COMMENT ON VIEW bloat IS
+'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. Of what another session has locked exclusively there are no figures.';
+COMMENT ON COLUMN bloat.table_name IS 'Table that the row belongs to; a condition on this column keeps other tables from being read';
+COMMENT ON COLUMN bloat.relation IS 'What the row is about: the table, its TOAST table, or an index of either';
+COMMENT ON COLUMN bloat.kind IS '"table", "materialized view", "TOAST table" or "index"';
+COMMENT ON COLUMN bloat.size IS 'Present size, in bytes, without free space map and visibility map; like all that follows null if another session has it locked exclusively';
+COMMENT ON COLUMN bloat.live_bytes IS 'Length of the live rows, or of the index entries, in bytes, as pgstattuple counts it; like all sizes below null if the access method is neither heap nor btree, or if the index is invalid';
+COMMENT ON COLUMN bloat.dead_bytes IS 'Length of the dead rows that VACUUM would free, in bytes; of an index, of the entries that are marked as dead';
+COMMENT ON COLUMN bloat.held_bytes IS 'Length of the dead rows that VACUUM would not free yet as a transaction, a replication slot or a standby may need them, in bytes; 0 for an index';
+COMMENT ON COLUMN bloat.free_bytes IS 'Free space in the pages, in bytes, the part included that fillfactor asks for; of an index, that in leaf pages, and its empty pages';
+COMMENT ON COLUMN bloat.bloat_bytes IS 'What VACUUM (FULL REWRITE) would give back, in bytes: size less rewrite_size, or 0. The space that fillfactor asks for is no bloat';
+COMMENT ON COLUMN bloat.bloat_ratio IS 'bloat_bytes as a share of size, 0 to 1';
+COMMENT ON COLUMN bloat.error_bytes IS 'With a confidence of 95 %, by how many bytes bloat_bytes is wrong at most for the sake of the sample; 0 if all pages were read';
+COMMENT ON COLUMN bloat.sampled_pages IS 'Pages that were read';
+COMMENT ON COLUMN bloat.total_pages IS 'Pages that there are';
+COMMENT ON COLUMN bloat.rewrite_size IS 'Size after VACUUM (FULL REWRITE) or, of an index, REINDEX, in bytes';
+COMMENT ON COLUMN bloat.rewrite_disk IS 'Disk space that VACUUM (FULL REWRITE) of the table needs besides, in bytes: the new table, TOAST table and indexes, as they are estimated; others than heaps and btrees with their present size. As much WAL comes on top unless the table is unlogged or wal_level is minimal, and files for sorting the largest index if it is larger than maintenance_work_mem. In the row of the table only';
+COMMENT ON COLUMN bloat.rewrite_lock IS 'Lock that VACUUM (FULL REWRITE) holds; in the row of the table only';
+COMMENT ON COLUMN bloat.inplace_size IS 'Size after VACUUM (FULL INPLACE) at best, in bytes: when no old transaction keeps it from moving and freeing rows; null for catalogs';
+COMMENT ON COLUMN bloat.inplace_bytes IS 'What VACUUM (FULL INPLACE) would give back at best, in bytes; null for catalogs';
+COMMENT ON COLUMN bloat.inplace_disk IS 'Disk space that VACUUM (FULL INPLACE) of the table needs besides, in bytes, for rebuilding the largest index; in the row of the table only, null for catalogs';
+COMMENT ON COLUMN bloat.inplace_lock IS 'Lock that VACUUM (FULL INPLACE) holds; in the row of the table only, null for catalogs';
+
 GRANT USAGE ON SCHEMA cyclone TO PUBLIC;
-GRANT SELECT ON progress, pace TO PUBLIC;
+GRANT SELECT ON progress, pace, bloat TO PUBLIC;

@@ -18,6 +18,7 @@
 #include "access/xact.h"
 #include "catalog/pg_am.h"
 #include "commands/defrem.h"
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_node.h"
@@ -28,12 +29,17 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "bloat/bloat.h"
 #include "inplace/inplace.h"
 #include "report/progress.h"
 #include "transaction.h"
 
-/* Smaller indexes aren't worth the trouble. */
+/* Smaller indexes aren't worth the trouble, nor is less of a gain. */
 #define SMALL_INDEX_PAGES	16
+#define BLOATED_FRACTION	0.04
+
+/* How many pages to look at for that */
+#define SAMPLE_PAGES		1000
 
 static List *bloated_indexes(Oid relid, Oid privilege_relid, MemoryContext context);
 static bool is_bloated(Relation index);
@@ -102,12 +108,25 @@ bloated_indexes(Oid relid, Oid privilege_relid, MemoryContext context)
 	return bloated;
 }
 
-/* is_bloated -- would an index be much smaller if it were built anew? */
+/*
+ * is_bloated
+ *		Would an index be smaller if it were built anew?
+ *
+ * Only of btrees it is known how large they would be.  The table has just been
+ * vacuumed, so all entries lead to rows.
+ */
 static bool
 is_bloated(Relation index)
 {
-	return index->rd_rel->relam == BTREE_AM_OID &&
-		RelationGetNumberOfBlocks(index) > SMALL_INDEX_PAGES;
+	BlockNumber pages = RelationGetNumberOfBlocks(index);
+	BloatEstimate vacuumed = {0};
+	BloatEstimate estimate = {0};
+	pg_prng_state prng = pg_global_prng_state;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || pages <= SMALL_INDEX_PAGES)
+		return false;
+	btree_bloat(index, SAMPLE_PAGES, &prng, &vacuumed, &estimate);
+	return pages * (1 - BLOATED_FRACTION) > estimate.rewritten_pages;
 }
 
 /*

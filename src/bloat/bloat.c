@@ -1,0 +1,445 @@
+/*-------------------------------------------------------------------------
+ *
+ * bloat.c
+ *	  The SQL function cyclone.estimate_bloat and the rows of the view
+ *	  cyclone.bloat.
+ *
+ * A row for a table, its TOAST table and each index of both, with what is
+ * estimated of it (heap_bloat.c, btree_bloat.c) and with what the two forms of
+ * VACUUM FULL would make of it.  Of other tables than heaps, and of other
+ * indexes than btrees, only the size is told.
+ *
+ * Each relation is locked in AccessShareLock while it is looked at, and no
+ * longer.  The function waits for its locks; the view, which is about all
+ * tables, doesn't, and has a row without figures for what it could not lock.
+ *
+ * An index is looked into only if it is valid.  One that is being built is
+ * written past the shared buffers, and reading it would leave there what is
+ * out of date the next moment.
+ *
+ * The figures tell something of what others have in their tables, so they are
+ * for those who may VACUUM the table, and for members of pg_stat_scan_tables,
+ * whom the like of pgstattuple serves, too.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xlog.h"
+#include "catalog/catalog.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "bloat/bloat.h"
+
+/* As many pages of each relation are read for the view at most */
+#define USUAL_SAMPLE_PAGES	5000
+
+/* The confidence interval is so many standard errors to either side: 95 % */
+#define CONFIDENCE			1.96
+
+typedef enum BloatColumn
+{
+	COLUMN_RELATION,
+	COLUMN_KIND,
+	COLUMN_SIZE,
+	COLUMN_LIVE,
+	COLUMN_DEAD,
+	COLUMN_HELD,
+	COLUMN_FREE,
+	COLUMN_BLOAT,
+	COLUMN_RATIO,
+	COLUMN_ERROR,
+	COLUMN_SAMPLED,
+	COLUMN_PAGES,
+	COLUMN_REWRITE_SIZE,
+	COLUMN_REWRITE_DISK,
+	COLUMN_REWRITE_LOCK,
+	COLUMN_INPLACE_SIZE,
+	COLUMN_INPLACE_BYTES,
+	COLUMN_INPLACE_DISK,
+	COLUMN_INPLACE_LOCK,
+	BLOAT_COLUMNS
+} BloatColumn;
+
+/* A row to be */
+typedef struct RelationBloat
+{
+	Oid			relid;
+	char		relkind;
+	bool		locked_by_other;	/* then there is no estimate */
+	BloatEstimate estimate;
+} RelationBloat;
+
+/* What is asked for, and what has been found */
+typedef struct BloatReport
+{
+	bool		wait;
+	uint32		most_pages;
+	pg_prng_state prng;
+	bool		in_place;		/* is VACUUM (FULL INPLACE) to be had? */
+	List	   *rows;			/* of RelationBloat; the table's is first */
+} BloatReport;
+
+PG_FUNCTION_INFO_V1(pg_cyclone_estimate_bloat);
+PG_FUNCTION_INFO_V1(pg_cyclone_bloat_rows);
+
+static bool may_be_told(Oid relid);
+static bool can_estimate(Relation rel, int elevel);
+static void report_table(BloatReport *report, Oid relid);
+static void report_heap(BloatReport *report, Relation rel);
+static void report_index(BloatReport *report, Oid relid, const BloatEstimate *heap);
+static Relation open_relation(const BloatReport *report, Oid relid, bool *locked_by_other);
+static RelationBloat *add_row(BloatReport *report, Oid relid, char relkind);
+static const char *kind_name(char relkind);
+static void put_rows(const BloatReport *report, ReturnSetInfo *result);
+static void put_sizes(const BloatReport *report, const BloatEstimate *estimate,
+					  Datum *values, bool *nulls);
+static void put_command(const BloatReport *report, Datum *values, bool *nulls);
+
+/*
+ * pg_cyclone_estimate_bloat
+ *		The rows of a table: estimate_bloat(table_name, sample_pages, seed).
+ *
+ * The same seed gives the same sample, as long as the table isn't changed.
+ */
+Datum
+pg_cyclone_estimate_bloat(PG_FUNCTION_ARGS)
+{
+	BloatReport report = {.wait = true};
+	Oid			relid;
+	int32		sample_pages;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		return (Datum) 0;
+	relid = PG_GETARG_OID(0);
+	sample_pages = PG_GETARG_INT32(1);
+
+	if (sample_pages < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("sample_pages must be greater than zero")));
+	if (get_rel_name(relid) != NULL && !may_be_told(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to estimate the bloat of \"%s\"",
+						get_rel_name(relid)),
+				 errdetail("Only roles that may VACUUM it, and roles with privileges of the \"%s\" role, may.",
+						   "pg_stat_scan_tables")));
+
+	report.most_pages = sample_pages;
+	pg_prng_seed(&report.prng, PG_ARGISNULL(2) ?
+				 pg_prng_uint64(&pg_global_prng_state) : (uint64) PG_GETARG_INT64(2));
+	report_table(&report, relid);
+	put_rows(&report, (ReturnSetInfo *) fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/*
+ * pg_cyclone_bloat_rows
+ *		The same for the view: no rows where the caller may not see any, or of
+ *		what is gone or can't be read, and no waiting.
+ */
+Datum
+pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
+{
+	BloatReport report = {.wait = false,.most_pages = USUAL_SAMPLE_PAGES};
+	Oid			relid = PG_GETARG_OID(0);
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!may_be_told(relid))
+		return (Datum) 0;
+
+	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
+	report_table(&report, relid);
+	put_rows(&report, (ReturnSetInfo *) fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/* may_be_told -- may the current user see figures of this table, if it exists? */
+static bool
+may_be_told(Oid relid)
+{
+	bool		is_missing = false;
+
+	return has_privs_of_role(GetUserId(), ROLE_PG_STAT_SCAN_TABLES) ||
+		pg_class_aclcheck_ext(relid, GetUserId(), ACL_MAINTAIN, &is_missing) == ACLCHECK_OK ||
+		(!is_missing && !IsSharedRelation(relid) &&
+		 object_ownercheck(DatabaseRelationId, MyDatabaseId, GetUserId()));
+}
+
+/* can_estimate -- raise at elevel, or return false, what stands against it. */
+static bool
+can_estimate(Relation rel, int elevel)
+{
+	char		relkind = rel->rd_rel->relkind;
+
+	if (relkind != RELKIND_RELATION && relkind != RELKIND_MATVIEW &&
+		relkind != RELKIND_TOASTVALUE)
+	{
+		ereport(elevel,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("cannot estimate the bloat of \"%s\"", RelationGetRelationName(rel)),
+				 errdetail_relkind_not_supported(relkind),
+				 relkind == RELKIND_PARTITIONED_TABLE ? errhint("Name its partitions, one by one.") :
+				 relkind == RELKIND_INDEX ? errhint("Name its table \"%s\".",
+													get_rel_name(rel->rd_index->indrelid)) : 0));
+		return false;
+	}
+	if (RELATION_IS_OTHER_TEMP(rel))
+	{
+		ereport(elevel,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot access temporary tables of other sessions")));
+		return false;
+	}
+	if (RecoveryInProgress() && !RelationIsPermanent(rel))
+	{
+		ereport(elevel,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot access temporary or unlogged relations during recovery")));
+		return false;
+	}
+	return true;
+}
+
+/*
+ * report_table
+ *		Estimate a table, its indexes and its TOAST table.
+ */
+static void
+report_table(BloatReport *report, Oid relid)
+{
+	bool		locked_by_other;
+	Relation	rel = open_relation(report, relid, &locked_by_other);
+
+	if (locked_by_other)
+		add_row(report, relid, get_rel_relkind(relid))->locked_by_other = true;
+	if (rel == NULL && report->wait)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	if (rel == NULL)
+		return;
+
+	if (can_estimate(rel, report->wait ? ERROR : DEBUG1))
+	{
+		report->in_place = !IsCatalogRelation(rel) &&
+			rel->rd_rel->relam == HEAP_TABLE_AM_OID;
+		report_heap(report, rel);
+		if (OidIsValid(rel->rd_rel->reltoastrelid))
+		{
+			Relation	toast = open_relation(report, rel->rd_rel->reltoastrelid,
+											  &locked_by_other);
+
+			if (toast != NULL)
+			{
+				report_heap(report, toast);
+				relation_close(toast, AccessShareLock);
+			}
+			else if (locked_by_other)
+				add_row(report, rel->rd_rel->reltoastrelid,
+						RELKIND_TOASTVALUE)->locked_by_other = true;
+		}
+	}
+	relation_close(rel, AccessShareLock);
+}
+
+/* report_heap -- estimate an open table of whatever kind, and its indexes. */
+static void
+report_heap(BloatReport *report, Relation rel)
+{
+	RelationBloat *row = add_row(report, RelationGetRelid(rel), rel->rd_rel->relkind);
+	List	   *indexes = RelationGetIndexList(rel);
+
+	if (rel->rd_rel->relam == HEAP_TABLE_AM_OID)
+		heap_bloat(rel, report->most_pages, &report->prng, &row->estimate);
+	else
+		row->estimate.pages = RelationGetNumberOfBlocks(rel);
+
+	foreach_oid(index, indexes)
+		report_index(report, index, &row->estimate);
+	list_free(indexes);
+}
+
+/* report_index -- estimate an index of that table. */
+static void
+report_index(BloatReport *report, Oid relid, const BloatEstimate *heap)
+{
+	bool		locked_by_other;
+	Relation	index = open_relation(report, relid, &locked_by_other);
+	RelationBloat *row;
+
+	if (index == NULL && !locked_by_other)
+		return;
+	row = add_row(report, relid, RELKIND_INDEX);
+	row->locked_by_other = locked_by_other;
+	if (locked_by_other)
+		return;
+
+	if (index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisvalid)
+		btree_bloat(index, report->most_pages, &report->prng, heap, &row->estimate);
+	else
+		row->estimate.pages = RelationGetNumberOfBlocks(index);
+	relation_close(index, AccessShareLock);
+}
+
+/*
+ * open_relation
+ *		Open and lock a relation, or return NULL: if it is gone, or if another
+ *		has locked it and the report doesn't wait.
+ */
+static Relation
+open_relation(const BloatReport *report, Oid relid, bool *locked_by_other)
+{
+	Relation	rel;
+
+	*locked_by_other = false;
+	if (report->wait)
+		return try_relation_open(relid, AccessShareLock);
+
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+	{
+		*locked_by_other = true;
+		return NULL;
+	}
+	rel = try_relation_open(relid, NoLock);
+	if (rel == NULL)
+		UnlockRelationOid(relid, AccessShareLock);
+	return rel;
+}
+
+/* add_row -- begin a row for this relation. */
+static RelationBloat *
+add_row(BloatReport *report, Oid relid, char relkind)
+{
+	RelationBloat *row = palloc0_object(RelationBloat);
+
+	row->relid = relid;
+	row->relkind = relkind;
+	report->rows = lappend(report->rows, row);
+	return row;
+}
+
+/* kind_name -- for the column kind. */
+static const char *
+kind_name(char relkind)
+{
+	switch (relkind)
+	{
+		case RELKIND_INDEX:
+			return "index";
+		case RELKIND_TOASTVALUE:
+			return "TOAST table";
+		case RELKIND_MATVIEW:
+			return "materialized view";
+		default:
+			return "table";
+	}
+}
+
+/* put_rows -- hand the rows to the executor. */
+static void
+put_rows(const BloatReport *report, ReturnSetInfo *result)
+{
+	foreach_ptr(RelationBloat, row, report->rows)
+	{
+		Datum		values[BLOAT_COLUMNS] = {0};
+		bool		nulls[BLOAT_COLUMNS];
+
+		memset(nulls, true, sizeof(nulls));
+		values[COLUMN_RELATION] = ObjectIdGetDatum(row->relid);
+		values[COLUMN_KIND] = CStringGetTextDatum(kind_name(row->relkind));
+		nulls[COLUMN_RELATION] = nulls[COLUMN_KIND] = false;
+		if (!row->locked_by_other)
+			put_sizes(report, &row->estimate, values, nulls);
+		if (foreach_current_index(row) == 0 && !row->locked_by_other)
+			put_command(report, values, nulls);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+}
+
+/* put_sizes -- the columns about a single relation. */
+static void
+put_sizes(const BloatReport *report, const BloatEstimate *estimate,
+		  Datum *values, bool *nulls)
+{
+	int64		size = (int64) estimate->pages * BLCKSZ;
+	int64		rewritten = (int64) estimate->rewritten_pages * BLCKSZ;
+	int64		in_place = (int64) Min(estimate->inplace_pages, estimate->pages) * BLCKSZ;
+	int64		bloat = Max(size - rewritten, 0);
+
+#define PUT(column, value) (values[column] = (value), nulls[column] = false)
+	PUT(COLUMN_SIZE, Int64GetDatum(size));
+	PUT(COLUMN_PAGES, Int64GetDatum(estimate->pages));
+	PUT(COLUMN_SAMPLED, Int64GetDatum(estimate->sampled_pages));
+	if (!estimate->known)
+		return;
+
+	PUT(COLUMN_LIVE, Int64GetDatum(estimate->live_bytes));
+	PUT(COLUMN_DEAD, Int64GetDatum(estimate->dead_bytes));
+	PUT(COLUMN_HELD, Int64GetDatum(estimate->held_bytes));
+	PUT(COLUMN_FREE, Int64GetDatum(estimate->free_bytes));
+	PUT(COLUMN_BLOAT, Int64GetDatum(bloat));
+	PUT(COLUMN_RATIO, Float8GetDatum(size > 0 ? (double) bloat / size : 0));
+	PUT(COLUMN_ERROR, Int64GetDatum(estimate->rewritten_error * CONFIDENCE * BLCKSZ));
+	PUT(COLUMN_REWRITE_SIZE, Int64GetDatum(rewritten));
+	if (report->in_place)
+	{
+		PUT(COLUMN_INPLACE_SIZE, Int64GetDatum(in_place));
+		PUT(COLUMN_INPLACE_BYTES, Int64GetDatum(size - in_place));
+	}
+}
+
+/*
+ * put_command
+ *		The columns about VACUUM FULL of the table, in its row.
+ *
+ * A rewrite has a new copy of everything before the old one goes.  In place,
+ * the most that there is twice is an index.  What isn't known counts with its
+ * present size; of what couldn't be locked, not even that is known.
+ */
+static void
+put_command(const BloatReport *report, Datum *values, bool *nulls)
+{
+	int64		all = 0;
+	int64		largest_index = 0;
+	bool		complete = true;
+
+	foreach_ptr(RelationBloat, row, report->rows)
+	{
+		const BloatEstimate *estimate = &row->estimate;
+		int64		size = (int64) (estimate->known ? estimate->rewritten_pages :
+									estimate->pages) * BLCKSZ;
+
+		complete &= !row->locked_by_other;
+		all += size;
+		if (row->relkind == RELKIND_INDEX)
+			largest_index = Max(largest_index, size);
+	}
+	PUT(COLUMN_REWRITE_LOCK, CStringGetTextDatum("access exclusive"));
+	if (complete)
+		PUT(COLUMN_REWRITE_DISK, Int64GetDatum(all));
+	if (report->in_place)
+	{
+		PUT(COLUMN_INPLACE_LOCK, CStringGetTextDatum("share update exclusive"));
+		if (complete)
+			PUT(COLUMN_INPLACE_DISK, Int64GetDatum(largest_index));
+	}
+#undef PUT
+}

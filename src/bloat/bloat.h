@@ -1,0 +1,45 @@
+/*-------------------------------------------------------------------------
+ *
+ * bloat.h
+ *	  What is estimated of one relation.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_BLOAT_H
+#define CYCLONE_BLOAT_H
+
+#include "bloat/page_sample.h"
+#include "utils/rel.h"
+
+typedef struct BloatEstimate
+{
+	BlockNumber pages;
+	BlockNumber sampled_pages;
+	bool		known;			/* if false, the rest is not set */
+
+	/* as pgstattuple counts, in bytes */
+	double		live_bytes;
+	double		dead_bytes;		/* that VACUUM would free */
+	double		held_bytes;		/* dead, but an old snapshot may see it */
+	double		free_bytes;
+
+	/* size when all is packed anew by its fillfactor, in pages */
+	double		rewritten_pages;
+	double		rewritten_error;	/* standard error of that */
+
+	/* size when the rows at the end have moved to the front */
+	double		inplace_pages;
+
+	/* of a heap: what its indexes point at */
+	Total		live_roots;		/* rows, or HOT chains, not all dead */
+	double		dead_roots;		/* share of those that are dead, 0 to 1 */
+} BloatEstimate;
+
+extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
+					   BloatEstimate *estimate);
+extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
+						const BloatEstimate *heap, BloatEstimate *estimate);
+
+#endif							/* CYCLONE_BLOAT_H */

@@ -1,0 +1,323 @@
+/*-------------------------------------------------------------------------
+ *
+ * heap_bloat.c
+ *	  How much of a table's pages its rows need.
+ *
+ * Each page of the sample is read under a share lock, tuple by tuple.  What
+ * is live, dead, or dead but perhaps seen by an old snapshot is found without
+ * hint bits being set, so that nothing gets dirty or goes to WAL for the sake
+ * of a report; row_state has the server's rules in short.
+ *
+ * How many pages the rows would fill if packed anew is found by packing them:
+ * the rows of the sample, one after the other, as VACUUM FULL does it.  This
+ * accounts for fillfactor, alignment, line pointers and for the space at the
+ * end of a page where no row fits.  Values of dropped columns, which VACUUM
+ * FULL may leave out, are not accounted for.  The chunks of a TOAST table are
+ * rows like others: our rewrite copies them page by page, not value by value
+ * as the server's does, which needs a few more pages.
+ *
+ * A VACUUM in place leaves most pages where they are.  Those that are fuller
+ * than fillfactor asks for stay so, and the others get more rows.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/procarray.h"
+
+#include "bloat/bloat.h"
+
+/* What is measured on each page, in bytes */
+enum
+{
+	HEAP_LIVE,
+	HEAP_DEAD,
+	HEAP_HELD,
+	HEAP_FREE,
+	HEAP_KEPT,					/* what a rewrite copies: with line pointers */
+	HEAP_ROOM,					/* how much of that the page can hold */
+	HEAP_ROOTS,					/* not in bytes: roots of what isn't dead */
+	HEAP_QUANTITIES
+};
+
+typedef enum RowState
+{
+	ROW_NONE,					/* no row in this item */
+	ROW_LIVE,					/* or may become so, or is being deleted */
+	ROW_HELD,
+	ROW_DEAD,
+} RowState;
+
+/* Rows that are packed anew */
+typedef struct Packing
+{
+	Size		page_room;		/* bytes for tuples and line pointers */
+	Size		page_used;		/* on the last page */
+	double		full_pages;
+	double		full_bytes;		/* on these */
+} Packing;
+
+typedef struct HeapSurvey
+{
+	Packing		packing;
+	TransactionId oldest_xmin;	/* what was deleted before is dead to all */
+	double		live_roots;
+	double		dead_roots;
+} HeapSurvey;
+
+static void measure_page(HeapSurvey *survey, Page page, double *quantities);
+static double count_roots(HeapSurvey *survey, Page page, const RowState *states);
+static bool chain_has_row(Page page, const RowState *states, OffsetNumber off);
+static RowState row_state(const HeapSurvey *survey, HeapTupleHeader tuple);
+static void pack(Packing *packing, Size length);
+static double packed_bytes(const Packing *packing);
+static double packed_pages(const Packing *packing);
+
+/*
+ * heap_bloat
+ *		Estimate the bloat of a table, reading at most so many of its pages.
+ *
+ * The caller has a lock on it, AccessShareLock or more.
+ */
+void
+heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
+		   BloatEstimate *estimate)
+{
+	HeapSurvey	survey = {0};
+	PageSample *sample = page_sample_begin(rel, 0, most_pages, prng);
+	Buffer		buffer;
+	Total		kept;
+	double		room;
+
+	survey.packing.page_room = BLCKSZ - SizeOfPageHeaderData -
+		RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+	survey.oldest_xmin = GetOldestNonRemovableTransactionId(rel);
+
+	while (BufferIsValid(buffer = page_sample_next(sample)))
+	{
+		double		quantities[HEAP_QUANTITIES] = {0};
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		measure_page(&survey, BufferGetPage(buffer), quantities);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		page_sample_measured(sample, buffer, quantities, HEAP_QUANTITIES);
+	}
+
+	estimate->known = true;
+	estimate->pages = page_sample_of(sample);
+	estimate->sampled_pages = page_sample_size(sample);
+	estimate->live_bytes = page_sample_total(sample, HEAP_LIVE).value;
+	estimate->dead_bytes = page_sample_total(sample, HEAP_DEAD).value;
+	estimate->held_bytes = page_sample_total(sample, HEAP_HELD).value;
+	estimate->free_bytes = page_sample_total(sample, HEAP_FREE).value;
+	estimate->live_roots = page_sample_total(sample, HEAP_ROOTS);
+	if (survey.dead_roots > 0)
+		estimate->dead_roots = survey.dead_roots / (survey.live_roots + survey.dead_roots);
+
+	kept = page_sample_total(sample, HEAP_KEPT);
+	if (packed_bytes(&survey.packing) > 0)
+	{
+		double		pages_per_byte = packed_pages(&survey.packing) / packed_bytes(&survey.packing);
+
+		estimate->rewritten_pages = ceil(kept.value * pages_per_byte);
+		estimate->rewritten_error = kept.standard_error * pages_per_byte;
+	}
+	room = page_sample_total(sample, HEAP_ROOM).value;
+	if (room > 0)
+		estimate->inplace_pages = Min(ceil(estimate->pages * kept.value / room),
+									  estimate->pages);
+	page_sample_end(sample);
+}
+
+/* measure_page -- what is on a page, which is locked. */
+static void
+measure_page(HeapSurvey *survey, Page page, double *quantities)
+{
+	RowState	states[MaxOffsetNumber + 1];
+	OffsetNumber maxoff;
+	double		redirects = 0;
+	double		room;
+
+	if (PageIsNew(page))
+	{
+		quantities[HEAP_FREE] = BLCKSZ - SizeOfPageHeaderData;
+		quantities[HEAP_ROOM] = survey->packing.page_room;
+		return;
+	}
+
+	maxoff = PageGetMaxOffsetNumber(page);
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+		Size		length = ItemIdGetLength(item);
+
+		states[off] = ROW_NONE;
+		if (ItemIdIsRedirected(item))
+			redirects++;
+		if (!ItemIdIsNormal(item))
+			continue;
+
+		/* where all rows are visible to all, none has to be asked */
+		states[off] = PageIsAllVisible(page) ? ROW_LIVE :
+			row_state(survey, (HeapTupleHeader) PageGetItem(page, item));
+		if (states[off] == ROW_DEAD)
+		{
+			quantities[HEAP_DEAD] += length;
+			continue;
+		}
+		quantities[states[off] == ROW_LIVE ? HEAP_LIVE : HEAP_HELD] += length;
+		quantities[HEAP_KEPT] += MAXALIGN(length) + sizeof(ItemIdData);
+		pack(&survey->packing, length);
+	}
+	quantities[HEAP_ROOTS] = count_roots(survey, page, states);
+	quantities[HEAP_FREE] = PageGetExactFreeSpace(page);
+
+	room = survey->packing.page_room - redirects * sizeof(ItemIdData);
+	if (packed_pages(&survey->packing) > 0)
+		room *= packed_bytes(&survey->packing) /
+			(packed_pages(&survey->packing) * survey->packing.page_room);
+	quantities[HEAP_ROOM] = Max(quantities[HEAP_KEPT], room);
+}
+
+/*
+ * count_roots
+ *		Count the items that index entries may point at, live ones and dead ones,
+ *		and return the number of the live ones.
+ */
+static double
+count_roots(HeapSurvey *survey, Page page, const RowState *states)
+{
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	double		live = 0;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+		OffsetNumber first = off;
+
+		if (ItemIdIsRedirected(item))
+			first = ItemIdGetRedirect(item);
+		else if (ItemIdIsNormal(item) ?
+				 HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, item)) :
+				 !ItemIdIsDead(item))
+			continue;
+
+		if (chain_has_row(page, states, first))
+			live++;
+		else
+			survey->dead_roots++;
+	}
+	survey->live_roots += live;
+	return live;
+}
+
+/* chain_has_row -- is any version of the HOT chain from this item on not dead? */
+static bool
+chain_has_row(Page page, const RowState *states, OffsetNumber off)
+{
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	TransactionId previous_xmax = InvalidTransactionId;
+
+	/* no chain is longer than the page, but a broken one may be circular */
+	for (int i = 0; i < maxoff; i++)
+	{
+		HeapTupleHeader tuple;
+
+		if (off < FirstOffsetNumber || off > maxoff || states[off] == ROW_NONE)
+			return false;
+		tuple = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, off));
+
+		/* an item of the chain may have been used anew for something else */
+		if (TransactionIdIsValid(previous_xmax) &&
+			!TransactionIdEquals(previous_xmax, HeapTupleHeaderGetXmin(tuple)))
+			return false;
+		if (states[off] != ROW_DEAD)
+			return true;
+		if (!HeapTupleHeaderIsHotUpdated(tuple))
+			return false;
+		previous_xmax = HeapTupleHeaderGetUpdateXid(tuple);
+		off = ItemPointerGetOffsetNumber(&tuple->t_ctid);
+	}
+	return false;
+}
+
+/*
+ * row_state
+ *		Is a tuple live, dead, or dead but perhaps seen by an old snapshot?
+ *
+ * As HeapTupleSatisfiesVacuum would have it, but no hint bit is set.
+ * What running transactions, ours included, have inserted or deleted is live.
+ * The page is locked, so VACUUM can't freeze its transactions meanwhile and
+ * then let the commit log forget them.
+ */
+static RowState
+row_state(const HeapSurvey *survey, HeapTupleHeader tuple)
+{
+	uint16		infomask = tuple->t_infomask;
+	TransactionId xmax;
+
+	if (!HeapTupleHeaderXminCommitted(tuple))
+	{
+		TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple);
+
+		if (HeapTupleHeaderXminInvalid(tuple))
+			return ROW_DEAD;
+		if (TransactionIdIsInProgress(xmin))
+			return ROW_LIVE;
+		if (!TransactionIdDidCommit(xmin))
+			return ROW_DEAD;
+	}
+
+	if ((infomask & HEAP_XMAX_INVALID) || HEAP_XMAX_IS_LOCKED_ONLY(infomask))
+		return ROW_LIVE;
+
+	xmax = HeapTupleHeaderGetUpdateXid(tuple);
+	if ((infomask & HEAP_XMAX_IS_MULTI) || !(infomask & HEAP_XMAX_COMMITTED))
+	{
+		if (!TransactionIdIsValid(xmax) || TransactionIdIsInProgress(xmax) ||
+			!TransactionIdDidCommit(xmax))
+			return ROW_LIVE;
+	}
+	return TransactionIdPrecedes(xmax, survey->oldest_xmin) ? ROW_DEAD : ROW_HELD;
+}
+
+/* pack -- add a tuple of this length to the last page, or to a new one. */
+static void
+pack(Packing *packing, Size length)
+{
+	Size		needed = MAXALIGN(length) + sizeof(ItemIdData);
+
+	if (packing->page_used > 0 && packing->page_used + needed > packing->page_room)
+	{
+		packing->full_pages++;
+		packing->full_bytes += packing->page_used;
+		packing->page_used = 0;
+	}
+	packing->page_used += needed;
+}
+
+/* packed_bytes -- of all tuples packed so far. */
+static double
+packed_bytes(const Packing *packing)
+{
+	return packing->full_bytes + packing->page_used;
+}
+
+/* packed_pages -- how many pages that is; the last one counts by its share. */
+static double
+packed_pages(const Packing *packing)
+{
+	double		usual = packing->full_pages > 0 ?
+		packing->full_bytes / packing->full_pages : packing->page_room;
+
+	return packing->full_pages + packing->page_used / usual;
+}
