@@ -7,6 +7,7 @@
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-pace                              how exact budgets are, and what timing statements costs
+#   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
 #   make bench-tpcc [TPCC_ARGS="--warehouses 4"] VACUUM as those who use the database see it, into bench/results/tpcc
 #
 # DEBUG_POINTS=1 compiles in the wait and error points that tests use, WERROR=1 turns warnings into errors.
@@ -25,7 +26,7 @@ PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
 
-.PHONY: all install uninstall installcheck clean distclean demo check check-core bench bench-pace bench-tpcc
+.PHONY: all install uninstall installcheck clean distclean demo check check-core bench bench-online bench-pace bench-tpcc
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -52,6 +53,9 @@ bench: .venv/stamp
 
 bench-pace: .venv/stamp
 	$(VENV_PYTHON) bench/pace.py $(BENCH_ARGS)
+
+bench-online: .venv/stamp
+	$(VENV_PYTHON) bench/online.py $(ONLINE_ARGS)
 
 bench-tpcc: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python -m tpcc $(TPCC_ARGS)

@@ -15,6 +15,7 @@ CREATE FUNCTION progress_rows(
     OUT dead_tids bigint,
     OUT store_bytes bigint,
     OUT store_limit bigint,
+    OUT bytes_freed bigint,
     OUT usesysid oid)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
@@ -39,7 +40,8 @@ SELECT p.pid,
        p.index_relid,
        p.dead_tids,
        p.store_bytes,
-       p.store_limit
+       p.store_limit,
+       p.bytes_freed
 FROM cyclone.progress_rows() p
 LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
 
@@ -52,13 +54,14 @@ COMMENT ON COLUMN progress.datname IS 'Name of the database';
 COMMENT ON COLUMN progress.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN progress.relation IS 'Name of the table; null if it is in another database';
 COMMENT ON COLUMN progress.role IS '"leader" or "worker"';
-COMMENT ON COLUMN progress.phase IS 'What the process does, in the words of pg_stat_progress_vacuum';
-COMMENT ON COLUMN progress.blocks_done IS 'Blocks that this process has done in this phase: of the heap, scanned or skipped; of a btree, visited; of other indexes, 0';
-COMMENT ON COLUMN progress.blocks_total IS 'Blocks of the table, for all processes together; in index phases, of the current index';
+COMMENT ON COLUMN progress.phase IS 'What the process does, in the words of pg_stat_progress_vacuum, and some more for VACUUM FULL';
+COMMENT ON COLUMN progress.blocks_done IS 'Blocks that this process has done in this phase: of the heap, scanned or skipped; of a btree, visited; of other indexes, 0; when rows are moved, vacated';
+COMMENT ON COLUMN progress.blocks_total IS 'Blocks of the table, for all processes together; in index phases, of the current index; when rows are moved, to be vacated';
 COMMENT ON COLUMN progress.index_relid IS 'OID of the index that the process works on; null if none';
 COMMENT ON COLUMN progress.dead_tids IS 'Dead item identifiers in the store; for the leader only';
 COMMENT ON COLUMN progress.store_bytes IS 'Memory used by the dead-TID store, in bytes; for the leader only';
 COMMENT ON COLUMN progress.store_limit IS 'Memory that the store may use (maintenance_work_mem), in bytes; for the leader only';
+COMMENT ON COLUMN progress.bytes_freed IS 'What VACUUM (FULL INPLACE) has given back of the table so far, in bytes; for the leader only';
 
 CREATE FUNCTION pace_rows(
     OUT pid int,

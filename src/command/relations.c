@@ -131,6 +131,7 @@ vacuum_relations(List *named, const VacuumParams *params,
 		VacuumSharedCostBalance = NULL;
 		VacuumActiveNWorkers = NULL;
 		progress_clear();
+		progress_bytes_freed(0);
 	}
 	PG_END_TRY();
 

@@ -902,8 +902,7 @@ describe_pass(const VacuumJob *job, CompactionPass *pass)
 	pass->new_pages = result->new_rel_pages;
 	pass->live_tuples = result->new_live_tuples;
 	pass->recently_dead_tuples = result->counters.recently_dead_tuples;
-	pass->dead_items = result->counters.lpdead_items;
-	pass->truncate_failed = result->new_rel_pages > result->counters.nonempty_pages;
+	pass->unused_pages = result->new_rel_pages - result->counters.nonempty_pages;
 }
 
 /*

@@ -28,8 +28,7 @@ typedef struct CompactionPass
 	BlockNumber new_pages;
 	int64		live_tuples;
 	int64		recently_dead_tuples;
-	int64		dead_items;
-	bool		truncate_failed;	/* for others were using the table */
+	BlockNumber unused_pages;	/* at the end, but not truncated */
 } CompactionPass;
 
 extern void table_vacuum(Relation rel, const VacuumParams *params,

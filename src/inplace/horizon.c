@@ -77,7 +77,7 @@ versions_are_dead(Inplace *job)
  * In a transaction with a snapshot; the text is in the caller's memory context.
  */
 char *
-horizon_holder(Oid relid)
+horizon_holder(void)
 {
 	char	   *holder = NULL;
 	MemoryContext caller = CurrentMemoryContext;

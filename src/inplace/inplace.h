@@ -43,6 +43,7 @@ typedef struct Inplace
 	MemoryContext context;		/* for what outlives transactions */
 	PaceShared *pace;			/* while rows are moved */
 
+	BlockNumber first_pages;	/* size at the beginning */
 	CompactionPass pass;		/* for the last VACUUM, and by it */
 
 	/* the pass in hand */
@@ -120,7 +121,7 @@ extern void index_entries_close(IndexEntries *entries);
 
 /* horizon.c */
 extern void horizon_wait(Inplace *job);
-extern char *horizon_holder(Oid relid);
+extern char *horizon_holder(void);
 
 /* index_shrink.c */
 extern void index_shrink(Oid relid, Oid privilege_relid, MemoryContext context);

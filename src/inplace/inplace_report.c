@@ -24,10 +24,12 @@
 #include "inplace/inplace_report.h"
 #include "transaction.h"
 
+/* What keeps less of a table than that from being freed isn't worth a word. */
+#define NOTABLE_FRACTION	64
+
 static BlockNumber size_of(Oid relid);
 static const char *pretty_bytes(int64 bytes);
-static void warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass,
-							  const MoveObstacles *obstacles);
+static void warn_of_obstacles(const InplaceResult *result, const Inplace *job);
 
 /*
  * inplace_report_begin
@@ -100,39 +102,42 @@ inplace_report_heap(InplaceResult *result, const Inplace *job)
 			(errmsg("table \"%s\": moved " INT64_FORMAT " rows out of " INT64_FORMAT " pages in %d passes, truncated %u to %u pages",
 					get_rel_name(result->relid), job->rows_moved, result->blocks_vacated,
 					result->passes, result->sizes[0], job->pass.new_pages)));
-	warn_of_obstacles(result, &job->pass, &job->obstacles);
+	warn_of_obstacles(result, job);
 	end_transaction();
 }
 
 /*
  * warn_of_obstacles
- *		Say what kept the table from becoming smaller, if anything did.
+ *		Say what kept the table from becoming smaller, if that is worth a word.
  */
 static void
-warn_of_obstacles(const InplaceResult *result, const CompactionPass *pass,
-				  const MoveObstacles *obstacles)
+warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 {
+	const CompactionPass *pass = &job->pass;
+	const MoveObstacles *obstacles = &job->obstacles;
+	const char *name = get_rel_name(result->relid);
+	BlockNumber notable = pass->new_pages / NOTABLE_FRACTION;
 	char	   *holder;
 
-	if (pass->recently_dead_tuples > 0)
+	if (pass->recently_dead_tuples > pass->live_tuples / NOTABLE_FRACTION)
 	{
-		holder = horizon_holder(result->relid);
+		holder = horizon_holder();
 		ereport(WARNING,
 				(errmsg("table \"%s\" could not be compacted fully: " INT64_FORMAT " dead row versions are still needed",
-						get_rel_name(result->relid), pass->recently_dead_tuples),
+						name, pass->recently_dead_tuples),
 				 holder != NULL ? errdetail("The oldest snapshot is held by %s.", holder) : 0,
 				 errhint("Run VACUUM (FULL INPLACE) again when that has ended.")));
 	}
-	if (obstacles->locked + obstacles->uncommitted > 0)
+	if (obstacles->locked + obstacles->uncommitted > 0 &&
+		pass->new_pages > job->tail_start + notable)
 		ereport(WARNING,
 				(errmsg("table \"%s\" could not be compacted fully: " INT64_FORMAT " rows are in use by other transactions",
-						get_rel_name(result->relid),
-						obstacles->locked + obstacles->uncommitted),
+						name, obstacles->locked + obstacles->uncommitted),
 				 errhint("Run VACUUM (FULL INPLACE) again when they have ended.")));
-	if (pass->truncate_failed)
+	if (pass->unused_pages > notable)
 		ereport(WARNING,
 				(errmsg("table \"%s\" could not be truncated, as others were using it all the time",
-						get_rel_name(result->relid)),
+						name),
 				 errhint("VACUUM will do so when it gets the chance.")));
 }
 

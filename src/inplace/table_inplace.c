@@ -151,8 +151,11 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 	for (bool first = true;; first = false)
 	{
 		BlockNumber before = job->pass.new_pages;
+		int64		moved = (rows != NULL ? rows : job)->rows_moved;
 
 		vacuum_once(job, result);
+		progress_bytes_freed((uint64) (Max(job->first_pages, job->pass.new_pages) -
+									   job->pass.new_pages) * BLCKSZ);
 		if (first || job->pass.new_pages + before / PROGRESS_FRACTION < before)
 			idle_passes = 0;
 		else
@@ -168,6 +171,8 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 			job->last_xid = rows->last_xid;
 		}
 		result->passes++;
+		if ((rows != NULL ? rows : job)->rows_moved == moved)
+			idle_passes = MAX_IDLE_PASSES - 1;
 		horizon_wait(job);
 		/* what is all-visible now was so before, or has been looked at */
 		job->params.options &= ~VACOPT_DISABLE_PAGE_SKIPPING;
@@ -186,6 +191,8 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	begin_vacuum_transaction(false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	become_owner(rel, &saved);
+	if (job->first_pages == 0)
+		job->first_pages = RelationGetNumberOfBlocks(rel);
 	table_vacuum(rel, &job->params, job->ring, &job->pass);
 	if (job->pass.tail_start != InvalidBlockNumber)
 		tail_offer_room(job, rel);

@@ -30,6 +30,9 @@
 /* What the map doesn't tell apart */
 #define FSM_STEP	(BLCKSZ / 256)
 
+static Size average_row(Inplace *job, Relation rel);
+static Size used_bytes(Relation rel, BlockNumber blkno);
+
 /*
  * tail_plan
  *		Set job->npages and job->tail_start.
@@ -38,27 +41,26 @@ void
 tail_plan(Inplace *job, Relation rel)
 {
 	Size		reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+	bool		is_toast = rel->rd_rel->relkind == RELKIND_TOASTVALUE;
 	BlockNumber front = 0;
 	BlockNumber back = RelationGetNumberOfBlocks(rel);
-	int64		room = 0;
 	Size		unit;
+	int64		room = 0;
 
-	/*
-	 * Parts of values are large: what doesn't take a whole one is no room, and
-	 * small parts may take the room of large ones.  It is better to begin with a
-	 * tail that is too short than to leave the very end of the table where it is.
-	 */
-	unit = rel->rd_rel->relkind == RELKIND_TOASTVALUE ? TOAST_PART_SIZE : 1;
 	job->npages = back;
+	unit = is_toast ? TOAST_PART_SIZE : average_row(job, rel);
 	while (front < back)
 	{
-		Size		used = BLCKSZ - SizeOfPageHeaderData -
-			Min(GetRecordedFreeSpace(rel, back - 1), BLCKSZ - SizeOfPageHeaderData);
+		Size		used = used_bytes(rel, back - 1);
 
 		CHECK_FOR_INTERRUPTS();
-		if (used < FSM_STEP)
-			used = 0;
-		else if (unit > 1)
+
+		/*
+		 * Parts of values are large, and small ones may take the room of large
+		 * ones.  It is better to begin with a tail that is too short than to
+		 * leave the very end of the table where it is.
+		 */
+		if (is_toast && used > 0)
 			used = (used / unit + 2) * unit;
 		if (room >= (int64) used)
 		{
@@ -69,11 +71,36 @@ tail_plan(Inplace *job, Relation rel)
 		{
 			Size		space = GetRecordedFreeSpace(rel, front++);
 
+			/* what doesn't take a whole row is no room */
 			if (space > reserve)
 				room += (space - reserve) / unit * unit;
 		}
 	}
 	job->tail_start = back;
+}
+
+/* average_row -- how much room a row takes. */
+static Size
+average_row(Inplace *job, Relation rel)
+{
+	int64		used = 0;
+
+	for (BlockNumber blkno = 0; blkno < job->npages; blkno++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		used += used_bytes(rel, blkno);
+	}
+	return Max(used / Max(job->pass.live_tuples, 1), 1);
+}
+
+/* used_bytes -- how much of a page is taken, or not known to be free. */
+static Size
+used_bytes(Relation rel, BlockNumber blkno)
+{
+	Size		space = GetRecordedFreeSpace(rel, blkno);
+
+	return space + SizeOfPageHeaderData + FSM_STEP > BLCKSZ ? 0 :
+		BLCKSZ - SizeOfPageHeaderData - space;
 }
 
 /*

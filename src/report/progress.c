@@ -35,7 +35,7 @@
 
 #include "report/progress.h"
 
-#define PROGRESS_COLUMNS	13
+#define PROGRESS_COLUMNS	14
 
 typedef struct ProgressSlot
 {
@@ -51,6 +51,7 @@ typedef struct ProgressSlot
 	pg_atomic_uint64 dead_tids;
 	pg_atomic_uint64 store_bytes;
 	pg_atomic_uint64 store_limit;
+	pg_atomic_uint64 bytes_freed;	/* outlives what other fields are about */
 	char		padding[PG_CACHE_LINE_SIZE];	/* apart from the neighbour */
 } ProgressSlot;
 
@@ -165,6 +166,17 @@ progress_store(int64 items, Size bytes, Size limit)
 }
 
 /*
+ * progress_bytes_freed
+ *		The table in hand has become smaller by so many bytes, all in all.
+ */
+void
+progress_bytes_freed(uint64 bytes)
+{
+	if (slots != NULL && MyProcNumber != INVALID_PROC_NUMBER)
+		pg_atomic_write_u64(&slots[MyProcNumber].bytes_freed, bytes);
+}
+
+/*
  * progress_clear
  *		This process no longer vacuums; harmless if it never did.
  */
@@ -219,7 +231,8 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 			values[9] = Int64GetDatum(pg_atomic_read_u64(&slot->dead_tids));
 			values[10] = Int64GetDatum(pg_atomic_read_u64(&slot->store_bytes));
 			values[11] = Int64GetDatum(pg_atomic_read_u64(&slot->store_limit));
-			values[12] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->user_id));
+			values[12] = Int64GetDatum(pg_atomic_read_u64(&slot->bytes_freed));
+			values[13] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->user_id));
 		}
 		else
 		{
@@ -268,6 +281,7 @@ startup_shmem(void)
 		pg_atomic_init_u64(&slots[i].dead_tids, 0);
 		pg_atomic_init_u64(&slots[i].store_bytes, 0);
 		pg_atomic_init_u64(&slots[i].store_limit, 0);
+		pg_atomic_init_u64(&slots[i].bytes_freed, 0);
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -277,6 +291,7 @@ static void
 clear_at_exit(int code, Datum arg)
 {
 	progress_clear();
+	progress_bytes_freed(0);
 }
 
 /* my_slot -- this process's slot. */

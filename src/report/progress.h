@@ -35,6 +35,7 @@ extern void progress_phase(int phase, BlockNumber blocks_total);
 extern void progress_blocks_done(BlockNumber blocks_done);
 extern void progress_index(Oid index_relid, BlockNumber blocks_total);
 extern void progress_store(int64 items, Size bytes, Size limit);
+extern void progress_bytes_freed(uint64 bytes);
 extern void progress_clear(void);
 
 #endif							/* CYCLONE_PROGRESS_H */

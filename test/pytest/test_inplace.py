@@ -112,6 +112,8 @@ def test_tables_of_every_shape(base, wal_level):  # noqa: F811
             assert "PANIC" not in cluster.log and "TRAP" not in cluster.log
     for (options, shape), size in sizes.items():
         heaps_of_several = 4  # each of a partitioned table's may have a page more
+        if shape in ("dropped_columns", "dropped_big"):
+            continue  # a row that is moved keeps what it has of dropped columns
         # where rows were updated in place, redirecting line pointers remain
         assert size <= sizes["FULL", shape] * 1.1 + heaps_of_several, (options, shape)
 
@@ -270,7 +272,7 @@ POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "heap-scan", "heap-v
 @pytest.mark.parametrize("point", POINTS)
 def test_who_fails_leaves_a_sound_table(cluster, db, conn, table, point):
     """An error anywhere; the next attempt takes up where this one ended."""
-    failing = Background(cluster, db, INPLACE, {"cyclone.debug_point": f"{point}:leader:error"})
+    failing = Background(cluster, db, INPLACE, {"cyclone.debug_point": f"{point}:any:error"})
     failing.wait()
     assert failing.error is not None and "debug point" in str(failing.error)
     assert content(conn, "t") == table
@@ -286,8 +288,8 @@ def test_who_fails_leaves_a_sound_table(cluster, db, conn, table, point):
 @pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
 def test_it_can_be_stopped_between_batches(cluster, db, conn, table, how):
     with Parked(cluster, db, "inplace-pause:leader", 1, INPLACE) as parked:
-        phase = conn.execute("SELECT phase, blocks_done >= 0, blocks_total > 0 FROM cyclone.progress WHERE relation = 't'")
-        assert phase.fetchall() == [("moving rows", True, True)]
+        phase = conn.execute("SELECT phase, blocks_done >= 0, blocks_total > 0, bytes_freed = 0 FROM cyclone.progress WHERE relation = 't'")
+        assert phase.fetchall() == [("moving rows", True, True, True)]
         conn.execute(f"SELECT {how}(%s)", (parked.pid,))
         parked.wait()
     assert parked.error is not None

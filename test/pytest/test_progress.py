@@ -14,7 +14,7 @@ PHASES = {
     "index-cleanup": "cleaning up indexes",
 }
 NAMES = ("pid", "leader_pid", "datname", "relid", "relation", "role", "phase", "blocks_done", "blocks_total", "index_relid",
-         "dead_tids", "store_bytes", "store_limit")  # fmt: skip
+         "dead_tids", "store_bytes", "store_limit", "bytes_freed")  # fmt: skip
 
 
 @pytest.fixture

@@ -1,0 +1,313 @@
+"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside pg_repack, pgcompacttable and a rewrite.
+
+The table is that of the case that VACUUM FULL is known by: a serial key, an integer and a compressed text, nine rows in ten
+deleted. Each contender works on an equal copy of the data directory, while pgbench reads and changes rows of the same table at
+half the rate that it could. Measured are the time it takes, the disk and WAL that it needs, the longest that any of pgbench's
+transactions took, and the sizes at the end. `make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
+
+pg_repack is built from its sources, and pgcompacttable is run as it is, with perl's DBD::Pg; who is not named is left out.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from cyclone_lab import build, checks
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import program_env, program_path
+from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
+
+CONFIG = {
+    "shared_preload_libraries": "pg_cyclone",
+    "shared_buffers": "1GB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "30min",
+    "maintenance_work_mem": "256MB",
+    "autovacuum": "off",
+    "fsync": "off",
+    "synchronous_commit": "off",
+}
+ROWS = 1_000_000
+LOAD = """\\set id random(1, :rows / 10)
+BEGIN;
+UPDATE s SET whatever = whatever + 1 WHERE id = :id * 10;
+SELECT whatever FROM s WHERE id = :id * 10;
+INSERT INTO history VALUES (:id);
+END;
+"""
+CLIENTS = 4
+SHARE_OF_MOST = 0.5
+PROBE_SECONDS = 5
+QUIET_SECONDS = 5
+MOST_SECONDS = 600  # before a contender is given up
+
+
+@dataclass
+class Run:
+    """What one contender did, with pgbench beside it."""
+
+    contender: str
+    seconds: float
+    finished: bool
+    peak_disk: int  # bytes beyond what there was, without WAL
+    wal: int  # bytes, pgbench's included
+    longest_ms: float  # of pgbench's transactions
+    p99_ms: float
+    p99_before_ms: float
+    lost_rows: int
+    table: int  # bytes at the end
+    indexes: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows before the deletion (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each contender (default: %(default)s)")
+    parser.add_argument("--pg-repack", type=Path, help="a folder with pg_repack's sources")
+    parser.add_argument("--pgcompacttable", type=Path, help="the script")
+    add_common_arguments(parser, RESULTS / "online")
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    prefix = build.install(options.major)
+    circumstances = find_circumstances(prefix, CONFIG, options.base)
+    print_circumstances(console, circumstances)
+
+    contenders = {"FULL INPLACE": _inplace, "FULL INPLACE, INDEX_CLEANUP off": _inplace_without_indexes, "FULL REWRITE": _rewrite}
+    if options.pg_repack:
+        _build_pg_repack(prefix, options.pg_repack.resolve())
+        contenders["pg_repack"] = _pg_repack
+    else:
+        console.print("pg_repack is left out: name its sources by --pg-repack")
+    if options.pgcompacttable:
+        contenders["pgcompacttable"] = lambda cluster: _pgcompacttable(cluster, options.pgcompacttable.resolve())
+    else:
+        console.print("pgcompacttable is left out: name the script by --pgcompacttable")
+
+    runs: list[Run] = []
+    with Cluster.create(prefix, {**CONFIG, **dict(options.set)}, base=options.base) as original:
+        original.start()
+        _make(original, options.rows, bool(options.pg_repack))
+        rate = SHARE_OF_MOST * _most(original, options.rows)
+        original.stop()
+        console.print(f"pgbench at {rate:.0f} transactions a second, half of what it could")
+        for number in range(options.rounds):
+            order = list(contenders)[number % len(contenders) :] + list(contenders)[: number % len(contenders)]
+            for name in order:
+                with original.copy(base=options.base) as cluster:
+                    cluster.start()
+                    runs.append(_measure(cluster, name, contenders[name], options.rows, rate))
+                    cluster.stop()
+                console.print(_line(runs[-1]), highlight=False)
+    _print(console, contenders, runs)
+    options.results.mkdir(parents=True, exist_ok=True)
+    (options.results / "online.json").write_text(
+        json.dumps({"circumstances": circumstances, "rate": rate, "runs": [asdict(run) for run in runs]}, indent=1, default=str)
+    )
+    return 0
+
+
+def _make(cluster: Cluster, rows: int, with_repack: bool) -> None:
+    with cluster.connect() as conn:
+        checks.create_extensions(conn)
+        if with_repack:
+            conn.execute("CREATE EXTENSION pg_repack")
+        conn.execute("SELECT setseed(0.5)")
+        conn.execute("CREATE TABLE s (id serial PRIMARY KEY, whatever int, anything text)")
+        conn.execute(
+            "INSERT INTO s (whatever, anything) SELECT random() * 100000,"
+            " repeat('some TEXT' || random() * 100, (100 + random() * 900)::int) FROM generate_series(1, %s)",
+            (rows,),
+        )
+        conn.execute("CREATE TABLE history (id int)")
+        conn.execute("DELETE FROM s WHERE id %% 10 > 0", ())
+        conn.execute("VACUUM s")
+        conn.execute("CHECKPOINT")
+
+
+def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> Run:
+    """Run one contender beside pgbench."""
+    with cluster.connect() as conn, tempfile.TemporaryDirectory() as folder:
+        load = _Load(cluster, Path(folder), rows, rate)
+        time.sleep(QUIET_SECONDS)
+        disk = _Disk(cluster)
+        [(lsn,)] = conn.execute("SELECT pg_current_wal_lsn()")
+        begin = time.time()
+        finished = contender(cluster)
+        end = time.time()
+        [(wal,)] = conn.execute("SELECT pg_current_wal_lsn() - %s::pg_lsn", (lsn,))
+        peak = disk.stop()
+        time.sleep(1)
+        transactions = load.stop()
+        [(left, table, indexes)] = conn.execute("SELECT count(*), pg_table_size('s'), pg_indexes_size('s') FROM s")
+        if contender is not _pgcompacttable:
+            conn.execute("VACUUM (INDEX_CLEANUP on) s")
+            checks.assert_clean(conn, "s")
+    during = [ms for moment, ms in transactions if begin <= moment and moment - ms / 1000 <= end]
+    before = [ms for moment, ms in transactions if moment < begin]
+    return Run(name, end - begin, finished, peak, int(wal), max(during, default=0), _p99(during), _p99(before),
+               rows // 10 - left, table, indexes)  # fmt: skip
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.99)] if values else 0.0
+
+
+class _Load:
+    """pgbench at a limited rate, until stopped."""
+
+    def __init__(self, cluster: Cluster, folder: Path, rows: int, rate: float):
+        self.folder = folder
+        (folder / "script.sql").write_text(LOAD)
+        self.process = subprocess.Popen(
+            _pgbench(cluster, folder, rows, MOST_SECONDS * 2, rate), env=program_env(cluster.prefix, **cluster.client_env()),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def stop(self) -> list[tuple[float, float]]:
+        """Return each transaction's end, in seconds since the epoch, and its milliseconds."""
+        self.process.terminate()
+        self.process.wait()
+        return _read_log(self.folder)
+
+
+def _pgbench(cluster: Cluster, folder: Path, rows: int, seconds: float, rate: float | None) -> list:
+    command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--protocol=prepared", f"--client={CLIENTS}"]
+    command += ["--log", f"--log-prefix={folder / 'log'}", f"--time={int(seconds)}", f"--file={folder / 'script.sql'}"]
+    return command + [f"--define=rows={rows}"] + ([f"--rate={rate:.1f}"] if rate else [])
+
+
+def _read_log(folder: Path) -> list[tuple[float, float]]:
+    transactions = []
+    for log in folder.glob("log*"):
+        for line in log.read_text().splitlines():
+            fields = line.split()
+            if len(fields) < 6:  # the last one may be cut off
+                continue
+            waited = int(fields[6]) if len(fields) > 6 else 0  # for a free client
+            transactions.append((int(fields[4]) + int(fields[5]) / 1e6, (int(fields[2]) - waited) / 1000))
+    return transactions
+
+
+def _most(cluster: Cluster, rows: int) -> float:
+    """Return how many transactions a second pgbench does without a limit."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "script.sql").write_text(LOAD)
+        env = program_env(cluster.prefix, **cluster.client_env())
+        subprocess.run(_pgbench(cluster, folder, rows, PROBE_SECONDS, None), env=env, check=True, capture_output=True)
+        return len(_read_log(folder)) / PROBE_SECONDS
+
+
+class _Disk:
+    """Watches how much the data directory takes beyond what it did, without WAL."""
+
+    def __init__(self, cluster: Cluster):
+        self.data = cluster.data / "base"
+        self.peak = 0
+        self.start = self._size()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _size(self) -> int:
+        size = 0
+        for file in self.data.rglob("*"):
+            try:
+                size += file.stat().st_size
+            except FileNotFoundError:
+                pass
+        return size
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.05):
+            self.peak = max(self.peak, self._size() - self.start)
+
+    def stop(self) -> int:
+        self._stop.set()
+        self._thread.join()
+        return self.peak
+
+
+def _vacuum(cluster: Cluster, options: str) -> bool:
+    with cluster.connect() as conn:
+        conn.execute(f"VACUUM ({options}) s")
+    return True
+
+
+def _inplace(cluster: Cluster) -> bool:
+    return _vacuum(cluster, "FULL INPLACE")
+
+
+def _inplace_without_indexes(cluster: Cluster) -> bool:
+    return _vacuum(cluster, "FULL INPLACE, INDEX_CLEANUP off")
+
+
+def _rewrite(cluster: Cluster) -> bool:
+    return _vacuum(cluster, "FULL REWRITE")
+
+
+def _build_pg_repack(prefix: Path, source: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name) / "pg_repack"
+        shutil.copytree(source, copy)
+        for target in ("all", "install"):
+            subprocess.run(["make", "-C", copy, f"PG_CONFIG={program_path(prefix, 'pg_config')}", target],
+                           env=program_env(prefix), check=True, capture_output=True)  # fmt: skip
+
+
+def _pg_repack(cluster: Cluster) -> bool:
+    command = [program_path(cluster.prefix, "pg_repack"), "--table=s", "--no-superuser-check", "postgres"]
+    env = program_env(cluster.prefix, **cluster.client_env())
+    return subprocess.run(command, env=env, capture_output=True, timeout=MOST_SECONDS).returncode == 0
+
+
+def _pgcompacttable(cluster: Cluster, script: Path) -> bool:
+    env = cluster.client_env()
+    command = ["perl", script, f"--host={env['PGHOST']}", f"--port={env.get('PGPORT', 5432)}", f"--user={env['PGUSER']}"]
+    command += ["--dbname=postgres", "--table=s", "--force", "--delay-ratio=0", "--verbose=1"]
+    try:
+        return subprocess.run(command, env=program_env(cluster.prefix, **env), capture_output=True,
+                              timeout=MOST_SECONDS).returncode == 0  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _line(run: Run) -> str:
+    return (f"  {run.contender:32} {run.seconds:7.2f} s{'' if run.finished else ' (gave up)'}, disk +{run.peak_disk / 2**20:.1f} MB,"
+            f" WAL {run.wal / 2**20:.0f} MB, longest {run.longest_ms:.0f} ms, p99 {run.p99_ms:.2f} ms (before {run.p99_before_ms:.2f}),"
+            f" table {run.table / 2**20:.1f} MB, indexes {run.indexes / 2**20:.1f} MB")  # fmt: skip
+
+
+def _print(console: Console, contenders: dict, runs: list[Run]) -> None:
+    table = Table(title="medians")
+    for column in ("contender", "seconds", "extra disk, MB", "WAL, MB", "longest, ms", "p99, ms", "p99 before, ms", "table, MB",
+                   "indexes, MB", "rows lost"):  # fmt: skip
+        table.add_column(column, justify="left" if column == "contender" else "right")
+    for name in contenders:
+        mine = [run for run in runs if run.contender == name]
+
+        def middle(field: str, unit: float = 1, mine=mine) -> float:
+            return median(getattr(run, field) for run in mine) / unit
+
+        table.add_row(
+            name + ("" if all(run.finished for run in mine) else " (gave up)"), f"{middle('seconds'):.2f}",
+            f"{middle('peak_disk', 2**20):.1f}", f"{middle('wal', 2**20):.0f}", f"{middle('longest_ms'):.0f}",
+            f"{middle('p99_ms'):.2f}", f"{middle('p99_before_ms'):.2f}", f"{middle('table', 2**20):.1f}",
+            f"{middle('indexes', 2**20):.1f}", f"{max(run.lost_rows for run in mine)}",
+        )  # fmt: skip
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
