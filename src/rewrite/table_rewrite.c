@@ -71,7 +71,9 @@
 #include "report/progress.h"
 #include "rewrite/rewrite_report.h"
 #include "rewrite/disk_space.h"
+#include "rewrite/index_builds.h"
 #include "rewrite/rewrite.h"
+#include "rewrite/swap.h"
 #include "rewrite/table_rewrite.h"
 #include "team/degree.h"
 #include "team/team.h"
@@ -113,6 +115,7 @@ static void copy_chains(RewriteJob *job);
 static void set_new_statistics(RewriteJob *job);
 static void close_heaps(TableRewrite *rewrite);
 static void swap_and_index(RewriteJob *job);
+static IndexBuilds *plan_index_builds(RewriteJob *job);
 static void limit_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
 
@@ -606,21 +609,48 @@ close_heaps(TableRewrite *rewrite)
 /*
  * swap_and_index
  *		Make the new files the table's, build its indexes, and drop the rest.
+ *
+ * The server does it all, unless indexes can be built at once with profit.
  */
 static void
 swap_and_index(RewriteJob *job)
 {
 	RewriteShared *plan = &job->plan;
+	IndexBuilds *builds = plan_index_builds(job);
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
 	DEBUG_POINT("rewrite-swap");
-	finish_heap_swap(job->relid, job->new_relid, false,
-					 plan->heaps[REWRITE_TOAST].is_wanted, false, true,
-					 plan->freeze_limit, plan->multi_cutoff, job->persistence);
+	if (builds == NULL)
+		finish_heap_swap(job->relid, job->new_relid, false,
+						 plan->heaps[REWRITE_TOAST].is_wanted, false, true,
+						 plan->freeze_limit, plan->multi_cutoff, job->persistence);
+	else
+	{
+		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
+									 PROGRESS_CLUSTER_PHASE_SWAP_REL_FILES);
+		swap_files(job->relid, job->new_relid, plan->freeze_limit, plan->multi_cutoff);
+		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
+									 PROGRESS_CLUSTER_PHASE_REBUILD_INDEX);
+		index_builds_run(builds, &job->result);
+		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
+									 PROGRESS_CLUSTER_PHASE_FINAL_CLEANUP);
+		swap_finish(job->relid, job->new_relid);
+	}
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);
+}
+
+/* plan_index_builds -- will it be us who build the indexes, and how? */
+static IndexBuilds *
+plan_index_builds(RewriteJob *job)
+{
+	Relation	rel = table_open(job->relid, NoLock);
+	IndexBuilds *builds = index_builds_plan(rel, job->new_relid, job->params->nworkers);
+
+	table_close(rel, NoLock);
+	return builds;
 }
 
 /*
