@@ -27,16 +27,19 @@
 #include "access/genam.h"
 #include "access/transam.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "nodes/nodeFuncs.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/relcache.h"
+#include "utils/syscache.h"
 #include "utils/typcache.h"
 
 #include "rewrite/plain_index.h"
 
 static bool has_plain_columns(Relation index);
+static Node *stored_expression(Relation index, AttrNumber column);
 static bool has_other_code(Node *node, void *context);
 static bool is_other_function(Oid function, void *context);
 static bool is_plain_type(Oid type);
@@ -58,8 +61,8 @@ index_is_plain(Relation index)
 		form->indisvalid && form->indisready && form->indislive &&
 		!form->indcheckxmin &&
 		has_plain_columns(index) &&
-		!has_other_code((Node *) RelationGetIndexExpressions(index), NULL) &&
-		!has_other_code((Node *) RelationGetIndexPredicate(index), NULL);
+		!has_other_code(stored_expression(index, Anum_pg_index_indexprs), NULL) &&
+		!has_other_code(stored_expression(index, Anum_pg_index_indpred), NULL);
 }
 
 /* has_plain_columns -- are the types of all keys and their support functions plain? */
@@ -79,6 +82,22 @@ has_plain_columns(Relation index)
 	return true;
 }
 
+/*
+ * stored_expression
+ *		The expressions or the predicate of an index, NULL if it has none.
+ *
+ * The relcache has them with calls of SQL functions replaced by what these say
+ * at present, and another process may find them saying something else.
+ */
+static Node *
+stored_expression(Relation index, AttrNumber column)
+{
+	bool		isnull;
+	Datum		stored = SysCacheGetAttr(INDEXRELID, index->rd_indextuple, column, &isnull);
+
+	return isnull ? NULL : stringToNode(TextDatumGetCString(stored));
+}
+
 /* has_other_code -- does more run for this expression than plain code? */
 static bool
 has_other_code(Node *node, void *context)
@@ -89,6 +108,7 @@ has_other_code(Node *node, void *context)
 	switch (nodeTag(node))
 	{
 		case T_List:
+		case T_CaseWhen:
 			return expression_tree_walker(node, has_other_code, context);
 		case T_Var:
 		case T_Const:
@@ -101,6 +121,9 @@ has_other_code(Node *node, void *context)
 		case T_RelabelType:
 		case T_CoerceViaIO:
 		case T_CollateExpr:
+		case T_CaseExpr:
+		case T_CaseTestExpr:
+		case T_ArrayExpr:
 		case T_CoalesceExpr:
 		case T_NullTest:
 		case T_BooleanTest:
