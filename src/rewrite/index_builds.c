@@ -42,6 +42,7 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_class.h"
+#include "catalog/storage_xlog.h"
 #include "commands/progress.h"
 #include "commands/tablecmds.h"
 #include "fmgr.h"
@@ -52,8 +53,10 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
+#include "storage/smgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
@@ -150,7 +153,7 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 	IndexBuilds *builds;
 	int			nplain = 0;
 
-	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+	if (RelationUsesLocalBuffers(rel))
 		return NULL;
 
 	builds = list_indexes(rel, new_relid);
@@ -309,7 +312,12 @@ index_builds_run(IndexBuilds *builds, RewriteResult *result)
 	build_alone(builds, result);
 }
 
-/* give_new_file -- make an index's content an empty file. */
+/*
+ * give_new_file
+ *		Make an index's content an empty file.
+ *
+ * That of an unlogged table gets what it is reset to after a crash, too.
+ */
 static void
 give_new_file(Oid relid)
 {
@@ -319,6 +327,12 @@ give_new_file(Oid relid)
 	/* locks on its pages become locks on the table */
 	TransferPredicateLocksToHeapRelation(index);
 	RelationSetNewRelfilenumber(index, index->rd_rel->relpersistence);
+	if (index->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
+	{
+		smgrcreate(RelationGetSmgr(index), INIT_FORKNUM, false);
+		log_smgrcreate(&index->rd_locator, INIT_FORKNUM);
+		index->rd_indam->ambuildempty(index);
+	}
 	index_close(index, NoLock);
 }
 
@@ -537,7 +551,7 @@ build_alone(IndexBuilds *builds, RewriteResult *result)
 		INSTR_TIME_SET_CURRENT(start);
 		progress_index(relid, 0);
 		DEBUG_POINT("rewrite-index-alone");
-		reindex_index(NULL, relid, true, RELPERSISTENCE_PERMANENT, &params);
+		reindex_index(NULL, relid, true, get_rel_persistence(relid), &params);
 		CommandCounterIncrement();
 		pgstat_progress_update_param(PROGRESS_CLUSTER_INDEX_REBUILD_COUNT, ++ndone);
 		INSTR_TIME_SET_CURRENT(end);

@@ -10,8 +10,8 @@
  * ourselves are plain indexes: all code that runs for them comes with the
  * server, and reads no tables of users.
  *
- * Code runs for an index as support functions of its operator classes, and in
- * its expressions and predicate.  Some of the server's functions call others,
+ * Code runs for an index as functions of its access method and its operator
+ * classes, and in its expressions and predicate.  Some of the server's functions call others,
  * by the type of their arguments: those on arrays call the functions of the
  * elements, for example.  So types have to be plain as well.  And an expression
  * consists of such nodes only whose code is known to be the functions that they
@@ -26,7 +26,6 @@
 #include "access/amapi.h"
 #include "access/genam.h"
 #include "access/transam.h"
-#include "catalog/pg_am_d.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
@@ -43,7 +42,6 @@ static Node *stored_expression(Relation index, AttrNumber column);
 static bool has_other_code(Node *node, void *context);
 static bool is_other_function(Oid function, void *context);
 static bool is_plain_type(Oid type);
-static bool is_plain_element(Oid type);
 static bool is_builtin(Oid object);
 
 /*
@@ -57,7 +55,7 @@ index_is_plain(Relation index)
 {
 	Form_pg_index form = index->rd_index;
 
-	return index->rd_rel->relam == BTREE_AM_OID &&
+	return is_builtin(index->rd_rel->relam) &&
 		form->indisvalid && form->indisready && form->indislive &&
 		!form->indcheckxmin &&
 		has_plain_columns(index) &&
@@ -65,7 +63,7 @@ index_is_plain(Relation index)
 		!has_other_code(stored_expression(index, Anum_pg_index_indpred), NULL);
 }
 
-/* has_plain_columns -- are the types of all keys and their support functions plain? */
+/* has_plain_columns -- are the types and operator classes of all keys plain? */
 static bool
 has_plain_columns(Relation index)
 {
@@ -73,7 +71,8 @@ has_plain_columns(Relation index)
 
 	for (int column = 1; column <= IndexRelationGetNumberOfKeyAttributes(index); column++)
 	{
-		if (!is_plain_type(TupleDescAttr(desc, column - 1)->atttypid))
+		if (!is_builtin(index->rd_opfamily[column - 1]) ||
+			!is_plain_type(TupleDescAttr(desc, column - 1)->atttypid))
 			return false;
 		for (int number = 1; number <= index->rd_indam->amsupport; number++)
 			if (!is_builtin(index_getprocid(index, column, number)))
@@ -152,29 +151,23 @@ is_other_function(Oid function, void *context)
  *
  * Enums are compared by a function of the server.  Composite types and ranges
  * may have anything inside.  Configurations of full-text search name functions.
+ * Types without an operator class of the server may have been given one.
  */
 static bool
 is_plain_type(Oid type)
 {
 	Oid			base = getBaseType(type);
 	Oid			element = get_element_type(base);
+	TypeCacheEntry *entry;
 
 	if (OidIsValid(element))
-		return is_plain_element(getBaseType(element));
+		return is_plain_type(element);
 	if (base == REGCONFIGOID || base == REGDICTIONARYOID)
 		return false;
-	return (is_builtin(base) && get_typtype(base) == TYPTYPE_BASE) || type_is_enum(base);
-}
-
-/* is_plain_element -- may it be the type of an array's elements? */
-static bool
-is_plain_element(Oid type)
-{
-	TypeCacheEntry *entry = lookup_type_cache(type, TYPECACHE_EQ_OPR | TYPECACHE_CMP_PROC |
-											  TYPECACHE_HASH_PROC);
-
-	return is_plain_type(type) && is_builtin(entry->eq_opr) &&
-		is_builtin(entry->cmp_proc) && is_builtin(entry->hash_proc);
+	if (!type_is_enum(base) && !(is_builtin(base) && get_typtype(base) == TYPTYPE_BASE))
+		return false;
+	entry = lookup_type_cache(base, TYPECACHE_EQ_OPR | TYPECACHE_CMP_PROC | TYPECACHE_HASH_PROC);
+	return is_builtin(entry->eq_opr) && is_builtin(entry->cmp_proc) && is_builtin(entry->hash_proc);
 }
 
 /* is_builtin -- did the server bring this, or is it none at all? */

@@ -98,9 +98,27 @@ TABLES = {
         CREATE INDEX ON composite (n);
         CREATE INDEX ON composite (c)
     """, (2, 1)),
-    "hash": (_simple("hash", "USING hash (note)", "(n)"), (2, 1)),
-    "two_others": (_simple("two_others", "USING hash (note)", "USING brin (id)", "(n)"), None),
-    "unlogged": (_simple("unlogged", "(n)", "(note)", kind="UNLOGGED"), None),
+    "methods": ("""
+        CREATE TABLE methods (id int PRIMARY KEY, n int, note text, e mood, moods mood[], p point, i inet, j jsonb, t tsvector);
+        INSERT INTO methods
+        SELECT i, i % 500, md5(i::text), 'ok', enum_range(NULL::mood), point(i % 100, i % 77), '10.0.0.0'::inet + i,
+               jsonb_build_object('n', i % 50), to_tsvector('simple', left(md5(i::text), 2) || ' word')
+        FROM generate_series(1, 6000) i;
+        CREATE INDEX ON methods USING hash (note);
+        CREATE INDEX ON methods USING hash (e) WHERE n > 100;
+        CREATE INDEX ON methods USING brin (id, note) WITH (pages_per_range = 4);
+        CREATE INDEX ON methods USING brin (n int4_minmax_multi_ops, i inet_inclusion_ops, note text_bloom_ops);
+        CREATE INDEX ON methods USING gin (j);
+        CREATE INDEX ON methods USING gin (t, moods) WITH (fastupdate = off);
+        CREATE INDEX methods_gist_chancy ON methods USING gist (p) INCLUDE (n);
+        CREATE INDEX methods_gist2_chancy ON methods USING gist (i inet_ops, t);
+        CREATE INDEX methods_spgist_chancy ON methods USING spgist (note) INCLUDE (id);
+        CREATE INDEX methods_spgist2_chancy ON methods USING spgist (p);
+        DELETE FROM methods WHERE id % 3 = 0
+    """, (11, 0)),
+    "bloom": (_simple("bloom", "USING bloom (n, id)", "(n)"), (2, 1)),
+    "two_others": (_simple("two_others", "USING bloom (n, id)", "USING gist (int4range(0, id))", "(n)"), None),
+    "unlogged": (_simple("unlogged", "(n)", "USING gin (string_to_array(note, 'a'))", "(twice(n))", kind="UNLOGGED"), (3, 1)),
     "only_one": (_simple("only_one"), None),
     "one_invalid": (_simple("one_invalid", "(note)"), (2, 1)),
     "two_invalid": (_simple("two_invalid", "(note)"), None),
@@ -124,6 +142,7 @@ def base(prefix):
         cluster.sql("CREATE TABLESPACE elsewhere LOCATION ''")
         cluster.sql(f"CREATE DATABASE {DB} TEMPLATE {TEMPLATE}")
         with cluster.connect(DB) as conn:
+            conn.execute("CREATE EXTENSION bloom")
             run_script(conn, MAKE_TYPES)
             for script, _ in TABLES.values():
                 run_script(conn, script)
@@ -210,7 +229,22 @@ def rewrite_all(base: Cluster, settings: dict, options: str, **config) -> tuple[
             with cluster.connect(DB) as conn:
                 for table in TABLES:
                     assert checks.btree_corruption(conn, table) == [], table
+                assert_found_by_index(conn)
     return outcome, built
+
+
+def assert_found_by_index(conn) -> None:
+    """The indexes of other kinds than btree lead to the rows that a sequential scan finds."""
+    for condition in (
+        *("note = md5('7')", "e = 'ok' AND n > 100 AND n < 200", "id BETWEEN 100 AND 200", "n = 7 AND i > '10.0.0.7'"),
+        *("j @> '{\"n\": 7}'", "t @@ 'word & 0c'", "moods @> '{sad}'", "p <@ box '((0,0),(20,20))'", "i << '10.0.4.0/22'"),
+        *("t @@ 'word' AND i << '10.0.4.0/22'", "note LIKE 'a%'", "p << point '(20,0)'"),
+    ):
+        counts = set()
+        for switch in ("on", "off"):
+            conn.execute(f"SET enable_seqscan = {switch}")
+            counts.add(conn.execute(f"SELECT count(*) FROM methods WHERE {condition}").fetchone())
+        assert len(counts) == 1 and counts != {(0,)}, condition
 
 
 @pytest.fixture(scope="module")
@@ -234,13 +268,15 @@ def test_indexes_of_every_kind(base, core, workers, config):
         assert ours[table]["catalogs"].keys() == core[table]["catalogs"].keys(), table
         for name, expected in core[table]["catalogs"].items():
             actual = ours[table]["catalogs"][name]
-            if expected["index"] is None and workers > 0:  # the joints of the parts may cost the heap a page
-                assert actual["size"] <= expected["size"] + 8192, name
+            if "chancy" in name or (expected["index"] is None and workers > 0):
+                # some indexes are built with chance, and the joints of its parts may cost the heap a page
+                assert actual["size"] <= 1.1 * expected["size"] + 8192, name
+                assert actual["relpages"] == actual["size"] // 8192 or name.startswith("pg_toast"), name
             else:
                 assert actual["size"] == expected["size"], name
-            if not name.startswith("pg_toast"):  # core's are those of the empty table, from before it is filled
-                assert actual["reltuples"] == expected["reltuples"], name
-                assert actual["relpages"] in (actual["size"] // 8192, expected["relpages"]), name
+                # core's for the TOAST table are those of the empty one, from before it is filled
+                assert actual["relpages"] == expected["relpages"] or name.startswith("pg_toast"), name
+            assert actual["reltuples"] == expected["reltuples"] or name.startswith("pg_toast"), name
             for key in ("class", "index", "folder"):
                 assert actual[key] == expected[key], name
 
@@ -276,7 +312,9 @@ def test_old_snapshots_find_their_rows(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
-MAKE_INDEXED = _simple("t", "(n)", "(note)", "USING hash (n)")
+MAKE_INDEXED = "CREATE EXTENSION IF NOT EXISTS bloom; " + _simple(
+    "t", "(n)", "USING gin (string_to_array(note, NULL))", "USING bloom (n)"
+)
 
 
 @pytest.fixture
@@ -400,8 +438,8 @@ def test_a_standby_has_the_same_indexes(new_cluster):
             assert content(conn, "t") == here
             assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
             conn.execute("SET enable_seqscan = off")
-            for column in ("id", "n", "note"):
-                assert conn.execute(f"SELECT count({column}) FROM t WHERE {column} IS NOT NULL").fetchone() == here[:1]
+            for condition in ("id > 0", "n >= 0", "string_to_array(note, NULL) && '{0,1,2,3,4,5,6,7,8,9}'"):
+                assert conn.execute(f"SELECT count(*) FROM t WHERE {condition}").fetchone() == here[:1], condition
         assert "inconsistent page" not in standby.log
     finally:
         standby.remove()
@@ -415,7 +453,7 @@ def test_progress_and_memory(cluster, db, conn, indexed):
         ).fetchall()
         assert sorted(role for role, _, _ in rows) == ["leader", "worker", "worker"]
         assert {phase for _, phase, _ in rows} == {"rebuilding indexes"}
-        assert {index for _, _, index in rows} == {"t_pkey", "t_n_idx", "t_note_idx"}
+        assert {index for _, _, index in rows} == {"t_pkey", "t_n_idx", "t_string_to_array_idx"}
         shown = "SELECT phase, index_rebuild_count FROM pg_stat_progress_cluster WHERE datname = %s"
         assert conn.execute(shown, (db,)).fetchall() == [("rebuilding index", 0)]
         vacuum.release()
