@@ -12,14 +12,15 @@
  *		rows that are linked (update_chains.c)
  *	 5. end the team
  *	 6. index the new TOAST table
- *	 7. swap the files of the old and the new table, rebuild the indexes, and
- *		drop the transient table with the old files
+ *	 7. swap the files of the old and the new table (swap.c), rebuild the
+ *		indexes (index_builds.c), and drop the transient table with the old
+ *		files; or have the server do all this
  *
  * Copying the two is what the whole team does; workers enter at
- * pg_cyclone_rewrite_worker_main.  The indexes are built by the server, with
- * parallel workers of its own.  Steps 2 and 7 are the server's functions, too,
- * so what becomes of the catalogs is what becomes of them in its own VACUUM
- * FULL.
+ * pg_cyclone_rewrite_worker_main.  Another team builds indexes, where there
+ * are several.  Otherwise the server does, with parallel workers of its own.
+ * Whoever it is, what becomes of the catalogs is what becomes of them in the
+ * server's own VACUUM FULL.
  *
  * All of it is one transaction, under an AccessExclusiveLock.  The old files
  * are not touched, so whatever happens before it commits, the table is what it
@@ -181,11 +182,11 @@ table_rewrite(Relation rel, const VacuumParams *params)
 								 PROGRESS_CLUSTER_COMMAND_VACUUM_FULL);
 	progress_begin(job->relid, MyProcPid);
 
+	limit_index_workers(params);
 	disk_space_check(rel);
 
 	/* rows move, so locks on rows and pages become locks on the table */
 	TransferPredicateLocksToHeapRelation(rel);
-	limit_index_workers(params);
 
 	callback.callback = error_context;
 	callback.arg = &job->rewrite;
