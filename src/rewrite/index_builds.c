@@ -70,9 +70,9 @@
 /*
  * What is known of costs, to compare plans.  The unit is sorting and writing a
  * page of a btree whose first column is passed by value.  That takes about
- * 0.1 ms, and was compared with the others in CPU time, in tables of one to
- * five million rows.  The serial part of a build by several processes is what
- * one of them does alone.
+ * 0.1 ms, and was compared with the others in CPU time, in tables of one and two
+ * million rows.  The serial part of a build by several processes is what one of
+ * them does alone.
  */
 #define HEAP_PAGE_COST				0.08
 #define BY_VALUE_PAGE_COST			1.0
@@ -282,12 +282,12 @@ plan_alone(const IndexBuilds *builds)
 
 		if (i == builds->nbuilds || rest->plain)
 		{
-			double		time = alone + time_at_once(rest, builds->nbuilds - i, builds->nmembers);
+			double		total = alone + time_at_once(rest, builds->nbuilds - i, builds->nmembers);
 
-			if (best < 0 || time < best_time)
+			if (best < 0 || total < best_time)
 			{
 				best = i;
-				best_time = time;
+				best_time = total;
 			}
 		}
 		if (i < builds->nbuilds)
