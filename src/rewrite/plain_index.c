@@ -63,16 +63,25 @@ index_is_plain(Relation index)
 		!has_other_code(stored_expression(index, Anum_pg_index_indpred), NULL);
 }
 
-/* has_plain_columns -- are the types and operator classes of all keys plain? */
+/*
+ * has_plain_columns
+ *		Are the types and operator classes of all keys plain?
+ *
+ * It is the type in the table that matters: what an index stores is made of it.
+ * Those of expressions are looked at with these.
+ */
 static bool
 has_plain_columns(Relation index)
 {
-	TupleDesc	desc = RelationGetDescr(index);
+	Form_pg_index form = index->rd_index;
 
-	for (int column = 1; column <= IndexRelationGetNumberOfKeyAttributes(index); column++)
+	for (int column = 1; column <= form->indnkeyatts; column++)
 	{
-		if (!is_builtin(index->rd_opfamily[column - 1]) ||
-			!is_plain_type(TupleDescAttr(desc, column - 1)->atttypid))
+		AttrNumber	attnum = form->indkey.values[column - 1];
+
+		if (attnum != 0 && !is_plain_type(get_atttype(form->indrelid, attnum)))
+			return false;
+		if (!is_builtin(index->rd_opfamily[column - 1]))
 			return false;
 		for (int number = 1; number <= index->rd_indam->amsupport; number++)
 			if (!is_builtin(index_getprocid(index, column, number)))

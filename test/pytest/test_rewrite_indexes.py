@@ -120,6 +120,12 @@ TABLES = {
         CREATE INDEX methods_spgist2_chancy ON methods USING spgist (p);
         DELETE FROM methods WHERE id % 3 = 0
     """, (11, 0)),
+    "hashed": ("""
+        CREATE TABLE hashed (id int PRIMARY KEY, name name, c pair);
+        INSERT INTO hashed SELECT i, i::text, (i, i)::pair FROM generate_series(1, 6000) i;
+        CREATE INDEX ON hashed (name);
+        CREATE INDEX ON hashed USING hash (c)
+    """, (2, 1)),
     "bloom": (_simple("bloom", "USING bloom (n, id)", "(n)"), (2, 1)),
     "two_others": (_simple("two_others", "USING bloom (n, id)", "USING gist (int4range(0, id))", "(n)"), None),
     "unlogged": (_simple("unlogged", "(n)", "USING gin (string_to_array(note, 'a'))", "(twice(n))", kind="UNLOGGED"), (3, 1)),
@@ -236,6 +242,7 @@ def rewrite_all(base: Cluster, settings: dict, options: str, **config) -> tuple[
             with cluster.connect(DB) as conn:
                 for table in TABLES:
                     assert checks.btree_corruption(conn, table) == [], table
+                assert checks.dangling_index_entries(conn, "unlogged") == [], "its indexes are not reset"
                 assert_found_by_index(conn)
     return outcome, built
 
