@@ -81,6 +81,9 @@
 #define OTHER_KIND_PAGE_COST		10.0
 #define OTHER_SERIAL_PART			0.15
 
+/* How many entries such a page has, unless duplicates are stored once */
+#define ENTRIES_OF_PAGE				366
+
 /* Less is no maintenance_work_mem, in kB */
 #define LEAST_MEMORY		1024
 
@@ -209,6 +212,8 @@ list_indexes(Relation rel, Oid new_relid)
 /*
  * estimate_costs
  *		What it costs to build an index, by one process and as the server does.
+ *
+ * Duplicates make it small, but not cheap.
  */
 static void
 estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, Oid new_relid)
@@ -220,7 +225,8 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, Oid ne
 	double		serial_part = by_value ? BY_VALUE_SERIAL_PART : OTHER_SERIAL_PART;
 	int			nworkers = 0;
 
-	build->cost = HEAP_PAGE_COST * heap_pages + page_cost * build->pages;
+	build->cost = HEAP_PAGE_COST * heap_pages +
+		Max(page_cost * build->pages, index->rd_rel->reltuples / ENTRIES_OF_PAGE);
 	if (build->plain && index->rd_indam->amcanbuildparallel)
 		nworkers = plan_create_index_workers(new_relid, build->relid);
 	build->server_cost = build->cost * (serial_part + (1 - serial_part) / (nworkers + 1));

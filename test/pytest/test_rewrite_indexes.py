@@ -270,9 +270,10 @@ def core(base):
 @pytest.mark.parametrize(("workers", "config"), [
     (0, {}),
     (2, {}),
+    (2, {"default_transaction_isolation": "serializable"}),
     (2, WAL_LEVELS["minimal"]),  # new files are logged at commit, as they are small
     (2, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}),  # or flushed
-], ids=["alone", "replica", "minimal", "minimal-flushed"])  # fmt: skip
+], ids=["alone", "replica", "serializable", "minimal", "minimal-flushed"])  # fmt: skip
 def test_indexes_of_every_kind(base, core, workers, config):
     """Catalogs and sizes are as core leaves them, whoever builds which index, and so they are after a crash."""
     ours, built = rewrite_all(base, {}, f"FULL, PARALLEL {workers}", **config)
