@@ -237,6 +237,19 @@ SCENARIOS = {
             indexes=1,
         ),
         Scenario(
+            name="full-indexes",
+            group="full",
+            about="two integers, primary key and four more indexes, 30 % deleted here and there",
+            rows=5_000_000,
+            setup=(
+                *("SELECT setseed(0.5)", _LOAD, _PRIMARY_KEY, *_THREE_MORE_INDEXES, f"CREATE INDEX ON {TABLE} (v)"),
+                f"DELETE FROM {TABLE} WHERE random() < 0.3",
+            ),
+            vacuum=_FULL,
+            full=True,
+            indexes=5,
+        ),
+        Scenario(
             name="full-wide",
             group="full",
             about="values of 20 kB, not compressed, every other row deleted",

@@ -24,6 +24,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "postmaster/autovacuum.h"
 #include "utils/backend_status.h"
 #include "utils/injection_point.h"
 #include "utils/rel.h"
@@ -65,11 +66,12 @@ compat_vac_update_relstats(Relation rel, BlockNumber pages, double tuples,
 						   BlockNumber allvisible, BlockNumber allfrozen,
 						   bool hasindex,
 						   TransactionId frozenxid, MultiXactId minmulti,
-						   bool *frozenxid_updated, bool *minmulti_updated)
+						   bool *frozenxid_updated, bool *minmulti_updated,
+						   bool in_outer_xact)
 {
 	vac_update_relstats(rel, pages, tuples, allvisible, allfrozen, hasindex,
 						frozenxid, minmulti,
-						frozenxid_updated, minmulti_updated, false);
+						frozenxid_updated, minmulti_updated, in_outer_xact);
 }
 
 static inline void
@@ -78,6 +80,22 @@ compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
 {
 	pgstat_report_vacuum(RelationGetRelid(rel), rel->rd_rel->relisshared,
 						 live, dead, starttime);
+}
+
+/* Gives a relation's row in pg_class what another's row has. */
+static inline void
+compat_copy_relallfrozen(Form_pg_class form, Form_pg_class other)
+{
+	form->relallfrozen = other->relallfrozen;
+}
+
+/* Does the table get the number of rows that was counted for an index? */
+static inline bool
+compat_index_build_counts_rows(Relation rel)
+{
+	const StdRdOptions *opts = (const StdRdOptions *) rel->rd_options;
+
+	return AutoVacuumingActive() && (opts == NULL || opts->autovacuum.enabled);
 }
 
 /* The share of a region's pages that eager scanning may fail to freeze. */
@@ -197,11 +215,12 @@ compat_vac_update_relstats(Relation rel, BlockNumber pages, double tuples,
 						   BlockNumber allvisible, BlockNumber allfrozen,
 						   bool hasindex,
 						   TransactionId frozenxid, MultiXactId minmulti,
-						   bool *frozenxid_updated, bool *minmulti_updated)
+						   bool *frozenxid_updated, bool *minmulti_updated,
+						   bool in_outer_xact)
 {
 	vac_update_relstats(rel, pages, tuples, allvisible, hasindex,
 						frozenxid, minmulti,
-						frozenxid_updated, minmulti_updated, false);
+						frozenxid_updated, minmulti_updated, in_outer_xact);
 }
 
 static inline void
@@ -210,6 +229,17 @@ compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
 {
 	pgstat_report_vacuum(RelationGetRelid(rel), rel->rd_rel->relisshared,
 						 live, dead);
+}
+
+static inline void
+compat_copy_relallfrozen(Form_pg_class form, Form_pg_class other)
+{
+}
+
+static inline bool
+compat_index_build_counts_rows(Relation rel)
+{
+	return true;
 }
 
 static inline void

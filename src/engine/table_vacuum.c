@@ -812,7 +812,7 @@ update_index_statistics(VacuumJob *job)
 									   index->stats.num_pages,
 									   index->stats.num_index_tuples,
 									   0, 0, false, InvalidTransactionId,
-									   InvalidMultiXactId, NULL, NULL);
+									   InvalidMultiXactId, NULL, NULL, false);
 	}
 }
 
@@ -884,7 +884,7 @@ update_table_statistics(VacuumJob *job, TimestampTz start)
 							   result->new_live_tuples, all_visible, all_frozen,
 							   job->vacuum.nindexes > 0,
 							   counters->new_relfrozenxid, counters->new_relminmxid,
-							   &result->frozenxid_updated, &result->minmxid_updated);
+							   &result->frozenxid_updated, &result->minmxid_updated, false);
 
 	/* Dead items that were left on purpose are not to bring vacuum back soon. */
 	compat_pgstat_report_vacuum(job->vacuum.rel, Max(result->new_live_tuples, 0),

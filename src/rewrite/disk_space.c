@@ -4,8 +4,8 @@
  *	  Is there room for a second copy of a table?
  *
  * A rewrite needs room for the new table, its TOAST table and its indexes
- * until it commits, for sorting the entries of the largest index, and for WAL
- * of about the same size.  How big the new table will be isn't known before it
+ * until it commits, for sorting the entries of the largest indexes, as many as
+ * may be built at once, and for WAL of about the same size.  How big the new table will be isn't known before it
  * is written; the estimate goes by the share of live rows that the statistics
  * system knows of, or by the old size if it knows of none.  It may be wrong
  * either way, which is why the answer is a warning unless the user wants an
@@ -24,6 +24,7 @@
 #include "access/relation.h"
 #include "access/xlog_internal.h"
 #include "commands/tablespace.h"
+#include "common/int.h"
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -48,6 +49,7 @@ typedef struct FileSystem
 	uint64		needed_bytes;
 } FileSystem;
 
+static int	compare_falling(const void *a, const void *b);
 static List *need(List *file_systems, const char *path, uint64 bytes);
 static List *need_for_relation(List *file_systems, Oid relid, double live_share,
 							   uint64 *bytes);
@@ -68,7 +70,9 @@ disk_space_check(Relation rel)
 	double		live_share;
 	uint64		bytes,
 				total,
-				largest_index = 0;
+			   *sorts,
+				sort_bytes = 0;
+	int			nsorts = 0;
 
 	if (cyclone_check_disk_space == DISK_SPACE_OFF)
 		return;
@@ -83,13 +87,17 @@ disk_space_check(Relation rel)
 		total += bytes;
 	}
 	indexes = RelationGetIndexList(rel);
+	sorts = palloc_array(uint64, list_length(indexes));
 	foreach_oid(index, indexes)
 	{
 		file_systems = need_for_relation(file_systems, index, live_share, &bytes);
 		total += bytes;
-		largest_index = Max(largest_index, bytes);
+		sorts[nsorts++] = bytes;
 	}
-	if (largest_index > (uint64) maintenance_work_mem * 1024)
+	qsort(sorts, nsorts, sizeof(uint64), compare_falling);
+	for (int i = 0; i < Min(nsorts, 1 + max_parallel_maintenance_workers); i++)
+		sort_bytes += sorts[i];
+	if (sort_bytes > (uint64) maintenance_work_mem * 1024)
 	{
 		Oid			tablespace;
 		char		path[MAXPGPATH];
@@ -101,7 +109,7 @@ disk_space_check(Relation rel)
 		TempTablespacePath(path, tablespace);
 		if (access(path, F_OK) != 0)
 			strlcpy(path, DatabasePath, sizeof(path));
-		file_systems = need(file_systems, path, largest_index * SORT_SHARE);
+		file_systems = need(file_systems, path, sort_bytes * SORT_SHARE);
 	}
 	if (RelationNeedsWAL(rel) && XLogIsNeeded())
 		file_systems = need(file_systems, XLOGDIR, total);
@@ -118,6 +126,13 @@ disk_space_check(Relation rel)
 							   pretty_bytes(fs->free_bytes)),
 					 errhint("VACUUM FULL writes a second copy of the table, and WAL of the same size.")));
 	}
+}
+
+/* compare_falling -- for qsort: the larger size first. */
+static int
+compare_falling(const void *a, const void *b)
+{
+	return pg_cmp_u64(*(const uint64 *) b, *(const uint64 *) a);
 }
 
 /* need -- so many more bytes are needed in the file system of this path. */

@@ -79,6 +79,15 @@ rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start)
 	result->step_seconds[step] += INSTR_TIME_GET_DOUBLE(now);
 }
 
+/* rewrite_report_index -- an index has been built in so many seconds. */
+void
+rewrite_report_index(RewriteResult *result, Oid relid, double seconds)
+{
+	for (int i = SIZE_INDEXES; i < result->nsizes; i++)
+		if (result->sizes[i].relid == relid)
+			result->sizes[i].build_seconds = seconds;
+}
+
 /*
  * rewrite_report_heap
  *		Tell what was found in the table, as the server does.
@@ -119,6 +128,10 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 			append_size(&buf, &result->sizes[i]);
 	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
 					 result->workers_planned, result->workers_launched);
+	if (result->indexes_at_once > 0)
+		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d alone\n"),
+						 result->indexes_at_once, result->index_members, result->index_memory,
+						 result->nsizes - SIZE_INDEXES - result->indexes_at_once);
 	append_steps(&buf, result);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));
 
@@ -173,7 +186,10 @@ append_size(StringInfo buf, const RewriteSize *size)
 		appendStringInfoString(buf, get_rel_relkind(size->relid) == RELKIND_TOASTVALUE ?
 							   _("TOAST table") : _("heap"));
 	appendStringInfo(buf, _(": %s before, "), pretty_size(size->before));
-	appendStringInfo(buf, _("%s after\n"), pretty_size(size_of(size->relid)));
+	appendStringInfo(buf, _("%s after"), pretty_size(size_of(size->relid)));
+	if (size->build_seconds > 0)
+		appendStringInfo(buf, _(", built in %.3f s"), size->build_seconds);
+	appendStringInfoChar(buf, '\n');
 }
 
 /* pretty_size -- so many blocks as a size with a unit. */

@@ -32,6 +32,7 @@ typedef struct RewriteSize
 	Oid			relid;
 	char	   *name;			/* NULL for the table and its TOAST table */
 	BlockNumber before;
+	double		build_seconds;	/* 0 if unknown */
 } RewriteSize;
 
 typedef struct RewriteResult
@@ -47,12 +48,16 @@ typedef struct RewriteResult
 	int			workers_planned;
 	int			workers_launched;
 	double		step_seconds[NUM_REWRITE_STEPS];
+	int			indexes_at_once;	/* how many were built by a team; see index_builds.c */
+	int			index_members;	/* of that team */
+	int			index_memory;	/* of each, in kB */
 	int			nsizes;			/* the table, its TOAST table, the indexes */
 	RewriteSize *sizes;
 } RewriteResult;
 
 extern void rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose);
 extern void rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start);
+extern void rewrite_report_index(RewriteResult *result, Oid relid, double seconds);
 extern void rewrite_report_heap(const RewriteResult *result, bool verbose, Relation rel);
 extern void rewrite_report_end(const RewriteResult *result, bool verbose);
 

@@ -12,14 +12,15 @@
  *		rows that are linked (update_chains.c)
  *	 5. end the team
  *	 6. index the new TOAST table
- *	 7. swap the files of the old and the new table, rebuild the indexes, and
- *		drop the transient table with the old files
+ *	 7. swap the files of the old and the new table (swap.c), rebuild the
+ *		indexes (index_builds.c), and drop the transient table with the old
+ *		files; or have the server do all this
  *
  * Copying the two is what the whole team does; workers enter at
- * pg_cyclone_rewrite_worker_main.  The indexes are built by the server, with
- * parallel workers of its own.  Steps 2 and 7 are the server's functions, too,
- * so what becomes of the catalogs is what becomes of them in its own VACUUM
- * FULL.
+ * pg_cyclone_rewrite_worker_main.  Another team builds indexes, where there
+ * are several.  Otherwise the server does, with parallel workers of its own.
+ * Whoever it is, what becomes of the catalogs is what becomes of them in the
+ * server's own VACUUM FULL.
  *
  * All of it is one transaction, under an AccessExclusiveLock.  The old files
  * are not touched, so whatever happens before it commits, the table is what it
@@ -71,7 +72,9 @@
 #include "report/progress.h"
 #include "rewrite/rewrite_report.h"
 #include "rewrite/disk_space.h"
+#include "rewrite/index_builds.h"
 #include "rewrite/rewrite.h"
+#include "rewrite/swap.h"
 #include "rewrite/table_rewrite.h"
 #include "team/degree.h"
 #include "team/team.h"
@@ -113,6 +116,7 @@ static void copy_chains(RewriteJob *job);
 static void set_new_statistics(RewriteJob *job);
 static void close_heaps(TableRewrite *rewrite);
 static void swap_and_index(RewriteJob *job);
+static IndexBuilds *plan_index_builds(RewriteJob *job);
 static void limit_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
 
@@ -178,11 +182,11 @@ table_rewrite(Relation rel, const VacuumParams *params)
 								 PROGRESS_CLUSTER_COMMAND_VACUUM_FULL);
 	progress_begin(job->relid, MyProcPid);
 
+	limit_index_workers(params);
 	disk_space_check(rel);
 
 	/* rows move, so locks on rows and pages become locks on the table */
 	TransferPredicateLocksToHeapRelation(rel);
-	limit_index_workers(params);
 
 	callback.callback = error_context;
 	callback.arg = &job->rewrite;
@@ -606,21 +610,48 @@ close_heaps(TableRewrite *rewrite)
 /*
  * swap_and_index
  *		Make the new files the table's, build its indexes, and drop the rest.
+ *
+ * The server does it all, unless indexes can be built at once with profit.
  */
 static void
 swap_and_index(RewriteJob *job)
 {
 	RewriteShared *plan = &job->plan;
+	IndexBuilds *builds = plan_index_builds(job);
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
 	DEBUG_POINT("rewrite-swap");
-	finish_heap_swap(job->relid, job->new_relid, false,
-					 plan->heaps[REWRITE_TOAST].is_wanted, false, true,
-					 plan->freeze_limit, plan->multi_cutoff, job->persistence);
+	if (builds == NULL)
+		finish_heap_swap(job->relid, job->new_relid, false,
+						 plan->heaps[REWRITE_TOAST].is_wanted, false, true,
+						 plan->freeze_limit, plan->multi_cutoff, job->persistence);
+	else
+	{
+		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
+									 PROGRESS_CLUSTER_PHASE_SWAP_REL_FILES);
+		swap_files(job->relid, job->new_relid, plan->freeze_limit, plan->multi_cutoff);
+		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
+									 PROGRESS_CLUSTER_PHASE_REBUILD_INDEX);
+		index_builds_run(builds, &job->result);
+		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
+									 PROGRESS_CLUSTER_PHASE_FINAL_CLEANUP);
+		swap_finish(job->relid, job->new_relid);
+	}
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);
+}
+
+/* plan_index_builds -- will it be us who build the indexes, and how? */
+static IndexBuilds *
+plan_index_builds(RewriteJob *job)
+{
+	Relation	rel = table_open(job->relid, NoLock);
+	IndexBuilds *builds = index_builds_plan(rel, job->new_relid, job->params->nworkers);
+
+	table_close(rel, NoLock);
+	return builds;
 }
 
 /*

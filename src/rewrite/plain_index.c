@@ -1,0 +1,187 @@
+/*-------------------------------------------------------------------------
+ *
+ * plain_index.c
+ *	  Which indexes any process may build, at any time.
+ *
+ * While indexes of a table are missing, a query that reads the table could use
+ * one of them.  No other session can, but a function that is called to build an
+ * index may run queries.  The server lets them fail, and keeps the list of the
+ * indexes that are missing where only it can write to it.  So what we build by
+ * ourselves are plain indexes: all code that runs for them comes with the
+ * server, and reads no tables of users.
+ *
+ * Code runs for an index as functions of its access method and its operator
+ * classes, and in its expressions and predicate.  Some of the server's functions call others,
+ * by the type of their arguments: those on arrays call the functions of the
+ * elements, for example.  So types have to be plain as well.  And an expression
+ * consists of such nodes only whose code is known to be the functions that they
+ * name.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/amapi.h"
+#include "access/genam.h"
+#include "access/transam.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+#include "rewrite/plain_index.h"
+
+static bool has_plain_columns(Relation index);
+static Node *stored_expression(Relation index, AttrNumber column);
+static bool has_other_code(Node *node, void *context);
+static bool is_other_function(Oid function, void *context);
+static bool is_plain_type(Oid type);
+static bool is_builtin(Oid object);
+
+/*
+ * index_is_plain
+ *		May this index, open and locked, be built by us, in any process?
+ *
+ * It is whole and in use, too, so nothing but its content changes.
+ */
+bool
+index_is_plain(Relation index)
+{
+	Form_pg_index form = index->rd_index;
+
+	return is_builtin(index->rd_rel->relam) &&
+		form->indisvalid && form->indisready && form->indislive &&
+		!form->indcheckxmin &&
+		has_plain_columns(index) &&
+		!has_other_code(stored_expression(index, Anum_pg_index_indexprs), NULL) &&
+		!has_other_code(stored_expression(index, Anum_pg_index_indpred), NULL);
+}
+
+/*
+ * has_plain_columns
+ *		Are the types and operator classes of all keys plain?
+ *
+ * It is the type in the table that matters: what an index stores is made of it.
+ * Those of expressions are looked at with these.
+ */
+static bool
+has_plain_columns(Relation index)
+{
+	Form_pg_index form = index->rd_index;
+
+	for (int column = 1; column <= form->indnkeyatts; column++)
+	{
+		AttrNumber	attnum = form->indkey.values[column - 1];
+
+		if (attnum != 0 && !is_plain_type(get_atttype(form->indrelid, attnum)))
+			return false;
+		if (!is_builtin(index->rd_opfamily[column - 1]))
+			return false;
+		for (int number = 1; number <= index->rd_indam->amsupport; number++)
+			if (!is_builtin(index_getprocid(index, column, number)))
+				return false;
+	}
+	return true;
+}
+
+/*
+ * stored_expression
+ *		The expressions or the predicate of an index, NULL if it has none.
+ *
+ * The relcache has them with calls of SQL functions replaced by what these say
+ * at present, and another process may find them saying something else.
+ */
+static Node *
+stored_expression(Relation index, AttrNumber column)
+{
+	bool		isnull;
+	Datum		stored = SysCacheGetAttr(INDEXRELID, index->rd_indextuple, column, &isnull);
+
+	return isnull ? NULL : stringToNode(TextDatumGetCString(stored));
+}
+
+/* has_other_code -- does more run for this expression than plain code? */
+static bool
+has_other_code(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+
+	switch (nodeTag(node))
+	{
+		case T_List:
+		case T_CaseWhen:
+			return expression_tree_walker(node, has_other_code, context);
+		case T_Var:
+		case T_Const:
+		case T_FuncExpr:
+		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+		case T_ScalarArrayOpExpr:
+		case T_BoolExpr:
+		case T_RelabelType:
+		case T_CoerceViaIO:
+		case T_CollateExpr:
+		case T_CaseExpr:
+		case T_CaseTestExpr:
+		case T_ArrayExpr:
+		case T_CoalesceExpr:
+		case T_NullTest:
+		case T_BooleanTest:
+			break;
+		default:
+			return true;
+	}
+	return !is_plain_type(exprType(node)) ||
+		check_functions_in_node(node, is_other_function, context) ||
+		expression_tree_walker(node, has_other_code, context);
+}
+
+/* is_other_function -- is this none of the server's that any process may run? */
+static bool
+is_other_function(Oid function, void *context)
+{
+	return !is_builtin(function) ||
+		func_volatile(function) != PROVOLATILE_IMMUTABLE ||
+		func_parallel(function) != PROPARALLEL_SAFE;
+}
+
+/*
+ * is_plain_type
+ *		Do functions of the server, given values of this type, call plain code
+ *		only?
+ *
+ * Enums are compared by a function of the server.  Composite types and ranges
+ * may have anything inside.  Configurations of full-text search name functions.
+ * Types without an operator class of the server may have been given one.
+ */
+static bool
+is_plain_type(Oid type)
+{
+	Oid			base = getBaseType(type);
+	Oid			element = get_element_type(base);
+	TypeCacheEntry *entry;
+
+	if (OidIsValid(element))
+		return is_plain_type(element);
+	if (base == REGCONFIGOID || base == REGDICTIONARYOID)
+		return false;
+	if (!type_is_enum(base) && !(is_builtin(base) && get_typtype(base) == TYPTYPE_BASE))
+		return false;
+	entry = lookup_type_cache(base, TYPECACHE_EQ_OPR | TYPECACHE_CMP_PROC | TYPECACHE_HASH_PROC);
+	return is_builtin(entry->eq_opr) && is_builtin(entry->cmp_proc) && is_builtin(entry->hash_proc);
+}
+
+/* is_builtin -- did the server bring this, or is it none at all? */
+static bool
+is_builtin(Oid object)
+{
+	return object < FirstNormalObjectId;
+}
