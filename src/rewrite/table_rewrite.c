@@ -71,6 +71,7 @@
 #include "report/progress.h"
 #include "rewrite/rewrite_report.h"
 #include "rewrite/disk_space.h"
+#include "rewrite/new_files.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/table_rewrite.h"
 #include "team/degree.h"
@@ -179,6 +180,8 @@ table_rewrite(Relation rel, const VacuumParams *params)
 	progress_begin(job->relid, MyProcPid);
 
 	disk_space_check(rel);
+	new_files_begin(rel);
+	DEBUG_POINT("rewrite-begun");
 
 	/* rows move, so locks on rows and pages become locks on the table */
 	TransferPredicateLocksToHeapRelation(rel);
