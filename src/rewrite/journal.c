@@ -122,8 +122,8 @@ journal_read(const char *path)
 
 /*
  * journal_write
- *		Write records to a journal, the first one at this position, and make it
- *		if it isn't there.  Whatever is behind them is not to be trusted.
+ *		Write records to a journal, the first one at this position.  Position 0
+ *		makes the journal.  Whatever is behind the records is not to be trusted.
  *
  * Fills in what all records have in common.  "durable" is whether a loss of
  * power must not undo it; a new journal takes journal_sync_folder, too.
@@ -145,7 +145,7 @@ journal_write(const char *path, int position, JournalRecord *records,
 		records[i].crc = record_crc(&records[i]);
 	}
 
-	fd = OpenTransientFile(path, O_WRONLY | O_CREAT | PG_BINARY);
+	fd = OpenTransientFile(path, O_WRONLY | PG_BINARY | (position == 0 ? O_CREAT : 0));
 	if (fd < 0)
 	{
 		ereport(elevel,

@@ -42,9 +42,10 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/storage.h"
+#include "fmgr.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/lwlock.h"
+#include "utils/fmgrprotos.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -54,8 +55,8 @@
 #include "rewrite/journal.h"
 #include "rewrite/new_files.h"
 
-/* Smaller tables are not worth waiting for the disk: 8 MB */
-#define DURABLE_BLOCKS	(8 * 1024 * 1024 / BLCKSZ)
+/* Smaller tables are not worth waiting for the disk */
+#define DURABLE_BYTES	(8 * 1024 * 1024)
 
 /* The journal of this process, if any */
 static char journal_path[MAXPGPATH];	/* empty if there is none */
@@ -120,7 +121,8 @@ new_files_begin(Relation rel)
 	strlcpy(journal_path, journal_new_path(), sizeof(journal_path));
 	nrecords = 0;
 	nfiles = 0;
-	is_durable = RelationGetNumberOfBlocks(rel) >= DURABLE_BLOCKS;
+	is_durable = DatumGetInt64(DirectFunctionCall1(pg_table_size,
+												   ObjectIdGetDatum(RelationGetRelid(rel)))) >= DURABLE_BYTES;
 	has_warned = false;
 	append(records, list_length(tablespaces) + 1, ERROR);
 	if (is_durable)

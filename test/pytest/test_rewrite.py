@@ -12,6 +12,7 @@ import pytest
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
 from conftest import CONFIG, TEMPLATE, _create_template
 from test_as_core import CATALOGS, DB, MIXED_MAP, MULTIXACTS, SHAPES, make_mixed_map, make_multixacts
 
@@ -495,9 +496,11 @@ def test_crashes_at_random_moments(new_cluster):
         error = vacuum.wait()
         finished += error is None
         cluster.start()
+        wait_for_cleaning(cluster)
         with cluster.connect(TEMPLATE) as conn:
             assert content(conn, "t") == before
             assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
+            assert stray_files(cluster, conn) == missing_files(cluster, conn) == []
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("VACUUM FULL t")
         assert content(conn, "t") == before
