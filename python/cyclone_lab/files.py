@@ -12,7 +12,7 @@ from cyclone_lab.cluster import Cluster
 # As in src/rewrite/journal.h.
 _RECORD = struct.Struct("=IIQIIIIQI")
 _MAGIC = 0x43594A31
-BEGIN, SPACE, FILE, FOUND = 1, 2, 3, 4
+BEGIN, SPACE, FILE, FOUND, TRIED = range(1, 6)
 
 
 def database_folders(cluster: Cluster, conn: psycopg.Connection) -> list[Path]:

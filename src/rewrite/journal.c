@@ -36,6 +36,9 @@
 #define JOURNAL_PREFIX	"rewrite-"
 #define JOURNAL_MAGIC	0x43594a31	/* changes with the format */
 
+/* More than this is no journal, nor to be had from palloc */
+#define MAX_JOURNAL_BYTES	(64 * 1024 * 1024)
+
 static pg_crc32c record_crc(const JournalRecord *record);
 
 /*
@@ -83,6 +86,7 @@ journal_read(const char *path)
 	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
 	struct stat status;
 	Journal    *journal;
+	size_t		size;
 	int			length;
 
 	if (fd < 0 || fstat(fd, &status) != 0)
@@ -95,8 +99,9 @@ journal_read(const char *path)
 		return NULL;
 	}
 
-	journal = palloc(offsetof(Journal, records) + status.st_size);
-	length = pg_pread(fd, journal->records, status.st_size, 0);
+	size = status.st_size > MAX_JOURNAL_BYTES ? 0 : status.st_size;
+	journal = palloc(offsetof(Journal, records) + size);
+	length = pg_pread(fd, journal->records, size, 0);
 	if (length < 0)
 		ereport(LOG,
 				(errcode_for_file_access(),
@@ -123,7 +128,7 @@ journal_read(const char *path)
 /*
  * journal_write
  *		Write records to a journal, the first one at this position.  Position 0
- *		makes the journal.  Whatever is behind the records is not to be trusted.
+ *		makes the journal.  What is behind the records is cut off.
  *
  * Fills in what all records have in common.  "durable" is whether a loss of
  * power must not undo it; a new journal takes journal_sync_folder, too.
@@ -155,7 +160,9 @@ journal_write(const char *path, int position, JournalRecord *records,
 	}
 	errno = 0;
 	written = pg_pwrite(fd, records, size, position * sizeof(JournalRecord));
-	done = written == size && (!durable || pg_fsync(fd) == 0);
+	done = written == size &&
+		ftruncate(fd, (position + nrecords) * sizeof(JournalRecord)) == 0 &&
+		(!durable || pg_fsync(fd) == 0);
 	if (!done && errno == 0)
 		errno = ENOSPC;			/* which a short write means */
 	if (!done)

@@ -20,7 +20,8 @@ typedef enum JournalKind
 	JOURNAL_BEGIN = 1,			/* the first record: whose journal it is */
 	JOURNAL_SPACE,				/* a tablespace where files will be created */
 	JOURNAL_FILE,				/* a file that has been created */
-	JOURNAL_FOUND				/* what a starting server found left over */
+	JOURNAL_FOUND,				/* what a starting server found left over */
+	JOURNAL_TRIED				/* it has begun to remove that */
 } JournalKind;
 
 /* Written to disk as it is; what a kind has no use for is zero */

@@ -52,7 +52,9 @@
  * is too old for the commit log, or is yet to come, as after a restore of an
  * old backup into a data directory that was not empty.
  *
- * Nothing here can keep the server from starting.
+ * Nothing here can keep the server from starting.  Should a worker bring it
+ * down, against all odds, it does so a few times only: each attempt leaves a
+ * record in the journal.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -70,7 +72,6 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "access/xlogutils.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_tablespace_d.h"
@@ -100,6 +101,7 @@
 #include "rewrite/leftovers.h"
 
 #define RETRY_MS	60000
+#define MAX_TRIES	3
 
 typedef struct LeftoversShared
 {
@@ -246,15 +248,19 @@ look_for_files_of(const char *path, Journal *journal, uint64 start)
 	List	   *found = NIL;
 	Oid			next_oid = InvalidOid;
 	int			nrecords;
+	int			ntries = 0;
 	JournalRecord *records;
 	ListCell   *cell;
+
+	for (int i = 0; i < journal->nrecords; i++)
+		ntries += journal->records[i].kind == JOURNAL_TRIED;
 
 	/* what an earlier start of the server has added is of no use any more */
 	for (nrecords = 0; nrecords < journal->nrecords; nrecords++)
 	{
 		JournalRecord *record = &journal->records[nrecords];
 
-		if (record->kind == JOURNAL_FOUND)
+		if (record->kind == JOURNAL_FOUND || record->kind == JOURNAL_TRIED)
 			break;
 		if (record->kind != JOURNAL_SPACE)
 			next_oid = record->next_oid;
@@ -267,13 +273,20 @@ look_for_files_of(const char *path, Journal *journal, uint64 start)
 		if (journal->records[i].kind == JOURNAL_SPACE)
 			found = find_empty(found, journal, journal->records[i].file.spcOid, next_oid);
 	}
+	if (found != NIL && ntries >= MAX_TRIES)
+	{
+		ereport(LOG,
+				(errmsg("files of an unfinished VACUUM FULL are left over: attempts to remove them have failed %d times",
+						ntries)));
+		found = NIL;
+	}
 	if (found == NIL)
 	{
 		journal_remove(path);
 		return false;
 	}
 
-	records = palloc_array(JournalRecord, list_length(found));
+	records = palloc0_array(JournalRecord, list_length(found) + ntries);
 	foreach(cell, found)
 	{
 		JournalRecord *record = &records[foreach_current_index(cell)];
@@ -281,7 +294,9 @@ look_for_files_of(const char *path, Journal *journal, uint64 start)
 		*record = *(JournalRecord *) lfirst(cell);
 		record->number = start;
 	}
-	return journal_write(path, nrecords, records, list_length(found), false, LOG);
+	for (int i = 0; i < ntries; i++)
+		records[list_length(found) + i].kind = JOURNAL_TRIED;
+	return journal_write(path, nrecords, records, list_length(found) + ntries, false, LOG);
 }
 
 /*
@@ -558,9 +573,11 @@ clean_database(void)
 	{
 		char	   *path = lfirst(cell);
 		Journal    *journal = journal_read(path);
+		JournalRecord tried = {.kind = JOURNAL_TRIED};
 
 		if (journal == NULL || !is_from_before(journal) ||
-			journal->records[0].file.dbOid != MyDatabaseId)
+			journal->records[0].file.dbOid != MyDatabaseId ||
+			!journal_write(path, journal->nrecords, &tried, 1, true, LOG))
 			continue;
 		add_leftovers(table, journal);
 		paths = lappend(paths, path);
@@ -597,7 +614,7 @@ add_leftovers(HTAB *table, const Journal *journal)
 
 	if (fate == FATE_UNKNOWN)
 		ereport(LOG,
-				(errmsg("files of an unfinished VACUUM FULL may be left over: what became of transaction %llu is not known",
+				(errmsg("files of an unfinished VACUUM FULL may be left over: what has become of transaction %llu is not known",
 						(unsigned long long) journal->records[0].number)));
 	if (fate != FATE_FAILED)
 		return;
@@ -734,12 +751,11 @@ drop_files(HTAB *table)
 		foreach(cell, leftover->files)
 		{
 			RelFileLocator *file = lfirst(cell);
-			Relation	rel = CreateFakeRelcacheEntry(*file);
+			RelationData rel = {.rd_locator = *file,.rd_backend = INVALID_PROC_NUMBER};
 
 			/* only a transaction with an ID can remove files */
 			(void) GetCurrentTransactionId();
-			RelationDropStorage(rel);
-			FreeFakeRelcacheEntry(rel);
+			RelationDropStorage(&rel);	/* looks at nothing else */
 			paths = lappend(paths, compat_relation_path(*file, MAIN_FORKNUM));
 		}
 	}

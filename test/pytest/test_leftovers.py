@@ -12,7 +12,7 @@ import pytest
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.files import (
-    BEGIN, FILE, SPACE, database_folders, journal_record, journals, missing_files, stray_files, wait_for_cleaning
+    BEGIN, FILE, TRIED, database_folders, journal_record, journals, missing_files, stray_files, wait_for_cleaning
 )  # fmt: skip
 from conftest import TEMPLATE
 
@@ -293,14 +293,16 @@ def test_files_not_yet_named_are_those_that_are_empty(new_cluster):
         assert_sound(cluster, conn, before)
 
 
-@pytest.mark.parametrize("what", ["garbage", "empty", "other cluster", "to come", "torn"])
-def test_a_journal_that_is_none_does_no_harm(new_cluster, what):
+@pytest.mark.parametrize("what", ["garbage", "empty", "other cluster", "to come", "torn", "tried", "committed"])
+def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
     """Nor does it keep the server from starting."""
     cluster = new_cluster()
     with cluster.connect(TEMPLATE) as conn:
         before = make_table(cluster, conn)
         system_id, database = identity(conn)
         xid = aborted_transaction(conn)
+        if what == "committed":
+            [(xid,)] = conn.execute("SELECT pg_current_xact_id()::text::int")
         [(oid,)] = conn.execute("SELECT lo_creat(-1)")
         stray = database_folders(cluster, conn)[0] / str(oid + 100)
     cluster.stop()
@@ -309,7 +311,8 @@ def test_a_journal_that_is_none_does_no_harm(new_cluster, what):
         system_id += 1
     begin = journal_record(system_id, BEGIN, database, next_oid=oid, number=xid + (1000 if what == "to come" else 0))
     file = journal_record(system_id, FILE, database, tablespace=DEFAULT_TABLESPACE, file=oid + 100, next_oid=oid)
-    contents = {"garbage": [os.urandom(1000)], "empty": [], "torn": [begin, file[:-1]]}
+    contents = {"garbage": [os.urandom(1000)], "empty": [], "torn": [begin, file[:-1]],
+                "tried": [begin, file, *[journal_record(system_id, TRIED, 0)] * 3]}  # fmt: skip
     write_journal(cluster, *contents.get(what, [begin, file]))
     cluster.start()
     wait_for_cleaning(cluster)
