@@ -491,7 +491,7 @@ def test_crashes_at_random_moments(new_cluster):
             conn.execute("UPDATE t SET n = n + 1, big = big || 'x' WHERE id %% 10 = %s", (chance.randrange(10),))
             before = content(conn, "t")
             vacuum = Background(cluster, TEMPLATE, f"VACUUM (FULL, PARALLEL {chance.randrange(4)}) t", FAULT_SETTINGS)
-            time.sleep(chance.uniform(0, 0.06))  # it takes about as long
+            time.sleep(chance.uniform(0, 0.1))  # it takes about as long
             cluster.crash()
         error = vacuum.wait()
         finished += error is None
