@@ -25,12 +25,11 @@
  *
  * Which files are nobody's:
  *
- * A file with a name in the journal was created by the rewrite's transaction.
- * That transaction can only have ended in this journal's sight if its journal
- * was removed; so it has committed at the last moment, or never will.  The
- * server's commit log knows.  If it has committed, no file is touched.  If not,
- * nothing but that transaction could know of the file, unless it is gone and
- * another has got its name.
+ * A file that the journal names was created by the rewrite's transaction.  The
+ * journal was there for as long as that ran, and a little longer.  So it has
+ * either committed just before the crash, or never will: the commit log knows.
+ * If it has, no file is touched.  If not, nobody but that transaction could
+ * know of the file, unless it is gone and another has got its name.
  *
  * A file that was created but not yet noted is empty: new_files.c says why.  An
  * empty file in one of the journal's tablespaces, with a name from later on,
