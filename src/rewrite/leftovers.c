@@ -87,7 +87,6 @@
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/relmapper.h"
@@ -109,13 +108,6 @@ typedef struct LeftoversShared
 	pg_atomic_uint32 is_due;	/* a worker is to be started, */
 	pg_atomic_uint64 due_at;	/* but not before that time */
 } LeftoversShared;
-
-/* A file that may be nobody's */
-typedef struct Leftover
-{
-	RelFileNumber number;		/* hash key; the name counts, not the place */
-	List	   *files;			/* of RelFileLocator: the same in several places */
-} Leftover;
 
 /* What has become of a journal's transaction */
 typedef enum RewriteFate
@@ -147,11 +139,12 @@ static void visit_databases(void);
 static bool is_from_before(const Journal *journal);
 static List *connectable_databases(List **all);
 static void clean_database(void);
-static void add_leftovers(HTAB *table, const Journal *journal);
+static List *add_leftovers(List *files, const Journal *journal);
 static RewriteFate fate_of(const Journal *journal);
 static bool exists(const JournalRecord *record);
-static void keep_referenced(HTAB *table, Snapshot snapshot);
-static List *drop_files(HTAB *table);
+static bool is_listed(List *files, const RelFileLocator *file);
+static List *without_referenced(List *files, Snapshot snapshot);
+static void drop_files(List *files);
 
 /*
  * leftovers_init
@@ -557,17 +550,13 @@ static void
 clean_database(void)
 {
 	MemoryContext context = CurrentMemoryContext;
-	HASHCTL		ctl = {.keysize = sizeof(RelFileNumber),.entrysize = sizeof(Leftover)};
-	HTAB	   *table;
+	List	   *files = NIL;
 	List	   *paths = NIL;
-	List	   *dropped;
 	SnapshotData dirty;
 	ListCell   *cell;
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(context);
-	table = hash_create("pg_cyclone leftovers", 64, &ctl, HASH_ELEM | HASH_BLOBS);
-
 	foreach(cell, journal_list())
 	{
 		char	   *path = lfirst(cell);
@@ -578,7 +567,7 @@ clean_database(void)
 			journal->records[0].file.dbOid != MyDatabaseId ||
 			!journal_write(path, journal->nrecords, &tried, 1, true, LOG))
 			continue;
-		add_leftovers(table, journal);
+		files = add_leftovers(files, journal);
 		paths = lappend(paths, path);
 	}
 
@@ -587,27 +576,26 @@ clean_database(void)
 	 * be missed by it, both old and new, but not by one with a snapshot.
 	 */
 	InitDirtySnapshot(dirty);
-	keep_referenced(table, &dirty);
-	keep_referenced(table, NULL);
-
-	dropped = drop_files(table);
+	files = without_referenced(files, &dirty);
+	files = without_referenced(files, NULL);
+	drop_files(files);
 	CommitTransactionCommand();
 
-	foreach(cell, dropped)
+	foreach(cell, files)
 		ereport(LOG,
 				(errmsg("removed file \"%s\" of an unfinished VACUUM FULL",
-						(char *) lfirst(cell))));
+						compat_relation_path(*(RelFileLocator *) lfirst(cell), MAIN_FORKNUM))));
 	foreach(cell, paths)
 		journal_remove(lfirst(cell));
 }
 
 /*
  * add_leftovers
- *		Add to the table those of a journal's files that there was no need for
+ *		Add to the list those of a journal's files that there was no need for
  *		when the server crashed.
  */
-static void
-add_leftovers(HTAB *table, const Journal *journal)
+static List *
+add_leftovers(List *files, const Journal *journal)
 {
 	RewriteFate fate = fate_of(journal);
 
@@ -616,38 +604,38 @@ add_leftovers(HTAB *table, const Journal *journal)
 				(errmsg("files of an unfinished VACUUM FULL may be left over: what has become of transaction %llu is not known",
 						(unsigned long long) journal->records[0].number)));
 	if (fate != FATE_FAILED)
-		return;
+		return files;
 
 	for (int i = 0; i < journal->nrecords; i++)
 	{
 		const JournalRecord *record = &journal->records[i];
-		Leftover   *leftover;
-		bool		is_old;
+		RelFileLocator *file;
 
+		/* another journal may have it, too */
 		if (record->kind != JOURNAL_FOUND || record->number != leftovers->start ||
 			record->file.dbOid != MyDatabaseId ||
 			record->file.spcOid == GLOBALTABLESPACE_OID ||
-			!exists(record))
+			!exists(record) || is_listed(files, &record->file))
 			continue;
-		leftover = hash_search(table, &record->file.relNumber, HASH_ENTER, &is_old);
-		if (!is_old)
-			leftover->files = NIL;
-		for (int j = 0; j < list_length(leftover->files); j++)
-		{
-			/* another journal has it, too */
-			if (RelFileLocatorEquals(*(RelFileLocator *) list_nth(leftover->files, j), record->file))
-				record = NULL;
-			if (record == NULL)
-				break;
-		}
-		if (record != NULL)
-		{
-			RelFileLocator *file = palloc_object(RelFileLocator);
-
-			*file = record->file;
-			leftover->files = lappend(leftover->files, file);
-		}
+		file = palloc_object(RelFileLocator);
+		*file = record->file;
+		files = lappend(files, file);
 	}
+	return files;
+}
+
+/* is_listed -- is the file in this list? */
+static bool
+is_listed(List *files, const RelFileLocator *file)
+{
+	ListCell   *cell;
+
+	foreach(cell, files)
+	{
+		if (RelFileLocatorEquals(*(RelFileLocator *) lfirst(cell), *file))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -706,57 +694,56 @@ exists(const JournalRecord *record)
 }
 
 /*
- * keep_referenced
- *		Take all files out of the table that belong to a relation.
+ * without_referenced
+ *		Take all files off the list whose name a relation has, wherever it is.
  */
-static void
-keep_referenced(HTAB *table, Snapshot snapshot)
+static List *
+without_referenced(List *files, Snapshot snapshot)
 {
-	Relation	pg_class;
-	SysScanDesc scan;
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, snapshot, 0, NULL);
 	HeapTuple	tuple;
 
-	pg_class = table_open(RelationRelationId, AccessShareLock);
-	scan = systable_beginscan(pg_class, InvalidOid, false, snapshot, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 		RelFileNumber number = form->relfilenode;
+		ListCell   *cell;
 
 		if (!RelFileNumberIsValid(number))
 			number = RelationMapOidToFilenumber(form->oid, form->relisshared);
-		(void) hash_search(table, &number, HASH_REMOVE, NULL);
+		foreach(cell, files)
+		{
+			if (((RelFileLocator *) lfirst(cell))->relNumber == number)
+				files = foreach_delete_current(files, cell);
+		}
 	}
 	systable_endscan(scan);
 	table_close(pg_class, AccessShareLock);
+	return files;
 }
 
 /*
  * drop_files
- *		Drop all files in the table at commit; returns their names.
+ *		Drop these files at commit.
  */
-static List *
-drop_files(HTAB *table)
+static void
+drop_files(List *files)
 {
-	List	   *paths = NIL;
-	HASH_SEQ_STATUS scan;
-	Leftover   *leftover;
+	ListCell   *cell;
 
-	hash_seq_init(&scan, table);
-	while ((leftover = hash_seq_search(&scan)) != NULL)
+	/* only a transaction with an ID can remove files */
+	if (files != NIL)
+		(void) GetCurrentTransactionId();
+
+	foreach(cell, files)
 	{
-		ListCell   *cell;
+		/* what RelationDropStorage looks at */
+		RelationData rel = {
+			.rd_locator = *(RelFileLocator *) lfirst(cell),
+			.rd_backend = INVALID_PROC_NUMBER
+		};
 
-		foreach(cell, leftover->files)
-		{
-			RelFileLocator *file = lfirst(cell);
-			RelationData rel = {.rd_locator = *file,.rd_backend = INVALID_PROC_NUMBER};
-
-			/* only a transaction with an ID can remove files */
-			(void) GetCurrentTransactionId();
-			RelationDropStorage(&rel);	/* looks at nothing else */
-			paths = lappend(paths, compat_relation_path(*file, MAIN_FORKNUM));
-		}
+		RelationDropStorage(&rel);
 	}
-	return paths;
 }
