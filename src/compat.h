@@ -20,6 +20,7 @@
 #include "access/xloginsert.h"
 #include "commands/progress.h"
 #include "commands/vacuum.h"
+#include "common/relpath.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -178,6 +179,13 @@ compat_reset_page_counters(void)
 {
 }
 
+/* The path of a relation's file, if it isn't a temporary one. */
+static inline char *
+compat_relation_path(RelFileLocator file, ForkNumber fork)
+{
+	return pstrdup(relpathperm(file, fork).str);
+}
+
 /* Runs an injection point, in server builds that have them. */
 static inline void
 compat_injection_point(const char *name)
@@ -292,6 +300,12 @@ compat_reset_page_counters(void)
 	VacuumPageHit = 0;
 	VacuumPageMiss = 0;
 	VacuumPageDirty = 0;
+}
+
+static inline char *
+compat_relation_path(RelFileLocator file, ForkNumber fork)
+{
+	return relpathperm(file, fork);
 }
 
 static inline void

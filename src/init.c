@@ -16,6 +16,7 @@
 #include "pace/latency.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "rewrite/leftovers.h"
 #include "settings.h"
 
 PG_MODULE_MAGIC;
@@ -40,5 +41,6 @@ _PG_init(void)
 	progress_init();
 	latency_init();
 	pace_init();
+	leftovers_init();
 	utility_hook_init();
 }

@@ -129,12 +129,14 @@ class Cluster:
     def crash(self) -> None:
         """Kill every process of the server at once, as a loss of power would, and wait until all are gone."""
         postmaster = self.postmaster.pid
+        # children that see its end would still clean up, and it must start no others
+        self.postmaster.send_signal(signal.SIGSTOP)
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-        self.postmaster.kill()
-        self.postmaster.wait()
         for child in map(int, children):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+        self.postmaster.kill()
+        self.postmaster.wait()
         while any(_is_alive(int(child)) for child in children):
             time.sleep(0.01)
 

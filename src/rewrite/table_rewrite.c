@@ -73,6 +73,7 @@
 #include "rewrite/rewrite_report.h"
 #include "rewrite/disk_space.h"
 #include "rewrite/index_builds.h"
+#include "rewrite/new_files.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/swap.h"
 #include "rewrite/table_rewrite.h"
@@ -184,6 +185,8 @@ table_rewrite(Relation rel, const VacuumParams *params)
 
 	limit_index_workers(params);
 	disk_space_check(rel);
+	new_files_begin(rel);
+	DEBUG_POINT("rewrite-begun");
 
 	/* rows move, so locks on rows and pages become locks on the table */
 	TransferPredicateLocksToHeapRelation(rel);

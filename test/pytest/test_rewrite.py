@@ -12,6 +12,7 @@ import pytest
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
 from conftest import CONFIG, TEMPLATE, _create_template
 from test_as_core import CATALOGS, DB, MIXED_MAP, MULTIXACTS, SHAPES, make_mixed_map, make_multixacts
 
@@ -490,14 +491,16 @@ def test_crashes_at_random_moments(new_cluster):
             conn.execute("UPDATE t SET n = n + 1, big = big || 'x' WHERE id %% 10 = %s", (chance.randrange(10),))
             before = content(conn, "t")
             vacuum = Background(cluster, TEMPLATE, f"VACUUM (FULL, PARALLEL {chance.randrange(4)}) t", FAULT_SETTINGS)
-            time.sleep(chance.uniform(0, 0.06))  # it takes about as long
+            time.sleep(chance.uniform(0, 0.1))  # it takes about as long
             cluster.crash()
         error = vacuum.wait()
         finished += error is None
         cluster.start()
+        wait_for_cleaning(cluster)
         with cluster.connect(TEMPLATE) as conn:
             assert content(conn, "t") == before
             assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
+            assert stray_files(cluster, conn) == missing_files(cluster, conn) == []
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("VACUUM FULL t")
         assert content(conn, "t") == before

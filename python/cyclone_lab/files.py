@@ -1,0 +1,68 @@
+"""The files of a server's databases, compared with what its catalogs say, and pg_cyclone's journals of rewrites."""
+
+import re
+import struct
+from pathlib import Path
+
+import psycopg
+
+from cyclone_lab.background import wait_until
+from cyclone_lab.cluster import Cluster
+
+# As in src/rewrite/journal.h.
+_RECORD = struct.Struct("=IIQIIIIQI")
+_MAGIC = 0x43594A31
+BEGIN, SPACE, FILE, FOUND, TRIED = range(1, 6)
+
+
+def database_folders(cluster: Cluster, conn: psycopg.Connection) -> list[Path]:
+    """Return the folders of the connection's database, one for each tablespace."""
+    [(oid,)] = conn.execute("SELECT oid FROM pg_database WHERE datname = current_database()")
+    return [cluster.data / "base" / str(oid), *cluster.data.glob(f"pg_tblspc/*/PG_*/{oid}")]
+
+
+def stray_files(cluster: Cluster, conn: psycopg.Connection) -> list[str]:
+    """Return the relation files of the connection's database that belong to no relation, once those that were dropped are gone."""
+    conn.execute("CHECKPOINT")
+    used = {str(number) for (number,) in conn.execute("SELECT pg_relation_filenode(oid) FROM pg_class") if number}
+    return sorted(
+        str(file.relative_to(cluster.data))
+        for folder in database_folders(cluster, conn)
+        for file in folder.iterdir()
+        if re.match(r"\d", file.name) and re.match(r"\d+", file.name)[0] not in used
+    )
+
+
+def missing_files(cluster: Cluster, conn: psycopg.Connection) -> list[str]:
+    """Return the relations of the connection's database that have no file but should."""
+    rows = conn.execute("SELECT oid::regclass::text, pg_relation_filepath(oid) FROM pg_class WHERE relpersistence <> 't'")
+    return [name for name, path in rows if path and not (cluster.data / path).exists()]
+
+
+def journals(cluster: Cluster) -> list[Path]:
+    """Return the journals that there are."""
+    folder = cluster.data / "pg_cyclone"
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def wait_for_cleaning(cluster: Cluster) -> None:
+    """Wait until no journal is left, on a server that rewrites nothing."""
+    wait_until(lambda: not journals(cluster), "the cleaning")
+
+
+def journal_record(
+    system_id: int, kind: int, database: int, *, tablespace: int = 0, file: int = 0, next_oid: int = 0, number: int = 0
+) -> bytes:
+    """Return a record of a journal; see src/rewrite/journal.h."""
+    data = _RECORD.pack(_MAGIC, kind, system_id, tablespace, database, file, next_oid, number, 0)
+    return data + struct.pack("=I", crc32c(data))
+
+
+def crc32c(data: bytes) -> int:
+    """Return the checksum that PostgreSQL uses."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF

@@ -1,0 +1,227 @@
+/*-------------------------------------------------------------------------
+ *
+ * journal.c
+ *	  Notes on disk about the files that a VACUUM FULL creates.
+ *
+ * Each rewrite has a small file of its own in the folder pg_cyclone of the
+ * data directory, for as long as it runs.  new_files.c writes it, and
+ * leftovers.c reads those that a crash has left.  This file knows what they
+ * look like.
+ *
+ * A journal is a row of records of the same size, each with a checksum.
+ * It ends at the first that isn't right: a crash may have torn the last one,
+ * or a full disk.  Who goes on writing writes over that.
+ *
+ * Nothing here raises an error unless elevel says so, as much of it is called
+ * where that would do harm.  Without elevel, what fails is logged.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "utils/timestamp.h"
+
+#include "rewrite/journal.h"
+
+#define JOURNAL_FOLDER	"pg_cyclone"
+#define JOURNAL_PREFIX	"rewrite-"
+#define JOURNAL_MAGIC	0x43594a31	/* changes with the format */
+
+/* More than this is no journal, nor to be had from palloc */
+#define MAX_JOURNAL_BYTES	(64 * 1024 * 1024)
+
+static pg_crc32c record_crc(const JournalRecord *record);
+
+/*
+ * journal_new_path
+ *		A name for a journal that no other has or had.
+ */
+const char *
+journal_new_path(void)
+{
+	return psprintf("%s/%s%016llx-%d", JOURNAL_FOLDER, JOURNAL_PREFIX,
+					(unsigned long long) GetCurrentTimestamp(), MyProcPid);
+}
+
+/*
+ * journal_list
+ *		The paths of all journals there are.
+ */
+List *
+journal_list(void)
+{
+	List	   *paths = NIL;
+	DIR		   *dir = AllocateDir(JOURNAL_FOLDER);
+	struct dirent *entry;
+
+	if (dir == NULL && errno == ENOENT)
+		return NIL;
+	while ((entry = ReadDirExtended(dir, JOURNAL_FOLDER, LOG)) != NULL)
+	{
+		if (strncmp(entry->d_name, JOURNAL_PREFIX, strlen(JOURNAL_PREFIX)) == 0)
+			paths = lappend(paths, psprintf("%s/%s", JOURNAL_FOLDER, entry->d_name));
+	}
+	if (dir != NULL)
+		FreeDir(dir);
+	return paths;
+}
+
+/*
+ * journal_read
+ *		Read a journal; NULL if it can't be read.  It has no records if it isn't
+ *		one of this cluster.
+ */
+Journal *
+journal_read(const char *path)
+{
+	int			fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	struct stat status;
+	Journal    *journal;
+	size_t		size;
+	int			length;
+
+	if (fd < 0 || fstat(fd, &status) != 0)
+	{
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not open file \"%s\": %m", path)));
+		if (fd >= 0)
+			CloseTransientFile(fd);
+		return NULL;
+	}
+
+	size = status.st_size > MAX_JOURNAL_BYTES ? 0 : status.st_size;
+	journal = palloc(offsetof(Journal, records) + size);
+	length = pg_pread(fd, journal->records, size, 0);
+	if (length < 0)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not read file \"%s\": %m", path)));
+	CloseTransientFile(fd);
+	if (length < 0)
+		return NULL;
+
+	journal->nrecords = 0;
+	for (int i = 0; i < length / (int) sizeof(JournalRecord); i++)
+	{
+		JournalRecord *record = &journal->records[i];
+
+		if (record->magic != JOURNAL_MAGIC ||
+			!EQ_CRC32C(record->crc, record_crc(record)) ||
+			record->system_id != GetSystemIdentifier() ||
+			(record->kind == JOURNAL_BEGIN) != (i == 0))
+			break;
+		journal->nrecords++;
+	}
+	return journal;
+}
+
+/*
+ * journal_write
+ *		Write records to a journal, the first one at this position.  Position 0
+ *		makes the journal.  What is behind the records is cut off.
+ *
+ * Fills in what all records have in common.  "durable" is whether a loss of
+ * power must not undo it; a new journal takes journal_sync_folder, too.
+ * Returns false if that failed.
+ */
+bool
+journal_write(const char *path, int position, JournalRecord *records,
+			  int nrecords, bool durable, int elevel)
+{
+	int			fd;
+	size_t		size = nrecords * sizeof(JournalRecord);
+	ssize_t		written;
+	bool		done;
+
+	for (int i = 0; i < nrecords; i++)
+	{
+		records[i].magic = JOURNAL_MAGIC;
+		records[i].system_id = GetSystemIdentifier();
+		records[i].crc = record_crc(&records[i]);
+	}
+
+	fd = OpenTransientFile(path, O_WRONLY | PG_BINARY | (position == 0 ? O_CREAT : 0));
+	if (fd < 0)
+	{
+		ereport(elevel,
+				(errcode_for_file_access(),
+				 errmsg("could not open file \"%s\": %m", path)));
+		return false;
+	}
+	errno = 0;
+	written = pg_pwrite(fd, records, size, position * sizeof(JournalRecord));
+	done = written == size &&
+		ftruncate(fd, (position + nrecords) * sizeof(JournalRecord)) == 0 &&
+		(!durable || pg_fsync(fd) == 0);
+	if (!done && errno == 0)
+		errno = ENOSPC;			/* which a short write means */
+	if (!done)
+		ereport(elevel,
+				(errcode_for_file_access(),
+				 errmsg("could not write to file \"%s\": %m", path)));
+	CloseTransientFile(fd);
+	return done;
+}
+
+/*
+ * journal_make_folder
+ *		See to it that there is a folder for journals.
+ */
+bool
+journal_make_folder(int elevel)
+{
+	if (MakePGDirectory(JOURNAL_FOLDER) == 0)
+		return fsync_fname_ext(".", true, false, elevel) == 0;
+	if (errno == EEXIST)
+		return true;
+	ereport(elevel,
+			(errcode_for_file_access(),
+			 errmsg("could not create directory \"%s\": %m", JOURNAL_FOLDER)));
+	return false;
+}
+
+/*
+ * journal_sync_folder
+ *		See to it that a loss of power doesn't undo the making of a journal.
+ */
+bool
+journal_sync_folder(int elevel)
+{
+	return fsync_fname_ext(JOURNAL_FOLDER, true, false, elevel) == 0;
+}
+
+/*
+ * journal_remove
+ *		Remove a journal, which may be gone already.  A loss of power may bring
+ *		it back: that must be harmless.
+ */
+void
+journal_remove(const char *path)
+{
+	if (unlink(path) != 0 && errno != ENOENT)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not remove file \"%s\": %m", path)));
+}
+
+/* record_crc -- the checksum of a record. */
+static pg_crc32c
+record_crc(const JournalRecord *record)
+{
+	pg_crc32c	crc;
+
+	INIT_CRC32C(crc);
+	COMP_CRC32C(crc, record, offsetof(JournalRecord, crc));
+	FIN_CRC32C(crc);
+	return crc;
+}

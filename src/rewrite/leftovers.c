@@ -1,0 +1,749 @@
+/*-------------------------------------------------------------------------
+ *
+ * leftovers.c
+ *	  A server that starts after a crash removes files of unfinished rewrites.
+ *
+ * Each journal that is found then (journal.c) is of a rewrite that a crash of
+ * the server has ended, in this life of it, or in that of the server that this
+ * one is a copy of.  It goes like this:
+ *
+ *	- The postmaster, before anybody else exists, looks which files there are of
+ *	  those that the journals speak of, and adds that to the journals
+ *	  (look_around).  This also happens when it restarts after a crash of its
+ *	  children.
+ *	- It can't register a background worker then.  The first process that commits
+ *	  a transaction after recovery does (start_when_due); as the server's own
+ *	  launchers do so when they start, that is at once.
+ *	- That worker goes from database to database, with a further worker in each
+ *	  that has journals (visit_databases).
+ *	- The worker in a database decides which files are nobody's, removes them as
+ *	  part of a transaction, and then the journals (clean_database).
+ *
+ * Files are removed like those of a dropped table: the commit record has them
+ * removed on standbys, and when WAL is replayed.  A standby itself does nothing
+ * until it is promoted.
+ *
+ * Which files are nobody's:
+ *
+ * A file that the journal names was created by the rewrite's transaction.  The
+ * journal was there for as long as that ran, and a little longer.  So it has
+ * either committed just before the crash, or never will: the commit log knows.
+ * If it has, no file is touched.  If not, nobody but that transaction could
+ * know of the file, unless it is gone and another has got its name.
+ *
+ * A file that was created but not yet noted is empty: new_files.c says why.  An
+ * empty file in one of the journal's tablespaces, with a name from later on,
+ * may be one.  If not, it was created and forgotten by another transaction in
+ * the same crash, or is one that was dropped and whose name is still reserved.
+ * To remove it is no loss either way: it is empty, so there is nothing to lose.
+ *
+ * In both cases the file must have been there when the server started, so it
+ * is not one that a transaction is just creating: the server doesn't give a
+ * name to a new file if there is one that has it.  And in both cases, whatever
+ * has been said so far, no row of pg_class may have the name, neither one that
+ * is valid for us nor one of an open or prepared transaction, in whichever
+ * tablespace, nor may the relation map.  So if all else were wrong, by a
+ * backup put together by hand, say, files of existing tables and indexes
+ * remain.
+ *
+ * Whatever is doubtful stays.  A journal of another cluster, or one that isn't
+ * readable as one, is removed without further ado; so is one whose transaction
+ * is too old for the commit log, or is yet to come, as after a restore of an
+ * old backup into a data directory that was not empty.
+ *
+ * Nothing here can keep the server from starting.  Should a worker bring it
+ * down, against all odds, it does so a few times only: each attempt leaves a
+ * record in the journal.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_tablespace_d.h"
+#include "catalog/storage.h"
+#include "common/relpath.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "storage/smgr.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/relmapper.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "rewrite/journal.h"
+#include "rewrite/leftovers.h"
+
+#define RETRY_MS	60000
+#define MAX_TRIES	3
+
+typedef struct LeftoversShared
+{
+	uint64		start;			/* written before there are other processes:
+								 * this start of the server */
+	pg_atomic_uint32 is_due;	/* a worker is to be started, */
+	pg_atomic_uint64 due_at;	/* but not before that time */
+} LeftoversShared;
+
+/* What has become of a journal's transaction */
+typedef enum RewriteFate
+{
+	FATE_FAILED,
+	FATE_COMMITTED,
+	FATE_UNKNOWN
+} RewriteFate;
+
+PGDLLEXPORT void pg_cyclone_leftovers_main(Datum arg);
+
+static LeftoversShared *leftovers = NULL;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static bool look_around(uint64 start);
+static bool look_for_files_of(const char *path, Journal *journal, uint64 start);
+static List *find_noted(List *found, const Journal *journal);
+static List *find_empty(List *found, const Journal *journal, Oid tablespace, Oid next_oid);
+static bool is_noted(const Journal *journal, const RelFileLocator *file);
+static List *add_found(List *found, RelFileLocator file, bool must_be_empty);
+static void start_when_due(XactEvent event, void *arg);
+static bool start_worker(Oid database, BackgroundWorkerHandle **handle);
+static void try_later(void);
+static void visit_databases(void);
+static bool is_from_before(const Journal *journal);
+static List *connectable_databases(List **all);
+static void clean_database(void);
+static List *add_leftovers(List *files, const Journal *journal);
+static RewriteFate fate_of(const Journal *journal);
+static bool exists(const JournalRecord *record);
+static bool is_listed(List *files, const RelFileLocator *file);
+static List *without_referenced(List *files, Snapshot snapshot);
+static void drop_files(List *files);
+
+/*
+ * leftovers_init
+ *		Install the hooks.  Call while the library is preloaded.
+ */
+void
+leftovers_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+	RegisterXactCallback(start_when_due, NULL);
+}
+
+/* request_shmem -- how much shared memory we need. */
+static void
+request_shmem(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(sizeof(LeftoversShared));
+}
+
+/* startup_shmem -- find our shared memory, or make it and look around. */
+static void
+startup_shmem(void)
+{
+	bool		found;
+
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	leftovers = ShmemInitStruct("pg_cyclone leftovers", sizeof(LeftoversShared), &found);
+	if (!found)
+	{
+		leftovers->start = GetCurrentTimestamp();
+		pg_atomic_init_u32(&leftovers->is_due, 0);
+		pg_atomic_init_u64(&leftovers->due_at, 0);
+	}
+	LWLockRelease(AddinShmemInitLock);
+
+	/* not where children run this again */
+	if (!found && !IsUnderPostmaster)
+		pg_atomic_write_u32(&leftovers->is_due, look_around(leftovers->start));
+}
+
+/*
+ * look_around
+ *		Find the files that journals speak of.  Returns whether there are any.
+ */
+static bool
+look_around(uint64 start)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "pg_cyclone leftovers",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(context);
+	bool		found = false;
+	ListCell   *cell;
+
+	foreach(cell, journal_list())
+	{
+		const char *path = lfirst(cell);
+		Journal    *journal = journal_read(path);
+
+		if (journal == NULL)
+			continue;
+		if (journal->nrecords == 0)
+		{
+			ereport(LOG,
+					(errmsg("file \"%s\" is not a journal of this database cluster and is removed",
+							path)));
+			journal_remove(path);
+		}
+		else if (look_for_files_of(path, journal, start))
+			found = true;
+	}
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(context);
+	return found;
+}
+
+/*
+ * look_for_files_of
+ *		Find the files that a journal speaks of, and add them to it.  Without
+ *		any, the journal is removed.
+ */
+static bool
+look_for_files_of(const char *path, Journal *journal, uint64 start)
+{
+	List	   *found = NIL;
+	Oid			next_oid = InvalidOid;
+	int			nrecords;
+	int			ntries = 0;
+	JournalRecord *records;
+	ListCell   *cell;
+
+	for (int i = 0; i < journal->nrecords; i++)
+		ntries += journal->records[i].kind == JOURNAL_TRIED;
+
+	/* what an earlier start of the server has added is of no use any more */
+	for (nrecords = 0; nrecords < journal->nrecords; nrecords++)
+	{
+		JournalRecord *record = &journal->records[nrecords];
+
+		if (record->kind == JOURNAL_FOUND || record->kind == JOURNAL_TRIED)
+			break;
+		if (record->kind != JOURNAL_SPACE)
+			next_oid = record->next_oid;
+	}
+	journal->nrecords = nrecords;
+
+	found = find_noted(found, journal);
+	for (int i = 0; i < nrecords; i++)
+	{
+		if (journal->records[i].kind == JOURNAL_SPACE)
+			found = find_empty(found, journal, journal->records[i].file.spcOid, next_oid);
+	}
+	if (found != NIL && ntries >= MAX_TRIES)
+	{
+		ereport(LOG,
+				(errmsg("files of an unfinished VACUUM FULL are left over: attempts to remove them have failed %d times",
+						ntries)));
+		found = NIL;
+	}
+	if (found == NIL)
+	{
+		journal_remove(path);
+		return false;
+	}
+
+	records = palloc0_array(JournalRecord, list_length(found) + ntries);
+	foreach(cell, found)
+	{
+		JournalRecord *record = &records[foreach_current_index(cell)];
+
+		*record = *(JournalRecord *) lfirst(cell);
+		record->number = start;
+	}
+	for (int i = 0; i < ntries; i++)
+		records[list_length(found) + i].kind = JOURNAL_TRIED;
+	return journal_write(path, nrecords, records, list_length(found) + ntries, false, LOG);
+}
+
+/*
+ * find_noted
+ *		Those files that the journal names.
+ */
+static List *
+find_noted(List *found, const Journal *journal)
+{
+	for (int i = 0; i < journal->nrecords; i++)
+	{
+		const JournalRecord *record = &journal->records[i];
+
+		if (record->kind != JOURNAL_FILE)
+			continue;
+		for (ForkNumber fork = 0; fork <= MAX_FORKNUM; fork++)
+		{
+			if (access(compat_relation_path(record->file, fork), F_OK) == 0)
+			{
+				found = add_found(found, record->file, false);
+				break;
+			}
+		}
+	}
+	return found;
+}
+
+/*
+ * find_empty
+ *		Empty files that may have been created just before the crash, with
+ *		names from next_oid on, in a circle.
+ */
+static List *
+find_empty(List *found, const Journal *journal, Oid tablespace, Oid next_oid)
+{
+	RelFileLocator file = {.spcOid = tablespace,.dbOid = journal->records[0].file.dbOid};
+	char	   *folder = GetDatabasePath(file.dbOid, tablespace);
+	DIR		   *dir = AllocateDir(folder);
+	struct dirent *entry;
+
+	if (dir == NULL && errno == ENOENT)
+		return found;			/* the database, or the tablespace, is gone */
+	while ((entry = ReadDirExtended(dir, folder, LOG)) != NULL)
+	{
+		char		path[MAXPGPATH];
+		struct stat status;
+		char	   *end;
+		unsigned long number = strtoul(entry->d_name, &end, 10);
+
+		if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || *end != '\0' ||
+			number > PG_UINT32_MAX || (int32) ((uint32) number - next_oid) < 0)
+			continue;
+		file.relNumber = number;
+		snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+		if (lstat(path, &status) == 0 && S_ISREG(status.st_mode) &&
+			status.st_size == 0 && !is_noted(journal, &file))
+			found = add_found(found, file, true);
+	}
+	if (dir != NULL)
+		FreeDir(dir);
+	return found;
+}
+
+/* is_noted -- does the journal name this file? */
+static bool
+is_noted(const Journal *journal, const RelFileLocator *file)
+{
+	for (int i = 0; i < journal->nrecords; i++)
+	{
+		if (journal->records[i].kind == JOURNAL_FILE &&
+			RelFileLocatorEquals(journal->records[i].file, *file))
+			return true;
+	}
+	return false;
+}
+
+/* add_found -- add a record of a file to a list. */
+static List *
+add_found(List *found, RelFileLocator file, bool must_be_empty)
+{
+	JournalRecord *record = palloc0_object(JournalRecord);
+
+	record->kind = JOURNAL_FOUND;
+	record->file = file;
+	record->must_be_empty = must_be_empty;
+	return lappend(found, record);
+}
+
+/*
+ * start_when_due
+ *		The transaction callback: start the worker, if it is due.
+ */
+static void
+start_when_due(XactEvent event, void *arg)
+{
+	uint32		due = 1;
+
+	if (event != XACT_EVENT_COMMIT || leftovers == NULL ||
+		likely(pg_atomic_read_u32(&leftovers->is_due) == 0) ||
+		!IsUnderPostmaster || RecoveryInProgress() ||
+		GetCurrentTimestamp() < pg_atomic_read_u64(&leftovers->due_at) ||
+		!pg_atomic_compare_exchange_u32(&leftovers->is_due, &due, 0))
+		return;
+	if (!start_worker(InvalidOid, NULL))
+		try_later();
+}
+
+/*
+ * start_worker
+ *		Start a worker for a database, or without one that which visits all.
+ */
+static bool
+start_worker(Oid database, BackgroundWorkerHandle **handle)
+{
+	BackgroundWorker worker = {0};
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	worker.bgw_notify_pid = handle != NULL ? MyProcPid : 0;
+	strlcpy(worker.bgw_library_name, "pg_cyclone", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "pg_cyclone_leftovers_main", sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_type, "pg_cyclone cleaner", sizeof(worker.bgw_type));
+	strlcpy(worker.bgw_name, "pg_cyclone cleaner", sizeof(worker.bgw_name));
+	if (OidIsValid(database))
+		snprintf(worker.bgw_name, sizeof(worker.bgw_name),
+				 "pg_cyclone cleaner for database %u", database);
+	return RegisterDynamicBackgroundWorker(&worker, handle);
+}
+
+/* try_later -- there was no place for a worker. */
+static void
+try_later(void)
+{
+	ereport(LOG,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("no background worker is free to remove files of an unfinished VACUUM FULL"),
+			 errhint("You might need to increase \"%s\".", "max_worker_processes")));
+	pg_atomic_write_u64(&leftovers->due_at,
+						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), RETRY_MS));
+	pg_atomic_write_u32(&leftovers->is_due, 1);
+}
+
+/*
+ * pg_cyclone_leftovers_main
+ *		The worker in a database, or the one that visits all.
+ */
+void
+pg_cyclone_leftovers_main(Datum arg)
+{
+	Oid			database = DatumGetObjectId(arg);
+
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
+	if (OidIsValid(database))
+		clean_database();
+	else
+		visit_databases();
+}
+
+/*
+ * visit_databases
+ *		Start a worker for each database with journals, one after the other, and
+ *		remove journals of databases that are no more.
+ */
+static void
+visit_databases(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *all;
+	List	   *connectable;
+	List	   *databases = NIL;
+	ListCell   *cell;
+
+	StartTransactionCommand();
+	connectable = connectable_databases(&all);
+	MemoryContextSwitchTo(context);
+	foreach(cell, journal_list())
+	{
+		const char *path = lfirst(cell);
+		Journal    *journal = journal_read(path);
+		Oid			database;
+
+		if (journal == NULL || !is_from_before(journal))
+			continue;
+		database = journal->records[0].file.dbOid;
+		if (!list_member_oid(all, database))
+			journal_remove(path);
+		else if (list_member_oid(connectable, database))
+			databases = list_append_unique_oid(databases, database);
+	}
+	CommitTransactionCommand();
+
+	foreach(cell, databases)
+	{
+		BackgroundWorkerHandle *handle;
+
+		if (!start_worker(lfirst_oid(cell), &handle))
+		{
+			try_later();
+			break;
+		}
+		if (WaitForBackgroundWorkerShutdown(handle) == BGWH_POSTMASTER_DIED)
+			proc_exit(1);
+	}
+}
+
+/*
+ * is_from_before
+ *		Is this a journal that was there when the server started, not one of a
+ *		rewrite that runs now?
+ */
+static bool
+is_from_before(const Journal *journal)
+{
+	for (int i = 0; i < journal->nrecords; i++)
+	{
+		if (journal->records[i].kind == JOURNAL_FOUND &&
+			journal->records[i].number == leftovers->start)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * connectable_databases
+ *		All databases but those whose dropping was interrupted; and all.
+ */
+static List *
+connectable_databases(List **all)
+{
+	List	   *connectable = NIL;
+	Relation	pg_database = table_open(DatabaseRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	*all = NIL;
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+
+		*all = lappend_oid(*all, form->oid);
+		if (!database_is_invalid_form(form))
+			connectable = lappend_oid(connectable, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(pg_database, AccessShareLock);
+	return connectable;
+}
+
+/*
+ * clean_database
+ *		Remove what the journals of this database have left, and them.
+ */
+static void
+clean_database(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *files = NIL;
+	List	   *paths = NIL;
+	SnapshotData dirty;
+	ListCell   *cell;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	foreach(cell, journal_list())
+	{
+		char	   *path = lfirst(cell);
+		Journal    *journal = journal_read(path);
+		JournalRecord tried = {.kind = JOURNAL_TRIED};
+
+		if (journal == NULL || !is_from_before(journal) ||
+			journal->records[0].file.dbOid != MyDatabaseId ||
+			!journal_write(path, journal->nrecords, &tried, 1, true, LOG))
+			continue;
+		files = add_leftovers(files, journal);
+		paths = lappend(paths, path);
+	}
+
+	/*
+	 * A row that is changed during a scan that sees what isn't committed may
+	 * be missed by it, both old and new, but not by one with a snapshot.
+	 */
+	InitDirtySnapshot(dirty);
+	files = without_referenced(files, &dirty);
+	files = without_referenced(files, NULL);
+	drop_files(files);
+	CommitTransactionCommand();
+
+	foreach(cell, files)
+		ereport(LOG,
+				(errmsg("removed file \"%s\" of an unfinished VACUUM FULL",
+						compat_relation_path(*(RelFileLocator *) lfirst(cell), MAIN_FORKNUM))));
+	foreach(cell, paths)
+		journal_remove(lfirst(cell));
+}
+
+/*
+ * add_leftovers
+ *		Add to the list those of a journal's files that there was no need for
+ *		when the server crashed.
+ */
+static List *
+add_leftovers(List *files, const Journal *journal)
+{
+	RewriteFate fate = fate_of(journal);
+
+	if (fate == FATE_UNKNOWN)
+		ereport(LOG,
+				(errmsg("files of an unfinished VACUUM FULL may be left over: what has become of transaction %llu is not known",
+						(unsigned long long) journal->records[0].number)));
+	if (fate != FATE_FAILED)
+		return files;
+
+	for (int i = 0; i < journal->nrecords; i++)
+	{
+		const JournalRecord *record = &journal->records[i];
+		RelFileLocator *file;
+
+		/* another journal may have it, too */
+		if (record->kind != JOURNAL_FOUND || record->number != leftovers->start ||
+			record->file.dbOid != MyDatabaseId ||
+			record->file.spcOid == GLOBALTABLESPACE_OID ||
+			!exists(record) || is_listed(files, &record->file))
+			continue;
+		file = palloc_object(RelFileLocator);
+		*file = record->file;
+		files = lappend(files, file);
+	}
+	return files;
+}
+
+/* is_listed -- is the file in this list? */
+static bool
+is_listed(List *files, const RelFileLocator *file)
+{
+	ListCell   *cell;
+
+	foreach(cell, files)
+	{
+		if (RelFileLocatorEquals(*(RelFileLocator *) lfirst(cell), *file))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * fate_of
+ *		What has become of the transaction that this is a journal of?
+ *
+ * Without named files, its ID may not have been durable, and may be another's
+ * by now; but then all that matters is whether the files are empty.
+ */
+static RewriteFate
+fate_of(const Journal *journal)
+{
+	FullTransactionId xid = FullTransactionIdFromU64(journal->records[0].number);
+	bool		has_names = false;
+	LOCAL_FCINFO(fcinfo, 1);
+	Datum		status;
+
+	for (int i = 0; i < journal->nrecords; i++)
+		has_names |= journal->records[i].kind == JOURNAL_FILE;
+	if (!has_names)
+		return FATE_FAILED;
+
+	/* it is an error to ask about the future */
+	if (!FullTransactionIdPrecedes(xid, ReadNextFullTransactionId()))
+		return FATE_UNKNOWN;
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = FullTransactionIdGetDatum(xid);
+	fcinfo->args[0].isnull = false;
+	status = pg_xact_status(fcinfo);
+	if (fcinfo->isnull)
+		return FATE_UNKNOWN;
+	if (strcmp(TextDatumGetCString(status), "committed") == 0)
+		return FATE_COMMITTED;
+	return strcmp(TextDatumGetCString(status), "aborted") == 0 ? FATE_FAILED : FATE_UNKNOWN;
+}
+
+/*
+ * exists
+ *		Is the file there, and empty if it must be?
+ */
+static bool
+exists(const JournalRecord *record)
+{
+	SMgrRelation rel = smgropen(record->file, INVALID_PROC_NUMBER);
+	bool		found = false;
+
+	for (ForkNumber fork = 0; fork <= MAX_FORKNUM; fork++)
+	{
+		if (!smgrexists(rel, fork))
+			continue;
+		found = true;
+		if (record->must_be_empty && smgrnblocks(rel, fork) != 0)
+			return false;
+	}
+	return found;
+}
+
+/*
+ * without_referenced
+ *		Take all files off the list whose name a relation has, wherever it is.
+ */
+static List *
+without_referenced(List *files, Snapshot snapshot)
+{
+	Relation	pg_class = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, snapshot, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+		RelFileNumber number = form->relfilenode;
+		ListCell   *cell;
+
+		if (!RelFileNumberIsValid(number))
+			number = RelationMapOidToFilenumber(form->oid, form->relisshared);
+		foreach(cell, files)
+		{
+			if (((RelFileLocator *) lfirst(cell))->relNumber == number)
+				files = foreach_delete_current(files, cell);
+		}
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return files;
+}
+
+/*
+ * drop_files
+ *		Drop these files at commit.
+ */
+static void
+drop_files(List *files)
+{
+	ListCell   *cell;
+
+	/* only a transaction with an ID can remove files */
+	if (files != NIL)
+		(void) GetCurrentTransactionId();
+
+	foreach(cell, files)
+	{
+		/* what RelationDropStorage looks at */
+		RelationData rel = {
+			.rd_locator = *(RelFileLocator *) lfirst(cell),
+			.rd_backend = INVALID_PROC_NUMBER
+		};
+
+		RelationDropStorage(&rel);
+	}
+}

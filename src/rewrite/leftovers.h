@@ -1,0 +1,15 @@
+/*-------------------------------------------------------------------------
+ *
+ * leftovers.h
+ *	  A server that starts after a crash removes files of unfinished rewrites.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_LEFTOVERS_H
+#define CYCLONE_LEFTOVERS_H
+
+extern void leftovers_init(void);
+
+#endif							/* CYCLONE_LEFTOVERS_H */

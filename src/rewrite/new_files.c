@@ -1,0 +1,240 @@
+/*-------------------------------------------------------------------------
+ *
+ * new_files.c
+ *	  The files that a VACUUM FULL creates are noted, in case of a crash.
+ *
+ * A transaction that fails removes the files that it has created.  One that
+ * dies with the whole server can't, and nobody else knows of them.  So the
+ * leader of a rewrite keeps a journal (journal.c) of them, and a server that
+ * starts and finds one removes what has become of them (leftovers.c).
+ *
+ * The journal is there before the first file, and vanishes after the last one
+ * has found its place: when the transaction's memory is released, which is
+ * the last thing that becomes of a transaction.  After a commit the files are
+ * the table's and the old ones have been unlinked, after an abort the new ones
+ * have.
+ *
+ * Files are noted by name once they exist, as it is the server that chooses
+ * their names.  It creates a file, adds or changes a row of pg_class, and ends
+ * the command, and only then fills the file.  The end of the command brings us
+ * here, as a callback for changes of pg_class: a file that is not yet in the
+ * journal is an empty one.  For these the journal has the tablespaces that
+ * files may come up in, and, as of each time that it was written, the counter
+ * that their names come from.  Files that are created in any other way are
+ * noted if new_files_note is called before they are filled.
+ *
+ * With the name of a file the journal says that this transaction has made it,
+ * so the transaction ID must never be given to another: WAL that bears it is
+ * flushed before the first name is written.
+ *
+ * The kernel has what is written, so a crash of the server loses nothing of a
+ * journal.  A loss of power may, unless the disk is waited for.  That isn't
+ * done for small tables, as it may take longer than their rewriting, and what
+ * such a loss would leave of them is small.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/storage.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "utils/fmgrprotos.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "rewrite/journal.h"
+#include "rewrite/new_files.h"
+
+/* Smaller tables are not worth waiting for the disk */
+#define DURABLE_BYTES	(8 * 1024 * 1024)
+
+/* The journal of this process, if any */
+static char journal_path[MAXPGPATH];	/* empty if there is none */
+static int	nrecords;
+static int	nfiles;				/* noted by name */
+static bool is_durable;
+static bool has_warned;
+
+static List *tablespaces_of(Relation rel);
+static void pg_class_changed(Datum arg, int cache, uint32 hash);
+static void append(JournalRecord *records, int n, int elevel);
+static void set_next_oid(JournalRecord *record);
+static void transaction_is_over(void *arg);
+
+/*
+ * new_files_begin
+ *		Begin a journal for a rewrite of this table.
+ *
+ * To be called before files are created, in a transaction of the table's own
+ * that can't be prepared.  Raises an error if the journal can't be written.
+ */
+void
+new_files_begin(Relation rel)
+{
+	static bool callback_registered = false;
+	List	   *tablespaces;
+	MemoryContextCallback *at_end;
+	JournalRecord *records;
+	ListCell   *cell;
+
+	Assert(GetCurrentTransactionNestLevel() == 1);
+	Assert(journal_path[0] == '\0');
+
+	/* the server removes what is left of temporary tables */
+	if (RelationUsesLocalBuffers(rel))
+		return;
+
+	if (!callback_registered)
+		CacheRegisterSyscacheCallback(RELOID, pg_class_changed, (Datum) 0);
+	callback_registered = true;
+
+	tablespaces = tablespaces_of(rel);
+	records = palloc0_array(JournalRecord, list_length(tablespaces) + 1);
+	records[0].kind = JOURNAL_BEGIN;
+	records[0].file.dbOid = MyDatabaseId;
+	records[0].number = U64FromFullTransactionId(GetTopFullTransactionId());
+	set_next_oid(&records[0]);
+	foreach(cell, tablespaces)
+	{
+		JournalRecord *record = &records[foreach_current_index(cell) + 1];
+
+		record->kind = JOURNAL_SPACE;
+		record->file.dbOid = MyDatabaseId;
+		record->file.spcOid = lfirst_oid(cell);
+	}
+
+	(void) journal_make_folder(ERROR);
+	at_end = MemoryContextAllocZero(TopTransactionContext, sizeof(MemoryContextCallback));
+	at_end->func = transaction_is_over;
+	MemoryContextRegisterResetCallback(TopTransactionContext, at_end);
+
+	strlcpy(journal_path, journal_new_path(), sizeof(journal_path));
+	nrecords = 0;
+	nfiles = 0;
+	is_durable = DatumGetInt64(DirectFunctionCall1(pg_table_size,
+												   ObjectIdGetDatum(RelationGetRelid(rel)))) >= DURABLE_BYTES;
+	has_warned = false;
+	append(records, list_length(tablespaces) + 1, ERROR);
+	if (is_durable)
+		(void) journal_sync_folder(ERROR);
+	pfree(records);
+}
+
+/*
+ * new_files_note
+ *		Note the files that the transaction has created since the last time.
+ *
+ * Does nothing if there is no journal.  If it can't be written there is a
+ * warning: the rewrite is none the worse for it as long as nothing crashes.
+ */
+void
+new_files_note(void)
+{
+	RelFileLocator *files;
+	int			n;
+
+	/* while a transaction fails, or in an index expression's subtransaction */
+	if (journal_path[0] == '\0' || !IsTransactionState() || CritSectionCount > 0 ||
+		GetCurrentTransactionNestLevel() > 1)
+		return;
+
+	/* the newest come first */
+	n = smgrGetPendingDeletes(false, &files) - nfiles;
+	if (n > 0)
+	{
+		JournalRecord *records = palloc0_array(JournalRecord, n);
+
+		for (int i = 0; i < n; i++)
+		{
+			records[i].kind = JOURNAL_FILE;
+			records[i].file = files[n - 1 - i];
+			set_next_oid(&records[i]);
+		}
+		if (nfiles == 0)
+			XLogFlush(XactLastRecEnd);
+		append(records, n, WARNING);
+		pfree(records);
+	}
+	if (files != NULL)
+		pfree(files);
+}
+
+/* pg_class_changed -- the callback: files may have been created. */
+static void
+pg_class_changed(Datum arg, int cache, uint32 hash)
+{
+	new_files_note();
+}
+
+/*
+ * tablespaces_of
+ *		Where files of the table, its TOAST table and their indexes are.
+ */
+static List *
+tablespaces_of(Relation rel)
+{
+	List	   *tablespaces = list_make1_oid(rel->rd_locator.spcOid);
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Oid			tablespace = get_rel_tablespace(lfirst_oid(cell));
+
+		tablespaces = list_append_unique_oid(tablespaces,
+											 OidIsValid(tablespace) ? tablespace : MyDatabaseTableSpace);
+	}
+	/* a new TOAST table is created where the new table is */
+	list_free(indexes);
+	return tablespaces;
+}
+
+/*
+ * append
+ *		Add records to the journal.
+ *
+ * An error must not be raised from a callback, or caches would keep what the
+ * failed transaction has put there.
+ */
+static void
+append(JournalRecord *records, int n, int elevel)
+{
+	if (has_warned && elevel == WARNING)
+		elevel = DEBUG1;
+	if (!journal_write(journal_path, nrecords, records, n, is_durable, elevel))
+	{
+		has_warned = true;
+		return;
+	}
+	nrecords += n;
+	for (int i = 0; i < n; i++)
+		nfiles += records[i].kind == JOURNAL_FILE;
+}
+
+/* set_next_oid -- names of files that are created from now on begin there. */
+static void
+set_next_oid(JournalRecord *record)
+{
+	LWLockAcquire(OidGenLock, LW_SHARED);
+	record->next_oid = TransamVariables->nextOid;
+	LWLockRelease(OidGenLock);
+}
+
+/* transaction_is_over -- all files are where they belong, or gone. */
+static void
+transaction_is_over(void *arg)
+{
+	if (journal_path[0] != '\0')
+		journal_remove(journal_path);
+	journal_path[0] = '\0';
+}

@@ -1,0 +1,416 @@
+"""A crash of the server in the midst of a VACUUM FULL leaves no file behind once it has started again, and nothing is
+removed that belongs to anything."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.files import (
+    BEGIN, FILE, TRIED, database_folders, journal_record, journals, missing_files, stray_files, wait_for_cleaning
+)  # fmt: skip
+from conftest import TEMPLATE
+
+FULL = "VACUUM (FULL, PARALLEL 2) t"
+SETTINGS = {"cyclone.debug_workers": 2, "max_parallel_maintenance_workers": 2}
+POINTS = {
+    "before the first file": "rewrite-begun:leader",
+    "files created": "rewrite-created:leader",
+    "copying": "heap-copy:any",
+    "before the swap": "rewrite-swap:leader",
+    "building an index": "no-point:any",
+    "before the commit": "rewrite-swapped:leader",
+}
+DEFAULT_TABLESPACE = 1663
+REMOVED = " of an unfinished VACUUM FULL"
+
+
+def make_table(cluster, conn, kind: str = "") -> dict:
+    """Make table t with a TOAST table, in one tablespace, with indexes in this and others, and room to gain; return its
+    state. One of its indexes takes an advisory lock for each row, so that a test can stop its building.
+    """
+    for name in ("one", "two"):
+        folder = cluster.home / f"tablespace-{name}"
+        if not folder.exists():
+            hand_to_owner(cluster, folder, folder.mkdir)
+            conn.execute(f"CREATE TABLESPACE {name} LOCATION '{folder}'")
+    conn.execute(
+        """
+        CREATE OR REPLACE FUNCTION same(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+        BEGIN PERFORM pg_advisory_xact_lock_shared(51966); RETURN i; END $$
+        """
+    )
+    conn.execute(f"CREATE {kind} TABLE t (id int, note text, big text) TABLESPACE one")
+    conn.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    conn.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+    conn.execute("CREATE INDEX t_note ON t USING hash (note) TABLESPACE two")
+    conn.execute("CREATE INDEX t_same ON t (same(id)) TABLESPACE two")
+    conn.execute("CREATE INDEX t_last ON t (note)")
+    fill(conn)
+    assert stray_files(cluster, conn) == missing_files(cluster, conn) == []
+    return checks.table_state(conn, "t")
+
+
+def fill(conn) -> None:
+    """Put rows into table t, and take away some."""
+    conn.execute("INSERT INTO t SELECT i, md5(i::text), repeat(md5(i::text), 100) FROM generate_series(1, 2000) i")
+    conn.execute("DELETE FROM t WHERE id % 3 = 0")
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+
+
+def hand_to_owner(cluster, path: Path, make=None) -> None:
+    """Make a file or folder, and give it to who owns the data."""
+    if make:
+        make()
+    owner = cluster.data.stat()
+    os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def park(cluster, point: str, dbname: str = TEMPLATE) -> Parked:
+    """Have a VACUUM FULL come to this point."""
+    return Parked(cluster, dbname, point, 1, FULL, SETTINGS)
+
+
+def crash_at(cluster, point: str) -> None:
+    """Have a VACUUM FULL come to this point, then kill every process."""
+    with park(cluster, point) as vacuum:
+        cluster.crash()
+        assert isinstance(vacuum.wait(), psycopg.OperationalError)
+
+
+def same_rows(state: dict, other: dict) -> bool:
+    return (state["rows"], state["content_hash"]) == (other["rows"], other["content_hash"])
+
+
+def assert_sound(cluster, conn, before: dict) -> None:
+    """Check the files of the database, and that table t is as it was."""
+    assert stray_files(cluster, conn) == missing_files(cluster, conn) == []
+    assert same_rows(checks.table_state(conn, "t"), before)
+    checks.assert_clean(conn, "t")
+
+
+def write_journal(cluster, *records: bytes) -> Path:
+    """Put a journal of these records into a stopped server."""
+    path = cluster.data / "pg_cyclone" / "rewrite-forged"
+    if not path.parent.exists():
+        hand_to_owner(cluster, path.parent, path.parent.mkdir)
+    path.write_bytes(b"".join(records))
+    hand_to_owner(cluster, path)
+    return path
+
+
+def identity(conn) -> tuple[int, int]:
+    """Return the system identifier, and the OID of the connection's database."""
+    return conn.execute(
+        "SELECT (SELECT system_identifier FROM pg_control_system()),"
+        " (SELECT oid FROM pg_database WHERE datname = current_database())"
+    ).fetchone()
+
+
+def aborted_transaction(conn) -> int:
+    """Return the ID of a transaction that was rolled back."""
+    with conn.transaction(force_rollback=True):
+        return int(conn.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
+
+
+@pytest.mark.parametrize("wal_level", ["replica", "minimal"])
+@pytest.mark.parametrize("kind", ["", "UNLOGGED"])
+def test_nothing_is_left_over_by_a_crash(new_cluster, wal_level, kind):
+    cluster = new_cluster(wal_level=wal_level, **({"max_wal_senders": 0} if wal_level == "minimal" else {}))
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn, kind)
+        empty = {**before, "rows": 0, "content_hash": None}
+    for what, point in POINTS.items():
+        crash_at(cluster, point)
+        assert len(journals(cluster)) == 1, what
+        cluster.start()
+        wait_for_cleaning(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            assert_sound(cluster, conn, empty if kind else before)
+            if kind:
+                fill(conn)
+    assert cluster.log.count(REMOVED) > len(POINTS)
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute(FULL)
+        assert_sound(cluster, conn, before)
+        assert journals(cluster) == []
+    assert "PANIC" not in cluster.log and "TRAP" not in cluster.log
+
+
+def test_nothing_is_left_over_when_one_process_dies(new_cluster):
+    """Then the server restarts itself, without reading its libraries anew."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+    with park(cluster, "rewrite-swapped:leader") as vacuum:
+        os.kill(vacuum.pid, signal.SIGKILL)
+        assert isinstance(vacuum.wait(), psycopg.OperationalError)
+    wait_for_cleaning(cluster)  # without a connection: the server's own processes suffice
+    with cluster.connect(TEMPLATE) as conn:
+        assert_sound(cluster, conn, before)
+    assert REMOVED in cluster.log
+
+
+def test_several_rewrites_in_several_databases(new_cluster):
+    """One of them lets nobody in, one has been dropped."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+        conn.execute("CREATE TABLE u AS SELECT * FROM generate_series(1, 1000) id")
+    for name in ("closed", "other"):
+        cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    with (
+        park(cluster, "rewrite-swap:leader") as first,
+        park(cluster, "rewrite-swapped:leader", "closed") as second,
+        park(cluster, "rewrite-created:leader", "other"),
+    ):
+        third = Background(cluster, TEMPLATE, "VACUUM FULL u", {"cyclone.debug_point": "rewrite-swapped:leader:wait"})
+        first.wait_for(2)
+        cluster.sql("ALTER DATABASE closed ALLOW_CONNECTIONS off")
+        assert len(journals(cluster)) == 4
+        gone = journals(cluster)[2].read_bytes()
+        cluster.crash()
+        assert None not in (first.wait(), second.wait(), third.wait())
+    # a journal of a database that is gone has no files any more
+    cluster.start()
+    wait_for_cleaning(cluster)
+    cluster.sql("DROP DATABASE other")
+    cluster.sql("ALTER DATABASE closed ALLOW_CONNECTIONS on")
+    for name in (TEMPLATE, "closed"):
+        with cluster.connect(name) as conn:
+            assert_sound(cluster, conn, before)
+    cluster.stop()
+    write_journal(cluster, gone)
+    cluster.start()
+    wait_for_cleaning(cluster)
+
+
+def test_without_a_free_worker_files_remain_until_there_is_one(new_cluster):
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+    crash_at(cluster, "rewrite-swapped:leader")
+    cluster.config["max_worker_processes"] = 0
+    cluster.start()
+    wait_until(lambda: "no background worker is free" in cluster.log, "the message")
+    assert len(journals(cluster)) == 1
+    cluster.config["max_worker_processes"] = 8
+    cluster.restart()
+    wait_for_cleaning(cluster)
+    with cluster.connect(TEMPLATE) as conn:
+        assert_sound(cluster, conn, before)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_files_of_a_transaction_that_ended_in_time_stay(new_cluster, end):
+    """A crash between the end of a transaction and that of its journal is made by putting a copy of the journal back."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+    with park(cluster, "rewrite-swapped:leader") as vacuum:
+        [journal] = journals(cluster)
+        copy = journal.read_bytes()
+        if end == "rollback":
+            cluster.sql(f"SELECT pg_cancel_backend({vacuum.pid})")
+        vacuum.release()
+        assert (vacuum.wait() is None) == (end == "commit")
+    wait_for_cleaning(cluster)
+    for stop in (cluster.stop, cluster.crash):
+        stop()
+        write_journal(cluster, copy)
+        cluster.start()
+        wait_for_cleaning(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            assert_sound(cluster, conn, before)
+    assert REMOVED not in cluster.log
+
+
+def test_files_that_belong_to_something_stay_whatever_a_journal_says(new_cluster):
+    """Tables, indexes, catalogs, and what a prepared transaction has created are named by a journal of a transaction that
+    was rolled back."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+        system_id, database = identity(conn)
+        xid = aborted_transaction(conn)
+        conn.execute("BEGIN")
+        conn.execute("CREATE TABLE prepared AS SELECT 1 AS one")
+        conn.execute("TRUNCATE t")
+        files = conn.execute(
+            "SELECT coalesce(nullif(reltablespace, 0), %s), pg_relation_filenode(oid) FROM pg_class"
+            " WHERE pg_relation_filenode(oid) IS NOT NULL AND NOT relisshared", (DEFAULT_TABLESPACE,)
+        ).fetchall()  # fmt: skip
+        conn.execute("PREPARE TRANSACTION 'p'")
+        files += conn.execute(
+            "SELECT reltablespace, relfilenode FROM pg_class WHERE oid IN ('t'::regclass, 't_note'::regclass)"
+        ).fetchall()
+        conn.execute("CREATE TABLE dropped AS SELECT 1 AS one")
+        [(dropped,)] = conn.execute("SELECT relfilenode FROM pg_class WHERE oid = 'dropped'::regclass")
+        [stray] = [folder / str(dropped) for folder in database_folders(cluster, conn) if folder.parent.name == "base"]
+        conn.execute("DROP TABLE dropped")
+        conn.execute("CHECKPOINT")
+    cluster.stop()
+    # and one that belongs to nothing, to see that the journal is believed
+    hand_to_owner(cluster, stray, lambda: stray.write_bytes(bytes(8192)))
+    journal = write_journal(
+        cluster,
+        journal_record(system_id, BEGIN, database, next_oid=dropped, number=xid),
+        *(journal_record(system_id, FILE, database, tablespace=tablespace, file=file) for tablespace, file in files),
+        journal_record(system_id, FILE, database, tablespace=DEFAULT_TABLESPACE, file=dropped),
+    )
+    cluster.start()
+    wait_until(lambda: not journal.exists(), "the cleaning")
+    assert cluster.log.count(REMOVED) == 1 and f"/{dropped}\"{REMOVED}" in cluster.log
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("ROLLBACK PREPARED 'p'")
+        assert_sound(cluster, conn, before)
+
+
+def test_files_not_yet_named_are_those_that_are_empty(new_cluster):
+    """Others that belong to nothing are left alone: those that hold something, or have a name from before the rewrite."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+        [(oid,)] = conn.execute("SELECT lo_creat(-1)")
+        default, *_ = folders = database_folders(cluster, conn)
+        kept = {default / str(oid - 1): 0, default / str(oid + 100): 8192, default / f"{oid + 200}_fsm": 0,
+                default / f"{oid + 300}x": 0, default / f"{oid + 300}.1": 0}  # fmt: skip
+        ours = [folder / str(oid + 400) for folder in folders]
+    crash_at(cluster, "rewrite-begun:leader")
+    for file, size in {**kept, **dict.fromkeys(ours, 0)}.items():
+        hand_to_owner(cluster, file, lambda: file.write_bytes(bytes(size)))
+    cluster.start()
+    wait_for_cleaning(cluster)
+    with cluster.connect(TEMPLATE) as conn:
+        assert stray_files(cluster, conn) == sorted(str(file.relative_to(cluster.data)) for file in kept)
+        for file in kept:
+            file.unlink()
+        assert_sound(cluster, conn, before)
+
+
+@pytest.mark.parametrize("what", ["garbage", "empty", "other cluster", "to come", "torn", "tried", "committed"])
+def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
+    """Nor does it keep the server from starting."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+        system_id, database = identity(conn)
+        xid = aborted_transaction(conn)
+        if what == "committed":
+            [(xid,)] = conn.execute("SELECT pg_current_xact_id()::text::int")
+        [(oid,)] = conn.execute("SELECT lo_creat(-1)")
+        stray = database_folders(cluster, conn)[0] / str(oid + 100)
+    cluster.stop()
+    hand_to_owner(cluster, stray, lambda: stray.write_bytes(bytes(8192)))
+    if what == "other cluster":
+        system_id += 1
+    begin = journal_record(system_id, BEGIN, database, next_oid=oid, number=xid + (1000 if what == "to come" else 0))
+    file = journal_record(system_id, FILE, database, tablespace=DEFAULT_TABLESPACE, file=oid + 100, next_oid=oid)
+    contents = {"garbage": [os.urandom(1000)], "empty": [], "torn": [begin, file[:-1]],
+                "tried": [begin, file, *[journal_record(system_id, TRIED, 0)] * 3]}  # fmt: skip
+    write_journal(cluster, *contents.get(what, [begin, file]))
+    cluster.start()
+    wait_for_cleaning(cluster)
+    assert stray.exists() and REMOVED + "\n" not in cluster.log
+    stray.unlink()
+    with cluster.connect(TEMPLATE) as conn:
+        assert_sound(cluster, conn, before)
+
+
+def test_without_a_journal_there_is_no_rewrite(cluster, conn):
+    """What can't be written at the begin is an error, what can't later on a warning."""
+    folder = cluster.data / "pg_cyclone"
+    conn.execute("CREATE TABLE t AS SELECT * FROM generate_series(1, 1000) id")
+    conn.execute("CREATE INDEX ON t (id)")
+    before = checks.table_state(conn, "t")
+    shutil.rmtree(folder, ignore_errors=True)
+    hand_to_owner(cluster, folder, folder.touch)
+    try:
+        with pytest.raises(psycopg.Error, match="could not open file"):
+            conn.execute(FULL)
+    finally:
+        folder.unlink()
+    assert stray_files(cluster, conn) == []
+
+    with park(cluster, "rewrite-created:leader", conn.info.dbname) as vacuum:
+        shutil.rmtree(folder)
+    vacuum.finish()
+    assert [message for message in vacuum.messages if "could not open file" in message] == vacuum.messages[:1]
+    assert same_rows(checks.table_state(conn, "t"), before)
+    assert stray_files(cluster, conn) == []
+
+
+def test_a_standby_loses_the_files_with_its_primary(new_cluster):
+    """It is made while the rewrite goes on, so it has a journal of its own, of which it makes nothing."""
+    primary = new_cluster()
+    with primary.connect(TEMPLATE) as conn:
+        before = make_table_without_tablespaces(primary, conn)
+    with park(primary, "rewrite-swapped:leader") as vacuum:
+        standby = primary.standby()
+        try:
+            standby.start()
+            standby.wait_for_replay(primary)
+            with standby.connect(TEMPLATE) as conn:
+                strays = stray_on_standby(standby, conn)
+                assert strays and len(journals(standby)) == 1
+            primary.crash()
+            assert isinstance(vacuum.wait(), psycopg.OperationalError)
+            primary.start()
+            wait_for_cleaning(primary)
+            with primary.connect(TEMPLATE) as conn:
+                assert_sound(primary, conn, before)
+            standby.wait_for_replay(primary)
+            with standby.connect(TEMPLATE) as conn:
+                assert stray_on_standby(standby, conn) == []
+                assert same_rows(checks.table_state(conn, "t"), before)
+            assert len(journals(standby)) == 1 and REMOVED not in standby.log
+            standby.sql("SELECT pg_promote()")
+            wait_for_cleaning(standby)
+            with standby.connect(TEMPLATE) as conn:
+                assert_sound(standby, conn, before)
+            assert REMOVED not in standby.log
+        finally:
+            standby.remove()
+
+
+def test_a_standby_made_during_the_rewrite_cleans_up_when_promoted(new_cluster):
+    primary = new_cluster()
+    with primary.connect(TEMPLATE) as conn:
+        before = make_table_without_tablespaces(primary, conn)
+    with park(primary, "rewrite-swapped:leader") as vacuum:
+        standby = primary.standby()
+        try:
+            standby.start()
+            primary.crash()
+            assert isinstance(vacuum.wait(), psycopg.OperationalError)
+            with standby.connect(TEMPLATE) as conn:
+                assert stray_on_standby(standby, conn)
+                conn.execute("SELECT pg_promote()")
+            wait_for_cleaning(standby)
+            with standby.connect(TEMPLATE) as conn:
+                assert_sound(standby, conn, before)
+            assert REMOVED in standby.log
+        finally:
+            standby.remove()
+
+
+def make_table_without_tablespaces(cluster, conn) -> dict:
+    """As make_table, for servers that are copied on the same machine."""
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, note text, big text)")
+    conn.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    conn.execute("CREATE INDEX ON t (note)")
+    fill(conn)
+    assert stray_files(cluster, conn) == []
+    return checks.table_state(conn, "t")
+
+
+def stray_on_standby(standby, conn) -> list[str]:
+    """As stray_files; replay leaves no dropped file waiting."""
+    used = {str(number) for (number,) in conn.execute("SELECT pg_relation_filenode(oid) FROM pg_class") if number}
+    [folder] = database_folders(standby, conn)
+    return sorted(file.name for file in folder.iterdir() if file.name.isdigit() and file.name not in used)
