@@ -129,6 +129,7 @@ class Cluster:
     def crash(self) -> None:
         """Kill every process of the server at once, as a loss of power would, and wait until all are gone."""
         postmaster = self.postmaster.pid
+        self.postmaster.send_signal(signal.SIGSTOP)  # so that it has no more children by the time they are killed
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
         self.postmaster.kill()
         self.postmaster.wait()
