@@ -129,13 +129,13 @@ class Cluster:
     def crash(self) -> None:
         """Kill every process of the server at once, as a loss of power would, and wait until all are gone."""
         postmaster = self.postmaster.pid
-        self.postmaster.send_signal(signal.SIGSTOP)  # so that it has no more children by the time they are killed
+        self.postmaster.send_signal(signal.SIGSTOP)  # it makes no more children, and none sees it gone
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-        self.postmaster.kill()
-        self.postmaster.wait()
         for child in map(int, children):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+        self.postmaster.kill()
+        self.postmaster.wait()
         while any(_is_alive(int(child)) for child in children):
             time.sleep(0.01)
 
