@@ -130,6 +130,8 @@ class Cluster:
         """Kill every process of the server at once, as a loss of power would, and wait until all are gone."""
         postmaster = self.postmaster.pid
         self.postmaster.send_signal(signal.SIGSTOP)  # it makes no more children, and none sees it gone
+        while not _has_stopped(postmaster):
+            time.sleep(0.001)
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
         for child in map(int, children):
             with suppress(ProcessLookupError):
@@ -228,8 +230,17 @@ class Cluster:
 
 def _is_alive(pid: int) -> bool:
     """Tell whether this process still runs; one that is dead but not yet reaped by its new parent does not."""
+    return _state(pid) not in "ZX"
+
+
+def _has_stopped(pid: int) -> bool:
+    """Tell whether this process stands still, or is gone."""
+    return _state(pid) in "TZX"
+
+
+def _state(pid: int) -> str:
+    """Return the letter that the kernel has for a process's state."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+        return "X"
