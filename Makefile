@@ -6,6 +6,7 @@
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
+#   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-pace                              how exact budgets are, and what timing statements costs
 #   make bench-tpcc [TPCC_ARGS="--warehouses 4"] VACUUM as those who use the database see it, into bench/results/tpcc
@@ -25,8 +26,9 @@ PYTHON ?= python3
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
+LONG_RUN = $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(BASE),--base $(BASE))
 
-.PHONY: all install uninstall installcheck clean distclean demo check check-core crash-test bench bench-pace bench-tpcc
+.PHONY: all install uninstall installcheck clean distclean demo check check-core crash-test fault-test bench bench-pace bench-tpcc
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -49,8 +51,10 @@ check-core: .venv/stamp
 	$(VENV_PYTHON) scripts/check_core.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-core PGSRC=/path/to/postgresql-18))
 
 crash-test: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.crash_test --rounds $(or $(ROUNDS),500) --version $(or $(VERSION),18) \
-		$(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(BASE),--base $(BASE))
+	$(VENV_PYTHON) -m cyclone_lab.crash_test --rounds $(or $(ROUNDS),500) --version $(or $(VERSION),18) $(LONG_RUN)
+
+fault-test: .venv/stamp
+	$(VENV_PYTHON) -m cyclone_lab.fault_test --faults $(or $(FAULTS),200) --version $(or $(VERSION),18) $(LONG_RUN)
 
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)

@@ -50,6 +50,7 @@ class Cluster:
         self.socket_dir = Path(tempfile.mkdtemp(prefix="cyclone-", dir="/tmp"))
         self.data = self.home / "data"
         self.log_file = self.home / "server.log"
+        self.env: dict[str, str] = {}  # for the server, besides the usual
         self.postmaster: subprocess.Popen | None = None
         hand_over(self.home)
         hand_over(self.socket_dir)
@@ -101,7 +102,7 @@ class Cluster:
         command = [program_path(self.prefix, "postgres"), "-D", self.data]
         with open(self.log_file, "a") as log:
             self.postmaster = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix),
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix, **self.env),
                 preexec_fn=_quit_when_parent_dies,
                 start_new_session=True,  # an interrupt from the terminal is for us, who may still need the server
                 **as_server_user(),

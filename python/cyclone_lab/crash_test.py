@@ -2,7 +2,7 @@
 
 `make crash-test ROUNDS=500 SEED=1`. In a round, writers change tables of many kinds (`workload`) while VACUUMs of all kinds run
 (`statements`); then the server is killed, or one of its processes, or shut down at once, and recovers. What is compared with the
-ledger, and by which checks, is in `_examine`. Every LIFE rounds begin with fresh tables and other settings of the server, all
+ledger, and by which checks, is in `proof`. Every LIFE rounds begin with fresh tables and other settings of the server, all
 chosen by the seed, so that a failed round can be repeated by the rounds of its life, as far as timing lets it.
 """
 
@@ -25,6 +25,7 @@ from cyclone_lab.background import DEBUG_POINT_LOCK, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.load import Load
 from cyclone_lab.postgres import REPO
+from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
 from cyclone_lab.statements import KINDS, random_vacuum
 from cyclone_lab.workload import Workload
 
@@ -61,7 +62,6 @@ CHOICES_18 = {"io_method": ("sync", "worker")}
 ENDS = {"server killed": 4, "immediate shutdown": 1, "leader killed": 3, "worker killed": 3, "writer killed": 1, "another killed": 1}
 WRITERS = 4
 TROUBLE = re.compile(r"PANIC|TRAP:|inconsistent page|terminated by signal (?!9)|WARNING: .*(leak|page is not marked)|could not (read|access)")
-PROVING = "VACUUM (INDEX_CLEANUP on, DISABLE_PAGE_SKIPPING, PARALLEL 2)"
 
 
 class CrashTest:
@@ -153,7 +153,7 @@ class CrashTest:
         if gate:
             gate.close()
         crashed = time.monotonic()
-        self._wait_for_server()
+        wait_for_restart(self.cluster)
         recovery = time.monotonic() - crashed
         self.done[how] += 1
         self.done[where] += 1
@@ -225,47 +225,18 @@ class CrashTest:
                 return rng.choice(pids)[0]
         return None
 
-    def _wait_for_server(self) -> None:
-        """Start the server again, or wait until it has done so itself."""
-        if not self.cluster.running:
-            self.cluster.start()
-            return
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                self.cluster.connect().close()
-                return
-            except psycopg.OperationalError as error:
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"the server does not come back: {error}") from None
-                time.sleep(0.02)
-
     def _examine(self, rng: random.Random) -> None:
-        """The tables are as the ledger says and sound, before VACUUM and after."""
-        names = [table.name for table in self.workload.tables]
+        """The tables are as the ledger says and sound, before VACUUM and after, beside prepared transactions and without."""
         with self.cluster.connect(self.database) as conn:
             conn.execute("SET statement_timeout = '60s'")
             self._let_autovacuum(conn, "off")  # whose pruning makes items dead that are in an index
             self.workload.settle(conn)
-            heaps = [heap for name in names for heap in checks.heaps(conn, name)]
-            problems = []
-            for heap in heaps:
-                problems += checks.heap_corruption(conn, heap)
-                problems += checks.btree_corruption(conn, heap, beside_writers=True)
-                problems += checks.visibility_map_errors(conn, heap)
-                problems += checks.dangling_index_entries(conn, heap, between_passes=True)
-            assert not problems, "after recovery:\n" + "\n".join(problems[:20])
-            conn.execute(f"{PROVING} {', '.join(names)}")
+            assert_sound_before_vacuum(conn, self.workload)
+            vacuum_all(conn, self.workload)
             if self.workload.finish_prepared(conn, rng):
                 self.workload.assert_content(conn)
-                conn.execute(f"{PROVING} {', '.join(names)}")
-            for heap in heaps:
-                problems += checks.free_space_errors(conn, heap)
-                if not heap.startswith("pg_toast."):
-                    problems += checks.index_scan_errors(conn, heap)
-            assert not problems, "after VACUUM:\n" + "\n".join(problems[:20])
-            checks.assert_clean(conn, *names)
-            self.workload.assert_content(conn)
+                vacuum_all(conn, self.workload)
+            assert_sound(conn, self.workload)
             self._let_autovacuum(conn, self.settings["autovacuum"])
 
     def _let_autovacuum(self, conn: psycopg.Connection, value: str) -> None:

@@ -54,9 +54,10 @@ SETTINGS = {
 
 
 class Vacuum(NamedTuple):
-    """A statement, its settings, and the debug points it may come to."""
+    """A statement, its tables (none for the whole database), its settings, and the debug points it may come to."""
 
     statement: str
+    tables: tuple[str, ...]
     settings: dict[str, str | int]
     points: tuple[str, ...]
     kind: str
@@ -74,4 +75,4 @@ def random_vacuum(rng: random.Random, tables: tuple[str, ...]) -> Vacuum:
         targets = rng.sample(tables, rng.choice([1, 1, 1, 1, 2]))
     listed = f" ({', '.join(options)})" if options else ""
     settings = {name: rng.choice(values) for name, values in SETTINGS.items()}
-    return Vacuum(f"VACUUM{listed} {', '.join(targets)}".strip(), settings, kind.points, name or "VACUUM")
+    return Vacuum(f"VACUUM{listed} {', '.join(targets)}".strip(), tuple(targets), settings, kind.points, name or "VACUUM")
