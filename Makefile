@@ -7,6 +7,7 @@
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
 #   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
+#   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-pace                              how exact budgets are, and what timing statements costs
 #   make bench-tpcc [TPCC_ARGS="--warehouses 4"] VACUUM as those who use the database see it, into bench/results/tpcc
@@ -28,7 +29,7 @@ BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
 LONG_RUN = $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(BASE),--base $(BASE))
 
-.PHONY: all install uninstall installcheck clean distclean demo check check-core crash-test fault-test bench bench-pace bench-tpcc
+.PHONY: all install uninstall installcheck clean distclean demo check check-core crash-test fault-test soak bench bench-pace bench-tpcc
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -55,6 +56,10 @@ crash-test: .venv/stamp
 
 fault-test: .venv/stamp
 	$(VENV_PYTHON) -m cyclone_lab.fault_test --faults $(or $(FAULTS),200) --version $(or $(VERSION),18) $(LONG_RUN)
+
+soak: .venv/stamp
+	$(VENV_PYTHON) -m cyclone_lab.soak --minutes $(or $(MINUTES),60) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) \
+		$(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE))
 
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)

@@ -23,7 +23,7 @@ class Load:
     `chance` and a session's number decide what it does. Failures are kept, and raised by `check`, `stop` and `join`.
     """
 
-    def __init__(self, cluster: Cluster, dbname: str, workload: Workload, chance: float, name: str):
+    def __init__(self, cluster: Cluster, dbname: str, workload: Workload, chance: float | str, name: str):
         """`name` begins the names of prepared transactions, and must not have been used before in this database."""
         self.cluster = cluster
         self.dbname = dbname
@@ -38,9 +38,10 @@ class Load:
         self._stopped = threading.Event()
         self._crash_expected = False
 
-    def start(self, *, vacuums: int, readers: int, pause: float = 0.0) -> None:
-        """Start all writers and so many others; writers pause up to `pause` seconds after a transaction."""
-        jobs = [lambda conn, rng, number=number: self._write(conn, rng, number, pause) for number in range(self.workload.writers)]
+    def start(self, *, vacuums: int, readers: int, writers: bool = True, pause: float = 0.0) -> None:
+        """Start all writers, or none, and so many others; writers pause up to `pause` seconds after a transaction."""
+        numbers = range(self.workload.writers if writers else 0)
+        jobs = [lambda conn, rng, number=number: self._write(conn, rng, number, pause) for number in numbers]
         jobs += [self._vacuum] * vacuums + [self._read] * readers
         for number, job in enumerate(jobs):
             rng = random.Random(f"{self.chance}:{number}")
@@ -52,6 +53,10 @@ class Load:
         """Start one VACUUM more, with further settings, and return it."""
         self._parked.append(Background(self.cluster, self.dbname, vacuum.statement, {**vacuum.settings, **settings}))
         return self._parked[-1]
+
+    @property
+    def failed(self) -> bool:
+        return bool(self._failures)
 
     def check(self) -> None:
         """Raise the first failure, if there is one."""
@@ -82,12 +87,13 @@ class Load:
         self._stopped.wait(seconds)
 
     def _guard(self, job, rng: random.Random) -> None:
-        """Run a session's job, with a connection of its own."""
+        """Run a session's job, with a connection of its own; with another one if it comes back before the end."""
         conn = None
         try:
-            with self.cluster.connect(self.dbname) as conn:
-                conn.execute(SESSION)
-                job(conn, rng)
+            while not self._stopped.is_set():
+                with self.cluster.connect(self.dbname) as conn:
+                    conn.execute(SESSION)
+                    job(conn, rng)
         except BaseException as failure:  # which check() raises again
             if not self._of_crash(conn, failure):
                 self._failures.append(failure)
@@ -124,9 +130,13 @@ class Load:
             self.pause(rng.uniform(0, 0.05))
 
     def _read(self, conn: psycopg.Connection, rng: random.Random) -> None:
-        """Keep a snapshot for a while; then all indexes of a table must lead to what a sequential scan finds."""
-        heaps = [heap for name in self.targets for heap in checks.heaps(conn, name) if not heap.startswith("pg_toast.")]
-        while not self._stopped.is_set():
+        """Keep a snapshot for a while; then all indexes of a table must lead to what a sequential scan finds.
+
+        Returns when stopped, or when a standby has ended the session as its snapshot was in the way of replay.
+        """
+        tables = self.workload.readable(conn)
+        heaps = [heap for table in tables for heap in checks.heaps(conn, table.name) if not heap.startswith("pg_toast.")]
+        while not (self._stopped.is_set() or conn.closed):
             with suppress(*CONFLICTS), conn.transaction():
                 conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 conn.execute("SELECT FROM pg_class LIMIT 1")  # takes the snapshot

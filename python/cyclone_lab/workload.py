@@ -129,10 +129,21 @@ class Workload:
                 found[id] = k, n, seed
         return found
 
-    def assert_content(self, conn: psycopg.Connection) -> None:
-        """The server has what the ledgers say, no more and no less; no transaction may be in doubt."""
-        for table in self.tables:
+    def readable(self, conn: psycopg.Connection) -> list[Table]:
+        """Return the tables that can be read there: on a standby those that are logged."""
+        [(in_recovery,)] = conn.execute("SELECT pg_is_in_recovery()")
+        return [table for table in self.tables if table.logged or not in_recovery]
+
+    def assert_content(self, conn: psycopg.Connection, *tables: Table) -> None:
+        """The server has what the ledgers say, in these tables or all, no more and no less; no transaction may be in doubt."""
+        for table in tables or self.readable(conn):
             self._compare(table, self.content(conn, table))
+
+    def forget_unlogged(self) -> None:
+        """After a crash or a promotion unlogged tables are empty."""
+        for ledger in self.ledgers:
+            for key in [key for key in ledger if not BY_NAME[key[0]].logged]:
+                del ledger[key]
 
     def _compare(self, table: Table, found: dict[int, Row]) -> None:
         expected = self.expected(table)
@@ -145,9 +156,7 @@ class Workload:
 
         Transactions that are prepared remain so, and in doubt, until `finish_prepared`. Raises AssertionError.
         """
-        for ledger in self.ledgers:
-            for name, id in [key for key in ledger if not BY_NAME[key[0]].logged]:
-                del ledger[name, id]
+        self.forget_unlogged()
         found = {table.name: self.content(conn, table) for table in self.tables}
         prepared = {gid for (gid,) in conn.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")}
         for number, doubt in enumerate(self.doubts):

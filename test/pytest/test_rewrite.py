@@ -1,10 +1,7 @@
 """VACUUM FULL on pg_cyclone's engine leaves tables of every shape as core's does: the same rows with the same headers, frozen
 alike, in files no larger, and everything else about the table as it was."""
 
-import os
-import random
 import re
-import time
 
 import psycopg
 import pytest
@@ -15,8 +12,6 @@ from cyclone_lab.cluster import Cluster
 from conftest import CONFIG, TEMPLATE, _create_template
 from test_as_core import CATALOGS, DB, MIXED_MAP, MULTIXACTS, SHAPES, make_mixed_map, make_multixacts
 
-CRASH_ROUNDS = int(os.environ.get("CYCLONE_CRASH_ROUNDS", "6"))
-CRASH_SEED = int(os.environ.get("CYCLONE_CRASH_SEED", random.randrange(1 << 32)))
 
 # More of them: what matters to a rewrite alone.
 REWRITE_SHAPES = {
@@ -473,36 +468,6 @@ def test_a_crash_leaves_the_table_as_it_was(new_cluster):
         assert content(conn, "t") == before
         checks.assert_clean(conn, "t")
     assert "inconsistent page" not in cluster.log and "PANIC" not in cluster.log
-
-
-def test_crashes_at_random_moments(new_cluster):
-    """CYCLONE_CRASH_ROUNDS says how many; the seed is printed, but repeats the choices only, not the timing."""
-    print(f"CYCLONE_CRASH_SEED={CRASH_SEED}")
-    chance = random.Random(CRASH_SEED)
-    cluster = new_cluster()
-    with cluster.connect(TEMPLATE) as conn:
-        run_script(conn, MAKE_VERSIONS)
-        for change in CHANGES:
-            run_script(conn, change)
-    finished = 0
-    for _ in range(CRASH_ROUNDS):
-        with cluster.connect(TEMPLATE) as conn:
-            conn.execute("UPDATE t SET n = n + 1, big = big || 'x' WHERE id %% 10 = %s", (chance.randrange(10),))
-            before = content(conn, "t")
-            vacuum = Background(cluster, TEMPLATE, f"VACUUM (FULL, PARALLEL {chance.randrange(4)}) t", FAULT_SETTINGS)
-            time.sleep(chance.uniform(0, 0.06))  # it takes about as long
-            cluster.crash()
-        error = vacuum.wait()
-        finished += error is None
-        cluster.start()
-        with cluster.connect(TEMPLATE) as conn:
-            assert content(conn, "t") == before
-            assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
-    with cluster.connect(TEMPLATE) as conn:
-        conn.execute("VACUUM FULL t")
-        assert content(conn, "t") == before
-        checks.assert_clean(conn, "t")
-    print(f"{finished} of {CRASH_ROUNDS} had finished before the crash")
 
 
 @pytest.mark.parametrize("wal_level", ["minimal", "logical"])
