@@ -182,3 +182,34 @@ def test_a_damaged_page_in_vacuum_full(prefix, pg_major, name):
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
     with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
         assert_as_core(cluster, *DAMAGE[name], "FULL")
+
+
+def clear_all_frozen_bits(page: bytearray) -> None:
+    page[24:] = bytes(byte & 0x55 for byte in page[24:])
+
+
+def test_all_frozen_bits_that_were_lost_come_back(prefix, pg_major):
+    """A crash can lose the bit of the map, and not the freezing of the page."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    config = {**CONFIG, "wal_log_hints": "on", "wal_consistency_checking": "all"}
+    with Cluster.create(prefix, config, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            make_table(conn, "t")
+            conn.execute("VACUUM FREEZE t")
+            before = checks.table_state(conn, "t")
+            assert before["all_frozen"] == before["relpages"]
+        damage(cluster, cluster.connect(TEMPLATE), "t:vm", 0, clear_all_frozen_bits)
+        with cluster.connect(TEMPLATE) as conn:
+            lost = checks.table_state(conn, "t")
+            assert lost["all_frozen"] == 0 and lost["all_visible"] == lost["relpages"]
+            conn.execute("VACUUM (FREEZE, PARALLEL 2) t")
+            assert checks.table_state(conn, "t")["all_frozen"] == before["relpages"]
+            conn.execute("SELECT pg_logical_emit_message(true, '', '')")
+        cluster.crash()
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            after = checks.table_state(conn, "t")
+            assert after["content_hash"] == before["content_hash"] and after["all_frozen"] == before["relpages"]
+            checks.assert_clean(conn, "t")
