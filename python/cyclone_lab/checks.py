@@ -183,58 +183,59 @@ def free_space_errors(conn: psycopg.Connection, heap: str) -> list[str]:
     return [f"block {block} has {room} bytes free, and {promised} by the map" for block, promised, room in rows]
 
 
-# Conditions that all rows meet and that only an index of this kind can look for; {0} is the column.
-_ALL_BY = {
-    "gin": "{0} @> '{{}}'",
-    "gist": "{0} <@ box '(-1e9,-1e9),(1e9,1e9)'",
-    "brin": "{0} > -2147483648",
+# Conditions that all rows meet, and that only an index of this kind can look for; {0} is the column.
+_ALL_BY = {"gin": "{0} @> '{{}}'", "gist": "{0} <@ box '(-1e9,-1e9),(1e9,1e9)'"}
+# The values to look for one by one: all, or those at the ends, which a summary that is too narrow leaves out.
+_VALUES_BY = {
+    "hash": "SELECT DISTINCT {0} FROM {1}",
+    "brin": "(SELECT DISTINCT {0} FROM {1} ORDER BY 1 LIMIT 10) UNION (SELECT DISTINCT {0} FROM {1} ORDER BY 1 DESC LIMIT 10)",
 }
-_NO_OTHER_WAY = ("seqscan", "sort", "incremental_sort", "hashagg", "hashjoin", "mergejoin", "tidscan")
+_INDEX_SCANS = ("indexscan", "indexonlyscan", "bitmapscan")
+_OTHER_WAYS = ("seqscan", "sort", "incremental_sort", "hashagg", "hashjoin", "mergejoin", "tidscan")
 
 
 def index_scan_errors(conn: psycopg.Connection, heap: str) -> list[str]:
     """Return the indexes of the heap by which other rows are found than by a sequential scan, in one snapshot.
 
-    Needs one index a column or expression, with columns of type int[] for GIN, point for GiST and int for BRIN. Within a
-    transaction that the caller has opened, REPEATABLE READ makes it right beside writers.
+    Needs one index a column or expression, with columns of type int[] for GIN, point for GiST and int for hash and BRIN. Within
+    a transaction that the caller has opened, REPEATABLE READ makes it right beside writers.
     """
     problems = []
     found = "SELECT count(*), sum(hashtextextended(ctid::text, 0))"
     with conn.transaction():
-        for method in ("btree", "hash", *_ALL_BY):
+        for method in ("btree", *_VALUES_BY, *_ALL_BY):
             for index in _indexes(conn, heap, method):
                 [(column, predicate)] = conn.execute(
                     "SELECT pg_get_indexdef(indexrelid, 1, true), pg_get_expr(indpred, indrelid) FROM pg_index"
                     " WHERE indexrelid = %s::regclass",
                     (index,),
                 )
-                where = f" WHERE {predicate}" if predicate else ""
-                _set_planner(conn, "off", "indexscan", "indexonlyscan", "bitmapscan")
-                _set_planner(conn, "on", *_NO_OTHER_WAY)
-                expected = conn.execute(f"{found} FROM {heap}{where}", prepare=False).fetchone()
+                _set_planner(conn, on=_OTHER_WAYS, off=_INDEX_SCANS)
                 if method == "btree":
+                    where = f" WHERE {predicate}" if predicate else ""
                     query = f"{found} FROM (SELECT ctid FROM {heap}{where} ORDER BY {column} OFFSET 0) x"
-                elif method == "hash":
-                    keys = [key for (key,) in conn.execute(f"SELECT DISTINCT {column} FROM {heap}", prepare=False)]
-                    array = ",".join(map(str, keys))
-                    join = f"SELECT t.ctid FROM unnest('{{{array}}}'::int[]) key JOIN {heap} t ON t.{column} = key"
-                    query = f"{found} FROM ({join}) x"
+                elif method in _ALL_BY:
+                    where = f" WHERE {_ALL_BY[method].format(column)}"
+                    query = f"{found} FROM {heap}{where}"
                 else:
-                    query = f"{found} FROM {heap} WHERE {_ALL_BY[method].format(column)}"
-                _set_planner(conn, "on", "indexscan", "indexonlyscan", "bitmapscan")
-                _set_planner(conn, "off", *_NO_OTHER_WAY)
+                    values = conn.execute(_VALUES_BY[method].format(column, heap), prepare=False).fetchall()
+                    array = f"'{{{','.join(str(value) for (value,) in values)}}}'::int[]"
+                    where = f" WHERE {column} = ANY ({array})"
+                    query = f"{found} FROM (SELECT t.ctid FROM unnest({array}) value JOIN {heap} t ON t.{column} = value) x"
+                expected = conn.execute(f"{found} FROM {heap}{where}", prepare=False).fetchone()
+                _set_planner(conn, on=_INDEX_SCANS, off=_OTHER_WAYS)
                 plan = "\n".join(line for (line,) in conn.execute(f"EXPLAIN {query}", prepare=False))
                 assert index.split(".")[-1] in plan, f"no scan of {index}:\n{plan}"
                 if (result := conn.execute(query, prepare=False).fetchone()) != expected:
                     problems.append(f"by index {index}: {result}, by a sequential scan: {expected}")
-        _set_planner(conn, "on", *_NO_OTHER_WAY)
+        _set_planner(conn, on=_OTHER_WAYS)
     return problems
 
 
-def _set_planner(conn: psycopg.Connection, value: str, *methods: str) -> None:
-    """Let the planner use these methods, or not, until the transaction's end."""
-    for method in methods:
-        conn.execute(f"SET LOCAL enable_{method} = {value}")
+def _set_planner(conn: psycopg.Connection, *, on: tuple[str, ...], off: tuple[str, ...] = ()) -> None:
+    """Let the planner use some methods and not others, until the transaction's end."""
+    settings = {**dict.fromkeys(on, "on"), **dict.fromkeys(off, "off")}
+    conn.execute("; ".join(f"SET LOCAL enable_{method} = {value}" for method, value in settings.items()))
 
 
 def _indexes(conn: psycopg.Connection, heap: str, method: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Short versions of the long runs: a dozen crashes and a dozen faults, and half a minute with a standby and a subscriber.
+"""Short versions of the long runs: a dozen crashes, some faults, and half a minute with a standby and a subscriber.
 
 `make crash-test`, `make fault-test` and `make soak` go on for as long as one likes. A failed test shows its seed; CYCLONE_SEED
 repeats its choices.
@@ -29,7 +29,7 @@ def test_nothing_is_lost_or_wrong_after_crashes_under_load(prefix, pg_major, see
 
 def test_a_disk_that_fails_harms_only_the_command(prefix, pg_major, seed):
     with FaultTest(prefix, pg_major, seed) as test:
-        test.run(12, show=print)
+        test.run(8, show=print)
         assert test.done["ended by a clear error"] > 0
 
 
