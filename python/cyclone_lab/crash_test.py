@@ -171,7 +171,8 @@ class CrashTest:
         """
         gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
         waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
-        point = rng.choice(rng.choice(list(KINDS.values())).points)
+        [kind] = rng.choices(list(KINDS.values()), [kind.weight for kind in KINDS.values()])
+        point = rng.choice(kind.points)
         role = rng.choice(["any", "any", "leader", "worker"])
         deadline = time.monotonic() + 2
         leader = None
