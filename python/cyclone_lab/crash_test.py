@@ -193,19 +193,25 @@ class CrashTest:
         """Kill as `how` says, or everything if there is no such process; return what was done."""
         if how == "immediate shutdown":
             self.cluster.stop("immediate")
-            return how
-        if how != "server killed":
-            with suppress(psycopg.OperationalError), self.cluster.connect(self.database) as watch:
-                pid = self._victim(watch, rng, how, leader, workers)
-                if pid:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                    for _ in range(100):  # the server tears all sessions away, this one included
-                        watch.execute("SELECT pg_sleep(0.05)")
-            if pid and watch.closed and self.cluster.running and watch.broken:
-                return how
-        self.cluster.crash()
-        return "server killed"
+        elif how == "server killed" or not self._kill_one(rng, how, leader, workers):
+            how = "server killed"
+            self.cluster.crash()
+        return how
+
+    def _kill_one(self, rng: random.Random, how: str, leader: int | None, workers: list[int]) -> bool:
+        """Kill one process; return whether the server has gone down for it."""
+        with self.cluster.connect(self.database) as watch:
+            pid = self._victim(watch, rng, how, leader, workers)
+            if pid is None:
+                return False
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            try:
+                for _ in range(100):  # the server tears all sessions away, this one included
+                    watch.execute("SELECT pg_sleep(0.05)")
+            except psycopg.OperationalError:
+                return True
+        return False
 
     def _victim(self, watch, rng: random.Random, how: str, leader: int | None, workers: list[int]) -> int | None:
         """Return the process to kill, or None."""

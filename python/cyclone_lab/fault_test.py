@@ -17,6 +17,7 @@ from pathlib import Path
 import psycopg
 
 from cyclone_lab import build, checks
+from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
 from cyclone_lab.shim import Disk
@@ -58,6 +59,7 @@ FAULTS = (
 )
 TEXT = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}
 SHARED_MEMORY = "/dev/shm/PostgreSQL."
+RECOVERED = "database system was not properly shut down"
 WRITERS = 2
 
 
@@ -70,6 +72,9 @@ class FaultTest:
         self.cluster = Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",))
         self.disk = Disk(self.cluster)
         self.done: Counter = Counter()
+        self.database = ""
+        self.log_position = 0
+        self.orphans: set[str] = set()  # files that a crash has left over
 
     def __enter__(self) -> "FaultTest":
         return self
@@ -99,6 +104,7 @@ class FaultTest:
         choices = {**CHOICES, **(CHOICES_18 if self.major >= 18 else {})}
         self.cluster.config = {**CONFIG, **{name: rng.choice(values) for name, values in choices.items()}}
         self.cluster.start()
+        self.orphans = set()
         self.database = f"life_{number}"
         self.cluster.sql(f"CREATE DATABASE {self.database}")
         with self.cluster.connect(self.database) as conn:
@@ -128,7 +134,9 @@ class FaultTest:
             calls, error, paths = self._choose_fault(conn, rng, vacuum)
         failure, seen = self._vacuum(vacuum, paths, calls, error, after=int(rng.expovariate(1 / 6)), lasting=rng.random() < 0.4)
         what = f"{error} of {'/'.join(seen.kinds)}"
-        self._prove(number)
+        if failure is not None and self._is_lost(failure):
+            wait_until(lambda: RECOVERED in self.cluster.log[self.log_position :], "the server's restart")
+        self._prove()
         if not seen.failed:
             assert failure is None, f"{vacuum.statement}: {failure}"
             return f"{vacuum.statement}: not come to"
@@ -189,7 +197,7 @@ class FaultTest:
             self.done["without an error"] += 1
             return "without an error"
         clear = re.compile(rf'could not [a-z -]+ [^\n]*("base/[^"]+"|"/PostgreSQL\.\d+")[^\n]*: {TEXT[error]}')
-        if failure.sqlstate is None or failure.sqlstate.startswith("57P"):  # the server went down
+        if self._is_lost(failure):
             # as core does it where files cannot be truncated or synced, lest memory and disk differ
             panic = re.search(rf'PANIC:  could not (truncate|fsync) file "base/[^"]+"[^\n]*: {TEXT[error]}', log)
             assert panic, f"{statement}: the server went down, and not for what PostgreSQL goes down for: {failure}"
@@ -200,10 +208,14 @@ class FaultTest:
         self.done["ended by a clear error"] += 1
         return failure.diag.message_primary
 
-    def _prove(self, number: int) -> None:
+    def _is_lost(self, failure: psycopg.Error) -> bool:
+        """Tell whether the server went down."""
+        return failure.sqlstate is None or failure.sqlstate.startswith("57P")
+
+    def _prove(self) -> None:
         """All is as the ledger says and sound; nothing is left of the VACUUM, and the next one does the whole work."""
         wait_for_restart(self.cluster)
-        crashed = "was not properly shut down" in self.cluster.log[self.log_position :]
+        crashed = RECOVERED in self.cluster.log[self.log_position :]
         with self.cluster.connect(self.database) as conn:
             if crashed:
                 self.workload.settle(conn)
@@ -214,15 +226,14 @@ class FaultTest:
             left = "SELECT relation::regclass, mode, pid FROM pg_locks WHERE locktype = 'relation' AND pid <> pg_backend_pid()"
             assert (locks := conn.execute(left).fetchall()) == [], locks
             conn.execute("CHECKPOINT")  # files that were dropped go by then
-            orphans = conn.execute(
+            rows = conn.execute(
                 "SELECT name FROM pg_ls_dir((SELECT 'base/' || oid FROM pg_database WHERE datname = current_database())) name"
                 r" WHERE name ~ '^\d+$' AND pg_filenode_relation(0, name::oid) IS NULL"
                 " AND NOT EXISTS (SELECT FROM pg_class WHERE pg_relation_filenode(oid) = name::oid)"
-            ).fetchall()
-            if crashed:
-                self.orphans = {name for (name,) in orphans}
-            new = {name for (name,) in orphans} - (getattr(self, "orphans", set()))
-            assert not new, f"files are left over: {new}"
+            )
+            orphans = {name for (name,) in rows}
+            assert crashed or orphans <= self.orphans, f"files are left over: {orphans - self.orphans}"
+            self.orphans |= orphans
             vacuum_all(conn, self.workload)
             assert_sound(conn, self.workload)
 

@@ -23,7 +23,8 @@ SESSION = "SET deadlock_timeout = '50ms'; SET lock_timeout = '2s'"
 
 
 class Table(NamedTuple):
-    """A table with the columns of COLUMNS; `note` is how long a note is at most, and a writer has about `rows` rows."""
+    """A table with the columns of COLUMNS, or its partitions; `note` is how long a note is at most, and a writer has about
+    `rows` rows."""
 
     name: str
     create: str
@@ -31,6 +32,7 @@ class Table(NamedTuple):
     note: int
     rows: int
     logged: bool = True
+    partitions: tuple[str, ...] = ()
 
 
 COLUMNS = """
@@ -50,14 +52,14 @@ TABLES = (
           " CREATE TABLE parts_0 PARTITION OF parts FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
           " CREATE TABLE parts_1 PARTITION OF parts FOR VALUES WITH (MODULUS 2, REMAINDER 1)", (
         "ALTER TABLE parts ADD PRIMARY KEY (id)", "CREATE INDEX ON parts (k)",
-    ), 60, 200),
+    ), 60, 200, partitions=("parts_0", "parts_1")),
     Table("chains", f"CREATE TABLE chains {COLUMNS} WITH (fillfactor = 15)", (
         "CREATE UNIQUE INDEX chains_id ON chains ((id + 1))", "CREATE INDEX chains_k ON chains (k) WHERE n > 500",
     ), 30, 300),
     Table("bare", f"CREATE TABLE bare {COLUMNS}", (), 400, 100),
     Table("scratch", f"CREATE UNLOGGED TABLE scratch {COLUMNS}", (
         "ALTER TABLE scratch ADD CONSTRAINT scratch_id PRIMARY KEY (id)", "CREATE INDEX scratch_seed ON scratch USING hash (seed)",
-    ), 100, 200, False),
+    ), 100, 200, logged=False),
 )  # fmt: skip
 BY_NAME = {table.name: table for table in TABLES}
 
@@ -425,7 +427,7 @@ class Writer:
     def _delete_tail(self, table: Table, _count: int) -> None:
         """Delete our rows on the last pages, so that the table can become shorter."""
         ids = self._ours(table)
-        [leaf] = self.rng.sample(["parts_0", "parts_1"] if table.name == "parts" else [table.name], 1)
+        leaf = self.rng.choice(table.partitions or (table.name,))
         share = self.rng.choice([1.1, 1.5, 4])
         gone = self.conn.execute(
             f"DELETE FROM {leaf} WHERE id = ANY (%s)"
