@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 
@@ -46,17 +47,28 @@ CONFIG = {
 }
 CHOICES = {"fsync": ("off", "on"), "wal_level": ("replica", "minimal"), "max_wal_senders": (0,)}
 CHOICES_18 = {"io_method": ("sync", "worker")}
-# Calls that fail together, how they fail, and how often that is tried
+
+
+class Fault(NamedTuple):
+    """Calls that fail together, how, after how many that don't (on average), and how often that is tried."""
+
+    calls: tuple[str, ...]
+    error: str
+    after: float
+    weight: int
+
+
 FAULTS = (
-    (("read",), "EIO", 6),
-    (("write",), "EIO", 3),
-    (("write", "allocate"), "ENOSPC", 6),
-    (("allocate",), "ENOSPC", 2),
-    (("create",), "ENOSPC", 2),
-    (("truncate",), "EIO", 2),
-    (("sync",), "EIO", 2),
-    (("read", "write", "allocate", "create"), "EIO", 3),
+    Fault(("read",), "EIO", 8, 6),
+    Fault(("write",), "EIO", 4, 3),
+    Fault(("write", "allocate"), "ENOSPC", 4, 6),
+    Fault(("allocate",), "ENOSPC", 1, 2),
+    Fault(("create",), "ENOSPC", 1, 2),
+    Fault(("truncate",), "EIO", 0.5, 3),
+    Fault(("sync",), "EIO", 1, 3),
+    Fault(("read", "write", "allocate", "create"), "EIO", 8, 3),
 )
+NO_SHARED_MEMORY = Fault(("allocate", "truncate"), "ENOSPC", 0.5, 1)
 TEXT = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}
 SHARED_MEMORY = "/dev/shm/PostgreSQL."
 RECOVERED = "database system was not properly shut down"
@@ -127,13 +139,14 @@ class FaultTest:
             if rng.random() < 0.7:
                 conn.execute("CHECKPOINT")
             vacuum = random_vacuum(rng, tuple(table.name for table in self.workload.tables))
-            if rng.random() < 0.3:
+            fault, paths = self._choose_fault(conn, rng, vacuum)
+            if "truncate" in fault.calls or rng.random() < 0.3:
                 self._add_dead_tail(conn, vacuum.tables)
             if rng.random() < 0.7:
                 conn.execute("SELECT pg_prewarm('filler')")  # so that little else is in memory
-            calls, error, paths = self._choose_fault(conn, rng, vacuum)
-        failure, seen = self._vacuum(vacuum, paths, calls, error, after=int(rng.expovariate(1 / 6)), lasting=rng.random() < 0.4)
-        what = f"{error} of {'/'.join(seen.kinds)}"
+        after, lasting = int(rng.expovariate(1 / fault.after)), rng.random() < 0.4
+        failure, seen = self._vacuum(vacuum, fault, paths, after, lasting)
+        what = f"{fault.error} of {'/'.join(seen.kinds)}"
         if failure is not None and self._is_lost(failure):
             wait_until(lambda: RECOVERED in self.cluster.log[self.log_position :], "the server's restart")
         self._prove()
@@ -142,7 +155,7 @@ class FaultTest:
             return f"{vacuum.statement}: not come to"
         self.done["faults"] += 1
         self.done[what] += 1
-        return f"{vacuum.statement}: {what}, {self._judge(vacuum.statement, failure, error)}"
+        return f"{vacuum.statement}: {what}, {self._judge(vacuum.statement, failure, fault.error)}"
 
     def _add_dead_tail(self, conn, tables: tuple[str, ...]) -> None:
         """Give tables pages at the end that VACUUM can cut off."""
@@ -154,15 +167,15 @@ class FaultTest:
             )
         conn.execute("ROLLBACK")
 
-    def _choose_fault(self, conn, rng: random.Random, vacuum: Vacuum) -> tuple[list[str], str, list[str]]:
-        """Return calls, their error, and parts of the paths of files: those of one relation, of a table or of the database."""
+    def _choose_fault(self, conn, rng: random.Random, vacuum: Vacuum) -> tuple[Fault, list[str]]:
+        """Return a fault, and parts of the paths of files: those of one relation, of a table or of the database."""
         if rng.random() < 0.05:
-            return ["allocate", "truncate"], "ENOSPC", [SHARED_MEMORY]
-        calls, error, _ = rng.choices(FAULTS, [weight for *_, weight in FAULTS])[0]
-        rewrites = "FULL" in vacuum.kind and "read" not in calls  # to files that aren't there yet
+            return NO_SHARED_MEMORY, [SHARED_MEMORY]
+        [fault] = rng.choices(FAULTS, [fault.weight for fault in FAULTS])
+        rewrites = "FULL" in vacuum.kind and "read" not in fault.calls  # to files that aren't there yet
         if rewrites or not vacuum.tables or rng.random() < 0.1:
             [(folder,)] = conn.execute("SELECT 'base/' || oid || '/' FROM pg_database WHERE datname = current_database()")
-            return list(calls), error, [folder]
+            return fault, [folder]
         heaps = [heap for table in vacuum.tables for heap in checks.heaps(conn, table)]
         paths = [path for (path,) in conn.execute(
             "SELECT pg_relation_filepath(oid) FROM pg_class"
@@ -171,10 +184,10 @@ class FaultTest:
             {"heaps": heaps},
         )]  # fmt: skip
         if rng.random() < 0.7:
-            return list(calls), error, paths
-        return list(calls), error, [rng.choice(paths) + rng.choice(["", "_fsm", "_vm"])]
+            return fault, paths
+        return fault, [rng.choice(paths) + rng.choice(["", "_fsm", "_vm"])]
 
-    def _vacuum(self, vacuum: Vacuum, paths: list[str], calls: list[str], error: str, *, after: int, lasting: bool):
+    def _vacuum(self, vacuum: Vacuum, fault: Fault, paths: list[str], after: int, lasting: bool) -> tuple:
         """Run a VACUUM with the fault; return its error, or None, and what was seen."""
         failure = None
         self.log_position = len(self.cluster.log)
@@ -182,7 +195,7 @@ class FaultTest:
             conn.execute(SESSION)
             for name, value in vacuum.settings.items():
                 conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
-            with self.disk.fault(paths, calls, error, after=after, lasting=lasting) as seen:
+            with self.disk.fault(paths, fault.calls, fault.error, after=after, lasting=lasting) as seen:
                 try:
                     conn.execute(vacuum.statement)
                 except psycopg.Error as raised:
@@ -210,7 +223,7 @@ class FaultTest:
 
     def _is_lost(self, failure: psycopg.Error) -> bool:
         """Tell whether the server went down."""
-        return failure.sqlstate is None or failure.sqlstate.startswith("57P")
+        return failure.sqlstate is None or failure.sqlstate.startswith("57P") or failure.diag.severity_nonlocalized == "PANIC"
 
     def _prove(self) -> None:
         """All is as the ledger says and sound; nothing is left of the VACUUM, and the next one does the whole work."""

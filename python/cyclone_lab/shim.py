@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +45,7 @@ class Disk:
         cluster.env = {"LD_PRELOAD": str(library), "CYCLONE_FAULTS": str(control)}
 
     @contextmanager
-    def fault(self, paths: list[str], calls: list[str], error: str, *, after: int = 0, lasting: bool = False):
+    def fault(self, paths: Sequence[str], calls: Sequence[str], error: str, *, after: int = 0, lasting: bool = False):
         """Within the block, let one of these calls on a file whose path contains one of `paths` fail, after some that don't, or
         from then on each; yields a function that returns what was `Seen` so far."""
         parts = b"".join(os.fsencode(path) + b"\0" for path in paths)
