@@ -194,8 +194,8 @@ _INDEX_SCANS = ("indexscan", "indexonlyscan", "bitmapscan")
 _OTHER_WAYS = ("seqscan", "sort", "incremental_sort", "hashagg", "hashjoin", "mergejoin", "tidscan")
 
 
-def index_scan_errors(conn: psycopg.Connection, heap: str) -> list[str]:
-    """Return the indexes of the heap by which other rows are found than by a sequential scan, in one snapshot.
+def index_scan_errors(conn: psycopg.Connection, heap: str, *, but: tuple[str, ...] = ()) -> list[str]:
+    """Return the indexes of the heap, but of some kinds, by which other rows are found than by a sequential scan, in one snapshot.
 
     Needs one index a column or expression, with columns of type int[] for GIN, point for GiST and int for hash and BRIN. Within
     a transaction that the caller has opened, REPEATABLE READ makes it right beside writers.
@@ -203,7 +203,7 @@ def index_scan_errors(conn: psycopg.Connection, heap: str) -> list[str]:
     problems = []
     found = "SELECT count(*), sum(hashtextextended(ctid::text, 0))"
     with conn.transaction():
-        for method in ("btree", *_VALUES_BY, *_ALL_BY):
+        for method in sorted({"btree", *_VALUES_BY, *_ALL_BY} - set(but)):
             for index in _indexes(conn, heap, method):
                 [(column, predicate)] = conn.execute(
                     "SELECT pg_get_indexdef(indexrelid, 1, true), pg_get_expr(indpred, indrelid) FROM pg_index"
