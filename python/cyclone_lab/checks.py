@@ -195,7 +195,8 @@ _OTHER_WAYS = ("seqscan", "sort", "incremental_sort", "hashagg", "hashjoin", "me
 
 
 def index_scan_errors(conn: psycopg.Connection, heap: str, *, but: tuple[str, ...] = ()) -> list[str]:
-    """Return the indexes of the heap, but of some kinds, by which other rows are found than by a sequential scan, in one snapshot.
+    """Return the indexes of the heap, but of some kinds, by which other rows are found than by a sequential scan, in one
+    snapshot.
 
     Needs one index a column or expression, with columns of type int[] for GIN, point for GiST and int for hash and BRIN. Within
     a transaction that the caller has opened, REPEATABLE READ makes it right beside writers.

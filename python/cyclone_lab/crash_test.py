@@ -59,9 +59,13 @@ CHOICES = {
     "min_dynamic_shared_memory": (0, "64MB"),
 }
 CHOICES_18 = {"io_method": ("sync", "worker")}
-ENDS = {"server killed": 4, "immediate shutdown": 1, "leader killed": 3, "worker killed": 3, "writer killed": 1, "another killed": 1}
+ENDS = {
+    "server killed": 4, "immediate shutdown": 1, "leader killed": 3, "worker killed": 3, "writer killed": 1, "another killed": 1,
+}  # fmt: skip
 WRITERS = 4
-TROUBLE = re.compile(r"PANIC|TRAP:|inconsistent page|terminated by signal (?!9)|WARNING: .*(leak|page is not marked)|could not (read|access)")
+TROUBLE = re.compile(
+    "PANIC|TRAP:|inconsistent page|terminated by signal (?!9)|WARNING: .*(leak|marked|multiple active)|could not (read|access)"
+)
 
 
 class CrashTest:
