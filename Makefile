@@ -5,6 +5,7 @@
 #   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM against pg_cyclone's on an embedded PostgreSQL 18
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
+#   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
 #   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
 #   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
@@ -29,7 +30,7 @@ BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
 LONG_RUN = $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(BASE),--base $(BASE))
 
-.PHONY: all install uninstall installcheck clean distclean demo check check-core crash-test fault-test soak bench bench-pace bench-tpcc
+.PHONY: all install uninstall installcheck clean distclean demo check check-core check-valgrind crash-test fault-test soak bench bench-pace bench-tpcc
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -50,6 +51,9 @@ check: .venv/stamp
 
 check-core: .venv/stamp
 	$(VENV_PYTHON) scripts/check_core.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-core PGSRC=/path/to/postgresql-18))
+
+check-valgrind: .venv/stamp
+	$(VENV_PYTHON) scripts/check_valgrind.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-valgrind PGSRC=/path/to/postgresql-18))
 
 crash-test: .venv/stamp
 	$(VENV_PYTHON) -m cyclone_lab.crash_test --rounds $(or $(ROUNDS),500) --version $(or $(VERSION),18) $(LONG_RUN)

@@ -51,6 +51,7 @@ class Cluster:
         self.data = self.home / "data"
         self.log_file = self.home / "server.log"
         self.env: dict[str, str] = {}  # for the server, besides the usual
+        self.wrapper: list[str] = []  # a command that runs the server, such as valgrind
         self.postmaster: subprocess.Popen | None = None
         hand_over(self.home)
         hand_over(self.socket_dir)
@@ -99,7 +100,7 @@ class Cluster:
         config_file = self.data / CONFIG_FILE
         config_file.write_text("".join(lines))
         hand_over(config_file)
-        command = [program_path(self.prefix, "postgres"), "-D", self.data]
+        command = [*self.wrapper, program_path(self.prefix, "postgres"), "-D", self.data]
         with open(self.log_file, "a") as log:
             self.postmaster = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix, **self.env),
