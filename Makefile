@@ -5,6 +5,10 @@
 #   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM against pg_cyclone's on an embedded PostgreSQL 18
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
+#   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
+#   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
+#   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
+#   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-pace                              how exact budgets are, and what timing statements costs
 #   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
@@ -25,8 +29,9 @@ PYTHON ?= python3
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
+LONG_RUN = $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(BASE),--base $(BASE))
 
-.PHONY: all install uninstall installcheck clean distclean demo check check-core bench bench-online bench-pace bench-tpcc
+.PHONY: all install uninstall installcheck clean distclean demo check check-core check-valgrind crash-test fault-test soak bench bench-online bench-pace bench-tpcc
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -47,6 +52,19 @@ check: .venv/stamp
 
 check-core: .venv/stamp
 	$(VENV_PYTHON) scripts/check_core.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-core PGSRC=/path/to/postgresql-18))
+
+check-valgrind: .venv/stamp
+	$(VENV_PYTHON) scripts/check_valgrind.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-valgrind PGSRC=/path/to/postgresql-18))
+
+crash-test: .venv/stamp
+	$(VENV_PYTHON) -m cyclone_lab.crash_test --rounds $(or $(ROUNDS),500) --version $(or $(VERSION),18) $(LONG_RUN)
+
+fault-test: .venv/stamp
+	$(VENV_PYTHON) -m cyclone_lab.fault_test --faults $(or $(FAULTS),200) --version $(or $(VERSION),18) $(LONG_RUN)
+
+soak: .venv/stamp
+	$(VENV_PYTHON) -m cyclone_lab.soak --minutes $(or $(MINUTES),60) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) \
+		$(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE))
 
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)

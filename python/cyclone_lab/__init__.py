@@ -5,4 +5,13 @@ build       the extension, built and installed into a PostgreSQL of its own
 cluster     a temporary server
 background  statements that run beside the test, and VACUUMs that stand still where it wants them
 checks      the proof that a table is sound after a VACUUM
+
+and for long runs, of which tests have short ones:
+
+workload    tables of many kinds, their writers, and a ledger of what was committed
+statements  random VACUUMs of each kind
+load        the sessions of a workload
+proof       what must hold of its tables
+shim        a disk that fails on command
+crash_test, fault_test, soak   the programs
 """

@@ -58,13 +58,14 @@ def heap_corruption(conn: psycopg.Connection, heap: str) -> list[str]:
     return [f"heap block {block}, offset {offset}, attribute {column}: {text}" for block, offset, column, text in rows]
 
 
-def btree_corruption(conn: psycopg.Connection, heap: str) -> list[str]:
+def btree_corruption(conn: psycopg.Connection, heap: str, *, beside_writers: bool = False) -> list[str]:
     """Return what amcheck finds wrong with each btree of the heap: order, uniqueness, missing heap rows, parent links.
 
-    On a standby the parent links go unchecked, as the lock for that cannot be had there.
+    On a standby the parent links go unchecked, as the lock for that cannot be had there; and with `beside_writers`, such as
+    prepared transactions, who would have to wait, or be waited for.
     """
     [(in_recovery,)] = conn.execute("SELECT pg_is_in_recovery()")
-    if in_recovery:
+    if in_recovery or beside_writers:
         check = "bt_index_check(%s, heapallindexed => true, checkunique => true)"
     else:
         check = "bt_index_parent_check(%s, heapallindexed => true, rootdescend => true, checkunique => true)"
@@ -89,13 +90,14 @@ def visibility_map_errors(conn: psycopg.Connection, heap: str) -> list[str]:
     return [f"tuple {tid} is {problem}" for problem, tid in rows]
 
 
-# Line pointers that an index entry may point at: normal ones that are not heap-only, and redirects.
+# Line pointers that an index entry may point at: normal ones that are not heap-only, and redirects; dead ones before the
+# second pass over the heap.
 _HEAP_ROOTS = """
     roots AS MATERIALIZED (
         SELECT format('(%%s,%%s)', block, lp)::tid AS tid
         FROM generate_series(0, pg_relation_size(%(heap)s::regclass) / current_setting('block_size')::int - 1) block,
              heap_page_items(get_raw_page(%(heap)s::text, block))
-        WHERE lp_flags = 2 OR lp_flags = 1 AND t_infomask2 & 32768 = 0
+        WHERE lp_flags = 2 OR lp_flags = 1 AND t_infomask2 & 32768 = 0 OR lp_flags = 3 AND %(between_passes)s
     )
 """
 
@@ -137,9 +139,12 @@ _GIN_ENTRIES = """
 """
 
 
-def dangling_index_entries(conn: psycopg.Connection, heap: str) -> list[str]:
+def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passes: bool = False) -> list[str]:
     """Return the entries of the heap's btree, hash, GiST and (in posting trees) GIN indexes that lead to no root of a row
-    version: to a line pointer that is unused, dead or heap-only, or beyond the end of the heap."""
+    version: to a line pointer that is unused, dead or heap-only, or beyond the end of the heap.
+
+    With `between_passes`, as after a VACUUM that was interrupted, they may lead to dead ones.
+    """
     problems = []
     methods = {"btree": _BTREE_ENTRIES, "hash": _HASH_ENTRIES, "gist": _GIST_ENTRIES, "gin": _GIN_ENTRIES}
     for method, entries in methods.items():
@@ -151,10 +156,87 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str) -> list[str]:
                 FROM entries LEFT JOIN roots ON roots.tid = entries.tid
                 WHERE roots.tid IS NULL
                 """,
-                {"heap": heap, "index": index},
+                {"heap": heap, "index": index, "between_passes": between_passes},
             )
             problems += [f"index {index}, block {block}, item {item} dangles: {tid}" for block, item, tid in rows]
     return problems
+
+
+def free_space_errors(conn: psycopg.Connection, heap: str) -> list[str]:
+    """Return the pages of which the free space map promises more than they have, and those beyond the heap's end that it has.
+
+    It is exact only after a VACUUM (DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on) with nobody else at work.
+    """
+    rows = conn.execute(
+        """
+        WITH size AS (SELECT pg_relation_size(%(heap)s::regclass) / current_setting('block_size')::int AS blocks),
+        page AS (
+            SELECT block, CASE WHEN upper = 0 THEN current_setting('block_size')::int ELSE upper - lower END AS room
+            FROM size, generate_series(0, blocks - 1) block, page_header(get_raw_page(%(heap)s::text, block))
+            UNION ALL SELECT block, 0 FROM size, generate_series(blocks, blocks + 1000) block
+        )
+        SELECT block, pg_freespace(%(heap)s::regclass, block), room FROM page
+        WHERE pg_freespace(%(heap)s::regclass, block) > room
+        """,
+        {"heap": heap},
+    )
+    return [f"block {block} has {room} bytes free, and {promised} by the map" for block, promised, room in rows]
+
+
+# Conditions that all rows meet, and that only an index of this kind can look for; {0} is the column.
+_ALL_BY = {"gin": "{0} @> '{{}}'", "gist": "{0} <@ box '(-1e9,-1e9),(1e9,1e9)'"}
+# The values to look for one by one: all, or those at the ends, which a summary that is too narrow leaves out.
+_VALUES_BY = {
+    "hash": "SELECT DISTINCT {0} FROM {1}",
+    "brin": "(SELECT DISTINCT {0} FROM {1} ORDER BY 1 LIMIT 10) UNION (SELECT DISTINCT {0} FROM {1} ORDER BY 1 DESC LIMIT 10)",
+}
+_INDEX_SCANS = ("indexscan", "indexonlyscan", "bitmapscan")
+_OTHER_WAYS = ("seqscan", "sort", "incremental_sort", "hashagg", "hashjoin", "mergejoin", "tidscan")
+
+
+def index_scan_errors(conn: psycopg.Connection, heap: str, *, but: tuple[str, ...] = ()) -> list[str]:
+    """Return the indexes of the heap, but of some kinds, by which other rows are found than by a sequential scan, in one
+    snapshot.
+
+    Needs one index a column or expression, with columns of type int[] for GIN, point for GiST and int for hash and BRIN. Within
+    a transaction that the caller has opened, REPEATABLE READ makes it right beside writers.
+    """
+    problems = []
+    found = "SELECT count(*), sum(hashtextextended(ctid::text, 0))"
+    with conn.transaction():
+        for method in sorted({"btree", *_VALUES_BY, *_ALL_BY} - set(but)):
+            for index in _indexes(conn, heap, method):
+                [(column, predicate)] = conn.execute(
+                    "SELECT pg_get_indexdef(indexrelid, 1, true), pg_get_expr(indpred, indrelid) FROM pg_index"
+                    " WHERE indexrelid = %s::regclass",
+                    (index,),
+                )
+                _set_planner(conn, on=_OTHER_WAYS, off=_INDEX_SCANS)
+                if method == "btree":
+                    where = f" WHERE {predicate}" if predicate else ""
+                    query = f"{found} FROM (SELECT ctid FROM {heap}{where} ORDER BY {column} OFFSET 0) x"
+                elif method in _ALL_BY:
+                    where = f" WHERE {_ALL_BY[method].format(column)}"
+                    query = f"{found} FROM {heap}{where}"
+                else:
+                    values = conn.execute(_VALUES_BY[method].format(column, heap), prepare=False).fetchall()
+                    array = f"'{{{','.join(str(value) for (value,) in values)}}}'::int[]"
+                    where = f" WHERE {column} = ANY ({array})"
+                    query = f"{found} FROM (SELECT t.ctid FROM unnest({array}) value JOIN {heap} t ON t.{column} = value) x"
+                expected = conn.execute(f"{found} FROM {heap}{where}", prepare=False).fetchone()
+                _set_planner(conn, on=_INDEX_SCANS, off=_OTHER_WAYS)
+                plan = "\n".join(line for (line,) in conn.execute(f"EXPLAIN {query}", prepare=False))
+                assert index.split(".")[-1] in plan, f"no scan of {index}:\n{plan}"
+                if (result := conn.execute(query, prepare=False).fetchone()) != expected:
+                    problems.append(f"by index {index}: {result}, by a sequential scan: {expected}")
+        _set_planner(conn, on=_OTHER_WAYS)
+    return problems
+
+
+def _set_planner(conn: psycopg.Connection, *, on: tuple[str, ...], off: tuple[str, ...] = ()) -> None:
+    """Let the planner use some methods and not others, until the transaction's end."""
+    settings = {**dict.fromkeys(on, "on"), **dict.fromkeys(off, "off")}
+    conn.execute("; ".join(f"SET LOCAL enable_{method} = {value}" for method, value in settings.items()))
 
 
 def _indexes(conn: psycopg.Connection, heap: str, method: str) -> list[str]:

@@ -50,6 +50,8 @@ class Cluster:
         self.socket_dir = Path(tempfile.mkdtemp(prefix="cyclone-", dir="/tmp"))
         self.data = self.home / "data"
         self.log_file = self.home / "server.log"
+        self.env: dict[str, str] = {}  # for the server, besides the usual
+        self.wrapper: list[str] = []  # a command that runs the server, such as valgrind
         self.postmaster: subprocess.Popen | None = None
         hand_over(self.home)
         hand_over(self.socket_dir)
@@ -98,10 +100,10 @@ class Cluster:
         config_file = self.data / CONFIG_FILE
         config_file.write_text("".join(lines))
         hand_over(config_file)
-        command = [program_path(self.prefix, "postgres"), "-D", self.data]
+        command = [*self.wrapper, program_path(self.prefix, "postgres"), "-D", self.data]
         with open(self.log_file, "a") as log:
             self.postmaster = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix),
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix, **self.env),
                 preexec_fn=_quit_when_parent_dies,
                 start_new_session=True,  # an interrupt from the terminal is for us, who may still need the server
                 **as_server_user(),
@@ -129,8 +131,9 @@ class Cluster:
     def crash(self) -> None:
         """Kill every process of the server at once, as a loss of power would, and wait until all are gone."""
         postmaster = self.postmaster.pid
-        # children that see its end would still clean up, and it must start no others
-        self.postmaster.send_signal(signal.SIGSTOP)
+        self.postmaster.send_signal(signal.SIGSTOP)  # it makes no more children, and none sees it gone
+        while not _has_stopped(postmaster):
+            time.sleep(0.001)
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
         for child in map(int, children):
             with suppress(ProcessLookupError):
@@ -230,8 +233,17 @@ class Cluster:
 
 def _is_alive(pid: int) -> bool:
     """Tell whether this process still runs; one that is dead but not yet reaped by its new parent does not."""
+    return _state(pid) not in "ZX"
+
+
+def _has_stopped(pid: int) -> bool:
+    """Tell whether this process stands still, or is gone."""
+    return _state(pid) in "TZX"
+
+
+def _state(pid: int) -> str:
+    """Return the letter that the kernel has for a process's state."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+        return "X"

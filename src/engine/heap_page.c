@@ -392,11 +392,12 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	else if (vm_all_visible && result->all_visible && result->all_frozen &&
 			 !VM_ALL_FROZEN(rel, blkno, &vmbuffer))
 	{
-		if (!PageIsAllVisible(page))
-		{
-			PageSetAllVisible(page);
-			MarkBufferDirty(buffer);
-		}
+		/*
+		 * As above: the page may be as it was read, if a crash lost the bit
+		 * of the map but not the freezing.
+		 */
+		PageSetAllVisible(page);
+		MarkBufferDirty(buffer);
 
 		/* Freezing the tuples has logged all that a standby must wait for. */
 		Assert(!TransactionIdIsValid(result->vm_conflict_horizon));

@@ -1,8 +1,11 @@
 """The checks find what they are for: a proof that cannot fail proves nothing."""
 
+import random
+
 import pytest
 
 from cyclone_lab import checks
+from cyclone_lab.workload import BY_NAME, Doubt, Workload
 
 
 @pytest.fixture
@@ -62,6 +65,73 @@ def test_a_row_missing_from_its_index_is_found(conn, table):
     conn.execute("UPDATE pg_index SET indisready = true WHERE indexrelid = 't_kind_idx'::regclass")
     [problem] = checks.btree_corruption(conn, table)
     assert "lacks matching index tuple" in problem
+
+
+@pytest.mark.parametrize(("method", "column"), [("btree", "id"), ("hash", "id"), ("gin", "a"), ("gist", "p"), ("brin", "id")])
+def test_a_row_that_an_index_does_not_lead_to_is_found_for_each_kind(conn, method, column):
+    conn.execute("CREATE TABLE t (id int, a int[], p point) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO t SELECT i, ARRAY[i], point(i, i) FROM generate_series(1, 2000) i")
+    conn.execute(f"CREATE INDEX t_i ON t USING {method} ({column})")
+    assert checks.index_scan_errors(conn, "t") == []
+    conn.execute("UPDATE pg_index SET indisready = false WHERE indexrelid = 't_i'::regclass")
+    conn.execute("INSERT INTO t SELECT -i, ARRAY[-i], point(-i, -i) FROM generate_series(1, 3) i")
+    conn.execute("UPDATE pg_index SET indisready = true WHERE indexrelid = 't_i'::regclass")
+    [problem] = checks.index_scan_errors(conn, "t")
+    found, expected = (17, 20) if method == "brin" else (2000, 2003)
+    assert f"by index t_i: ({found}, " in problem and f"by a sequential scan: ({expected}, " in problem
+
+
+def test_space_that_the_map_promises_and_the_page_lacks_is_found(conn, table):
+    conn.execute("DELETE FROM t WHERE id % 2 = 0")
+    conn.execute("VACUUM (DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on) t")
+    assert checks.free_space_errors(conn, table) == []
+    conn.execute("INSERT INTO t VALUES (0, 0)")  # which the map isn't told of
+    [problem] = checks.free_space_errors(conn, table)
+    assert "bytes free, and" in problem
+
+
+@pytest.fixture
+def workload(conn):
+    """Two tables of one writer, with their ledger."""
+    tables = Workload(1, tables=(BY_NAME["bare"], BY_NAME["chains"]))
+    tables.create(conn, random.Random(1))
+    tables.assert_content(conn)
+    return tables
+
+
+@pytest.mark.parametrize("harm", [
+    "DELETE FROM bare WHERE id = (SELECT min(id) FROM bare)",
+    "UPDATE chains SET n = n + 1 WHERE id = (SELECT min(id) FROM chains)",
+    "UPDATE chains SET note = 'another' WHERE id = (SELECT min(id) FROM chains)",
+    "UPDATE bare SET spot = point(0, -1) WHERE id = (SELECT min(id) FROM bare)",
+    "INSERT INTO bare SELECT * FROM bare LIMIT 1",
+])  # fmt: skip
+def test_the_ledger_notices(conn, workload, harm):
+    conn.execute(harm)
+    with pytest.raises(AssertionError):
+        workload.assert_content(conn)
+
+
+@pytest.mark.parametrize("there", ["wholly", "not", "in part"])
+@pytest.mark.parametrize("step", ["commit", "prepare", "commit prepared", "rollback prepared", "prepared"])
+def test_the_fate_of_a_transaction_in_doubt(conn, workload, step, there):
+    """It is there or not, as the last step that was asked for allows, and never in part."""
+    ids = {name: next(id for table, id in workload.ledgers[0] if table == name) for name in ("bare", "chains")}
+    changes = {}
+    for name, id in ids.items():
+        k, n, seed = workload.ledgers[0][name, id]
+        changes[name, id] = k, n + 1, seed
+        if there == "wholly" or (there == "in part" and name == "bare"):
+            conn.execute(f"UPDATE {name} SET n = n + 1 WHERE id = %s", (id,))
+    workload.doubts[0] = Doubt(step, "g", changes)
+    allowed = {"wholly": ("commit", "commit prepared"), "not": ("commit", "prepare", "rollback prepared"), "in part": ()}
+    if step in allowed[there]:
+        workload.settle(conn)
+        assert workload.ledgers[0]["bare", ids["bare"]][1] == changes["bare", ids["bare"]][1] - (there == "not")
+        workload.assert_content(conn)
+    else:
+        with pytest.raises(AssertionError):
+            workload.settle(conn)
 
 
 def test_every_heap_of_a_partitioned_table_is_looked_at(conn):

@@ -205,13 +205,79 @@ def test_after_an_error_in_a_team_nothing_of_its_cost_accounting_is_touched(clus
     assert_whole(conn, table)
 
 
-def test_the_statement_timeout_stops_a_team(cluster, db, conn, table):
+@pytest.mark.parametrize("phase", TEAM_PHASES)
+def test_the_statement_timeout_stops_a_team(cluster, db, conn, table, phase):
     log_position = len(cluster.log)
-    with Parked(cluster, db, "heap-scan:any", 3, VACUUM, {"statement_timeout": "5s", **SETTINGS}) as vacuum:
+    with Parked(cluster, db, f"{phase}:any", 3, VACUUM, {"statement_timeout": "4s", **SETTINGS}) as vacuum:
         error = vacuum.wait()
     assert "statement timeout" in str(error)
     assert_no_traces(cluster, conn, log_position)
     assert_whole(conn, table)
+
+
+@pytest.mark.parametrize("command", ["VACUUM (PARALLEL 2) t", "VACUUM (FULL, PARALLEL 2) t"])
+def test_the_lock_timeout_stops_a_wait_for_the_table(cluster, db, conn, table, command):
+    log_position = len(cluster.log)
+    conn.execute("BEGIN")
+    conn.execute("LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE")
+    error = Background(cluster, db, command, {"lock_timeout": "100ms", **SETTINGS}).wait()
+    assert isinstance(error, psycopg.errors.LockNotAvailable), error
+    conn.execute("COMMIT")
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+@pytest.mark.parametrize("how", ["finishes", "is cancelled"])
+@pytest.mark.parametrize("phase", [*TEAM_PHASES, "truncate"])
+def test_others_may_wait_to_alter_or_drop_the_table(cluster, db, conn, table, phase, how):
+    """They get their turn whether VACUUM finishes or not, and what they do is not undone."""
+    processes = 1 if phase == "truncate" else 3
+    log_position = len(cluster.log)
+    with Parked(cluster, db, f"{phase}:any", processes, VACUUM, SETTINGS) as vacuum:
+        alter = Background(cluster, db, "ALTER TABLE t ADD COLUMN extra int DEFAULT 7, DROP COLUMN p")
+        waiting = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+        wait_until(lambda: conn.execute(waiting, (alter.pid,)).fetchone() == ("Lock",), "the wait of ALTER TABLE")
+        if how == "is cancelled":
+            conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+            assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
+        else:
+            vacuum.release()
+            vacuum.finish()
+        alter.finish()
+    assert conn.execute("SELECT count(*), sum(extra) FROM t").fetchone() == (table["rows"], 7 * table["rows"])
+    assert_no_traces(cluster, conn, log_position)
+    assert checks.table_state(conn, "t")["dead_items"] == 0
+    checks.assert_clean(conn, "t")
+
+    conn.execute("DELETE FROM t WHERE id % 5 = 0")
+    point = "heap-scan" if phase == "truncate" else phase  # with nothing to cut off
+    with Parked(cluster, db, f"{point}:any", 1, VACUUM, SETTINGS) as vacuum:
+        drop = Background(cluster, db, "DROP TABLE t")
+        wait_until(lambda: conn.execute(waiting, (drop.pid,)).fetchone() == ("Lock",), "the wait of DROP TABLE")
+        vacuum.release()
+        vacuum.finish()
+        drop.finish()
+    assert conn.execute("SELECT to_regclass('t')").fetchone() == (None,)
+
+
+def test_a_full_lock_table_fails_the_command_only(new_cluster):
+    cluster = new_cluster(max_locks_per_transaction=10, max_connections=10, max_prepared_transactions=0, max_worker_processes=4,
+                          max_wal_senders=0)  # fmt: skip
+    with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as greedy:
+        conn.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        conn.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 20000) i")
+        conn.execute("DELETE FROM t WHERE id % 3 = 0")
+        before = checks.table_state(conn, "t")
+        with pytest.raises(psycopg.errors.OutOfMemory):
+            for number in range(100_000):
+                greedy.execute("SELECT pg_advisory_lock(%s)", (number,))
+        for command in ("VACUUM (PARALLEL 2) t", "VACUUM (FULL, PARALLEL 2) t"):
+            with pytest.raises(psycopg.errors.OutOfMemory, match="out of shared memory") as raised:
+                conn.execute(command)
+            assert "max_locks_per_transaction" in raised.value.diag.message_hint
+        greedy.execute("SELECT pg_advisory_unlock_all()")
+        conn.execute("VACUUM (FREEZE, PARALLEL 2) t")
+        assert_whole(conn, before)
 
 
 def test_a_vacuum_goes_on_without_the_workers_it_cannot_have(cluster, db, conn, table):

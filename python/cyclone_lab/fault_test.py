@@ -1,0 +1,276 @@
+"""A disk that fails at random moments of a VACUUM, and the proof each time that nothing else was harmed.
+
+`make fault-test FAULTS=200 SEED=1`. Writers change the tables of `workload`; then a random VACUUM runs (`statements`) while the
+shim of `shim` lets reads, writes, extensions, truncations, syncs or new files fail, of one relation or of any, or the allocation
+of shared memory. The command has to end with an error that names the file; then the tables must be as the ledger says, and sound,
+before the next VACUUM and after. Faults that a VACUUM didn't come to are not counted.
+"""
+
+import argparse
+import random
+import re
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+
+from cyclone_lab import build, checks
+from cyclone_lab.background import wait_until
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
+from cyclone_lab.shim import Disk
+from cyclone_lab.statements import Vacuum, random_vacuum
+from cyclone_lab.workload import SESSION, Workload, Writer
+
+LIFE = 25
+CONFIG = {
+    "shared_preload_libraries": "pg_cyclone",
+    "shared_buffers": "1MB",  # so that much is read, and written by VACUUM itself
+    "autovacuum": "off",
+    "bgwriter_lru_maxpages": 0,
+    "checkpoint_timeout": "1h",
+    "max_wal_size": "4GB",
+    "max_connections": 20,
+    "max_worker_processes": 16,
+    "max_parallel_workers": 16,
+    "max_prepared_transactions": 10,
+    "min_parallel_table_scan_size": 0,
+    "min_parallel_index_scan_size": 0,
+    "min_dynamic_shared_memory": 0,
+    "wal_skip_threshold": 0,  # with wal_level minimal, what is committed is synced instead
+    "statement_timeout": "1min",
+    "jit": "off",
+    "cyclone.check_disk_space": "off",
+}
+CHOICES = {"fsync": ("off", "on"), "wal_level": ("replica", "minimal"), "max_wal_senders": (0,)}
+CHOICES_18 = {"io_method": ("sync", "worker")}
+
+
+class Fault(NamedTuple):
+    """Calls that fail together, how, after how many that don't (on average), and how often that is tried."""
+
+    calls: tuple[str, ...]
+    error: str
+    after: float
+    weight: int
+
+
+FAULTS = (
+    Fault(("read",), "EIO", 8, 6),
+    Fault(("write",), "EIO", 4, 3),
+    Fault(("write", "allocate"), "ENOSPC", 4, 6),
+    Fault(("allocate",), "ENOSPC", 1, 2),
+    Fault(("create",), "ENOSPC", 1, 2),
+    Fault(("truncate",), "EIO", 0.5, 3),
+    Fault(("sync",), "EIO", 1, 3),
+    Fault(("read", "write", "allocate", "create"), "EIO", 8, 3),
+)
+NO_SHARED_MEMORY = Fault(("allocate", "truncate"), "ENOSPC", 0.5, 1)
+TEXT = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}
+SHARED_MEMORY = "/dev/shm/PostgreSQL."
+RECOVERED = "database system was not properly shut down"
+WRITERS = 2
+
+
+class FaultTest:
+    """One cluster on a disk that fails; `done` counts what happened."""
+
+    def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None):
+        self.seed = seed
+        self.major = major
+        self.cluster = Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",))
+        self.disk = Disk(self.cluster)
+        self.done: Counter = Counter()
+        self.database = ""
+        self.log_position = 0
+        self.orphans: set[str] = set()  # files that a crash has left over
+
+    def __enter__(self) -> "FaultTest":
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self.cluster.remove()
+
+    def run(self, faults: int, first: int = 0, show=lambda text: None) -> None:
+        """Try until so many faults have struck; raise AssertionError at the first that has done harm."""
+        assert first % LIFE == 0, f"begin with a multiple of {LIFE}"
+        number = first
+        while self.done["faults"] < faults:
+            try:
+                if number % LIFE == 0:
+                    self._begin_life(number)
+                show(f"attempt {number}: {self._attempt(number)}")
+            except AssertionError as failure:
+                life = number - number % LIFE
+                failure.add_note(f"attempt {number} failed: repeat with SEED={self.seed} FIRST={life}\n{self.cluster.log[-3000:]}")
+                raise
+            number += 1
+
+    def _begin_life(self, number: int) -> None:
+        """Start the server with settings of the life's own, and make fresh tables."""
+        rng = random.Random(f"{self.seed}:life:{number}")
+        self.cluster.stop()
+        choices = {**CHOICES, **(CHOICES_18 if self.major >= 18 else {})}
+        self.cluster.config = {**CONFIG, **{name: rng.choice(values) for name, values in choices.items()}}
+        self.cluster.start()
+        self.orphans = set()
+        self.database = f"life_{number}"
+        self.cluster.sql(f"CREATE DATABASE {self.database}")
+        with self.cluster.connect(self.database) as conn:
+            conn.execute("CREATE EXTENSION pg_cyclone")
+            checks.create_extensions(conn)
+            conn.execute("CREATE EXTENSION pg_prewarm")
+            conn.execute("CREATE TABLE filler (x text STORAGE plain)")
+            conn.execute("INSERT INTO filler SELECT repeat('x', 7000) FROM generate_series(1, 200)")
+            self.workload = Workload(WRITERS)
+            self.workload.create(conn, rng)
+
+    def _attempt(self, number: int) -> str:
+        rng = random.Random(f"{self.seed}:{number}")
+        with self.cluster.connect(self.database) as conn:
+            conn.execute(SESSION)
+            for writer in range(WRITERS):
+                session = Writer(self.workload, conn, writer, rng, f"a{number}")
+                for _ in range(rng.randrange(3, 12)):
+                    session.transaction()
+            if rng.random() < 0.7:
+                conn.execute("CHECKPOINT")
+            vacuum = random_vacuum(rng, tuple(table.name for table in self.workload.tables))
+            fault, paths = self._choose_fault(conn, rng, vacuum)
+            if "truncate" in fault.calls or rng.random() < 0.3:
+                self._add_dead_tail(conn, vacuum.tables)
+            if rng.random() < 0.7:
+                conn.execute("SELECT pg_prewarm('filler')")  # so that little else is in memory
+        after, lasting = int(rng.expovariate(1 / fault.after)), rng.random() < 0.4
+        failure, seen = self._vacuum(vacuum, fault, paths, after, lasting)
+        what = f"{fault.error} of {'/'.join(seen.kinds)}"
+        if failure is not None and self._is_lost(failure):
+            wait_until(lambda: RECOVERED in self.cluster.log[self.log_position :], "the server's restart")
+        self._prove()
+        if not seen.failed:
+            assert failure is None, f"{vacuum.statement}: {failure}"
+            return f"{vacuum.statement}: not come to"
+        self.done["faults"] += 1
+        self.done[what] += 1
+        return f"{vacuum.statement}: {what}, {self._judge(vacuum.statement, failure, fault.error)}"
+
+    def _add_dead_tail(self, conn, tables: tuple[str, ...]) -> None:
+        """Give tables pages at the end that VACUUM can cut off."""
+        conn.execute("BEGIN")
+        for table in tables:
+            conn.execute(
+                f"INSERT INTO {table} SELECT id + number * 1000000, k, n, seed, tags, spot, note"
+                f" FROM {table}, generate_series(1, 2) number"
+            )
+        conn.execute("ROLLBACK")
+
+    def _choose_fault(self, conn, rng: random.Random, vacuum: Vacuum) -> tuple[Fault, list[str]]:
+        """Return a fault, and parts of the paths of files: those of one relation, of a table or of the database."""
+        if rng.random() < 0.05:
+            return NO_SHARED_MEMORY, [SHARED_MEMORY]
+        [fault] = rng.choices(FAULTS, [fault.weight for fault in FAULTS])
+        rewrites = "FULL" in vacuum.kind and "read" not in fault.calls  # to files that aren't there yet
+        if rewrites or not vacuum.tables or rng.random() < 0.1:
+            [(folder,)] = conn.execute("SELECT 'base/' || oid || '/' FROM pg_database WHERE datname = current_database()")
+            return fault, [folder]
+        heaps = [heap for table in vacuum.tables for heap in checks.heaps(conn, table)]
+        paths = [path for (path,) in conn.execute(
+            "SELECT pg_relation_filepath(oid) FROM pg_class"
+            " WHERE oid = ANY (%(heaps)s::text[]::regclass[])"
+            " OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = ANY (%(heaps)s::text[]::regclass[])) ORDER BY oid",
+            {"heaps": heaps},
+        )]  # fmt: skip
+        if rng.random() < 0.7:
+            return fault, paths
+        return fault, [rng.choice(paths) + rng.choice(["", "_fsm", "_vm"])]
+
+    def _vacuum(self, vacuum: Vacuum, fault: Fault, paths: list[str], after: int, lasting: bool) -> tuple:
+        """Run a VACUUM with the fault; return its error, or None, and what was seen."""
+        failure = None
+        self.log_position = len(self.cluster.log)
+        with self.cluster.connect(self.database) as conn:
+            conn.execute(SESSION)
+            for name, value in vacuum.settings.items():
+                conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+            with self.disk.fault(paths, fault.calls, fault.error, after=after, lasting=lasting) as seen:
+                try:
+                    conn.execute(vacuum.statement)
+                except psycopg.Error as raised:
+                    failure = raised
+                result = seen()
+        return failure, result
+
+    def _judge(self, statement: str, failure: psycopg.Error | None, error: str) -> str:
+        """The error names what failed, and where; return in a few words how it ended."""
+        log = self.cluster.log[self.log_position :]
+        if failure is None:
+            self.done["without an error"] += 1
+            return "without an error"
+        clear = re.compile(rf'could not [a-z -]+ [^\n]*("base/[^"]+"|"/PostgreSQL\.\d+")[^\n]*: {TEXT[error]}')
+        if self._is_lost(failure):
+            # as core does it where files cannot be truncated or synced, lest memory and disk differ
+            panic = re.search(rf'PANIC:  could not (truncate|fsync) file "base/[^"]+"[^\n]*: {TEXT[error]}', log)
+            assert panic, f"{statement}: the server went down, and not for what PostgreSQL goes down for: {failure}"
+            self.done["ended by a PANIC, as with PostgreSQL"] += 1
+            return panic[0]
+        assert clear.search(failure.diag.message_primary), f"{statement}: unclear: {failure}"
+        assert "PANIC" not in log and "TRAP" not in log, f"{statement}: PANIC beside {failure}"
+        self.done["ended by a clear error"] += 1
+        return failure.diag.message_primary
+
+    def _is_lost(self, failure: psycopg.Error) -> bool:
+        """Tell whether the server went down."""
+        return failure.sqlstate is None or failure.sqlstate.startswith("57P") or failure.diag.severity_nonlocalized == "PANIC"
+
+    def _prove(self) -> None:
+        """All is as the ledger says and sound; nothing is left of the VACUUM, and the next one does the whole work."""
+        wait_for_restart(self.cluster)
+        crashed = RECOVERED in self.cluster.log[self.log_position :]
+        with self.cluster.connect(self.database) as conn:
+            if crashed:
+                self.workload.settle(conn)
+            else:
+                self.workload.assert_content(conn)
+            assert_sound_before_vacuum(conn, self.workload)
+            assert conn.execute("SELECT * FROM cyclone.progress").fetchall() == []
+            left = "SELECT relation::regclass, mode, pid FROM pg_locks WHERE locktype = 'relation' AND pid <> pg_backend_pid()"
+            assert (locks := conn.execute(left).fetchall()) == [], locks
+            conn.execute("CHECKPOINT")  # files that were dropped go by then
+            rows = conn.execute(
+                "SELECT name FROM pg_ls_dir((SELECT 'base/' || oid FROM pg_database WHERE datname = current_database())) name"
+                r" WHERE name ~ '^\d+$' AND pg_filenode_relation(0, name::oid) IS NULL"
+                " AND NOT EXISTS (SELECT FROM pg_class WHERE pg_relation_filenode(oid) = name::oid)"
+            )
+            orphans = {name for (name,) in rows}
+            assert crashed or orphans <= self.orphans, f"files are left over: {orphans - self.orphans}"
+            self.orphans |= orphans
+            vacuum_all(conn, self.workload)
+            assert_sound(conn, self.workload)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--first", type=int, default=0, help=f"number of the first attempt, a multiple of {LIFE}")
+    parser.add_argument("--version", type=int, default=18, help="17 or 18")
+    parser.add_argument("--base", type=Path, help="folder for the server's files")
+    options = parser.parse_args()
+    seed = random.randrange(1_000_000) if options.seed is None else options.seed
+    print(f"fault-test of PostgreSQL {options.version}: SEED={seed} FAULTS={options.faults}", flush=True)
+    prefix = build.install(options.version, debug_points=True)
+    began = time.monotonic()
+    with FaultTest(prefix, options.version, seed, base=options.base) as test:
+        try:
+            test.run(options.faults, options.first, show=lambda text: print(text, flush=True))
+        finally:
+            print(*(f"{what}: {number}" for what, number in sorted(test.done.items())), sep="\n")
+            print(f"{time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The sessions of a workload: writers, readers and VACUUMs, each a thread, until they are stopped or the server goes down."""
+
+import random
+import threading
+from contextlib import suppress
+
+import psycopg
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.statements import Vacuum, random_vacuum
+from cyclone_lab.workload import CONFLICTS, SESSION, Workload, Writer
+
+JOIN_SECONDS = 120
+# That a VACUUM doesn't get its lock is no failure; what the server says when it goes down is looked at in `Load._guard`
+ALLOWED_OF_VACUUM = (*CONFLICTS, psycopg.errors.QueryCanceled)
+
+
+class Load:
+    """Sessions at work on a workload in one database.
+
+    `chance` and a session's number decide what it does. Failures are kept, and raised by `check`, `stop` and `join`.
+    """
+
+    def __init__(self, cluster: Cluster, dbname: str, workload: Workload, chance: float | str, name: str):
+        """`name` begins the names of prepared transactions, and must not have been used before in this database."""
+        self.cluster = cluster
+        self.dbname = dbname
+        self.workload = workload
+        self.chance = chance
+        self.name = name
+        self.vacuums = 0
+        self.targets = tuple(table.name for table in workload.tables)
+        self._threads: list[threading.Thread] = []
+        self._parked: list[Background] = []
+        self._failures: list[BaseException] = []
+        self._stopped = threading.Event()
+        self._crash_expected = False
+
+    def start(self, *, vacuums: int, readers: int, writers: bool = True, pause: float = 0.0) -> None:
+        """Start all writers, or none, and so many others; writers pause up to `pause` seconds after a transaction."""
+        numbers = range(self.workload.writers if writers else 0)
+        jobs = [lambda conn, rng, number=number: self._write(conn, rng, number, pause) for number in numbers]
+        jobs += [self._vacuum] * vacuums + [self._read] * readers
+        for number, job in enumerate(jobs):
+            rng = random.Random(f"{self.chance}:{number}")
+            self._threads.append(threading.Thread(target=self._guard, args=(job, rng), daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def start_vacuum(self, vacuum: Vacuum, settings: dict) -> Background:
+        """Start one VACUUM more, with further settings, and return it."""
+        self._parked.append(Background(self.cluster, self.dbname, vacuum.statement, {**vacuum.settings, **settings}))
+        return self._parked[-1]
+
+    @property
+    def failed(self) -> bool:
+        return bool(self._failures)
+
+    def check(self) -> None:
+        """Raise the first failure, if there is one."""
+        if self._failures:
+            raise self._failures[0]
+
+    def expect_the_end(self) -> None:
+        """From now on sessions may end because the server goes down."""
+        self._crash_expected = True
+
+    def stop(self) -> None:
+        """Let all sessions finish what they are at, and wait for them."""
+        self._stopped.set()
+        self.join()
+
+    def join(self) -> None:
+        """Wait for the end of all sessions; raise the first failure."""
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+            assert not thread.is_alive(), "a session does not end"
+        for parked in self._parked:
+            error = parked.wait()
+            if error and not isinstance(error, ALLOWED_OF_VACUUM) and not self._of_crash(parked.connection, error):
+                self._failures.append(error)
+        self.check()
+
+    def pause(self, seconds: float) -> None:
+        self._stopped.wait(seconds)
+
+    def _guard(self, job, rng: random.Random) -> None:
+        """Run a session's job, with a connection of its own; with another one if it comes back before the end."""
+        conn = None
+        try:
+            while not self._stopped.is_set():
+                with self.cluster.connect(self.dbname) as conn:
+                    conn.execute(SESSION)
+                    job(conn, rng)
+        except BaseException as failure:  # which check() raises again
+            if not self._of_crash(conn, failure):
+                self._failures.append(failure)
+                self._stopped.set()
+
+    def _of_crash(self, conn: psycopg.Connection | None, failure: BaseException) -> bool:
+        """Tell whether this is how a crash looks that was expected."""
+        return self._crash_expected and isinstance(failure, psycopg.OperationalError) and (
+            conn is None or conn.closed or isinstance(failure, (psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown))
+        )  # fmt: skip
+
+    def _write(self, conn: psycopg.Connection, rng: random.Random, number: int, pause: float) -> None:
+        writer = Writer(self.workload, conn, number, rng, self.name)
+        while not self._stopped.is_set():
+            writer.transaction(self.pause)
+            if pause:
+                self.pause(rng.uniform(0, pause))
+
+    def _vacuum(self, conn: psycopg.Connection, rng: random.Random) -> None:
+        while not self._stopped.is_set():
+            if rng.random() < 0.03:
+                conn.execute("CHECKPOINT")
+            vacuum = random_vacuum(rng, self.targets)
+            for name, value in vacuum.settings.items():
+                conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+            try:
+                conn.execute(vacuum.statement)
+                self.vacuums += 1
+                self.workload.count(vacuum.kind)
+            except ALLOWED_OF_VACUUM as error:
+                if conn.closed:
+                    raise
+                self.workload.count(f"VACUUM: {type(error).__name__}")
+            self.pause(rng.uniform(0, 0.05))
+
+    def _read(self, conn: psycopg.Connection, rng: random.Random) -> None:
+        """Keep a snapshot for a while; then all indexes of a table must lead to what a sequential scan finds.
+
+        BRIN indexes do not: when VACUUM summarizes a range, PostgreSQL leaves out row versions that HOT updates have replaced and
+        that older snapshots see.
+        Returns when stopped, or when a standby has ended the session as its snapshot was in the way of replay.
+        """
+        tables = self.workload.readable(conn)
+        heaps = [heap for table in tables for heap in checks.heaps(conn, table.name) if not heap.startswith("pg_toast.")]
+        while not (self._stopped.is_set() or conn.closed):
+            with suppress(*CONFLICTS), conn.transaction():
+                conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                conn.execute("SELECT FROM pg_class LIMIT 1")  # takes the snapshot
+                self.pause(rng.uniform(0, 0.3))
+                problems = checks.index_scan_errors(conn, rng.choice(heaps), but=("brin",))
+                assert not problems, problems
+                self.workload.count("snapshots")
+            self.pause(rng.uniform(0, 0.1))

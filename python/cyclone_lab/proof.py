@@ -1,0 +1,63 @@
+"""What crash test, fault test and soak prove of a workload's tables: by the ledger, and by all `checks`."""
+
+import time
+
+import psycopg
+
+from cyclone_lab import checks
+from cyclone_lab.background import wait_until
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.workload import Workload
+
+PROVING = "VACUUM (INDEX_CLEANUP on, DISABLE_PAGE_SKIPPING, PARALLEL 2)"
+
+
+def heaps_of(conn: psycopg.Connection, workload: Workload) -> list[str]:
+    """Return the heaps of all tables, TOAST tables included."""
+    return [heap for table in workload.readable(conn) for heap in checks.heaps(conn, table.name)]
+
+
+def assert_sound_before_vacuum(conn: psycopg.Connection, workload: Workload) -> None:
+    """The tables are sound, though a VACUUM may have been interrupted, and transactions may be prepared; also on a standby."""
+    [(on_standby,)] = conn.execute("SELECT pg_is_in_recovery()")
+    problems = []
+    for heap in heaps_of(conn, workload):
+        problems += checks.heap_corruption(conn, heap)
+        problems += checks.btree_corruption(conn, heap, beside_writers=True)
+        problems += checks.dangling_index_entries(conn, heap, between_passes=True)
+        if not on_standby:  # where pg_visibility's checks don't run in PostgreSQL 17 with assertions
+            problems += checks.visibility_map_errors(conn, heap)
+    assert not problems, f"{len(problems)} problems before VACUUM:\n" + "\n".join(problems[:20])
+
+
+def vacuum_all(conn: psycopg.Connection, workload: Workload) -> None:
+    """Let VACUUM pass over everything."""
+    conn.execute(f"{PROVING} {', '.join(table.name for table in workload.tables)}")
+
+
+def assert_sound(conn: psycopg.Connection, workload: Workload) -> None:
+    """After `vacuum_all`, with nobody else at work: everything is as the ledgers say and every check passes."""
+    problems = []
+    for heap in heaps_of(conn, workload):
+        problems += checks.free_space_errors(conn, heap)
+        if not heap.startswith("pg_toast."):
+            problems += checks.index_scan_errors(conn, heap)
+    assert not problems, f"{len(problems)} problems after VACUUM:\n" + "\n".join(problems[:20])
+    checks.assert_clean(conn, *(table.name for table in workload.tables))
+    workload.assert_content(conn)
+
+
+def wait_for_restart(cluster: Cluster) -> None:
+    """Wait until a server that may be restarting itself takes connections; start it if it is down."""
+    if not cluster.running:
+        cluster.start()
+
+    def up() -> bool:
+        try:
+            cluster.connect().close()
+            return True
+        except psycopg.OperationalError:
+            time.sleep(0.02)
+            return False
+
+    wait_until(up, "the restart of the server")

@@ -1,0 +1,85 @@
+"""Random VACUUM statements, with random settings, and the debug points that each kind may come to.
+
+A new kind of statement is one line in KINDS.
+"""
+
+import random
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of VACUUM: how often it comes, which options it takes (one of each tuple), and its debug points."""
+
+    weight: int
+    options: tuple[tuple[str, ...], ...]
+    points: tuple[str, ...]
+
+
+PARALLEL = ("", "PARALLEL 0", "PARALLEL 1", "PARALLEL 2", "PARALLEL 2", "PARALLEL 4")
+PLAIN_OPTIONS = (
+    PARALLEL,
+    ("", "", "FREEZE"),
+    ("", "", "DISABLE_PAGE_SKIPPING"),
+    ("", "INDEX_CLEANUP on", "INDEX_CLEANUP on", "INDEX_CLEANUP off", "INDEX_CLEANUP auto"),
+    ("", "", "TRUNCATE on", "TRUNCATE off"),
+    ("", "", "", "PROCESS_TOAST off", "PROCESS_MAIN off"),
+    ("", "", "", "SKIP_LOCKED"),
+    ("", "", "VERBOSE"),
+    ("", "", "", "ANALYZE"),
+    ("", "", "BUFFER_USAGE_LIMIT '128kB'", "BUFFER_USAGE_LIMIT 0"),
+    ("", "", "", "", "", "", "LATENCY_TARGET '2ms'", "LATENCY_TARGET 'auto'"),
+)
+PLAIN_POINTS = (
+    "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "index-page-deletion", "heap-vacuum",
+    "index-cleanup", "truncate",
+)  # fmt: skip
+REWRITE_OPTIONS = (PARALLEL, ("", "", "VERBOSE"), ("", "", "ANALYZE"), ("", "", "FREEZE"))
+REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-swapped")
+
+# Rebuilding an index concurrently waits for whoever uses the table, prepared transactions too.
+INPLACE_OPTIONS = (
+    PARALLEL, ("INDEX_CLEANUP off",), ("", "", "FREEZE"), ("", "", "", "SKIP_LOCKED"), ("", "", "VERBOSE"), ("", "", "", "ANALYZE"),
+    ("", "", "", "PROCESS_TOAST off"),
+)  # fmt: skip
+INPLACE_POINTS = ("inplace-pause", "inplace-batch", "inplace-value", "heap-scan", "heap-vacuum", "truncate")
+KINDS = {
+    "": Kind(12, PLAIN_OPTIONS, PLAIN_POINTS),
+    "FULL": Kind(3, REWRITE_OPTIONS, REWRITE_POINTS),
+    "FULL REWRITE": Kind(1, REWRITE_OPTIONS, REWRITE_POINTS),
+    "FULL INPLACE": Kind(4, INPLACE_OPTIONS, INPLACE_POINTS),
+}
+SETTINGS = {
+    "maintenance_work_mem": ("64kB", "256kB", "64MB", "64MB"),
+    "cyclone.debug_workers": (0, 1, 2, 2, 3),
+    "cyclone.debug_max_duties": (0, 0, 1),
+    "vacuum_cost_delay": (0, 0, 0, "0.5ms"),
+    "vacuum_freeze_min_age": (0, 100, 50_000_000),
+    "vacuum_freeze_table_age": (0, 150_000_000),
+    "vacuum_multixact_freeze_min_age": (0, 5_000_000),
+    "cyclone.latency_target": ("0", "0", "0", "5ms"),
+}
+
+
+class Vacuum(NamedTuple):
+    """A statement, its tables (none for the whole database), its settings, and the debug points it may come to."""
+
+    statement: str
+    tables: tuple[str, ...]
+    settings: dict[str, str | int]
+    points: tuple[str, ...]
+    kind: str
+
+
+def random_vacuum(rng: random.Random, tables: tuple[str, ...]) -> Vacuum:
+    """Return a VACUUM of some of these tables, or now and then of the whole database."""
+    name = rng.choices(list(KINDS), [kind.weight for kind in KINDS.values()])[0]
+    kind = KINDS[name]
+    options = [option for option in (name, *map(rng.choice, kind.options)) if option]
+    rng.shuffle(options)
+    if not name and rng.random() < 0.05 and not {"PROCESS_MAIN off", "PROCESS_TOAST off"} & set(options):
+        targets = []
+    else:
+        targets = rng.sample(tables, rng.choice([1, 1, 1, 1, 2]))
+    listed = f" ({', '.join(options)})" if options else ""
+    settings = {name: rng.choice(values) for name, values in SETTINGS.items()}
+    return Vacuum(f"VACUUM{listed} {', '.join(targets)}".strip(), tuple(targets), settings, kind.points, name or "VACUUM")

@@ -1,0 +1,215 @@
+"""Damaged pages: VACUUM says of them what PostgreSQL's VACUUM says of an equal copy, the server lives, and other tables are as
+they were."""
+
+import re
+import struct
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.cluster import Cluster
+from conftest import CONFIG, TEMPLATE, _create_template
+
+PAGE = 8192
+HEAP_BLOCK = 7
+LEAF_BLOCK = 3  # of a btree that was built from many rows: a leaf
+SPECIAL = struct.Struct("<H")
+
+
+def flip_a_byte(page: bytearray) -> None:
+    page[5000] ^= 0xFF
+
+
+def zero_the_header(page: bytearray) -> None:
+    page[:24] = bytes(24)
+
+
+def zero_everything(page: bytearray) -> None:
+    page[:] = bytes(PAGE)
+
+
+def misplace_the_special_space(page: bytearray) -> None:
+    SPECIAL.pack_into(page, 16, 8000)
+
+
+def tuple_at(page: bytearray, item: int) -> int:
+    """Return where the tuple of a line pointer begins."""
+    [pointer] = struct.unpack_from("<I", page, 20 + 4 * item)
+    assert pointer >> 15 & 3 == 1, "not a normal line pointer"
+    return pointer & 0x7FFF
+
+
+def set_xmin(page: bytearray, xmin: int) -> None:
+    """Give the second tuple another xmin, and no hint about it."""
+    at = tuple_at(page, 2)
+    struct.pack_into("<I", page, at, xmin)
+    [infomask] = struct.unpack_from("<H", page, at + 20)
+    struct.pack_into("<H", page, at + 20, infomask & ~0x0300)
+
+
+def xmin_before_all_others(page: bytearray) -> None:
+    set_xmin(page, 3)
+
+
+def xmin_of_the_future(page: bytearray) -> None:
+    set_xmin(page, 5_000_000)
+
+
+def xmax_before_all_others(page: bytearray) -> None:
+    """An update or deletion by a transaction that is long since frozen."""
+    at = tuple_at(page, 2)
+    struct.pack_into("<I", page, at + 4, 3)
+    [infomask] = struct.unpack_from("<H", page, at + 20)
+    struct.pack_into("<H", page, at + 20, infomask & ~0xFCF0 | infomask & 0x2000 | 0x0500)
+
+
+def unknown_multixact(page: bytearray) -> None:
+    at = tuple_at(page, 2)
+    struct.pack_into("<I", page, at + 4, 1_000_000)
+    [infomask] = struct.unpack_from("<H", page, at + 20)
+    struct.pack_into("<H", page, at + 20, infomask & ~0x0CD0 | 0x1040)
+
+
+# Name: relation, block, damage, what the error says (None if it is none, or depends)
+DAMAGE = {
+    "heap-header": ("t", HEAP_BLOCK, zero_the_header, rf"invalid page in block {HEAP_BLOCK} of relation"),
+    "heap-zero": ("t", HEAP_BLOCK, zero_everything, None),
+    "heap-old-xmin": ("t", HEAP_BLOCK, xmin_before_all_others, r"found xmin 3 from before relfrozenxid"),
+    "heap-future-xmin": ("t", HEAP_BLOCK, xmin_of_the_future, None),
+    "heap-old-xmax": ("t", HEAP_BLOCK, xmax_before_all_others, None),
+    "heap-multixact": ("t", HEAP_BLOCK, unknown_multixact, r"MultiXactId 1000000 has not been created yet"),
+    "btree-header": ("t_pkey", LEAF_BLOCK, zero_the_header, rf"invalid page in block {LEAF_BLOCK} of relation"),
+    "btree-zero": ("t_pkey", LEAF_BLOCK, zero_everything, None),
+    "btree-special": ("t_pkey", LEAF_BLOCK, misplace_the_special_space, rf"contains corrupted page at block {LEAF_BLOCK}"),
+    "hash-special": ("t_note", LEAF_BLOCK, misplace_the_special_space, rf"contains corrupted page at block {LEAF_BLOCK}"),
+}
+CHECKSUM_DAMAGE = {
+    "heap-checksum": ("t", HEAP_BLOCK, flip_a_byte, rf"invalid page in block {HEAP_BLOCK} of relation"),
+    "btree-checksum": ("t_pkey", LEAF_BLOCK, flip_a_byte, rf"invalid page in block {LEAF_BLOCK} of relation"),
+    "map-checksum": ("t:vm", 0, flip_a_byte, None),
+    "free-space-checksum": ("t:fsm", 0, flip_a_byte, None),
+}
+
+
+def make_table(conn, name: str) -> None:
+    """Make a table with dead rows on each page, and frozen ones on most."""
+    conn.execute(f"CREATE TABLE {name} (id int, n int, note text, CONSTRAINT {name}_pkey PRIMARY KEY (id)) WITH (fillfactor = 50)")
+    conn.execute(f"INSERT INTO {name} SELECT i, i, md5(i::text) FROM generate_series(1, 5000) i")
+    conn.execute(f"CREATE INDEX {name}_note ON {name} USING hash (note)")
+    conn.execute(f"VACUUM {name}")
+    conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0")
+
+
+def damage(cluster, conn, relation: str, block: int, how) -> None:
+    """Change one page of a relation's fork in its file; the server must not have it in memory, nor be running."""
+    name, _, fork = relation.partition(":")
+    [(path,)] = conn.execute("SELECT pg_relation_filepath(%s)", (name,))
+    file = cluster.data / (path + (f"_{fork}" if fork else ""))
+    conn.close()
+    cluster.stop()
+    with open(file, "r+b") as pages:
+        pages.seek(block * PAGE)
+        page = bytearray(pages.read(PAGE))
+        assert len(page) == PAGE
+        how(page)
+        pages.seek(block * PAGE)
+        pages.write(page)
+    cluster.start()
+
+
+def verdict(cluster, statement: str, enabled: str) -> tuple:
+    """Return how a statement ended and of what it warned, without what differs from table to table."""
+    warnings = []
+    with cluster.connect(TEMPLATE) as conn:
+        conn.add_notice_handler(lambda notice: warnings.append(notice.message_primary))
+        conn.execute(f"SET cyclone.enabled = {enabled}; SET cyclone.debug_workers = 0; SET statement_timeout = '60s'")
+        try:
+            conn.execute(statement)
+            ending = "", ""
+        except psycopg.Error as error:
+            ending = error.sqlstate, error.diag.message_primary
+    names = [(r"base/\d+/\d+", "FILE"), (r"\bcore(_\w+)?\b", r"t\1"), (r"(relfrozenxid|relminmxid|cutoff|checksum|expected) \d+", r"\1 N")]
+    for pattern, replacement in names:
+        ending = tuple(re.sub(pattern, replacement, text or "") for text in ending)
+        warnings = [re.sub(pattern, replacement, text) for text in warnings]
+    return *ending, sorted(set(warnings))
+
+
+def assert_as_core(cluster, relation: str, block: int, how, message: str | None, options: str) -> None:
+    """Damage a table and a copy alike, and compare what VACUUM says, with and without pg_cyclone."""
+    cluster.start()
+    _create_template(cluster)
+    with cluster.connect(TEMPLATE) as conn:
+        for name in ("t", "core", "other"):
+            make_table(conn, name)
+        before = checks.table_state(conn, "other")
+        conn.execute("CHECKPOINT")
+    for name in (relation, re.sub(r"^t\b|^t(?=_)", "core", relation)):
+        damage(cluster, cluster.connect(TEMPLATE), name, block, how)
+    log_position = len(cluster.log)
+    ours = verdict(cluster, f"VACUUM ({options}) t", "on")
+    assert not re.search("PANIC|TRAP|terminated by signal", cluster.log[log_position:])
+    cores = verdict(cluster, f"VACUUM ({options.replace('PARALLEL 2', 'PARALLEL 0')}) core", "off")
+    assert ours == cores
+    if message:
+        assert ours[0] and re.search(message, ours[1]), ours
+    with cluster.connect(TEMPLATE) as conn:
+        assert conn.execute("SELECT * FROM cyclone.progress").fetchall() == []
+        conn.execute("VACUUM other")
+        after = checks.table_state(conn, "other")
+        assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+        assert after["dead_items"] == 0
+        checks.assert_clean(conn, "other")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_page(prefix, pg_major, name, workers):
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()  # before, there are none if nothing is said
+    with Cluster.create(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=initdb) as cluster:
+        assert_as_core(cluster, *DAMAGE[name], f"INDEX_CLEANUP on, FREEZE, PARALLEL {workers}")
+
+
+@pytest.mark.parametrize("name", CHECKSUM_DAMAGE)
+def test_a_wrong_checksum(prefix, name):
+    with Cluster.create(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=("--data-checksums",)) as cluster:
+        assert_as_core(cluster, *CHECKSUM_DAMAGE[name], "INDEX_CLEANUP on, PARALLEL 2")
+
+
+@pytest.mark.parametrize("name", ["heap-header", "heap-old-xmin", "heap-future-xmin", "heap-multixact"])
+def test_a_damaged_page_in_vacuum_full(prefix, pg_major, name):
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+        assert_as_core(cluster, *DAMAGE[name], "FULL")
+
+
+def clear_all_frozen_bits(page: bytearray) -> None:
+    page[24:] = bytes(byte & 0x55 for byte in page[24:])
+
+
+def test_all_frozen_bits_that_were_lost_come_back(prefix, pg_major):
+    """A crash can lose the bit of the map, and not the freezing of the page."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    config = {**CONFIG, "wal_log_hints": "on", "wal_consistency_checking": "all"}
+    with Cluster.create(prefix, config, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            make_table(conn, "t")
+            conn.execute("VACUUM FREEZE t")
+            before = checks.table_state(conn, "t")
+            assert before["all_frozen"] == before["relpages"]
+        damage(cluster, cluster.connect(TEMPLATE), "t:vm", 0, clear_all_frozen_bits)
+        with cluster.connect(TEMPLATE) as conn:
+            lost = checks.table_state(conn, "t")
+            assert lost["all_frozen"] == 0 and lost["all_visible"] == lost["relpages"]
+            conn.execute("VACUUM (FREEZE, PARALLEL 2) t")
+            assert checks.table_state(conn, "t")["all_frozen"] == before["relpages"]
+            conn.execute("SELECT pg_logical_emit_message(true, '', '')")
+        cluster.crash()
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            after = checks.table_state(conn, "t")
+            assert after["content_hash"] == before["content_hash"] and after["all_frozen"] == before["relpages"]
+            checks.assert_clean(conn, "t")
