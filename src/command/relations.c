@@ -477,12 +477,15 @@ judge_target(Relation rel, const VacuumParams *params)
 static bool
 can_compact(const VacuumRelation *target, Relation rel)
 {
-	if (table_inplace_is_possible(rel))
+	const char *why_not;
+
+	if (table_inplace_is_possible(rel, &why_not))
 		return true;
 	if (target->relation != NULL)
 		ereport(WARNING,
 				(errmsg("rows of \"%s\" cannot be moved, vacuuming only",
-						RelationGetRelationName(rel))));
+						RelationGetRelationName(rel)),
+				 errdetail("%s", _(why_not))));
 	return false;
 }
 

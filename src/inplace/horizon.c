@@ -87,7 +87,7 @@ horizon_holder(void)
 					"SELECT pg_catalog.format('process %s (%s), in a transaction since %s', pid, backend_type, xact_start) AS what,"
 					" pg_catalog.age(backend_xmin) AS age"
 					" FROM pg_catalog.pg_stat_activity"
-					" WHERE backend_xmin IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()"
+					" WHERE backend_xmin IS NOT NULL AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
 					" UNION ALL "
 					"SELECT pg_catalog.format('replication slot \"%s\"', slot_name), pg_catalog.age(xmin)"
 					" FROM pg_catalog.pg_replication_slots WHERE xmin IS NOT NULL"

@@ -3,10 +3,13 @@
  * index_entries.c
  *	  New entries in all indexes for rows that have moved.
  *
- * Uniqueness and exclusion are not checked: a row that moves is the one that was
- * there, so whatever held before holds now.  Others who check see the
- * old place as being deleted by a running transaction, ours, wait for it, and
- * then find the new one.
+ * A row that moves is the one that was there, so no key can be a duplicate now
+ * that wasn't one before.  All the same, the entry of a unique index is made as if it were
+ * checked, but without waiting or complaint: those who check at the same time
+ * rely on each entry to begin at the first page that may have the key, which they
+ * keep locked.  They find the old place being deleted by a running transaction,
+ * ours, wait for it, and then find the new one.  Exclusion constraints have no
+ * such page, so tables with any are left alone (table_inplace.c).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -17,7 +20,9 @@
 #include "access/genam.h"
 #include "access/tableam.h"
 #include "catalog/index.h"
+#include "catalog/pg_am.h"
 #include "executor/executor.h"
+#include "miscadmin.h"
 
 #include "inplace/inplace.h"
 
@@ -74,6 +79,7 @@ index_entries_add(IndexEntries *entries, HeapTuple tuple)
 static void
 add_entry(IndexEntries *entries, int i, HeapTuple tuple)
 {
+	Relation	index = entries->indexes[i];
 	IndexInfo  *info = entries->infos[i];
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
@@ -82,11 +88,19 @@ add_entry(IndexEntries *entries, int i, HeapTuple tuple)
 	if (entries->predicates[i] == NULL ||
 		ExecQual(entries->predicates[i], GetPerTupleExprContext(entries->estate)))
 	{
+		bool		cost_active = VacuumCostActive;
+
 		FormIndexDatum(info, entries->slot, entries->estate, values, isnull);
+		/* GIN may clean up on the way, and nap, while others wait for us */
+		if (index->rd_rel->relam != BTREE_AM_OID)
+			VacuumCostActive = false;
 		/* as for an update of other columns: the old entries are worth a look
 		 * before a page is split */
-		index_insert(entries->indexes[i], values, isnull, &tuple->t_self,
-					 entries->rel, UNIQUE_CHECK_NO, true, info);
+		index_insert(index, values, isnull, &tuple->t_self,
+					 entries->rel,
+					 index->rd_index->indisunique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO,
+					 true, info);
+		VacuumCostActive = cost_active;
 	}
 	MemoryContextSwitchTo(old);
 	ResetPerTupleExprContext(entries->estate);

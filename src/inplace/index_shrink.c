@@ -16,7 +16,9 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_namespace.h"
 #include "commands/defrem.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
@@ -41,7 +43,7 @@
 /* How many pages to look at for that */
 #define SAMPLE_PAGES		1000
 
-static List *bloated_indexes(Oid relid, Oid privilege_relid, MemoryContext context);
+static List *bloated_indexes(Oid relid, MemoryContext context);
 static bool is_bloated(Relation index);
 static void reindex(Oid index, MemoryContext context);
 
@@ -50,12 +52,12 @@ static void reindex(Oid index, MemoryContext context);
  *		Build a table's bloated indexes anew.
  *
  * Called and returns outside any transaction, with the table locked for the
- * session.  For a TOAST table the privileges on its table count.  What must outlive transactions lives in context.
+ * session.  What must outlive transactions lives in context.
  */
 void
-index_shrink(Oid relid, Oid privilege_relid, MemoryContext context)
+index_shrink(Oid relid, MemoryContext context)
 {
-	foreach_oid(index, bloated_indexes(relid, privilege_relid, context))
+	foreach_oid(index, bloated_indexes(relid, context))
 	{
 		progress_begin(relid, MyProcPid);
 		progress_phase(PROGRESS_INPLACE_REINDEX, 0);
@@ -70,7 +72,7 @@ index_shrink(Oid relid, Oid privilege_relid, MemoryContext context)
  *		List, in context, the indexes that are worth it and can be built anew.
  */
 static List *
-bloated_indexes(Oid relid, Oid privilege_relid, MemoryContext context)
+bloated_indexes(Oid relid, MemoryContext context)
 {
 	List	   *bloated = NIL;
 	Relation	rel;
@@ -92,15 +94,17 @@ bloated_indexes(Oid relid, Oid privilege_relid, MemoryContext context)
 		index_close(index, AccessShareLock);
 	}
 
-	/* the owner of the database may VACUUM, but not REINDEX */
+	/* as REINDEX will check it; not all who may VACUUM may do that, too */
 	if (bloated != NIL &&
-		pg_class_aclcheck(privilege_relid, GetUserId(), ACL_MAINTAIN) != ACLCHECK_OK)
+		(object_aclcheck(NamespaceRelationId, RelationGetNamespace(rel), GetUserId(),
+						 ACL_USAGE) != ACLCHECK_OK ||
+		 pg_class_aclcheck(relid, GetUserId(), ACL_MAINTAIN) != ACLCHECK_OK))
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to reindex table \"%s\", leaving its indexes as they are",
+				 errmsg("permission denied to reindex \"%s\", leaving its indexes as they are",
 						RelationGetRelationName(rel)),
-				 errhint("That takes the MAINTAIN privilege on the table.")));
+				 errhint("That takes the MAINTAIN privilege on it, and USAGE on its schema.")));
 		bloated = NIL;
 	}
 	table_close(rel, NoLock);
@@ -154,6 +158,12 @@ reindex(Oid index, MemoryContext context)
 								  get_rel_name(index), -1);
 	stmt->params = list_make1(makeDefElem("concurrently", NULL, -1));
 	MemoryContextSwitchTo(old);
+	/* indexes are renamed without a lock on the table */
+	if (RangeVarGetRelid(stmt->relation, NoLock, true) != index)
+	{
+		CommitTransactionCommand();
+		return;
+	}
 
 	/* it commits this transaction, and returns in another one */
 	PushActiveSnapshot(GetTransactionSnapshot());

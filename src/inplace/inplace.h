@@ -58,7 +58,8 @@ typedef struct Inplace
 	/* of a TOAST table: the values with parts in its tail, in order */
 	Oid		   *values;
 	int			nvalues;
-	BlockNumber next_block;		/* of the table, where to look for their rows */
+	BlockNumber next_block;		/* of the table, where to look for their rows, */
+	BlockNumber end_block;		/* and up to where */
 } Inplace;
 
 /* The indexes of a table, for entries of moved rows */
@@ -89,6 +90,7 @@ typedef struct MoveBatch
 
 /* tail_plan.c */
 extern void tail_plan(Inplace *job, Relation rel);
+extern void tail_hide_block(Relation rel, BlockNumber blkno, Buffer *vmbuffer);
 extern void tail_offer_room(Inplace *job, Relation rel);
 
 /* move_batch.c */
@@ -96,13 +98,14 @@ extern void move_batch_begin(MoveBatch *batch, Inplace *job);
 extern bool move_batch_goes_on(const MoveBatch *batch);
 extern void move_batch_end(MoveBatch *batch);
 extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer);
+extern void move_batch_assign_xid(MoveBatch *batch);
 extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);
 
 /* row_move.c */
 extern bool row_move_some(Inplace *job);
 
 /* value_move.c */
-extern void value_move_plan(Inplace *toast, Relation rel);
+extern void value_move_plan(Inplace *job, Inplace *toast);
 extern bool value_move_some(Inplace *job, Inplace *toast);
 
 /* page_change.c */
@@ -124,6 +127,6 @@ extern void horizon_wait(Inplace *job);
 extern char *horizon_holder(void);
 
 /* index_shrink.c */
-extern void index_shrink(Oid relid, Oid privilege_relid, MemoryContext context);
+extern void index_shrink(Oid relid, MemoryContext context);
 
 #endif							/* CYCLONE_INPLACE_H */

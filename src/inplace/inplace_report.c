@@ -35,7 +35,7 @@ static void warn_of_obstacles(const InplaceResult *result, const Inplace *job);
  * inplace_report_begin
  *		Note sizes, and return which is the TOAST table, if there is one.
  *
- * Outside any transaction; what is noted lives in context.
+ * In a transaction; what is noted lives in context.
  */
 Oid
 inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
@@ -51,7 +51,6 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	pg_rusage_init(&result->rusage);
 	INSTR_TIME_SET_CURRENT(result->start);
 
-	begin_vacuum_transaction(false);
 	rel = table_open(relid, ShareUpdateExclusiveLock);
 	indexes = RelationGetIndexList(rel);
 	result->relids = MemoryContextAlloc(context, (2 + list_length(indexes)) * sizeof(Oid));
@@ -74,7 +73,6 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 					get_namespace_name(RelationGetNamespace(rel)),
 					RelationGetRelationName(rel))));
 	table_close(rel, NoLock);
-	end_transaction();
 	return toast_relid;
 }
 

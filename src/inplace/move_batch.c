@@ -127,11 +127,17 @@ move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer)
 	return verdict;
 }
 
+/* move_batch_assign_xid -- to be done before pages are locked. */
+void
+move_batch_assign_xid(MoveBatch *batch)
+{
+	if (!TransactionIdIsValid(batch->xid))
+		batch->xid = GetCurrentTransactionId();
+}
+
 /*
  * move_batch_new_version
  *		Return a copy of a row as the version that our transaction makes of it.
- *
- * The transaction has a transaction ID from then on.
  */
 HeapTuple
 move_batch_new_version(MoveBatch *batch, HeapTuple old)
@@ -139,8 +145,7 @@ move_batch_new_version(MoveBatch *batch, HeapTuple old)
 	HeapTuple	tuple = heap_copytuple(old);
 	HeapTupleHeader header = tuple->t_data;
 
-	if (!TransactionIdIsValid(batch->xid))
-		batch->xid = GetCurrentTransactionId();
+	Assert(TransactionIdIsValid(batch->xid));
 	header->t_infomask &= ~(HEAP_XACT_MASK | HEAP_MOVED);
 	header->t_infomask2 &= ~HEAP2_XACT_MASK;
 	header->t_infomask |= HEAP_UPDATED | HEAP_XMAX_INVALID;

@@ -37,9 +37,9 @@
 
 static bool begin_change(Buffer buffer, Buffer vmbuffer);
 static void end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
-					   HeapTuple *tuples, int ntuples);
-static XLogRecPtr log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool map_cleared,
-							 Buffer changed_vmbuffer);
+					   HeapTuple *tuples, int ntuples, bool was_empty);
+static XLogRecPtr log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
+							 bool map_cleared, Buffer changed_vmbuffer);
 
 /*
  * page_room
@@ -86,11 +86,13 @@ page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *f
 void
 page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int ntuples)
 {
+	/* one that the server has just made is not known to WAL yet */
+	bool		was_empty = PageGetMaxOffsetNumber(BufferGetPage(buffer)) == 0;
 	bool		lock_map = begin_change(buffer, vmbuffer);
 
 	for (int i = 0; i < ntuples; i++)
 		RelationPutHeapTuple(rel, buffer, tuples[i], false);
-	end_change(rel, buffer, vmbuffer, lock_map, tuples, ntuples);
+	end_change(rel, buffer, vmbuffer, lock_map, tuples, ntuples, was_empty);
 }
 
 /*
@@ -120,7 +122,7 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
 		header->t_ctid = new_versions[i]->t_self;
 	}
 	PageSetPrunable(page, xid);
-	end_change(rel, buffer, vmbuffer, lock_map, NULL, 0);
+	end_change(rel, buffer, vmbuffer, lock_map, NULL, 0, false);
 }
 
 /*
@@ -147,7 +149,7 @@ begin_change(Buffer buffer, Buffer vmbuffer)
  */
 static void
 end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
-		   HeapTuple *tuples, int ntuples)
+		   HeapTuple *tuples, int ntuples, bool was_empty)
 {
 	Page		page = BufferGetPage(buffer);
 	bool		map_changed = false;
@@ -161,7 +163,7 @@ end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 
 	if (RelationNeedsWAL(rel))
 	{
-		XLogRecPtr	lsn = log_change(buffer, tuples, ntuples, clear_map,
+		XLogRecPtr	lsn = log_change(buffer, tuples, ntuples, was_empty, clear_map,
 									 map_changed ? vmbuffer : InvalidBuffer);
 
 		PageSetLSN(page, lsn);
@@ -177,15 +179,25 @@ end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 /*
  * log_change
  *		Write the WAL record: with these tuples, or without any an image.
+ *
+ * If the page was empty, replay makes it anew, and puts the tuples there in
+ * order, which is how they have come there.
  */
 static XLogRecPtr
-log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool map_cleared,
-		   Buffer changed_vmbuffer)
+log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
+		   bool map_cleared, Buffer changed_vmbuffer)
 {
 	PGAlignedBlock scratch;
 	xl_heap_multi_insert *record = (xl_heap_multi_insert *) scratch.data;
-	char	   *start = scratch.data + SizeOfHeapMultiInsert + ntuples * sizeof(OffsetNumber);
+	int			noffsets = was_empty ? 0 : ntuples;
+	char	   *start = scratch.data + SizeOfHeapMultiInsert + noffsets * sizeof(OffsetNumber);
 	char	   *data = start;
+	uint8		flags = REGBUF_STANDARD;
+
+	if (was_empty)
+		flags |= REGBUF_WILL_INIT;
+	else if (ntuples == 0)
+		flags |= REGBUF_FORCE_IMAGE;
 
 	record->flags = map_cleared ? XLH_INSERT_ALL_VISIBLE_CLEARED : 0;
 	record->ntuples = ntuples;
@@ -194,7 +206,10 @@ log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool map_cleared,
 		HeapTupleHeader header = tuples[i]->t_data;
 		xl_multi_insert_tuple *logged = (xl_multi_insert_tuple *) SHORTALIGN(data);
 
-		record->offsets[i] = ItemPointerGetOffsetNumber(&tuples[i]->t_self);
+		if (was_empty)
+			Assert(ItemPointerGetOffsetNumber(&tuples[i]->t_self) == FirstOffsetNumber + i);
+		else
+			record->offsets[i] = ItemPointerGetOffsetNumber(&tuples[i]->t_self);
 		logged->datalen = tuples[i]->t_len - SizeofHeapTupleHeader;
 		logged->t_infomask2 = header->t_infomask2;
 		logged->t_infomask = header->t_infomask;
@@ -207,10 +222,11 @@ log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool map_cleared,
 
 	XLogBeginInsert();
 	XLogRegisterData((char *) record, start - scratch.data);
-	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD | (ntuples == 0 ? REGBUF_FORCE_IMAGE : 0));
+	XLogRegisterBuffer(0, buffer, flags);
 	if (ntuples > 0)
 		XLogRegisterBufData(0, start, data - start);
 	if (BufferIsValid(changed_vmbuffer))
 		compat_register_map(changed_vmbuffer);
-	return XLogInsert(RM_HEAP2_ID, XLOG_HEAP2_MULTI_INSERT);
+	return XLogInsert(RM_HEAP2_ID,
+					  XLOG_HEAP2_MULTI_INSERT | (was_empty ? XLOG_HEAP_INIT_PAGE : 0));
 }

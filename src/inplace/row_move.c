@@ -104,6 +104,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 			break;
 		target_block = BufferGetBlockNumber(target);
 		visibilitymap_pin(batch->rel, target_block, &move->target_map);
+		move_batch_assign_xid(batch);
 
 		old = MemoryContextSwitchTo(batch->row_context);
 		LockBuffer(target, BUFFER_LOCK_EXCLUSIVE);
@@ -133,7 +134,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 	if (room > 0 && !all_fit)
 		return false;
 	/* not for new rows, see tail_plan.c */
-	RecordPageWithFreeSpace(batch->rel, blkno, 0);
+	tail_hide_block(batch->rel, blkno, &move->source_map);
 	return true;
 }
 

@@ -28,14 +28,17 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "utils/catcache.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "engine/table_vacuum.h"
 #include "inplace/inplace.h"
@@ -54,7 +57,7 @@ static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStra
 						 MemoryContext context);
 static void compact(Inplace *job, Inplace *rows, InplaceResult *result);
 static void vacuum_once(Inplace *job, InplaceResult *result);
-static bool plan_moves(Inplace *job, Inplace *rows);
+static bool plan_moves(Inplace *job);
 static void move_rows_of_tail(Inplace *job, InplaceResult *result);
 static void move_values_of_tail(Inplace *job, Inplace *rows, InplaceResult *result);
 static void begin_moving(Inplace *job, int phase, BlockNumber blocks);
@@ -64,16 +67,52 @@ static void end_moving(void);
  * table_inplace_is_possible
  *		Can rows of this table, which is a heap and locked, be moved?
  *
- * Not those of catalogs, as caches and snapshots for logical decoding know
- * catalog rows by their places.  Nor those of TOAST tables: whoever looks for
- * a value there takes each version of its parts that he finds.
+ * If not, returns false and says why.
+ *
+ * - Not those of catalogs, as caches and snapshots for logical decoding know
+ *	 catalog rows by their places.
+ * - Nor those of TOAST tables by themselves: whoever looks for a value there
+ *	 takes each version of its parts that he finds.
+ * - Nor where a subscription writes: it looks for the row to be changed without
+ *	 a snapshot, and may find neither of two versions while a row moves to
+ *	 where it has been looking already.
+ * - Nor under an exclusion constraint, for the same reason: who checks it relies
+ *	 on everybody else to check it, too, once his entry is there.
  */
 bool
-table_inplace_is_possible(Relation rel)
+table_inplace_is_possible(Relation rel, const char **why_not)
 {
-	return rel->rd_rel->relkind != RELKIND_TOASTVALUE &&
-		!IsSystemRelation(rel) &&
-		!RelationIsUsedAsCatalogTable(rel);
+	CatCList   *subscriptions;
+	bool		is_possible = true;
+
+	if (rel->rd_rel->relkind == RELKIND_TOASTVALUE ||
+		IsSystemRelation(rel) || RelationIsUsedAsCatalogTable(rel))
+	{
+		*why_not = gettext_noop("It is a catalog, or used as one.");
+		return false;
+	}
+
+	subscriptions = SearchSysCacheList1(SUBSCRIPTIONRELMAP,
+										ObjectIdGetDatum(RelationGetRelid(rel)));
+	if (subscriptions->n_members > 0)
+	{
+		*why_not = gettext_noop("A subscription of logical replication writes to it.");
+		is_possible = false;
+	}
+	ReleaseSysCacheList(subscriptions);
+
+	foreach_oid(oid, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(oid, AccessShareLock);
+
+		if (index->rd_index->indisexclusion)
+		{
+			*why_not = gettext_noop("It has an exclusion constraint.");
+			is_possible = false;
+		}
+		index_close(index, AccessShareLock);
+	}
+	return is_possible;
 }
 
 /*
@@ -88,9 +127,9 @@ void
 table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 			  MemoryContext parent)
 {
-	MemoryContext context = AllocSetContextCreate(parent, "Compaction", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext context;
 	VacuumParams quiet = *params;
-	InplaceResult *result = MemoryContextAllocZero(context, sizeof(InplaceResult));
+	InplaceResult *result;
 	Inplace    *job;
 	Inplace    *toast;
 	Oid			toast_relid;
@@ -103,22 +142,25 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	quiet.index_cleanup = VACOPTVALUE_ENABLED;
 	quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
 
+	/* an error outside of a transaction would not end the session's lock */
+	begin_vacuum_transaction(false);
+	context = AllocSetContextCreate(parent, "Compaction", ALLOCSET_DEFAULT_SIZES);
+	result = MemoryContextAllocZero(context, sizeof(InplaceResult));
 	toast_relid = inplace_report_begin(result, relid, context, params);
 	job = make_job(relid, &quiet, ring, context);
+	toast = make_job(toast_relid, &quiet, ring, context);
+	end_transaction();
+
 	if (OidIsValid(toast_relid) && (params->options & VACOPT_PROCESS_TOAST))
-	{
-		toast = make_job(toast_relid, &quiet, ring, context);
 		compact(toast, job, result);
-		job->obstacles = (MoveObstacles) {0};
-	}
 	compact(job, NULL, result);
 
 	inplace_report_heap(result, job);
-	if (params->index_cleanup != VACOPTVALUE_DISABLED)
+	if (params->index_cleanup != VACOPTVALUE_DISABLED && !VacuumFailsafeActive)
 	{
-		index_shrink(relid, relid, context);
+		index_shrink(relid, context);
 		if (OidIsValid(toast_relid) && (params->options & VACOPT_PROCESS_TOAST))
-			index_shrink(toast_relid, relid, context);
+			index_shrink(toast_relid, context);
 	}
 	inplace_report_end(result, job);
 	MemoryContextDelete(context);
@@ -146,32 +188,38 @@ make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring, Memor
 static void
 compact(Inplace *job, Inplace *rows, InplaceResult *result)
 {
+	Inplace    *mover = rows != NULL ? rows : job;
+	BlockNumber least = 0;
 	int			idle_passes = 0;
 
-	for (bool first = true;; first = false)
+	for (;;)
 	{
-		BlockNumber before = job->pass.new_pages;
-		int64		moved = (rows != NULL ? rows : job)->rows_moved;
+		int64		moved = mover->rows_moved;
+		bool		worthwhile;
 
 		vacuum_once(job, result);
 		progress_bytes_freed((uint64) (Max(job->first_pages, job->pass.new_pages) -
 									   job->pass.new_pages) * BLCKSZ);
-		if (first || job->pass.new_pages + before / PROGRESS_FRACTION < before)
+		if (least == 0 || job->pass.new_pages < least - least / PROGRESS_FRACTION)
+		{
+			least = job->pass.new_pages;
 			idle_passes = 0;
+		}
 		else
 			idle_passes++;
-		if (VacuumFailsafeActive || idle_passes == MAX_IDLE_PASSES || !plan_moves(job, rows))
+
+		worthwhile = plan_moves(job);
+		if (!worthwhile || VacuumFailsafeActive || idle_passes >= MAX_IDLE_PASSES)
 			break;
 		job->pass.tail_start = job->tail_start;
+		memset(&mover->obstacles, 0, sizeof(mover->obstacles));
 		if (rows == NULL)
 			move_rows_of_tail(job, result);
 		else
-		{
 			move_values_of_tail(job, rows, result);
-			job->last_xid = rows->last_xid;
-		}
+		job->last_xid = mover->last_xid;
 		result->passes++;
-		if ((rows != NULL ? rows : job)->rows_moved == moved)
+		if (mover->rows_moved == moved)
 			idle_passes = MAX_IDLE_PASSES - 1;
 		horizon_wait(job);
 		/* what is all-visible now was so before, or has been looked at */
@@ -194,8 +242,6 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	if (job->first_pages == 0)
 		job->first_pages = RelationGetNumberOfBlocks(rel);
 	table_vacuum(rel, &job->params, job->ring, &job->pass);
-	if (job->pass.tail_start != InvalidBlockNumber)
-		tail_offer_room(job, rel);
 	become_user_again(&saved);
 	table_close(rel, NoLock);
 	end_transaction();
@@ -204,36 +250,33 @@ vacuum_once(Inplace *job, InplaceResult *result)
 
 /*
  * plan_moves
- *		Set what is to be moved in this pass, and have all sessions forget where
- *		they put their last rows; false if it isn't worth it.
+ *		Offer the room that the last pass has left in its tail, set what is to be
+ *		moved in the next one, and have all sessions forget where they put their
+ *		last rows; false if another pass isn't worth it.
  */
 static bool
-plan_moves(Inplace *job, Inplace *rows)
+plan_moves(Inplace *job)
 {
 	Relation	rel;
 	BlockNumber tail;
 
 	begin_vacuum_transaction(false);
+	begin_moving(job, PROGRESS_INPLACE_PLAN, job->pass.new_pages);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
+	if (job->pass.tail_start != InvalidBlockNumber)
+		tail_offer_room(job, rel);
 	tail_plan(job, rel);
 	tail = job->npages - job->tail_start;
 	if (tail <= job->npages / WORTHWHILE_FRACTION)
 		tail = 0;
-	else
-	{
-		if (!RelationUsesLocalBuffers(rel))
-			CacheInvalidateSmgr(RelationGetSmgr(rel)->smgr_rlocator);
-		if (rows != NULL)
-			value_move_plan(job, rel);
-	}
+	else if (!RelationUsesLocalBuffers(rel))
+		CacheInvalidateSmgr(RelationGetSmgr(rel)->smgr_rlocator);
 	table_close(rel, NoLock);
+	end_moving();
 	end_transaction();
 
 	job->source = job->npages;
 	job->target = 0;
-	memset(&job->obstacles, 0, sizeof(job->obstacles));
-	if (rows != NULL)
-		memset(&rows->obstacles, 0, sizeof(rows->obstacles));
 	return tail > 0;
 }
 
@@ -267,6 +310,7 @@ move_values_of_tail(Inplace *job, Inplace *rows, InplaceResult *result)
 
 	INSTR_TIME_SET_CURRENT(start);
 	begin_moving(rows, PROGRESS_INPLACE_MOVE_VALUES, 0);
+	value_move_plan(rows, job);
 	while (value_move_some(rows, job))
 		;
 	end_moving();

@@ -10,9 +10,8 @@
  *
  * Blocks that have been vacated are taken out of the map, so that new rows are
  * not put there, until what remains of the tail is known after the
- * next VACUUM.  They are on the list of pages for the next VACUUM anyway, should
- * there be no more of this one.  New rows come all the same from
- * sessions that still have such a page in mind.
+ * next VACUUM.  New rows come all the same from sessions that still have such a
+ * page in mind.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -20,6 +19,7 @@
  */
 #include "postgres.h"
 
+#include "access/visibilitymap.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
@@ -104,6 +104,29 @@ used_bytes(Relation rel, BlockNumber blkno)
 }
 
 /*
+ * tail_hide_block
+ *		Offer no more room in a block, but have the next VACUUM look at it, ours or
+ *		another, that will offer it again.
+ *
+ * That the map forgets that the page is all-visible needs no WAL: it may.
+ */
+void
+tail_hide_block(Relation rel, BlockNumber blkno, Buffer *vmbuffer)
+{
+	if (visibilitymap_get_status(rel, blkno, vmbuffer) != 0)
+	{
+		Buffer		buffer = ReadBuffer(rel, blkno);
+
+		visibilitymap_pin(rel, blkno, vmbuffer);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		visibilitymap_clear(rel, blkno, *vmbuffer, VISIBILITYMAP_VALID_BITS);
+		UnlockReleaseBuffer(buffer);
+	}
+	if (GetRecordedFreeSpace(rel, blkno) > 0)
+		RecordPageWithFreeSpace(rel, blkno, 0);
+}
+
+/*
  * tail_offer_room
  *		Offer the room in what remains of the tail again.
  */
@@ -118,7 +141,7 @@ tail_offer_room(Inplace *job, Relation rel)
 		Page		page = BufferGetPage(buffer);
 		Size		space;
 
-		CHECK_FOR_INTERRUPTS();
+		delay_point();
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		space = PageIsNew(page) ? 0 : PageGetHeapFreeSpace(page);
 		UnlockReleaseBuffer(buffer);

@@ -58,7 +58,7 @@ typedef struct ValueMove
 
 static void note_values(Inplace *toast, Relation rel);
 static void hide_tail(Inplace *toast, Relation rel);
-static void look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno);
+static bool look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno);
 static List *find_rows(ValueMove *move, Inplace *toast, Buffer buffer);
 static int	find_pointers(ValueMove *move, Inplace *toast, HeapTuple row, struct varlena **pointers);
 static void move_values(ValueMove *move, Inplace *toast, Buffer buffer);
@@ -67,14 +67,26 @@ static bool replace_row(ValueMove *move, Buffer buffer, HeapTuple old);
 /*
  * value_move_plan
  *		Note which values are in the tail of a TOAST table, and keep others away
- *		from there.
+ *		from there.  job is the table's.
+ *
+ * Outside any transaction, with the pace to be kept.
  */
 void
-value_move_plan(Inplace *toast, Relation rel)
+value_move_plan(Inplace *job, Inplace *toast)
 {
+	Relation	rel;
+
+	begin_vacuum_transaction(false);
+	rel = table_open(toast->relid, ShareUpdateExclusiveLock);
 	note_values(toast, rel);
 	hide_tail(toast, rel);
+	table_close(rel, NoLock);
+
+	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	toast->next_block = 0;
+	toast->end_block = RelationGetNumberOfBlocks(rel);
+	table_close(rel, NoLock);
+	end_transaction();
 }
 
 /*
@@ -98,7 +110,7 @@ note_values(Inplace *toast, Relation rel)
 		Buffer		buffer;
 		Page		page;
 
-		CHECK_FOR_INTERRUPTS();
+		delay_point();
 		if (toast->nvalues + MaxHeapTuplesPerPage > size)
 		{
 			if (size >= limit)
@@ -142,12 +154,15 @@ note_values(Inplace *toast, Relation rel)
 static void
 hide_tail(Inplace *toast, Relation rel)
 {
+	Buffer		vmbuffer = InvalidBuffer;
+
 	for (BlockNumber blkno = toast->tail_start; blkno < toast->npages; blkno++)
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (GetRecordedFreeSpace(rel, blkno) > 0)
-			RecordPageWithFreeSpace(rel, blkno, 0);
+		delay_point();
+		tail_hide_block(rel, blkno, &vmbuffer);
 	}
+	if (BufferIsValid(vmbuffer))
+		ReleaseBuffer(vmbuffer);
 	FreeSpaceMapVacuumRange(rel, toast->tail_start, toast->npages);
 }
 
@@ -161,19 +176,21 @@ hide_tail(Inplace *toast, Relation rel)
 bool
 value_move_some(Inplace *job, Inplace *toast)
 {
+	MoveBatch	batch;
 	ValueMove  *move;
 	bool		more = true;
 
-	move = MemoryContextAllocZero(job->context, sizeof(ValueMove));
-	move_batch_begin(&move->batch, job);
+	move_batch_begin(&batch, job);
+	move = palloc0_object(ValueMove);
+	move->batch = batch;
 	move->toast_rel = table_open(toast->relid, RowExclusiveLock);
 	while (more && move_batch_goes_on(&move->batch))
 	{
 		CHECK_FOR_INTERRUPTS();
-		more = !move->is_full && toast->next_block < RelationGetNumberOfBlocks(move->batch.rel);
-		if (more)
-			look_through_page(move, toast, toast->next_block++);
+		if (look_through_page(move, toast, toast->next_block))
+			toast->next_block++;
 		progress_blocks_done(toast->next_block);
+		more = !move->is_full && toast->next_block < toast->end_block;
 	}
 	if (BufferIsValid(move->map))
 		ReleaseBuffer(move->map);
@@ -181,32 +198,44 @@ value_move_some(Inplace *job, Inplace *toast)
 		ReleaseBuffer(move->target_map);
 	table_close(move->toast_rel, NoLock);
 	move_batch_end(&move->batch);
-	pfree(move);
 	return more;
 }
 
-/* look_through_page -- move the values of the rows on one page. */
-static void
+/*
+ * look_through_page
+ *		Move the values of the rows on one page; false if there may be more of
+ *		them, but no time or no room.
+ */
+static bool
 look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno)
 {
 	MoveBatch  *batch = &move->batch;
-	Buffer		buffer = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL,
-											batch->job->ring);
-	MemoryContext old = MemoryContextSwitchTo(batch->row_context);
+	Buffer		buffer;
+	MemoryContext old;
+	bool		through = true;
+	int			nmoved = 0;
 
+	if (blkno >= toast->end_block)
+		return true;
+	buffer = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, batch->job->ring);
+	old = MemoryContextSwitchTo(batch->row_context);
 	foreach_ptr(HeapTupleData, row, find_rows(move, toast, buffer))
 	{
 		CHECK_FOR_INTERRUPTS();
 		/* the server would make the TOAST table longer */
 		move->is_full = GetPageWithFreeSpace(move->toast_rel, TOAST_PART_SIZE) == InvalidBlockNumber;
-		if (move->is_full)
+		through = !move->is_full && (nmoved == 0 || move_batch_goes_on(batch));
+		if (!through)
 			break;
+		nmoved++;
 		move->row = row;
 		move_values(move, toast, buffer);
 	}
+	/* the pin has kept the rows where they were found */
 	ReleaseBuffer(buffer);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(batch->row_context);
+	return through;
 }
 
 /*
@@ -335,12 +364,15 @@ replace_row(ValueMove *move, Buffer buffer, HeapTuple old)
 {
 	MoveBatch  *batch = &move->batch;
 	OffsetNumber off = ItemPointerGetOffsetNumber(&old->t_self);
-	HeapTuple	new_version = move_batch_new_version(batch, move->row);
+	HeapTuple	new_version;
 	HeapTupleData row;
 	Buffer		target;
 	Page		page;
 	ItemId		item;
 	bool		is_same;
+
+	move_batch_assign_xid(batch);
+	new_version = move_batch_new_version(batch, move->row);
 
 	/* this locks both pages, and pins what is needed of the visibility map */
 	target = RelationGetBufferForTuple(batch->rel, new_version->t_len, buffer, 0, NULL,

@@ -331,6 +331,8 @@ phase_name(uint32 phase)
 			return "copying linked row versions";
 		case PROGRESS_REWRITE_INDEX:
 			return "rebuilding indexes";
+		case PROGRESS_INPLACE_PLAN:
+			return "planning moves";
 		case PROGRESS_INPLACE_MOVE:
 			return "moving rows";
 		case PROGRESS_INPLACE_MOVE_VALUES:
