@@ -29,6 +29,7 @@
 
 #define DEBUG_POINT_LOCK	51966
 
+int			cyclone_debug_horizon_wait = 0;
 int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_free_mb = 0;
 int			cyclone_debug_workers = 0;
@@ -41,6 +42,11 @@ static void wait_for_lock(void);
 void
 debug_point_init(void)
 {
+	DefineCustomIntVariable("cyclone.debug_horizon_wait",
+							"How long VACUUM (FULL INPLACE) waits for others, in ms.",
+							"0 is as long as usual.",
+							&cyclone_debug_horizon_wait, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_max_duties",
 							"How many pages of a btree may be due at once, besides a range.",
 							"0 is the usual number.",

@@ -18,6 +18,7 @@
 #ifdef CYCLONE_DEBUG_POINTS
 
 extern int	cyclone_debug_max_duties;
+extern int	cyclone_debug_horizon_wait;
 extern int	cyclone_debug_max_free_mb;
 extern int	cyclone_debug_workers;
 extern char *cyclone_debug_point;

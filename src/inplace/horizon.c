@@ -24,6 +24,7 @@
 #include "utils/builtins.h"
 #include "utils/wait_event.h"
 
+#include "debug_point.h"
 #include "inplace/inplace.h"
 #include "transaction.h"
 
@@ -44,7 +45,7 @@ horizon_wait(Inplace *job)
 {
 	if (!TransactionIdIsValid(job->last_xid))
 		return;
-	for (int waited = 0; waited < WAIT_MS && !versions_are_dead(job); waited += LOOK_MS)
+	for (int waited = 0; waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) && !versions_are_dead(job); waited += LOOK_MS)
 	{
 		/* interrupts are served in versions_are_dead, in a transaction */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

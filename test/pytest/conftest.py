@@ -12,6 +12,7 @@ CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
     "autovacuum": "off",
     "fsync": "off",
+    "cyclone.debug_horizon_wait": 300,  # ms, as many tests are about those who are waited for
     "max_connections": 50,
     "max_worker_processes": 16,
     "max_parallel_workers": 16,

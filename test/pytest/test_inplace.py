@@ -469,7 +469,8 @@ def test_an_owner_who_is_no_superuser(cluster, db, conn):
 def test_new_pages_survive_without_full_page_writes(new_cluster):
     """A row whose value moves may need a page that the server adds to the table, and that WAL must make anew."""
     cluster = new_cluster(full_page_writes="off")
-    with cluster.connect(TEMPLATE) as conn, cluster.connect(TEMPLATE) as reader:
+    reader = cluster.connect(TEMPLATE)
+    with cluster.connect(TEMPLATE) as conn:
         run_script(conn, MAKE_VALUES)
         conn.execute("VACUUM t")
         conn.execute("INSERT INTO t (id) SELECT generate_series(10001, 60000)")  # no room is left
@@ -481,7 +482,8 @@ def test_new_pages_survive_without_full_page_writes(new_cluster):
         conn.execute(MOVE)
         assert blocks(conn) > before  # or this proves nothing
         conn.execute("INSERT INTO t (id) VALUES (0)")  # flushes WAL
-        cluster.crash()
+    cluster.crash()
+    reader.close()
     cluster.start()
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("DELETE FROM t WHERE id = 0")
