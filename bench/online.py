@@ -275,7 +275,7 @@ def _pg_repack(cluster: Cluster) -> bool:
 def _pgcompacttable(cluster: Cluster, script: Path) -> bool:
     env = cluster.client_env()
     command = ["perl", script, f"--host={env['PGHOST']}", f"--port={env.get('PGPORT', 5432)}", f"--user={env['PGUSER']}"]
-    command += ["--dbname=postgres", "--table=s", "--force", "--delay-ratio=0", "--verbose=1"]
+    command += ["--dbname=postgres", "--table=s", "--force", "--delay-ratio=0"]
     try:
         return subprocess.run(command, env=program_env(cluster.prefix, **env), capture_output=True,
                               timeout=MOST_SECONDS).returncode == 0  # fmt: skip

@@ -15,7 +15,9 @@
  * and so on until the table is as small as its rows allow, or nothing
  * more can be won: that ends with a VACUUM.  The TOAST table comes first, as
  * that makes new versions of rows.  At last indexes that have
- * become too large are built anew beside the old ones (index_shrink.c).
+ * become too large are built anew beside the old ones (index_shrink.c); but not
+ * that of the TOAST table: while REINDEX CONCURRENTLY is at it, others may find
+ * no valid index there, or not all of a value.
  *
  * All of it happens under the lock of a plain VACUUM, held for the
  * session, in transactions of their own, each of which leaves the table as
@@ -157,11 +159,7 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 
 	inplace_report_heap(result, job);
 	if (params->index_cleanup != VACOPTVALUE_DISABLED && !VacuumFailsafeActive)
-	{
 		index_shrink(relid, context);
-		if (OidIsValid(toast_relid) && (params->options & VACOPT_PROCESS_TOAST))
-			index_shrink(toast_relid, context);
-	}
 	inplace_report_end(result, job);
 	MemoryContextDelete(context);
 }
