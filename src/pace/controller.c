@@ -54,7 +54,7 @@
 #define FIRST_BUDGET		20000.0
 
 /* What to aim at, as a part of the target */
-#define AIM					0.98
+#define AIM					0.95
 /* A learned target, as a multiple of what was measured */
 #define LEARNED_MARGIN		1.1
 
