@@ -53,7 +53,7 @@
 #define WORTHWHILE_FRACTION		256
 /* ... or if so many have gained less, as others fill or need what is freed. */
 #define PROGRESS_FRACTION		64
-#define MAX_IDLE_PASSES			2
+#define MAX_IDLE_PASSES			6
 
 static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 						 MemoryContext context);
