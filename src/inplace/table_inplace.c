@@ -209,12 +209,13 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 		worthwhile = plan_moves(job);
 		if (!worthwhile || VacuumFailsafeActive || idle_passes >= MAX_IDLE_PASSES)
 			break;
-		job->pass.tail_start = job->tail_start;
 		memset(&mover->obstacles, 0, sizeof(mover->obstacles));
 		if (rows == NULL)
 			move_rows_of_tail(job, result);
 		else
 			move_values_of_tail(job, rows, result);
+		/* which may have become shorter, if it has very many values */
+		job->pass.tail_start = job->tail_start;
 		job->last_xid = mover->last_xid;
 		result->passes++;
 		if (mover->rows_moved == moved)

@@ -137,11 +137,13 @@ tail_offer_room(Inplace *job, Relation rel)
 
 	for (BlockNumber blkno = job->tail_start; blkno < npages; blkno++)
 	{
-		Buffer		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL, job->ring);
-		Page		page = BufferGetPage(buffer);
+		Buffer		buffer;
+		Page		page;
 		Size		space;
 
 		delay_point();
+		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL, job->ring);
+		page = BufferGetPage(buffer);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		space = PageIsNew(page) ? 0 : PageGetHeapFreeSpace(page);
 		UnlockReleaseBuffer(buffer);
