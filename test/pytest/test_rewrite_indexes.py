@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
 from conftest import CONFIG, TEMPLATE, _create_template
 from test_as_core import DB
@@ -344,12 +344,19 @@ def indexed(conn):
 def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point, role, how):
     files = relation_files(cluster, conn)
     log_position = len(cluster.log)
+    # the others wait, or they might have built all indexes before this one comes there
+    processes = 3 if point == "rewrite-index" else 1
     if how == "error":
-        vacuum = Background(cluster, db, FULL, {**SETTINGS, "cyclone.debug_point": f"{point}:{role}:error"})
-        assert isinstance(vacuum.wait(), psycopg.errors.InternalError_)
+        other = "worker" if role == "leader" else "leader"
+        with cluster.connect(db) as gate:
+            gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+            points = f"{point}:{role}:error {point}:{other}:wait"
+            vacuum = Background(cluster, db, FULL, {**SETTINGS, "cyclone.debug_point": points})
+            assert isinstance(vacuum.wait(), psycopg.errors.InternalError_)
     else:
-        with Parked(cluster, db, f"{point}:{role}", 1, FULL, SETTINGS) as vacuum:
-            conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.parked[0],))
+        with Parked(cluster, db, f"{point}:any", processes, FULL, SETTINGS) as vacuum:
+            victim = vacuum.pid if role == "leader" else vacuum.workers[0]
+            conn.execute(f"SELECT pg_{how}_backend(%s)", (victim,))
             assert isinstance(
                 vacuum.wait(), psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown
             )
