@@ -37,6 +37,7 @@
 #include "inplace/table_inplace.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "pace/pace.h"
 #include "report/progress.h"
 #include "rewrite/table_rewrite.h"
 #include "storage/lmgr.h"
@@ -563,6 +564,7 @@ vacuum_as_owner(Relation rel, const VacuumParams *params,
 	SavedUser	saved;
 
 	become_owner(rel, &saved);
+	pace_write_steadily();
 	if (params->options & VACOPT_FULL)
 		table_rewrite(rel, params);
 	else

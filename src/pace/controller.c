@@ -32,9 +32,12 @@
  * for fear of it.  And the aim is a little below the target.
  *
  * A target that is to be learned is a tenth above the percentile measured
- * while the vacuum is at its floor: at first, and again now and then, as the
- * load of an hour ago is not that of now; sooner if it crawls, as the target
- * may be what is wrong.
+ * while the vacuum is at its floor: at first for some seconds, and then again
+ * and again for a moment, as the load of an hour ago is not that of now, and
+ * neither are the disturbances that have other reasons.  How much the percentile
+ * varies by itself is learned as well, as statements disturb each other in bursts, and chance is more than
+ * their number tells.  And as such a target is met without the vacuum, one
+ * that crawls grows unless the target is surely missed.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -54,7 +57,7 @@
 #define FIRST_BUDGET		20000.0
 
 /* What to aim at, as a part of the target */
-#define AIM					0.95
+#define AIM					0.93
 /* A learned target, as a multiple of what was measured */
 #define LEARNED_MARGIN		1.1
 
@@ -91,22 +94,27 @@
 
 /*
  * Learning: let the vacuum's effects fade, then measure for a few slices of
- * time, but not forever.  Their median counts, so that a burst doesn't.
+ * time, but not forever.  What is so much more than their median is a burst.
  */
+#define BURST				1.5
 #define LEARN_SETTLING		0.75
 #define SLICE_SECONDS		0.5
 #define MIN_SLICE_SAMPLES	60.0
 #define LEARN_MAX_SECONDS	6.0
-#define RELEARN_SECONDS		60.0
-/* Who crawls has nothing to lose by looking whether the target is still right. */
-#define RELEARN_CRAWLING_SECONDS 8.0
+/* The next slice: after so many seconds, or so many times as long as it took */
+#define LEARN_AFTER			8.0
+#define LEARN_AFTER_TIMES	8.0
+/* So slow that hardly anybody can notice */
 #define CRAWLING			(1.25 * FIRST_BUDGET)
+#define GROWTH_CRAWLING		1.0
 #define SETTLING_AFTER_LEARNING 0.25
 
 static bool learn(Controller *controller, const ControllerInput *input);
-static double median(double *values, int n);
+static bool crawls(const Controller *controller);
+static void describe(const Controller *controller, double *mean, double *deviation);
 static void begin_learning(Controller *controller);
-static void end_learning(Controller *controller, double percentile_ms);
+static void end_slice(Controller *controller, const ControllerInput *input);
+static void end_learning(Controller *controller);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
 static void change_gently(Controller *controller, const ControllerInput *input,
@@ -139,6 +147,9 @@ controller_set_target(Controller *controller, double target_ms)
 	controller->learns_target = target_ms == 0;
 	controller->target_ms = target_ms;
 	controller->learned_ms = 0;
+	controller->learned_spread = 0;
+	controller->nslices = 0;
+	controller->next_slice = 0;
 	controller->learning = false;
 	controller->at_floor = 0;
 }
@@ -196,8 +207,11 @@ controller_step(Controller *controller, const ControllerInput *input)
 		return;
 
 	excess = input->percentile_ms / (controller->target_ms * AIM);
-	if (excess > 1 + Max(SURE_MISS_NOISE * noise(input), LEAST_SURE_MISS))
+	if (excess > 1 + Max(SURE_MISS_NOISE * Max(noise(input), controller->learned_spread),
+						 LEAST_SURE_MISS))
 		slow_down(controller, input, excess);
+	else if (controller->learns_target && crawls(controller))
+		change_gently(controller, input, GROWTH_CRAWLING);
 	else
 	{
 		double		room = Max(Min((1 - excess) / FULL_ROOM, 1.0), -1.0);
@@ -250,10 +264,7 @@ learn(Controller *controller, const ControllerInput *input)
 
 	if (!controller->learning)
 	{
-		double		valid_for = controller->budget < CRAWLING ?
-			RELEARN_CRAWLING_SECONDS : RELEARN_SECONDS;
-
-		if (controller->target_ms > 0 && controller->since_learned < valid_for)
+		if (controller->target_ms > 0 && controller->since_learned < controller->learn_after)
 			return false;
 		begin_learning(controller);
 		return true;
@@ -268,29 +279,57 @@ learn(Controller *controller, const ControllerInput *input)
 
 	controller->slice_for += input->seconds;
 	if (controller->slice_for >= SLICE_SECONDS && input->samples >= MIN_SLICE_SAMPLES)
+		end_slice(controller, input);
+	if (controller->wanted_slices > 0 && controller->learned_for < LEARN_MAX_SECONDS)
+		return true;
+	if (controller->nslices == 0)
 	{
-		controller->slices[controller->nslices++] = input->percentile_ms;
-		controller->slice_for = 0;
-		controller->forget_window = true;
+		if (input->samples < 1)
+			return true;
+		end_slice(controller, input);
 	}
-	if (controller->nslices == LEARN_SLICES ||
-		(controller->learned_for >= LEARN_MAX_SECONDS && controller->nslices > 0))
-	{
-		end_learning(controller, median(controller->slices, controller->nslices));
-		return false;
-	}
-	if (controller->learned_for >= LEARN_MAX_SECONDS && input->samples >= 1)
-	{
-		end_learning(controller, input->percentile_ms);
-		return false;
-	}
-	return true;
+	end_learning(controller);
+	return false;
 }
 
-/* median -- of some numbers, which are put in order. */
-static double
-median(double *values, int n)
+/* crawls -- is the vacuum so slow that hardly anybody can notice? */
+static bool
+crawls(const Controller *controller)
 {
+	return controller->budget < CRAWLING;
+}
+
+/* end_slice -- one more measurement. */
+static void
+end_slice(Controller *controller, const ControllerInput *input)
+{
+	controller->slices[controller->next_slice] = input->percentile_ms;
+	controller->next_slice = (controller->next_slice + 1) % LEARN_SLICES;
+	controller->nslices = Min(controller->nslices + 1, LEARN_SLICES);
+	controller->wanted_slices--;
+	controller->learn_after = Max(LEARN_AFTER, LEARN_AFTER_TIMES * controller->slice_for);
+	controller->slice_for = 0;
+	controller->forget_window = true;
+}
+
+/*
+ * describe
+ *		Mean and standard deviation of the slices' percentiles.
+ *
+ * Neither the median nor one window's percentile will do as the former: the
+ * mean is what the budget's growing and shrinking comes to rest at.  But
+ * a single burst must not spoil it.
+ */
+static void
+describe(const Controller *controller, double *mean, double *deviation)
+{
+	double		values[LEARN_SLICES];
+	int			n = controller->nslices;
+	double		median;
+	double		sum = 0;
+	double		squares = 0;
+
+	memcpy(values, controller->slices, sizeof(values));
 	for (int i = 1; i < n; i++)
 		for (int j = i; j > 0 && values[j] < values[j - 1]; j--)
 		{
@@ -299,7 +338,17 @@ median(double *values, int n)
 			values[j - 1] = values[j];
 			values[j] = greater;
 		}
-	return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+	median = n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+
+	for (int i = 0; i < n; i++)
+	{
+		double		value = Min(values[i], median * BURST);
+
+		sum += value;
+		squares += value * value;
+	}
+	*mean = sum / n;
+	*deviation = n > 1 ? sqrt(Max(squares - sum * sum / n, 0.0) / (n - 1)) : 0;
 }
 
 /* begin_learning -- hold the vacuum back to see how fast statements are. */
@@ -308,7 +357,7 @@ begin_learning(Controller *controller)
 {
 	controller->learning = true;
 	controller->learned_for = 0;
-	controller->nslices = 0;
+	controller->wanted_slices = Max(LEARN_SLICES - controller->nslices, 1);
 	controller->slice_for = 0;
 	controller->budget_before_learning = controller->budget;
 	controller->budget = controller_floor(controller);
@@ -317,11 +366,12 @@ begin_learning(Controller *controller)
 
 /* end_learning -- go on, with what was learned as the new target. */
 static void
-end_learning(Controller *controller, double percentile_ms)
+end_learning(Controller *controller)
 {
-	/* half of what was known before: one window is a small sample */
-	controller->learned_ms = controller->learned_ms > 0 ?
-		(controller->learned_ms + percentile_ms) / 2 : percentile_ms;
+	double		deviation;
+
+	describe(controller, &controller->learned_ms, &deviation);
+	controller->learned_spread = deviation / controller->learned_ms;
 	controller->target_ms = controller->learned_ms * LEARNED_MARGIN;
 	controller->learning = false;
 	controller->since_learned = 0;

@@ -30,7 +30,7 @@ typedef enum ControllerLimit
 	LIMIT_FLOOR,				/* the target is missed at the slowest pace */
 } ControllerLimit;
 
-/* So many measurements make a learned target. */
+/* So many measurements make a learned target, the latest ones. */
 #define LEARN_SLICES	6
 
 typedef struct Controller
@@ -52,11 +52,15 @@ typedef struct Controller
 	double		unused;			/* seconds of using half of the budget at most */
 	double		at_floor;		/* seconds of missing the target there */
 	double		learned_for;	/* seconds */
-	int			nslices;
+	int			wanted_slices;	/* in this go */
 	double		slice_for;		/* seconds */
 	double		slices[LEARN_SLICES];	/* the percentile in each */
+	int			nslices;
+	int			next_slice;		/* the oldest, once there are so many */
 	double		since_learned;	/* seconds */
+	double		learn_after;	/* seconds, from then */
 	double		learned_ms;		/* the percentile without the vacuum */
+	double		learned_spread; /* its standard deviation, as a part of it */
 	double		budget_before_learning;
 } Controller;
 

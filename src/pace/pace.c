@@ -59,6 +59,7 @@
 #include "pgstat.h"
 #include "port/atomics.h"
 #include "postmaster/interrupt.h"
+#include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
@@ -66,6 +67,7 @@
 #include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/timeout.h"
 #include "utils/tuplestore.h"
@@ -114,6 +116,9 @@
 #define WINDOW_IS_SPARSE	100
 #define WINDOW_FADING_DENSE 0.3
 #define WINDOW_IS_DENSE		1000
+
+/* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
+#define FLUSH_AFTER			"256kB"
 
 #define PACE_COLUMNS		11
 
@@ -320,6 +325,23 @@ pace_end_command(void)
 	if (command.reload_owed)
 		ConfigReloadPending = true;
 	command.reload_owed = false;
+}
+
+/*
+ * pace_write_steadily
+ *		With a latency target, have the kernel write what we write soon.
+ *
+ * It would gather that for half a minute, and then write so much at once that
+ * commits of others wait: what the vacuum does must show in their latency while
+ * it does it, or it can't be held back.  Undone with the caller's nest level of
+ * settings; workers that are launched from now on do the same.
+ */
+void
+pace_write_steadily(void)
+{
+	if (has_target(&command.settings) && backend_flush_after == 0)
+		(void) set_config_option("backend_flush_after", FLUSH_AFTER, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 }
 
 /* pace_shared_size -- how big the shared block is. */

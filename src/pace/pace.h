@@ -19,6 +19,8 @@ extern void pace_init(void);
 extern void pace_begin_command(const double *latency_target);
 extern void pace_end_command(void);
 
+extern void pace_write_steadily(void);
+
 extern Size pace_shared_size(void);
 extern void pace_create(PaceShared *shared, Oid relid);
 extern void pace_join(PaceShared *shared);
