@@ -46,7 +46,7 @@ LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
 # What the whole team does together; all the rest of a VACUUM is the leader's alone.
 PARALLEL_PHASES = (
     *("heap scan", "index vacuum", "heap vacuum", "index cleanup"),
-    *("TOAST copy", "heap copy", "TOAST index", "index build"),
+    *("heap copy", "TOAST copy", "TOAST index", "index build"),
 )
 OTHER_PHASE = "other"
 # As pg_stat_progress_vacuum numbers them; the first and the last one are the others.

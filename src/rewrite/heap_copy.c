@@ -9,7 +9,8 @@
  * dropped columns, or lacks columns that were added since: then it is formed
  * anew, as the new table will have no missing values to fill in.  Values in
  * the TOAST table stay there: it is copied as the heap that it is, with the
- * same chunk ids, and the pointers to it stay right.
+ * same chunk ids, and the pointers to it stay right.  It comes last, so that
+ * it is known by then which of its values the rows point at (value_ids.c).
  *
  * The ends of links between versions of a row that must survive (see
  * tuple_fate.c) are not copied here, as both ends must be known, and others
@@ -26,6 +27,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -68,10 +70,11 @@ static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
 static void copy_page(HeapCopy *copy, Buffer buffer);
 static void copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
+static bool is_orphan(HeapCopy *copy, HeapTuple tuple);
 static void prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
 						   HeapTupleHeader original, uint16 infomask);
-static bool must_be_reformed(const TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
-static HeapTuple reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+static bool must_be_reformed(const TableRewrite *rewrite, HeapTuple tuple);
+static HeapTuple reform(TableRewrite *rewrite, HeapTuple tuple);
 static void mark_chain(HeapCopy *copy, BlockNumber blkno);
 static pg_atomic_uint32 *chain_word(RewriteShared *shared, HeapCopyShared *copy,
 									BlockNumber blkno);
@@ -97,6 +100,8 @@ heap_copy_open(TableRewrite *rewrite, RewriteHeap heap)
 	{
 		TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
 
+		rewrite->values = palloc_array(Datum, desc->natts);
+		rewrite->nulls = palloc_array(bool, desc->natts);
 		rewrite->dropped = palloc_array(AttrNumber, desc->natts);
 		for (int i = 0; i < desc->natts; i++)
 			if (TupleDescAttr(desc, i)->attisdropped)
@@ -237,8 +242,8 @@ heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 HeapTuple
 heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask)
 {
-	HeapTuple	copied = must_be_reformed(rewrite, REWRITE_TABLE, tuple) ?
-		reform(rewrite, REWRITE_TABLE, tuple) : heap_copytuple(tuple);
+	HeapTuple	copied = must_be_reformed(rewrite, tuple) ?
+		reform(rewrite, tuple) : heap_copytuple(tuple);
 
 	prepare_header(rewrite, REWRITE_TABLE, copied->t_data, tuple->t_data, infomask);
 	return copied;
@@ -325,6 +330,11 @@ copy_page(HeapCopy *copy, Buffer buffer)
 		if (!heap_copy_find_tuple(rel, page, blkno, off, &tuple))
 			continue;
 		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
+		if (copy->heap == REWRITE_TOAST && fate != TUPLE_DEAD && is_orphan(copy, &tuple))
+		{
+			counters->tuples_orphaned++;
+			continue;
+		}
 		if (fate == TUPLE_DEAD)
 			counters->tuples_removed++;
 		else
@@ -355,18 +365,74 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 	TableRewrite *rewrite = copy->rewrite;
 	HeapTupleHeader copied;
 
-	if (unlikely(must_be_reformed(rewrite, copy->heap, tuple)))
+	if (copy->heap == REWRITE_TABLE && unlikely(must_be_reformed(rewrite, tuple)))
 	{
 		MemoryContext old = MemoryContextSwitchTo(copy->tuple_context);
-		HeapTuple	reformed = reform(rewrite, copy->heap, tuple);
+		HeapTuple	reformed = reform(rewrite, tuple);
 
 		MemoryContextSwitchTo(old);
 		copied = new_pages_add(rewrite->new_pages, reformed->t_data, reformed->t_len);
+		heap_copy_note_values(rewrite, reformed);
 		MemoryContextReset(copy->tuple_context);
 	}
 	else
+	{
 		copied = new_pages_add(rewrite->new_pages, tuple->t_data, tuple->t_len);
+		if (copy->heap == REWRITE_TABLE)
+			heap_copy_note_values(rewrite, tuple);
+	}
 	prepare_header(rewrite, copy->heap, copied, tuple->t_data, infomask);
+}
+
+/*
+ * heap_copy_note_values
+ *		The new table gets this tuple: its values in the TOAST table are needed.
+ */
+void
+heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple)
+{
+	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[REWRITE_TABLE]);
+
+	if (!HeapTupleHasExternal(tuple) || rewrite->shared->value_ids_start == 0)
+		return;
+	heap_deform_tuple(tuple, desc, rewrite->values, rewrite->nulls);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		struct varlena *value;
+		struct varatt_external pointer;
+
+		if (rewrite->nulls[i] || TupleDescAttr(desc, i)->attlen != -1)
+			continue;
+		value = (struct varlena *) DatumGetPointer(rewrite->values[i]);
+		if (!VARATT_IS_EXTERNAL_ONDISK(value))
+			continue;
+		VARATT_EXTERNAL_GET_POINTER(pointer, value);
+		value_ids_note(rewrite_value_ids(rewrite->shared), pointer.va_valueid);
+	}
+}
+
+/*
+ * is_orphan
+ *		Does this chunk in the TOAST table belong to a value that no row needs?
+ */
+static bool
+is_orphan(HeapCopy *copy, HeapTuple tuple)
+{
+	Relation	rel = copy->rewrite->old_heaps[REWRITE_TOAST];
+	TupleDesc	desc = RelationGetDescr(rel);
+	Datum		value_id = 0;
+	bool		isnull = true;
+
+	if (HeapTupleHeaderGetNatts(tuple->t_data) == desc->natts)
+		value_id = heap_getattr(tuple, 1, desc, &isnull);
+	if (isnull)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("tuple (%u,%u) of relation \"%s\" is not one of a TOAST table",
+						ItemPointerGetBlockNumber(&tuple->t_self),
+						ItemPointerGetOffsetNumber(&tuple->t_self),
+						RelationGetRelationName(rel))));
+	return !value_ids_include(rewrite_value_ids(copy->rewrite->shared), DatumGetObjectId(value_id));
 }
 
 /*
@@ -408,31 +474,19 @@ prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
 
 /*
  * must_be_reformed
- *		Is the tuple other than the new heap wants it?
+ *		Is the tuple other than the new table wants it?
  */
 static bool
-must_be_reformed(const TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
+must_be_reformed(const TableRewrite *rewrite, HeapTuple tuple)
 {
 	if (unlikely(HeapTupleHeaderGetNatts(tuple->t_data) !=
-				 RelationGetNumberOfAttributes(rewrite->old_heaps[heap]) ||
+				 RelationGetNumberOfAttributes(rewrite->old_heaps[REWRITE_TABLE]) ||
 				 (tuple->t_data->t_infomask & HEAP_HASOID_OLD)))
-	{
-		if (heap == REWRITE_TOAST)
-			ereport(ERROR,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("tuple (%u,%u) of relation \"%s\" is not one of a TOAST table",
-							ItemPointerGetBlockNumber(&tuple->t_self),
-							ItemPointerGetOffsetNumber(&tuple->t_self),
-							RelationGetRelationName(rewrite->old_heaps[heap]))));
 		return true;
-	}
-	if (heap == REWRITE_TABLE)
-	{
-		for (int i = 0; i < rewrite->ndropped; i++)
-			if (!HeapTupleHasNulls(tuple) ||
-				!att_isnull(rewrite->dropped[i] - 1, tuple->t_data->t_bits))
-				return true;
-	}
+	for (int i = 0; i < rewrite->ndropped; i++)
+		if (!HeapTupleHasNulls(tuple) ||
+			!att_isnull(rewrite->dropped[i] - 1, tuple->t_data->t_bits))
+			return true;
 	return false;
 }
 
@@ -441,21 +495,14 @@ must_be_reformed(const TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
  *		Form a tuple of the table anew: complete, without values of dropped columns.
  */
 static HeapTuple
-reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
+reform(TableRewrite *rewrite, HeapTuple tuple)
 {
-	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
-	Datum	   *values = palloc_array(Datum, desc->natts);
-	bool	   *nulls = palloc_array(bool, desc->natts);
-	HeapTuple	reformed;
-
-	Assert(heap == REWRITE_TABLE);
-	heap_deform_tuple(tuple, desc, values, nulls);
+	heap_deform_tuple(tuple, RelationGetDescr(rewrite->old_heaps[REWRITE_TABLE]),
+					  rewrite->values, rewrite->nulls);
 	for (int i = 0; i < rewrite->ndropped; i++)
-		nulls[rewrite->dropped[i] - 1] = true;
-	reformed = heap_form_tuple(RelationGetDescr(rewrite->new_heaps[heap]), values, nulls);
-	pfree(values);
-	pfree(nulls);
-	return reformed;
+		rewrite->nulls[rewrite->dropped[i] - 1] = true;
+	return heap_form_tuple(RelationGetDescr(rewrite->new_heaps[REWRITE_TABLE]),
+						   rewrite->values, rewrite->nulls);
 }
 
 /* mark_chain -- leave tuples of this block to the leader. */

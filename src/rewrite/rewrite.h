@@ -19,16 +19,17 @@
 
 #include "pace/pace.h"
 #include "rewrite/new_pages.h"
+#include "rewrite/value_ids.h"
 #include "team/ranges.h"
 
 /* The heaps that are copied, in this order, and the team's phases */
 typedef enum RewriteHeap
 {
-	REWRITE_TOAST,
 	REWRITE_TABLE,
+	REWRITE_TOAST,
 } RewriteHeap;
 
-#define NUM_REWRITE_HEAPS	(REWRITE_TABLE + 1)
+#define NUM_REWRITE_HEAPS	(REWRITE_TOAST + 1)
 
 /* What was found and done; of one member, or summed up */
 typedef struct RewriteCounters
@@ -37,6 +38,7 @@ typedef struct RewriteCounters
 	int64		tuples_removed;
 	int64		tuples_recently_dead;
 	int64		tuples_in_chains;	/* kept or removed, and not copied at first */
+	int64		tuples_orphaned;	/* of the TOAST table: removed, as no row needs them */
 } RewriteCounters;
 
 /* One heap that is copied, as the team sees it */
@@ -81,6 +83,7 @@ typedef struct RewriteShared
 	TransactionId freeze_limit; /* becomes relfrozenxid */
 	MultiXactId multi_cutoff;	/* becomes relminmxid */
 	Size		members_start;
+	Size		value_ids_start;	/* 0 if there is no TOAST table */
 	Size		pace_start;
 
 	HeapCopyShared heaps[NUM_REWRITE_HEAPS];
@@ -99,6 +102,10 @@ typedef struct TableRewrite
 	/* columns whose values are to be left out, if a tuple has any */
 	int			ndropped;
 	AttrNumber *dropped;
+
+	/* room for the values of a row of the table */
+	Datum	   *values;
+	bool	   *nulls;
 
 	/* the leader's, from a phase to what it does with what is left */
 	NewPages   *new_pages;
@@ -121,6 +128,7 @@ extern void heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap);
 extern HeapTuple heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask);
 extern bool heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 								 HeapTuple tuple);
+extern void heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple);
 extern BlockNumber *heap_copy_chain_blocks(RewriteShared *shared, HeapCopyShared *copy,
 										   int64 *nblocks);
 
@@ -141,6 +149,12 @@ static inline RewriteMemberShared *
 rewrite_member(const RewriteShared *shared, int member)
 {
 	return (RewriteMemberShared *) ((char *) shared + shared->members_start) + member;
+}
+
+static inline ValueIds *
+rewrite_value_ids(RewriteShared *shared)
+{
+	return (ValueIds *) ((char *) shared + shared->value_ids_start);
 }
 
 static inline PaceShared *

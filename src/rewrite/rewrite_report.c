@@ -154,13 +154,12 @@ append_steps(StringInfo buf, const RewriteResult *result)
 		other -= seconds[i];
 
 	appendStringInfoString(buf, _("phases: "));
-	if (OidIsValid(result->sizes[SIZE_TOAST].relid))
-		appendStringInfo(buf, _("TOAST copy %.3f s, "), seconds[STEP_COPY_TOAST]);
 	appendStringInfo(buf, _("heap copy %.3f s, "), seconds[STEP_COPY_TABLE]);
-	if (OidIsValid(result->sizes[SIZE_TOAST].relid))
-		appendStringInfo(buf, _("TOAST index %.3f s, "), seconds[STEP_INDEX_TOAST]);
 	if (seconds[STEP_COPY_CHAINS] > 0)
 		appendStringInfo(buf, _("linked row versions %.3f s, "), seconds[STEP_COPY_CHAINS]);
+	if (OidIsValid(result->sizes[SIZE_TOAST].relid))
+		appendStringInfo(buf, _("TOAST copy %.3f s, TOAST index %.3f s, "),
+						 seconds[STEP_COPY_TOAST], seconds[STEP_INDEX_TOAST]);
 	appendStringInfo(buf, _("index build %.3f s, other %.3f s\n"),
 					 seconds[STEP_SWAP_AND_INDEX], Max(other, 0.0));
 }

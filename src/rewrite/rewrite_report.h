@@ -17,10 +17,10 @@
 /* The steps whose time is taken */
 typedef enum RewriteStep
 {
-	STEP_COPY_TOAST,
 	STEP_COPY_TABLE,
-	STEP_INDEX_TOAST,
 	STEP_COPY_CHAINS,
+	STEP_COPY_TOAST,
+	STEP_INDEX_TOAST,
 	STEP_SWAP_AND_INDEX,
 } RewriteStep;
 

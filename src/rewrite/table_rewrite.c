@@ -8,8 +8,8 @@
  *	 1. compare the disk space that is needed with what is free
  *	 2. create the new table, a transient one, and its TOAST table
  *	 3. plan the team and launch it
- *	 4. copy the TOAST table, then the table (heap_copy.c), then the versions of
- *		rows that are linked (update_chains.c)
+ *	 4. copy the table (heap_copy.c), then the versions of rows that are linked
+ *		(update_chains.c), then the TOAST table
  *	 5. end the team
  *	 6. index the new TOAST table
  *	 7. swap the files of the old and the new table (swap.c), rebuild the
@@ -26,14 +26,14 @@
  * are not touched, so whatever happens before it commits, the table is what it
  * was.
  *
- * The TOAST table is copied whole, by the visibility of its own rows, with the
+ * The TOAST table is copied by the visibility of its own rows, with the
  * cutoffs of the table: a value dies with the rows that point at it, by the
- * same transaction.  So the pointers in the rows stay right, and no value is
+ * same transaction.  What no row of the new table points at is left out
+ * (value_ids.c).  So the pointers in the rows stay right, and no value is
  * looked at, nor compressed or moved anew where the table's options have
- * changed.  Two kinds of tables are left to the server for that.  Values of
- * dropped columns, to which nothing points any more once the rows are rewritten,
- * would remain.  And values that rows have by default, of a column that was
- * added later, may be too large for the rows.
+ * changed.  That's why tables are left to the server whose rows have values
+ * by default, of a column that was added later: they may be too large for the
+ * rows.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -146,7 +146,7 @@ table_rewrite_is_possible(Relation rel)
 	{
 		Form_pg_attribute attr = TupleDescAttr(desc, i);
 
-		if (attr->attlen == -1 && (attr->attisdropped || attr->atthasmissing))
+		if (attr->attlen == -1 && attr->atthasmissing)
 			return false;
 	}
 	return true;
@@ -337,6 +337,12 @@ start_team(RewriteJob *job, int nworkers)
 		plan->heaps[i].chain_blocks_start = MAXALIGN(size);
 		size = add_size(plan->heaps[i].chain_blocks_start, heap_copy_shared_size(&plan->heaps[i]));
 	}
+	if (plan->heaps[REWRITE_TOAST].is_wanted)
+	{
+		plan->value_ids_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
+		size = add_size(plan->value_ids_start,
+						value_ids_size(plan->heaps[REWRITE_TOAST].old_blocks));
+	}
 	plan->pace_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
 	size = add_size(plan->pace_start, pace_shared_size());
 
@@ -345,6 +351,8 @@ start_team(RewriteJob *job, int nworkers)
 	*shared = *plan;
 	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
 		heap_copy_init_shared(shared, &shared->heaps[i]);
+	if (shared->value_ids_start != 0)
+		value_ids_init(rewrite_value_ids(shared), shared->heaps[REWRITE_TOAST].old_blocks);
 	for (int i = 0; i < shared->nmembers; i++)
 		pg_atomic_init_u32(&rewrite_member(shared, i)->joined, 0);
 	pace_create(rewrite_pace(shared), job->relid);

@@ -323,6 +323,7 @@ write_with_older_ends(ChainPass *pass, Version version)
 		CHECK_FOR_INTERRUPTS();
 		new_pages_tid(pages, written, &tid);
 		new_pages_flush(pages);
+		heap_copy_note_values(pass->rewrite, version.copy);
 		heap_freetuple(version.copy);
 		if (!version.is_newer_end)
 			return;
