@@ -6,7 +6,8 @@
  * It needs an exclusive lock, which it neither waits for long nor keeps for
  * long: it gives up after five seconds of trying, and lets go when others
  * wait for the table, to try again for the rest.  While a table is being
- * compacted it takes steps that are never long.
+ * compacted it takes steps that are never long, and waits its turn for a
+ * moment: a table that is used all the time could not become smaller else.
  *
  * Done by the leader alone, after the team has ended.
  *
@@ -25,6 +26,8 @@
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "utils/guc.h"
+#include "utils/resowner.h"
 #include "utils/wait_event.h"
 
 #include "debug_point.h"
@@ -37,14 +40,24 @@
 
 #define LOCK_RETRY_MS			50
 #define LOCK_TIMEOUT_MS			5000
-#define WAITER_CHECK_MS			20
+#define WAITER_CHECK_MS			20.0
 #define WAITER_CHECK_BLOCKS		32
 #define PREFETCH_BLOCKS			((BlockNumber) 32)
 
-/* When a table is compacted, no more is cut off under one lock. */
-#define COMPACTION_STEP			((BlockNumber) 16384)
+/*
+ * When a table is compacted: so many pages are cut off under one lock, but all
+ * in MAX_QUEUED steps at most, if nobody else waits for so long.
+ */
+#define COMPACTION_STEP			((BlockNumber) 4096)
+#define COMPACTION_CHECK_MS		10.0
+/* So long do we wait for the lock, and others behind us, and not more often. */
+#define QUEUE_TIMEOUT			"20ms"
+#define QUEUE_RETRY_MS			200
+/* Fewer than the subtransactions of ours that others need not look up on disk */
+#define MAX_QUEUED				50
 
-static bool lock_exclusively(TableVacuum *vacuum);
+static bool lock_exclusively(TableVacuum *vacuum, int *nqueued);
+static bool queue_for_lock(Relation rel);
 static BlockNumber find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 							BlockNumber nonempty_pages, bool *others_wait);
 static bool page_is_free(Page page);
@@ -73,7 +86,9 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 {
 	BlockNumber rel_pages = vacuum->shared->rel_pages;
 	int			level = vacuum->shared->verbose ? INFO : DEBUG2;
+	BlockNumber step = 0;
 	BlockNumber floor;
+	int			nqueued = 0;
 	bool		others_wait;
 	bool		more;
 
@@ -83,14 +98,16 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	set_place(vacuum, PLACE_TRUNCATE, nonempty_pages);
 	DEBUG_POINT("truncate");
 
+	if (vacuum->shared->compacting)
+		step = Max((rel_pages - nonempty_pages) / MAX_QUEUED + 1, COMPACTION_STEP);
 	do
 	{
 		BlockNumber new_pages;
 
 		floor = nonempty_pages;
-		if (vacuum->shared->compacting && rel_pages > COMPACTION_STEP)
-			floor = Max(floor, rel_pages - COMPACTION_STEP);
-		if (!lock_exclusively(vacuum))
+		if (step > 0 && rel_pages > step)
+			floor = Max(floor, rel_pages - step);
+		if (!lock_exclusively(vacuum, &nqueued))
 		{
 			ereport(level,
 					(errmsg("\"%s\": stopping truncate due to conflicting lock request",
@@ -133,24 +150,77 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
  * lock_exclusively
  *		Try for a while to lock the table; return false if others are in the way.
  *
- * Never waits in the lock's queue: we hold a weaker lock, so that could
- * deadlock, and would make others queue behind us.
+ * Doesn't wait in the lock's queue, unless for a moment while a table is
+ * compacted: we hold a weaker lock, so that could deadlock, and makes others
+ * queue behind us.
  */
 static bool
-lock_exclusively(TableVacuum *vacuum)
+lock_exclusively(TableVacuum *vacuum, int *nqueued)
 {
 	int			tries = 0;
 
 	while (!ConditionalLockRelation(vacuum->rel, AccessExclusiveLock))
 	{
+		bool		may_queue = vacuum->shared->compacting && *nqueued < MAX_QUEUED;
+		int			retry_ms = may_queue ? QUEUE_RETRY_MS : LOCK_RETRY_MS;
+
+		if (may_queue)
+		{
+			(*nqueued)++;
+			if (queue_for_lock(vacuum->rel))
+				return true;
+		}
 		CHECK_FOR_INTERRUPTS();
-		if (++tries > LOCK_TIMEOUT_MS / LOCK_RETRY_MS)
+		if (++tries > LOCK_TIMEOUT_MS / retry_ms)
 			return false;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOCK_RETRY_MS, WAIT_EVENT_VACUUM_TRUNCATE);
+						 retry_ms, WAIT_EVENT_VACUUM_TRUNCATE);
 		ResetLatch(MyLatch);
 	}
 	return true;
+}
+
+/*
+ * queue_for_lock
+ *		Wait for the exclusive lock, but only for a moment; return whether we have it.
+ *
+ * The server tells of a timeout by an error, so this is a subtransaction.
+ */
+static bool
+queue_for_lock(Relation rel)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	int			nest_level = NewGUCNestLevel();
+	ErrorData  *volatile error = NULL;
+
+	(void) set_config_option("lock_timeout", QUEUE_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		LockRelation(rel, AccessExclusiveLock);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	AtEOXact_GUC(false, nest_level);
+
+	if (error == NULL)
+		return true;
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
+	FreeErrorData(error);
+	return false;
 }
 
 /*
@@ -185,7 +255,8 @@ find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 			INSTR_TIME_SET_CURRENT(now);
 			elapsed = now;
 			INSTR_TIME_SUBTRACT(elapsed, last_check);
-			if (INSTR_TIME_GET_MILLISEC(elapsed) >= WAITER_CHECK_MS)
+			if (INSTR_TIME_GET_MILLISEC(elapsed) >=
+				(vacuum->shared->compacting ? COMPACTION_CHECK_MS : WAITER_CHECK_MS))
 			{
 				if (LockHasWaitersRelation(vacuum->rel, AccessExclusiveLock))
 				{

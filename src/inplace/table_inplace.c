@@ -194,11 +194,14 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 	{
 		int64		moved = mover->rows_moved;
 		bool		worthwhile;
+		bool		is_being_cut;
 
 		vacuum_once(job, result);
 		progress_bytes_freed((uint64) (Max(job->first_pages, job->pass.new_pages) -
 									   job->pass.new_pages) * BLCKSZ);
-		if (least == 0 || job->pass.new_pages < least - least / PROGRESS_FRACTION)
+		is_being_cut = job->pass.unused_pages > 0 && job->pass.new_pages < job->pass.old_pages;
+		if (least == 0 || is_being_cut ||
+			job->pass.new_pages < least - least / PROGRESS_FRACTION)
 		{
 			least = job->pass.new_pages;
 			idle_passes = 0;
@@ -238,6 +241,7 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	begin_vacuum_transaction(false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	become_owner(rel, &saved);
+	pace_write_steadily();
 	if (job->first_pages == 0)
 		job->first_pages = RelationGetNumberOfBlocks(rel);
 	table_vacuum(rel, &job->params, job->ring, &job->pass);

@@ -300,6 +300,40 @@ def test_it_can_be_stopped_between_batches(cluster, db, conn, table, how):
     checks.assert_clean(conn, "t")
 
 
+BUSY = "DO 'BEGIN LOOP PERFORM FROM t LIMIT 1; PERFORM pg_sleep(0.004); COMMIT; END LOOP; END'"
+
+
+def test_a_table_that_is_used_all_the_time_becomes_smaller(cluster, db, conn, table):
+    """Somebody has it locked at any moment, though nobody for long, so truncation must wait its turn."""
+    users = [Background(cluster, db, BUSY) for _ in range(8)]
+    conn.execute(MOVE)
+    assert all(user.running for user in users)
+    assert blocks(conn) < 100 and content(conn, "t") == table
+    for user in users:
+        conn.execute("SELECT pg_cancel_backend(%s)", (user.pid,))
+        user.wait()
+    checks.assert_clean(conn, "t")
+
+
+def test_it_can_be_stopped_while_it_waits_for_the_lock(cluster, db, conn, table):
+    """Neither the lock nor a transaction is left over."""
+    waiting = "SELECT FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+    with cluster.connect(db) as user:
+        user.execute("BEGIN")
+        user.execute("LOCK TABLE t IN ROW EXCLUSIVE MODE")
+        compaction = Background(cluster, db, MOVE)
+        wait_until(lambda: conn.execute(waiting).fetchall() != [], "the attempt to truncate")
+        conn.execute("SELECT pg_cancel_backend(%s)", (compaction.pid,))
+        assert isinstance(compaction.wait(), psycopg.errors.QueryCanceled)
+        held = conn.execute("SELECT DISTINCT pid FROM pg_locks WHERE relation = 't'::regclass").fetchall()
+        assert held == [(user.info.backend_pid,)]
+        assert blocks(conn) > 100
+    assert conn.execute("SELECT FROM pg_stat_activity WHERE state LIKE '%aborted%'").fetchall() == []
+    conn.execute(MOVE)
+    assert blocks(conn) < 100 and content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+
+
 def test_crashes(new_cluster):
     """kill -9 of everything at random moments; what had been achieved stays, as far as it was on disk."""
     rng = random.Random(SEED)
