@@ -34,10 +34,10 @@
  * A target that is to be learned is a tenth above the percentile measured
  * while the vacuum is at its floor: at first for some seconds, and then again
  * and again for a moment, as the load of an hour ago is not that of now, and
- * neither are the disturbances that have other reasons.  How much the percentile
- * varies by itself is learned as well, as statements disturb each other in bursts, and chance is more than
- * their number tells.  And as such a target is met without the vacuum, one
- * that crawls grows unless the target is surely missed.
+ * neither are the disturbances that have other reasons.  How much the
+ * percentile varies by itself is learned as well: statements disturb each other
+ * in bursts, and chance is more than their number tells.  And as such a target
+ * is met without the vacuum, one that crawls grows unless it is surely missed.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

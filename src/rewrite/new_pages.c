@@ -321,6 +321,8 @@ write_run(NewPages *pages)
 		for (int i = 0; i < n; i++)
 			PageSetChecksumInplace(images[i], blknos[i]);
 		write_blocks(smgr, blknos[0], images, n);
+		if (backend_flush_after > 0)
+			smgrwriteback(smgr, MAIN_FORKNUM, blknos[0], n);
 
 		if (VacuumCostActive)
 			VacuumCostBalance += n * VacuumCostPageDirty;
