@@ -371,7 +371,10 @@ end_learning(Controller *controller)
 	double		deviation;
 
 	describe(controller, &controller->learned_ms, &deviation);
-	controller->learned_spread = deviation / controller->learned_ms;
+	controller->learned_spread = controller->learned_ms > 0 ? deviation / controller->learned_ms : 0;
+	/* there are too few statements to ask for more of them soon */
+	if (controller->wanted_slices > 0)
+		controller->learn_after = LEARN_AFTER_TIMES * controller->learned_for;
 	controller->target_ms = controller->learned_ms * LEARNED_MARGIN;
 	controller->learning = false;
 	controller->since_learned = 0;
