@@ -31,8 +31,8 @@ PATIENCE = 0.5  # seconds to wait for a row to move
 BREATH = 4.0, 0.5  # every so many seconds all hold their breath for so long, so that the end of a table can be cut off
 
 COLUMNS = """
-    (id int NOT NULL, u bigint NOT NULL, k int NOT NULL, n int NOT NULL, seed int NOT NULL, tags int[] NOT NULL, parent int, money int NOT NULL,
-     note text NOT NULL)
+    (id int NOT NULL, u bigint NOT NULL, k int NOT NULL, n int NOT NULL, seed int NOT NULL, tags int[] NOT NULL, parent int,
+     money int NOT NULL, note text NOT NULL)
 """
 
 
@@ -65,8 +65,10 @@ PATHS = (
     ("seed = 7", False), ("seed = ANY ('{1,2,3,4,5}')", False), ("tags @> '{3}'", False), ("parent < 20", False), ("parent IS NULL", False),
 )  # fmt: skip
 OVERDRAWN = f"SELECT abs(id) %% {IDS}, sum(money) FROM TWIN WHERE abs(id) >= {IDS} GROUP BY 1 HAVING sum(money) < 0 OR count(*) <> 2"
-PLACES = "SELECT array_agg(ctid ORDER BY id)::text FROM compacted WHERE id = ANY (%s)"
-LAST = f"SELECT abs(id) %% {IDS} FROM compacted WHERE abs(id) >= {IDS} AND abs(id) %% {IDS} BETWEEN %s AND %s ORDER BY ctid DESC LIMIT 1"
+PLACES = "SELECT array_agg(ctid::text ORDER BY id) FROM compacted WHERE id = ANY (%s)"
+LAST = f"""
+    SELECT abs(id) %% {IDS} FROM compacted WHERE abs(id) >= {IDS} AND abs(id) %% {IDS} BETWEEN %s AND %s ORDER BY ctid DESC LIMIT 1
+"""
 MOVING = "SELECT EXISTS (SELECT FROM cyclone.progress WHERE relation = 'compacted' AND phase = 'moving rows')"
 ORPHANS = """
     SELECT 'row', id FROM TWIN t WHERE parent IS NOT NULL AND NOT EXISTS (SELECT FROM parent p WHERE p.id = t.parent)
@@ -110,7 +112,7 @@ class Twins:
                 conn.execute(index)
         with conn.transaction():
             for pair in range(self.duels * PAIRS):
-                open_accounts(conn, pair, START)
+                open_accounts(conn, accounts(pair))
         with conn.transaction():
             for number in range(self.writers):
                 writer = Writer(self, conn, rng, number)
@@ -147,15 +149,15 @@ def assert_true(conn: psycopg.Connection) -> list[list[tuple]]:
 
 
 def accounts(pair: int) -> list[int]:
-    """Return the ids of a pair's accounts, far from each other in an index."""
+    """Return the ids of a pair's accounts in ascending order, far from each other in an index."""
     return [-IDS - pair, IDS + pair]
 
 
-def open_accounts(conn: psycopg.Connection, pair: int, money: int) -> None:
-    """Insert a pair's accounts: rows large enough to come to the end of a table without much room."""
+def open_accounts(conn: psycopg.Connection, ids: list[int]) -> None:
+    """Insert accounts: rows large enough to come to the end of a table without much room."""
     both(
         conn, "INSERT INTO TWIN SELECT id, 2 * id, 0, 0, 0, '{}', NULL, %s, %s FROM unnest(%s::int[]) id",
-        (money, note(999, 999), accounts(pair)),
+        (START, note(999, 999), ids),
     )  # fmt: skip
 
 
@@ -240,9 +242,12 @@ class Writer:
     def _rows(self, count: int) -> list[tuple]:
         rng, parents = self.rng, self._parents()
         return [
-            (id, 2 * id, rng.randrange(1000), rng.randrange(1000), rng.randrange(50), [id % 7, -(id % 11)], rng.choice(parents), 0, self._note())
+            (
+                id, 2 * id, rng.randrange(1000), rng.randrange(1000), rng.randrange(50), [id % 7, -(id % 11)], rng.choice(parents),
+                0, self._note(),
+            )
             for id in self._unused(count)
-        ]
+        ]  # fmt: skip
 
     def insert(self, count: int) -> None:
         rows = self._rows(count)
@@ -262,7 +267,8 @@ class Writer:
         ids = self.rng.sample(range(self.number, 4 * MANY, self.twins.writers), 4)
         self.both(
             "INSERT INTO TWIN SELECT id, 2 * id, 0, 0, 0, '{}', NULL, 0, 'upsert' FROM unnest(%s::int[]) id"
-            " ON CONFLICT (id) DO UPDATE SET n = TWIN.n + 1, note = TWIN.note || '.' RETURNING hashtextextended(TWIN::text, 0)", (sorted(ids),),
+            " ON CONFLICT (id) DO UPDATE SET n = TWIN.n + 1, note = TWIN.note || '.' RETURNING hashtextextended(TWIN::text, 0)",
+            (sorted(ids),),
         )  # fmt: skip
 
     def _insert_again(self, _count: int) -> None:
@@ -298,9 +304,12 @@ class Writer:
         self._change(self._some(min(count, 20), "NO KEY UPDATE"), "note = %s", self._note())
 
     def _update_at_cursor(self, count: int) -> None:
-        """Change rows of `compacted` where a cursor stands, that may have moved since it came there."""
+        """Change rows of `compacted` where a cursor stands, that may have moved since it came there.
+
+        It must read a column that no index has: from an index alone PostgreSQL may take a place where there is no row version.
+        """
         ids = self._some(min(count, 5), "UPDATE")
-        self.conn.execute("DECLARE here CURSOR FOR SELECT id, note FROM compacted WHERE id = ANY (%s)", (ids,))
+        self.conn.execute("DECLARE here CURSOR FOR SELECT money FROM compacted WHERE id = ANY (%s)", (ids,))
         time.sleep(self.rng.choice([0, 0, 0.1]))
         while self.conn.execute("FETCH here").rowcount == 1:
             time.sleep(self.rng.choice([0, 0, 0.05]))
@@ -457,14 +466,15 @@ class Duel:
                 breathe(self.sessions)
 
     def _refill(self, pair: int) -> None:
-        """Give both accounts what they had in the beginning; mostly new rows, which may come to the table's end."""
-        sums = both(self.one, "SELECT sum(money), count(*) FROM TWIN WHERE id = ANY (%s)", (accounts(pair),))
+        """Give both accounts what they had in the beginning; mostly one is a new row, which may come to the table's end."""
+        ids = accounts(pair)
+        sums = both(self.one, "SELECT sum(money), count(*) FROM TWIN WHERE id = ANY (%s)", (ids,))
         assert sums[0][0] >= 0 and sums[0][1] == 2, f"pair {pair} is overdrawn: {sums}"
-        if self.rng.random() < 0.7:
-            both(self.one, "DELETE FROM TWIN WHERE id = ANY (%s)", (accounts(pair),))
-            open_accounts(self.one, pair, START)
-        else:
-            both(self.one, "UPDATE TWIN SET money = %s WHERE id = ANY (%s)", (START, accounts(pair)))
+        if self.rng.random() < 0.8:
+            new = [self.rng.choice(ids)]
+            both(self.one, "DELETE FROM TWIN WHERE id = ANY (%s)", (new,))
+            open_accounts(self.one, new)
+        both(self.one, "UPDATE TWIN SET money = %s WHERE id = ANY (%s) AND money <> %s", (START, ids, START))
 
     def _fight(self) -> int:
         """Let the two withdraw from a pair, and return which it was; raise AssertionError if both could."""
@@ -476,12 +486,15 @@ class Duel:
                 self._wait_for(MOVING, seconds=1.5)  # no row moves until the first has read
                 [(pair,)] = self.other.execute(LAST, (self.number * PAIRS, (self.number + 1) * PAIRS - 1))
             ids = accounts(pair)
-            first, second = self.rng.sample(ids, 2)
             places = self._places(ids)
             seen = self._begin_and_read(self.one, ids)
             if meet:
                 self.other.execute("SELECT pg_advisory_unlock_all()")
                 moved = self._wait_for(f"SELECT ({PLACES}) <> %s", ids, places)
+            # who has read before a row moved fails to change it, conflict or not: so that is for the other to do
+            still = [id for id, was, now in zip(ids, places, self._places(ids)) if was == now] or ids
+            first = self.rng.choice(still)
+            second = sum(ids) - first
             if seen and self._begin_and_read(self.other, ids):
                 turns = [(self.other, second), (self.one, first)]
                 if self.rng.random() < 0.3:
@@ -505,7 +518,7 @@ class Duel:
             self.other.execute("ROLLBACK; SELECT pg_advisory_unlock_all()")
         return pair
 
-    def _places(self, ids: list[int]) -> str:
+    def _places(self, ids: list[int]) -> list[str]:
         return self.other.execute(PLACES, (ids,)).fetchone()[0]
 
     def _begin_and_read(self, conn: psycopg.Connection, ids: list[int]) -> bool:
