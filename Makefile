@@ -9,6 +9,7 @@
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
 #   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
 #   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
+#   make twins [MINUTES=10] [WRITERS=8] [SEED=1] the same work on two equal tables, one of them compacted all the time
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-pace                              how exact budgets are, and what timing statements costs
 #   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
@@ -31,7 +32,7 @@ BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
 LONG_RUN = $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(BASE),--base $(BASE))
 
-.PHONY: all install uninstall installcheck clean distclean demo check check-core check-valgrind crash-test fault-test soak bench bench-online bench-pace bench-tpcc
+.PHONY: all install uninstall installcheck clean distclean demo check check-core check-valgrind crash-test fault-test soak twins bench bench-online bench-pace bench-tpcc
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -64,6 +65,10 @@ fault-test: .venv/stamp
 
 soak: .venv/stamp
 	$(VENV_PYTHON) -m cyclone_lab.soak --minutes $(or $(MINUTES),60) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) \
+		$(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE))
+
+twins: .venv/stamp
+	$(VENV_PYTHON) -m cyclone_lab.twins --minutes $(or $(MINUTES),10) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) \
 		$(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE))
 
 bench: .venv/stamp

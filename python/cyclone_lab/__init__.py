@@ -11,7 +11,8 @@ and for long runs, of which tests have short ones:
 workload    tables of many kinds, their writers, and a ledger of what was committed
 statements  random VACUUMs of each kind
 load        the sessions of a workload
+twin_tables two equal tables, and sessions that compare them as they go
 proof       what must hold of its tables
 shim        a disk that fails on command
-crash_test, fault_test, soak   the programs
+crash_test, fault_test, soak, twins   the programs
 """

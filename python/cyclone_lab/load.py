@@ -17,42 +17,33 @@ JOIN_SECONDS = 120
 ALLOWED_OF_VACUUM = (*CONFLICTS, psycopg.errors.QueryCanceled)
 
 
-class Load:
-    """Sessions at work on a workload in one database.
+class Sessions:
+    """Jobs, each in a session and a thread of its own, until they are stopped, one fails, or the server goes down.
 
     `chance` and a session's number decide what it does. Failures are kept, and raised by `check`, `stop` and `join`.
     """
 
-    def __init__(self, cluster: Cluster, dbname: str, workload: Workload, chance: float | str, name: str):
-        """`name` begins the names of prepared transactions, and must not have been used before in this database."""
+    def __init__(self, cluster: Cluster, dbname: str, chance: float | str):
         self.cluster = cluster
         self.dbname = dbname
-        self.workload = workload
         self.chance = chance
-        self.name = name
-        self.vacuums = 0
-        self.targets = tuple(table.name for table in workload.tables)
         self._threads: list[threading.Thread] = []
-        self._parked: list[Background] = []
         self._failures: list[BaseException] = []
         self._stopped = threading.Event()
         self._crash_expected = False
 
-    def start(self, *, vacuums: int, readers: int, writers: bool = True, pause: float = 0.0) -> None:
-        """Start all writers, or none, and so many others; writers pause up to `pause` seconds after a transaction."""
-        numbers = range(self.workload.writers if writers else 0)
-        jobs = [lambda conn, rng, number=number: self._write(conn, rng, number, pause) for number in numbers]
-        jobs += [self._vacuum] * vacuums + [self._read] * readers
+    def run(self, jobs: list) -> None:
+        """Start jobs, each called with its connection and its random numbers; one that returns too early is called again."""
         for number, job in enumerate(jobs):
             rng = random.Random(f"{self.chance}:{number}")
             self._threads.append(threading.Thread(target=self._guard, args=(job, rng), daemon=True))
         for thread in self._threads:
             thread.start()
 
-    def start_vacuum(self, vacuum: Vacuum, settings: dict) -> Background:
-        """Start one VACUUM more, with further settings, and return it."""
-        self._parked.append(Background(self.cluster, self.dbname, vacuum.statement, {**vacuum.settings, **settings}))
-        return self._parked[-1]
+    @property
+    def stopped(self) -> bool:
+        """Tell whether the jobs are to end."""
+        return self._stopped.is_set()
 
     @property
     def failed(self) -> bool:
@@ -77,10 +68,6 @@ class Load:
         for thread in self._threads:
             thread.join(JOIN_SECONDS)
             assert not thread.is_alive(), "a session does not end"
-        for parked in self._parked:
-            error = parked.wait()
-            if error and not isinstance(error, ALLOWED_OF_VACUUM) and not self._of_crash(parked.connection, error):
-                self._failures.append(error)
         self.check()
 
     def pause(self, seconds: float) -> None:
@@ -90,7 +77,7 @@ class Load:
         """Run a session's job, with a connection of its own; with another one if it comes back before the end."""
         conn = None
         try:
-            while not self._stopped.is_set():
+            while not self.stopped:
                 with self.cluster.connect(self.dbname) as conn:
                     conn.execute(SESSION)
                     job(conn, rng)
@@ -105,15 +92,48 @@ class Load:
             conn is None or conn.closed or isinstance(failure, (psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown))
         )  # fmt: skip
 
+
+class Load(Sessions):
+    """Sessions at work on a workload in one database."""
+
+    def __init__(self, cluster: Cluster, dbname: str, workload: Workload, chance: float | str, name: str):
+        """`name` begins the names of prepared transactions, and must not have been used before in this database."""
+        super().__init__(cluster, dbname, chance)
+        self.workload = workload
+        self.name = name
+        self.vacuums = 0
+        self.targets = tuple(table.name for table in workload.tables)
+        self._parked: list[Background] = []
+
+    def start(self, *, vacuums: int, readers: int, writers: bool = True, pause: float = 0.0) -> None:
+        """Start all writers, or none, and so many others; writers pause up to `pause` seconds after a transaction."""
+        numbers = range(self.workload.writers if writers else 0)
+        jobs = [lambda conn, rng, number=number: self._write(conn, rng, number, pause) for number in numbers]
+        self.run(jobs + [self._vacuum] * vacuums + [self._read] * readers)
+
+    def start_vacuum(self, vacuum: Vacuum, settings: dict) -> Background:
+        """Start one VACUUM more, with further settings, and return it."""
+        self._parked.append(Background(self.cluster, self.dbname, vacuum.statement, {**vacuum.settings, **settings}))
+        return self._parked[-1]
+
+    def join(self) -> None:
+        """Wait for the end of all sessions and VACUUMs; raise the first failure."""
+        super().join()
+        for parked in self._parked:
+            error = parked.wait()
+            if error and not isinstance(error, ALLOWED_OF_VACUUM) and not self._of_crash(parked.connection, error):
+                self._failures.append(error)
+        self.check()
+
     def _write(self, conn: psycopg.Connection, rng: random.Random, number: int, pause: float) -> None:
         writer = Writer(self.workload, conn, number, rng, self.name)
-        while not self._stopped.is_set():
+        while not self.stopped:
             writer.transaction(self.pause)
             if pause:
                 self.pause(rng.uniform(0, pause))
 
     def _vacuum(self, conn: psycopg.Connection, rng: random.Random) -> None:
-        while not self._stopped.is_set():
+        while not self.stopped:
             if rng.random() < 0.03:
                 conn.execute("CHECKPOINT")
             vacuum = random_vacuum(rng, self.targets)
@@ -138,7 +158,7 @@ class Load:
         """
         tables = self.workload.readable(conn)
         heaps = [heap for table in tables for heap in checks.heaps(conn, table.name) if not heap.startswith("pg_toast.")]
-        while not (self._stopped.is_set() or conn.closed):
+        while not (self.stopped or conn.closed):
             with suppress(*CONFLICTS), conn.transaction():
                 conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 conn.execute("SELECT FROM pg_class LIMIT 1")  # takes the snapshot

@@ -1,4 +1,4 @@
-"""What crash test, fault test and soak prove of a workload's tables: by the ledger, and by all `checks`."""
+"""What crash test, fault test, soak and twins prove of a workload's tables: by the ledger, and by all `checks`."""
 
 import time
 

@@ -1,0 +1,183 @@
+"""The same work on two equal tables, one of which VACUUM (FULL INPLACE) makes smaller all the time: they must stay equal.
+
+`make twins MINUTES=10 WRITERS=8 SEED=1`. `twin_tables` has the tables, their sessions, and what these compare at every step. Every
+PERIOD seconds all come to rest, and both tables and those that refer to them must pass the checks, before and after a VACUUM. A
+run goes on until all that it is about has happened, and fails if that doesn't come to pass.
+"""
+
+import argparse
+import random
+import re
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psycopg
+
+from cyclone_lab import build, checks
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.load import Sessions
+from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all
+from cyclone_lab.soak import TROUBLE
+from cyclone_lab.twin_tables import Duel, Twins, Writer, breathe, read
+
+PERIOD = 20
+EXTRA = 300  # seconds that a run may take longer until all of NEEDED has happened
+DATABASE = "postgres"
+READERS = 2
+DUELS = 2
+PAUSE = 0.01  # of a writer after each transaction, so that others get their turn
+CONFIG = {
+    "shared_preload_libraries": "pg_cyclone",
+    "fsync": "off",
+    "autovacuum": "off",
+    "shared_buffers": "16MB",
+    "max_connections": 60,
+    "max_worker_processes": 16,
+    "max_pred_locks_per_page": 100,  # else page locks see conflicts that a row's lock may miss
+    "max_pred_locks_per_transaction": 1000,
+    "max_parallel_workers_per_gather": 0,
+    "statement_timeout": "3min",
+    "jit": "off",
+    "cyclone.debug_horizon_wait": 500,  # ms
+}
+OPTIONS = (
+    ("", "INDEX_CLEANUP off", "INDEX_CLEANUP off"), ("", "PROCESS_TOAST off", "PROCESS_TOAST off"), ("", "", "FREEZE"),
+    ("", "PARALLEL 2"), ("", "", "", "ANALYZE"), ("", "", "", "", "LATENCY_TARGET '5ms'"),
+)  # fmt: skip
+MOVED = re.compile(r"moved (\d+) rows out of (\d+) pages in \d+ passes, truncated (\d+) to (\d+) pages")
+NEEDED = ("transactions: COMMIT", "compactions", "rows moved", "pages cut off", "comparisons in snapshots", "duels in which a row moved",
+          "duels that one side won", "cursors")  # fmt: skip
+
+
+class TwinTest:
+    """A server with the twins; `done` counts what happened."""
+
+    def __init__(self, prefix: Path, seed: int, writers: int, *, base: Path | None = None):
+        self.seed = seed
+        self.twins = Twins(writers, DUELS, random.Random(f"{seed}:twins"))
+        self.cluster = Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",))
+
+    def __enter__(self) -> "TwinTest":
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self.cluster.remove()
+
+    @property
+    def done(self) -> Counter:
+        return self.twins.done
+
+    def run(self, minutes: float, show=lambda text: None) -> None:
+        """Work and compare for so long; raise AssertionError at the first difference, or if too little has happened."""
+        self.cluster.start()
+        with self.cluster.connect(DATABASE) as conn:
+            conn.execute("CREATE EXTENSION pg_cyclone")
+            checks.create_extensions(conn)
+            self.twins.create(conn, random.Random(self.seed))
+        deadline = time.monotonic() + 60 * minutes
+        period = 0
+        while (left := deadline - time.monotonic()) > 0 or (self._missing() and left > -EXTRA):
+            sessions = Sessions(self.cluster, DATABASE, f"{self.seed}:{period}")
+            sessions.run(self._jobs(sessions))
+            began = time.monotonic()
+            while time.monotonic() - began < (min(PERIOD, left) if left > 0 else PERIOD) and not sessions.failed:
+                time.sleep(0.1)
+            sessions.stop()
+            self.twins.count("seconds of load", round(time.monotonic() - began))
+            self._check()
+            period += 1
+            show(", ".join(f"{self.done[what]} {what}" for what in ("seconds of load", "compactions", "rows moved")))
+        assert not self._missing(), f"it proves too little, for lack of {self._missing()}"
+
+    def _missing(self) -> list[str]:
+        return [what for what in NEEDED if not self.done[what]]
+
+    def _jobs(self, sessions: Sessions) -> list:
+        """Return what the sessions do; each job makes one round of it, or goes on until the end."""
+
+        def write(conn: psycopg.Connection, rng: random.Random, number: int) -> None:
+            writer = Writer(self.twins, conn, rng, number)
+            while not sessions.stopped:
+                writer.transaction(sessions.pause)
+                sessions.pause(rng.uniform(0, PAUSE))
+                breathe(sessions)
+
+        def go_on_reading(conn: psycopg.Connection, rng: random.Random) -> None:
+            while not sessions.stopped:
+                read(self.twins, sessions, conn, rng)
+                breathe(sessions)
+
+        def fight(conn: psycopg.Connection, rng: random.Random, number: int) -> None:
+            Duel(self.twins, sessions, conn, rng, number).run()
+
+        jobs = [lambda conn, rng, number=number: write(conn, rng, number) for number in range(self.twins.writers)]
+        jobs += [lambda conn, rng, number=number: fight(conn, rng, number) for number in range(self.twins.duels)]
+        compact = lambda conn, rng: self._compact(sessions, conn, rng)  # noqa: E731
+        vacuum = lambda conn, rng: self._vacuum(sessions, conn, rng)  # noqa: E731
+        return jobs + [go_on_reading] * READERS + [compact, vacuum]
+
+    def _compact(self, sessions: Sessions, conn: psycopg.Connection, rng: random.Random) -> None:
+        """Compact without a break, and take down what the server says of it."""
+        conn.execute("SET lock_timeout = 0")  # building an index anew waits for others, and may
+        said: list[str] = []
+        conn.add_notice_handler(lambda message: said.append(message.message_primary))
+        while not sessions.stopped:
+            options = [option for option in ("FULL INPLACE", "VERBOSE", *map(rng.choice, OPTIONS)) if option]
+            rng.shuffle(options)
+            point = "inplace-pause:leader:wait" if "PROCESS_TOAST off" in options else ""  # where a duel lets rows wait, but not values
+            conn.execute(f"SET cyclone.debug_point = '{point}'")
+            conn.execute(f"SET vacuum_cost_delay = '{rng.choice([0, 0, 1, 5])}ms'")
+            try:
+                conn.execute(f"VACUUM ({', '.join(options)}) {rng.choices(['compacted', 'compacted_child'], [8, 1])[0]}")
+                self.twins.count("compactions")
+            except psycopg.errors.SerializationFailure:  # its transactions are serializable, too
+                self.twins.count("compactions ended by SerializationFailure")
+            for found in filter(None, map(MOVED.search, said)):
+                rows, _, before, after = map(int, found.groups())
+                self.twins.count("rows moved", rows)
+                self.twins.count("pages cut off", max(before - after, 0))
+            said.clear()
+
+    def _vacuum(self, sessions: Sessions, conn: psycopg.Connection, rng: random.Random) -> None:
+        """Let PostgreSQL's own VACUUM look after the other tables."""
+        conn.execute("SET cyclone.enabled = off; SET lock_timeout = 0")
+        while not sessions.stopped:
+            conn.execute(f"VACUUM {rng.choice(['', '(FREEZE)'])} {rng.choice(['control', 'control', 'control_child', 'parent'])}")
+            sessions.pause(rng.uniform(0, 3))
+
+    def _check(self) -> None:
+        """With nobody at work: everything is equal, and sound; so it is after a VACUUM."""
+        with self.cluster.connect(DATABASE) as conn:
+            self.twins.assert_content(conn)
+            assert_sound_before_vacuum(conn, self.twins)
+            vacuum_all(conn, self.twins)
+            assert_sound(conn, self.twins)
+            assert not (invalid := conn.execute("SELECT indexrelid::regclass FROM pg_index WHERE NOT indisvalid").fetchall()), invalid
+        trouble = [line for line in self.cluster.log.splitlines() if TROUBLE.search(line)]
+        assert not trouble, trouble[:5]
+        self.twins.count("checks at rest")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--writers", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--version", type=int, default=18, help="17 or 18")
+    parser.add_argument("--base", type=Path, help="folder for the server's files")
+    options = parser.parse_args()
+    seed = random.randrange(1_000_000) if options.seed is None else options.seed
+    print(f"twins on PostgreSQL {options.version}: SEED={seed} MINUTES={options.minutes:g} WRITERS={options.writers}", flush=True)
+    prefix = build.install(options.version, debug_points=True)
+    with TwinTest(prefix, seed, options.writers, base=options.base) as test:
+        try:
+            test.run(options.minutes, show=lambda text: print(text, flush=True))
+        finally:
+            print(*(f"{what}: {number}" for what, number in sorted(test.done.items())), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
