@@ -266,6 +266,40 @@ def test_serializable_transactions_stay_serializable(cluster, db, conn):
         checks.assert_clean(conn, "t")
 
 
+def test_a_move_is_a_change_of_what_was_read(cluster, db, conn):
+    """Write skew again, of two that know rows by their places alone: what tells is that the one read what was moved away."""
+    run_script(
+        conn,
+        "CREATE TABLE t (id int PRIMARY KEY, on_call boolean, filler text);"
+        "INSERT INTO t SELECT i, true, repeat('x', 500) FROM generate_series(1, 2000) i; DELETE FROM t WHERE id BETWEEN 2 AND 1900",
+    )
+    places = "SELECT array_agg(ctid::text ORDER BY id) FROM t WHERE id IN (1, 2000)"
+    read = "SELECT count(*) FROM t WHERE on_call AND ctid = ANY (%s::text[]::tid[])"
+    change = "UPDATE t SET on_call = false WHERE ctid = %s::tid"
+    with cluster.connect(db) as one, cluster.connect(db) as two:
+        one.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        [(before,)] = conn.execute(places)
+        assert one.execute(read, (before,)).fetchone() == (2,)
+        with cluster.connect(db) as other:
+            other.execute(MOVE)
+        [(after,)] = conn.execute(places)
+        assert after[0] == before[0] and after[1] != before[1], "one of the two rows moves"
+        two.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        assert two.execute(read, (after,)).fetchone() == (2,)
+        failed = 0
+        for session, place in ((two, after[1]), (one, before[0])):
+            try:
+                session.execute(change, (place,))
+                session.execute("COMMIT")
+            except psycopg.errors.SerializationFailure:
+                failed += 1
+                session.execute("ROLLBACK")
+    assert failed == 1
+    assert conn.execute("SELECT count(*) FROM t WHERE on_call AND id IN (1, 2000)").fetchone() == (1,)
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+
+
 POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "heap-scan", "heap-vacuum", "truncate")
 
 
