@@ -4,6 +4,7 @@
 #   make installcheck PG_CONFIG=...              regression and isolation tests on a running server with pg_cyclone preloaded
 #   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM against pg_cyclone's on an embedded PostgreSQL 18
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
+#   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
 #   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
@@ -32,7 +33,7 @@ BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
 LONG_RUN = $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(BASE),--base $(BASE))
 
-.PHONY: all install uninstall installcheck clean distclean demo check check-core check-valgrind crash-test fault-test soak twins bench bench-online bench-pace bench-tpcc
+.PHONY: all install uninstall installcheck clean distclean demo check check-core check-ubsan check-valgrind crash-test fault-test soak twins bench bench-online bench-pace bench-tpcc
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -50,6 +51,9 @@ demo: .venv/stamp
 
 check: .venv/stamp
 	PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
+
+check-ubsan: .venv/stamp
+	CYCLONE_UBSAN=1 PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
 
 check-core: .venv/stamp
 	$(VENV_PYTHON) scripts/check_core.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-core PGSRC=/path/to/postgresql-18))
@@ -114,7 +118,7 @@ include $(PGXS)
 # PGXS makes no folders for nested objects and knows neither their headers nor the flags and server they were built for.
 $(OBJS): $(wildcard $(TOP)/src/*.h $(TOP)/src/*/*.h) build-settings
 
-build_settings := $(shell $(PG_CONFIG) --version --bindir --configure --cflags) $(PG_CPPFLAGS) $(PG_CFLAGS)
+build_settings := $(shell $(PG_CONFIG) --version --bindir --configure --cflags) $(PG_CPPFLAGS) $(PG_CFLAGS) $(COPT)
 build-settings: FORCE
 	@mkdir -p $(dir $(OBJS))
 	@printf '%s\n' "$(build_settings)" | cmp -s - $@ || printf '%s\n' "$(build_settings)" > $@

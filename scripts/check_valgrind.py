@@ -1,4 +1,5 @@
-"""VACUUMs of each kind, with workers, errors and old snapshots, on a server that runs under valgrind's memcheck.
+"""VACUUMs of each kind, with workers, errors, old snapshots and a latency target, and the views and functions of schema cyclone, on
+a server that runs under valgrind's memcheck; then the repository's SQL tests and isolation specs on it.
 
 `make check-valgrind PGSRC=<source tree of PostgreSQL 17 or 18>`. CYCLONE_PG17 or CYCLONE_PG18 names a PostgreSQL that was configured
 with CPPFLAGS=-DUSE_VALGRIND, so that memcheck knows its memory contexts. Anything that memcheck finds, but for what PostgreSQL's
@@ -8,15 +9,17 @@ own suppressions have, is a failure.
 import argparse
 import random
 import re
+import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import psycopg
 
 from cyclone_lab import build, checks, cluster
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import hand_over, run_program
+from cyclone_lab.postgres import REPO, hand_over, program_env, program_path, run_program
 from cyclone_lab.proof import assert_sound, vacuum_all
 from cyclone_lab.workload import SESSION, Workload, Writer
 
@@ -30,7 +33,26 @@ CONFIG = {
     "min_parallel_index_scan_size": 0,
     "cyclone.check_disk_space": "off",
 }
-POINTS = ("heap-scan:leader", "btree-page:any", "heap-vacuum:worker", "index-cleanup:any", "heap-copy:any", "rewrite-swapped:leader")
+POINTS = ("heap-scan:leader", "btree-page:any", "heap-vacuum:worker", "index-cleanup:any", "heap-copy:any", "rewrite-swapped:leader",
+          "inplace-half:leader", "inplace-value:leader", "inplace-batch:leader")  # fmt: skip
+# Tables with free space in front, whose values lie in the TOAST table; of the first, most belong to a column that is gone.
+OWN_TABLES = """
+    CREATE TABLE dropped (id int PRIMARY KEY, gone text, kept text);
+    ALTER TABLE dropped ALTER gone SET STORAGE external, ALTER kept SET STORAGE external;
+    INSERT INTO dropped SELECT i, repeat(md5(i::text), 200), repeat(md5(i::text), 100) FROM generate_series(1, 60) i;
+    ALTER TABLE dropped DROP COLUMN gone;
+    DELETE FROM dropped WHERE id % 3 = 0;
+    CREATE TABLE moved (id int PRIMARY KEY, k int, pad text, value text);
+    ALTER TABLE moved ALTER value SET STORAGE external;
+    CREATE INDEX ON moved (k);
+    CREATE INDEX ON moved USING hash (pad);
+    INSERT INTO moved SELECT i, i % 10, md5(i::text), CASE WHEN i % 10 = 0 THEN repeat(md5(i::text), 100) ELSE repeat('x', 200) END
+        FROM generate_series(1, 1000) i;
+    DELETE FROM moved WHERE id <= 700;
+"""
+OWN_CONTENT = """
+    SELECT (SELECT array_agg(d ORDER BY id)::text FROM dropped d), (SELECT array_agg(m ORDER BY id)::text FROM moved m)
+"""
 BEGIN = "FOUND BY MEMCHECK"
 
 
@@ -63,9 +85,86 @@ def vacuum_in_all_ways(conn: psycopg.Connection, old: psycopg.Connection, writer
     old.execute("COMMIT")
     for point in POINTS:
         change(4)
-        option = "FULL" if point.startswith(("heap-copy", "rewrite")) else "INDEX_CLEANUP on"
+        option = (
+            "FULL" if point.startswith(("heap-copy", "rewrite"))
+            else "FULL INPLACE, INDEX_CLEANUP off" if point.startswith("inplace") else "INDEX_CLEANUP on"
+        )  # fmt: skip
         run(f"VACUUM ({option}, PARALLEL 2) plain, toasted", cyclone__debug_point=f"{point}:error")
     run("VACUUM (PARALLEL 2) plain", statement_timeout="300ms")
+    change(6)
+    run(f"VACUUM (FULL INPLACE, PARALLEL 2, VERBOSE) {tables}")
+
+
+def shrink(conn: psycopg.Connection) -> None:
+    """Make OWN_TABLES small, each in both ways, failing first; estimates of bloat come before and between."""
+
+    def sizes() -> list[int]:
+        return [size for table in ("dropped", "moved") for (size,) in conn.execute("SELECT pg_total_relation_size(%s)", (table,))]
+
+    conn.execute(OWN_TABLES)
+    [content] = conn.execute(OWN_CONTENT)
+    before = sizes()
+    for point in ("inplace-half", "inplace-value", "inplace-batch"):
+        conn.execute("SELECT set_config('cyclone.debug_point', %s, false)", (f"{point}:leader:error",))
+        try:
+            conn.execute("VACUUM (FULL INPLACE) moved")
+            raise AssertionError(f"the VACUUM does not come to {point}")
+        except psycopg.errors.InternalError as error:
+            print(error.diag.message_primary, flush=True)
+    conn.execute("RESET cyclone.debug_point")
+    for statement in ("VACUUM (FULL INPLACE, PARALLEL 2, VERBOSE) moved", "VACUUM (FULL, PARALLEL 2, VERBOSE) dropped",
+                      "VACUUM (FULL INPLACE) dropped", "VACUUM (FULL, PARALLEL 0) moved"):  # fmt: skip
+        for query in ("SELECT * FROM cyclone.bloat", "SELECT * FROM cyclone.estimate_bloat('moved', 4, 1)",
+                      "SELECT * FROM cyclone.estimate_bloat('dropped')"):  # fmt: skip
+            assert conn.execute(query).fetchall()
+        conn.execute(statement)
+        print(f"{statement}: done, {before} -> {sizes()} bytes", flush=True)
+        assert [content] == conn.execute(OWN_CONTENT).fetchall(), "the rows are not as they were"
+    assert all(now < then / 2 for now, then in zip(sizes(), before)), "the tables are hardly smaller"
+
+
+def vacuum_beside_others(server: Cluster, conn: psycopg.Connection) -> None:
+    """VACUUM with a latency target, while one session's statements are timed and another reads the views."""
+    ended = threading.Event()
+    seen = {"progress": 0, "pace": 0, "statements": 0}
+
+    def statements() -> None:
+        with server.connect() as other:
+            while not ended.is_set():
+                other.execute("UPDATE moved SET k = k + 1 WHERE id = 800")
+                other.execute("SELECT count(*) FROM moved WHERE k = %s", (3,))
+                seen["statements"] += 2
+
+    def views() -> None:
+        with server.connect() as other:
+            while not ended.is_set():
+                for view in ("progress", "pace"):
+                    seen[view] += len(other.execute(f"SELECT * FROM cyclone.{view}").fetchall())
+
+    others = [threading.Thread(target=work) for work in (statements, views)]
+    for other in others:
+        other.start()
+    try:
+        for target in ("1ms", "1s", "auto"):
+            for option in ("PARALLEL 2, VERBOSE, DISABLE_PAGE_SKIPPING", "FULL INPLACE"):
+                conn.execute(f"VACUUM ({option}, LATENCY_TARGET '{target}') plain, moved")
+    finally:
+        ended.set()
+        for other in others:
+            other.join()
+    print(f"VACUUM beside others: {seen}", flush=True)
+    assert all(seen.values()), "the others saw nothing of it"
+
+
+def run_own_tests(server: Cluster, folder: Path) -> None:
+    """Run the SQL tests and isolation specs on the server, with their output in `folder`; raise RuntimeError if one fails."""
+    folder.mkdir()
+    command = ["make", "-C", folder, "-f", REPO / "Makefile", "installcheck", f"PG_CONFIG={program_path(server.prefix, 'pg_config')}"]
+    env = {name: value for name, value in program_env(server.prefix).items() if not name.startswith(("MAKE", "MFLAGS"))}
+    result = subprocess.run(command, env={**env, **server.client_env()}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    print(result.stdout, flush=True)
+    if result.returncode != 0:
+        raise RuntimeError("\n".join(file.read_text() for file in folder.rglob("regression.diffs")))
 
 
 def main() -> int:
@@ -95,8 +194,13 @@ def main() -> int:
             workload.create(conn, chance)
             tables = ", ".join(table.name for table in workload.tables)
             vacuum_in_all_ways(conn, old, Writer(workload, conn, 0, chance), tables)
+            shrink(conn)
+            vacuum_beside_others(server, conn)
             vacuum_all(conn, workload)
             assert_sound(conn, workload)
+        server.config = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_prepared_transactions": 5}
+        server.restart()
+        run_own_tests(server, logs / "results")
         server.stop()
         texts = [file.read_text(errors="replace") for file in logs.glob("*.log")]
         errors = [text for text in texts if BEGIN in text]

@@ -1,7 +1,10 @@
 """The extension, built from this repository and installed into a PostgreSQL tree that is its own.
 
-Every build has a folder `build/<major>[-debug][-<name of a prefix named by the environment>]` with the objects and a
+Every build has a folder `build/<major>[-debug][-ubsan][-<name of a prefix named by the environment>]` with the objects and a
 copy of the PostgreSQL tree, so that a release build and one with debug points never overwrite each other.
+
+With CYCLONE_UBSAN=1 in the environment, gcc's sanitizer of undefined behaviour is compiled into the extension, not into the
+server: the first finding ends the process. Signed overflow is among them, though the server's flags allow it.
 """
 
 import fcntl
@@ -15,6 +18,8 @@ from pathlib import Path
 from cyclone_lab.postgres import REPO, copy_tree, find_or_fetch, program_env, program_path, server_user_can_read
 
 CACHE = Path("/var/cache/pg_cyclone")
+UBSAN = bool(os.environ.get("CYCLONE_UBSAN"))
+UBSAN_FLAGS = "-fsanitize=undefined,float-cast-overflow -fno-sanitize-recover=all -fno-wrapv -g -fno-omit-frame-pointer"
 
 
 def install(major: int, *, debug_points: bool = False, werror: bool = False) -> Path:
@@ -25,7 +30,7 @@ def install(major: int, *, debug_points: bool = False, werror: bool = False) -> 
     """
     origin = find_or_fetch(major)
     named = f"-{origin.name}" if origin.parent != REPO / ".postgres" else ""
-    folder = REPO / "build" / f"{major}{'-debug' if debug_points else ''}{named}"
+    folder = REPO / "build" / f"{major}{'-debug' if debug_points else ''}{'-ubsan' if UBSAN else ''}{named}"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -34,6 +39,8 @@ def install(major: int, *, debug_points: bool = False, werror: bool = False) -> 
             shutil.rmtree(prefix, ignore_errors=True)
             copy_tree(origin, prefix)
         _make(REPO / "Makefile", folder, prefix, DEBUG_POINTS="1" if debug_points else "", WERROR="1" if werror else "")
+        if UBSAN and b"__ubsan_handle" not in (folder / "pg_cyclone.so").read_bytes():
+            raise RuntimeError(f"{folder}/pg_cyclone.so was built without the sanitizer")
     return prefix
 
 
@@ -84,6 +91,8 @@ def _make(makefile: Path, folder: Path, prefix: Path, **variables: str) -> None:
     command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", folder, "-f", makefile, "install"]
     command += [f"PG_CONFIG={program_path(prefix, 'pg_config')}"]
     command += [f"{name}={value}" for name, value in variables.items()]
+    if UBSAN:
+        command += [f"COPT={UBSAN_FLAGS}"]  # which PGXS appends to the flags of the compiler and of the linker
     # An outer make would hand down its own flags, among them a PG_CONFIG that is not ours.
     env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     result = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

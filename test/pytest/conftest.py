@@ -1,12 +1,15 @@
 """Servers for the tests. Every test that asks for a server runs once for each major version in PG_VERSIONS."""
 
 import os
+import tempfile
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import hand_over
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -26,6 +29,28 @@ TEMPLATE = "cyclone_template"
 PG_VERSIONS = [int(major) for major in os.environ.get("PG_VERSIONS", "17 18").split()]
 
 _database_number = count(1)
+_ubsan_reports = tempfile.TemporaryDirectory(prefix="cyclone-ubsan-") if build.UBSAN else None
+
+
+def pytest_configure():
+    """Let the sanitizer, if it is compiled in, write each finding of any server to a file, and crash that server."""
+    if _ubsan_reports:
+        hand_over(Path(_ubsan_reports.name))
+        os.environ["UBSAN_OPTIONS"] = f"abort_on_error=1:print_stacktrace=1:log_path={_ubsan_reports.name}/report"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown():
+    """Fail a test in which the sanitizer found something, also one that takes a crash for granted or made its own servers."""
+    try:
+        return (yield)
+    finally:
+        if _ubsan_reports:
+            files = list(Path(_ubsan_reports.name).iterdir())
+            texts = [file.read_text(errors="replace") for file in files]
+            for file in files:
+                file.unlink()
+            assert not texts, "undefined behaviour:\n" + "\n".join(texts)
 
 
 @pytest.hookimpl(wrapper=True)
