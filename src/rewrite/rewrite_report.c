@@ -95,7 +95,7 @@ rewrite_report_index(RewriteResult *result, Oid relid, double seconds)
 void
 rewrite_report_heap(const RewriteResult *result, bool verbose, Relation rel)
 {
-	const RewriteCounters *counters = &result->counters;
+	const RewriteCounters *counters = &result->counters[REWRITE_TABLE];
 
 	ereport(verbose ? INFO : DEBUG2,
 			(errmsg("\"%s.%s\": found %.0f removable, %.0f nonremovable row versions in %u pages",
@@ -126,6 +126,9 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	for (int i = 0; i < result->nsizes; i++)
 		if (OidIsValid(result->sizes[i].relid))
 			append_size(&buf, &result->sizes[i]);
+	if (result->counters[REWRITE_TOAST].tuples_orphaned > 0)
+		appendStringInfo(&buf, _("TOAST table: " INT64_FORMAT " chunks left out to which no row points\n"),
+						 result->counters[REWRITE_TOAST].tuples_orphaned);
 	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
 					 result->workers_planned, result->workers_launched);
 	if (result->indexes_at_once > 0)

@@ -44,7 +44,7 @@ typedef struct RewriteResult
 	PGRUsage	rusage;
 	instr_time	start;
 	BlockNumber old_blocks;
-	RewriteCounters counters;	/* of the table, without its TOAST table */
+	RewriteCounters counters[NUM_REWRITE_HEAPS];
 	int			workers_planned;
 	int			workers_launched;
 	double		step_seconds[NUM_REWRITE_STEPS];

@@ -110,7 +110,7 @@ static void start_team(RewriteJob *job, int nworkers);
 static void copy_heaps(RewriteJob *job);
 static void run_phase(void *state, int phase);
 static void while_waiting(void);
-static void sum_counters(RewriteJob *job);
+static void sum_counters(RewriteJob *job, RewriteHeap heap);
 static void finish_team(RewriteJob *job);
 static void index_new_toast_table(RewriteJob *job);
 static void copy_chains(RewriteJob *job);
@@ -424,11 +424,9 @@ copy_heaps(RewriteJob *job)
 		rewrite_report_step(&job->result,
 							current_heap == REWRITE_TOAST ? STEP_COPY_TOAST : STEP_COPY_TABLE,
 							start);
+		sum_counters(job, current_heap);
 		if (current_heap == REWRITE_TABLE)
-		{
-			sum_counters(job);
 			copy_chains(job);
-		}
 		heap_copy_finish(rewrite, current_heap);
 	}
 	rewrite_show_progress(rewrite, REWRITE_TABLE);
@@ -447,12 +445,12 @@ copy_chains(RewriteJob *job)
 	BlockNumber *blocks;
 	instr_time	start;
 
-	if (job->result.counters.tuples_in_chains == 0)
+	if (job->result.counters[REWRITE_TABLE].tuples_in_chains == 0)
 		return;
 
 	INSTR_TIME_SET_CURRENT(start);
 	blocks = heap_copy_chain_blocks(shared, &shared->heaps[REWRITE_TABLE], &nblocks);
-	update_chains_copy(rewrite, blocks, nblocks, &job->result.counters);
+	update_chains_copy(rewrite, blocks, nblocks, &job->result.counters[REWRITE_TABLE]);
 	rewrite_report_step(&job->result, STEP_COPY_CHAINS, start);
 }
 
@@ -507,18 +505,18 @@ rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap)
 
 /*
  * sum_counters
- *		Add up what all members did in the table, before linked versions are copied.
+ *		Add up what all members did in a heap, before linked versions are copied.
  */
 static void
-sum_counters(RewriteJob *job)
+sum_counters(RewriteJob *job, RewriteHeap heap)
 {
 	RewriteShared *shared = job->rewrite.shared;
-	RewriteCounters *sum = &job->result.counters;
+	RewriteCounters *sum = &job->result.counters[heap];
 
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		RewriteMemberShared *member = rewrite_member(shared, i);
-		RewriteCounters *part = &member->counters[REWRITE_TABLE];
+		RewriteCounters *part = &member->counters[heap];
 
 		if (!pg_atomic_read_u32(&member->joined))
 			continue;
@@ -526,6 +524,7 @@ sum_counters(RewriteJob *job)
 		sum->tuples_removed += part->tuples_removed;
 		sum->tuples_recently_dead += part->tuples_recently_dead;
 		sum->tuples_in_chains += part->tuples_in_chains;
+		sum->tuples_orphaned += part->tuples_orphaned;
 	}
 }
 
@@ -598,7 +597,7 @@ set_new_statistics(RewriteJob *job)
 		elog(ERROR, "cache lookup failed for relation %u", job->new_relid);
 	form = (Form_pg_class) GETSTRUCT(tuple);
 	form->relpages = RelationGetNumberOfBlocks(job->rewrite.new_heaps[REWRITE_TABLE]);
-	form->reltuples = job->result.counters.tuples_kept;
+	form->reltuples = job->result.counters[REWRITE_TABLE].tuples_kept;
 	CatalogTupleUpdate(pg_class, &tuple->t_self, tuple);
 	heap_freetuple(tuple);
 	table_close(pg_class, RowExclusiveLock);
