@@ -164,11 +164,15 @@ lock_exclusively(TableVacuum *vacuum, int *nqueued)
 		bool		may_queue = vacuum->shared->compacting && *nqueued < MAX_QUEUED;
 		int			retry_ms = may_queue ? QUEUE_RETRY_MS : LOCK_RETRY_MS;
 
-		if (may_queue)
+		/* who waits for our weaker lock may have a lock that we would wait for */
+		if (may_queue && !LockHasWaitersRelation(vacuum->rel, ShareUpdateExclusiveLock))
 		{
 			(*nqueued)++;
 			if (queue_for_lock(vacuum->rel))
 				return true;
+			/* which the end of the subtransaction has taken for that of the command */
+			pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(vacuum->rel));
+			pgstat_progress_update_param(PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_PHASE_TRUNCATE);
 		}
 		CHECK_FOR_INTERRUPTS();
 		if (++tries > LOCK_TIMEOUT_MS / retry_ms)
@@ -184,7 +188,8 @@ lock_exclusively(TableVacuum *vacuum, int *nqueued)
  * queue_for_lock
  *		Wait for the exclusive lock, but only for a moment; return whether we have it.
  *
- * The server tells of a timeout by an error, so this is a subtransaction.
+ * The server tells of a timeout or a deadlock by an error, so this is a
+ * subtransaction.
  */
 static bool
 queue_for_lock(Relation rel)
@@ -201,6 +206,8 @@ queue_for_lock(Relation rel)
 	PG_TRY();
 	{
 		LockRelation(rel, AccessExclusiveLock);
+		/* the timeout may have come with the lock */
+		CHECK_FOR_INTERRUPTS();
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -217,7 +224,8 @@ queue_for_lock(Relation rel)
 
 	if (error == NULL)
 		return true;
-	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 		ReThrowError(error);
 	FreeErrorData(error);
 	return false;

@@ -73,6 +73,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	batch->job = job;
 	batch->rel = table_open(job->relid, RowExclusiveLock);
 	become_owner(batch->rel, &batch->saved_user);
+	pace_write_steadily();
 	batch->entries = index_entries_open(batch->rel);
 	batch->reserve = RelationGetTargetPageFreeSpace(batch->rel, HEAP_DEFAULT_FILLFACTOR);
 	batch->row_context = AllocSetContextCreate(CurrentMemoryContext, "Moved rows",

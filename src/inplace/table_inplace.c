@@ -53,6 +53,8 @@
 #define WORTHWHILE_FRACTION		256
 /* ... or if so many have gained less, as others fill or need what is freed. */
 #define PROGRESS_FRACTION		64
+/* But where the lock doesn't suffice to cut off the end at once, this will do. */
+#define PROGRESS_PAGES			1000
 #define MAX_IDLE_PASSES			6
 
 static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
@@ -199,7 +201,7 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 		vacuum_once(job, result);
 		progress_bytes_freed((uint64) (Max(job->first_pages, job->pass.new_pages) -
 									   job->pass.new_pages) * BLCKSZ);
-		is_being_cut = job->pass.unused_pages > 0 && job->pass.new_pages < job->pass.old_pages;
+		is_being_cut = job->pass.unused_pages > 0 && job->pass.new_pages + PROGRESS_PAGES < least;
 		if (least == 0 || is_being_cut ||
 			job->pass.new_pages < least - least / PROGRESS_FRACTION)
 		{

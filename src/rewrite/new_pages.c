@@ -38,6 +38,7 @@
 #include "miscadmin.h"
 #include "port/pg_iovec.h"
 #include "storage/bufmgr.h"
+#include "storage/fd.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/smgr.h"
@@ -321,7 +322,7 @@ write_run(NewPages *pages)
 		for (int i = 0; i < n; i++)
 			PageSetChecksumInplace(images[i], blknos[i]);
 		write_blocks(smgr, blknos[0], images, n);
-		if (backend_flush_after > 0)
+		if (backend_flush_after > 0 && (io_direct_flags & IO_DIRECT_DATA) == 0)
 			smgrwriteback(smgr, MAIN_FORKNUM, blknos[0], n);
 
 		if (VacuumCostActive)

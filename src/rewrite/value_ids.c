@@ -9,7 +9,8 @@
  *
  * It is a bitmap in the team's shared memory.  Ids come from a counter, so
  * those of one table mostly lie in a part of all ids, and the bitmap is no
- * larger than a part of the TOAST table, nor than maintenance_work_mem.  Where
+ * larger than a part of the TOAST table, nor than maintenance_work_mem or
+ * 16 MB, as there may be little shared memory in a container.  Where
  * the ids range wider than that, one bit stands for several of them.  Then
  * a value to which nothing points may stay because of another; none is lost.
  *
@@ -29,7 +30,7 @@
 /* So many bits for a page of the TOAST table, which has a few values at most */
 #define BITS_A_PAGE			1024
 #define LEAST_BITS			((uint64) 1 << 19)
-#define MOST_BITS			((uint64) 1 << 32)	/* one for each id */
+#define MOST_BITS			((uint64) 1 << 27)
 
 struct ValueIds
 {

@@ -368,6 +368,20 @@ def test_it_can_be_stopped_while_it_waits_for_the_lock(cluster, db, conn, table)
     checks.assert_clean(conn, "t")
 
 
+def test_who_waits_for_its_end_with_a_lock_of_his_own_is_no_deadlock(cluster, db, conn, table):
+    """Truncation then doesn't wait for that lock, but tries again until the other has given up."""
+    upgrade = "DO 'BEGIN LOCK TABLE t IN ROW EXCLUSIVE MODE; LOCK TABLE t IN SHARE MODE; END'"
+    waiting = "SELECT FROM pg_locks WHERE relation = 't'::regclass AND mode = 'ShareLock' AND NOT granted"
+    with Parked(cluster, db, "truncate:leader", 1, MOVE) as compaction:
+        other = Background(cluster, db, upgrade, {"lock_timeout": "500ms"})
+        wait_until(lambda: conn.execute(waiting).fetchall() != [], "the other's waiting")
+        compaction.release()
+        compaction.finish()
+        assert isinstance(other.wait(), psycopg.errors.LockNotAvailable)
+    assert blocks(conn) < 100 and content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+
+
 def test_crashes(new_cluster):
     """kill -9 of everything at random moments; what had been achieved stays, as far as it was on disk."""
     rng = random.Random(SEED)
