@@ -210,8 +210,6 @@ controller_step(Controller *controller, const ControllerInput *input)
 	if (excess > 1 + Max(SURE_MISS_NOISE * Max(noise(input), controller->learned_spread),
 						 LEAST_SURE_MISS))
 		slow_down(controller, input, excess);
-	else if (controller->learns_target && crawls(controller))
-		change_gently(controller, input, GROWTH_CRAWLING);
 	else
 	{
 		double		room = Max(Min((1 - excess) / FULL_ROOM, 1.0), -1.0);
@@ -231,7 +229,10 @@ controller_step(Controller *controller, const ControllerInput *input)
 		else if (controller->since_miss < CAUTION_SECONDS)
 			growth = controller->budget > controller->ceiling * NEAR_CEILING ?
 				GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
-		change_gently(controller, input, room * growth * weight);
+		growth *= room * weight;
+		if (controller->learns_target && crawls(controller))
+			growth = Max(growth, GROWTH_CRAWLING);
+		change_gently(controller, input, growth);
 	}
 }
 
