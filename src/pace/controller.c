@@ -37,7 +37,8 @@
  * neither are the disturbances that have other reasons.  How much the
  * percentile varies by itself is learned as well: statements disturb each other
  * in bursts, and chance is more than their number tells.  And as such a target
- * is met without the vacuum, one that crawls grows unless it is surely missed.
+ * is met without the vacuum, one that sleeps nearly all the time isn't to blame
+ * for more than the little that it can do: it would crawl because of others.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -86,9 +87,10 @@
 #define IDLE_SECONDS		0.5
 /* So small a part of the statements that there were at the last miss is none. */
 #define GONE_SHARE			0.25
-/* Their number is smoothed: this part of it is what it was before. */
+/* Measurements are smoothed: this part is what was measured before. */
 #define SMOOTHING			0.5
-/* A budget that isn't used for so long is none. */
+/* A budget that is so many times what is used, for so long, is none. */
+#define UNUSED_TIMES		2
 #define UNUSED_SECONDS		0.5
 #define OUT_OF_REACH_SECONDS 10.0
 
@@ -99,21 +101,20 @@
 #define BURST				1.5
 #define LEARN_SETTLING		0.75
 #define SLICE_SECONDS		0.5
-#define MIN_SLICE_SAMPLES	60.0
-#define LEARN_MAX_SECONDS	6.0
+#define MIN_SLICE_STATEMENTS 60.0
+#define LEARN_MAX_SECONDS	8.0
 /* The next slice: after so many seconds, or so many times as long as it took */
 #define LEARN_AFTER			8.0
 #define LEARN_AFTER_TIMES	8.0
-/* So slow that hardly anybody can notice */
-#define CRAWLING			(1.25 * FIRST_BUDGET)
-#define GROWTH_CRAWLING		1.0
+/* A process awake all the time may make statements slower by this factor. */
+#define MOST_HARM			4.0
 #define SETTLING_AFTER_LEARNING 0.25
 
 static bool learn(Controller *controller, const ControllerInput *input);
-static bool crawls(const Controller *controller);
 static void describe(const Controller *controller, double *mean, double *deviation);
 static void begin_learning(Controller *controller);
-static void end_slice(Controller *controller, const ControllerInput *input);
+static void begin_slice(Controller *controller);
+static void end_slice(Controller *controller);
 static void end_learning(Controller *controller);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
@@ -172,6 +173,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 	load_was_gone = load_is_gone(controller);
 	controller->load = SMOOTHING * controller->load +
 		(1 - SMOOTHING) * input->statements / input->seconds;
+	controller->awake = SMOOTHING * controller->awake + (1 - SMOOTHING) * input->awake;
 
 	if (controller->idle >= IDLE_SECONDS)
 	{
@@ -207,6 +209,8 @@ controller_step(Controller *controller, const ControllerInput *input)
 		return;
 
 	excess = input->percentile_ms / (controller->target_ms * AIM);
+	if (controller->learns_target)
+		excess = Min(excess, 1 + MOST_HARM * Max(input->awake, controller->awake));
 	if (excess > 1 + Max(SURE_MISS_NOISE * Max(noise(input), controller->learned_spread),
 						 LEAST_SURE_MISS))
 		slow_down(controller, input, excess);
@@ -229,10 +233,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 		else if (controller->since_miss < CAUTION_SECONDS)
 			growth = controller->budget > controller->ceiling * NEAR_CEILING ?
 				GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
-		growth *= room * weight;
-		if (controller->learns_target && crawls(controller))
-			growth = Max(growth, GROWTH_CRAWLING);
-		change_gently(controller, input, growth);
+		change_gently(controller, input, growth * room * weight);
 	}
 }
 
@@ -274,43 +275,56 @@ learn(Controller *controller, const ControllerInput *input)
 	controller->learned_for += input->seconds;
 	if (controller->learned_for < LEARN_SETTLING)
 	{
-		controller->forget_window = true;
+		/* the window has to fill again, as it does at other times */
+		controller->forget_window = controller->learned_for < LEARN_SETTLING / 2;
 		return true;
 	}
 
 	controller->slice_for += input->seconds;
-	if (controller->slice_for >= SLICE_SECONDS && input->samples >= MIN_SLICE_SAMPLES)
-		end_slice(controller, input);
+	controller->slice_statements += input->statements;
+	if (input->samples >= 1)
+	{
+		controller->slice_sum += input->percentile_ms;
+		controller->slice_steps++;
+	}
+	if (controller->slice_for >= SLICE_SECONDS && controller->slice_statements >= MIN_SLICE_STATEMENTS)
+		end_slice(controller);
 	if (controller->wanted_slices > 0 && controller->learned_for < LEARN_MAX_SECONDS)
 		return true;
 	if (controller->nslices == 0)
 	{
-		if (input->samples < 1)
+		if (controller->slice_steps == 0)
 			return true;
-		end_slice(controller, input);
+		end_slice(controller);
 	}
 	end_learning(controller);
 	return false;
 }
 
-/* crawls -- is the vacuum so slow that hardly anybody can notice? */
-static bool
-crawls(const Controller *controller)
+/* begin_slice -- nothing has been measured yet. */
+static void
+begin_slice(Controller *controller)
 {
-	return controller->budget < CRAWLING;
+	controller->slice_for = 0;
+	controller->slice_statements = 0;
+	controller->slice_sum = 0;
+	controller->slice_steps = 0;
 }
 
-/* end_slice -- one more measurement. */
+/*
+ * end_slice
+ *		One more measurement: the mean of what would have been compared with the
+ *		target meanwhile.  The percentile of all the slice's statements is another.
+ */
 static void
-end_slice(Controller *controller, const ControllerInput *input)
+end_slice(Controller *controller)
 {
-	controller->slices[controller->next_slice] = input->percentile_ms;
+	controller->slices[controller->next_slice] = controller->slice_sum / controller->slice_steps;
 	controller->next_slice = (controller->next_slice + 1) % LEARN_SLICES;
 	controller->nslices = Min(controller->nslices + 1, LEARN_SLICES);
 	controller->wanted_slices--;
 	controller->learn_after = Max(LEARN_AFTER, LEARN_AFTER_TIMES * controller->slice_for);
-	controller->slice_for = 0;
-	controller->forget_window = true;
+	begin_slice(controller);
 }
 
 /*
@@ -359,7 +373,7 @@ begin_learning(Controller *controller)
 	controller->learning = true;
 	controller->learned_for = 0;
 	controller->wanted_slices = Max(LEARN_SLICES - controller->nslices, 1);
-	controller->slice_for = 0;
+	begin_slice(controller);
 	controller->budget_before_learning = controller->budget;
 	controller->budget = controller_floor(controller);
 	controller->forget_window = true;
@@ -428,14 +442,14 @@ change_gently(Controller *controller, const ControllerInput *input, double growt
 {
 	double		floor = controller_floor(controller);
 
-	/* without a bound, what it costs is what there is to shrink from */
+	/* without a bound, what it costs is what there is to shrink from; roughly, as it varies */
 	if (growth < 0)
-		controller->budget = Min(controller->budget, Max(input->rate, floor));
+		controller->budget = Min(controller->budget, Max(UNUSED_TIMES * input->rate, floor));
 	controller->budget = Max(controller->budget * exp(growth * input->seconds), floor);
 
 	/* It has not been using its budget, and never did more than that. */
 	if (controller->budget > controller->best_rate &&
-		controller->budget > 2 * input->rate)
+		controller->budget > UNUSED_TIMES * input->rate)
 	{
 		controller->unused += input->seconds;
 		if (controller->unused >= UNUSED_SECONDS || load_is_gone(controller))

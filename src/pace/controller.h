@@ -19,6 +19,7 @@ typedef struct ControllerInput
 	double		samples;		/* so many statements are in the window */
 	double		statements;		/* ended since then, or late already */
 	double		rate;			/* what the vacuum has cost a second */
+	double		awake;			/* so many of its processes did not sleep, on average */
 } ControllerInput;
 
 /* What keeps the vacuum from going faster */
@@ -31,7 +32,7 @@ typedef enum ControllerLimit
 } ControllerLimit;
 
 /* So many measurements make a learned target, the latest ones. */
-#define LEARN_SLICES	6
+#define LEARN_SLICES	12
 
 typedef struct Controller
 {
@@ -40,7 +41,7 @@ typedef struct Controller
 	double		budget;			/* cost a second; INFINITY: no bound */
 	ControllerLimit limit;
 	bool		forget_window;	/* what is in it says nothing any more */
-	bool		learning;		/* the window is to grow meanwhile */
+	bool		learning;
 
 	double		best_rate;		/* the most that it has cost a second */
 	double		ceiling;		/* the last budget that was too much */
@@ -49,11 +50,15 @@ typedef struct Controller
 	double		idle;			/* seconds without a statement */
 	double		load;			/* statements a second, smoothed */
 	double		load_at_miss;	/* what it was then */
+	double		awake;			/* processes that were, of late, smoothed */
 	double		unused;			/* seconds of using half of the budget at most */
 	double		at_floor;		/* seconds of missing the target there */
 	double		learned_for;	/* seconds */
 	int			wanted_slices;	/* in this go */
 	double		slice_for;		/* seconds */
+	double		slice_statements;
+	double		slice_sum;		/* of the percentiles that were measured in it */
+	int			slice_steps;
 	double		slices[LEARN_SLICES];	/* the percentile in each */
 	int			nslices;
 	int			next_slice;		/* the oldest, once there are so many */

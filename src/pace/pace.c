@@ -90,8 +90,15 @@
 /* Who has been running for so long, and for ten targets, is slow by nature. */
 #define LONG_STATEMENT_MS	5000.0
 
-/* It is no use to sleep for less, nor good to sleep for longer at a time. */
+/*
+ * It is no use to sleep for less, nor good to sleep for longer at a time.  Who
+ * wakes up takes the core from somebody, so where that counts it is done less
+ * often: a millisecond of a statement is not to be interrupted twice.
+ */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
+#define LEAST_NAP_WITH_TARGET_NS (5 * (uint64) NS_PER_MS)
+/* In the time of the least nap the budget is looked at twice, to be exact. */
+#define CHARGES_A_NAP		2
 #define LONGEST_NAP_MS		100
 /* Of an unused budget so much remains. */
 #define CREDIT_NS			(50 * (uint64) NS_PER_MS)
@@ -201,6 +208,7 @@ typedef struct Pace
 	uint32		version;		/* of the settings below */
 	PaceSettings settings;
 	double		rate;			/* cost a second; INFINITY if unbounded */
+	uint64		least_nap;		/* ns */
 	double		greatest_cost;	/* to be paid for in one go */
 	int			charge;			/* look at the budget when so much is due */
 	volatile bool in_server_code;
@@ -244,7 +252,7 @@ static void charge_cost(int64 cost);
 static void nap(uint64 until);
 static void tick_if_due(uint64 now);
 static void tick(uint64 now);
-static double control(PaceShared *shared, double seconds, double rate);
+static double control(PaceShared *shared, double seconds, double rate, double awake);
 static void read_window(PaceShared *shared);
 static void tell_target(PaceShared *shared);
 static void show(const PaceShared *shared, double rate, double asleep, double latency_ms);
@@ -699,11 +707,13 @@ take_settings(void)
 	VacuumCostPageDirty = settings->page_dirty;
 
 	pace.rate = rate_of_settings(settings);
+	pace.least_nap = LEAST_NAP_NS;
 	pace.greatest_cost = (double) settings->cost_limit * GREATEST_OVERRUN;
 	budget = has_target(settings) ? read_double(&shared->budget) : INFINITY;
 	if (budget < pace.rate)
 	{
 		pace.rate = budget;
+		pace.least_nap = LEAST_NAP_WITH_TARGET_NS;
 		/* at least a page, whatever it costs */
 		pace.greatest_cost = settings->page_hit + settings->page_miss + settings->page_dirty;
 		pace.greatest_cost = Max(pace.greatest_cost, LEAST_COST_A_NAP);
@@ -711,7 +721,11 @@ take_settings(void)
 	}
 	pace.charge = GREATEST_CHARGE;
 	if (!isinf(pace.rate))
-		pace.charge = (int) Min(Max(pace.rate / 1000 / at_work, LEAST_CHARGE), GREATEST_CHARGE);
+	{
+		double		a_nap = pace.rate * pace.least_nap / NS_PER_S / at_work;
+
+		pace.charge = (int) Min(Max(a_nap / CHARGES_A_NAP, LEAST_CHARGE), GREATEST_CHARGE);
+	}
 
 	/* with a target, even if nothing bounds it now, what it costs is counted */
 	if (!VacuumFailsafeActive)
@@ -842,7 +856,7 @@ charge_cost(int64 cost)
 		until = Max(paid_until, now - CREDIT_NS) + price;
 	} while (!pg_atomic_compare_exchange_u64(&shared->paid_until, &paid_until, until));
 
-	if (until >= now + LEAST_NAP_NS)
+	if (until >= now + pace.least_nap)
 		nap(until);
 }
 
@@ -868,6 +882,8 @@ nap(uint64 until)
 		CHECK_FOR_INTERRUPTS();
 
 		now = now_ns();
+		pg_atomic_fetch_add_u64(&pace.shared->slept, now - start);
+		compat_report_delay(now - start);
 		if (ConfigReloadPending)
 			reload_settings();
 		if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
@@ -879,8 +895,6 @@ nap(uint64 until)
 		if (pace.version != version)
 			break;
 	}
-	pg_atomic_fetch_add_u64(&pace.shared->slept, now - start);
-	compat_report_delay(now - start);
 }
 
 /* tick_if_due -- measure and control, unless it was done a moment ago. */
@@ -917,12 +931,12 @@ tick(uint64 now)
 	double		rate,
 				asleep,
 				latency_ms = NAN;
+	int			at_work = Max(pg_atomic_read_u32(&shared->at_work), 1);
 
 	if (now <= state->tick_time)
 		return;
 	rate = (spent - state->spent) / seconds;
-	asleep = (slept - state->slept) / seconds / NS_PER_S /
-		Max(pg_atomic_read_u32(&shared->at_work), 1);
+	asleep = (slept - state->slept) / seconds / NS_PER_S / at_work;
 	state->spent = spent;
 	state->slept = slept;
 	state->tick_time = now;
@@ -932,7 +946,7 @@ tick(uint64 now)
 	{
 		read_window(shared);
 		if (seconds < GAP_SECONDS)
-			latency_ms = control(shared, Min(seconds, LONGEST_STEP), rate);
+			latency_ms = control(shared, Min(seconds, LONGEST_STEP), rate, Max(1 - asleep, 0) * at_work);
 		else
 			memset(state->window, 0, sizeof(state->window));
 	}
@@ -953,8 +967,7 @@ read_window(PaceShared *shared)
 
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		total += state->window[i];
-	fading = state->controller.learning ? 1 :
-		total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
+	fading = total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
 		total > WINDOW_IS_DENSE ? WINDOW_FADING_DENSE : WINDOW_FADING;
 
 	latency_read(counts);
@@ -974,7 +987,7 @@ read_window(PaceShared *shared)
  *		Move the budget by what statements have taken; return their percentile.
  */
 static double
-control(PaceShared *shared, double seconds, double rate)
+control(PaceShared *shared, double seconds, double rate, double awake)
 {
 	static float window[LATENCY_BUCKETS];
 	PaceControl *state = &shared->control;
@@ -982,6 +995,7 @@ control(PaceShared *shared, double seconds, double rate)
 	ControllerInput input = {
 		.seconds = seconds,
 		.rate = rate,
+		.awake = awake,
 		.percent = pace.settings.latency_percentile,
 		.statements = state->statements,
 	};
