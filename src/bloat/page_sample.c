@@ -61,7 +61,9 @@ struct PageSample
 	BlockNumber first_block;
 	BlockNumber nblocks;		/* from the first on */
 	BlockNumber nstrata;
-	pg_prng_state *prng;
+	/* apart, as how far reading is ahead of looking up depends on the caches */
+	pg_prng_state read_prng;
+	pg_prng_state lookup_prng;
 
 	/* reading */
 	ReadStream *stream;
@@ -107,7 +109,8 @@ page_sample_begin(Relation rel, BlockNumber first_block, uint32 most_pages,
 	sample->first_block = first_block;
 	sample->nblocks = nblocks > first_block ? nblocks - first_block : 0;
 	sample->nstrata = Min(sample->nblocks, most_pages);
-	sample->prng = prng;
+	pg_prng_seed(&sample->read_prng, pg_prng_uint64(prng));
+	pg_prng_seed(&sample->lookup_prng, pg_prng_uint64(prng));
 	sample->vmbuffer = InvalidBuffer;
 	sample->strategy = GetAccessStrategy(BAS_BULKREAD);
 	sample->stream = read_stream_begin_relation(COMPAT_READ_STREAM_BATCHING,
@@ -249,7 +252,7 @@ next_block(ReadStream *stream, void *callback_data, void *per_buffer_data)
 	if (stratum >= sample->nstrata)
 		return InvalidBlockNumber;
 	sample->next_read++;
-	return pg_prng_uint64_range(sample->prng, stratum_start(sample, stratum),
+	return pg_prng_uint64_range(&sample->read_prng, stratum_start(sample, stratum),
 								stratum_start(sample, stratum + 1) - 1);
 }
 
@@ -272,7 +275,7 @@ ask_maps_of_stratum(PageSample *sample, BlockNumber stratum, double *answers)
 	BlockNumber start = stratum_start(sample, stratum);
 	double		nblocks = stratum_start(sample, stratum + 1) - start;
 	int			lookups = Min(nblocks, LOOKUPS_PER_PAGE);
-	double		offset = nblocks > lookups ? pg_prng_double(sample->prng) : 0;
+	double		offset = nblocks > lookups ? pg_prng_double(&sample->lookup_prng) : 0;
 
 	for (int m = 0; m < NMAPS; m++)
 		answers[m] = 0;

@@ -26,8 +26,10 @@
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/resowner.h"
+#include "utils/timeout.h"
 #include "utils/wait_event.h"
 
 #include "debug_point.h"
@@ -51,13 +53,21 @@
 #define COMPACTION_STEP			((BlockNumber) 4096)
 #define COMPACTION_CHECK_MS		10.0
 /* So long do we wait for the lock, and others behind us, and not more often. */
-#define QUEUE_TIMEOUT			"20ms"
+#define QUEUE_TIMEOUT_MS		20
 #define QUEUE_RETRY_MS			200
 /* Fewer than the subtransactions of ours that others need not look up on disk */
 #define MAX_QUEUED				50
 
+/* The timeout of queue_for_lock; MAX_TIMEOUTS stands for none yet. */
+static TimeoutId queue_timeout = MAX_TIMEOUTS;
+static volatile sig_atomic_t waited_enough;
+static volatile sig_atomic_t cancel_requested;
+
 static bool lock_exclusively(TableVacuum *vacuum, int *nqueued);
 static bool queue_for_lock(Relation rel);
+static void end_waiting(void);
+static void note_cancel_request(SIGNAL_ARGS);
+static void stop_watching(void);
 static BlockNumber find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 							BlockNumber nonempty_pages, bool *others_wait);
 static bool page_is_free(Page page);
@@ -188,8 +198,10 @@ lock_exclusively(TableVacuum *vacuum, int *nqueued)
  * queue_for_lock
  *		Wait for the exclusive lock, but only for a moment; return whether we have it.
  *
- * The server tells of a timeout or a deadlock by an error, so this is a
- * subtransaction.
+ * The server tells of an end of waiting or of a deadlock by an error, so this
+ * is a subtransaction.  Our own end of waiting looks like a request to cancel,
+ * and so does lock_timeout's; but requests of others must not get lost in it,
+ * if they come at the same time, so here we watch out for their signals.
  */
 static bool
 queue_for_lock(Relation rel)
@@ -198,23 +210,35 @@ queue_for_lock(Relation rel)
 	ResourceOwner owner = CurrentResourceOwner;
 	int			nest_level = NewGUCNestLevel();
 	ErrorData  *volatile error = NULL;
+	bool		is_ours;
 
-	(void) set_config_option("lock_timeout", QUEUE_TIMEOUT, PGC_USERSET, PGC_S_SESSION,
+	if (queue_timeout == MAX_TIMEOUTS)
+		queue_timeout = RegisterTimeout(USER_TIMEOUT, end_waiting);
+	/* who waits no longer than that anyway has no use for the user's limit */
+	(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
+
+	waited_enough = cancel_requested = false;
+	pqsignal(SIGINT, note_cancel_request);
 	PG_TRY();
 	{
+		enable_timeout_after(queue_timeout, QUEUE_TIMEOUT_MS);
 		LockRelation(rel, AccessExclusiveLock);
-		/* the timeout may have come with the lock */
+		stop_watching();
 		CHECK_FOR_INTERRUPTS();
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
+		stop_watching();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
+		/* once is enough */
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			QueryCancelPending = false;
 		RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_END_TRY();
@@ -224,11 +248,52 @@ queue_for_lock(Relation rel)
 
 	if (error == NULL)
 		return true;
-	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-		error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+	is_ours = error->sqlerrcode == ERRCODE_QUERY_CANCELED && waited_enough && !cancel_requested;
+	if (!is_ours && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 		ReThrowError(error);
 	FreeErrorData(error);
 	return false;
+}
+
+/*
+ * end_waiting
+ *		Handler of the timeout: let the wait for the lock end by an error.
+ */
+static void
+end_waiting(void)
+{
+	waited_enough = true;
+	QueryCancelPending = true;
+	InterruptPending = true;
+	SetLatch(MyLatch);
+}
+
+/*
+ * note_cancel_request
+ *		Handler of SIGINT: what the server's does, but remember it.
+ */
+static void
+note_cancel_request(SIGNAL_ARGS)
+{
+	cancel_requested = true;
+	StatementCancelHandler(postgres_signal_arg);
+}
+
+/*
+ * stop_watching
+ *		The wait is over: no request of ours may be left, and none of others lost.
+ */
+static void
+stop_watching(void)
+{
+	disable_timeout(queue_timeout, false);
+	QueryCancelPending = false;
+	if (cancel_requested)
+	{
+		QueryCancelPending = true;
+		InterruptPending = true;
+	}
+	pqsignal(SIGINT, StatementCancelHandler);
 }
 
 /*

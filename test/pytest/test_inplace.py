@@ -4,6 +4,8 @@ import os
 import random
 import re
 import time
+from contextlib import suppress
+from types import NoneType
 
 import psycopg
 import pytest
@@ -350,15 +352,28 @@ def test_a_table_that_is_used_all_the_time_becomes_smaller(cluster, db, conn, ta
 
 
 def test_it_can_be_stopped_while_it_waits_for_the_lock(cluster, db, conn, table):
-    """Neither the lock nor a transaction is left over."""
+    """Neither the lock nor a transaction is left over. Nor is the request lost if the time to wait is up in the same moment."""
     waiting = "SELECT FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+
+    def cancel_while_it_waits(compaction) -> bool:
+        with suppress(ProcessLookupError), compaction.paused():
+            if conn.execute(waiting).fetchall() == []:
+                return False
+            conn.execute("SELECT pg_cancel_backend(%s)", (compaction.pid,))
+            time.sleep(0.05)  # longer than it would wait
+            return True
+        return False
+
     with cluster.connect(db) as user:
         user.execute("BEGIN")
         user.execute("LOCK TABLE t IN ROW EXCLUSIVE MODE")
-        compaction = Background(cluster, db, MOVE)
-        wait_until(lambda: conn.execute(waiting).fetchall() != [], "the attempt to truncate")
-        conn.execute("SELECT pg_cancel_backend(%s)", (compaction.pid,))
-        assert isinstance(compaction.wait(), psycopg.errors.QueryCanceled)
+        cancelled = False
+        while not cancelled:
+            compaction = Background(cluster, db, MOVE)
+            while not cancelled and compaction.running:
+                wait_until(lambda: conn.execute(waiting).fetchall() or not compaction.running, "the attempt to truncate")
+                cancelled = compaction.running and cancel_while_it_waits(compaction)
+            assert isinstance(compaction.wait(), psycopg.errors.QueryCanceled if cancelled else NoneType)
         held = conn.execute("SELECT DISTINCT pid FROM pg_locks WHERE relation = 't'::regclass").fetchall()
         assert held == [(user.info.backend_pid,)]
         assert blocks(conn) > 100

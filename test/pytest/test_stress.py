@@ -487,6 +487,7 @@ def test_a_standby_follows_and_can_take_over(new_cluster):
 
     with primary.standby(patience).start() as standby:
         stress.wanted["snapshots on the standby"] = 3
+        del stress.wanted["pages followed"]  # splits are rarer with so few rows at a time
         stress.run(read_on_standby)
         with primary.connect(TEMPLATE) as conn:
             wait_until(lambda: nothing_is_dead(conn), "the standby's word that it needs no dead rows")
