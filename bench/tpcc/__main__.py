@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     for name, seconds, what in (
         ("rampup", 5, "before anything counts"),
         ("before", 10, "before VACUUM of the large tables"),
-        ("cap", 60, "that VACUUM may take before it is broken off"),
+        ("cap", 75, "that VACUUM may take before it is broken off"),
         ("after", 5, "after VACUUM"),
     ):
         parser.add_argument(f"--{name}", type=float, default=seconds, metavar="SECONDS", help=f"{what} (default: %(default)s)")
