@@ -17,6 +17,8 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+
 #include "access/xact.h"
 #include "catalog/storage.h"
 #include "commands/progress.h"
@@ -26,7 +28,6 @@
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
-#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/resowner.h"
 #include "utils/timeout.h"
@@ -62,6 +63,7 @@
 static TimeoutId queue_timeout = MAX_TIMEOUTS;
 static volatile sig_atomic_t waited_enough;
 static volatile sig_atomic_t cancel_requested;
+static struct sigaction usual_action;	/* on SIGINT */
 
 static bool lock_exclusively(TableVacuum *vacuum, int *nqueued);
 static bool queue_for_lock(Relation rel);
@@ -190,6 +192,7 @@ lock_exclusively(TableVacuum *vacuum, int *nqueued)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 retry_ms, WAIT_EVENT_VACUUM_TRUNCATE);
 		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
 	}
 	return true;
 }
@@ -210,6 +213,7 @@ queue_for_lock(Relation rel)
 	ResourceOwner owner = CurrentResourceOwner;
 	int			nest_level = NewGUCNestLevel();
 	ErrorData  *volatile error = NULL;
+	struct sigaction action;
 	bool		is_ours;
 
 	if (queue_timeout == MAX_TIMEOUTS)
@@ -221,9 +225,14 @@ queue_for_lock(Relation rel)
 	MemoryContextSwitchTo(context);
 
 	waited_enough = cancel_requested = false;
-	pqsignal(SIGINT, note_cancel_request);
+	action.sa_handler = note_cancel_request;
+	action.sa_flags = SA_RESTART;
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGINT, &action, &usual_action);
 	PG_TRY();
 	{
+		/* what came before we watched out */
+		CHECK_FOR_INTERRUPTS();
 		enable_timeout_after(queue_timeout, QUEUE_TIMEOUT_MS);
 		LockRelation(rel, AccessExclusiveLock);
 		stop_watching();
@@ -237,9 +246,11 @@ queue_for_lock(Relation rel)
 		error = CopyErrorData();
 		FlushErrorState();
 		/* once is enough */
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && cancel_requested)
 			QueryCancelPending = false;
 		RollbackAndReleaseCurrentSubTransaction();
+		/* an error leaves other interrupts unserved, and we may go on */
+		InterruptPending = true;
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
@@ -270,13 +281,13 @@ end_waiting(void)
 
 /*
  * note_cancel_request
- *		Handler of SIGINT: what the server's does, but remember it.
+ *		Handler of SIGINT: what the usual one does, but remember it.
  */
 static void
 note_cancel_request(SIGNAL_ARGS)
 {
 	cancel_requested = true;
-	StatementCancelHandler(postgres_signal_arg);
+	usual_action.sa_handler(postgres_signal_arg);
 }
 
 /*
@@ -293,7 +304,7 @@ stop_watching(void)
 		QueryCancelPending = true;
 		InterruptPending = true;
 	}
-	pqsignal(SIGINT, StatementCancelHandler);
+	sigaction(SIGINT, &usual_action, NULL);
 }
 
 /*

@@ -291,12 +291,11 @@ learn(Controller *controller, const ControllerInput *input)
 		end_slice(controller);
 	if (controller->wanted_slices > 0 && controller->learned_for < LEARN_MAX_SECONDS)
 		return true;
-	if (controller->nslices == 0)
-	{
-		if (controller->slice_steps == 0)
-			return true;
+	/* the few there were must do */
+	if (controller->wanted_slices > 0 && controller->slice_steps > 0)
 		end_slice(controller);
-	}
+	if (controller->nslices == 0)
+		return true;
 	end_learning(controller);
 	return false;
 }

@@ -868,12 +868,12 @@ charge_cost(int64 cost)
 static void
 nap(uint64 until)
 {
-	uint64		start = now_ns();
-	uint64		now = start;
+	uint64		now = now_ns();
 	uint32		version = pace.version;
 
 	while (now < until)
 	{
+		uint64		start = now;
 		long		ms = Min((until - now + NS_PER_MS - 1) / NS_PER_MS, LONGEST_NAP_MS);
 
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

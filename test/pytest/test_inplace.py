@@ -351,29 +351,35 @@ def test_a_table_that_is_used_all_the_time_becomes_smaller(cluster, db, conn, ta
     checks.assert_clean(conn, "t")
 
 
-def test_it_can_be_stopped_while_it_waits_for_the_lock(cluster, db, conn, table):
-    """Neither the lock nor a transaction is left over. Nor is the request lost if the time to wait is up in the same moment."""
-    waiting = "SELECT FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+@pytest.mark.parametrize("wait_event", ["relation", "VacuumTruncate"])
+def test_it_can_be_stopped_while_it_waits_for_the_lock(cluster, db, conn, table, wait_event):
+    """In the lock's queue and out of it. Neither lock nor transaction is left over, and no request is lost, even if it comes in
+    the same moment as the end of waiting."""
+
+    def waits(compaction) -> bool:
+        query = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = %s"
+        return conn.execute(query, (compaction.pid, wait_event)).fetchall() != []
 
     def cancel_while_it_waits(compaction) -> bool:
         with suppress(ProcessLookupError), compaction.paused():
-            if conn.execute(waiting).fetchall() == []:
-                return False
-            conn.execute("SELECT pg_cancel_backend(%s)", (compaction.pid,))
-            time.sleep(0.05)  # longer than it would wait
-            return True
+            if waits(compaction):
+                conn.execute("SELECT pg_cancel_backend(%s)", (compaction.pid,))
+                time.sleep(0.05)  # longer than it would be in the queue
+                return True
         return False
 
     with cluster.connect(db) as user:
         user.execute("BEGIN")
         user.execute("LOCK TABLE t IN ROW EXCLUSIVE MODE")
-        cancelled = False
-        while not cancelled:
-            compaction = Background(cluster, db, MOVE)
+        for _ in range(10):
+            compaction, cancelled = Background(cluster, db, MOVE), False
             while not cancelled and compaction.running:
-                wait_until(lambda: conn.execute(waiting).fetchall() or not compaction.running, "the attempt to truncate")
+                wait_until(lambda: waits(compaction) or not compaction.running, "the attempt to truncate")
                 cancelled = compaction.running and cancel_while_it_waits(compaction)
             assert isinstance(compaction.wait(), psycopg.errors.QueryCanceled if cancelled else NoneType)
+            if cancelled:
+                break
+        assert cancelled
         held = conn.execute("SELECT DISTINCT pid FROM pg_locks WHERE relation = 't'::regclass").fetchall()
         assert held == [(user.info.backend_pid,)]
         assert blocks(conn) > 100

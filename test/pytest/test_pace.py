@@ -241,6 +241,20 @@ def test_a_team_has_the_budget_of_one_process(conn, workers, indexes):
     checks.assert_clean(conn, "t")
 
 
+def test_a_long_nap_is_counted_once(conn):
+    """A process wakes up now and then during it."""
+    conn.execute("CREATE TABLE t (a int)")
+    conn.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+    conn.execute("SET vacuum_cost_delay = '100ms'; SET vacuum_cost_limit = 1; SET vacuum_cost_page_hit = 4")
+    usage = []
+    conn.add_notice_handler(lambda notice: usage.append(notice.message_detail or notice.message_primary))
+    start = time.monotonic()
+    conn.execute("VACUUM (VERBOSE, PARALLEL 0) t")
+    [slept] = re.findall(r"pace: processes slept ([\d.]+) s in all", "\n".join(usage))
+    assert 1 < float(slept) <= time.monotonic() - start
+    checks.assert_clean(conn, "t")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_settings_change_while_it_runs(new_cluster, workers):
     """A reload reaches a running VACUUM, unless the session has a value of its own; and the session after it, as ever."""
