@@ -50,7 +50,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5, help="runs of a load that begins and ends (default: %(default)s)")
     parser.add_argument("--clients", type=int, default=2, help="clients of pgbench (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "pace")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error("--rounds: how much they differ takes at least two")
+    return options
 
 
 def load(cluster: Cluster, rows: int) -> None:
