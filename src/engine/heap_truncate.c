@@ -228,7 +228,9 @@ queue_for_lock(Relation rel)
 	action.sa_handler = note_cancel_request;
 	action.sa_flags = SA_RESTART;
 	sigemptyset(&action.sa_mask);
-	sigaction(SIGINT, &action, &usual_action);
+	/* in two calls, as our handler may run before the second has returned */
+	sigaction(SIGINT, NULL, &usual_action);
+	sigaction(SIGINT, &action, NULL);
 	PG_TRY();
 	{
 		/* what came before we watched out */
