@@ -92,8 +92,8 @@
 
 /*
  * It is no use to sleep for less, nor good to sleep for longer at a time.  Who
- * wakes up takes the core from somebody, so where that counts it is done less
- * often: a millisecond of a statement is not to be interrupted twice.
+ * wakes up may take the core from somebody, so with a target that is done less
+ * often.  What that alone is worth has not been measured.
  */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
 #define LEAST_NAP_WITH_TARGET_NS (5 * (uint64) NS_PER_MS)
