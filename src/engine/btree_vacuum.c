@@ -262,10 +262,10 @@ btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
  *		forget them.
  *
  * No member may be visiting pages of the index any more.  If another one is
- * deleting pages, wait for it to end, or return false.  If this one fails its
- * turn never ends, but the team does.
+ * deleting pages, wait for it to end, or leave them for later.  If this one
+ * fails its turn never ends, but the team does.
  */
-bool
+void
 btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 				   BlockList *empty_pages, bool wait)
 {
@@ -274,7 +274,7 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 	BTVacState	state = {0};
 
 	if (!take_turn(shared, wait))
-		return false;
+		return;
 
 	info.index = index;
 	info.heaprel = vacuum->rel;
@@ -304,7 +304,6 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 	MemoryContextDelete(state.pagedelcontext);
 	pfree(empty_pages->blocks);
 	memset(empty_pages, 0, sizeof(BlockList));
-	return true;
 }
 
 /*

@@ -19,7 +19,7 @@ extern bool btree_is_ours(Relation index);
 extern void btree_begin(Relation index, IndexShared *shared, int nmembers);
 extern BlockNumber btree_vacuum(TableVacuum *vacuum, Relation index,
 								IndexShared *shared, BlockList *empty_pages);
-extern bool btree_delete_pages(TableVacuum *vacuum, Relation index,
+extern void btree_delete_pages(TableVacuum *vacuum, Relation index,
 							   IndexShared *shared, BlockList *empty_pages, bool wait);
 extern void btree_finish(Relation index, IndexShared *shared);
 

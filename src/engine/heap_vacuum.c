@@ -46,7 +46,7 @@
 typedef struct HeapVacuum
 {
 	TableVacuum *vacuum;
-	bool		(*other_work) (TableVacuum *vacuum, bool wait);
+	void		(*other_work) (TableVacuum *vacuum, bool wait);
 	BlockNumber next;			/* of the range in hand */
 	BlockNumber end;
 	BlockNumber passed;			/* not yet told */
@@ -104,11 +104,11 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
  *
  * There may be other work that only some processes can do at a time.
  * other_work does what there is for this one; if it may not wait, only what
- * can be done at once.  It returns whether that was anything.
+ * can be done at once.
  */
 void
 heap_vacuum_phase(TableVacuum *vacuum,
-				  bool (*other_work) (TableVacuum *vacuum, bool wait))
+				  void (*other_work) (TableVacuum *vacuum, bool wait))
 {
 	HeapVacuum	pass = {.vacuum = vacuum,.other_work = other_work};
 	Buffer		vmbuffer = InvalidBuffer;
@@ -317,15 +317,13 @@ mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 		vacuum->counters.vm_new_visible_frozen_pages++;
 }
 
-/* do_other_work -- if there is any, and show that this pass goes on after. */
+/* do_other_work -- if there is any, and show that this pass goes on after it. */
 static void
 do_other_work(HeapVacuum *pass, bool wait)
 {
-	if (pass->other_work(pass->vacuum, wait))
-	{
-		progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, pass->vacuum->shared->rel_pages);
-		progress_blocks_done(pass->passed_in_all);
-	}
+	pass->other_work(pass->vacuum, wait);
+	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, pass->vacuum->shared->rel_pages);
+	progress_blocks_done(pass->passed_in_all);
 }
 
 /* report_progress -- tell how far we are. */

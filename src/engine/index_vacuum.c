@@ -309,17 +309,14 @@ index_found_empty_pages(TableVacuum *vacuum)
 
 /*
  * index_delete_pages
- *		Delete the pages that this process found empty in bulk deletion; return
- *		whether any have been.
+ *		Delete the pages that this process found empty in bulk deletion.
  *
  * All indexes must have been passed over.  Only one member at a time can be at
  * an index.  If wait is false, those that others are at are left for later.
  */
-bool
+void
 index_delete_pages(TableVacuum *vacuum, bool wait)
 {
-	bool		any = false;
-
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		/* so that members that wait begin with different ones */
@@ -336,14 +333,12 @@ index_delete_pages(TableVacuum *vacuum, bool wait)
 		set_place(vacuum, PLACE_INDEX_VACUUM, InvalidBlockNumber);
 		progress_index(RelationGetRelid(index), shared->nblocks);
 		DEBUG_POINT("index-page-deletion");
-		if (btree_delete_pages(vacuum, index, shared,
-							   &vacuum->empty_pages[number], wait))
-			any = true;
+		btree_delete_pages(vacuum, index, shared, &vacuum->empty_pages[number],
+						   wait);
 		progress_index(InvalidOid, 0);
 		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 		vacuum->indname = NULL;
 	}
-	return any;
 }
 
 /*

@@ -23,7 +23,7 @@ extern BlockNumber heap_scan_first_unscanned(TableVacuum *vacuum);
 /* heap_vacuum.c */
 extern void heap_vacuum_begin_round(TableVacuum *vacuum);
 extern void heap_vacuum_phase(TableVacuum *vacuum,
-							  bool (*other_work) (TableVacuum *vacuum, bool wait));
+							  void (*other_work) (TableVacuum *vacuum, bool wait));
 
 /* index_vacuum.c */
 extern int	index_parallel_degree(const TableVacuum *vacuum);
@@ -34,7 +34,7 @@ extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
 extern void index_phase(TableVacuum *vacuum, bool cleanup);
 extern bool index_next_batch(TableVacuum *vacuum);
 extern bool index_found_empty_pages(TableVacuum *vacuum);
-extern bool index_delete_pages(TableVacuum *vacuum, bool wait);
+extern void index_delete_pages(TableVacuum *vacuum, bool wait);
 extern void index_finish_page_deletion(TableVacuum *vacuum);
 extern bool index_finish_round(TableVacuum *vacuum, bool cleanup);
 extern void index_abort_round(int code, Datum vacuum);

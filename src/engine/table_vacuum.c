@@ -669,7 +669,7 @@ run_phase(void *state, int phase)
 			index_phase(vacuum, false);
 			break;
 		case PHASE_INDEX_PAGE_DELETION:
-			(void) index_delete_pages(vacuum, true);
+			index_delete_pages(vacuum, true);
 			break;
 		case PHASE_HEAP_VACUUM:
 			heap_vacuum_phase(vacuum, index_delete_pages);
