@@ -16,6 +16,7 @@
 
 #include "access/heapam_xlog.h"
 #include "access/parallel.h"
+#include "access/stratnum.h"
 #include "access/visibilitymap.h"
 #include "access/xloginsert.h"
 #include "commands/progress.h"
@@ -29,6 +30,7 @@
 #include "utils/backend_status.h"
 #include "utils/injection_point.h"
 #include "utils/rel.h"
+#include "utils/sortsupport.h"
 
 #if PG_VERSION_NUM < 170000 || PG_VERSION_NUM >= 190000
 #error "pg_cyclone supports PostgreSQL 17 and 18"
@@ -193,6 +195,13 @@ compat_injection_point(const char *name)
 	INJECTION_POINT(name, NULL);
 }
 
+/* Prepares to compare keys of an index whose order it is, or the reverse of it. */
+static inline void
+compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
+{
+	PrepareSortSupportFromIndexRel(index, reverse, support);
+}
+
 #else							/* PostgreSQL 17 */
 
 #define COMPAT_VACUUM_RECURSES_INHERITANCE false
@@ -312,6 +321,12 @@ static inline void
 compat_injection_point(const char *name)
 {
 	INJECTION_POINT(name);
+}
+
+static inline void
+compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
+{
+	PrepareSortSupportFromIndexRel(index, reverse ? BTGreaterStrategyNumber : BTLessStrategyNumber, support);
 }
 
 #endif							/* PG_VERSION_NUM */

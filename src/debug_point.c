@@ -29,6 +29,7 @@
 
 #define DEBUG_POINT_LOCK	51966
 
+int			cyclone_debug_btree_parts = 0;
 int			cyclone_debug_horizon_wait = 0;
 int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_free_mb = 0;
@@ -42,6 +43,11 @@ static void wait_for_lock(void);
 void
 debug_point_init(void)
 {
+	DefineCustomIntVariable("cyclone.debug_btree_parts",
+							"Into how many parts VACUUM FULL divides each btree that it can.",
+							"0 is as many as there are processes, if that pays.",
+							&cyclone_debug_btree_parts, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_horizon_wait",
 							"How long VACUUM (FULL INPLACE) waits for others, in ms.",
 							"0 is as long as usual.",

@@ -17,6 +17,7 @@
 
 #ifdef CYCLONE_DEBUG_POINTS
 
+extern int	cyclone_debug_btree_parts;
 extern int	cyclone_debug_max_duties;
 extern int	cyclone_debug_horizon_wait;
 extern int	cyclone_debug_max_free_mb;

@@ -34,7 +34,7 @@ PLAIN_POINTS = (
     "index-cleanup", "truncate",
 )  # fmt: skip
 REWRITE_OPTIONS = (PARALLEL, ("", "", "VERBOSE"), ("", "", "ANALYZE"), ("", "", "FREEZE"))
-REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-swapped")
+REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-index", "rewrite-btree-join", "rewrite-swapped")
 
 # Rebuilding an index concurrently waits for whoever uses the table, prepared transactions too.
 INPLACE_OPTIONS = (
@@ -51,6 +51,7 @@ KINDS = {
 SETTINGS = {
     "maintenance_work_mem": ("64kB", "256kB", "64MB", "64MB"),
     "cyclone.debug_workers": (0, 1, 2, 2, 3),
+    "cyclone.debug_btree_parts": (0, 2, 3),
     "cyclone.debug_max_duties": (0, 0, 1),
     "vacuum_cost_delay": (0, 0, 0, "0.5ms"),
     "vacuum_freeze_min_age": (0, 100, 50_000_000),

@@ -131,7 +131,7 @@ heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 	if (!copy->is_wanted)
 		return;
 	ranges_init(&copy->ranges, 0, copy->old_blocks, 1, COPY_RANGE_BLOCKS, shared->nmembers);
-	new_pages_init(&copy->new_pages);
+	new_blocks_init(&copy->new_blocks);
 	pg_atomic_init_u64(&copy->blocks_done, 0);
 	pg_atomic_init_u64(&copy->tuples_kept, 0);
 	words = (pg_atomic_uint32 *) ((char *) shared + copy->chain_blocks_start);
@@ -163,7 +163,7 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 				next;
 
 	rewrite->phase_pages = 0;
-	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_pages,
+	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_blocks,
 										  shared->nmembers > 1);
 
 	/* as the server's scans do, so that a big table doesn't empty the buffers */
@@ -232,7 +232,7 @@ heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 {
 	new_pages_end(rewrite->new_pages);
 	rewrite->new_pages = NULL;
-	new_pages_sync(rewrite->new_heaps[heap], &rewrite->shared->heaps[heap].new_pages);
+	new_blocks_sync(rewrite->new_heaps[heap], &rewrite->shared->heaps[heap].new_blocks);
 }
 
 /*

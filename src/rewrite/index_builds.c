@@ -6,12 +6,13 @@
  * The server builds one index after the other, and those of some kinds with
  * parallel workers of its own.  These share out reading the table and sorting,
  * but one process merges what they have sorted and writes the index.  Where
- * there are several indexes, a process for each wastes nothing.
+ * there are several indexes, a process for each wastes nothing, and a large
+ * btree can be built by all processes together (see btree_build.c).
  *
  * So the indexes are built in two steps:
  *
- *	 1. many at once, each by one process: a team whose members take one index
- *		after the other, the most costly first
+ *	 1. many at once, by a team whose members take one index after the other, or
+ *		one part of a btree, the most costly first
  *	 2. the others one at a time, each by the server
  *
  * Which are the others is planned beforehand.  An index that isn't plain (see
@@ -19,12 +20,13 @@
  * builds it, all others are there, so code that runs for it may do as it likes,
  * and the server keeps it from using that index itself.  And so are the most
  * costly ones if that makes it sooner ready, because the rest can't keep the
- * processes equally busy.
+ * processes equally busy.  Btrees are divided for the same reason, again the
+ * most costly first.
  *
  * What is in parallel mode must not write to catalogs.  So the leader gives all
  * indexes of the first step their new files before there is a team, and notes
- * their sizes after it.  The members call the access method's own routine, as
- * the server would, which writes the new file and WAL.  As in the server's VACUUM
+ * their sizes after it.  For a whole index the members call the access method's
+ * own routine, as the server would, which writes the new file and WAL.  As in the server's VACUUM
  * FULL, unique indexes are not checked for duplicates.
  *
  * maintenance_work_mem is shared out among the processes of the team.
@@ -63,8 +65,10 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "report/progress.h"
+#include "rewrite/btree_build.h"
 #include "rewrite/index_builds.h"
 #include "rewrite/plain_index.h"
+#include "team/degree.h"
 #include "team/team.h"
 
 /*
@@ -81,6 +85,14 @@
 #define OTHER_KIND_PAGE_COST		10.0
 #define OTHER_SERIAL_PART			0.15
 
+/*
+ * Dividing a btree: each part reads the whole table and compares all rows with
+ * its bounds, and there is a sample to be looked at, and parts to be joined.
+ */
+#define BY_VALUE_BOUND_COST			0.05	/* a page of the index */
+#define BY_REFERENCE_BOUND_COST		0.2
+#define DIVISION_COST				40.0
+
 /* How many entries such a page has, unless duplicates are stored once */
 #define ENTRIES_OF_PAGE				366
 
@@ -91,8 +103,12 @@ typedef struct IndexBuild
 {
 	Oid			relid;
 	bool		plain;
+	bool		is_btree;
+	bool		is_divided;		/* into a part for each process of the team */
 	BlockNumber pages;			/* of the old one */
 	double		cost;			/* of building it by one process; see above */
+	double		bounds_cost;	/* what each part costs, if it is divided, but */
+	double		entries_cost;	/* for the entries */
 	double		server_cost;	/* of building it as the server does */
 } IndexBuild;
 
@@ -106,11 +122,13 @@ struct IndexBuilds
 	int			nmembers;		/* processes of the team */
 };
 
-/* One index of the first step, as the team sees it */
+/* One index of the first step, or one part of it, as the team sees it */
 typedef struct TeamBuild
 {
 	/* constant once the team is launched */
 	Oid			relid;
+	Size		btree;			/* where its BtreeBuild is, 0 if it is whole */
+	int			part;
 
 	/* written by the member that has built it */
 	IndexBuildResult counts;
@@ -122,10 +140,12 @@ typedef struct TeamShared
 	/* constant once the team is launched */
 	int			leader_pid;
 	Oid			relid;
+	bool		has_files;
 	uint32		nbuilds;
+	SharedFileSet files;		/* of btrees that are divided */
 
 	pg_atomic_uint32 next;		/* to be taken */
-	pg_atomic_uint32 done;		/* how many */
+	pg_atomic_uint32 done;		/* how many indexes are */
 	TeamBuild	builds[FLEXIBLE_ARRAY_MEMBER];
 } TeamShared;
 
@@ -139,13 +159,20 @@ static void estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_p
 						   Oid new_relid);
 static int	compare_builds(const void *a, const void *b);
 static int	plan_members(IndexBuilds *builds, Relation rel, int asked);
-static int	plan_alone(const IndexBuilds *builds);
-static double time_at_once(const IndexBuild *builds, int nbuilds, int nmembers);
+static int	plan_alone(const IndexBuilds *builds, int *ndivided);
+static double best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndivided);
+static double time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided);
 static void give_new_file(Oid relid);
 static void build_at_once(IndexBuilds *builds, RewriteResult *result);
 static void share_memory(int nmembers);
+static BtreeSplit **divide(IndexBuilds *builds);
+static void list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
+						BtreeSplit **splits, Size place);
+static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
 static void build_phase(void *state, int phase);
-static void build_index(Oid heap_relid, TeamBuild *build);
+static void build_index(TeamShared *shared, TeamBuild *build);
+static void join_parts(TeamShared *shared);
+static double seconds_since(instr_time start);
 static void while_waiting(void);
 static void take_over(IndexBuilds *builds, TeamShared *shared, RewriteResult *result);
 static void set_index_statistics(const TeamBuild *build);
@@ -165,6 +192,7 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 {
 	IndexBuilds *builds;
 	int			nplain = 0;
+	int			ndivided = 0;
 
 	if (RelationUsesLocalBuffers(rel))
 		return NULL;
@@ -176,9 +204,19 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 		return NULL;
 
 	builds->nmembers = plan_members(builds, rel, asked);
-	builds->nalone = plan_alone(builds);
-	builds->nmembers = Min(builds->nmembers, builds->nbuilds - builds->nalone);
-	return builds->nmembers > 1 ? builds : NULL;
+	builds->nalone = plan_alone(builds, &ndivided);
+	if (ndivided == 0)
+		builds->nmembers = Min(builds->nmembers, builds->nbuilds - builds->nalone);
+	if (builds->nmembers < 2)
+		return NULL;
+
+	for (int i = builds->nalone; ndivided > 0; i++)
+		if (builds->builds[i].is_btree)
+		{
+			builds->builds[i].is_divided = true;
+			ndivided--;
+		}
+	return builds;
 }
 
 /*
@@ -201,6 +239,7 @@ list_indexes(Relation rel, Oid new_relid)
 
 		build->relid = relid;
 		build->plain = index_is_plain(index);
+		build->is_btree = index->rd_rel->relam == BTREE_AM_OID;
 		build->pages = RelationGetNumberOfBlocks(index);
 		estimate_costs(build, index, heap_pages, new_relid);
 		index_close(index, NoLock);
@@ -218,15 +257,19 @@ list_indexes(Relation rel, Oid new_relid)
 static void
 estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, Oid new_relid)
 {
-	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
-	bool		by_value = is_btree && TupleDescAttr(RelationGetDescr(index), 0)->attbyval;
+	bool		by_value = build->is_btree && TupleDescAttr(RelationGetDescr(index), 0)->attbyval;
 	double		page_cost = by_value ? BY_VALUE_PAGE_COST :
-		is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
+		build->is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
 	double		serial_part = by_value ? BY_VALUE_SERIAL_PART : OTHER_SERIAL_PART;
 	int			nworkers = 0;
 
+	double		pages = Max(build->pages, index->rd_rel->reltuples / ENTRIES_OF_PAGE);
+
 	build->cost = HEAP_PAGE_COST * heap_pages +
 		Max(page_cost * build->pages, index->rd_rel->reltuples / ENTRIES_OF_PAGE);
+	build->bounds_cost = DIVISION_COST + HEAP_PAGE_COST * heap_pages +
+		(by_value ? BY_VALUE_BOUND_COST : BY_REFERENCE_BOUND_COST) * pages;
+	build->entries_cost = build->cost - HEAP_PAGE_COST * heap_pages;
 	if (build->plain && index->rd_indam->amcanbuildparallel)
 		nworkers = plan_create_index_workers(new_relid, build->relid);
 	build->server_cost = build->cost * (serial_part + (1 - serial_part) / (nworkers + 1));
@@ -250,7 +293,7 @@ compare_builds(const void *a, const void *b)
  * plan_members
  *		How many processes may build indexes at once: as many as PARALLEL or the
  *		table's storage parameter says, or one for each index that is large
- *		enough for that.
+ *		enough for that, or what the largest btree calls for.
  */
 static int
 plan_members(IndexBuilds *builds, Relation rel, int asked)
@@ -261,22 +304,31 @@ plan_members(IndexBuilds *builds, Relation rel, int asked)
 		nworkers = Max(asked, 0);
 	else if (nworkers < 0)
 	{
+		int			for_btree = 0;
+
 		nworkers = -1;			/* the leader builds one, too */
 		for (int i = 0; i < builds->nbuilds; i++)
-			nworkers += builds->builds[i].pages >= min_parallel_index_scan_size;
-		nworkers = DEBUG_LIMIT(workers, Max(nworkers, 0));
+		{
+			const IndexBuild *build = &builds->builds[i];
+
+			nworkers += build->pages >= min_parallel_index_scan_size;
+			if (build->plain && build->is_btree)
+				for_btree = Max(for_btree, degree_for_size(build->pages, min_parallel_index_scan_size));
+		}
+		nworkers = DEBUG_LIMIT(workers, Max(nworkers, for_btree));
 	}
 	return Min(nworkers, max_parallel_maintenance_workers) + 1;
 }
 
 /*
  * plan_alone
- *		How many indexes, from the first one on, are best left to the server?
+ *		How many indexes, from the first one on, are best left to the server, and
+ *		how many btrees behind them had best be divided?
  *
- * Any that isn't plain is.
+ * Any that isn't plain is left to the server.
  */
 static int
-plan_alone(const IndexBuilds *builds)
+plan_alone(const IndexBuilds *builds, int *ndivided)
 {
 	double		alone = 0;
 	double		best_time = 0;
@@ -288,12 +340,15 @@ plan_alone(const IndexBuilds *builds)
 
 		if (i == builds->nbuilds || rest->plain)
 		{
-			double		total = alone + time_at_once(rest, builds->nbuilds - i, builds->nmembers);
+			int			divided;
+			double		total = alone + best_time_at_once(rest, builds->nbuilds - i,
+														  builds->nmembers, &divided);
 
 			if (best < 0 || total < best_time)
 			{
 				best = i;
 				best_time = total;
+				*ndivided = divided;
 			}
 		}
 		if (i < builds->nbuilds)
@@ -303,20 +358,59 @@ plan_alone(const IndexBuilds *builds)
 }
 
 /*
- * time_at_once
- *		How long do so many processes take for these indexes, if each takes the
- *		next index once it is through with one?
+ * best_time_at_once
+ *		How long do so many processes take for these indexes, with as many btrees
+ *		divided as is best?
  */
 static double
-time_at_once(const IndexBuild *builds, int nbuilds, int nmembers)
+best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndivided)
+{
+	double		best = time_at_once(builds, nbuilds, nmembers, 0);
+	int			nbtrees = 0;
+
+	*ndivided = 0;
+	if (nmembers < 2)
+		return best;
+	for (int i = 0; i < nbuilds; i++)
+		if (builds[i].is_btree)
+		{
+			double		time = time_at_once(builds, nbuilds, nmembers, ++nbtrees);
+
+			if (time < best || DEBUG_LIMIT(btree_parts, 0) > 0)
+			{
+				best = DEBUG_LIMIT(btree_parts, 0) > 0 ? 0 : time;
+				*ndivided = nbtrees;
+			}
+		}
+	return best;
+}
+
+/*
+ * time_at_once
+ *		How long do so many processes take for these indexes, if each takes the
+ *		next one once it is through with what it does?
+ *
+ * So many of the btrees, the first ones, are divided, and come before all
+ * others.
+ */
+static double
+time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided)
 {
 	double	   *times = palloc0_array(double, nmembers);
 	double		longest = 0;
+	double		together = 0;
+	int			nbtrees = 0;
 
 	for (int i = 0; i < nbuilds; i++)
 	{
 		double	   *next = &times[0];
 
+		if (builds[i].is_btree && nbtrees < ndivided)
+		{
+			nbtrees++;
+			together += builds[i].bounds_cost + builds[i].entries_cost / nmembers;
+			continue;
+		}
 		for (int member = 1; member < nmembers; member++)
 			if (times[member] < *next)
 				next = &times[member];
@@ -324,7 +418,7 @@ time_at_once(const IndexBuild *builds, int nbuilds, int nmembers)
 		longest = Max(longest, *next);
 	}
 	pfree(times);
-	return longest;
+	return together + longest;
 }
 
 /*
@@ -376,10 +470,13 @@ give_new_file(Oid relid)
 static void
 build_at_once(IndexBuilds *builds, RewriteResult *result)
 {
-	IndexBuild *first = &builds->builds[builds->nalone];
+	const IndexBuild *first = &builds->builds[builds->nalone];
 	int			nbuilds = builds->nbuilds - builds->nalone;
 	int			nest_level = NewGUCNestLevel();
-	Size		size = add_size(offsetof(TeamShared, builds), mul_size(sizeof(TeamBuild), nbuilds));
+	BtreeSplit **splits = divide(builds);
+	Size		size = offsetof(TeamShared, builds);
+	Size		tasks_size;
+	bool		has_files = false;
 	Team	   *team;
 	TeamShared *shared;
 	TeamShared *found;
@@ -388,29 +485,114 @@ build_at_once(IndexBuilds *builds, RewriteResult *result)
 	result->indexes_at_once = nbuilds;
 	result->index_memory = maintenance_work_mem;
 
+	for (int i = 0; i < nbuilds; i++)
+		size = add_size(size, mul_size(sizeof(TeamBuild), splits[i] ? btree_split_parts(splits[i]) : 1));
+	tasks_size = size;
+	for (int i = 0; i < nbuilds; i++)
+		if (splits[i])
+		{
+			size = add_size(MAXALIGN(size), btree_build_size(splits[i]));
+			has_files = true;
+		}
+
 	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1, size);
 	shared = team_shared(team);
 	shared->leader_pid = MyProcPid;
 	shared->relid = builds->relid;
-	shared->nbuilds = nbuilds;
 	pg_atomic_init_u32(&shared->next, 0);
 	pg_atomic_init_u32(&shared->done, 0);
+
+	/* alone one divides nothing */
+	if (has_files && team_segment(team) == NULL)
+	{
+		memset(splits, 0, nbuilds * sizeof(BtreeSplit *));
+		has_files = false;
+	}
+	shared->has_files = has_files;
+	if (has_files)
+		SharedFileSetInit(&shared->files, team_segment(team));
 	for (int i = 0; i < nbuilds; i++)
-		shared->builds[i].relid = first[i].relid;
+		result->indexes_divided += splits[i] != NULL;
+	list_builds(shared, first, nbuilds, splits, MAXALIGN(tasks_size));
 
 	team_launch(team);
 	result->index_members = team_launched_workers(team) + 1;
 	current_shared = shared;
 	team_run(team, 0, build_phase, shared, while_waiting);
 	while_waiting();
+	join_parts(shared);
 	/* the shared block ends with the team */
-	found = palloc(size);
-	memcpy(found, shared, size);
+	found = palloc(tasks_size);
+	memcpy(found, shared, tasks_size);
 	team_end(team);
 
 	AtEOXact_GUC(false, nest_level);
 	take_over(builds, found, result);
 	pfree(found);
+}
+
+/*
+ * divide
+ *		For each index of the first step, how it is divided; NULL if it isn't.
+ */
+static BtreeSplit **
+divide(IndexBuilds *builds)
+{
+	int			nbuilds = builds->nbuilds - builds->nalone;
+	BtreeSplit **splits = palloc0_array(BtreeSplit *, nbuilds);
+	Relation	heap = table_open(builds->relid, NoLock);
+
+	for (int i = 0; i < nbuilds; i++)
+	{
+		const IndexBuild *build = &builds->builds[builds->nalone + i];
+
+		if (build->is_divided)
+		{
+			Relation	index = index_open(build->relid, NoLock);
+
+			splits[i] = btree_split(heap, index, DEBUG_LIMIT(btree_parts, builds->nmembers));
+			index_close(index, NoLock);
+		}
+	}
+	table_close(heap, NoLock);
+	return splits;
+}
+
+/*
+ * list_builds
+ *		What there is to do: parts of divided indexes, and then the whole ones.
+ *		The divided ones are kept from place on.
+ */
+static void
+list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
+			BtreeSplit **splits, Size place)
+{
+	shared->nbuilds = 0;
+	for (int i = 0; i < nbuilds; i++)
+	{
+		BtreeBuild *btree = (BtreeBuild *) ((char *) shared + place);
+		Relation	index;
+
+		if (splits[i] == NULL)
+			continue;
+		index = index_open(builds[i].relid, NoLock);
+		btree_build_begin(btree, splits[i], index);
+		index_close(index, NoLock);
+		for (int part = 0; part < btree_split_parts(splits[i]); part++)
+			shared->builds[shared->nbuilds++] = (TeamBuild) {
+			.relid = builds[i].relid,.btree = place,.part = part};
+		place = MAXALIGN(place + btree_build_size(splits[i]));
+	}
+	for (int i = 0; i < nbuilds; i++)
+		if (splits[i] == NULL)
+			shared->builds[shared->nbuilds++] = (TeamBuild) {.relid = builds[i].relid};
+}
+
+/* btree_of -- what the parts of a divided btree share; NULL if it is whole. */
+static BtreeBuild *
+btree_of(TeamShared *shared, const TeamBuild *build)
+{
+	return build->btree ? (BtreeBuild *) ((char *) shared + build->btree) : NULL;
 }
 
 /*
@@ -440,6 +622,8 @@ pg_cyclone_index_worker_main(dsm_segment *segment, shm_toc *toc)
 	TeamShared *shared = team_shared(team);
 
 	progress_begin(shared->relid, shared->leader_pid);
+	if (shared->has_files)
+		SharedFileSetAttach(&shared->files, segment);
 	team_follow(team, build_phase, shared);
 	progress_clear();
 	team_leave(team, toc);
@@ -458,8 +642,7 @@ build_phase(void *state, int phase)
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
 	while ((next = pg_atomic_fetch_add_u32(&shared->next, 1)) < shared->nbuilds)
 	{
-		build_index(shared->relid, &shared->builds[next]);
-		pg_atomic_fetch_add_u32(&shared->done, 1);
+		build_index(shared, &shared->builds[next]);
 		if (!IsParallelWorker())
 			while_waiting();
 	}
@@ -467,21 +650,22 @@ build_phase(void *state, int phase)
 
 /*
  * build_index
- *		Build one index of the table, and note what was found.
+ *		Build one index of the table, or one part of it, and note what was found.
  *
  * The locks don't conflict with the leader's.
  */
 static void
-build_index(Oid heap_relid, TeamBuild *build)
+build_index(TeamShared *shared, TeamBuild *build)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index build",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	Relation	heap = table_open(heap_relid, ShareLock);
+	Relation	heap = table_open(shared->relid, ShareLock);
 	Relation	index = index_open(build->relid, AccessExclusiveLock);
 	IndexInfo  *info = BuildIndexInfo(index);
+	BtreeBuild *btree = btree_of(shared, build);
+	bool		is_done = true;
 	instr_time	start;
-	instr_time	end;
 
 	INSTR_TIME_SET_CURRENT(start);
 	progress_index(build->relid, 0);
@@ -491,16 +675,81 @@ build_index(Oid heap_relid, TeamBuild *build)
 	info->ii_ExclusionOps = NULL;
 	info->ii_ExclusionProcs = NULL;
 	info->ii_ExclusionStrats = NULL;
-	build->counts = *index->rd_indam->ambuild(heap, index, info);
+	if (btree != NULL)
+		is_done = btree_build_part(btree, build->part, &shared->files,
+								   heap, index, info, &build->counts);
+	else
+		build->counts = *index->rd_indam->ambuild(heap, index, info);
+	if (is_done)
+		pg_atomic_fetch_add_u32(&shared->done, 1);
 
 	index_close(index, NoLock);
 	table_close(heap, NoLock);
-	INSTR_TIME_SET_CURRENT(end);
-	INSTR_TIME_SUBTRACT(end, start);
-	build->seconds = INSTR_TIME_GET_DOUBLE(end);
+	build->seconds = seconds_since(start);
 
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
+}
+
+/*
+ * join_parts
+ *		Leader, when the team has done its work: make whole btrees of the parts.
+ *
+ * The first part's entry becomes that of the whole, and the others' are marked
+ * as no index's.
+ */
+static void
+join_parts(TeamShared *shared)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "btree joins",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	TeamBuild  *whole = NULL;
+
+	for (int i = 0; i < shared->nbuilds; i++)
+	{
+		TeamBuild  *build = &shared->builds[i];
+		BtreeBuild *btree = btree_of(shared, build);
+
+		if (btree == NULL)
+			break;
+		if (build->part == 0)
+			whole = build;
+		else
+		{
+			whole->counts.index_tuples += build->counts.index_tuples;
+			whole->seconds = Max(whole->seconds, build->seconds);
+			build->relid = InvalidOid;
+		}
+
+		/* the last part */
+		if (i + 1 == shared->nbuilds || shared->builds[i + 1].btree != build->btree)
+		{
+			Relation	heap = table_open(shared->relid, NoLock);
+			Relation	index = index_open(whole->relid, NoLock);
+			instr_time	start;
+
+			INSTR_TIME_SET_CURRENT(start);
+			btree_build_end(btree, &shared->files, heap, index);
+			index_close(index, NoLock);
+			table_close(heap, NoLock);
+			whole->seconds += seconds_since(start);
+			MemoryContextReset(context);
+		}
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
+
+/* seconds_since -- how long ago that was. */
+static double
+seconds_since(instr_time start)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, start);
+	return INSTR_TIME_GET_DOUBLE(now);
 }
 
 /* while_waiting -- leader: bring pg_stat_progress_cluster up to date. */
@@ -520,6 +769,8 @@ take_over(IndexBuilds *builds, TeamShared *shared, RewriteResult *result)
 {
 	for (int i = 0; i < shared->nbuilds; i++)
 	{
+		if (!OidIsValid(shared->builds[i].relid))
+			continue;
 		set_index_statistics(&shared->builds[i]);
 		rewrite_report_index(result, shared->builds[i].relid, shared->builds[i].seconds);
 	}
@@ -579,7 +830,6 @@ build_alone(IndexBuilds *builds, RewriteResult *result)
 		Oid			relid = builds->builds[i].relid;
 		ReindexParams params = {0};
 		instr_time	start;
-		instr_time	end;
 
 		INSTR_TIME_SET_CURRENT(start);
 		progress_index(relid, 0);
@@ -587,8 +837,6 @@ build_alone(IndexBuilds *builds, RewriteResult *result)
 		reindex_index(NULL, relid, true, get_rel_persistence(relid), &params);
 		CommandCounterIncrement();
 		pgstat_progress_update_param(PROGRESS_CLUSTER_INDEX_REBUILD_COUNT, ++ndone);
-		INSTR_TIME_SET_CURRENT(end);
-		INSTR_TIME_SUBTRACT(end, start);
-		rewrite_report_index(result, relid, INSTR_TIME_GET_DOUBLE(end));
+		rewrite_report_index(result, relid, seconds_since(start));
 	}
 }

@@ -3,27 +3,10 @@
  * new_pages.c
  *	  Filling the pages of a new heap, in several processes at a time.
  *
- * Nobody else knows of the heap until its transaction commits, so its pages
- * needn't go through shared buffers.  Each process fills pages in memory of
- * its own, and writes a run of them at a time: it takes the next blocks of the
- * file, logs the pages in full if the heap is logged, and writes them in one
- * piece.  So the file has no gaps, whoever is the faster, and the new rows are
- * in about the order of the old ones.  The page that is not full at the end
- * is handed over to the leader, who fills up the rest with them.
- *
- * The server's bulk writer (smgr_bulk_*) wants to know a page's block before
- * the page is full, and takes for granted that it is the only one to extend
- * the file, or it would write zeroes over other processes' pages.  The rules
- * are the same as there:
- *
- * - WAL needn't be flushed before a page is written, as the page doesn't count
- *	 until our commit record is flushed.
- * - Writes aren't registered with the checkpointer one by one, but the whole
- *	 heap is at the end.  If a checkpoint has begun since, which knows nothing
- *	 of the pages written before it, replay may start behind their WAL records,
- *	 so the heap is synced at once.
- * - If the transaction needs no WAL for the heap (wal_level = minimal), its
- *	 commit syncs the file.
+ * Each process fills pages in memory of its own, and writes a run of them at a
+ * time (see new_blocks.c), so the new rows are in about the order of the old
+ * ones.  The page that is not full at the end is handed over to the leader, who
+ * fills up the rest with them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -32,32 +15,18 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/xlog.h"
-#include "access/xloginsert.h"
-#include "access/xlogrecord.h"
-#include "miscadmin.h"
-#include "port/pg_iovec.h"
-#include "storage/bufmgr.h"
-#include "storage/fd.h"
-#include "storage/lmgr.h"
-#include "storage/proc.h"
-#include "storage/smgr.h"
 
-#include "debug_point.h"
-#include "pace/wal.h"
 #include "rewrite/new_pages.h"
 
-/* So many pages are written at a time (512 kB). */
-#define RUN_PAGES		64
 /* Between two flushes no more pages than this may be filled in addition. */
 #define MAX_SPARE_PAGES	(MaxHeapTuplesPerPage + 1)
 
 struct NewPages
 {
 	Relation	rel;
-	NewPagesShared *shared;
+	NewBlocksShared *shared;
 	Size		reserved;		/* space to leave on each page: fillfactor */
-	char	   *run;			/* RUN_PAGES and MAX_SPARE_PAGES */
+	char	   *run;			/* NEW_BLOCKS_RUN and MAX_SPARE_PAGES */
 	int			nfull;			/* pages at the beginning of it */
 	Page		page;			/* the one behind them, NULL if not begun */
 	bool		packs_tightly;	/* look for room on the page before, too */
@@ -67,20 +36,7 @@ struct NewPages
 static Size room_on(const NewPages *pages, Page page);
 static Page run_page(const NewPages *pages, int number);
 static void write_run(NewPages *pages);
-static BlockNumber take_blocks(NewPages *pages, int n);
-static void write_blocks(SMgrRelation smgr, BlockNumber start, Page *images, int n);
 static void point_tuples_at_themselves(Page page, BlockNumber blkno);
-
-/*
- * new_pages_init
- *		Leader: before any process begins.
- */
-void
-new_pages_init(NewPagesShared *shared)
-{
-	pg_atomic_init_u32(&shared->nblocks, 0);
-	shared->redo = GetRedoRecPtr();
-}
 
 /*
  * new_pages_begin
@@ -92,7 +48,7 @@ new_pages_init(NewPagesShared *shared)
  * Without it, tuples lie as the server would have laid them.
  */
 NewPages *
-new_pages_begin(Relation rel, NewPagesShared *shared, bool packs_tightly)
+new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
 {
 	NewPages   *pages = palloc0_object(NewPages);
 
@@ -101,7 +57,7 @@ new_pages_begin(Relation rel, NewPagesShared *shared, bool packs_tightly)
 	pages->packs_tightly = packs_tightly;
 	pages->reserved = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 	pages->run = MemoryContextAllocAligned(CurrentMemoryContext,
-										   (RUN_PAGES + MAX_SPARE_PAGES) * BLCKSZ,
+										   (NEW_BLOCKS_RUN + MAX_SPARE_PAGES) * BLCKSZ,
 										   PG_IO_ALIGN_SIZE, 0);
 	return pages;
 }
@@ -162,7 +118,7 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 void
 new_pages_flush(NewPages *pages)
 {
-	if (pages->nfull < RUN_PAGES)
+	if (pages->nfull < NEW_BLOCKS_RUN)
 		return;
 	write_run(pages);
 
@@ -250,40 +206,6 @@ new_pages_end(NewPages *pages)
 	pfree(pages);
 }
 
-/*
- * new_pages_sync
- *		Leader, when all pages are written: make sure that they will be on disk
- *		by the time that their WAL isn't needed any more.
- */
-void
-new_pages_sync(Relation rel, const NewPagesShared *shared)
-{
-	SMgrRelation smgr = RelationGetSmgr(rel);
-
-	if (SmgrIsTemp(smgr))
-		return;
-	if (!RelationNeedsWAL(rel))
-	{
-		/* unlogged: for a clean shutdown; or the commit will do it */
-		smgrregistersync(smgr, MAIN_FORKNUM);
-		return;
-	}
-
-	/* no checkpoint may start between looking and registering */
-	Assert((MyProc->delayChkptFlags & DELAY_CHKPT_START) == 0);
-	MyProc->delayChkptFlags |= DELAY_CHKPT_START;
-	if (GetRedoRecPtr() == shared->redo)
-	{
-		smgrregistersync(smgr, MAIN_FORKNUM);
-		MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
-	}
-	else
-	{
-		MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
-		smgrimmedsync(smgr, MAIN_FORKNUM);
-	}
-}
-
 /* run_page -- a page of the run. */
 static Page
 run_page(const NewPages *pages, int number)
@@ -298,14 +220,13 @@ run_page(const NewPages *pages, int number)
 static void
 write_run(NewPages *pages)
 {
-	SMgrRelation smgr = RelationGetSmgr(pages->rel);
-	BlockNumber start = take_blocks(pages, pages->nfull);
+	BlockNumber start = new_blocks_take(pages->rel, pages->shared, pages->nfull);
 
-	for (int done = 0; done < pages->nfull; done += RUN_PAGES)
+	for (int done = 0; done < pages->nfull; done += NEW_BLOCKS_RUN)
 	{
-		BlockNumber blknos[RUN_PAGES];
-		Page		images[RUN_PAGES];
-		int			n = Min(pages->nfull - done, RUN_PAGES);
+		BlockNumber blknos[NEW_BLOCKS_RUN];
+		Page		images[NEW_BLOCKS_RUN];
+		int			n = Min(pages->nfull - done, NEW_BLOCKS_RUN);
 
 		for (int i = 0; i < n; i++)
 		{
@@ -313,73 +234,10 @@ write_run(NewPages *pages)
 			images[i] = run_page(pages, done + i);
 			point_tuples_at_themselves(images[i], blknos[i]);
 		}
-		if (RelationNeedsWAL(pages->rel))
-		{
-			for (int i = 0; i < n; i += XLR_MAX_BLOCK_ID)
-				log_newpages(&smgr->smgr_rlocator.locator, MAIN_FORKNUM,
-							 Min(n - i, XLR_MAX_BLOCK_ID), &blknos[i], &images[i], true);
-		}
-		for (int i = 0; i < n; i++)
-			PageSetChecksumInplace(images[i], blknos[i]);
-		write_blocks(smgr, blknos[0], images, n);
-		if (backend_flush_after > 0 && (io_direct_flags & IO_DIRECT_DATA) == 0)
-			smgrwriteback(smgr, MAIN_FORKNUM, blknos[0], n);
-
-		if (VacuumCostActive)
-			VacuumCostBalance += n * VacuumCostPageDirty;
-		if (RelationNeedsWAL(pages->rel))
-			wal_keep_pace();
+		new_blocks_write(pages->rel, blknos, images, n);
 	}
 	pages->nfull = 0;
 	pages->room_before = 0;
-}
-
-/*
- * take_blocks
- *		Extend the file by so many blocks; return the first.
- *
- * If that fails, the lock must be given up at once: the leader ends its
- * workers before it releases locks, and one of them may wait for this one.
- */
-static BlockNumber
-take_blocks(NewPages *pages, int n)
-{
-	BlockNumber start;
-
-	LockRelationForExtension(pages->rel, ExclusiveLock);
-	PG_TRY();
-	{
-		start = pg_atomic_read_u32(&pages->shared->nblocks);
-		DEBUG_POINT("rewrite-extend");
-		smgrzeroextend(RelationGetSmgr(pages->rel), MAIN_FORKNUM, start, n, true);
-		pg_atomic_write_u32(&pages->shared->nblocks, start + n);
-	}
-	PG_FINALLY();
-	{
-		UnlockRelationForExtension(pages->rel, ExclusiveLock);
-	}
-	PG_END_TRY();
-	return start;
-}
-
-/*
- * write_blocks
- *		Write pages to consecutive blocks, in as few pieces as can be: none may
- *		cross the border between two segments of the file.
- */
-static void
-write_blocks(SMgrRelation smgr, BlockNumber start, Page *images, int n)
-{
-	while (n > 0)
-	{
-		int			piece = Min(n, PG_IOV_MAX);
-
-		piece = Min(piece, RELSEG_SIZE - start % RELSEG_SIZE);
-		smgrwritev(smgr, MAIN_FORKNUM, start, (const void **) images, piece, true);
-		start += piece;
-		images += piece;
-		n -= piece;
-	}
 }
 
 /* point_tuples_at_themselves -- those that point nowhere, now that their block is known. */

@@ -55,7 +55,7 @@ typedef struct HeapCopyShared
 	Size		chain_blocks_start; /* a bit for each old block: see below */
 
 	Ranges		ranges;			/* of old blocks */
-	NewPagesShared new_pages;
+	NewBlocksShared new_blocks;
 
 	/* for progress; brought up to date by all members now and then */
 	pg_atomic_uint64 blocks_done;

@@ -132,8 +132,9 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
 					 result->workers_planned, result->workers_launched);
 	if (result->indexes_at_once > 0)
-		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d alone\n"),
+		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d of them divided, %d alone\n"),
 						 result->indexes_at_once, result->index_members, result->index_memory,
+						 result->indexes_divided,
 						 result->nsizes - SIZE_INDEXES - result->indexes_at_once);
 	append_steps(&buf, result);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));

@@ -49,6 +49,7 @@ typedef struct RewriteResult
 	int			workers_launched;
 	double		step_seconds[NUM_REWRITE_STEPS];
 	int			indexes_at_once;	/* how many were built by a team; see index_builds.c */
+	int			indexes_divided;	/* how many of those into parts */
 	int			index_members;	/* of that team */
 	int			index_memory;	/* of each, in kB */
 	int			nsizes;			/* the table, its TOAST table, the indexes */

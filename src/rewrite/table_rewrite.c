@@ -561,7 +561,7 @@ index_new_toast_table(RewriteJob *job)
 	SubTransactionId create_subid;
 	instr_time	start;
 
-	if (!toast->is_wanted || pg_atomic_read_u32(&toast->new_pages.nblocks) == 0)
+	if (!toast->is_wanted || pg_atomic_read_u32(&toast->new_blocks.nblocks) == 0)
 		return;
 
 	INSTR_TIME_SET_CURRENT(start);

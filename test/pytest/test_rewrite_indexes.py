@@ -206,7 +206,9 @@ def dependencies(conn, table: str) -> list[str]:
 def builds(messages: list[str]) -> tuple[int, int] | None:
     """Return how many indexes were built at once and alone, as VERBOSE says; None if core has built them."""
     [report] = [message for message in messages if message.startswith("finished rewriting")]
-    found = re.search(r"^index builds: (\d+) at once by \d+ processes with \d+ kB of memory each, (\d+) alone$", report, re.M)
+    found = re.search(
+        r"^index builds: (\d+) at once by \d+ processes with \d+ kB of memory each, \d+ of them divided, (\d+) alone$", report, re.M
+    )
     timed = len(re.findall(r"^index .* after, built in [\d.]+ s$", report, re.M))
     assert timed == (int(found[1]) + int(found[2]) if found else 0)
     return (int(found[1]), int(found[2])) if found else None
@@ -267,26 +269,35 @@ def core(base):
     return rewrite_all(base, {"cyclone.enabled": "off"}, "FULL")[0]
 
 
-@pytest.mark.parametrize(("workers", "config"), [
-    (0, {}),
-    (2, {}),
-    (2, {"default_transaction_isolation": "serializable"}),
-    (2, WAL_LEVELS["minimal"]),  # new files are logged at commit, as they are small
-    (2, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}),  # or flushed
-], ids=["alone", "replica", "serializable", "minimal", "minimal-flushed"])  # fmt: skip
-def test_indexes_of_every_kind(base, core, workers, config):
+@pytest.mark.parametrize(("workers", "parts", "config"), [
+    (0, 0, {}),
+    (2, 0, {}),
+    (2, 0, {"default_transaction_isolation": "serializable"}),
+    (2, 0, WAL_LEVELS["minimal"]),  # new files are logged at commit, as they are small
+    (2, 0, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}),  # or flushed
+    (2, 5, {}),
+    (1, 2, WAL_LEVELS["minimal"]),
+    (2, 3, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}),
+], ids=["alone", "replica", "serializable", "minimal", "minimal-flushed", "5-parts", "2-parts", "3-parts"])  # fmt: skip
+def test_indexes_of_every_kind(base, core, workers, parts, config):
     """Catalogs and sizes are as core leaves them, whoever builds which index, and so they are after a crash."""
-    ours, built = rewrite_all(base, {}, f"FULL, PARALLEL {workers}", **config)
-    assert built == {table: expected if workers > 0 else None for table, (_, expected) in TABLES.items()}
+    ours, built = rewrite_all(base, {"cyclone.debug_btree_parts": parts}, f"FULL, PARALLEL {workers}", **config)
+    if parts > 0:
+        assert built.pop("only_one") == (1, 0)
+    assert built == {table: expected if workers > 0 else None for table, (_, expected) in TABLES.items() if table in built}
     for table in TABLES:
         assert ours[table]["depend"] == core[table]["depend"], table
         assert ours[table]["catalogs"].keys() == core[table]["catalogs"].keys(), table
         for name, expected in core[table]["catalogs"].items():
             actual = ours[table]["catalogs"][name]
-            if "chancy" in name or (expected["index"] is None and workers > 0):
+            if re.search("chancy|range", name) or (expected["index"] is None and workers > 0):
                 # some indexes are built with chance, and the joints of its parts may cost the heap a page
                 assert actual["size"] <= 1.1 * expected["size"] + 8192, name
                 assert actual["relpages"] == actual["size"] // 8192 or name.startswith("pg_toast"), name
+            elif parts > 0 and expected["index"] is not None:
+                # so small a part may cost a page
+                assert actual["size"] <= expected["size"] + parts * 8192, name
+                assert actual["relpages"] in (expected["relpages"], actual["size"] // 8192) or name.startswith("pg_toast"), name
             else:
                 assert actual["size"] == expected["size"], name
                 # core's for the TOAST table are those of the empty one, from before it is filled
@@ -337,11 +348,12 @@ def indexed(conn):
 
 
 @pytest.mark.parametrize("how", ["error", "cancel", "terminate"])
-@pytest.mark.parametrize(("point", "role"), [
-    ("rewrite-index-files", "leader"), ("rewrite-index", "leader"), ("rewrite-index", "worker"),
-    ("rewrite-index-alone", "leader"),
+@pytest.mark.parametrize(("point", "role", "parts"), [
+    ("rewrite-index-files", "leader", 0), ("rewrite-index", "leader", 0), ("rewrite-index", "worker", 0),
+    ("rewrite-index", "worker", 3), ("rewrite-btree-join", "leader", 3), ("rewrite-index-alone", "leader", 0),
 ])  # fmt: skip
-def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point, role, how):
+def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point, role, parts, how):
+    settings = {**SETTINGS, "cyclone.debug_btree_parts": parts}
     files = relation_files(cluster, conn)
     log_position = len(cluster.log)
     # the others wait, or they might have built all indexes before this one comes there
@@ -351,10 +363,10 @@ def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point,
         with cluster.connect(db) as gate:
             gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
             points = f"{point}:{role}:error {point}:{other}:wait"
-            vacuum = Background(cluster, db, FULL, {**SETTINGS, "cyclone.debug_point": points})
+            vacuum = Background(cluster, db, FULL, {**settings, "cyclone.debug_point": points})
             assert isinstance(vacuum.wait(), psycopg.errors.InternalError_)
     else:
-        with Parked(cluster, db, f"{point}:any", processes, FULL, SETTINGS) as vacuum:
+        with Parked(cluster, db, f"{point}:any", processes, FULL, settings) as vacuum:
             victim = vacuum.pid if role == "leader" else vacuum.workers[0]
             conn.execute(f"SELECT pg_{how}_backend(%s)", (victim,))
             assert isinstance(
@@ -366,6 +378,7 @@ def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point,
     assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
     assert conn.execute("SELECT * FROM cyclone.progress WHERE datname = current_database()").fetchall() == []
     assert relation_files(cluster, conn).keys() - files.keys() == set(), "files are left over"
+    assert conn.execute("SELECT * FROM pg_ls_tmpdir()").fetchall() == []
     conn.execute(FULL)
     assert content(conn, "t") == indexed
     checks.assert_clean(conn, "t")
@@ -413,8 +426,12 @@ def test_crashes(new_cluster):
             assert content(conn, "t") == before, what
             assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
 
-    for point in ("rewrite-index-files:leader", "rewrite-index:any", "rewrite-index-alone:leader", "rewrite-swapped:leader"):
-        with Parked(cluster, TEMPLATE, point, 1, FULL, SETTINGS) as vacuum:
+    in_parts = {**SETTINGS, "cyclone.debug_btree_parts": 3}
+    for point, settings in (
+        ("rewrite-index-files:leader", SETTINGS), ("rewrite-index:any", SETTINGS), ("rewrite-btree-join:leader", in_parts),
+        ("rewrite-index-alone:leader", SETTINGS), ("rewrite-swapped:leader", in_parts),
+    ):  # fmt: skip
+        with Parked(cluster, TEMPLATE, point, 1, FULL, settings) as vacuum:
             cluster.crash()
             assert isinstance(vacuum.wait(), psycopg.OperationalError)
         cluster.start()
@@ -434,12 +451,13 @@ def test_crashes(new_cluster):
     wait_until(is_up, "the server's recovery")
     assert_whole("killed worker")
 
-    with cluster.connect(TEMPLATE) as conn:
-        conn.execute("SET maintenance_work_mem = '32MB'")
-        conn.execute(FULL)
-    cluster.crash()
-    cluster.start()
-    assert_whole("crash after commit")
+    for parts in (0, 3):
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute(f"SET maintenance_work_mem = '32MB'; SET cyclone.debug_btree_parts = {parts}")
+            conn.execute(FULL)
+        cluster.crash()
+        cluster.start()
+        assert_whole("crash after commit")
     assert "inconsistent page" not in cluster.log and "PANIC" not in cluster.log
 
 
@@ -451,7 +469,8 @@ def test_a_standby_has_the_same_indexes(base):
         try:
             with primary.connect(DB) as conn:
                 conn.execute("SET maintenance_work_mem = '32MB'")
-                for table in TABLES:
+                for number, table in enumerate(TABLES):
+                    conn.execute(f"SET cyclone.debug_btree_parts = {number % 2 * 3}")
                     conn.execute(f"VACUUM (FULL, PARALLEL 2) {table}")
             standby.wait_for_replay(primary)
             with primary.connect(DB) as conn, standby.connect(DB) as there:
@@ -478,7 +497,7 @@ def test_progress_and_memory(cluster, db, conn, indexed):
         vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)
-    assert f"index builds: 3 at once by 3 processes with {(32 << 10) // 3} kB of memory each, 1 alone\n" in said
+    assert f"index builds: 3 at once by 3 processes with {(32 << 10) // 3} kB of memory each, 0 of them divided, 1 alone\n" in said
     with Parked(cluster, db, "rewrite-index-alone:leader", 1, FULL, SETTINGS):
         assert conn.execute(shown, (db,)).fetchall() == [("rebuilding index", 3)]
 
@@ -518,3 +537,78 @@ def test_without_parallel_size_decides(conn):
         conn.execute("VACUUM (FULL, VERBOSE) t")
         assert builds(said) == expected, (rows, option)
     checks.assert_clean(conn, "t")
+
+
+# By name: what fills the index's columns a and b, the index, and how many rows.
+SHAPES = {
+    "ascending": ("i, NULL", "(a)", 60000),
+    "descending": ("i, NULL", "(a DESC)", 60000),
+    "scattered": ("hashint4(i), NULL", "(a)", 60000),
+    "nulls": ("nullif(i % 3, 0) * nullif(i % 5, 0), NULL", "(a NULLS FIRST)", 60000),
+    "one-key": ("7, NULL", "(a)", 60000),
+    "not-deduplicated": ("7, NULL", "(a) WITH (deduplicate_items = off)", 60000),
+    "few-keys": ("i % 4, NULL", "(a)", 60000),
+    "full-pages": ("hashint4(i), NULL", "(a) WITH (fillfactor = 100)", 60000),
+    "empty-pages": ("hashint4(i), NULL", "(a) WITH (fillfactor = 10)", 20000),
+    "two-columns": ("i % 100, md5(i::text)", "(a, b DESC)", 30000),
+    "included": ("i % 1000, md5(i::text)", "(a) INCLUDE (b)", 30000),
+    "collated": ("i, md5(i::text)", "(b)", 30000),
+    "compressed": ("i, repeat(md5(i::text), 100)", "(b)", 5000),
+    "expression": ("i, md5(i::text)", "(upper(b)) WHERE a % 2 = 0", 30000),
+    # three entries a page: many levels, and high keys that find no room in the last page of a part
+    "wide": ("i, wide(i)", "(b)", 2000),
+    "wide-duplicates": ("i, wide(i % 5)", "(b)", 2000),
+    "wide-unlike": ("i, left(wide(i), hashint4(i) & 2047)", "(b)", 4000),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_btree_in_parts_is_a_btree(conn, shape):
+    """Whatever its keys are, it has no more pages than core's, but one a part if parts are small, and none that is no page of it."""
+    columns, index, nrows = SHAPES[shape]
+    run_script(conn, f"""
+        CREATE FUNCTION wide(int) RETURNS text IMMUTABLE LANGUAGE sql
+            RETURN (SELECT string_agg(md5($1 || ' ' || j), '') FROM generate_series(1, 80) j);
+        CREATE TABLE t (a int, b text STORAGE EXTENDED);
+        INSERT INTO t SELECT {columns} FROM generate_series(1, {nrows}) i;
+        CREATE INDEX t_index ON t {index}
+    """)  # fmt: skip
+    conn.execute("SET min_parallel_index_scan_size = 0; SET maintenance_work_mem = '4MB'")
+    rows = content(conn, "t")
+    conn.execute("SET cyclone.enabled = off")
+    conn.execute("VACUUM FULL t")
+    [(of_core,)] = conn.execute("SELECT pg_relation_size('t_index')")
+    conn.execute("RESET cyclone.enabled")
+
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    for workers, parts in ((1, 2), (2, 3), (2, 13)):
+        conn.execute(f"SET cyclone.debug_btree_parts = {parts}")
+        conn.execute(f"VACUUM (FULL, VERBOSE, PARALLEL {workers}) t")
+        assert "1 at once by" in said[-1] and "1 of them divided" in said[-1]
+        [(size, used)] = conn.execute(
+            "SELECT index_size, 8192 * (1 + internal_pages + leaf_pages) FROM pgstatindex('t_index')"
+        )
+        assert size == used, "pages that are none of the tree's"
+        # high keys elsewhere may be of another size, and those of all pages just too much for one page above them
+        assert size <= of_core + (parts + 1) * 8192
+        if parts == 2 and shape in ("ascending", "descending", "scattered", "two-columns", "collated"):
+            assert size <= of_core
+        checks.assert_clean(conn, "t")
+    assert content(conn, "t") == rows
+
+
+def test_a_large_btree_is_divided(conn):
+    """Without being told to, by as many as there are; a team without workers leaves it to core."""
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    run_script(conn, "CREATE TABLE t (id int, n int); INSERT INTO t SELECT i, i % 1000 FROM generate_series(1, 400000) i")
+    run_script(conn, "CREATE INDEX t_id ON t (id); DELETE FROM t WHERE id % 3 = 0")
+    rows = content(conn, "t")
+    for option, expected in (("", "1 at once by 4"), (", PARALLEL 1", "1 at once by 2"), (", PARALLEL 0", None)):
+        said.clear()
+        conn.execute(f"VACUUM (FULL, VERBOSE{option}) t")
+        assert builds(said) == ((1, 0) if expected else None)
+        assert expected is None or expected in said[-1] and "1 of them divided" in said[-1]
+        checks.assert_clean(conn, "t")
+        assert content(conn, "t") == rows

@@ -1,0 +1,659 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_level.c
+ *	  Filling the pages of one level of a new btree.
+ *
+ * A level is filled from left to right with tuples in their order.  Its pages
+ * are collected in memory and written a run at a time (see new_blocks.c).  A
+ * page can be written when the block of its right sibling is known, so the last
+ * page of a run waits for the next run.  When a page has its block, its
+ * downlink goes one level up.
+ *
+ * What a page holds is what the server's own build of an index would put there:
+ * until it is full up to the fillfactor, and then its last tuple goes to the
+ * next page, and serves as high key, truncated if the page is a leaf.  A page
+ * keeps room for the line pointer of its high key, which has offset 1, so its
+ * first tuple is at P_FIRSTKEY.  In the last page of a level, which has no high
+ * key, they are moved up at the end.
+ *
+ * The leaf level is filled in parts, by several processes, each part with the
+ * keys of a range.  The pages at the ends of a part have neighbours in other
+ * parts.  They are kept until all parts are there.  Then the leader joins them,
+ * and fills the levels above from the downlinks, which are few.  So that the
+ * index has no more pages than if one process had filled them, what is on the
+ * last page of a part, which is not full, is shared out to the pages before, if
+ * the fillfactor has left room there.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "rewrite/btree_level.h"
+
+/* A run, of which the first pages may have waited, and the page being filled */
+#define RUN_PAGES		NEW_BLOCKS_RUN
+/* So many pages of a part wait, to take up what is on the last one */
+#define KEPT_PAGES		16
+
+struct BtreeLevel
+{
+	const NewBtree *btree;
+	uint32		number;			/* 0: leaves */
+	Size		reserved;		/* space to leave on each page: fillfactor */
+
+	/* where downlinks go to: of leaves, and of others */
+	BufFile    *downlinks;
+	BtreeLevel *parent;			/* made when the first comes */
+
+	BtreeEnds  *ends;			/* of leaves */
+
+	/* pages from left to right, the last one being filled */
+	int			npages;
+	char	   *run;
+	BlockNumber blocks[RUN_PAGES + 1];	/* invalid until taken */
+	IndexTuple	low_keys[RUN_PAGES + 1];
+	Size		last_posting;	/* size of the posting list in the last tuple */
+};
+
+static Page run_page(const BtreeLevel *level, int number);
+static Page begin_page(BtreeLevel *level, IndexTuple low_key);
+static Page next_page(BtreeLevel *level);
+static IndexTuple remove_last(Page page);
+static void set_high_key(Page page, IndexTuple high_key);
+static void add_tuple(Page page, IndexTuple tuple, bool is_first_downlink);
+static IndexTuple minus_infinity(void);
+static void remove_place_of_high_key(Page page);
+static void take_and_link(BtreeLevel *level);
+static void write_pages(BtreeLevel *level, int nkept);
+static void share_out_last_page(BtreeLevel *level);
+static void fill_again(BtreeLevel *level, Page images, int nimages, Size reserved);
+static void pass_up(BtreeLevel *level, IndexTuple low_key, BlockNumber block);
+static void write_page(const NewBtree *btree, BlockNumber block, Page page);
+static IndexTuple read_downlink(BufFile *file);
+static IndexTuple first_tuple(const BtreeEnds *ends);
+
+/*
+ * btree_level_begin
+ *		Begin to fill a level.  Memory is the current context's.
+ */
+BtreeLevel *
+btree_level_begin(const NewBtree *btree, uint32 number)
+{
+	BtreeLevel *level = palloc0_object(BtreeLevel);
+
+	level->btree = btree;
+	level->number = number;
+	level->reserved = number == 0 ? BTGetTargetPageFreeSpace(btree->index) :
+		BLCKSZ * (100 - BTREE_NONLEAF_FILLFACTOR) / 100;
+	level->run = MemoryContextAllocAligned(CurrentMemoryContext, (RUN_PAGES + 1) * BLCKSZ,
+										   PG_IO_ALIGN_SIZE, 0);
+	return level;
+}
+
+/*
+ * btree_level_begin_leaves
+ *		Begin to fill a part of the leaf level.  Downlinks go to that file, those
+ *		of the last page excepted, and the pages at the ends to *ends.
+ */
+BtreeLevel *
+btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks, BtreeEnds *ends)
+{
+	BtreeLevel *level = btree_level_begin(btree, 0);
+
+	level->downlinks = downlinks;
+	level->ends = ends;
+	ends->npages = 0;
+	return level;
+}
+
+/*
+ * btree_level_add
+ *		Add a tuple that is greater than all before.
+ *
+ * posting_size is the size of its posting list.  Before that tuple becomes a
+ * high key, the list is cut off, which counts when it is decided whether the
+ * page is full.
+ */
+void
+btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size)
+{
+	bool		is_leaf = level->number == 0;
+	Size		size = MAXALIGN(IndexTupleSize(tuple));
+	Page		page;
+	Size		room;
+
+	CHECK_FOR_INTERRUPTS();
+
+	page = level->npages > 0 ? run_page(level, level->npages - 1) :
+		begin_page(level, minus_infinity());
+	room = PageGetFreeSpace(page);
+	_bt_check_third_page(level->btree->index, level->btree->heap, is_leaf, page, tuple);
+
+	/* high keys of leaves may need room for a TID in addition */
+	if (room < size + (is_leaf ? MAXALIGN(sizeof(ItemPointerData)) : 0) ||
+		(room + level->last_posting < level->reserved &&
+		 PageGetMaxOffsetNumber(page) > P_FIRSTKEY))
+		page = next_page(level);
+
+	add_tuple(page, tuple, !is_leaf && PageGetMaxOffsetNumber(page) == P_HIKEY);
+	level->last_posting = posting_size;
+}
+
+/*
+ * btree_level_end_tree
+ *		No more tuples come to this level, which is not that of the leaves: end
+ *		it and all that are above, and return the block of the root.
+ */
+BlockNumber
+btree_level_end_tree(BtreeLevel *level, uint32 *root_number)
+{
+	for (;;)
+	{
+		Page		last = run_page(level, level->npages - 1);
+		BlockNumber block;
+		bool		is_root;
+
+		Assert(level->number > 0 && level->npages > 0);
+		is_root = level->npages == 1 && level->parent == NULL;
+		take_and_link(level);
+		write_pages(level, 1);
+
+		/* which is the first in the run now */
+		last = run_page(level, 0);
+		block = level->blocks[0];
+		remove_place_of_high_key(last);
+		if (is_root)
+			BTPageGetOpaque(last)->btpo_flags |= BTP_ROOT;
+		write_page(level->btree, block, last);
+		if (is_root)
+		{
+			*root_number = level->number;
+			return block;
+		}
+		pass_up(level, level->low_keys[0], block);
+		level = level->parent;
+	}
+}
+
+/*
+ * btree_level_end_leaves
+ *		End a part of the leaf level: write what can be, and note its ends.
+ *		Another part may follow.
+ */
+void
+btree_level_end_leaves(BtreeLevel *level, bool is_last)
+{
+	BtreeEnds  *ends = level->ends;
+
+	if (level->npages == 0)
+		return;
+
+	if (!is_last)
+		share_out_last_page(level);
+	take_and_link(level);
+	write_pages(level, 1);
+
+	memcpy(ends->last.data, run_page(level, 0), BLCKSZ);
+	ends->last_block = level->blocks[0];
+	if (ends->npages == 0)
+		ends->npages = 1;
+	else
+		memcpy(ends->last_low_key.data, level->low_keys[0],
+			   IndexTupleSize(level->low_keys[0]));
+}
+
+/*
+ * btree_level_join
+ *		Join the parts of the leaf level, fill the levels above, and write the
+ *		metapage, for which block 0 was taken.
+ *
+ * ends_of and downlinks_of return those of a part.  There is a file only if the
+ * part has more than one page; it is closed.
+ */
+void
+btree_level_join(const NewBtree *btree, int nparts,
+				 BtreeEnds *(*ends_of) (void *state, int part),
+				 BufFile *(*downlinks_of) (void *state, int part),
+				 void *state)
+{
+	char	   *images = MemoryContextAllocAligned(CurrentMemoryContext, 2 * BLCKSZ,
+												   PG_IO_ALIGN_SIZE, 0);
+	Page		last = (Page) images;
+	Page		other = (Page) (images + BLCKSZ);
+	BtreeLevel *parent = btree_level_begin(btree, 1);
+	IndexTuple	low_key = minus_infinity(); /* of the next page */
+	BlockNumber previous = P_NONE;
+	BlockNumber root = P_NONE;
+	uint32		root_number = 0;
+	BtreeEnds  *next = NULL;
+	int			next_part = 0;
+
+	/* the next part that isn't empty */
+	while (next_part < nparts && (next = ends_of(state, next_part))->npages == 0)
+		next_part++;
+
+	while (next_part < nparts)
+	{
+		BtreeEnds  *ends = next;
+		BlockNumber block = ends->last_block;
+		int			part = next_part;
+
+		do
+			next_part++;
+		while (next_part < nparts && (next = ends_of(state, next_part))->npages == 0);
+
+		memcpy(last, ends->last.data, BLCKSZ);
+		if (ends->npages == 1)
+			BTPageGetOpaque(last)->btpo_prev = previous;
+		else
+		{
+			BufFile    *file = downlinks_of(state, part);
+			IndexTuple	downlink = read_downlink(file);
+
+			/* who filled its first page didn't know the low key */
+			pfree(downlink);
+			memcpy(other, ends->first.data, BLCKSZ);
+			BTPageGetOpaque(other)->btpo_prev = previous;
+			write_page(btree, ends->first_block, other);
+			BTreeTupleSetDownLink(low_key, ends->first_block);
+			btree_level_add(parent, low_key, 0);
+
+			while ((downlink = read_downlink(file)) != NULL)
+			{
+				btree_level_add(parent, downlink, 0);
+				pfree(downlink);
+			}
+			BufFileClose(file);
+			low_key = CopyIndexTuple((IndexTuple) ends->last_low_key.data);
+		}
+
+		if (next_part < nparts)
+		{
+			IndexTuple	right = first_tuple(next);
+			IndexTuple	left = (IndexTuple) PageGetItem(last, PageGetItemId(last, PageGetMaxOffsetNumber(last)));
+			IndexTuple	high_key = _bt_truncate(btree->index, left, right, btree->key);
+
+			/* if there is no room for it, the last tuple gets a page of its own */
+			if (PageGetExactFreeSpace(last) < MAXALIGN(IndexTupleSize(high_key)))
+			{
+				BlockNumber extra = new_blocks_take(btree->index, btree->blocks, 1);
+				IndexTuple	tuple = remove_last(last);
+				IndexTuple	middle;
+
+				left = (IndexTuple) PageGetItem(last, PageGetItemId(last, PageGetMaxOffsetNumber(last)));
+				middle = _bt_truncate(btree->index, left, tuple, btree->key);
+				set_high_key(last, middle);
+				BTPageGetOpaque(last)->btpo_next = extra;
+				write_page(btree, block, last);
+				BTreeTupleSetDownLink(low_key, block);
+				btree_level_add(parent, low_key, 0);
+
+				low_key = middle;
+				_bt_pageinit(last, BLCKSZ);
+				BTPageGetOpaque(last)->btpo_flags = BTP_LEAF;
+				((PageHeader) last)->pd_lower += sizeof(ItemIdData);
+				BTPageGetOpaque(last)->btpo_prev = block;
+				add_tuple(last, tuple, false);
+				block = extra;
+			}
+			set_high_key(last, high_key);
+			BTPageGetOpaque(last)->btpo_next = next->npages == 1 ? next->last_block : next->first_block;
+			write_page(btree, block, last);
+			BTreeTupleSetDownLink(low_key, block);
+			btree_level_add(parent, low_key, 0);
+			low_key = high_key;
+			previous = block;
+		}
+		else
+		{
+			bool		is_root = P_LEFTMOST(BTPageGetOpaque(last));
+
+			remove_place_of_high_key(last);
+			if (is_root)
+				BTPageGetOpaque(last)->btpo_flags |= BTP_ROOT;
+			write_page(btree, block, last);
+			if (is_root)
+				root = block;
+			else
+			{
+				BTreeTupleSetDownLink(low_key, block);
+				btree_level_add(parent, low_key, 0);
+				root = btree_level_end_tree(parent, &root_number);
+			}
+		}
+	}
+
+	_bt_initmetapage(other, root, root_number, btree->key->allequalimage);
+	write_page(btree, BTREE_METAPAGE, other);
+}
+
+/* run_page -- a page of the run. */
+static Page
+run_page(const BtreeLevel *level, int number)
+{
+	return (Page) (level->run + number * BLCKSZ);
+}
+
+/*
+ * begin_page
+ *		Begin a page behind the others, writing some of them if need be.  Takes
+ *		over low_key.
+ */
+static Page
+begin_page(BtreeLevel *level, IndexTuple low_key)
+{
+	Page		page;
+
+	if (level->npages == RUN_PAGES)
+	{
+		take_and_link(level);
+		write_pages(level, level->number == 0 ? KEPT_PAGES : 1);
+	}
+
+	page = run_page(level, level->npages);
+	_bt_pageinit(page, BLCKSZ);
+	BTPageGetOpaque(page)->btpo_level = level->number;
+	BTPageGetOpaque(page)->btpo_flags = level->number == 0 ? BTP_LEAF : 0;
+	((PageHeader) page)->pd_lower += sizeof(ItemIdData);
+	level->blocks[level->npages] = InvalidBlockNumber;
+	level->low_keys[level->npages] = low_key;
+	level->npages++;
+	return page;
+}
+
+/*
+ * next_page
+ *		Give the page being filled its high key, and begin the next one with the
+ *		tuple that was its last.
+ */
+static Page
+next_page(BtreeLevel *level)
+{
+	bool		is_leaf = level->number == 0;
+	Page		page = run_page(level, level->npages - 1);
+	IndexTuple	tuple = remove_last(page);
+	IndexTuple	high_key;
+
+	Assert(PageGetMaxOffsetNumber(page) >= P_FIRSTKEY);
+	if (is_leaf)
+	{
+		ItemId		item = PageGetItemId(page, PageGetMaxOffsetNumber(page));
+
+		high_key = _bt_truncate(level->btree->index, (IndexTuple) PageGetItem(page, item),
+								tuple, level->btree->key);
+	}
+	else
+		high_key = CopyIndexTuple(tuple);
+	set_high_key(page, high_key);
+
+	page = begin_page(level, high_key);
+	add_tuple(page, tuple, !is_leaf);
+	pfree(tuple);
+	return page;
+}
+
+/*
+ * remove_last
+ *		Take the tuple that was added last from a page; return a copy.
+ */
+static IndexTuple
+remove_last(Page page)
+{
+	PageHeader	header = (PageHeader) page;
+	ItemId		item = PageGetItemId(page, PageGetMaxOffsetNumber(page));
+	IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
+	Size		size = MAXALIGN(ItemIdGetLength(item));
+	IndexTuple	copy = CopyIndexTuple(tuple);
+
+	Assert(ItemIdGetOffset(item) == header->pd_upper);
+	memset(tuple, 0, size);
+	memset(item, 0, sizeof(ItemIdData));
+	header->pd_upper += size;
+	header->pd_lower -= sizeof(ItemIdData);
+	return copy;
+}
+
+/* set_high_key -- put it where a place is kept for it. */
+static void
+set_high_key(Page page, IndexTuple high_key)
+{
+	if (PageAddItem(page, (Item) high_key, IndexTupleSize(high_key), P_HIKEY,
+					true, false) != P_HIKEY)
+		elog(ERROR, "failed to add high key");
+}
+
+/* add_tuple -- behind the others; of a level's first downlink, the key isn't stored. */
+static void
+add_tuple(Page page, IndexTuple tuple, bool is_first_downlink)
+{
+	IndexTupleData header;
+
+	if (is_first_downlink)
+	{
+		header = *tuple;
+		header.t_info = sizeof(IndexTupleData);
+		BTreeTupleSetNAtts(&header, 0, false);
+		tuple = &header;
+	}
+	if (PageAddItem(page, (Item) tuple, IndexTupleSize(tuple),
+					OffsetNumberNext(PageGetMaxOffsetNumber(page)),
+					false, false) == InvalidOffsetNumber)
+		elog(ERROR, "failed to add tuple");
+}
+
+/* minus_infinity -- the low key of the first page of a level. */
+static IndexTuple
+minus_infinity(void)
+{
+	IndexTuple	tuple = palloc0(sizeof(IndexTupleData));
+
+	tuple->t_info = sizeof(IndexTupleData);
+	BTreeTupleSetNAtts(tuple, 0, false);
+	return tuple;
+}
+
+/* remove_place_of_high_key -- in the last page of a level. */
+static void
+remove_place_of_high_key(Page page)
+{
+	PageHeader	header = (PageHeader) page;
+	int			nitems = PageGetMaxOffsetNumber(page);
+
+	memmove(&header->pd_linp[0], &header->pd_linp[1], (nitems - 1) * sizeof(ItemIdData));
+	memset(&header->pd_linp[nitems - 1], 0, sizeof(ItemIdData));
+	header->pd_lower -= sizeof(ItemIdData);
+}
+
+/*
+ * take_and_link
+ *		Take blocks for those pages of the run that have none, and link them.
+ */
+static void
+take_and_link(BtreeLevel *level)
+{
+	int			first = 0;
+	BlockNumber start;
+
+	while (first < level->npages && BlockNumberIsValid(level->blocks[first]))
+		first++;
+	if (first < level->npages)
+	{
+		start = new_blocks_take(level->btree->index, level->btree->blocks, level->npages - first);
+		for (int i = first; i < level->npages; i++)
+			level->blocks[i] = start + i - first;
+	}
+	for (int i = 1; i < level->npages; i++)
+	{
+		BTPageGetOpaque(run_page(level, i - 1))->btpo_next = level->blocks[i];
+		BTPageGetOpaque(run_page(level, i))->btpo_prev = level->blocks[i - 1];
+	}
+}
+
+/*
+ * write_pages
+ *		Write the pages of the run, which are linked, but for the last ones, which
+ *		become the first of it.  The very last one must be kept, as it isn't
+ *		linked on the right.
+ *
+ * The first page of a part of the leaves isn't written, but noted as its end.
+ */
+static void
+write_pages(BtreeLevel *level, int nkept)
+{
+	BtreeEnds  *ends = level->ends;
+	int			n = level->npages - nkept;
+	int			first = 0;
+	Page		images[RUN_PAGES + 1];
+
+	Assert(nkept > 0 && n >= 0);
+	for (int i = 0; i < n; i++)
+		images[i] = run_page(level, i);
+	if (n > 0 && ends != NULL && ends->npages == 0)
+	{
+		ends->npages = 2;
+		ends->first_block = level->blocks[0];
+		memcpy(ends->first.data, images[0], BLCKSZ);
+		first = 1;
+	}
+	if (n > first)
+		new_blocks_write(level->btree->index, &level->blocks[first], &images[first], n - first);
+	for (int i = 0; i < n; i++)
+		pass_up(level, level->low_keys[i], level->blocks[i]);
+
+	if (n > 0)
+	{
+		memmove(run_page(level, 0), run_page(level, n), (Size) nkept * BLCKSZ);
+		memmove(&level->blocks[0], &level->blocks[n], nkept * sizeof(BlockNumber));
+		memmove(&level->low_keys[0], &level->low_keys[n], nkept * sizeof(IndexTuple));
+	}
+	level->npages = nkept;
+}
+
+/*
+ * share_out_last_page
+ *		Do without the last page of a part, if there is room for what it holds on
+ *		the pages of the run.
+ */
+static void
+share_out_last_page(BtreeLevel *level)
+{
+	int			npages = level->npages;
+	Size		reserved = level->reserved;
+	Size		used = BLCKSZ - PageGetExactFreeSpace(run_page(level, npages - 1));
+	Size		more = used / Max(npages - 1, 1);
+	char	   *images;
+
+	/* the last page has no block yet, or one would be left over */
+	if (npages > RUN_PAGES || more >= reserved ||
+		BlockNumberIsValid(level->blocks[npages - 1]))
+		return;
+
+	images = palloc((Size) npages * BLCKSZ);
+	memcpy(images, level->run, (Size) npages * BLCKSZ);
+	do
+	{
+		more += BLCKSZ / 100;
+		fill_again(level, images, npages, more < reserved ? reserved - more : 0);
+	} while (level->npages >= npages && more < reserved);
+
+	/* pages that have blocks must be filled */
+	if (level->npages != npages - 1)
+		fill_again(level, images, npages, reserved);
+	Assert(level->npages == npages || level->npages == npages - 1);
+	pfree(images);
+}
+
+/*
+ * fill_again
+ *		Fill the pages of the run with the tuples of these images, leaving so much
+ *		space on each.
+ */
+static void
+fill_again(BtreeLevel *level, Page images, int nimages, Size reserved)
+{
+	Size		usual = level->reserved;
+	BTPageOpaqueData opaque = *BTPageGetOpaque(images);
+	BlockNumber blocks[RUN_PAGES + 1];
+	IndexTuple	low_key = level->low_keys[0];
+
+	memcpy(blocks, level->blocks, sizeof(blocks));
+	for (int i = 1; i < level->npages; i++)
+		pfree(level->low_keys[i]);
+
+	level->reserved = reserved;
+	level->npages = 0;
+	level->last_posting = 0;
+	(void) begin_page(level, low_key);
+	BTPageGetOpaque(run_page(level, 0))->btpo_prev = opaque.btpo_prev;
+	for (int i = 0; i < nimages; i++)
+	{
+		Page		image = images + (Size) i * BLCKSZ;
+		OffsetNumber maxoff = PageGetMaxOffsetNumber(image);
+
+		for (OffsetNumber offset = P_FIRSTKEY; offset <= maxoff; offset++)
+		{
+			IndexTuple	tuple = (IndexTuple) PageGetItem(image, PageGetItemId(image, offset));
+
+			btree_level_add(level, tuple, !BTreeTupleIsPosting(tuple) ? 0 :
+							IndexTupleSize(tuple) - BTreeTupleGetPostingOffset(tuple));
+		}
+	}
+	memcpy(level->blocks, blocks, sizeof(blocks));
+	level->reserved = usual;
+}
+
+/*
+ * pass_up
+ *		A page has its block: add its downlink to the level above, and free
+ *		low_key.
+ */
+static void
+pass_up(BtreeLevel *level, IndexTuple low_key, BlockNumber block)
+{
+	BTreeTupleSetDownLink(low_key, block);
+	if (level->number == 0)
+		BufFileWrite(level->downlinks, low_key, IndexTupleSize(low_key));
+	else
+	{
+		if (level->parent == NULL)
+			level->parent = btree_level_begin(level->btree, level->number + 1);
+		btree_level_add(level->parent, low_key, 0);
+	}
+	pfree(low_key);
+}
+
+/* write_page -- write one that waited for something. */
+static void
+write_page(const NewBtree *btree, BlockNumber block, Page page)
+{
+	new_blocks_write(btree->index, &block, &page, 1);
+}
+
+/* read_downlink -- the next one; NULL if there is none. */
+static IndexTuple
+read_downlink(BufFile *file)
+{
+	IndexTupleData header;
+	IndexTuple	tuple;
+
+	if (BufFileReadMaybeEOF(file, &header, sizeof(header), true) == 0)
+		return NULL;
+	tuple = palloc(IndexTupleSize(&header));
+	*tuple = header;
+	BufFileReadExact(file, tuple + 1, IndexTupleSize(&header) - sizeof(header));
+	return tuple;
+}
+
+/* first_tuple -- of a part. */
+static IndexTuple
+first_tuple(const BtreeEnds *ends)
+{
+	Page		page = (Page) (ends->npages == 1 ? ends->last.data : ends->first.data);
+
+	return (IndexTuple) PageGetItem(page, PageGetItemId(page, P_FIRSTKEY));
+}

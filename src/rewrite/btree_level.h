@@ -1,0 +1,59 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_level.h
+ *	  Filling the pages of one level of a new btree.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_BTREE_LEVEL_H
+#define CYCLONE_BTREE_LEVEL_H
+
+#include "access/itup.h"
+#include "access/nbtree.h"
+#include "storage/buffile.h"
+#include "utils/rel.h"
+
+#include "rewrite/new_blocks.h"
+
+/* A btree in the making, as one process sees it */
+typedef struct NewBtree
+{
+	Relation	heap;
+	Relation	index;
+	BTScanInsert key;			/* for the truncation of high keys */
+	NewBlocksShared *blocks;
+} NewBtree;
+
+/* One process's pages of one level */
+typedef struct BtreeLevel BtreeLevel;
+
+/*
+ * The pages at the ends of a part of the leaf level, whose neighbours belong to
+ * other parts.  They aren't written, but have their blocks.  The last one has
+ * no high key.
+ */
+typedef struct BtreeEnds
+{
+	int			npages;			/* 0, 1 or "more", which is 2; if 1, first isn't filled */
+	BlockNumber first_block;
+	BlockNumber last_block;
+	PGAlignedBlock first;
+	PGAlignedBlock last;
+	PGAlignedBlock last_low_key;	/* an index tuple; as valid as npages is 2 */
+} BtreeEnds;
+
+extern BtreeLevel *btree_level_begin(const NewBtree *btree, uint32 number);
+extern void btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size);
+extern BlockNumber btree_level_end_tree(BtreeLevel *level, uint32 *root_number);
+
+extern BtreeLevel *btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks,
+											BtreeEnds *ends);
+extern void btree_level_end_leaves(BtreeLevel *level, bool is_last);
+extern void btree_level_join(const NewBtree *btree, int nparts,
+							 BtreeEnds *(*ends_of) (void *state, int part),
+							 BufFile *(*downlinks_of) (void *state, int part),
+							 void *state);
+
+#endif							/* CYCLONE_BTREE_LEVEL_H */

@@ -1,0 +1,160 @@
+/*-------------------------------------------------------------------------
+ *
+ * new_blocks.c
+ *	  Writing a new file, by several processes at a time.
+ *
+ * Nobody else knows of the file until its transaction commits, so its pages
+ * needn't go through shared buffers.  Each process makes pages in memory of its
+ * own, takes the next blocks of the file for them, logs the pages in full if
+ * the relation is logged, and writes them.  So the file has no gaps, whoever is
+ * the faster.
+ *
+ * The server's bulk writer (smgr_bulk_*) wants to know a page's block before
+ * the page is full, and takes for granted that it is the only one to extend
+ * the file, or it would write zeroes over other processes' pages.  The rules
+ * are the same as there:
+ *
+ * - WAL needn't be flushed before a page is written, as the page doesn't count
+ *	 until our commit record is flushed.
+ * - Writes aren't registered with the checkpointer one by one, but the whole
+ *	 file is at the end.  If a checkpoint has begun since, which knows nothing
+ *	 of the pages written before it, replay may start behind their WAL records,
+ *	 so the file is synced at once.
+ * - If the transaction needs no WAL for the relation (wal_level = minimal), its
+ *	 commit syncs the file.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "access/xlogrecord.h"
+#include "miscadmin.h"
+#include "port/pg_iovec.h"
+#include "storage/bufmgr.h"
+#include "storage/fd.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "storage/smgr.h"
+
+#include "debug_point.h"
+#include "pace/wal.h"
+#include "rewrite/new_blocks.h"
+
+/*
+ * new_blocks_init
+ *		Leader: before any process begins.
+ */
+void
+new_blocks_init(NewBlocksShared *shared)
+{
+	pg_atomic_init_u32(&shared->nblocks, 0);
+	shared->redo = GetRedoRecPtr();
+}
+
+/*
+ * new_blocks_take
+ *		Extend the file by so many blocks; return the first.
+ *
+ * If that fails, the lock must be given up at once: the leader ends its
+ * workers before it releases locks, and one of them may wait for this one.
+ */
+BlockNumber
+new_blocks_take(Relation rel, NewBlocksShared *shared, int n)
+{
+	BlockNumber start;
+
+	LockRelationForExtension(rel, ExclusiveLock);
+	PG_TRY();
+	{
+		start = pg_atomic_read_u32(&shared->nblocks);
+		DEBUG_POINT("rewrite-extend");
+		smgrzeroextend(RelationGetSmgr(rel), MAIN_FORKNUM, start, n, true);
+		pg_atomic_write_u32(&shared->nblocks, start + n);
+	}
+	PG_FINALLY();
+	{
+		UnlockRelationForExtension(rel, ExclusiveLock);
+	}
+	PG_END_TRY();
+	return start;
+}
+
+/*
+ * new_blocks_write
+ *		Log pages and write them to blocks that were taken for them.
+ *
+ * Memory of the images must be aligned for I/O.
+ */
+void
+new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
+{
+	SMgrRelation smgr = RelationGetSmgr(rel);
+	int			piece;
+
+	if (RelationNeedsWAL(rel))
+	{
+		for (int i = 0; i < n; i += XLR_MAX_BLOCK_ID)
+			log_newpages(&smgr->smgr_rlocator.locator, MAIN_FORKNUM,
+						 Min(n - i, XLR_MAX_BLOCK_ID), &blknos[i], &images[i], true);
+	}
+	for (int i = 0; i < n; i++)
+		PageSetChecksumInplace(images[i], blknos[i]);
+
+	/* none may cross the border between two segments of the file */
+	for (int done = 0; done < n; done += piece)
+	{
+		BlockNumber start = blknos[done];
+
+		piece = 1;
+		while (done + piece < n && piece < PG_IOV_MAX &&
+			   blknos[done + piece] == start + piece &&
+			   (start + piece) % RELSEG_SIZE != 0)
+			piece++;
+		smgrwritev(smgr, MAIN_FORKNUM, start, (const void **) &images[done], piece, true);
+		if (backend_flush_after > 0 && (io_direct_flags & IO_DIRECT_DATA) == 0)
+			smgrwriteback(smgr, MAIN_FORKNUM, start, piece);
+	}
+
+	if (VacuumCostActive)
+		VacuumCostBalance += n * VacuumCostPageDirty;
+	if (RelationNeedsWAL(rel))
+		wal_keep_pace();
+}
+
+/*
+ * new_blocks_sync
+ *		Leader, when all pages are written: make sure that they will be on disk
+ *		by the time that their WAL isn't needed any more.
+ */
+void
+new_blocks_sync(Relation rel, const NewBlocksShared *shared)
+{
+	SMgrRelation smgr = RelationGetSmgr(rel);
+
+	if (SmgrIsTemp(smgr))
+		return;
+	if (!RelationNeedsWAL(rel))
+	{
+		/* unlogged: for a clean shutdown; or the commit will do it */
+		smgrregistersync(smgr, MAIN_FORKNUM);
+		return;
+	}
+
+	/* no checkpoint may start between looking and registering */
+	Assert((MyProc->delayChkptFlags & DELAY_CHKPT_START) == 0);
+	MyProc->delayChkptFlags |= DELAY_CHKPT_START;
+	if (GetRedoRecPtr() == shared->redo)
+	{
+		smgrregistersync(smgr, MAIN_FORKNUM);
+		MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
+	}
+	else
+	{
+		MyProc->delayChkptFlags &= ~DELAY_CHKPT_START;
+		smgrimmedsync(smgr, MAIN_FORKNUM);
+	}
+}

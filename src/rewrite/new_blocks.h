@@ -1,0 +1,35 @@
+/*-------------------------------------------------------------------------
+ *
+ * new_blocks.h
+ *	  Writing a new file, by several processes at a time.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_NEW_BLOCKS_H
+#define CYCLONE_NEW_BLOCKS_H
+
+#include "access/xlogdefs.h"
+#include "port/atomics.h"
+#include "storage/bufpage.h"
+#include "utils/rel.h"
+
+/* So many pages had best be written at a time (512 kB). */
+#define NEW_BLOCKS_RUN		64
+
+/* What those who write a file share */
+typedef struct NewBlocksShared
+{
+	/* changed under the lock on the extension of the relation */
+	pg_atomic_uint32 nblocks;
+	/* constant: where a checkpoint would have started from at the beginning */
+	XLogRecPtr	redo;
+} NewBlocksShared;
+
+extern void new_blocks_init(NewBlocksShared *shared);
+extern BlockNumber new_blocks_take(Relation rel, NewBlocksShared *shared, int n);
+extern void new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n);
+extern void new_blocks_sync(Relation rel, const NewBlocksShared *shared);
+
+#endif							/* CYCLONE_NEW_BLOCKS_H */
