@@ -131,8 +131,8 @@ journal_read(const char *path)
  *		makes the journal.  What is behind the records is cut off.
  *
  * Fills in what all records have in common.  "durable" is whether a loss of
- * power must not undo it; a new journal takes journal_sync_folder, too.
- * Returns false if that failed.
+ * power must not undo it; for a new journal that takes journal_sync.  Returns
+ * false if that failed.
  */
 bool
 journal_write(const char *path, int position, JournalRecord *records,
@@ -191,13 +191,14 @@ journal_make_folder(int elevel)
 }
 
 /*
- * journal_sync_folder
- *		See to it that a loss of power doesn't undo the making of a journal.
+ * journal_sync
+ *		See to it that a loss of power doesn't undo a journal, nor what is in it.
  */
-bool
-journal_sync_folder(int elevel)
+void
+journal_sync(const char *path, int elevel)
 {
-	return fsync_fname_ext(JOURNAL_FOLDER, true, false, elevel) == 0;
+	fsync_fname_ext(path, false, false, elevel);
+	fsync_fname_ext(JOURNAL_FOLDER, true, false, elevel);
 }
 
 /*

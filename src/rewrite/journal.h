@@ -51,7 +51,7 @@ extern Journal *journal_read(const char *path);
 extern bool journal_write(const char *path, int position, JournalRecord *records,
 						  int nrecords, bool durable, int elevel);
 extern bool journal_make_folder(int elevel);
-extern bool journal_sync_folder(int elevel);
+extern void journal_sync(const char *path, int elevel);
 extern void journal_remove(const char *path);
 extern const char *journal_new_path(void);
 

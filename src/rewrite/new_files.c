@@ -28,9 +28,9 @@
  * flushed before the first name is written.
  *
  * The kernel has what is written, so a crash of the server loses nothing of a
- * journal.  A loss of power may, unless the disk is waited for.  That isn't
- * done for small tables, as it may take longer than their rewriting, and what
- * such a loss would leave of them is small.
+ * journal.  A loss of power may, unless the disk is waited for.  That is done
+ * once when the new table and its TOAST table exist, which are still empty,
+ * and from then on for each note.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -42,10 +42,8 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/storage.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
-#include "utils/fmgrprotos.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -54,9 +52,6 @@
 
 #include "rewrite/journal.h"
 #include "rewrite/new_files.h"
-
-/* Smaller tables are not worth waiting for the disk */
-#define DURABLE_BYTES	(8 * 1024 * 1024)
 
 /* The journal of this process, if any */
 static char journal_path[MAXPGPATH];	/* empty if there is none */
@@ -121,13 +116,24 @@ new_files_begin(Relation rel)
 	strlcpy(journal_path, journal_new_path(), sizeof(journal_path));
 	nrecords = 0;
 	nfiles = 0;
-	is_durable = DatumGetInt64(DirectFunctionCall1(pg_table_size,
-												   ObjectIdGetDatum(RelationGetRelid(rel)))) >= DURABLE_BYTES;
+	is_durable = false;
 	has_warned = false;
 	append(records, list_length(tablespaces) + 1, ERROR);
-	if (is_durable)
-		(void) journal_sync_folder(ERROR);
 	pfree(records);
+}
+
+/*
+ * new_files_sync
+ *		The files that there are will be filled now: a loss of power must not
+ *		undo the journal.  Nor what is noted later.
+ */
+void
+new_files_sync(void)
+{
+	if (journal_path[0] == '\0')
+		return;
+	journal_sync(journal_path, ERROR);
+	is_durable = true;
 }
 
 /*

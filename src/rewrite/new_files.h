@@ -14,5 +14,6 @@
 
 extern void new_files_begin(Relation rel);
 extern void new_files_note(void);
+extern void new_files_sync(void);
 
 #endif							/* CYCLONE_NEW_FILES_H */

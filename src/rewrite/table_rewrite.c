@@ -230,6 +230,7 @@ create_new_table(RewriteJob *job, Relation rel)
 
 	job->new_relid = make_new_heap(job->relid, rel->rd_rel->reltablespace,
 								   rel->rd_rel->relam, job->persistence, NoLock);
+	new_files_sync();
 	DEBUG_POINT("rewrite-created");
 }
 
