@@ -7,8 +7,8 @@
  * process merges what they have sorted, and fills all pages.  Here each process
  * builds a part of the index, of the keys in a range:
  *
- *	 1. The leader looks at a sample of the rows for what divides them into parts
- *		of about the same size (btree_split).
+ *	 1. The leader takes a sample of the rows (btree_sample), which shows where to
+ *		divide the index into parts of about the same size (btree_build_begin).
  *	 2. Each process reads the whole table, and sorts the entries of its part and
  *		fills leaf pages with them (btree_build_part).  To read all rows is cheap
  *		next to sorting, and nothing has to be passed from one to another.
@@ -51,18 +51,27 @@
 #include "rewrite/btree_build.h"
 #include "rewrite/btree_level.h"
 
-/* So many pages are looked at for each part, a row of each. */
+/* So many pages are looked at for each part, a row of each */
 #define SAMPLE_PAGES		500
-/* With fewer rows there is nothing to divide. */
+/* With fewer rows there is nothing to divide */
 #define MIN_SAMPLE_ROWS		10
 
-/* As the server has it: a tenth of a page at most is one posting list. */
+/* As the server has it: a tenth of a page at most is one posting list */
 #define MAX_POSTING_SIZE	(MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
 
-struct BtreeSplit
+/* An entry that stands for those of its row's page */
+typedef struct SampleRow
 {
-	int			nparts;
-	IndexTuple *separators;		/* one less than parts */
+	IndexTuple	entry;
+	int			weight;			/* how many items the page has */
+} SampleRow;
+
+struct BtreeSample
+{
+	int			nrows;
+	SampleRow  *rows;			/* in order */
+	int64		weight;			/* of all */
+	Size		largest;		/* entry */
 };
 
 struct BtreeBuild
@@ -114,7 +123,7 @@ typedef struct PartSort
 	Entry		lower;			/* the first of this part */
 	Entry		upper;			/* the first of the next */
 	Tuplesortstate *sort;
-	IndexBuildResult *counts;
+	IndexBuildResult counts;
 	BlockNumber next;			/* block to be read */
 	BlockNumber nblocks;
 } PartSort;
@@ -126,7 +135,7 @@ typedef struct PartsToJoin
 	SharedFileSet *files;
 } PartsToJoin;
 
-static IndexTuple *sample(Relation heap, Relation index, int npages, int *nrows);
+static void take_sample(BtreeSample *sample, Relation heap, Relation index, int npages);
 static HeapTuple random_row(Page page, BlockNumber blkno, pg_prng_state *random);
 static void order_begin(KeyOrder *order, Relation index);
 static int	compare_entries(const KeyOrder *order, Entry *left, const Datum *values,
@@ -149,40 +158,34 @@ static BtreeEnds *ends_of(void *state, int part);
 static BufFile *downlinks_of(void *state, int part);
 
 /*
- * btree_split
- *		Find out how to divide a btree, of a heap that nobody changes, into so
- *		many parts.  Returns NULL if there are too few rows.
+ * btree_sample
+ *		Take a sample of the rows of a heap that nobody changes, for dividing an
+ *		index into so many parts at most.  Returns NULL if there are too few.
  */
-BtreeSplit *
-btree_split(Relation heap, Relation index, int nparts)
+BtreeSample *
+btree_sample(Relation heap, Relation index, int nparts)
 {
-	BtreeSplit *split = palloc0_object(BtreeSplit);
+	BtreeSample *sample = palloc0_object(BtreeSample);
 	KeyOrder	order;
-	int			nrows;
-	IndexTuple *rows = sample(heap, index, nparts * SAMPLE_PAGES, &nrows);
 
-	if (nrows < (DEBUG_LIMIT(btree_parts, 0) > 0 ? 1 : nparts * MIN_SAMPLE_ROWS))
+	take_sample(sample, heap, index, nparts * SAMPLE_PAGES);
+	if (sample->nrows < (DEBUG_LIMIT(btree_parts, 0) > 0 ? 1 : nparts * MIN_SAMPLE_ROWS))
 		return NULL;
 
 	order_begin(&order, index);
-	qsort_arg(rows, nrows, sizeof(IndexTuple), compare_samples, &order);
-	split->nparts = nparts;
-	split->separators = palloc_array(IndexTuple, nparts - 1);
-	for (int i = 1; i < nparts; i++)
-		split->separators[i - 1] = rows[(int64) nrows * i / nparts];
-	return split;
+	qsort_arg(sample->rows, sample->nrows, sizeof(SampleRow), compare_samples, &order);
+	return sample;
 }
 
 /*
- * sample
+ * take_sample
  *		The index's entries for random rows; one of each page at most.
  *
  * Rows that are dead are as good.
  */
-static IndexTuple *
-sample(Relation heap, Relation index, int npages, int *nrows)
+static void
+take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
 {
-	IndexTuple *rows = palloc_array(IndexTuple, npages);
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
 	EntryMaker	maker;
 	BlockSamplerData sampler;
@@ -191,11 +194,12 @@ sample(Relation heap, Relation index, int npages, int *nrows)
 	maker_begin(&maker, heap, BuildIndexInfo(index));
 	pg_prng_seed(&random, heap->rd_id);
 	BlockSampler_Init(&sampler, RelationGetNumberOfBlocks(heap), npages, pg_prng_uint32(&random));
-	*nrows = 0;
+	sample->rows = palloc_array(SampleRow, npages);
 
 	while (BlockSampler_HasMore(&sampler))
 	{
 		BlockNumber blkno = BlockSampler_Next(&sampler);
+		SampleRow  *next = &sample->rows[sample->nrows];
 		Buffer		buffer;
 		HeapTuple	row;
 		Datum		values[INDEX_MAX_KEYS];
@@ -205,20 +209,23 @@ sample(Relation heap, Relation index, int npages, int *nrows)
 		buffer = ReadBufferExtended(heap, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		row = random_row(BufferGetPage(buffer), blkno, &random);
+		next->weight = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 		UnlockReleaseBuffer(buffer);
 		if (row == NULL)
 			continue;
 
 		if (make_entry(&maker, row, values, isnull))
 		{
-			rows[*nrows] = index_form_tuple(RelationGetDescr(index), values, isnull);
-			rows[(*nrows)++]->t_tid = row->t_self;
+			next->entry = index_form_tuple(RelationGetDescr(index), values, isnull);
+			next->entry->t_tid = row->t_self;
+			sample->weight += next->weight;
+			sample->largest = Max(sample->largest, MAXALIGN(IndexTupleSize(next->entry)));
+			sample->nrows++;
 		}
 		heap_freetuple(row);
 	}
 	maker_end(&maker);
 	FreeAccessStrategy(strategy);
-	return rows;
 }
 
 /* random_row -- a copy of one that is on this page; NULL if there is none. */
@@ -243,55 +250,55 @@ random_row(Page page, BlockNumber blkno, pg_prng_state *random)
 	return heap_copytuple(&tuple);
 }
 
-/* btree_split_parts -- how many parts. */
-int
-btree_split_parts(const BtreeSplit *split)
-{
-	return split->nparts;
-}
-
 /*
  * btree_build_size
- *		How much shared memory a build takes.
+ *		How much shared memory a build of so many parts takes.
  */
 Size
-btree_build_size(const BtreeSplit *split)
+btree_build_size(const BtreeSample *sample, int nparts)
 {
-	Size		size = offsetof(BtreeBuild, parts) + split->nparts * sizeof(BtreeEnds);
-
-	size = MAXALIGN(size);
-	for (int i = 0; i < split->nparts - 1; i++)
-		size += MAXALIGN(IndexTupleSize(split->separators[i]));
-	return size;
+	return MAXALIGN(offsetof(BtreeBuild, parts) + nparts * sizeof(BtreeEnds)) +
+		nparts * sample->largest;
 }
 
 /*
  * btree_build_begin
- *		Leader, before the team is launched.  The index has an empty file.
+ *		Leader, before anybody builds a part.  The index has an empty file.
  */
 void
-btree_build_begin(BtreeBuild *build, const BtreeSplit *split, Relation index)
+btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Relation index)
 {
 	char	   *place;
+	int64		passed = 0;
+	int			next = 1;
 
 	build->relid = RelationGetRelid(index);
-	build->nparts = split->nparts;
-	build->separators = MAXALIGN(offsetof(BtreeBuild, parts) + split->nparts * sizeof(BtreeEnds));
+	build->nparts = nparts;
+	build->separators = MAXALIGN(offsetof(BtreeBuild, parts) + nparts * sizeof(BtreeEnds));
 	pg_atomic_init_u32(&build->parts_done, 0);
-	for (int i = 0; i < split->nparts; i++)
+	for (int i = 0; i < nparts; i++)
 		build->parts[i].npages = 0;
 
+	/* a separator is the first of its part, and may be that of the next, too */
 	place = (char *) build + build->separators;
-	for (int i = 0; i < split->nparts - 1; i++)
+	for (int i = 0; i < sample->nrows; i++)
 	{
-		memcpy(place, split->separators[i], IndexTupleSize(split->separators[i]));
-		place += MAXALIGN(IndexTupleSize(split->separators[i]));
+		IndexTuple	entry = sample->rows[i].entry;
+
+		passed += sample->rows[i].weight;
+		for (; next < nparts && passed > sample->weight * next / nparts; next++)
+		{
+			memcpy(place, entry, IndexTupleSize(entry));
+			place += MAXALIGN(IndexTupleSize(entry));
+		}
 	}
+	Assert(next == nparts);
 
 	/* the metapage comes last, but is the first */
-	new_blocks_init(&build->blocks);
-	if (new_blocks_take(index, &build->blocks, 1) != BTREE_METAPAGE)
+	if (RelationGetNumberOfBlocks(index) != 0)
 		elog(ERROR, "index \"%s\" is not empty", RelationGetRelationName(index));
+	new_blocks_init(&build->blocks);
+	(void) new_blocks_take(index, &build->blocks, 1);
 }
 
 /*
@@ -314,7 +321,6 @@ btree_build_part(BtreeBuild *build, int part, SharedFileSet *files,
 
 	state->heap = heap;
 	state->index = index;
-	state->counts = counts;
 	order_begin(&state->order, index);
 	state->has_lower = part > 0;
 	state->has_upper = part < build->nparts - 1;
@@ -331,9 +337,11 @@ btree_build_part(BtreeBuild *build, int part, SharedFileSet *files,
 	tuplesort_performsort(state->sort);
 
 	new_btree_begin(&btree, build, heap, index);
+	*counts = state->counts;
 	downlinks = BufFileCreateFileSet(&files->fs, file_name(build, part));
 	level = btree_level_begin_leaves(&btree, downlinks, &build->parts[part]);
 	load_leaves(&btree, state->sort, level);
+	DEBUG_POINT("rewrite-btree-part");
 	btree_level_end_leaves(level, part == build->nparts - 1);
 	BufFileExportFileSet(downlinks);
 	BufFileClose(downlinks);
@@ -352,7 +360,8 @@ btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation
 	NewBtree	btree;
 	PartsToJoin	state = {build, files};
 
-	Assert(pg_atomic_read_u32(&build->parts_done) == build->nparts);
+	if (pg_atomic_read_u32(&build->parts_done) != build->nparts)
+		elog(ERROR, "parts of index \"%s\" are missing", RelationGetRelationName(index));
 	DEBUG_POINT("rewrite-btree-join");
 	new_btree_begin(&btree, build, heap, index);
 	btree_level_join(&btree, build->nparts, ends_of, downlinks_of, &state);
@@ -419,8 +428,8 @@ compare_samples(const void *a, const void *b, void *arg)
 	Entry		right;
 
 	CHECK_FOR_INTERRUPTS();
-	take_apart(order, *(const IndexTuple *) a, &left);
-	take_apart(order, *(const IndexTuple *) b, &right);
+	take_apart(order, ((const SampleRow *) a)->entry, &left);
+	take_apart(order, ((const SampleRow *) b)->entry, &right);
 	return compare_entries(order, &left, right.values, right.isnull, &right.tid);
 }
 
@@ -566,7 +575,7 @@ is_to_be_found(PartSort *part, HeapTuple row, Buffer buffer, TransactionId oldes
 		if (fate == HEAPTUPLE_RECENTLY_DEAD)
 			return true;
 	}
-	part->counts->heap_tuples++;
+	part->counts.heap_tuples++;
 	return true;
 }
 
@@ -576,17 +585,22 @@ sort_row(PartSort *part, HeapTuple row)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
+	MemoryContext old;
+	bool		is_ours;
 
 	if (!make_entry(&part->maker, row, values, isnull))
 		return;
-	if (part->has_lower &&
-		compare_entries(&part->order, &part->lower, values, isnull, &row->t_self) > 0)
-		return;
-	if (part->has_upper &&
-		compare_entries(&part->order, &part->upper, values, isnull, &row->t_self) <= 0)
+	/* whatever a comparison leaves behind, goes with the row */
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(part->maker.estate));
+	is_ours = (!part->has_lower ||
+			   compare_entries(&part->order, &part->lower, values, isnull, &row->t_self) <= 0) &&
+		(!part->has_upper ||
+		 compare_entries(&part->order, &part->upper, values, isnull, &row->t_self) > 0);
+	MemoryContextSwitchTo(old);
+	if (!is_ours)
 		return;
 	tuplesort_putindextuplevalues(part->sort, part->index, &row->t_self, values, isnull);
-	part->counts->index_tuples++;
+	part->counts.index_tuples++;
 }
 
 /*

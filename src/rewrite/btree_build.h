@@ -15,16 +15,16 @@
 #include "storage/sharedfileset.h"
 #include "utils/rel.h"
 
-/* Where the parts of a btree begin and end, as the leader found it */
-typedef struct BtreeSplit BtreeSplit;
+/* What is known of the rows, to divide an index of them */
+typedef struct BtreeSample BtreeSample;
 
 /* A btree in the making, in shared memory */
 typedef struct BtreeBuild BtreeBuild;
 
-extern BtreeSplit *btree_split(Relation heap, Relation index, int nparts);
-extern int	btree_split_parts(const BtreeSplit *split);
-extern Size btree_build_size(const BtreeSplit *split);
-extern void btree_build_begin(BtreeBuild *build, const BtreeSplit *split, Relation index);
+extern BtreeSample *btree_sample(Relation heap, Relation index, int nparts);
+extern Size btree_build_size(const BtreeSample *sample, int nparts);
+extern void btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts,
+							  Relation index);
 extern bool btree_build_part(BtreeBuild *build, int part, SharedFileSet *files,
 							 Relation heap, Relation index, IndexInfo *info,
 							 IndexBuildResult *counts);

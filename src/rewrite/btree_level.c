@@ -183,7 +183,6 @@ btree_level_end_tree(BtreeLevel *level, uint32 *root_number)
 /*
  * btree_level_end_leaves
  *		End a part of the leaf level: write what can be, and note its ends.
- *		Another part may follow.
  */
 void
 btree_level_end_leaves(BtreeLevel *level, bool is_last)
@@ -212,8 +211,8 @@ btree_level_end_leaves(BtreeLevel *level, bool is_last)
  *		Join the parts of the leaf level, fill the levels above, and write the
  *		metapage, for which block 0 was taken.
  *
- * ends_of and downlinks_of return those of a part.  There is a file only if the
- * part has more than one page; it is closed.
+ * ends_of and downlinks_of return those of a part.  The file is opened only if
+ * the part has more than one page, and closed.
  */
 void
 btree_level_join(const NewBtree *btree, int nparts,
@@ -549,7 +548,7 @@ share_out_last_page(BtreeLevel *level)
 	char	   *images;
 
 	/* the last page has no block yet, or one would be left over */
-	if (npages > RUN_PAGES || more >= reserved ||
+	if (more >= reserved ||
 		BlockNumberIsValid(level->blocks[npages - 1]))
 		return;
 

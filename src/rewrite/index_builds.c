@@ -50,6 +50,7 @@
 #include "commands/tablecmds.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/paths.h"
 #include "optimizer/planner.h"
@@ -103,12 +104,13 @@ typedef struct IndexBuild
 {
 	Oid			relid;
 	bool		plain;
-	bool		is_btree;
+	bool		is_divisible;
 	bool		is_divided;		/* into a part for each process of the team */
-	BlockNumber pages;			/* of the old one */
+	double		pages;			/* to be expected */
 	double		cost;			/* of building it by one process; see above */
 	double		bounds_cost;	/* what each part costs, if it is divided, but */
 	double		entries_cost;	/* for the entries */
+	double		disk_cost;		/* and for each part but one in addition */
 	double		server_cost;	/* of building it as the server does */
 } IndexBuild;
 
@@ -156,7 +158,8 @@ PGDLLEXPORT void pg_cyclone_index_worker_main(dsm_segment *segment, shm_toc *toc
 
 static IndexBuilds *list_indexes(Relation rel, Oid new_relid);
 static void estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages,
-						   Oid new_relid);
+						   double entries, Oid new_relid);
+static bool is_divisible(Relation index, Relation rel);
 static int	compare_builds(const void *a, const void *b);
 static int	plan_members(IndexBuilds *builds, Relation rel, int asked);
 static int	plan_alone(const IndexBuilds *builds, int *ndivided);
@@ -165,9 +168,9 @@ static double time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, 
 static void give_new_file(Oid relid);
 static void build_at_once(IndexBuilds *builds, RewriteResult *result);
 static void share_memory(int nmembers);
-static BtreeSplit **divide(IndexBuilds *builds);
+static BtreeSample **take_samples(IndexBuilds *builds, int nparts);
 static void list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
-						BtreeSplit **splits, Size place);
+						BtreeSample **samples, int nparts, Size place);
 static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
 static void build_phase(void *state, int phase);
 static void build_index(TeamShared *shared, TeamBuild *build);
@@ -211,7 +214,7 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 		return NULL;
 
 	for (int i = builds->nalone; ndivided > 0; i++)
-		if (builds->builds[i].is_btree)
+		if (builds->builds[i].is_divisible)
 		{
 			builds->builds[i].is_divided = true;
 			ndivided--;
@@ -228,7 +231,11 @@ list_indexes(Relation rel, Oid new_relid)
 {
 	IndexBuilds *builds = palloc0_object(IndexBuilds);
 	List	   *indexes = RelationGetIndexList(rel);
-	BlockNumber heap_pages = RelationGetNumberOfBlocks(rel);
+	Relation	new_rel = table_open(new_relid, NoLock);
+	BlockNumber heap_pages = RelationGetNumberOfBlocks(new_rel);
+	double		shrinkage = Min((double) heap_pages / Max(RelationGetNumberOfBlocks(rel), 1), 1);
+
+	table_close(new_rel, NoLock);
 
 	builds->relid = RelationGetRelid(rel);
 	builds->builds = palloc0_array(IndexBuild, list_length(indexes));
@@ -239,9 +246,9 @@ list_indexes(Relation rel, Oid new_relid)
 
 		build->relid = relid;
 		build->plain = index_is_plain(index);
-		build->is_btree = index->rd_rel->relam == BTREE_AM_OID;
-		build->pages = RelationGetNumberOfBlocks(index);
-		estimate_costs(build, index, heap_pages, new_relid);
+		build->is_divisible = is_divisible(index, rel);
+		build->pages = shrinkage * RelationGetNumberOfBlocks(index);
+		estimate_costs(build, index, heap_pages, shrinkage * index->rd_rel->reltuples, new_relid);
 		index_close(index, NoLock);
 	}
 	qsort(builds->builds, builds->nbuilds, sizeof(IndexBuild), compare_builds);
@@ -255,24 +262,53 @@ list_indexes(Relation rel, Oid new_relid)
  * Duplicates make it small, but not cheap.
  */
 static void
-estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, Oid new_relid)
+estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double entries,
+			   Oid new_relid)
 {
-	bool		by_value = build->is_btree && TupleDescAttr(RelationGetDescr(index), 0)->attbyval;
+	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
+	bool		by_value = is_btree && TupleDescAttr(RelationGetDescr(index), 0)->attbyval;
 	double		page_cost = by_value ? BY_VALUE_PAGE_COST :
-		build->is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
+		is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
 	double		serial_part = by_value ? BY_VALUE_SERIAL_PART : OTHER_SERIAL_PART;
 	int			nworkers = 0;
+	double		pages = Max(build->pages, entries / ENTRIES_OF_PAGE);
 
-	double		pages = Max(build->pages, index->rd_rel->reltuples / ENTRIES_OF_PAGE);
-
-	build->cost = HEAP_PAGE_COST * heap_pages +
-		Max(page_cost * build->pages, index->rd_rel->reltuples / ENTRIES_OF_PAGE);
+	build->entries_cost = Max(page_cost * build->pages, entries / ENTRIES_OF_PAGE);
+	build->cost = HEAP_PAGE_COST * heap_pages + build->entries_cost;
 	build->bounds_cost = DIVISION_COST + HEAP_PAGE_COST * heap_pages +
 		(by_value ? BY_VALUE_BOUND_COST : BY_REFERENCE_BOUND_COST) * pages;
-	build->entries_cost = build->cost - HEAP_PAGE_COST * heap_pages;
+	/* what doesn't fit in memory may have to be read again for each part */
+	build->disk_cost = heap_pages > effective_cache_size ? HEAP_PAGE_COST * heap_pages : 0;
 	if (build->plain && index->rd_indam->amcanbuildparallel)
 		nworkers = plan_create_index_workers(new_relid, build->relid);
 	build->server_cost = build->cost * (serial_part + (1 - serial_part) / (nworkers + 1));
+}
+
+/*
+ * is_divisible
+ *		May an index be built in parts?
+ *
+ * Each process looks at the keys of all rows, so they must be cheap to come by:
+ * columns that are stored as they are.
+ */
+static bool
+is_divisible(Relation index, Relation rel)
+{
+	if (index->rd_rel->relam != BTREE_AM_OID)
+		return false;
+	if (DEBUG_LIMIT(btree_parts, 0) > 0)
+		return true;
+	if (RelationGetIndexExpressions(index) != NIL || RelationGetIndexPredicate(index) != NIL)
+		return false;
+	for (int i = 0; i < index->rd_index->indnatts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(rel),
+												 index->rd_index->indkey.values[i] - 1);
+
+		if (column->attlen == -1 && column->attstorage != TYPSTORAGE_PLAIN)
+			return false;
+	}
+	return true;
 }
 
 /* compare_builds -- for qsort: the one that isn't plain, then by falling cost. */
@@ -312,12 +348,12 @@ plan_members(IndexBuilds *builds, Relation rel, int asked)
 			const IndexBuild *build = &builds->builds[i];
 
 			nworkers += build->pages >= min_parallel_index_scan_size;
-			if (build->plain && build->is_btree)
+			if (build->plain && build->is_divisible)
 				for_btree = Max(for_btree, degree_for_size(build->pages, min_parallel_index_scan_size));
 		}
 		nworkers = DEBUG_LIMIT(workers, Max(nworkers, for_btree));
 	}
-	return Min(nworkers, max_parallel_maintenance_workers) + 1;
+	return Min(Min(nworkers, max_parallel_maintenance_workers), max_parallel_workers) + 1;
 }
 
 /*
@@ -372,7 +408,7 @@ best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndiv
 	if (nmembers < 2)
 		return best;
 	for (int i = 0; i < nbuilds; i++)
-		if (builds[i].is_btree)
+		if (builds[i].is_divisible)
 		{
 			double		time = time_at_once(builds, nbuilds, nmembers, ++nbtrees);
 
@@ -405,10 +441,11 @@ time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided)
 	{
 		double	   *next = &times[0];
 
-		if (builds[i].is_btree && nbtrees < ndivided)
+		if (builds[i].is_divisible && nbtrees < ndivided)
 		{
 			nbtrees++;
-			together += builds[i].bounds_cost + builds[i].entries_cost / nmembers;
+			together += builds[i].bounds_cost + builds[i].entries_cost / nmembers +
+				builds[i].disk_cost * (nmembers - 1);
 			continue;
 		}
 		for (int member = 1; member < nmembers; member++)
@@ -473,57 +510,57 @@ build_at_once(IndexBuilds *builds, RewriteResult *result)
 	const IndexBuild *first = &builds->builds[builds->nalone];
 	int			nbuilds = builds->nbuilds - builds->nalone;
 	int			nest_level = NewGUCNestLevel();
-	BtreeSplit **splits = divide(builds);
+	int			nparts = DEBUG_LIMIT(btree_parts, builds->nmembers);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "samples for btrees",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	BtreeSample **samples = take_samples(builds, nparts);
 	Size		size = offsetof(TeamShared, builds);
-	Size		tasks_size;
-	bool		has_files = false;
+	Size		list_size;
 	Team	   *team;
 	TeamShared *shared;
 	TeamShared *found;
 
+	MemoryContextSwitchTo(old);
 	share_memory(builds->nmembers);
 	result->indexes_at_once = nbuilds;
 	result->index_memory = maintenance_work_mem;
 
 	for (int i = 0; i < nbuilds; i++)
-		size = add_size(size, mul_size(sizeof(TeamBuild), splits[i] ? btree_split_parts(splits[i]) : 1));
-	tasks_size = size;
+		size = add_size(size, mul_size(sizeof(TeamBuild), samples[i] ? nparts : 1));
+	list_size = size = MAXALIGN(size);
 	for (int i = 0; i < nbuilds; i++)
-		if (splits[i])
-		{
-			size = add_size(MAXALIGN(size), btree_build_size(splits[i]));
-			has_files = true;
-		}
+		if (samples[i])
+			size = MAXALIGN(add_size(size, btree_build_size(samples[i], nparts)));
 
 	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1, size);
 	shared = team_shared(team);
 	shared->leader_pid = MyProcPid;
 	shared->relid = builds->relid;
+	/* without a segment there won't be workers */
+	shared->has_files = team_segment(team) != NULL;
+	if (shared->has_files)
+		SharedFileSetInit(&shared->files, team_segment(team));
 	pg_atomic_init_u32(&shared->next, 0);
 	pg_atomic_init_u32(&shared->done, 0);
 
-	/* alone one divides nothing */
-	if (has_files && team_segment(team) == NULL)
-	{
-		memset(splits, 0, nbuilds * sizeof(BtreeSplit *));
-		has_files = false;
-	}
-	shared->has_files = has_files;
-	if (has_files)
-		SharedFileSetInit(&shared->files, team_segment(team));
-	for (int i = 0; i < nbuilds; i++)
-		result->indexes_divided += splits[i] != NULL;
-	list_builds(shared, first, nbuilds, splits, MAXALIGN(tasks_size));
-
+	/* the workers wait until the phase begins, so it isn't too late to say what there is to do */
 	team_launch(team);
 	result->index_members = team_launched_workers(team) + 1;
+	if (result->index_members == 1)
+		memset(samples, 0, nbuilds * sizeof(BtreeSample *));
+	for (int i = 0; i < nbuilds; i++)
+		result->indexes_divided += samples[i] != NULL;
+	list_builds(shared, first, nbuilds, samples, DEBUG_LIMIT(btree_parts, result->index_members), list_size);
+	MemoryContextDelete(context);
+
 	current_shared = shared;
 	team_run(team, 0, build_phase, shared, while_waiting);
 	while_waiting();
 	join_parts(shared);
 	/* the shared block ends with the team */
-	found = palloc(tasks_size);
-	memcpy(found, shared, tasks_size);
+	found = palloc(list_size);
+	memcpy(found, shared, list_size);
 	team_end(team);
 
 	AtEOXact_GUC(false, nest_level);
@@ -532,14 +569,15 @@ build_at_once(IndexBuilds *builds, RewriteResult *result)
 }
 
 /*
- * divide
- *		For each index of the first step, how it is divided; NULL if it isn't.
+ * take_samples
+ *		For each index of the first step that is to be divided, into so many parts
+ *		at most, a sample; NULL for the others.
  */
-static BtreeSplit **
-divide(IndexBuilds *builds)
+static BtreeSample **
+take_samples(IndexBuilds *builds, int nparts)
 {
 	int			nbuilds = builds->nbuilds - builds->nalone;
-	BtreeSplit **splits = palloc0_array(BtreeSplit *, nbuilds);
+	BtreeSample **samples = palloc0_array(BtreeSample *, nbuilds);
 	Relation	heap = table_open(builds->relid, NoLock);
 
 	for (int i = 0; i < nbuilds; i++)
@@ -550,22 +588,22 @@ divide(IndexBuilds *builds)
 		{
 			Relation	index = index_open(build->relid, NoLock);
 
-			splits[i] = btree_split(heap, index, DEBUG_LIMIT(btree_parts, builds->nmembers));
+			samples[i] = btree_sample(heap, index, nparts);
 			index_close(index, NoLock);
 		}
 	}
 	table_close(heap, NoLock);
-	return splits;
+	return samples;
 }
 
 /*
  * list_builds
- *		What there is to do: parts of divided indexes, and then the whole ones.
- *		The divided ones are kept from place on.
+ *		What there is to do: so many parts of each divided index, and then the
+ *		whole ones.  What the parts share is kept from place on.
  */
 static void
 list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
-			BtreeSplit **splits, Size place)
+			BtreeSample **samples, int nparts, Size place)
 {
 	shared->nbuilds = 0;
 	for (int i = 0; i < nbuilds; i++)
@@ -573,18 +611,18 @@ list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
 		BtreeBuild *btree = (BtreeBuild *) ((char *) shared + place);
 		Relation	index;
 
-		if (splits[i] == NULL)
+		if (samples[i] == NULL)
 			continue;
 		index = index_open(builds[i].relid, NoLock);
-		btree_build_begin(btree, splits[i], index);
+		btree_build_begin(btree, samples[i], nparts, index);
 		index_close(index, NoLock);
-		for (int part = 0; part < btree_split_parts(splits[i]); part++)
+		for (int part = 0; part < nparts; part++)
 			shared->builds[shared->nbuilds++] = (TeamBuild) {
 			.relid = builds[i].relid,.btree = place,.part = part};
-		place = MAXALIGN(place + btree_build_size(splits[i]));
+		place = MAXALIGN(place + btree_build_size(samples[i], nparts));
 	}
 	for (int i = 0; i < nbuilds; i++)
-		if (splits[i] == NULL)
+		if (samples[i] == NULL)
 			shared->builds[shared->nbuilds++] = (TeamBuild) {.relid = builds[i].relid};
 }
 
