@@ -47,6 +47,7 @@ typedef struct Inplace
 	CompactionPass pass;		/* for the last VACUUM, and by it */
 
 	/* the pass in hand */
+	int64		room_for_others;	/* in bytes, that is not filled */
 	BlockNumber npages;
 	BlockNumber tail_start;		/* where the table could end */
 	BlockNumber source;			/* all blocks from here on have been visited */
@@ -91,7 +92,9 @@ typedef struct MoveBatch
 /* tail_plan.c */
 extern void tail_plan(Inplace *job, Relation rel);
 extern void tail_hide_block(Relation rel, BlockNumber blkno, Buffer *vmbuffer);
-extern void tail_offer_room(Inplace *job, Relation rel);
+extern void tail_hide(Inplace *job, Relation rel);
+extern void tail_note_room(Inplace *job, Relation rel);
+extern void tail_offer_room(Relation rel, BlockNumber start);
 
 /* move_batch.c */
 extern void move_batch_begin(MoveBatch *batch, Inplace *job);

@@ -61,7 +61,7 @@ static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStra
 						 MemoryContext context);
 static void compact(Inplace *job, Inplace *rows, InplaceResult *result);
 static void vacuum_once(Inplace *job, InplaceResult *result);
-static bool plan_moves(Inplace *job);
+static bool plan_moves(Inplace *job, bool is_toast, bool is_last);
 static void move_rows_of_tail(Inplace *job, InplaceResult *result);
 static void move_values_of_tail(Inplace *job, Inplace *rows, InplaceResult *result);
 static void begin_moving(Inplace *job, int phase, BlockNumber blocks);
@@ -195,7 +195,6 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 	for (;;)
 	{
 		int64		moved = mover->rows_moved;
-		bool		worthwhile;
 		bool		is_being_cut;
 
 		vacuum_once(job, result);
@@ -211,8 +210,7 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 		else
 			idle_passes++;
 
-		worthwhile = plan_moves(job);
-		if (!worthwhile || VacuumFailsafeActive || idle_passes >= MAX_IDLE_PASSES)
+		if (!plan_moves(job, rows != NULL, VacuumFailsafeActive || idle_passes >= MAX_IDLE_PASSES))
 			break;
 		memset(&mover->obstacles, 0, sizeof(mover->obstacles));
 		if (rows == NULL)
@@ -257,25 +255,34 @@ vacuum_once(Inplace *job, InplaceResult *result)
  * plan_moves
  *		Offer the room that the last pass has left in its tail, set what is to be
  *		moved in the next one, and have all sessions forget where they put their
- *		last rows; false if another pass isn't worth it.
+ *		last rows; false if there is no next one, or it isn't worth it.
  */
 static bool
-plan_moves(Inplace *job)
+plan_moves(Inplace *job, bool is_toast, bool is_last)
 {
 	Relation	rel;
+	BlockNumber hidden = job->pass.tail_start;
 	BlockNumber tail;
 
 	begin_vacuum_transaction(false);
 	begin_moving(job, PROGRESS_INPLACE_PLAN, job->pass.new_pages);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
-	if (job->pass.tail_start != InvalidBlockNumber)
-		tail_offer_room(job, rel);
+	if (hidden != InvalidBlockNumber)
+		tail_note_room(job, rel);
 	tail_plan(job, rel);
 	tail = job->npages - job->tail_start;
-	if (tail <= job->npages / WORTHWHILE_FRACTION)
+	if (is_last || tail <= job->npages / WORTHWHILE_FRACTION)
 		tail = 0;
-	else if (!RelationUsesLocalBuffers(rel))
-		CacheInvalidateSmgr(RelationGetSmgr(rel)->smgr_rlocator);
+	else
+	{
+		/* that of a TOAST table may become shorter yet, by value_move_plan */
+		if (!is_toast)
+			tail_hide(job, rel);
+		if (!RelationUsesLocalBuffers(rel))
+			CacheInvalidateSmgr(RelationGetSmgr(rel)->smgr_rlocator);
+	}
+	if (hidden != InvalidBlockNumber)
+		tail_offer_room(rel, hidden);
 	table_close(rel, NoLock);
 	end_moving();
 	end_transaction();

@@ -8,10 +8,13 @@
  * 1/256 of a page, and rows have their sizes, so this is an estimate; each
  * pass makes its own.
  *
- * Blocks that have been vacated are taken out of the map, so that new rows are
- * not put there, until what remains of the tail is known after the
- * next VACUUM.  New rows come all the same from sessions that still have such a
- * page in mind.
+ * The tail is taken out of the map before rows are moved, so that new ones are
+ * not put there.  They come all the same from sessions that still have such a
+ * page in mind, and if there is no room elsewhere they are put behind the end of
+ * the table, which then can't be cut off.  So some room in front is left to
+ * them: at first for as many rows as there are pages that others have changed
+ * during the VACUUM before, and then, if the table has grown nonetheless, for
+ * twice as much as it has grown by.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -27,9 +30,13 @@
 
 #include "inplace/inplace.h"
 
+/* At first no more than that part of the table is left to others */
+#define MOST_ROOM_FRACTION	32
+
 /* What the map doesn't tell apart */
 #define FSM_STEP	(BLCKSZ / 256)
 
+static int64 room_for_others(Inplace *job, Relation rel, Size row);
 static Size average_row(Inplace *job, Relation rel);
 static Size used_bytes(Relation rel, BlockNumber blkno);
 
@@ -45,10 +52,11 @@ tail_plan(Inplace *job, Relation rel)
 	BlockNumber front = 0;
 	BlockNumber back = RelationGetNumberOfBlocks(rel);
 	Size		unit;
-	int64		room = 0;
+	int64		room;
 
-	job->npages = back;
 	unit = is_toast ? TOAST_PART_SIZE : average_row(job, rel);
+	room = -room_for_others(job, rel, unit);
+	job->npages = back;
 	while (front < back)
 	{
 		Size		used = used_bytes(rel, back - 1);
@@ -79,13 +87,44 @@ tail_plan(Inplace *job, Relation rel)
 	job->tail_start = back;
 }
 
+/*
+ * room_for_others
+ *		How much room in front had best not be filled, in bytes; see above.
+ *
+ * Less and less, if the table doesn't grow.
+ */
+static int64
+room_for_others(Inplace *job, Relation rel, Size row)
+{
+	BlockNumber npages = job->pass.old_pages;
+
+	if (job->npages == 0)
+	{
+		BlockNumber unchanged;
+		int64		changed;
+
+		visibilitymap_count(rel, &unchanged, NULL);
+		changed = RelationGetNumberOfBlocks(rel) - (int64) unchanged;
+		job->room_for_others = Min(2 * Max(changed, 0) * row,
+								   npages / MOST_ROOM_FRACTION * (int64) BLCKSZ);
+	}
+	else
+	{
+		int64		grown = Max((int64) npages - job->npages, 0);
+
+		job->room_for_others = Max(2 * grown * BLCKSZ, job->room_for_others / 2);
+	}
+	return job->room_for_others;
+}
+
 /* average_row -- how much room a row takes. */
 static Size
 average_row(Inplace *job, Relation rel)
 {
+	BlockNumber npages = RelationGetNumberOfBlocks(rel);
 	int64		used = 0;
 
-	for (BlockNumber blkno = 0; blkno < job->npages; blkno++)
+	for (BlockNumber blkno = 0; blkno < npages; blkno++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		used += used_bytes(rel, blkno);
@@ -108,30 +147,47 @@ used_bytes(Relation rel, BlockNumber blkno)
  *		Offer no more room in a block, but have the next VACUUM look at it, ours or
  *		another, that will offer it again.
  *
- * That the map forgets that the page is all-visible needs no WAL: it may.
+ * That the map forgets that the page is all-visible needs no WAL, nor a lock on
+ * the page: it may, and nobody else can make it all-visible.
  */
 void
 tail_hide_block(Relation rel, BlockNumber blkno, Buffer *vmbuffer)
 {
 	if (visibilitymap_get_status(rel, blkno, vmbuffer) != 0)
 	{
-		Buffer		buffer = ReadBuffer(rel, blkno);
-
 		visibilitymap_pin(rel, blkno, vmbuffer);
-		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 		visibilitymap_clear(rel, blkno, *vmbuffer, VISIBILITYMAP_VALID_BITS);
-		UnlockReleaseBuffer(buffer);
 	}
 	if (GetRecordedFreeSpace(rel, blkno) > 0)
 		RecordPageWithFreeSpace(rel, blkno, 0);
 }
 
 /*
- * tail_offer_room
- *		Offer the room in what remains of the tail again.
+ * tail_hide
+ *		Offer no room in the tail any more.
  */
 void
-tail_offer_room(Inplace *job, Relation rel)
+tail_hide(Inplace *job, Relation rel)
+{
+	Buffer		vmbuffer = InvalidBuffer;
+
+	for (BlockNumber blkno = job->tail_start; blkno < job->npages; blkno++)
+	{
+		delay_point();
+		tail_hide_block(rel, blkno, &vmbuffer);
+	}
+	if (BufferIsValid(vmbuffer))
+		ReleaseBuffer(vmbuffer);
+	FreeSpaceMapVacuumRange(rel, job->tail_start, job->npages);
+}
+
+/*
+ * tail_note_room
+ *		Note in the map what room there is in what remains of the tail, for the
+ *		next plan.  It isn't offered until tail_offer_room is called.
+ */
+void
+tail_note_room(Inplace *job, Relation rel)
 {
 	BlockNumber npages = RelationGetNumberOfBlocks(rel);
 
@@ -149,6 +205,14 @@ tail_offer_room(Inplace *job, Relation rel)
 		UnlockReleaseBuffer(buffer);
 		RecordPageWithFreeSpace(rel, blkno, space);
 	}
-	if (npages > job->tail_start)
-		FreeSpaceMapVacuumRange(rel, job->tail_start, npages);
+}
+
+/*
+ * tail_offer_room
+ *		Offer the room noted from this block on.
+ */
+void
+tail_offer_room(Relation rel, BlockNumber start)
+{
+	FreeSpaceMapVacuumRange(rel, start, InvalidBlockNumber);
 }

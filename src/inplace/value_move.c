@@ -57,7 +57,6 @@ typedef struct ValueMove
 } ValueMove;
 
 static void note_values(Inplace *toast, Relation rel);
-static void hide_tail(Inplace *toast, Relation rel);
 static bool look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno);
 static List *find_rows(ValueMove *move, Inplace *toast, Buffer buffer);
 static int	find_pointers(ValueMove *move, Inplace *toast, HeapTuple row, struct varlena **pointers);
@@ -79,7 +78,7 @@ value_move_plan(Inplace *job, Inplace *toast)
 	begin_vacuum_transaction(false);
 	rel = table_open(toast->relid, ShareUpdateExclusiveLock);
 	note_values(toast, rel);
-	hide_tail(toast, rel);
+	tail_hide(toast, rel);
 	table_close(rel, NoLock);
 
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
@@ -148,22 +147,6 @@ note_values(Inplace *toast, Relation rel)
 		if (i == 0 || toast->values[i] != toast->values[i - 1])
 			toast->values[nunique++] = toast->values[i];
 	toast->nvalues = nunique;
-}
-
-/* hide_tail -- offer no room in the tail any more. */
-static void
-hide_tail(Inplace *toast, Relation rel)
-{
-	Buffer		vmbuffer = InvalidBuffer;
-
-	for (BlockNumber blkno = toast->tail_start; blkno < toast->npages; blkno++)
-	{
-		delay_point();
-		tail_hide_block(rel, blkno, &vmbuffer);
-	}
-	if (BufferIsValid(vmbuffer))
-		ReleaseBuffer(vmbuffer);
-	FreeSpaceMapVacuumRange(rel, toast->tail_start, toast->npages);
 }
 
 /*
