@@ -1,11 +1,12 @@
-"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside pg_repack, pgcompacttable and a rewrite.
+"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside pg_repack, pg_squeeze, pgcompacttable, a rewrite.
 
 The table is that of the case that VACUUM FULL is known by: a serial key, an integer and a compressed text, nine rows in ten
 deleted. Each contender works on an equal copy of the data directory, while pgbench reads and changes rows of the same table at
 half the rate that it could. Measured are the time it takes, the disk and WAL that it needs, the longest that any of pgbench's
 transactions took, and the sizes at the end. `make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
 
-pg_repack is built from its sources, and pgcompacttable is run as it is, with perl's DBD::Pg; who is not named is left out.
+pg_repack and pg_squeeze are built from their sources, and pgcompacttable is run as it is, with perl's DBD::Pg; who is not named is
+left out. pg_squeeze takes wal_level = logical, so all have that if it takes part.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+import psycopg
 from rich.console import Console
 from rich.table import Table
 
@@ -50,7 +52,7 @@ CLIENTS = 4
 SHARE_OF_MOST = 0.5
 PROBE_SECONDS = 5
 QUIET_SECONDS = 5
-MOST_SECONDS = 600  # before a contender is given up
+MOST_SECONDS = 300  # before a contender is given up
 
 
 @dataclass
@@ -75,6 +77,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=ROWS, help="rows before the deletion (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contender (default: %(default)s)")
     parser.add_argument("--pg-repack", type=Path, help="a folder with pg_repack's sources")
+    parser.add_argument("--pg-squeeze", type=Path, help="a folder with pg_squeeze's sources")
     parser.add_argument("--pgcompacttable", type=Path, help="the script")
     add_common_arguments(parser, RESULTS / "online")
     options = parser.parse_args()
@@ -85,19 +88,26 @@ def main() -> int:
 
     contenders = {"FULL INPLACE": _inplace, "FULL INPLACE, INDEX_CLEANUP off": _inplace_without_indexes, "FULL REWRITE": _rewrite}
     if options.pg_repack:
-        _build_pg_repack(prefix, options.pg_repack.resolve())
+        _build_extension(prefix, options.pg_repack.resolve())
         contenders["pg_repack"] = _pg_repack
     else:
         console.print("pg_repack is left out: name its sources by --pg-repack")
+    config = {**CONFIG, **dict(options.set)}
+    if options.pg_squeeze:
+        _build_extension(prefix, options.pg_squeeze.resolve())
+        contenders["pg_squeeze"] = _pg_squeeze
+        config |= {"shared_preload_libraries": "pg_cyclone, pg_squeeze", "wal_level": "logical"}
+    else:
+        console.print("pg_squeeze is left out: name its sources by --pg-squeeze")
     if options.pgcompacttable:
         contenders["pgcompacttable"] = lambda cluster: _pgcompacttable(cluster, options.pgcompacttable.resolve())
     else:
         console.print("pgcompacttable is left out: name the script by --pgcompacttable")
 
     runs: list[Run] = []
-    with Cluster.create(prefix, {**CONFIG, **dict(options.set)}, base=options.base) as original:
+    with Cluster.create(prefix, config, base=options.base) as original:
         original.start()
-        _make(original, options.rows, bool(options.pg_repack))
+        _make(original, options.rows, [name for name in contenders if name in ("pg_repack", "pg_squeeze")])
         rate = SHARE_OF_MOST * _most(original, options.rows)
         original.stop()
         console.print(f"pgbench at {rate:.0f} transactions a second, half of what it could")
@@ -117,11 +127,11 @@ def main() -> int:
     return 0
 
 
-def _make(cluster: Cluster, rows: int, with_repack: bool) -> None:
+def _make(cluster: Cluster, rows: int, extensions: list[str]) -> None:
     with cluster.connect() as conn:
         checks.create_extensions(conn)
-        if with_repack:
-            conn.execute("CREATE EXTENSION pg_repack")
+        for extension in extensions:
+            conn.execute(f"CREATE EXTENSION {extension}")
         conn.execute("SELECT setseed(0.5)")
         conn.execute("CREATE TABLE s (id serial PRIMARY KEY, whatever int, anything text)")
         conn.execute(
@@ -257,9 +267,9 @@ def _rewrite(cluster: Cluster) -> bool:
     return _vacuum(cluster, "FULL REWRITE")
 
 
-def _build_pg_repack(prefix: Path, source: Path) -> None:
+def _build_extension(prefix: Path, source: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
-        copy = Path(name) / "pg_repack"
+        copy = Path(name) / source.name
         shutil.copytree(source, copy)
         for target in ("all", "install"):
             subprocess.run(["make", "-C", copy, f"PG_CONFIG={program_path(prefix, 'pg_config')}", target],
@@ -270,6 +280,17 @@ def _pg_repack(cluster: Cluster) -> bool:
     command = [program_path(cluster.prefix, "pg_repack"), "--table=s", "--no-superuser-check", "postgres"]
     env = program_env(cluster.prefix, **cluster.client_env())
     return subprocess.run(command, env=env, capture_output=True, timeout=MOST_SECONDS).returncode == 0
+
+
+def _pg_squeeze(cluster: Cluster) -> bool:
+    with cluster.connect() as conn:
+        conn.execute(f"SET statement_timeout = '{MOST_SECONDS}s'")
+        try:
+            conn.execute("SELECT squeeze.squeeze_table('public', 's')")
+        except psycopg.Error as error:
+            print(f"pg_squeeze: {error}", file=sys.stderr)
+            return False
+        return True
 
 
 def _pgcompacttable(cluster: Cluster, script: Path) -> bool:

@@ -351,6 +351,36 @@ def test_a_table_that_is_used_all_the_time_becomes_smaller(cluster, db, conn, ta
     checks.assert_clean(conn, "t")
 
 
+def test_new_rows_are_put_in_front(cluster, db, conn):
+    """While rows move, there is room in front for those of others, and none in the tail."""
+    conn.execute("CREATE TABLE t (id int, note text)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 50000) i")
+    conn.execute("DELETE FROM t WHERE id % 5 > 0")
+    pages = blocks(conn)
+    conn.execute("VACUUM t")
+    with cluster.connect(db) as reader:
+        # what others change during the first VACUUM, a row of each page; it is seen by that snapshot for a while
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT pg_current_snapshot()")
+        conn.execute("DELETE FROM t WHERE ctid IN (SELECT min(ctid) FROM t GROUP BY (ctid::text::point)[0])")
+        vacuum = Parked(cluster, db, "inplace-batch:leader", 1, "VACUUM (FULL INPLACE) t")
+    with vacuum:
+        offered = [space for (space,) in conn.execute("SELECT avail FROM pg_freespace('t') ORDER BY blkno")]
+        assert not any(offered[pages // 2 :]), "the tail is offered"
+        [(last,)] = conn.execute("""
+            WITH new AS (INSERT INTO t SELECT -i, repeat('y', 200) FROM generate_series(1, 500) i RETURNING ctid)
+            SELECT max((ctid::text::point)[0]) FROM new
+        """)
+        assert last < pages / 2
+        vacuum.release()
+        vacuum.finish()
+    assert blocks(conn) < pages / 3
+    assert conn.execute("SELECT count(*) FILTER (WHERE id > 0), count(*) FILTER (WHERE id < 0) FROM t").fetchone() == (
+        10000 - pages, 500
+    )  # fmt: skip
+    checks.assert_clean(conn, "t")
+
+
 @pytest.mark.parametrize("wait_event", ["relation", "VacuumTruncate"])
 def test_it_can_be_stopped_while_it_waits_for_the_lock(cluster, db, conn, table, wait_event):
     """In the lock's queue and out of it. Neither lock nor transaction is left over, and no request is lost, even if it comes in
