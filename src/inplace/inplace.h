@@ -91,7 +91,7 @@ typedef struct MoveBatch
 
 /* tail_plan.c */
 extern void tail_plan(Inplace *job, Relation rel);
-extern void tail_hide_block(Relation rel, BlockNumber blkno, Buffer *vmbuffer);
+extern void tail_hide_block(Relation rel, BlockNumber blkno);
 extern void tail_hide(Inplace *job, Relation rel);
 extern void tail_note_room(Inplace *job, Relation rel);
 extern void tail_offer_room(Relation rel, BlockNumber start);

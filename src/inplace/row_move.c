@@ -134,7 +134,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 	if (room > 0 && !all_fit)
 		return false;
 	/* not for new rows, see tail_plan.c */
-	tail_hide_block(batch->rel, blkno, &move->source_map);
+	tail_hide_block(batch->rel, blkno);
 	return true;
 }
 

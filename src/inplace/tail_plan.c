@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "access/visibilitymap.h"
+#include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
@@ -33,12 +34,20 @@
 /* At first no more than that part of the table is left to others */
 #define MOST_ROOM_FRACTION	32
 
+/* The layout of the visibility map, which visibilitymap.c keeps to itself */
+#define MAP_BYTE_BLOCKS	(BITS_PER_BYTE / BITS_PER_HEAPBLOCK)
+#define MAP_PAGE_BLOCKS	((BLCKSZ - MAXALIGN(SizeOfPageHeaderData)) * MAP_BYTE_BLOCKS)
+
 /* What the map doesn't tell apart */
 #define FSM_STEP	(BLCKSZ / 256)
 
+static BlockNumber find_tail(Relation rel, BlockNumber npages, Size unit, int64 room);
 static int64 room_for_others(Inplace *job, Relation rel, Size row);
 static Size average_row(Inplace *job, Relation rel);
 static Size used_bytes(Relation rel, BlockNumber blkno);
+static void forget_visibility(Relation rel, BlockNumber start, BlockNumber end);
+static void clear_bits(Relation rel, Buffer vmbuffer, int start, int nblocks);
+static uint8 map_bits(int block);
 
 /*
  * tail_plan
@@ -47,16 +56,31 @@ static Size used_bytes(Relation rel, BlockNumber blkno);
 void
 tail_plan(Inplace *job, Relation rel)
 {
+	BlockNumber npages = RelationGetNumberOfBlocks(rel);
+	bool		is_toast = rel->rd_rel->relkind == RELKIND_TOASTVALUE;
+	Size		unit = is_toast ? TOAST_PART_SIZE : average_row(job, rel);
+	int64		others = room_for_others(job, rel, unit);
+
+	/* if they would need all there is, leave them less */
+	while ((job->tail_start = find_tail(rel, npages, unit, -others)) == npages && others >= BLCKSZ)
+		others /= 4;
+	job->room_for_others = others;
+	job->npages = npages;
+}
+
+/*
+ * find_tail
+ *		Where the table could end, with so much room, which may be negative, in
+ *		addition.
+ */
+static BlockNumber
+find_tail(Relation rel, BlockNumber npages, Size unit, int64 room)
+{
 	Size		reserve = RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 	bool		is_toast = rel->rd_rel->relkind == RELKIND_TOASTVALUE;
 	BlockNumber front = 0;
-	BlockNumber back = RelationGetNumberOfBlocks(rel);
-	Size		unit;
-	int64		room;
+	BlockNumber back = npages;
 
-	unit = is_toast ? TOAST_PART_SIZE : average_row(job, rel);
-	room = -room_for_others(job, rel, unit);
-	job->npages = back;
 	while (front < back)
 	{
 		Size		used = used_bytes(rel, back - 1);
@@ -84,7 +108,7 @@ tail_plan(Inplace *job, Relation rel)
 				room += (space - reserve) / unit * unit;
 		}
 	}
-	job->tail_start = back;
+	return back;
 }
 
 /*
@@ -144,47 +168,106 @@ used_bytes(Relation rel, BlockNumber blkno)
 
 /*
  * tail_hide_block
- *		Offer no more room in a block, but have the next VACUUM look at it, ours or
- *		another, that will offer it again.
- *
- * That the map forgets that the page is all-visible needs no WAL, nor a lock on
- * the page: it may, and nobody else can make it all-visible.
+ *		Offer no more room in a block.
  */
 void
-tail_hide_block(Relation rel, BlockNumber blkno, Buffer *vmbuffer)
+tail_hide_block(Relation rel, BlockNumber blkno)
 {
-	if (visibilitymap_get_status(rel, blkno, vmbuffer) != 0)
-	{
-		visibilitymap_pin(rel, blkno, vmbuffer);
-		visibilitymap_clear(rel, blkno, *vmbuffer, VISIBILITYMAP_VALID_BITS);
-	}
 	if (GetRecordedFreeSpace(rel, blkno) > 0)
 		RecordPageWithFreeSpace(rel, blkno, 0);
 }
 
 /*
  * tail_hide
- *		Offer no room in the tail any more.
+ *		Offer no room in the tail any more, but have the next VACUUM look at all
+ *		of it, ours or another, that will offer it again.
  */
 void
 tail_hide(Inplace *job, Relation rel)
 {
-	Buffer		vmbuffer = InvalidBuffer;
-
+	forget_visibility(rel, job->tail_start, job->npages);
 	for (BlockNumber blkno = job->tail_start; blkno < job->npages; blkno++)
 	{
 		delay_point();
-		tail_hide_block(rel, blkno, &vmbuffer);
+		tail_hide_block(rel, blkno);
+	}
+	FreeSpaceMapVacuumRange(rel, job->tail_start, job->npages);
+}
+
+/*
+ * forget_visibility
+ *		Take blocks out of the visibility map.
+ *
+ * Their pages needn't be locked, as nobody else can make them all-visible.  But
+ * it must be logged, and under one lock: who changes a page logs whether he
+ * took it out of the map, and replay must not find it there if he had not to.
+ */
+static void
+forget_visibility(Relation rel, BlockNumber start, BlockNumber end)
+{
+	Buffer		vmbuffer = InvalidBuffer;
+
+	for (uint64 first = start; first < end;)
+	{
+		uint64		next = Min((first / MAP_PAGE_BLOCKS + 1) * MAP_PAGE_BLOCKS, end);
+
+		delay_point();
+		/* finds the page of the map, if there is one */
+		(void) visibilitymap_get_status(rel, first, &vmbuffer);
+		if (BufferIsValid(vmbuffer))
+		{
+			LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
+			clear_bits(rel, vmbuffer, first % MAP_PAGE_BLOCKS, next - first);
+			LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
+		}
+		first = next;
 	}
 	if (BufferIsValid(vmbuffer))
 		ReleaseBuffer(vmbuffer);
-	FreeSpaceMapVacuumRange(rel, job->tail_start, job->npages);
+}
+
+/*
+ * clear_bits
+ *		Clear both bits of so many blocks on a page of the visibility map, which
+ *		the caller has locked exclusively.
+ *
+ * The page is logged as a whole, as the server has no record for this.  Its
+ * layout isn't the standard one: there is something in the hole.
+ */
+static void
+clear_bits(Relation rel, Buffer vmbuffer, int start, int nblocks)
+{
+	uint8	   *map = (uint8 *) PageGetContents(BufferGetPage(vmbuffer));
+	bool		any = false;
+
+	for (int i = start; i < start + nblocks && !any; i++)
+		any = (map[i / MAP_BYTE_BLOCKS] & map_bits(i)) != 0;
+	if (!any)
+		return;
+
+	START_CRIT_SECTION();
+	for (int i = start; i < start + nblocks; i++)
+		map[i / MAP_BYTE_BLOCKS] &= ~map_bits(i);
+	MarkBufferDirty(vmbuffer);
+	if (RelationNeedsWAL(rel))
+		log_newpage_buffer(vmbuffer, false);
+	END_CRIT_SECTION();
+}
+
+/* map_bits -- the bits of a block in its byte. */
+static uint8
+map_bits(int block)
+{
+	return VISIBILITYMAP_VALID_BITS << (block % MAP_BYTE_BLOCKS * BITS_PER_HEAPBLOCK);
 }
 
 /*
  * tail_note_room
  *		Note in the map what room there is in what remains of the tail, for the
- *		next plan.  It isn't offered until tail_offer_room is called.
+ *		next plan.
+ *
+ * Until tail_offer_room is called those who look for room find little of it:
+ * what shares a page of the map with room that is offered.
  */
 void
 tail_note_room(Inplace *job, Relation rel)

@@ -460,6 +460,33 @@ def test_crashes(new_cluster):
         assert content(conn, "t") == expected and blocks(conn) < 120
 
 
+@pytest.mark.parametrize("how", ["FOR SHARE", "UPDATE"])
+def test_who_changes_a_hidden_page_before_a_crash(new_cluster, how):
+    """After recovery the visibility map is what it was when the row was changed: its page isn't in it."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("CREATE TABLE t (id int, note text)")
+        conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 50000) i")
+        conn.execute("DELETE FROM t WHERE id % 5 > 0")
+        conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t")
+        conn.execute("CHECKPOINT")
+        [(row,)] = conn.execute("SELECT max(id) FROM t WHERE ctid < %s::text::tid", (f"({blocks(conn) * 2 // 3},0)",))
+    with Parked(cluster, TEMPLATE, "inplace-pause:leader", 1, "VACUUM (FULL INPLACE) t") as vacuum:
+        with cluster.connect(TEMPLATE) as conn:
+            if how == "UPDATE":
+                conn.execute("UPDATE t SET note = 'y' WHERE id = %s", (row,))
+            else:
+                conn.execute("SELECT FROM t WHERE id = %s FOR SHARE", (row,))
+        cluster.crash()
+        assert isinstance(vacuum.wait(), psycopg.OperationalError)
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        assert checks.visibility_map_errors(conn, "t") == []
+        assert conn.execute("SELECT count(*) FROM t").fetchone() == (10000,)
+        conn.execute("VACUUM (FULL INPLACE) t")
+        checks.assert_clean(conn, "t")
+
+
 def test_logical_decoding_hears_nothing(new_cluster):
     """Moving rows is no change to subscribers; what users change before and after comes as ever."""
     cluster = new_cluster(wal_level="logical")
