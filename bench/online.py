@@ -6,7 +6,8 @@ half the rate that it could. Measured are the time it takes, the disk and WAL th
 transactions took, and the sizes at the end. `make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
 
 pg_repack and pg_squeeze are built from their sources, and pgcompacttable is run as it is, with perl's DBD::Pg; who is not named is
-left out. pg_squeeze takes wal_level = logical, so all have that if it takes part.
+left out. pg_squeeze takes wal_level = logical, so all have that if it takes part, and a server whose output_plugin_libraries may name
+it (17.11, 18.6, or later).
 """
 
 import argparse
@@ -96,7 +97,11 @@ def main() -> int:
     if options.pg_squeeze:
         _build_extension(prefix, options.pg_squeeze.resolve())
         contenders["pg_squeeze"] = _pg_squeeze
-        config |= {"shared_preload_libraries": "pg_cyclone, pg_squeeze", "wal_level": "logical"}
+        config |= {
+            "shared_preload_libraries": "pg_cyclone, pg_squeeze",
+            "wal_level": "logical",
+            "output_plugin_libraries": "pg_squeeze",
+        }
     else:
         console.print("pg_squeeze is left out: name its sources by --pg-squeeze")
     if options.pgcompacttable:

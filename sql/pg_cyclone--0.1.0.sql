@@ -73,6 +73,7 @@ CREATE FUNCTION pace_rows(
     OUT budget float8,
     OUT rate float8,
     OUT asleep float8,
+    OUT latency_of text,
     OUT limited_by text,
     OUT usesysid oid)
 RETURNS SETOF record
@@ -91,6 +92,7 @@ SELECT p.pid,
                             WHERE datname = pg_catalog.current_database())
             THEN p.relid::pg_catalog.regclass::pg_catalog.text END AS relation,
        p.target_ms,
+       p.latency_of,
        p.percentile,
        p.latency_ms,
        p.budget,
@@ -108,8 +110,9 @@ COMMENT ON COLUMN pace.datname IS 'Name of the database';
 COMMENT ON COLUMN pace.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN pace.relation IS 'Name of the table; null if it is in another database';
 COMMENT ON COLUMN pace.target_ms IS 'Latency target, in milliseconds; null if there is none, or if it is still to be learned';
-COMMENT ON COLUMN pace.percentile IS 'Which percentile of the latency of statements is to be kept at the target; null without one';
-COMMENT ON COLUMN pace.latency_ms IS 'That percentile as last measured, in milliseconds; null if there were no statements of late';
+COMMENT ON COLUMN pace.latency_of IS 'What the target is about: "statements" or "transactions"; null without one';
+COMMENT ON COLUMN pace.percentile IS 'Which percentile of their latency is to be kept at the target; null without one';
+COMMENT ON COLUMN pace.latency_ms IS 'That percentile as last measured, in milliseconds; null if there were none of late';
 COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second, in units of vacuum_cost_page_hit and its like; null if there is no bound';
 COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';

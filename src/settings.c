@@ -54,8 +54,17 @@ settings_init(void)
 							 0,
 							 NULL, NULL, NULL);
 
+	DefineCustomEnumVariable("cyclone.latency_of",
+							 "What cyclone.latency_target is about: statements, or transactions.",
+							 "A transaction takes what its statements take together, without the time between them.",
+							 &cyclone_latency_of,
+							 cyclone_latency_of, cyclone_latency_of_options,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
 	DefineCustomRealVariable("cyclone.latency_percentile",
-							 "The percentile of the latency of statements that is kept at cyclone.latency_target.",
+							 "The percentile of the latency of statements or transactions that is kept at cyclone.latency_target.",
 							 NULL,
 							 &cyclone_latency_percentile,
 							 95,

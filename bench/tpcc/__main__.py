@@ -21,11 +21,14 @@ from tpcc.settings import settings_with
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = list(settings_with("auto"))
+    names = [setting.name for setting in settings_with(["auto"])]
     parser.add_argument("--only", nargs="+", default=names, choices=names, metavar="NAME",
                         help=f"the settings to run (default: all): {', '.join(names)}")  # fmt: skip
     parser.add_argument("--skip", nargs="+", default=[], choices=names, metavar="NAME", help="settings not to run")
-    parser.add_argument("--target", default="auto", help="cyclone.latency_target, as 20ms (default: %(default)s)")
+    parser.add_argument("--target", nargs="+", default=["auto"], metavar="TARGET",
+                        help="cyclone.latency_target, as 20ms; with several, a run for each (default: auto)")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=1, metavar="N",
+                        help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")
     parser.add_argument("--warehouses", type=int, default=12, metavar="N", help="size of the database (default: %(default)s)")
     parser.add_argument("--part", type=float, default=1.0,
@@ -47,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=float, default=seconds, metavar="SECONDS", help=f"{what} (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "tpcc")
     options = parser.parse_args()
-    positive = [options.warehouses, options.part, options.buffers, options.clients, options.load, options.before, options.cap]
+    positive = [options.rounds, options.warehouses, options.part, options.buffers, options.clients, options.load, options.before, options.cap]
     if min(positive) <= 0 or min(options.rampup, options.after, options.workers or 0) < 0 or not 0 <= options.dead < 1:
         parser.error("sizes, shares and times are more than 0, --dead less than 1")
     return options
@@ -75,10 +78,10 @@ def main() -> int:
             experiment.rate = options.load * experiment.most
             say(f"most: {experiment.most:.0f} transactions a second; the load is {experiment.rate:.0f}")
         try:
-            for name, setting in settings_with(options.target).items():
-                if name in options.only and name not in options.skip:
+            for setting in options.rounds * settings_with(options.target):
+                if setting.name in options.only and setting.name not in options.skip:
                     experiment.runs.append(run(original, experiment, setting, workers=options.workers, base=options.base))
-                    say(f"{name}: done")
+                    say(f"{setting.title}: done")
         finally:  # what there is when it is interrupted is worth having, too
             if experiment.runs:
                 circumstances |= {

@@ -37,6 +37,8 @@ LEAST_BUFFERS_MB = 16
 CALIBRATION_SECONDS = 8
 SMALL_VACUUMS = 40  # in the longest run; the original had as many
 PATIENCE_SECONDS = 60
+PACE_SECONDS = 0.5
+PACE_QUERY = "SELECT target_ms, latency_ms, rate, asleep FROM cyclone.pace WHERE pid = %s"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Vacuum:
     dirtied: int  # pages; in an unfinished one: of the tables that were finished
     table_seconds: dict[str, float]  # of those that were finished
     messages: list[str]  # what VERBOSE said
+    pace: list[tuple]  # of pg_cyclone's, every PACE_SECONDS: when, and target_ms, latency_ms, rate, asleep of cyclone.pace
 
 
 @dataclass
@@ -103,6 +106,13 @@ class Experiment:
     most: float | None = None  # transactions a second that were measured without a limit; None if the rate was given
     rate: float = 0.0  # transactions a second, the load
     runs: list[Run] = field(default_factory=list)
+
+    def by_setting(self) -> list[list[Run]]:
+        """Return the runs with each setting, in the order of the first ones."""
+        settings: dict[str, list[Run]] = {}
+        for run in self.runs:
+            settings.setdefault(run.setting.title, []).append(run)
+        return list(settings.values())
 
 
 @contextmanager
@@ -183,6 +193,7 @@ def _copy(original: Cluster, experiment: Experiment, base: Path):
     """Start a server on a copy of the original, with full buffers, WAL files to write over, and a file system at rest."""
     with original.copy(base=base) as server:
         server.start()
+        server.sql("CREATE EXTENSION pg_cyclone")
         server.prepare_wal(experiment.database_bytes)
         for table in ("stock", "order_line", "customer"):  # more than there is room for, the last ones stay
             server.warm_up(table, wal=False)
@@ -220,7 +231,11 @@ def _vacuum(server: Cluster, setting: Setting, cap: float, workers: int | None) 
                                       " FROM pg_class WHERE oid = ANY (%s::regclass[])", (list(LARGE_TABLES),)))  # fmt: skip
         begin = time.time()
         session.start()
-        finished = session.wait(cap)
+        pace = []
+        while not (finished := session.wait(PACE_SECONDS)) and time.time() < begin + cap:
+            row = observer.execute(PACE_QUERY, (session.pid,)).fetchone()
+            if row:
+                pace.append((round(time.time() - begin, 3), *row))
         scanned = 1.0
         if not finished:
             done = sum(sizes[table] for table in list(session.table_seconds))
@@ -233,7 +248,7 @@ def _vacuum(server: Cluster, setting: Setting, cap: float, workers: int | None) 
         end = session.end
     wal_bytes, dirtied = parse_usage(session.messages)
     wal_bytes = max(wal_bytes, session.wal_bytes or 0)
-    return Vacuum(begin, end, scanned, finished, wal_bytes, dirtied, session.table_seconds, session.messages)
+    return Vacuum(begin, end, scanned, finished, wal_bytes, dirtied, session.table_seconds, session.messages, pace)
 
 
 class _Session:

@@ -1,4 +1,4 @@
-"""The picture: each New-Order a dot, their running mean a line, and the time of VACUUM shaded; a panel for each setting."""
+"""The picture: each New-Order a dot, their running mean a line, and the time of VACUUM shaded; a panel for each setting, its last run."""
 
 from itertools import accumulate
 from math import ceil
@@ -29,20 +29,21 @@ def running_mean(values: list[float], window: int) -> list[float]:
 
 
 def _draw(experiment: Experiment) -> Figure:
-    rows = ceil(len(experiment.runs) / COLUMNS)
+    runs = [runs[-1] for runs in experiment.by_setting()]
+    rows = ceil(len(runs) / COLUMNS)
     figure, grid = pyplot.subplots(
         rows, COLUMNS, figsize=(12, 1.2 + 2.4 * rows), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     panels = list(grid.flat)
-    for panel, run in zip(panels, experiment.runs):
+    for panel, run in zip(panels, runs):
         _draw_run(panel, run)
-    for panel in panels[len(experiment.runs) :]:
+    for panel in panels[len(runs) :]:
         panel.remove()
     panels[0].set_yscale("log")
     panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
     for row in grid:
         row[0].set_ylabel("milliseconds")
-    for panel in panels[max(0, len(experiment.runs) - COLUMNS) : len(experiment.runs)]:
+    for panel in panels[max(0, len(runs) - COLUMNS) : len(runs)]:
         panel.tick_params(labelbottom=True)
         panel.set_xlabel("seconds")
     figure.legend(

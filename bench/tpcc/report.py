@@ -12,6 +12,7 @@ from circumstances import circumstances_markdown
 from grid import Grid
 from tpcc.measure import Experiment, Run
 from tpcc.plots import save_plot
+from tpcc.settings import NO_VACUUM, TARGET
 
 PERCENTILES = (50, 90, 95, 99)
 MEBIBYTE = 1 << 20
@@ -28,43 +29,64 @@ def percentiles(values: list[float]) -> list[float | None]:
 
 
 def grid(experiment: Experiment) -> Grid:
-    """Return the table, a row for each setting."""
+    """Return the table, a row for each setting, with the medians of its runs."""
     names = ["median" if percent == 50 else f"p{percent}" for percent in PERCENTILES]
     header = ["New-Order, ms", *(f"{name} without" for name in names), *(f"{name} during" for name in names),
               "VACUUM, s", "WAL, MB", "pages dirtied"]  # fmt: skip
     rows = []
-    for run in experiment.runs:
-        numbers = [*percentiles(run.latencies_outside()), *percentiles(run.latencies_inside())]
-        rows.append([run.setting.title, *("" if number is None else f"{number:.2f}" for number in numbers), *_vacuum_cells(run)])
+    for runs in experiment.by_setting():
+        each = zip(*([*percentiles(run.latencies_outside()), *percentiles(run.latencies_inside())] for run in runs))
+        numbers = [median(values) if None not in values else None for values in each]
+        rows.append(
+            [runs[0].setting.title, *("" if number is None else f"{number:.2f}" for number in numbers), *_vacuum_cells(runs)]
+        )
     return Grid(header, rows)
 
 
-def _vacuum_cells(run: Run) -> list[str]:
+def _vacuum_cells(runs: list[Run]) -> list[str]:
     """Return duration, WAL and dirtied pages of the VACUUM as text; empty if there was none."""
-    if run.vacuum is None:
+    vacuums = [run.vacuum for run in runs if run.vacuum]
+    if not vacuums:
         return [""] * 3
-    vacuum = run.vacuum
-    seconds = f"{vacuum.end - vacuum.begin:.1f}"
-    wal, dirtied = f"{vacuum.wal_bytes / MEBIBYTE:,.0f}", f"{vacuum.dirtied:,}"
-    if vacuum.finished:
+    seconds = f"{median(vacuum.end - vacuum.begin for vacuum in vacuums):.1f}"
+    wal = f"{median(vacuum.wal_bytes for vacuum in vacuums) / MEBIBYTE:,.0f}"
+    dirtied = f"{median(vacuum.dirtied for vacuum in vacuums):,.0f}"
+    unfinished = [vacuum.scanned for vacuum in vacuums if not vacuum.finished]
+    if not unfinished:
         return [seconds, wal, dirtied]
-    return [f"not finished in {seconds}: {vacuum.scanned:.1%} scanned", f"≥ {wal}", f"≥ {dirtied}"]
+    which = f"{len(unfinished)} of {len(vacuums)} not finished" if len(vacuums) > 1 else "not finished"
+    return [f"{which} in {seconds}: {median(unfinished):.1%} scanned", f"≥ {wal}", f"≥ {dirtied}"]
 
 
 def setting_lines(experiment: Experiment) -> list[str]:
     """Return a line for each setting that says what it is."""
-    return [f"{run.setting.title} (`{run.setting.name}`): {run.setting.about}" for run in experiment.runs]
+    settings = [runs[0].setting for runs in experiment.by_setting()]
+    return [f"{setting.title} (`{setting.name}`): {setting.about}" for setting in settings]
+
+
+def target_lines(experiment: Experiment) -> list[str]:
+    """Return a line for each run with a latency target that compares its 95th percentile with that of the run without VACUUM
+    in its round.
+    """
+    lines = []
+    without = None
+    for run in experiment.runs:
+        if run.setting.name == NO_VACUUM:
+            without = percentiles(run.latencies_outside())[PERCENTILES.index(95)]
+        elif run.setting.name == TARGET and without:
+            during = percentiles(run.latencies_inside())[PERCENTILES.index(95)]
+            if during:
+                lines.append(f"{run.setting.title}: p95 of {during:.2f} ms, {during / without:.2f} times that of no VACUUM")
+    return lines
 
 
 def noise_lines(experiment: Experiment) -> list[str]:
     """Return a line if the runs differ even without VACUUM, so that the machine must have had other work to do; else none."""
-    medians = {run.setting.name: median(values) for run in experiment.runs if (values := run.latencies_outside())}
-    if len(medians) < 2 or max(medians.values()) <= NOISY * min(medians.values()):
+    medians = sorted((median(values), run.setting.name) for run in experiment.runs if (values := run.latencies_outside()))
+    if len(medians) < 2 or medians[-1][0] <= NOISY * medians[0][0]:
         return []
-    slowest, fastest = max(medians, key=medians.get), min(medians, key=medians.get)
-    return [
-        f"noisy: without VACUUM, the median is {medians[slowest]:.2f} ms in {slowest}, {medians[fastest]:.2f} ms in {fastest}"
-    ]
+    (fastest, fastest_name), (slowest, slowest_name) = medians[0], medians[-1]
+    return [f"noisy: without VACUUM, the median is {slowest:.2f} ms in {slowest_name}, {fastest:.2f} ms in {fastest_name}"]
 
 
 def objections(experiment: Experiment) -> list[str]:
@@ -83,7 +105,7 @@ def print_experiment(console: Console, experiment: Experiment) -> None:
     """Print the table, and whatever stands against trusting it."""
     console.print()
     console.print(grid(experiment).to_rich("New-Order without and during VACUUM of the large tables, milliseconds"))
-    for line in (*noise_lines(experiment), *objections(experiment)):
+    for line in (*target_lines(experiment), *noise_lines(experiment), *objections(experiment)):
         console.print(line, highlight=False)
 
 
@@ -101,7 +123,7 @@ def save_results(folder: Path, circumstances: dict, experiment: Experiment) -> N
         "Milliseconds of New-Order, without VACUUM of the large tables and during it.\n",
         grid(experiment).to_markdown(),
         "".join(f"- {line}\n" for line in setting_lines(experiment)),
-        "".join(f"- {line}\n" for line in noise_lines(experiment)),
+        "".join(f"- {line}\n" for line in (*target_lines(experiment), *noise_lines(experiment))),
         "".join(f"- **{line}**\n" for line in objections(experiment)),
     ]
     (folder / "results.md").write_text("\n".join(part for part in parts if part))
@@ -111,17 +133,18 @@ def save_results(folder: Path, circumstances: dict, experiment: Experiment) -> N
 
 
 def _save_csv(file: Path, experiment: Experiment) -> None:
-    """Write a line for each setting."""
+    """Write a line for each run."""
     with open(file, "w", newline="") as output:
         writer = csv.writer(output)
-        writer.writerow(["setting", *(f"p{percent}_without_ms" for percent in PERCENTILES),
+        writer.writerow(["setting", "target", *(f"p{percent}_without_ms" for percent in PERCENTILES),
                          *(f"p{percent}_during_ms" for percent in PERCENTILES), "new_orders_without", "new_orders_during",
                          "transactions_per_second", "failed", "vacuum_seconds", "finished", "scanned", "wal_bytes",
                          "pages_dirtied"])  # fmt: skip
         for run in experiment.runs:
             outside, inside = run.latencies_outside(), run.latencies_inside()
             numbers = [*percentiles(outside), *percentiles(inside)]
-            row = [run.setting.name, *("" if number is None else f"{number:.3f}" for number in numbers), len(outside),
+            row = [run.setting.name, run.setting.parameters.get("cyclone.latency_target", ""),
+                   *("" if number is None else f"{number:.3f}" for number in numbers), len(outside),
                    len(inside), f"{run.transactions / run.seconds:.1f}", run.failed]  # fmt: skip
             if vacuum := run.vacuum:
                 row += [f"{vacuum.end - vacuum.begin:.3f}", vacuum.finished, f"{vacuum.scanned:.4f}", vacuum.wal_bytes,

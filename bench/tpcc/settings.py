@@ -34,9 +34,9 @@ def _costs(hit: int, miss: int, dirty: int, limit: int, delay: str) -> dict[str,
     }
 
 
-def settings_with(target: str) -> dict[str, Setting]:
-    """Return all settings by name, in the order in which they are run and shown; `target` is for the latency target."""
-    settings = (
+def settings_with(targets: list[str]) -> list[Setting]:
+    """Return all settings in the order in which they are run and shown; of the latency target one for each of `targets`."""
+    return [
         Setting(NO_VACUUM, "no VACUUM", "the large tables are not vacuumed"),
         Setting("core-no-delay", "PostgreSQL, no delay", "PostgreSQL's defaults for VACUUM", _core(vacuum_cost_delay="0")),
         # In 2004 the delay was 200 ms, twice what is allowed today; half of it at half the limit is the same pace.
@@ -49,7 +49,7 @@ def settings_with(target: str) -> dict[str, Setting]:
         Setting("core-autovacuum", "PostgreSQL, as autovacuum", "autovacuum's defaults: page costs 1, 2, 20; 200 a 2 ms",
                 _core(**_costs(1, 2, 20, 200, "2ms"))),
         Setting("cyclone-no-delay", "pg_cyclone, no delay", "pg_cyclone as it comes", {"vacuum_cost_delay": "0"}),
-        Setting(TARGET, f"pg_cyclone, latency target {target}", f"cyclone.latency_target = {target}, no delay else",
-                {"vacuum_cost_delay": "0", "cyclone.latency_target": target, "cyclone.latency_percentile": "99"}),
-    )  # fmt: skip
-    return {setting.name: setting for setting in settings}
+        *(Setting(TARGET, f"pg_cyclone, latency target {target}", f"cyclone.latency_target = {target}, no delay else",
+                  {"vacuum_cost_delay": "0", "cyclone.latency_target": target, "cyclone.latency_percentile": "99"})
+          for target in targets),
+    ]  # fmt: skip

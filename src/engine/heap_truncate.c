@@ -20,6 +20,7 @@
 #include <signal.h>
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/storage.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
@@ -115,6 +116,9 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	do
 	{
 		BlockNumber new_pages;
+
+		/* RelationTruncate has to wait for this, and does it under the lock */
+		XLogFlush(XactLastRecEnd);
 
 		floor = nonempty_pages;
 		if (step > 0 && rel_pages > step)

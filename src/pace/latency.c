@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * latency.c
- *	  How long the statements of ordinary sessions take.
+ *	  How long the statements of ordinary sessions take, and their transactions.
  *
  * While some vacuum has a latency target, each client backend times its
  * top-level statements and counts them in shared memory, by the logarithm of
@@ -10,6 +10,9 @@
  * time in which a cursor waits for its client does not.  Of the utility
  * statements those are timed that stand for work of the application (see
  * is_timed); a VACUUM or CREATE INDEX is slow by nature and says nothing.
+ *
+ * What a transaction takes is the sum of its statements; the time between
+ * them is its client's.  Transactions that fail or are rolled back don't count.
  *
  * A statement that is still running is known by the time it has begun, so
  * that one that is held up is noticed before it ends.
@@ -63,12 +66,13 @@ typedef struct LatencyRunning
 {
 	pg_atomic_uint32 pid;
 	pg_atomic_uint64 since;		/* ns; 0 if none is running */
+	pg_atomic_uint64 before;	/* ns that its transaction has taken before */
 } LatencyRunning;
 
 typedef struct LatencyShared
 {
 	pg_atomic_uint32 watchers;	/* vacuums that want to know */
-	pg_atomic_uint32 counts[SHARDS][LATENCY_BUCKETS];
+	pg_atomic_uint32 counts[LATENCY_KINDS][SHARDS][LATENCY_BUCKETS];
 	LatencyRunning running[FLEXIBLE_ARRAY_MEMBER];	/* by backend */
 } LatencyShared;
 
@@ -85,6 +89,7 @@ static int	nesting = 0;		/* of timed calls */
 static int	hidden = 0;			/* in so many utility statements not timed */
 static QueryDesc *top_query = NULL; /* the one that is timed */
 static uint64 elapsed = 0;		/* so far */
+static uint64 transaction_elapsed = 0;	/* in statements before, of its transaction */
 static bool awaits_commit = false;	/* it has ended, but for its commit */
 
 /* How long this call has waited for the client so far */
@@ -121,6 +126,8 @@ static void end_call(uint64 start);
 static void begin_statement(QueryDesc *query);
 static void end_statement(bool commit_comes);
 static void count_statement(void);
+static void count_transaction(void);
+static void count(LatencyOf of, uint64 ns);
 static int	bucket_of(uint64 ns);
 static double bucket_start_ms(int bucket);
 
@@ -232,28 +239,29 @@ latency_end_utility(const PlannedStmt *pstmt, uint64 start)
 
 /*
  * latency_read
- *		Read the counters, LATENCY_BUCKETS of them.  They overflow; what counts
- *		is by how much they have grown.
+ *		Read the counters of one kind, LATENCY_BUCKETS of them.  They overflow;
+ *		what counts is by how much they have grown.
  */
 void
-latency_read(uint32 *counts)
+latency_read(LatencyOf of, uint32 *counts)
 {
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 	{
 		counts[i] = 0;
 		for (int shard = 0; shard < SHARDS; shard++)
-			counts[i] += pg_atomic_read_u32(&latency->counts[shard][i]);
+			counts[i] += pg_atomic_read_u32(&latency->counts[of][shard][i]);
 	}
 }
 
 /*
  * latency_add_running
- *		Count the statements that have been running for longer than late_ms, as
- *		if they had ended now; return how many there are.  Those that have been
- *		for longer than long_ms don't count: they are slow by nature.
+ *		Count the statements that have been running for longer than late_ms, or
+ *		their transactions have, as if they had ended now; return how many there
+ *		are.  Those that have been for longer than long_ms don't count: they are
+ *		slow by nature.
  */
 int
-latency_add_running(double late_ms, double long_ms, float *counts)
+latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts)
 {
 	uint64		now = now_ns();
 	int			nrunning = 0;
@@ -262,15 +270,18 @@ latency_add_running(double late_ms, double long_ms, float *counts)
 	{
 		LatencyRunning *running = &latency->running[i];
 		uint64		since = pg_atomic_read_u64(&running->since);
+		uint64		taken = now - since;
 		PGPROC	   *proc = GetPGProcByNumber(i);
 		uint32		wait_class = proc->wait_event_info & 0xFF000000;
 
+		if (of == LATENCY_OF_TRANSACTIONS)
+			taken += pg_atomic_read_u64(&running->before);
 		if (since == 0 || since >= now ||
-			(now - since) / 1e6 <= late_ms || (now - since) / 1e6 > long_ms ||
+			taken / 1e6 <= late_ms || taken / 1e6 > long_ms ||
 			proc->pid != (int) pg_atomic_read_u32(&running->pid) ||
 			wait_class == PG_WAIT_CLIENT)
 			continue;
-		counts[bucket_of(now - since)]++;
+		counts[bucket_of(taken)]++;
 		nrunning++;
 	}
 	return nrunning;
@@ -490,9 +501,15 @@ time_commit(XactEvent event, void *arg)
 			{
 				awaits_commit = false;
 				top_query = NULL;
+				transaction_elapsed = 0;
 			}
-			else if (awaits_commit && nesting == 0)
-				count_statement();
+			else if (nesting == 0)
+			{
+				if (awaits_commit)
+					count_statement();
+				if (transaction_elapsed > 0)
+					count_transaction();
+			}
 			break;
 		default:
 			break;
@@ -563,6 +580,7 @@ begin_call(void)
 
 		/* what it has taken before, in other calls, is part of it */
 		pg_atomic_write_u32(&running->pid, MyProcPid);
+		pg_atomic_write_u64(&running->before, transaction_elapsed);
 		pg_atomic_write_u64(&running->since, start - elapsed);
 	}
 	return start;
@@ -607,9 +625,30 @@ end_statement(bool commit_comes)
 static void
 count_statement(void)
 {
-	pg_atomic_fetch_add_u32(&latency->counts[MyProcNumber % SHARDS][bucket_of(elapsed)], 1);
+	count(LATENCY_OF_STATEMENTS, elapsed);
+	transaction_elapsed += Max(elapsed, 1);
 	awaits_commit = false;
 	elapsed = 0;
+}
+
+/*
+ * count_transaction
+ *		The same for its transaction, which has committed; but if nobody is
+ *		watching any more, not all of it has been timed.
+ */
+static void
+count_transaction(void)
+{
+	if (pg_atomic_read_u32(&latency->watchers) != 0)
+		count(LATENCY_OF_TRANSACTIONS, transaction_elapsed);
+	transaction_elapsed = 0;
+}
+
+/* count -- add a latency to this backend's counters. */
+static void
+count(LatencyOf of, uint64 ns)
+{
+	pg_atomic_fetch_add_u32(&latency->counts[of][MyProcNumber % SHARDS][bucket_of(ns)], 1);
 }
 
 /* bucket_of -- which counter a latency belongs to. */
@@ -668,13 +707,15 @@ startup_shmem(void)
 	if (!found)
 	{
 		pg_atomic_init_u32(&latency->watchers, 0);
-		for (int shard = 0; shard < SHARDS; shard++)
-			for (int i = 0; i < LATENCY_BUCKETS; i++)
-				pg_atomic_init_u32(&latency->counts[shard][i], 0);
+		for (int of = 0; of < LATENCY_KINDS; of++)
+			for (int shard = 0; shard < SHARDS; shard++)
+				for (int i = 0; i < LATENCY_BUCKETS; i++)
+					pg_atomic_init_u32(&latency->counts[of][shard][i], 0);
 		for (int i = 0; i < MaxBackends; i++)
 		{
 			pg_atomic_init_u32(&latency->running[i].pid, 0);
 			pg_atomic_init_u64(&latency->running[i].since, 0);
+			pg_atomic_init_u64(&latency->running[i].before, 0);
 		}
 	}
 	LWLockRelease(AddinShmemInitLock);

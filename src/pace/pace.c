@@ -127,7 +127,7 @@
 /* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
 #define FLUSH_AFTER			"256kB"
 
-#define PACE_COLUMNS		11
+#define PACE_COLUMNS		12
 
 /* What the view shows of a vacuum; written by whoever ticks. */
 typedef struct PaceSlot
@@ -137,6 +137,7 @@ typedef struct PaceSlot
 	pg_atomic_uint32 database;
 	pg_atomic_uint32 relid;
 	pg_atomic_uint32 limited_by;	/* PaceLimit */
+	pg_atomic_uint32 latency_of;	/* LatencyOf */
 	/* doubles, NaN for null */
 	pg_atomic_uint64 target_ms;
 	pg_atomic_uint64 percentile;
@@ -161,7 +162,9 @@ typedef struct PaceControl
 {
 	Controller	controller;
 	bool		has_warned;
-	double		told_target;	/* the setting that the controller knows of */
+	double		told_target;	/* the settings that the controller knows of */
+	double		told_percentile;
+	int			told_of;
 	uint64		tick_time;
 	uint64		next_tick;
 	uint64		spent;
@@ -182,6 +185,7 @@ struct PaceShared
 	pg_atomic_uint64 cost_delay;	/* ms; a double, like the following ones */
 	pg_atomic_uint64 latency_target;
 	pg_atomic_uint64 latency_percentile;
+	pg_atomic_uint32 latency_of;
 	pg_atomic_uint64 budget;	/* the controller's; cost a second */
 	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
 	Oid			relid;			/* these never change */
@@ -376,6 +380,7 @@ pace_create(PaceShared *shared, Oid relid)
 	pg_atomic_init_u64(&shared->cost_delay, 0);
 	pg_atomic_init_u64(&shared->latency_target, 0);
 	pg_atomic_init_u64(&shared->latency_percentile, 0);
+	pg_atomic_init_u32(&shared->latency_of, 0);
 	pg_atomic_init_u64(&shared->budget, 0);
 	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
 	pg_atomic_init_u64(&shared->paid_until, 0);
@@ -588,6 +593,7 @@ pace_end_server_code(void)
 Datum
 pg_cyclone_pace(PG_FUNCTION_ARGS)
 {
+	static const char *const names[LATENCY_KINDS] = {"statements", "transactions"};
 	static const char *const limit_names[] = {
 		"nothing", "cost delay", "latency target", "learning the target",
 		"floor", "nothing (failsafe)",
@@ -628,6 +634,9 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 				nulls[column] = isnan(number);
 				values[column] = Float8GetDatum(number);
 			}
+			/* of what, if it is about a latency */
+			nulls[column] = nulls[column - lengthof(numbers) + 1];
+			values[column++] = CStringGetTextDatum(names[pg_atomic_read_u32(&slot->latency_of)]);
 			values[column++] = CStringGetTextDatum(limit_names[pg_atomic_read_u32(&slot->limited_by)]);
 			values[column++] = ObjectIdGetDatum(user_id);
 		}
@@ -677,6 +686,7 @@ publish_settings(const PaceSettings *settings)
 	write_double(&shared->cost_delay, settings->cost_delay);
 	write_double(&shared->latency_target, settings->latency_target);
 	write_double(&shared->latency_percentile, settings->latency_percentile);
+	pg_atomic_write_u32(&shared->latency_of, settings->latency_of);
 	pg_atomic_fetch_add_u32(&shared->version, 1);
 }
 
@@ -702,6 +712,7 @@ take_settings(void)
 	settings->cost_delay = read_double(&shared->cost_delay);
 	settings->latency_target = read_double(&shared->latency_target);
 	settings->latency_percentile = read_double(&shared->latency_percentile);
+	settings->latency_of = pg_atomic_read_u32(&shared->latency_of);
 	VacuumCostPageHit = settings->page_hit;
 	VacuumCostPageMiss = settings->page_miss;
 	VacuumCostPageDirty = settings->page_dirty;
@@ -955,7 +966,7 @@ tick(uint64 now)
 
 /*
  * read_window
- *		Add the statements since the last tick to the window.
+ *		Add the statements, or transactions, since the last tick to the window.
  */
 static void
 read_window(PaceShared *shared)
@@ -970,7 +981,7 @@ read_window(PaceShared *shared)
 	fading = total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
 		total > WINDOW_IS_DENSE ? WINDOW_FADING_DENSE : WINDOW_FADING;
 
-	latency_read(counts);
+	latency_read(pace.settings.latency_of, counts);
 	state->statements = 0;
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 	{
@@ -1003,7 +1014,7 @@ control(PaceShared *shared, double seconds, double rate, double awake)
 	/* those that are late are in the window only for now */
 	memcpy(window, state->window, sizeof(window));
 	if (controller->target_ms > 0)
-		input.statements += latency_add_running(controller->target_ms,
+		input.statements += latency_add_running(pace.settings.latency_of, controller->target_ms,
 												Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
 												window);
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
@@ -1021,22 +1032,26 @@ control(PaceShared *shared, double seconds, double rate, double awake)
 	return input.percentile_ms;
 }
 
-/* tell_target -- tell the controller of the target, if it has changed. */
+/* tell_target -- tell the controller of the target, if it or what it is about has changed. */
 static void
 tell_target(PaceShared *shared)
 {
 	PaceControl *state = &shared->control;
 	double		target = pace.settings.latency_target;
+	double		percentile = pace.settings.latency_percentile;
+	int			of = pace.settings.latency_of;
 
-	if (target == state->told_target)
+	if (target == state->told_target && percentile == state->told_percentile && of == state->told_of)
 		return;
-	/* nobody may have looked at statements for long */
-	if (state->told_target == LATENCY_TARGET_OFF)
+	/* nobody may have looked at them for long */
+	if (state->told_target == LATENCY_TARGET_OFF || of != state->told_of)
 	{
-		latency_read(state->counts);
+		latency_read(of, state->counts);
 		memset(state->window, 0, sizeof(state->window));
 	}
 	state->told_target = target;
+	state->told_percentile = percentile;
+	state->told_of = of;
 	if (target != LATENCY_TARGET_OFF)
 		controller_set_target(&state->controller,
 							  target == LATENCY_TARGET_AUTO ? 0 : target);
@@ -1060,6 +1075,7 @@ show(const PaceShared *shared, double rate, double asleep, double latency_ms)
 	write_double(&slot->target_ms, target);
 	write_double(&slot->percentile,
 				 has_target(&pace.settings) ? pace.settings.latency_percentile : NAN);
+	pg_atomic_write_u32(&slot->latency_of, pace.settings.latency_of);
 	write_double(&slot->latency_ms, latency_ms);
 	write_double(&slot->budget, isinf(budget) ? NAN : budget);
 	write_double(&slot->rate, VacuumCostActive ? rate : NAN);

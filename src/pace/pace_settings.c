@@ -23,6 +23,7 @@
 #include "utils/conffiles.h"
 #include "utils/guc_tables.h"
 
+#include "pace/latency.h"
 #include "pace/pace_settings.h"
 
 /* Statements that are faster than this can't be slowed down noticeably. */
@@ -30,6 +31,13 @@
 #define GREATEST_TARGET_MS	(24 * 3600 * 1000.0)
 
 double		cyclone_latency_percentile = 95;
+int			cyclone_latency_of = LATENCY_OF_STATEMENTS;
+
+const struct config_enum_entry cyclone_latency_of_options[] = {
+	{"statements", LATENCY_OF_STATEMENTS, false},
+	{"transactions", LATENCY_OF_TRANSACTIONS, false},
+	{NULL, 0, false}
+};
 
 static char *latency_target_string = NULL;
 static double latency_target = LATENCY_TARGET_OFF;
@@ -39,6 +47,7 @@ static void assign_latency_target(const char *newval, void *extra);
 static const char *reread(const char *name, ConfigVariable *files);
 static void reread_real(const char *name, ConfigVariable *files, double *value);
 static void reread_int(const char *name, ConfigVariable *files, int *value);
+static void reread_enum(const char *name, ConfigVariable *files, int *value);
 static void reread_target(ConfigVariable *files, double *value);
 
 /*
@@ -118,6 +127,7 @@ pace_settings_current(PaceSettings *settings)
 	settings->page_dirty = VacuumCostPageDirty;
 	settings->latency_target = latency_target;
 	settings->latency_percentile = cyclone_latency_percentile;
+	settings->latency_of = cyclone_latency_of;
 }
 
 /*
@@ -150,6 +160,7 @@ pace_settings_reread(PaceSettings *settings)
 	reread_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
 	reread_target(files, &settings->latency_target);
 	reread_real("cyclone.latency_percentile", files, &settings->latency_percentile);
+	reread_enum("cyclone.latency_of", files, &settings->latency_of);
 	FreeConfigVariables(files);
 }
 
@@ -233,6 +244,23 @@ reread_int(const char *name, ConfigVariable *files, int *value)
 		*value = parameter->boot_val;
 	else if (parse_int(string, &number, parameter->gen.flags, NULL) &&
 			 number >= parameter->min && number <= parameter->max)
+		*value = number;
+}
+
+/* reread_enum -- reread a value that has a name. */
+static void
+reread_enum(const char *name, ConfigVariable *files, int *value)
+{
+	const char *string = reread(name, files);
+	struct config_enum *parameter;
+	int			number;
+
+	if (string == NULL)
+		return;
+	parameter = (struct config_enum *) find_option(name, false, true, 0);
+	if (*string == '\0')
+		*value = parameter->boot_val;
+	else if (config_enum_lookup_by_name(parameter, string, &number))
 		*value = number;
 }
 

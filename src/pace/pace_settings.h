@@ -25,9 +25,12 @@ typedef struct PaceSettings
 	int			page_dirty;
 	double		latency_target; /* ms, or one of the special values */
 	double		latency_percentile;
+	int			latency_of;		/* LatencyOf */
 } PaceSettings;
 
 extern double cyclone_latency_percentile;
+extern int	cyclone_latency_of;
+extern const struct config_enum_entry cyclone_latency_of_options[];
 
 extern bool latency_target_parse(const char *value, double *target, const char **problem);
 extern double latency_target_setting(void);

@@ -343,7 +343,7 @@ def test_a_target_out_of_reach(cluster, db, conn, workers):
         row = wait_until(
             lambda: (row := pace(conn)) and row["limited_by"] == "floor" and row["latency_ms"] and row, "the floor"
         )
-        assert (row["relation"], row["target_ms"], row["percentile"]) == ("t", 2, 95)
+        assert (row["relation"], row["target_ms"], row["latency_of"], row["percentile"]) == ("t", 2, "statements", 95)
         assert row["latency_ms"] > 18
         assert row["budget"] >= 1000
         assert vacuum.running
@@ -461,10 +461,11 @@ def test_the_leader_follows_a_reload_while_it_waits_for_a_worker(new_cluster):
             vacuum.finish()
 
 
-def watched(cluster, db, statement, seconds=60) -> float:
+def watched(cluster, db, statement, of="statements") -> float:
     """Return the latency that a watching VACUUM measures while one session runs the statement over and over, in ms."""
     with cluster.connect(db) as conn:
-        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, LATENCY_TARGET '1h') t", {**SETTINGS, **STANDSTILL})
+        settings = {**SETTINGS, **STANDSTILL, "cyclone.latency_of": of}
+        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, LATENCY_TARGET '1h') t", settings)
         wait_until(lambda: pace(conn), "a VACUUM")
         with Load(cluster, db, statement, 1):
             time.sleep(1)
@@ -487,6 +488,67 @@ def test_what_counts_as_a_statement(cluster, db, conn):
     assert watched(cluster, db, "DO 'BEGIN PERFORM pg_sleep(0.03); PERFORM 1; PERFORM 2; END'") > 25
     # only the short one of the two is timed
     assert watched(cluster, db, "CREATE TEMP TABLE x AS SELECT count(*) FROM pg_sleep(0.2); DROP TABLE x; SELECT 1") < 150
+
+
+def test_what_a_transaction_takes(cluster, db, conn):
+    """The sum of its statements, its commit included; but neither what its client does meanwhile nor what was rolled back."""
+    make_table(conn)
+    twice = "BEGIN; SELECT pg_sleep(0.03); SELECT pg_sleep(0.03); COMMIT"
+    assert 25 < watched(cluster, db, twice) < 55
+    assert watched(cluster, db, twice, "transactions") > 55
+    assert watched(cluster, db, "SELECT pg_sleep(0.03)", "transactions") > 25
+    assert watched(cluster, db, "DO 'BEGIN PERFORM pg_sleep(0.03); COMMIT; PERFORM pg_sleep(0.03); END'", "transactions") > 55
+    assert watched(cluster, db, "BEGIN; SELECT pg_sleep(0.2); ROLLBACK; SELECT 1", "transactions") < 150
+    assert watched(cluster, db, "BEGIN; SELECT 1; COMMIT; SELECT pg_sleep(0.03)", "transactions") < 55
+
+
+def test_the_client_of_a_transaction_may_take_its_time(cluster, db, conn):
+    make_table(conn)
+    settings = {**SETTINGS, **STANDSTILL, "cyclone.latency_of": "transactions"}
+    vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, LATENCY_TARGET '1h') t", settings)
+    wait_until(lambda: pace(conn), "a VACUUM")
+    with cluster.connect(db) as slow:
+        slow.execute("BEGIN; SELECT 1")
+        time.sleep(1)
+        slow.execute("COMMIT")
+        row = wait_until(lambda: (row := pace(conn)) and row["latency_ms"] and row, "a measurement")
+        assert row["latency_ms"] < 500
+    conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+    vacuum.wait()
+
+
+def test_a_transaction_is_late_before_it_ends(cluster, db, conn):
+    """None of its statements is."""
+    make_table(conn)
+    settings = {**SETTINGS, **STANDSTILL, **DEAR, "cyclone.latency_of": "transactions"}
+    vacuum = Background(cluster, db, "VACUUM (PARALLEL 1, LATENCY_TARGET 10) t", settings)
+    wait_until(lambda: pace(conn), "a VACUUM")
+    sleepers = [Background(cluster, db, "BEGIN; " + "SELECT pg_sleep(0.2); " * 300 + "COMMIT") for _ in range(25)]
+    wait_until(lambda: (row := pace(conn)) and (row["latency_ms"] or 0) > 500, "late transactions")
+    for process in (vacuum, *sleepers):
+        conn.execute("SELECT pg_cancel_backend(%s)", (process.pid,))
+        process.wait()
+
+
+def test_what_the_target_is_about_changes_while_it_runs(new_cluster):
+    cluster = new_cluster(**SETTINGS, **STANDSTILL, **{"cyclone.latency_target": "1h"})
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.create_extensions(conn)
+        make_table(conn)
+        vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 2) t")
+        with Load(cluster, "postgres", "BEGIN; SELECT pg_sleep(0.03); SELECT pg_sleep(0.03); COMMIT", 1):
+            for of, least, most in (("statements", 25, 55), ("transactions", 55, 500), ("statements", 25, 55)):
+                conn.execute(f"ALTER SYSTEM SET cyclone.latency_of = {of}")
+                conn.execute("SELECT pg_reload_conf()")
+                wait_until(
+                    lambda: (row := pace(conn)) and row["latency_of"] == of and least < (row["latency_ms"] or 0) < most,  # noqa: B023
+                    f"latency of {of}",
+                )
+        conn.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
+        conn.execute("SELECT pg_reload_conf()")
+        vacuum.finish()
+        checks.assert_clean(conn, "t")
 
 
 def test_waiting_for_the_client_does_not_count(cluster, db, conn):
