@@ -50,9 +50,13 @@
 
 /*
  * When a table is compacted: so many pages are cut off under one lock, but all
- * in MAX_QUEUED steps at most, if nobody else waits for so long.
+ * in MAX_QUEUED steps at most, if nobody else waits for so long.  Each step
+ * looks through all of shared_buffers, so it cuts off such a part of that at least.
  */
-#define COMPACTION_STEP			((BlockNumber) 4096)
+#define COMPACTION_STEP			((BlockNumber) 1024)
+#define BUFFERS_FRACTION		128
+/* So many are read before the lock is taken, to be found in shared buffers then. */
+#define MOST_READ_BEFORE		((BlockNumber) 4096)
 #define COMPACTION_CHECK_MS		10.0
 /* So long do we wait for the lock, and others behind us, and not more often. */
 #define QUEUE_TIMEOUT_MS		20
@@ -71,8 +75,10 @@ static bool queue_for_lock(Relation rel);
 static void end_waiting(void);
 static void note_cancel_request(SIGNAL_ARGS);
 static void stop_watching(void);
+static BlockNumber look_before(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor);
 static BlockNumber find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 							BlockNumber nonempty_pages, bool *others_wait);
+static bool block_is_free(TableVacuum *vacuum, BlockNumber blkno, BufferAccessStrategy strategy);
 static bool page_is_free(Page page);
 
 /*
@@ -112,17 +118,26 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	DEBUG_POINT("truncate");
 
 	if (vacuum->shared->compacting)
+	{
 		step = Max((rel_pages - nonempty_pages) / MAX_QUEUED + 1, COMPACTION_STEP);
+		step = Max(step, (BlockNumber) NBuffers / BUFFERS_FRACTION);
+	}
 	do
 	{
 		BlockNumber new_pages;
 
-		/* RelationTruncate has to wait for this, and does it under the lock */
+		floor = nonempty_pages;
+		if (step > 0)
+		{
+			if (rel_pages > step)
+				floor = Max(floor, rel_pages - step);
+			floor = look_before(vacuum, rel_pages, floor);
+			if (floor >= rel_pages)
+				break;
+		}
+		/* RelationTruncate waits for this, too, but that is under the lock */
 		XLogFlush(XactLastRecEnd);
 
-		floor = nonempty_pages;
-		if (step > 0 && rel_pages > step)
-			floor = Max(floor, rel_pages - step);
 		if (!lock_exclusively(vacuum, &nqueued))
 		{
 			ereport(level,
@@ -314,6 +329,28 @@ stop_watching(void)
 }
 
 /*
+ * look_before
+ *		Read the pages that are to be cut off next, from the table's end on, so
+ *		that it takes no time to look at them again under the lock.
+ *
+ * Returns the size that the table could be truncated to, by these, but no less
+ * than floor.
+ */
+static BlockNumber
+look_before(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor)
+{
+	BlockNumber first = Max(floor, rel_pages - Min(rel_pages, MOST_READ_BEFORE));
+
+	for (BlockNumber blkno = rel_pages; blkno > first; blkno--)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!block_is_free(vacuum, blkno - 1, NULL))
+			return blkno;
+	}
+	return floor;
+}
+
+/*
  * find_end
  *		Return the size that the table can be truncated to, looking from its
  *		end backwards, not further than nonempty_pages.
@@ -334,9 +371,6 @@ find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 
 	while (blkno > nonempty_pages)
 	{
-		Buffer		buffer;
-		bool		is_free;
-
 		if (blkno % WAITER_CHECK_BLOCKS == 0)
 		{
 			instr_time	now,
@@ -373,15 +407,23 @@ find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 			}
 		}
 
-		buffer = ReadBufferExtended(vacuum->rel, MAIN_FORKNUM, blkno, RBM_NORMAL,
-									vacuum_strategy(vacuum));
-		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		is_free = page_is_free(BufferGetPage(buffer));
-		UnlockReleaseBuffer(buffer);
-		if (!is_free)
+		if (!block_is_free(vacuum, blkno, vacuum_strategy(vacuum)))
 			return blkno + 1;
 	}
 	return nonempty_pages;
+}
+
+/* block_is_free -- is a page free, which is to be read? */
+static bool
+block_is_free(TableVacuum *vacuum, BlockNumber blkno, BufferAccessStrategy strategy)
+{
+	Buffer		buffer = ReadBufferExtended(vacuum->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
+	bool		is_free;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	is_free = page_is_free(BufferGetPage(buffer));
+	UnlockReleaseBuffer(buffer);
+	return is_free;
 }
 
 /*
