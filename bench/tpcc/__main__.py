@@ -25,8 +25,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=names, choices=names, metavar="NAME",
                         help=f"the settings to run (default: all): {', '.join(names)}")  # fmt: skip
     parser.add_argument("--skip", nargs="+", default=[], choices=names, metavar="NAME", help="settings not to run")
-    parser.add_argument("--target", nargs="+", default=["auto"], metavar="TARGET",
-                        help="cyclone.latency_target, as 20ms; with several, a run for each (default: auto)")  # fmt: skip
+    parser.add_argument("--target", nargs="+", default=["auto", "3ms"], metavar="TARGET",
+                        help="cyclone.latency_target, as 20ms; with several, a run for each (default: auto 3ms)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=1, metavar="N",
                         help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")

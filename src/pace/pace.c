@@ -1172,6 +1172,7 @@ startup_shmem(void)
 		pg_atomic_init_u32(&slots[i].database, InvalidOid);
 		pg_atomic_init_u32(&slots[i].relid, InvalidOid);
 		pg_atomic_init_u32(&slots[i].limited_by, PACE_LIMIT_NOTHING);
+		pg_atomic_init_u32(&slots[i].latency_of, LATENCY_OF_STATEMENTS);
 		pg_atomic_init_u64(&slots[i].target_ms, 0);
 		pg_atomic_init_u64(&slots[i].percentile, 0);
 		pg_atomic_init_u64(&slots[i].latency_ms, 0);

@@ -3,7 +3,9 @@
 import pytest
 
 from tpcc.load import LARGE_TABLES, Sizes, age, load
-from tpcc.measure import parse_usage
+from tpcc.measure import Experiment, Run, Schedule, Vacuum, parse_usage
+from tpcc.report import grid, target_lines
+from tpcc.settings import NO_VACUUM, TARGET, settings_with
 from tpcc.transactions import MIX, pgbench_arguments
 
 SIZES = Sizes(warehouses=2, part=0.02, dead=0.2)
@@ -90,3 +92,20 @@ def test_aging_leaves_work_and_verbose_tells_of_it(cluster, tpcc):
             conn.execute(f"VACUUM (VERBOSE) {', '.join(tables)}")
         wal_bytes, dirtied = parse_usage(messages)
         assert wal_bytes > 10_000 and dirtied > 10, messages
+
+
+def test_rounds_are_summed_up_by_their_medians():
+    """And each run with a target is compared with the one without VACUUM in its round."""
+    without, target = (next(s for s in settings_with(["3ms"]) if s.name == name) for name in (NO_VACUUM, TARGET))
+    experiment = Experiment(SIZES, Schedule(0, 10, 75, 5), clients=1, database_bytes=0, buffers="16MB")
+    for slow, seconds, finished in ((1, 20, True), (2, 40, True), (30, 75, False)):
+        experiment.runs.append(Run(without, 50, 100, 0, [(second, 2.0 * slow) for second in range(20)]))
+        vacuum = Vacuum(10, 10 + seconds, 0.5, finished, 3 << 20, 7, {}, [], [])
+        experiment.runs.append(Run(target, 95, 100, 0, [(second, 3.0 * slow) for second in range(100)], vacuum))
+    first, second = grid(experiment).rows
+    assert first[1:5] == ["4.00"] * 4 and first[5:] == [""] * 7
+    assert second[1:9] == ["6.00"] * 8
+    assert second[9:] == ["1 of 3 not finished in 40.0: 50.0% scanned", "≥ 3", "≥ 7"]
+    assert [line.split(": ")[1] for line in target_lines(experiment)] == [
+        f"p95 of {during} ms, 1.50 times that of no VACUUM" for during in ("3.00", "6.00", "90.00")
+    ]
