@@ -57,6 +57,7 @@
 #define BUFFERS_FRACTION		128
 /* So many are read before the lock is taken, to be found in shared buffers then. */
 #define MOST_READ_BEFORE		((BlockNumber) 4096)
+#define MOST_BUFFERS_FRACTION	8
 #define COMPACTION_CHECK_MS		10.0
 /* So long do we wait for the lock, and others behind us, and not more often. */
 #define QUEUE_TIMEOUT_MS		20
@@ -339,7 +340,8 @@ stop_watching(void)
 static BlockNumber
 look_before(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor)
 {
-	BlockNumber first = Max(floor, rel_pages - Min(rel_pages, MOST_READ_BEFORE));
+	BlockNumber most = Min(MOST_READ_BEFORE, (BlockNumber) NBuffers / MOST_BUFFERS_FRACTION);
+	BlockNumber first = Max(floor, rel_pages - Min(rel_pages, most));
 
 	for (BlockNumber blkno = rel_pages; blkno > first; blkno--)
 	{

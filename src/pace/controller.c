@@ -156,6 +156,18 @@ controller_set_target(Controller *controller, double target_ms)
 }
 
 /*
+ * controller_forget_load
+ *		What there is of statements is counted in another way from now on.
+ */
+void
+controller_forget_load(Controller *controller)
+{
+	controller->load = 0;
+	controller->load_at_miss = 0;
+	controller->ceiling = INFINITY;
+}
+
+/*
  * controller_step
  *		Move the budget, and say what limits it.
  */

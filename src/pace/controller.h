@@ -71,6 +71,7 @@ typedef struct Controller
 
 extern void controller_init(Controller *controller, double target_ms);
 extern void controller_set_target(Controller *controller, double target_ms);
+extern void controller_forget_load(Controller *controller);
 extern void controller_step(Controller *controller, const ControllerInput *input);
 extern double controller_floor(const Controller *controller);
 extern bool controller_target_is_out_of_reach(const Controller *controller);

@@ -208,7 +208,8 @@ latency_begin_utility(const PlannedStmt *pstmt, uint64 *start)
 	if (nesting == 0)
 	{
 		begin_statement(NULL);
-		if (!is_timed(pstmt->utilityStmt))
+		/* the end of a block that has failed is no commit */
+		if (!is_timed(pstmt->utilityStmt) || IsAbortedTransactionBlockState())
 		{
 			hidden++;
 			*start = UNTIMED;
@@ -484,7 +485,7 @@ time_commit(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
 			/* to commit what has changed nothing takes no time */
-			if (awaits_commit && nesting == 0 &&
+			if ((awaits_commit || transaction_elapsed > 0) && nesting == 0 &&
 				TransactionIdIsValid(GetTopTransactionIdIfAny()))
 			{
 				start = begin_call();
@@ -496,6 +497,12 @@ time_commit(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 			if (is_committing)
 				end_call(start);
+			/* of several statements in one message, which have been counted */
+			if (is_committing && !awaits_commit)
+			{
+				transaction_elapsed += elapsed;
+				elapsed = 0;
+			}
 			is_committing = false;
 			if (event == XACT_EVENT_ABORT)
 			{

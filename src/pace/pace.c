@@ -127,6 +127,9 @@
 /* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
 #define FLUSH_AFTER			"256kB"
 
+/* So many transactions have ended if none has, but statements of theirs */
+#define LEAST_PRESENCE		0.01
+
 #define PACE_COLUMNS		12
 
 /* What the view shows of a vacuum; written by whoever ticks. */
@@ -169,7 +172,9 @@ typedef struct PaceControl
 	uint64		next_tick;
 	uint64		spent;
 	uint64		slept;
-	double		statements;		/* ended in the last tick */
+	double		statements;		/* or transactions, ended in the last tick */
+	uint32		all_statements; /* so far, if the target is about transactions */
+	bool		is_busy;		/* has any of these ended in the last tick? */
 	uint32		counts[LATENCY_BUCKETS];
 	float		window[LATENCY_BUCKETS];
 } PaceControl;
@@ -981,6 +986,19 @@ read_window(PaceShared *shared)
 	fading = total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
 		total > WINDOW_IS_DENSE ? WINDOW_FADING_DENSE : WINDOW_FADING;
 
+	/* in the midst of a transaction its session isn't idle */
+	state->is_busy = false;
+	if (pace.settings.latency_of != LATENCY_OF_STATEMENTS)
+	{
+		uint32		all = 0;
+
+		latency_read(LATENCY_OF_STATEMENTS, counts);
+		for (int i = 0; i < LATENCY_BUCKETS; i++)
+			all += counts[i];
+		state->is_busy = all != state->all_statements;
+		state->all_statements = all;
+	}
+
 	latency_read(pace.settings.latency_of, counts);
 	state->statements = 0;
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
@@ -1017,6 +1035,8 @@ control(PaceShared *shared, double seconds, double rate, double awake)
 		input.statements += latency_add_running(pace.settings.latency_of, controller->target_ms,
 												Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
 												window);
+	if (state->is_busy)
+		input.statements = Max(input.statements, LEAST_PRESENCE);
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		input.samples += window[i];
 	input.percentile_ms = latency_percentile(window, input.percent);
@@ -1049,6 +1069,8 @@ tell_target(PaceShared *shared)
 		latency_read(of, state->counts);
 		memset(state->window, 0, sizeof(state->window));
 	}
+	if (of != state->told_of)
+		controller_forget_load(&state->controller);
 	state->told_target = target;
 	state->told_percentile = percentile;
 	state->told_of = of;

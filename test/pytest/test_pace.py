@@ -497,6 +497,8 @@ def test_what_a_transaction_takes(cluster, db, conn):
     assert 25 < watched(cluster, db, twice) < 55
     assert watched(cluster, db, twice, "transactions") > 55
     assert watched(cluster, db, "SELECT pg_sleep(0.03)", "transactions") > 25
+    conn.execute("CREATE TABLE written (v int)")
+    assert 25 < watched(cluster, db, "INSERT INTO written VALUES (1); SELECT pg_sleep(0.03)", "transactions") < 55
     assert watched(cluster, db, "DO 'BEGIN PERFORM pg_sleep(0.03); COMMIT; PERFORM pg_sleep(0.03); END'", "transactions") > 55
     assert watched(cluster, db, "BEGIN; SELECT pg_sleep(0.2); ROLLBACK; SELECT 1", "transactions") < 150
     assert watched(cluster, db, "BEGIN; SELECT 1; COMMIT; SELECT pg_sleep(0.03)", "transactions") < 55
