@@ -50,7 +50,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=float, default=seconds, metavar="SECONDS", help=f"{what} (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "tpcc")
     options = parser.parse_args()
-    positive = [options.rounds, options.warehouses, options.part, options.buffers, options.clients, options.load, options.before, options.cap]
+    positive = [options.rounds, options.warehouses, options.part, options.buffers, options.clients, options.load]
+    positive += [options.before, options.cap]
     if min(positive) <= 0 or min(options.rampup, options.after, options.workers or 0) < 0 or not 0 <= options.dead < 1:
         parser.error("sizes, shares and times are more than 0, --dead less than 1")
     return options

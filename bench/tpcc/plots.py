@@ -1,4 +1,4 @@
-"""The picture: each New-Order a dot, their running mean a line, and the time of VACUUM shaded; a panel for each setting, its last run."""
+"""The picture: each New-Order a dot, their running mean a line, and the time of VACUUM shaded; a panel for each setting's last run."""
 
 from itertools import accumulate
 from math import ceil

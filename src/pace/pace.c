@@ -598,7 +598,6 @@ pace_end_server_code(void)
 Datum
 pg_cyclone_pace(PG_FUNCTION_ARGS)
 {
-	static const char *const names[LATENCY_KINDS] = {"statements", "transactions"};
 	static const char *const limit_names[] = {
 		"nothing", "cost delay", "latency target", "learning the target",
 		"floor", "nothing (failsafe)",
@@ -641,7 +640,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 			}
 			/* of what, if it is about a latency */
 			nulls[column] = nulls[column - lengthof(numbers) + 1];
-			values[column++] = CStringGetTextDatum(names[pg_atomic_read_u32(&slot->latency_of)]);
+			values[column++] = CStringGetTextDatum(cyclone_latency_of_options[pg_atomic_read_u32(&slot->latency_of)].name);
 			values[column++] = CStringGetTextDatum(limit_names[pg_atomic_read_u32(&slot->limited_by)]);
 			values[column++] = ObjectIdGetDatum(user_id);
 		}
@@ -1149,8 +1148,9 @@ warn_if_out_of_reach(void)
 	ereport(WARNING,
 			(errmsg("latency target of %g ms is missed although VACUUM hardly moves",
 					shared->control.controller.target_ms),
-			 errdetail("The %gth percentile of the latency of statements stays above it for reasons other than this VACUUM, which goes on at its slowest pace.",
-					   pace.settings.latency_percentile),
+			 errdetail("The %gth percentile of the latency of %s stays above it for reasons other than this VACUUM, which goes on at its slowest pace.",
+					   pace.settings.latency_percentile,
+					   cyclone_latency_of_options[pace.settings.latency_of].name),
 			 errhint("Set \"cyclone.latency_target\" to \"auto\" or to a higher value; a running VACUUM notices if it is set in postgresql.conf and reloaded.")));
 }
 

@@ -33,6 +33,7 @@
 double		cyclone_latency_percentile = 95;
 int			cyclone_latency_of = LATENCY_OF_STATEMENTS;
 
+/* in the order of LatencyOf */
 const struct config_enum_entry cyclone_latency_of_options[] = {
 	{"statements", LATENCY_OF_STATEMENTS, false},
 	{"transactions", LATENCY_OF_TRANSACTIONS, false},
@@ -104,7 +105,7 @@ void
 pace_settings_define_target(void)
 {
 	DefineCustomStringVariable("cyclone.latency_target",
-							   "The latency of statements that VACUUM keeps to by slowing down.",
+							   "The latency of statements or transactions that VACUUM keeps to by slowing down.",
 							   "A time, in milliseconds if it has no unit; \"auto\": a tenth above what it is without VACUUM; 0: VACUUM doesn't care.",
 							   &latency_target_string,
 							   "0",
