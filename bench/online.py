@@ -3,7 +3,8 @@
 The table is that of the case that VACUUM FULL is known by: a serial key, an integer and a compressed text, nine rows in ten
 deleted. Each contender works on an equal copy of the data directory, while pgbench reads and changes rows of the same table at
 half the rate that it could. Measured are the time it takes, the disk and WAL that it needs, the longest that any of pgbench's
-transactions took, and the sizes at the end. `make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
+transactions took and that any of them waited for a lock, and the sizes at the end; and the same of a while in which nothing is done.
+`make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
 
 pg_repack and pg_squeeze are built from their sources, and pgcompacttable is run as it is, with perl's DBD::Pg; who is not named is
 left out. pg_squeeze takes wal_level = logical, so all have that if it takes part, and a server whose output_plugin_libraries may name
@@ -12,6 +13,7 @@ it (17.11, 18.6, or later).
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -40,7 +42,12 @@ CONFIG = {
     "autovacuum": "off",
     "fsync": "off",
     "synchronous_commit": "off",
+    # every wait for a lock that takes longer goes to the log, when it is over
+    "log_lock_waits": "on",
+    "deadlock_timeout": "1ms",
+    "log_line_prefix": "%a: ",
 }
+LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.MULTILINE)
 ROWS = 1_000_000
 LOAD = """\\set id random(1, :rows / 10)
 BEGIN;
@@ -53,6 +60,7 @@ CLIENTS = 4
 SHARE_OF_MOST = 0.5
 PROBE_SECONDS = 5
 QUIET_SECONDS = 5
+IDLE_SECONDS = 3
 MOST_SECONDS = 300  # before a contender is given up
 
 
@@ -66,6 +74,7 @@ class Run:
     peak_disk: int  # bytes beyond what there was, without WAL
     wal: int  # bytes, pgbench's included
     longest_ms: float  # of pgbench's transactions
+    longest_lock_wait_ms: float  # of pgbench's, 0 if none took a millisecond
     p99_ms: float
     p99_before_ms: float
     lost_rows: int
@@ -87,7 +96,7 @@ def main() -> int:
     circumstances = find_circumstances(prefix, CONFIG, options.base)
     print_circumstances(console, circumstances)
 
-    contenders = {"FULL INPLACE": _inplace, "FULL INPLACE, INDEX_CLEANUP off": _inplace_without_indexes, "FULL REWRITE": _rewrite}
+    contenders = {"nothing": _nothing, "FULL INPLACE": _inplace, "FULL INPLACE, INDEX_CLEANUP off": _inplace_without_indexes, "FULL REWRITE": _rewrite}
     if options.pg_repack:
         _build_extension(prefix, options.pg_repack.resolve())
         contenders["pg_repack"] = _pg_repack
@@ -157,6 +166,7 @@ def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> 
         time.sleep(QUIET_SECONDS)
         disk = _Disk(cluster)
         [(lsn,)] = conn.execute("SELECT pg_current_wal_lsn()")
+        logged = len(cluster.log)
         begin = time.time()
         finished = contender(cluster)
         end = time.time()
@@ -164,14 +174,15 @@ def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> 
         peak = disk.stop()
         time.sleep(1)
         transactions = load.stop()
+        lock_waits = [float(ms) for ms in LOCK_WAIT.findall(cluster.log, logged)]
         [(left, table, indexes)] = conn.execute("SELECT count(*), pg_table_size('s'), pg_indexes_size('s') FROM s")
         if contender is not _pgcompacttable:
             conn.execute("VACUUM (INDEX_CLEANUP on) s")
             checks.assert_clean(conn, "s")
     during = [ms for moment, ms in transactions if begin <= moment and moment - ms / 1000 <= end]
     before = [ms for moment, ms in transactions if moment < begin]
-    return Run(name, end - begin, finished, peak, int(wal), max(during, default=0), _p99(during), _p99(before),
-               rows // 10 - left, table, indexes)  # fmt: skip
+    return Run(name, end - begin, finished, peak, int(wal), max(during, default=0), max(lock_waits, default=0),
+               _p99(during), _p99(before), rows // 10 - left, table, indexes)  # fmt: skip
 
 
 def _p99(values: list[float]) -> float:
@@ -254,6 +265,11 @@ class _Disk:
         return self.peak
 
 
+def _nothing(_cluster: Cluster) -> bool:
+    time.sleep(IDLE_SECONDS)
+    return True
+
+
 def _vacuum(cluster: Cluster, options: str) -> bool:
     with cluster.connect() as conn:
         conn.execute(f"VACUUM ({options}) s")
@@ -311,13 +327,14 @@ def _pgcompacttable(cluster: Cluster, script: Path) -> bool:
 
 def _line(run: Run) -> str:
     return (f"  {run.contender:32} {run.seconds:7.2f} s{'' if run.finished else ' (gave up)'}, disk +{run.peak_disk / 2**20:.1f} MB,"
-            f" WAL {run.wal / 2**20:.0f} MB, longest {run.longest_ms:.0f} ms, p99 {run.p99_ms:.2f} ms (before {run.p99_before_ms:.2f}),"
+            f" WAL {run.wal / 2**20:.0f} MB, longest {run.longest_ms:.0f} ms,"
+            f" lock {run.longest_lock_wait_ms:.0f} ms, p99 {run.p99_ms:.2f} ms (before {run.p99_before_ms:.2f}),"
             f" table {run.table / 2**20:.1f} MB, indexes {run.indexes / 2**20:.1f} MB")  # fmt: skip
 
 
 def _print(console: Console, contenders: dict, runs: list[Run]) -> None:
     table = Table(title="medians")
-    for column in ("contender", "seconds", "extra disk, MB", "WAL, MB", "longest, ms", "p99, ms", "p99 before, ms", "table, MB",
+    for column in ("contender", "seconds", "extra disk, MB", "WAL, MB", "longest, ms", "lock wait, ms", "p99, ms", "p99 before, ms", "table, MB",
                    "indexes, MB", "rows lost"):  # fmt: skip
         table.add_column(column, justify="left" if column == "contender" else "right")
     for name in contenders:
@@ -329,7 +346,7 @@ def _print(console: Console, contenders: dict, runs: list[Run]) -> None:
         table.add_row(
             name + ("" if all(run.finished for run in mine) else " (gave up)"), f"{middle('seconds'):.2f}",
             f"{middle('peak_disk', 2**20):.1f}", f"{middle('wal', 2**20):.0f}", f"{middle('longest_ms'):.0f}",
-            f"{middle('p99_ms'):.2f}", f"{middle('p99_before_ms'):.2f}", f"{middle('table', 2**20):.1f}",
+            f"{middle('longest_lock_wait_ms'):.0f}", f"{middle('p99_ms'):.2f}", f"{middle('p99_before_ms'):.2f}", f"{middle('table', 2**20):.1f}",
             f"{middle('indexes', 2**20):.1f}", f"{max(run.lost_rows for run in mine)}",
         )  # fmt: skip
     console.print(table)

@@ -7,11 +7,13 @@ With CYCLONE_UBSAN=1 in the environment, gcc's sanitizer of undefined behaviour 
 server: the first finding ends the process. Signed overflow is among them, though the server's flags allow it.
 """
 
+import filecmp
 import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -87,16 +89,27 @@ def _is_copy(prefix: Path, origin: Path) -> bool:
 
 
 def _make(makefile: Path, folder: Path, prefix: Path, **variables: str) -> None:
-    """Run `make install` for `prefix` in the build folder; show the compiler's warnings, raise on failure."""
-    command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", folder, "-f", makefile, "install"]
-    command += [f"PG_CONFIG={program_path(prefix, 'pg_config')}"]
-    command += [f"{name}={value}" for name, value in variables.items()]
-    if UBSAN:
-        command += [f"COPT={UBSAN_FLAGS}"]  # which PGXS appends to the flags of the compiler and of the linker
-    # An outer make would hand down its own flags, among them a PG_CONFIG that is not ours.
-    env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    result = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if result.returncode != 0:
-        raise RuntimeError(f"building {makefile} for {prefix} failed:\n{result.stdout}")
-    if "warning:" in result.stdout:
-        print(result.stdout)
+    """Run `make install` for `prefix` in the build folder; show the compiler's warnings, raise on failure.
+
+    What is installed already stays as it is, and the rest appears as a whole, as other tests' servers may be about to read it.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as stage:
+        command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", folder, "-f", makefile, "install"]
+        command += [f"PG_CONFIG={program_path(prefix, 'pg_config')}", f"DESTDIR={stage}"]
+        command += [f"{name}={value}" for name, value in variables.items()]
+        if UBSAN:
+            command += [f"COPT={UBSAN_FLAGS}"]  # which PGXS appends to the flags of the compiler and of the linker
+        # An outer make would hand down its own flags, among them a PG_CONFIG that is not ours.
+        env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+        result = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if result.returncode != 0:
+            raise RuntimeError(f"building {makefile} for {prefix} failed:\n{result.stdout}")
+        if "warning:" in result.stdout:
+            print(result.stdout)
+        for staged in filter(Path.is_file, Path(stage).rglob("*")):
+            target = Path("/") / staged.relative_to(stage)
+            if not target.exists() or not filecmp.cmp(staged, target, shallow=False):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                new = target.with_name(f"{target.name}.new")
+                shutil.copy(staged, new)
+                new.replace(target)

@@ -47,6 +47,7 @@ OPTIONS = (
     ("", "PARALLEL 2"), ("", "", "", "ANALYZE"), ("", "", "", "", "LATENCY_TARGET '5ms'"),
 )  # fmt: skip
 MOVED = re.compile(r"moved (\d+) rows out of (\d+) pages in \d+ passes, truncated (\d+) to (\d+) pages")
+FAULT = re.compile(r'block (\d+) .*of relation "([^"]+)"')
 NEEDED = ("transactions: COMMIT", "compactions", "rows moved", "pages cut off", "comparisons in snapshots", "duels in which a row moved",
           "duels that one side won", "cursors")  # fmt: skip
 
@@ -134,11 +135,28 @@ class TwinTest:
                 self.twins.count("compactions")
             except psycopg.errors.SerializationFailure:  # its transactions are serializable, too
                 self.twins.count("compactions ended by SerializationFailure")
+            except psycopg.errors.DataCorrupted as error:
+                raise AssertionError(f"{error}\n{self._page_at_fault(str(error))}") from error
             for found in filter(None, map(MOVED.search, said)):
                 rows, _, before, after = map(int, found.groups())
                 self.twins.count("rows moved", rows)
                 self.twins.count("pages cut off", max(before - after, 0))
             said.clear()
+
+    def _page_at_fault(self, error: str) -> str:
+        """Return what is on the heap page that an error is about, and what the catalog and the map say of it."""
+        if not (found := FAULT.search(error)):
+            return ""
+        block, table = int(found[1]), found[2]
+        with self.cluster.connect(DATABASE) as conn:
+            queries = (
+                ("SELECT relfrozenxid, relminmxid, pg_relation_size(oid) / 8192, pg_current_xact_id() FROM pg_class WHERE oid = %s::regclass",
+                 (table,)),
+                ("SELECT * FROM pg_visibility(%s::regclass, %s)", (table, block)),
+                ("SELECT lp, lp_flags, t_xmin, t_xmax, t_ctid, raw_flags FROM heap_page_items(get_raw_page(%s, %s)),"
+                 " heap_tuple_infomask_flags(t_infomask, t_infomask2)", (table, block)),
+            )  # fmt: skip
+            return "\n".join(str(row) for query, parameters in queries for row in conn.execute(query, parameters))
 
     def _vacuum(self, sessions: Sessions, conn: psycopg.Connection, rng: random.Random) -> None:
         """Let PostgreSQL's own VACUUM look after the other tables."""

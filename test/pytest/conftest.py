@@ -1,4 +1,4 @@
-"""Servers for the tests. Every test that asks for a server runs once for each major version in PG_VERSIONS."""
+"""Servers for the tests, in each process that runs some. Every test that asks for a server runs once for each major version in PG_VERSIONS."""
 
 import os
 import tempfile
@@ -37,6 +37,11 @@ def pytest_configure():
     if _ubsan_reports:
         hand_over(Path(_ubsan_reports.name))
         os.environ["UBSAN_OPTIONS"] = f"abort_on_error=1:print_stacktrace=1:log_path={_ubsan_reports.name}/report"
+
+
+def pytest_xdist_auto_num_workers():
+    """Have a process more than there are cores, as many tests wait for this or that."""
+    return os.cpu_count() + 1
 
 
 @pytest.hookimpl(wrapper=True)

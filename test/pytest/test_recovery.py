@@ -3,14 +3,13 @@ are there. The WAL carries whole pages to compare with what replay makes of it (
 
 import os
 import signal
-import time
-from contextlib import suppress
 
 import psycopg
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Parked, wait_until
+from cyclone_lab.background import Parked
+from cyclone_lab.proof import wait_for_restart
 from conftest import TEMPLATE
 
 CHECK_WAL = {"wal_consistency_checking": "all", "min_parallel_index_scan_size": 0, "max_wal_size": "4GB"}
@@ -50,19 +49,6 @@ def replayed_state(conn) -> dict:
 def flush(conn) -> None:
     """Write out all WAL, with a commit that does: that of a VACUUM, which has no transaction ID, does not."""
     conn.execute("SELECT pg_logical_emit_message(true, '', '')")
-
-
-def wait_for_restart(cluster) -> None:
-    """Wait until a server that has restarted itself takes connections."""
-
-    def up() -> bool:
-        with suppress(psycopg.OperationalError):
-            cluster.connect().close()
-            return True
-        time.sleep(0.1)
-        return False
-
-    wait_until(up, "the restart of the server")
 
 
 def test_tables_are_sound_after_a_crash_in_each_phase(new_cluster):
@@ -106,9 +92,12 @@ def test_the_server_recovers_from_the_sudden_death_of_one_process(new_cluster, v
     cluster = new_cluster(**CHECK_WAL)
     with cluster.connect(TEMPLATE) as conn:
         before = make_table(conn)
-    with Parked(cluster, TEMPLATE, "heap-vacuum:any", 3, VACUUM) as vacuum:
+    with cluster.connect() as witness, Parked(cluster, TEMPLATE, "heap-vacuum:any", 3, VACUUM) as vacuum:
         os.kill(vacuum.pid if victim == "leader" else vacuum.workers[0], signal.SIGKILL)
         assert isinstance(vacuum.wait(), psycopg.OperationalError)
+        # a moment later the server notices, and ends all sessions
+        with pytest.raises(psycopg.OperationalError):
+            witness.execute("SELECT pg_sleep(60)")
     wait_for_restart(cluster)
     with cluster.connect(TEMPLATE) as conn:
         assert conn.execute("SELECT * FROM cyclone.progress").fetchall() == []

@@ -1,6 +1,6 @@
 """The SQL tests (test/sql) and isolation specs (test/specs), each in a fresh database, as items of this test run.
 
-Their output stays in build/results/<major>/<driver>/results: the place to copy new expected output from.
+Their output stays in build/results/<major>/<driver>/<name>/results: the place to copy new expected output from.
 """
 
 import re
@@ -17,7 +17,7 @@ SPECS = sorted(path.stem for path in TEST.glob("specs/*.spec"))
 
 def run_driver(driver: str, name: str, cluster, db: str, pg_major: int, folder: str = "") -> None:
     """Run one test with pg_regress or pg_isolation_regress; raise AssertionError with the differences if it fails."""
-    output = REPO / "build" / "results" / str(pg_major) / (folder or driver)
+    output = REPO / "build" / "results" / str(pg_major) / (folder or driver) / name
     output.mkdir(parents=True, exist_ok=True)
     differences = output / "regression.diffs"
     differences.unlink(missing_ok=True)
