@@ -168,16 +168,17 @@ def timing_grid(rounds: list[tuple[tuple[float, float], tuple[float, float]]]) -
 def steps_grid(runs: list[steps.Steps]) -> Grid:
     """Return a row each run, and one of medians."""
     percentile = f"{steps.PERCENTILE}th percentile"
-    header = ["run", f"{percentile} without VACUUM, ms", "target, ms", "at it again after, s", f"{percentile} from 2 s on, ms", "in the server, ms",
-              "speed from 2 s on", "full speed again after, s"]  # fmt: skip
+    header = ["run", f"{percentile} without VACUUM, ms", "target, ms", "at it again after, s", "in the server after, s",
+              f"{percentile} from 2 s on, ms", "in the server, ms", "speed from 2 s on", "full speed again after, s"]  # fmt: skip
 
     def row(name: str, values: list[float]) -> list[str]:
         return [name, *(f"{value:.2f}" for value in values)]
 
     columns = [
-        (run.alone_ms, run.target_ms, run.back_seconds, run.load_ms, run.server_ms, run.speed_under_load, run.full_speed_seconds)
+        (run.alone_ms, run.target_ms, run.back_seconds, run.server_back_seconds, run.load_ms, run.server_ms, run.speed_under_load,
+         run.full_speed_seconds)
         for run in runs
-    ]
+    ]  # fmt: skip
     rows = [row(str(number), values) for number, values in enumerate(columns, 1)]
     return Grid(header, [*rows, row("median", [median(values) for values in zip(*columns)])])
 
