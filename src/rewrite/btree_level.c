@@ -461,10 +461,11 @@ static void
 remove_place_of_high_key(Page page)
 {
 	PageHeader	header = (PageHeader) page;
-	int			nitems = PageGetMaxOffsetNumber(page);
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
 
-	memmove(&header->pd_linp[0], &header->pd_linp[1], (nitems - 1) * sizeof(ItemIdData));
-	memset(&header->pd_linp[nitems - 1], 0, sizeof(ItemIdData));
+	for (OffsetNumber off = P_HIKEY; off < last; off++)
+		*PageGetItemId(page, off) = *PageGetItemId(page, OffsetNumberNext(off));
+	ItemIdSetUnused(PageGetItemId(page, last));
 	header->pd_lower -= sizeof(ItemIdData);
 }
 
