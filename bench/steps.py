@@ -38,7 +38,7 @@ class Steps:
     alone_ms: float  # the percentile without VACUUM
     target_ms: float
     back_seconds: float  # after the load's begin, until the percentile of a window is within a tenth of the target
-    server_back_seconds: float  # the same as the server sees it, which is what the target is about: for as long as a window
+    server_back_seconds: float  # the same as the server sees it, which is what the target is about: for a window in which it measured something
     load_ms: float  # the percentile from two seconds after the load's begin to its end
     server_ms: float  # the same as the server sees it: the mean of what it measured, a few times a second
     full_speed_seconds: float  # after its end, until nothing bounds the VACUUM
@@ -90,7 +90,7 @@ def measure_steps(cluster: Cluster, most: float) -> Steps:
         back += 0.1
     server_back = begin
     while max((ms for moment, _, _, ms in samples if server_back <= moment < server_back + WINDOW_SECONDS and ms is not None),
-              default=0) > NEAR * target and server_back < end:  # fmt: skip
+              default=float("inf")) > NEAR * target and server_back < end:  # fmt: skip
         server_back += 0.1
     unbounded = [moment for moment, limit, *_ in samples if moment > end and limit == "nothing"]
 

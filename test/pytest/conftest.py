@@ -1,4 +1,7 @@
-"""Servers for the tests, in each process that runs some. Every test that asks for a server runs once for each major version in PG_VERSIONS."""
+"""Servers for the tests, in each process that runs some.
+
+Every test that asks for a server runs once for each major version in PG_VERSIONS.
+"""
 
 import os
 import tempfile
