@@ -445,6 +445,7 @@ find_run(HeapScan *scan)
 	{
 		if (!all_frozen)
 			vacuum->counters.skipped_allvisible = true;
+		vacuum->counters.skipped_pages += blkno - vacuum->scan_next;
 		scan->passed += blkno - vacuum->scan_next;
 		vacuum->scan_next = blkno;
 	}

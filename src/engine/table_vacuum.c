@@ -489,6 +489,10 @@ scan_and_vacuum(VacuumJob *job)
 	pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_SCANNED, shared->rel_pages);
 
 	sum_counters(job);
+	/* relfrozenxid rests on it */
+	if ((uint64) counters->scanned_pages + counters->skipped_pages != shared->rel_pages)
+		elog(ERROR, "of %u pages of table \"%s\" %u were scanned and %u skipped",
+			 shared->rel_pages, vacuum->relname, counters->scanned_pages, counters->skipped_pages);
 	job->result.new_live_tuples =
 		vac_estimate_reltuples(vacuum->rel, shared->rel_pages,
 							   counters->scanned_pages, counters->live_tuples);
@@ -733,6 +737,7 @@ sum_counters(VacuumJob *job)
 		if (!pg_atomic_read_u32(&member->joined))
 			continue;
 		sum->scanned_pages += part->scanned_pages;
+		sum->skipped_pages += part->skipped_pages;
 		sum->eager_scanned_pages += part->eager_scanned_pages;
 		sum->new_frozen_tuple_pages += part->new_frozen_tuple_pages;
 		sum->vm_new_visible_pages += part->vm_new_visible_pages;

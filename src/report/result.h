@@ -34,6 +34,7 @@ typedef struct VacuumCounters
 {
 	/* pages */
 	BlockNumber scanned_pages;	/* not skipped by the visibility map */
+	BlockNumber skipped_pages;
 	BlockNumber eager_scanned_pages;
 	BlockNumber new_frozen_tuple_pages; /* that had tuples newly frozen */
 	BlockNumber vm_new_visible_pages;	/* newly all-visible in the map */
