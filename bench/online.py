@@ -2,7 +2,7 @@
 
 The table is that of the case that VACUUM FULL is known by: a serial key, an integer and a compressed text, nine rows in ten
 deleted. Each contender works on an equal copy of the data directory, while pgbench reads and changes rows of the same table at
-half the rate that it could. Measured are the time it takes, the disk and WAL that it needs, the longest that any of pgbench's
+half the rate that it could, or another part (--load; with 0 there is no pgbench). Measured are the time it takes, the disk and WAL that it needs, the longest that any of pgbench's
 transactions took and that any of them waited for a lock, and the sizes at the end; and the same of a while in which nothing is done.
 `make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
 
@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -49,6 +50,7 @@ CONFIG = {
 }
 LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.MULTILINE)
 ROWS = 1_000_000
+FORMS = ("FULL INPLACE", "FULL INPLACE, PARALLEL 1", "FULL INPLACE, INDEX_CLEANUP off", "FULL REWRITE")
 LOAD = """\\set id random(1, :rows / 10)
 BEGIN;
 UPDATE s SET whatever = whatever + 1 WHERE id = :id * 10;
@@ -57,7 +59,6 @@ INSERT INTO history VALUES (:id);
 END;
 """
 CLIENTS = 4
-SHARE_OF_MOST = 0.5
 PROBE_SECONDS = 5
 QUIET_SECONDS = 5
 IDLE_SECONDS = 3
@@ -86,6 +87,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=ROWS, help="rows before the deletion (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contender (default: %(default)s)")
+    parser.add_argument("--load", type=float, default=0.5, help="pgbench's rate, as a part of what it could (default: %(default)s)")
     parser.add_argument("--pg-repack", type=Path, help="a folder with pg_repack's sources")
     parser.add_argument("--pg-squeeze", type=Path, help="a folder with pg_squeeze's sources")
     parser.add_argument("--pgcompacttable", type=Path, help="the script")
@@ -96,7 +98,7 @@ def main() -> int:
     circumstances = find_circumstances(prefix, CONFIG, options.base)
     print_circumstances(console, circumstances)
 
-    contenders = {"nothing": _nothing, "FULL INPLACE": _inplace, "FULL INPLACE, INDEX_CLEANUP off": _inplace_without_indexes, "FULL REWRITE": _rewrite}
+    contenders = {"nothing": _nothing, **{form: partial(_vacuum, options=form) for form in FORMS}}
     if options.pg_repack:
         _build_extension(prefix, options.pg_repack.resolve())
         contenders["pg_repack"] = _pg_repack
@@ -122,9 +124,9 @@ def main() -> int:
     with Cluster.create(prefix, config, base=options.base) as original:
         original.start()
         _make(original, options.rows, [name for name in contenders if name in ("pg_repack", "pg_squeeze")])
-        rate = SHARE_OF_MOST * _most(original, options.rows)
+        rate = options.load * _most(original, options.rows) if options.load else 0.0
         original.stop()
-        console.print(f"pgbench at {rate:.0f} transactions a second, half of what it could")
+        console.print(f"pgbench at {rate:.0f} transactions a second, {options.load:.0%} of what it could" if rate else "without pgbench")
         for number in range(options.rounds):
             order = list(contenders)[number % len(contenders) :] + list(contenders)[: number % len(contenders)]
             for name in order:
@@ -160,9 +162,9 @@ def _make(cluster: Cluster, rows: int, extensions: list[str]) -> None:
 
 
 def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> Run:
-    """Run one contender beside pgbench."""
+    """Run one contender beside pgbench, or alone if its rate is 0."""
     with cluster.connect() as conn, tempfile.TemporaryDirectory() as folder:
-        load = _Load(cluster, Path(folder), rows, rate)
+        load = _Load(cluster, Path(folder), rows, rate) if rate else None
         time.sleep(QUIET_SECONDS)
         disk = _Disk(cluster)
         [(lsn,)] = conn.execute("SELECT pg_current_wal_lsn()")
@@ -173,7 +175,7 @@ def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> 
         [(wal,)] = conn.execute("SELECT pg_current_wal_lsn() - %s::pg_lsn", (lsn,))
         peak = disk.stop()
         time.sleep(1)
-        transactions = load.stop()
+        transactions = load.stop() if load else []
         lock_waits = [float(ms) for ms in LOCK_WAIT.findall(cluster.log, logged)]
         [(left, table, indexes)] = conn.execute("SELECT count(*), pg_table_size('s'), pg_indexes_size('s') FROM s")
         if contender is not _pgcompacttable:
@@ -274,18 +276,6 @@ def _vacuum(cluster: Cluster, options: str) -> bool:
     with cluster.connect() as conn:
         conn.execute(f"VACUUM ({options}) s")
     return True
-
-
-def _inplace(cluster: Cluster) -> bool:
-    return _vacuum(cluster, "FULL INPLACE")
-
-
-def _inplace_without_indexes(cluster: Cluster) -> bool:
-    return _vacuum(cluster, "FULL INPLACE, INDEX_CLEANUP off")
-
-
-def _rewrite(cluster: Cluster) -> bool:
-    return _vacuum(cluster, "FULL REWRITE")
 
 
 def _build_extension(prefix: Path, source: Path) -> None:
