@@ -49,12 +49,13 @@
 #define PREFETCH_BLOCKS			((BlockNumber) 32)
 
 /*
- * When a table is compacted: so many pages are cut off under one lock, but all
- * in MAX_QUEUED steps at most, if nobody else waits for so long.  Each step
- * looks through all of shared_buffers, so it cuts off such a part of that at least.
+ * When a table is compacted: so many pages are cut off under one lock, which is
+ * more while others make us queue for it more often than MAX_QUEUED allows.  Each
+ * step looks through all of shared_buffers, so it cuts off such a part of that at
+ * least.
  */
-#define COMPACTION_STEP			((BlockNumber) 1024)
-#define BUFFERS_FRACTION		128
+#define COMPACTION_STEP			((BlockNumber) 256)
+#define BUFFERS_FRACTION		512
 /* So many are read before the lock is taken, to be found in shared buffers then. */
 #define MOST_READ_BEFORE		((BlockNumber) 4096)
 #define MOST_BUFFERS_FRACTION	8
@@ -71,6 +72,8 @@ static volatile sig_atomic_t waited_enough;
 static volatile sig_atomic_t cancel_requested;
 static struct sigaction usual_action;	/* on SIGINT */
 
+static BlockNumber compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages,
+								   BlockNumber nonempty_pages, int nqueued);
 static bool lock_exclusively(TableVacuum *vacuum, int *nqueued);
 static bool queue_for_lock(Relation rel);
 static void end_waiting(void);
@@ -106,7 +109,6 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 {
 	BlockNumber rel_pages = vacuum->shared->rel_pages;
 	int			level = vacuum->shared->verbose ? INFO : DEBUG2;
-	BlockNumber step = 0;
 	BlockNumber floor;
 	int			nqueued = 0;
 	bool		others_wait;
@@ -118,18 +120,15 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	set_place(vacuum, PLACE_TRUNCATE, nonempty_pages);
 	DEBUG_POINT("truncate");
 
-	if (vacuum->shared->compacting)
-	{
-		step = Max((rel_pages - nonempty_pages) / MAX_QUEUED + 1, COMPACTION_STEP);
-		step = Max(step, (BlockNumber) NBuffers / BUFFERS_FRACTION);
-	}
 	do
 	{
 		BlockNumber new_pages;
 
 		floor = nonempty_pages;
-		if (step > 0)
+		if (vacuum->shared->compacting)
 		{
+			BlockNumber step = compaction_step(vacuum, rel_pages, nonempty_pages, nqueued);
+
 			if (rel_pages > step)
 				floor = Max(floor, rel_pages - step);
 			floor = look_before(vacuum, rel_pages, floor);
@@ -176,6 +175,25 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	} while (rel_pages > nonempty_pages && more);
 
 	return rel_pages;
+}
+
+/*
+ * compaction_step
+ *		How many pages to cut off at a time, if so many are left and we have had
+ *		to queue for the lock so often.
+ */
+static BlockNumber
+compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages,
+				int nqueued)
+{
+	BlockNumber step = Max(COMPACTION_STEP, (BlockNumber) NBuffers / BUFFERS_FRACTION);
+	uint64		all = vacuum->shared->rel_pages - nonempty_pages;
+	uint64		left = rel_pages - nonempty_pages;
+
+	/* has more than that part of our turns been used up? */
+	if (nqueued < MAX_QUEUED && nqueued * all > MAX_QUEUED * (all - left))
+		step = Max(step, left / (MAX_QUEUED - nqueued) + 1);
+	return step;
 }
 
 /*
