@@ -3,7 +3,7 @@
  * debug_point.c
  *	  Named points in the code where a test can make a process wait or fail.
  *
- * SET cyclone.debug_point = 'heap-scan:worker:wait' makes parallel workers
+ * SET cyclone.debug_point = 'heap-scan:worker:wait' makes workers
  * wait at the point "heap-scan"; the words in the middle and at the end are
  * leader, worker or any, and wait, error or notice.  Several such settings are
  * separated by spaces.  Who waits does so until a test releases an advisory
@@ -22,7 +22,6 @@
 
 #ifdef CYCLONE_DEBUG_POINTS
 
-#include "access/parallel.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
@@ -82,7 +81,7 @@ debug_point_init(void)
 void
 debug_point_reached(const char *name)
 {
-	const char *role = IsParallelWorker() ? "worker" : "leader";
+	const char *role = AmBackgroundWorkerProcess() ? "worker" : "leader";
 
 	if (is_set(name, role, "notice"))
 		ereport(NOTICE, (errmsg("debug point \"%s\" reached in %s", name, role)));
@@ -116,15 +115,19 @@ is_set(const char *name, const char *role, const char *action)
 	return false;
 }
 
-/* wait_for_lock -- wait for the test, interruptibly. */
+/* wait_for_lock -- wait for the test, for as long as it takes, interruptibly. */
 static void
 wait_for_lock(void)
 {
+	int			nest_level = NewGUCNestLevel();
 	LOCKTAG		tag;
 
+	(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, DEBUG_POINT_LOCK, 1);
 	(void) LockAcquire(&tag, ShareLock, false, false);
 	LockRelease(&tag, ShareLock, false);
+	AtEOXact_GUC(false, nest_level);
 }
 
 #endif							/* CYCLONE_DEBUG_POINTS */

@@ -40,6 +40,7 @@ CONFIG = {
     "max_parallel_workers_per_gather": 0,
     "statement_timeout": "3min",
     "jit": "off",
+    "min_parallel_table_scan_size": 0,  # workers for tables as small as these
     "cyclone.debug_horizon_wait": 500,  # ms
 }
 OPTIONS = (

@@ -32,20 +32,22 @@
 #define WAIT_MS		10000
 #define LOOK_MS		20
 
-static bool versions_are_dead(Inplace *job);
+static bool versions_are_dead(Oid relid, TransactionId last_xid);
 
 /*
  * horizon_wait
- *		Wait until the versions that were moved away are dead to all, but not long.
+ *		Wait until the versions that were moved away, the last by that transaction,
+ *		if any, are dead to all, but not long.
  *
  * Called outside any transaction.
  */
 void
-horizon_wait(Inplace *job)
+horizon_wait(Oid relid, TransactionId last_xid)
 {
-	if (!TransactionIdIsValid(job->last_xid))
+	if (!TransactionIdIsValid(last_xid))
 		return;
-	for (int waited = 0; waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) && !versions_are_dead(job); waited += LOOK_MS)
+	for (int waited = 0; waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) &&
+		 !versions_are_dead(relid, last_xid); waited += LOOK_MS)
 	{
 		/* interrupts are served in versions_are_dead, in a transaction */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -56,17 +58,17 @@ horizon_wait(Inplace *job)
 
 /* versions_are_dead -- would a VACUUM that begins now remove them? */
 static bool
-versions_are_dead(Inplace *job)
+versions_are_dead(Oid relid, TransactionId last_xid)
 {
 	Relation	rel;
 	TransactionId oldest;
 
 	begin_vacuum_transaction(false);
-	rel = table_open(job->relid, AccessShareLock);
+	rel = table_open(relid, AccessShareLock);
 	oldest = GetOldestNonRemovableTransactionId(rel);
 	table_close(rel, AccessShareLock);
 	end_transaction();
-	return TransactionIdPrecedes(job->last_xid, oldest);
+	return TransactionIdPrecedes(last_xid, oldest);
 }
 
 /*

@@ -14,6 +14,7 @@
 #include "access/tableam.h"
 #include "commands/vacuum.h"
 #include "nodes/execnodes.h"
+#include "port/atomics.h"
 #include "portability/instr_time.h"
 #include "storage/block.h"
 #include "storage/buf.h"
@@ -21,6 +22,7 @@
 
 #include "engine/table_vacuum.h"
 #include "pace/pace.h"
+#include "team/ranges.h"
 #include "transaction.h"
 
 /* Why rows of the tail stayed where they are, in one pass */
@@ -34,33 +36,56 @@ typedef struct MoveObstacles
 /* The room that a part of a value takes, of those that are cut into several */
 #define TOAST_PART_SIZE		(MAXALIGN(EXTERN_TUPLE_MAX_SIZE) + sizeof(ItemIdData))
 
-/* The state of compacting one table */
+/* What one process, or all, moved in one pass */
+typedef struct MoveCounts
+{
+	int64		rows;
+	int64		blocks;			/* vacated, or looked through for values */
+	MoveObstacles obstacles;
+	TransactionId last_xid;		/* that moved a row */
+} MoveCounts;
+
+/* How the processes that move rows share out a pass */
+typedef struct MoveShares
+{
+	/*
+	 * What to visit, in this order: the tail's blocks, counted from its end; for
+	 * values, the blocks of the table whose rows may have them.
+	 */
+	Ranges		visits;
+	pg_atomic_uint32 target;	/* who has room to fill next */
+} MoveShares;
+
+/* The state of compacting one table, in one process */
 typedef struct Inplace
 {
 	Oid			relid;
 	VacuumParams params;
 	BufferAccessStrategy ring;
 	MemoryContext context;		/* for what outlives transactions */
-	PaceShared *pace;			/* while rows are moved */
 
 	BlockNumber first_pages;	/* size at the beginning */
 	CompactionPass pass;		/* for the last VACUUM, and by it */
+	bool		is_alone;		/* are there to be no workers any more? */
+	int64		rows_moved;		/* in all passes, by all */
+	TransactionId last_xid;		/* the last to move something out of it */
 
-	/* the pass in hand */
+	/* the plan of the pass in hand */
 	int64		room_for_others;	/* in bytes, that is not filled */
 	BlockNumber npages;
 	BlockNumber tail_start;		/* where the table could end */
-	BlockNumber source;			/* all blocks from here on have been visited */
-	BlockNumber target;			/* no block before has room */
-	MoveObstacles obstacles;
-	int64		rows_moved;
-	TransactionId last_xid;		/* that moved a row */
 
 	/* of a TOAST table: the values with parts in its tail, in order */
 	Oid		   *values;
 	int			nvalues;
-	BlockNumber next_block;		/* of the table, where to look for their rows, */
-	BlockNumber end_block;		/* and up to where */
+	BlockNumber look_through;	/* so many blocks of the table, for their rows */
+
+	/* this process's part of it; in the end the leader's has that of all */
+	MoveShares *shares;
+	uint64		next_visit;
+	uint64		end_visits;
+	BlockNumber target;			/* to be filled, if it is valid */
+	MoveCounts	moved;
 } Inplace;
 
 /* The indexes of a table, for entries of moved rows */
@@ -96,6 +121,11 @@ extern void tail_hide(Inplace *job, Relation rel);
 extern void tail_note_room(Inplace *job, Relation rel);
 extern void tail_offer_room(Relation rel, BlockNumber start);
 
+/* movers.c */
+extern bool movers_run(Inplace *job, Inplace *toast, int *planned, int *launched);
+extern bool movers_next_visit(Inplace *job, BlockNumber *number);
+extern void movers_visited(Inplace *job);
+
 /* move_batch.c */
 extern void move_batch_begin(MoveBatch *batch, Inplace *job);
 extern bool move_batch_goes_on(const MoveBatch *batch);
@@ -126,7 +156,7 @@ extern void index_entries_add(IndexEntries *entries, HeapTuple tuple);
 extern void index_entries_close(IndexEntries *entries);
 
 /* horizon.c */
-extern void horizon_wait(Inplace *job);
+extern void horizon_wait(Oid relid, TransactionId last_xid);
 extern char *horizon_holder(void);
 
 /* index_shrink.c */

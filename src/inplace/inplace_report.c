@@ -112,7 +112,7 @@ static void
 warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 {
 	const CompactionPass *pass = &job->pass;
-	const MoveObstacles *obstacles = &job->obstacles;
+	const MoveObstacles *obstacles = &job->moved.obstacles;
 	const char *name = get_rel_name(result->relid);
 	BlockNumber notable = pass->new_pages / NOTABLE_FRACTION;
 	char	   *holder;
@@ -186,6 +186,9 @@ inplace_report_end(InplaceResult *result, const Inplace *job)
 	}
 	appendStringInfo(&buf, _("rows moved: " INT64_FORMAT " out of " INT64_FORMAT " pages, in %d passes\n"),
 					 job->rows_moved, result->blocks_vacated, result->passes);
+	if (result->workers_planned > 0)
+		appendStringInfo(&buf, _("workers moving rows: %d planned, %d launched\n"),
+						 result->workers_planned, result->workers_launched);
 	appendStringInfo(&buf, _("phases: vacuum %.3f s, moving values %.3f s, moving rows %.3f s, other %.3f s\n"),
 					 seconds[INPLACE_VACUUM], seconds[INPLACE_MOVE_VALUES], seconds[INPLACE_MOVE],
 					 INSTR_TIME_GET_DOUBLE(now) - seconds[INPLACE_VACUUM] -

@@ -100,7 +100,7 @@ void
 move_batch_end(MoveBatch *batch)
 {
 	if (TransactionIdIsValid(batch->xid))
-		batch->job->last_xid = batch->xid;
+		batch->job->moved.last_xid = batch->xid;
 	index_entries_close(batch->entries);
 	become_user_again(&batch->saved_user);
 	table_close(batch->rel, NoLock);

@@ -4,7 +4,7 @@
  *	  Moving rows from the end of a table into free space at its beginning.
  *
  * Page by page from the end, into the first pages with room from the beginning, as
- * move_batch.c has it.  Values in the TOAST table stay where they are, as
+ * move_batch.c has it; each process (movers.c) fills pages of its own.  Values in the TOAST table stay where they are, as
  * both versions point at them.  The two pages are locked in the order of their
  * block numbers, as the server does; page_change.c has the changes to each.
  *
@@ -25,7 +25,6 @@
 
 #include "debug_point.h"
 #include "inplace/inplace.h"
-#include "report/progress.h"
 
 /* The page in hand */
 typedef struct RowMove
@@ -51,21 +50,22 @@ static void find_rows(RowMove *move, MoveObstacles *obstacles);
  * row_move_some
  *		Move the rows of a few pages, in a transaction of its own.
  *
- * Returns whether the pass has more to do.
+ * Returns whether the pass has more to do for this process.
  */
 bool
 row_move_some(Inplace *job)
 {
 	RowMove		move = {0};
+	BlockNumber visit;
 	bool		more = true;
 
 	move_batch_begin(&move.batch, job);
 	while (more && move_batch_goes_on(&move.batch))
 	{
 		CHECK_FOR_INTERRUPTS();
-		more = job->source > job->tail_start && vacate_page(&move, job->source - 1);
+		more = movers_next_visit(job, &visit) && vacate_page(&move, job->npages - 1 - visit);
 		if (more)
-			progress_blocks_done(job->npages - --job->source);
+			movers_visited(job);
 	}
 
 	if (BufferIsValid(move.source_map))
@@ -115,7 +115,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 		UnlockReleaseBuffer(target);
 		MemoryContextSwitchTo(old);
 
-		job->rows_moved += nmoved;
+		job->moved.rows += nmoved;
 		for (int i = 0; i < move->nrows; i++)
 			if (move->fits[i])
 				index_entries_add(batch->entries, move->rows[i]);
@@ -125,7 +125,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 		if (!all_fit)
 		{
 			RecordPageWithFreeSpace(batch->rel, target_block, space);
-			job->target = target_block + 1;
+			job->target = InvalidBlockNumber;
 		}
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -164,7 +164,8 @@ smallest_row(Buffer buffer)
 
 /*
  * next_target
- *		Return the first page with that much room, before limit, pinned; or none.
+ *		Return the page that this process fills, or the next one that nobody does
+ *		and that has that much room, pinned; none if they are not before limit.
  */
 static Buffer
 next_target(RowMove *move, Size room, BlockNumber limit)
@@ -172,14 +173,19 @@ next_target(RowMove *move, Size room, BlockNumber limit)
 	MoveBatch  *batch = &move->batch;
 	Inplace    *job = batch->job;
 
-	for (; job->target < limit; job->target++)
+	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
+		if (!BlockNumberIsValid(job->target))
+			job->target = pg_atomic_fetch_add_u32(&job->shares->target, 1);
+		/* then no later one is, and we ask for no more */
+		if (job->target >= limit)
+			return InvalidBuffer;
 		if (GetRecordedFreeSpace(batch->rel, job->target) >= room + batch->reserve)
 			return ReadBufferExtended(batch->rel, MAIN_FORKNUM, job->target, RBM_NORMAL,
 									  job->ring);
+		job->target = InvalidBlockNumber;
 	}
-	return InvalidBuffer;
 }
 
 /*
@@ -207,9 +213,11 @@ move_rows(RowMove *move, Buffer target, bool *all_fit)
 	*all_fit = nfit == move->nrows;
 	if (*all_fit)
 	{
-		batch->job->obstacles.locked += obstacles.locked;
-		batch->job->obstacles.uncommitted += obstacles.uncommitted;
-		batch->job->obstacles.recently_dead += obstacles.recently_dead;
+		MoveObstacles *all = &batch->job->moved.obstacles;
+
+		all->locked += obstacles.locked;
+		all->uncommitted += obstacles.uncommitted;
+		all->recently_dead += obstacles.recently_dead;
 	}
 	if (nfit == 0)
 		return 0;

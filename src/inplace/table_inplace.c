@@ -9,7 +9,7 @@
  *		where there is room
  *	 2. plan: what of the table would fit into the room before it?
  *	 3. move the rows of that tail to the front, in batches (row_move.c); if it is
- *		a TOAST table, the values (value_move.c)
+ *		a TOAST table, the values (value_move.c); with workers (movers.c)
  *	 4. wait a little for those who still need the old versions
  *
  * and so on until the table is as small as its rows allow, or nothing
@@ -62,10 +62,9 @@ static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStra
 static void compact(Inplace *job, Inplace *rows, InplaceResult *result);
 static void vacuum_once(Inplace *job, InplaceResult *result);
 static bool plan_moves(Inplace *job, bool is_toast, bool is_last);
-static void move_rows_of_tail(Inplace *job, InplaceResult *result);
-static void move_values_of_tail(Inplace *job, Inplace *rows, InplaceResult *result);
-static void begin_moving(Inplace *job, int phase, BlockNumber blocks);
-static void end_moving(void);
+static bool move_tail(Inplace *job, Inplace *rows, InplaceResult *result);
+static void begin_planning(Inplace *job, PaceShared **pace);
+static void end_planning(PaceShared *pace);
 
 /*
  * table_inplace_is_possible
@@ -176,7 +175,6 @@ make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring, Memor
 	job->params = *params;
 	job->ring = ring;
 	job->context = context;
-	job->pace = MemoryContextAllocZero(context, pace_shared_size());
 	job->pass.tail_start = InvalidBlockNumber;
 	return job;
 }
@@ -194,8 +192,8 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 
 	for (;;)
 	{
-		int64		moved = mover->rows_moved;
 		bool		is_being_cut;
+		bool		all_through;
 
 		vacuum_once(job, result);
 		progress_bytes_freed((uint64) (Max(job->first_pages, job->pass.new_pages) -
@@ -212,18 +210,15 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 
 		if (!plan_moves(job, rows != NULL, VacuumFailsafeActive || idle_passes >= MAX_IDLE_PASSES))
 			break;
-		memset(&mover->obstacles, 0, sizeof(mover->obstacles));
-		if (rows == NULL)
-			move_rows_of_tail(job, result);
-		else
-			move_values_of_tail(job, rows, result);
+		all_through = move_tail(job, rows, result);
 		/* which may have become shorter, if it has very many values */
 		job->pass.tail_start = job->tail_start;
-		job->last_xid = mover->last_xid;
 		result->passes++;
-		if (mover->rows_moved == moved)
+		if (mover->moved.rows == 0 && all_through)
 			idle_passes = MAX_IDLE_PASSES - 1;
-		horizon_wait(job);
+		if (TransactionIdIsValid(mover->moved.last_xid))
+			job->last_xid = mover->moved.last_xid;
+		horizon_wait(job->relid, job->last_xid);
 		/* what is all-visible now was so before, or has been looked at */
 		job->params.options &= ~VACOPT_DISABLE_PAGE_SKIPPING;
 	}
@@ -263,9 +258,10 @@ plan_moves(Inplace *job, bool is_toast, bool is_last)
 	Relation	rel;
 	BlockNumber hidden = job->pass.tail_start;
 	BlockNumber tail;
+	PaceShared *pace;
 
 	begin_vacuum_transaction(false);
-	begin_moving(job, PROGRESS_INPLACE_PLAN, job->pass.new_pages);
+	begin_planning(job, &pace);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	if (hidden != InvalidBlockNumber)
 		tail_note_room(job, rel);
@@ -284,66 +280,63 @@ plan_moves(Inplace *job, bool is_toast, bool is_last)
 	if (hidden != InvalidBlockNumber)
 		tail_offer_room(rel, hidden);
 	table_close(rel, NoLock);
-	end_moving();
+	end_planning(pace);
 	end_transaction();
-
-	job->source = job->npages;
-	job->target = 0;
 	return tail > 0;
 }
 
 /*
- * move_rows_of_tail
- *		Move rows until the tail is done with, or there is no room for more.
+ * move_tail
+ *		Move rows out of the tail until it is done with, or there is no room for
+ *		more; or values of a TOAST table, if rows says whose.  Returns false if a
+ *		worker failed, and left some.
  */
-static void
-move_rows_of_tail(Inplace *job, InplaceResult *result)
+static bool
+move_tail(Inplace *job, Inplace *rows, InplaceResult *result)
 {
 	instr_time	start;
+	int			planned,
+				launched;
+	bool		all_through;
 
 	INSTR_TIME_SET_CURRENT(start);
-	begin_moving(job, PROGRESS_INPLACE_MOVE, job->npages - job->tail_start);
-	while (row_move_some(job))
-		;
-	end_moving();
-	result->blocks_vacated += job->npages - job->source;
-	inplace_report_step(result, INPLACE_MOVE, start);
+	if (rows != NULL)
+	{
+		PaceShared *pace;
+
+		begin_planning(rows, &pace);
+		value_move_plan(rows, job);
+		end_planning(pace);
+		all_through = movers_run(rows, job, &planned, &launched);
+	}
+	else
+	{
+		all_through = movers_run(job, NULL, &planned, &launched);
+		result->blocks_vacated += job->moved.blocks;
+	}
+	result->workers_planned = Max(result->workers_planned, planned);
+	result->workers_launched = Max(result->workers_launched, launched);
+	inplace_report_step(result, rows != NULL ? INPLACE_MOVE_VALUES : INPLACE_MOVE, start);
+	return all_through;
 }
 
-/*
- * move_values_of_tail
- *		Move values out of the tail of a TOAST table, all that the rows of its
- *		table point at.
- */
+/* begin_planning -- show what we do, and begin to keep the pace. */
 static void
-move_values_of_tail(Inplace *job, Inplace *rows, InplaceResult *result)
+begin_planning(Inplace *job, PaceShared **pace)
 {
-	instr_time	start;
-
-	INSTR_TIME_SET_CURRENT(start);
-	begin_moving(rows, PROGRESS_INPLACE_MOVE_VALUES, 0);
-	value_move_plan(rows, job);
-	while (value_move_some(rows, job))
-		;
-	end_moving();
-	inplace_report_step(result, INPLACE_MOVE_VALUES, start);
-}
-
-/* begin_moving -- show what we do, and begin to keep the pace. */
-static void
-begin_moving(Inplace *job, int phase, BlockNumber blocks)
-{
+	*pace = MemoryContextAllocZero(job->context, pace_shared_size());
 	progress_begin(job->relid, MyProcPid);
-	progress_phase(phase, blocks);
-	pace_create(job->pace, job->relid);
+	progress_phase(PROGRESS_INPLACE_PLAN, job->pass.new_pages);
+	pace_create(*pace, job->relid);
 	pace_begin_work();
 }
 
-/* end_moving -- the opposite. */
+/* end_planning -- the opposite. */
 static void
-end_moving(void)
+end_planning(PaceShared *pace)
 {
 	pace_end_work();
 	pace_leave();
 	progress_clear();
+	pfree(pace);
 }

@@ -10,7 +10,8 @@
  * the new one.  The old value is deleted with the old version, by the same
  * transaction, as in any update of a value.
  *
- * Which rows those are is found out by reading the table, once in a pass.  The
+ * Which rows those are is found out by reading the table, once in a pass, each
+ * process (movers.c) some of its blocks.  The
  * tail of the TOAST table is taken out of the free space map before, so that the
  * server, which stores the values, puts them elsewhere.
  *
@@ -40,7 +41,6 @@
 
 #include "debug_point.h"
 #include "inplace/inplace.h"
-#include "report/progress.h"
 
 /* A row with values to be moved, and its pointers at them, old and new */
 typedef struct ValueMove
@@ -82,8 +82,7 @@ value_move_plan(Inplace *job, Inplace *toast)
 	table_close(rel, NoLock);
 
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
-	toast->next_block = 0;
-	toast->end_block = RelationGetNumberOfBlocks(rel);
+	toast->look_through = RelationGetNumberOfBlocks(rel);
 	table_close(rel, NoLock);
 	end_transaction();
 }
@@ -151,8 +150,8 @@ note_values(Inplace *toast, Relation rel)
 
 /*
  * value_move_some
- *		Move the values of some rows, in a transaction of its own; false if the
- *		whole table has been looked through.
+ *		Move the values of some rows, in a transaction of its own; false if there
+ *		is no more to look through for this process, or no room.
  *
  * job is the table's, and counts the rows.
  */
@@ -161,6 +160,7 @@ value_move_some(Inplace *job, Inplace *toast)
 {
 	MoveBatch	batch;
 	ValueMove  *move;
+	BlockNumber blkno;
 	bool		more = true;
 
 	move_batch_begin(&batch, job);
@@ -170,10 +170,10 @@ value_move_some(Inplace *job, Inplace *toast)
 	while (more && move_batch_goes_on(&move->batch))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (look_through_page(move, toast, toast->next_block))
-			toast->next_block++;
-		progress_blocks_done(toast->next_block);
-		more = !move->is_full && toast->next_block < toast->end_block;
+		more = movers_next_visit(job, &blkno);
+		if (more && look_through_page(move, toast, blkno))
+			movers_visited(job);
+		more = more && !move->is_full;
 	}
 	if (BufferIsValid(move->map))
 		ReleaseBuffer(move->map);
@@ -198,8 +198,6 @@ look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno)
 	bool		through = true;
 	int			nmoved = 0;
 
-	if (blkno >= toast->end_block)
-		return true;
 	buffer = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, batch->job->ring);
 	old = MemoryContextSwitchTo(batch->row_context);
 	foreach_ptr(HeapTupleData, row, find_rows(move, toast, buffer))
@@ -255,7 +253,7 @@ find_rows(ValueMove *move, Inplace *toast, Buffer buffer)
 				rows = lappend(rows, heap_copytuple(&row));
 				break;
 			case TM_BeingModified:
-				move->batch.job->obstacles.locked++;
+				move->batch.job->moved.obstacles.locked++;
 				break;
 			default:
 				break;
@@ -385,11 +383,11 @@ replace_row(ValueMove *move, Buffer buffer, HeapTuple old)
 		UnlockReleaseBuffer(target);
 	if (!is_same)
 	{
-		batch->job->obstacles.locked++;
+		batch->job->moved.obstacles.locked++;
 		return false;
 	}
 
 	index_entries_add(batch->entries, new_version);
-	batch->job->rows_moved++;
+	batch->job->moved.rows++;
 	return true;
 }

@@ -220,6 +220,7 @@ typedef struct Pace
 	uint64		least_nap;		/* ns */
 	double		greatest_cost;	/* to be paid for in one go */
 	int			charge;			/* look at the budget when so much is due */
+	bool		at_work;
 	volatile bool in_server_code;
 	BufferUsage usage;			/* as far as it is accounted for */
 } Pace;
@@ -486,6 +487,7 @@ void
 pace_begin_work(void)
 {
 	pg_atomic_fetch_add_u32(&pace.shared->at_work, 1);
+	pace.at_work = true;
 }
 
 /* pace_end_work -- it is through with it. */
@@ -493,6 +495,7 @@ void
 pace_end_work(void)
 {
 	pg_atomic_fetch_sub_u32(&pace.shared->at_work, 1);
+	pace.at_work = false;
 }
 
 /*
@@ -674,7 +677,7 @@ prepare_process(void)
 static bool
 is_leader(void)
 {
-	return !IsParallelWorker();
+	return command.is_running;
 }
 
 /* publish_settings -- the leader tells all which settings are in force. */
@@ -1141,6 +1144,9 @@ warn_if_out_of_reach(void)
 {
 	PaceShared *shared = pace.shared;
 
+	/* from other workers the client hears nothing */
+	if (!is_leader() && !IsParallelWorker())
+		return;
 	if (shared->control.has_warned || !has_target(&pace.settings) ||
 		!controller_target_is_out_of_reach(&shared->control.controller))
 		return;
@@ -1157,14 +1163,15 @@ warn_if_out_of_reach(void)
 /*
  * clear_at_exit
  *		A process that dies leaves no row behind, and its timer doesn't touch
- *		what is no longer there.
+ *		what is no longer there.  A worker doesn't count as being at work.
  */
 static void
 clear_at_exit(int code, Datum arg)
 {
 	pace.in_server_code = false;
-	if (is_leader())
-		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
+	if (pace.at_work && pace.shared != NULL && !is_leader())
+		pace_end_work();
+	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 }
 
 /* request_shmem -- how much shared memory the slots need. */

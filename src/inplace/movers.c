@@ -1,0 +1,666 @@
+/*-------------------------------------------------------------------------
+ *
+ * movers.c
+ *	  The processes that move rows, in one pass.
+ *
+ * Moving takes transactions of their own, which the server's parallel workers
+ * can't have.  So the workers here are background workers: sessions without a
+ * client, with the leader's user and settings, that do what the leader does.
+ * What there is to visit they claim as they go, and each fills pages of its
+ * own, so they seldom meet but in the indexes.  What they share is in a segment
+ * of dynamic shared memory, which lasts for the pass.
+ *
+ * To the server leader and workers have nothing to do with each other.  So if
+ * a worker waited for someone who waits for the leader's lock on the table, nobody
+ * would see that this is a deadlock.  Hence a worker takes its own lock on the
+ * table without waiting and keeps it, and waits for no other lock for long.
+ *
+ * A worker that fails, for that or another reason, ends.  Its last batch is
+ * undone, the server's log has the error, and what it has left is for the next
+ * pass, which the leader does alone: if the reason is still there, the error is
+ * the leader's.  If the leader fails it sends the workers home.
+ *
+ * More processes take more from those who use the table meanwhile, for whose sake
+ * rows are moved at all; so there are no workers unless the command asks for them.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "executor/instrument.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "optimizer/paths.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/bufmgr.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/shm_toc.h"
+#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+#include "utils/timeout.h"
+#include "utils/wait_event.h"
+
+#include "debug_point.h"
+#include "inplace/inplace.h"
+#include "report/progress.h"
+
+#define MOVERS_LIBRARY	"pg_cyclone"
+#define MOVERS_MAGIC	0xC1C10F01
+
+#define MOVERS_KEY_SHARED		1
+#define MOVERS_KEY_PACE			2
+#define MOVERS_KEY_VALUES		3
+#define MOVERS_KEY_LIBRARIES	4
+#define MOVERS_KEY_SETTINGS		5
+#define MOVERS_KEY_QUERY_TEXT	6
+
+/* So many blocks are claimed at a time, or fewer towards the end. */
+#define MOST_VISITS		32
+/* So long does a worker wait for a lock. */
+#define LOCK_TIMEOUT	"1s"
+#define LOCK_TIMEOUT_MS	1000
+/* How often the leader has something to do while it waits for the others */
+#define WAITING_MS		250
+
+/* A worker, as the leader sees it when it has ended */
+typedef struct MoverShared
+{
+	bool		is_through;		/* or else it failed */
+	MoveCounts	moved;			/* in batches that were committed */
+	BufferUsage buffer_usage;
+	WalUsage	wal_usage;
+} MoverShared;
+
+typedef struct MoversShared
+{
+	/* constant */
+	Oid			database;
+	Oid			session_user;
+	int			leader_pid;
+	Oid			relid;
+	Oid			toast_relid;	/* invalid if rows are moved, and not values */
+	BlockNumber npages;
+	int			nvalues;
+	int			ring_kb;		/* 0: no ring */
+
+	MoveShares	shares;
+	pg_atomic_uint32 dismissed; /* has the leader failed? */
+	MoverShared movers[FLEXIBLE_ARRAY_MEMBER];
+} MoversShared;
+
+/* The leader's view of a pass */
+typedef struct Movers
+{
+	bool		is_running;
+	Inplace    *job;
+	Inplace    *toast;
+	int			planned;
+	int			launched;
+	BackgroundWorkerHandle **handles;
+
+	dsm_segment *segment;		/* NULL without workers */
+	MoversShared *shared;
+	PaceShared *pace;
+} Movers;
+
+/* The pass that this process leads */
+static Movers movers;
+
+PGDLLEXPORT void pg_cyclone_mover_main(Datum main_arg);
+
+static int	plan_workers(Inplace *job, Inplace *toast, Relation rel);
+static void gather(void);
+static void make_segment(void);
+static void fill_shared(void);
+static void launch(void);
+static bool move_some(Inplace *job, Inplace *toast);
+static void wait_for_workers(void);
+static bool add_up(void);
+static void add_counts(MoveCounts *sum, const MoveCounts *part);
+static void part(void);
+static void dismiss(void);
+static void dismiss_at_exit(int code, Datum arg);
+static uint32 wait_event_movers(void);
+static void begin_work(const MoversShared *shared);
+static void be_like_leader(shm_toc *toc);
+static bool keep_locked(const MoversShared *shared);
+static void unlock(const MoversShared *shared);
+
+/*
+ * movers_run
+ *		Do what the pass has planned: move rows of a table, or values if toast is
+ *		its TOAST table.  Returns false if a worker has failed.
+ *
+ * Called outside any transaction, with the table locked for the session.
+ * job->moved is what came of it; also says how many workers there were.
+ */
+bool
+movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
+{
+	static bool exit_callback_registered = false;
+	volatile bool all_through = false;
+
+	/* once and for all, as others may register theirs while we are at it */
+	if (!exit_callback_registered)
+	{
+		before_shmem_exit(dismiss_at_exit, (Datum) 0);
+		exit_callback_registered = true;
+	}
+
+	memset(&movers, 0, sizeof(movers));
+	movers.job = job;
+	movers.toast = toast;
+	movers.is_running = true;
+	PG_TRY();
+	{
+		gather();
+		while (move_some(job, toast))
+			;
+		pace_end_work();
+		wait_for_workers();
+		all_through = add_up();
+	}
+	PG_CATCH();
+	{
+		dismiss();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	*planned = movers.planned;
+	*launched = movers.launched;
+	part();
+	return all_through;
+}
+
+/*
+ * movers_next_visit
+ *		What this process is to visit next; the same until it says that it has
+ *		been there.  Returns false if there is nothing left.
+ */
+bool
+movers_next_visit(Inplace *job, BlockNumber *number)
+{
+	if (job->next_visit >= job->end_visits &&
+		!ranges_claim(&job->shares->visits, &job->next_visit, &job->end_visits))
+		return false;
+	*number = job->next_visit;
+	return true;
+}
+
+/* movers_visited -- this process is through with what it was to visit. */
+void
+movers_visited(Inplace *job)
+{
+	job->next_visit++;
+	progress_blocks_done(++job->moved.blocks);
+}
+
+/*
+ * plan_workers
+ *		How many workers to ask for: as PARALLEL says, but no more than one for
+ *		each min_parallel_table_scan_size of the tail, as a new session takes its
+ *		time, too.
+ */
+static int
+plan_workers(Inplace *job, Inplace *toast, Relation rel)
+{
+	const Inplace *to_empty = toast != NULL ? toast : job;
+	BlockNumber tail = to_empty->npages - to_empty->tail_start;
+	int			nworkers = job->params.nworkers;
+
+	if (nworkers < 0 || job->is_alone || VacuumFailsafeActive || !IsUnderPostmaster ||
+		RelationUsesLocalBuffers(rel))
+		return 0;
+	if (nworkers == 0)
+		nworkers = DEBUG_LIMIT(workers, 0);
+	nworkers = Min(nworkers, tail / Max(min_parallel_table_scan_size, 1));
+	return Min(nworkers, Min(max_parallel_maintenance_workers, max_parallel_workers));
+}
+
+/*
+ * gather
+ *		Prepare what the processes share, launch the workers, and begin.
+ */
+static void
+gather(void)
+{
+	Inplace    *job = movers.job;
+	Relation	rel;
+	SavedUser	saved;
+
+	begin_vacuum_transaction(false);
+	rel = table_open(job->relid, ShareUpdateExclusiveLock);
+	movers.planned = plan_workers(job, movers.toast, rel);
+	/* the workers take over its settings */
+	become_owner(rel, &saved);
+	pace_write_steadily();
+	if (movers.planned > 0)
+		make_segment();
+	if (movers.segment == NULL)
+	{
+		movers.shared = MemoryContextAllocZero(job->context, sizeof(MoversShared));
+		movers.pace = MemoryContextAllocZero(job->context, pace_shared_size());
+	}
+	fill_shared();
+
+	memset(&job->moved, 0, sizeof(MoveCounts));
+	job->shares = &movers.shared->shares;
+	job->next_visit = job->end_visits = 0;
+	job->target = InvalidBlockNumber;
+
+	pace_create(movers.pace, job->relid);
+	begin_work(movers.shared);
+	if (movers.segment != NULL)
+		launch();
+	become_user_again(&saved);
+	table_close(rel, NoLock);
+	end_transaction();
+}
+
+/*
+ * make_segment
+ *		Make the segment that is shared with workers, if the server has room for
+ *		it, and put in what they need to be like the leader.
+ */
+static void
+make_segment(void)
+{
+	const Inplace *toast = movers.toast;
+	Size		shared_size = offsetof(MoversShared, movers) +
+		movers.planned * sizeof(MoverShared);
+	Size		values_size = toast != NULL ? toast->nvalues * sizeof(Oid) : 0;
+	Size		libraries_size = EstimateLibraryStateSpace();
+	Size		settings_size = EstimateGUCStateSpace();
+	Size		query_size = debug_query_string != NULL ? strlen(debug_query_string) + 1 : 1;
+	shm_toc_estimator estimator;
+	shm_toc    *toc;
+	Size		size;
+	char	   *chunk;
+
+	shm_toc_initialize_estimator(&estimator);
+	shm_toc_estimate_chunk(&estimator, shared_size);
+	shm_toc_estimate_chunk(&estimator, pace_shared_size());
+	shm_toc_estimate_chunk(&estimator, values_size);
+	shm_toc_estimate_chunk(&estimator, libraries_size);
+	shm_toc_estimate_chunk(&estimator, settings_size);
+	shm_toc_estimate_chunk(&estimator, query_size);
+	shm_toc_estimate_keys(&estimator, 6);
+	size = shm_toc_estimate(&estimator);
+	movers.segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (movers.segment == NULL)
+		return;
+	/* it outlives transactions */
+	dsm_pin_mapping(movers.segment);
+	toc = shm_toc_create(MOVERS_MAGIC, dsm_segment_address(movers.segment), size);
+
+	/* it may be memory that was used before */
+	movers.shared = shm_toc_allocate(toc, shared_size);
+	memset(movers.shared, 0, shared_size);
+	shm_toc_insert(toc, MOVERS_KEY_SHARED, movers.shared);
+	movers.pace = shm_toc_allocate(toc, pace_shared_size());
+	memset(movers.pace, 0, pace_shared_size());
+	shm_toc_insert(toc, MOVERS_KEY_PACE, movers.pace);
+
+	chunk = shm_toc_allocate(toc, values_size);
+	if (values_size > 0)
+		memcpy(chunk, toast->values, values_size);
+	shm_toc_insert(toc, MOVERS_KEY_VALUES, chunk);
+	chunk = shm_toc_allocate(toc, libraries_size);
+	SerializeLibraryState(libraries_size, chunk);
+	shm_toc_insert(toc, MOVERS_KEY_LIBRARIES, chunk);
+	chunk = shm_toc_allocate(toc, settings_size);
+	SerializeGUCState(settings_size, chunk);
+	shm_toc_insert(toc, MOVERS_KEY_SETTINGS, chunk);
+	chunk = shm_toc_allocate(toc, query_size);
+	strlcpy(chunk, debug_query_string != NULL ? debug_query_string : "", query_size);
+	shm_toc_insert(toc, MOVERS_KEY_QUERY_TEXT, chunk);
+}
+
+/* fill_shared -- say what is to be done; the block is zeroed. */
+static void
+fill_shared(void)
+{
+	const Inplace *job = movers.job;
+	const Inplace *toast = movers.toast;
+	MoversShared *shared = movers.shared;
+
+	shared->database = MyDatabaseId;
+	shared->session_user = GetSessionUserId();
+	shared->leader_pid = MyProcPid;
+	shared->relid = job->relid;
+	shared->toast_relid = toast != NULL ? toast->relid : InvalidOid;
+	shared->npages = job->npages;
+	shared->nvalues = toast != NULL ? toast->nvalues : 0;
+	shared->ring_kb = GetAccessStrategyBufferCount(job->ring) * (BLCKSZ / 1024);
+	ranges_init(&shared->shares.visits, 0,
+				toast != NULL ? toast->look_through : job->npages - job->tail_start,
+				1, MOST_VISITS, movers.segment != NULL ? movers.planned + 1 : 1);
+	pg_atomic_init_u32(&shared->shares.target, 0);
+	pg_atomic_init_u32(&shared->dismissed, 0);
+}
+
+/* launch -- start as many of the planned workers as the server has room for. */
+static void
+launch(void)
+{
+	MemoryContext old = MemoryContextSwitchTo(movers.job->context);
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_library_name = MOVERS_LIBRARY,
+		.bgw_function_name = "pg_cyclone_mover_main",
+		.bgw_type = "pg_cyclone worker",
+		.bgw_notify_pid = MyProcPid,
+	};
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_cyclone worker for PID %d", MyProcPid);
+	movers.handles = palloc0_array(BackgroundWorkerHandle *, movers.planned);
+	for (int i = 0; i < movers.planned; i++)
+	{
+		worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(movers.segment));
+		memcpy(worker.bgw_extra, &i, sizeof(int));
+		if (!RegisterDynamicBackgroundWorker(&worker, &movers.handles[i]))
+			break;
+		movers.launched++;
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * move_some
+ *		Move a batch, in a transaction of its own; false if there is nothing more
+ *		to do for this process.
+ */
+static bool
+move_some(Inplace *job, Inplace *toast)
+{
+	return toast != NULL ? value_move_some(job, toast) : row_move_some(job);
+}
+
+/*
+ * wait_for_workers
+ *		Wait until all have ended.
+ *
+ * In a transaction, as an interrupt outside of any would not end the session's
+ * lock.
+ */
+static void
+wait_for_workers(void)
+{
+	if (movers.launched == 0)
+		return;
+
+	begin_vacuum_transaction(false);
+	for (int i = 0; i < movers.launched; i++)
+	{
+		pid_t		pid;
+		BgwHandleStatus status;
+
+		while ((status = GetBackgroundWorkerPid(movers.handles[i], &pid)) != BGWH_STOPPED &&
+			   status != BGWH_POSTMASTER_DIED)
+		{
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 WAITING_MS, wait_event_movers());
+			ResetLatch(MyLatch);
+			CHECK_FOR_INTERRUPTS();
+			pace_while_waiting();
+		}
+	}
+	end_transaction();
+}
+
+/*
+ * add_up
+ *		Add what the workers have done to what the leader has; warn and return
+ *		false if one has failed.
+ */
+static bool
+add_up(void)
+{
+	Inplace    *job = movers.job;
+	bool		all_through = true;
+
+	for (int i = 0; i < movers.launched; i++)
+	{
+		MoverShared *mover = &movers.shared->movers[i];
+
+		add_counts(&job->moved, &mover->moved);
+		InstrAccumParallelQuery(&mover->buffer_usage, &mover->wal_usage);
+		all_through &= mover->is_through;
+	}
+	job->rows_moved += job->moved.rows;
+	if (all_through)
+		return true;
+
+	job->is_alone = true;
+	begin_vacuum_transaction(false);
+	ereport(WARNING,
+			(errmsg("a worker that moved rows has failed, going on without workers"),
+			 errdetail("The server's log says why.")));
+	end_transaction();
+	return false;
+}
+
+/* add_counts -- part to sum. */
+static void
+add_counts(MoveCounts *sum, const MoveCounts *part)
+{
+	sum->rows += part->rows;
+	sum->blocks += part->blocks;
+	sum->obstacles.locked += part->obstacles.locked;
+	sum->obstacles.uncommitted += part->obstacles.uncommitted;
+	sum->obstacles.recently_dead += part->obstacles.recently_dead;
+	if (TransactionIdIsValid(part->last_xid) &&
+		(!TransactionIdIsValid(sum->last_xid) ||
+		 TransactionIdFollows(part->last_xid, sum->last_xid)))
+		sum->last_xid = part->last_xid;
+}
+
+/* part -- give back what was shared. */
+static void
+part(void)
+{
+	movers.is_running = false;
+	pace_leave();
+	progress_clear();
+	movers.job->shares = NULL;
+	if (movers.segment != NULL)
+	{
+		dsm_detach(movers.segment);
+		movers.segment = NULL;
+	}
+}
+
+/*
+ * dismiss
+ *		The leader has failed: send the workers home.
+ *
+ * It may still hold locks on pages that they wait for, so it can't wait for them.
+ */
+static void
+dismiss(void)
+{
+	if (!movers.is_running)
+		return;
+	if (movers.shared != NULL)
+		pg_atomic_write_u32(&movers.shared->dismissed, 1);
+	for (int i = 0; i < movers.launched; i++)
+		TerminateBackgroundWorker(movers.handles[i]);
+	part();
+}
+
+/* dismiss_at_exit -- the same if the leader's session ends. */
+static void
+dismiss_at_exit(int code, Datum arg)
+{
+	dismiss();
+}
+
+/* wait_event_movers -- waiting for the workers to end. */
+static uint32
+wait_event_movers(void)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("CycloneMoversEnd");
+	return event;
+}
+
+/* begin_work -- show what this process does, and begin to cost something. */
+static void
+begin_work(const MoversShared *shared)
+{
+	progress_begin(shared->relid, shared->leader_pid);
+	progress_phase(OidIsValid(shared->toast_relid) ? PROGRESS_INPLACE_MOVE_VALUES :
+				   PROGRESS_INPLACE_MOVE, shared->shares.visits.end);
+	pace_begin_work();
+}
+
+/*
+ * pg_cyclone_mover_main
+ *		A worker.
+ */
+void
+pg_cyclone_mover_main(Datum main_arg)
+{
+	dsm_segment *segment;
+	shm_toc    *toc;
+	MoversShared *shared;
+	MoverShared *me;
+	int			number;
+	Inplace    *job;
+	Inplace    *toast = NULL;
+
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	CurrentMemoryContext = AllocSetContextCreate(TopMemoryContext, "Mover", ALLOCSET_DEFAULT_SIZES);
+
+	/* if it is gone, so is the leader */
+	segment = dsm_attach(DatumGetUInt32(main_arg));
+	if (segment == NULL)
+		return;
+	toc = shm_toc_attach(MOVERS_MAGIC, dsm_segment_address(segment));
+	if (toc == NULL)
+		elog(ERROR, "invalid magic number in dynamic shared memory segment");
+	shared = shm_toc_lookup(toc, MOVERS_KEY_SHARED, false);
+	memcpy(&number, MyBgworkerEntry->bgw_extra, sizeof(int));
+	me = &shared->movers[number];
+
+	job = palloc0_object(Inplace);
+	job->relid = shared->relid;
+	job->npages = shared->npages;
+	job->shares = &shared->shares;
+	job->target = InvalidBlockNumber;
+	if (shared->ring_kb > 0)
+		job->ring = GetAccessStrategyWithSize(BAS_VACUUM, shared->ring_kb);
+	if (OidIsValid(shared->toast_relid))
+	{
+		toast = palloc0_object(Inplace);
+		toast->relid = shared->toast_relid;
+		toast->values = shm_toc_lookup(toc, MOVERS_KEY_VALUES, false);
+		toast->nvalues = shared->nvalues;
+	}
+
+	BackgroundWorkerInitializeConnectionByOid(shared->database, shared->session_user,
+											  BGWORKER_BYPASS_ALLOWCONN |
+											  BGWORKER_BYPASS_ROLELOGINCHECK);
+	be_like_leader(toc);
+	InstrStartParallelQuery();
+	pace_join(shm_toc_lookup(toc, MOVERS_KEY_PACE, false));
+	begin_work(shared);
+	if (keep_locked(shared))
+	{
+		while (pg_atomic_read_u32(&shared->dismissed) == 0 && move_some(job, toast))
+		{
+			me->moved = job->moved;
+			InstrEndParallelQuery(&me->buffer_usage, &me->wal_usage);
+		}
+		unlock(shared);
+	}
+	pace_end_work();
+	pace_leave();
+	progress_clear();
+	me->moved = job->moved;
+	InstrEndParallelQuery(&me->buffer_usage, &me->wal_usage);
+	me->is_through = true;
+}
+
+/*
+ * be_like_leader
+ *		Take over what functions in indexes may depend on, and what others see of
+ *		us.
+ */
+static void
+be_like_leader(shm_toc *toc)
+{
+	char	   *query = shm_toc_lookup(toc, MOVERS_KEY_QUERY_TEXT, false);
+
+	StartTransactionCommand();
+	RestoreLibraryState(shm_toc_lookup(toc, MOVERS_KEY_LIBRARIES, false));
+	CommitTransactionCommand();
+
+	StartTransactionCommand();
+	RestoreGUCState(shm_toc_lookup(toc, MOVERS_KEY_SETTINGS, false));
+	CommitTransactionCommand();
+
+	if (LockTimeout == 0 || LockTimeout > LOCK_TIMEOUT_MS)
+		SetConfigOption("lock_timeout", LOCK_TIMEOUT, PGC_USERSET, PGC_S_SESSION);
+	debug_query_string = query;
+	pgstat_report_activity(STATE_RUNNING, query);
+}
+
+/*
+ * keep_locked
+ *		Lock the table, and its TOAST table if it matters, for as long as this
+ *		process lives, if that can be done without waiting.
+ *
+ * An error in a transaction ends these locks, too.  Outside of any there must be
+ * none until unlock.
+ */
+static bool
+keep_locked(const MoversShared *shared)
+{
+	Oid			relids[] = {shared->relid, shared->toast_relid};
+	bool		is_locked = true;
+
+	StartTransactionCommand();
+	for (int i = 0; i < lengthof(relids) && is_locked && OidIsValid(relids[i]); i++)
+		/* if the leader has died it may have been dropped */
+		is_locked = ConditionalLockRelationOid(relids[i], RowExclusiveLock) &&
+			SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relids[i]));
+	for (int i = 0; i < lengthof(relids) && is_locked && OidIsValid(relids[i]); i++)
+	{
+		LockRelId	lock = {.relId = relids[i],.dbId = MyDatabaseId};
+
+		LockRelationIdForSession(&lock, RowExclusiveLock);
+	}
+	CommitTransactionCommand();
+	return is_locked;
+}
+
+/* unlock -- the opposite. */
+static void
+unlock(const MoversShared *shared)
+{
+	Oid			relids[] = {shared->relid, shared->toast_relid};
+
+	for (int i = 0; i < lengthof(relids) && OidIsValid(relids[i]); i++)
+	{
+		LockRelId	lock = {.relId = relids[i],.dbId = MyDatabaseId};
+
+		UnlockRelationIdForSession(&lock, RowExclusiveLock);
+	}
+}

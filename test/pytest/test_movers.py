@@ -1,0 +1,257 @@
+"""VACUUM (FULL INPLACE) with workers that move rows: what holds without them holds with them, and no failure of one leaves traces."""
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background, Parked, wait_until
+from test_inplace import (
+    CLEAN,
+    INPLACE,
+    MAKE_VALUES,
+    MOVE,
+    blocks,
+    table,  # noqa: F401 (a fixture)
+    toast_of,
+    values,  # noqa: F401 (a fixture)
+    warnings_of,
+)
+from test_inplace import (  # noqa: F401 (run once more, with the workers that the fixtures here see to)
+    test_a_move_is_a_change_of_what_was_read,
+    test_a_standby_replays_it,
+    test_a_table_that_is_used_all_the_time_becomes_smaller,
+    test_as_small_as_a_rewrite,
+    test_crashes,
+    test_failing_while_values_move,
+    test_fillfactor_is_kept,
+    test_functions_in_indexes_run_as_the_owner,
+    test_kinds_of_tables,
+    test_logical_decoding_hears_nothing,
+    test_logical_decoding_hears_nothing_of_values,
+    test_nothing_else_happens_to_the_rows,
+    test_old_snapshots_see_their_rows,
+    test_rows_in_use_stay_until_they_are_free,
+    test_serializable_transactions_stay_serializable,
+    test_values_after_a_crash,
+    test_who_changes_a_row_while_its_values_move,
+    test_who_fails_leaves_a_sound_table,
+)
+from test_rewrite import content, run_script
+
+WORKERS = {"min_parallel_table_scan_size": 0, "cyclone.debug_workers": 2, "max_parallel_maintenance_workers": 2}
+FAILED = ("a worker that moved rows has failed, going on without workers", "The server's log says why.")
+POINTS = ("inplace-pause", "inplace-half", "inplace-batch")
+
+
+@pytest.fixture
+def db(cluster, db):
+    """The test's database, where every session has its tables compacted by three processes, however small they are."""
+    for name, value in WORKERS.items():
+        cluster.sql(f"ALTER DATABASE {db} SET {name} = {value}")
+    return db
+
+
+@pytest.fixture
+def new_cluster(new_cluster):
+    """The same for a server of the test's own."""
+    return lambda **config: new_cluster(**WORKERS, **config)
+
+
+def assert_all_is_well(conn, expected) -> None:
+    """The rows are these, heap and indexes sound; and no worker, nor lock of one, is left over."""
+    assert content(conn, "t") == expected
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+    assert workers(conn) == [] and conn.execute("TABLE cyclone.progress").fetchall() == []
+    held = conn.execute("SELECT pid, mode FROM pg_locks WHERE relation = 't'::regclass AND pid <> pg_backend_pid()").fetchall()
+    assert held == []
+
+
+def workers(conn) -> list[int]:
+    """The process IDs of the workers in this database."""
+    query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cyclone worker' AND datname = current_database()"
+    return [pid for (pid,) in conn.execute(query)]
+
+
+def test_three_processes_move_rows(cluster, db, conn, table):  # noqa: F811
+    """Each in a transaction of its own, at the same time."""
+    with Parked(cluster, db, "inplace-batch:any", 3, INPLACE) as parked:
+        assert sorted(workers(conn)) == parked.workers
+        writing = conn.execute("SELECT count(DISTINCT backend_xid::text) FROM pg_stat_activity WHERE pid = ANY(%s)", (parked.parked,))
+        assert writing.fetchone() == (3,), "one has moved nothing"
+        told = conn.execute("SELECT pid, leader_pid, role, phase, blocks_done > 0 FROM cyclone.progress ORDER BY pid").fetchall()
+        assert told == [
+            (pid, parked.pid, "leader" if pid == parked.pid else "worker", "moving rows", True) for pid in parked.parked
+        ]
+        assert content(conn, "t") == table
+    parked.finish()
+    assert blocks(conn) < 100
+    assert_all_is_well(conn, table)
+
+
+def test_three_processes_move_values(cluster, db, conn, values):  # noqa: F811
+    with Parked(cluster, db, "inplace-value:any", 3, MOVE) as parked:
+        assert sorted(workers(conn)) == parked.workers
+        assert conn.execute("SELECT DISTINCT phase FROM cyclone.progress").fetchall() == [("moving values",)]
+    parked.finish()
+    assert_all_is_well(conn, values)
+
+
+def test_the_report_counts_workers_and_what_they_did(conn, table):  # noqa: F811
+    [report] = [text for text, _ in warnings_of(conn, "VACUUM (FULL INPLACE, VERBOSE) t") if "finished compacting" in text]
+    assert "\nworkers moving rows: 2 planned, 2 launched\n" in report
+    # a tail of 8 MB is needed for each, else
+    conn.execute("RESET min_parallel_table_scan_size; SET min_parallel_table_scan_size = '8MB'")
+    conn.execute("UPDATE t SET n = n WHERE id % 2 = 0")
+    [report] = [text for text, _ in warnings_of(conn, "VACUUM (FULL INPLACE, VERBOSE, PARALLEL 2) t") if "finished compacting" in text]
+    assert "rows moved: 0" not in report and "workers moving rows" not in report
+
+
+@pytest.mark.parametrize("limit", ["max_parallel_maintenance_workers", "max_parallel_workers"])
+def test_limits_of_the_server(conn, table, limit):  # noqa: F811
+    conn.execute(f"SET {limit} = 1")
+    [report] = [text for text, _ in warnings_of(conn, "VACUUM (FULL INPLACE, VERBOSE, PARALLEL 4) t") if "finished compacting" in text]
+    assert "\nworkers moving rows: 1 planned, 1 launched\n" in report
+    assert_all_is_well(conn, table)
+
+
+def test_no_slots_for_workers(new_cluster):
+    """All taken, so one process does it."""
+    cluster = new_cluster(max_worker_processes=1)  # the server's own launcher of logical replication has it
+    with cluster.connect("cyclone_template") as conn:
+        run_script(conn, MAKE_VALUES)
+        expected = content(conn, "t")
+        [report] = [text for text, _ in warnings_of(conn, "VACUUM (FULL INPLACE, VERBOSE) t") if "finished compacting" in text]
+        assert "\nworkers moving rows: 2 planned, 0 launched\n" in report
+        assert content(conn, "t") == expected
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_worker_that_fails(conn, table, point):  # noqa: F811
+    """The others do its work; the client hears of it, and the table becomes as small."""
+    conn.execute(f"SET cyclone.debug_point = '{point}:worker:error'")
+    assert FAILED in warnings_of(conn, INPLACE)
+    assert blocks(conn) < 100
+    assert_all_is_well(conn, table)
+
+
+def test_a_worker_that_fails_while_it_moves_values(conn, values):  # noqa: F811
+    before = blocks(conn, toast_of(conn))
+    conn.execute("SET cyclone.debug_point = 'inplace-value:worker:error'")
+    assert FAILED in warnings_of(conn, MOVE)
+    assert blocks(conn, toast_of(conn)) < before / 2
+    assert_all_is_well(conn, values)
+
+
+@pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
+@pytest.mark.parametrize("who", ["leader", "workers"])
+def test_stopping_it(cluster, db, conn, table, how, who):  # noqa: F811
+    """With the leader all end; without its workers it goes on."""
+    with Parked(cluster, db, "inplace-batch:any", 3, MOVE) as parked:
+        for pid in parked.workers if who == "workers" else [parked.pid]:
+            conn.execute(f"SELECT {how}(%s)", (pid,))
+        wait_until(lambda: workers(conn) == [], "the workers' end")
+        if who == "leader":
+            assert isinstance(parked.wait(), psycopg.errors.QueryCanceled if "cancel" in how else psycopg.errors.AdminShutdown)
+    if who == "workers":
+        parked.finish()
+        assert FAILED[0] in parked.messages
+    assert_all_is_well(conn, table)
+    conn.execute(INPLACE)
+    assert blocks(conn) < 100
+    assert_all_is_well(conn, table)
+
+
+def test_who_waits_for_the_table_does_not_block_the_workers(cluster, db, conn, table):  # noqa: F811
+    """He waits for the leader, so a worker that waited behind him would wait for its own leader."""
+    with Parked(cluster, db, "inplace-pause:worker", 2, MOVE) as parked:
+        locker = Background(cluster, db, "BEGIN; LOCK TABLE t; COMMIT")
+        waits = "SELECT FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"
+        wait_until(lambda: conn.execute(waits).fetchall(), "somebody who waits")
+    parked.finish()
+    locker.finish()
+    assert FAILED[0] not in parked.messages
+    assert_all_is_well(conn, table)
+
+
+def test_a_deadlock_that_the_server_does_not_see(cluster, db, conn, table):  # noqa: F811
+    """A worker waits for the lock of someone who waits for the leader: it gives up, and what remains is a deadlock that is seen."""
+    with Parked(cluster, db, "inplace-pause:worker", 2, MOVE) as parked, cluster.connect(db) as other:
+        ended = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneMoversEnd'"
+        wait_until(lambda: conn.execute(ended, (parked.pid,)).fetchall(), "a leader that waits for its workers")
+        other.execute("BEGIN")
+        other.execute("ALTER INDEX t_note SET TABLESPACE pg_default")
+        modes = other.execute("SELECT mode FROM pg_locks WHERE relation = 't_note'::regclass AND pid = pg_backend_pid()").fetchall()
+        assert ("AccessExclusiveLock",) in modes
+        parked.release()
+        try:
+            other.execute("SET LOCAL lock_timeout = 0")
+            other.execute("LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE")  # nothing that the workers have conflicts with that
+            other.execute("COMMIT")
+        except psycopg.errors.DeadlockDetected:
+            other.execute("ROLLBACK")
+        assert isinstance(parked.wait(), type(None) | psycopg.errors.DeadlockDetected)
+        assert FAILED[0] in parked.messages
+    assert_all_is_well(conn, table)
+
+
+def test_an_expression_that_leaves_something_behind_in_the_session(conn, table):  # noqa: F811
+    """The session's first temporary object, which it has to clean up when it ends, comes while rows move."""
+    run_script(
+        conn,
+        "CREATE FUNCTION key(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1';"
+        "CREATE INDEX t_key ON t (key(id))",
+    )
+    conn.execute(
+        "CREATE FUNCTION litter() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+        " IF pg_catalog.pg_my_temp_schema() = 0 THEN"
+        "  CREATE FUNCTION pg_temp.one() RETURNS int LANGUAGE sql AS 'SELECT 1'; END IF; END $$"
+    )
+    conn.execute(
+        "CREATE OR REPLACE FUNCTION key(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN PERFORM public.litter(); RETURN $1; END'"
+    )
+    conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+    assert conn.execute("SELECT pg_my_temp_schema() <> 0").fetchone() == (True,)
+    assert blocks(conn) < 100
+    assert_all_is_well(conn, table)
+
+
+def test_settings_and_roles_are_those_of_the_session(cluster, db, conn):
+    """What an expression in an index sees in a worker is what it sees in the leader, also after SET ROLE and SET SESSION AUTHORIZATION."""
+    conn.execute("CREATE ROLE moving_owner; CREATE ROLE moving_member; GRANT moving_owner TO moving_member; GRANT CREATE ON SCHEMA public TO moving_owner")
+    try:
+        run_script(
+            conn,
+            "CREATE TABLE t (id int, filler text);"
+            "INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i;"
+            "CREATE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text';"
+            "CREATE INDEX t_who ON t (who(id)); DELETE FROM t WHERE id % 4 <> 0; ALTER TABLE t OWNER TO moving_owner;"
+            "CREATE TABLE seen (pid int, what text); GRANT ALL ON seen TO moving_owner",
+        )
+        conn.execute(
+            "CREATE FUNCTION public.note() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+            " INSERT INTO public.seen SELECT pg_backend_pid(), pg_catalog.concat_ws(' ', session_user, current_user,"
+            "  current_setting('my.own'), current_setting('timezone'), current_setting('search_path'))"
+            "  WHERE NOT EXISTS (SELECT FROM public.seen WHERE pid = pg_catalog.pg_backend_pid());"
+            " END $$"
+        )
+        conn.execute(
+            "CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM public.note(); RETURN $1::text; END'"
+        )
+        before = content(conn, "t")
+        conn.execute("SET SESSION AUTHORIZATION moving_member")
+        conn.execute("SET ROLE moving_owner")
+        conn.execute("SET my.own = 'word'")
+        conn.execute("SET timezone = 'Asia/Tokyo'")
+        conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+        conn.execute("RESET SESSION AUTHORIZATION")
+        conn.execute("RESET ROLE")
+        seen = conn.execute("SELECT what, count(*) > 1 FROM seen GROUP BY what").fetchall()
+        assert seen == [("moving_member moving_owner word Asia/Tokyo pg_catalog, pg_temp", True)]
+        assert content(conn, "t") == before
+    finally:
+        conn.execute("RESET SESSION AUTHORIZATION")
+        conn.execute("DROP TABLE IF EXISTS t")
+        conn.execute("DROP OWNED BY moving_owner CASCADE")
+        conn.execute("DROP ROLE moving_owner; DROP ROLE moving_member")
