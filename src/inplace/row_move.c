@@ -4,9 +4,10 @@
  *	  Moving rows from the end of a table into free space at its beginning.
  *
  * Page by page from the end, into the first pages with room from the beginning, as
- * move_batch.c has it; each process (movers.c) fills pages of its own.  Values in the TOAST table stay where they are, as
- * both versions point at them.  The two pages are locked in the order of their
- * block numbers, as the server does; page_change.c has the changes to each.
+ * move_batch.c has it; each process (movers.c) fills pages of its own.  Values in
+ * the TOAST table stay where they are, as both versions point at them.  The two
+ * pages are locked in the order of their block numbers, as the server does;
+ * page_change.c has the changes to each.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -11,9 +11,9 @@
  * transaction, as in any update of a value.
  *
  * Which rows those are is found out by reading the table, once in a pass, each
- * process (movers.c) some of its blocks.  The
- * tail of the TOAST table is taken out of the free space map before, so that the
- * server, which stores the values, puts them elsewhere.
+ * process (movers.c) some of its blocks.  The tail of the TOAST table is taken out
+ * of the free space map before, so that the server, which stores the values, puts
+ * them elsewhere.
  *
  * Logical decoding hears nothing of it: new parts of values are not marked for
  * it, and it doesn't care for deleted ones.
