@@ -58,16 +58,17 @@ row_move_some(Inplace *job)
 {
 	RowMove		move = {0};
 	BlockNumber visit;
-	bool		more = true;
+	bool		more;
 
 	move_batch_begin(&move.batch, job);
-	while (more && move_batch_goes_on(&move.batch))
+	/* at least one page, however slow we are */
+	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		more = movers_next_visit(job, &visit) && vacate_page(&move, job->npages - 1 - visit);
 		if (more)
 			movers_visited(job);
-	}
+	} while (more && move_batch_goes_on(&move.batch));
 
 	if (BufferIsValid(move.source_map))
 		ReleaseBuffer(move.source_map);

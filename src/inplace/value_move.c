@@ -161,20 +161,21 @@ value_move_some(Inplace *job, Inplace *toast)
 	MoveBatch	batch;
 	ValueMove  *move;
 	BlockNumber blkno;
-	bool		more = true;
+	bool		more;
 
 	move_batch_begin(&batch, job);
 	move = palloc0_object(ValueMove);
 	move->batch = batch;
 	move->toast_rel = table_open(toast->relid, RowExclusiveLock);
-	while (more && move_batch_goes_on(&move->batch))
+	/* at least one page, or row, however slow we are */
+	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		more = movers_next_visit(job, &blkno);
 		if (more && look_through_page(move, toast, blkno))
 			movers_visited(job);
 		more = more && !move->is_full;
-	}
+	} while (more && move_batch_goes_on(&move->batch));
 	if (BufferIsValid(move->map))
 		ReleaseBuffer(move->map);
 	if (BufferIsValid(move->target_map))
