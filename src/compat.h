@@ -14,6 +14,7 @@
 #ifndef CYCLONE_COMPAT_H
 #define CYCLONE_COMPAT_H
 
+#include "access/genam.h"
 #include "access/heapam_xlog.h"
 #include "access/parallel.h"
 #include "access/stratnum.h"
@@ -202,6 +203,12 @@ compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
 	PrepareSortSupportFromIndexRel(index, reverse, support);
 }
 
+static inline IndexScanDesc
+compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
+{
+	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
+}
+
 #else							/* PostgreSQL 17 */
 
 #define COMPAT_VACUUM_RECURSES_INHERITANCE false
@@ -214,6 +221,12 @@ compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
 #define COMPAT_EXECUTOR_RUN_ARGUMENTS query, direction, count, execute_once
 
 typedef uint64 compat_query_id;
+
+static inline IndexScanDesc
+compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
+{
+	return index_beginscan(rel, index, snapshot, nkeys, 0);
+}
 
 static inline uint8
 compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,

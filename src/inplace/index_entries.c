@@ -8,8 +8,14 @@
  * checked, but without waiting or complaint: those who check at the same time
  * rely on each entry to begin at the first page that may have the key, which they
  * keep locked.  They find the old place being deleted by a running transaction,
- * ours, wait for it, and then find the new one.  Exclusion constraints have no
- * such page, so tables with any are left alone (table_inplace.c).
+ * ours, wait for it, and then find the new one.
+ *
+ * Exclusion constraints have no such page.  Who makes an entry there looks for
+ * others afterwards, and relies on them to do the same: if he has missed the new
+ * place, as he was past it, and misses the old one, as we have committed by then,
+ * his entry was there before ours was.  So we look for him, too.  He is still at it,
+ * as either place makes him wait for us; then the move has to be undone.  Those
+ * who have committed excluded the row before it moved, and are none of our concern.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -24,9 +30,14 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 
+#include "compat.h"
 #include "inplace/inplace.h"
 
-static void add_entry(IndexEntries *entries, int i, HeapTuple tuple);
+static bool add_entry(IndexEntries *entries, int i, HeapTuple tuple);
+static bool is_in_the_way(IndexEntries *entries, int i, const Datum *values,
+						  const bool *isnull);
+static bool is_excluded(Relation index, const IndexInfo *info, const Datum *values,
+						const Datum *others, const bool *others_null);
 
 /*
  * index_entries_open
@@ -57,32 +68,42 @@ index_entries_open(Relation rel)
 		if (entries->infos[i]->ii_Predicate != NIL)
 			entries->predicates[i] = ExecPrepareQual(entries->infos[i]->ii_Predicate,
 													 entries->estate);
+		entries->has_exclusion |= entries->infos[i]->ii_ExclusionOps != NULL;
 	}
+	if (entries->has_exclusion)
+		entries->other_slot = table_slot_create(rel, NULL);
 	return entries;
 }
 
 /*
  * index_entries_add
  *		Make the entries of one row, which is at its t_self now.
+ *
+ * Returns false if that may be in the way of somebody who checks an exclusion
+ * constraint: then some may be missing, and our transaction must not commit.
  */
-void
+bool
 index_entries_add(IndexEntries *entries, HeapTuple tuple)
 {
+	bool		is_fine = true;
+
 	ExecStoreHeapTuple(tuple, entries->slot, false);
-	for (int i = 0; i < entries->nindexes; i++)
+	for (int i = 0; i < entries->nindexes && is_fine; i++)
 		if (entries->infos[i]->ii_ReadyForInserts)
-			add_entry(entries, i, tuple);
+			is_fine = add_entry(entries, i, tuple);
 	ExecClearTuple(entries->slot);
+	return is_fine;
 }
 
 /* add_entry -- the same for one index. */
-static void
+static bool
 add_entry(IndexEntries *entries, int i, HeapTuple tuple)
 {
 	Relation	index = entries->indexes[i];
 	IndexInfo  *info = entries->infos[i];
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
+	bool		is_fine = true;
 	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(entries->estate));
 
 	if (entries->predicates[i] == NULL ||
@@ -101,18 +122,104 @@ add_entry(IndexEntries *entries, int i, HeapTuple tuple)
 					 index->rd_index->indisunique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO,
 					 true, info);
 		VacuumCostActive = cost_active;
+		if (info->ii_ExclusionOps != NULL)
+			is_fine = !is_in_the_way(entries, i, values, isnull);
 	}
 	MemoryContextSwitchTo(old);
 	ResetPerTupleExprContext(entries->estate);
+	return is_fine;
 }
 
-/* index_entries_close -- let the access methods finish, and close. */
+/*
+ * is_in_the_way
+ *		Is a running transaction about to add, or delete, a row that excludes this
+ *		one, whose entry has been made?
+ *
+ * Waits for nobody.  Values are those of the index.  What is allocated here is
+ * the caller's to free.
+ */
+static bool
+is_in_the_way(IndexEntries *entries, int i, const Datum *values, const bool *isnull)
+{
+	Relation	index = entries->indexes[i];
+	IndexInfo  *info = entries->infos[i];
+	ExprContext *econtext = GetPerTupleExprContext(entries->estate);
+	int			nkeys = IndexRelationGetNumberOfKeyAttributes(index);
+	ScanKeyData keys[INDEX_MAX_KEYS];
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	bool		found = false;
+
+	for (int k = 0; k < nkeys; k++)
+	{
+		/* excludes nothing */
+		if (isnull[k])
+			return false;
+		ScanKeyEntryInitialize(&keys[k], 0, k + 1, info->ii_ExclusionStrats[k], InvalidOid,
+							   index->rd_indcollation[k], info->ii_ExclusionProcs[k],
+							   values[k]);
+	}
+
+	InitDirtySnapshot(dirty);
+	scan = compat_index_beginscan(entries->rel, index, &dirty, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	econtext->ecxt_scantuple = entries->other_slot;
+	while (!found && index_getnext_slot(scan, ForwardScanDirection, entries->other_slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		/* itself, or committed */
+		if (!TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax))
+			continue;
+		found = true;
+		if (scan->xs_recheck)
+		{
+			Datum		others[INDEX_MAX_KEYS];
+			bool		others_null[INDEX_MAX_KEYS];
+
+			FormIndexDatum(info, entries->other_slot, entries->estate, others, others_null);
+			found = is_excluded(index, info, values, others, others_null);
+		}
+	}
+	index_endscan(scan);
+	ExecClearTuple(entries->other_slot);
+	econtext->ecxt_scantuple = entries->slot;
+	return found;
+}
+
+/* is_excluded -- do all of the constraint's operators hold? */
+static bool
+is_excluded(Relation index, const IndexInfo *info, const Datum *values,
+			const Datum *others, const bool *others_null)
+{
+	bool		is_excluded = true;
+
+	for (int k = 0; k < IndexRelationGetNumberOfKeyAttributes(index) && is_excluded; k++)
+		is_excluded = !others_null[k] &&
+			DatumGetBool(OidFunctionCall2Coll(info->ii_ExclusionProcs[k],
+											  index->rd_indcollation[k],
+											  others[k], values[k]));
+	return is_excluded;
+}
+
+/*
+ * index_entries_finish
+ *		Let the access methods finish, where the entries were made: they may keep
+ *		pages pinned.
+ */
 void
-index_entries_close(IndexEntries *entries)
+index_entries_finish(IndexEntries *entries)
 {
 	for (int i = 0; i < entries->nindexes; i++)
 		index_insert_cleanup(entries->indexes[i], entries->infos[i]);
+}
+
+/* index_entries_close -- close what was opened. */
+void
+index_entries_close(IndexEntries *entries)
+{
 	vac_close_indexes(entries->nindexes, entries->indexes, NoLock);
 	ExecDropSingleTupleTableSlot(entries->slot);
+	if (entries->has_exclusion)
+		ExecDropSingleTupleTableSlot(entries->other_slot);
 	FreeExecutorState(entries->estate);
 }

@@ -69,7 +69,8 @@ index_shrink(Oid relid, MemoryContext context)
 
 /*
  * bloated_indexes
- *		List, in context, the indexes that are worth it and can be built anew.
+ *		List, in context, the indexes that are worth it and can be built anew; warn
+ *		of those that can't.
  */
 static List *
 bloated_indexes(Oid relid, MemoryContext context)
@@ -84,7 +85,15 @@ bloated_indexes(Oid relid, MemoryContext context)
 		Relation	index = index_open(oid, AccessShareLock);
 		Form_pg_index form = index->rd_index;
 
-		if (form->indisvalid && form->indisready && !form->indisexclusion && is_bloated(index))
+		if (!form->indisvalid || !form->indisready || !is_bloated(index))
+			 /* nothing to do, or no way to tell */ ;
+		else if (form->indisexclusion)
+			ereport(WARNING,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("index \"%s\" of an exclusion constraint stays bloated, as it cannot be rebuilt concurrently",
+							RelationGetRelationName(index)),
+					 errhint("REINDEX INDEX makes it small; nobody can write to the table meanwhile.")));
+		else
 		{
 			MemoryContext old = MemoryContextSwitchTo(context);
 

@@ -98,6 +98,8 @@ typedef struct IndexEntries
 	ExprState **predicates;		/* NULL where there is none */
 	EState	   *estate;
 	TupleTableSlot *slot;
+	bool		has_exclusion;	/* is one of an exclusion constraint? */
+	TupleTableSlot *other_slot; /* for rows that it may exclude, if so */
 } IndexEntries;
 
 /* A transaction that moves some rows */
@@ -111,6 +113,11 @@ typedef struct MoveBatch
 	CommandId	cid;
 	MemoryContext row_context;	/* for the rows in hand */
 	SavedUser	saved_user;
+	bool		can_be_undone;	/* are we in a subtransaction? */
+	bool		is_in_the_way;	/* of somebody else: to be undone */
+	MemoryContext outer_context;	/* outside the subtransaction */
+	ResourceOwner outer_owner;
+	int64		rows_before;
 	instr_time	start;
 } MoveBatch;
 
@@ -133,6 +140,7 @@ extern void move_batch_end(MoveBatch *batch);
 extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer);
 extern void move_batch_assign_xid(MoveBatch *batch);
 extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);
+extern void move_batch_add_entries(MoveBatch *batch, HeapTuple row);
 
 /* row_move.c */
 extern bool row_move_some(Inplace *job);
@@ -152,7 +160,8 @@ extern void page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer,
 
 /* index_entries.c */
 extern IndexEntries *index_entries_open(Relation rel);
-extern void index_entries_add(IndexEntries *entries, HeapTuple tuple);
+extern bool index_entries_add(IndexEntries *entries, HeapTuple tuple);
+extern void index_entries_finish(IndexEntries *entries);
 extern void index_entries_close(IndexEntries *entries);
 
 /* horizon.c */

@@ -49,6 +49,8 @@
 /* So long may others wait for a row, apart from one page's work. */
 #define BATCH_MS	5
 
+static void end_subtransaction(MoveBatch *batch);
+
 /*
  * move_batch_begin
  *		Start a transaction to move rows, and open the table.
@@ -79,26 +81,43 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	batch->row_context = AllocSetContextCreate(CurrentMemoryContext, "Moved rows",
 											   ALLOCSET_DEFAULT_SIZES);
 	batch->cid = GetCurrentCommandId(true);
+	batch->rows_before = job->moved.rows;
+	batch->can_be_undone = batch->entries->has_exclusion;
 	/* someone may lock what we update, and make us a member of a MultiXact */
 	MultiXactIdSetOldestMember();
+	if (batch->can_be_undone)
+	{
+		batch->outer_context = CurrentMemoryContext;
+		batch->outer_owner = CurrentResourceOwner;
+		BeginInternalSubTransaction(NULL);
+		MemoryContextSwitchTo(batch->outer_context);
+	}
 	INSTR_TIME_SET_CURRENT(batch->start);
 }
 
-/* move_batch_goes_on -- is there time for more in this batch? */
+/* move_batch_goes_on -- is there time for more in this batch, and any use? */
 bool
 move_batch_goes_on(const MoveBatch *batch)
 {
 	instr_time	now;
 
+	if (batch->is_in_the_way)
+		return false;
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, batch->start);
 	return INSTR_TIME_GET_MILLISEC(now) < BATCH_MS;
 }
 
-/* move_batch_end -- close, and commit. */
+/*
+ * move_batch_end
+ *		Close, and commit; or undo it all, if it is in the way.
+ */
 void
 move_batch_end(MoveBatch *batch)
 {
+	index_entries_finish(batch->entries);
+	if (batch->can_be_undone)
+		end_subtransaction(batch);
 	if (TransactionIdIsValid(batch->xid))
 		batch->job->moved.last_xid = batch->xid;
 	index_entries_close(batch->entries);
@@ -106,6 +125,25 @@ move_batch_end(MoveBatch *batch)
 	table_close(batch->rel, NoLock);
 	DEBUG_POINT("inplace-batch");
 	end_transaction();
+}
+
+/* end_subtransaction -- with what was done in it, or without. */
+static void
+end_subtransaction(MoveBatch *batch)
+{
+	MoveCounts *moved = &batch->job->moved;
+
+	if (batch->is_in_the_way)
+	{
+		RollbackAndReleaseCurrentSubTransaction();
+		moved->obstacles.locked += moved->rows - batch->rows_before;
+		moved->rows = batch->rows_before;
+		batch->xid = InvalidTransactionId;
+	}
+	else
+		ReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(batch->outer_context);
+	CurrentResourceOwner = batch->outer_owner;
 }
 
 /*
@@ -154,4 +192,17 @@ move_batch_new_version(MoveBatch *batch, HeapTuple old)
 	HeapTupleHeaderSetCmin(header, batch->cid);
 	HeapTupleHeaderSetXmax(header, InvalidTransactionId);
 	return tuple;
+}
+
+/*
+ * move_batch_add_entries
+ *		Make a row's entries in the indexes, at its new place.
+ *
+ * If that is in the way of others, the batch doesn't go on.
+ */
+void
+move_batch_add_entries(MoveBatch *batch, HeapTuple row)
+{
+	if (!index_entries_add(batch->entries, row))
+		batch->is_in_the_way = true;
 }

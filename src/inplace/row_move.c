@@ -94,7 +94,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 	visibilitymap_pin(batch->rel, blkno, &move->source_map);
 	room = smallest_row(move->source);
 
-	while (room > 0 && !all_fit)
+	while (room > 0 && !all_fit && !batch->is_in_the_way)
 	{
 		Buffer		target = next_target(move, room, blkno);
 		BlockNumber target_block;
@@ -118,9 +118,9 @@ vacate_page(RowMove *move, BlockNumber blkno)
 		MemoryContextSwitchTo(old);
 
 		job->moved.rows += nmoved;
-		for (int i = 0; i < move->nrows; i++)
+		for (int i = 0; i < move->nrows && !batch->is_in_the_way; i++)
 			if (move->fits[i])
-				index_entries_add(batch->entries, move->rows[i]);
+				move_batch_add_entries(batch, move->rows[i]);
 		MemoryContextReset(batch->row_context);
 
 		/* what doesn't fit here goes to the next page, and so do all others */
@@ -133,7 +133,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 	}
 	ReleaseBuffer(move->source);
 
-	if (room > 0 && !all_fit)
+	if (room > 0 && !all_fit && !batch->is_in_the_way)
 		return false;
 	/* not for new rows, see tail_plan.c */
 	tail_hide_block(batch->rel, blkno);

@@ -79,8 +79,6 @@ static void end_planning(PaceShared *pace);
  * - Nor where a subscription writes: it looks for the row to be changed without
  *	 a snapshot, and may find neither of two versions while a row moves to
  *	 where it has been looking already.
- * - Nor under an exclusion constraint, for the same reason: who checks it relies
- *	 on everybody else to check it, too, once his entry is there.
  */
 bool
 table_inplace_is_possible(Relation rel, const char **why_not)
@@ -104,17 +102,6 @@ table_inplace_is_possible(Relation rel, const char **why_not)
 	}
 	ReleaseSysCacheList(subscriptions);
 
-	foreach_oid(oid, RelationGetIndexList(rel))
-	{
-		Relation	index = index_open(oid, AccessShareLock);
-
-		if (index->rd_index->indisexclusion)
-		{
-			*why_not = gettext_noop("It has an exclusion constraint.");
-			is_possible = false;
-		}
-		index_close(index, AccessShareLock);
-	}
 	return is_possible;
 }
 

@@ -172,7 +172,8 @@ value_move_some(Inplace *job, Inplace *toast)
 	{
 		CHECK_FOR_INTERRUPTS();
 		more = movers_next_visit(job, &blkno);
-		if (more && look_through_page(move, toast, blkno))
+		/* not again for those who had to be left in peace */
+		if (more && (look_through_page(move, toast, blkno) || move->batch.is_in_the_way))
 			movers_visited(job);
 		more = more && !move->is_full;
 	} while (more && move_batch_goes_on(&move->batch));
@@ -388,7 +389,7 @@ replace_row(ValueMove *move, Buffer buffer, HeapTuple old)
 		return false;
 	}
 
-	index_entries_add(batch->entries, new_version);
+	move_batch_add_entries(batch, new_version);
 	batch->job->moved.rows++;
 	return true;
 }
