@@ -198,7 +198,7 @@ def index_scan_errors(conn: psycopg.Connection, heap: str, *, but: tuple[str, ..
     """Return the indexes of the heap, but of some kinds, by which other rows are found than by a sequential scan, in one
     snapshot.
 
-    Needs one index a column or expression, with columns of type int[] for GIN, point for GiST and int for hash and BRIN. Within
+    Needs one index of a kind for a column or expression, with columns of type int[] for GIN, point for GiST and int for hash and BRIN. Within
     a transaction that the caller has opened, REPEATABLE READ makes it right beside writers.
     """
     problems = []

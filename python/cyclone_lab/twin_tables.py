@@ -36,14 +36,16 @@ COLUMNS = """
 """
 
 
-def twin(name: str, on_delete_parent: str) -> Table:
-    """Return one of the twins; one index a column, for `checks.index_scan_errors`."""
+def twin(name: str, on_delete_parent: str, excluding: bool) -> Table:
+    """Return one of the twins; one index a column, for `checks.index_scan_errors`, and maybe an exclusion constraint."""
+    exclude = (f"ALTER TABLE {name} ADD EXCLUDE USING gist (point(u::float8, 0) WITH ~=)",) if excluding else ()
     return Table(name, f"CREATE TABLE {name} {COLUMNS} WITH (fillfactor = 85); ALTER TABLE {name} ALTER note SET STORAGE external", (
         f"ALTER TABLE {name} ADD CONSTRAINT {name}_id PRIMARY KEY (id)", f"CREATE UNIQUE INDEX {name}_u ON {name} (u)",
         f"CREATE INDEX {name}_k ON {name} (k) INCLUDE (id)", f"CREATE INDEX {name}_n ON {name} (n) WHERE n > 500",
         f"CREATE INDEX {name}_seed ON {name} USING hash (seed)", f"CREATE INDEX {name}_tags ON {name} USING gin (tags)",
         f"CREATE INDEX {name}_parent ON {name} (parent)",
         f"ALTER TABLE {name} ADD FOREIGN KEY (parent) REFERENCES parent ON UPDATE CASCADE ON DELETE {on_delete_parent}",
+        *exclude,
     ), 0, MANY)  # fmt: skip
 
 
@@ -63,6 +65,7 @@ CHILDREN = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM TWIN_child t
 PATHS = (
     ("id > -2000000000", True), ("u > -2000000000", True), ("k > -2000000000", True), ("tags @> '{}'", True), ("n > 500", False),
     ("seed = 7", False), ("seed = ANY ('{1,2,3,4,5}')", False), ("tags @> '{3}'", False), ("parent < 20", False), ("parent IS NULL", False),
+    ("point(u::float8, 0) <@ box '(-1e9,-1e9),(1e9,1e9)'", True),
 )  # fmt: skip
 OVERDRAWN = f"SELECT abs(id) %% {IDS}, sum(money) FROM TWIN WHERE abs(id) >= {IDS} GROUP BY 1 HAVING sum(money) < 0 OR count(*) <> 2"
 PLACES = "SELECT array_agg(ctid::text ORDER BY id) FROM compacted WHERE id = ANY (%s)"
@@ -89,7 +92,10 @@ class Twins:
         self.duels = duels
         on_delete_parent = rng.choice(["CASCADE", "CASCADE", "SET NULL"])
         on_delete = rng.choice(["CASCADE", "RESTRICT", "SET NULL", "NO ACTION"])
-        self.tables = tuple(table for name in TWINS for table in (twin(name, on_delete_parent), child(name, on_delete)))
+        excluding = rng.random() < 0.5
+        self.tables = tuple(
+            table for name in TWINS for table in (twin(name, on_delete_parent, excluding), child(name, on_delete))
+        )
         self.done: Counter = Counter()
         self.shrinking = False
         self._lock = threading.Lock()
@@ -280,7 +286,8 @@ class Writer:
                 try:
                     with self.conn.transaction():
                         self.conn.execute(f"INSERT INTO {name} VALUES (%s, %s, 0, 0, 0, '{{}}', NULL, 0, '')", key)
-                except psycopg.errors.UniqueViolation:
+                # which comes first changes with REINDEX CONCURRENTLY
+                except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
                     continue
                 raise AssertionError(f"{name} takes {id} a second time")
             self.twins.count("duplicates refused")
