@@ -37,7 +37,7 @@ static bool add_entry(IndexEntries *entries, int i, HeapTuple tuple);
 static bool is_in_the_way(IndexEntries *entries, int i, const Datum *values,
 						  const bool *isnull);
 static bool is_excluded(Relation index, const IndexInfo *info, const Datum *values,
-						const Datum *others, const bool *others_null);
+						const bool *isnull, const Datum *others, const bool *others_null);
 
 /*
  * index_entries_open
@@ -152,10 +152,11 @@ is_in_the_way(IndexEntries *entries, int i, const Datum *values, const bool *isn
 
 	for (int k = 0; k < nkeys; k++)
 	{
-		/* excludes nothing */
-		if (isnull[k])
+		/* excludes nothing, unless the constraint is NULLS NOT DISTINCT */
+		if (isnull[k] && !info->ii_NullsNotDistinct)
 			return false;
-		ScanKeyEntryInitialize(&keys[k], 0, k + 1, info->ii_ExclusionStrats[k], InvalidOid,
+		ScanKeyEntryInitialize(&keys[k], isnull[k] ? SK_ISNULL | SK_SEARCHNULL : 0, k + 1,
+							   info->ii_ExclusionStrats[k], InvalidOid,
 							   index->rd_indcollation[k], info->ii_ExclusionProcs[k],
 							   values[k]);
 	}
@@ -177,7 +178,7 @@ is_in_the_way(IndexEntries *entries, int i, const Datum *values, const bool *isn
 			bool		others_null[INDEX_MAX_KEYS];
 
 			FormIndexDatum(info, entries->other_slot, entries->estate, others, others_null);
-			found = is_excluded(index, info, values, others, others_null);
+			found = is_excluded(index, info, values, isnull, others, others_null);
 		}
 	}
 	index_endscan(scan);
@@ -186,15 +187,15 @@ is_in_the_way(IndexEntries *entries, int i, const Datum *values, const bool *isn
 	return found;
 }
 
-/* is_excluded -- do all of the constraint's operators hold? */
+/* is_excluded -- do all of the constraint's operators hold, or both have no value? */
 static bool
 is_excluded(Relation index, const IndexInfo *info, const Datum *values,
-			const Datum *others, const bool *others_null)
+			const bool *isnull, const Datum *others, const bool *others_null)
 {
 	bool		is_excluded = true;
 
 	for (int k = 0; k < IndexRelationGetNumberOfKeyAttributes(index) && is_excluded; k++)
-		is_excluded = !others_null[k] &&
+		is_excluded = isnull[k] || others_null[k] ? isnull[k] && others_null[k] :
 			DatumGetBool(OidFunctionCall2Coll(info->ii_ExclusionProcs[k],
 											  index->rd_indcollation[k],
 											  others[k], values[k]));

@@ -84,6 +84,7 @@ typedef struct Inplace
 	MoveShares *shares;
 	uint64		next_visit;
 	uint64		end_visits;
+	uint64		one_by_one;		/* visits before that are to be made one a batch */
 	BlockNumber target;			/* to be filled, if it is valid */
 	MoveCounts	moved;
 } Inplace;
@@ -115,9 +116,11 @@ typedef struct MoveBatch
 	SavedUser	saved_user;
 	bool		can_be_undone;	/* are we in a subtransaction? */
 	bool		is_in_the_way;	/* of somebody else: to be undone */
+	bool		is_short;		/* as a longer one was in the way? */
 	MemoryContext outer_context;	/* outside the subtransaction */
 	ResourceOwner outer_owner;
 	int64		rows_before;
+	int64		blocks_before;
 	instr_time	start;
 } MoveBatch;
 
@@ -137,6 +140,7 @@ extern void movers_visited(Inplace *job);
 extern void move_batch_begin(MoveBatch *batch, Inplace *job);
 extern bool move_batch_goes_on(const MoveBatch *batch);
 extern void move_batch_end(MoveBatch *batch);
+extern void move_batch_abandon(void);
 extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer);
 extern void move_batch_assign_xid(MoveBatch *batch);
 extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);

@@ -82,7 +82,9 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 											   ALLOCSET_DEFAULT_SIZES);
 	batch->cid = GetCurrentCommandId(true);
 	batch->rows_before = job->moved.rows;
+	batch->blocks_before = job->moved.blocks;
 	batch->can_be_undone = batch->entries->has_exclusion;
+	batch->is_short = batch->can_be_undone && job->next_visit < job->one_by_one;
 	/* someone may lock what we update, and make us a member of a MultiXact */
 	MultiXactIdSetOldestMember();
 	if (batch->can_be_undone)
@@ -99,9 +101,13 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 bool
 move_batch_goes_on(const MoveBatch *batch)
 {
+	const Inplace *job = batch->job;
 	instr_time	now;
 
-	if (batch->is_in_the_way)
+	if (batch->is_in_the_way || batch->is_short)
+		return false;
+	/* to be undone, visits must be neighbours */
+	if (batch->can_be_undone && job->next_visit >= job->end_visits)
 		return false;
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, batch->start);
@@ -127,23 +133,51 @@ move_batch_end(MoveBatch *batch)
 	end_transaction();
 }
 
-/* end_subtransaction -- with what was done in it, or without. */
+/*
+ * end_subtransaction
+ *		With what was done in it; or without, so that it has to be done again, one
+ *		visit at a time, to find out which is the one that can't be.
+ */
 static void
 end_subtransaction(MoveBatch *batch)
 {
-	MoveCounts *moved = &batch->job->moved;
+	Inplace    *job = batch->job;
 
 	if (batch->is_in_the_way)
 	{
 		RollbackAndReleaseCurrentSubTransaction();
-		moved->obstacles.locked += moved->rows - batch->rows_before;
-		moved->rows = batch->rows_before;
+		job->moved.rows = batch->rows_before;
 		batch->xid = InvalidTransactionId;
+		if (batch->is_short)
+			job->moved.obstacles.locked++;
+		else
+		{
+			job->one_by_one = job->next_visit;
+			job->next_visit -= job->moved.blocks - batch->blocks_before;
+			job->moved.blocks = batch->blocks_before;
+		}
 	}
 	else
 		ReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(batch->outer_context);
 	CurrentResourceOwner = batch->outer_owner;
+}
+
+/*
+ * move_batch_abandon
+ *		After an error: end a batch's subtransaction.
+ *
+ * The transaction's own abort would end nothing else, and leave the session in
+ * it.  To be called before the error is passed on, whose memory context stays.
+ */
+void
+move_batch_abandon(void)
+{
+	MemoryContext error_context = CurrentMemoryContext;
+
+	while (IsSubTransaction())
+		RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(error_context);
 }
 
 /*

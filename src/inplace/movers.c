@@ -173,6 +173,7 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 	}
 	PG_CATCH();
 	{
+		move_batch_abandon();
 		dismiss();
 		PG_RE_THROW();
 	}
@@ -256,7 +257,7 @@ gather(void)
 
 	memset(&job->moved, 0, sizeof(MoveCounts));
 	job->shares = &movers.shared->shares;
-	job->next_visit = job->end_visits = 0;
+	job->next_visit = job->end_visits = job->one_by_one = 0;
 	job->target = InvalidBlockNumber;
 
 	pace_create(movers.pace, job->relid);
