@@ -230,6 +230,14 @@ class Cluster:
                 raise TimeoutError(f"the standby did not replay up to {target} in {seconds} s")
             time.sleep(0.05)
 
+    def promote(self) -> None:
+        """Let this standby take over, and wait for the checkpoint that the server makes then.
+
+        A VACUUM beside that may pass over a page which is just being written, and so leave dead rows.
+        """
+        assert self.sql("SELECT pg_promote()") == [(True,)]
+        self.sql("CHECKPOINT")
+
 
 def _is_alive(pid: int) -> bool:
     """Tell whether this process still runs; one that is dead but not yet reaped by its new parent does not."""

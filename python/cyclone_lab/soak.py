@@ -142,7 +142,7 @@ class Soak:
             assert_sound(conn, self.workload)
         self._compare()
         with self.standby.connect(DATABASE) as conn:
-            assert conn.execute("SELECT pg_promote()").fetchone() == (True,)
+            self.standby.promote()
             self.workload.forget_unlogged()
             vacuum_all(conn, self.workload)
             assert_sound(conn, self.workload)

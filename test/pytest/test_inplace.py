@@ -534,7 +534,7 @@ def test_a_standby_replays_it(new_cluster):
             assert blocks(reader) == blocks(conn)
             assert checks.heap_corruption(reader, "t") == checks.btree_corruption(reader, "t") == []
             assert checks.dangling_index_entries(reader, "t") == []
-            assert reader.execute("SELECT pg_promote()").fetchone() == (True,)
+            standby.promote()
             reader.execute("UPDATE t SET note = 'after' WHERE id % 2 = 0")
             reader.execute(CLEAN)
             checks.assert_clean(reader, "t")

@@ -369,7 +369,7 @@ def test_a_standby_loses_the_files_with_its_primary(new_cluster):
                 assert stray_on_standby(standby, conn) == []
                 assert same_rows(checks.table_state(conn, "t"), before)
             assert len(journals(standby)) == 1 and REMOVED not in standby.log
-            standby.sql("SELECT pg_promote()")
+            standby.promote()
             wait_for_cleaning(standby)
             with standby.connect(TEMPLATE) as conn:
                 assert_sound(standby, conn, before)
@@ -390,7 +390,7 @@ def test_a_standby_made_during_the_rewrite_cleans_up_when_promoted(new_cluster):
             assert isinstance(vacuum.wait(), psycopg.OperationalError)
             with standby.connect(TEMPLATE) as conn:
                 assert stray_on_standby(standby, conn)
-                conn.execute("SELECT pg_promote()")
+            standby.promote()
             wait_for_cleaning(standby)
             with standby.connect(TEMPLATE) as conn:
                 assert_sound(standby, conn, before)
