@@ -163,7 +163,8 @@ def _make(cluster: Cluster, rows: int, extensions: list[str]) -> None:
 
 def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> Run:
     """Run one contender beside pgbench, or alone if its rate is 0."""
-    with cluster.connect() as conn, tempfile.TemporaryDirectory() as folder:
+    # pgbench's own log goes where the data is, which may be memory, as pgbench waits for it
+    with cluster.connect() as conn, tempfile.TemporaryDirectory(dir=cluster.home) as folder:
         load = _Load(cluster, Path(folder), rows, rate) if rate else None
         time.sleep(QUIET_SECONDS)
         disk = _Disk(cluster)
