@@ -219,12 +219,12 @@ def test_an_index_that_stays_bloated(conn):
         "INSERT INTO t SELECT generate_series(1, 50000); DELETE FROM t WHERE id % 5 <> 0",
     )
     size, expected = blocks(conn, "only_one"), content(conn, "t")
-    [(said, hint)] = hints_of(conn, test_inplace.INPLACE)
+    [(said, hint)] = warnings_of(conn, test_inplace.INPLACE, "message_hint")
     assert said == 'index "only_one" of an exclusion constraint stays bloated, as it cannot be rebuilt concurrently'
     assert blocks(conn, "only_one") >= size
     conn.execute("REINDEX INDEX only_one")
     assert "REINDEX INDEX" in hint and blocks(conn, "only_one") < size / 2
-    assert hints_of(conn, test_inplace.INPLACE) == []
+    assert warnings_of(conn, test_inplace.INPLACE, "message_hint") == []
     assert content(conn, "t") == expected
     checks.assert_clean(conn, "t")
 
@@ -256,19 +256,6 @@ def test_without_overlaps(conn, pg_major):
             conn.execute("DELETE FROM t WHERE id = 1990")
     conn.execute(CLEAN)
     checks.assert_clean(conn, "t")
-
-
-def hints_of(conn, statement: str) -> list[tuple[str, str]]:
-    """Run a statement; return its messages with their hints."""
-    said: list[tuple[str, str]] = []
-
-    def note(message) -> None:
-        said.append((message.message_primary, message.message_hint))
-
-    conn.add_notice_handler(note)
-    conn.execute(statement)
-    conn.remove_notice_handler(note)
-    return said
 
 
 def test_constraints_hold_while_many_write(cluster, db, conn):

@@ -571,12 +571,12 @@ def test_kinds_of_tables(conn):
     assert [text for text in said if "cannot be moved" in text] == []
 
 
-def warnings_of(conn, statement: str) -> list[tuple[str, str]]:
-    """Run a statement; return its messages with their details."""
+def warnings_of(conn, statement: str, with_: str = "message_detail") -> list[tuple[str, str]]:
+    """Run a statement; return its messages with their details, or their hints with `message_hint`."""
     said: list[tuple[str, str]] = []
 
     def note(message) -> None:
-        said.append((message.message_primary, message.message_detail))
+        said.append((message.message_primary, getattr(message, with_)))
 
     conn.add_notice_handler(note)
     conn.execute(statement)
