@@ -119,8 +119,7 @@ typedef struct MoveBatch
 	bool		is_short;		/* as a longer one was in the way? */
 	MemoryContext outer_context;	/* outside the subtransaction */
 	ResourceOwner outer_owner;
-	int64		rows_before;
-	int64		blocks_before;
+	MoveCounts	before;			/* what had been moved until then */
 	instr_time	start;
 } MoveBatch;
 

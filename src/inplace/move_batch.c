@@ -81,8 +81,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	batch->row_context = AllocSetContextCreate(CurrentMemoryContext, "Moved rows",
 											   ALLOCSET_DEFAULT_SIZES);
 	batch->cid = GetCurrentCommandId(true);
-	batch->rows_before = job->moved.rows;
-	batch->blocks_before = job->moved.blocks;
+	batch->before = job->moved;
 	batch->can_be_undone = batch->entries->has_exclusion;
 	batch->is_short = batch->can_be_undone && job->next_visit < job->one_by_one;
 	/* someone may lock what we update, and make us a member of a MultiXact */
@@ -146,15 +145,18 @@ end_subtransaction(MoveBatch *batch)
 	if (batch->is_in_the_way)
 	{
 		RollbackAndReleaseCurrentSubTransaction();
-		job->moved.rows = batch->rows_before;
 		batch->xid = InvalidTransactionId;
 		if (batch->is_short)
+		{
+			job->moved.rows = batch->before.rows;
 			job->moved.obstacles.locked++;
+		}
 		else
 		{
+			/* nor are obstacles to be counted twice */
 			job->one_by_one = job->next_visit;
-			job->next_visit -= job->moved.blocks - batch->blocks_before;
-			job->moved.blocks = batch->blocks_before;
+			job->next_visit -= job->moved.blocks - batch->before.blocks;
+			job->moved = batch->before;
 		}
 	}
 	else
