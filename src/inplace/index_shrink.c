@@ -6,6 +6,12 @@
  * By the server's REINDEX CONCURRENTLY, one index at a time, so that the disk has
  * to take no more than one new index beside the old ones.
  *
+ * The new index lacks row versions that were dead to all when its rows were
+ * looked up for the last time.  On the primary it is used only when no snapshot is
+ * left that could see them, but that of a standby it does not ask for.  So the WAL
+ * tells standbys to end older snapshots first, as it tells them when VACUUM has
+ * removed row versions.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -13,9 +19,13 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/nbtxlog.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_namespace.h"
@@ -43,9 +53,20 @@
 /* How many pages to look at for that */
 #define SAMPLE_PAGES		1000
 
+/* An index that is being built anew */
+typedef struct Rebuild
+{
+	Oid			index;
+	bool		is_logged;
+	RelFileLocator locator;
+	bool		is_replaced;
+} Rebuild;
+
 static List *bloated_indexes(Oid relid, MemoryContext context);
 static bool is_bloated(Relation index);
 static void reindex(Oid index, MemoryContext context);
+static bool rebuild_begin(Rebuild *rebuild, Oid index);
+static void end_snapshots_on_standbys(XactEvent event, void *arg);
 
 /*
  * index_shrink
@@ -151,11 +172,12 @@ is_bloated(Relation index)
 static void
 reindex(Oid index, MemoryContext context)
 {
+	Rebuild		rebuild;
 	MemoryContext old;
 	ReindexStmt *stmt;
 
 	StartTransactionCommand();
-	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(index)))
+	if (!rebuild_begin(&rebuild, index))
 	{
 		CommitTransactionCommand();
 		return;
@@ -174,10 +196,77 @@ reindex(Oid index, MemoryContext context)
 		return;
 	}
 
-	/* it commits this transaction, and returns in another one */
-	PushActiveSnapshot(GetTransactionSnapshot());
-	ExecReindex(make_parsestate(NULL), stmt, true);
-	if (ActiveSnapshotSet())
-		PopActiveSnapshot();
-	CommitTransactionCommand();
+	RegisterXactCallback(end_snapshots_on_standbys, &rebuild);
+	PG_TRY();
+	{
+		/* it commits this transaction, and returns in another one */
+		PushActiveSnapshot(GetTransactionSnapshot());
+		ExecReindex(make_parsestate(NULL), stmt, true);
+		if (ActiveSnapshotSet())
+			PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_FINALLY();
+	{
+		UnregisterXactCallback(end_snapshots_on_standbys, &rebuild);
+	}
+	PG_END_TRY();
+}
+
+/*
+ * rebuild_begin
+ *		Note what will have to be known of an index; return false if it's gone, or
+ *		no more valid.
+ */
+static bool
+rebuild_begin(Rebuild *rebuild, Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index));
+	Form_pg_class form;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	rebuild->index = index;
+	rebuild->is_logged = form->relpersistence == RELPERSISTENCE_PERMANENT;
+	rebuild->locator.spcOid = OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace;
+	rebuild->locator.dbOid = MyDatabaseId;
+	rebuild->locator.relNumber = form->relfilenode;
+	rebuild->is_replaced = false;
+	ReleaseSysCache(tuple);
+	return get_index_isvalid(index);
+}
+
+/*
+ * end_snapshots_on_standbys
+ *		As the transaction that has the new index take the old one's place is about
+ *		to commit: have standbys end snapshots that may need what it lacks.
+ *
+ * What was dead to all had been deleted by transactions with older XIDs.  A
+ * standby deals with queries of this database that have a snapshot in which one
+ * of these may be running: as max_standby_streaming_delay has it.  New snapshots
+ * are none of these, as the deletions come before this in the WAL.  The record is
+ * the one by which a btree says that nobody needs a deleted page, and has no
+ * other effect.
+ */
+static void
+end_snapshots_on_standbys(XactEvent event, void *arg)
+{
+	Rebuild    *rebuild = arg;
+	xl_btree_reuse_page record = {0};
+
+	if (event != XACT_EVENT_PRE_COMMIT || rebuild->is_replaced || get_index_isvalid(rebuild->index))
+		return;
+	rebuild->is_replaced = true;
+	if (!rebuild->is_logged || !XLogStandbyInfoActive())
+		return;
+
+	record.locator = rebuild->locator;
+	record.block = InvalidBlockNumber;
+	record.snapshotConflictHorizon = GetTopFullTransactionId();
+	FullTransactionIdRetreat(&record.snapshotConflictHorizon);
+	record.isCatalogRel = false;	/* what logical decoding reads isn't compacted */
+	XLogBeginInsert();
+	XLogRegisterData((char *) &record, SizeOfBtreeReusePage);
+	XLogInsert(RM_BTREE_ID, XLOG_BTREE_REUSE_PAGE);
 }

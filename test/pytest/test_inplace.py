@@ -541,6 +541,36 @@ def test_a_standby_replays_it(new_cluster):
         assert "inconsistent page" not in standby.log
 
 
+@pytest.mark.parametrize("indexes", ["kept", "rebuilt"])
+def test_an_old_snapshot_on_a_standby_never_meets_a_new_index(new_cluster, indexes):
+    """A rebuilt index lacks what was dead on the primary, so whose snapshot on a standby may see that has to go."""
+    config = {"hot_standby_feedback": "on", "wal_receiver_status_interval": 1, "max_standby_streaming_delay": "100ms"}
+    with (primary := new_cluster()).connect(TEMPLATE) as conn, primary.standby(config).start() as standby:
+        run_script(conn, MAKE)
+        expected = content(conn, "t")
+        standby.wait_for_replay(primary)
+        with standby.connect(TEMPLATE) as reader:
+            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")  # with a snapshot, but no lock on the table
+            [(xmin,)] = reader.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::xid")
+            wait_until(
+                lambda: conn.execute("SELECT backend_xmin = %s FROM pg_stat_replication", (xmin,)).fetchone()[0], "feedback"
+            )
+            conn.execute("UPDATE t SET n = n - 100000, note = 'after ' || note, p = point(1, id)")
+            conn.execute(INPLACE if indexes == "rebuilt" else MOVE)
+            standby.wait_for_replay(primary)
+            if indexes == "kept":
+                assert content(reader, "t") == expected
+                assert_indexes_agree(reader, "t")
+                reader.execute("COMMIT")
+            else:
+                with pytest.raises(psycopg.OperationalError, match="row versions that must be removed"):
+                    reader.execute("SELECT count(*) FROM t")
+        with standby.connect(TEMPLATE) as reader:
+            assert content(reader, "t") == content(conn, "t")
+            assert_indexes_agree(reader, "t")
+            assert checks.btree_corruption(reader, "t") == []
+
+
 def test_kinds_of_tables(conn):
     """Unlogged and temporary tables, materialized views, partitioned tables; catalogs are vacuumed only."""
     fill = "SELECT i AS id, repeat('x', 200) AS filler FROM generate_series(1, 5000) i"
