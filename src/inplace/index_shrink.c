@@ -6,10 +6,10 @@
  * By the server's REINDEX CONCURRENTLY, one index at a time, so that the disk has
  * to take no more than one new index beside the old ones.
  *
- * The new index lacks row versions that were dead to all when its rows were
+ * The new index lacks row versions that had been deleted when its rows were
  * looked up for the last time.  On the primary it is used only when no snapshot is
- * left that could see them, but that of a standby it does not ask for.  So the WAL
- * tells standbys to end older snapshots first, as it tells them when VACUUM has
+ * left that could see them, but standbys are not asked for theirs.  So the WAL
+ * tells them to end older snapshots first, as it tells them when VACUUM has
  * removed row versions.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -189,8 +189,8 @@ reindex(Oid index, MemoryContext context)
 								  get_rel_name(index), -1);
 	stmt->params = list_make1(makeDefElem("concurrently", NULL, -1));
 	MemoryContextSwitchTo(old);
-	/* indexes are renamed without a lock on the table */
-	if (RangeVarGetRelid(stmt->relation, NoLock, true) != index)
+	/* indexes are renamed without a lock on the table, but not with one on them */
+	if (RangeVarGetRelid(stmt->relation, ShareUpdateExclusiveLock, true) != index)
 	{
 		CommitTransactionCommand();
 		return;
@@ -242,7 +242,7 @@ rebuild_begin(Rebuild *rebuild, Oid index)
  *		As the transaction that has the new index take the old one's place is about
  *		to commit: have standbys end snapshots that may need what it lacks.
  *
- * What was dead to all had been deleted by transactions with older XIDs.  A
+ * What it lacks had been deleted by transactions with older XIDs.  A
  * standby deals with queries of this database that have a snapshot in which one
  * of these may be running: as max_standby_streaming_delay has it.  New snapshots
  * are none of these, as the deletions come before this in the WAL.  The record is
