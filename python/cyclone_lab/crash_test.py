@@ -27,7 +27,7 @@ from cyclone_lab.load import Load
 from cyclone_lab.postgres import REPO
 from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
 from cyclone_lab.statements import KINDS, random_vacuum
-from cyclone_lab.workload import CHECKED_WAL, Workload
+from cyclone_lab.workload import CHECKED_IN_RECOVERY, Workload
 
 LIFE = 10
 CONFIG = {
@@ -49,7 +49,7 @@ CONFIG = {
 # Each life has one value of each
 CHOICES = {
     "shared_buffers": ("2MB", "16MB"),
-    "wal_consistency_checking": (CHECKED_WAL, CHECKED_WAL, ""),
+    "wal_consistency_checking": (CHECKED_IN_RECOVERY, CHECKED_IN_RECOVERY, ""),
     "wal_level": ("replica", "minimal", "logical"),
     "autovacuum": ("on", "off"),
     "autovacuum_naptime": ("1s",),
