@@ -14,12 +14,12 @@ DEBUG_POINT_LOCK = 51966
 PATIENCE_SECONDS = 60
 
 
-def wait_until(condition, what: str):
-    """Call `condition` until what it returns is true, and return that; raise TimeoutError naming `what` after a minute."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def wait_until(condition, what: str, seconds: float = PATIENCE_SECONDS):
+    """Call `condition` until what it returns is true, and return that; raise TimeoutError naming `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
     while not (result := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come to pass in {PATIENCE_SECONDS} s")
+            raise TimeoutError(f"{what} did not come to pass in {seconds:g} s")
         time.sleep(0.02)
     return result
 

@@ -153,10 +153,8 @@ class Stress:
             thread.start()
         self._stop.wait(self.seconds)
         # whoever has done nothing yet, on a slow machine, gets the time for it
-        for _ in range(4):
-            with suppress(TimeoutError):
-                wait_until(lambda: self._failures or self._everything_was_done(), "a turn of everyone")
-                break
+        with suppress(TimeoutError):
+            wait_until(lambda: self._failures or self._everything_was_done(), "a turn of everyone", 240)
         self._stop.set()
         for thread in threads:
             thread.join(300)
