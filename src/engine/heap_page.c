@@ -7,9 +7,11 @@
  * map are brought up to date.  simple_page.c prunes and freezes pages that are
  * easy to judge, and the server's heap_page_prune_and_freeze all others.
  *
- * If the cleanup lock is not to be had at once, the page is only looked at,
- * under a shared lock; an aggressive vacuum waits for the lock where it must
- * freeze something.
+ * A page that others have pinned is waited for a moment, as who pinned it may
+ * be writing it, to make room in the shared buffers: another member of the
+ * team for example.  If the cleanup lock is not to be had by then, the page is
+ * only looked at, under a shared lock; an aggressive vacuum waits for the lock
+ * where it must freeze something.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -22,15 +24,34 @@
 #include "access/transam.h"
 #include "access/visibilitymap.h"
 #include "access/xloginsert.h"
+#include "commands/vacuum.h"
 #include "common/int.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
+#include "storage/latch.h"
+#include "utils/wait_event.h"
 
 #include "compat.h"
+#include "debug_point.h"
 #include "engine/heap_page.h"
 #include "engine/simple_page.h"
 
+/*
+ * How often to try again to lock a page that is pinned: after 1, 2, 4, ... ms,
+ * in all 127.  Where there are more processes than cores, who pinned it may
+ * have to wait that long to run again.
+ */
+#define PIN_RETRIES			7
+
+/*
+ * A process that was refused so many pages after all those retries makes no
+ * more of them: sessions may stand still on many pages, and some are always
+ * in use.
+ */
+#define MAX_PAGES_REFUSED	16
+
+static bool lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer);
 static bool handle_new_page(TableVacuum *vacuum, Buffer buffer,
 							PageVerdict *verdict);
 static bool handle_empty_page(TableVacuum *vacuum, Buffer buffer,
@@ -62,7 +83,7 @@ void
 scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 			   bool vm_all_visible, PageVerdict *verdict)
 {
-	bool		have_cleanup_lock = ConditionalLockBufferForCleanup(buffer);
+	bool		have_cleanup_lock = lock_for_cleanup_soon(vacuum, buffer);
 
 	verdict->cleaned = false;
 	verdict->newly_all_frozen = false;
@@ -88,6 +109,38 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 	verdict->free_space = PageGetHeapFreeSpace(BufferGetPage(buffer));
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+}
+
+/*
+ * lock_for_cleanup_soon
+ *		Get a cleanup lock on a page, and return true, unless others keep it
+ *		pinned for longer than a moment.
+ */
+static bool
+lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer)
+{
+	static uint32 wait_event = 0;
+
+	if (ConditionalLockBufferForCleanup(buffer))
+		return true;
+	if (vacuum->pages_refused >= MAX_PAGES_REFUSED || VacuumFailsafeActive)
+		return false;
+
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("CycloneHeapPagePin");
+
+	for (int i = 0; i < PIN_RETRIES; i++)
+	{
+		DEBUG_POINT("heap-page-pinned");
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 1L << i, wait_event);
+		ResetLatch(MyLatch);
+		if (ConditionalLockBufferForCleanup(buffer))
+			return true;
+	}
+	vacuum->pages_refused++;
+	return false;
 }
 
 /*

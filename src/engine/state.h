@@ -190,6 +190,9 @@ typedef struct TableVacuum
 	BlockNumber scan_next;
 	BlockNumber scan_end;
 
+	/* how many pages it waited for, pinned by others, and didn't get */
+	int			pages_refused;
+
 	/* the leader's: how often the failsafe was checked in the heap scan, and
 	 * up to where the free space map was vacuumed */
 	uint64		failsafe_checks;

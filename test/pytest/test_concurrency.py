@@ -149,6 +149,43 @@ def test_dead_rows_of_a_pinned_page_are_missed_as_core_misses_them(cluster, db, 
     checks.assert_clean(conn, "ours")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_page_that_is_pinned_for_a_moment_is_cleaned(cluster, db, conn, workers):
+    """As who pinned it may be another process of the team, which makes room in the shared buffers."""
+    make_pinned(conn, "t", True)
+    statement = f"VACUUM (VERBOSE, INDEX_CLEANUP on, PARALLEL {workers}) t"
+    with cluster.connect(db) as reader:
+        pin(reader, "t", 600)
+        with Parked(cluster, db, "heap-page-pinned:any", 1, statement) as vacuum:
+            reader.execute("COMMIT")
+            vacuum.release()
+            vacuum.finish()
+    assert "tuples missed" not in "\n".join(vacuum.messages)
+    state = checks.table_state(conn, "t")
+    assert (state["dead_items"], state["dead_tuples"], state["all_visible"]) == (0, 0, 600)
+    checks.assert_clean(conn, "t")
+
+
+def test_where_sessions_stand_still_on_many_pages_not_all_of_them_are_waited_for(cluster, db, conn):
+    make_pinned(conn, "t", True)
+    messages = []
+    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN")
+        for block in range(150):
+            reader.execute(f"DECLARE c{block} CURSOR FOR SELECT id FROM t WHERE ctid = '({block},1)'")
+            assert reader.execute(f"FETCH c{block}").fetchone() == (2 * block + 1,)
+        conn.execute("SET cyclone.debug_point = 'heap-page-pinned:any:notice'")
+        conn.execute("VACUUM (VERBOSE, INDEX_CLEANUP on, PARALLEL 0) t")
+        assert messages.count('debug point "heap-page-pinned" reached in leader') == 16 * 7  # pages, attempts
+        assert "tuples missed: 150 dead from 150 pages not removed due to cleanup lock contention" in "\n".join(messages)
+        assert checks.table_state(conn, "t")["dead_tuples"] == 150
+        checks.assert_clean(conn, "t")
+    conn.execute("VACUUM (INDEX_CLEANUP on, PARALLEL 0) t")
+    assert checks.table_state(conn, "t")["dead_tuples"] == 0
+    checks.assert_clean(conn, "t")
+
+
 def test_an_aggressive_vacuum_waits_for_a_pinned_page_that_it_must_freeze(cluster, db, conn):
     for workers in (0, 2):
         name = f"pinned_{workers}"
