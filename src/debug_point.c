@@ -32,6 +32,7 @@ int			cyclone_debug_btree_parts = 0;
 int			cyclone_debug_horizon_wait = 0;
 int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_free_mb = 0;
+int			cyclone_debug_max_pin_ms = 0;
 int			cyclone_debug_workers = 0;
 char	   *cyclone_debug_point = "";
 
@@ -61,6 +62,11 @@ debug_point_init(void)
 							"The free space of each file system, in MB.",
 							NULL,
 							&cyclone_debug_max_free_mb, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_max_pin_ms",
+							"How long a process waits for pinned pages of a table, in ms.",
+							"0 is as long as usual.",
+							&cyclone_debug_max_pin_ms, 0, 0, INT_MAX, PGC_SUSET,
 							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_workers",
 							"The number of workers that a table calls for, whatever its size.",

@@ -45,11 +45,13 @@
 #define PIN_RETRIES			7
 
 /*
- * A process that was refused so many pages after all those retries makes no
- * more of them: sessions may stand still on many pages, and some are always
- * in use.
+ * So long, in ms, a process waits for pinned pages of one table, and for a
+ * millisecond more for each so many pages it has scanned.  Sessions may stand
+ * still on many pages, and a scan that is slower than we are would have us
+ * follow it page by page: then it is better to overtake.
  */
-#define MAX_PAGES_REFUSED	16
+#define PIN_WAIT_MS			DEBUG_LIMIT(max_pin_ms, 1000)
+#define PAGES_PER_WAIT_MS	1024
 
 static bool lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer);
 static bool handle_new_page(TableVacuum *vacuum, Buffer buffer,
@@ -114,16 +116,20 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 /*
  * lock_for_cleanup_soon
  *		Get a cleanup lock on a page, and return true, unless others keep it
- *		pinned for longer than a moment.
+ *		pinned for longer than a moment, or too much was waited for such already.
+ *
+ * What was known of the page before may not be true any more.
  */
 static bool
 lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer)
 {
 	static uint32 wait_event = 0;
+	uint64		wait_limit;
 
 	if (ConditionalLockBufferForCleanup(buffer))
 		return true;
-	if (vacuum->pages_refused >= MAX_PAGES_REFUSED || VacuumFailsafeActive)
+	wait_limit = PIN_WAIT_MS + vacuum->counters.scanned_pages / PAGES_PER_WAIT_MS;
+	if (vacuum->pin_wait_ms >= wait_limit || VacuumFailsafeActive)
 		return false;
 
 	if (wait_event == 0)
@@ -136,10 +142,10 @@ lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 1L << i, wait_event);
 		ResetLatch(MyLatch);
+		vacuum->pin_wait_ms += 1 << i;
 		if (ConditionalLockBufferForCleanup(buffer))
 			return true;
 	}
-	vacuum->pages_refused++;
 	return false;
 }
 

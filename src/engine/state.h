@@ -190,8 +190,8 @@ typedef struct TableVacuum
 	BlockNumber scan_next;
 	BlockNumber scan_end;
 
-	/* how many pages it waited for, pinned by others, and didn't get */
-	int			pages_refused;
+	/* how long it has waited for pages that others had pinned */
+	uint64		pin_wait_ms;
 
 	/* the leader's: how often the failsafe was checked in the heap scan, and
 	 * up to where the free space map was vacuumed */
