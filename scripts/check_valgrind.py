@@ -35,7 +35,7 @@ CONFIG = {
 }
 POINTS = ("heap-scan:leader", "btree-page:any", "heap-vacuum:worker", "index-cleanup:any", "heap-copy:any", "rewrite-swapped:leader",
           "inplace-half:leader", "inplace-value:leader", "inplace-batch:leader")  # fmt: skip
-# Tables with free space in front, whose values lie in the TOAST table; of the first, most belong to a column that is gone.
+# Tables with free space in front. The values of the first two lie in the TOAST table; of the first, most belong to a column that is gone.
 OWN_TABLES = """
     CREATE TABLE dropped (id int PRIMARY KEY, gone text, kept text);
     ALTER TABLE dropped ALTER gone SET STORAGE external, ALTER kept SET STORAGE external;
@@ -49,6 +49,9 @@ OWN_TABLES = """
     INSERT INTO moved SELECT i, i % 10, md5(i::text), CASE WHEN i % 10 = 0 THEN repeat(md5(i::text), 100) ELSE repeat('x', 200) END
         FROM generate_series(1, 1000) i;
     DELETE FROM moved WHERE id <= 700;
+    CREATE TABLE excluded (id int, pad text, EXCLUDE (id WITH =) DEFERRABLE INITIALLY DEFERRED);
+    INSERT INTO excluded SELECT i, repeat('x', 300) FROM generate_series(1, 1000) i;
+    DELETE FROM excluded WHERE id <= 700;
 """
 OWN_CONTENT = """
     SELECT (SELECT array_agg(d ORDER BY id)::text FROM dropped d), (SELECT array_agg(m ORDER BY id)::text FROM moved m)
@@ -123,6 +126,22 @@ def shrink(conn: psycopg.Connection) -> None:
     assert all(now < then / 2 for now, then in zip(sizes(), before)), "the tables are hardly smaller"
 
 
+def shrink_beside_the_excluded(conn: psycopg.Connection, other: psycopg.Connection) -> None:
+    """Make a table small while another session is about to violate its exclusion constraint, so that rows are moved and moved back."""
+    query = "SELECT (SELECT ctid FROM excluded WHERE id = 1000), array_agg(e.id ORDER BY id), pg_relation_size('excluded') FROM excluded e"
+    row, ids, before = conn.execute(query).fetchone()
+    other.execute("BEGIN; INSERT INTO excluded VALUES (1000)")
+    conn.execute("SET cyclone.debug_horizon_wait = 1")
+    conn.execute("VACUUM (FULL INPLACE, VERBOSE) excluded")
+    assert conn.execute(query).fetchone()[:2] == (row, ids), "a row that others look for has moved, or the rows are not as they were"
+    other.execute("ROLLBACK")
+    conn.execute("RESET cyclone.debug_horizon_wait")
+    conn.execute("VACUUM (FULL INPLACE, PARALLEL 2) excluded")
+    moved, now_ids, size = conn.execute(query).fetchone()
+    print(f"VACUUM (FULL INPLACE) beside a row that excludes one: {row} stayed and is {moved} now, {before} -> {size} bytes", flush=True)
+    assert ids == now_ids and moved != row and size < before / 2
+
+
 def vacuum_beside_others(server: Cluster, conn: psycopg.Connection) -> None:
     """VACUUM with a latency target, while one session's statements are timed and another reads the views."""
     ended = threading.Event()
@@ -195,6 +214,7 @@ def main() -> int:
             tables = ", ".join(table.name for table in workload.tables)
             vacuum_in_all_ways(conn, old, Writer(workload, conn, 0, chance), tables)
             shrink(conn)
+            shrink_beside_the_excluded(conn, old)
             vacuum_beside_others(server, conn)
             vacuum_all(conn, workload)
             assert_sound(conn, workload)
