@@ -31,6 +31,7 @@
 int			cyclone_debug_btree_parts = 0;
 int			cyclone_debug_horizon_wait = 0;
 int			cyclone_debug_max_duties = 0;
+int			cyclone_debug_max_duty_tries = 0;
 int			cyclone_debug_max_free_mb = 0;
 int			cyclone_debug_max_pin_ms = 0;
 int			cyclone_debug_workers = 0;
@@ -58,6 +59,11 @@ debug_point_init(void)
 							"0 is the usual number.",
 							&cyclone_debug_max_duties, 0, 0, INT_MAX, PGC_SUSET,
 							GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_max_duty_tries",
+							"How often a process tries to lock a pinned page of a btree that is due.",
+							"0 is as often as usual.",
+							&cyclone_debug_max_duty_tries, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_max_free_mb",
 							"The free space of each file system, in MB.",
 							NULL,

@@ -19,6 +19,7 @@
 
 extern int	cyclone_debug_btree_parts;
 extern int	cyclone_debug_max_duties;
+extern int	cyclone_debug_max_duty_tries;
 extern int	cyclone_debug_horizon_wait;
 extern int	cyclone_debug_max_free_mb;
 extern int	cyclone_debug_max_pin_ms;

@@ -85,6 +85,7 @@ class Parked(Background):
     def __init__(
         self, cluster: Cluster, dbname: str, point: str, processes: int, statement: str, settings: dict | None = None
     ):
+        self._cluster = cluster
         self._gate = cluster.connect(dbname)
         self._gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
         super().__init__(cluster, dbname, statement, {"cyclone.debug_point": f"{point}:wait", **(settings or {})})
@@ -111,6 +112,23 @@ class Parked(Background):
             "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted", (DEBUG_POINT_LOCK,)
         )
         return sorted(pid for (pid,) in rows)
+
+    def step(self) -> None:
+        """Let a statement of one process go on until it is parked again."""
+        old, self._gate = self._gate, self._gate_behind()
+        old.close()  # the process gets the lock, then the new gate, which stands in the queue before the process comes again
+        wait_until(lambda: self._gate.info.transaction_status != psycopg.pq.TransactionStatus.ACTIVE, "the next gate")
+        self.wait_for(1)
+
+    def _gate_behind(self) -> psycopg.Connection:
+        """Return a session that waits for the lock, behind the process that is parked."""
+        dbname = self._gate.info.dbname
+        gate = self._cluster.connect(dbname)
+        threading.Thread(
+            target=gate.execute, args=("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,)), daemon=True
+        ).start()
+        wait_until(lambda: gate.info.backend_pid in self._waiters(), "the next gate's wait")
+        return gate
 
     def release(self) -> None:
         """Let all processes go on, for good; harmless when repeated."""

@@ -68,10 +68,25 @@
  *
  * A read stream keeps pins on pages ahead, so two processes that wait for
  * each other's pages would wait forever; and the server allows only one
- * process to wait for a cleanup lock on a page.  Hence: a process waits for a
- * cleanup lock only on pages of its own ranges, which no other process visits
- * except for a duty; and duties are done without a stream, with no pin held,
- * and by trying again instead of waiting.
+ * process to wait for a cleanup lock on a page.  Hence:
+ *
+ * - While ranges are visited, a process waits for a cleanup lock only on pages
+ *	 of its own ranges.  Nobody else waits for those, nor keeps them pinned for
+ *	 long, except for sessions that scan the index.
+ * - A duty may lead to another process's page.  So duties are done without a
+ *	 stream, with no pin held, and at first by trying.  After some tries a
+ *	 duty is put off: it remains a duty, which is all that the argument above
+ *	 asks for.
+ * - When all ranges are done, in all processes, no process has a stream any
+ *	 more.  Then the duties that were put off are done, by waiting
+ *	 (btree_do_duties).  The processes take turns at an index, so no two of
+ *	 them wait for one page, and whoever waits for a page or for its turn has
+ *	 nothing pinned that another one waits for.
+ *
+ * Trying alone would not do: sessions that pin a page in turn may leave it
+ * free only at moments when nobody tries.  Who waits is woken by the last one
+ * to let go, so from then on we wait for nothing that the server's own vacuum
+ * would not wait for.  (test_btree_model.py has a model of this, too.)
  *
  * Deletion of empty pages
  * -----------------------
@@ -121,7 +136,11 @@
 /* With so many duties due, the stream is interrupted to do them. */
 #define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)
 
-/* How long to wait before trying again to lock a page that others have pinned */
+/*
+ * How often to try to lock a page that others have pinned, before its visit is
+ * put off, and how long to wait between two tries
+ */
+#define DUTY_TRIES			DEBUG_LIMIT(max_duty_tries, 20)
 #define RETRY_MS			1
 
 /* One process's part of one index */
@@ -137,6 +156,7 @@ typedef struct BtreeScan
 	BlockNumber end;
 
 	BlockList	duties;			/* right siblings to visit */
+	BlockList  *put_off;		/* those to be waited for, in the end */
 	BlockList  *empty_pages;	/* found so far, to be deleted later */
 	BlockNumber pages_done;
 
@@ -146,14 +166,19 @@ typedef struct BtreeScan
 	bool		dead[MaxTIDsPerBTreePage];
 } BtreeScan;
 
+static BtreeScan *make_scan(TableVacuum *vacuum, Relation index,
+							IndexShared *shared, BlockList *put_off,
+							BlockList *empty_pages);
+static void free_scan(BtreeScan *scan);
 static void scan_ranges(BtreeScan *scan);
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
 static bool claim_blocks(BtreeScan *scan);
 static BlockNumber current_size(Relation index);
 static void visit_page(BtreeScan *scan, Buffer buffer);
-static void visit_chain(BtreeScan *scan, BlockNumber blkno);
-static Buffer lock_for_cleanup_patiently(BtreeScan *scan, BlockNumber blkno);
+static void visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait);
+static Buffer read_due_page(BtreeScan *scan, BlockNumber blkno);
+static Buffer lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait);
 static int	clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty);
 static void gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff,
 						OffsetNumber maxoff);
@@ -168,6 +193,7 @@ static bool clear_right_side(TableVacuum *vacuum, BTVacState *state,
 							 BlockNumber blkno);
 static void delete_locked(BTVacState *state, Buffer buffer);
 static bool take_turn(IndexShared *shared, bool wait);
+static void end_turn(IndexShared *shared);
 static void add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats);
 static void add_block(BlockList *list, BlockNumber blkno);
 
@@ -179,8 +205,8 @@ void
 btree_setup(IndexShared *shared)
 {
 	SpinLockInit(&shared->mutex);
-	pg_atomic_init_u32(&shared->deleting, 0);
-	ConditionVariableInit(&shared->deletion_ended);
+	pg_atomic_init_u32(&shared->turn_taken, 0);
+	ConditionVariableInit(&shared->turn_ended);
 	pg_atomic_init_u64(&shared->known_end, 0);
 	pg_atomic_init_u32(&shared->counted, 0);
 }
@@ -223,19 +249,17 @@ btree_begin(Relation index, IndexShared *shared, int nmembers)
  *		One process's part of an index: claim ranges until none is left.
  *
  * Returns how many pages this process has visited.  Those that are empty are
- * added to empty_pages.
+ * added to empty_pages.  Those that it is bound to visit, but that others had
+ * pinned for too long, are added to put_off: when all members have returned
+ * from here, and before the vacuum is no longer registered, the caller calls
+ * btree_do_duties in this process.
  */
 BlockNumber
 btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
-			 BlockList *empty_pages)
+			 BlockList *put_off, BlockList *empty_pages)
 {
-	BtreeScan  *scan = palloc0_object(BtreeScan);
+	BtreeScan  *scan = make_scan(vacuum, index, shared, put_off, empty_pages);
 	BlockNumber pages_done;
-
-	scan->vacuum = vacuum;
-	scan->shared = shared;
-	scan->index = index;
-	scan->empty_pages = empty_pages;
 
 	do
 	{
@@ -243,17 +267,72 @@ btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
 		if (scan->duties.count >= MAX_DUTIES)
 			DEBUG_POINT("btree-duties");
 		while (scan->duties.count > 0)
-			visit_chain(scan, scan->duties.blocks[--scan->duties.count]);
+			visit_chain(scan, scan->duties.blocks[--scan->duties.count], false);
 	} while (scan->next < scan->end ||
 			 ranges_position(&shared->ranges) < shared->ranges.end ||
 			 claim_blocks(scan));
 
-	add_stats(shared, &scan->stats);
 	pages_done = scan->pages_done;
+	free_scan(scan);
+	return pages_done;
+}
+
+/*
+ * btree_do_duties
+ *		Visit the pages that this process has put off, and wait for them.
+ *
+ * No member may be in btree_vacuum at this index, so none has a page of it
+ * pinned.  Waits for members that do the same, and for sessions that have a
+ * page pinned.  If this one fails its turn never ends, but the team does.
+ */
+void
+btree_do_duties(TableVacuum *vacuum, Relation index, IndexShared *shared,
+				BlockList *put_off, BlockList *empty_pages)
+{
+	BtreeScan  *scan = make_scan(vacuum, index, shared, NULL, empty_pages);
+
+	/* all of it has been handed out, and whoever took some is through */
+	Assert(ranges_position(&shared->ranges) >= shared->ranges.end);
+
+	(void) take_turn(shared, true);
+	while (put_off->count > 0)
+	{
+		failsafe_notice(vacuum);
+		visit_chain(scan, put_off->blocks[--put_off->count], true);
+	}
+	end_turn(shared);
+
+	Assert(scan->duties.count == 0);
+	free_scan(scan);
+}
+
+/* make_scan -- what a process needs to visit pages of an index; palloc'd. */
+static BtreeScan *
+make_scan(TableVacuum *vacuum, Relation index, IndexShared *shared,
+		  BlockList *put_off, BlockList *empty_pages)
+{
+	BtreeScan  *scan = palloc0_object(BtreeScan);
+
+	/* pages that are split meanwhile have to show it */
+	Assert(shared->cycle_id != 0);
+	Assert(vacuum->dead_tids != NULL);
+
+	scan->vacuum = vacuum;
+	scan->shared = shared;
+	scan->index = index;
+	scan->put_off = put_off;
+	scan->empty_pages = empty_pages;
+	return scan;
+}
+
+/* free_scan -- tell what was done, and forget it. */
+static void
+free_scan(BtreeScan *scan)
+{
+	add_stats(scan->shared, &scan->stats);
 	if (scan->duties.blocks != NULL)
 		pfree(scan->duties.blocks);
 	pfree(scan);
-	return pages_done;
 }
 
 /*
@@ -298,8 +377,7 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 	stats.pages_deleted = stats.pages_newly_deleted;
 	_bt_pendingfsm_finalize(index, &state);
 	add_stats(shared, &stats);
-	pg_atomic_write_u32(&shared->deleting, 0);
-	ConditionVariableSignal(&shared->deletion_ended);
+	end_turn(shared);
 
 	MemoryContextDelete(state.pagedelcontext);
 	pfree(empty_pages->blocks);
@@ -495,10 +573,15 @@ visit_page(BtreeScan *scan, Buffer buffer)
  * visit_chain
  *		Visit the pages that a page's tuples may have moved to, until the chain
  *		ends.  See the top of this file.
+ *
+ * Unless we may wait, a page that can't be locked soon is put off, and the
+ * rest of the chain with it.  The caller has no page of the index pinned.
  */
 static void
-visit_chain(BtreeScan *scan, BlockNumber blkno)
+visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
 {
+	Assert(wait == (scan->put_off == NULL));
+
 	while (blkno != P_NONE)
 	{
 		Buffer		buffer;
@@ -508,7 +591,13 @@ visit_chain(BtreeScan *scan, BlockNumber blkno)
 		delay_point();
 		DEBUG_POINT("btree-chain");
 
-		buffer = lock_for_cleanup_patiently(scan, blkno);
+		buffer = lock_due_page(scan, blkno, wait);
+		if (!BufferIsValid(buffer))
+		{
+			DEBUG_POINT("btree-duty-put-off");
+			add_block(scan->put_off, blkno);
+			return;
+		}
 		page = BufferGetPage(buffer);
 		blkno = P_NONE;
 		if (!PageIsNew(page))
@@ -525,30 +614,50 @@ visit_chain(BtreeScan *scan, BlockNumber blkno)
 	}
 }
 
+/* read_due_page -- read a page that is ours to visit, perhaps in another's range. */
+static Buffer
+read_due_page(BtreeScan *scan, BlockNumber blkno)
+{
+	Assert(blkno > BTREE_METAPAGE);
+	return ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+							  vacuum_strategy(scan->vacuum));
+}
+
 /*
- * lock_for_cleanup_patiently
- *		Read a page that may be in another member's range, and get a cleanup
- *		lock on it without standing in the way of that member.
+ * lock_due_page
+ *		Read a page that is ours to visit, and get a cleanup lock on it.
+ *
+ * If we may not wait, as another member may have it pinned or wait for it,
+ * try for a moment; without success return InvalidBuffer, with no pin.
  */
 static Buffer
-lock_for_cleanup_patiently(BtreeScan *scan, BlockNumber blkno)
+lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
 {
 	static uint32 wait_event = 0;
+	int			tries = DUTY_TRIES;
 
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("CycloneBtreePagePin");
 
+	if (wait)
+	{
+		Buffer		buffer = read_due_page(scan, blkno);
+
+		LockBufferForCleanup(buffer);
+		return buffer;
+	}
+
 	for (;;)
 	{
-		Buffer		buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno,
-												RBM_NORMAL,
-												vacuum_strategy(scan->vacuum));
+		Buffer		buffer = read_due_page(scan, blkno);
 
 		if (ConditionalLockBufferForCleanup(buffer))
 			return buffer;
 		ReleaseBuffer(buffer);
 
 		CHECK_FOR_INTERRUPTS();
+		if (--tries <= 0)
+			return InvalidBuffer;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 RETRY_MS, wait_event);
 		ResetLatch(MyLatch);
@@ -805,8 +914,8 @@ delete_locked(BTVacState *state, Buffer buffer)
 
 /*
  * take_turn
- *		Be the only member that deletes pages of the index; if another one does,
- *		wait, or return false.
+ *		Be the only member that waits for pages of the index, or deletes some; if
+ *		another one does, wait, or return false.
  */
 static bool
 take_turn(IndexShared *shared, bool wait)
@@ -815,17 +924,26 @@ take_turn(IndexShared *shared, bool wait)
 	uint32		nobody = 0;
 
 	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("CycloneBtreePageDeletion");
+		wait_event = WaitEventExtensionNew("CycloneBtreeTurn");
 
-	while (!pg_atomic_compare_exchange_u32(&shared->deleting, &nobody, 1))
+	while (!pg_atomic_compare_exchange_u32(&shared->turn_taken, &nobody, 1))
 	{
 		if (!wait)
 			return false;
-		ConditionVariableSleep(&shared->deletion_ended, wait_event);
+		ConditionVariableSleep(&shared->turn_ended, wait_event);
 		nobody = 0;
 	}
 	ConditionVariableCancelSleep();
 	return true;
+}
+
+/* end_turn -- let another member take its turn. */
+static void
+end_turn(IndexShared *shared)
+{
+	Assert(pg_atomic_read_u32(&shared->turn_taken) == 1);
+	pg_atomic_write_u32(&shared->turn_taken, 0);
+	ConditionVariableSignal(&shared->turn_ended);
 }
 
 /* add_stats -- add what one process did to what all did. */

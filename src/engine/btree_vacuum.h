@@ -18,7 +18,11 @@ extern void btree_setup(IndexShared *shared);
 extern bool btree_is_ours(Relation index);
 extern void btree_begin(Relation index, IndexShared *shared, int nmembers);
 extern BlockNumber btree_vacuum(TableVacuum *vacuum, Relation index,
-								IndexShared *shared, BlockList *empty_pages);
+								IndexShared *shared, BlockList *put_off,
+								BlockList *empty_pages);
+extern void btree_do_duties(TableVacuum *vacuum, Relation index,
+							IndexShared *shared, BlockList *put_off,
+							BlockList *empty_pages);
 extern void btree_delete_pages(TableVacuum *vacuum, Relation index,
 							   IndexShared *shared, BlockList *empty_pages, bool wait);
 extern void btree_finish(Relation index, IndexShared *shared);

@@ -12,7 +12,8 @@
  * - Bulk deletion in a btree is ours (btree_vacuum.c), and can be done by any
  *	 number of processes at once.  So the btrees come last, and every member
  *	 works on each of them until it has no range of blocks left to claim.  If
- *	 there are more btrees than processes, the phase is run several times.
+ *	 there are more btrees than processes, the phase is run several times; and
+ *	 once more for pages that sessions have pinned too long (btree_vacuum.c).
  *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
@@ -54,6 +55,8 @@ static void begin_btree(TableVacuum *vacuum, int number, int nmembers);
 static void end_btree(TableVacuum *vacuum, int number);
 static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
+static void do_duties(TableVacuum *vacuum, int number);
+static void note_empty_pages(TableVacuum *vacuum, int number);
 static void flush_pending_list(TableVacuum *vacuum, int number);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
@@ -181,6 +184,8 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 	shared->index_reltuples_estimated = estimated;
 	pg_atomic_write_u32(&shared->next_index, 0);
 	pg_atomic_write_u32(&shared->empty_pages_found, 0);
+	pg_atomic_write_u32(&shared->duties_put_off, 0);
+	shared->doing_duties = false;
 	vacuum->batch_size = batch_size;
 	shared->batch_end = 0;
 	if (!cleanup)
@@ -204,6 +209,15 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	progress_phase(cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 				   PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
 
+	if (shared->doing_duties)
+	{
+		Assert(!cleanup);
+		/* even if the failsafe is on: these indexes are begun */
+		for (int i = 0; i < vacuum->nindexes; i++)
+			do_duties(vacuum, i);
+		return;
+	}
+
 	for (int i = 0; is_leader(vacuum) && i < vacuum->nindexes; i++)
 	{
 		if (!vacuum_index(shared, i)->leader_only ||
@@ -214,6 +228,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 		if (is_by_ranges(vacuum_index(shared, i), cleanup))
 			begin_btree(vacuum, i, 1);
 		process_index(vacuum, i, cleanup);
+		do_duties(vacuum, i);
 		end_btree(vacuum, i);
 	}
 
@@ -247,8 +262,10 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 
 /*
  * index_next_batch
- *		Leader, around phases of bulk deletion: the btrees that were vacuumed
- *		are done with; are there more?  If so, begin with them.
+ *		Leader, around phases of bulk deletion: is the phase to be run again?
+ *
+ * It is if a member has put off duties.  Else the btrees that were vacuumed
+ * are done with, and if there are more, begin with them.
  */
 bool
 index_next_batch(TableVacuum *vacuum)
@@ -256,6 +273,11 @@ index_next_batch(TableVacuum *vacuum)
 	VacuumShared *shared = vacuum->shared;
 	int			nbtrees = 0;
 	int			place;
+
+	/* while splits still show, so before these btrees are done with */
+	shared->doing_duties = pg_atomic_exchange_u32(&shared->duties_put_off, 0) != 0;
+	if (shared->doing_duties)
+		return true;
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 		end_btree(vacuum, i);
@@ -325,7 +347,7 @@ index_delete_pages(TableVacuum *vacuum, bool wait)
 		IndexShared *shared = vacuum_index(vacuum->shared, number);
 
 		if (vacuum->empty_pages[number].count == 0 ||
-			(!wait && pg_atomic_read_u32(&shared->deleting) != 0))
+			(!wait && pg_atomic_read_u32(&shared->turn_taken) != 0))
 			continue;
 
 		failsafe_notice(vacuum);
@@ -501,9 +523,11 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	if (is_by_ranges(index, cleanup))
 	{
 		member->pages = btree_vacuum(vacuum, indrel, index,
+									 &vacuum->put_off[number],
 									 &vacuum->empty_pages[number]);
-		if (vacuum->empty_pages[number].count > 0)
-			pg_atomic_write_u32(&shared->empty_pages_found, 1);
+		note_empty_pages(vacuum, number);
+		if (vacuum->put_off[number].count > 0 && !index->leader_only)
+			pg_atomic_write_u32(&shared->duties_put_off, 1);
 	}
 	else
 	{
@@ -529,6 +553,44 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	if (!is_by_ranges(index, cleanup) ||
 		pg_atomic_exchange_u32(&index->counted, 1) == 0)
 		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_INDEXES_PROCESSED, 1);
+}
+
+/*
+ * do_duties
+ *		Visit the pages of a btree that this process has put off.
+ *
+ * No member may be visiting ranges of the index any more.
+ */
+static void
+do_duties(TableVacuum *vacuum, int number)
+{
+	Relation	index = vacuum->indexes[number];
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+
+	if (vacuum->put_off[number].count == 0)
+		return;
+
+	Assert(is_by_ranges(shared, false));
+	/* the leader knows that it is registered, so splits still show */
+	Assert(!is_leader(vacuum) || vacuum->registered[number]);
+
+	vacuum->indname = RelationGetRelationName(index);
+	set_place(vacuum, PLACE_INDEX_VACUUM, InvalidBlockNumber);
+	progress_index(RelationGetRelid(index), shared->nblocks);
+	btree_do_duties(vacuum, index, shared, &vacuum->put_off[number],
+					&vacuum->empty_pages[number]);
+	note_empty_pages(vacuum, number);
+	progress_index(InvalidOid, 0);
+	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
+	vacuum->indname = NULL;
+}
+
+/* note_empty_pages -- tell the leader if this process has found some. */
+static void
+note_empty_pages(TableVacuum *vacuum, int number)
+{
+	if (vacuum->empty_pages[number].count > 0)
+		pg_atomic_write_u32(&vacuum->shared->empty_pages_found, 1);
 }
 
 /*

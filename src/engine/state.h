@@ -63,8 +63,9 @@ typedef struct IndexShared
 	uint16		cycle_id;		/* written by the leader before the phase */
 	Ranges		ranges;			/* of its blocks */
 	pg_atomic_uint64 known_end; /* its size, as far as all of it is claimed */
-	pg_atomic_uint32 deleting;	/* is a member deleting pages? */
-	ConditionVariable deletion_ended;
+	pg_atomic_uint32 turn_taken;	/* by the member that waits for pages, or
+									 * deletes them */
+	ConditionVariable turn_ended;
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
 
@@ -138,6 +139,7 @@ typedef struct VacuumShared
 	int			num_index_scans;
 	int			batch_start;	/* of the btrees being vacuumed: places in the */
 	int			batch_end;		/* order of claims */
+	bool		doing_duties;	/* those that were put off, of that batch */
 	double		index_reltuples;	/* for the AMs */
 	bool		index_reltuples_estimated;
 	Ranges		scan_ranges;	/* blocks */
@@ -154,6 +156,7 @@ typedef struct VacuumShared
 	pg_atomic_uint64 blocks_vacuumed;
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
 	pg_atomic_uint32 empty_pages_found; /* by someone, in some btree */
+	pg_atomic_uint32 duties_put_off;	/* likewise */
 } VacuumShared;
 
 /* What an error message says about where we are. */
@@ -206,6 +209,8 @@ typedef struct TableVacuum
 	IndexBulkDeleteResult **private_stats;
 	/* by index: the empty pages that this process found in a btree */
 	BlockList  *empty_pages;
+	/* by index: the pages of a btree that this process has yet to wait for */
+	BlockList  *put_off;
 	/* the leader's: which btrees are registered as being vacuumed, and how
 	 * many may be at a time */
 	bool	   *registered;

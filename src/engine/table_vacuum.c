@@ -333,6 +333,7 @@ start_team(VacuumJob *job, int nworkers)
 	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
 	pg_atomic_init_u32(&shared->next_index, 0);
 	pg_atomic_init_u32(&shared->empty_pages_found, 0);
+	pg_atomic_init_u32(&shared->duties_put_off, 0);
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
@@ -442,6 +443,7 @@ join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member,
 		vacuum->dead_tids = dead_tids_attach(dead_tids_shared(shared), area);
 
 	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
+	vacuum->put_off = palloc0_array(BlockList, vacuum->nindexes);
 
 	/* If no page holds them back, these are what the table advances to. */
 	vacuum->counters.new_relfrozenxid = shared->cutoffs.OldestXmin;

@@ -321,3 +321,140 @@ def test_no_entry_is_left_by_a_split_under_way_when_the_vacuum_begins():
 def test_the_model_finds_what_another_beginning_misses(rules):
     _, problems = explore_from_the_beginning(rules, splits=2)
     assert problems
+
+
+# Waiting for pinned pages.
+#
+# A visitor's read stream pins the pages of its range that come next. A visitor waits for a cleanup lock on a page of its range
+# with those pins held; for a duty it has none, tries, and may put the duty off. Sessions pin pages and let go of them.
+# Duties may lead two visitors to one page, and to a page of the other's range. Nobody may wait for ever once sessions let go,
+# and no two may wait for one page, as the server doesn't allow that.
+
+
+@dataclass(frozen=True)
+class Member:
+    """A visitor: the pages of its range that are left, how many of them its stream has pinned, its duties, and what it waits for."""
+
+    left: tuple[int, ...]
+    pinned_ahead: int = 0
+    duties: tuple[int, ...] = ()
+    put_off: tuple[int, ...] = ()
+    waits_for: int = NOWHERE
+    has_turn: bool = False
+
+    @property
+    def pins(self) -> frozenset:
+        return frozenset(self.left[: self.pinned_ahead]) | ({self.waits_for} - {NOWHERE})
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """All visitors, the page that a session has pinned, and how often sessions may pin another."""
+
+    members: tuple[Member, ...]
+    session: int
+    pins_to_come: int
+
+
+@dataclass(frozen=True)
+class WaitingRules:
+    """How a visitor gets at the page of a duty; the defaults are what btree_vacuum.c does, each other choice is a mistake."""
+
+    put_off: bool = True  # and not wait for it while others have streams
+    close_stream: bool = True  # before duties are done
+    take_turns: bool = True  # at what was put off
+    all_ranges_first: bool = True  # before anybody waits for what was put off
+
+
+def pages_pinned_by_others(now: Waiting, number: int) -> frozenset:
+    others = (member.pins for i, member in enumerate(now.members) if i != number)
+    return frozenset({now.session} - {NOWHERE}).union(*others)
+
+
+def moves(now: Waiting, number: int, rules: WaitingRules):
+    """Yield what a visitor may become by its next step; a step that fails a try changes nothing and is left out."""
+    member, pinned = now.members[number], pages_pinned_by_others(now, number)
+    if member.waits_for != NOWHERE:
+        if member.waits_for not in pinned:
+            yield replace(member, waits_for=NOWHERE)  # its visit may well end here
+        return
+    if member.pinned_ahead < min(len(member.left), 2) and not (member.duties and rules.close_stream):
+        yield replace(member, pinned_ahead=member.pinned_ahead + 1)
+    if member.pinned_ahead > 0:
+        block, *left = member.left
+        without = replace(member, left=tuple(left), pinned_ahead=member.pinned_ahead - 1)
+        yield without if block not in pinned else replace(without, waits_for=block)
+    if member.duties and (member.pinned_ahead == 0 or not rules.close_stream):
+        block, *duties = member.duties
+        without = replace(member, duties=tuple(duties))
+        if block not in pinned:
+            yield without
+        elif rules.put_off:
+            yield replace(without, put_off=(*member.put_off, block))
+        else:
+            yield replace(without, waits_for=block)
+    others = [other for i, other in enumerate(now.members) if i != number]
+    ranges_done = not member.left and not member.duties
+    ranges_done = ranges_done and not (rules.all_ranges_first and any(other.left or other.duties for other in others))
+    if ranges_done and member.put_off:
+        if rules.take_turns and not member.has_turn:
+            if not any(other.has_turn for other in others):
+                yield replace(member, has_turn=True)
+        else:
+            block, *put_off = member.put_off
+            without = replace(member, put_off=tuple(put_off))
+            yield without if block not in pinned else replace(without, waits_for=block)
+    elif member.has_turn:
+        yield replace(member, has_turn=False)
+
+
+def explore_waiting(rules: WaitingRules) -> tuple[int, list[str]]:
+    """Explore all states of two visitors with two pages and two duties each, and of sessions that pin three times."""
+    first, second = Member((1, 2), duties=(3, 5)), Member((3, 4), duties=(1, 5))
+    start = Waiting((first, second), NOWHERE, pins_to_come=3)
+    problems: list[str] = []
+    seen = {start}
+    queue = [start]
+    while queue and not problems:
+        now = queue.pop()
+        following = []
+        for number in range(2):
+            for member in moves(now, number, rules):
+                members = now.members[:number] + (member,) + now.members[number + 1 :]
+                following.append(replace(now, members=members))
+        waits = [member.waits_for for member in now.members if member.waits_for != NOWHERE]
+        if len(waits) != len(set(waits)):
+            problems.append(f"two wait for one page: {now}")
+        done = all(not (m.left or m.duties or m.put_off or waits or m.has_turn) for m in now.members)
+        if not following and not done and now.session == NOWHERE:
+            problems.append(f"nobody can go on: {now}")
+        if now.session != NOWHERE:
+            following.append(replace(now, session=NOWHERE))
+        elif now.pins_to_come:
+            following += [replace(now, session=page, pins_to_come=now.pins_to_come - 1) for page in (1, 3, 5)]
+        for other in following:
+            if other not in seen:
+                seen.add(other)
+                queue.append(other)
+    return len(seen), problems
+
+
+def test_nobody_waits_for_ever_for_a_page_nor_two_for_one():
+    states, problems = explore_waiting(WaitingRules())
+    assert not problems, problems
+    assert states > 1_000
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        WaitingRules(put_off=False),
+        WaitingRules(close_stream=False, put_off=False),
+        WaitingRules(take_turns=False),
+        WaitingRules(all_ranges_first=False),
+    ],
+    ids=["wait at once", "wait at once with pins", "no turns", "wait beside streams"],
+)
+def test_the_model_finds_what_other_ways_of_waiting_lead_to(rules):
+    _, problems = explore_waiting(rules)
+    assert problems

@@ -3,11 +3,13 @@
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Parked
+from cyclone_lab.background import Parked, wait_until
 
 SETTINGS = {"min_parallel_index_scan_size": 0, "min_parallel_table_scan_size": 0}
 CHAIN = 'debug point "btree-chain" reached'
 INTERRUPTION = 'debug point "btree-duties" reached'
+PUT_OFF = 'debug point "btree-duty-put-off" reached'
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'BufferPin'"
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def table(conn):
 
 def vacuum_with_splits(cluster, conn, db: str, workers: int, statements: list[str], **config) -> list[str]:
     """VACUUM, all processes parked at their first page of the index; run the statements; return what the server said."""
-    points = "btree-page:any:wait btree-chain:any:notice btree-duties:any:notice"
+    points = "btree-page:any:wait btree-chain:any:notice btree-duties:any:notice btree-duty-put-off:any:notice"
     settings = {**SETTINGS, **config, "cyclone.debug_point": points}
     statement = f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) t"
     with Parked(cluster, db, "btree-page:any", workers + 1, statement, settings) as vacuum:
@@ -90,4 +92,96 @@ def test_recycled_blocks_take_the_tuples_of_pages_not_yet_visited(cluster, conn,
     messages = vacuum_with_splits(cluster, conn, db, workers, [insert])
     assert conn.execute("SELECT pg_relation_size('t_key')").fetchone() == (pages,), "no block was recycled"
     assert sum(CHAIN in message for message in messages) > 20
+    assert_all_dead_entries_are_gone(conn)
+
+
+def make_recycled_blocks(conn, rows: int) -> set[int]:
+    """Make a table whose index has blocks to recycle, and all of them before those in use; return these blocks."""
+    conn.execute("CREATE TABLE t (key int, note text) WITH (autovacuum_enabled = off)")
+    conn.execute(f"INSERT INTO t SELECT 2 * i, 'old' FROM generate_series(1, {rows}) i")
+    conn.execute("CREATE INDEX t_key ON t (key) WITH (fillfactor = 100, deduplicate_items = off)")
+    conn.execute(f"DELETE FROM t WHERE key < {rows}")
+    for _ in range(2):  # the second puts the deleted pages into the free space map, as no snapshot can see them
+        conn.execute("VACUUM (INDEX_CLEANUP on, PARALLEL 0) t")
+        conn.execute("SELECT txid_current()")
+    free = {block for (block,) in conn.execute("SELECT blkno FROM pg_freespace('t_key') WHERE avail > 0")}
+    assert len(free) > 1
+    conn.execute("DELETE FROM t WHERE key % 8 = 0")
+    return free
+
+
+def stand_on(session, blocks, pages: int = 1) -> None:
+    """Let cursors stand on some of the leaf pages in these blocks, and so pin them."""
+    session.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN")
+    pinned = 0
+    for block in blocks:
+        [(kind,)] = session.execute("SELECT type FROM bt_page_stats('t_key', %s)", (block,))
+        items = "SELECT (SELECT key FROM t WHERE t.ctid = i.htid) FROM bt_page_items('t_key', %s) i WHERE itemoffset > 1"
+        keys = [key for (key,) in session.execute(items, (block,)) if key is not None] if kind == "l" else []
+        if pinned < pages and keys:
+            # an index-only scan, as others let go of the page
+            session.execute(f"DECLARE c{block} CURSOR FOR SELECT key FROM t WHERE key >= {keys[0]} ORDER BY key")
+            assert session.execute(f"FETCH c{block}").fetchone() == (keys[0],)
+            pinned += 1
+    assert pinned == pages
+
+
+def park_behind(cluster, db, free: set[int], settings: dict) -> Parked:
+    """VACUUM in one process, parked when it has passed these blocks."""
+    points = "btree-chain:any:notice btree-duty-put-off:any:notice btree-page:any"
+    vacuum = Parked(cluster, db, points, 1, "VACUUM (INDEX_CLEANUP on, PARALLEL 0) t", {**SETTINGS, **settings})
+    for _ in range(max(free)):
+        vacuum.step()
+    return vacuum
+
+
+@pytest.mark.parametrize("parallel_size", [0, "1GB"], ids=["shared out", "the leader's alone"])
+@pytest.mark.parametrize("end", ["commit", "cancel"])
+def test_a_page_that_is_due_is_waited_for_as_long_as_sessions_have_it_pinned_in_turn(
+    cluster, conn, db, end, parallel_size
+):
+    """Not by trying, which succeeds only if it comes at the right moment."""
+    free = make_recycled_blocks(conn, 3000)
+    settings = {"min_parallel_index_scan_size": parallel_size}
+    with park_behind(cluster, db, free, settings) as vacuum, cluster.connect(db) as one, cluster.connect(db) as other:
+        conn.execute("INSERT INTO t SELECT 4001, 'new' FROM generate_series(1, 200)")
+        stand_on(one, sorted(free))
+        vacuum.release()
+        wait_until(lambda: conn.execute(WAITING, (vacuum.pid,)).fetchall(), "the wait for the page")
+        for _ in range(3):
+            stand_on(other, sorted(free))
+            one.execute("COMMIT")
+            assert conn.execute(WAITING, (vacuum.pid,)).fetchall()
+            one, other = other, one
+        if end == "cancel":
+            conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+            assert "canceling statement due to user request" in str(vacuum.wait())
+        one.execute("COMMIT")
+        if end == "commit":
+            vacuum.finish()
+    assert sum(PUT_OFF in message for message in vacuum.messages) == 1
+    if end == "cancel":
+        conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    assert_all_dead_entries_are_gone(conn)
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_duties_that_are_put_off_are_done_in_the_end(cluster, conn, db, table, workers, tries):
+    """Pages that are due are in the read streams of other processes, and a session stands still on some that are new."""
+    points = "btree-page:any:wait btree-chain:any:notice btree-duty-put-off:any:notice"
+    settings = {**SETTINGS, "cyclone.debug_point": points, "cyclone.debug_max_duty_tries": tries}
+    statement = f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) t"
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE %s IN (pid, leader_pid) AND wait_event = 'BufferPin'"
+    with (
+        cluster.connect(db) as reader,
+        Parked(cluster, db, "btree-page:any", workers + 1, statement, settings) as vacuum,
+    ):
+        conn.execute("INSERT INTO t SELECT 2 * i + 1, 'new' FROM generate_series(1, 60000) i")
+        stand_on(reader, range(table + 1, table + 40, 3), pages=10)
+        vacuum.release()
+        wait_until(lambda: conn.execute(waiting, (vacuum.pid,)).fetchall(), "the wait for a page")
+        wait_until(lambda: any(PUT_OFF in message for message in vacuum.messages), "a duty that is put off")
+        reader.execute("COMMIT")
+        vacuum.finish()
     assert_all_dead_entries_are_gone(conn)
