@@ -1,10 +1,14 @@
 """The extension, built from this repository and installed into a PostgreSQL tree that is its own.
 
-Every build has a folder `build/<major>[-debug][-ubsan][-<name of a prefix named by the environment>]` with the objects and a
+Every build has a folder `build/<major>[-debug][-assert][-ubsan][-<name of a prefix named by the environment>]` with the objects and a
 copy of the PostgreSQL tree, so that a release build and one with debug points never overwrite each other.
 
 With CYCLONE_UBSAN=1 in the environment, gcc's sanitizer of undefined behaviour is compiled into the extension, not into the
 server: the first finding ends the process. Signed overflow is among them, though the server's flags allow it.
+
+With CYCLONE_ASSERTIONS=1, assertions are compiled into the extension, also for a server that has none: every server exports what a
+failed assertion calls. Those in the server's headers come with it, where what they call exists. No struct that we share with the server
+has another layout then; those in its headers that have, JumbleState and MemoryContextMethods, are not ours to use.
 """
 
 import filecmp
@@ -21,7 +25,12 @@ from cyclone_lab.postgres import REPO, copy_tree, find_or_fetch, program_env, pr
 
 CACHE = Path("/var/cache/pg_cyclone")
 UBSAN = bool(os.environ.get("CYCLONE_UBSAN"))
+ASSERTIONS = bool(os.environ.get("CYCLONE_ASSERTIONS"))
 UBSAN_FLAGS = "-fsanitize=undefined,float-cast-overflow -fno-sanitize-recover=all -fno-wrapv -g -fno-omit-frame-pointer"
+# gcc takes the offset that an assertion just tested for one that may be wrong
+ASSERTION_FLAGS = "-DUSE_ASSERT_CHECKING -Wno-array-bounds"
+CHECKS_NAME = f"{'-assert' if ASSERTIONS else ''}{'-ubsan' if UBSAN else ''}"
+CHECKS_FLAGS = " ".join([*([ASSERTION_FLAGS] if ASSERTIONS else []), *([UBSAN_FLAGS] if UBSAN else [])])
 
 
 def install(major: int, *, debug_points: bool = False, werror: bool = False) -> Path:
@@ -32,7 +41,7 @@ def install(major: int, *, debug_points: bool = False, werror: bool = False) -> 
     """
     origin = find_or_fetch(major)
     named = f"-{origin.name}" if origin.parent != REPO / ".postgres" else ""
-    folder = REPO / "build" / f"{major}{'-debug' if debug_points else ''}{'-ubsan' if UBSAN else ''}{named}"
+    folder = REPO / "build" / f"{major}{'-debug' if debug_points else ''}{CHECKS_NAME}{named}"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -43,6 +52,8 @@ def install(major: int, *, debug_points: bool = False, werror: bool = False) -> 
         _make(REPO / "Makefile", folder, prefix, DEBUG_POINTS="1" if debug_points else "", WERROR="1" if werror else "")
         if UBSAN and b"__ubsan_handle" not in (folder / "pg_cyclone.so").read_bytes():
             raise RuntimeError(f"{folder}/pg_cyclone.so was built without the sanitizer")
+        if ASSERTIONS and b"ExceptionalCondition" not in (folder / "pg_cyclone.so").read_bytes():
+            raise RuntimeError(f"{folder}/pg_cyclone.so was built without assertions")
     return prefix
 
 
@@ -97,8 +108,8 @@ def _make(makefile: Path, folder: Path, prefix: Path, **variables: str) -> None:
         command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", folder, "-f", makefile, "install"]
         command += [f"PG_CONFIG={program_path(prefix, 'pg_config')}", f"DESTDIR={stage}"]
         command += [f"{name}={value}" for name, value in variables.items()]
-        if UBSAN:
-            command += [f"COPT={UBSAN_FLAGS}"]  # which PGXS appends to the flags of the compiler and of the linker
+        if CHECKS_FLAGS:
+            command += [f"COPT={CHECKS_FLAGS}"]  # which PGXS appends to the flags of the compiler and of the linker
         # An outer make would hand down its own flags, among them a PG_CONFIG that is not ours.
         env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
         result = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
