@@ -20,11 +20,13 @@
 #include "access/stratnum.h"
 #include "access/visibilitymap.h"
 #include "access/xloginsert.h"
+#include "catalog/pg_am_d.h"
 #include "commands/progress.h"
 #include "commands/vacuum.h"
 #include "common/relpath.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "postmaster/autovacuum.h"
@@ -36,6 +38,9 @@
 #if PG_VERSION_NUM < 170000 || PG_VERSION_NUM >= 190000
 #error "pg_cyclone supports PostgreSQL 17 and 18"
 #endif
+
+/* The server that we are being built against, as in server_version_num */
+#define COMPAT_BUILT_FOR	PG_VERSION_NUM
 
 #if PG_VERSION_NUM >= 180000
 
@@ -209,6 +214,13 @@ compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkey
 	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
 }
 
+/* Makes a description of some btree. */
+static inline IndexInfo *
+compat_make_index_info(void)
+{
+	return makeIndexInfo(1, 1, BTREE_AM_OID, NIL, NIL, false, false, true, false, false, false);
+}
+
 #else							/* PostgreSQL 17 */
 
 #define COMPAT_VACUUM_RECURSES_INHERITANCE false
@@ -226,6 +238,12 @@ static inline IndexScanDesc
 compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
 {
 	return index_beginscan(rel, index, snapshot, nkeys, 0);
+}
+
+static inline IndexInfo *
+compat_make_index_info(void)
+{
+	return makeIndexInfo(1, 1, BTREE_AM_OID, NIL, NIL, false, false, true, false, false);
 }
 
 static inline uint8
@@ -348,8 +366,24 @@ compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
  * Taking a heap page's bits out of the visibility map, in a critical section,
  * as part of a WAL record on that page.  Since the minor versions of August 2026 such a
  * record names the map's page, too, which stays locked until it is written.
+ *
+ * A server that does so has this function.  As a weak symbol it doesn't keep
+ * the library from being loaded into one that hasn't, to tell of that.
  */
+extern bool visibilitymap_clear_locked(Relation rel, BlockNumber heapBlk,
+									   Buffer vmbuf, uint8 flags);
+#pragma weak visibilitymap_clear_locked
+
+/* Does the server that runs log it so?  COMPAT_LOGS_MAP says whether we do. */
+static inline bool
+compat_server_logs_map(void)
+{
+	return visibilitymap_clear_locked != NULL;
+}
+
 #ifdef HEAP_MULTI_INSERT_BLKREF_VM
+
+#define COMPAT_LOGS_MAP true
 
 static inline void
 compat_lock_map(Buffer vmbuffer)
@@ -377,6 +411,8 @@ compat_register_map(Buffer vmbuffer)
 }
 
 #else
+
+#define COMPAT_LOGS_MAP false
 
 static inline void
 compat_lock_map(Buffer vmbuffer)

@@ -29,11 +29,13 @@
 #define DEBUG_POINT_LOCK	51966
 
 int			cyclone_debug_btree_parts = 0;
+int			cyclone_debug_failed_probe = 0;
 int			cyclone_debug_horizon_wait = 0;
 int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_duty_tries = 0;
 int			cyclone_debug_max_free_mb = 0;
 int			cyclone_debug_max_pin_ms = 0;
+int			cyclone_debug_server_version = 0;
 int			cyclone_debug_workers = 0;
 char	   *cyclone_debug_point = "";
 
@@ -48,6 +50,11 @@ debug_point_init(void)
 							"Into how many parts VACUUM FULL divides each btree that it can.",
 							"0 is as many as there are processes, if that pays.",
 							&cyclone_debug_btree_parts, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_failed_probe",
+							"The probe by which the server is found not to fit, at its start.",
+							"0 is none.",
+							&cyclone_debug_failed_probe, 0, 0, INT_MAX, PGC_POSTMASTER,
 							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_horizon_wait",
 							"How long VACUUM (FULL INPLACE) waits for others, in ms.",
@@ -73,6 +80,11 @@ debug_point_init(void)
 							"How long a process waits for pinned pages of a table, in ms.",
 							"0 is as long as usual.",
 							&cyclone_debug_max_pin_ms, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_server_version",
+							"The version that the server is taken for, at its start.",
+							"0 is its own.",
+							&cyclone_debug_server_version, 0, 0, INT_MAX, PGC_POSTMASTER,
 							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_workers",
 							"The number of workers that a table calls for, whatever its size.",

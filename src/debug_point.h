@@ -18,11 +18,13 @@
 #ifdef CYCLONE_DEBUG_POINTS
 
 extern int	cyclone_debug_btree_parts;
+extern int	cyclone_debug_failed_probe;
 extern int	cyclone_debug_max_duties;
 extern int	cyclone_debug_max_duty_tries;
 extern int	cyclone_debug_horizon_wait;
 extern int	cyclone_debug_max_free_mb;
 extern int	cyclone_debug_max_pin_ms;
+extern int	cyclone_debug_server_version;
 extern int	cyclone_debug_workers;
 extern char *cyclone_debug_point;
 

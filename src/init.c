@@ -17,12 +17,14 @@
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "rewrite/leftovers.h"
+#include "server_check.h"
 #include "settings.h"
 
 PG_MODULE_MAGIC;
 
 /*
- * Starts everything up, in the postmaster.
+ * Starts everything up, in the postmaster; or, in a server that the library
+ * doesn't fit, only what says so.
  *
  * Raises an error if the library is loaded later than that: there is no
  * shared memory to be had then.
@@ -38,9 +40,13 @@ _PG_init(void)
 
 	debug_point_init();
 	settings_init();
-	progress_init();
-	latency_init();
-	pace_init();
-	leftovers_init();
+	server_check();
+	if (server_fits())
+	{
+		progress_init();
+		latency_init();
+		pace_init();
+		leftovers_init();
+	}
 	utility_hook_init();
 }

@@ -45,6 +45,7 @@
 #include "utils/rel.h"
 
 #include "bloat/bloat.h"
+#include "server_check.h"
 
 /* As many pages of each relation are read for the view at most */
 #define USUAL_SAMPLE_PAGES	5000
@@ -124,6 +125,7 @@ pg_cyclone_estimate_bloat(PG_FUNCTION_ARGS)
 	Oid			relid;
 	int32		sample_pages;
 
+	refuse_unfit_server("estimates of bloat");
 	InitMaterializedSRF(fcinfo, 0);
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		return (Datum) 0;
@@ -161,6 +163,7 @@ pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
 	BloatReport report = {.wait = false,.most_pages = USUAL_SAMPLE_PAGES};
 	Oid			relid = PG_GETARG_OID(0);
 
+	refuse_unfit_server("estimates of bloat");
 	InitMaterializedSRF(fcinfo, 0);
 	if (!may_be_told(relid))
 		return (Datum) 0;

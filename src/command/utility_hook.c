@@ -7,7 +7,8 @@
  * legal here and now and the engine is made for it; everything else goes on
  * unchanged to the next hook or the server, errors of every kind included,
  * so that all messages are the server's own.  On the way, latency.c may time
- * it.
+ * it.  In a server that we don't fit (server_check.c) all goes on so, but for
+ * options of ours.
  *
  * A statement that we take ends here: the next hook doesn't see it.  Modules
  * that watch statements, like pg_stat_statements, must come after us in
@@ -28,6 +29,7 @@
 #include "miscadmin.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
+#include "server_check.h"
 #include "settings.h"
 #include "tcop/utility.h"
 #include "utils/memutils.h"
@@ -83,7 +85,7 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 		}
 	}
 
-	if (!latency_begin_utility(pstmt, &start))
+	if (!server_fits() || !latency_begin_utility(pstmt, &start))
 	{
 		(next_hook ? next_hook : standard_ProcessUtility)
 			(pstmt, query_string, read_only_tree, context,
@@ -114,6 +116,13 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 {
 	if (!cyclone_enabled || !stmt->is_vacuumcmd)
 		return false;
+
+	if (!server_fits())
+	{
+		if (vacuum_options_are_ours(stmt))
+			refuse_unfit_server("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
+		return false;
+	}
 
 	/* the server wouldn't know the options */
 	if ((context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock()) &&

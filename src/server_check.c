@@ -1,0 +1,303 @@
+/*-------------------------------------------------------------------------
+ *
+ * server_check.c
+ *	  Does the library fit the server that has loaded it?
+ *
+ * The server refuses libraries that were built for another major version.
+ * Minor versions of one major version keep the interface that most extensions
+ * use, but we call functions and fill structs for which nobody promises that,
+ * and log changes of pages as the server does in its own version.  So, when
+ * the server starts:
+ *
+ * - If it is another minor version than the one that we were built against, a
+ *	 warning in its log names both.
+ * - If it is an older one, the library isn't used.  What a minor version adds
+ *	 is made for libraries that don't know of it yet, never the other way
+ *	 round.
+ * - Whatever the versions, the server is asked about what it would not notice,
+ *	 or not in time, if we had another idea of it (probes).  A probe has the
+ *	 server make or fill something, and compares that with what we would have
+ *	 made.  If one fails, the library isn't used.
+ *
+ * Not to be used means that nothing of it but this and its parameters is set
+ * up: the server runs every VACUUM itself.  Options that it doesn't know are
+ * an error, and so are estimates of bloat.
+ *
+ * Probes can't show that all is well.  A function whose meaning has changed is
+ * out of their reach, and so are structs that the server fills only in the
+ * midst of a VACUUM.  Hence the warning, even if all of them are passed.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/amapi.h"
+#include "access/tupdesc.h"
+#include "catalog/catversion.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
+#include "executor/instrument.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "nodes/makefuncs.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "server_check.h"
+
+/* What a probe fills memory with, to see how much of it the server fills */
+#define CANARY				0xA5
+
+/* A struct that the server fills, and room for one that is longer than ours */
+typedef union Filled
+{
+	BufferUsage buffers;
+	WalUsage	wal;
+	unsigned char bytes[1024];
+} Filled;
+
+static void run_probes(StringInfo misfits);
+static char *version_name(int version);
+static bool control_file_fits(void);
+static bool map_records_fit(void);
+static bool access_methods_fit(void);
+static bool index_info_fits(void);
+static bool tuple_descriptors_fit(void);
+static bool slots_fit(void);
+static bool usage_counters_fit(void);
+static bool has_size(void *made, Size size);
+static Size filled_size(const Filled *filled);
+
+/*
+ * The probes, and what each is about.  The order is that in which a misfit is
+ * reported; cyclone.debug_failed_probe counts from 1.
+ */
+static const struct
+{
+	const char *what;
+	bool		(*fits) (void);
+}			probes[] = {
+	/* rows of catalogs that we read and write as structs; checkpoints, WAL */
+	{"the catalogs", control_file_fits},
+	/* what recovery and standbys make of our records */
+	{"WAL records about the visibility map", map_records_fit},
+	/* what index access methods can do, and how they are called */
+	{"struct IndexAmRoutine", access_methods_fit},
+	/* built by the server, read and passed on by us */
+	{"struct IndexInfo", index_info_fits},
+	{"struct TupleDescData", tuple_descriptors_fit},
+	{"struct TupleTableSlot", slots_fit},
+	/* in shared memory, filled by the server */
+	{"structs BufferUsage and WalUsage", usage_counters_fit},
+};
+
+/* Why the library isn't used, NULL if it is; the same in all processes. */
+static char *unfit_detail = NULL;
+
+/*
+ * server_check
+ *		Compare the server with the one that we were built against; warn of a
+ *		difference.
+ *
+ * To be called once, in the postmaster, when the parameters of debug_point.c
+ * are there.
+ */
+void
+server_check(void)
+{
+	const int	built_for = COMPAT_BUILT_FOR;
+	int			running = DEBUG_LIMIT(server_version,
+									  atoi(GetConfigOption("server_version_num", false, false)));
+	StringInfoData misfits;
+
+	Assert(unfit_detail == NULL);
+
+	initStringInfo(&misfits);
+	if (running < built_for)
+		appendStringInfoString(&misfits, "the version, which is older");
+	run_probes(&misfits);
+
+	if (misfits.len > 0)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		unfit_detail = psprintf("It was built against PostgreSQL %s, and this is PostgreSQL %s. What differs: %s.",
+								version_name(built_for), version_name(running), misfits.data);
+		MemoryContextSwitchTo(old);
+		ereport(WARNING,
+				(errmsg("pg_cyclone does not fit this server, so PostgreSQL's own VACUUM is used"),
+				 errdetail_internal("%s", unfit_detail),
+				 errhint("Build and install pg_cyclone again, with this server's pg_config.")));
+	}
+	else if (running != built_for)
+		ereport(WARNING,
+				(errmsg("pg_cyclone was built against PostgreSQL %s, and this is PostgreSQL %s",
+						version_name(built_for), version_name(running)),
+				 errdetail("It calls functions of the server that may differ between minor versions."),
+				 errhint("Build and install pg_cyclone again, with this server's pg_config.")));
+	pfree(misfits.data);
+}
+
+/* server_fits -- may the library be used? */
+bool
+server_fits(void)
+{
+	return unfit_detail == NULL;
+}
+
+/*
+ * refuse_unfit_server
+ *		Raise an error if the library isn't used, as then what is asked for can't be
+ *		had.
+ */
+void
+refuse_unfit_server(const char *what)
+{
+	if (unfit_detail != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("%s cannot be used because pg_cyclone does not fit this server", what),
+				 errdetail_internal("%s", unfit_detail),
+				 errhint("Build and install pg_cyclone again, with this server's pg_config, and restart the server.")));
+}
+
+/*
+ * run_probes
+ *		List what differs in the server, separated by commas.
+ *
+ * What the server makes goes into a context whose chunks are as long as what
+ * was asked for, so has_size can compare lengths.
+ */
+static void
+run_probes(StringInfo misfits)
+{
+	MemoryContext context = GenerationContextCreate(CurrentMemoryContext, "cyclone server check",
+													ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+
+	for (int i = 0; i < lengthof(probes); i++)
+	{
+		if (probes[i].fits() && DEBUG_LIMIT(failed_probe, 0) != i + 1)
+			continue;
+		appendStringInfo(misfits, "%s%s", misfits->len > 0 ? ", " : "", probes[i].what);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
+
+/* version_name -- "18.6" for 180006; palloc'd. */
+static char *
+version_name(int version)
+{
+	return psprintf("%d.%d", version / 10000, version % 10000);
+}
+
+/*
+ * control_file_fits
+ *		Has the cluster the catalogs that our structs are made for?
+ *
+ * Minor versions don't change them, but those before the first one do, and
+ * have its number.
+ */
+static bool
+control_file_fits(void)
+{
+	bool		crc_ok;
+	ControlFileData *file = get_controlfile(DataDir, &crc_ok);
+
+	return file->pg_control_version == PG_CONTROL_VERSION &&
+		file->catalog_version_no == CATALOG_VERSION_NO;
+}
+
+/* map_records_fit -- does the server log it as we do if a map's bits are cleared? */
+static bool
+map_records_fit(void)
+{
+	return compat_server_logs_map() == COMPAT_LOGS_MAP;
+}
+
+/* access_methods_fit -- is what an access method tells of itself as long as we think? */
+static bool
+access_methods_fit(void)
+{
+	return has_size(DatumGetPointer(DirectFunctionCall1(bthandler, Int32GetDatum(0))),
+					sizeof(IndexAmRoutine));
+}
+
+/* index_info_fits -- likewise, what an index is built by. */
+static bool
+index_info_fits(void)
+{
+	return has_size(compat_make_index_info(), sizeof(IndexInfo));
+}
+
+/* tuple_descriptors_fit -- likewise, a row's description, for one and more columns. */
+static bool
+tuple_descriptors_fit(void)
+{
+	for (int natts = 1; natts <= 2; natts++)
+	{
+		TupleDesc	desc = CreateTemplateTupleDesc(natts);
+
+		if (desc->natts != natts || !has_size(desc, TupleDescSize(desc)))
+			return false;
+	}
+	return true;
+}
+
+/* slots_fit -- likewise, what holds a row. */
+static bool
+slots_fit(void)
+{
+	return TTSOpsHeapTuple.base_slot_size == sizeof(HeapTupleTableSlot) &&
+		TTSOpsBufferHeapTuple.base_slot_size == sizeof(BufferHeapTupleTableSlot) &&
+		TTSOpsVirtual.base_slot_size == sizeof(VirtualTupleTableSlot);
+}
+
+/*
+ * usage_counters_fit
+ *		Does the server fill as many bytes of these as we give it?
+ *
+ * It sets all of them, as no counter is near what the canary would be.
+ */
+static bool
+usage_counters_fit(void)
+{
+	Filled		buffers;
+	Filled		wal;
+
+	memset(&buffers, CANARY, sizeof(buffers));
+	memset(&wal, CANARY, sizeof(wal));
+	InstrEndParallelQuery(&buffers.buffers, &wal.wal);
+	return filled_size(&buffers) == sizeof(BufferUsage) &&
+		filled_size(&wal) == sizeof(WalUsage);
+}
+
+/*
+ * has_size
+ *		Did the server allocate that many bytes for this, but for alignment?
+ */
+static bool
+has_size(void *made, Size size)
+{
+	return GetMemoryChunkSpace(made) == GetMemoryChunkSpace(palloc(size));
+}
+
+/* filled_size -- up to where was the memory written to? */
+static Size
+filled_size(const Filled *filled)
+{
+	Size		size = sizeof(filled->bytes);
+
+	while (size > 0 && filled->bytes[size - 1] == CANARY)
+		size--;
+	return size;
+}

@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * server_check.h
+ *	  Does the library fit the server that has loaded it?
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_SERVER_CHECK_H
+#define CYCLONE_SERVER_CHECK_H
+
+extern void server_check(void);
+extern bool server_fits(void);
+extern void refuse_unfit_server(const char *what);
+
+#endif							/* CYCLONE_SERVER_CHECK_H */

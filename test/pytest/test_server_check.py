@@ -1,0 +1,139 @@
+"""Servers that pg_cyclone was not built for."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import REPO, hand_over, program_env, program_path
+from conftest import CONFIG
+
+OTHER_VERSION = r"WARNING:  pg_cyclone was built against PostgreSQL (\S+), and this is PostgreSQL (\S+)\n"
+UNFIT = "WARNING:  pg_cyclone does not fit this server, so PostgreSQL's own VACUUM is used\n"
+DETAIL = r"DETAIL:  It was built against PostgreSQL (\S+), and this is PostgreSQL (\S+)\. What differs: (.*)\.\n"
+PROBES = [
+    "the catalogs",
+    "WAL records about the visibility map",
+    "struct IndexAmRoutine",
+    "struct IndexInfo",
+    "struct TupleDescData",
+    "struct TupleTableSlot",
+    "structs BufferUsage and WalUsage",
+]
+
+# What another minor version might have in its headers: by probe, where it is and what is there instead.
+OTHER_HEADERS = {
+    "the catalogs": ("catalog/catversion.h", r"(#define CATALOG_VERSION_NO\s+)\d+", r"\g<1>202001011"),
+    "WAL records about the visibility map": ("access/heapam_xlog.h", r"#define HEAP_MULTI_INSERT_BLKREF_VM.*\n", ""),
+    "struct IndexAmRoutine": ("access/amapi.h", r"(\n} IndexAmRoutine;)", r"\n\tvoid *added;\1"),
+    "struct IndexInfo": ("nodes/execnodes.h", r"(\n} IndexInfo;)", r"\n\tvoid *added;\1"),
+    "struct TupleDescData": ("access/tupdesc.h", r"(typedef struct TupleDescData\n{)", r"\1\n\tint64 added;"),
+    "struct TupleTableSlot": ("executor/tuptable.h", r"(\n} TupleTableSlot;)", r"\n\tint64 added;\1"),
+    "structs BufferUsage and WalUsage": ("executor/instrument.h", r"(\n} WalUsage;)", r"\n\tint64 added;\1"),
+}
+
+
+def own_version(cluster) -> tuple[int, str]:
+    [(number,)] = cluster.sql("SELECT current_setting('server_version_num')::int")
+    return number, f"{number // 10000}.{number % 10000}"
+
+
+def vacuumed(cluster, db: str = "postgres") -> str:
+    """VACUUM a table with dead rows, prove that none is left, and return the report."""
+    reports = []
+    with cluster.connect(db) as conn:
+        checks.create_extensions(conn)
+        conn.add_notice_handler(lambda message: reports.append(message.message_primary))
+        conn.execute("DROP TABLE IF EXISTS t")
+        conn.execute("CREATE TABLE t (id int PRIMARY KEY, note text) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO t SELECT i, 'note' FROM generate_series(1, 20000) i")
+        conn.execute("DELETE FROM t WHERE id % 3 = 0")
+        conn.execute("VACUUM (VERBOSE) t")
+        state = checks.table_state(conn, "t")
+        assert state["dead_items"] == state["dead_tuples"] == 0
+        conn.execute("VACUUM (FULL) t")
+        checks.assert_clean(conn, "t")
+    return "\n".join(reports)
+
+
+def assert_core_serves(cluster, differs: str) -> None:
+    """The library isn't used, for this reason, and says so once; what core doesn't know is an error."""
+    assert cluster.log.count(UNFIT) == 1
+    assert not re.search(OTHER_VERSION, cluster.log)
+    [(_, _, reasons)] = re.findall(DETAIL, cluster.log)
+    assert reasons == differs
+    assert "dead-TID store" not in vacuumed(cluster)
+    with cluster.connect() as conn:
+        for options in ("FULL INPLACE", "FULL REWRITE", "LATENCY_TARGET 20", "FULL, LATENCY_TARGET 'auto'"):
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not fit this server") as error:
+                conn.execute(f"VACUUM ({options}) t")
+            assert differs in error.value.diag.message_detail
+            assert "pg_config" in error.value.diag.message_hint
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
+        assert conn.execute("SELECT * FROM cyclone.progress, cyclone.pace").fetchall() == []
+        for estimate in ("cyclone.estimate_bloat('t')", "cyclone.bloat"):
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="estimates of bloat"):
+                conn.execute(f"SELECT * FROM {estimate}")
+        conn.execute("SET cyclone.enabled = off")
+        with pytest.raises(psycopg.errors.SyntaxError, match="requires a Boolean value"):
+            conn.execute("VACUUM (FULL INPLACE) t")
+    assert cluster.log.count(UNFIT) == 1
+
+
+def test_the_server_it_was_built_for_is_fit_without_a_word(new_cluster):
+    own = new_cluster()
+    assert "pg_cyclone" not in re.sub(r"cyclone_template", "", own.log)
+    assert "dead-TID store" in vacuumed(own)
+
+
+def test_a_newer_server_is_named_and_served(cluster, new_cluster):
+    number, built = own_version(cluster)
+    own = new_cluster(**{"cyclone.debug_server_version": number + 3})
+    assert "dead-TID store" in vacuumed(own)
+    assert re.findall(OTHER_VERSION, own.log) == [(built, f"{number // 10000}.{number % 10000 + 3}")]
+    assert UNFIT not in own.log
+
+
+def test_an_older_server_serves_itself(cluster, new_cluster):
+    number, _ = own_version(cluster)
+    assert_core_serves(new_cluster(**{"cyclone.debug_server_version": number - 1}), "the version, which is older")
+
+
+@pytest.mark.parametrize("probe", range(1, len(PROBES) + 1))
+def test_a_server_that_differs_serves_itself(prefix, probe):
+    with Cluster.create(prefix, {**CONFIG, "cyclone.debug_failed_probe": probe}) as own:
+        own.start()
+        assert_core_serves(own, PROBES[probe - 1])
+
+
+def test_a_library_built_with_other_headers_is_found_out(prefix, tmp_path):
+    """One in which all that is probed differs: each probe notices."""
+    includes, objects = tmp_path / "include", tmp_path / "objects"
+    pg_config = program_path(prefix, "pg_config")
+    original = subprocess.run([pg_config, "--includedir-server"], env=program_env(prefix), check=True, capture_output=True, text=True)
+    shutil.copytree(original.stdout.strip(), includes)
+    for name, pattern, replacement in OTHER_HEADERS.values():
+        text, replaced = re.subn(pattern, replacement, (includes / name).read_text())
+        assert replaced == 1, name
+        (includes / name).write_text(text)
+    objects.mkdir()
+    command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", objects, "-f", REPO / "Makefile", f"PG_CONFIG={pg_config}"]
+    command += [f"includedir_server={includes}", "COPT=-Wno-error", "all"]
+    env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    made = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert made.returncode == 0, made.stdout
+    config = {name: value for name, value in CONFIG.items() if not name.startswith("cyclone.")}
+    with Cluster.create(prefix, config) as own:
+        library = own.home / "pg_cyclone.so"
+        shutil.copy(objects / "pg_cyclone.so", library)
+        hand_over(library)
+        own.config["shared_preload_libraries"] = str(library)
+        own.start()
+        [(_, _, reasons)] = re.findall(DETAIL, own.log)
+        assert reasons == ", ".join(PROBES)
+        assert "dead-TID store" not in vacuumed(own)
