@@ -232,6 +232,9 @@ btree_is_ours(Relation index)
 void
 btree_begin(Relation index, IndexShared *shared, int nmembers)
 {
+	Assert(shared->cycle_id != 0);
+	Assert(nmembers >= 1);
+
 	ranges_init(&shared->ranges, BTREE_METAPAGE + 1, current_size(index),
 				1, RANGE_BLOCKS, nmembers);
 	pg_atomic_write_u64(&shared->known_end, Max(shared->ranges.end, BTREE_METAPAGE + 1));
@@ -316,6 +319,7 @@ make_scan(TableVacuum *vacuum, Relation index, IndexShared *shared,
 	/* pages that are split meanwhile have to show it */
 	Assert(shared->cycle_id != 0);
 	Assert(vacuum->dead_tids != NULL);
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
 
 	scan->vacuum = vacuum;
 	scan->shared = shared;
@@ -351,6 +355,8 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 	IndexBulkDeleteResult stats = {0};
 	IndexVacuumInfo info = {0};
 	BTVacState	state = {0};
+
+	Assert(empty_pages->count > 0);
 
 	if (!take_turn(shared, wait))
 		return;
@@ -409,6 +415,9 @@ scan_ranges(BtreeScan *scan)
 	ReadStream *stream;
 	Buffer		next;
 
+	/* with duties left over, the stream might end at once, for ever */
+	Assert(scan->duties.count == 0);
+
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
 										COMPAT_READ_STREAM_BATCHING,
 										vacuum_strategy(scan->vacuum),
@@ -458,6 +467,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 		scan->next = start;
 		scan->end = end;
 	}
+	Assert(scan->next > BTREE_METAPAGE && scan->next < scan->end);
 	return scan->next++;
 }
 
@@ -682,6 +692,9 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	bool		was_split = opaque->btpo_cycleid == scan->shared->cycle_id;
 	int			ndead;
 
+	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(P_ISLEAF(opaque) && !P_ISDELETED(opaque) && !P_ISHALFDEAD(opaque));
+
 	*duty = P_NONE;
 	if (was_split && !(opaque->btpo_flags & BTP_SPLIT_END) && !P_RIGHTMOST(opaque))
 		*duty = opaque->btpo_next;
@@ -701,6 +714,10 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 		opaque->btpo_cycleid = 0;
 		MarkBufferDirtyHint(buffer, true);
 	}
+
+	/* who comes later must see that we have been here */
+	Assert(opaque->btpo_cycleid != scan->shared->cycle_id);
+	Assert(ndead <= scan->ntids);
 
 	if (ndead == scan->ntids)
 		add_block(scan->empty_pages, BufferGetBlockNumber(buffer));
@@ -783,6 +800,12 @@ delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumb
 		tid += ntids;
 	}
 
+	/* each item was looked at, and something is to be logged */
+	Assert(tid == scan->ntids);
+	Assert(ndeletable + nupdatable > 0);
+	Assert(ndeletable + nupdatable <= maxoff - minoff + 1);
+	Assert(BufferIsExclusiveLocked(buffer));
+
 	_bt_delitems_vacuum(scan->index, buffer, deletable, ndeletable,
 						updatable, nupdatable);
 
@@ -798,6 +821,11 @@ plan_posting(BtreeScan *scan, IndexTuple posting, OffsetNumber off,
 	BTVacuumPosting plan = palloc(offsetof(BTVacuumPostingData, deletetids) +
 								  ndead * sizeof(uint16));
 	int			nposting = BTreeTupleGetNPosting(posting);
+
+	/* one without any TID left is deleted instead */
+	Assert(BTreeTupleIsPosting(posting));
+	Assert(ndead > 0 && ndead < nposting);
+	Assert(first_tid + nposting <= scan->ntids);
 
 	plan->itup = posting;
 	plan->updatedoffset = off;
@@ -906,6 +934,9 @@ static void
 delete_locked(BTVacState *state, Buffer buffer)
 {
 	MemoryContext old = MemoryContextSwitchTo(state->pagedelcontext);
+
+	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(P_ISLEAF(BTPageGetOpaque(BufferGetPage(buffer))));
 
 	_bt_pagedel(state->info->index, buffer, state);
 	MemoryContextSwitchTo(old);

@@ -35,6 +35,9 @@ failsafe_check(TableVacuum *vacuum)
 	const int64 zeros[] = {0, 0};
 
 	Assert(is_leader(vacuum));
+	Assert(TransactionIdIsNormal(vacuum->shared->cutoffs.relfrozenxid));
+	/* the workers know what the leader knows */
+	Assert(!VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->shared->failsafe) != 0);
 
 	if (VacuumFailsafeActive)
 		return true;
@@ -62,6 +65,9 @@ failsafe_check(TableVacuum *vacuum)
 void
 failsafe_notice(TableVacuum *vacuum)
 {
+	/* it doesn't come on by itself, nor goes off */
+	Assert(!VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->shared->failsafe) != 0);
+
 	if (unlikely(pg_atomic_read_u32(&vacuum->shared->failsafe) != 0) &&
 		!VacuumFailsafeActive)
 		stop_sparing_resources();
@@ -71,6 +77,7 @@ failsafe_notice(TableVacuum *vacuum)
 static void
 stop_sparing_resources(void)
 {
+	Assert(!VacuumFailsafeActive);
 	VacuumFailsafeActive = true;
 	pace_give_up();
 }

@@ -114,6 +114,10 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	bool		others_wait;
 	bool		more;
 
+	Assert(is_leader(vacuum) && !IsInParallelMode());
+	Assert(CheckRelationLockedByMe(vacuum->rel, ShareUpdateExclusiveLock, true));
+	Assert(nonempty_pages < rel_pages);
+
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
 								 PROGRESS_VACUUM_PHASE_TRUNCATE);
 	progress_phase(PROGRESS_VACUUM_PHASE_TRUNCATE, rel_pages);
@@ -162,6 +166,11 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 			break;
 		}
 
+		/* with a weaker lock somebody might be about to fill one of these */
+		Assert(CheckRelationLockedByMe(vacuum->rel, AccessExclusiveLock, false));
+		Assert(new_pages >= floor && floor >= nonempty_pages);
+		Assert(RelationGetNumberOfBlocks(vacuum->rel) == rel_pages);
+
 		RelationTruncate(vacuum->rel, new_pages);
 
 		/* Who gets the lock now learns of the new size by invalidation. */
@@ -189,6 +198,8 @@ compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber no
 	BlockNumber step = Max(COMPACTION_STEP, (BlockNumber) NBuffers / BUFFERS_FRACTION);
 	uint64		all = vacuum->shared->rel_pages - nonempty_pages;
 	uint64		left = rel_pages - nonempty_pages;
+
+	Assert(left > 0 && left <= all);
 
 	/* has more than that part of our turns been used up? */
 	if (nqueued < MAX_QUEUED && nqueued * all > MAX_QUEUED * (all - left))
@@ -298,7 +309,11 @@ queue_for_lock(Relation rel)
 	AtEOXact_GUC(false, nest_level);
 
 	if (error == NULL)
+	{
+		Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
 		return true;
+	}
+	Assert(!CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
 	is_ours = error->sqlerrcode == ERRCODE_QUERY_CANCELED && waited_enough && !cancel_requested;
 	if (!is_ours && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 		ReThrowError(error);

@@ -74,6 +74,11 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 
 	uint64		lanes;
 
+	/* no index has an entry of what is freed now */
+	Assert(is_leader(vacuum));
+	Assert(shared->do_index_vacuuming && shared->num_index_scans > 0);
+	Assert(!VacuumFailsafeActive);
+
 	/* one process: from one end to the other */
 	shared->reap_lane_blocks = shared->reap_slot_blocks = Max(shared->rel_pages, 1);
 	shared->reap_lanes = 1;
@@ -180,6 +185,8 @@ next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)
 	{
 		if (dead_tids_next_page(vacuum->dead_tids, pass->next, pass->end, dead))
 		{
+			Assert(dead->blkno >= pass->next && dead->blkno < pass->end);
+			Assert(dead->noffsets > 0);
 			pass->passed += dead->blkno + 1 - pass->next;
 			pass->next = dead->blkno + 1;
 			return dead->blkno;
@@ -226,6 +233,9 @@ claim_slot(HeapVacuum *pass)
 		end = Min(Min(start + shared->reap_slot_blocks, lane_end), shared->rel_pages);
 		if (start < end)
 		{
+			/* a chunk of the store has one reader */
+			Assert(start % DEAD_TIDS_CHUNK_BLOCKS == 0);
+			Assert(end % DEAD_TIDS_CHUNK_BLOCKS == 0 || end == shared->rel_pages);
 			pass->next = start;
 			pass->end = end;
 			return true;
@@ -248,6 +258,11 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 	Page		page = BufferGetPage(buffer);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
+	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(BufferGetBlockNumber(buffer) == vacuum->blkno && dead->blkno == vacuum->blkno);
+	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
+	Assert(!PageIsAllVisible(page));
+
 	/*
 	 * Nothing but a vacuum frees dead items, and we hold the lock that keeps
 	 * others out.  To free anything else would lose a row.
@@ -259,6 +274,10 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 					(errcode(ERRCODE_DATA_CORRUPTED),
 					 errmsg_internal("item %u of block %u in relation \"%s\" is no longer dead",
 									 dead->offsets[i], vacuum->blkno, vacuum->relname)));
+
+	/* as the record, and those who replay it, take them */
+	for (int i = 1; i < dead->noffsets; i++)
+		Assert(dead->offsets[i - 1] < dead->offsets[i]);
 
 	START_CRIT_SECTION();
 
@@ -299,6 +318,8 @@ mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 	uint8		bits = VISIBILITYMAP_ALL_VISIBLE;
 
 	Assert(!PageIsAllVisible(BufferGetPage(buffer)));
+	Assert(BufferIsExclusiveLocked(buffer) && BufferIsDirty(buffer));
+	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
 
 	if (!heap_page_all_visible(vacuum, buffer, &newest_xmin, &all_frozen))
 		return;

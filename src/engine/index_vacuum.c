@@ -39,6 +39,7 @@
 #include "optimizer/paths.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/pg_rusage.h"
 
 #include "debug_point.h"
@@ -169,10 +170,15 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 	const int64 values[] = {cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 	PROGRESS_VACUUM_PHASE_VACUUM_INDEX, vacuum->nindexes};
 
+	Assert(is_leader(vacuum));
+	Assert(cleanup || (batch_size > 0 && vacuum->dead_tids != NULL));
+
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		IndexShared *index = vacuum_index(shared, i);
 
+		Assert(!vacuum->registered[i]);
+		Assert(vacuum->put_off[i].count == 0);
 		index->leader_only = !index->may_be_parallel ||
 			!phase_is_parallel(vacuum->indexes[i], cleanup, shared->num_index_scans);
 		/* until it is begun, it isn't finished */
@@ -205,6 +211,10 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 {
 	VacuumShared *shared = vacuum->shared;
 	uint32		place;
+
+	/* nothing is left over from another phase */
+	Assert(vacuum->indname == NULL && vacuum->place == PLACE_UNKNOWN);
+	Assert(cleanup || vacuum->dead_tids != NULL);
 
 	progress_phase(cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 				   PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
@@ -274,6 +284,8 @@ index_next_batch(TableVacuum *vacuum)
 	int			nbtrees = 0;
 	int			place;
 
+	Assert(is_leader(vacuum));
+
 	/* while splits still show, so before these btrees are done with */
 	shared->doing_duties = pg_atomic_exchange_u32(&shared->duties_put_off, 0) != 0;
 	if (shared->doing_duties)
@@ -305,6 +317,9 @@ begin_btree(TableVacuum *vacuum, int number, int nmembers)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
+	Assert(is_leader(vacuum));
+	Assert(index->is_btree && !vacuum->registered[number]);
+
 	index->cycle_id = _bt_start_vacuum(vacuum->indexes[number]);
 	vacuum->registered[number] = true;
 	btree_begin(vacuum->indexes[number], index, nmembers);
@@ -314,6 +329,7 @@ begin_btree(TableVacuum *vacuum, int number, int nmembers)
 static void
 end_btree(TableVacuum *vacuum, int number)
 {
+	Assert(is_leader(vacuum));
 	if (vacuum->registered[number])
 		_bt_end_vacuum(vacuum->indexes[number]);
 	vacuum->registered[number] = false;
@@ -387,8 +403,13 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 	const int64 zeros[] = {0, 0};
 	bool		all = true;
 
+	Assert(is_leader(vacuum));
+
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
+		/* the index was passed over, and no page of it is still due */
+		Assert(!vacuum->registered[i]);
+		Assert(vacuum->put_off[i].count == 0);
 		if (!was_processed(vacuum, i, cleanup))
 		{
 			all = false;
@@ -500,6 +521,9 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexVacuumInfo info = {0};
 	PGRUsage	rusage;
 
+	Assert(is_leader(vacuum) || !index->leader_only);
+	Assert(is_leader(vacuum) || index->may_be_parallel);
+
 	pg_rusage_init(&rusage);
 	vacuum->indname = RelationGetRelationName(indrel);
 	set_place(vacuum, cleanup ? PLACE_INDEX_CLEANUP : PLACE_INDEX_VACUUM,
@@ -609,6 +633,8 @@ flush_pending_list(TableVacuum *vacuum, int number)
 	Relation	index = vacuum->indexes[number];
 	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
 	GinState	state;
+
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
 
 	if (stats == NULL || index->rd_indam->ambulkdelete != ginbulkdelete)
 		return;
