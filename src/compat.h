@@ -363,6 +363,16 @@ compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
 #endif							/* PG_VERSION_NUM */
 
 /*
+ * For assertions: may this process change the page?  Nobody locks local
+ * buffers, of which 17 says that they aren't locked.
+ */
+static inline bool
+compat_buffer_is_locked(Buffer buffer)
+{
+	return BufferIsLocal(buffer) || BufferIsExclusiveLocked(buffer);
+}
+
+/*
  * Taking a heap page's bits out of the visibility map, in a critical section,
  * as part of a WAL record on that page.  Since the minor versions of August 2026 such a
  * record names the map's page, too, which stays locked until it is written.

@@ -692,7 +692,7 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	bool		was_split = opaque->btpo_cycleid == scan->shared->cycle_id;
 	int			ndead;
 
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 	Assert(P_ISLEAF(opaque) && !P_ISDELETED(opaque) && !P_ISHALFDEAD(opaque));
 
 	*duty = P_NONE;
@@ -804,7 +804,7 @@ delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumb
 	Assert(tid == scan->ntids);
 	Assert(ndeletable + nupdatable > 0);
 	Assert(ndeletable + nupdatable <= maxoff - minoff + 1);
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 
 	_bt_delitems_vacuum(scan->index, buffer, deletable, ndeletable,
 						updatable, nupdatable);
@@ -935,7 +935,7 @@ delete_locked(BTVacState *state, Buffer buffer)
 {
 	MemoryContext old = MemoryContextSwitchTo(state->pagedelcontext);
 
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 	Assert(P_ISLEAF(BTPageGetOpaque(BufferGetPage(buffer))));
 
 	_bt_pagedel(state->info->index, buffer, state);

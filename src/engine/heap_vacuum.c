@@ -258,7 +258,7 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 	Page		page = BufferGetPage(buffer);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 	Assert(BufferGetBlockNumber(buffer) == vacuum->blkno && dead->blkno == vacuum->blkno);
 	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
 	Assert(!PageIsAllVisible(page));
@@ -318,7 +318,8 @@ mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 	uint8		bits = VISIBILITYMAP_ALL_VISIBLE;
 
 	Assert(!PageIsAllVisible(BufferGetPage(buffer)));
-	Assert(BufferIsExclusiveLocked(buffer) && BufferIsDirty(buffer));
+	Assert(compat_buffer_is_locked(buffer));
+	Assert(BufferIsLocal(buffer) || BufferIsDirty(buffer));
 	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
 
 	if (!heap_page_all_visible(vacuum, buffer, &newest_xmin, &all_frozen))
