@@ -32,14 +32,15 @@
 #define WAIT_MS		10000
 #define LOOK_MS		20
 
-static bool versions_are_dead(Oid relid, TransactionId last_xid);
+static bool wait_a_little(Oid relid, TransactionId last_xid);
 
 /*
  * horizon_wait
  *		Wait until the versions that were moved away, the last by that transaction,
  *		if any, are dead to all, but not long.
  *
- * Called outside any transaction.
+ * Called outside any transaction, but waits in one, as no error outside of any
+ * would end the session's locks.
  */
 void
 horizon_wait(Oid relid, TransactionId last_xid)
@@ -47,28 +48,37 @@ horizon_wait(Oid relid, TransactionId last_xid)
 	if (!TransactionIdIsValid(last_xid))
 		return;
 	for (int waited = 0; waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) &&
-		 !versions_are_dead(relid, last_xid); waited += LOOK_MS)
-	{
-		/* interrupts are served in versions_are_dead, in a transaction */
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOOK_MS, WAIT_EVENT_VACUUM_DELAY);
-		ResetLatch(MyLatch);
-	}
+		 !wait_a_little(relid, last_xid); waited += LOOK_MS)
+		;
 }
 
-/* versions_are_dead -- would a VACUUM that begins now remove them? */
+/*
+ * wait_a_little
+ *		Return whether a VACUUM that begins now would remove the versions; if not,
+ *		after a while.
+ */
 static bool
-versions_are_dead(Oid relid, TransactionId last_xid)
+wait_a_little(Oid relid, TransactionId last_xid)
 {
 	Relation	rel;
 	TransactionId oldest;
+	bool		are_dead;
 
 	begin_vacuum_transaction(false);
 	rel = table_open(relid, AccessShareLock);
 	oldest = GetOldestNonRemovableTransactionId(rel);
 	table_close(rel, AccessShareLock);
+	are_dead = TransactionIdPrecedes(last_xid, oldest);
+	if (!are_dead)
+	{
+		/* our own snapshot holds nothing back, as of all who VACUUM */
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOOK_MS, WAIT_EVENT_VACUUM_DELAY);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
 	end_transaction();
-	return TransactionIdPrecedes(last_xid, oldest);
+	return are_dead;
 }
 
 /*
