@@ -75,7 +75,7 @@ static bool vacuum_target(VacuumRelation *target, const VacuumParams *params,
 static bool is_surely_for_server(Oid relid, const VacuumParams *params);
 static bool is_for_server(Relation rel, const VacuumParams *params);
 static TargetVerdict judge_target(Relation rel, const VacuumParams *params);
-static bool can_compact(const VacuumRelation *target, Relation rel);
+static bool can_compact(const VacuumRelation *target, Relation rel, bits32 options);
 static void apply_reloptions(Relation rel, VacuumParams *params);
 static VacOptValue index_cleanup_default(const StdRdOptions *opts);
 static void choice_point(VacOptValue value, const char *if_auto,
@@ -366,7 +366,7 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	LockRelationIdForSession(&session_lock, lock);
 
 	apply_reloptions(rel, &resolved);
-	inplace = (params->options & VACOPT_INPLACE) != 0 && can_compact(target, rel);
+	inplace = (params->options & VACOPT_INPLACE) != 0 && can_compact(target, rel, params->options);
 	/* a rewrite of a table is one of its TOAST table, too */
 	if ((params->options & VACOPT_PROCESS_TOAST) && !full)
 		toast_relid = rel->rd_rel->reltoastrelid;
@@ -473,20 +473,21 @@ judge_target(Relation rel, const VacuumParams *params)
 /*
  * Can the rows of a table be moved, as FULL INPLACE wants it?
  *
- * If not it is only vacuumed, with a warning if it was named.
+ * If not it is only vacuumed, with a warning if it was named, and else a word
+ * in VERBOSE.
  */
 static bool
-can_compact(const VacuumRelation *target, Relation rel)
+can_compact(const VacuumRelation *target, Relation rel, bits32 options)
 {
 	const char *why_not;
+	int			level = (options & VACOPT_VERBOSE) ? INFO : DEBUG1;
 
 	if (table_inplace_is_possible(rel, &why_not))
 		return true;
-	if (target->relation != NULL)
-		ereport(WARNING,
-				(errmsg("rows of \"%s\" cannot be moved, vacuuming only",
-						RelationGetRelationName(rel)),
-				 errdetail("%s", _(why_not))));
+	ereport(target->relation != NULL ? WARNING : level,
+			(errmsg("rows of \"%s\" cannot be moved, vacuuming only",
+					RelationGetRelationName(rel)),
+			 errdetail("%s", _(why_not))));
 	return false;
 }
 
