@@ -36,6 +36,24 @@ typedef struct MoveObstacles
 /* The room that a part of a value takes, of those that are cut into several */
 #define TOAST_PART_SIZE		(MAXALIGN(EXTERN_TUPLE_MAX_SIZE) + sizeof(ItemIdData))
 
+/* What subscriptions of logical replication have to do with a table */
+typedef enum SubscriptionVerdict
+{
+	SUBSCRIPTION_ELSEWHERE,		/* nothing */
+	SUBSCRIPTION_HERE,			/* one writes to it */
+	SUBSCRIPTION_CHANGING,		/* that can't be told at this moment */
+} SubscriptionVerdict;
+
+/* Why no more rows were to be moved, after the last pass */
+typedef enum PlanEnd
+{
+	PLAN_GOES_ON,
+	PLAN_NO_ROOM,				/* too few rows fit in front */
+	PLAN_NO_PROGRESS,			/* others undo what is won */
+	PLAN_TOO_OLD,				/* the table has to be frozen first */
+	PLAN_SUBSCRIBED,			/* they mustn't be moved any more */
+} PlanEnd;
+
 /* What one process, or all, moved in one pass */
 typedef struct MoveCounts
 {
@@ -70,10 +88,18 @@ typedef struct Inplace
 	int64		rows_moved;		/* in all passes, by all */
 	TransactionId last_xid;		/* the last to move something out of it */
 
+	/* as this process saw it last; is it to move no more for that reason? */
+	SubscriptionVerdict subscriptions;
+	int			waited_ms;		/* until it can be told */
+	bool		is_stopped;
+
 	/* the plan of the pass in hand */
 	int64		room_for_others;	/* in bytes, that is not filled */
 	BlockNumber npages;
 	BlockNumber tail_start;		/* where the table could end */
+	PlanEnd		end;
+	Size		row_size;		/* on average */
+	int64		free_bytes;		/* in the whole table */
 
 	/* of a TOAST table: the values with parts in its tail, in order */
 	Oid		   *values;
@@ -135,12 +161,17 @@ extern bool movers_run(Inplace *job, Inplace *toast, int *planned, int *launched
 extern bool movers_next_visit(Inplace *job, BlockNumber *number);
 extern void movers_visited(Inplace *job);
 
+/* subscription.c */
+extern bool subscription_writes_to(Oid relid);
+extern SubscriptionVerdict subscription_keep_away(Oid relid);
+
 /* move_batch.c */
-extern void move_batch_begin(MoveBatch *batch, Inplace *job);
+extern bool move_batch_begin(MoveBatch *batch, Inplace *job);
 extern bool move_batch_goes_on(const MoveBatch *batch);
 extern void move_batch_end(MoveBatch *batch);
 extern void move_batch_abandon(void);
 extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer);
+extern void move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place);
 extern void move_batch_assign_xid(MoveBatch *batch);
 extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);
 extern void move_batch_add_entries(MoveBatch *batch, HeapTuple row);
@@ -153,6 +184,7 @@ extern void value_move_plan(Inplace *job, Inplace *toast);
 extern bool value_move_some(Inplace *job, Inplace *toast);
 
 /* page_change.c */
+extern Size page_space_needed(Size row, Size reserve);
 extern int	page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples,
 					  bool *fits);
 extern void page_put(Relation rel, Buffer buffer, Buffer vmbuffer,

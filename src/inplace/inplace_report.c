@@ -29,6 +29,8 @@
 
 static BlockNumber size_of(Oid relid);
 static const char *pretty_bytes(int64 bytes);
+static void tell_why_not(const InplaceResult *result, const Inplace *job);
+static bool warn_of_subscription(const Inplace *job, const char *name);
 static void warn_of_obstacles(const InplaceResult *result, const Inplace *job);
 
 /*
@@ -100,8 +102,64 @@ inplace_report_heap(InplaceResult *result, const Inplace *job)
 			(errmsg("table \"%s\": moved " INT64_FORMAT " rows out of " INT64_FORMAT " pages in %d passes, truncated %u to %u pages",
 					get_rel_name(result->relid), job->rows_moved, result->blocks_vacated,
 					result->passes, result->sizes[0], job->pass.new_pages)));
-	warn_of_obstacles(result, job);
+	if (job->rows_moved == 0 && job->npages > 0)
+		tell_why_not(result, job);
+	if (!warn_of_subscription(job, get_rel_name(result->relid)))
+		warn_of_obstacles(result, job);
 	end_transaction();
+}
+
+/* tell_why_not -- say why not a single row was moved, unless a warning does. */
+static void
+tell_why_not(const InplaceResult *result, const Inplace *job)
+{
+	int			level = result->verbose ? INFO : DEBUG2;
+	const char *name = get_rel_name(result->relid);
+	Relation	rel;
+	int			fillfactor;
+
+	switch (job->end)
+	{
+		case PLAN_NO_ROOM:
+			rel = table_open(result->relid, AccessShareLock);
+			fillfactor = RelationGetFillFactor(rel, HEAP_DEFAULT_FILLFACTOR);
+			table_close(rel, NoLock);
+			ereport(level,
+					(errmsg("table \"%s\": no rows to be moved, as too few pages would be freed", name),
+					 errdetail("%s are free in %u pages, a row takes %zu bytes on average, and the fillfactor is %d.",
+							   pretty_bytes(job->free_bytes), job->npages, job->row_size, fillfactor)));
+			break;
+		case PLAN_TOO_OLD:
+			ereport(level,
+					(errmsg("table \"%s\": no rows were moved, as it has to be frozen first", name)));
+			break;
+		case PLAN_NO_PROGRESS:
+			ereport(level,
+					(errmsg("table \"%s\": no rows were moved, as none could be", name)));
+			break;
+		case PLAN_SUBSCRIBED:
+		case PLAN_GOES_ON:
+			break;
+	}
+}
+
+/*
+ * warn_of_subscription
+ *		Say so if rows were not to be moved any more.
+ */
+static bool
+warn_of_subscription(const Inplace *job, const char *name)
+{
+	if (!job->is_stopped)
+		return false;
+	ereport(WARNING,
+			(errmsg("rows of \"%s\" cannot be moved any more, it was not compacted fully", name),
+			 job->subscriptions == SUBSCRIPTION_HERE ?
+			 errdetail("A subscription of logical replication writes to it now.") :
+			 errdetail("Subscriptions are being created or changed, and one may be about to write to it."),
+			 job->subscriptions == SUBSCRIPTION_HERE ? 0 :
+			 errhint("Run VACUUM (FULL INPLACE) again when that has ended.")));
+	return true;
 }
 
 /*

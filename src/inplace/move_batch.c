@@ -12,6 +12,10 @@
  * looked at, nothing is counted as an update, and logical decoding hears
  * nothing.
  *
+ * Nor may a subscription of logical replication write to the table: its worker
+ * follows no old version to the new one.  subscription.c sees to that for as long as
+ * a batch takes.
+ *
  * Only rows that every transaction agrees on are moved: committed, and neither
  * deleted, changed nor locked by anyone still running.  That is the server's
  * own HeapTupleSatisfiesUpdate, under the page's exclusive lock, so nobody can
@@ -35,13 +39,17 @@
 #include "access/multixact.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_subscription_rel.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/predicate.h"
 #include "storage/procarray.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/wait_event.h"
 
 #include "debug_point.h"
 #include "inplace/inplace.h"
@@ -49,21 +57,38 @@
 /* So long may others wait for a row, apart from one page's work. */
 #define BATCH_MS	5
 
+/* How often, and for how long, to look again at subscriptions that are changing */
+#define LOOK_MS		20
+#define WAIT_MS		10000
+
+static void open_table(MoveBatch *batch);
+static bool may_move(Inplace *job);
+static void begin_subtransaction(MoveBatch *batch);
 static void end_subtransaction(MoveBatch *batch);
+static void close_table(MoveBatch *batch);
+static void nap(int ms);
 
 /*
  * move_batch_begin
  *		Start a transaction to move rows, and open the table.
  *
  * The caller is outside any transaction, and has the table locked for the
- * session.  The pace is kept here, when nobody waits for us, and in a
+ * session.  Returns false, outside any transaction again, if rows must not be
+ * moved now; if that is for good job->is_stopped is set, else try again.
+ *
+ * The pace is kept here, when nobody waits for us, and in a
  * transaction, as an interrupt outside of any would not end the session's lock.
  */
-void
+bool
 move_batch_begin(MoveBatch *batch, Inplace *job)
 {
+	Assert(!IsTransactionState());
+	Assert(!job->is_stopped);
+
 	StartTransactionCommand();
 	delay_point();
+	if (job->subscriptions == SUBSCRIPTION_CHANGING)
+		nap(LOOK_MS);
 	DEBUG_POINT("inplace-pause");
 	XactIsoLevel = XACT_SERIALIZABLE;
 	XactReadOnly = false;
@@ -73,27 +98,87 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 
 	memset(batch, 0, sizeof(MoveBatch));
 	batch->job = job;
-	batch->rel = table_open(job->relid, RowExclusiveLock);
-	become_owner(batch->rel, &batch->saved_user);
-	pace_write_steadily();
-	batch->entries = index_entries_open(batch->rel);
-	batch->reserve = RelationGetTargetPageFreeSpace(batch->rel, HEAP_DEFAULT_FILLFACTOR);
+	open_table(batch);
+	/* last, as others may wait for us from here on */
+	if (!may_move(job))
+	{
+		close_table(batch);
+		end_transaction();
+		return false;
+	}
+
 	batch->row_context = AllocSetContextCreate(CurrentMemoryContext, "Moved rows",
 											   ALLOCSET_DEFAULT_SIZES);
 	batch->cid = GetCurrentCommandId(true);
 	batch->before = job->moved;
-	batch->can_be_undone = batch->entries->has_exclusion;
-	batch->is_short = batch->can_be_undone && job->next_visit < job->one_by_one;
 	/* someone may lock what we update, and make us a member of a MultiXact */
 	MultiXactIdSetOldestMember();
+	batch->can_be_undone = batch->entries->has_exclusion;
+	batch->is_short = batch->can_be_undone && job->next_visit < job->one_by_one;
 	if (batch->can_be_undone)
-	{
-		batch->outer_context = CurrentMemoryContext;
-		batch->outer_owner = CurrentResourceOwner;
-		BeginInternalSubTransaction(NULL);
-		MemoryContextSwitchTo(batch->outer_context);
-	}
+		begin_subtransaction(batch);
 	INSTR_TIME_SET_CURRENT(batch->start);
+	return true;
+}
+
+/* open_table -- with its indexes, as its owner. */
+static void
+open_table(MoveBatch *batch)
+{
+	batch->rel = table_open(batch->job->relid, RowExclusiveLock);
+	/* which keeps the place of the table in a tree of partitions, too */
+	Assert(CheckRelationLockedByMe(batch->rel, ShareUpdateExclusiveLock, true) ||
+		   AmBackgroundWorkerProcess());
+	become_owner(batch->rel, &batch->saved_user);
+	pace_write_steadily();
+	batch->entries = index_entries_open(batch->rel);
+	batch->reserve = RelationGetTargetPageFreeSpace(batch->rel, HEAP_DEFAULT_FILLFACTOR);
+}
+
+/*
+ * may_move
+ *		May rows be moved in this transaction, as far as subscriptions go?
+ *
+ * If that can't be told for long, there is no use in waiting for it.
+ */
+static bool
+may_move(Inplace *job)
+{
+	job->subscriptions = subscription_keep_away(job->relid);
+	switch (job->subscriptions)
+	{
+		case SUBSCRIPTION_ELSEWHERE:
+			job->waited_ms = 0;
+			return true;
+		case SUBSCRIPTION_HERE:
+			job->is_stopped = true;
+			break;
+		case SUBSCRIPTION_CHANGING:
+			job->waited_ms += LOOK_MS;
+			job->is_stopped = job->waited_ms >= DEBUG_LIMIT(horizon_wait, WAIT_MS);
+			break;
+	}
+	return false;
+}
+
+/* nap -- for so long, in a transaction. */
+static void
+nap(int ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, WAIT_EVENT_VACUUM_DELAY);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* begin_subtransaction -- so that the batch can be undone, and its cost known. */
+static void
+begin_subtransaction(MoveBatch *batch)
+{
+	batch->outer_context = CurrentMemoryContext;
+	batch->outer_owner = CurrentResourceOwner;
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(batch->outer_context);
 }
 
 /* move_batch_goes_on -- is there time for more in this batch, and any use? */
@@ -120,16 +205,26 @@ move_batch_goes_on(const MoveBatch *batch)
 void
 move_batch_end(MoveBatch *batch)
 {
+	Assert(IsSubTransaction() == batch->can_be_undone);
 	index_entries_finish(batch->entries);
 	if (batch->can_be_undone)
 		end_subtransaction(batch);
+	Assert(!IsSubTransaction());
 	if (TransactionIdIsValid(batch->xid))
 		batch->job->moved.last_xid = batch->xid;
+	close_table(batch);
+	DEBUG_POINT("inplace-batch");
+	Assert(CheckRelationOidLockedByMe(SubscriptionRelRelationId, ShareLock, true));
+	end_transaction();
+}
+
+/* close_table -- the opposite of open_table, but for the locks. */
+static void
+close_table(MoveBatch *batch)
+{
 	index_entries_close(batch->entries);
 	become_user_again(&batch->saved_user);
 	table_close(batch->rel, NoLock);
-	DEBUG_POINT("inplace-batch");
-	end_transaction();
 }
 
 /*
@@ -197,17 +292,34 @@ move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer)
 	/* of a VACUUM FULL before 9.0, whose xmin isn't the whole truth */
 	if (verdict == TM_Ok && (row->t_data->t_infomask & HEAP_MOVED))
 		return TM_BeingModified;
-	if (verdict == TM_Ok)
-		CheckForSerializableConflictIn(batch->rel, &row->t_self, BufferGetBlockNumber(buffer));
 	return verdict;
+}
+
+/*
+ * move_batch_check_readers
+ *		Tell serializable transactions that the row at this place is about to
+ *		move.
+ *
+ * To be called for each that is going to, and no other, with its page
+ * exclusively locked until that is done; raises an error if it must not be.
+ */
+void
+move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place)
+{
+	Assert(CritSectionCount == 0);
+	CheckForSerializableConflictIn(batch->rel, unconstify(ItemPointerData *, place),
+								   ItemPointerGetBlockNumber(place));
 }
 
 /* move_batch_assign_xid -- to be done before pages are locked. */
 void
 move_batch_assign_xid(MoveBatch *batch)
 {
-	if (!TransactionIdIsValid(batch->xid))
-		batch->xid = GetCurrentTransactionId();
+	if (TransactionIdIsValid(batch->xid))
+		return;
+	/* nothing may be changed that could be missed by a search */
+	Assert(CheckRelationOidLockedByMe(SubscriptionRelRelationId, ShareLock, true));
+	batch->xid = GetCurrentTransactionId();
 }
 
 /*

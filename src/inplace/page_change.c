@@ -16,6 +16,10 @@
  * those for updates and deletions are decoded, and generic ones
  * know nothing of the visibility map, nor of what may differ on a standby.
  *
+ * A page that is as good as empty takes a row even if less than the fillfactor
+ * wants is then free, as the server has it: no page would take that row
+ * otherwise.
+ *
  * Whatever a crash leaves of the two belongs to a transaction that didn't commit.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -27,6 +31,8 @@
 #include "access/heapam.h"
 #include "access/heapam_xlog.h"
 #include "access/hio.h"
+#include "access/visibilitymap.h"
+#include "access/xact.h"
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -35,6 +41,13 @@
 #include "compat.h"
 #include "inplace/inplace.h"
 
+/*
+ * A page with so much room is as good as empty: line pointers may be left.  The
+ * server draws the line there, too.
+ */
+#define NEARLY_EMPTY \
+	(MaxHeapTupleSize - MaxHeapTuplesPerPage / 8 * sizeof(ItemIdData))
+
 static bool begin_change(Buffer buffer, Buffer vmbuffer);
 static void end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 					   HeapTuple *tuples, int ntuples, bool was_empty);
@@ -42,10 +55,25 @@ static XLogRecPtr log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool
 							 bool map_cleared, Buffer changed_vmbuffer);
 
 /*
+ * page_space_needed
+ *		How much space, as the free space map has it, a page must have to take a
+ *		row of this size, aligned, if so much is to remain free?
+ */
+Size
+page_space_needed(Size row, Size reserve)
+{
+	if (row + reserve <= NEARLY_EMPTY)
+		return row + reserve;
+	return Min(Max(row, NEARLY_EMPTY), MaxHeapTupleSize);
+}
+
+/*
  * page_room
- *		Find out which of some tuples fit on a page, if that much remains free.
+ *		Find out which of some tuples fit on a page, if that much is to remain
+ *		free.
  *
- * Sets fits for each, and returns how many do.  The caller has the page locked.
+ * Sets fits for each, and returns how many do.  The caller has the page locked,
+ * which has been initialized.
  */
 int
 page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *fits)
@@ -55,6 +83,8 @@ page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *f
 	int			lines = MaxHeapTuplesPerPage - last;
 	int			nfit = 0;
 
+	Assert(!PageIsNew(page));
+
 	if (PageHasFreeLinePointers(page))
 		for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
 			if (!ItemIdIsUsed(PageGetItemId(page, off)))
@@ -63,12 +93,13 @@ page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *f
 	for (int i = 0; i < ntuples; i++)
 	{
 		/* a line pointer that is there already is not counted on */
-		Size		need = MAXALIGN(tuples[i]->t_len) + sizeof(ItemIdData);
+		Size		size = MAXALIGN(tuples[i]->t_len);
 
-		fits[i] = nfit < lines && need + reserve <= room;
+		fits[i] = nfit < lines &&
+			page_space_needed(size, reserve) + sizeof(ItemIdData) <= room;
 		if (fits[i])
 		{
-			room -= need;
+			room -= size + sizeof(ItemIdData);
 			nfit++;
 		}
 	}
@@ -81,7 +112,7 @@ page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *f
  *
  * The tuples are the current transaction's, with all of their headers set but
  * t_ctid.  The caller has buffer exclusively locked, and vmbuffer is its page
- * of the visibility map, pinned.
+ * of the visibility map, pinned.  Adding entries to indexes is his, too.
  */
 void
 page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int ntuples)
@@ -90,6 +121,7 @@ page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int nt
 	bool		was_empty = PageGetMaxOffsetNumber(BufferGetPage(buffer)) == 0;
 	bool		lock_map = begin_change(buffer, vmbuffer);
 
+	Assert(ntuples > 0 && ntuples <= MaxHeapTuplesPerPage);
 	for (int i = 0; i < ntuples; i++)
 		RelationPutHeapTuple(rel, buffer, tuples[i], false);
 	end_change(rel, buffer, vmbuffer, lock_map, tuples, ntuples, was_empty);
@@ -108,11 +140,16 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
 	Page		page = BufferGetPage(buffer);
 	bool		lock_map = begin_change(buffer, vmbuffer);
 
+	Assert(ntuples > 0 && ntuples <= MaxHeapTuplesPerPage);
 	for (int i = 0; i < ntuples; i++)
 	{
-		HeapTupleHeader header = (HeapTupleHeader)
-			PageGetItem(page, PageGetItemId(page, offsets[i]));
+		ItemId		item = PageGetItemId(page, offsets[i]);
+		HeapTupleHeader header = (HeapTupleHeader) PageGetItem(page, item);
 
+		Assert(offsets[i] >= FirstOffsetNumber && offsets[i] <= PageGetMaxOffsetNumber(page));
+		Assert(ItemIdIsNormal(item) && ItemIdGetLength(item) == new_versions[i]->t_len);
+		Assert(HeapTupleHeaderGetRawXmin(new_versions[i]->t_data) == xid);
+		Assert(ItemPointerIsValid(&new_versions[i]->t_self));
 		/* no key is changed, so who checks foreign keys need not wait */
 		header->t_infomask &= ~(HEAP_XMAX_BITS | HEAP_MOVED);
 		header->t_infomask2 &= ~HEAP_KEYS_UPDATED;
@@ -130,11 +167,18 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
  *		Enter a critical section to change a page.
  *
  * The map's page is locked first, if that is needed.  Returns whether it is.
+ * In a transaction that has an XID, or nothing would tell that it failed.
  */
 static bool
 begin_change(Buffer buffer, Buffer vmbuffer)
 {
 	bool		clear_map = PageIsAllVisible(BufferGetPage(buffer));
+
+	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(TransactionIdIsValid(GetCurrentTransactionIdIfAny()));
+	Assert(CritSectionCount == 0);
+	/* pinning may read, so it has been done before the page was locked */
+	Assert(!clear_map || visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 
 	if (clear_map)
 		compat_lock_map(vmbuffer);
@@ -163,8 +207,11 @@ end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 
 	if (RelationNeedsWAL(rel))
 	{
-		XLogRecPtr	lsn = log_change(buffer, tuples, ntuples, was_empty, clear_map,
-									 map_changed ? vmbuffer : InvalidBuffer);
+		XLogRecPtr	lsn;
+
+		Assert(CritSectionCount > 0 && BufferIsExclusiveLocked(buffer));
+		lsn = log_change(buffer, tuples, ntuples, was_empty, clear_map,
+						 map_changed ? vmbuffer : InvalidBuffer);
 
 		PageSetLSN(page, lsn);
 		if (map_changed)

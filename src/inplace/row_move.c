@@ -4,7 +4,10 @@
  *	  Moving rows from the end of a table into free space at its beginning.
  *
  * Page by page from the end, into the first pages with room from the beginning, as
- * move_batch.c has it; each process (movers.c) fills pages of its own.  Values in
+ * move_batch.c has it; each process (movers.c) fills pages of its own.  None of
+ * these is in the tail, even if others have noted room there: a row that
+ * came there would have to move once more, and who visits its page next would take it
+ * for somebody else's that is being inserted.  Values in
  * the TOAST table stay where they are, as both versions point at them.  The two
  * pages are locked in the order of their block numbers, as the server does;
  * page_change.c has the changes to each.
@@ -17,6 +20,7 @@
 
 #include "access/heapam.h"
 #include "access/visibilitymap.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
@@ -43,7 +47,8 @@ typedef struct RowMove
 
 static bool vacate_page(RowMove *move, BlockNumber blkno);
 static Size smallest_row(Buffer buffer);
-static Buffer next_target(RowMove *move, Size room, BlockNumber limit);
+static BlockNumber tail_start(const Inplace *job);
+static Buffer next_target(RowMove *move, Size room);
 static int	move_rows(RowMove *move, Buffer target, bool *all_fit);
 static void find_rows(RowMove *move, MoveObstacles *obstacles);
 
@@ -60,7 +65,8 @@ row_move_some(Inplace *job)
 	BlockNumber visit;
 	bool		more;
 
-	move_batch_begin(&move.batch, job);
+	if (!move_batch_begin(&move.batch, job))
+		return !job->is_stopped;
 	/* at least one page, however slow we are */
 	do
 	{
@@ -90,13 +96,16 @@ vacate_page(RowMove *move, BlockNumber blkno)
 	Size		room;
 	bool		all_fit = false;
 
+	Assert(blkno >= tail_start(job) && blkno < job->npages);
+	Assert(IsSubTransaction() == batch->can_be_undone);
+
 	move->source = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, job->ring);
 	visibilitymap_pin(batch->rel, blkno, &move->source_map);
 	room = smallest_row(move->source);
 
 	while (room > 0 && !all_fit && !batch->is_in_the_way)
 	{
-		Buffer		target = next_target(move, room, blkno);
+		Buffer		target = next_target(move, room);
 		BlockNumber target_block;
 		MemoryContext old;
 		int			nmoved;
@@ -108,6 +117,8 @@ vacate_page(RowMove *move, BlockNumber blkno)
 		visibilitymap_pin(batch->rel, target_block, &move->target_map);
 		move_batch_assign_xid(batch);
 
+		/* the order in which the server locks two pages, too */
+		Assert(target_block < blkno);
 		old = MemoryContextSwitchTo(batch->row_context);
 		LockBuffer(target, BUFFER_LOCK_EXCLUSIVE);
 		LockBuffer(move->source, BUFFER_LOCK_EXCLUSIVE);
@@ -164,13 +175,20 @@ smallest_row(Buffer buffer)
 	return smallest;
 }
 
+/* tail_start -- the first block to be vacated, which a worker knows by this only. */
+static BlockNumber
+tail_start(const Inplace *job)
+{
+	return job->npages - job->shares->visits.end;
+}
+
 /*
  * next_target
  *		Return the page that this process fills, or the next one that nobody does
- *		and that has that much room, pinned; none if they are not before limit.
+ *		and that has that much room, pinned; none if there is none before the tail.
  */
 static Buffer
-next_target(RowMove *move, Size room, BlockNumber limit)
+next_target(RowMove *move, Size room)
 {
 	MoveBatch  *batch = &move->batch;
 	Inplace    *job = batch->job;
@@ -181,9 +199,10 @@ next_target(RowMove *move, Size room, BlockNumber limit)
 		if (!BlockNumberIsValid(job->target))
 			job->target = pg_atomic_fetch_add_u32(&job->shares->target, 1);
 		/* then no later one is, and we ask for no more */
-		if (job->target >= limit)
+		if (job->target >= tail_start(job))
 			return InvalidBuffer;
-		if (GetRecordedFreeSpace(batch->rel, job->target) >= room + batch->reserve)
+		if (GetRecordedFreeSpace(batch->rel, job->target) >=
+			page_space_needed(room, batch->reserve))
 			return ReadBufferExtended(batch->rel, MAIN_FORKNUM, job->target, RBM_NORMAL,
 									  job->ring);
 		job->target = InvalidBlockNumber;
@@ -194,8 +213,8 @@ next_target(RowMove *move, Size room, BlockNumber limit)
  * move_rows
  *		Move rows to one page, as many as fit; return how many.
  *
- * Both pages are exclusively locked.  Sets all_fit if no row is left that
- * another page could take.
+ * Both pages are exclusively locked, and their pages of the visibility map
+ * pinned.  Sets all_fit if no row is left that another page could take.
  */
 static int
 move_rows(RowMove *move, Buffer target, bool *all_fit)
@@ -228,10 +247,12 @@ move_rows(RowMove *move, Buffer target, bool *all_fit)
 	{
 		if (!move->fits[i])
 			continue;
+		move_batch_check_readers(batch, &move->rows[i]->t_self);
 		move->rows[i] = move_batch_new_version(batch, move->rows[i]);
 		moved[nmoved] = move->rows[i];
 		offsets[nmoved++] = move->offsets[i];
 	}
+	Assert(nmoved == nfit);
 	page_put(batch->rel, target, move->target_map, moved, nmoved);
 	DEBUG_POINT("inplace-half");
 	page_mark_moved(batch->rel, move->source, move->source_map, batch->xid, batch->cid,
@@ -241,9 +262,10 @@ move_rows(RowMove *move, Buffer target, bool *all_fit)
 
 /*
  * find_rows
- *		List the rows on the source page that may be moved, and count others.
+ *		List the rows on the source page that may be moved, and count those that
+ *		others have to do with.
  *
- * The tuples listed are those in the page.
+ * The tuples listed are those in the page, which is exclusively locked.
  */
 static void
 find_rows(RowMove *move, MoveObstacles *obstacles)
@@ -251,6 +273,7 @@ find_rows(RowMove *move, MoveObstacles *obstacles)
 	Page		page = BufferGetPage(move->source);
 	BlockNumber blkno = BufferGetBlockNumber(move->source);
 
+	Assert(CritSectionCount == 0);
 	move->nrows = 0;
 	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
 	{
@@ -272,6 +295,7 @@ find_rows(RowMove *move, MoveObstacles *obstacles)
 				move->offsets[move->nrows++] = off;
 				break;
 			case TM_Invisible:
+				Assert(!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->t_data)));
 				/* being inserted, or by a transaction that failed */
 				if (TransactionIdIsInProgress(HeapTupleHeaderGetXmin(row->t_data)))
 					obstacles->uncommitted++;

@@ -22,7 +22,14 @@
  * All of it happens under the lock of a plain VACUUM, held for the
  * session, in transactions of their own, each of which leaves the table as
  * valid as it was.  So it can be interrupted at any moment, and what has
- * been achieved stays.
+ * been achieved stays.  The TOAST table is locked in the same way while it is its
+ * turn, or another VACUUM could cut off what a plan is about.  Each VACUUM
+ * takes the two in this order, if it takes both.
+ *
+ * An error ends these locks if it comes in a transaction, as its abort gives back
+ * all.  Outside of any it would not, and the session would keep them.  So what
+ * allocates memory, waits, or serves interrupts does so in a
+ * transaction; between them there are assignments, and releases of what is held.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -36,12 +43,12 @@
 #include "catalog/catalog.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "utils/catcache.h"
+#include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
+#include "debug_point.h"
 #include "engine/table_vacuum.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"
@@ -59,10 +66,13 @@
 
 static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 						 MemoryContext context);
+static void compact_toast(Inplace *toast, Inplace *rows, InplaceResult *result);
 static void compact(Inplace *job, Inplace *rows, InplaceResult *result);
 static void vacuum_once(Inplace *job, InplaceResult *result);
-static bool plan_moves(Inplace *job, bool is_toast, bool is_last);
+static bool plan_moves(Inplace *job, Inplace *rows, bool is_idle);
+static PlanEnd plan_end(Inplace *job, Inplace *rows, bool is_idle);
 static bool move_tail(Inplace *job, Inplace *rows, InplaceResult *result);
+static void plan_values(Inplace *rows, Inplace *toast);
 static void begin_planning(Inplace *job, PaceShared **pace);
 static void end_planning(PaceShared *pace);
 
@@ -76,16 +86,12 @@ static void end_planning(PaceShared *pace);
  *	 catalog rows by their places.
  * - Nor those of TOAST tables by themselves: whoever looks for a value there
  *	 takes each version of its parts that he finds.
- * - Nor where a subscription writes: it looks for the row to be changed without
- *	 a snapshot, and may find neither of two versions while a row moves to
- *	 where it has been looking already.
+ * - Nor where a subscription writes, as subscription.c says.  This look saves the
+ *	 trouble; whoever moves rows looks again each time.
  */
 bool
 table_inplace_is_possible(Relation rel, const char **why_not)
 {
-	CatCList   *subscriptions;
-	bool		is_possible = true;
-
 	if (rel->rd_rel->relkind == RELKIND_TOASTVALUE ||
 		IsSystemRelation(rel) || RelationIsUsedAsCatalogTable(rel))
 	{
@@ -93,16 +99,12 @@ table_inplace_is_possible(Relation rel, const char **why_not)
 		return false;
 	}
 
-	subscriptions = SearchSysCacheList1(SUBSCRIPTIONRELMAP,
-										ObjectIdGetDatum(RelationGetRelid(rel)));
-	if (subscriptions->n_members > 0)
+	if (subscription_writes_to(RelationGetRelid(rel)))
 	{
 		*why_not = gettext_noop("A subscription of logical replication writes to it.");
-		is_possible = false;
+		return false;
 	}
-	ReleaseSysCacheList(subscriptions);
-
-	return is_possible;
+	return true;
 }
 
 /*
@@ -142,11 +144,12 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	end_transaction();
 
 	if (OidIsValid(toast_relid) && (params->options & VACOPT_PROCESS_TOAST))
-		compact(toast, job, result);
+		compact_toast(toast, job, result);
 	compact(job, NULL, result);
 
 	inplace_report_heap(result, job);
-	if (params->index_cleanup != VACOPTVALUE_DISABLED && !VacuumFailsafeActive)
+	if (params->index_cleanup != VACOPTVALUE_DISABLED && !VacuumFailsafeActive &&
+		!job->is_stopped)
 		index_shrink(relid, context);
 	inplace_report_end(result, job);
 	MemoryContextDelete(context);
@@ -164,6 +167,29 @@ make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring, Memor
 	job->context = context;
 	job->pass.tail_start = InvalidBlockNumber;
 	return job;
+}
+
+/*
+ * compact_toast
+ *		Compact a TOAST table, with its rows.
+ *
+ * Others who take locks on both tables have to wait for the first one, that on the
+ * table, which we have; who has the TOAST table's alone waits for nothing else.  It
+ * can't be dropped without the table.
+ */
+static void
+compact_toast(Inplace *toast, Inplace *rows, InplaceResult *result)
+{
+	LockRelId	lock = {.relId = toast->relid,.dbId = MyDatabaseId};
+
+	begin_vacuum_transaction(false);
+	LockRelationOid(toast->relid, ShareUpdateExclusiveLock);
+	LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
+	end_transaction();
+
+	compact(toast, rows, result);
+
+	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 }
 
 /*
@@ -195,7 +221,7 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 		else
 			idle_passes++;
 
-		if (!plan_moves(job, rows != NULL, VacuumFailsafeActive || idle_passes >= MAX_IDLE_PASSES))
+		if (!plan_moves(job, rows, idle_passes >= MAX_IDLE_PASSES))
 			break;
 		all_through = move_tail(job, rows, result);
 		/* which may have become shorter, if it has very many values */
@@ -237,14 +263,13 @@ vacuum_once(Inplace *job, InplaceResult *result)
  * plan_moves
  *		Offer the room that the last pass has left in its tail, set what is to be
  *		moved in the next one, and have all sessions forget where they put their
- *		last rows; false if there is no next one, or it isn't worth it.
+ *		last rows; false if there is no next one, for job->end.
  */
 static bool
-plan_moves(Inplace *job, bool is_toast, bool is_last)
+plan_moves(Inplace *job, Inplace *rows, bool is_idle)
 {
 	Relation	rel;
 	BlockNumber hidden = job->pass.tail_start;
-	BlockNumber tail;
 	PaceShared *pace;
 
 	begin_vacuum_transaction(false);
@@ -253,13 +278,11 @@ plan_moves(Inplace *job, bool is_toast, bool is_last)
 	if (hidden != InvalidBlockNumber)
 		tail_note_room(job, rel);
 	tail_plan(job, rel);
-	tail = job->npages - job->tail_start;
-	if (is_last || tail <= job->npages / WORTHWHILE_FRACTION)
-		tail = 0;
-	else
+	job->end = plan_end(job, rows, is_idle);
+	if (job->end == PLAN_GOES_ON)
 	{
 		/* that of a TOAST table may become shorter yet, by value_move_plan */
-		if (!is_toast)
+		if (rows == NULL)
 			tail_hide(job, rel);
 		if (!RelationUsesLocalBuffers(rel))
 			CacheInvalidateSmgr(RelationGetSmgr(rel)->smgr_rlocator);
@@ -269,7 +292,28 @@ plan_moves(Inplace *job, bool is_toast, bool is_last)
 	table_close(rel, NoLock);
 	end_planning(pace);
 	end_transaction();
-	return tail > 0;
+	return job->end == PLAN_GOES_ON;
+}
+
+/* plan_end -- is there any use in carrying out the plan?  If not, why? */
+static PlanEnd
+plan_end(Inplace *job, Inplace *rows, bool is_idle)
+{
+	Inplace    *mover = rows != NULL ? rows : job;
+
+	/* each batch looks, too, but here it saves planning */
+	if (!mover->is_stopped && subscription_writes_to(mover->relid))
+	{
+		mover->subscriptions = SUBSCRIPTION_HERE;
+		mover->is_stopped = true;
+	}
+	if (mover->is_stopped)
+		return PLAN_SUBSCRIBED;
+	if (VacuumFailsafeActive)
+		return PLAN_TOO_OLD;
+	if (job->npages - job->tail_start <= job->npages / WORTHWHILE_FRACTION)
+		return PLAN_NO_ROOM;
+	return is_idle ? PLAN_NO_PROGRESS : PLAN_GOES_ON;
 }
 
 /*
@@ -289,11 +333,7 @@ move_tail(Inplace *job, Inplace *rows, InplaceResult *result)
 	INSTR_TIME_SET_CURRENT(start);
 	if (rows != NULL)
 	{
-		PaceShared *pace;
-
-		begin_planning(rows, &pace);
-		value_move_plan(rows, job);
-		end_planning(pace);
+		plan_values(rows, job);
 		all_through = movers_run(rows, job, &planned, &launched);
 	}
 	else
@@ -307,10 +347,25 @@ move_tail(Inplace *job, Inplace *rows, InplaceResult *result)
 	return all_through;
 }
 
-/* begin_planning -- show what we do, and begin to keep the pace. */
+/* plan_values -- plan which values are to be moved. */
+static void
+plan_values(Inplace *rows, Inplace *toast)
+{
+	PaceShared *pace;
+
+	begin_vacuum_transaction(false);
+	begin_planning(rows, &pace);
+	value_move_plan(rows, toast);
+	end_planning(pace);
+	end_transaction();
+}
+
+/* begin_planning -- show what we do, and begin to keep the pace; in a transaction. */
 static void
 begin_planning(Inplace *job, PaceShared **pace)
 {
+	DEBUG_POINT("inplace-plan");
+	Assert(IsTransactionState());
 	*pace = MemoryContextAllocZero(job->context, pace_shared_size());
 	progress_begin(job->relid, MyProcPid);
 	progress_phase(PROGRESS_INPLACE_PLAN, job->pass.new_pages);

@@ -16,6 +16,16 @@
  * during the VACUUM before, and then, if the table has grown nonetheless, for
  * twice as much as it has grown by.
  *
+ * A VACUUM between two passes keeps the tail out of the map, so what room is there
+ * is noted when that has ended, by the plan.  If it is cancelled before, that
+ * room stays unknown until the page changes or is looked at again, as it may be
+ * all-visible by then: by the next VACUUM (FULL INPLACE), which passes over no page at
+ * first, or an aggressive VACUUM.  Nothing else is lost: rows are put elsewhere,
+ * and an empty end is cut off by any VACUUM, which doesn't ask the map.  To
+ * note the room as the VACUUM goes would offer it while that lasts, for
+ * a part of the map has no more than one page, and new rows would keep the end
+ * from being cut off.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -28,6 +38,7 @@
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "storage/freespace.h"
+#include "storage/lmgr.h"
 
 #include "inplace/inplace.h"
 
@@ -42,6 +53,7 @@
 #define FSM_STEP	(BLCKSZ / 256)
 
 static BlockNumber find_tail(Relation rel, BlockNumber npages, Size unit, int64 room);
+static Size usable_space(Size space, Size unit, Size reserve);
 static int64 room_for_others(Inplace *job, Relation rel, Size row);
 static Size average_row(Inplace *job, Relation rel);
 static Size used_bytes(Relation rel, BlockNumber blkno);
@@ -51,21 +63,27 @@ static uint8 map_bits(int block);
 
 /*
  * tail_plan
- *		Set job->npages and job->tail_start.
+ *		Set job->npages and job->tail_start, and what a report may say of them.
+ *
+ * In a transaction, with the table locked.
  */
 void
 tail_plan(Inplace *job, Relation rel)
 {
 	BlockNumber npages = RelationGetNumberOfBlocks(rel);
 	bool		is_toast = rel->rd_rel->relkind == RELKIND_TOASTVALUE;
-	Size		unit = is_toast ? TOAST_PART_SIZE : average_row(job, rel);
+	Size		row = average_row(job, rel);
+	Size		unit = is_toast ? TOAST_PART_SIZE : row;
 	int64		others = room_for_others(job, rel, unit);
 
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+	job->row_size = row;
 	/* if they would need all there is, leave them less */
 	while ((job->tail_start = find_tail(rel, npages, unit, -others)) == npages && others >= BLCKSZ)
 		others /= 4;
 	job->room_for_others = others;
 	job->npages = npages;
+	Assert(job->tail_start <= job->npages);
 }
 
 /*
@@ -100,15 +118,23 @@ find_tail(Relation rel, BlockNumber npages, Size unit, int64 room)
 			back--;
 		}
 		else
-		{
-			Size		space = GetRecordedFreeSpace(rel, front++);
-
-			/* what doesn't take a whole row is no room */
-			if (space > reserve)
-				room += (space - reserve) / unit * unit;
-		}
+			room += usable_space(GetRecordedFreeSpace(rel, front++), unit, reserve);
 	}
 	return back;
+}
+
+/*
+ * usable_space
+ *		How much of a page's space whole rows would take.
+ *
+ * The first may go into the reserve, if the page is as good as empty.
+ */
+static Size
+usable_space(Size space, Size unit, Size reserve)
+{
+	if (space < page_space_needed(unit, reserve))
+		return 0;
+	return space < unit + reserve ? unit : (space - reserve) / unit * unit;
 }
 
 /*
@@ -141,7 +167,7 @@ room_for_others(Inplace *job, Relation rel, Size row)
 	return job->room_for_others;
 }
 
-/* average_row -- how much room a row takes. */
+/* average_row -- how much room a row takes; also sum up what is free. */
 static Size
 average_row(Inplace *job, Relation rel)
 {
@@ -153,6 +179,7 @@ average_row(Inplace *job, Relation rel)
 		CHECK_FOR_INTERRUPTS();
 		used += used_bytes(rel, blkno);
 	}
+	job->free_bytes = npages * (int64) (BLCKSZ - SizeOfPageHeaderData) - used;
 	return Max(used / Max(job->pass.live_tuples, 1), 1);
 }
 

@@ -58,9 +58,9 @@ typedef struct ValueMove
 
 static void note_values(Inplace *toast, Relation rel);
 static bool look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno);
-static List *find_rows(ValueMove *move, Inplace *toast, Buffer buffer);
+static List *find_rows(ValueMove *move, Inplace *toast, Buffer buffer, int64 *nlocked);
 static int	find_pointers(ValueMove *move, Inplace *toast, HeapTuple row, struct varlena **pointers);
-static void move_values(ValueMove *move, Inplace *toast, Buffer buffer);
+static bool move_values(ValueMove *move, Inplace *toast, Buffer buffer);
 static bool replace_row(ValueMove *move, Buffer buffer, HeapTuple old);
 
 /*
@@ -68,15 +68,16 @@ static bool replace_row(ValueMove *move, Buffer buffer, HeapTuple old);
  *		Note which values are in the tail of a TOAST table, and keep others away
  *		from there.  job is the table's.
  *
- * Outside any transaction, with the pace to be kept.
+ * In a transaction, with the pace to be kept, and both tables locked for the
+ * session: the TOAST table is still what tail_plan saw.
  */
 void
 value_move_plan(Inplace *job, Inplace *toast)
 {
 	Relation	rel;
 
-	begin_vacuum_transaction(false);
 	rel = table_open(toast->relid, ShareUpdateExclusiveLock);
+	Assert(RelationGetNumberOfBlocks(rel) >= toast->npages);
 	note_values(toast, rel);
 	tail_hide(toast, rel);
 	table_close(rel, NoLock);
@@ -84,7 +85,6 @@ value_move_plan(Inplace *job, Inplace *toast)
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	toast->look_through = RelationGetNumberOfBlocks(rel);
 	table_close(rel, NoLock);
-	end_transaction();
 }
 
 /*
@@ -163,7 +163,8 @@ value_move_some(Inplace *job, Inplace *toast)
 	BlockNumber blkno;
 	bool		more;
 
-	move_batch_begin(&batch, job);
+	if (!move_batch_begin(&batch, job))
+		return !job->is_stopped;
 	move = palloc0_object(ValueMove);
 	move->batch = batch;
 	move->toast_rel = table_open(toast->relid, RowExclusiveLock);
@@ -199,10 +200,12 @@ look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno)
 	MemoryContext old;
 	bool		through = true;
 	int			nmoved = 0;
+	int64		nlocked = 0;
 
+	Assert(IsSubTransaction() == batch->can_be_undone);
 	buffer = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, batch->job->ring);
 	old = MemoryContextSwitchTo(batch->row_context);
-	foreach_ptr(HeapTupleData, row, find_rows(move, toast, buffer))
+	foreach_ptr(HeapTupleData, row, find_rows(move, toast, buffer, &nlocked))
 	{
 		CHECK_FOR_INTERRUPTS();
 		/* the server would make the TOAST table longer */
@@ -212,8 +215,12 @@ look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno)
 			break;
 		nmoved++;
 		move->row = row;
-		move_values(move, toast, buffer);
+		if (!move_values(move, toast, buffer))
+			nlocked++;
 	}
+	/* or else they are counted when we come again */
+	if (through)
+		batch->job->moved.obstacles.locked += nlocked;
 	/* the pin has kept the rows where they were found */
 	ReleaseBuffer(buffer);
 	MemoryContextSwitchTo(old);
@@ -224,10 +231,10 @@ look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno)
 /*
  * find_rows
  *		List copies of the rows on a page that point at one of the values, and may
- *		be moved as it looks.
+ *		be moved as it looks; and count those that others have locked or changed.
  */
 static List *
-find_rows(ValueMove *move, Inplace *toast, Buffer buffer)
+find_rows(ValueMove *move, Inplace *toast, Buffer buffer, int64 *nlocked)
 {
 	Page		page = BufferGetPage(buffer);
 	List	   *rows = NIL;
@@ -255,7 +262,7 @@ find_rows(ValueMove *move, Inplace *toast, Buffer buffer)
 				rows = lappend(rows, heap_copytuple(&row));
 				break;
 			case TM_BeingModified:
-				move->batch.job->moved.obstacles.locked++;
+				(*nlocked)++;
 				break;
 			default:
 				break;
@@ -301,9 +308,9 @@ find_pointers(ValueMove *move, Inplace *toast, HeapTuple row, struct varlena **p
  *		Store the values of move->row anew, and replace the row.
  *
  * The new values come first, as long as nobody has to wait.  If the row has
- * been changed or locked meanwhile they are deleted again.
+ * been changed or locked meanwhile they are deleted again, and it returns false.
  */
-static void
+static bool
 move_values(ValueMove *move, Inplace *toast, Buffer buffer)
 {
 	Relation	rel = move->batch.rel;
@@ -335,6 +342,7 @@ move_values(ValueMove *move, Inplace *toast, Buffer buffer)
 	}
 	for (int i = 0; i < move->npointers; i++)
 		toast_delete_datum(rel, PointerGetDatum(replaced ? move->old[i] : move->new[i]), false);
+	return replaced;
 }
 
 /*
@@ -375,6 +383,7 @@ replace_row(ValueMove *move, Buffer buffer, HeapTuple old)
 	}
 	if (is_same)
 	{
+		move_batch_check_readers(batch, &old->t_self);
 		page_put(batch->rel, target, move->target_map, &new_version, 1);
 		DEBUG_POINT("inplace-half");
 		page_mark_moved(batch->rel, buffer, move->map, batch->xid, batch->cid, &off,
@@ -384,10 +393,7 @@ replace_row(ValueMove *move, Buffer buffer, HeapTuple old)
 	if (target != buffer)
 		UnlockReleaseBuffer(target);
 	if (!is_same)
-	{
-		batch->job->moved.obstacles.locked++;
 		return false;
-	}
 
 	move_batch_add_entries(batch, new_version);
 	batch->job->moved.rows++;

@@ -839,6 +839,109 @@ def test_fillfactor_is_kept(conn):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.parametrize("fillfactor, width", [(30, 3000), (60, 5200), (60, 3000), (10, 100), (10, 7000)])
+def test_a_page_that_is_empty_takes_a_row_whatever_the_fillfactor(conn, fillfactor, width):
+    """As PostgreSQL has it: the row wouldn't fit on any page otherwise."""
+    conn.execute(f"CREATE TABLE t (id int, filler text) WITH (fillfactor = {fillfactor})")
+    conn.execute("ALTER TABLE t ALTER filler SET STORAGE PLAIN")
+    conn.execute(f"INSERT INTO t SELECT i, repeat('x', {width}) FROM generate_series(1, 2000) i")
+    conn.execute("DELETE FROM t WHERE id <= 1000")
+    rows, before = content(conn, "t"), blocks(conn)
+    conn.execute(INPLACE)
+    in_place = blocks(conn)
+    assert content(conn, "t") == rows
+    checks.assert_clean(conn, "t")
+    conn.execute("VACUUM (FULL) t")
+    assert in_place <= blocks(conn) * 1.05 + 1 < before * 0.6
+
+
+def test_rows_of_all_sizes_where_the_fillfactor_is_low(conn):
+    """Small rows share pages as the fillfactor has it, large ones get pages of their own."""
+    conn.execute("CREATE TABLE t (id int, filler text) WITH (fillfactor = 30); ALTER TABLE t ALTER filler SET STORAGE PLAIN")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', (i * 7919) % 6000) FROM generate_series(1, 3000) i")
+    conn.execute("DELETE FROM t WHERE id % 3 <> 0 OR id < 500")
+    rows, before = content(conn, "t"), blocks(conn)
+    conn.execute(INPLACE)
+    in_place = blocks(conn)
+    assert content(conn, "t") == rows
+    checks.assert_clean(conn, "t")
+    conn.execute("VACUUM (FULL) t")
+    assert in_place <= blocks(conn) * 1.1 + 1 < before * 0.6
+
+
+def test_verbose_says_why_nothing_moves(conn):
+    """Large holes, and a size that none of them takes."""
+    conn.execute("CREATE TABLE t (id int, filler text) WITH (fillfactor = 90); ALTER TABLE t ALTER filler SET STORAGE PLAIN")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 5000) FROM generate_series(1, 200) i")
+    said = warnings_of(conn, "VACUUM (FULL INPLACE, VERBOSE) t")
+    [detail] = [detail for text, detail in said if text == 'table "t": no rows to be moved, as too few pages would be freed']
+    assert re.fullmatch(r"\d+ kB are free in 200 pages, a row takes 50\d\d bytes on average, and the fillfactor is 90\.", detail)
+    assert warnings_of(conn, INPLACE) == []
+
+
+def test_a_row_that_stays_is_no_conflict(cluster, db, conn):
+    """A serializable transaction has read a row that a move looks at, but that fits nowhere: it has read nothing that changes."""
+    run_script(
+        conn,
+        "CREATE TABLE t (id int, filler text); ALTER TABLE t ALTER filler SET STORAGE PLAIN; CREATE TABLE other (n int);"
+        "INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 700) i;"
+        "DELETE FROM t WHERE id % 2 = 0;"
+        "INSERT INTO t VALUES (1000, repeat('y', 7000)), (1001, repeat('x', 500)); INSERT INTO other VALUES (1)",
+    )
+    [(place,)] = conn.execute("SELECT ctid::text FROM t WHERE id = 1000").fetchall()
+    with cluster.connect(db) as one, cluster.connect(db) as two:
+        one.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        assert one.execute("SELECT id FROM t WHERE ctid = %s::tid", (place,)).fetchall() == [(1000,)]
+        two.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        assert two.execute("TABLE other").fetchall() == [(1,)]
+        with cluster.connect(db) as compacting:
+            compacting.execute("SET cyclone.debug_horizon_wait = 50")
+            said = warnings_of(compacting, "VACUUM (FULL INPLACE, VERBOSE) t")
+            assert not any("moved 0 rows" in text for text, _ in said), "none was moved, so this proves nothing"
+        assert conn.execute("SELECT ctid::text FROM t WHERE id = 1000").fetchall() == [(place,)]
+        one.execute("UPDATE other SET n = 2")
+        one.execute("COMMIT")
+        two.execute("COMMIT")
+
+
+def test_a_toast_table_is_not_cut_off_by_another(cluster, db, conn, values):
+    """Not between the plan and what is done by it."""
+    toast = toast_of(conn)
+    with Parked(cluster, db, "inplace-plan:leader", 1, MOVE) as parked:
+        conn.execute("SET lock_timeout = '100ms'; SET cyclone.enabled = off")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            conn.execute(f"VACUUM {toast}")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            conn.execute("TRUNCATE t")
+        conn.execute("RESET ALL")
+    parked.finish()
+    assert content(conn, "t") == values
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+
+
+HELD = """
+    SELECT relation::regclass::text, mode FROM pg_locks
+    WHERE pid = %s AND locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+PLACES_OF_ERRORS = ("inplace-plan", "inplace-pause", "inplace-half", "inplace-value", "inplace-batch", "heap-scan", "truncate")
+
+
+@pytest.mark.parametrize("point", PLACES_OF_ERRORS)
+def test_a_session_that_fails_keeps_no_lock(cluster, db, conn, values, point):
+    """Neither on the table nor on its TOAST table, although it lives on; nor has it one when all has gone well."""
+    with cluster.connect(db) as session:
+        session.execute("SELECT set_config('cyclone.debug_point', %s, false)", (f"{point}:leader:error",))
+        with pytest.raises(psycopg.errors.InternalError_, match="debug point"):
+            session.execute(MOVE)
+        assert conn.execute(HELD, (session.info.backend_pid,)).fetchall() == []
+        session.execute("RESET cyclone.debug_point")
+        session.execute(INPLACE)
+        assert conn.execute(HELD, (session.info.backend_pid,)).fetchall() == []
+    assert content(conn, "t") == values
+    checks.assert_clean(conn, "t")
+
+
 def test_functions_in_indexes_run_as_the_owner(cluster, db, conn):
     """In a restricted context, whoever compacts: an expression that tries to do more fails, and the rows stay."""
     conn.execute("CREATE ROLE careless_owner LOGIN")

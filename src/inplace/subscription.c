@@ -1,0 +1,138 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription.c
+ *	  Keeping away from tables to which a subscription writes.
+ *
+ * A worker that applies changes of logical replication looks for the row to be
+ * changed without a snapshot: it takes the versions as it finds them on its way
+ * through the table or an index.  A row that moves meanwhile, from where it has
+ * not been yet to where it has been already, is missed, and so the change is lost.
+ * That takes a move that commits while the search is under way, so no move may
+ * commit once a search can have begun.
+ *
+ * A search of a table begins after a row of pg_subscription_rel was committed
+ * that names the table, or a partitioned table above it; a change that comes
+ * by way of the latter is routed to the partition.  (Children by inheritance
+ * alone get none of their parents' changes.)  Who adds such a row has
+ * pg_subscription_rel locked in row exclusive mode until he has committed.  So a
+ * transaction that moves rows locks it in share mode before it looks, and keeps that until
+ * it has committed, too.  Then either the row was there, and taking the lock has
+ * made us see it, or it comes after our commit, and each search sees all that we
+ * moved in its new place.  A look without that lock would not do: the
+ * subscription might come, and a search begin, between the look and the commit.
+ *
+ * Nothing can be put above a table meanwhile, as ATTACH PARTITION locks all that it
+ * attaches exclusively, down to the leaves, while the table is locked for our
+ * session, and for those of our workers.  What is taken away counts until
+ * it has gone for good: DETACH PARTITION CONCURRENTLY marks the link first, and
+ * removes it when nobody uses it any more; and without CONCURRENTLY, who
+ * searches has the parents locked.
+ *
+ * We never wait for the lock: who has it may be at it for long, CREATE
+ * SUBSCRIPTION for one, which waits for another server.  Who waits for us does so for a
+ * batch, as our next attempt doesn't get past him.
+ *
+ * A table that is taken out of a subscription is none of its tables from then
+ * on, to us; its worker goes on with what it has got of that table until
+ * the publisher sends no more.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_subscription_rel.h"
+#include "storage/lmgr.h"
+#include "utils/catcache.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "inplace/inplace.h"
+
+static Oid	partition_parent(Oid relid);
+
+/*
+ * subscription_writes_to
+ *		Does a subscription write to this table, by itself or by way of a
+ *		partitioned table above it?
+ *
+ * In a transaction, with the table locked in a mode that conflicts with an
+ * exclusive lock.
+ */
+bool
+subscription_writes_to(Oid relid)
+{
+	bool		writes = false;
+
+	Assert(IsTransactionState());
+
+	for (Oid target = relid; OidIsValid(target) && !writes; target = partition_parent(target))
+	{
+		CatCList   *subscriptions = SearchSysCacheList1(SUBSCRIPTIONRELMAP,
+														ObjectIdGetDatum(target));
+
+		writes = subscriptions->n_members > 0;
+		ReleaseSysCacheList(subscriptions);
+	}
+	return writes;
+}
+
+/*
+ * subscription_keep_away
+ *		The same, and keep it so until the end of the transaction, if the answer is
+ *		SUBSCRIPTION_ELSEWHERE.
+ *
+ * Waits for nobody: SUBSCRIPTION_CHANGING means that it can't be told now.
+ * Not in a subtransaction, whose end might give the lock back.
+ */
+SubscriptionVerdict
+subscription_keep_away(Oid relid)
+{
+	Assert(!IsSubTransaction());
+
+	/* this takes in what was committed by those who had it locked */
+	if (!ConditionalLockRelationOid(SubscriptionRelRelationId, ShareLock))
+		return SUBSCRIPTION_CHANGING;
+	return subscription_writes_to(relid) ? SUBSCRIPTION_HERE : SUBSCRIPTION_ELSEWHERE;
+}
+
+/*
+ * partition_parent
+ *		Return the partitioned table that a relation is a partition of, even if it
+ *		is being detached; or an invalid OID.
+ *
+ * The server has a function for this, but that fails if the relation,
+ * which isn't locked, is detached at this moment.
+ */
+static Oid
+partition_parent(Oid relid)
+{
+	Relation	inherits;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	link;
+	Oid			parent = InvalidOid;
+
+	/* most are none, and that is in a cache */
+	if (!get_rel_relispartition(relid))
+		return InvalidOid;
+
+	inherits = table_open(InheritsRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_inherits_inhrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(inherits, InheritsRelidSeqnoIndexId, true, NULL, 1, &key);
+	/* a partition has no other parent */
+	link = systable_getnext(scan);
+	if (HeapTupleIsValid(link))
+		parent = ((Form_pg_inherits) GETSTRUCT(link))->inhparent;
+	systable_endscan(scan);
+	table_close(inherits, AccessShareLock);
+	return parent;
+}

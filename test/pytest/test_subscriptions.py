@@ -1,0 +1,241 @@
+"""VACUUM (FULL INPLACE) keeps away from tables to which a subscription writes, as its worker may miss a row that moves."""
+
+import threading
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background, Parked, wait_until
+from conftest import TEMPLATE
+from test_inplace import INPLACE, MAKE_VALUES, MOVE, blocks, warnings_of
+from test_movers import WORKERS
+from test_rewrite import content, run_script
+
+REFUSED = "rows of {} cannot be moved, vacuuming only"
+STOPPED = 'rows of "t" cannot be moved any more, it was not compacted fully'
+PLACES = "SELECT array_agg(ctid ORDER BY id) FROM t"
+
+# The end of the table would fit into its beginning
+ROWS = "INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i; DELETE FROM t WHERE id <= 10000"
+PLAIN = f"CREATE TABLE t (id int PRIMARY KEY, filler text); {ROWS}"
+LEAF = f"""
+    CREATE TABLE root (id int, filler text) PARTITION BY RANGE (id);
+    CREATE TABLE branch PARTITION OF root FOR VALUES FROM (0) TO (1000000) PARTITION BY RANGE (id);
+    CREATE TABLE t PARTITION OF branch FOR VALUES FROM (0) TO (1000000);
+    {ROWS}
+"""
+
+
+def subscribe(conn, table: str) -> None:
+    """Make a table one that the subscription writes to, as CREATE SUBSCRIPTION does, but without a publisher."""
+    conn.execute("SET allow_system_table_mods = on")
+    conn.execute(
+        "INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) SELECT oid, %s::regclass, 'r' FROM pg_subscription", (table,)
+    )
+
+
+@pytest.fixture
+def subscription(cluster, db, conn):
+    """A subscription to nothing yet."""
+    name = f"s_{db}"
+    conn.execute(f"CREATE SUBSCRIPTION {name} CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false, slot_name = NONE)")
+    yield name
+    conn.execute(f"DROP SUBSCRIPTION {name}")
+
+
+@pytest.mark.parametrize("target", ["t", "branch", "root"])
+def test_partitions_of_a_target_are_targets(conn, subscription, target):
+    """Changes that come for a partitioned table are made in its leaves, though they are nowhere named."""
+    run_script(conn, LEAF)
+    subscribe(conn, target)
+    before = conn.execute(PLACES).fetchone()
+    said = warnings_of(conn, INPLACE)
+    assert said == [(REFUSED.format('"t"'), "A subscription of logical replication writes to it.")]
+    # one that was not named itself: a word in VERBOSE only
+    assert warnings_of(conn, "VACUUM (FULL INPLACE) root") == []
+    assert REFUSED.format('"t"') in [text for text, _ in warnings_of(conn, "VACUUM (FULL INPLACE, VERBOSE) root")]
+    assert conn.execute(PLACES).fetchone() == before
+    checks.assert_clean(conn, "t")
+
+
+def test_relatives_of_a_target_are_no_targets(conn, subscription):
+    """Other partitions' parents, children by inheritance, and parents of targets have nothing to fear."""
+    conn.execute("CREATE TABLE root (id int, filler text) PARTITION BY RANGE (id)")
+    conn.execute("CREATE TABLE other PARTITION OF root FOR VALUES FROM (1000000) TO (2000000)")
+    conn.execute("CREATE TABLE t PARTITION OF root FOR VALUES FROM (0) TO (1000000)")
+    subscribe(conn, "other")
+    run_script(conn, ROWS)
+    before = blocks(conn)
+    assert warnings_of(conn, INPLACE) == [] and blocks(conn) < before * 0.6
+    conn.execute("DROP TABLE root; CREATE TABLE parent (id int, filler text); CREATE TABLE t () INHERITS (parent)")
+    subscribe(conn, "parent")
+    run_script(conn, ROWS)
+    assert warnings_of(conn, INPLACE) == [] and blocks(conn) < before * 0.6
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make, target, statement", [(PLAIN, "t", INPLACE), (LEAF, "root", MOVE), (MAKE_VALUES, "t", MOVE)])
+def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, make, target, statement, workers):
+    """Whoever is about to begin a batch sees it, and nothing moves from then on."""
+    run_script(conn, make)
+    before, rows = conn.execute(PLACES).fetchone(), content(conn, "t")
+    settings = {name: value for name, value in WORKERS.items() if workers} | {"cyclone.debug_horizon_wait": 200}
+    with Parked(cluster, db, "inplace-pause:any", 1 + workers, statement, settings) as parked:
+        subscribe(conn, target)
+    parked.finish()
+    assert parked.messages == [STOPPED]
+    assert conn.execute(PLACES).fetchone() == before
+    assert content(conn, "t") == rows
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("make", [PLAIN, MAKE_VALUES])
+def test_none_comes_while_rows_are_being_moved(cluster, db, conn, subscription, make):
+    """From a batch's look to its commit; or a worker could begin to look for rows in between."""
+    run_script(conn, make)
+    rows = content(conn, "t")
+    with Parked(cluster, db, "inplace-batch:leader", 1, MOVE) as parked:
+        conn.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            subscribe(conn, "t")
+        before = conn.execute(PLACES).fetchone()
+    parked.finish()
+    assert conn.execute(PLACES).fetchone() != before
+    assert content(conn, "t") == rows
+    checks.assert_clean(conn, "t")
+
+
+def test_who_is_about_to_subscribe_goes_first(cluster, db, conn, subscription):
+    """He has queued for his lock behind a batch; the next one sees what he did."""
+    run_script(conn, PLAIN)
+    with Parked(cluster, db, "inplace-batch:leader", 1, INPLACE) as parked:
+        coming = threading.Thread(target=subscribe, args=(conn, "t"))
+        coming.start()
+        waits = "SELECT FROM pg_locks WHERE relation = 'pg_subscription_rel'::regclass AND NOT granted"
+        with cluster.connect(db) as other:
+            wait_until(lambda: other.execute(waits).fetchall(), "somebody who subscribes")
+    parked.finish()
+    coming.join()
+    # all was moved in that batch, or else there was another one
+    assert parked.messages in ([STOPPED], [])
+    assert conn.execute("SELECT count(*) FROM pg_subscription_rel WHERE srrelid = 't'::regclass").fetchone() == (1,)
+    checks.assert_clean(conn, "t")
+
+
+def test_subscriptions_that_are_being_changed(cluster, db, conn, subscription):
+    """While somebody is at it nothing moves; if he doesn't come to an end it is given up, with a warning."""
+    run_script(conn, PLAIN)
+    before = conn.execute(PLACES).fetchone()
+    with cluster.connect(db) as other:
+        other.execute("BEGIN; LOCK TABLE pg_subscription_rel IN ROW EXCLUSIVE MODE")
+        conn.execute("SET cyclone.debug_horizon_wait = 100")
+        said = warnings_of(conn, INPLACE)
+        assert said == [(STOPPED, "Subscriptions are being created or changed, and one may be about to write to it.")]
+        assert conn.execute(PLACES).fetchone() == before
+        held = "SELECT mode FROM pg_locks WHERE relation = 't'::regclass"
+        assert conn.execute(held).fetchall() == []
+
+        waiting = Background(cluster, db, INPLACE)
+        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
+        wait_until(lambda: conn.execute(naps, (waiting.pid,)).fetchall(), "waiting for the end of that")
+        assert conn.execute(PLACES).fetchone() == before
+        other.execute("ROLLBACK")
+        waiting.finish()
+    assert waiting.messages == []
+    assert blocks(conn) < 300
+    checks.assert_clean(conn, "t")
+
+
+def test_nothing_is_attached_above_a_table(cluster, db, conn):
+    """Nor above a partitioned table that it is a partition of: who attaches locks all down to the leaves."""
+    run_script(conn, LEAF)
+    conn.execute("CREATE TABLE trunk (id int, filler text) PARTITION BY RANGE (id); ALTER TABLE root DETACH PARTITION branch")
+    with Parked(cluster, db, "inplace-pause:leader", 1, MOVE) as parked:
+        conn.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            conn.execute("ALTER TABLE root ATTACH PARTITION branch FOR VALUES FROM (0) TO (1000000)")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            conn.execute("ALTER TABLE trunk ATTACH PARTITION branch FOR VALUES FROM (0) TO (1000000)")
+    parked.finish()
+    assert blocks(conn) < 300
+
+
+def test_a_table_that_is_detached_meanwhile(cluster, db, conn, subscription):
+    """A partitioned table counts as one above until nobody can be on his way through it any more."""
+    run_script(conn, LEAF)
+    subscribe(conn, "root")
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN; SELECT FROM root LIMIT 0")
+        detaching = Background(cluster, db, "ALTER TABLE root DETACH PARTITION branch CONCURRENTLY")
+        pending = "SELECT FROM pg_inherits WHERE inhrelid = 'branch'::regclass AND inhdetachpending"
+        wait_until(lambda: conn.execute(pending).fetchall(), "half a detachment")
+        assert [text for text, _ in warnings_of(conn, INPLACE)] == [REFUSED.format('"t"')]
+        reader.execute("ROLLBACK")
+    detaching.finish()
+    assert warnings_of(conn, INPLACE) == [] and blocks(conn) < 300
+
+
+def test_no_change_is_lost(new_cluster):
+    """Updates are applied while the leaf they go to is compacted again and again, before the subscription, while it comes, and after."""
+    cluster = new_cluster(wal_level="logical", max_worker_processes=16, **{"cyclone.debug_horizon_wait": 100})
+    for name in ("publisher", "subscriber"):
+        cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    publisher, subscriber = cluster.connect("publisher"), cluster.connect("subscriber")
+    last = 5000
+    for conn in (publisher, subscriber):
+        conn.execute("CREATE TABLE root (id int, v int, filler text) PARTITION BY RANGE (id)")
+        conn.execute("CREATE TABLE t PARTITION OF root FOR VALUES FROM (0) TO (10000000)")
+        conn.execute("ALTER TABLE root REPLICA IDENTITY FULL; ALTER TABLE t REPLICA IDENTITY FULL")
+        conn.execute("INSERT INTO t SELECT i, 0, repeat('x', 200) FROM generate_series(1, %s) i" % last)
+    publisher.execute("CREATE INDEX ON t (id); CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root = true)")
+    publisher.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+    stop = threading.Event()
+    seen: list[str] = []
+    failed: list[Exception] = []
+    moved: list[int] = []
+
+    def compact() -> None:
+        """Rows of the beginning go, others come to the end, and all is compacted."""
+        try:
+            with cluster.connect("subscriber") as conn:
+                conn.add_notice_handler(lambda message: seen.append(message.message_primary))
+                while not stop.is_set():
+                    conn.execute("INSERT INTO t SELECT 1000000 + i, 0, repeat('y', 200) FROM generate_series(1, 5000) i")
+                    conn.execute("DELETE FROM t WHERE id >= 1000000")
+                    conn.execute("VACUUM (FULL INPLACE, VERBOSE) t")
+                    moved.append(1)
+        except Exception as error:  # noqa: BLE001 (for the test to raise)
+            failed.append(error)
+
+    def publish(rounds: int) -> None:
+        for i in range(rounds):
+            first = i * 10 % last + 1
+            publisher.execute("UPDATE root SET v = v + 1 WHERE id BETWEEN %s AND %s", (first, first + 9))
+
+    compacting = threading.Thread(target=compact)
+    compacting.start()
+    try:
+        publish(100)
+        wait_until(lambda: moved, "compacting once")
+        subscriber.execute(
+            f"CREATE SUBSCRIPTION s CONNECTION 'host={cluster.socket_dir} dbname=publisher user=postgres'"
+            " PUBLICATION p WITH (create_slot = false, slot_name = s, copy_data = false)"
+        )
+        publish(1500)
+        [(lsn,)] = publisher.execute("SELECT pg_current_wal_lsn()").fetchall()
+        there = "SELECT FROM pg_replication_slots WHERE slot_name = 's' AND confirmed_flush_lsn >= %s"
+        wait_until(lambda: publisher.execute(there, (lsn,)).fetchall(), "catching up")
+    finally:
+        stop.set()
+        compacting.join()
+    assert not failed, failed
+    assert any(text == REFUSED.format('"t"') for text in seen), "none came after the subscription"
+    counted = "SELECT id, v FROM t WHERE id < 1000000 ORDER BY id"
+    assert subscriber.execute(counted).fetchall() == publisher.execute(counted).fetchall()
+    assert "update_missing" not in cluster.log
+    checks.assert_clean(subscriber, "t")
+    subscriber.execute("DROP SUBSCRIPTION s")
+    publisher.close()
+    subscriber.close()
