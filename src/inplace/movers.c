@@ -96,6 +96,7 @@ typedef struct MoversShared
 
 	MoveShares	shares;
 	pg_atomic_uint32 dismissed; /* has the leader failed? */
+	int			nmovers;
 	MoverShared movers[FLEXIBLE_ARRAY_MEMBER];
 } MoversShared;
 
@@ -106,6 +107,7 @@ typedef struct Movers
 	Inplace    *job;
 	Inplace    *toast;
 	int			planned;
+	int			planned_for;	/* workers that there is room for in what is shared */
 	int			launched;
 	BackgroundWorkerHandle **handles;
 
@@ -122,6 +124,12 @@ PGDLLEXPORT void pg_cyclone_mover_main(Datum main_arg);
 static int	plan_workers(Inplace *job, Inplace *toast, Relation rel);
 static void gather(void);
 static void make_segment(void);
+static dsm_segment *create_segment(Size size);
+static void fill_segment(Size size);
+static Size shared_size(void);
+static Size values_size(void);
+static Size query_size(void);
+static void *add_chunk(shm_toc *toc, uint64 key, Size size);
 static void fill_shared(void);
 static void launch(void);
 static bool move_some(Inplace *job, Inplace *toast);
@@ -158,6 +166,8 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 		exit_callback_registered = true;
 	}
 
+	Assert(!IsTransactionState() && !movers.is_running);
+
 	memset(&movers, 0, sizeof(movers));
 	movers.job = job;
 	movers.toast = toast;
@@ -165,7 +175,7 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 	PG_TRY();
 	{
 		gather();
-		while (move_some(job, toast))
+		while (!job->is_stopped && move_some(job, toast))
 			;
 		pace_end_work();
 		wait_for_workers();
@@ -250,7 +260,8 @@ gather(void)
 		make_segment();
 	if (movers.segment == NULL)
 	{
-		movers.shared = MemoryContextAllocZero(job->context, sizeof(MoversShared));
+		movers.planned_for = 0;
+		movers.shared = MemoryContextAllocZero(job->context, shared_size());
 		movers.pace = MemoryContextAllocZero(job->context, pace_shared_size());
 	}
 	fill_shared();
@@ -273,59 +284,128 @@ gather(void)
  * make_segment
  *		Make the segment that is shared with workers, if the server has room for
  *		it, and put in what they need to be like the leader.
+ *
+ * If it has none, this pass and the next are done without workers.
  */
 static void
 make_segment(void)
 {
-	const Inplace *toast = movers.toast;
-	Size		shared_size = offsetof(MoversShared, movers) +
-		movers.planned * sizeof(MoverShared);
-	Size		values_size = toast != NULL ? toast->nvalues * sizeof(Oid) : 0;
-	Size		libraries_size = EstimateLibraryStateSpace();
-	Size		settings_size = EstimateGUCStateSpace();
-	Size		query_size = debug_query_string != NULL ? strlen(debug_query_string) + 1 : 1;
 	shm_toc_estimator estimator;
-	shm_toc    *toc;
 	Size		size;
-	char	   *chunk;
 
+	movers.planned_for = movers.planned;
 	shm_toc_initialize_estimator(&estimator);
-	shm_toc_estimate_chunk(&estimator, shared_size);
+	shm_toc_estimate_chunk(&estimator, shared_size());
 	shm_toc_estimate_chunk(&estimator, pace_shared_size());
-	shm_toc_estimate_chunk(&estimator, values_size);
-	shm_toc_estimate_chunk(&estimator, libraries_size);
-	shm_toc_estimate_chunk(&estimator, settings_size);
-	shm_toc_estimate_chunk(&estimator, query_size);
+	shm_toc_estimate_chunk(&estimator, values_size());
+	shm_toc_estimate_chunk(&estimator, EstimateLibraryStateSpace());
+	shm_toc_estimate_chunk(&estimator, EstimateGUCStateSpace());
+	shm_toc_estimate_chunk(&estimator, query_size());
 	shm_toc_estimate_keys(&estimator, 6);
 	size = shm_toc_estimate(&estimator);
-	movers.segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	if (movers.segment == NULL)
-		return;
-	/* it outlives transactions */
-	dsm_pin_mapping(movers.segment);
-	toc = shm_toc_create(MOVERS_MAGIC, dsm_segment_address(movers.segment), size);
+	movers.segment = create_segment(size);
+	if (movers.segment != NULL)
+		fill_segment(size);
+}
 
-	/* it may be memory that was used before */
-	movers.shared = shm_toc_allocate(toc, shared_size);
-	memset(movers.shared, 0, shared_size);
-	shm_toc_insert(toc, MOVERS_KEY_SHARED, movers.shared);
-	movers.pace = shm_toc_allocate(toc, pace_shared_size());
-	memset(movers.pace, 0, pace_shared_size());
-	shm_toc_insert(toc, MOVERS_KEY_PACE, movers.pace);
+/*
+ * create_segment
+ *		Create a segment that outlives transactions; NULL, with a warning, if there
+ *		is not enough shared memory.
+ *
+ * The server raises an error then, hence the subtransaction.
+ */
+static dsm_segment *
+create_segment(Size size)
+{
+	dsm_segment *volatile segment = NULL;
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
 
-	chunk = shm_toc_allocate(toc, values_size);
-	if (values_size > 0)
-		memcpy(chunk, toast->values, values_size);
-	shm_toc_insert(toc, MOVERS_KEY_VALUES, chunk);
-	chunk = shm_toc_allocate(toc, libraries_size);
-	SerializeLibraryState(libraries_size, chunk);
-	shm_toc_insert(toc, MOVERS_KEY_LIBRARIES, chunk);
-	chunk = shm_toc_allocate(toc, settings_size);
-	SerializeGUCState(settings_size, chunk);
-	shm_toc_insert(toc, MOVERS_KEY_SETTINGS, chunk);
-	chunk = shm_toc_allocate(toc, query_size);
-	strlcpy(chunk, debug_query_string != NULL ? debug_query_string : "", query_size);
-	shm_toc_insert(toc, MOVERS_KEY_QUERY_TEXT, chunk);
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+		if (segment != NULL)
+			dsm_pin_mapping(segment);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		if (error->sqlerrcode != ERRCODE_DISK_FULL &&
+			error->sqlerrcode != ERRCODE_OUT_OF_MEMORY &&
+			error->sqlerrcode != ERRCODE_INSUFFICIENT_RESOURCES)
+			PG_RE_THROW();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		segment = NULL;
+		movers.job->is_alone = true;
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("not enough shared memory for workers that move rows, going on without workers"),
+				 errdetail("%s", error->message)));
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return segment;
+}
+
+/* fill_segment -- put in what workers need; what is shared besides is zeroed. */
+static void
+fill_segment(Size size)
+{
+	shm_toc    *toc = shm_toc_create(MOVERS_MAGIC, dsm_segment_address(movers.segment), size);
+	Size		libraries_size = EstimateLibraryStateSpace();
+	Size		settings_size = EstimateGUCStateSpace();
+	char	   *chunk;
+
+	movers.shared = add_chunk(toc, MOVERS_KEY_SHARED, shared_size());
+	movers.pace = add_chunk(toc, MOVERS_KEY_PACE, pace_shared_size());
+	chunk = add_chunk(toc, MOVERS_KEY_VALUES, values_size());
+	if (values_size() > 0)
+		memcpy(chunk, movers.toast->values, values_size());
+	SerializeLibraryState(libraries_size, add_chunk(toc, MOVERS_KEY_LIBRARIES, libraries_size));
+	SerializeGUCState(settings_size, add_chunk(toc, MOVERS_KEY_SETTINGS, settings_size));
+	chunk = add_chunk(toc, MOVERS_KEY_QUERY_TEXT, query_size());
+	strlcpy(chunk, debug_query_string != NULL ? debug_query_string : "", query_size());
+}
+
+/* shared_size -- of what is shared, with room for the workers. */
+static Size
+shared_size(void)
+{
+	return offsetof(MoversShared, movers) + movers.planned_for * sizeof(MoverShared);
+}
+
+/* values_size -- of the list of values to be moved, if there is one. */
+static Size
+values_size(void)
+{
+	return movers.toast != NULL ? movers.toast->nvalues * sizeof(Oid) : 0;
+}
+
+/* query_size -- of the statement's text. */
+static Size
+query_size(void)
+{
+	return debug_query_string != NULL ? strlen(debug_query_string) + 1 : 1;
+}
+
+/* add_chunk -- zeroed, as it may be memory that was used before. */
+static void *
+add_chunk(shm_toc *toc, uint64 key, Size size)
+{
+	void	   *chunk = shm_toc_allocate(toc, size);
+
+	memset(chunk, 0, size);
+	shm_toc_insert(toc, key, chunk);
+	return chunk;
 }
 
 /* fill_shared -- say what is to be done; the block is zeroed. */
@@ -346,9 +426,10 @@ fill_shared(void)
 	shared->ring_kb = GetAccessStrategyBufferCount(job->ring) * (BLCKSZ / 1024);
 	ranges_init(&shared->shares.visits, 0,
 				toast != NULL ? toast->look_through : job->npages - job->tail_start,
-				1, MOST_VISITS, movers.segment != NULL ? movers.planned + 1 : 1);
+				1, MOST_VISITS, movers.planned_for + 1);
 	pg_atomic_init_u32(&shared->shares.target, 0);
 	pg_atomic_init_u32(&shared->dismissed, 0);
+	shared->nmovers = movers.planned_for;
 }
 
 /* launch -- start as many of the planned workers as the server has room for. */
@@ -367,8 +448,8 @@ launch(void)
 	};
 
 	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_cyclone worker for PID %d", MyProcPid);
-	movers.handles = palloc0_array(BackgroundWorkerHandle *, movers.planned);
-	for (int i = 0; i < movers.planned; i++)
+	movers.handles = palloc0_array(BackgroundWorkerHandle *, movers.planned_for);
+	for (int i = 0; i < movers.planned_for; i++)
 	{
 		worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(movers.segment));
 		memcpy(worker.bgw_extra, &i, sizeof(int));
@@ -558,6 +639,7 @@ pg_cyclone_mover_main(Datum main_arg)
 		elog(ERROR, "invalid magic number in dynamic shared memory segment");
 	shared = shm_toc_lookup(toc, MOVERS_KEY_SHARED, false);
 	memcpy(&number, MyBgworkerEntry->bgw_extra, sizeof(int));
+	Assert(number >= 0 && number < shared->nmovers);
 	me = &shared->movers[number];
 
 	job = palloc0_object(Inplace);
@@ -584,7 +666,8 @@ pg_cyclone_mover_main(Datum main_arg)
 	begin_work(shared);
 	if (keep_locked(shared))
 	{
-		while (pg_atomic_read_u32(&shared->dismissed) == 0 && move_some(job, toast))
+		while (pg_atomic_read_u32(&shared->dismissed) == 0 && !job->is_stopped &&
+			   move_some(job, toast))
 		{
 			me->moved = job->moved;
 			InstrEndParallelQuery(&me->buffer_usage, &me->wal_usage);

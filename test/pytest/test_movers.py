@@ -7,6 +7,7 @@ import pytest
 
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.shim import Disk
 from test_inplace import (
     CLEAN,
     INPLACE,
@@ -271,3 +272,23 @@ def test_settings_and_roles_are_those_of_the_session(cluster, db, conn):
         conn.execute("DROP TABLE IF EXISTS t")
         conn.execute("DROP OWNED BY moving_owner CASCADE")
         conn.execute("DROP ROLE moving_owner; DROP ROLE moving_member")
+
+
+def test_too_little_shared_memory(new_cluster):
+    """For workers and what they have to know, the list of values among it: then one process does it all, and says so."""
+    cluster = new_cluster(min_dynamic_shared_memory=0)
+    cluster.stop()
+    disk = Disk(cluster)
+    cluster.start()
+    with cluster.connect("cyclone_template") as conn:
+        run_script(conn, MAKE_VALUES)
+        expected, before = content(conn, "t"), blocks(conn, toast_of(conn))
+        # VACUUM itself has had its workers when the first plan is made
+        with Parked(cluster, "cyclone_template", "inplace-plan:leader", 1, MOVE) as parked:
+            with disk.fault(["PostgreSQL."], ["allocate"], "ENOSPC") as seen:
+                parked.release()
+                parked.finish()
+                assert seen().failed == 1
+        assert parked.messages == ["not enough shared memory for workers that move rows, going on without workers"]
+        assert blocks(conn, toast_of(conn)) < before / 2
+        assert_all_is_well(conn, expected)
