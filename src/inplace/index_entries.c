@@ -17,6 +17,12 @@
  * as either place makes him wait for us; then the move has to be undone.  Those
  * who have committed excluded the row before it moved, and are none of our concern.
  *
+ * He may be a teammate, if two rows are there that exclude each other, which the
+ * constraint doesn't allow but a changed operator may have brought about.  Then both
+ * may undo their batches, neither waits for the other, and in the end a row
+ * stays where it is, in the worst case both: that is counted as a row in use, and
+ * the pass goes on.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------

@@ -13,7 +13,9 @@
  * A search of a table begins after a row of pg_subscription_rel was committed
  * that names the table, or a partitioned table above it; a change that comes
  * by way of the latter is routed to the partition.  (Children by inheritance
- * alone get none of their parents' changes.)  Who adds such a row has
+ * alone get none of their parents' changes.)  That holds for workers of each kind:
+ * one that copies a table only inserts at first, and what it and those that
+ * apply streamed changes in parallel look up is the same catalog.  Who adds such a row has
  * pg_subscription_rel locked in row exclusive mode until he has committed.  So a
  * transaction that moves rows locks it in share mode before it looks, and keeps that until
  * it has committed, too.  Then either the row was there, and taking the lock has
