@@ -13,6 +13,9 @@
  * only looked at, under a shared lock; an aggressive vacuum waits for the lock
  * where it must freeze something.
  *
+ * Before anyone else looks for XIDs to freeze, row locks are removed that the
+ * server would take for damage: see stale_lock.c.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -36,6 +39,7 @@
 #include "debug_point.h"
 #include "engine/heap_page.h"
 #include "engine/simple_page.h"
+#include "engine/stale_lock.h"
 
 /*
  * How often to try again to lock a page that is pinned: after 1, 2, 4, ... ms,
@@ -59,6 +63,7 @@ static bool handle_new_page(TableVacuum *vacuum, Buffer buffer,
 static bool handle_empty_page(TableVacuum *vacuum, Buffer buffer,
 							  Buffer vmbuffer, bool have_cleanup_lock,
 							  PageVerdict *verdict);
+static void heal_page(TableVacuum *vacuum, Buffer buffer, bool have_cleanup_lock);
 static bool look_at_page(TableVacuum *vacuum, Buffer buffer,
 						 PageVerdict *verdict);
 static void clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
@@ -99,12 +104,16 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		handle_empty_page(vacuum, buffer, vmbuffer, have_cleanup_lock, verdict))
 		return;
 
-	if (!have_cleanup_lock && !look_at_page(vacuum, buffer, verdict))
+	if (!have_cleanup_lock)
 	{
-		Assert(vacuum->shared->aggressive);
-		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-		LockBufferForCleanup(buffer);
-		have_cleanup_lock = true;
+		heal_page(vacuum, buffer, false);
+		if (!look_at_page(vacuum, buffer, verdict))
+		{
+			Assert(vacuum->shared->aggressive);
+			LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+			LockBufferForCleanup(buffer);
+			have_cleanup_lock = true;
+		}
 	}
 	if (have_cleanup_lock)
 		clean_page(vacuum, buffer, vmbuffer, vm_all_visible, verdict);
@@ -227,6 +236,28 @@ handle_empty_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 }
 
 /*
+ * heal_page
+ *		Remove stale row locks, if there are any on the page.
+ *
+ * The caller holds the cleanup lock, or any other lock, which in that case may
+ * have become an exclusive one, with the page changed in between.
+ */
+static void
+heal_page(TableVacuum *vacuum, Buffer buffer, bool have_cleanup_lock)
+{
+	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
+
+	if (likely(!stale_locks_on_page(BufferGetPage(buffer), cutoffs)))
+		return;
+	if (!have_cleanup_lock)
+	{
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	}
+	vacuum->counters.stale_locks += stale_locks_remove(vacuum->rel, buffer, cutoffs);
+}
+
+/*
  * look_at_page
  *		Count what is on a page, and collect its dead items, without changing it.
  *
@@ -346,6 +377,8 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 		if (vacuum->nindexes == 0)
 			options |= HEAP_PAGE_PRUNE_MARK_UNUSED_NOW;
+		/* not on simple pages, where no row is locked */
+		heal_page(vacuum, buffer, true);
 		heap_page_prune_and_freeze(vacuum->rel, buffer, vacuum->vistest, options,
 								   &vacuum->shared->cutoffs, &result,
 								   PRUNE_VACUUM_SCAN, &vacuum->offnum,

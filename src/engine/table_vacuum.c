@@ -755,6 +755,7 @@ sum_counters(VacuumJob *job)
 		sum->live_tuples += part->live_tuples;
 		sum->recently_dead_tuples += part->recently_dead_tuples;
 		sum->missed_dead_tuples += part->missed_dead_tuples;
+		sum->stale_locks += part->stale_locks;
 		if (TransactionIdPrecedes(part->new_relfrozenxid, sum->new_relfrozenxid))
 			sum->new_relfrozenxid = part->new_relfrozenxid;
 		if (MultiXactIdPrecedes(part->new_relminmxid, sum->new_relminmxid))
@@ -909,6 +910,7 @@ describe_pass(const VacuumJob *job, CompactionPass *pass)
 	pass->new_pages = result->new_rel_pages;
 	pass->live_tuples = result->new_live_tuples;
 	pass->recently_dead_tuples = result->counters.recently_dead_tuples;
+	pass->stale_locks += result->counters.stale_locks;
 	pass->unused_pages = result->new_rel_pages - result->counters.nonempty_pages;
 }
 

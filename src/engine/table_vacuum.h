@@ -29,6 +29,9 @@ typedef struct CompactionPass
 	int64		live_tuples;
 	int64		recently_dead_tuples;
 	BlockNumber unused_pages;	/* at the end, but not truncated */
+
+	/* by all passes so far: row locks that were removed, see stale_lock.c */
+	int64		stale_locks;
 } CompactionPass;
 
 extern void table_vacuum(Relation rel, const VacuumParams *params,

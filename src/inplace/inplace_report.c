@@ -244,6 +244,9 @@ inplace_report_end(InplaceResult *result, const Inplace *job)
 	}
 	appendStringInfo(&buf, _("rows moved: " INT64_FORMAT " out of " INT64_FORMAT " pages, in %d passes\n"),
 					 job->rows_moved, result->blocks_vacated, result->passes);
+	if (result->stale_locks > 0)
+		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
+						 result->stale_locks);
 	if (result->workers_planned > 0)
 		appendStringInfo(&buf, _("workers moving rows: %d planned, %d launched\n"),
 						 result->workers_planned, result->workers_launched);

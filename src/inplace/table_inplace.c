@@ -147,6 +147,7 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 		compact_toast(toast, job, result);
 	compact(job, NULL, result);
 
+	result->stale_locks = toast->pass.stale_locks + job->pass.stale_locks;
 	inplace_report_heap(result, job);
 	if (params->index_cleanup != VACOPTVALUE_DISABLED && !VacuumFailsafeActive &&
 		!job->is_stopped)

@@ -52,6 +52,7 @@ typedef struct VacuumCounters
 	int64		live_tuples;
 	int64		recently_dead_tuples;	/* dead, but not yet removable */
 	int64		missed_dead_tuples; /* removable, but not removed */
+	int64		stale_locks;	/* removed from rows: see stale_lock.c */
 
 	/* the oldest XID and MXID that may be left in the table */
 	TransactionId new_relfrozenxid;

@@ -221,6 +221,10 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 	for (int i = 0; i < NUM_PHASES; i++)
 		other -= phases[i];
 
+	if (result->counters.stale_locks > 0)
+		appendStringInfo(buf,
+						 _("row locks: %lld of ended transactions from before relfrozenxid removed\n"),
+						 (long long) result->counters.stale_locks);
 	if (result->dead_tids_at_peak > 0)
 		appendStringInfo(buf,
 						 _("dead-TID store: %zu kB used at peak for %lld items (%.1f bytes each), of at most %zu kB\n"),

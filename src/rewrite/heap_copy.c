@@ -40,6 +40,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/prefetch.h"
+#include "engine/stale_lock.h"
 #include "report/progress.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/tuple_fate.h"
@@ -134,6 +135,7 @@ heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 	new_blocks_init(&copy->new_blocks);
 	pg_atomic_init_u64(&copy->blocks_done, 0);
 	pg_atomic_init_u64(&copy->tuples_kept, 0);
+	pg_atomic_init_u64(&copy->stale_locks, 0);
 	words = (pg_atomic_uint32 *) ((char *) shared + copy->chain_blocks_start);
 	for (BlockNumber i = 0; i <= copy->old_blocks / BITS_A_WORD; i++)
 		pg_atomic_init_u32(&words[i], 0);
@@ -467,6 +469,12 @@ prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
 			copied->t_infomask |= HEAP_XMIN_FROZEN;
 			return;
 		}
+	}
+	/* which it would take for damage */
+	if (unlikely(has_stale_lock(copied, copy->relfrozenxid, copy->oldest_xmin)))
+	{
+		stale_lock_forget(copied);
+		pg_atomic_fetch_add_u64(&copy->stale_locks, 1);
 	}
 	(void) heap_freeze_tuple(copied, copy->relfrozenxid, copy->relminmxid,
 							 shared->freeze_limit, shared->multi_cutoff);

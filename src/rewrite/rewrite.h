@@ -60,6 +60,9 @@ typedef struct HeapCopyShared
 	/* for progress; brought up to date by all members now and then */
 	pg_atomic_uint64 blocks_done;
 	pg_atomic_uint64 tuples_kept;
+
+	/* row locks left out of copies, by all members: see engine/stale_lock.c */
+	pg_atomic_uint64 stale_locks;
 } HeapCopyShared;
 
 /* One member of the team, as the leader sees it between phases */

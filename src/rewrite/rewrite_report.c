@@ -129,6 +129,9 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	if (result->counters[REWRITE_TOAST].tuples_orphaned > 0)
 		appendStringInfo(&buf, _("TOAST table: " INT64_FORMAT " chunks left out to which no row points\n"),
 						 result->counters[REWRITE_TOAST].tuples_orphaned);
+	if (result->stale_locks > 0)
+		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
+						 result->stale_locks);
 	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
 					 result->workers_planned, result->workers_launched);
 	if (result->indexes_at_once > 0)

@@ -45,6 +45,7 @@ typedef struct RewriteResult
 	instr_time	start;
 	BlockNumber old_blocks;
 	RewriteCounters counters[NUM_REWRITE_HEAPS];
+	int64		stale_locks;	/* left out of copies, those of the TOAST table too */
 	int			workers_planned;
 	int			workers_launched;
 	double		step_seconds[NUM_REWRITE_STEPS];

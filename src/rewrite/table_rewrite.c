@@ -429,6 +429,7 @@ copy_heaps(RewriteJob *job)
 		if (current_heap == REWRITE_TABLE)
 			copy_chains(job);
 		heap_copy_finish(rewrite, current_heap);
+		job->result.stale_locks += pg_atomic_read_u64(&rewrite->shared->heaps[current_heap].stale_locks);
 	}
 	rewrite_show_progress(rewrite, REWRITE_TABLE);
 }

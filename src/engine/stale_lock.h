@@ -1,0 +1,45 @@
+/*-------------------------------------------------------------------------
+ *
+ * stale_lock.h
+ *	  Row locks of ended transactions from before relfrozenxid.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_STALE_LOCK_H
+#define CYCLONE_STALE_LOCK_H
+
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "commands/vacuum.h"
+#include "storage/procarray.h"
+#include "utils/rel.h"
+
+/*
+ * has_stale_lock
+ *		Is a tuple's xmax a lock, of a transaction that has ended, from before
+ *		relfrozenxid?  See stale_lock.c.
+ *
+ * The caller holds a lock on the tuple's page.  Most tuples have never been
+ * locked, so the first test is for that.
+ */
+static inline bool
+has_stale_lock(HeapTupleHeader tuple, TransactionId relfrozenxid, TransactionId oldest_xmin)
+{
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(tuple);
+
+	if (likely(!HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_infomask)))
+		return false;
+	return (tuple->t_infomask & HEAP_XMAX_IS_MULTI) == 0 &&
+		TransactionIdIsNormal(xmax) &&
+		TransactionIdPrecedes(xmax, relfrozenxid) &&
+		(TransactionIdPrecedes(xmax, oldest_xmin) || !TransactionIdIsInProgress(xmax));
+}
+
+extern void stale_lock_forget(HeapTupleHeader tuple);
+extern bool stale_locks_on_page(Page page, const struct VacuumCutoffs *cutoffs);
+extern int	stale_locks_remove(Relation rel, Buffer buffer,
+							   const struct VacuumCutoffs *cutoffs);
+
+#endif							/* CYCLONE_STALE_LOCK_H */
