@@ -28,6 +28,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
+#include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "postmaster/autovacuum.h"
 #include "utils/backend_status.h"
@@ -41,6 +42,17 @@
 
 /* The server that we are being built against, as in server_version_num */
 #define COMPAT_BUILT_FOR	PG_VERSION_NUM
+
+#ifdef USE_ASSERT_CHECKING
+/* compat_is_locked -- have we a lock on this page, of any kind? */
+static inline bool
+compat_is_locked(Buffer buffer)
+{
+	/* those of temporary tables need none */
+	return BufferIsLocal(buffer) ||
+		LWLockHeldByMe(BufferDescriptorGetContentLock(GetBufferDescriptor(buffer - 1)));
+}
+#endif
 
 #if PG_VERSION_NUM >= 180000
 

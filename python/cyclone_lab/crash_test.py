@@ -25,7 +25,7 @@ from cyclone_lab.background import DEBUG_POINT_LOCK, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.load import Load
 from cyclone_lab.postgres import REPO
-from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
+from cyclone_lab.proof import STALE_LOCK, STALE_LOCK_COUNT, assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
 from cyclone_lab.statements import KINDS, random_vacuum
 from cyclone_lab.workload import CHECKED_IN_RECOVERY, Workload
 
@@ -165,6 +165,7 @@ class CrashTest:
         log = self.cluster.log[log_position:]
         if trouble := [line for line in log.splitlines() if TROUBLE.search(line)]:
             raise AssertionError("in the server's log:\n" + "\n".join(trouble[:10]))
+        self.done[STALE_LOCK_COUNT] += len(STALE_LOCK.findall(log))  # autovacuum's; a session's ends the load with it
         self.done["rounds"] += 1
         return f"{how} {where}, {load.vacuums} vacuums, recovery {recovery:.1f} s"
 

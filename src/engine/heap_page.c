@@ -92,6 +92,9 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 {
 	bool		have_cleanup_lock = lock_for_cleanup_soon(vacuum, buffer);
 
+	Assert(BufferGetBlockNumber(buffer) < vacuum->shared->rel_pages);
+	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
+
 	verdict->cleaned = false;
 	verdict->newly_all_frozen = false;
 	verdict->ndeleted = 0;
@@ -171,6 +174,7 @@ handle_new_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 {
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 
+	Assert(compat_is_locked(buffer));
 	if (!PageIsNew(BufferGetPage(buffer)))
 		return false;
 
@@ -195,6 +199,7 @@ handle_empty_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 {
 	Page		page = BufferGetPage(buffer);
 
+	Assert(compat_is_locked(buffer));
 	if (!PageIsEmpty(page))
 		return false;
 
@@ -208,6 +213,7 @@ handle_empty_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 	if (!PageIsAllVisible(page))
 	{
+		Assert(BufferIsExclusiveLocked(buffer));
 		START_CRIT_SECTION();
 		MarkBufferDirty(buffer);
 
@@ -278,6 +284,9 @@ look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 				recently_dead = 0,
 				missed = 0;
 	bool		has_items = false;
+
+	Assert(compat_is_locked(buffer));
+	Assert(maxoff <= MaxHeapTuplesPerPage);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -371,6 +380,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	VacuumCounters *counters = &vacuum->counters;
 	PruneFreezeResult result;
 
+	Assert(BufferIsExclusiveLocked(buffer));
 	if (!prune_simple_page(vacuum, buffer, &result))
 	{
 		int			options = HEAP_PAGE_PRUNE_FREEZE;
@@ -390,6 +400,14 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	}
 
 #ifdef USE_ASSERT_CHECKING
+	Assert(result.lpdead_items <= MaxHeapTuplesPerPage);
+	for (int i = 0; i < result.lpdead_items; i++)
+	{
+		/* what others may take for granted until the heap vacuum */
+		Assert(ItemIdIsDead(PageGetItemId(BufferGetPage(buffer), result.deadoffsets[i])));
+		Assert(i == 0 || result.deadoffsets[i] > result.deadoffsets[i - 1]);
+	}
+	Assert(result.all_visible || !result.all_frozen);
 	if (result.all_visible)
 	{
 		TransactionId newest_xmin;
@@ -443,6 +461,10 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	Page		page = BufferGetPage(buffer);
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	uint8		old_bits;
+
+	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(visibilitymap_pin_ok(blkno, vmbuffer));
+	Assert(!result->all_visible || result->lpdead_items == 0);
 
 	if (!vm_all_visible && result->all_visible)
 	{
@@ -539,6 +561,9 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer,
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	TransactionId last_xmin = InvalidTransactionId;
 	bool		all_visible = true;
+
+	Assert(compat_is_locked(buffer));
+	Assert(maxoff <= MaxHeapTuplesPerPage);
 
 	*newest_xmin = InvalidTransactionId;
 	*all_frozen = true;

@@ -91,6 +91,9 @@ static void assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
 								 TransactionId old_relfrozenxid);
 static void assert_server_plans_it(TableVacuum *vacuum, HeapTupleHeader tuple,
 								   const HeapTupleFreeze *plan);
+static void assert_change_is_sound(TableVacuum *vacuum, Page page,
+								   const Judgement *judgement,
+								   const HeapTupleFreeze *frozen, int nfrozen);
 #endif
 
 /*
@@ -114,6 +117,11 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, PruneFreezeResult *result)
 	int			nfrozen = 0;
 	bool		do_prune,
 				do_hint;
+
+	/* of the cleanup lock, what can be seen: others may pin the page again, and wait */
+	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
+	Assert(TransactionIdIsNormal(counters->new_relfrozenxid));
 
 	if (!judge_page(vacuum, page, &judgement, result))
 		return false;
@@ -435,6 +443,9 @@ change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 	PageHeader	header = (PageHeader) BufferGetPage(buffer);
 	bool		do_prune = judgement->nnowdead > 0 || judgement->nnowunused > 0;
 
+#ifdef USE_ASSERT_CHECKING
+	assert_change_is_sound(vacuum, (Page) header, judgement, frozen, nfrozen);
+#endif
 	START_CRIT_SECTION();
 
 	/* Nothing that is left will ever be prunable as things are. */
@@ -454,6 +465,8 @@ change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 		if (RelationNeedsWAL(vacuum->rel))
 		{
 			TransactionId horizon = judgement->latest_xid_removed;
+
+			Assert(BufferIsExclusiveLocked(buffer) && BufferIsDirty(buffer));
 
 			if (TransactionIdFollows(freeze_horizon, horizon))
 				horizon = freeze_horizon;
@@ -543,5 +556,49 @@ assert_server_plans_it(TableVacuum *vacuum, HeapTupleHeader tuple,
 		   server.t_infomask2 == plan->t_infomask2);
 	Assert(pagefrz.FreezePageRelfrozenXid == vacuum->counters.new_relfrozenxid);
 	Assert(pagefrz.FreezePageRelminMxid == vacuum->counters.new_relminmxid);
+}
+
+/*
+ * assert_change_is_sound
+ *		Check that what is about to be done to a page concerns items that are as
+ *		they must be, each once, in ascending order, as the WAL record wants them.
+ */
+static void
+assert_change_is_sound(TableVacuum *vacuum, Page page, const Judgement *judgement,
+					   const HeapTupleFreeze *frozen, int nfrozen)
+{
+	const OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	bool		removed[MaxHeapTuplesPerPage + 1] = {0};
+
+	/* a table has indexes, whose entries stay for now, or it has none */
+	Assert(judgement->nnowdead == 0 || vacuum->nindexes > 0);
+	Assert(judgement->nnowunused == 0 || vacuum->nindexes == 0);
+	Assert(judgement->nnowdead + judgement->nnowunused + nfrozen <= maxoff);
+
+	for (int i = 0; i < judgement->nnowdead; i++)
+	{
+		OffsetNumber off = judgement->nowdead[i];
+
+		Assert(off >= FirstOffsetNumber && off <= maxoff);
+		Assert(i == 0 || off > judgement->nowdead[i - 1]);
+		Assert(ItemIdIsNormal(PageGetItemId(page, off)));
+		removed[off] = true;
+	}
+	for (int i = 0; i < judgement->nnowunused; i++)
+	{
+		OffsetNumber off = judgement->nowunused[i];
+
+		Assert(off >= FirstOffsetNumber && off <= maxoff);
+		Assert(i == 0 || off > judgement->nowunused[i - 1]);
+		Assert(ItemIdIsNormal(PageGetItemId(page, off)) || ItemIdIsDead(PageGetItemId(page, off)));
+		removed[off] = true;
+	}
+	for (int i = 0; i < nfrozen; i++)
+	{
+		Assert(frozen[i].offset >= FirstOffsetNumber && frozen[i].offset <= maxoff);
+		Assert(i == 0 || frozen[i].offset > frozen[i - 1].offset);
+		Assert(ItemIdIsNormal(PageGetItemId(page, frozen[i].offset)));
+		Assert(!removed[frozen[i].offset]);
+	}
 }
 #endif

@@ -131,6 +131,7 @@ stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cuto
 	START_CRIT_SECTION();
 	heap_freeze_prepared_tuples(buffer, plans, nplans);
 	MarkBufferDirty(buffer);
+	Assert(BufferIsDirty(buffer));
 	if (RelationNeedsWAL(rel))
 		log_heap_prune_and_freeze(rel, buffer, InvalidTransactionId,
 								  false,	/* no cleanup lock needed */
