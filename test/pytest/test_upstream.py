@@ -1,0 +1,39 @@
+"""Some of the faults of PostgreSQL in docs/upstream, shown by the scripts there on a server without pg_cyclone.
+
+If one of these tests fails, upstream has mended the fault: say so in docs/upstream and docs/reliability.md.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cyclone_lab import build
+from cyclone_lab.postgres import as_server_user, hand_over, program_env
+
+SCRIPTS = Path(build.REPO) / "docs" / "upstream"
+SECONDS = 120
+# Script: what it says where the fault is
+FAULTS = {
+    "stale-row-lock": "found xmax",
+    "brin-hot": "     0\n",
+    "where-current-of": "(0 rows)",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_fault_is_still_there(prefix, name):
+    folder = Path(tempfile.mkdtemp(prefix="cyclone-", dir="/tmp"))  # whose sockets' paths are short
+    try:
+        hand_over(folder)
+        for script in SCRIPTS.glob("*.sh"):
+            shutil.copy(script, folder)
+        env = program_env(prefix, PATH=f"{prefix}/bin:{os.environ['PATH']}", TMPDIR=str(folder), HOME=str(folder))
+        script = subprocess.run(["sh", folder / f"{name}.sh"], env=env, text=True, capture_output=True, timeout=SECONDS, **as_server_user())
+        assert script.returncode == 0, script.stdout + script.stderr
+        assert FAULTS[name] in script.stdout, script.stdout
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
