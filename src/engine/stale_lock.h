@@ -29,9 +29,11 @@ has_stale_lock(HeapTupleHeader tuple, TransactionId relfrozenxid, TransactionId 
 {
 	TransactionId xmax = HeapTupleHeaderGetRawXmax(tuple);
 
-	if (likely(!HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_infomask)))
+	/* one of the two bits is set if it is a lock */
+	if (likely((tuple->t_infomask & (HEAP_XMAX_LOCK_ONLY | HEAP_XMAX_EXCL_LOCK)) == 0))
 		return false;
-	return (tuple->t_infomask & HEAP_XMAX_IS_MULTI) == 0 &&
+	return HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_infomask) &&
+		(tuple->t_infomask & HEAP_XMAX_IS_MULTI) == 0 &&
 		TransactionIdIsNormal(xmax) &&
 		TransactionIdPrecedes(xmax, relfrozenxid) &&
 		(TransactionIdPrecedes(xmax, oldest_xmin) || !TransactionIdIsInProgress(xmax));
