@@ -213,7 +213,7 @@ handle_empty_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 	if (!PageIsAllVisible(page))
 	{
-		Assert(BufferIsExclusiveLocked(buffer));
+		Assert(compat_buffer_is_locked(buffer));
 		START_CRIT_SECTION();
 		MarkBufferDirty(buffer);
 
@@ -380,7 +380,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	VacuumCounters *counters = &vacuum->counters;
 	PruneFreezeResult result;
 
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 	if (!prune_simple_page(vacuum, buffer, &result))
 	{
 		int			options = HEAP_PAGE_PRUNE_FREEZE;
@@ -462,7 +462,7 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	uint8		old_bits;
 
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 	Assert(visibilitymap_pin_ok(blkno, vmbuffer));
 	Assert(!result->all_visible || result->lpdead_items == 0);
 

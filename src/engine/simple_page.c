@@ -45,6 +45,7 @@
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
 
+#include "compat.h"
 #include "engine/simple_page.h"
 
 /* What judge_page finds on a page */
@@ -119,7 +120,7 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, PruneFreezeResult *result)
 				do_hint;
 
 	/* of the cleanup lock, what can be seen: others may pin the page again, and wait */
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
 	Assert(TransactionIdIsNormal(counters->new_relfrozenxid));
 
@@ -466,7 +467,7 @@ change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 		{
 			TransactionId horizon = judgement->latest_xid_removed;
 
-			Assert(BufferIsExclusiveLocked(buffer) && BufferIsDirty(buffer));
+			Assert(compat_buffer_is_locked(buffer) && BufferIsDirty(buffer));
 
 			if (TransactionIdFollows(freeze_horizon, horizon))
 				horizon = freeze_horizon;

@@ -54,6 +54,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 
+#include "compat.h"
 #include "engine/stale_lock.h"
 
 static void plan_removal(HeapTupleHeader tuple, OffsetNumber off, HeapTupleFreeze *plan);
@@ -111,7 +112,7 @@ stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cuto
 	HeapTupleFreeze plans[MaxHeapTuplesPerPage];
 	int			nplans = 0;
 
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 	Assert(maxoff <= MaxHeapTuplesPerPage);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)

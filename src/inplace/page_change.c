@@ -174,7 +174,7 @@ begin_change(Buffer buffer, Buffer vmbuffer)
 {
 	bool		clear_map = PageIsAllVisible(BufferGetPage(buffer));
 
-	Assert(BufferIsExclusiveLocked(buffer));
+	Assert(compat_buffer_is_locked(buffer));
 	Assert(TransactionIdIsValid(GetCurrentTransactionIdIfAny()));
 	Assert(CritSectionCount == 0);
 	/* pinning may read, so it has been done before the page was locked */
@@ -209,7 +209,7 @@ end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 	{
 		XLogRecPtr	lsn;
 
-		Assert(CritSectionCount > 0 && BufferIsExclusiveLocked(buffer));
+		Assert(CritSectionCount > 0 && compat_buffer_is_locked(buffer));
 		lsn = log_change(buffer, tuples, ntuples, was_empty, clear_map,
 						 map_changed ? vmbuffer : InvalidBuffer);
 
