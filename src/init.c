@@ -17,6 +17,7 @@
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "rewrite/leftovers.h"
+#include "rewrite/new_blocks.h"
 #include "server_check.h"
 #include "settings.h"
 
@@ -47,6 +48,7 @@ _PG_init(void)
 		latency_init();
 		pace_init();
 		leftovers_init();
+		new_blocks_startup();
 	}
 	utility_hook_init();
 }

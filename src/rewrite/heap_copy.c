@@ -12,10 +12,17 @@
  * same chunk ids, and the pointers to it stay right.  It comes last, so that
  * it is known by then which of its values the rows point at (value_ids.c).
  *
- * The ends of links between versions of a row that must survive (see
- * tuple_fate.c) are not copied here, as both ends must be known, and others
- * may come across the other one.  Their blocks are marked, and the leader
- * copies them afterwards (update_chains.c).
+ * Two sorts of tuples are left to the leader.  Their blocks are marked, and it
+ * copies them when the phase is over:
+ *
+ * - The ends of links between versions of a row that must survive (see
+ *	 tuple_fate.c), as both ends must be known, and others may come across the
+ *	 other one (update_chains.c).
+ * - Rows that would be too big for a page, when formed anew: columns that were
+ *	 added may have values, and those that are null or dropped need a bitmap
+ *	 that the old tuple could do without.  Values of such a row have to be
+ *	 compressed, or moved to the new TOAST table, and a worker must not write
+ *	 there as the server does (left_tuples.c).
  *
  * Ranges are small, so that neighbours remain neighbours: the new table has
  * about the order of the old one, which BRIN indexes depend on, and index
@@ -29,11 +36,13 @@
 
 #include "access/detoast.h"
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tupmacs.h"
 #include "port/pg_bitutils.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/read_stream.h"
 #include "utils/memutils.h"
 
@@ -70,15 +79,15 @@ typedef struct HeapCopy
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
 static void copy_page(HeapCopy *copy, Buffer buffer);
-static void copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
+static bool copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
 static bool is_orphan(HeapCopy *copy, HeapTuple tuple);
 static void prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
 						   HeapTupleHeader original, uint16 infomask);
 static bool must_be_reformed(const TableRewrite *rewrite, HeapTuple tuple);
 static HeapTuple reform(TableRewrite *rewrite, HeapTuple tuple);
-static void mark_chain(HeapCopy *copy, BlockNumber blkno);
-static pg_atomic_uint32 *chain_word(RewriteShared *shared, HeapCopyShared *copy,
-									BlockNumber blkno);
+static void leave_to_leader(HeapCopy *copy, BlockNumber blkno);
+static pg_atomic_uint32 *left_word(RewriteShared *shared, HeapCopyShared *copy,
+								   BlockNumber blkno);
 static void tell_progress(HeapCopy *copy);
 static void check_item(Relation rel, Page page, ItemId item, BlockNumber blkno,
 					   OffsetNumber off);
@@ -112,7 +121,7 @@ heap_copy_open(TableRewrite *rewrite, RewriteHeap heap)
 
 /*
  * heap_copy_shared_size
- *		How much shared memory there must be at chain_blocks_start.
+ *		How much shared memory there must be at left_blocks_start.
  */
 Size
 heap_copy_shared_size(const HeapCopyShared *copy)
@@ -136,7 +145,7 @@ heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 	pg_atomic_init_u64(&copy->blocks_done, 0);
 	pg_atomic_init_u64(&copy->tuples_kept, 0);
 	pg_atomic_init_u64(&copy->stale_locks, 0);
-	words = (pg_atomic_uint32 *) ((char *) shared + copy->chain_blocks_start);
+	words = (pg_atomic_uint32 *) ((char *) shared + copy->left_blocks_start);
 	for (BlockNumber i = 0; i <= copy->old_blocks / BITS_A_WORD; i++)
 		pg_atomic_init_u32(&words[i], 0);
 }
@@ -163,6 +172,13 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	ReadStream *stream;
 	Buffer		buffer,
 				next;
+
+	/* so whoever wrote to the old heap has ended, and nobody knows the new one */
+	Assert(CheckRelationLockedByMe(old_heap, AccessExclusiveLock, true));
+	Assert(CheckRelationLockedByMe(rewrite->new_heaps[heap], AccessExclusiveLock, true));
+	Assert(rewrite->new_pages == NULL);
+	Assert(TransactionIdIsNormal(copy.shared->oldest_xmin));
+	Assert(TransactionIdIsNormal(shared->freeze_limit));
 
 	rewrite->phase_pages = 0;
 	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_blocks,
@@ -252,6 +268,81 @@ heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask)
 }
 
 /*
+ * heap_copy_length
+ *		How long that copy will be.
+ */
+Size
+heap_copy_length(TableRewrite *rewrite, HeapTuple tuple)
+{
+	HeapTuple	reformed;
+	Size		len;
+
+	if (!must_be_reformed(rewrite, tuple))
+		return tuple->t_len;
+	reformed = reform(rewrite, tuple);
+	len = reformed->t_len;
+	heap_freetuple(reformed);
+	return len;
+}
+
+/* heap_copy_is_too_big -- is a tuple of that length too big for a page? */
+bool
+heap_copy_is_too_big(Size len)
+{
+	return MAXALIGN(len) > MaxHeapTupleSize;
+}
+
+/*
+ * heap_copy_make_smaller
+ *		Leader, before the TOAST table is copied: compress values of a tuple that
+ *		is too big, or move them out, as if it were inserted.  Frees *copied, and
+ *		returns a tuple that fits on a page.
+ *
+ * The server's VACUUM FULL does so with every tuple of more than about 2 kB.
+ * It fetches all values from the old TOAST table, to store them in the new one.
+ * To us the tuple is an update of itself, so that values stored there before
+ * stay where they are: their chunks are copied later on.  Values that are
+ * stored now get ids that are free in both tables.  Their chunks go to the
+ * beginning of the new table, by way of shared buffers; the copied ones will
+ * come behind them (new_blocks_go_on_behind).  That is allowed in the leader of
+ * a team, as our transaction has its ID.
+ *
+ * Raises an error if it is too big nevertheless, as the server does.
+ */
+HeapTuple
+heap_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied)
+{
+	Relation	new_heap = rewrite->new_heaps[REWRITE_TABLE];
+	HeapTuple	smaller;
+
+	Assert(rewrite_is_leader(rewrite));
+	Assert(heap_copy_is_too_big(copied->t_len));
+	Assert(CheckRelationLockedByMe(new_heap, AccessExclusiveLock, true));
+
+	/* pointers name the old TOAST table, which gets the new one's files */
+	Assert(!OidIsValid(new_heap->rd_toastoid));
+	PG_TRY();
+	{
+		new_heap->rd_toastoid = rewrite->shared->heaps[REWRITE_TOAST].old_relid;
+		smaller = heap_toast_insert_or_update(new_heap, copied, copied,
+											  HEAP_INSERT_SKIP_FSM | HEAP_INSERT_NO_LOGICAL);
+	}
+	PG_FINALLY();
+	{
+		new_heap->rd_toastoid = InvalidOid;
+	}
+	PG_END_TRY();
+
+	if (heap_copy_is_too_big(smaller->t_len))
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("row is too big: size %zu, maximum size %zu",
+						MAXALIGN(smaller->t_len), (Size) MaxHeapTupleSize)));
+	heap_freetuple(copied);
+	return smaller;
+}
+
+/*
  * heap_copy_find_tuple
  *		Point *tuple at that item of a page, if it is a tuple; return false if not.
  */
@@ -272,26 +363,37 @@ heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber of
 }
 
 /*
- * heap_copy_chain_blocks
- *		Leader, after the phase: the blocks that have tuples which were not copied,
- *		in ascending order, palloc'd.
+ * heap_copy_left_blocks
+ *		Leader, after the phase: how many blocks have tuples that are left to it?
  */
-BlockNumber *
-heap_copy_chain_blocks(RewriteShared *shared, HeapCopyShared *copy, int64 *nblocks)
+int64
+heap_copy_left_blocks(RewriteShared *shared, HeapCopyShared *copy)
 {
-	BlockNumber *blocks;
 	int64		n = 0;
 
 	for (BlockNumber i = 0; i <= copy->old_blocks / BITS_A_WORD; i++)
-		n += pg_popcount32(pg_atomic_read_u32(chain_word(shared, copy, i * BITS_A_WORD)));
-	blocks = MemoryContextAllocHuge(CurrentMemoryContext, Max(n, 1) * sizeof(BlockNumber));
-	*nblocks = n;
+		n += pg_popcount32(pg_atomic_read_u32(left_word(shared, copy, i * BITS_A_WORD)));
+	return n;
+}
 
-	n = 0;
-	for (BlockNumber blkno = 0; n < *nblocks; blkno++)
-		if ((pg_atomic_read_u32(chain_word(shared, copy, blkno)) >> (blkno % BITS_A_WORD)) & 1)
-			blocks[n++] = blkno;
-	return blocks;
+/*
+ * heap_copy_next_left_block
+ *		The first of these blocks from this one on; InvalidBlockNumber if there is
+ *		none.
+ */
+BlockNumber
+heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
+{
+	while (blkno < copy->old_blocks)
+	{
+		uint32		word = pg_atomic_read_u32(left_word(shared, copy, blkno));
+
+		word >>= blkno % BITS_A_WORD;
+		if (word != 0)
+			return blkno + pg_rightmost_one_pos32(word);
+		blkno += BITS_A_WORD - blkno % BITS_A_WORD;
+	}
+	return InvalidBlockNumber;
 }
 
 /* next_block -- the read stream's callback. */
@@ -322,6 +424,8 @@ copy_page(HeapCopy *copy, Buffer buffer)
 	OffsetNumber maxoff;
 	HeapTupleData tuple;
 
+	Assert(blkno < copy->shared->old_blocks && BufferGetBlockNumber(buffer) == blkno);
+
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -349,19 +453,22 @@ copy_page(HeapCopy *copy, Buffer buffer)
 			tuple_is_in_chain(&tuple, fate, infomask, oldest_xmin))
 		{
 			counters->tuples_in_chains++;
-			mark_chain(copy, blkno);
+			leave_to_leader(copy, blkno);
 		}
-		else if (fate != TUPLE_DEAD)
-			copy_tuple(copy, &tuple, infomask);
+		else if (fate != TUPLE_DEAD && !copy_tuple(copy, &tuple, infomask))
+		{
+			counters->tuples_too_big++;
+			leave_to_leader(copy, blkno);
+		}
 	}
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 }
 
 /*
  * copy_tuple
- *		Add a tuple to the new heap.
+ *		Add a tuple to the new heap.  Returns false if it is too big.
  */
-static void
+static bool
 copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 {
 	TableRewrite *rewrite = copy->rewrite;
@@ -373,6 +480,11 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 		HeapTuple	reformed = reform(rewrite, tuple);
 
 		MemoryContextSwitchTo(old);
+		if (unlikely(heap_copy_is_too_big(reformed->t_len)))
+		{
+			MemoryContextReset(copy->tuple_context);
+			return false;
+		}
 		copied = new_pages_add(rewrite->new_pages, reformed->t_data, reformed->t_len);
 		heap_copy_note_values(rewrite, reformed);
 		MemoryContextReset(copy->tuple_context);
@@ -384,6 +496,7 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 			heap_copy_note_values(rewrite, tuple);
 	}
 	prepare_header(rewrite, copy->heap, copied, tuple->t_data, infomask);
+	return true;
 }
 
 /*
@@ -513,19 +626,19 @@ reform(TableRewrite *rewrite, HeapTuple tuple)
 						   rewrite->values, rewrite->nulls);
 }
 
-/* mark_chain -- leave tuples of this block to the leader. */
+/* leave_to_leader -- this block has tuples that are for the leader. */
 static void
-mark_chain(HeapCopy *copy, BlockNumber blkno)
+leave_to_leader(HeapCopy *copy, BlockNumber blkno)
 {
-	(void) pg_atomic_fetch_or_u32(chain_word(copy->rewrite->shared, copy->shared, blkno),
+	(void) pg_atomic_fetch_or_u32(left_word(copy->rewrite->shared, copy->shared, blkno),
 								  (uint32) 1 << (blkno % BITS_A_WORD));
 }
 
-/* chain_word -- the word with the bit of this block. */
+/* left_word -- the word with the bit of this block. */
 static pg_atomic_uint32 *
-chain_word(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
+left_word(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
 {
-	return (pg_atomic_uint32 *) ((char *) shared + copy->chain_blocks_start) + blkno / BITS_A_WORD;
+	return (pg_atomic_uint32 *) ((char *) shared + copy->left_blocks_start) + blkno / BITS_A_WORD;
 }
 
 /* tell_progress -- add what was done since the last time. */

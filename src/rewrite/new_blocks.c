@@ -9,6 +9,11 @@
  * the relation is logged, and writes them.  So the file has no gaps, whoever is
  * the faster.
  *
+ * Who takes blocks holds a lightweight lock of the team's own.  The server's
+ * lock on the extension of a relation is a heavyweight one: the session's
+ * lock_timeout would end a process that waits for another of its team, though
+ * nobody else can have anything to do with the file.
+ *
  * The server's bulk writer (smgr_bulk_*) wants to know a page's block before
  * the page is full, and takes for granted that it is the only one to extend
  * the file, or it would write zeroes over other processes' pages.  The rules
@@ -36,13 +41,44 @@
 #include "port/pg_iovec.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
-#include "storage/lmgr.h"
+#include "storage/ipc.h"
 #include "storage/proc.h"
 #include "storage/smgr.h"
 
 #include "debug_point.h"
 #include "pace/wal.h"
 #include "rewrite/new_blocks.h"
+
+#define LOCK_NAME		"CycloneExtend"
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+
+static void request_lock_name(void);
+
+/*
+ * new_blocks_startup
+ *		Install the hook.  Call while the library is preloaded.
+ */
+void
+new_blocks_startup(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_lock_name;
+}
+
+/*
+ * request_lock_name
+ *		Have the server know the name of our locks as that of a wait event.
+ *
+ * The lock that it makes isn't used: each file has one of its own.
+ */
+static void
+request_lock_name(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestNamedLWLockTranche(LOCK_NAME, 1);
+}
 
 /*
  * new_blocks_init
@@ -51,35 +87,45 @@
 void
 new_blocks_init(NewBlocksShared *shared)
 {
+	LWLockInitialize(&shared->lock, GetNamedLWLockTranche(LOCK_NAME)->lock.tranche);
 	pg_atomic_init_u32(&shared->nblocks, 0);
 	shared->redo = GetRedoRecPtr();
+}
+
+/*
+ * new_blocks_go_on_behind
+ *		Leader, while nobody takes blocks: leave to the file those that the server
+ *		has filled.
+ */
+void
+new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared)
+{
+	Assert(!LWLockHeldByMe(&shared->lock));
+	Assert(pg_atomic_read_u32(&shared->nblocks) == 0);
+	pg_atomic_write_u32(&shared->nblocks, RelationGetNumberOfBlocks(rel));
 }
 
 /*
  * new_blocks_take
  *		Extend the file by so many blocks; return the first.
  *
- * If that fails, the lock must be given up at once: the leader ends its
- * workers before it releases locks, and one of them may wait for this one.
+ * No other lightweight lock may be held.  If it fails, the abort of the
+ * transaction releases ours before it waits for anybody.
  */
 BlockNumber
 new_blocks_take(Relation rel, NewBlocksShared *shared, int n)
 {
 	BlockNumber start;
 
-	LockRelationForExtension(rel, ExclusiveLock);
-	PG_TRY();
-	{
-		start = pg_atomic_read_u32(&shared->nblocks);
-		DEBUG_POINT("rewrite-extend");
-		smgrzeroextend(RelationGetSmgr(rel), MAIN_FORKNUM, start, n, true);
-		pg_atomic_write_u32(&shared->nblocks, start + n);
-	}
-	PG_FINALLY();
-	{
-		UnlockRelationForExtension(rel, ExclusiveLock);
-	}
-	PG_END_TRY();
+	Assert(n > 0);
+	Assert(!LWLockHeldByMe(&shared->lock));
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	start = pg_atomic_read_u32(&shared->nblocks);
+	DEBUG_POINT("rewrite-extend");
+	smgrzeroextend(RelationGetSmgr(rel), MAIN_FORKNUM, start, n, true);
+	pg_atomic_write_u32(&shared->nblocks, start + n);
+	LWLockRelease(&shared->lock);
 	return start;
 }
 
@@ -94,6 +140,22 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 {
 	SMgrRelation smgr = RelationGetSmgr(rel);
 	int			piece;
+
+	/* nobody else knows of the file, so its pages need no lock */
+	Assert(n > 0);
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+#ifdef USE_ASSERT_CHECKING
+	for (int i = 0; i < n; i++)
+	{
+		PageHeader	header = (PageHeader) images[i];
+
+		Assert((uintptr_t) images[i] % PG_IO_ALIGN_SIZE == 0);
+		Assert(blknos[i] < smgrnblocks(smgr, MAIN_FORKNUM));
+		Assert(i == 0 || blknos[i] > blknos[i - 1]);
+		Assert(header->pd_lower >= SizeOfPageHeaderData && header->pd_lower <= header->pd_upper &&
+			   header->pd_upper <= header->pd_special && header->pd_special <= BLCKSZ);
+	}
+#endif
 
 	if (RelationNeedsWAL(rel))
 	{

@@ -13,6 +13,7 @@
 #include "access/xlogdefs.h"
 #include "port/atomics.h"
 #include "storage/bufpage.h"
+#include "storage/lwlock.h"
 #include "utils/rel.h"
 
 /* So many pages had best be written at a time (512 kB). */
@@ -21,13 +22,17 @@
 /* What those who write a file share */
 typedef struct NewBlocksShared
 {
-	/* changed under the lock on the extension of the relation */
+	/* on the extension of the file */
+	LWLock		lock;
+	/* changed under the lock */
 	pg_atomic_uint32 nblocks;
 	/* constant: where a checkpoint would have started from at the beginning */
 	XLogRecPtr	redo;
 } NewBlocksShared;
 
+extern void new_blocks_startup(void);
 extern void new_blocks_init(NewBlocksShared *shared);
+extern void new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared);
 extern BlockNumber new_blocks_take(Relation rel, NewBlocksShared *shared, int n);
 extern void new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n);
 extern void new_blocks_sync(Relation rel, const NewBlocksShared *shared);

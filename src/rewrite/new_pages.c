@@ -8,6 +8,10 @@
  * ones.  The page that is not full at the end is handed over to the leader, who
  * fills up the rest with them.
  *
+ * The leader, once it is alone, can tell where tuples will be before it adds
+ * them: new_pages_place is where the last one is, and new_place_next goes on
+ * from there by the same rule as new_pages_add (room_for_tuple).
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -34,6 +38,7 @@ struct NewPages
 };
 
 static Size room_on(const NewPages *pages, Page page);
+static Size room_for_tuple(Size free, OffsetNumber maxoff, Size reserved);
 static Page run_page(const NewPages *pages, int number);
 static void write_run(NewPages *pages);
 static void point_tuples_at_themselves(Page page, BlockNumber blkno);
@@ -76,12 +81,10 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 	OffsetNumber offset;
 	Page		page;
 
-	if (MAXALIGN(len) > MaxHeapTupleSize)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("row is too big: size %zu, maximum size %zu",
-						MAXALIGN(len), (Size) MaxHeapTupleSize),
-				 errhint("With \"cyclone.enabled\" off, VACUUM FULL moves large values out of such rows.")));
+	/* heap_copy.c sees to it */
+	Assert(len >= SizeofHeapTupleHeader && MAXALIGN(len) <= MaxHeapTupleSize);
+	Assert(pages->nfull < NEW_BLOCKS_RUN + MAX_SPARE_PAGES);
+	Assert(pages->room_before == 0 || (pages->packs_tightly && pages->nfull > 0));
 
 	if (MAXALIGN(len) <= pages->room_before)
 		page = run_page(pages, pages->nfull - 1);
@@ -118,6 +121,7 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 void
 new_pages_flush(NewPages *pages)
 {
+	Assert(pages->page == NULL || pages->page == run_page(pages, pages->nfull));
 	if (pages->nfull < NEW_BLOCKS_RUN)
 		return;
 	write_run(pages);
@@ -146,13 +150,92 @@ new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 				   PageGetMaxOffsetNumber(page));
 }
 
+/*
+ * new_pages_end_page
+ *		Put the next tuple on a page of its own.
+ */
+void
+new_pages_end_page(NewPages *pages)
+{
+	Assert(!pages->packs_tightly);
+	if (pages->page == NULL)
+		return;
+	pages->page = NULL;
+	pages->nfull++;
+}
+
+/*
+ * new_pages_place
+ *		Where the last tuple is, if nobody else fills pages of this heap any more.
+ *
+ * From now on tuples lie one behind the other.
+ */
+NewPlace
+new_pages_place(NewPages *pages)
+{
+	NewPlace	place = {.reserved = pages->reserved};
+
+	pages->packs_tightly = false;
+	pages->room_before = 0;
+
+	place.blkno = pg_atomic_read_u32(&pages->shared->nblocks) + pages->nfull;
+	if (pages->page != NULL)
+	{
+		place.offset = PageGetMaxOffsetNumber(pages->page);
+		place.free = PageGetExactFreeSpace(pages->page);
+	}
+	return place;
+}
+
+/*
+ * new_place_next
+ *		Go on to where new_pages_add will put a tuple of that length.
+ */
+void
+new_place_next(NewPlace *place, Size len)
+{
+	Assert(len >= SizeofHeapTupleHeader && MAXALIGN(len) <= MaxHeapTupleSize);
+	if (place->offset > 0 &&
+		MAXALIGN(len) > room_for_tuple(place->free, place->offset, place->reserved))
+		new_place_end_page(place);
+	if (place->offset == 0)
+		place->free = BLCKSZ - SizeOfPageHeaderData;
+	Assert(place->free >= MAXALIGN(len) + sizeof(ItemIdData));
+	place->free -= MAXALIGN(len) + sizeof(ItemIdData);
+	place->offset++;
+}
+
+/* new_place_end_page -- do what new_pages_end_page does. */
+void
+new_place_end_page(NewPlace *place)
+{
+	if (place->offset == 0)
+		return;
+	place->blkno++;
+	place->offset = 0;
+}
+
 /* room_on -- how long a tuple may be to fit on a page. */
 static Size
 room_on(const NewPages *pages, Page page)
 {
-	Size		room = PageGetHeapFreeSpace(page);
+	PageHeader	header = (PageHeader) page;
 
-	return room > pages->reserved ? room - pages->reserved : 0;
+	return room_for_tuple(header->pd_upper - header->pd_lower, PageGetMaxOffsetNumber(page),
+						  pages->reserved);
+}
+
+/*
+ * room_for_tuple
+ *		How long a tuple may be to fit on a page with so many bytes between its
+ *		line pointers, which are all used, and its tuples.
+ */
+static Size
+room_for_tuple(Size free, OffsetNumber maxoff, Size reserved)
+{
+	if (maxoff >= MaxHeapTuplesPerPage || free < sizeof(ItemIdData) + reserved)
+		return 0;
+	return free - sizeof(ItemIdData) - reserved;
 }
 
 /*
@@ -222,6 +305,7 @@ write_run(NewPages *pages)
 {
 	BlockNumber start = new_blocks_take(pages->rel, pages->shared, pages->nfull);
 
+	Assert(pages->nfull <= NEW_BLOCKS_RUN + MAX_SPARE_PAGES);
 	for (int done = 0; done < pages->nfull; done += NEW_BLOCKS_RUN)
 	{
 		BlockNumber blknos[NEW_BLOCKS_RUN];
@@ -246,10 +330,13 @@ point_tuples_at_themselves(Page page, BlockNumber blkno)
 {
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
+	/* it was begun with a tuple */
+	Assert(maxoff >= FirstOffsetNumber && maxoff <= MaxHeapTuplesPerPage);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, off));
 
+		Assert(ItemIdIsNormal(PageGetItemId(page, off)));
 		if (!ItemPointerIsValid(&tuple->t_ctid))
 			ItemPointerSet(&tuple->t_ctid, blkno, off);
 	}

@@ -19,6 +19,7 @@
 
 #include "pace/pace.h"
 #include "rewrite/new_pages.h"
+#include "rewrite/tuple_fate.h"
 #include "rewrite/value_ids.h"
 #include "team/ranges.h"
 
@@ -37,7 +38,8 @@ typedef struct RewriteCounters
 	int64		tuples_kept;	/* live or recently dead */
 	int64		tuples_removed;
 	int64		tuples_recently_dead;
-	int64		tuples_in_chains;	/* kept or removed, and not copied at first */
+	int64		tuples_in_chains;	/* kept or removed, and left to the leader */
+	int64		tuples_too_big; /* kept, and left to the leader */
 	int64		tuples_orphaned;	/* of the TOAST table: removed, as no row needs them */
 } RewriteCounters;
 
@@ -52,7 +54,7 @@ typedef struct HeapCopyShared
 	TransactionId oldest_xmin;
 	TransactionId relfrozenxid; /* of the old one */
 	MultiXactId relminmxid;
-	Size		chain_blocks_start; /* a bit for each old block: see below */
+	Size		left_blocks_start;	/* a bit for each old block: see heap_copy.c */
 
 	Ranges		ranges;			/* of old blocks */
 	NewBlocksShared new_blocks;
@@ -121,6 +123,9 @@ typedef struct TableRewrite
 	BlockNumber blkno;
 } TableRewrite;
 
+/* What the leader does with a tuple that may have been left to it */
+typedef void (*LeftTupleRoutine) (void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
+
 /* heap_copy.c */
 extern void heap_copy_open(TableRewrite *rewrite, RewriteHeap heap);
 extern Size heap_copy_shared_size(const HeapCopyShared *copy);
@@ -129,15 +134,22 @@ extern void heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap);
 extern void heap_copy_take_over(TableRewrite *rewrite);
 extern void heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap);
 extern HeapTuple heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask);
+extern Size heap_copy_length(TableRewrite *rewrite, HeapTuple tuple);
+extern bool heap_copy_is_too_big(Size len);
+extern HeapTuple heap_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied);
 extern bool heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 								 HeapTuple tuple);
 extern void heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple);
-extern BlockNumber *heap_copy_chain_blocks(RewriteShared *shared, HeapCopyShared *copy,
-										   int64 *nblocks);
+extern int64 heap_copy_left_blocks(RewriteShared *shared, HeapCopyShared *copy);
+extern BlockNumber heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy,
+											 BlockNumber blkno);
+
+/* left_tuples.c */
+extern void left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state);
+extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *sum);
 
 /* update_chains.c */
-extern void update_chains_copy(TableRewrite *rewrite, const BlockNumber *blocks, int64 nblocks,
-							   RewriteCounters *sum);
+extern void update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum);
 
 /* table_rewrite.c */
 extern void rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap);

@@ -113,7 +113,7 @@ static void while_waiting(void);
 static void sum_counters(RewriteJob *job, RewriteHeap heap);
 static void finish_team(RewriteJob *job);
 static void index_new_toast_table(RewriteJob *job);
-static void copy_chains(RewriteJob *job);
+static void copy_what_is_left(RewriteJob *job);
 static void set_new_statistics(RewriteJob *job);
 static void close_heaps(TableRewrite *rewrite);
 static void swap_and_index(RewriteJob *job);
@@ -335,8 +335,8 @@ start_team(RewriteJob *job, int nworkers)
 	{
 		if (!plan->heaps[i].is_wanted)
 			continue;
-		plan->heaps[i].chain_blocks_start = MAXALIGN(size);
-		size = add_size(plan->heaps[i].chain_blocks_start, heap_copy_shared_size(&plan->heaps[i]));
+		plan->heaps[i].left_blocks_start = MAXALIGN(size);
+		size = add_size(plan->heaps[i].left_blocks_start, heap_copy_shared_size(&plan->heaps[i]));
 	}
 	if (plan->heaps[REWRITE_TOAST].is_wanted)
 	{
@@ -427,7 +427,7 @@ copy_heaps(RewriteJob *job)
 							start);
 		sum_counters(job, current_heap);
 		if (current_heap == REWRITE_TABLE)
-			copy_chains(job);
+			copy_what_is_left(job);
 		heap_copy_finish(rewrite, current_heap);
 		job->result.stale_locks += pg_atomic_read_u64(&rewrite->shared->heaps[current_heap].stale_locks);
 	}
@@ -435,24 +435,28 @@ copy_heaps(RewriteJob *job)
 }
 
 /*
- * copy_chains
- *		Copy what the team has left to the leader.
+ * copy_what_is_left
+ *		Copy those tuples of the table that the team has left to the leader.
  */
 static void
-copy_chains(RewriteJob *job)
+copy_what_is_left(RewriteJob *job)
 {
 	TableRewrite *rewrite = &job->rewrite;
-	RewriteShared *shared = rewrite->shared;
-	int64		nblocks;
-	BlockNumber *blocks;
+	HeapCopyShared *toast = &rewrite->shared->heaps[REWRITE_TOAST];
+	RewriteCounters *sum = &job->result.counters[REWRITE_TABLE];
 	instr_time	start;
 
-	if (job->result.counters[REWRITE_TABLE].tuples_in_chains == 0)
+	if (sum->tuples_in_chains == 0 && sum->tuples_too_big == 0)
 		return;
 
 	INSTR_TIME_SET_CURRENT(start);
-	blocks = heap_copy_chain_blocks(shared, &shared->heaps[REWRITE_TABLE], &nblocks);
-	update_chains_copy(rewrite, blocks, nblocks, &job->result.counters[REWRITE_TABLE]);
+	if (sum->tuples_too_big > 0)
+		left_tuples_copy_big(rewrite, sum);
+	if (sum->tuples_in_chains > 0)
+		update_chains_copy(rewrite, sum);
+	/* values of rows that were too big */
+	if (toast->is_wanted)
+		new_blocks_go_on_behind(rewrite->new_heaps[REWRITE_TOAST], &toast->new_blocks);
 	rewrite_report_step(&job->result, STEP_COPY_CHAINS, start);
 }
 
@@ -526,6 +530,7 @@ sum_counters(RewriteJob *job, RewriteHeap heap)
 		sum->tuples_removed += part->tuples_removed;
 		sum->tuples_recently_dead += part->tuples_recently_dead;
 		sum->tuples_in_chains += part->tuples_in_chains;
+		sum->tuples_too_big += part->tuples_too_big;
 		sum->tuples_orphaned += part->tuples_orphaned;
 	}
 }

@@ -7,21 +7,64 @@
  * one, so the place of the newer one must be known before the old one is
  * written, wherever in the table the two are.  There are few of them as a
  * rule: of rows that were updated since the oldest snapshot was taken.  So
- * the team only marks the blocks that have some, and the leader copies them
- * afterwards, when it is the only one who fills pages, and knows the place of
- * each tuple that it adds.
+ * the leader copies them (see left_tuples.c), when it is the only one who
+ * fills pages, and so can tell the place of each tuple before it adds any
+ * (see new_pages.c).
  *
  * A link is known by its newer end: by the XID of the update, which is the
  * xmin there and the updating xmax at the older end, and by the old TID, which
- * the older end has as its t_ctid.  Whichever end comes first is remembered;
- * a version that points at another waits for it.
+ * the older end has as its t_ctid.  No other tuple is ever known by the same
+ * two: the item can't be used anew before its tuple is removed, and whoever
+ * removes it finds that the transaction has ended.
  *
- * The newer end may be dead although the older one is taken for recently dead,
- * if the row was deleted by a transaction with a smaller XID than that of the
- * update.  Then in truth nobody sees the older end either, nor the versions
- * before, and they must go, too: the values that they point at may have gone.
- * Such versions are found before anything is copied.  If the newer end is gone
- * already, the older one is kept, with a link to itself.
+ *	 1. plan_links passes over the versions, and notes of each newer end its new
+ *		place, and of each older end its TID.  Sorted, the notes of a link lie
+ *		one behind the other.
+ *	 2. find_dead finds those older ends that are dead after all (see below).
+ *		If there are any, plan_links does its work again without them.
+ *	 3. write_versions passes over the versions once more, in the same order,
+ *		and writes them.
+ *
+ * Nothing is kept in memory but notes, of 16 bytes each, which tuplesort writes
+ * to temporary files when they take more than maintenance_work_mem.  However
+ * many links there are, and however long a row's chain of versions, it takes
+ * three passes at most, and each note is sorted twice, or, of rows updated more
+ * than once, as often as it takes to double 1 to the length of their chain.
+ *
+ * Which older ends are dead after all
+ *
+ * tuple_fate takes a version for recently dead if its updater, call it X, is
+ * not older than OldestXmin.  Three more are dead to everyone:
+ *
+ * - One whose newer end is dead.  X has committed, so the newer end was deleted
+ *	 or updated in turn, by a transaction Y older than OldestXmin.  XIDs say
+ *	 nothing of the order of commits, but Y could only touch what X had left
+ *	 after X had committed, unless both have the same top-level transaction,
+ *	 which commits as one.  All snapshots count Y as committed, so all count X.
+ * - One whose newer end there is none of any more: no tuple at this TID has X as
+ *	 its xmin.  X has committed, which is asked for here, so the newer end was
+ *	 not removed as the work of an aborted transaction.  Then someone has
+ *	 removed it as dead by a horizon of that time, and the same is true of it.
+ *	 That horizon may have been later than OldestXmin, which can move backwards,
+ *	 but what was dead to everyone remains so.  A newer end that was frozen
+ *	 counts as none: X was older than such a horizon.
+ * - One whose newer end is dead after all.  It is older than X in the same way.
+ *
+ * They must go, and not only for the space: what they point at in the TOAST
+ * table was deleted by the last transaction in their chain that deleted or
+ * changed it, and if that is old, the values are left behind, or have been
+ * removed before.  And no value is missing to those that stay.  A value is
+ * deleted by whoever ends the last version that has it, call it Z, and that
+ * version is an older end, or the last of its chain.  If Z is old, that version
+ * is dead, by tuple_fate or because it is gone, and so are all before it.
+ *
+ * A snapshot that does see an old version does not count X as committed.  While
+ * there is such a snapshot, nobody finds the newer end dead: that would take a
+ * Y that the snapshot counts, and with Y it would count X.
+ *
+ * If X has aborted, the old version is no older end but live.  If X is still
+ * running, which the server only warns of, a version without a newer end is
+ * kept, and points at itself.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -30,361 +73,501 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/transam.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
-#include "utils/hsearch.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
 
-#include "debug_point.h"
 #include "report/progress.h"
+#include "rewrite/link_sort.h"
 #include "rewrite/rewrite.h"
-#include "rewrite/tuple_fate.h"
 
-/* The newer end of a link; without padding that isn't zeroed */
-typedef struct LinkKey
+/* Of what a link's key is known, in the order that they are sorted in */
+typedef enum LinkEnd
 {
-	TransactionId update_xid;
-	ItemPointerData tid;		/* in the old heap */
-} LinkKey;
+	LINK_NEWER_DEAD,
+	LINK_NEWER,					/* other: its new place */
+	LINK_NEWER_IN_TURN,			/* the same, of one that is an older end, too */
+	LINK_OLDER,					/* other: its old TID */
+} LinkEnd;
 
-/* One version of a row */
-typedef struct Version
+/* What is known of a version's death, in the order that they are sorted in */
+typedef enum DeathNote
 {
-	bool		is_newer_end;
-	LinkKey		own;			/* then this is the link's key */
-	bool		is_older_end;
-	LinkKey		newer;			/* then it points there */
-	bool		is_dead;
-	HeapTuple	copy;			/* for the new heap, if wanted */
-} Version;
+	DEATH_KNOWN,
+	DEATH_DEPENDS,				/* it is dead if the other one is */
+	DEATH_OF_OTHER,				/* the other one is dead if it is */
+} DeathNote;
 
-/* A version whose newer end hasn't been written yet */
-typedef struct WaitingEntry
+/* More rounds than any chain can call for */
+#define MOST_ROUNDS		64
+
+/* A sorted list that is read along with the versions, by their TIDs */
+typedef struct LinkCursor
 {
-	LinkKey		key;
-	Version		version;
-} WaitingEntry;
+	LinkSort   *sort;			/* NULL: empty */
+	bool		has_note;
+	LinkNote	note;
+} LinkCursor;
 
-/* A newer end that has been written */
-typedef struct PlacedEntry
-{
-	LinkKey		key;
-	ItemPointerData tid;		/* in the new heap */
-} PlacedEntry;
-
-typedef struct ChainPass
+typedef struct ChainCopy
 {
 	TableRewrite *rewrite;
-	const BlockNumber *blocks;
-	int64		nblocks;
 	RewriteCounters *sum;
-	int64		ntuples;		/* found in the last pass */
-	bool		found_dead;		/* in the last pass, some more */
-	HTAB	   *dead;			/* LinkKeys of dead newer ends */
-	HTAB	   *waiting;
-	HTAB	   *placed;
-} ChainPass;
+	TransactionId oldest_xmin;
 
-/* What is done with a version */
-typedef void (*VersionRoutine) (ChainPass *pass, const Version *version);
+	/* of a pass */
+	NewPlace	place;			/* of the last version */
+	int64		ntuples;
+	uint64		fingerprint;	/* of what was written, or would be */
 
-static void for_each_version(ChainPass *pass, VersionRoutine routine, bool wants_copies);
-static void visit_page(ChainPass *pass, Buffer buffer, VersionRoutine routine, bool wants_copies);
-static Version *describe(ChainPass *pass, HeapTuple tuple, TupleFate fate, uint16 infomask,
-						 bool wants_copy);
-static LinkKey link_key(TransactionId update_xid, const ItemPointerData *tid);
-static void note_if_dead(ChainPass *pass, const Version *version);
-static void place_or_wait(ChainPass *pass, const Version *version);
-static void write_with_older_ends(ChainPass *pass, Version version);
-static void write_those_still_waiting(ChainPass *pass);
-static HTAB *create_table(const char *name, Size entry_size, MemoryContext context);
+	LinkSort   *ends;			/* by the links' keys */
+	LinkCursor	newer;			/* older ends, and new places of their newer ones */
+	LinkSort   *deaths;
+	int64		ndead;			/* found while planning */
+	LinkCursor	dead;			/* older ends that are dead after all */
+} ChainCopy;
+
+static void plan_links(ChainCopy *chains);
+static void begin_pass(ChainCopy *chains);
+static void end_pass(ChainCopy *chains);
+static void plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
+static void place_version(ChainCopy *chains, const ItemPointerData *tid, Size len);
+static void match_ends(ChainCopy *chains);
+static void match_older_end(ChainCopy *chains, const LinkNote *newer, const LinkNote *older);
+static void note_death(LinkSort *deaths, DeathNote kind, const ItemPointerData *tid,
+					   const ItemPointerData *other);
+static void find_dead(ChainCopy *chains);
+static LinkSort *follow_deaths(LinkSort *deaths, int64 *nopen);
+static void write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
+static void write_copy(ChainCopy *chains, HeapTuple copy, const ItemPointerData *tid);
+static LinkNote link_note(const ItemPointerData *tid, TransactionId xid, int kind);
+static void cursor_begin(LinkCursor *cursor, LinkSort *sort);
+static bool cursor_find(LinkCursor *cursor, const ItemPointerData *tid);
+static void cursor_end(LinkCursor *cursor);
 
 /*
  * update_chains_copy
- *		Leader, after the phase: copy what was left out in these blocks of the
- *		table.  What the team has counted is brought up to date.
+ *		Leader, after the phase: copy the linked versions of the table.  What the
+ *		team has counted is brought up to date.
+ *
+ * Its new heap may have had other tuples from the leader before, and may have
+ * more afterwards.
  */
 void
-update_chains_copy(TableRewrite *rewrite, const BlockNumber *blocks, int64 nblocks,
-				   RewriteCounters *sum)
+update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "Update chains",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	ChainPass	pass = {
+	ChainCopy	chains = {
 		.rewrite = rewrite,
-		.blocks = blocks,
-		.nblocks = nblocks,
 		.sum = sum,
-		.dead = create_table("Dead newer ends", sizeof(LinkKey), context),
-		.waiting = create_table("Waiting versions", sizeof(WaitingEntry), context),
-		.placed = create_table("Placed newer ends", sizeof(PlacedEntry), context)
+		.oldest_xmin = rewrite->shared->heaps[REWRITE_TABLE].oldest_xmin
 	};
+	uint64		planned;
 
-	progress_phase(PROGRESS_REWRITE_COPY_CHAINS, nblocks);
+	Assert(rewrite_is_leader(rewrite));
+	Assert(sum->tuples_in_chains > 0);
 
-	/* each one found may have an older end */
-	do
+	plan_links(&chains);
+	if (chains.ndead > 0)
 	{
-		pass.found_dead = false;
-		for_each_version(&pass, note_if_dead, false);
-	} while (pass.found_dead);
+		find_dead(&chains);
+		plan_links(&chains);
+		if (chains.ndead > 0)
+			elog(ERROR, "more row versions of table \"%s\" are dead than before",
+				 RelationGetRelationName(rewrite->old_heaps[REWRITE_TABLE]));
+	}
+	planned = chains.fingerprint;
 
-	for_each_version(&pass, place_or_wait, true);
-	if (pass.ntuples != sum->tuples_in_chains)
-		elog(ERROR, "found %lld linked row versions in table \"%s\" where there were %lld before",
-			 (long long) pass.ntuples,
-			 RelationGetRelationName(rewrite->old_heaps[REWRITE_TABLE]), (long long) sum->tuples_in_chains);
-	write_those_still_waiting(&pass);
+	begin_pass(&chains);
+	left_tuples_visit(rewrite, write_version, &chains);
+	end_pass(&chains);
+	if (chains.fingerprint != planned)
+		elog(ERROR, "linked row versions of table \"%s\" are not where they were planned",
+			 RelationGetRelationName(rewrite->old_heaps[REWRITE_TABLE]));
+	cursor_end(&chains.newer);
+	cursor_end(&chains.dead);
 
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }
 
 /*
- * for_each_version
- *		Call the routine with each linked version.
+ * plan_links
+ *		Find out where each older end must point at, and which of them are dead
+ *		after all.
+ *
+ * Leaves chains->newer ready to be read, and chains->deaths with ndead notes
+ * of dead older ends, and those of whom their death may depend on.
  */
 static void
-for_each_version(ChainPass *pass, VersionRoutine routine, bool wants_copies)
+plan_links(ChainCopy *chains)
 {
-	TableRewrite *rewrite = pass->rewrite;
+	cursor_end(&chains->newer);
+	chains->ends = link_sort_begin(maintenance_work_mem / 2, false);
+	begin_pass(chains);
+	left_tuples_visit(chains->rewrite, plan_version, chains);
+	end_pass(chains);
 
-	pass->ntuples = 0;
-	for (int64 i = 0; i < pass->nblocks; i++)
+	link_sort_perform(chains->ends);
+	match_ends(chains);
+	link_sort_end(chains->ends);
+	chains->ends = NULL;
+	if (chains->ndead == 0)
 	{
-		Buffer		buffer = ReadBuffer(rewrite->old_heaps[REWRITE_TABLE], pass->blocks[i]);
-
-		rewrite->place = rewrite->old_heaps[REWRITE_TABLE];
-		rewrite->blkno = pass->blocks[i];
-		visit_page(pass, buffer, routine, wants_copies);
-		ReleaseBuffer(buffer);
-		rewrite->place = NULL;
-
-		new_pages_flush(rewrite->new_pages);
-		progress_blocks_done(i + 1);
-		DEBUG_POINT("update-chains");
-		delay_point();
+		link_sort_end(chains->deaths);
+		chains->deaths = NULL;
 	}
 }
 
-/*
- * visit_page
- *		Call the routine with each linked version on a page, which is pinned.
- */
+/* begin_pass -- before the versions are visited. */
 static void
-visit_page(ChainPass *pass, Buffer buffer, VersionRoutine routine, bool wants_copies)
+begin_pass(ChainCopy *chains)
 {
-	TableRewrite *rewrite = pass->rewrite;
-	Relation	rel = rewrite->old_heaps[REWRITE_TABLE];
-	TransactionId oldest_xmin = rewrite->shared->heaps[REWRITE_TABLE].oldest_xmin;
-	Page		page = BufferGetPage(buffer);
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	HeapTupleData tuple;
-	List	   *versions = NIL;
+	TableRewrite *rewrite = chains->rewrite;
 
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	progress_phase(PROGRESS_REWRITE_COPY_CHAINS,
+				   heap_copy_left_blocks(rewrite->shared, &rewrite->shared->heaps[REWRITE_TABLE]));
+	chains->place = new_pages_place(rewrite->new_pages);
+	chains->ntuples = 0;
+	chains->fingerprint = 0;
+	if (chains->dead.sort != NULL)
 	{
-		TupleFate	fate;
-		uint16		infomask;
-
-		if (!heap_copy_find_tuple(rel, page, rewrite->blkno, off, &tuple))
-			continue;
-		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
-		if (tuple_is_in_chain(&tuple, fate, infomask, oldest_xmin))
-			versions = lappend(versions, describe(pass, &tuple, fate, infomask, wants_copies));
+		link_sort_rewind(chains->dead.sort);
+		cursor_begin(&chains->dead, chains->dead.sort);
 	}
-	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+}
 
-	pass->ntuples += list_length(versions);
-	foreach_ptr(Version, version, versions)
-	{
-		routine(pass, version);
-		/* it may come with versions from any number of other pages */
-		new_pages_flush(rewrite->new_pages);
-	}
-	list_free_deep(versions);
+/* end_pass -- have all been seen that the team has counted? */
+static void
+end_pass(ChainCopy *chains)
+{
+	if (chains->ntuples != chains->sum->tuples_in_chains)
+		elog(ERROR, "found %lld linked row versions in table \"%s\" where there were %lld before",
+			 (long long) chains->ntuples,
+			 RelationGetRelationName(chains->rewrite->old_heaps[REWRITE_TABLE]),
+			 (long long) chains->sum->tuples_in_chains);
 }
 
 /*
- * describe
- *		Find out what a tuple is linked with.
+ * plan_version
+ *		Note which ends of links a tuple is.
  */
-static Version *
-describe(ChainPass *pass, HeapTuple tuple, TupleFate fate, uint16 infomask, bool wants_copy)
+static void
+plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 {
-	TransactionId oldest_xmin = pass->rewrite->shared->heaps[REWRITE_TABLE].oldest_xmin;
+	ChainCopy  *chains = state;
 	HeapTupleHeader header = tuple->t_data;
-	Version    *version = palloc0_object(Version);
+	bool		is_newer_end = tuple_is_newer_end(header, infomask, chains->oldest_xmin);
+	bool		is_older_end;
+	LinkNote	note;
 
-	version->is_newer_end = tuple_is_newer_end(header, infomask, oldest_xmin);
-	version->own = link_key(HeapTupleHeaderGetRawXmin(header), &tuple->t_self);
-	version->is_dead = fate == TUPLE_DEAD;
-	if (version->is_dead)
-		return version;
-
-	version->is_older_end = tuple_is_older_end(tuple, infomask);
-	if (version->is_older_end)
-		version->newer = link_key(HeapTupleHeaderGetUpdateXid(header), &header->t_ctid);
-	if (wants_copy)
-		version->copy = heap_copy_tuple(pass->rewrite, tuple, infomask);
-	return version;
-}
-
-/* link_key -- the key of a link with this newer end. */
-static LinkKey
-link_key(TransactionId update_xid, const ItemPointerData *tid)
-{
-	LinkKey		key;
-
-	memset(&key, 0, sizeof(key));
-	key.update_xid = update_xid;
-	key.tid = *tid;
-	return key;
-}
-
-/*
- * note_if_dead
- *		Remember a newer end if it is dead, or points at one that is.
- */
-static void
-note_if_dead(ChainPass *pass, const Version *version)
-{
-	bool		is_dead = version->is_dead ||
-		(version->is_older_end && hash_search(pass->dead, &version->newer, HASH_FIND, NULL) != NULL);
-	bool		found;
-
-	if (!is_dead || !version->is_newer_end)
+	if (!tuple_is_in_chain(tuple, fate, infomask, chains->oldest_xmin))
 		return;
-	(void) hash_search(pass->dead, &version->own, HASH_ENTER, &found);
-	if (!found)
-		pass->found_dead = true;
-}
+	chains->ntuples++;
 
-/*
- * place_or_wait
- *		Write a version, unless it is dead after all, or must wait.
- */
-static void
-place_or_wait(ChainPass *pass, const Version *version)
-{
-	Version		placeable = *version;
-
-	if (version->is_dead)
-		return;					/* counted as removed already */
-	if (version->is_older_end)
+	if (fate == TUPLE_DEAD || cursor_find(&chains->dead, &tuple->t_self))
 	{
-		PlacedEntry *placed;
-		WaitingEntry *waiting;
-		bool		found;
-
-		if (hash_search(pass->dead, &version->newer, HASH_FIND, NULL) != NULL)
+		if (is_newer_end)
 		{
-			pass->sum->tuples_removed++;
-			pass->sum->tuples_kept--;
-			pass->sum->tuples_recently_dead--;
-			heap_freetuple(version->copy);
-			return;
+			note = link_note(&tuple->t_self, HeapTupleHeaderGetRawXmin(header), LINK_NEWER_DEAD);
+			link_sort_put(chains->ends, &note);
 		}
-		placed = hash_search(pass->placed, &version->newer, HASH_FIND, NULL);
-		if (placed == NULL)
-		{
-			waiting = hash_search(pass->waiting, &version->newer, HASH_ENTER, &found);
-			if (found)
-				elog(ERROR, "two row versions in table \"%s\" point at (%u,%u)",
-					 RelationGetRelationName(pass->rewrite->old_heaps[REWRITE_TABLE]),
-					 ItemPointerGetBlockNumber(&version->newer.tid),
-					 ItemPointerGetOffsetNumber(&version->newer.tid));
-			waiting->version = *version;
-			return;
-		}
-		placeable.copy->t_data->t_ctid = placed->tid;
-		(void) hash_search(pass->placed, &version->newer, HASH_REMOVE, NULL);
+		return;
 	}
-	write_with_older_ends(pass, placeable);
+
+	/* a live one is linked with older ones only */
+	is_older_end = tuple_is_older_end(tuple, infomask);
+	Assert(fate == TUPLE_RECENTLY_DEAD || !is_older_end);
+	Assert(is_newer_end || is_older_end);
+
+	place_version(chains, &tuple->t_self, heap_copy_length(chains->rewrite, tuple));
+	if (is_newer_end)
+	{
+		note = link_note(&tuple->t_self, HeapTupleHeaderGetRawXmin(header),
+						 is_older_end ? LINK_NEWER_IN_TURN : LINK_NEWER);
+		ItemPointerSet(&note.other, chains->place.blkno, chains->place.offset);
+		link_sort_put(chains->ends, &note);
+	}
+	if (is_older_end)
+	{
+		note = link_note(&header->t_ctid, HeapTupleHeaderGetUpdateXid(header), LINK_OLDER);
+		note.other = tuple->t_self;
+		link_sort_put(chains->ends, &note);
+	}
 }
 
 /*
- * write_with_older_ends
- *		Write a version, and those before it that have been waiting.
+ * place_version
+ *		Set chains->place to where a version will be, whose copy has that length.
+ *
+ * One that is too big gets a page of its own, as it isn't known how much
+ * smaller it will become.
  */
 static void
-write_with_older_ends(ChainPass *pass, Version version)
+place_version(ChainCopy *chains, const ItemPointerData *tid, Size len)
 {
-	NewPages   *pages = pass->rewrite->new_pages;
-
-	for (;;)
+	if (heap_copy_is_too_big(len))
 	{
-		HeapTupleHeader written = new_pages_add(pages, version.copy->t_data, version.copy->t_len);
-		ItemPointerData tid;
-		WaitingEntry *waiting;
+		new_place_end_page(&chains->place);
+		new_place_next(&chains->place, MaxHeapTupleSize);
+	}
+	else
+		new_place_next(&chains->place, len);
+	chains->fingerprint = hash_combine64(chains->fingerprint,
+										 (uint64) ItemPointerGetBlockNumberNoCheck(tid) << 32 |
+										 (uint64) ItemPointerGetOffsetNumberNoCheck(tid) << 16 |
+										 len);
+}
 
+/*
+ * match_ends
+ *		Bring the two ends of each link together.
+ */
+static void
+match_ends(ChainCopy *chains)
+{
+	LinkNote	newer = {0};
+	LinkNote	note;
+
+	chains->newer.sort = link_sort_begin(maintenance_work_mem / 4, false);
+	chains->deaths = link_sort_begin(maintenance_work_mem / 8, true);
+	chains->ndead = 0;
+	while (link_sort_next(chains->ends, &note))
+	{
 		CHECK_FOR_INTERRUPTS();
-		new_pages_tid(pages, written, &tid);
-		new_pages_flush(pages);
-		heap_copy_note_values(pass->rewrite, version.copy);
-		heap_freetuple(version.copy);
-		if (!version.is_newer_end)
-			return;
-
-		waiting = hash_search(pass->waiting, &version.own, HASH_FIND, NULL);
-		if (waiting == NULL)
+		if (note.kind != LINK_OLDER)
 		{
-			PlacedEntry *placed = hash_search(pass->placed, &version.own, HASH_ENTER, NULL);
-
-			placed->tid = tid;
-			return;
+			/* the tuple there, of which there is one */
+			Assert(newer.xid != note.xid || !ItemPointerEquals(&newer.tid, &note.tid));
+			newer = note;
 		}
-		version = waiting->version;
-		version.copy->t_data->t_ctid = tid;
-		(void) hash_search(pass->waiting, &version.newer, HASH_REMOVE, NULL);
+		else if (newer.xid == note.xid && ItemPointerEquals(&newer.tid, &note.tid))
+			match_older_end(chains, &newer, &note);
+		else
+			match_older_end(chains, NULL, &note);
 	}
+	link_sort_perform(chains->newer.sort);
+	cursor_begin(&chains->newer, chains->newer.sort);
 }
 
 /*
- * write_those_still_waiting
- *		Write the versions whose newer ends there are none of any more.
+ * match_older_end
+ *		Note where an older end must point at, or that it is dead, or whose death
+ *		would be its own.  newer is NULL if there is none any more.
  */
 static void
-write_those_still_waiting(ChainPass *pass)
+match_older_end(ChainCopy *chains, const LinkNote *newer, const LinkNote *older)
 {
-	HASH_SEQ_STATUS sequence;
-	WaitingEntry *waiting;
-	List	   *keys = NIL;
+	LinkNote	note;
 
-	hash_seq_init(&sequence, pass->waiting);
-	while ((waiting = hash_seq_search(&sequence)) != NULL)
+	Assert(TransactionIdIsNormal(older->xid));
+	if (newer == NULL && !TransactionIdDidCommit(older->xid))
+		return;					/* will point at itself */
+	if (newer == NULL || newer->kind == LINK_NEWER_DEAD)
 	{
-		LinkKey    *key = palloc_object(LinkKey);
-
-		*key = waiting->key;
-		keys = lappend(keys, key);
+		note_death(chains->deaths, DEATH_KNOWN, &older->other, NULL);
+		chains->ndead++;
+		return;
 	}
 
-	foreach_ptr(LinkKey, key, keys)
+	note = link_note(&older->other, InvalidTransactionId, 0);
+	note.other = newer->other;
+	link_sort_put(chains->newer.sort, &note);
+	if (newer->kind == LINK_NEWER_IN_TURN)
 	{
-		Version		version;
-
-		waiting = hash_search(pass->waiting, key, HASH_FIND, NULL);
-		if (waiting == NULL)
-			continue;			/* it came along with one before */
-		version = waiting->version;
-		(void) hash_search(pass->waiting, key, HASH_REMOVE, NULL);
-		write_with_older_ends(pass, version);
+		note_death(chains->deaths, DEATH_DEPENDS, &older->other, &newer->tid);
+		note_death(chains->deaths, DEATH_OF_OTHER, &newer->tid, &older->other);
 	}
-	list_free_deep(keys);
 }
 
-/* create_table -- a hash table by LinkKeys. */
-static HTAB *
-create_table(const char *name, Size entry_size, MemoryContext context)
+/* note_death -- add such a note; other may be NULL. */
+static void
+note_death(LinkSort *deaths, DeathNote kind, const ItemPointerData *tid,
+		   const ItemPointerData *other)
 {
-	HASHCTL		control = {
-		.keysize = sizeof(LinkKey),
-		.entrysize = entry_size,
-		.hcxt = context
-	};
+	LinkNote	note = link_note(tid, InvalidTransactionId, kind);
 
-	return hash_create(name, 128, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	if (other != NULL)
+		note.other = *other;
+	link_sort_put(deaths, &note);
+}
+
+/*
+ * find_dead
+ *		Make chains->dead the list of all older ends that are dead after all.
+ *
+ * Each round, whoever depends on another one comes to depend on that on which
+ * the other one does, so twice as far down the chain of versions; those are done
+ * with whose fate is known.  Rounds are limited only for the sake of links that
+ * are damaged and go round in a circle.
+ */
+static void
+find_dead(ChainCopy *chains)
+{
+	LinkSort   *deaths = chains->deaths;
+	int64		nopen;
+
+	link_sort_perform(deaths);
+	for (int round = 0; round < MOST_ROUNDS; round++)
+	{
+		deaths = follow_deaths(deaths, &nopen);
+		if (nopen == 0)
+			break;
+	}
+	chains->deaths = NULL;
+	cursor_begin(&chains->dead, deaths);
+}
+
+/*
+ * follow_deaths
+ *		One round of find_dead: return a sorted list of what is known then, and
+ *		end the one before.  *nopen is how many still depend on others.
+ */
+static LinkSort *
+follow_deaths(LinkSort *deaths, int64 *nopen)
+{
+	LinkSort   *next = link_sort_begin(maintenance_work_mem / 8, true);
+	LinkNote	known = {0};	/* of the version to which the notes belong */
+	LinkNote	note;
+
+	*nopen = 0;
+	known.kind = DEATH_OF_OTHER;
+	while (link_sort_next(deaths, &note))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (note.kind == DEATH_KNOWN)
+			link_sort_put(next, &note);
+		if (note.kind != DEATH_OF_OTHER)
+		{
+			known = note;
+			continue;
+		}
+		/* if nothing is known of it, it isn't dead */
+		if (known.kind == DEATH_OF_OTHER || !ItemPointerEquals(&known.tid, &note.tid))
+			continue;
+		if (known.kind == DEATH_KNOWN)
+			note_death(next, DEATH_KNOWN, &note.other, NULL);
+		else
+		{
+			note_death(next, DEATH_DEPENDS, &note.other, &known.other);
+			note_death(next, DEATH_OF_OTHER, &known.other, &note.other);
+			(*nopen)++;
+		}
+	}
+	link_sort_end(deaths);
+	link_sort_perform(next);
+	return next;
+}
+
+/*
+ * write_version
+ *		Write a version where it was planned, unless it is dead after all.
+ */
+static void
+write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
+{
+	ChainCopy  *chains = state;
+	RewriteCounters *sum = chains->sum;
+	HeapTuple	copy;
+
+	if (!tuple_is_in_chain(tuple, fate, infomask, chains->oldest_xmin))
+		return;
+	chains->ntuples++;
+
+	if (fate == TUPLE_DEAD)
+		return;					/* counted as removed already */
+	if (cursor_find(&chains->dead, &tuple->t_self))
+	{
+		Assert(fate == TUPLE_RECENTLY_DEAD);
+		sum->tuples_removed++;
+		sum->tuples_kept--;
+		sum->tuples_recently_dead--;
+		return;
+	}
+
+	copy = heap_copy_tuple(chains->rewrite, tuple, infomask);
+	if (cursor_find(&chains->newer, &tuple->t_self))
+		copy->t_data->t_ctid = chains->newer.note.other;
+	write_copy(chains, copy, &tuple->t_self);
+}
+
+/*
+ * write_copy
+ *		Write the copy of the version with that old TID, and free it.
+ */
+static void
+write_copy(ChainCopy *chains, HeapTuple copy, const ItemPointerData *tid)
+{
+	TableRewrite *rewrite = chains->rewrite;
+	NewPages   *pages = rewrite->new_pages;
+	bool		is_too_big = heap_copy_is_too_big(copy->t_len);
+	HeapTupleHeader written;
+	ItemPointerData new_tid;
+
+	place_version(chains, tid, copy->t_len);
+	if (is_too_big)
+	{
+		copy = heap_copy_make_smaller(rewrite, copy);
+		new_pages_end_page(pages);
+	}
+	written = new_pages_add(pages, copy->t_data, copy->t_len);
+	new_pages_tid(pages, written, &new_tid);
+	if (is_too_big)
+		new_pages_end_page(pages);
+	if (ItemPointerGetBlockNumber(&new_tid) != chains->place.blkno ||
+		ItemPointerGetOffsetNumber(&new_tid) != chains->place.offset)
+		elog(ERROR, "row version at (%u,%u) of table \"%s\" came to (%u,%u) instead of (%u,%u)",
+			 ItemPointerGetBlockNumber(tid), ItemPointerGetOffsetNumber(tid),
+			 RelationGetRelationName(rewrite->old_heaps[REWRITE_TABLE]),
+			 ItemPointerGetBlockNumber(&new_tid), ItemPointerGetOffsetNumber(&new_tid),
+			 chains->place.blkno, chains->place.offset);
+	heap_copy_note_values(rewrite, copy);
+	heap_freetuple(copy);
+}
+
+/* link_note -- a note without another version. */
+static LinkNote
+link_note(const ItemPointerData *tid, TransactionId xid, int kind)
+{
+	LinkNote	note = {.tid = *tid,.xid = xid,.kind = kind};
+
+	ItemPointerSetInvalid(&note.other);
+	return note;
+}
+
+/* cursor_begin -- read a sorted list from the beginning. */
+static void
+cursor_begin(LinkCursor *cursor, LinkSort *sort)
+{
+	cursor->sort = sort;
+	cursor->has_note = link_sort_next(sort, &cursor->note);
+}
+
+/*
+ * cursor_find
+ *		Is there a note on this version?  Then it is cursor->note.  Versions are
+ *		asked for in ascending order, and none twice.
+ */
+static bool
+cursor_find(LinkCursor *cursor, const ItemPointerData *tid)
+{
+	if (cursor->sort == NULL)
+		return false;
+	while (cursor->has_note &&
+		   ItemPointerCompare(&cursor->note.tid, unconstify(ItemPointerData *, tid)) < 0)
+		cursor->has_note = link_sort_next(cursor->sort, &cursor->note);
+	return cursor->has_note && ItemPointerEquals(unconstify(ItemPointerData *, tid), &cursor->note.tid);
+}
+
+/* cursor_end -- free the list, if there is one. */
+static void
+cursor_end(LinkCursor *cursor)
+{
+	if (cursor->sort != NULL)
+		link_sort_end(cursor->sort);
+	cursor->sort = NULL;
 }
