@@ -39,6 +39,7 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "storage/read_stream.h"
 #include "utils/memutils.h"
@@ -272,6 +273,9 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	int64		passed = 0;
 	int			next = 1;
 
+	Assert(nparts > 0 && sample->nrows > 0 && sample->weight > 0);
+	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
+
 	build->relid = RelationGetRelid(index);
 	build->nparts = nparts;
 	build->separators = MAXALIGN(offsetof(BtreeBuild, parts) + nparts * sizeof(BtreeEnds));
@@ -319,6 +323,11 @@ btree_build_part(BtreeBuild *build, int part, SharedFileSet *files,
 	BtreeLevel *level;
 	NewBtree	btree;
 
+	Assert(part >= 0 && part < build->nparts);
+	Assert(build->relid == RelationGetRelid(index));
+	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
+	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
+
 	state->heap = heap;
 	state->index = index;
 	order_begin(&state->order, index);
@@ -328,6 +337,9 @@ btree_build_part(BtreeBuild *build, int part, SharedFileSet *files,
 		take_apart(&state->order, separator(build, part - 1), &state->lower);
 	if (state->has_upper)
 		take_apart(&state->order, separator(build, part), &state->upper);
+	Assert(!state->has_lower || !state->has_upper ||
+		   compare_entries(&state->order, &state->lower, state->upper.values,
+						   state->upper.isnull, &state->upper.tid) <= 0);
 
 	state->sort = tuplesort_begin_index_btree(heap, index, false, false,
 											  maintenance_work_mem, NULL, TUPLESORT_NONE);
@@ -360,6 +372,8 @@ btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation
 	NewBtree	btree;
 	PartsToJoin	state = {build, files};
 
+	Assert(build->relid == RelationGetRelid(index));
+	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	if (pg_atomic_read_u32(&build->parts_done) != build->nparts)
 		elog(ERROR, "parts of index \"%s\" are missing", RelationGetRelationName(index));
 	DEBUG_POINT("rewrite-btree-join");
@@ -448,6 +462,7 @@ separator(BtreeBuild *build, int number)
 {
 	char	   *place = (char *) build + build->separators;
 
+	Assert(number >= 0 && number < build->nparts - 1);
 	for (int i = 0; i < number; i++)
 		place += MAXALIGN(IndexTupleSize((IndexTuple) place));
 	return (IndexTuple) place;

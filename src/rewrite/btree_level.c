@@ -76,6 +76,10 @@ static void pass_up(BtreeLevel *level, IndexTuple low_key, BlockNumber block);
 static void write_page(const NewBtree *btree, BlockNumber block, Page page);
 static IndexTuple read_downlink(BufFile *file);
 static IndexTuple first_tuple(const BtreeEnds *ends);
+#ifdef USE_ASSERT_CHECKING
+static bool is_behind_last(const BtreeLevel *level, Page page, IndexTuple tuple);
+static bool may_be_written(Page page, BlockNumber block);
+#endif
 
 /*
  * btree_level_begin
@@ -129,8 +133,11 @@ btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size)
 
 	CHECK_FOR_INTERRUPTS();
 
+	Assert(level->npages >= 0 && level->npages <= RUN_PAGES);
+	Assert(posting_size < IndexTupleSize(tuple));
 	page = level->npages > 0 ? run_page(level, level->npages - 1) :
 		begin_page(level, minus_infinity());
+	Assert(is_behind_last(level, page, tuple));
 	room = PageGetFreeSpace(page);
 	_bt_check_third_page(level->btree->index, level->btree->heap, is_leaf, page, tuple);
 
@@ -189,6 +196,7 @@ btree_level_end_leaves(BtreeLevel *level, bool is_last)
 {
 	BtreeEnds  *ends = level->ends;
 
+	Assert(level->number == 0 && ends != NULL && level->downlinks != NULL);
 	if (level->npages == 0)
 		return;
 
@@ -231,6 +239,9 @@ btree_level_join(const NewBtree *btree, int nparts,
 	uint32		root_number = 0;
 	BtreeEnds  *next = NULL;
 	int			next_part = 0;
+
+	Assert(nparts > 0);
+	Assert(pg_atomic_read_u32(&btree->blocks->nblocks) > BTREE_METAPAGE);
 
 	/* the next part that isn't empty */
 	while (next_part < nparts && (next = ends_of(state, next_part))->npages == 0)
@@ -348,6 +359,7 @@ begin_page(BtreeLevel *level, IndexTuple low_key)
 {
 	Page		page;
 
+	Assert(level->npages <= RUN_PAGES);
 	if (level->npages == RUN_PAGES)
 	{
 		take_and_link(level);
@@ -512,7 +524,13 @@ write_pages(BtreeLevel *level, int nkept)
 
 	Assert(nkept > 0 && n >= 0);
 	for (int i = 0; i < n; i++)
+	{
 		images[i] = run_page(level, i);
+		/* linked, and with a high key */
+		Assert(may_be_written(images[i], level->blocks[i]));
+		Assert(BTPageGetOpaque(images[i])->btpo_next == level->blocks[i + 1]);
+		Assert(BTPageGetOpaque(images[i])->btpo_level == level->number);
+	}
 	if (n > 0 && ends != NULL && ends->npages == 0)
 	{
 		ends->npages = 2;
@@ -631,6 +649,7 @@ pass_up(BtreeLevel *level, IndexTuple low_key, BlockNumber block)
 static void
 write_page(const NewBtree *btree, BlockNumber block, Page page)
 {
+	Assert(may_be_written(page, block));
 	new_blocks_write(btree->index, &block, &page, 1);
 }
 
@@ -655,5 +674,46 @@ first_tuple(const BtreeEnds *ends)
 {
 	Page		page = (Page) (ends->npages == 1 ? ends->last.data : ends->first.data);
 
+	Assert(ends->npages == 1 || ends->npages == 2);
+	Assert(PageGetMaxOffsetNumber(page) >= P_FIRSTKEY);
 	return (IndexTuple) PageGetItem(page, PageGetItemId(page, P_FIRSTKEY));
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* is_behind_last -- is a tuple of the leaf level greater than the last one on the page? */
+static bool
+is_behind_last(const BtreeLevel *level, Page page, IndexTuple tuple)
+{
+	BTScanInsert key;
+	int32		result;
+
+	if (level->number > 0 || PageGetMaxOffsetNumber(page) < P_FIRSTKEY)
+		return true;
+	key = _bt_mkscankey(level->btree->index, tuple);
+	result = _bt_compare(level->btree->index, key, page, PageGetMaxOffsetNumber(page));
+	pfree(key);
+	return result > 0;
+}
+
+/*
+ * may_be_written
+ *		Is a page whole?  All of its items are in use, and one that isn't the last
+ *		of its level has a high key and something behind it.
+ */
+static bool
+may_be_written(Page page, BlockNumber block)
+{
+	BTPageOpaque opaque = BTPageGetOpaque(page);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+
+	if (block == BTREE_METAPAGE)
+		return P_ISMETA(opaque);
+	if (opaque->btpo_prev == block || opaque->btpo_next == block ||
+		maxoff < P_FIRSTDATAKEY(opaque))
+		return false;
+	for (OffsetNumber off = P_HIKEY; off <= maxoff; off++)
+		if (!ItemIdIsNormal(PageGetItemId(page, off)))
+			return false;
+	return true;
+}
+#endif

@@ -39,7 +39,7 @@ typedef struct RewriteCounters
 	int64		tuples_removed;
 	int64		tuples_recently_dead;
 	int64		tuples_in_chains;	/* kept or removed, and left to the leader */
-	int64		tuples_too_big; /* kept, and left to the leader */
+	int64		tuples_too_big; /* kept, after values were made smaller by the leader */
 	int64		tuples_orphaned;	/* of the TOAST table: removed, as no row needs them */
 } RewriteCounters;
 

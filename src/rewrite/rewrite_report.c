@@ -126,6 +126,9 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	for (int i = 0; i < result->nsizes; i++)
 		if (OidIsValid(result->sizes[i].relid))
 			append_size(&buf, &result->sizes[i]);
+	if (result->counters[REWRITE_TABLE].tuples_too_big > 0)
+		appendStringInfo(&buf, _("heap: values compressed or moved to the TOAST table in " INT64_FORMAT " rows that would have been too big\n"),
+						 result->counters[REWRITE_TABLE].tuples_too_big);
 	if (result->counters[REWRITE_TOAST].tuples_orphaned > 0)
 		appendStringInfo(&buf, _("TOAST table: " INT64_FORMAT " chunks left out to which no row points\n"),
 						 result->counters[REWRITE_TOAST].tuples_orphaned);

@@ -511,6 +511,7 @@ write_copy(ChainCopy *chains, HeapTuple copy, const ItemPointerData *tid)
 	place_version(chains, tid, copy->t_len);
 	if (is_too_big)
 	{
+		chains->sum->tuples_too_big++;
 		copy = heap_copy_make_smaller(rewrite, copy);
 		new_pages_end_page(pages);
 	}
