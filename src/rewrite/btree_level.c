@@ -680,19 +680,33 @@ first_tuple(const BtreeEnds *ends)
 }
 
 #ifdef USE_ASSERT_CHECKING
-/* is_behind_last -- is a tuple of the leaf level greater than the last one on the page? */
+/*
+ * is_behind_last
+ *		Is a tuple of the leaf level greater than the last one on the page?
+ *
+ * _bt_mkscankey would make the key, but reads the metapage, which isn't there.
+ */
 static bool
 is_behind_last(const BtreeLevel *level, Page page, IndexTuple tuple)
 {
-	BTScanInsert key;
-	int32		result;
+	Relation	index = level->btree->index;
+	BTScanInsertData key = *level->btree->key;
 
 	if (level->number > 0 || PageGetMaxOffsetNumber(page) < P_FIRSTKEY)
 		return true;
-	key = _bt_mkscankey(level->btree->index, tuple);
-	result = _bt_compare(level->btree->index, key, page, PageGetMaxOffsetNumber(page));
-	pfree(key);
-	return result > 0;
+	key.keysz = IndexRelationGetNumberOfKeyAttributes(index);
+	key.scantid = BTreeTupleGetHeapTID(tuple);
+	for (int i = 0; i < key.keysz; i++)
+	{
+		ScanKey		column = &key.scankeys[i];
+		bool		isnull;
+
+		column->sk_argument = index_getattr(tuple, i + 1, RelationGetDescr(index), &isnull);
+		column->sk_flags &= ~SK_ISNULL;
+		if (isnull)
+			column->sk_flags |= SK_ISNULL;
+	}
+	return _bt_compare(index, &key, page, PageGetMaxOffsetNumber(page)) > 0;
 }
 
 /*
