@@ -12,8 +12,10 @@
  * It ends at the first that isn't right: a crash may have torn the last one,
  * or a full disk.  Who goes on writing writes over that.
  *
- * Nothing here raises an error unless elevel says so, as much of it is called
- * where that would do harm.  Without elevel, what fails is logged.
+ * Nothing that is said of a file here is an error unless elevel says so.
+ * Without elevel, what fails is logged.  But memory may run out, or the places
+ * for open files, and whatever is logged lets interrupts in: who is called
+ * where an error would do harm has to see to that (new_files.c, leftovers.c).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -100,7 +102,16 @@ journal_read(const char *path)
 	}
 
 	size = status.st_size > MAX_JOURNAL_BYTES ? 0 : status.st_size;
-	journal = palloc(offsetof(Journal, records) + size);
+	journal = palloc_extended(offsetof(Journal, records) + size, MCXT_ALLOC_NO_OOM);
+	if (journal == NULL)
+	{
+		ereport(LOG,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Could not read file \"%s\".", path)));
+		CloseTransientFile(fd);
+		return NULL;
+	}
 	length = pg_pread(fd, journal->records, size, 0);
 	if (length < 0)
 		ereport(LOG,

@@ -51,7 +51,9 @@
  * is too old for the commit log, or is yet to come, as after a restore of an
  * old backup into a data directory that was not empty.
  *
- * Nothing here can keep the server from starting.  Should a worker bring it
+ * Nothing here can keep the server from starting: an error in the postmaster,
+ * which would end it, is caught and logged, and the journals wait for the next
+ * start.  Should a worker bring it
  * down, against all odds, it does so a few times only: each attempt leaves a
  * record in the journal.
  *
@@ -95,6 +97,7 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
+#include "debug_point.h"
 #include "rewrite/journal.h"
 #include "rewrite/leftovers.h"
 
@@ -126,6 +129,7 @@ static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 
 static void request_shmem(void);
 static void startup_shmem(void);
+static bool try_to_look_around(uint64 start);
 static bool look_around(uint64 start);
 static bool look_for_files_of(const char *path, Journal *journal, uint64 start);
 static List *find_noted(List *found, const Journal *journal);
@@ -190,7 +194,37 @@ startup_shmem(void)
 
 	/* not where children run this again */
 	if (!found && !IsUnderPostmaster)
-		pg_atomic_write_u32(&leftovers->is_due, look_around(leftovers->start));
+		pg_atomic_write_u32(&leftovers->is_due, try_to_look_around(leftovers->start));
+}
+
+/*
+ * try_to_look_around
+ *		Look around, and get over an error as if nothing had been found.
+ *
+ * The postmaster has no transaction, and no files open at this time.
+ */
+static bool
+try_to_look_around(uint64 start)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool found = false;
+
+	PG_TRY();
+	{
+		found = look_around(start);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		EmitErrorReport();
+		FlushErrorState();
+		/* close what was open */
+		AtEOXact_Files(false);
+		ereport(LOG,
+				(errmsg("files of an unfinished VACUUM FULL may be left over until the next start of the server")));
+	}
+	PG_END_TRY();
+	return found;
 }
 
 /*
@@ -212,6 +246,7 @@ look_around(uint64 start)
 		const char *path = lfirst(cell);
 		Journal    *journal = journal_read(path);
 
+		DEBUG_POINT("leftovers-look");
 		if (journal == NULL)
 			continue;
 		if (journal->nrecords == 0)
@@ -380,6 +415,10 @@ add_found(List *found, RelFileLocator file, bool must_be_empty)
 /*
  * start_when_due
  *		The transaction callback: start the worker, if it is due.
+ *
+ * The transaction has committed, so an error would be a PANIC.  There is none:
+ * the worker's description is as it must be, no handle is wanted, which would
+ * take memory, and interrupts are held off.
  */
 static void
 start_when_due(XactEvent event, void *arg)
@@ -392,6 +431,7 @@ start_when_due(XactEvent event, void *arg)
 		GetCurrentTimestamp() < pg_atomic_read_u64(&leftovers->due_at) ||
 		!pg_atomic_compare_exchange_u32(&leftovers->is_due, &due, 0))
 		return;
+	Assert(InterruptHoldoffCount > 0);
 	if (!start_worker(InvalidOid, NULL))
 		try_later();
 }

@@ -50,6 +50,7 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
+#include "debug_point.h"
 #include "rewrite/journal.h"
 #include "rewrite/new_files.h"
 
@@ -62,6 +63,8 @@ static bool has_warned;
 
 static List *tablespaces_of(Relation rel);
 static void pg_class_changed(Datum arg, int cache, uint32 hash);
+static void note_files(void);
+static void warn_once(const char *failure);
 static void append(JournalRecord *records, int n, int elevel);
 static void set_next_oid(JournalRecord *record);
 static void transaction_is_over(void *arg);
@@ -142,17 +145,57 @@ new_files_sync(void)
  *
  * Does nothing if there is no journal.  If it can't be written there is a
  * warning: the rewrite is none the worse for it as long as nothing crashes.
+ *
+ * Raises no error: as a callback for changes of pg_class it is called amid
+ * invalidation, and caches would keep what the failed transaction has put
+ * there.  What can fail is to get memory, to open the file, or to flush WAL, and
+ * what is left of that is closed with the transaction.  Interrupts are held
+ * off, as a warning would serve them.
  */
 void
 new_files_note(void)
 {
-	RelFileLocator *files;
-	int			n;
+	MemoryContext context = CurrentMemoryContext;
+	uint32		holdoff;
 
 	/* while a transaction fails, or in an index expression's subtransaction */
 	if (journal_path[0] == '\0' || !IsTransactionState() || CritSectionCount > 0 ||
 		GetCurrentTransactionNestLevel() > 1)
 		return;
+
+	HOLD_INTERRUPTS();
+	holdoff = InterruptHoldoffCount;
+	PG_TRY();
+	{
+		note_files();
+	}
+	PG_CATCH();
+	{
+		bool		no_memory = geterrcode() == ERRCODE_OUT_OF_MEMORY;
+		ErrorData  *error = NULL;
+
+		/* which raising an error has cleared */
+		InterruptHoldoffCount = holdoff;
+		MemoryContextSwitchTo(context);
+		if (!no_memory)
+			error = CopyErrorData();
+		FlushErrorState();
+		warn_once(no_memory ? _("out of memory") : error->message);
+		if (!no_memory)
+			FreeErrorData(error);
+	}
+	PG_END_TRY();
+	RESUME_INTERRUPTS();
+}
+
+/* note_files -- the part of it that may fail. */
+static void
+note_files(void)
+{
+	RelFileLocator *files;
+	int			n;
+
+	DEBUG_POINT("journal-note");
 
 	/* the newest come first */
 	n = smgrGetPendingDeletes(false, &files) - nfiles;
@@ -205,13 +248,18 @@ tablespaces_of(Relation rel)
 	return tablespaces;
 }
 
-/*
- * append
- *		Add records to the journal.
- *
- * An error must not be raised from a callback, or caches would keep what the
- * failed transaction has put there.
- */
+/* warn_once -- say that files could not be noted, if it hasn't been said. */
+static void
+warn_once(const char *failure)
+{
+	if (!has_warned)
+		ereport(WARNING,
+				(errmsg("files of this VACUUM FULL could not be noted in case of a crash"),
+				 errdetail_internal("%s", failure)));
+	has_warned = true;
+}
+
+/* append -- add records to the journal; it is a warning at most once. */
 static void
 append(JournalRecord *records, int n, int elevel)
 {
@@ -240,7 +288,10 @@ set_next_oid(JournalRecord *record)
 static void
 transaction_is_over(void *arg)
 {
+	/* what is logged must not serve them here */
+	HOLD_INTERRUPTS();
 	if (journal_path[0] != '\0')
 		journal_remove(journal_path);
 	journal_path[0] = '\0';
+	RESUME_INTERRUPTS();
 }

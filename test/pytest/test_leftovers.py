@@ -414,3 +414,49 @@ def stray_on_standby(standby, conn) -> list[str]:
     used = {str(number) for (number,) in conn.execute("SELECT pg_relation_filenode(oid) FROM pg_class") if number}
     [folder] = database_folders(standby, conn)
     return sorted(file.name for file in folder.iterdir() if file.name.isdigit() and file.name not in used)
+
+
+def test_an_error_in_the_postmaster_does_not_keep_the_server_from_starting(new_cluster):
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+    crash_at(cluster, "heap-copy:any")
+    cluster.config = {**cluster.config, "cyclone.debug_point": "leftovers-look:any:error"}
+    cluster.start()
+    assert "files of an unfinished VACUUM FULL may be left over until the next start" in cluster.log
+    assert len(journals(cluster)) == 1
+    with cluster.connect(TEMPLATE) as conn:
+        assert same_rows(checks.table_state(conn, "t"), before)
+        assert stray_files(cluster, conn) != []
+    # also when it restarts after a crash of its children
+    position = len(cluster.log)
+    with cluster.connect(TEMPLATE) as conn, pytest.raises(psycopg.OperationalError):
+        os.kill(conn.info.backend_pid, signal.SIGKILL)
+        conn.execute("SELECT")
+    wait_until(lambda: "database system is ready to accept connections" in cluster.log[position:], "the restart")
+    assert "may be left over until the next start" in cluster.log[position:]
+
+    cluster.stop()
+    cluster.config = {**cluster.config, "cyclone.debug_point": ""}
+    cluster.start()
+    wait_for_cleaning(cluster)
+    with cluster.connect(TEMPLATE) as conn:
+        assert_sound(cluster, conn, before)
+
+
+def test_an_error_where_files_are_noted_is_a_warning(new_cluster):
+    """It would be raised amid the invalidation of caches otherwise."""
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+        said = []
+        conn.add_notice_handler(lambda message: said.append(f"{message.message_primary}: {message.message_detail}"))
+        conn.execute("SET cyclone.debug_point = 'journal-note:leader:error'")
+        conn.execute(FULL)
+        assert said == ['files of this VACUUM FULL could not be noted in case of a crash: debug point "journal-note" reached in leader']
+        conn.execute("RESET cyclone.debug_point")
+        assert_sound(cluster, conn, before)
+        assert journals(cluster) == []
+        conn.execute("DELETE FROM t WHERE id % 5 = 0")
+        conn.execute(FULL)
+        assert_sound(cluster, conn, checks.table_state(conn, "t"))
