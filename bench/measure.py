@@ -218,7 +218,7 @@ def _original(scenario: Scenario, prefix: Path, config: dict, rows: int, base: P
             conn.execute("CHECKPOINT")
             sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
         original.stop()
-        original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config}
+        original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config, **scenario.settings}
         assert_room(original)
         yield original, Result(scenario, rows, *sizes, original.config["shared_buffers"])
 

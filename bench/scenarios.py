@@ -1,6 +1,6 @@
 """What is measured: each scenario is a table in a certain state and the VACUUM it gets. To add one, add it to SCENARIOS."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TABLE = "t"
 
@@ -12,6 +12,7 @@ GROUPS = {
     "pgbench": "The accounts table of pgbench",
     "buffers": "A table larger than shared_buffers",
     "full": "VACUUM FULL",
+    "failsafe": "A table so old that the wraparound failsafe is on from the start",
 }
 
 _VACUUM = f"VACUUM (VERBOSE, PARALLEL %(workers)s) {TABLE}"
@@ -88,6 +89,7 @@ class Scenario:
     indexes: int = 0
     logged: bool = True
     repeatable: bool = False  # VACUUM leaves the table as it found it, so that all runs can share one copy
+    settings: dict = field(default_factory=dict)  # of the server that is timed
     buffers: float | None = None  # shared_buffers as a part of heap and indexes; None: so much that they fit
 
     def setup_statements(self, rows: int) -> list[str]:
@@ -127,11 +129,44 @@ def _five_cases(*, logged: bool) -> list[Scenario]:
     ]  # fmt: skip
 
 
+# The least age at which the failsafe can come on, and who makes a table older than that.
+_FAILSAFE_SETTINGS = {"autovacuum_freeze_max_age": 100_000, "vacuum_failsafe_age": 0}
+_GROW_OLD = (
+    "CREATE PROCEDURE burn(n int) LANGUAGE plpgsql AS"
+    " $$BEGIN FOR i IN 1..n LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END$$",
+    "SET synchronous_commit = off",
+    "CALL burn(106000)",
+)
+
+
+def _failsafe(*, logged: bool) -> Scenario:
+    """Return the scenario of an emergency: all that is done is to scan and freeze the heap."""
+    return Scenario(
+        name="failsafe" + ("-logged" if logged else ""),
+        group="failsafe",
+        about=f"one index, every tenth row deleted, nothing frozen{', logged' if logged else ''}",
+        rows=20_000_000,
+        setup=(
+            _CREATE_CASE.format(table=TABLE, type="int", rows=_INTEGERS),
+            f"CREATE INDEX ON {TABLE} (c)",
+            f"DELETE FROM {TABLE} WHERE c %% 10 = 0",
+            *_GROW_OLD,
+        ),
+        # the update of the database's statistics would call the autovacuum launcher
+        vacuum=f"VACUUM (VERBOSE, SKIP_DATABASE_STATS, PARALLEL %(workers)s) {TABLE}",
+        indexes=1,
+        logged=logged,
+        settings=_FAILSAFE_SETTINGS,
+    )
+
+
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         *_five_cases(logged=False),
         *_five_cases(logged=True),
+        _failsafe(logged=False),
+        _failsafe(logged=True),
         Scenario(
             name="heap-deleted",
             group="heap",
