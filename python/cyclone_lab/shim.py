@@ -15,7 +15,7 @@ from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, hand_over
 
 SOURCE = REPO / "test" / "shim" / "io_faults.c"
-CALLS = {"read": 1, "write": 2, "allocate": 4, "truncate": 8, "sync": 16, "create": 32}
+CALLS = {"read": 1, "write": 2, "allocate": 4, "truncate": 8, "sync": 16, "create": 32, "attach": 64}
 PATHS = 2048
 LAYOUT = struct.Struct(f"8i{PATHS}s")
 ARMED = struct.Struct("i")

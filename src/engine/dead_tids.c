@@ -29,10 +29,20 @@
  *
  * A process builds the blob of the chunk it scans in its own memory and, when
  * it comes to another chunk, copies it into a segment that it has to itself,
- * and only then enters it in the directory.  Segments and directory pages are
- * allocated in the team's DSA area, or in private memory without a team, and
- * accounted for with an atomic counter.  Readers start after a barrier, so
- * neither needs more.
+ * and only then enters it in the directory.  Readers start when all members
+ * are through, so neither needs more.
+ *
+ * Segments and directory pages are cut off extents: large pieces of memory, of
+ * which the first is in the team's shared block and the others double what
+ * there is, up to an eighth of the limit.  Without a team an extent is private
+ * memory, and taken when it is needed.  With one it is a segment of dynamic
+ * shared memory, and only the leader creates one, between phases
+ * (dead_tids_grow), while the others wait: members that find no more room end
+ * the round early, it is continued at once if there is more memory, and if
+ * there is none to be had that is as if the limit were reached.  So running out
+ * of shared memory can't strike in the midst of filling the store.  The members
+ * map new extents before they go on (dead_tids_catch_up); who can't must sit
+ * out, and the leader, who made them, needn't.
  *
  * The store must never be too small for dead items that are already found, so
  * room is reserved before a block is read: dead_tids_reserve takes room for
@@ -41,7 +51,8 @@
  * and the heap), and also while a process has more chunks read ahead than its
  * segments have room for (then it says yes once they are added).  Every
  * process may use up the segment it has, and segments leave room for a
- * directory page, so a round of collecting never ends without progress.
+ * directory page, so a round of collecting never ends without progress: the
+ * first extent has room for both.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -51,10 +62,11 @@
 
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
-#include "storage/lwlock.h"
+#include "storage/spin.h"
 
 #include "engine/dead_tids.h"
 #include "engine/prefetch.h"
+#include "team/attempt.h"
 
 #define CHUNK_BLOCKS		DEAD_TIDS_CHUNK_BLOCKS
 
@@ -72,17 +84,24 @@
 #define BLOB_UNIT_SHIFT		3
 #define BLOB_UNIT			(1 << BLOB_UNIT_SHIFT)
 
-/*
- * A DSA area allocates up to 8 kB from blocks of 64 kB, and more than that by
- * pages.  What we allocate is larger, to fit in an area of 64 kB.  Segments
- * are powers of two, so that their numbers can be split off by shifting.
- */
+/* Segments are powers of two, so that their numbers can be split off by shifting. */
 #define MIN_SEGMENT_SHIFT	14
 #define MAX_SEGMENT_SHIFT	18
 #define SEGMENTS_A_MEMBER	32
 
-/* What a DSA area needs for its own purposes, once it is in use */
-#define AREA_SLACK				((Size) 8 * 1024)
+/*
+ * Extents: the first holds so many segments for each member, if that is not
+ * too much.  As they double and then grow by eighths, there can't be as many
+ * as this, whatever the limit is; only if memory is short may there be less.
+ */
+#define FIRST_SEGMENTS		2
+#define MAX_EXTENTS			64
+
+/* Where memory is: the number of its extent, and how far from its start */
+#define POINTER_SHIFT		40
+#define MAKE_POINTER(extent, offset)	((uint64) ((extent) + 1) << POINTER_SHIFT | (offset))
+#define POINTER_EXTENT(pointer)			((int) ((pointer) >> POINTER_SHIFT) - 1)
+#define POINTER_OFFSET(pointer)			((pointer) & ((UINT64CONST(1) << POINTER_SHIFT) - 1))
 
 /* Directory pages */
 #define DIRECTORY_PAGE_CHUNKS	3072
@@ -95,6 +114,15 @@ StaticAssertDecl(MAX_BLOB_SIZE <= ((Size) 1 << MIN_SEGMENT_SHIFT),
 StaticAssertDecl(MAX_BLOB_SIZE <= PG_UINT16_MAX,
 				 "positions in a blob must fit in 16 bits");
 
+/* A piece of memory that segments and directory pages are cut off. */
+typedef struct Extent
+{
+	char	   *address;		/* of private memory */
+	dsm_handle	handle;			/* of shared memory, but for the first */
+	Size		size;
+	Size		used;			/* protected by the mutex */
+} Extent;
+
 struct DeadTidsShared
 {
 	/* never change */
@@ -103,19 +131,29 @@ struct DeadTidsShared
 	uint32		max_segments;
 	int			segment_shift;
 	Size		tables_size;	/* of this struct and both tables */
-	Size		area_size;		/* what the DSA area has from the start */
-	Size		budget;			/* for segments and directory pages */
+	Size		first_extent;	/* the size of the first, which is behind them */
+	Size		budget;			/* for all extents */
+	bool		is_shared;		/* is there a team? */
+
+	/*
+	 * Written by the leader between phases; without a team, by the only
+	 * process there is.
+	 */
+	int			nextents;
+	Size		extents_size;	/* of all of them */
+	uint32		round;			/* changes when the store is reset */
 
 	/* written by all while they collect */
-	pg_atomic_uint64 allocated; /* bytes in segments and directory pages */
+	slock_t		mutex;			/* of what is used of the extents */
 	pg_atomic_uint32 segments_taken;	/* in this round */
 	pg_atomic_uint64 nitems;
 	pg_atomic_uint64 bytes;		/* of all blobs and directory pages */
 
+	Extent		extents[MAX_EXTENTS];
+
 	/*
-	 * Where the segments are, and then where the directory pages are: a
-	 * dsa_pointer, or an address if the memory is private; 0 if there is none.
-	 * A segment stays when the store is reset.
+	 * Where the segments are, and then where the directory pages are, in this
+	 * round; 0 if there is none.
 	 */
 	pg_atomic_uint64 tables[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -133,10 +171,15 @@ typedef struct Segment
 struct DeadTids
 {
 	DeadTidsShared *shared;
-	dsa_area   *area;			/* NULL: all memory is private */
 	MemoryContext context;		/* of private memory */
 
+	/* the extents of shared memory that this process knows, and where they are */
+	int			nextents;
+	char	   *extents[MAX_EXTENTS];
+	dsm_segment *attached[MAX_EXTENTS]; /* NULL if not by us */
+
 	/* addresses in this process of what the tables point to, once known */
+	uint32		round;			/* that they are of */
 	char	  **segments;
 	uint32	  **directory;
 
@@ -174,8 +217,11 @@ static void plan_memory(BlockNumber nblocks, Size limit, int nmembers,
 static pg_atomic_uint64 *segment_entry(DeadTidsShared *shared, uint32 number);
 static pg_atomic_uint64 *directory_entry(DeadTidsShared *shared, uint32 number);
 static uint32 directory_pages(const DeadTidsShared *shared);
+static void forget_round(DeadTids *store);
+static Size next_extent(const DeadTidsShared *shared);
+static bool add_extent(DeadTids *store, Size size, char **failure);
 static uint64 allocate(DeadTids *store, Size size, Size spare);
-static void release(DeadTids *store, uint64 memory, Size size);
+static uint64 cut_off(DeadTidsShared *shared, Size size, Size spare);
 static char *address_of(const DeadTids *store, uint64 memory);
 static bool take_segment(DeadTids *store, Segment *segment);
 static bool has_room(const Segment *segment);
@@ -200,51 +246,35 @@ dead_tids_shared_size(BlockNumber nblocks, Size limit, int nmembers)
 	DeadTidsShared plan;
 
 	plan_memory(nblocks, limit, nmembers, &plan);
-	return plan.tables_size + plan.area_size;
+	return plan.tables_size + plan.first_extent;
 }
 
 /*
  * dead_tids_init
- *		Make an empty store in dead_tids_shared_size bytes of memory.
+ *		Make an empty store in dead_tids_shared_size bytes of memory, which
+ *		is_shared says is in a DSM segment or not.
  *
- * If they are in a DSM segment, more memory will be taken from a DSA area
- * there, which is returned; otherwise from the current memory context.
+ * More memory will be taken from where that is: from other DSM segments, or
+ * from the context in which the leader attaches.
  */
-dsa_area *
-dead_tids_init(DeadTidsShared *shared, dsm_segment *segment,
+void
+dead_tids_init(DeadTidsShared *shared, bool is_shared,
 			   BlockNumber nblocks, Size limit, int nmembers)
 {
-	dsa_area   *area;
-
 	plan_memory(nblocks, limit, nmembers, shared);
-	pg_atomic_init_u64(&shared->allocated, 0);
+	shared->is_shared = is_shared;
+	shared->nextents = 1;
+	shared->extents_size = shared->first_extent;
+	shared->round = 0;
+	memset(shared->extents, 0, sizeof(shared->extents));
+	shared->extents[0].size = shared->first_extent;
+	shared->extents[0].address = (char *) shared + shared->tables_size;
+	SpinLockInit(&shared->mutex);
 	pg_atomic_init_u32(&shared->segments_taken, 0);
 	pg_atomic_init_u64(&shared->nitems, 0);
 	pg_atomic_init_u64(&shared->bytes, 0);
 	for (uint32 i = 0; i < shared->max_segments + directory_pages(shared); i++)
 		pg_atomic_init_u64(&shared->tables[i], 0);
-
-	if (segment == NULL)
-		return NULL;
-
-	/* It grows in steps of an eighth at most, so little is taken in vain. */
-	area = dsa_create_in_place_ext((char *) shared + shared->tables_size,
-								   shared->area_size,
-								   LWTRANCHE_PARALLEL_VACUUM_DSA, segment,
-								   DSA_MIN_SEGMENT_SIZE,
-								   Max(pg_nextpower2_64(limit / 16), DSA_MIN_SEGMENT_SIZE));
-	dsa_set_size_limit(area, Max(limit - Min(limit, shared->tables_size), shared->area_size));
-	return area;
-}
-
-/*
- * dead_tids_find_area
- *		A worker's access to the store's DSA area.
- */
-dsa_area *
-dead_tids_find_area(DeadTidsShared *shared, dsm_segment *segment)
-{
-	return dsa_attach_in_place((char *) shared + shared->tables_size, segment);
 }
 
 /*
@@ -252,17 +282,17 @@ dead_tids_find_area(DeadTidsShared *shared, dsm_segment *segment)
  *		Return this process's access to the store, palloc'd.
  */
 DeadTids *
-dead_tids_attach(DeadTidsShared *shared, dsa_area *area)
+dead_tids_attach(DeadTidsShared *shared)
 {
 	DeadTids   *store = palloc0_object(DeadTids);
 
 	store->shared = shared;
-	store->area = area;
 	store->context = CurrentMemoryContext;
 	store->segments = palloc0_array(char *, shared->max_segments);
 	store->directory = palloc0_array(uint32 *, directory_pages(shared));
-	store->reserved_chunk = InvalidChunk;
-	store->chunk = InvalidChunk;
+	store->nextents = 1;
+	store->extents[0] = (char *) shared + shared->tables_size;
+	forget_round(store);
 	return store;
 }
 
@@ -273,11 +303,80 @@ dead_tids_attach(DeadTidsShared *shared, dsa_area *area)
 void
 dead_tids_detach(DeadTids *store)
 {
-	if (store->area != NULL)
-		dsa_detach(store->area);
+	if (!store->shared->is_shared)
+	{
+		for (int i = 1; i < store->shared->nextents; i++)
+			pfree(store->shared->extents[i].address);
+		store->shared->nextents = 1;
+	}
+	for (int i = 1; i < store->nextents; i++)
+	{
+		if (store->attached[i] != NULL)
+			dsm_detach(store->attached[i]);
+	}
 	pfree(store->segments);
 	pfree(store->directory);
 	pfree(store);
+}
+
+/*
+ * dead_tids_catch_up
+ *		Get ready for a phase in which the store is read or filled; return
+ *		false, and why in *failure, if not all of it can be mapped.
+ *
+ * Every member must call this before each such phase.
+ */
+bool
+dead_tids_catch_up(DeadTids *store, char **failure)
+{
+	const DeadTidsShared *shared = store->shared;
+
+	if (store->round != shared->round)
+		forget_round(store);
+	while (shared->is_shared && store->nextents < shared->nextents)
+	{
+		dsm_handle	handle = shared->extents[store->nextents].handle;
+		dsm_segment *segment = dsm_find_mapping(handle);
+
+		if (segment == NULL)
+		{
+			segment = attempt_attach_segment(handle, failure);
+			if (segment == NULL)
+				return false;
+			store->attached[store->nextents] = segment;
+		}
+		store->extents[store->nextents++] = dsm_segment_address(segment);
+	}
+	return true;
+}
+
+/*
+ * dead_tids_grow
+ *		Leader, while no one else uses the store: get more memory for it.
+ *		Return false if there may be no more, or, with why in *failure, if there
+ *		is none.
+ *
+ * What the store holds stays.
+ */
+bool
+dead_tids_grow(DeadTids *store, char **failure)
+{
+	DeadTidsShared *shared = store->shared;
+	Size		least = (Size) 1 << shared->segment_shift;
+
+	/* without a team it has grown by itself */
+	if (!shared->is_shared)
+		return false;
+	Assert(store->nextents == shared->nextents);
+	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
+
+	/* if there isn't that much, there may be less */
+	for (Size size = next_extent(shared); size >= least; size = size / 2 / least * least)
+	{
+		if (add_extent(store, size, failure))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -291,30 +390,49 @@ dead_tids_reset(DeadTids *store)
 {
 	DeadTidsShared *shared = store->shared;
 
-	for (uint32 i = 0; i < directory_pages(shared); i++)
-	{
-		pg_atomic_uint64 *entry = directory_entry(shared, i);
-
-		release(store, pg_atomic_read_u64(entry), DIRECTORY_PAGE_SIZE);
-		pg_atomic_write_u64(entry, 0);
-	}
-	memset(store->directory, 0, directory_pages(shared) * sizeof(uint32 *));
+	Assert(store->round == shared->round);
+	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
+	for (uint32 i = 0; i < shared->max_segments + directory_pages(shared); i++)
+		pg_atomic_write_u64(&shared->tables[i], 0);
+	for (int i = 0; i < shared->nextents; i++)
+		shared->extents[i].used = 0;
 	pg_atomic_write_u32(&shared->segments_taken, 0);
 	pg_atomic_write_u64(&shared->nitems, 0);
 	pg_atomic_write_u64(&shared->bytes, 0);
+	shared->round++;
+	forget_round(store);
+}
+
+/*
+ * forget_round
+ *		Forget what this process knows of the store's last round.
+ */
+static void
+forget_round(DeadTids *store)
+{
+	const DeadTidsShared *shared = store->shared;
+
+	memset(&store->current, 0, sizeof(Segment));
+	memset(&store->spare, 0, sizeof(Segment));
+	memset(store->segments, 0, shared->max_segments * sizeof(char *));
+	memset(store->directory, 0, directory_pages(shared) * sizeof(uint32 *));
+	store->round = shared->round;
 }
 
 /*
  * dead_tids_begin_collecting
- *		Every member calls this before it adds items to an empty store.
+ *		Every member calls this before it adds items, to an empty store or, in
+ *		the same round, to one that has grown.
  */
 void
 dead_tids_begin_collecting(DeadTids *store)
 {
-	memset(&store->current, 0, sizeof(Segment));
-	memset(&store->spare, 0, sizeof(Segment));
-	memset(store->directory, 0, directory_pages(store->shared) * sizeof(uint32 *));
-	/* see find_segment: it may not have existed in the last round */
+	/* see dead_tids_catch_up */
+	Assert(store->round == store->shared->round);
+	Assert(!store->shared->is_shared || store->nextents == store->shared->nextents);
+	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
+
+	/* see find_segment: it may not have existed when it was last looked for */
 	store->segments[0] = NULL;
 	store->reserved_chunk = InvalidChunk;
 	store->chunk = InvalidChunk;
@@ -335,6 +453,7 @@ dead_tids_reserve(DeadTids *store, BlockNumber blkno)
 	uint32		chunk = blkno / CHUNK_BLOCKS;
 	Segment    *segment = &store->current;
 
+	Assert(store->round == store->shared->round);
 	if (chunk >= store->shared->nchunks)
 		elog(ERROR, "block %u is beyond what the dead-TID store was made for", blkno);
 
@@ -381,6 +500,8 @@ dead_tids_add(DeadTids *store, BlockNumber blkno,
 	{
 		int			page = blkno % CHUNK_BLOCKS;
 
+		Assert(store->round == store->shared->round);
+		Assert(store->current.reserved + store->spare.reserved > 0);
 		Assert(store->page_bitmap >> page == 0);
 
 		store->page_positions[pg_popcount64(store->page_bitmap)] = store->pages_size;
@@ -438,6 +559,7 @@ dead_tids_match(const DeadTids *store, const ItemPointerData *tids, int ntids,
 {
 	int			ndead = 0;
 
+	Assert(store->round == store->shared->round);
 	for (int start = 0; start < ntids; start += MATCH_BATCH)
 	{
 		const ItemPointerData *batch = &tids[start];
@@ -487,6 +609,7 @@ dead_tids_next_page(const DeadTids *store, BlockNumber start, BlockNumber end,
 {
 	BlockNumber blkno = start;
 
+	Assert(store->round == store->shared->round);
 	while (blkno < end && blkno / CHUNK_BLOCKS < store->shared->nchunks)
 	{
 		uint32		chunk = blkno / CHUNK_BLOCKS;
@@ -532,6 +655,13 @@ dead_tids_bytes(const DeadTids *store)
 		pg_atomic_read_u64(&store->shared->bytes);
 }
 
+/* dead_tids_memory -- how many bytes of memory the store has by now. */
+Size
+dead_tids_memory(const DeadTids *store)
+{
+	return store->shared->tables_size + store->shared->extents_size;
+}
+
 /* dead_tids_limit -- how many bytes they may take. */
 Size
 dead_tids_limit(const DeadTids *store)
@@ -575,19 +705,14 @@ plan_memory(BlockNumber nblocks, Size limit, int nmembers, DeadTidsShared *plan)
 								  (plan->max_segments + directory_pages(plan)) *
 								  sizeof(pg_atomic_uint64));
 
-	/*
-	 * The area's first memory, which is there whether or not it is needed.
-	 * As an area doesn't grow by little, a small limit is all there from the
-	 * start; and in any case there is room for a segment and what it needs.
-	 */
-	plan->area_size = MAXALIGN(dsa_minimum_size()) + AREA_SLACK;
+	/* in any case there is room for a segment and what it needs */
 	plan->budget = limit > plan->tables_size ? limit - plan->tables_size : 0;
-	if (limit < 2 * DSA_MIN_SEGMENT_SIZE)
-	{
-		plan->budget -= Min(plan->budget, plan->area_size);
-		plan->budget = Max(plan->budget, segment_size + DIRECTORY_PAGE_SIZE);
-		plan->area_size += plan->budget;
-	}
+	plan->budget = Max(plan->budget, segment_size + DIRECTORY_PAGE_SIZE);
+	/* each extent may end with room too small for a segment */
+	plan->budget = Min(plan->budget, DIRECTORY_PAGE_SIZE + segment_size *
+					   ((Size) plan->max_segments + directory_pages(plan)));
+	plan->first_extent = Min(plan->budget, FIRST_SEGMENTS * segment_size * nmembers +
+							 DIRECTORY_PAGE_SIZE);
 }
 
 /* segment_entry -- where a segment is. */
@@ -611,98 +736,147 @@ directory_pages(const DeadTidsShared *shared)
 	return (shared->nchunks - 1) / DIRECTORY_PAGE_CHUNKS + 1;
 }
 
+/* next_extent -- how large it should be; 0 if there may be no more. */
+static Size
+next_extent(const DeadTidsShared *shared)
+{
+	Size		segment_size = (Size) 1 << shared->segment_shift;
+	Size		size = Min(shared->extents_size, Max(shared->limit / 8, segment_size));
+
+	if (shared->nextents >= MAX_EXTENTS)
+		return 0;
+	/* the last one may be what is left, for a directory page perhaps */
+	size = Min(TYPEALIGN(segment_size, size), shared->budget - shared->extents_size);
+	return size >= segment_size ? size : 0;
+}
+
+/*
+ * add_extent
+ *		Take memory for another extent, and make it known; return false, and
+ *		why in *failure, if there is none.
+ */
+static bool
+add_extent(DeadTids *store, Size size, char **failure)
+{
+	DeadTidsShared *shared = store->shared;
+	int			number = shared->nextents;
+	Extent	   *extent = &shared->extents[number];
+
+	if (shared->is_shared)
+	{
+		dsm_segment *segment = attempt_create_segment(size, failure);
+
+		if (segment == NULL)
+			return false;
+		store->attached[number] = segment;
+		store->extents[number] = dsm_segment_address(segment);
+		store->nextents++;
+		extent->handle = dsm_segment_handle(segment);
+	}
+	else
+	{
+		extent->address = MemoryContextAllocExtended(store->context, size,
+													 MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
+		if (extent->address == NULL)
+			return false;
+	}
+	extent->size = size;
+	extent->used = 0;
+	shared->extents_size += size;
+	shared->nextents++;
+	return true;
+}
+
 /*
  * allocate
- *		Allocate zeroed memory, if so much and spare on top of it are left.
+ *		Allocate memory, not zeroed, if so much and spare on top of it are left.
  *		Return 0 if not.
  */
 static uint64
 allocate(DeadTids *store, Size size, Size spare)
 {
 	DeadTidsShared *shared = store->shared;
-	uint64		allocated = pg_atomic_read_u64(&shared->allocated);
-	uint64		memory;
+	uint64		memory = cut_off(shared, size, spare);
 
-	do
-	{
-		if (allocated + size + spare > shared->budget)
-			return 0;
-	} while (!pg_atomic_compare_exchange_u64(&shared->allocated, &allocated,
-											 allocated + size));
-
-	if (store->area != NULL)
-		memory = dsa_allocate_extended(store->area, size,
-									   DSA_ALLOC_NO_OOM | DSA_ALLOC_ZERO);
-	else
-		memory = (uint64) (uintptr_t) MemoryContextAllocZero(store->context, size);
-	if (memory == 0)
-		pg_atomic_fetch_sub_u64(&shared->allocated, size);
+	while (memory == 0 && !shared->is_shared && next_extent(shared) > 0 &&
+		   add_extent(store, next_extent(shared), NULL))
+		memory = cut_off(shared, size, spare);
 	return memory;
 }
 
-/* release -- free memory that was allocated, if there is any. */
-static void
-release(DeadTids *store, uint64 memory, Size size)
+/*
+ * cut_off
+ *		Take memory from an extent, if so much and spare are left in any.
+ */
+static uint64
+cut_off(DeadTidsShared *shared, Size size, Size spare)
 {
-	if (memory == 0)
-		return;
-	if (store->area != NULL)
-		dsa_free(store->area, memory);
-	else
-		pfree(address_of(store, memory));
-	pg_atomic_fetch_sub_u64(&store->shared->allocated, size);
+	int			found = -1;
+	bool		has_spare = spare == 0;
+	uint64		memory = 0;
+
+	SpinLockAcquire(&shared->mutex);
+	for (int i = 0; i < shared->nextents && (found < 0 || !has_spare); i++)
+	{
+		Size		left = shared->extents[i].size - shared->extents[i].used;
+
+		if (found < 0 && left >= size)
+		{
+			found = i;
+			left -= size;
+		}
+		has_spare |= left >= spare;
+	}
+	if (found >= 0 && has_spare)
+	{
+		memory = MAKE_POINTER(found, shared->extents[found].used);
+		shared->extents[found].used += size;
+	}
+	SpinLockRelease(&shared->mutex);
+	return memory;
 }
 
 /* address_of -- where allocated memory is in this process. */
 static char *
 address_of(const DeadTids *store, uint64 memory)
 {
-	if (store->area != NULL)
-		return dsa_get_address(store->area, memory);
-	return (char *) (uintptr_t) memory;
+	int			extent = POINTER_EXTENT(memory);
+
+	if (!store->shared->is_shared)
+		return store->shared->extents[extent].address + POINTER_OFFSET(memory);
+	if (extent >= store->nextents)
+		elog(ERROR, "extent %d of the dead-TID store is not known", extent);
+	return store->extents[extent] + POINTER_OFFSET(memory);
 }
 
 /*
  * take_segment
- *		Take a segment, one that was allocated in an earlier round if there is
- *		one left; return false if there is no memory left.
+ *		Take a segment; return false if there is no memory left.
  */
 static bool
 take_segment(DeadTids *store, Segment *segment)
 {
 	DeadTidsShared *shared = store->shared;
 	Size		size = (Size) 1 << shared->segment_shift;
-	uint32		number = pg_atomic_read_u32(&shared->segments_taken);
+	uint32		number;
 	uint64		memory;
 
-	/*
-	 * If one can't be allocated, one with a higher number may have been, by a
-	 * process that took its number later but was faster.
-	 */
-	do
-	{
-		do
-		{
-			if (number >= shared->max_segments)
-				return false;
-		} while (!pg_atomic_compare_exchange_u32(&shared->segments_taken, &number,
-												 number + 1));
-
-		memory = pg_atomic_read_u64(segment_entry(shared, number));
-		if (memory == 0)
-		{
-			memory = allocate(store, size, DIRECTORY_PAGE_SIZE);
-			if (memory != 0)
-				pg_atomic_write_u64(segment_entry(shared, number), memory);
-			else
-				number = pg_atomic_read_u32(&shared->segments_taken);
-		}
-	} while (memory == 0);
+	if (pg_atomic_read_u32(&shared->segments_taken) >= shared->max_segments)
+		return false;
+	memory = allocate(store, size, DIRECTORY_PAGE_SIZE);
+	if (memory == 0)
+		return false;
+	number = pg_atomic_fetch_add_u32(&shared->segments_taken, 1);
+	if (number >= shared->max_segments)
+		return false;			/* others were faster */
+	pg_atomic_write_u64(segment_entry(shared, number), memory);
 
 	segment->start = address_of(store, memory);
 	segment->number = number;
 	/* an element of the directory that is 0 leads to a blob without pages */
 	segment->next = segment->start + (number == 0 ? BLOB_UNIT : 0);
+	if (number == 0)
+		memset(segment->start, 0, sizeof(empty_blob_data));
 	segment->end = segment->start + size;
 	segment->reserved = 0;
 	return true;
@@ -735,10 +909,10 @@ make_directory_page(DeadTids *store, uint32 chunk)
 	memory = allocate(store, DIRECTORY_PAGE_SIZE, 0);
 	if (memory == 0)
 		return false;
+	memset(address_of(store, memory), 0, DIRECTORY_PAGE_SIZE);
+	/* if someone was faster, this page is lost until the store is reset */
 	if (pg_atomic_compare_exchange_u64(entry, &expected, memory))
 		pg_atomic_fetch_add_u64(&shared->bytes, DIRECTORY_PAGE_SIZE);
-	else
-		release(store, memory, DIRECTORY_PAGE_SIZE);	/* someone was faster */
 	return true;
 }
 
@@ -858,8 +1032,8 @@ find_blob(const DeadTids *store, uint32 chunk)
  * find_segment
  *		Learn the address of a segment.
  *
- * Segment 0 may be asked for by those who will not use it, and not exist; in a
- * later round it may.  The others stay where they are.
+ * Segment 0 may be asked for by those who will not use it, and not exist; when
+ * more is collected it may.
  */
 static void
 find_segment(const DeadTids *store, uint32 number)

@@ -15,10 +15,8 @@
 
 #include "access/htup_details.h"
 #include "storage/block.h"
-#include "storage/dsm.h"
 #include "storage/itemptr.h"
 #include "storage/off.h"
-#include "utils/dsa.h"
 
 /* Blocks are collected and handed out by chunks of this many. */
 #define DEAD_TIDS_CHUNK_BLOCKS	64
@@ -36,14 +34,17 @@ typedef struct DeadTidsPage
 
 /* Set up */
 extern Size dead_tids_shared_size(BlockNumber nblocks, Size limit, int nmembers);
-extern dsa_area *dead_tids_init(DeadTidsShared *shared, dsm_segment *segment,
-								BlockNumber nblocks, Size limit, int nmembers);
-extern dsa_area *dead_tids_find_area(DeadTidsShared *shared, dsm_segment *segment);
-extern DeadTids *dead_tids_attach(DeadTidsShared *shared, dsa_area *area);
+extern void dead_tids_init(DeadTidsShared *shared, bool is_shared,
+						   BlockNumber nblocks, Size limit, int nmembers);
+extern DeadTids *dead_tids_attach(DeadTidsShared *shared);
 extern void dead_tids_detach(DeadTids *store);
 
 /* Leader, between phases */
+extern bool dead_tids_grow(DeadTids *store, char **failure);
 extern void dead_tids_reset(DeadTids *store);
+
+/* Before each phase */
+extern bool dead_tids_catch_up(DeadTids *store, char **failure);
 
 /* Collect */
 extern void dead_tids_begin_collecting(DeadTids *store);
@@ -63,6 +64,7 @@ extern bool dead_tids_next_page(const DeadTids *store, BlockNumber start,
 /* Facts */
 extern int64 dead_tids_count(const DeadTids *store);
 extern Size dead_tids_bytes(const DeadTids *store);
+extern Size dead_tids_memory(const DeadTids *store);
 extern Size dead_tids_limit(const DeadTids *store);
 
 #endif							/* CYCLONE_DEAD_TIDS_H */

@@ -16,8 +16,9 @@
  * read a few blocks more than a single process, but never fewer.
  *
  * A round of the scan ends when there are no blocks left, or when a process
- * finds no room for more dead items.  Then it keeps what is left of its range
- * for the next round.  A read stream runs ahead of the page in hand, so it is
+ * finds no room for more dead items.  Then it leaves the rest of its range to
+ * whoever comes first in the next round, most often itself: a worker may be
+ * gone by then, or have to sit out.  A read stream runs ahead of the page in hand, so it is
  * the stream's callback that reserves room in the store, and that ends the
  * stream when there is none; the blocks already in the stream are still
  * scanned, and their room is reserved.
@@ -59,13 +60,17 @@
 #define BLOCK_VM_ALL_VISIBLE	(1 << 0)
 #define BLOCK_EAGERLY_SCANNED	(1 << 1)
 
+/* A range that is left over: its blocks are from start to end - 1 */
+#define MAKE_REST(start, end)	((uint64) (start) << 32 | (end))
+#define REST_START(rest)		((BlockNumber) ((rest) >> 32))
+#define REST_END(rest)			((BlockNumber) (rest))
+
 /* One process's scan in one round */
 typedef struct HeapScan
 {
 	TableVacuum *vacuum;
 	Buffer		vmbuffer;		/* of the pages being scanned */
 	BlockNumber passed;			/* blocks scanned or skipped, not yet told */
-	BlockNumber passed_in_all;	/* by this process, in this round */
 
 	/* why the stream ended, if not for lack of blocks */
 	bool		store_refused;
@@ -95,6 +100,8 @@ static void report_progress(HeapScan *scan, BlockNumber scan_block);
 static void vacuum_fsm_now_and_then(TableVacuum *vacuum);
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
+static void leave_rest(TableVacuum *vacuum);
+static bool take_rest(TableVacuum *vacuum);
 static bool claim_range(HeapScan *scan);
 static bool choose_block(HeapScan *scan, BlockNumber *blkno, uint8 *flags);
 static void find_run(HeapScan *scan);
@@ -131,8 +138,12 @@ heap_scan_first_unscanned(TableVacuum *vacuum)
 	{
 		MemberShared *member = vacuum_member(shared, i);
 
+		uint64		rest = pg_atomic_read_u64(&member->scan_rest);
+
 		if (pg_atomic_read_u32(&member->joined))
 			first = Min(first, pg_atomic_read_u32(&member->scan_block));
+		if (rest != 0)
+			first = Min(first, REST_START(rest));
 	}
 	return first;
 }
@@ -153,9 +164,12 @@ heap_scan_phase(TableVacuum *vacuum)
 
 	progress_phase(PROGRESS_VACUUM_PHASE_SCAN_HEAP, shared->rel_pages);
 	set_place(vacuum, PLACE_HEAP_SCAN, InvalidBlockNumber);
-	vacuum->phase_pages = 0;
-	set_scan_block(vacuum, vacuum->scan_next < vacuum->scan_end ?
-				   vacuum->scan_next : ranges_position(&shared->scan_ranges));
+	if (!shared->scan_goes_on)
+		vacuum->phase_pages = vacuum->scan_passed = 0;
+	Assert(vacuum->scan_next >= vacuum->scan_end);
+	Assert(vacuum->dead_tids != NULL ||
+		   pg_atomic_read_u64(&vacuum_member(shared, vacuum->member)->scan_rest) == 0);
+	set_scan_block(vacuum, ranges_position(&shared->scan_ranges));
 	if (vacuum->dead_tids != NULL)
 		dead_tids_begin_collecting(vacuum->dead_tids);
 
@@ -171,9 +185,59 @@ heap_scan_phase(TableVacuum *vacuum)
 
 	if (BufferIsValid(scan.vmbuffer))
 		ReleaseBuffer(scan.vmbuffer);
-	report_progress(&scan, vacuum->scan_next < vacuum->scan_end ?
-					vacuum->scan_next : InvalidBlockNumber);
+	leave_rest(vacuum);
+	report_progress(&scan, InvalidBlockNumber);
 	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
+}
+
+/*
+ * leave_rest
+ *		Leave what is left of this process's range to the next round.
+ *
+ * Its own place may hold the rest of an earlier round, taken by nobody yet: it
+ * hasn't, as everybody looks there before it goes home.
+ */
+static void
+leave_rest(TableVacuum *vacuum)
+{
+	pg_atomic_uint64 *place = &vacuum_member(vacuum->shared, vacuum->member)->scan_rest;
+
+	if (vacuum->scan_next < vacuum->scan_end)
+	{
+		Assert(vacuum->dead_tids != NULL);
+		if (pg_atomic_exchange_u64(place, MAKE_REST(vacuum->scan_next, vacuum->scan_end)) != 0)
+			elog(ERROR, "two ranges of blocks are left over by one process");
+	}
+	vacuum->scan_next = vacuum->scan_end = 0;
+}
+
+/*
+ * take_rest
+ *		Take a range that somebody has left over, first of all one's own.
+ *		Return false if there is none.
+ */
+static bool
+take_rest(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		MemberShared *member = vacuum_member(shared, (vacuum->member + i) % shared->nmembers);
+		uint64		rest;
+
+		/* seldom, and then not by many */
+		if (pg_atomic_read_u64(&member->scan_rest) == 0)
+			continue;
+		rest = pg_atomic_exchange_u64(&member->scan_rest, 0);
+		if (rest != 0)
+		{
+			vacuum->scan_next = REST_START(rest);
+			vacuum->scan_end = REST_END(rest);
+			return true;
+		}
+	}
+	return false;
 }
 
 /*
@@ -279,8 +343,8 @@ report_progress(HeapScan *scan, BlockNumber scan_block)
 	wal_keep_pace();
 	set_scan_block(vacuum, scan_block);
 	passed = pg_atomic_add_fetch_u64(&shared->blocks_passed, scan->passed);
-	scan->passed_in_all += scan->passed;
-	progress_blocks_done(scan->passed_in_all);
+	vacuum->scan_passed += scan->passed;
+	progress_blocks_done(vacuum->scan_passed);
 
 	if (is_leader(vacuum))
 	{
@@ -387,11 +451,13 @@ claim_range(HeapScan *scan)
 	uint64		start,
 				end;
 
+	scan->run_known = false;
+	if (take_rest(vacuum))
+		return true;
 	if (!ranges_claim(&vacuum->shared->scan_ranges, &start, &end))
 		return false;
 	vacuum->scan_next = start;
 	vacuum->scan_end = end;
-	scan->run_known = false;
 	return true;
 }
 

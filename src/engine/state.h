@@ -21,6 +21,7 @@
 #include "storage/condition_variable.h"
 #include "storage/freespace.h"
 #include "storage/s_lock.h"
+#include "utils/pg_rusage.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -93,6 +94,12 @@ typedef struct MemberShared
 	/* it is through with all its blocks below this one, in the heap scan */
 	pg_atomic_uint32 scan_block;
 
+	/*
+	 * What is left of its range when a round of the heap scan has ended, for
+	 * whoever comes to it first in the next one: see heap_scan.c.
+	 */
+	pg_atomic_uint64 scan_rest;
+
 	/* written by the member at the end of each phase */
 	VacuumCounters counters;
 	BlockNumber phase_pages;	/* heap pages processed in this phase */
@@ -143,6 +150,7 @@ typedef struct VacuumShared
 	double		index_reltuples;	/* for the AMs */
 	bool		index_reltuples_estimated;
 	Ranges		scan_ranges;	/* blocks */
+	bool		scan_goes_on;	/* the round, after the store has grown */
 	Ranges		reap_slots;		/* see heap_vacuum.c */
 	uint32		reap_lanes;		/* at a time */
 	BlockNumber reap_lane_blocks;
@@ -189,7 +197,7 @@ typedef struct TableVacuum
 	BufferAccessStrategy strategy;
 	GlobalVisState *vistest;
 
-	/* what is left of the range that this process scans */
+	/* what is left of the range that this process scans, within a round */
 	BlockNumber scan_next;
 	BlockNumber scan_end;
 
@@ -204,6 +212,9 @@ typedef struct TableVacuum
 	/* what this process did */
 	VacuumCounters counters;
 	BlockNumber phase_pages;
+	BlockNumber scan_passed;	/* heap pages scanned or skipped in this round */
+	PGRUsage	usage_start;	/* of this phase */
+	bool		has_sat_out;	/* a worker's, that has said so */
 
 	/* results of AMs that only the leader calls: see index_vacuum.c */
 	IndexBulkDeleteResult **private_stats;

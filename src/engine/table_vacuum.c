@@ -37,6 +37,7 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/visibilitymap.h"
+#include "access/xact.h"
 #include "catalog/pg_namespace.h"
 #include "commands/dbcommands.h"
 #include "commands/progress.h"
@@ -49,7 +50,6 @@
 #include "storage/ipc.h"
 #include "storage/smgr.h"
 #include "utils/lsyscache.h"
-#include "utils/pg_rusage.h"
 
 #include "compat.h"
 #include "debug_point.h"
@@ -76,6 +76,7 @@ typedef struct VacuumJob
 	bool		may_bypass;		/* leave few dead items where they are? */
 	bool		do_index_cleanup;
 	bool		do_truncate;
+	bool		memory_ran_out; /* has a warning said so? */
 
 	/* found before the team exists, and copied to its shared block */
 	VacuumShared plan;
@@ -89,9 +90,11 @@ static void plan_vacuum(VacuumJob *job);
 static int	plan_workers(VacuumJob *job);
 static void start_team(VacuumJob *job, int nworkers);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
-static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member,
-						dsa_area *area);
+static void *join_as_worker(void *block, dsm_segment *segment);
+static void leave_as_worker(void *state);
+static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
 static void scan_and_vacuum(VacuumJob *job);
+static bool grow_store(VacuumJob *job);
 static void vacuum_indexes_and_heap(VacuumJob *job);
 static void count_dead_tids(VacuumJob *job);
 static bool bypass_is_worthwhile(VacuumJob *job);
@@ -99,6 +102,7 @@ static void clean_up_indexes(VacuumJob *job);
 static void run_team_phase(VacuumJob *job, VacuumPhase phase);
 static void forget_fork_sizes(Relation rel);
 static void run_phase(void *state, int phase);
+static bool find_store(TableVacuum *vacuum, VacuumPhase phase);
 static void report_members(VacuumJob *job, VacuumPhase phase);
 static void sum_counters(VacuumJob *job);
 static void finish_team(VacuumJob *job);
@@ -247,7 +251,7 @@ plan_vacuum(VacuumJob *job)
 						"vacuuming \"%s.%s.%s\"",
 						vacuum->dbname, vacuum->relnamespace, vacuum->relname)));
 
-	/* If things are that bad, there will be no team, nor much else. */
+	/* If things are that bad, all that the team will do is to scan the heap. */
 	failsafe_check(vacuum);
 }
 
@@ -256,7 +260,8 @@ plan_vacuum(VacuumJob *job)
  *		How many workers to ask for.
  *
  * As many as PARALLEL says, or as the table's size or its indexes call for,
- * but not more than max_parallel_maintenance_workers.
+ * but not more than max_parallel_maintenance_workers.  In an emergency the
+ * indexes call for none, as they are left alone; all the others freeze.
  */
 static int
 plan_workers(VacuumJob *job)
@@ -265,8 +270,7 @@ plan_workers(VacuumJob *job)
 	int			asked = job->params->nworkers;
 	int			nworkers;
 
-	if (VacuumFailsafeActive || !degree_is_free(vacuum->rel, asked) ||
-		job->plan.rel_pages == 0)
+	if (!degree_is_free(vacuum->rel, asked) || job->plan.rel_pages == 0)
 		return 0;
 
 	if (asked > 0)
@@ -274,7 +278,7 @@ plan_workers(VacuumJob *job)
 	else
 	{
 		nworkers = degree_for_table(vacuum->rel, job->plan.rel_pages);
-		if (job->do_index_cleanup)
+		if (job->do_index_cleanup && !VacuumFailsafeActive)
 			nworkers = Max(nworkers, index_parallel_degree(vacuum));
 	}
 	return Min(nworkers, max_parallel_maintenance_workers);
@@ -292,7 +296,6 @@ start_team(VacuumJob *job, int nworkers)
 	VacuumShared *shared;
 	Size		memory = (Size) maintenance_work_mem * 1024;
 	Size		size = MAXALIGN(sizeof(VacuumShared));
-	dsa_area   *area = NULL;
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -338,12 +341,13 @@ start_team(VacuumJob *job, int nworkers)
 	{
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
 		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, 0);
+		pg_atomic_init_u64(&vacuum_member(shared, i)->scan_rest, 0);
 	}
 	pace_create(vacuum_pace(shared), shared->relid);
 	if (shared->dead_tids_start > 0)
-		area = dead_tids_init(dead_tids_shared(shared), team_segment(job->team),
-							  shared->rel_pages, memory, shared->nmembers);
-	join_vacuum(vacuum, shared, 0, area);
+		dead_tids_init(dead_tids_shared(shared), team_segment(job->team) != NULL,
+					   shared->rel_pages, memory, shared->nmembers);
+	join_vacuum(vacuum, shared, 0);
 	index_setup(vacuum, nworkers > 0);
 
 	team_launch(job->team);
@@ -359,18 +363,26 @@ start_team(VacuumJob *job, int nworkers)
 						job->result.workers_launched, nworkers)));
 }
 
-/*
- * pg_cyclone_worker_main
- *		A worker: open what the leader has open, and follow it.
- */
+/* pg_cyclone_worker_main -- a worker: open what the leader has open, and follow it. */
 void
 pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 {
-	Team	   *team = team_join(toc);
-	VacuumShared *shared = team_shared(team);
+	static const TeamWorker worker = {
+		.join = join_as_worker,
+		.routine = run_phase,
+		.leave = leave_as_worker,
+		.error_context = error_context
+	};
+
+	team_work(&worker, segment, toc);
+}
+
+/* join_as_worker -- open what the leader has open. */
+static void *
+join_as_worker(void *block, dsm_segment *segment)
+{
+	VacuumShared *shared = block;
 	TableVacuum *vacuum = palloc0_object(TableVacuum);
-	dsa_area   *area = NULL;
-	ErrorContextCallback callback;
 
 	/* No transaction of a vacuum may hold back the removal of dead rows. */
 	Assert(MyProc->statusFlags == PROC_IN_VACUUM);
@@ -395,27 +407,26 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 	 */
 	maintenance_work_mem = shared->worker_mem_kb;
 
-	if (shared->dead_tids_start > 0)
-		area = dead_tids_find_area(dead_tids_shared(shared), segment);
-	join_vacuum(vacuum, shared, ParallelWorkerNumber + 1, area);
-	callback.callback = error_context;
-	callback.arg = vacuum;
-	callback.previous = error_context_stack;
-	error_context_stack = &callback;
-
+	join_vacuum(vacuum, shared, ParallelWorkerNumber + 1);
 	progress_begin(shared->relid, shared->leader_pid);
 	pace_join(vacuum_pace(shared));
-	team_follow(team, run_phase, vacuum);
-	progress_clear();
+	failsafe_notice(vacuum);
+	return vacuum;
+}
 
-	error_context_stack = callback.previous;
+/* leave_as_worker -- close it again. */
+static void
+leave_as_worker(void *state)
+{
+	TableVacuum *vacuum = state;
+
+	progress_clear();
 	if (vacuum->dead_tids != NULL)
 		dead_tids_detach(vacuum->dead_tids);
 	vac_close_indexes(vacuum->nindexes, vacuum->indexes, RowExclusiveLock);
 	table_close(vacuum->rel, ShareUpdateExclusiveLock);
 	if (vacuum->strategy != NULL)
 		FreeAccessStrategy(vacuum->strategy);
-	team_leave(team, toc);
 }
 
 /* dead_tids_shared -- where the store is in the shared block. */
@@ -433,14 +444,13 @@ dead_tids_shared(VacuumShared *shared)
  * the leader's cutoffs, never behind them: pruning honours both.
  */
 static void
-join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member,
-			dsa_area *area)
+join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
 {
 	vacuum->shared = shared;
 	vacuum->member = member;
 	vacuum->vistest = GlobalVisTestFor(vacuum->rel);
 	if (shared->dead_tids_start > 0)
-		vacuum->dead_tids = dead_tids_attach(dead_tids_shared(shared), area);
+		vacuum->dead_tids = dead_tids_attach(dead_tids_shared(shared));
 
 	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
 	vacuum->put_off = palloc0_array(BlockList, vacuum->nindexes);
@@ -470,8 +480,15 @@ scan_and_vacuum(VacuumJob *job)
 	for (;;)
 	{
 		pgstat_progress_update_multi_param(lengthof(progress), progress, values);
-		run_team_phase(job, PHASE_HEAP_SCAN);
-		unscanned = heap_scan_first_unscanned(vacuum);
+		/* More memory is to be had only where all the others wait. */
+		shared->scan_goes_on = false;
+		do
+		{
+			run_team_phase(job, PHASE_HEAP_SCAN);
+			unscanned = heap_scan_first_unscanned(vacuum);
+			shared->scan_goes_on = true;
+		} while (unscanned < shared->rel_pages && grow_store(job));
+		report_members(job, PHASE_HEAP_SCAN);
 		if (unscanned >= shared->rel_pages)
 			break;
 
@@ -505,6 +522,32 @@ scan_and_vacuum(VacuumJob *job)
 	if (shared->rel_pages > vacuum->fsm_vacuumed)
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, shared->rel_pages);
 	pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_VACUUMED, shared->rel_pages);
+}
+
+/*
+ * grow_store
+ *		Get more memory for dead TIDs, if there may be more; return false if it
+ *		is time for another round.
+ *
+ * Warns if the memory isn't there to be had: what has been found so far is
+ * vacuumed then, as if the limit were reached.
+ */
+static bool
+grow_store(VacuumJob *job)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	char	   *failure = NULL;
+
+	if (dead_tids_grow(vacuum->dead_tids, &failure))
+		return true;
+	if (failure != NULL && !job->memory_ran_out)
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("vacuuming the indexes of table \"%s.%s.%s\" early for lack of shared memory",
+						vacuum->dbname, vacuum->relnamespace, vacuum->relname),
+				 errdetail_internal("%s", failure)));
+	job->memory_ran_out |= failure != NULL;
+	return false;
 }
 
 /*
@@ -631,11 +674,19 @@ run_team_phase(VacuumJob *job, VacuumPhase phase)
 {
 	instr_time	start;
 
+	/* in this order: the plan, the team, its phases, and all that takes an ID */
+	Assert(job->team != NULL && job->vacuum.shared == team_shared(job->team));
+	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	/* the heap's turn comes only with nothing left in the indexes */
+	Assert(phase != PHASE_HEAP_VACUUM || dead_tids_count(job->vacuum.dead_tids) > 0);
+	Assert(!VacuumFailsafeActive ||
+		   (phase != PHASE_HEAP_VACUUM && phase != PHASE_INDEX_CLEANUP));
+
 	INSTR_TIME_SET_CURRENT(start);
 	team_run(job->team, phase, run_phase, &job->vacuum, pace_while_waiting);
 	job->result.phase_seconds[phase] += seconds_since(start);
 	forget_fork_sizes(job->vacuum.rel);
-	if (phase == PHASE_HEAP_SCAN || phase == PHASE_HEAP_VACUUM)
+	if (phase == PHASE_HEAP_VACUUM)
 		report_members(job, phase);
 }
 
@@ -660,9 +711,16 @@ run_phase(void *state, int phase)
 {
 	TableVacuum *vacuum = state;
 	MemberShared *member = vacuum_member(vacuum->shared, vacuum->member);
-	PGRUsage	rusage;
 
-	pg_rusage_init(&rusage);
+	if (phase != PHASE_HEAP_SCAN || !vacuum->shared->scan_goes_on ||
+		pg_atomic_read_u32(&member->joined) == 0)
+		pg_rusage_init(&vacuum->usage_start);
+	if (!find_store(vacuum, phase))
+	{
+		if (phase != PHASE_HEAP_SCAN || !vacuum->shared->scan_goes_on)
+			member->phase_pages = 0;
+		return;
+	}
 	pg_atomic_write_u32(&member->joined, 1);
 	pace_begin_work();
 
@@ -688,7 +746,36 @@ run_phase(void *state, int phase)
 	pace_end_work();
 	member->counters = vacuum->counters;
 	member->phase_pages = vacuum->phase_pages;
-	strlcpy(member->usage, pg_rusage_show(&rusage), USAGE_SIZE);
+	strlcpy(member->usage, pg_rusage_show(&vacuum->usage_start), USAGE_SIZE);
+}
+
+/*
+ * find_store
+ *		See to it that this process can read and fill the dead-TID store in the
+ *		phase to come; return false if it can't, so that it has to sit out.
+ *
+ * The leader always can: it is the one that gets memory for it.  A worker that
+ * could until now still can if there is no more memory than there was, so who
+ * has found something in a phase can make use of it in the next.
+ */
+static bool
+find_store(TableVacuum *vacuum, VacuumPhase phase)
+{
+	char	   *failure = NULL;
+
+	if (vacuum->dead_tids == NULL || phase == PHASE_INDEX_PAGE_DELETION ||
+		phase == PHASE_INDEX_CLEANUP ||
+		dead_tids_catch_up(vacuum->dead_tids, &failure))
+		return true;
+
+	Assert(!is_leader(vacuum));
+	if (!vacuum->has_sat_out)
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("a parallel vacuum worker sits out for lack of shared memory"),
+				 errdetail_internal("%s", failure)));
+	vacuum->has_sat_out = true;
+	return false;
 }
 
 /*
@@ -834,6 +921,8 @@ truncate_table(VacuumJob *job)
 	TableResult *result = &job->result;
 	instr_time	start;
 
+	Assert(job->team == NULL && !IsInParallelMode());
+
 	/* In an emergency there may be no transaction IDs left to do it with. */
 	if (!job->do_truncate || VacuumFailsafeActive ||
 		result->counters.nonempty_pages >= result->orig_rel_pages ||
@@ -864,6 +953,7 @@ update_table_statistics(VacuumJob *job, TimestampTz start)
 	BlockNumber all_visible,
 				all_frozen;
 
+	Assert(job->team == NULL && !IsInParallelMode());
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
 								 PROGRESS_VACUUM_PHASE_FINAL_CLEANUP);
 	progress_phase(PROGRESS_VACUUM_PHASE_FINAL_CLEANUP, 0);

@@ -156,6 +156,8 @@ static TeamShared *current_shared;
 
 PGDLLEXPORT void pg_cyclone_index_worker_main(dsm_segment *segment, shm_toc *toc);
 
+static void *join_as_worker(void *block, dsm_segment *segment);
+static void leave_as_worker(void *state);
 static IndexBuilds *list_indexes(Relation rel, Oid new_relid);
 static void estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages,
 						   double entries, Oid new_relid);
@@ -473,7 +475,22 @@ index_builds_run(IndexBuilds *builds, RewriteResult *result)
 	DEBUG_POINT("rewrite-index-files");
 
 	build_at_once(builds, result);
+	if (builds->nmembers > 1)
+		index_builds_spare_memory();
 	build_alone(builds, result);
+}
+
+/*
+ * index_builds_spare_memory
+ *		If there was no shared memory for our last team, have the server, too, do
+ *		without workers: it would fail.  The caller restores the setting.
+ */
+void
+index_builds_spare_memory(void)
+{
+	if (team_lacked_memory())
+		(void) set_config_option("max_parallel_maintenance_workers", "0",
+								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
 /*
@@ -649,22 +666,36 @@ share_memory(int nmembers)
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
-/*
- * pg_cyclone_index_worker_main
- *		A worker of the team that builds indexes.
- */
+/* pg_cyclone_index_worker_main -- a worker of the team that builds indexes. */
 void
 pg_cyclone_index_worker_main(dsm_segment *segment, shm_toc *toc)
 {
-	Team	   *team = team_join(toc);
-	TeamShared *shared = team_shared(team);
+	static const TeamWorker worker = {
+		.join = join_as_worker,
+		.routine = build_phase,
+		.leave = leave_as_worker
+	};
+
+	team_work(&worker, segment, toc);
+}
+
+/* join_as_worker -- find what the team shares. */
+static void *
+join_as_worker(void *block, dsm_segment *segment)
+{
+	TeamShared *shared = block;
 
 	progress_begin(shared->relid, shared->leader_pid);
 	if (shared->has_files)
 		SharedFileSetAttach(&shared->files, segment);
-	team_follow(team, build_phase, shared);
+	return shared;
+}
+
+/* leave_as_worker -- the files go with the segment. */
+static void
+leave_as_worker(void *state)
+{
 	progress_clear();
-	team_leave(team, toc);
 }
 
 /*

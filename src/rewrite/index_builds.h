@@ -16,6 +16,7 @@
 typedef struct IndexBuilds IndexBuilds;
 
 extern IndexBuilds *index_builds_plan(Relation rel, Oid new_relid, int asked);
+extern void index_builds_spare_memory(void);
 extern void index_builds_run(IndexBuilds *builds, RewriteResult *result);
 
 #endif							/* CYCLONE_INDEX_BUILDS_H */

@@ -102,6 +102,8 @@ static RewriteHeap current_heap;
 
 PGDLLEXPORT void pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc);
 
+static void *join_as_worker(void *block, dsm_segment *segment);
+static void leave_as_worker(void *state);
 static void create_new_table(RewriteJob *job, Relation rel);
 static void plan_rewrite(RewriteJob *job, Relation rel);
 static void plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid);
@@ -367,17 +369,26 @@ start_team(RewriteJob *job, int nworkers)
 	job->result.workers_launched = team_launched_workers(job->team);
 }
 
-/*
- * pg_cyclone_rewrite_worker_main
- *		A worker: open what the leader has open, and follow it.
- */
+/* pg_cyclone_rewrite_worker_main -- a worker. */
 void
 pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc)
 {
-	Team	   *team = team_join(toc);
-	RewriteShared *shared = team_shared(team);
+	static const TeamWorker worker = {
+		.join = join_as_worker,
+		.routine = run_phase,
+		.leave = leave_as_worker,
+		.error_context = error_context
+	};
+
+	team_work(&worker, segment, toc);
+}
+
+/* join_as_worker -- open what the leader has open. */
+static void *
+join_as_worker(void *block, dsm_segment *segment)
+{
+	RewriteShared *shared = block;
 	TableRewrite *rewrite = palloc0_object(TableRewrite);
-	ErrorContextCallback callback;
 
 	rewrite->shared = shared;
 	rewrite->member = ParallelWorkerNumber + 1;
@@ -385,19 +396,17 @@ pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc)
 	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
 		heap_copy_open(rewrite, i);
 
-	callback.callback = error_context;
-	callback.arg = rewrite;
-	callback.previous = error_context_stack;
-	error_context_stack = &callback;
-
 	progress_begin(shared->heaps[REWRITE_TABLE].old_relid, shared->leader_pid);
 	pace_join(rewrite_pace(shared));
-	team_follow(team, run_phase, rewrite);
-	progress_clear();
+	return rewrite;
+}
 
-	error_context_stack = callback.previous;
-	close_heaps(rewrite);
-	team_leave(team, toc);
+/* leave_as_worker -- close it again. */
+static void
+leave_as_worker(void *state)
+{
+	progress_clear();
+	close_heaps((TableRewrite *) state);
 }
 
 /*
@@ -634,9 +643,12 @@ static void
 swap_and_index(RewriteJob *job)
 {
 	RewriteShared *plan = &job->plan;
-	IndexBuilds *builds = plan_index_builds(job);
+	IndexBuilds *builds;
 	instr_time	start;
 
+	if (job->result.workers_planned > 0)
+		index_builds_spare_memory();
+	builds = plan_index_builds(job);
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
 	DEBUG_POINT("rewrite-swap");

@@ -15,6 +15,8 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
+
 #include "team/ranges.h"
 
 /*
@@ -22,15 +24,17 @@
  *		Make all numbers from start to end - 1 available.
  *
  * Ranges begin at multiples of unit, start among them, and with several
- * members hold at most max_size numbers, which is a multiple of it too.  Only the leader may call
- * this, and only while no phase is running.
+ * members hold at most max_size numbers, which is a multiple of it too.  Only
+ * the leader may call this, and only while no phase is running.
  */
 void
 ranges_init(Ranges *ranges, uint64 start, uint64 end,
 			uint32 unit, uint32 max_size, int nmembers)
 {
+	Assert(unit > 0 && nmembers > 0);
 	Assert(start >= end || start % unit == 0);
 	Assert(max_size % unit == 0 && max_size > 0);
+	Assert(!IsParallelWorker());
 
 	pg_atomic_init_u64(&ranges->next, start);
 	ranges->end = end;
@@ -63,6 +67,7 @@ ranges_claim(Ranges *ranges, uint64 *start, uint64 *end)
 		}
 	} while (!pg_atomic_compare_exchange_u64(&ranges->next, &next, next + size));
 
+	Assert(size > 0 && next + size <= ranges->end);
 	*start = next;
 	*end = next + size;
 	return true;

@@ -9,24 +9,38 @@
  * team's shared block.  A team without workers runs the same routine in the
  * leader alone, with the shared block in private memory.
  *
- * One Barrier leads the team.  Its phase number is even while the members
- * wait for work and odd while they work:
- *
- *	  leader: writes the phase to run | arrives		| works | arrives | ...
- *	  worker: waits at the barrier	  | is released | works | arrives | ...
+ * The workers attach to the team as they come, and from then on take part in
+ * each phase.  Who comes while a phase is running takes part in what is left
+ * of it, which is why a phase must get by with whoever turns up: the leader
+ * never waits for a worker to start.  A phase has ended when all who are
+ * attached are through with it.
  *
  * Between two phases the workers do nothing but wait, so whatever the leader
- * writes to the shared block then needs no lock: the barrier orders it
- * before all that the workers read in the next phase, and likewise all that
+ * writes to the shared block then needs no lock: the mutex of the team orders
+ * it before all that the workers read in the next phase, and likewise all that
  * a worker wrote in a phase before what the leader reads after it.
  *
- * A worker may join at any time.  If it comes while a phase is running it
- * takes part in what is left of it, which is why a phase must get by with
- * whoever turns up: the leader never waits for a worker to start.
+ * What a worker that fails, or is terminated, costs:
  *
- * Errors: one in a worker is thrown again in the leader, at the latest when
- * it waits for the end of the phase; one in the leader makes transaction
- * abort terminate the workers, which wait interruptibly.
+ *	- It can't be started, or dies before it can speak to the leader: its help
+ *	  (team_end).
+ *	- An error in its join routine, or its termination there: its help, with a
+ *	  warning (team_work).  It has taken no work yet.
+ *	- Its termination while it waits for a phase: its help, with a warning
+ *	  (wait_for_phase).  All that it has done is done: a phase keeps nothing
+ *	  that others need in a worker's own memory.
+ *	- An error or its termination within a phase: the command.  The work that
+ *	  it had taken is half done and nobody else would do the rest.  The error is
+ *	  thrown again in the leader, at the latest when it waits for the end of the
+ *	  phase.
+ *	- An error or its termination in the server's own start of a parallel
+ *	  worker, before we are called: the command, as for any parallel query.
+ *	- The cancellation of its query: the command, as that is what was asked for.
+ *
+ * An error in the leader makes transaction abort terminate the workers, which
+ * wait interruptibly.
+ *
+ * Without shared memory for it a team has no workers: see team_create.
  *
  * Parallel mode lasts from team_create to team_end: nothing may be done in
  * between that assigns a transaction ID.
@@ -40,21 +54,26 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "executor/instrument.h"
+#include "libpq/pqformat.h"
+#include "libpq/protocol.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/barrier.h"
+#include "postmaster/bgworker.h"
 #include "storage/condition_variable.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/shm_mq.h"
+#include "storage/spin.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "debug_point.h"
+#include "team/attempt.h"
 #include "team/team.h"
 
 #define TEAM_LIBRARY		"pg_cyclone"
-
-/* A phase number that tells the workers to go. */
-#define TEAM_PHASE_END		PG_UINT32_MAX
 
 /* How often the leader has something to do while it waits for others */
 #define WAITING_MS			250
@@ -68,12 +87,16 @@
 /* How the members find together; in the DSM segment of the team. */
 typedef struct TeamControl
 {
-	Barrier		barrier;
-	/* written by the leader while the members wait, read by them at work */
-	pg_atomic_uint32 phase;
-	/* workers at work or waiting for it; and how one tells that it is done */
-	pg_atomic_uint32 working;
-	ConditionVariable finished;
+	slock_t		mutex;			/* of the following */
+	int			phase;			/* written by the leader */
+	uint32		phase_count;	/* phases begun so far */
+	bool		is_running;		/* a phase has begun and not yet ended */
+	bool		is_over;		/* there will be no more of them */
+	int			attached;		/* workers that take part */
+	int			done;			/* those of them that are through with it */
+
+	ConditionVariable begun;	/* a phase, or the end of the team */
+	ConditionVariable done_changed;
 	/* never changes */
 	compat_query_id query_id;
 } TeamControl;
@@ -86,7 +109,27 @@ struct Team
 	BufferUsage *buffer_usage;	/* an element for each worker */
 	WalUsage   *wal_usage;
 	int			planned_workers;
+
+	/* a worker's */
+	uint32		last_phase;		/* the phase_count of the last one it has run */
 };
+
+/* Was there no shared memory for the last team that was to have workers? */
+static bool lacked_memory = false;
+
+/* A worker was asked to end, while that costs only its help. */
+static volatile sig_atomic_t leave_requested = false;
+
+static void make_segment(void *pcxt);
+static void destroy_context(void *pcxt);
+static void lay_out(Team *team, Size shared_size, Size query_size);
+static bool end_phase(TeamControl *control);
+static void check_workers(Team *team);
+static void forget_workers_not_started(ParallelContext *pcxt);
+static void request_leave(SIGNAL_ARGS);
+static void give_up(MemoryContext context);
+static bool wait_for_phase(Team *team);
+static void run_phases(Team *team, TeamPhaseRoutine routine, void *state);
 
 static uint32 wait_event_phase_start(void);
 static uint32 wait_event_phase_end(void);
@@ -97,57 +140,108 @@ static uint32 wait_event_phase_end(void);
  *		function worker_main of this library, and make its shared block.
  *
  * The block is zeroed and MAXALIGNed; it lasts until team_end.  With workers
- * this enters parallel mode, and fewer may come of it, even none.
+ * this enters parallel mode, and fewer may come of it, even none.  If there is
+ * no shared memory for them, there is a warning, and the leader is on its own.
  */
 Team *
 team_create(const char *worker_main, int nworkers, Size shared_size)
 {
 	Team	   *team = palloc0_object(Team);
-	ParallelContext *pcxt;
 	Size		query_size = debug_query_string ? strlen(debug_query_string) + 1 : 0;
+	char	   *failure = NULL;
+
+	Assert(!IsParallelWorker() && !IsInParallelMode());
 
 	team->planned_workers = nworkers;
-	if (nworkers == 0)
+	if (nworkers > 0)
 	{
-		team->shared = MemoryContextAllocExtended(CurrentMemoryContext, shared_size,
-												  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-		return team;
+		ParallelContext *pcxt;
+
+		EnterParallelMode();
+		pcxt = CreateParallelContext(TEAM_LIBRARY, worker_main, nworkers);
+		shm_toc_estimate_chunk(&pcxt->estimator, sizeof(TeamControl));
+		shm_toc_estimate_chunk(&pcxt->estimator, shared_size);
+		shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(BufferUsage), nworkers));
+		shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(WalUsage), nworkers));
+		shm_toc_estimate_keys(&pcxt->estimator, 4);
+		if (query_size > 0)
+		{
+			shm_toc_estimate_chunk(&pcxt->estimator, query_size);
+			shm_toc_estimate_keys(&pcxt->estimator, 1);
+		}
+
+		lacked_memory = !attempt(make_segment, destroy_context, pcxt, &failure);
+		if (!lacked_memory)
+		{
+			team->pcxt = pcxt;
+			lay_out(team, shared_size, query_size);
+			return team;
+		}
+		ExitParallelMode();
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("VACUUM goes on without parallel workers for lack of shared memory"),
+				 errdetail_internal("%s", failure)));
 	}
 
-	EnterParallelMode();
-	pcxt = CreateParallelContext(TEAM_LIBRARY, worker_main, nworkers);
-	team->pcxt = pcxt;
+	team->shared = MemoryContextAllocExtended(CurrentMemoryContext, shared_size,
+											  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	return team;
+}
 
-	shm_toc_estimate_chunk(&pcxt->estimator, sizeof(TeamControl));
-	shm_toc_estimate_chunk(&pcxt->estimator, shared_size);
-	shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(BufferUsage), nworkers));
-	shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(WalUsage), nworkers));
-	shm_toc_estimate_keys(&pcxt->estimator, 4);
-	if (query_size > 0)
-	{
-		shm_toc_estimate_chunk(&pcxt->estimator, query_size);
-		shm_toc_estimate_keys(&pcxt->estimator, 1);
-	}
+/*
+ * make_segment
+ *		Make the segment of a parallel context, or fail for lack of resources.
+ */
+static void
+make_segment(void *pcxt)
+{
+	InitializeParallelDSM((ParallelContext *) pcxt);
+	if (((ParallelContext *) pcxt)->seg == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("too many dynamic shared memory segments")));
+}
 
-	InitializeParallelDSM(pcxt);
+/* destroy_context -- one without workers, as far as it has come. */
+static void
+destroy_context(void *pcxt)
+{
+	DestroyParallelContext((ParallelContext *) pcxt);
+}
 
-	team->control = shm_toc_allocate(pcxt->toc, sizeof(TeamControl));
-	memset(team->control, 0, sizeof(TeamControl));
-	BarrierInit(&team->control->barrier, 0);
-	pg_atomic_init_u32(&team->control->phase, TEAM_PHASE_END);
-	pg_atomic_init_u32(&team->control->working, 0);
-	ConditionVariableInit(&team->control->finished);
-	team->control->query_id = pgstat_get_my_query_id();
-	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, team->control);
+/*
+ * lay_out
+ *		Fill the segment of a team with what is ours.
+ */
+static void
+lay_out(Team *team, Size shared_size, Size query_size)
+{
+	ParallelContext *pcxt = team->pcxt;
+	TeamControl *control = shm_toc_allocate(pcxt->toc, sizeof(TeamControl));
+	Size		size;
 
 	/* It may be memory that was used before: see min_dynamic_shared_memory. */
+	memset(control, 0, sizeof(TeamControl));
+	SpinLockInit(&control->mutex);
+	ConditionVariableInit(&control->begun);
+	ConditionVariableInit(&control->done_changed);
+	control->query_id = pgstat_get_my_query_id();
+	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, control);
+	team->control = control;
+
 	team->shared = shm_toc_allocate(pcxt->toc, shared_size);
 	memset(team->shared, 0, shared_size);
 	shm_toc_insert(pcxt->toc, TEAM_KEY_SHARED, team->shared);
 
-	team->buffer_usage = shm_toc_allocate(pcxt->toc, mul_size(sizeof(BufferUsage), nworkers));
+	/* zero is what a worker has spent that never comes */
+	size = mul_size(sizeof(BufferUsage), pcxt->nworkers);
+	team->buffer_usage = shm_toc_allocate(pcxt->toc, size);
+	memset(team->buffer_usage, 0, size);
 	shm_toc_insert(pcxt->toc, TEAM_KEY_BUFFER_USAGE, team->buffer_usage);
-	team->wal_usage = shm_toc_allocate(pcxt->toc, mul_size(sizeof(WalUsage), nworkers));
+	size = mul_size(sizeof(WalUsage), pcxt->nworkers);
+	team->wal_usage = shm_toc_allocate(pcxt->toc, size);
+	memset(team->wal_usage, 0, size);
 	shm_toc_insert(pcxt->toc, TEAM_KEY_WAL_USAGE, team->wal_usage);
 
 	if (query_size > 0)
@@ -157,9 +251,6 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 		memcpy(query_text, debug_query_string, query_size);
 		shm_toc_insert(pcxt->toc, TEAM_KEY_QUERY_TEXT, query_text);
 	}
-
-	BarrierAttach(&team->control->barrier);
-	return team;
 }
 
 /*
@@ -171,8 +262,10 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 void
 team_launch(Team *team)
 {
-	if (team->pcxt != NULL)
-		LaunchParallelWorkers(team->pcxt);
+	if (team->pcxt == NULL)
+		return;
+	Assert(IsInParallelMode() && team->pcxt->nworkers_launched == 0);
+	LaunchParallelWorkers(team->pcxt);
 }
 
 /*
@@ -185,25 +278,92 @@ void
 team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
 		 void (*while_waiting) (void))
 {
-	if (team->control == NULL)
+	TeamControl *control = team->control;
+
+	Assert(!IsParallelWorker());
+	if (control == NULL)
 	{
 		routine(state, phase);
 		return;
 	}
 
-	pg_atomic_write_u32(&team->control->phase, phase);
-	BarrierArriveAndWait(&team->control->barrier, wait_event_phase_start());
+	/* Workers would have to be told of a transaction ID: there is none. */
+	Assert(IsInParallelMode());
+
+	SpinLockAcquire(&control->mutex);
+	Assert(!control->is_running && !control->is_over);
+	control->phase = phase;
+	control->phase_count++;
+	control->is_running = true;
+	control->done = 0;
+	SpinLockRelease(&control->mutex);
+	ConditionVariableBroadcast(&control->begun);
+
 	routine(state, phase);
 
-	/* it can't be done while waiting at a barrier */
-	while (pg_atomic_read_u32(&team->control->working) > 0)
+	while (!end_phase(control))
 	{
-		(void) ConditionVariableTimedSleep(&team->control->finished, WAITING_MS,
-										   wait_event_phase_end());
+		if (ConditionVariableTimedSleep(&control->done_changed, WAITING_MS,
+										wait_event_phase_end()))
+			check_workers(team);
 		while_waiting();
 	}
 	ConditionVariableCancelSleep();
-	BarrierArriveAndWait(&team->control->barrier, wait_event_phase_end());
+}
+
+/*
+ * end_phase
+ *		Leader: end the phase if all workers are through with it, and return
+ *		whether they are.
+ */
+static bool
+end_phase(TeamControl *control)
+{
+	bool		all_done;
+
+	SpinLockAcquire(&control->mutex);
+	Assert(control->is_running && control->done <= control->attached);
+	all_done = control->done == control->attached;
+	if (all_done)
+		control->is_running = false;
+	SpinLockRelease(&control->mutex);
+	return all_done;
+}
+
+/*
+ * check_workers
+ *		Leader: raise an error if a worker is no more that hadn't done its part.
+ *
+ * Such a worker has said why, and that is thrown again here first.  It is only
+ * if it couldn't say so that we would wait for it in vain.
+ */
+static void
+check_workers(Team *team)
+{
+	int			alive = 0;
+	int			attached;
+
+	/* first those who may be alive, as who leaves detaches before that */
+	for (int i = 0; i < team->pcxt->nworkers_launched; i++)
+	{
+		pid_t		pid;
+		BackgroundWorkerHandle *handle = team->pcxt->worker[i].bgwhandle;
+
+		if (handle != NULL && GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
+			alive++;
+	}
+	SpinLockAcquire(&team->control->mutex);
+	attached = team->control->attached;
+	SpinLockRelease(&team->control->mutex);
+
+	if (attached > alive)
+	{
+		CHECK_FOR_INTERRUPTS();
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("a parallel vacuum worker has ended in the midst of its work"),
+				 errhint("More details may be available in the server log.")));
+	}
 }
 
 /*
@@ -216,8 +376,16 @@ team_end(Team *team)
 {
 	if (team->pcxt != NULL)
 	{
-		pg_atomic_write_u32(&team->control->phase, TEAM_PHASE_END);
-		BarrierArriveAndDetach(&team->control->barrier);
+		TeamControl *control = team->control;
+
+		Assert(IsInParallelMode());
+		SpinLockAcquire(&control->mutex);
+		Assert(!control->is_running && !control->is_over);
+		control->is_over = true;
+		SpinLockRelease(&control->mutex);
+		ConditionVariableBroadcast(&control->begun);
+
+		forget_workers_not_started(team->pcxt);
 		WaitForParallelWorkersToFinish(team->pcxt);
 
 		for (int i = 0; i < team->pcxt->nworkers_launched; i++)
@@ -232,13 +400,75 @@ team_end(Team *team)
 }
 
 /*
- * team_join
- *		A worker finds its team.  Call it first in the worker's main function.
+ * forget_workers_not_started
+ *		Wait until each worker has started; warn of those that couldn't.
+ *
+ * The server would make an error of that, as it can't know whether anybody
+ * relied on them.
  */
-Team *
-team_join(shm_toc *toc)
+static void
+forget_workers_not_started(ParallelContext *pcxt)
+{
+	int			nfailed = 0;
+
+	for (int i = 0; i < pcxt->nworkers_launched; i++)
+	{
+		ParallelWorkerInfo *worker = &pcxt->worker[i];
+		pid_t		pid;
+
+		for (;;)
+		{
+			BgwHandleStatus status;
+
+			/* it may bring the worker's end, or its error */
+			CHECK_FOR_INTERRUPTS();
+			if (worker->error_mqh == NULL)
+				break;
+			/* in this order: who has stopped attaches no more */
+			status = GetBackgroundWorkerPid(worker->bgwhandle, &pid);
+			pg_memory_barrier();
+			if (shm_mq_get_sender(shm_mq_get_queue(worker->error_mqh)) != NULL)
+				break;
+			if (status == BGWH_STOPPED)
+			{
+				shm_mq_detach(worker->error_mqh);
+				worker->error_mqh = NULL;
+				nfailed++;
+				break;
+			}
+			/* both the postmaster and an attaching worker wake us */
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+							 WAIT_EVENT_BGWORKER_STARTUP);
+			ResetLatch(MyLatch);
+		}
+	}
+
+	if (nfailed > 0)
+		ereport(WARNING,
+				(errmsg_plural("%d parallel vacuum worker failed to start",
+							   "%d parallel vacuum workers failed to start",
+							   nfailed, nfailed),
+				 errdetail("The others have done its work."),
+				 errhint("More details may be available in the server log.")));
+}
+
+/*
+ * team_work
+ *		All that a worker does: find its team, join it, work as the leader says,
+ *		phase by phase, and leave.  To be called by the worker's main function.
+ *
+ * An error in the join routine costs only this worker's help.  What it has
+ * opened goes with its transaction then, and the leader gets a warning.
+ */
+void
+team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 {
 	Team	   *team = palloc0_object(Team);
+	void	   *volatile state = NULL;
+	MemoryContext context = CurrentMemoryContext;
+	ErrorContextCallback callback;
+
+	Assert(IsParallelWorker() && IsInParallelMode());
 
 	team->control = shm_toc_lookup(toc, TEAM_KEY_CONTROL, false);
 	team->shared = shm_toc_lookup(toc, TEAM_KEY_SHARED, false);
@@ -247,56 +477,163 @@ team_join(shm_toc *toc)
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);
 	pgstat_report_query_id(team->control->query_id, false);
 
-	InstrStartParallelQuery();
-	return team;
-}
-
-/*
- * team_follow
- *		Work as the leader says, phase by phase, until it sends us home.
- */
-void
-team_follow(Team *team, TeamPhaseRoutine routine, void *state)
-{
-	Barrier    *barrier = &team->control->barrier;
-	int			barrier_phase = BarrierAttach(barrier);
-
-	for (;;)
+	pqsignal(SIGTERM, request_leave);
+	PG_TRY();
 	{
-		uint32		phase;
-
-		/* before there is work, so that who waits for it can't miss it */
-		pg_atomic_fetch_add_u32(&team->control->working, 1);
-		/* even: wait for work; odd on entry: a phase is already running */
-		if (barrier_phase % 2 == 0)
-			BarrierArriveAndWait(barrier, wait_event_phase_start());
-
-		phase = pg_atomic_read_u32(&team->control->phase);
-		if (phase == TEAM_PHASE_END)
-			break;
-		routine(state, phase);
-		pg_atomic_fetch_sub_u32(&team->control->working, 1);
-		ConditionVariableSignal(&team->control->finished);
-		BarrierArriveAndWait(barrier, wait_event_phase_end());
-		barrier_phase = BarrierPhase(barrier);
-		Assert(barrier_phase % 2 == 0);
+		DEBUG_POINT("team-join");
+		state = worker->join(team->shared, segment);
 	}
-	BarrierDetach(barrier);
+	PG_CATCH();
+	{
+		/* to cancel is to cancel the command */
+		if (geterrcode() == ERRCODE_QUERY_CANCELED && !leave_requested)
+			PG_RE_THROW();
+		give_up(context);
+	}
+	PG_END_TRY();
+
+	callback.callback = worker->error_context;
+	callback.arg = state;
+	callback.previous = error_context_stack;
+	if (worker->error_context != NULL)
+		error_context_stack = &callback;
+	InstrStartParallelQuery();
+
+	run_phases(team, worker->routine, state);
+
+	error_context_stack = callback.previous;
+	worker->leave(state);
+	InstrEndParallelQuery((BufferUsage *) shm_toc_lookup(toc, TEAM_KEY_BUFFER_USAGE, false) + ParallelWorkerNumber,
+						  (WalUsage *) shm_toc_lookup(toc, TEAM_KEY_WAL_USAGE, false) + ParallelWorkerNumber);
+	compat_flush_worker_delay();
 }
 
 /*
- * team_leave
- *		Hand what this worker spent to the leader.
+ * request_leave
+ *		The handler of SIGTERM while termination costs only this worker's help.
+ *
+ * It makes whatever waits raise the error of a cancellation.
  */
-void
-team_leave(Team *team, shm_toc *toc)
+static void
+request_leave(SIGNAL_ARGS)
 {
-	BufferUsage *buffer_usage = shm_toc_lookup(toc, TEAM_KEY_BUFFER_USAGE, false);
-	WalUsage   *wal_usage = shm_toc_lookup(toc, TEAM_KEY_WAL_USAGE, false);
+	leave_requested = true;
+	QueryCancelPending = true;
+	InterruptPending = true;
+	SetLatch(MyLatch);
+}
 
-	InstrEndParallelQuery(&buffer_usage[ParallelWorkerNumber],
-						  &wal_usage[ParallelWorkerNumber]);
-	compat_flush_worker_delay();
+/*
+ * give_up
+ *		After an error, end this process, which has failed to join, as one that
+ *		has done its work.  The leader learns of a warning only.
+ */
+static void
+give_up(MemoryContext context)
+{
+	ErrorData  *error;
+
+	HOLD_INTERRUPTS();
+	MemoryContextSwitchTo(context);
+	error = CopyErrorData();
+	FlushErrorState();
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("a parallel vacuum worker could not take part"),
+			 leave_requested ? errdetail("It was terminated.") :
+			 errdetail_internal("%s", error->message)));
+	pq_putemptymessage(PqMsg_Terminate);
+	proc_exit(0);				/* which aborts the transaction */
+}
+
+/*
+ * run_phases
+ *		Worker: take part in each phase until there are no more.
+ *
+ * Outside of phases SIGTERM is request_leave's, and makes us leave.
+ */
+static void
+run_phases(Team *team, TeamPhaseRoutine routine, void *state)
+{
+	TeamControl *control = team->control;
+
+	SpinLockAcquire(&control->mutex);
+	control->attached++;
+	SpinLockRelease(&control->mutex);
+
+	while (wait_for_phase(team))
+	{
+		routine(state, control->phase);
+
+		SpinLockAcquire(&control->mutex);
+		Assert(control->is_running && control->phase_count != team->last_phase);
+		team->last_phase = control->phase_count;
+		control->done++;
+		SpinLockRelease(&control->mutex);
+		ConditionVariableSignal(&control->done_changed);
+	}
+
+	/* of this phase, too, if there is one that it is through with */
+	SpinLockAcquire(&control->mutex);
+	control->attached--;
+	if (control->is_running && control->phase_count == team->last_phase)
+		control->done--;
+	SpinLockRelease(&control->mutex);
+	ConditionVariableSignal(&control->done_changed);
+}
+
+/*
+ * wait_for_phase
+ *		Worker: wait until a phase begins that it hasn't yet run, and return
+ *		true; or until it is to leave, and return false.
+ */
+static bool
+wait_for_phase(Team *team)
+{
+	TeamControl *control = team->control;
+	bool		has_begun = false;
+	bool		is_over = false;
+	bool		is_running;
+
+	pqsignal(SIGTERM, request_leave);
+	/* it came at the end of a phase, which is done */
+	if (ProcDiePending)
+	{
+		ProcDiePending = false;
+		leave_requested = true;
+	}
+
+	while (!leave_requested)
+	{
+		ConditionVariablePrepareToSleep(&control->begun);
+		SpinLockAcquire(&control->mutex);
+		is_running = control->is_running;
+		has_begun = is_running && control->phase_count != team->last_phase;
+		is_over = control->is_over;
+		SpinLockRelease(&control->mutex);
+		if (has_begun || is_over)
+			break;
+
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+						 is_running ? wait_event_phase_end() : wait_event_phase_start());
+		ResetLatch(MyLatch);
+		if (!leave_requested)
+			CHECK_FOR_INTERRUPTS();
+	}
+	ConditionVariableCancelSleep();
+
+	pqsignal(SIGTERM, die);
+	if (!leave_requested)
+		return has_begun;
+
+	QueryCancelPending = false;
+	leave_requested = false;
+	if (!is_over)
+		ereport(WARNING,
+				(errcode(ERRCODE_ADMIN_SHUTDOWN),
+				 errmsg("a parallel vacuum worker was terminated between two phases"),
+				 errdetail("The others go on without it.")));
+	return false;
 }
 
 /* team_shared -- the block that the members share. */
@@ -317,13 +654,6 @@ team_segment(const Team *team)
 	return team->pcxt ? team->pcxt->seg : NULL;
 }
 
-/* team_is_parallel -- were workers planned? */
-bool
-team_is_parallel(const Team *team)
-{
-	return team->control != NULL;
-}
-
 /* team_planned_workers -- how many workers the leader asked for. */
 int
 team_planned_workers(const Team *team)
@@ -336,6 +666,16 @@ int
 team_launched_workers(const Team *team)
 {
 	return team->pcxt ? team->pcxt->nworkers_launched : 0;
+}
+
+/*
+ * team_lacked_memory
+ *		Was there no shared memory for the last team that was to have workers?
+ */
+bool
+team_lacked_memory(void)
+{
+	return lacked_memory;
 }
 
 /* wait_event_phase_start -- waiting for the leader to begin a phase. */

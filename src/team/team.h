@@ -30,15 +30,25 @@ extern void team_run(Team *team, int phase,
 extern void team_end(Team *team);
 
 /* The worker's side */
-extern Team *team_join(shm_toc *toc);
-extern void team_follow(Team *team, TeamPhaseRoutine routine, void *state);
-extern void team_leave(Team *team, shm_toc *toc);
+
+/* What kind of a worker it is */
+typedef struct TeamWorker
+{
+	/* opens what the phases need, and returns their state */
+	void	   *(*join) (void *shared, dsm_segment *segment);
+	TeamPhaseRoutine routine;
+	void		(*leave) (void *state);
+	/* of the phases, with the state as argument; may be NULL */
+	void		(*error_context) (void *state);
+} TeamWorker;
+
+extern void team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc);
 
 /* Either side */
 extern void *team_shared(const Team *team);
 extern dsm_segment *team_segment(const Team *team);
-extern bool team_is_parallel(const Team *team);
 extern int	team_planned_workers(const Team *team);
 extern int	team_launched_workers(const Team *team);
+extern bool team_lacked_memory(void);
 
 #endif							/* CYCLONE_TEAM_H */

@@ -65,6 +65,7 @@ def test_any_team_with_any_memory_stores_each_item_once(store, pattern):
             read_ahead=draw.choice([1, 2, 16, 64, 256, 1000]),
             range_blocks=draw.choice([0, 64, 256, 4096]),
             in_shared_memory=draw.choice([False, True]),
+            growth_may_fail=draw.choice([False, True]),
         )
 
 
@@ -158,3 +159,8 @@ def test_it_takes_no_more_memory_to_begin_with_than_the_limit(store, nmembers):
             tables = nblocks / 8000  # the directory of the directory's pages, 8 bytes each
             assert 0 < shared_size(store, nblocks, memory, nmembers) <= memory + tables + 128 * KB
             assert shared_size(store, nblocks, memory, nmembers) <= memory or memory < 128 * KB + tables
+
+
+def test_rounds_go_on_where_more_shared_memory_cannot_be_had(store):
+    rounds = [simulate(store, seed, 20000, 64 * MB, 2, "full", in_shared_memory=True, growth_may_fail=True)["rounds"] for seed in range(8)]
+    assert max(rounds) > 1

@@ -143,6 +143,7 @@ def test_the_leader_is_stopped_while_it_waits_for_a_worker(cluster, db, conn, ta
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
 def test_a_worker_is_stopped_while_it_waits_for_the_leader(cluster, db, conn, table, how):
+    """To cancel is to cancel the command; a worker that is terminated has done its part, and is missed by nobody."""
     log_position = len(cluster.log)
     # here the leader has an index to itself
     with Parked(cluster, db, "index-vacuum:leader", 1, VACUUM, SETTINGS) as vacuum:
@@ -150,9 +151,47 @@ def test_a_worker_is_stopped_while_it_waits_for_the_leader(cluster, db, conn, ta
         wait_until(lambda: len(conn.execute(idle, (vacuum.pid,)).fetchall()) == 2, "the workers' wait")
         [(worker,), _] = conn.execute(idle, (vacuum.pid,)).fetchall()
         conn.execute(f"SELECT pg_{how}_backend(%s)", (worker,))
-        error = vacuum.wait()
-    assert isinstance(error, psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown), error
-    assert "parallel worker" in error.diag.context
+        if how == "cancel":
+            error = vacuum.wait()
+            assert isinstance(error, psycopg.errors.QueryCanceled), error
+            assert "parallel worker" in error.diag.context
+        else:
+            wait_until(lambda: len(conn.execute(idle, (vacuum.pid,)).fetchall()) == 1, "the worker's end")
+            vacuum.release()
+            vacuum.finish()
+            said = "\n".join(vacuum.messages)
+            assert "a parallel vacuum worker was terminated between two phases" in said
+            assert re.search(r'table "t": vacuumed [1-9]\d* pages', said)
+            assert checks.table_state(conn, "t")["dead_items"] == 0
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+def test_workers_that_are_terminated_before_their_first_phase_cost_only_their_help(cluster, db, conn, table):
+    log_position = len(cluster.log)
+    with Parked(cluster, db, "team-join:worker", 2, VACUUM, SETTINGS) as vacuum:
+        for worker in vacuum.workers:
+            conn.execute("SELECT pg_terminate_backend(%s)", (worker,))
+        vacuum.finish()  # though the point is still closed
+    said = "\n".join(vacuum.messages)
+    assert said.count("a parallel vacuum worker could not take part") == 2
+    pages = re.search(r"(\d+) scanned \(100.00%", said)[1]
+    assert f'table "t": scanned {pages} pages\n' in said  # by the leader, alone
+    assert checks.table_state(conn, "t")["dead_items"] == 0
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+@pytest.mark.parametrize("command", ["VACUUM (VERBOSE, PARALLEL 2) t", "VACUUM (FULL, VERBOSE, PARALLEL 2) t"])
+def test_workers_that_fail_before_their_first_phase_cost_only_their_help(cluster, db, conn, table, command):
+    log_position = len(cluster.log)
+    vacuum = Background(cluster, db, command, {"cyclone.debug_point": "team-join:worker:error", **SETTINGS})
+    vacuum.finish()
+    said = "\n".join(vacuum.messages)
+    teams = 2 if "FULL" in command else 1  # the second one builds indexes
+    assert said.count("a parallel vacuum worker could not take part") == 2 * teams
+    assert 'debug point "team-join" reached in worker' in cluster.log[log_position:]
+    assert checks.table_state(conn, "t")["dead_items"] == 0
     assert_no_traces(cluster, conn, log_position)
     assert_whole(conn, table)
 

@@ -6,7 +6,8 @@
  * Preloaded (LD_PRELOAD) into a server by tests.  The environment variable
  * CYCLONE_FAULTS names a control file, which all processes map: a test writes
  * there which calls on which files are to fail, with what error, and after how
- * many that succeed (see cyclone_lab/shim.py, which knows this layout).  The
+ * many that succeed (see cyclone_lab/shim.py, which knows this layout).  Shared
+ * memory counts as files in /dev/shm; to attach is to open some that exists.  The
  * files are those whose path contains one of the given texts.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -30,7 +31,8 @@
 
 enum
 {
-	CALL_READ = 1, CALL_WRITE = 2, CALL_ALLOCATE = 4, CALL_TRUNCATE = 8, CALL_SYNC = 16, CALL_CREATE = 32
+	CALL_READ = 1, CALL_WRITE = 2, CALL_ALLOCATE = 4, CALL_TRUNCATE = 8, CALL_SYNC = 16, CALL_CREATE = 32,
+	CALL_ATTACH = 64
 };
 
 typedef struct Control
@@ -189,4 +191,17 @@ open(const char *path, int flags,...)
 	}
 	REAL(open);
 	return real(path, flags, mode);
+}
+
+int
+shm_open(const char *name, int flags, mode_t mode)
+{
+	int			call = flags & O_CREAT ? CALL_CREATE : CALL_ATTACH;
+	char		path[4096];
+
+	snprintf(path, sizeof(path), "/dev/shm%s", name);
+	if (is_armed(call) && must_fail_at(call, path))
+		return -1;
+	REAL(shm_open);
+	return real(name, flags, mode);
 }

@@ -60,8 +60,6 @@ typedef struct Stores
 	DeadTids   *ours;
 	MemoryContext context;		/* of ours, with its memory if that is private */
 	dsm_segment *segment;		/* else */
-	dsa_area   *area;
-	Size		empty_bytes;	/* of ours */
 } Stores;
 
 /* A way to look up: return how many of these items are dead. */
@@ -309,10 +307,8 @@ fill_ours(Stores *stores, const Table *table, bool in_shared_memory)
 	}
 	else
 		shared = palloc(size);
-	stores->area = dead_tids_init(shared, stores->segment, table->nblocks,
-								  STORE_LIMIT, 1);
-	stores->ours = dead_tids_attach(shared, stores->area);
-	stores->empty_bytes = dead_tids_bytes(stores->ours);
+	dead_tids_init(shared, in_shared_memory, table->nblocks, STORE_LIMIT, 1);
+	stores->ours = dead_tids_attach(shared);
 
 	dead_tids_begin_collecting(stores->ours);
 	for (BlockNumber blkno = 0; blkno < table->nblocks; blkno++)
@@ -320,8 +316,15 @@ fill_ours(Stores *stores, const Table *table, bool in_shared_memory)
 		int			noffsets = dead_offsets(table, blkno, offsets);
 
 		CHECK_FOR_INTERRUPTS();
-		if (!dead_tids_reserve(stores->ours, blkno))
-			elog(ERROR, "the store is full");
+		while (!dead_tids_reserve(stores->ours, blkno))
+		{
+			char	   *failure = NULL;
+
+			dead_tids_end_collecting(stores->ours);
+			if (!dead_tids_grow(stores->ours, &failure))
+				elog(ERROR, "the store is full");
+			dead_tids_begin_collecting(stores->ours);
+		}
 		dead_tids_add(stores->ours, blkno, offsets, noffsets);
 	}
 	dead_tids_end_collecting(stores->ours);
@@ -439,7 +442,7 @@ match_ours(Stores *stores, const ItemPointerData *tids, int ntids)
 static Size
 our_allocated_bytes(const Stores *stores)
 {
-	if (stores->area == NULL)
+	if (stores->segment == NULL)
 		return MemoryContextMemAllocated(stores->context, true);
-	return stores->empty_bytes + dsa_get_total_size(stores->area);
+	return dead_tids_memory(stores->ours);
 }

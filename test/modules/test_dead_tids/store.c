@@ -20,3 +20,4 @@
 	} while (0)
 
 #include "engine/dead_tids.c"
+#include "team/attempt.c"

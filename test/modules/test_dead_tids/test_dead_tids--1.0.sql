@@ -14,12 +14,13 @@ CREATE FUNCTION test_dead_tids(
 	read_ahead integer DEFAULT 32,      -- at most this many blocks of a member are asked for and not yet added
 	range_blocks bigint DEFAULT 1024,   -- at most this many blocks are claimed at once; 0: a member takes all that are left
 	in_shared_memory boolean DEFAULT false,
+	growth_may_fail boolean DEFAULT false,  -- of shared memory: half of the times that more is asked for
 	OUT rounds bigint,
 	OUT pages bigint,                   -- with dead items
 	OUT items bigint,
 	OUT peak_bytes bigint,
 	OUT drained bigint,                 -- times that room was refused until the blocks read ahead were added
-	OUT used_up bigint)                 -- times that it was still refused then
+	OUT used_up bigint)                 -- times that it was still refused then, and more could not be had
 AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
 
 CREATE FUNCTION test_dead_tids_shared_size(nblocks bigint, memory bigint, nmembers integer) RETURNS bigint

@@ -35,7 +35,6 @@
 #include "oracle.h"
 #include "storage/dsm.h"
 #include "utils/builtins.h"
-#include "utils/dsa.h"
 #include "utils/memutils.h"
 
 PG_MODULE_MAGIC;
@@ -106,6 +105,7 @@ typedef struct Simulation
 	int			read_ahead;
 	int64		range_blocks;
 	bool		in_shared_memory;
+	bool		growth_may_fail;
 
 	pg_prng_state random;
 	Oracle	   *oracle;
@@ -114,7 +114,6 @@ typedef struct Simulation
 	char	   *shared;
 	Size		shared_size;
 	dsm_segment *segment;
-	dsa_area   *area;
 	DeadTids   *reader;
 	MemoryContext reader_context;
 	Size		empty_bytes;
@@ -128,6 +127,7 @@ typedef struct Simulation
 	int		   *pages_added;	/* indexes in the oracle */
 	int			npages_added;
 	bool		memory_used_up;
+	bool		growth_failed;
 
 	BlockNumber place;			/* for error messages */
 
@@ -136,6 +136,7 @@ typedef struct Simulation
 	Size		peak_bytes;
 	int64		drained;
 	int64		used_up;
+	int64		used_up_before; /* this round */
 } Simulation;
 
 static void report_context(void *arg);
@@ -144,6 +145,7 @@ static void attach_reader(Simulation *sim);
 static void destroy_store(Simulation *sim);
 static void run_vacuum(Simulation *sim);
 static void begin_round(Simulation *sim);
+static bool grow(Simulation *sim);
 static void collect(Simulation *sim);
 static bool member_step(Simulation *sim, Member *member);
 static void begin_stream(Simulation *sim, Member *member);
@@ -193,6 +195,7 @@ test_dead_tids(PG_FUNCTION_ARGS)
 	sim->read_ahead = PG_GETARG_INT32(7);
 	sim->range_blocks = PG_GETARG_INT64(8);
 	sim->in_shared_memory = PG_GETARG_BOOL(9);
+	sim->growth_may_fail = PG_GETARG_BOOL(10);
 	if (sim->nmembers < 1 || sim->read_ahead < 1 || sim->page_gap < 0 ||
 		sim->scan_gap < 0 || sim->range_blocks < 0)
 		elog(ERROR, "an argument is too small");
@@ -241,11 +244,12 @@ report_context(void *arg)
 
 	errcontext("test_dead_tids(seed => %lld, nblocks => %u, memory => %zu, nmembers => %d, pattern => '%s', "
 			   "page_gap => %lld, scan_gap => %lld, read_ahead => %d, range_blocks => %lld, "
-			   "in_shared_memory => %s), round %lld",
+			   "in_shared_memory => %s, growth_may_fail => %s), round %lld",
 			   (long long) sim->seed, sim->nblocks, sim->memory, sim->nmembers,
 			   sim->pattern, (long long) sim->page_gap, (long long) sim->scan_gap,
 			   sim->read_ahead, (long long) sim->range_blocks,
-			   sim->in_shared_memory ? "true" : "false", (long long) sim->rounds);
+			   sim->in_shared_memory ? "true" : "false",
+			   sim->growth_may_fail ? "true" : "false", (long long) sim->rounds);
 	if (sim->place != InvalidBlockNumber)
 		errcontext("block %u", sim->place);
 }
@@ -255,7 +259,8 @@ report_context(void *arg)
  *		Make an empty store in memory that is not, with a guard behind it; and
  *		the members.
  *
- * The area of shared memory is one for all, as a process can't have two.
+ * Segments of shared memory are mapped once for all, as a process can't have
+ * two mappings.
  */
 static void
 create_store(Simulation *sim)
@@ -271,14 +276,13 @@ create_store(Simulation *sim)
 									 PG_CACHE_LINE_SIZE, MCXT_ALLOC_HUGE);
 	memset(sim->shared, GUARD_BYTE, sim->shared_size + GUARD_SIZE);
 
-	sim->area = dead_tids_init((DeadTidsShared *) sim->shared, sim->segment,
-							   sim->nblocks, sim->memory, sim->nmembers);
-	CHECK((sim->area != NULL) == sim->in_shared_memory);
+	dead_tids_init((DeadTidsShared *) sim->shared, sim->in_shared_memory,
+				   sim->nblocks, sim->memory, sim->nmembers);
 
 	sim->members = palloc0_array(Member, sim->nmembers);
 	for (int i = 0; i < sim->nmembers; i++)
 	{
-		sim->members[i].store = dead_tids_attach((DeadTidsShared *) sim->shared, sim->area);
+		sim->members[i].store = dead_tids_attach((DeadTidsShared *) sim->shared);
 		sim->members[i].ahead = palloc_array(BlockAhead, sim->read_ahead);
 	}
 	sim->pages_added = palloc_array(int, sim->oracle->npages + 1);
@@ -297,7 +301,8 @@ attach_reader(Simulation *sim)
 	MemoryContext context = MemoryContextSwitchTo(sim->reader_context);
 
 	MemoryContextReset(sim->reader_context);
-	sim->reader = dead_tids_attach((DeadTidsShared *) sim->shared, sim->area);
+	sim->reader = dead_tids_attach((DeadTidsShared *) sim->shared);
+	CHECK(dead_tids_catch_up(sim->reader, NULL));
 	MemoryContextSwitchTo(context);
 }
 
@@ -322,7 +327,9 @@ run_vacuum(Simulation *sim)
 	{
 		sim->rounds++;
 		begin_round(sim);
-		collect(sim);
+		do
+			collect(sim);
+		while (first_unscanned(sim) < sim->nblocks && grow(sim));
 		if (one_in(&sim->random, 2))
 			sim->reader = sim->members[0].store;
 		else
@@ -361,6 +368,8 @@ begin_round(Simulation *sim)
 	sim->items_added = 0;
 	sim->npages_added = 0;
 	sim->memory_used_up = false;
+	sim->growth_failed = false;
+	sim->used_up_before = sim->used_up;
 	for (int i = 0; i < sim->nmembers; i++)
 	{
 		Member	   *member = &sim->members[i];
@@ -369,6 +378,23 @@ begin_round(Simulation *sim)
 			member->joined = true;
 		member->collecting = false;
 	}
+}
+
+/* grow -- get more memory, as the leader does between phases. */
+static bool
+grow(Simulation *sim)
+{
+	char	   *failure = NULL;
+
+	sim->growth_failed = sim->growth_may_fail && one_in(&sim->random, 2);
+	if (sim->growth_failed || !dead_tids_grow(sim->members[0].store, &failure))
+		return false;
+	CHECK(failure == NULL);
+	sim->memory_used_up = false;
+	sim->used_up = sim->used_up_before;
+	for (int i = 0; i < sim->nmembers; i++)
+		sim->members[i].collecting = false;
+	return true;
 }
 
 /* collect -- let the members work, by turns, until all are through. */
@@ -408,6 +434,7 @@ member_step(Simulation *sim, Member *member)
 {
 	if (!member->collecting)
 	{
+		CHECK(dead_tids_catch_up(member->store, NULL));
 		dead_tids_begin_collecting(member->store);
 		member->collecting = true;
 		member->next_is_chosen = false;
@@ -627,13 +654,12 @@ check_facts(Simulation *sim)
 
 	CHECK(dead_tids_count(sim->reader) == sim->items_added);
 	CHECK(bytes <= limit);
-	if (sim->area != NULL)
-		CHECK(sim->empty_bytes + dsa_get_total_size(sim->area) <= limit);
+	CHECK(dead_tids_memory(sim->reader) <= limit);
 	for (int i = 0; i < GUARD_SIZE; i++)
 		CHECK(guard[i] == GUARD_BYTE);
 
 	/* Who is alone comes to an end only when most of the memory is in use. */
-	if (sim->nmembers == 1 && sim->memory_used_up &&
+	if (sim->nmembers == 1 && sim->memory_used_up && !sim->growth_failed &&
 		sim->memory >= MUCH_MEMORY && sim->nblocks <= ALL_BLOCKS_CHECKED)
 		CHECK(bytes >= limit / 3 * 2);
 
