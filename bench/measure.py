@@ -251,6 +251,9 @@ def _warm_up(cluster: Cluster, scenario: Scenario) -> None:
     """
     if not cluster.running:
         cluster.start()
+    with cluster.connect() as conn:
+        for statement in scenario.prepare:
+            conn.execute(statement)
     cluster.warm_up(TABLE, wal=scenario.logged)
     os.sync()  # or the copy is written back while the clock runs
 
