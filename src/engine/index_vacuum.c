@@ -336,6 +336,19 @@ end_btree(TableVacuum *vacuum, int number)
 }
 
 /*
+ * index_duties_put_off
+ *		Has this process put off pages of btrees that it is bound to visit?
+ */
+bool
+index_duties_put_off(const TableVacuum *vacuum)
+{
+	for (int i = 0; i < vacuum->nindexes; i++)
+		if (vacuum->put_off[i].count > 0)
+			return true;
+	return false;
+}
+
+/*
  * index_found_empty_pages
  *		Leader, after bulk deletion: are there pages of btrees to delete?
  */

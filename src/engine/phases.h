@@ -33,6 +33,7 @@ extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
 							  double reltuples, bool estimated, int batch_size);
 extern void index_phase(TableVacuum *vacuum, bool cleanup);
 extern bool index_next_batch(TableVacuum *vacuum);
+extern bool index_duties_put_off(const TableVacuum *vacuum);
 extern bool index_found_empty_pages(TableVacuum *vacuum);
 extern void index_delete_pages(TableVacuum *vacuum, bool wait);
 extern void index_finish_page_deletion(TableVacuum *vacuum);

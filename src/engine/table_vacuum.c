@@ -91,6 +91,7 @@ static int	plan_workers(VacuumJob *job);
 static void start_team(VacuumJob *job, int nworkers);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
 static void *join_as_worker(void *block, dsm_segment *segment);
+static bool worker_is_needed(void *state);
 static void leave_as_worker(void *state);
 static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
 static void scan_and_vacuum(VacuumJob *job);
@@ -370,6 +371,7 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 	static const TeamWorker worker = {
 		.join = join_as_worker,
 		.routine = run_phase,
+		.is_needed = worker_is_needed,
 		.leave = leave_as_worker,
 		.error_context = error_context
 	};
@@ -412,6 +414,13 @@ join_as_worker(void *block, dsm_segment *segment)
 	pace_join(vacuum_pace(shared));
 	failsafe_notice(vacuum);
 	return vacuum;
+}
+
+/* worker_is_needed -- has it pages to visit of which nobody else knows? */
+static bool
+worker_is_needed(void *state)
+{
+	return index_duties_put_off(state);
 }
 
 /* leave_as_worker -- close it again. */

@@ -27,8 +27,9 @@
  *	- An error in its join routine, or its termination there: its help, with a
  *	  warning (team_work).  It has taken no work yet.
  *	- Its termination while it waits for a phase: its help, with a warning
- *	  (wait_for_phase).  All that it has done is done: a phase keeps nothing
- *	  that others need in a worker's own memory.
+ *	  (wait_for_phase).  All that it has done is done.  But if its own memory
+ *	  has what a later phase can't do without, as the worker's is_needed says,
+ *	  it is as within a phase:
  *	- An error or its termination within a phase: the command.  The work that
  *	  it had taken is half done and nobody else would do the rest.  The error is
  *	  thrown again in the leader, at the latest when it waits for the end of the
@@ -128,8 +129,8 @@ static void check_workers(Team *team);
 static void forget_workers_not_started(ParallelContext *pcxt);
 static void request_leave(SIGNAL_ARGS);
 static void give_up(MemoryContext context);
-static bool wait_for_phase(Team *team);
-static void run_phases(Team *team, TeamPhaseRoutine routine, void *state);
+static bool wait_for_phase(Team *team, bool may_leave);
+static void run_phases(Team *team, const TeamWorker *worker, void *state);
 
 static uint32 wait_event_phase_start(void);
 static uint32 wait_event_phase_end(void);
@@ -499,7 +500,7 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 		error_context_stack = &callback;
 	InstrStartParallelQuery();
 
-	run_phases(team, worker->routine, state);
+	run_phases(team, worker, state);
 
 	error_context_stack = callback.previous;
 	worker->leave(state);
@@ -550,20 +551,23 @@ give_up(MemoryContext context)
  * run_phases
  *		Worker: take part in each phase until there are no more.
  *
- * Outside of phases SIGTERM is request_leave's, and makes us leave.
+ * Outside of phases SIGTERM is request_leave's, and makes us leave, unless this
+ * worker is needed.
  */
 static void
-run_phases(Team *team, TeamPhaseRoutine routine, void *state)
+run_phases(Team *team, const TeamWorker *worker, void *state)
 {
 	TeamControl *control = team->control;
+	bool		is_needed = false;
 
 	SpinLockAcquire(&control->mutex);
 	control->attached++;
 	SpinLockRelease(&control->mutex);
 
-	while (wait_for_phase(team))
+	while (wait_for_phase(team, !is_needed))
 	{
-		routine(state, control->phase);
+		worker->routine(state, control->phase);
+		is_needed = worker->is_needed != NULL && worker->is_needed(state);
 
 		SpinLockAcquire(&control->mutex);
 		Assert(control->is_running && control->phase_count != team->last_phase);
@@ -585,19 +589,21 @@ run_phases(Team *team, TeamPhaseRoutine routine, void *state)
 /*
  * wait_for_phase
  *		Worker: wait until a phase begins that it hasn't yet run, and return
- *		true; or until it is to leave, and return false.
+ *		true; or until it is to leave, and return false.  If it may not leave,
+ *		its termination is an error.
  */
 static bool
-wait_for_phase(Team *team)
+wait_for_phase(Team *team, bool may_leave)
 {
 	TeamControl *control = team->control;
 	bool		has_begun = false;
 	bool		is_over = false;
 	bool		is_running;
 
-	pqsignal(SIGTERM, request_leave);
+	if (may_leave)
+		pqsignal(SIGTERM, request_leave);
 	/* it came at the end of a phase, which is done */
-	if (ProcDiePending)
+	if (may_leave && ProcDiePending)
 	{
 		ProcDiePending = false;
 		leave_requested = true;

@@ -38,6 +38,8 @@ typedef struct TeamWorker
 	void	   *(*join) (void *shared, dsm_segment *segment);
 	TeamPhaseRoutine routine;
 	void		(*leave) (void *state);
+	/* does its state hold what later phases can't do without?  May be NULL: no */
+	bool		(*is_needed) (void *state);
 	/* of the phases, with the state as argument; may be NULL */
 	void		(*error_context) (void *state);
 } TeamWorker;

@@ -185,3 +185,31 @@ def test_duties_that_are_put_off_are_done_in_the_end(cluster, conn, db, table, w
         reader.execute("COMMIT")
         vacuum.finish()
     assert_all_dead_entries_are_gone(conn)
+
+
+def test_a_worker_that_has_put_off_pages_is_missed_if_it_is_terminated(cluster, conn, db, table):
+    """Nobody else knows of them, so the VACUUM fails; without duties its termination would only cost its help."""
+    conn.execute("CREATE INDEX t_small ON t (key) WHERE key < 100")  # for the leader, who waits there
+    conn.execute("INSERT INTO t VALUES (8, 'old')")
+    conn.execute("DELETE FROM t WHERE key = 8")
+    points = "index-vacuum:leader:wait btree-duty-put-off:any:notice"
+    settings = {"min_parallel_index_scan_size": "400kB", "cyclone.debug_point": points, "cyclone.debug_max_duty_tries": 1}
+    statement = "VACUUM (INDEX_CLEANUP on, PARALLEL 1) t"
+    events = "SELECT pid FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = %s"
+    with cluster.connect(db) as at_the_start, cluster.connect(db) as reader:
+        stand_on(at_the_start, [1])
+        with Parked(cluster, db, "index-vacuum:leader", 1, statement, settings) as vacuum:
+            wait_until(lambda: conn.execute(events, (vacuum.pid, "BufferPin")).fetchall(), "the worker at the first page")
+            conn.execute("INSERT INTO t SELECT 2 * i + 1, 'new' FROM generate_series(1, 60000) i")
+            stand_on(reader, range(table + 1, table + 40, 3), pages=10)
+            at_the_start.execute("COMMIT")
+            wait_until(lambda: any(PUT_OFF in message for message in vacuum.messages), "a duty that is put off")
+            reader.execute("COMMIT")  # as the new pages are in its ranges, too
+            wait_until(lambda: conn.execute(events, (vacuum.pid, "CyclonePhaseEnd")).fetchall(), "the end of its part")
+            [(worker,)] = conn.execute(events, (vacuum.pid, "CyclonePhaseEnd")).fetchall()
+            conn.execute("SELECT pg_terminate_backend(%s, 60000)", (worker,))
+            vacuum.release()
+            error = vacuum.wait()
+    assert "terminating background worker" in str(error)
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    assert_all_dead_entries_are_gone(conn)
