@@ -155,8 +155,7 @@ class FaultTest:
             return f"{vacuum.statement}: not come to"
         self.done["faults"] += 1
         self.done[what] += 1
-        # FULL INPLACE has workers of another kind
-        assert failure is None or paths != [SHARED_MEMORY] or "INPLACE" in vacuum.kind, f"{vacuum.statement}: one process could have done it: {failure}"
+        assert failure is None or paths != [SHARED_MEMORY], f"{vacuum.statement}: one process could have done it: {failure}"
         return f"{vacuum.statement}: {what}, {self._judge(vacuum.statement, failure, fault.error)}"
 
     def _add_dead_tail(self, conn, tables: tuple[str, ...]) -> None:

@@ -482,8 +482,14 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 static bool
 claim_blocks(BtreeScan *scan)
 {
-	uint64		known_end = pg_atomic_read_u64(&scan->shared->known_end);
-	uint64		end = current_size(scan->index);
+	uint64		known_end;
+	uint64		end;
+
+	/* in turn, as the session's lock_timeout isn't meant for teammates */
+	(void) take_turn(scan->shared, true);
+	known_end = pg_atomic_read_u64(&scan->shared->known_end);
+	end = current_size(scan->index);
+	end_turn(scan->shared);
 
 	do
 	{
@@ -945,8 +951,8 @@ delete_locked(BTVacState *state, Buffer buffer)
 
 /*
  * take_turn
- *		Be the only member that waits for pages of the index, or deletes some; if
- *		another one does, wait, or return false.
+ *		Be the only member that waits for pages of the index, deletes some, or
+ *		locks its extension; if another one does, wait, or return false.
  */
 static bool
 take_turn(IndexShared *shared, bool wait)

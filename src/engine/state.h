@@ -64,8 +64,8 @@ typedef struct IndexShared
 	uint16		cycle_id;		/* written by the leader before the phase */
 	Ranges		ranges;			/* of its blocks */
 	pg_atomic_uint64 known_end; /* its size, as far as all of it is claimed */
-	pg_atomic_uint32 turn_taken;	/* by the member that waits for pages, or
-									 * deletes them */
+	pg_atomic_uint32 turn_taken;	/* by the member that waits for pages,
+									 * deletes them, or asks for the size */
 	ConditionVariable turn_ended;
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;

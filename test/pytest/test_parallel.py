@@ -172,3 +172,16 @@ def test_two_vacuums_of_two_tables_share_the_pool_of_workers(new_cluster):
             assert planned_and_launched(report)[0] == 4
             assert "2000 removed, 2000 remain" in report
         assert max(launched.values()) <= 3
+
+
+def test_a_lock_timeout_is_not_for_teammates_that_look_how_long_an_index_is(conn):
+    """Each of many processes asks that of each of many small indexes, under the lock on its extension."""
+    conn.execute("CREATE TABLE t (id int)")
+    for _ in range(12):
+        conn.execute("CREATE INDEX ON t (id)")
+    conn.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+    conn.execute("SET min_parallel_index_scan_size = 0; SET max_parallel_maintenance_workers = 7; SET lock_timeout = '1ms'")
+    for _ in range(100):
+        conn.execute("UPDATE t SET id = id")
+        conn.execute("VACUUM (INDEX_CLEANUP on, PARALLEL 7) t")
+    checks.assert_clean(conn, "t")
