@@ -104,6 +104,7 @@ static void run_team_phase(VacuumJob *job, VacuumPhase phase);
 static void forget_fork_sizes(Relation rel);
 static void run_phase(void *state, int phase);
 static bool find_store(TableVacuum *vacuum, VacuumPhase phase);
+static void forget_member_reports(VacuumShared *shared);
 static void report_members(VacuumJob *job, VacuumPhase phase);
 static void sum_counters(VacuumJob *job);
 static void finish_team(VacuumJob *job);
@@ -691,6 +692,10 @@ run_team_phase(VacuumJob *job, VacuumPhase phase)
 	Assert(!VacuumFailsafeActive ||
 		   (phase != PHASE_HEAP_VACUUM && phase != PHASE_INDEX_CLEANUP));
 
+	if (phase == PHASE_HEAP_VACUUM ||
+		(phase == PHASE_HEAP_SCAN && !job->vacuum.shared->scan_goes_on))
+		forget_member_reports(job->vacuum.shared);
+
 	INSTR_TIME_SET_CURRENT(start);
 	team_run(job->team, phase, run_phase, &job->vacuum, pace_while_waiting);
 	job->result.phase_seconds[phase] += seconds_since(start);
@@ -725,11 +730,7 @@ run_phase(void *state, int phase)
 		pg_atomic_read_u32(&member->joined) == 0)
 		pg_rusage_init(&vacuum->usage_start);
 	if (!find_store(vacuum, phase))
-	{
-		if (phase != PHASE_HEAP_SCAN || !vacuum->shared->scan_goes_on)
-			member->phase_pages = 0;
 		return;
-	}
 	pg_atomic_write_u32(&member->joined, 1);
 	pace_begin_work();
 
@@ -788,8 +789,20 @@ find_store(TableVacuum *vacuum, VacuumPhase phase)
 }
 
 /*
+ * forget_member_reports
+ *		Leader, before a phase over the heap: forget what members did in others,
+ *		as not all may take part in this one.
+ */
+static void
+forget_member_reports(VacuumShared *shared)
+{
+	for (int i = 0; i < shared->nmembers; i++)
+		vacuum_member(shared, i)->usage[0] = '\0';
+}
+
+/*
  * report_members
- *		Tell what each member did in a phase over the heap.
+ *		Tell what each member did in a phase over the heap that it took part in.
  */
 static void
 report_members(VacuumJob *job, VacuumPhase phase)
@@ -804,7 +817,7 @@ report_members(VacuumJob *job, VacuumPhase phase)
 	{
 		MemberShared *member = vacuum_member(shared, i);
 
-		if (pg_atomic_read_u32(&member->joined))
+		if (member->usage[0] != '\0')
 			ereport(INFO,
 					(errmsg_internal("table \"%s\": %s %u pages%s",
 									 job->vacuum.relname, verb, member->phase_pages,

@@ -34,6 +34,7 @@
  *	  it had taken is half done and nobody else would do the rest.  The error is
  *	  thrown again in the leader, at the latest when it waits for the end of the
  *	  phase.
+ *	- Its termination while it leaves: nothing, as it ends anyway (wait_for_phase).
  *	- An error or its termination in the server's own start of a parallel
  *	  worker, before we are called: the command, as for any parallel query.
  *	- The cancellation of its query: the command, as that is what was asked for.
@@ -128,6 +129,7 @@ static bool end_phase(TeamControl *control);
 static void check_workers(Team *team);
 static void forget_workers_not_started(ParallelContext *pcxt);
 static void request_leave(SIGNAL_ARGS);
+static void note_leave(SIGNAL_ARGS);
 static void give_up(MemoryContext context);
 static bool wait_for_phase(Team *team, bool may_leave);
 static void run_phases(Team *team, const TeamWorker *worker, void *state);
@@ -503,6 +505,7 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	run_phases(team, worker, state);
 
 	error_context_stack = callback.previous;
+	DEBUG_POINT("team-leave");
 	worker->leave(state);
 	InstrEndParallelQuery((BufferUsage *) shm_toc_lookup(toc, TEAM_KEY_BUFFER_USAGE, false) + ParallelWorkerNumber,
 						  (WalUsage *) shm_toc_lookup(toc, TEAM_KEY_WAL_USAGE, false) + ParallelWorkerNumber);
@@ -511,7 +514,8 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 
 /*
  * request_leave
- *		The handler of SIGTERM while termination costs only this worker's help.
+ *		The handler of SIGTERM in the join routine, where termination costs only
+ *		this worker's help.
  *
  * It makes whatever waits raise the error of a cancellation.
  */
@@ -521,6 +525,20 @@ request_leave(SIGNAL_ARGS)
 	leave_requested = true;
 	QueryCancelPending = true;
 	InterruptPending = true;
+	SetLatch(MyLatch);
+}
+
+/*
+ * note_leave
+ *		The handler of SIGTERM between phases and in the end.
+ *
+ * It raises no error anywhere, as it can strike between any two instructions,
+ * and must not be taken for the cancellation of the command.
+ */
+static void
+note_leave(SIGNAL_ARGS)
+{
+	leave_requested = true;
 	SetLatch(MyLatch);
 }
 
@@ -551,7 +569,7 @@ give_up(MemoryContext context)
  * run_phases
  *		Worker: take part in each phase until there are no more.
  *
- * Outside of phases SIGTERM is request_leave's, and makes us leave, unless this
+ * Outside of phases SIGTERM is note_leave's, and makes us leave, unless this
  * worker is needed.
  */
 static void
@@ -591,6 +609,9 @@ run_phases(Team *team, const TeamWorker *worker, void *state)
  *		Worker: wait until a phase begins that it hasn't yet run, and return
  *		true; or until it is to leave, and return false.  If it may not leave,
  *		its termination is an error.
+ *
+ * When it leaves nothing is lost by its termination any more, so from then on
+ * that is ignored: it would cost the command for no reason.
  */
 static bool
 wait_for_phase(Team *team, bool may_leave)
@@ -601,7 +622,10 @@ wait_for_phase(Team *team, bool may_leave)
 	bool		is_running;
 
 	if (may_leave)
-		pqsignal(SIGTERM, request_leave);
+		pqsignal(SIGTERM, note_leave);
+	/* it came in the join routine, too late to end it by this */
+	if (leave_requested)
+		QueryCancelPending = false;
 	/* it came at the end of a phase, which is done */
 	if (may_leave && ProcDiePending)
 	{
@@ -623,18 +647,20 @@ wait_for_phase(Team *team, bool may_leave)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
 						 is_running ? wait_event_phase_end() : wait_event_phase_start());
 		ResetLatch(MyLatch);
-		if (!leave_requested)
-			CHECK_FOR_INTERRUPTS();
+		CHECK_FOR_INTERRUPTS();
 	}
 	ConditionVariableCancelSleep();
 
-	pqsignal(SIGTERM, die);
-	if (!leave_requested)
-		return has_begun;
+	if (has_begun)
+	{
+		pqsignal(SIGTERM, die);
+		if (!leave_requested)
+			return true;
+	}
 
-	QueryCancelPending = false;
-	leave_requested = false;
-	if (!is_over)
+	pqsignal(SIGTERM, note_leave);
+	ProcDiePending = false;
+	if (leave_requested && !is_over)
 		ereport(WARNING,
 				(errcode(ERRCODE_ADMIN_SHUTDOWN),
 				 errmsg("a parallel vacuum worker was terminated between two phases"),

@@ -162,6 +162,8 @@ def test_a_worker_is_stopped_while_it_waits_for_the_leader(cluster, db, conn, ta
             said = "\n".join(vacuum.messages)
             assert "a parallel vacuum worker was terminated between two phases" in said
             assert re.search(r'table "t": vacuumed [1-9]\d* pages', said)
+            # of who isn't there any more nothing is said
+            assert said.count('table "t": vacuumed') == 2
             assert checks.table_state(conn, "t")["dead_items"] == 0
     assert_no_traces(cluster, conn, log_position)
     assert_whole(conn, table)
@@ -178,6 +180,37 @@ def test_workers_that_are_terminated_before_their_first_phase_cost_only_their_he
     pages = re.search(r"(\d+) scanned \(100.00%", said)[1]
     assert f'table "t": scanned {pages} pages\n' in said  # by the leader, alone
     assert checks.table_state(conn, "t")["dead_items"] == 0
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+def test_workers_that_are_terminated_when_they_leave_cost_nothing(cluster, db, conn, table):
+    log_position = len(cluster.log)
+    with Parked(cluster, db, "team-leave:worker", 2, VACUUM, SETTINGS) as vacuum:
+        for worker in vacuum.workers:
+            conn.execute("SELECT pg_terminate_backend(%s)", (worker,))
+        vacuum.release()
+        vacuum.finish()
+    assert "terminated" not in "\n".join(vacuum.messages)
+    assert checks.table_state(conn, "t")["dead_items"] == 0
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+
+
+def test_a_worker_that_is_terminated_twice_costs_its_help_once(cluster, db, conn, table):
+    log_position = len(cluster.log)
+    points = {"cyclone.debug_point": "index-vacuum:leader:wait team-leave:worker:wait"}
+    with Parked(cluster, db, "index-vacuum:leader", 1, VACUUM, {**points, **SETTINGS}) as vacuum:
+        idle = "SELECT pid FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = 'CyclonePhaseEnd'"
+        wait_until(lambda: len(conn.execute(idle, (vacuum.pid,)).fetchall()) == 2, "the workers' wait")
+        [(worker,), _] = conn.execute(idle, (vacuum.pid,)).fetchall()
+        conn.execute("SELECT pg_terminate_backend(%s)", (worker,))
+        vacuum.wait_for(2)
+        assert vacuum.workers == [worker]
+        conn.execute("SELECT pg_terminate_backend(%s)", (worker,))
+        vacuum.release()
+        vacuum.finish()
+    assert "\n".join(vacuum.messages).count("a parallel vacuum worker was terminated between two phases") == 1
     assert_no_traces(cluster, conn, log_position)
     assert_whole(conn, table)
 
