@@ -664,7 +664,7 @@ wait_for_phase(Team *team, bool may_leave)
 		ereport(WARNING,
 				(errcode(ERRCODE_ADMIN_SHUTDOWN),
 				 errmsg("a parallel vacuum worker was terminated between two phases"),
-				 errdetail("The others go on without it.")));
+				 errdetail("Unless the command has failed, the others go on without it.")));
 	return false;
 }
 
