@@ -132,6 +132,7 @@ find_tail(Relation rel, BlockNumber npages, Size unit, int64 room)
 static Size
 usable_space(Size space, Size unit, Size reserve)
 {
+	Assert(unit > 0 && unit <= MaxHeapTupleSize);
 	if (space < page_space_needed(unit, reserve))
 		return 0;
 	return space < unit + reserve ? unit : (space - reserve) / unit * unit;
@@ -167,7 +168,13 @@ room_for_others(Inplace *job, Relation rel, Size row)
 	return job->room_for_others;
 }
 
-/* average_row -- how much room a row takes; also sum up what is free. */
+/*
+ * average_row
+ *		How much room a row takes; also sum up what is free.
+ *
+ * Where most rows are dead, but still needed, that is more than a row can take:
+ * then let it be as much as that.
+ */
 static Size
 average_row(Inplace *job, Relation rel)
 {
@@ -180,7 +187,7 @@ average_row(Inplace *job, Relation rel)
 		used += used_bytes(rel, blkno);
 	}
 	job->free_bytes = npages * (int64) (BLCKSZ - SizeOfPageHeaderData) - used;
-	return Max(used / Max(job->pass.live_tuples, 1), 1);
+	return Min(Max(used / Max(job->pass.live_tuples, 1), 1), MaxHeapTupleSize);
 }
 
 /* used_bytes -- how much of a page is taken, or not known to be free. */

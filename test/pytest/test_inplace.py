@@ -723,6 +723,25 @@ def test_options(conn):
     conn.execute("VACUUM (FULL INPLACE, ANALYZE, SKIP_LOCKED, FREEZE, PROCESS_TOAST off, BUFFER_USAGE_LIMIT '1MB') t")
 
 
+def test_a_plan_where_most_rows_are_dead_but_still_needed(cluster, db, conn):
+    """A few rows are what little is alive: a page takes no more than a page of what is there, so most of the table stays as it is."""
+    run_script(conn, """
+        CREATE TABLE t (id int, filler text);
+        INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i;
+        DELETE FROM t WHERE id <= 2000;
+        VACUUM t
+    """)
+    with cluster.connect(db) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM t LIMIT 1")
+        conn.execute("DELETE FROM t WHERE id % 2000 <> 0")
+        conn.execute("SET cyclone.debug_horizon_wait = 100")
+        said = "\n".join(text for text, _ in warnings_of(conn, "VACUUM (FULL INPLACE, VERBOSE, PARALLEL 0) t"))
+        [(visited, passes)] = re.findall(r"out of (\d+) pages in (\d+) passes", said)
+        assert int(passes) > 0 and int(visited) <= int(passes) * blocks(conn) / 2
+    assert conn.execute("SELECT count(*) FROM t").fetchone() == (9,)
+    checks.assert_clean(conn, "t")
+
+
 MAKE_VALUES = """
     CREATE TABLE t (id int PRIMARY KEY, a text, b text, gone text);
     ALTER TABLE t ALTER b SET STORAGE EXTERNAL, ALTER gone SET STORAGE EXTERNAL;
