@@ -595,9 +595,12 @@ vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 	toast_params.options |= VACOPT_PROCESS_MAIN;
 	toast_params.options &= ~VACOPT_ANALYZE;
 	toast_params.toast_parent = parent;
-	/* FULL INPLACE has another meaning for it, and moves no rows here */
+	/* FULL INPLACE has another meaning for it, moves no rows here, and has had its say */
 	if (params->options & VACOPT_INPLACE)
+	{
 		toast_params.index_cleanup = VACOPTVALUE_UNSPECIFIED;
+		toast_params.options &= ~VACOPT_INPLACE;
+	}
 
 	(void) vacuum_target(&target, &toast_params, ring, context);
 }
