@@ -45,6 +45,7 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -67,6 +68,7 @@
 static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 						 MemoryContext context);
 static void compact_toast(Inplace *toast, Inplace *rows, InplaceResult *result);
+static bool lock_toast(const Inplace *toast);
 static void compact(Inplace *job, Inplace *rows, InplaceResult *result);
 static void vacuum_once(Inplace *job, InplaceResult *result);
 static bool plan_moves(Inplace *job, Inplace *rows, bool is_idle);
@@ -173,24 +175,47 @@ make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring, Memor
 /*
  * compact_toast
  *		Compact a TOAST table, with its rows.
- *
- * Others who take locks on both tables have to wait for the first one, that on the
- * table, which we have; who has the TOAST table's alone waits for nothing else.  It
- * can't be dropped without the table.
  */
 static void
 compact_toast(Inplace *toast, Inplace *rows, InplaceResult *result)
 {
 	LockRelId	lock = {.relId = toast->relid,.dbId = MyDatabaseId};
 
-	begin_vacuum_transaction(false);
-	LockRelationOid(toast->relid, ShareUpdateExclusiveLock);
-	LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
-	end_transaction();
-
+	if (!lock_toast(toast))
+		return;
 	compact(toast, rows, result);
-
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
+}
+
+/*
+ * lock_toast
+ *		Lock a TOAST table for the session; with SKIP_LOCKED return false, with a
+ *		warning, if that can't be done at once.
+ *
+ * Others who take locks on both tables have to wait for the first one, that on the
+ * table, which we have; who has the TOAST table's alone waits for nothing else.  It
+ * can't be dropped without the table.
+ */
+static bool
+lock_toast(const Inplace *toast)
+{
+	LockRelId	lock = {.relId = toast->relid,.dbId = MyDatabaseId};
+	bool		is_locked = true;
+
+	begin_vacuum_transaction(false);
+	if ((toast->params.options & VACOPT_SKIP_LOCKED) == 0)
+		LockRelationOid(toast->relid, ShareUpdateExclusiveLock);
+	else
+		is_locked = ConditionalLockRelationOid(toast->relid, ShareUpdateExclusiveLock);
+	if (is_locked)
+		LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("skipping the TOAST table \"%s\" --- lock not available",
+						get_rel_name(toast->relid))));
+	end_transaction();
+	return is_locked;
 }
 
 /*

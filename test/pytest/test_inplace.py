@@ -773,6 +773,21 @@ def test_toast_tables_are_spoken_of_as_what_they_are(conn, values):
     assert not [text for text in said if "cannot be moved" in text]
 
 
+def test_a_toast_table_that_is_locked_is_skipped(cluster, db, conn, values):
+    """With SKIP_LOCKED nobody waits for it, and the table itself is compacted all the same."""
+    toast, before = toast_of(conn), blocks(conn)
+    size = blocks(conn, toast)
+    with Parked(cluster, db, "heap-scan:any", 1, f"VACUUM {toast}") as parked:
+        conn.execute("SET statement_timeout = '60s'")
+        said = warnings_of(conn, "VACUUM (FULL INPLACE, SKIP_LOCKED) t")
+        assert [text for text, _ in said] == [f'skipping the TOAST table "{toast.partition(".")[2]}" --- lock not available']
+        assert blocks(conn) < before and blocks(conn, toast) == size
+    parked.finish()
+    assert warnings_of(conn, "VACUUM (FULL INPLACE, SKIP_LOCKED) t") == [] and blocks(conn, toast) < size
+    assert content(conn, "t") == values
+    checks.assert_clean(conn, "t")
+
+
 def test_values_move_too(cluster, db, conn, values):
     """The TOAST table becomes almost as small as a rewrite makes it, and old snapshots find their values."""
     conn.execute("CREATE TABLE other ()")
