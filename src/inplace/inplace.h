@@ -164,6 +164,9 @@ extern void movers_visited(Inplace *job);
 /* subscription.c */
 extern bool subscription_writes_to(Oid relid);
 extern SubscriptionVerdict subscription_keep_away(Oid relid);
+#ifdef USE_ASSERT_CHECKING
+extern bool subscription_is_kept_away(void);
+#endif
 
 /* move_batch.c */
 extern bool move_batch_begin(MoveBatch *batch, Inplace *job);

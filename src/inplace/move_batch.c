@@ -39,7 +39,6 @@
 #include "access/multixact.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/pg_subscription_rel.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
@@ -214,7 +213,7 @@ move_batch_end(MoveBatch *batch)
 		batch->job->moved.last_xid = batch->xid;
 	close_table(batch);
 	DEBUG_POINT("inplace-batch");
-	Assert(CheckRelationOidLockedByMe(SubscriptionRelRelationId, ShareLock, true));
+	Assert(subscription_is_kept_away());
 	end_transaction();
 }
 
@@ -318,7 +317,7 @@ move_batch_assign_xid(MoveBatch *batch)
 	if (TransactionIdIsValid(batch->xid))
 		return;
 	/* nothing may be changed that could be missed by a search */
-	Assert(CheckRelationOidLockedByMe(SubscriptionRelRelationId, ShareLock, true));
+	Assert(subscription_is_kept_away());
 	batch->xid = GetCurrentTransactionId();
 }
 

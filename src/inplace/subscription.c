@@ -23,6 +23,15 @@
  * moved in its new place.  A look without that lock would not do: the
  * subscription might come, and a search begin, between the look and the commit.
  *
+ * Whoever drops a table, whichever it is, needs that lock, too, for a moment, and
+ * a batch may take long if it moves a large value, or makes entries in a GIN index.
+ * So where the database has no subscription at all, pg_subscription is locked
+ * instead, which only those need who create or change one.  Who creates one gives
+ * that lock back before he commits, so what he has put there must count at
+ * once, committed or not.  Then none is there until our commit, and none on its
+ * way: who creates one later comes to its tables after us.  That catalog is shared by all
+ * databases, so if somebody is at it there's still the other lock.
+ *
  * Nothing can be put above a table meanwhile, as ATTACH PARTITION locks all that it
  * attaches exclusively, down to the leaves, while the table is locked for our
  * session, and for those of our workers.  What is taken away counts until
@@ -30,7 +39,7 @@
  * removes it when nobody uses it any more; and without CONCURRENTLY, who
  * searches has the parents locked.
  *
- * We never wait for the lock: who has it may be at it for long, CREATE
+ * We never wait for either lock: who has it may be at it for long, CREATE
  * SUBSCRIPTION for one, which waits for another server.  Who waits for us does so for a
  * batch, as our next attempt doesn't get past him.
  *
@@ -49,15 +58,20 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "inplace/inplace.h"
 
+static bool keep_database_without(void);
+static bool has_subscription(void);
 static Oid	partition_parent(Oid relid);
 
 /*
@@ -99,10 +113,69 @@ subscription_keep_away(Oid relid)
 {
 	Assert(!IsSubTransaction());
 
+	if (keep_database_without())
+		return SUBSCRIPTION_ELSEWHERE;
 	/* this takes in what was committed by those who had it locked */
 	if (!ConditionalLockRelationOid(SubscriptionRelRelationId, ShareLock))
 		return SUBSCRIPTION_CHANGING;
 	return subscription_writes_to(relid) ? SUBSCRIPTION_HERE : SUBSCRIPTION_ELSEWHERE;
+}
+
+#ifdef USE_ASSERT_CHECKING
+/* subscription_is_kept_away -- has the transaction the lock that sees to it? */
+bool
+subscription_is_kept_away(void)
+{
+	return CheckRelationOidLockedByMe(SubscriptionRelationId, ShareLock, true) ||
+		CheckRelationOidLockedByMe(SubscriptionRelRelationId, ShareLock, true);
+}
+#endif
+
+/*
+ * keep_database_without
+ *		If the database has no subscription, return true, and keep it so until the
+ *		end of the transaction.
+ *
+ * Waits for nobody; false may mean that it can't be told now.
+ */
+static bool
+keep_database_without(void)
+{
+	if (!ConditionalLockRelationOid(SubscriptionRelationId, ShareLock))
+		return false;
+	if (!has_subscription())
+		return true;
+	/* theirs to change, now as before */
+	UnlockRelationOid(SubscriptionRelationId, ShareLock);
+	return false;
+}
+
+/*
+ * has_subscription
+ *		Has the database a subscription, if only for a transaction that is still
+ *		running, or that deletes it?
+ *
+ * The caller has pg_subscription locked against changes.  So none is missed: who
+ * still runs has made his changes, and of each row they leave a version to be seen
+ * whether he commits meanwhile or not.
+ */
+static bool
+has_subscription(void)
+{
+	Relation	subscriptions = table_open(SubscriptionRelationId, NoLock);
+	SnapshotData dirty;
+	ScanKeyData key;
+	SysScanDesc scan;
+	bool		has_one;
+
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, Anum_pg_subscription_subdbid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(MyDatabaseId));
+	scan = systable_beginscan(subscriptions, InvalidOid, false, &dirty, 1, &key);
+	has_one = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(subscriptions, NoLock);
+	return has_one;
 }
 
 /*

@@ -107,6 +107,47 @@ def test_none_comes_while_rows_are_being_moved(cluster, db, conn, subscription, 
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.parametrize("make", [PLAIN, MAKE_VALUES])
+def test_who_drops_a_table_waits_for_no_batch(cluster, db, conn, make):
+    """He needs pg_subscription_rel, too, but is not to be kept from it where there are no subscriptions; their makers are."""
+    run_script(conn, make)
+    rows = content(conn, "t")
+    conn.execute("CREATE TABLE other ()")
+    with Parked(cluster, db, "inplace-batch:leader", 1, MOVE) as parked:
+        conn.execute("SET lock_timeout = '10s'; DROP TABLE other")
+        conn.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            conn.execute("CREATE SUBSCRIPTION s CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false, slot_name = NONE)")
+    parked.finish()
+    assert content(conn, "t") == rows
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_subscription_counts_before_it_is_committed(cluster, db, conn, committed):
+    """Whoever makes the first one has given back his lock on pg_subscription by then, but not that on its tables."""
+    run_script(conn, PLAIN)
+    before = conn.execute(PLACES).fetchone()
+    conn.execute("SET cyclone.debug_horizon_wait = 100")
+    create = f"CREATE SUBSCRIPTION s_{db} CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false, slot_name = NONE)"
+    with cluster.connect(db) as other:
+        other.execute(f"BEGIN; {create}")
+        if committed:
+            other.execute("COMMIT; BEGIN")
+        subscribe(other, "t")
+        assert other.execute(
+            "SELECT FROM pg_locks WHERE relation = 'pg_subscription'::regclass AND pid = pg_backend_pid() AND mode = 'RowExclusiveLock'"
+        ).fetchall() == []
+        said = warnings_of(conn, INPLACE)
+        assert said == [(STOPPED, "Subscriptions are being created or changed, and one may be about to write to it.")]
+        assert conn.execute(PLACES).fetchone() == before
+        other.execute("ROLLBACK")
+    assert warnings_of(conn, INPLACE) == [] and blocks(conn) < 300
+    if committed:
+        conn.execute(f"DROP SUBSCRIPTION s_{db}")
+    checks.assert_clean(conn, "t")
+
+
 def test_who_is_about_to_subscribe_goes_first(cluster, db, conn, subscription):
     """He has queued for his lock behind a batch; the next one sees what he did."""
     run_script(conn, PLAIN)
