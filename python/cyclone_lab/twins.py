@@ -44,7 +44,7 @@ CONFIG = {
     "cyclone.debug_horizon_wait": 500,  # ms
 }
 OPTIONS = (
-    ("", "INDEX_CLEANUP off", "INDEX_CLEANUP off"), ("", "PROCESS_TOAST off", "PROCESS_TOAST off"), ("", "", "FREEZE"),
+    ("", "INDEX_CLEANUP off", "INDEX_CLEANUP off"), ("", "PROCESS_TOAST off", "PROCESS_TOAST off"), ("", "FREEZE"),
     ("", "PARALLEL 2"), ("", "", "", "ANALYZE"), ("", "", "", "", "LATENCY_TARGET '5ms'"),
 )  # fmt: skip
 MOVED = re.compile(r"moved (\d+) rows out of (\d+) pages in \d+ passes, truncated (\d+) to (\d+) pages")
