@@ -126,7 +126,7 @@ typedef struct ChainCopy
 	LinkCursor	newer;			/* older ends, and new places of their newer ones */
 	LinkSort   *deaths;
 	int64		ndead;			/* found while planning */
-	LinkCursor	dead;			/* older ends that are dead after all */
+	LinkCursor	dead;			/* older ends that are dead after all, among others */
 } ChainCopy;
 
 static void plan_links(ChainCopy *chains);
@@ -140,6 +140,7 @@ static void note_death(LinkSort *deaths, DeathNote kind, const ItemPointerData *
 					   const ItemPointerData *other);
 static void find_dead(ChainCopy *chains);
 static LinkSort *follow_deaths(LinkSort *deaths, int64 *nopen);
+static bool is_dead_after_all(ChainCopy *chains, HeapTuple tuple);
 static void write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
 static void write_copy(ChainCopy *chains, HeapTuple copy, const ItemPointerData *tid);
 static LinkNote link_note(const ItemPointerData *tid, TransactionId xid, int kind);
@@ -269,7 +270,7 @@ plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 		return;
 	chains->ntuples++;
 
-	if (fate == TUPLE_DEAD || cursor_find(&chains->dead, &tuple->t_self))
+	if (fate == TUPLE_DEAD || is_dead_after_all(chains, tuple))
 	{
 		if (is_newer_end)
 		{
@@ -398,12 +399,13 @@ note_death(LinkSort *deaths, DeathNote kind, const ItemPointerData *tid,
 
 /*
  * find_dead
- *		Make chains->dead the list of all older ends that are dead after all.
+ *		Make chains->dead a list with all older ends that are dead after all.
  *
  * Each round, whoever depends on another one comes to depend on that on which
  * the other one does, so twice as far down the chain of versions; those are done
  * with whose fate is known.  Rounds are limited only for the sake of links that
- * are damaged and go round in a circle.
+ * are damaged and go round in a circle.  Notes on these are left in the list:
+ * such versions, and those whose links lead there, aren't known to be dead.
  */
 static void
 find_dead(ChainCopy *chains)
@@ -464,6 +466,18 @@ follow_deaths(LinkSort *deaths, int64 *nopen)
 }
 
 /*
+ * is_dead_after_all
+ *		Has find_dead found so of this version?
+ */
+static bool
+is_dead_after_all(ChainCopy *chains, HeapTuple tuple)
+{
+	/* what is known comes first */
+	return cursor_find(&chains->dead, &tuple->t_self) &&
+		chains->dead.note.kind == DEATH_KNOWN;
+}
+
+/*
  * write_version
  *		Write a version where it was planned, unless it is dead after all.
  */
@@ -480,7 +494,7 @@ write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 
 	if (fate == TUPLE_DEAD)
 		return;					/* counted as removed already */
-	if (cursor_find(&chains->dead, &tuple->t_self))
+	if (is_dead_after_all(chains, tuple))
 	{
 		Assert(fate == TUPLE_RECENTLY_DEAD);
 		sum->tuples_removed++;

@@ -1,12 +1,16 @@
 """VACUUM FULL succeeds wherever PostgreSQL's does: with versions of rows whose newer ends are gone, with chains of versions of any
 length and number, with rows that become too big for a page, and whatever the session's timeouts."""
 
+import struct
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 
 from cyclone_lab import checks
+from cyclone_lab.cluster import Cluster
+from conftest import CONFIG
+from test_corruption import damage, tuple_at
 from test_rewrite import content, physical_chains
 
 
@@ -162,6 +166,33 @@ def test_long_chains_are_read_a_few_times_only(cluster, db, conn, length):
         assert versions(conn, "t") == 1
         assert after - before <= 8 * blocks
     checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_versions_before_damaged_links_are_kept(prefix, pg_major, workers):
+    """Links that go round in a circle, by one that is damaged, don't tell who is dead, whatever is found of other rows."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, {**CONFIG, "min_parallel_table_scan_size": 0}, initdb=initdb) as cluster:
+        cluster.start()
+        with cluster.connect("postgres") as conn, cluster.connect("postgres") as deleter:
+            conn.execute("CREATE EXTENSION pg_cyclone")
+            checks.create_extensions(conn)
+            conn.execute("CREATE TABLE t (id int, n int); INSERT INTO t VALUES (1, 0), (2, 0)")
+            deleter.execute("BEGIN; SELECT pg_current_xact_id()")
+            conn.execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'old'")
+            conn.execute("UPDATE t SET n = 1 WHERE id = 2")
+            conn.execute("BEGIN; UPDATE t SET n = 1 WHERE id = 1; UPDATE t SET n = 2 WHERE id = 1; UPDATE t SET n = 3 WHERE id = 1; COMMIT")
+            deleter.execute("DELETE FROM t WHERE id = 2; COMMIT")
+        # the versions of row 1 are items 1, 4, 5 and 6; 5 shall point at 4 instead of 6
+        damage(cluster, cluster.connect("postgres"), "t", 0, lambda page: struct.pack_into("<H", page, tuple_at(page, 5) + 16, 4))
+        with cluster.connect("postgres") as conn:
+            assert versions(conn, "t") == 6
+            full(conn, "t", workers)
+            assert versions(conn, "t") == 4, "row 2 is gone, and nothing of row 1"
+            conn.execute("COMMIT PREPARED 'old'")
+            full(conn, "t", workers)
+            assert conn.execute("TABLE t").fetchall() == [(1, 3)]
+            checks.assert_clean(conn, "t")
 
 
 def peak_memory(cluster, conn) -> int:
