@@ -128,6 +128,16 @@ class Cluster:
         self.stop(mode)
         self.start()
 
+    def keep(self, folder: Path) -> Path:
+        """Stop the server as if it had crashed, and copy its files, log included, to `folder`, which is returned."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(Exception):
+            if self.running:
+                self.crash()
+        shutil.copytree(self.home, folder, symlinks=True)
+        return folder
+
     def crash(self) -> None:
         """Kill every process of the server at once, as a loss of power would, and wait until all are gone."""
         postmaster = self.postmaster.pid

@@ -10,7 +10,6 @@ import argparse
 import os
 import random
 import re
-import shutil
 import signal
 import sys
 import time
@@ -97,7 +96,7 @@ class CrashTest:
                 story = self._round(number)
             except BaseException as failure:
                 if not isinstance(failure, KeyboardInterrupt):
-                    kept = self._keep_evidence(number)
+                    kept = self.cluster.keep(REPO / "build" / "crash-test" / f"{self.seed}-{number}")
                     life = number - number % LIFE
                     failure.add_note(
                         f"round {number} failed: its life is repeated by SEED={self.seed} FIRST={life} ROUNDS={number - life + 1};"
@@ -262,17 +261,6 @@ class CrashTest:
                 ).fetchone() == (0,),
                 "the end of autovacuum",
             )  # fmt: skip
-
-    def _keep_evidence(self, number: int) -> Path:
-        """Stop the server as if it had crashed, and copy its files."""
-        folder = REPO / "build" / "crash-test" / f"{self.seed}-{number}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(Exception):
-            if self.cluster.running:
-                self.cluster.crash()
-        shutil.copytree(self.cluster.home, folder, symlinks=True)
-        return folder
 
 
 def main() -> int:

@@ -18,6 +18,7 @@ import psycopg
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.load import Sessions
+from cyclone_lab.postgres import REPO
 from cyclone_lab.proof import STALE_LOCK, STALE_LOCK_COUNT, assert_sound, assert_sound_before_vacuum, vacuum_all
 from cyclone_lab.soak import TROUBLE
 from cyclone_lab.twin_tables import Duel, Twins, Writer, breathe, read
@@ -201,6 +202,10 @@ def main() -> int:
     with TwinTest(prefix, seed, options.writers, base=options.base) as test:
         try:
             test.run(options.minutes, show=lambda text: print(text, flush=True))
+        except Exception:
+            kept = test.cluster.keep(REPO / "build" / "twins" / str(seed))
+            print(f"the server's files are kept in {kept}", flush=True)
+            raise
         finally:
             print(*(f"{what}: {number}" for what, number in sorted(test.done.items())), sep="\n")
     return 0
