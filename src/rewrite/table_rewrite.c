@@ -124,6 +124,7 @@ static void swap_and_index(RewriteJob *job);
 static void swap_by_server(void *arg);
 static IndexBuilds *plan_index_builds(RewriteJob *job);
 static void limit_index_workers(const VacuumParams *params);
+static void want_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
 
 /*
@@ -202,6 +203,8 @@ table_rewrite(Relation rel, const VacuumParams *params)
 	error_context_stack = &callback;
 
 	create_new_table(job, rel);
+	/* not for the TOAST table that has just got an index, while it was empty */
+	want_index_workers(params);
 	plan_rewrite(job, rel);
 	start_team(job, plan_workers(job, rel));
 	copy_heaps(job);
@@ -707,7 +710,7 @@ plan_index_builds(RewriteJob *job)
 
 /*
  * limit_index_workers
- *		Have the server build indexes with as many workers as PARALLEL says.
+ *		Have the server build indexes with no more workers than PARALLEL says.
  */
 static void
 limit_index_workers(const VacuumParams *params)
@@ -719,6 +722,18 @@ limit_index_workers(const VacuumParams *params)
 	pg_ltoa(Max(Min(params->nworkers, max_parallel_maintenance_workers), 0), number);
 	(void) set_config_option("max_parallel_maintenance_workers", number,
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
+ * want_index_workers
+ *		If PARALLEL says how many, have the server use them whatever the table's
+ *		size.
+ */
+static void
+want_index_workers(const VacuumParams *params)
+{
+	if (params->nworkers == 0)
+		return;
 	(void) set_config_option("min_parallel_table_scan_size", "0",
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
