@@ -124,7 +124,6 @@ static void swap_and_index(RewriteJob *job);
 static void swap_by_server(void *arg);
 static IndexBuilds *plan_index_builds(RewriteJob *job);
 static void limit_index_workers(const VacuumParams *params);
-static void want_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
 
 /*
@@ -203,8 +202,6 @@ table_rewrite(Relation rel, const VacuumParams *params)
 	error_context_stack = &callback;
 
 	create_new_table(job, rel);
-	/* not for the TOAST table that has just got an index, while it was empty */
-	want_index_workers(params);
 	plan_rewrite(job, rel);
 	start_team(job, plan_workers(job, rel));
 	copy_heaps(job);
@@ -233,11 +230,18 @@ table_rewrite(Relation rel, const VacuumParams *params)
 static void
 create_new_table(RewriteJob *job, Relation rel)
 {
+	int			nestlevel;
+
 	if (OidIsValid(rel->rd_rel->reltoastrelid))
 		LockRelationOid(rel->rd_rel->reltoastrelid, AccessExclusiveLock);
 
+	/* the index of the TOAST table is built with it, and needs no workers yet */
+	nestlevel = NewGUCNestLevel();
+	(void) set_config_option("max_parallel_maintenance_workers", "0",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	job->new_relid = make_new_heap(job->relid, rel->rd_rel->reltablespace,
 								   rel->rd_rel->relam, job->persistence, NoLock);
+	AtEOXact_GUC(false, nestlevel);
 	new_files_sync();
 	DEBUG_POINT("rewrite-created");
 }
@@ -710,7 +714,7 @@ plan_index_builds(RewriteJob *job)
 
 /*
  * limit_index_workers
- *		Have the server build indexes with no more workers than PARALLEL says.
+ *		Have the server build indexes with as many workers as PARALLEL says.
  */
 static void
 limit_index_workers(const VacuumParams *params)
@@ -722,18 +726,6 @@ limit_index_workers(const VacuumParams *params)
 	pg_ltoa(Max(Min(params->nworkers, max_parallel_maintenance_workers), 0), number);
 	(void) set_config_option("max_parallel_maintenance_workers", number,
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-}
-
-/*
- * want_index_workers
- *		If PARALLEL says how many, have the server use them whatever the table's
- *		size.
- */
-static void
-want_index_workers(const VacuumParams *params)
-{
-	if (params->nworkers == 0)
-		return;
 	(void) set_config_option("min_parallel_table_scan_size", "0",
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
