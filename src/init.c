@@ -9,6 +9,8 @@
  */
 #include "postgres.h"
 
+#include "autovacuum/autovacuum.h"
+#include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "debug_point.h"
 #include "fmgr.h"
@@ -49,6 +51,8 @@ _PG_init(void)
 		pace_init();
 		leftovers_init();
 		new_blocks_startup();
+		autovacuum_init();
+		heap_seam_init();
 	}
 	utility_hook_init();
 }

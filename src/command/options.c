@@ -95,19 +95,86 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 }
 
 /*
- * Does a statement have options that the server doesn't know?
+ * Does FULL have a value in a statement that the server doesn't know?
  */
 bool
 vacuum_options_are_ours(const VacuumStmt *stmt)
 {
 	foreach_node(DefElem, def, stmt->options)
 	{
-		if (strcmp(def->defname, "latency_target") == 0 ||
-			(strcmp(def->defname, "full") == 0 &&
-			 (says(def, "rewrite") || says(def, "inplace"))))
+		if (strcmp(def->defname, "full") == 0 &&
+			(says(def, "rewrite") || says(def, "inplace")))
 			return true;
 	}
 	return false;
+}
+
+/*
+ * Does a statement have the option FULL, whatever its value?
+ */
+bool
+vacuum_options_have_full(const VacuumStmt *stmt)
+{
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "full") == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does a VACUUM have the option LATENCY_TARGET?
+ */
+bool
+vacuum_options_have_latency_target(const VacuumStmt *stmt)
+{
+	if (!stmt->is_vacuumcmd)
+		return false;
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "latency_target") == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Returns a VACUUM's LATENCY_TARGET, the last one, as for any option.
+ *
+ * Raises an error if the value of one is none, or if it makes no sense beside
+ * the other options.
+ */
+double
+vacuum_options_latency_target(const VacuumStmt *stmt)
+{
+	VacuumOptions options;
+
+	(void) vacuum_options_read(stmt, &options);
+	/* where the server finds a fault, that may have stopped short of it */
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "latency_target") == 0)
+			read_latency_target(def, &options);
+	}
+	Assert(options.has_latency_target);
+	return options.latency_target;
+}
+
+/*
+ * Returns a list of options without LATENCY_TARGET.
+ */
+List *
+vacuum_options_without_latency_target(List *list)
+{
+	List	   *others = NIL;
+
+	foreach_node(DefElem, def, list)
+	{
+		if (strcmp(def->defname, "latency_target") != 0)
+			others = lappend(others, def);
+	}
+	return others;
 }
 
 /*

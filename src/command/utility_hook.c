@@ -1,18 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * utility_hook.c
- *	  Takes VACUUM statements from the server.
+ *	  What the server doesn't know of VACUUM statements.
  *
- * A ProcessUtility hook.  It takes a VACUUM only if it is certain to be
- * legal here and now and the engine is made for it; everything else goes on
- * unchanged to the next hook or the server, errors of every kind included,
- * so that all messages are the server's own.  On the way, latency.c may time
- * it.  In a server that we don't fit (server_check.c) all goes on so, but for
- * options of ours.
+ * A ProcessUtility hook.  A lazy VACUUM goes on to the next hook and the
+ * server, and the engine gets its tables where the server asks heap to be
+ * vacuumed: see heap_seam.c.  If the statement has a LATENCY_TARGET, that is
+ * taken out of it here, and holds for as long as the statement runs.
  *
- * A statement that we take ends here: the next hook doesn't see it.  Modules
- * that watch statements, like pg_stat_statements, must come after us in
- * shared_preload_libraries, so that their hooks run around ours.
+ * A VACUUM FULL ends here: the next hook doesn't see it.  We take it only if
+ * it is certain to be legal here and now and the engine is made for it;
+ * everything else goes on unchanged, errors of every kind included, so that
+ * all messages are the server's own.  Modules that watch statements, like
+ * pg_stat_statements, see a VACUUM FULL if their hooks run around ours: if
+ * they come after us in shared_preload_libraries.
+ *
+ * On the way, latency.c may time other statements.  In a server that we don't
+ * fit (server_check.c) all goes on unchanged, but for options of ours.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -23,6 +27,7 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "command/heap_seam.h"
 #include "command/options.h"
 #include "command/relations.h"
 #include "command/utility_hook.h"
@@ -40,6 +45,11 @@ static void take_vacuum(PlannedStmt *pstmt, const char *query_string,
 						bool read_only_tree, ProcessUtilityContext context,
 						ParamListInfo params, QueryEnvironment *query_env,
 						DestReceiver *dest, QueryCompletion *qc);
+static void pass_on_vacuum(PlannedStmt *pstmt, const char *query_string,
+						   bool read_only_tree, ProcessUtilityContext context,
+						   ParamListInfo params, QueryEnvironment *query_env,
+						   DestReceiver *dest, QueryCompletion *qc);
+static PlannedStmt *without_latency_target(const PlannedStmt *pstmt);
 static bool is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 					VacuumOptions *options);
 static void run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options);
@@ -51,11 +61,6 @@ static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context)
 void
 utility_hook_init(void)
 {
-	if (ProcessUtility_hook != NULL)
-		ereport(WARNING,
-				(errmsg("libraries loaded before pg_cyclone will not see the VACUUM commands that it runs"),
-				 errhint("Name pg_cyclone first in \"shared_preload_libraries\".")));
-
 	next_hook = ProcessUtility_hook;
 	ProcessUtility_hook = take_vacuum;
 }
@@ -83,6 +88,15 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 			run_vacuum(stmt, &options);
 			return;
 		}
+		else if (cyclone_enabled && IsUnderPostmaster &&
+				 vacuum_options_have_latency_target(stmt))
+		{
+			if (!server_fits())
+				refuse_unfit_server("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
+			pass_on_vacuum(pstmt, query_string, read_only_tree, context,
+						   params, query_env, dest, qc);
+			return;
+		}
 	}
 
 	if (!server_fits() || !latency_begin_utility(pstmt, &start))
@@ -108,13 +122,76 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 }
 
 /*
+ * Passes on a VACUUM with a latency target, without it, and keeps to the target
+ * meanwhile.
+ *
+ * Raises an error if the engine isn't there to keep it.  In the midst of another
+ * VACUUM, where a function in an index expression may try one, there is only
+ * the server's error to come, and that other one's pace must stay as it is: who
+ * called the function may catch the error.
+ */
+static void
+pass_on_vacuum(PlannedStmt *pstmt, const char *query_string,
+			   bool read_only_tree, ProcessUtilityContext context,
+			   ParamListInfo params, QueryEnvironment *query_env,
+			   DestReceiver *dest, QueryCompletion *qc)
+{
+	double		target = vacuum_options_latency_target((VacuumStmt *) pstmt->utilityStmt);
+
+	if (!heap_seam_is_set())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("VACUUM option LATENCY_TARGET is not available in this server"),
+				 errhint("See pg_cyclone's warning in the server's log, from the server's start.")));
+
+	if (pace_command_is_running())
+	{
+		(next_hook ? next_hook : standard_ProcessUtility)
+			(without_latency_target(pstmt), query_string, read_only_tree,
+			 context, params, query_env, dest, qc);
+		return;
+	}
+
+	PG_TRY();
+	{
+		pace_begin_command(&target);
+		(next_hook ? next_hook : standard_ProcessUtility)
+			(without_latency_target(pstmt), query_string, read_only_tree,
+			 context, params, query_env, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		pace_end_command();
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Returns a copy of a VACUUM statement without the option LATENCY_TARGET, which
+ * lives as long as the portal, if there is one: VACUUM commits.
+ */
+static PlannedStmt *
+without_latency_target(const PlannedStmt *pstmt)
+{
+	MemoryContext context = PortalContext != NULL ? PortalContext : CurrentMemoryContext;
+	MemoryContext old = MemoryContextSwitchTo(context);
+	PlannedStmt *copy = copyObject(unconstify(PlannedStmt *, pstmt));
+	VacuumStmt *stmt = (VacuumStmt *) copy->utilityStmt;
+
+	stmt->options = vacuum_options_without_latency_target(stmt->options);
+	MemoryContextSwitchTo(old);
+
+	return copy;
+}
+
+/*
  * Is the statement one that we run?  If so, *options are its options.
  */
 static bool
 is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 		VacuumOptions *options)
 {
-	if (!cyclone_enabled || !stmt->is_vacuumcmd)
+	if (!cyclone_enabled || !stmt->is_vacuumcmd || !vacuum_options_have_full(stmt))
 		return false;
 
 	if (!server_fits())
@@ -142,11 +219,8 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 	if (!vacuum_options_read(stmt, options))
 		return false;
 
-	/* nothing that the engine could do better, or at all */
-	if (options->params.options & VACOPT_ONLY_DATABASE_STATS)
-		return false;
-
-	return true;
+	/* FULL may have been said to be false */
+	return (options->params.options & (VACOPT_FULL | VACOPT_INPLACE)) != 0;
 }
 
 /*

@@ -14,6 +14,8 @@
 #include "storage/buf.h"
 #include "utils/rel.h"
 
+#include "report/result.h"
+
 /*
  * One VACUUM of several that compact a table, with rows being moved from its
  * end to its beginning between them.
@@ -35,6 +37,7 @@ typedef struct CompactionPass
 } CompactionPass;
 
 extern void table_vacuum(Relation rel, const VacuumParams *params,
-						 BufferAccessStrategy strategy, CompactionPass *pass);
+						 BufferAccessStrategy strategy, CompactionPass *pass,
+						 TableResult *result);
 
 #endif							/* CYCLONE_TABLE_VACUUM_H */

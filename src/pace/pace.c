@@ -58,6 +58,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "port/atomics.h"
+#include "postmaster/autovacuum.h"
 #include "postmaster/interrupt.h"
 #include "storage/bufmgr.h"
 #include "storage/ipc.h"
@@ -97,6 +98,11 @@
  */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
 #define LEAST_NAP_WITH_TARGET_NS (5 * (uint64) NS_PER_MS)
+/*
+ * What one process costs a second without any delay, about: 5 million for 5
+ * million rows with two indexes, in 2.5 s by two processes (2 cores).
+ */
+#define COST_OF_A_PROCESS	1e6
 /* In the time of the least nap the budget is looked at twice, to be exact. */
 #define CHARGES_A_NAP		2
 #define LONGEST_NAP_MS		100
@@ -229,12 +235,11 @@ typedef struct Pace
 typedef struct PaceCommand
 {
 	bool		is_running;
+	bool		in_a_hurry;		/* no budget counts */
 	bool		has_target;		/* as an option, which overrides the setting */
 	double		target;
 	bool		reload_owed;	/* to the server, which was told to */
-	int			page_hit;		/* the parameters, to be put back */
-	int			page_miss;
-	int			page_dirty;
+	PaceParameters parameters;	/* to be put back */
 	PaceSettings settings_at_start; /* the parameters' */
 	PaceSettings settings;		/* in force */
 	bool		has_control;
@@ -243,6 +248,7 @@ typedef struct PaceCommand
 
 static Pace pace;
 static PaceCommand command;
+static volatile sig_atomic_t reload_was_hidden = false;
 static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
 static TimeoutId server_code_timeout;
 
@@ -257,6 +263,11 @@ static void tell_server_code(void);
 static void account_for_server_code(void);
 static void tick_in_server_code(void);
 static void reload_settings(void);
+static void hide_reloads(void);
+static void show_reloads(void);
+static void note_hidden_reload(SIGNAL_ARGS);
+static void adapt_settings(PaceSettings *settings);
+static void rebalance(void);
 static bool has_target(const PaceSettings *settings);
 static void charge_cost(int64 cost);
 static void nap(uint64 until);
@@ -308,14 +319,10 @@ pace_begin_command(const double *latency_target)
 		command.has_target = true;
 		command.target = *latency_target;
 	}
-	command.page_hit = VacuumCostPageHit;
-	command.page_miss = VacuumCostPageMiss;
-	command.page_dirty = VacuumCostPageDirty;
-
+	pace_settings_save(&command.parameters);
 	pace_settings_current(&command.settings_at_start);
 	command.settings = command.settings_at_start;
-	if (command.has_target)
-		command.settings.latency_target = command.target;
+	adapt_settings(&command.settings);
 	if (has_target(&command.settings))
 		latency_watch();
 }
@@ -329,20 +336,51 @@ pace_end_command(void)
 {
 	if (!command.is_running)
 		return;
-	command.is_running = false;
 	if (pace.in_server_code)
 		disable_timeout(server_code_timeout, false);
+	show_reloads();
+	command.is_running = false;
 	pace.in_server_code = false;
 	pace.shared = NULL;
 	latency_unwatch();
 	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 
-	VacuumCostPageHit = command.page_hit;
-	VacuumCostPageMiss = command.page_miss;
-	VacuumCostPageDirty = command.page_dirty;
+	pace_settings_restore(&command.parameters);
 	if (command.reload_owed)
 		ConfigReloadPending = true;
 	command.reload_owed = false;
+}
+
+/* pace_command_is_running -- has a VACUUM begun that has not ended? */
+bool
+pace_command_is_running(void)
+{
+	return command.is_running;
+}
+
+/*
+ * pace_hurry
+ *		The command that has begun keeps to no budget, whatever the settings say.
+ */
+void
+pace_hurry(void)
+{
+	command.in_a_hurry = true;
+	adapt_settings(&command.settings);
+	latency_unwatch();
+}
+
+/*
+ * pace_processes_fed
+ *		How many processes the command's settings would keep busy; with a latency
+ *		target, which moves the budget, any number.
+ */
+int
+pace_processes_fed(void)
+{
+	double		rate = rate_of_settings(&command.settings);
+
+	return isinf(rate) ? INT_MAX : (int) Min(ceil(rate / COST_OF_A_PROCESS), INT_MAX);
 }
 
 /*
@@ -476,7 +514,8 @@ pace_leave(void)
 void
 pace_report(TableResult *result)
 {
-	result->was_paced = VacuumCostActive;
+	/* or it was, until a reload */
+	result->was_paced = VacuumCostActive || pg_atomic_read_u64(&pace.shared->slept) > 0;
 	result->slept_seconds = (double) pg_atomic_read_u64(&pace.shared->slept) / NS_PER_S;
 	result->has_latency_target = has_target(&pace.settings);
 	result->latency_target_ms = pace.shared->control.controller.target_ms;
@@ -545,6 +584,7 @@ pace_while_waiting(void)
 {
 	if (ConfigReloadPending)
 		reload_settings();
+	rebalance();
 	if (VacuumCostActive && !VacuumFailsafeActive)
 		tick_if_due(now_ns());
 	warn_if_out_of_reach();
@@ -558,6 +598,7 @@ pace_while_waiting(void)
 void
 pace_begin_server_code(void)
 {
+	hide_reloads();
 	pg_atomic_fetch_add_u32(&pace.shared->in_server_code, 1);
 	pace.usage = pgBufferUsage;
 	tell_server_code();
@@ -577,7 +618,7 @@ pace_begin_server_code(void)
 void
 pace_in_server_code(void)
 {
-	if (unlikely(ConfigReloadPending))
+	if (unlikely(ConfigReloadPending || reload_was_hidden))
 		reload_settings();
 }
 
@@ -590,6 +631,9 @@ pace_end_server_code(void)
 	account_for_server_code();
 	pg_atomic_fetch_sub_u32(&pace.shared->in_server_code, 1);
 	VacuumCostBalance = 0;
+	show_reloads();
+	if (ConfigReloadPending)
+		reload_settings();
 	warn_if_out_of_reach();
 }
 
@@ -759,16 +803,18 @@ tell_server_code(void)
 {
 	int			at_work = Max(pg_atomic_read_u32(&pace.shared->at_work), 1);
 
-	if (isinf(pace.rate))
-	{
+	/* an autovacuum worker's delay point sets the limit anew, after each nap */
+	if (AmAutoVacuumWorkerProcess())
+		AutoVacuumUpdateCostLimit();
+	else if (isinf(pace.rate))
 		vacuum_cost_limit = UNBOUNDED_LIMIT;
-		vacuum_cost_delay = UNBOUNDED_DELAY;
-	}
 	else
-	{
 		vacuum_cost_limit = Max(Min(pace.greatest_cost / GREATEST_OVERRUN, UNBOUNDED_LIMIT), 1);
+
+	if (isinf(pace.rate))
+		vacuum_cost_delay = UNBOUNDED_DELAY;
+	else
 		vacuum_cost_delay = vacuum_cost_limit / pace.rate * 1000 * at_work;
-	}
 }
 
 /* account_for_server_code -- add what the server's code has cost since. */
@@ -813,11 +859,11 @@ reload_settings(void)
 		return;
 
 	ConfigReloadPending = false;
+	reload_was_hidden = false;
 	command.reload_owed = true;
 	command.settings = command.settings_at_start;
 	pace_settings_reread(&command.settings);
-	if (command.has_target)
-		command.settings.latency_target = command.target;
+	adapt_settings(&command.settings);
 
 	if (has_target(&command.settings))
 		latency_watch();
@@ -827,6 +873,69 @@ reload_settings(void)
 	take_settings();
 	/* if nothing bounds it any more, no tick will */
 	show(pace.shared, NAN, 0, NAN);
+}
+
+/*
+ * hide_reloads
+ *		An autovacuum worker's delay point in the server's code would read the files
+ *		and set the parameters by itself, and fail: not in parallel mode.  So have
+ *		it not hear of a reload.
+ */
+static void
+hide_reloads(void)
+{
+	if (!is_leader() || !AmAutoVacuumWorkerProcess())
+		return;
+	pqsignal(SIGHUP, note_hidden_reload);
+	if (ConfigReloadPending)
+		reload_settings();
+}
+
+/* show_reloads -- as before; what was hidden is for our delay point. */
+static void
+show_reloads(void)
+{
+	if (!is_leader() || !AmAutoVacuumWorkerProcess())
+		return;
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	if (reload_was_hidden)
+		ConfigReloadPending = true;
+	reload_was_hidden = false;
+}
+
+/* note_hidden_reload -- the signal handler meanwhile. */
+static void
+note_hidden_reload(SIGNAL_ARGS)
+{
+	reload_was_hidden = true;
+	SetLatch(MyLatch);
+}
+
+/* adapt_settings -- let the command's own wishes override the settings. */
+static void
+adapt_settings(PaceSettings *settings)
+{
+	if (command.has_target)
+		settings->latency_target = command.target;
+	if (command.in_a_hurry)
+	{
+		settings->cost_delay = 0;
+		settings->latency_target = LATENCY_TARGET_OFF;
+	}
+}
+
+/*
+ * rebalance
+ *		The leader, if it is an autovacuum worker, takes over its share of the cost
+ *		limit, which depends on how many of them there are.
+ */
+static void
+rebalance(void)
+{
+	if (!is_leader() || VacuumFailsafeActive || !pace_settings_rebalance(&command.settings))
+		return;
+	publish_settings(&command.settings);
+	take_settings();
 }
 
 /* has_target -- is there a latency target, given or to be learned? */
@@ -852,6 +961,7 @@ charge_cost(int64 cost)
 				in_server_code;
 
 	pg_atomic_fetch_add_u64(&shared->spent, cost);
+	rebalance();
 	tick_if_due(now);
 	warn_if_out_of_reach();
 	if (pg_atomic_read_u32(&shared->version) != pace.version)
