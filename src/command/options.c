@@ -140,39 +140,49 @@ vacuum_options_have_latency_target(const VacuumStmt *stmt)
 }
 
 /*
- * Returns a VACUUM's LATENCY_TARGET, the last one, as for any option.
+ * Reads the options of a VACUUM that has a LATENCY_TARGET, the last of which
+ * counts, as for any option.
  *
- * Raises an error if the value of one is none, or if it makes no sense beside
- * the other options.
+ * Of the other options there may be less, if the server would raise an error.
+ * Raises one itself if the value of a target is none, or if it makes no sense
+ * beside the other options.
  */
-double
-vacuum_options_latency_target(const VacuumStmt *stmt)
+void
+vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options)
 {
-	VacuumOptions options;
-
-	(void) vacuum_options_read(stmt, &options);
+	(void) vacuum_options_read(stmt, options);
 	/* where the server finds a fault, that may have stopped short of it */
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "latency_target") == 0)
-			read_latency_target(def, &options);
+			read_latency_target(def, options);
 	}
-	Assert(options.has_latency_target);
-	return options.latency_target;
+	Assert(options->has_latency_target);
 }
 
 /*
- * Returns a list of options without LATENCY_TARGET.
+ * Returns a list of options as the server knows them, and changes them: without
+ * LATENCY_TARGET, with FULL for FULL REWRITE, and without a FULL INPLACE that
+ * another FULL follows, as the last one counts.
  */
 List *
-vacuum_options_without_latency_target(List *list)
+vacuum_options_for_server(List *list)
 {
 	List	   *others = NIL;
+	DefElem    *inplace = NULL;
 
 	foreach_node(DefElem, def, list)
 	{
-		if (strcmp(def->defname, "latency_target") != 0)
-			others = lappend(others, def);
+		if (strcmp(def->defname, "latency_target") == 0)
+			continue;
+		if (strcmp(def->defname, "full") == 0)
+		{
+			others = list_delete_ptr(others, inplace);
+			inplace = says(def, "inplace") ? def : NULL;
+			if (says(def, "rewrite"))
+				def->arg = NULL;
+		}
+		others = lappend(others, def);
 	}
 	return others;
 }

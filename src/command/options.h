@@ -29,8 +29,8 @@ extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);
 extern bool vacuum_options_are_ours(const VacuumStmt *stmt);
 extern bool vacuum_options_have_full(const VacuumStmt *stmt);
 extern bool vacuum_options_have_latency_target(const VacuumStmt *stmt);
-extern double vacuum_options_latency_target(const VacuumStmt *stmt);
-extern List *vacuum_options_without_latency_target(List *list);
+extern void vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options);
+extern List *vacuum_options_for_server(List *list);
 extern BufferAccessStrategy vacuum_options_make_ring(const VacuumOptions *options);
 
 #endif							/* CYCLONE_OPTIONS_H */

@@ -31,6 +31,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "command/distributed.h"
 #include "command/options.h"
 #include "command/relations.h"
 #include "compat.h"
@@ -434,6 +435,7 @@ static TargetVerdict
 judge_target(Relation rel, const VacuumParams *params, bool is_named)
 {
 	char		relkind = rel->rd_rel->relkind;
+	const char *is_what;
 
 	/* checked before, but things may have changed since */
 	if (!vacuum_is_permitted_for_relation(RelationGetRelid(rel), rel->rd_rel,
@@ -457,6 +459,15 @@ judge_target(Relation rel, const VacuumParams *params, bool is_named)
 
 	if (relkind == RELKIND_PARTITIONED_TABLE)
 		return TARGET_EMPTY;
+
+	/* checked before, too, but without a lock */
+	if (distributed_table_is_for_other(RelationGetRelid(rel), &is_what))
+	{
+		ereport(WARNING,
+				(errmsg("skipping \"%s\" --- it is now %s",
+						RelationGetRelationName(rel), is_what)));
+		return TARGET_SKIP;
+	}
 
 	if (is_for_server(rel, params) ||
 		((params->options & VACOPT_INPLACE) && !can_compact(rel, is_named, params->options)))
