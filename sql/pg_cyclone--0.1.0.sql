@@ -74,6 +74,7 @@ CREATE FUNCTION pace_rows(
     OUT rate float8,
     OUT asleep float8,
     OUT latency_of text,
+    OUT shared_by int,
     OUT limited_by text,
     OUT usesysid oid)
 RETURNS SETOF record
@@ -98,6 +99,7 @@ SELECT p.pid,
        p.budget,
        p.rate,
        p.asleep,
+       p.shared_by,
        p.limited_by
 FROM cyclone.pace_rows() p
 LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
@@ -116,6 +118,7 @@ COMMENT ON COLUMN pace.latency_ms IS 'That percentile as last measured, in milli
 COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second, in units of vacuum_cost_page_hit and its like; null if there is no bound';
 COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
+COMMENT ON COLUMN pace.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without one';
 COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), or "nothing (failsafe)"';
 
 CREATE FUNCTION autovacuum_rows(

@@ -17,6 +17,7 @@
 #include "miscadmin.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
+#include "pace/target.h"
 #include "report/progress.h"
 #include "rewrite/leftovers.h"
 #include "rewrite/new_blocks.h"
@@ -48,6 +49,7 @@ _PG_init(void)
 	{
 		progress_init();
 		latency_init();
+		target_init();
 		pace_init();
 		leftovers_init();
 		new_blocks_startup();

@@ -7,8 +7,8 @@
  * The budget
  * ----------
  * A budget is a cost a second.  The settings give one, vacuum_cost_limit for
- * each vacuum_cost_delay; a latency target gives another one, which
- * controller.c moves; the smaller one counts.  The server's delay point makes
+ * each vacuum_cost_delay; a latency target gives another one, which all VACUUMs
+ * of the server with that target share (target.c); the smaller one counts.  The server's delay point makes
  * each process sleep in proportion to its own cost, so n processes cost n
  * times the budget, and doesn't count the time between two naps, so one
  * process costs less.  Here the processes share a clock instead, paid_until:
@@ -27,11 +27,10 @@
  * Ticks
  * -----
  * A few times a second one of the processes, whichever comes first, measures
- * what the vacuum costs and how long statements take, and lets the controller
- * move the budget (tick).  No process has this for a duty, so that the pace is
- * kept while any of them is at work, or the leader waits for it.  As a tick
- * may come from the timer's signal handler, it takes no lock, allocates no
- * memory and raises no error.
+ * what the vacuum costs, for the view (tick), and likewise sees to its target.
+ * No process has this for a duty, so that the pace is kept while any of them is
+ * at work, or the leader waits for it.  As a tick may come from the timer's
+ * signal handler, it takes no lock, allocates no memory and raises no error.
  *
  * Settings
  * --------
@@ -76,20 +75,13 @@
 
 #include "compat.h"
 #include "pace/clock.h"
-#include "pace/controller.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
 #include "pace/pace_settings.h"
+#include "pace/target.h"
 
-#define NS_A_TICK			(NS_PER_S / 4)
 /* In the server's code, not so often: it cuts the nap short that it is in. */
 #define SERVER_CODE_TICK_MS 500
-/* If there was no tick for so long, what it could measure says nothing. */
-#define GAP_SECONDS			2.0
-/* To the controller no more than this has passed between two. */
-#define LONGEST_STEP		0.5
-/* Who has been running for so long, and for ten targets, is slow by nature. */
-#define LONG_STATEMENT_MS	5000.0
 
 /*
  * It is no use to sleep for less, nor good to sleep for longer at a time.  Who
@@ -106,8 +98,6 @@
 /* In the time of the least nap the budget is looked at twice, to be exact. */
 #define CHARGES_A_NAP		2
 #define LONGEST_NAP_MS		100
-/* Of an unused budget so much remains. */
-#define CREDIT_NS			(50 * (uint64) NS_PER_MS)
 
 /* The budget is looked at once for so much cost, or less. */
 #define LEAST_CHARGE		1
@@ -123,20 +113,10 @@
 #define UNBOUNDED_LIMIT		100000000
 #define UNBOUNDED_DELAY		0.001
 
-/* Statements weigh less as time goes by: each tick by this factor. */
-#define WINDOW_FADING		0.6
-#define WINDOW_FADING_SPARSE 0.85
-#define WINDOW_IS_SPARSE	100
-#define WINDOW_FADING_DENSE 0.3
-#define WINDOW_IS_DENSE		1000
-
 /* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
 #define FLUSH_AFTER			"256kB"
 
-/* So many transactions have ended if none has, but statements of theirs */
-#define LEAST_PRESENCE		0.01
-
-#define PACE_COLUMNS		12
+#define PACE_COLUMNS		13
 
 /* What the view shows of a vacuum; written by whoever ticks. */
 typedef struct PaceSlot
@@ -147,6 +127,7 @@ typedef struct PaceSlot
 	pg_atomic_uint32 relid;
 	pg_atomic_uint32 limited_by;	/* PaceLimit */
 	pg_atomic_uint32 latency_of;	/* LatencyOf */
+	pg_atomic_uint32 shared_by; /* so many VACUUMs have the target */
 	/* doubles, NaN for null */
 	pg_atomic_uint64 target_ms;
 	pg_atomic_uint64 percentile;
@@ -166,28 +147,9 @@ typedef enum PaceLimit
 	PACE_LIMIT_FAILSAFE,
 } PaceLimit;
 
-/* What a tick starts from; handed on from table to table of a command */
-typedef struct PaceControl
-{
-	Controller	controller;
-	bool		has_warned;
-	double		told_target;	/* the settings that the controller knows of */
-	double		told_percentile;
-	int			told_of;
-	uint64		tick_time;
-	uint64		next_tick;
-	uint64		spent;
-	uint64		slept;
-	double		statements;		/* or transactions, ended in the last tick */
-	uint32		all_statements; /* so far, if the target is about transactions */
-	bool		is_busy;		/* has any of these ended in the last tick? */
-	uint32		counts[LATENCY_BUCKETS];
-	float		window[LATENCY_BUCKETS];
-} PaceControl;
-
 struct PaceShared
 {
-	/* written by the leader, and the budget by whoever ticks; then version */
+	/* written by the leader; then version */
 	pg_atomic_uint32 version;
 	pg_atomic_uint32 cost_limit;
 	pg_atomic_uint32 page_hit;
@@ -197,7 +159,7 @@ struct PaceShared
 	pg_atomic_uint64 latency_target;
 	pg_atomic_uint64 latency_percentile;
 	pg_atomic_uint32 latency_of;
-	pg_atomic_uint64 budget;	/* the controller's; cost a second */
+	pg_atomic_uint32 target;	/* its number plus one; 0: none */
 	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
 	Oid			relid;			/* these never change */
 	int			leader;			/* its slot */
@@ -212,8 +174,12 @@ struct PaceShared
 	pg_atomic_uint64 next_tick;
 	pg_atomic_uint32 ticking;	/* is someone in the middle of it? */
 
+	pg_atomic_uint32 has_warned;	/* that the target is out of reach */
+
 	/* written by whoever ticks */
-	PaceControl control;
+	uint64		tick_time;
+	uint64		spent_before;
+	uint64		slept_before;
 };
 
 /* This process's view of the budget */
@@ -222,7 +188,11 @@ typedef struct Pace
 	PaceShared *shared;			/* NULL: this process isn't vacuuming */
 	uint32		version;		/* of the settings below */
 	PaceSettings settings;
-	double		rate;			/* cost a second; INFINITY if unbounded */
+	LatencyTarget *target;		/* NULL: none */
+	uint32		target_version; /* of its budget below */
+	double		rate_of_settings;	/* cost a second; INFINITY if unbounded */
+	double		rate_of_target;
+	double		rate;			/* the smaller one */
 	uint64		least_nap;		/* ns */
 	double		greatest_cost;	/* to be paid for in one go */
 	int			charge;			/* look at the budget when so much is due */
@@ -242,8 +212,8 @@ typedef struct PaceCommand
 	PaceParameters parameters;	/* to be put back */
 	PaceSettings settings_at_start; /* the parameters' */
 	PaceSettings settings;		/* in force */
-	bool		has_control;
-	PaceControl control;
+	LatencyTarget *latency_target;	/* NULL: none */
+	bool		has_warned;		/* that it is out of reach */
 } PaceCommand;
 
 static Pace pace;
@@ -258,7 +228,11 @@ static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 static void prepare_process(void);
 static bool is_leader(void);
 static void publish_settings(const PaceSettings *settings);
+static void change_target(void);
+static void leave_target(void);
 static void take_settings(void);
+static void take_target(uint32 number);
+static bool settings_have_changed(void);
 static void tell_server_code(void);
 static void account_for_server_code(void);
 static void tick_in_server_code(void);
@@ -270,21 +244,17 @@ static void adapt_settings(PaceSettings *settings);
 static void rebalance(void);
 static bool has_target(const PaceSettings *settings);
 static void charge_cost(int64 cost);
+static double share_of_others(int at_work, int in_server_code);
 static void nap(uint64 until);
 static void tick_if_due(uint64 now);
 static void tick(uint64 now);
-static double control(PaceShared *shared, double seconds, double rate, double awake);
-static void read_window(PaceShared *shared);
-static void tell_target(PaceShared *shared);
-static void show(const PaceShared *shared, double rate, double asleep, double latency_ms);
-static PaceLimit find_limit(const PaceShared *shared, double of_settings);
+static void show(const PaceShared *shared, double rate, double asleep);
+static PaceLimit find_limit(const TargetState *target);
 static double rate_of_settings(const PaceSettings *settings);
 static void warn_if_out_of_reach(void);
 static void clear_at_exit(int code, Datum arg);
 static void request_shmem(void);
 static void startup_shmem(void);
-static void write_double(pg_atomic_uint64 *place, double value);
-static double read_double(pg_atomic_uint64 *place);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_pace);
 
@@ -325,6 +295,7 @@ pace_begin_command(const double *latency_target)
 	adapt_settings(&command.settings);
 	if (has_target(&command.settings))
 		latency_watch();
+	change_target();
 }
 
 /*
@@ -340,7 +311,9 @@ pace_end_command(void)
 		disable_timeout(server_code_timeout, false);
 	show_reloads();
 	command.is_running = false;
+	leave_target();
 	pace.in_server_code = false;
+	pace.at_work = false;
 	pace.shared = NULL;
 	latency_unwatch();
 	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
@@ -368,6 +341,7 @@ pace_hurry(void)
 	command.in_a_hurry = true;
 	adapt_settings(&command.settings);
 	latency_unwatch();
+	change_target();
 }
 
 /*
@@ -415,6 +389,7 @@ void
 pace_create(PaceShared *shared, Oid relid)
 {
 	PaceSlot   *slot = &slots[MyProcNumber];
+	uint64		now = now_ns();
 
 	pg_atomic_init_u32(&shared->version, 0);
 	pg_atomic_init_u32(&shared->cost_limit, 0);
@@ -425,30 +400,21 @@ pace_create(PaceShared *shared, Oid relid)
 	pg_atomic_init_u64(&shared->latency_target, 0);
 	pg_atomic_init_u64(&shared->latency_percentile, 0);
 	pg_atomic_init_u32(&shared->latency_of, 0);
-	pg_atomic_init_u64(&shared->budget, 0);
+	pg_atomic_init_u32(&shared->target, 0);
 	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
-	pg_atomic_init_u64(&shared->paid_until, 0);
+	pg_atomic_init_u64(&shared->paid_until, now);
 	pg_atomic_init_u64(&shared->spent, 0);
 	pg_atomic_init_u64(&shared->slept, 0);
 	pg_atomic_init_u32(&shared->at_work, 0);
 	pg_atomic_init_u32(&shared->in_server_code, 0);
-	pg_atomic_init_u64(&shared->next_tick, 0);
+	pg_atomic_init_u64(&shared->next_tick, now + NS_A_TICK);
 	pg_atomic_init_u32(&shared->ticking, 0);
+	pg_atomic_init_u32(&shared->has_warned, command.has_warned);
+	shared->tick_time = now;
+	shared->spent_before = 0;
+	shared->slept_before = 0;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
-
-	if (command.has_control)
-		shared->control = command.control;
-	else
-	{
-		controller_init(&shared->control.controller, 0);
-		shared->control.told_target = LATENCY_TARGET_OFF;
-		shared->control.tick_time = now_ns();
-		shared->control.next_tick = shared->control.tick_time + NS_A_TICK;
-	}
-	write_double(&shared->budget, shared->control.controller.budget);
-	pg_atomic_write_u64(&shared->next_tick, shared->control.next_tick);
-	pg_atomic_write_u64(&shared->paid_until, now_ns());
 
 	pg_atomic_write_u32(&slot->user_id, GetSessionUserId());
 	pg_atomic_write_u32(&slot->database, MyDatabaseId);
@@ -457,8 +423,7 @@ pace_create(PaceShared *shared, Oid relid)
 	pace.shared = shared;
 	publish_settings(&command.settings);
 	pace_join(shared);
-	tell_target(shared);
-	show(shared, 0, 0, NAN);
+	show(shared, 0, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->pid, MyProcPid);
 }
@@ -488,17 +453,10 @@ pace_leave(void)
 {
 	if (pace.shared == NULL)
 		return;
+	take_target(0);
 	if (is_leader())
 	{
-		command.has_control = true;
-		command.control = pace.shared->control;
-		command.control.next_tick = pg_atomic_read_u64(&pace.shared->next_tick);
-		/*
-		 * What it has cost since the last tick goes into the next one: the
-		 * counters begin at zero then, and these, unsigned, below it.
-		 */
-		command.control.spent -= pg_atomic_read_u64(&pace.shared->spent);
-		command.control.slept -= pg_atomic_read_u64(&pace.shared->slept);
+		command.has_warned = pg_atomic_read_u32(&pace.shared->has_warned);
 		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 	}
 	pace.shared = NULL;
@@ -517,8 +475,14 @@ pace_report(TableResult *result)
 	/* or it was, until a reload */
 	result->was_paced = VacuumCostActive || pg_atomic_read_u64(&pace.shared->slept) > 0;
 	result->slept_seconds = (double) pg_atomic_read_u64(&pace.shared->slept) / NS_PER_S;
-	result->has_latency_target = has_target(&pace.settings);
-	result->latency_target_ms = pace.shared->control.controller.target_ms;
+	result->has_latency_target = pace.target != NULL;
+	if (pace.target != NULL)
+	{
+		TargetState state;
+
+		target_state(pace.target, &state);
+		result->latency_target_ms = state.target_ms;
+	}
 }
 
 /* pace_begin_work -- this process takes part in a phase. */
@@ -527,6 +491,8 @@ pace_begin_work(void)
 {
 	pg_atomic_fetch_add_u32(&pace.shared->at_work, 1);
 	pace.at_work = true;
+	if (pace.target != NULL)
+		target_begin_work(pace.target);
 }
 
 /* pace_end_work -- it is through with it. */
@@ -534,6 +500,8 @@ void
 pace_end_work(void)
 {
 	pg_atomic_fetch_sub_u32(&pace.shared->at_work, 1);
+	if (pace.target != NULL)
+		target_end_work(pace.target);
 	pace.at_work = false;
 }
 
@@ -549,7 +517,9 @@ pace_give_up(void)
 	if (pace.shared == NULL)
 		return;
 	pg_atomic_write_u32(&pace.shared->failsafe, 1);
-	show(pace.shared, 0, 0, NAN);
+	/* others go on to spend of it */
+	take_target(0);
+	show(pace.shared, 0, 0);
 }
 
 /*
@@ -563,7 +533,7 @@ delay_point(void)
 
 	if (unlikely(ConfigReloadPending))
 		reload_settings();
-	if (unlikely(pg_atomic_read_u32(&pace.shared->version) != pace.version))
+	if (unlikely(settings_have_changed()))
 		take_settings();
 	if (VacuumCostActive && VacuumCostBalance >= pace.charge)
 	{
@@ -600,6 +570,8 @@ pace_begin_server_code(void)
 {
 	hide_reloads();
 	pg_atomic_fetch_add_u32(&pace.shared->in_server_code, 1);
+	if (pace.target != NULL)
+		target_begin_server_code(pace.target);
 	pace.usage = pgBufferUsage;
 	tell_server_code();
 	pace.in_server_code = true;
@@ -627,9 +599,12 @@ void
 pace_end_server_code(void)
 {
 	disable_timeout(server_code_timeout, false);
-	pace.in_server_code = false;
+	/* no timer comes any more */
 	account_for_server_code();
 	pg_atomic_fetch_sub_u32(&pace.shared->in_server_code, 1);
+	if (pace.target != NULL)
+		target_end_server_code(pace.target);
+	pace.in_server_code = false;
 	VacuumCostBalance = 0;
 	show_reloads();
 	if (ConfigReloadPending)
@@ -688,6 +663,9 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 			/* of what, if it is about a latency */
 			nulls[column] = nulls[column - lengthof(numbers) + 1];
 			values[column++] = CStringGetTextDatum(cyclone_latency_of_options[pg_atomic_read_u32(&slot->latency_of)].name);
+			/* so is who shares it */
+			nulls[column] = nulls[column - 1];
+			values[column++] = Int32GetDatum(pg_atomic_read_u32(&slot->shared_by));
 			values[column++] = CStringGetTextDatum(limit_names[pg_atomic_read_u32(&slot->limited_by)]);
 			values[column++] = ObjectIdGetDatum(user_id);
 		}
@@ -738,7 +716,35 @@ publish_settings(const PaceSettings *settings)
 	write_double(&shared->latency_target, settings->latency_target);
 	write_double(&shared->latency_percentile, settings->latency_percentile);
 	pg_atomic_write_u32(&shared->latency_of, settings->latency_of);
+	pg_atomic_write_u32(&shared->target, command.latency_target == NULL ? 0 :
+						target_number(command.latency_target) + 1);
 	pg_atomic_fetch_add_u32(&shared->version, 1);
+}
+
+/*
+ * change_target
+ *		The leader joins the target that its settings have now, and leaves the one
+ *		before.
+ */
+static void
+change_target(void)
+{
+	LatencyTarget *before = command.latency_target;
+
+	command.latency_target = has_target(&command.settings) ?
+		target_join(&command.settings, before) : NULL;
+	if (before != NULL)
+		target_leave(before);
+}
+
+/* leave_target -- the leader, and the VACUUM with it, has no target any more. */
+static void
+leave_target(void)
+{
+	take_target(0);
+	if (command.latency_target != NULL)
+		target_leave(command.latency_target);
+	command.latency_target = NULL;
 }
 
 /*
@@ -768,13 +774,23 @@ take_settings(void)
 	VacuumCostPageMiss = settings->page_miss;
 	VacuumCostPageDirty = settings->page_dirty;
 
-	pace.rate = rate_of_settings(settings);
+	take_target(VacuumFailsafeActive ? 0 : pg_atomic_read_u32(&shared->target));
+	pace.rate_of_settings = rate_of_settings(settings);
+	pace.rate_of_target = INFINITY;
+	if (pace.target != NULL)
+	{
+		pace.target_version = target_version(pace.target);
+		pg_read_barrier();
+		pace.rate_of_target = target_budget(pace.target);
+	}
+	pace.rate = pace.rate_of_settings;
 	pace.least_nap = LEAST_NAP_NS;
 	pace.greatest_cost = (double) settings->cost_limit * GREATEST_OVERRUN;
-	budget = has_target(settings) ? read_double(&shared->budget) : INFINITY;
+	budget = pace.rate_of_target;
 	if (budget < pace.rate)
 	{
 		pace.rate = budget;
+		at_work = target_at_work(pace.target);
 		pace.least_nap = LEAST_NAP_WITH_TARGET_NS;
 		/* at least a page, whatever it costs */
 		pace.greatest_cost = settings->page_hit + settings->page_miss + settings->page_dirty;
@@ -795,13 +811,46 @@ take_settings(void)
 }
 
 /*
+ * take_target
+ *		This process spends of another target's budget from now on: that of this
+ *		number less one, or of none if it is 0.  Takes no lock, and raises no error.
+ */
+static void
+take_target(uint32 number)
+{
+	LatencyTarget *before = pace.target;
+	LatencyTarget *now = number == 0 ? NULL : target_by_number(number - 1);
+
+	if (now == before)
+		return;
+	pace.target = now;
+	if (now != NULL && pace.at_work)
+		target_begin_work(now);
+	if (now != NULL && pace.in_server_code)
+		target_begin_server_code(now);
+	if (before != NULL && pace.in_server_code)
+		target_end_server_code(before);
+	if (before != NULL && pace.at_work)
+		target_end_work(before);
+}
+
+/* settings_have_changed -- or the target's budget? */
+static bool
+settings_have_changed(void)
+{
+	return pg_atomic_read_u32(&pace.shared->version) != pace.version ||
+		(pace.target != NULL && target_version(pace.target) != pace.target_version);
+}
+
+/*
  * tell_server_code
  *		Have the server's delay point give this process its share.
  */
 static void
 tell_server_code(void)
 {
-	int			at_work = Max(pg_atomic_read_u32(&pace.shared->at_work), 1);
+	int			at_work = pace.rate_of_target < pace.rate_of_settings ?
+		target_at_work(pace.target) : Max(pg_atomic_read_u32(&pace.shared->at_work), 1);
 
 	/* an autovacuum worker's delay point sets the limit anew, after each nap */
 	if (AmAutoVacuumWorkerProcess())
@@ -827,6 +876,8 @@ account_for_server_code(void)
 
 	pace.usage = pgBufferUsage;
 	pg_atomic_fetch_add_u64(&pace.shared->spent, cost);
+	if (pace.target != NULL)
+		target_note_cost(pace.target, cost);
 }
 
 /*
@@ -838,7 +889,7 @@ tick_in_server_code(void)
 {
 	if (!pace.in_server_code || VacuumFailsafeActive)
 		return;
-	if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
+	if (settings_have_changed())
 		take_settings();
 	account_for_server_code();
 	if (VacuumCostActive)
@@ -869,10 +920,11 @@ reload_settings(void)
 		latency_watch();
 	else
 		latency_unwatch();
+	change_target();
 	publish_settings(&command.settings);
 	take_settings();
 	/* if nothing bounds it any more, no tick will */
-	show(pace.shared, NAN, 0, NAN);
+	show(pace.shared, NAN, 0);
 }
 
 /*
@@ -954,38 +1006,44 @@ charge_cost(int64 cost)
 {
 	PaceShared *shared = pace.shared;
 	uint64		now = now_ns();
-	uint64		paid_until,
-				until;
-	uint64		price;
-	uint32		at_work,
-				in_server_code;
+	uint64		until = 0;
+	double		price;
 
 	pg_atomic_fetch_add_u64(&shared->spent, cost);
+	if (pace.target != NULL)
+		target_note_cost(pace.target, cost);
 	rebalance();
 	tick_if_due(now);
 	warn_if_out_of_reach();
-	if (pg_atomic_read_u32(&shared->version) != pace.version)
+	if (settings_have_changed())
 		take_settings();
-	if (isinf(pace.rate))
-		return;
 
-	price = Min(cost, pace.greatest_cost) / pace.rate * NS_PER_S;
-	/* those in the server's code take their share on their own */
-	in_server_code = pg_atomic_read_u32(&shared->in_server_code);
-	if (in_server_code > 0)
-	{
-		at_work = pg_atomic_read_u32(&shared->at_work);
-		price = price * at_work / Max((int64) at_work - in_server_code, 1);
-	}
-
-	paid_until = pg_atomic_read_u64(&shared->paid_until);
-	do
-	{
-		until = Max(paid_until, now - CREDIT_NS) + price;
-	} while (!pg_atomic_compare_exchange_u64(&shared->paid_until, &paid_until, until));
+	price = Min(cost, pace.greatest_cost) * NS_PER_S;
+	if (!isinf(pace.rate_of_settings))
+		until = pay(&shared->paid_until, now,
+					price / pace.rate_of_settings *
+					share_of_others(pg_atomic_read_u32(&shared->at_work),
+									pg_atomic_read_u32(&shared->in_server_code)));
+	if (!isinf(pace.rate_of_target))
+		until = Max(until,
+					target_pay(pace.target, now,
+							   price / pace.rate_of_target *
+							   share_of_others(target_at_work(pace.target),
+											   target_in_server_code(pace.target))));
 
 	if (until >= now + pace.least_nap)
 		nap(until);
+}
+
+/*
+ * share_of_others
+ *		Those in the server's code take their share of a budget on their own, and the
+ *		others leave it to them: by how much their price goes up.
+ */
+static double
+share_of_others(int at_work, int in_server_code)
+{
+	return in_server_code == 0 ? 1 : (double) at_work / Max(at_work - in_server_code, 1);
 }
 
 /*
@@ -998,6 +1056,7 @@ nap(uint64 until)
 {
 	uint64		now = now_ns();
 	uint32		version = pace.version;
+	uint32		target_version = pace.target_version;
 
 	while (now < until)
 	{
@@ -1011,21 +1070,23 @@ nap(uint64 until)
 
 		now = now_ns();
 		pg_atomic_fetch_add_u64(&pace.shared->slept, now - start);
+		if (pace.target != NULL)
+			target_note_sleep(pace.target, now - start);
 		compat_report_delay(now - start);
 		if (ConfigReloadPending)
 			reload_settings();
-		if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
+		if (settings_have_changed())
 			take_settings();
 		tick_if_due(now);
-		if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
+		if (settings_have_changed())
 			take_settings();
 		warn_if_out_of_reach();
-		if (pace.version != version)
+		if (pace.version != version || pace.target_version != target_version)
 			break;
 	}
 }
 
-/* tick_if_due -- measure and control, unless it was done a moment ago. */
+/* tick_if_due -- measure, and see to the target, unless it was done a moment ago. */
 static void
 tick_if_due(uint64 now)
 {
@@ -1033,6 +1094,8 @@ tick_if_due(uint64 now)
 	uint64		due = pg_atomic_read_u64(&shared->next_tick);
 	uint32		nobody = 0;
 
+	if (pace.target != NULL)
+		target_tick_if_due(pace.target, now);
 	if (now < due ||
 		!pg_atomic_compare_exchange_u64(&shared->next_tick, &due, now + NS_A_TICK) ||
 		!pg_atomic_compare_exchange_u32(&shared->ticking, &nobody, 1))
@@ -1045,187 +1108,64 @@ tick_if_due(uint64 now)
 
 /*
  * tick
- *		Measure, and move the budget.  Raises no error, as the others would wait
- *		for this process to end it.
+ *		Measure, for the view.  Raises no error, as the others would wait for this
+ *		process to end it.
  */
 static void
 tick(uint64 now)
 {
 	PaceShared *shared = pace.shared;
-	PaceControl *state = &shared->control;
 	uint64		spent = pg_atomic_read_u64(&shared->spent);
 	uint64		slept = pg_atomic_read_u64(&shared->slept);
-	double		seconds = (double) (now - state->tick_time) / NS_PER_S;
+	double		seconds = (double) (now - shared->tick_time) / NS_PER_S;
 	double		rate,
-				asleep,
-				latency_ms = NAN;
+				asleep;
 	int			at_work = Max(pg_atomic_read_u32(&shared->at_work), 1);
 
-	if (now <= state->tick_time)
+	if (now <= shared->tick_time)
 		return;
-	rate = (spent - state->spent) / seconds;
-	asleep = (slept - state->slept) / seconds / NS_PER_S / at_work;
-	state->spent = spent;
-	state->slept = slept;
-	state->tick_time = now;
-
-	tell_target(shared);
-	if (has_target(&pace.settings))
-	{
-		read_window(shared);
-		if (seconds < GAP_SECONDS)
-			latency_ms = control(shared, Min(seconds, LONGEST_STEP), rate, Max(1 - asleep, 0) * at_work);
-		else
-			memset(state->window, 0, sizeof(state->window));
-	}
-	show(shared, rate, Min(asleep, 1), latency_ms);
-}
-
-/*
- * read_window
- *		Add the statements, or transactions, since the last tick to the window.
- */
-static void
-read_window(PaceShared *shared)
-{
-	static uint32 counts[LATENCY_BUCKETS];
-	PaceControl *state = &shared->control;
-	double		total = 0;
-	double		fading;
-
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		total += state->window[i];
-	fading = total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
-		total > WINDOW_IS_DENSE ? WINDOW_FADING_DENSE : WINDOW_FADING;
-
-	/* in the midst of a transaction its session isn't idle */
-	state->is_busy = false;
-	if (pace.settings.latency_of != LATENCY_OF_STATEMENTS)
-	{
-		uint32		all = 0;
-
-		latency_read(LATENCY_OF_STATEMENTS, counts);
-		for (int i = 0; i < LATENCY_BUCKETS; i++)
-			all += counts[i];
-		state->is_busy = all != state->all_statements;
-		state->all_statements = all;
-	}
-
-	latency_read(pace.settings.latency_of, counts);
-	state->statements = 0;
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-	{
-		uint32		grown = counts[i] - state->counts[i];
-
-		state->counts[i] = counts[i];
-		state->window[i] = state->window[i] * fading + grown;
-		state->statements += grown;
-	}
-}
-
-/*
- * control
- *		Move the budget by what statements have taken; return their percentile.
- */
-static double
-control(PaceShared *shared, double seconds, double rate, double awake)
-{
-	static float window[LATENCY_BUCKETS];
-	PaceControl *state = &shared->control;
-	Controller *controller = &state->controller;
-	ControllerInput input = {
-		.seconds = seconds,
-		.rate = rate,
-		.awake = awake,
-		.percent = pace.settings.latency_percentile,
-		.statements = state->statements,
-	};
-
-	/* those that are late are in the window only for now */
-	memcpy(window, state->window, sizeof(window));
-	if (controller->target_ms > 0)
-		input.statements += latency_add_running(pace.settings.latency_of, controller->target_ms,
-												Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
-												window);
-	if (state->is_busy)
-		input.statements = Max(input.statements, LEAST_PRESENCE);
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		input.samples += window[i];
-	input.percentile_ms = latency_percentile(window, input.percent);
-
-	controller_step(controller, &input);
-	if (controller->forget_window)
-		memset(state->window, 0, sizeof(state->window));
-	if (controller->budget != read_double(&shared->budget))
-	{
-		write_double(&shared->budget, controller->budget);
-		pg_atomic_fetch_add_u32(&shared->version, 1);
-	}
-	return input.percentile_ms;
-}
-
-/* tell_target -- tell the controller of the target, if it or what it is about has changed. */
-static void
-tell_target(PaceShared *shared)
-{
-	PaceControl *state = &shared->control;
-	double		target = pace.settings.latency_target;
-	double		percentile = pace.settings.latency_percentile;
-	int			of = pace.settings.latency_of;
-
-	if (target == state->told_target && percentile == state->told_percentile && of == state->told_of)
-		return;
-	/* nobody may have looked at them for long */
-	if (state->told_target == LATENCY_TARGET_OFF || of != state->told_of)
-	{
-		latency_read(of, state->counts);
-		memset(state->window, 0, sizeof(state->window));
-	}
-	if (of != state->told_of)
-		controller_forget_load(&state->controller);
-	state->told_target = target;
-	state->told_percentile = percentile;
-	state->told_of = of;
-	if (target != LATENCY_TARGET_OFF)
-		controller_set_target(&state->controller,
-							  target == LATENCY_TARGET_AUTO ? 0 : target);
+	rate = (spent - shared->spent_before) / seconds;
+	asleep = (slept - shared->slept_before) / seconds / NS_PER_S / at_work;
+	shared->spent_before = spent;
+	shared->slept_before = slept;
+	shared->tick_time = now;
+	show(shared, rate, Min(asleep, 1));
 }
 
 /* show -- fill in what the view shows. */
 static void
-show(const PaceShared *shared, double rate, double asleep, double latency_ms)
+show(const PaceShared *shared, double rate, double asleep)
 {
 	PaceSlot   *slot = &slots[shared->leader];
-	double		of_settings = rate_of_settings(&pace.settings);
-	double		target = NAN,
-				budget = of_settings;
+	TargetState target = {.latency_ms = NAN,.budget = INFINITY};
+	double		budget = rate_of_settings(&pace.settings);
 
-	if (has_target(&pace.settings))
-	{
-		if (shared->control.controller.target_ms > 0)
-			target = shared->control.controller.target_ms;
-		budget = Min(budget, shared->control.controller.budget);
-	}
-	write_double(&slot->target_ms, target);
+	if (pace.target != NULL)
+		target_state(pace.target, &target);
+	budget = Min(budget, target.budget);
+	write_double(&slot->target_ms, target.target_ms > 0 ? target.target_ms : NAN);
 	write_double(&slot->percentile,
-				 has_target(&pace.settings) ? pace.settings.latency_percentile : NAN);
+				 pace.target != NULL ? pace.settings.latency_percentile : NAN);
 	pg_atomic_write_u32(&slot->latency_of, pace.settings.latency_of);
-	write_double(&slot->latency_ms, latency_ms);
+	pg_atomic_write_u32(&slot->shared_by, target.vacuums);
+	write_double(&slot->latency_ms, target.latency_ms);
 	write_double(&slot->budget, isinf(budget) ? NAN : budget);
 	write_double(&slot->rate, VacuumCostActive ? rate : NAN);
 	write_double(&slot->asleep, asleep);
-	pg_atomic_write_u32(&slot->limited_by, find_limit(shared, of_settings));
+	pg_atomic_write_u32(&slot->limited_by, find_limit(&target));
 }
 
 /* find_limit -- what keeps the vacuum from going faster? */
 static PaceLimit
-find_limit(const PaceShared *shared, double of_settings)
+find_limit(const TargetState *target)
 {
+	double		of_settings = rate_of_settings(&pace.settings);
+
 	if (pg_atomic_read_u32(&pace.shared->failsafe))
 		return PACE_LIMIT_FAILSAFE;
-	if (has_target(&pace.settings) && shared->control.controller.budget < of_settings)
+	if (target->budget < of_settings)
 	{
-		switch (shared->control.controller.limit)
+		switch (target->limit)
 		{
 			case LIMIT_NOTHING:
 				return PACE_LIMIT_NOTHING;
@@ -1252,18 +1192,19 @@ rate_of_settings(const PaceSettings *settings)
 static void
 warn_if_out_of_reach(void)
 {
-	PaceShared *shared = pace.shared;
+	uint32		not_yet = 0;
+	TargetState target;
 
 	/* from other workers the client hears nothing */
 	if (!is_leader() && !IsParallelWorker())
 		return;
-	if (shared->control.has_warned || !has_target(&pace.settings) ||
-		!controller_target_is_out_of_reach(&shared->control.controller))
+	if (pace.target == NULL || !target_is_out_of_reach(pace.target) ||
+		!pg_atomic_compare_exchange_u32(&pace.shared->has_warned, &not_yet, 1))
 		return;
-	shared->control.has_warned = true;
+	target_state(pace.target, &target);
 	ereport(WARNING,
 			(errmsg("latency target of %g ms is missed although VACUUM hardly moves",
-					shared->control.controller.target_ms),
+					target.target_ms),
 			 errdetail("The %gth percentile of the latency of %s stays above it for reasons other than this VACUUM, which goes on at its slowest pace.",
 					   pace.settings.latency_percentile,
 					   cyclone_latency_of_options[pace.settings.latency_of].name),
@@ -1278,9 +1219,10 @@ warn_if_out_of_reach(void)
 static void
 clear_at_exit(int code, Datum arg)
 {
-	pace.in_server_code = false;
 	if (pace.at_work && pace.shared != NULL && !is_leader())
 		pace_end_work();
+	leave_target();
+	pace.in_server_code = false;
 	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 }
 
@@ -1312,6 +1254,7 @@ startup_shmem(void)
 		pg_atomic_init_u32(&slots[i].relid, InvalidOid);
 		pg_atomic_init_u32(&slots[i].limited_by, PACE_LIMIT_NOTHING);
 		pg_atomic_init_u32(&slots[i].latency_of, LATENCY_OF_STATEMENTS);
+		pg_atomic_init_u32(&slots[i].shared_by, 0);
 		pg_atomic_init_u64(&slots[i].target_ms, 0);
 		pg_atomic_init_u64(&slots[i].percentile, 0);
 		pg_atomic_init_u64(&slots[i].latency_ms, 0);
@@ -1320,25 +1263,4 @@ startup_shmem(void)
 		pg_atomic_init_u64(&slots[i].asleep, 0);
 	}
 	LWLockRelease(AddinShmemInitLock);
-}
-
-/* write_double -- atomically. */
-static void
-write_double(pg_atomic_uint64 *place, double value)
-{
-	uint64		bits;
-
-	memcpy(&bits, &value, sizeof(bits));
-	pg_atomic_write_u64(place, bits);
-}
-
-/* read_double -- likewise. */
-static double
-read_double(pg_atomic_uint64 *place)
-{
-	uint64		bits = pg_atomic_read_u64(place);
-	double		value;
-
-	memcpy(&value, &bits, sizeof(value));
-	return value;
 }
