@@ -592,6 +592,7 @@ request_leave(SIGNAL_ARGS)
 static void
 note_leave(SIGNAL_ARGS)
 {
+	be_quiet_if_given_up();
 	leave_requested = true;
 	SetLatch(MyLatch);
 }
