@@ -32,6 +32,7 @@
 #include "storage/bufmgr.h"
 #include "postmaster/autovacuum.h"
 #include "utils/backend_status.h"
+#include "utils/injection_point.h"
 #include "utils/rel.h"
 #include "utils/sortsupport.h"
 
@@ -205,6 +206,13 @@ compat_relation_path(RelFileLocator file, ForkNumber fork)
 	return pstrdup(relpathperm(file, fork).str);
 }
 
+/* Runs an injection point, in server builds that have them. */
+static inline void
+compat_injection_point(const char *name)
+{
+	INJECTION_POINT(name, NULL);
+}
+
 /* Prepares to compare keys of an index whose order it is, or the reverse of it. */
 static inline void
 compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
@@ -350,6 +358,12 @@ static inline char *
 compat_relation_path(RelFileLocator file, ForkNumber fork)
 {
 	return relpathperm(file, fork);
+}
+
+static inline void
+compat_injection_point(const char *name)
+{
+	INJECTION_POINT(name);
 }
 
 static inline void

@@ -9,15 +9,12 @@
  */
 #include "postgres.h"
 
-#include "autovacuum/autovacuum.h"
-#include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "debug_point.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
-#include "pace/target.h"
 #include "report/progress.h"
 #include "rewrite/leftovers.h"
 #include "rewrite/new_blocks.h"
@@ -49,12 +46,9 @@ _PG_init(void)
 	{
 		progress_init();
 		latency_init();
-		target_init();
 		pace_init();
 		leftovers_init();
 		new_blocks_startup();
-		autovacuum_init();
-		heap_seam_init();
 	}
 	utility_hook_init();
 }

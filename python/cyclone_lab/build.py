@@ -33,15 +33,13 @@ CHECKS_NAME = f"{'-assert' if ASSERTIONS else ''}{'-ubsan' if UBSAN else ''}"
 CHECKS_FLAGS = " ".join([*([ASSERTION_FLAGS] if ASSERTIONS else []), *([UBSAN_FLAGS] if UBSAN else [])])
 
 
-def install(major: int, *, origin: Path | None = None, debug_points: bool = False, werror: bool = False) -> Path:
+def install(major: int, *, debug_points: bool = False, werror: bool = False) -> Path:
     """Build and install the extension for this major version; return the prefix of the PostgreSQL it is installed in.
-
-    That is a copy of the one in `origin`, by default of the one that `find_or_fetch` finds.
 
     `debug_points` compiles in the wait and error points that tests use, `werror` makes a warning an error.
     Raises RuntimeError with the compiler's output if the build fails, PostgresUnavailable if there is no server.
     """
-    origin = origin or find_or_fetch(major)
+    origin = find_or_fetch(major)
     named = f"-{origin.name}" if origin.parent != REPO / ".postgres" else ""
     folder = REPO / "build" / f"{major}{'-debug' if debug_points else ''}{CHECKS_NAME}{named}"
     folder.mkdir(parents=True, exist_ok=True)

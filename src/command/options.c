@@ -95,96 +95,19 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 }
 
 /*
- * Does FULL have a value in a statement that the server doesn't know?
+ * Does a statement have options that the server doesn't know?
  */
 bool
 vacuum_options_are_ours(const VacuumStmt *stmt)
 {
 	foreach_node(DefElem, def, stmt->options)
 	{
-		if (strcmp(def->defname, "full") == 0 &&
-			(says(def, "rewrite") || says(def, "inplace")))
+		if (strcmp(def->defname, "latency_target") == 0 ||
+			(strcmp(def->defname, "full") == 0 &&
+			 (says(def, "rewrite") || says(def, "inplace"))))
 			return true;
 	}
 	return false;
-}
-
-/*
- * Does a statement have the option FULL, whatever its value?
- */
-bool
-vacuum_options_have_full(const VacuumStmt *stmt)
-{
-	foreach_node(DefElem, def, stmt->options)
-	{
-		if (strcmp(def->defname, "full") == 0)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Does a VACUUM have the option LATENCY_TARGET?
- */
-bool
-vacuum_options_have_latency_target(const VacuumStmt *stmt)
-{
-	if (!stmt->is_vacuumcmd)
-		return false;
-	foreach_node(DefElem, def, stmt->options)
-	{
-		if (strcmp(def->defname, "latency_target") == 0)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Reads the options of a VACUUM that has a LATENCY_TARGET, the last of which
- * counts, as for any option.
- *
- * Of the other options there may be less, if the server would raise an error.
- * Raises one itself if the value of a target is none, or if it makes no sense
- * beside the other options.
- */
-void
-vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options)
-{
-	(void) vacuum_options_read(stmt, options);
-	/* where the server finds a fault, that may have stopped short of it */
-	foreach_node(DefElem, def, stmt->options)
-	{
-		if (strcmp(def->defname, "latency_target") == 0)
-			read_latency_target(def, options);
-	}
-	Assert(options->has_latency_target);
-}
-
-/*
- * Returns a list of options as the server knows them, and changes them: without
- * LATENCY_TARGET, with FULL for FULL REWRITE, and without a FULL INPLACE that
- * another FULL follows, as the last one counts.
- */
-List *
-vacuum_options_for_server(List *list)
-{
-	List	   *others = NIL;
-	DefElem    *inplace = NULL;
-
-	foreach_node(DefElem, def, list)
-	{
-		if (strcmp(def->defname, "latency_target") == 0)
-			continue;
-		if (strcmp(def->defname, "full") == 0)
-		{
-			others = list_delete_ptr(others, inplace);
-			inplace = says(def, "inplace") ? def : NULL;
-			if (says(def, "rewrite"))
-				def->arg = NULL;
-		}
-		others = lappend(others, def);
-	}
-	return others;
 }
 
 /*

@@ -27,10 +27,6 @@ typedef struct VacuumOptions
 
 extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);
 extern bool vacuum_options_are_ours(const VacuumStmt *stmt);
-extern bool vacuum_options_have_full(const VacuumStmt *stmt);
-extern bool vacuum_options_have_latency_target(const VacuumStmt *stmt);
-extern void vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options);
-extern List *vacuum_options_for_server(List *list);
 extern BufferAccessStrategy vacuum_options_make_ring(const VacuumOptions *options);
 
 #endif							/* CYCLONE_OPTIONS_H */

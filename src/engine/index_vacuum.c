@@ -100,11 +100,11 @@ index_parallel_degree(const TableVacuum *vacuum)
 
 /*
  * index_worker_memory_kb
- *		The maintenance_work_mem of each worker, if the leader has memory_kb: if
- *		AMs use it, the workers together may use one.
+ *		The maintenance_work_mem of each worker: if AMs use it, the workers
+ *		together may use one.
  */
 int
-index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
+index_worker_memory_kb(const TableVacuum *vacuum, int nworkers)
 {
 	int			users = 0;
 
@@ -113,7 +113,8 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 			vacuum->indexes[i]->rd_indam->amusemaintenanceworkmem)
 			users++;
 
-	return users > 0 ? memory_kb / Min(nworkers, users) : memory_kb;
+	return users > 0 ?
+		maintenance_work_mem / Min(nworkers, users) : maintenance_work_mem;
 }
 
 /*

@@ -27,7 +27,7 @@ extern void heap_vacuum_phase(TableVacuum *vacuum,
 
 /* index_vacuum.c */
 extern int	index_parallel_degree(const TableVacuum *vacuum);
-extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb);
+extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers);
 extern void index_setup(TableVacuum *vacuum, bool parallel);
 extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
 							  double reltuples, bool estimated, int batch_size);

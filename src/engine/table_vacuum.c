@@ -45,7 +45,6 @@
 #include "miscadmin.h"
 #include "optimizer/paths.h"
 #include "pgstat.h"
-#include "postmaster/autovacuum.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
 #include "storage/ipc.h"
@@ -89,7 +88,6 @@ static void open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 					   BufferAccessStrategy strategy);
 static void plan_vacuum(VacuumJob *job);
 static int	plan_workers(VacuumJob *job);
-static int	memory_kb(void);
 static void start_team(VacuumJob *job, int nworkers);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
 static void *join_as_worker(void *block, dsm_segment *segment);
@@ -124,12 +122,11 @@ static double seconds_since(instr_time start);
  * The caller is in a transaction with a snapshot, holds a
  * ShareUpdateExclusiveLock on rel, runs as its owner, and has resolved
  * params' index_cleanup and truncate.  strategy may be NULL; pass is, unless
- * the table is being compacted.  *result, if it isn't NULL, is what was done.
+ * the table is being compacted.
  */
 void
 table_vacuum(Relation rel, const VacuumParams *params,
-			 BufferAccessStrategy strategy, CompactionPass *pass,
-			 TableResult *result)
+			 BufferAccessStrategy strategy, CompactionPass *pass)
 {
 	VacuumJob  *job = palloc0_object(VacuumJob);
 	TableVacuum *vacuum = &job->vacuum;
@@ -163,8 +160,6 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	update_table_statistics(job, start.time);
 	if (pass != NULL)
 		describe_pass(job, pass);
-	if (result != NULL)
-		*result = job->result;
 	pgstat_progress_end_command();
 	if (report_is_wanted(params))
 		report_end(&start, params, &job->result);
@@ -267,8 +262,7 @@ plan_vacuum(VacuumJob *job)
  *		How many workers to ask for.
  *
  * As many as PARALLEL says, or as the table's size or its indexes call for,
- * but not more than max_parallel_maintenance_workers; in an autovacuum worker,
- * than its settings leave, and than the budget feeds.  In an emergency the
+ * but not more than max_parallel_maintenance_workers.  In an emergency the
  * indexes call for none, as they are left alone; all the others freeze.
  */
 static int
@@ -289,18 +283,7 @@ plan_workers(VacuumJob *job)
 		if (job->do_index_cleanup && !VacuumFailsafeActive)
 			nworkers = Max(nworkers, index_parallel_degree(vacuum));
 	}
-	if (AmAutoVacuumWorkerProcess())
-		return degree_reserve(Min(nworkers, Max(pace_processes_fed() - 1, 0)));
 	return Min(nworkers, max_parallel_maintenance_workers);
-}
-
-/* memory_kb -- how much memory there is for dead TIDs. */
-static int
-memory_kb(void)
-{
-	if (AmAutoVacuumWorkerProcess() && autovacuum_work_mem != -1)
-		return autovacuum_work_mem;
-	return maintenance_work_mem;
 }
 
 /*
@@ -313,7 +296,7 @@ start_team(VacuumJob *job, int nworkers)
 	TableVacuum *vacuum = &job->vacuum;
 	VacuumShared *plan = &job->plan;
 	VacuumShared *shared;
-	Size		memory = (Size) memory_kb() * 1024;
+	Size		memory = (Size) maintenance_work_mem * 1024;
 	Size		size = MAXALIGN(sizeof(VacuumShared));
 	instr_time	start;
 
@@ -321,7 +304,7 @@ start_team(VacuumJob *job, int nworkers)
 
 	plan->nmembers = nworkers + 1;
 	if (nworkers > 0)
-		plan->worker_mem_kb = index_worker_memory_kb(vacuum, nworkers, memory_kb());
+		plan->worker_mem_kb = index_worker_memory_kb(vacuum, nworkers);
 	plan->members_start = size;
 	size = MAXALIGN(add_size(size, mul_size(sizeof(MemberShared), plan->nmembers)));
 	plan->indexes_start = size;

@@ -14,8 +14,6 @@
 #include "storage/buf.h"
 #include "utils/rel.h"
 
-#include "report/result.h"
-
 /*
  * One VACUUM of several that compact a table, with rows being moved from its
  * end to its beginning between them.
@@ -37,7 +35,6 @@ typedef struct CompactionPass
 } CompactionPass;
 
 extern void table_vacuum(Relation rel, const VacuumParams *params,
-						 BufferAccessStrategy strategy, CompactionPass *pass,
-						 TableResult *result);
+						 BufferAccessStrategy strategy, CompactionPass *pass);
 
 #endif							/* CYCLONE_TABLE_VACUUM_H */

@@ -278,7 +278,7 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	pace_write_steadily();
 	if (job->first_pages == 0)
 		job->first_pages = RelationGetNumberOfBlocks(rel);
-	table_vacuum(rel, &job->params, job->ring, &job->pass, NULL);
+	table_vacuum(rel, &job->params, job->ring, &job->pass);
 	become_user_again(&saved);
 	table_close(rel, NoLock);
 	end_transaction();

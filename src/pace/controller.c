@@ -137,26 +137,6 @@ controller_init(Controller *controller, double target_ms)
 }
 
 /*
- * controller_restart
- *		A vacuum begins, slowly, after a pause: what was learned about the target and
- *		the machine stays.
- */
-void
-controller_restart(Controller *controller)
-{
-	controller->budget = FIRST_BUDGET;
-	controller->ceiling = INFINITY;
-	controller->learning = false;
-	controller->idle = 0;
-	controller->unused = 0;
-	controller->at_floor = 0;
-	controller->since_miss = 0;
-	controller->settling = 0;
-	controller->load = 0;
-	controller->load_at_miss = 0;
-}
-
-/*
  * controller_set_target
  *		The target has changed; what was learned about the machine stays.
  */

@@ -70,7 +70,6 @@ typedef struct Controller
 } Controller;
 
 extern void controller_init(Controller *controller, double target_ms);
-extern void controller_restart(Controller *controller);
 extern void controller_set_target(Controller *controller, double target_ms);
 extern void controller_forget_load(Controller *controller);
 extern void controller_step(Controller *controller, const ControllerInput *input);

@@ -18,9 +18,6 @@ typedef struct PaceShared PaceShared;
 extern void pace_init(void);
 extern void pace_begin_command(const double *latency_target);
 extern void pace_end_command(void);
-extern bool pace_command_is_running(void);
-extern void pace_hurry(void);
-extern int	pace_processes_fed(void);
 
 extern void pace_write_steadily(void);
 

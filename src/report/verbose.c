@@ -4,8 +4,8 @@
  *	  The report on a finished VACUUM.
  *
  * The lines that core's report has are worded as the server's own version
- * words them, in its order, because tools read them, some with one pattern
- * for all of them; what pg_cyclone adds are lines of its own at the end.
+ * words them, in its order, because tools read them; what pg_cyclone adds
+ * are lines of its own before the last one.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -81,10 +81,9 @@ report_end(const ReportStart *start, const VacuumParams *params,
 	append_heap_lines(&buf, result);
 	append_xid_lines(&buf, result);
 	append_index_lines(&buf, result);
-	append_usage_lines(&buf, start, elapsed_seconds);
 	append_engine_lines(&buf, result, elapsed_seconds);
-	/* without the last line's end */
-	buf.data[--buf.len] = '\0';
+	append_usage_lines(&buf, start, elapsed_seconds);
+	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&start->rusage));
 
 	ereport(verbose ? INFO : LOG, (errmsg_internal("%s", buf.data)));
 	pfree(buf.data);
@@ -254,7 +253,7 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 						 result->slept_seconds);
 }
 
-/* append_usage_lines -- delay, I/O, buffers, WAL and CPU, workers' included. */
+/* append_usage_lines -- delay, I/O, buffers and WAL, workers' included. */
 static void
 append_usage_lines(StringInfo buf, const ReportStart *start,
 				   double elapsed_seconds)
@@ -301,7 +300,6 @@ append_usage_lines(StringInfo buf, const ReportStart *start,
 						 _("WAL usage: %lld records, %lld full page images, %llu bytes\n"),
 						 (long long) wal.wal_records, (long long) wal.wal_fpi,
 						 (unsigned long long) wal.wal_bytes);
-	appendStringInfo(buf, _("system usage: %s\n"), pg_rusage_show(&start->rusage));
 }
 
 /* percent_of_pages -- a number of pages in percent of the table's first size. */

@@ -4,7 +4,6 @@ Every test that asks for a server runs once for each major version in PG_VERSION
 """
 
 import os
-import re
 import tempfile
 from itertools import count
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import hand_over, run_program
+from cyclone_lab.postgres import hand_over
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -30,9 +29,6 @@ CONFIG = {
     "min_dynamic_shared_memory": "64MB",  # gives out memory that was used before, and is not cleared
 }
 TEMPLATE = "cyclone_template"
-# Beside other libraries, where there is a server that has them: its pg_config is in this variable.
-NEIGHBOURS = {"test_citus.py": "CYCLONE_CITUS_PG_CONFIG", "test_timescaledb.py": "CYCLONE_TIMESCALE_PG_CONFIG"}
-collect_ignore = [file for file, variable in NEIGHBOURS.items() if not os.environ.get(variable)]
 PG_VERSIONS = [int(major) for major in os.environ.get("PG_VERSIONS", "17 18").split()]
 
 _database_number = count(1)
@@ -110,15 +106,6 @@ def new_cluster(prefix):
     yield make
     for own in made:
         own.remove()
-
-
-@pytest.fixture(scope="module")
-def neighbours_prefix(request):
-    """The tree with the extension in which the library is installed that a file of NEIGHBOURS is about."""
-    pg_config = Path(os.environ[NEIGHBOURS[request.path.name]]).resolve()
-    origin = pg_config.parent.parent
-    version = run_program(origin, "pg_config", "--version").stdout
-    return build.install(int(re.search(r"\d+", version)[0]), origin=origin, debug_points=True, werror=True)
 
 
 @pytest.fixture
