@@ -69,7 +69,6 @@
 #include "rewrite/btree_build.h"
 #include "rewrite/index_builds.h"
 #include "rewrite/plain_index.h"
-#include "rewrite/server_build.h"
 #include "team/degree.h"
 #include "team/team.h"
 
@@ -185,7 +184,6 @@ static void set_index_statistics(const TeamBuild *build);
 static void set_table_statistics(Oid relid, double tuples);
 static void set_size(Relation rel, double tuples);
 static void build_alone(IndexBuilds *builds, RewriteResult *result);
-static void reindex_by_server(void *arg);
 
 /*
  * index_builds_plan
@@ -899,24 +897,15 @@ build_alone(IndexBuilds *builds, RewriteResult *result)
 	for (int i = builds->nalone - 1; i >= 0; i--)
 	{
 		Oid			relid = builds->builds[i].relid;
+		ReindexParams params = {0};
 		instr_time	start;
 
 		INSTR_TIME_SET_CURRENT(start);
 		progress_index(relid, 0);
 		DEBUG_POINT("rewrite-index-alone");
-		server_build(reindex_by_server, &relid);
+		reindex_index(NULL, relid, true, get_rel_persistence(relid), &params);
 		CommandCounterIncrement();
 		pgstat_progress_update_param(PROGRESS_CLUSTER_INDEX_REBUILD_COUNT, ++ndone);
 		rewrite_report_index(result, relid, seconds_since(start));
 	}
-}
-
-/* reindex_by_server -- have the server build one. */
-static void
-reindex_by_server(void *arg)
-{
-	Oid			relid = *(Oid *) arg;
-	ReindexParams params = {0};
-
-	reindex_index(NULL, relid, true, get_rel_persistence(relid), &params);
 }

@@ -75,7 +75,6 @@
 #include "rewrite/index_builds.h"
 #include "rewrite/new_files.h"
 #include "rewrite/rewrite.h"
-#include "rewrite/server_build.h"
 #include "rewrite/swap.h"
 #include "rewrite/table_rewrite.h"
 #include "team/degree.h"
@@ -116,12 +115,10 @@ static void while_waiting(void);
 static void sum_counters(RewriteJob *job, RewriteHeap heap);
 static void finish_team(RewriteJob *job);
 static void index_new_toast_table(RewriteJob *job);
-static void build_toast_index(void *arg);
 static void copy_what_is_left(RewriteJob *job);
 static void set_new_statistics(RewriteJob *job);
 static void close_heaps(TableRewrite *rewrite);
 static void swap_and_index(RewriteJob *job);
-static void swap_by_server(void *arg);
 static IndexBuilds *plan_index_builds(RewriteJob *job);
 static void limit_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
@@ -582,6 +579,9 @@ static void
 index_new_toast_table(RewriteJob *job)
 {
 	HeapCopyShared *toast = &job->rewrite.shared->heaps[REWRITE_TOAST];
+	Relation	new_toast = job->rewrite.new_heaps[REWRITE_TOAST];
+	ReindexParams params = {0};
+	SubTransactionId create_subid;
 	instr_time	start;
 
 	if (!toast->is_wanted || pg_atomic_read_u32(&toast->new_blocks.nblocks) == 0)
@@ -589,30 +589,19 @@ index_new_toast_table(RewriteJob *job)
 
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX_TOAST, 0);
-	server_build(build_toast_index, job);
-	CommandCounterIncrement();
-	rewrite_report_step(&job->result, STEP_INDEX_TOAST, start);
-}
-
-/* build_toast_index -- the server's part of it. */
-static void
-build_toast_index(void *arg)
-{
-	RewriteJob *job = arg;
-	Relation	new_toast = job->rewrite.new_heaps[REWRITE_TOAST];
-	ReindexParams params = {0};
-	SubTransactionId create_subid = new_toast->rd_createSubid;
-
+	create_subid = new_toast->rd_createSubid;
 	PG_TRY();
 	{
 		new_toast->rd_createSubid = InvalidSubTransactionId;
-		reindex_relation(NULL, RelationGetRelid(new_toast), 0, &params);
+		reindex_relation(NULL, toast->new_relid, 0, &params);
 	}
 	PG_FINALLY();
 	{
 		new_toast->rd_createSubid = create_subid;
 	}
 	PG_END_TRY();
+	CommandCounterIncrement();
+	rewrite_report_step(&job->result, STEP_INDEX_TOAST, start);
 }
 
 /*
@@ -660,6 +649,7 @@ close_heaps(TableRewrite *rewrite)
 static void
 swap_and_index(RewriteJob *job)
 {
+	RewriteShared *plan = &job->plan;
 	IndexBuilds *builds;
 	instr_time	start;
 
@@ -670,11 +660,11 @@ swap_and_index(RewriteJob *job)
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
 	DEBUG_POINT("rewrite-swap");
 	if (builds == NULL)
-		server_build(swap_by_server, job);
+		finish_heap_swap(job->relid, job->new_relid, false,
+						 plan->heaps[REWRITE_TOAST].is_wanted, false, true,
+						 plan->freeze_limit, plan->multi_cutoff, job->persistence);
 	else
 	{
-		RewriteShared *plan = &job->plan;
-
 		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
 									 PROGRESS_CLUSTER_PHASE_SWAP_REL_FILES);
 		swap_files(job->relid, job->new_relid, plan->freeze_limit, plan->multi_cutoff);
@@ -687,18 +677,6 @@ swap_and_index(RewriteJob *job)
 	}
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);
-}
-
-/* swap_by_server -- the server does it all. */
-static void
-swap_by_server(void *arg)
-{
-	RewriteJob *job = arg;
-	RewriteShared *plan = &job->plan;
-
-	finish_heap_swap(job->relid, job->new_relid, false,
-					 plan->heaps[REWRITE_TOAST].is_wanted, false, true,
-					 plan->freeze_limit, plan->multi_cutoff, job->persistence);
 }
 
 /* plan_index_builds -- will it be us who build the indexes, and how? */

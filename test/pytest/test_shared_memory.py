@@ -170,37 +170,3 @@ def test_workers_that_cannot_start_cost_only_their_help(cluster, disk, conn, tab
     assert "WARNING: 1 parallel vacuum worker failed to start" in text
     assert_whole(conn, table)
     assert_log_is_clean(cluster, position)
-
-
-INDEXES = {
-    "all by the server": "DROP INDEX t_n; ALTER TABLE t DROP CONSTRAINT t_pkey; CREATE INDEX t_f ON t (f(id))",
-    "one by the server": "CREATE INDEX t_f ON t (f(id))",
-    "TOAST": "DROP INDEX t_n; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD v text; ALTER TABLE t ALTER v SET STORAGE EXTERNAL;"
-             " UPDATE t SET v = repeat('v', 5000) WHERE id < 300",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("indexes", INDEXES)
-def test_indexes_that_the_server_builds_are_built_without_its_workers(cluster, disk, conn, indexes):
-    """Wherever memory runs out: for our teams, or for the server's workers only."""
-    conn.execute("CREATE FUNCTION f(int) RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN $1 % 1000")
-    conn.execute("CREATE TABLE t (id int, n int) WITH (autovacuum_enabled = off)")
-    conn.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 3000) i")
-    conn.execute("ALTER TABLE t ADD PRIMARY KEY (id); CREATE INDEX t_n ON t (n)")
-    conn.execute(INDEXES[indexes])
-    conn.execute("DELETE FROM t WHERE id % 3 = 0")
-    before = checks.table_state(conn, "t")
-    position = len(cluster.log)
-    retried = 0
-    for after in range(8):
-        with cluster.connect(conn.info.dbname) as fresh:
-            fresh.execute("SET maintenance_work_mem = '256MB'; SET cyclone.debug_workers = 2")
-            with disk.fault([SHARED_MEMORY], SEGMENTS, "ENOSPC", after=after) as seen:
-                text = said(fresh, "VACUUM (FULL, VERBOSE, PARALLEL 2) t")
-                came = seen().failed > 0
-            retried += "indexes are built once more without parallel workers" in text
-        assert_whole(conn, before)
-        if not came:
-            break
-    assert not came and retried == 1
-    assert_log_is_clean(cluster, position)
