@@ -1,20 +1,28 @@
 # Builds, installs, tests and shows pg_cyclone.
 #
-#   make install PG_CONFIG=/path/to/pg_config    build and install into a PostgreSQL 17 or 18
+#   make install PG_CONFIG=/path/to/pg_config    build and install into a PostgreSQL 17, 18 or 19
 #   make installcheck PG_CONFIG=...              regression and isolation tests on a running server with pg_cyclone preloaded
-#   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM against pg_cyclone's on an embedded PostgreSQL 18
-#   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17 and 18
+#   make image-volume IMAGE_VOLUME=/folder PG_CONFIG=...   the files apart from a server's, as CloudNativePG mounts them
+#   make dist                                    build/pg_cyclone-VERSION.zip for PGXN, of the last commit
+#   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM beside pg_cyclone's, under load, too; a picture into build
+#   make demo-cluster PG_CONFIG=... [DEMO_ARGS="--rows 100000"]   a distributed table compacted under load on three nodes, of a PostgreSQL in which Citus is installed
+#   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17, 18 and 19
 #   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
+#   make monitoring                              the files of monitoring/ for exporters and Grafana, of its metrics.toml
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
 #   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
 #   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
 #   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
 #   make twins [MINUTES=10] [WRITERS=8] [SEED=1] the same work on two equal tables, one of them compacted all the time
+#     AUTOVACUUM=1: these four with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
+#   make bench-history                           what the view cyclone.history costs
 #   make bench-pace                              how exact budgets are, and what timing statements costs
+#   make bench-views [VIEWS_ARGS="--tables 1000"]  how long the views about all tables take
 #   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
 #   make bench-tpcc [TPCC_ARGS="--warehouses 4"] VACUUM as those who use the database see it, into bench/results/tpcc
+#   make bench-autovacuum [AUTOVACUUM_ARGS="--minutes 1"] autovacuum by PostgreSQL and by pg_cyclone, into bench/results/autovacuum
 #
 # DEBUG_POINTS=1 compiles in the wait and error points that tests use, WERROR=1 turns warnings into errors.
 #
@@ -26,14 +34,16 @@ PG_CONFIG ?= pg_config
 
 ifeq ($(CURDIR),$(TOP))
 
-PG_VERSIONS ?= 17 18
+PG_VERSIONS ?= 17 18 19
 PYTHON ?= python3
+EXTENSION_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" pg_cyclone.control)
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
-LONG_RUN = $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(BASE),--base $(BASE))
+COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
+LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean distclean demo check check-core check-ubsan check-valgrind crash-test fault-test soak twins bench bench-online bench-pace bench-tpcc
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-core check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-history bench-online bench-pace bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -43,11 +53,27 @@ all install uninstall installcheck:
 clean:
 	rm -rf build
 
+# Folders lib and share/extension, for dynamic_library_path and, since PostgreSQL 18, extension_control_path.
+image-volume:
+	$(if $(IMAGE_VOLUME),,$(error name a folder: make image-volume IMAGE_VOLUME=/folder))
+	+@$(MAKE) --no-print-directory install DESTDIR= pkglibdir=$(abspath $(IMAGE_VOLUME))/lib datadir=$(abspath $(IMAGE_VOLUME))/share
+
+dist:
+	@mkdir -p build
+	git archive --format=zip --prefix=pg_cyclone-$(EXTENSION_VERSION)/ --output=build/pg_cyclone-$(EXTENSION_VERSION).zip HEAD
+	@echo build/pg_cyclone-$(EXTENSION_VERSION).zip
+
 distclean: clean
 	rm -rf .venv .postgres
 
 demo: .venv/stamp
-	$(VENV_PYTHON) scripts/demo.py $(DEMO_ARGS)
+	PYTHONPATH=python:bench .venv/bin/python scripts/demo.py $(DEMO_ARGS)
+
+monitoring: .venv/stamp
+	$(VENV_PYTHON) scripts/make_monitoring.py
+
+demo-cluster: .venv/stamp
+	$(VENV_PYTHON) scripts/demo_cluster.py --pg-config $$(command -v $(PG_CONFIG)) $(DEMO_ARGS)
 
 check: .venv/stamp
 	PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
@@ -68,12 +94,10 @@ fault-test: .venv/stamp
 	$(VENV_PYTHON) -m cyclone_lab.fault_test --faults $(or $(FAULTS),200) --version $(or $(VERSION),18) $(LONG_RUN)
 
 soak: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.soak --minutes $(or $(MINUTES),60) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) \
-		$(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE))
+	$(VENV_PYTHON) -m cyclone_lab.soak --minutes $(or $(MINUTES),60) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) $(COMMON_RUN)
 
 twins: .venv/stamp
-	$(VENV_PYTHON) -m cyclone_lab.twins --minutes $(or $(MINUTES),10) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) \
-		$(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE))
+	$(VENV_PYTHON) -m cyclone_lab.twins --minutes $(or $(MINUTES),10) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) $(COMMON_RUN)
 
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
@@ -81,11 +105,20 @@ bench: .venv/stamp
 bench-pace: .venv/stamp
 	$(VENV_PYTHON) bench/pace.py $(BENCH_ARGS)
 
+bench-views: .venv/stamp
+	$(VENV_PYTHON) bench/views.py $(VIEWS_ARGS)
+
+bench-history: .venv/stamp
+	PYTHONPATH=python:bench .venv/bin/python bench/history.py $(BENCH_ARGS)
+
 bench-online: .venv/stamp
 	$(VENV_PYTHON) bench/online.py $(ONLINE_ARGS)
 
 bench-tpcc: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python -m tpcc $(TPCC_ARGS)
+
+bench-autovacuum: .venv/stamp
+	PYTHONPATH=python:bench .venv/bin/python -m autovacuum $(AUTOVACUUM_ARGS)
 
 .venv/stamp: requirements.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || \

@@ -78,7 +78,7 @@ def _circumstance(value) -> str:
 
 def add_common_arguments(parser: argparse.ArgumentParser, results: Path) -> None:
     """Add the options that each benchmark has; `results` is the folder where its results go by default."""
-    parser.add_argument("--major", type=int, default=18, choices=(17, 18), help="PostgreSQL version (default: %(default)s)")
+    parser.add_argument("--major", type=int, default=18, choices=(17, 18, 19), help="PostgreSQL version (default: %(default)s)")
     parser.add_argument("--base", type=_parse_base, default=tempfile.gettempdir(), metavar="FOLDER",
                         help="where the data goes, for instance /dev/shm (default: %(default)s)")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], type=_parse_setting, metavar="NAME=VALUE",

@@ -1,4 +1,5 @@
-"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside pg_repack, pg_squeeze, pgcompacttable, a rewrite.
+"""Making a bloated table small while others use it: VACUUM (FULL INPLACE) beside pg_repack, pg_squeeze, pgcompacttable, a rewrite,
+and on PostgreSQL 19 REPACK (CONCURRENTLY).
 
 The table is that of the case that VACUUM FULL is known by: a serial key, an integer and a compressed text, nine rows in ten
 deleted. Each contender works on an equal copy of the data directory, while pgbench reads and changes rows of the same table at
@@ -51,6 +52,7 @@ CONFIG = {
 LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.MULTILINE)
 ROWS = 1_000_000
 FORMS = ("FULL INPLACE", "FULL INPLACE, PARALLEL 1", "FULL INPLACE, INDEX_CLEANUP off", "FULL REWRITE")
+CONCURRENTLY = "REPACK (CONCURRENTLY)"
 LOAD = """\\set id random(1, :rows / 10)
 BEGIN;
 UPDATE s SET whatever = whatever + 1 WHERE id = :id * 10;
@@ -99,6 +101,8 @@ def main() -> int:
     print_circumstances(console, circumstances)
 
     contenders = {"nothing": _nothing, **{form: partial(_vacuum, options=form) for form in FORMS}}
+    if options.major >= 19:
+        contenders[CONCURRENTLY] = _repack_concurrently
     if options.pg_repack:
         _build_extension(prefix, options.pg_repack.resolve())
         contenders["pg_repack"] = _pg_repack
@@ -277,6 +281,18 @@ def _vacuum(cluster: Cluster, options: str) -> bool:
     with cluster.connect() as conn:
         conn.execute(f"VACUUM ({options}) s")
     return True
+
+
+def _repack_concurrently(cluster: Cluster) -> bool:
+    """PostgreSQL's own, which decodes what others change meanwhile."""
+    with cluster.connect() as conn:
+        conn.execute(f"SET statement_timeout = '{MOST_SECONDS}s'")
+        try:
+            conn.execute(f"{CONCURRENTLY} s")
+        except psycopg.Error as error:
+            print(f"{CONCURRENTLY}: {error}", file=sys.stderr)
+            return False
+        return True
 
 
 def _build_extension(prefix: Path, source: Path) -> None:

@@ -1,7 +1,8 @@
 """Runs PostgreSQL's own regression and isolation tests on a server where pg_cyclone takes every VACUUM.
 
-`make check-core PGSRC=<source tree of PostgreSQL 17 or 18>`, twice: as it comes, and with workers for every table however
-small. PostgreSQL is the ready-made one, or the prefix that CYCLONE_PG17 or CYCLONE_PG18 names; its minor version should be
+`make check-core PGSRC=<source tree of PostgreSQL 17, 18 or 19>`, three times: as it comes, with workers for every table
+however small, and with autovacuum by pg_cyclone, too, every second. PostgreSQL is the ready-made one, or the prefix that
+CYCLONE_PG17, CYCLONE_PG18 or CYCLONE_PG19 names; its minor version should be
 that of the sources. A difference is a failure unless it is in EXPECTED, where its reason is.
 """
 
@@ -27,6 +28,7 @@ CONFIG = {
 RUNS = {
     "plain": {},
     "workers": {"cyclone.debug_workers": 2},
+    "autovacuum": {"cyclone.debug_workers": 1, "cyclone.autovacuum": "on", "autovacuum_naptime": "1s"},
 }
 # Lines of the differences, without what begins with "---", "+++" or "@@", and why they are right
 EXPECTED = {

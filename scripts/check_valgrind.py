@@ -1,7 +1,7 @@
 """VACUUMs of each kind, with workers, errors, old snapshots and a latency target, and the views and functions of schema cyclone, on
 a server that runs under valgrind's memcheck; then the repository's SQL tests and isolation specs on it.
 
-`make check-valgrind PGSRC=<source tree of PostgreSQL 17 or 18>`. CYCLONE_PG17 or CYCLONE_PG18 names a PostgreSQL that was configured
+`make check-valgrind PGSRC=<source tree of PostgreSQL 17, 18 or 19>`. CYCLONE_PG17, CYCLONE_PG18 or CYCLONE_PG19 names a PostgreSQL that was configured
 with CPPFLAGS=-DUSE_VALGRIND, so that memcheck knows its memory contexts. Anything that memcheck finds, but for what PostgreSQL's
 own suppressions have, is a failure.
 """

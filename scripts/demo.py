@@ -1,8 +1,12 @@
-"""Shows pg_cyclone's main job: the same bloated table vacuumed by core and by pg_cyclone, phase by phase.
+"""Shows why one would want pg_cyclone: three things that PostgreSQL's VACUUM doesn't do, each with its proof.
 
-Fetches PostgreSQL 18, builds the extension, fills pgbench's accounts table, gives it three indexes, spreads updates and
-deletes over it, and lets each contender vacuum its own copy of that data directory. Then amcheck and a content hash
-prove that all copies are sound and equal. Run it as `make demo DEMO_ARGS="--rows 1000000"`; all its data is temporary.
+1. VACUUM of one table with several processes, beside PostgreSQL's own, on equal copies of the data.
+2. VACUUM that keeps to a latency target while pgbench uses the table, beside PostgreSQL's own without a delay.
+3. VACUUM (FULL INPLACE): a bloated table becomes small while pgbench goes on.
+
+Fetches PostgreSQL 18, builds the extension, fills a table with some orders, and deletes every tenth. After each part amcheck and
+other checks prove that all is sound, and contents are compared. A picture is drawn at the end. Run it as
+`make demo DEMO_ARGS="--rows 500000"`; all its data is temporary.
 """
 
 import argparse
@@ -11,23 +15,23 @@ import signal
 import sys
 import threading
 import time
-from collections import defaultdict
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psycopg
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import REPO
+from demo_load import LIVE_STEP, Load, most, percentile
+from demo_picture import draw
+from demo_watch import Watch
 
 MAJOR = 18
-TABLE = "pgbench_accounts"
-ROWS_PER_BRANCH = 100_000
-SAMPLE_SECONDS = 0.02
+TABLE = "orders"
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
     "autovacuum": "off",
@@ -49,18 +53,10 @@ PHASES = (
     "truncating heap",
     "performing final cleanup",
 )
-CORE_PROGRESS = f"""
-    SELECT pid, 'vacuum', phase,
-           CASE WHEN phase = 'vacuuming heap' THEN heap_blks_vacuumed
-                WHEN phase = 'vacuuming indexes' THEN indexes_processed
-                ELSE heap_blks_scanned END,
-           CASE WHEN phase = 'vacuuming indexes' THEN indexes_total ELSE heap_blks_total END
-    FROM pg_stat_progress_vacuum WHERE relid = '{TABLE}'::regclass
-"""
-CYCLONE_PROGRESS = f"""
-    SELECT pid, role, phase, blocks_done, blocks_total
-    FROM cyclone.progress WHERE relid = '{TABLE}'::regclass ORDER BY role, pid
-"""
+LOAD_PART = 0.4  # pgbench's rate, as a part of what it could
+TARGET_FACTOR = 1.25  # the latency target, as a multiple of the latency without VACUUM
+SETTLE_SECONDS = 2  # in which pgbench connects and warms up, before it is watched
+CONTENTS = f"SELECT count(*), sum(hashint8extended(id, customer)) FROM {TABLE}"
 
 
 @dataclass
@@ -76,86 +72,80 @@ class Contender:
     verdict: str = ""
 
 
+@dataclass
+class BusyRun:
+    """A VACUUM beside pgbench, and what came of both."""
+
+    name: str
+    begin: float = 0.0  # seconds since the epoch
+    end: float = 0.0
+    finished: bool = True
+    target_ms: float = 0.0
+    loaded: float = 0.0  # when pgbench began
+    transactions: list[tuple[float, float]] = field(default_factory=list)  # begin and milliseconds
+    sizes: list[tuple[float, int]] = field(default_factory=list)
+    verdict: str = ""
+
+    def before(self, percent: float) -> float:
+        """Return this percentile of the milliseconds of the transactions before VACUUM began."""
+        return percentile([ms for begin, ms in self.transactions if self.loaded + SETTLE_SECONDS <= begin < self.begin - ms / 1000],
+                          percent)  # fmt: skip
+
+    def during(self, percent: float) -> float:
+        """Return this percentile of the milliseconds of the transactions of which some part was beside VACUUM."""
+        return percentile([ms for begin, ms in self.transactions if self.begin - ms / 1000 < begin < self.end], percent)
+
+
 def load(cluster: Cluster, rows: int) -> None:
-    """Fill the table with some `rows` rows (whole branches of 100 000), index it, and churn a fifth of it."""
-    branches = max(1, round(rows / ROWS_PER_BRANCH))
-    cluster.run("pgbench", "--initialize", "--init-steps=dt", "--quiet", f"--scale={branches}")
+    """Fill the table with `rows` rows, index it, and delete every tenth."""
     with cluster.connect() as conn:
         conn.execute("CREATE EXTENSION pg_cyclone")
         conn.execute("CREATE EXTENSION pg_prewarm")
         checks.create_extensions(conn)
         conn.execute("SELECT setseed(0.5)")
+        conn.execute(f"CREATE TABLE {TABLE} (id bigint, customer int, touched int NOT NULL)")
+        conn.execute("CREATE TABLE history (id bigint)")
         conn.execute(
-            f"INSERT INTO {TABLE} SELECT aid, (aid - 1) / {ROWS_PER_BRANCH} + 1, (random() * 10000)::int, md5(aid::text)"
-            f" FROM generate_series(1, {branches * ROWS_PER_BRANCH}) aid"
+            f"INSERT INTO {TABLE} SELECT id, (random() * {rows // 10})::int, 0 FROM generate_series(1, {rows}) id",
         )
-        conn.execute(f"ALTER TABLE {TABLE} ADD PRIMARY KEY (aid)")
-        conn.execute(f"CREATE INDEX accounts_by_balance ON {TABLE} (bid, abalance)")
-        conn.execute(f"CREATE INDEX accounts_by_filler ON {TABLE} (filler)")
+        conn.execute(f"ALTER TABLE {TABLE} ADD PRIMARY KEY (id)")
+        conn.execute(f"CREATE INDEX orders_by_customer ON {TABLE} (customer)")
         conn.execute(f"VACUUM (FREEZE, ANALYZE) {TABLE}")
-        conn.execute(f"UPDATE {TABLE} SET abalance = abalance + 1 WHERE aid % 10 = 3")
-        conn.execute(f"DELETE FROM {TABLE} WHERE aid % 10 = 7")
+        conn.execute(f"DELETE FROM {TABLE} WHERE id % 10 = 7")
         conn.execute("CHECKPOINT")
 
 
 def vacuum(cluster: Cluster, contender: Contender, console: Console) -> None:
     """Vacuum the table in this contender's way, showing the progress; record its time in all and by phase."""
-    done = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(cluster, contender, console, done))
     with cluster.connect() as conn:
         conn.execute(f"SET cyclone.enabled = {contender.enabled}")
-        watcher.start()
-        try:
+        with Watch(cluster, TABLE, console, engine=contender.enabled == "on") as watch:
             start = time.perf_counter()
             conn.execute(f"VACUUM (PARALLEL {contender.workers}) {TABLE}")
             contender.seconds = time.perf_counter() - start
-        finally:
-            done.set()
-            watcher.join()
+    contender.phase_seconds = dict(watch.phase_seconds)
 
 
-def _watch(cluster: Cluster, contender: Contender, console: Console, done: threading.Event) -> None:
-    """Sample the running VACUUM until `done`: show each process's progress, add up the leader's seconds by phase."""
-    query = CYCLONE_PROGRESS if contender.enabled == "on" else CORE_PROGRESS
-    columns = TextColumn("  {task.description:<40}"), BarColumn(40), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn()
-    progress = Progress(*columns, console=console)
-    bars = {}
-    seconds = defaultdict(float)
-    shown_phase = None
-    live = Live(progress, console=console, transient=True) if console.is_terminal else nullcontext()
-    with cluster.connect() as conn, live:
-        before = time.perf_counter()
-        while not done.wait(SAMPLE_SECONDS):
-            leader = conn.execute(f"SELECT phase FROM pg_stat_progress_vacuum WHERE relid = '{TABLE}'::regclass").fetchone()
-            now = time.perf_counter()
-            if leader:
-                seconds[leader[0]] += now - before
-                if leader[0] != shown_phase and not console.is_terminal:
-                    console.print(f"  {leader[0]}")
-                shown_phase = leader[0]
-            before = now
-            for pid, role, phase, blocks_done, blocks_total in conn.execute(query):
-                if pid not in bars:
-                    bars[pid] = progress.add_task("")
-                progress.update(bars[pid], description=f"{role} {pid}: {phase}", completed=blocks_done, total=blocks_total)
-    contender.phase_seconds = dict(seconds)
+def soundness(conn: psycopg.Connection) -> str:
+    """Return "sound" if every check says so of the table, otherwise what is wrong."""
+    try:
+        checks.assert_clean(conn, TABLE)
+    except AssertionError as problems:
+        return str(problems)
+    return "sound"
 
 
 def prove(cluster: Cluster, contender: Contender) -> None:
     """Record whether every check finds the vacuumed table sound, and its state."""
     with cluster.connect() as conn:
-        try:
-            checks.assert_clean(conn, TABLE)
-            contender.verdict = "sound"
-        except AssertionError as problems:
-            contender.verdict = str(problems)
+        contender.verdict = soundness(conn)
         contender.state = checks.table_state(conn, TABLE)
 
 
-def report(console: Console, contenders: list[Contender]) -> bool:
+def report(console: Console, contenders: list[Contender], rounds: int) -> bool:
     """Print the times, the ratios to the first contender and the proof; return whether all is sound and equal."""
     core = contenders[0]
-    times = Table(title="VACUUM, seconds by phase")
+    times = Table(title="VACUUM, seconds by phase" + (f", the round in the middle of {rounds}" if rounds > 1 else ""))
     times.add_column("phase")
     for contender in contenders:
         times.add_column(contender.name, justify="right")
@@ -177,6 +167,153 @@ def report(console: Console, contenders: list[Contender]) -> bool:
     return equal and all(contender.verdict == "sound" for contender in contenders)
 
 
+def race(original: Cluster, workers: int, rounds: int, console: Console) -> tuple[list[Contender], bool]:
+    """The first part: in each round each contender vacuums a copy of the stopped cluster.
+
+    Return them, with the times of the round in the middle, and whether all is sound and equal, by the copies of the last one.
+    """
+    contenders = [
+        Contender(f"core, PARALLEL {workers}", "off", workers),
+        Contender("pg_cyclone, PARALLEL 0", "on", 0),
+        Contender(f"pg_cyclone, PARALLEL {workers}", "on", workers),
+    ]
+    runs = {contender.name: [] for contender in contenders}
+    for number in range(rounds):
+        for contender in contenders:
+            with original.copy() as copy:
+                copy.start()
+                copy.warm_up(TABLE)
+                console.print(f"Vacuuming a copy: {contender.name}", highlight=False)
+                vacuum(copy, contender, console)
+                runs[contender.name].append((contender.seconds, contender.phase_seconds))
+                console.print(f"  [bold]{contender.seconds:.2f} s[/bold]", highlight=False)
+                if number == rounds - 1:
+                    with _busy(console, "  checking it"):
+                        prove(copy, contender)
+    for contender in contenders:
+        middle = sorted(runs[contender.name], key=lambda run: run[0])[rounds // 2]
+        contender.seconds, contender.phase_seconds = middle
+    return contenders, report(console, contenders, rounds)
+
+
+def run_beside_load(cluster: Cluster, run: BusyRun, settings: dict, statement: str, rows: int, rate: float, options, console: Console,
+                    *, with_sizes: bool = False) -> None:  # fmt: skip
+    """Run the statement while pgbench does `rate` transactions a second; record in `run` what came of it.
+
+    pgbench has some seconds by itself before and after. The statement is cancelled if it isn't through in time.
+    """
+    pgbench = Load(cluster, rows, rate)
+    try:
+        run.loaded = pgbench.started
+        time.sleep(SETTLE_SECONDS + options.seconds)
+        with cluster.connect() as conn:
+            for name, value in settings.items():
+                conn.execute(f"SET {name} = '{value}'")
+            watch = Watch(cluster, TABLE, console, engine=settings.get("cyclone.enabled") != "off", note=lambda: pgbench.note,
+                          with_sizes=with_sizes)  # fmt: skip
+            timer = threading.Timer(options.cap, conn.cancel)
+            with watch:
+                timer.start()
+                run.begin = time.time()
+                try:
+                    conn.execute(statement)
+                except psycopg.errors.QueryCanceled:
+                    run.finished = False
+                finally:
+                    timer.cancel()
+                run.end = time.time()
+        time.sleep(min(2, options.seconds))
+    finally:
+        run.transactions = pgbench.stop()
+    run.sizes = watch.sizes
+
+
+def keep_target(original: Cluster, options, console: Console) -> tuple[list[BusyRun], float, Cluster, bool]:
+    """The second part: VACUUM beside pgbench, by core without a delay, and by pg_cyclone with a latency target.
+
+    Return the runs, pgbench's rate, the cluster of the last one, which the caller removes, and whether that is sound.
+    """
+    core, target = BusyRun("core, no delay"), BusyRun("pg_cyclone, latency target")
+    with original.copy() as copy:
+        copy.start()
+        copy.warm_up(TABLE)
+        rate = LOAD_PART * most(copy, options.rows, options.seconds)
+        console.print(f"pgbench at {rate:,.0f} transactions a second, {LOAD_PART:.0%} of what it could; core's VACUUM beside it",
+                      highlight=False)  # fmt: skip
+        run_beside_load(copy, core, {"cyclone.enabled": "off"}, f"VACUUM (PARALLEL 0) {TABLE}", options.rows, rate, options, console)
+    copy = original.copy()
+    copy.start()
+    copy.warm_up(TABLE)
+    target.target_ms = TARGET_FACTOR * usual(copy, options.rows, rate, options.seconds)
+    console.print(f"pg_cyclone's VACUUM, such that 95 % of the transactions take less than {target.target_ms:.2f} ms", highlight=False)
+    settings = {"cyclone.latency_target": f"{target.target_ms * 1000:.0f}us", "cyclone.latency_of": "transactions"}
+    run_beside_load(copy, target, settings, f"VACUUM (PARALLEL 0) {TABLE}", options.rows, rate, options, console)
+    with _busy(console, "  checking it"):
+        target.verdict = prove_load(copy)
+    runs = [core, target]
+    report_load(console, runs)
+    return runs, rate, copy, target.verdict == "sound"
+
+
+def report_load(console: Console, runs: list[BusyRun]) -> None:
+    """Print how long each VACUUM took, and how long transactions took before and beside it."""
+    table = Table(title="Milliseconds of pgbench's transactions")
+    for column in ("VACUUM by", "seconds", "95 % before", "95 % meanwhile", "99 % before", "99 % meanwhile", "longest"):
+        table.add_column(column, justify="left" if column == "VACUUM by" else "right")
+    for run in runs:
+        seconds = f"{run.end - run.begin:.1f}" + ("" if run.finished else ", broken off")
+        table.add_row(run.name, seconds, *(f"{value:.2f}" for percent in (95, 99) for value in (run.before(percent), run.during(percent))),
+                      f"{run.during(100):.1f}")  # fmt: skip
+    console.print(table)
+    console.print(f"{runs[-1].name}: amcheck, visibility map and index entries, and pgbench's changes: {runs[-1].verdict}",
+                  highlight=False)  # fmt: skip
+
+
+def prove_load(cluster: Cluster) -> str:
+    """Return "sound" if the table is, and has each change that pgbench has committed; otherwise what is wrong.
+
+    A VACUUM comes first, as index entries of rows that pgbench has updated since lead to dead items, which the checks don't allow.
+    """
+    with cluster.connect() as conn:
+        [(touched, committed)] = conn.execute(f"SELECT (SELECT sum(touched) FROM {TABLE}), (SELECT count(*) FROM history)")
+        if touched != committed:
+            return f"{committed} TRANSACTIONS WERE COMMITTED, {touched} CHANGES ARE THERE"
+        conn.execute(f"VACUUM (INDEX_CLEANUP on) {TABLE}")
+        return soundness(conn)
+
+
+def shrink(cluster: Cluster, rate: float, options, console: Console) -> tuple[BusyRun, bool]:
+    """The third part: nineteen rows in twenty deleted, and FULL INPLACE beside pgbench. Return the run, and whether all is sound."""
+    run = BusyRun("FULL INPLACE")
+    with _busy(console, "Deleting nineteen rows in twenty, and VACUUM, which leaves the files as large as they are"):
+        with cluster.connect() as conn:
+            conn.execute(f"DELETE FROM {TABLE} WHERE id % {LIVE_STEP} > 0")
+            conn.execute(f"VACUUM {TABLE}")
+            [contents] = conn.execute(CONTENTS)
+    console.print(f"VACUUM (FULL INPLACE) with pgbench at {rate:,.0f} transactions a second", highlight=False)
+    settings = {"max_parallel_maintenance_workers": options.workers}
+    run_beside_load(cluster, run, settings, f"VACUUM (FULL INPLACE) {TABLE}", options.rows, rate, options, console, with_sizes=True)
+    with _busy(console, "  checking it"), cluster.connect() as conn:
+        run.verdict = prove_load(cluster)
+        equal = conn.execute(CONTENTS).fetchone() == contents
+    before, after = (size / 2**20 for _, size in (run.sizes[0], run.sizes[-1]))
+    console.print(f"  [bold]{before:,.0f} MB before, {after:,.0f} MB after {run.end - run.begin:.1f} s"
+                  f"{'' if run.finished else ', when it was broken off'}[/bold]; 95 % of the transactions took less than"
+                  f" {run.before(95):.2f} ms before and {run.during(95):.2f} ms meanwhile, the longest {run.during(100):.0f} ms",
+                  highlight=False)  # fmt: skip
+    console.print(f"{run.name}: amcheck, visibility map and index entries, and pgbench's changes: {run.verdict}", highlight=False)
+    console.print("The rows are those that there were." if equal else "THE ROWS ARE NOT THOSE THAT THERE WERE.")
+    return run, equal and run.verdict == "sound"
+
+
+def usual(cluster: Cluster, rows: int, rate: float, seconds: float) -> float:
+    """Return the milliseconds that 95 % of pgbench's transactions stay below at this rate when nothing else goes on."""
+    pgbench = Load(cluster, rows, rate)
+    time.sleep(SETTLE_SECONDS + seconds)
+    transactions = pgbench.stop()
+    return percentile([ms for begin, ms in transactions if begin >= pgbench.started + SETTLE_SECONDS], 95)
+
+
 @contextmanager
 def _busy(console: Console, task: str):
     """Show that this task goes on, and how long it took."""
@@ -186,47 +323,55 @@ def _busy(console: Console, task: str):
     console.print(f"{task} ... {time.perf_counter() - start:.0f} s", highlight=False)
 
 
+def _parse(cores: int) -> argparse.Namespace:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rows", type=int, default=4_000_000, help="size of the table (default: %(default)s)")
+    arguments.add_argument("--workers", type=int, default=max(1, cores - 1), help="parallel workers (default: cores - 1, at least 1)")
+    arguments.add_argument("--rounds", type=int, default=3, help="how often each VACUUM of the first part runs (default: %(default)s)")
+    arguments.add_argument("--seconds", type=float, default=4, help="how long pgbench is watched before VACUUM (default: %(default)s)")
+    arguments.add_argument("--cap", type=float, default=30, help="seconds after which a VACUUM beside it is broken off (default: %(default)s)")
+    arguments.add_argument("--picture", type=Path, default=REPO / "build" / "demo.png", help="where to (default: %(default)s)")
+    options = arguments.parse_args()
+    if options.rows < LIVE_STEP:
+        arguments.error(f"--rows must be {LIVE_STEP} at least")
+    if options.rounds < 1:
+        arguments.error("--rounds must be 1 at least")
+    return options
+
+
 def main() -> int:
     cores = len(os.sched_getaffinity(0))
-    workers = max(1, cores - 1)
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--rows", type=int, default=2_000_000, help="size of the table (default: %(default)s)")
-    arguments.add_argument("--workers", type=int, default=workers, help="parallel workers (default: cores - 1, at least 1)")
-    options = arguments.parse_args()
-    workers = options.workers
-    contenders = [
-        Contender(f"core, PARALLEL {workers}", "off", workers),
-        Contender(f"pg_cyclone, PARALLEL {workers}", "on", workers),
-        Contender("pg_cyclone, PARALLEL 0", "on", 0),
-    ]
+    options = _parse(cores)
     console = Console(width=None if sys.stdout.isatty() else 110)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
 
     with _busy(console, f"Getting PostgreSQL {MAJOR} and building the extension"):
         prefix = build.install(MAJOR)
+    start = time.perf_counter()
     with Cluster.create(prefix, CONFIG) as original:
         original.start()
-        with _busy(console, "Loading, indexing and churning the table"):
+        with _busy(console, "Loading and indexing the table, deleting every tenth row"):
             load(original, options.rows)
-        [(heap, indexes, index_count)] = original.sql(
-            f"SELECT pg_size_pretty(pg_table_size('{TABLE}')), pg_size_pretty(pg_indexes_size('{TABLE}')),"
-            f" (SELECT count(*) FROM pg_index WHERE indrelid = '{TABLE}'::regclass)"
+        [(heap, indexes, version)] = original.sql(
+            f"SELECT pg_size_pretty(pg_table_size('{TABLE}')), pg_size_pretty(pg_indexes_size('{TABLE}')), version()"
         )
         original.stop()
-        console.print(f"{cores} cores; {TABLE}: heap {heap}, {index_count} indexes of {indexes} in all, one row in five dead")
-        for contender in contenders:
-            with original.copy() as copy:
-                copy.start()
-                copy.warm_up(TABLE)
-                console.print(f"Vacuuming a copy: {contender.name}", highlight=False)
-                vacuum(copy, contender, console)
-                console.print(f"  [bold]{contender.seconds:.2f} s[/bold]", highlight=False)
-                with _busy(console, "  checking it"):
-                    prove(copy, contender)
-    return 0 if report(console, contenders) else 1
+        circumstances = f"{cores} cores; {options.rows:,} rows: heap {heap}, two indexes of {indexes} in all, in memory; fsync off"
+        console.print(circumstances, highlight=False)
+        console.rule("1. VACUUM, nobody else at work")
+        contenders, equal = race(original, options.workers, options.rounds, console)
+        console.rule("2. VACUUM beside others")
+        runs, rate, cluster, sound = keep_target(original, options, console)
+    with cluster:
+        console.rule("3. A bloated table becomes small, beside others")
+        shrunk, whole = shrink(cluster, rate, options, console)
+    draw(options.picture, f"{version.split(' on ')[0]}, {circumstances}", contenders, PHASES, runs, shrunk)
+    console.rule()
+    console.print(f"{time.perf_counter() - start:.0f} s after PostgreSQL was there. The picture: {options.picture}", highlight=False)
+    return 0 if equal and sound and whole else 1
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # leave through the context managers
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -74,6 +74,7 @@ CREATE FUNCTION pace_rows(
     OUT rate float8,
     OUT asleep float8,
     OUT latency_of text,
+    OUT shared_by int,
     OUT limited_by text,
     OUT usesysid oid)
 RETURNS SETOF record
@@ -98,6 +99,7 @@ SELECT p.pid,
        p.budget,
        p.rate,
        p.asleep,
+       p.shared_by,
        p.limited_by
 FROM cyclone.pace_rows() p
 LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid;
@@ -116,7 +118,94 @@ COMMENT ON COLUMN pace.latency_ms IS 'That percentile as last measured, in milli
 COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second, in units of vacuum_cost_page_hit and its like; null if there is no bound';
 COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
+COMMENT ON COLUMN pace.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without one';
 COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), or "nothing (failsafe)"';
+
+CREATE FUNCTION autovacuum_rows(
+    OUT datid oid,
+    OUT relid oid,
+    OUT engine_count bigint,
+    OUT server_count bigint,
+    OUT cancel_count bigint,
+    OUT error_count bigint,
+    OUT last_by text,
+    OUT last_reason text,
+    OUT last_start timestamptz,
+    OUT last_seconds float8,
+    OUT last_rows_removed bigint,
+    OUT last_pages_scanned bigint,
+    OUT last_workers int,
+    OUT failures int,
+    OUT failed_with text,
+    OUT breaker_open boolean,
+    OUT breaker_until timestamptz)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_autovacuum';
+
+COMMENT ON FUNCTION autovacuum_rows() IS
+'What became of the tables that autovacuum came to; see the view cyclone.autovacuum';
+
+CREATE VIEW autovacuum AS
+SELECT a.datid,
+       d.datname,
+       a.relid,
+       CASE WHEN a.datid = 0 OR
+                 a.datid = (SELECT oid FROM pg_catalog.pg_database
+                            WHERE datname = pg_catalog.current_database())
+            THEN a.relid::pg_catalog.regclass::pg_catalog.text END AS relation,
+       a.engine_count,
+       a.server_count,
+       a.cancel_count,
+       a.error_count,
+       a.last_by,
+       a.last_reason,
+       a.last_start,
+       a.last_seconds,
+       a.last_rows_removed,
+       a.last_pages_scanned,
+       a.last_workers,
+       a.failures,
+       a.failed_with,
+       a.breaker_open,
+       a.breaker_until
+FROM cyclone.autovacuum_rows() a
+LEFT JOIN pg_catalog.pg_database d ON d.oid = a.datid;
+
+COMMENT ON VIEW autovacuum IS
+'A row for each table that autovacuum came to since the server''s start or the last reset: who vacuumed it, and what came of it';
+COMMENT ON COLUMN autovacuum.datid IS 'OID of the database; 0 for a shared catalog';
+COMMENT ON COLUMN autovacuum.datname IS 'Name of the database';
+COMMENT ON COLUMN autovacuum.relid IS 'OID of the table or TOAST table';
+COMMENT ON COLUMN autovacuum.relation IS 'Its name; null if it is in another database';
+COMMENT ON COLUMN autovacuum.engine_count IS 'How often pg_cyclone''s engine vacuumed it to the end';
+COMMENT ON COLUMN autovacuum.server_count IS 'How often it was left to PostgreSQL''s own VACUUM, to the end';
+COMMENT ON COLUMN autovacuum.cancel_count IS 'How often the engine gave way, as somebody waited for a lock on the table, cancelled it, or terminated one of its parallel workers';
+COMMENT ON COLUMN autovacuum.error_count IS 'How often the engine failed, or a crash of the server came while it was at work';
+COMMENT ON COLUMN autovacuum.last_by IS 'Who vacuumed it last: "engine" or "server"';
+COMMENT ON COLUMN autovacuum.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "circuit breaker", "crashes" (so many that all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
+COMMENT ON COLUMN autovacuum.last_start IS 'When that began';
+COMMENT ON COLUMN autovacuum.last_seconds IS 'How long it took, in seconds, also if it was cancelled or failed';
+COMMENT ON COLUMN autovacuum.last_rows_removed IS 'Rows that the engine removed then; null if it was the server';
+COMMENT ON COLUMN autovacuum.last_pages_scanned IS 'Pages of the table that the engine scanned then; null if it was the server';
+COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; null if it was the server';
+COMMENT ON COLUMN autovacuum.failures IS 'How often in a row the engine failed by now';
+COMMENT ON COLUMN autovacuum.failed_with IS 'The last failure: an SQLSTATE, or "crash"; null if the engine was successful since';
+COMMENT ON COLUMN autovacuum.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because of that?';
+COMMENT ON COLUMN autovacuum.breaker_until IS 'Until when; null if it is not';
+
+CREATE FUNCTION autovacuum_reset(relation regclass DEFAULT NULL)
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_autovacuum_reset';
+
+COMMENT ON FUNCTION autovacuum_reset(regclass) IS
+'Forgets what became of a table in autovacuum and closes its circuit breaker; without an argument, of all tables. Returns how many there were';
+
+REVOKE ALL ON FUNCTION autovacuum_rows(), autovacuum_reset(regclass) FROM PUBLIC;
+REVOKE ALL ON autovacuum FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION autovacuum_rows() TO pg_monitor;
+GRANT SELECT ON autovacuum TO pg_monitor;
 
 CREATE FUNCTION estimate_bloat(
     table_name regclass,

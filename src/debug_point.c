@@ -35,6 +35,7 @@ int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_duty_tries = 0;
 int			cyclone_debug_max_free_mb = 0;
 int			cyclone_debug_max_pin_ms = 0;
+int			cyclone_debug_seam_fails = 0;
 int			cyclone_debug_server_version = 0;
 int			cyclone_debug_workers = 0;
 char	   *cyclone_debug_point = "";
@@ -81,6 +82,11 @@ debug_point_init(void)
 							"0 is as long as usual.",
 							&cyclone_debug_max_pin_ms, 0, 0, INT_MAX, PGC_SUSET,
 							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_seam_fails",
+							"1: heap's table access method can't be changed.",
+							NULL,
+							&cyclone_debug_seam_fails, 0, 0, 1, PGC_POSTMASTER,
+							GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_server_version",
 							"The version that the server is taken for, at its start.",
 							"0 is its own.",

@@ -9,12 +9,17 @@
  */
 #include "postgres.h"
 
+#include "autovacuum/autovacuum.h"
+#include "cluster/citus.h"
+#include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "debug_point.h"
 #include "fmgr.h"
+#include "history/history.h"
 #include "miscadmin.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
+#include "pace/target.h"
 #include "report/progress.h"
 #include "rewrite/leftovers.h"
 #include "rewrite/new_blocks.h"
@@ -41,14 +46,19 @@ _PG_init(void)
 
 	debug_point_init();
 	settings_init();
+	citus_check_order();
 	server_check();
 	if (server_fits())
 	{
 		progress_init();
+		history_init();
 		latency_init();
+		target_init();
 		pace_init();
 		leftovers_init();
 		new_blocks_startup();
+		autovacuum_init();
+		heap_seam_init();
 	}
 	utility_hook_init();
 }

@@ -34,9 +34,11 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
+#include "access/nbtree.h"
 #include "access/tupdesc.h"
 #include "catalog/catversion.h"
 #include "catalog/pg_control.h"
+#include "catalog/pg_type_d.h"
 #include "common/controldata_utils.h"
 #include "executor/instrument.h"
 #include "executor/tuptable.h"
@@ -71,6 +73,7 @@ static bool map_records_fit(void);
 static bool access_methods_fit(void);
 static bool index_info_fits(void);
 static bool tuple_descriptors_fit(void);
+static bool has_column(TupleDesc desc, int number, const char *name, Oid type, int length);
 static bool slots_fit(void);
 static bool usage_counters_fit(void);
 static bool has_size(void *made, Size size);
@@ -224,12 +227,25 @@ map_records_fit(void)
 	return compat_server_logs_map() == COMPAT_LOGS_MAP;
 }
 
-/* access_methods_fit -- is what an access method tells of itself as long as we think? */
+/*
+ * access_methods_fit
+ *		Is what an access method tells of itself as long as we think, and is each
+ *		thing where we look for it?
+ *
+ * Where it isn't allocated its length can't be told; nor does it matter then, as
+ * we make none ourselves.
+ */
 static bool
 access_methods_fit(void)
 {
-	return has_size(DatumGetPointer(DirectFunctionCall1(bthandler, Int32GetDatum(0))),
-					sizeof(IndexAmRoutine));
+	Datum		handled = DirectFunctionCall1(bthandler, Int32GetDatum(0));
+	const IndexAmRoutine *routine = (const IndexAmRoutine *) DatumGetPointer(handled);
+
+	if (!COMPAT_STATIC_AM_ROUTINES && !has_size(DatumGetPointer(handled), sizeof(IndexAmRoutine)))
+		return false;
+	return routine->ambuild == btbuild && routine->ambulkdelete == btbulkdelete &&
+		routine->amvacuumcleanup == btvacuumcleanup &&
+		routine->amparallelrescan == btparallelrescan;
 }
 
 /* index_info_fits -- likewise, what an index is built by. */
@@ -239,21 +255,37 @@ index_info_fits(void)
 	return has_size(compat_make_index_info(), sizeof(IndexInfo));
 }
 
-/* tuple_descriptors_fit -- likewise, a row's description, for one and more columns. */
+/*
+ * tuple_descriptors_fit
+ *		Does the server fill in a row's description where we look?
+ *
+ * It may have more behind it than we know of: so it is in 17.12.
+ */
 static bool
 tuple_descriptors_fit(void)
 {
-	for (int natts = 1; natts <= 2; natts++)
-	{
-		TupleDesc	desc = CreateTemplateTupleDesc(natts);
+	TupleDesc	desc = CreateTemplateTupleDesc(2);
 
-		if (desc->natts != natts || !has_size(desc, TupleDescSize(desc)))
-			return false;
-	}
-	return true;
+	TupleDescInitBuiltinEntry(desc, 1, "one", BOOLOID, -1, 0);
+	TupleDescInitBuiltinEntry(desc, 2, "two", INT8OID, -1, 0);
+	return desc->natts == 2 && desc->tdtypeid == RECORDOID && desc->tdrefcount == -1 &&
+		GetMemoryChunkSpace(desc) >= TupleDescSize(desc) &&
+		has_column(desc, 0, "one", BOOLOID, sizeof(bool)) &&
+		has_column(desc, 1, "two", INT8OID, sizeof(int64));
 }
 
-/* slots_fit -- likewise, what holds a row. */
+/* has_column -- is this column of a description as it was made? */
+static bool
+has_column(TupleDesc desc, int number, const char *name, Oid type, int length)
+{
+	Form_pg_attribute column = TupleDescAttr(desc, number);
+
+	return strcmp(NameStr(column->attname), name) == 0 &&
+		column->attnum == number + 1 && column->atttypid == type &&
+		column->attlen == length && column->atttypmod == -1;
+}
+
+/* slots_fit -- is what holds a row of the size that we know? */
 static bool
 slots_fit(void)
 {

@@ -13,11 +13,20 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "pace/pace_settings.h"
+#include "postmaster/bgworker_internals.h"
 #include "settings.h"
 #include "utils/guc.h"
 
+bool		cyclone_autovacuum = false;
+int			cyclone_autovacuum_max_parallel_workers = 2;
+int			cyclone_autovacuum_max_tables = 5000;
+int			cyclone_autovacuum_retry_after = 3600;
 bool		cyclone_enabled = true;
+int			cyclone_history_size = 5000;
+int			cyclone_log_min_duration = -1;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 
 static const struct config_enum_entry disk_space_checks[] = {
@@ -36,6 +45,47 @@ static const struct config_enum_entry disk_space_checks[] = {
 void
 settings_init(void)
 {
+	DefineCustomBoolVariable("cyclone.autovacuum",
+							 "Autovacuum uses pg_cyclone's engine.",
+							 "Off leaves it to the server's own.",
+							 &cyclone_autovacuum,
+							 false,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	pace_settings_define_autovacuum_target();
+
+	DefineCustomIntVariable("cyclone.autovacuum_max_parallel_workers",
+							"The most parallel workers that all autovacuums together have.",
+							"Since PostgreSQL 19 each of them has no more than autovacuum_max_parallel_workers and its table's autovacuum_parallel_workers allow.",
+							&cyclone_autovacuum_max_parallel_workers,
+							2,
+							0, MAX_PARALLEL_WORKER_LIMIT,
+							PGC_SIGHUP,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("cyclone.autovacuum_max_tables",
+							"How many tables the view cyclone.autovacuum remembers.",
+							NULL,
+							&cyclone_autovacuum_max_tables,
+							5000,
+							100, 1000000,
+							PGC_POSTMASTER,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("cyclone.autovacuum_retry_after",
+							"How long autovacuum leaves a table to PostgreSQL's own VACUUM after pg_cyclone has failed on it.",
+							"Twice as long after each failure in a row, up to a week.",
+							&cyclone_autovacuum_retry_after,
+							3600,
+							1, 7 * 24 * 3600,
+							PGC_SIGHUP,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
 	DefineCustomEnumVariable("cyclone.check_disk_space",
 							 "VACUUM FULL compares the disk space that it is likely to need with what is free.",
 							 "What it does if that may not suffice: nothing, a warning, or an error before any work.",
@@ -53,6 +103,16 @@ settings_init(void)
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("cyclone.history_size",
+							"How many runs of VACUUM the view cyclone.history remembers.",
+							"Each takes 1.1 kB of shared memory, and as much on disk; 0 switches the view off.",
+							&cyclone_history_size,
+							5000,
+							0, HISTORY_MAX_SIZE,
+							PGC_POSTMASTER,
+							0,
+							NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("cyclone.latency_of",
 							 "What cyclone.latency_target is about: statements, or transactions.",
@@ -74,6 +134,16 @@ settings_init(void)
 							 NULL, NULL, NULL);
 
 	pace_settings_define_target();
+
+	DefineCustomIntVariable("cyclone.log_min_duration",
+							"The time from which on VACUUM commands are logged as autovacuums are.",
+							"0 logs all; -1 logs none.",
+							&cyclone_log_min_duration,
+							-1,
+							-1, INT_MAX,
+							PGC_SUSET,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("cyclone");
 }

@@ -10,6 +10,9 @@
 #ifndef CYCLONE_SETTINGS_H
 #define CYCLONE_SETTINGS_H
 
+/* The most rows that cyclone.history may have */
+#define HISTORY_MAX_SIZE	20000
+
 /* What VACUUM FULL does if disk space may not suffice */
 typedef enum DiskSpaceCheck
 {
@@ -18,8 +21,14 @@ typedef enum DiskSpaceCheck
 	DISK_SPACE_ERROR,
 } DiskSpaceCheck;
 
+extern bool cyclone_autovacuum;
+extern int	cyclone_autovacuum_max_parallel_workers;
+extern int	cyclone_autovacuum_max_tables;
+extern int	cyclone_autovacuum_retry_after;	/* s */
 extern int	cyclone_check_disk_space;
 extern bool cyclone_enabled;
+extern int	cyclone_history_size;	/* rows */
+extern int	cyclone_log_min_duration;	/* ms; -1: log nothing */
 
 extern void settings_init(void);
 

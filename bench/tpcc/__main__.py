@@ -3,49 +3,93 @@
 A load in the manner of TPC-C runs at a rate that the machine can keep up with. After a while all large tables are vacuumed,
 in each run with other settings, and the time that each New-Order takes is drawn as a dot. Every run starts from an equal
 copy of one data directory. `make bench-tpcc TPCC_ARGS="--only no-vacuum core-no-delay --warehouses 4"`.
+
+With --curve the settings are budgets, of both engines, and latency targets: harm against time. With --disk the data are on a
+modelled disk, which decides what it costs to read and write them, so that another machine gives the same result.
 """
 
 import argparse
+import re
 import signal
 import sys
+from dataclasses import dataclass
 
 from rich.console import Console
 
 from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
 from cyclone_lab import build
+from cyclone_lab.slow_disk import PRESETS
 from tpcc.load import Sizes
 from tpcc.measure import CONFIG, Schedule, calibrate, prepared, run
 from tpcc.report import objections, print_experiment, save_results
-from tpcc.settings import settings_with
+from tpcc.settings import Budget, Setting, curve_settings, settings_with
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The defaults of options that depend on what the data are on."""
+
+    target: tuple[str, ...]
+    budget: tuple[Budget, ...]
+    warehouses: int
+    buffers: float
+    seconds: tuple[int, int, int, int]  # rampup, before, cap, after
+
+
+def _budgets(delay_ms: int, *limits: int) -> tuple[Budget, ...]:
+    return tuple(Budget(limit, delay_ms) for limit in limits)
+
+
+# With no modelled disk, and with each; a slow one has few transactions a second, and so needs more time.
+USUAL = {
+    None: Usual(("auto", "3ms"), _budgets(2, 200, 400, 800, 1600, 3200), 12, 0.25, (5, 10, 75, 5)),
+    "2004": Usual(("auto",), _budgets(20, 100, 200, 400, 800, 1600), 2, 0.1, (20, 60, 300, 20)),
+    "cloud": Usual(("auto",), _budgets(2, 50, 100, 200, 400, 800), 6, 0.1, (5, 20, 120, 10)),
+}
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    first = argparse.ArgumentParser(prog="tpcc", add_help=False)
+    first.add_argument("--disk", choices=list(PRESETS), help="put the data on a modelled disk, on which other defaults hold: "
+                       + "; ".join(f"{name}, {preset.about}" for name, preset in PRESETS.items()))  # fmt: skip
+    usual = USUAL[first.parse_known_args()[0].disk]
+    parser = argparse.ArgumentParser(
+        prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[first]
+    )
     names = [setting.name for setting in settings_with(["auto"])]
-    parser.add_argument("--only", nargs="+", default=names, choices=names, metavar="NAME",
-                        help=f"the settings to run (default: all): {', '.join(names)}")  # fmt: skip
-    parser.add_argument("--skip", nargs="+", default=[], choices=names, metavar="NAME", help="settings not to run")
-    parser.add_argument("--target", nargs="+", default=["auto", "3ms"], metavar="TARGET",
-                        help="cyclone.latency_target, as 20ms; with several, a run for each (default: auto 3ms)")  # fmt: skip
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"the settings to run (default: all): {', '.join(names)};"
+                        " with --curve core-LIMIT/MS and cyclone-LIMIT/MS of each budget, and *-no-delay, cyclone-target")  # fmt: skip
+    parser.add_argument("--skip", nargs="+", default=[], metavar="NAME", help="settings not to run")
+    parser.add_argument("--curve", action="store_true", help="compare budgets and no delay, of both engines, and targets")
+    parser.add_argument("--budget", nargs="+", type=_parse_budget, default=usual.budget, metavar="LIMIT/MS",
+                        help="of the curve: vacuum_cost_limit and vacuum_cost_delay in ms"
+                        f" (default: {' '.join(map(str, usual.budget))})")  # fmt: skip
+    parser.add_argument("--target", nargs="+", default=usual.target, metavar="TARGET",
+                        help="cyclone.latency_target, as 20ms; with several, a run for each"
+                        f" (default: {' '.join(usual.target)})")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=1, metavar="N",
                         help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")
-    parser.add_argument("--warehouses", type=int, default=12, metavar="N", help="size of the database (default: %(default)s)")
+    parser.add_argument("--warehouses", type=int, default=usual.warehouses, metavar="N",
+                        help="size of the database (default: %(default)s)")  # fmt: skip
     parser.add_argument("--part", type=float, default=1.0,
                         help="rows of a warehouse as a part of the specified ones (default: %(default)s)")  # fmt: skip
     parser.add_argument("--dead", type=float, default=0.2,
                         help="share of rows updated, and of orders deleted, beforehand (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--buffers", type=float, default=0.25,
+    parser.add_argument("--buffers", type=float, default=usual.buffers,
                         help="shared_buffers as a part of the database (default: %(default)s)")  # fmt: skip
     parser.add_argument("--clients", type=int, default=16, metavar="N", help="sessions of the load (default: %(default)s)")
     parser.add_argument("--load", type=float, default=0.45,
                         help="the load as a part of the most that was measured (default: %(default)s)")  # fmt: skip
     parser.add_argument("--rate", type=float, help="the load in transactions a second, without measuring the most")
-    for name, seconds, what in (
-        ("rampup", 5, "before anything counts"),
-        ("before", 10, "before VACUUM of the large tables"),
-        ("cap", 75, "that VACUUM may take before it is broken off"),
-        ("after", 5, "after VACUUM"),
+    for (name, what), seconds in zip(
+        (
+            ("rampup", "before anything counts"),
+            ("before", "before VACUUM of the large tables"),
+            ("cap", "that VACUUM may take before it is broken off"),
+            ("after", "after VACUUM"),
+        ),
+        usual.seconds,
     ):
         parser.add_argument(f"--{name}", type=float, default=seconds, metavar="SECONDS", help=f"{what} (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "tpcc")
@@ -54,7 +98,22 @@ def parse_arguments() -> argparse.Namespace:
     positive += [options.before, options.cap]
     if min(positive) <= 0 or min(options.rampup, options.after, options.workers or 0) < 0 or not 0 <= options.dead < 1:
         parser.error("sizes, shares and times are more than 0, --dead less than 1")
+    settings = curve_settings(options.budget, options.target) if options.curve else settings_with(options.target)
+    unknown = {*(options.only or []), *options.skip} - {setting.name for setting in settings}
+    if unknown:
+        parser.error(f"no such setting here: {' '.join(sorted(unknown))}")
+    options.settings: list[Setting] = [
+        setting for setting in settings if setting.name in (options.only or [setting.name]) and setting.name not in options.skip
+    ]
     return options
+
+
+def _parse_budget(text: str) -> Budget:
+    """Split LIMIT/MS; raise ArgumentTypeError if it is not that."""
+    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not LIMIT/MS")
+    return Budget(int(found[1]), int(found[2]))
 
 
 def main() -> int:
@@ -71,29 +130,31 @@ def main() -> int:
 
     sizes = Sizes(options.warehouses, options.part, options.dead)
     schedule = Schedule(options.rampup, options.before, options.cap, options.after)
-    common = {"schedule": schedule, "clients": options.clients, "buffers": options.buffers, "base": options.base, "say": say}
+    common = {"schedule": schedule, "clients": options.clients, "buffers": options.buffers, "base": options.base, "say": say,
+              "disk": options.disk}  # fmt: skip
     with prepared(prefix, config, sizes, **common) as (original, experiment):
         experiment.rate = options.rate
         if options.rate is None:
             experiment.most = calibrate(original, experiment, base=options.base)
             experiment.rate = options.load * experiment.most
-            say(f"most: {experiment.most:.0f} transactions a second; the load is {experiment.rate:.0f}")
+            say(f"most: {experiment.most:.1f} transactions a second; the load is {experiment.rate:.1f}")
         try:
-            for setting in options.rounds * settings_with(options.target):
-                if setting.name in options.only and setting.name not in options.skip:
-                    experiment.runs.append(run(original, experiment, setting, workers=options.workers, base=options.base))
-                    say(f"{setting.title}: done")
+            for setting in options.rounds * options.settings:
+                experiment.runs.append(run(original, experiment, setting, workers=options.workers, base=options.base))
+                say(f"{setting.title}: done")
         finally:  # what there is when it is interrupted is worth having, too
             if experiment.runs:
                 circumstances |= {
                     "database": f"{sizes.warehouses} warehouses, {experiment.database_bytes >> 20} MB,"
                     f" shared_buffers {experiment.buffers}, dead rows {sizes.dead:.0%}",
-                    "load": f"{experiment.rate:.0f} transactions a second by {experiment.clients} clients"
-                    + (f", of {experiment.most:.0f} at most" if experiment.most else ""),
+                    "load": f"{experiment.rate:.1f} transactions a second by {experiment.clients} clients"
+                    + (f", of {experiment.most:.1f} at most" if experiment.most else ""),
                 }
+                if options.disk:
+                    circumstances["disk"] = f"{options.disk}: {PRESETS[options.disk].about}"
                 save_results(options.results, circumstances, experiment)
         print_experiment(console, experiment)
-    say(f"\ntable, numbers and picture: {options.results}")
+    say(f"\ntable, numbers and pictures: {options.results}")
     return 1 if objections(experiment) else 0
 
 

@@ -9,17 +9,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from drawing import STYLE, save_figures
+from tpcc.curve import draw_curves
 from tpcc.measure import Experiment, Run
 
 RUNNING = 50  # New-Orders in the running mean
 COLUMNS = 2
+TITLES = {"latencies": "New-Order, setting by setting", "curve": "harm against time"}
 DOT, LINE, SHADE, UNFINISHED_SHADE = "#3b6fb6", "#e0602c", "#f7dfa5", "#f3c9c0"
 
 
-def save_plot(folder: Path, circumstances: dict, experiment: Experiment) -> str:
-    """Draw the picture into `folder`; return its file name."""
+def save_plots(folder: Path, circumstances: dict, experiment: Experiment) -> dict[str, str]:
+    """Draw the pictures into `folder`; return their file names by what they show."""
     with pyplot.rc_context(STYLE):
-        return save_figures(folder, circumstances, {"latencies": _draw(experiment)})["latencies"]
+        curves = draw_curves(experiment)
+        figures = {"latencies": _draw(experiment), **({"curve": curves} if curves else {})}
+        files = save_figures(folder, circumstances, figures)
+    return {title: files[name] for name, title in TITLES.items() if name in files}
 
 
 def running_mean(values: list[float], window: int) -> list[float]:
@@ -57,7 +62,8 @@ def _draw(experiment: Experiment) -> Figure:
         loc="outside upper center",
         ncols=4,
         title=f"New-Order while the large tables are vacuumed: {experiment.rate:.0f} transactions a second,"
-        f" {experiment.sizes.warehouses} warehouses, {experiment.database_bytes >> 20} MB, shared_buffers {experiment.buffers}",
+        f" {experiment.sizes.warehouses} warehouses, {experiment.database_bytes >> 20} MB, shared_buffers {experiment.buffers}"
+        + (f", on the disk “{experiment.disk}”" if experiment.disk else ""),
         title_fontsize=11,
     )
     return figure

@@ -1,31 +1,24 @@
-"""What comes out: a table for the terminal, as Markdown and as CSV, and all of it as JSON. The picture is in plots.py."""
+"""What comes out: tables for the terminal, as Markdown and as CSV, and all of it as JSON; not the pictures."""
 
 import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 from rich.console import Console
 
 from circumstances import circumstances_markdown
 from grid import Grid
+from tpcc.curve import PERCENTILES as HARM_PERCENTILES, harm
 from tpcc.measure import Experiment, Run
-from tpcc.plots import save_plot
+from tpcc.percentiles import PERCENTILES, percentiles
+from tpcc.plots import save_plots
 from tpcc.settings import NO_VACUUM, TARGET
 
-PERCENTILES = (50, 90, 95, 99)
 MEBIBYTE = 1 << 20
 NOISY = 1.3  # slowest run's median without VACUUM to the fastest one's
 LEAST_SHARE = 0.95  # of the rate that a load must have kept to
-
-
-def percentiles(values: list[float]) -> list[float | None]:
-    """Return the percentiles PERCENTILES of these values, None for each if there are too few values."""
-    if len(values) < 2:
-        return [None] * len(PERCENTILES)
-    cuts = quantiles(values, n=100, method="inclusive")
-    return [cuts[percent - 1] for percent in PERCENTILES]
 
 
 def grid(experiment: Experiment) -> Grid:
@@ -41,6 +34,34 @@ def grid(experiment: Experiment) -> Grid:
             [runs[0].setting.title, *("" if number is None else f"{number:.2f}" for number in numbers), *_vacuum_cells(runs)]
         )
     return Grid(header, rows)
+
+
+def harm_grid(experiment: Experiment) -> Grid:
+    """Return a row for each setting that compares each run with its own time before VACUUM: medians, least and most."""
+    header = ["compared with its own time before", "VACUUM, s", *(f"p{percent} during, ×" for percent in HARM_PERCENTILES),
+              *(["disk busy before", "disk busy during"] if experiment.disk else [])]  # fmt: skip
+    rows = []
+    for runs in experiment.by_setting():
+        seconds = _spread([run.vacuum.end - run.vacuum.begin for run in runs if run.vacuum], ".1f")
+        row = [runs[0].setting.title, seconds, *(_harm_cell(runs, percent) for percent in HARM_PERCENTILES)]
+        rows.append(row + (_disk_cells(runs) if experiment.disk else []))
+    return Grid(header, rows)
+
+
+def _spread(values: list[float], form: str) -> str:
+    """Return the median of these values and, if there are several, the least and the most of them."""
+    spread = f" ({min(values):{form}}–{max(values):{form}})" if len(values) > 1 else ""
+    return f"{median(values):{form}}{spread}" if values else ""
+
+
+def _harm_cell(runs: list[Run], percent: int) -> str:
+    """Return what became of a percentile during VACUUM as a multiple of the same run's time before it."""
+    return _spread([value for run in runs if run.vacuum and (value := harm(run, percent)) is not None], ".2f")
+
+
+def _disk_cells(runs: list[Run]) -> list[str]:
+    """Return how busy the modelled disk was before and during VACUUM; more than 100 % is work that was left over."""
+    return [f"{median(use.busy for use in uses):.0%}" for uses in zip(*((run.disk_before, run.disk_during) for run in runs))]
 
 
 def _vacuum_cells(runs: list[Run]) -> list[str]:
@@ -91,39 +112,51 @@ def noise_lines(experiment: Experiment) -> list[str]:
 
 def objections(experiment: Experiment) -> list[str]:
     """Return what makes the numbers doubtful."""
-    found = []
-    for run in experiment.runs:
-        rate = run.transactions / run.seconds
-        if rate < LEAST_SHARE * experiment.rate:
-            found.append(f"{run.setting.name}: the load came to {rate:.0f} transactions a second only, of {experiment.rate:.0f}")
-        if run.failed:
-            found.append(f"{run.setting.name}: {run.failed} transactions failed")
+    found = [] if experiment.disk else overload_lines(experiment)
+    found += [f"{run.setting.name}: {run.failed} transactions failed" for run in experiment.runs if run.failed]
     return found
+
+
+def overload_lines(experiment: Experiment) -> list[str]:
+    """Return a line for each run that could not keep up with the load. On a modelled disk that is VACUUM's doing, so a result."""
+    return [
+        f"{run.setting.name}: the load came to {rate:.1f} transactions a second only, of {experiment.rate:.1f}"
+        for run in experiment.runs
+        if (rate := run.transactions / run.seconds) < LEAST_SHARE * experiment.rate
+    ]
+
+
+def remarks(experiment: Experiment) -> list[str]:
+    """Return what should be known of the numbers, besides objections."""
+    overload = overload_lines(experiment) if experiment.disk else []
+    return [*target_lines(experiment), *noise_lines(experiment), *overload]
 
 
 def print_experiment(console: Console, experiment: Experiment) -> None:
     """Print the table, and whatever stands against trusting it."""
     console.print()
     console.print(grid(experiment).to_rich("New-Order without and during VACUUM of the large tables, milliseconds"))
-    for line in (*target_lines(experiment), *noise_lines(experiment), *objections(experiment)):
+    console.print(harm_grid(experiment).to_rich("New-Order during VACUUM, as a multiple of that before it"))
+    for line in (*remarks(experiment), *objections(experiment)):
         console.print(line, highlight=False)
 
 
 def save_results(folder: Path, circumstances: dict, experiment: Experiment) -> None:
-    """Write results.md, results.csv, results.json and the picture into `folder`, made if need be, over older ones.
+    """Write results.md, results.csv, results.json and the pictures into `folder`, made if need be, over older ones.
 
     Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    picture = save_plot(folder, circumstances, experiment)
+    pictures = save_plots(folder, circumstances, experiment)
     parts = [
         "# New-Order while the tables are vacuumed\n",
         circumstances_markdown(circumstances),
-        f"![New-Order, setting by setting]({picture})\n",
+        *(f"![{what}]({picture})\n" for what, picture in pictures.items()),
         "Milliseconds of New-Order, without VACUUM of the large tables and during it.\n",
         grid(experiment).to_markdown(),
+        harm_grid(experiment).to_markdown(),
         "".join(f"- {line}\n" for line in setting_lines(experiment)),
-        "".join(f"- {line}\n" for line in (*target_lines(experiment), *noise_lines(experiment))),
+        "".join(f"- {line}\n" for line in remarks(experiment)),
         "".join(f"- **{line}**\n" for line in objections(experiment)),
     ]
     (folder / "results.md").write_text("\n".join(part for part in parts if part))
@@ -139,7 +172,8 @@ def _save_csv(file: Path, experiment: Experiment) -> None:
         writer.writerow(["setting", "target", *(f"p{percent}_without_ms" for percent in PERCENTILES),
                          *(f"p{percent}_during_ms" for percent in PERCENTILES), "new_orders_without", "new_orders_during",
                          "transactions_per_second", "failed", "vacuum_seconds", "finished", "scanned", "wal_bytes",
-                         "pages_dirtied"])  # fmt: skip
+                         "pages_dirtied", *(f"p{percent}_before_ms" for percent in PERCENTILES), "disk_busy_before",
+                         "disk_busy_during"])  # fmt: skip
         for run in experiment.runs:
             outside, inside = run.latencies_outside(), run.latencies_inside()
             numbers = [*percentiles(outside), *percentiles(inside)]
@@ -149,4 +183,8 @@ def _save_csv(file: Path, experiment: Experiment) -> None:
             if vacuum := run.vacuum:
                 row += [f"{vacuum.end - vacuum.begin:.3f}", vacuum.finished, f"{vacuum.scanned:.4f}", vacuum.wal_bytes,
                         vacuum.dirtied]  # fmt: skip
+            else:
+                row += [""] * 5
+            row += ["" if number is None else f"{number:.3f}" for number in percentiles(run.latencies_before())]
+            row += [f"{use.busy:.3f}" if use else "" for use in (run.disk_before, run.disk_during)]
             writer.writerow(row)

@@ -13,7 +13,7 @@ INSERT INTO t VALUES (0, ARRAY[0]); SELECT ctid FROM t WHERE id = 0;" # A's next
 # VACUUM has had at least one round when it comes to the page that a cursor has pinned
 say C "BEGIN; DECLARE c CURSOR FOR SELECT id FROM t WHERE ctid >= '(7000,0)' AND ctid < '(7001,0)'; FETCH 1 FROM c;"
 tell V "SET maintenance_work_mem = '64kB'; VACUUM (FREEZE, VERBOSE, INDEX_CLEANUP on, TRUNCATE off, PARALLEL 0) t;"
-waiting BufferPin
+waiting 'BufferPin|BufferCleanup' # as it is called until 18, and since 19
 say A "BEGIN; INSERT INTO t SELECT -i, ARRAY[77] FROM generate_series(1, 10) i; SELECT min(ctid), max(ctid) FROM t WHERE id < 0; ROLLBACK;"
 say C "COMMIT;"
 await V

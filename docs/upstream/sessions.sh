@@ -57,6 +57,6 @@ await() {
 	eval "shown_$1=\$(wc -l <'$work/$1.out')"
 }
 say() { tell "$1" "$2"; await "$1"; }
-waiting() { # until a session waits for this (wait_event)
-	until [ "$(answer main "SELECT count(*) FROM pg_stat_activity WHERE wait_event = '$1'")" -gt 0 ]; do sleep 0.05; done
+waiting() { # until a session waits for this (wait_event, a pattern)
+	until [ "$(answer main "SELECT count(*) FROM pg_stat_activity WHERE wait_event ~ '^($1)$'")" -gt 0 ]; do sleep 0.05; done
 }

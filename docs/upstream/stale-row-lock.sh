@@ -12,7 +12,7 @@ say A "COMMIT;"
 sql main "INSERT INTO t VALUES (1000, 0, repeat('z', 800));"
 say C "BEGIN; DECLARE c CURSOR FOR SELECT ctid, xmin, xmax FROM t WHERE ctid >= '(10,0)' AND ctid < '(11,0)'; FETCH 1 FROM c;"
 tell V "VACUUM (FREEZE) t;"
-waiting BufferPin
+waiting 'BufferPin|BufferCleanup' # as it is called until 18, and since 19
 say B "UPDATE t SET pad = repeat('y', 7400) WHERE id = 4;"
 say B "COMMIT;"
 say C "COMMIT;"

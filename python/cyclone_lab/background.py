@@ -11,7 +11,7 @@ import psycopg
 from cyclone_lab.cluster import Cluster
 
 DEBUG_POINT_LOCK = 51966
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180  # less than what comes of nothing on a machine that has ten times as much to do
 
 
 def wait_until(condition, what: str, seconds: float = PATIENCE_SECONDS):
@@ -108,8 +108,11 @@ class Parked(Background):
         self.workers = [pid for pid in self.parked if pid != self.pid]
 
     def _waiters(self) -> list[int]:
+        # of this database: statements in others may be parked there, too
         rows = self._gate.execute(
-            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted", (DEBUG_POINT_LOCK,)
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            (DEBUG_POINT_LOCK,),
         )
         return sorted(pid for (pid,) in rows)
 
@@ -138,5 +141,8 @@ class Parked(Background):
     def __enter__(self) -> "Parked":
         return self
 
-    def __exit__(self, *_exception) -> None:
+    def __exit__(self, error, *_where) -> None:
+        """Let all processes go on, and wait for the statement's end: the next gate would stop it again."""
         self.release()
+        if error is None:
+            self.wait()

@@ -13,7 +13,6 @@ has another layout then; those in its headers that have, JumbleState and MemoryC
 
 import filecmp
 import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -21,9 +20,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from cyclone_lab.postgres import REPO, copy_tree, find_or_fetch, program_env, program_path, server_user_can_read
+from cyclone_lab.postgres import REPO, copy_tree, find_or_fetch, program_env, program_path, readable_home
 
-CACHE = Path("/var/cache/pg_cyclone")
 UBSAN = bool(os.environ.get("CYCLONE_UBSAN"))
 ASSERTIONS = bool(os.environ.get("CYCLONE_ASSERTIONS"))
 UBSAN_FLAGS = "-fsanitize=undefined,float-cast-overflow -fno-sanitize-recover=all -fno-wrapv -g -fno-omit-frame-pointer"
@@ -33,19 +31,21 @@ CHECKS_NAME = f"{'-assert' if ASSERTIONS else ''}{'-ubsan' if UBSAN else ''}"
 CHECKS_FLAGS = " ".join([*([ASSERTION_FLAGS] if ASSERTIONS else []), *([UBSAN_FLAGS] if UBSAN else [])])
 
 
-def install(major: int, *, debug_points: bool = False, werror: bool = False) -> Path:
+def install(major: int, *, origin: Path | None = None, debug_points: bool = False, werror: bool = False) -> Path:
     """Build and install the extension for this major version; return the prefix of the PostgreSQL it is installed in.
+
+    That is a copy of the one in `origin`, by default of the one that `find_or_fetch` finds.
 
     `debug_points` compiles in the wait and error points that tests use, `werror` makes a warning an error.
     Raises RuntimeError with the compiler's output if the build fails, PostgresUnavailable if there is no server.
     """
-    origin = find_or_fetch(major)
+    origin = origin or find_or_fetch(major)
     named = f"-{origin.name}" if origin.parent != REPO / ".postgres" else ""
     folder = REPO / "build" / f"{major}{'-debug' if debug_points else ''}{CHECKS_NAME}{named}"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        prefix = _readable_home(folder) / "postgres"
+        prefix = readable_home(folder) / "postgres"
         if not _is_copy(prefix, origin):
             shutil.rmtree(prefix, ignore_errors=True)
             copy_tree(origin, prefix)
@@ -75,20 +75,6 @@ def install_module(source: Path, prefix: Path) -> None:
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _make(source / "Makefile", folder, prefix, WERROR="1")
-
-
-def _readable_home(folder: Path) -> Path:
-    """Return `folder`, or a folder below /var/cache standing in for it when the server's user cannot enter it.
-
-    Only root has a server's user other than itself, so only root ever needs, and may write, that cache.
-    """
-    if server_user_can_read(folder):
-        return folder
-    home = CACHE / hashlib.sha256(os.fsencode(REPO)).hexdigest()[:12] / folder.name
-    for part in (CACHE, home.parent, home):
-        part.mkdir(exist_ok=True)
-        part.chmod(0o755)  # whatever the umask
-    return home
 
 
 def _is_copy(prefix: Path, origin: Path) -> bool:

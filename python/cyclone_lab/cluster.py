@@ -108,11 +108,16 @@ class Cluster:
                 start_new_session=True,  # an interrupt from the terminal is for us, who may still need the server
                 **as_server_user(),
             )  # fmt: skip
+        self.wait_for_recovery()
+        return self
+
+    def wait_for_recovery(self) -> None:
+        """Wait until the server, which is starting, takes connections; raise RuntimeError with its log if it does not."""
         deadline = time.monotonic() + START_SECONDS
         while self.running and time.monotonic() < deadline:
             with suppress(psycopg.OperationalError):
                 self.connect().close()
-                return self
+                return
             time.sleep(0.05)
         self.stop("immediate")
         raise RuntimeError(f"the server did not start:\n{self.log[-4000:]}")
@@ -237,7 +242,11 @@ class Cluster:
             except psycopg.OperationalError:
                 raise RuntimeError(f"the standby has gone down:\n{self.log[-4000:]}") from None
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the standby did not replay up to {target} in {seconds} s")
+                state = self.sql(
+                    "SELECT pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn(), array_agg(ROW(backend_type, wait_event, query))"
+                    " FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                )
+                raise TimeoutError(f"the standby did not replay up to {target} in {seconds} s: {state}\n{self.log[-4000:]}")
             time.sleep(0.05)
 
     def promote(self) -> None:

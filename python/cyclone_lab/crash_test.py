@@ -4,6 +4,9 @@
 (`statements`); then the server is killed, or one of its processes, or shut down at once, and recovers. What is compared with the
 ledger, and by which checks, is in `proof`. Every LIFE rounds begin with fresh tables and other settings of the server, all
 chosen by the seed, so that a failed round can be repeated by the rounds of its life, as far as timing lets it.
+
+With `--autovacuum` (`AUTOVACUUM=1`), autovacuum on the engine is at work in each round (`autovacuum`), and most crashes come in its midst.
+The tables that the engine was at go to PostgreSQL's own VACUUM next; no other may, and the engine may not fail.
 """
 
 import argparse
@@ -19,14 +22,15 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import build, checks
+from cyclone_lab import autovacuum, build, checks
+from cyclone_lab.autovacuum import Autovacuums, Key
 from cyclone_lab.background import DEBUG_POINT_LOCK, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.load import Load
 from cyclone_lab.postgres import REPO
 from cyclone_lab.proof import STALE_LOCK, STALE_LOCK_COUNT, assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
-from cyclone_lab.statements import KINDS, random_vacuum
-from cyclone_lab.workload import CHECKED_IN_RECOVERY, Workload
+from cyclone_lab.statements import KINDS, PLAIN_POINTS, random_vacuum
+from cyclone_lab.workload import CHECKED_WAL, Workload
 
 LIFE = 10
 CONFIG = {
@@ -48,7 +52,7 @@ CONFIG = {
 # Each life has one value of each
 CHOICES = {
     "shared_buffers": ("2MB", "16MB"),
-    "wal_consistency_checking": (CHECKED_IN_RECOVERY, CHECKED_IN_RECOVERY, ""),
+    "wal_consistency_checking": (CHECKED_WAL, CHECKED_WAL, ""),
     "wal_level": ("replica", "minimal", "logical"),
     "autovacuum": ("on", "off"),
     "autovacuum_naptime": ("1s",),
@@ -62,6 +66,9 @@ ENDS = {
     "server killed": 4, "immediate shutdown": 1, "leader killed": 3, "worker killed": 3, "writer killed": 1, "another killed": 1,
 }  # fmt: skip
 WRITERS = 4
+RETRY_AFTER = (1, 3600)  # seconds, with autovacuum
+IN_AUTOVACUUM, LEFT_TO_SERVER = "crashes in an autovacuum by the engine", "tables left to the server after a crash"
+RETRIED = "tables taken by the engine again after a crash"
 TROUBLE = re.compile(
     "PANIC|TRAP:|inconsistent page|terminated by signal (?!9)|WARNING: .*(leak|marked|multiple active)|could not (read|access)"
 )
@@ -70,11 +77,13 @@ TROUBLE = re.compile(
 class CrashTest:
     """One cluster that lives through rounds; `done` counts what happened."""
 
-    def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None):
+    def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None, with_autovacuum: bool = False):
         self.seed = seed
         self.major = major
         self.cluster = Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",))
         self.done: Counter = Counter()
+        self.autovacuums = Autovacuums(self.cluster) if with_autovacuum else None
+        self.noted: set[Key] = set()  # tables that the last crash found in the engine's hands
         self.workload: Workload | None = None
         self.database = ""
 
@@ -105,6 +114,12 @@ class CrashTest:
                 raise
             show(f"round {number} ({(time.monotonic() - began) / (number - first + 1):.1f} s each): {story}")
         self._end_life()
+        if self.autovacuums and rounds >= LIFE:
+            self.done += self.autovacuums.summary()
+            # in some lives breakers are open for a second only, and in all of them some are reset
+            rare = (LEFT_TO_SERVER,) if rounds >= 10 * LIFE else ()
+            missing = self.autovacuums.missing(autovacuum.FORCED) + [what for what in (IN_AUTOVACUUM, *rare) if not self.done[what]]
+            assert not missing, f"it proves too little, for lack of {missing}"
 
     def _begin_life(self, number: int) -> None:
         """Start the server with settings of the life's own, and make fresh tables."""
@@ -113,6 +128,10 @@ class CrashTest:
         self.cluster.stop()
         choices = {**CHOICES, **(CHOICES_18 if self.major >= 18 else {})}
         chosen = {name: rng.choice(values) for name, values in choices.items()}
+        if self.autovacuums:
+            assert not autovacuum.notes(self.cluster), "a note is left over by a server that was stopped"
+            self.noted = set()
+            chosen |= {**autovacuum.settings(rng, self.cluster.prefix), "cyclone.autovacuum_retry_after": rng.choice(RETRY_AFTER)}
         self.cluster.config = {**CONFIG, **chosen, "max_wal_senders": 0 if chosen["wal_level"] == "minimal" else 10}
         self.cluster.start()
         self.database = f"life_{number}"
@@ -138,6 +157,9 @@ class CrashTest:
         rng = random.Random(f"{self.seed}:{number}")
         log_position = len(self.cluster.log)
         load = Load(self.cluster, self.database, self.workload, rng.random(), f"r{number}")
+        if self.autovacuums and number % LIFE == 2:
+            with self.cluster.connect(self.database) as conn:
+                autovacuum.use_up_xids(conn)
         load.start(vacuums=2, readers=1)
         time.sleep(rng.uniform(0.1, 1))
         how = rng.choices(list(ENDS), list(ENDS.values()))[0]
@@ -146,13 +168,20 @@ class CrashTest:
         leader, workers = None, []
         if rng.random() < 0.6:
             gate = self.cluster.connect(self.database)
-            where, leader, workers = self._park(rng, gate, load)
+            park = self._park_autovacuum if self.autovacuums and rng.random() < 0.7 else self._park
+            where, leader, workers = park(rng, gate, load)
+        elif self.autovacuums:
+            self._wait_for_autovacuum()
         if rng.random() < 0.7:
             self.cluster.sql("SELECT pg_logical_emit_message(true, '', '')", dbname=self.database)  # flushes all WAL
         load.check()
+        if self.autovacuums:
+            self._check_breakers()
         load.expect_the_end()
+        crash_position = len(self.cluster.log)
         how = self._crash(rng, how, leader, workers)
         load.join()
+        noted = autovacuum.notes(self.cluster) if not self.cluster.running else None
         if gate:
             gate.close()
         crashed = time.monotonic()
@@ -160,13 +189,20 @@ class CrashTest:
         recovery = time.monotonic() - crashed
         self.done[how] += 1
         self.done[where] += 1
+        interrupted = ""
+        if self.autovacuums:
+            self._check_notes(self.cluster.log[crash_position:], noted)
+            interrupted = f", autovacuums interrupted: {len(self.noted)}"
         self._examine(rng)
         log = self.cluster.log[log_position:]
+        if self.autovacuums:
+            errors = [line for line in self.autovacuums.read_log() if not STALE_LOCK.search(line)]
+            assert not errors, f"autovacuum failed: {errors[:5]}"
         if trouble := [line for line in log.splitlines() if TROUBLE.search(line)]:
             raise AssertionError("in the server's log:\n" + "\n".join(trouble[:10]))
         self.done[STALE_LOCK_COUNT] += len(STALE_LOCK.findall(log))  # autovacuum's; a session's ends the load with it
         self.done["rounds"] += 1
-        return f"{how} {where}, {load.vacuums} vacuums, recovery {recovery:.1f} s"
+        return f"{how} {where}, {load.vacuums} vacuums, recovery {recovery:.1f} s{interrupted}"
 
     def _park(self, rng: random.Random, gate: psycopg.Connection, load: Load) -> tuple[str, int | None, list[int]]:
         """Let a VACUUM come to a debug point and wait there; return where that is, its process and its workers.
@@ -193,6 +229,61 @@ class CrashTest:
             time.sleep(0.01)
         return "at random", None, []
 
+    def _park_autovacuum(self, rng: random.Random, gate: psycopg.Connection, _load: Load) -> tuple[str, int | None, list[int]]:
+        """Let an autovacuum come to a debug point and wait there; return where that is, its process and its workers."""
+        gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+        point = rng.choice(PLAIN_POINTS)
+        gate.execute(f"ALTER SYSTEM SET cyclone.debug_point = '{point}:{rng.choice(['any', 'any', 'leader', 'worker'])}:wait'")
+        gate.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            parked = gate.execute(
+                "SELECT leader.pid FROM pg_locks JOIN pg_stat_activity process USING (pid)"
+                " JOIN pg_stat_activity leader ON leader.pid = coalesce(process.leader_pid, process.pid)"
+                " WHERE locktype = 'advisory' AND objid = %s AND NOT granted AND leader.backend_type = 'autovacuum worker'",
+                (DEBUG_POINT_LOCK,),
+            ).fetchall()
+            if parked:
+                time.sleep(rng.choice([0, 0, 0.2]))
+                [leader] = rng.choice(parked)
+                workers = gate.execute("SELECT pid FROM pg_stat_activity WHERE leader_pid = %s", (leader,)).fetchall()
+                return f"in an autovacuum at {point}", leader, [pid for (pid,) in workers]
+            time.sleep(0.01)
+        return "at random", None, []
+
+    def _wait_for_autovacuum(self) -> None:
+        """Wait until the engine is at work for autovacuum, but not for long."""
+        deadline = time.monotonic() + 3
+        while not autovacuum.notes(self.cluster) and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def _check_breakers(self) -> None:
+        """The engine has failed on no table but by a crash; and what it was at then it has left to the server.
+
+        After three crashes it has left all to the server.
+        """
+        with self.cluster.connect(self.database) as conn:
+            rows = autovacuum.view(conn)
+        crashed = autovacuum.crash_breakers(self.cluster)
+        assert self.noted <= crashed, f"no breaker is noted on disk: {self.noted - crashed}"
+        for key, row in rows.items():
+            assert row["error_count"] == (key in crashed), f"the engine has failed in autovacuum: {row}"
+        for key in self.noted:
+            assert key in rows, f"a table that a crash found in the engine's hands is forgotten: {key}"
+            row = rows[key]
+            if self.settings["cyclone.autovacuum_retry_after"] > 1:
+                assert row["breaker_open"] and row["failed_with"] == "crash" and not row["engine_count"], row
+                assert row["last_reason"] in (("circuit breaker", "crashes") if row["server_count"] else (None,)), row
+                self.done[LEFT_TO_SERVER] += row["server_count"] > 0
+            self.done[RETRIED] += row["engine_count"] > 0
+
+    def _check_notes(self, log: str, noted: set[Key] | None) -> None:
+        """The server has found the notes of those whom the crash interrupted; they are `noted`, if that is known."""
+        since_start = re.split("reinitializing", log)[-1]
+        self.noted = {Key(int(database), int(relation)) for relation, database in autovacuum.NOTED.findall(since_start)}
+        assert noted is None or noted == self.noted, f"notes on disk: {noted}, found by the server: {self.noted}"
+        self.done[IN_AUTOVACUUM] += bool(self.noted)
+
     def _crash(self, rng: random.Random, how: str, leader: int | None, workers: list[int]) -> str:
         """Kill as `how` says, or everything if there is no such process; return what was done."""
         if how == "immediate shutdown":
@@ -208,6 +299,10 @@ class CrashTest:
             pid = self._victim(watch, rng, how, leader, workers)
             if pid is None:
                 return False
+            if how == "leader killed" and pid == leader and self.autovacuums:
+                self.done["leaders of autovacuums killed"] += bool(
+                    watch.execute("SELECT FROM pg_stat_activity WHERE pid = %s AND backend_type LIKE 'autov%%'", (pid,)).fetchall()
+                )
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             try:
@@ -224,7 +319,7 @@ class CrashTest:
         if how == "worker killed" and workers:
             return rng.choice(workers)
         condition = {
-            "leader killed": "query ILIKE 'VACUUM%' AND state = 'active' AND backend_type = 'client backend'",
+            "leader killed": "query ~* '^(autovacuum: )?VACUUM' AND state = 'active' AND leader_pid IS NULL",
             "worker killed": "backend_type = 'parallel worker'",
             "writer killed": "query !~ 'VACUUM' AND backend_type = 'client backend'",
             "another killed": "backend_type NOT IN ('client backend', 'parallel worker')",
@@ -240,7 +335,11 @@ class CrashTest:
         """The tables are as the ledger says and sound, before VACUUM and after, beside prepared transactions and without."""
         with self.cluster.connect(self.database) as conn:
             conn.execute("SET statement_timeout = '60s'")
-            self._let_autovacuum(conn, "off")  # whose pruning makes items dead that are in an index
+            if self.autovacuums:
+                conn.execute("ALTER SYSTEM RESET cyclone.debug_point")
+                autovacuum.turn_off(conn, at_once=rng.random() < 0.5)
+            else:
+                self._let_autovacuum(conn, "off")  # whose pruning makes items dead that are in an index
             self.workload.settle(conn)
             assert_sound_before_vacuum(conn, self.workload)
             vacuum_all(conn, self.workload)
@@ -248,7 +347,14 @@ class CrashTest:
                 self.workload.assert_content(conn)
                 vacuum_all(conn, self.workload)
             assert_sound(conn, self.workload)
-            self._let_autovacuum(conn, self.settings["autovacuum"])
+            if self.autovacuums and rng.random() < 0.6:
+                forgotten = conn.execute("SELECT cyclone.autovacuum_reset()").fetchone()[0]
+                assert forgotten >= len(self.noted)
+                self.noted = set()
+            if self.autovacuums:
+                autovacuum.turn_on(conn)
+            else:
+                self._let_autovacuum(conn, self.settings["autovacuum"])
 
     def _let_autovacuum(self, conn: psycopg.Connection, value: str) -> None:
         """Turn autovacuum on or off, and see to it that it is off."""
@@ -268,13 +374,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--first", type=int, default=0, help=f"number of the first round, a multiple of {LIFE}")
-    parser.add_argument("--version", type=int, default=18, help="17 or 18")
+    parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
     parser.add_argument("--base", type=Path, help="folder for the server's files")
+    parser.add_argument("--autovacuum", action="store_true", help="autovacuum on the engine is a driver, too")
     options = parser.parse_args()
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     print(f"crash-test of PostgreSQL {options.version}: SEED={seed} FIRST={options.first} ROUNDS={options.rounds}", flush=True)
     prefix = build.install(options.version, debug_points=True)
-    with CrashTest(prefix, options.version, seed, base=options.base) as test:
+    with CrashTest(prefix, options.version, seed, base=options.base, with_autovacuum=options.autovacuum) as test:
         try:
             test.run(options.rounds, options.first, show=lambda text: print(text, flush=True))
         finally:

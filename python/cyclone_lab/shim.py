@@ -21,6 +21,21 @@ LAYOUT = struct.Struct(f"8i{PATHS}s")
 ARMED = struct.Struct("i")
 
 
+def preloadable(source: Path, size: int, *, base: Path) -> tuple[Path, Path, mmap.mmap]:
+    """Build a library to be preloaded into servers, in a new folder in `base`, and make the file that it shares with us: `size`
+    bytes, all zero. Return the paths of both, and the file mapped.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="cyclone-", dir=base))
+    folder.chmod(0o755)
+    library = folder / f"{source.stem}.so"
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-fPIC", "-shared", source, "-o", library, "-ldl"], check=True)
+    control = folder / "control"
+    control.write_bytes(bytes(size))
+    hand_over(control)
+    with open(control, "r+b") as file:
+        return library, control, mmap.mmap(file.fileno(), size)
+
+
 class Seen(NamedTuple):
     """What a fault came to: calls on the file, those that failed, and of which kinds these were."""
 
@@ -33,15 +48,7 @@ class Disk:
     """The faults of a stopped cluster, which has them from its next start on."""
 
     def __init__(self, cluster: Cluster):
-        folder = Path(tempfile.mkdtemp(prefix="cyclone-", dir=cluster.home))
-        folder.chmod(0o755)
-        library = folder / "io_faults.so"
-        subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-fPIC", "-shared", SOURCE, "-o", library, "-ldl"], check=True)
-        control = folder / "control"
-        control.write_bytes(bytes(LAYOUT.size))
-        hand_over(control)
-        with open(control, "r+b") as file:
-            self._map = mmap.mmap(file.fileno(), LAYOUT.size)
+        library, control, self._map = preloadable(SOURCE, LAYOUT.size, base=cluster.home)
         cluster.env = {"LD_PRELOAD": str(library), "CYCLONE_FAULTS": str(control)}
 
     @contextmanager

@@ -3,6 +3,10 @@
 `make soak MINUTES=60 WRITERS=8 SEED=1`. VACUUMs of all kinds (`statements`) run all the time beside the writers of `workload`. The
 standby compares each page that VACUUM logs with what replay makes of it, and answers queries. Every PERIOD seconds all come to
 rest, and primary, standby and subscriber must have what the ledger says and pass the checks; in the end the standby is promoted.
+
+With `--autovacuum` (`AUTOVACUUM=1`), autovacuum on the engine is at work, too (`autovacuum`), on the subscriber and on the promoted
+standby as well. Its settings change each period, and now and then all tables are old enough to be vacuumed by force. The engine may
+not fail, and a run goes on until there were autovacuums of each kind.
 """
 
 import argparse
@@ -15,7 +19,8 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import build, checks
+from cyclone_lab import autovacuum, build, checks
+from cyclone_lab.autovacuum import Autovacuums
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.load import Load
@@ -23,6 +28,10 @@ from cyclone_lab.proof import assert_sound, assert_sound_before_vacuum, vacuum_a
 from cyclone_lab.workload import BY_NAME, CHECKED_WAL, Workload
 
 PERIOD = 20
+OLD_PERIODS = 8  # in each such period tables become old
+EXTRA = 300  # seconds that a run may take longer, until all that it is about has happened
+LEAST_VACUUMS = 4  # each of which may wait for others, for long
+PATIENCE = 300  # with those who follow
 DATABASE = "postgres"
 PUBLISHED = BY_NAME["plain"]
 PAUSE = 0.005  # of a writer after each transaction, or the standby, which compares every page, falls behind
@@ -52,8 +61,9 @@ TROUBLE = re.compile(r"PANIC|TRAP:|inconsistent page|was terminated by signal")
 class Soak:
     """A primary with its standby and its subscriber; `done` counts what happened."""
 
-    def __init__(self, prefix: Path, seed: int, writers: int, *, base: Path | None = None):
+    def __init__(self, prefix: Path, seed: int, writers: int, *, base: Path | None = None, with_autovacuum: bool = False):
         self.seed = seed
+        self.with_autovacuum = with_autovacuum
         self.done: Counter = Counter()
         self.workload = Workload(writers)
         self.clusters: list[Cluster] = []
@@ -64,7 +74,8 @@ class Soak:
             raise
 
     def _build(self, prefix: Path, base: Path | None) -> None:
-        self.primary = Cluster.create(prefix, CONFIG, base=base, initdb=("--data-checksums",))
+        config = {**CONFIG, **(autovacuum.settings(random.Random(self.seed), prefix) if self.with_autovacuum else {})}
+        self.primary = Cluster.create(prefix, config, base=base, initdb=("--data-checksums",))
         self.clusters.append(self.primary)
         self.primary.start()
         with self.primary.connect(DATABASE) as conn:
@@ -75,14 +86,16 @@ class Soak:
         self.standby = self.primary.standby(STANDBY, base=base)
         self.clusters.append(self.standby)
         self.standby.start()
-        self.subscriber = Cluster.create(prefix, {**CONFIG, "wal_consistency_checking": ""}, base=base)
+        self.subscriber = Cluster.create(prefix, {**config, "wal_consistency_checking": ""}, base=base)
         self.clusters.append(self.subscriber)
         self.subscriber.start()
         with self.subscriber.connect(DATABASE) as conn:
+            conn.execute("CREATE EXTENSION pg_cyclone")
             conn.execute(PUBLISHED.create)
             conn.execute(PUBLISHED.indexes[0])  # the key
             source = f"host={self.primary.socket_dir} user=postgres dbname={DATABASE}"
             conn.execute(f"CREATE SUBSCRIPTION all_of_it CONNECTION '{source}' PUBLICATION everything")
+        self.autovacuums = [Autovacuums(cluster) for cluster in self.clusters] if self.with_autovacuum else []
 
     def remove(self) -> None:
         for cluster in reversed(self.clusters):
@@ -95,26 +108,58 @@ class Soak:
         self.remove()
 
     def run(self, minutes: float, show=lambda text: None) -> None:
-        """Load and compare for so long, then promote; raise AssertionError at the first difference."""
+        """Load and compare for so long, then promote; raise AssertionError at the first difference, or if too little has happened."""
         deadline = time.monotonic() + 60 * minutes
         period = 0
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - time.monotonic()) > 0 or (self._missing() and left > -EXTRA):
             load = Load(self.primary, DATABASE, self.workload, f"{self.seed}:{period}", f"p{period}")
             readers = Load(self.standby, DATABASE, self.workload, f"{self.seed}:{period}:standby", "")
             load.start(vacuums=2, readers=1, pause=PAUSE)
             readers.start(vacuums=0, readers=1, writers=False)
             began = time.monotonic()
-            while time.monotonic() - began < min(PERIOD, left) and not (load.failed or readers.failed):
+            if self.with_autovacuum:
+                self._vary_autovacuum(period)
+            while time.monotonic() - began < (min(PERIOD, left) if left > 0 else PERIOD) and not (load.failed or readers.failed):
                 time.sleep(0.1)
             load.stop()
             readers.stop()
+            self._rest(self.primary)
             self.done["seconds of load"] += round(time.monotonic() - began)
             self.done["vacuums"] += load.vacuums
             self._compare()
             period += 1
             self.done["comparisons"] += 1
             show(f"{self.done['seconds of load']} s of load, {self.done['vacuums']} vacuums, {self.workload.done['commit']} commits")
+        assert not self._missing(), f"it proves too little, for lack of {self._missing()}"
         self._finish()
+
+    def _missing(self) -> list[str]:
+        """Return what primary and subscriber should have come to, and have not."""
+        if not self.with_autovacuum:
+            return ["vacuums"] if self.done["vacuums"] < LEAST_VACUUMS else []
+        primary, _, subscriber = self.autovacuums
+        missing = primary.missing(autovacuum.FORCED, *(f"{autovacuum.BY_ENGINE}: {table}" for table in ("plain", "toasted", "scratch")))
+        return missing + ([] if subscriber.done[autovacuum.BY_ENGINE] else [f"{autovacuum.BY_ENGINE} of the subscriber"])
+
+    def _vary_autovacuum(self, period: int) -> None:
+        """Turn it on, change its settings, and now and then make tables old."""
+        with self.primary.connect(DATABASE) as conn:
+            autovacuum.choose_anew(conn, random.Random(f"{self.seed}:{period}:autovacuum"))
+            autovacuum.turn_on(conn)
+            if period % OLD_PERIODS == 0:
+                autovacuum.use_up_xids(conn)
+
+    def _rest(self, cluster: Cluster) -> None:
+        """Turn autovacuum off, where it is a driver; nothing may have failed in it, on any server that can be asked."""
+        if not self.with_autovacuum:
+            return
+        with cluster.connect(DATABASE) as conn:
+            autovacuum.turn_off(conn)
+        for autovacuums in self.autovacuums:
+            errors = autovacuums.read_log()
+            assert not errors, f"autovacuum failed: {errors[:5]}"
+            with autovacuums.cluster.connect(DATABASE) as conn:
+                autovacuum.assert_no_failures(conn)
 
     def _compare(self) -> None:
         """Primary, standby and subscriber have what the ledger says."""
@@ -123,9 +168,9 @@ class Soak:
             assert_sound_before_vacuum(conn, self.workload)
             conn.execute("SELECT pg_logical_emit_message(true, '', '')")  # flushes all WAL
             [(target,)] = conn.execute("SELECT pg_current_wal_lsn()::text")
-            self.standby.wait_for_replay(self.primary, 300)
+            self.standby.wait_for_replay(self.primary, PATIENCE)
             slot = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = 'all_of_it'"
-            wait_until(lambda: conn.execute(slot, (target,)).fetchone() == (True,), "the subscriber's catching up")
+            wait_until(lambda: conn.execute(slot, (target,)).fetchone() == (True,), "the subscriber's catching up", PATIENCE)
         with self.standby.connect(DATABASE) as conn:
             self.workload.assert_content(conn)
             assert_sound_before_vacuum(conn, self.workload)
@@ -138,21 +183,37 @@ class Soak:
     def _finish(self) -> None:
         """VACUUM everything, compare once more, promote the standby, and VACUUM everything there."""
         with self.primary.connect(DATABASE) as conn:
-            wait_until(lambda: self._is_clean(conn), "the standby's word that it needs no dead rows")
+            wait_until(lambda: self._is_clean(conn), "the standby's word that it needs no dead rows", PATIENCE)
             assert_sound(conn, self.workload)
         self._compare()
         with self.standby.connect(DATABASE) as conn:
+            if self.with_autovacuum:
+                conn.execute("ALTER SYSTEM SET autovacuum = off")
+                conn.execute("SELECT pg_reload_conf()")
             self.standby.promote()
             self.workload.forget_unlogged()
             vacuum_all(conn, self.workload)
             assert_sound(conn, self.workload)
             load = Load(self.standby, DATABASE, self.workload, f"{self.seed}:promoted", "promoted")
             load.start(vacuums=2, readers=1)
-            time.sleep(2)
+            if self.with_autovacuum:
+                autovacuum.turn_on(conn)
+                wait_until(self._standby_has_autovacuums, "autovacuums on the promoted standby", PATIENCE)
+            else:
+                time.sleep(2)
             load.stop()
+            self._rest(self.standby)
             vacuum_all(conn, self.workload)
             assert_sound(conn, self.workload)
         self.done["promotions"] += 1
+        for autovacuums in self.autovacuums:
+            self.done += autovacuums.summary()
+
+    def _standby_has_autovacuums(self) -> bool:
+        """Tell whether the promoted standby has come to what a run should; raise AssertionError if something failed."""
+        errors = self.autovacuums[1].read_log()
+        assert not errors, f"autovacuum failed: {errors[:5]}"
+        return not self.autovacuums[1].missing()
 
     def _is_clean(self, conn: psycopg.Connection) -> bool:
         """Tell whether VACUUM leaves no dead rows, which those whom the standby's snapshots may need are."""
@@ -166,13 +227,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--version", type=int, default=18, help="17 or 18")
+    parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
     parser.add_argument("--base", type=Path, help="folder for the servers' files")
+    parser.add_argument("--autovacuum", action="store_true", help="autovacuum on the engine is a driver, too")
     options = parser.parse_args()
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     print(f"soak of PostgreSQL {options.version}: SEED={seed} MINUTES={options.minutes:g} WRITERS={options.writers}", flush=True)
     prefix = build.install(options.version, debug_points=True)
-    with Soak(prefix, seed, options.writers, base=options.base) as soak:
+    with Soak(prefix, seed, options.writers, base=options.base, with_autovacuum=options.autovacuum) as soak:
         try:
             soak.run(options.minutes, show=lambda text: print(text, flush=True))
         finally:

@@ -27,6 +27,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xlog.h"
 #include "catalog/catalog.h"
@@ -43,8 +44,10 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/tuplestore.h"
 
 #include "bloat/bloat.h"
+#include "declared_rows.h"
 #include "server_check.h"
 
 /* As many pages of each relation are read for the view at most */
@@ -98,8 +101,8 @@ typedef struct BloatReport
 
 PG_FUNCTION_INFO_V1(pg_cyclone_estimate_bloat);
 PG_FUNCTION_INFO_V1(pg_cyclone_bloat_rows);
+PG_FUNCTION_INFO_V1(pg_cyclone_bloat_sample);
 
-static bool may_be_told(Oid relid);
 static bool can_estimate(Relation rel, int elevel);
 static void report_table(BloatReport *report, Oid relid);
 static void report_heap(BloatReport *report, Relation rel);
@@ -126,7 +129,7 @@ pg_cyclone_estimate_bloat(PG_FUNCTION_ARGS)
 	int32		sample_pages;
 
 	refuse_unfit_server("estimates of bloat");
-	InitMaterializedSRF(fcinfo, 0);
+	begin_rows(fcinfo, BLOAT_COLUMNS);
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		return (Datum) 0;
 	relid = PG_GETARG_OID(0);
@@ -136,7 +139,7 @@ pg_cyclone_estimate_bloat(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("sample_pages must be greater than zero")));
-	if (get_rel_name(relid) != NULL && !may_be_told(relid))
+	if (get_rel_name(relid) != NULL && !bloat_may_be_told(relid))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to estimate the bloat of \"%s\"",
@@ -164,8 +167,8 @@ pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
 	Oid			relid = PG_GETARG_OID(0);
 
 	refuse_unfit_server("estimates of bloat");
-	InitMaterializedSRF(fcinfo, 0);
-	if (!may_be_told(relid))
+	begin_rows(fcinfo, BLOAT_COLUMNS);
+	if (!bloat_may_be_told(relid))
 		return (Datum) 0;
 
 	pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
@@ -174,9 +177,53 @@ pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* may_be_told -- may the current user see figures of this table, if it exists? */
-static bool
-may_be_told(Oid relid)
+/*
+ * pg_cyclone_bloat_sample
+ *		The figures of one table, without indexes and TOAST table, from so many
+ *		pages at most; NULL where the view has no row or no figures.
+ *
+ * For views about many tables, which want little of each.
+ */
+Datum
+pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
+{
+	BloatReport report = {.wait = false};
+	BloatEstimate estimate = {0};
+	Oid			relid = PG_GETARG_OID(0);
+	Relation	rel;
+	bool		locked_by_other;
+	TupleDesc	desc;
+	Datum		values[4];
+	bool		nulls[4] = {0};
+	double		saved;
+
+	refuse_unfit_server("estimates of bloat");
+	desc = row_description(fcinfo, lengthof(values));
+	if (!bloat_may_be_told(relid))
+		PG_RETURN_NULL();
+	rel = open_relation(&report, relid, &locked_by_other);
+	if (rel == NULL)
+		PG_RETURN_NULL();
+	if (can_estimate(rel, DEBUG1) && rel->rd_rel->relam == HEAP_TABLE_AM_OID)
+	{
+		pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
+		heap_bloat(rel, Max(PG_GETARG_INT32(1), 1), &report.prng, &estimate);
+	}
+	relation_close(rel, AccessShareLock);
+	if (!estimate.known)
+		PG_RETURN_NULL();
+
+	saved = Max((double) estimate.pages - estimate.inplace_pages, 0) * BLCKSZ;
+	values[0] = Int64GetDatum((int64) estimate.pages * BLCKSZ);
+	values[1] = Int64GetDatum((int64) estimate.held_bytes);
+	values[2] = Int64GetDatum((int64) saved);
+	values[3] = Int64GetDatum((int64) (estimate.rewritten_error * CONFIDENCE * BLCKSZ));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
+
+/* bloat_may_be_told -- may the current user see figures of this table, if it exists? */
+bool
+bloat_may_be_told(Oid relid)
 {
 	bool		is_missing = false;
 

@@ -37,6 +37,7 @@ typedef struct BloatEstimate
 	double		dead_roots;		/* share of those that are dead, 0 to 1 */
 } BloatEstimate;
 
+extern bool bloat_may_be_told(Oid relid);
 extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 					   BloatEstimate *estimate);
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,

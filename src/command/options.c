@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * options.c
- *	  Reads the options of a VACUUM or ANALYZE statement.
+ *	  Reads the options of a VACUUM, ANALYZE or REPACK statement.
  *
- * The server reads the same options in ExecVacuum and raises an error for
+ * The server reads the same options in ExecVacuum or ExecRepack and raises an error for
  * whatever it doesn't like.  Here the answer to all of that is "no": the
  * caller leaves the statement to the server, which then raises its own
  * error, with its own text and position.  So nothing in this file may be
  * laxer than the server; being stricter only costs us the statement.
  *
- * The exceptions are LATENCY_TARGET, FULL REWRITE, FULL INPLACE and PARALLEL with FULL, which
- * the server doesn't know: what is wrong with them is for us to say.
+ * The exceptions are LATENCY_TARGET, FULL REWRITE, FULL INPLACE, PARALLEL with FULL and PARALLEL
+ * of REPACK, which the server doesn't know: what is wrong with them is for us to say.
  *
  * Takes no locks and reads no catalogs.
  *
@@ -59,6 +59,8 @@ static const char *option_string(const DefElem *def);
 static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
 static void refuse_inplace_with(const char *option);
+static int	read_repack_parallel(DefElem *def);
+static void refuse_repack_parallel_with(const char *what);
 static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
 
 /*
@@ -78,7 +80,7 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 	options->ring_size_kb = -1;
 	params->options = VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST;
 	params->options |= stmt->is_vacuumcmd ? VACOPT_VACUUM : VACOPT_ANALYZE;
-	params->log_min_duration = -1;
+	compat_set_log_duration(params, -1);
 	params->index_cleanup = VACOPTVALUE_UNSPECIFIED;
 	params->truncate = VACOPTVALUE_UNSPECIFIED;
 	params->toast_parent = InvalidOid;
@@ -95,19 +97,100 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 }
 
 /*
- * Does a statement have options that the server doesn't know?
+ * Does FULL have a value in a statement that the server doesn't know?
  */
 bool
 vacuum_options_are_ours(const VacuumStmt *stmt)
 {
 	foreach_node(DefElem, def, stmt->options)
 	{
-		if (strcmp(def->defname, "latency_target") == 0 ||
-			(strcmp(def->defname, "full") == 0 &&
-			 (says(def, "rewrite") || says(def, "inplace"))))
+		if (strcmp(def->defname, "full") == 0 &&
+			(says(def, "rewrite") || says(def, "inplace")))
 			return true;
 	}
 	return false;
+}
+
+/*
+ * Does a statement have the option FULL, whatever its value?
+ */
+bool
+vacuum_options_have_full(const VacuumStmt *stmt)
+{
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "full") == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does a VACUUM have the option LATENCY_TARGET?
+ */
+bool
+vacuum_options_have_latency_target(const VacuumStmt *stmt)
+{
+	if (!stmt->is_vacuumcmd)
+		return false;
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "latency_target") == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Reads the options of a VACUUM that has a LATENCY_TARGET, the last of which
+ * counts, as for any option.
+ *
+ * Of the other options there may be less, if the server would raise an error.
+ * Raises one itself if the value of a target is none, or if it makes no sense
+ * beside the other options.
+ */
+void
+vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options)
+{
+	(void) vacuum_options_read(stmt, options);
+	/* where the server finds a fault, that may have stopped short of it */
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "latency_target") == 0)
+			read_latency_target(def, options);
+	}
+	Assert(options->has_latency_target);
+}
+
+/*
+ * Returns a list of options as the server knows them, and changes them: without
+ * LATENCY_TARGET, with FULL for FULL REWRITE, and without a FULL INPLACE that
+ * another FULL follows, as the last one counts.
+ *
+ * A FULL INPLACE that counts comes last, as there must be another reason for the
+ * server to refuse the statement, and its error is to be about that.
+ */
+List *
+vacuum_options_for_server(List *list)
+{
+	List	   *others = NIL;
+	DefElem    *inplace = NULL;
+
+	foreach_node(DefElem, def, list)
+	{
+		if (strcmp(def->defname, "latency_target") == 0)
+			continue;
+		if (strcmp(def->defname, "full") == 0)
+		{
+			inplace = says(def, "inplace") ? def : NULL;
+			if (inplace != NULL)
+				continue;
+			if (says(def, "rewrite"))
+				def->arg = NULL;
+		}
+		others = lappend(others, def);
+	}
+	return inplace == NULL ? others : lappend(others, inplace);
 }
 
 /*
@@ -424,8 +507,14 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 	{
 		foreach_node(VacuumRelation, named, stmt->rels)
 		{
-			if (named->va_cols != NIL)
-				return false;
+			if (named->va_cols == NIL)
+				continue;
+			/* the server would first complain about the value of FULL */
+			if (flags & VACOPT_INPLACE)
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("ANALYZE option must be specified when a column list is provided")));
+			return false;
 		}
 	}
 
@@ -441,4 +530,117 @@ refuse_inplace_with(const char *option)
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("VACUUM option FULL INPLACE cannot be used with %s", option)));
+}
+
+/*
+ * Reads the options of a REPACK.
+ *
+ * Returns false if the server is to run it, be it that it would raise an error
+ * for the options, or that the statement is about an index or CONCURRENTLY.
+ * Raises an error if PARALLEL makes no sense, or can't be had there.  params
+ * are as for the VACUUM FULL that does the same.
+ */
+bool
+repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
+{
+	VacuumParams *params = &options->params;
+	bool		has_parallel = repack_options_have_parallel(stmt);
+	bool		concurrently = false;
+
+	memset(options, 0, sizeof(*options));
+	options->is_repack = true;
+	options->ring_size_kb = -1;
+	params->options = VACOPT_VACUUM | VACOPT_FULL | VACOPT_PROCESS_MAIN | VACOPT_PROCESS_TOAST;
+	compat_set_log_duration(params, -1);
+
+	foreach_node(DefElem, def, stmt->params)
+	{
+		bool		is_right = false;
+
+		if (strcmp(def->defname, "parallel") == 0)
+		{
+			params->nworkers = read_repack_parallel(def);
+			is_right = true;
+		}
+		else if (strcmp(def->defname, "verbose") == 0)
+			is_right = read_flag(def, VACOPT_VERBOSE, &params->options);
+		else if (strcmp(def->defname, "analyze") == 0 || strcmp(def->defname, "analyse") == 0)
+			is_right = read_flag(def, VACOPT_ANALYZE, &params->options);
+		else if (strcmp(def->defname, "concurrently") == 0)
+			is_right = read_bool(def, &concurrently);
+		if (!is_right)
+			return false;
+	}
+
+	if (has_parallel && concurrently)
+		refuse_repack_parallel_with("CONCURRENTLY");
+	if (has_parallel && stmt->usingindex)
+		refuse_repack_parallel_with("USING INDEX");
+	if (concurrently || stmt->usingindex)
+		return false;
+
+	/* ANALYZE is for one table, and columns are for ANALYZE */
+	if (params->options & VACOPT_ANALYZE)
+		return stmt->relation != NULL;
+	return stmt->relation == NULL || stmt->relation->va_cols == NIL;
+}
+
+/*
+ * Does a REPACK have the option PARALLEL?
+ */
+bool
+repack_options_have_parallel(const RepackStmt *stmt)
+{
+	foreach_node(DefElem, def, stmt->params)
+	{
+		if (strcmp(def->defname, "parallel") == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Returns a list of options of a REPACK as the server knows them.
+ *
+ * For a statement that the server will refuse for another reason, or whose
+ * PARALLEL has been refused where it says something.
+ */
+List *
+repack_options_for_server(List *list)
+{
+	List	   *others = NIL;
+
+	foreach_node(DefElem, def, list)
+	{
+		if (strcmp(def->defname, "parallel") != 0)
+			others = lappend(others, def);
+	}
+	return others;
+}
+
+/*
+ * Reads PARALLEL of a REPACK, as read_parallel, but it is an error if it is none.
+ */
+static int
+read_repack_parallel(DefElem *def)
+{
+	int			number = defGetInt32(def);
+
+	if (number < 0 || number > MAX_PARALLEL_WORKER_LIMIT)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("%s option must be between 0 and %d", "PARALLEL", MAX_PARALLEL_WORKER_LIMIT)));
+	return number == 0 ? -1 : number;
+}
+
+/*
+ * Raises the error for PARALLEL in a REPACK that is the server's.
+ */
+static void
+refuse_repack_parallel_with(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("REPACK option PARALLEL cannot be used with %s", what),
+			 errhint("Leave out PARALLEL.")));
 }

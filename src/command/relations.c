@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * relations.c
- *	  Which relations a VACUUM processes, and each one's transactions.
+ *	  Which relations a VACUUM FULL processes, and each one's transactions.
  *
- * Does what the server's vacuum() does for the VACUUM command, and like it
- * in two steps.  First the list of targets is made in the transaction that
- * the statement came in: the named tables with their partitions and
- * children, or all tables of the database.  No lock outlives this step.
- * Then that transaction is committed, and every target gets its own: opened
- * under ShareUpdateExclusiveLock, or AccessExclusiveLock for VACUUM FULL, checked
- * once more, vacuumed or rewritten by the engine or, if it isn't one for it, by
- * the server, followed by its TOAST table and, if asked for, by ANALYZE.  A session lock on the table spans its own and
- * its TOAST table's transaction.  At the end a new transaction is open for
- * the caller to commit.
+ * Does what the server's vacuum() does for the VACUUM command, for FULL,
+ * REWRITE or INPLACE, and like it in two steps.  First the list of targets is
+ * made in the transaction that the statement came in: the named tables with
+ * their partitions and children, or all tables of the database.  No lock
+ * outlives this step.  Then that transaction is committed, and every target
+ * gets its own: opened under AccessExclusiveLock, or ShareUpdateExclusiveLock
+ * for INPLACE, checked once more, and rewritten or compacted.  If it isn't
+ * one for that, the server gets it, whose lazy VACUUMs come to the engine
+ * (heap_seam.c).  So does the TOAST table of one that was compacted, under a
+ * session lock on the table.  ANALYZE follows if it was asked for.  At the
+ * end a new transaction is open for the caller to commit.
  *
  * What must survive the transactions lives in the caller's memory context.
  *
@@ -30,10 +31,12 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "command/distributed.h"
 #include "command/options.h"
 #include "command/relations.h"
 #include "compat.h"
 #include "engine/table_vacuum.h"
+#include "history/history.h"
 #include "inplace/table_inplace.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -53,8 +56,8 @@ typedef enum TargetVerdict
 {
 	TARGET_SKIP,				/* nothing, not even ANALYZE */
 	TARGET_EMPTY,				/* nothing, but ANALYZE is welcome */
-	TARGET_FOR_SERVER,			/* not a heap, or not for our VACUUM FULL */
-	TARGET_FOR_ENGINE
+	TARGET_FOR_SERVER,			/* not for our VACUUM FULL */
+	TARGET_FOR_US
 } TargetVerdict;
 
 /* Are we between the first and the last target? */
@@ -73,15 +76,11 @@ static void process_targets(List *targets, const VacuumParams *params,
 static bool vacuum_target(VacuumRelation *target, const VacuumParams *params,
 						  BufferAccessStrategy ring, MemoryContext context);
 static bool is_surely_for_server(Oid relid, const VacuumParams *params);
-static bool is_for_server(Relation rel, const VacuumParams *params);
-static TargetVerdict judge_target(Relation rel, const VacuumParams *params);
-static bool can_compact(const VacuumRelation *target, Relation rel, bits32 options);
+static TargetVerdict judge_target(Relation rel, const VacuumParams *params,
+								  bool is_named);
+static bool can_compact(Relation rel, bool is_named, bits32 options);
 static void apply_reloptions(Relation rel, VacuumParams *params);
 static VacOptValue index_cleanup_default(const StdRdOptions *opts);
-static void choice_point(VacOptValue value, const char *if_auto,
-						 const char *if_disabled, const char *if_enabled);
-static void vacuum_as_owner(Relation rel, const VacuumParams *params,
-							BufferAccessStrategy ring);
 static void vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 						 BufferAccessStrategy ring, MemoryContext context);
 static void leave_to_server(VacuumRelation *target, const VacuumParams *params,
@@ -89,7 +88,6 @@ static void leave_to_server(VacuumRelation *target, const VacuumParams *params,
 static void analyze_target(const VacuumRelation *target,
 						   const VacuumParams *params,
 						   BufferAccessStrategy ring);
-static void reset_cost_accounting(void);
 
 /*
  * Vacuums the named relations, or the whole database if there are none.
@@ -125,14 +123,9 @@ vacuum_relations(List *named, const VacuumParams *params,
 	}
 	PG_FINALLY();
 	{
+		history_fail();
 		running = false;
-		VacuumCostActive = false;
-		VacuumFailsafeActive = false;
-		VacuumCostBalance = 0;
-		VacuumSharedCostBalance = NULL;
-		VacuumActiveNWorkers = NULL;
-		progress_clear();
-		progress_bytes_freed(0);
+		relations_end();
 	}
 	PG_END_TRY();
 
@@ -143,14 +136,14 @@ vacuum_relations(List *named, const VacuumParams *params,
 }
 
 /*
- * Is a VACUUM of ours at work in this session?
+ * Is a VACUUM of ours at work in this session, or is this a worker of one?
  *
  * True only while functions of users may run inside it.
  */
 bool
 vacuum_relations_running(void)
 {
-	return running;
+	return running || pace_is_worker();
 }
 
 /*
@@ -306,7 +299,7 @@ static void
 process_targets(List *targets, const VacuumParams *params,
 				BufferAccessStrategy ring, MemoryContext context)
 {
-	reset_cost_accounting();
+	relations_reset_costs();
 
 	foreach_node(VacuumRelation, target, targets)
 	{
@@ -319,7 +312,7 @@ process_targets(List *targets, const VacuumParams *params,
 }
 
 /*
- * Vacuums one target and its TOAST table.
+ * Rewrites or compacts one target, and its TOAST table with it.
  *
  * Called and returns outside any transaction.  Returns whether an ANALYZE
  * that was asked for is still to be done.
@@ -331,11 +324,10 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	VacuumParams resolved = *params;
 	Relation	rel;
 	LockRelId	session_lock;
-	Oid			toast_relid = InvalidOid;
+	Oid			toast_relid;
 	bool		full = (params->options & VACOPT_FULL) != 0;
 	LOCKMODE	lock = full ? AccessExclusiveLock : ShareUpdateExclusiveLock;
 	TargetVerdict verdict = TARGET_SKIP;
-	bool		inplace;
 
 	begin_vacuum_transaction(full);
 	if (full && is_surely_for_server(target->oid, params))
@@ -346,11 +338,11 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	}
 
 	rel = vacuum_open_relation(target->oid, target->relation, params->options,
-							   params->log_min_duration >= 0, lock);
+							   compat_log_duration(params) >= 0, lock);
 	if (rel)
-		verdict = judge_target(rel, params);
+		verdict = judge_target(rel, params, target->relation != NULL);
 
-	if (verdict != TARGET_FOR_ENGINE)
+	if (verdict != TARGET_FOR_US)
 	{
 		if (rel)
 			relation_close(rel, lock);
@@ -361,24 +353,24 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 		return verdict == TARGET_EMPTY;
 	}
 
-	/* keeps the table in existence until its TOAST table is done, too */
+	if (full)
+	{
+		relation_rewrite(rel, REPACK_COMMAND_VACUUMFULL, params);
+		end_transaction();
+		history_end();
+		return true;
+	}
+
+	/* keeps the table in existence from one transaction to the next */
 	session_lock = rel->rd_lockInfo.lockRelId;
 	LockRelationIdForSession(&session_lock, lock);
-
 	apply_reloptions(rel, &resolved);
-	inplace = (params->options & VACOPT_INPLACE) != 0 && can_compact(target, rel, params->options);
-	/* a rewrite of a table is one of its TOAST table, too */
-	if ((params->options & VACOPT_PROCESS_TOAST) && !full)
-		toast_relid = rel->rd_rel->reltoastrelid;
-	if ((params->options & VACOPT_PROCESS_MAIN) && !inplace)
-		vacuum_as_owner(rel, &resolved, ring);
-	else
-		relation_close(rel, NoLock);
+	toast_relid = rel->rd_rel->reltoastrelid;
+	relation_close(rel, NoLock);
 	end_transaction();
-	if (inplace)
-		table_inplace(target->oid, &resolved, ring, context);
 
-	if (OidIsValid(toast_relid))
+	table_inplace(target->oid, &resolved, ring, context);
+	if ((params->options & VACOPT_PROCESS_TOAST) && OidIsValid(toast_relid))
 		vacuum_toast(toast_relid, target->oid, params, ring, context);
 
 	UnlockRelationIdForSession(&session_lock, lock);
@@ -402,7 +394,7 @@ is_surely_for_server(Oid relid, const VacuumParams *params)
 	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return false;
 	rel = try_relation_open(relid, NoLock);
-	for_server = rel != NULL && is_for_server(rel, params);
+	for_server = rel != NULL && relation_is_for_server(rel, params);
 	if (rel != NULL)
 		relation_close(rel, NoLock);
 	UnlockRelationOid(relid, AccessShareLock);
@@ -410,11 +402,10 @@ is_surely_for_server(Oid relid, const VacuumParams *params)
 }
 
 /*
- * Is this relation, open and locked, one that the engine can't vacuum, or not
- * as params want it?
+ * Is this relation, open and locked, one that we can't rewrite?
  */
-static bool
-is_for_server(Relation rel, const VacuumParams *params)
+bool
+relation_is_for_server(Relation rel, const VacuumParams *params)
 {
 	char		relkind = rel->rd_rel->relkind;
 
@@ -435,17 +426,13 @@ is_for_server(Relation rel, const VacuumParams *params)
  * Warns if the user lacks the privilege or it is no table at all.
  */
 static TargetVerdict
-judge_target(Relation rel, const VacuumParams *params)
+judge_target(Relation rel, const VacuumParams *params, bool is_named)
 {
 	char		relkind = rel->rd_rel->relkind;
-	Oid			privilege_relid = RelationGetRelid(rel);
-
-	/* safe to look up, as the parent has our session lock */
-	if (OidIsValid(params->toast_parent))
-		privilege_relid = params->toast_parent;
+	const char *is_what;
 
 	/* checked before, but things may have changed since */
-	if (!vacuum_is_permitted_for_relation(privilege_relid, rel->rd_rel,
+	if (!vacuum_is_permitted_for_relation(RelationGetRelid(rel), rel->rd_rel,
 										  params->options & ~VACOPT_ANALYZE))
 		return TARGET_SKIP;
 
@@ -467,7 +454,19 @@ judge_target(Relation rel, const VacuumParams *params)
 	if (relkind == RELKIND_PARTITIONED_TABLE)
 		return TARGET_EMPTY;
 
-	return is_for_server(rel, params) ? TARGET_FOR_SERVER : TARGET_FOR_ENGINE;
+	/* checked before, too, but without a lock */
+	if (distributed_table_is_for_other(RelationGetRelid(rel), &is_what))
+	{
+		ereport(WARNING,
+				(errmsg("skipping \"%s\" --- it is now %s",
+						RelationGetRelationName(rel), is_what)));
+		return TARGET_SKIP;
+	}
+
+	if (relation_is_for_server(rel, params) ||
+		((params->options & VACOPT_INPLACE) && !can_compact(rel, is_named, params->options)))
+		return TARGET_FOR_SERVER;
+	return TARGET_FOR_US;
 }
 
 /*
@@ -477,14 +476,14 @@ judge_target(Relation rel, const VacuumParams *params)
  * in VERBOSE.
  */
 static bool
-can_compact(const VacuumRelation *target, Relation rel, bits32 options)
+can_compact(Relation rel, bool is_named, bits32 options)
 {
 	const char *why_not;
 	int			level = (options & VACOPT_VERBOSE) ? INFO : DEBUG1;
 
 	if (table_inplace_is_possible(rel, &why_not))
 		return true;
-	ereport(target->relation != NULL ? WARNING : level,
+	ereport(is_named ? WARNING : level,
 			(errmsg("rows of \"%s\" cannot be moved, vacuuming only",
 					RelationGetRelationName(rel)),
 			 errdetail("%s", _(why_not))));
@@ -501,20 +500,12 @@ apply_reloptions(Relation rel, VacuumParams *params)
 
 	if (params->index_cleanup == VACOPTVALUE_UNSPECIFIED)
 		params->index_cleanup = index_cleanup_default(opts);
-	choice_point(params->index_cleanup,
-				 "vacuum-index-cleanup-auto",
-				 "vacuum-index-cleanup-disabled",
-				 "vacuum-index-cleanup-enabled");
 
 	compat_apply_eager_reloption(params, opts);
 
 	if (params->truncate == VACOPTVALUE_UNSPECIFIED)
 		params->truncate = compat_truncate_default(opts) ?
 			VACOPTVALUE_ENABLED : VACOPTVALUE_DISABLED;
-	choice_point(params->truncate,
-				 "vacuum-truncate-auto",
-				 "vacuum-truncate-disabled",
-				 "vacuum-truncate-enabled");
 }
 
 /*
@@ -540,46 +531,24 @@ index_cleanup_default(const StdRdOptions *opts)
 }
 
 /*
- * Runs the server's injection point for a choice, in builds that have them.
+ * Rewrites an open table, as its owner, in a safe environment, and closes it.
  */
-static void
-choice_point(VacOptValue value, const char *if_auto,
-			 const char *if_disabled, const char *if_enabled)
-{
-	if (value == VACOPTVALUE_AUTO)
-		compat_injection_point(if_auto);
-	else if (value == VACOPTVALUE_DISABLED)
-		compat_injection_point(if_disabled);
-	else if (value == VACOPTVALUE_ENABLED)
-		compat_injection_point(if_enabled);
-}
-
-/*
- * Lets the engine vacuum an open table, as its owner, in a safe environment,
- * and closes it.
- */
-static void
-vacuum_as_owner(Relation rel, const VacuumParams *params,
-				BufferAccessStrategy ring)
+void
+relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 {
 	SavedUser	saved;
 
 	become_owner(rel, &saved);
 	pace_write_steadily();
-	if (params->options & VACOPT_FULL)
-		table_rewrite(rel, params);
-	else
-	{
-		table_vacuum(rel, params, ring, NULL);
-		relation_close(rel, NoLock);
-	}
+	table_rewrite(rel, command, params);
 	become_user_again(&saved);
 }
 
 /*
- * Vacuums a TOAST table, under the session lock on its parent.
+ * Vacuums the TOAST table of a compacted table, under the session lock on that.
  *
- * It has options of its own, so params are those of the statement.
+ * It has options of its own, so params are those of the statement; but what
+ * INDEX_CLEANUP says with FULL INPLACE is not about it.
  */
 static void
 vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
@@ -591,22 +560,16 @@ vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 		.oid = relid
 	};
 
-	/* PROCESS_MAIN false is about the parent; ANALYZE means nothing here */
-	toast_params.options |= VACOPT_PROCESS_MAIN;
 	toast_params.options &= ~VACOPT_ANALYZE;
 	toast_params.toast_parent = parent;
-	/* FULL INPLACE has another meaning for it, moves no rows here, and has had its say */
-	if (params->options & VACOPT_INPLACE)
-	{
-		toast_params.index_cleanup = VACOPTVALUE_UNSPECIFIED;
-		toast_params.options &= ~VACOPT_INPLACE;
-	}
+	toast_params.index_cleanup = VACOPTVALUE_UNSPECIFIED;
 
-	(void) vacuum_target(&target, &toast_params, ring, context);
+	leave_to_server(&target, &toast_params, ring, context);
 }
 
 /*
- * Lets the server vacuum a target that isn't for the engine, and analyze it.
+ * Lets the server vacuum a target that isn't to be rewritten or compacted by us,
+ * and analyze it.
  *
  * Called and returns outside any transaction, without a lock on the target.
  */
@@ -621,6 +584,7 @@ leave_to_server(VacuumRelation *target, const VacuumParams *params,
 
 	/* we update them ourselves, once for all targets */
 	server_params.options |= VACOPT_SKIP_DATABASE_STATS;
+	server_params.options &= ~VACOPT_INPLACE;
 
 	StartTransactionCommand();
 	elog(DEBUG1, "pg_cyclone leaves relation %u to the server's VACUUM",
@@ -638,7 +602,7 @@ leave_to_server(VacuumRelation *target, const VacuumParams *params,
 	MemoryContextDelete(scratch);
 
 	/* the server has switched it off at its end */
-	reset_cost_accounting();
+	relations_reset_costs();
 }
 
 /*
@@ -665,8 +629,8 @@ analyze_target(const VacuumRelation *target, const VacuumParams *params,
 /*
  * Starts the cost accounting of VACUUM afresh, as the settings have it.
  */
-static void
-reset_cost_accounting(void)
+void
+relations_reset_costs(void)
 {
 	VacuumFailsafeActive = false;
 	VacuumUpdateCosts();
@@ -675,4 +639,19 @@ reset_cost_accounting(void)
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
 	compat_reset_page_counters();
+}
+
+/*
+ * Clears what must not outlive the last relation, or an error.
+ */
+void
+relations_end(void)
+{
+	VacuumCostActive = false;
+	VacuumFailsafeActive = false;
+	VacuumCostBalance = 0;
+	VacuumSharedCostBalance = NULL;
+	VacuumActiveNWorkers = NULL;
+	progress_clear();
+	progress_bytes_freed(0);
 }

@@ -1,18 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * utility_hook.c
- *	  Takes VACUUM statements from the server.
+ *	  What the server doesn't know of VACUUM and REPACK statements.
  *
- * A ProcessUtility hook.  It takes a VACUUM only if it is certain to be
- * legal here and now and the engine is made for it; everything else goes on
- * unchanged to the next hook or the server, errors of every kind included,
- * so that all messages are the server's own.  On the way, latency.c may time
- * it.  In a server that we don't fit (server_check.c) all goes on so, but for
- * options of ours.
+ * A ProcessUtility hook.  A lazy VACUUM goes on to the next hook and the
+ * server, and the engine gets its tables where the server asks heap to be
+ * vacuumed: see heap_seam.c.  If the statement has a LATENCY_TARGET, that is
+ * taken out of it here, and holds for as long as the statement runs.
  *
- * A statement that we take ends here: the next hook doesn't see it.  Modules
- * that watch statements, like pg_stat_statements, must come after us in
- * shared_preload_libraries, so that their hooks run around ours.
+ * A VACUUM FULL ends here: the next hook doesn't see it.  We take it only if
+ * it is certain to be legal here and now and the engine is made for it;
+ * everything else goes on unchanged, errors of every kind included, so that
+ * all messages are the server's own.  Modules that watch statements, like
+ * pg_stat_statements, see a VACUUM FULL if their hooks run around ours: if
+ * they come after us in shared_preload_libraries.  A VACUUM FULL of a table
+ * that another library distributes goes on to it: see distributed.c.  With
+ * options that it doesn't know we send it to the nodes ourselves.
+ *
+ * A REPACK is treated like a VACUUM FULL.  PARALLEL is an option of ours there,
+ * and an error where the server must run it.
+ *
+ * A library that a session loads puts its hook in front of ours.  TimescaleDB's
+ * ends each VACUUM there, so in its databases we come first (come_first).
+ *
+ * On the way, latency.c may time other statements.  In a server that we don't
+ * fit (server_check.c) all goes on unchanged, but for options of ours.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -23,26 +35,63 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/namespace.h"
+#include "cluster/cluster_vacuum.h"
+#include "command/distributed.h"
+#include "command/heap_seam.h"
 #include "command/options.h"
 #include "command/relations.h"
+#include "command/repack.h"
 #include "command/utility_hook.h"
 #include "miscadmin.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
+#include "parser/analyze.h"
 #include "server_check.h"
 #include "settings.h"
 #include "tcop/utility.h"
 #include "utils/memutils.h"
 
+#include "compat.h"
+
 static ProcessUtility_hook_type next_hook = NULL;
+static post_parse_analyze_hook_type previous_analyze_hook = NULL;
+
+/* what was in front of us in this session, and now isn't */
+static ProcessUtility_hook_type overtaken_hook = NULL;
 
 static void take_vacuum(PlannedStmt *pstmt, const char *query_string,
 						bool read_only_tree, ProcessUtilityContext context,
 						ParamListInfo params, QueryEnvironment *query_env,
 						DestReceiver *dest, QueryCompletion *qc);
+static void come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate);
+static void take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
+							  bool read_only_tree, ProcessUtilityContext context,
+							  ParamListInfo params, QueryEnvironment *query_env,
+							  DestReceiver *dest, QueryCompletion *qc);
+static bool is_done(ProcessUtility_hook_type next,
+					PlannedStmt *pstmt, const char *query_string,
+					bool read_only_tree, ProcessUtilityContext context,
+					ParamListInfo params, QueryEnvironment *query_env,
+					DestReceiver *dest, QueryCompletion *qc);
+static bool is_cluster_done(ProcessUtility_hook_type next,
+							PlannedStmt *pstmt, const char *query_string,
+							bool read_only_tree, ProcessUtilityContext context,
+							ParamListInfo params, QueryEnvironment *query_env,
+							DestReceiver *dest, QueryCompletion *qc);
+static bool is_repack_done(ProcessUtility_hook_type next,
+						   PlannedStmt *pstmt, const char *query_string,
+						   bool read_only_tree, ProcessUtilityContext context,
+						   ParamListInfo params, QueryEnvironment *query_env,
+						   DestReceiver *dest, QueryCompletion *qc);
+static PlannedStmt *for_server(const PlannedStmt *pstmt);
+static void check_target(const VacuumStmt *stmt, const VacuumOptions *options);
 static bool is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 					VacuumOptions *options);
+static bool is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
+						   VacuumOptions *options);
 static void run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options);
+static void run_repack(const RepackStmt *stmt, const VacuumOptions *options);
 static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context);
 
 /*
@@ -51,13 +100,10 @@ static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context)
 void
 utility_hook_init(void)
 {
-	if (ProcessUtility_hook != NULL)
-		ereport(WARNING,
-				(errmsg("libraries loaded before pg_cyclone will not see the VACUUM commands that it runs"),
-				 errhint("Name pg_cyclone first in \"shared_preload_libraries\".")));
-
 	next_hook = ProcessUtility_hook;
 	ProcessUtility_hook = take_vacuum;
+	previous_analyze_hook = post_parse_analyze_hook;
+	post_parse_analyze_hook = come_first;
 }
 
 /*
@@ -70,22 +116,14 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 			DestReceiver *dest, QueryCompletion *qc)
 {
 	uint64		start;
+	bool		commits = false;
 
-	if (IsA(pstmt->utilityStmt, VacuumStmt))
-	{
-		const VacuumStmt *stmt = (const VacuumStmt *) pstmt->utilityStmt;
-		VacuumOptions options;
+	if (is_done(next_hook ? next_hook : standard_ProcessUtility,
+				pstmt, query_string, read_only_tree, context,
+				params, query_env, dest, qc))
+		return;
 
-		if (vacuum_relations_running())
-			refuse_nested(stmt, context);
-		else if (is_ours(stmt, context, &options))
-		{
-			run_vacuum(stmt, &options);
-			return;
-		}
-	}
-
-	if (!server_fits() || !latency_begin_utility(pstmt, &start))
+	if (!server_fits() || !latency_begin_utility(pstmt, &start, &commits))
 	{
 		(next_hook ? next_hook : standard_ProcessUtility)
 			(pstmt, query_string, read_only_tree, context,
@@ -104,7 +142,271 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 		latency_end_call(start);
 	}
 	PG_END_TRY();
-	latency_end_utility(pstmt, start);
+	latency_end_utility(start, commits);
+}
+
+/*
+ * A hook for when a statement has been analyzed, which is the last moment before
+ * the ProcessUtility hooks: puts ours in front of those that this session has
+ * loaded, if we need that.
+ *
+ * TimescaleDB loads the library of its version when a statement is analyzed, in
+ * such a hook, so whoever is called first, it has done so by the time that we look.
+ * Only once, or hooks could come to call each other in a circle.
+ */
+static void
+come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate)
+{
+	VacuumStmt *stmt = (VacuumStmt *) query->utilityStmt;
+
+	if (previous_analyze_hook)
+		previous_analyze_hook(pstate, query, jstate);
+
+	if (query->commandType != CMD_UTILITY || !IsA(stmt, VacuumStmt) ||
+		ProcessUtility_hook == take_vacuum || overtaken_hook != NULL ||
+		!(vacuum_options_have_full(stmt) || vacuum_options_have_latency_target(stmt)) ||
+		!cyclone_enabled || !distributed_other_ends_vacuums())
+		return;
+
+	overtaken_hook = ProcessUtility_hook;
+	ProcessUtility_hook = take_vacuum_first;
+}
+
+/*
+ * The hook that is in front of others: they get whatever isn't done here.
+ *
+ * One that passes it on brings it to take_vacuum, which finds nothing more to do
+ * with it.
+ */
+static void
+take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
+				  bool read_only_tree, ProcessUtilityContext context,
+				  ParamListInfo params, QueryEnvironment *query_env,
+				  DestReceiver *dest, QueryCompletion *qc)
+{
+	if (!is_done(overtaken_hook, pstmt, query_string, read_only_tree, context,
+				 params, query_env, dest, qc))
+		overtaken_hook(pstmt, query_string, read_only_tree, context,
+					   params, query_env, dest, qc);
+}
+
+/*
+ * Runs a VACUUM or REPACK that is ours, and passes on to the next hook one that has
+ * options of ours, without them.  A latency target is kept to meanwhile.
+ *
+ * Returns false if the statement is neither, and is still to be passed on.
+ * Raises an error if an option can't be had.  In the midst of another VACUUM,
+ * where a function in an index expression may try one, there is only the
+ * server's error to come, and that other one's pace must stay as it is: who
+ * called the function may catch the error.
+ */
+static bool
+is_done(ProcessUtility_hook_type next,
+		PlannedStmt *pstmt, const char *query_string,
+		bool read_only_tree, ProcessUtilityContext context,
+		ParamListInfo params, QueryEnvironment *query_env,
+		DestReceiver *dest, QueryCompletion *qc)
+{
+	const VacuumStmt *stmt = (const VacuumStmt *) pstmt->utilityStmt;
+	VacuumOptions options;
+	bool		has_target;
+
+	if (IsA(stmt, RepackStmt))
+		return is_repack_done(next, pstmt, query_string, read_only_tree, context,
+							  params, query_env, dest, qc);
+	if (!IsA(stmt, VacuumStmt))
+		return false;
+	if (vacuum_relations_running())
+	{
+		refuse_nested(stmt, context);
+		return false;
+	}
+	if (!server_fits())
+	{
+		if (cyclone_enabled && IsUnderPostmaster && stmt->is_vacuumcmd &&
+			(vacuum_options_have_latency_target(stmt) || vacuum_options_are_ours(stmt)))
+			refuse_unfit_server("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
+		return false;
+	}
+	if (is_cluster_done(next, pstmt, query_string, read_only_tree, context,
+						params, query_env, dest, qc))
+		return true;
+	if (is_ours(stmt, context, &options))
+	{
+		if (distributed_is_for_other(stmt->rels, &options))
+			next(for_server(pstmt), query_string, read_only_tree,
+				 context, params, query_env, dest, qc);
+		else
+			run_vacuum(stmt, &options);
+		return true;
+	}
+	if (!cyclone_enabled || !IsUnderPostmaster || !stmt->is_vacuumcmd)
+		return false;
+	has_target = vacuum_options_have_latency_target(stmt);
+	if (!has_target && !vacuum_options_are_ours(stmt))
+		return false;
+
+	if (has_target)
+	{
+		vacuum_options_read_latency_target(stmt, &options);
+		check_target(stmt, &options);
+	}
+	if (!has_target || pace_command_is_running())
+	{
+		next(for_server(pstmt), query_string, read_only_tree,
+			 context, params, query_env, dest, qc);
+		return true;
+	}
+	PG_TRY();
+	{
+		pace_begin_command(&options.latency_target);
+		next(for_server(pstmt), query_string, read_only_tree,
+			 context, params, query_env, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		pace_end_command();
+	}
+	PG_END_TRY();
+	return true;
+}
+
+/*
+ * Runs a VACUUM that we send to the nodes of a cluster: first what the statement
+ * names here, as if that had been all, then the rest.
+ *
+ * Returns false if it is none, or isn't allowed where it stands, or the server
+ * would raise an error for its options.
+ */
+static bool
+is_cluster_done(ProcessUtility_hook_type next,
+				PlannedStmt *pstmt, const char *query_string,
+				bool read_only_tree, ProcessUtilityContext context,
+				ParamListInfo params, QueryEnvironment *query_env,
+				DestReceiver *dest, QueryCompletion *qc)
+{
+	const VacuumStmt *stmt = (const VacuumStmt *) pstmt->utilityStmt;
+	VacuumOptions options;
+	List	   *here;
+	VacuumStmt *rest;
+	MemoryContext old;
+
+	if (!cyclone_enabled || !IsUnderPostmaster || !stmt->is_vacuumcmd ||
+		!(vacuum_options_have_full(stmt) || vacuum_options_have_latency_target(stmt)) ||
+		IsAbortedTransactionBlockState() || IsInParallelMode() || RecoveryInProgress() ||
+		!vacuum_options_read(stmt, &options) ||
+		!distributed_is_for_cluster(stmt->rels, &options, &here))
+		return false;
+	PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
+
+	/* both may commit, and the statement may be a cached one */
+	old = MemoryContextSwitchTo(PortalContext);
+	rest = copyObject(unconstify(VacuumStmt *, stmt));
+	rest->rels = copyObject(list_difference_ptr(stmt->rels, here));
+	/* what doesn't exist is to be an error before anything is done */
+	foreach_node(VacuumRelation, named, rest->rels)
+	{
+		if (!OidIsValid(named->oid))
+			(void) RangeVarGetRelid(named->relation, NoLock, false);
+	}
+	if (here != NIL)
+	{
+		PlannedStmt *copy = copyObject(pstmt);
+
+		castNode(VacuumStmt, copy->utilityStmt)->rels = copyObject(here);
+		MemoryContextSwitchTo(old);
+		if (!is_done(next, copy, query_string, read_only_tree, context,
+					 params, query_env, dest, qc))
+			next(copy, query_string, read_only_tree, context, params, query_env, dest, qc);
+	}
+	else
+		MemoryContextSwitchTo(old);
+	cluster_vacuum(rest->rels, rest->options, (options.params.options & VACOPT_VERBOSE) != 0);
+	CommandCounterIncrement();
+	return true;
+}
+
+/*
+ * Raises an error if a lazy VACUUM can't keep to a latency target.
+ */
+static void
+check_target(const VacuumStmt *stmt, const VacuumOptions *options)
+{
+	if (!heap_seam_is_set())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("VACUUM option LATENCY_TARGET is not available in this server"),
+				 errhint("See pg_cyclone's warning in the server's log, from the server's start.")));
+	(void) distributed_is_for_other(stmt->rels, options);
+}
+
+/*
+ * The same for a REPACK, whose only option of ours is PARALLEL.
+ */
+static bool
+is_repack_done(ProcessUtility_hook_type next,
+			   PlannedStmt *pstmt, const char *query_string,
+			   bool read_only_tree, ProcessUtilityContext context,
+			   ParamListInfo params, QueryEnvironment *query_env,
+			   DestReceiver *dest, QueryCompletion *qc)
+{
+	const RepackStmt *stmt = (const RepackStmt *) pstmt->utilityStmt;
+	bool		has_parallel = repack_options_have_parallel(stmt);
+	VacuumOptions options;
+
+	/* elsewhere it is the server's to say that it is not possible */
+	if (!cyclone_enabled || !IsUnderPostmaster || stmt->command != REPACK_COMMAND_REPACK ||
+		IsInParallelMode() || RecoveryInProgress())
+		return false;
+	if (!server_fits())
+	{
+		if (has_parallel)
+			refuse_unfit_server("REPACK option PARALLEL");
+		return false;
+	}
+	if (is_repack_ours(stmt, context, &options))
+	{
+		List	   *rels = stmt->relation != NULL ? list_make1(stmt->relation) : NIL;
+
+		if (!distributed_is_for_other(rels, &options))
+		{
+			run_repack(stmt, &options);
+			return true;
+		}
+	}
+	if (!has_parallel)
+		return false;
+	next(for_server(pstmt), query_string, read_only_tree,
+		 context, params, query_env, dest, qc);
+	return true;
+}
+
+/*
+ * Returns a copy of a VACUUM or REPACK statement with options that the server knows, which
+ * lives as long as the portal, if there is one: both commit.
+ */
+static PlannedStmt *
+for_server(const PlannedStmt *pstmt)
+{
+	MemoryContext context = PortalContext != NULL ? PortalContext : CurrentMemoryContext;
+	MemoryContext old = MemoryContextSwitchTo(context);
+	PlannedStmt *copy = copyObject(unconstify(PlannedStmt *, pstmt));
+
+	if (IsA(copy->utilityStmt, RepackStmt))
+	{
+		RepackStmt *stmt = (RepackStmt *) copy->utilityStmt;
+
+		stmt->params = repack_options_for_server(stmt->params);
+	}
+	else
+	{
+		VacuumStmt *stmt = castNode(VacuumStmt, copy->utilityStmt);
+
+		stmt->options = vacuum_options_for_server(stmt->options);
+	}
+	MemoryContextSwitchTo(old);
+
+	return copy;
 }
 
 /*
@@ -114,15 +416,8 @@ static bool
 is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 		VacuumOptions *options)
 {
-	if (!cyclone_enabled || !stmt->is_vacuumcmd)
+	if (!cyclone_enabled || !stmt->is_vacuumcmd || !vacuum_options_have_full(stmt))
 		return false;
-
-	if (!server_fits())
-	{
-		if (vacuum_options_are_ours(stmt))
-			refuse_unfit_server("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
-		return false;
-	}
 
 	/* the server wouldn't know the options */
 	if ((context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock()) &&
@@ -142,11 +437,28 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 	if (!vacuum_options_read(stmt, options))
 		return false;
 
-	/* nothing that the engine could do better, or at all */
-	if (options->params.options & VACOPT_ONLY_DATABASE_STATS)
-		return false;
+	/* FULL may have been said to be false */
+	return (options->params.options & (VACOPT_FULL | VACOPT_INPLACE)) != 0;
+}
 
-	return true;
+/*
+ * Is a REPACK, where there may be one, one that we run?  If so, *options are its
+ * options.
+ *
+ * The server also runs that of one table inside a transaction block.
+ */
+static bool
+is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
+			   VacuumOptions *options)
+{
+	bool		is_top = context == PROCESS_UTILITY_TOPLEVEL;
+	bool		is_block = !is_top || IsTransactionBlock() || IsSubTransaction();
+
+	if (!repack_options_read(stmt, options))
+		return false;
+	if (is_block && repack_options_have_parallel(stmt))
+		PreventInTransactionBlock(is_top, "REPACK (PARALLEL)");
+	return !is_block;
 }
 
 /*
@@ -188,6 +500,42 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 
 	MemoryContextDelete(context);
 	/* as after every utility statement */
+	CommandCounterIncrement();
+}
+
+/*
+ * Runs a REPACK that is ours, likewise.
+ *
+ * The server commits that of a single table with whatever comes after it, if
+ * more was sent to it at once.  We rewrite tables in transactions of their own.
+ */
+static void
+run_repack(const RepackStmt *stmt, const VacuumOptions *options)
+{
+	MemoryContext context;
+	MemoryContext old;
+	VacuumRelation *named;
+
+	PreventInTransactionBlock(true, "REPACK");
+
+	context = AllocSetContextCreate(PortalContext, "Repack",
+									ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	named = copyObject(stmt->relation);
+	MemoryContextSwitchTo(old);
+
+	PG_TRY();
+	{
+		pace_begin_command(NULL);
+		repack_relations(named, &options->params, context);
+	}
+	PG_FINALLY();
+	{
+		pace_end_command();
+	}
+	PG_END_TRY();
+
+	MemoryContextDelete(context);
 	CommandCounterIncrement();
 }
 

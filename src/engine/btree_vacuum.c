@@ -524,6 +524,10 @@ current_size(Relation index)
 /*
  * visit_page
  *		Visit a page of a range of our own, and release it.
+ *
+ * That a page is free is recorded when its lock is gone: who waits for the free
+ * space map with a lock can't be interrupted, and if the member that reads it has
+ * failed, that one waits for us.
  */
 static void
 visit_page(BtreeScan *scan, Buffer buffer)
@@ -531,6 +535,7 @@ visit_page(BtreeScan *scan, Buffer buffer)
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	Page		page = BufferGetPage(buffer);
 	bool		have_cleanup_lock = ConditionalLockBufferForCleanup(buffer);
+	bool		is_free = false;
 	BTPageOpaque opaque;
 
 	if (!have_cleanup_lock)
@@ -540,9 +545,8 @@ visit_page(BtreeScan *scan, Buffer buffer)
 	{
 		if (PageIsNew(page))
 		{
-			RecordFreeIndexPage(scan->index, blkno);
 			scan->stats.pages_deleted++;
-			scan->stats.pages_free++;
+			is_free = true;
 			break;
 		}
 		_bt_checkpage(scan->index, buffer);
@@ -551,11 +555,7 @@ visit_page(BtreeScan *scan, Buffer buffer)
 		if (P_ISDELETED(opaque))
 		{
 			scan->stats.pages_deleted++;
-			if (BTPageIsRecyclable(page, scan->vacuum->rel))
-			{
-				RecordFreeIndexPage(scan->index, blkno);
-				scan->stats.pages_free++;
-			}
+			is_free = BTPageIsRecyclable(page, scan->vacuum->rel);
 		}
 		else if (P_ISHALFDEAD(opaque))
 		{
@@ -583,6 +583,12 @@ visit_page(BtreeScan *scan, Buffer buffer)
 		break;
 	}
 	UnlockReleaseBuffer(buffer);
+
+	if (is_free)
+	{
+		RecordFreeIndexPage(scan->index, blkno);
+		scan->stats.pages_free++;
+	}
 }
 
 /*

@@ -18,6 +18,7 @@
 #include "commands/progress.h"
 #include "pgstat.h"
 
+#include "compat.h"
 #include "engine/phases.h"
 
 static void stop_sparing_resources(void);
@@ -47,6 +48,7 @@ failsafe_check(TableVacuum *vacuum)
 	stop_sparing_resources();
 	pg_atomic_write_u32(&vacuum->shared->failsafe, 1);
 	pgstat_progress_update_multi_param(lengthof(index), index, zeros);
+	compat_report_failsafe();
 
 	ereport(WARNING,
 			(errmsg("bypassing nonessential maintenance of table \"%s.%s.%s\" as a failsafe after %d index scans",

@@ -70,7 +70,7 @@ static void clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 					   bool vm_all_visible, PageVerdict *verdict);
 static void update_visibility_map(TableVacuum *vacuum, Buffer buffer,
 								  Buffer vmbuffer, bool vm_all_visible,
-								  const PruneFreezeResult *result,
+								  const PruneResult *result,
 								  PageVerdict *verdict);
 static void count_vm_change(VacuumCounters *counters, uint8 old_bits,
 							bool all_frozen, PageVerdict *verdict);
@@ -214,23 +214,27 @@ handle_empty_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	if (!PageIsAllVisible(page))
 	{
 		Assert(compat_buffer_is_locked(buffer));
-		START_CRIT_SECTION();
-		MarkBufferDirty(buffer);
 
 		/*
 		 * A backend may have failed between initializing the page and logging
 		 * it.  Recovery would then find an uninitialized page when it replays
-		 * the record of the visibility map, and panic: log the page first.
+		 * the record of the visibility map, and panic: log the page first.  A
+		 * record that is the page's, too, has its image in this case.
 		 */
-		if (RelationNeedsWAL(vacuum->rel) &&
+		if (!COMPAT_MAP_IN_PAGE_RECORD && RelationNeedsWAL(vacuum->rel) &&
 			PageGetLSN(page) == InvalidXLogRecPtr)
+		{
+			START_CRIT_SECTION();
+			MarkBufferDirty(buffer);
 			log_newpage_buffer(buffer, true);
+			END_CRIT_SECTION();
+		}
 
 		PageSetAllVisible(page);
+		MarkBufferDirty(buffer);
 		compat_visibilitymap_set(vacuum->rel, BufferGetBlockNumber(buffer),
 								 buffer, vmbuffer, InvalidTransactionId,
 								 VISIBILITYMAP_ALL_VISIBLE | VISIBILITYMAP_ALL_FROZEN);
-		END_CRIT_SECTION();
 
 		vacuum->counters.vm_new_visible_pages++;
 		vacuum->counters.vm_new_visible_frozen_pages++;
@@ -378,22 +382,18 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		   bool vm_all_visible, PageVerdict *verdict)
 {
 	VacuumCounters *counters = &vacuum->counters;
-	PruneFreezeResult result;
+	PruneResult result;
 
 	Assert(compat_buffer_is_locked(buffer));
-	if (!prune_simple_page(vacuum, buffer, &result))
+	if (!prune_simple_page(vacuum, buffer, vmbuffer, &result))
 	{
-		int			options = HEAP_PAGE_PRUNE_FREEZE;
-
-		if (vacuum->nindexes == 0)
-			options |= HEAP_PAGE_PRUNE_MARK_UNUSED_NOW;
 		/* not on simple pages, where no row is locked */
 		heal_page(vacuum, buffer, true);
-		heap_page_prune_and_freeze(vacuum->rel, buffer, vacuum->vistest, options,
-								   &vacuum->shared->cutoffs, &result,
-								   PRUNE_VACUUM_SCAN, &vacuum->offnum,
-								   &counters->new_relfrozenxid,
-								   &counters->new_relminmxid);
+		compat_prune_and_freeze(vacuum->rel, buffer, vmbuffer, true, vacuum->vistest,
+								vacuum->nindexes == 0 ? HEAP_PAGE_PRUNE_MARK_UNUSED_NOW : 0,
+								&vacuum->shared->cutoffs, &vacuum->offnum,
+								&counters->new_relfrozenxid,
+								&counters->new_relminmxid, &result);
 		if (result.lpdead_items > 1)
 			qsort(result.deadoffsets, result.lpdead_items,
 				  sizeof(OffsetNumber), compare_offsets);
@@ -408,13 +408,13 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		Assert(i == 0 || result.deadoffsets[i] > result.deadoffsets[i - 1]);
 	}
 	Assert(result.all_visible || !result.all_frozen);
-	if (result.all_visible)
+	if (result.all_visible && !result.map_done)
 	{
 		TransactionId newest_xmin;
 		bool		all_frozen;
 
 		Assert(result.lpdead_items == 0);
-		if (!heap_page_all_visible(vacuum, buffer, &newest_xmin, &all_frozen))
+		if (!heap_page_all_visible(vacuum, buffer, 0, &newest_xmin, &all_frozen))
 			Assert(false);
 		Assert(result.all_frozen == all_frozen);
 		Assert(!TransactionIdIsValid(newest_xmin) ||
@@ -441,8 +441,19 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	memcpy(verdict->dead, result.deadoffsets,
 		   result.lpdead_items * sizeof(OffsetNumber));
 
-	update_visibility_map(vacuum, buffer, vmbuffer, vm_all_visible,
-						  &result, verdict);
+	if (!result.map_done)
+		update_visibility_map(vacuum, buffer, vmbuffer, vm_all_visible,
+							  &result, verdict);
+	else
+	{
+		verdict->newly_all_frozen = result.newly_frozen;
+		if (result.newly_visible)
+			counters->vm_new_visible_pages++;
+		if (result.newly_visible && result.newly_frozen)
+			counters->vm_new_visible_frozen_pages++;
+		else if (result.newly_frozen)
+			counters->vm_new_frozen_pages++;
+	}
 }
 
 /*
@@ -454,7 +465,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
  */
 static void
 update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
-					  bool vm_all_visible, const PruneFreezeResult *result,
+					  bool vm_all_visible, const PruneResult *result,
 					  PageVerdict *verdict)
 {
 	Relation	rel = vacuum->rel;
@@ -473,6 +484,11 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		if (result->all_frozen)
 			bits |= VISIBILITYMAP_ALL_FROZEN;
 
+		/* who reads the page may have set them since they were looked at */
+		if (PageIsAllVisible(page) &&
+			(visibilitymap_get_status(rel, blkno, &vmbuffer) & bits) == bits)
+			return;
+
 		/*
 		 * The page is dirtied even if it says all-visible already (which is
 		 * rare), because with checksums the change of the map may log it.
@@ -489,7 +505,7 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		/* What was read before locking could be out of date; this is not. */
 		elog(WARNING, "page is not marked all-visible but visibility map bit is set in relation \"%s\" page %u",
 			 vacuum->relname, blkno);
-		visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+		compat_clear_wrong_map(rel, blkno, vmbuffer);
 	}
 	else if (result->lpdead_items > 0 && PageIsAllVisible(page))
 	{
@@ -501,7 +517,7 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 			 vacuum->relname, blkno);
 		PageClearAllVisible(page);
 		MarkBufferDirty(buffer);
-		visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+		compat_clear_wrong_map(rel, blkno, vmbuffer);
 	}
 	else if (vm_all_visible && result->all_visible && result->all_frozen &&
 			 !VM_ALL_FROZEN(rel, blkno, &vmbuffer))
@@ -547,13 +563,14 @@ count_vm_change(VacuumCounters *counters, uint8 old_bits, bool all_frozen,
 
 /*
  * heap_page_all_visible
- *		Is every tuple on the page visible to all, now and in future?
+ *		Is every tuple on the page visible to all, now and in future, and are
+ *		there no dead items, but for as many as the caller is about to free?
  *
  * The caller holds at least a shared lock.  If so, *newest_xmin is the newest
  * XID that inserted one of them, and *all_frozen says if all are frozen.
  */
 bool
-heap_page_all_visible(TableVacuum *vacuum, Buffer buffer,
+heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 					  TransactionId *newest_xmin, bool *all_frozen)
 {
 	TransactionId oldest_xmin = vacuum->shared->cutoffs.OldestXmin;
@@ -576,7 +593,7 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer,
 
 		if (!ItemIdIsNormal(itemid))
 		{
-			if (ItemIdIsDead(itemid))
+			if (ItemIdIsDead(itemid) && --ndead_freed < 0)
 				all_visible = false;
 			continue;
 		}

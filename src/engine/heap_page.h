@@ -25,7 +25,7 @@ typedef struct PageVerdict
 
 extern void scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 						   bool vm_all_visible, PageVerdict *verdict);
-extern bool heap_page_all_visible(TableVacuum *vacuum, Buffer buffer,
+extern bool heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 								  TransactionId *newest_xmin, bool *all_frozen);
 
 #endif							/* CYCLONE_HEAP_PAGE_H */

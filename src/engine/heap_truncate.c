@@ -34,6 +34,7 @@
 #include "utils/timeout.h"
 #include "utils/wait_event.h"
 
+#include "compat.h"
 #include "debug_point.h"
 #include "engine/phases.h"
 #include "report/progress.h"
@@ -77,7 +78,7 @@ static BlockNumber compaction_step(const TableVacuum *vacuum, BlockNumber rel_pa
 static bool lock_exclusively(TableVacuum *vacuum, int *nqueued);
 static bool queue_for_lock(Relation rel);
 static void end_waiting(void);
-static void note_cancel_request(SIGNAL_ARGS);
+static void note_cancel_request(int signo, siginfo_t *info, void *context);
 static void stop_watching(void);
 static BlockNumber look_before(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor);
 static BlockNumber find_end(TableVacuum *vacuum, BlockNumber rel_pages,
@@ -233,6 +234,7 @@ lock_exclusively(TableVacuum *vacuum, int *nqueued)
 				return true;
 			/* which the end of the subtransaction has taken for that of the command */
 			pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(vacuum->rel));
+			compat_report_vacuum_start(false, vacuum->shared->aggressive);
 			pgstat_progress_update_param(PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_PHASE_TRUNCATE);
 		}
 		CHECK_FOR_INTERRUPTS();
@@ -274,8 +276,8 @@ queue_for_lock(Relation rel)
 	MemoryContextSwitchTo(context);
 
 	waited_enough = cancel_requested = false;
-	action.sa_handler = note_cancel_request;
-	action.sa_flags = SA_RESTART;
+	action.sa_sigaction = note_cancel_request;
+	action.sa_flags = SA_RESTART | SA_SIGINFO;
 	sigemptyset(&action.sa_mask);
 	/* in two calls, as our handler may run before the second has returned */
 	sigaction(SIGINT, NULL, &usual_action);
@@ -337,12 +339,17 @@ end_waiting(void)
 /*
  * note_cancel_request
  *		Handler of SIGINT: what the usual one does, but remember it.
+ *
+ * The usual one may want to know who has sent the signal, or not.
  */
 static void
-note_cancel_request(SIGNAL_ARGS)
+note_cancel_request(int signo, siginfo_t *info, void *context)
 {
 	cancel_requested = true;
-	usual_action.sa_handler(postgres_signal_arg);
+	if ((usual_action.sa_flags & SA_SIGINFO) != 0)
+		usual_action.sa_sigaction(signo, info, context);
+	else
+		usual_action.sa_handler(signo);
 }
 
 /*

@@ -59,7 +59,8 @@ static uint64 pieces(uint64 whole, uint64 piece);
 static bool claim_slot(HeapVacuum *pass);
 static void free_dead_items(TableVacuum *vacuum, Buffer buffer,
 							DeadTidsPage *dead, Buffer vmbuffer);
-static void mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
+static uint8 bits_when_freed(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
+							 TransactionId *newest_xmin);
 static void do_other_work(HeapVacuum *pass, bool wait);
 static void report_progress(HeapVacuum *pass);
 
@@ -257,6 +258,9 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 {
 	Page		page = BufferGetPage(buffer);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	TransactionId newest_xmin;
+	uint8		bits;
+	uint8		bits_along = 0; /* those set by the record that frees the items */
 
 	Assert(compat_buffer_is_locked(buffer));
 	Assert(BufferGetBlockNumber(buffer) == vacuum->blkno && dead->blkno == vacuum->blkno);
@@ -279,64 +283,67 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 	for (int i = 1; i < dead->noffsets; i++)
 		Assert(dead->offsets[i - 1] < dead->offsets[i]);
 
+	/* before the critical section, as this may read from disk */
+	bits = bits_when_freed(vacuum, buffer, dead, &newest_xmin);
+	if (COMPAT_MAP_IN_PAGE_RECORD)
+		bits_along = bits;
+	if (bits_along != 0)
+		compat_lock_map(vmbuffer);
+
 	START_CRIT_SECTION();
 
 	for (int i = 0; i < dead->noffsets; i++)
 		ItemIdSetUnused(PageGetItemId(page, dead->offsets[i]));
 	PageTruncateLinePointerArray(page);
+	if (bits_along != 0)
+		compat_set_locked_map(vacuum->rel, buffer, vmbuffer, bits_along);
 	MarkBufferDirty(buffer);
 
 	if (RelationNeedsWAL(vacuum->rel))
-		log_heap_prune_and_freeze(vacuum->rel, buffer, InvalidTransactionId,
-								  false,	/* no cleanup lock needed */
-								  PRUNE_VACUUM_CLEANUP,
-								  NULL, 0,	/* frozen */
-								  NULL, 0,	/* redirected */
-								  NULL, 0,	/* dead */
-								  dead->offsets, dead->noffsets);
+		compat_log_prune(vacuum->rel, buffer, vmbuffer, bits_along,
+						 bits_along != 0 ? newest_xmin : InvalidTransactionId,
+						 false, /* no cleanup lock needed */
+						 PRUNE_VACUUM_CLEANUP,
+						 NULL, 0,	/* frozen */
+						 NULL, 0,	/* dead */
+						 dead->offsets, dead->noffsets);
 
 	END_CRIT_SECTION();
 
-	/*
-	 * Outside of the critical section, as this may read from disk.  If we
-	 * crash before, a later vacuum will set the bit.
-	 */
-	mark_all_visible(vacuum, buffer, vmbuffer);
+	if (bits_along != 0)
+		compat_unlock_map(vmbuffer);
+	else if (bits != 0)
+	{
+		/* If we crash before, a later vacuum will set the bits. */
+		Assert(BufferIsLocal(buffer) || BufferIsDirty(buffer));
+		PageSetAllVisible(page);
+		compat_visibilitymap_set(vacuum->rel, vacuum->blkno, buffer, vmbuffer,
+								 newest_xmin, bits);
+	}
+	if (bits != 0)
+		vacuum->counters.vm_new_visible_pages++;
+	if ((bits & VISIBILITYMAP_ALL_FROZEN) != 0)
+		vacuum->counters.vm_new_visible_frozen_pages++;
 }
 
 /*
- * mark_all_visible
- *		Set a page's bits, and those in the visibility map, if it is so.
+ * bits_when_freed
+ *		Which bits will be right for a page, in the visibility map, when these
+ *		dead items are unused?  0 if none.
  *
- * The caller holds an exclusive lock and has dirtied the page.
+ * The caller holds an exclusive lock.  *newest_xmin is what heap_page_all_visible
+ * says.
  */
-static void
-mark_all_visible(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
+static uint8
+bits_when_freed(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
+				TransactionId *newest_xmin)
 {
-	TransactionId newest_xmin;
 	bool		all_frozen;
-	uint8		bits = VISIBILITYMAP_ALL_VISIBLE;
 
-	Assert(!PageIsAllVisible(BufferGetPage(buffer)));
-	Assert(compat_buffer_is_locked(buffer));
-	Assert(BufferIsLocal(buffer) || BufferIsDirty(buffer));
-	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
-
-	if (!heap_page_all_visible(vacuum, buffer, &newest_xmin, &all_frozen))
-		return;
-
-	if (all_frozen)
-	{
-		Assert(!TransactionIdIsValid(newest_xmin));
-		bits |= VISIBILITYMAP_ALL_FROZEN;
-	}
-	PageSetAllVisible(BufferGetPage(buffer));
-	compat_visibilitymap_set(vacuum->rel, vacuum->blkno, buffer, vmbuffer,
-							 newest_xmin, bits);
-
-	vacuum->counters.vm_new_visible_pages++;
-	if (all_frozen)
-		vacuum->counters.vm_new_visible_frozen_pages++;
+	if (!heap_page_all_visible(vacuum, buffer, dead->noffsets, newest_xmin, &all_frozen))
+		return 0;
+	Assert(!all_frozen || !TransactionIdIsValid(*newest_xmin));
+	return VISIBILITYMAP_ALL_VISIBLE | (all_frozen ? VISIBILITYMAP_ALL_FROZEN : 0);
 }
 
 /* do_other_work -- if there is any, and show that this pass goes on after it. */

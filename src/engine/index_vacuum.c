@@ -42,6 +42,7 @@
 #include "storage/lmgr.h"
 #include "utils/pg_rusage.h"
 
+#include "compat.h"
 #include "debug_point.h"
 #include "engine/btree_vacuum.h"
 #include "engine/phases.h"
@@ -100,11 +101,11 @@ index_parallel_degree(const TableVacuum *vacuum)
 
 /*
  * index_worker_memory_kb
- *		The maintenance_work_mem of each worker: if AMs use it, the workers
- *		together may use one.
+ *		The maintenance_work_mem of each worker, if the leader has memory_kb: if
+ *		AMs use it, the workers together may use one.
  */
 int
-index_worker_memory_kb(const TableVacuum *vacuum, int nworkers)
+index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 {
 	int			users = 0;
 
@@ -113,8 +114,7 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers)
 			vacuum->indexes[i]->rd_indam->amusemaintenanceworkmem)
 			users++;
 
-	return users > 0 ?
-		maintenance_work_mem / Min(nworkers, users) : maintenance_work_mem;
+	return users > 0 ? memory_kb / Min(nworkers, users) : memory_kb;
 }
 
 /*
@@ -198,6 +198,20 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 		(void) index_next_batch(vacuum);
 
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
+}
+
+/* index_is_shared_work -- is there anything in this round for workers? */
+bool
+index_is_shared_work(const TableVacuum *vacuum)
+{
+	int			shared = 0;
+
+	Assert(is_leader(vacuum));
+	for (int i = 0; i < vacuum->nindexes; i++)
+		if (!vacuum_index(vacuum->shared, i)->leader_only)
+			shared++;
+	/* one of them is for the leader */
+	return shared > 1;
 }
 
 /*
@@ -555,6 +569,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	info.message_level = DEBUG2;
 	info.num_heap_tuples = shared->index_reltuples;
 	info.strategy = vacuum_strategy(vacuum);
+	compat_set_is_autovacuum(&info, shared->is_autovacuum);
 
 	member->pages = 0;
 	if (is_by_ranges(index, cleanup))

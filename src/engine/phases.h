@@ -27,10 +27,11 @@ extern void heap_vacuum_phase(TableVacuum *vacuum,
 
 /* index_vacuum.c */
 extern int	index_parallel_degree(const TableVacuum *vacuum);
-extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers);
+extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb);
 extern void index_setup(TableVacuum *vacuum, bool parallel);
 extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
 							  double reltuples, bool estimated, int batch_size);
+extern bool index_is_shared_work(const TableVacuum *vacuum);
 extern void index_phase(TableVacuum *vacuum, bool cleanup);
 extern bool index_next_batch(TableVacuum *vacuum);
 extern bool index_duties_put_off(const TableVacuum *vacuum);

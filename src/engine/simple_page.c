@@ -27,6 +27,9 @@
  * multixacts, locks, HOT chains with a dead member, transactions aborted or
  * in progress, rows deleted after OldestXmin, XIDs from before relfrozenxid.
  *
+ * Where the server has one WAL record for a page's changes and its bits in the
+ * visibility map, these are set here, too; else heap_page.c sets them.
+ *
  * Builds with assertions also ask the server about pages on which nothing is
  * to be done, and compare.
  *
@@ -71,7 +74,7 @@ typedef struct Judgement
 } Judgement;
 
 static bool judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
-					   PruneFreezeResult *result);
+					   PruneResult *result);
 static bool was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
 								HeapTupleHeader tuple, TransactionId *known_dead);
 static bool redirects_are_sound(Page page, OffsetNumber maxoff);
@@ -81,14 +84,16 @@ static bool freezing_is_opportune(Relation rel, Buffer buffer,
 static int	plan_freezing(TableVacuum *vacuum, Page page,
 						  const Judgement *judgement,
 						  HeapTupleFreeze *frozen, bool *all_frozen);
-static void change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
-						HeapTupleFreeze *frozen, int nfrozen,
-						TransactionId freeze_horizon);
+static uint8 bits_to_set_along(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+							   const PruneResult *result);
+static void change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+						Judgement *judgement, HeapTupleFreeze *frozen, int nfrozen,
+						TransactionId freeze_horizon, uint8 bits);
 static void reverse(OffsetNumber *offsets, int noffsets);
 
 #ifdef USE_ASSERT_CHECKING
-static void assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
-								 const PruneFreezeResult *result,
+static void assert_server_agrees(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+								 const PruneResult *result,
 								 TransactionId old_relfrozenxid);
 static void assert_server_plans_it(TableVacuum *vacuum, HeapTupleHeader tuple,
 								   const HeapTupleFreeze *plan);
@@ -103,11 +108,11 @@ static void assert_change_is_sound(TableVacuum *vacuum, Page page,
  *		*result, with deadoffsets sorted, and return true; else return false,
  *		with nothing changed.
  *
- * The caller holds a cleanup lock.  The oldest XIDs left, in the counters, are
- * brought up to date.
+ * The caller holds a cleanup lock, and a pin on the page's part of the
+ * visibility map.  The oldest XIDs left, in the counters, are brought up to date.
  */
 bool
-prune_simple_page(TableVacuum *vacuum, Buffer buffer, PruneFreezeResult *result)
+prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResult *result)
 {
 	Page		page = BufferGetPage(buffer);
 	VacuumCounters *counters = &vacuum->counters;
@@ -151,9 +156,6 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, PruneFreezeResult *result)
 	else
 		counters->new_relfrozenxid = judgement.oldest_unfrozen;
 
-	if (do_prune || do_hint || nfrozen > 0)
-		change_page(vacuum, buffer, &judgement, frozen, nfrozen, freeze_horizon);
-
 	result->ndeleted = judgement.ndead_tuples;
 	result->nnewlpdead = judgement.nnowdead;
 	result->nfrozen = nfrozen;
@@ -164,10 +166,31 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, PruneFreezeResult *result)
 	result->vm_conflict_horizon = result->all_frozen ?
 		InvalidTransactionId : judgement.newest_xmin;
 	result->hastup = judgement.nlive > 0;
+	result->map_done = false;
+
+	if (do_prune || do_hint || nfrozen > 0)
+	{
+		uint8		bits = 0;
+
+		if (do_prune || nfrozen > 0)
+			bits = bits_to_set_along(vacuum, buffer, vmbuffer, result);
+		if (bits != 0)
+		{
+			uint8		old_bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer),
+															&vmbuffer);
+
+			if (TransactionIdFollows(result->vm_conflict_horizon, freeze_horizon))
+				freeze_horizon = result->vm_conflict_horizon;
+			result->map_done = true;
+			result->newly_visible = (old_bits & VISIBILITYMAP_ALL_VISIBLE) == 0;
+			result->newly_frozen = result->all_frozen && (old_bits & VISIBILITYMAP_ALL_FROZEN) == 0;
+		}
+		change_page(vacuum, buffer, vmbuffer, &judgement, frozen, nfrozen, freeze_horizon, bits);
+	}
 
 #ifdef USE_ASSERT_CHECKING
 	if (!do_prune && !do_hint && nfrozen == 0)
-		assert_server_agrees(vacuum, buffer, result, old_relfrozenxid);
+		assert_server_agrees(vacuum, buffer, vmbuffer, result, old_relfrozenxid);
 #endif
 	return true;
 }
@@ -184,7 +207,7 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, PruneFreezeResult *result)
  */
 static bool
 judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
-		   PruneFreezeResult *result)
+		   PruneResult *result)
 {
 	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
 	const bool	has_indexes = vacuum->nindexes > 0;
@@ -434,12 +457,35 @@ plan_freezing(TableVacuum *vacuum, Page page, const Judgement *judgement,
 }
 
 /*
+ * bits_to_set_along
+ *		Which bits of the visibility map are to be set by the record that logs the
+ *		change of the page?
+ *
+ * 0 if there are none to set, if the server sets them by a record of their own,
+ * or if something is wrong that heap_page.c is to see.
+ */
+static uint8
+bits_to_set_along(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const PruneResult *result)
+{
+	uint8		bits = VISIBILITYMAP_ALL_VISIBLE | (result->all_frozen ? VISIBILITYMAP_ALL_FROZEN : 0);
+	uint8		old_bits;
+
+	if (!COMPAT_MAP_IN_PAGE_RECORD || !result->all_visible)
+		return 0;
+	old_bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
+	if ((old_bits & bits) == bits || (old_bits != 0 && !PageIsAllVisible(BufferGetPage(buffer))))
+		return 0;
+	return bits;
+}
+
+/*
  * change_page
- *		Carry out what has been decided, and log it.
+ *		Carry out what has been decided, set those bits in the visibility map, and
+ *		log it.
  */
 static void
-change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
-			HeapTupleFreeze *frozen, int nfrozen, TransactionId freeze_horizon)
+change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judgement,
+			HeapTupleFreeze *frozen, int nfrozen, TransactionId freeze_horizon, uint8 bits)
 {
 	PageHeader	header = (PageHeader) BufferGetPage(buffer);
 	bool		do_prune = judgement->nnowdead > 0 || judgement->nnowunused > 0;
@@ -447,6 +493,9 @@ change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 #ifdef USE_ASSERT_CHECKING
 	assert_change_is_sound(vacuum, (Page) header, judgement, frozen, nfrozen);
 #endif
+	Assert(bits == 0 || do_prune || nfrozen > 0);
+	if (bits != 0)
+		compat_lock_map(vmbuffer);
 	START_CRIT_SECTION();
 
 	/* Nothing that is left will ever be prunable as things are. */
@@ -459,6 +508,8 @@ change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 								judgement->nowunused, judgement->nnowunused);
 	if (nfrozen > 0)
 		heap_freeze_prepared_tuples(buffer, frozen, nfrozen);
+	if (bits != 0)
+		compat_set_locked_map(vacuum->rel, buffer, vmbuffer, bits);
 
 	if (do_prune || nfrozen > 0)
 	{
@@ -471,17 +522,18 @@ change_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 
 			if (TransactionIdFollows(freeze_horizon, horizon))
 				horizon = freeze_horizon;
-			log_heap_prune_and_freeze(vacuum->rel, buffer, horizon, true,
-									  PRUNE_VACUUM_SCAN, frozen, nfrozen,
-									  NULL, 0,
-									  judgement->nowdead, judgement->nnowdead,
-									  judgement->nowunused, judgement->nnowunused);
+			compat_log_prune(vacuum->rel, buffer, vmbuffer, bits, horizon, true,
+							 PRUNE_VACUUM_SCAN, frozen, nfrozen,
+							 judgement->nowdead, judgement->nnowdead,
+							 judgement->nowunused, judgement->nnowunused);
 		}
 	}
 	else
 		MarkBufferDirtyHint(buffer, true);
 
 	END_CRIT_SECTION();
+	if (bits != 0)
+		compat_unlock_map(vmbuffer);
 }
 
 /* reverse -- from descending to ascending order. */
@@ -503,26 +555,24 @@ reverse(OffsetNumber *offsets, int noffsets)
  *		Check that the server, too, finds nothing to do on the page.
  */
 static void
-assert_server_agrees(TableVacuum *vacuum, Buffer buffer,
-					 const PruneFreezeResult *result,
+assert_server_agrees(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+					 const PruneResult *result,
 					 TransactionId old_relfrozenxid)
 {
-	PruneFreezeResult server;
+	PruneResult server;
 	TransactionId relfrozenxid = old_relfrozenxid;
 	MultiXactId relminmxid = vacuum->counters.new_relminmxid;
-	int			options = HEAP_PAGE_PRUNE_FREEZE;
 
-	if (vacuum->nindexes == 0)
-		options |= HEAP_PAGE_PRUNE_MARK_UNUSED_NOW;
-	heap_page_prune_and_freeze(vacuum->rel, buffer, vacuum->vistest, options,
-							   &vacuum->shared->cutoffs, &server,
-							   PRUNE_VACUUM_SCAN, &vacuum->offnum,
-							   &relfrozenxid, &relminmxid);
+	compat_prune_and_freeze(vacuum->rel, buffer, vmbuffer, false, vacuum->vistest,
+							vacuum->nindexes == 0 ? HEAP_PAGE_PRUNE_MARK_UNUSED_NOW : 0,
+							&vacuum->shared->cutoffs, &vacuum->offnum,
+							&relfrozenxid, &relminmxid, &server);
 	Assert(server.ndeleted == 0 && server.nnewlpdead == 0 && server.nfrozen == 0);
 	Assert(server.live_tuples == result->live_tuples);
 	Assert(server.recently_dead_tuples == 0);
-	Assert(server.all_visible == result->all_visible);
-	Assert(server.all_frozen == result->all_frozen);
+	/* of which a server that sets the map itself says nothing */
+	Assert(COMPAT_MAP_IN_PAGE_RECORD || server.all_visible == result->all_visible);
+	Assert(COMPAT_MAP_IN_PAGE_RECORD || server.all_frozen == result->all_frozen);
 	Assert(!server.all_visible ||
 		   server.vm_conflict_horizon == result->vm_conflict_horizon);
 	Assert(server.hastup == result->hastup);

@@ -12,9 +12,10 @@
 
 #include "access/heapam.h"
 
+#include "compat.h"
 #include "engine/state.h"
 
-extern bool prune_simple_page(TableVacuum *vacuum, Buffer buffer,
-							  PruneFreezeResult *result);
+extern bool prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+							  PruneResult *result);
 
 #endif							/* CYCLONE_SIMPLE_PAGE_H */

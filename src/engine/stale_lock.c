@@ -134,13 +134,12 @@ stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cuto
 	MarkBufferDirty(buffer);
 	Assert(BufferIsDirty(buffer));
 	if (RelationNeedsWAL(rel))
-		log_heap_prune_and_freeze(rel, buffer, InvalidTransactionId,
-								  false,	/* no cleanup lock needed */
-								  PRUNE_VACUUM_SCAN,
-								  plans, nplans,
-								  NULL, 0,	/* redirected */
-								  NULL, 0,	/* dead */
-								  NULL, 0); /* unused */
+		compat_log_prune(rel, buffer, InvalidBuffer, 0, InvalidTransactionId,
+						 false, /* no cleanup lock needed */
+						 PRUNE_VACUUM_SCAN,
+						 plans, nplans,
+						 NULL, 0,	/* dead */
+						 NULL, 0);	/* unused */
 	END_CRIT_SECTION();
 	return nplans;
 }

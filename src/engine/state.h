@@ -125,6 +125,7 @@ typedef struct VacuumShared
 	int			leader_pid;
 	int			nindexes;
 	int			nmembers;		/* planned workers and the leader */
+	bool		is_autovacuum;
 	bool		aggressive;
 	bool		skip_with_vm;
 	bool		verbose;

@@ -45,9 +45,11 @@
 #include "miscadmin.h"
 #include "optimizer/paths.h"
 #include "pgstat.h"
+#include "postmaster/autovacuum.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
 #include "storage/ipc.h"
+#include "storage/proc.h"
 #include "storage/smgr.h"
 #include "utils/lsyscache.h"
 
@@ -86,8 +88,10 @@ PGDLLEXPORT void pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc);
 
 static void open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 					   BufferAccessStrategy strategy);
+static int64 index_pages(const TableVacuum *vacuum);
 static void plan_vacuum(VacuumJob *job);
 static int	plan_workers(VacuumJob *job);
+static int	memory_kb(void);
 static void start_team(VacuumJob *job, int nworkers);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
 static void *join_as_worker(void *block, dsm_segment *segment);
@@ -122,11 +126,12 @@ static double seconds_since(instr_time start);
  * The caller is in a transaction with a snapshot, holds a
  * ShareUpdateExclusiveLock on rel, runs as its owner, and has resolved
  * params' index_cleanup and truncate.  strategy may be NULL; pass is, unless
- * the table is being compacted.
+ * the table is being compacted.  *result, if it isn't NULL, is what was done.
  */
 void
 table_vacuum(Relation rel, const VacuumParams *params,
-			 BufferAccessStrategy strategy, CompactionPass *pass)
+			 BufferAccessStrategy strategy, CompactionPass *pass,
+			 TableResult *result)
 {
 	VacuumJob  *job = palloc0_object(VacuumJob);
 	TableVacuum *vacuum = &job->vacuum;
@@ -152,6 +157,7 @@ table_vacuum(Relation rel, const VacuumParams *params,
 
 	finish_team(job);
 	update_index_statistics(job);
+	job->result.index_pages_after = index_pages(vacuum);
 	vac_close_indexes(vacuum->nindexes, vacuum->indexes, NoLock);
 	truncate_table(job);
 
@@ -160,9 +166,11 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	update_table_statistics(job, start.time);
 	if (pass != NULL)
 		describe_pass(job, pass);
+	if (result != NULL)
+		*result = job->result;
 	pgstat_progress_end_command();
-	if (report_is_wanted(params))
-		report_end(&start, params, &job->result);
+	if (pass == NULL && report_is_wanted(params))
+		report_end(&start, params, rel, &job->result);
 	progress_clear();
 }
 
@@ -201,6 +209,18 @@ open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 	job->result.indexes = palloc0_array(IndexResult, vacuum->nindexes);
 	for (int i = 0; i < vacuum->nindexes; i++)
 		job->result.indexes[i].name = pstrdup(RelationGetRelationName(vacuum->indexes[i]));
+	job->result.index_pages_before = index_pages(vacuum);
+}
+
+/* index_pages -- how large all indexes of the table are together. */
+static int64
+index_pages(const TableVacuum *vacuum)
+{
+	int64		pages = 0;
+
+	for (int i = 0; i < vacuum->nindexes; i++)
+		pages += RelationGetNumberOfBlocks(vacuum->indexes[i]);
+	return pages;
 }
 
 /*
@@ -225,6 +245,7 @@ plan_vacuum(VacuumJob *job)
 	plan->relid = RelationGetRelid(vacuum->rel);
 	plan->leader_pid = MyProcPid;
 	plan->nindexes = vacuum->nindexes;
+	plan->is_autovacuum = AmAutoVacuumWorkerProcess();
 	plan->verbose = (params->options & VACOPT_VERBOSE) != 0;
 	plan->do_index_vacuuming = job->do_index_cleanup;
 	plan->ring_nbuffers = GetAccessStrategyBufferCount(vacuum->strategy);
@@ -253,6 +274,8 @@ plan_vacuum(VacuumJob *job)
 						"vacuuming \"%s.%s.%s\"",
 						vacuum->dbname, vacuum->relnamespace, vacuum->relname)));
 
+	/* in this order: the failsafe is shown, too */
+	compat_report_vacuum_start(params->is_wraparound, plan->aggressive);
 	/* If things are that bad, all that the team will do is to scan the heap. */
 	failsafe_check(vacuum);
 }
@@ -262,7 +285,8 @@ plan_vacuum(VacuumJob *job)
  *		How many workers to ask for.
  *
  * As many as PARALLEL says, or as the table's size or its indexes call for,
- * but not more than max_parallel_maintenance_workers.  In an emergency the
+ * but not more than max_parallel_maintenance_workers; in an autovacuum worker,
+ * than its settings leave, and than the budget feeds.  In an emergency the
  * indexes call for none, as they are left alone; all the others freeze.
  */
 static int
@@ -272,7 +296,7 @@ plan_workers(VacuumJob *job)
 	int			asked = job->params->nworkers;
 	int			nworkers;
 
-	if (!degree_is_free(vacuum->rel, asked) || job->plan.rel_pages == 0)
+	if (!degree_is_free(vacuum->rel, asked, "vacuum") || job->plan.rel_pages == 0)
 		return 0;
 
 	if (asked > 0)
@@ -283,7 +307,25 @@ plan_workers(VacuumJob *job)
 		if (job->do_index_cleanup && !VacuumFailsafeActive)
 			nworkers = Max(nworkers, index_parallel_degree(vacuum));
 	}
+	if (AmAutoVacuumWorkerProcess())
+	{
+		int			allowed = compat_autovacuum_workers(vacuum->rel);
+
+		nworkers = Min(nworkers, degree_autovacuum_limit());
+		job->result.workers_not_allowed = Max(nworkers - allowed, 0);
+		nworkers = Min(nworkers, allowed);
+		return degree_reserve(Min(nworkers, Max(pace_processes_fed() - 1, 0)));
+	}
 	return Min(nworkers, max_parallel_maintenance_workers);
+}
+
+/* memory_kb -- how much memory there is for dead TIDs. */
+static int
+memory_kb(void)
+{
+	if (AmAutoVacuumWorkerProcess() && autovacuum_work_mem != -1)
+		return autovacuum_work_mem;
+	return maintenance_work_mem;
 }
 
 /*
@@ -296,7 +338,7 @@ start_team(VacuumJob *job, int nworkers)
 	TableVacuum *vacuum = &job->vacuum;
 	VacuumShared *plan = &job->plan;
 	VacuumShared *shared;
-	Size		memory = (Size) maintenance_work_mem * 1024;
+	Size		memory = (Size) memory_kb() * 1024;
 	Size		size = MAXALIGN(sizeof(VacuumShared));
 	instr_time	start;
 
@@ -304,7 +346,7 @@ start_team(VacuumJob *job, int nworkers)
 
 	plan->nmembers = nworkers + 1;
 	if (nworkers > 0)
-		plan->worker_mem_kb = index_worker_memory_kb(vacuum, nworkers);
+		plan->worker_mem_kb = index_worker_memory_kb(vacuum, nworkers, memory_kb());
 	plan->members_start = size;
 	size = MAXALIGN(add_size(size, mul_size(sizeof(MemberShared), plan->nmembers)));
 	plan->indexes_start = size;
@@ -325,8 +367,8 @@ start_team(VacuumJob *job, int nworkers)
 		plan->dead_tids_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
 		size = add_size(plan->dead_tids_start,
 						dead_tids_shared_size(plan->rel_pages, memory, plan->nmembers));
-		job->result.dead_tids_limit = memory;
 	}
+	job->result.dead_tids_limit = memory;
 	pgstat_progress_update_param(PROGRESS_VACUUM_MAX_DEAD_TUPLE_BYTES, memory);
 
 	job->team = team_create("pg_cyclone_worker_main", nworkers, size);
@@ -507,6 +549,7 @@ scan_and_vacuum(VacuumJob *job)
 			elog(ERROR, "no block of table \"%s\" could be scanned for lack of memory",
 				 vacuum->relname);
 		passed = pg_atomic_read_u64(&shared->blocks_passed);
+		progress_rounds(passed);
 		job->may_bypass = false;
 		vacuum_indexes_and_heap(job);
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed,
@@ -632,6 +675,8 @@ count_dead_tids(VacuumJob *job)
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
 	progress_store(items, bytes, dead_tids_limit(job->vacuum.dead_tids));
 
+	result->dead_tids_rounds++;
+	result->dead_tids_bytes_in_all += bytes;
 	if (bytes > result->dead_tids_peak_bytes)
 	{
 		result->dead_tids_peak_bytes = bytes;
@@ -671,6 +716,7 @@ clean_up_indexes(VacuumJob *job)
 
 	/* for the AMs, all that there is in the heap counts */
 	index_begin_round(vacuum, true, job->result.new_rel_tuples, estimated, 0);
+	job->result.cleanup_is_shared = index_is_shared_work(vacuum);
 	run_team_phase(job, PHASE_INDEX_CLEANUP);
 	index_finish_round(vacuum, true);
 }
@@ -1022,6 +1068,7 @@ describe_pass(const VacuumJob *job, CompactionPass *pass)
 	pass->new_pages = result->new_rel_pages;
 	pass->live_tuples = result->new_live_tuples;
 	pass->recently_dead_tuples = result->counters.recently_dead_tuples;
+	pass->oldest_xmin = result->oldest_xmin;
 	pass->stale_locks += result->counters.stale_locks;
 	pass->unused_pages = result->new_rel_pages - result->counters.nonempty_pages;
 }

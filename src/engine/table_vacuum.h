@@ -14,6 +14,8 @@
 #include "storage/buf.h"
 #include "utils/rel.h"
 
+#include "report/result.h"
+
 /*
  * One VACUUM of several that compact a table, with rows being moved from its
  * end to its beginning between them.
@@ -28,6 +30,7 @@ typedef struct CompactionPass
 	BlockNumber new_pages;
 	int64		live_tuples;
 	int64		recently_dead_tuples;
+	TransactionId oldest_xmin;	/* what was deleted before it was removed */
 	BlockNumber unused_pages;	/* at the end, but not truncated */
 
 	/* by all passes so far: row locks that were removed, see stale_lock.c */
@@ -35,6 +38,7 @@ typedef struct CompactionPass
 } CompactionPass;
 
 extern void table_vacuum(Relation rel, const VacuumParams *params,
-						 BufferAccessStrategy strategy, CompactionPass *pass);
+						 BufferAccessStrategy strategy, CompactionPass *pass,
+						 TableResult *result);
 
 #endif							/* CYCLONE_TABLE_VACUUM_H */

@@ -202,9 +202,8 @@ extern bool index_entries_add(IndexEntries *entries, HeapTuple tuple);
 extern void index_entries_finish(IndexEntries *entries);
 extern void index_entries_close(IndexEntries *entries);
 
-/* horizon.c */
+/* old_versions.c */
 extern void horizon_wait(Oid relid, TransactionId last_xid);
-extern char *horizon_holder(void);
 
 /* index_shrink.c */
 extern void index_shrink(Oid relid, MemoryContext context);

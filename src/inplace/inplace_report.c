@@ -21,16 +21,24 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
+#include "history/history.h"
+#include "horizon/horizon.h"
 #include "inplace/inplace_report.h"
+#include "report/verbose.h"
 #include "transaction.h"
 
 /* What keeps less of a table than that from being freed isn't worth a word. */
 #define NOTABLE_FRACTION	64
 
+static void tell_end(const InplaceResult *result, const Inplace *job, double elapsed,
+					 bool to_log);
+static void note_history(const InplaceResult *result, const Inplace *job);
+static Oid	present_relid(const InplaceResult *result, int i);
 static BlockNumber size_of(Oid relid);
 static const char *pretty_bytes(int64 bytes);
 static void tell_why_not(const InplaceResult *result, const Inplace *job);
 static bool warn_of_subscription(const Inplace *job, const char *name);
+static char *holder_of(Oid relid, TransactionId cutoff);
 static void warn_of_obstacles(const InplaceResult *result, const Inplace *job);
 
 /*
@@ -54,6 +62,7 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	INSTR_TIME_SET_CURRENT(result->start);
 
 	rel = table_open(relid, ShareUpdateExclusiveLock);
+	history_begin(HISTORY_INPLACE, rel, params);
 	indexes = RelationGetIndexList(rel);
 	result->relids = MemoryContextAlloc(context, (2 + list_length(indexes)) * sizeof(Oid));
 	result->sizes = MemoryContextAlloc(context, (2 + list_length(indexes)) * sizeof(BlockNumber));
@@ -162,6 +171,17 @@ warn_of_subscription(const Inplace *job, const char *name)
 	return true;
 }
 
+/* holder_of -- who needs what was deleted at cutoff or later; NULL if nobody now. */
+static char *
+holder_of(Oid relid, TransactionId cutoff)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	char	   *holder = horizon_describe_oldest(rel, cutoff);
+
+	table_close(rel, NoLock);
+	return holder;
+}
+
 /*
  * warn_of_obstacles
  *		Say what kept the table from becoming smaller, if that is worth a word.
@@ -173,15 +193,15 @@ warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 	const MoveObstacles *obstacles = &job->moved.obstacles;
 	const char *name = get_rel_name(result->relid);
 	BlockNumber notable = pass->new_pages / NOTABLE_FRACTION;
-	char	   *holder;
 
 	if (pass->recently_dead_tuples > pass->live_tuples / NOTABLE_FRACTION)
 	{
-		holder = horizon_holder();
+		char	   *holder = holder_of(result->relid, pass->oldest_xmin);
+
 		ereport(WARNING,
 				(errmsg("table \"%s\" could not be compacted fully: " INT64_FORMAT " dead row versions are still needed",
 						name, pass->recently_dead_tuples),
-				 holder != NULL ? errdetail("The oldest snapshot is held by %s.", holder) : 0,
+				 holder != NULL ? errdetail("Their removal is held back by %s.", holder) : 0,
 				 errhint("Run VACUUM (FULL INPLACE) again when that has ended.")));
 	}
 	if (obstacles->locked + obstacles->uncommitted > 0 &&
@@ -199,45 +219,55 @@ warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 
 /*
  * inplace_report_end
- *		Tell of sizes, WAL and time.  Outside any transaction.
+ *		Tell of sizes, WAL and time: the client, the log and the history.  Outside
+ *		any transaction.
  */
 void
 inplace_report_end(InplaceResult *result, const Inplace *job)
 {
-	StringInfoData buf;
-	WalUsage	wal = {0};
-	const double *seconds = result->step_seconds;
-	Oid			namespace;
 	instr_time	now;
+	double		elapsed;
+	bool		to_log;
 
-	if (!result->verbose)
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, result->start);
+	elapsed = INSTR_TIME_GET_DOUBLE(now);
+	to_log = report_command_is_for_log(elapsed);
+	if (!result->verbose && !to_log && !history_is_kept())
 		return;
 
 	begin_vacuum_transaction(false);
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, result->start);
-	WalUsageAccumDiff(&wal, &pgWalUsage, &result->wal);
+	if (result->verbose || to_log)
+		tell_end(result, job, elapsed, to_log);
+	note_history(result, job);
+	end_transaction();
+	history_end();
+}
 
+/* tell_end -- tell the client, or the log, or both. */
+static void
+tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool to_log)
+{
+	StringInfoData buf;
+	WalUsage	wal = {0};
+	const double *seconds = result->step_seconds;
+
+	WalUsageAccumDiff(&wal, &pgWalUsage, &result->wal);
 	initStringInfo(&buf);
 	appendStringInfo(&buf, _("finished compacting \"%s.%s.%s\" in place\n"),
 					 get_database_name(MyDatabaseId),
 					 get_namespace_name(get_rel_namespace(result->relid)),
 					 get_rel_name(result->relid));
-	namespace = get_rel_namespace(result->relid);
 	for (int i = 0; i < result->nsizes; i++)
 	{
-		Oid			relid = result->relids[i];
+		Oid			relid = present_relid(result, i);
 
 		if (i == 0)
 			appendStringInfoString(&buf, _("heap"));
 		else if (get_rel_relkind(relid) == RELKIND_TOASTVALUE)
 			appendStringInfoString(&buf, _("TOAST table"));
 		else
-		{
-			/* one that was built anew is another relation */
-			relid = get_relname_relid(result->names[i], namespace);
 			appendStringInfo(&buf, _("index \"%s\""), result->names[i]);
-		}
 		appendStringInfo(&buf, _(": %s before, "), pretty_bytes((int64) result->sizes[i] * BLCKSZ));
 		appendStringInfo(&buf, _("%s after\n"),
 						 pretty_bytes((int64) size_of(relid) * BLCKSZ));
@@ -252,14 +282,58 @@ inplace_report_end(InplaceResult *result, const Inplace *job)
 						 result->workers_planned, result->workers_launched);
 	appendStringInfo(&buf, _("phases: vacuum %.3f s, moving values %.3f s, moving rows %.3f s, other %.3f s\n"),
 					 seconds[INPLACE_VACUUM], seconds[INPLACE_MOVE_VALUES], seconds[INPLACE_MOVE],
-					 INSTR_TIME_GET_DOUBLE(now) - seconds[INPLACE_VACUUM] -
+					 elapsed - seconds[INPLACE_VACUUM] -
 					 seconds[INPLACE_MOVE_VALUES] - seconds[INPLACE_MOVE]);
 	appendStringInfo(&buf, _("WAL usage: " INT64_FORMAT " records, " INT64_FORMAT " full page images, " UINT64_FORMAT " bytes\n"),
 					 wal.wal_records, wal.wal_fpi, wal.wal_bytes);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));
-	ereport(INFO, (errmsg_internal("%s", buf.data)));
+	if (result->verbose)
+		ereport(INFO, (errmsg_internal("%s", buf.data)));
+	if (to_log)
+	{
+		appendStringInfoChar(&buf, '\n');
+		report_append_command(&buf, "VACUUM (FULL INPLACE)");
+		buf.data[--buf.len] = '\0';
+		ereport(LOG_SERVER_ONLY, (errmsg_internal("%s", buf.data), errhidestmt(true)));
+	}
 	pfree(buf.data);
-	end_transaction();
+}
+
+/* note_history -- what cyclone.history has of it. */
+static void
+note_history(const InplaceResult *result, const Inplace *job)
+{
+	HistoryFigures *figures = history_figures();
+
+	if (figures == NULL)
+		return;
+	for (int i = 0; i < NUM_INPLACE_STEPS; i++)
+		figures->phase_seconds[i] = result->step_seconds[i];
+	figures->workers_planned = result->workers_planned;
+	figures->workers_launched = result->workers_launched;
+	figures->rows_remaining = job->pass.live_tuples;
+	figures->rows_dead = job->pass.recently_dead_tuples;
+	figures->rows_moved = job->rows_moved;
+	figures->pages_before = result->sizes[0];
+	figures->pages_after = job->pass.new_pages;
+	figures->bytes_before = figures->bytes_after = 0;
+	for (int i = 0; i < result->nsizes; i++)
+	{
+		figures->bytes_before += (int64) result->sizes[i] * BLCKSZ;
+		figures->bytes_after += (int64) size_of(present_relid(result, i)) * BLCKSZ;
+	}
+}
+
+/* present_relid -- the relation in the place of one from the beginning. */
+static Oid
+present_relid(const InplaceResult *result, int i)
+{
+	Oid			relid = result->relids[i];
+
+	if (i == 0 || get_rel_relkind(relid) == RELKIND_TOASTVALUE)
+		return relid;
+	/* an index that was built anew is another relation */
+	return get_relname_relid(result->names[i], get_rel_namespace(result->relid));
 }
 
 /* size_of -- the size of a relation, 0 if it is gone. */

@@ -42,6 +42,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/proc.h"
 #include "storage/shm_toc.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
@@ -336,12 +337,12 @@ create_segment(Size size)
 
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
 		if (error->sqlerrcode != ERRCODE_DISK_FULL &&
 			error->sqlerrcode != ERRCODE_OUT_OF_MEMORY &&
 			error->sqlerrcode != ERRCODE_INSUFFICIENT_RESOURCES)
-			PG_RE_THROW();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
+			ReThrowError(error);
 		segment = NULL;
 		movers.job->is_alone = true;
 		ereport(WARNING,

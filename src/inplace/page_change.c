@@ -124,6 +124,7 @@ page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int nt
 	Assert(ntuples > 0 && ntuples <= MaxHeapTuplesPerPage);
 	for (int i = 0; i < ntuples; i++)
 		RelationPutHeapTuple(rel, buffer, tuples[i], false);
+	compat_note_insertion(BufferGetPage(buffer), GetCurrentTransactionIdIfAny());
 	end_change(rel, buffer, vmbuffer, lock_map, tuples, ntuples, was_empty);
 }
 

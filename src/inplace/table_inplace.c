@@ -49,6 +49,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "debug_point.h"
 #include "engine/table_vacuum.h"
 #include "inplace/inplace.h"
@@ -131,7 +132,7 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	/* the passes are ours: they look at every page, and leave no dead item, as
 	 * one is enough to keep a page where it is */
 	quiet.options &= ~VACOPT_VERBOSE;
-	quiet.log_min_duration = -1;
+	compat_set_log_duration(&quiet, -1);
 	quiet.truncate = VACOPTVALUE_ENABLED;
 	quiet.index_cleanup = VACOPTVALUE_ENABLED;
 	quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
@@ -278,7 +279,7 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	pace_write_steadily();
 	if (job->first_pages == 0)
 		job->first_pages = RelationGetNumberOfBlocks(rel);
-	table_vacuum(rel, &job->params, job->ring, &job->pass);
+	table_vacuum(rel, &job->params, job->ring, &job->pass, NULL);
 	become_user_again(&saved);
 	table_close(rel, NoLock);
 	end_transaction();

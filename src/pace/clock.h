@@ -10,7 +10,13 @@
 #ifndef CYCLONE_CLOCK_H
 #define CYCLONE_CLOCK_H
 
+#include "port/atomics.h"
 #include "portability/instr_time.h"
+
+/* Ticks come that often. */
+#define NS_A_TICK			(NS_PER_S / 4)
+/* Of an unused budget so much remains. */
+#define CREDIT_NS			(50 * (uint64) NS_PER_MS)
 
 /* now_ns -- nanoseconds since some moment. */
 static inline uint64
@@ -20,6 +26,45 @@ now_ns(void)
 
 	INSTR_TIME_SET_CURRENT(now);
 	return INSTR_TIME_GET_NANOSEC(now);
+}
+
+/*
+ * pay
+ *		Move a clock that processes share, which says until when all is paid for,
+ *		on by the time (ns) that something costs; returns what it says then.
+ */
+static inline uint64
+pay(pg_atomic_uint64 *paid_until, uint64 now, uint64 price)
+{
+	uint64		before = pg_atomic_read_u64(paid_until);
+	uint64		until;
+
+	do
+	{
+		until = Max(before, now - CREDIT_NS) + price;
+	} while (!pg_atomic_compare_exchange_u64(paid_until, &before, until));
+	return until;
+}
+
+/* write_double -- atomically. */
+static inline void
+write_double(pg_atomic_uint64 *place, double value)
+{
+	uint64		bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	pg_atomic_write_u64(place, bits);
+}
+
+/* read_double -- likewise. */
+static inline double
+read_double(pg_atomic_uint64 *place)
+{
+	uint64		bits = pg_atomic_read_u64(place);
+	double		value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
 }
 
 #endif							/* CYCLONE_CLOCK_H */

@@ -36,7 +36,12 @@
  * and again for a moment, as the load of an hour ago is not that of now, and
  * neither are the disturbances that have other reasons.  How much the
  * percentile varies by itself is learned as well: statements disturb each other
- * in bursts, and chance is more than their number tells.  And as such a target
+ * in bursts, and chance is more than their number tells.  If a measurement is
+ * far from those before, the load may have changed: then the next one comes soon,
+ * and if some in a row say so, what was before is forgotten.  It may also be the
+ * vacuum's own doing that hasn't faded yet; so the more the target has risen, the
+ * longer is it held back before it measures.  And a vacuum that
+ * has come to its floor may as well measure.  As such a target
  * is met without the vacuum, one that sleeps nearly all the time isn't to blame
  * for more than the little that it can do: it would crawl because of others.
  *
@@ -100,12 +105,20 @@
  */
 #define BURST				1.5
 #define LEARN_SETTLING		0.75
+#define LEARN_MAX_SETTLING	30.0
 #define SLICE_SECONDS		0.5
 #define MIN_SLICE_STATEMENTS 60.0
 #define LEARN_MAX_SECONDS	8.0
 /* The next slice: after so many seconds, or so many times as long as it took */
 #define LEARN_AFTER			8.0
 #define LEARN_AFTER_TIMES	8.0
+/* After one that is so many times the others, or the others it, so many seconds */
+#define STRANGE				1.4
+#define LEARN_AFTER_STRANGE 2.0
+/* At the floor, where it costs nothing, after so many seconds */
+#define LEARN_AFTER_FLOOR	2.0
+/* So many in a row are no chance. */
+#define STRANGE_SLICES		3
 /* A process awake all the time may make statements slower by this factor. */
 #define MOST_HARM			4.0
 #define SETTLING_AFTER_LEARNING 0.25
@@ -113,8 +126,11 @@
 static bool learn(Controller *controller, const ControllerInput *input);
 static void describe(const Controller *controller, double *mean, double *deviation);
 static void begin_learning(Controller *controller);
+static double time_to_settle(const Controller *controller);
 static void begin_slice(Controller *controller);
 static void end_slice(Controller *controller);
+static int	strangeness(const Controller *controller, double value);
+static void forget_old_slices(Controller *controller);
 static void end_learning(Controller *controller);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
@@ -137,6 +153,28 @@ controller_init(Controller *controller, double target_ms)
 }
 
 /*
+ * controller_restart
+ *		A vacuum begins, slowly, after a pause: what was learned about the target and
+ *		the machine stays.
+ */
+void
+controller_restart(Controller *controller)
+{
+	controller->budget = FIRST_BUDGET;
+	controller->limit = LIMIT_NOTHING;
+	controller->ceiling = INFINITY;
+	controller->learning = false;
+	controller->interrupted = false;
+	controller->idle = 0;
+	controller->unused = 0;
+	controller->at_floor = 0;
+	controller->since_miss = 0;
+	controller->settling = 0;
+	controller->load = 0;
+	controller->load_at_miss = 0;
+}
+
+/*
  * controller_set_target
  *		The target has changed; what was learned about the machine stays.
  */
@@ -148,10 +186,13 @@ controller_set_target(Controller *controller, double target_ms)
 	controller->learns_target = target_ms == 0;
 	controller->target_ms = target_ms;
 	controller->learned_ms = 0;
+	controller->least_learned_ms = 0;
 	controller->learned_spread = 0;
 	controller->nslices = 0;
 	controller->next_slice = 0;
+	controller->strange_slices = 0;
 	controller->learning = false;
+	controller->interrupted = false;
 	controller->at_floor = 0;
 }
 
@@ -190,7 +231,10 @@ controller_step(Controller *controller, const ControllerInput *input)
 	if (controller->idle >= IDLE_SECONDS)
 	{
 		if (controller->learning)
+		{
 			controller->budget = controller->budget_before_learning;
+			controller->interrupted = true;
+		}
 		controller->learning = false;
 		controller->ceiling = INFINITY;
 		controller->forget_window = true;
@@ -278,20 +322,23 @@ learn(Controller *controller, const ControllerInput *input)
 
 	if (!controller->learning)
 	{
-		if (controller->target_ms > 0 && controller->since_learned < controller->learn_after)
+		if (controller->target_ms > 0 && controller->since_learned < controller->learn_after &&
+			Min(controller->at_floor, controller->since_learned) < LEARN_AFTER_FLOOR)
 			return false;
 		begin_learning(controller);
 		return true;
 	}
 
-	controller->learned_for += input->seconds;
-	if (controller->learned_for < LEARN_SETTLING)
+	controller->settled_for += input->seconds;
+	if (controller->settled_for < controller->settling_needed)
 	{
 		/* the window has to fill again, as it does at other times */
-		controller->forget_window = controller->learned_for < LEARN_SETTLING / 2;
+		controller->forget_window =
+			controller->settled_for < controller->settling_needed - LEARN_SETTLING / 2;
 		return true;
 	}
 
+	controller->learned_for += input->seconds;
 	controller->slice_for += input->seconds;
 	controller->slice_statements += input->statements;
 	if (input->samples >= 1)
@@ -299,7 +346,9 @@ learn(Controller *controller, const ControllerInput *input)
 		controller->slice_sum += input->percentile_ms;
 		controller->slice_steps++;
 	}
-	if (controller->slice_for >= SLICE_SECONDS && controller->slice_statements >= MIN_SLICE_STATEMENTS)
+	/* in the midst of a long transaction there is something, but nothing to measure */
+	if (controller->slice_for >= SLICE_SECONDS && controller->slice_steps > 0 &&
+		controller->slice_statements >= MIN_SLICE_STATEMENTS)
 		end_slice(controller);
 	if (controller->wanted_slices > 0 && controller->learned_for < LEARN_MAX_SECONDS)
 		return true;
@@ -310,6 +359,24 @@ learn(Controller *controller, const ControllerInput *input)
 		return true;
 	end_learning(controller);
 	return false;
+}
+
+/*
+ * time_to_settle
+ *		For how long to let the vacuum's effects fade before a measurement, in seconds.
+ *
+ * What it has written may make a slow disk busy for longer than a moment; then we
+ * learn what we have done ourselves, allow a tenth more, do it, and learn that.
+ * So the more it is than it once was, the longer we look away.
+ */
+static double
+time_to_settle(const Controller *controller)
+{
+	double		times = 1;
+
+	if (controller->least_learned_ms > 0)
+		times = controller->learned_ms / controller->least_learned_ms;
+	return Min(LEARN_SETTLING * times * times, LEARN_MAX_SETTLING);
 }
 
 /* begin_slice -- nothing has been measured yet. */
@@ -330,12 +397,52 @@ begin_slice(Controller *controller)
 static void
 end_slice(Controller *controller)
 {
-	controller->slices[controller->next_slice] = controller->slice_sum / controller->slice_steps;
+	double		value = controller->slice_sum / controller->slice_steps;
+	int			side = strangeness(controller, value);
+
+	controller->strange_slices = side == 0 ? 0 :
+		side * controller->strange_slices > 0 ? controller->strange_slices + side : side;
+	controller->slices[controller->next_slice] = value;
 	controller->next_slice = (controller->next_slice + 1) % LEARN_SLICES;
 	controller->nslices = Min(controller->nslices + 1, LEARN_SLICES);
 	controller->wanted_slices--;
-	controller->learn_after = Max(LEARN_AFTER, LEARN_AFTER_TIMES * controller->slice_for);
+	controller->learn_after = Max(side == 0 ? LEARN_AFTER : LEARN_AFTER_STRANGE,
+								  LEARN_AFTER_TIMES * controller->slice_for);
+	/* one that is less than expected is to be trusted without more patience */
+	if (side >= 0)
+		controller->learn_after = Max(controller->learn_after, LEARN_AFTER_TIMES *
+									  (controller->settling_needed - LEARN_SETTLING));
+	if (abs(controller->strange_slices) >= STRANGE_SLICES)
+		forget_old_slices(controller);
 	begin_slice(controller);
+}
+
+/*
+ * strangeness
+ *		Is a measurement far above what was learned (1), far below it (-1), or
+ *		neither?  While there are few nothing is strange.
+ */
+static int
+strangeness(const Controller *controller, double value)
+{
+	if (controller->learned_ms <= 0 || controller->nslices <= STRANGE_SLICES)
+		return 0;
+	return value > controller->learned_ms * STRANGE ? 1 :
+		value < controller->learned_ms / STRANGE ? -1 : 0;
+}
+
+/* forget_old_slices -- keep the latest ones only. */
+static void
+forget_old_slices(Controller *controller)
+{
+	double		latest[STRANGE_SLICES];
+
+	for (int i = 0; i < STRANGE_SLICES; i++)
+		latest[i] = controller->slices[(controller->next_slice + LEARN_SLICES - STRANGE_SLICES + i) % LEARN_SLICES];
+	memcpy(controller->slices, latest, sizeof(latest));
+	controller->nslices = STRANGE_SLICES;
+	controller->next_slice = STRANGE_SLICES;
+	controller->strange_slices = 0;
 }
 
 /*
@@ -377,14 +484,28 @@ describe(const Controller *controller, double *mean, double *deviation)
 	*deviation = n > 1 ? sqrt(Max(squares - sum * sum / n, 0.0) / (n - 1)) : 0;
 }
 
-/* begin_learning -- hold the vacuum back to see how fast statements are. */
+/*
+ * begin_learning
+ *		Hold the vacuum back to see how fast statements are.
+ *
+ * If there were none for a moment, as is usual with a slow load, what has been
+ * measured before that counts; and there won't be enough of them in a row to let
+ * effects fade for long.
+ */
 static void
 begin_learning(Controller *controller)
 {
 	controller->learning = true;
-	controller->learned_for = 0;
-	controller->wanted_slices = Max(LEARN_SLICES - controller->nslices, 1);
-	begin_slice(controller);
+	controller->settled_for = 0;
+	controller->settling_needed = controller->interrupted ? LEARN_SETTLING :
+		time_to_settle(controller);
+	if (!controller->interrupted)
+	{
+		controller->learned_for = 0;
+		controller->wanted_slices = Max(LEARN_SLICES - controller->nslices, 1);
+		begin_slice(controller);
+	}
+	controller->interrupted = false;
 	controller->budget_before_learning = controller->budget;
 	controller->budget = controller_floor(controller);
 	controller->forget_window = true;
@@ -401,6 +522,8 @@ end_learning(Controller *controller)
 	/* there are too few statements to ask for more of them soon */
 	if (controller->wanted_slices > 0)
 		controller->learn_after = LEARN_AFTER_TIMES * controller->learned_for;
+	if (controller->least_learned_ms <= 0 || controller->learned_ms < controller->least_learned_ms)
+		controller->least_learned_ms = controller->learned_ms;
 	controller->target_ms = controller->learned_ms * LEARNED_MARGIN;
 	controller->learning = false;
 	controller->since_learned = 0;

@@ -53,7 +53,10 @@ typedef struct Controller
 	double		awake;			/* processes that were, of late, smoothed */
 	double		unused;			/* seconds of using half of the budget at most */
 	double		at_floor;		/* seconds of missing the target there */
-	double		learned_for;	/* seconds */
+	bool		interrupted;	/* learning, as there was nothing to learn from */
+	double		settling_needed;	/* seconds */
+	double		settled_for;	/* seconds, since it began or went on */
+	double		learned_for;	/* seconds of measuring */
 	int			wanted_slices;	/* in this go */
 	double		slice_for;		/* seconds */
 	double		slice_statements;
@@ -62,14 +65,17 @@ typedef struct Controller
 	double		slices[LEARN_SLICES];	/* the percentile in each */
 	int			nslices;
 	int			next_slice;		/* the oldest, once there are so many */
+	int			strange_slices; /* the latest ones, all far from the others on one side */
 	double		since_learned;	/* seconds */
 	double		learn_after;	/* seconds, from then */
 	double		learned_ms;		/* the percentile without the vacuum */
+	double		least_learned_ms;	/* so far; 0: nothing was learned */
 	double		learned_spread; /* its standard deviation, as a part of it */
 	double		budget_before_learning;
 } Controller;
 
 extern void controller_init(Controller *controller, double target_ms);
+extern void controller_restart(Controller *controller);
 extern void controller_set_target(Controller *controller, double target_ms);
 extern void controller_forget_load(Controller *controller);
 extern void controller_step(Controller *controller, const ControllerInput *input);

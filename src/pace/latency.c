@@ -119,6 +119,7 @@ static void forget_query(SubXactEvent event, SubTransactionId subid,
 static bool goes_to_client(const QueryDesc *query);
 static bool receive_row(TupleTableSlot *slot, DestReceiver *self);
 static bool is_timed(const Node *statement);
+static bool is_vacuum_node(const CallStmt *statement);
 static bool is_commit(const Node *statement);
 static bool begins_timed_call(void);
 static uint64 begin_call(void);
@@ -198,13 +199,14 @@ latency_unwatch(void)
  * latency_begin_utility
  *		A utility statement begins.  If this returns true, latency_end_call must
  *		be called, after an error too, and then latency_end_utility unless there
- *		was one.
+ *		was one; *commits is for that, as the statement may be gone by then.
  */
 bool
-latency_begin_utility(const PlannedStmt *pstmt, uint64 *start)
+latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits)
 {
 	if (!begins_timed_call())
 		return false;
+	*commits = is_commit(pstmt->utilityStmt);
 	if (nesting == 0)
 	{
 		begin_statement(NULL);
@@ -232,10 +234,10 @@ latency_end_call(uint64 start)
 
 /* latency_end_utility -- it has not failed. */
 void
-latency_end_utility(const PlannedStmt *pstmt, uint64 start)
+latency_end_utility(uint64 start, bool commits)
 {
 	if (start != UNTIMED && nesting == 0)
-		end_statement(is_commit(pstmt->utilityStmt) || !IsTransactionBlock());
+		end_statement(commits || !IsTransactionBlock());
 }
 
 /*
@@ -535,12 +537,24 @@ is_timed(const Node *statement)
 	{
 		case T_ExecuteStmt:
 		case T_FetchStmt:
-		case T_CallStmt:
 		case T_DoStmt:
 			return true;
+		case T_CallStmt:
+			return !is_vacuum_node((const CallStmt *) statement);
 		default:
 			return is_commit(statement);
 	}
+}
+
+/* is_vacuum_node -- is this the call by which a VACUUM is sent to a node? */
+static bool
+is_vacuum_node(const CallStmt *statement)
+{
+	List	   *name = statement->funccall->funcname;
+
+	return list_length(name) == 2 &&
+		strcmp(strVal(linitial(name)), "cyclone") == 0 &&
+		strcmp(strVal(lsecond(name)), "vacuum_node") == 0;
 }
 
 /* is_commit -- will this statement have the transaction committed? */

@@ -29,9 +29,9 @@ extern void latency_prepare(void);
 extern void latency_watch(void);
 extern void latency_unwatch(void);
 
-extern bool latency_begin_utility(const PlannedStmt *pstmt, uint64 *start);
+extern bool latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits);
 extern void latency_end_call(uint64 start);
-extern void latency_end_utility(const PlannedStmt *pstmt, uint64 start);
+extern void latency_end_utility(uint64 start, bool commits);
 
 extern void latency_read(LatencyOf of, uint32 *counts);
 extern int	latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts);

@@ -7,8 +7,12 @@
  * The budget
  * ----------
  * A budget is a cost a second.  The settings give one, vacuum_cost_limit for
- * each vacuum_cost_delay; a latency target gives another one, which
- * controller.c moves; the smaller one counts.  The server's delay point makes
+ * each vacuum_cost_delay; a latency target gives another one, which all VACUUMs
+ * of the server with that target share (target.c).  What a page costs of the
+ * former is the user's to say, vacuum_cost_page_hit and its like; of the latter,
+ * which is not the user's alone, it costs what target.h says.  So pages are
+ * counted, both are charged for them, side by side, and the one that makes a
+ * process sleep for longer counts.  The server's delay point makes
  * each process sleep in proportion to its own cost, so n processes cost n
  * times the budget, and doesn't count the time between two naps, so one
  * process costs less.  Here the processes share a clock instead, paid_until:
@@ -27,11 +31,10 @@
  * Ticks
  * -----
  * A few times a second one of the processes, whichever comes first, measures
- * what the vacuum costs and how long statements take, and lets the controller
- * move the budget (tick).  No process has this for a duty, so that the pace is
- * kept while any of them is at work, or the leader waits for it.  As a tick
- * may come from the timer's signal handler, it takes no lock, allocates no
- * memory and raises no error.
+ * what the vacuum costs, for the view (tick), and likewise sees to its target.
+ * No process has this for a duty, so that the pace is kept while any of them is
+ * at work, or the leader waits for it.  As a tick may come from the timer's
+ * signal handler, it takes no lock, allocates no memory and raises no error.
  *
  * Settings
  * --------
@@ -51,6 +54,7 @@
 #include <math.h>
 
 #include "access/parallel.h"
+#include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "commands/vacuum.h"
 #include "executor/instrument.h"
@@ -58,6 +62,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "port/atomics.h"
+#include "postmaster/autovacuum.h"
 #include "postmaster/interrupt.h"
 #include "storage/bufmgr.h"
 #include "storage/ipc.h"
@@ -74,21 +79,15 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "declared_rows.h"
 #include "pace/clock.h"
-#include "pace/controller.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
 #include "pace/pace_settings.h"
+#include "pace/target.h"
 
-#define NS_A_TICK			(NS_PER_S / 4)
 /* In the server's code, not so often: it cuts the nap short that it is in. */
 #define SERVER_CODE_TICK_MS 500
-/* If there was no tick for so long, what it could measure says nothing. */
-#define GAP_SECONDS			2.0
-/* To the controller no more than this has passed between two. */
-#define LONGEST_STEP		0.5
-/* Who has been running for so long, and for ten targets, is slow by nature. */
-#define LONG_STATEMENT_MS	5000.0
 
 /*
  * It is no use to sleep for less, nor good to sleep for longer at a time.  Who
@@ -97,11 +96,14 @@
  */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
 #define LEAST_NAP_WITH_TARGET_NS (5 * (uint64) NS_PER_MS)
+/*
+ * What one process costs a second without any delay, about: 5 million for 5
+ * million rows with two indexes, in 2.5 s by two processes (2 cores).
+ */
+#define COST_OF_A_PROCESS	1e6
 /* In the time of the least nap the budget is looked at twice, to be exact. */
 #define CHARGES_A_NAP		2
 #define LONGEST_NAP_MS		100
-/* Of an unused budget so much remains. */
-#define CREDIT_NS			(50 * (uint64) NS_PER_MS)
 
 /* The budget is looked at once for so much cost, or less. */
 #define LEAST_CHARGE		1
@@ -117,20 +119,10 @@
 #define UNBOUNDED_LIMIT		100000000
 #define UNBOUNDED_DELAY		0.001
 
-/* Statements weigh less as time goes by: each tick by this factor. */
-#define WINDOW_FADING		0.6
-#define WINDOW_FADING_SPARSE 0.85
-#define WINDOW_IS_SPARSE	100
-#define WINDOW_FADING_DENSE 0.3
-#define WINDOW_IS_DENSE		1000
-
 /* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
 #define FLUSH_AFTER			"256kB"
 
-/* So many transactions have ended if none has, but statements of theirs */
-#define LEAST_PRESENCE		0.01
-
-#define PACE_COLUMNS		12
+#define PACE_COLUMNS		13
 
 /* What the view shows of a vacuum; written by whoever ticks. */
 typedef struct PaceSlot
@@ -141,6 +133,7 @@ typedef struct PaceSlot
 	pg_atomic_uint32 relid;
 	pg_atomic_uint32 limited_by;	/* PaceLimit */
 	pg_atomic_uint32 latency_of;	/* LatencyOf */
+	pg_atomic_uint32 shared_by; /* so many VACUUMs have the target */
 	/* doubles, NaN for null */
 	pg_atomic_uint64 target_ms;
 	pg_atomic_uint64 percentile;
@@ -149,6 +142,14 @@ typedef struct PaceSlot
 	pg_atomic_uint64 rate;
 	pg_atomic_uint64 asleep;
 } PaceSlot;
+
+/* Pages, by what was done with them */
+typedef struct PageCounts
+{
+	int64		hit;
+	int64		miss;
+	int64		dirty;
+} PageCounts;
 
 typedef enum PaceLimit
 {
@@ -160,28 +161,9 @@ typedef enum PaceLimit
 	PACE_LIMIT_FAILSAFE,
 } PaceLimit;
 
-/* What a tick starts from; handed on from table to table of a command */
-typedef struct PaceControl
-{
-	Controller	controller;
-	bool		has_warned;
-	double		told_target;	/* the settings that the controller knows of */
-	double		told_percentile;
-	int			told_of;
-	uint64		tick_time;
-	uint64		next_tick;
-	uint64		spent;
-	uint64		slept;
-	double		statements;		/* or transactions, ended in the last tick */
-	uint32		all_statements; /* so far, if the target is about transactions */
-	bool		is_busy;		/* has any of these ended in the last tick? */
-	uint32		counts[LATENCY_BUCKETS];
-	float		window[LATENCY_BUCKETS];
-} PaceControl;
-
 struct PaceShared
 {
-	/* written by the leader, and the budget by whoever ticks; then version */
+	/* written by the leader; then version */
 	pg_atomic_uint32 version;
 	pg_atomic_uint32 cost_limit;
 	pg_atomic_uint32 page_hit;
@@ -191,23 +173,31 @@ struct PaceShared
 	pg_atomic_uint64 latency_target;
 	pg_atomic_uint64 latency_percentile;
 	pg_atomic_uint32 latency_of;
-	pg_atomic_uint64 budget;	/* the controller's; cost a second */
+	pg_atomic_uint32 target;	/* its number plus one; 0: none */
 	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
 	Oid			relid;			/* these never change */
 	int			leader;			/* its slot */
 	char		padding[PG_CACHE_LINE_SIZE];
 
 	/* written by all */
-	pg_atomic_uint64 paid_until;
-	pg_atomic_uint64 spent;		/* cost */
+	pg_atomic_uint64 paid_until;	/* of the settings' budget */
+	pg_atomic_uint64 spent;		/* cost by the settings */
+	pg_atomic_uint64 target_cost;	/* cost to a latency target, if there is one or not */
 	pg_atomic_uint64 slept;		/* ns */
 	pg_atomic_uint32 at_work;	/* processes */
 	pg_atomic_uint32 in_server_code;	/* so many of them */
 	pg_atomic_uint64 next_tick;
 	pg_atomic_uint32 ticking;	/* is someone in the middle of it? */
 
+	pg_atomic_uint32 has_warned;	/* that the target is out of reach */
+
+	/* written by whoever ticks, and with the settings */
+	pg_atomic_uint64 exchange;	/* a double: by the settings, what costs a target 1 */
 	/* written by whoever ticks */
-	PaceControl control;
+	uint64		tick_time;
+	uint64		spent_before;
+	uint64		target_cost_before;
+	uint64		slept_before;
 };
 
 /* This process's view of the budget */
@@ -216,64 +206,86 @@ typedef struct Pace
 	PaceShared *shared;			/* NULL: this process isn't vacuuming */
 	uint32		version;		/* of the settings below */
 	PaceSettings settings;
-	double		rate;			/* cost a second; INFINITY if unbounded */
-	uint64		least_nap;		/* ns */
-	double		greatest_cost;	/* to be paid for in one go */
-	int			charge;			/* look at the budget when so much is due */
+	LatencyTarget *target;		/* NULL: none */
+	uint32		target_version; /* of its budget below */
+	double		rate_of_settings;	/* cost a second; INFINITY if unbounded */
+	double		rate_of_target;
+	double		greatest_cost;	/* by the settings, to be paid for in one go */
+	double		greatest_target_cost;	/* likewise, to the target */
+	int			charge;			/* look at the budgets when so much is due */
 	bool		at_work;
 	volatile bool in_server_code;
-	BufferUsage usage;			/* as far as it is accounted for */
+	volatile bool keeps_timer_out;	/* while it changes what the timer would */
+	PageCounts	accounted;		/* of this process so far, and accounted for */
+	PageCounts	mix;			/* of late */
 } Pace;
 
 /* The command that this process leads */
 typedef struct PaceCommand
 {
 	bool		is_running;
+	bool		in_a_hurry;		/* no budget counts */
 	bool		has_target;		/* as an option, which overrides the setting */
 	double		target;
 	bool		reload_owed;	/* to the server, which was told to */
-	int			page_hit;		/* the parameters, to be put back */
-	int			page_miss;
-	int			page_dirty;
+	PaceParameters parameters;	/* to be put back */
 	PaceSettings settings_at_start; /* the parameters' */
 	PaceSettings settings;		/* in force */
-	bool		has_control;
-	PaceControl control;
+	LatencyTarget *latency_target;	/* NULL: none */
+	TimestampTz statement;		/* in which it is run, maybe one of many */
+	bool		has_warned;		/* in there, that it is out of reach */
 } PaceCommand;
 
 static Pace pace;
 static PaceCommand command;
+static PaceSummary summary;
+static volatile sig_atomic_t reload_was_hidden = false;
 static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
+static int64 pages_written = 0; /* by this process, past shared buffers */
 static TimeoutId server_code_timeout;
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 
+static void add_to_summary(void);
 static void prepare_process(void);
 static bool is_leader(void);
 static void publish_settings(const PaceSettings *settings);
+static void change_target(void);
+static void leave_target(void);
 static void take_settings(void);
+static void take_target(uint32 number);
+static bool settings_have_changed(void);
+static void set_page_costs(bool of_target);
+static int	charge_for_a_nap(double rate, uint64 least_nap, double at_work);
+static double dearest_page(const PaceSettings *settings);
 static void tell_server_code(void);
-static void account_for_server_code(void);
+static bool target_is_tighter(int at_work, int at_work_for_target);
+static void count_pages(PageCounts *pages);
+static int64 cost_by_settings(const PageCounts *pages);
+static int64 cost_to_target(const PageCounts *pages);
+static void account(int64 *cost, int64 *target_cost);
 static void tick_in_server_code(void);
 static void reload_settings(void);
+static void hide_reloads(void);
+static void show_reloads(void);
+static void note_hidden_reload(SIGNAL_ARGS);
+static void adapt_settings(PaceSettings *settings);
+static void rebalance(void);
 static bool has_target(const PaceSettings *settings);
-static void charge_cost(int64 cost);
+static void pay_for_pages(void);
+static double share_of_others(int at_work, int in_server_code);
 static void nap(uint64 until);
 static void tick_if_due(uint64 now);
 static void tick(uint64 now);
-static double control(PaceShared *shared, double seconds, double rate, double awake);
-static void read_window(PaceShared *shared);
-static void tell_target(PaceShared *shared);
-static void show(const PaceShared *shared, double rate, double asleep, double latency_ms);
-static PaceLimit find_limit(const PaceShared *shared, double of_settings);
+static void show(PaceShared *shared, double rate, double target_rate, double asleep);
+static bool target_sets_pace(PaceShared *shared, double budget);
+static PaceLimit find_limit(const TargetState *target, bool by_target);
 static double rate_of_settings(const PaceSettings *settings);
 static void warn_if_out_of_reach(void);
 static void clear_at_exit(int code, Datum arg);
 static void request_shmem(void);
 static void startup_shmem(void);
-static void write_double(pg_atomic_uint64 *place, double value);
-static double read_double(pg_atomic_uint64 *place);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_pace);
 
@@ -298,26 +310,30 @@ pace_init(void)
 void
 pace_begin_command(const double *latency_target)
 {
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+	bool		has_warned = command.has_warned &&
+		(command.statement == statement || AmAutoVacuumWorkerProcess());
+
+	Assert(!command.is_running && pace.shared == NULL);
 	prepare_process();
 	latency_prepare();
 
 	memset(&command, 0, sizeof(command));
 	command.is_running = true;
+	command.statement = statement;
+	command.has_warned = has_warned;
 	if (latency_target != NULL)
 	{
 		command.has_target = true;
 		command.target = *latency_target;
 	}
-	command.page_hit = VacuumCostPageHit;
-	command.page_miss = VacuumCostPageMiss;
-	command.page_dirty = VacuumCostPageDirty;
-
+	pace_settings_save(&command.parameters);
 	pace_settings_current(&command.settings_at_start);
 	command.settings = command.settings_at_start;
-	if (command.has_target)
-		command.settings.latency_target = command.target;
+	adapt_settings(&command.settings);
 	if (has_target(&command.settings))
 		latency_watch();
+	change_target();
 }
 
 /*
@@ -329,20 +345,62 @@ pace_end_command(void)
 {
 	if (!command.is_running)
 		return;
-	command.is_running = false;
 	if (pace.in_server_code)
 		disable_timeout(server_code_timeout, false);
+	show_reloads();
+	command.is_running = false;
+	leave_target();
 	pace.in_server_code = false;
+	pace.keeps_timer_out = false;
+	pace.at_work = false;
 	pace.shared = NULL;
 	latency_unwatch();
 	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 
-	VacuumCostPageHit = command.page_hit;
-	VacuumCostPageMiss = command.page_miss;
-	VacuumCostPageDirty = command.page_dirty;
+	pace_settings_restore(&command.parameters);
 	if (command.reload_owed)
 		ConfigReloadPending = true;
 	command.reload_owed = false;
+}
+
+/* pace_command_is_running -- has a VACUUM begun that has not ended? */
+bool
+pace_command_is_running(void)
+{
+	return command.is_running;
+}
+
+/* pace_is_worker -- does this process keep to the budget of another one's VACUUM? */
+bool
+pace_is_worker(void)
+{
+	return pace.shared != NULL && !command.is_running;
+}
+
+/*
+ * pace_hurry
+ *		The command that has begun keeps to no budget, whatever the settings say.
+ */
+void
+pace_hurry(void)
+{
+	command.in_a_hurry = true;
+	adapt_settings(&command.settings);
+	latency_unwatch();
+	change_target();
+}
+
+/*
+ * pace_processes_fed
+ *		How many processes the command's settings would keep busy; with a latency
+ *		target, which moves the budget, any number.
+ */
+int
+pace_processes_fed(void)
+{
+	double		rate = rate_of_settings(&command.settings);
+
+	return isinf(rate) ? INT_MAX : (int) Min(ceil(rate / COST_OF_A_PROCESS), INT_MAX);
 }
 
 /*
@@ -377,6 +435,7 @@ void
 pace_create(PaceShared *shared, Oid relid)
 {
 	PaceSlot   *slot = &slots[MyProcNumber];
+	uint64		now = now_ns();
 
 	pg_atomic_init_u32(&shared->version, 0);
 	pg_atomic_init_u32(&shared->cost_limit, 0);
@@ -387,30 +446,24 @@ pace_create(PaceShared *shared, Oid relid)
 	pg_atomic_init_u64(&shared->latency_target, 0);
 	pg_atomic_init_u64(&shared->latency_percentile, 0);
 	pg_atomic_init_u32(&shared->latency_of, 0);
-	pg_atomic_init_u64(&shared->budget, 0);
+	pg_atomic_init_u32(&shared->target, 0);
 	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
-	pg_atomic_init_u64(&shared->paid_until, 0);
+	pg_atomic_init_u64(&shared->paid_until, now);
 	pg_atomic_init_u64(&shared->spent, 0);
+	pg_atomic_init_u64(&shared->target_cost, 0);
 	pg_atomic_init_u64(&shared->slept, 0);
 	pg_atomic_init_u32(&shared->at_work, 0);
 	pg_atomic_init_u32(&shared->in_server_code, 0);
-	pg_atomic_init_u64(&shared->next_tick, 0);
+	pg_atomic_init_u64(&shared->next_tick, now + NS_A_TICK);
 	pg_atomic_init_u32(&shared->ticking, 0);
+	pg_atomic_init_u32(&shared->has_warned, command.has_warned);
+	pg_atomic_init_u64(&shared->exchange, 0);
+	shared->tick_time = now;
+	shared->spent_before = 0;
+	shared->target_cost_before = 0;
+	shared->slept_before = 0;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
-
-	if (command.has_control)
-		shared->control = command.control;
-	else
-	{
-		controller_init(&shared->control.controller, 0);
-		shared->control.told_target = LATENCY_TARGET_OFF;
-		shared->control.tick_time = now_ns();
-		shared->control.next_tick = shared->control.tick_time + NS_A_TICK;
-	}
-	write_double(&shared->budget, shared->control.controller.budget);
-	pg_atomic_write_u64(&shared->next_tick, shared->control.next_tick);
-	pg_atomic_write_u64(&shared->paid_until, now_ns());
 
 	pg_atomic_write_u32(&slot->user_id, GetSessionUserId());
 	pg_atomic_write_u32(&slot->database, MyDatabaseId);
@@ -419,8 +472,7 @@ pace_create(PaceShared *shared, Oid relid)
 	pace.shared = shared;
 	publish_settings(&command.settings);
 	pace_join(shared);
-	tell_target(shared);
-	show(shared, 0, 0, NAN);
+	show(shared, 0, 0, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->pid, MyProcPid);
 }
@@ -435,6 +487,8 @@ pace_join(PaceShared *shared)
 	prepare_process();
 	pace.shared = shared;
 	VacuumCostBalance = 0;
+	count_pages(&pace.accounted);
+	pace.mix = (PageCounts) {.hit = 1,.miss = 1,.dirty = 1};
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
@@ -451,18 +505,14 @@ pace_leave(void)
 	if (pace.shared == NULL)
 		return;
 	if (is_leader())
+		add_to_summary();
+	take_target(0);
+	if (is_leader())
 	{
-		command.has_control = true;
-		command.control = pace.shared->control;
-		command.control.next_tick = pg_atomic_read_u64(&pace.shared->next_tick);
-		/*
-		 * What it has cost since the last tick goes into the next one: the
-		 * counters begin at zero then, and these, unsigned, below it.
-		 */
-		command.control.spent -= pg_atomic_read_u64(&pace.shared->spent);
-		command.control.slept -= pg_atomic_read_u64(&pace.shared->slept);
+		command.has_warned = pg_atomic_read_u32(&pace.shared->has_warned);
 		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 	}
+	set_page_costs(false);
 	pace.shared = NULL;
 	VacuumCostBalance = 0;
 	if (!VacuumFailsafeActive)
@@ -476,10 +526,47 @@ pace_leave(void)
 void
 pace_report(TableResult *result)
 {
-	result->was_paced = VacuumCostActive;
+	/* or it was, until a reload */
+	result->was_paced = VacuumCostActive || pg_atomic_read_u64(&pace.shared->slept) > 0;
 	result->slept_seconds = (double) pg_atomic_read_u64(&pace.shared->slept) / NS_PER_S;
-	result->has_latency_target = has_target(&pace.settings);
-	result->latency_target_ms = pace.shared->control.controller.target_ms;
+	result->has_latency_target = pace.target != NULL;
+	if (pace.target != NULL)
+	{
+		TargetState state;
+
+		target_state(pace.target, &state);
+		result->latency_target_ms = state.target_ms;
+	}
+}
+
+/* pace_begin_summary -- begin to sum up. */
+void
+pace_begin_summary(void)
+{
+	memset(&summary, 0, sizeof(summary));
+}
+
+/* pace_summary -- what it has come to since, of tables that this process led. */
+const PaceSummary *
+pace_summary(void)
+{
+	return &summary;
+}
+
+/* add_to_summary -- the leader is about to leave a table. */
+static void
+add_to_summary(void)
+{
+	TargetState state;
+
+	summary.is_known = true;
+	summary.slept_seconds += (double) pg_atomic_read_u64(&pace.shared->slept) / NS_PER_S;
+	summary.has_target = pace.target != NULL;
+	if (pace.target == NULL)
+		return;
+	target_state(pace.target, &state);
+	summary.target_ms = state.target_ms;
+	summary.latency_ms = state.latency_ms;
 }
 
 /* pace_begin_work -- this process takes part in a phase. */
@@ -488,6 +575,8 @@ pace_begin_work(void)
 {
 	pg_atomic_fetch_add_u32(&pace.shared->at_work, 1);
 	pace.at_work = true;
+	if (pace.target != NULL)
+		target_begin_work(pace.target);
 }
 
 /* pace_end_work -- it is through with it. */
@@ -495,6 +584,8 @@ void
 pace_end_work(void)
 {
 	pg_atomic_fetch_sub_u32(&pace.shared->at_work, 1);
+	if (pace.target != NULL)
+		target_end_work(pace.target);
 	pace.at_work = false;
 }
 
@@ -510,7 +601,10 @@ pace_give_up(void)
 	if (pace.shared == NULL)
 		return;
 	pg_atomic_write_u32(&pace.shared->failsafe, 1);
-	show(pace.shared, 0, 0, NAN);
+	/* others go on to spend of it */
+	take_target(0);
+	pace.rate_of_target = INFINITY;
+	show(pace.shared, 0, 0, 0);
 }
 
 /*
@@ -524,15 +618,26 @@ delay_point(void)
 
 	if (unlikely(ConfigReloadPending))
 		reload_settings();
-	if (unlikely(pg_atomic_read_u32(&pace.shared->version) != pace.version))
+	if (unlikely(settings_have_changed()))
 		take_settings();
 	if (VacuumCostActive && VacuumCostBalance >= pace.charge)
 	{
-		int64		cost = VacuumCostBalance;
-
 		VacuumCostBalance = 0;
-		charge_cost(cost);
+		pay_for_pages();
 	}
+}
+
+/*
+ * pace_pages_written
+ *		This process has written so many pages past shared buffers, which costs as
+ *		much as making them dirty.
+ */
+void
+pace_pages_written(int number)
+{
+	pages_written += number;
+	if (VacuumCostActive)
+		VacuumCostBalance += number * VacuumCostPageDirty;
 }
 
 /*
@@ -545,6 +650,7 @@ pace_while_waiting(void)
 {
 	if (ConfigReloadPending)
 		reload_settings();
+	rebalance();
 	if (VacuumCostActive && !VacuumFailsafeActive)
 		tick_if_due(now_ns());
 	warn_if_out_of_reach();
@@ -558,8 +664,10 @@ pace_while_waiting(void)
 void
 pace_begin_server_code(void)
 {
+	hide_reloads();
 	pg_atomic_fetch_add_u32(&pace.shared->in_server_code, 1);
-	pace.usage = pgBufferUsage;
+	if (pace.target != NULL)
+		target_begin_server_code(pace.target);
 	tell_server_code();
 	pace.in_server_code = true;
 	enable_timeout_every(server_code_timeout,
@@ -577,19 +685,33 @@ pace_begin_server_code(void)
 void
 pace_in_server_code(void)
 {
-	if (unlikely(ConfigReloadPending))
-		reload_settings();
+	if (likely(!ConfigReloadPending && !reload_was_hidden))
+		return;
+	pace.keeps_timer_out = true;
+	reload_settings();
+	tell_server_code();
+	pace.keeps_timer_out = false;
 }
 
 /* pace_end_server_code -- it has returned. */
 void
 pace_end_server_code(void)
 {
+	int64		cost,
+				target_cost;
+
 	disable_timeout(server_code_timeout, false);
-	pace.in_server_code = false;
-	account_for_server_code();
+	/* no timer comes any more */
+	account(&cost, &target_cost);
+	set_page_costs(pace.target != NULL);
 	pg_atomic_fetch_sub_u32(&pace.shared->in_server_code, 1);
+	if (pace.target != NULL)
+		target_end_server_code(pace.target);
+	pace.in_server_code = false;
 	VacuumCostBalance = 0;
+	show_reloads();
+	if (ConfigReloadPending)
+		reload_settings();
 	warn_if_out_of_reach();
 }
 
@@ -607,7 +729,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 	};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	InitMaterializedSRF(fcinfo, 0);
+	begin_rows(fcinfo, PACE_COLUMNS);
 
 	for (int i = 0; slots != NULL && i < MaxBackends; i++)
 	{
@@ -644,6 +766,9 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 			/* of what, if it is about a latency */
 			nulls[column] = nulls[column - lengthof(numbers) + 1];
 			values[column++] = CStringGetTextDatum(cyclone_latency_of_options[pg_atomic_read_u32(&slot->latency_of)].name);
+			/* so is who shares it */
+			nulls[column] = nulls[column - 1];
+			values[column++] = Int32GetDatum(pg_atomic_read_u32(&slot->shared_by));
 			values[column++] = CStringGetTextDatum(limit_names[pg_atomic_read_u32(&slot->limited_by)]);
 			values[column++] = ObjectIdGetDatum(user_id);
 		}
@@ -694,7 +819,42 @@ publish_settings(const PaceSettings *settings)
 	write_double(&shared->latency_target, settings->latency_target);
 	write_double(&shared->latency_percentile, settings->latency_percentile);
 	pg_atomic_write_u32(&shared->latency_of, settings->latency_of);
+	pg_atomic_write_u32(&shared->target, command.latency_target == NULL ? 0 :
+						target_number(command.latency_target) + 1);
+	/* until it is measured: of a page of each kind */
+	write_double(&shared->exchange,
+				 (double) (settings->page_hit + settings->page_miss + settings->page_dirty) /
+				 (TARGET_COST_HIT + TARGET_COST_MISS + TARGET_COST_DIRTY));
 	pg_atomic_fetch_add_u32(&shared->version, 1);
+}
+
+/*
+ * change_target
+ *		The leader joins the target that its settings have now, and leaves the one
+ *		before.
+ */
+static void
+change_target(void)
+{
+	LatencyTarget *before = command.latency_target;
+
+	if (has_target(&command.settings))
+		command.latency_target = target_join(&command.settings, before);
+	else if (before != NULL)
+	{
+		command.latency_target = NULL;
+		target_leave(before);
+	}
+}
+
+/* leave_target -- the leader, and the VACUUM with it, has no target any more. */
+static void
+leave_target(void)
+{
+	take_target(0);
+	if (command.latency_target != NULL)
+		target_leave(command.latency_target);
+	command.latency_target = NULL;
 }
 
 /*
@@ -706,8 +866,7 @@ take_settings(void)
 {
 	PaceShared *shared = pace.shared;
 	PaceSettings *settings = &pace.settings;
-	double		budget;
-	int			at_work = Max(pg_atomic_read_u32(&shared->at_work), 1);
+	bool		was_active = VacuumCostActive;
 
 	pace.version = pg_atomic_read_u32(&shared->version);
 	pg_read_barrier();
@@ -720,67 +879,222 @@ take_settings(void)
 	settings->latency_target = read_double(&shared->latency_target);
 	settings->latency_percentile = read_double(&shared->latency_percentile);
 	settings->latency_of = pg_atomic_read_u32(&shared->latency_of);
-	VacuumCostPageHit = settings->page_hit;
-	VacuumCostPageMiss = settings->page_miss;
-	VacuumCostPageDirty = settings->page_dirty;
 
-	pace.rate = rate_of_settings(settings);
-	pace.least_nap = LEAST_NAP_NS;
-	pace.greatest_cost = (double) settings->cost_limit * GREATEST_OVERRUN;
-	budget = has_target(settings) ? read_double(&shared->budget) : INFINITY;
-	if (budget < pace.rate)
-	{
-		pace.rate = budget;
-		pace.least_nap = LEAST_NAP_WITH_TARGET_NS;
-		/* at least a page, whatever it costs */
-		pace.greatest_cost = settings->page_hit + settings->page_miss + settings->page_dirty;
-		pace.greatest_cost = Max(pace.greatest_cost, LEAST_COST_A_NAP);
-		pace.greatest_cost = Max(pace.greatest_cost, budget * SECONDS_A_NAP) * GREATEST_OVERRUN;
-	}
+	take_target(VacuumFailsafeActive ? 0 : pg_atomic_read_u32(&shared->target));
+	set_page_costs(pace.target != NULL);
 	pace.charge = GREATEST_CHARGE;
-	if (!isinf(pace.rate))
+	pace.rate_of_settings = rate_of_settings(settings);
+	if (!isinf(pace.rate_of_settings))
 	{
-		double		a_nap = pace.rate * pace.least_nap / NS_PER_S / at_work;
+		/* in what the server counts for us, with a target, it takes less to be due */
+		double		dearness = pace.target == NULL ? 1 : dearest_page(settings);
 
-		pace.charge = (int) Min(Max(a_nap / CHARGES_A_NAP, LEAST_CHARGE), GREATEST_CHARGE);
+		pace.greatest_cost = (double) settings->cost_limit * GREATEST_OVERRUN;
+		pace.charge = charge_for_a_nap(pace.rate_of_settings, LEAST_NAP_NS,
+									   pg_atomic_read_u32(&shared->at_work) * dearness);
+	}
+	pace.rate_of_target = INFINITY;
+	if (pace.target != NULL)
+	{
+		pace.target_version = target_version(pace.target);
+		pg_read_barrier();
+		pace.rate_of_target = target_budget(pace.target);
+	}
+	if (!isinf(pace.rate_of_target))
+	{
+		/* at least a page */
+		pace.greatest_target_cost = GREATEST_OVERRUN *
+			Max(LEAST_COST_A_NAP, pace.rate_of_target * SECONDS_A_NAP);
+		pace.charge = Min(pace.charge,
+						  charge_for_a_nap(pace.rate_of_target, LEAST_NAP_WITH_TARGET_NS,
+										   target_at_work(pace.target)));
 	}
 
 	/* with a target, even if nothing bounds it now, what it costs is counted */
 	if (!VacuumFailsafeActive)
-		VacuumCostActive = !isinf(pace.rate) || has_target(settings);
+		VacuumCostActive = !isinf(pace.rate_of_settings) || has_target(settings);
+	/* what came before is not to be paid for */
+	if (VacuumCostActive && !was_active)
+		count_pages(&pace.accounted);
+}
+
+/*
+ * set_page_costs
+ *		Have the server count in VacuumCostBalance what pages cost to a target, or by
+ *		the settings.
+ *
+ * In our own code this only says when to look at the budgets; in the server's,
+ * the delay point goes by it.  May be called by a signal handler.
+ */
+static void
+set_page_costs(bool of_target)
+{
+	VacuumCostPageHit = of_target ? TARGET_COST_HIT : pace.settings.page_hit;
+	VacuumCostPageMiss = of_target ? TARGET_COST_MISS : pace.settings.page_miss;
+	VacuumCostPageDirty = of_target ? TARGET_COST_DIRTY : pace.settings.page_dirty;
+}
+
+/*
+ * charge_for_a_nap
+ *		After how much of its own cost a process is to look at a budget: a part of
+ *		what so many processes may cost during the least nap.
+ */
+static int
+charge_for_a_nap(double rate, uint64 least_nap, double at_work)
+{
+	double		a_nap = rate * least_nap / NS_PER_S / Max(at_work, 1);
+
+	return (int) Min(Max(a_nap / CHARGES_A_NAP, LEAST_CHARGE), GREATEST_CHARGE);
+}
+
+/* dearest_page -- how much more than to a target may a page cost by the settings? */
+static double
+dearest_page(const PaceSettings *settings)
+{
+	double		hit = (double) settings->page_hit / TARGET_COST_HIT;
+	double		miss = (double) settings->page_miss / TARGET_COST_MISS;
+	double		dirty = (double) settings->page_dirty / TARGET_COST_DIRTY;
+
+	return Max(Max(hit, miss), dirty);
+}
+
+/*
+ * take_target
+ *		This process spends of another target's budget from now on: that of this
+ *		number less one, or of none if it is 0.  Takes no lock, and raises no error.
+ */
+static void
+take_target(uint32 number)
+{
+	LatencyTarget *before = pace.target;
+	LatencyTarget *now = number == 0 ? NULL : target_by_number(number - 1);
+
+	if (now == before)
+		return;
+	pace.target = now;
+	if (now != NULL && pace.at_work)
+		target_begin_work(now);
+	if (now != NULL && pace.in_server_code)
+		target_begin_server_code(now);
+	if (before != NULL && pace.in_server_code)
+		target_end_server_code(before);
+	if (before != NULL && pace.at_work)
+		target_end_work(before);
+}
+
+/* settings_have_changed -- or the target's budget? */
+static bool
+settings_have_changed(void)
+{
+	return pg_atomic_read_u32(&pace.shared->version) != pace.version ||
+		(pace.target != NULL && target_version(pace.target) != pace.target_version);
 }
 
 /*
  * tell_server_code
- *		Have the server's delay point give this process its share.
+ *		Have the server's delay point give this process its share of the budget that
+ *		is tighter, as far as the pages of late tell.  Raises no error.
  */
 static void
 tell_server_code(void)
 {
 	int			at_work = Max(pg_atomic_read_u32(&pace.shared->at_work), 1);
+	int			at_work_for_target = pace.target != NULL ? target_at_work(pace.target) : 1;
+	bool		by_target = target_is_tighter(at_work, at_work_for_target);
+	double		rate = by_target ? pace.rate_of_target : pace.rate_of_settings;
+	double		greatest = by_target ? pace.greatest_target_cost : pace.greatest_cost;
 
-	if (isinf(pace.rate))
-	{
+	set_page_costs(by_target);
+
+	/*
+	 * An autovacuum worker's delay point sets the limit anew, after each nap.  So
+	 * it stays as it was set last; the server's routine for that may raise an
+	 * error, and this may be a signal handler's.
+	 */
+	if (AmAutoVacuumWorkerProcess())
+		Assert(vacuum_cost_limit > 0);
+	else if (isinf(rate))
 		vacuum_cost_limit = UNBOUNDED_LIMIT;
-		vacuum_cost_delay = UNBOUNDED_DELAY;
-	}
 	else
-	{
-		vacuum_cost_limit = Max(Min(pace.greatest_cost / GREATEST_OVERRUN, UNBOUNDED_LIMIT), 1);
-		vacuum_cost_delay = vacuum_cost_limit / pace.rate * 1000 * at_work;
-	}
+		vacuum_cost_limit = Max(Min(greatest / GREATEST_OVERRUN, UNBOUNDED_LIMIT), 1);
+
+	if (isinf(rate))
+		vacuum_cost_delay = UNBOUNDED_DELAY;
+	else
+		vacuum_cost_delay = vacuum_cost_limit / rate * 1000 *
+			(by_target ? at_work_for_target : at_work);
 }
 
-/* account_for_server_code -- add what the server's code has cost since. */
-static void
-account_for_server_code(void)
+/*
+ * target_is_tighter
+ *		Would pages like those of late make a process sleep for longer by the target
+ *		than by the settings?  There are so many processes.
+ */
+static bool
+target_is_tighter(int at_work, int at_work_for_target)
 {
-	int64		cost = (pgBufferUsage.shared_blks_hit - pace.usage.shared_blks_hit) * VacuumCostPageHit +
-		(pgBufferUsage.shared_blks_read - pace.usage.shared_blks_read) * VacuumCostPageMiss +
-		(pgBufferUsage.shared_blks_dirtied - pace.usage.shared_blks_dirtied) * VacuumCostPageDirty;
+	/* nothing is what a page costs without a bound */
+	double		time = cost_by_settings(&pace.mix) / pace.rate_of_settings * at_work;
+	double		time_by_target = cost_to_target(&pace.mix) / pace.rate_of_target * at_work_for_target;
 
-	pace.usage = pgBufferUsage;
-	pg_atomic_fetch_add_u64(&pace.shared->spent, cost);
+	return time_by_target > time;
+}
+
+/*
+ * count_pages
+ *		What this process has done with pages so far, as the server's cost balance
+ *		would have it.
+ */
+static void
+count_pages(PageCounts *pages)
+{
+	pages->hit = pgBufferUsage.shared_blks_hit + pgBufferUsage.local_blks_hit;
+	pages->miss = pgBufferUsage.shared_blks_read + pgBufferUsage.local_blks_read;
+	/* those of temporary tables cost nothing */
+	pages->dirty = pgBufferUsage.shared_blks_dirtied + pages_written;
+}
+
+/* cost_by_settings -- what pages cost by the settings. */
+static int64
+cost_by_settings(const PageCounts *pages)
+{
+	return pages->hit * pace.settings.page_hit + pages->miss * pace.settings.page_miss +
+		pages->dirty * pace.settings.page_dirty;
+}
+
+/* cost_to_target -- what they cost of the budget of a latency target. */
+static int64
+cost_to_target(const PageCounts *pages)
+{
+	return pages->hit * TARGET_COST_HIT + pages->miss * TARGET_COST_MISS +
+		pages->dirty * TARGET_COST_DIRTY;
+}
+
+/*
+ * account
+ *		Account for what this process has cost since it was last called, and say what
+ *		that is by the settings and to a target.  May be called by a signal handler.
+ */
+static void
+account(int64 *cost, int64 *target_cost)
+{
+	PageCounts	now;
+	PageCounts	pages;
+
+	count_pages(&now);
+	pages.hit = now.hit - pace.accounted.hit;
+	pages.miss = now.miss - pace.accounted.miss;
+	pages.dirty = now.dirty - pace.accounted.dirty;
+	pace.accounted = now;
+	if (pages.hit + pages.miss + pages.dirty > 0)
+		pace.mix = pages;
+
+	*cost = cost_by_settings(&pages);
+	*target_cost = cost_to_target(&pages);
+	pg_atomic_fetch_add_u64(&pace.shared->spent, *cost);
+	pg_atomic_fetch_add_u64(&pace.shared->target_cost, *target_cost);
+	if (pace.target != NULL)
+		target_note_cost(pace.target, *target_cost);
 }
 
 /*
@@ -790,11 +1104,14 @@ account_for_server_code(void)
 static void
 tick_in_server_code(void)
 {
-	if (!pace.in_server_code || VacuumFailsafeActive)
+	int64		cost,
+				target_cost;
+
+	if (!pace.in_server_code || pace.keeps_timer_out || VacuumFailsafeActive)
 		return;
-	if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
+	if (settings_have_changed())
 		take_settings();
-	account_for_server_code();
+	account(&cost, &target_cost);
 	if (VacuumCostActive)
 		tick_if_due(now_ns());
 	tell_server_code();
@@ -813,20 +1130,84 @@ reload_settings(void)
 		return;
 
 	ConfigReloadPending = false;
+	reload_was_hidden = false;
 	command.reload_owed = true;
 	command.settings = command.settings_at_start;
 	pace_settings_reread(&command.settings);
-	if (command.has_target)
-		command.settings.latency_target = command.target;
+	adapt_settings(&command.settings);
 
 	if (has_target(&command.settings))
 		latency_watch();
 	else
 		latency_unwatch();
+	change_target();
 	publish_settings(&command.settings);
 	take_settings();
 	/* if nothing bounds it any more, no tick will */
-	show(pace.shared, NAN, 0, NAN);
+	show(pace.shared, NAN, NAN, 0);
+}
+
+/*
+ * hide_reloads
+ *		An autovacuum worker's delay point in the server's code would read the files
+ *		and set the parameters by itself, and fail: not in parallel mode.  So have
+ *		it not hear of a reload.
+ */
+static void
+hide_reloads(void)
+{
+	if (!is_leader() || !AmAutoVacuumWorkerProcess())
+		return;
+	pqsignal(SIGHUP, note_hidden_reload);
+	if (ConfigReloadPending)
+		reload_settings();
+}
+
+/* show_reloads -- as before; what was hidden is for our delay point. */
+static void
+show_reloads(void)
+{
+	if (!is_leader() || !AmAutoVacuumWorkerProcess())
+		return;
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	if (reload_was_hidden)
+		ConfigReloadPending = true;
+	reload_was_hidden = false;
+}
+
+/* note_hidden_reload -- the signal handler meanwhile. */
+static void
+note_hidden_reload(SIGNAL_ARGS)
+{
+	reload_was_hidden = true;
+	SetLatch(MyLatch);
+}
+
+/* adapt_settings -- let the command's own wishes override the settings. */
+static void
+adapt_settings(PaceSettings *settings)
+{
+	if (command.has_target)
+		settings->latency_target = command.target;
+	if (command.in_a_hurry)
+	{
+		settings->cost_delay = 0;
+		settings->latency_target = LATENCY_TARGET_OFF;
+	}
+}
+
+/*
+ * rebalance
+ *		The leader, if it is an autovacuum worker, takes over its share of the cost
+ *		limit, which depends on how many of them there are.
+ */
+static void
+rebalance(void)
+{
+	if (!is_leader() || VacuumFailsafeActive || !pace_settings_rebalance(&command.settings))
+		return;
+	publish_settings(&command.settings);
+	take_settings();
 }
 
 /* has_target -- is there a latency target, given or to be learned? */
@@ -837,45 +1218,51 @@ has_target(const PaceSettings *settings)
 }
 
 /*
- * charge_cost
+ * pay_for_pages
  *		Account for what this process has cost, and sleep until it is paid for.
  */
 static void
-charge_cost(int64 cost)
+pay_for_pages(void)
 {
 	PaceShared *shared = pace.shared;
 	uint64		now = now_ns();
-	uint64		paid_until,
-				until;
-	uint64		price;
-	uint32		at_work,
-				in_server_code;
+	uint64		until = 0;
+	uint64		until_by_target = 0;
+	int64		cost,
+				target_cost;
 
-	pg_atomic_fetch_add_u64(&shared->spent, cost);
+	account(&cost, &target_cost);
+	rebalance();
 	tick_if_due(now);
 	warn_if_out_of_reach();
-	if (pg_atomic_read_u32(&shared->version) != pace.version)
+	if (settings_have_changed())
 		take_settings();
-	if (isinf(pace.rate))
-		return;
 
-	price = Min(cost, pace.greatest_cost) / pace.rate * NS_PER_S;
-	/* those in the server's code take their share on their own */
-	in_server_code = pg_atomic_read_u32(&shared->in_server_code);
-	if (in_server_code > 0)
-	{
-		at_work = pg_atomic_read_u32(&shared->at_work);
-		price = price * at_work / Max((int64) at_work - in_server_code, 1);
-	}
+	if (!isinf(pace.rate_of_settings))
+		until = pay(&shared->paid_until, now,
+					Min(cost, pace.greatest_cost) * NS_PER_S / pace.rate_of_settings *
+					share_of_others(pg_atomic_read_u32(&shared->at_work),
+									pg_atomic_read_u32(&shared->in_server_code)));
+	if (!isinf(pace.rate_of_target))
+		until_by_target = target_pay(pace.target, now,
+									 Min(target_cost, pace.greatest_target_cost) * NS_PER_S /
+									 pace.rate_of_target *
+									 share_of_others(target_at_work(pace.target),
+													 target_in_server_code(pace.target)));
 
-	paid_until = pg_atomic_read_u64(&shared->paid_until);
-	do
-	{
-		until = Max(paid_until, now - CREDIT_NS) + price;
-	} while (!pg_atomic_compare_exchange_u64(&shared->paid_until, &paid_until, until));
+	if (until >= now + LEAST_NAP_NS || until_by_target >= now + LEAST_NAP_WITH_TARGET_NS)
+		nap(Max(until, until_by_target));
+}
 
-	if (until >= now + pace.least_nap)
-		nap(until);
+/*
+ * share_of_others
+ *		Those in the server's code take their share of a budget on their own, and the
+ *		others leave it to them: by how much their price goes up.
+ */
+static double
+share_of_others(int at_work, int in_server_code)
+{
+	return in_server_code == 0 ? 1 : (double) at_work / Max(at_work - in_server_code, 1);
 }
 
 /*
@@ -888,6 +1275,7 @@ nap(uint64 until)
 {
 	uint64		now = now_ns();
 	uint32		version = pace.version;
+	uint32		target_version = pace.target_version;
 
 	while (now < until)
 	{
@@ -901,21 +1289,23 @@ nap(uint64 until)
 
 		now = now_ns();
 		pg_atomic_fetch_add_u64(&pace.shared->slept, now - start);
+		if (pace.target != NULL)
+			target_note_sleep(pace.target, now - start);
 		compat_report_delay(now - start);
 		if (ConfigReloadPending)
 			reload_settings();
-		if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
+		if (settings_have_changed())
 			take_settings();
 		tick_if_due(now);
-		if (pg_atomic_read_u32(&pace.shared->version) != pace.version)
+		if (settings_have_changed())
 			take_settings();
 		warn_if_out_of_reach();
-		if (pace.version != version)
+		if (pace.version != version || pace.target_version != target_version)
 			break;
 	}
 }
 
-/* tick_if_due -- measure and control, unless it was done a moment ago. */
+/* tick_if_due -- measure, and see to the target, unless it was done a moment ago. */
 static void
 tick_if_due(uint64 now)
 {
@@ -923,6 +1313,8 @@ tick_if_due(uint64 now)
 	uint64		due = pg_atomic_read_u64(&shared->next_tick);
 	uint32		nobody = 0;
 
+	if (pace.target != NULL)
+		target_tick_if_due(pace.target, now);
 	if (now < due ||
 		!pg_atomic_compare_exchange_u64(&shared->next_tick, &due, now + NS_A_TICK) ||
 		!pg_atomic_compare_exchange_u32(&shared->ticking, &nobody, 1))
@@ -935,199 +1327,100 @@ tick_if_due(uint64 now)
 
 /*
  * tick
- *		Measure, and move the budget.  Raises no error, as the others would wait
- *		for this process to end it.
+ *		Measure, for the view.  Raises no error, as the others would wait for this
+ *		process to end it.
  */
 static void
 tick(uint64 now)
 {
 	PaceShared *shared = pace.shared;
-	PaceControl *state = &shared->control;
 	uint64		spent = pg_atomic_read_u64(&shared->spent);
+	uint64		target_cost = pg_atomic_read_u64(&shared->target_cost);
 	uint64		slept = pg_atomic_read_u64(&shared->slept);
-	double		seconds = (double) (now - state->tick_time) / NS_PER_S;
+	double		seconds = (double) (now - shared->tick_time) / NS_PER_S;
 	double		rate,
-				asleep,
-				latency_ms = NAN;
+				target_rate,
+				asleep;
 	int			at_work = Max(pg_atomic_read_u32(&shared->at_work), 1);
 
-	if (now <= state->tick_time)
+	if (now <= shared->tick_time)
 		return;
-	rate = (spent - state->spent) / seconds;
-	asleep = (slept - state->slept) / seconds / NS_PER_S / at_work;
-	state->spent = spent;
-	state->slept = slept;
-	state->tick_time = now;
-
-	tell_target(shared);
-	if (has_target(&pace.settings))
-	{
-		read_window(shared);
-		if (seconds < GAP_SECONDS)
-			latency_ms = control(shared, Min(seconds, LONGEST_STEP), rate, Max(1 - asleep, 0) * at_work);
-		else
-			memset(state->window, 0, sizeof(state->window));
-	}
-	show(shared, rate, Min(asleep, 1), latency_ms);
+	rate = (spent - shared->spent_before) / seconds;
+	target_rate = (target_cost - shared->target_cost_before) / seconds;
+	if (target_rate > 0)
+		write_double(&shared->exchange, rate / target_rate);
+	asleep = (slept - shared->slept_before) / seconds / NS_PER_S / at_work;
+	shared->spent_before = spent;
+	shared->target_cost_before = target_cost;
+	shared->slept_before = slept;
+	shared->tick_time = now;
+	show(shared, rate, target_rate, Min(asleep, 1));
 }
 
 /*
- * read_window
- *		Add the statements, or transactions, since the last tick to the window.
+ * show
+ *		Fill in what the view shows; budget and rate are those of what sets the pace.
  */
 static void
-read_window(PaceShared *shared)
-{
-	static uint32 counts[LATENCY_BUCKETS];
-	PaceControl *state = &shared->control;
-	double		total = 0;
-	double		fading;
-
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		total += state->window[i];
-	fading = total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
-		total > WINDOW_IS_DENSE ? WINDOW_FADING_DENSE : WINDOW_FADING;
-
-	/* in the midst of a transaction its session isn't idle */
-	state->is_busy = false;
-	if (pace.settings.latency_of != LATENCY_OF_STATEMENTS)
-	{
-		uint32		all = 0;
-
-		latency_read(LATENCY_OF_STATEMENTS, counts);
-		for (int i = 0; i < LATENCY_BUCKETS; i++)
-			all += counts[i];
-		state->is_busy = all != state->all_statements;
-		state->all_statements = all;
-	}
-
-	latency_read(pace.settings.latency_of, counts);
-	state->statements = 0;
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-	{
-		uint32		grown = counts[i] - state->counts[i];
-
-		state->counts[i] = counts[i];
-		state->window[i] = state->window[i] * fading + grown;
-		state->statements += grown;
-	}
-}
-
-/*
- * control
- *		Move the budget by what statements have taken; return their percentile.
- */
-static double
-control(PaceShared *shared, double seconds, double rate, double awake)
-{
-	static float window[LATENCY_BUCKETS];
-	PaceControl *state = &shared->control;
-	Controller *controller = &state->controller;
-	ControllerInput input = {
-		.seconds = seconds,
-		.rate = rate,
-		.awake = awake,
-		.percent = pace.settings.latency_percentile,
-		.statements = state->statements,
-	};
-
-	/* those that are late are in the window only for now */
-	memcpy(window, state->window, sizeof(window));
-	if (controller->target_ms > 0)
-		input.statements += latency_add_running(pace.settings.latency_of, controller->target_ms,
-												Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
-												window);
-	if (state->is_busy)
-		input.statements = Max(input.statements, LEAST_PRESENCE);
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		input.samples += window[i];
-	input.percentile_ms = latency_percentile(window, input.percent);
-
-	controller_step(controller, &input);
-	if (controller->forget_window)
-		memset(state->window, 0, sizeof(state->window));
-	if (controller->budget != read_double(&shared->budget))
-	{
-		write_double(&shared->budget, controller->budget);
-		pg_atomic_fetch_add_u32(&shared->version, 1);
-	}
-	return input.percentile_ms;
-}
-
-/* tell_target -- tell the controller of the target, if it or what it is about has changed. */
-static void
-tell_target(PaceShared *shared)
-{
-	PaceControl *state = &shared->control;
-	double		target = pace.settings.latency_target;
-	double		percentile = pace.settings.latency_percentile;
-	int			of = pace.settings.latency_of;
-
-	if (target == state->told_target && percentile == state->told_percentile && of == state->told_of)
-		return;
-	/* nobody may have looked at them for long */
-	if (state->told_target == LATENCY_TARGET_OFF || of != state->told_of)
-	{
-		latency_read(of, state->counts);
-		memset(state->window, 0, sizeof(state->window));
-	}
-	if (of != state->told_of)
-		controller_forget_load(&state->controller);
-	state->told_target = target;
-	state->told_percentile = percentile;
-	state->told_of = of;
-	if (target != LATENCY_TARGET_OFF)
-		controller_set_target(&state->controller,
-							  target == LATENCY_TARGET_AUTO ? 0 : target);
-}
-
-/* show -- fill in what the view shows. */
-static void
-show(const PaceShared *shared, double rate, double asleep, double latency_ms)
+show(PaceShared *shared, double rate, double target_rate, double asleep)
 {
 	PaceSlot   *slot = &slots[shared->leader];
-	double		of_settings = rate_of_settings(&pace.settings);
-	double		target = NAN,
-				budget = of_settings;
+	TargetState target = {.latency_ms = NAN,.budget = INFINITY};
+	bool		by_target;
+	double		budget;
 
-	if (has_target(&pace.settings))
-	{
-		if (shared->control.controller.target_ms > 0)
-			target = shared->control.controller.target_ms;
-		budget = Min(budget, shared->control.controller.budget);
-	}
-	write_double(&slot->target_ms, target);
+	if (pace.target != NULL)
+		target_state(pace.target, &target);
+	by_target = target_sets_pace(shared, target.budget);
+	budget = by_target ? target.budget : rate_of_settings(&pace.settings);
+	write_double(&slot->target_ms, target.target_ms > 0 ? target.target_ms : NAN);
 	write_double(&slot->percentile,
-				 has_target(&pace.settings) ? pace.settings.latency_percentile : NAN);
+				 pace.target != NULL ? pace.settings.latency_percentile : NAN);
 	pg_atomic_write_u32(&slot->latency_of, pace.settings.latency_of);
-	write_double(&slot->latency_ms, latency_ms);
+	pg_atomic_write_u32(&slot->shared_by, target.vacuums);
+	write_double(&slot->latency_ms, target.latency_ms);
 	write_double(&slot->budget, isinf(budget) ? NAN : budget);
-	write_double(&slot->rate, VacuumCostActive ? rate : NAN);
+	write_double(&slot->rate, !VacuumCostActive ? NAN : by_target ? target_rate : rate);
 	write_double(&slot->asleep, asleep);
-	pg_atomic_write_u32(&slot->limited_by, find_limit(shared, of_settings));
+	pg_atomic_write_u32(&slot->limited_by, find_limit(&target, by_target));
+}
+
+/*
+ * target_sets_pace
+ *		Is it the target, whose budget this is, or the settings?
+ */
+static bool
+target_sets_pace(PaceShared *shared, double budget)
+{
+	double		of_settings = rate_of_settings(&pace.settings);
+
+	if (pace.target == NULL || isinf(of_settings))
+		return pace.target != NULL;
+	return !isinf(budget) && budget * read_double(&shared->exchange) < of_settings;
 }
 
 /* find_limit -- what keeps the vacuum from going faster? */
 static PaceLimit
-find_limit(const PaceShared *shared, double of_settings)
+find_limit(const TargetState *target, bool by_target)
 {
 	if (pg_atomic_read_u32(&pace.shared->failsafe))
 		return PACE_LIMIT_FAILSAFE;
-	if (has_target(&pace.settings) && shared->control.controller.budget < of_settings)
+	if (!by_target)
+		return isinf(rate_of_settings(&pace.settings)) ? PACE_LIMIT_NOTHING : PACE_LIMIT_COST_DELAY;
+	if (isinf(target->budget))
+		return PACE_LIMIT_NOTHING;
+	switch (target->limit)
 	{
-		switch (shared->control.controller.limit)
-		{
-			case LIMIT_NOTHING:
-				return PACE_LIMIT_NOTHING;
-			case LIMIT_LATENCY:
-				return PACE_LIMIT_LATENCY;
-			case LIMIT_LEARNING:
-				return PACE_LIMIT_LEARNING;
-			case LIMIT_FLOOR:
-				return PACE_LIMIT_FLOOR;
-		}
+		case LIMIT_NOTHING:
+			return PACE_LIMIT_NOTHING;
+		case LIMIT_LATENCY:
+			return PACE_LIMIT_LATENCY;
+		case LIMIT_LEARNING:
+			return PACE_LIMIT_LEARNING;
+		case LIMIT_FLOOR:
+			return PACE_LIMIT_FLOOR;
 	}
-	return isinf(of_settings) ? PACE_LIMIT_NOTHING : PACE_LIMIT_COST_DELAY;
+	return PACE_LIMIT_NOTHING;
 }
 
 /* rate_of_settings -- the budget of cost-based delay, in cost a second. */
@@ -1138,22 +1431,27 @@ rate_of_settings(const PaceSettings *settings)
 		settings->cost_limit / settings->cost_delay * 1000 : INFINITY;
 }
 
-/* warn_if_out_of_reach -- say so once a command, in whichever process. */
+/*
+ * warn_if_out_of_reach
+ *		Say so once a statement, in whichever process, or once in an autovacuum
+ *		worker's life.
+ */
 static void
 warn_if_out_of_reach(void)
 {
-	PaceShared *shared = pace.shared;
+	uint32		not_yet = 0;
+	TargetState target;
 
 	/* from other workers the client hears nothing */
 	if (!is_leader() && !IsParallelWorker())
 		return;
-	if (shared->control.has_warned || !has_target(&pace.settings) ||
-		!controller_target_is_out_of_reach(&shared->control.controller))
+	if (pace.target == NULL || !target_is_out_of_reach(pace.target) ||
+		!pg_atomic_compare_exchange_u32(&pace.shared->has_warned, &not_yet, 1))
 		return;
-	shared->control.has_warned = true;
+	target_state(pace.target, &target);
 	ereport(WARNING,
 			(errmsg("latency target of %g ms is missed although VACUUM hardly moves",
-					shared->control.controller.target_ms),
+					target.target_ms),
 			 errdetail("The %gth percentile of the latency of %s stays above it for reasons other than this VACUUM, which goes on at its slowest pace.",
 					   pace.settings.latency_percentile,
 					   cyclone_latency_of_options[pace.settings.latency_of].name),
@@ -1168,9 +1466,11 @@ warn_if_out_of_reach(void)
 static void
 clear_at_exit(int code, Datum arg)
 {
-	pace.in_server_code = false;
+	pace.keeps_timer_out = true;
 	if (pace.at_work && pace.shared != NULL && !is_leader())
 		pace_end_work();
+	leave_target();
+	pace.in_server_code = false;
 	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 }
 
@@ -1202,6 +1502,7 @@ startup_shmem(void)
 		pg_atomic_init_u32(&slots[i].relid, InvalidOid);
 		pg_atomic_init_u32(&slots[i].limited_by, PACE_LIMIT_NOTHING);
 		pg_atomic_init_u32(&slots[i].latency_of, LATENCY_OF_STATEMENTS);
+		pg_atomic_init_u32(&slots[i].shared_by, 0);
 		pg_atomic_init_u64(&slots[i].target_ms, 0);
 		pg_atomic_init_u64(&slots[i].percentile, 0);
 		pg_atomic_init_u64(&slots[i].latency_ms, 0);
@@ -1210,25 +1511,4 @@ startup_shmem(void)
 		pg_atomic_init_u64(&slots[i].asleep, 0);
 	}
 	LWLockRelease(AddinShmemInitLock);
-}
-
-/* write_double -- atomically. */
-static void
-write_double(pg_atomic_uint64 *place, double value)
-{
-	uint64		bits;
-
-	memcpy(&bits, &value, sizeof(bits));
-	pg_atomic_write_u64(place, bits);
-}
-
-/* read_double -- likewise. */
-static double
-read_double(pg_atomic_uint64 *place)
-{
-	uint64		bits = pg_atomic_read_u64(place);
-	double		value;
-
-	memcpy(&value, &bits, sizeof(value));
-	return value;
 }

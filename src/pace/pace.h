@@ -12,12 +12,26 @@
 
 #include "report/result.h"
 
+/* What the pace has meant for the tables of this process since pace_begin_summary */
+typedef struct PaceSummary
+{
+	bool		is_known;		/* has it been through with one? */
+	double		slept_seconds;	/* by all processes */
+	bool		has_target;
+	double		target_ms;		/* 0: none, or not learned yet */
+	double		latency_ms;		/* as last measured; NAN: there was nothing to measure */
+} PaceSummary;
+
 /* The budget of one vacuum's processes, in memory that they share */
 typedef struct PaceShared PaceShared;
 
 extern void pace_init(void);
 extern void pace_begin_command(const double *latency_target);
 extern void pace_end_command(void);
+extern bool pace_command_is_running(void);
+extern bool pace_is_worker(void);
+extern void pace_hurry(void);
+extern int	pace_processes_fed(void);
 
 extern void pace_write_steadily(void);
 
@@ -26,11 +40,14 @@ extern void pace_create(PaceShared *shared, Oid relid);
 extern void pace_join(PaceShared *shared);
 extern void pace_leave(void);
 extern void pace_report(TableResult *result);
+extern void pace_begin_summary(void);
+extern const PaceSummary *pace_summary(void);
 extern void pace_begin_work(void);
 extern void pace_end_work(void);
 extern void pace_give_up(void);
 
 extern void delay_point(void);
+extern void pace_pages_written(int number);
 extern void pace_while_waiting(void);
 extern void pace_begin_server_code(void);
 extern void pace_in_server_code(void);

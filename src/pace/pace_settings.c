@@ -20,9 +20,11 @@
 
 #include "commands/vacuum.h"
 #include "miscadmin.h"
+#include "postmaster/autovacuum.h"
 #include "utils/conffiles.h"
 #include "utils/guc_tables.h"
 
+#include "compat.h"
 #include "pace/latency.h"
 #include "pace/pace_settings.h"
 
@@ -42,14 +44,18 @@ const struct config_enum_entry cyclone_latency_of_options[] = {
 
 static char *latency_target_string = NULL;
 static double latency_target = LATENCY_TARGET_OFF;
+static char *autovacuum_target_string = NULL;
+static double autovacuum_target = LATENCY_TARGET_OFF;
 
 static bool check_latency_target(char **newval, void **extra, GucSource source);
 static void assign_latency_target(const char *newval, void *extra);
+static void assign_autovacuum_target(const char *newval, void *extra);
+static void reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
 static const char *reread(const char *name, ConfigVariable *files);
 static void reread_real(const char *name, ConfigVariable *files, double *value);
 static void reread_int(const char *name, ConfigVariable *files, int *value);
 static void reread_enum(const char *name, ConfigVariable *files, int *value);
-static void reread_target(ConfigVariable *files, double *value);
+static void reread_target(const char *name, ConfigVariable *files, double *value);
 
 /*
  * latency_target_parse
@@ -98,6 +104,23 @@ latency_target_setting(void)
 }
 
 /*
+ * pace_settings_define_autovacuum_target
+ *		Define cyclone.autovacuum_latency_target.
+ */
+void
+pace_settings_define_autovacuum_target(void)
+{
+	DefineCustomStringVariable("cyclone.autovacuum_latency_target",
+							   "The latency of statements or transactions that autovacuum keeps to by slowing down.",
+							   "As cyclone.latency_target; autovacuum's cost delay doesn't count then.",
+							   &autovacuum_target_string,
+							   "0",
+							   PGC_SIGHUP,
+							   0,
+							   check_latency_target, assign_autovacuum_target, NULL);
+}
+
+/*
  * pace_settings_define_target
  *		Define cyclone.latency_target.
  */
@@ -117,18 +140,74 @@ pace_settings_define_target(void)
 /*
  * pace_settings_current
  *		The settings as this session's parameters have them.
+ *
+ * In an autovacuum worker those of autovacuum and of the table, as the server
+ * has worked them out; a latency target stands in for the cost delay there.
  */
 void
 pace_settings_current(PaceSettings *settings)
 {
-	settings->cost_delay = VacuumCostDelay;
-	settings->cost_limit = VacuumCostLimit;
+	bool		autovacuum = AmAutoVacuumWorkerProcess();
+
+	settings->cost_delay = autovacuum ? vacuum_cost_delay : VacuumCostDelay;
+	settings->cost_limit = autovacuum ? vacuum_cost_limit : VacuumCostLimit;
 	settings->page_hit = VacuumCostPageHit;
 	settings->page_miss = VacuumCostPageMiss;
 	settings->page_dirty = VacuumCostPageDirty;
-	settings->latency_target = latency_target;
+	settings->latency_target = autovacuum ? autovacuum_target : latency_target;
 	settings->latency_percentile = cyclone_latency_percentile;
 	settings->latency_of = cyclone_latency_of;
+	if (autovacuum && settings->latency_target != LATENCY_TARGET_OFF)
+		settings->cost_delay = 0;
+}
+
+/*
+ * pace_settings_save
+ *		Note those parameters which pace_settings_reread may change.
+ */
+void
+pace_settings_save(PaceParameters *saved)
+{
+	saved->cost_delay = VacuumCostDelay;
+	saved->cost_limit = VacuumCostLimit;
+	saved->page_hit = VacuumCostPageHit;
+	saved->page_miss = VacuumCostPageMiss;
+	saved->page_dirty = VacuumCostPageDirty;
+	saved->autovacuum_cost_delay = autovacuum_vac_cost_delay;
+	saved->autovacuum_cost_limit = autovacuum_vac_cost_limit;
+}
+
+/* pace_settings_restore -- put them back. */
+void
+pace_settings_restore(const PaceParameters *saved)
+{
+	VacuumCostDelay = saved->cost_delay;
+	VacuumCostLimit = saved->cost_limit;
+	VacuumCostPageHit = saved->page_hit;
+	VacuumCostPageMiss = saved->page_miss;
+	VacuumCostPageDirty = saved->page_dirty;
+	autovacuum_vac_cost_delay = saved->autovacuum_cost_delay;
+	autovacuum_vac_cost_limit = saved->autovacuum_cost_limit;
+}
+
+/*
+ * pace_settings_rebalance
+ *		In an autovacuum worker, what the cost limit is now, as the server shares it
+ *		out among all such workers.
+ *
+ * Returns whether it has changed.  The server's routine has an error for the
+ * case that it counts no such worker, not even this one.
+ */
+bool
+pace_settings_rebalance(PaceSettings *settings)
+{
+	if (!AmAutoVacuumWorkerProcess())
+		return false;
+	AutoVacuumUpdateCostLimit();
+	if (settings->cost_limit == vacuum_cost_limit)
+		return false;
+	settings->cost_limit = vacuum_cost_limit;
+	return true;
 }
 
 /*
@@ -154,12 +233,17 @@ pace_settings_reread(PaceSettings *settings)
 		return;
 	}
 
-	reread_real("vacuum_cost_delay", files, &settings->cost_delay);
-	reread_int("vacuum_cost_limit", files, &settings->cost_limit);
+	if (AmAutoVacuumWorkerProcess())
+		reread_autovacuum(files, settings);
+	else
+	{
+		reread_real("vacuum_cost_delay", files, &settings->cost_delay);
+		reread_int("vacuum_cost_limit", files, &settings->cost_limit);
+		reread_target("cyclone.latency_target", files, &settings->latency_target);
+	}
 	reread_int("vacuum_cost_page_hit", files, &settings->page_hit);
 	reread_int("vacuum_cost_page_miss", files, &settings->page_miss);
 	reread_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
-	reread_target(files, &settings->latency_target);
 	reread_real("cyclone.latency_percentile", files, &settings->latency_percentile);
 	reread_enum("cyclone.latency_of", files, &settings->latency_of);
 	FreeConfigVariables(files);
@@ -193,6 +277,37 @@ assign_latency_target(const char *newval, void *extra)
 	latency_target = *(double *) extra;
 }
 
+/* assign_autovacuum_target -- that of cyclone.autovacuum_latency_target. */
+static void
+assign_autovacuum_target(const char *newval, void *extra)
+{
+	autovacuum_target = *(double *) extra;
+}
+
+/*
+ * reread_autovacuum
+ *		Reread what an autovacuum worker goes by.
+ *
+ * What of it counts depends on the table's options, which only the server
+ * knows.  So the parameters' variables are changed under its feet, for
+ * as long as the command lasts: see pace_settings_save.
+ */
+static void
+reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
+{
+	reread_real("vacuum_cost_delay", files, &VacuumCostDelay);
+	reread_int("vacuum_cost_limit", files, &VacuumCostLimit);
+	reread_real("autovacuum_vacuum_cost_delay", files, &autovacuum_vac_cost_delay);
+	reread_int("autovacuum_vacuum_cost_limit", files, &autovacuum_vac_cost_limit);
+	VacuumUpdateCosts();
+	settings->cost_delay = vacuum_cost_delay;
+	settings->cost_limit = vacuum_cost_limit;
+
+	reread_target("cyclone.autovacuum_latency_target", files, &settings->latency_target);
+	if (settings->latency_target != LATENCY_TARGET_OFF)
+		settings->cost_delay = 0;
+}
+
 /*
  * reread
  *		A parameter's value in the files; "" if it is not there, so that the
@@ -217,15 +332,16 @@ static void
 reread_real(const char *name, ConfigVariable *files, double *value)
 {
 	const char *string = reread(name, files);
+	struct config_generic *option = find_option(name, false, true, 0);
 	struct config_real *parameter;
 	double		number;
 
 	if (string == NULL)
 		return;
-	parameter = (struct config_real *) find_option(name, false, true, 0);
+	parameter = compat_guc_real(option);
 	if (*string == '\0')
 		*value = parameter->boot_val;
-	else if (parse_real(string, &number, parameter->gen.flags, NULL) &&
+	else if (parse_real(string, &number, option->flags, NULL) &&
 			 number >= parameter->min && number <= parameter->max)
 		*value = number;
 }
@@ -235,15 +351,16 @@ static void
 reread_int(const char *name, ConfigVariable *files, int *value)
 {
 	const char *string = reread(name, files);
+	struct config_generic *option = find_option(name, false, true, 0);
 	struct config_int *parameter;
 	int			number;
 
 	if (string == NULL)
 		return;
-	parameter = (struct config_int *) find_option(name, false, true, 0);
+	parameter = compat_guc_int(option);
 	if (*string == '\0')
 		*value = parameter->boot_val;
-	else if (parse_int(string, &number, parameter->gen.flags, NULL) &&
+	else if (parse_int(string, &number, option->flags, NULL) &&
 			 number >= parameter->min && number <= parameter->max)
 		*value = number;
 }
@@ -253,12 +370,13 @@ static void
 reread_enum(const char *name, ConfigVariable *files, int *value)
 {
 	const char *string = reread(name, files);
+	struct config_generic *option = find_option(name, false, true, 0);
 	struct config_enum *parameter;
 	int			number;
 
 	if (string == NULL)
 		return;
-	parameter = (struct config_enum *) find_option(name, false, true, 0);
+	parameter = compat_guc_enum(option);
 	if (*string == '\0')
 		*value = parameter->boot_val;
 	else if (config_enum_lookup_by_name(parameter, string, &number))
@@ -267,9 +385,9 @@ reread_enum(const char *name, ConfigVariable *files, int *value)
 
 /* reread_target -- reread the latency target. */
 static void
-reread_target(ConfigVariable *files, double *value)
+reread_target(const char *name, ConfigVariable *files, double *value)
 {
-	const char *string = reread("cyclone.latency_target", files);
+	const char *string = reread(name, files);
 	const char *problem;
 	double		target;
 

@@ -28,15 +28,31 @@ typedef struct PaceSettings
 	int			latency_of;		/* LatencyOf */
 } PaceSettings;
 
+/* Those of the server's parameters that a command changes for its duration */
+typedef struct PaceParameters
+{
+	double		cost_delay;
+	int			cost_limit;
+	int			page_hit;
+	int			page_miss;
+	int			page_dirty;
+	double		autovacuum_cost_delay;
+	int			autovacuum_cost_limit;
+} PaceParameters;
+
 extern double cyclone_latency_percentile;
 extern int	cyclone_latency_of;
 extern const struct config_enum_entry cyclone_latency_of_options[];
 
 extern bool latency_target_parse(const char *value, double *target, const char **problem);
 extern double latency_target_setting(void);
+extern void pace_settings_define_autovacuum_target(void);
 extern void pace_settings_define_target(void);
 
 extern void pace_settings_current(PaceSettings *settings);
+extern void pace_settings_save(PaceParameters *saved);
+extern void pace_settings_restore(const PaceParameters *saved);
+extern bool pace_settings_rebalance(PaceSettings *settings);
 extern void pace_settings_reread(PaceSettings *settings);
 
 #endif							/* CYCLONE_PACE_SETTINGS_H */

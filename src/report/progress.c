@@ -12,6 +12,14 @@
  * process ID is written last when a slot comes into use and first when it
  * falls out of use.
  *
+ * For estimates of how long it will take (history/eta.c) a slot also has when
+ * the phase began, and a mark: how far the process was some time ago, between a
+ * quarter and a half of the phase's time.  So one can tell the rate of late from
+ * that before.  Both numbers of the mark are in one atomic.
+ *
+ * There is one exception to whose slot is whose: a worker that leaves in the
+ * midst of a phase adds what it has done there to a field of its leader's slot.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -31,11 +39,20 @@
 #include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "declared_rows.h"
 #include "report/progress.h"
 
 #define PROGRESS_COLUMNS	14
+
+/* A mark in an atomic: milliseconds since the phase began, and blocks */
+#define MARK(ms, blocks)	((uint64) (ms) << 32 | (blocks))
+#define MARK_MS(mark)		((uint32) ((mark) >> 32))
+#define MARK_BLOCKS(mark)	((BlockNumber) (mark))
+/* A new mark is made when the last one is as old as this part of the phase. */
+#define MARK_FRACTION		4
 
 typedef struct ProgressSlot
 {
@@ -52,11 +69,25 @@ typedef struct ProgressSlot
 	pg_atomic_uint64 store_bytes;
 	pg_atomic_uint64 store_limit;
 	pg_atomic_uint64 bytes_freed;	/* outlives what other fields are about */
+	pg_atomic_uint64 phase_start;	/* TimestampTz */
+	pg_atomic_uint32 phase_blocks;	/* blocks_total when the phase began */
+	pg_atomic_uint64 mark;		/* see MARK; 0: none */
+	pg_atomic_uint32 blocks_of_leavers; /* in the leader's slot; workers add */
+	pg_atomic_uint32 blocks_of_rounds;
+
+	/* these outlive the others, too: see progress_run */
+	pg_atomic_uint32 run_kind;
+	pg_atomic_uint32 run_relid;
+	pg_atomic_uint32 run_is_autovacuum;
+	pg_atomic_uint64 run_start; /* TimestampTz */
+	pg_atomic_uint32 run_pages;
 	char		padding[PG_CACHE_LINE_SIZE];	/* apart from the neighbour */
 } ProgressSlot;
 
 static ProgressSlot *slots = NULL;	/* MaxBackends of them */
 static bool exit_callback_registered = false;
+/* what becomes the mark when the next one is made */
+static uint64 next_mark;
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
@@ -65,6 +96,11 @@ static void request_shmem(void);
 static void startup_shmem(void);
 static void clear_at_exit(int code, Datum arg);
 static ProgressSlot *my_slot(void);
+static bool slot_is_mine(void);
+static void begin_phase(ProgressSlot *slot, int phase, BlockNumber blocks_total);
+static void set_mark(ProgressSlot *slot, BlockNumber blocks_done);
+static void leave_blocks(ProgressSlot *slot);
+static void read_slot(ProgressSlot *slot, ProgressRow *row);
 static const char *phase_name(uint32 phase);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_progress);
@@ -80,6 +116,26 @@ progress_init(void)
 	shmem_request_hook = request_shmem;
 	previous_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = startup_shmem;
+}
+
+/*
+ * progress_run
+ *		A run begins, of a table of so many pages: all that this process does,
+ *		until the next one, belongs to it.  kind is a HistoryKind.
+ */
+void
+progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages)
+{
+	ProgressSlot *slot;
+
+	if (!slot_is_mine())
+		return;
+	slot = my_slot();
+	pg_atomic_write_u32(&slot->run_kind, kind);
+	pg_atomic_write_u32(&slot->run_relid, relid);
+	pg_atomic_write_u32(&slot->run_is_autovacuum, is_autovacuum);
+	pg_atomic_write_u64(&slot->run_start, GetCurrentTimestamp());
+	pg_atomic_write_u32(&slot->run_pages, pages);
 }
 
 /*
@@ -101,10 +157,11 @@ progress_begin(Oid relid, int leader_pid)
 	pg_atomic_write_u32(&slot->user_id, GetSessionUserId());
 	pg_atomic_write_u32(&slot->database, MyDatabaseId);
 	pg_atomic_write_u32(&slot->relid, relid);
-	pg_atomic_write_u32(&slot->phase, 0);
 	pg_atomic_write_u32(&slot->index_relid, InvalidOid);
 	pg_atomic_write_u32(&slot->blocks_done, 0);
 	pg_atomic_write_u32(&slot->blocks_total, 0);
+	pg_atomic_write_u32(&slot->blocks_of_rounds, 0);
+	begin_phase(slot, 0, 0);
 	pg_atomic_write_u64(&slot->dead_tids, 0);
 	pg_atomic_write_u64(&slot->store_bytes, 0);
 	pg_atomic_write_u64(&slot->store_limit, 0);
@@ -114,14 +171,16 @@ progress_begin(Oid relid, int leader_pid)
 
 /*
  * progress_phase
- *		A phase of a vacuum or a rewrite begins, over this many blocks.
+ *		A phase of a vacuum or a rewrite begins, over this many blocks; or goes
+ *		on, if it is the one that this process was in.
  */
 void
 progress_phase(int phase, BlockNumber blocks_total)
 {
 	ProgressSlot *slot = my_slot();
 
-	pg_atomic_write_u32(&slot->phase, phase);
+	if (pg_atomic_read_u32(&slot->phase) != phase)
+		begin_phase(slot, phase, blocks_total);
 	pg_atomic_write_u32(&slot->index_relid, InvalidOid);
 	pg_atomic_write_u32(&slot->blocks_done, 0);
 	pg_atomic_write_u32(&slot->blocks_total, blocks_total);
@@ -134,7 +193,22 @@ progress_phase(int phase, BlockNumber blocks_total)
 void
 progress_blocks_done(BlockNumber blocks_done)
 {
-	pg_atomic_write_u32(&slots[MyProcNumber].blocks_done, blocks_done);
+	ProgressSlot *slot = my_slot();
+
+	pg_atomic_write_u32(&slot->blocks_done, blocks_done);
+	if (!OidIsValid(pg_atomic_read_u32(&slot->index_relid)))
+		set_mark(slot, blocks_done);
+}
+
+/*
+ * progress_rounds
+ *		Leader: a round of the heap scan ends with so many blocks scanned in all,
+ *		and there will be another.
+ */
+void
+progress_rounds(BlockNumber blocks_scanned)
+{
+	pg_atomic_write_u32(&my_slot()->blocks_of_rounds, blocks_scanned);
 }
 
 /*
@@ -172,7 +246,7 @@ progress_store(int64 items, Size bytes, Size limit)
 void
 progress_bytes_freed(uint64 bytes)
 {
-	if (slots != NULL && MyProcNumber != INVALID_PROC_NUMBER)
+	if (slot_is_mine())
 		pg_atomic_write_u64(&slots[MyProcNumber].bytes_freed, bytes);
 }
 
@@ -183,8 +257,51 @@ progress_bytes_freed(uint64 bytes)
 void
 progress_clear(void)
 {
-	if (slots != NULL && MyProcNumber != INVALID_PROC_NUMBER)
-		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
+	ProgressSlot *slot;
+
+	if (!slot_is_mine())
+		return;
+	slot = my_slot();
+	if (pg_atomic_read_u32(&slot->pid) != 0)
+		leave_blocks(slot);
+	pg_atomic_write_u32(&slot->pid, 0);
+}
+
+/*
+ * progress_read
+ *		What all processes that vacuum are doing, in an array that is palloc'd;
+ *		returns how many they are.  Not all of them may be shown to everybody.
+ */
+int
+progress_read(ProgressRow **rows)
+{
+	int			nrows = 0;
+
+	*rows = palloc_array(ProgressRow, Max(MaxBackends, 1));
+	for (int i = 0; slots != NULL && i < MaxBackends; i++)
+	{
+		ProgressRow *row = &(*rows)[nrows];
+
+		row->pid = pg_atomic_read_u32(&slots[i].pid);
+		if (row->pid == 0)
+			continue;
+		pg_read_barrier();
+		read_slot(&slots[i], row);
+		nrows++;
+	}
+	return nrows;
+}
+
+/*
+ * progress_is_visible
+ *		May the current user see more of it than that it runs?  As in
+ *		pg_stat_activity: with the rights of the command's user, or all.
+ */
+bool
+progress_is_visible(const ProgressRow *row)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), row->user_id);
 }
 
 /*
@@ -196,43 +313,35 @@ Datum
 pg_cyclone_progress(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ProgressRow *rows;
+	int			nrows;
 
-	InitMaterializedSRF(fcinfo, 0);
+	begin_rows(fcinfo, PROGRESS_COLUMNS);
 
-	for (int i = 0; slots != NULL && i < MaxBackends; i++)
+	nrows = progress_read(&rows);
+	for (int i = 0; i < nrows; i++)
 	{
-		ProgressSlot *slot = &slots[i];
-		uint32		pid = pg_atomic_read_u32(&slot->pid);
-		uint32		leader_pid;
-		Oid			index_relid;
+		ProgressRow *row = &rows[i];
 		Datum		values[PROGRESS_COLUMNS] = {0};
 		bool		nulls[PROGRESS_COLUMNS] = {0};
 
-		if (pid == 0)
-			continue;
-		pg_read_barrier();
-
-		leader_pid = pg_atomic_read_u32(&slot->leader_pid);
-		values[0] = Int32GetDatum(pid);
-		values[2] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->database));
-
-		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-			has_privs_of_role(GetUserId(), pg_atomic_read_u32(&slot->user_id)))
+		values[0] = Int32GetDatum(row->pid);
+		values[2] = ObjectIdGetDatum(row->database);
+		if (progress_is_visible(row))
 		{
-			index_relid = pg_atomic_read_u32(&slot->index_relid);
-			values[1] = Int32GetDatum(leader_pid);
-			values[3] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->relid));
-			values[4] = CStringGetTextDatum(pid == leader_pid ? "leader" : "worker");
-			values[5] = CStringGetTextDatum(phase_name(pg_atomic_read_u32(&slot->phase)));
-			values[6] = Int64GetDatum(pg_atomic_read_u32(&slot->blocks_done));
-			values[7] = Int64GetDatum(pg_atomic_read_u32(&slot->blocks_total));
-			values[8] = ObjectIdGetDatum(index_relid);
-			nulls[8] = !OidIsValid(index_relid);
-			values[9] = Int64GetDatum(pg_atomic_read_u64(&slot->dead_tids));
-			values[10] = Int64GetDatum(pg_atomic_read_u64(&slot->store_bytes));
-			values[11] = Int64GetDatum(pg_atomic_read_u64(&slot->store_limit));
-			values[12] = Int64GetDatum(pg_atomic_read_u64(&slot->bytes_freed));
-			values[13] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->user_id));
+			values[1] = Int32GetDatum(row->leader_pid);
+			values[3] = ObjectIdGetDatum(row->relid);
+			values[4] = CStringGetTextDatum(row->pid == row->leader_pid ? "leader" : "worker");
+			values[5] = CStringGetTextDatum(phase_name(row->phase));
+			values[6] = Int64GetDatum(row->blocks_done);
+			values[7] = Int64GetDatum(row->blocks_total);
+			values[8] = ObjectIdGetDatum(row->index_relid);
+			nulls[8] = !OidIsValid(row->index_relid);
+			values[9] = Int64GetDatum(row->dead_tids);
+			values[10] = Int64GetDatum(row->store_bytes);
+			values[11] = Int64GetDatum(row->store_limit);
+			values[12] = Int64GetDatum(row->bytes_freed);
+			values[13] = ObjectIdGetDatum(row->user_id);
 		}
 		else
 		{
@@ -242,6 +351,7 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
+	pfree(rows);
 	return (Datum) 0;
 }
 
@@ -282,6 +392,16 @@ startup_shmem(void)
 		pg_atomic_init_u64(&slots[i].store_bytes, 0);
 		pg_atomic_init_u64(&slots[i].store_limit, 0);
 		pg_atomic_init_u64(&slots[i].bytes_freed, 0);
+		pg_atomic_init_u64(&slots[i].phase_start, 0);
+		pg_atomic_init_u32(&slots[i].phase_blocks, 0);
+		pg_atomic_init_u64(&slots[i].mark, 0);
+		pg_atomic_init_u32(&slots[i].blocks_of_leavers, 0);
+		pg_atomic_init_u32(&slots[i].blocks_of_rounds, 0);
+		pg_atomic_init_u32(&slots[i].run_kind, 0);
+		pg_atomic_init_u32(&slots[i].run_relid, InvalidOid);
+		pg_atomic_init_u32(&slots[i].run_is_autovacuum, 0);
+		pg_atomic_init_u64(&slots[i].run_start, 0);
+		pg_atomic_init_u32(&slots[i].run_pages, 0);
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -301,6 +421,99 @@ my_slot(void)
 	Assert(slots != NULL);
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	return &slots[MyProcNumber];
+}
+
+/* slot_is_mine -- has this process a slot? */
+static bool
+slot_is_mine(void)
+{
+	return slots != NULL && MyProcNumber != INVALID_PROC_NUMBER;
+}
+
+/* begin_phase -- this process enters another phase than it was in. */
+static void
+begin_phase(ProgressSlot *slot, int phase, BlockNumber blocks_total)
+{
+	pg_atomic_write_u64(&slot->mark, 0);
+	pg_atomic_write_u32(&slot->blocks_of_leavers, 0);
+	pg_atomic_write_u32(&slot->phase_blocks, blocks_total);
+	pg_atomic_write_u64(&slot->phase_start, GetCurrentTimestamp());
+	pg_atomic_write_u32(&slot->phase, phase);
+	next_mark = 0;
+}
+
+/*
+ * set_mark
+ *		Remember how far this process is, if the last mark is old enough.
+ */
+static void
+set_mark(ProgressSlot *slot, BlockNumber blocks_done)
+{
+	int64		us = GetCurrentTimestamp() - (TimestampTz) pg_atomic_read_u64(&slot->phase_start);
+	uint32		ms = Min(Max(us / 1000, 0), PG_UINT32_MAX);
+
+	/* the clock may have been set back, too */
+	if (ms == 0 || ms < MARK_MS(next_mark) ||
+		ms - MARK_MS(next_mark) < ms / MARK_FRACTION)
+		return;
+	pg_atomic_write_u64(&slot->mark, next_mark);
+	next_mark = MARK(ms, blocks_done);
+}
+
+/*
+ * leave_blocks
+ *		If this process is a worker, leave with its leader what it has done in the
+ *		phase they are in, as its own slot will be gone.
+ */
+static void
+leave_blocks(ProgressSlot *slot)
+{
+	uint32		leader_pid = pg_atomic_read_u32(&slot->leader_pid);
+
+	if (leader_pid == MyProcPid || OidIsValid(pg_atomic_read_u32(&slot->index_relid)))
+		return;
+	for (int i = 0; i < MaxBackends; i++)
+		if (pg_atomic_read_u32(&slots[i].pid) == leader_pid)
+		{
+			if (pg_atomic_read_u32(&slots[i].phase) == pg_atomic_read_u32(&slot->phase))
+				pg_atomic_fetch_add_u32(&slots[i].blocks_of_leavers,
+										pg_atomic_read_u32(&slot->blocks_done));
+			break;
+		}
+}
+
+/* read_slot -- what is in a slot. */
+static void
+read_slot(ProgressSlot *slot, ProgressRow *row)
+{
+	uint64		mark;
+
+	row->leader_pid = pg_atomic_read_u32(&slot->leader_pid);
+	row->user_id = pg_atomic_read_u32(&slot->user_id);
+	row->database = pg_atomic_read_u32(&slot->database);
+	row->relid = pg_atomic_read_u32(&slot->relid);
+	row->phase = pg_atomic_read_u32(&slot->phase);
+	row->index_relid = pg_atomic_read_u32(&slot->index_relid);
+	row->blocks_done = pg_atomic_read_u32(&slot->blocks_done);
+	row->blocks_total = pg_atomic_read_u32(&slot->blocks_total);
+	row->dead_tids = pg_atomic_read_u64(&slot->dead_tids);
+	row->store_bytes = pg_atomic_read_u64(&slot->store_bytes);
+	row->store_limit = pg_atomic_read_u64(&slot->store_limit);
+	row->bytes_freed = pg_atomic_read_u64(&slot->bytes_freed);
+
+	row->phase_start = pg_atomic_read_u64(&slot->phase_start);
+	row->phase_blocks = pg_atomic_read_u32(&slot->phase_blocks);
+	mark = pg_atomic_read_u64(&slot->mark);
+	row->mark_blocks = MARK_BLOCKS(mark);
+	row->mark_seconds = MARK_MS(mark) / 1000.0;
+	row->blocks_of_leavers = pg_atomic_read_u32(&slot->blocks_of_leavers);
+	row->blocks_of_rounds = pg_atomic_read_u32(&slot->blocks_of_rounds);
+
+	row->run_kind = pg_atomic_read_u32(&slot->run_kind);
+	row->run_relid = pg_atomic_read_u32(&slot->run_relid);
+	row->run_is_autovacuum = pg_atomic_read_u32(&slot->run_is_autovacuum) != 0;
+	row->run_start = pg_atomic_read_u64(&slot->run_start);
+	row->run_pages = pg_atomic_read_u32(&slot->run_pages);
 }
 
 /* phase_name -- the words of pg_stat_progress_vacuum, and our own. */

@@ -11,6 +11,7 @@
 #ifndef CYCLONE_PROGRESS_H
 #define CYCLONE_PROGRESS_H
 
+#include "datatype/timestamp.h"
 #include "storage/block.h"
 
 /*
@@ -29,14 +30,52 @@
 #define PROGRESS_INPLACE_MOVE_VALUES	202
 #define PROGRESS_INPLACE_REINDEX		203
 
+/* What a process is doing, as last told; the fields may be of different moments */
+typedef struct ProgressRow
+{
+	int			pid;
+	int			leader_pid;
+	Oid			user_id;		/* whose command it is */
+	Oid			database;
+	Oid			relid;
+	int			phase;			/* PROGRESS_VACUUM_PHASE_... or one of the above; 0: none yet */
+	Oid			index_relid;
+	BlockNumber blocks_done;
+	BlockNumber blocks_total;
+	int64		dead_tids;
+	int64		store_bytes;
+	int64		store_limit;
+	int64		bytes_freed;
+
+	/* how fast it goes */
+	TimestampTz phase_start;
+	BlockNumber phase_blocks;	/* as blocks_total, also while it is at an index */
+	BlockNumber mark_blocks;	/* blocks_done some time ago */
+	double		mark_seconds;	/* when that was, from phase_start; 0: no mark yet */
+
+	/* of leaders only */
+	BlockNumber blocks_of_leavers;	/* done in this phase by workers that have left */
+	BlockNumber blocks_of_rounds;	/* scanned in earlier rounds; 0: this is the only one so far */
+	int			run_kind;		/* HistoryKind */
+	Oid			run_relid;		/* the command's table; relid may be its TOAST table */
+	bool		run_is_autovacuum;
+	TimestampTz run_start;
+	BlockNumber run_pages;		/* of the table when it began */
+} ProgressRow;
+
 extern void progress_init(void);
 
+extern void progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages);
 extern void progress_begin(Oid relid, int leader_pid);
 extern void progress_phase(int phase, BlockNumber blocks_total);
 extern void progress_blocks_done(BlockNumber blocks_done);
+extern void progress_rounds(BlockNumber blocks_scanned);
 extern void progress_index(Oid index_relid, BlockNumber blocks_total);
 extern void progress_store(int64 items, Size bytes, Size limit);
 extern void progress_bytes_freed(uint64 bytes);
 extern void progress_clear(void);
+
+extern int	progress_read(ProgressRow **rows);
+extern bool progress_is_visible(const ProgressRow *row);
 
 #endif							/* CYCLONE_PROGRESS_H */

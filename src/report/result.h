@@ -91,12 +91,18 @@ typedef struct TableResult
 	bool		minmxid_updated;
 	int			nindexes;
 	IndexResult *indexes;
+	int64		index_pages_before; /* of all indexes together */
+	int64		index_pages_after;
 
 	/* what core's report doesn't have */
 	int			workers_planned;
 	int			workers_launched;
+	int			workers_not_allowed;	/* by the server's own limits of autovacuum */
+	bool		cleanup_is_shared;	/* had index cleanup something for workers? */
 	Size		dead_tids_peak_bytes;
 	int64		dead_tids_at_peak;	/* 0: the store was never needed */
+	int			dead_tids_rounds;	/* how often it was emptied */
+	Size		dead_tids_bytes_in_all; /* what it had taken each time */
 	Size		dead_tids_limit;
 	double		phase_seconds[NUM_PHASES];
 	double		truncate_seconds;

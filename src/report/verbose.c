@@ -4,8 +4,13 @@
  *	  The report on a finished VACUUM.
  *
  * The lines that core's report has are worded as the server's own version
- * words them, in its order, because tools read them; what pg_cyclone adds
- * are lines of its own before the last one.
+ * words them, in its order, because tools read them, some with one pattern
+ * for all of them; what pg_cyclone adds are lines of its own at the end.
+ *
+ * The server logs autovacuums, and knows no such thing for commands.  With
+ * cyclone.log_min_duration these are logged, too, in an autovacuum's words from
+ * the first one on, as those are the only ones that programs which read logs
+ * look for; who it was is in a line at the end.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -14,21 +19,28 @@
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "horizon/horizon.h"
 #include "report/verbose.h"
+#include "settings.h"
 
-static const char *headline(const VacuumParams *params, const TableResult *result);
+static bool is_for_log(const VacuumParams *params, TimestampTz start, TimestampTz now);
+static void append_headline(StringInfo buf, const VacuumParams *params,
+							const TableResult *result, bool to_log);
 static void append_heap_lines(StringInfo buf, const TableResult *result);
 static void append_xid_lines(StringInfo buf, const TableResult *result);
 static void append_index_lines(StringInfo buf, const TableResult *result);
 static void append_engine_lines(StringInfo buf, const TableResult *result,
 								double elapsed_seconds);
 static void append_usage_lines(StringInfo buf, const ReportStart *start,
-							   double elapsed_seconds);
+							   const TableResult *result, double elapsed_seconds);
+static void append_wal_line(StringInfo buf, const WalUsage *wal);
+static void append_memory_line(StringInfo buf, const TableResult *result);
 static double percent_of_pages(const TableResult *result, BlockNumber pages);
 
 /*
@@ -39,7 +51,30 @@ bool
 report_is_wanted(const VacuumParams *params)
 {
 	return (params->options & VACOPT_VERBOSE) != 0 ||
-		(AmAutoVacuumWorkerProcess() && params->log_min_duration >= 0);
+		(AmAutoVacuumWorkerProcess() ? compat_log_duration(params) : cyclone_log_min_duration) >= 0;
+}
+
+/*
+ * report_command_is_for_log
+ *		Is a command that took so long on a table to be logged?
+ */
+bool
+report_command_is_for_log(double seconds)
+{
+	return cyclone_log_min_duration >= 0 && seconds * 1000 >= cyclone_log_min_duration;
+}
+
+/*
+ * report_append_command
+ *		A line for the log on who has run a command.  In a transaction.
+ */
+void
+report_append_command(StringInfo buf, const char *command)
+{
+	char	   *user = GetUserNameFromId(GetSessionUserId(), true);
+
+	appendStringInfo(buf, _("started by: %s command of user \"%s\"\n"),
+					 command, user != NULL ? user : "?");
 }
 
 /*
@@ -59,52 +94,84 @@ report_begin(ReportStart *start)
 
 /*
  * report_end
- *		Tell the client, or the log, what was done since report_begin.
+ *		Tell the client, or the log, what was done to rel since report_begin.
  */
 void
 report_end(const ReportStart *start, const VacuumParams *params,
-		   const TableResult *result)
+		   Relation rel, const TableResult *result)
 {
 	bool		verbose = (params->options & VACOPT_VERBOSE) != 0;
 	TimestampTz now = GetCurrentTimestamp();
+	bool		to_log = is_for_log(params, start->time, now);
 	double		elapsed_seconds = (double) (now - start->time) / 1000000.0;
-	StringInfoData buf;
+	StringInfoData body;
+	StringInfoData message;
 
-	if (!verbose && params->log_min_duration != 0 &&
-		!TimestampDifferenceExceeds(start->time, now, params->log_min_duration))
+	if (!verbose && !to_log)
 		return;
 
-	initStringInfo(&buf);
-	appendStringInfo(&buf, headline(params, result),
-					 result->dbname, result->relnamespace, result->relname,
-					 result->num_index_scans);
-	append_heap_lines(&buf, result);
-	append_xid_lines(&buf, result);
-	append_index_lines(&buf, result);
-	append_engine_lines(&buf, result, elapsed_seconds);
-	append_usage_lines(&buf, start, elapsed_seconds);
-	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&start->rusage));
+	initStringInfo(&body);
+	append_heap_lines(&body, result);
+	append_xid_lines(&body, result);
+	append_index_lines(&body, result);
+	append_usage_lines(&body, start, result, elapsed_seconds);
+	if (result->counters.recently_dead_tuples > 0)
+		appendStringInfo(&body, "%s\n", horizon_line(rel, result->oldest_xmin));
+	append_engine_lines(&body, result, elapsed_seconds);
 
-	ereport(verbose ? INFO : LOG, (errmsg_internal("%s", buf.data)));
-	pfree(buf.data);
+	initStringInfo(&message);
+	if (verbose)
+	{
+		append_headline(&message, params, result, false);
+		/* without the last line's end */
+		appendBinaryStringInfo(&message, body.data, body.len - 1);
+		ereport(INFO, (errmsg_internal("%s", message.data)));
+	}
+	if (to_log)
+	{
+		resetStringInfo(&message);
+		append_headline(&message, params, result, true);
+		appendBinaryStringInfo(&message, body.data, body.len);
+		if (!AmAutoVacuumWorkerProcess())
+			report_append_command(&message, "VACUUM");
+		message.data[--message.len] = '\0';
+		ereport(LOG_SERVER_ONLY, (errmsg_internal("%s", message.data), errhidestmt(true)));
+	}
+	pfree(message.data);
+	pfree(body.data);
 }
 
-/*
- * headline
- *		The format of the first line: database, schema, table, index scans.
- */
-static const char *
-headline(const VacuumParams *params, const TableResult *result)
+/* is_for_log -- is a vacuum from start to now one that is to be logged? */
+static bool
+is_for_log(const VacuumParams *params, TimestampTz start, TimestampTz now)
 {
-	if (params->options & VACOPT_VERBOSE)
-		return _("finished vacuuming \"%s.%s.%s\": index scans: %d\n");
-	if (params->is_wraparound && result->aggressive)
-		return _("automatic aggressive vacuum to prevent wraparound of table \"%s.%s.%s\": index scans: %d\n");
-	if (params->is_wraparound)
-		return _("automatic vacuum to prevent wraparound of table \"%s.%s.%s\": index scans: %d\n");
-	if (result->aggressive)
-		return _("automatic aggressive vacuum of table \"%s.%s.%s\": index scans: %d\n");
-	return _("automatic vacuum of table \"%s.%s.%s\": index scans: %d\n");
+	if (!AmAutoVacuumWorkerProcess())
+		return report_command_is_for_log((double) (now - start) / USECS_PER_SEC);
+	return compat_log_duration(params) == 0 ||
+		(compat_log_duration(params) > 0 &&
+		 TimestampDifferenceExceeds(start, now, compat_log_duration(params)));
+}
+
+/* append_headline -- the first line, to the client or to the log. */
+static void
+append_headline(StringInfo buf, const VacuumParams *params, const TableResult *result,
+				bool to_log)
+{
+	const char *format;
+
+	if (!to_log)
+		format = _("finished vacuuming \"%s.%s.%s\": index scans: %d\n");
+	else if (params->is_wraparound && result->aggressive)
+		format = _("automatic aggressive vacuum to prevent wraparound of table \"%s.%s.%s\": index scans: %d\n");
+	else if (params->is_wraparound)
+		format = _("automatic vacuum to prevent wraparound of table \"%s.%s.%s\": index scans: %d\n");
+	else if (result->aggressive)
+		format = _("automatic aggressive vacuum of table \"%s.%s.%s\": index scans: %d\n");
+	else
+		format = _("automatic vacuum of table \"%s.%s.%s\": index scans: %d\n");
+	appendStringInfo(buf, format,
+					 result->dbname, result->relnamespace, result->relname,
+					 result->num_index_scans);
 }
 
 /* append_heap_lines -- pages and tuples. */
@@ -195,6 +262,16 @@ append_index_lines(StringInfo buf, const TableResult *result)
 					 percent_of_pages(result, counters->lpdead_item_pages),
 					 (long long) counters->lpdead_items);
 
+	/* the whole team takes part in each index scan, and in what cleanup there is to share */
+	if (COMPAT_REPORT_MEMORY && result->workers_planned > 0 && result->num_index_scans > 0)
+		appendStringInfo(buf,
+						 _("parallel workers: index vacuum: %d planned, %d launched in total\n"),
+						 result->workers_planned * result->num_index_scans,
+						 result->workers_launched * result->num_index_scans);
+	if (COMPAT_REPORT_MEMORY && result->workers_planned > 0 && result->cleanup_is_shared)
+		appendStringInfo(buf, _("parallel workers: index cleanup: %d planned, %d launched\n"),
+						 result->workers_planned, result->workers_launched);
+
 	for (int i = 0; i < result->nindexes; i++)
 	{
 		const IndexResult *index = &result->indexes[i];
@@ -233,8 +310,13 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 						 (double) result->dead_tids_peak_bytes / result->dead_tids_at_peak,
 						 result->dead_tids_limit / 1024);
 	appendStringInfo(buf,
-					 _("parallel workers: %d planned, %d launched\n"),
+					 _("parallel workers: %d planned, %d launched"),
 					 result->workers_planned, result->workers_launched);
+	if (result->workers_not_allowed > 0)
+		appendStringInfo(buf,
+						 _(" (%d more not allowed by autovacuum_max_parallel_workers or autovacuum_parallel_workers)"),
+						 result->workers_not_allowed);
+	appendStringInfoChar(buf, '\n');
 	appendStringInfo(buf,
 					 _("phases: heap scan %.3f s, index vacuum %.3f s, heap vacuum %.3f s, index cleanup %.3f s, truncation %.3f s, team %.3f s, other %.3f s\n"),
 					 phases[PHASE_HEAP_SCAN],
@@ -253,10 +335,10 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 						 result->slept_seconds);
 }
 
-/* append_usage_lines -- delay, I/O, buffers and WAL, workers' included. */
+/* append_usage_lines -- delay, I/O, buffers, WAL and CPU, workers' included. */
 static void
 append_usage_lines(StringInfo buf, const ReportStart *start,
-				   double elapsed_seconds)
+				   const TableResult *result, double elapsed_seconds)
 {
 	WalUsage	wal = {0};
 	BufferUsage buffers = {0};
@@ -289,17 +371,46 @@ append_usage_lines(StringInfo buf, const ReportStart *start,
 	appendStringInfo(buf,
 					 _("buffer usage: %lld hits, %lld " COMPAT_REPORT_READS ", %lld dirtied\n"),
 					 (long long) hits, (long long) reads, (long long) dirtied);
-	if (compat_wal_buffers_full(&wal) >= 0)
-		appendStringInfo(buf,
-						 _("WAL usage: %lld records, %lld full page images, %llu bytes, %lld buffers full\n"),
-						 (long long) wal.wal_records, (long long) wal.wal_fpi,
-						 (unsigned long long) wal.wal_bytes,
-						 (long long) compat_wal_buffers_full(&wal));
-	else
-		appendStringInfo(buf,
-						 _("WAL usage: %lld records, %lld full page images, %llu bytes\n"),
-						 (long long) wal.wal_records, (long long) wal.wal_fpi,
-						 (unsigned long long) wal.wal_bytes);
+	append_wal_line(buf, &wal);
+	if (COMPAT_REPORT_MEMORY)
+		append_memory_line(buf, result);
+	appendStringInfo(buf, _("system usage: %s\n"), pg_rusage_show(&start->rusage));
+}
+
+/* append_wal_line -- WAL, as far as the server counts it. */
+static void
+append_wal_line(StringInfo buf, const WalUsage *wal)
+{
+	appendStringInfo(buf, _("WAL usage: %lld records, %lld full page images, %llu bytes"),
+					 (long long) wal->wal_records, (long long) wal->wal_fpi,
+					 (unsigned long long) wal->wal_bytes);
+	if (compat_wal_fpi_bytes(wal) >= 0)
+		appendStringInfo(buf, _(", %lld full page image bytes"),
+						 (long long) compat_wal_fpi_bytes(wal));
+	if (compat_wal_buffers_full(wal) >= 0)
+		appendStringInfo(buf, _(", %lld buffers full"), (long long) compat_wal_buffers_full(wal));
+	appendStringInfoChar(buf, '\n');
+}
+
+/*
+ * append_memory_line
+ *		What the store of dead items has taken, each time.
+ *
+ * The server has one, and empties it once, even if it leaves all indexes alone.
+ */
+static void
+append_memory_line(StringInfo buf, const TableResult *result)
+{
+	bool		has_dead = result->nindexes > 0 && result->counters.lpdead_items > 0;
+	int			rounds = Max(result->dead_tids_rounds, has_dead ? 1 : 0);
+
+	appendStringInfo(buf,
+					 ngettext("memory usage: dead item storage %.2f MB accumulated across %d reset (limit %.2f MB each)\n",
+							  "memory usage: dead item storage %.2f MB accumulated across %d resets (limit %.2f MB each)\n",
+							  rounds),
+					 (double) result->dead_tids_bytes_in_all / (1024 * 1024),
+					 rounds,
+					 (double) result->dead_tids_limit / (1024 * 1024));
 }
 
 /* percent_of_pages -- a number of pages in percent of the table's first size. */

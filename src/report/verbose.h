@@ -12,7 +12,10 @@
 
 #include "commands/vacuum.h"
 #include "executor/instrument.h"
+#include "lib/stringinfo.h"
+#include "pgstat.h"
 #include "utils/pg_rusage.h"
+#include "utils/rel.h"
 
 #include "report/result.h"
 
@@ -28,8 +31,10 @@ typedef struct ReportStart
 } ReportStart;
 
 extern bool report_is_wanted(const VacuumParams *params);
+extern bool report_command_is_for_log(double seconds);
+extern void report_append_command(StringInfo buf, const char *command);
 extern void report_begin(ReportStart *start);
 extern void report_end(const ReportStart *start, const VacuumParams *params,
-					   const TableResult *result);
+					   Relation rel, const TableResult *result);
 
 #endif							/* CYCLONE_VERBOSE_H */

@@ -33,6 +33,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
+#include "compat.h"
 #include "rewrite/btree_level.h"
 
 /* A run, of which the first pages may have waited, and the page being filled */
@@ -433,7 +434,7 @@ remove_last(Page page)
 static void
 set_high_key(Page page, IndexTuple high_key)
 {
-	if (PageAddItem(page, (Item) high_key, IndexTupleSize(high_key), P_HIKEY,
+	if (PageAddItem(page, (void *) high_key, IndexTupleSize(high_key), P_HIKEY,
 					true, false) != P_HIKEY)
 		elog(ERROR, "failed to add high key");
 }
@@ -451,7 +452,7 @@ add_tuple(Page page, IndexTuple tuple, bool is_first_downlink)
 		BTreeTupleSetNAtts(&header, 0, false);
 		tuple = &header;
 	}
-	if (PageAddItem(page, (Item) tuple, IndexTupleSize(tuple),
+	if (PageAddItem(page, (void *) tuple, IndexTupleSize(tuple),
 					OffsetNumberNext(PageGetMaxOffsetNumber(page)),
 					false, false) == InvalidOffsetNumber)
 		elog(ERROR, "failed to add tuple");

@@ -33,6 +33,7 @@
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
+#include "compat.h"
 #include "debug_point.h"
 #include "rewrite/disk_space.h"
 #include "settings.h"
@@ -58,11 +59,11 @@ static const char *pretty_bytes(uint64 bytes);
 
 /*
  * disk_space_check
- *		Warn, or raise an error, if a rewrite of rel is likely to fill a file
- *		system, as cyclone.check_disk_space says.
+ *		Warn, or raise an error, if a rewrite of rel by this command is likely to
+ *		fill a file system, as cyclone.check_disk_space says.
  */
 void
-disk_space_check(Relation rel)
+disk_space_check(Relation rel, const char *command)
 {
 	List	   *file_systems = NIL;
 	List	   *indexes;
@@ -119,12 +120,12 @@ disk_space_check(Relation rel)
 		if (fs->needed_bytes > fs->free_bytes)
 			ereport(cyclone_check_disk_space == DISK_SPACE_ERROR ? ERROR : WARNING,
 					(errcode(ERRCODE_DISK_FULL),
-					 errmsg("disk space may not suffice for VACUUM FULL of \"%s\"",
-							RelationGetRelationName(rel)),
+					 errmsg("disk space may not suffice for %s of \"%s\"",
+							command, RelationGetRelationName(rel)),
 					 errdetail("It is likely to need %s in the file system of \"%s\", where %s are free.",
 							   pretty_bytes(fs->needed_bytes), fs->path,
 							   pretty_bytes(fs->free_bytes)),
-					 errhint("VACUUM FULL writes a second copy of the table, and WAL of the same size.")));
+					 errhint("%s writes a second copy of the table, and WAL of the same size.", command)));
 	}
 }
 
@@ -188,7 +189,7 @@ need_for_relation(List *file_systems, Oid relid, double live_share, uint64 *byte
 static double
 share_of_live_rows(Oid relid, bool is_shared)
 {
-	PgStat_StatTabEntry *stats = pgstat_fetch_stat_tabentry_ext(is_shared, relid);
+	PgStat_StatTabEntry *stats = compat_fetch_table_stats(is_shared, relid);
 	double		live = stats != NULL ? stats->live_tuples : 0;
 	double		dead = stats != NULL ? stats->dead_tuples : 0;
 

@@ -12,6 +12,6 @@
 
 #include "utils/rel.h"
 
-extern void disk_space_check(Relation rel);
+extern void disk_space_check(Relation rel, const char *command);
 
 #endif							/* CYCLONE_DISK_SPACE_H */

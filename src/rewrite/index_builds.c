@@ -53,7 +53,6 @@
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/paths.h"
-#include "optimizer/planner.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
@@ -69,6 +68,7 @@
 #include "rewrite/btree_build.h"
 #include "rewrite/index_builds.h"
 #include "rewrite/plain_index.h"
+#include "rewrite/server_build.h"
 #include "team/degree.h"
 #include "team/team.h"
 
@@ -106,6 +106,7 @@ typedef struct IndexBuild
 	bool		plain;
 	bool		is_divisible;
 	bool		is_divided;		/* into a part for each process of the team */
+	bool		has_workers;	/* if the server builds it */
 	double		pages;			/* to be expected */
 	double		cost;			/* of building it by one process; see above */
 	double		bounds_cost;	/* what each part costs, if it is divided, but */
@@ -184,6 +185,7 @@ static void set_index_statistics(const TeamBuild *build);
 static void set_table_statistics(Oid relid, double tuples);
 static void set_size(Relation rel, double tuples);
 static void build_alone(IndexBuilds *builds, RewriteResult *result);
+static void reindex_by_server(void *arg);
 
 /*
  * index_builds_plan
@@ -272,7 +274,7 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 	double		page_cost = by_value ? BY_VALUE_PAGE_COST :
 		is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
 	double		serial_part = by_value ? BY_VALUE_SERIAL_PART : OTHER_SERIAL_PART;
-	int			nworkers = 0;
+	int			nworkers = server_build_workers(new_relid, index);
 	double		pages = Max(build->pages, entries / ENTRIES_OF_PAGE);
 
 	build->entries_cost = Max(page_cost * build->pages, entries / ENTRIES_OF_PAGE);
@@ -281,8 +283,7 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 		(by_value ? BY_VALUE_BOUND_COST : BY_REFERENCE_BOUND_COST) * pages;
 	/* what doesn't fit in memory may have to be read again for each part */
 	build->disk_cost = heap_pages > effective_cache_size ? HEAP_PAGE_COST * heap_pages : 0;
-	if (build->plain && index->rd_indam->amcanbuildparallel)
-		nworkers = plan_create_index_workers(new_relid, build->relid);
+	build->has_workers = nworkers > 0;
 	build->server_cost = build->cost * (serial_part + (1 - serial_part) / (nworkers + 1));
 }
 
@@ -825,7 +826,7 @@ seconds_since(instr_time start)
 static void
 while_waiting(void)
 {
-	pgstat_progress_update_param(PROGRESS_CLUSTER_INDEX_REBUILD_COUNT,
+	pgstat_progress_update_param(PROGRESS_REPACK_INDEX_REBUILD_COUNT,
 								 pg_atomic_read_u32(&current_shared->done));
 }
 
@@ -897,15 +898,24 @@ build_alone(IndexBuilds *builds, RewriteResult *result)
 	for (int i = builds->nalone - 1; i >= 0; i--)
 	{
 		Oid			relid = builds->builds[i].relid;
-		ReindexParams params = {0};
 		instr_time	start;
 
 		INSTR_TIME_SET_CURRENT(start);
 		progress_index(relid, 0);
 		DEBUG_POINT("rewrite-index-alone");
-		reindex_index(NULL, relid, true, get_rel_persistence(relid), &params);
+		server_build(builds->builds[i].has_workers, reindex_by_server, &relid);
 		CommandCounterIncrement();
-		pgstat_progress_update_param(PROGRESS_CLUSTER_INDEX_REBUILD_COUNT, ++ndone);
+		pgstat_progress_update_param(PROGRESS_REPACK_INDEX_REBUILD_COUNT, ++ndone);
 		rewrite_report_index(result, relid, seconds_since(start));
 	}
+}
+
+/* reindex_by_server -- have the server build one. */
+static void
+reindex_by_server(void *arg)
+{
+	Oid			relid = *(Oid *) arg;
+	ReindexParams params = {0};
+
+	reindex_index(NULL, relid, true, get_rel_persistence(relid), &params);
 }

@@ -46,7 +46,9 @@
 #include "storage/proc.h"
 #include "storage/smgr.h"
 
+#include "compat.h"
 #include "debug_point.h"
+#include "pace/pace.h"
 #include "pace/wal.h"
 #include "rewrite/new_blocks.h"
 
@@ -165,7 +167,7 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 						 Min(n - i, XLR_MAX_BLOCK_ID), &blknos[i], &images[i], true);
 	}
 	for (int i = 0; i < n; i++)
-		PageSetChecksumInplace(images[i], blknos[i]);
+		PageSetChecksum(images[i], blknos[i]);
 
 	/* none may cross the border between two segments of the file */
 	for (int done = 0; done < n; done += piece)
@@ -182,8 +184,7 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 			smgrwriteback(smgr, MAIN_FORKNUM, start, piece);
 	}
 
-	if (VacuumCostActive)
-		VacuumCostBalance += n * VacuumCostPageDirty;
+	pace_pages_written(n);
 	if (RelationNeedsWAL(rel))
 		wal_keep_pace();
 }

@@ -23,6 +23,11 @@
  * that their names come from.  Files that are created in any other way are
  * noted if new_files_note is called before they are filled.
  *
+ * Files that a subtransaction of the rewrite's own creates are noted likewise,
+ * those of any other are not.  If it fails their names stay in the journal: a
+ * crash may lose the record of that, with what was to become of the files,
+ * which are empty then.
+ *
  * With the name of a file the journal says that this transaction has made it,
  * so the transaction ID must never be given to another: WAL that bears it is
  * flushed before the first name is written.
@@ -57,7 +62,9 @@
 /* The journal of this process, if any */
 static char journal_path[MAXPGPATH];	/* empty if there is none */
 static int	nrecords;
-static int	nfiles;				/* noted by name */
+static int	nfiles;				/* noted by name, of this level's transaction */
+static int	outer_nfiles;		/* of that around it */
+static int	level;				/* nesting level of that whose files we note */
 static bool is_durable;
 static bool has_warned;
 
@@ -87,6 +94,9 @@ new_files_begin(Relation rel)
 
 	Assert(GetCurrentTransactionNestLevel() == 1);
 	Assert(journal_path[0] == '\0');
+
+	level = 1;
+	outer_nfiles = 0;
 
 	/* the server removes what is left of temporary tables */
 	if (RelationUsesLocalBuffers(rel))
@@ -140,6 +150,36 @@ new_files_sync(void)
 }
 
 /*
+ * new_files_enter_subtransaction
+ *		From now on note the files of the subtransaction that has just begun.
+ *
+ * new_files_note was called before it began: that finds the files by their
+ * number, and not yet noted are the newest.
+ */
+void
+new_files_enter_subtransaction(void)
+{
+	Assert(level == 1 && GetCurrentTransactionNestLevel() == 2);
+	level = 2;
+	outer_nfiles = nfiles;
+	nfiles = 0;
+}
+
+/*
+ * new_files_leave_subtransaction
+ *		It has ended.  If it has committed, its files are those of the one around
+ *		it; otherwise they are gone.
+ */
+void
+new_files_leave_subtransaction(bool committed)
+{
+	Assert(level == 2 && GetCurrentTransactionNestLevel() == 1);
+	level = 1;
+	nfiles = committed ? outer_nfiles + nfiles : outer_nfiles;
+	outer_nfiles = 0;
+}
+
+/*
  * new_files_note
  *		Note the files that the transaction has created since the last time.
  *
@@ -158,9 +198,12 @@ new_files_note(void)
 	MemoryContext context = CurrentMemoryContext;
 	uint32		holdoff;
 
-	/* while a transaction fails, or in an index expression's subtransaction */
+	/*
+	 * while a transaction fails, in an index expression's subtransaction, or
+	 * while one of ours begins or ends
+	 */
 	if (journal_path[0] == '\0' || !IsTransactionState() || CritSectionCount > 0 ||
-		GetCurrentTransactionNestLevel() > 1)
+		GetCurrentTransactionNestLevel() != level)
 		return;
 
 	HOLD_INTERRUPTS();

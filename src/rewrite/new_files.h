@@ -15,5 +15,7 @@
 extern void new_files_begin(Relation rel);
 extern void new_files_note(void);
 extern void new_files_sync(void);
+extern void new_files_enter_subtransaction(void);
+extern void new_files_leave_subtransaction(bool committed);
 
 #endif							/* CYCLONE_NEW_FILES_H */

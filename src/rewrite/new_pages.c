@@ -20,6 +20,7 @@
 
 #include "access/htup_details.h"
 
+#include "compat.h"
 #include "rewrite/new_pages.h"
 
 /* Between two flushes no more pages than this may be filled in addition. */
@@ -106,7 +107,7 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 		page = pages->page;
 	}
 
-	offset = PageAddItem(page, (Item) tuple, len, InvalidOffsetNumber, false, true);
+	offset = PageAddItem(page, (void *) tuple, len, InvalidOffsetNumber, false, true);
 	if (offset == InvalidOffsetNumber)
 		elog(ERROR, "failed to add tuple");
 	if (page != pages->page)

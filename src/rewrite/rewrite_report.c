@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * rewrite_report.c
- *	  Telling the client what VACUUM FULL of one table did.
+ *	  Telling the client what VACUUM FULL or REPACK of one table did.
  *
- * The messages that the server's VACUUM FULL has are worded as it words them;
+ * The messages that the server's own command has are worded as it words them;
  * the last one, with sizes and times, is ours.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -23,6 +23,10 @@
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 
+#include "compat.h"
+#include "history/history.h"
+#include "horizon/horizon.h"
+#include "report/verbose.h"
 #include "rewrite/rewrite_report.h"
 
 /* In sizes: which relation is which */
@@ -30,7 +34,9 @@
 #define SIZE_TOAST		1
 #define SIZE_INDEXES	2
 
-static void append_steps(StringInfo buf, const RewriteResult *result);
+static void note_history(const RewriteResult *result);
+static void append_steps(StringInfo buf, const RewriteResult *result, double elapsed);
+static double elapsed_seconds(const RewriteResult *result);
 static BlockNumber size_of(Oid relid);
 static void append_size(StringInfo buf, const RewriteSize *size);
 static const char *pretty_size(BlockNumber blocks);
@@ -65,7 +71,7 @@ rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
 			result->sizes[i].before = size_of(result->sizes[i].relid);
 
 	ereport(verbose ? INFO : DEBUG2,
-			(errmsg("vacuuming \"%s.%s\"", result->relnamespace, result->relname)));
+			(errmsg(COMPAT_REPORT_REWRITE, result->relnamespace, result->relname)));
 }
 
 /* rewrite_report_step -- a step has ended that began at start. */
@@ -90,12 +96,17 @@ rewrite_report_index(RewriteResult *result, Oid relid, double seconds)
 
 /*
  * rewrite_report_heap
- *		Tell what was found in the table, as the server does.
+ *		Tell what was found in the table, as the server does; and note who has to
+ *		do with it if rows that were deleted at oldest_xmin or later were kept.
  */
 void
-rewrite_report_heap(const RewriteResult *result, bool verbose, Relation rel)
+rewrite_report_heap(RewriteResult *result, bool verbose, Relation rel,
+					TransactionId oldest_xmin)
 {
 	const RewriteCounters *counters = &result->counters[REWRITE_TABLE];
+
+	if (verbose && counters->tuples_recently_dead > 0)
+		result->horizon = horizon_line(rel, oldest_xmin);
 
 	ereport(verbose ? INFO : DEBUG2,
 			(errmsg("\"%s.%s\": found %.0f removable, %.0f nonremovable row versions in %u pages",
@@ -110,14 +121,18 @@ rewrite_report_heap(const RewriteResult *result, bool verbose, Relation rel)
 
 /*
  * rewrite_report_end
- *		Tell of the sizes before and after, and of the time it took.
+ *		Tell of the sizes before and after, and of the time it took: the client, the
+ *		log and the history.
  */
 void
 rewrite_report_end(const RewriteResult *result, bool verbose)
 {
+	double		elapsed = elapsed_seconds(result);
+	bool		to_log = report_command_is_for_log(elapsed);
 	StringInfoData buf;
 
-	if (!verbose)
+	note_history(result);
+	if (!verbose && !to_log)
 		return;
 
 	initStringInfo(&buf);
@@ -132,6 +147,8 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	if (result->counters[REWRITE_TOAST].tuples_orphaned > 0)
 		appendStringInfo(&buf, _("TOAST table: " INT64_FORMAT " chunks left out to which no row points\n"),
 						 result->counters[REWRITE_TOAST].tuples_orphaned);
+	if (result->horizon != NULL)
+		appendStringInfo(&buf, "%s\n", result->horizon);
 	if (result->stale_locks > 0)
 		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
 						 result->stale_locks);
@@ -142,24 +159,59 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 						 result->indexes_at_once, result->index_members, result->index_memory,
 						 result->indexes_divided,
 						 result->nsizes - SIZE_INDEXES - result->indexes_at_once);
-	append_steps(&buf, result);
+	append_steps(&buf, result, elapsed);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));
 
-	ereport(INFO, (errmsg_internal("%s", buf.data)));
+	if (verbose)
+		ereport(INFO, (errmsg_internal("%s", buf.data)));
+	if (to_log)
+	{
+		appendStringInfoChar(&buf, '\n');
+		report_append_command(&buf, result->command);
+		buf.data[--buf.len] = '\0';
+		ereport(LOG_SERVER_ONLY, (errmsg_internal("%s", buf.data), errhidestmt(true)));
+	}
 	pfree(buf.data);
+}
+
+/* note_history -- what cyclone.history has of it. */
+static void
+note_history(const RewriteResult *result)
+{
+	HistoryFigures *figures = history_figures();
+	const RewriteCounters *counters = &result->counters[REWRITE_TABLE];
+
+	if (figures == NULL)
+		return;
+	for (int i = 0; i < NUM_REWRITE_STEPS; i++)
+		figures->phase_seconds[i] = result->step_seconds[i];
+	figures->workers_planned = result->workers_planned;
+	figures->workers_launched = result->workers_launched;
+	figures->rows_removed = counters->tuples_removed;
+	figures->rows_remaining = counters->tuples_kept;
+	figures->rows_dead = counters->tuples_recently_dead;
+	figures->pages_scanned = result->old_blocks;
+	figures->pages_before = result->old_blocks;
+	figures->pages_after = size_of(result->relid);
+	figures->bytes_before = figures->bytes_after = 0;
+	for (int i = 0; i < result->nsizes; i++)
+	{
+		const RewriteSize *size = &result->sizes[i];
+
+		if (!OidIsValid(size->relid))
+			continue;
+		figures->bytes_before += (int64) size->before * BLCKSZ;
+		figures->bytes_after += (int64) size_of(size->relid) * BLCKSZ;
+	}
 }
 
 /* append_steps -- a line on the time that each step took. */
 static void
-append_steps(StringInfo buf, const RewriteResult *result)
+append_steps(StringInfo buf, const RewriteResult *result, double elapsed)
 {
 	const double *seconds = result->step_seconds;
-	instr_time	now;
-	double		other;
+	double		other = elapsed;
 
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, result->start);
-	other = INSTR_TIME_GET_DOUBLE(now);
 	for (int i = 0; i < NUM_REWRITE_STEPS; i++)
 		other -= seconds[i];
 
@@ -172,6 +224,17 @@ append_steps(StringInfo buf, const RewriteResult *result)
 						 seconds[STEP_COPY_TOAST], seconds[STEP_INDEX_TOAST]);
 	appendStringInfo(buf, _("index build %.3f s, other %.3f s\n"),
 					 seconds[STEP_SWAP_AND_INDEX], Max(other, 0.0));
+}
+
+/* elapsed_seconds -- since it began. */
+static double
+elapsed_seconds(const RewriteResult *result)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, result->start);
+	return INSTR_TIME_GET_DOUBLE(now);
 }
 
 /* size_of -- the size of a relation, of which we have a lock. */

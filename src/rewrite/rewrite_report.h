@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rewrite_report.h
- *	  What VACUUM FULL of one table did, and telling the client of it.
+ *	  What VACUUM FULL or REPACK of one table did, and telling the client of it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -37,6 +37,7 @@ typedef struct RewriteSize
 
 typedef struct RewriteResult
 {
+	const char *command;		/* that did it */
 	Oid			relid;
 	char	   *dbname;
 	char	   *relnamespace;
@@ -45,6 +46,7 @@ typedef struct RewriteResult
 	instr_time	start;
 	BlockNumber old_blocks;
 	RewriteCounters counters[NUM_REWRITE_HEAPS];
+	char	   *horizon;		/* who holds dead rows back, or NULL */
 	int64		stale_locks;	/* left out of copies, those of the TOAST table too */
 	int			workers_planned;
 	int			workers_launched;
@@ -60,7 +62,8 @@ typedef struct RewriteResult
 extern void rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose);
 extern void rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start);
 extern void rewrite_report_index(RewriteResult *result, Oid relid, double seconds);
-extern void rewrite_report_heap(const RewriteResult *result, bool verbose, Relation rel);
+extern void rewrite_report_heap(RewriteResult *result, bool verbose, Relation rel,
+								TransactionId oldest_xmin);
 extern void rewrite_report_end(const RewriteResult *result, bool verbose);
 
 #endif							/* CYCLONE_REWRITE_REPORT_H */

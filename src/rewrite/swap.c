@@ -4,11 +4,12 @@
  *	  Giving a table the files of its rewritten copy.
  *
  * The server's finish_heap_swap does that, rebuilds the indexes one after the
- * other, and drops the copy.  These are the first and the last of the three
- * for when the second is done by index_builds.c; what becomes of the catalogs
- * is the same.  Much is simpler than in the server, as the tables that come
- * here are alike in more respects: no catalogs, nothing mapped, the same access
- * method and persistence, and both with a TOAST table or both without.
+ * other, and drops the copy.  These are the first and the last of the three,
+ * as the second is done by index_builds.c, or in a subtransaction
+ * (server_build.c); what becomes of the catalogs is the same.  Much is simpler
+ * than in the server, as the tables that come here are alike in more respects:
+ * no catalogs, nothing mapped, the same access method and persistence, and both
+ * with a TOAST table or both without.
  *
  * A TOAST table keeps its identity and gets the files of the new one, as does
  * its index.  So the pointers in the rows, which name it, stay right.

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * table_rewrite.c
- *	  VACUUM FULL of one table: the main path.
+ *	  VACUUM FULL or REPACK of one table: the main path.
  *
  * table_rewrite reads like the rewrite that it does:
  *
@@ -13,14 +13,16 @@
  *	 5. end the team
  *	 6. index the new TOAST table
  *	 7. swap the files of the old and the new table (swap.c), rebuild the
- *		indexes (index_builds.c), and drop the transient table with the old
- *		files; or have the server do all this
+ *		indexes (index_builds.c, or server_build.c), and drop the transient
+ *		table with the old files
  *
  * Copying the two is what the whole team does; workers enter at
  * pg_cyclone_rewrite_worker_main.  Another team builds indexes, where there
  * are several.  Otherwise the server does, with parallel workers of its own.
  * Whoever it is, what becomes of the catalogs is what becomes of them in the
  * server's own VACUUM FULL.
+ *
+ * To the server the two commands differ in words only, and so they do here.
  *
  * All of it is one transaction, under an AccessExclusiveLock.  The old files
  * are not touched, so whatever happens before it commits, the table is what it
@@ -50,7 +52,6 @@
 #include "catalog/indexing.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
-#include "commands/cluster.h"
 #include "commands/progress.h"
 #include "commands/tablecmds.h"
 #include "fmgr.h"
@@ -68,6 +69,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "history/history.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "rewrite/rewrite_report.h"
@@ -75,6 +77,7 @@
 #include "rewrite/index_builds.h"
 #include "rewrite/new_files.h"
 #include "rewrite/rewrite.h"
+#include "rewrite/server_build.h"
 #include "rewrite/swap.h"
 #include "rewrite/table_rewrite.h"
 #include "team/degree.h"
@@ -84,6 +87,7 @@
 typedef struct RewriteJob
 {
 	TableRewrite rewrite;		/* what every member has */
+	RepackCommand command;		/* for what the user reads */
 	const VacuumParams *params;
 	Team	   *team;
 	RewriteResult result;
@@ -115,11 +119,13 @@ static void while_waiting(void);
 static void sum_counters(RewriteJob *job, RewriteHeap heap);
 static void finish_team(RewriteJob *job);
 static void index_new_toast_table(RewriteJob *job);
+static void build_toast_index(void *arg);
 static void copy_what_is_left(RewriteJob *job);
 static void set_new_statistics(RewriteJob *job);
 static void close_heaps(TableRewrite *rewrite);
 static void swap_and_index(RewriteJob *job);
-static IndexBuilds *plan_index_builds(RewriteJob *job);
+static IndexBuilds *plan_index_builds(RewriteJob *job, bool *server_has_workers);
+static void reindex_by_server(void *arg);
 static void limit_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
 
@@ -163,30 +169,33 @@ table_rewrite_is_possible(Relation rel)
  * of parameters are undone afterwards.
  */
 void
-table_rewrite(Relation rel, const VacuumParams *params)
+table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 {
 	RewriteJob *job = palloc0_object(RewriteJob);
+	bool		is_repack = command == REPACK_COMMAND_REPACK;
 	bool		verbose = (params->options & VACOPT_VERBOSE) != 0;
 	ErrorContextCallback callback;
 
-	CheckTableNotInUse(rel, "VACUUM");
+	CheckTableNotInUse(rel, is_repack ? "REPACK" : "VACUUM");
 	if (rel->rd_rel->relkind == RELKIND_MATVIEW && !RelationIsPopulated(rel))
 	{
 		relation_close(rel, NoLock);
 		return;
 	}
 
+	job->command = command;
 	job->params = params;
 	job->relid = RelationGetRelid(rel);
 	job->persistence = rel->rd_rel->relpersistence;
+	history_begin(is_repack ? HISTORY_REPACK : HISTORY_REWRITE, rel, params);
+	job->result.command = is_repack ? "REPACK" : "VACUUM (FULL)";
 	rewrite_report_begin(&job->result, rel, verbose);
-	pgstat_progress_start_command(PROGRESS_COMMAND_CLUSTER, job->relid);
-	pgstat_progress_update_param(PROGRESS_CLUSTER_COMMAND,
-								 PROGRESS_CLUSTER_COMMAND_VACUUM_FULL);
+	pgstat_progress_start_command(PROGRESS_COMMAND_REPACK, job->relid);
+	pgstat_progress_update_param(PROGRESS_REPACK_COMMAND, command);
 	progress_begin(job->relid, MyProcPid);
 
 	limit_index_workers(params);
-	disk_space_check(rel);
+	disk_space_check(rel, is_repack ? "REPACK" : "VACUUM FULL");
 	new_files_begin(rel);
 	DEBUG_POINT("rewrite-begun");
 
@@ -203,8 +212,10 @@ table_rewrite(Relation rel, const VacuumParams *params)
 	start_team(job, plan_workers(job, rel));
 	copy_heaps(job);
 	finish_team(job);
+	if (job->result.workers_planned > 0)
+		index_builds_spare_memory();
 	index_new_toast_table(job);
-	rewrite_report_heap(&job->result, verbose, rel);
+	rewrite_report_heap(&job->result, verbose, rel, job->plan.heaps[REWRITE_TABLE].oldest_xmin);
 	set_new_statistics(job);
 	close_heaps(&job->rewrite);
 	relation_close(rel, NoLock);
@@ -318,8 +329,9 @@ plan_workers(RewriteJob *job, Relation rel)
 	HeapCopyShared *heaps = job->plan.heaps;
 	BlockNumber pages = Max(heaps[REWRITE_TABLE].old_blocks, heaps[REWRITE_TOAST].old_blocks);
 	int			asked = job->params->nworkers;
+	const char *command = job->command == REPACK_COMMAND_REPACK ? "repack" : "vacuum";
 
-	if (!degree_is_free(rel, asked) || pages == 0)
+	if (!degree_is_free(rel, asked, command) || pages == 0)
 		return 0;
 	return Min(asked > 0 ? asked : degree_for_table(rel, pages),
 			   max_parallel_maintenance_workers);
@@ -424,8 +436,8 @@ static void
 copy_heaps(RewriteJob *job)
 {
 	TableRewrite *rewrite = &job->rewrite;
-	const int	progress[] = {PROGRESS_CLUSTER_PHASE, PROGRESS_CLUSTER_TOTAL_HEAP_BLKS};
-	const int64 values[] = {PROGRESS_CLUSTER_PHASE_SEQ_SCAN_HEAP,
+	const int	progress[] = {PROGRESS_REPACK_PHASE, PROGRESS_REPACK_TOTAL_HEAP_BLKS};
+	const int64 values[] = {PROGRESS_REPACK_PHASE_SEQ_SCAN_HEAP,
 		rewrite->shared->heaps[REWRITE_TABLE].old_blocks};
 	instr_time	start;
 
@@ -507,7 +519,7 @@ while_waiting(void)
 
 /*
  * rewrite_show_progress
- *		Leader: bring pg_stat_progress_cluster up to date.
+ *		Leader: bring pg_stat_progress_cluster, or ..._repack, up to date.
  */
 void
 rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap)
@@ -515,9 +527,9 @@ rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap)
 	HeapCopyShared *copy = &rewrite->shared->heaps[heap];
 	int64		tuples = pg_atomic_read_u64(&copy->tuples_kept);
 	const int	progress[] = {
-		PROGRESS_CLUSTER_HEAP_BLKS_SCANNED,
-		PROGRESS_CLUSTER_HEAP_TUPLES_SCANNED,
-		PROGRESS_CLUSTER_HEAP_TUPLES_WRITTEN
+		PROGRESS_REPACK_HEAP_BLKS_SCANNED,
+		PROGRESS_REPACK_HEAP_TUPLES_SCANNED,
+		PROGRESS_REPACK_HEAP_TUPLES_INSERTED
 	};
 	const int64 values[] = {pg_atomic_read_u64(&copy->blocks_done), tuples, tuples};
 
@@ -580,8 +592,6 @@ index_new_toast_table(RewriteJob *job)
 {
 	HeapCopyShared *toast = &job->rewrite.shared->heaps[REWRITE_TOAST];
 	Relation	new_toast = job->rewrite.new_heaps[REWRITE_TOAST];
-	ReindexParams params = {0};
-	SubTransactionId create_subid;
 	instr_time	start;
 
 	if (!toast->is_wanted || pg_atomic_read_u32(&toast->new_blocks.nblocks) == 0)
@@ -589,19 +599,29 @@ index_new_toast_table(RewriteJob *job)
 
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX_TOAST, 0);
-	create_subid = new_toast->rd_createSubid;
+	server_build(server_build_has_workers(new_toast, toast->new_relid), build_toast_index, new_toast);
+	CommandCounterIncrement();
+	rewrite_report_step(&job->result, STEP_INDEX_TOAST, start);
+}
+
+/* build_toast_index -- the server's part of it. */
+static void
+build_toast_index(void *arg)
+{
+	Relation	new_toast = arg;
+	ReindexParams params = {0};
+	SubTransactionId create_subid = new_toast->rd_createSubid;
+
 	PG_TRY();
 	{
 		new_toast->rd_createSubid = InvalidSubTransactionId;
-		reindex_relation(NULL, toast->new_relid, 0, &params);
+		reindex_relation(NULL, RelationGetRelid(new_toast), 0, &params);
 	}
 	PG_FINALLY();
 	{
 		new_toast->rd_createSubid = create_subid;
 	}
 	PG_END_TRY();
-	CommandCounterIncrement();
-	rewrite_report_step(&job->result, STEP_INDEX_TOAST, start);
 }
 
 /*
@@ -644,50 +664,67 @@ close_heaps(TableRewrite *rewrite)
  * swap_and_index
  *		Make the new files the table's, build its indexes, and drop the rest.
  *
- * The server does it all, unless indexes can be built at once with profit.
+ * The server builds them all, unless they can be built at once with profit.
  */
 static void
 swap_and_index(RewriteJob *job)
 {
 	RewriteShared *plan = &job->plan;
-	IndexBuilds *builds;
+	bool		server_has_workers;
+	IndexBuilds *builds = plan_index_builds(job, &server_has_workers);
 	instr_time	start;
 
-	if (job->result.workers_planned > 0)
-		index_builds_spare_memory();
-	builds = plan_index_builds(job);
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
 	DEBUG_POINT("rewrite-swap");
-	if (builds == NULL)
-		finish_heap_swap(job->relid, job->new_relid, false,
-						 plan->heaps[REWRITE_TOAST].is_wanted, false, true,
-						 plan->freeze_limit, plan->multi_cutoff, job->persistence);
-	else
-	{
-		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
-									 PROGRESS_CLUSTER_PHASE_SWAP_REL_FILES);
-		swap_files(job->relid, job->new_relid, plan->freeze_limit, plan->multi_cutoff);
-		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
-									 PROGRESS_CLUSTER_PHASE_REBUILD_INDEX);
+	pgstat_progress_update_param(PROGRESS_REPACK_PHASE,
+								 PROGRESS_REPACK_PHASE_SWAP_REL_FILES);
+	swap_files(job->relid, job->new_relid, plan->freeze_limit, plan->multi_cutoff);
+
+	pgstat_progress_update_param(PROGRESS_REPACK_PHASE,
+								 PROGRESS_REPACK_PHASE_REBUILD_INDEX);
+	if (builds != NULL)
 		index_builds_run(builds, &job->result);
-		pgstat_progress_update_param(PROGRESS_CLUSTER_PHASE,
-									 PROGRESS_CLUSTER_PHASE_FINAL_CLEANUP);
-		swap_finish(job->relid, job->new_relid);
-	}
+	else
+		server_build(server_has_workers, reindex_by_server, job);
+
+	pgstat_progress_update_param(PROGRESS_REPACK_PHASE,
+								 PROGRESS_REPACK_PHASE_FINAL_CLEANUP);
+	swap_finish(job->relid, job->new_relid);
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);
 }
 
-/* plan_index_builds -- will it be us who build the indexes, and how? */
+/*
+ * plan_index_builds
+ *		Will it be us who build the indexes, and how?  If not, may it be that the
+ *		server starts workers for them?
+ */
 static IndexBuilds *
-plan_index_builds(RewriteJob *job)
+plan_index_builds(RewriteJob *job, bool *server_has_workers)
 {
 	Relation	rel = table_open(job->relid, NoLock);
 	IndexBuilds *builds = index_builds_plan(rel, job->new_relid, job->params->nworkers);
 
+	*server_has_workers = builds == NULL && server_build_has_workers(rel, job->new_relid);
 	table_close(rel, NoLock);
 	return builds;
+}
+
+/*
+ * reindex_by_server
+ *		Have the server build all indexes of the table.
+ *
+ * It uses none until it is built.  As in its own VACUUM FULL, unique ones are
+ * not checked for duplicates.
+ */
+static void
+reindex_by_server(void *arg)
+{
+	RewriteJob *job = arg;
+	ReindexParams params = {0};
+
+	reindex_relation(NULL, job->relid, REINDEX_REL_SUPPRESS_INDEX_USE, &params);
 }
 
 /*

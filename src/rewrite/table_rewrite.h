@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * table_rewrite.h
- *	  VACUUM FULL of one table.
+ *	  VACUUM FULL or REPACK of one table.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -13,7 +13,9 @@
 #include "commands/vacuum.h"
 #include "utils/rel.h"
 
+#include "compat.h"
+
 extern bool table_rewrite_is_possible(Relation rel);
-extern void table_rewrite(Relation rel, const VacuumParams *params);
+extern void table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params);
 
 #endif							/* CYCLONE_TABLE_REWRITE_H */

@@ -3,26 +3,109 @@
  * degree.c
  *	  How many workers a team gets.
  *
+ * The teams of autovacuum share what cyclone.autovacuum_max_parallel_workers
+ * allows: who plans a team takes its workers from a counter in shared memory,
+ * and puts them back when the table is done, or the process.  A crash begins
+ * anew.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "optimizer/paths.h"
+#include "port/atomics.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
 
 #include "debug_point.h"
+#include "settings.h"
 #include "team/degree.h"
+
+/* workers that autovacuums have taken */
+static pg_atomic_uint32 *taken = NULL;
+/* those of them that this process has */
+static int	reserved = 0;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static void release_at_exit(int code, Datum arg);
+
+/*
+ * degree_init
+ *		Ask for shared memory.  Call while the library is preloaded.
+ */
+void
+degree_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+/*
+ * degree_autovacuum_limit
+ *		How many workers an autovacuum may have, if no other has any.
+ */
+int
+degree_autovacuum_limit(void)
+{
+	return cyclone_autovacuum_max_parallel_workers;
+}
+
+/*
+ * degree_reserve
+ *		Take so many workers for an autovacuum's team, or as many as are left.
+ *		Returns how many; degree_release puts them back.
+ */
+int
+degree_reserve(int nworkers)
+{
+	static bool is_registered = false;
+	uint32		before = pg_atomic_read_u32(taken);
+	int			number;
+
+	Assert(reserved == 0);
+	if (!is_registered)
+		before_shmem_exit(release_at_exit, (Datum) 0);
+	is_registered = true;
+
+	do
+	{
+		number = Min(nworkers, cyclone_autovacuum_max_parallel_workers - (int) before);
+		if (number <= 0)
+			return 0;
+	} while (!pg_atomic_compare_exchange_u32(taken, &before, before + number));
+
+	reserved = number;
+	return number;
+}
+
+/* degree_release -- put back what was taken; harmless if nothing was. */
+void
+degree_release(void)
+{
+	if (reserved > 0)
+		pg_atomic_fetch_sub_u32(taken, reserved);
+	reserved = 0;
+}
 
 /*
  * degree_is_free
  *		May there be workers at all?  asked is what PARALLEL says, as in
  *		VacuumParams: -1 for none, 0 if it isn't given.
  *
- * Warns if they are asked for and can't be.
+ * Warns if they are asked for and can't be; command is what is being done then.
  */
 bool
-degree_is_free(Relation rel, int asked)
+degree_is_free(Relation rel, int asked, const char *command)
 {
 	if (asked < 0)
 		return false;
@@ -30,8 +113,8 @@ degree_is_free(Relation rel, int asked)
 		return true;
 	if (asked > 0)
 		ereport(WARNING,
-				(errmsg("disabling parallel option of vacuum on \"%s\" --- cannot vacuum temporary tables in parallel",
-						RelationGetRelationName(rel))));
+				(errmsg("disabling parallel option of %s on \"%s\" --- cannot %s temporary tables in parallel",
+						command, RelationGetRelationName(rel), command)));
 	return false;
 }
 
@@ -63,4 +146,36 @@ degree_for_size(BlockNumber nblocks, int threshold)
 	for (uint64 size = Max(threshold, 1); nblocks >= size; size *= 3)
 		nworkers++;
 	return nworkers;
+}
+
+/* request_shmem -- how much shared memory we need. */
+static void
+request_shmem(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(sizeof(pg_atomic_uint32));
+}
+
+/* startup_shmem -- make it, or find it. */
+static void
+startup_shmem(void)
+{
+	bool		found;
+
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	taken = ShmemInitStruct("pg_cyclone autovacuum workers", sizeof(pg_atomic_uint32), &found);
+	if (!found)
+		pg_atomic_init_u32(taken, 0);
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/* release_at_exit -- put back the workers of an autovacuum that is terminated. */
+static void
+release_at_exit(int code, Datum arg)
+{
+	degree_release();
 }

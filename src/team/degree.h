@@ -13,7 +13,11 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
-extern bool degree_is_free(Relation rel, int asked);
+extern void degree_init(void);
+extern int	degree_autovacuum_limit(void);
+extern int	degree_reserve(int nworkers);
+extern void degree_release(void);
+extern bool degree_is_free(Relation rel, int asked, const char *command);
 extern int	degree_for_table(Relation rel, BlockNumber pages);
 extern int	degree_for_size(BlockNumber nblocks, int threshold);
 

@@ -68,6 +68,7 @@
 #include "storage/spin.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
+#include "utils/memutils.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -99,6 +100,8 @@ typedef struct TeamControl
 
 	ConditionVariable begun;	/* a phase, or the end of the team */
 	ConditionVariable done_changed;
+	/* set by a leader that fails: its workers are about to be terminated */
+	pg_atomic_uint32 given_up;
 	/* never changes */
 	compat_query_id query_id;
 } TeamControl;
@@ -124,7 +127,7 @@ static volatile sig_atomic_t leave_requested = false;
 
 static void make_segment(void *pcxt);
 static void destroy_context(void *pcxt);
-static void lay_out(Team *team, Size shared_size, Size query_size);
+static void lay_out(Team *team, Size shared_size, const char *query);
 static bool end_phase(TeamControl *control);
 static void check_workers(Team *team);
 static void forget_workers_not_started(ParallelContext *pcxt);
@@ -134,6 +137,16 @@ static void give_up(MemoryContext context);
 static bool wait_for_phase(Team *team, bool may_leave);
 static void run_phases(Team *team, const TeamWorker *worker, void *state);
 
+/* the team that this process leads, or is in as a worker */
+static TeamControl *my_control = NULL;
+
+static const char *leaders_text(void);
+static void lead(TeamControl *control, dsm_segment *segment);
+static void forget_control(dsm_segment *segment, Datum arg);
+static void forget_control_at_exit(int code, Datum arg);
+static void give_up_at_exit(int code, Datum arg);
+static void be_quiet_if_given_up(void);
+static void be_terminated(SIGNAL_ARGS);
 static uint32 wait_event_phase_start(void);
 static uint32 wait_event_phase_end(void);
 
@@ -150,7 +163,8 @@ Team *
 team_create(const char *worker_main, int nworkers, Size shared_size)
 {
 	Team	   *team = palloc0_object(Team);
-	Size		query_size = debug_query_string ? strlen(debug_query_string) + 1 : 0;
+	const char *query = leaders_text();
+	Size		query_size = query ? strlen(query) + 1 : 0;
 	char	   *failure = NULL;
 
 	Assert(!IsParallelWorker() && !IsInParallelMode());
@@ -177,7 +191,8 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 		if (!lacked_memory)
 		{
 			team->pcxt = pcxt;
-			lay_out(team, shared_size, query_size);
+			lay_out(team, shared_size, query);
+			lead(team->control, pcxt->seg);
 			return team;
 		}
 		ExitParallelMode();
@@ -218,7 +233,7 @@ destroy_context(void *pcxt)
  *		Fill the segment of a team with what is ours.
  */
 static void
-lay_out(Team *team, Size shared_size, Size query_size)
+lay_out(Team *team, Size shared_size, const char *query)
 {
 	ParallelContext *pcxt = team->pcxt;
 	TeamControl *control = shm_toc_allocate(pcxt->toc, sizeof(TeamControl));
@@ -229,6 +244,7 @@ lay_out(Team *team, Size shared_size, Size query_size)
 	SpinLockInit(&control->mutex);
 	ConditionVariableInit(&control->begun);
 	ConditionVariableInit(&control->done_changed);
+	pg_atomic_init_u32(&control->given_up, 0);
 	control->query_id = pgstat_get_my_query_id();
 	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, control);
 	team->control = control;
@@ -247,13 +263,42 @@ lay_out(Team *team, Size shared_size, Size query_size)
 	memset(team->wal_usage, 0, size);
 	shm_toc_insert(pcxt->toc, TEAM_KEY_WAL_USAGE, team->wal_usage);
 
-	if (query_size > 0)
+	if (query != NULL)
 	{
-		char	   *query_text = shm_toc_allocate(pcxt->toc, query_size);
+		char	   *query_text = shm_toc_allocate(pcxt->toc, strlen(query) + 1);
 
-		memcpy(query_text, debug_query_string, query_size);
+		strcpy(query_text, query);
 		shm_toc_insert(pcxt->toc, TEAM_KEY_QUERY_TEXT, query_text);
 	}
+}
+
+/*
+ * lead
+ *		This process leads the team of that block, for as long as it has its segment.
+ */
+static void
+lead(TeamControl *control, dsm_segment *segment)
+{
+	static bool is_registered = false;
+
+	if (!is_registered)
+		before_shmem_exit(give_up_at_exit, (Datum) 0);
+	is_registered = true;
+
+	on_dsm_detach(segment, forget_control, (Datum) 0);
+	my_control = control;
+}
+
+/*
+ * team_give_up
+ *		The leader has failed: its workers will be terminated, and need not say so
+ *		in the server's log.  Harmless if there is no team.
+ */
+void
+team_give_up(void)
+{
+	if (my_control != NULL && !IsParallelWorker())
+		pg_atomic_write_u32(&my_control->given_up, 1);
 }
 
 /*
@@ -382,6 +427,7 @@ team_end(Team *team)
 		TeamControl *control = team->control;
 
 		Assert(IsInParallelMode());
+		my_control = NULL;
 		SpinLockAcquire(&control->mutex);
 		Assert(!control->is_running && !control->is_over);
 		control->is_over = true;
@@ -476,6 +522,11 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	team->control = shm_toc_lookup(toc, TEAM_KEY_CONTROL, false);
 	team->shared = shm_toc_lookup(toc, TEAM_KEY_SHARED, false);
 
+	my_control = team->control;
+	before_shmem_exit(forget_control_at_exit, (Datum) 0);
+	/* the signal may have come already, to be served later */
+	be_quiet_if_given_up();
+
 	debug_query_string = shm_toc_lookup(toc, TEAM_KEY_QUERY_TEXT, true);
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);
 	pgstat_report_query_id(team->control->query_id, false);
@@ -522,6 +573,7 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 static void
 request_leave(SIGNAL_ARGS)
 {
+	be_quiet_if_given_up();
 	leave_requested = true;
 	QueryCancelPending = true;
 	InterruptPending = true;
@@ -538,6 +590,7 @@ request_leave(SIGNAL_ARGS)
 static void
 note_leave(SIGNAL_ARGS)
 {
+	be_quiet_if_given_up();
 	leave_requested = true;
 	SetLatch(MyLatch);
 }
@@ -653,7 +706,7 @@ wait_for_phase(Team *team, bool may_leave)
 
 	if (has_begun)
 	{
-		pqsignal(SIGTERM, die);
+		pqsignal(SIGTERM, be_terminated);
 		if (!leave_requested)
 			return true;
 	}
@@ -666,6 +719,60 @@ wait_for_phase(Team *team, bool may_leave)
 				 errmsg("a parallel vacuum worker was terminated between two phases"),
 				 errdetail("Unless the command has failed, the others go on without it.")));
 	return false;
+}
+
+/*
+ * leaders_text
+ *		What the leader's row in pg_stat_activity says, for those of its workers.
+ *
+ * An autovacuum worker has no query, but reports one.
+ */
+static const char *
+leaders_text(void)
+{
+	return debug_query_string != NULL || MyBEEntry == NULL ?
+		debug_query_string : MyBEEntry->st_activity_raw;
+}
+
+/* forget_control -- the leader's block is about to go. */
+static void
+forget_control(dsm_segment *segment, Datum arg)
+{
+	my_control = NULL;
+}
+
+/* forget_control_at_exit -- a worker's signal handler may come after its memory. */
+static void
+forget_control_at_exit(int code, Datum arg)
+{
+	my_control = NULL;
+}
+
+/* give_up_at_exit -- a leader that is terminated ends its workers, too. */
+static void
+give_up_at_exit(int code, Datum arg)
+{
+	team_give_up();
+}
+
+/*
+ * be_quiet_if_given_up
+ *		A worker that is terminated as its leader has failed, which has said why,
+ *		leaves no word in the log.
+ */
+static void
+be_quiet_if_given_up(void)
+{
+	if (my_control != NULL && pg_atomic_read_u32(&my_control->given_up))
+		compat_log_panics_only();
+}
+
+/* be_terminated -- a worker's handler of SIGTERM in a phase. */
+static void
+be_terminated(SIGNAL_ARGS)
+{
+	be_quiet_if_given_up();
+	die(COMPAT_SIGNAL_ARGUMENTS);
 }
 
 /* team_shared -- the block that the members share. */

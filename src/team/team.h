@@ -27,6 +27,7 @@ extern void team_launch(Team *team);
 extern void team_run(Team *team, int phase,
 					 TeamPhaseRoutine routine, void *state,
 					 void (*while_waiting) (void));
+extern void team_give_up(void);
 extern void team_end(Team *team);
 
 /* The worker's side */

@@ -4,15 +4,18 @@ Every test that asks for a server runs once for each major version in PG_VERSION
 """
 
 import os
+import re
 import tempfile
 from itertools import count
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from cyclone_lab import build, checks
+from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import hand_over
+from cyclone_lab.postgres import available, hand_over, run_program
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -24,12 +27,18 @@ CONFIG = {
     "max_parallel_workers": 16,
     "max_parallel_maintenance_workers": 4,
     "max_prepared_transactions": 10,
+    "bgwriter_lru_maxpages": 0,  # who writes a page has it pinned, and VACUUM passes over what it would find there
     "statement_timeout": "5min",
     "wal_level": "replica",
     "min_dynamic_shared_memory": "64MB",  # gives out memory that was used before, and is not cleared
 }
 TEMPLATE = "cyclone_template"
-PG_VERSIONS = [int(major) for major in os.environ.get("PG_VERSIONS", "17 18").split()]
+# Beside other libraries, where there is a server that has them: its pg_config is in this variable.
+NEIGHBOURS = {"test_citus.py": "CYCLONE_CITUS_PG_CONFIG", "test_timescaledb.py": "CYCLONE_TIMESCALE_PG_CONFIG"}
+collect_ignore = [file for file, variable in NEIGHBOURS.items() if not os.environ.get(variable)]
+# Found once, and handed to the other processes: a package that vanishes from a mirror must not stop the tests on other versions.
+PG_VERSIONS, MISSING = available([int(major) for major in os.environ.get("PG_VERSIONS", "17 18 19").split()])
+os.environ["PG_VERSIONS"] = " ".join(map(str, PG_VERSIONS))
 
 _database_number = count(1)
 _ubsan_reports = tempfile.TemporaryDirectory(prefix="cyclone-ubsan-") if build.UBSAN else None
@@ -42,9 +51,29 @@ def pytest_configure():
         os.environ["UBSAN_OPTIONS"] = f"abort_on_error=1:print_stacktrace=1:log_path={_ubsan_reports.name}/report"
 
 
+def pytest_report_header() -> list[str]:
+    """Say which versions are not tested, and why."""
+    if not PG_VERSIONS:
+        raise pytest.UsageError("no version of PostgreSQL to test on: " + "; ".join(MISSING.values()))
+    return [f"NOT TESTED ON POSTGRESQL {major}: {why}" for major, why in MISSING.items()]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say so again at the end, where it is seen."""
+    for line in pytest_report_header():
+        terminalreporter.write_line(line, red=True, bold=True)
+
+
 def pytest_xdist_auto_num_workers():
     """Have a process more than there are cores, as many tests wait for this or that."""
     return os.cpu_count() + 1
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the runs on older versions of a file that is about what a newer one has: its FIRST_MAJOR says which."""
+    too_old = {item for item in items if _major_of(item) < getattr(item.module, "FIRST_MAJOR", 0)}
+    config.hook.pytest_deselected(items=list(too_old))
+    items[:] = [item for item in items if item not in too_old]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -108,13 +137,22 @@ def new_cluster(prefix):
         own.remove()
 
 
+@pytest.fixture(scope="module")
+def neighbours_prefix(request):
+    """The tree with the extension in which the library is installed that a file of NEIGHBOURS is about."""
+    pg_config = Path(os.environ[NEIGHBOURS[request.path.name]]).resolve()
+    origin = pg_config.parent.parent
+    version = run_program(origin, "pg_config", "--version").stdout
+    return build.install(int(re.search(r"\d+", version)[0]), origin=origin, debug_points=True, werror=True)
+
+
 @pytest.fixture
 def db(cluster):
     """The name of a fresh database with pg_cyclone and the extensions of the checks, dropped after the test."""
     name = f"test_{next(_database_number)}"
     cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
     yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    wait_until(lambda: _dropped(cluster, name), f"the end of the sessions in {name}")
 
 
 @pytest.fixture
@@ -122,6 +160,20 @@ def conn(cluster, db):
     """A connection in autocommit mode to the test's own database."""
     with cluster.connect(db) as connection:
         yield connection
+
+
+def _dropped(cluster: Cluster, name: str) -> bool:
+    """Drop a database, and say so; the server waits no more than five seconds for the sessions that it ends for that."""
+    try:
+        cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True
+
+
+def _major_of(item) -> int:
+    """Return the version that a test runs on, or more than any if it asks for no server."""
+    return item.callspec.params.get("pg_major", 99) if hasattr(item, "callspec") else 99
 
 
 def _create_template(cluster: Cluster) -> None:

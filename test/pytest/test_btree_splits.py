@@ -9,7 +9,7 @@ SETTINGS = {"min_parallel_index_scan_size": 0, "min_parallel_table_scan_size": 0
 CHAIN = 'debug point "btree-chain" reached'
 INTERRUPTION = 'debug point "btree-duties" reached'
 PUT_OFF = 'debug point "btree-duty-put-off" reached'
-WAITING = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'BufferPin'"
+WAITING = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event IN ('BufferPin', 'BufferCleanup')"
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_duties_that_are_put_off_are_done_in_the_end(cluster, conn, db, table, w
     points = "btree-page:any:wait btree-chain:any:notice btree-duty-put-off:any:notice"
     settings = {**SETTINGS, "cyclone.debug_point": points, "cyclone.debug_max_duty_tries": tries}
     statement = f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) t"
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE %s IN (pid, leader_pid) AND wait_event = 'BufferPin'"
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE %s IN (pid, leader_pid) AND wait_event IN ('BufferPin', 'BufferCleanup')"
     with (
         cluster.connect(db) as reader,
         Parked(cluster, db, "btree-page:any", workers + 1, statement, settings) as vacuum,
@@ -195,18 +195,18 @@ def test_a_worker_that_has_put_off_pages_is_missed_if_it_is_terminated(cluster, 
     points = "index-vacuum:leader:wait btree-duty-put-off:any:notice"
     settings = {"min_parallel_index_scan_size": "400kB", "cyclone.debug_point": points, "cyclone.debug_max_duty_tries": 1}
     statement = "VACUUM (INDEX_CLEANUP on, PARALLEL 1) t"
-    events = "SELECT pid FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = %s"
+    events = "SELECT pid FROM pg_stat_activity WHERE leader_pid = %s AND wait_event = ANY(%s)"
     with cluster.connect(db) as at_the_start, cluster.connect(db) as reader:
         stand_on(at_the_start, [1])
         with Parked(cluster, db, "index-vacuum:leader", 1, statement, settings) as vacuum:
-            wait_until(lambda: conn.execute(events, (vacuum.pid, "BufferPin")).fetchall(), "the worker at the first page")
+            wait_until(lambda: conn.execute(events, (vacuum.pid, ["BufferPin", "BufferCleanup"])).fetchall(), "the worker at the first page")
             conn.execute("INSERT INTO t SELECT 2 * i + 1, 'new' FROM generate_series(1, 60000) i")
             stand_on(reader, range(table + 1, table + 40, 3), pages=10)
             at_the_start.execute("COMMIT")
             wait_until(lambda: any(PUT_OFF in message for message in vacuum.messages), "a duty that is put off")
             reader.execute("COMMIT")  # as the new pages are in its ranges, too
-            wait_until(lambda: conn.execute(events, (vacuum.pid, "CyclonePhaseEnd")).fetchall(), "the end of its part")
-            [(worker,)] = conn.execute(events, (vacuum.pid, "CyclonePhaseEnd")).fetchall()
+            wait_until(lambda: conn.execute(events, (vacuum.pid, ["CyclonePhaseEnd"])).fetchall(), "the end of its part")
+            [(worker,)] = conn.execute(events, (vacuum.pid, ["CyclonePhaseEnd"])).fetchall()
             conn.execute("SELECT pg_terminate_backend(%s, 60000)", (worker,))
             vacuum.release()
             error = vacuum.wait()

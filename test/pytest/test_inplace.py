@@ -181,7 +181,7 @@ def test_old_snapshots_see_their_rows(cluster, db, conn, table):
         details: list[str] = []
         conn.add_notice_handler(lambda message: details.append(str(message.message_detail)))
         conn.execute(MOVE)
-        assert any(f"process {reader.info.backend_pid} (client backend)" in detail for detail in details), details
+        assert any(f"held back by session {reader.info.backend_pid} (user postgres, idle in transaction, since" in detail for detail in details), details
         with pytest.raises(psycopg.errors.SerializationFailure):
             reader.execute("UPDATE t SET n = 0 WHERE id = (SELECT max(id) FROM t)")
     conn.execute(INPLACE)
@@ -303,6 +303,12 @@ def test_a_move_is_a_change_of_what_was_read(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
+def wait_for_dismissed_workers(conn) -> None:
+    """A leader that fails tells its workers to go, but cannot wait for them; until then they have the table locked."""
+    query = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone worker' AND datname = current_database()"
+    wait_until(lambda: conn.execute(query).fetchall() == [], "the workers' end")
+
+
 POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "heap-scan", "heap-vacuum", "truncate")
 
 
@@ -312,6 +318,7 @@ def test_who_fails_leaves_a_sound_table(cluster, db, conn, table, point):
     failing = Background(cluster, db, INPLACE, {"cyclone.debug_point": f"{point}:any:error"})
     failing.wait()
     assert failing.error is not None and "debug point" in str(failing.error)
+    wait_for_dismissed_workers(conn)
     assert content(conn, "t") == table
     conn.execute(CLEAN)
     checks.assert_clean(conn, "t")
@@ -369,9 +376,10 @@ BUSY = "DO 'BEGIN LOOP PERFORM FROM t LIMIT 1; PERFORM pg_sleep(0.004); COMMIT; 
 def test_a_table_that_is_used_all_the_time_becomes_smaller(cluster, db, conn, table):
     """Somebody has it locked at any moment, though nobody for long, so truncation must wait its turn."""
     users = [Background(cluster, db, BUSY) for _ in range(8)]
-    conn.execute(MOVE)
+    # on a slow machine users may have it for longer than one command waits; that nobody has it for a moment is not to be expected
+    wait_until(lambda: conn.execute(MOVE) and blocks(conn) < 100, "a turn for truncation")
     assert all(user.running for user in users)
-    assert blocks(conn) < 100 and content(conn, "t") == table
+    assert content(conn, "t") == table
     for user in users:
         conn.execute("SELECT pg_cancel_backend(%s)", (user.pid,))
         user.wait()
@@ -451,7 +459,7 @@ def test_who_waits_for_its_end_with_a_lock_of_his_own_is_no_deadlock(cluster, db
     upgrade = "DO 'BEGIN LOCK TABLE t IN ROW EXCLUSIVE MODE; LOCK TABLE t IN SHARE MODE; END'"
     waiting = "SELECT FROM pg_locks WHERE relation = 't'::regclass AND mode = 'ShareLock' AND NOT granted"
     with Parked(cluster, db, "truncate:leader", 1, MOVE) as compaction:
-        other = Background(cluster, db, upgrade, {"lock_timeout": "500ms"})
+        other = Background(cluster, db, upgrade, {"lock_timeout": "2s"})  # truncation tries for five
         wait_until(lambda: conn.execute(waiting).fetchall() != [], "the other's waiting")
         compaction.release()
         compaction.finish()
@@ -824,9 +832,11 @@ def test_who_changes_a_row_while_its_values_move(cluster, db, conn, values):
 
 
 def test_failing_while_values_move(cluster, db, conn, values):
+    """Workers that fail, if there are any, leave their part to the leader, so it comes there."""
     for point in ("inplace-value", "inplace-half", "inplace-batch"):
-        failing = Background(cluster, db, MOVE, {"cyclone.debug_point": f"{point}:leader:error"})
+        failing = Background(cluster, db, MOVE, {"cyclone.debug_point": f"{point}:any:error"})
         assert "debug point" in str(failing.wait())
+        wait_for_dismissed_workers(conn)
         assert content(conn, "t") == values
     conn.execute(CLEAN)
     checks.assert_clean(conn, "t")

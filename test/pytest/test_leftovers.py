@@ -142,6 +142,51 @@ def test_nothing_is_left_over_by_a_crash(new_cluster, wal_level, kind):
     assert "PANIC" not in cluster.log and "TRAP" not in cluster.log
 
 
+@pytest.mark.parametrize("tries", [1, 2])
+def test_nothing_is_left_over_of_the_server_s_builds_with_workers(new_cluster, tries):
+    """They are in a subtransaction, and so are the files that they fill; the first one may have failed already."""
+    cluster = new_cluster()
+    gate = cluster.data / "gate"
+    with cluster.connect(TEMPLATE) as conn:
+        before = make_table(cluster, conn)
+        # fails for lack of memory if there are workers and the file says so, and otherwise waits as long as there is the file
+        conn.execute(
+            """
+            CREATE FUNCTION held(i int) RETURNS int IMMUTABLE PARALLEL SAFE LANGUAGE plpgsql AS $$
+            DECLARE size bigint := (pg_stat_file('gate', true)).size;
+            BEGIN
+                IF size = 2 AND current_setting('max_parallel_maintenance_workers') <> '0' THEN
+                    RAISE EXCEPTION 'made to fail' USING ERRCODE = '53200';
+                END IF;
+                WHILE (pg_stat_file('gate', true)).size IS NOT NULL LOOP
+                    PERFORM pg_sleep(0.01);
+                END LOOP;
+                RETURN i;
+            END $$
+            """
+        )
+        conn.execute("CREATE INDEX t_held ON t (held(id))")  # with another that isn't ours, so that the server builds all
+        hand_to_owner(cluster, gate, lambda: gate.write_text("x" * tries))
+        vacuum = Background(cluster, TEMPLATE, FULL, {**SETTINGS, "maintenance_work_mem": "256MB"})
+        sleeping = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        wait_until(lambda: conn.execute(sleeping).fetchall() != [] or not vacuum.running, "the last index")
+        assert vacuum.running
+        once_more = lambda: "indexes are built once more" in str(vacuum.messages)  # noqa: E731
+        if tries == 2:
+            wait_until(once_more, "word of the second try")
+        assert once_more() == (tries == 2)
+        assert len(stray_files(cluster, conn)) > 5
+    cluster.crash()
+    assert isinstance(vacuum.wait(), psycopg.OperationalError)
+    gate.unlink()
+    cluster.start()
+    wait_for_cleaning(cluster)
+    with cluster.connect(TEMPLATE) as conn:
+        assert_sound(cluster, conn, before)
+        conn.execute(FULL)
+        assert_sound(cluster, conn, before)
+
+
 def test_nothing_is_left_over_when_one_process_dies(new_cluster):
     """Then the server restarts itself, without reading its libraries anew."""
     cluster = new_cluster()

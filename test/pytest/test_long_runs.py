@@ -1,7 +1,7 @@
 """Short versions of the long runs: a dozen crashes, some faults, and half a minute with a standby and a subscriber.
 
-`make crash-test`, `make fault-test` and `make soak` go on for as long as one likes. A failed test shows its seed; CYCLONE_SEED
-repeats its choices.
+Each once more with autovacuum as a driver. `make crash-test`, `make fault-test` and `make soak` go on for as long as one likes. A
+failed test shows its seed; CYCLONE_SEED repeats its choices.
 """
 
 import os
@@ -9,9 +9,12 @@ import random
 
 import pytest
 
-from cyclone_lab.crash_test import CrashTest
-from cyclone_lab.fault_test import FaultTest
-from cyclone_lab.soak import Soak
+from cyclone_lab import autovacuum, crash_test, fault_test
+from cyclone_lab.crash_test import IN_AUTOVACUUM, CrashTest
+from cyclone_lab.fault_test import BREAKERS, LEFT_TO_SERVER, FaultTest
+from cyclone_lab.soak import LEAST_VACUUMS, Soak
+
+LIVES = 3  # at most, in which what a run is about comes to pass for certain, and mostly in the first one
 
 
 @pytest.fixture
@@ -29,11 +32,87 @@ def test_nothing_is_lost_or_wrong_after_crashes_under_load(prefix, pg_major, see
 
 def test_a_disk_that_fails_harms_only_the_command(prefix, pg_major, seed):
     with FaultTest(prefix, pg_major, seed) as test:
-        test.run(8, show=print)
+        for life in range(LIVES):
+            test.run(8 + test.done["faults"], life * fault_test.LIFE, show=print)
+            if test.done["ended by a clear error"]:
+                break
         assert test.done["ended by a clear error"] > 0
 
 
 def test_standby_and_subscriber_have_what_was_committed(prefix, seed):
     with Soak(prefix, seed, writers=6) as soak:
         soak.run(0.4, show=print)
-        assert soak.done["comparisons"] > 0 and soak.done["vacuums"] > 3 and soak.done["promotions"] == 1
+        assert soak.done["comparisons"] > 0 and soak.done["vacuums"] >= LEAST_VACUUMS and soak.done["promotions"] == 1
+
+
+def test_crashes_in_the_midst_of_autovacuums(prefix, pg_major, seed):
+    with CrashTest(prefix, pg_major, seed, with_autovacuum=True) as test:
+        for life in range(1, LIVES + 1):
+            test.run(8, (life - 1) * crash_test.LIFE, show=print)
+            if test.done[IN_AUTOVACUUM] and test.autovacuums.done[autovacuum.WITH_WORKERS]:
+                break
+        assert test.done["rounds"] == 8 * life and test.done[IN_AUTOVACUUM] > 0 and test.autovacuums.done[autovacuum.WITH_WORKERS] > 0
+
+
+def test_a_disk_that_fails_autovacuum_opens_circuit_breakers(prefix, pg_major, seed):
+    with FaultTest(prefix, pg_major, seed, with_autovacuum=True) as test:
+        test.run(4, show=print)
+        assert test.done[BREAKERS] > 0 and test.done[LEFT_TO_SERVER] > 0
+
+
+def test_standby_and_subscriber_beside_autovacuum(prefix, seed):
+    with Soak(prefix, seed, writers=4, with_autovacuum=True) as soak:
+        soak.run(0.3, show=print)
+        assert soak.done["comparisons"] > 0 and soak.done["promotions"] == 1
+        assert soak.done[autovacuum.FORCED] > 0 and soak.done[autovacuum.WITH_WORKERS] > 0
+
+
+class Lines:
+    """Stands for a server of which there is only a log."""
+
+    def __init__(self, log_file, text: str):
+        log_file.write_text(text)
+        self.log_file = log_file
+
+
+REPORT = """\
+2026-01-01 00:00:00.000 UTC [1] autovacuum worker LOG:  automatic {kind} of table "db.public.plain": index scans: 0
+\tpages: 0 removed, 1 remain, 1 scanned (100.00% of total), 0 eagerly scanned
+"""
+BY_ENGINE = """\
+\tparallel workers: 3 planned, {launched} launched
+\tphases: heap scan 0.001 s, index vacuum 0.000 s
+"""
+NOT_AN_ERROR = "2026-01-01 00:00:00.000 UTC [1] autovacuum worker ERROR:  canceling autovacuum task\n"
+AN_ERROR = "2026-01-01 00:00:00.000 UTC [1] autovacuum worker ERROR:  division by zero\n"
+
+
+def test_what_the_log_says_of_autovacuums_is_counted(tmp_path):
+    text = REPORT.format(kind="vacuum") + NOT_AN_ERROR
+    text += REPORT.format(kind="aggressive vacuum to prevent wraparound") + BY_ENGINE.format(launched=2)
+    text += REPORT.format(kind="vacuum") + BY_ENGINE.format(launched=0) + AN_ERROR
+    autovacuums = autovacuum.Autovacuums(Lines(tmp_path / "log", text))
+    assert autovacuums.missing() == list(autovacuum.NEEDED)
+    assert autovacuums.read_log() == [AN_ERROR.rstrip()] and autovacuums.read_log() == []
+    assert autovacuums.done == {
+        autovacuum.BY_SERVER: 1, autovacuum.BY_ENGINE: 2, f"{autovacuum.BY_ENGINE}: plain": 2, autovacuum.WITH_WORKERS: 1,
+        autovacuum.WORKERS: 2, autovacuum.FORCED: 1, autovacuum.CANCELLED: 1,
+    }  # fmt: skip
+    assert autovacuums.missing() == [] and autovacuums.missing("more") == ["more"]
+
+
+def test_too_little_autovacuum_is_noticed(prefix, seed, monkeypatch):
+    """As it is if the engine has no workers."""
+    monkeypatch.setitem(autovacuum.CHOICES, "cyclone.autovacuum_max_parallel_workers", (0,))
+    monkeypatch.setattr("cyclone_lab.soak.EXTRA", 0)
+    with Soak(prefix, seed, writers=2, with_autovacuum=True) as soak:
+        with pytest.raises(AssertionError, match=autovacuum.WITH_WORKERS):
+            soak.run(0.05)
+
+
+def test_a_breaker_that_opens_is_noticed(prefix, seed, monkeypatch):
+    """Though the server does the work after that."""
+    monkeypatch.setitem(autovacuum.CONFIG, "cyclone.debug_point", "heap-vacuum:any:error")
+    with Soak(prefix, seed, writers=2, with_autovacuum=True) as soak:
+        with pytest.raises(AssertionError, match="autovacuum failed"):
+            soak.run(0.2)

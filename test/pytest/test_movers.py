@@ -255,10 +255,9 @@ def test_settings_and_roles_are_those_of_the_session(cluster, db, conn):
         )
         conn.execute(
             "CREATE OR REPLACE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
-            " IF $1 % 100 = 0 THEN"
-            "  RAISE LOG 'seen by %: % % % % %;', pg_catalog.pg_backend_pid(), session_user, current_user,"
-            "   pg_catalog.current_setting('my.own'), pg_catalog.current_setting('timezone'), pg_catalog.current_setting('search_path');"
-            " END IF; RETURN $1::text; END $$"
+            " RAISE LOG 'seen by %: % % % % %;', pg_catalog.pg_backend_pid(), session_user, current_user,"
+            "  pg_catalog.current_setting('my.own'), pg_catalog.current_setting('timezone'), pg_catalog.current_setting('search_path');"
+            " RETURN $1::text; END $$"
         )
         before, log = content(conn, "t"), cluster.log
         with Parked(cluster, db, "inplace-batch:any", 3, MOVE, as_member) as parked:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
 from conftest import CONFIG, TEMPLATE, _create_template
@@ -125,12 +125,15 @@ def content(conn, table: str) -> tuple:
 
 
 def entries(conn, heap: str) -> dict:
-    """Return what is to be equal of a table's and its indexes' entries in the catalogs, whoever rewrites it."""
+    """Return what is to be equal of a table's and its indexes' entries in the catalogs, whoever rewrites it: relfrozenxid as the
+    number of transaction IDs before the rewrite's own, as earlier rewrites may have used a different number of them.
+    """
     rows = conn.execute(
         """
         SELECT c.relname, c.oid, c.relam, c.reltablespace, c.relpersistence, c.relkind, c.relacl, c.reloptions, c.relowner,
                c.reltoastrelid, c.relhasindex, c.relrewrite, c.relispopulated, c.relreplident,
-               c.relfrozenxid::text::bigint, c.relminmxid::text::bigint,
+               CASE WHEN c.relfrozenxid::text <> '0' THEN c.xmin::text::bigint - c.relfrozenxid::text::bigint END,
+               c.relminmxid::text::bigint,
                i.indisvalid, i.indisready, i.indislive, i.indisclustered, i.indisreplident, i.indcheckxmin
         FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid
         WHERE %(heap)s::regclass IN (c.oid, i.indrelid)
@@ -146,8 +149,8 @@ def entries(conn, heap: str) -> dict:
     return {"class": rows, "depend": sorted(dependencies or [])}
 
 
-def rewrite_all(base: Cluster, settings: dict, options: str, **config) -> dict:
-    """VACUUM FULL all tables in a copy of the cluster; return what came of it by heap."""
+def rewrite_all(base: Cluster, settings: dict, command: str, **config) -> dict:
+    """Rewrite all tables in a copy of the cluster by this command; return what came of it by heap."""
     outcome = {}
     with base.copy() as cluster:
         cluster.config.update(config)
@@ -156,7 +159,7 @@ def rewrite_all(base: Cluster, settings: dict, options: str, **config) -> dict:
             for name, value in settings.items():
                 conn.execute(f"SET {name} = {value}")
             for table in (*TABLES, *CATALOGS):
-                conn.execute(f"VACUUM ({options}) {table}")
+                conn.execute(f"{command} {table}")
             for table in TABLES:
                 outcome[f"rows of {table}"] = {"content": content(conn, table)}
                 for heap in checks.heaps(conn, table):
@@ -180,7 +183,7 @@ def wal_level(request):
 @pytest.fixture(scope="module")
 def core(base, wal_level):
     """What core's VACUUM FULL does to all tables."""
-    return rewrite_all(base, {"cyclone.enabled": "off"}, "FULL", **wal_level)
+    return rewrite_all(base, {"cyclone.enabled": "off"}, "VACUUM (FULL)", **wal_level)
 
 
 def test_core_keeps_the_rows(base, core):
@@ -193,7 +196,11 @@ def test_core_keeps_the_rows(base, core):
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_tables_of_every_shape(base, core, workers, wal_level):
     """The same tuples, and the same catalogs; by one process even in the same order, in a file of the same size."""
-    ours = rewrite_all(base, {"cyclone.debug_point": "''"}, f"FULL REWRITE, PARALLEL {workers}", **wal_level)
+    assert_alike(rewrite_all(base, {"cyclone.debug_point": "''"}, f"VACUUM (FULL REWRITE, PARALLEL {workers})", **wal_level), core, workers)
+
+
+def assert_alike(ours: dict, core: dict, workers: int) -> None:
+    """Compare what came of two rewrites, ours by so many workers."""
     assert ours.keys() == core.keys()
     for heap, expected in core.items():
         actual = ours[heap]
@@ -458,33 +465,54 @@ def versions(cluster, db, conn):
     *((point, "leader") for point in POINTS), ("heap-copy", "worker")
 ])  # fmt: skip
 def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, versions, point, role, how):
+    assert_failure_does_no_harm(cluster, db, conn, versions, point, role, how, FULL)
+
+
+def assert_failure_does_no_harm(cluster, db, conn, before, point, role, how, statement) -> None:
+    """Have a statement that rewrites table t with these contents fail, and then have it succeed."""
     files = relation_files(cluster, conn)
     log_position = len(cluster.log)
-    if how == "error":
-        vacuum = Background(cluster, db, FULL, {**FAULT_SETTINGS, "cyclone.debug_point": f"{point}:{role}:error"})
+    # the leader waits, or it might have copied all before a worker comes
+    if how == "error" and role == "worker":
+        assert failed_in_a_worker(cluster, db, statement, point, point)
+    elif how == "error":
+        vacuum = Background(cluster, db, statement, {**FAULT_SETTINGS, "cyclone.debug_point": f"{point}:leader:error"})
         assert vacuum.wait() is not None
     else:
-        with Parked(cluster, db, f"{point}:{role}", 1, FULL, FAULT_SETTINGS) as vacuum:
-            conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.parked[0],))
+        where, processes = (f"{point}:any", 3) if role == "worker" else (f"{point}:leader", 1)
+        with Parked(cluster, db, where, processes, statement, FAULT_SETTINGS) as vacuum:
+            conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.workers[0] if role == "worker" else vacuum.pid,))
             assert isinstance(
                 vacuum.wait(), psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown
             )
     idle = "SELECT count(*) FROM pg_stat_activity WHERE query = %s AND state <> 'idle'"
-    wait_until(lambda: conn.execute(idle, (FULL,)).fetchone() == (0,), "the end of all processes of the VACUUM")
-    assert content(conn, "t") == versions
+    wait_until(lambda: conn.execute(idle, (statement,)).fetchone() == (0,), "the end of all processes of the statement")
+    assert content(conn, "t") == before
     assert conn.execute("SELECT * FROM cyclone.progress WHERE datname = current_database()").fetchall() == []
     after = relation_files(cluster, conn)
     assert after.keys() - files.keys() == set(), "files are left over"
-    conn.execute(FULL)
-    assert content(conn, "t") == versions
+    conn.execute(statement)
+    assert content(conn, "t") == before
     checks.assert_clean(conn, "t")
     assert not re.search("leak|PANIC|TRAP|was terminated by signal", cluster.log[log_position:])
 
 
+def failed_in_a_worker(cluster, db, statement, point, leader_at) -> psycopg.Error | None:
+    """Return the error of a statement whose workers fail at `point`, while the leader waits at `leader_at`."""
+    with cluster.connect(db) as gate:
+        gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+        points = f"{point}:worker:error {leader_at}:leader:wait"
+        return Background(cluster, db, statement, {**FAULT_SETTINGS, "cyclone.debug_point": points}).wait()
+
+
 @pytest.mark.parametrize("role", ["leader", "worker"])
 def test_who_cannot_extend_the_new_table_holds_nobody_up(cluster, db, conn, versions, role):
-    settings = {**FAULT_SETTINGS, "cyclone.debug_point": f"rewrite-extend:{role}:error"}
-    assert Background(cluster, db, FULL, settings).wait() is not None
+    if role == "worker":
+        # with its first page done, the leader isn't in the midst of it
+        assert failed_in_a_worker(cluster, db, FULL, "rewrite-extend", "heap-copy")
+    else:
+        settings = {**FAULT_SETTINGS, "cyclone.debug_point": "rewrite-extend:leader:error"}
+        assert Background(cluster, db, FULL, settings).wait() is not None
     assert content(conn, "t") == versions
     conn.execute(FULL)
     assert content(conn, "t") == versions
@@ -658,7 +686,7 @@ def test_what_verbose_says(cluster, db, conn, versions):
     vacuum.finish()
     said = "\n".join(vacuum.messages)
     for pattern in (
-        r'^vacuuming "public\.t"$',
+        r'^(vacuuming "public\.t"|repacking "public\.t" in physical order)$',
         r'^"public\.t": found \d+ removable, \d+ nonremovable row versions in \d+ pages$',
         rf'^finished rewriting "{db}\.public\.t"$',
         r"^heap: \d+ [kM]B before, \d+ [kM]B after$",

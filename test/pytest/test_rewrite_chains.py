@@ -361,15 +361,15 @@ def test_the_team_does_not_time_out_among_itself(new_cluster):
         checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("role", ["leader", "worker"])
-def test_statement_timeout_ends_the_whole_statement(cluster, db, conn, role):
-    """Whoever is at work when the time is over."""
+@pytest.mark.parametrize("waits", ["heap-copy:leader", "heap-copy:any", "team-join:worker"])
+def test_statement_timeout_ends_the_whole_statement(cluster, db, conn, waits):
+    """Whoever is at work when the time is over; for workers that wait before their first phase, the leader waits in the end."""
     conn.execute("CREATE TABLE t AS SELECT i AS id, repeat('x', 200) AS v FROM generate_series(1, 20000) i")
     conn.execute("SET min_parallel_table_scan_size = 0")
     before = content(conn, "t")
     with cluster.connect(db) as other:
         other.execute("SELECT pg_advisory_lock(51966)")
-        conn.execute(f"SET cyclone.debug_point = 'heap-copy:{role}:wait'; SET statement_timeout = '500ms'")
+        conn.execute(f"SET cyclone.debug_point = '{waits}:wait'; SET statement_timeout = '500ms'")
         with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
             conn.execute("VACUUM (FULL, PARALLEL 2) t")
         conn.execute("RESET statement_timeout; RESET cyclone.debug_point")

@@ -292,7 +292,7 @@ def test_indexes_of_every_kind(base, core, workers, parts, config):
             actual = ours[table]["catalogs"][name]
             if re.search("chancy|range", name) or (expected["index"] is None and workers > 0):
                 # some indexes are built with chance, and the joints of its parts may cost the heap a page
-                assert actual["size"] <= 1.1 * expected["size"] + 8192, name
+                assert actual["size"] <= 1.3 * expected["size"] + 2 * 8192, name
                 assert actual["relpages"] == actual["size"] // 8192 or name.startswith("pg_toast"), name
             elif parts > 0 and expected["index"] is not None:
                 # so small a part may cost a page
@@ -444,7 +444,7 @@ def test_crashes(new_cluster):
         cluster.start()
         assert_whole(point)
 
-    with Parked(cluster, TEMPLATE, "rewrite-index:worker", 2, FULL, SETTINGS) as vacuum:
+    with Parked(cluster, TEMPLATE, "rewrite-index:any", 3, FULL, SETTINGS) as vacuum:
         os.kill(vacuum.workers[0], signal.SIGKILL)
         assert isinstance(vacuum.wait(), psycopg.OperationalError)
 

@@ -178,7 +178,7 @@ def test_subscriptions_that_are_being_changed(cluster, db, conn, subscription):
         held = "SELECT mode FROM pg_locks WHERE relation = 't'::regclass"
         assert conn.execute(held).fetchall() == []
 
-        waiting = Background(cluster, db, INPLACE)
+        waiting = Background(cluster, db, INPLACE, {"cyclone.debug_horizon_wait": 300_000})
         naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
         wait_until(lambda: conn.execute(naps, (waiting.pid,)).fetchall(), "waiting for the end of that")
         assert conn.execute(PLACES).fetchone() == before

@@ -1,11 +1,15 @@
-"""The tables and transactions of `make bench-tpcc`: the specification's consistency conditions hold whatever ran."""
+"""The tables and transactions of `make bench-tpcc`: the specification's consistency conditions hold whatever ran; its results."""
+
+import csv
 
 import pytest
 
+from measure import LOAD_CONFIG
+from tpcc.curve import points
 from tpcc.load import LARGE_TABLES, Sizes, age, load
-from tpcc.measure import Experiment, Run, Schedule, Vacuum, parse_usage
-from tpcc.report import grid, target_lines
-from tpcc.settings import NO_VACUUM, TARGET, settings_with
+from tpcc.measure import CONFIG, Experiment, Run, Schedule, Vacuum, parse_usage, prepared, run
+from tpcc.report import grid, harm_grid, objections, save_results, target_lines
+from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, NO_VACUUM, TARGET, TARGET_CURVE, Budget, curve_settings, settings_with
 from tpcc.transactions import MIX, pgbench_arguments
 
 SIZES = Sizes(warehouses=2, part=0.02, dead=0.2)
@@ -106,6 +110,55 @@ def test_rounds_are_summed_up_by_their_medians():
     assert first[1:5] == ["4.00"] * 4 and first[5:] == [""] * 7
     assert second[1:9] == ["6.00"] * 8
     assert second[9:] == ["1 of 3 not finished in 40.0: 50.0% scanned", "≥ 3", "≥ 7"]
+    assert harm_grid(experiment).rows[1][1:] == ["40.0 (20.0–75.0)", *["1.00 (1.00–1.00)"] * 2]
     assert [line.split(": ")[1] for line in target_lines(experiment)] == [
         f"p95 of {during} ms, 1.50 times that of no VACUUM" for during in ("3.00", "6.00", "90.00")
     ]
+
+
+def test_a_curve_compares_each_run_with_its_own_time_before():
+    """However slow the machine was in a round; what comes after VACUUM doesn't count."""
+    settings = curve_settings([Budget(200, 2), Budget(800, 2)], ["auto"])
+    assert [setting.name for setting in settings] == [
+        *("core-no-delay", "cyclone-no-delay", "core-200/2", "cyclone-200/2", "core-800/2", "cyclone-800/2", TARGET)
+    ]
+    experiment = Experiment(SIZES, Schedule(0, 10, 75, 5), clients=1, database_bytes=0, buffers="16MB")
+    for slow, more in ((1, 0.5), (8, 0), (2, 1)):
+        for number, setting in enumerate(settings):
+            begin, end = 20, 30 + number
+            times = [(second, 2.0 * slow) for second in range(begin)]
+            times += [(second, 2.0 * slow * (2 + number + more)) for second in range(begin + 1, end)]
+            times += [(second, 1000.0) for second in range(end + 100, end + 200)]
+            vacuum = Vacuum(begin, end + slow, 1, number != 2 or slow != 8, 0, 0, {}, [], [])
+            experiment.runs.append(Run(setting, 300, 100, 0, times, vacuum))
+    found = points(experiment)
+    assert [(point.curve, point.title.split(", ")[1]) for point in found] == [
+        *((curve, budget) for curve in (CORE_CURVE, CYCLONE_CURVE) for budget in ("no delay", "200 a 2 ms", "800 a 2 ms")),
+        (TARGET_CURVE, "latency target auto"),
+    ]
+    for point, number in zip(found, (0, 2, 4, 1, 3, 5, 6)):
+        seconds, harm = point.seconds, point.harm[95]
+        assert (seconds.low, seconds.median, seconds.high) == (11 + number, 12 + number, 18 + number)
+        assert (harm.low, harm.median, harm.high) == pytest.approx((2 + number, 2.5 + number, 3 + number))
+        assert point.finished == (number != 2)
+
+
+def test_a_run_on_a_modelled_disk(prefix, tmp_path, monkeypatch):
+    """What is loaded, run, counted and drawn, in the small; not what it comes to."""
+    monkeypatch.setitem(LOAD_CONFIG, "shared_buffers", "64MB")
+    common = {"clients": 2, "buffers": 0.1, "base": None, "say": lambda _line: None, "disk": "cloud"}
+    schedule = Schedule(rampup=0, before=1, cap=240, after=0.5)
+    with prepared(prefix, CONFIG, SIZES, schedule=schedule, **common) as (original, experiment):
+        experiment.rate = 20.0
+        for setting in curve_settings([], []):
+            experiment.runs.append(run(original, experiment, setting, workers=None, base=None))
+    for one in experiment.runs:
+        assert one.vacuum.finished and one.failed == 0
+        assert one.disk_during.counts["wal_bytes"] > 0 and one.disk_during.busy > 0
+    assert objections(experiment) == []
+    save_results(tmp_path, {"PostgreSQL": "", "commit": "", "cores": 1, "CPU": ""}, experiment)
+    assert {file.name for file in tmp_path.iterdir()} >= {"results.md", "results.json", "latencies.png"}
+    with open(tmp_path / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["setting"] for row in rows] == ["core-no-delay", "cyclone-no-delay"]
+    assert all(float(row["disk_busy_during"]) > 0 for row in rows)

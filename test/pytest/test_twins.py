@@ -9,6 +9,7 @@ import random
 import psycopg
 import pytest
 
+from cyclone_lab.autovacuum import WITH_WORKERS
 from cyclone_lab.load import Sessions
 from cyclone_lab.twin_tables import Duel, Twins, Writer
 from cyclone_lab.twins import TwinTest
@@ -22,6 +23,14 @@ def test_a_table_that_is_compacted_stays_equal_to_one_that_is_not(prefix):
         test.run(0.25, show=print)
         print(test.done)
         assert test.done["rows moved"] > 0 and test.done["checks at rest"] > 0 and test.done["duels that one side won"] > 0
+
+
+def test_the_same_beside_autovacuum(prefix):
+    print(f"CYCLONE_SEED={SEED}")
+    with TwinTest(prefix, SEED, writers=4, with_autovacuum=True) as test:
+        test.run(0.25, show=print)
+        print(test.done)
+        assert test.done["rows moved"] > 0 and test.done["checks at rest"] > 0 and test.done[WITH_WORKERS] > 0
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * horizon.c
- *	  Who still needs the old versions of rows.
+ * old_versions.c
+ *	  Waiting until nobody needs the old versions of rows.
  *
  * Pages of the tail become free only when no snapshot needs the versions that
  * were moved away.  That takes as long as the longest transaction that was
@@ -15,13 +15,9 @@
 
 #include "access/table.h"
 #include "access/transam.h"
-#include "access/twophase.h"
-#include "access/xact.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/procarray.h"
-#include "utils/builtins.h"
 #include "utils/wait_event.h"
 
 #include "debug_point.h"
@@ -79,39 +75,4 @@ wait_a_little(Oid relid, TransactionId last_xid)
 	}
 	end_transaction();
 	return are_dead;
-}
-
-/*
- * horizon_holder
- *		Say who holds back the removal of dead rows most, and for how long; NULL if
- *		that can't be told.
- *
- * What the user may not see of others is left out, as in the server's views.
- * In a transaction with a snapshot; the text is in the caller's memory context.
- */
-char *
-horizon_holder(void)
-{
-	char	   *holder = NULL;
-	MemoryContext caller = CurrentMemoryContext;
-
-	SPI_connect();
-	if (SPI_execute("SELECT what FROM ("
-					"SELECT pg_catalog.format('process %s (%s), in a transaction since %s', pid, backend_type, xact_start) AS what,"
-					" pg_catalog.age(backend_xmin) AS age"
-					" FROM pg_catalog.pg_stat_activity"
-					" WHERE backend_xmin IS NOT NULL AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
-					" UNION ALL "
-					"SELECT pg_catalog.format('replication slot \"%s\"', slot_name), pg_catalog.age(xmin)"
-					" FROM pg_catalog.pg_replication_slots WHERE xmin IS NOT NULL"
-					" UNION ALL "
-					"SELECT pg_catalog.format('prepared transaction \"%s\", prepared at %s', gid, prepared),"
-					" pg_catalog.age(transaction)"
-					" FROM pg_catalog.pg_prepared_xacts) AS holders"
-					" ORDER BY age DESC LIMIT 1", true, 1) == SPI_OK_SELECT &&
-		SPI_processed == 1)
-		holder = MemoryContextStrdup(caller,
-									 SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
-	SPI_finish();
-	return holder;
 }

@@ -1,0 +1,77 @@
+"""How long the views about all tables of a database take: cyclone.horizon and cyclone.advice, beside one that holds rows back.
+
+Each of so many tables has ten columns, two indexes and a TOAST table, and dead rows; ten of them are large and bloated, and one index of
+each of these is never used. `make bench-views VIEWS_ARGS="--tables 1000"`.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from cyclone_lab import build
+from cyclone_lab.cluster import Cluster
+
+CONFIG = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000}
+LARGE = 10
+ROUNDS = 7
+QUERIES = {
+    "horizon": "SELECT * FROM cyclone.horizon",
+    "horizon, the holder only": "SELECT kind, pid, xmin_age, how_to_end FROM cyclone.horizon WHERE is_oldest",
+    "advice": "SELECT * FROM cyclone.advice",
+    "advice, what is due only": "SELECT relation FROM cyclone.advice WHERE due IS NOT NULL",
+    "advice, one table": "SELECT * FROM cyclone.advice WHERE relation = 't1'::regclass",
+}
+
+
+def fill(conn, tables: int) -> None:
+    for number in range(1, tables + 1):
+        rows = 200_000 if number <= LARGE else 100
+        conn.execute(f"CREATE TABLE t{number} (id int, a int, b int, c int, d int, e date, f float8, g text, h text, note text)")
+        conn.execute(f"INSERT INTO t{number} SELECT i, i, i, i, i, now(), i, 'g', 'h', 'note' FROM generate_series(1, {rows}) i")
+        conn.execute(f"CREATE INDEX ON t{number} (id)")
+        conn.execute(f"CREATE INDEX ON t{number} (a)")
+        conn.execute(f"DELETE FROM t{number} WHERE id % 10 > 2")
+    conn.execute("VACUUM (ANALYZE)")
+    for number in range(1, tables + 1):
+        conn.execute(f"DELETE FROM t{number} WHERE id % 10 = 2")
+    conn.execute("SELECT pg_stat_force_next_flush()")
+
+
+def processor_ns(conn) -> int:
+    """How long the session's process has run on a processor so far."""
+    return int(Path(f"/proc/{conn.info.backend_pid}/schedstat").read_text().split()[0])
+
+
+def milliseconds(conn, query: str) -> tuple[float, float]:
+    """Run a query; return how long it took, and how long the server's process was at work."""
+    start, start_ns = time.perf_counter(), processor_ns(conn)
+    conn.execute(query).fetchall()
+    return 1000 * (time.perf_counter() - start), (processor_ns(conn) - start_ns) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", type=int, default=1000)
+    parser.add_argument("--version", type=int, default=18)
+    arguments = parser.parse_args()
+    result = Table("view", "median, ms", "longest, ms", "processor, ms", title=f"{arguments.tables} tables")
+    with Cluster.create(build.install(arguments.version), CONFIG) as cluster:
+        cluster.start()
+        with cluster.connect() as conn, cluster.connect() as holder:
+            conn.execute("CREATE EXTENSION pg_cyclone")
+            fill(conn, arguments.tables)
+            holder.execute("BEGIN")
+            holder.execute("SELECT pg_current_xact_id()")
+            conn.execute("DELETE FROM t1 WHERE id % 10 = 1")
+            for name, query in QUERIES.items():
+                times, work = zip(*(milliseconds(conn, query) for _ in range(ROUNDS)), strict=True)
+                result.add_row(name, f"{median(times):.1f}", f"{max(times):.1f}", f"{median(work):.1f}")
+    Console().print(result)
+
+
+if __name__ == "__main__":
+    main()

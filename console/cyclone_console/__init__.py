@@ -1,0 +1,1 @@
+"""Programs for the terminal and the browser that show PostgreSQL's VACUUMs."""

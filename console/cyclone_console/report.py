@@ -1,0 +1,393 @@
+"""cyclone-report writes one HTML page on a database's VACUUMs: what runs, who holds dead rows, what comes next, bloat, and what past ones have done.
+
+It reads the views of pg_cyclone over one connection, changes nothing, and needs no more than pg_monitor. Each section asks on its own: where the
+extension is absent, or the role lacks rights, that section says so and the others are there. The page refers to no other file and to no host.
+"""
+
+import argparse
+import math
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import psycopg
+from psycopg.rows import dict_row
+
+from cyclone_console.page import (
+    Markup, bars, columns, count, document, duration, element, folded, join, legend, mark, moment, note, percent, size, table,
+)
+
+OUTCOMES = {"done": "good", "cancelled": "warn", "failed": "bad"}
+MOST_RUNS = 60
+SHOWN_RUNS = 12  # the rest of them is folded away
+MOST_ADVICE = 40
+CHART_COLUMNS = 48
+XIDS = 2_144_483_647  # a database that is so old is given no more transaction IDs
+
+
+class Report:
+    """A connection, what is known of the server, and what the sections have found for the tiles on top."""
+
+    def __init__(self, conn: psycopg.Connection, days: float, tables: int):
+        self.conn = conn
+        self.days = days
+        self.tables = tables
+        self.tiles: list[tuple[str, str, str]] = []
+        [self.server] = self.rows(
+            "SELECT current_setting('server_version') AS version, current_database() AS database, current_user AS role,"
+            " now() AS now, current_setting('TimeZone') AS zone, pg_postmaster_start_time() AS started, pg_is_in_recovery() AS standby,"
+            " (SELECT extversion FROM pg_extension WHERE extname = 'pg_cyclone') AS extension,"
+            " current_setting('cluster_name') AS cluster"
+        )
+
+    def rows(self, query: str, *parameters) -> list[dict]:
+        """Return a query's rows; raise psycopg.Error. They come as binary: DateStyle and IntervalStyle choose the form of times as text."""
+        return self.conn.execute(query, parameters or None, binary=True).fetchall()
+
+    def tile(self, value: str | None, text: str, color: str = "quiet") -> None:
+        self.tiles.append((value or "none", text, color))
+
+    def section(self, build: Callable[["Report"], Markup], needs_extension: bool) -> Markup:
+        """Return a section's content, or why there is none."""
+        if needs_extension and not self.server["extension"]:
+            return note(
+                "Not available: the extension pg_cyclone is not in database ", element("code", self.server["database"]),
+                ". There, ", element("code", "CREATE EXTENSION pg_cyclone"), " makes its views.",
+            )
+        try:
+            return build(self)
+        except psycopg.errors.InsufficientPrivilege as error:
+            return note(
+                f"Not available: {error.diag.message_primary}. Role ", element("code", self.server["role"]),
+                " needs to be a member of ", element("code", "pg_monitor"), ".",
+            )
+        except psycopg.OperationalError as error:
+            if self.conn.broken:
+                raise
+            return note(f"Not available: {error.diag.message_primary or error}.")
+        except psycopg.Error as error:
+            return note(f"Not available: {error.diag.message_primary or error}.")
+
+
+def running(report: Report) -> Markup:
+    """VACUUMs at work, with their pace."""
+    found = report.rows(
+        "SELECT l.pid, l.datname, coalesce(l.relation, 'OID ' || l.relid::text) AS relation, l.phase, a.processes, a.done, l.blocks_total AS total,"
+        " p.limited_by, p.target_ms, p.latency_ms, p.asleep"
+        " FROM cyclone.progress l"
+        " JOIN (SELECT leader_pid, count(*) AS processes, sum(blocks_done) AS done FROM cyclone.progress GROUP BY 1) a ON a.leader_pid = l.pid"
+        " LEFT JOIN cyclone.pace p ON p.pid = l.pid WHERE l.role = 'leader' ORDER BY l.pid"
+    )
+    hidden = report.rows("SELECT count(*) AS n FROM cyclone.progress WHERE role IS NULL")[0]["n"]
+    report.tile(f"{len(found)}{' or more' if hidden else ''}", "VACUUMs running")
+    parts = [note(f"{hidden} process(es) of VACUUMs belong to users of whom this role may see nothing.") if hidden else None]
+    if not found:
+        return join([*parts, element("p", f"{'No other' if hidden else 'None'} when this page was made.", class_="faint")])
+    drawn = [
+        (f"{row['relation']}: {row['phase']}", [(float(row["done"] or 0) / row["total"] if row["total"] else 0, "accent")],
+         percent(float(row["done"] or 0) / row["total"]) if row["total"] else "", f"{count(row['done'])} of {count(row['total'])} blocks")
+        for row in found
+    ]
+    detail = [
+        [row["relation"], row["datname"], row["limited_by"], str(row["pid"]), count(row["processes"]),
+         row["target_ms"] and duration(row["target_ms"] / 1000), row["latency_ms"] and duration(row["latency_ms"] / 1000), percent(row["asleep"])]
+        for row in found
+    ]
+    names = ["Table", "Database", "Limited by", "#Process ID", "#Processes", "#Target", "#Latency", "#Asleep"]
+    return join([*parts, bars(drawn, 1), table(names, detail)])
+
+
+def wraparound(report: Report) -> Markup:
+    """How old each database is: this needs no extension."""
+    found = report.rows(
+        "SELECT datname, age(datfrozenxid) AS xids, mxid_age(datminmxid) AS multixacts,"
+        " current_setting('autovacuum_freeze_max_age')::bigint AS xid_limit,"
+        " current_setting('autovacuum_multixact_freeze_max_age')::bigint AS multixact_limit FROM pg_database ORDER BY 2 DESC, 1"
+    )
+    oldest = max(max(row["xids"] / row["xid_limit"], row["multixacts"] / row["multixact_limit"]) for row in found)
+    report.tile(percent(oldest), "of the way to a forced autovacuum", "bad" if oldest > 1.2 else "warn" if oldest > 0.9 else "good")
+    drawn = []
+    for row in found:
+        share = row["xids"] / row["xid_limit"]
+        color = "bad" if share > 1.2 else "warn" if share > 0.9 else "accent"
+        drawn.append((row["datname"], [(row["xids"], color)], count(row["xids"]), f"{count(row['multixacts'])} multixact IDs"))
+    limit = found[0]["xid_limit"]
+    text = f"Age of each database in transactions. Autovacuum to prevent wraparound begins at {count(limit)};"
+    text += f" at {count(XIDS)} the server stops assigning transaction IDs."
+    return join([element("p", text, class_="faint"), bars(drawn, max(limit, found[0]["xids"]))])
+
+
+def horizon(report: Report) -> Markup:
+    """Who keeps dead rows."""
+    found = report.rows("SELECT *, clock_timestamp() - since AS held FROM cyclone.horizon WHERE pid IS DISTINCT FROM pg_backend_pid()")
+    ages = [row["xmin_age"] if row["xmin_age"] is not None else row["catalog_xmin_age"] for row in found]
+    oldest = max((age for age in ages if age is not None), default=None)
+    color = "good" if (oldest or 0) <= 100_000 else "warn" if oldest <= 10_000_000 else "bad"
+    report.tile(count(oldest), "transactions held by the oldest holder", color)
+    if not found:
+        return element("p", "Nobody: VACUUM can remove every dead row.", class_="faint")
+    parts = []
+    for row in found:
+        if row["is_oldest"] and row["dead_rows"] is not None:
+            kept = f"The oldest keeps up to {count(row['dead_rows'])} dead rows"
+            kept += f" (about {size(row['held_bytes'])} in the tables that have most of them)" if row["held_bytes"] is not None else ""
+            tables = ", ".join(row["dead_tables"] or [])
+            parts.append(element("p", f"{kept}{': ' + tables if tables else ''}."))
+            break
+    detail = []
+    for row, age in zip(found, ages, strict=True):
+        who = ", ".join(str(row[key]) for key in ("name", "usename", "application", "state") if row[key])
+        detail.append(
+            [join([row["kind"], " ", mark("oldest", "warn")]) if row["is_oldest"] else row["kind"], who, row["datname"],
+             row["held"] and duration(row["held"].total_seconds()), count(age),
+             element("code", row["query"][:300] + ("..." if len(row["query"]) > 300 else "")) if row["query"] else None,
+             element("code", row["how_to_end"])]
+        )
+    parts.append(table(["Kind", "Who", "Database", "#For", "#Transactions", "Query", "What would end it"], detail))
+    parts.append(element("p", "What would end it is a text; mind what its users lose.", class_="faint"))
+    return join(parts)
+
+
+def advice(report: Report) -> Markup:
+    """What autovacuum does next, and what would help."""
+    found = report.rows(
+        "SELECT relation::text AS name, *, next_at - clock_timestamp() AS wait FROM cyclone.advice ORDER BY due IS NULL, next_at NULLS LAST, relation"
+    )
+    due = [row for row in found if row["due"]]
+    report.tile(str(len(due)), "tables due for autovacuum", "warn" if any("wraparound" in row["due"] for row in due) else "good")
+    texts = [(row["name"], text) for row in found for text in row["advice"] or []]
+    parts = [element("h3", "What would help")]
+    if texts:
+        parts.append(table(["Table", "Advice"], texts[:MOST_ADVICE]))
+    else:
+        parts.append(element("p", "Nothing to be said.", class_="faint"))
+    if len(texts) > MOST_ADVICE:
+        parts.append(note(f"{len(texts) - MOST_ADVICE} more are in cyclone.advice."))
+    coming = [row for row in found if row["due"] or row["wait"] is not None][:15]
+    parts.append(element("h3", f"The next {len(coming)} autovacuums of {len(found)} tables" if coming else "No autovacuum is in sight"))
+    if coming:
+        rows = [
+            [row["name"], mark(f"due: {row['due']}", "warn") if row["due"] else row["next_reason"],
+             "now" if row["due"] else duration(max(row["wait"].total_seconds(), 0)), f"{count(row['dead_rows'])} of {count(row['dead_threshold'])}",
+             count(row["wraparound_in"]), duration(row["expected_seconds"])]
+            for row in coming
+        ]
+        parts.append(table(["Table", "Reason", "#In about", "#Dead rows", "#Transactions to wraparound", "#Expected"], rows))
+    return join(parts)
+
+
+def bloat(report: Report) -> Markup:
+    """What the largest tables could give back."""
+    [asked] = report.rows(
+        "SELECT array_agg(oid ORDER BY relpages DESC) AS oids, (SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'm') AND oid >= 16384) AS total"
+        " FROM (SELECT oid, relpages FROM pg_class WHERE relkind IN ('r', 'm') AND relpersistence <> 't' AND oid >= 16384"
+        " ORDER BY relpages DESC, oid LIMIT %s) c", report.tables
+    )
+    if not asked["oids"]:
+        return element("p", "There are no tables.", class_="faint")
+    found = report.rows(
+        "SELECT table_name::text AS table_name, relation::text AS relation, kind, size, bloat_bytes, bloat_ratio, error_bytes, held_bytes,"
+        " inplace_bytes FROM cyclone.bloat WHERE table_name = ANY (%s::oid[]::regclass[])"
+        " ORDER BY bloat_bytes DESC NULLS LAST, size DESC NULLS LAST",
+        asked["oids"]
+    )
+    parts = []
+    told = len({row["table_name"] for row in found})
+    if told < len(asked["oids"]):
+        parts.append(note(
+            f"{len(asked['oids']) - told} of the {len(asked['oids'])} largest tables are left out: role ", element("code", report.server["role"]),
+            " may neither VACUUM them nor is it a member of ", element("code", "pg_stat_scan_tables"), ", which pg_monitor is.",
+        ))
+    if not found:
+        return join(parts)
+    total = sum(row["bloat_bytes"] or 0 for row in found)
+    whole = sum(row["size"] or 0 for row in found)
+    report.tile(size(total), f"bloat, of {size(whole)}", "warn" if whole and total > 0.3 * whole else "good")
+    text = f"Estimated from up to 5\u202f000 pages of each, of {told} of {asked['total']} tables, the largest, with their indexes and TOAST tables."
+    parts.append(element("p", text, class_="faint"))
+    drawn = [
+        (row["relation"], [((row["size"] or 0) - (row["bloat_bytes"] or 0), "quiet"), (row["bloat_bytes"] or 0, "warn")],
+         f"{size(row['bloat_bytes'])} of {size(row['size'])}", f"{row['relation']}: {percent(row['bloat_ratio'])} bloat")
+        for row in found[:12] if row["bloat_bytes"]
+    ]
+    if drawn:
+        parts += [legend([("needed", "quiet"), ("bloat", "warn")]), bars(drawn)]
+    rows = [
+        [row["relation"], row["kind"], size(row["size"]), size(row["bloat_bytes"]), percent(row["bloat_ratio"]),
+         row["error_bytes"] and f"±{size(row['error_bytes'])}", size(row["held_bytes"]), size(row["inplace_bytes"])]
+        for row in found[:30]
+    ]
+    parts.append(table(["Relation", "Kind", "#Size", "#Bloat", "#Share", "#Error", "#Held", "#INPLACE gives back"], rows))
+    if len(found) > 30:
+        parts.append(element("p", f"{len(found) - 30} more with less bloat are left out.", class_="faint"))
+    return join(parts)
+
+
+def history_chart(report: Report, runs: list[dict]) -> Markup:
+    """Runs over time by outcome, and the seconds that they took."""
+    end, length = report.server["now"], timedelta(days=report.days)
+    # where all runs are in the last part of the time, the chart shows that
+    length = min(length, max(end - min(run["started"] for run in runs), timedelta(minutes=1)) * 1.02)
+    begin, step = end - length, length / CHART_COLUMNS
+    numbers = [[0] * len(OUTCOMES) for _ in range(CHART_COLUMNS)]
+    seconds = [[0.0] for _ in range(CHART_COLUMNS)]
+    for run in runs:
+        place = min(max(int((run["started"] - begin) / step), 0), CHART_COLUMNS - 1)
+        numbers[place][list(OUTCOMES).index(run["outcome"])] += 1
+        seconds[place][0] += run["seconds"] or 0
+    form = "%d %b" if report.days > 2 and length > timedelta(days=2) else "%H:%M" if length > timedelta(hours=1) else "%H:%M:%S"
+    axis = [(begin + length * part).strftime(form) for part in (0, 1 / 3, 2 / 3, 1)]
+    times = [moment(begin + step * number) for number in range(CHART_COLUMNS)]
+    first = columns(numbers, list(OUTCOMES.values()), [f"{time}: {sum(parts)} runs" for time, parts in zip(times, numbers, strict=True)], axis, count)
+    second = columns(seconds, ["accent"], [f"{time}: {duration(parts[0])}" for time, parts in zip(times, seconds, strict=True)], axis,
+                     lambda value: duration(value) if value else "0")
+    return join([element("h3", "Runs"), legend(list(OUTCOMES.items())), first, element("h3", "Time that they took"), second])
+
+
+def history(report: Report) -> Markup:
+    """What past runs have done."""
+    found = report.rows(
+        "SELECT *, bytes_before - bytes_after AS freed FROM cyclone.history WHERE started > now() - make_interval(secs => %s) ORDER BY id DESC",
+        report.days * 86400
+    )
+    hidden = report.rows("SELECT count(*) AS n FROM cyclone.history WHERE started IS NULL")[0]["n"]
+    runs = [run for run in found if run["outcome"] in OUTCOMES]
+    bad = [run for run in runs if run["outcome"] == "failed"]
+    more = " or more" if hidden else ""
+    report.tile(count(len(runs)) + more, f"runs in {report.days:g} days")
+    report.tile(f"{len(bad)}{more}", "of them failed", "bad" if bad else "quiet" if hidden else "good")
+    parts = []
+    if hidden:
+        parts.append(note(f"{hidden} runs are hidden, as role ", element("code", report.server["role"]), " is not a member of ",
+                          element("code", "pg_read_all_stats"), ", which pg_monitor is."))
+    if not runs:
+        return join([*parts, element("p", f"No {'other ' if hidden else ''}run in the last {report.days:g} days.", class_="faint")])
+    parts.append(history_chart(report, runs))
+    by_table: dict = defaultdict(float)
+    for run in runs:
+        by_table[f"{run['datname'] or 'shared'}: {run['relation']}"] += run["seconds"] or 0
+    longest = sorted(by_table.items(), key=lambda item: -item[1])[:8]
+    parts += [element("h3", "Where the time goes"), bars([(name, [(took, "accent")], duration(took), name) for name, took in longest])]
+    troubled = [run for run in runs if run["outcome"] != "done" or run["warning_count"]][:MOST_RUNS]
+    if troubled:
+        rows = [
+            [moment(run["started"]), run["relation"], run["operation"], mark(run["outcome"], OUTCOMES[run["outcome"]]), run["sqlstate"],
+             " – ".join(filter(None, [run["error"], run["warnings"]]))]
+            for run in troubled
+        ]
+        parts += [element("h3", "What went wrong"), table(["@Started", "Table", ".Operation", ".Outcome", "SQLSTATE", "Message"], rows)]
+    rows = []
+    for run in runs[:MOST_RUNS]:
+        measured = "–" if run["latency_ms"] is None else f"{run['latency_ms']:.1f}"
+        latency = f"{measured} of {run['target_ms']:.1f} ms" if run["target_ms"] else None
+        rows.append([moment(run["started"]), run["relation"], run["operation"], run["door"] + (", server" if run["run_by"] == "server" else ""),
+                     mark(run["outcome"], OUTCOMES[run["outcome"]]), duration(run["seconds"]), count(run["rows_removed"]), size(run["freed"]),
+                     size(run["wal_bytes"]), latency])
+    parts.append(element("h3", f"The last {len(rows)} of {len(runs)} runs"))
+    names = ["@Started", "Table", ".Operation", "Door", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL", "#Latency"]
+    parts.append(table(names, rows[:SHOWN_RUNS]))
+    if len(rows) > SHOWN_RUNS:
+        parts.append(folded(f"{len(rows) - SHOWN_RUNS} more", table(names, rows[SHOWN_RUNS:])))
+    return join(parts)
+
+
+def autovacuum(report: Report) -> Markup:
+    """Circuit breakers, and what is left to the server."""
+    found = report.rows("SELECT * FROM cyclone.autovacuum ORDER BY breaker_open DESC, failures DESC, last_start DESC")
+    opened = sum(row["breaker_open"] for row in found)
+    report.tile(str(opened), "circuit breakers open", "bad" if opened else "good")
+    if not found:
+        return element("p", "Autovacuum has come to no table since the server's start.", class_="faint")
+    rows = [
+        [row["relation"] or f"OID {row['relid']}", row["datname"],
+         mark(f"open until {moment(row['breaker_until'])}", "bad") if row["breaker_open"] else mark("closed", "quiet"), row["failed_with"],
+         row["last_by"], row["last_reason"], moment(row["last_start"]), duration(row["last_seconds"]), count(row["engine_count"]),
+         count(row["server_count"]), count(row["error_count"])]
+        for row in found[:25]
+    ]
+    names = ["Table", "Database", "Breaker", "Failed with", "Last by", "Why not the engine", "@Last began", "#Took", "#Engine", "#Server", "#Errors"]
+    rest = f" {len(found) - 25} more are in cyclone.autovacuum." if len(found) > 25 else ""
+    return join([table(names, rows), element("p", rest, class_="faint") if rest else None])
+
+
+SECTIONS = (
+    ("running", "At work now", running, True),
+    ("history", "What past VACUUMs have done", history, True),
+    ("horizon", "Who holds dead rows", horizon, True),
+    ("advice", "What comes next", advice, True),
+    ("bloat", "Bloat", bloat, True),
+    ("autovacuum", "Autovacuum", autovacuum, True),
+    ("wraparound", "Wraparound", wraparound, False),
+)
+
+
+def make(conn: psycopg.Connection, days: float = 7, tables: int = 20) -> str:
+    """Return the page. The connection is to be in autocommit mode, with `dict_row`; raise psycopg.Error if it is lost."""
+    report = Report(conn, days, tables)
+    sections = [(name, title, report.section(build, needs)) for name, title, build, needs in SECTIONS]
+    server = report.server
+    extension = f"pg_cyclone {server['extension']}" if server["extension"] else "without pg_cyclone"
+    up = duration((server["now"] - server["started"]).total_seconds())
+    where = f"PostgreSQL {server['version']}, {extension}{', a standby' if server['standby'] else ''}. Up for {up}."
+    name = f"{server['cluster']}: {server['database']}" if server["cluster"] else server["database"]
+    tiles = [element("div", element("b", value), element("span", text), class_=f"tile {color}") for value, text, color in report.tiles]
+    head = join([
+        element("h1", f"VACUUM report: {name}"),
+        element("p", f"{where} Made {moment(server['now'])} ({server['zone']}) as role {server['role']}.", class_="faint"),
+        element("div", *tiles, class_="tiles"),
+    ])
+    foot = element("p", "Made by cyclone-report of pg_cyclone. The page holds names, queries and messages of the server.")
+    return document(f"VACUUM report: {name}", head, sections, foot)
+
+
+def connection_string(text: str) -> str:
+    """Return a connection string for what psql would take: that, a URI, or the name of a database."""
+    if "=" in text or text.startswith(("postgres://", "postgresql://")) or not text:
+        return text
+    return psycopg.conninfo.make_conninfo(dbname=text)
+
+
+def positive(text: str) -> float:
+    value = float(text)
+    if not (0 < value and math.isfinite(value)):
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the page; return 1 if the server cannot be asked or the file cannot be written."""
+    parser = argparse.ArgumentParser(prog="cyclone-report", description="Writes an HTML page on a PostgreSQL database's VACUUMs.")
+    parser.add_argument("connection", nargs="?", default="", help="connection string of libpq, a URI, or a database; the environment has the rest")
+    parser.add_argument("-o", "--output", default="cyclone-report.html", metavar="FILE",
+                        help="where to write it; - for the standard output (default: %(default)s)")
+    parser.add_argument("--days", type=positive, default=7, help="how far the history goes back (default: %(default)s)")
+    parser.add_argument("--tables", type=int, default=20, metavar="N", help="estimate the bloat of the N largest tables (default: %(default)s)")
+    parser.add_argument("--timeout", type=positive, default=60, metavar="SECONDS", help="how long a section may take (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        where = connection_string(options.connection)
+        with psycopg.connect(where, autocommit=True, row_factory=dict_row, fallback_application_name="cyclone-report") as conn:
+            conn.execute("SET default_transaction_read_only = on")
+            conn.execute("SET lock_timeout = '5s'")
+            conn.execute("SELECT set_config('statement_timeout', %s, false)", [f"{max(int(options.timeout * 1000), 1)}ms"])
+            page = make(conn, options.days, max(options.tables, 0))
+    except psycopg.Error as error:
+        print(f"cyclone-report: {error}", file=sys.stderr)
+        return 1
+    try:
+        if options.output == "-":
+            sys.stdout.buffer.write(page.encode())
+        else:
+            Path(options.output).write_text(page, encoding="utf-8")
+            print(f"{os.path.abspath(options.output)}: {len(page.encode()) // 1024 + 1} kB", file=sys.stderr)
+    except OSError as error:
+        print(f"cyclone-report: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,721 @@
+-- What 0.2.0 has beyond 0.1.0. After it, everything is as pg_cyclone--0.2.0.sql makes it; test/pytest/test_update.py compares.
+--
+-- Views stay the same objects, so that privileges granted on them, and views over them, stay, too. A view gets new columns at its end.
+
+\echo Use "ALTER EXTENSION pg_cyclone UPDATE TO '0.2.0'" to load this file. \quit
+
+COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second: by vacuum_cost_page_hit and its like, or, if the target allows less, 1 for a page found in shared buffers, 2 for one read, 20 for one made dirty; null if there is no bound';
+COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
+
+CREATE FUNCTION eta_rows(
+    OUT pid int,
+    OUT phase_eta timestamptz,
+    OUT phase_eta_earliest timestamptz,
+    OUT phase_eta_latest timestamptz,
+    OUT eta timestamptz,
+    OUT eta_earliest timestamptz,
+    OUT eta_latest timestamptz,
+    OUT eta_runs int)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_eta';
+
+COMMENT ON FUNCTION eta_rows() IS
+'What the view cyclone.progress says of the time that running VACUUMs take, by leader.';
+
+CREATE OR REPLACE VIEW progress AS
+SELECT p.pid,
+       p.leader_pid,
+       p.datid,
+       d.datname,
+       p.relid,
+       CASE WHEN p.datid = (SELECT oid FROM pg_catalog.pg_database
+                            WHERE datname = pg_catalog.current_database())
+            THEN p.relid::pg_catalog.regclass::pg_catalog.text END AS relation,
+       p.role,
+       p.phase,
+       p.blocks_done,
+       p.blocks_total,
+       p.index_relid,
+       p.dead_tids,
+       p.store_bytes,
+       p.store_limit,
+       p.bytes_freed,
+       e.phase_eta,
+       e.phase_eta_earliest,
+       e.phase_eta_latest,
+       e.eta,
+       e.eta_earliest,
+       e.eta_latest,
+       e.eta_runs
+FROM cyclone.progress_rows() p
+LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid
+LEFT JOIN cyclone.eta_rows() e ON e.pid = p.pid AND p.role = 'leader';
+
+COMMENT ON COLUMN progress.phase_eta IS 'When the phase is likely to be done: at the rate that it goes, or, of a phase whose blocks are not counted, as in past runs; null if neither is known; like all that follows for the leader only';
+COMMENT ON COLUMN progress.phase_eta_earliest IS 'The same at the faster one of the rate of late and the rate before, or by the shortest past run';
+COMMENT ON COLUMN progress.phase_eta_latest IS 'The same at the slower one, or by the longest past run';
+COMMENT ON COLUMN progress.eta IS 'When the VACUUM of the table is likely to be done: when the phase is, and then as in past runs of the same operation on this table by the same door (cyclone.history); null if there are none, or if it takes longer than all of them';
+COMMENT ON COLUMN progress.eta_earliest IS 'The same if all goes as fast as the rates and past runs know it';
+COMMENT ON COLUMN progress.eta_latest IS 'The same if all goes as slowly';
+COMMENT ON COLUMN progress.eta_runs IS 'How many past runs there were to go by, 10 at most';
+
+CREATE FUNCTION history_rows(
+    OUT id bigint,
+    OUT datid oid,
+    OUT relid oid,
+    OUT relation text,
+    OUT door text,
+    OUT operation text,
+    OUT options text,
+    OUT run_by text,
+    OUT usesysid oid,
+    OUT pid int,
+    OUT started timestamptz,
+    OUT seconds float8,
+    OUT phases jsonb,
+    OUT outcome text,
+    OUT sqlstate text,
+    OUT error text,
+    OUT warning_count int,
+    OUT warnings text,
+    OUT wraparound boolean,
+    OUT aggressive boolean,
+    OUT workers_planned int,
+    OUT workers_launched int,
+    OUT index_scans int,
+    OUT rows_removed bigint,
+    OUT rows_remaining bigint,
+    OUT rows_dead bigint,
+    OUT rows_moved bigint,
+    OUT pages_scanned bigint,
+    OUT pages_before bigint,
+    OUT pages_after bigint,
+    OUT bytes_before bigint,
+    OUT bytes_after bigint,
+    OUT wal_records bigint,
+    OUT wal_full_page_images bigint,
+    OUT wal_bytes bigint,
+    OUT slept_seconds float8,
+    OUT target_ms float8,
+    OUT latency_ms float8)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_history';
+
+COMMENT ON FUNCTION history_rows() IS
+'The rows of the view cyclone.history, without names.';
+
+CREATE VIEW history AS
+SELECT h.id,
+       h.datid,
+       d.datname,
+       h.relid,
+       h.relation,
+       h.door,
+       h.operation,
+       h.options,
+       h.run_by,
+       h.usesysid,
+       u.rolname AS usename,
+       h.pid,
+       h.started,
+       h.seconds,
+       h.phases,
+       h.outcome,
+       h.sqlstate,
+       h.error,
+       h.warning_count,
+       h.warnings,
+       h.wraparound,
+       h.aggressive,
+       h.workers_planned,
+       h.workers_launched,
+       h.index_scans,
+       h.rows_removed,
+       h.rows_remaining,
+       h.rows_dead,
+       h.rows_moved,
+       h.pages_scanned,
+       h.pages_before,
+       h.pages_after,
+       h.bytes_before,
+       h.bytes_after,
+       h.wal_records,
+       h.wal_full_page_images,
+       h.wal_bytes,
+       h.slept_seconds,
+       h.target_ms,
+       h.latency_ms
+FROM cyclone.history_rows() h
+LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
+LEFT JOIN pg_catalog.pg_roles u ON u.oid = h.usesysid;
+
+COMMENT ON VIEW history IS
+'A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are so many, the oldest row of the table that has the most gives way. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s.';
+COMMENT ON COLUMN history.id IS 'Number of the run; they count up, so whoever collects runs can ask for those after the last one he has';
+COMMENT ON COLUMN history.datid IS 'OID of the database; 0 for a shared catalog';
+COMMENT ON COLUMN history.datname IS 'Name of the database; null for a shared catalog, or if there is no such database any more';
+COMMENT ON COLUMN history.relid IS 'OID of the table or TOAST table';
+COMMENT ON COLUMN history.relation IS 'Its name at the time, with its schema';
+COMMENT ON COLUMN history.door IS 'How it came to VACUUM: "command" or "autovacuum"';
+COMMENT ON COLUMN history.operation IS '"VACUUM", "FULL REWRITE", "FULL INPLACE" or, since PostgreSQL 19, "REPACK"';
+COMMENT ON COLUMN history.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation, LATENCY_TARGET is target_ms, and BUFFER_USAGE_LIMIT is not recorded';
+COMMENT ON COLUMN history.run_by IS '"engine" or, in autovacuum, "server": it was left to PostgreSQL''s own VACUUM, of which only times, pages and WAL are known';
+COMMENT ON COLUMN history.usesysid IS 'OID of the command''s user; null in autovacuum';
+COMMENT ON COLUMN history.usename IS 'Name of the command''s user';
+COMMENT ON COLUMN history.pid IS 'Process ID of the leader';
+COMMENT ON COLUMN history.started IS 'When it began, with the lock on the table';
+COMMENT ON COLUMN history.seconds IS 'How long it took, in seconds';
+COMMENT ON COLUMN history.phases IS 'How long each phase took that there was, in seconds, as VERBOSE has it; null if it was not done to the end';
+COMMENT ON COLUMN history.outcome IS '"done", "cancelled" (by a user, for somebody who waited for the table, by the end of the process or of the server) or "failed"';
+COMMENT ON COLUMN history.sqlstate IS 'SQLSTATE of the error that ended it';
+COMMENT ON COLUMN history.error IS 'Message of that error; if it is longer than 255 bytes it ends in dots';
+COMMENT ON COLUMN history.warning_count IS 'How many warnings there were that log_min_messages lets into the log';
+COMMENT ON COLUMN history.warnings IS 'Their messages, a line each; if that is longer than 255 bytes it ends in dots';
+COMMENT ON COLUMN history.wraparound IS 'Was it an autovacuum to prevent wraparound?';
+COMMENT ON COLUMN history.aggressive IS 'Was it one that visits all pages that are not all-frozen? Null unless it is a VACUUM by the engine that was done';
+COMMENT ON COLUMN history.workers_planned IS 'Parallel workers planned; in FULL INPLACE, to move rows, the most at a time';
+COMMENT ON COLUMN history.workers_launched IS 'Parallel workers launched, likewise';
+COMMENT ON COLUMN history.index_scans IS 'How often the indexes were vacuumed; null if it is not VACUUM by the engine, or not done';
+COMMENT ON COLUMN history.rows_removed IS 'Rows removed; like all that follows up to bytes_after null if it is not known, as after an error';
+COMMENT ON COLUMN history.rows_remaining IS 'Rows that remain, as estimated by VACUUM';
+COMMENT ON COLUMN history.rows_dead IS 'Rows of these that are dead but not yet removable';
+COMMENT ON COLUMN history.rows_moved IS 'Rows moved by FULL INPLACE';
+COMMENT ON COLUMN history.pages_scanned IS 'Pages of the table that were scanned';
+COMMENT ON COLUMN history.pages_before IS 'Pages of the table at the beginning';
+COMMENT ON COLUMN history.pages_after IS 'Pages of the table at the end';
+COMMENT ON COLUMN history.bytes_before IS 'Size of the table and its indexes at the beginning, in bytes, without free space map and visibility map; of FULL REWRITE and FULL INPLACE with that of the TOAST table';
+COMMENT ON COLUMN history.bytes_after IS 'The same at the end';
+COMMENT ON COLUMN history.wal_records IS 'WAL records written, by all processes';
+COMMENT ON COLUMN history.wal_full_page_images IS 'Full page images among them';
+COMMENT ON COLUMN history.wal_bytes IS 'WAL written, in bytes';
+COMMENT ON COLUMN history.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
+COMMENT ON COLUMN history.target_ms IS 'Latency target at the end, in milliseconds, given or learned; null without one';
+COMMENT ON COLUMN history.latency_ms IS 'The percentile that the target is about as last measured, in milliseconds; null if there was nothing to measure';
+
+CREATE FUNCTION history_reset()
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_history_reset';
+
+COMMENT ON FUNCTION history_reset() IS
+'Removes all rows of the view cyclone.history. Returns how many there were';
+
+REVOKE ALL ON FUNCTION history_reset() FROM PUBLIC;
+
+CREATE FUNCTION bloat_sample(
+    relation_oid oid,
+    sample_pages int,
+    OUT size bigint,
+    OUT held_bytes bigint,
+    OUT inplace_bytes bigint,
+    OUT error_bytes bigint)
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_sample';
+
+COMMENT ON FUNCTION bloat_sample(oid, int) IS
+'Some figures of cyclone.bloat for one table without its indexes, for the views horizon and advice; null if the user may not see them or if they cannot be had.';
+
+CREATE FUNCTION horizon_rows(
+    OUT kind text,
+    OUT pid int,
+    OUT datid oid,
+    OUT everywhere boolean,
+    OUT usesysid oid,
+    OUT backend_type text,
+    OUT application text,
+    OUT state text,
+    OUT query text,
+    OUT name text,
+    OUT logical boolean,
+    OUT since timestamptz,
+    OUT xmin xid,
+    OUT xmin_age int,
+    OUT catalog_xmin xid,
+    OUT catalog_xmin_age int,
+    OUT multixact_age int,
+    OUT is_oldest boolean,
+    OUT is_oldest_for_catalogs boolean)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_horizon';
+
+COMMENT ON FUNCTION horizon_rows() IS
+'The rows of the view cyclone.horizon, without names.';
+
+CREATE FUNCTION dead_tables(
+    OUT relation oid,
+    OUT dead_rows bigint)
+RETURNS SETOF record
+LANGUAGE SQL STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT t.oid, t.n
+    FROM (SELECT c.oid, pg_stat_get_dead_tuples(c.oid) AS n FROM pg_class c
+          WHERE c.relkind IN ('r', 'm', 't') AND c.relpersistence <> 't' AND NOT c.relisshared) t
+    WHERE t.n > 0
+    ORDER BY t.n DESC, t.oid
+$$;
+
+COMMENT ON FUNCTION dead_tables() IS
+'The tables of this database that have dead rows by the counters of the statistics system, those with the most first.';
+
+CREATE VIEW horizon AS
+SELECT h.kind,
+       h.name,
+       h.pid,
+       h.datid,
+       d.datname,
+       h.usesysid,
+       CASE WHEN h.usesysid IS NOT NULL THEN pg_catalog.pg_get_userbyid(h.usesysid) END AS usename,
+       h.application,
+       h.backend_type,
+       h.state,
+       h.query,
+       h.since,
+       h.xmin,
+       h.xmin_age,
+       h.catalog_xmin,
+       h.catalog_xmin_age,
+       h.multixact_age,
+       h.is_oldest,
+       h.is_oldest_for_catalogs,
+       CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
+            THEN (SELECT pg_catalog.sum(t.dead_rows)::bigint FROM cyclone.dead_tables() t) END AS dead_rows,
+       CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
+            THEN ARRAY(SELECT t.relation::pg_catalog.regclass::text FROM cyclone.dead_tables() t LIMIT 5) END AS dead_tables,
+       CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
+            THEN (SELECT pg_catalog.sum(s.held_bytes)::bigint
+                  FROM (SELECT t.relation FROM cyclone.dead_tables() t LIMIT 5) t
+                  CROSS JOIN LATERAL cyclone.bloat_sample(t.relation, 200) s) END AS held_bytes,
+       CASE
+           WHEN h.kind = 'prepared transaction' THEN
+               pg_catalog.format('ROLLBACK PREPARED %L; -- or COMMIT PREPARED; in the database of column datname', h.name)
+           WHEN h.kind = 'replication slot' AND h.pid IS NULL THEN
+               pg_catalog.format('SELECT pg_drop_replication_slot(%L);', h.name)
+           WHEN h.kind = 'replication slot' AND h.logical THEN
+               pg_catalog.format('SELECT pg_terminate_backend(%s); SELECT pg_drop_replication_slot(%L); -- or have its user confirm what it has received',
+                                 h.pid, h.name)
+           WHEN h.kind IN ('replication slot', 'standby') THEN
+               'ALTER SYSTEM SET hot_standby_feedback = off; SELECT pg_reload_conf(); -- on the standby; or end the queries there'
+           ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid)
+       END AS how_to_end
+FROM cyclone.horizon_rows() h
+LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid;
+
+COMMENT ON VIEW horizon IS
+'A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. What a user may not see of another''s session in pg_stat_activity is null';
+COMMENT ON COLUMN horizon.kind IS '"session" (any process in a transaction), "prepared transaction", "replication slot", or "standby" (with hot_standby_feedback and without a slot)';
+COMMENT ON COLUMN horizon.name IS 'Name of the replication slot or of the prepared transaction; null for others';
+COMMENT ON COLUMN horizon.pid IS 'Process ID; of a slot, that of the process that uses it; null if there is none';
+COMMENT ON COLUMN horizon.datid IS 'OID of the database; null if it belongs to none. A session or prepared transaction holds the tables of its database and the shared catalogs; a slot and a standby, the tables of all databases';
+COMMENT ON COLUMN horizon.datname IS 'Name of the database';
+COMMENT ON COLUMN horizon.usesysid IS 'OID of the user';
+COMMENT ON COLUMN horizon.usename IS 'Name of the user';
+COMMENT ON COLUMN horizon.application IS 'application_name of the session; of a slot, of the process that uses it';
+COMMENT ON COLUMN horizon.backend_type IS 'Type of the process, as in pg_stat_activity';
+COMMENT ON COLUMN horizon.state IS 'State of the session, as in pg_stat_activity';
+COMMENT ON COLUMN horizon.query IS 'Its present query, or the last one, as in pg_stat_activity';
+COMMENT ON COLUMN horizon.since IS 'When the transaction began, or was prepared; of a slot, since when nobody uses it, or, like that of a standby, since when the process that uses it is connected';
+COMMENT ON COLUMN horizon.xmin IS 'The oldest transaction whose effects it may still have to tell from others'': rows deleted by it or later are kept; null if it holds no rows of tables';
+COMMENT ON COLUMN horizon.xmin_age IS 'How many transactions have come since then';
+COMMENT ON COLUMN horizon.catalog_xmin IS 'The same for system catalogs, if a slot or a standby holds only these';
+COMMENT ON COLUMN horizon.catalog_xmin_age IS 'How many transactions have come since then';
+COMMENT ON COLUMN horizon.multixact_age IS 'How many multixact IDs have been assigned since the oldest that some transaction may need, the same in all rows; null if it cannot be this one''s doing. Which transaction it is the server does not tell';
+COMMENT ON COLUMN horizon.is_oldest IS 'Is it the first that VACUUM of a table waits for, in its database, or in the current one if it holds the tables of all? True for several if they are equally old';
+COMMENT ON COLUMN horizon.is_oldest_for_catalogs IS 'The same for system catalogs that are not shared';
+COMMENT ON COLUMN horizon.dead_rows IS 'Dead rows in all tables of the current database, by the counters of pg_stat_all_tables: what VACUUM could remove at most if this one ended and no other held it; in the row of the oldest only';
+COMMENT ON COLUMN horizon.dead_tables IS 'The up to five tables that have most of them; in the row of the oldest only';
+COMMENT ON COLUMN horizon.held_bytes IS 'Length of the rows in these tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only';
+COMMENT ON COLUMN horizon.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose';
+
+CREATE FUNCTION advice_row(
+    relation_oid oid,
+    main_oid oid,
+    OUT autovacuum_enabled boolean,
+    OUT dead_rows bigint,
+    OUT dead_threshold float8,
+    OUT inserted_rows bigint,
+    OUT insert_threshold float8,
+    OUT changed_rows bigint,
+    OUT analyze_threshold float8,
+    OUT xid_age int,
+    OUT xid_limit int,
+    OUT multixact_age int,
+    OUT multixact_limit int,
+    OUT due text,
+    OUT last_vacuum timestamptz,
+    OUT expected_seconds float8,
+    OUT expected_from text,
+    OUT packed_bytes float8)
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_advice_row';
+
+COMMENT ON FUNCTION advice_row(oid, oid) IS
+'What the view cyclone.advice says of one table; of a TOAST table, main_oid is its table.';
+
+CREATE FUNCTION xid_rate(
+    OUT xids bigint,
+    OUT multixacts bigint,
+    OUT seconds float8)
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_xid_rate';
+
+COMMENT ON FUNCTION xid_rate() IS
+'How many transaction IDs and multixact IDs were assigned since the last checkpoint, and how many seconds ago that was.';
+
+CREATE FUNCTION unused_indexes(
+    OUT relation oid,
+    OUT advice text[])
+RETURNS SETOF record
+LANGUAGE SQL STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT i.indrelid,
+           array_agg(format('Index %s was never scanned on this server since %s and is %s, %s %% of what a VACUUM of all indexes reads: DROP INDEX %s.',
+                            i.indexrelid::regclass,
+                            coalesce(to_char(pg_stat_get_db_stat_reset_time(d.oid), 'YYYY-MM-DD'), 'its statistics began'),
+                            pg_size_pretty(c.relpages::bigint * current_setting('block_size')::int),
+                            round(100.0 * c.relpages / greatest(t.relpages + (SELECT sum(o.relpages)
+                                                                              FROM pg_index oi JOIN pg_class o ON o.oid = oi.indexrelid
+                                                                              WHERE oi.indrelid = t.oid), 1)),
+                            i.indexrelid::regclass)
+                     ORDER BY c.relpages DESC, c.oid)
+    FROM pg_index i
+    JOIN pg_class c ON c.oid = i.indexrelid
+    JOIN pg_class t ON t.oid = i.indrelid
+    JOIN pg_database d ON d.datname = current_database()
+    WHERE t.relkind IN ('r', 'm') AND t.oid >= 16384
+      AND c.relpages::bigint * current_setting('block_size')::int >= 1048576
+      AND i.indisvalid AND NOT i.indisunique AND NOT i.indisreplident AND NOT i.indisclustered
+      AND pg_stat_get_numscans(c.oid) = 0
+      AND pg_stat_get_vacuum_count(t.oid) + pg_stat_get_autovacuum_count(t.oid) > 0
+      AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = i.indexrelid)
+      AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = i.indexrelid)
+    GROUP BY i.indrelid
+$$;
+
+COMMENT ON FUNCTION unused_indexes() IS
+'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables.';
+
+CREATE VIEW advice AS
+WITH base AS (
+    SELECT c.oid, c.relkind, c.relpages::bigint * pg_catalog.current_setting('block_size')::int AS bytes,
+           c.reltuples, m.oid AS main, a.*,
+           greatest(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - coalesce(a.last_vacuum, s.since)), 1) AS elapsed,
+           s.is_on, s.is_standby
+    FROM pg_catalog.pg_class c
+    LEFT JOIN pg_catalog.pg_class m ON c.relkind = 't' AND m.reltoastrelid = c.oid
+    CROSS JOIN LATERAL cyclone.advice_row(c.oid, m.oid) a
+    CROSS JOIN (SELECT coalesce(pg_catalog.pg_stat_get_db_stat_reset_time(d.oid),
+                                least(pg_catalog.pg_stat_get_bgwriter_stat_reset_time(),
+                                      pg_catalog.pg_stat_get_checkpointer_stat_reset_time())) AS since,
+                       pg_catalog.current_setting('autovacuum')::boolean AND pg_catalog.current_setting('track_counts')::boolean AS is_on,
+                       pg_catalog.pg_is_in_recovery() AS is_standby
+                FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) s
+    WHERE c.relkind IN ('r', 'm', 't') AND c.relpersistence <> 't' AND a.xid_limit IS NOT NULL
+), sampled AS (
+    SELECT b.oid, s.inplace_bytes, s.error_bytes
+    FROM (SELECT c.oid
+          FROM (SELECT oid, relpages::bigint * pg_catalog.current_setting('block_size')::int AS bytes
+                FROM pg_catalog.pg_class
+                WHERE relkind IN ('r', 'm') AND relpersistence <> 't' AND oid >= 16384) c
+          CROSS JOIN LATERAL cyclone.advice_row(c.oid, NULL) a
+          WHERE c.bytes >= 8388608 AND a.packed_bytes < 0.7 * c.bytes
+          ORDER BY c.bytes - a.packed_bytes DESC LIMIT 10) b
+    CROSS JOIN LATERAL cyclone.bloat_sample(b.oid, 300) s
+), holder AS (
+    SELECT kind, since, xmin_age
+    FROM cyclone.horizon_rows()
+    WHERE is_oldest AND since IS NOT NULL
+      AND (everywhere OR datid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))
+    LIMIT 1
+)
+SELECT b.oid::pg_catalog.regclass AS relation,
+       b.main::pg_catalog.regclass AS toast_of,
+       b.autovacuum_enabled,
+       b.dead_rows,
+       b.dead_threshold,
+       b.inserted_rows,
+       b.insert_threshold,
+       b.changed_rows,
+       b.analyze_threshold,
+       b.xid_age,
+       b.xid_limit,
+       b.multixact_age,
+       b.multixact_limit,
+       b.due,
+       b.last_vacuum,
+       n.reason AS next_reason,
+       pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => n.seconds) AS next_at,
+       w.xids AS wraparound_in,
+       w.at AS wraparound_at,
+       b.expected_seconds,
+       b.expected_from,
+       pg_catalog.array_remove(ARRAY[
+           CASE WHEN NOT b.is_on AND b.dead_rows > b.dead_threshold
+                THEN pg_catalog.format('Autovacuum is off on this server. There are %s dead rows; it would have come at %s (pg_stat_all_tables): autovacuum = on.',
+                                       b.dead_rows, b.dead_threshold)
+                WHEN NOT b.autovacuum_enabled AND b.dead_rows > b.dead_threshold
+                THEN pg_catalog.format('Autovacuum is off for this table. There are %s dead rows; it would have come at %s (pg_stat_all_tables): ALTER TABLE %s SET (%sautovacuum_enabled = on).',
+                                       b.dead_rows, b.dead_threshold, coalesce(b.main, b.oid)::pg_catalog.regclass,
+                                       CASE WHEN b.relkind = 't' THEN 'toast.' ELSE '' END) END,
+           CASE WHEN b.dead_threshold >= 1000000 AND b.reltuples > 0 AND b.dead_threshold > 0.05 * b.reltuples
+                THEN pg_catalog.format('Autovacuum waits for %s dead rows, %s %% of the table (pg_class.reltuples): ALTER TABLE %s SET (%sautovacuum_vacuum_scale_factor = 0.01) would have it come at about %s.',
+                                       b.dead_threshold, pg_catalog.round((100 * b.dead_threshold / b.reltuples)::numeric),
+                                       coalesce(b.main, b.oid)::pg_catalog.regclass,
+                                       CASE WHEN b.relkind = 't' THEN 'toast.' ELSE '' END,
+                                       pg_catalog.round(0.01 * b.reltuples::numeric)) END,
+           CASE WHEN b.dead_rows > b.dead_threshold AND b.last_vacuum > h.since
+                THEN pg_catalog.format('The VACUUM of %s left dead rows, now %s (pg_stat_all_tables), as a %s keeps what was deleted in the last %s transactions: see cyclone.horizon.',
+                                       pg_catalog.date_trunc('second', b.last_vacuum), b.dead_rows, h.kind, h.xmin_age) END,
+           CASE WHEN b.xid_age >= 0.9 * b.xid_limit AND w.xids > 0
+                THEN pg_catalog.format('An autovacuum to prevent wraparound comes in %s transactions (relfrozenxid)%s: VACUUM (FREEZE) %s in a quiet hour comes before it.',
+                                       w.xids, pg_catalog.to_char(w.at, ', at the present rate on YYYY-MM-DD HH24:MI'),
+                                       coalesce(b.main, b.oid)::pg_catalog.regclass) END,
+           CASE WHEN s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes
+                THEN pg_catalog.format('VACUUM (FULL INPLACE) %s would give back about %s of %s, give or take %s (300 pages read).',
+                                       b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
+                                       pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes)) END
+           ] || u.advice, NULL) AS advice
+FROM base b
+CROSS JOIN cyclone.xid_rate() r
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN b.is_standby OR b.xid_age IS NULL THEN NULL
+                ELSE greatest(b.xid_limit - b.xid_age + 1, 0) END AS xids,
+           CASE WHEN b.is_standby OR b.multixact_age IS NULL THEN NULL
+                ELSE greatest(b.multixact_limit - b.multixact_age + 1, 0) END AS multixacts
+) l
+CROSS JOIN LATERAL (
+    SELECT l.xids,
+           CASE WHEN l.xids * r.seconds / nullif(r.xids, 0) < 3153600000
+                THEN pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => l.xids * r.seconds / nullif(r.xids, 0)) END AS at
+) w
+LEFT JOIN LATERAL (
+    SELECT v.reason, v.seconds
+    FROM (VALUES (b.due, CASE WHEN b.due IS NOT NULL THEN 0::float8 END),
+                 ('dead rows', CASE WHEN b.autovacuum_enabled AND b.is_on AND NOT b.is_standby
+                                    THEN greatest(b.dead_threshold - b.dead_rows, 0) * b.elapsed / nullif(b.dead_rows, 0) END),
+                 ('inserted rows', CASE WHEN b.autovacuum_enabled AND b.is_on AND NOT b.is_standby
+                                        THEN greatest(b.insert_threshold - b.inserted_rows, 0) * b.elapsed / nullif(b.inserted_rows, 0) END),
+                 ('wraparound of transaction IDs', l.xids * r.seconds / nullif(r.xids, 0)),
+                 ('wraparound of multixact IDs', l.multixacts * r.seconds / nullif(r.multixacts, 0))) v (reason, seconds)
+    WHERE v.seconds < 3153600000
+    ORDER BY v.seconds, v.reason = b.due DESC NULLS LAST
+    LIMIT 1
+) n ON true
+LEFT JOIN sampled s ON s.oid = b.oid
+LEFT JOIN holder h ON true
+LEFT JOIN cyclone.unused_indexes() u ON u.relation = b.oid;
+
+COMMENT ON VIEW advice IS
+'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Temporary tables are left out';
+COMMENT ON COLUMN advice.relation IS 'The table';
+COMMENT ON COLUMN advice.toast_of IS 'Of a TOAST table, its table; null for others';
+COMMENT ON COLUMN advice.autovacuum_enabled IS 'The table option of that name; if off, autovacuum comes to prevent wraparound only';
+COMMENT ON COLUMN advice.dead_rows IS 'Dead rows, by the counters that autovacuum goes by';
+COMMENT ON COLUMN advice.dead_threshold IS 'Autovacuum comes when there are more dead rows than that';
+COMMENT ON COLUMN advice.inserted_rows IS 'Rows inserted since the last VACUUM, by these counters';
+COMMENT ON COLUMN advice.insert_threshold IS 'Autovacuum comes when there are more of them than that; null if it does not go by them';
+COMMENT ON COLUMN advice.changed_rows IS 'Rows inserted, updated or deleted since the last ANALYZE, by these counters';
+COMMENT ON COLUMN advice.analyze_threshold IS 'Autovacuum analyzes the table when there are more of them than that; never a TOAST table';
+COMMENT ON COLUMN advice.xid_age IS 'Age of relfrozenxid, in transactions';
+COMMENT ON COLUMN advice.xid_limit IS 'Autovacuum comes to prevent wraparound when xid_age is higher than that';
+COMMENT ON COLUMN advice.multixact_age IS 'Age of relminmxid, in multixact IDs';
+COMMENT ON COLUMN advice.multixact_limit IS 'Autovacuum comes to prevent wraparound when multixact_age is higher than that; less than the setting if there are very many members of multixacts';
+COMMENT ON COLUMN advice.due IS 'Why the next autovacuum worker of this database takes the table: "wraparound of transaction IDs", "wraparound of multixact IDs", "dead rows" or "inserted rows"; null if it does not';
+COMMENT ON COLUMN advice.last_vacuum IS 'When the last VACUUM or autovacuum of the table ended; null if there was none';
+COMMENT ON COLUMN advice.next_reason IS 'Why autovacuum will come next, in the words of due, at the present rate: of rows, that since last_vacuum, or since the statistics began if that is null; of transaction and multixact IDs, that since the last checkpoint';
+COMMENT ON COLUMN advice.next_at IS 'When that will be; it takes up to autovacuum_naptime, and a free worker, on top; null if not within a hundred years';
+COMMENT ON COLUMN advice.wraparound_in IS 'In how many transactions autovacuum will come to prevent wraparound; 0 if it is due';
+COMMENT ON COLUMN advice.wraparound_at IS 'When that will be at the rate since the last checkpoint; null if no transaction ID was assigned since then';
+COMMENT ON COLUMN advice.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
+COMMENT ON COLUMN advice.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
+COMMENT ON COLUMN advice.advice IS 'What would help, each with its numbers and what they rest on; empty if there is nothing to be said';
+
+GRANT SELECT ON history, horizon, advice TO PUBLIC;
+
+-- Clusters: VACUUM of tables whose shards are on several nodes, and the views of all nodes.
+
+CREATE PROCEDURE vacuum_node(options text, tables text[], INOUT result text)
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_node';
+
+COMMENT ON PROCEDURE vacuum_node(text, text[], text) IS
+'Vacuums tables of this node for a cluster''s VACUUM, with the rights of the caller, and returns what became of them, and what VACUUM said, as JSON.';
+
+CREATE FUNCTION vacuum_cluster(
+    tables regclass[],
+    options text DEFAULT '',
+    OUT nodename text,
+    OUT nodeport int,
+    OUT relation regclass,
+    OUT shard text,
+    OUT status text,
+    OUT size_before bigint,
+    OUT size_after bigint,
+    OUT message text)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_cluster';
+
+COMMENT ON FUNCTION vacuum_cluster(regclass[], text) IS
+'Vacuums tables that Citus distributes, with all options of VACUUM, on all nodes at once; a row for each shard and node.';
+
+CREATE FUNCTION node_rows(view text, timeout int DEFAULT 1000)
+RETURNS text
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_node_rows';
+
+COMMENT ON FUNCTION node_rows(text, int) IS
+'The rows of one of pg_cyclone''s views on this node, as JSON, if that takes no longer than so many milliseconds.';
+
+CREATE FUNCTION cluster_rows(
+    view text,
+    timeout int DEFAULT 1000,
+    OUT nodename text,
+    OUT nodeport int,
+    OUT error text,
+    OUT result jsonb)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_cluster_rows';
+
+COMMENT ON FUNCTION cluster_rows(text, int) IS
+'A row for each node: the rows of one of pg_cyclone''s views there, as JSON, or why there are none; a node may take so many milliseconds.';
+
+CREATE VIEW cluster_progress AS
+SELECT c.nodename,
+       c.nodeport,
+       c.error,
+       v.pid,
+       v.leader_pid,
+       v.datid,
+       v.datname,
+       v.relid,
+       v.relation,
+       v.role,
+       v.phase,
+       v.blocks_done,
+       v.blocks_total,
+       v.index_relid,
+       v.dead_tids,
+       v.store_bytes,
+       v.store_limit,
+       v.bytes_freed,
+       v.phase_eta,
+       v.phase_eta_earliest,
+       v.phase_eta_latest,
+       v.eta,
+       v.eta_earliest,
+       v.eta_latest,
+       v.eta_runs
+FROM cyclone.cluster_rows('progress') c
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(pid int, leader_pid int, datid oid, datname name, relid oid, relation text, role text, phase text, blocks_done bigint, blocks_total bigint, index_relid oid, dead_tids bigint, store_bytes bigint, store_limit bigint, bytes_freed bigint, phase_eta timestamptz, phase_eta_earliest timestamptz, phase_eta_latest timestamptz, eta timestamptz, eta_earliest timestamptz, eta_latest timestamptz, eta_runs int) ON true
+WHERE c.error IS NOT NULL OR v.pid IS NOT NULL;
+
+COMMENT ON VIEW cluster_progress IS
+'The view cyclone.progress of each node of a cluster; a node that does not answer within a second has a row with an error.';
+COMMENT ON COLUMN cluster_progress.nodename IS 'Name of the node';
+COMMENT ON COLUMN cluster_progress.nodeport IS 'Its port';
+COMMENT ON COLUMN cluster_progress.error IS 'Why the node has no other row; null if all is well';
+
+CREATE VIEW cluster_pace AS
+SELECT c.nodename,
+       c.nodeport,
+       c.error,
+       v.pid,
+       v.datid,
+       v.datname,
+       v.relid,
+       v.relation,
+       v.target_ms,
+       v.latency_of,
+       v.percentile,
+       v.latency_ms,
+       v.budget,
+       v.rate,
+       v.asleep,
+       v.shared_by,
+       v.limited_by
+FROM cyclone.cluster_rows('pace') c
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(pid int, datid oid, datname name, relid oid, relation text, target_ms float8, latency_of text, percentile float8, latency_ms float8, budget float8, rate float8, asleep float8, shared_by int, limited_by text) ON true
+WHERE c.error IS NOT NULL OR v.pid IS NOT NULL;
+
+COMMENT ON VIEW cluster_pace IS
+'The view cyclone.pace of each node of a cluster; a node that does not answer within a second has a row with an error.';
+COMMENT ON COLUMN cluster_pace.nodename IS 'Name of the node';
+COMMENT ON COLUMN cluster_pace.nodeport IS 'Its port';
+COMMENT ON COLUMN cluster_pace.error IS 'Why the node has no other row; null if all is well';
+
+CREATE VIEW cluster_bloat AS
+SELECT c.nodename,
+       c.nodeport,
+       c.error,
+       v.table_name,
+       v.relation,
+       v.kind,
+       v.size,
+       v.live_bytes,
+       v.dead_bytes,
+       v.held_bytes,
+       v.free_bytes,
+       v.bloat_bytes,
+       v.bloat_ratio,
+       v.error_bytes,
+       v.sampled_pages,
+       v.total_pages,
+       v.rewrite_size,
+       v.rewrite_disk,
+       v.rewrite_lock,
+       v.inplace_size,
+       v.inplace_bytes,
+       v.inplace_disk,
+       v.inplace_lock
+FROM cyclone.cluster_rows('bloat') c
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(table_name text, relation text, kind text, size bigint, live_bytes bigint, dead_bytes bigint, held_bytes bigint, free_bytes bigint, bloat_bytes bigint, bloat_ratio float8, error_bytes bigint, sampled_pages bigint, total_pages bigint, rewrite_size bigint, rewrite_disk bigint, rewrite_lock text, inplace_size bigint, inplace_bytes bigint, inplace_disk bigint, inplace_lock text) ON true
+WHERE c.error IS NOT NULL OR v.relation IS NOT NULL;
+
+COMMENT ON VIEW cluster_bloat IS
+'The view cyclone.bloat of each node of a cluster; a node that does not answer within a second has a row with an error.';
+COMMENT ON COLUMN cluster_bloat.nodename IS 'Name of the node';
+COMMENT ON COLUMN cluster_bloat.nodeport IS 'Its port';
+COMMENT ON COLUMN cluster_bloat.error IS 'Why the node has no other row; null if all is well';
+
+CREATE VIEW cluster_autovacuum AS
+SELECT c.nodename,
+       c.nodeport,
+       c.error,
+       v.datid,
+       v.datname,
+       v.relid,
+       v.relation,
+       v.engine_count,
+       v.server_count,
+       v.cancel_count,
+       v.error_count,
+       v.last_by,
+       v.last_reason,
+       v.last_start,
+       v.last_seconds,
+       v.last_rows_removed,
+       v.last_pages_scanned,
+       v.last_workers,
+       v.failures,
+       v.failed_with,
+       v.breaker_open,
+       v.breaker_until
+FROM cyclone.cluster_rows('autovacuum') c
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(datid oid, datname name, relid oid, relation text, engine_count bigint, server_count bigint, cancel_count bigint, error_count bigint, last_by text, last_reason text, last_start timestamptz, last_seconds float8, last_rows_removed bigint, last_pages_scanned bigint, last_workers int, failures int, failed_with text, breaker_open boolean, breaker_until timestamptz) ON true
+WHERE c.error IS NOT NULL OR v.relid IS NOT NULL;
+
+COMMENT ON VIEW cluster_autovacuum IS
+'The view cyclone.autovacuum of each node of a cluster; a node that does not answer within a second has a row with an error.';
+COMMENT ON COLUMN cluster_autovacuum.nodename IS 'Name of the node';
+COMMENT ON COLUMN cluster_autovacuum.nodeport IS 'Its port';
+COMMENT ON COLUMN cluster_autovacuum.error IS 'Why the node has no other row; null if all is well';
+
+REVOKE ALL ON cluster_autovacuum FROM PUBLIC;
+GRANT SELECT ON cluster_autovacuum TO pg_monitor;
+GRANT SELECT ON cluster_progress, cluster_pace, cluster_bloat TO PUBLIC;

@@ -1,0 +1,310 @@
+/*-------------------------------------------------------------------------
+ *
+ * autovacuum.c
+ *	  Autovacuum's tables, by the engine or by the server's own VACUUM.
+ *
+ * Which tables, in which order, when and by how many autovacuum workers, that
+ * is all the server's doing.  heap_seam.c brings us each table that such a
+ * worker wants vacuumed, and here it is decided who does it.
+ *
+ * Nothing may depend on the engine for safety.  If it fails on a table, or the
+ * server crashes while it is at it, that table's circuit breaker opens, and
+ * PostgreSQL's own VACUUM has the next turns (table_log.c, running_notes.c).
+ * It is no failure if an operator has intervened: the autovacuum was
+ * cancelled, as somebody wanted the table, or one of its processes was
+ * terminated, or the server stopped.  That goes by the class of the error.
+ *
+ * With a cost delay in force workers gain nothing, so a table gets no more
+ * of them than the budget feeds; all autovacuums together get no more than
+ * cyclone.autovacuum_max_parallel_workers (team/degree.c).  A vacuum to prevent
+ * wraparound that is getting near the failsafe has no delay, and asks for as
+ * many workers as there may be; but a small table, of which there may be many,
+ * is done by the time that a worker has started.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "commands/dbcommands.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "postmaster/autovacuum.h"
+#include "storage/bufmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+
+#include "autovacuum/autovacuum.h"
+#include "autovacuum/running_notes.h"
+#include "autovacuum/table_log.h"
+#include "engine/table_vacuum.h"
+#include "history/history.h"
+#include "pace/pace.h"
+#include "report/progress.h"
+#include "settings.h"
+#include "team/degree.h"
+#include "team/team.h"
+
+/* From this part of the failsafe's age on a table is in a hurry. */
+#define HURRY_FRACTION	0.8
+/* In a hurry there is a worker for each so many pages, 1 MB. */
+#define HURRY_PAGES		((BlockNumber) (1024 * 1024 / BLCKSZ))
+
+static AutovacuumDoor choose_door(const TableKey *key, uint32 *failures);
+static void vacuum_by_engine(Relation rel, const VacuumParams *params,
+							 BufferAccessStrategy strategy, const TableKey *key,
+							 AutovacuumResult *result);
+static void vacuum_by_server(Relation rel, compat_am_vacuum_params *params,
+							 BufferAccessStrategy strategy,
+							 RelationVacuum servers_vacuum);
+static void note_failure(const TableKey *key, const char *name,
+						 const AutovacuumResult *result);
+static bool is_in_a_hurry(Relation rel, const VacuumParams *params);
+static int	workers_in_a_hurry(Relation rel);
+
+PG_FUNCTION_INFO_V1(pg_cyclone_autovacuum_reset);
+
+/*
+ * autovacuum_init
+ *		Ask for shared memory, and see what a crash has left.  Call while the
+ *		library is preloaded.
+ */
+void
+autovacuum_init(void)
+{
+	table_log_init();
+	running_notes_init();
+	degree_init();
+}
+
+/*
+ * autovacuum_vacuum
+ *		Vacuum a table in an autovacuum worker.
+ *
+ * The caller is in a transaction with a snapshot, and holds a
+ * ShareUpdateExclusiveLock on rel, which is a heap.
+ */
+void
+autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy,
+				  RelationVacuum servers_vacuum)
+{
+	TableKey	key = table_log_key(rel);
+	AutovacuumResult result = {.start = GetCurrentTimestamp()};
+	uint32		failures;
+	AutovacuumDoor door = choose_door(&key, &failures);
+
+	if (door == DOOR_ENGINE && !running_notes_begin(&key, failures))
+		door = DOOR_NO_NOTE;
+
+	if (door == DOOR_ENGINE)
+		vacuum_by_engine(rel, params, strategy, &key, &result);
+	else
+		vacuum_by_server(rel, params, strategy, servers_vacuum);
+	table_log_done(&key, door, &result);
+}
+
+/*
+ * choose_door
+ *		Who is to vacuum the table?  And how often in a row has the engine failed
+ *		on it?
+ */
+static AutovacuumDoor
+choose_door(const TableKey *key, uint32 *failures)
+{
+	*failures = 0;
+	/* the one switch for all that pg_cyclone does counts here, too */
+	if (!cyclone_autovacuum || !cyclone_enabled)
+		return DOOR_OFF;
+	if (table_log_breaker_is_open(key, failures))
+		return DOOR_BREAKER;
+	if (table_log_all_are_left())
+		return DOOR_CRASHES;
+	return DOOR_ENGINE;
+}
+
+/*
+ * vacuum_by_engine
+ *		Have the engine vacuum a table, for which there is a note on disk.
+ *
+ * If that fails the error is the caller's, when all is noted.
+ */
+static void
+vacuum_by_engine(Relation rel, const VacuumParams *params, BufferAccessStrategy strategy,
+				 const TableKey *key, AutovacuumResult *result)
+{
+	VacuumParams ours = *params;
+	TableResult table;
+	char	   *volatile name = NULL;
+
+	/* as the table's size calls for; the server's own never has any */
+	ours.nworkers = 0;
+
+	PG_TRY();
+	{
+		/* after an error the catalogs can't be asked */
+		name = psprintf("%s.%s.%s", get_database_name(MyDatabaseId),
+						get_namespace_name(RelationGetNamespace(rel)),
+						RelationGetRelationName(rel));
+		pace_begin_command(NULL);
+		if (is_in_a_hurry(rel, params))
+		{
+			ours.nworkers = workers_in_a_hurry(rel);
+			pace_hurry();
+		}
+		pace_write_steadily();
+		history_begin(HISTORY_VACUUM, rel, &ours);
+		table_vacuum(rel, &ours, strategy, NULL, &table);
+	}
+	PG_CATCH();
+	{
+		team_give_up();
+		running_notes_end();
+		degree_release();
+		pace_end_command();
+		progress_clear();
+		note_failure(key, name, result);
+		history_fail();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	running_notes_end();
+	degree_release();
+	pace_end_command();
+	result->rows_removed = table.counters.tuples_deleted;
+	result->pages_scanned = table.counters.scanned_pages;
+	result->workers = table.workers_launched;
+	history_vacuumed(&table);
+	history_end();
+}
+
+/*
+ * vacuum_by_server
+ *		Have the server vacuum a table, and record what can be told of that.
+ *
+ * There is nothing to be recorded where cyclone.enabled is off.
+ */
+static void
+vacuum_by_server(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy,
+				 RelationVacuum servers_vacuum)
+{
+	HistoryFigures *figures;
+
+	if (!cyclone_enabled || !history_is_kept())
+	{
+		servers_vacuum(rel, params, strategy);
+		return;
+	}
+
+	PG_TRY();
+	{
+		history_begin(HISTORY_SERVERS_VACUUM, rel, params);
+		servers_vacuum(rel, params, strategy);
+		figures = history_figures();
+		if (figures != NULL)
+			figures->pages_after = RelationGetNumberOfBlocks(rel);
+	}
+	PG_CATCH();
+	{
+		history_fail();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	history_end();
+}
+
+/*
+ * note_failure
+ *		An error ends the engine's vacuum of a table of this name, which is NULL if it
+ *		came that early: see what kind of error.
+ */
+static void
+note_failure(const TableKey *key, const char *name, const AutovacuumResult *result)
+{
+	int			sqlerrcode = geterrcode();
+	TimestampTz until;
+
+	if (ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+	{
+		table_log_cancelled(key, result);
+		return;
+	}
+
+	until = table_log_failed(key, sqlerrcode, result);
+	if (until == 0)
+		return;
+	/*
+	 * The error itself comes next.  A message serves interrupts, and that the
+	 * worker whose error it is has gone would be another error.
+	 */
+	HOLD_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("pg_cyclone has failed on table \"%s\": autovacuum leaves it to PostgreSQL's own VACUUM until %s",
+					name != NULL ? name : "?", timestamptz_to_str(until)),
+			 errhint("The function cyclone.autovacuum_reset() ends that.")));
+	RESUME_INTERRUPTS();
+}
+
+/*
+ * pg_cyclone_autovacuum_reset
+ *		Forget about a table of this database, or about all tables of all databases
+ *		if it is null; breakers are closed with that.  Returns how many there were.
+ */
+Datum
+pg_cyclone_autovacuum_reset(PG_FUNCTION_ARGS)
+{
+	TableKey	keys[] = {{.database = MyDatabaseId}, {.database = InvalidOid}};
+	int64		forgotten = 0;
+
+	if (PG_ARGISNULL(0))
+	{
+		running_notes_forget_crashes(NULL);
+		PG_RETURN_INT64(table_log_forget(NULL));
+	}
+	for (int i = 0; i < lengthof(keys); i++)
+	{
+		keys[i].relid = PG_GETARG_OID(0);
+		running_notes_forget_crashes(&keys[i]);
+		forgotten += table_log_forget(&keys[i]);
+	}
+	PG_RETURN_INT64(forgotten);
+}
+
+/*
+ * is_in_a_hurry
+ *		Is this a vacuum to prevent wraparound, of a table that is so old that the
+ *		failsafe is near?
+ */
+static bool
+is_in_a_hurry(Relation rel, const VacuumParams *params)
+{
+	/* as the server bounds them */
+	int			failsafe_age = Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05);
+	int			multi_failsafe_age = Max(vacuum_multixact_failsafe_age,
+										 autovacuum_multixact_freeze_max_age * 1.05);
+	TransactionId limit = ReadNextTransactionId() - (uint32) (failsafe_age * HURRY_FRACTION);
+	MultiXactId multi_limit = ReadNextMultiXactId() - (uint32) (multi_failsafe_age * HURRY_FRACTION);
+
+	if (!params->is_wraparound)
+		return false;
+	return (TransactionIdIsNormal(rel->rd_rel->relfrozenxid) &&
+			TransactionIdPrecedes(rel->rd_rel->relfrozenxid, limit)) ||
+		(MultiXactIdIsValid(rel->rd_rel->relminmxid) &&
+		 MultiXactIdPrecedes(rel->rd_rel->relminmxid, multi_limit));
+}
+
+/*
+ * workers_in_a_hurry
+ *		As many workers as may be, as VacuumParams has it: -1 for none.
+ */
+static int
+workers_in_a_hurry(Relation rel)
+{
+	int			nworkers = Min(RelationGetNumberOfBlocks(rel) / HURRY_PAGES,
+							   (BlockNumber) degree_autovacuum_limit());
+
+	return nworkers > 0 ? nworkers : -1;
+}

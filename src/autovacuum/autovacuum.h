@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * autovacuum.h
+ *	  Autovacuum's tables, by the engine or by the server's own VACUUM.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_AUTOVACUUM_H
+#define CYCLONE_AUTOVACUUM_H
+
+#include "commands/vacuum.h"
+#include "storage/buf.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+
+/* relation_vacuum of a table access method */
+typedef void (*RelationVacuum) (Relation rel, compat_am_vacuum_params *params,
+								BufferAccessStrategy strategy);
+
+extern void autovacuum_init(void);
+extern void autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params,
+							  BufferAccessStrategy strategy,
+							  RelationVacuum servers_vacuum);
+
+#endif							/* CYCLONE_AUTOVACUUM_H */

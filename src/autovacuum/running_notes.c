@@ -1,0 +1,363 @@
+/*-------------------------------------------------------------------------
+ *
+ * running_notes.c
+ *	  Notes on disk of the tables that the engine vacuums for autovacuum, for
+ *	  the case of a crash.
+ *
+ * If the engine brought a server down with some table, autovacuum would come
+ * to that table again as soon as the server is back, and so on.  So a worker
+ * writes down which table it is at, and crosses that out when it is done.
+ * What a server finds written at its start goes to PostgreSQL's own VACUUM
+ * next (table_log_crashed); whether the engine was to blame nobody knows.
+ *
+ * A crash takes the breakers in shared memory with it.  So those that crashes
+ * have opened are in the notes, too, until their time is over: two tables that
+ * are the end of the server could take turns otherwise, for ever.  And there
+ * may be a thousand of them: after a few crashes within that time all tables
+ * are PostgreSQL's until the first of them is forgotten.
+ *
+ * What is no crash of an autovacuum
+ * ---------------------------------
+ * A worker that is terminated, or whose postmaster has died, crosses out its
+ * note as it exits.  So does one that an immediate stop of the server
+ * ends, in its signal handler: somebody asked for that, and it says nothing of
+ * the engine.  If the server is ended because another process has crashed, the
+ * note stays: memory that the engine spoiled may have been the reason.
+ *
+ * A server that starts from a base backup has a copy of the notes of another
+ * one, which was alive and well.  It ignores what was running there, but not
+ * which tables had been somebody's end: it has the same ones.  A snapshot of
+ * the whole disk can't be told from a crash, nor need it be: what comes of it
+ * is that a table or two are PostgreSQL's for a while.
+ *
+ * The notes are in one file of the data directory, with a place for each
+ * process that there can be, and behind these one for each breaker.  It need
+ * not survive a loss of power, so it isn't synced.  Nothing here raises an
+ * error; who can't write a note gets told.  Files are opened without the
+ * server's bookkeeping, as that may raise one, and as a signal handler may do
+ * that.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "common/file_perm.h"
+#include "miscadmin.h"
+#include "port/pg_crc32c.h"
+#include "postmaster/interrupt.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+
+#include "autovacuum/running_notes.h"
+#include "compat.h"
+
+#define NOTES_FOLDER	"pg_cyclone"
+#define NOTES_PATH		NOTES_FOLDER "/autovacuum"
+#define NEW_NOTES_PATH	NOTES_PATH ".new"
+
+/* After so many crashes all tables are PostgreSQL's. */
+#define CRASHES_FOR_ALL	3
+
+/* A note; zeros if a place has none */
+typedef struct RunningNote
+{
+	TableKey	key;
+	TimestampTz breaker_until;	/* of a crash; 0: the table is being vacuumed */
+	TimestampTz crashed_at;		/* when the server was back; the same for all tables of a crash */
+	uint32		failures;		/* of the engine on this table, in a row, before */
+	pg_crc32c	crc;
+} RunningNote;
+
+/* The crashes whose breakers are open, as far as they need be told apart */
+typedef struct Crashes
+{
+	int			number;
+	TimestampTz at[CRASHES_FOR_ALL];
+	TimestampTz until;			/* the first of them counts no more */
+} Crashes;
+
+static volatile sig_atomic_t has_note = false;
+
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void startup_shmem(void);
+static void register_process(void);
+static void end_at_exit(int code, Datum arg);
+static void end_at_quit(SIGNAL_ARGS);
+static RunningNote make_note(const TableKey *key, uint32 failures,
+							 TimestampTz crashed_at, TimestampTz until);
+static bool write_note(const char *path, int place, const RunningNote *note);
+static bool read_note(int fd, RunningNote *note);
+static void read_notes(void);
+static void take_over_crash(RunningNote *note, TimestampTz now);
+static void count_crash(Crashes *crashes, const RunningNote *note);
+static void leave_all_tables(const Crashes *crashes);
+static pg_crc32c note_crc(const RunningNote *note);
+
+/*
+ * running_notes_init
+ *		Have the notes of a crash read when the server starts.  Call while the
+ *		library is preloaded, after table_log_init.
+ */
+void
+running_notes_init(void)
+{
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+/*
+ * running_notes_begin
+ *		Write down that this process begins to vacuum a table.  Returns false if
+ *		that isn't possible.
+ */
+bool
+running_notes_begin(const TableKey *key, uint32 failures)
+{
+	RunningNote note = make_note(key, failures, 0, 0);
+
+	register_process();
+
+	/* first, as a signal may come while it is being written */
+	has_note = true;
+	if (!write_note(NOTES_PATH, MyProcNumber, &note))
+		has_note = false;
+	return has_note;
+}
+
+/* running_notes_end -- cross it out; harmless if there is none. */
+void
+running_notes_end(void)
+{
+	RunningNote nothing = {0};
+
+	if (has_note)
+		(void) write_note(NOTES_PATH, MyProcNumber, &nothing);
+	has_note = false;
+}
+
+/*
+ * running_notes_forget_crashes
+ *		Cross out the breaker that a crash has opened for a table, or all of them
+ *		if key is NULL.
+ *
+ * Only this and the server's start write to their places, and nothing that may
+ * be written meanwhile is missed: no breaker is opened by a crash that the
+ * server survives.
+ */
+void
+running_notes_forget_crashes(const TableKey *key)
+{
+	int			fd = open(NOTES_PATH, O_RDONLY | PG_BINARY);
+	RunningNote note;
+	RunningNote nothing = {0};
+
+	if (fd < 0)
+		return;
+	for (int place = 0; read_note(fd, &note); place++)
+		if (note.breaker_until != 0 &&
+			(key == NULL || memcmp(key, &note.key, sizeof(TableKey)) == 0))
+			(void) write_note(NOTES_PATH, place, &nothing);
+	close(fd);
+}
+
+/* register_process -- see to it that this process crosses out its notes. */
+static void
+register_process(void)
+{
+	static bool is_registered = false;
+
+	if (is_registered)
+		return;
+	before_shmem_exit(end_at_exit, (Datum) 0);
+	/* what comes then is autovacuum workers' usual handler of this signal */
+	pqsignal(SIGQUIT, end_at_quit);
+	is_registered = true;
+}
+
+/* end_at_exit -- who is terminated has not crashed. */
+static void
+end_at_exit(int code, Datum arg)
+{
+	running_notes_end();
+}
+
+/*
+ * end_at_quit
+ *		The handler of SIGQUIT.  It doesn't return, and calls only what a signal
+ *		handler may call.
+ */
+static void
+end_at_quit(SIGNAL_ARGS)
+{
+	if (GetQuitSignalReason() == PMQUIT_FOR_STOP)
+		running_notes_end();
+	SignalHandlerForCrashExit(COMPAT_SIGNAL_ARGUMENTS);
+}
+
+/* make_note -- fill in a note. */
+static RunningNote
+make_note(const TableKey *key, uint32 failures,
+		  TimestampTz crashed_at, TimestampTz until)
+{
+	RunningNote note = {
+		.key = *key,
+		.breaker_until = until,
+		.crashed_at = crashed_at,
+		.failures = failures
+	};
+
+	note.crc = note_crc(&note);
+	return note;
+}
+
+/* write_note -- write to a place of a file. */
+static bool
+write_note(const char *path, int place, const RunningNote *note)
+{
+	int			fd;
+	ssize_t		written;
+
+	(void) MakePGDirectory(NOTES_FOLDER);
+	fd = open(path, O_WRONLY | O_CREAT | PG_BINARY, pg_file_create_mode);
+	if (fd < 0)
+		return false;
+	written = pwrite(fd, note, sizeof(RunningNote), (off_t) place * sizeof(RunningNote));
+	close(fd);
+	return written == sizeof(RunningNote);
+}
+
+/*
+ * read_note
+ *		Read the note in the next place, or zeros if what is there is none.
+ *		Returns false at the end of the file.
+ */
+static bool
+read_note(int fd, RunningNote *note)
+{
+	if (read(fd, note, sizeof(RunningNote)) != sizeof(RunningNote))
+		return false;
+	if (!OidIsValid(note->key.relid) || !EQ_CRC32C(note->crc, note_crc(note)))
+		memset(note, 0, sizeof(RunningNote));
+	return true;
+}
+
+/*
+ * read_notes
+ *		Open the breakers of all tables that are written down, and begin anew, with
+ *		these breakers.
+ */
+static void
+read_notes(void)
+{
+	int			fd = open(NOTES_PATH, O_RDONLY | PG_BINARY);
+	bool		is_copy = access(BACKUP_LABEL_FILE, F_OK) == 0;
+	TimestampTz now = GetCurrentTimestamp();
+	Crashes		crashes = {0};
+	int			nbreakers = 0;
+	RunningNote note;
+
+	if (fd < 0)
+		return;
+	(void) unlink(NEW_NOTES_PATH);
+	while (read_note(fd, &note))
+	{
+		if (!OidIsValid(note.key.relid) || (note.breaker_until == 0 && is_copy))
+			continue;
+		take_over_crash(&note, now);
+		if (note.breaker_until == 0)
+			continue;
+		count_crash(&crashes, &note);
+		if (write_note(NEW_NOTES_PATH, MaxBackends + nbreakers, &note))
+			nbreakers++;
+	}
+	close(fd);
+	leave_all_tables(&crashes);
+	/* lest it be read again */
+	if (nbreakers == 0 || rename(NEW_NOTES_PATH, NOTES_PATH) != 0)
+		(void) unlink(NOTES_PATH);
+}
+
+/*
+ * take_over_crash
+ *		Open the breaker of a note's table, and change the note to that of this
+ *		breaker; it has none if that is over.
+ */
+static void
+take_over_crash(RunningNote *note, TimestampTz now)
+{
+	if (note->breaker_until != 0)
+		*note = make_note(&note->key, note->failures, note->crashed_at,
+						  table_log_reopen(&note->key, note->failures, note->breaker_until));
+	else
+	{
+		ereport(LOG,
+				(errmsg("an autovacuum by pg_cyclone of relation %u in database %u was interrupted by a crash",
+						note->key.relid, note->key.database),
+				 errdetail("PostgreSQL's own VACUUM processes it next.")));
+		*note = make_note(&note->key, note->failures + 1, now,
+						  table_log_crashed(&note->key, note->failures + 1));
+	}
+}
+
+/* count_crash -- a table's breaker is open: for a crash that hasn't been counted? */
+static void
+count_crash(Crashes *crashes, const RunningNote *note)
+{
+	for (int i = 0; i < crashes->number; i++)
+		if (crashes->at[i] == note->crashed_at)
+			return;
+	if (crashes->number == CRASHES_FOR_ALL)
+		return;
+	if (crashes->number == 0 || note->breaker_until < crashes->until)
+		crashes->until = note->breaker_until;
+	crashes->at[crashes->number++] = note->crashed_at;
+}
+
+/* leave_all_tables -- leave them to PostgreSQL's own VACUUM, after too many crashes. */
+static void
+leave_all_tables(const Crashes *crashes)
+{
+	if (crashes->number < CRASHES_FOR_ALL)
+		return;
+	table_log_leave_all(crashes->until);
+	ereport(LOG,
+			(errmsg("autovacuum leaves all tables to PostgreSQL's own VACUUM until %s",
+					timestamptz_to_str(crashes->until)),
+			 errdetail("The server has crashed %d times while pg_cyclone was vacuuming for autovacuum.",
+					   crashes->number),
+			 errhint("The function cyclone.autovacuum_reset() ends that.")));
+}
+
+/* startup_shmem -- read the notes, once, in the postmaster. */
+static void
+startup_shmem(void)
+{
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+	/* a single-user server leaves them to the next one that has autovacuum */
+	if (IsPostmasterEnvironment && !IsUnderPostmaster)
+		read_notes();
+}
+
+/* note_crc -- the checksum of a note. */
+static pg_crc32c
+note_crc(const RunningNote *note)
+{
+	pg_crc32c	crc;
+
+	INIT_CRC32C(crc);
+	COMP_CRC32C(crc, note, offsetof(RunningNote, crc));
+	FIN_CRC32C(crc);
+	return crc;
+}

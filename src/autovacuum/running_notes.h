@@ -1,0 +1,20 @@
+/*-------------------------------------------------------------------------
+ *
+ * running_notes.h
+ *	  Notes on disk of the tables that the engine vacuums for autovacuum.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_RUNNING_NOTES_H
+#define CYCLONE_RUNNING_NOTES_H
+
+#include "autovacuum/table_log.h"
+
+extern void running_notes_init(void);
+extern bool running_notes_begin(const TableKey *key, uint32 failures);
+extern void running_notes_end(void);
+extern void running_notes_forget_crashes(const TableKey *key);
+
+#endif							/* CYCLONE_RUNNING_NOTES_H */

@@ -1,0 +1,527 @@
+/*-------------------------------------------------------------------------
+ *
+ * table_log.c
+ *	  What has become of autovacuum's tables: the view cyclone.autovacuum, and
+ *	  the circuit breakers.
+ *
+ * A hash table in shared memory has an entry for each table that autovacuum
+ * came to, the latest cyclone.autovacuum_max_tables of them.  It lasts until
+ * the server is restarted or crashes, like a cache: what it forgets is only
+ * missing in the view.
+ *
+ * A table's breaker opens when the engine has failed on it: its next
+ * autovacuums are the server's, until a time has passed, twice as long after
+ * each failure in a row, or somebody resets it.  After a crash
+ * running_notes.c says which tables were being vacuumed; theirs open, too, and
+ * those that earlier crashes have opened stay open.
+ *
+ * Autovacuum workers call this, where an error would be the end of more than
+ * a table.  So nothing here raises one, but for the functions of the view; and
+ * the one lock is held for no longer than it takes to copy an entry, or to look
+ * for the oldest one.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/tuplestore.h"
+
+#include "autovacuum/table_log.h"
+#include "compat.h"
+#include "declared_rows.h"
+#include "settings.h"
+
+#define TRANCHE				"pg_cyclone autovacuum"
+#define AUTOVACUUM_COLUMNS	17
+/* A breaker is open for twice as long after each failure, so many times, */
+#define MAX_DOUBLINGS		20
+/* but never for longer than this, the maximum of the setting. */
+#define LONGEST_BREAK_MS	(7 * 24 * 3600 * INT64CONST(1000))
+
+typedef struct TableEntry
+{
+	TableKey	key;
+	int64		by_engine;		/* times */
+	int64		by_server;
+	int64		cancelled;
+	int64		failed;
+	TimestampTz touched;
+	AutovacuumDoor last_door;
+	AutovacuumResult last;
+	double		last_seconds;
+	double		done_seconds;	/* of the last one that was not interrupted */
+	uint32		failures;		/* of the engine, in a row */
+	bool		crashed;		/* and was the last of them a crash? */
+	int			sqlerrcode;		/* or this error */
+	TimestampTz breaker_until;	/* 0: closed */
+} TableEntry;
+
+/* in the order of AutovacuumDoor */
+static const char *const reason_names[] = {
+	NULL, "off", "circuit breaker", "crashes", "no note on disk",
+};
+
+static HTAB *entries = NULL;
+static LWLock *lock = NULL;
+/* until when all tables are left to the server, whatever their breakers say */
+static pg_atomic_uint64 *all_left_until = NULL;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static TableEntry *enter(const TableKey *key);
+static void forget_oldest(void);
+static void note_end(TableEntry *entry, const AutovacuumResult *result);
+static void note_crash(TableEntry *entry, uint32 failures);
+static TimestampTz open_breaker(TableEntry *entry);
+static void put_row(ReturnSetInfo *result, const TableEntry *entry);
+
+PG_FUNCTION_INFO_V1(pg_cyclone_autovacuum);
+
+/*
+ * table_log_init
+ *		Ask for shared memory.  Call while the library is preloaded.
+ */
+void
+table_log_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+/* table_log_key -- what an open table is known by. */
+TableKey
+table_log_key(Relation rel)
+{
+	TableKey	key = {
+		.database = rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId,
+		.relid = RelationGetRelid(rel)
+	};
+
+	return key;
+}
+
+/*
+ * table_log_breaker_is_open
+ *		Has the engine failed on this table lately?  And how often in a row?
+ */
+bool
+table_log_breaker_is_open(const TableKey *key, uint32 *failures)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TableEntry *entry;
+	bool		is_open;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = hash_search(entries, key, HASH_FIND, NULL);
+	is_open = entry != NULL && entry->breaker_until > now;
+	*failures = entry != NULL ? entry->failures : 0;
+	LWLockRelease(lock);
+	return is_open;
+}
+
+/*
+ * table_log_done
+ *		A table was vacuumed, by whom door says.
+ */
+void
+table_log_done(const TableKey *key, AutovacuumDoor door, const AutovacuumResult *result)
+{
+	TableEntry *entry;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = enter(key);
+	if (entry != NULL)
+	{
+		entry->last_door = door;
+		note_end(entry, result);
+		entry->done_seconds = entry->last_seconds;
+		if (door == DOOR_ENGINE)
+		{
+			entry->by_engine++;
+			entry->failures = 0;
+			entry->breaker_until = 0;
+		}
+		else
+			entry->by_server++;
+	}
+	LWLockRelease(lock);
+}
+
+/*
+ * table_log_cancelled
+ *		The engine's vacuum of a table gave way to somebody.  Neither a failure, nor
+ *		is what failed before forgotten.
+ */
+void
+table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
+{
+	TableEntry *entry;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = enter(key);
+	if (entry != NULL)
+	{
+		entry->last_door = DOOR_ENGINE;
+		note_end(entry, result);
+		entry->cancelled++;
+	}
+	LWLockRelease(lock);
+}
+
+/*
+ * table_log_failed
+ *		The engine has failed on a table, with this error.  Returns how long it is
+ *		left to the server.
+ */
+TimestampTz
+table_log_failed(const TableKey *key, int sqlerrcode, const AutovacuumResult *result)
+{
+	TableEntry *entry;
+	TimestampTz until = 0;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = enter(key);
+	if (entry != NULL)
+	{
+		entry->last_door = DOOR_ENGINE;
+		note_end(entry, result);
+		entry->failed++;
+		entry->failures++;
+		entry->crashed = false;
+		entry->sqlerrcode = sqlerrcode;
+		until = open_breaker(entry);
+	}
+	LWLockRelease(lock);
+	return until;
+}
+
+/*
+ * table_log_crashed
+ *		The server crashed while the engine was vacuuming a table, on which it has
+ *		failed so often in a row by now.  Returns how long it is left to the server.
+ *		For the postmaster, at the start.
+ */
+TimestampTz
+table_log_crashed(const TableKey *key, uint32 failures)
+{
+	TableEntry *entry;
+	TimestampTz until = 0;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = enter(key);
+	if (entry != NULL)
+	{
+		note_crash(entry, failures);
+		until = open_breaker(entry);
+	}
+	LWLockRelease(lock);
+	return until;
+}
+
+/*
+ * table_log_reopen
+ *		The breaker that an earlier crash has opened for a table is open until then.
+ *		Returns until when it really is, 0 if it is closed.  For the postmaster, at
+ *		the start.
+ */
+TimestampTz
+table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TableEntry *entry;
+
+	if (until <= now)
+		return 0;
+	/* the clock may have been set back */
+	until = Min(until, TimestampTzPlusMilliseconds(now, LONGEST_BREAK_MS));
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = enter(key);
+	if (entry != NULL)
+	{
+		note_crash(entry, failures);
+		entry->breaker_until = until;
+	}
+	LWLockRelease(lock);
+	return until;
+}
+
+/*
+ * table_log_leave_all
+ *		All tables are the server's until then, as it crashed several times.  For
+ *		the postmaster, at the start.
+ */
+void
+table_log_leave_all(TimestampTz until)
+{
+	pg_atomic_write_u64(all_left_until, until);
+}
+
+/* table_log_all_are_left -- is it so? */
+bool
+table_log_all_are_left(void)
+{
+	return (TimestampTz) pg_atomic_read_u64(all_left_until) > GetCurrentTimestamp();
+}
+
+/*
+ * table_log_last_seconds
+ *		How long did the last autovacuum of a table take that came to its end?
+ *		False if that isn't known.
+ */
+bool
+table_log_last_seconds(const TableKey *key, double *seconds)
+{
+	TableEntry *entry;
+
+	if (entries == NULL)
+		return false;
+	LWLockAcquire(lock, LW_SHARED);
+	entry = hash_search(entries, key, HASH_FIND, NULL);
+	*seconds = entry != NULL ? entry->done_seconds : 0;
+	LWLockRelease(lock);
+	return *seconds > 0;
+}
+
+/*
+ * table_log_forget
+ *		Forget about a table, or about all of them if key is NULL; that closes
+ *		their breakers, and the server's for all of them.  Returns how many there
+ *		were.
+ */
+int64
+table_log_forget(const TableKey *key)
+{
+	HASH_SEQ_STATUS scan;
+	TableEntry *entry;
+	int64		forgotten = 0;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (key != NULL)
+		forgotten = hash_search(entries, key, HASH_REMOVE, NULL) != NULL;
+	else
+	{
+		pg_atomic_write_u64(all_left_until, 0);
+		hash_seq_init(&scan, entries);
+		while ((entry = hash_seq_search(&scan)) != NULL)
+		{
+			/* the scan allows it to remove the entry that it has just returned */
+			hash_search(entries, &entry->key, HASH_REMOVE, NULL);
+			forgotten++;
+		}
+	}
+	LWLockRelease(lock);
+	return forgotten;
+}
+
+/*
+ * enter
+ *		Find a table's entry, or make one, and mark it as the latest.
+ *
+ * Holds the lock exclusively.  NULL if there is no memory, not even by
+ * forgetting others.
+ */
+static TableEntry *
+enter(const TableKey *key)
+{
+	TableEntry *entry = hash_search(entries, key, HASH_FIND, NULL);
+
+	if (entry == NULL)
+	{
+		if (hash_get_num_entries(entries) >= cyclone_autovacuum_max_tables)
+			forget_oldest();
+		entry = hash_search(entries, key, HASH_ENTER_NULL, NULL);
+		if (entry == NULL)
+			return NULL;
+		memset((char *) entry + sizeof(TableKey), 0, sizeof(TableEntry) - sizeof(TableKey));
+	}
+	entry->touched = GetCurrentTimestamp();
+	return entry;
+}
+
+/*
+ * forget_oldest
+ *		Make room for an entry; those with an open breaker are forgotten last.
+ */
+static void
+forget_oldest(void)
+{
+	HASH_SEQ_STATUS scan;
+	TableEntry *entry,
+			   *oldest = NULL;
+	TimestampTz now = GetCurrentTimestamp();
+	TableKey	key;
+
+	hash_seq_init(&scan, entries);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+	{
+		bool		is_open = entry->breaker_until > now;
+		bool		oldest_is_open = oldest != NULL && oldest->breaker_until > now;
+
+		if (oldest == NULL ||
+			(is_open == oldest_is_open ? entry->touched < oldest->touched : oldest_is_open))
+			oldest = entry;
+	}
+	if (oldest == NULL)
+		return;
+	key = oldest->key;
+	hash_search(entries, &key, HASH_REMOVE, NULL);
+}
+
+/* note_end -- what the vacuum that ends now came to. */
+static void
+note_end(TableEntry *entry, const AutovacuumResult *result)
+{
+	entry->last = *result;
+	entry->last_seconds = (double) (GetCurrentTimestamp() - result->start) / USECS_PER_SEC;
+}
+
+/* note_crash -- the last of so many failures in a row was a crash. */
+static void
+note_crash(TableEntry *entry, uint32 failures)
+{
+	entry->failed++;
+	entry->failures = failures;
+	entry->crashed = true;
+}
+
+/* open_breaker -- leave a table to the server for a time; returns its end. */
+static TimestampTz
+open_breaker(TableEntry *entry)
+{
+	int64		ms = (int64) cyclone_autovacuum_retry_after * 1000;
+
+	ms <<= Min(Max(entry->failures, 1) - 1, MAX_DOUBLINGS);
+	entry->breaker_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													   Min(ms, LONGEST_BREAK_MS));
+	return entry->breaker_until;
+}
+
+/*
+ * pg_cyclone_autovacuum
+ *		The rows of cyclone.autovacuum.
+ */
+Datum
+pg_cyclone_autovacuum(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	TableEntry *copies;
+	HASH_SEQ_STATUS scan;
+	TableEntry *entry;
+	int			ncopies = 0;
+
+	begin_rows(fcinfo, AUTOVACUUM_COLUMNS);
+
+	/* rows are made without the lock */
+	copies = palloc_array(TableEntry, cyclone_autovacuum_max_tables);
+	LWLockAcquire(lock, LW_SHARED);
+	hash_seq_init(&scan, entries);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+	{
+		Assert(ncopies < cyclone_autovacuum_max_tables);
+		copies[ncopies++] = *entry;
+	}
+	LWLockRelease(lock);
+
+	for (int i = 0; i < ncopies; i++)
+		put_row(result, &copies[i]);
+	pfree(copies);
+	return (Datum) 0;
+}
+
+/* put_row -- a row of the view. */
+static void
+put_row(ReturnSetInfo *result, const TableEntry *entry)
+{
+	Datum		values[AUTOVACUUM_COLUMNS] = {0};
+	bool		nulls[AUTOVACUUM_COLUMNS] = {0};
+	bool		has_last = entry->last.start != 0;
+	bool		by_engine = has_last && entry->last_door == DOOR_ENGINE;
+	bool		is_open = entry->breaker_until > GetCurrentTimestamp();
+	int			column = 0;
+
+	values[column++] = ObjectIdGetDatum(entry->key.database);
+	values[column++] = ObjectIdGetDatum(entry->key.relid);
+	values[column++] = Int64GetDatum(entry->by_engine);
+	values[column++] = Int64GetDatum(entry->by_server);
+	values[column++] = Int64GetDatum(entry->cancelled);
+	values[column++] = Int64GetDatum(entry->failed);
+
+	nulls[column] = !has_last;
+	values[column++] = CStringGetTextDatum(by_engine ? "engine" : "server");
+	nulls[column] = !has_last || by_engine;
+	values[column] = (Datum) 0;
+	if (!nulls[column])
+		values[column] = CStringGetTextDatum(reason_names[entry->last_door]);
+	column++;
+	nulls[column] = !has_last;
+	values[column++] = TimestampTzGetDatum(entry->last.start);
+	nulls[column] = !has_last;
+	values[column++] = Float8GetDatum(entry->last_seconds);
+	nulls[column] = !by_engine;
+	values[column++] = Int64GetDatum(entry->last.rows_removed);
+	nulls[column] = !by_engine;
+	values[column++] = Int64GetDatum(entry->last.pages_scanned);
+	nulls[column] = !by_engine;
+	values[column++] = Int32GetDatum(entry->last.workers);
+
+	values[column++] = Int32GetDatum(entry->failures);
+	nulls[column] = entry->failures == 0;
+	values[column++] = CStringGetTextDatum(entry->crashed ? "crash" : unpack_sql_state(entry->sqlerrcode));
+	values[column++] = BoolGetDatum(is_open);
+	nulls[column] = !is_open;
+	values[column++] = TimestampTzGetDatum(entry->breaker_until);
+	Assert(column == AUTOVACUUM_COLUMNS);
+
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+/* request_shmem -- how much shared memory we need. */
+static void
+request_shmem(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(hash_estimate_size(cyclone_autovacuum_max_tables, sizeof(TableEntry)));
+	RequestAddinShmemSpace(sizeof(pg_atomic_uint64));
+	RequestNamedLWLockTranche(TRANCHE, 1);
+}
+
+/* startup_shmem -- make it, or find it. */
+static void
+startup_shmem(void)
+{
+	HASHCTL		info = {
+		.keysize = sizeof(TableKey),
+		.entrysize = sizeof(TableEntry)
+	};
+	bool		found;
+
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	entries = compat_shmem_hash("pg_cyclone autovacuum", cyclone_autovacuum_max_tables,
+								&info, HASH_ELEM | HASH_BLOBS);
+	all_left_until = ShmemInitStruct("pg_cyclone autovacuum crashes", sizeof(pg_atomic_uint64), &found);
+	if (!found)
+		pg_atomic_init_u64(all_left_until, 0);
+	lock = &(GetNamedLWLockTranche(TRANCHE))->lock;
+	LWLockRelease(AddinShmemInitLock);
+}

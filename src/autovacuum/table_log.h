@@ -1,0 +1,57 @@
+/*-------------------------------------------------------------------------
+ *
+ * table_log.h
+ *	  What has become of autovacuum's tables.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_TABLE_LOG_H
+#define CYCLONE_TABLE_LOG_H
+
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+/* A table, in all databases */
+typedef struct TableKey
+{
+	Oid			database;		/* InvalidOid: a shared catalog */
+	Oid			relid;
+} TableKey;
+
+/* Who vacuums a table, and if it isn't the engine, why not; in the order of reason_names */
+typedef enum AutovacuumDoor
+{
+	DOOR_ENGINE,
+	DOOR_OFF,					/* cyclone.autovacuum is off, or cyclone.enabled */
+	DOOR_BREAKER,				/* the engine failed lately */
+	DOOR_CRASHES,				/* the server crashed several times lately */
+	DOOR_NO_NOTE,				/* no note could be written for the case of a crash */
+} AutovacuumDoor;
+
+/* What one autovacuum of a table came to */
+typedef struct AutovacuumResult
+{
+	TimestampTz start;
+	int64		rows_removed;	/* by the engine */
+	int64		pages_scanned;
+	int			workers;
+} AutovacuumResult;
+
+extern void table_log_init(void);
+extern TableKey table_log_key(Relation rel);
+extern bool table_log_breaker_is_open(const TableKey *key, uint32 *failures);
+extern void table_log_done(const TableKey *key, AutovacuumDoor door,
+						   const AutovacuumResult *result);
+extern void table_log_cancelled(const TableKey *key, const AutovacuumResult *result);
+extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode,
+									const AutovacuumResult *result);
+extern TimestampTz table_log_crashed(const TableKey *key, uint32 failures);
+extern TimestampTz table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until);
+extern void table_log_leave_all(TimestampTz until);
+extern bool table_log_all_are_left(void);
+extern bool table_log_last_seconds(const TableKey *key, double *seconds);
+extern int64 table_log_forget(const TableKey *key);
+
+#endif							/* CYCLONE_TABLE_LOG_H */

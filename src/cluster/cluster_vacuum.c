@@ -1,0 +1,880 @@
+/*-------------------------------------------------------------------------
+ *
+ * cluster_vacuum.c
+ *	  VACUUM of tables whose shards are on several nodes.
+ *
+ * Each node gets one command for all shards there, and all nodes get theirs at
+ * once: several VACUUMs of one node would each have the whole budget.  The
+ * command calls vacuum_node (node_vacuum.c), and what that returns is told
+ * here: messages, with the node and shard in front, and what has become of each
+ * shard.  An error on a node leaves the others to finish.
+ *
+ * Shards may move meanwhile.  So we look again when the nodes are through, and
+ * have those vacuumed that have come to another place.
+ *
+ * A VACUUM statement waits for the nodes in a transaction that holds back no
+ * VACUUM, as this server may be one of the nodes.  The function vacuum_cluster
+ * can't do that: it is called in somebody's transaction, for which a FULL INPLACE
+ * on this server would wait for ever, so that leaves out what is here.  The
+ * statement's transaction must not write anything, as others take no notice of it.
+ *
+ * Memory: a CitusPlacement for each shard, and what the nodes have said.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "cluster/citus.h"
+#include "cluster/cluster_vacuum.h"
+#include "cluster/watch_client.h"
+#include "command/distributed.h"
+#include "command/options.h"
+#include "commands/defrem.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/miscnodes.h"
+#include "parser/parser.h"
+#include "transaction.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "declared_rows.h"
+
+PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_cluster);
+
+/* How often to look for shards that were moved */
+#define MAX_ROUNDS		5
+
+#define MESSAGE_FIELDS	6
+
+/* Columns of vacuum_cluster */
+#define RESULT_COLUMNS	8
+
+/* A table, and the columns to analyze, as in a statement */
+typedef struct ClusterTable
+{
+	Oid			relid;
+	List	   *columns;		/* Strings; NIL for all */
+} ClusterTable;
+
+/* A shard on a node, and what has become of it there */
+typedef struct ClusterShard
+{
+	const CitusPlacement *placement;
+	bool		is_late;		/* found there in a later round only? */
+	const char *status;			/* NULL before the node has answered */
+	int64		before;			/* total sizes, -1 if not known */
+	int64		after;
+	const char *reason;			/* its last warning or error */
+} ClusterShard;
+
+typedef struct ClusterVacuum
+{
+	MemoryContext context;
+	bool		is_statement;	/* may it end transactions? */
+	bool		skips_here;		/* leave out what is on this server? */
+	char	   *options;		/* as in a statement, may be empty */
+	List	   *tables;			/* ClusterTables */
+	List	   *shards;			/* ClusterShards, in the order of their rounds */
+	List	   *nodes;			/* CitusNodes to which a command was sent */
+	List	   *failed;			/* those of them that had an error */
+	StringInfoData failures;
+} ClusterVacuum;
+
+/* What a node has said */
+typedef struct NodeMessage
+{
+	char	   *fields[MESSAGE_FIELDS];
+} NodeMessage;
+
+enum
+{
+	SEVERITY, SQLSTATE, SHARD, MESSAGE, DETAIL, HINT
+};
+
+static void init_cluster_vacuum(ClusterVacuum *vacuum, List *options, bool is_statement);
+static void check_transaction(void);
+static void add_tables(ClusterVacuum *vacuum, Oid relid, bool with_children, List *columns);
+static void add_table(ClusterVacuum *vacuum, Oid relid, List *columns);
+static void run_rounds(ClusterVacuum *vacuum);
+static List *new_shards(ClusterVacuum *vacuum, bool is_late);
+static bool was_tried(const ClusterVacuum *vacuum, const CitusPlacement *placement, int *next);
+static bool is_same_node(const CitusNode *one, const CitusNode *other);
+static void run_round(ClusterVacuum *vacuum, List *shards);
+static void skip_here(ClusterShard *shard);
+static List *run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands);
+static char *make_command(const ClusterVacuum *vacuum, List *shards);
+static const char *columns_of(const ClusterVacuum *vacuum, Oid relid);
+static void take_answer(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer);
+static void fail_node(ClusterVacuum *vacuum, List *shards, const char *reason, const char *hint);
+static bool read_answer(ClusterVacuum *vacuum, List *shards, const char *json,
+						List **messages, bool *failed);
+static bool read_shards(ClusterVacuum *vacuum, List *shards, Datum answer, bool *failed);
+static List *read_messages(ClusterVacuum *vacuum, Datum answer);
+static void query_answer(const char *text, Datum answer);
+static char *field(uint64 row, int column);
+static void tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message);
+static int	level_of(const char *severity);
+static List *add_node(List *nodes, const CitusNode *node);
+static void note_failure(ClusterVacuum *vacuum, const CitusNode *node, const char *text);
+static void tell_moved(const ClusterVacuum *vacuum);
+static bool is_done_elsewhere(const ClusterVacuum *vacuum, const CitusPlacement *placement);
+static void tell_sum(const ClusterVacuum *vacuum, int level);
+static void return_rows(const ClusterVacuum *vacuum, FunctionCallInfo fcinfo);
+static char *deparse_options(List *options);
+
+/*
+ * cluster_vacuum
+ *		Run a VACUUM statement of distributed tables on their nodes.
+ *
+ * rels are VacuumRelations.  The caller has seen to it that VACUUM is possible
+ * here; like the server's this commits the transaction that it is called in and
+ * returns in another one.  Raises an error, when all nodes are through, if one
+ * of them had one.
+ */
+void
+cluster_vacuum(List *rels, List *options, bool verbose)
+{
+	MemoryContext context = AllocSetContextCreate(PortalContext, "Cyclone cluster",
+												  ALLOCSET_DEFAULT_SIZES);
+	ClusterVacuum vacuum;
+
+	MemoryContextSwitchTo(context);
+	init_cluster_vacuum(&vacuum, options, true);
+	foreach_node(VacuumRelation, named, rels)
+	{
+		Oid			relid = OidIsValid(named->oid) ? named->oid :
+			RangeVarGetRelid(named->relation, NoLock, false);
+
+		add_tables(&vacuum, relid, named->relation == NULL || named->relation->inh, named->va_cols);
+	}
+	run_rounds(&vacuum);
+
+	tell_moved(&vacuum);
+	tell_sum(&vacuum, verbose ? INFO : DEBUG1);
+	if (vacuum.failed != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
+				 errmsg("VACUUM failed on %d of %d nodes",
+						list_length(vacuum.failed), list_length(vacuum.nodes)),
+				 errdetail_internal("%s", vacuum.failures.data),
+				 errhint("The other nodes have finished. VACUUM the table again when the cause is gone.")));
+	/* where a transaction begins, as the one that was current has ended */
+	MemoryContextSwitchTo(CurTransactionContext);
+	MemoryContextDelete(context);
+}
+
+/*
+ * pg_cyclone_vacuum_cluster
+ *		The function vacuum_cluster(tables, options): a row for each shard and node.
+ *
+ * What fails is in the rows, and a warning.  It can't be called in a transaction
+ * block.
+ */
+Datum
+pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
+{
+	char	   *options;
+	VacuumStmt *stmt;
+	ClusterVacuum vacuum;
+	VacuumOptions read;
+	Datum	   *tables;
+	bool	   *nulls;
+	int			ntables;
+
+	begin_rows(fcinfo, RESULT_COLUMNS);
+	check_transaction();
+	options = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	stmt = cluster_parse_vacuum(psprintf(options[0] == '\0' ? "VACUUM%s t" : "VACUUM (%s) t", options));
+	if (stmt == NULL || list_length(stmt->rels) != 1 || !vacuum_options_read(stmt, &read))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid options for VACUUM: \"%s\"", options),
+				 errhint("They are as in VACUUM (options) table.")));
+	init_cluster_vacuum(&vacuum, stmt->options, false);
+	vacuum.skips_here = (read.params.options & VACOPT_INPLACE) != 0;
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), REGCLASSOID, sizeof(Oid), true, TYPALIGN_INT,
+					  &tables, &nulls, &ntables);
+	for (int i = 0; i < ntables; i++)
+	{
+		Oid			relid = nulls[i] ? InvalidOid : DatumGetObjectId(tables[i]);
+
+		if (!distributed_is_in_cluster(relid))
+			ereport(ERROR,
+					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 errmsg("\"%s\" is not distributed by Citus",
+							OidIsValid(relid) && get_rel_name(relid) ? get_rel_name(relid) : "null"),
+					 errhint("Use VACUUM for other tables.")));
+		add_tables(&vacuum, relid, true, NIL);
+	}
+	if (vacuum.tables != NIL)
+		run_rounds(&vacuum);
+	tell_moved(&vacuum);
+	if (vacuum.failed != NIL)
+		ereport(WARNING,
+				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
+				 errmsg("VACUUM failed on %d of %d nodes",
+						list_length(vacuum.failed), list_length(vacuum.nodes)),
+				 errdetail_internal("%s", vacuum.failures.data)));
+	return_rows(&vacuum, fcinfo);
+	return (Datum) 0;
+}
+
+/*
+ * cluster_parse_vacuum
+ *		Parse a text that should be one VACUUM; returns NULL if it is something else.
+ */
+VacuumStmt *
+cluster_parse_vacuum(const char *text)
+{
+	List	   *parsed = raw_parser(text, RAW_PARSE_DEFAULT);
+	Node	   *stmt;
+
+	if (list_length(parsed) != 1)
+		return NULL;
+	stmt = linitial_node(RawStmt, parsed)->stmt;
+	return IsA(stmt, VacuumStmt) && ((VacuumStmt *) stmt)->is_vacuumcmd ? (VacuumStmt *) stmt : NULL;
+}
+
+/* init_cluster_vacuum -- prepare a VACUUM without tables, in this memory context. */
+static void
+init_cluster_vacuum(ClusterVacuum *vacuum, List *options, bool is_statement)
+{
+	memset(vacuum, 0, sizeof(*vacuum));
+	vacuum->context = CurrentMemoryContext;
+	vacuum->is_statement = is_statement;
+	vacuum->options = deparse_options(options);
+	initStringInfo(&vacuum->failures);
+}
+
+/*
+ * check_transaction
+ *		Raise an error if vacuum_cluster is called where others could do harm to it.
+ *
+ * What the transaction has read or written before, on the nodes, too, VACUUM FULL
+ * there would wait for, and the transaction for VACUUM.  And Citus ends commands on
+ * nodes when the transaction fails, but not when a part of it does.
+ */
+static void
+check_transaction(void)
+{
+	if (IsTransactionBlock() || IsSubTransaction())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("cyclone.vacuum_cluster cannot run inside a transaction block, or where exceptions are caught"),
+				 errhint("Call it in a statement of its own.")));
+}
+
+/* add_tables -- add a table, with its partitions if it has such. */
+static void
+add_tables(ClusterVacuum *vacuum, Oid relid, bool with_children, List *columns)
+{
+	if (!with_children && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+	{
+		ereport(WARNING,
+				(errmsg("\"%s\" is partitioned, and without its partitions there is nothing to vacuum",
+						get_rel_name(relid))));
+		return;
+	}
+	if (!with_children)
+	{
+		add_table(vacuum, relid, columns);
+		return;
+	}
+	foreach_oid(child, find_all_inheritors(relid, NoLock, NULL))
+		add_table(vacuum, child, columns);
+}
+
+/* add_table -- add a table, or the columns if it is there; no columns are all. */
+static void
+add_table(ClusterVacuum *vacuum, Oid relid, List *columns)
+{
+	ClusterTable *added;
+
+	foreach_ptr(ClusterTable, table, vacuum->tables)
+	{
+		if (table->relid != relid)
+			continue;
+		if (table->columns == NIL || columns == NIL)
+			table->columns = NIL;
+		else
+			table->columns = list_union(table->columns, columns);
+		return;
+	}
+	added = palloc(sizeof(ClusterTable));
+	added->relid = relid;
+	added->columns = columns;
+	vacuum->tables = lappend(vacuum->tables, added);
+}
+
+/*
+ * run_rounds
+ *		Have the nodes vacuum all shards, then those that are in places by then where
+ *		they weren't, and so on.
+ *
+ * Citus may leave a shard that was moved where it was for a while, so that all
+ * were found does not mean that all were where they should be.
+ */
+static void
+run_rounds(ClusterVacuum *vacuum)
+{
+	for (int round = 0; round < MAX_ROUNDS; round++)
+	{
+		List	   *shards = new_shards(vacuum, round > 0);
+
+		if (shards == NIL)
+			return;
+		run_round(vacuum, shards);
+	}
+	ereport(WARNING,
+			(errmsg("shards were moved again and again during VACUUM, and the last moves were not followed")));
+}
+
+/* new_shards -- the shards that weren't tried where they are now, added to those of the VACUUM. */
+static List *
+new_shards(ClusterVacuum *vacuum, bool is_late)
+{
+	MemoryContext old = MemoryContextSwitchTo(vacuum->context);
+	List	   *relids = NIL;
+	List	   *shards = NIL;
+	int			next = 0;
+
+	foreach_ptr(ClusterTable, table, vacuum->tables)
+		relids = lappend_oid(relids, table->relid);
+	foreach_ptr(CitusPlacement, placement, citus_placements(relids))
+	{
+		ClusterShard *shard;
+
+		CHECK_FOR_INTERRUPTS();
+		if (was_tried(vacuum, placement, &next))
+			continue;
+		shard = palloc0(sizeof(ClusterShard));
+		shard->placement = placement;
+		shard->is_late = is_late;
+		shard->before = shard->after = -1;
+		shards = lappend(shards, shard);
+	}
+	vacuum->shards = list_concat(vacuum->shards, shards);
+	MemoryContextSwitchTo(old);
+	return shards;
+}
+
+/*
+ * was_tried
+ *		Has this node been asked about this shard before?
+ *
+ * The order is the same each time, so usually it is the next one.
+ */
+static bool
+was_tried(const ClusterVacuum *vacuum, const CitusPlacement *placement, int *next)
+{
+	int			nshards = list_length(vacuum->shards);
+
+	for (int n = 0; n < nshards; n++)
+	{
+		int			i = (*next + n) % nshards;
+		const CitusPlacement *other = ((ClusterShard *) list_nth(vacuum->shards, i))->placement;
+
+		if (other->shardid == placement->shardid && is_same_node(&other->node, &placement->node))
+		{
+			*next = i + 1;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* is_same_node -- are these the same?  Neither name may be NULL, or both. */
+static bool
+is_same_node(const CitusNode *one, const CitusNode *other)
+{
+	if (one->name == NULL || other->name == NULL)
+		return one->name == other->name;
+	return one->port == other->port && strcmp(one->name, other->name) == 0;
+}
+
+/*
+ * run_round
+ *		Send each node its shards, which stand together, and wait for all nodes.
+ */
+static void
+run_round(ClusterVacuum *vacuum, List *shards)
+{
+	MemoryContext old = MemoryContextSwitchTo(vacuum->context);
+	List	   *nodes = NIL;
+	List	   *parts = NIL;	/* the shards of each */
+	List	   *commands = NIL;
+
+	foreach_ptr(ClusterShard, shard, shards)
+	{
+		const CitusNode *node = &shard->placement->node;
+
+		if (node->name == NULL || !node->is_active)
+		{
+			shard->status = "unreachable";
+			ereport(WARNING,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 node->name == NULL ?
+					 errmsg("shard %s is on no node, and was not vacuumed", shard->placement->shard) :
+					 errmsg("%s:%d is not active, and its shard %s was not vacuumed",
+							node->name, node->port, shard->placement->shard)));
+		}
+		else if (vacuum->skips_here && shard->placement->is_here)
+			skip_here(shard);
+		else if (nodes != NIL && is_same_node(llast(nodes), node))
+			lfirst(list_tail(parts)) = lappend(llast(parts), shard);
+		else
+		{
+			nodes = lappend(nodes, unconstify(CitusNode *, node));
+			parts = lappend(parts, list_make1(shard));
+		}
+	}
+	foreach_ptr(List, part, parts)
+		commands = lappend(commands, make_command(vacuum, part));
+
+	if (nodes != NIL)
+	{
+		List	   *answers = run_commands(vacuum, nodes, commands);
+
+		for (int i = 0; i < list_length(nodes); i++)
+		{
+			vacuum->nodes = add_node(vacuum->nodes, list_nth(nodes, i));
+			take_answer(vacuum, list_nth(parts, i), list_nth(answers, i));
+		}
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/* skip_here -- leave out a shard on this server, and say so. */
+static void
+skip_here(ClusterShard *shard)
+{
+	shard->status = "skipped";
+	shard->reason = "VACUUM (FULL INPLACE) would wait for the transaction that calls the function";
+	ereport(WARNING,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("shard %s is on this server, and was not vacuumed", shard->placement->shard),
+			 errdetail("VACUUM (FULL INPLACE) would wait for the transaction that calls the function."),
+			 errhint("Use the statement VACUUM, or call the function on a server without shards of the table.")));
+}
+
+/*
+ * run_commands
+ *		Run the commands, and return the answers.
+ *
+ * A statement waits in a transaction of its own, which like a VACUUM's holds
+ * nothing back.  Others take no notice of such a transaction, so what it wrote
+ * would be taken for the work of one that has failed: it must not write.
+ */
+static List *
+run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
+{
+	List	   *answers;
+	int			level;
+
+	if (vacuum->is_statement)
+	{
+		if (ActiveSnapshotSet())
+			PopActiveSnapshot();
+		CommitTransactionCommand();
+		begin_vacuum_transaction(false);
+		MemoryContextSwitchTo(vacuum->context);
+	}
+	level = NewGUCNestLevel();
+	(void) watch_client(GUC_ACTION_SAVE);
+	answers = citus_run(nodes, commands);
+	AtEOXact_GUC(true, level);
+	if (vacuum->is_statement)
+	{
+		if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+			elog(ERROR, "master_run_on_worker has written to the database");
+		end_transaction();
+		StartTransactionCommand();
+		MemoryContextSwitchTo(vacuum->context);
+	}
+	return answers;
+}
+
+/* make_command -- the command for a node, for these shards. */
+static char *
+make_command(const ClusterVacuum *vacuum, List *shards)
+{
+	StringInfoData text;
+	bool		is_first = true;
+
+	initStringInfo(&text);
+	appendStringInfo(&text, "CALL cyclone.vacuum_node(%s, ARRAY[", quote_literal_cstr(vacuum->options));
+	foreach_ptr(ClusterShard, shard, shards)
+	{
+		char	   *name = psprintf("%s%s", shard->placement->shard,
+									columns_of(vacuum, shard->placement->relid));
+
+		appendStringInfo(&text, "%s%s", is_first ? "" : ", ", quote_literal_cstr(name));
+		is_first = false;
+	}
+	appendStringInfoString(&text, "]::text[], NULL)");
+	return text.data;
+}
+
+/* columns_of -- the columns that the statement names for a table, as it names them. */
+static const char *
+columns_of(const ClusterVacuum *vacuum, Oid relid)
+{
+	foreach_ptr(ClusterTable, table, vacuum->tables)
+	{
+		StringInfoData text;
+
+		if (table->relid != relid)
+			continue;
+		if (table->columns == NIL)
+			break;
+		initStringInfo(&text);
+		foreach_node(String, column, table->columns)
+			appendStringInfo(&text, "%s%s", text.len == 0 ? " (" : ", ", quote_identifier(strVal(column)));
+		appendStringInfoChar(&text, ')');
+		return text.data;
+	}
+	return "";
+}
+
+/*
+ * take_answer
+ *		Note what a node has made of its shards, and pass on what it has said.
+ */
+static void
+take_answer(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer)
+{
+	const CitusNode *node = &((ClusterShard *) linitial(shards))->placement->node;
+	const char *error = NULL;
+	List	   *messages;
+	bool		failed;
+
+	if (!answer->success)
+	{
+		fail_node(vacuum, shards, answer->result, NULL);
+		return;
+	}
+	if (!read_answer(vacuum, shards, answer->result, &messages, &failed))
+	{
+		fail_node(vacuum, shards, "its answer is not as this version of pg_cyclone has it",
+				  "Install the same version of pg_cyclone on all nodes.");
+		return;
+	}
+	foreach_ptr(NodeMessage, message, messages)
+	{
+		tell(vacuum, shards, message);
+		if (strcmp(message->fields[SEVERITY], "ERROR") == 0)
+			error = message->fields[MESSAGE];
+	}
+	if (failed)
+		note_failure(vacuum, node, error ? error : "VACUUM failed");
+}
+
+/* fail_node -- note that a node has not done what it should, and nothing is known of its shards. */
+static void
+fail_node(ClusterVacuum *vacuum, List *shards, const char *reason, const char *hint)
+{
+	const CitusNode *node = &((ClusterShard *) linitial(shards))->placement->node;
+
+	foreach_ptr(ClusterShard, shard, shards)
+	{
+		shard->status = "failed";
+		shard->reason = reason;
+	}
+	note_failure(vacuum, node, reason);
+	ereport(WARNING,
+			(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
+			 errmsg("%s:%d: %s", node->name, node->port, reason),
+			 hint ? errhint("%s", hint) : 0));
+}
+
+/*
+ * read_answer
+ *		Read the JSON of vacuum_node: status and sizes into the shards, which are in
+ *		the same order, and the messages.
+ *
+ * Returns false if it isn't as it should be: then the node has another version.
+ */
+static bool
+read_answer(ClusterVacuum *vacuum, List *shards, const char *json, List **messages, bool *failed)
+{
+	ErrorSaveContext escontext = {T_ErrorSaveContext};
+	Datum		answer;
+	bool		is_read;
+
+	if (!DirectInputFunctionCallSafe(jsonb_in, unconstify(char *, json), InvalidOid, -1,
+									 (Node *) &escontext, &answer))
+		return false;
+	SPI_connect();
+	is_read = read_shards(vacuum, shards, answer, failed);
+	*messages = is_read ? read_messages(vacuum, answer) : NIL;
+	SPI_finish();
+	MemoryContextSwitchTo(vacuum->context);
+	return is_read;
+}
+
+/* read_shards -- read what read_answer says of shards; it has connected to SPI. */
+static bool
+read_shards(ClusterVacuum *vacuum, List *shards, Datum answer, bool *failed)
+{
+	query_answer("SELECT s->>'status', s->>'before', s->>'after', $1->>'failed', $1->>'not_kept'"
+				 "  FROM pg_catalog.jsonb_path_query($1, 'lax $.shards[*]') WITH ORDINALITY t (s, n) ORDER BY n",
+				 answer);
+	if (SPI_processed != list_length(shards) || field(0, 4) == NULL || field(0, 5) == NULL)
+		return false;
+	for (int i = 0; i < list_length(shards); i++)
+	{
+		ClusterShard *shard = list_nth(shards, i);
+		char	   *status = field(i, 1);
+		char	   *before = field(i, 2);
+		char	   *after = field(i, 3);
+
+		if (status == NULL)
+			return false;
+		shard->status = MemoryContextStrdup(vacuum->context, status);
+		shard->before = before ? strtoi64(before, NULL, 10) : -1;
+		shard->after = after ? strtoi64(after, NULL, 10) : -1;
+	}
+	*failed = strcmp(field(0, 4), "true") == 0;
+	if (strcmp(field(0, 5), "0") != 0)
+		ereport(WARNING,
+				(errmsg("%s messages of a node are not shown, as there were too many", field(0, 5))));
+	return true;
+}
+
+/* read_messages -- read the messages of read_answer, which has connected to SPI. */
+static List *
+read_messages(ClusterVacuum *vacuum, Datum answer)
+{
+	List	   *messages = NIL;
+
+	query_answer("SELECT coalesce(m->>'severity', 'WARNING'), m->>'sqlstate', m->>'shard', coalesce(m->>'message', ''),"
+				 "       m->>'detail', m->>'hint'"
+				 "  FROM pg_catalog.jsonb_path_query($1, 'lax $.messages[*]') WITH ORDINALITY t (m, n) ORDER BY n",
+				 answer);
+	for (uint64 row = 0; row < SPI_processed; row++)
+	{
+		MemoryContext old = MemoryContextSwitchTo(vacuum->context);
+		NodeMessage *message = palloc0(sizeof(NodeMessage));
+
+		for (int i = 0; i < MESSAGE_FIELDS; i++)
+		{
+			char	   *text = field(row, i + 1);
+
+			message->fields[i] = text ? MemoryContextStrdup(vacuum->context, text) : NULL;
+		}
+		messages = lappend(messages, message);
+		MemoryContextSwitchTo(old);
+	}
+	return messages;
+}
+
+/* query_answer -- run a query whose argument is a node's answer, with the server's operators. */
+static void
+query_answer(const char *text, Datum answer)
+{
+	Oid			type = JSONBOID;
+	int			level = NewGUCNestLevel();
+	int			code;
+
+	RestrictSearchPath();
+	code = SPI_execute_with_args(text, 1, &type, &answer, NULL, true, 0);
+	if (code != SPI_OK_SELECT)
+		elog(ERROR, "SPI_execute_with_args failed: %s", SPI_result_code_string(code));
+	AtEOXact_GUC(false, level);
+}
+
+/* field -- a column of the result as text, NULL if it is null. */
+static char *
+field(uint64 row, int column)
+{
+	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
+}
+
+/*
+ * tell
+ *		Pass on a message, with the node and shard in front.
+ *
+ * An error there is a warning here, as others may still have something to tell.
+ */
+static void
+tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message)
+{
+	const CitusNode *node = &((ClusterShard *) linitial(shards))->placement->node;
+	char	   *const *fields = unconstify(NodeMessage *, message)->fields;
+	const char *state = fields[SQLSTATE];
+	int			level = level_of(fields[SEVERITY]);
+
+	foreach_ptr(ClusterShard, shard, shards)
+	{
+		/* with columns, the name is longer there */
+		if (level == WARNING && fields[SHARD] != NULL &&
+			strncmp(fields[SHARD], shard->placement->shard, strlen(shard->placement->shard)) == 0 &&
+			strchr("( ", fields[SHARD][strlen(shard->placement->shard)]) != NULL)
+			shard->reason = fields[MESSAGE];
+	}
+	ereport(level,
+			(errcode(state != NULL && strlen(state) == 5 ?
+					 MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]) :
+					 ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
+			 fields[SHARD] ?
+			 errmsg_internal("%s:%d, %s: %s", node->name, node->port, fields[SHARD], fields[MESSAGE]) :
+			 errmsg_internal("%s:%d: %s", node->name, node->port, fields[MESSAGE]),
+			 fields[DETAIL] ? errdetail_internal("%s", fields[DETAIL]) : 0,
+			 fields[HINT] ? errhint("%s", fields[HINT]) : 0));
+}
+
+/* level_of -- the level of a message here, by what it is there. */
+static int
+level_of(const char *severity)
+{
+	if (strcmp(severity, "INFO") == 0)
+		return INFO;
+	if (strcmp(severity, "NOTICE") == 0)
+		return NOTICE;
+	return strcmp(severity, "DEBUG") == 0 ? DEBUG1 : WARNING;
+}
+
+/* add_node -- add a node to those that had a command, or an error, unless it is there. */
+static List *
+add_node(List *nodes, const CitusNode *node)
+{
+	foreach_ptr(CitusNode, other, nodes)
+	{
+		if (is_same_node(other, node))
+			return nodes;
+	}
+	return lappend(nodes, unconstify(CitusNode *, node));
+}
+
+/* note_failure -- a node had an error. */
+static void
+note_failure(ClusterVacuum *vacuum, const CitusNode *node, const char *text)
+{
+	vacuum->failed = add_node(vacuum->failed, node);
+	appendStringInfo(&vacuum->failures, "%s%s:%d: %s", vacuum->failures.len > 0 ? "\n" : "",
+					 node->name, node->port, text);
+}
+
+/* tell_moved -- name the shards that were not where they had been, or came to where they weren't. */
+static void
+tell_moved(const ClusterVacuum *vacuum)
+{
+	foreach_ptr(ClusterShard, shard, vacuum->shards)
+	{
+		const CitusPlacement *placement = shard->placement;
+
+		if (shard->is_late && strcmp(shard->status, "vacuumed") == 0)
+			ereport(NOTICE,
+					(errmsg("shard %s has come to %s:%d during VACUUM, and was vacuumed there",
+							placement->shard, placement->node.name, placement->node.port)));
+		if (strcmp(shard->status, "moved") == 0)
+			ereport(is_done_elsewhere(vacuum, placement) ? NOTICE : WARNING,
+					(errcode(ERRCODE_UNDEFINED_TABLE),
+					 errmsg("shard %s was moved away from %s:%d, split or dropped during VACUUM, and was not vacuumed there",
+							placement->shard, placement->node.name, placement->node.port)));
+	}
+}
+
+/* is_done_elsewhere -- was this shard vacuumed in another place, to which it has come? */
+static bool
+is_done_elsewhere(const ClusterVacuum *vacuum, const CitusPlacement *placement)
+{
+	foreach_ptr(ClusterShard, shard, vacuum->shards)
+	{
+		if (shard->is_late && shard->placement->shardid == placement->shardid &&
+			strcmp(shard->status, "vacuumed") == 0)
+			return true;
+	}
+	return false;
+}
+
+/* tell_sum -- say how many shards were vacuumed, and what that came to. */
+static void
+tell_sum(const ClusterVacuum *vacuum, int level)
+{
+	int			ndone = 0;
+	int64		before = 0;
+	int64		after = 0;
+
+	foreach_ptr(ClusterShard, shard, vacuum->shards)
+	{
+		if (strcmp(shard->status, "vacuumed") != 0)
+			continue;
+		ndone++;
+		if (shard->before >= 0 && shard->after >= 0)
+		{
+			before += shard->before;
+			after += shard->after;
+		}
+	}
+	ereport(vacuum->failed != NIL && level == DEBUG1 ? WARNING : level,
+			(errmsg("vacuumed %d of %d shards on %d nodes, from " INT64_FORMAT " to " INT64_FORMAT " bytes",
+					ndone, list_length(vacuum->shards), list_length(vacuum->nodes), before, after)));
+}
+
+/* return_rows -- the result of vacuum_cluster. */
+static void
+return_rows(const ClusterVacuum *vacuum, FunctionCallInfo fcinfo)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	foreach_ptr(ClusterShard, shard, vacuum->shards)
+	{
+		const CitusPlacement *placement = shard->placement;
+		Datum		values[RESULT_COLUMNS] = {0};
+		bool		nulls[RESULT_COLUMNS] = {0};
+
+		nulls[0] = nulls[1] = placement->node.name == NULL;
+		if (!nulls[0])
+			values[0] = CStringGetTextDatum(placement->node.name);
+		values[1] = Int32GetDatum(placement->node.port);
+		values[2] = ObjectIdGetDatum(placement->relid);
+		values[3] = CStringGetTextDatum(placement->shard);
+		values[4] = CStringGetTextDatum(shard->status);
+		values[5] = Int64GetDatum(shard->before);
+		nulls[5] = shard->before < 0;
+		values[6] = Int64GetDatum(shard->after);
+		nulls[6] = shard->after < 0;
+		nulls[7] = shard->reason == NULL;
+		if (!nulls[7])
+			values[7] = CStringGetTextDatum(shard->reason);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+}
+
+/* deparse_options -- options as in a statement, without parentheses; all are known ones. */
+static char *
+deparse_options(List *options)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	foreach_node(DefElem, def, options)
+	{
+		appendStringInfo(&text, "%s%s", text.len > 0 ? ", " : "", def->defname);
+		if (def->arg == NULL)
+			continue;
+		if (IsA(def->arg, Integer) || IsA(def->arg, Float))
+			appendStringInfo(&text, " %s", defGetString(def));
+		else
+			appendStringInfo(&text, " %s", quote_literal_cstr(defGetString(def)));
+	}
+	return text.data;
+}

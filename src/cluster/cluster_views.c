@@ -1,0 +1,211 @@
+/*-------------------------------------------------------------------------
+ *
+ * cluster_views.c
+ *	  The views of all nodes of a cluster.
+ *
+ * cluster_rows asks each node for the rows of one of our views, as JSON, by the
+ * function node_rows, and returns a row for each node; the views cluster_... are
+ * SQL on top of that.  A node that can't be reached or has an error has a row
+ * that says so.  Connecting and answering may take no longer than the timeout,
+ * for each node.
+ *
+ * Without Citus the cluster is this server.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "cluster/citus.h"
+#include "command/distributed.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/miscnodes.h"
+#include "postmaster/postmaster.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/timeout.h"
+
+#include "compat.h"
+#include "declared_rows.h"
+
+PG_FUNCTION_INFO_V1(pg_cyclone_cluster_rows);
+PG_FUNCTION_INFO_V1(pg_cyclone_node_rows);
+
+/* Columns of cluster_rows */
+#define RESULT_COLUMNS	4
+
+static const char *const views[] = {
+	"advice", "autovacuum", "bloat", "history", "horizon", "pace", "progress"
+};
+
+static void check_view(const char *view, int timeout);
+static char *node_rows(const char *view, int timeout);
+static char *read_view(const char *view);
+static void put_row(FunctionCallInfo fcinfo, const CitusNode *node, bool success, const char *result);
+
+/*
+ * pg_cyclone_node_rows
+ *		The function node_rows(view, timeout): the rows of a view here, as a JSON
+ *		array, or an error after that many ms.
+ */
+Datum
+pg_cyclone_node_rows(PG_FUNCTION_ARGS)
+{
+	char	   *view = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	int			timeout = PG_GETARG_INT32(1);
+
+	check_view(view, timeout);
+	PG_RETURN_TEXT_P(cstring_to_text(node_rows(view, timeout)));
+}
+
+/*
+ * pg_cyclone_cluster_rows
+ *		The function cluster_rows(view, timeout): a row for each node, with the rows
+ *		of the view there, or an error.
+ */
+Datum
+pg_cyclone_cluster_rows(PG_FUNCTION_ARGS)
+{
+	char	   *view = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	int			timeout = PG_GETARG_INT32(1);
+	char	   *command;
+	List	   *nodes = NIL;
+	List	   *commands = NIL;
+	List	   *answers;
+	int			nestlevel;
+
+	begin_rows(fcinfo, RESULT_COLUMNS);
+	check_view(view, timeout);
+	if (!distributed_has_cluster())
+	{
+		CitusNode	here = {.name = "localhost", .port = PostPortNumber, .is_active = true};
+
+		put_row(fcinfo, &here, true, node_rows(view, timeout));
+		return (Datum) 0;
+	}
+
+	command = psprintf("SELECT cyclone.node_rows(%s, %d)", quote_literal_cstr(view), timeout);
+	foreach_ptr(CitusNode, node, citus_nodes())
+	{
+		if (!node->is_active)
+		{
+			put_row(fcinfo, node, false, "the node is not active");
+			continue;
+		}
+		nodes = lappend(nodes, node);
+		commands = lappend(commands, command);
+	}
+	if (nodes == NIL)
+		return (Datum) 0;
+
+	nestlevel = NewGUCNestLevel();
+	citus_limit_connecting(timeout);
+	answers = citus_run(nodes, commands);
+	AtEOXact_GUC(true, nestlevel);
+	for (int i = 0; i < list_length(nodes); i++)
+	{
+		const CitusAnswer *answer = list_nth(answers, i);
+
+		put_row(fcinfo, list_nth(nodes, i), answer->success, answer->result);
+	}
+	return (Datum) 0;
+}
+
+/* check_view -- raise an error if there is no such view, or the timeout is none. */
+static void
+check_view(const char *view, int timeout)
+{
+	bool		found = false;
+
+	for (int i = 0; i < lengthof(views); i++)
+		found |= strcmp(view, views[i]) == 0;
+	if (!found)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("pg_cyclone has no view \"%s\" of one node", view)));
+	if (timeout <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the timeout must be positive")));
+}
+
+/*
+ * node_rows
+ *		Read a view of this server, in the rights of the user.
+ *
+ * The timeout is that of statements, set for a while; one that comes earlier
+ * stays as it is.  An error need not be the end of the statement.
+ */
+static char *
+node_rows(const char *view, int timeout)
+{
+	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+	bool		is_active = get_timeout_active(STATEMENT_TIMEOUT);
+	TimestampTz before = is_active ? get_timeout_finish_time(STATEMENT_TIMEOUT) : 0;
+	char	   *rows;
+
+	if (is_active && before <= until)
+		return read_view(view);
+
+	PG_TRY();
+	{
+		enable_timeout_at(STATEMENT_TIMEOUT, until);
+		rows = read_view(view);
+	}
+	PG_FINALLY();
+	{
+		disable_timeout(STATEMENT_TIMEOUT, false);
+		if (is_active)
+			enable_timeout_at(STATEMENT_TIMEOUT, before);
+	}
+	PG_END_TRY();
+	return rows;
+}
+
+/* read_view -- the rows of a view as JSON. */
+static char *
+read_view(const char *view)
+{
+	MemoryContext context = CurrentMemoryContext;
+	char	   *rows;
+
+	SPI_connect();
+	if (SPI_execute(psprintf("SELECT coalesce(pg_catalog.json_agg(v), '[]')::pg_catalog.text FROM cyclone.%s v",
+							 quote_identifier(view)), true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the view \"%s\"", view);
+	rows = MemoryContextStrdup(context, SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return rows;
+}
+
+/*
+ * put_row
+ *		A row of cluster_rows; if there was no success, the result is the error.
+ *
+ * So it is with a result that isn't JSON, as no version of ours gives it.
+ */
+static void
+put_row(FunctionCallInfo fcinfo, const CitusNode *node, bool success, const char *result)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ErrorSaveContext escontext = {T_ErrorSaveContext};
+	Datum		values[RESULT_COLUMNS] = {0};
+	bool		nulls[RESULT_COLUMNS] = {false, false, true, true};
+
+	values[0] = CStringGetTextDatum(node->name);
+	values[1] = Int32GetDatum(node->port);
+	if (success && DirectInputFunctionCallSafe(jsonb_in, unconstify(char *, result), InvalidOid, -1,
+											   (Node *) &escontext, &values[3]))
+		nulls[3] = false;
+	else
+	{
+		values[2] = CStringGetTextDatum(success ? psprintf("the node's answer is not JSON: %s", result) : result);
+		nulls[2] = false;
+	}
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}

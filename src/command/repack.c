@@ -1,0 +1,316 @@
+/*-------------------------------------------------------------------------
+ *
+ * repack.c
+ *	  Which relations a REPACK rewrites, and each one's transaction.
+ *
+ * A rewrite is the same in REPACK as in VACUUM FULL, but what is around it is
+ * not, and here it is as in the server's REPACK.  One table that is named is
+ * rewritten in the transaction that the statement came in, under the lock with
+ * which its name was looked up, and it is an error if that can't be; ANALYZE
+ * follows in a transaction of its own.  The partitions of a partitioned table,
+ * or all tables of the database, are listed there and rewritten in one
+ * transaction each.  Those that the user may not repack are passed over with a
+ * warning, and those that are gone, or temporary ones of others, without a
+ * word.  datfrozenxid is left to VACUUM.
+ *
+ * A table that isn't one for us, such as a catalog, is repacked by the server,
+ * in the same transaction and under the same lock.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "commands/tablecmds.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "command/distributed.h"
+#include "command/relations.h"
+#include "command/repack.h"
+#include "compat.h"
+#include "history/history.h"
+#include "transaction.h"
+
+static void repack_all(VacuumRelation *named, const VacuumParams *params,
+					   MemoryContext context);
+static Relation open_named(const VacuumRelation *named);
+static List *list_partitions(Oid relid, MemoryContext context);
+static List *list_database(MemoryContext context);
+static bool is_in_list(Form_pg_class form);
+static bool is_permitted(Oid relid);
+static List *append_oid(List *relids, Oid relid, MemoryContext context);
+static void repack_listed(Oid relid, const VacuumParams *params);
+static void repack_open(Relation rel, const VacuumParams *params, bool is_named);
+static void repack_by_server(Relation rel, const VacuumParams *params, bool is_named);
+static void analyze_named(Oid relid, List *columns, const VacuumParams *params);
+
+/*
+ * Repacks the named relation, or the whole database if it is NULL.
+ *
+ * To be called outside a transaction block, in a transaction as of a
+ * statement's start, with a snapshot; returns in it or in another one, for the
+ * caller to commit.  named and params live in context or elsewhere safe from
+ * commits.
+ */
+void
+repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
+{
+	PG_TRY();
+	{
+		relations_reset_costs();
+		repack_all(named, params, context);
+	}
+	PG_FINALLY();
+	{
+		history_fail();
+		relations_end();
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Does it: what may fail.
+ */
+static void
+repack_all(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
+{
+	List	   *relids;
+
+	if (named != NULL)
+	{
+		Relation	rel = open_named(named);
+		Oid			relid = RelationGetRelid(rel);
+
+		if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		{
+			repack_open(rel, params, true);
+			end_transaction();
+			history_end();
+			StartTransactionCommand();
+			if (params->options & VACOPT_ANALYZE)
+				analyze_named(relid, named->va_cols, params);
+			return;
+		}
+		if (params->options & VACOPT_ANALYZE)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot execute %s on multiple tables", "REPACK (ANALYZE)")));
+		relids = list_partitions(relid, context);
+		table_close(rel, AccessExclusiveLock);
+	}
+	else
+		relids = list_database(context);
+
+	end_transaction();
+	foreach_oid(relid, relids)
+		repack_listed(relid, params);
+	StartTransactionCommand();
+}
+
+/*
+ * Opens a relation by its name, under the lock for a rewrite.
+ *
+ * Raises an error if it doesn't exist, is no table, if the user may not repack
+ * it, or if it is temporary and another session's.
+ */
+static Relation
+open_named(const VacuumRelation *named)
+{
+	Oid			relid = RangeVarGetRelidExtended(named->relation, AccessExclusiveLock, 0,
+												 RangeVarCallbackMaintainsTable, NULL);
+	Relation	rel = table_open(relid, NoLock);
+
+	if (RELATION_IS_OTHER_TEMP(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot execute %s on temporary tables of other sessions", "REPACK")));
+	return rel;
+}
+
+/*
+ * Lists the partitions of a partitioned table, on which the caller has a lock,
+ * that the user may repack.  Those that are foreign tables don't count.
+ */
+static List *
+list_partitions(Oid parent, MemoryContext context)
+{
+	List	   *relids = NIL;
+	List	   *family = find_all_inheritors(parent, NoLock, NULL);
+
+	foreach_oid(relid, family)
+	{
+		if (get_rel_relkind(relid) == RELKIND_RELATION && is_permitted(relid))
+			relids = append_oid(relids, relid, context);
+	}
+	list_free(family);
+	return relids;
+}
+
+/*
+ * Lists the tables and materialized views of the database, catalogs included,
+ * that the user may repack.
+ */
+static List *
+list_database(MemoryContext context)
+{
+	List	   *relids = NIL;
+	Relation	pgclass = table_open(RelationRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(pgclass, 0, NULL);
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (is_in_list(form) && is_permitted(form->oid))
+			relids = append_oid(relids, form->oid, context);
+	}
+
+	table_endscan(scan);
+	table_close(pgclass, AccessShareLock);
+	return relids;
+}
+
+/*
+ * Is it a kind of relation that a REPACK of the database is about?
+ */
+static bool
+is_in_list(Form_pg_class form)
+{
+	if (form->relkind != RELKIND_RELATION && form->relkind != RELKIND_MATVIEW)
+		return false;
+	return form->relpersistence != RELPERSISTENCE_TEMP ||
+		isTempOrTempToastNamespace(form->relnamespace);
+}
+
+/*
+ * May the user repack a relation?  Warns if not, unless it is gone.
+ */
+static bool
+is_permitted(Oid relid)
+{
+	bool		is_missing = false;
+	bool		may = pg_class_aclcheck_ext(relid, GetUserId(), ACL_MAINTAIN,
+											&is_missing) == ACLCHECK_OK;
+	char	   *name;
+
+	if (!may && !is_missing && (name = get_rel_name(relid)) != NULL)
+		ereport(WARNING,
+				(errmsg("permission denied to execute %s on \"%s\", skipping it",
+						"REPACK", name)));
+	return may && !is_missing;
+}
+
+/*
+ * Appends a relation, in context.
+ */
+static List *
+append_oid(List *relids, Oid relid, MemoryContext context)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+
+	relids = lappend_oid(relids, relid);
+	MemoryContextSwitchTo(old);
+	return relids;
+}
+
+/*
+ * Repacks one of several tables, in a transaction of its own, if it is still
+ * there, and still one that the user may repack.
+ *
+ * The snapshot comes after the lock: rows that die while we wait for that are
+ * then none that we need.
+ */
+static void
+repack_listed(Oid relid, const VacuumParams *params)
+{
+	Relation	rel;
+
+	StartTransactionCommand();
+	rel = try_table_open(relid, AccessExclusiveLock);
+	if (rel == NULL)
+	{
+		CommitTransactionCommand();
+		return;
+	}
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (is_permitted(relid) && !RELATION_IS_OTHER_TEMP(rel))
+		repack_open(rel, params, false);
+	else
+		relation_close(rel, AccessExclusiveLock);
+	end_transaction();
+	history_end();
+}
+
+/*
+ * Repacks a table that is open and locked exclusively, and closes it.  The lock
+ * remains.
+ */
+static void
+repack_open(Relation rel, const VacuumParams *params, bool is_named)
+{
+	const char *is_what;
+
+	CHECK_FOR_INTERRUPTS();
+	/* checked before, but without a lock */
+	if (distributed_table_is_for_other(RelationGetRelid(rel), &is_what))
+	{
+		ereport(WARNING,
+				(errmsg("skipping \"%s\" --- it is now %s",
+						RelationGetRelationName(rel), is_what)));
+		relation_close(rel, NoLock);
+	}
+	else if (relation_is_for_server(rel, params))
+		repack_by_server(rel, params, is_named);
+	else
+		relation_rewrite(rel, REPACK_COMMAND_REPACK, params);
+}
+
+/*
+ * Has the server repack such a table.
+ *
+ * It has no parallel workers for that: a warning if they were asked for, for
+ * this table, and else a word in VERBOSE.
+ */
+static void
+repack_by_server(Relation rel, const VacuumParams *params, bool is_named)
+{
+	bool		verbose = (params->options & VACOPT_VERBOSE) != 0;
+
+	elog(DEBUG1, "pg_cyclone leaves relation %u to the server's REPACK",
+		 RelationGetRelid(rel));
+	if (params->nworkers > 0)
+		ereport(is_named ? WARNING : verbose ? INFO : DEBUG1,
+				(errmsg("disabling parallel option of repack on \"%s\" --- it is left to PostgreSQL",
+						RelationGetRelationName(rel))));
+	compat_repack_by_server(rel, verbose);
+}
+
+/*
+ * Analyzes the table that was named, in the new transaction that has begun, as it
+ * need not be locked exclusively any longer.
+ */
+static void
+analyze_named(Oid relid, List *columns, const VacuumParams *params)
+{
+	VacuumParams analyze_params = {
+		.options = VACOPT_ANALYZE | (params->options & VACOPT_VERBOSE)
+	};
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	analyze_rel(relid, NULL, &analyze_params, columns, true, NULL);
+	PopActiveSnapshot();
+}

@@ -1,0 +1,307 @@
+/*-------------------------------------------------------------------------
+ *
+ * before19.h
+ *	  What PostgreSQL 17 and 18 have and 19 has in another way.
+ *
+ * To be included by compat.h only.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_COMPAT_BEFORE19_H
+#define CYCLONE_COMPAT_BEFORE19_H
+
+#include "commands/cluster.h"
+
+/* VACUUM (FULL) is shown as a CLUSTER. */
+#define PROGRESS_COMMAND_REPACK					PROGRESS_COMMAND_CLUSTER
+#define PROGRESS_REPACK_COMMAND					PROGRESS_CLUSTER_COMMAND
+#define REPACK_COMMAND_VACUUMFULL				PROGRESS_CLUSTER_COMMAND_VACUUM_FULL
+#define PROGRESS_REPACK_PHASE					PROGRESS_CLUSTER_PHASE
+#define PROGRESS_REPACK_PHASE_SEQ_SCAN_HEAP		PROGRESS_CLUSTER_PHASE_SEQ_SCAN_HEAP
+#define PROGRESS_REPACK_PHASE_SWAP_REL_FILES	PROGRESS_CLUSTER_PHASE_SWAP_REL_FILES
+#define PROGRESS_REPACK_PHASE_REBUILD_INDEX		PROGRESS_CLUSTER_PHASE_REBUILD_INDEX
+#define PROGRESS_REPACK_PHASE_FINAL_CLEANUP		PROGRESS_CLUSTER_PHASE_FINAL_CLEANUP
+#define PROGRESS_REPACK_TOTAL_HEAP_BLKS			PROGRESS_CLUSTER_TOTAL_HEAP_BLKS
+#define PROGRESS_REPACK_HEAP_BLKS_SCANNED		PROGRESS_CLUSTER_HEAP_BLKS_SCANNED
+#define PROGRESS_REPACK_HEAP_TUPLES_SCANNED		PROGRESS_CLUSTER_HEAP_TUPLES_SCANNED
+#define PROGRESS_REPACK_HEAP_TUPLES_INSERTED	PROGRESS_CLUSTER_HEAP_TUPLES_WRITTEN
+#define PROGRESS_REPACK_INDEX_REBUILD_COUNT		PROGRESS_CLUSTER_INDEX_REBUILD_COUNT
+
+/* There is no REPACK: no statement has this tag. */
+#define T_RepackStmt							T_Invalid
+#define REPACK_COMMAND_REPACK					0
+
+typedef int RepackCommand;
+
+typedef struct RepackStmt
+{
+	NodeTag		type;
+	RepackCommand command;
+	VacuumRelation *relation;
+	char	   *indexname;
+	bool		usingindex;
+	List	   *params;
+} RepackStmt;
+
+/* What a rewrite says when it begins, with a schema and a table. */
+#define COMPAT_REPORT_REWRITE			"vacuuming \"%s.%s\""
+
+#define PageSetChecksum(page, blkno)	PageSetChecksumInplace(page, blkno)
+
+/* What a handler of signals passes on to another one. */
+#define COMPAT_SIGNAL_ARGUMENTS			postgres_signal_arg
+
+/* What an index access method tells of itself is allocated for who asks. */
+#define COMPAT_STATIC_AM_ROUTINES		false
+
+/* Bits of the visibility map are not set by the record of the heap page's changes. */
+#define COMPAT_MAP_IN_PAGE_RECORD		false
+
+/* The report has no line for the store of dead items, nor for index vacuum's workers. */
+#define COMPAT_REPORT_MEMORY			false
+
+typedef VacuumParams compat_am_vacuum_params;
+typedef JumbleState compat_jumble_state;
+
+#ifdef USE_ASSERT_CHECKING
+static inline bool
+compat_is_locked(Buffer buffer)
+{
+	return BufferIsLocal(buffer) ||
+		LWLockHeldByMe(BufferDescriptorGetContentLock(GetBufferDescriptor(buffer - 1)));
+}
+#endif
+
+static inline bool
+compat_buffer_is_locked(Buffer buffer)
+{
+	/* 17 says of local buffers that they aren't locked */
+	return BufferIsLocal(buffer) || BufferIsExclusiveLocked(buffer);
+}
+
+/*
+ * Taking a heap page's bits out of the visibility map, in a critical section,
+ * as part of a WAL record on that page.  Since the minor versions of August 2026 such a
+ * record names the map's page, too, which stays locked until it is written.
+ *
+ * A server that does so has this function.  As a weak symbol it doesn't keep
+ * the library from being loaded into one that hasn't, to tell of that.
+ */
+extern bool visibilitymap_clear_locked(Relation rel, BlockNumber heapBlk,
+									   Buffer vmbuf, uint8 flags);
+#pragma weak visibilitymap_clear_locked
+
+static inline bool
+compat_server_logs_map(void)
+{
+	return visibilitymap_clear_locked != NULL;
+}
+
+#ifdef HEAP_MULTI_INSERT_BLKREF_VM
+
+#define COMPAT_LOGS_MAP true
+
+static inline void
+compat_lock_map(Buffer vmbuffer)
+{
+	LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
+}
+
+static inline void
+compat_unlock_map(Buffer vmbuffer)
+{
+	LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
+}
+
+static inline bool
+compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
+{
+	return visibilitymap_clear_locked(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+}
+
+static inline void
+compat_register_map(Buffer vmbuffer)
+{
+	XLogRegisterBuffer(HEAP_MULTI_INSERT_BLKREF_VM, vmbuffer, 0);
+}
+
+#else
+
+#define COMPAT_LOGS_MAP false
+
+static inline void
+compat_lock_map(Buffer vmbuffer)
+{
+}
+
+static inline void
+compat_unlock_map(Buffer vmbuffer)
+{
+}
+
+static inline bool
+compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
+{
+	(void) visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+	return false;
+}
+
+static inline void
+compat_register_map(Buffer vmbuffer)
+{
+}
+
+#endif							/* HEAP_MULTI_INSERT_BLKREF_VM */
+
+static inline void
+compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
+{
+	(void) visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+}
+
+static inline void
+compat_note_insertion(Page page, TransactionId xid)
+{
+}
+
+static inline void
+compat_set_locked_map(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 flags)
+{
+	Assert(false);
+}
+
+static inline void
+compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
+				 TransactionId conflict_xid, bool cleanup_lock, PruneReason reason,
+				 HeapTupleFreeze *frozen, int nfrozen,
+				 OffsetNumber *dead, int ndead, OffsetNumber *unused, int nunused)
+{
+	Assert(vmflags == 0);
+	log_heap_prune_and_freeze(rel, buffer, conflict_xid, cleanup_lock, reason,
+							  frozen, nfrozen, NULL, 0, dead, ndead, unused, nunused);
+}
+
+static inline void
+compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_map,
+						GlobalVisState *vistest, int options,
+						struct VacuumCutoffs *cutoffs, OffsetNumber *offnum,
+						TransactionId *relfrozenxid, MultiXactId *relminmxid,
+						PruneResult *result)
+{
+	PruneFreezeResult server;
+
+	heap_page_prune_and_freeze(rel, buffer, vistest, options | HEAP_PAGE_PRUNE_FREEZE,
+							   cutoffs, &server, PRUNE_VACUUM_SCAN, offnum,
+							   relfrozenxid, relminmxid);
+	result->ndeleted = server.ndeleted;
+	result->nnewlpdead = server.nnewlpdead;
+	result->nfrozen = server.nfrozen;
+	result->live_tuples = server.live_tuples;
+	result->recently_dead_tuples = server.recently_dead_tuples;
+	result->hastup = server.hastup;
+	result->map_done = false;
+	result->all_visible = server.all_visible;
+	result->all_frozen = server.all_frozen;
+	result->vm_conflict_horizon = server.vm_conflict_horizon;
+	result->lpdead_items = server.lpdead_items;
+	memcpy(result->deadoffsets, server.deadoffsets, server.lpdead_items * sizeof(OffsetNumber));
+}
+
+static inline PgStat_StatTabEntry *
+compat_fetch_table_stats(bool shared, Oid relid)
+{
+	return pgstat_fetch_stat_tabentry_ext(shared, relid);
+}
+
+static inline HTAB *
+compat_shmem_hash(const char *name, long size, HASHCTL *info, int flags)
+{
+	return ShmemInitHash(name, size, size, info, flags);
+}
+
+static inline struct config_real *
+compat_guc_real(struct config_generic *parameter)
+{
+	return (struct config_real *) parameter;
+}
+
+static inline struct config_int *
+compat_guc_int(struct config_generic *parameter)
+{
+	return (struct config_int *) parameter;
+}
+
+static inline struct config_enum *
+compat_guc_enum(struct config_generic *parameter)
+{
+	return (struct config_enum *) parameter;
+}
+
+static inline void
+compat_set_is_autovacuum(IndexVacuumInfo *info, bool is_autovacuum)
+{
+}
+
+static inline int
+compat_autovacuum_workers(Relation rel)
+{
+	return MAX_PARALLEL_WORKER_LIMIT;
+}
+
+static inline int
+compat_log_duration(const VacuumParams *params)
+{
+	return params->log_min_duration;
+}
+
+static inline void
+compat_set_log_duration(VacuumParams *params, int ms)
+{
+	params->log_min_duration = ms;
+}
+
+static inline void
+compat_log_panics_only(void)
+{
+	log_min_messages = PANIC;
+}
+
+static inline void
+compat_report_vacuum_start(bool is_wraparound, bool aggressive)
+{
+}
+
+static inline void
+compat_report_failsafe(void)
+{
+}
+
+static inline void
+compat_repack_by_server(Relation rel, bool verbose)
+{
+	Assert(false);
+}
+
+static inline int64
+compat_wal_fpi_bytes(const WalUsage *usage)
+{
+	return -1;
+}
+
+/* How many places for replication slots there are */
+static inline int
+compat_number_of_slots(void)
+{
+	return max_replication_slots;
+}
+
+/* The process that uses a replication slot, 0 if none.  Holds its spinlock. */
+static inline int
+compat_slot_pid(const ReplicationSlot *slot)
+{
+	return slot->active_pid;
+}
+
+#endif							/* CYCLONE_COMPAT_BEFORE19_H */

@@ -1,0 +1,51 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg18.h
+ *	  What PostgreSQL 18 has of its own.
+ *
+ * To be included by compat.h only.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_COMPAT_PG18_H
+#define CYCLONE_COMPAT_PG18_H
+
+#include "compat/before19.h"
+#include "compat/since18.h"
+
+/* Sets visibility-map bits; returns those that were set before. */
+static inline uint8
+compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
+						 Buffer vmbuffer, TransactionId conflict_xid,
+						 uint8 flags)
+{
+	return visibilitymap_set(rel, blkno, buffer, InvalidXLogRecPtr, vmbuffer,
+							 conflict_xid, flags);
+}
+
+static inline void
+compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
+							PgStat_Counter dead, TimestampTz starttime)
+{
+	pgstat_report_vacuum(RelationGetRelid(rel), rel->rd_rel->relisshared,
+						 live, dead, starttime);
+}
+
+/* May VACUUM truncate a table, where the command doesn't say? */
+static inline bool
+compat_truncate_default(const StdRdOptions *opts)
+{
+	if (opts && opts->vacuum_truncate_set)
+		return opts->vacuum_truncate;
+	return vacuum_truncate;
+}
+
+static inline IndexScanDesc
+compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
+{
+	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
+}
+
+#endif							/* CYCLONE_COMPAT_PG18_H */

@@ -1,0 +1,358 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg19.h
+ *	  What PostgreSQL 19 has of its own.
+ *
+ * To be included by compat.h only.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_COMPAT_PG19_H
+#define CYCLONE_COMPAT_PG19_H
+
+#include "access/htup_details.h"
+#include "commands/repack.h"
+
+#include "compat/since18.h"
+
+typedef uint32 bits32;
+
+/* What a handler of signals passes on to another one. */
+#define COMPAT_SIGNAL_ARGUMENTS			postgres_signal_arg, pg_siginfo
+
+/* What an index access method tells of itself is the server's own memory. */
+#define COMPAT_STATIC_AM_ROUTINES		true
+
+/* Bits of the visibility map are set by the record of the heap page's changes. */
+#define COMPAT_MAP_IN_PAGE_RECORD		true
+
+/* The report has lines for the store of dead items, and for index vacuum's workers. */
+#define COMPAT_REPORT_MEMORY			true
+
+/* What a rewrite says when it begins, with a schema and a table. */
+#define COMPAT_REPORT_REWRITE			"repacking \"%s.%s\" in physical order"
+
+/* What a table access method's VACUUM gets, and what a hook of parse analysis. */
+typedef const VacuumParams compat_am_vacuum_params;
+typedef const JumbleState compat_jumble_state;
+
+#ifdef USE_ASSERT_CHECKING
+/* compat_is_locked -- have we a lock on this page, of any kind? */
+static inline bool
+compat_is_locked(Buffer buffer)
+{
+	/* those of temporary tables need none */
+	return BufferIsLocal(buffer) || BufferIsLockedByMe(buffer);
+}
+#endif
+
+/* For assertions: may this process change the page?  Nobody locks local buffers. */
+static inline bool
+compat_buffer_is_locked(Buffer buffer)
+{
+	return BufferIsLocal(buffer) || BufferIsLockedByMeInMode(buffer, BUFFER_LOCK_EXCLUSIVE);
+}
+
+/*
+ * Does the server that runs log it if a heap page's bits are taken out of the
+ * visibility map?  COMPAT_LOGS_MAP says whether we do.
+ */
+#define COMPAT_LOGS_MAP true
+
+static inline bool
+compat_server_logs_map(void)
+{
+	return true;
+}
+
+/*
+ * The map's page is locked before a critical section in which it changes
+ * along with the heap page, and until both are logged in one record.
+ */
+static inline void
+compat_lock_map(Buffer vmbuffer)
+{
+	LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
+}
+
+static inline void
+compat_unlock_map(Buffer vmbuffer)
+{
+	LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
+}
+
+/* Returns whether the map's page is to be registered, and to get the LSN. */
+static inline bool
+compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
+{
+	return visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+}
+
+static inline void
+compat_register_map(Buffer vmbuffer)
+{
+	XLogRegisterBuffer(HEAP_MULTI_INSERT_BLKREF_VM, vmbuffer, 0);
+}
+
+/* Leaves a note of an insertion on a page, so that who reads it later looks if all see its rows by then. */
+static inline void
+compat_note_insertion(Page page, TransactionId xid)
+{
+	PageSetPrunable(page, xid);
+}
+
+/* Takes out bits that should not be there, which isn't logged. */
+static inline void
+compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
+{
+	compat_lock_map(vmbuffer);
+	(void) visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
+	compat_unlock_map(vmbuffer);
+}
+
+/*
+ * Sets a heap page's bits, on it and in the map, of which both pages are
+ * locked, in a critical section.  The caller marks the heap page dirty and
+ * logs it, with compat_log_prune.
+ */
+static inline void
+compat_set_locked_map(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 flags)
+{
+	PageSetAllVisible(BufferGetPage(buffer));
+	PageClearPrunable(BufferGetPage(buffer));
+	(void) visibilitymap_set(BufferGetBlockNumber(buffer), vmbuffer, flags, rel->rd_locator);
+}
+
+/*
+ * Logs what has been done to a heap page, and which of its bits were set in
+ * the map if vmflags isn't 0.
+ */
+static inline void
+compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
+				 TransactionId conflict_xid, bool cleanup_lock, PruneReason reason,
+				 HeapTupleFreeze *frozen, int nfrozen,
+				 OffsetNumber *dead, int ndead, OffsetNumber *unused, int nunused)
+{
+	log_heap_prune_and_freeze(rel, buffer, vmflags != 0 ? vmbuffer : InvalidBuffer, vmflags,
+							  conflict_xid, cleanup_lock, reason,
+							  frozen, nfrozen, NULL, 0, dead, ndead, unused, nunused);
+}
+
+/*
+ * Sets bits of a heap page that has changed in nothing else, in a critical
+ * section, and logs that; returns those that were set before.
+ */
+static inline uint8
+compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
+						 Buffer vmbuffer, TransactionId conflict_xid,
+						 uint8 flags)
+{
+	uint8		old = visibilitymap_get_status(rel, blkno, &vmbuffer);
+
+	compat_lock_map(vmbuffer);
+	START_CRIT_SECTION();
+	compat_set_locked_map(rel, buffer, vmbuffer, flags);
+	MarkBufferDirty(buffer);
+	if (RelationNeedsWAL(rel))
+		compat_log_prune(rel, buffer, vmbuffer, flags, conflict_xid, false,
+						 PRUNE_VACUUM_SCAN, NULL, 0, NULL, 0, NULL, 0);
+	END_CRIT_SECTION();
+	compat_unlock_map(vmbuffer);
+	return old;
+}
+
+/*
+ * Has the server prune and freeze a page, and bring its bits in the map up to
+ * date if it can and set_map says so.  Without that it may freeze less.
+ */
+static inline void
+compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_map,
+						GlobalVisState *vistest, int options,
+						struct VacuumCutoffs *cutoffs, OffsetNumber *offnum,
+						TransactionId *relfrozenxid, MultiXactId *relminmxid,
+						PruneResult *result)
+{
+	PruneFreezeParams params = {
+		.relation = rel,
+		.buffer = buffer,
+		.vmbuffer = vmbuffer,
+		.reason = PRUNE_VACUUM_SCAN,
+		.options = options | HEAP_PAGE_PRUNE_FREEZE | (set_map ? HEAP_PAGE_PRUNE_SET_VM : 0),
+		.vistest = vistest,
+		.cutoffs = cutoffs
+	};
+	PruneFreezeResult server;
+
+	heap_page_prune_and_freeze(&params, &server, offnum, relfrozenxid, relminmxid);
+	result->ndeleted = server.ndeleted;
+	result->nnewlpdead = server.nnewlpdead;
+	result->nfrozen = server.nfrozen;
+	result->live_tuples = server.live_tuples;
+	result->recently_dead_tuples = server.recently_dead_tuples;
+	result->hastup = server.hastup;
+	result->map_done = set_map;
+	result->newly_visible = server.newly_all_visible;
+	result->newly_frozen = server.newly_all_visible_frozen || server.newly_all_frozen;
+	result->all_visible = false;
+	result->all_frozen = false;
+	result->vm_conflict_horizon = InvalidTransactionId;
+	result->lpdead_items = server.lpdead_items;
+	memcpy(result->deadoffsets, server.deadoffsets, server.lpdead_items * sizeof(OffsetNumber));
+}
+
+static inline void
+compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
+							PgStat_Counter dead, TimestampTz starttime)
+{
+	pgstat_report_vacuum(rel, live, dead, starttime);
+}
+
+/* May VACUUM truncate a table, where the command doesn't say? */
+static inline bool
+compat_truncate_default(const StdRdOptions *opts)
+{
+	if (opts && opts->vacuum_truncate != PG_TERNARY_UNSET)
+		return opts->vacuum_truncate == PG_TERNARY_TRUE;
+	return vacuum_truncate;
+}
+
+static inline IndexScanDesc
+compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
+{
+	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0, SO_NONE);
+}
+
+/* The statistics of a table, NULL if there are none; nothing need be freed. */
+static inline PgStat_StatTabEntry *
+compat_fetch_table_stats(bool shared, Oid relid)
+{
+	return pgstat_fetch_stat_tabentry_ext(shared, relid, NULL);
+}
+
+/* Makes a hash table of that many entries in shared memory, or finds it. */
+static inline HTAB *
+compat_shmem_hash(const char *name, long size, HASHCTL *info, int flags)
+{
+	return ShmemInitHash(name, size, info, flags);
+}
+
+/* What is particular to a parameter of this type. */
+static inline struct config_real *
+compat_guc_real(struct config_generic *parameter)
+{
+	Assert(parameter->vartype == PGC_REAL);
+	return &parameter->_real;
+}
+
+static inline struct config_int *
+compat_guc_int(struct config_generic *parameter)
+{
+	Assert(parameter->vartype == PGC_INT);
+	return &parameter->_int;
+}
+
+static inline struct config_enum *
+compat_guc_enum(struct config_generic *parameter)
+{
+	Assert(parameter->vartype == PGC_ENUM);
+	return &parameter->_enum;
+}
+
+/* Tells an index access method, in whatever process, for whom it works. */
+static inline void
+compat_set_is_autovacuum(IndexVacuumInfo *info, bool is_autovacuum)
+{
+	info->is_autovacuum = is_autovacuum;
+}
+
+/* The most workers that an autovacuum of this table may have, by the server's own settings */
+static inline int
+compat_autovacuum_workers(Relation rel)
+{
+	const StdRdOptions *opts = (const StdRdOptions *) rel->rd_options;
+
+	if (opts != NULL && opts->autovacuum.autovacuum_parallel_workers >= 0)
+		return Min(opts->autovacuum.autovacuum_parallel_workers, autovacuum_max_parallel_workers);
+	return autovacuum_max_parallel_workers;
+}
+
+/* From how many ms on is an autovacuum's VACUUM logged?  -1 for never */
+static inline int
+compat_log_duration(const VacuumParams *params)
+{
+	return params->log_vacuum_min_duration;
+}
+
+/* Likewise for ANALYZE, too. */
+static inline void
+compat_set_log_duration(VacuumParams *params, int ms)
+{
+	params->log_vacuum_min_duration = ms;
+	params->log_analyze_min_duration = ms;
+}
+
+/* Keeps this process's words out of the server's log, but for the last ones. */
+static inline void
+compat_log_panics_only(void)
+{
+	log_min_messages[MyBackendType] = PANIC;
+}
+
+/* Shows in pg_stat_progress_vacuum what kind of VACUUM begins, and who wants it. */
+static inline void
+compat_report_vacuum_start(bool is_wraparound, bool aggressive)
+{
+	const int	index[] = {PROGRESS_VACUUM_MODE, PROGRESS_VACUUM_STARTED_BY};
+	const int64 values[] = {
+		aggressive ? PROGRESS_VACUUM_MODE_AGGRESSIVE : PROGRESS_VACUUM_MODE_NORMAL,
+		!AmAutoVacuumWorkerProcess() ? PROGRESS_VACUUM_STARTED_BY_MANUAL :
+		is_wraparound ? PROGRESS_VACUUM_STARTED_BY_AUTOVACUUM_WRAPAROUND :
+		PROGRESS_VACUUM_STARTED_BY_AUTOVACUUM
+	};
+
+	pgstat_progress_update_multi_param(lengthof(index), index, values);
+}
+
+/* Shows there that the failsafe is on. */
+static inline void
+compat_report_failsafe(void)
+{
+	pgstat_progress_update_param(PROGRESS_VACUUM_MODE, PROGRESS_VACUUM_MODE_FAILSAFE);
+}
+
+/*
+ * Has the server repack a table, which the caller has open under an exclusive
+ * lock, and closes it.
+ */
+static inline void
+compat_repack_by_server(Relation rel, bool verbose)
+{
+	ClusterParams params = {.options = verbose ? CLUOPT_VERBOSE : 0};
+
+	cluster_rel(REPACK_COMMAND_REPACK, rel, InvalidOid, &params, true);
+}
+
+/* The bytes of full page images; -1 if they aren't counted. */
+static inline int64
+compat_wal_fpi_bytes(const WalUsage *usage)
+{
+	return usage->wal_fpi_bytes;
+}
+
+/* How many places for replication slots there are, with those of REPACK (CONCURRENTLY) */
+static inline int
+compat_number_of_slots(void)
+{
+	return max_replication_slots + max_repack_replication_slots;
+}
+
+/* The process that uses a replication slot, 0 if none.  Holds its spinlock. */
+static inline int
+compat_slot_pid(const ReplicationSlot *slot)
+{
+	return slot->active_proc == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(slot->active_proc)->pid;
+}
+
+#endif							/* CYCLONE_COMPAT_PG19_H */

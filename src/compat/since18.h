@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * since18.h
+ *	  What PostgreSQL 18 and 19 have and 17 has not.
+ *
+ * To be included by compat.h only.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_COMPAT_SINCE18_H
+#define CYCLONE_COMPAT_SINCE18_H
+
+/* VACUUM of a plain inheritance parent also processes its children. */
+#define COMPAT_VACUUM_RECURSES_INHERITANCE true
+/* The report has lines for eager scanning and the visibility map. */
+#define COMPAT_REPORT_VISIBILITY_MAP true
+/* What the report calls a page that was not in shared buffers. */
+#define COMPAT_REPORT_READS "reads"
+/* For read streams whose callback takes no lock and does no I/O. */
+#define COMPAT_READ_STREAM_BATCHING READ_STREAM_USE_BATCHING
+
+/* What an ExecutorRun hook gets, and passes on. */
+#define COMPAT_EXECUTOR_RUN_PARAMS \
+	QueryDesc *query, ScanDirection direction, uint64 count
+#define COMPAT_EXECUTOR_RUN_ARGUMENTS query, direction, count
+
+typedef int64 compat_query_id;
+
+static inline void
+compat_vac_update_relstats(Relation rel, BlockNumber pages, double tuples,
+						   BlockNumber allvisible, BlockNumber allfrozen,
+						   bool hasindex,
+						   TransactionId frozenxid, MultiXactId minmulti,
+						   bool *frozenxid_updated, bool *minmulti_updated,
+						   bool in_outer_xact)
+{
+	vac_update_relstats(rel, pages, tuples, allvisible, allfrozen, hasindex,
+						frozenxid, minmulti,
+						frozenxid_updated, minmulti_updated, in_outer_xact);
+}
+
+/* Gives a relation's row in pg_class what another's row has. */
+static inline void
+compat_copy_relallfrozen(Form_pg_class form, Form_pg_class other)
+{
+	form->relallfrozen = other->relallfrozen;
+}
+
+/* Does the table get the number of rows that was counted for an index? */
+static inline bool
+compat_index_build_counts_rows(Relation rel)
+{
+	const StdRdOptions *opts = (const StdRdOptions *) rel->rd_options;
+
+	return AutoVacuumingActive() && (opts == NULL || opts->autovacuum.enabled);
+}
+
+/* The share of a region's pages that eager scanning may fail to freeze. */
+static inline void
+compat_set_eager_failure_rate(VacuumParams *params)
+{
+	params->max_eager_freeze_failure_rate = vacuum_max_eager_freeze_failure_rate;
+}
+
+static inline void
+compat_apply_eager_reloption(VacuumParams *params, const StdRdOptions *opts)
+{
+	if (opts && opts->vacuum_max_eager_freeze_failure_rate >= 0)
+		params->max_eager_freeze_failure_rate =
+			opts->vacuum_max_eager_freeze_failure_rate;
+}
+
+static inline double
+compat_eager_failure_rate(const VacuumParams *params)
+{
+	return params->max_eager_freeze_failure_rate;
+}
+
+/* Milliseconds this vacuum slept, -1 if that isn't measured. */
+static inline double
+compat_delay_time_ms(void)
+{
+	if (!track_cost_delay_timing)
+		return -1;
+	return (double) MyBEEntry->st_progress_param[PROGRESS_VACUUM_DELAY_TIME] / 1000000.0;
+}
+
+/*
+ * Reports that this process has slept.  A worker does so now and then only:
+ * it takes a message to the leader.
+ */
+static inline void
+compat_report_delay(uint64 ns)
+{
+	if (!track_cost_delay_timing)
+		return;
+	if (!IsParallelWorker())
+		pgstat_progress_incr_param(PROGRESS_VACUUM_DELAY_TIME, ns);
+	else if ((parallel_vacuum_worker_delay_ns += ns) >= NS_PER_S)
+	{
+		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_DELAY_TIME,
+											parallel_vacuum_worker_delay_ns);
+		parallel_vacuum_worker_delay_ns = 0;
+	}
+}
+
+/* A worker tells the leader what it slept since its last message. */
+static inline void
+compat_flush_worker_delay(void)
+{
+	if (track_cost_delay_timing)
+		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_DELAY_TIME,
+											parallel_vacuum_worker_delay_ns);
+	parallel_vacuum_worker_delay_ns = 0;
+}
+
+static inline int64
+compat_wal_buffers_full(const WalUsage *usage)
+{
+	return usage->wal_buffers_full;
+}
+
+/* Clears the page counters of VACUUM that older servers kept. */
+static inline void
+compat_reset_page_counters(void)
+{
+}
+
+/* The path of a relation's file, if it isn't a temporary one. */
+static inline char *
+compat_relation_path(RelFileLocator file, ForkNumber fork)
+{
+	return pstrdup(relpathperm(file, fork).str);
+}
+
+/* Prepares to compare keys of an index whose order it is, or the reverse of it. */
+static inline void
+compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
+{
+	PrepareSortSupportFromIndexRel(index, reverse, support);
+}
+
+/* Makes a description of some btree. */
+static inline IndexInfo *
+compat_make_index_info(void)
+{
+	return makeIndexInfo(1, 1, BTREE_AM_OID, NIL, NIL, false, false, true, false, false, false);
+}
+
+/* The most that autovacuum's threshold of dead rows comes to, -1 for no bound. */
+static inline int
+compat_vacuum_max_threshold(const AutoVacOpts *opts)
+{
+	return opts != NULL && opts->vacuum_max_threshold >= -1 ?
+		opts->vacuum_max_threshold : autovacuum_vac_max_thresh;
+}
+
+/* The share of a table that autovacuum's threshold of inserted rows goes by. */
+static inline float4
+compat_unfrozen_share(Form_pg_class form)
+{
+	if (form->relpages <= 0 || form->relallfrozen <= 0)
+		return 1;
+	return 1 - (float4) Min(form->relallfrozen, form->relpages) / form->relpages;
+}
+
+/* What all autovacuums of a table together took, in milliseconds; -1: not known. */
+static inline int64
+compat_total_autovacuum_ms(const PgStat_StatTabEntry *entry)
+{
+	return entry->total_autovacuum_time;
+}
+
+#endif							/* CYCLONE_COMPAT_SINCE18_H */

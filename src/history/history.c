@@ -1,0 +1,363 @@
+/*-------------------------------------------------------------------------
+ *
+ * history.c
+ *	  The run in hand, until it becomes a row of cyclone.history.
+ *
+ * Whoever has a table vacuumed, the command's doors and autovacuum's, tells
+ * here when that begins, what it came to, and how it ended.  A process has
+ * one run at a time, in memory of its own, which costs nothing until it ends;
+ * then it goes to history_rows.c.
+ *
+ * How a run may end
+ * -----------------
+ * - history_end: it is done.  For a rewrite that is after the commit, as until
+ *	 then nothing has happened.
+ * - history_fail, from where an error passes by.  Locks may be held there that
+ *	 only the end of the transaction gives back, lightweight ones included.  That
+ *	 does no harm: the locks of history_rows.c are the last that anyone takes.
+ * - The process is ended: then it is recorded as it exits.
+ * - A crash, or an immediate stop: then there is no row.
+ *
+ * Nothing here raises an error once the work has been done, nor in the path of
+ * one.  A message is copied into memory that was set aside before.
+ *
+ * Warnings are caught where the server sends messages to its log.  So they are
+ * missing if log_min_messages keeps them out of it.  Those of parallel workers
+ * come by, too, as the leader repeats them.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/xact.h"
+#include "executor/instrument.h"
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "postmaster/autovacuum.h"
+#include "storage/bufmgr.h"
+#include "storage/ipc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "history/history.h"
+#include "history/history_rows.h"
+#include "pace/pace.h"
+#include "report/progress.h"
+
+/* Where a text was cut off */
+#define CUT_OFF		"..."
+
+static HistoryRow run;
+static bool is_running = false;
+static WalUsage wal_before;
+/* for an error's texts, of which only the message is kept */
+static MemoryContext error_context = NULL;
+
+static emit_log_hook_type previous_emit_log_hook = NULL;
+
+static void prepare_process(void);
+static void forget_figures(void);
+static void describe_options(const VacuumParams *params);
+static void finish(HistoryOutcome outcome);
+static void note_message(ErrorData *edata);
+static void append_text(char *text, Size size, const char *what, const char *separator);
+static void fail_at_exit(int code, Datum arg);
+
+/*
+ * history_init
+ *		Ask for shared memory, and watch for warnings.  Call while the library is
+ *		preloaded.
+ */
+void
+history_init(void)
+{
+	history_rows_init();
+	previous_emit_log_hook = emit_log_hook;
+	emit_log_hook = note_message;
+}
+
+/* history_is_kept -- is there a history at all? */
+bool
+history_is_kept(void)
+{
+	return history_rows_are_kept();
+}
+
+/*
+ * history_begin
+ *		A run begins, of a table that is open and locked, with options as they
+ *		hold for it.
+ *
+ * In a transaction.  May raise an error, as nothing has been done yet.
+ */
+void
+history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
+{
+	BlockNumber pages = RelationGetNumberOfBlocks(rel);
+	char	   *schema;
+
+	is_running = false;
+	progress_run(kind, RelationGetRelid(rel), AmAutoVacuumWorkerProcess(), pages);
+	if (!history_is_kept())
+		return;
+	prepare_process();
+
+	memset(&run, 0, sizeof(run));
+	schema = get_namespace_name(RelationGetNamespace(rel));
+	strlcpy(run.schema, schema != NULL ? schema : "", sizeof(run.schema));
+	strlcpy(run.name, RelationGetRelationName(rel), sizeof(run.name));
+	run.kind = kind;
+	run.database = rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId;
+	run.relid = RelationGetRelid(rel);
+	run.pid = MyProcPid;
+	run.is_autovacuum = AmAutoVacuumWorkerProcess();
+	run.is_wraparound = params->is_wraparound;
+	if (!run.is_autovacuum)
+	{
+		run.user_id = GetSessionUserId();
+		describe_options(params);
+	}
+	run.figures.pages_before = pages;
+	forget_figures();
+
+	pace_begin_summary();
+	wal_before = pgWalUsage;
+	run.start = GetCurrentTimestamp();
+	is_running = true;
+}
+
+/*
+ * history_figures
+ *		What the run in hand came to, to be filled in; NULL if there is none, or
+ *		no history.
+ */
+HistoryFigures *
+history_figures(void)
+{
+	if (!is_running)
+		return NULL;
+	run.has_figures = true;
+	return &run.figures;
+}
+
+/* history_vacuumed -- the engine has vacuumed the table of the run in hand. */
+void
+history_vacuumed(const TableResult *result)
+{
+	HistoryFigures *figures = history_figures();
+	const VacuumCounters *counters = &result->counters;
+	const double *seconds = result->phase_seconds;
+
+	if (figures == NULL)
+		return;
+	run.is_aggressive = result->aggressive;
+	figures->phase_seconds[0] = seconds[PHASE_HEAP_SCAN];
+	figures->phase_seconds[1] = seconds[PHASE_INDEX_VACUUM] + seconds[PHASE_INDEX_PAGE_DELETION];
+	figures->phase_seconds[2] = seconds[PHASE_HEAP_VACUUM];
+	figures->phase_seconds[3] = seconds[PHASE_INDEX_CLEANUP];
+	figures->phase_seconds[4] = result->truncate_seconds;
+	figures->phase_seconds[5] = result->team_seconds;
+	figures->workers_planned = result->workers_planned;
+	figures->workers_launched = result->workers_launched;
+	figures->index_scans = result->num_index_scans;
+	figures->rows_removed = counters->tuples_deleted;
+	figures->rows_remaining = (int64) result->new_rel_tuples;
+	figures->rows_dead = counters->recently_dead_tuples;
+	figures->pages_scanned = counters->scanned_pages;
+	figures->pages_before = result->orig_rel_pages;
+	figures->pages_after = result->new_rel_pages;
+	figures->bytes_before = (result->orig_rel_pages + result->index_pages_before) * BLCKSZ;
+	figures->bytes_after = (result->new_rel_pages + result->index_pages_after) * BLCKSZ;
+}
+
+/* history_end -- the run in hand is done; harmless if there is none. */
+void
+history_end(void)
+{
+	if (is_running)
+		finish(HISTORY_DONE);
+}
+
+/*
+ * history_fail
+ *		An error ends the run in hand; harmless if there is none.
+ *
+ * Call it where the error is caught, as the last thing before it is thrown
+ * again.
+ */
+void
+history_fail(void)
+{
+	MemoryContext old;
+	ErrorData  *error;
+
+	if (!is_running)
+		return;
+	/*
+	 * A complaint about the file would serve interrupts, and that the worker
+	 * whose error it is has gone would be another error.
+	 */
+	HOLD_INTERRUPTS();
+	/* before all else, as even a copy of the error may fail */
+	is_running = false;
+	run.sqlerrcode = geterrcode();
+	if (run.sqlerrcode == ERRCODE_OUT_OF_MEMORY)
+		append_text(run.error, sizeof(run.error), "out of memory", "");
+	else
+	{
+		old = MemoryContextSwitchTo(error_context);
+		error = CopyErrorData();
+		if (error->message != NULL)
+			append_text(run.error, sizeof(run.error), error->message, "");
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(error_context);
+	}
+	finish(ERRCODE_TO_CATEGORY(run.sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION ?
+		   HISTORY_CANCELLED : HISTORY_FAILED);
+	RESUME_INTERRUPTS();
+}
+
+/* prepare_process -- do what has to be done once in a process. */
+static void
+prepare_process(void)
+{
+	if (error_context != NULL)
+		return;
+	error_context = AllocSetContextCreate(TopMemoryContext, "pg_cyclone history",
+										  ALLOCSET_DEFAULT_SIZES);
+	before_shmem_exit(fail_at_exit, (Datum) 0);
+}
+
+/* forget_figures -- nothing is known, but how many pages there were. */
+static void
+forget_figures(void)
+{
+	HistoryFigures *figures = &run.figures;
+
+	run.has_figures = false;
+	memset(figures->phase_seconds, 0, sizeof(figures->phase_seconds));
+	figures->workers_planned = -1;
+	figures->workers_launched = -1;
+	figures->index_scans = -1;
+	figures->rows_removed = -1;
+	figures->rows_remaining = -1;
+	figures->rows_dead = -1;
+	figures->rows_moved = -1;
+	figures->pages_scanned = -1;
+	figures->pages_after = -1;
+	figures->bytes_before = -1;
+	figures->bytes_after = -1;
+}
+
+/*
+ * describe_options
+ *		The options of a command as they hold for the table, be they from the
+ *		statement, the table or a setting.
+ */
+static void
+describe_options(const VacuumParams *params)
+{
+	static const struct
+	{
+		bits32		option;
+		bool		is_set;
+		const char *text;
+	}			options[] = {
+		{VACOPT_FREEZE, true, "FREEZE"},
+		{VACOPT_VERBOSE, true, "VERBOSE"},
+		{VACOPT_ANALYZE, true, "ANALYZE"},
+		{VACOPT_DISABLE_PAGE_SKIPPING, true, "DISABLE_PAGE_SKIPPING"},
+		{VACOPT_SKIP_LOCKED, true, "SKIP_LOCKED"},
+		{VACOPT_PROCESS_MAIN, false, "PROCESS_MAIN false"},
+		{VACOPT_PROCESS_TOAST, false, "PROCESS_TOAST false"},
+	};
+	char		parallel[32];
+
+	for (int i = 0; i < lengthof(options); i++)
+		if (((params->options & options[i].option) != 0) == options[i].is_set)
+			append_text(run.options, sizeof(run.options), options[i].text, ", ");
+	if (params->index_cleanup == VACOPTVALUE_ENABLED)
+		append_text(run.options, sizeof(run.options), "INDEX_CLEANUP on", ", ");
+	else if (params->index_cleanup == VACOPTVALUE_DISABLED)
+		append_text(run.options, sizeof(run.options), "INDEX_CLEANUP off", ", ");
+	if (params->truncate == VACOPTVALUE_DISABLED)
+		append_text(run.options, sizeof(run.options), "TRUNCATE false", ", ");
+	if (params->nworkers != 0)
+	{
+		snprintf(parallel, sizeof(parallel), "PARALLEL %d", Max(params->nworkers, 0));
+		append_text(run.options, sizeof(run.options), parallel, ", ");
+	}
+}
+
+/* finish -- make the run in hand a row. */
+static void
+finish(HistoryOutcome outcome)
+{
+	const PaceSummary *pace = pace_summary();
+	WalUsage	wal = {0};
+
+	/* first, lest it be recorded twice */
+	is_running = false;
+
+	run.end = GetCurrentTimestamp();
+	run.outcome = outcome;
+	if (outcome != HISTORY_DONE)
+		forget_figures();
+	WalUsageAccumDiff(&wal, &pgWalUsage, &wal_before);
+	run.wal_records = wal.wal_records;
+	run.wal_full_page_images = wal.wal_fpi;
+	run.wal_bytes = wal.wal_bytes;
+	run.slept_seconds = pace->is_known ? pace->slept_seconds : NAN;
+	run.target_ms = pace->target_ms > 0 ? pace->target_ms : NAN;
+	run.latency_ms = pace->has_target ? pace->latency_ms : NAN;
+	history_rows_add(&run);
+}
+
+/* note_message -- a message goes to the server's log: a warning during a run? */
+static void
+note_message(ErrorData *edata)
+{
+	if (is_running && edata->elevel == WARNING && edata->message != NULL)
+	{
+		run.nwarnings++;
+		append_text(run.warnings, sizeof(run.warnings), edata->message, "\n");
+	}
+	if (previous_emit_log_hook)
+		previous_emit_log_hook(edata);
+}
+
+/*
+ * append_text
+ *		Append to a text of that size at most, after a separator if it isn't empty.
+ *		If there is no room for all of it, it ends in dots.
+ */
+static void
+append_text(char *text, Size size, const char *what, const char *separator)
+{
+	Size		room = size - sizeof(CUT_OFF);
+
+	if (text[0] != '\0')
+		strlcat(text, separator, size);
+	if (strlcat(text, what, size) < size)
+		return;
+	text[pg_mbcliplen(text, strlen(text), room)] = '\0';
+	strlcat(text, CUT_OFF, size);
+}
+
+/* fail_at_exit -- the process was ended in the midst of a run. */
+static void
+fail_at_exit(int code, Datum arg)
+{
+	if (!is_running)
+		return;
+	run.sqlerrcode = ERRCODE_ADMIN_SHUTDOWN;
+	append_text(run.error, sizeof(run.error), "the process was terminated", "");
+	finish(HISTORY_CANCELLED);
+}

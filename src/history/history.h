@@ -1,0 +1,58 @@
+/*-------------------------------------------------------------------------
+ *
+ * history.h
+ *	  What VACUUMs have done: the view cyclone.history, for those who run them.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_HISTORY_H
+#define CYCLONE_HISTORY_H
+
+#include "commands/vacuum.h"
+#include "utils/rel.h"
+
+#include "report/result.h"
+
+/* What a run is; in the order of operation_names in history_view.c */
+typedef enum HistoryKind
+{
+	HISTORY_VACUUM,
+	HISTORY_SERVERS_VACUUM,		/* left to the server */
+	HISTORY_REWRITE,
+	HISTORY_INPLACE,
+	HISTORY_REPACK,
+} HistoryKind;
+
+/* Most phases that a kind has; in the order of phase_names in history_view.c */
+#define HISTORY_PHASES	6
+
+/* What a run came to; numbers are -1 if they aren't known */
+typedef struct HistoryFigures
+{
+	double		phase_seconds[HISTORY_PHASES];
+	int			workers_planned;
+	int			workers_launched;
+	int			index_scans;
+	int64		rows_removed;
+	int64		rows_remaining;
+	int64		rows_dead;		/* but not yet removable */
+	int64		rows_moved;
+	int64		pages_scanned;
+	int64		pages_before;	/* of the table's main fork */
+	int64		pages_after;
+	int64		bytes_before;	/* with indexes, see docs/history.md */
+	int64		bytes_after;
+} HistoryFigures;
+
+extern void history_init(void);
+extern bool history_is_kept(void);
+
+extern void history_begin(HistoryKind kind, Relation rel, const VacuumParams *params);
+extern HistoryFigures *history_figures(void);
+extern void history_vacuumed(const TableResult *result);
+extern void history_end(void);
+extern void history_fail(void);
+
+#endif							/* CYCLONE_HISTORY_H */

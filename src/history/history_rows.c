@@ -1,0 +1,583 @@
+/*-------------------------------------------------------------------------
+ *
+ * history_rows.c
+ *	  The rows of cyclone.history, in shared memory and on disk.
+ *
+ * There is room for cyclone.history_size rows.  When that is used up, a new row
+ * takes the place of the oldest one of the table that has the most rows.  So a
+ * busy table can't push out what there is of others: tables have about the
+ * same number of rows, or all that they ever had if that is less.  For that
+ * there is a list of tables, each with its number of rows and a chain of them
+ * by age.  It is gone through from one end to the other once a run; with 10,000
+ * rows that is a few hundred kilobytes at most, and shorter than the shortest
+ * VACUUM.
+ *
+ * On disk
+ * -------
+ * A row is written to a file of the data directory as soon as it is made, at the
+ * place that it has in memory.  So the file doesn't grow beyond the rows that
+ * there are, and a crash of the server loses none.  It isn't synced, so a loss
+ * of power may cost the latest ones.  Each has a checksum, by which one is
+ * told that was written in part.  When the server starts it reads the file,
+ * gives the rows their places, and writes a new file.
+ *
+ * A base backup has a copy of the file, maybe in the midst of a row.  These
+ * rows are the past of the same tables, so the copy keeps them.  pg_upgrade
+ * doesn't take the file along.  A file that another version of pg_cyclone wrote
+ * in another format is ignored, which the log says, and overwritten.
+ *
+ * Locks
+ * -----
+ * Who adds a row holds the lock on the file, and for the time of a copy that on
+ * the rows; who reads them only the latter, so nobody waits for a disk to
+ * read.  Nobody takes any other lock, waits for anything but the disk, or
+ * raises an error while he has one of these.  So they may be taken wherever an
+ * error is on its way, with whatever locks held.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/file_perm.h"
+#include "common/int.h"
+#include "miscadmin.h"
+#include "port/pg_crc32c.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+
+#include "history/history_rows.h"
+#include "settings.h"
+
+#define TRANCHE				"pg_cyclone history"
+#define HISTORY_FOLDER		"pg_cyclone"
+#define HISTORY_PATH		HISTORY_FOLDER "/history"
+#define NEW_HISTORY_PATH	HISTORY_PATH ".new"
+
+#define HISTORY_MAGIC		0xC1C14157
+/* to be changed with HistoryRow, and with what its fields mean */
+#define HISTORY_VERSION		1
+
+#define NO_ROW				(-1)
+
+/* What the file begins with; then come records */
+typedef struct HistoryHeader
+{
+	uint32		magic;
+	uint32		version;
+	uint32		record_size;
+	uint32		unused;
+	uint64		last_number;	/* when it was last written as a whole, or emptied */
+} HistoryHeader;
+
+typedef struct HistoryRecord
+{
+	HistoryRow	row;
+	pg_crc32c	crc;
+} HistoryRecord;
+
+/* A row in memory */
+typedef struct HistorySlot
+{
+	HistoryRow	row;
+	int			newer;			/* the next one of the same table; NO_ROW: none */
+} HistorySlot;
+
+/* A table that has rows */
+typedef struct HistoryTable
+{
+	Oid			database;
+	Oid			relid;
+	int			nrows;
+	int			oldest;
+	int			newest;
+	uint64		oldest_number;
+} HistoryTable;
+
+typedef struct HistoryShared
+{
+	uint64		last_number;
+	int			nrows;
+	int			ntables;
+	bool		is_on_disk;		/* is there a file to be written to? */
+} HistoryShared;
+
+static HistoryShared *shared = NULL;
+static HistoryTable *tables;
+static HistorySlot *slots;
+static LWLock *file_lock;
+static LWLock *rows_lock;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static int	place_row(const HistoryRow *row);
+static int	evict_row(const HistoryRow *row);
+static bool is_table_of(const HistoryTable *table, const HistoryRow *row);
+static HistoryTable *find_table(const HistoryRow *row);
+static bool write_row(int slot, const HistoryRow *row);
+static bool write_at(off_t place, const void *what, Size size);
+static bool empty_file(void);
+static HistoryHeader make_header(void);
+static void load_rows(void);
+static int	read_file(HistoryRow **rows);
+static bool write_file(void);
+static int	compare_numbers(const void *a, const void *b);
+static void make_record(HistoryRecord *record, const HistoryRow *row);
+static pg_crc32c record_crc(const HistoryRecord *record);
+static void request_shmem(void);
+static void startup_shmem(void);
+
+/*
+ * history_rows_init
+ *		Ask for shared memory, unless there is to be no history.  Call while the
+ *		library is preloaded.
+ */
+void
+history_rows_init(void)
+{
+	if (cyclone_history_size == 0)
+		return;
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+/* history_rows_are_kept -- is there a history? */
+bool
+history_rows_are_kept(void)
+{
+	return shared != NULL;
+}
+
+/*
+ * history_rows_add
+ *		Add a row, which gets its number.
+ *
+ * Raises no error; if it can't be written to the file, the log says so, the first
+ * time in a process.
+ */
+void
+history_rows_add(HistoryRow *row)
+{
+	static bool has_complained = false;
+	int			slot;
+	bool		is_written;
+	int			error;
+
+	LWLockAcquire(file_lock, LW_EXCLUSIVE);
+	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
+	row->number = ++shared->last_number;
+	slot = place_row(row);
+	LWLockRelease(rows_lock);
+	is_written = !shared->is_on_disk || write_row(slot, row);
+	error = errno;
+	LWLockRelease(file_lock);
+
+	if (is_written || has_complained)
+		return;
+	has_complained = true;
+	errno = error;
+	ereport(LOG,
+			(errcode_for_file_access(),
+			 errmsg("could not write to file \"%s\": %m", HISTORY_PATH),
+			 errdetail("The view cyclone.history is complete only until the server is restarted.")));
+}
+
+/*
+ * history_rows_copy
+ *		Return a copy of all rows, and how many there are.
+ */
+int
+history_rows_copy(HistoryRow **rows)
+{
+	int			nrows;
+
+	*rows = NULL;
+	if (shared == NULL)
+		return 0;
+	LWLockAcquire(rows_lock, LW_SHARED);
+	nrows = shared->nrows;
+	LWLockRelease(rows_lock);
+	*rows = MemoryContextAllocHuge(CurrentMemoryContext,
+								   (Size) Max(nrows, 1) * sizeof(HistoryRow));
+
+	/* what was added meanwhile is for the next time */
+	LWLockAcquire(rows_lock, LW_SHARED);
+	nrows = Min(nrows, shared->nrows);
+	for (int i = 0; i < nrows; i++)
+		(*rows)[i] = slots[i].row;
+	LWLockRelease(rows_lock);
+	return nrows;
+}
+
+/*
+ * history_rows_forget
+ *		Remove all rows, here and in the file.  Returns how many there were.
+ *
+ * Numbers go on, as somebody may go by them.  Raises an error, if the file can't
+ * be changed, when all is done that can be.
+ */
+int64
+history_rows_forget(void)
+{
+	int64		nrows;
+	bool		is_forgotten;
+	int			error;
+
+	if (shared == NULL)
+		return 0;
+	LWLockAcquire(file_lock, LW_EXCLUSIVE);
+	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
+	nrows = shared->nrows;
+	shared->nrows = 0;
+	shared->ntables = 0;
+	LWLockRelease(rows_lock);
+	is_forgotten = !shared->is_on_disk || empty_file();
+	error = errno;
+	LWLockRelease(file_lock);
+
+	errno = error;
+	if (!is_forgotten)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not truncate file \"%s\": %m", HISTORY_PATH)));
+	return nrows;
+}
+
+/*
+ * place_row
+ *		Find a place for a row that has a number higher than all others, and put it
+ *		there.  The caller holds the lock on the rows exclusively.
+ */
+static int
+place_row(const HistoryRow *row)
+{
+	int			slot = shared->nrows < cyclone_history_size ? shared->nrows++ : evict_row(row);
+	HistoryTable *table = find_table(row);
+
+	slots[slot].row = *row;
+	slots[slot].newer = NO_ROW;
+	if (table->nrows++ == 0)
+	{
+		table->oldest = slot;
+		table->oldest_number = row->number;
+	}
+	else
+		slots[table->newest].newer = slot;
+	table->newest = slot;
+	return slot;
+}
+
+/*
+ * evict_row
+ *		Give up the oldest row of the table that would have the most, with this row;
+ *		of several such tables, that with the oldest row.  Returns its place.
+ */
+static int
+evict_row(const HistoryRow *row)
+{
+	HistoryTable *fullest = NULL;
+	int			most = 0;
+	int			slot;
+
+	for (int i = 0; i < shared->ntables; i++)
+	{
+		HistoryTable *table = &tables[i];
+		int			nrows = table->nrows + is_table_of(table, row);
+
+		if (nrows > most ||
+			(nrows == most && table->oldest_number < fullest->oldest_number))
+		{
+			fullest = table;
+			most = nrows;
+		}
+	}
+	Assert(fullest != NULL);
+
+	slot = fullest->oldest;
+	if (--fullest->nrows > 0)
+	{
+		fullest->oldest = slots[slot].newer;
+		fullest->oldest_number = slots[fullest->oldest].row.number;
+	}
+	else
+		*fullest = tables[--shared->ntables];
+	return slot;
+}
+
+/* find_table -- a row's table, which may have no rows yet. */
+static HistoryTable *
+find_table(const HistoryRow *row)
+{
+	HistoryTable *table;
+
+	for (int i = 0; i < shared->ntables; i++)
+		if (is_table_of(&tables[i], row))
+			return &tables[i];
+
+	/* each of the others has a row, and one is free for this */
+	Assert(shared->ntables < cyclone_history_size);
+	table = &tables[shared->ntables++];
+	table->database = row->database;
+	table->relid = row->relid;
+	table->nrows = 0;
+	return table;
+}
+
+/* is_table_of -- is the row one of this table? */
+static bool
+is_table_of(const HistoryTable *table, const HistoryRow *row)
+{
+	return table->relid == row->relid && table->database == row->database;
+}
+
+/*
+ * write_row
+ *		Write a row to its place in the file; false, with errno set, if that isn't
+ *		possible.  The caller holds the lock on the file.
+ */
+static bool
+write_row(int slot, const HistoryRow *row)
+{
+	HistoryRecord record;
+
+	make_record(&record, row);
+	return write_at(sizeof(HistoryHeader) + (off_t) slot * sizeof(HistoryRecord),
+					&record, sizeof(record));
+}
+
+/* write_at -- write somewhere in the file; false, with errno set, if that fails. */
+static bool
+write_at(off_t place, const void *what, Size size)
+{
+	int			fd = open(HISTORY_PATH, O_WRONLY | PG_BINARY);
+	ssize_t		written;
+	int			error;
+
+	if (fd < 0)
+		return false;
+	errno = ENOSPC;				/* if it is written in part */
+	written = pwrite(fd, what, size, place);
+	error = errno;
+	close(fd);
+	errno = error;
+	return written == size;
+}
+
+/* empty_file -- remove the rows from the file, likewise. */
+static bool
+empty_file(void)
+{
+	HistoryHeader header = make_header();
+
+	return truncate(HISTORY_PATH, sizeof(header)) == 0 &&
+		write_at(0, &header, sizeof(header));
+}
+
+/*
+ * load_rows
+ *		Take over the rows of the file, and write it anew.  For the postmaster, at
+ *		the start, when there is nobody to lock out.
+ */
+static void
+load_rows(void)
+{
+	HistoryRow *rows;
+	int			nrows = read_file(&rows);
+
+	if (nrows > 0)
+		qsort(rows, nrows, sizeof(HistoryRow), compare_numbers);
+	for (int i = 0; i < nrows; i++)
+	{
+		if (i > 0 && rows[i].number == rows[i - 1].number)
+			continue;
+		place_row(&rows[i]);
+		shared->last_number = Max(shared->last_number, rows[i].number);
+	}
+	if (rows != NULL)
+		pfree(rows);
+
+	shared->is_on_disk = write_file();
+	if (!shared->is_on_disk)
+		ereport(LOG,
+				(errmsg("the view cyclone.history won't survive the next restart of the server"),
+				 errdetail("The file \"%s\" could not be written.", HISTORY_PATH)));
+}
+
+/*
+ * read_file
+ *		Return the rows of the file that are valid, and how many these are; and set
+ *		the last number to what the file says.
+ */
+static int
+read_file(HistoryRow **rows)
+{
+	FILE	   *file = AllocateFile(HISTORY_PATH, PG_BINARY_R);
+	HistoryHeader header;
+	HistoryRecord record;
+	struct stat status;
+	Size		nrecords;
+	int			nrows = 0;
+
+	*rows = NULL;
+	if (file == NULL)
+	{
+		if (errno != ENOENT)
+			ereport(LOG,
+					(errcode_for_file_access(),
+					 errmsg("could not open file \"%s\": %m", HISTORY_PATH)));
+		return 0;
+	}
+	if (fread(&header, sizeof(header), 1, file) != 1 || fstat(fileno(file), &status) != 0 ||
+		header.magic != HISTORY_MAGIC || header.version != HISTORY_VERSION ||
+		header.record_size != sizeof(HistoryRecord))
+	{
+		ereport(LOG,
+				(errmsg("file \"%s\" is ignored, as it is not in the format of this version of pg_cyclone",
+						HISTORY_PATH),
+				 errdetail("The view cyclone.history begins anew.")));
+		FreeFile(file);
+		return 0;
+	}
+
+	shared->last_number = header.last_number;
+	nrecords = Min((status.st_size - sizeof(header)) / sizeof(record), HISTORY_MAX_SIZE);
+	*rows = palloc_extended(Max(nrecords, 1) * sizeof(HistoryRow),
+							MCXT_ALLOC_HUGE | MCXT_ALLOC_NO_OOM);
+	if (*rows == NULL)
+		ereport(LOG,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("file \"%s\" is ignored for lack of memory", HISTORY_PATH),
+				 errdetail("The view cyclone.history begins anew.")));
+	for (Size i = 0; *rows != NULL && i < nrecords && fread(&record, sizeof(record), 1, file) == 1; i++)
+		if (record.row.number > 0 && EQ_CRC32C(record.crc, record_crc(&record)))
+			(*rows)[nrows++] = record.row;
+	FreeFile(file);
+	return nrows;
+}
+
+/*
+ * write_file
+ *		Write all rows to a new file, in place of the old one.  Returns false, and
+ *		the log says why, if that isn't possible.
+ */
+static bool
+write_file(void)
+{
+	HistoryHeader header = make_header();
+	FILE	   *file;
+	bool		is_written;
+
+	(void) MakePGDirectory(HISTORY_FOLDER);
+	file = AllocateFile(NEW_HISTORY_PATH, PG_BINARY_W);
+	is_written = file != NULL && fwrite(&header, sizeof(header), 1, file) == 1;
+	for (int i = 0; is_written && i < shared->nrows; i++)
+	{
+		HistoryRecord record;
+
+		make_record(&record, &slots[i].row);
+		is_written = fwrite(&record, sizeof(record), 1, file) == 1;
+	}
+	if (file != NULL && FreeFile(file) != 0)
+		is_written = false;
+	if (!is_written)
+	{
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", NEW_HISTORY_PATH)));
+		(void) unlink(NEW_HISTORY_PATH);
+		return false;
+	}
+	return durable_rename(NEW_HISTORY_PATH, HISTORY_PATH, LOG) == 0;
+}
+
+/* compare_numbers -- rows by their numbers, for qsort. */
+static int
+compare_numbers(const void *a, const void *b)
+{
+	return pg_cmp_u64(((const HistoryRow *) a)->number, ((const HistoryRow *) b)->number);
+}
+
+/* make_header -- what the file begins with. */
+static HistoryHeader
+make_header(void)
+{
+	HistoryHeader header = {
+		.magic = HISTORY_MAGIC,
+		.version = HISTORY_VERSION,
+		.record_size = sizeof(HistoryRecord),
+		.last_number = shared->last_number
+	};
+
+	return header;
+}
+
+/* make_record -- a row as it is in the file. */
+static void
+make_record(HistoryRecord *record, const HistoryRow *row)
+{
+	/* what lies between the fields is written, too, and counts for the checksum */
+	memset(record, 0, sizeof(HistoryRecord));
+	memcpy(&record->row, row, sizeof(HistoryRow));
+	record->crc = record_crc(record);
+}
+
+/* record_crc -- the checksum of a record. */
+static pg_crc32c
+record_crc(const HistoryRecord *record)
+{
+	pg_crc32c	crc;
+
+	INIT_CRC32C(crc);
+	COMP_CRC32C(crc, record, offsetof(HistoryRecord, crc));
+	FIN_CRC32C(crc);
+	return crc;
+}
+
+/* request_shmem -- how much shared memory we need. */
+static void
+request_shmem(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(sizeof(HistoryShared));
+	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistoryTable)));
+	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistorySlot)));
+	RequestNamedLWLockTranche(TRANCHE, 2);
+}
+
+/* startup_shmem -- make it and load the rows, or find it. */
+static void
+startup_shmem(void)
+{
+	bool		found;
+
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	shared = ShmemInitStruct("pg_cyclone history", sizeof(HistoryShared), &found);
+	if (!found)
+		memset(shared, 0, sizeof(HistoryShared));
+	tables = ShmemInitStruct("pg_cyclone history tables",
+							 mul_size(cyclone_history_size, sizeof(HistoryTable)), &found);
+	slots = ShmemInitStruct("pg_cyclone history rows",
+							mul_size(cyclone_history_size, sizeof(HistorySlot)), &found);
+	file_lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;
+	rows_lock = &GetNamedLWLockTranche(TRANCHE)[1].lock;
+	LWLockRelease(AddinShmemInitLock);
+
+	/* a single-user server leaves the file to the next one that runs VACUUMs of ours */
+	if (IsPostmasterEnvironment && !IsUnderPostmaster)
+		load_rows();
+}

@@ -1,0 +1,67 @@
+/*-------------------------------------------------------------------------
+ *
+ * history_rows.h
+ *	  The rows of cyclone.history, in shared memory and on disk.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_HISTORY_ROWS_H
+#define CYCLONE_HISTORY_ROWS_H
+
+#include "datatype/timestamp.h"
+
+#include "history/history.h"
+
+#define HISTORY_OPTIONS_SIZE	160	/* suffices for all that there are */
+#define HISTORY_WARNINGS_SIZE	256
+#define HISTORY_ERROR_SIZE		256
+
+/* How a run ended; in the order of outcome_names in history_view.c */
+typedef enum HistoryOutcome
+{
+	HISTORY_DONE,
+	HISTORY_CANCELLED,			/* an operator has intervened */
+	HISTORY_FAILED,
+} HistoryOutcome;
+
+/* A run.  It is written to a file as it is here: see history_rows.c. */
+typedef struct HistoryRow
+{
+	uint64		number;			/* counts up from 1 */
+	Oid			database;		/* InvalidOid: a shared catalog */
+	Oid			relid;
+	Oid			user_id;		/* InvalidOid: autovacuum */
+	int32		pid;
+	TimestampTz start;
+	TimestampTz end;
+	uint8		kind;			/* HistoryKind */
+	uint8		outcome;		/* HistoryOutcome */
+	bool		is_autovacuum;
+	bool		is_wraparound;
+	bool		is_aggressive;
+	bool		has_figures;
+	int32		sqlerrcode;		/* 0: none */
+	int32		nwarnings;
+	HistoryFigures figures;
+	int64		wal_records;
+	int64		wal_full_page_images;
+	uint64		wal_bytes;
+	double		slept_seconds;	/* NAN: not known, as in what follows */
+	double		target_ms;
+	double		latency_ms;
+	char		schema[NAMEDATALEN];
+	char		name[NAMEDATALEN];
+	char		options[HISTORY_OPTIONS_SIZE];
+	char		warnings[HISTORY_WARNINGS_SIZE];
+	char		error[HISTORY_ERROR_SIZE];
+} HistoryRow;
+
+extern void history_rows_init(void);
+extern bool history_rows_are_kept(void);
+extern void history_rows_add(HistoryRow *row);
+extern int	history_rows_copy(HistoryRow **rows);
+extern int64 history_rows_forget(void);
+
+#endif							/* CYCLONE_HISTORY_ROWS_H */

@@ -1,0 +1,298 @@
+/*-------------------------------------------------------------------------
+ *
+ * history_view.c
+ *	  The functions of the view cyclone.history.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "catalog/pg_authid.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "declared_rows.h"
+#include "history/history_rows.h"
+
+#define HISTORY_COLUMNS	38
+/* Others may see so many of them of somebody's run. */
+#define PUBLIC_COLUMNS	2
+
+/* A row being made, from left to right */
+typedef struct RowMaker
+{
+	int			column;
+	Datum		values[HISTORY_COLUMNS];
+	bool		nulls[HISTORY_COLUMNS];
+} RowMaker;
+
+/* in the order of HistoryKind */
+static const char *const operation_names[] = {
+	"VACUUM", "VACUUM", "FULL REWRITE", "FULL INPLACE", "REPACK",
+};
+
+/* in the order of HistoryOutcome */
+static const char *const outcome_names[] = {
+	"done", "cancelled", "failed",
+};
+
+/* of each kind; what they leave of the time is "other" */
+static const char *const phase_names[][HISTORY_PHASES] = {
+	{"heap scan", "index vacuum", "heap vacuum", "index cleanup", "truncation", "team"},
+	{NULL},
+	{"heap copy", "linked row versions", "TOAST copy", "TOAST index", "index build"},
+	{"vacuum", "moving values", "moving rows"},
+	{"heap copy", "linked row versions", "TOAST copy", "TOAST index", "index build"},
+};
+
+static void put_row(ReturnSetInfo *result, const HistoryRow *row, bool sees_all);
+static void add_identity(RowMaker *maker, const HistoryRow *row);
+static void add_figures(RowMaker *maker, const HistoryRow *row);
+static void add(RowMaker *maker, Datum value);
+static void add_null(RowMaker *maker);
+static void add_number(RowMaker *maker, int64 number);
+static void add_int(RowMaker *maker, int number);
+static void add_real(RowMaker *maker, double number);
+static void add_text(RowMaker *maker, const char *text);
+static void add_phases(RowMaker *maker, const HistoryRow *row);
+static double run_seconds(const HistoryRow *row);
+
+PG_FUNCTION_INFO_V1(pg_cyclone_history);
+PG_FUNCTION_INFO_V1(pg_cyclone_history_reset);
+
+/*
+ * pg_cyclone_history
+ *		The rows of cyclone.history.  As in cyclone.progress, who may not see the
+ *		statistics of the run's user sees only that there was one.
+ */
+Datum
+pg_cyclone_history(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	bool		sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	HistoryRow *rows;
+	int			nrows;
+
+	begin_rows(fcinfo, HISTORY_COLUMNS);
+	nrows = history_rows_copy(&rows);
+	for (int i = 0; i < nrows; i++)
+		put_row(result, &rows[i], sees_all);
+	if (rows != NULL)
+		pfree(rows);
+	return (Datum) 0;
+}
+
+/*
+ * pg_cyclone_history_reset
+ *		Forget all rows.  Returns how many there were.
+ */
+Datum
+pg_cyclone_history_reset(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(history_rows_forget());
+}
+
+/* put_row -- a row of the view. */
+static void
+put_row(ReturnSetInfo *result, const HistoryRow *row, bool sees_all)
+{
+	RowMaker	maker = {0};
+
+	add(&maker, Int64GetDatum((int64) row->number));
+	add(&maker, ObjectIdGetDatum(row->database));
+	Assert(maker.column == PUBLIC_COLUMNS);
+	if (sees_all ||
+		(OidIsValid(row->user_id) && has_privs_of_role(GetUserId(), row->user_id)))
+	{
+		add_identity(&maker, row);
+		add_figures(&maker, row);
+	}
+	else
+		while (maker.column < HISTORY_COLUMNS)
+			add_null(&maker);
+	Assert(maker.column == HISTORY_COLUMNS);
+
+	tuplestore_putvalues(result->setResult, result->setDesc, maker.values, maker.nulls);
+	for (int i = PUBLIC_COLUMNS; i < HISTORY_COLUMNS; i++)
+		if (!maker.nulls[i] && !TupleDescAttr(result->setDesc, i)->attbyval)
+			pfree(DatumGetPointer(maker.values[i]));
+}
+
+/* add_identity -- what was run, by whom, when, and how it ended. */
+static void
+add_identity(RowMaker *maker, const HistoryRow *row)
+{
+	char	   *name = quote_qualified_identifier(row->schema, row->name);
+
+	add(maker, ObjectIdGetDatum(row->relid));
+	add_text(maker, name);
+	pfree(name);
+	add_text(maker, row->is_autovacuum ? "autovacuum" : "command");
+	add_text(maker, operation_names[row->kind]);
+	add_text(maker, row->options);
+	add_text(maker, row->kind == HISTORY_SERVERS_VACUUM ? "server" : "engine");
+	if (OidIsValid(row->user_id))
+		add(maker, ObjectIdGetDatum(row->user_id));
+	else
+		add_null(maker);
+	add(maker, Int32GetDatum(row->pid));
+	add(maker, TimestampTzGetDatum(row->start));
+	add_real(maker, run_seconds(row));
+	add_phases(maker, row);
+	add_text(maker, outcome_names[row->outcome]);
+	add_text(maker, row->sqlerrcode != 0 ? unpack_sql_state(row->sqlerrcode) : "");
+	add_text(maker, row->error);
+	add(maker, Int32GetDatum(row->nwarnings));
+	add_text(maker, row->warnings);
+}
+
+/* add_figures -- what it came to. */
+static void
+add_figures(RowMaker *maker, const HistoryRow *row)
+{
+	const HistoryFigures *figures = &row->figures;
+
+	add(maker, BoolGetDatum(row->is_wraparound));
+	if (row->kind == HISTORY_VACUUM && row->has_figures)
+		add(maker, BoolGetDatum(row->is_aggressive));
+	else
+		add_null(maker);
+	add_int(maker, figures->workers_planned);
+	add_int(maker, figures->workers_launched);
+	add_int(maker, figures->index_scans);
+	add_number(maker, figures->rows_removed);
+	add_number(maker, figures->rows_remaining);
+	add_number(maker, figures->rows_dead);
+	add_number(maker, figures->rows_moved);
+	add_number(maker, figures->pages_scanned);
+	add_number(maker, figures->pages_before);
+	add_number(maker, figures->pages_after);
+	add_number(maker, figures->bytes_before);
+	add_number(maker, figures->bytes_after);
+	add_number(maker, row->wal_records);
+	add_number(maker, row->wal_full_page_images);
+	add_number(maker, (int64) row->wal_bytes);
+	add_real(maker, row->slept_seconds);
+	add_real(maker, row->target_ms);
+	add_real(maker, row->latency_ms);
+}
+
+/* add -- the next column has this value. */
+static void
+add(RowMaker *maker, Datum value)
+{
+	Assert(maker->column < HISTORY_COLUMNS);
+	maker->values[maker->column++] = value;
+}
+
+/* add_null -- it is null. */
+static void
+add_null(RowMaker *maker)
+{
+	Assert(maker->column < HISTORY_COLUMNS);
+	maker->nulls[maker->column++] = true;
+}
+
+/* add_number -- it is a bigint, null if that isn't known. */
+static void
+add_number(RowMaker *maker, int64 number)
+{
+	if (number >= 0)
+		add(maker, Int64GetDatum(number));
+	else
+		add_null(maker);
+}
+
+/* add_int -- likewise an integer. */
+static void
+add_int(RowMaker *maker, int number)
+{
+	if (number >= 0)
+		add(maker, Int32GetDatum(number));
+	else
+		add_null(maker);
+}
+
+/* add_real -- likewise a float8. */
+static void
+add_real(RowMaker *maker, double number)
+{
+	if (!isnan(number))
+		add(maker, Float8GetDatum(number));
+	else
+		add_null(maker);
+}
+
+/*
+ * add_text
+ *		It is a text, null if that is empty.
+ *
+ * It may come from a database with another encoding than ours; what is no text
+ * in ours is shown with question marks for all that isn't ASCII.
+ */
+static void
+add_text(RowMaker *maker, const char *text)
+{
+	char	   *copy;
+
+	if (text[0] == '\0')
+	{
+		add_null(maker);
+		return;
+	}
+	copy = pstrdup(text);
+	if (!pg_verifymbstr(copy, strlen(copy), true))
+		for (char *c = copy; *c != '\0'; c++)
+			if (IS_HIGHBIT_SET(*c))
+				*c = '?';
+	add(maker, CStringGetTextDatum(copy));
+	pfree(copy);
+}
+
+/* add_phases -- it is the duration of each phase, in seconds. */
+static void
+add_phases(RowMaker *maker, const HistoryRow *row)
+{
+	double		other = run_seconds(row);
+	StringInfoData buf;
+
+	if (!row->has_figures || phase_names[row->kind][0] == NULL)
+	{
+		add_null(maker);
+		return;
+	}
+
+	initStringInfo(&buf);
+	appendStringInfoChar(&buf, '{');
+	for (int i = 0; i < HISTORY_PHASES && phase_names[row->kind][i] != NULL; i++)
+	{
+		double		seconds = row->figures.phase_seconds[i];
+
+		if (seconds <= 0)
+			continue;
+		appendStringInfo(&buf, "\"%s\": %.6f, ", phase_names[row->kind][i], seconds);
+		other -= seconds;
+	}
+	appendStringInfo(&buf, "\"other\": %.6f}", Max(other, 0.0));
+	add(maker, DirectFunctionCall1(jsonb_in, CStringGetDatum(buf.data)));
+	pfree(buf.data);
+}
+
+/* run_seconds -- how long a run took. */
+static double
+run_seconds(const HistoryRow *row)
+{
+	return (double) (row->end - row->start) / USECS_PER_SEC;
+}

@@ -1,0 +1,7 @@
+CREATE FUNCTION heap_copy_handler(internal) RETURNS table_am_handler
+LANGUAGE C STRICT AS 'MODULE_PATHNAME';
+
+CREATE ACCESS METHOD heap_copy TYPE TABLE HANDLER heap_copy_handler;
+
+CREATE FUNCTION heap_address() RETURNS bigint
+LANGUAGE C STRICT AS 'MODULE_PATHNAME';

@@ -1,0 +1,104 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_doors.c
+ *	  What other libraries do to VACUUM statements and to heap.
+ *
+ * A hook that tells of each VACUUM statement that it sees (test_doors.watch),
+ * and runs it by itself (test_doors.run), as libraries do that distribute
+ * tables; and a table access method whose routines are a copy of heap's, as
+ * made by libraries that change a few of them.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/tableam.h"
+#include "commands/defrem.h"
+#include "commands/vacuum.h"
+#include "fmgr.h"
+#include "nodes/parsenodes.h"
+#include "parser/parse_node.h"
+#include "tcop/utility.h"
+#include "utils/guc.h"
+
+PG_MODULE_MAGIC;
+
+PG_FUNCTION_INFO_V1(heap_copy_handler);
+PG_FUNCTION_INFO_V1(heap_address);
+
+void		_PG_init(void);
+
+static bool watch = false;
+static bool run = false;
+static ProcessUtility_hook_type next_hook = NULL;
+
+static void see_vacuum(PlannedStmt *pstmt, const char *query_string,
+					   bool read_only_tree, ProcessUtilityContext context,
+					   ParamListInfo params, QueryEnvironment *query_env,
+					   DestReceiver *dest, QueryCompletion *qc);
+static void tell(const VacuumStmt *stmt);
+
+void
+_PG_init(void)
+{
+	DefineCustomBoolVariable("test_doors.watch", "Tell of each VACUUM.", NULL,
+							 &watch, false, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("test_doors.run", "Run each VACUUM.", NULL,
+							 &run, false, PGC_USERSET, 0, NULL, NULL, NULL);
+	next_hook = ProcessUtility_hook;
+	ProcessUtility_hook = see_vacuum;
+}
+
+static void
+see_vacuum(PlannedStmt *pstmt, const char *query_string,
+		   bool read_only_tree, ProcessUtilityContext context,
+		   ParamListInfo params, QueryEnvironment *query_env,
+		   DestReceiver *dest, QueryCompletion *qc)
+{
+	VacuumStmt *stmt = (VacuumStmt *) pstmt->utilityStmt;
+
+	if (IsA(stmt, VacuumStmt) && watch)
+		tell(stmt);
+	if (IsA(stmt, VacuumStmt) && run)
+	{
+		ParseState *pstate = make_parsestate(NULL);
+
+		pstate->p_sourcetext = query_string;
+		ExecVacuum(pstate, copyObject(stmt), context == PROCESS_UTILITY_TOPLEVEL);
+		return;
+	}
+	(next_hook ? next_hook : standard_ProcessUtility)
+		(pstmt, query_string, read_only_tree, context, params, query_env, dest, qc);
+}
+
+/* tell -- name the options of a statement. */
+static void
+tell(const VacuumStmt *stmt)
+{
+	StringInfoData names;
+
+	initStringInfo(&names);
+	foreach_node(DefElem, option, stmt->options)
+		appendStringInfo(&names, " %s", option->defname);
+	ereport(NOTICE, (errmsg("test_doors sees %s:%s", stmt->is_vacuumcmd ? "VACUUM" : "ANALYZE", names.data)));
+}
+
+/* heap_copy_handler -- the routines of a copy of heap. */
+Datum
+heap_copy_handler(PG_FUNCTION_ARGS)
+{
+	static TableAmRoutine copy;
+
+	copy = *GetHeapamTableAmRoutine();
+	PG_RETURN_POINTER(&copy);
+}
+
+/* heap_address -- where the routines of heap are. */
+Datum
+heap_address(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64((int64) (uintptr_t) GetHeapamTableAmRoutine());
+}

@@ -1,0 +1,359 @@
+"""However a VACUUM comes, the engine gets its tables where the server asks heap to be vacuumed, and nobody else notices.
+
+The test module test_doors has a hook that tells of each VACUUM, and may run it by itself as other libraries do, and a table access
+method that is a copy of heap.
+"""
+
+import os
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cyclone_lab import build, checks
+from cyclone_lab.background import Parked, wait_until
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import as_server_user, program_env, program_path
+from conftest import CONFIG, TEMPLATE, _create_template
+from test_options import random_statement, verdict
+
+ORDERS = {"first": "pg_cyclone,pg_stat_statements,test_doors", "last": "test_doors,pg_stat_statements,pg_cyclone"}
+SEED = int(os.environ.get("CYCLONE_SEED", random.randrange(1_000_000)))
+LISTS = 200
+
+
+@pytest.fixture(scope="module")
+def module(prefix):
+    build.install_test_module("test_doors", prefix)
+
+
+@pytest.fixture(scope="module", params=ORDERS)
+def doors(request, module, prefix):
+    """A running server with pg_cyclone as the first or the last of its libraries; its attribute `order` says which."""
+    with Cluster.create(prefix, {**CONFIG, "shared_preload_libraries": ORDERS[request.param]}) as cluster:
+        cluster.order = request.param
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute("CREATE EXTENSION test_doors")
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+        yield cluster
+
+
+@pytest.fixture
+def conn(doors):
+    """A connection with a table t of which every third row is dead."""
+    with doors.connect(TEMPLATE) as conn:
+        make_table(conn)
+        yield conn
+        conn.execute("DROP TABLE t")
+
+
+def make_table(conn, name="t", using="heap"):
+    # building an index, even that of a TOAST table, insists on heap itself
+    columns = "id int PRIMARY KEY, note text" if using == "heap" else "id int, note char(32)"
+    conn.execute(f"CREATE TABLE {name} ({columns}) USING {using} WITH (autovacuum_enabled = off)")
+    conn.execute(f"INSERT INTO {name} SELECT i, md5(i::text) FROM generate_series(1, 5000) i")
+    conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0")
+
+
+def said(conn, statement, **options) -> str:
+    """Run a statement and return all that the server says meanwhile."""
+    messages = []
+    hear = lambda notice: messages.append(f"{notice.severity}: {notice.message_primary} {notice.message_hint or ''}")  # noqa: E731
+    conn.add_notice_handler(hear)
+    try:
+        conn.execute(statement, **options)
+    finally:
+        conn.remove_notice_handler(hear)
+    return "\n".join(messages)
+
+
+def by_engine(report: str) -> bool:
+    return "parallel workers: " in report
+
+
+def assert_vacuumed(conn, table="t"):
+    state = checks.table_state(conn, table)
+    assert state["dead_items"] == state["dead_tuples"] == 0 and state["rows"] == 3334
+    checks.assert_clean(conn, table)
+
+
+def test_watchers_see_the_statement_and_the_engine_gets_the_table(doors, conn):
+    conn.execute("SET test_doors.watch = on")
+    conn.execute("SELECT pg_stat_statements_reset()")
+    plain = said(conn, "VACUUM (VERBOSE) t")
+    assert by_engine(plain) and "test_doors sees VACUUM: verbose" in plain
+    with_target = said(conn, "VACUUM (LATENCY_TARGET '1h', VERBOSE) t")
+    assert by_engine(with_target) and "latency target 3600000.000 ms" in with_target
+    # hooks that run inside ours see it as the server does
+    seen = "verbose" if doors.order == "last" else "latency_target verbose"
+    assert f"test_doors sees VACUUM: {seen} \n" in with_target
+    counts = conn.execute("SELECT query, calls FROM pg_stat_statements WHERE query ILIKE 'vacuum%' ORDER BY query").fetchall()
+    assert counts == [("VACUUM (LATENCY_TARGET '1h', VERBOSE) t", 1), ("VACUUM (VERBOSE) t", 1)]
+    assert_vacuumed(conn)
+
+
+def test_a_library_that_runs_the_vacuum_itself(doors, conn):
+    conn.execute("SET test_doors.run = on")
+    assert by_engine(said(conn, "VACUUM (VERBOSE, ANALYZE) t"))
+    assert_vacuumed(conn)
+    if doors.order == "last":
+        report = said(conn, "VACUUM (VERBOSE, LATENCY_TARGET '1h') t")
+        assert by_engine(report) and "latency target" in report
+    else:  # it doesn't know the option
+        with pytest.raises(psycopg.errors.SyntaxError, match='unrecognized VACUUM option "latency_target"'):
+            conn.execute("VACUUM (VERBOSE, LATENCY_TARGET '1h') t")
+    conn.execute("SET cyclone.enabled = off")
+    assert not by_engine(said(conn, "VACUUM (VERBOSE) t"))
+
+
+def test_switched_off(conn):
+    conn.execute("SET cyclone.enabled = off")
+    assert not by_engine(said(conn, "VACUUM (VERBOSE) t"))
+    with pytest.raises(psycopg.errors.SyntaxError, match='unrecognized VACUUM option "latency_target"'):
+        conn.execute("VACUUM (LATENCY_TARGET '1h') t")
+    assert_vacuumed(conn)
+
+
+def test_a_copy_of_heap_is_left_to_the_server(conn):
+    make_table(conn, "copy", "heap_copy")
+    try:
+        report = said(conn, "VACUUM (VERBOSE, LATENCY_TARGET '1h') copy, t")
+        mine, heap = report.split('INFO: vacuuming "cyclone_template.public.t"')
+        assert not by_engine(mine) and by_engine(heap)
+        assert not by_engine(said(conn, "VACUUM (FULL REWRITE, VERBOSE) copy"))
+        assert conn.execute("SELECT count(*), sum(id) FROM copy").fetchone() == conn.execute("SELECT count(*), sum(id) FROM t").fetchone()
+    finally:
+        conn.execute("DROP TABLE copy")
+
+
+def target_of(report: str) -> str | None:
+    found = re.search(r"latency target ([\d.]+) ms", report)
+    return found[1] if found else None
+
+
+def test_a_target_is_for_the_statement_only(doors, conn):
+    assert target_of(said(conn, "VACUUM (LATENCY_TARGET '2s', VERBOSE) t")) == "2000.000"
+    assert "pace:" not in said(conn, "VACUUM (VERBOSE) t")
+    failures = [
+        "VACUUM (LATENCY_TARGET '2s') nowhere",
+        "VACUUM (LATENCY_TARGET '2s', NONSENSE) t",
+        "VACUUM (LATENCY_TARGET '2 parsecs') t",
+        "VACUUM (LATENCY_TARGET '2s', PARALLEL -1) t",
+    ]
+    for failure in failures:
+        with pytest.raises(psycopg.Error):
+            conn.execute(failure)
+        assert "pace:" not in said(conn, "VACUUM (VERBOSE) t")
+        assert conn.execute("SELECT count(*) FROM cyclone.pace").fetchone() == (0,)
+    conn.execute("SET cyclone.debug_point = 'heap-scan:leader:error'")
+    with pytest.raises(psycopg.Error, match="debug point"):
+        conn.execute("VACUUM (LATENCY_TARGET '2s', DISABLE_PAGE_SKIPPING) t")
+    conn.execute("RESET cyclone.debug_point")
+    assert "pace:" not in said(conn, "VACUUM (VERBOSE) t")
+    assert_vacuumed(conn)
+
+
+def test_each_table_of_a_statement_has_the_target(conn):
+    make_table(conn, "u")
+    try:
+        report = said(conn, "VACUUM (LATENCY_TARGET '2s', VERBOSE) t, u")
+        assert len(re.findall("latency target 2000.000 ms", report)) == report.count("finished vacuuming") == 4
+    finally:
+        conn.execute("DROP TABLE u")
+
+
+def test_a_target_beside_any_other_options(doors, conn):
+    """What becomes of a statement is the same as without a target, of those that are possible at all."""
+    print(f"CYCLONE_SEED={SEED}")
+    chance = random.Random(SEED)
+    conn.execute("DROP TABLE t")
+    for name in ("t", "u"):
+        conn.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+        conn.execute(f"INSERT INTO {name} SELECT i, 'x' FROM generate_series(1, 100) i")
+    conn.execute("CREATE TABLE p (id int) PARTITION BY RANGE (id)")
+    conn.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)")
+    conn.execute("CREATE VIEW v AS SELECT 1")
+    try:
+        for _ in range(LISTS):
+            statement = random_statement(chance)
+            if not (found := re.fullmatch(r"VACUUM \((.*)\) (.*)", statement)) or "ONLY_DATABASE_STATS" in statement:
+                continue
+            options = found[1].split(", ")
+            target = chance.choice(("5", "'5ms'", "'auto'", "0"))
+            options.insert(chance.randrange(len(options) + 1), f"LATENCY_TARGET {target}")
+            with_target = f"VACUUM ({', '.join(options)}) {found[2]}"
+            without, beside = verdict(conn, statement), verdict(conn, with_target)
+            assert beside[:4] == without[:4], with_target
+    finally:
+        conn.execute("DROP TABLE u, p")
+        conn.execute("DROP VIEW v")
+
+
+@pytest.mark.parametrize("options", ["NONSENSE", "FREEZE maybe", "BUFFER_USAGE_LIMIT 3", "PARALLEL -1", "FULL maybe", "columns"])
+def test_what_is_wrong_beside_an_option_of_ours(conn, options):
+    """The server's error is about that, as for FULL, and not about an option that is right."""
+    rest = ") t (id)" if options == "columns" else f", {options}) t"
+    expected = verdict(conn, f"VACUUM (FULL{rest}")[:2]
+    assert expected[0] != "accepted"
+    for ours in ("FULL INPLACE", "FULL REWRITE", "FULL INPLACE, LATENCY_TARGET 5", "FULL, LATENCY_TARGET 5"):
+        assert verdict(conn, f"VACUUM ({ours}{rest}")[:2] == expected, ours
+
+
+def test_a_prepared_statement_is_run_again(conn):
+    for statement in ("VACUUM (VERBOSE) t", "VACUUM (VERBOSE, LATENCY_TARGET '2s') t"):
+        for _ in range(3):
+            conn.execute("DELETE FROM t WHERE id IN (SELECT max(id) FROM t)")
+            report = said(conn, statement, prepare=True)
+            assert by_engine(report) and (target_of(report) is not None) == ("TARGET" in statement)
+        assert conn.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement = %s", [statement]).fetchone() == (1,)
+    checks.assert_clean(conn, "t")
+
+
+def test_where_no_vacuum_is_allowed(conn):
+    conn.execute("CREATE OR REPLACE FUNCTION run(text) RETURNS void LANGUAGE plpgsql AS $$BEGIN EXECUTE $1; END$$")
+    for options in ("", "(VERBOSE)", "(FULL)"):
+        verdicts = []
+        targets = [""] if options == "" else ["", ", LATENCY_TARGET '5ms'"]
+        for enabled, target in [("off", ""), *(("on", target) for target in targets)]:
+            conn.execute(f"SET cyclone.enabled = {enabled}")
+            vacuum = f"VACUUM {options.replace(')', target + ')')} t"
+            verdicts.append([verdict(conn, f"SELECT run($x${vacuum}$x$)")[:2]])
+            conn.execute("BEGIN")
+            verdicts[-1].append(verdict(conn, vacuum)[:2])
+            conn.execute("ROLLBACK")
+            verdicts[-1].append(verdict(conn, f"SELECT 1; {vacuum}")[:2])
+        # the last two words since 19
+        assert verdicts[0][0] in (("25001", f"VACUUM cannot be executed from a function{end}") for end in ("", " or procedure"))
+        assert verdicts[0][1] == verdicts[0][2] == ("25001", "VACUUM cannot run inside a transaction block")
+        assert verdicts == [verdicts[0]] * len(verdicts)
+    assert "pace:" not in said(conn, "VACUUM (VERBOSE) t")
+
+
+def test_a_vacuum_that_is_tried_in_the_midst_of_one(conn):
+    """BRIN evaluates an expression, that runs a VACUUM, which fails, and goes on."""
+    conn.execute("CREATE TABLE brin (id int) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO brin SELECT generate_series(1, 100)")
+    conn.execute(
+        "CREATE FUNCTION tries(int) RETURNS int LANGUAGE plpgsql AS $$BEGIN"
+        " EXECUTE 'VACUUM (LATENCY_TARGET ''5s'') pg_class'; RETURN $1;"
+        " EXCEPTION WHEN active_sql_transaction THEN RETURN $1; END$$"
+    )
+    conn.execute("CREATE FUNCTION calls(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN RETURN public.tries($1); END$$")
+    conn.execute("CREATE INDEX ON brin USING brin (calls(id)) WITH (pages_per_range = 1)")
+    try:
+        conn.execute("INSERT INTO brin SELECT generate_series(1, 5000)")
+        conn.execute("DELETE FROM brin WHERE id % 3 = 0")
+        for target in ("", ", LATENCY_TARGET '7s'"):
+            report = said(conn, f"VACUUM (VERBOSE, PARALLEL 0{target}) brin")
+            assert by_engine(report)
+            assert target_of(report) == ("7000.000" if target else None)
+            conn.execute("INSERT INTO brin SELECT generate_series(1, 5000)")
+    finally:
+        conn.execute("DROP TABLE brin")
+        conn.execute("DROP FUNCTION calls, tries")
+
+
+@pytest.mark.parametrize("statement", ["VACUUM (LATENCY_TARGET ''5s'') pg_class", "ANALYZE u"])
+def test_a_vacuum_that_is_tried_by_a_worker(doors, conn, statement):
+    """One that moves rows; the function in its index goes on, and so does the worker, at its own pace."""
+    settings = {"min_parallel_table_scan_size": 0, "vacuum_cost_delay": "0.01ms", "client_min_messages": "log"}
+    conn.execute("CREATE TABLE u (id int) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO u SELECT generate_series(1, 20000)")
+    conn.execute("CREATE TABLE outcomes (pid int, outcome text) WITH (autovacuum_enabled = off)")
+    conn.execute(
+        "CREATE FUNCTION tries(int) RETURNS int LANGUAGE plpgsql AS $$BEGIN IF current_setting('client_min_messages') = 'log' THEN "
+        f"BEGIN EXECUTE '{statement}'; EXCEPTION WHEN OTHERS THEN INSERT INTO public.outcomes VALUES (pg_backend_pid(), SQLERRM); "
+        "END; END IF; RETURN $1; END$$"
+    )
+    conn.execute("CREATE FUNCTION calls(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$BEGIN RETURN public.tries($1); END$$")
+    conn.execute("CREATE INDEX ON u (calls(id))")
+    conn.execute("DELETE FROM u WHERE id < 15000 AND id % 20 <> 0")
+    try:
+        # the leader stands still until a worker, which may take its time to start, has moved rows
+        with Parked(doors, TEMPLATE, "inplace-pause:leader", 1, "VACUUM (FULL INPLACE, PARALLEL 2) u", settings) as vacuum:
+            wait_until(lambda: conn.execute("SELECT FROM outcomes LIMIT 1").fetchone() is not None, "a worker's try")
+            vacuum.release()
+            vacuum.finish()
+        outcomes = conn.execute("SELECT DISTINCT pid = %s, outcome FROM outcomes ORDER BY 1", [vacuum.pid]).fetchall()
+        refusals = {
+            "VACUUM": "VACUUM cannot run inside a transaction block",
+            "ANALYZE": "ANALYZE cannot be executed from VACUUM or ANALYZE",
+        }
+        refusal = refusals[statement.split()[0]]
+        assert (False, refusal) in outcomes and {outcome for _, outcome in outcomes} == {refusal}
+        checks.assert_clean(conn, "u")
+    finally:
+        conn.execute("DROP TABLE u, outcomes")
+        conn.execute("DROP FUNCTION calls, tries")
+
+
+def mapping(pid: int, address: int) -> str:
+    """Return what a process may do with the memory at an address, as in /proc."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        start, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if start <= address < end:
+            return line.split()[1]
+    raise AssertionError("no such memory")
+
+
+def test_memory_is_protected_as_before(doors, conn, prefix):
+    [(address,)] = conn.execute("SELECT heap_address()")
+    protection = mapping(doors.postmaster.pid, address)
+    assert mapping(conn.info.backend_pid, address) == protection
+    config = {name: value for name, value in CONFIG.items() if "cyclone" not in name}
+    with Cluster.create(prefix, {**config, "shared_preload_libraries": "test_doors"}) as other:
+        with other.start().connect() as other_conn:
+            other_conn.execute("CREATE EXTENSION test_doors")
+            [(address,)] = other_conn.execute("SELECT heap_address()")
+        assert mapping(other.postmaster.pid, address) == protection
+    assert "w" not in protection
+
+
+def test_a_seam_that_cannot_be_made(new_cluster, module):
+    cluster = new_cluster(**{"cyclone.debug_seam_fails": 1, "cyclone.autovacuum": "on"})
+    assert cluster.log.count("WARNING:  pg_cyclone cannot take over VACUUM") == 1
+    with cluster.connect(TEMPLATE) as conn:
+        make_table(conn)
+        assert not by_engine(said(conn, "VACUUM (VERBOSE) t"))
+        assert_vacuumed(conn)
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="LATENCY_TARGET is not available") as error:
+            conn.execute("VACUUM (LATENCY_TARGET 5) t")
+        assert "warning in the server's log" in error.value.diag.message_hint
+        assert by_engine(said(conn, "VACUUM (FULL REWRITE, VERBOSE) t"))
+        conn.execute("DELETE FROM t WHERE id % 2 = 0")
+        assert "moved " in said(conn, "VACUUM (FULL INPLACE, VERBOSE, LATENCY_TARGET '1h') t")
+        checks.assert_clean(conn, "t")
+
+
+def test_a_single_user_server_is_left_alone(new_cluster):
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        make_table(conn)
+    cluster.stop()
+    command = [program_path(cluster.prefix, "postgres"), "--single", "-c", "log_min_messages=info", "-D", cluster.data, TEMPLATE]
+    result = subprocess.run(
+        command, input="VACUUM (VERBOSE) t\nVACUUM (LATENCY_TARGET 5) t\n", text=True, capture_output=True,
+        env=program_env(cluster.prefix), timeout=120, **as_server_user(),
+    )  # fmt: skip
+    assert result.returncode == 0
+    assert "finished vacuuming" in result.stderr and not by_engine(result.stderr)
+    assert 'unrecognized VACUUM option "latency_target"' in result.stderr
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        assert_vacuumed(conn)
+
+
+def test_the_engine_can_be_stopped_at_the_seam(doors, conn):
+    """A cancelled VACUUM leaves nothing armed, and the next one of the session is as ever."""
+    with Parked(doors, TEMPLATE, "heap-scan:any", 1, "VACUUM (LATENCY_TARGET '1h', DISABLE_PAGE_SKIPPING) t") as vacuum:
+        assert conn.execute("SELECT target_ms FROM cyclone.pace").fetchall() == [(3600000.0,)]
+        conn.execute("SELECT pg_cancel_backend(%s)", [vacuum.pid])
+        assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
+    assert conn.execute("SELECT count(*) FROM cyclone.pace").fetchone() == (0,)
+    assert by_engine(said(conn, "VACUUM (VERBOSE) t"))
+    assert_vacuumed(conn)

@@ -1,0 +1,132 @@
+"""How long a running VACUUM will take: the estimates in cyclone.progress."""
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+
+from cyclone_lab.background import Background, Parked, wait_until
+
+# five pages at a time: a scan takes many seconds, and ends with the test
+SLOW = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 100, "vacuum_cost_page_hit": 20}
+VACUUM = "VACUUM (PARALLEL 0) t"
+COLUMNS = "phase, phase_eta, phase_eta_earliest, phase_eta_latest, eta, eta_earliest, eta_latest, eta_runs, clock_timestamp()"
+
+
+@dataclass
+class Eta:
+    phase: str
+    phase_eta: datetime | None
+    phase_earliest: datetime | None
+    phase_latest: datetime | None
+    eta: datetime | None
+    earliest: datetime | None
+    latest: datetime | None
+    runs: int | None
+    now: datetime
+
+
+def look(conn, role: str = "leader") -> Eta | None:
+    """Return what cyclone.progress says of the one VACUUM of this database; None if there is none, or all of it is hidden."""
+    row = conn.execute(
+        f"SELECT {COLUMNS} FROM cyclone.progress WHERE datname = current_database() AND role IS NOT DISTINCT FROM %s", (role,)
+    ).fetchone()
+    return row and Eta(*row)
+
+
+@pytest.fixture
+def table(conn):
+    """Table t of some hundred pages with dead rows on each, and an index."""
+    conn.execute("CREATE TABLE t (id int) WITH (fillfactor = 10, autovacuum_enabled = off)")
+    conn.execute("INSERT INTO t SELECT generate_series(1, 14000)")
+    conn.execute("CREATE INDEX ON t (id)")
+    conn.execute("DELETE FROM t WHERE id % 3 = 0")
+
+
+def cancel(conn, vacuum: Background) -> None:
+    conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+    vacuum.wait()
+
+
+def test_nothing_is_known_at_the_beginning_of_a_first_run(cluster, db, conn, table):
+    with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (PARALLEL 2) t"):
+        seen = look(conn)
+        assert (seen.phase, seen.runs) == ("scanning heap", 0)
+        assert seen.phase_eta is seen.phase_earliest is seen.phase_latest is seen.eta is seen.earliest is seen.latest is None
+        assert look(conn, "worker").runs is None
+
+
+def test_a_phase_is_estimated_by_its_rate_and_the_whole_with_past_runs(cluster, db, conn, table):
+    vacuum = Background(cluster, db, VACUUM, SLOW)
+    seen = wait_until(lambda: (eta := look(conn)) and eta.phase_eta and eta, "an estimate")
+    assert seen.phase == "scanning heap"
+    assert seen.phase_earliest <= seen.phase_eta <= seen.phase_latest
+    assert seen.eta is seen.earliest is seen.latest is None, "no run tells what comes after the phase"
+    assert seen.runs == 0
+    cancel(conn, vacuum)
+    assert look(conn) is None
+
+    # a run that was cancelled says nothing, one that is done does
+    conn.execute(VACUUM)
+    conn.execute("INSERT INTO t SELECT generate_series(1, 14000)")
+    vacuum = Background(cluster, db, VACUUM, SLOW)
+    seen = wait_until(lambda: (eta := look(conn)) and eta.phase_eta and eta.eta and eta, "an estimate")
+    assert seen.runs == 1
+    assert seen.earliest <= seen.eta <= seen.latest
+    assert seen.phase_eta <= seen.eta and seen.phase_earliest <= seen.earliest and seen.phase_latest <= seen.latest
+    cancel(conn, vacuum)
+
+
+def test_a_phase_without_blocks_is_as_long_as_in_the_last_run_and_longer_is_not_known(cluster, db, conn, table):
+    begin = time.monotonic()
+    with Parked(cluster, db, "index-vacuum:leader", 1, VACUUM) as vacuum:
+        look(conn)
+        time.sleep(max(20 * (time.monotonic() - begin), 1))
+        vacuum.release()
+        vacuum.finish()
+    conn.execute("DELETE FROM t WHERE id % 3 = 1")
+    with Parked(cluster, db, "index-vacuum:leader", 1, VACUUM):
+        seen = look(conn)
+        assert (seen.phase, seen.runs) == ("vacuuming indexes", 1)
+        assert seen.now < seen.phase_eta == seen.phase_earliest == seen.phase_latest <= seen.eta
+        seen = wait_until(lambda: not (eta := look(conn)).phase_eta and eta, "more time than ever")
+        assert seen.eta is None and seen.runs == 1
+
+
+def test_only_runs_of_the_same_kind_count(cluster, db, conn, table):
+    conn.execute("VACUUM (FULL) t")
+    conn.execute("CREATE TABLE other AS TABLE t")
+    conn.execute("VACUUM other")
+    with Parked(cluster, db, "heap-scan:leader", 1, VACUUM):
+        assert look(conn).runs == 0
+    with Parked(cluster, db, "heap-copy:leader", 1, "VACUUM (FULL) t"):
+        assert look(conn).runs == 1
+
+
+def test_what_workers_have_done_that_are_gone_is_counted(cluster, db, conn):
+    """The workers move all rows while the leader stands still before its first ones, and leave."""
+    conn.execute("CREATE TABLE t (id int, filler text) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 16000) i")
+    conn.execute("DELETE FROM t WHERE id % 4 <> 0")
+    settings = {"min_parallel_table_scan_size": 0, "cyclone.debug_workers": 2, "max_parallel_maintenance_workers": 2}
+    with Parked(cluster, db, "inplace-pause:leader", 1, "VACUUM (FULL INPLACE) t", settings):
+        seen = wait_until(lambda: not look(conn, "worker") and (eta := look(conn)).phase_eta and eta, "an estimate without workers")
+        assert seen.phase == "moving rows"
+        assert seen.phase_earliest <= seen.phase_eta <= seen.phase_latest
+
+
+@pytest.mark.parametrize("privileged", [False, True])
+def test_who_may_not_see_progress_sees_no_estimate(cluster, db, conn, table, privileged):
+    conn.execute(VACUUM)
+    conn.execute("DROP ROLE IF EXISTS cyclone_eta_watcher")
+    conn.execute("CREATE ROLE cyclone_eta_watcher LOGIN")
+    if privileged:
+        conn.execute("GRANT pg_read_all_stats TO cyclone_eta_watcher")
+    try:
+        with Parked(cluster, db, "heap-scan:leader", 1, VACUUM) as vacuum, cluster.connect(db, user="cyclone_eta_watcher") as watcher:
+            [row] = watcher.execute("SELECT pid, eta_runs FROM cyclone.progress WHERE datname = current_database()").fetchall()
+            assert row == (vacuum.pid, 1 if privileged else None)
+            assert watcher.execute("SELECT count(*) FROM cyclone.eta_rows()").fetchone() == (int(privileged),)
+    finally:
+        conn.execute("DROP ROLE cyclone_eta_watcher")

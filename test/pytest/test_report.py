@@ -1,0 +1,217 @@
+"""cyclone-report: one page, whole in itself, that tells what the views tell, and cannot be broken by the texts that it shows."""
+
+import html
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from cyclone_console import page
+from cyclone_console.report import SECTIONS, connection_string, main, make
+from cyclone_lab.background import Parked
+
+EVIL = "<script src='http://evil.example/x.js'>alert(\"1\")</script>&amp;"
+IDENTIFIER = '"' + EVIL.replace('"', '""')[:60] + '"'
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+NAMES = {name for name, _, _, _ in SECTIONS}
+
+
+def parse(text: str) -> ElementTree.Element:
+    """Return the page's root; it is well-formed, and has nothing that would run or ask another host."""
+    head, _, rest = text.partition("\n")
+    assert head == "<!DOCTYPE html>"
+    root = ElementTree.fromstring(rest)
+    tags = {element.tag for element in root.iter()}
+    assert not tags & {"script", "link", "img", "iframe", "object", "embed", "form", "base", "video", "audio", "use", "image", "foreignObject"}
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            assert not name.startswith("on") and name not in ("src", "srcset", "action", "style", "ping", "background"), name
+            assert name != "href" or re.fullmatch("#[a-z]+", value), value
+    [style] = [element.text for element in root.iter("style")]
+    assert not re.search(r"url\(|@import|expression|https?:", style)
+    [policy] = [element.get("content") for element in root.iter("meta") if element.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline';")
+    assert {element.get("id") for element in root.iter("section")} == NAMES
+    return root
+
+
+def text_of(root: ElementTree.Element, section: str) -> str:
+    [found] = [element for element in root.iter("section") if element.get("id") == section]
+    return " ".join(" ".join(found.itertext()).split())
+
+
+def report_of(cluster, db: str, user: str = "postgres", **options) -> ElementTree.Element:
+    with cluster.connect(db, user=user, row_factory=dict_row) as conn:
+        return parse(make(conn, **options))
+
+
+@pytest.fixture
+def roles(cluster):
+    """Roles with few rights: one in pg_monitor, and one in nothing."""
+    cluster.sql("DROP ROLE IF EXISTS watcher, nobody")
+    cluster.sql("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+    cluster.sql("CREATE ROLE nobody LOGIN")
+    yield
+    cluster.sql("DROP ROLE watcher, nobody")
+
+
+def fill(conn, name: str = "t") -> None:
+    conn.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, filler text)")
+    conn.execute(f"INSERT INTO {name} SELECT i, repeat('x', 200) FROM generate_series(1, 5000) i")
+    conn.execute(f"VACUUM ANALYZE {name}")
+
+
+def test_text_is_escaped():
+    for evil in (EVIL, "a < b & c > \"d\" 'e'", "]]> <!-- --", "\x00\x01\x1b\x7f\x85\ufffe"):
+        made = page.element("p", evil, title=evil)
+        [element] = ElementTree.fromstring(f"<r>{made}</r>")
+        expected = page.FORBIDDEN.sub("\ufffd", evil)
+        assert element.text == expected and element.get("title") == expected and len(element) == 0
+    assert page.element("b", page.element("i", "<")) == "<b><i>&lt;</i></b>"
+    cells = page.table(["Name", "#Number"], [[EVIL, None]])
+    assert html.unescape(ElementTree.fromstring(cells).find(".//td/span").text) == html.unescape(EVIL)
+    for chart in (page.bars([(EVIL, [(1, "good")], EVIL, EVIL)]), page.columns([[1, 2]], ["good", "bad"], [EVIL], [EVIL], str)):
+        assert "<script" not in chart and ElementTree.fromstring(chart) is not None
+
+
+def test_numbers():
+    assert [page.size(number) for number in (None, 0, 999, 1024, 10 * 1024, 1 << 20, 5 << 40, -2048)] == [
+        None, "0 bytes", "999 bytes", "1.0 kB", "10 kB", "1.0 MB", "5.0 TB", "-2.0 kB"
+    ]
+    assert [page.duration(seconds) for seconds in (None, 0, 0.0004, 0.25, 59.96, 61, 3600, 90061, 10**7)] == [
+        None, "0 ms", "under 1 ms", "250 ms", "60.0 s", "1 min 1 s", "1 h 0 min", "1 d 1 h", "115 d 17 h"
+    ]
+    assert page.count(1234567) == "1\u202f234\u202f567" and page.percent(0.256) == "26\u202f%"
+
+
+def test_connection_strings():
+    assert [connection_string(text) for text in ("", "shop", "host=h", "postgresql://h/d")] == ["", "dbname=shop", "host=h", "postgresql://h/d"]
+
+
+def test_all_sections(cluster, db, conn, roles):
+    """What the views say, with texts that would be markup, as a member of pg_monitor."""
+    fill(conn, IDENTIFIER)
+    fill(conn)
+    conn.execute("DELETE FROM t WHERE id % 2 = 0")
+    conn.execute(f"VACUUM {IDENTIFIER}")
+    conn.execute("SET cyclone.debug_point = 'heap-scan:leader:error'")
+    with pytest.raises(psycopg.Error):
+        conn.execute("VACUUM t")
+    with cluster.connect(db, application_name=EVIL[:60]) as holder:
+        pid = holder.info.backend_pid
+        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.execute(f"SELECT count(*) /* {EVIL.replace('%', '')} */ FROM t")
+        conn.execute("DELETE FROM t WHERE id % 4 = 1")
+        conn.execute("SELECT pg_stat_force_next_flush()")
+        with Parked(cluster, db, "heap-scan:leader", 1, f"VACUUM (PARALLEL 0) {IDENTIFIER}") as vacuum:
+            root = report_of(cluster, db, "watcher")
+            vacuum.release()
+            vacuum.finish()
+    assert "scanning heap" in text_of(root, "running") and "<script" in text_of(root, "running")
+    history = text_of(root, "history")
+    assert "debug point" in history and "failed" in history and "public.t" in history and "<script" in history
+    horizon = text_of(root, "horizon")
+    assert "oldest" in horizon and EVIL in horizon and f"SELECT pg_terminate_backend({pid});" in horizon
+    assert "dead rows" in text_of(root, "advice") and "to wraparound" in text_of(root, "advice")
+    bloat = text_of(root, "bloat")
+    assert "t_pkey" in bloat and "<script" in bloat and "left out" not in bloat
+    assert db in text_of(root, "wraparound")
+    assert not any("Not available" in text_of(root, name) for name in NAMES)
+    assert len(list(root.iter("svg"))) > 5
+
+
+def test_few_rights(cluster, db, conn, roles):
+    """Each section that says less to this role says so, and the others are there."""
+    fill(conn)
+    root = report_of(cluster, db, "nobody")
+    assert "pg_read_all_stats" in text_of(root, "history") and "No other run" in text_of(root, "history")
+    tiles = [" ".join(tile.itertext()) for tile in root.iter("div") if (tile.get("class") or "").startswith("tile ")]
+    assert any(re.fullmatch("0 or more ?of them failed", tile) for tile in tiles), "what is hidden is not taken for nothing"
+    assert "pg_stat_scan_tables" in text_of(root, "bloat")
+    assert "Not available: permission denied" in text_of(root, "autovacuum") and "pg_monitor" in text_of(root, "autovacuum")
+    assert "Not available" not in text_of(root, "advice") + text_of(root, "wraparound")
+
+
+def test_no_extension(cluster, db, conn):
+    conn.execute("DROP EXTENSION pg_cyclone")
+    root = report_of(cluster, db)
+    for name, _, _, needs in SECTIONS:
+        assert ("the extension pg_cyclone is not in database" in text_of(root, name)) == needs
+    assert db in text_of(root, "wraparound")
+
+
+def test_a_section_that_fails(cluster, db, conn):
+    """It is left out, as when it takes too long, and those after it are there."""
+    fill(conn)
+    conn.execute("ALTER VIEW cyclone.horizon RENAME TO horizon_before")
+    conn.execute(
+        "CREATE FUNCTION too_long() RETURNS boolean LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE EXCEPTION 'canceling statement due to <statement timeout>' USING ERRCODE = 'query_canceled'; END$$"
+    )
+    conn.execute("CREATE VIEW cyclone.horizon AS SELECT h.* FROM too_long() LEFT JOIN cyclone.horizon_before h ON true")
+    conn.execute("ALTER VIEW cyclone.autovacuum RENAME TO autovacuum_before")
+    root = report_of(cluster, db)
+    assert "Not available: canceling statement due to <statement timeout>" in text_of(root, "horizon")
+    assert 'Not available: relation "cyclone.autovacuum" does not exist' in text_of(root, "autovacuum")
+    assert "t_pkey" in text_of(root, "bloat")
+
+
+def test_program(cluster, db, conn, tmp_path, capfd):
+    fill(conn)
+    place = tmp_path / "page.html"
+    where = f"host={cluster.socket_dir} user=postgres dbname={db}"
+    assert main([where, "-o", str(place), "--days", "1", "--tables", "1"]) == 0
+    parse(place.read_text())
+    capfd.readouterr()
+    assert main([where, "-o", "-"]) == 0
+    assert capfd.readouterr().out.startswith("<!DOCTYPE html>")
+    assert main([f"host={tmp_path} dbname=none"]) == 1
+    assert main([where, "-o", str(tmp_path / "no" / "page.html")]) == 1
+    assert capfd.readouterr().err.count("cyclone-report: ") == 2
+
+
+def test_in_a_browser(cluster, db, conn, tmp_path):
+    """Chromium shows the page without a scroll bar to the side, at a phone's width and at a desktop's, in light and in dark."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if not browser:
+        pytest.xfail("NOT TESTED: there is no Chromium here (Debian's package chromium-headless-shell)")
+    fill(conn, IDENTIFIER)
+    fill(conn, "t" * 63)
+    with cluster.connect(db, row_factory=dict_row) as reader:
+        text = make(reader)
+    # For the measurement only: a script, which the page's own policy would forbid.
+    script = """<script>onload = () => { const d = document.documentElement; d.setAttribute('data-seen',
+        [d.scrollWidth, d.clientWidth, getComputedStyle(document.body).backgroundColor, document.querySelectorAll('svg').length].join('|')); }</script>"""
+    probe = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*/>', "", text).replace("</body>", script + "</body>")
+    (tmp_path / "page.html").write_text(probe)
+    seen = set()
+    for width in (390, 1200):
+        for scheme in (0, 1):
+            shown = subprocess.run(
+                [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}/profile", f"--window-size={width},1000",
+                 f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", (tmp_path / "page.html").as_uri()],
+                text=True, capture_output=True, timeout=120,
+            )
+            found = re.search(r'data-seen="(\d+)\|(\d+)\|([^|]*)\|(\d+)"', shown.stdout)
+            assert found, shown.stderr
+            assert int(found[1]) <= int(found[2]) <= width, f"it is {found[1]} wide in {found[2]}"
+            assert int(found[4]) > 3
+            seen.add(found[3])
+    assert len(seen) == 2, "light and dark have grounds of their own"
+
+
+@pytest.mark.parametrize("options", ["-c datestyle=German -c intervalstyle=iso_8601", "-c datestyle=SQL,MDY -c intervalstyle=sql_standard"])
+def test_the_form_of_times_that_a_server_is_set_to_does_not_matter(cluster, db, conn, options):
+    conn.execute("CREATE TABLE dated (id int)")
+    conn.execute("VACUUM dated")
+    with cluster.connect(db) as holder:
+        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM dated")
+        with cluster.connect(db, options=options, row_factory=dict_row) as other:
+            root = parse(make(other))
+    assert "session" in text_of(root, "horizon") and "public.dated" in text_of(root, "history")
+    assert not any("Not available" in text_of(root, name) for name in NAMES)

@@ -1,0 +1,306 @@
+"""cyclone-top: at work on a terminal, for scripts, and on servers without the extension."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import tomllib
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from importlib import import_module
+
+import pytest
+from rich.console import Console
+
+from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import REPO
+
+CONSOLE = REPO / "console"
+sys.path.insert(0, str(CONSOLE))
+
+from cyclone_console import draw, look  # noqa: E402
+
+SETTINGS = {"min_parallel_index_scan_size": 0}
+# a page at a time: a scan takes more than a minute
+SLOW = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 20, "vacuum_cost_page_hit": 20}
+PROGRAM = [sys.executable, "-m", "cyclone_console.top"]
+ENV = {**os.environ, "PYTHONPATH": str(CONSOLE), "TERM": "xterm-256color", "PYTHONIOENCODING": "utf8"}
+
+
+def dsn(cluster: Cluster, db: str) -> str:
+    return f"host={cluster.socket_dir} user=postgres dbname={db}"
+
+
+def once(cluster: Cluster, db: str, **variables: str) -> str:
+    """Return what cyclone-top prints for scripts."""
+    result = subprocess.run([*PROGRAM, "--once", dsn(cluster, db)], env={**ENV, "COLUMNS": "200", **variables}, text=True, capture_output=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+class Screen:
+    """cyclone-top on a pseudo-terminal. `text` is what it has written since `forget`, without what steers the terminal."""
+
+    def __init__(self, *arguments: str):
+        self.master, self.terminal = pty.openpty()
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+        self.before = termios.tcgetattr(self.terminal)
+        self.written = b""
+        self.known = 0
+        self.process = subprocess.Popen(
+            [*PROGRAM, "--interval", "0.1", *arguments], env=ENV, stdin=self.terminal, stdout=self.terminal,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self.master, 65536):
+                self.written += data
+        except OSError:
+            return
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.written[self.known :].decode(errors="replace"))
+
+    def forget(self) -> None:
+        self.known = len(self.written)  # which another thread is writing
+
+    def shows(self, what: str) -> None:
+        wait_until(lambda: what in self.text or self.process.poll() is not None, f"the text {what!r}")
+        assert what in self.text, self.text[-2000:]
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def ended(self) -> int:
+        """Wait for its end, see that the terminal is as it was, and return the exit status."""
+        status = self.process.wait(60)
+        assert termios.tcgetattr(self.terminal) == self.before
+        return status
+
+
+@contextmanager
+def screen(*arguments: str):
+    """A cyclone-top on a terminal of its own, gone in the end."""
+    shown = Screen(*arguments)
+    try:
+        yield shown
+    finally:
+        if shown.process.poll() is None:
+            shown.process.kill()
+            shown.process.wait()
+        os.close(shown.terminal)
+        os.close(shown.master)
+
+
+@pytest.fixture
+def table(conn):
+    """Table with dead rows on each page, and indexes for a team of three in each phase."""
+    conn.execute("CREATE TABLE watched (id int, a int[], p point) WITH (fillfactor = 20, autovacuum_enabled = off)")
+    conn.execute("INSERT INTO watched SELECT i, ARRAY[i, -i], point(i, i) FROM generate_series(1, 14000) i")
+    conn.execute("CREATE INDEX watched_id ON watched (id)")
+    conn.execute("CREATE INDEX watched_a ON watched USING gin (a)")
+    conn.execute("CREATE INDEX watched_p ON watched USING gist (p)")
+    conn.execute("DELETE FROM watched WHERE id % 3 = 0")
+
+
+@pytest.mark.parametrize("point, phase", [("heap-scan", "scanning heap"), ("index-vacuum", "vacuuming indexes")])
+def test_once_shows_each_process_of_a_vacuum(cluster, db, conn, table, point, phase):
+    assert "No VACUUM is running" in once(cluster, db)
+    with Parked(cluster, db, f"{point}:any", 3, "VACUUM (PARALLEL 2) watched", SETTINGS) as vacuum:
+        text = once(cluster, db)
+    assert re.search(rf"watched +{db} +pid {vacuum.pid} +postgres +by pg_cyclone", text)
+    for pid in vacuum.parked:
+        assert re.search(rf"{'leader' if pid == vacuum.pid else 'worker'} {pid}.*{phase}", text)
+    assert "blocks" in text if point == "heap-scan" else "index watched_" in text
+    assert "\x1b" not in text
+
+
+def test_a_rewrite_is_shown_once(cluster, db, conn, table):
+    with Parked(cluster, db, "heap-copy:leader", 1, "VACUUM (FULL) watched") as vacuum:
+        text = once(cluster, db)
+    assert text.count(f"pid {vacuum.pid}") == 1
+    assert "by pg_cyclone" in text and "copying heap > copying linked row versions" in text
+
+
+def test_holders_of_the_horizon_are_shown_with_what_would_end_them(cluster, db, conn, table):
+    with cluster.connect(db) as holder:
+        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM watched")
+        text = once(cluster, db)
+        pid = holder.info.backend_pid
+        assert re.search(rf"session {pid}, {db}, postgres.*idle in transaction", text)
+        assert f"SELECT pg_terminate_backend({pid});" in text
+
+
+def test_pace_is_shown_with_its_target(cluster, db, conn, table):
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0, LATENCY_TARGET 25) watched"):
+        assert "target 25.0 ms" in once(cluster, db)
+
+
+def test_in_a_database_without_the_extension_it_shows_what_the_server_tells(cluster, db, conn, table):
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched") as vacuum:
+        text = once(cluster, "postgres")
+    assert f"pid {vacuum.pid}" in text and "scanning heap" in text
+    assert "has no extension pg_cyclone" in text
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_on_a_terminal_it_goes_on_until_a_key_is_pressed(cluster, db, conn, table, key):
+    with screen(dsn(cluster, db)) as shown:
+        shown.shows("No VACUUM is running")
+        with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (PARALLEL 2) watched", SETTINGS) as vacuum:
+            for pid in vacuum.parked:
+                shown.shows(f" {pid}")
+            shown.shows("scanning heap")
+        vacuum.finish()
+        shown.forget()
+        shown.shows("No VACUUM is running")
+        shown.type(key)
+        assert shown.ended() == 0
+
+
+def test_it_is_ended_by_a_signal_with_the_terminal_as_before(cluster):
+    with screen(dsn(cluster, "postgres")) as shown:
+        shown.shows("No VACUUM is running")
+        shown.process.send_signal(signal.SIGTERM)
+        assert shown.ended() == 143
+
+
+def test_a_plain_server_and_a_connection_that_is_lost(prefix):
+    """A server that has never heard of pg_cyclone, with a VACUUM of its own; then it is restarted."""
+    with Cluster.create(prefix, {"autovacuum": "off", "fsync": "off"}) as plain:
+        plain.start()
+        plain.sql("CREATE TABLE plain_table (id int) WITH (fillfactor = 10)")
+        plain.sql("INSERT INTO plain_table SELECT generate_series(1, 14000)")
+        plain.sql("DELETE FROM plain_table WHERE id % 2 = 0")
+        with screen(dsn(plain, "postgres")) as shown:
+            shown.shows("has no extension pg_cyclone")
+            vacuum = Background(plain, "postgres", "VACUUM plain_table", SLOW)
+            shown.shows(f"pid {vacuum.pid}  postgres  by the server")
+            shown.shows("at the rate seen")
+            plain.stop()
+            assert vacuum.wait() is not None
+            shown.shows("No connection, trying again")
+            plain.start()
+            last = lambda: shown.text.split("cyclone-top ")[-1]  # noqa: E731
+            wait_until(lambda: "No VACUUM is running" in (picture := last()) and "No connection" not in picture, "a picture as at first")
+            shown.type(b"q")
+            assert shown.ended() == 0
+
+
+def test_a_server_that_does_not_preload_the_library_is_shown_by_its_own_views(prefix):
+    settings = {"autovacuum": "off", "fsync": "off", "shared_preload_libraries": "pg_cyclone"}
+    with Cluster.create(prefix, settings) as plain:
+        plain.start()
+        plain.sql("CREATE EXTENSION pg_cyclone")
+        # not by ALTER SYSTEM, which makes of an empty list one with an empty name
+        with (plain.data / "postgresql.auto.conf").open("a") as file:
+            file.write("shared_preload_libraries = ''\n")
+        plain.restart()
+        text = once(plain, "postgres")
+    assert "No VACUUM is running" in text
+    assert "does not preload pg_cyclone" in text
+
+
+def test_a_rewrite_by_the_server_is_shown(prefix):
+    with Cluster.create(prefix, {"autovacuum": "off", "fsync": "off"}) as plain:
+        plain.start()
+        plain.sql("CREATE TABLE plain_table AS SELECT generate_series(1, 1000) AS id")
+        # an index that waits: its function takes a lock that the test holds
+        plain.sql(
+            "CREATE FUNCTION waits(i int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN i; END'"
+        )
+        plain.sql("CREATE INDEX ON plain_table (waits(id))")
+        with plain.connect() as gate:
+            gate.execute("SELECT pg_advisory_lock(1)")
+            vacuum = Background(plain, "postgres", "VACUUM FULL plain_table")
+            waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            wait_until(lambda: gate.execute(waits).fetchone() == (1,), "the rewrite's wait")
+            text = once(plain, "postgres")
+        vacuum.finish()
+        assert re.search(rf"pid {vacuum.pid} +postgres +by the server", text)
+        assert "rebuilding index" in text
+
+
+@pytest.mark.parametrize("options", ["-c datestyle=German -c intervalstyle=iso_8601", "-c datestyle=SQL,MDY -c intervalstyle=sql_standard"])
+def test_the_form_of_times_that_a_server_is_set_to_does_not_matter(cluster, db, conn, table, options):
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched"), cluster.connect(db) as holder:
+        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM watched")
+        text = once(cluster, db, PGOPTIONS=options)
+        assert "scanning heap" in text and f"session {holder.info.backend_pid}, {db}" in text
+
+
+@pytest.mark.parametrize("columns", ["wide", "0", "-3"])
+def test_a_width_that_is_none_is_passed_over(cluster, columns):
+    assert "No VACUUM is running" in once(cluster, "postgres", COLUMNS=columns)
+
+
+def test_what_cannot_be_done_is_said_in_a_line():
+    def run(*arguments):
+        return subprocess.run([*PROGRAM, *arguments], env=ENV, text=True, capture_output=True, stdin=subprocess.DEVNULL)
+
+    result = run("--once", "host=/nonexistent")
+    assert result.returncode == 1
+    assert re.fullmatch(r"cyclone-top: .*/nonexistent.*\n", result.stderr)
+    result = run("--once", "no connection string")
+    assert result.returncode == 1 and result.stderr.count("\n") == 1
+    result = run("host=/nonexistent")
+    assert result.returncode == 2 and "use --once" in result.stderr
+
+
+def test_the_package_has_the_program():
+    project = tomllib.loads((CONSOLE / "pyproject.toml").read_text())
+    module, function = project["project"]["scripts"]["cyclone-top"].split(":")
+    assert callable(getattr(import_module(module), function))
+    assert module.split(".")[0] in project["tool"]["setuptools"]["packages"]
+
+
+def test_rates_of_the_servers_vacuums_come_from_two_looks():
+    begin = datetime(2026, 1, 1)
+    memory = draw.Memory()
+
+    def seen(seconds, done, phase="scanning heap"):
+        vacuum = look.Vacuum(7, "db", relid=1, phase=phase, done=done, total=1000)
+        memory.note(look.Look(begin + timedelta(seconds=seconds), "18", "db", False, [vacuum], []))
+        return vacuum.phase_left
+
+    assert seen(0, 100) is None
+    assert seen(10, 100) is None, "it stands still"
+    assert seen(20, 300).likely == 70
+    assert seen(30, 0, "vacuuming heap") is None
+    assert seen(40, 1000, "vacuuming heap").likely == 0
+
+
+def test_nobody_is_said_to_hold_rows_only_where_that_is_known():
+    def drawn(holders):
+        console = Console(width=200, record=True, file=io.StringIO())
+        console.print(draw.picture(look.Look(datetime(2026, 1, 1), "18", "db", True, [], holders), draw.Memory(), ""))
+        return console.export_text()
+
+    assert "Nobody holds back" in drawn([])
+    assert "Nobody holds back" not in drawn(None) and "older than 0.2.0" in drawn(None)
+
+
+def test_words_and_curves():
+    assert [draw.duration(seconds) for seconds in (0, 59.4, 59.6, 3599, 3600, 172800)] == [
+        "0 s", "59 s", "1 min 00 s", "59 min 59 s", "1 h 00 min", "2 days",
+    ]  # fmt: skip
+    assert draw.span(look.Estimate(10, 5, None)) == "10 s (5 s to who knows)"
+    assert [draw.spark(share) for share in (-1, 0, 0.5, 1, 9)] == ["▁", "▁", "▅", "█", "█"]
+    assert draw.strain({"target_ms": 4.0, "latency_ms": 6.0, "rate": None, "budget": None}) == 1.5
+    assert draw.strain({"target_ms": None, "latency_ms": None, "rate": 50.0, "budget": 100.0}) == 0.5
+    assert draw.strain({"target_ms": None, "latency_ms": None, "rate": 50.0, "budget": None}) is None
+    assert draw.plain("a\x1b[31mb\nc") == "a [31mb c"

@@ -1,0 +1,45 @@
+-- A VACUUM that keeps to a budget, of a cost delay or of a latency target, does what any VACUUM does.
+CREATE SCHEMA pace;
+SET search_path = pace;
+SET cyclone.enabled = on;
+SET cyclone.latency_target = 0;
+SET vacuum_cost_delay = 0;
+-- until each transaction of others in this database that was under way has ended, since it may still see what was deleted
+CREATE PROCEDURE wait_for_snapshots() LANGUAGE plpgsql AS $$
+DECLARE
+    older text[];
+BEGIN
+    SELECT array_agg(virtualxid) INTO older FROM pg_locks
+    WHERE locktype = 'virtualxid' AND pid <> pg_backend_pid()
+      AND pid NOT IN (SELECT pid FROM pg_stat_activity WHERE datname <> current_database());
+    FOR i IN 1..6000 LOOP
+        EXIT WHEN NOT EXISTS (SELECT FROM pg_locks WHERE virtualxid = ANY (older));
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END
+$$;
+CREATE TABLE t (id int PRIMARY KEY) WITH (autovacuum_enabled = off, vacuum_truncate = off);
+INSERT INTO t SELECT generate_series(1, 10000);
+DELETE FROM t WHERE id % 2 = 0;
+CALL wait_for_snapshots();
+VACUUM (LATENCY_TARGET '20ms') t;
+DELETE FROM t WHERE id % 3 = 0;
+CALL wait_for_snapshots();
+SET cyclone.latency_target = '1min';
+SET cyclone.latency_of = transactions;
+VACUUM t;
+SET cyclone.latency_target = 0;
+RESET cyclone.latency_of;
+DELETE FROM t WHERE id % 5 = 0;
+CALL wait_for_snapshots();
+SET vacuum_cost_delay = '1ms';
+VACUUM t;
+RESET vacuum_cost_delay;
+SELECT run_by, outcome, rows_removed, rows_remaining, index_scans, target_ms, slept_seconds IS NOT NULL AS could_sleep
+FROM cyclone.history WHERE relid = 't'::regclass AND datname = current_database() ORDER BY id;
+SELECT count(*) FROM t;
+-- nobody is at work any more
+SELECT count(*) FROM cyclone.pace WHERE datname = current_database();
+
+SET client_min_messages = warning;
+DROP SCHEMA pace CASCADE;
