@@ -44,6 +44,7 @@ extern void debug_point_reached(const char *name);
 
 #else
 
+/* debug_point_init -- a build without debug points has no settings for them. */
 static inline void
 debug_point_init(void)
 {

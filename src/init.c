@@ -29,8 +29,9 @@
 PG_MODULE_MAGIC;
 
 /*
- * Starts everything up, in the postmaster; or, in a server that the library
- * doesn't fit, only what says so.
+ * _PG_init
+ *		Starts everything up, in the postmaster; or, in a server that the library
+ *		doesn't fit, only what says so.
  *
  * Raises an error if the library is loaded later than that: there is no
  * shared memory to be had then.

@@ -37,7 +37,8 @@ static const struct config_enum_entry disk_space_checks[] = {
 };
 
 /*
- * Defines the parameters and reserves the prefix.
+ * settings_init
+ *		Defines the parameters and reserves the prefix.
  *
  * To be called once, when the library is loaded, after all other parameters
  * with our prefix have been defined.

@@ -309,18 +309,21 @@ array_of(List *items, Datum (*item_datum) (void *item), Oid type, int length,
 	return PointerGetDatum(construct_array(values, list_length(items), type, length, by_value, align));
 }
 
+/* node_name_datum -- a node's name, as text. */
 static Datum
 node_name_datum(void *node)
 {
 	return CStringGetTextDatum(((CitusNode *) node)->name);
 }
 
+/* node_port_datum -- a node's port, as integer. */
 static Datum
 node_port_datum(void *node)
 {
 	return Int32GetDatum(((CitusNode *) node)->port);
 }
 
+/* command_datum -- a command, as text. */
 static Datum
 command_datum(void *command)
 {

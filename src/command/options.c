@@ -64,7 +64,8 @@ static void refuse_repack_parallel_with(const char *what);
 static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
 
 /*
- * Reads the options of a statement.
+ * vacuum_options_read
+ *		Reads the options of a statement.
  *
  * Returns false if the server would raise an error for them, or might.
  * VACOPT_ONLY_DATABASE_STATS may be set in the result: it is for the caller to
@@ -97,7 +98,8 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 }
 
 /*
- * Does FULL have a value in a statement that the server doesn't know?
+ * vacuum_options_are_ours
+ *		Does FULL have a value in a statement that the server doesn't know?
  */
 bool
 vacuum_options_are_ours(const VacuumStmt *stmt)
@@ -112,7 +114,8 @@ vacuum_options_are_ours(const VacuumStmt *stmt)
 }
 
 /*
- * Does a statement have the option FULL, whatever its value?
+ * vacuum_options_have_full
+ *		Does a statement have the option FULL, whatever its value?
  */
 bool
 vacuum_options_have_full(const VacuumStmt *stmt)
@@ -126,7 +129,8 @@ vacuum_options_have_full(const VacuumStmt *stmt)
 }
 
 /*
- * Does a VACUUM have the option LATENCY_TARGET?
+ * vacuum_options_have_latency_target
+ *		Does a VACUUM have the option LATENCY_TARGET?
  */
 bool
 vacuum_options_have_latency_target(const VacuumStmt *stmt)
@@ -142,8 +146,9 @@ vacuum_options_have_latency_target(const VacuumStmt *stmt)
 }
 
 /*
- * Reads the options of a VACUUM that has a LATENCY_TARGET, the last of which
- * counts, as for any option.
+ * vacuum_options_read_latency_target
+ *		Reads the options of a VACUUM that has a LATENCY_TARGET, the last of which
+ *		counts, as for any option.
  *
  * Of the other options there may be less, if the server would raise an error.
  * Raises one itself if the value of a target is none, or if it makes no sense
@@ -163,9 +168,10 @@ vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *option
 }
 
 /*
- * Returns a list of options as the server knows them, and changes them: without
- * LATENCY_TARGET, with FULL for FULL REWRITE, and without a FULL INPLACE that
- * another FULL follows, as the last one counts.
+ * vacuum_options_for_server
+ *		Returns a list of options as the server knows them, and changes them: without
+ *		LATENCY_TARGET, with FULL for FULL REWRITE, and without a FULL INPLACE that
+ *		another FULL follows, as the last one counts.
  *
  * A FULL INPLACE that counts comes last, as there must be another reason for the
  * server to refuse the statement, and its error is to be about that.
@@ -194,7 +200,8 @@ vacuum_options_for_server(List *list)
 }
 
 /*
- * Makes the buffer ring for a statement, in the current memory context.
+ * vacuum_options_make_ring
+ *		Makes the buffer ring for a statement, in the current memory context.
  *
  * Returns NULL if the size in force is 0: no ring, all of shared buffers.
  */
@@ -210,7 +217,8 @@ vacuum_options_make_ring(const VacuumOptions *options)
 }
 
 /*
- * Reads one option into *options, false if that isn't possible.
+ * read_option
+ *		Reads one option into *options, false if that isn't possible.
  *
  * An option given twice is no error: the last one counts.
  */
@@ -248,7 +256,8 @@ read_option(const DefElem *def, bool is_vacuum, VacuumOptions *options)
 }
 
 /*
- * Sets or clears a flag, false if the option isn't Boolean.
+ * read_flag
+ *		Sets or clears a flag, false if the option isn't Boolean.
  */
 static bool
 read_flag(const DefElem *def, bits32 flag, bits32 *flags)
@@ -266,8 +275,9 @@ read_flag(const DefElem *def, bits32 flag, bits32 *flags)
 }
 
 /*
- * Reads FULL, which is Boolean, or REWRITE, which is the same as true, or
- * INPLACE.
+ * read_full
+ *		Reads FULL, which is Boolean, or REWRITE, which is the same as true, or
+ *		INPLACE.
  */
 static bool
 read_full(const DefElem *def, VacuumParams *params)
@@ -288,7 +298,8 @@ read_full(const DefElem *def, VacuumParams *params)
 }
 
 /*
- * Is that word an option's value?
+ * says
+ *		Is that word an option's value?
  */
 static bool
 says(const DefElem *def, const char *word)
@@ -299,7 +310,8 @@ says(const DefElem *def, const char *word)
 }
 
 /*
- * Reads INDEX_CLEANUP, which is AUTO or Boolean, AUTO without a value.
+ * read_index_cleanup
+ *		Reads INDEX_CLEANUP, which is AUTO or Boolean, AUTO without a value.
  */
 static bool
 read_index_cleanup(const DefElem *def, VacOptValue *value)
@@ -320,7 +332,8 @@ read_index_cleanup(const DefElem *def, VacOptValue *value)
 }
 
 /*
- * Reads TRUNCATE, which is Boolean.
+ * read_truncate
+ *		Reads TRUNCATE, which is Boolean.
  */
 static bool
 read_truncate(const DefElem *def, VacOptValue *value)
@@ -335,7 +348,8 @@ read_truncate(const DefElem *def, VacOptValue *value)
 }
 
 /*
- * Reads PARALLEL: PARALLEL 0 becomes -1, as 0 means that it wasn't given.
+ * read_parallel
+ *		Reads PARALLEL: PARALLEL 0 becomes -1, as 0 means that it wasn't given.
  */
 static bool
 read_parallel(const DefElem *def, int *nworkers)
@@ -353,7 +367,8 @@ read_parallel(const DefElem *def, int *nworkers)
 }
 
 /*
- * Reads BUFFER_USAGE_LIMIT: a size with or without a unit, 0 or in bounds.
+ * read_ring_size
+ *		Reads BUFFER_USAGE_LIMIT: a size with or without a unit, 0 or in bounds.
  */
 static bool
 read_ring_size(const DefElem *def, int *ring_size_kb)
@@ -374,7 +389,8 @@ read_ring_size(const DefElem *def, int *ring_size_kb)
 }
 
 /*
- * Reads LATENCY_TARGET: a time in ms or with a unit, 0, or auto.
+ * read_latency_target
+ *		Reads LATENCY_TARGET: a time in ms or with a unit, 0, or auto.
  */
 static void
 read_latency_target(const DefElem *def, VacuumOptions *options)
@@ -396,7 +412,8 @@ read_latency_target(const DefElem *def, VacuumOptions *options)
 }
 
 /*
- * Returns an option's value as text, NULL if it has none or a strange one.
+ * option_string
+ *		Returns an option's value as text, NULL if it has none or a strange one.
  */
 static const char *
 option_string(const DefElem *def)
@@ -418,7 +435,8 @@ option_string(const DefElem *def)
 }
 
 /*
- * Reads a Boolean: no value, 0, 1 or one of the four words; nothing else.
+ * read_bool
+ *		Reads a Boolean: no value, 0, 1 or one of the four words; nothing else.
  */
 static bool
 read_bool(const DefElem *def, bool *value)
@@ -448,7 +466,8 @@ read_bool(const DefElem *def, bool *value)
 }
 
 /*
- * Sets the freeze ages: all 0 with FREEZE, else -1 for "as configured".
+ * set_freeze_ages
+ *		Sets the freeze ages: all 0 with FREEZE, else -1 for "as configured".
  */
 static void
 set_freeze_ages(VacuumParams *params)
@@ -462,7 +481,8 @@ set_freeze_ages(VacuumParams *params)
 }
 
 /*
- * Do the options fit together, and with the list of tables?
+ * options_agree
+ *		Do the options fit together, and with the list of tables?
  */
 static bool
 options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
@@ -522,7 +542,8 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 }
 
 /*
- * Raises the error for an option that has no meaning with FULL INPLACE.
+ * refuse_inplace_with
+ *		Raises the error for an option that has no meaning with FULL INPLACE.
  */
 static void
 refuse_inplace_with(const char *option)
@@ -533,7 +554,8 @@ refuse_inplace_with(const char *option)
 }
 
 /*
- * Reads the options of a REPACK.
+ * repack_options_read
+ *		Reads the options of a REPACK.
  *
  * Returns false if the server is to run it, be it that it would raise an error
  * for the options, or that the statement is about an index or CONCURRENTLY.
@@ -586,7 +608,8 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 }
 
 /*
- * Does a REPACK have the option PARALLEL?
+ * repack_options_have_parallel
+ *		Does a REPACK have the option PARALLEL?
  */
 bool
 repack_options_have_parallel(const RepackStmt *stmt)
@@ -600,7 +623,8 @@ repack_options_have_parallel(const RepackStmt *stmt)
 }
 
 /*
- * Returns a list of options of a REPACK as the server knows them.
+ * repack_options_for_server
+ *		Returns a list of options of a REPACK as the server knows them.
  *
  * For a statement that the server will refuse for another reason, or whose
  * PARALLEL has been refused where it says something.
@@ -619,7 +643,8 @@ repack_options_for_server(List *list)
 }
 
 /*
- * Reads PARALLEL of a REPACK, as read_parallel, but it is an error if it is none.
+ * read_repack_parallel
+ *		Reads PARALLEL of a REPACK, as read_parallel, but it is an error if it is none.
  */
 static int
 read_repack_parallel(DefElem *def)
@@ -634,7 +659,8 @@ read_repack_parallel(DefElem *def)
 }
 
 /*
- * Raises the error for PARALLEL in a REPACK that is the server's.
+ * refuse_repack_parallel_with
+ *		Raises the error for PARALLEL in a REPACK that is the server's.
  */
 static void
 refuse_repack_parallel_with(const char *what)

@@ -90,7 +90,8 @@ static void analyze_target(const VacuumRelation *target,
 						   BufferAccessStrategy ring);
 
 /*
- * Vacuums the named relations, or the whole database if there are none.
+ * vacuum_relations
+ *		Vacuums the named relations, or the whole database if there are none.
  *
  * To be called outside a transaction block, in a transaction as of a
  * statement's start; returns in another one, for the caller to commit.
@@ -136,7 +137,8 @@ vacuum_relations(List *named, const VacuumParams *params,
 }
 
 /*
- * Is a VACUUM of ours at work in this session, or is this a worker of one?
+ * vacuum_relations_running
+ *		Is a VACUUM of ours at work in this session, or is this a worker of one?
  *
  * True only while functions of users may run inside it.
  */
@@ -147,7 +149,8 @@ vacuum_relations_running(void)
 }
 
 /*
- * Appends the targets that a named relation stands for.
+ * expand_named
+ *		Appends the targets that a named relation stands for.
  *
  * Holds an AccessShareLock on it meanwhile.  Raises an error if it doesn't
  * exist; warns and appends nothing if SKIP_LOCKED and it is locked.
@@ -198,7 +201,8 @@ expand_named(List *targets, VacuumRelation *named, bits32 options,
 }
 
 /*
- * Does naming this relation name its children or partitions, too?
+ * wants_children
+ *		Does naming this relation name its children or partitions, too?
  *
  * Warns if it doesn't and nothing is left to be done.
  */
@@ -219,7 +223,8 @@ wants_children(const RangeVar *name, char relkind)
 }
 
 /*
- * Appends all children of a relation, on which the caller has some lock.
+ * append_children
+ *		Appends all children of a relation, on which the caller has some lock.
  *
  * They aren't locked, so they get no name: that one of them is gone when
  * its turn comes is nothing to complain about.
@@ -241,7 +246,8 @@ append_children(List *targets, Oid relid, List *columns,
 }
 
 /*
- * Lists the tables of the database that the user may vacuum, without names.
+ * whole_database
+ *		Lists the tables of the database that the user may vacuum, without names.
  *
  * Warns of those that he may not.
  */
@@ -274,7 +280,8 @@ whole_database(bits32 options, MemoryContext context)
 }
 
 /*
- * Appends one target, in context.
+ * append_target
+ *		Appends one target, in context.
  *
  * A target with a name is complained about if it can't be opened.
  */
@@ -291,7 +298,8 @@ append_target(List *targets, RangeVar *name, Oid relid, List *columns,
 }
 
 /*
- * Vacuums, and analyzes if asked to, one target after the other.
+ * process_targets
+ *		Vacuums, and analyzes if asked to, one target after the other.
  *
  * Called and returns outside any transaction.
  */
@@ -312,7 +320,8 @@ process_targets(List *targets, const VacuumParams *params,
 }
 
 /*
- * Rewrites or compacts one target, and its TOAST table with it.
+ * vacuum_target
+ *		Rewrites or compacts one target, and its TOAST table with it.
  *
  * Called and returns outside any transaction.  Returns whether an ANALYZE
  * that was asked for is still to be done.
@@ -379,7 +388,8 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 }
 
 /*
- * Will VACUUM FULL of this relation be left to the server?
+ * is_surely_for_server
+ *		Will VACUUM FULL of this relation be left to the server?
  *
  * To be found out before the exclusive lock is taken, as that costs a
  * transaction ID, and users twice the wait if the server takes it again.  If
@@ -402,7 +412,8 @@ is_surely_for_server(Oid relid, const VacuumParams *params)
 }
 
 /*
- * Is this relation, open and locked, one that we can't rewrite?
+ * relation_is_for_server
+ *		Is this relation, open and locked, one that we can't rewrite?
  */
 bool
 relation_is_for_server(Relation rel, const VacuumParams *params)
@@ -421,7 +432,8 @@ relation_is_for_server(Relation rel, const VacuumParams *params)
 }
 
 /*
- * Decides what to do with a target that is open and locked.
+ * judge_target
+ *		Decides what to do with a target that is open and locked.
  *
  * Warns if the user lacks the privilege or it is no table at all.
  */
@@ -470,7 +482,8 @@ judge_target(Relation rel, const VacuumParams *params, bool is_named)
 }
 
 /*
- * Can the rows of a table be moved, as FULL INPLACE wants it?
+ * can_compact
+ *		Can the rows of a table be moved, as FULL INPLACE wants it?
  *
  * If not it is only vacuumed, with a warning if it was named, and else a word
  * in VERBOSE.
@@ -491,7 +504,8 @@ can_compact(Relation rel, bool is_named, bits32 options)
 }
 
 /*
- * Fills in what the statement left open from the table's options.
+ * apply_reloptions
+ *		Fills in what the statement left open from the table's options.
  */
 static void
 apply_reloptions(Relation rel, VacuumParams *params)
@@ -509,7 +523,8 @@ apply_reloptions(Relation rel, VacuumParams *params)
 }
 
 /*
- * Returns what a table's options say about INDEX_CLEANUP.
+ * index_cleanup_default
+ *		Returns what a table's options say about INDEX_CLEANUP.
  */
 static VacOptValue
 index_cleanup_default(const StdRdOptions *opts)
@@ -531,7 +546,8 @@ index_cleanup_default(const StdRdOptions *opts)
 }
 
 /*
- * Rewrites an open table, as its owner, in a safe environment, and closes it.
+ * relation_rewrite
+ *		Rewrites an open table, as its owner, in a safe environment, and closes it.
  */
 void
 relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
@@ -545,7 +561,8 @@ relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params
 }
 
 /*
- * Vacuums the TOAST table of a compacted table, under the session lock on that.
+ * vacuum_toast
+ *		Vacuums the TOAST table of a compacted table, under the session lock on that.
  *
  * It has options of its own, so params are those of the statement; but what
  * INDEX_CLEANUP says with FULL INPLACE is not about it.
@@ -568,8 +585,9 @@ vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 }
 
 /*
- * Lets the server vacuum a target that isn't to be rewritten or compacted by us,
- * and analyze it.
+ * leave_to_server
+ *		Lets the server vacuum a target that isn't to be rewritten or compacted by us,
+ *		and analyze it.
  *
  * Called and returns outside any transaction, without a lock on the target.
  */
@@ -606,7 +624,8 @@ leave_to_server(VacuumRelation *target, const VacuumParams *params,
 }
 
 /*
- * Analyzes one target in a transaction of its own.
+ * analyze_target
+ *		Analyzes one target in a transaction of its own.
  */
 static void
 analyze_target(const VacuumRelation *target, const VacuumParams *params,
@@ -627,7 +646,8 @@ analyze_target(const VacuumRelation *target, const VacuumParams *params,
 }
 
 /*
- * Starts the cost accounting of VACUUM afresh, as the settings have it.
+ * relations_reset_costs
+ *		Starts the cost accounting of VACUUM afresh, as the settings have it.
  */
 void
 relations_reset_costs(void)
@@ -642,7 +662,8 @@ relations_reset_costs(void)
 }
 
 /*
- * Clears what must not outlive the last relation, or an error.
+ * relations_end
+ *		Clears what must not outlive the last relation, or an error.
  */
 void
 relations_end(void)

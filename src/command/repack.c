@@ -58,7 +58,8 @@ static void repack_by_server(Relation rel, const VacuumParams *params, bool is_n
 static void analyze_named(Oid relid, List *columns, const VacuumParams *params);
 
 /*
- * Repacks the named relation, or the whole database if it is NULL.
+ * repack_relations
+ *		Repacks the named relation, or the whole database if it is NULL.
  *
  * To be called outside a transaction block, in a transaction as of a
  * statement's start, with a snapshot; returns in it or in another one, for the
@@ -82,7 +83,8 @@ repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContex
 }
 
 /*
- * Does it: what may fail.
+ * repack_all
+ *		Does it: what may fail.
  */
 static void
 repack_all(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
@@ -121,7 +123,8 @@ repack_all(VacuumRelation *named, const VacuumParams *params, MemoryContext cont
 }
 
 /*
- * Opens a relation by its name, under the lock for a rewrite.
+ * open_named
+ *		Opens a relation by its name, under the lock for a rewrite.
  *
  * Raises an error if it doesn't exist, is no table, if the user may not repack
  * it, or if it is temporary and another session's.
@@ -141,8 +144,9 @@ open_named(const VacuumRelation *named)
 }
 
 /*
- * Lists the partitions of a partitioned table, on which the caller has a lock,
- * that the user may repack.  Those that are foreign tables don't count.
+ * list_partitions
+ *		Lists the partitions of a partitioned table, on which the caller has a lock,
+ *		that the user may repack.  Those that are foreign tables don't count.
  */
 static List *
 list_partitions(Oid parent, MemoryContext context)
@@ -160,8 +164,9 @@ list_partitions(Oid parent, MemoryContext context)
 }
 
 /*
- * Lists the tables and materialized views of the database, catalogs included,
- * that the user may repack.
+ * list_database
+ *		Lists the tables and materialized views of the database, catalogs included,
+ *		that the user may repack.
  */
 static List *
 list_database(MemoryContext context)
@@ -185,7 +190,8 @@ list_database(MemoryContext context)
 }
 
 /*
- * Is it a kind of relation that a REPACK of the database is about?
+ * is_in_list
+ *		Is it a kind of relation that a REPACK of the database is about?
  */
 static bool
 is_in_list(Form_pg_class form)
@@ -197,7 +203,8 @@ is_in_list(Form_pg_class form)
 }
 
 /*
- * May the user repack a relation?  Warns if not, unless it is gone.
+ * is_permitted
+ *		May the user repack a relation?  Warns if not, unless it is gone.
  */
 static bool
 is_permitted(Oid relid)
@@ -215,7 +222,8 @@ is_permitted(Oid relid)
 }
 
 /*
- * Appends a relation, in context.
+ * append_oid
+ *		Appends a relation, in context.
  */
 static List *
 append_oid(List *relids, Oid relid, MemoryContext context)
@@ -228,8 +236,9 @@ append_oid(List *relids, Oid relid, MemoryContext context)
 }
 
 /*
- * Repacks one of several tables, in a transaction of its own, if it is still
- * there, and still one that the user may repack.
+ * repack_listed
+ *		Repacks one of several tables, in a transaction of its own, if it is still
+ *		there, and still one that the user may repack.
  *
  * The snapshot comes after the lock: rows that die while we wait for that are
  * then none that we need.
@@ -256,8 +265,9 @@ repack_listed(Oid relid, const VacuumParams *params)
 }
 
 /*
- * Repacks a table that is open and locked exclusively, and closes it.  The lock
- * remains.
+ * repack_open
+ *		Repacks a table that is open and locked exclusively, and closes it.  The lock
+ *		remains.
  */
 static void
 repack_open(Relation rel, const VacuumParams *params, bool is_named)
@@ -280,7 +290,8 @@ repack_open(Relation rel, const VacuumParams *params, bool is_named)
 }
 
 /*
- * Has the server repack such a table.
+ * repack_by_server
+ *		Has the server repack such a table.
  *
  * It has no parallel workers for that: a warning if they were asked for, for
  * this table, and else a word in VERBOSE.
@@ -300,8 +311,9 @@ repack_by_server(Relation rel, const VacuumParams *params, bool is_named)
 }
 
 /*
- * Analyzes the table that was named, in the new transaction that has begun, as it
- * need not be locked exclusively any longer.
+ * analyze_named
+ *		Analyzes the table that was named, in the new transaction that has begun, as it
+ *		need not be locked exclusively any longer.
  */
 static void
 analyze_named(Oid relid, List *columns, const VacuumParams *params)

@@ -95,7 +95,8 @@ static void run_repack(const RepackStmt *stmt, const VacuumOptions *options);
 static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context);
 
 /*
- * Installs the hook.
+ * utility_hook_init
+ *		Installs the hook.
  */
 void
 utility_hook_init(void)
@@ -107,7 +108,8 @@ utility_hook_init(void)
 }
 
 /*
- * The hook: runs a VACUUM that is ours, passes on everything else.
+ * take_vacuum
+ *		The hook: runs a VACUUM that is ours, passes on everything else.
  */
 static void
 take_vacuum(PlannedStmt *pstmt, const char *query_string,
@@ -146,9 +148,10 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 }
 
 /*
- * A hook for when a statement has been analyzed, which is the last moment before
- * the ProcessUtility hooks: puts ours in front of those that this session has
- * loaded, if we need that.
+ * come_first
+ *		A hook for when a statement has been analyzed, which is the last moment before
+ *		the ProcessUtility hooks: puts ours in front of those that this session has
+ *		loaded, if we need that.
  *
  * TimescaleDB loads the library of its version when a statement is analyzed, in
  * such a hook, so whoever is called first, it has done so by the time that we look.
@@ -173,7 +176,8 @@ come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate)
 }
 
 /*
- * The hook that is in front of others: they get whatever isn't done here.
+ * take_vacuum_first
+ *		The hook that is in front of others: they get whatever isn't done here.
  *
  * One that passes it on brings it to take_vacuum, which finds nothing more to do
  * with it.
@@ -191,8 +195,9 @@ take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 }
 
 /*
- * Runs a VACUUM or REPACK that is ours, and passes on to the next hook one that has
- * options of ours, without them.  A latency target is kept to meanwhile.
+ * is_done
+ *		Runs a VACUUM or REPACK that is ours, and passes on to the next hook one that has
+ *		options of ours, without them.  A latency target is kept to meanwhile.
  *
  * Returns false if the statement is neither, and is still to be passed on.
  * Raises an error if an option can't be had.  In the midst of another VACUUM,
@@ -272,8 +277,9 @@ is_done(ProcessUtility_hook_type next,
 }
 
 /*
- * Runs a VACUUM that we send to the nodes of a cluster: first what the statement
- * names here, as if that had been all, then the rest.
+ * is_cluster_done
+ *		Runs a VACUUM that we send to the nodes of a cluster: first what the statement
+ *		names here, as if that had been all, then the rest.
  *
  * Returns false if it is none, or isn't allowed where it stands, or the server
  * would raise an error for its options.
@@ -327,7 +333,8 @@ is_cluster_done(ProcessUtility_hook_type next,
 }
 
 /*
- * Raises an error if a lazy VACUUM can't keep to a latency target.
+ * check_target
+ *		Raises an error if a lazy VACUUM can't keep to a latency target.
  */
 static void
 check_target(const VacuumStmt *stmt, const VacuumOptions *options)
@@ -341,7 +348,8 @@ check_target(const VacuumStmt *stmt, const VacuumOptions *options)
 }
 
 /*
- * The same for a REPACK, whose only option of ours is PARALLEL.
+ * is_repack_done
+ *		The same for a REPACK, whose only option of ours is PARALLEL.
  */
 static bool
 is_repack_done(ProcessUtility_hook_type next,
@@ -382,8 +390,9 @@ is_repack_done(ProcessUtility_hook_type next,
 }
 
 /*
- * Returns a copy of a VACUUM or REPACK statement with options that the server knows, which
- * lives as long as the portal, if there is one: both commit.
+ * for_server
+ *		Returns a copy of a VACUUM or REPACK statement with options that the server knows, which
+ *		lives as long as the portal, if there is one: both commit.
  */
 static PlannedStmt *
 for_server(const PlannedStmt *pstmt)
@@ -410,7 +419,8 @@ for_server(const PlannedStmt *pstmt)
 }
 
 /*
- * Is the statement one that we run?  If so, *options are its options.
+ * is_ours
+ *		Is the statement one that we run?  If so, *options are its options.
  */
 static bool
 is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
@@ -442,8 +452,9 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 }
 
 /*
- * Is a REPACK, where there may be one, one that we run?  If so, *options are its
- * options.
+ * is_repack_ours
+ *		Is a REPACK, where there may be one, one that we run?  If so, *options are its
+ *		options.
  *
  * The server also runs that of one table inside a transaction block.
  */
@@ -462,7 +473,8 @@ is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
 }
 
 /*
- * Runs a VACUUM that is ours.
+ * run_vacuum
+ *		Runs a VACUUM that is ours.
  *
  * Like the server's it commits the transaction that it is called in and
  * returns in another one.
@@ -504,7 +516,8 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 }
 
 /*
- * Runs a REPACK that is ours, likewise.
+ * run_repack
+ *		Runs a REPACK that is ours, likewise.
  *
  * The server commits that of a single table with whatever comes after it, if
  * more was sent to it at once.  We rewrite tables in transactions of their own.
@@ -540,7 +553,8 @@ run_repack(const RepackStmt *stmt, const VacuumOptions *options)
 }
 
 /*
- * Raises the server's error for a VACUUM or ANALYZE inside a VACUUM of ours.
+ * refuse_nested
+ *		Raises the server's error for a VACUUM or ANALYZE inside a VACUUM of ours.
  *
  * A function in an index expression may call one.  Returns if the server
  * finds another fault first and is to raise that.

@@ -66,6 +66,7 @@ typedef VacuumParams compat_am_vacuum_params;
 typedef JumbleState compat_jumble_state;
 
 #ifdef USE_ASSERT_CHECKING
+/* compat_is_locked -- have we a lock on this page, of any kind? */
 static inline bool
 compat_is_locked(Buffer buffer)
 {
@@ -74,6 +75,7 @@ compat_is_locked(Buffer buffer)
 }
 #endif
 
+/* compat_buffer_is_locked -- for assertions: may this process change the page? */
 static inline bool
 compat_buffer_is_locked(Buffer buffer)
 {
@@ -93,6 +95,7 @@ extern bool visibilitymap_clear_locked(Relation rel, BlockNumber heapBlk,
 									   Buffer vmbuf, uint8 flags);
 #pragma weak visibilitymap_clear_locked
 
+/* compat_server_logs_map -- does the server that runs log bits taken out of the map? */
 static inline bool
 compat_server_logs_map(void)
 {
@@ -103,24 +106,28 @@ compat_server_logs_map(void)
 
 #define COMPAT_LOGS_MAP true
 
+/* compat_lock_map -- lock the map's page, before a critical section. */
 static inline void
 compat_lock_map(Buffer vmbuffer)
 {
 	LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
 }
 
+/* compat_unlock_map -- release that lock, after it. */
 static inline void
 compat_unlock_map(Buffer vmbuffer)
 {
 	LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
 }
 
+/* compat_clear_map -- clear a page's bits; is the map's page to be registered? */
 static inline bool
 compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 {
 	return visibilitymap_clear_locked(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
 }
 
+/* compat_register_map -- register the map's page with the record being made. */
 static inline void
 compat_register_map(Buffer vmbuffer)
 {
@@ -131,16 +138,19 @@ compat_register_map(Buffer vmbuffer)
 
 #define COMPAT_LOGS_MAP false
 
+/* compat_lock_map -- lock the map's page, before a critical section. */
 static inline void
 compat_lock_map(Buffer vmbuffer)
 {
 }
 
+/* compat_unlock_map -- release that lock, after it. */
 static inline void
 compat_unlock_map(Buffer vmbuffer)
 {
 }
 
+/* compat_clear_map -- clear a page's bits; is the map's page to be registered? */
 static inline bool
 compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 {
@@ -148,6 +158,7 @@ compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 	return false;
 }
 
+/* compat_register_map -- register the map's page with the record being made. */
 static inline void
 compat_register_map(Buffer vmbuffer)
 {
@@ -155,23 +166,31 @@ compat_register_map(Buffer vmbuffer)
 
 #endif							/* HEAP_MULTI_INSERT_BLKREF_VM */
 
+/* compat_clear_wrong_map -- take out bits that should not be there, unlogged. */
 static inline void
 compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 {
 	(void) visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
 }
 
+/* compat_note_insertion -- leave a note of an insertion on a page, where there are such. */
 static inline void
 compat_note_insertion(Page page, TransactionId xid)
 {
 }
 
+/* compat_set_locked_map -- set bits of two locked pages; never called here. */
 static inline void
 compat_set_locked_map(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 flags)
 {
 	Assert(false);
 }
 
+/*
+ * compat_log_prune
+ *		Logs what has been done to a heap page; its bits in the map have a record
+ *		of their own.
+ */
 static inline void
 compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
 				 TransactionId conflict_xid, bool cleanup_lock, PruneReason reason,
@@ -183,6 +202,11 @@ compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
 							  frozen, nfrozen, NULL, 0, dead, ndead, unused, nunused);
 }
 
+/*
+ * compat_prune_and_freeze
+ *		Has the server prune and freeze a page; bits in the map are for the
+ *		caller to set.
+ */
 static inline void
 compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_map,
 						GlobalVisState *vistest, int options,
@@ -209,95 +233,112 @@ compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_m
 	memcpy(result->deadoffsets, server.deadoffsets, server.lpdead_items * sizeof(OffsetNumber));
 }
 
+/* compat_fetch_table_stats -- the statistics of a table, NULL if there are none. */
 static inline PgStat_StatTabEntry *
 compat_fetch_table_stats(bool shared, Oid relid)
 {
 	return pgstat_fetch_stat_tabentry_ext(shared, relid);
 }
 
+/* compat_shmem_hash -- make a hash table in shared memory, or find it. */
 static inline HTAB *
 compat_shmem_hash(const char *name, long size, HASHCTL *info, int flags)
 {
 	return ShmemInitHash(name, size, size, info, flags);
 }
 
+/* compat_guc_real -- what is particular to a parameter of this type. */
 static inline struct config_real *
 compat_guc_real(struct config_generic *parameter)
 {
 	return (struct config_real *) parameter;
 }
 
+/* compat_guc_int -- what is particular to a parameter of this type. */
 static inline struct config_int *
 compat_guc_int(struct config_generic *parameter)
 {
 	return (struct config_int *) parameter;
 }
 
+/* compat_guc_enum -- what is particular to a parameter of this type. */
 static inline struct config_enum *
 compat_guc_enum(struct config_generic *parameter)
 {
 	return (struct config_enum *) parameter;
 }
 
+/* compat_set_is_autovacuum -- no index access method asks for whom it works. */
 static inline void
 compat_set_is_autovacuum(IndexVacuumInfo *info, bool is_autovacuum)
 {
 }
 
+/* compat_autovacuum_workers -- no setting of the server's bounds an autovacuum's workers. */
 static inline int
 compat_autovacuum_workers(Relation rel)
 {
 	return MAX_PARALLEL_WORKER_LIMIT;
 }
 
+/* compat_log_duration -- from how many ms on is a VACUUM logged?  -1 for never. */
 static inline int
 compat_log_duration(const VacuumParams *params)
 {
 	return params->log_min_duration;
 }
 
+/* compat_set_log_duration -- set that. */
 static inline void
 compat_set_log_duration(VacuumParams *params, int ms)
 {
 	params->log_min_duration = ms;
 }
 
+/* compat_log_panics_only -- keep this process's words out of the log. */
 static inline void
 compat_log_panics_only(void)
 {
 	log_min_messages = PANIC;
 }
 
+/* compat_report_vacuum_start -- no progress view has the kind of VACUUM. */
 static inline void
 compat_report_vacuum_start(bool is_wraparound, bool aggressive)
 {
 }
 
+/* compat_report_failsafe -- no progress view shows the failsafe. */
 static inline void
 compat_report_failsafe(void)
 {
 }
 
+/* compat_repack_by_server -- never called, as there is no REPACK. */
 static inline void
 compat_repack_by_server(Relation rel, bool verbose)
 {
 	Assert(false);
 }
 
+/* compat_wal_fpi_bytes -- the bytes of full page images; -1, as they aren't counted. */
 static inline int64
 compat_wal_fpi_bytes(const WalUsage *usage)
 {
 	return -1;
 }
 
-/* How many places for replication slots there are */
+/* compat_number_of_slots -- how many places for replication slots there are */
 static inline int
 compat_number_of_slots(void)
 {
 	return max_replication_slots;
 }
 
-/* The process that uses a replication slot, 0 if none.  Holds its spinlock. */
+/*
+ * compat_slot_pid
+ *		The process that uses a replication slot, 0 if none.  Holds its spinlock.
+ */
 static inline int
 compat_slot_pid(const ReplicationSlot *slot)
 {

@@ -15,7 +15,10 @@
 #include "compat/before19.h"
 #include "compat/since18.h"
 
-/* Sets visibility-map bits; returns those that were set before. */
+/*
+ * compat_visibilitymap_set
+ *		Sets visibility-map bits; returns those that were set before.
+ */
 static inline uint8
 compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
 						 Buffer vmbuffer, TransactionId conflict_xid,
@@ -25,6 +28,7 @@ compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
 							 conflict_xid, flags);
 }
 
+/* compat_pgstat_report_vacuum -- tell the statistics system of a VACUUM. */
 static inline void
 compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
 							PgStat_Counter dead, TimestampTz starttime)
@@ -33,7 +37,10 @@ compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
 						 live, dead, starttime);
 }
 
-/* May VACUUM truncate a table, where the command doesn't say? */
+/*
+ * compat_truncate_default
+ *		May VACUUM truncate a table, where the command doesn't say?
+ */
 static inline bool
 compat_truncate_default(const StdRdOptions *opts)
 {
@@ -42,6 +49,7 @@ compat_truncate_default(const StdRdOptions *opts)
 	return vacuum_truncate;
 }
 
+/* compat_index_beginscan -- begin a scan of an index. */
 static inline IndexScanDesc
 compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
 {

@@ -48,7 +48,10 @@ compat_is_locked(Buffer buffer)
 }
 #endif
 
-/* For assertions: may this process change the page?  Nobody locks local buffers. */
+/*
+ * compat_buffer_is_locked
+ *		For assertions: may this process change the page?  Nobody locks local buffers.
+ */
 static inline bool
 compat_buffer_is_locked(Buffer buffer)
 {
@@ -56,8 +59,9 @@ compat_buffer_is_locked(Buffer buffer)
 }
 
 /*
- * Does the server that runs log it if a heap page's bits are taken out of the
- * visibility map?  COMPAT_LOGS_MAP says whether we do.
+ * compat_server_logs_map
+ *		Does the server that runs log it if a heap page's bits are taken out of the
+ *		visibility map?  COMPAT_LOGS_MAP says whether we do.
  */
 #define COMPAT_LOGS_MAP true
 
@@ -68,8 +72,9 @@ compat_server_logs_map(void)
 }
 
 /*
- * The map's page is locked before a critical section in which it changes
- * along with the heap page, and until both are logged in one record.
+ * compat_lock_map
+ *		The map's page is locked before a critical section in which it changes
+ *		along with the heap page, and until both are logged in one record.
  */
 static inline void
 compat_lock_map(Buffer vmbuffer)
@@ -77,33 +82,44 @@ compat_lock_map(Buffer vmbuffer)
 	LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
 }
 
+/* compat_unlock_map -- release that lock, after it. */
 static inline void
 compat_unlock_map(Buffer vmbuffer)
 {
 	LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
 }
 
-/* Returns whether the map's page is to be registered, and to get the LSN. */
+/*
+ * compat_clear_map
+ *		Returns whether the map's page is to be registered, and to get the LSN.
+ */
 static inline bool
 compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 {
 	return visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
 }
 
+/* compat_register_map -- register the map's page with the record being made. */
 static inline void
 compat_register_map(Buffer vmbuffer)
 {
 	XLogRegisterBuffer(HEAP_MULTI_INSERT_BLKREF_VM, vmbuffer, 0);
 }
 
-/* Leaves a note of an insertion on a page, so that who reads it later looks if all see its rows by then. */
+/*
+ * compat_note_insertion
+ *		Leaves a note of an insertion on a page, so that who reads it later looks if all see its rows by then.
+ */
 static inline void
 compat_note_insertion(Page page, TransactionId xid)
 {
 	PageSetPrunable(page, xid);
 }
 
-/* Takes out bits that should not be there, which isn't logged. */
+/*
+ * compat_clear_wrong_map
+ *		Takes out bits that should not be there, which isn't logged.
+ */
 static inline void
 compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 {
@@ -113,9 +129,10 @@ compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 }
 
 /*
- * Sets a heap page's bits, on it and in the map, of which both pages are
- * locked, in a critical section.  The caller marks the heap page dirty and
- * logs it, with compat_log_prune.
+ * compat_set_locked_map
+ *		Sets a heap page's bits, on it and in the map, of which both pages are
+ *		locked, in a critical section.  The caller marks the heap page dirty and
+ *		logs it, with compat_log_prune.
  */
 static inline void
 compat_set_locked_map(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 flags)
@@ -126,8 +143,9 @@ compat_set_locked_map(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 flags)
 }
 
 /*
- * Logs what has been done to a heap page, and which of its bits were set in
- * the map if vmflags isn't 0.
+ * compat_log_prune
+ *		Logs what has been done to a heap page, and which of its bits were set in
+ *		the map if vmflags isn't 0.
  */
 static inline void
 compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
@@ -141,8 +159,9 @@ compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
 }
 
 /*
- * Sets bits of a heap page that has changed in nothing else, in a critical
- * section, and logs that; returns those that were set before.
+ * compat_visibilitymap_set
+ *		Sets bits of a heap page that has changed in nothing else, in a critical
+ *		section, and logs that; returns those that were set before.
  */
 static inline uint8
 compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
@@ -164,8 +183,9 @@ compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
 }
 
 /*
- * Has the server prune and freeze a page, and bring its bits in the map up to
- * date if it can and set_map says so.  Without that it may freeze less.
+ * compat_prune_and_freeze
+ *		Has the server prune and freeze a page, and bring its bits in the map up to
+ *		date if it can and set_map says so.  Without that it may freeze less.
  */
 static inline void
 compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_map,
@@ -202,6 +222,7 @@ compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_m
 	memcpy(result->deadoffsets, server.deadoffsets, server.lpdead_items * sizeof(OffsetNumber));
 }
 
+/* compat_pgstat_report_vacuum -- tell the statistics system of a VACUUM. */
 static inline void
 compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
 							PgStat_Counter dead, TimestampTz starttime)
@@ -209,7 +230,10 @@ compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,
 	pgstat_report_vacuum(rel, live, dead, starttime);
 }
 
-/* May VACUUM truncate a table, where the command doesn't say? */
+/*
+ * compat_truncate_default
+ *		May VACUUM truncate a table, where the command doesn't say?
+ */
 static inline bool
 compat_truncate_default(const StdRdOptions *opts)
 {
@@ -218,27 +242,34 @@ compat_truncate_default(const StdRdOptions *opts)
 	return vacuum_truncate;
 }
 
+/* compat_index_beginscan -- begin a scan of an index. */
 static inline IndexScanDesc
 compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
 {
 	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0, SO_NONE);
 }
 
-/* The statistics of a table, NULL if there are none; nothing need be freed. */
+/*
+ * compat_fetch_table_stats
+ *		The statistics of a table, NULL if there are none; nothing need be freed.
+ */
 static inline PgStat_StatTabEntry *
 compat_fetch_table_stats(bool shared, Oid relid)
 {
 	return pgstat_fetch_stat_tabentry_ext(shared, relid, NULL);
 }
 
-/* Makes a hash table of that many entries in shared memory, or finds it. */
+/*
+ * compat_shmem_hash
+ *		Makes a hash table of that many entries in shared memory, or finds it.
+ */
 static inline HTAB *
 compat_shmem_hash(const char *name, long size, HASHCTL *info, int flags)
 {
 	return ShmemInitHash(name, size, info, flags);
 }
 
-/* What is particular to a parameter of this type. */
+/* compat_guc_real -- what is particular to a parameter of this type. */
 static inline struct config_real *
 compat_guc_real(struct config_generic *parameter)
 {
@@ -246,6 +277,7 @@ compat_guc_real(struct config_generic *parameter)
 	return &parameter->_real;
 }
 
+/* compat_guc_int -- what is particular to a parameter of this type. */
 static inline struct config_int *
 compat_guc_int(struct config_generic *parameter)
 {
@@ -253,6 +285,7 @@ compat_guc_int(struct config_generic *parameter)
 	return &parameter->_int;
 }
 
+/* compat_guc_enum -- what is particular to a parameter of this type. */
 static inline struct config_enum *
 compat_guc_enum(struct config_generic *parameter)
 {
@@ -260,14 +293,20 @@ compat_guc_enum(struct config_generic *parameter)
 	return &parameter->_enum;
 }
 
-/* Tells an index access method, in whatever process, for whom it works. */
+/*
+ * compat_set_is_autovacuum
+ *		Tells an index access method, in whatever process, for whom it works.
+ */
 static inline void
 compat_set_is_autovacuum(IndexVacuumInfo *info, bool is_autovacuum)
 {
 	info->is_autovacuum = is_autovacuum;
 }
 
-/* The most workers that an autovacuum of this table may have, by the server's own settings */
+/*
+ * compat_autovacuum_workers
+ *		The most workers that an autovacuum of this table may have, by the server's own settings
+ */
 static inline int
 compat_autovacuum_workers(Relation rel)
 {
@@ -278,14 +317,17 @@ compat_autovacuum_workers(Relation rel)
 	return autovacuum_max_parallel_workers;
 }
 
-/* From how many ms on is an autovacuum's VACUUM logged?  -1 for never */
+/*
+ * compat_log_duration
+ *		From how many ms on is an autovacuum's VACUUM logged?  -1 for never
+ */
 static inline int
 compat_log_duration(const VacuumParams *params)
 {
 	return params->log_vacuum_min_duration;
 }
 
-/* Likewise for ANALYZE, too. */
+/* compat_set_log_duration -- likewise for ANALYZE, too. */
 static inline void
 compat_set_log_duration(VacuumParams *params, int ms)
 {
@@ -293,14 +335,20 @@ compat_set_log_duration(VacuumParams *params, int ms)
 	params->log_analyze_min_duration = ms;
 }
 
-/* Keeps this process's words out of the server's log, but for the last ones. */
+/*
+ * compat_log_panics_only
+ *		Keeps this process's words out of the server's log, but for the last ones.
+ */
 static inline void
 compat_log_panics_only(void)
 {
 	log_min_messages[MyBackendType] = PANIC;
 }
 
-/* Shows in pg_stat_progress_vacuum what kind of VACUUM begins, and who wants it. */
+/*
+ * compat_report_vacuum_start
+ *		Shows in pg_stat_progress_vacuum what kind of VACUUM begins, and who wants it.
+ */
 static inline void
 compat_report_vacuum_start(bool is_wraparound, bool aggressive)
 {
@@ -315,7 +363,7 @@ compat_report_vacuum_start(bool is_wraparound, bool aggressive)
 	pgstat_progress_update_multi_param(lengthof(index), index, values);
 }
 
-/* Shows there that the failsafe is on. */
+/* compat_report_failsafe -- shows there that the failsafe is on. */
 static inline void
 compat_report_failsafe(void)
 {
@@ -323,8 +371,9 @@ compat_report_failsafe(void)
 }
 
 /*
- * Has the server repack a table, which the caller has open under an exclusive
- * lock, and closes it.
+ * compat_repack_by_server
+ *		Has the server repack a table, which the caller has open under an exclusive
+ *		lock, and closes it.
  */
 static inline void
 compat_repack_by_server(Relation rel, bool verbose)
@@ -334,21 +383,30 @@ compat_repack_by_server(Relation rel, bool verbose)
 	cluster_rel(REPACK_COMMAND_REPACK, rel, InvalidOid, &params, true);
 }
 
-/* The bytes of full page images; -1 if they aren't counted. */
+/*
+ * compat_wal_fpi_bytes
+ *		The bytes of full page images; -1 if they aren't counted.
+ */
 static inline int64
 compat_wal_fpi_bytes(const WalUsage *usage)
 {
 	return usage->wal_fpi_bytes;
 }
 
-/* How many places for replication slots there are, with those of REPACK (CONCURRENTLY) */
+/*
+ * compat_number_of_slots
+ *		How many places for replication slots there are, with those of REPACK (CONCURRENTLY)
+ */
 static inline int
 compat_number_of_slots(void)
 {
 	return max_replication_slots + max_repack_replication_slots;
 }
 
-/* The process that uses a replication slot, 0 if none.  Holds its spinlock. */
+/*
+ * compat_slot_pid
+ *		The process that uses a replication slot, 0 if none.  Holds its spinlock.
+ */
 static inline int
 compat_slot_pid(const ReplicationSlot *slot)
 {

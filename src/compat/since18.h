@@ -28,6 +28,7 @@
 
 typedef int64 compat_query_id;
 
+/* compat_vac_update_relstats -- write a table's statistics to pg_class. */
 static inline void
 compat_vac_update_relstats(Relation rel, BlockNumber pages, double tuples,
 						   BlockNumber allvisible, BlockNumber allfrozen,
@@ -41,14 +42,20 @@ compat_vac_update_relstats(Relation rel, BlockNumber pages, double tuples,
 						frozenxid_updated, minmulti_updated, in_outer_xact);
 }
 
-/* Gives a relation's row in pg_class what another's row has. */
+/*
+ * compat_copy_relallfrozen
+ *		Gives a relation's row in pg_class what another's row has.
+ */
 static inline void
 compat_copy_relallfrozen(Form_pg_class form, Form_pg_class other)
 {
 	form->relallfrozen = other->relallfrozen;
 }
 
-/* Does the table get the number of rows that was counted for an index? */
+/*
+ * compat_index_build_counts_rows
+ *		Does the table get the number of rows that was counted for an index?
+ */
 static inline bool
 compat_index_build_counts_rows(Relation rel)
 {
@@ -57,13 +64,17 @@ compat_index_build_counts_rows(Relation rel)
 	return AutoVacuumingActive() && (opts == NULL || opts->autovacuum.enabled);
 }
 
-/* The share of a region's pages that eager scanning may fail to freeze. */
+/*
+ * compat_set_eager_failure_rate
+ *		The share of a region's pages that eager scanning may fail to freeze.
+ */
 static inline void
 compat_set_eager_failure_rate(VacuumParams *params)
 {
 	params->max_eager_freeze_failure_rate = vacuum_max_eager_freeze_failure_rate;
 }
 
+/* compat_apply_eager_reloption -- let a table's option overrule that. */
 static inline void
 compat_apply_eager_reloption(VacuumParams *params, const StdRdOptions *opts)
 {
@@ -72,13 +83,17 @@ compat_apply_eager_reloption(VacuumParams *params, const StdRdOptions *opts)
 			opts->vacuum_max_eager_freeze_failure_rate;
 }
 
+/* compat_eager_failure_rate -- that share; 0 if there is no eager scanning. */
 static inline double
 compat_eager_failure_rate(const VacuumParams *params)
 {
 	return params->max_eager_freeze_failure_rate;
 }
 
-/* Milliseconds this vacuum slept, -1 if that isn't measured. */
+/*
+ * compat_delay_time_ms
+ *		Milliseconds this vacuum slept, -1 if that isn't measured.
+ */
 static inline double
 compat_delay_time_ms(void)
 {
@@ -88,8 +103,9 @@ compat_delay_time_ms(void)
 }
 
 /*
- * Reports that this process has slept.  A worker does so now and then only:
- * it takes a message to the leader.
+ * compat_report_delay
+ *		Reports that this process has slept.  A worker does so now and then only:
+ *		it takes a message to the leader.
  */
 static inline void
 compat_report_delay(uint64 ns)
@@ -106,7 +122,10 @@ compat_report_delay(uint64 ns)
 	}
 }
 
-/* A worker tells the leader what it slept since its last message. */
+/*
+ * compat_flush_worker_delay
+ *		A worker tells the leader what it slept since its last message.
+ */
 static inline void
 compat_flush_worker_delay(void)
 {
@@ -116,40 +135,53 @@ compat_flush_worker_delay(void)
 	parallel_vacuum_worker_delay_ns = 0;
 }
 
+/* compat_wal_buffers_full -- how often WAL buffers were full; -1 if that isn't counted. */
 static inline int64
 compat_wal_buffers_full(const WalUsage *usage)
 {
 	return usage->wal_buffers_full;
 }
 
-/* Clears the page counters of VACUUM that older servers kept. */
+/*
+ * compat_reset_page_counters
+ *		Clears the page counters of VACUUM that older servers kept.
+ */
 static inline void
 compat_reset_page_counters(void)
 {
 }
 
-/* The path of a relation's file, if it isn't a temporary one. */
+/*
+ * compat_relation_path
+ *		The path of a relation's file, if it isn't a temporary one.
+ */
 static inline char *
 compat_relation_path(RelFileLocator file, ForkNumber fork)
 {
 	return pstrdup(relpathperm(file, fork).str);
 }
 
-/* Prepares to compare keys of an index whose order it is, or the reverse of it. */
+/*
+ * compat_prepare_sort_support
+ *		Prepares to compare keys of an index whose order it is, or the reverse of it.
+ */
 static inline void
 compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
 {
 	PrepareSortSupportFromIndexRel(index, reverse, support);
 }
 
-/* Makes a description of some btree. */
+/* compat_make_index_info -- makes a description of some btree. */
 static inline IndexInfo *
 compat_make_index_info(void)
 {
 	return makeIndexInfo(1, 1, BTREE_AM_OID, NIL, NIL, false, false, true, false, false, false);
 }
 
-/* The most that autovacuum's threshold of dead rows comes to, -1 for no bound. */
+/*
+ * compat_vacuum_max_threshold
+ *		The most that autovacuum's threshold of dead rows comes to, -1 for no bound.
+ */
 static inline int
 compat_vacuum_max_threshold(const AutoVacOpts *opts)
 {
@@ -157,7 +189,10 @@ compat_vacuum_max_threshold(const AutoVacOpts *opts)
 		opts->vacuum_max_threshold : autovacuum_vac_max_thresh;
 }
 
-/* The share of a table that autovacuum's threshold of inserted rows goes by. */
+/*
+ * compat_unfrozen_share
+ *		The share of a table that autovacuum's threshold of inserted rows goes by.
+ */
 static inline float4
 compat_unfrozen_share(Form_pg_class form)
 {
@@ -166,7 +201,10 @@ compat_unfrozen_share(Form_pg_class form)
 	return 1 - (float4) Min(form->relallfrozen, form->relpages) / form->relpages;
 }
 
-/* What all autovacuums of a table together took, in milliseconds; -1: not known. */
+/*
+ * compat_total_autovacuum_ms
+ *		What all autovacuums of a table together took, in milliseconds; -1: not known.
+ */
 static inline int64
 compat_total_autovacuum_ms(const PgStat_StatTabEntry *entry)
 {

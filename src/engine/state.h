@@ -250,24 +250,28 @@ record_free_space(const TableVacuum *vacuum, BlockNumber blkno, Size space)
 		RecordPageWithFreeSpace(vacuum->rel, blkno, space);
 }
 
+/* is_leader -- is this process the leader? */
 static inline bool
 is_leader(const TableVacuum *vacuum)
 {
 	return vacuum->member == 0;
 }
 
+/* vacuum_member -- a member's part of the shared block. */
 static inline MemberShared *
 vacuum_member(const VacuumShared *shared, int member)
 {
 	return (MemberShared *) ((char *) shared + shared->members_start) + member;
 }
 
+/* vacuum_index -- an index's part of it. */
 static inline IndexShared *
 vacuum_index(const VacuumShared *shared, int index)
 {
 	return (IndexShared *) ((char *) shared + shared->indexes_start) + index;
 }
 
+/* vacuum_index_member -- what a member did to an index, in the shared block. */
 static inline IndexMemberShared *
 vacuum_index_member(const VacuumShared *shared, int index, int member)
 {
@@ -275,6 +279,7 @@ vacuum_index_member(const VacuumShared *shared, int index, int member)
 		index * shared->nmembers + member;
 }
 
+/* vacuum_pace -- the team's budget, in the shared block. */
 static inline PaceShared *
 vacuum_pace(VacuumShared *shared)
 {
@@ -288,7 +293,10 @@ vacuum_strategy(const TableVacuum *vacuum)
 	return VacuumFailsafeActive ? NULL : vacuum->strategy;
 }
 
-/* Where we are, for error messages; blkno and offnum may be invalid. */
+/*
+ * set_place
+ *		Where we are, for error messages; blkno and offnum may be invalid.
+ */
 static inline void
 set_place(TableVacuum *vacuum, ErrorPlace place, BlockNumber blkno)
 {

@@ -742,6 +742,7 @@ startup_shmem(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
+/* shmem_size -- the size of what is shared by all backends. */
 static Size
 shmem_size(void)
 {

@@ -154,24 +154,28 @@ extern void update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum);
 /* table_rewrite.c */
 extern void rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap);
 
+/* rewrite_is_leader -- is this process the leader? */
 static inline bool
 rewrite_is_leader(const TableRewrite *rewrite)
 {
 	return rewrite->member == 0;
 }
 
+/* rewrite_member -- a member's part of the shared block. */
 static inline RewriteMemberShared *
 rewrite_member(const RewriteShared *shared, int member)
 {
 	return (RewriteMemberShared *) ((char *) shared + shared->members_start) + member;
 }
 
+/* rewrite_value_ids -- the values that rows point at, in the shared block. */
 static inline ValueIds *
 rewrite_value_ids(RewriteShared *shared)
 {
 	return (ValueIds *) ((char *) shared + shared->value_ids_start);
 }
 
+/* rewrite_pace -- the team's budget, in the shared block. */
 static inline PaceShared *
 rewrite_pace(RewriteShared *shared)
 {

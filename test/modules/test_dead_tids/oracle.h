@@ -45,14 +45,14 @@ extern Oracle *oracle_create(pg_prng_state *random, BlockNumber nblocks,
 							 const char *pattern, uint64 page_gap);
 extern int	oracle_first_page(const Oracle *oracle, BlockNumber from);
 
-/* A random number from 0 to max */
+/* random_up_to -- a random number from 0 to max */
 static inline uint64
 random_up_to(pg_prng_state *random, uint64 max)
 {
 	return pg_prng_uint64_range(random, 0, max);
 }
 
-/* True once in n times */
+/* one_in -- true once in n times */
 static inline bool
 one_in(pg_prng_state *random, uint64 n)
 {

@@ -41,6 +41,7 @@ static void see_vacuum(PlannedStmt *pstmt, const char *query_string,
 					   DestReceiver *dest, QueryCompletion *qc);
 static void tell(const VacuumStmt *stmt);
 
+/* _PG_init -- install the hooks, and define the settings. */
 void
 _PG_init(void)
 {
@@ -52,6 +53,7 @@ _PG_init(void)
 	ProcessUtility_hook = see_vacuum;
 }
 
+/* see_vacuum -- the hook: tell of a VACUUM, and run it, as the settings say. */
 static void
 see_vacuum(PlannedStmt *pstmt, const char *query_string,
 		   bool read_only_tree, ProcessUtilityContext context,

@@ -51,6 +51,7 @@ static void load_divider(ParseState *pstate, Query *query, compat_jumble_state *
 static void tell(const char *who, List *options);
 static List *with_children(List *rels);
 
+/* _PG_init -- install the hooks, and define the settings. */
 void
 _PG_init(void)
 {
@@ -60,6 +61,7 @@ _PG_init(void)
 	post_parse_analyze_hook = load_divider;
 }
 
+/* watch -- a hook that tells of each VACUUM and REPACK. */
 static void
 watch(PlannedStmt *pstmt, const char *query_string,
 	  bool read_only_tree, ProcessUtilityContext context,
@@ -74,6 +76,7 @@ watch(PlannedStmt *pstmt, const char *query_string,
 		(pstmt, query_string, read_only_tree, context, params, query_env, dest, qc);
 }
 
+/* divide -- a hook that runs a VACUUM of tables with their children. */
 static void
 divide(PlannedStmt *pstmt, const char *query_string,
 	   bool read_only_tree, ProcessUtilityContext context,
