@@ -36,6 +36,8 @@ static const struct config_enum_entry disk_space_checks[] = {
 	{NULL, 0, false}
 };
 
+static void define_autovacuum_settings(void);
+
 /*
  * settings_init
  *		Defines the parameters and reserves the prefix.
@@ -46,46 +48,7 @@ static const struct config_enum_entry disk_space_checks[] = {
 void
 settings_init(void)
 {
-	DefineCustomBoolVariable("cyclone.autovacuum",
-							 "Autovacuum uses pg_cyclone's engine.",
-							 "Off leaves it to the server's own.",
-							 &cyclone_autovacuum,
-							 false,
-							 PGC_SIGHUP,
-							 0,
-							 NULL, NULL, NULL);
-
-	pace_settings_define_autovacuum_target();
-
-	DefineCustomIntVariable("cyclone.autovacuum_max_parallel_workers",
-							"The most parallel workers that all autovacuums together have.",
-							"Since PostgreSQL 19 each of them has no more than autovacuum_max_parallel_workers and its table's autovacuum_parallel_workers allow.",
-							&cyclone_autovacuum_max_parallel_workers,
-							2,
-							0, MAX_PARALLEL_WORKER_LIMIT,
-							PGC_SIGHUP,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("cyclone.autovacuum_max_tables",
-							"How many tables the view cyclone.autovacuum remembers.",
-							NULL,
-							&cyclone_autovacuum_max_tables,
-							5000,
-							100, 1000000,
-							PGC_POSTMASTER,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("cyclone.autovacuum_retry_after",
-							"How long autovacuum leaves a table to PostgreSQL's own VACUUM after pg_cyclone has failed on it.",
-							"Twice as long after each failure in a row, up to a week.",
-							&cyclone_autovacuum_retry_after,
-							3600,
-							1, 7 * 24 * 3600,
-							PGC_SIGHUP,
-							GUC_UNIT_S,
-							NULL, NULL, NULL);
+	define_autovacuum_settings();
 
 	DefineCustomEnumVariable("cyclone.check_disk_space",
 							 "VACUUM FULL compares the disk space that it is likely to need with what is free.",
@@ -147,4 +110,50 @@ settings_init(void)
 							NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("cyclone");
+}
+
+/* define_autovacuum_settings -- those whose names begin with cyclone.autovacuum. */
+static void
+define_autovacuum_settings(void)
+{
+	DefineCustomBoolVariable("cyclone.autovacuum",
+							 "Autovacuum uses pg_cyclone's engine.",
+							 "Off leaves it to the server's own.",
+							 &cyclone_autovacuum,
+							 false,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
+	pace_settings_define_autovacuum_target();
+
+	DefineCustomIntVariable("cyclone.autovacuum_max_parallel_workers",
+							"The most parallel workers that all autovacuums together have.",
+							"Since PostgreSQL 19 each of them has no more than autovacuum_max_parallel_workers and its table's autovacuum_parallel_workers allow.",
+							&cyclone_autovacuum_max_parallel_workers,
+							2,
+							0, MAX_PARALLEL_WORKER_LIMIT,
+							PGC_SIGHUP,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("cyclone.autovacuum_max_tables",
+							"How many tables the view cyclone.autovacuum remembers.",
+							NULL,
+							&cyclone_autovacuum_max_tables,
+							5000,
+							100, 1000000,
+							PGC_POSTMASTER,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("cyclone.autovacuum_retry_after",
+							"How long autovacuum leaves a table to PostgreSQL's own VACUUM after pg_cyclone has failed on it.",
+							"Twice as long after each failure in a row, up to a week.",
+							&cyclone_autovacuum_retry_after,
+							3600,
+							1, 7 * 24 * 3600,
+							PGC_SIGHUP,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
 }

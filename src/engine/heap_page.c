@@ -57,6 +57,16 @@
 #define PIN_WAIT_MS			DEBUG_LIMIT(max_pin_ms, 1000)
 #define PAGES_PER_WAIT_MS	1024
 
+/* What is on a page that isn't changed */
+typedef struct PageTally
+{
+	int			dead_items;
+	int			live;
+	int			recently_dead;
+	int			missed;			/* dead tuples */
+	bool		has_items;		/* that keep the table from being truncated there */
+} PageTally;
+
 static bool lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer);
 static bool handle_new_page(TableVacuum *vacuum, Buffer buffer,
 							PageVerdict *verdict);
@@ -66,12 +76,22 @@ static bool handle_empty_page(TableVacuum *vacuum, Buffer buffer,
 static void heal_page(TableVacuum *vacuum, Buffer buffer, bool have_cleanup_lock);
 static bool look_at_page(TableVacuum *vacuum, Buffer buffer,
 						 PageVerdict *verdict);
+static void tally_tuple(PageTally *tally, HeapTuple tuple, TransactionId oldest_xmin,
+						Buffer buffer);
+static void count_unchanged_page(TableVacuum *vacuum, BlockNumber blkno, PageTally *tally,
+								 PageVerdict *verdict);
 static void clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 					   bool vm_all_visible, PageVerdict *verdict);
+#ifdef USE_ASSERT_CHECKING
+static void assert_result_is_sound(TableVacuum *vacuum, Buffer buffer,
+								   const PruneResult *result);
+#endif
 static void update_visibility_map(TableVacuum *vacuum, Buffer buffer,
 								  Buffer vmbuffer, bool vm_all_visible,
 								  const PruneResult *result,
 								  PageVerdict *verdict);
+static void set_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+							   const PruneResult *result, PageVerdict *verdict);
 static void count_vm_change(VacuumCounters *counters, uint8 old_bits,
 							bool all_frozen, PageVerdict *verdict);
 static inline bool is_live(TableVacuum *vacuum, Buffer buffer, OffsetNumber off,
@@ -283,11 +303,7 @@ look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	TransactionId relfrozenxid = counters->new_relfrozenxid;
 	MultiXactId relminmxid = counters->new_relminmxid;
-	int			ndead = 0,
-				live = 0,
-				recently_dead = 0,
-				missed = 0;
-	bool		has_items = false;
+	PageTally	tally = {0};
 
 	Assert(compat_is_locked(buffer));
 	Assert(maxoff <= MaxHeapTuplesPerPage);
@@ -303,10 +319,10 @@ look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 		if (ItemIdIsDead(itemid))
 		{
 			/* no obstacle to truncation: it will be unused by then */
-			verdict->dead[ndead++] = off;
+			verdict->dead[tally.dead_items++] = off;
 			continue;
 		}
-		has_items = true;
+		tally.has_items = true;
 		if (ItemIdIsRedirected(itemid))
 			continue;
 
@@ -323,51 +339,74 @@ look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 			return false;
 		}
 
-		switch (HeapTupleSatisfiesVacuum(&tuple, vacuum->shared->cutoffs.OldestXmin,
-										 buffer))
-		{
-			case HEAPTUPLE_DELETE_IN_PROGRESS:
-			case HEAPTUPLE_LIVE:
-				live++;
-				break;
-			case HEAPTUPLE_DEAD:
-				missed++;
-				break;
-			case HEAPTUPLE_RECENTLY_DEAD:
-				recently_dead++;
-				break;
-			case HEAPTUPLE_INSERT_IN_PROGRESS:
-				break;
-		}
+		tally_tuple(&tally, &tuple, vacuum->shared->cutoffs.OldestXmin, buffer);
 	}
 	vacuum->offnum = InvalidOffsetNumber;
 
 	/* These hold relfrozenxid back for what stays on the page. */
 	counters->new_relfrozenxid = relfrozenxid;
 	counters->new_relminmxid = relminmxid;
+	count_unchanged_page(vacuum, blkno, &tally, verdict);
+	return true;
+}
+
+/*
+ * tally_tuple
+ *		Count a tuple of a page that isn't changed, by what it is to VACUUM.
+ *
+ * The caller holds a lock on the page.
+ */
+static void
+tally_tuple(PageTally *tally, HeapTuple tuple, TransactionId oldest_xmin, Buffer buffer)
+{
+	switch (HeapTupleSatisfiesVacuum(tuple, oldest_xmin, buffer))
+	{
+		case HEAPTUPLE_DELETE_IN_PROGRESS:
+		case HEAPTUPLE_LIVE:
+			tally->live++;
+			break;
+		case HEAPTUPLE_DEAD:
+			tally->missed++;
+			break;
+		case HEAPTUPLE_RECENTLY_DEAD:
+			tally->recently_dead++;
+			break;
+		case HEAPTUPLE_INSERT_IN_PROGRESS:
+			break;
+	}
+}
+
+/*
+ * count_unchanged_page
+ *		Add what is on a page that wasn't changed to the counters.
+ */
+static void
+count_unchanged_page(TableVacuum *vacuum, BlockNumber blkno, PageTally *tally,
+					 PageVerdict *verdict)
+{
+	VacuumCounters *counters = &vacuum->counters;
 
 	if (vacuum->nindexes == 0)
 	{
 		/* There is no second pass to remove dead items. */
-		if (ndead > 0)
-			has_items = true;
-		missed += ndead;
-		ndead = 0;
+		if (tally->dead_items > 0)
+			tally->has_items = true;
+		tally->missed += tally->dead_items;
+		tally->dead_items = 0;
 	}
-	else if (ndead > 0)
+	else if (tally->dead_items > 0)
 	{
 		counters->lpdead_item_pages++;
-		counters->lpdead_items += ndead;
+		counters->lpdead_items += tally->dead_items;
 	}
-	verdict->ndead = ndead;
-	counters->live_tuples += live;
-	counters->recently_dead_tuples += recently_dead;
-	counters->missed_dead_tuples += missed;
-	if (missed > 0)
+	verdict->ndead = tally->dead_items;
+	counters->live_tuples += tally->live;
+	counters->recently_dead_tuples += tally->recently_dead;
+	counters->missed_dead_tuples += tally->missed;
+	if (tally->missed > 0)
 		counters->missed_dead_pages++;
-	if (has_items)
+	if (tally->has_items)
 		counters->nonempty_pages = Max(counters->nonempty_pages, blkno + 1);
-	return true;
 }
 
 /*
@@ -400,26 +439,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	}
 
 #ifdef USE_ASSERT_CHECKING
-	Assert(result.lpdead_items <= MaxHeapTuplesPerPage);
-	for (int i = 0; i < result.lpdead_items; i++)
-	{
-		/* what others may take for granted until the heap vacuum */
-		Assert(ItemIdIsDead(PageGetItemId(BufferGetPage(buffer), result.deadoffsets[i])));
-		Assert(i == 0 || result.deadoffsets[i] > result.deadoffsets[i - 1]);
-	}
-	Assert(result.all_visible || !result.all_frozen);
-	if (result.all_visible && !result.map_done)
-	{
-		TransactionId newest_xmin;
-		bool		all_frozen;
-
-		Assert(result.lpdead_items == 0);
-		if (!heap_page_all_visible(vacuum, buffer, 0, &newest_xmin, &all_frozen))
-			Assert(false);
-		Assert(result.all_frozen == all_frozen);
-		Assert(!TransactionIdIsValid(newest_xmin) ||
-			   newest_xmin == result.vm_conflict_horizon);
-	}
+	assert_result_is_sound(vacuum, buffer, &result);
 #endif
 
 	if (result.nfrozen > 0)
@@ -456,6 +476,36 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	}
 }
 
+#ifdef USE_ASSERT_CHECKING
+/*
+ * assert_result_is_sound
+ *		Look again at what is said of a page that has been pruned.
+ */
+static void
+assert_result_is_sound(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
+{
+	TransactionId newest_xmin;
+	bool		all_frozen;
+
+	Assert(result->lpdead_items <= MaxHeapTuplesPerPage);
+	for (int i = 0; i < result->lpdead_items; i++)
+	{
+		/* what others may take for granted until the heap vacuum */
+		Assert(ItemIdIsDead(PageGetItemId(BufferGetPage(buffer), result->deadoffsets[i])));
+		Assert(i == 0 || result->deadoffsets[i] > result->deadoffsets[i - 1]);
+	}
+	Assert(result->all_visible || !result->all_frozen);
+	if (!result->all_visible || result->map_done)
+		return;
+	Assert(result->lpdead_items == 0);
+	if (!heap_page_all_visible(vacuum, buffer, 0, &newest_xmin, &all_frozen))
+		Assert(false);
+	Assert(result->all_frozen == all_frozen);
+	Assert(!TransactionIdIsValid(newest_xmin) ||
+		   newest_xmin == result->vm_conflict_horizon);
+}
+#endif
+
 /*
  * update_visibility_map
  *		Make the page's bits in the map, and on the page, what they should be.
@@ -478,27 +528,7 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	Assert(!result->all_visible || result->lpdead_items == 0);
 
 	if (!vm_all_visible && result->all_visible)
-	{
-		uint8		bits = VISIBILITYMAP_ALL_VISIBLE;
-
-		if (result->all_frozen)
-			bits |= VISIBILITYMAP_ALL_FROZEN;
-
-		/* who reads the page may have set them since they were looked at */
-		if (PageIsAllVisible(page) &&
-			(visibilitymap_get_status(rel, blkno, &vmbuffer) & bits) == bits)
-			return;
-
-		/*
-		 * The page is dirtied even if it says all-visible already (which is
-		 * rare), because with checksums the change of the map may log it.
-		 */
-		PageSetAllVisible(page);
-		MarkBufferDirty(buffer);
-		old_bits = compat_visibilitymap_set(rel, blkno, buffer, vmbuffer,
-											result->vm_conflict_horizon, bits);
-		count_vm_change(&vacuum->counters, old_bits, result->all_frozen, verdict);
-	}
+		set_visibility_map(vacuum, buffer, vmbuffer, result, verdict);
 	else if (vm_all_visible && !PageIsAllVisible(page) &&
 			 visibilitymap_get_status(rel, blkno, &vmbuffer) != 0)
 	{
@@ -537,6 +567,40 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 											VISIBILITYMAP_ALL_FROZEN);
 		count_vm_change(&vacuum->counters, old_bits, true, verdict);
 	}
+}
+
+/*
+ * set_visibility_map
+ *		Set the bits of a page that is all-visible, and may be all-frozen.
+ *
+ * The caller holds a cleanup lock.
+ */
+static void
+set_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+				   const PruneResult *result, PageVerdict *verdict)
+{
+	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	uint8		bits = VISIBILITYMAP_ALL_VISIBLE;
+	uint8		old_bits;
+
+	if (result->all_frozen)
+		bits |= VISIBILITYMAP_ALL_FROZEN;
+
+	/* who reads the page may have set them since they were looked at */
+	if (PageIsAllVisible(page) &&
+		(visibilitymap_get_status(vacuum->rel, blkno, &vmbuffer) & bits) == bits)
+		return;
+
+	/*
+	 * The page is dirtied even if it says all-visible already (which is
+	 * rare), because with checksums the change of the map may log it.
+	 */
+	PageSetAllVisible(page);
+	MarkBufferDirty(buffer);
+	old_bits = compat_visibilitymap_set(vacuum->rel, blkno, buffer, vmbuffer,
+										result->vm_conflict_horizon, bits);
+	count_vm_change(&vacuum->counters, old_bits, result->all_frozen, verdict);
 }
 
 /*

@@ -73,6 +73,8 @@ static volatile sig_atomic_t waited_enough;
 static volatile sig_atomic_t cancel_requested;
 static struct sigaction usual_action;	/* on SIGINT */
 
+static BlockNumber next_floor(TableVacuum *vacuum, BlockNumber rel_pages,
+							  BlockNumber nonempty_pages, int nqueued);
 static BlockNumber compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages,
 								   BlockNumber nonempty_pages, int nqueued);
 static bool lock_exclusively(TableVacuum *vacuum, int *nqueued);
@@ -129,17 +131,9 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	{
 		BlockNumber new_pages;
 
-		floor = nonempty_pages;
-		if (vacuum->shared->compacting)
-		{
-			BlockNumber step = compaction_step(vacuum, rel_pages, nonempty_pages, nqueued);
-
-			if (rel_pages > step)
-				floor = Max(floor, rel_pages - step);
-			floor = look_before(vacuum, rel_pages, floor);
-			if (floor >= rel_pages)
-				break;
-		}
+		floor = next_floor(vacuum, rel_pages, nonempty_pages, nqueued);
+		if (floor >= rel_pages)
+			break;
 		/* RelationTruncate waits for this, too, but that is under the lock */
 		XLogFlush(XactLastRecEnd);
 
@@ -185,6 +179,25 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 	} while (rel_pages > nonempty_pages && more);
 
 	return rel_pages;
+}
+
+/*
+ * next_floor
+ *		How far the table may be cut off the next time; rel_pages, its size, if
+ *		nothing can be.
+ */
+static BlockNumber
+next_floor(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages, int nqueued)
+{
+	BlockNumber floor = nonempty_pages;
+	BlockNumber step;
+
+	if (!vacuum->shared->compacting)
+		return floor;
+	step = compaction_step(vacuum, rel_pages, nonempty_pages, nqueued);
+	if (rel_pages > step)
+		floor = Max(floor, rel_pages - step);
+	return look_before(vacuum, rel_pages, floor);
 }
 
 /*

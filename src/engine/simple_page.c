@@ -73,8 +73,16 @@ typedef struct Judgement
 	OffsetNumber nowunused[MaxHeapTuplesPerPage];
 } Judgement;
 
+static TransactionId horizon_of_freezing(const TableVacuum *vacuum,
+										 const Judgement *judgement);
+static void fill_result(const Judgement *judgement, int nfrozen, PruneResult *result);
 static bool judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 					   PruneResult *result);
+static inline void begin_judgement(Judgement *judgement, TransactionId oldest_unfrozen);
+static inline void judge_dead(Judgement *judgement, HeapTupleHeader tuple,
+							  OffsetNumber off, bool has_indexes);
+static inline void judge_xmin(Judgement *judgement, const struct VacuumCutoffs *cutoffs,
+							  TransactionId xmin);
 static bool was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
 								HeapTupleHeader tuple, TransactionId *known_dead);
 static bool redirects_are_sound(Page page, OffsetNumber maxoff);
@@ -143,30 +151,10 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	if (nfrozen < 0)
 		return false;
 	if (nfrozen > 0)
-	{
-		/* What a standby's snapshots must have seen committed. */
-		if (judgement.all_visible && judgement.all_frozen)
-			freeze_horizon = judgement.newest_xmin;
-		else
-		{
-			freeze_horizon = vacuum->shared->cutoffs.OldestXmin;
-			TransactionIdRetreat(freeze_horizon);
-		}
-	}
+		freeze_horizon = horizon_of_freezing(vacuum, &judgement);
 	else
 		counters->new_relfrozenxid = judgement.oldest_unfrozen;
-
-	result->ndeleted = judgement.ndead_tuples;
-	result->nnewlpdead = judgement.nnowdead;
-	result->nfrozen = nfrozen;
-	result->live_tuples = judgement.nlive;
-	result->recently_dead_tuples = 0;
-	result->all_visible = judgement.all_visible && result->lpdead_items == 0;
-	result->all_frozen = result->all_visible && judgement.all_frozen;
-	result->vm_conflict_horizon = result->all_frozen ?
-		InvalidTransactionId : judgement.newest_xmin;
-	result->hastup = judgement.nlive > 0;
-	result->map_done = false;
+	fill_result(&judgement, nfrozen, result);
 
 	if (do_prune || do_hint || nfrozen > 0)
 	{
@@ -196,6 +184,42 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 }
 
 /*
+ * horizon_of_freezing
+ *		What a standby's snapshots must have seen committed, if tuples of the
+ *		page are frozen.
+ */
+static TransactionId
+horizon_of_freezing(const TableVacuum *vacuum, const Judgement *judgement)
+{
+	TransactionId horizon = vacuum->shared->cutoffs.OldestXmin;
+
+	if (judgement->all_visible && judgement->all_frozen)
+		return judgement->newest_xmin;
+	TransactionIdRetreat(horizon);
+	return horizon;
+}
+
+/*
+ * fill_result
+ *		Say what comes of a page, of which the dead items are in *result.
+ */
+static void
+fill_result(const Judgement *judgement, int nfrozen, PruneResult *result)
+{
+	result->ndeleted = judgement->ndead_tuples;
+	result->nnewlpdead = judgement->nnowdead;
+	result->nfrozen = nfrozen;
+	result->live_tuples = judgement->nlive;
+	result->recently_dead_tuples = 0;
+	result->all_visible = judgement->all_visible && result->lpdead_items == 0;
+	result->all_frozen = result->all_visible && judgement->all_frozen;
+	result->vm_conflict_horizon = result->all_frozen ?
+		InvalidTransactionId : judgement->newest_xmin;
+	result->hastup = judgement->nlive > 0;
+	result->map_done = false;
+}
+
+/*
  * judge_page
  *		Is the page simple?  If so, fill in *judgement, and the dead items that
  *		there will be in *result.
@@ -218,16 +242,7 @@ judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 	int			nlive = 0;
 	int			ndead_items = 0;
 
-	judgement->all_visible = true;
-	judgement->all_frozen = true;
-	judgement->must_freeze = false;
-	judgement->oldest_unfrozen = vacuum->counters.new_relfrozenxid;
-	judgement->newest_xmin = InvalidTransactionId;
-	judgement->ndead_tuples = 0;
-	judgement->latest_xid_removed = InvalidTransactionId;
-	judgement->nnowdead = 0;
-	judgement->nnowunused = 0;
-
+	begin_judgement(judgement, vacuum->counters.new_relfrozenxid);
 	for (OffsetNumber off = maxoff; off >= FirstOffsetNumber; off--)
 	{
 		ItemId		itemid = PageGetItemId(page, off);
@@ -256,15 +271,9 @@ judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 			if (!was_deleted_for_all(cutoffs, tuple, &known_dead))
 				return false;
 
-			HeapTupleHeaderAdvanceConflictHorizon(tuple, &judgement->latest_xid_removed);
-			judgement->ndead_tuples++;
+			judge_dead(judgement, tuple, off, has_indexes);
 			if (has_indexes)
-			{
-				judgement->nowdead[judgement->nnowdead++] = off;
 				result->deadoffsets[ndead_items++] = off;
-			}
-			else
-				judgement->nowunused[judgement->nnowunused++] = off;
 			continue;
 		}
 
@@ -281,15 +290,7 @@ judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 
 		if (TransactionIdPrecedes(xmin, cutoffs->relfrozenxid))
 			return false;
-		if (TransactionIdPrecedes(xmin, cutoffs->FreezeLimit))
-			judgement->must_freeze = true;
-		if (TransactionIdPrecedes(xmin, judgement->oldest_unfrozen))
-			judgement->oldest_unfrozen = xmin;
-		judgement->all_frozen = false;
-		if (!TransactionIdPrecedes(xmin, cutoffs->OldestXmin))
-			judgement->all_visible = false;
-		else if (TransactionIdFollows(xmin, judgement->newest_xmin))
-			judgement->newest_xmin = xmin;
+		judge_xmin(judgement, cutoffs, xmin);
 	}
 	judgement->nlive = nlive;
 
@@ -301,6 +302,51 @@ judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 	reverse(result->deadoffsets, ndead_items);
 	result->lpdead_items = ndead_items;
 	return true;
+}
+
+/* begin_judgement -- of a page on which nothing has been looked at yet. */
+static inline void
+begin_judgement(Judgement *judgement, TransactionId oldest_unfrozen)
+{
+	judgement->all_visible = true;
+	judgement->all_frozen = true;
+	judgement->must_freeze = false;
+	judgement->oldest_unfrozen = oldest_unfrozen;
+	judgement->newest_xmin = InvalidTransactionId;
+	judgement->ndead_tuples = 0;
+	judgement->latest_xid_removed = InvalidTransactionId;
+	judgement->nnowdead = 0;
+	judgement->nnowunused = 0;
+}
+
+/* judge_dead -- a tuple is dead to all: what becomes of its line pointer? */
+static inline void
+judge_dead(Judgement *judgement, HeapTupleHeader tuple, OffsetNumber off, bool has_indexes)
+{
+	HeapTupleHeaderAdvanceConflictHorizon(tuple, &judgement->latest_xid_removed);
+	judgement->ndead_tuples++;
+	if (has_indexes)
+		judgement->nowdead[judgement->nnowdead++] = off;
+	else
+		judgement->nowunused[judgement->nnowunused++] = off;
+}
+
+/*
+ * judge_xmin
+ *		What a live tuple's XID, which is not yet frozen, means for its page.
+ */
+static inline void
+judge_xmin(Judgement *judgement, const struct VacuumCutoffs *cutoffs, TransactionId xmin)
+{
+	if (TransactionIdPrecedes(xmin, cutoffs->FreezeLimit))
+		judgement->must_freeze = true;
+	if (TransactionIdPrecedes(xmin, judgement->oldest_unfrozen))
+		judgement->oldest_unfrozen = xmin;
+	judgement->all_frozen = false;
+	if (!TransactionIdPrecedes(xmin, cutoffs->OldestXmin))
+		judgement->all_visible = false;
+	else if (TransactionIdFollows(xmin, judgement->newest_xmin))
+		judgement->newest_xmin = xmin;
 }
 
 /*
