@@ -164,8 +164,6 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 		/* with a weaker lock somebody might be about to fill one of these */
 		Assert(CheckRelationLockedByMe(vacuum->rel, AccessExclusiveLock, false));
 		Assert(new_pages >= floor && floor >= nonempty_pages);
-		Assert(RelationGetNumberOfBlocks(vacuum->rel) == rel_pages);
-
 		RelationTruncate(vacuum->rel, new_pages);
 
 		/* Who gets the lock now learns of the new size by invalidation. */

@@ -253,13 +253,10 @@ judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 		{
 			if (ItemIdIsRedirected(itemid))
 				has_redirects = true;
+			else if (ItemIdIsDead(itemid) && has_indexes)
+				result->deadoffsets[ndead_items++] = off;
 			else if (ItemIdIsDead(itemid))
-			{
-				if (has_indexes)
-					result->deadoffsets[ndead_items++] = off;
-				else
-					judgement->nowunused[judgement->nnowunused++] = off;
-			}
+				judgement->nowunused[judgement->nnowunused++] = off;
 			continue;
 		}
 

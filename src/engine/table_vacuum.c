@@ -329,24 +329,17 @@ memory_kb(void)
 }
 
 /*
- * start_team
- *		Lay out and fill the shared block, and launch the workers.
+ * lay_out_shared
+ *		Note where what is of variable size will be in the shared block; return
+ *		the size of that.
+ *
+ * plan has the number of members, and memory is for dead TIDs, in bytes.
  */
-static void
-start_team(VacuumJob *job, int nworkers)
+static Size
+lay_out_shared(VacuumShared *plan, Size memory)
 {
-	TableVacuum *vacuum = &job->vacuum;
-	VacuumShared *plan = &job->plan;
-	VacuumShared *shared;
-	Size		memory = (Size) memory_kb() * 1024;
 	Size		size = MAXALIGN(sizeof(VacuumShared));
-	instr_time	start;
 
-	INSTR_TIME_SET_CURRENT(start);
-
-	plan->nmembers = nworkers + 1;
-	if (nworkers > 0)
-		plan->worker_mem_kb = index_worker_memory_kb(vacuum, nworkers, memory_kb());
 	plan->members_start = size;
 	size = MAXALIGN(add_size(size, mul_size(sizeof(MemberShared), plan->nmembers)));
 	plan->indexes_start = size;
@@ -368,10 +361,31 @@ start_team(VacuumJob *job, int nworkers)
 		size = add_size(plan->dead_tids_start,
 						dead_tids_shared_size(plan->rel_pages, memory, plan->nmembers));
 	}
+	return size;
+}
+
+/*
+ * start_team
+ *		Lay out and fill the shared block, and launch the workers.
+ */
+static void
+start_team(VacuumJob *job, int nworkers)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	VacuumShared *plan = &job->plan;
+	VacuumShared *shared;
+	Size		memory = (Size) memory_kb() * 1024;
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+
+	plan->nmembers = nworkers + 1;
+	if (nworkers > 0)
+		plan->worker_mem_kb = index_worker_memory_kb(vacuum, nworkers, memory_kb());
 	job->result.dead_tids_limit = memory;
 	pgstat_progress_update_param(PROGRESS_VACUUM_MAX_DEAD_TUPLE_BYTES, memory);
 
-	job->team = team_create("pg_cyclone_worker_main", nworkers, size);
+	job->team = team_create("pg_cyclone_worker_main", nworkers, lay_out_shared(plan, memory));
 
 	shared = team_shared(job->team);
 	*shared = *plan;

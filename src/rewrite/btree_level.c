@@ -61,6 +61,23 @@ struct BtreeLevel
 	Size		last_posting;	/* size of the posting list in the last tuple */
 };
 
+/* Parts of the leaf level being joined, by the leader */
+typedef struct Joining
+{
+	const NewBtree *btree;
+	BtreeLevel *parent;
+	IndexTuple	low_key;		/* of the page in hand */
+	Page		page;			/* that, still without its right neighbour */
+	BlockNumber block;			/* and its place */
+	Page		other;			/* room for another one */
+} Joining;
+
+static void join_part(Joining *join, const BtreeEnds *ends, BlockNumber previous, BufFile *file);
+static void end_page_before(Joining *join, BtreeEnds *next);
+static void move_last_tuple(Joining *join);
+static BlockNumber end_last_page(Joining *join, uint32 *root_number);
+static void link_page(Joining *join);
+static IndexTuple last_tuple(Page page);
 static Page run_page(const BtreeLevel *level, int number);
 static Page begin_page(BtreeLevel *level, IndexTuple low_key);
 static Page next_page(BtreeLevel *level);
@@ -231,10 +248,7 @@ btree_level_join(const NewBtree *btree, int nparts,
 {
 	char	   *images = MemoryContextAllocAligned(CurrentMemoryContext, 2 * BLCKSZ,
 												   PG_IO_ALIGN_SIZE, 0);
-	Page		last = (Page) images;
-	Page		other = (Page) (images + BLCKSZ);
-	BtreeLevel *parent = btree_level_begin(btree, 1);
-	IndexTuple	low_key = minus_infinity(); /* of the next page */
+	Joining		join = {.btree = btree};
 	BlockNumber previous = P_NONE;
 	BlockNumber root = P_NONE;
 	uint32		root_number = 0;
@@ -243,6 +257,10 @@ btree_level_join(const NewBtree *btree, int nparts,
 
 	Assert(nparts > 0);
 	Assert(pg_atomic_read_u32(&btree->blocks->nblocks) > BTREE_METAPAGE);
+	join.parent = btree_level_begin(btree, 1);
+	join.low_key = minus_infinity();
+	join.page = (Page) images;
+	join.other = (Page) (images + BLCKSZ);
 
 	/* the next part that isn't empty */
 	while (next_part < nparts && (next = ends_of(state, next_part))->npages == 0)
@@ -251,96 +269,136 @@ btree_level_join(const NewBtree *btree, int nparts,
 	while (next_part < nparts)
 	{
 		BtreeEnds  *ends = next;
-		BlockNumber block = ends->last_block;
 		int			part = next_part;
 
 		do
 			next_part++;
 		while (next_part < nparts && (next = ends_of(state, next_part))->npages == 0);
 
-		memcpy(last, ends->last.data, BLCKSZ);
+		join.block = ends->last_block;
+		memcpy(join.page, ends->last.data, BLCKSZ);
 		if (ends->npages == 1)
-			BTPageGetOpaque(last)->btpo_prev = previous;
+			BTPageGetOpaque(join.page)->btpo_prev = previous;
 		else
-		{
-			BufFile    *file = downlinks_of(state, part);
-			IndexTuple	downlink = read_downlink(file);
-
-			/* who filled its first page didn't know the low key */
-			pfree(downlink);
-			memcpy(other, ends->first.data, BLCKSZ);
-			BTPageGetOpaque(other)->btpo_prev = previous;
-			write_page(btree, ends->first_block, other);
-			BTreeTupleSetDownLink(low_key, ends->first_block);
-			btree_level_add(parent, low_key, 0);
-
-			while ((downlink = read_downlink(file)) != NULL)
-			{
-				btree_level_add(parent, downlink, 0);
-				pfree(downlink);
-			}
-			BufFileClose(file);
-			low_key = CopyIndexTuple((IndexTuple) ends->last_low_key.data);
-		}
+			join_part(&join, ends, previous, downlinks_of(state, part));
 
 		if (next_part < nparts)
-		{
-			IndexTuple	right = first_tuple(next);
-			IndexTuple	left = (IndexTuple) PageGetItem(last, PageGetItemId(last, PageGetMaxOffsetNumber(last)));
-			IndexTuple	high_key = _bt_truncate(btree->index, left, right, btree->key);
-
-			/* if there is no room for it, the last tuple gets a page of its own */
-			if (PageGetExactFreeSpace(last) < MAXALIGN(IndexTupleSize(high_key)))
-			{
-				BlockNumber extra = new_blocks_take(btree->index, btree->blocks, 1);
-				IndexTuple	tuple = remove_last(last);
-				IndexTuple	middle;
-
-				left = (IndexTuple) PageGetItem(last, PageGetItemId(last, PageGetMaxOffsetNumber(last)));
-				middle = _bt_truncate(btree->index, left, tuple, btree->key);
-				set_high_key(last, middle);
-				BTPageGetOpaque(last)->btpo_next = extra;
-				write_page(btree, block, last);
-				BTreeTupleSetDownLink(low_key, block);
-				btree_level_add(parent, low_key, 0);
-
-				low_key = middle;
-				_bt_pageinit(last, BLCKSZ);
-				BTPageGetOpaque(last)->btpo_flags = BTP_LEAF;
-				((PageHeader) last)->pd_lower += sizeof(ItemIdData);
-				BTPageGetOpaque(last)->btpo_prev = block;
-				add_tuple(last, tuple, false);
-				block = extra;
-			}
-			set_high_key(last, high_key);
-			BTPageGetOpaque(last)->btpo_next = next->npages == 1 ? next->last_block : next->first_block;
-			write_page(btree, block, last);
-			BTreeTupleSetDownLink(low_key, block);
-			btree_level_add(parent, low_key, 0);
-			low_key = high_key;
-			previous = block;
-		}
+			end_page_before(&join, next);
 		else
-		{
-			bool		is_root = P_LEFTMOST(BTPageGetOpaque(last));
-
-			remove_place_of_high_key(last);
-			if (is_root)
-				BTPageGetOpaque(last)->btpo_flags |= BTP_ROOT;
-			write_page(btree, block, last);
-			if (is_root)
-				root = block;
-			else
-			{
-				BTreeTupleSetDownLink(low_key, block);
-				btree_level_add(parent, low_key, 0);
-				root = btree_level_end_tree(parent, &root_number);
-			}
-		}
+			root = end_last_page(&join, &root_number);
+		previous = join.block;
 	}
 
-	_bt_initmetapage(other, root, root_number, btree->key->allequalimage);
-	write_page(btree, BTREE_METAPAGE, other);
+	_bt_initmetapage(join.other, root, root_number, btree->key->allequalimage);
+	write_page(btree, BTREE_METAPAGE, join.other);
+}
+
+/*
+ * join_part
+ *		Write the first page of a part that has more than one, which is behind
+ *		another part, and add the downlinks of all but its last page.
+ */
+static void
+join_part(Joining *join, const BtreeEnds *ends, BlockNumber previous, BufFile *file)
+{
+	IndexTuple	downlink = read_downlink(file);
+
+	/* who filled its first page didn't know the low key */
+	pfree(downlink);
+	memcpy(join->other, ends->first.data, BLCKSZ);
+	BTPageGetOpaque(join->other)->btpo_prev = previous;
+	write_page(join->btree, ends->first_block, join->other);
+	BTreeTupleSetDownLink(join->low_key, ends->first_block);
+	btree_level_add(join->parent, join->low_key, 0);
+
+	while ((downlink = read_downlink(file)) != NULL)
+	{
+		btree_level_add(join->parent, downlink, 0);
+		pfree(downlink);
+	}
+	BufFileClose(file);
+	join->low_key = CopyIndexTuple((IndexTuple) ends->last_low_key.data);
+}
+
+/*
+ * end_page_before
+ *		Give the last page of a part the high key that it lacks, now that the
+ *		next part is known, and write it.
+ */
+static void
+end_page_before(Joining *join, BtreeEnds *next)
+{
+	const NewBtree *btree = join->btree;
+	IndexTuple	high_key = _bt_truncate(btree->index, last_tuple(join->page),
+										first_tuple(next), btree->key);
+
+	/* if there is no room for it, the last tuple gets a page of its own */
+	if (PageGetExactFreeSpace(join->page) < MAXALIGN(IndexTupleSize(high_key)))
+		move_last_tuple(join);
+	set_high_key(join->page, high_key);
+	BTPageGetOpaque(join->page)->btpo_next = next->npages == 1 ? next->last_block : next->first_block;
+	link_page(join);
+	join->low_key = high_key;
+}
+
+/*
+ * move_last_tuple
+ *		Write the page in hand without its last tuple, and go on with a new page
+ *		that has only that.
+ */
+static void
+move_last_tuple(Joining *join)
+{
+	const NewBtree *btree = join->btree;
+	BlockNumber extra = new_blocks_take(btree->index, btree->blocks, 1);
+	IndexTuple	tuple = remove_last(join->page);
+	IndexTuple	middle = _bt_truncate(btree->index, last_tuple(join->page), tuple, btree->key);
+
+	set_high_key(join->page, middle);
+	BTPageGetOpaque(join->page)->btpo_next = extra;
+	link_page(join);
+
+	join->low_key = middle;
+	_bt_pageinit(join->page, BLCKSZ);
+	BTPageGetOpaque(join->page)->btpo_flags = BTP_LEAF;
+	((PageHeader) join->page)->pd_lower += sizeof(ItemIdData);
+	BTPageGetOpaque(join->page)->btpo_prev = join->block;
+	add_tuple(join->page, tuple, false);
+	join->block = extra;
+}
+
+/*
+ * end_last_page
+ *		Write the last page of the level, and all above it; return the root.
+ */
+static BlockNumber
+end_last_page(Joining *join, uint32 *root_number)
+{
+	remove_place_of_high_key(join->page);
+	if (P_LEFTMOST(BTPageGetOpaque(join->page)))
+	{
+		BTPageGetOpaque(join->page)->btpo_flags |= BTP_ROOT;
+		write_page(join->btree, join->block, join->page);
+		return join->block;
+	}
+	link_page(join);
+	return btree_level_end_tree(join->parent, root_number);
+}
+
+/* link_page -- write the page in hand, and add its downlink above. */
+static void
+link_page(Joining *join)
+{
+	write_page(join->btree, join->block, join->page);
+	BTreeTupleSetDownLink(join->low_key, join->block);
+	btree_level_add(join->parent, join->low_key, 0);
+}
+
+/* last_tuple -- the last tuple of a page. */
+static IndexTuple
+last_tuple(Page page)
+{
+	return (IndexTuple) PageGetItem(page, PageGetItemId(page, PageGetMaxOffsetNumber(page)));
 }
 
 /* run_page -- a page of the run. */
