@@ -21,8 +21,8 @@
 #include "pace/pace.h"
 #include "pace/target.h"
 #include "report/progress.h"
-#include "rewrite/leftovers.h"
-#include "rewrite/new_blocks.h"
+#include "new_files/leftovers.h"
+#include "new_files/new_blocks.h"
 #include "server_check.h"
 #include "settings.h"
 

@@ -9,7 +9,7 @@ import psycopg
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 
-# As in src/rewrite/journal.h.
+# As in src/new_files/journal.h.
 _RECORD = struct.Struct("=IIQIIIIQI")
 _MAGIC = 0x43594A31
 BEGIN, SPACE, FILE, FOUND, TRIED = range(1, 6)
@@ -53,7 +53,7 @@ def wait_for_cleaning(cluster: Cluster) -> None:
 def journal_record(
     system_id: int, kind: int, database: int, *, tablespace: int = 0, file: int = 0, next_oid: int = 0, number: int = 0
 ) -> bytes:
-    """Return a record of a journal; see src/rewrite/journal.h."""
+    """Return a record of a journal; see src/new_files/journal.h."""
     data = _RECORD.pack(_MAGIC, kind, system_id, tablespace, database, file, next_oid, number, 0)
     return data + struct.pack("=I", crc32c(data))
 

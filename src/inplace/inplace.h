@@ -158,8 +158,10 @@ extern void tail_offer_room(Relation rel, BlockNumber start);
 
 /* movers.c */
 extern bool movers_run(Inplace *job, Inplace *toast, int *planned, int *launched);
-extern bool movers_next_visit(Inplace *job, BlockNumber *number);
-extern void movers_visited(Inplace *job);
+
+/* visits.c */
+extern bool visits_next(Inplace *job, BlockNumber *number);
+extern void visits_done(Inplace *job);
 
 /* subscription.c */
 extern bool subscription_writes_to(Oid relid);

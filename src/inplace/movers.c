@@ -196,29 +196,6 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 }
 
 /*
- * movers_next_visit
- *		What this process is to visit next; the same until it says that it has
- *		been there.  Returns false if there is nothing left.
- */
-bool
-movers_next_visit(Inplace *job, BlockNumber *number)
-{
-	if (job->next_visit >= job->end_visits &&
-		!ranges_claim(&job->shares->visits, &job->next_visit, &job->end_visits))
-		return false;
-	*number = job->next_visit;
-	return true;
-}
-
-/* movers_visited -- this process is through with what it was to visit. */
-void
-movers_visited(Inplace *job)
-{
-	job->next_visit++;
-	progress_blocks_done(++job->moved.blocks);
-}
-
-/*
  * plan_workers
  *		How many workers to ask for: as PARALLEL says, but no more than one for
  *		each min_parallel_table_scan_size of the tail, as a new session takes its

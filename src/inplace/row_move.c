@@ -71,9 +71,9 @@ row_move_some(Inplace *job)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		more = movers_next_visit(job, &visit) && vacate_page(&move, job->npages - 1 - visit);
+		more = visits_next(job, &visit) && vacate_page(&move, job->npages - 1 - visit);
 		if (more)
-			movers_visited(job);
+			visits_done(job);
 	} while (more && move_batch_goes_on(&move.batch));
 
 	if (BufferIsValid(move.source_map))

@@ -172,10 +172,10 @@ value_move_some(Inplace *job, Inplace *toast)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		more = movers_next_visit(job, &blkno);
+		more = visits_next(job, &blkno);
 		/* not again for those who had to be left in peace */
 		if (more && (look_through_page(move, toast, blkno) || move->batch.is_in_the_way))
-			movers_visited(job);
+			visits_done(job);
 		more = more && !move->is_full;
 	} while (more && move_batch_goes_on(&move->batch));
 	if (BufferIsValid(move->map))

@@ -634,6 +634,26 @@ leave_to_leader(HeapCopy *copy, BlockNumber blkno)
 								  (uint32) 1 << (blkno % BITS_A_WORD));
 }
 
+/*
+ * heap_copy_show_progress
+ *		Leader: bring pg_stat_progress_cluster, or ..._repack, up to date.
+ */
+void
+heap_copy_show_progress(TableRewrite *rewrite, RewriteHeap heap)
+{
+	HeapCopyShared *copy = &rewrite->shared->heaps[heap];
+	int64		tuples = pg_atomic_read_u64(&copy->tuples_kept);
+	const int	progress[] = {
+		PROGRESS_REPACK_HEAP_BLKS_SCANNED,
+		PROGRESS_REPACK_HEAP_TUPLES_SCANNED,
+		PROGRESS_REPACK_HEAP_TUPLES_INSERTED
+	};
+	const int64 values[] = {pg_atomic_read_u64(&copy->blocks_done), tuples, tuples};
+
+	if (heap == REWRITE_TABLE)
+		pgstat_progress_update_multi_param(lengthof(progress), progress, values);
+}
+
 /* left_word -- the word with the bit of this block. */
 static pg_atomic_uint32 *
 left_word(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
@@ -652,7 +672,7 @@ tell_progress(HeapCopy *copy)
 	copy->tuples_told = copy->counters->tuples_kept;
 	progress_blocks_done(copy->rewrite->phase_pages);
 	if (rewrite_is_leader(copy->rewrite))
-		rewrite_show_progress(copy->rewrite, copy->heap);
+		heap_copy_show_progress(copy->rewrite, copy->heap);
 }
 
 /* check_item -- a tuple must lie on its page, and be one. */

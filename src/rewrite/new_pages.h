@@ -14,7 +14,7 @@
 #include "storage/bufpage.h"
 #include "utils/rel.h"
 
-#include "rewrite/new_blocks.h"
+#include "new_files/new_blocks.h"
 
 /* One process's pages */
 typedef struct NewPages NewPages;

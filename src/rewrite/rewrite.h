@@ -143,6 +143,7 @@ extern void heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple);
 extern int64 heap_copy_left_blocks(RewriteShared *shared, HeapCopyShared *copy);
 extern BlockNumber heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy,
 											 BlockNumber blkno);
+extern void heap_copy_show_progress(TableRewrite *rewrite, RewriteHeap heap);
 
 /* left_tuples.c */
 extern void left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state);
@@ -150,9 +151,6 @@ extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *s
 
 /* update_chains.c */
 extern void update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum);
-
-/* table_rewrite.c */
-extern void rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap);
 
 /* rewrite_is_leader -- is this process the leader? */
 static inline bool

@@ -74,10 +74,10 @@
 #include "report/progress.h"
 #include "rewrite/rewrite_report.h"
 #include "rewrite/disk_space.h"
-#include "rewrite/index_builds.h"
-#include "rewrite/new_files.h"
+#include "index_build/index_builds.h"
+#include "new_files/new_files.h"
 #include "rewrite/rewrite.h"
-#include "rewrite/server_build.h"
+#include "index_build/server_build.h"
 #include "rewrite/swap.h"
 #include "rewrite/table_rewrite.h"
 #include "team/degree.h"
@@ -459,7 +459,7 @@ copy_heaps(RewriteJob *job)
 		heap_copy_finish(rewrite, current_heap);
 		job->result.stale_locks += pg_atomic_read_u64(&rewrite->shared->heaps[current_heap].stale_locks);
 	}
-	rewrite_show_progress(rewrite, REWRITE_TABLE);
+	heap_copy_show_progress(rewrite, REWRITE_TABLE);
 }
 
 /*
@@ -513,28 +513,8 @@ run_phase(void *state, int phase)
 static void
 while_waiting(void)
 {
-	rewrite_show_progress(current_rewrite, current_heap);
+	heap_copy_show_progress(current_rewrite, current_heap);
 	pace_while_waiting();
-}
-
-/*
- * rewrite_show_progress
- *		Leader: bring pg_stat_progress_cluster, or ..._repack, up to date.
- */
-void
-rewrite_show_progress(TableRewrite *rewrite, RewriteHeap heap)
-{
-	HeapCopyShared *copy = &rewrite->shared->heaps[heap];
-	int64		tuples = pg_atomic_read_u64(&copy->tuples_kept);
-	const int	progress[] = {
-		PROGRESS_REPACK_HEAP_BLKS_SCANNED,
-		PROGRESS_REPACK_HEAP_TUPLES_SCANNED,
-		PROGRESS_REPACK_HEAP_TUPLES_INSERTED
-	};
-	const int64 values[] = {pg_atomic_read_u64(&copy->blocks_done), tuples, tuples};
-
-	if (heap == REWRITE_TABLE)
-		pgstat_progress_update_multi_param(lengthof(progress), progress, values);
 }
 
 /*

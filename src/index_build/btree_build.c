@@ -49,8 +49,8 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "rewrite/btree_build.h"
-#include "rewrite/btree_level.h"
+#include "index_build/btree_build.h"
+#include "index_build/btree_level.h"
 
 /* So many pages are looked at for each part, a row of each */
 #define SAMPLE_PAGES		500

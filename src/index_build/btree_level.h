@@ -15,7 +15,7 @@
 #include "storage/buffile.h"
 #include "utils/rel.h"
 
-#include "rewrite/new_blocks.h"
+#include "new_files/new_blocks.h"
 
 /* A btree in the making, as one process sees it */
 typedef struct NewBtree

@@ -59,8 +59,8 @@
 #include "utils/relcache.h"
 #include "utils/resowner.h"
 
-#include "rewrite/new_files.h"
-#include "rewrite/server_build.h"
+#include "new_files/new_files.h"
+#include "index_build/server_build.h"
 
 /* What a command reports of its progress */
 typedef struct ProgressReport

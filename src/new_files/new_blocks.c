@@ -50,7 +50,7 @@
 #include "debug_point.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
-#include "rewrite/new_blocks.h"
+#include "new_files/new_blocks.h"
 
 #define LOCK_NAME		"CycloneExtend"
 

@@ -56,8 +56,8 @@
 #include "utils/syscache.h"
 
 #include "debug_point.h"
-#include "rewrite/journal.h"
-#include "rewrite/new_files.h"
+#include "new_files/journal.h"
+#include "new_files/new_files.h"
 
 /* The journal of this process, if any */
 static char journal_path[MAXPGPATH];	/* empty if there is none */

@@ -35,7 +35,7 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
-#include "rewrite/plain_index.h"
+#include "index_build/plain_index.h"
 
 static bool has_plain_columns(Relation index);
 static Node *stored_expression(Relation index, AttrNumber column);

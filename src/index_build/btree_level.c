@@ -34,7 +34,7 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
-#include "rewrite/btree_level.h"
+#include "index_build/btree_level.h"
 
 /* A run, of which the first pages may have waited, and the page being filled */
 #define RUN_PAGES		NEW_BLOCKS_RUN

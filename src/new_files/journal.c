@@ -32,7 +32,7 @@
 #include "storage/fd.h"
 #include "utils/timestamp.h"
 
-#include "rewrite/journal.h"
+#include "new_files/journal.h"
 
 #define JOURNAL_FOLDER	"pg_cyclone"
 #define JOURNAL_PREFIX	"rewrite-"

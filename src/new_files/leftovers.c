@@ -98,8 +98,8 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "rewrite/journal.h"
-#include "rewrite/leftovers.h"
+#include "new_files/journal.h"
+#include "new_files/leftovers.h"
 
 #define RETRY_MS	60000
 #define MAX_TRIES	3
