@@ -6,7 +6,9 @@
 #   make dist                                    build/pg_cyclone-VERSION.zip for PGXN, of the last commit
 #   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM beside pg_cyclone's, under load, too; a picture into build
 #   make demo-cluster PG_CONFIG=... [DEMO_ARGS="--rows 100000"]   a distributed table compacted under load on three nodes, of a PostgreSQL in which Citus is installed
-#   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17, 18 and 19
+#   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17, 18 and 19, after make tidy
+#   make check-fast                              those tests on PostgreSQL 18 that take two minutes together
+#   make tidy [PGSRC=/path/to/postgresql-18]     the rules of the source tree; C has pgindent's shape if PostgreSQL's source is there
 #   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
 #   make monitoring                              the files of monitoring/ for exporters and Grafana, of its metrics.toml
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
@@ -40,10 +42,11 @@ EXTENSION_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" pg_cyclo
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
+FAST_TESTS = smoke options dead_tids btree_model parallel tree_rules
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-core check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-history bench-online bench-pace bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-core check-fast tidy check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-history bench-online bench-pace bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -75,8 +78,14 @@ monitoring: .venv/stamp
 demo-cluster: .venv/stamp
 	$(VENV_PYTHON) scripts/demo_cluster.py --pg-config $$(command -v $(PG_CONFIG)) $(DEMO_ARGS)
 
-check: .venv/stamp
+check: tidy
 	PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
+
+check-fast: tidy
+	PG_VERSIONS=18 $(VENV_PYTHON) -m pytest $(addprefix test/pytest/test_,$(FAST_TESTS:=.py)) $(PYTEST_ARGS)
+
+tidy: .venv/stamp
+	PGSRC="$(PGSRC)" scripts/tidy
 
 check-ubsan: .venv/stamp
 	CYCLONE_UBSAN=1 PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)

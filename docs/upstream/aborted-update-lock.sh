@@ -11,5 +11,6 @@ say A "SAVEPOINT s; DELETE FROM t WHERE id = 1; ROLLBACK TO s; RELEASE s;"
 say A "SELECT ctid, xmin, xmax, pg_get_multixact_members(xmax) FROM t WHERE id = 1;"
 # the new version doesn't fit on the page
 tell A "UPDATE t SET id = 0, pad = repeat('y', 2000) WHERE id = 1;"
+# shellcheck disable=SC2154 # set by name
 until grep -q "^turn $count_A\$" "$work/A.out" || grep -q TRAP "$work/main.log"; do sleep 0.05; done
 grep TRAP "$work/main.log" || echo "    UPDATE is through"

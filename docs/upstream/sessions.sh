@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154 # variables of turns are set by name
 # For the scripts in this folder: a server of its own in a temporary folder, and sessions that take turns.
 #
 #   server NAME [setting=value ...]   make and start a server; INITDB has further options of initdb
@@ -32,6 +33,7 @@ configure() {
 	} >>"$work/$name/postgresql.conf"
 }
 server() {
+	# shellcheck disable=SC2086 # options
 	initdb -D "$work/$1" -U postgres -A trust -N ${INITDB:-} >"$work/initdb.log"
 	configure "$@" autovacuum=off fsync=off
 	launch "$1"

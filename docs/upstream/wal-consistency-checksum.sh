@@ -11,9 +11,9 @@ load=$!
 dump() { pg_waldump -p "$work/main/pg_wal" -s "$1" 2>&1 >"$work/records" | grep checksum; }
 start=$(answer main "SELECT pg_current_wal_lsn()")
 found=
-for round in $(seq 60); do
+for _ in $(seq 60); do
 	kill -0 $load 2>"$work/kill.log" || break
-	for vacuum in 1 2 3 4 5; do sql main "VACUUM (INDEX_CLEANUP on) t"; done
+	for _ in 1 2 3 4 5; do sql main "VACUUM (INDEX_CLEANUP on) t"; done
 	next=$(answer main "SELECT pg_current_wal_flush_lsn()")
 	found=$(dump "$start") && break
 	start=$next

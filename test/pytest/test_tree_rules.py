@@ -1,13 +1,64 @@
-"""The rules of the source tree, each a script of its own."""
+"""The rules of the source tree find what breaks them; `make tidy`, which `make check` calls first, applies them to the tree."""
 
-import subprocess
+import importlib.util
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 
 import pytest
 
 from cyclone_lab.postgres import REPO
 
 
-@pytest.mark.parametrize("script", ["check-docs", "check-includes", "check-version-macros"])
-def test_rule(script):
-    result = subprocess.run([REPO / "scripts" / script], text=True, capture_output=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+@pytest.fixture(scope="module")
+def check_c():
+    """The script check-c, as a module."""
+    loader = SourceFileLoader("check_c", str(REPO / "scripts/check-c"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("check_c", loader))
+    loader.exec_module(module)
+    return module
+
+
+def function(length: int, comment: str = "/* do_it -- for a test. */") -> str:
+    """Return the source of a function of so many lines."""
+    return f"{comment}\nstatic void\ndo_it(void)\n{{\n" + "\t;\n" * (length - 2) + "}\n"
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        (function(70), None),
+        (function(71), "do_it has 71 lines, where 70 are allowed"),
+        (function(5, ""), "do_it has no comment above it"),
+        (function(5, "/* For a test. */"), "the comment above do_it doesn't begin with its name"),
+        (function(5, "/*\n * do_it\n *\t\tFor a test.\n */"), None),
+    ],
+)
+def test_functions(check_c, text, problem):
+    found = check_c.functions(Path("src/some.c"), text)
+    assert [problem] == [line.split(": ", 1)[1] for line in found] if problem else not found
+
+
+@pytest.mark.parametrize(
+    "headers, misplaced",
+    [
+        (['"postgres.h"', "<limits.h>", '"access/heapam.h"', '"compat.h"', '"engine/state.h"'], None),
+        (['"postgres.h"', '"compat.h"', '"miscadmin.h"'], "miscadmin.h"),
+        (['"postgres.h"', '"miscadmin.h"', "<limits.h>"], "limits.h"),
+    ],
+)
+def test_includes(check_c, headers, misplaced):
+    found = check_c.includes(Path("src/some.c"), "".join(f"#include {header}\n" for header in headers))
+    assert misplaced in found[0] if misplaced else not found
+
+
+def test_shape_by_eye(check_c):
+    text = "static void\ndo_it(void)\n{\n\tif (true) {\n    ;\n\t}\t\n}\n"
+    assert [problem.split(":")[1] for problem in check_c.shape_by_eye(Path("src/some.c"), text)] == ["4", "5", "6"]
+
+
+def test_types_are_found_in_headers(check_c, tmp_path):
+    (tmp_path / "some.h").write_text(
+        "typedef struct Plain\n{\n\tint\t\tx;\n} Plain;\ntypedef int Number;\ntypedef void (*Callback) (int x);\n"
+        "typedef struct\n{\n\tbool\t\t(*run) (void);\n} Nameless;\n"
+    )
+    assert {"Plain", "Number", "Callback", "Nameless"} <= check_c.type_names([tmp_path])
