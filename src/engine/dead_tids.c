@@ -784,6 +784,7 @@ add_extent(DeadTids *store, Size size, char **failure)
 	extent->used = 0;
 	shared->extents_size += size;
 	shared->nextents++;
+	Assert(shared->extents_size <= shared->budget);
 	return true;
 }
 
