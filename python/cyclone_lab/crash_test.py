@@ -9,7 +9,6 @@ With `--autovacuum` (`AUTOVACUUM=1`), autovacuum on the engine is at work in eac
 The tables that the engine was at go to PostgreSQL's own VACUUM next; no other may, and the engine may not fail.
 """
 
-import argparse
 import os
 import random
 import re
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, build, checks
+from cyclone_lab import autovacuum, checks, long_run
 from cyclone_lab.autovacuum import Autovacuums, Key
 from cyclone_lab.background import DEBUG_POINT_LOCK, wait_until
 from cyclone_lab.cluster import Cluster
@@ -370,22 +369,12 @@ class CrashTest:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--first", type=int, default=0, help=f"number of the first round, a multiple of {LIFE}")
-    parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
-    parser.add_argument("--base", type=Path, help="folder for the server's files")
-    parser.add_argument("--autovacuum", action="store_true", help="autovacuum on the engine is a driver, too")
-    options = parser.parse_args()
-    seed = random.randrange(1_000_000) if options.seed is None else options.seed
-    print(f"crash-test of PostgreSQL {options.version}: SEED={seed} FIRST={options.first} ROUNDS={options.rounds}", flush=True)
-    prefix = build.install(options.version, debug_points=True)
-    with CrashTest(prefix, options.version, seed, base=options.base, with_autovacuum=options.autovacuum) as test:
+    options, prefix = long_run.begin(__doc__, "crash-test", "rounds", 500, rounds_of=LIFE)
+    with CrashTest(prefix, options.version, options.seed, base=options.base, with_autovacuum=options.autovacuum) as test:
         try:
-            test.run(options.rounds, options.first, show=lambda text: print(text, flush=True))
+            test.run(options.rounds, options.first, show=long_run.show)
         finally:
-            print(*(f"{what}: {number}" for what, number in sorted(test.done.items())), sep="\n")
+            long_run.print_counts(test.done)
     return 0
 
 

@@ -9,7 +9,6 @@ With `--autovacuum` (`AUTOVACUUM=1`), it is autovacuum that the disk fails in mo
 command, and open the table's circuit breaker: PostgreSQL's own VACUUM has the table next, and then the engine has it again.
 """
 
-import argparse
 import random
 import re
 import sys
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from cyclone_lab import autovacuum, build, checks
+from cyclone_lab import autovacuum, checks, long_run
 from cyclone_lab.autovacuum import Autovacuums, Key
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
@@ -365,24 +364,12 @@ class FaultTest:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--first", type=int, default=0, help=f"number of the first attempt, a multiple of {LIFE}")
-    parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
-    parser.add_argument("--base", type=Path, help="folder for the server's files")
-    parser.add_argument("--autovacuum", action="store_true", help="most of the faults come in autovacuums")
-    options = parser.parse_args()
-    seed = random.randrange(1_000_000) if options.seed is None else options.seed
-    print(f"fault-test of PostgreSQL {options.version}: SEED={seed} FAULTS={options.faults}", flush=True)
-    prefix = build.install(options.version, debug_points=True)
-    began = time.monotonic()
-    with FaultTest(prefix, options.version, seed, base=options.base, with_autovacuum=options.autovacuum) as test:
+    options, prefix = long_run.begin(__doc__, "fault-test", "faults", 200, rounds_of=LIFE)
+    with FaultTest(prefix, options.version, options.seed, base=options.base, with_autovacuum=options.autovacuum) as test:
         try:
-            test.run(options.faults, options.first, show=lambda text: print(text, flush=True))
+            test.run(options.faults, options.first, show=long_run.show)
         finally:
-            print(*(f"{what}: {number}" for what, number in sorted(test.done.items())), sep="\n")
-            print(f"{time.monotonic() - began:.0f} s")
+            long_run.print_counts(test.done)
     return 0
 
 

@@ -9,7 +9,6 @@ standby as well. Its settings change each period, and now and then all tables ar
 not fail, and a run goes on until there were autovacuums of each kind.
 """
 
-import argparse
 import random
 import re
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, build, checks
+from cyclone_lab import autovacuum, checks, long_run
 from cyclone_lab.autovacuum import Autovacuums
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
@@ -223,22 +222,12 @@ class Soak:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--writers", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
-    parser.add_argument("--base", type=Path, help="folder for the servers' files")
-    parser.add_argument("--autovacuum", action="store_true", help="autovacuum on the engine is a driver, too")
-    options = parser.parse_args()
-    seed = random.randrange(1_000_000) if options.seed is None else options.seed
-    print(f"soak of PostgreSQL {options.version}: SEED={seed} MINUTES={options.minutes:g} WRITERS={options.writers}", flush=True)
-    prefix = build.install(options.version, debug_points=True)
-    with Soak(prefix, seed, options.writers, base=options.base, with_autovacuum=options.autovacuum) as soak:
+    options, prefix = long_run.begin(__doc__, "soak", "minutes", 60, writers=True)
+    with Soak(prefix, options.seed, options.writers, base=options.base, with_autovacuum=options.autovacuum) as soak:
         try:
-            soak.run(options.minutes, show=lambda text: print(text, flush=True))
+            soak.run(options.minutes, show=long_run.show)
         finally:
-            print(*(f"{what}: {number}" for what, number in sorted((soak.done + soak.workload.done).items())), sep="\n")
+            long_run.print_counts(soak.done + soak.workload.done)
     return 0
 
 

@@ -8,7 +8,6 @@ With `--autovacuum` (`AUTOVACUUM=1`), autovacuum on the engine comes to both tab
 settings change each period, and now and then all tables are old enough to be vacuumed by force. The engine may not fail there.
 """
 
-import argparse
 import random
 import re
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, build, checks
+from cyclone_lab import autovacuum, checks, long_run
 from cyclone_lab.autovacuum import BY_ENGINE, Autovacuums
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.load import Sessions
@@ -242,26 +241,16 @@ class TwinTest:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--writers", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
-    parser.add_argument("--base", type=Path, help="folder for the server's files")
-    parser.add_argument("--autovacuum", action="store_true", help="autovacuum on the engine is a driver, too")
-    options = parser.parse_args()
-    seed = random.randrange(1_000_000) if options.seed is None else options.seed
-    print(f"twins on PostgreSQL {options.version}: SEED={seed} MINUTES={options.minutes:g} WRITERS={options.writers}", flush=True)
-    prefix = build.install(options.version, debug_points=True)
-    with TwinTest(prefix, seed, options.writers, base=options.base, with_autovacuum=options.autovacuum) as test:
+    options, prefix = long_run.begin(__doc__, "twins", "minutes", 10, writers=True)
+    with TwinTest(prefix, options.seed, options.writers, base=options.base, with_autovacuum=options.autovacuum) as test:
         try:
-            test.run(options.minutes, show=lambda text: print(text, flush=True))
+            test.run(options.minutes, show=long_run.show)
         except Exception:
-            kept = test.cluster.keep(REPO / "build" / "twins" / str(seed))
-            print(f"the server's files are kept in {kept}", flush=True)
+            kept = test.cluster.keep(REPO / "build" / "twins" / str(options.seed))
+            long_run.show(f"the server's files are kept in {kept}")
             raise
         finally:
-            print(*(f"{what}: {number}" for what, number in sorted(test.done.items())), sep="\n")
+            long_run.print_counts(test.done)
     return 0
 
 

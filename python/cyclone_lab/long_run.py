@@ -1,0 +1,44 @@
+"""What the commands of the long runs have in common: their options, and how they begin and end."""
+
+import argparse
+import random
+from collections import Counter
+from pathlib import Path
+
+from cyclone_lab import build
+
+
+def begin(about: str, name: str, amount: str, default: float, *, writers: bool = False, rounds_of: int = 0) -> tuple[argparse.Namespace, Path]:
+    """Read the options of a long run, say what is run, and install the extension.
+
+    `amount` is the option that says for how long, as minutes or a number of rounds; with `writers` there is one for the number of
+    writers, with `rounds_of` one for the first round, a multiple of it. Returns the options, in which `seed` is set, and the prefix of
+    the server with the extension.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(f"--{amount}", type=float if amount == "minutes" else int, default=default)
+    if writers:
+        parser.add_argument("--writers", type=int, default=8)
+    if rounds_of:
+        parser.add_argument("--first", type=int, default=0, help=f"number of the first one, a multiple of {rounds_of}")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--version", type=int, default=18, help="17, 18 or 19")
+    parser.add_argument("--base", type=Path, help="folder for the servers' files")
+    parser.add_argument("--autovacuum", action="store_true", help="autovacuum on the engine is a driver, too")
+    options = parser.parse_args()
+    if options.seed is None:
+        options.seed = random.randrange(1_000_000)
+    words = [f"SEED={options.seed}", f"{amount.upper()}={getattr(options, amount):g}"]
+    words += [f"WRITERS={options.writers}"] * writers + ([f"FIRST={options.first}"] if rounds_of else [])
+    print(f"{name} of PostgreSQL {options.version}:", *words, flush=True)
+    return options, build.install(options.version, debug_points=True)
+
+
+def show(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def print_counts(done: Counter) -> None:
+    """Print what was done, and how often."""
+    print(*(f"{what}: {number}" for what, number in sorted(done.items())), sep="\n")
