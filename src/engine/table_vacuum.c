@@ -101,6 +101,7 @@ static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
 static void scan_and_vacuum(VacuumJob *job);
 static bool grow_store(VacuumJob *job);
 static void vacuum_indexes_and_heap(VacuumJob *job);
+static void run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated);
 static void count_dead_tids(VacuumJob *job);
 static bool bypass_is_worthwhile(VacuumJob *job);
 static void clean_up_indexes(VacuumJob *job);
@@ -340,6 +341,7 @@ start_team(VacuumJob *job, int nworkers)
 	VacuumShared *shared;
 	Size		memory = (Size) memory_kb() * 1024;
 	Size		size = MAXALIGN(sizeof(VacuumShared));
+	Size		areas_start;
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -354,6 +356,8 @@ start_team(VacuumJob *job, int nworkers)
 	plan->index_members_start = size;
 	size = MAXALIGN(add_size(size, mul_size(sizeof(IndexMemberShared),
 											mul_size(plan->nindexes, plan->nmembers))));
+	areas_start = size;
+	size = MAXALIGN(add_size(size, index_shared_size(vacuum)));
 	plan->pace_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
 	size = MAXALIGN(add_size(plan->pace_start, pace_shared_size()));
 	if (plan->eager.enabled)
@@ -380,7 +384,7 @@ start_team(VacuumJob *job, int nworkers)
 	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
 	pg_atomic_init_u32(&shared->next_index, 0);
 	pg_atomic_init_u32(&shared->empty_pages_found, 0);
-	pg_atomic_init_u32(&shared->duties_put_off, 0);
+	pg_atomic_init_u32(&shared->more_work, 0);
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
@@ -392,7 +396,7 @@ start_team(VacuumJob *job, int nworkers)
 		dead_tids_init(dead_tids_shared(shared), team_segment(job->team) != NULL,
 					   shared->rel_pages, memory, shared->nmembers);
 	join_vacuum(vacuum, shared, 0);
-	index_setup(vacuum, nworkers > 0);
+	index_setup(vacuum, nworkers > 0, areas_start);
 
 	team_launch(job->team);
 	job->result.workers_planned = nworkers;
@@ -504,8 +508,7 @@ join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
 	if (shared->dead_tids_start > 0)
 		vacuum->dead_tids = dead_tids_attach(dead_tids_shared(shared));
 
-	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
-	vacuum->put_off = palloc0_array(BlockList, vacuum->nindexes);
+	index_join(vacuum);
 
 	/* If no page holds them back, these are what the table advances to. */
 	vacuum->counters.new_relfrozenxid = shared->cutoffs.OldestXmin;
@@ -630,15 +633,7 @@ vacuum_indexes_and_heap(VacuumJob *job)
 
 	if (failsafe_check(vacuum))
 		return;
-	PG_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
-	{
-		index_begin_round(vacuum, false, vacuum->rel->rd_rel->reltuples, true,
-						  job->result.workers_launched + 1);
-		do
-			run_team_phase(job, PHASE_INDEX_VACUUM);
-		while (index_next_batch(vacuum));
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+	run_index_round(job, false, vacuum->rel->rd_rel->reltuples, true);
 	all_indexes = index_finish_round(vacuum, false);
 	if (failsafe_check(vacuum))
 		all_indexes = false;
@@ -657,6 +652,28 @@ vacuum_indexes_and_heap(VacuumJob *job)
 	else if (index_found_empty_pages(vacuum))
 		run_team_phase(job, PHASE_INDEX_PAGE_DELETION);
 	index_finish_page_deletion(vacuum);
+}
+
+/*
+ * run_index_round
+ *		Pass over all indexes, in as many phases as that takes; after an error
+ *		none is registered as being vacuumed.
+ */
+static void
+run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	VacuumPhase phase = cleanup ? PHASE_INDEX_CLEANUP : PHASE_INDEX_VACUUM;
+
+	PG_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+	{
+		index_begin_round(vacuum, cleanup, reltuples, estimated,
+						  job->result.workers_launched + 1);
+		do
+			run_team_phase(job, phase);
+		while (index_next_batch(vacuum));
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
 }
 
 /*
@@ -715,9 +732,8 @@ clean_up_indexes(VacuumJob *job)
 		return;
 
 	/* for the AMs, all that there is in the heap counts */
-	index_begin_round(vacuum, true, job->result.new_rel_tuples, estimated, 0);
+	run_index_round(job, true, job->result.new_rel_tuples, estimated);
 	job->result.cleanup_is_shared = index_is_shared_work(vacuum);
-	run_team_phase(job, PHASE_INDEX_CLEANUP);
 	index_finish_round(vacuum, true);
 }
 
