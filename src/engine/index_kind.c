@@ -20,6 +20,7 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
+#include "access/gist_private.h"
 #include "access/nbtree.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -44,6 +45,8 @@ index_kind(Relation index)
 {
 	if (index->rd_indam->ambulkdelete == btbulkdelete)
 		return &btree_kind;
+	if (index->rd_indam->ambulkdelete == gistbulkdelete)
+		return &gist_kind;
 	return NULL;
 }
 
