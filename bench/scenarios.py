@@ -9,6 +9,7 @@ GROUPS = {
     "cases-logged": "The same five cases, logged",
     "heap": "No index",
     "indexes": "From one index to eight",
+    "kinds": "One index that is not a btree, a fifth of the rows deleted here and there",
     "pgbench": "The accounts table of pgbench",
     "buffers": "A table larger than shared_buffers",
     "full": "VACUUM FULL",
@@ -25,7 +26,11 @@ _FULL = f"VACUUM (FULL, VERBOSE, PARALLEL %(workers)s) {TABLE}"
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
 _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
 _DELETE_A_TWENTIETH = f"DELETE FROM {TABLE} WHERE id %% 20 = 0"
+_DELETE_A_FIFTH_HERE_AND_THERE = f"DELETE FROM {TABLE} WHERE random() < 0.2"
 _PRIMARY_KEY = f"ALTER TABLE {TABLE} ADD PRIMARY KEY (id)"
+# Somewhere in a square of 10,000 by 10,000
+_POINT = "point(hashint8(id) %% 10000, hashint8(-id) %% 10000)"
+_BOX = f"box({_POINT}, {_POINT} + point(id %% 7, id %% 11))"
 # Beside the primary key: one with few distinct keys, one in random order, one on text.
 _THREE_MORE_INDEXES = (
     f"CREATE INDEX ON {TABLE} ((v %% 1000))",
@@ -225,6 +230,22 @@ SCENARIOS = {
             rows=10_000_000,
             setup=(_LOAD, *_EIGHT_UNEQUAL_INDEXES, _CLEAN, _DELETE_A_TWENTIETH),
             indexes=8,
+        ),
+        Scenario(
+            name="kind-gist",
+            group="kinds",
+            about="GiST index on boxes",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING gist ({_BOX})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
+            name="kind-spgist",
+            group="kinds",
+            about="SP-GiST index on points",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING spgist ({_POINT})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
         ),
         Scenario(
             name="accounts-heap",

@@ -93,16 +93,15 @@
  * Visitors only note which leaf pages are empty.  When the whole team is
  * through with all indexes, each member deletes those that it found
  * (btree_delete_pages).  _bt_pagedel relies on being the only one that deletes
- * pages of the index, so the members take turns.  (By a flag and a condition
- * variable: heavyweight locks don't conflict within a team, and an LWLock
- * would hold off interrupts.)  So that nobody is idle meanwhile, this is done
- * while the heap is vacuumed, which has nothing to do with it: the entries are
- * gone, and an empty page more or less in the tree makes no difference to
- * scans.  A page that isn't empty any more is left alone by _bt_pagedel.  It
- * goes on to the right while pages are empty, which could be all of them; so
- * they are deleted from the end.  If it begins with a page that an interrupted
- * vacuum left half-dead it must not find an empty one there, as it would have
- * no search stack for that; so those are deleted first (clear_right_side).
+ * pages of the index, so the members take turns (index_kind.c).  So that
+ * nobody is idle meanwhile, this is done while the heap is vacuumed, which has
+ * nothing to do with it: the entries are gone, and an empty page more or less
+ * in the tree makes no difference to scans.  A page that isn't empty any more
+ * is left alone by _bt_pagedel.  It goes on to the right while pages are empty,
+ * which could be all of them; so they are deleted from the end.  If it begins
+ * with a page that an interrupted vacuum left half-dead it must not find an
+ * empty one there, as it would have no search stack for that; so those are
+ * deleted first (clear_right_side).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -124,14 +123,11 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/btree_vacuum.h"
+#include "engine/index_kind.h"
 #include "engine/prefetch.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
-
-/* Blocks are claimed in ranges of at most this many (4 MB). */
-#define RANGE_BLOCKS		512
 
 /* With so many duties due, the stream is interrupted to do them. */
 #define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)
@@ -143,11 +139,19 @@
 #define DUTY_TRIES			DEBUG_LIMIT(max_duty_tries, 20)
 #define RETRY_MS			1
 
+/* What the team shares of a btree */
+typedef struct BtreeShared
+{
+	uint16		cycle_id;		/* written by the leader before the phase */
+} BtreeShared;
+
 /* One process's part of one index */
 typedef struct BtreeScan
 {
 	TableVacuum *vacuum;
+	int			number;			/* of the index */
 	IndexShared *shared;
+	uint16		cycle_id;
 	Relation	index;
 	IndexBulkDeleteResult stats;	/* what this process did */
 
@@ -156,7 +160,8 @@ typedef struct BtreeScan
 	BlockNumber end;
 
 	BlockList	duties;			/* right siblings to visit */
-	BlockList  *put_off;		/* those to be waited for, in the end */
+	BlockList  *put_off;		/* those to be waited for, in the end; NULL if
+								 * that is now */
 	BlockList  *empty_pages;	/* found so far, to be deleted later */
 	BlockNumber pages_done;
 
@@ -166,15 +171,19 @@ typedef struct BtreeScan
 	bool		dead[MaxTIDsPerBTreePage];
 } BtreeScan;
 
-static BtreeScan *make_scan(TableVacuum *vacuum, Relation index,
-							IndexShared *shared, BlockList *put_off,
-							BlockList *empty_pages);
+static void btree_begin(TableVacuum *vacuum, int number, int nmembers);
+static BlockNumber btree_vacuum(TableVacuum *vacuum, int number);
+static void btree_do_duties(TableVacuum *vacuum, int number);
+static void btree_end(TableVacuum *vacuum, int number);
+static bool btree_has_empty_pages(TableVacuum *vacuum, int number, bool wait);
+static void btree_delete_pages(TableVacuum *vacuum, int number, bool wait);
+static void btree_finish(TableVacuum *vacuum, int number);
+static BtreeScan *make_scan(TableVacuum *vacuum, int number, bool wait);
 static void free_scan(BtreeScan *scan);
 static void scan_ranges(BtreeScan *scan);
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
 static bool claim_blocks(BtreeScan *scan);
-static BlockNumber current_size(Relation index);
 static void visit_page(BtreeScan *scan, Buffer buffer);
 static void visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait);
 static Buffer read_due_page(BtreeScan *scan, BlockNumber blkno);
@@ -192,54 +201,38 @@ static void delete_page(TableVacuum *vacuum, BTVacState *state,
 static bool clear_right_side(TableVacuum *vacuum, BTVacState *state,
 							 BlockNumber blkno);
 static void delete_locked(BTVacState *state, Buffer buffer);
-static bool take_turn(IndexShared *shared, bool wait);
-static void end_turn(IndexShared *shared);
-static void add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats);
-static void add_block(BlockList *list, BlockNumber blkno);
 
-/*
- * btree_setup
- *		Leader, before the team is launched: initialize an index's shared state.
- */
-void
-btree_setup(IndexShared *shared)
-{
-	SpinLockInit(&shared->mutex);
-	pg_atomic_init_u32(&shared->turn_taken, 0);
-	ConditionVariableInit(&shared->turn_ended);
-	pg_atomic_init_u64(&shared->known_end, 0);
-	pg_atomic_init_u32(&shared->counted, 0);
-}
-
-/*
- * btree_is_ours
- *		Is bulk deletion in this index done here?
- */
-bool
-btree_is_ours(Relation index)
-{
-	return index->rd_indam->ambulkdelete == btbulkdelete;
-}
+const IndexKind btree_kind = {
+	.name = "btree",
+	.is_registered = true,
+	.shared_size = sizeof(BtreeShared),
+	.bulk_delete = {
+		.begin = btree_begin,
+		.work = btree_vacuum,
+		.is_done = index_blocks_are_claimed,
+		.more_work = btree_do_duties,
+		.end = btree_end,
+		.finish = btree_finish,
+	},
+	.has_empty_pages = btree_has_empty_pages,
+	.delete_pages = btree_delete_pages,
+};
 
 /*
  * btree_begin
- *		Leader: make an index's blocks available.
+ *		Register an index as being vacuumed, and make its blocks available.
  *
- * The caller has registered the vacuum, with the cycle ID that all members
- * use, so a page that is not there yet will be dealt with by the page that it
- * is split from.
+ * From now on all members have the cycle ID, so a page that is not there yet
+ * will be dealt with by the page that it is split from.
  */
-void
-btree_begin(Relation index, IndexShared *shared, int nmembers)
+static void
+btree_begin(TableVacuum *vacuum, int number, int nmembers)
 {
-	Assert(shared->cycle_id != 0);
-	Assert(nmembers >= 1);
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	BtreeShared *btree = index_area(vacuum, number);
 
-	ranges_init(&shared->ranges, BTREE_METAPAGE + 1, current_size(index),
-				1, RANGE_BLOCKS, nmembers);
-	pg_atomic_write_u64(&shared->known_end, Max(shared->ranges.end, BTREE_METAPAGE + 1));
-
-	pg_atomic_write_u32(&shared->counted, 0);
+	btree->cycle_id = _bt_start_vacuum(vacuum->indexes[number]);
+	index_begin_blocks(vacuum, number, BTREE_METAPAGE + 1, nmembers);
 
 	shared->stats.estimated_count = false;
 	shared->stats.num_index_tuples = 0;
@@ -247,21 +240,25 @@ btree_begin(Relation index, IndexShared *shared, int nmembers)
 	shared->stats.pages_free = 0;
 }
 
+/* btree_end -- splits in an index need not be noticed any more. */
+static void
+btree_end(TableVacuum *vacuum, int number)
+{
+	_bt_end_vacuum(vacuum->indexes[number]);
+}
+
 /*
  * btree_vacuum
  *		One process's part of an index: claim ranges until none is left.
  *
- * Returns how many pages this process has visited.  Those that are empty are
- * added to empty_pages.  Those that it is bound to visit, but that others had
- * pinned for too long, are added to put_off: when all members have returned
- * from here, and before the vacuum is no longer registered, the caller calls
- * btree_do_duties in this process.
+ * Pages that are empty are added to the process's empty_pages.  Those that it
+ * is bound to visit, but that others had pinned for too long, are added to its
+ * put_off: btree_do_duties has to be called in this process.
  */
-BlockNumber
-btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
-			 BlockList *put_off, BlockList *empty_pages)
+static BlockNumber
+btree_vacuum(TableVacuum *vacuum, int number)
 {
-	BtreeScan  *scan = make_scan(vacuum, index, shared, put_off, empty_pages);
+	BtreeScan  *scan = make_scan(vacuum, number, false);
 	BlockNumber pages_done;
 
 	do
@@ -272,10 +269,12 @@ btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
 		while (scan->duties.count > 0)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count], false);
 	} while (scan->next < scan->end ||
-			 ranges_position(&shared->ranges) < shared->ranges.end ||
+			 !index_blocks_are_claimed(vacuum, number) ||
 			 claim_blocks(scan));
 
 	pages_done = scan->pages_done;
+	if (scan->put_off->count > 0)
+		index_want_more_work(vacuum, number);
 	free_scan(scan);
 	return pages_done;
 }
@@ -285,47 +284,57 @@ btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
  *		Visit the pages that this process has put off, and wait for them.
  *
  * No member may be in btree_vacuum at this index, so none has a page of it
- * pinned.  Waits for members that do the same, and for sessions that have a
- * page pinned.  If this one fails its turn never ends, but the team does.
+ * pinned; and the index is still registered, so splits show.  Waits for members
+ * that do the same, and for sessions that have a page pinned.
  */
-void
-btree_do_duties(TableVacuum *vacuum, Relation index, IndexShared *shared,
-				BlockList *put_off, BlockList *empty_pages)
+static void
+btree_do_duties(TableVacuum *vacuum, int number)
 {
-	BtreeScan  *scan = make_scan(vacuum, index, shared, NULL, empty_pages);
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	BlockList  *put_off = &vacuum->put_off[number];
+	BtreeScan  *scan;
+
+	if (put_off->count == 0)
+		return;
 
 	/* all of it has been handed out, and whoever took some is through */
-	Assert(ranges_position(&shared->ranges) >= shared->ranges.end);
+	Assert(index_blocks_are_claimed(vacuum, number));
 
-	(void) take_turn(shared, true);
+	scan = make_scan(vacuum, number, true);
+	(void) index_take_turn(shared, true);
 	while (put_off->count > 0)
 	{
 		failsafe_notice(vacuum);
 		visit_chain(scan, put_off->blocks[--put_off->count], true);
 	}
-	end_turn(shared);
+	index_end_turn(shared);
 
 	Assert(scan->duties.count == 0);
 	free_scan(scan);
 }
 
-/* make_scan -- what a process needs to visit pages of an index; palloc'd. */
+/*
+ * make_scan
+ *		What a process needs to visit pages of an index, and to wait for them or
+ *		not; palloc'd.
+ */
 static BtreeScan *
-make_scan(TableVacuum *vacuum, Relation index, IndexShared *shared,
-		  BlockList *put_off, BlockList *empty_pages)
+make_scan(TableVacuum *vacuum, int number, bool wait)
 {
 	BtreeScan  *scan = palloc0_object(BtreeScan);
 
-	/* pages that are split meanwhile have to show it */
-	Assert(shared->cycle_id != 0);
-	Assert(vacuum->dead_tids != NULL);
-	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
-
 	scan->vacuum = vacuum;
-	scan->shared = shared;
-	scan->index = index;
-	scan->put_off = put_off;
-	scan->empty_pages = empty_pages;
+	scan->number = number;
+	scan->shared = vacuum_index(vacuum->shared, number);
+	scan->cycle_id = ((BtreeShared *) index_area(vacuum, number))->cycle_id;
+	scan->index = vacuum->indexes[number];
+	scan->put_off = wait ? NULL : &vacuum->put_off[number];
+	scan->empty_pages = &vacuum->empty_pages[number];
+
+	/* pages that are split meanwhile have to show it */
+	Assert(scan->cycle_id != 0);
+	Assert(vacuum->dead_tids != NULL);
+	Assert(CheckRelationLockedByMe(scan->index, RowExclusiveLock, true));
 	return scan;
 }
 
@@ -333,10 +342,26 @@ make_scan(TableVacuum *vacuum, Relation index, IndexShared *shared,
 static void
 free_scan(BtreeScan *scan)
 {
-	add_stats(scan->shared, &scan->stats);
-	if (scan->duties.blocks != NULL)
-		pfree(scan->duties.blocks);
+	index_add_stats(scan->shared, &scan->stats);
+	if (scan->empty_pages->count > 0)
+		index_note_empty_pages(scan->vacuum);
+	block_list_free(&scan->duties);
 	pfree(scan);
+}
+
+/*
+ * btree_has_empty_pages
+ *		Has this process found empty pages that it can delete now?
+ *
+ * Not while another one does so, unless it may wait for that.
+ */
+static bool
+btree_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
+{
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+
+	return vacuum->empty_pages[number].count > 0 &&
+		(wait || pg_atomic_read_u32(&shared->turn_taken) == 0);
 }
 
 /*
@@ -345,25 +370,24 @@ free_scan(BtreeScan *scan)
  *		forget them.
  *
  * No member may be visiting pages of the index any more.  If another one is
- * deleting pages, wait for it to end, or leave them for later.  If this one
- * fails its turn never ends, but the team does.
+ * deleting pages, wait for it to end, or leave them for later.
  */
-void
-btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
-				   BlockList *empty_pages, bool wait)
+static void
+btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 {
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	BlockList  *empty_pages = &vacuum->empty_pages[number];
+	Relation	index = vacuum->indexes[number];
 	IndexBulkDeleteResult stats = {0};
-	IndexVacuumInfo info = {0};
+	IndexVacuumInfo info;
 	BTVacState	state = {0};
 
 	Assert(empty_pages->count > 0);
 
-	if (!take_turn(shared, wait))
+	if (!index_take_turn(shared, wait))
 		return;
 
-	info.index = index;
-	info.heaprel = vacuum->rel;
-	info.strategy = vacuum_strategy(vacuum);
+	index_fill_info(vacuum, number, &info);
 	state.info = &info;
 	state.stats = &stats;
 	state.pagedelcontext = AllocSetContextCreate(CurrentMemoryContext,
@@ -382,21 +406,23 @@ btree_delete_pages(TableVacuum *vacuum, Relation index, IndexShared *shared,
 	/* _bt_pagedel expects some to be counted when they are visited later */
 	stats.pages_deleted = stats.pages_newly_deleted;
 	_bt_pendingfsm_finalize(index, &state);
-	add_stats(shared, &stats);
-	end_turn(shared);
+	index_add_stats(shared, &stats);
+	index_end_turn(shared);
 
 	MemoryContextDelete(state.pagedelcontext);
-	pfree(empty_pages->blocks);
-	memset(empty_pages, 0, sizeof(BlockList));
+	block_list_free(empty_pages);
 }
 
 /*
  * btree_finish
  *		Leader, when all of the index has been visited, and pages deleted.
  */
-void
-btree_finish(Relation index, IndexShared *shared)
+static void
+btree_finish(TableVacuum *vacuum, int number)
 {
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	Relation	index = vacuum->indexes[number];
+
 	shared->has_stats = true;
 	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
 	/* make what was put into the free space map findable */
@@ -482,43 +508,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 static bool
 claim_blocks(BtreeScan *scan)
 {
-	uint64		known_end;
-	uint64		end;
-
-	/* in turn, as the session's lock_timeout isn't meant for teammates */
-	(void) take_turn(scan->shared, true);
-	known_end = pg_atomic_read_u64(&scan->shared->known_end);
-	end = current_size(scan->index);
-	end_turn(scan->shared);
-
-	do
-	{
-		if (end <= known_end)
-			return false;
-	} while (!pg_atomic_compare_exchange_u64(&scan->shared->known_end,
-											 &known_end, end));
-	scan->next = known_end;
-	scan->end = end;
-	return true;
-}
-
-/*
- * current_size
- *		The index's number of blocks, not counting one that is being added and
- *		not yet initialized, as that would look like one to recycle.
- */
-static BlockNumber
-current_size(Relation index)
-{
-	BlockNumber nblocks;
-
-	if (RELATION_IS_LOCAL(index))
-		return RelationGetNumberOfBlocks(index);
-
-	LockRelationForExtension(index, ExclusiveLock);
-	nblocks = RelationGetNumberOfBlocks(index);
-	UnlockRelationForExtension(index, ExclusiveLock);
-	return nblocks;
+	return index_claim_growth(scan->vacuum, scan->number, &scan->next, &scan->end);
 }
 
 /*
@@ -560,7 +550,7 @@ visit_page(BtreeScan *scan, Buffer buffer)
 		else if (P_ISHALFDEAD(opaque))
 		{
 			/* an earlier vacuum was interrupted */
-			add_block(scan->empty_pages, blkno);
+			block_list_add(scan->empty_pages, blkno);
 		}
 		else if (P_ISLEAF(opaque))
 		{
@@ -578,7 +568,7 @@ visit_page(BtreeScan *scan, Buffer buffer)
 			nlive = clean_leaf(scan, buffer, &duty);
 			scan->stats.num_index_tuples += nlive;
 			if (duty != P_NONE)
-				add_block(&scan->duties, duty);
+				block_list_add(&scan->duties, duty);
 		}
 		break;
 	}
@@ -617,7 +607,7 @@ visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
 		if (!BufferIsValid(buffer))
 		{
 			DEBUG_POINT("btree-duty-put-off");
-			add_block(scan->put_off, blkno);
+			block_list_add(scan->put_off, blkno);
 			return;
 		}
 		page = BufferGetPage(buffer);
@@ -629,7 +619,7 @@ visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
 
 			/* Without the ID it has been visited, and the rest with it. */
 			if (P_ISLEAF(opaque) && !P_ISDELETED(opaque) && !P_ISHALFDEAD(opaque) &&
-				opaque->btpo_cycleid == scan->shared->cycle_id)
+				opaque->btpo_cycleid == scan->cycle_id)
 				(void) clean_leaf(scan, buffer, &blkno);
 		}
 		UnlockReleaseBuffer(buffer);
@@ -701,7 +691,7 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	BTPageOpaque opaque = BTPageGetOpaque(page);
 	OffsetNumber minoff = P_FIRSTDATAKEY(opaque);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	bool		was_split = opaque->btpo_cycleid == scan->shared->cycle_id;
+	bool		was_split = opaque->btpo_cycleid == scan->cycle_id;
 	int			ndead;
 
 	Assert(compat_buffer_is_locked(buffer));
@@ -728,11 +718,11 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	}
 
 	/* who comes later must see that we have been here */
-	Assert(opaque->btpo_cycleid != scan->shared->cycle_id);
+	Assert(opaque->btpo_cycleid != scan->cycle_id);
 	Assert(ndead <= scan->ntids);
 
 	if (ndead == scan->ntids)
-		add_block(scan->empty_pages, BufferGetBlockNumber(buffer));
+		block_list_add(scan->empty_pages, BufferGetBlockNumber(buffer));
 	return scan->ntids - ndead;
 }
 
@@ -953,69 +943,4 @@ delete_locked(BTVacState *state, Buffer buffer)
 	_bt_pagedel(state->info->index, buffer, state);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(state->pagedelcontext);
-}
-
-/*
- * take_turn
- *		Be the only member that waits for pages of the index, deletes some, or
- *		locks its extension; if another one does, wait, or return false.
- */
-static bool
-take_turn(IndexShared *shared, bool wait)
-{
-	static uint32 wait_event = 0;
-	uint32		nobody = 0;
-
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("CycloneBtreeTurn");
-
-	while (!pg_atomic_compare_exchange_u32(&shared->turn_taken, &nobody, 1))
-	{
-		if (!wait)
-			return false;
-		ConditionVariableSleep(&shared->turn_ended, wait_event);
-		nobody = 0;
-	}
-	ConditionVariableCancelSleep();
-	return true;
-}
-
-/* end_turn -- let another member take its turn. */
-static void
-end_turn(IndexShared *shared)
-{
-	Assert(pg_atomic_read_u32(&shared->turn_taken) == 1);
-	pg_atomic_write_u32(&shared->turn_taken, 0);
-	ConditionVariableSignal(&shared->turn_ended);
-}
-
-/* add_stats -- add what one process did to what all did. */
-static void
-add_stats(IndexShared *shared, const IndexBulkDeleteResult *stats)
-{
-	SpinLockAcquire(&shared->mutex);
-	shared->stats.num_index_tuples += stats->num_index_tuples;
-	shared->stats.tuples_removed += stats->tuples_removed;
-	shared->stats.pages_newly_deleted += stats->pages_newly_deleted;
-	shared->stats.pages_deleted += stats->pages_deleted;
-	shared->stats.pages_free += stats->pages_free;
-	SpinLockRelease(&shared->mutex);
-}
-
-/*
- * add_block
- *		Append to a list, which lives as long as the vacuum.  It is bounded by
- *		the number of pages: 4 bytes each.
- */
-static void
-add_block(BlockList *list, BlockNumber blkno)
-{
-	if (list->count == list->size)
-	{
-		list->size = Max(list->size * 2, 64);
-		list->blocks = list->blocks == NULL ?
-			palloc_array(BlockNumber, list->size) :
-			repalloc_huge(list->blocks, list->size * sizeof(BlockNumber));
-	}
-	list->blocks[list->count++] = blkno;
 }

@@ -9,11 +9,12 @@
  *
  * - Most AMs process an index as a whole.  All members claim such indexes one
  *	 by one, the largest first.
- * - Bulk deletion in a btree is ours (btree_vacuum.c), and can be done by any
- *	 number of processes at once.  So the btrees come last, and every member
- *	 works on each of them until it has no range of blocks left to claim.  If
+ * - Of some kinds (index_kind.h) bulk deletion, or cleanup, is ours, and can be
+ *	 done by any number of processes at once.  So such indexes come last, and
+ *	 every member works on each of them until nothing is left to claim.  If
  *	 there are more btrees than processes, the phase is run several times; and
- *	 once more for pages that sessions have pinned too long (btree_vacuum.c).
+ *	 once more for what has to wait until all members are through, such as
+ *	 pages that sessions have pinned too long (btree_vacuum.c).
  *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
@@ -33,32 +34,34 @@
 #include "access/amapi.h"
 #include "access/genam.h"
 #include "access/gin_private.h"
-#include "access/nbtree.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
 #include "optimizer/paths.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/spin.h"
 #include "utils/pg_rusage.h"
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/btree_vacuum.h"
+#include "engine/index_kind.h"
 #include "engine/phases.h"
 #include "report/progress.h"
 #include "team/degree.h"
 
 static bool may_be_parallel(Relation index);
-static bool phase_is_parallel(Relation index, bool cleanup, int num_index_scans);
-static bool is_by_ranges(const IndexShared *index, bool cleanup);
-static bool keeps_private_stats(const IndexShared *index);
-static void begin_btree(TableVacuum *vacuum, int number, int nmembers);
-static void end_btree(TableVacuum *vacuum, int number);
+static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
+static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
+static bool keeps_private_stats(const TableVacuum *vacuum, int number);
+static void begin_index(TableVacuum *vacuum, int number, int nmembers);
+static void end_index(TableVacuum *vacuum, int number);
+static void enter_index(TableVacuum *vacuum, int number);
+static void leave_index(TableVacuum *vacuum);
 static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
-static void do_duties(TableVacuum *vacuum, int number);
-static void note_empty_pages(TableVacuum *vacuum, int number);
+static void call_server(TableVacuum *vacuum, int number, bool cleanup);
+static void do_more_work(TableVacuum *vacuum, int number);
 static void flush_pending_list(TableVacuum *vacuum, int number);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
@@ -69,7 +72,8 @@ static void report_index(TableVacuum *vacuum, int number, bool cleanup);
 /*
  * index_parallel_degree
  *		How many workers the indexes have use for: one index for each process,
- *		or as many processes as the size of the largest btree calls for.
+ *		or as many processes as the size of the largest one calls for whose work
+ *		can be shared.
  */
 int
 index_parallel_degree(const TableVacuum *vacuum)
@@ -89,7 +93,7 @@ index_parallel_degree(const TableVacuum *vacuum)
 			bulkdelete++;
 		if (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP))
 			cleanup++;
-		if (btree_is_ours(index))
+		if (index_kind(index) != NULL)
 			largest = Max(largest,
 						  degree_for_size(RelationGetNumberOfBlocks(index),
 										  min_parallel_index_scan_size));
@@ -118,24 +122,81 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 }
 
 /*
- * index_setup
- *		Leader, before the team is launched: note what is known of the indexes.
+ * index_shared_size
+ *		Leader: how much shared memory the kinds of all indexes want.
+ *
+ * What each wants is remembered, as it may depend on the index's size, and the
+ * index grows.
+ */
+Size
+index_shared_size(TableVacuum *vacuum)
+{
+	Size		size = 0;
+
+	vacuum->area_sizes = palloc0_array(Size, vacuum->nindexes);
+	for (int i = 0; i < vacuum->nindexes; i++)
+	{
+		Relation	index = vacuum->indexes[i];
+		const IndexKind *kind = index_kind(index);
+
+		if (kind == NULL)
+			continue;
+		vacuum->area_sizes[i] = kind->shared_size;
+		if (kind->more_shared_size != NULL)
+			vacuum->area_sizes[i] = add_size(kind->shared_size,
+											 kind->more_shared_size(index));
+		size = add_size(size, MAXALIGN(vacuum->area_sizes[i]));
+	}
+	return size;
+}
+
+/*
+ * index_join
+ *		Every member, when it knows the shared block.
  */
 void
-index_setup(TableVacuum *vacuum, bool parallel)
+index_join(TableVacuum *vacuum)
+{
+	vacuum->kinds = palloc0_array(const IndexKind *, vacuum->nindexes);
+	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
+	vacuum->put_off = palloc0_array(BlockList, vacuum->nindexes);
+	for (int i = 0; i < vacuum->nindexes; i++)
+		vacuum->kinds[i] = index_kind(vacuum->indexes[i]);
+}
+
+/*
+ * index_setup
+ *		Leader, before the team is launched: note what is known of the indexes.
+ *
+ * From areas_start on, the shared block has index_shared_size bytes.
+ */
+void
+index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 {
 	vacuum->private_stats = palloc0_array(IndexBulkDeleteResult *, vacuum->nindexes);
-	vacuum->registered = palloc0_array(bool, vacuum->nindexes);
+	vacuum->begun = palloc0_array(bool, vacuum->nindexes);
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		IndexShared *index = vacuum_index(vacuum->shared, i);
+		const IndexKind *kind = vacuum->kinds[i];
 		int			place = i;
 
 		index->nblocks = RelationGetNumberOfBlocks(vacuum->indexes[i]);
 		index->may_be_parallel = parallel && may_be_parallel(vacuum->indexes[i]);
-		index->is_btree = btree_is_ours(vacuum->indexes[i]);
-		btree_setup(index);
+		SpinLockInit(&index->mutex);
+		pg_atomic_init_u32(&index->turn_taken, 0);
+		ConditionVariableInit(&index->turn_ended);
+		pg_atomic_init_u64(&index->known_end, 0);
+		pg_atomic_init_u32(&index->counted, 0);
+		if (vacuum->area_sizes[i] > 0)
+		{
+			index->area_start = areas_start;
+			index->area_size = vacuum->area_sizes[i];
+			areas_start += MAXALIGN(index->area_size);
+		}
+		if (kind != NULL && kind->setup != NULL)
+			kind->setup(vacuum, i);
 
 		/* sort it into those before it, largest first */
 		while (place > 0)
@@ -156,10 +217,10 @@ index_setup(TableVacuum *vacuum, bool parallel)
  *		Leader: prepare a phase over all indexes, with the number of heap
  *		tuples to tell the AMs.
  *
- * In bulk deletion btrees are registered as being vacuumed, but only so many
- * at a time as batch_size says: the server has room for one a backend.  After
- * the phase index_next_batch says if it is to be run again, for more of them.
- * The caller sees to it that index_abort_round is called after an error.
+ * Btrees are registered as being vacuumed, but only so many at a time as
+ * batch_size says: the server has room for one a backend.  After the phase
+ * index_next_batch says if it is to be run again, for more of them.  The caller
+ * sees to it that index_abort_round is called after an error.
  */
 void
 index_begin_round(TableVacuum *vacuum, bool cleanup,
@@ -171,18 +232,18 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 	PROGRESS_VACUUM_PHASE_VACUUM_INDEX, vacuum->nindexes};
 
 	Assert(is_leader(vacuum));
-	Assert(cleanup || (batch_size > 0 && vacuum->dead_tids != NULL));
+	Assert(batch_size > 0);
+	Assert(cleanup || vacuum->dead_tids != NULL);
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		IndexShared *index = vacuum_index(shared, i);
 
-		Assert(!vacuum->registered[i]);
+		Assert(!vacuum->begun[i]);
 		Assert(vacuum->put_off[i].count == 0);
 		index->leader_only = !index->may_be_parallel ||
-			!phase_is_parallel(vacuum->indexes[i], cleanup, shared->num_index_scans);
-		/* until it is begun, it isn't finished */
-		ranges_init(&index->ranges, 0, 1, 1, 1, 1);
+			!phase_is_parallel(vacuum, i, cleanup);
+		index->was_begun = false;
 		for (int member = 0; member < shared->nmembers; member++)
 			vacuum_index_member(shared, i, member)->took_part = false;
 	}
@@ -190,12 +251,12 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 	shared->index_reltuples_estimated = estimated;
 	pg_atomic_write_u32(&shared->next_index, 0);
 	pg_atomic_write_u32(&shared->empty_pages_found, 0);
-	pg_atomic_write_u32(&shared->duties_put_off, 0);
-	shared->doing_duties = false;
+	pg_atomic_write_u32(&shared->more_work, 0);
+	shared->doing_more_work = false;
+	shared->in_cleanup = cleanup;
 	vacuum->batch_size = batch_size;
 	shared->batch_end = 0;
-	if (!cleanup)
-		(void) index_next_batch(vacuum);
+	(void) index_next_batch(vacuum);
 
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
 }
@@ -208,8 +269,13 @@ index_is_shared_work(const TableVacuum *vacuum)
 
 	Assert(is_leader(vacuum));
 	for (int i = 0; i < vacuum->nindexes; i++)
-		if (!vacuum_index(vacuum->shared, i)->leader_only)
-			shared++;
+	{
+		if (vacuum_index(vacuum->shared, i)->leader_only)
+			continue;
+		if (shared_work(vacuum, i, vacuum->shared->in_cleanup) != NULL)
+			return true;
+		shared++;
+	}
 	/* one of them is for the leader */
 	return shared > 1;
 }
@@ -233,12 +299,11 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	progress_phase(cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 				   PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
 
-	if (shared->doing_duties)
+	if (shared->doing_more_work)
 	{
-		Assert(!cleanup);
 		/* even if the failsafe is on: these indexes are begun */
-		for (int i = 0; i < vacuum->nindexes; i++)
-			do_duties(vacuum, i);
+		for (int i = shared->batch_start; i < shared->batch_end; i++)
+			do_more_work(vacuum, vacuum_index(shared, i)->claim_order);
 		return;
 	}
 
@@ -249,20 +314,20 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 			continue;
 		if (failsafe_stops(vacuum, cleanup))
 			return;
-		if (is_by_ranges(vacuum_index(shared, i), cleanup))
-			begin_btree(vacuum, i, 1);
+		if (shared_work(vacuum, i, cleanup) != NULL)
+			begin_index(vacuum, i, 1);
 		process_index(vacuum, i, cleanup);
-		do_duties(vacuum, i);
-		end_btree(vacuum, i);
+		do_more_work(vacuum, i);
+		end_index(vacuum, i);
 	}
 
 	/* those that one process does as a whole */
 	while ((place = pg_atomic_fetch_add_u32(&shared->next_index, 1)) < vacuum->nindexes)
 	{
 		int			number = vacuum_index(shared, place)->claim_order;
-		IndexShared *index = vacuum_index(shared, number);
 
-		if (index->leader_only || is_by_ranges(index, cleanup))
+		if (vacuum_index(shared, number)->leader_only ||
+			shared_work(vacuum, number, cleanup) != NULL)
 			continue;
 		if (failsafe_stops(vacuum, cleanup))
 			return;
@@ -270,13 +335,13 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	}
 
 	/* those that all do together */
-	for (int i = shared->batch_start; !cleanup && i < shared->batch_end; i++)
+	for (int i = shared->batch_start; i < shared->batch_end; i++)
 	{
 		int			number = vacuum_index(shared, i)->claim_order;
-		IndexShared *index = vacuum_index(shared, number);
+		const IndexWork *work = shared_work(vacuum, number, cleanup);
 
-		if (index->leader_only || !is_by_ranges(index, cleanup) ||
-			ranges_position(&index->ranges) >= index->ranges.end)
+		if (vacuum_index(shared, number)->leader_only || work == NULL ||
+			work->is_done(vacuum, number))
 			continue;
 		if (failsafe_stops(vacuum, cleanup))
 			return;
@@ -286,72 +351,79 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 
 /*
  * index_next_batch
- *		Leader, around phases of bulk deletion: is the phase to be run again?
+ *		Leader, around phases over the indexes: is the phase to be run again?
  *
- * It is if a member has put off duties.  Else the btrees that were vacuumed
+ * It is if more work is wanted.  Else the indexes that were processed together
  * are done with, and if there are more, begin with them.
  */
 bool
 index_next_batch(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
-	int			nbtrees = 0;
+	int			nbegun = 0;
+	int			nregistered = 0;
 	int			place;
 
 	Assert(is_leader(vacuum));
 
-	/* while splits still show, so before these btrees are done with */
-	shared->doing_duties = pg_atomic_exchange_u32(&shared->duties_put_off, 0) != 0;
-	if (shared->doing_duties)
+	/* while splits still show, so before these indexes are done with */
+	shared->doing_more_work = pg_atomic_exchange_u32(&shared->more_work, 0) != 0;
+	if (shared->doing_more_work)
 		return true;
 
 	for (int i = 0; i < vacuum->nindexes; i++)
-		end_btree(vacuum, i);
+		end_index(vacuum, i);
 
 	shared->batch_start = shared->batch_end;
 	for (place = shared->batch_end; place < vacuum->nindexes; place++)
 	{
 		int			number = vacuum_index(shared, place)->claim_order;
-		IndexShared *index = vacuum_index(shared, number);
 
-		if (index->leader_only || !is_by_ranges(index, false))
+		if (vacuum_index(shared, number)->leader_only ||
+			shared_work(vacuum, number, shared->in_cleanup) == NULL)
 			continue;
-		if (nbtrees == vacuum->batch_size)
+		if (vacuum->kinds[number]->is_registered && nregistered++ == vacuum->batch_size)
 			break;
-		begin_btree(vacuum, number, shared->nmembers);
-		nbtrees++;
+		begin_index(vacuum, number, shared->nmembers);
+		nbegun++;
 	}
 	shared->batch_end = place;
-	return nbtrees > 0;
+	return nbegun > 0;
 }
 
-/* begin_btree -- register a btree as being vacuumed, and hand out its blocks. */
+/* begin_index -- make the work in an index available to its kind's routine. */
 static void
-begin_btree(TableVacuum *vacuum, int number, int nmembers)
+begin_index(TableVacuum *vacuum, int number, int nmembers)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
 	Assert(is_leader(vacuum));
-	Assert(index->is_btree && !vacuum->registered[number]);
+	Assert(!vacuum->begun[number]);
 
-	index->cycle_id = _bt_start_vacuum(vacuum->indexes[number]);
-	vacuum->registered[number] = true;
-	btree_begin(vacuum->indexes[number], index, nmembers);
+	enter_index(vacuum, number);
+	/* also if it fails halfway there is something to end */
+	vacuum->begun[number] = true;
+	shared_work(vacuum, number, vacuum->shared->in_cleanup)->begin(vacuum, number, nmembers);
+	pg_atomic_write_u32(&index->counted, 0);
+	index->was_begun = true;
+	leave_index(vacuum);
 }
 
-/* end_btree -- splits in an index need not be noticed any more. */
+/* end_index -- no member is at work in an index any more, or will be. */
 static void
-end_btree(TableVacuum *vacuum, int number)
+end_index(TableVacuum *vacuum, int number)
 {
+	const IndexWork *work = shared_work(vacuum, number, vacuum->shared->in_cleanup);
+
 	Assert(is_leader(vacuum));
-	if (vacuum->registered[number])
-		_bt_end_vacuum(vacuum->indexes[number]);
-	vacuum->registered[number] = false;
+	if (vacuum->begun[number] && work->end != NULL)
+		work->end(vacuum, number);
+	vacuum->begun[number] = false;
 }
 
 /*
  * index_duties_put_off
- *		Has this process put off pages of btrees that it is bound to visit?
+ *		Has this process put off pages that it is bound to visit?
  */
 bool
 index_duties_put_off(const TableVacuum *vacuum)
@@ -364,7 +436,7 @@ index_duties_put_off(const TableVacuum *vacuum)
 
 /*
  * index_found_empty_pages
- *		Leader, after bulk deletion: are there pages of btrees to delete?
+ *		Leader, after bulk deletion: are there pages to delete?
  */
 bool
 index_found_empty_pages(TableVacuum *vacuum)
@@ -374,10 +446,10 @@ index_found_empty_pages(TableVacuum *vacuum)
 
 /*
  * index_delete_pages
- *		Delete the pages that this process found empty in bulk deletion.
+ *		Delete pages that were found empty in bulk deletion.
  *
- * All indexes must have been passed over.  Only one member at a time can be at
- * an index.  If wait is false, those that others are at are left for later.
+ * All indexes must have been passed over.  If wait is false, what can't be done
+ * at once, as another member is at it, is left for later.
  */
 void
 index_delete_pages(TableVacuum *vacuum, bool wait)
@@ -386,23 +458,17 @@ index_delete_pages(TableVacuum *vacuum, bool wait)
 	{
 		/* so that members that wait begin with different ones */
 		int			number = (i + vacuum->member) % vacuum->nindexes;
-		Relation	index = vacuum->indexes[number];
-		IndexShared *shared = vacuum_index(vacuum->shared, number);
+		const IndexKind *kind = vacuum->kinds[number];
 
-		if (vacuum->empty_pages[number].count == 0 ||
-			(!wait && pg_atomic_read_u32(&shared->turn_taken) != 0))
+		if (kind == NULL || kind->has_empty_pages == NULL ||
+			!kind->has_empty_pages(vacuum, number, wait))
 			continue;
 
 		failsafe_notice(vacuum);
-		vacuum->indname = RelationGetRelationName(index);
-		set_place(vacuum, PLACE_INDEX_VACUUM, InvalidBlockNumber);
-		progress_index(RelationGetRelid(index), shared->nblocks);
+		enter_index(vacuum, number);
 		DEBUG_POINT("index-page-deletion");
-		btree_delete_pages(vacuum, index, shared, &vacuum->empty_pages[number],
-						   wait);
-		progress_index(InvalidOid, 0);
-		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
-		vacuum->indname = NULL;
+		kind->delete_pages(vacuum, number, wait);
+		leave_index(vacuum);
 	}
 }
 
@@ -414,9 +480,12 @@ void
 index_finish_page_deletion(TableVacuum *vacuum)
 {
 	for (int i = 0; i < vacuum->nindexes; i++)
-		if (is_by_ranges(vacuum_index(vacuum->shared, i), false) &&
-			was_processed(vacuum, i, false))
-			btree_finish(vacuum->indexes[i], vacuum_index(vacuum->shared, i));
+	{
+		const IndexWork *work = shared_work(vacuum, i, false);
+
+		if (work != NULL && work->finish != NULL && was_processed(vacuum, i, false))
+			work->finish(vacuum, i);
+	}
 }
 
 /*
@@ -435,13 +504,16 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		/* the index was passed over, and no page of it is still due */
-		Assert(!vacuum->registered[i]);
+		Assert(!vacuum->begun[i]);
 		Assert(vacuum->put_off[i].count == 0);
 		if (!was_processed(vacuum, i, cleanup))
 		{
 			all = false;
 			continue;
 		}
+		if (cleanup && shared_work(vacuum, i, cleanup) != NULL &&
+			shared_work(vacuum, i, cleanup)->finish != NULL)
+			shared_work(vacuum, i, cleanup)->finish(vacuum, i);
 		report_index(vacuum, i, cleanup);
 	}
 	pgstat_progress_update_multi_param(lengthof(progress), progress, zeros);
@@ -453,7 +525,7 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 
 /*
  * index_abort_round
- *		Leader, on an error or at exit: no btree is being vacuumed any more.
+ *		Leader, on an error or at exit: no index is being vacuumed any more.
  *
  * Members may still be at it for a moment; but as the heap's second pass will
  * not come, an entry that they miss does no harm.
@@ -464,7 +536,7 @@ index_abort_round(int code, Datum arg)
 	TableVacuum *vacuum = (TableVacuum *) DatumGetPointer(arg);
 
 	for (int i = 0; i < vacuum->nindexes; i++)
-		end_btree(vacuum, i);
+		end_index(vacuum, i);
 }
 
 /*
@@ -491,34 +563,45 @@ may_be_parallel(Relation index)
 
 /*
  * phase_is_parallel
- *		Is the AM willing to do this phase in a worker?
+ *		Can this phase be done in a worker?
  */
 static bool
-phase_is_parallel(Relation index, bool cleanup, int num_index_scans)
+phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup)
 {
-	uint8		options = index->rd_indam->amparallelvacuumoptions;
+	uint8		options = vacuum->indexes[number]->rd_indam->amparallelvacuumoptions;
 
-	if (!cleanup)
-		return (options & VACUUM_OPTION_PARALLEL_BULKDEL) != 0;
-	if (options & VACUUM_OPTION_PARALLEL_CLEANUP)
-		return true;
 	/* After a bulk deletion little is left to do in cleanup. */
-	return (options & VACUUM_OPTION_PARALLEL_COND_CLEANUP) != 0 &&
-		num_index_scans == 0;
+	if (cleanup && (options & VACUUM_OPTION_PARALLEL_COND_CLEANUP))
+		return vacuum->shared->num_index_scans == 0;
+	if (shared_work(vacuum, number, cleanup) != NULL)
+		return true;
+	return (options & (cleanup ? VACUUM_OPTION_PARALLEL_CLEANUP :
+					   VACUUM_OPTION_PARALLEL_BULKDEL)) != 0;
 }
 
-/* is_by_ranges -- does this phase go over the index by ranges of blocks? */
-static bool
-is_by_ranges(const IndexShared *index, bool cleanup)
+/*
+ * shared_work
+ *		What the index's kind has for this phase, for any number of processes;
+ *		NULL if the AM's own routine is to be called, in one.
+ */
+static const IndexWork *
+shared_work(const TableVacuum *vacuum, int number, bool cleanup)
 {
-	return index->is_btree && !cleanup;
+	const IndexKind *kind = vacuum->kinds[number];
+	const IndexWork *work;
+
+	if (kind == NULL)
+		return NULL;
+	work = cleanup ? &kind->cleanup : &kind->bulk_delete;
+	return work->work != NULL ? work : NULL;
 }
 
 /* keeps_private_stats -- are the results the AM's own, in the leader? */
 static bool
-keeps_private_stats(const IndexShared *index)
+keeps_private_stats(const TableVacuum *vacuum, int number)
 {
-	return !index->may_be_parallel && !index->is_btree;
+	return !vacuum_index(vacuum->shared, number)->may_be_parallel &&
+		vacuum->kinds[number] == NULL;
 }
 
 /* failsafe_stops -- must no further bulk deletion begin? */
@@ -533,6 +616,26 @@ failsafe_stops(TableVacuum *vacuum, bool cleanup)
 	return VacuumFailsafeActive;
 }
 
+/* enter_index -- say that this process works on an index, in errors and views. */
+static void
+enter_index(TableVacuum *vacuum, int number)
+{
+	vacuum->indname = RelationGetRelationName(vacuum->indexes[number]);
+	set_place(vacuum, vacuum->shared->in_cleanup ? PLACE_INDEX_CLEANUP : PLACE_INDEX_VACUUM,
+			  InvalidBlockNumber);
+	progress_index(RelationGetRelid(vacuum->indexes[number]),
+				   vacuum_index(vacuum->shared, number)->nblocks);
+}
+
+/* leave_index -- say that it does no more. */
+static void
+leave_index(TableVacuum *vacuum)
+{
+	progress_index(InvalidOid, 0);
+	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
+	vacuum->indname = NULL;
+}
+
 /*
  * process_index
  *		Delete all dead TIDs from an index, or clean it up: the whole of it, or
@@ -544,105 +647,73 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	VacuumShared *shared = vacuum->shared;
 	IndexShared *index = vacuum_index(shared, number);
 	IndexMemberShared *member = vacuum_index_member(shared, number, vacuum->member);
-	Relation	indrel = vacuum->indexes[number];
-	IndexVacuumInfo info = {0};
+	const IndexWork *work = shared_work(vacuum, number, cleanup);
 	PGRUsage	rusage;
 
 	Assert(is_leader(vacuum) || !index->leader_only);
 	Assert(is_leader(vacuum) || index->may_be_parallel);
+	Assert(work == NULL || index->was_begun);
 
 	pg_rusage_init(&rusage);
-	vacuum->indname = RelationGetRelationName(indrel);
-	set_place(vacuum, cleanup ? PLACE_INDEX_CLEANUP : PLACE_INDEX_VACUUM,
-			  InvalidBlockNumber);
-	progress_index(RelationGetRelid(indrel), index->nblocks);
+	enter_index(vacuum, number);
 	if (cleanup)
 		DEBUG_POINT("index-cleanup");
 	else
 		DEBUG_POINT("index-vacuum");
 
-	info.index = indrel;
-	info.heaprel = vacuum->rel;
-	info.analyze_only = false;
-	info.report_progress = false;
-	info.estimated_count = shared->index_reltuples_estimated;
-	info.message_level = DEBUG2;
-	info.num_heap_tuples = shared->index_reltuples;
-	info.strategy = vacuum_strategy(vacuum);
-	compat_set_is_autovacuum(&info, shared->is_autovacuum);
-
 	member->pages = 0;
-	if (is_by_ranges(index, cleanup))
-	{
-		member->pages = btree_vacuum(vacuum, indrel, index,
-									 &vacuum->put_off[number],
-									 &vacuum->empty_pages[number]);
-		note_empty_pages(vacuum, number);
-		if (vacuum->put_off[number].count > 0 && !index->leader_only)
-			pg_atomic_write_u32(&shared->duties_put_off, 1);
-	}
+	if (work != NULL)
+		member->pages = work->work(vacuum, number);
 	else
-	{
-		pace_begin_server_code();
-		if (cleanup)
-			keep_stats(vacuum, number,
-					   index_vacuum_cleanup(&info, current_stats(vacuum, number)));
-		else
-		{
-			flush_pending_list(vacuum, number);
-			keep_stats(vacuum, number,
-					   index_bulk_delete(&info, current_stats(vacuum, number),
-										 is_dead, vacuum->dead_tids));
-		}
-		pace_end_server_code();
-	}
+		call_server(vacuum, number, cleanup);
 	member->took_part = true;
 	strlcpy(member->usage, pg_rusage_show(&rusage), USAGE_SIZE);
 
-	progress_index(InvalidOid, 0);
-	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
-	vacuum->indname = NULL;
-	if (!is_by_ranges(index, cleanup) ||
-		pg_atomic_exchange_u32(&index->counted, 1) == 0)
+	leave_index(vacuum);
+	if (work == NULL || pg_atomic_exchange_u32(&index->counted, 1) == 0)
 		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_INDEXES_PROCESSED, 1);
 }
 
-/*
- * do_duties
- *		Visit the pages of a btree that this process has put off.
- *
- * No member may be visiting ranges of the index any more.
- */
+/* call_server -- have an index processed by its access method's own routine. */
 static void
-do_duties(TableVacuum *vacuum, int number)
+call_server(TableVacuum *vacuum, int number, bool cleanup)
 {
-	Relation	index = vacuum->indexes[number];
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	IndexVacuumInfo info;
 
-	if (vacuum->put_off[number].count == 0)
-		return;
-
-	Assert(is_by_ranges(shared, false));
-	/* the leader knows that it is registered, so splits still show */
-	Assert(!is_leader(vacuum) || vacuum->registered[number]);
-
-	vacuum->indname = RelationGetRelationName(index);
-	set_place(vacuum, PLACE_INDEX_VACUUM, InvalidBlockNumber);
-	progress_index(RelationGetRelid(index), shared->nblocks);
-	btree_do_duties(vacuum, index, shared, &vacuum->put_off[number],
-					&vacuum->empty_pages[number]);
-	note_empty_pages(vacuum, number);
-	progress_index(InvalidOid, 0);
-	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
-	vacuum->indname = NULL;
+	index_fill_info(vacuum, number, &info);
+	pace_begin_server_code();
+	if (cleanup)
+		keep_stats(vacuum, number,
+				   index_vacuum_cleanup(&info, current_stats(vacuum, number)));
+	else
+	{
+		flush_pending_list(vacuum, number);
+		keep_stats(vacuum, number,
+				   index_bulk_delete(&info, current_stats(vacuum, number),
+									 is_dead, vacuum->dead_tids));
+	}
+	pace_end_server_code();
 }
 
-/* note_empty_pages -- tell the leader if this process has found some. */
+/*
+ * do_more_work
+ *		Do what could only be done when no member is at work in an index any
+ *		more.
+ */
 static void
-note_empty_pages(TableVacuum *vacuum, int number)
+do_more_work(TableVacuum *vacuum, int number)
 {
-	if (vacuum->empty_pages[number].count > 0)
-		pg_atomic_write_u32(&vacuum->shared->empty_pages_found, 1);
+	const IndexWork *work = shared_work(vacuum, number, vacuum->shared->in_cleanup);
+
+	if (work == NULL || work->more_work == NULL ||
+		!vacuum_index(vacuum->shared, number)->was_begun)
+		return;
+
+	/* the leader knows that it isn't done with */
+	Assert(!is_leader(vacuum) || vacuum->begun[number]);
+	enter_index(vacuum, number);
+	work->more_work(vacuum, number);
+	leave_index(vacuum);
 }
 
 /*
@@ -676,7 +747,7 @@ current_stats(TableVacuum *vacuum, int number)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
-	if (keeps_private_stats(index))
+	if (keeps_private_stats(vacuum, number))
 		return vacuum->private_stats[number];
 	return index->has_stats ? &index->stats : NULL;
 }
@@ -687,7 +758,7 @@ keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
-	if (keeps_private_stats(index))
+	if (keeps_private_stats(vacuum, number))
 		vacuum->private_stats[number] = stats;
 	else if (stats != NULL && stats != &index->stats)
 	{
@@ -714,11 +785,11 @@ is_dead(ItemPointer tid, void *state)
 static bool
 was_processed(TableVacuum *vacuum, int number, bool cleanup)
 {
-	IndexShared *index = vacuum_index(vacuum->shared, number);
+	const IndexWork *work = shared_work(vacuum, number, cleanup);
 
-	/* whoever has claimed a range has finished it */
-	if (is_by_ranges(index, cleanup))
-		return ranges_position(&index->ranges) >= index->ranges.end;
+	/* whoever has claimed something has finished it */
+	if (work != NULL)
+		return vacuum_index(vacuum->shared, number)->was_begun && work->is_done(vacuum, number);
 
 	for (int i = 0; i < vacuum->shared->nmembers; i++)
 		if (vacuum_index_member(vacuum->shared, number, i)->took_part)

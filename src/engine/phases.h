@@ -28,7 +28,9 @@ extern void heap_vacuum_phase(TableVacuum *vacuum,
 /* index_vacuum.c */
 extern int	index_parallel_degree(const TableVacuum *vacuum);
 extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb);
-extern void index_setup(TableVacuum *vacuum, bool parallel);
+extern Size index_shared_size(TableVacuum *vacuum);
+extern void index_join(TableVacuum *vacuum);
+extern void index_setup(TableVacuum *vacuum, bool parallel, Size areas_start);
 extern void index_begin_round(TableVacuum *vacuum, bool cleanup,
 							  double reltuples, bool estimated, int batch_size);
 extern bool index_is_shared_work(const TableVacuum *vacuum);

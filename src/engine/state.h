@@ -44,28 +44,29 @@ typedef struct IndexShared
 {
 	/* written by the leader before the team starts */
 	bool		may_be_parallel;	/* big enough, and its AM allows it at all */
-	bool		is_btree;		/* bulk deletion is ours, by ranges */
 	BlockNumber nblocks;
 	int			claim_order;	/* the index to be claimed in this place */
+	Size		area_start;		/* what its kind shares: index_area(); or 0 */
+	Size		area_size;
 
 	/* written by the leader before each index phase */
 	bool		leader_only;	/* in this phase */
+	bool		was_begun;		/* in this round, by its kind's routine */
 
 	/*
 	 * Written by whoever processes the index as a whole in a phase, read by
-	 * whoever does in a later one, and by the leader between phases.  Of a
-	 * btree that several process, stats is written under the mutex.
+	 * whoever does in a later one, and by the leader between phases.  Of an
+	 * index that several process, stats is written under the mutex.
 	 */
 	bool		has_stats;
 	IndexBulkDeleteResult stats;
 	slock_t		mutex;
 
-	/* bulk deletion in a btree: see btree_vacuum.c */
-	uint16		cycle_id;		/* written by the leader before the phase */
-	Ranges		ranges;			/* of its blocks */
+	/* for kinds that several process: see index_kind.c */
+	Ranges		ranges;			/* of its blocks, or what else there is */
 	pg_atomic_uint64 known_end; /* its size, as far as all of it is claimed */
-	pg_atomic_uint32 turn_taken;	/* by the member that waits for pages,
-									 * deletes them, or asks for the size */
+	pg_atomic_uint32 turn_taken;	/* by a member that does what only one at a
+									 * time may do */
 	ConditionVariable turn_ended;
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
@@ -82,7 +83,7 @@ typedef struct BlockList
 typedef struct IndexMemberShared
 {
 	bool		took_part;
-	BlockNumber pages;			/* of a btree, otherwise 0 */
+	BlockNumber pages;			/* by a kind's routine, otherwise 0 */
 	char		usage[USAGE_SIZE];
 } IndexMemberShared;
 
@@ -145,9 +146,10 @@ typedef struct VacuumShared
 	/* written by the leader between phases */
 	bool		do_index_vacuuming;
 	int			num_index_scans;
-	int			batch_start;	/* of the btrees being vacuumed: places in the */
-	int			batch_end;		/* order of claims */
-	bool		doing_duties;	/* those that were put off, of that batch */
+	bool		in_cleanup;		/* or in bulk deletion? */
+	int			batch_start;	/* of the indexes that several process: places */
+	int			batch_end;		/* in the order of claims */
+	bool		doing_more_work;	/* what was put off, of that batch */
 	double		index_reltuples;	/* for the AMs */
 	bool		index_reltuples_estimated;
 	Ranges		scan_ranges;	/* blocks */
@@ -164,8 +166,8 @@ typedef struct VacuumShared
 	pg_atomic_uint64 blocks_passed; /* scanned or skipped */
 	pg_atomic_uint64 blocks_vacuumed;
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
-	pg_atomic_uint32 empty_pages_found; /* by someone, in some btree */
-	pg_atomic_uint32 duties_put_off;	/* likewise */
+	pg_atomic_uint32 empty_pages_found; /* by someone, in some index */
+	pg_atomic_uint32 more_work; /* likewise, was put off */
 } VacuumShared;
 
 /* What an error message says about where we are. */
@@ -217,15 +219,18 @@ typedef struct TableVacuum
 	PGRUsage	usage_start;	/* of this phase */
 	bool		has_sat_out;	/* a worker's, that has said so */
 
-	/* results of AMs that only the leader calls: see index_vacuum.c */
-	IndexBulkDeleteResult **private_stats;
-	/* by index: the empty pages that this process found in a btree */
+	/* by index: its kind, or NULL; see index_kind.h */
+	const struct IndexKind **kinds;
+	/* by index: the empty pages that this process found in it */
 	BlockList  *empty_pages;
-	/* by index: the pages of a btree that this process has yet to wait for */
+	/* by index: the pages that this process has yet to wait for */
 	BlockList  *put_off;
-	/* the leader's: which btrees are registered as being vacuumed, and how
-	 * many may be at a time */
-	bool	   *registered;
+
+	/* the leader's: results of AMs that only it calls, which indexes are begun
+	 * by their kind's routines, and how many may be registered at a time */
+	IndexBulkDeleteResult **private_stats;
+	Size	   *area_sizes;		/* what their kinds share */
+	bool	   *begun;
 	int			batch_size;
 
 	/* for error messages */

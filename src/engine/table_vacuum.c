@@ -101,6 +101,7 @@ static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
 static void scan_and_vacuum(VacuumJob *job);
 static bool grow_store(VacuumJob *job);
 static void vacuum_indexes_and_heap(VacuumJob *job);
+static void run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated);
 static void count_dead_tids(VacuumJob *job);
 static bool bypass_is_worthwhile(VacuumJob *job);
 static void clean_up_indexes(VacuumJob *job);
@@ -333,11 +334,13 @@ memory_kb(void)
  *		Note where what is of variable size will be in the shared block; return
  *		the size of that.
  *
- * plan has the number of members, and memory is for dead TIDs, in bytes.
+ * The plan has the number of members; memory is for dead TIDs, in bytes.  The
+ * areas of kinds of indexes begin at *areas_start.
  */
 static Size
-lay_out_shared(VacuumShared *plan, Size memory)
+lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 {
+	VacuumShared *plan = &job->plan;
 	Size		size = MAXALIGN(sizeof(VacuumShared));
 
 	plan->members_start = size;
@@ -347,6 +350,8 @@ lay_out_shared(VacuumShared *plan, Size memory)
 	plan->index_members_start = size;
 	size = MAXALIGN(add_size(size, mul_size(sizeof(IndexMemberShared),
 											mul_size(plan->nindexes, plan->nmembers))));
+	*areas_start = size;
+	size = MAXALIGN(add_size(size, index_shared_size(&job->vacuum)));
 	plan->pace_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
 	size = MAXALIGN(add_size(plan->pace_start, pace_shared_size()));
 	if (plan->eager.enabled)
@@ -375,6 +380,8 @@ start_team(VacuumJob *job, int nworkers)
 	VacuumShared *plan = &job->plan;
 	VacuumShared *shared;
 	Size		memory = (Size) memory_kb() * 1024;
+	Size		areas_start;
+	Size		size;
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -385,7 +392,8 @@ start_team(VacuumJob *job, int nworkers)
 	job->result.dead_tids_limit = memory;
 	pgstat_progress_update_param(PROGRESS_VACUUM_MAX_DEAD_TUPLE_BYTES, memory);
 
-	job->team = team_create("pg_cyclone_worker_main", nworkers, lay_out_shared(plan, memory));
+	size = lay_out_shared(job, memory, &areas_start);
+	job->team = team_create("pg_cyclone_worker_main", nworkers, size);
 
 	shared = team_shared(job->team);
 	*shared = *plan;
@@ -394,7 +402,7 @@ start_team(VacuumJob *job, int nworkers)
 	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
 	pg_atomic_init_u32(&shared->next_index, 0);
 	pg_atomic_init_u32(&shared->empty_pages_found, 0);
-	pg_atomic_init_u32(&shared->duties_put_off, 0);
+	pg_atomic_init_u32(&shared->more_work, 0);
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
@@ -406,7 +414,7 @@ start_team(VacuumJob *job, int nworkers)
 		dead_tids_init(dead_tids_shared(shared), team_segment(job->team) != NULL,
 					   shared->rel_pages, memory, shared->nmembers);
 	join_vacuum(vacuum, shared, 0);
-	index_setup(vacuum, nworkers > 0);
+	index_setup(vacuum, nworkers > 0, areas_start);
 
 	team_launch(job->team);
 	job->result.workers_planned = nworkers;
@@ -518,8 +526,7 @@ join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
 	if (shared->dead_tids_start > 0)
 		vacuum->dead_tids = dead_tids_attach(dead_tids_shared(shared));
 
-	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
-	vacuum->put_off = palloc0_array(BlockList, vacuum->nindexes);
+	index_join(vacuum);
 
 	/* If no page holds them back, these are what the table advances to. */
 	vacuum->counters.new_relfrozenxid = shared->cutoffs.OldestXmin;
@@ -644,15 +651,7 @@ vacuum_indexes_and_heap(VacuumJob *job)
 
 	if (failsafe_check(vacuum))
 		return;
-	PG_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
-	{
-		index_begin_round(vacuum, false, vacuum->rel->rd_rel->reltuples, true,
-						  job->result.workers_launched + 1);
-		do
-			run_team_phase(job, PHASE_INDEX_VACUUM);
-		while (index_next_batch(vacuum));
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+	run_index_round(job, false, vacuum->rel->rd_rel->reltuples, true);
 	all_indexes = index_finish_round(vacuum, false);
 	if (failsafe_check(vacuum))
 		all_indexes = false;
@@ -671,6 +670,28 @@ vacuum_indexes_and_heap(VacuumJob *job)
 	else if (index_found_empty_pages(vacuum))
 		run_team_phase(job, PHASE_INDEX_PAGE_DELETION);
 	index_finish_page_deletion(vacuum);
+}
+
+/*
+ * run_index_round
+ *		Pass over all indexes, in as many phases as that takes; after an error
+ *		none is registered as being vacuumed.
+ */
+static void
+run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated)
+{
+	TableVacuum *vacuum = &job->vacuum;
+	VacuumPhase phase = cleanup ? PHASE_INDEX_CLEANUP : PHASE_INDEX_VACUUM;
+
+	PG_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+	{
+		index_begin_round(vacuum, cleanup, reltuples, estimated,
+						  job->result.workers_launched + 1);
+		do
+			run_team_phase(job, phase);
+		while (index_next_batch(vacuum));
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
 }
 
 /*
@@ -729,9 +750,8 @@ clean_up_indexes(VacuumJob *job)
 		return;
 
 	/* for the AMs, all that there is in the heap counts */
-	index_begin_round(vacuum, true, job->result.new_rel_tuples, estimated, 0);
+	run_index_round(job, true, job->result.new_rel_tuples, estimated);
 	job->result.cleanup_is_shared = index_is_shared_work(vacuum);
-	run_team_phase(job, PHASE_INDEX_CLEANUP);
 	index_finish_round(vacuum, true);
 }
 

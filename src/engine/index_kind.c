@@ -1,0 +1,258 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_kind.c
+ *	  Kinds of indexes that a team vacuums together: which there are, and what
+ *	  they have in common.
+ *
+ * Ranges of blocks.  A kind that visits pages in physical order hands out the
+ * blocks there are when the phase begins in ranges, and what the index has
+ * grown by meanwhile to whoever comes first (index_claim_growth).
+ *
+ * Turns.  What only one member at a time may do to an index, it does in its
+ * turn.  That is a flag and a condition variable: heavyweight locks don't
+ * conflict within a team, and an LWLock would hold off interrupts.  If a member
+ * fails its turn never ends, but the team does.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/amapi.h"
+#include "access/gist_private.h"
+#include "access/nbtree.h"
+#include "access/spgist.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "storage/spin.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "engine/index_kind.h"
+
+/* Blocks are claimed in ranges of at most this many (4 MB). */
+#define RANGE_BLOCKS		512
+
+/*
+ * index_kind
+ *		Of which kind is this index?  NULL: of none that we know.
+ *
+ * What counts is the routine that the server would call: an access method with
+ * another name may have it, and one of the same name another.
+ */
+const IndexKind *
+index_kind(Relation index)
+{
+	if (index->rd_indam->ambulkdelete == btbulkdelete)
+		return &btree_kind;
+	if (index->rd_indam->ambulkdelete == gistbulkdelete)
+		return &gist_kind;
+	if (index->rd_indam->ambulkdelete == spgbulkdelete)
+		return &spgist_kind;
+	return NULL;
+}
+
+/*
+ * index_want_more_work
+ *		There will be something to do for more_work, in some member.
+ */
+void
+index_want_more_work(TableVacuum *vacuum, int number)
+{
+	/* who is alone with an index goes on with it at once */
+	if (!vacuum_index(vacuum->shared, number)->leader_only)
+		pg_atomic_write_u32(&vacuum->shared->more_work, 1);
+}
+
+/* index_note_empty_pages -- tell the leader that there are pages to delete. */
+void
+index_note_empty_pages(TableVacuum *vacuum)
+{
+	pg_atomic_write_u32(&vacuum->shared->empty_pages_found, 1);
+}
+
+/*
+ * index_add_stats
+ *		Add what one process did to what all did.
+ */
+void
+index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
+{
+	SpinLockAcquire(&index->mutex);
+	index->stats.num_index_tuples += stats->num_index_tuples;
+	index->stats.tuples_removed += stats->tuples_removed;
+	index->stats.pages_newly_deleted += stats->pages_newly_deleted;
+	index->stats.pages_deleted += stats->pages_deleted;
+	index->stats.pages_free += stats->pages_free;
+	SpinLockRelease(&index->mutex);
+}
+
+/*
+ * index_cap_tuples
+ *		Leader, after cleanup: entries that move meanwhile may be counted twice, but
+ *		there can't be more than rows, if their number is known.
+ */
+void
+index_cap_tuples(TableVacuum *vacuum, int number)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	if (!vacuum->shared->index_reltuples_estimated)
+		index->stats.num_index_tuples = Min(index->stats.num_index_tuples,
+											vacuum->shared->index_reltuples);
+}
+
+/* index_fill_info -- what the server's routines want to know of an index. */
+void
+index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info)
+{
+	memset(info, 0, sizeof(IndexVacuumInfo));
+	info->index = vacuum->indexes[number];
+	info->heaprel = vacuum->rel;
+	info->analyze_only = false;
+	info->report_progress = false;
+	info->estimated_count = vacuum->shared->index_reltuples_estimated;
+	info->message_level = DEBUG2;
+	info->num_heap_tuples = vacuum->shared->index_reltuples;
+	info->strategy = vacuum_strategy(vacuum);
+	compat_set_is_autovacuum(info, vacuum->shared->is_autovacuum);
+}
+
+/*
+ * index_current_size
+ *		The index's number of blocks, not counting one that is being added and
+ *		not yet initialized, as that would look like one to recycle.
+ */
+BlockNumber
+index_current_size(Relation index)
+{
+	BlockNumber nblocks;
+
+	if (RELATION_IS_LOCAL(index))
+		return RelationGetNumberOfBlocks(index);
+
+	LockRelationForExtension(index, ExclusiveLock);
+	nblocks = RelationGetNumberOfBlocks(index);
+	UnlockRelationForExtension(index, ExclusiveLock);
+	return nblocks;
+}
+
+/*
+ * index_begin_blocks
+ *		Leader: make the blocks from first on available (index->ranges).
+ */
+void
+index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmembers)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	Assert(is_leader(vacuum) && nmembers >= 1);
+	ranges_init(&index->ranges, first, index_current_size(vacuum->indexes[number]),
+				1, RANGE_BLOCKS, nmembers);
+	pg_atomic_write_u64(&index->known_end, Max(index->ranges.end, first));
+}
+
+/*
+ * index_claim_growth
+ *		With no range left, claim the blocks that the index has grown by,
+ *		*start to *end - 1; return false if it hasn't.
+ */
+bool
+index_claim_growth(TableVacuum *vacuum, int number, BlockNumber *start, BlockNumber *end)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+	uint64		known_end;
+	uint64		size;
+
+	/* in turn, as the session's lock_timeout isn't meant for teammates */
+	(void) index_take_turn(index, true);
+	known_end = pg_atomic_read_u64(&index->known_end);
+	size = index_current_size(vacuum->indexes[number]);
+	index_end_turn(index);
+
+	do
+	{
+		if (size <= known_end)
+			return false;
+	} while (!pg_atomic_compare_exchange_u64(&index->known_end, &known_end, size));
+	*start = known_end;
+	*end = size;
+	return true;
+}
+
+/*
+ * index_blocks_are_claimed
+ *		The is_done of kinds that hand out blocks: whoever has claimed a range
+ *		finishes it before the phase ends.
+ */
+bool
+index_blocks_are_claimed(TableVacuum *vacuum, int number)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	return ranges_position(&index->ranges) >= index->ranges.end;
+}
+
+/*
+ * index_take_turn
+ *		Be the only member that does to the index what is done in turns; if
+ *		another one does, wait, or return false.
+ *
+ * The caller has no page pinned that another member may wait for.
+ */
+bool
+index_take_turn(IndexShared *index, bool wait)
+{
+	static uint32 wait_event = 0;
+	uint32		nobody = 0;
+
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("CycloneIndexTurn");
+
+	while (!pg_atomic_compare_exchange_u32(&index->turn_taken, &nobody, 1))
+	{
+		if (!wait)
+			return false;
+		ConditionVariableSleep(&index->turn_ended, wait_event);
+		nobody = 0;
+	}
+	ConditionVariableCancelSleep();
+	return true;
+}
+
+/* index_end_turn -- let another member take its turn. */
+void
+index_end_turn(IndexShared *index)
+{
+	Assert(pg_atomic_read_u32(&index->turn_taken) == 1);
+	pg_atomic_write_u32(&index->turn_taken, 0);
+	ConditionVariableSignal(&index->turn_ended);
+}
+
+/*
+ * block_list_add
+ *		Append to a list, which lives in the current context.  It is bounded by
+ *		the number of pages: 4 bytes each.
+ */
+void
+block_list_add(BlockList *list, BlockNumber blkno)
+{
+	if (list->count == list->size)
+	{
+		list->size = Max(list->size * 2, 64);
+		list->blocks = list->blocks == NULL ?
+			palloc_array(BlockNumber, list->size) :
+			repalloc_huge(list->blocks, list->size * sizeof(BlockNumber));
+	}
+	list->blocks[list->count++] = blkno;
+}
+
+/* block_list_free -- make a list empty, and give its memory back. */
+void
+block_list_free(BlockList *list)
+{
+	if (list->blocks != NULL)
+		pfree(list->blocks);
+	memset(list, 0, sizeof(BlockList));
+}

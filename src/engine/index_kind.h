@@ -1,0 +1,142 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_kind.h
+ *	  Kinds of indexes that a team vacuums together, and what they have in
+ *	  common.
+ *
+ * A kind is an access method whose bulk deletion, or whose cleanup, is ours:
+ * any number of processes work in one index.  index_vacuum.c calls a kind's
+ * routines in an order that is told here, and knows nothing else of it.  All
+ * other indexes are vacuumed by their access method's own routines, by one
+ * process each.
+ *
+ * A process finds an index's kind by itself, so no address of a function is in
+ * shared memory.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_INDEX_KIND_H
+#define CYCLONE_INDEX_KIND_H
+
+#include "access/genam.h"
+
+#include "engine/phases.h"
+
+/*
+ * One of the two things that are done to an index: bulk deletion, or cleanup.
+ *
+ * begin, work in every member, more_work in every member as long as somebody
+ * asks for it, end, finish; routines that are NULL are left out.  "number" is
+ * the index's, of vacuum->indexes.
+ */
+typedef struct IndexWork
+{
+	/*
+	 * Leader, while no other member is at work: make the work available to
+	 * nmembers.  Also resets what the shared area has of an earlier round.
+	 */
+	void		(*begin) (TableVacuum *vacuum, int number, int nmembers);
+
+	/*
+	 * A member's part: claim something and do it, until nothing is left to
+	 * claim.  Members come at any time, or never, and nobody waits for them.
+	 * Returns how many pages it has visited, for VERBOSE.  Adds what it has
+	 * done to the index's stats (index_add_stats).
+	 */
+	BlockNumber (*work) (TableVacuum *vacuum, int number);
+
+	/* Has all been claimed?  When the phase has ended, then all is done. */
+	bool		(*is_done) (TableVacuum *vacuum, int number);
+
+	/*
+	 * A member's part of what could only be done when all members had
+	 * returned from work.  It is called if any member has called
+	 * index_want_more_work, which this routine may do again, then in another
+	 * phase; but one that the leader does alone is called just once.  If the
+	 * failsafe is on, it is called all the same.
+	 */
+	void		(*more_work) (TableVacuum *vacuum, int number);
+
+	/*
+	 * Leader, after the last phase, or after an error, even in begin.  Must
+	 * not fail.
+	 */
+	void		(*end) (TableVacuum *vacuum, int number);
+
+	/*
+	 * Leader, when all is done, and after bulk deletion also delete_pages:
+	 * complete the index's stats.
+	 */
+	void		(*finish) (TableVacuum *vacuum, int number);
+} IndexWork;
+
+typedef struct IndexKind
+{
+	const char *name;			/* of the access method */
+
+	/* the server has room for so many that are begun, one a backend */
+	bool		is_registered;
+
+	/*
+	 * How much shared memory, beside IndexShared, each index gets
+	 * (index_area): so much, and what a routine says of this index, if there
+	 * is one.  It comes zeroed and MAXALIGNed; a routine that the leader calls
+	 * once, before the team is launched, initializes it, and is not told how
+	 * much it is but by area_size of IndexShared.
+	 */
+	Size		shared_size;
+	Size		(*more_shared_size) (Relation index);
+	void		(*setup) (TableVacuum *vacuum, int number);
+
+	/* without a routine "work", the access method's own is called */
+	IndexWork	bulk_delete;
+	IndexWork	cleanup;
+
+	/*
+	 * Deletion of empty pages, while the heap is vacuumed: each member is
+	 * asked now and then, and at last with wait = true, when there is nothing
+	 * else to do, if it has any to delete now.  index_note_empty_pages has to
+	 * be called in bulk deletion by somebody who finds one.
+	 */
+	bool		(*has_empty_pages) (TableVacuum *vacuum, int number, bool wait);
+	void		(*delete_pages) (TableVacuum *vacuum, int number, bool wait);
+} IndexKind;
+
+extern const IndexKind btree_kind;
+extern const IndexKind gist_kind;
+extern const IndexKind spgist_kind;
+
+extern const IndexKind *index_kind(Relation index);
+
+/* What kinds tell index_vacuum.c */
+extern void index_want_more_work(TableVacuum *vacuum, int number);
+extern void index_note_empty_pages(TableVacuum *vacuum);
+
+/* What kinds have in common */
+extern void index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats);
+extern void index_cap_tuples(TableVacuum *vacuum, int number);
+extern void index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info);
+extern BlockNumber index_current_size(Relation index);
+extern void index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first,
+							   int nmembers);
+extern bool index_claim_growth(TableVacuum *vacuum, int number,
+							   BlockNumber *start, BlockNumber *end);
+extern bool index_blocks_are_claimed(TableVacuum *vacuum, int number);
+extern bool index_take_turn(IndexShared *index, bool wait);
+extern void index_end_turn(IndexShared *index);
+extern void block_list_add(BlockList *list, BlockNumber blkno);
+extern void block_list_free(BlockList *list);
+
+/* index_area -- a kind's own shared memory for an index. */
+static inline void *
+index_area(const TableVacuum *vacuum, int number)
+{
+	const IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	Assert(index->area_start > 0);
+	return (char *) vacuum->shared + index->area_start;
+}
+
+#endif							/* CYCLONE_INDEX_KIND_H */
