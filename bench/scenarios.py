@@ -9,6 +9,7 @@ GROUPS = {
     "cases-logged": "The same five cases, logged",
     "heap": "No index",
     "indexes": "From one index to eight",
+    "kinds": "One index that is not a btree, a fifth of the rows deleted here and there",
     "pgbench": "The accounts table of pgbench",
     "buffers": "A table larger than shared_buffers",
     "full": "VACUUM FULL",
@@ -21,10 +22,18 @@ _LOAD = f"""
     CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
     INSERT INTO {TABLE} SELECT i, i FROM generate_series(1, %(rows)s) i
 """
+# BRIN summarizes what is there when it is made; the rest is left to VACUUM.
+_LOAD_BESIDE_BRIN = f"""
+    CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE} SELECT i, i FROM generate_series(1, %(rows)s / 2) i;
+    CREATE INDEX ON {TABLE} USING brin (v) WITH (pages_per_range = 16);
+    INSERT INTO {TABLE} SELECT i, i FROM generate_series(%(rows)s / 2 + 1, %(rows)s) i
+"""
 _FULL = f"VACUUM (FULL, VERBOSE, PARALLEL %(workers)s) {TABLE}"
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
 _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
 _DELETE_A_TWENTIETH = f"DELETE FROM {TABLE} WHERE id %% 20 = 0"
+_DELETE_A_FIFTH_HERE_AND_THERE = f"DELETE FROM {TABLE} WHERE random() < 0.2"
 _PRIMARY_KEY = f"ALTER TABLE {TABLE} ADD PRIMARY KEY (id)"
 # Beside the primary key: one with few distinct keys, one in random order, one on text.
 _THREE_MORE_INDEXES = (
@@ -225,6 +234,22 @@ SCENARIOS = {
             rows=10_000_000,
             setup=(_LOAD, *_EIGHT_UNEQUAL_INDEXES, _CLEAN, _DELETE_A_TWENTIETH),
             indexes=8,
+        ),
+        Scenario(
+            name="kind-hash",
+            group="kinds",
+            about="hash index on a number",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING hash (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
+            name="kind-brin",
+            group="kinds",
+            about="BRIN index that has summaries of the first half only",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD_BESIDE_BRIN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
         ),
         Scenario(
             name="accounts-heap",
