@@ -21,6 +21,8 @@
 
 #include "access/amapi.h"
 #include "access/gist_private.h"
+#include "access/brin_internal.h"
+#include "access/hash.h"
 #include "access/nbtree.h"
 #include "access/spgist.h"
 #include "storage/bufmgr.h"
@@ -50,6 +52,10 @@ index_kind(Relation index)
 		return &gist_kind;
 	if (index->rd_indam->ambulkdelete == spgbulkdelete)
 		return &spgist_kind;
+	if (index->rd_indam->ambulkdelete == hashbulkdelete)
+		return &hash_kind;
+	if (index->rd_indam->ambulkdelete == brinbulkdelete && brin_is_ours(index))
+		return &brin_kind;
 	return NULL;
 }
 
