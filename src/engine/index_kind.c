@@ -27,6 +27,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
 
 /* Blocks are claimed in ranges of at most this many (4 MB). */
@@ -44,6 +45,8 @@ index_kind(Relation index)
 {
 	if (index->rd_indam->ambulkdelete == btbulkdelete)
 		return &btree_kind;
+	if (gin_is_ours(index))
+		return &gin_kind;
 	return NULL;
 }
 

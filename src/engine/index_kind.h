@@ -102,6 +102,7 @@ typedef struct IndexKind
 } IndexKind;
 
 extern const IndexKind btree_kind;
+extern const IndexKind gin_kind;
 
 extern const IndexKind *index_kind(Relation index);
 
