@@ -35,6 +35,7 @@ int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_duty_tries = 0;
 int			cyclone_debug_max_free_mb = 0;
 int			cyclone_debug_max_pin_ms = 0;
+int			cyclone_debug_max_tree_pages = 0;
 int			cyclone_debug_seam_fails = 0;
 int			cyclone_debug_server_version = 0;
 int			cyclone_debug_workers = 0;
@@ -81,6 +82,11 @@ debug_point_init(void)
 							"How long a process waits for pinned pages of a table, in ms.",
 							"0 is as long as usual.",
 							&cyclone_debug_max_pin_ms, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_max_tree_pages",
+							"From how many leaf pages on a posting tree of a GIN index is shared out.",
+							"0 is the usual number.",
+							&cyclone_debug_max_tree_pages, 0, 0, INT_MAX, PGC_SUSET,
 							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_seam_fails",
 							"1: heap's table access method can't be changed.",

@@ -24,6 +24,7 @@ extern int	cyclone_debug_max_duty_tries;
 extern int	cyclone_debug_horizon_wait;
 extern int	cyclone_debug_max_free_mb;
 extern int	cyclone_debug_max_pin_ms;
+extern int	cyclone_debug_max_tree_pages;
 extern int	cyclone_debug_seam_fails;
 extern int	cyclone_debug_server_version;
 extern int	cyclone_debug_workers;

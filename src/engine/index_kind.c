@@ -31,6 +31,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
 
 /* Blocks are claimed in ranges of at most this many (4 MB). */
@@ -56,6 +57,8 @@ index_kind(Relation index)
 		return &hash_kind;
 	if (index->rd_indam->ambulkdelete == brinbulkdelete && brin_is_ours(index))
 		return &brin_kind;
+	if (gin_is_ours(index))
+		return &gin_kind;
 	return NULL;
 }
 

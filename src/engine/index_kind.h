@@ -117,6 +117,7 @@ extern const IndexKind btree_kind;
 extern const IndexKind gist_kind;
 extern const IndexKind spgist_kind;
 extern const IndexKind hash_kind;
+extern const IndexKind gin_kind;
 
 extern bool brin_is_ours(Relation index);
 extern const IndexKind *index_kind(Relation index);

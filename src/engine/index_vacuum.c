@@ -45,6 +45,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
 #include "engine/phases.h"
 #include "report/progress.h"
@@ -63,7 +64,6 @@ static bool failsafe_stops(TableVacuum *vacuum, bool cleanup);
 static void process_index(TableVacuum *vacuum, int number, bool cleanup);
 static void call_server(TableVacuum *vacuum, int number, bool cleanup);
 static void do_more_work(TableVacuum *vacuum, int number);
-static void flush_pending_list(TableVacuum *vacuum, int number);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
 static bool is_dead(ItemPointer tid, void *state);
@@ -704,10 +704,13 @@ call_server(TableVacuum *vacuum, int number, bool cleanup)
 				   index_vacuum_cleanup(&info, current_stats(vacuum, number)));
 	else
 	{
-		flush_pending_list(vacuum, number);
+		IndexBulkDeleteResult *stats = current_stats(vacuum, number);
+
+		/* at the first time it is done there */
+		if (stats != NULL && info.index->rd_indam->ambulkdelete == ginbulkdelete)
+			gin_empty_pending_list(info.index, vacuum->shared->is_autovacuum, stats);
 		keep_stats(vacuum, number,
-				   index_bulk_delete(&info, current_stats(vacuum, number),
-									 is_dead, vacuum->dead_tids));
+				   index_bulk_delete(&info, stats, is_dead, vacuum->dead_tids));
 	}
 	pace_end_server_code();
 }
@@ -731,31 +734,6 @@ do_more_work(TableVacuum *vacuum, int number)
 	enter_index(vacuum, number);
 	work->more_work(vacuum, number);
 	leave_index(vacuum);
-}
-
-/*
- * flush_pending_list
- *		Bring what a GIN index has in its pending list to where bulk deletion
- *		looks.
- *
- * ginbulkdelete only does so when it is called for the first time.  Since
- * then entries of rows may have come into the list that were found dead in
- * this round, as their insertion was rolled back; they would lead to other
- * rows later.
- */
-static void
-flush_pending_list(TableVacuum *vacuum, int number)
-{
-	Relation	index = vacuum->indexes[number];
-	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
-	GinState	state;
-
-	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
-
-	if (stats == NULL || index->rd_indam->ambulkdelete != ginbulkdelete)
-		return;
-	initGinState(&state, index);
-	ginInsertCleanup(&state, true, false, true, stats);
 }
 
 /* current_stats -- what the AM is to get back; NULL at first. */

@@ -1,0 +1,498 @@
+/*-------------------------------------------------------------------------
+ *
+ * gin_page.c
+ *	  Taking the TIDs of dead items out of a leaf page of a GIN index.
+ *
+ * There are two kinds of leaf pages.  Those of the entry tree have an index
+ * tuple for each key, with a short posting list in it, or the root of a posting
+ * tree.  Those of a posting tree are a row of posting lists, the segments.
+ *
+ * Of either kind all lists are decoded, all TIDs are looked up in the dead-TID
+ * store in one go, and the page is changed once.  What becomes of the page, and
+ * the WAL record, are those of GIN's own vacuum:
+ *
+ * - On an entry tree's page the tuples with dead TIDs are replaced by shorter
+ *	 ones, which keep all that is in front of the list.  A tuple without any TID
+ *	 left stays: GIN never deletes a key.  The record is an image of the page
+ *	 (XLOG_GIN_VACUUM_PAGE).
+ * - On a posting tree's page segments with dead TIDs are replaced or deleted,
+ *	 and the record says which (XLOG_GIN_VACUUM_DATA_LEAF_PAGE).
+ *
+ * A list doesn't become longer by losing TIDs (ginpostinglist.c in PostgreSQL
+ * has the proof), so what is left always fits.
+ *
+ * The caller holds an exclusive lock on the page.  A cleanup lock isn't needed:
+ * scans of a GIN index are bitmap scans, which don't rely on pins.  What is read
+ * from the page is checked as far as memory depends on it.  Lists of TIDs that
+ * aren't compressed, as PostgreSQL before 9.4 had them, are not expected; see
+ * gin_is_ours.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/ginxlog.h"
+#include "access/xloginsert.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "engine/gin_page.h"
+
+/* A record names segments by a byte. */
+#define MAX_LOGGED_SEGMENT	PG_UINT8_MAX
+
+/* A posting tree's page as it will be, and what to log of that */
+typedef struct NewLeaf
+{
+	Size		size;
+	Size		record_size;
+	char		data[BLCKSZ];
+	char		record[2 * BLCKSZ];
+} NewLeaf;
+
+static void gather_entry_lists(GinPages *pages, Page page, BlockNumber blkno);
+static int	append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno);
+static void rewrite_entry_leaf(GinPages *pages, Buffer buffer);
+static IndexTuple shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive,
+								BlockNumber blkno);
+static void gather_segments(GinPages *pages, Page page, BlockNumber blkno);
+static int	count_tids(const GinPostingList *segment);
+static void plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno, NewLeaf *leaf);
+static void log_action(NewLeaf *leaf, int segment, uint8 action, const GinPostingList *list);
+static void rewrite_posting_leaf(GinPages *pages, Buffer buffer, const NewLeaf *leaf);
+static int	count_dead(const GinPages *pages, int first, int ntids);
+static GinPostingList *compress_live(GinPages *pages, int first, int ntids, int nlive,
+									 Size max_size, BlockNumber blkno);
+
+/* gin_pages_begin -- get ready for work at leaf pages; palloc'd. */
+GinPages *
+gin_pages_begin(Relation index, const DeadTids *dead_tids)
+{
+	GinPages   *pages = palloc(sizeof(GinPages));
+
+	pages->index = index;
+	pages->dead_tids = dead_tids;
+	memset(&pages->stats, 0, sizeof(IndexBulkDeleteResult));
+	pages->context = AllocSetContextCreate(CurrentMemoryContext, "cyclone GIN page",
+										   ALLOCSET_DEFAULT_SIZES);
+	pages->nroots = 0;
+	return pages;
+}
+
+/* gin_pages_end -- be done with it. */
+void
+gin_pages_end(GinPages *pages)
+{
+	MemoryContextDelete(pages->context);
+	pfree(pages);
+}
+
+/* gin_report_corruption -- a page of the index can't be what it is. */
+void
+gin_report_corruption(Relation index, BlockNumber blkno)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("index \"%s\" contains unexpected data in block %u",
+					RelationGetRelationName(index), blkno),
+			 errhint("Please REINDEX it.")));
+}
+
+/*
+ * gin_check_page
+ *		Raise an error if a locked page isn't one of GIN's, or not of the kind
+ *		that these flags describe.
+ */
+void
+gin_check_page(Relation index, Buffer buffer, uint16 flags)
+{
+	Page		page = BufferGetPage(buffer);
+
+	if (PageIsNew(page) ||
+		PageGetSpecialSize(page) != MAXALIGN(sizeof(GinPageOpaqueData)) ||
+		(GinPageGetOpaque(page)->flags & GIN_KIND_FLAGS) != flags)
+		gin_report_corruption(index, BufferGetBlockNumber(buffer));
+}
+
+/*
+ * gin_clean_entry_leaf
+ *		Take dead TIDs out of a leaf page of the entry tree, and put the roots of
+ *		the posting trees that it points at into pages->roots.
+ *
+ * The caller holds an exclusive lock.
+ */
+void
+gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
+{
+	MemoryContext old = MemoryContextSwitchTo(pages->context);
+	int			ndead;
+
+	Assert(compat_buffer_is_locked(buffer));
+
+	gather_entry_lists(pages, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
+	ndead = dead_tids_match(pages->dead_tids, pages->tids, pages->ntids, pages->dead);
+	if (ndead > 0)
+		rewrite_entry_leaf(pages, buffer);
+	pages->stats.tuples_removed += ndead;
+	pages->stats.num_index_tuples += pages->ntids - ndead;
+
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(pages->context);
+}
+
+/*
+ * gather_entry_lists
+ *		Decode all posting lists on a page of the entry tree, in order; an entry
+ *		with a posting tree instead has a list without TIDs.
+ */
+static void
+gather_entry_lists(GinPages *pages, Page page, BlockNumber blkno)
+{
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+
+	if (maxoff > GIN_MAX_ENTRIES)
+		gin_report_corruption(pages->index, blkno);
+
+	pages->nroots = 0;
+	pages->ntids = 0;
+	pages->nlists = maxoff;
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		int			length = 0;
+
+		if (GinIsPostingTree(tuple))
+			pages->roots[pages->nroots++] = GinGetPostingTree(tuple);
+		else if (GinGetNPosting(tuple) > 0)
+			length = append_inline_list(pages, tuple, blkno);
+		pages->lengths[off - FirstOffsetNumber] = length;
+	}
+}
+
+/*
+ * append_inline_list
+ *		Add the TIDs of a tuple's posting list to those of the page; return how
+ *		many they are.
+ */
+static int
+append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno)
+{
+	GinPostingList *list = (GinPostingList *) GinGetPosting(tuple);
+	Size		start = GinGetPostingOffset(tuple);
+	Size		size = IndexTupleSize(tuple);
+	int			ntids = 1;
+
+	if (!GinItupIsCompressed(tuple) || start < sizeof(IndexTupleData) ||
+		start + offsetof(GinPostingList, bytes) > size ||
+		start + SizeOfGinPostingList(list) > size)
+		gin_report_corruption(pages->index, blkno);
+
+	/* many keys are in one row */
+	if (list->nbytes == 0)
+	{
+		if (pages->ntids >= GIN_MAX_TIDS)
+			gin_report_corruption(pages->index, blkno);
+		pages->tids[pages->ntids] = list->first;
+	}
+	else
+	{
+		ItemPointer tids;
+
+		ntids = count_tids(list);
+		if (ntids == 0 || pages->ntids + ntids > GIN_MAX_TIDS)
+			gin_report_corruption(pages->index, blkno);
+		tids = ginPostingListDecode(list, &ntids);
+		memcpy(&pages->tids[pages->ntids], tids, ntids * sizeof(ItemPointerData));
+	}
+	if (ntids != GinGetNPosting(tuple))
+		gin_report_corruption(pages->index, blkno);
+	pages->ntids += ntids;
+	return ntids;
+}
+
+/*
+ * rewrite_entry_leaf
+ *		Put shorter tuples in the place of those that have dead TIDs.
+ */
+static void
+rewrite_entry_leaf(GinPages *pages, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	PGAlignedBlock image;
+	Page		new_page = (Page) image.data;
+	int			first = 0;
+
+	GinInitPage(new_page, GinPageGetOpaque(page)->flags, BLCKSZ);
+	*GinPageGetOpaque(new_page) = *GinPageGetOpaque(page);
+	PageSetLSN(new_page, PageGetLSN(page));
+
+	for (int i = 0; i < pages->nlists; i++)
+	{
+		OffsetNumber off = FirstOffsetNumber + i;
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		int			ndead = count_dead(pages, first, pages->lengths[i]);
+
+		if (ndead > 0)
+			tuple = shorten_tuple(pages, tuple, first, pages->lengths[i] - ndead, blkno);
+		first += pages->lengths[i];
+		if (PageAddItem(new_page, (char *) tuple, IndexTupleSize(tuple), off, false, false) != off)
+			gin_report_corruption(pages->index, blkno);
+	}
+	Assert(first == pages->ntids);
+
+	START_CRIT_SECTION();
+	memcpy(page, new_page, BLCKSZ);
+	MarkBufferDirty(buffer);
+	if (RelationNeedsWAL(pages->index))
+	{
+		XLogBeginInsert();
+		XLogRegisterBuffer(0, buffer, REGBUF_FORCE_IMAGE | REGBUF_STANDARD);
+		PageSetLSN(page, XLogInsert(RM_GIN_ID, XLOG_GIN_VACUUM_PAGE));
+	}
+	END_CRIT_SECTION();
+}
+
+/*
+ * shorten_tuple
+ *		The tuple that has nlive of the TIDs, from first on, of this one; palloc'd.
+ *
+ * What GinFormTuple would make of the key is already there, in front of the list.
+ */
+static IndexTuple
+shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive, BlockNumber blkno)
+{
+	Size		start = GinGetPostingOffset(tuple);
+	Size		old_size = IndexTupleSize(tuple);
+	Size		list_size = 0;
+	GinPostingList *list = NULL;
+	IndexTuple	new_tuple;
+	Size		size;
+
+	if (nlive > 0)
+	{
+		list = compress_live(pages, first, GinGetNPosting(tuple), nlive,
+							 old_size - start, blkno);
+		list_size = SizeOfGinPostingList(list);
+	}
+
+	size = MAXALIGN(start + list_size);
+	Assert(size <= MAXALIGN(old_size));
+	new_tuple = palloc0(size);
+	memcpy(new_tuple, tuple, start);
+	if (list != NULL)
+		memcpy((char *) new_tuple + start, list, list_size);
+	new_tuple->t_info = (tuple->t_info & ~INDEX_SIZE_MASK) | size;
+	GinSetNPosting(new_tuple, nlive);
+	return new_tuple;
+}
+
+/*
+ * gin_clean_posting_leaf
+ *		Take dead TIDs out of a leaf page of a posting tree; is nothing left?
+ *
+ * The caller holds an exclusive lock.
+ */
+bool
+gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	MemoryContext old = MemoryContextSwitchTo(pages->context);
+	int			ndead;
+
+	Assert(compat_buffer_is_locked(buffer));
+
+	gather_segments(pages, page, BufferGetBlockNumber(buffer));
+	ndead = dead_tids_match(pages->dead_tids, pages->tids, pages->ntids, pages->dead);
+	if (ndead > 0)
+	{
+		NewLeaf    *leaf = palloc(sizeof(NewLeaf));
+
+		plan_posting_leaf(pages, page, BufferGetBlockNumber(buffer), leaf);
+		rewrite_posting_leaf(pages, buffer, leaf);
+	}
+	pages->stats.tuples_removed += ndead;
+	pages->stats.num_index_tuples += pages->ntids - ndead;
+
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(pages->context);
+	Assert(ndead < pages->ntids || GinDataLeafPageIsEmpty(page));
+	return ndead == pages->ntids;
+}
+
+/* gather_segments -- decode all lists on a page of a posting tree, in order. */
+static void
+gather_segments(GinPages *pages, Page page, BlockNumber blkno)
+{
+	char	   *start = (char *) GinDataLeafPageGetPostingList(page);
+	Size		room = PageGetSpecialPointer(page) - start;
+	Size		size = GinDataLeafPageGetPostingListSize(page);
+	char	   *end = start + size;
+	ItemPointer tids;
+	int			ntids = 0;
+
+	if (!GinPageIsCompressed(page) || size > room)
+		gin_report_corruption(pages->index, blkno);
+
+	pages->nlists = 0;
+	pages->ntids = 0;
+	if (size == 0)
+		return;
+	for (char *place = start; place < end;)
+	{
+		GinPostingList *segment = (GinPostingList *) place;
+		int			length;
+
+		if (end - place < offsetof(GinPostingList, bytes) ||
+			end - place < SizeOfGinPostingList(segment) ||
+			(length = count_tids(segment)) == 0)
+			gin_report_corruption(pages->index, blkno);
+		pages->lengths[pages->nlists++] = length;
+		pages->ntids += length;
+		place += SizeOfGinPostingList(segment);
+	}
+
+	tids = ginPostingListDecodeAllSegments((GinPostingList *) start, size, &ntids);
+	if (ntids != pages->ntids)
+		gin_report_corruption(pages->index, blkno);
+	memcpy(pages->tids, tids, ntids * sizeof(ItemPointerData));
+}
+
+/*
+ * count_tids
+ *		How many TIDs has a posting list?  0: it ends in the midst of one.
+ *
+ * In the last byte of each number the highest bit isn't set.
+ */
+static int
+count_tids(const GinPostingList *segment)
+{
+	int			nbytes = segment->nbytes;
+	int			ntids = 1;
+
+	for (int i = 0; i < nbytes; i++)
+		ntids += (segment->bytes[i] & 0x80) == 0;
+	return nbytes > 0 && (segment->bytes[nbytes - 1] & 0x80) != 0 ? 0 : ntids;
+}
+
+/*
+ * plan_posting_leaf
+ *		Make the lists of a posting tree's page without the dead TIDs, and the
+ *		record of the difference.
+ */
+static void
+plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno, NewLeaf *leaf)
+{
+	GinPostingList *segment = GinDataLeafPageGetPostingList(page);
+	ginxlogRecompressDataLeaf *header = (ginxlogRecompressDataLeaf *) leaf->record;
+	int			first = 0;
+
+	leaf->size = 0;
+	leaf->record_size = sizeof(ginxlogRecompressDataLeaf);
+	header->nactions = 0;
+	for (int i = 0; i < pages->nlists; i++)
+	{
+		int			ndead = count_dead(pages, first, pages->lengths[i]);
+		int			nlive = pages->lengths[i] - ndead;
+		Size		old_size = SizeOfGinPostingList(segment);
+		GinPostingList *list = segment;
+
+		if (ndead > 0)
+		{
+			if (i > MAX_LOGGED_SEGMENT)
+				gin_report_corruption(pages->index, blkno);
+			list = nlive == 0 ? NULL :
+				compress_live(pages, first, pages->lengths[i], nlive, old_size, blkno);
+			log_action(leaf, i, nlive == 0 ? GIN_SEGMENT_DELETE : GIN_SEGMENT_REPLACE, list);
+			header->nactions++;
+		}
+		if (list != NULL)
+		{
+			memcpy(leaf->data + leaf->size, list, SizeOfGinPostingList(list));
+			leaf->size += SizeOfGinPostingList(list);
+		}
+		first += pages->lengths[i];
+		segment = (GinPostingList *) ((char *) segment + old_size);
+	}
+	Assert(first == pages->ntids);
+	Assert(leaf->size <= GinDataLeafPageGetPostingListSize(page));
+}
+
+/* log_action -- add what becomes of a segment to the record. */
+static void
+log_action(NewLeaf *leaf, int segment, uint8 action, const GinPostingList *list)
+{
+	char	   *place = leaf->record + leaf->record_size;
+
+	*place++ = (char) segment;
+	*place++ = (char) action;
+	if (list != NULL)
+	{
+		memcpy(place, list, SizeOfGinPostingList(list));
+		place += SizeOfGinPostingList(list);
+	}
+	leaf->record_size = place - leaf->record;
+	Assert(leaf->record_size <= sizeof(leaf->record));
+}
+
+/* rewrite_posting_leaf -- change a posting tree's page as planned. */
+static void
+rewrite_posting_leaf(GinPages *pages, Buffer buffer, const NewLeaf *leaf)
+{
+	Page		page = BufferGetPage(buffer);
+
+	START_CRIT_SECTION();
+	memcpy(GinDataLeafPageGetPostingList(page), leaf->data, leaf->size);
+	GinDataPageSetDataSize(page, leaf->size);
+	MarkBufferDirty(buffer);
+	if (RelationNeedsWAL(pages->index))
+	{
+		XLogBeginInsert();
+		XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
+		XLogRegisterBufData(0, (char *) leaf->record, leaf->record_size);
+		PageSetLSN(page, XLogInsert(RM_GIN_ID, XLOG_GIN_VACUUM_DATA_LEAF_PAGE));
+	}
+	END_CRIT_SECTION();
+}
+
+/* count_dead -- how many TIDs of a list, from first on, are dead? */
+static int
+count_dead(const GinPages *pages, int first, int ntids)
+{
+	int			ndead = 0;
+
+	for (int i = first; i < first + ntids; i++)
+		ndead += pages->dead[i];
+	return ndead;
+}
+
+/*
+ * compress_live
+ *		A list of those of the ntids TIDs from first on that aren't dead, nlive of
+ *		them; palloc'd.
+ */
+static GinPostingList *
+compress_live(GinPages *pages, int first, int ntids, int nlive, Size max_size, BlockNumber blkno)
+{
+	ItemPointer tids = &pages->tids[first];
+	const bool *dead = &pages->dead[first];
+	GinPostingList *list;
+	int			n = 0;
+
+	for (int i = 0; i < ntids; i++)
+	{
+		tids[n] = tids[i];
+		n += !dead[i];
+	}
+	Assert(n == nlive && nlive > 0);
+
+	list = ginCompressPostingList(tids, nlive, max_size, &n);
+	if (n != nlive)
+		gin_report_corruption(pages->index, blkno);
+	return list;
+}

@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * gin_page.h
+ *	  Taking the TIDs of dead items out of a leaf page of a GIN index.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_GIN_PAGE_H
+#define CYCLONE_GIN_PAGE_H
+
+#include "access/genam.h"
+#include "access/gin_private.h"
+#include "storage/buf.h"
+
+#include "engine/dead_tids.h"
+
+/* As many entries fit on a page, and as many TIDs: each takes a byte or more. */
+#define GIN_MAX_ENTRIES		(BLCKSZ / (sizeof(IndexTupleData) + sizeof(ItemIdData)))
+#define GIN_MAX_TIDS		BLCKSZ
+
+/* What a page is, of the flags in its special space */
+#define GIN_KIND_FLAGS		(GIN_DATA | GIN_LEAF | GIN_DELETED | GIN_META | GIN_LIST)
+
+/* One process's work at the leaf pages of an index */
+typedef struct GinPages
+{
+	Relation	index;
+	const DeadTids *dead_tids;
+	IndexBulkDeleteResult stats;	/* num_index_tuples and tuples_removed */
+	MemoryContext context;		/* reset after each page */
+
+	/* of the entry tree's page in hand: the posting trees it points at */
+	int			nroots;
+	BlockNumber roots[GIN_MAX_ENTRIES];
+
+	/* of the page in hand: its lists, their TIDs, and which of them are dead */
+	int			nlists;
+	int			lengths[GIN_MAX_TIDS / offsetof(GinPostingList, bytes)];
+	int			ntids;
+	ItemPointerData tids[GIN_MAX_TIDS];
+	bool		dead[GIN_MAX_TIDS];
+} GinPages;
+
+extern GinPages *gin_pages_begin(Relation index, const DeadTids *dead_tids);
+extern void gin_pages_end(GinPages *pages);
+extern void gin_check_page(Relation index, Buffer buffer, uint16 flags);
+extern void gin_clean_entry_leaf(GinPages *pages, Buffer buffer);
+extern bool gin_clean_posting_leaf(GinPages *pages, Buffer buffer);
+extern void gin_report_corruption(Relation index, BlockNumber blkno);
+
+#endif							/* CYCLONE_GIN_PAGE_H */

@@ -1,0 +1,430 @@
+/*-------------------------------------------------------------------------
+ *
+ * gin_tree.c
+ *	  Finding one's way in the trees of a GIN index, and deleting pages.
+ *
+ * A GIN index is a tree of entries, whose leaves point at posting trees.  All
+ * these trees are alike: each level is a chain, linked to the right.  A page
+ * that splits keeps the left half, and its block; only a root, whose block
+ * never changes, moves both halves elsewhere, and is no leaf any more.  So two
+ * things that we learn of a page with a share lock on it stay true:
+ *
+ * - A page other than a root is a leaf, or not, for good.
+ * - A page on a level, other than the root, is to the left of another one for
+ *	 good, as long as neither is deleted.  Only vacuum deletes pages, and of the
+ *	 entry tree never any.
+ *
+ * Deletion of empty pages
+ * -----------------------
+ * As by GIN's own vacuum (see its README on page deletion), with the same WAL
+ * record: a cleanup lock on the root of a posting tree, which whoever inserts
+ * keeps pinned, keeps out insertions; the pages on the way down, and on each
+ * level the last page that stays, are kept locked, so that what is changed
+ * together (a page, its parent and its left sibling) is locked from left to
+ * right and top down, as scans go.  Pages that are deleted remember the next
+ * XID, so that nobody makes use of them who could be met by a scan.
+ *
+ * What we do otherwise: a page isn't deleted if it or its left sibling has been
+ * split without a downlink for the new page, which a crash can leave behind.
+ * Else the key space of that new page would go to another, or the page would
+ * drop out of the chain.  And as an inner page without children may not stay in
+ * the tree, the last child of one that can't be deleted isn't, either.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/gin_private.h"
+#include "access/ginxlog.h"
+#include "access/transam.h"
+#include "access/xloginsert.h"
+#include "miscadmin.h"
+#include "storage/predicate.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "engine/gin_page.h"
+#include "engine/gin_tree.h"
+#include "pace/pace.h"
+
+/* No tree is so high; but a corrupt one might seem to be. */
+#define MAX_LEVELS			32
+
+/* Deletion of empty pages in a posting tree */
+typedef struct PageDeletion
+{
+	const GinTree *tree;
+	BlockNumber ndeleted;
+	/* by level, from the root: the last page passed that stays, locked */
+	Buffer		left[MAX_LEVELS];
+} PageDeletion;
+
+/* A page on the way down to the one in hand, all of them locked */
+typedef struct PageOnPath
+{
+	Buffer		buffer;
+	int			level;			/* 0: root */
+	bool		is_deletable;	/* if it were empty */
+} PageOnPath;
+
+static Buffer read_page(const GinTree *tree, BlockNumber blkno);
+static int	count_children(const GinTree *tree, Page page, BlockNumber blkno);
+static BlockNumber child_block(const GinTree *tree, Page page, int child);
+static bool copy_page(const GinTree *tree, BlockNumber blkno, Page copy);
+static bool is_leaf(const GinTree *tree, BlockNumber blkno);
+static void add_leaf(GinCuts *cuts, BlockNumber blkno);
+static void pass_children(PageDeletion *deletion, const PageOnPath *page);
+static bool pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off);
+static bool may_delete(const PageDeletion *deletion, Buffer buffer, int level);
+static void delete_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
+						Buffer buffer, Buffer left);
+
+/* read_page -- pin a page of a tree. */
+static Buffer
+read_page(const GinTree *tree, BlockNumber blkno)
+{
+	return ReadBufferExtended(tree->index, MAIN_FORKNUM, blkno, RBM_NORMAL, tree->strategy);
+}
+
+/* count_children -- of an inner page, of which one at least has to be there. */
+static int
+count_children(const GinTree *tree, Page page, BlockNumber blkno)
+{
+	bool		is_data = (tree->flags & GIN_DATA) != 0;
+	int			count = is_data ? GinPageGetOpaque(page)->maxoff : PageGetMaxOffsetNumber(page);
+
+	if (count == 0 || count > BLCKSZ / (is_data ? sizeof(PostingItem) : sizeof(ItemIdData)))
+		gin_report_corruption(tree->index, blkno);
+	return count;
+}
+
+/* child_block -- which page does an inner page's downlink lead to? */
+static BlockNumber
+child_block(const GinTree *tree, Page page, int child)
+{
+	OffsetNumber off = FirstOffsetNumber + child;
+
+	if (tree->flags & GIN_DATA)
+		return PostingItemGetBlockNumber(GinDataPageGetPostingItem(page, off));
+	return GinGetDownlink((IndexTuple) PageGetItem(page, PageGetItemId(page, off)));
+}
+
+/*
+ * gin_lock_leaf
+ *		Pin a leaf page that is known as such, and lock it exclusively.
+ */
+Buffer
+gin_lock_leaf(const GinTree *tree, BlockNumber blkno)
+{
+	Buffer		buffer = read_page(tree, blkno);
+
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	gin_check_page(tree->index, buffer, tree->flags | GIN_LEAF);
+	return buffer;
+}
+
+/*
+ * gin_lock_first_leaf
+ *		Pin the leftmost leaf page, and lock it exclusively.
+ */
+Buffer
+gin_lock_first_leaf(const GinTree *tree)
+{
+	BlockNumber blkno = tree->root;
+
+	for (;;)
+	{
+		Buffer		buffer = read_page(tree, blkno);
+		Page		page = BufferGetPage(buffer);
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		if (!PageIsNew(page) && GinPageIsLeaf(page))
+		{
+			LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+			LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+			/* a root may have been split in between */
+			if (GinPageIsLeaf(page))
+			{
+				gin_check_page(tree->index, buffer, tree->flags | GIN_LEAF);
+				return buffer;
+			}
+		}
+		gin_check_page(tree->index, buffer, tree->flags);
+		(void) count_children(tree, page, blkno);
+		blkno = child_block(tree, page, 0);
+		UnlockReleaseBuffer(buffer);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*
+ * gin_find_cuts
+ *		Find leaves at which the chain of leaves can be cut, the leftmost leaf
+ *		among them: cuts->max_count at most, evenly, and not closer than every
+ *		cuts->distance leaves.  None if the root is a leaf.
+ *
+ * All downlinks to leaves are looked at, by a walk along the level above them.
+ * Leaves that came by a split meanwhile are just not among those found.
+ */
+void
+gin_find_cuts(const GinTree *tree, GinCuts *cuts)
+{
+	PGAlignedBlock copy;
+	Page		page = (Page) copy.data;
+	BlockNumber blkno = tree->root;
+	BlockNumber first;
+
+	Assert(cuts->max_count > 1 && cuts->distance > 0);
+	cuts->nleaves = 0;
+	cuts->count = 0;
+
+	/* down to the level above the leaves */
+	for (;;)
+	{
+		if (copy_page(tree, blkno, page))
+			return;
+		first = child_block(tree, page, 0);
+		if (is_leaf(tree, first))
+			break;
+		blkno = first;
+	}
+
+	for (;;)
+	{
+		int			nchildren = count_children(tree, page, blkno);
+
+		for (int i = 0; i < nchildren; i++)
+			add_leaf(cuts, child_block(tree, page, i));
+		blkno = GinPageGetOpaque(page)->rightlink;
+		if (blkno == InvalidBlockNumber)
+			return;
+		delay_point();
+		if (copy_page(tree, blkno, page))
+			gin_report_corruption(tree->index, blkno);
+	}
+}
+
+/* copy_page -- copy an inner page; if it is a leaf, say so instead. */
+static bool
+copy_page(const GinTree *tree, BlockNumber blkno, Page copy)
+{
+	Buffer		buffer = read_page(tree, blkno);
+	Page		page = BufferGetPage(buffer);
+	bool		leaf;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	leaf = !PageIsNew(page) && GinPageIsLeaf(page);
+	gin_check_page(tree->index, buffer, tree->flags | (leaf ? GIN_LEAF : 0));
+	if (!leaf)
+	{
+		(void) count_children(tree, page, blkno);
+		memcpy(copy, page, BLCKSZ);
+	}
+	UnlockReleaseBuffer(buffer);
+	return leaf;
+}
+
+/* is_leaf -- is a page that isn't the root a leaf? */
+static bool
+is_leaf(const GinTree *tree, BlockNumber blkno)
+{
+	Buffer		buffer = read_page(tree, blkno);
+	Page		page = BufferGetPage(buffer);
+	bool		leaf;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	leaf = !PageIsNew(page) && GinPageIsLeaf(page);
+	gin_check_page(tree->index, buffer, tree->flags | (leaf ? GIN_LEAF : 0));
+	UnlockReleaseBuffer(buffer);
+	return leaf;
+}
+
+/* add_leaf -- count a leaf, and perhaps let it be a cut. */
+static void
+add_leaf(GinCuts *cuts, BlockNumber blkno)
+{
+	if (cuts->nleaves++ % cuts->distance != 0)
+		return;
+
+	/* if there are too many cuts, every second one will do */
+	if (cuts->count == cuts->max_count)
+	{
+		cuts->distance *= 2;
+		cuts->count = (cuts->count + 1) / 2;
+		for (int i = 1; i < cuts->count; i++)
+			cuts->blocks[i] = cuts->blocks[2 * i];
+		if ((cuts->nleaves - 1) % cuts->distance != 0)
+			return;
+	}
+	cuts->blocks[cuts->count++] = blkno;
+}
+
+/*
+ * gin_delete_empty_pages
+ *		Take empty pages out of a posting tree.
+ *
+ * No other process may vacuum the tree.  Waits for whoever has its root pinned.
+ */
+void
+gin_delete_empty_pages(const GinTree *tree, IndexBulkDeleteResult *stats)
+{
+	PageDeletion deletion = {.tree = tree};
+	PageOnPath	root = {.buffer = read_page(tree, tree->root)};
+
+	Assert(tree->flags == GIN_DATA);
+
+	LockBufferForCleanup(root.buffer);
+	if (!GinPageIsLeaf(BufferGetPage(root.buffer)))
+	{
+		gin_check_page(tree->index, root.buffer, tree->flags);
+		pass_children(&deletion, &root);
+	}
+	for (int level = 0; level < MAX_LEVELS; level++)
+		if (BufferIsValid(deletion.left[level]))
+			UnlockReleaseBuffer(deletion.left[level]);
+	UnlockReleaseBuffer(root.buffer);
+
+	stats->pages_newly_deleted += deletion.ndeleted;
+	stats->pages_deleted += deletion.ndeleted;
+}
+
+/* pass_children -- delete what is empty below a page. */
+static void
+pass_children(PageDeletion *deletion, const PageOnPath *page)
+{
+	Page		contents = BufferGetPage(page->buffer);
+	OffsetNumber off = FirstOffsetNumber;
+
+	(void) count_children(deletion->tree, contents, BufferGetBlockNumber(page->buffer));
+	if (page->level + 1 >= MAX_LEVELS)
+		gin_report_corruption(deletion->tree->index, BufferGetBlockNumber(page->buffer));
+
+	/* when one is deleted, the next one takes its place */
+	while (off <= GinPageGetOpaque(contents)->maxoff)
+		if (!pass_child(deletion, page, off))
+			off++;
+}
+
+/*
+ * pass_child
+ *		Delete what is empty at or below a child of a page; return true if that is
+ *		the child itself.  Otherwise it is now the left sibling of the next one.
+ */
+static bool
+pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
+{
+	const GinTree *tree = deletion->tree;
+	PageOnPath	child = {.level = parent->level + 1};
+	Page		parent_page = BufferGetPage(parent->buffer);
+	Buffer	   *left = &deletion->left[child.level];
+	Page		page;
+	bool		is_empty;
+
+	child.buffer = read_page(tree, child_block(tree, parent_page, off - FirstOffsetNumber));
+	LockBuffer(child.buffer, BUFFER_LOCK_EXCLUSIVE);
+	page = BufferGetPage(child.buffer);
+	gin_check_page(tree->index, child.buffer,
+				   tree->flags | (!PageIsNew(page) && GinPageIsLeaf(page) ? GIN_LEAF : 0));
+
+	child.is_deletable = may_delete(deletion, child.buffer, child.level) &&
+		(parent->is_deletable || GinPageGetOpaque(parent_page)->maxoff > 1);
+	if (GinPageIsLeaf(page))
+		is_empty = GinDataLeafPageIsEmpty(page);
+	else
+	{
+		pass_children(deletion, &child);
+		is_empty = GinPageGetOpaque(page)->maxoff == 0;
+		Assert(!is_empty || child.is_deletable);
+	}
+
+	if (is_empty && child.is_deletable)
+	{
+		delete_page(deletion, parent, off, child.buffer, *left);
+		UnlockReleaseBuffer(child.buffer);
+		return true;
+	}
+	if (BufferIsValid(*left))
+		UnlockReleaseBuffer(*left);
+	*left = child.buffer;
+	return false;
+}
+
+/*
+ * may_delete
+ *		May a page be taken out of its level, if it is empty?
+ *
+ * It has a left sibling, which is locked, and a right one, and neither it nor
+ * its left sibling has a sibling that has no downlink.
+ */
+static bool
+may_delete(const PageDeletion *deletion, Buffer buffer, int level)
+{
+	Buffer		left = deletion->left[level];
+	Page		page = BufferGetPage(buffer);
+	Page		left_page;
+
+	if (!BufferIsValid(left) || GinPageRightMost(page) || GinPageIsIncompleteSplit(page))
+		return false;
+	left_page = BufferGetPage(left);
+	return !GinPageIsIncompleteSplit(left_page) &&
+		GinPageGetOpaque(left_page)->rightlink == BufferGetBlockNumber(buffer);
+}
+
+/*
+ * delete_page
+ *		Take a page out of the tree: its parent's downlink, and its left sibling's
+ *		link to it.  All three are locked.
+ */
+static void
+delete_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
+			Buffer buffer, Buffer left)
+{
+	Relation	index = deletion->tree->index;
+	Page		page = BufferGetPage(buffer);
+	Page		parent_page = BufferGetPage(parent->buffer);
+	Page		left_page = BufferGetPage(left);
+	BlockNumber right = GinPageGetOpaque(page)->rightlink;
+
+	Assert(compat_buffer_is_locked(buffer) && compat_buffer_is_locked(left) &&
+		   compat_buffer_is_locked(parent->buffer));
+	Assert(PostingItemGetBlockNumber(GinDataPageGetPostingItem(parent_page, off)) ==
+		   BufferGetBlockNumber(buffer));
+
+	/* what would have been inserted here will now go to the right sibling */
+	PredicateLockPageCombine(index, BufferGetBlockNumber(buffer), right);
+
+	START_CRIT_SECTION();
+	GinPageGetOpaque(left_page)->rightlink = right;
+	GinPageDeletePostingItem(parent_page, off);
+	/* its own link stays, for scans that are on their way to it */
+	GinPageSetDeleted(page);
+	GinPageSetDeleteXid(page, ReadNextTransactionId());
+	MarkBufferDirty(parent->buffer);
+	MarkBufferDirty(left);
+	MarkBufferDirty(buffer);
+
+	if (RelationNeedsWAL(index))
+	{
+		ginxlogDeletePage record = {
+			.parentOffset = off,
+			.rightLink = right,
+			.deleteXid = GinPageGetDeleteXid(page),
+		};
+		XLogRecPtr	lsn;
+
+		/* leaves may have no valid pd_lower, if they are very old */
+		XLogBeginInsert();
+		XLogRegisterBuffer(0, buffer, 0);
+		XLogRegisterBuffer(1, parent->buffer, REGBUF_STANDARD);
+		XLogRegisterBuffer(2, left, 0);
+		XLogRegisterData((char *) &record, sizeof(record));
+		lsn = XLogInsert(RM_GIN_ID, XLOG_GIN_DELETE_PAGE);
+		PageSetLSN(page, lsn);
+		PageSetLSN(parent_page, lsn);
+		PageSetLSN(left_page, lsn);
+	}
+	END_CRIT_SECTION();
+	deletion->ndeleted++;
+}

@@ -1,0 +1,623 @@
+/*-------------------------------------------------------------------------
+ *
+ * gin_vacuum.c
+ *	  Bulk deletion in GIN indexes, by any number of processes in one index.
+ *
+ * A GIN index is a tree of entries, one for each key.  An entry has the TIDs of
+ * the rows with that key, in a posting list of its own or, if they are many, in
+ * a posting tree.  gin_tree.c finds the way in these trees and deletes pages,
+ * gin_page.c takes dead TIDs out of a leaf page; here is who does what.
+ *
+ * Stretches
+ * ---------
+ * The leaves of the entry tree are a chain, linked to the right.  The leader
+ * cuts it into stretches, at leaves whose downlinks it reads in the level above.
+ * A member claims stretches that follow each other, and walks from the first
+ * leaf by right links to the first leaf of what it hasn't claimed, or to the
+ * end.  It takes the dead TIDs out of the posting lists of each leaf, and does
+ * the posting trees that the leaf points at.  Claim: when all stretches are done,
+ * all entries have been visited that had TIDs of dead items, each once.
+ *
+ * - No dead item gets a new entry.  Those that had one in the pending list have
+ *	 it in the tree, as the leader has emptied that list before, and whoever
+ *	 emptied it at the same time is through, too (ginInsertCleanup).
+ * - Pages of the entry tree are never deleted, and entries neither.  A page that
+ *	 splits keeps the left half of its entries; the right half goes to a new
+ *	 page, its right sibling.  So the first leaf of each stretch stays in the
+ *	 chain, in this order, and whoever goes right from one comes to the next one.
+ * - An entry is always on the leaf in hand or to the right of it, in the chain,
+ *	 until it is visited.  For if its page splits, it stays or goes to the next
+ *	 one, and right links are followed as they are while the page is locked for
+ *	 its visit: what it was split into before is met, what it is split into later
+ *	 is skipped, and was visited with it.
+ * - An entry doesn't leave its stretch: the page that it moves to is linked from
+ *	 the page where it was, so in front of the next stretch's first leaf.
+ * - If the root is a leaf there is one stretch, and whoever claims it looks for
+ *	 the leftmost leaf as it is then.  That is no root any more if it has been
+ *	 split, and stays the leftmost one.
+ * - A posting list that becomes too long is moved to a posting tree while the
+ *	 entry's page is locked: before the visit with its dead TIDs, which the visit
+ *	 finds there; or after it, without.
+ *
+ * (test/pytest/test_gin_model.py explores every order of events in small trees.)
+ *
+ * Posting trees
+ * -------------
+ * An entry keeps the root of its posting tree for good, and is visited once, so
+ * a posting tree is found by one process.  Within a posting tree the same holds
+ * as above, as only vacuum deletes its pages: a walk along its leaves finds all
+ * dead TIDs.
+ *
+ * Who finds a tree does it at once, unless it is large: one key in each row
+ * would keep a member busy while the others have nothing left to do.  A large
+ * one is cut into pieces in the same way as the entries, and they are put where
+ * all members find them.  Each member looks there when it is through with a
+ * stretch, and once no stretch is left it stays as long as anybody is at one, as
+ * that may bring up another tree.  (Who waits has nothing locked.  If who is
+ * waited for fails, the team does, which ends the wait.)  There is only room for
+ * some trees; with more than that, who finds another one does pieces itself
+ * until there is.
+ *
+ * Empty pages of a posting tree are deleted when all its leaves have been
+ * visited: by who found the tree, or by who is through with its last piece.  So
+ * it is one process, and nobody walks along the tree, or holds a pin on its
+ * root, who doesn't let it go soon.
+ *
+ * Scans of a GIN index are bitmap scans: they don't rely on their pins.  So a
+ * leaf is locked exclusively for its visit, as by the server's routine, and not
+ * for cleanup.
+ *
+ * What is left to the server
+ * --------------------------
+ * An index that PostgreSQL before 9.4 has built may have lists that aren't
+ * compressed.  It is vacuumed by the server's routine.  So is cleanup, which
+ * reads each page once to count it.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/gin_private.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/condition_variable.h"
+#include "storage/lmgr.h"
+#include "storage/spin.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "engine/gin_page.h"
+#include "engine/gin_tree.h"
+#include "engine/gin_vacuum.h"
+#include "engine/index_kind.h"
+#include "pace/pace.h"
+#include "pace/wal.h"
+#include "report/progress.h"
+
+/* Into how many stretches the entry tree is cut at most */
+#define MAX_STRETCHES		512
+
+/*
+ * A posting tree of so many leaves is large (1 MB), and cut into pieces of a
+ * quarter of that, or longer ones if they were too many.
+ */
+#define LARGE_TREE_LEAVES	DEBUG_LIMIT(max_tree_pages, 128)
+#define PIECES_A_LARGE_TREE	4
+#define MAX_PIECES			64
+
+/* How many large trees are shared out at a time */
+#define MAX_LARGE_TREES		16
+
+/* A large posting tree, cut into pieces */
+typedef struct LargeTree
+{
+	bool		in_use;
+	bool		has_empty_pages;	/* as far as it has been visited */
+	BlockNumber root;
+	int			npieces;
+	int			nclaimed;
+	int			ndone;
+	BlockNumber starts[MAX_PIECES]; /* the first leaf of each */
+} LargeTree;
+
+/* What the team shares of a GIN index */
+typedef struct GinShared
+{
+	/* written by the leader before the phase */
+	int			nmembers;
+	BlockNumber stretches[MAX_STRETCHES];	/* the first leaf of each;
+											 * invalid: the leftmost one, as it
+											 * is then */
+
+	pg_atomic_uint32 at_stretches;	/* so many members are at some, or claim some */
+	ConditionVariable changed;	/* there are trees, or nobody is at stretches */
+	slock_t		mutex;			/* protects the rest */
+	LargeTree	trees[MAX_LARGE_TREES];
+} GinShared;
+
+/* One process's part of one index */
+typedef struct GinScan
+{
+	TableVacuum *vacuum;
+	int			number;			/* of the index */
+	IndexShared *index_shared;
+	GinShared  *shared;
+	Relation	index;
+	GinPages   *pages;
+	IndexBulkDeleteResult stats;	/* of the deletion of pages */
+	BlockNumber pages_done;
+} GinScan;
+
+static void gin_setup(TableVacuum *vacuum, int number);
+static void gin_begin(TableVacuum *vacuum, int number, int nmembers);
+static BlockNumber gin_vacuum(TableVacuum *vacuum, int number);
+static bool gin_is_done(TableVacuum *vacuum, int number);
+static void gin_finish(TableVacuum *vacuum, int number);
+static void cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared);
+static GinTree tree_of(const GinScan *scan, BlockNumber root, uint16 flags);
+static bool visit_stretches(GinScan *scan);
+static void walk_entry_leaves(GinScan *scan, uint64 start, uint64 end);
+static void vacuum_posting_tree(GinScan *scan, BlockNumber root);
+static bool share_out_tree(GinScan *scan, const GinTree *tree);
+static bool add_large_tree(GinShared *shared, BlockNumber root, const GinCuts *cuts);
+static bool do_piece(GinScan *scan);
+static LargeTree *claim_piece(GinShared *shared, BlockNumber *start, BlockNumber *end);
+static void finish_piece(GinScan *scan, LargeTree *tree, bool has_empty_pages);
+static bool wait_for_piece(GinShared *shared);
+static bool walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start,
+								BlockNumber end);
+static void page_is_done(GinScan *scan);
+
+const IndexKind gin_kind = {
+	.name = "gin",
+	.shared_size = sizeof(GinShared),
+	.setup = gin_setup,
+	.bulk_delete = {
+		.begin = gin_begin,
+		.work = gin_vacuum,
+		.is_done = gin_is_done,
+		.finish = gin_finish,
+	},
+};
+
+/*
+ * gin_is_ours
+ *		Is bulk deletion in this index done here?
+ *
+ * It is a GIN index whose lists are all compressed.
+ */
+bool
+gin_is_ours(Relation index)
+{
+	GinStatsData stats;
+
+	if (index->rd_indam->ambulkdelete != ginbulkdelete)
+		return false;
+	ginGetStats(index, &stats);
+	return stats.ginVersion == GIN_CURRENT_VERSION;
+}
+
+/*
+ * gin_empty_pending_list
+ *		Bring what the index has in its pending list to where bulk deletion looks.
+ *
+ * ginbulkdelete only does so when it is called for the first time.  Since then
+ * entries of rows may have come into the list that were found dead in this
+ * round, as their insertion was rolled back; they would lead to other rows
+ * later.  As in the server, autovacuum leaves what comes into the list while it
+ * is at it: those are entries of rows that were not found dead.
+ */
+void
+gin_empty_pending_list(Relation index, bool is_autovacuum, IndexBulkDeleteResult *stats)
+{
+	GinState	state;
+
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
+
+	initGinState(&state, index);
+	ginInsertCleanup(&state, !is_autovacuum, false, true, stats);
+}
+
+/* gin_setup -- initialize what is shared of an index. */
+static void
+gin_setup(TableVacuum *vacuum, int number)
+{
+	GinShared  *shared = index_area(vacuum, number);
+
+	pg_atomic_init_u32(&shared->at_stretches, 0);
+	ConditionVariableInit(&shared->changed);
+	SpinLockInit(&shared->mutex);
+}
+
+/*
+ * gin_begin
+ *		Empty the pending list, and make the leaves of the entry tree available.
+ */
+static void
+gin_begin(TableVacuum *vacuum, int number, int nmembers)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+	GinShared  *shared = index_area(vacuum, number);
+
+	/* what is shared out of a round is done with in this round */
+	Assert(pg_atomic_read_u32(&shared->at_stretches) == 0);
+
+	pace_begin_server_code();
+	gin_empty_pending_list(vacuum->indexes[number], vacuum->shared->is_autovacuum,
+						   &index->stats);
+	pace_end_server_code();
+
+	shared->nmembers = nmembers;
+	cut_entry_tree(vacuum, number, shared);
+
+	/* the pages of all rounds are counted, but TIDs anew */
+	index->stats.estimated_count = false;
+	index->stats.num_index_tuples = 0;
+}
+
+/* cut_entry_tree -- make stretches: one if there are no other members. */
+static void
+cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared)
+{
+	GinTree		tree = {
+		.index = vacuum->indexes[number],
+		.root = GIN_ROOT_BLKNO,
+		.strategy = vacuum_strategy(vacuum),
+	};
+	GinCuts		cuts = {
+		.distance = 1,
+		.max_count = MAX_STRETCHES,
+		.blocks = shared->stretches,
+	};
+
+	if (shared->nmembers > 1)
+		gin_find_cuts(&tree, &cuts);
+	if (cuts.count == 0)
+		shared->stretches[cuts.count++] = InvalidBlockNumber;
+	ranges_init(&vacuum_index(vacuum->shared, number)->ranges, 0, cuts.count,
+				1, MAX_STRETCHES, shared->nmembers);
+}
+
+/*
+ * gin_vacuum
+ *		One process's part of an index: stretches, and pieces of posting trees,
+ *		until there are none.
+ */
+static BlockNumber
+gin_vacuum(TableVacuum *vacuum, int number)
+{
+	GinScan		scan = {
+		.vacuum = vacuum,
+		.number = number,
+		.index_shared = vacuum_index(vacuum->shared, number),
+		.shared = index_area(vacuum, number),
+		.index = vacuum->indexes[number],
+		.pages = gin_pages_begin(vacuum->indexes[number], vacuum->dead_tids),
+	};
+
+	Assert(vacuum->dead_tids != NULL);
+	Assert(CheckRelationLockedByMe(scan.index, RowExclusiveLock, true));
+
+	do
+	{
+		while (do_piece(&scan))
+			continue;
+	} while (visit_stretches(&scan) || wait_for_piece(scan.shared));
+
+	progress_blocks_done(scan.pages_done);
+	index_add_stats(scan.index_shared, &scan.pages->stats);
+	index_add_stats(scan.index_shared, &scan.stats);
+	gin_pages_end(scan.pages);
+	return scan.pages_done;
+}
+
+/*
+ * gin_is_done
+ *		Has all been claimed?
+ *
+ * Who shares out a large tree goes on until its pieces are claimed.
+ */
+static bool
+gin_is_done(TableVacuum *vacuum, int number)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	return ranges_position(&index->ranges) >= index->ranges.end;
+}
+
+/* gin_finish -- cleanup does the rest of the statistics. */
+static void
+gin_finish(TableVacuum *vacuum, int number)
+{
+	vacuum_index(vacuum->shared, number)->has_stats = true;
+}
+
+/* tree_of -- describe a tree of the index. */
+static GinTree
+tree_of(const GinScan *scan, BlockNumber root, uint16 flags)
+{
+	GinTree		tree = {
+		.index = scan->index,
+		.root = root,
+		.flags = flags,
+		.strategy = vacuum_strategy(scan->vacuum),
+	};
+
+	return tree;
+}
+
+/*
+ * visit_stretches
+ *		Claim stretches and visit them; return false if there were none.
+ *
+ * While others see this process at stretches they know that there may be more
+ * pieces of posting trees.
+ */
+static bool
+visit_stretches(GinScan *scan)
+{
+	GinShared  *shared = scan->shared;
+	uint64		start,
+				end;
+	bool		claimed;
+
+	pg_atomic_fetch_add_u32(&shared->at_stretches, 1);
+	claimed = ranges_claim(&scan->index_shared->ranges, &start, &end);
+	if (claimed)
+		walk_entry_leaves(scan, start, end);
+	if (pg_atomic_sub_fetch_u32(&shared->at_stretches, 1) == 0)
+		ConditionVariableBroadcast(&shared->changed);
+	return claimed;
+}
+
+/*
+ * walk_entry_leaves
+ *		Visit the leaves of some stretches, and the posting trees of each.
+ */
+static void
+walk_entry_leaves(GinScan *scan, uint64 start, uint64 end)
+{
+	GinShared  *shared = scan->shared;
+	BlockNumber next = shared->stretches[start];
+	BlockNumber stop = InvalidBlockNumber;
+
+	if (end < scan->index_shared->ranges.end)
+		stop = shared->stretches[end];
+
+	do
+	{
+		GinTree		tree = tree_of(scan, GIN_ROOT_BLKNO, 0);
+		Buffer		buffer;
+
+		delay_point();
+		failsafe_notice(scan->vacuum);
+		DEBUG_POINT("gin-page");
+
+		buffer = next == InvalidBlockNumber ? gin_lock_first_leaf(&tree) : gin_lock_leaf(&tree, next);
+		gin_clean_entry_leaf(scan->pages, buffer);
+		next = GinPageGetOpaque(BufferGetPage(buffer))->rightlink;
+		UnlockReleaseBuffer(buffer);
+		page_is_done(scan);
+
+		for (int i = 0; i < scan->pages->nroots; i++)
+			vacuum_posting_tree(scan, scan->pages->roots[i]);
+	} while (next != stop && next != InvalidBlockNumber);
+
+	/* a stretch's first leaf is always to the right of another's */
+	if (next != stop)
+		gin_report_corruption(scan->index, stop);
+}
+
+/*
+ * vacuum_posting_tree
+ *		Vacuum a posting tree, or see to it that all members do.
+ */
+static void
+vacuum_posting_tree(GinScan *scan, BlockNumber root)
+{
+	GinTree		tree = tree_of(scan, root, GIN_DATA);
+
+	if (scan->shared->nmembers > 1 && share_out_tree(scan, &tree))
+		return;
+	if (walk_posting_leaves(scan, &tree, InvalidBlockNumber, InvalidBlockNumber))
+		gin_delete_empty_pages(&tree, &scan->stats);
+}
+
+/*
+ * share_out_tree
+ *		Share out the leaves of a posting tree; return false if that isn't worth
+ *		it, or not possible.
+ */
+static bool
+share_out_tree(GinScan *scan, const GinTree *tree)
+{
+	BlockNumber blocks[MAX_PIECES];
+	GinCuts		cuts = {
+		.distance = Max(LARGE_TREE_LEAVES / PIECES_A_LARGE_TREE, 1),
+		.max_count = MAX_PIECES,
+		.blocks = blocks,
+	};
+
+	gin_find_cuts(tree, &cuts);
+	if (cuts.nleaves < LARGE_TREE_LEAVES || cuts.count < 2)
+		return false;
+
+	/* with no room for it, help to make some */
+	while (!add_large_tree(scan->shared, tree->root, &cuts))
+		if (!do_piece(scan))
+			return false;
+	ConditionVariableBroadcast(&scan->shared->changed);
+	return true;
+}
+
+/* add_large_tree -- put a tree where all see it, if there is room. */
+static bool
+add_large_tree(GinShared *shared, BlockNumber root, const GinCuts *cuts)
+{
+	LargeTree  *tree = NULL;
+
+	SpinLockAcquire(&shared->mutex);
+	for (int i = 0; i < MAX_LARGE_TREES && tree == NULL; i++)
+		if (!shared->trees[i].in_use)
+			tree = &shared->trees[i];
+	if (tree != NULL)
+	{
+		tree->in_use = true;
+		tree->has_empty_pages = false;
+		tree->root = root;
+		tree->npieces = cuts->count;
+		tree->nclaimed = 0;
+		tree->ndone = 0;
+		memcpy(tree->starts, cuts->blocks, cuts->count * sizeof(BlockNumber));
+	}
+	SpinLockRelease(&shared->mutex);
+	return tree != NULL;
+}
+
+/* do_piece -- do a piece of a large tree; return false if there is none. */
+static bool
+do_piece(GinScan *scan)
+{
+	BlockNumber start,
+				end;
+	LargeTree  *large = claim_piece(scan->shared, &start, &end);
+	GinTree		tree;
+
+	if (large == NULL)
+		return false;
+	DEBUG_POINT("gin-piece");
+	tree = tree_of(scan, large->root, GIN_DATA);
+	finish_piece(scan, large, walk_posting_leaves(scan, &tree, start, end));
+	return true;
+}
+
+/*
+ * claim_piece
+ *		Take a piece of a tree, of the leaves from *start to before *end; return
+ *		NULL if there is none.  The tree stays until the piece is finished.
+ */
+static LargeTree *
+claim_piece(GinShared *shared, BlockNumber *start, BlockNumber *end)
+{
+	LargeTree  *found = NULL;
+
+	SpinLockAcquire(&shared->mutex);
+	for (int i = 0; i < MAX_LARGE_TREES && found == NULL; i++)
+	{
+		LargeTree  *tree = &shared->trees[i];
+
+		if (!tree->in_use || tree->nclaimed == tree->npieces)
+			continue;
+		found = tree;
+		*start = tree->starts[tree->nclaimed++];
+		*end = tree->nclaimed < tree->npieces ? tree->starts[tree->nclaimed] : InvalidBlockNumber;
+	}
+	SpinLockRelease(&shared->mutex);
+	return found;
+}
+
+/* finish_piece -- if it was a tree's last one, delete the tree's empty pages. */
+static void
+finish_piece(GinScan *scan, LargeTree *large, bool has_empty_pages)
+{
+	GinShared  *shared = scan->shared;
+	bool		is_last;
+
+	SpinLockAcquire(&shared->mutex);
+	Assert(large->in_use && large->ndone < large->nclaimed);
+	large->has_empty_pages |= has_empty_pages;
+	is_last = ++large->ndone == large->npieces;
+	has_empty_pages = large->has_empty_pages;
+	SpinLockRelease(&shared->mutex);
+
+	if (!is_last)
+		return;
+	if (has_empty_pages)
+	{
+		GinTree		tree = tree_of(scan, large->root, GIN_DATA);
+
+		gin_delete_empty_pages(&tree, &scan->stats);
+	}
+	SpinLockAcquire(&shared->mutex);
+	large->in_use = false;
+	SpinLockRelease(&shared->mutex);
+}
+
+/*
+ * wait_for_piece
+ *		With no stretch left, wait until there is a piece to claim; return false
+ *		when there can be no more.
+ */
+static bool
+wait_for_piece(GinShared *shared)
+{
+	static uint32 wait_event = 0;
+	bool		found = false;
+
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("CycloneGinStretches");
+
+	for (;;)
+	{
+		/* in this order: who is at stretches adds trees before it is through */
+		bool		may_come = pg_atomic_read_u32(&shared->at_stretches) > 0;
+
+		SpinLockAcquire(&shared->mutex);
+		for (int i = 0; i < MAX_LARGE_TREES && !found; i++)
+			found = shared->trees[i].in_use &&
+				shared->trees[i].nclaimed < shared->trees[i].npieces;
+		SpinLockRelease(&shared->mutex);
+		if (found || !may_come)
+			break;
+		ConditionVariableSleep(&shared->changed, wait_event);
+	}
+	ConditionVariableCancelSleep();
+	return found;
+}
+
+/*
+ * walk_posting_leaves
+ *		Visit the leaves of a posting tree from start to before end, or to the
+ *		last one; is one of them empty?
+ *
+ * If start is invalid, it is the leftmost leaf.
+ */
+static bool
+walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start, BlockNumber end)
+{
+	BlockNumber next = start;
+	bool		has_empty_pages = false;
+
+	do
+	{
+		Buffer		buffer;
+
+		delay_point();
+		failsafe_notice(scan->vacuum);
+		DEBUG_POINT("gin-posting-page");
+
+		buffer = next == InvalidBlockNumber ? gin_lock_first_leaf(tree) : gin_lock_leaf(tree, next);
+		has_empty_pages |= gin_clean_posting_leaf(scan->pages, buffer);
+		next = GinPageGetOpaque(BufferGetPage(buffer))->rightlink;
+		UnlockReleaseBuffer(buffer);
+		page_is_done(scan);
+	} while (next != end && next != InvalidBlockNumber);
+
+	if (next != end)
+		gin_report_corruption(scan->index, end);
+	return has_empty_pages;
+}
+
+/* page_is_done -- count a leaf page that has been visited. */
+static void
+page_is_done(GinScan *scan)
+{
+	if (++scan->pages_done % PROGRESS_BLOCKS == 0)
+	{
+		progress_blocks_done(scan->pages_done);
+		wal_keep_pace();
+	}
+}
