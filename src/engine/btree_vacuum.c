@@ -158,6 +158,7 @@ typedef struct BtreeScan
 	BlockList	duties;			/* right siblings to visit */
 	BlockList  *put_off;		/* those to be waited for, in the end */
 	BlockList  *empty_pages;	/* found so far, to be deleted later */
+	bool		gives_up;		/* its place, as the budget feeds fewer */
 	BlockNumber pages_done;
 
 	/* the TIDs of the page in hand, and which of them are dead */
@@ -249,7 +250,8 @@ btree_begin(Relation index, IndexShared *shared, int nmembers)
 
 /*
  * btree_vacuum
- *		One process's part of an index: claim ranges until none is left.
+ *		One process's part of an index: claim ranges until none is left, or this
+ *		process is to be parked.
  *
  * Returns how many pages this process has visited.  Those that are empty are
  * added to empty_pages.  Those that it is bound to visit, but that others had
@@ -272,8 +274,8 @@ btree_vacuum(TableVacuum *vacuum, Relation index, IndexShared *shared,
 		while (scan->duties.count > 0)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count], false);
 	} while (scan->next < scan->end ||
-			 ranges_position(&shared->ranges) < shared->ranges.end ||
-			 claim_blocks(scan));
+			 (!scan->gives_up &&
+			  (ranges_position(&shared->ranges) < shared->ranges.end || claim_blocks(scan))));
 
 	pages_done = scan->pages_done;
 	free_scan(scan);
@@ -462,7 +464,8 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 		return InvalidBlockNumber;
 	if (scan->next >= scan->end)
 	{
-		if (!ranges_claim(&scan->shared->ranges, &start, &end))
+		scan->gives_up = scan->gives_up || pace_give_place();
+		if (scan->gives_up || !ranges_claim(&scan->shared->ranges, &start, &end))
 			return InvalidBlockNumber;
 		scan->next = start;
 		scan->end = end;

@@ -63,6 +63,7 @@ static void flush_pending_list(TableVacuum *vacuum, int number);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
 static bool is_dead(ItemPointer tid, void *state);
+static bool may_go_on(const TableVacuum *vacuum);
 static bool was_processed(TableVacuum *vacuum, int number, bool cleanup);
 static void report_index(TableVacuum *vacuum, int number, bool cleanup);
 
@@ -257,7 +258,8 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	}
 
 	/* those that one process does as a whole */
-	while ((place = pg_atomic_fetch_add_u32(&shared->next_index, 1)) < vacuum->nindexes)
+	while (!pace_give_place() &&
+		   (place = pg_atomic_fetch_add_u32(&shared->next_index, 1)) < vacuum->nindexes)
 	{
 		int			number = vacuum_index(shared, place)->claim_order;
 		IndexShared *index = vacuum_index(shared, number);
@@ -270,7 +272,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	}
 
 	/* those that all do together */
-	for (int i = shared->batch_start; !cleanup && i < shared->batch_end; i++)
+	for (int i = shared->batch_start; !cleanup && i < shared->batch_end && may_go_on(vacuum); i++)
 	{
 		int			number = vacuum_index(shared, i)->claim_order;
 		IndexShared *index = vacuum_index(shared, number);
@@ -507,6 +509,13 @@ phase_is_parallel(Relation index, bool cleanup, int num_index_scans)
 		num_index_scans == 0;
 }
 
+/* may_go_on -- has this process still a place at work? */
+static bool
+may_go_on(const TableVacuum *vacuum)
+{
+	return is_leader(vacuum) || pace_has_place();
+}
+
 /* is_by_ranges -- does this phase go over the index by ranges of blocks? */
 static bool
 is_by_ranges(const IndexShared *index, bool cleanup)
@@ -571,12 +580,14 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	info.strategy = vacuum_strategy(vacuum);
 	compat_set_is_autovacuum(&info, shared->is_autovacuum);
 
-	member->pages = 0;
+	/* or it comes back to the index, after it was parked */
+	if (!member->took_part)
+		member->pages = 0;
 	if (is_by_ranges(index, cleanup))
 	{
-		member->pages = btree_vacuum(vacuum, indrel, index,
-									 &vacuum->put_off[number],
-									 &vacuum->empty_pages[number]);
+		member->pages += btree_vacuum(vacuum, indrel, index,
+									  &vacuum->put_off[number],
+									  &vacuum->empty_pages[number]);
 		note_empty_pages(vacuum, number);
 		if (vacuum->put_off[number].count > 0 && !index->leader_only)
 			pg_atomic_write_u32(&shared->duties_put_off, 1);

@@ -143,6 +143,7 @@ typedef struct VacuumShared
 	Size		dead_tids_start;	/* 0: no store */
 
 	/* written by the leader between phases */
+	uint32		phase_number;	/* of all phases, from 1 on */
 	bool		do_index_vacuuming;
 	int			num_index_scans;
 	int			batch_start;	/* of the btrees being vacuumed: places in the */
@@ -163,6 +164,7 @@ typedef struct VacuumShared
 	/* written by all members */
 	pg_atomic_uint64 blocks_passed; /* scanned or skipped */
 	pg_atomic_uint64 blocks_vacuumed;
+	pg_atomic_uint32 store_is_full; /* somebody's range had to be left over for that */
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
 	pg_atomic_uint32 empty_pages_found; /* by someone, in some btree */
 	pg_atomic_uint32 duties_put_off;	/* likewise */
@@ -216,6 +218,8 @@ typedef struct TableVacuum
 	BlockNumber scan_passed;	/* heap pages scanned or skipped in this round */
 	PGRUsage	usage_start;	/* of this phase */
 	bool		has_sat_out;	/* a worker's, that has said so */
+	uint32		left_phase;		/* a worker's: number of the one that it left to be parked */
+	bool		comes_back;		/* to that one */
 
 	/* results of AMs that only the leader calls: see index_vacuum.c */
 	IndexBulkDeleteResult **private_stats;
