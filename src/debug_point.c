@@ -36,6 +36,9 @@ int			cyclone_debug_max_duty_tries = 0;
 int			cyclone_debug_max_free_mb = 0;
 int			cyclone_debug_max_pin_ms = 0;
 int			cyclone_debug_max_tree_pages = 0;
+int			cyclone_debug_cores = 1000;
+int			cyclone_debug_fed = 1000;
+int			cyclone_debug_parking = 0;
 int			cyclone_debug_seam_fails = 0;
 int			cyclone_debug_server_version = 0;
 int			cyclone_debug_workers = 0;
@@ -87,6 +90,21 @@ debug_point_init(void)
 							"From how many leaf pages on a posting tree of a GIN index is shared out.",
 							"0 is the usual number.",
 							&cyclone_debug_max_tree_pages, 0, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_cores",
+							"How many cores VACUUM takes the machine to have, to leave others some.",
+							"0 is as many as it has. So many by default that no test's VACUUM makes way.",
+							&cyclone_debug_cores, 1000, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_fed",
+							"How many processes each budget is taken to feed.",
+							"0 is as many as it does. So many by default that no test's workers are parked.",
+							&cyclone_debug_fed, 1000, 0, INT_MAX, PGC_SUSET,
+							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.debug_parking",
+							"A worker that takes its next piece of work is parked by chance, one in so many times.",
+							"It looks for a place again after so many ms. 0 is never.",
+							&cyclone_debug_parking, 0, 0, INT_MAX, PGC_SUSET,
 							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("cyclone.debug_seam_fails",
 							"1: heap's table access method can't be changed.",

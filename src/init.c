@@ -19,6 +19,7 @@
 #include "miscadmin.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
+#include "pace/parking.h"
 #include "pace/target.h"
 #include "report/progress.h"
 #include "new_files/leftovers.h"
@@ -56,6 +57,7 @@ _PG_init(void)
 		latency_init();
 		target_init();
 		pace_init();
+		parking_init();
 		leftovers_init();
 		new_blocks_startup();
 		autovacuum_init();

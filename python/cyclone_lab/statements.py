@@ -51,6 +51,9 @@ KINDS = {
 SETTINGS = {
     "maintenance_work_mem": ("64kB", "256kB", "64MB", "64MB"),
     "cyclone.debug_workers": (0, 1, 2, 2, 3),
+    "cyclone.debug_parking": (0, 0, 1, 4),
+    "cyclone.debug_fed": (1000, 1000, 0),
+    "cyclone.debug_cores": (1000, 1000, 0),
     "cyclone.debug_btree_parts": (0, 2, 3),
     "cyclone.debug_max_duties": (0, 0, 1),
     "vacuum_cost_delay": (0, 0, 0, "0.5ms"),

@@ -130,11 +130,12 @@ brin_cleanup(TableVacuum *vacuum, int number)
 	BrinRevmap *revmap = brinRevmapInitialize(vacuum->indexes[number], &pages_per_range);
 	Buffer		buffer = InvalidBuffer;
 	BlockNumber nsummarized = 0;
+	bool		gives_up = false;
 	uint64		start,
 				end;
 
 	Assert(pages_per_range == brin->pages_per_range);
-	while (ranges_claim(&shared->ranges, &start, &end))
+	while (index_claim_range(shared, &gives_up, &start, &end))
 	{
 		for (uint64 range = start; range < end; range++)
 		{

@@ -163,6 +163,7 @@ typedef struct BtreeScan
 	BlockList  *put_off;		/* those to be waited for, in the end; NULL if
 								 * that is now */
 	BlockList  *empty_pages;	/* found so far, to be deleted later */
+	bool		gives_up;		/* its place, as the budget feeds fewer */
 	BlockNumber pages_done;
 
 	/* the TIDs of the page in hand, and which of them are dead */
@@ -249,7 +250,8 @@ btree_end(TableVacuum *vacuum, int number)
 
 /*
  * btree_vacuum
- *		One process's part of an index: claim ranges until none is left.
+ *		One process's part of an index: claim ranges until none is left, or this
+ *		process is to be parked.
  *
  * Pages that are empty are added to the process's empty_pages.  Those that it
  * is bound to visit, but that others had pinned for too long, are added to its
@@ -269,8 +271,8 @@ btree_vacuum(TableVacuum *vacuum, int number)
 		while (scan->duties.count > 0)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count], false);
 	} while (scan->next < scan->end ||
-			 !index_blocks_are_claimed(vacuum, number) ||
-			 claim_blocks(scan));
+			 (!scan->gives_up &&
+			  (!index_blocks_are_claimed(vacuum, number) || claim_blocks(scan))));
 
 	pages_done = scan->pages_done;
 	if (scan->put_off->count > 0)
@@ -488,7 +490,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 		return InvalidBlockNumber;
 	if (scan->next >= scan->end)
 	{
-		if (!ranges_claim(&scan->shared->ranges, &start, &end))
+		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
 			return InvalidBlockNumber;
 		scan->next = start;
 		scan->end = end;

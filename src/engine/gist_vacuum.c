@@ -178,6 +178,7 @@ typedef struct GistScan
 	/* what is left of the range in hand */
 	BlockNumber next;
 	BlockNumber end;
+	bool		gives_up;		/* its place, as the budget feeds fewer */
 
 	followed_hash *followed;	/* NULL if there are none */
 	BlockNumber pages_done;
@@ -521,7 +522,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 	if (scan->next >= scan->end)
 	{
-		if (!ranges_claim(&scan->shared->ranges, &start, &end))
+		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
 			return InvalidBlockNumber;
 		scan->next = start;
 		scan->end = end;

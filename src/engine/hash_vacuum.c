@@ -125,6 +125,7 @@ typedef struct HashScan
 	/* what is left of the range in hand */
 	Bucket		next;
 	Bucket		end;
+	bool		gives_up;		/* its place, as the budget feeds fewer */
 
 	BlockList  *put_off;		/* buckets to be visited in the end */
 	BlockNumber pages_done;
@@ -412,7 +413,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 	if (scan->next >= scan->end)
 	{
-		if (!ranges_claim(&scan->shared->ranges, &start, &end))
+		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
 			return InvalidBlockNumber;
 		scan->next = start;
 		scan->end = end;

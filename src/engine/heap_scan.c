@@ -23,6 +23,10 @@
  * stream when there is none; the blocks already in the stream are still
  * scanned, and their room is reserved.
  *
+ * A worker that is to be parked leaves the rest of its range in the same way, at
+ * the next chunk of the store.  If all the others are home by then the phase ends
+ * with that, and the leader runs it again (scan_and_vacuum).
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -74,6 +78,7 @@ typedef struct HeapScan
 
 	/* why the stream ended, if not for lack of blocks */
 	bool		store_refused;
+	bool		gives_up;		/* to be parked */
 	bool		ring_given_up;
 
 	/* the callback's */
@@ -164,11 +169,9 @@ heap_scan_phase(TableVacuum *vacuum)
 
 	progress_phase(PROGRESS_VACUUM_PHASE_SCAN_HEAP, shared->rel_pages);
 	set_place(vacuum, PLACE_HEAP_SCAN, InvalidBlockNumber);
-	if (!shared->scan_goes_on)
+	if (!shared->scan_goes_on && !vacuum->comes_back)
 		vacuum->phase_pages = vacuum->scan_passed = 0;
 	Assert(vacuum->scan_next >= vacuum->scan_end);
-	Assert(vacuum->dead_tids != NULL ||
-		   pg_atomic_read_u64(&vacuum_member(shared, vacuum->member)->scan_rest) == 0);
 	set_scan_block(vacuum, ranges_position(&shared->scan_ranges));
 	if (vacuum->dead_tids != NULL)
 		dead_tids_begin_collecting(vacuum->dead_tids);
@@ -181,7 +184,9 @@ heap_scan_phase(TableVacuum *vacuum)
 		/* Was it only that too many blocks were read ahead? */
 		if (scan.store_refused)
 			scan.store_refused = !dead_tids_reserve(vacuum->dead_tids, vacuum->scan_next);
-	} while (vacuum->scan_next < vacuum->scan_end && !scan.store_refused);
+	} while (vacuum->scan_next < vacuum->scan_end && !scan.store_refused && !scan.gives_up);
+	if (scan.store_refused)
+		pg_atomic_write_u32(&shared->store_is_full, 1);
 
 	if (BufferIsValid(scan.vmbuffer))
 		ReleaseBuffer(scan.vmbuffer);
@@ -192,7 +197,7 @@ heap_scan_phase(TableVacuum *vacuum)
 
 /*
  * leave_rest
- *		Leave what is left of this process's range to the next round.
+ *		Leave what is left of this process's range to others, or to the next round.
  *
  * Its own place may hold the rest of an earlier round, taken by nobody yet: it
  * hasn't, as everybody looks there before it goes home.
@@ -204,7 +209,6 @@ leave_rest(TableVacuum *vacuum)
 
 	if (vacuum->scan_next < vacuum->scan_end)
 	{
-		Assert(vacuum->dead_tids != NULL);
 		if (pg_atomic_exchange_u64(place, MAKE_REST(vacuum->scan_next, vacuum->scan_end)) != 0)
 			elog(ERROR, "two ranges of blocks are left over by one process");
 	}
@@ -403,7 +407,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 	HeapScan   *scan = private_data;
 	TableVacuum *vacuum = scan->vacuum;
 
-	if (!scan->store_refused && !scan->ring_given_up)
+	if (!scan->store_refused && !scan->ring_given_up && !scan->gives_up)
 	{
 		while (vacuum->scan_next < vacuum->scan_end || claim_range(scan))
 		{
@@ -419,6 +423,8 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 			if (VacuumFailsafeActive && scan->stream_has_ring &&
 				blkno % DEAD_TIDS_CHUNK_BLOCKS == 0)
 				scan->ring_given_up = true;
+			else if (blkno % DEAD_TIDS_CHUNK_BLOCKS == 0 && pace_give_place())
+				scan->gives_up = true;
 			else if (vacuum->dead_tids != NULL &&
 					 !dead_tids_reserve(vacuum->dead_tids, blkno))
 				scan->store_refused = true;
@@ -442,7 +448,8 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 /*
  * claim_range
- *		Get another range of blocks; return false if there are none left.
+ *		Get another range of blocks; return false if there are none left, or this
+ *		process is not to go on, as the budget feeds fewer.
  */
 static bool
 claim_range(HeapScan *scan)
@@ -452,6 +459,8 @@ claim_range(HeapScan *scan)
 				end;
 
 	scan->run_known = false;
+	if (pace_give_place())
+		return false;
 	if (take_rest(vacuum))
 		return true;
 	if (!ranges_claim(&vacuum->shared->scan_ranges, &start, &end))

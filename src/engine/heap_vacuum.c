@@ -87,7 +87,7 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 	{
 		BlockNumber slot_blocks = shared->rel_pages / (8 * shared->nmembers);
 
-		slot_blocks = Min(slot_blocks, MAX_SLOT_BLOCKS);
+		slot_blocks = Min(slot_blocks, pace_piece(MAX_SLOT_BLOCKS));
 		slot_blocks -= slot_blocks % DEAD_TIDS_CHUNK_BLOCKS;
 		shared->reap_slot_blocks = Max(slot_blocks, DEAD_TIDS_CHUNK_BLOCKS);
 		shared->reap_lane_blocks = LANE_BLOCKS;
@@ -118,11 +118,14 @@ heap_vacuum_phase(TableVacuum *vacuum,
 {
 	HeapVacuum	pass = {.vacuum = vacuum,.other_work = other_work};
 	Buffer		vmbuffer = InvalidBuffer;
+	BlockNumber pages_before;	/* in this phase, before it was parked */
 	ReadStream *stream;
 
 	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, vacuum->shared->rel_pages);
 	set_place(vacuum, PLACE_HEAP_VACUUM, InvalidBlockNumber);
-	vacuum->phase_pages = 0;
+	if (!vacuum->comes_back)
+		vacuum->phase_pages = 0;
+	pages_before = vacuum->phase_pages;
 	do_other_work(&pass, false);
 
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
@@ -161,7 +164,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 	}
 	read_stream_end(stream);
 
-	vacuum->counters.heap_vacuumed_pages += vacuum->phase_pages;
+	vacuum->counters.heap_vacuumed_pages += vacuum->phase_pages - pages_before;
 	if (BufferIsValid(vmbuffer))
 		ReleaseBuffer(vmbuffer);
 	report_progress(&pass);
@@ -209,7 +212,8 @@ pieces(uint64 whole, uint64 piece)
 
 /*
  * claim_slot
- *		Take the next blocks; return false if there are none.
+ *		Take the next blocks; return false if there are none, or this process is not
+ *		to go on, as the budget feeds fewer.
  *
  * Slots are numbered across as many lanes as there are members, and then on in
  * the next lanes.
@@ -222,7 +226,7 @@ claim_slot(HeapVacuum *pass)
 	uint64		slot,
 				end;
 
-	while (ranges_claim(&shared->reap_slots, &slot, &end))
+	while (!pace_give_place() && ranges_claim(&shared->reap_slots, &slot, &end))
 	{
 		uint64		group = slot / (shared->reap_lanes * slots_a_lane);
 		uint64		in_group = slot % (shared->reap_lanes * slots_a_lane);

@@ -163,6 +163,19 @@ index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmemb
 }
 
 /*
+ * index_claim_range
+ *		Claim the next range of an index, *start to *end - 1; return false if none
+ *		is left, or if this process is to be parked, which *gives_up says from then
+ *		on.
+ */
+bool
+index_claim_range(IndexShared *index, bool *gives_up, uint64 *start, uint64 *end)
+{
+	*gives_up = *gives_up || pace_give_place();
+	return !*gives_up && ranges_claim(&index->ranges, start, end);
+}
+
+/*
  * index_claim_growth
  *		With no range left, claim the blocks that the index has grown by,
  *		*start to *end - 1; return false if it hasn't.

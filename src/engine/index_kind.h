@@ -133,6 +133,7 @@ extern void index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumIn
 extern BlockNumber index_current_size(Relation index);
 extern void index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first,
 							   int nmembers);
+extern bool index_claim_range(IndexShared *index, bool *gives_up, uint64 *start, uint64 *end);
 extern bool index_claim_growth(TableVacuum *vacuum, int number,
 							   BlockNumber *start, BlockNumber *end);
 extern bool index_blocks_are_claimed(TableVacuum *vacuum, int number);

@@ -67,6 +67,7 @@ static void do_more_work(TableVacuum *vacuum, int number);
 static IndexBulkDeleteResult *current_stats(TableVacuum *vacuum, int number);
 static void keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats);
 static bool is_dead(ItemPointer tid, void *state);
+static bool may_go_on(const TableVacuum *vacuum);
 static bool was_processed(TableVacuum *vacuum, int number, bool cleanup);
 static void report_index(TableVacuum *vacuum, int number, bool cleanup);
 
@@ -324,7 +325,8 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	}
 
 	/* those that one process does as a whole */
-	while ((place = pg_atomic_fetch_add_u32(&shared->next_index, 1)) < vacuum->nindexes)
+	while (!pace_give_place() &&
+		   (place = pg_atomic_fetch_add_u32(&shared->next_index, 1)) < vacuum->nindexes)
 	{
 		int			number = vacuum_index(shared, place)->claim_order;
 
@@ -337,7 +339,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	}
 
 	/* those that all do together */
-	for (int i = shared->batch_start; i < shared->batch_end; i++)
+	for (int i = shared->batch_start; i < shared->batch_end && may_go_on(vacuum); i++)
 	{
 		int			number = vacuum_index(shared, i)->claim_order;
 		const IndexWork *work = shared_work(vacuum, number, cleanup);
@@ -578,6 +580,13 @@ may_be_parallel(const TableVacuum *vacuum, int number)
 	return is_big(vacuum->indexes[number]);
 }
 
+/* may_go_on -- has this process still a place at work? */
+static bool
+may_go_on(const TableVacuum *vacuum)
+{
+	return is_leader(vacuum) || pace_has_place();
+}
+
 /*
  * phase_is_parallel
  *		Can this phase be done in a worker?
@@ -678,9 +687,11 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	else
 		DEBUG_POINT("index-vacuum");
 
-	member->pages = 0;
+	/* or it comes back to the index, after it was parked */
+	if (!member->took_part)
+		member->pages = 0;
 	if (work != NULL)
-		member->pages = work->work(vacuum, number);
+		member->pages += work->work(vacuum, number);
 	else
 		call_server(vacuum, number, cleanup);
 	member->took_part = true;

@@ -181,6 +181,7 @@ typedef struct SpgistScan
 	/* what is left of the range in hand */
 	BlockNumber next;
 	BlockNumber end;
+	bool		gives_up;		/* its place, as the budget feeds fewer */
 	BlockNumber pages_done;
 
 	/* places to be visited: palloc'd, NULL at first */
@@ -461,7 +462,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 	if (scan->next >= scan->end)
 	{
-		if (!ranges_claim(&scan->shared->ranges, &start, &end))
+		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
 			return InvalidBlockNumber;
 		scan->next = start;
 		scan->end = end;

@@ -144,6 +144,7 @@ typedef struct VacuumShared
 	Size		dead_tids_start;	/* 0: no store */
 
 	/* written by the leader between phases */
+	uint32		phase_number;	/* of all phases, from 1 on */
 	bool		do_index_vacuuming;
 	int			num_index_scans;
 	bool		in_cleanup;		/* or in bulk deletion? */
@@ -165,6 +166,7 @@ typedef struct VacuumShared
 	/* written by all members */
 	pg_atomic_uint64 blocks_passed; /* scanned or skipped */
 	pg_atomic_uint64 blocks_vacuumed;
+	pg_atomic_uint32 store_is_full; /* somebody's range had to be left over for that */
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
 	pg_atomic_uint32 empty_pages_found; /* by someone, in some index */
 	pg_atomic_uint32 more_work; /* likewise, was put off */
@@ -218,6 +220,8 @@ typedef struct TableVacuum
 	BlockNumber scan_passed;	/* heap pages scanned or skipped in this round */
 	PGRUsage	usage_start;	/* of this phase */
 	bool		has_sat_out;	/* a worker's, that has said so */
+	uint32		left_phase;		/* a worker's: number of the one that it left to be parked */
+	bool		comes_back;		/* to that one */
 
 	/* by index: its kind, or NULL; see index_kind.h */
 	const struct IndexKind **kinds;

@@ -93,9 +93,13 @@ static void plan_vacuum(VacuumJob *job);
 static int	plan_workers(VacuumJob *job);
 static int	memory_kb(void);
 static void start_team(VacuumJob *job, int nworkers);
+static void launch_workers(void *argument);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
 static void *join_as_worker(void *block, dsm_segment *segment);
 static bool worker_is_needed(void *state);
+static bool take_place(void *state);
+static bool has_place(void *state);
+static bool must_stay(const TableVacuum *vacuum);
 static void leave_as_worker(void *state);
 static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
 static void scan_and_vacuum(VacuumJob *job);
@@ -400,6 +404,7 @@ start_team(VacuumJob *job, int nworkers)
 	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
 	pg_atomic_init_u64(&shared->blocks_passed, 0);
 	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
+	pg_atomic_init_u32(&shared->store_is_full, 0);
 	pg_atomic_init_u32(&shared->next_index, 0);
 	pg_atomic_init_u32(&shared->empty_pages_found, 0);
 	pg_atomic_init_u32(&shared->more_work, 0);
@@ -416,17 +421,27 @@ start_team(VacuumJob *job, int nworkers)
 	join_vacuum(vacuum, shared, 0);
 	index_setup(vacuum, nworkers > 0, areas_start);
 
-	team_launch(job->team);
 	job->result.workers_planned = nworkers;
-	job->result.workers_launched = team_launched_workers(job->team);
+	pace_allow_workers(nworkers, launch_workers, job);
 	job->result.team_seconds = seconds_since(start);
+}
 
-	if (nworkers > 0)
-		ereport(shared->verbose ? INFO : DEBUG2,
-				(errmsg(ngettext("launched %d parallel vacuum worker (planned: %d)",
-								 "launched %d parallel vacuum workers (planned: %d)",
-								 job->result.workers_launched),
-						job->result.workers_launched, nworkers)));
+/*
+ * launch_workers
+ *		Launch the team's workers: before the first phase, or at a delay point.
+ */
+static void
+launch_workers(void *argument)
+{
+	VacuumJob  *job = argument;
+
+	team_launch(job->team);
+	job->result.workers_launched = team_launched_workers(job->team);
+	ereport(job->vacuum.shared->verbose ? INFO : DEBUG2,
+			(errmsg(ngettext("launched %d parallel vacuum worker (planned: %d)",
+							 "launched %d parallel vacuum workers (planned: %d)",
+							 job->result.workers_launched),
+					job->result.workers_launched, job->result.workers_planned)));
 }
 
 /* pg_cyclone_worker_main -- a worker: open what the leader has open, and follow it. */
@@ -437,6 +452,8 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 		.join = join_as_worker,
 		.routine = run_phase,
 		.is_needed = worker_is_needed,
+		.take_place = take_place,
+		.has_place = has_place,
 		.leave = leave_as_worker,
 		.error_context = error_context
 	};
@@ -486,6 +503,43 @@ static bool
 worker_is_needed(void *state)
 {
 	return index_duties_put_off(state);
+}
+
+/*
+ * take_place
+ *		Has this worker a place at work, or can it take one?  It does at any rate if it
+ *		knows of pages that are to be visited, or deleted, and nobody else does.
+ */
+static bool
+take_place(void *state)
+{
+	return pace_take_place(must_stay(state));
+}
+
+/*
+ * has_place
+ *		The same at the end of its part of a phase: has it given its place up?
+ */
+static bool
+has_place(void *state)
+{
+	TableVacuum *vacuum = state;
+
+	if (must_stay(vacuum))
+		(void) pace_take_place(true);
+	if (!pace_has_place())
+		vacuum->left_phase = vacuum->shared->phase_number;
+	return pace_has_place();
+}
+
+/* must_stay -- has this process found pages that nobody else knows of? */
+static bool
+must_stay(const TableVacuum *vacuum)
+{
+	for (int i = 0; i < vacuum->nindexes; i++)
+		if (vacuum->empty_pages[i].count > 0)
+			return true;
+	return index_duties_put_off(vacuum);
 }
 
 /* leave_as_worker -- close it again. */
@@ -557,10 +611,13 @@ scan_and_vacuum(VacuumJob *job)
 		shared->scan_goes_on = false;
 		do
 		{
+			pg_atomic_write_u32(&shared->store_is_full, 0);
 			run_team_phase(job, PHASE_HEAP_SCAN);
 			unscanned = heap_scan_first_unscanned(vacuum);
 			shared->scan_goes_on = true;
-		} while (unscanned < shared->rel_pages && grow_store(job));
+			/* or it was left over by a worker that is parked */
+		} while (unscanned < shared->rel_pages &&
+				 (pg_atomic_read_u32(&shared->store_is_full) == 0 || grow_store(job)));
 		report_members(job, PHASE_HEAP_SCAN);
 		if (unscanned >= shared->rel_pages)
 			break;
@@ -776,6 +833,7 @@ run_team_phase(VacuumJob *job, VacuumPhase phase)
 		(phase == PHASE_HEAP_SCAN && !job->vacuum.shared->scan_goes_on))
 		forget_member_reports(job->vacuum.shared);
 
+	job->vacuum.shared->phase_number++;
 	INSTR_TIME_SET_CURRENT(start);
 	team_run(job->team, phase, run_phase, &job->vacuum, pace_while_waiting);
 	job->result.phase_seconds[phase] += seconds_since(start);
@@ -798,7 +856,7 @@ forget_fork_sizes(Relation rel)
 
 /*
  * run_phase
- *		Every member's part of a phase.
+ *		Every member's part of a phase, or the rest of it after it was parked.
  */
 static void
 run_phase(void *state, int phase)
@@ -806,8 +864,10 @@ run_phase(void *state, int phase)
 	TableVacuum *vacuum = state;
 	MemberShared *member = vacuum_member(vacuum->shared, vacuum->member);
 
-	if (phase != PHASE_HEAP_SCAN || !vacuum->shared->scan_goes_on ||
-		pg_atomic_read_u32(&member->joined) == 0)
+	vacuum->comes_back = vacuum->left_phase == vacuum->shared->phase_number;
+	if (!vacuum->comes_back &&
+		(phase != PHASE_HEAP_SCAN || !vacuum->shared->scan_goes_on ||
+		 pg_atomic_read_u32(&member->joined) == 0))
 		pg_rusage_init(&vacuum->usage_start);
 	if (!find_store(vacuum, phase))
 		return;

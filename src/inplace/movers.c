@@ -199,7 +199,7 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
  * plan_workers
  *		How many workers to ask for: as PARALLEL says, but no more than one for
  *		each min_parallel_table_scan_size of the tail, as a new session takes its
- *		time, too.
+ *		time, too, and no more than the budget feeds, and others leave cores for.
  */
 static int
 plan_workers(Inplace *job, Inplace *toast, Relation rel)
@@ -214,6 +214,7 @@ plan_workers(Inplace *job, Inplace *toast, Relation rel)
 	if (nworkers == 0)
 		nworkers = DEBUG_LIMIT(workers, 0);
 	nworkers = Min(nworkers, tail / Max(min_parallel_table_scan_size, 1));
+	nworkers = Min(nworkers, pace_workers_now());
 	return Min(nworkers, Min(max_parallel_maintenance_workers, max_parallel_workers));
 }
 

@@ -79,11 +79,15 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "debug_point.h"
 #include "declared_rows.h"
 #include "pace/clock.h"
 #include "pace/latency.h"
+#include "pace/neighbours.h"
 #include "pace/pace.h"
 #include "pace/pace_settings.h"
+#include "pace/parking.h"
+#include "pace/priority.h"
 #include "pace/target.h"
 
 /* In the server's code, not so often: it cuts the nap short that it is in. */
@@ -101,6 +105,12 @@
  * million rows with two indexes, in 2.5 s by two processes (2 cores).
  */
 #define COST_OF_A_PROCESS	1e6
+/* Under a budget no more blocks are taken at a time: a few thousand of cost. */
+#define GREATEST_PIECE		512
+/* Every so many pages the leader looks at the clock, if it is time to look around. */
+#define CALLS_A_LOOK		16
+/* Who can't use this part of a budget in the server's code needs help. */
+#define STARVED_TIMES		2
 /* In the time of the least nap the budget is looked at twice, to be exact. */
 #define CHARGES_A_NAP		2
 #define LONGEST_NAP_MS		100
@@ -191,6 +201,8 @@ struct PaceShared
 
 	pg_atomic_uint32 has_warned;	/* that the target is out of reach */
 
+	Parking		parking;		/* of its workers, if it may have any */
+
 	/* written by whoever ticks, and with the settings */
 	pg_atomic_uint64 exchange;	/* a double: by the settings, what costs a target 1 */
 	/* written by whoever ticks */
@@ -213,6 +225,7 @@ typedef struct Pace
 	double		greatest_cost;	/* by the settings, to be paid for in one go */
 	double		greatest_target_cost;	/* likewise, to the target */
 	int			charge;			/* look at the budgets when so much is due */
+	uint32		calls;			/* of the delay point */
 	bool		at_work;
 	volatile bool in_server_code;
 	volatile bool keeps_timer_out;	/* while it changes what the timer would */
@@ -234,6 +247,8 @@ typedef struct PaceCommand
 	LatencyTarget *latency_target;	/* NULL: none */
 	TimestampTz statement;		/* in which it is run, maybe one of many */
 	bool		has_warned;		/* in there, that it is out of reach */
+	void		(*launch) (void *); /* workers; NULL: there are none to launch */
+	void	   *launch_argument;
 } PaceCommand;
 
 static Pace pace;
@@ -256,6 +271,10 @@ static void leave_target(void);
 static void take_settings(void);
 static void take_target(uint32 number);
 static bool settings_have_changed(void);
+static void bound_team(void);
+static void launch_workers(void);
+static void look_around(uint64 now);
+static void make_room(void);
 static void set_page_costs(bool of_target);
 static int	charge_for_a_nap(double rate, uint64 least_nap, double at_work);
 static double dearest_page(const PaceSettings *settings);
@@ -354,6 +373,7 @@ pace_end_command(void)
 	pace.keeps_timer_out = false;
 	pace.at_work = false;
 	pace.shared = NULL;
+	priority_restore();
 	latency_unwatch();
 	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 
@@ -401,6 +421,25 @@ pace_processes_fed(void)
 	double		rate = rate_of_settings(&command.settings);
 
 	return isinf(rate) ? INT_MAX : (int) Min(ceil(rate / COST_OF_A_PROCESS), INT_MAX);
+}
+
+/*
+ * pace_workers_now
+ *		How many workers the command's budget, or target, would feed just now, and
+ *		others leave cores for; for teams that don't change until they are through.
+ */
+int
+pace_workers_now(void)
+{
+	double		rate = rate_of_settings(&command.settings);
+	uint32		fed = PARKING_ALL;
+
+	if (command.latency_target != NULL)
+		rate = Min(rate, target_budget(command.latency_target));
+	if (!isinf(rate))
+		fed = (uint32) Min(Max(ceil(rate / COST_OF_A_PROCESS) - 1, 0), PARKING_ALL);
+	(void) neighbours_look(now_ns());
+	return (int) Min(DEBUG_LIMIT(fed, fed), neighbours_room());
 }
 
 /*
@@ -464,6 +503,8 @@ pace_create(PaceShared *shared, Oid relid)
 	shared->slept_before = 0;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
+	parking_create(&shared->parking, MyProcNumber, 0);
+	command.launch = NULL;
 
 	pg_atomic_write_u32(&slot->user_id, GetSessionUserId());
 	pg_atomic_write_u32(&slot->database, MyDatabaseId);
@@ -492,6 +533,8 @@ pace_join(PaceShared *shared)
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
+	if (!VacuumFailsafeActive && !command.in_a_hurry)
+		priority_lower();
 	take_settings();
 }
 
@@ -504,11 +547,13 @@ pace_leave(void)
 {
 	if (pace.shared == NULL)
 		return;
+	priority_restore();
 	if (is_leader())
 		add_to_summary();
 	take_target(0);
 	if (is_leader())
 	{
+		command.launch = NULL;
 		command.has_warned = pg_atomic_read_u32(&pace.shared->has_warned);
 		pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
 	}
@@ -569,6 +614,100 @@ add_to_summary(void)
 	summary.latency_ms = state.latency_ms;
 }
 
+/*
+ * pace_allow_workers
+ *		The leader may have so many workers, to be launched by this routine: at once
+ *		if the budget feeds any, else at a delay point as soon as it does.
+ */
+void
+pace_allow_workers(int most, void (*launch) (void *), void *argument)
+{
+	Assert(is_leader() && command.launch == NULL);
+	if (most == 0)
+		return;
+	parking_create(&pace.shared->parking, MyProcNumber, most);
+	bound_team();
+	command.launch = launch;
+	command.launch_argument = argument;
+	(void) neighbours_look(now_ns());
+	make_room();
+	if (parking_wants_workers(&pace.shared->parking))
+		launch_workers();
+}
+
+/*
+ * pace_piece
+ *		How many blocks to take at a time, at most, if usually it is so many: under a
+ *		budget few, as who is to be parked finishes what it has taken.
+ */
+uint32
+pace_piece(uint32 usual)
+{
+	return isinf(pace.rate_of_settings) && isinf(pace.rate_of_target) ? usual :
+		Min(usual, GREATEST_PIECE);
+}
+
+/*
+ * pace_take_place
+ *		Has this worker a place at work, or can it take one?  If not, its latch will
+ *		be set when there may be one.
+ */
+bool
+pace_take_place(bool at_any_rate)
+{
+	Assert(!is_leader());
+	return parking_take_place(&pace.shared->parking, at_any_rate);
+}
+
+/* pace_has_place -- has this worker one? */
+bool
+pace_has_place(void)
+{
+	return parking_has_place();
+}
+
+/*
+ * pace_give_place
+ *		Before this process takes its next piece of work: are there too many for the
+ *		budget?  If so it has given up its place, and is to end its part of the phase.
+ */
+bool
+pace_give_place(void)
+{
+	return !is_leader() && parking_give_place(&pace.shared->parking);
+}
+
+/*
+ * look_around
+ *		The leader sees to it that others find a core, unless it was a moment ago.
+ */
+static void
+look_around(uint64 now)
+{
+	if (is_leader() && pace.shared->parking.most > 0 && neighbours_look(now))
+		make_room();
+}
+
+/* make_room -- let the team be as large as others leave cores for. */
+static void
+make_room(void)
+{
+	bool		in_a_hurry = command.in_a_hurry || VacuumFailsafeActive ||
+		pg_atomic_read_u32(&pace.shared->failsafe) != 0;
+
+	parking_set_room(&pace.shared->parking, in_a_hurry ? PARKING_ALL : neighbours_room());
+}
+
+/* launch_workers -- launch them, only once. */
+static void
+launch_workers(void)
+{
+	void		(*launch) (void *) = command.launch;
+
+	command.launch = NULL;
+	launch(command.launch_argument);
+}
+
 /* pace_begin_work -- this process takes part in a phase. */
 void
 pace_begin_work(void)
@@ -598,12 +737,15 @@ pace_give_up(void)
 {
 	VacuumCostActive = false;
 	VacuumCostBalance = 0;
+	priority_restore();
 	if (pace.shared == NULL)
 		return;
 	pg_atomic_write_u32(&pace.shared->failsafe, 1);
 	/* others go on to spend of it */
 	take_target(0);
 	pace.rate_of_target = INFINITY;
+	bound_team();
+	parking_set_room(&pace.shared->parking, PARKING_ALL);
 	show(pace.shared, 0, 0, 0);
 }
 
@@ -620,6 +762,10 @@ delay_point(void)
 		reload_settings();
 	if (unlikely(settings_have_changed()))
 		take_settings();
+	if (unlikely(++pace.calls % CALLS_A_LOOK == 0))
+		look_around(now_ns());
+	if (unlikely(command.launch != NULL) && parking_wants_workers(&pace.shared->parking))
+		launch_workers();
 	if (VacuumCostActive && VacuumCostBalance >= pace.charge)
 	{
 		VacuumCostBalance = 0;
@@ -651,6 +797,7 @@ pace_while_waiting(void)
 	if (ConfigReloadPending)
 		reload_settings();
 	rebalance();
+	look_around(now_ns());
 	if (VacuumCostActive && !VacuumFailsafeActive)
 		tick_if_due(now_ns());
 	warn_if_out_of_reach();
@@ -916,6 +1063,21 @@ take_settings(void)
 	/* what came before is not to be paid for */
 	if (VacuumCostActive && !was_active)
 		count_pages(&pace.accounted);
+	bound_team();
+}
+
+/*
+ * bound_team
+ *		Tell the team whether there is a budget, and how many processes it is likely to
+ *		feed.  Ticks find out.
+ */
+static void
+bound_team(void)
+{
+	double		rate = Min(pace.rate_of_settings, pace.rate_of_target);
+	bool		failsafe = VacuumFailsafeActive || pg_atomic_read_u32(&pace.shared->failsafe) != 0;
+
+	parking_set_bound(&pace.shared->parking, !isinf(rate) && !failsafe, rate / COST_OF_A_PROCESS);
 }
 
 /*
@@ -1233,6 +1395,7 @@ pay_for_pages(void)
 
 	account(&cost, &target_cost);
 	rebalance();
+	look_around(now);
 	tick_if_due(now);
 	warn_if_out_of_reach();
 	if (settings_have_changed())
@@ -1342,6 +1505,7 @@ tick(uint64 now)
 				target_rate,
 				asleep;
 	int			at_work = Max(pg_atomic_read_u32(&shared->at_work), 1);
+	bool		in_server_code = pg_atomic_read_u32(&shared->in_server_code) > 0;
 
 	if (now <= shared->tick_time)
 		return;
@@ -1349,12 +1513,16 @@ tick(uint64 now)
 	target_rate = (target_cost - shared->target_cost_before) / seconds;
 	if (target_rate > 0)
 		write_double(&shared->exchange, rate / target_rate);
-	asleep = (slept - shared->slept_before) / seconds / NS_PER_S / at_work;
+	asleep = (slept - shared->slept_before) / seconds / NS_PER_S;
 	shared->spent_before = spent;
 	shared->target_cost_before = target_cost;
 	shared->slept_before = slept;
 	shared->tick_time = now;
-	show(shared, rate, target_rate, Min(asleep, 1));
+	/* naps in the server's code aren't counted */
+	parking_adjust(&shared->parking, in_server_code ? NAN : asleep,
+				   rate < pace.rate_of_settings / STARVED_TIMES &&
+				   target_rate < pace.rate_of_target / STARVED_TIMES);
+	show(shared, rate, target_rate, Min(asleep / at_work, 1));
 }
 
 /*
@@ -1469,6 +1637,8 @@ clear_at_exit(int code, Datum arg)
 	pace.keeps_timer_out = true;
 	if (pace.at_work && pace.shared != NULL && !is_leader())
 		pace_end_work();
+	if (pace.shared != NULL && !is_leader())
+		parking_leave(&pace.shared->parking);
 	leave_target();
 	pace.in_server_code = false;
 	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);

@@ -32,6 +32,7 @@ extern bool pace_command_is_running(void);
 extern bool pace_is_worker(void);
 extern void pace_hurry(void);
 extern int	pace_processes_fed(void);
+extern int	pace_workers_now(void);
 
 extern void pace_write_steadily(void);
 
@@ -42,6 +43,11 @@ extern void pace_leave(void);
 extern void pace_report(TableResult *result);
 extern void pace_begin_summary(void);
 extern const PaceSummary *pace_summary(void);
+extern void pace_allow_workers(int most, void (*launch) (void *), void *argument);
+extern uint32 pace_piece(uint32 usual);
+extern bool pace_take_place(bool at_any_rate);
+extern bool pace_has_place(void);
+extern bool pace_give_place(void);
 extern void pace_begin_work(void);
 extern void pace_end_work(void);
 extern void pace_give_up(void);

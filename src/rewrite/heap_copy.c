@@ -152,7 +152,7 @@ heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 
 /*
  * heap_copy_phase
- *		Every member: copy blocks as long as there are any.
+ *		Every member: copy blocks as long as there are any, or until it is parked.
  */
 void
 heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
@@ -180,9 +180,12 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	Assert(TransactionIdIsNormal(copy.shared->oldest_xmin));
 	Assert(TransactionIdIsNormal(shared->freeze_limit));
 
-	rewrite->phase_pages = 0;
 	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_blocks,
 										  shared->nmembers > 1);
+	/* its own, when it comes back after it was parked */
+	if (!rewrite_is_leader(rewrite) && member->has_leftover)
+		new_pages_take_over(rewrite->new_pages, member->leftover.data);
+	member->has_leftover = false;
 
 	/* as the server's scans do, so that a big table doesn't empty the buffers */
 	if (!RelationUsesLocalBuffers(old_heap) && copy.shared->old_blocks > NBuffers / 4)
@@ -396,14 +399,15 @@ heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy, BlockNumb
 	return InvalidBlockNumber;
 }
 
-/* next_block -- the read stream's callback. */
+/* next_block -- the read stream's callback; ends it, too, if this process is to be parked. */
 static BlockNumber
 next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	HeapCopy   *copy = private_data;
 
 	if (copy->next >= copy->end &&
-		!ranges_claim(&copy->shared->ranges, &copy->next, &copy->end))
+		(pace_give_place() ||
+		 !ranges_claim(&copy->shared->ranges, &copy->next, &copy->end)))
 		return InvalidBlockNumber;
 	return copy->next++;
 }

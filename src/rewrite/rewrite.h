@@ -117,6 +117,7 @@ typedef struct TableRewrite
 
 	RewriteCounters counters[NUM_REWRITE_HEAPS];
 	BlockNumber phase_pages;
+	int			last_phase;		/* that it has been in, plus one */
 
 	/* for error messages */
 	Relation	place;			/* NULL: nowhere in particular */

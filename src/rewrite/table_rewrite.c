@@ -106,7 +106,10 @@ static RewriteHeap current_heap;
 
 PGDLLEXPORT void pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc);
 
+static void launch_workers(void *argument);
 static void *join_as_worker(void *block, dsm_segment *segment);
+static bool take_place(void *state);
+static bool has_place(void *state);
 static void leave_as_worker(void *state);
 static void create_new_table(RewriteJob *job, Relation rel);
 static void plan_rewrite(RewriteJob *job, Relation rel);
@@ -383,8 +386,17 @@ start_team(RewriteJob *job, int nworkers)
 	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
 		heap_copy_open(rewrite, i);
 
-	team_launch(job->team);
 	job->result.workers_planned = nworkers;
+	pace_allow_workers(nworkers, launch_workers, job);
+}
+
+/* launch_workers -- launch them: before the first phase, or at a delay point. */
+static void
+launch_workers(void *argument)
+{
+	RewriteJob *job = argument;
+
+	team_launch(job->team);
 	job->result.workers_launched = team_launched_workers(job->team);
 }
 
@@ -395,6 +407,8 @@ pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc)
 	static const TeamWorker worker = {
 		.join = join_as_worker,
 		.routine = run_phase,
+		.take_place = take_place,
+		.has_place = has_place,
 		.leave = leave_as_worker,
 		.error_context = error_context
 	};
@@ -418,6 +432,20 @@ join_as_worker(void *block, dsm_segment *segment)
 	progress_begin(shared->heaps[REWRITE_TABLE].old_relid, shared->leader_pid);
 	pace_join(rewrite_pace(shared));
 	return rewrite;
+}
+
+/* take_place -- has this worker a place at work, or can it take one? */
+static bool
+take_place(void *state)
+{
+	return pace_take_place(false);
+}
+
+/* has_place -- or has it given it up? */
+static bool
+has_place(void *state)
+{
+	return pace_has_place();
 }
 
 /* leave_as_worker -- close it again. */
@@ -500,6 +528,10 @@ run_phase(void *state, int phase)
 	RewriteMemberShared *member = rewrite_member(shared, rewrite->member);
 
 	pg_atomic_write_u32(&member->joined, 1);
+	/* or it comes back, after it was parked */
+	if (rewrite->last_phase != phase + 1)
+		rewrite->phase_pages = 0;
+	rewrite->last_phase = phase + 1;
 	progress_phase(phase == REWRITE_TOAST ? PROGRESS_REWRITE_COPY_TOAST : PROGRESS_REWRITE_COPY_HEAP,
 				   shared->heaps[phase].old_blocks);
 	pace_begin_work();

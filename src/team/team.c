@@ -15,6 +15,15 @@
  * never waits for a worker to start.  A phase has ended when all who are
  * attached are through with it.
  *
+ * A worker may rest: then it takes part in no phase, which ends without it, and
+ * sleeps until somebody sets its latch because there is need of it again.  It
+ * begins to at the start of a phase, or in the midst of one, if its routine has
+ * given its place up (has_place) and returned early; then it may come back to the
+ * same phase, and has its routine called once more.  Whether it has a place is not
+ * for the team to know.
+ *
+ * The workers may be launched at any time, even in the midst of a phase.
+ *
  * Between two phases the workers do nothing but wait, so whatever the leader
  * writes to the shared block then needs no lock: the mutex of the team orders
  * it before all that the workers read in the next phase, and likewise all that
@@ -97,8 +106,10 @@ typedef struct TeamControl
 	bool		is_over;		/* there will be no more of them */
 	int			attached;		/* workers that take part */
 	int			done;			/* those of them that are through with it */
+	int			resting;		/* those that take no part, for now */
 
 	ConditionVariable begun;	/* a phase, or the end of the team */
+	ConditionVariable over;		/* the team, for those that rest */
 	ConditionVariable done_changed;
 	/* set by a leader that fails: its workers are about to be terminated */
 	pg_atomic_uint32 given_up;
@@ -116,7 +127,10 @@ struct Team
 	int			planned_workers;
 
 	/* a worker's */
+	const TeamWorker *worker;
+	void	   *state;			/* that the worker's routines get */
 	uint32		last_phase;		/* the phase_count of the last one it has run */
+	bool		is_resting;
 };
 
 /* Was there no shared memory for the last team that was to have workers? */
@@ -135,7 +149,9 @@ static void request_leave(SIGNAL_ARGS);
 static void note_leave(SIGNAL_ARGS);
 static void give_up(MemoryContext context);
 static bool wait_for_phase(Team *team, bool may_leave);
-static void run_phases(Team *team, const TeamWorker *worker, void *state);
+static bool take_place(Team *team);
+static void end_part(Team *team);
+static void run_phases(Team *team);
 
 /* the team that this process leads, or is in as a worker */
 static TeamControl *my_control = NULL;
@@ -149,6 +165,7 @@ static void be_quiet_if_given_up(void);
 static void be_terminated(SIGNAL_ARGS);
 static uint32 wait_event_phase_start(void);
 static uint32 wait_event_phase_end(void);
+static uint32 wait_event_parked(void);
 
 /*
  * team_create
@@ -243,6 +260,7 @@ lay_out(Team *team, Size shared_size, const char *query)
 	memset(control, 0, sizeof(TeamControl));
 	SpinLockInit(&control->mutex);
 	ConditionVariableInit(&control->begun);
+	ConditionVariableInit(&control->over);
 	ConditionVariableInit(&control->done_changed);
 	pg_atomic_init_u32(&control->given_up, 0);
 	control->query_id = pgstat_get_my_query_id();
@@ -303,9 +321,10 @@ team_give_up(void)
 
 /*
  * team_launch
- *		Start the workers; they wait for the first phase.
+ *		Start the workers; they wait for the first phase, or join the one that runs.
  *
- * All that they read when they join must be in the shared block by now.
+ * All that they read when they join must be in the shared block by now.  No lock
+ * on a page may be held.
  */
 void
 team_launch(Team *team)
@@ -370,8 +389,8 @@ end_phase(TeamControl *control)
 	bool		all_done;
 
 	SpinLockAcquire(&control->mutex);
-	Assert(control->is_running && control->done <= control->attached);
-	all_done = control->done == control->attached;
+	Assert(control->is_running && control->done + control->resting <= control->attached);
+	all_done = control->done + control->resting == control->attached;
 	if (all_done)
 		control->is_running = false;
 	SpinLockRelease(&control->mutex);
@@ -433,6 +452,7 @@ team_end(Team *team)
 		control->is_over = true;
 		SpinLockRelease(&control->mutex);
 		ConditionVariableBroadcast(&control->begun);
+		ConditionVariableBroadcast(&control->over);
 
 		forget_workers_not_started(team->pcxt);
 		WaitForParallelWorkersToFinish(team->pcxt);
@@ -553,7 +573,9 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 		error_context_stack = &callback;
 	InstrStartParallelQuery();
 
-	run_phases(team, worker, state);
+	team->worker = worker;
+	team->state = state;
+	run_phases(team);
 
 	error_context_stack = callback.previous;
 	DEBUG_POINT("team-leave");
@@ -626,9 +648,10 @@ give_up(MemoryContext context)
  * worker is needed.
  */
 static void
-run_phases(Team *team, const TeamWorker *worker, void *state)
+run_phases(Team *team)
 {
 	TeamControl *control = team->control;
+	const TeamWorker *worker = team->worker;
 	bool		is_needed = false;
 
 	SpinLockAcquire(&control->mutex);
@@ -637,24 +660,72 @@ run_phases(Team *team, const TeamWorker *worker, void *state)
 
 	while (wait_for_phase(team, !is_needed))
 	{
-		worker->routine(state, control->phase);
-		is_needed = worker->is_needed != NULL && worker->is_needed(state);
-
-		SpinLockAcquire(&control->mutex);
-		Assert(control->is_running && control->phase_count != team->last_phase);
-		team->last_phase = control->phase_count;
-		control->done++;
-		SpinLockRelease(&control->mutex);
-		ConditionVariableSignal(&control->done_changed);
+		worker->routine(team->state, control->phase);
+		is_needed = worker->is_needed != NULL && worker->is_needed(team->state);
+		end_part(team);
 	}
 
 	/* of this phase, too, if there is one that it is through with */
 	SpinLockAcquire(&control->mutex);
 	control->attached--;
-	if (control->is_running && control->phase_count == team->last_phase)
+	if (team->is_resting)
+		control->resting--;
+	else if (control->is_running && control->phase_count == team->last_phase)
 		control->done--;
 	SpinLockRelease(&control->mutex);
 	ConditionVariableSignal(&control->done_changed);
+}
+
+/*
+ * end_part
+ *		Worker: it is through with its part of the phase, or rests from now on.
+ */
+static void
+end_part(Team *team)
+{
+	TeamControl *control = team->control;
+	bool		rests = team->worker->has_place != NULL && !team->worker->has_place(team->state);
+
+	SpinLockAcquire(&control->mutex);
+	Assert(control->is_running && control->phase_count != team->last_phase);
+	Assert(!team->is_resting);
+	if (rests)
+		control->resting++;
+	else
+	{
+		team->last_phase = control->phase_count;
+		control->done++;
+	}
+	team->is_resting = rests;
+	SpinLockRelease(&control->mutex);
+	ConditionVariableSignal(&control->done_changed);
+}
+
+/*
+ * take_place
+ *		Worker: has it a place at work, or can it take one?  Else it rests from now
+ *		on, or still.
+ *
+ * Called while it rests, or in a phase that it hasn't run, which doesn't end before
+ * it does or rests.
+ */
+static bool
+take_place(Team *team)
+{
+	TeamControl *control = team->control;
+	bool		has_place = team->worker->take_place == NULL || team->worker->take_place(team->state);
+	bool		rests_now = !has_place && !team->is_resting;
+
+	SpinLockAcquire(&control->mutex);
+	if (has_place && team->is_resting)
+		control->resting--;
+	else if (rests_now)
+		control->resting++;
+	SpinLockRelease(&control->mutex);
+	team->is_resting = !has_place;
+	if (rests_now)
+		ConditionVariableSignal(&control->done_changed);
+	return has_place;
 }
 
 /*
@@ -663,8 +734,9 @@ run_phases(Team *team, const TeamWorker *worker, void *state)
  *		true; or until it is to leave, and return false.  If it may not leave,
  *		its termination is an error.
  *
- * When it leaves nothing is lost by its termination any more, so from then on
- * that is ignored: it would cost the command for no reason.
+ * While it rests no phase wakes it.  When it leaves nothing is lost by its
+ * termination any more, so from then on that is ignored: it would cost the command
+ * for no reason.
  */
 static bool
 wait_for_phase(Team *team, bool may_leave)
@@ -688,23 +760,39 @@ wait_for_phase(Team *team, bool may_leave)
 
 	while (!leave_requested)
 	{
-		ConditionVariablePrepareToSleep(&control->begun);
+		bool		was_resting = team->is_resting;
+
+		ConditionVariablePrepareToSleep(was_resting ? &control->over : &control->begun);
 		SpinLockAcquire(&control->mutex);
 		is_running = control->is_running;
 		has_begun = is_running && control->phase_count != team->last_phase;
 		is_over = control->is_over;
 		SpinLockRelease(&control->mutex);
-		if (has_begun || is_over)
+		if (is_over)
 			break;
+		if (was_resting || has_begun)
+		{
+			bool		has_place = take_place(team);
 
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+			if (has_place && !was_resting)
+				break;
+			/* while it was resting the phase may have ended, and to rest is to wait for another event */
+			if (has_place == was_resting)
+				continue;
+		}
+
+		/* a test wakes it by chance, too */
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+						 (team->is_resting && DEBUG_LIMIT(parking, 0) > 0 ? WL_TIMEOUT : 0),
+						 DEBUG_LIMIT(parking, -1),
+						 team->is_resting ? wait_event_parked() :
 						 is_running ? wait_event_phase_end() : wait_event_phase_start());
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
 	ConditionVariableCancelSleep();
 
-	if (has_begun)
+	if (has_begun && !is_over)
 	{
 		pqsignal(SIGTERM, be_terminated);
 		if (!leave_requested)
@@ -836,5 +924,16 @@ wait_event_phase_end(void)
 
 	if (event == 0)
 		event = WaitEventExtensionNew("CyclonePhaseEnd");
+	return event;
+}
+
+/* wait_event_parked -- resting, as the budget feeds fewer processes. */
+static uint32
+wait_event_parked(void)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("CycloneParked");
 	return event;
 }

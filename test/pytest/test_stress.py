@@ -207,6 +207,7 @@ class Stress:
             while self.running:
                 conn.execute(f"SET vacuum_cost_delay = {rng.choice([0, 1, 2])}")
                 conn.execute(f"SET maintenance_work_mem = '{rng.choice(['64kB', '256kB', '64MB', '64MB'])}'")
+                conn.execute(f"SET cyclone.debug_parking = {rng.choice([0, 1, 4])}; SET cyclone.debug_fed = {rng.choice([0, 1000])}")
                 option = rng.choice(["", "", "", ", FREEZE", ", DISABLE_PAGE_SKIPPING"])
                 conn.execute(f"VACUUM (VERBOSE, INDEX_CLEANUP on, PARALLEL {rng.choice([4, 4, 4, 2, 0])}{option}) t")
                 said = "\n".join(messages)

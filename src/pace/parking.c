@@ -1,0 +1,302 @@
+/*-------------------------------------------------------------------------
+ *
+ * parking.c
+ *	  A team no larger than its budget feeds: workers that are parked.
+ *
+ * Processes that a budget can't keep busy do harm by being there: they wake up,
+ * take a core from somebody in the midst of a statement, do little, and sleep
+ * again.  So under a budget, or a latency target, workers need a place to work,
+ * and there are as many places as the budget feeds: none until the leader is
+ * busy nearly all the time, then one, and so on, and back (parking_law).  What
+ * counts is how long the processes at work sleep for the budget, so one that
+ * waits for a disk or a lock is busy, and others help it.  Nor are there more than
+ * others leave cores for (neighbours.c), budget or not.
+ *
+ * A worker looks at this where it takes its next piece of work, when it holds
+ * nothing that others wait for, and gives its place up if there are too many
+ * (parking_give_place).  It ends its part of the phase, which ends without it,
+ * and sleeps until it is woken by its latch (team.c).  A leader that has not
+ * launched its workers yet does so when the first one is wanted (pace.c).
+ *
+ * Nobody has a duty to wake others but whoever raises the number of places, from
+ * a tick, at the latest with the next one.  Who is to be parked says so in shared
+ * memory before it looks for a place for the last time, and who raises the number
+ * looks there afterwards, so no one sleeps on that is wanted.  As a tick may come
+ * from a signal handler all this takes no lock, and raises no error.  The place of
+ * a worker that dies is given up at its exit.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+
+#include "debug_point.h"
+#include "pace/parking.h"
+
+/* Who sleeps for less of the time, in processes, is busy nearly all of it. */
+#define BUSY_ASLEEP			0.1
+/* If all of them together sleep for so much, one less has time to spare, too. */
+#define IDLE_ASLEEP			1.25
+
+/* By process: for which team it is parked, that is its leader's slot plus one */
+static pg_atomic_uint32 *parked_for = NULL;
+
+/* Has this worker a place? */
+static bool has_place = false;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void want(Parking *parking, uint32 wanted);
+static void wake(Parking *parking);
+static uint32 places(Parking *parking);
+static bool is_told_to_rest(void);
+static void request_shmem(void);
+static void startup_shmem(void);
+
+/*
+ * parking_init
+ *		Ask for shared memory.  Call while the library is preloaded.
+ */
+void
+parking_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+/*
+ * parking_law
+ *		How many workers are wanted, after so many were and had places taken, while
+ *		the processes at work, leader included, together slept for so much of the time,
+ *		in processes.
+ *
+ * If how long they slept isn't known, as in the server's code, asleep is NAN, and
+ * what counts is whether they use far less than the budget (is_starved).  Knows
+ * nothing of the server, so that a simulation can call it.
+ */
+uint32
+parking_law(uint32 wanted, uint32 taken, double asleep, bool is_starved)
+{
+	bool		is_busy = isnan(asleep) ? is_starved : asleep < BUSY_ASLEEP;
+
+	/* nobody is to come before those who were called are there */
+	if (is_busy)
+		return taken >= wanted && wanted < PARKING_ALL ? wanted + 1 : wanted;
+	if (!isnan(asleep) && asleep > IDLE_ASLEEP && wanted > 0)
+		return wanted - 1;
+	return wanted;
+}
+
+/*
+ * parking_create
+ *		The leader initializes it, for a team of so many workers at most; all are
+ *		wanted.
+ */
+void
+parking_create(Parking *parking, int leader, int most)
+{
+	parking->leader = leader;
+	parking->most = most;
+	pg_atomic_init_u32(&parking->wanted, PARKING_ALL);
+	pg_atomic_init_u32(&parking->room, PARKING_ALL);
+	pg_atomic_init_u32(&parking->taken, 0);
+	pg_atomic_init_u32(&parking->is_bounded, 0);
+}
+
+/*
+ * parking_set_bound
+ *		The pace is bounded now, by a budget that feeds about so many processes; or
+ *		by none, and all are wanted.  Changes nothing if that was so before.
+ */
+void
+parking_set_bound(Parking *parking, bool is_bounded, double fed)
+{
+	if (pg_atomic_exchange_u32(&parking->is_bounded, is_bounded) == is_bounded)
+		return;
+	want(parking, is_bounded ? (uint32) Min(Max(ceil(fed) - 1, 0), parking->most) : PARKING_ALL);
+}
+
+/*
+ * parking_adjust
+ *		Change the number of workers that are wanted by how long processes slept.
+ *
+ * Also wakes those who are wanted for the place of somebody who has left.
+ */
+void
+parking_adjust(Parking *parking, double asleep, bool is_starved)
+{
+	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
+	uint32		taken = pg_atomic_read_u32(&parking->taken);
+
+	if (pg_atomic_read_u32(&parking->is_bounded) != 0)
+		wanted = Min(parking_law(wanted, taken, asleep, is_starved), (uint32) parking->most);
+	want(parking, wanted);
+}
+
+/* parking_set_room -- others leave cores for so many workers. */
+void
+parking_set_room(Parking *parking, uint32 room)
+{
+	if (pg_atomic_exchange_u32(&parking->room, room) < room)
+		wake(parking);
+}
+
+/* parking_wants_workers -- is there a place for any? */
+bool
+parking_wants_workers(Parking *parking)
+{
+	return places(parking) > 0;
+}
+
+/* parking_has_place -- has this worker one? */
+bool
+parking_has_place(void)
+{
+	return has_place;
+}
+
+/*
+ * parking_take_place
+ *		Has this worker a place, or can it take one?  With at_any_rate it does, even
+ *		if there are too many then.
+ *
+ * If not it may sleep: its latch will be set when there is one, or before.
+ */
+bool
+parking_take_place(Parking *parking, bool at_any_rate)
+{
+	pg_atomic_uint32 *place = &parked_for[MyProcNumber];
+	uint32		taken;
+
+	if (has_place)
+		return true;
+
+	/* in this order: see the top */
+	pg_atomic_write_u32(place, parking->leader + 1);
+	pg_memory_barrier();
+	taken = pg_atomic_read_u32(&parking->taken);
+	do
+	{
+		if (!at_any_rate && taken >= places(parking))
+			return false;
+	} while (!pg_atomic_compare_exchange_u32(&parking->taken, &taken, taken + 1));
+	pg_atomic_write_u32(place, 0);
+	has_place = true;
+	return true;
+}
+
+/*
+ * parking_give_place
+ *		A worker is about to take its next piece of work: if there are too many,
+ *		give its place up, and return true.
+ */
+bool
+parking_give_place(Parking *parking)
+{
+	uint32		taken = pg_atomic_read_u32(&parking->taken);
+
+	if (!has_place)
+		return false;
+	do
+	{
+		if (taken <= places(parking) && !is_told_to_rest())
+			return false;
+	} while (!pg_atomic_compare_exchange_u32(&parking->taken, &taken, taken - 1));
+	has_place = false;
+	return true;
+}
+
+/* parking_leave -- this worker takes no part any more; harmless if it never did. */
+void
+parking_leave(Parking *parking)
+{
+	if (has_place)
+		pg_atomic_fetch_sub_u32(&parking->taken, 1);
+	has_place = false;
+	pg_atomic_write_u32(&parked_for[MyProcNumber], 0);
+}
+
+/* want -- so many workers are wanted from now on. */
+static void
+want(Parking *parking, uint32 wanted)
+{
+	pg_atomic_write_u32(&parking->wanted, wanted);
+	wake(parking);
+}
+
+/* places -- how many workers may be at work. */
+static uint32
+places(Parking *parking)
+{
+	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
+
+	return Min(DEBUG_LIMIT(fed, wanted), pg_atomic_read_u32(&parking->room));
+}
+
+/* wake -- wake as many of those who are parked as there are places for. */
+static void
+wake(Parking *parking)
+{
+	uint32		all,
+				missing;
+
+	/* in this order: see the top */
+	pg_memory_barrier();
+	all = places(parking);
+	missing = all - Min(pg_atomic_read_u32(&parking->taken), all);
+	for (int i = 0; i < MaxBackends && missing > 0; i++)
+		if (pg_atomic_read_u32(&parked_for[i]) == parking->leader + 1)
+		{
+			SetLatch(&GetPGProcByNumber(i)->procLatch);
+			missing--;
+		}
+}
+
+/* is_told_to_rest -- does a test want this worker to be parked, by chance? */
+static bool
+is_told_to_rest(void)
+{
+	int			one_in = DEBUG_LIMIT(parking, 0);
+
+	return one_in > 0 && pg_prng_uint64_range(&pg_global_prng_state, 1, one_in) == 1;
+}
+
+/* request_shmem -- a word for each process. */
+static void
+request_shmem(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(mul_size(sizeof(pg_atomic_uint32), MaxBackends));
+}
+
+/* startup_shmem -- find them, or make them. */
+static void
+startup_shmem(void)
+{
+	bool		found;
+
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	parked_for = ShmemInitStruct("pg_cyclone parking",
+								 mul_size(sizeof(pg_atomic_uint32), MaxBackends), &found);
+	for (int i = 0; !found && i < MaxBackends; i++)
+		pg_atomic_init_u32(&parked_for[i], 0);
+	LWLockRelease(AddinShmemInitLock);
+}

@@ -1,0 +1,246 @@
+"""A team no larger than its budget feeds: workers that are not launched, parked, woken, and whatever may happen to them meanwhile.
+
+The law runs in a simulation first, then in the server.
+"""
+
+import ctypes
+import random
+import re
+import subprocess
+
+import psycopg
+import pytest
+
+from cyclone_lab import build, checks
+from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.postgres import run_program
+
+WORKERS = {
+    "min_parallel_table_scan_size": 0,
+    "min_parallel_index_scan_size": 0,
+    "max_parallel_maintenance_workers": 2,
+    "cyclone.debug_fed": 0,  # other tests want all workers, whatever the budget
+}
+# So slow that it takes a minute, but not so slow that a worker doesn't come to the end of what it has taken.
+SLOW = {"vacuum_cost_delay": "10ms", "vacuum_cost_limit": 20}
+ALL = 2**31 - 1
+INDEXES = ("btree (id)", "btree (a)", "gin (array[a])")
+
+
+def compiled(prefix, folder, name, function, constants):
+    """Return a function of src/pace/<name>.c, compiled for itself; it returns a uint32."""
+    source = (build.REPO / "src" / "pace" / f"{name}.c").read_text()
+    defines = re.findall(rf"^#define (?:{constants})\b.*$", source, re.MULTILINE)
+    body = re.search(rf"^uint32\n{function}.*?^}}$", source, re.MULTILINE | re.DOTALL)[0]
+    headers = "".join(f'#include "{header}"\n' for header in ("postgres.h", "pace/parking.h", f"pace/{name}.h"))
+    file = folder / f"{name}.c"
+    file.write_text("\n".join([headers, "#include <math.h>", *defines, body]))
+    includes = f"-I{build.REPO}/src", f"-I{run_program(prefix, 'pg_config', '--includedir-server').stdout.strip()}"
+    library = file.with_suffix(".so")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", *includes, file, "-o", library, "-lm"], check=True)
+    compiled = getattr(ctypes.CDLL(str(library)), function)
+    compiled.restype = ctypes.c_uint32
+    return compiled
+
+
+@pytest.fixture(scope="module")
+def law(prefix, tmp_path_factory):
+    """The law of src/pace/parking.c."""
+    function = compiled(prefix, tmp_path_factory.mktemp("law"), "parking", "parking_law", "BUSY_ASLEEP|IDLE_ASLEEP")
+    function.argtypes = [ctypes.c_uint32, ctypes.c_uint32, ctypes.c_double, ctypes.c_bool]
+    return function
+
+
+def simulate(law, budget, ticks, *, workers=7, wanted=0, seed=1, noise=0.05):
+    """Return how many workers are wanted after each tick of a team whose budget is that of so many processes, `budget(tick)`."""
+    chance, history = random.Random(seed), []
+    for tick in range(ticks):
+        taken = min(wanted, workers)
+        busy = min(budget(tick) * (1 + chance.uniform(-noise, noise)), 1 + taken)
+        wanted = min(law(wanted, taken, 1 + taken - busy, False), workers)
+        history.append(wanted)
+    return history
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("budget", [0.01, 0.3, 0.8, 1.5, 2.4, 3.5, 20])
+def test_the_law_wants_as_many_as_the_budget_feeds(law, budget, seed):
+    """However it begins: no fewer than can use the budget, and no process more than that and one for the rounding."""
+    for first in (0, 7):
+        history = simulate(law, lambda tick: budget, 60, wanted=first, seed=seed)
+        assert all(budget <= wanted + 1.1 or wanted == 7 for wanted in history[20:])
+        assert all(wanted <= budget + 0.5 for wanted in history[20:])
+        assert len(set(history[20:])) == 1, "nobody comes and goes"
+
+
+def test_the_law_follows_the_budget_within_two_seconds(law):
+    """From a process's share to that of three, and back: four ticks a second."""
+    history = simulate(law, lambda tick: 0.5 if tick < 20 or tick >= 60 else 2.9, 100)
+    assert history[19] == 0 and history[28] == 2 == history[59] and history[68] == 0 == history[99]
+
+
+def test_the_law_calls_nobody_before_those_who_were_called_are_there(law):
+    """None may have been had from the server."""
+    wanted = 0
+    for _ in range(10):
+        wanted = law(wanted, 0, 0.0, False)
+    assert wanted == 1
+    assert law(ALL, 3, 0.0, False) == ALL
+
+
+def test_the_law_in_the_servers_code(law):
+    """How long processes sleep is not known there, only whether they use the budget."""
+    nan = float("nan")
+    assert law(0, 0, nan, False) == 0 and law(0, 0, nan, True) == 1 and law(2, 2, nan, False) == 2
+
+
+@pytest.mark.parametrize(
+    "others, cores, room",
+    [(0, 2, ALL), (0.01, 1, ALL), (0.3, 2, 0), (0.3, 4, 2), (1, 4, 2), (1.1, 4, 1), (9, 4, 0), (3.2, 64, 59)],
+)
+def test_a_team_leaves_others_as_many_cores_as_they_want(prefix, tmp_path, others, cores, room):
+    """But the leader goes on."""
+    function = compiled(prefix, tmp_path, "neighbours", "neighbours_law", r"NOBODY")
+    function.argtypes = [ctypes.c_double, ctypes.c_int]
+    assert function(others, cores) == room
+
+
+def make_table(conn, rows=30_000) -> None:
+    """Make a table of 10 rows a page, every third row of which is dead."""
+    conn.execute("CREATE TABLE t (id int, a int, filler text) WITH (autovacuum_enabled = off)")
+    conn.execute("ALTER TABLE t ALTER filler SET STORAGE PLAIN")
+    conn.execute(f"INSERT INTO t SELECT i, i % 1000, repeat('x', 700) FROM generate_series(1, {rows}) i")
+    for index in INDEXES:
+        conn.execute(f"CREATE INDEX ON t USING {index}")
+    conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id BETWEEN 5000 AND 8000")
+
+
+def set_all(conn, settings) -> None:
+    for name, value in settings.items():
+        conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+
+
+def vacuum(conn, options: str) -> str:
+    """Run it and return all that it says."""
+    said = []
+
+    def hear(message):
+        said.append(message.message_primary)
+
+    conn.add_notice_handler(hear)
+    conn.execute(f"VACUUM ({options}, VERBOSE) t")
+    conn.remove_notice_handler(hear)
+    return "\n".join(said)
+
+
+def change(conn, **settings) -> None:
+    """Set these in the files, and have them reloaded."""
+    for name, value in settings.items():
+        conn.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+    conn.execute("SELECT pg_reload_conf()")
+
+
+def parked(conn) -> list[int]:
+    """Return who is parked."""
+    return [pid for (pid,) in conn.execute("SELECT pid FROM pg_stat_activity WHERE wait_event = 'CycloneParked'")]
+
+
+def workers(conn) -> int:
+    [(number,)] = conn.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker'")
+    return number
+
+
+@pytest.mark.parametrize("options", ["PARALLEL 4", "PARALLEL 4, INDEX_CLEANUP off", "FULL, PARALLEL 4"])
+@pytest.mark.parametrize("one_in", [1, 2, 5])
+def test_workers_that_come_and_go_by_chance_do_each_page_once(conn, one_in, options):
+    """Whoever leaves a phase early comes back to it, or doesn't: the table is as it is after a VACUUM by one process."""
+    make_table(conn)
+    set_all(conn, WORKERS | {"max_parallel_maintenance_workers": 4, "cyclone.debug_parking": one_in})
+    before = conn.execute("SELECT count(*), sum(id) FROM t").fetchall()
+    for share in (3, 7):
+        conn.execute(f"DELETE FROM t WHERE id % {share} = 1 AND id > 20000")
+        before = conn.execute("SELECT count(*), sum(id) FROM t").fetchall()
+        report = vacuum(conn, options)
+        assert "parallel workers: 4 planned, 4 launched" in report
+    assert conn.execute("SELECT count(*), sum(id) FROM t").fetchall() == before
+    state = checks.table_state(conn, "t")
+    assert state["dead_tuples"] == 0 and (state["dead_items"] == 0 or "off" in options)
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("options", ["PARALLEL 2", "FULL, PARALLEL 2"])
+def test_no_workers_are_launched_that_would_be_parked(conn, options):
+    make_table(conn, 3000)
+    set_all(conn, WORKERS | {"vacuum_cost_delay": "1ms", "vacuum_cost_limit": 400})
+    assert re.search(r"^parallel workers: 2 planned, 0 launched", vacuum(conn, options), re.MULTILINE)
+    set_all(conn, {"vacuum_cost_delay": "0"})
+    assert re.search(r"^parallel workers: 2 planned, 2 launched", vacuum(conn, options), re.MULTILINE)
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("options", ["PARALLEL 2", "FULL, PARALLEL 2"])
+def test_workers_come_when_the_budget_is_lifted(new_cluster, options):
+    """In the midst of a phase."""
+    cluster = new_cluster(**WORKERS, **SLOW)
+    with cluster.connect() as conn:
+        checks.create_extensions(conn)
+        make_table(conn)
+        running = Background(cluster, "postgres", f"VACUUM ({options}, VERBOSE) t", {})
+        wait_until(lambda: conn.execute("SELECT FROM pg_stat_activity WHERE wait_event = 'VacuumDelay'").fetchall(), "a nap")
+        assert workers(conn) == 0
+        change(conn, vacuum_cost_delay="0")
+        running.finish()
+        assert "2 planned, 2 launched" in "\n".join(running.messages)
+        checks.assert_clean(conn, "t")
+
+
+@pytest.fixture
+def standing_still(new_cluster):
+    """A VACUUM whose two workers have been parked by a reload, in the midst of its heap scan; its cluster and a connection."""
+    cluster = new_cluster(**WORKERS)
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.create_extensions(conn)
+        make_table(conn)
+        running = Parked(cluster, "postgres", "heap-scan:any", 3, "VACUUM (PARALLEL 2, VERBOSE) t")
+        change(conn, **SLOW)
+        running.release()
+        wait_until(lambda: len(parked(conn)) == 2, "both to be parked")
+        yield cluster, conn, running
+
+
+def test_parked_workers_go_on_when_the_budget_is_lifted(standing_still):
+    _cluster, conn, running = standing_still
+    change(conn, vacuum_cost_delay="0")
+    running.finish()
+    checks.assert_clean(conn, "t")
+
+
+def test_a_parked_worker_that_is_terminated_costs_only_its_help(standing_still):
+    _cluster, conn, running = standing_still
+    conn.execute("SELECT pg_terminate_backend(%s)", (parked(conn)[0],))
+    wait_until(lambda: workers(conn) == 1, "its end")
+    change(conn, vacuum_cost_delay="0")
+    running.finish()
+    assert "a parallel vacuum worker was terminated between two phases" in "\n".join(running.messages)
+    checks.assert_clean(conn, "t")
+
+
+def test_a_vacuum_whose_workers_are_parked_can_be_cancelled(standing_still):
+    _cluster, conn, running = standing_still
+    conn.execute("SELECT pg_cancel_backend(%s)", (running.pid,))
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        running.finish()
+    wait_until(lambda: workers(conn) == 0, "their end")
+    change(conn, vacuum_cost_delay="0")
+    conn.execute("VACUUM (PARALLEL 2) t")
+    checks.assert_clean(conn, "t")
+
+
+def test_a_leader_that_is_killed_leaves_no_parked_worker(standing_still):
+    _cluster, conn, running = standing_still
+    conn.execute("SELECT pg_terminate_backend(%s)", (running.pid,))
+    wait_until(lambda: workers(conn) == 0, "their end")
+    change(conn, vacuum_cost_delay="0")
+    conn.execute("VACUUM (PARALLEL 2) t")
+    checks.assert_clean(conn, "t")
