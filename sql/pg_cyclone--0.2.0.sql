@@ -3,6 +3,32 @@
 
 \echo Use "CREATE EXTENSION pg_cyclone" to load this file. \quit
 
+-- Functions and operators that somebody has put into the schema before would be taken for the server's in what follows, and
+-- run with the rights of whoever reads the views; and the schema's owner could put other views in the place of these.
+DO $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM (
+            SELECT nspowner AS role FROM pg_catalog.pg_namespace WHERE nspname = 'cyclone'::pg_catalog.name
+            UNION ALL
+            SELECT a.grantee FROM pg_catalog.pg_namespace n CROSS JOIN LATERAL pg_catalog.aclexplode(n.nspacl) a
+            WHERE n.nspname = 'cyclone'::pg_catalog.name AND a.privilege_type = 'CREATE'::pg_catalog.text
+            UNION ALL
+            SELECT p.proowner FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+            WHERE n.nspname = 'cyclone'::pg_catalog.name
+            UNION ALL
+            SELECT o.oprowner FROM pg_catalog.pg_operator o JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+            WHERE n.nspname = 'cyclone'::pg_catalog.name) others
+        WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = others.role AND (r.rolsuper OR r.rolname = current_user)))
+    THEN
+        RAISE EXCEPTION 'schema cyclone belongs to somebody else, or has objects or a privilege CREATE of somebody else'
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'What they have put there would run with the rights of whoever reads the views of pg_cyclone.',
+                  HINT = 'Look what is in the schema, and rename or drop it, or what is theirs in it.';
+    END IF;
+END
+$$;
+
 CREATE FUNCTION progress_rows(
     OUT pid int,
     OUT leader_pid int,
