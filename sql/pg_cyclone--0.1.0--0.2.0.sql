@@ -392,6 +392,7 @@ COMMENT ON FUNCTION xid_rate() IS
 'How many transaction IDs and multixact IDs were assigned since the last checkpoint, and how many seconds ago that was.';
 
 CREATE FUNCTION unused_indexes(
+    counted_for interval DEFAULT '7 days',
     OUT relation oid,
     OUT advice text[])
 RETURNS SETOF record
@@ -401,7 +402,7 @@ AS $$
     SELECT i.indrelid,
            array_agg(format('Index %s was never scanned on this server since %s and is %s, %s %% of what a VACUUM of all indexes reads: DROP INDEX %s.',
                             i.indexrelid::regclass,
-                            coalesce(to_char(pg_stat_get_db_stat_reset_time(d.oid), 'YYYY-MM-DD'), 'its statistics began'),
+                            to_char(s.since, 'YYYY-MM-DD'),
                             pg_size_pretty(c.relpages::bigint * current_setting('block_size')::int),
                             round(100.0 * c.relpages / greatest(t.relpages + (SELECT sum(o.relpages)
                                                                               FROM pg_index oi JOIN pg_class o ON o.oid = oi.indexrelid
@@ -411,8 +412,11 @@ AS $$
     FROM pg_index i
     JOIN pg_class c ON c.oid = i.indexrelid
     JOIN pg_class t ON t.oid = i.indrelid
-    JOIN pg_database d ON d.datname = current_database()
-    WHERE t.relkind IN ('r', 'm') AND t.oid >= 16384
+    CROSS JOIN (SELECT coalesce(pg_stat_get_db_stat_reset_time(oid),
+                                least(pg_stat_get_bgwriter_stat_reset_time(), pg_stat_get_checkpointer_stat_reset_time())) AS since
+                FROM pg_database WHERE datname = current_database()) s
+    WHERE s.since <= now() - counted_for
+      AND t.relkind IN ('r', 'm') AND t.oid >= 16384
       AND c.relpages::bigint * current_setting('block_size')::int >= 1048576
       AND i.indisvalid AND NOT i.indisunique AND NOT i.indisreplident AND NOT i.indisclustered
       AND pg_stat_get_numscans(c.oid) = 0
@@ -422,8 +426,8 @@ AS $$
     GROUP BY i.indrelid
 $$;
 
-COMMENT ON FUNCTION unused_indexes() IS
-'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables.';
+COMMENT ON FUNCTION unused_indexes(interval) IS
+'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables. None before scans have been counted for so long, as after a crash.';
 
 CREATE VIEW advice AS
 WITH base AS (
@@ -557,7 +561,7 @@ COMMENT ON COLUMN advice.next_at IS 'When that will be; it takes up to autovacuu
 COMMENT ON COLUMN advice.wraparound_in IS 'In how many transactions autovacuum will come to prevent wraparound; 0 if it is due';
 COMMENT ON COLUMN advice.wraparound_at IS 'When that will be at the rate since the last checkpoint; null if no transaction ID was assigned since then';
 COMMENT ON COLUMN advice.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
-COMMENT ON COLUMN advice.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
+COMMENT ON COLUMN advice.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
 COMMENT ON COLUMN advice.advice IS 'What would help, each with its numbers and what they rest on; empty if there is nothing to be said';
 
 GRANT SELECT ON history, horizon, advice TO PUBLIC;

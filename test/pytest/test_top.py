@@ -256,10 +256,10 @@ def test_functions_of_a_database_are_not_taken_for_the_servers(cluster, db, conn
     conn.execute("CREATE SCHEMA theirs")
     for function in FUNCTIONS:
         conn.execute(f"CREATE FUNCTION theirs.{function} LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it ran as %', current_user; END $$")
-    conn.execute(f"ALTER DATABASE {db} SET search_path = theirs, pg_catalog, public")
-    with pytest.raises(psycopg.errors.RaiseException), cluster.connect(db) as trapped:
-        trapped.execute("SELECT current_setting('server_version')")
-    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) public.watched"):
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched"):
+        conn.execute(f"ALTER DATABASE {db} SET search_path = theirs, pg_catalog, public")
+        with pytest.raises(psycopg.errors.RaiseException), cluster.connect(db) as trapped:
+            trapped.execute("SELECT current_setting('server_version')")
         assert "public.watched" in once(cluster, db)
 
 
