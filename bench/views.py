@@ -1,7 +1,7 @@
-"""How long the views about all tables of a database take: cyclone.horizon and cyclone.advice, beside one that holds rows back.
+"""How long the views take in a database of many tables, with a long history, beside one that holds rows back.
 
 Each of so many tables has ten columns, two indexes and a TOAST table, and dead rows; ten of them are large and bloated, and one index of
-each of these is never used. `make bench-views VIEWS_ARGS="--tables 1000"`.
+each of these is never used. `make bench-views VIEWS_ARGS="--tables 1000 --runs 10000"`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from rich.table import Table
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 
-CONFIG = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000}
+CONFIG = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000, "cyclone.history_size": 10000}
 LARGE = 10
 ROUNDS = 7
 QUERIES = {
@@ -24,10 +24,16 @@ QUERIES = {
     "advice": "SELECT * FROM cyclone.advice",
     "advice, what is due only": "SELECT relation FROM cyclone.advice WHERE due IS NOT NULL",
     "advice, one table": "SELECT * FROM cyclone.advice WHERE relation = 't1'::regclass",
+    "history": "SELECT * FROM cyclone.history",
+    "progress": "SELECT * FROM cyclone.progress",
+    "pace": "SELECT * FROM cyclone.pace",
+    "autovacuum": "SELECT * FROM cyclone.autovacuum",
+    "bloat": "SELECT * FROM cyclone.bloat",
+    "bloat, one table": "SELECT * FROM cyclone.bloat WHERE table_name = 't1'::regclass",
 }
 
 
-def fill(conn, tables: int) -> None:
+def fill(conn, tables: int, runs: int) -> None:
     for number in range(1, tables + 1):
         rows = 200_000 if number <= LARGE else 100
         conn.execute(f"CREATE TABLE t{number} (id int, a int, b int, c int, d int, e date, f float8, g text, h text, note text)")
@@ -36,9 +42,16 @@ def fill(conn, tables: int) -> None:
         conn.execute(f"CREATE INDEX ON t{number} (a)")
         conn.execute(f"DELETE FROM t{number} WHERE id % 10 > 2")
     conn.execute("VACUUM (ANALYZE)")
+    while runs_kept(conn) < runs:
+        conn.execute("VACUUM")
     for number in range(1, tables + 1):
         conn.execute(f"DELETE FROM t{number} WHERE id % 10 = 2")
     conn.execute("SELECT pg_stat_force_next_flush()")
+
+
+def runs_kept(conn) -> int:
+    [(number,)] = conn.execute("SELECT count(*) FROM cyclone.history")
+    return number
 
 
 def processor_ns(conn) -> int:
@@ -56,14 +69,17 @@ def milliseconds(conn, query: str) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=10000, help="in the history, 10,000 at most (default: %(default)s)")
     parser.add_argument("--version", type=int, default=18)
     arguments = parser.parse_args()
-    result = Table("view", "median, ms", "longest, ms", "processor, ms", title=f"{arguments.tables} tables")
+    if not 0 <= arguments.runs <= 10000:
+        parser.error("--runs must be between 0 and 10000")
+    result = Table("view", "median, ms", "longest, ms", "processor, ms", title=f"{arguments.tables} tables, a history of {arguments.runs} runs")
     with Cluster.create(build.install(arguments.version), CONFIG) as cluster:
         cluster.start()
         with cluster.connect() as conn, cluster.connect() as holder:
             conn.execute("CREATE EXTENSION pg_cyclone")
-            fill(conn, arguments.tables)
+            fill(conn, arguments.tables, arguments.runs)
             holder.execute("BEGIN")
             holder.execute("SELECT pg_current_xact_id()")
             conn.execute("DELETE FROM t1 WHERE id % 10 = 1")

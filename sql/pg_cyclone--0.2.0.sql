@@ -3,6 +3,32 @@
 
 \echo Use "CREATE EXTENSION pg_cyclone" to load this file. \quit
 
+-- Functions and operators that somebody has put into the schema before would be taken for the server's in what follows, and
+-- run with the rights of whoever reads the views; and the schema's owner could put other views in the place of these.
+DO $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM (
+            SELECT nspowner AS role FROM pg_catalog.pg_namespace WHERE nspname = 'cyclone'::pg_catalog.name
+            UNION ALL
+            SELECT a.grantee FROM pg_catalog.pg_namespace n CROSS JOIN LATERAL pg_catalog.aclexplode(n.nspacl) a
+            WHERE n.nspname = 'cyclone'::pg_catalog.name AND a.privilege_type = 'CREATE'::pg_catalog.text
+            UNION ALL
+            SELECT p.proowner FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+            WHERE n.nspname = 'cyclone'::pg_catalog.name
+            UNION ALL
+            SELECT o.oprowner FROM pg_catalog.pg_operator o JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+            WHERE n.nspname = 'cyclone'::pg_catalog.name) others
+        WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = others.role AND (r.rolsuper OR r.rolname = current_user)))
+    THEN
+        RAISE EXCEPTION 'schema cyclone belongs to somebody else, or has objects or a privilege CREATE of somebody else'
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'What they have put there would run with the rights of whoever reads the views of pg_cyclone.',
+                  HINT = 'Look what is in the schema, and rename or drop it, or what is theirs in it.';
+    END IF;
+END
+$$;
+
 CREATE FUNCTION progress_rows(
     OUT pid int,
     OUT leader_pid int,
@@ -651,6 +677,7 @@ COMMENT ON FUNCTION xid_rate() IS
 'How many transaction IDs and multixact IDs were assigned since the last checkpoint, and how many seconds ago that was.';
 
 CREATE FUNCTION unused_indexes(
+    counted_for interval DEFAULT '7 days',
     OUT relation oid,
     OUT advice text[])
 RETURNS SETOF record
@@ -660,7 +687,7 @@ AS $$
     SELECT i.indrelid,
            array_agg(format('Index %s was never scanned on this server since %s and is %s, %s %% of what a VACUUM of all indexes reads: DROP INDEX %s.',
                             i.indexrelid::regclass,
-                            coalesce(to_char(pg_stat_get_db_stat_reset_time(d.oid), 'YYYY-MM-DD'), 'its statistics began'),
+                            to_char(s.since, 'YYYY-MM-DD'),
                             pg_size_pretty(c.relpages::bigint * current_setting('block_size')::int),
                             round(100.0 * c.relpages / greatest(t.relpages + (SELECT sum(o.relpages)
                                                                               FROM pg_index oi JOIN pg_class o ON o.oid = oi.indexrelid
@@ -670,8 +697,11 @@ AS $$
     FROM pg_index i
     JOIN pg_class c ON c.oid = i.indexrelid
     JOIN pg_class t ON t.oid = i.indrelid
-    JOIN pg_database d ON d.datname = current_database()
-    WHERE t.relkind IN ('r', 'm') AND t.oid >= 16384
+    CROSS JOIN (SELECT coalesce(pg_stat_get_db_stat_reset_time(oid),
+                                least(pg_stat_get_bgwriter_stat_reset_time(), pg_stat_get_checkpointer_stat_reset_time())) AS since
+                FROM pg_database WHERE datname = current_database()) s
+    WHERE s.since <= now() - counted_for
+      AND t.relkind IN ('r', 'm') AND t.oid >= 16384
       AND c.relpages::bigint * current_setting('block_size')::int >= 1048576
       AND i.indisvalid AND NOT i.indisunique AND NOT i.indisreplident AND NOT i.indisclustered
       AND pg_stat_get_numscans(c.oid) = 0
@@ -681,8 +711,8 @@ AS $$
     GROUP BY i.indrelid
 $$;
 
-COMMENT ON FUNCTION unused_indexes() IS
-'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables.';
+COMMENT ON FUNCTION unused_indexes(interval) IS
+'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables. None before scans have been counted for so long, as after a crash.';
 
 CREATE VIEW advice AS
 WITH base AS (
@@ -816,7 +846,7 @@ COMMENT ON COLUMN advice.next_at IS 'When that will be; it takes up to autovacuu
 COMMENT ON COLUMN advice.wraparound_in IS 'In how many transactions autovacuum will come to prevent wraparound; 0 if it is due';
 COMMENT ON COLUMN advice.wraparound_at IS 'When that will be at the rate since the last checkpoint; null if no transaction ID was assigned since then';
 COMMENT ON COLUMN advice.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
-COMMENT ON COLUMN advice.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
+COMMENT ON COLUMN advice.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
 COMMENT ON COLUMN advice.advice IS 'What would help, each with its numbers and what they rest on; empty if there is nothing to be said';
 
 GRANT USAGE ON SCHEMA cyclone TO PUBLIC;

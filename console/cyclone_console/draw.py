@@ -179,7 +179,7 @@ def _holders(holders: list[dict] | None) -> RenderableType:
         details = [holder["datname"], holder["usename"], holder["application"], holder["state"]]
         what += "".join(f", {detail}" for detail in details if detail)
         what += f", for {duration(holder['seconds'])}" if holder["seconds"] is not None else ""
-        line = Text(plain(f"{what}, {holder['xmin_age']:,} transactions"))
+        line = Text(plain(f"{what}, {holder['xmin_age']:,} transaction{'' if holder['xmin_age'] == 1 else 's'}"))
         if holder["is_oldest"]:
             line.stylize("yellow")
         lines.append(line)

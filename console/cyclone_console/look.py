@@ -9,15 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import dict_row
-
-PARAMETERS = {
-    "fallback_application_name": "cyclone-top",
-    "client_encoding": "utf8",
-    "connect_timeout": "10",
-    "tcp_user_timeout": "15000",
-}
 
 
 @dataclass
@@ -76,20 +67,19 @@ class Look:
     is_preloaded: bool = True  # if not, the views are there and refuse to answer
 
 
-def connect(dsn: str) -> psycopg.Connection:
-    """Return a connection for looks; raise psycopg.Error."""
-    given = conninfo_to_dict(dsn)
-    # nothing is prepared, so that a pooler may stand between
-    return psycopg.connect(**{**PARAMETERS, **given}, autocommit=True, prepare_threshold=None, row_factory=dict_row)
-
-
 def ask(conn: psycopg.Connection, query: str) -> list[dict]:
     """Return a query's rows; raise psycopg.Error. They come as binary: a time as text is in a form that DateStyle and IntervalStyle choose."""
     return conn.execute(query, binary=True).fetchall()
 
 
 def look(conn: psycopg.Connection) -> Look:
-    """Take a look; raise psycopg.Error."""
+    """Take a look; raise psycopg.Error. It is one transaction, as behind a pooler a setting holds no longer."""
+    with conn.transaction():
+        conn.execute("SET LOCAL search_path TO ''")
+        return _look(conn)
+
+
+def _look(conn: psycopg.Connection) -> Look:
     [server] = ask(
         conn,
         """
@@ -103,11 +93,12 @@ def look(conn: psycopg.Connection) -> Look:
     vacuums = {row["pid"]: _servers_vacuum(row) for row in _servers_rows(conn, rewrites)}
     holders, is_preloaded = None, True
     try:
-        if server["has_views"]:
-            for vacuum in _engines_vacuums(conn):
-                vacuums[vacuum.pid] = _merge(vacuum, vacuums.get(vacuum.pid))
-        if server["has_horizon"]:
-            holders = _holders(conn)
+        with conn.transaction():
+            if server["has_views"]:
+                for vacuum in _engines_vacuums(conn):
+                    vacuums[vacuum.pid] = _merge(vacuum, vacuums.get(vacuum.pid))
+            if server["has_horizon"]:
+                holders = _holders(conn)
     except psycopg.errors.ObjectNotInPrerequisiteState:
         is_preloaded = False
     return Look(

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import psycopg
-from psycopg.rows import dict_row
 
 from cyclone_console.page import (
     Markup, bars, columns, count, document, duration, element, folded, join, legend, mark, moment, note, percent, size, table,
 )
+from cyclone_console.session import connect, read_any_text
 
 OUTCOMES = {"done": "good", "cancelled": "warn", "failed": "bad"}
 MOST_RUNS = 60
@@ -36,6 +36,8 @@ class Report:
         self.days = days
         self.tables = tables
         self.tiles: list[tuple[str, str, str]] = []
+        read_any_text(conn)
+        conn.execute("SET search_path TO ''")
         [self.server] = self.rows(
             "SELECT current_setting('server_version') AS version, current_database() AS database, current_user AS role,"
             " now() AS now, current_setting('TimeZone') AS zone, pg_postmaster_start_time() AS started, pg_is_in_recovery() AS standby,"
@@ -369,7 +371,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         where = connection_string(options.connection)
-        with psycopg.connect(where, autocommit=True, row_factory=dict_row, fallback_application_name="cyclone-report") as conn:
+        with connect(where, "cyclone-report") as conn:
             conn.execute("SET default_transaction_read_only = on")
             conn.execute("SET lock_timeout = '5s'")
             conn.execute("SELECT set_config('statement_timeout', %s, false)", [f"{max(int(options.timeout * 1000), 1)}ms"])

@@ -18,8 +18,10 @@ from rich.console import Console
 from rich.live import Live
 
 from cyclone_console.draw import Memory, picture
-from cyclone_console.look import Look, connect, look
+from cyclone_console.look import Look, look
+from cyclone_console.session import connect
 
+PROGRAM = "cyclone-top"
 KEY_SECONDS = 0.1
 SCRIPT_WIDTH = 120
 QUIT = "q"
@@ -41,9 +43,9 @@ class Watcher(threading.Thread):
         while True:
             try:
                 if self.conn is None:
-                    self.conn = connect(self.dsn)
+                    self.conn = connect(self.dsn, PROGRAM)
                 self.latest, self.trouble = look(self.conn), None
-            except (psycopg.Error, UnicodeDecodeError) as error:
+            except psycopg.Error as error:
                 self._note_trouble(error)
             self.changed.set()
             time.sleep(self.interval)
@@ -121,7 +123,7 @@ def describe(conn: psycopg.Connection) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; return its exit status."""
-    parser = argparse.ArgumentParser(prog="cyclone-top", description="Show the VACUUMs of a PostgreSQL server.")
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Show the VACUUMs of a PostgreSQL server.")
     parser.add_argument("dsn", nargs="?", default="", help="connection string or URI of libpq; PGHOST and its like hold, too")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between two looks (default: 1)")
     parser.add_argument("--once", action="store_true", help="print one picture and end; for scripts")
@@ -136,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     # the end comes as an exception, so that the terminal is put right again
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        conn = connect(options.dsn)
+        conn = connect(options.dsn, PROGRAM)
         title = describe(conn)
         if options.once:
             with conn:

@@ -43,6 +43,7 @@
 #include "bloat/bloat.h"
 #include "compat.h"
 #include "declared_rows.h"
+#include "history/history_rows.h"
 #include "server_check.h"
 
 /* Shorter ones aren't worth a look at their bloat. */
@@ -295,7 +296,12 @@ put_counters(const Thresholds *thresholds, const PgStat_StatTabEntry *entry,
 			TimestampTzGetDatum(Max(entry->last_vacuum_time, entry->last_autovacuum_time)));
 }
 
-/* put_expected -- how long an autovacuum of the table is likely to take. */
+/*
+ * put_expected
+ *		How long an autovacuum of the table is likely to take.
+ *
+ * The table log is empty after a restart; the history isn't.
+ */
 static void
 put_expected(Form_pg_class form, const PgStat_StatTabEntry *entry,
 			 Datum *values, bool *nulls)
@@ -306,7 +312,8 @@ put_expected(Form_pg_class form, const PgStat_StatTabEntry *entry,
 	};
 	double		seconds;
 
-	if (table_log_last_seconds(&key, &seconds))
+	if (table_log_last_seconds(&key, &seconds) ||
+		history_rows_last_autovacuum(key.database, key.relid, &seconds))
 	{
 		PUT(COLUMN_EXPECTED_SECONDS, Float8GetDatum(seconds));
 		PUT(COLUMN_EXPECTED_FROM, CStringGetTextDatum("last autovacuum"));

@@ -221,6 +221,39 @@ history_rows_copy(HistoryRow **rows)
 }
 
 /*
+ * history_rows_last_autovacuum
+ *		How long did the last autovacuum of a table take that was done?  False if
+ *		that isn't known.  The database of a shared catalog is InvalidOid.
+ */
+bool
+history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
+{
+	HistoryRow	wanted = {.database = database, .relid = relid};
+	bool		is_known = false;
+
+	if (shared == NULL)
+		return false;
+	LWLockAcquire(rows_lock, LW_SHARED);
+	for (int i = 0; i < shared->ntables; i++)
+	{
+		if (!is_table_of(&tables[i], &wanted))
+			continue;
+		for (int slot = tables[i].oldest; slot != NO_ROW; slot = slots[slot].newer)
+		{
+			const HistoryRow *row = &slots[slot].row;
+
+			if (!row->is_autovacuum || row->outcome != HISTORY_DONE)
+				continue;
+			*seconds = (double) (row->end - row->start) / USECS_PER_SEC;
+			is_known = true;
+		}
+		break;
+	}
+	LWLockRelease(rows_lock);
+	return is_known;
+}
+
+/*
  * history_rows_forget
  *		Remove all rows, here and in the file.  Returns how many there were.
  *
@@ -440,7 +473,7 @@ read_file(HistoryRow **rows)
 	}
 	if (fread(&header, sizeof(header), 1, file) != 1 || fstat(fileno(file), &status) != 0 ||
 		header.magic != HISTORY_MAGIC || header.version != HISTORY_VERSION ||
-		header.record_size != sizeof(HistoryRecord))
+		header.record_size != sizeof(HistoryRecord) || header.last_number > PG_INT64_MAX)
 	{
 		ereport(LOG,
 				(errmsg("file \"%s\" is ignored, as it is not in the format of this version of pg_cyclone",

@@ -62,6 +62,7 @@ extern void history_rows_init(void);
 extern bool history_rows_are_kept(void);
 extern void history_rows_add(HistoryRow *row);
 extern int	history_rows_copy(HistoryRow **rows);
+extern bool history_rows_last_autovacuum(Oid database, Oid relid, double *seconds);
 extern int64 history_rows_forget(void);
 
 #endif							/* CYCLONE_HISTORY_ROWS_H */

@@ -68,7 +68,7 @@ static List *add_processes(List *holders, Oid viewer, bool multixact_is_held);
 static HorizonHolder *process_holder(const PgBackendStatus *status,
 									 const ProcessCopy *process, Oid viewer);
 static List *add_prepared(List *holders, bool multixact_is_held);
-static char *printable(char *name);
+static char *printable(char *text);
 static List *add_slots(List *holders, Oid viewer);
 static void note_slot_user(HorizonHolder *holder, Oid viewer);
 static bool may_see(Oid viewer, Oid user);
@@ -256,7 +256,7 @@ process_holder(const PgBackendStatus *status, const ProcessCopy *process, Oid vi
 	holder->backend_type = GetBackendTypeDesc(status->st_backendType);
 	holder->state = state_name(status->st_state);
 	if (status->st_activity_raw != NULL && status->st_activity_raw[0] != '\0')
-		holder->query = pgstat_clip_activity(status->st_activity_raw);
+		holder->query = printable(pgstat_clip_activity(status->st_activity_raw));
 	/* the time of a WAL sender's transactions isn't kept up to date */
 	holder->since = status->st_backendType == B_WAL_SENDER ?
 		status->st_proc_start_timestamp : status->st_xact_start_timestamp;
@@ -310,15 +310,19 @@ add_prepared(List *holders, bool multixact_is_held)
 	return holders;
 }
 
-/* printable -- put question marks into a name that another database's encoding has made. */
+/*
+ * printable
+ *		Put question marks into a text that is none in this database's encoding, as
+ *		it comes from another one.
+ */
 static char *
-printable(char *name)
+printable(char *text)
 {
-	if (!pg_verifymbstr(name, strlen(name), true))
-		for (char *c = name; *c != '\0'; c++)
+	if (!pg_verifymbstr(text, strlen(text), true))
+		for (char *c = text; *c != '\0'; c++)
 			if (IS_HIGHBIT_SET(*c))
 				*c = '?';
-	return name;
+	return text;
 }
 
 /*

@@ -162,6 +162,15 @@ def conn(cluster, db):
         yield connection
 
 
+@pytest.fixture
+def latin(cluster):
+    """The name of a database in LATIN1, with pg_cyclone; texts from it may be none in UTF8, as other databases are."""
+    cluster.sql("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+    cluster.sql("CREATE EXTENSION pg_cyclone", dbname="latin")
+    yield "latin"
+    wait_until(lambda: _dropped(cluster, "latin"), "the end of the sessions in a database in LATIN1")
+
+
 def _dropped(cluster: Cluster, name: str) -> bool:
     """Drop a database, and say so; the server waits no more than five seconds for the sessions that it ends for that."""
     try:

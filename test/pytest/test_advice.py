@@ -177,8 +177,13 @@ def test_autovacuum_takes_what_is_due(server, pg_major):
     [(seconds,)] = conn.execute("SELECT last_seconds FROM cyclone.autovacuum WHERE relation = 'dead_above'")
     assert (row["expected_from"], row["expected_seconds"]) == ("last autovacuum", seconds)
     assert row_of(conn, "dead_below")["expected_seconds"] is None
+    conn.execute("SELECT cyclone.autovacuum_reset()")
+    row = row_of(conn, "dead_above")
+    [(kept,)] = conn.execute("SELECT seconds FROM cyclone.history WHERE relation = 'public.dead_above' AND door = 'autovacuum' ORDER BY id DESC LIMIT 1")
+    assert (row["expected_from"], row["expected_seconds"]) == ("last autovacuum", kept), "as after a restart"
+    assert row_of(conn, "dead_below")["expected_seconds"] is None
+    conn.execute("SELECT cyclone.history_reset()")
     if pg_major >= 18:
-        conn.execute("SELECT cyclone.autovacuum_reset()")
         row = row_of(conn, "dead_above")
         [(average,)] = conn.execute("SELECT total_autovacuum_time / autovacuum_count / 1000 FROM pg_stat_all_tables WHERE relname = 'dead_above'")
         assert (row["expected_from"], row["expected_seconds"]) == ("average of autovacuums", average)
@@ -280,6 +285,10 @@ def test_what_would_help(cluster, db, conn):
     assert row_of(conn, "t")["advice"] == []  # an index that was never used, but cost no VACUUM anything yet
     conn.execute("VACUUM (ANALYZE) t")
     flush(conn)
+    assert row_of(conn, "t")["advice"] == []  # scans have been counted for less than a week
+    [(definition,)] = conn.execute("SELECT pg_get_functiondef('cyclone.unused_indexes'::regproc)")
+    assert "'7 days'" in definition
+    conn.execute(definition.replace("'7 days'", "'0'"))
     # not of the one that was used, nor of the primary key
     assert len(row_of(conn, "t")["advice"]) == 1
     text = advice_of(conn, "t", "never scanned", "DROP INDEX public.t_b.")
@@ -287,7 +296,7 @@ def test_what_would_help(cluster, db, conn):
         "SELECT pg_size_pretty(pg_relation_size('t_b')), round(100.0 * pg_relation_size('t_b') /"
         " (pg_relation_size('t') + pg_indexes_size('t')))"
     )
-    assert f" {size}, {share} %" in text
+    assert f" {size}, {share} %" in text and re.search(r"on this server since \d{4}-\d\d-\d\d and", text)
 
     conn.execute("DELETE FROM t WHERE id % 10 > 0")
     flush(conn)

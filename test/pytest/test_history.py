@@ -385,6 +385,9 @@ def test_a_damaged_file(new_cluster):
     other = bytearray(data)
     other[4] += 1
     assert start(other) == []
+    wrapping = bytearray(data)
+    wrapping[16:HEADER_BYTES] = b"\xff" * 8  # the last number: those after it would begin anew, and be negative before
+    assert start(wrapping) == []
     assert 'file "pg_cyclone/history" is ignored, as it is not in the format of this version of pg_cyclone' in cluster.log
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("VACUUM t")

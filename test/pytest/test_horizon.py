@@ -272,6 +272,14 @@ def test_databases(cluster, db, conn):
         assert f"session {elsewhere.info.backend_pid} " in vacuum(conn, "pg_authid")["holder"]
 
 
+def test_a_query_in_another_encoding(cluster, db, conn, latin):
+    with open_transaction(cluster, latin, "SELECT pg_current_xact_id() /* größe */") as session:
+        [row] = rows(conn, f"pid = {session.info.backend_pid}")
+        assert row["query"] == "SELECT pg_current_xact_id() /* gr??e */"
+        with cluster.connect(latin) as there:
+            assert rows(there, f"pid = {session.info.backend_pid}")[0]["query"] == "SELECT pg_current_xact_id() /* größe */"
+
+
 def test_a_holder_that_has_ended(cluster, db, conn):
     """VACUUM found rows that it could not remove, and by the time it ends another could."""
     make_table(conn)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from importlib import import_module
 
+import psycopg
 import pytest
 from rich.console import Console
 
@@ -37,6 +38,13 @@ ENV = {**os.environ, "PYTHONPATH": str(CONSOLE), "TERM": "xterm-256color", "PYTH
 
 def dsn(cluster: Cluster, db: str) -> str:
     return f"host={cluster.socket_dir} user=postgres dbname={db}"
+
+
+# what it calls in each look, as somebody else might define it
+FUNCTIONS = [
+    "current_setting(text) RETURNS text", "current_database() RETURNS name", "clock_timestamp() RETURNS timestamptz",
+    "to_regclass(text) RETURNS regclass", "pg_backend_pid() RETURNS int",
+]  # fmt: skip
 
 
 def once(cluster: Cluster, db: str, **variables: str) -> str:
@@ -122,7 +130,7 @@ def test_once_shows_each_process_of_a_vacuum(cluster, db, conn, table, point, ph
     assert re.search(rf"watched +{db} +pid {vacuum.pid} +postgres +by pg_cyclone", text)
     for pid in vacuum.parked:
         assert re.search(rf"{'leader' if pid == vacuum.pid else 'worker'} {pid}.*{phase}", text)
-    assert "blocks" in text if point == "heap-scan" else "index watched_" in text
+    assert "blocks" in text if point == "heap-scan" else "index public.watched_" in text
     assert "\x1b" not in text
 
 
@@ -241,6 +249,28 @@ def test_the_form_of_times_that_a_server_is_set_to_does_not_matter(cluster, db, 
         holder.execute("SELECT count(*) FROM watched")
         text = once(cluster, db, PGOPTIONS=options)
         assert "scanning heap" in text and f"session {holder.info.backend_pid}, {db}" in text
+
+
+def test_functions_of_a_database_are_not_taken_for_the_servers(cluster, db, conn, table):
+    """Its owner may have set a search path: nothing of his runs with the rights of whoever watches."""
+    conn.execute("CREATE SCHEMA theirs")
+    for function in FUNCTIONS:
+        conn.execute(f"CREATE FUNCTION theirs.{function} LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it ran as %', current_user; END $$")
+    with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched"):
+        conn.execute(f"ALTER DATABASE {db} SET search_path = theirs, pg_catalog, public")
+        with pytest.raises(psycopg.errors.RaiseException), cluster.connect(db) as trapped:
+            trapped.execute("SELECT current_setting('server_version')")
+        assert "public.watched" in once(cluster, db)
+
+
+def test_texts_of_another_encoding_are_shown(cluster, db, conn, latin):
+    """A query is in the encoding of its database, which may be none in that which is watched from."""
+    cluster.sql("CREATE TABLE größe (id int)", dbname=latin)
+    cluster.sql("INSERT INTO größe VALUES (1)", dbname=latin)
+    with Parked(cluster, latin, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) größe") as vacuum:
+        with pytest.raises(UnicodeDecodeError):
+            conn.execute("SELECT query FROM pg_stat_activity").fetchall()
+        assert re.search(rf"latin +pid {vacuum.pid} .*\n.*scanning heap", once(cluster, db))
 
 
 @pytest.mark.parametrize("columns", ["wide", "0", "-3"])

@@ -156,3 +156,59 @@ def test_a_function_declared_with_other_columns_is_refused(conn, more):
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=f"other_{name} does not fit") as error:
             conn.execute(f"SELECT * FROM public.other_{name}({', '.join(arguments)})")
         assert "ALTER EXTENSION pg_cyclone UPDATE" in error.value.diag.message_hint
+
+
+@pytest.fixture
+def mallory(cluster):
+    cluster.sql("CREATE ROLE mallory LOGIN")
+    yield
+    cluster.sql("DROP ROLE mallory")
+
+
+OPERATOR = """
+    CREATE FUNCTION cyclone.times(numeric, int) RETURNS numeric LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'mallory''s code runs as %', current_user;
+    END $$;
+    CREATE OPERATOR cyclone.* (LEFTARG = numeric, RIGHTARG = int, FUNCTION = cyclone.times)
+"""
+ROOTS = "SET SESSION AUTHORIZATION postgres; "
+MALLORYS = "SET SESSION AUTHORIZATION mallory; "
+
+
+@pytest.mark.parametrize(
+    "prepared",
+    [
+        f"CREATE SCHEMA cyclone AUTHORIZATION mallory; {MALLORYS} {OPERATOR}",
+        "CREATE SCHEMA cyclone AUTHORIZATION mallory",
+        "CREATE SCHEMA cyclone; GRANT CREATE ON SCHEMA cyclone TO mallory",
+        "CREATE SCHEMA cyclone; GRANT CREATE ON SCHEMA cyclone TO PUBLIC",
+        f"CREATE SCHEMA cyclone; GRANT ALL ON SCHEMA cyclone TO mallory; {MALLORYS} {OPERATOR}; {ROOTS} REVOKE ALL ON SCHEMA cyclone FROM mallory",
+    ],
+)
+@pytest.mark.parametrize("command", ["CREATE EXTENSION pg_cyclone", "ALTER EXTENSION pg_cyclone UPDATE"])
+def test_a_schema_that_somebody_else_has_prepared_is_refused(conn, mallory, prepared, command):
+    """What is in it would be taken for the server's operators, and run as whoever reads the views."""
+    conn.execute("DROP EXTENSION pg_cyclone; DROP SCHEMA cyclone")
+    conn.execute(prepared + "; RESET SESSION AUTHORIZATION")
+    if "UPDATE" in command:
+        conn.execute("CREATE EXTENSION pg_cyclone VERSION '0.1.0'")
+    try:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="schema cyclone belongs to somebody else") as refused:
+            conn.execute(command)
+        assert "rename or drop it" in refused.value.diag.message_hint
+        if "UPDATE" not in command:
+            conn.execute("ALTER SCHEMA cyclone RENAME TO theirs")
+            conn.execute(command)
+            conn.execute("TABLE cyclone.advice")
+    finally:
+        conn.execute("DROP EXTENSION IF EXISTS pg_cyclone; DROP OWNED BY mallory CASCADE")
+
+
+def test_a_schema_of_ones_own_is_used(conn):
+    """It remains when the extension is dropped, and a dump makes it before the extension."""
+    conn.execute("DROP EXTENSION pg_cyclone")
+    assert conn.execute("SELECT to_regnamespace('cyclone') IS NOT NULL").fetchone() == (True,)
+    conn.execute("CREATE FUNCTION cyclone.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    conn.execute("TABLE cyclone.advice")

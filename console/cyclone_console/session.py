@@ -1,0 +1,42 @@
+"""Connections to a server whose databases others own.
+
+What they have set or written there is not to be trusted. The search path may be one that they have chosen for the database, so that their
+functions come before the server's: a session has none, and names of tables come with their schema. And a text may come from a database with
+another encoding, as the query of a session does: what can't be read is replaced.
+"""
+
+import psycopg
+from psycopg.adapt import Loader
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Format
+from psycopg.rows import dict_row
+
+PARAMETERS = {
+    "client_encoding": "utf8",
+    "connect_timeout": "10",
+    "tcp_user_timeout": "15000",
+}
+
+
+class ReadableText(Loader):
+    """Reads any text."""
+
+    format = Format.BINARY
+
+    def load(self, data) -> str:
+        return bytes(data).decode(self.connection.info.encoding, "replace")
+
+
+def connect(dsn: str, program: str) -> psycopg.Connection:
+    """Return a connection; raise psycopg.Error."""
+    parameters = {"fallback_application_name": program, **PARAMETERS, **conninfo_to_dict(dsn)}
+    # nothing is prepared, so that a pooler may stand between
+    conn = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None, row_factory=dict_row)
+    read_any_text(conn)
+    return conn
+
+
+def read_any_text(conn: psycopg.Connection) -> None:
+    """Have a connection read any text, in results that come as binary."""
+    for name in ("text", "name", "varchar", "bpchar"):
+        conn.adapters.register_loader(name, ReadableText)
