@@ -39,7 +39,9 @@ typedef struct MoveObstacles
 /* What subscriptions of logical replication have to do with a table */
 typedef enum SubscriptionVerdict
 {
-	SUBSCRIPTION_ELSEWHERE,		/* nothing */
+	SUBSCRIPTION_NONE,			/* nothing, as the database has none */
+	SUBSCRIPTION_ELSEWHERE,		/* nothing, any more or ever */
+	SUBSCRIPTION_AT_WORK,		/* the same, but a worker of one writes to it */
 	SUBSCRIPTION_HERE,			/* one writes to it */
 	SUBSCRIPTION_CHANGING,		/* that can't be told at this moment */
 } SubscriptionVerdict;
@@ -140,8 +142,10 @@ typedef struct MoveBatch
 	CommandId	cid;
 	MemoryContext row_context;	/* for the rows in hand */
 	SavedUser	saved_user;
+	bool		is_watched;		/* is it to look for workers of subscriptions? */
 	bool		can_be_undone;	/* are we in a subtransaction? */
 	bool		is_in_the_way;	/* of somebody else: to be undone */
+	bool		is_too_late;	/* a worker may miss what it moves: likewise */
 	bool		is_short;		/* as a longer one was in the way? */
 	MemoryContext outer_context;	/* outside the subtransaction */
 	ResourceOwner outer_owner;
@@ -166,6 +170,7 @@ extern void visits_done(Inplace *job);
 /* subscription.c */
 extern bool subscription_writes_to(Oid relid);
 extern SubscriptionVerdict subscription_keep_away(Oid relid);
+extern bool subscription_is_at_work(Oid relid);
 #ifdef USE_ASSERT_CHECKING
 extern bool subscription_is_kept_away(void);
 #endif

@@ -165,6 +165,8 @@ warn_of_subscription(const Inplace *job, const char *name)
 			(errmsg("rows of \"%s\" cannot be moved any more, it was not compacted fully", name),
 			 job->subscriptions == SUBSCRIPTION_HERE ?
 			 errdetail("A subscription of logical replication writes to it now.") :
+			 job->subscriptions == SUBSCRIPTION_AT_WORK ?
+			 errdetail("A worker of a subscription of logical replication writes to it.") :
 			 errdetail("Subscriptions are being created or changed, and one may be about to write to it."),
 			 job->subscriptions == SUBSCRIPTION_HERE ? 0 :
 			 errhint("Run VACUUM (FULL INPLACE) again when that has ended.")));

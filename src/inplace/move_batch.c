@@ -14,7 +14,8 @@
  *
  * Nor may a subscription of logical replication write to the table: its worker
  * follows no old version to the new one.  subscription.c sees to that for as long as
- * a batch takes.
+ * a batch takes.  A worker that it can't foresee is looked for at the end, and if
+ * there is one the batch is undone.
  *
  * Only rows that every transaction agrees on are moved: committed, and neither
  * deleted, changed nor locked by anyone still running.  That is the server's
@@ -62,8 +63,10 @@
 
 static void open_table(MoveBatch *batch);
 static bool may_move(Inplace *job);
+static void wait_for_subscriptions(Inplace *job);
 static void begin_subtransaction(MoveBatch *batch);
 static void end_subtransaction(MoveBatch *batch);
+static void forget(MoveBatch *batch);
 static void close_table(MoveBatch *batch);
 static void nap(int ms);
 
@@ -86,7 +89,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 
 	StartTransactionCommand();
 	delay_point();
-	if (job->subscriptions == SUBSCRIPTION_CHANGING)
+	if (job->waited_ms > 0)
 		nap(LOOK_MS);
 	DEBUG_POINT("inplace-pause");
 	XactIsoLevel = XACT_SERIALIZABLE;
@@ -112,8 +115,9 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	batch->before = job->moved;
 	/* someone may lock what we update, and make us a member of a MultiXact */
 	MultiXactIdSetOldestMember();
-	batch->can_be_undone = batch->entries->has_exclusion;
-	batch->is_short = batch->can_be_undone && job->next_visit < job->one_by_one;
+	batch->is_watched = job->subscriptions != SUBSCRIPTION_NONE;
+	batch->can_be_undone = batch->entries->has_exclusion || batch->is_watched;
+	batch->is_short = batch->entries->has_exclusion && job->next_visit < job->one_by_one;
 	if (batch->can_be_undone)
 		begin_subtransaction(batch);
 	INSTR_TIME_SET_CURRENT(batch->start);
@@ -137,8 +141,6 @@ open_table(MoveBatch *batch)
 /*
  * may_move
  *		May rows be moved in this transaction, as far as subscriptions go?
- *
- * If that can't be told for long, there is no use in waiting for it.
  */
 static bool
 may_move(Inplace *job)
@@ -146,18 +148,29 @@ may_move(Inplace *job)
 	job->subscriptions = subscription_keep_away(job->relid);
 	switch (job->subscriptions)
 	{
+		case SUBSCRIPTION_NONE:
 		case SUBSCRIPTION_ELSEWHERE:
-			job->waited_ms = 0;
 			return true;
 		case SUBSCRIPTION_HERE:
 			job->is_stopped = true;
 			break;
+		case SUBSCRIPTION_AT_WORK:
 		case SUBSCRIPTION_CHANGING:
-			job->waited_ms += LOOK_MS;
-			job->is_stopped = job->waited_ms >= DEBUG_LIMIT(horizon_wait, WAIT_MS);
+			wait_for_subscriptions(job);
 			break;
 	}
 	return false;
+}
+
+/*
+ * wait_for_subscriptions
+ *		Before the next batch; or not at all, as after so long there is no use in it.
+ */
+static void
+wait_for_subscriptions(Inplace *job)
+{
+	job->waited_ms += LOOK_MS;
+	job->is_stopped = job->waited_ms >= DEBUG_LIMIT(horizon_wait, WAIT_MS);
 }
 
 /* nap -- for so long, in a transaction. */
@@ -206,9 +219,15 @@ move_batch_end(MoveBatch *batch)
 {
 	Assert(IsSubTransaction() == batch->can_be_undone);
 	index_entries_finish(batch->entries);
+	DEBUG_POINT("inplace-look");
+	/* when nothing is left to be written: see subscription.c */
+	batch->is_too_late = batch->is_watched && TransactionIdIsValid(batch->xid) &&
+		subscription_is_at_work(batch->job->relid);
 	if (batch->can_be_undone)
 		end_subtransaction(batch);
 	Assert(!IsSubTransaction());
+	if (!batch->is_too_late)
+		batch->job->waited_ms = 0;
 	if (TransactionIdIsValid(batch->xid))
 		batch->job->moved.last_xid = batch->xid;
 	close_table(batch);
@@ -226,37 +245,51 @@ close_table(MoveBatch *batch)
 	table_close(batch->rel, NoLock);
 }
 
-/*
- * end_subtransaction
- *		With what was done in it; or without, so that it has to be done again, one
- *		visit at a time, to find out which is the one that can't be.
- */
+/* end_subtransaction -- with what was done in it; or without, so that it has to be done again. */
 static void
 end_subtransaction(MoveBatch *batch)
 {
-	Inplace    *job = batch->job;
-
-	if (batch->is_in_the_way)
+	if (batch->is_in_the_way || batch->is_too_late)
 	{
 		RollbackAndReleaseCurrentSubTransaction();
 		batch->xid = InvalidTransactionId;
-		if (batch->is_short)
-		{
-			job->moved.rows = batch->before.rows;
-			job->moved.obstacles.locked++;
-		}
-		else
-		{
-			/* nor are obstacles to be counted twice */
-			job->one_by_one = job->next_visit;
-			job->next_visit -= job->moved.blocks - batch->before.blocks;
-			job->moved = batch->before;
-		}
+		forget(batch);
 	}
 	else
 		ReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(batch->outer_context);
 	CurrentResourceOwner = batch->outer_owner;
+}
+
+/*
+ * forget
+ *		Count nothing of a batch that was undone, and see to what becomes of its
+ *		visits.
+ *
+ * If it was in the way, they are made again one at a time, to find out which is
+ * the one that can't be; if that is known, it is left out.
+ */
+static void
+forget(MoveBatch *batch)
+{
+	Inplace    *job = batch->job;
+
+	if (batch->is_short && !batch->is_too_late)
+	{
+		job->moved.rows = batch->before.rows;
+		job->moved.obstacles.locked++;
+		return;
+	}
+	if (batch->is_too_late)
+	{
+		job->subscriptions = SUBSCRIPTION_AT_WORK;
+		wait_for_subscriptions(job);
+	}
+	else
+		job->one_by_one = job->next_visit;
+	/* nor are obstacles to be counted twice */
+	job->next_visit -= job->moved.blocks - batch->before.blocks;
+	job->moved = batch->before;
 }
 
 /*

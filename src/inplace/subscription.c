@@ -43,9 +43,15 @@
  * SUBSCRIPTION for one, which waits for another server.  Who waits for us does so for a
  * batch, as our next attempt doesn't get past him.
  *
- * A table that is taken out of a subscription is none of its tables from then
- * on, to us; its worker goes on with what it has got of that table until
- * the publisher sends no more.
+ * A table that is taken out of a subscription is none of its tables from then on,
+ * but a worker that is behind goes on with what it gets of that table: it asks the
+ * catalog no more once it has found the table ready.  So as long as the database has
+ * a subscription, a batch looks once more when all that it has to write is written,
+ * and nothing of it is committed: does a worker of a subscription have the table locked?
+ * Whoever searches has, until his transaction ends.  If none does, each search that
+ * is still to come finds what we moved in its new place, and waits for our commit.
+ * If one does, the batch is undone.  A worker that only writes to the table by way of
+ * triggers can't be told from that, so we don't give up at once, but try again.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -61,7 +67,11 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -69,6 +79,9 @@
 #include "utils/syscache.h"
 
 #include "inplace/inplace.h"
+
+/* What the server calls the workers of subscriptions, of whatever kind */
+#define WORKER_TYPES	"logical replication "
 
 static bool keep_database_without(void);
 static bool has_subscription(void);
@@ -103,9 +116,11 @@ subscription_writes_to(Oid relid)
 /*
  * subscription_keep_away
  *		The same, and keep it so until the end of the transaction, if the answer is
- *		SUBSCRIPTION_ELSEWHERE.
+ *		SUBSCRIPTION_NONE or SUBSCRIPTION_ELSEWHERE.
  *
  * Waits for nobody: SUBSCRIPTION_CHANGING means that it can't be told now.
+ * SUBSCRIPTION_AT_WORK is only about this moment, so whoever was told
+ * SUBSCRIPTION_ELSEWHERE asks subscription_is_at_work before he commits.
  * Not in a subtransaction, whose end might give the lock back.
  */
 SubscriptionVerdict
@@ -114,11 +129,42 @@ subscription_keep_away(Oid relid)
 	Assert(!IsSubTransaction());
 
 	if (keep_database_without())
-		return SUBSCRIPTION_ELSEWHERE;
+		return SUBSCRIPTION_NONE;
 	/* this takes in what was committed by those who had it locked */
 	if (!ConditionalLockRelationOid(SubscriptionRelRelationId, ShareLock))
 		return SUBSCRIPTION_CHANGING;
-	return subscription_writes_to(relid) ? SUBSCRIPTION_HERE : SUBSCRIPTION_ELSEWHERE;
+	if (subscription_writes_to(relid))
+		return SUBSCRIPTION_HERE;
+	return subscription_is_at_work(relid) ? SUBSCRIPTION_AT_WORK : SUBSCRIPTION_ELSEWHERE;
+}
+
+/*
+ * subscription_is_at_work
+ *		Has a worker of a subscription this table locked, as one that writes to it?
+ *
+ * Who waits for the lock doesn't count, nor does who asks for it later.
+ */
+bool
+subscription_is_at_work(Oid relid)
+{
+	LOCKTAG		tag;
+	VirtualTransactionId *holders;
+	int			nholders;
+	bool		found = false;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	/* with this conflict those who write, and some more */
+	holders = GetLockConflicts(&tag, ShareLock, &nholders);
+	for (int i = 0; i < nholders && !found; i++)
+	{
+		PGPROC	   *proc = ProcNumberGetProc(holders[i].procNumber);
+		int			pid = proc != NULL ? proc->pid : 0;
+		const char *type = pid != 0 ? GetBackgroundWorkerTypeByPid(pid) : NULL;
+
+		found = type != NULL && strncmp(type, WORKER_TYPES, strlen(WORKER_TYPES)) == 0;
+	}
+	pfree(holders);
+	return found;
 }
 
 #ifdef USE_ASSERT_CHECKING

@@ -114,6 +114,34 @@ def test_the_server_recovers_from_the_sudden_death_of_one_process(new_cluster, v
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.parametrize("full_page_writes", ["on", "off"])
+def test_a_page_that_was_initialized_and_never_logged(new_cluster, full_page_writes):
+    """Who was to insert the first row has failed just before. Recovery has a page of zeros, of which WAL says that it is all-visible."""
+    cluster = new_cluster(full_page_writes=full_page_writes)
+    conn = cluster.connect(TEMPLATE)
+    conn.execute("CREATE TABLE t (i int); CREATE TABLE a AS SELECT 1 AS i; CREATE TABLE b AS SELECT 1 AS i")
+    with cluster.connect(TEMPLATE) as reader, cluster.connect(TEMPLATE) as pivot, cluster.connect(TEMPLATE) as writer:
+        for session in (reader, pivot, writer):
+            session.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        reader.execute("SELECT FROM b")
+        pivot.execute("SELECT FROM a")
+        writer.execute("UPDATE a SET i = 2")
+        pivot.execute("UPDATE b SET i = 2")
+        writer.execute("COMMIT")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            pivot.execute("INSERT INTO t VALUES (1)")
+    header = "SELECT FROM page_header(get_raw_page('t', 0)) WHERE lsn = '0/0' AND upper = 8192"
+    assert conn.execute(header).fetchall(), "the page is not initialized, or has been logged"
+    conn.execute("VACUUM (TRUNCATE false) t")
+    assert conn.execute("SELECT all_visible FROM pg_visibility('t')").fetchall() == [(True,)]
+    flush(conn)
+    conn.close()
+    cluster.restart("immediate")
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+        checks.assert_clean(conn, "t")
+
+
 @pytest.fixture
 def pair(new_cluster):
     """A primary, and a hot standby that replays at once, even against queries."""

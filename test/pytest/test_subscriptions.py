@@ -280,3 +280,93 @@ def test_no_change_is_lost(new_cluster):
     subscriber.execute("DROP SUBSCRIPTION s")
     publisher.close()
     subscriber.close()
+
+
+@pytest.fixture
+def late_worker(new_cluster):
+    """A subscriber whose worker is behind with changes of t, which is no table of its subscription any more.
+
+    Yields the subscriber's server, a connection to it, and two functions: what lets the worker go on to where it has
+    changed t and waits for a row of u, and what lets it catch up.
+    """
+    cluster = new_cluster(wal_level="logical", max_worker_processes=16)
+    for name in ("publisher", "subscriber"):
+        cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    with cluster.connect("publisher") as publisher, cluster.connect("subscriber") as subscriber:
+        for conn in (publisher, subscriber):
+            run_script(conn, PLAIN)
+            conn.execute("CREATE TABLE u (id int PRIMARY KEY, v int); INSERT INTO u VALUES (1, 0), (2, 0)")
+        publisher.execute("CREATE PUBLICATION p FOR TABLE t, u")
+        publisher.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        subscriber.execute(
+            f"CREATE SUBSCRIPTION s CONNECTION 'host={cluster.socket_dir} dbname=publisher user=postgres'"
+            " PUBLICATION p WITH (create_slot = false, slot_name = s, copy_data = false)"
+        )
+        publisher.execute("UPDATE t SET filler = 'known' WHERE id = 20000")
+        wait_until(lambda: subscriber.execute("SELECT FROM t WHERE filler = 'known'").fetchall(), "the first change")
+
+        with cluster.connect("subscriber") as first, cluster.connect("subscriber") as second:
+            first.execute("BEGIN; UPDATE u SET v = v WHERE id = 1")
+            second.execute("BEGIN; UPDATE u SET v = v WHERE id = 2")
+            publisher.execute("UPDATE u SET v = 1 WHERE id = 1")
+            publisher.execute("BEGIN; UPDATE t SET filler = 'late' WHERE id = 20000; UPDATE u SET v = 1 WHERE id = 2; COMMIT")
+            [(lsn,)] = publisher.execute("SELECT pg_current_wal_lsn()").fetchall()
+            # what is sent after that begins with a description of t, at which the worker would ask the catalog again
+            sent = "SELECT FROM pg_stat_replication WHERE sent_lsn >= %s"
+            wait_until(lambda: publisher.execute(sent, (lsn,)).fetchall(), "the second change's being sent")
+            publisher.execute("ALTER PUBLICATION p DROP TABLE t")
+            subscriber.execute("ALTER SUBSCRIPTION s REFRESH PUBLICATION WITH (copy_data = false)")
+            assert subscriber.execute("SELECT srrelid::regclass::text FROM pg_subscription_rel").fetchall() == [("u",)]
+            held = (
+                "SELECT FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE relation = 't'::regclass"
+                " AND mode = 'RowExclusiveLock' AND granted AND backend_type LIKE 'logical replication%'"
+            )
+            assert subscriber.execute(held).fetchall() == []
+
+            def go_on() -> None:
+                first.execute("ROLLBACK")
+                wait_until(lambda: subscriber.execute(held).fetchall(), "the worker's lock on t")
+
+            def catch_up() -> None:
+                second.execute("ROLLBACK")
+                wait_until(lambda: subscriber.execute("SELECT FROM u WHERE id = 2 AND v = 1").fetchall(), "catching up")
+
+            yield cluster, subscriber, go_on, catch_up
+        subscriber.execute("DROP SUBSCRIPTION s")
+
+
+AT_WORK = [(STOPPED, "A worker of a subscription of logical replication writes to it.")]
+
+
+def test_a_worker_that_goes_on_with_a_table_taken_from_its_subscription(late_worker):
+    """It asks the catalog no more once it has found a table ready; as long as it has the table locked nothing moves."""
+    _, conn, go_on, catch_up = late_worker
+    go_on()
+    before = conn.execute(PLACES).fetchone()
+    conn.execute("SET cyclone.debug_horizon_wait = 100")
+    assert warnings_of(conn, INPLACE) == AT_WORK
+    assert conn.execute(PLACES).fetchone() == before
+    catch_up()
+    assert warnings_of(conn, INPLACE) == [] and blocks(conn) < 300
+    assert conn.execute("SELECT filler FROM t WHERE id = 20000").fetchall() == [("late",)], "what the publisher had sent"
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_undone_for_such_a_worker(late_worker, workers):
+    """It may have begun to look for a row before that was moved, so nothing is committed; and is done once more later."""
+    cluster, conn, go_on, catch_up = late_worker
+    before, rows = conn.execute(PLACES).fetchone(), content(conn, "t")
+    settings = {name: value for name, value in WORKERS.items() if workers} | {"cyclone.debug_horizon_wait": 300_000}
+    with Parked(cluster, "subscriber", "inplace-look:any", 1 + workers, MOVE, settings) as parked:
+        go_on()
+        parked.release()
+        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
+        wait_until(lambda: conn.execute(naps, (parked.pid,)).fetchall(), "waiting for the worker's end")
+        assert conn.execute(PLACES).fetchone() == before and content(conn, "t") == rows
+        catch_up()
+    parked.finish()
+    assert parked.messages == []
+    assert blocks(conn) < 300
+    assert conn.execute("SELECT filler FROM t WHERE id = 20000").fetchall() == [("late",)]
+    checks.assert_clean(conn, "t")
