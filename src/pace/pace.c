@@ -89,6 +89,7 @@
 #include "pace/parking.h"
 #include "pace/priority.h"
 #include "pace/target.h"
+#include "pace/wal.h"
 
 /* In the server's code, not so often: it cuts the nap short that it is in. */
 #define SERVER_CODE_TICK_MS 500
@@ -1455,6 +1456,9 @@ nap(uint64 until)
 	uint32		version = pace.version;
 	uint32		target_version = pace.target_version;
 
+#ifdef F22_WAL
+	wal_before_nap();
+#endif
 	while (now < until)
 	{
 		uint64		start = now;

@@ -155,6 +155,7 @@ static void request_leave(SIGNAL_ARGS);
 static void note_leave(SIGNAL_ARGS);
 static void give_up(MemoryContext context);
 static bool wait_for_phase(Team *team, bool may_leave);
+static bool look_for_phase(Team *team, bool *is_over);
 static bool take_place(Team *team);
 static void end_part(Team *team);
 static void run_phases(Team *team);
@@ -793,17 +794,14 @@ take_place(Team *team)
  *		true; or until it is to leave, and return false.  If it may not leave,
  *		its termination is an error.
  *
- * While it rests no phase wakes it.  When it leaves nothing is lost by its
- * termination any more, so from then on that is ignored: it would cost the command
- * for no reason.
+ * When it leaves nothing is lost by its termination any more, so from then on
+ * that is ignored: it would cost the command for no reason.
  */
 static bool
 wait_for_phase(Team *team, bool may_leave)
 {
-	TeamControl *control = team->control;
-	bool		has_begun = false;
 	bool		is_over = false;
-	bool		is_running;
+	bool		has_begun = false;
 
 	if (may_leave)
 		pqsignal(SIGTERM, note_leave);
@@ -817,41 +815,11 @@ wait_for_phase(Team *team, bool may_leave)
 		leave_requested = true;
 	}
 
-	while (!leave_requested)
-	{
-		bool		was_resting = team->is_resting;
-
-		ConditionVariablePrepareToSleep(was_resting ? &control->over : &control->begun);
-		SpinLockAcquire(&control->mutex);
-		is_running = control->is_running;
-		has_begun = is_running && control->phase_count != team->last_phase;
-		is_over = control->is_over;
-		SpinLockRelease(&control->mutex);
-		if (is_over)
-			break;
-		if (was_resting || has_begun)
-		{
-			bool		has_place = take_place(team);
-
-			if (has_place && !was_resting)
-				break;
-			/* while it was resting the phase may have ended, and to rest is to wait for another event */
-			if (has_place == was_resting)
-				continue;
-		}
-
-		/* a test wakes it by chance, too */
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-						 (team->is_resting && DEBUG_LIMIT(parking, 0) > 0 ? WL_TIMEOUT : 0),
-						 DEBUG_LIMIT(parking, -1),
-						 team->is_resting ? wait_event_parked() :
-						 is_running ? wait_event_phase_end() : wait_event_phase_start());
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
+	while (!leave_requested && !is_over && !has_begun)
+		has_begun = look_for_phase(team, &is_over);
 	ConditionVariableCancelSleep();
 
-	if (has_begun && !is_over)
+	if (has_begun)
 	{
 		pqsignal(SIGTERM, be_terminated);
 		if (!leave_requested)
@@ -865,6 +833,52 @@ wait_for_phase(Team *team, bool may_leave)
 				(errcode(ERRCODE_ADMIN_SHUTDOWN),
 				 errmsg("a parallel vacuum worker was terminated between two phases"),
 				 errdetail("Unless the command has failed, the others go on without it.")));
+	return false;
+}
+
+/*
+ * look_for_phase
+ *		Worker: is there a phase for it to run, and a place for it?  If not, and the
+ *		team isn't over, wait until something may have changed.
+ *
+ * While it rests no phase wakes it, only its latch, or the end.
+ */
+static bool
+look_for_phase(Team *team, bool *is_over)
+{
+	TeamControl *control = team->control;
+	bool		was_resting = team->is_resting;
+	bool		is_running;
+	bool		has_begun;
+
+	ConditionVariablePrepareToSleep(was_resting ? &control->over : &control->begun);
+	SpinLockAcquire(&control->mutex);
+	is_running = control->is_running;
+	has_begun = is_running && control->phase_count != team->last_phase;
+	*is_over = control->is_over;
+	SpinLockRelease(&control->mutex);
+	if (*is_over)
+		return false;
+
+	if (was_resting || has_begun)
+	{
+		bool		has_place = take_place(team);
+
+		if (!was_resting && has_place)
+			return true;
+		/* the phase may have ended while it was resting; who rests waits for other events */
+		if (was_resting == has_place)
+			return false;
+	}
+
+	/* a test wakes it by chance, too */
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+					 (team->is_resting && DEBUG_LIMIT(parking, 0) > 0 ? WL_TIMEOUT : 0),
+					 DEBUG_LIMIT(parking, -1),
+					 team->is_resting ? wait_event_parked() :
+					 is_running ? wait_event_phase_end() : wait_event_phase_start());
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
 	return false;
 }
 

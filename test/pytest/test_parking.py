@@ -24,7 +24,7 @@ WORKERS = {
 # So slow that it takes a minute, but not so slow that a worker doesn't come to the end of what it has taken.
 SLOW = {"vacuum_cost_delay": "10ms", "vacuum_cost_limit": 20}
 ALL = 2**31 - 1
-INDEXES = ("btree (id)", "btree (a)", "gin (array[a])")
+INDEXES = ("btree (id)", "btree (a)", "gin (list)")
 
 
 def compiled(prefix, folder, name, function, constants):
@@ -74,8 +74,8 @@ def test_the_law_wants_as_many_as_the_budget_feeds(law, budget, seed):
 
 
 def test_the_law_follows_the_budget_within_two_seconds(law):
-    """From a process's share to that of three, and back: four ticks a second."""
-    history = simulate(law, lambda tick: 0.5 if tick < 20 or tick >= 60 else 2.9, 100)
+    """From a process's share to that of nearly three, and back: four ticks a second."""
+    history = simulate(law, lambda tick: 0.5 if tick < 20 or tick >= 60 else 2.6, 100)
     assert history[19] == 0 and history[28] == 2 == history[59] and history[68] == 0 == history[99]
 
 
@@ -107,9 +107,9 @@ def test_a_team_leaves_others_as_many_cores_as_they_want(prefix, tmp_path, other
 
 def make_table(conn, rows=30_000) -> None:
     """Make a table of 10 rows a page, every third row of which is dead."""
-    conn.execute("CREATE TABLE t (id int, a int, filler text) WITH (autovacuum_enabled = off)")
+    conn.execute("CREATE TABLE t (id int, a int, list int[], filler text) WITH (autovacuum_enabled = off)")
     conn.execute("ALTER TABLE t ALTER filler SET STORAGE PLAIN")
-    conn.execute(f"INSERT INTO t SELECT i, i % 1000, repeat('x', 700) FROM generate_series(1, {rows}) i")
+    conn.execute(f"INSERT INTO t SELECT i, i % 1000, ARRAY[i % 77], repeat('x', 700) FROM generate_series(1, {rows}) i")
     for index in INDEXES:
         conn.execute(f"CREATE INDEX ON t USING {index}")
     conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id BETWEEN 5000 AND 8000")
@@ -162,16 +162,18 @@ def test_workers_that_come_and_go_by_chance_do_each_page_once(conn, one_in, opti
         before = conn.execute("SELECT count(*), sum(id) FROM t").fetchall()
         report = vacuum(conn, options)
         assert "parallel workers: 4 planned, 4 launched" in report
+    if "off" in options:  # as long as index entries of dead items are left, they dangle
+        vacuum(conn, "PARALLEL 4")
     assert conn.execute("SELECT count(*), sum(id) FROM t").fetchall() == before
     state = checks.table_state(conn, "t")
-    assert state["dead_tuples"] == 0 and (state["dead_items"] == 0 or "off" in options)
+    assert state["dead_tuples"] == state["dead_items"] == 0
     checks.assert_clean(conn, "t")
 
 
 @pytest.mark.parametrize("options", ["PARALLEL 2", "FULL, PARALLEL 2"])
 def test_no_workers_are_launched_that_would_be_parked(conn, options):
     make_table(conn, 3000)
-    set_all(conn, WORKERS | {"vacuum_cost_delay": "1ms", "vacuum_cost_limit": 400})
+    set_all(conn, WORKERS | {"vacuum_cost_delay": "1ms", "vacuum_cost_limit": 20})
     assert re.search(r"^parallel workers: 2 planned, 0 launched", vacuum(conn, options), re.MULTILINE)
     set_all(conn, {"vacuum_cost_delay": "0"})
     assert re.search(r"^parallel workers: 2 planned, 2 launched", vacuum(conn, options), re.MULTILINE)
