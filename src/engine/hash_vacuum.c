@@ -386,15 +386,14 @@ scan_ranges(HashScan *scan)
 	progress_blocks_done(scan->pages_done);
 }
 
-/* next_primary -- the next bucket's primary page, pinned, and its number. */
+/* next_primary -- the next bucket's primary page, pinned, and its number; or Invalid. */
 static Buffer
 next_primary(ReadStream *stream, Bucket *bucket)
 {
 	void	   *per_buffer_data;
 	Buffer		primary = read_stream_next_buffer(stream, &per_buffer_data);
 
-	if (BufferIsValid(primary))
-		*bucket = *(Bucket *) per_buffer_data;
+	*bucket = BufferIsValid(primary) ? *(Bucket *) per_buffer_data : InvalidBucket;
 	return primary;
 }
 
