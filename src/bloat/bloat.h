@@ -42,5 +42,7 @@ extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 					   BloatEstimate *estimate);
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 						const BloatEstimate *heap, BloatEstimate *estimate);
+extern bool index_bloat_is_known(Oid access_method);
+extern double index_rebuilt_pages(Relation index, uint32 most_pages, pg_prng_state *prng);
 
 #endif							/* CYCLONE_BLOAT_H */

@@ -231,7 +231,7 @@ handle_empty_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 			return false;
 	}
 
-	if (!PageIsAllVisible(page))
+	if (!PageIsAllVisible(page) && !is_in_tail(vacuum, BufferGetBlockNumber(buffer)))
 	{
 		Assert(compat_buffer_is_locked(buffer));
 
@@ -527,7 +527,8 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	Assert(visibilitymap_pin_ok(blkno, vmbuffer));
 	Assert(!result->all_visible || result->lpdead_items == 0);
 
-	if (!vm_all_visible && result->all_visible)
+	/* a page to be cut off isn't worth it */
+	if (!vm_all_visible && result->all_visible && (result->hastup || !is_in_tail(vacuum, blkno)))
 		set_visibility_map(vacuum, buffer, vmbuffer, result, verdict);
 	else if (vm_all_visible && !PageIsAllVisible(page) &&
 			 visibilitymap_get_status(rel, blkno, &vmbuffer) != 0)

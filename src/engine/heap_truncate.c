@@ -55,7 +55,7 @@
  * step looks through all of shared_buffers, so it cuts off such a part of that at
  * least.
  */
-#define COMPACTION_STEP			((BlockNumber) 256)
+#define COMPACTION_STEP			((BlockNumber) 1024)
 #define BUFFERS_FRACTION		512
 /* So many are read before the lock is taken, to be found in shared buffers then. */
 #define MOST_READ_BEFORE		((BlockNumber) 4096)

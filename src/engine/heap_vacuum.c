@@ -61,6 +61,7 @@ static void free_dead_items(TableVacuum *vacuum, Buffer buffer,
 							DeadTidsPage *dead, Buffer vmbuffer);
 static uint8 bits_when_freed(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 							 TransactionId *newest_xmin);
+static int	used_items(Page page);
 static void do_other_work(HeapVacuum *pass, bool wait);
 static void report_progress(HeapVacuum *pass);
 
@@ -344,10 +345,26 @@ bits_when_freed(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 {
 	bool		all_frozen;
 
+	/* a page to be cut off that has nothing else */
+	if (is_in_tail(vacuum, vacuum->blkno) &&
+		used_items(BufferGetPage(buffer)) == dead->noffsets)
+		return 0;
 	if (!heap_page_all_visible(vacuum, buffer, dead->noffsets, newest_xmin, &all_frozen))
 		return 0;
 	Assert(!all_frozen || !TransactionIdIsValid(*newest_xmin));
 	return VISIBILITYMAP_ALL_VISIBLE | (all_frozen ? VISIBILITYMAP_ALL_FROZEN : 0);
+}
+
+/* used_items -- how many items of a page are in use, if only as dead ones. */
+static int
+used_items(Page page)
+{
+	int			nused = 0;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+		if (ItemIdIsUsed(PageGetItemId(page, off)))
+			nused++;
+	return nused;
 }
 
 /* do_other_work -- if there is any, and show that this pass goes on after it. */

@@ -513,7 +513,8 @@ bits_to_set_along(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const Pru
 	uint8		bits = VISIBILITYMAP_ALL_VISIBLE | (result->all_frozen ? VISIBILITYMAP_ALL_FROZEN : 0);
 	uint8		old_bits;
 
-	if (!COMPAT_MAP_IN_PAGE_RECORD || !result->all_visible)
+	if (!COMPAT_MAP_IN_PAGE_RECORD || !result->all_visible ||
+		(!result->hastup && is_in_tail(vacuum, BufferGetBlockNumber(buffer))))
 		return 0;
 	old_bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
 	if ((old_bits & bits) == bits || (old_bits != 0 && !PageIsAllVisible(BufferGetPage(buffer))))

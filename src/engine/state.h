@@ -248,6 +248,19 @@ typedef struct TableVacuum
 } TableVacuum;
 
 /*
+ * is_in_tail
+ *		Is a block to be cut off, once its rows have been moved?
+ *
+ * Then nothing is written down about it that is of no use before: no free space,
+ * and not that it is all-visible, if there is nothing on it.
+ */
+static inline bool
+is_in_tail(const TableVacuum *vacuum, BlockNumber blkno)
+{
+	return blkno >= vacuum->shared->tail_start;
+}
+
+/*
  * record_free_space
  *		Offer a block's free space to those who look for some; not in a tail
  *		that is being vacated.
@@ -255,7 +268,7 @@ typedef struct TableVacuum
 static inline void
 record_free_space(const TableVacuum *vacuum, BlockNumber blkno, Size space)
 {
-	if (blkno < vacuum->shared->tail_start)
+	if (!is_in_tail(vacuum, blkno))
 		RecordPageWithFreeSpace(vacuum->rel, blkno, space);
 }
 

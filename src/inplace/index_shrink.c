@@ -49,6 +49,7 @@
 /* Smaller indexes aren't worth the trouble, nor is less of a gain. */
 #define SMALL_INDEX_PAGES	16
 #define BLOATED_FRACTION	0.04
+#define ROUGHLY_BLOATED_FRACTION	0.25
 
 /* How many pages to look at for that */
 #define SAMPLE_PAGES		1000
@@ -144,10 +145,11 @@ bloated_indexes(Oid relid, MemoryContext context)
 
 /*
  * is_bloated
- *		Would an index be smaller if it were built anew?
+ *		Would an index be so much smaller if it were built anew that it's worth it?
  *
- * Only of btrees it is known how large they would be.  The table has just been
- * vacuumed, so all entries lead to rows.
+ * How large a btree would be is known rather well, GIN, GiST and hash indexes
+ * roughly; other kinds are left as they are.  The table has just been vacuumed, so
+ * all entries lead to rows.
  */
 static bool
 is_bloated(Relation index)
@@ -157,7 +159,12 @@ is_bloated(Relation index)
 	BloatEstimate estimate = {0};
 	pg_prng_state prng = pg_global_prng_state;
 
-	if (index->rd_rel->relam != BTREE_AM_OID || pages <= SMALL_INDEX_PAGES)
+	if (pages <= SMALL_INDEX_PAGES)
+		return false;
+	if (index_bloat_is_known(index->rd_rel->relam))
+		return pages * (1 - ROUGHLY_BLOATED_FRACTION) >
+			index_rebuilt_pages(index, SAMPLE_PAGES, &prng);
+	if (index->rd_rel->relam != BTREE_AM_OID)
 		return false;
 	btree_bloat(index, SAMPLE_PAGES, &prng, &vacuumed, &estimate);
 	return pages * (1 - BLOATED_FRACTION) > estimate.rewritten_pages;

@@ -24,11 +24,12 @@
 #include "inplace/inplace.h"
 #include "transaction.h"
 
-/* How long to wait for other transactions, and how often to look */
-#define WAIT_MS		10000
-#define LOOK_MS		20
+/* How long to wait for other transactions, and how often to look: less and less */
+#define WAIT_MS			10000
+#define FIRST_LOOK_MS	1
+#define LAST_LOOK_MS	20
 
-static bool wait_a_little(Oid relid, TransactionId last_xid);
+static bool wait_a_little(Oid relid, TransactionId last_xid, int ms);
 
 /*
  * horizon_wait
@@ -43,8 +44,9 @@ horizon_wait(Oid relid, TransactionId last_xid)
 {
 	if (!TransactionIdIsValid(last_xid))
 		return;
-	for (int waited = 0; waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) &&
-		 !wait_a_little(relid, last_xid); waited += LOOK_MS)
+	for (int waited = 0, ms = FIRST_LOOK_MS;
+		 waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) && !wait_a_little(relid, last_xid, ms);
+		 waited += ms, ms = Min(2 * ms, LAST_LOOK_MS))
 		;
 }
 
@@ -54,7 +56,7 @@ horizon_wait(Oid relid, TransactionId last_xid)
  *		after a while.
  */
 static bool
-wait_a_little(Oid relid, TransactionId last_xid)
+wait_a_little(Oid relid, TransactionId last_xid, int ms)
 {
 	Relation	rel;
 	TransactionId oldest;
@@ -69,7 +71,7 @@ wait_a_little(Oid relid, TransactionId last_xid)
 	{
 		/* our own snapshot holds nothing back, as of all who VACUUM */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOOK_MS, WAIT_EVENT_VACUUM_DELAY);
+						 ms, WAIT_EVENT_VACUUM_DELAY);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

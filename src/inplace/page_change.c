@@ -4,17 +4,30 @@
  *	  What moving rows changes on heap pages, and its WAL.
  *
  * Two changes: new versions are put on one page, and the old ones on another
- * become versions that have been updated.  Each is one WAL record, of the
- * server's kind for inserting several rows, without the mark that tells
- * logical decoding of new rows.  That makes decoding pass it over, as for a
- * catalog's rows, so no subscriber hears of rows that are only moved.
+ * become versions that have been updated.  Neither is decoded, so no subscriber
+ * hears of rows that are only moved.
  *
- * For the old versions the record inserts nothing, but has the page's image,
- * and takes the page's bits out of the visibility map.  It is
- * rarely more than would be written anyway, as most such pages are changed for the
- * first time since the last checkpoint.  A smaller record for that doesn't exist:
- * those for updates and deletions are decoded, and generic ones
- * know nothing of the visibility map, nor of what may differ on a standby.
+ * The first is one WAL record of the server's kind for inserting several rows,
+ * without the mark that tells logical decoding of new rows.  That makes decoding
+ * pass it over, as for a catalog's rows.
+ *
+ * The second can't be one of the server's kinds for updates and deletions, as
+ * these are decoded.  It is a generic record: bytes, and where on the page they
+ * come.  An image of the page is written only if the server wants one, as the page
+ * is changed for the first time since the last checkpoint.  What generic records
+ * don't know, we see to:
+ *
+ * - The visibility map.  The bits of a page to be vacated have been taken out
+ *	 before (tail_plan.c), which was logged.  If there are some nonetheless, they are
+ *	 taken out by a record of the first kind that inserts nothing, under the same
+ *	 locks.  After a crash between the two records a page is not all-visible that could
+ *	 be, and that is all.
+ * - What a page on a standby may lack: hints, and the space behind rows of odd
+ *	 length.  Readers don't care, but wal_consistency_checking compares pages after
+ *	 a generic record byte by byte, but for the hole.  So the record has all such bytes of the
+ *	 page, which are those that change, too: of a header that another session
+ *	 might give a hint, the part from xmax on.  Hints are true wherever the record
+ *	 is replayed, as what they tell of is in the WAL before it.
  *
  * A page that is as good as empty takes a row even if less than the fillfactor
  * wants is then free, as the server has it: no page would take that row
@@ -31,6 +44,7 @@
 #include "access/heapam.h"
 #include "access/heapam_xlog.h"
 #include "access/hio.h"
+#include "access/rmgr.h"
 #include "access/visibilitymap.h"
 #include "access/xact.h"
 #include "access/xloginsert.h"
@@ -51,8 +65,10 @@
 static bool begin_change(Buffer buffer, Buffer vmbuffer);
 static void end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 					   HeapTuple *tuples, int ntuples, bool was_empty);
-static XLogRecPtr log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
-							 bool map_cleared, Buffer changed_vmbuffer);
+static XLogRecPtr log_rows(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
+						   bool map_cleared, Buffer changed_vmbuffer);
+static XLogRecPtr log_headers(Buffer buffer);
+static char *add_fragment(char *delta, Page page, Size offset, Size length);
 
 /*
  * page_space_needed
@@ -191,6 +207,8 @@ begin_change(Buffer buffer, Buffer vmbuffer)
  * end_change
  *		Take the page's bits out of the map, write WAL for all that was changed,
  *		and leave the critical section.
+ *
+ * Without tuples it is headers that were changed.
  */
 static void
 end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
@@ -208,15 +226,22 @@ end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 
 	if (RelationNeedsWAL(rel))
 	{
-		XLogRecPtr	lsn;
+		XLogRecPtr	lsn = InvalidXLogRecPtr;
 
 		Assert(CritSectionCount > 0 && compat_buffer_is_locked(buffer));
-		lsn = log_change(buffer, tuples, ntuples, was_empty, clear_map,
-						 map_changed ? vmbuffer : InvalidBuffer);
-
+		/* a server that doesn't tell whether it changed the map may have */
+		if (ntuples > 0 || map_changed || (clear_map && !COMPAT_LOGS_MAP))
+		{
+			lsn = log_rows(buffer, tuples, ntuples, was_empty, clear_map,
+						   map_changed ? vmbuffer : InvalidBuffer);
+			if (map_changed)
+				PageSetLSN(BufferGetPage(vmbuffer), lsn);
+			/* so that no image is written twice */
+			PageSetLSN(page, lsn);
+		}
+		if (ntuples == 0)
+			lsn = log_headers(buffer);
 		PageSetLSN(page, lsn);
-		if (map_changed)
-			PageSetLSN(BufferGetPage(vmbuffer), lsn);
 	}
 	END_CRIT_SECTION();
 
@@ -225,15 +250,15 @@ end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 }
 
 /*
- * log_change
- *		Write the WAL record: with these tuples, or without any an image.
+ * log_rows
+ *		Write the WAL record for these tuples, and for the map; return its end.
  *
  * If the page was empty, replay makes it anew, and puts the tuples there in
  * order, which is how they have come there.
  */
 static XLogRecPtr
-log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
-		   bool map_cleared, Buffer changed_vmbuffer)
+log_rows(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
+		 bool map_cleared, Buffer changed_vmbuffer)
 {
 	PGAlignedBlock scratch;
 	xl_heap_multi_insert *record = (xl_heap_multi_insert *) scratch.data;
@@ -244,8 +269,6 @@ log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
 
 	if (was_empty)
 		flags |= REGBUF_WILL_INIT;
-	else if (ntuples == 0)
-		flags |= REGBUF_FORCE_IMAGE;
 
 	record->flags = map_cleared ? XLH_INSERT_ALL_VISIBLE_CLEARED : 0;
 	record->ntuples = ntuples;
@@ -277,4 +300,61 @@ log_change(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
 		compat_register_map(changed_vmbuffer);
 	return XLogInsert(RM_HEAP2_ID,
 					  XLOG_HEAP2_MULTI_INSERT | (was_empty ? XLOG_HEAP_INIT_PAGE : 0));
+}
+
+/*
+ * log_headers
+ *		Write the generic WAL record for headers of tuples, and of the page; return
+ *		its end.
+ *
+ * It is never larger than what is in use of the page: what there is of a tuple
+ * in the record is smaller than the tuple and its line pointer.
+ */
+static XLogRecPtr
+log_headers(Buffer buffer)
+{
+	const Size	start = offsetof(HeapTupleHeaderData, t_choice.t_heap.t_xmax);
+	const Size	end = offsetof(HeapTupleHeaderData, t_hoff);
+	const Size	page_start = offsetof(PageHeaderData, pd_flags);
+	Page		page = BufferGetPage(buffer);
+	PGAlignedBlock scratch;
+	char	   *delta = scratch.data;
+
+	delta = add_fragment(delta, page, page_start, SizeOfPageHeaderData - page_start);
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+		Size		place = ItemIdGetOffset(item);
+		Size		length = ItemIdGetLength(item);
+
+		if (!ItemIdIsNormal(item))
+		{
+			Assert(!ItemIdHasStorage(item));
+			continue;
+		}
+		delta = add_fragment(delta, page, place + start, end - start);
+		if (length < MAXALIGN(length))
+			delta = add_fragment(delta, page, place + length, MAXALIGN(length) - length);
+	}
+	Assert(delta - scratch.data < BLCKSZ);
+
+	XLogBeginInsert();
+	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
+	XLogRegisterBufData(0, scratch.data, delta - scratch.data);
+	return XLogInsert(RM_GENERIC_ID, 0);
+}
+
+/*
+ * add_fragment
+ *		Add to a generic record's data that these bytes of a page come to their place;
+ *		return its new end.
+ */
+static char *
+add_fragment(char *delta, Page page, Size offset, Size length)
+{
+	const OffsetNumber numbers[] = {offset, length};
+
+	memcpy(delta, numbers, sizeof(numbers));
+	memcpy(delta + sizeof(numbers), page + offset, length);
+	return delta + sizeof(numbers) + length;
 }

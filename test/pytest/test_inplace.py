@@ -576,6 +576,104 @@ def test_a_standby_replays_it(new_cluster):
         assert "inconsistent page" not in standby.log
 
 
+def test_a_standby_is_told_what_it_may_lack(new_cluster):
+    """Rows that stay on a page from which others move: with hints that nobody has logged, and with old bytes behind them."""
+    primary = new_cluster(wal_consistency_checking="all", checkpoint_timeout="1h")
+    with primary.connect(TEMPLATE) as conn, primary.standby().start() as standby:
+        run_script(
+            conn,
+            """
+            CREATE TABLE t (id int, note text);
+            INSERT INTO t SELECT i, repeat('x', 301) FROM generate_series(1, 6000) i;
+            DELETE FROM t WHERE id % 6 > 0;
+            VACUUM (TRUNCATE off) t;
+            CHECKPOINT;
+            INSERT INTO t SELECT i, repeat('y', 290 + i % 7) FROM generate_series(10001, 15000) i;
+            BEGIN; DELETE FROM t WHERE id % 5 = 0; ROLLBACK;
+            DELETE FROM t WHERE id % 4 > 1;
+            SELECT count(*) FROM t
+            """,
+        )
+        expected = content(conn, "t")
+        with primary.connect(TEMPLATE) as other:
+            other.execute("BEGIN")
+            other.execute("SELECT FROM t WHERE id % 8 = 0 FOR UPDATE")
+            conn.execute("SET client_min_messages = error")
+            conn.execute("VACUUM (FULL INPLACE) t")
+            other.execute("ROLLBACK")
+        standby.wait_for_replay(primary)
+        with standby.connect(TEMPLATE) as reader:
+            assert content(reader, "t") == expected == content(conn, "t")
+        assert "inconsistent page" not in standby.log
+        conn.execute(CLEAN)
+        checks.assert_clean(conn, "t")
+
+
+def test_what_is_in_wal_already_is_not_logged_as_an_image(new_cluster):
+    """Pages from which rows move, too, if they have been changed since the last checkpoint; and none becomes all-visible to be cut off."""
+    cluster = new_cluster(checkpoint_timeout="1h", max_wal_size="4GB", bgwriter_lru_maxpages=0)
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE)
+        conn.execute("CREATE EXTENSION pg_walinspect")
+        expected = content(conn, "t")
+        before = blocks(conn)
+        [(start,)] = conn.execute("SELECT pg_current_wal_insert_lsn()")
+        conn.execute(MOVE)
+        [(end,)] = conn.execute("SELECT pg_current_wal_flush_lsn() FROM pg_switch_wal()")
+        of_table = "FROM pg_get_wal_block_info(%s, %s, false) WHERE relfilenode = pg_relation_filenode('t') AND relforknumber = 0"
+        kinds = "SELECT resource_manager, record_type, count(*), sum(block_fpi_length)"
+        seen = {(rmgr, kind): (n, images) for rmgr, kind, n, images in conn.execute(f"{kinds} {of_table} GROUP BY 1, 2", (start, end))}
+        assert seen["Generic", "Generic"][0] > before / 2
+        assert {kind: images for kind, (_, images) in seen.items() if images} == {}
+        made_visible = f"SELECT count(*) {of_table} AND record_type = 'VISIBLE' AND relblocknumber >= %s"
+        assert conn.execute(made_visible, (start, end, blocks(conn))).fetchone() == (0,)
+        assert content(conn, "t") == expected and blocks(conn) < before / 3
+    cluster.crash()
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        assert content(conn, "t") == expected
+        conn.execute(CLEAN)
+        checks.assert_clean(conn, "t")
+        assert_indexes_agree(conn, "t")
+
+
+def test_bloated_indexes_of_other_kinds_are_built_anew(conn):
+    """GIN with posting trees and without, GiST and hash; once, and not those that a build would not make smaller."""
+    run_script(
+        conn,
+        """
+        CREATE TABLE t (id int PRIMARY KEY, n int, note text, a int[], p point);
+        INSERT INTO t SELECT i, -i, md5(i::text), ARRAY[i % 3, i], point(i, i) FROM generate_series(1, 30000) i;
+        CREATE INDEX t_hash ON t USING hash (note);
+        CREATE INDEX t_gin ON t USING gin (a);
+        CREATE INDEX t_gist ON t USING gist (p);
+        CREATE INDEX t_note ON t (lower(note))
+        """,
+    )
+    names = ("t_hash", "t_gin", "t_gist")
+    files = "SELECT array_agg(pg_relation_filenode(name::regclass) ORDER BY name) FROM unnest(%s::text[]) name"
+    [(whole,)] = conn.execute(files, (list(names),)).fetchall()
+    conn.execute(INPLACE)
+    assert conn.execute(files, (list(names),)).fetchone() == (whole,)
+
+    conn.execute("DELETE FROM t WHERE id % 10 > 0")
+    expected = content(conn, "t")
+    conn.execute(INPLACE)
+    [(rebuilt,)] = conn.execute(files, (list(names),)).fetchall()
+    assert not set(whole) & set(rebuilt)
+    assert content(conn, "t") == expected
+    assert_indexes_agree(conn, "t")
+    checks.assert_clean(conn, "t")
+    sizes = {name: bytes_of(conn, name) for name in names}
+    conn.execute("REINDEX TABLE t")
+    # one that is built while rows may come has some more of GIN's pages
+    assert {name: size for name, size in sizes.items() if size > bytes_of(conn, name) * 1.1 + 2 * 8192} == {}
+
+    [(rebuilt,)] = conn.execute(files, (list(names),)).fetchall()
+    conn.execute(INPLACE)
+    assert conn.execute(files, (list(names),)).fetchone() == (rebuilt,)
+
+
 @pytest.mark.parametrize("patience", [None, "-1", "100ms"])
 def test_an_old_snapshot_on_a_standby_never_meets_a_new_index(new_cluster, patience):
     """A rebuilt index lacks what was deleted on the primary; until whose snapshot on a standby sees that has gone, the old one is used."""

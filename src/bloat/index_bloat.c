@@ -1,0 +1,198 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_bloat.c
+ *	  How large a GIN, GiST or hash index would be if it were built anew.
+ *
+ * Roughly, and rather too large: the question is if a build is worth it.  Pages
+ * of a sample tell how much is in use; a new index needs as many pages as that fills
+ * to the part that a build leaves filled at worst.  Where a build divides pages
+ * that have become full that is a half, and so it is with entries of GIN and with
+ * GiST.  Where it appends, as with GIN's posting trees, it is more.  What VACUUM has not
+ * removed yet counts as in use.
+ *
+ * A hash index has as many buckets as its rows wanted at most, and never
+ * fewer.  A build makes as many as its rows want now.  What doesn't go into the
+ * bucket's first page for the sake of equal keys doesn't then, either.
+ *
+ * Each page of the sample is read under a share lock.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/gin_private.h"
+#include "access/ginblock.h"
+#include "access/gist.h"
+#include "access/hash.h"
+#include "catalog/pg_am.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+
+#include "bloat/bloat.h"
+
+/* Such a part of a page is filled by a build at worst. */
+#define DIVIDED_FILL		0.5
+#define GIN_POSTING_FILL	0.75
+
+/* Pages of an index that hold no entries: GIN has a root, too, from the start */
+#define FIXED_PAGES			2
+
+/* What is measured on each page */
+enum
+{
+	INDEX_PACKED,				/* pages that what is on it fills */
+	INDEX_ENTRIES,				/* of a hash index */
+	INDEX_QUANTITIES
+};
+
+/* What an entry of a hash index takes on a page, and the least a bucket is made for */
+#define HASH_ENTRY_BYTES \
+	(MAXALIGN(sizeof(IndexTupleData)) + MAXALIGN(sizeof(uint32)) + sizeof(ItemIdData))
+#define HASH_LEAST_ENTRIES	10
+
+static void measure_page(Relation index, Page page, double *quantities);
+static bool is_of_kind(Relation index, Page page);
+static double used_part(Page page);
+static double gin_pages(Page page);
+static void measure_hash_page(Page page, double *quantities);
+static double hash_buckets(Relation index, double entries);
+
+/*
+ * index_bloat_is_known
+ *		Is there an estimate for indexes of this access method, but for btrees?
+ */
+bool
+index_bloat_is_known(Oid access_method)
+{
+	return access_method == GIN_AM_OID || access_method == GIST_AM_OID ||
+		access_method == HASH_AM_OID;
+}
+
+/*
+ * index_rebuilt_pages
+ *		Estimate how many pages an index would have if it were built anew, reading
+ *		at most so many of it.
+ *
+ * It is of a kind that index_bloat_is_known of.  The caller has a lock on it,
+ * AccessShareLock or more, and knows that it has been built.
+ */
+double
+index_rebuilt_pages(Relation index, uint32 most_pages, pg_prng_state *prng)
+{
+	PageSample *sample = page_sample_begin(index, 1, most_pages, prng);
+	double		pages;
+	Buffer		buffer;
+
+	Assert(index_bloat_is_known(index->rd_rel->relam));
+	while (BufferIsValid(buffer = page_sample_next(sample)))
+	{
+		double		quantities[INDEX_QUANTITIES] = {0};
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		measure_page(index, BufferGetPage(buffer), quantities);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		page_sample_measured(sample, buffer, quantities, INDEX_QUANTITIES);
+	}
+	pages = FIXED_PAGES + ceil(page_sample_total(sample, INDEX_PACKED).value);
+	if (index->rd_rel->relam == HASH_AM_OID)
+		pages += hash_buckets(index, page_sample_total(sample, INDEX_ENTRIES).value);
+	page_sample_end(sample);
+	return pages;
+}
+
+/* measure_page -- what is on a page, which is locked. */
+static void
+measure_page(Relation index, Page page, double *quantities)
+{
+	if (PageIsNew(page))
+		return;
+	/* amcheck is there to complain of such pages; nothing is won by a guess */
+	if (!is_of_kind(index, page))
+	{
+		quantities[INDEX_PACKED] = 1;
+		return;
+	}
+	switch (index->rd_rel->relam)
+	{
+		case GIN_AM_OID:
+			quantities[INDEX_PACKED] = gin_pages(page);
+			break;
+		case GIST_AM_OID:
+			if (!GistPageIsDeleted(page))
+				quantities[INDEX_PACKED] = used_part(page) / DIVIDED_FILL;
+			break;
+		case HASH_AM_OID:
+			measure_hash_page(page, quantities);
+			break;
+	}
+}
+
+/* is_of_kind -- has a page the room at its end that the access method uses? */
+static bool
+is_of_kind(Relation index, Page page)
+{
+	switch (index->rd_rel->relam)
+	{
+		case GIN_AM_OID:
+			return PageGetSpecialSize(page) == MAXALIGN(sizeof(GinPageOpaqueData));
+		case GIST_AM_OID:
+			return PageGetSpecialSize(page) == MAXALIGN(sizeof(GISTPageOpaqueData));
+		default:
+			return PageGetSpecialSize(page) == MAXALIGN(sizeof(HashPageOpaqueData));
+	}
+}
+
+/* used_part -- the part of a page's room that is in use. */
+static double
+used_part(Page page)
+{
+	double		room = ((PageHeader) page)->pd_special - SizeOfPageHeaderData;
+
+	return (room - PageGetExactFreeSpace(page)) / room;
+}
+
+/* gin_pages -- how many pages of a new GIN index what is on this one fills. */
+static double
+gin_pages(Page page)
+{
+	if (GinPageIsDeleted(page))
+		return 0;
+	return used_part(page) / (GinPageIsData(page) ? GIN_POSTING_FILL : DIVIDED_FILL);
+}
+
+/*
+ * measure_hash_page
+ *		Count the entries of a page; those beyond a bucket's first page fill pages
+ *		of their own.
+ */
+static void
+measure_hash_page(Page page, double *quantities)
+{
+	switch (HashPageGetOpaque(page)->hasho_flag & LH_PAGE_TYPE)
+	{
+		case LH_OVERFLOW_PAGE:
+			quantities[INDEX_PACKED] = used_part(page);
+			/* FALLTHROUGH */
+		case LH_BUCKET_PAGE:
+			quantities[INDEX_ENTRIES] = PageGetMaxOffsetNumber(page);
+			break;
+		case LH_BITMAP_PAGE:
+			quantities[INDEX_PACKED] = 1;
+			break;
+	}
+}
+
+/* hash_buckets -- how many buckets a build makes for so many entries. */
+static double
+hash_buckets(Relation index, double entries)
+{
+	double		for_each = Max(HashGetTargetPageUsage(index) / HASH_ENTRY_BYTES,
+							   HASH_LEAST_ENTRIES);
+	double		wanted = Min(Max(ceil(entries / for_each), 2), 0x40000000);
+
+	return _hash_get_totalbuckets(_hash_spareindex(wanted));
+}
