@@ -44,6 +44,75 @@ int			cyclone_debug_server_version = 0;
 int			cyclone_debug_workers = 0;
 char	   *cyclone_debug_point = "";
 
+/* The settings that are numbers, by name; GUC_NOT_IN_SAMPLE, all of them */
+static const struct
+{
+	const char *name;
+	const char *short_desc;
+	const char *long_desc;
+	int		   *variable;
+	int			boot_value;
+	int			max_value;
+	GucContext	context;
+}			numbers[] = {
+	{"cyclone.debug_btree_parts",
+		"Into how many parts VACUUM FULL divides each btree that it can.",
+		"0 is as many as there are processes, if that pays.",
+	&cyclone_debug_btree_parts, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_cores",
+		"How many cores VACUUM takes the machine to have, to leave others some.",
+		"0 is as many as it has. So many by default that no test's VACUUM makes way.",
+	&cyclone_debug_cores, 1000, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_failed_probe",
+		"The probe by which the server is found not to fit, at its start.",
+		"0 is none.",
+	&cyclone_debug_failed_probe, 0, INT_MAX, PGC_POSTMASTER},
+	{"cyclone.debug_fed",
+		"How many processes each budget is taken to feed.",
+		"0 is as many as it does. So many by default that no test's workers are parked.",
+	&cyclone_debug_fed, 1000, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_horizon_wait",
+		"How long VACUUM (FULL INPLACE) waits for others, in ms.",
+		"0 is as long as usual.",
+	&cyclone_debug_horizon_wait, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_max_duties",
+		"How many pages of a btree may be due at once, besides a range.",
+		"0 is the usual number.",
+	&cyclone_debug_max_duties, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_max_duty_tries",
+		"How often a process tries to lock a pinned page of a btree that is due.",
+		"0 is as often as usual.",
+	&cyclone_debug_max_duty_tries, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_max_free_mb",
+		"The free space of each file system, in MB.",
+		NULL,
+	&cyclone_debug_max_free_mb, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_max_pin_ms",
+		"How long a process waits for pinned pages of a table, in ms.",
+		"0 is as long as usual.",
+	&cyclone_debug_max_pin_ms, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_max_tree_pages",
+		"From how many leaf pages on a posting tree of a GIN index is shared out.",
+		"0 is the usual number.",
+	&cyclone_debug_max_tree_pages, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_parking",
+		"A worker that takes its next piece of work is parked by chance, one in so many times.",
+		"It looks for a place again after so many ms. 0 is never.",
+	&cyclone_debug_parking, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_seam_fails",
+		"1: heap's table access method can't be changed.",
+		NULL,
+	&cyclone_debug_seam_fails, 0, 1, PGC_POSTMASTER},
+	{"cyclone.debug_server_version",
+		"The version that the server is taken for, at its start.",
+		"0 is its own.",
+	&cyclone_debug_server_version, 0, INT_MAX, PGC_POSTMASTER},
+	{"cyclone.debug_workers",
+		"The number of workers that a table calls for, whatever its size.",
+		NULL,
+	&cyclone_debug_workers, 0, INT_MAX, PGC_SUSET},
+};
+
 static bool is_set(const char *name, const char *role, const char *action);
 static void wait_for_lock(void);
 
@@ -51,76 +120,11 @@ static void wait_for_lock(void);
 void
 debug_point_init(void)
 {
-	DefineCustomIntVariable("cyclone.debug_btree_parts",
-							"Into how many parts VACUUM FULL divides each btree that it can.",
-							"0 is as many as there are processes, if that pays.",
-							&cyclone_debug_btree_parts, 0, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_failed_probe",
-							"The probe by which the server is found not to fit, at its start.",
-							"0 is none.",
-							&cyclone_debug_failed_probe, 0, 0, INT_MAX, PGC_POSTMASTER,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_horizon_wait",
-							"How long VACUUM (FULL INPLACE) waits for others, in ms.",
-							"0 is as long as usual.",
-							&cyclone_debug_horizon_wait, 0, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_max_duties",
-							"How many pages of a btree may be due at once, besides a range.",
-							"0 is the usual number.",
-							&cyclone_debug_max_duties, 0, 0, INT_MAX, PGC_SUSET,
-							GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_max_duty_tries",
-							"How often a process tries to lock a pinned page of a btree that is due.",
-							"0 is as often as usual.",
-							&cyclone_debug_max_duty_tries, 0, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_max_free_mb",
-							"The free space of each file system, in MB.",
-							NULL,
-							&cyclone_debug_max_free_mb, 0, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_max_pin_ms",
-							"How long a process waits for pinned pages of a table, in ms.",
-							"0 is as long as usual.",
-							&cyclone_debug_max_pin_ms, 0, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_max_tree_pages",
-							"From how many leaf pages on a posting tree of a GIN index is shared out.",
-							"0 is the usual number.",
-							&cyclone_debug_max_tree_pages, 0, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_cores",
-							"How many cores VACUUM takes the machine to have, to leave others some.",
-							"0 is as many as it has. So many by default that no test's VACUUM makes way.",
-							&cyclone_debug_cores, 1000, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_fed",
-							"How many processes each budget is taken to feed.",
-							"0 is as many as it does. So many by default that no test's workers are parked.",
-							&cyclone_debug_fed, 1000, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_parking",
-							"A worker that takes its next piece of work is parked by chance, one in so many times.",
-							"It looks for a place again after so many ms. 0 is never.",
-							&cyclone_debug_parking, 0, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_seam_fails",
-							"1: heap's table access method can't be changed.",
-							NULL,
-							&cyclone_debug_seam_fails, 0, 0, 1, PGC_POSTMASTER,
-							GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_server_version",
-							"The version that the server is taken for, at its start.",
-							"0 is its own.",
-							&cyclone_debug_server_version, 0, 0, INT_MAX, PGC_POSTMASTER,
-							0, NULL, NULL, NULL);
-	DefineCustomIntVariable("cyclone.debug_workers",
-							"The number of workers that a table calls for, whatever its size.",
-							NULL,
-							&cyclone_debug_workers, 0, 0, INT_MAX, PGC_SUSET,
-							0, NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(numbers); i++)
+		DefineCustomIntVariable(numbers[i].name, numbers[i].short_desc, numbers[i].long_desc,
+								numbers[i].variable, numbers[i].boot_value,
+								0, numbers[i].max_value, numbers[i].context,
+								GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomStringVariable("cyclone.debug_point",
 							   "Makes processes wait or fail at a named point.",
 							   "Three words: point:(leader|worker|any):(wait|error|notice).",

@@ -176,7 +176,8 @@ measure_hash_page(Page page, double *quantities)
 	{
 		case LH_OVERFLOW_PAGE:
 			quantities[INDEX_PACKED] = used_part(page);
-			/* FALLTHROUGH */
+			quantities[INDEX_ENTRIES] = PageGetMaxOffsetNumber(page);
+			break;
 		case LH_BUCKET_PAGE:
 			quantities[INDEX_ENTRIES] = PageGetMaxOffsetNumber(page);
 			break;

@@ -346,21 +346,21 @@ compat_slot_pid(const ReplicationSlot *slot)
 	return slot->active_pid;
 }
 
-/* An LSN for a page of an index that isn't logged, larger than earlier ones */
+/* compat_fake_lsn -- an LSN for a page that isn't logged, larger than earlier ones. */
 static inline XLogRecPtr
 compat_fake_lsn(Relation index)
 {
 	return gistGetFakeLSN(index);
 }
 
-/* Entries were deleted from a leaf page of a GiST index. */
+/* compat_gist_mark_tuples_deleted -- entries of a leaf page were deleted. */
 static inline void
 compat_gist_mark_tuples_deleted(Page page)
 {
 	GistMarkTuplesDeleted(page);
 }
 
-/* Can nobody see a transaction as running any more? */
+/* compat_is_removable_xid -- can nobody see a transaction as running any more? */
 static inline bool
 compat_is_removable_xid(GlobalVisState *vistest, TransactionId xid)
 {

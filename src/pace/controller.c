@@ -134,6 +134,8 @@ static void forget_old_slices(Controller *controller);
 static void end_learning(Controller *controller);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
+static void be_alone(Controller *controller, const ControllerInput *input);
+static void grow(Controller *controller, const ControllerInput *input, double excess);
 static void change_gently(Controller *controller, const ControllerInput *input,
 						  double growth);
 static double noise(const ControllerInput *input);
@@ -230,15 +232,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 
 	if (controller->idle >= IDLE_SECONDS)
 	{
-		if (controller->learning)
-		{
-			controller->budget = controller->budget_before_learning;
-			controller->interrupted = true;
-		}
-		controller->learning = false;
-		controller->ceiling = INFINITY;
-		controller->forget_window = true;
-		change_gently(controller, input, GROWTH_IDLE);
+		be_alone(controller, input);
 		return;
 	}
 
@@ -271,26 +265,54 @@ controller_step(Controller *controller, const ControllerInput *input)
 						 LEAST_SURE_MISS))
 		slow_down(controller, input, excess);
 	else
-	{
-		double		room = Max(Min((1 - excess) / FULL_ROOM, 1.0), -1.0);
-		double		growth = GROWTH_FAST;
-		double		weight = Min(input->samples / FULL_SAMPLES, 1.0);
+		grow(controller, input, excess);
+}
 
-		if (room < 0)
-		{
-			growth = GROWTH_IN_DOUBT;
-			controller->since_miss = 0;
-		}
-		else if (load_is_gone(controller))
-		{
-			growth = GROWTH_IDLE;
-			weight = 1;			/* there won't be more of them soon */
-		}
-		else if (controller->since_miss < CAUTION_SECONDS)
-			growth = controller->budget > controller->ceiling * NEAR_CEILING ?
-				GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
-		change_gently(controller, input, growth * room * weight);
+/*
+ * be_alone
+ *		Nobody else has been there for a while: go faster, and forget what was
+ *		learned of limits.
+ */
+static void
+be_alone(Controller *controller, const ControllerInput *input)
+{
+	if (controller->learning)
+	{
+		controller->budget = controller->budget_before_learning;
+		controller->interrupted = true;
 	}
+	controller->learning = false;
+	controller->ceiling = INFINITY;
+	controller->forget_window = true;
+	change_gently(controller, input, GROWTH_IDLE);
+}
+
+/*
+ * grow
+ *		Let the budget grow by how far the target is off; or shrink a little, if
+ *		it is missed, but not for sure.
+ */
+static void
+grow(Controller *controller, const ControllerInput *input, double excess)
+{
+	double		room = Max(Min((1 - excess) / FULL_ROOM, 1.0), -1.0);
+	double		growth = GROWTH_FAST;
+	double		weight = Min(input->samples / FULL_SAMPLES, 1.0);
+
+	if (room < 0)
+	{
+		growth = GROWTH_IN_DOUBT;
+		controller->since_miss = 0;
+	}
+	else if (load_is_gone(controller))
+	{
+		growth = GROWTH_IDLE;
+		weight = 1;				/* there won't be more of them soon */
+	}
+	else if (controller->since_miss < CAUTION_SECONDS)
+		growth = controller->budget > controller->ceiling * NEAR_CEILING ?
+			GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
+	change_gently(controller, input, growth * room * weight);
 }
 
 /*

@@ -86,11 +86,13 @@ priority_restore(void)
 
 #else
 
+/* priority_lower -- there is no way to, here. */
 void
 priority_lower(void)
 {
 }
 
+/* priority_restore -- nothing was changed. */
 void
 priority_restore(void)
 {

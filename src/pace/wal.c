@@ -87,6 +87,11 @@ wal_keep_pace(void)
 	}
 }
 
+/*
+ * wal_before_nap
+ *		Have the WAL writer write what this process has logged, if that is much, as
+ *		others would have to when they commit.
+ */
 void
 wal_before_nap(void)
 {
