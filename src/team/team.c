@@ -69,6 +69,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -80,6 +81,9 @@
 
 /* How often the leader has something to do while it waits for others */
 #define WAITING_MS			250
+
+/* For so long, in all, a leader that has failed waits for workers that are only just starting. */
+#define ARRIVAL_MS			500
 
 #define TEAM_KEY_CONTROL		UINT64CONST(0xC1C10E0000000001)
 #define TEAM_KEY_SHARED			UINT64CONST(0xC1C10E0000000002)
@@ -100,6 +104,8 @@ typedef struct TeamControl
 
 	ConditionVariable begun;	/* a phase, or the end of the team */
 	ConditionVariable done_changed;
+	/* workers that have found this block */
+	pg_atomic_uint32 arrived;
 	/* set by a leader that fails: its workers are about to be terminated */
 	pg_atomic_uint32 given_up;
 	/* never changes */
@@ -139,9 +145,13 @@ static void run_phases(Team *team, const TeamWorker *worker, void *state);
 
 /* the team that this process leads, or is in as a worker */
 static TeamControl *my_control = NULL;
+/* a leader's; valid as long as my_control is */
+static ParallelContext *my_pcxt = NULL;
 
 static const char *leaders_text(void);
-static void lead(TeamControl *control, dsm_segment *segment);
+static void lead(TeamControl *control, ParallelContext *pcxt);
+static void wait_for_arrivals(void);
+static bool somebody_is_starting(void);
 static void forget_control(dsm_segment *segment, Datum arg);
 static void forget_control_at_exit(int code, Datum arg);
 static void give_up_at_exit(int code, Datum arg);
@@ -192,7 +202,7 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 		{
 			team->pcxt = pcxt;
 			lay_out(team, shared_size, query);
-			lead(team->control, pcxt->seg);
+			lead(team->control, pcxt);
 			return team;
 		}
 		ExitParallelMode();
@@ -244,6 +254,7 @@ lay_out(Team *team, Size shared_size, const char *query)
 	SpinLockInit(&control->mutex);
 	ConditionVariableInit(&control->begun);
 	ConditionVariableInit(&control->done_changed);
+	pg_atomic_init_u32(&control->arrived, 0);
 	pg_atomic_init_u32(&control->given_up, 0);
 	control->query_id = pgstat_get_my_query_id();
 	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, control);
@@ -277,7 +288,7 @@ lay_out(Team *team, Size shared_size, const char *query)
  *		This process leads the team of that block, for as long as it has its segment.
  */
 static void
-lead(TeamControl *control, dsm_segment *segment)
+lead(TeamControl *control, ParallelContext *pcxt)
 {
 	static bool is_registered = false;
 
@@ -285,7 +296,8 @@ lead(TeamControl *control, dsm_segment *segment)
 		before_shmem_exit(give_up_at_exit, (Datum) 0);
 	is_registered = true;
 
-	on_dsm_detach(segment, forget_control, (Datum) 0);
+	on_dsm_detach(pcxt->seg, forget_control, (Datum) 0);
+	my_pcxt = pcxt;
 	my_control = control;
 }
 
@@ -293,12 +305,59 @@ lead(TeamControl *control, dsm_segment *segment)
  * team_give_up
  *		The leader has failed: its workers will be terminated, and need not say so
  *		in the server's log.  Harmless if there is no team.
+ *
+ * A worker that is only just starting doesn't know of the team yet, so it would
+ * say so.  It is waited for, for a moment.
  */
 void
 team_give_up(void)
 {
-	if (my_control != NULL && !IsParallelWorker())
-		pg_atomic_write_u32(&my_control->given_up, 1);
+	if (my_control == NULL || IsParallelWorker() || pg_atomic_read_u32(&my_control->given_up))
+		return;
+	pg_atomic_write_u32(&my_control->given_up, 1);
+	wait_for_arrivals();
+}
+
+/*
+ * wait_for_arrivals
+ *		Leader that has failed: wait until each of its workers has found the team or
+ *		has ended, but not for long.
+ *
+ * Serves no interrupts, as the error that is being handled may be one.
+ */
+static void
+wait_for_arrivals(void)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ARRIVAL_MS);
+
+	while (somebody_is_starting() && GetCurrentTimestamp() < end)
+	{
+		/* the latch may be set for good, by what has yet to be served */
+		pg_usleep(1000L);
+	}
+}
+
+/*
+ * somebody_is_starting
+ *		Leader: has a worker been launched that has neither found the team nor ended?
+ *
+ * Who has ended may be among those who had found it, so this can come out false
+ * too early; then a worker may have a word in the log.
+ */
+static bool
+somebody_is_starting(void)
+{
+	int			missing = my_pcxt->nworkers_launched - (int) pg_atomic_read_u32(&my_control->arrived);
+
+	for (int i = 0; i < my_pcxt->nworkers_launched && missing > 0; i++)
+	{
+		BackgroundWorkerHandle *handle = my_pcxt->worker[i].bgwhandle;
+		pid_t		pid;
+
+		if (handle == NULL || GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED)
+			missing--;
+	}
+	return missing > 0;
 }
 
 /*
@@ -427,7 +486,6 @@ team_end(Team *team)
 		TeamControl *control = team->control;
 
 		Assert(IsInParallelMode());
-		my_control = NULL;
 		SpinLockAcquire(&control->mutex);
 		Assert(!control->is_running && !control->is_over);
 		control->is_over = true;
@@ -526,6 +584,7 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	before_shmem_exit(forget_control_at_exit, (Datum) 0);
 	/* the signal may have come already, to be served later */
 	be_quiet_if_given_up();
+	pg_atomic_fetch_add_u32(&team->control->arrived, 1);
 
 	debug_query_string = shm_toc_lookup(toc, TEAM_KEY_QUERY_TEXT, true);
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);
@@ -739,6 +798,7 @@ static void
 forget_control(dsm_segment *segment, Datum arg)
 {
 	my_control = NULL;
+	my_pcxt = NULL;
 }
 
 /* forget_control_at_exit -- a worker's signal handler may come after its memory. */

@@ -105,6 +105,21 @@ def test_one_process_is_stopped_while_all_are_at_work(cluster, db, conn, table, 
     assert_whole(conn, table)
 
 
+def test_workers_that_are_only_just_starting_say_nothing(cluster, db, conn, table):
+    """The leader fails a few ms after it has launched them: they are not to be terminated before they know that."""
+    log_position = len(cluster.log)
+    with cluster.connect(db) as gate, cluster.connect(db) as session:
+        gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+        session.execute("SET cyclone.debug_point = 'heap-scan:leader:wait'")
+        for ms in range(2, 32):
+            session.execute("SET statement_timeout = %s" % ms)
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                session.execute("VACUUM (PARALLEL 3) t")
+    assert_no_traces(cluster, conn, log_position)
+    assert_whole(conn, table)
+    assert "FATAL" not in cluster.log[log_position:]
+
+
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_single_process_is_stopped(cluster, db, conn, table, phase, how):
