@@ -20,7 +20,7 @@
 #include "settings.h"
 #include "utils/guc.h"
 
-bool		cyclone_autovacuum = false;
+bool		cyclone_autovacuum = true;
 int			cyclone_autovacuum_max_parallel_workers = 2;
 int			cyclone_autovacuum_max_tables = 5000;
 int			cyclone_autovacuum_retry_after = 3600;
@@ -49,7 +49,7 @@ settings_init(void)
 							 "Autovacuum uses pg_cyclone's engine.",
 							 "Off leaves it to the server's own.",
 							 &cyclone_autovacuum,
-							 false,
+							 true,
 							 PGC_SIGHUP,
 							 0,
 							 NULL, NULL, NULL);
