@@ -807,6 +807,29 @@ def test_a_base_backup_of_a_server_at_work(own):
         other.conn.close()
 
 
+def test_a_standby_that_feeds_back(own):
+    """Rows that its snapshot sees stay, and go when it has ended."""
+    auto = own()
+    feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": 1, "max_standby_streaming_delay": -1}
+    auto.make_table(parallel_workers=2)
+    assert auto.vacuum()["last_rows_removed"] == 2000
+    backend_xmin = "SELECT backend_xmin FROM pg_stat_replication"
+    with auto.cluster.standby(feedback).start() as standby, standby.connect(TEMPLATE) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        assert reader.execute("SELECT count(*) FROM t").fetchone() == (4000,)
+        [(xmin,)] = reader.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::xid").fetchall()
+        wait_until(lambda: auto.sql(backend_xmin) == [(xmin,)], "feedback", PATIENCE)
+        auto.make_dead(which="id % 3 = 1")
+        assert auto.vacuum()["last_rows_removed"] == 0
+        assert reader.execute("SELECT count(*) FROM t").fetchone() == (4000,)
+        reader.execute("COMMIT")
+        wait_until(lambda: auto.sql(backend_xmin) != [(xmin,)], "feedback", PATIENCE)
+        assert auto.vacuum()["last_rows_removed"] == 2000
+        assert reader.execute("SELECT count(*) FROM t").fetchone() == (2000,)
+    auto.set(cyclone__autovacuum="off")
+    checks.assert_clean(auto.conn, "t")
+
+
 def test_no_workers_to_be_had(own):
     auto = own(max_parallel_workers=0)
     auto.make_table(parallel_workers=2)
