@@ -222,7 +222,7 @@ movers_visited(Inplace *job)
  * plan_workers
  *		How many workers to ask for: as PARALLEL says, but no more than one for
  *		each min_parallel_table_scan_size of the tail, as a new session takes its
- *		time, too, and no more than the budget feeds, and others leave cores for.
+ *		time, too, and no more than the budget feeds.
  */
 static int
 plan_workers(Inplace *job, Inplace *toast, Relation rel)
