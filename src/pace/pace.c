@@ -105,7 +105,7 @@
  * million rows with two indexes, in 2.5 s by two processes (2 cores).
  */
 #define COST_OF_A_PROCESS	1e6
-/* Under a budget no more blocks are taken at a time: a few thousand of cost. */
+/* Under a budget no more blocks are taken at a time: a cost of ten thousand or so. */
 #define GREATEST_PIECE		512
 /* Every so many pages the leader looks at the clock, if it is time to look around. */
 #define CALLS_A_LOOK		16
