@@ -199,7 +199,7 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
  * plan_workers
  *		How many workers to ask for: as PARALLEL says, but no more than one for
  *		each min_parallel_table_scan_size of the tail, as a new session takes its
- *		time, too, and no more than the budget feeds, and others leave cores for.
+ *		time, too, and no more than the budget feeds.
  */
 static int
 plan_workers(Inplace *job, Inplace *toast, Relation rel)

@@ -80,9 +80,6 @@ neighbours_look(uint64 now)
 uint32
 neighbours_room(void)
 {
-#ifdef F22_NOCORES
-	return PARKING_ALL;
-#endif
 	return neighbours_law(others, cores());
 }
 

@@ -89,7 +89,6 @@
 #include "pace/parking.h"
 #include "pace/priority.h"
 #include "pace/target.h"
-#include "pace/wal.h"
 
 /* In the server's code, not so often: it cuts the nap short that it is in. */
 #define SERVER_CODE_TICK_MS 500
@@ -106,7 +105,7 @@
  * million rows with two indexes, in 2.5 s by two processes (2 cores).
  */
 #define COST_OF_A_PROCESS	1e6
-/* Under a budget no more blocks are taken at a time: a few thousand of cost. */
+/* Under a budget no more blocks are taken at a time: a cost of ten thousand or so. */
 #define GREATEST_PIECE		512
 /* Every so many pages the leader looks at the clock, if it is time to look around. */
 #define CALLS_A_LOOK		16
@@ -440,8 +439,8 @@ pace_processes_fed(void)
 
 /*
  * pace_workers_now
- *		How many workers the command's budget, or target, would feed just now, and
- *		others leave cores for; for teams that don't change until they are through.
+ *		How many workers the command's budget, or target, would feed just now; for
+ *		teams that don't change until they are through.
  */
 int
 pace_workers_now(void)
@@ -453,8 +452,7 @@ pace_workers_now(void)
 		rate = Min(rate, target_budget(command.latency_target));
 	if (!isinf(rate))
 		fed = (uint32) Min(Max(ceil(rate / COST_OF_A_PROCESS) - 1, 0), PARKING_ALL);
-	(void) neighbours_look(now_ns());
-	return (int) Min(DEBUG_LIMIT(fed, fed), neighbours_room());
+	return (int) DEBUG_LIMIT(fed, fed);
 }
 
 /*
@@ -1456,9 +1454,6 @@ nap(uint64 until)
 	uint32		version = pace.version;
 	uint32		target_version = pace.target_version;
 
-#ifdef F22_WAL
-	wal_before_nap();
-#endif
 	while (now < until)
 	{
 		uint64		start = now;

@@ -60,9 +60,6 @@ priority_lower(void)
 {
 	SchedulingAttributes now = {0};
 
-#ifdef F22_NOPRIO
-	return;
-#endif
 	if (before.size != 0 ||
 		syscall(SYS_sched_getattr, 0, &now, sizeof(now), 0) != 0 ||
 		now.policy != SCHED_OTHER)
@@ -86,13 +83,13 @@ priority_restore(void)
 
 #else
 
-/* priority_lower -- there is no way to, here. */
+/* priority_lower -- nothing can be chosen here. */
 void
 priority_lower(void)
 {
 }
 
-/* priority_restore -- nothing was changed. */
+/* priority_restore -- so there is nothing to take back. */
 void
 priority_restore(void)
 {

@@ -87,23 +87,6 @@ wal_keep_pace(void)
 	}
 }
 
-/*
- * wal_before_nap
- *		Have the WAL writer write what this process has logged, if that is much, as
- *		others would have to when they commit.
- */
-void
-wal_before_nap(void)
-{
-	static uint64 told_bytes = 0;
-
-	if (pgWalUsage.wal_bytes - told_bytes < 16 * 1024 ||
-		XLogRecPtrIsInvalid(XactLastRecEnd))
-		return;
-	told_bytes = pgWalUsage.wal_bytes;
-	XLogSetAsyncXactLSN(XactLastRecEnd);
-}
-
 /* writer_is_behind -- would we do well to wait for the WAL writer? */
 static bool
 writer_is_behind(XLogRecPtr written)

@@ -11,6 +11,5 @@
 #define CYCLONE_WAL_H
 
 extern void wal_keep_pace(void);
-extern void wal_before_nap(void);
 
 #endif							/* CYCLONE_WAL_H */

@@ -161,7 +161,8 @@ def test_in_an_emergency_the_whole_team_freezes_and_nobody_sleeps_or_touches_an_
     conn.execute("CREATE EXTENSION IF NOT EXISTS pgstattuple")
     indexes = "SELECT i, pg_relation_size(i), (pgstatindex(i)).* FROM generate_series(0, 5) n, format('team_%s', n) i"
     before = conn.execute(indexes).fetchall()
-    settings = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1}  # with it, this would take minutes
+    # with this delay it would take minutes, and workers would be parked
+    settings = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": 1, "cyclone.debug_fed": 0, "cyclone.debug_cores": 0}
     statement = f"VACUUM ({SKIP_STATS}, PROCESS_TOAST off, PARALLEL 2) team"
     with Parked(conn.cluster, conn.info.dbname, "heap-scan:any", 3, statement, settings) as vacuum:
         vacuum.release()
