@@ -20,8 +20,8 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
-#include "access/gist_private.h"
 #include "access/brin_internal.h"
+#include "access/gist_private.h"
 #include "access/hash.h"
 #include "access/nbtree.h"
 #include "access/spgist.h"

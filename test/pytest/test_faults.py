@@ -48,8 +48,8 @@ def table(conn):
     conn.execute("CREATE INDEX t_id ON t (id)")
     conn.execute("CREATE INDEX t_a ON t USING gin (a)")
     conn.execute("CREATE INDEX t_p ON t USING gist (p)")
-    conn.execute("CREATE INDEX t_sp ON t USING spgist (p)")
     conn.execute("CREATE INDEX t_hash ON t USING hash (id)")
+    conn.execute("CREATE INDEX t_sp ON t USING spgist (p)")
     conn.execute("CREATE INDEX t_brin_id ON t USING brin (id)")
     conn.execute("CREATE INDEX t_brin_note ON t USING brin (note)")
     conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id > 7000")
@@ -142,7 +142,9 @@ def test_a_single_process_is_stopped(cluster, db, conn, table, phase, how):
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
-@pytest.mark.parametrize("phase", ["btree-page", "hash-bucket", "gist-page", "spgist-page", "index-page-deletion", "brin-range"])
+@pytest.mark.parametrize(
+    "phase", ["btree-page", "hash-bucket", "gist-page", "spgist-page", "index-page-deletion", "brin-range"]
+)
 def test_whoever_comes_to_a_point_first_is_stopped_and_the_team_with_it(cluster, db, conn, table, phase, how):
     log_position = len(cluster.log)
     with Parked(cluster, db, f"{phase}:any", 1, VACUUM, SETTINGS) as vacuum:
