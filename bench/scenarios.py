@@ -9,6 +9,7 @@ GROUPS = {
     "cases-logged": "The same five cases, logged",
     "heap": "No index",
     "indexes": "From one index to eight",
+    "kinds": "One index that is not a btree, a fifth of the rows deleted here and there",
     "pgbench": "The accounts table of pgbench",
     "buffers": "A table larger than shared_buffers",
     "full": "VACUUM FULL",
@@ -21,10 +22,25 @@ _LOAD = f"""
     CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
     INSERT INTO {TABLE} SELECT i, i FROM generate_series(1, %(rows)s) i
 """
+# Keys that each row has, and values that few, some and many rows have
+_LOAD_JSONB = f"""
+    CREATE TABLE {TABLE} (id bigint, v jsonb) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE}
+    SELECT i, jsonb_build_object('id', i, 'user', (random() * 100000)::int, 'kind', i %% 10, 'tags', jsonb_build_array('t' || i %% 1000))
+    FROM generate_series(1, %(rows)s) i
+"""
+# Ten words a row, of 50,000, some of them in most rows
+_LOAD_WORDS = f"""
+    CREATE TABLE {TABLE} (id bigint, v tsvector) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE}
+    SELECT i, array_to_tsvector(ARRAY(SELECT DISTINCT 'w' || (power(random(), 4) * 50000 + 0 * i)::int FROM generate_series(1, 10)))
+    FROM generate_series(1, %(rows)s) i
+"""
 _FULL = f"VACUUM (FULL, VERBOSE, PARALLEL %(workers)s) {TABLE}"
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
 _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
 _DELETE_A_TWENTIETH = f"DELETE FROM {TABLE} WHERE id %% 20 = 0"
+_DELETE_A_FIFTH_HERE_AND_THERE = f"DELETE FROM {TABLE} WHERE random() < 0.2"
 _PRIMARY_KEY = f"ALTER TABLE {TABLE} ADD PRIMARY KEY (id)"
 # Beside the primary key: one with few distinct keys, one in random order, one on text.
 _THREE_MORE_INDEXES = (
@@ -225,6 +241,22 @@ SCENARIOS = {
             rows=10_000_000,
             setup=(_LOAD, *_EIGHT_UNEQUAL_INDEXES, _CLEAN, _DELETE_A_TWENTIETH),
             indexes=8,
+        ),
+        Scenario(
+            name="kind-gin-jsonb",
+            group="kinds",
+            about="GIN index on jsonb",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD_JSONB, f"CREATE INDEX ON {TABLE} USING gin (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
+            name="kind-gin-words",
+            group="kinds",
+            about="GIN index on tsvector",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD_WORDS, f"CREATE INDEX ON {TABLE} USING gin (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
         ),
         Scenario(
             name="accounts-heap",

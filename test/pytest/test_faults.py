@@ -21,6 +21,7 @@ PHASES = {
     "heap-scan": r'while scanning block \d+ of relation "public\.t"',
     "index-vacuum": r'while vacuuming index "t_\w+" of relation "public\.t"',
     "btree-page": r'while vacuuming index "t_id" of relation "public\.t"',
+    "gin-page": r'while vacuuming index "t_a" of relation "public\.t"',
     "index-page-deletion": r'while vacuuming index "t_id" of relation "public\.t"',
     "heap-vacuum": r'while vacuuming block \d+ of relation "public\.t"',
     "index-cleanup": r'while cleaning up index "t_\w+" of relation "public\.t"',
