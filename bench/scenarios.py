@@ -36,6 +36,13 @@ _LOAD_WORDS = f"""
     SELECT i, array_to_tsvector(ARRAY(SELECT DISTINCT 'w' || (power(random(), 4) * 50000 + 0 * i)::int FROM generate_series(1, 10)))
     FROM generate_series(1, %(rows)s) i
 """
+# BRIN summarizes what is there when it is made; the rest is left to VACUUM.
+_LOAD_BESIDE_BRIN = f"""
+    CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE} SELECT i, i FROM generate_series(1, %(rows)s / 2) i;
+    CREATE INDEX ON {TABLE} USING brin (v) WITH (pages_per_range = 16);
+    INSERT INTO {TABLE} SELECT i, i FROM generate_series(%(rows)s / 2 + 1, %(rows)s) i
+"""
 _FULL = f"VACUUM (FULL, VERBOSE, PARALLEL %(workers)s) {TABLE}"
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
 _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
@@ -256,6 +263,22 @@ SCENARIOS = {
             about="GIN index on tsvector",
             rows=5_000_000,
             setup=("SELECT setseed(0.5)", _LOAD_WORDS, f"CREATE INDEX ON {TABLE} USING gin (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
+            name="kind-hash",
+            group="kinds",
+            about="hash index on a number",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING hash (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
+            name="kind-brin",
+            group="kinds",
+            about="BRIN index that has summaries of the first half only",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD_BESIDE_BRIN, _DELETE_A_FIFTH_HERE_AND_THERE),
             indexes=1,
         ),
         Scenario(

@@ -20,6 +20,8 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
+#include "access/brin_internal.h"
+#include "access/hash.h"
 #include "access/nbtree.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -47,6 +49,10 @@ index_kind(Relation index)
 		return &btree_kind;
 	if (gin_is_ours(index))
 		return &gin_kind;
+	if (index->rd_indam->ambulkdelete == hashbulkdelete)
+		return &hash_kind;
+	if (index->rd_indam->ambulkdelete == brinbulkdelete && brin_is_ours(index))
+		return &brin_kind;
 	return NULL;
 }
 

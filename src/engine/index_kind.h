@@ -28,7 +28,7 @@
  * One of the two things that are done to an index: bulk deletion, or cleanup.
  *
  * begin, work in every member, more_work in every member as long as somebody
- * asks for it, end, finish; routines that are NULL are left out.  "number" is
+ * asks for it, end, conclude, finish; routines that are NULL are left out.  "number" is
  * the index's, of vacuum->indexes.
  */
 typedef struct IndexWork
@@ -66,8 +66,13 @@ typedef struct IndexWork
 	void		(*end) (TableVacuum *vacuum, int number);
 
 	/*
-	 * Leader, when all is done, and after bulk deletion also delete_pages:
-	 * complete the index's stats.
+	 * Leader, when all is done, and before the heap is vacuumed: what is to be
+	 * done once, at the end.
+	 */
+	void		(*conclude) (TableVacuum *vacuum, int number);
+
+	/*
+	 * Leader, after that, and after delete_pages: complete the index's stats.
 	 */
 	void		(*finish) (TableVacuum *vacuum, int number);
 } IndexWork;
@@ -78,6 +83,9 @@ typedef struct IndexKind
 
 	/* the server has room for so many that are begun, one a backend */
 	bool		is_registered;
+
+	/* is it the heap's size, not the index's, that says how much work it is? */
+	bool		is_as_big_as_heap;
 
 	/*
 	 * How much shared memory, beside IndexShared, each index gets
@@ -101,9 +109,12 @@ typedef struct IndexKind
 	void		(*delete_pages) (TableVacuum *vacuum, int number, bool wait);
 } IndexKind;
 
+extern const IndexKind brin_kind;
 extern const IndexKind btree_kind;
 extern const IndexKind gin_kind;
+extern const IndexKind hash_kind;
 
+extern bool brin_is_ours(Relation index);
 extern const IndexKind *index_kind(Relation index);
 
 /* What kinds tell index_vacuum.c */

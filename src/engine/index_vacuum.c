@@ -51,7 +51,8 @@
 #include "report/progress.h"
 #include "team/degree.h"
 
-static bool may_be_parallel(Relation index);
+static bool is_big(Relation index);
+static bool may_be_parallel(const TableVacuum *vacuum, int number);
 static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
 static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
 static bool keeps_private_stats(const TableVacuum *vacuum, int number);
@@ -87,13 +88,14 @@ index_parallel_degree(const TableVacuum *vacuum)
 		Relation	index = vacuum->indexes[i];
 		uint8		options = index->rd_indam->amparallelvacuumoptions;
 
-		if (!may_be_parallel(index))
+		if (!is_big(index))
 			continue;
 		if (options & VACUUM_OPTION_PARALLEL_BULKDEL)
 			bulkdelete++;
 		if (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP))
 			cleanup++;
-		if (index_kind(index) != NULL)
+		/* the size of the heap counts elsewhere */
+		if (index_kind(index) != NULL && !index_kind(index)->is_as_big_as_heap)
 			largest = Max(largest,
 						  degree_for_size(RelationGetNumberOfBlocks(index),
 										  min_parallel_index_scan_size));
@@ -114,7 +116,7 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 	int			users = 0;
 
 	for (int i = 0; i < vacuum->nindexes; i++)
-		if (may_be_parallel(vacuum->indexes[i]) &&
+		if (is_big(vacuum->indexes[i]) &&
 			vacuum->indexes[i]->rd_indam->amusemaintenanceworkmem)
 			users++;
 
@@ -173,7 +175,7 @@ index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 		int			place = i;
 
 		index->nblocks = RelationGetNumberOfBlocks(vacuum->indexes[i]);
-		index->may_be_parallel = parallel && may_be_parallel(vacuum->indexes[i]);
+		index->may_be_parallel = parallel && may_be_parallel(vacuum, i);
 		SpinLockInit(&index->mutex);
 		pg_atomic_init_u32(&index->turn_taken, 0);
 		ConditionVariableInit(&index->turn_ended);
@@ -492,6 +494,8 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
+		const IndexWork *work = shared_work(vacuum, i, cleanup);
+
 		/* the index was passed over, and no page of it is still due */
 		Assert(!vacuum->begun[i]);
 		Assert(vacuum->put_off[i].count == 0);
@@ -500,9 +504,10 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 			all = false;
 			continue;
 		}
-		if (cleanup && shared_work(vacuum, i, cleanup) != NULL &&
-			shared_work(vacuum, i, cleanup)->finish != NULL)
-			shared_work(vacuum, i, cleanup)->finish(vacuum, i);
+		if (work != NULL && work->conclude != NULL)
+			work->conclude(vacuum, i);
+		if (cleanup && work != NULL && work->finish != NULL)
+			work->finish(vacuum, i);
 		report_index(vacuum, i, cleanup);
 	}
 	pgstat_progress_update_multi_param(lengthof(progress), progress, zeros);
@@ -539,15 +544,27 @@ index_stats(TableVacuum *vacuum, int number)
 }
 
 /*
- * may_be_parallel
- *		Is the index big enough to be worth a worker, and its AM willing to
- *		work in one, in some phase?
+ * is_big
+ *		Is the index big enough to be worth a worker, and its AM willing to work
+ *		in one, in some phase?
  */
 static bool
-may_be_parallel(Relation index)
+is_big(Relation index)
 {
 	return index->rd_indam->amparallelvacuumoptions != VACUUM_OPTION_NO_PARALLEL &&
 		RelationGetNumberOfBlocks(index) >= min_parallel_index_scan_size;
+}
+
+/* may_be_parallel -- can workers process the index, in some phase? */
+static bool
+may_be_parallel(const TableVacuum *vacuum, int number)
+{
+	const IndexKind *kind = vacuum->kinds[number];
+
+	if (kind != NULL && kind->is_as_big_as_heap &&
+		vacuum->shared->rel_pages >= min_parallel_table_scan_size)
+		return true;
+	return is_big(vacuum->indexes[number]);
 }
 
 /*

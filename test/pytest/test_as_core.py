@@ -54,6 +54,24 @@ SHAPES = {
         DELETE FROM many_dead WHERE id % 2 = 0;
     """,
     **{f"am_{method}": access_method_shape(method) for method in ACCESS_METHODS},
+    "hash_chains": """
+        CREATE TABLE hash_chains (id int, v int, w text);
+        CREATE INDEX hash_chains_v ON hash_chains USING hash (v);
+        CREATE INDEX hash_chains_w ON hash_chains USING hash (w) WITH (fillfactor = 30);
+        INSERT INTO hash_chains SELECT i, i % 7, md5((i % 9000)::text) FROM generate_series(1, 20000) i;
+        DELETE FROM hash_chains WHERE id % 5 = 0 OR id BETWEEN 3000 AND 9000;
+        UPDATE hash_chains SET w = w || 'x' WHERE id % 8 = 1;
+    """,
+    "brin_gaps": """
+        CREATE TABLE brin_gaps (id int, v int, w text);
+        CREATE INDEX brin_gaps_v ON brin_gaps USING brin (v) WITH (pages_per_range = 2);
+        CREATE INDEX brin_gaps_w ON brin_gaps USING brin (upper(w)) WITH (pages_per_range = 3);
+        CREATE INDEX brin_gaps_b ON brin_gaps USING brin (v int4_bloom_ops, id int4_minmax_multi_ops) WITH (pages_per_range = 1);
+        INSERT INTO brin_gaps SELECT i, i % 1000, md5(i::text) FROM generate_series(1, 30000) i;
+        SELECT brin_summarize_range('brin_gaps_v', 50);
+        SELECT brin_summarize_range('brin_gaps_w', 6);
+        DELETE FROM brin_gaps WHERE id % 5 = 0;
+    """,
     "special_indexes": """
         CREATE TABLE special_indexes (id int PRIMARY KEY, kind int, note text);
         INSERT INTO special_indexes SELECT i, i % 5, md5(i::text) FROM generate_series(1, 10000) i;
@@ -322,6 +340,7 @@ def state_of(conn, heap: str) -> dict:
         """,
         (heap,),
     ).fetchall()
+    entries = {name: index_entries(conn, name) for (name, *_) in indexes}
     statistics = conn.execute(
         """
         SELECT n_live_tup, n_dead_tup, n_ins_since_vacuum, vacuum_count > 0
@@ -330,11 +349,42 @@ def state_of(conn, heap: str) -> dict:
         (heap,),
     ).fetchone()
     state.update(items=items, map_bits=map_bits, space=space, indexes=indexes, statistics=statistics)
+    state.update(entries={name: found for name, found in entries.items() if found is not None})
     state.update(relfrozenxid=frozenxid, relminmxid=minmxid)
     del state["relfrozenxid_age"], state["relminmxid_age"]
     if heap == "pg_class":
         del state["content_hash"]  # it tells of all the other tables
     return state
+
+
+# By access method: what is to be equal of an index, one row of it, from all its pages but the first.
+INDEX_ENTRIES = {
+    "hash": """
+        SELECT count(*), sum(hashtextextended((block, itemoffset, ctid, data)::text, 0))
+        FROM (SELECT * FROM pages WHERE hash_page_type(page) IN ('bucket', 'overflow') OFFSET 0) buckets,
+             hash_page_items(page)
+    """,
+    "brin": """
+        SELECT count(*), sum(hashtextextended((blknum, attnum, allnulls, hasnulls, placeholder, value)::text, 0))
+        FROM (SELECT * FROM pages WHERE brin_page_type(page) = 'regular' OFFSET 0) regular,
+             brin_page_items(page, %(index)s)
+    """,
+}
+
+
+def index_entries(conn, index: str) -> tuple | None:
+    """Return a number and a sum of what is in an index, each with its place where that is to be equal; None if unknown."""
+    [(method,)] = conn.execute(
+        "SELECT amname FROM pg_class JOIN pg_am ON pg_am.oid = relam WHERE pg_class.oid = %s::regclass", (index,)
+    )
+    if method not in INDEX_ENTRIES:
+        return None
+    pages = """
+        WITH pages AS MATERIALIZED (
+            SELECT block, get_raw_page(%(index)s::text, block) AS page
+            FROM generate_series(1, pg_relation_size(%(index)s::regclass) / 8192 - 1) block)
+    """
+    return conn.execute(pages + INDEX_ENTRIES[method], {"index": index}).fetchone()
 
 
 def vacuum_all(conn, options: str, settings: dict) -> Outcome:

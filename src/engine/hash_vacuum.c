@@ -1,0 +1,727 @@
+/*-------------------------------------------------------------------------
+ *
+ * hash_vacuum.c
+ *	  Bulk deletion in hash indexes, by any number of processes in one index.
+ *
+ * The members of a team claim ranges of bucket numbers.  Who has claimed a
+ * bucket passes over its pages, the primary page first and then the chain of
+ * overflow pages.  All TIDs of a page are looked up in the dead-TID store in
+ * one go, and then the page is changed once.  What is done to a bucket, how it
+ * is locked and how it is logged is as in the server's hashbucketcleanup:
+ *
+ * - An index scan keeps its bucket's primary page pinned, or is on a page of
+ *	 the chain.  So we begin with a cleanup lock on the primary page, keep that
+ *	 pinned until the bucket is done, and lock the next page of the chain
+ *	 before we let go of the last one: no scan can be overtaken, or overtake
+ *	 us, and then come back to a TID that has been reused.
+ * - The pin also keeps the bucket from being split, as that needs a cleanup
+ *	 lock on the same page.
+ * - Tuples that a split has copied to another bucket are deleted (the split
+ *	 cleanup), and what is left is squeezed together if nobody else has the
+ *	 primary page pinned at that moment.
+ *
+ * Unlike the server, we never nap while a page is locked; the pages of a bucket
+ * are paid for when it is done.
+ *
+ * Order
+ * -----
+ * The server goes over the buckets in the order of their numbers, and so comes
+ * to a bucket later than to the one that it is split from.  Several processes
+ * do so in no particular order; then this is why no entry of a dead TID is
+ * left.
+ *
+ * No one can insert a new entry for a dead TID.  So such entries only move, and
+ * across buckets they only do so in a split, which copies tuples of an old
+ * bucket P to a new one N.  N comes into being with the mark "being populated",
+ * and loses it when the split is complete; it never gets it again.  A bucket
+ * with that mark is not itself split, nor is the one that it is populated from
+ * marked so (_hash_expandtable completes a split before it begins another one).
+ * The process that splits keeps the primary pages of both pinned; so who has a
+ * cleanup lock on either, and finds the mark on N, has before it a split that
+ * was interrupted, and that any insertion may take up again.
+ *
+ * Call a visit final if the bucket isn't marked as being populated when the
+ * cleanup lock has been got.  After a final visit the bucket has no entries of
+ * dead TIDs, and will never have any.  So it is enough that each bucket gets a
+ * final visit, or one when nothing but a bucket with a final visit can populate
+ * it any more:
+ *
+ * - A bucket N with the mark is put off until all members are through with
+ *	 their ranges (hash_do_put_off).  Then, if it still has the mark, the
+ *	 bucket P that it is populated from is visited first, which is a final
+ *	 visit, as P isn't marked.  What comes to N after that comes from P and is
+ *	 live; so N is visited next, and done with.
+ * - A bucket that isn't there yet is made by a split of a bucket P.  If it gets
+ *	 entries of dead TIDs, P hasn't had its final visit, so somebody has P still
+ *	 before it.  Each member looks for new buckets after the last one that it
+ *	 knows of (claim_new_buckets), whether that is in a range or was put off; so
+ *	 that one finds it, unless it was found before.
+ *
+ * Who visits a bucket twice does no harm; but in the second visit tuples are not
+ * counted.
+ *
+ * Waiting
+ * -------
+ * A read stream keeps pins on primary pages ahead.  As long as there is one, a
+ * member waits for cleanup locks on pages of its own ranges only, which no
+ * other member pins or waits for.  Buckets that were put off may lead to
+ * anybody's, so these are visited without a stream, and in turns
+ * (index_kind.c): no two members wait for one page, and who waits has nothing
+ * pinned.
+ *
+ * Squeezing takes locks on bitmap pages and on the metapage as sessions do that
+ * add overflow pages, or split buckets and squeeze them, at the same time.
+ *
+ * The metapage's count
+ * --------------------
+ * The leader sets it when all is done (hash_conclude), as the server does: to
+ * what was counted, if nothing was inserted or split meanwhile; otherwise it is
+ * reduced by what was removed.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/hash.h"
+#include "access/hash_xlog.h"
+#include "access/xloginsert.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "storage/read_stream.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "engine/index_kind.h"
+#include "engine/prefetch.h"
+#include "pace/pace.h"
+#include "pace/wal.h"
+#include "report/progress.h"
+
+/* Buckets are claimed in ranges of at most this many. */
+#define RANGE_BUCKETS		512
+
+/* What the team shares of a hash index; written by the leader */
+typedef struct HashShared
+{
+	Bucket		first_maxbucket;	/* the metapage, when the round began */
+	double		first_ntuples;
+	double		removed_before; /* in earlier rounds */
+} HashShared;
+
+/* One process's part of one index */
+typedef struct HashScan
+{
+	TableVacuum *vacuum;
+	IndexShared *shared;
+	Relation	index;
+	HashMetaPageData meta;		/* a copy, which may be old */
+	IndexBulkDeleteResult stats;	/* what this process did */
+
+	/* what is left of the range in hand */
+	Bucket		next;
+	Bucket		end;
+
+	BlockList  *put_off;		/* buckets to be visited in the end */
+	BlockNumber pages_done;
+	BlockNumber pages_told;		/* of these, in cyclone.progress */
+
+	/* the TIDs of the page in hand, and which of them are dead */
+	ItemPointerData tids[MaxIndexTuplesPerPage];
+	bool		dead[MaxIndexTuplesPerPage];
+} HashScan;
+
+/* A bucket that is being visited */
+typedef struct BucketVisit
+{
+	Bucket		bucket;
+	Buffer		primary;		/* pinned until the end */
+	bool		split_cleanup;	/* delete what a split has copied elsewhere? */
+	bool		counts;			/* does it have to be counted what is left? */
+	bool		dirty;			/* was something deleted? */
+} BucketVisit;
+
+static void hash_begin(TableVacuum *vacuum, int number, int nmembers);
+static BlockNumber hash_vacuum(TableVacuum *vacuum, int number);
+static void hash_do_put_off(TableVacuum *vacuum, int number);
+static void hash_conclude(TableVacuum *vacuum, int number);
+static void hash_finish(TableVacuum *vacuum, int number);
+static HashScan *make_scan(TableVacuum *vacuum, int number);
+static void free_scan(HashScan *scan);
+static void refresh_meta(HashScan *scan);
+static void scan_ranges(HashScan *scan);
+static Buffer next_primary(ReadStream *stream, Bucket *bucket);
+static BlockNumber next_block(ReadStream *stream, void *private_data,
+							  void *per_buffer_data);
+static bool claim_new_buckets(HashScan *scan);
+static void visit_put_off(HashScan *scan, Bucket bucket);
+static Buffer lock_bucket(HashScan *scan, Bucket bucket);
+static bool is_being_populated(Buffer primary);
+static void clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts);
+static void clean_chain(HashScan *scan, BucketVisit *visit);
+static bool needs_split_cleanup(HashScan *scan, Buffer primary);
+static void clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer);
+static int	match_page(HashScan *scan, Page page);
+static void delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
+						 OffsetNumber *deletable, int ndeletable, bool any_dead);
+static void end_split_cleanup(HashScan *scan, Buffer primary);
+
+const IndexKind hash_kind = {
+	.name = "hash",
+	.shared_size = sizeof(HashShared),
+	.bulk_delete = {
+		.begin = hash_begin,
+		.work = hash_vacuum,
+		.is_done = index_blocks_are_claimed,
+		.more_work = hash_do_put_off,
+		.conclude = hash_conclude,
+		.finish = hash_finish,
+	},
+};
+
+/*
+ * hash_begin
+ *		Make an index's buckets available, and note what the metapage counts.
+ */
+static void
+hash_begin(TableVacuum *vacuum, int number, int nmembers)
+{
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	HashShared *hash = index_area(vacuum, number);
+	Buffer		metabuf = InvalidBuffer;
+	HashMetaPage meta = _hash_getcachedmetap(vacuum->indexes[number], &metabuf, true);
+
+	hash->first_maxbucket = meta->hashm_maxbucket;
+	hash->first_ntuples = meta->hashm_ntuples;
+	hash->removed_before = shared->stats.tuples_removed;
+	ReleaseBuffer(metabuf);
+
+	ranges_init(&shared->ranges, 0, (uint64) hash->first_maxbucket + 1,
+				1, RANGE_BUCKETS, nmembers);
+	pg_atomic_write_u64(&shared->known_end, shared->ranges.end);
+	shared->stats.estimated_count = false;
+	shared->stats.num_index_tuples = 0;
+}
+
+/*
+ * hash_vacuum
+ *		One process's part of an index: claim buckets until none is left.
+ *
+ * Those whose split was interrupted are added to the process's put_off.
+ */
+static BlockNumber
+hash_vacuum(TableVacuum *vacuum, int number)
+{
+	HashScan   *scan = make_scan(vacuum, number);
+	BlockNumber pages_done;
+
+	do
+		scan_ranges(scan);
+	while (claim_new_buckets(scan));
+
+	pages_done = scan->pages_done;
+	if (scan->put_off->count > 0)
+		index_want_more_work(vacuum, number);
+	free_scan(scan);
+	return pages_done;
+}
+
+/*
+ * hash_do_put_off
+ *		Visit the buckets that this process has put off, and those they lead to.
+ *
+ * No member may be in hash_vacuum at this index.
+ */
+static void
+hash_do_put_off(TableVacuum *vacuum, int number)
+{
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	BlockList  *put_off = &vacuum->put_off[number];
+	HashScan   *scan;
+
+	if (put_off->count == 0)
+		return;
+	Assert(index_blocks_are_claimed(vacuum, number));
+
+	scan = make_scan(vacuum, number);
+	(void) index_take_turn(shared, true);
+	do
+	{
+		while (scan->next < scan->end)
+			visit_put_off(scan, scan->next++);
+		while (put_off->count > 0)
+			visit_put_off(scan, put_off->blocks[--put_off->count]);
+	} while (claim_new_buckets(scan));
+	index_end_turn(shared);
+	free_scan(scan);
+}
+
+/*
+ * hash_conclude
+ *		Leader, when all is done: set the metapage's count of tuples.
+ */
+static void
+hash_conclude(TableVacuum *vacuum, int number)
+{
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	HashShared *hash = index_area(vacuum, number);
+	Relation	index = vacuum->indexes[number];
+	double		removed = shared->stats.tuples_removed - hash->removed_before;
+	Buffer		buffer = _hash_getbuf(index, HASH_METAPAGE, HASH_WRITE, LH_META_PAGE);
+	HashMetaPage meta = HashPageGetMeta(BufferGetPage(buffer));
+
+	START_CRIT_SECTION();
+
+	if (meta->hashm_maxbucket == hash->first_maxbucket &&
+		meta->hashm_ntuples == hash->first_ntuples)
+		meta->hashm_ntuples = shared->stats.num_index_tuples;
+	else
+	{
+		/* some may have been counted in two buckets */
+		meta->hashm_ntuples = Max(meta->hashm_ntuples - removed, 0);
+		shared->stats.num_index_tuples = meta->hashm_ntuples;
+	}
+	MarkBufferDirty(buffer);
+
+	if (RelationNeedsWAL(index))
+	{
+		xl_hash_update_meta_page record = {.ntuples = meta->hashm_ntuples};
+
+		XLogBeginInsert();
+		XLogRegisterData((char *) &record, SizeOfHashUpdateMetaPage);
+		XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
+		PageSetLSN(BufferGetPage(buffer),
+				   XLogInsert(RM_HASH_ID, XLOG_HASH_UPDATE_META_PAGE));
+	}
+
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buffer);
+}
+
+/* hash_finish -- now there are statistics, of which hashvacuumcleanup adds some. */
+static void
+hash_finish(TableVacuum *vacuum, int number)
+{
+	vacuum_index(vacuum->shared, number)->has_stats = true;
+}
+
+/* make_scan -- what a process needs to visit buckets of an index; palloc'd. */
+static HashScan *
+make_scan(TableVacuum *vacuum, int number)
+{
+	HashScan   *scan = palloc0_object(HashScan);
+
+	scan->vacuum = vacuum;
+	scan->shared = vacuum_index(vacuum->shared, number);
+	scan->index = vacuum->indexes[number];
+	scan->put_off = &vacuum->put_off[number];
+	refresh_meta(scan);
+
+	Assert(vacuum->dead_tids != NULL);
+	Assert(CheckRelationLockedByMe(scan->index, RowExclusiveLock, true));
+	return scan;
+}
+
+/* free_scan -- tell what was done, and forget it. */
+static void
+free_scan(HashScan *scan)
+{
+	index_add_stats(scan->shared, &scan->stats);
+	pfree(scan);
+}
+
+/* refresh_meta -- copy the metapage as it is now; waits for a lock on it. */
+static void
+refresh_meta(HashScan *scan)
+{
+	Buffer		metabuf = InvalidBuffer;
+
+	scan->meta = *_hash_getcachedmetap(scan->index, &metabuf, true);
+	if (BufferIsValid(metabuf))
+		ReleaseBuffer(metabuf);
+}
+
+/* scan_ranges -- visit the buckets of ranges claimed one by one. */
+static void
+scan_ranges(HashScan *scan)
+{
+	ReadStream *stream;
+	Buffer		next;
+	Bucket		next_bucket;
+
+	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
+										COMPAT_READ_STREAM_BATCHING,
+										vacuum_strategy(scan->vacuum),
+										scan->index, MAIN_FORKNUM,
+										next_block, scan, sizeof(Bucket));
+	next = next_primary(stream, &next_bucket);
+	while (BufferIsValid(next))
+	{
+		Buffer		primary = next;
+		Bucket		bucket = next_bucket;
+
+		delay_point();
+		failsafe_notice(scan->vacuum);
+		next = next_primary(stream, &next_bucket);
+		prefetch_page(next);
+		DEBUG_POINT("hash-bucket");
+
+		LockBufferForCleanup(primary);
+		_hash_checkpage(scan->index, primary, LH_BUCKET_PAGE);
+		if (!is_being_populated(primary))
+			clean_bucket(scan, bucket, primary, true);
+		else
+		{
+			UnlockReleaseBuffer(primary);
+			block_list_add(scan->put_off, bucket);
+			DEBUG_POINT("hash-put-off");
+		}
+	}
+	read_stream_end(stream);
+	progress_blocks_done(scan->pages_done);
+}
+
+/* next_primary -- the next bucket's primary page, pinned, and its number; or Invalid. */
+static Buffer
+next_primary(ReadStream *stream, Bucket *bucket)
+{
+	void	   *per_buffer_data;
+	Buffer		primary = read_stream_next_buffer(stream, &per_buffer_data);
+
+	*bucket = BufferIsValid(primary) ? *(Bucket *) per_buffer_data : InvalidBucket;
+	return primary;
+}
+
+/*
+ * next_block
+ *		The read stream's callback: the primary page of the next bucket, and its
+ *		number.  Takes no lock.
+ */
+static BlockNumber
+next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+{
+	HashScan   *scan = private_data;
+	Bucket		bucket;
+	uint64		start,
+				end;
+
+	if (scan->next >= scan->end)
+	{
+		if (!ranges_claim(&scan->shared->ranges, &start, &end))
+			return InvalidBlockNumber;
+		scan->next = start;
+		scan->end = end;
+	}
+	Assert(scan->next <= scan->meta.hashm_maxbucket);
+	bucket = scan->next++;
+	*(Bucket *) per_buffer_data = bucket;
+	return BUCKET_TO_BLKNO(&scan->meta, bucket);
+}
+
+/*
+ * claim_new_buckets
+ *		With no bucket left, claim those that have been added; return false if
+ *		there are none.
+ */
+static bool
+claim_new_buckets(HashScan *scan)
+{
+	uint64		known_end;
+	uint64		end;
+
+	Assert(scan->next >= scan->end);
+	known_end = pg_atomic_read_u64(&scan->shared->known_end);
+	refresh_meta(scan);
+	end = (uint64) scan->meta.hashm_maxbucket + 1;
+	do
+	{
+		if (end <= known_end)
+			return false;
+	} while (!pg_atomic_compare_exchange_u64(&scan->shared->known_end,
+											 &known_end, end));
+	scan->next = known_end;
+	scan->end = end;
+	return true;
+}
+
+/*
+ * visit_put_off
+ *		Visit a bucket that may be populated by a split, and before it the one
+ *		that it is populated from.
+ *
+ * It is this process's turn, and it has nothing pinned.
+ */
+static void
+visit_put_off(HashScan *scan, Bucket bucket)
+{
+	Buffer		primary;
+
+	delay_point();
+	failsafe_notice(scan->vacuum);
+
+	primary = lock_bucket(scan, bucket);
+	if (is_being_populated(primary))
+	{
+		/* its number without the highest bit */
+		Bucket		old = bucket ^ pg_prevpower2_32(bucket);
+		Buffer		old_primary;
+
+		Assert(bucket > 0);
+		UnlockReleaseBuffer(primary);
+		old_primary = lock_bucket(scan, old);
+		Assert(!is_being_populated(old_primary));
+		clean_bucket(scan, old, old_primary, false);
+		primary = lock_bucket(scan, bucket);
+	}
+	clean_bucket(scan, bucket, primary, true);
+}
+
+/* lock_bucket -- read a bucket's primary page, and wait for a cleanup lock on it. */
+static Buffer
+lock_bucket(HashScan *scan, Bucket bucket)
+{
+	Buffer		primary = ReadBufferExtended(scan->index, MAIN_FORKNUM,
+											 BUCKET_TO_BLKNO(&scan->meta, bucket),
+											 RBM_NORMAL, vacuum_strategy(scan->vacuum));
+
+	LockBufferForCleanup(primary);
+	_hash_checkpage(scan->index, primary, LH_BUCKET_PAGE);
+	return primary;
+}
+
+/* is_being_populated -- is a split under way, or interrupted, that fills it? */
+static bool
+is_being_populated(Buffer primary)
+{
+	return H_BUCKET_BEING_POPULATED(HashPageGetOpaque(BufferGetPage(primary)));
+}
+
+/*
+ * clean_bucket
+ *		Delete the entries of dead TIDs from a bucket, and what is there no more
+ *		after a split; squeeze the rest together.
+ *
+ * The caller has a cleanup lock on the primary page, and gives it up.
+ */
+static void
+clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts)
+{
+	BlockNumber blkno = BufferGetBlockNumber(primary);
+	BucketVisit visit = {.bucket = bucket,.primary = primary,.counts = counts};
+
+	Assert(HashPageGetOpaque(BufferGetPage(primary))->hasho_bucket == bucket);
+
+	visit.split_cleanup = needs_split_cleanup(scan, primary);
+	clean_chain(scan, &visit);
+	if (visit.split_cleanup)
+		end_split_cleanup(scan, primary);
+
+	/* Scans that have come meanwhile rely on where tuples are. */
+	if (visit.dirty && IsBufferCleanupOK(primary))
+		_hash_squeezebucket(scan->index, bucket, blkno, primary,
+							vacuum_strategy(scan->vacuum));
+	else
+		LockBuffer(primary, BUFFER_LOCK_UNLOCK);
+	ReleaseBuffer(primary);
+
+	/* not while a page is locked */
+	if (scan->pages_done - scan->pages_told >= PROGRESS_BLOCKS)
+	{
+		scan->pages_told = scan->pages_done;
+		progress_blocks_done(scan->pages_done);
+		wal_keep_pace();
+	}
+}
+
+/*
+ * needs_split_cleanup
+ *		Has a split copied tuples of this bucket elsewhere that are still here?
+ *
+ * The caller has the primary page locked, so no split can begin.  If it was
+ * split after we looked at the metapage, look again, so that we can tell which
+ * those tuples are.
+ */
+static bool
+needs_split_cleanup(HashScan *scan, Buffer primary)
+{
+	HashPageOpaque opaque = HashPageGetOpaque(BufferGetPage(primary));
+
+	/* while that goes on, scans need them */
+	if (!H_NEEDS_SPLIT_CLEANUP(opaque) || H_BUCKET_BEING_SPLIT(opaque))
+		return false;
+
+	/* on a primary page this is the number of the last bucket at that time */
+	Assert(opaque->hasho_prevblkno != InvalidBlockNumber);
+	if (opaque->hasho_prevblkno > scan->meta.hashm_maxbucket)
+		refresh_meta(scan);
+	return true;
+}
+
+/*
+ * clean_chain
+ *		Pass over the pages of a bucket, each locked before the last one is let
+ *		go of; return with the primary page locked.
+ */
+static void
+clean_chain(HashScan *scan, BucketVisit *visit)
+{
+	Buffer		buffer = visit->primary;
+
+	for (;;)
+	{
+		BlockNumber next;
+		Buffer		next_buffer;
+
+		clean_page(scan, visit, buffer);
+		scan->pages_done++;
+
+		next = HashPageGetOpaque(BufferGetPage(buffer))->hasho_nextblkno;
+		if (!BlockNumberIsValid(next))
+			break;
+		next_buffer = _hash_getbuf_with_strategy(scan->index, next, HASH_WRITE,
+												 LH_OVERFLOW_PAGE,
+												 vacuum_strategy(scan->vacuum));
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		if (buffer != visit->primary)
+			ReleaseBuffer(buffer);
+		buffer = next_buffer;
+	}
+
+	if (buffer != visit->primary)
+	{
+		UnlockReleaseBuffer(buffer);
+		LockBuffer(visit->primary, BUFFER_LOCK_EXCLUSIVE);
+	}
+}
+
+/* clean_page -- delete from one page of a bucket, and count what is left. */
+static void
+clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	OffsetNumber deletable[MaxIndexTuplesPerPage];
+	int			ndeletable = 0;
+	int			nitems = PageGetMaxOffsetNumber(page);
+	int			ndead = match_page(scan, page);
+
+	if (visit->split_cleanup)
+		for (int i = 0; i < nitems; i++)
+		{
+			ItemId		item = PageGetItemId(page, FirstOffsetNumber + i);
+			uint32		key = _hash_get_indextuple_hashkey((IndexTuple) PageGetItem(page, item));
+
+			if (scan->dead[i] ||
+				_hash_hashkey2bucket(key, scan->meta.hashm_maxbucket, scan->meta.hashm_highmask,
+									 scan->meta.hashm_lowmask) != visit->bucket)
+				deletable[ndeletable++] = FirstOffsetNumber + i;
+		}
+	else
+		for (int i = 0; ndeletable < ndead; i++)
+		{
+			/* without a branch that no processor can foresee */
+			deletable[ndeletable] = FirstOffsetNumber + i;
+			ndeletable += scan->dead[i];
+		}
+
+	Assert(ndead <= ndeletable && ndeletable <= nitems);
+	scan->stats.tuples_removed += ndead;
+	if (visit->counts)
+		scan->stats.num_index_tuples += nitems - ndeletable;
+	if (ndeletable > 0)
+		delete_items(scan, visit, buffer, deletable, ndeletable, ndead > 0);
+}
+
+/* match_page -- look up all TIDs of a page; return how many are dead. */
+static int
+match_page(HashScan *scan, Page page)
+{
+	int			nitems = PageGetMaxOffsetNumber(page);
+
+	if (nitems > MaxIndexTuplesPerPage)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
+								 RelationGetRelationName(scan->index))));
+	for (int i = 0; i < nitems; i++)
+	{
+		ItemId		item = PageGetItemId(page, FirstOffsetNumber + i);
+
+		scan->tids[i] = ((IndexTuple) PageGetItem(page, item))->t_tid;
+	}
+	return dead_tids_match(scan->vacuum->dead_tids, scan->tids, nitems, scan->dead);
+}
+
+/*
+ * delete_items
+ *		Delete items from a page of a bucket, and log it.
+ *
+ * Replay needs a cleanup lock on the primary page, as we did, so that is part
+ * of the record.
+ */
+static void
+delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
+			 OffsetNumber *deletable, int ndeletable, bool any_dead)
+{
+	Page		page = BufferGetPage(buffer);
+	HashPageOpaque opaque = HashPageGetOpaque(page);
+	bool		clear_dead_marking = any_dead && H_HAS_DEAD_TUPLES(opaque);
+
+	Assert(compat_buffer_is_locked(buffer));
+	START_CRIT_SECTION();
+
+	PageIndexMultiDelete(page, deletable, ndeletable);
+	if (clear_dead_marking)
+		opaque->hasho_flag &= ~LH_PAGE_HAS_DEAD_TUPLES;
+	MarkBufferDirty(buffer);
+	visit->dirty = true;
+
+	if (RelationNeedsWAL(scan->index))
+	{
+		xl_hash_delete record = {
+			.clear_dead_marking = clear_dead_marking,
+			.is_primary_bucket_page = (buffer == visit->primary)
+		};
+
+		XLogBeginInsert();
+		XLogRegisterData((char *) &record, SizeOfHashDelete);
+		if (!record.is_primary_bucket_page)
+			XLogRegisterBuffer(0, visit->primary,
+							   REGBUF_STANDARD | REGBUF_NO_IMAGE | REGBUF_NO_CHANGE);
+		XLogRegisterBuffer(1, buffer, REGBUF_STANDARD);
+		XLogRegisterBufData(1, (char *) deletable, ndeletable * sizeof(OffsetNumber));
+		PageSetLSN(page, XLogInsert(RM_HASH_ID, XLOG_HASH_DELETE));
+	}
+
+	END_CRIT_SECTION();
+}
+
+/*
+ * end_split_cleanup
+ *		Note in the locked primary page that nothing of the last split is left.
+ *
+ * Before squeezing: if we don't come to the end of that, no one need look for
+ * those tuples again.
+ */
+static void
+end_split_cleanup(HashScan *scan, Buffer primary)
+{
+	Page		page = BufferGetPage(primary);
+
+	START_CRIT_SECTION();
+
+	HashPageGetOpaque(page)->hasho_flag &= ~LH_BUCKET_NEEDS_SPLIT_CLEANUP;
+	MarkBufferDirty(primary);
+
+	if (RelationNeedsWAL(scan->index))
+	{
+		XLogBeginInsert();
+		XLogRegisterBuffer(0, primary, REGBUF_STANDARD);
+		PageSetLSN(page, XLogInsert(RM_HASH_ID, XLOG_HASH_SPLIT_CLEANUP));
+	}
+
+	END_CRIT_SECTION();
+}
