@@ -22,6 +22,20 @@ _LOAD = f"""
     CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
     INSERT INTO {TABLE} SELECT i, i FROM generate_series(1, %(rows)s) i
 """
+# Keys that each row has, and values that few, some and many rows have
+_LOAD_JSONB = f"""
+    CREATE TABLE {TABLE} (id bigint, v jsonb) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE}
+    SELECT i, jsonb_build_object('id', i, 'user', (random() * 100000)::int, 'kind', i %% 10, 'tags', jsonb_build_array('t' || i %% 1000))
+    FROM generate_series(1, %(rows)s) i
+"""
+# Ten words a row, of 50,000, some of them in most rows
+_LOAD_WORDS = f"""
+    CREATE TABLE {TABLE} (id bigint, v tsvector) WITH (autovacuum_enabled = off);
+    INSERT INTO {TABLE}
+    SELECT i, array_to_tsvector(ARRAY(SELECT DISTINCT 'w' || (power(random(), 4) * 50000 + 0 * i)::int FROM generate_series(1, 10)))
+    FROM generate_series(1, %(rows)s) i
+"""
 # BRIN summarizes what is there when it is made; the rest is left to VACUUM.
 _LOAD_BESIDE_BRIN = f"""
     CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
@@ -252,6 +266,22 @@ SCENARIOS = {
             about="SP-GiST index on points",
             rows=5_000_000,
             setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING spgist ({_POINT})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
+            name="kind-gin-jsonb",
+            group="kinds",
+            about="GIN index on jsonb",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD_JSONB, f"CREATE INDEX ON {TABLE} USING gin (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
+            name="kind-gin-words",
+            group="kinds",
+            about="GIN index on tsvector",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD_WORDS, f"CREATE INDEX ON {TABLE} USING gin (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
             indexes=1,
         ),
         Scenario(

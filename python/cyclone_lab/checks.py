@@ -7,6 +7,8 @@ TOAST table, or at every partition of a partitioned one; they need a database wi
 import psycopg
 from psycopg.rows import dict_row
 
+from cyclone_lab import gin
+
 EXTENSIONS = ("amcheck", "pageinspect", "pg_freespacemap", "pg_visibility", "pgstattuple")
 
 
@@ -143,33 +145,23 @@ _SPGIST_ENTRIES = """
     WHERE get_byte(page, off) & 3 = 0
 """
 
-# Only the posting trees: pageinspect does not show the lists of TIDs inside GIN's entry tree.
-_GIN_ENTRIES = """
-    SELECT block, 0 AS itemoffset, unnest(tids) AS tid
-    FROM (SELECT * FROM pages, LATERAL (SELECT (gin_page_opaque_info(page)).flags OFFSET 0) opaque
-          WHERE flags @> '{data,leaf,compressed}' AND NOT 'deleted' = ANY (flags) OFFSET 0) leaves,
-         gin_leafpage_items(page)
-"""
-
-
 _ENTRIES = {
     "btree": _BTREE_ENTRIES,
     "hash": _HASH_ENTRIES,
     "gist": _GIST_ENTRIES,
     "spgist": _SPGIST_ENTRIES,
-    "gin": _GIN_ENTRIES,
 }
 
 
 def index_entries(conn: psycopg.Connection, index: str, method: str) -> list[tuple[int, str]]:
-    """Return the block and the TID of each entry of an index, in order: GIN's in posting trees only."""
+    """Return the block and the TID of each entry of an index, in order: of kinds but GIN (gin.entries)."""
     query = f"WITH {_INDEX_PAGES}, entries AS ({_ENTRIES[method]}) SELECT block, tid::text FROM entries ORDER BY block, tid"
     return conn.execute(query, {"index": index}).fetchall()
 
 
 def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passes: bool = False) -> list[str]:
-    """Return the entries of the heap's btree, hash, GiST, SP-GiST and (in posting trees) GIN indexes that lead to no root of a
-    row version: to a line pointer that is unused, dead or heap-only, or beyond the end of the heap.
+    """Return the entries of the heap's btree, hash, GiST, SP-GiST and GIN indexes that lead to no root of a row version: to a
+    line pointer that is unused, dead or heap-only, or beyond the end of the heap.
 
     With `between_passes`, as after a VACUUM that was interrupted, they may lead to dead ones.
     """
@@ -186,6 +178,20 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passe
                 {"heap": heap, "index": index, "between_passes": between_passes},
             )
             problems += [f"index {index}, block {block}, item {item} dangles: {tid}" for block, item, tid in rows]
+    for index in _indexes(conn, heap, "gin"):
+        found = list(gin.entries(gin.read_pages(conn, index)))
+        tids = [f"({block},{offset})" for block, offset in {entry.tid for entry in found}]
+        rows = conn.execute(
+            f"WITH {_HEAP_ROOTS} SELECT found.tid::text FROM unnest(%(tids)s::tid[]) found (tid) LEFT JOIN roots USING (tid)"
+            " WHERE roots.tid IS NULL",
+            {"heap": heap, "tids": tids, "between_passes": between_passes},
+        )
+        dangling = {tid for (tid,) in rows}
+        problems += [
+            f"index {index}, block {entry.block}, item {entry.item} dangles: {entry.tid}"
+            for entry in found
+            if f"({entry.tid[0]},{entry.tid[1]})" in dangling
+        ]
     return problems
 
 

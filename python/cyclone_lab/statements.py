@@ -31,7 +31,8 @@ PLAIN_OPTIONS = (
 )
 PLAIN_POINTS = (
     "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "hash-bucket", "gist-page", "gist-chain",
-    "spgist-page", "spgist-pending", "index-page-deletion", "heap-vacuum", "index-cleanup", "brin-range", "truncate",
+    "spgist-page", "spgist-pending", "gin-page", "gin-posting-page", "gin-piece", "gin-empty-pages", "index-page-deletion",
+    "heap-vacuum", "index-cleanup", "brin-range", "truncate",
 )  # fmt: skip
 REWRITE_OPTIONS = (PARALLEL, ("", "", "VERBOSE"), ("", "", "ANALYZE"), ("", "", "FREEZE"))
 REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-index", "rewrite-btree-join", "rewrite-swapped")
@@ -56,6 +57,7 @@ SETTINGS = {
     "cyclone.debug_cores": (1000, 1000, 0),
     "cyclone.debug_btree_parts": (0, 2, 3),
     "cyclone.debug_max_duties": (0, 0, 1),
+    "cyclone.debug_max_tree_pages": (0, 2, 10),
     "vacuum_cost_delay": (0, 0, 0, "0.5ms"),
     "vacuum_freeze_min_age": (0, 100, 50_000_000),
     "vacuum_freeze_table_age": (0, 150_000_000),

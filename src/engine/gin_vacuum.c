@@ -169,6 +169,7 @@ static void finish_piece(GinScan *scan, LargeTree *tree, bool has_empty_pages);
 static bool wait_for_piece(GinShared *shared);
 static bool walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start,
 								BlockNumber end);
+static void delete_empty_pages(GinScan *scan, const GinTree *tree);
 static void page_is_done(GinScan *scan);
 
 const IndexKind gin_kind = {
@@ -423,7 +424,7 @@ vacuum_posting_tree(GinScan *scan, BlockNumber root)
 	if (scan->shared->nmembers > 1 && share_out_tree(scan, &tree))
 		return;
 	if (walk_posting_leaves(scan, &tree, InvalidBlockNumber, InvalidBlockNumber))
-		gin_delete_empty_pages(&tree, &scan->stats);
+		delete_empty_pages(scan, &tree);
 }
 
 /*
@@ -539,7 +540,7 @@ finish_piece(GinScan *scan, LargeTree *large, bool has_empty_pages)
 	{
 		GinTree		tree = tree_of(scan, large->root, GIN_DATA);
 
-		gin_delete_empty_pages(&tree, &scan->stats);
+		delete_empty_pages(scan, &tree);
 	}
 	SpinLockAcquire(&shared->mutex);
 	large->in_use = false;
@@ -609,6 +610,15 @@ walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start, Block
 	if (next != end)
 		gin_report_corruption(scan->index, end);
 	return has_empty_pages;
+}
+
+/* delete_empty_pages -- take them out of a posting tree, all of which has been visited. */
+static void
+delete_empty_pages(GinScan *scan, const GinTree *tree)
+{
+	DEBUG_POINT("gin-empty-pages");
+	delay_point();
+	gin_delete_empty_pages(tree, &scan->stats);
 }
 
 /* page_is_done -- count a leaf page that has been visited. */

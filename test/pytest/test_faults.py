@@ -21,6 +21,7 @@ PHASES = {
     "heap-scan": r'while scanning block \d+ of relation "public\.t"',
     "index-vacuum": r'while vacuuming index "t_\w+" of relation "public\.t"',
     "btree-page": r'while vacuuming index "t_id" of relation "public\.t"',
+    "gin-page": r'while vacuuming index "t_a" of relation "public\.t"',
     "hash-bucket": r'while vacuuming index "t_hash" of relation "public\.t"',
     "gist-page": r'while vacuuming index "t_p" of relation "public\.t"',
     "spgist-page": r'while vacuuming index "t_sp" of relation "public\.t"',

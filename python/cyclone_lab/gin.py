@@ -1,0 +1,93 @@
+"""The pages of a GIN index, read byte by byte: pageinspect doesn't show the TIDs in the entry tree."""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import psycopg
+
+DATA, LEAF, DELETED, META, LIST, INCOMPLETE_SPLIT = 1, 2, 4, 8, 16, 64
+POSTING_TREE = 0xFFFF
+NO_BLOCK = 0xFFFFFFFF
+HEADER_SIZE, OFFSET_BITS = 24, 11
+POSTING_TREE_PAGE_START = HEADER_SIZE + 8  # after the page's right bound
+
+
+class Page(NamedTuple):
+    """A page without what differs between equal indexes: LSN, checksum, and where on the page an item is."""
+
+    flags: int
+    right: int
+    maxoff: int
+    items: tuple[bytes, ...]  # index tuples; of a posting tree's page, all that is on it
+
+
+class Entry(NamedTuple):
+    """A TID in the index, and where it is."""
+
+    block: int
+    item: int  # 0: in a posting tree
+    tid: tuple[int, int]
+
+
+def read_pages(conn: psycopg.Connection, index: str) -> list[Page | None]:
+    """Return the index's pages, None for one that was never initialized."""
+    rows = conn.execute(
+        "SELECT get_raw_page(%(index)s::text, block) FROM generate_series(0, pg_relation_size(%(index)s::regclass) / 8192 - 1) block"
+        " ORDER BY block",
+        {"index": index},
+    )
+    return [_parse(page) for (page,) in rows]
+
+
+def _parse(page: bytes) -> Page | None:
+    lower, upper, special = struct.unpack_from("<HHH", page, 12)
+    if upper == 0:
+        return None
+    right, maxoff, flags = struct.unpack_from("<IHH", page, special)
+    if flags & DELETED:
+        items = []
+    elif flags & (DATA | META):
+        items = [page[HEADER_SIZE:lower]]
+    else:
+        pointers = [pointer for (pointer,) in struct.iter_unpack("<I", page[HEADER_SIZE:lower])]
+        items = [page[pointer & 0x7FFF :][: pointer >> 17] for pointer in pointers]
+    return Page(flags, right, maxoff, tuple(items))
+
+
+def entries(pages: list[Page | None]) -> Iterator[Entry]:
+    """Yield all TIDs in the trees of the index, but not those in its pending list."""
+    for block, page in enumerate(pages):
+        if page is None or page.flags & (DELETED | META | LIST) or not page.flags & LEAF:
+            continue
+        if page.flags & DATA:
+            yield from (Entry(block, 0, tid) for tid in _decode(page.items[0][POSTING_TREE_PAGE_START - HEADER_SIZE :]))
+            continue
+        for number, item in enumerate(page.items, 1):
+            high, low, length = struct.unpack_from("<HHH", item)
+            if 0 < length < POSTING_TREE:
+                start = (high << 16 | low) & 0x7FFFFFFF
+                (nbytes,) = struct.unpack_from("<H", item, start + 6)
+                tids = list(_decode(item[start : start + 8 + nbytes]))
+                assert len(tids) == length, (block, number, tids, length)
+                yield from (Entry(block, number, tid) for tid in tids)
+
+
+def _decode(lists: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the TIDs of compressed posting lists, one behind the other."""
+    place = 0
+    while place < len(lists):
+        high, low, offset, nbytes = struct.unpack_from("<HHHH", lists, place)
+        value = (high << 16 | low) << OFFSET_BITS | offset
+        yield value >> OFFSET_BITS, value & (1 << OFFSET_BITS) - 1
+        place += 8
+        delta = shift = 0
+        for byte in lists[place : place + nbytes]:
+            delta |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                value += delta
+                yield value >> OFFSET_BITS, value & (1 << OFFSET_BITS) - 1
+                delta = shift = 0
+        assert shift == 0, "a list ends in the midst of a TID"
+        place += nbytes + nbytes % 2

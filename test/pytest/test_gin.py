@@ -1,0 +1,235 @@
+"""Several processes vacuum one GIN index: its pages are as the server's own VACUUM leaves them, and no entry of a dead row is
+left although pages split, and lists become trees, between the visits."""
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks, gin
+from cyclone_lab.background import Parked
+from conftest import TEMPLATE
+
+ROWS = 12000
+# Any posting tree of two leaves is shared out.
+SHARED_OUT = {"min_parallel_index_scan_size": 0, "min_parallel_table_scan_size": 0, "cyclone.debug_max_tree_pages": 2}
+# Columns of a table with rows i, its index, and which rows are deleted
+SHAPES = {
+    "few keys": ("ARRAY[i % 3, i % 5] AS v", "(v)", "i % 5 = 0 OR i % 7 = 0"),
+    "many keys": ("ARRAY[i, -i, i % 1000] AS v", "(v)", "i % 5 = 0"),
+    "one key": ("ARRAY[0] AS v", "(v)", "i % 2 = 0"),
+    "a run of rows": ("ARRAY[i % 2, i] AS v", "(v)", "i BETWEEN 1000 AND 9000"),
+    "runs of rows": ("ARRAY[i % 2, i] AS v", "(v)", "i / 2000 % 2 = 1"),
+    "all rows": ("ARRAY[i % 2, i] AS v", "(v)", "true"),
+    "no rows": ("ARRAY[i % 2, i] AS v", "(v)", "false"),
+    "jsonb": ("""jsonb_build_object('k', i % 4, 'tags', jsonb_build_array(i % 10, md5(i::text)), 'n', i) AS v""", "(v)", "i % 5 = 0"),
+    "jsonb paths": ("jsonb_build_object('k', i % 4, 'n', i) AS v", "(v jsonb_path_ops)", "i % 5 = 0"),
+    "words": ("to_tsvector('simple', 'all ' || md5(i::text) || ' w' || i % 50 || ' odd' || i % 2) AS v", "(v)", "i % 5 = 0"),
+    "nulls and nothing": (
+        "CASE i % 4 WHEN 0 THEN NULL WHEN 1 THEN '{}' WHEN 2 THEN ARRAY[NULL, 'x'] ELSE ARRAY[md5(i::text)] END::text[] AS v",
+        "(v)",
+        "i % 3 = 0",
+    ),
+    "two columns": ("ARRAY[i % 3] AS v, ARRAY[md5(i::text)] AS w", "(v, w)", "i % 5 = 0"),
+    "long keys": ("ARRAY[repeat(md5(i::text), 40), 'x'] AS v", "(v)", "i % 5 = 0"),
+}
+
+
+def make_table(conn, name: str, shape: str, persistence: str = "", options: str = "") -> None:
+    columns, index, _ = SHAPES[shape]
+    # rows of some width, so that TIDs are far from each other and posting trees have several leaves
+    conn.execute(
+        f"CREATE {persistence} TABLE {name} WITH (autovacuum_enabled = off) AS"
+        f" SELECT i, {columns}, repeat('x', 200) AS filler FROM generate_series(1, {ROWS}) i"
+    )
+    conn.execute(f"CREATE INDEX {name}_v ON {name} USING gin {index} {options}")
+
+
+def entries_of(conn, index: str) -> list[gin.Entry]:
+    return list(gin.entries(gin.read_pages(conn, index)))
+
+
+def vacuum(conn, table: str, by: str, workers: int, options: str = "INDEX_CLEANUP on") -> None:
+    conn.execute(f"SET cyclone.enabled = {by == 'ours'}")
+    conn.execute(f"VACUUM ({options}, PARALLEL {workers}) {table}")
+
+
+def assert_no_dead_entries(conn, pg_major: int, table: str = "t") -> None:
+    checks.assert_clean(conn, table)
+    state = checks.table_state(conn, table)
+    assert state["dead_items"] == state["dead_tuples"] == 0
+    if pg_major >= 18:
+        conn.execute(f"SELECT gin_index_check('{table}_v')")
+
+
+def statistics(conn, index: str) -> tuple:
+    return conn.execute("SELECT relpages, reltuples FROM pg_class WHERE relname = %s", (index,)).fetchone()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_pages_are_as_the_server_leaves_them(conn, pg_major, shape, workers):
+    """Twice, so that pages deleted at first are recycled or not by the same rule, and keys without rows are met."""
+    for name, value in SHARED_OUT.items():
+        conn.execute(f"SET {name} = {value}")
+    for name in ("t", "core"):
+        make_table(conn, name, shape)
+    columns, _, dead = SHAPES[shape]
+    for again in range(3):
+        for name in ("t", "core"):
+            if again:
+                conn.execute(f"INSERT INTO {name} SELECT i, {columns} FROM generate_series({ROWS + 1}, {ROWS + 3000}) i")
+            conn.execute(f"DELETE FROM {name} WHERE {dead}" + (" OR i % 3 = 1" if again == 2 else ""))
+        vacuum(conn, "t", "ours", workers)
+        vacuum(conn, "core", "core", 0)
+        ours, core = gin.read_pages(conn, "t_v"), gin.read_pages(conn, "core_v")
+        assert len(ours) == len(core)
+        for block, pages in enumerate(zip(ours, core, strict=True)):
+            assert pages[0] == pages[1], block
+        assert statistics(conn, "t_v") == statistics(conn, "core_v")
+        assert_no_dead_entries(conn, pg_major)
+
+
+@pytest.mark.parametrize("persistence", ["UNLOGGED", "TEMP"])
+def test_indexes_that_are_not_logged(conn, pg_major, persistence):
+    for name in ("t", "core"):
+        make_table(conn, name, "a run of rows", persistence)
+        conn.execute(f"DELETE FROM {name} WHERE {SHAPES['a run of rows'][2]}")
+    vacuum(conn, "t", "ours", 2)
+    vacuum(conn, "core", "core", 0)
+    assert entries_of(conn, "t_v") == entries_of(conn, "core_v")
+    if persistence == "UNLOGGED":
+        assert_no_dead_entries(conn, pg_major)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_that_are_found_dead_in_a_later_round_are_in_the_pending_list_until_then(cluster, conn, db, pg_major, workers):
+    """Rows inserted, and rolled back, while the first round is at the index."""
+    make_table(conn, "t", "few keys", options="WITH (fastupdate = on)")
+    conn.execute("DELETE FROM t WHERE i % 2 = 0")
+    settings = {**SHARED_OUT, "maintenance_work_mem": "64kB"}
+    statement = f"VACUUM (VERBOSE, INDEX_CLEANUP on, PARALLEL {workers}) t"
+    with Parked(cluster, db, "gin-page:any", 1, statement, settings) as parked:
+        with conn.transaction(force_rollback=True):
+            conn.execute("INSERT INTO t SELECT i, ARRAY[i, 1], 'x' FROM generate_series(1, 2000) i")
+        parked.release()
+        parked.finish()
+    vacuum(conn, "t", "ours", workers)
+    assert_no_dead_entries(conn, pg_major)
+
+
+# What happens while all processes stand before their first page, and what it is to bring about
+CHANGES = {
+    "entry pages split": "INSERT INTO t SELECT i, ARRAY[i, -i, i + 50000], 'x' FROM generate_series(1, 20000) i",
+    "lists become trees": "INSERT INTO t SELECT i, ARRAY[i % 50], 'x' FROM generate_series(1, 100000) i",
+    "trees grow": "INSERT INTO t SELECT i, ARRAY[i % 3], 'x' FROM generate_series(1, 100000) i",
+}
+
+
+# Who is alone does whole trees, so comes to no pieces.
+PLACES = [
+    ("few keys", "gin-page", 0), ("few keys", "gin-posting-page", 0), ("few keys", "gin-posting-page", 2), ("few keys", "gin-piece", 2),
+    ("many keys", "gin-page", 0), ("many keys", "gin-page", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "point", "workers"), PLACES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_entries_that_move_meanwhile(cluster, conn, db, pg_major, change, shape, point, workers):
+    make_table(conn, "t", shape, options="WITH (fastupdate = off)")
+    conn.execute(f"DELETE FROM t WHERE {SHAPES[shape][2]}")
+    settings = {**SHARED_OUT}
+    statement = f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) t"
+    before = len(gin.read_pages(conn, "t_v"))
+    with Parked(cluster, db, f"{point}:any", 1, statement, settings) as parked:
+        conn.execute(CHANGES[change])
+        assert len(gin.read_pages(conn, "t_v")) > before
+        parked.release()
+        parked.finish()
+    assert_no_dead_entries(conn, pg_major)
+    conn.execute("SET enable_seqscan = off")
+    for key in (0, 1, 2, 999):
+        by_index = conn.execute(f"SELECT count(*) FROM t WHERE v @> ARRAY[{key}]").fetchone()
+        assert by_index == conn.execute(f"SELECT count(*) FROM t WHERE {key} = ANY (v)").fetchone()
+
+
+def test_large_posting_trees_are_done_by_all(cluster, conn, db, pg_major):
+    """All three stand at pieces at the same time, though there is one entry page."""
+    make_table(conn, "t", "few keys")
+    conn.execute("DELETE FROM t WHERE i % 5 = 0")
+    assert sum(not page.flags & gin.DATA for page in gin.read_pages(conn, "t_v")[1:]) == 1
+    with Parked(cluster, db, "gin-piece:any", 3, "VACUUM (INDEX_CLEANUP on, PARALLEL 2) t", SHARED_OUT) as parked:
+        parked.release()
+        parked.finish()
+    assert_no_dead_entries(conn, pg_major)
+
+
+# Points, and how many processes come there at least
+POINTS = {"gin-page": 1, "gin-posting-page": 2, "gin-piece": 2, "gin-empty-pages": 1}
+VACUUM = "VACUUM (INDEX_CLEANUP on, PARALLEL 2) t"
+
+
+@pytest.mark.parametrize("victim", ["leader", "worker"])
+@pytest.mark.parametrize("point", ["gin-posting-page", "gin-piece"])
+def test_a_process_is_cancelled_while_all_are_at_work(cluster, conn, db, pg_major, point, victim):
+    make_table(conn, "t", "runs of rows")
+    conn.execute(f"DELETE FROM t WHERE {SHAPES['runs of rows'][2]}")
+    with Parked(cluster, db, f"{point}:any", 2, VACUUM, SHARED_OUT) as parked:
+        conn.execute("SELECT pg_cancel_backend(%s)", (parked.pid if victim == "leader" else parked.workers[0],))
+        assert isinstance(parked.wait(), psycopg.errors.QueryCanceled)
+    conn.execute("SET statement_timeout = '60s'")
+    vacuum(conn, "t", "ours", 2)
+    assert_no_dead_entries(conn, pg_major)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_who_waits_for_a_process_that_fails_fails_too(conn, pg_major, point):
+    """Others have nothing left to do, and wait for what it may find."""
+    make_table(conn, "t", "runs of rows")
+    conn.execute(f"DELETE FROM t WHERE {SHAPES['runs of rows'][2]}")
+    for name, value in {**SHARED_OUT, "statement_timeout": "60s"}.items():
+        conn.execute(f"SET {name} = '{value}'")
+    conn.execute(f"SET cyclone.debug_point = '{point}:any:error'")
+    with pytest.raises(psycopg.Error, match="debug point"):
+        conn.execute(VACUUM)
+    conn.execute("RESET cyclone.debug_point")
+    vacuum(conn, "t", "ours", 2)
+    assert_no_dead_entries(conn, pg_major)
+
+
+def test_crashes_and_replay(new_cluster, pg_major):
+    """On the server that crashed, and on a standby, whose pages are compared with the primary's."""
+    settings = {name: value for name, value in SHARED_OUT.items() if "." not in name}
+    primary = new_cluster(wal_consistency_checking="all", max_wal_size="4GB", **settings)
+    standby = primary.standby({"max_standby_streaming_delay": 0, "hot_standby_feedback": "off"})
+    standby.start()
+    try:
+        for point, processes in POINTS.items():
+            with primary.connect(TEMPLATE) as conn:
+                make_table(conn, "t", "runs of rows")
+                conn.execute(f"DELETE FROM t WHERE {SHAPES['runs of rows'][2]}")
+                before = checks.table_state(conn, "t")
+            with Parked(primary, TEMPLATE, f"{point}:any", processes, VACUUM, SHARED_OUT) as parked:
+                with primary.connect(TEMPLATE) as conn:
+                    conn.execute("SELECT pg_logical_emit_message(true, '', '')")
+                primary.crash()
+                assert isinstance(parked.wait(), psycopg.OperationalError)
+            primary.start()
+            with primary.connect(TEMPLATE) as conn:
+                assert checks.dangling_index_entries(conn, "t", between_passes=True) == []
+                for name, value in SHARED_OUT.items():
+                    conn.execute(f"SET {name} = {value}")
+                vacuum(conn, "t", "ours", 2)
+                assert_no_dead_entries(conn, pg_major)
+                after = checks.table_state(conn, "t")
+                assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+                conn.execute("SELECT pg_logical_emit_message(true, '', '')")
+                pages = gin.read_pages(conn, "t_v")
+                assert any(page.flags & gin.DELETED for page in pages[1:])
+            standby.wait_for_replay(primary)
+            with standby.connect(TEMPLATE) as conn:
+                assert gin.read_pages(conn, "t_v") == pages
+            with primary.connect(TEMPLATE) as conn:
+                conn.execute("DROP TABLE t")
+        for server in (primary, standby):
+            assert "inconsistent page" not in server.log and "PANIC" not in server.log
+    finally:
+        standby.remove()
