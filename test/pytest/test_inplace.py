@@ -578,7 +578,7 @@ def test_a_standby_replays_it(new_cluster):
 
 def test_a_standby_is_told_what_it_may_lack(new_cluster):
     """Rows that stay on a page from which others move: with hints that nobody has logged, and with old bytes behind them."""
-    primary = new_cluster(wal_consistency_checking="all", checkpoint_timeout="1h")
+    primary = new_cluster(wal_consistency_checking="all", checkpoint_timeout="1h", wal_keep_size="1GB")
     with primary.connect(TEMPLATE) as conn, primary.standby().start() as standby:
         run_script(
             conn,
@@ -598,7 +598,7 @@ def test_a_standby_is_told_what_it_may_lack(new_cluster):
         with primary.connect(TEMPLATE) as other:
             other.execute("BEGIN")
             other.execute("SELECT FROM t WHERE id % 8 = 0 FOR UPDATE")
-            conn.execute("SET client_min_messages = error")
+            conn.execute("SET cyclone.debug_horizon_wait = 100")
             conn.execute("VACUUM (FULL INPLACE) t")
             other.execute("ROLLBACK")
         standby.wait_for_replay(primary)
@@ -625,8 +625,9 @@ def test_what_is_in_wal_already_is_not_logged_as_an_image(new_cluster):
         seen = {(rmgr, kind): (n, images) for rmgr, kind, n, images in conn.execute(f"{kinds} {of_table} GROUP BY 1, 2", (start, end))}
         assert seen["Generic", "Generic"][0] > before / 2
         assert {kind: images for kind, (_, images) in seen.items() if images} == {}
-        made_visible = f"SELECT count(*) {of_table} AND record_type = 'VISIBLE' AND relblocknumber >= %s"
-        assert conn.execute(made_visible, (start, end, blocks(conn))).fetchone() == (0,)
+        # by the VACUUM before rows move
+        made_visible = f"SELECT max(n) FROM (SELECT count(*) n {of_table} AND record_type = 'VISIBLE' AND relblocknumber >= %s GROUP BY relblocknumber) t"
+        assert conn.execute(made_visible, (start, end, blocks(conn))).fetchone()[0] in (None, 1)
         assert content(conn, "t") == expected and blocks(conn) < before / 3
     cluster.crash()
     cluster.start()
