@@ -166,6 +166,12 @@ _GROW_OLD = (
 )
 
 
+def _kind(name: str, about: str, load: str, index: str) -> Scenario:
+    """Return the scenario of a kind of index, every fifth row of whose table is deleted, here and there."""
+    setup = ("SELECT setseed(0.5)", load, f"CREATE INDEX ON {TABLE} {index}", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE)
+    return Scenario(name=f"kind-{name}", group="kinds", about=about, rows=5_000_000, setup=setup, indexes=1)
+
+
 def _failsafe(*, logged: bool) -> Scenario:
     """Return the scenario of an emergency: all that is done is to scan and freeze the heap."""
     return Scenario(
@@ -252,65 +258,17 @@ SCENARIOS = {
             setup=(_LOAD, *_EIGHT_UNEQUAL_INDEXES, _CLEAN, _DELETE_A_TWENTIETH),
             indexes=8,
         ),
-        Scenario(
-            name="kind-gist",
-            group="kinds",
-            about="GiST index on boxes",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING gist ({_BOX})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
-        Scenario(
-            name="kind-spgist",
-            group="kinds",
-            about="SP-GiST index on points",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING spgist ({_POINT})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
-        Scenario(
-            name="kind-gin-jsonb",
-            group="kinds",
-            about="GIN index on jsonb",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD_JSONB, f"CREATE INDEX ON {TABLE} USING gin (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
-        Scenario(
-            name="kind-gin-words",
-            group="kinds",
-            about="GIN index on tsvector",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD_WORDS, f"CREATE INDEX ON {TABLE} USING gin (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
-        Scenario(
-            name="kind-hash",
-            group="kinds",
-            about="hash index on a number",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING hash (v)", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
+        _kind("gist", "GiST index on boxes", _LOAD, f"USING gist ({_BOX})"),
+        _kind("spgist", "SP-GiST index on points", _LOAD, f"USING spgist ({_POINT})"),
+        _kind("gin-jsonb", "GIN index on jsonb", _LOAD_JSONB, "USING gin (v)"),
+        _kind("gin-words", "GIN index on tsvector", _LOAD_WORDS, "USING gin (v)"),
+        _kind("hash", "hash index on a number", _LOAD, "USING hash (v)"),
         Scenario(
             name="kind-brin",
             group="kinds",
             about="BRIN index that has summaries of the first half only",
             rows=5_000_000,
             setup=("SELECT setseed(0.5)", _LOAD_BESIDE_BRIN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            name="kind-gist",
-            group="kinds",
-            about="GiST index on boxes",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING gist ({_BOX})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
-        Scenario(
-            name="kind-spgist",
-            group="kinds",
-            about="SP-GiST index on points",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING spgist ({_POINT})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
             indexes=1,
         ),
         Scenario(
