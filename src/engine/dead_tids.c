@@ -54,6 +54,10 @@
  * directory page, so a round of collecting never ends without progress: the
  * first extent has room for both.
  *
+ * This is one file as look-ups, which are among the hottest loops of a vacuum,
+ * see through all layers: from the block number to the items they are inlined
+ * into each other.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------

@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * table_end.c
+ *	  The end of a table's VACUUM: truncation, and what goes to pg_class and to
+ *	  the statistics system.
+ *
+ * All of this is the leader's, after the team has ended, as it needs a
+ * transaction ID.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "access/visibilitymap.h"
+#include "access/xact.h"
+#include "catalog/pg_namespace.h"
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/freespace.h"
+#include "storage/smgr.h"
+
+#include "compat.h"
+#include "engine/table_job.h"
+#include "report/progress.h"
+
+/*
+ * table_update_index_statistics
+ *		Set the indexes' relpages and reltuples where they are exactly known.
+ */
+void
+table_update_index_statistics(VacuumJob *job)
+{
+	if (!job->do_index_cleanup || VacuumFailsafeActive)
+		return;
+
+	for (int i = 0; i < job->vacuum.nindexes; i++)
+	{
+		IndexResult *index = &job->result.indexes[i];
+
+		if (index->has_stats && !index->stats.estimated_count)
+			compat_vac_update_relstats(job->vacuum.indexes[i],
+									   index->stats.num_pages,
+									   index->stats.num_index_tuples,
+									   0, 0, false, InvalidTransactionId,
+									   InvalidMultiXactId, NULL, NULL, false);
+	}
+}
+
+/*
+ * table_truncate
+ *		Give empty pages at the end back, if that is allowed and worthwhile.
+ */
+void
+table_truncate(VacuumJob *job)
+{
+	TableResult *result = &job->result;
+	instr_time	start;
+
+	Assert(job->team == NULL && !IsInParallelMode());
+
+	/* In an emergency there may be no transaction IDs left to do it with. */
+	if (!job->do_truncate || VacuumFailsafeActive ||
+		result->counters.nonempty_pages >= result->orig_rel_pages ||
+		(job->pass == NULL &&
+		 !heap_truncate_is_worthwhile(result->orig_rel_pages,
+									  result->counters.nonempty_pages)))
+		return;
+
+	INSTR_TIME_SET_CURRENT(start);
+	result->new_rel_pages = heap_truncate(&job->vacuum, result->counters.nonempty_pages);
+	result->removed_pages = result->orig_rel_pages - result->new_rel_pages;
+	result->truncate_seconds = table_seconds_since(start);
+}
+
+/*
+ * table_update_statistics
+ *		Set what pg_class and the statistics system say of the table.
+ *
+ * relfrozenxid and relminmxid may advance only if no page was passed over
+ * that may hold older ones.
+ */
+void
+table_update_statistics(VacuumJob *job, TimestampTz start)
+{
+	TableResult *result = &job->result;
+	VacuumCounters *counters = &result->counters;
+	const struct VacuumCutoffs *cutoffs PG_USED_FOR_ASSERTS_ONLY = &job->plan.cutoffs;
+	BlockNumber all_visible,
+				all_frozen;
+
+	Assert(job->team == NULL && !IsInParallelMode());
+	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
+								 PROGRESS_VACUUM_PHASE_FINAL_CLEANUP);
+	progress_phase(PROGRESS_VACUUM_PHASE_FINAL_CLEANUP, 0);
+
+	Assert(counters->new_relfrozenxid == cutoffs->OldestXmin ||
+		   TransactionIdPrecedesOrEquals(result->aggressive ? cutoffs->FreezeLimit :
+										 cutoffs->relfrozenxid,
+										 counters->new_relfrozenxid));
+	Assert(counters->new_relminmxid == cutoffs->OldestMxact ||
+		   MultiXactIdPrecedesOrEquals(result->aggressive ? cutoffs->MultiXactCutoff :
+									   cutoffs->relminmxid,
+									   counters->new_relminmxid));
+	if (counters->skipped_allvisible)
+	{
+		Assert(!result->aggressive);
+		counters->new_relfrozenxid = InvalidTransactionId;
+		counters->new_relminmxid = InvalidMultiXactId;
+	}
+
+	/* The map may know of pages that were added since. */
+	visibilitymap_count(job->vacuum.rel, &all_visible, &all_frozen);
+	all_visible = Min(all_visible, result->new_rel_pages);
+	all_frozen = Min(all_frozen, all_visible);
+
+	compat_vac_update_relstats(job->vacuum.rel, result->new_rel_pages,
+							   result->new_live_tuples, all_visible, all_frozen,
+							   job->vacuum.nindexes > 0,
+							   counters->new_relfrozenxid, counters->new_relminmxid,
+							   &result->frozenxid_updated, &result->minmxid_updated, false);
+
+	/* Dead items that were left on purpose are not to bring vacuum back soon. */
+	compat_pgstat_report_vacuum(job->vacuum.rel, Max(result->new_live_tuples, 0),
+								counters->recently_dead_tuples +
+								counters->missed_dead_tuples, start);
+}
+
+/* table_describe_pass -- tell who compacts the table what this VACUUM came to. */
+void
+table_describe_pass(const VacuumJob *job, CompactionPass *pass)
+{
+	const TableResult *result = &job->result;
+
+	pass->old_pages = result->orig_rel_pages;
+	pass->new_pages = result->new_rel_pages;
+	pass->live_tuples = result->new_live_tuples;
+	pass->recently_dead_tuples = result->counters.recently_dead_tuples;
+	pass->oldest_xmin = result->oldest_xmin;
+	pass->stale_locks += result->counters.stale_locks;
+	pass->unused_pages = result->new_rel_pages - result->counters.nonempty_pages;
+}
