@@ -2,8 +2,7 @@
 
 Needs the pg_config of a PostgreSQL in which Citus is installed: `make demo-cluster PG_CONFIG=/path/to/pg_config`. Builds the
 extension, brings up three servers on this machine, spreads a table over two of them, churns it, and compacts it while clients update it
-through the coordinator; once with a latency target, and, to compare, without one. Then, without load, it compacts it once more with one process a
-node, and as many local tables of that size one after the other with as many processes. All its data is temporary.
+through the coordinator; once with a target on each node, and, to compare, without one. All its data is temporary.
 """
 
 import argparse
@@ -33,7 +32,6 @@ CONFIG = {
 }
 PORT = 5432
 SHOW_SECONDS = 1
-WORKERS = 2  # nodes with shards
 
 
 class Clients:
@@ -131,26 +129,6 @@ def compact(coordinator: Cluster, args: argparse.Namespace, options: str) -> Non
         )
 
 
-def compare_with_local(coordinator: Cluster, args: argparse.Namespace) -> None:
-    """Compact the table with one process on each node, then local tables of the shards' size with as many; print both times."""
-    with coordinator.connect() as conn:
-        make_table(conn, args.rows, args.shards)
-        start = time.monotonic()
-        conn.execute("VACUUM (FULL INPLACE, PARALLEL 0) events")
-        distributed = time.monotonic() - start
-        conn.execute("DROP TABLE events")
-        names = [f"local_{i}" for i in range(args.shards)]
-        for i, name in enumerate(names):
-            conn.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, n int, note text)")
-            rows = f"generate_series({i}, {args.rows - 1}, {args.shards}) i"
-            conn.execute(f"INSERT INTO {name} SELECT i, 0, repeat('x', 150) FROM {rows}")
-            conn.execute(f"DELETE FROM {name} WHERE id / {args.shards} %% 10 >= 3 AND id >= %s", (args.rows // 100,))
-        start = time.monotonic()
-        conn.execute(f"VACUUM (FULL INPLACE, PARALLEL {WORKERS - 1}) {', '.join(names)}")
-        local = time.monotonic() - start
-    print(f"without load: {distributed:.1f} s on {WORKERS} nodes; {local:.1f} s locally, {distributed / local:.2f} times as long")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pg-config", required=True, type=Path, help="of a PostgreSQL in which Citus is installed")
@@ -159,7 +137,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rate", type=float, default=200, help="statements a second")
     parser.add_argument("--idle", type=float, default=5, help="seconds of load before VACUUM")
-    parser.add_argument("--target", default="20ms", help="LATENCY_TARGET, of what the coordinator sees")
+    parser.add_argument("--target", default="20ms", help="LATENCY_TARGET of each node")
     parser.add_argument("--base", type=Path, help="folder for the data")
     args = parser.parse_args()
 
@@ -167,7 +145,7 @@ def main() -> None:
     major = int(re.search(r"\d+", run_program(origin, "pg_config", "--version").stdout)[0])
     prefix = build.install(major, origin=origin, debug_points=False)
     with ExitStack() as stack:
-        nodes = [stack.enter_context(Cluster.create(prefix, CONFIG, base=args.base)) for _ in range(WORKERS + 1)]
+        nodes = [stack.enter_context(Cluster.create(prefix, CONFIG, base=args.base)) for _ in range(3)]
         for node in nodes:
             node.start()
             with node.connect() as conn:
@@ -178,7 +156,6 @@ def main() -> None:
                 conn.execute("SELECT citus_add_node(%s, %s)", (str(node.socket_dir), PORT))
         compact(nodes[0], args, f"FULL INPLACE, LATENCY_TARGET '{args.target}', PARALLEL 2")
         compact(nodes[0], args, "FULL INPLACE, PARALLEL 2")
-        compare_with_local(nodes[0], args)
 
 
 if __name__ == "__main__":

@@ -854,19 +854,12 @@ GRANT SELECT ON progress, pace, history, bloat, horizon, advice TO PUBLIC;
 
 -- Clusters: VACUUM of tables whose shards are on several nodes, and the views of all nodes.
 
-CREATE PROCEDURE vacuum_node(options text, tables text[], INOUT result text, judge bigint DEFAULT 0)
+CREATE PROCEDURE vacuum_node(options text, tables text[], INOUT result text)
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_node';
 
-COMMENT ON PROCEDURE vacuum_node(text, text[], text, bigint) IS
+COMMENT ON PROCEDURE vacuum_node(text, text[], text) IS
 'Vacuums tables of this node for a cluster''s VACUUM, with the rights of the caller, and returns what became of them, and what VACUUM said, as JSON.';
-
-CREATE PROCEDURE report_latency(judge bigint, ended int[], running int[], busy boolean)
-LANGUAGE C
-AS 'MODULE_PATHNAME', 'pg_cyclone_report_latency';
-
-COMMENT ON PROCEDURE report_latency(bigint, int[], int[], boolean) IS
-'Tells this node how long statements take on the server from which a cluster''s VACUUM with a latency target was sent; for pg_cyclone itself.';
 
 CREATE FUNCTION vacuum_cluster(
     tables regclass[],

@@ -33,7 +33,6 @@
 #include "catalog/pg_type.h"
 #include "cluster/citus.h"
 #include "cluster/cluster_vacuum.h"
-#include "cluster/latency_reports.h"
 #include "cluster/watch_client.h"
 #include "command/distributed.h"
 #include "command/options.h"
@@ -90,8 +89,6 @@ typedef struct ClusterVacuum
 	MemoryContext context;
 	bool		is_statement;	/* may it end transactions? */
 	bool		skips_here;		/* leave out what is on this server? */
-	bool		has_target;		/* as an option */
-	uint64		judge;			/* by which the nodes know it, see latency_reports.c; 0: they don't */
 	char	   *options;		/* as in a statement, may be empty */
 	List	   *tables;			/* ClusterTables */
 	List	   *shards;			/* ClusterShards, in the order of their rounds */
@@ -115,8 +112,6 @@ static void init_cluster_vacuum(ClusterVacuum *vacuum, List *options, bool is_st
 static void check_transaction(void);
 static void add_tables(ClusterVacuum *vacuum, Oid relid, bool with_children, List *columns);
 static void add_table(ClusterVacuum *vacuum, Oid relid, List *columns);
-static void run_judged(ClusterVacuum *vacuum);
-static bool has_latency_target(List *options);
 static void run_rounds(ClusterVacuum *vacuum);
 static List *new_shards(ClusterVacuum *vacuum, bool is_late);
 static bool was_tried(const ClusterVacuum *vacuum, const CitusPlacement *placement, int *next);
@@ -169,8 +164,7 @@ cluster_vacuum(List *rels, List *options, bool verbose)
 
 		add_tables(&vacuum, relid, named->relation == NULL || named->relation->inh, named->va_cols);
 	}
-	vacuum.has_target = has_latency_target(options);
-	run_judged(&vacuum);
+	run_rounds(&vacuum);
 
 	tell_moved(&vacuum);
 	tell_sum(&vacuum, verbose ? INFO : DEBUG1);
@@ -229,9 +223,8 @@ pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
 					 errhint("Use VACUUM for other tables.")));
 		add_tables(&vacuum, relid, true, NIL);
 	}
-	vacuum.has_target = has_latency_target(stmt->options);
 	if (vacuum.tables != NIL)
-		run_judged(&vacuum);
+		run_rounds(&vacuum);
 	tell_moved(&vacuum);
 	if (vacuum.failed != NIL)
 		ereport(WARNING,
@@ -328,39 +321,6 @@ add_table(ClusterVacuum *vacuum, Oid relid, List *columns)
 	added->relid = relid;
 	added->columns = columns;
 	vacuum->tables = lappend(vacuum->tables, added);
-}
-
-/*
- * run_judged
- *		Run it, and if it has a latency target tell the nodes meanwhile how long
- *		statements take here.
- */
-static void
-run_judged(ClusterVacuum *vacuum)
-{
-	PG_TRY();
-	{
-		if (vacuum->has_target)
-			vacuum->judge = latency_reports_begin();
-		run_rounds(vacuum);
-	}
-	PG_FINALLY();
-	{
-		latency_reports_end();
-	}
-	PG_END_TRY();
-}
-
-/* has_latency_target -- is a latency target among these options? */
-static bool
-has_latency_target(List *options)
-{
-	foreach_node(DefElem, def, options)
-	{
-		if (strcmp(def->defname, "latency_target") == 0)
-			return true;
-	}
-	return false;
 }
 
 /*
@@ -568,10 +528,7 @@ make_command(const ClusterVacuum *vacuum, List *shards)
 		appendStringInfo(&text, "%s%s", is_first ? "" : ", ", quote_literal_cstr(name));
 		is_first = false;
 	}
-	appendStringInfoString(&text, "]::text[], NULL");
-	if (vacuum->judge != 0)
-		appendStringInfo(&text, ", " INT64_FORMAT, (int64) vacuum->judge);
-	appendStringInfoChar(&text, ')');
+	appendStringInfoString(&text, "]::text[], NULL)");
 	return text.data;
 }
 

@@ -67,7 +67,6 @@
 
 #include "compat.h"
 #include "declared_rows.h"
-#include "pace/pace.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_node);
 
@@ -105,7 +104,7 @@ static void read_statement(NodeVacuum *vacuum, const char *options, ArrayType *t
 static void find_shards(NodeVacuum *vacuum, List *rels);
 static bool may_vacuum(Oid relid);
 static int64 size_of(Oid relid);
-static void run(NodeVacuum *vacuum, uint64 judge);
+static void run(NodeVacuum *vacuum);
 static void keep_all_messages(void);
 static int	take_message(char type, const char *text, size_t length);
 static void note_message(NodeVacuum *vacuum, const ErrorData *edata);
@@ -119,7 +118,7 @@ static Datum result_row(TupleDesc desc, const char *result);
 
 /*
  * pg_cyclone_vacuum_node
- *		The procedure vacuum_node(options, tables, INOUT result, judge).
+ *		The procedure vacuum_node(options, tables, INOUT result).
  *
  * tables are as in a VACUUM statement, with columns if options say ANALYZE.
  * Raises an error if they, or the options, can't be read, or if it isn't called
@@ -143,10 +142,10 @@ pg_cyclone_vacuum_node(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
 				 errmsg("cyclone.vacuum_node can only be called by CALL, outside of a transaction block")));
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || PG_ARGISNULL(3))
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("options, tables and judge must not be null")));
+				 errmsg("options and tables must not be null")));
 
 	desc = row_description(fcinfo, 1);
 	read_statement(&vacuum, text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_ARRAYTYPE_P(1));
@@ -157,7 +156,7 @@ pg_cyclone_vacuum_node(PG_FUNCTION_ARGS)
 	ForgetPortalSnapshots();
 	interval = watch_client(GUC_ACTION_SET);
 	if (vacuum.stmt->rels != NIL)
-		run(&vacuum, (uint64) PG_GETARG_INT64(3));
+		run(&vacuum);
 	stop_watching_client(interval);
 
 	MemoryContextSwitchTo(context);
@@ -262,13 +261,12 @@ size_of(Oid relid)
 
 /*
  * run
- *		Run the VACUUM, whose latency target that coordinator's VACUUM judges, and
- *		keep what it says.
+ *		Run the VACUUM, and keep what it says.
  *
  * Returns in a new transaction, without a snapshot, even after an error.
  */
 static void
-run(NodeVacuum *vacuum, uint64 judge)
+run(NodeVacuum *vacuum)
 {
 	PQcommMethods methods = *PqCommMethods;
 	PlannedStmt *pstmt = makeNode(PlannedStmt);
@@ -294,7 +292,6 @@ run(NodeVacuum *vacuum, uint64 judge)
 		takes_errors = false;
 		PqCommMethods = &methods;
 		keep_all_messages();
-		pace_set_judge(judge);
 		ProcessUtility(pstmt, "VACUUM", false, PROCESS_UTILITY_TOPLEVEL, NULL, NULL,
 					   None_Receiver, &qc);
 	}
@@ -316,7 +313,6 @@ run(NodeVacuum *vacuum, uint64 judge)
 	PG_END_TRY();
 	PqCommMethods = server_methods;
 	running = NULL;
-	pace_set_judge(0);
 	client_min_messages = min_messages;
 	(void) SetClientEncoding(client_encoding);
 	if (ActiveSnapshotSet())

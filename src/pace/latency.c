@@ -119,7 +119,7 @@ static void forget_query(SubXactEvent event, SubTransactionId subid,
 static bool goes_to_client(const QueryDesc *query);
 static bool receive_row(TupleTableSlot *slot, DestReceiver *self);
 static bool is_timed(const Node *statement);
-static bool is_of_coordinator(const CallStmt *statement);
+static bool is_vacuum_node(const CallStmt *statement);
 static bool is_commit(const Node *statement);
 static bool begins_timed_call(void);
 static uint64 begin_call(void);
@@ -288,40 +288,6 @@ latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts)
 		nrunning++;
 	}
 	return nrunning;
-}
-
-/*
- * latency_add_reported
- *		The same for statements that run on another server, LATENCY_BUCKETS counters
- *		by how long they have been running.
- */
-int
-latency_add_reported(pg_atomic_uint32 *reported, double late_ms, double long_ms, float *counts)
-{
-	int			nrunning = 0;
-
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-	{
-		uint32		number = pg_atomic_read_u32(&reported[i]);
-
-		if (number == 0 || bucket_start_ms(i) <= late_ms || bucket_start_ms(i) > long_ms)
-			continue;
-		counts[i] += number;
-		nrunning += number;
-	}
-	return nrunning;
-}
-
-/*
- * latency_forget_running
- *		This session's statement is slow by nature: it isn't late, however long it
- *		runs.
- */
-void
-latency_forget_running(void)
-{
-	if (nesting > 0)
-		pg_atomic_write_u64(&latency->running[MyProcNumber].since, 0);
 }
 
 /*
@@ -574,22 +540,21 @@ is_timed(const Node *statement)
 		case T_DoStmt:
 			return true;
 		case T_CallStmt:
-			return !is_of_coordinator((const CallStmt *) statement);
+			return !is_vacuum_node((const CallStmt *) statement);
 		default:
 			return is_commit(statement);
 	}
 }
 
-/* is_of_coordinator -- is this a call of those by which a VACUUM is sent to a node, and paced? */
+/* is_vacuum_node -- is this the call by which a VACUUM is sent to a node? */
 static bool
-is_of_coordinator(const CallStmt *statement)
+is_vacuum_node(const CallStmt *statement)
 {
 	List	   *name = statement->funccall->funcname;
 
 	return list_length(name) == 2 &&
 		strcmp(strVal(linitial(name)), "cyclone") == 0 &&
-		(strcmp(strVal(lsecond(name)), "vacuum_node") == 0 ||
-		 strcmp(strVal(lsecond(name)), "report_latency") == 0);
+		strcmp(strVal(lsecond(name)), "vacuum_node") == 0;
 }
 
 /* is_commit -- will this statement have the transaction committed? */

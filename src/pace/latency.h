@@ -11,7 +11,6 @@
 #define CYCLONE_LATENCY_H
 
 #include "nodes/plannodes.h"
-#include "port/atomics.h"
 
 /* Statements are timed, and counted by themselves and as parts of transactions. */
 typedef enum LatencyOf
@@ -36,8 +35,6 @@ extern void latency_end_utility(uint64 start, bool commits);
 
 extern void latency_read(LatencyOf of, uint32 *counts);
 extern int	latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts);
-extern int	latency_add_reported(pg_atomic_uint32 *reported, double late_ms, double long_ms, float *counts);
-extern void latency_forget_running(void);
 extern double latency_percentile(const float *counts, double percent);
 
 #endif							/* CYCLONE_LATENCY_H */

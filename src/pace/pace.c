@@ -238,7 +238,6 @@ typedef struct PaceCommand
 {
 	bool		is_running;
 	bool		in_a_hurry;		/* no budget counts */
-	uint64		judge;			/* of the target, see target.c; 0: this server */
 	bool		has_target;		/* as an option, which overrides the setting */
 	double		target;
 	bool		reload_owed;	/* to the server, which was told to */
@@ -254,7 +253,6 @@ typedef struct PaceCommand
 
 static Pace pace;
 static PaceCommand command;
-static uint64 next_judge = 0;	/* of the commands that begin from now on */
 static PaceSummary summary;
 static volatile sig_atomic_t reload_was_hidden = false;
 static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
@@ -341,7 +339,6 @@ pace_begin_command(const double *latency_target)
 
 	memset(&command, 0, sizeof(command));
 	command.is_running = true;
-	command.judge = next_judge;
 	command.statement = statement;
 	command.has_warned = has_warned;
 	if (latency_target != NULL)
@@ -356,17 +353,6 @@ pace_begin_command(const double *latency_target)
 	if (has_target(&command.settings))
 		latency_watch();
 	change_target();
-}
-
-/*
- * pace_set_judge
- *		The latency targets of the commands that begin from now on are judged by a
- *		coordinator's VACUUM with this number, or by this server if it is 0.
- */
-void
-pace_set_judge(uint64 judge)
-{
-	next_judge = judge;
 }
 
 /*
@@ -1362,7 +1348,6 @@ note_hidden_reload(SIGNAL_ARGS)
 static void
 adapt_settings(PaceSettings *settings)
 {
-	settings->latency_judge = command.judge;
 	if (command.has_target)
 		settings->latency_target = command.target;
 	if (command.in_a_hurry)

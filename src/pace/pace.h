@@ -28,7 +28,6 @@ typedef struct PaceShared PaceShared;
 extern void pace_init(void);
 extern void pace_begin_command(const double *latency_target);
 extern void pace_end_command(void);
-extern void pace_set_judge(uint64 judge);
 extern bool pace_command_is_running(void);
 extern bool pace_is_worker(void);
 extern void pace_hurry(void);

@@ -26,7 +26,6 @@ typedef struct PaceSettings
 	double		latency_target; /* ms, or one of the special values */
 	double		latency_percentile;
 	int			latency_of;		/* LatencyOf */
-	uint64		latency_judge;	/* a coordinator's VACUUM that judges it; 0: this server does */
 } PaceSettings;
 
 /* Those of the server's parameters that a command changes for its duration */

@@ -20,15 +20,6 @@
  * A place is used again only when all others have been, so a worker that
  * outlives its failed leader for a moment takes its leave from where it was.
  *
- * Judged elsewhere
- * ----------------
- * A VACUUM of a cluster has its target judged by what its coordinator sees, as
- * users wait for statements that touch many nodes.  Such a VACUUM has a number,
- * by which its target is told from others', and the coordinator reports how long
- * statements take there (target_report; cluster/latency_reports.c).  There is a
- * tick with each report then.  If none has come for a while, the server judges
- * for itself again.
- *
  * Ticks
  * -----
  * A few times a second one of the processes, whichever comes first, measures
@@ -73,9 +64,6 @@
 /* So many transactions have ended if none has, but statements of theirs */
 #define LEAST_PRESENCE		0.01
 
-/* If a coordinator hasn't reported for so long, nothing is known of what it sees. */
-#define REPORT_IS_OLD_NS	(3 * (uint64) NS_PER_S)
-
 /* How long a target is kept that no VACUUM has */
 #define KEPT_NS				(60 * (uint64) NS_PER_S)
 
@@ -85,7 +73,6 @@ struct LatencyTarget
 	double		value;			/* ms, or LATENCY_TARGET_AUTO */
 	double		percentile;
 	int			of;				/* LatencyOf */
-	uint64		judge;			/* a coordinator's VACUUM; 0: this server judges */
 	/* changed under the lock */
 	int			vacuums;
 	uint64		left_at;		/* when the last one left */
@@ -98,13 +85,6 @@ struct LatencyTarget
 	pg_atomic_uint32 in_server_code;	/* so many of them */
 	pg_atomic_uint64 next_tick;
 	pg_atomic_uint32 ticking;	/* is someone in the middle of it? */
-
-	/* what the coordinator reports; written under the lock, in shared mode */
-	pg_atomic_uint32 reports;	/* so many of them */
-	pg_atomic_uint64 reported_at;	/* ns; 0: never */
-	pg_atomic_uint32 reported_busy;
-	pg_atomic_uint32 reported[LATENCY_BUCKETS]; /* overflow, as latency_read's */
-	pg_atomic_uint32 reported_running[LATENCY_BUCKETS];
 
 	/* written by whoever ticks; read by all */
 	pg_atomic_uint32 version;	/* of the budget */
@@ -122,8 +102,6 @@ struct LatencyTarget
 	double		statements;		/* or transactions, ended in the last tick */
 	uint32		all_statements; /* so far, if the target is about transactions */
 	bool		is_busy;		/* has any of these ended in the last tick? */
-	bool		by_reports;		/* is counts what the coordinator has reported? */
-	uint32		reports_before;
 	uint32		counts[LATENCY_BUCKETS];
 	float		window[LATENCY_BUCKETS];
 };
@@ -143,9 +121,6 @@ static void begin_anew(LatencyTarget *target, const PaceSettings *settings,
 					   LatencyTarget *before);
 static void resume(LatencyTarget *target);
 static void tick(LatencyTarget *target, uint64 now);
-static bool awaits_report(LatencyTarget *target, uint64 now);
-static void choose_judge(LatencyTarget *target, uint64 now);
-static void read_counts(LatencyTarget *target, uint32 *counts);
 static void read_window(LatencyTarget *target);
 static double control(LatencyTarget *target, double seconds, double rate, double awake);
 static void publish(LatencyTarget *target, double latency_ms);
@@ -186,8 +161,7 @@ target_join(const PaceSettings *settings, LatencyTarget *before)
 
 		if (target->value == settings->latency_target &&
 			target->percentile == settings->latency_percentile &&
-			target->of == settings->latency_of &&
-			target->judge == settings->latency_judge && is_kept(target, now))
+			target->of == settings->latency_of && is_kept(target, now))
 			found = target;
 		else if (target->vacuums == 0 && (free == NULL || target->left_at < free->left_at))
 			free = target;
@@ -213,44 +187,6 @@ target_leave(LatencyTarget *target)
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	leave(target);
 	LWLockRelease(lock);
-}
-
-/*
- * target_report
- *		A coordinator tells how long statements take there: how many have ended since
- *		it told it before, and how many are running now, by LATENCY_BUCKETS; and
- *		whether its sessions are at work, which they may be in a transaction.
- *
- * Returns false if no VACUUM here has a target that it judges.
- */
-bool
-target_report(uint64 judge, const uint32 *ended, const uint32 *running, bool is_busy)
-{
-	bool		found = false;
-
-	if (judge == 0)
-		return false;
-	LWLockAcquire(lock, LW_SHARED);
-	for (int i = 0; i < number_of_targets(); i++)
-	{
-		LatencyTarget *target = &targets[i];
-
-		if (target->judge != judge || target->vacuums == 0)
-			continue;
-		found = true;
-		for (int bucket = 0; bucket < LATENCY_BUCKETS; bucket++)
-		{
-			if (ended[bucket] > 0)
-				pg_atomic_fetch_add_u32(&target->reported[bucket], ended[bucket]);
-			pg_atomic_write_u32(&target->reported_running[bucket], running[bucket]);
-		}
-		pg_atomic_write_u32(&target->reported_busy, is_busy);
-		pg_atomic_write_u64(&target->reported_at, now_ns());
-		pg_memory_barrier();
-		pg_atomic_fetch_add_u32(&target->reports, 1);
-	}
-	LWLockRelease(lock);
-	return found;
 }
 
 /* target_number -- what other processes find it by. */
@@ -423,8 +359,6 @@ begin_anew(LatencyTarget *target, const PaceSettings *settings, LatencyTarget *b
 	target->value = settings->latency_target;
 	target->percentile = settings->latency_percentile;
 	target->of = settings->latency_of;
-	target->judge = settings->latency_judge;
-	pg_atomic_write_u64(&target->reported_at, 0);
 
 	controller_init(&target->controller, 0);
 	/* not in the midst of a tick */
@@ -448,8 +382,7 @@ begin_anew(LatencyTarget *target, const PaceSettings *settings, LatencyTarget *b
 	target->all_statements = 0;
 	target->is_busy = false;
 	/* nobody may have looked at them for long */
-	target->by_reports = false;
-	read_counts(target, target->counts);
+	latency_read(target->of, target->counts);
 	memset(target->window, 0, sizeof(target->window));
 	publish(target, NAN);
 	pg_atomic_write_u64(&target->next_tick, now + NS_A_TICK);
@@ -477,7 +410,7 @@ resume(LatencyTarget *target)
 	target->tick_time = now;
 	target->spent_before = pg_atomic_read_u64(&target->spent);
 	target->slept_before = pg_atomic_read_u64(&target->slept);
-	read_counts(target, target->counts);
+	latency_read(target->of, target->counts);
 	memset(target->window, 0, sizeof(target->window));
 	publish(target, NAN);
 	pg_atomic_write_u64(&target->next_tick, now + NS_A_TICK);
@@ -499,9 +432,8 @@ tick(LatencyTarget *target, uint64 now)
 				latency_ms = NAN;
 	int			at_work = target_at_work(target);
 
-	if (now <= target->tick_time || awaits_report(target, now))
+	if (now <= target->tick_time)
 		return;
-	choose_judge(target, now);
 	rate = (spent - target->spent_before) / seconds;
 	asleep = (slept - target->slept_before) / seconds / NS_PER_S / at_work;
 	target->spent_before = spent;
@@ -514,52 +446,6 @@ tick(LatencyTarget *target, uint64 now)
 	else
 		memset(target->window, 0, sizeof(target->window));
 	publish(target, latency_ms);
-}
-
-/* awaits_report -- has the coordinator that judges reported of late, but not since the last tick? */
-static bool
-awaits_report(LatencyTarget *target, uint64 now)
-{
-	uint32		reports = pg_atomic_read_u32(&target->reports);
-
-	if (target->judge == 0 ||
-		now >= pg_atomic_read_u64(&target->reported_at) + REPORT_IS_OLD_NS)
-		return false;
-	if (reports == target->reports_before)
-		return true;
-	target->reports_before = reports;
-	return false;
-}
-
-/*
- * choose_judge
- *		See whether what the coordinator reports is what counts, or what this server
- *		sees.  What the one has seen is not to be compared with the other's.
- */
-static void
-choose_judge(LatencyTarget *target, uint64 now)
-{
-	bool		by_reports = target->judge != 0 &&
-		now < pg_atomic_read_u64(&target->reported_at) + REPORT_IS_OLD_NS;
-
-	if (by_reports == target->by_reports)
-		return;
-	target->by_reports = by_reports;
-	read_counts(target, target->counts);
-	memset(target->window, 0, sizeof(target->window));
-}
-
-/* read_counts -- read the counters of whoever judges. */
-static void
-read_counts(LatencyTarget *target, uint32 *counts)
-{
-	if (!target->by_reports)
-	{
-		latency_read(target->of, counts);
-		return;
-	}
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		counts[i] = pg_atomic_read_u32(&target->reported[i]);
 }
 
 /*
@@ -580,9 +466,7 @@ read_window(LatencyTarget *target)
 
 	/* in the midst of a transaction its session isn't idle */
 	target->is_busy = false;
-	if (target->by_reports)
-		target->is_busy = pg_atomic_read_u32(&target->reported_busy) != 0;
-	else if (target->of != LATENCY_OF_STATEMENTS)
+	if (target->of != LATENCY_OF_STATEMENTS)
 	{
 		uint32		all = 0;
 
@@ -593,7 +477,7 @@ read_window(LatencyTarget *target)
 		target->all_statements = all;
 	}
 
-	read_counts(target, counts);
+	latency_read(target->of, counts);
 	target->statements = 0;
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 	{
@@ -625,13 +509,9 @@ control(LatencyTarget *target, double seconds, double rate, double awake)
 	/* those that are late are in the window only for now */
 	memcpy(window, target->window, sizeof(window));
 	if (controller->target_ms > 0)
-	{
-		double		long_ms = Max(LONG_STATEMENT_MS, 10 * controller->target_ms);
-
-		input.statements += target->by_reports ?
-			latency_add_reported(target->reported_running, controller->target_ms, long_ms, window) :
-			latency_add_running(target->of, controller->target_ms, long_ms, window);
-	}
+		input.statements += latency_add_running(target->of, controller->target_ms,
+												Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
+												window);
 	if (target->is_busy)
 		input.statements = Max(input.statements, LEAST_PRESENCE);
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
@@ -706,14 +586,6 @@ startup_shmem(void)
 		pg_atomic_init_u32(&target->at_work, 0);
 		pg_atomic_init_u32(&target->in_server_code, 0);
 		pg_atomic_init_u64(&target->next_tick, 0);
-		pg_atomic_init_u32(&target->reports, 0);
-		pg_atomic_init_u64(&target->reported_at, 0);
-		pg_atomic_init_u32(&target->reported_busy, 0);
-		for (int bucket = 0; bucket < LATENCY_BUCKETS; bucket++)
-		{
-			pg_atomic_init_u32(&target->reported[bucket], 0);
-			pg_atomic_init_u32(&target->reported_running[bucket], 0);
-		}
 		pg_atomic_init_u32(&target->ticking, 0);
 		pg_atomic_init_u32(&target->version, 0);
 		pg_atomic_init_u64(&target->budget, 0);

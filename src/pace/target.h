@@ -38,8 +38,6 @@ typedef struct TargetState
 
 extern void target_init(void);
 
-extern bool target_report(uint64 judge, const uint32 *ended, const uint32 *running, bool is_busy);
-
 extern LatencyTarget *target_join(const PaceSettings *settings, LatencyTarget *before);
 extern void target_leave(LatencyTarget *target);
 extern int	target_number(const LatencyTarget *target);

@@ -201,35 +201,6 @@ def test_all_nodes_stop(nodes, how):
             connection.execute("SELECT pg_reload_conf()")
 
 
-def test_nodes_are_paced_by_what_the_coordinator_sees(nodes):
-    """Statements that only the coordinator knows of are what the nodes' latency target is about."""
-    nodes.fill()
-    delay = {"vacuum_cost_delay": "100ms", "vacuum_cost_limit": "1"}
-    for connection in nodes.connections:
-        for name, value in delay.items():
-            connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
-        connection.execute("SELECT pg_reload_conf()")
-    vacuum = Background(nodes.clusters[0], "postgres", "VACUUM (LATENCY_TARGET '20ms', PARALLEL 0) distributed")
-
-    def is_known():
-        nodes.coordinator.execute("SELECT pg_sleep(0.3)")
-        seen = [connection.execute("SELECT latency_ms FROM cyclone.pace").fetchall() for connection in nodes.connections[1:]]
-        return all(rows and rows[0][0] is not None and 200 < rows[0][0] < 1000 for rows in seen)
-
-    try:
-        wait_until(is_known, "the nodes to know of the coordinator's statements")
-        nodes.coordinator.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
-        assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
-        reporters = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone reporter'"
-        wait_until(lambda: not nodes.coordinator.execute(reporters).fetchall(), "the end of the reports")
-    finally:
-        for connection in nodes.connections:
-            for name in delay:
-                connection.execute(f"ALTER SYSTEM RESET {name}")
-            connection.execute("SELECT pg_reload_conf()")
-    assert not any("could not report" in cluster.log for cluster in nodes.clusters)
-
-
 def test_a_shard_that_moves_meanwhile(nodes):
     """It is vacuumed where it has come to, whether or not its old copy is still there."""
     nodes.fill()

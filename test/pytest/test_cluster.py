@@ -34,25 +34,13 @@ STAND_IN = """
     CREATE FUNCTION pg_catalog.asked_yet() RETURNS bool LANGUAGE sql AS
         $$ SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND pid = pg_backend_pid()) $$;
     CREATE TABLE answers (port int PRIMARY KEY, success bool, result text);
-    CREATE TABLE reports (port int, command text);
-    CREATE TABLE delays AS SELECT 0::float8 AS seconds;
     -- a node that has no answer has vacuumed all it was asked to
     CREATE FUNCTION pg_catalog.master_run_on_worker(names text[], ports int[], commands text[], parallel bool,
         OUT node_name text, OUT node_port int, OUT success bool, OUT result text) RETURNS SETOF record LANGUAGE plpgsql AS $$
     BEGIN
         FOR i IN 1 .. cardinality(ports) LOOP
-            IF commands[i] LIKE '%report_latency%' THEN
-                INSERT INTO public.reports VALUES (ports[i], commands[i]);
-                node_name := names[i];
-                node_port := ports[i];
-                success := true;
-                result := 'CALL';
-                RETURN NEXT;
-                CONTINUE;
-            END IF;
             RAISE NOTICE 'sent % %', ports[i], commands[i];
             PERFORM pg_advisory_lock(4711); -- asked_yet() from now on
-            PERFORM pg_sleep(seconds) FROM public.delays;
             node_name := names[i];
             node_port := ports[i];
             SELECT a.success, a.result INTO success, result FROM public.answers a WHERE a.port = ports[i];
@@ -129,10 +117,7 @@ def said(conn):
 def test_each_node_gets_one_command(conn, said, options, sent):
     conn.execute(f"VACUUM ({options}) t")
     quoted = sent.replace("'", "''")
-    sent = said.commands()
-    judges = {re.search(r", NULL(, -?\d+)?\)$", command)[1] for command in sent.values()}
-    assert len(judges) == 1 and (None in judges) != ("LATENCY_TARGET" in options)
-    assert {port: re.sub(r"NULL, -?\d+\)$", "NULL)", command) for port, command in sent.items()} == {
+    assert said.commands() == {
         9701: f"CALL cyclone.vacuum_node('{quoted}', ARRAY['public.t_101', 'public.t_103']::text[], NULL)",
         9702: f"CALL cyclone.vacuum_node('{quoted}', ARRAY['public.t_102']::text[], NULL)",
     }
@@ -636,101 +621,6 @@ def test_a_coordinator_that_goes_away(cluster, db, conn, shards):
     caller.join()
     lost.close()
     conn.execute("SELECT pg_advisory_unlock(51966)")
-
-
-def pace_of(conn, pid: int) -> tuple[float, float] | None:
-    """The latency that a VACUUM has measured, and its budget."""
-    return conn.execute("SELECT latency_ms, budget FROM cyclone.pace WHERE pid = %s", (pid,)).fetchone()
-
-
-def bucket_of(ms: float) -> int:
-    """The counter of a latency, as latency.c has them: 16 for each doubling."""
-    ns = int(ms * 1e6)
-    exponent = ns.bit_length() - 1
-    return ((exponent - 10) << 4 | (ns >> (exponent - 4) & 15)) + 1
-
-
-def test_a_coordinator_judges_the_target(cluster, db, conn, shards):
-    """What it reports is what counts on the node, whatever the node's own sessions see; until it falls silent."""
-    conn.execute("INSERT INTO a_1 SELECT i, repeat('x', 300) FROM generate_series(100000, 400000) i; DELETE FROM a_1 WHERE id >= 100000")
-    options = "latency_target ''20ms'', parallel 0"
-    vacuum = Background(cluster, db, f"CALL cyclone.vacuum_node('{options}', '{{public.a_1}}', NULL, 4711)", {"vacuum_cost_delay": 5})
-    wait_until(lambda: pace_of(conn, vacuum.pid), "the VACUUM to have a pace")
-
-    def measured(latency: float, judge=4711, running=None) -> float:
-        late = [bucket_of(running), 50] if running else []
-        conn.execute("CALL cyclone.report_latency(%s, %s::int[], %s::int[], true)", (judge, [bucket_of(latency), 50], late))
-        return pace_of(conn, vacuum.pid)[0] or 0
-
-    for wrong in (4712, 0, -4711):
-        for _ in range(5):
-            assert measured(300, judge=wrong) < 100
-    wait_until(lambda: abs(measured(300) - 300) < 30, "the latency that is reported")
-    low = pace_of(conn, vacuum.pid)[1]
-    wait_until(lambda: measured(300) and pace_of(conn, vacuum.pid)[1] < low / 2, "a budget that falls")
-    low = pace_of(conn, vacuum.pid)[1]
-    wait_until(lambda: measured(2, running=400) > 300, "those that still run to count")
-    wait_until(lambda: measured(2) < 5 and pace_of(conn, vacuum.pid)[1] > low * 2, "a budget that rises")
-    wait_until(lambda: measured(300) > 200, "a latency that rises")
-    wait_until(lambda: (pace_of(conn, vacuum.pid)[0] or 0) < 100, "the node to judge for itself")
-    conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
-    vacuum.wait()
-    checks.assert_clean(conn, "a_1")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ["1, '{1}', '{}', true", "1, '{481,1}', '{}', true", "1, '{-1,1}', '{}', true", "1, '{1,-1}', '{}', true", "1, '{}', '{1,NULL}', true",
-     "NULL, '{}', '{}', true", "1, NULL, '{}', true"],
-)  # fmt: skip
-def test_reports_that_make_no_sense(conn, arguments):
-    with pytest.raises(psycopg.Error, match="invalid counts of latencies|must not be null"):
-        conn.execute(f"CALL cyclone.report_latency({arguments})")
-
-
-@pytest.mark.parametrize("how", ["end", "cancel", "terminate"])
-def test_nodes_are_told_what_the_coordinator_sees(cluster, db, conn, said, how):
-    """As long as a VACUUM with a latency target runs, and no longer, however it ends; with the number that it gave its nodes."""
-    log_position = len(cluster.log)
-    conn.execute("UPDATE delays SET seconds = %s", (6 if how == "end" else 60,))
-    vacuum = Background(cluster, db, "VACUUM (LATENCY_TARGET '20ms') t")
-    reports = "SELECT command FROM reports WHERE port = 9702"
-    reporters = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cyclone reporter'"
-
-    def slow_is_reported():
-        conn.execute("SELECT pg_sleep(0.3)")
-        return any(f"{bucket_of(300)}," in command for (command,) in conn.execute(reports))
-
-    wait_until(slow_is_reported, "a report of what this session sees")
-    assert conn.execute("SELECT count(DISTINCT port) FROM reports").fetchone() == (3,)
-    if how != "end":
-        conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.pid,))
-    assert (vacuum.wait() is None) == (how == "end")
-    wait_until(lambda: not conn.execute(reporters).fetchall(), "the end of the reporter")
-    [number] = {re.match(r"CALL cyclone\.report_latency\((-?\d+), '", command)[1] for (command,) in conn.execute(reports)}
-    sent = [message for message in vacuum.messages if message.startswith("sent ")]
-    assert len(sent) == (2 if how == "end" else 1) and all(message.endswith(f"NULL, {number})") for message in sent)
-    # on a busy machine one may take too long
-    assert not re.search("could not report .*: (?!canceling statement due to statement timeout)", cluster.log[log_position:])
-
-
-def test_without_a_latency_target_nobody_is_told(cluster, db, conn, said):
-    conn.execute("UPDATE delays SET seconds = 2")
-    conn.execute("VACUUM (FULL INPLACE) t")
-    assert conn.execute("SELECT count(*) FROM reports").fetchone() == (0,)
-
-
-def test_no_worker_to_tell_the_nodes(new_cluster):
-    """Then there is a warning, and they judge for themselves."""
-    with new_cluster(max_worker_processes=0).connect() as conn:
-        conn.execute("CREATE EXTENSION pg_cyclone")
-        conn.execute(STAND_IN)
-        conn.execute("CREATE TABLE t (id int)")
-        distribute(conn, "t", s101=1)
-        said = Said(conn)
-        conn.execute("VACUUM (LATENCY_TARGET '20ms') t")
-        assert said.commands()[9701].endswith("NULL)")
-        assert len(said.warnings()) == 1 and "no background worker is free" in said.warnings()[0]
 
 
 def test_order_of_preloading(new_cluster):
