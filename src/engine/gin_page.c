@@ -46,25 +46,16 @@
 /* A record names segments by a byte. */
 #define MAX_LOGGED_SEGMENT	PG_UINT8_MAX
 
-/* A posting tree's page as it will be, and what to log of that */
-typedef struct NewLeaf
-{
-	Size		size;
-	Size		record_size;
-	char		data[BLCKSZ];
-	char		record[2 * BLCKSZ];
-} NewLeaf;
-
 static void gather_entry_lists(GinPages *pages, Page page, BlockNumber blkno);
 static int	append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno);
+static int	append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno);
 static void rewrite_entry_leaf(GinPages *pages, Buffer buffer);
 static IndexTuple shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive,
 								BlockNumber blkno);
 static void gather_segments(GinPages *pages, Page page, BlockNumber blkno);
-static int	count_tids(const GinPostingList *segment);
-static void plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno, NewLeaf *leaf);
-static void log_action(NewLeaf *leaf, int segment, uint8 action, const GinPostingList *list);
-static void rewrite_posting_leaf(GinPages *pages, Buffer buffer, const NewLeaf *leaf);
+static void plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno);
+static void log_action(GinNewLeaf *leaf, int segment, uint8 action, const GinPostingList *list);
+static void rewrite_posting_leaf(GinPages *pages, Buffer buffer);
 static int	count_dead(const GinPages *pages, int first, int ntids);
 static GinPostingList *compress_live(GinPages *pages, int first, int ntids, int nlive,
 									 Size max_size, BlockNumber blkno);
@@ -185,33 +176,43 @@ append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno)
 	GinPostingList *list = (GinPostingList *) GinGetPosting(tuple);
 	Size		start = GinGetPostingOffset(tuple);
 	Size		size = IndexTupleSize(tuple);
+	int			ntids;
+
+	if (!GinItupIsCompressed(tuple) || start < sizeof(IndexTupleData) || start > size)
+		gin_report_corruption(pages->index, blkno);
+	ntids = append_list(pages, list, size - start, blkno);
+	if (ntids != GinGetNPosting(tuple))
+		gin_report_corruption(pages->index, blkno);
+	return ntids;
+}
+
+/*
+ * append_list
+ *		Decode a posting list, for which there is so much room where it is, and
+ *		add its TIDs to those of the page; return how many they are.
+ */
+static int
+append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno)
+{
+	ItemPointer tids;
 	int			ntids = 1;
 
-	if (!GinItupIsCompressed(tuple) || start < sizeof(IndexTupleData) ||
-		start + offsetof(GinPostingList, bytes) > size ||
-		start + SizeOfGinPostingList(list) > size)
+	/* each byte ends a TID at most, and the last one does */
+	if (room < offsetof(GinPostingList, bytes) || room < SizeOfGinPostingList(list) ||
+		pages->ntids + list->nbytes >= GIN_MAX_TIDS ||
+		(list->nbytes > 0 && (list->bytes[list->nbytes - 1] & 0x80) != 0))
 		gin_report_corruption(pages->index, blkno);
 
 	/* many keys are in one row */
 	if (list->nbytes == 0)
-	{
-		if (pages->ntids >= GIN_MAX_TIDS)
-			gin_report_corruption(pages->index, blkno);
-		pages->tids[pages->ntids] = list->first;
-	}
+		pages->tids[pages->ntids++] = list->first;
 	else
 	{
-		ItemPointer tids;
-
-		ntids = count_tids(list);
-		if (ntids == 0 || pages->ntids + ntids > GIN_MAX_TIDS)
-			gin_report_corruption(pages->index, blkno);
 		tids = ginPostingListDecode(list, &ntids);
 		memcpy(&pages->tids[pages->ntids], tids, ntids * sizeof(ItemPointerData));
+		pages->ntids += ntids;
+		pfree(tids);
 	}
-	if (ntids != GinGetNPosting(tuple))
-		gin_report_corruption(pages->index, blkno);
-	pages->ntids += ntids;
 	return ntids;
 }
 
@@ -311,10 +312,8 @@ gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
 	ndead = dead_tids_match(pages->dead_tids, pages->tids, pages->ntids, pages->dead);
 	if (ndead > 0)
 	{
-		NewLeaf    *leaf = palloc(sizeof(NewLeaf));
-
-		plan_posting_leaf(pages, page, BufferGetBlockNumber(buffer), leaf);
-		rewrite_posting_leaf(pages, buffer, leaf);
+		plan_posting_leaf(pages, page, BufferGetBlockNumber(buffer));
+		rewrite_posting_leaf(pages, buffer);
 	}
 	pages->stats.tuples_removed += ndead;
 	pages->stats.num_index_tuples += pages->ntids - ndead;
@@ -333,51 +332,19 @@ gather_segments(GinPages *pages, Page page, BlockNumber blkno)
 	Size		room = PageGetSpecialPointer(page) - start;
 	Size		size = GinDataLeafPageGetPostingListSize(page);
 	char	   *end = start + size;
-	ItemPointer tids;
-	int			ntids = 0;
 
 	if (!GinPageIsCompressed(page) || size > room)
 		gin_report_corruption(pages->index, blkno);
 
 	pages->nlists = 0;
 	pages->ntids = 0;
-	if (size == 0)
-		return;
 	for (char *place = start; place < end;)
 	{
 		GinPostingList *segment = (GinPostingList *) place;
-		int			length;
 
-		if (end - place < offsetof(GinPostingList, bytes) ||
-			end - place < SizeOfGinPostingList(segment) ||
-			(length = count_tids(segment)) == 0)
-			gin_report_corruption(pages->index, blkno);
-		pages->lengths[pages->nlists++] = length;
-		pages->ntids += length;
+		pages->lengths[pages->nlists++] = append_list(pages, segment, end - place, blkno);
 		place += SizeOfGinPostingList(segment);
 	}
-
-	tids = ginPostingListDecodeAllSegments((GinPostingList *) start, size, &ntids);
-	if (ntids != pages->ntids)
-		gin_report_corruption(pages->index, blkno);
-	memcpy(pages->tids, tids, ntids * sizeof(ItemPointerData));
-}
-
-/*
- * count_tids
- *		How many TIDs has a posting list?  0: it ends in the midst of one.
- *
- * In the last byte of each number the highest bit isn't set.
- */
-static int
-count_tids(const GinPostingList *segment)
-{
-	int			nbytes = segment->nbytes;
-	int			ntids = 1;
-
-	for (int i = 0; i < nbytes; i++)
-		ntids += (segment->bytes[i] & 0x80) == 0;
-	return nbytes > 0 && (segment->bytes[nbytes - 1] & 0x80) != 0 ? 0 : ntids;
 }
 
 /*
@@ -386,8 +353,9 @@ count_tids(const GinPostingList *segment)
  *		record of the difference.
  */
 static void
-plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno, NewLeaf *leaf)
+plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno)
 {
+	GinNewLeaf *leaf = &pages->leaf;
 	GinPostingList *segment = GinDataLeafPageGetPostingList(page);
 	ginxlogRecompressDataLeaf *header = (ginxlogRecompressDataLeaf *) leaf->record;
 	int			first = 0;
@@ -425,7 +393,7 @@ plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno, NewLeaf *leaf)
 
 /* log_action -- add what becomes of a segment to the record. */
 static void
-log_action(NewLeaf *leaf, int segment, uint8 action, const GinPostingList *list)
+log_action(GinNewLeaf *leaf, int segment, uint8 action, const GinPostingList *list)
 {
 	char	   *place = leaf->record + leaf->record_size;
 
@@ -442,8 +410,9 @@ log_action(NewLeaf *leaf, int segment, uint8 action, const GinPostingList *list)
 
 /* rewrite_posting_leaf -- change a posting tree's page as planned. */
 static void
-rewrite_posting_leaf(GinPages *pages, Buffer buffer, const NewLeaf *leaf)
+rewrite_posting_leaf(GinPages *pages, Buffer buffer)
 {
+	GinNewLeaf *leaf = &pages->leaf;
 	Page		page = BufferGetPage(buffer);
 
 	START_CRIT_SECTION();
@@ -454,7 +423,7 @@ rewrite_posting_leaf(GinPages *pages, Buffer buffer, const NewLeaf *leaf)
 	{
 		XLogBeginInsert();
 		XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
-		XLogRegisterBufData(0, (char *) leaf->record, leaf->record_size);
+		XLogRegisterBufData(0, leaf->record, leaf->record_size);
 		PageSetLSN(page, XLogInsert(RM_GIN_ID, XLOG_GIN_VACUUM_DATA_LEAF_PAGE));
 	}
 	END_CRIT_SECTION();

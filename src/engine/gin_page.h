@@ -23,6 +23,15 @@
 /* What a page is, of the flags in its special space */
 #define GIN_KIND_FLAGS		(GIN_DATA | GIN_LEAF | GIN_DELETED | GIN_META | GIN_LIST)
 
+/* A posting tree's page as it will be, and what to log of that */
+typedef struct GinNewLeaf
+{
+	Size		size;
+	Size		record_size;
+	char		data[BLCKSZ];
+	char		record[2 * BLCKSZ];
+} GinNewLeaf;
+
 /* One process's work at the leaf pages of an index */
 typedef struct GinPages
 {
@@ -41,6 +50,7 @@ typedef struct GinPages
 	int			ntids;
 	ItemPointerData tids[GIN_MAX_TIDS];
 	bool		dead[GIN_MAX_TIDS];
+	GinNewLeaf	leaf;
 } GinPages;
 
 extern GinPages *gin_pages_begin(Relation index, const DeadTids *dead_tids);

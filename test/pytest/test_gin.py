@@ -186,7 +186,7 @@ def test_who_waits_for_a_process_that_fails_fails_too(conn, pg_major, point):
 def test_crashes_and_replay(new_cluster, pg_major):
     """On the server that crashed, and on a standby, whose pages are compared with the primary's."""
     settings = {name: value for name, value in SHARED_OUT.items() if "." not in name}
-    primary = new_cluster(wal_consistency_checking="all", max_wal_size="4GB", **settings)
+    primary = new_cluster(wal_consistency_checking="all", max_wal_size="4GB", wal_keep_size="4GB", **settings)
     standby = primary.standby({"max_standby_streaming_delay": 0, "hot_standby_feedback": "off"})
     standby.start()
     try:
