@@ -12,6 +12,7 @@
 #ifndef CYCLONE_COMPAT_BEFORE19_H
 #define CYCLONE_COMPAT_BEFORE19_H
 
+#include "access/gist_private.h"
 #include "commands/cluster.h"
 
 /* VACUUM (FULL) is shown as a CLUSTER. */
@@ -302,6 +303,27 @@ static inline int
 compat_slot_pid(const ReplicationSlot *slot)
 {
 	return slot->active_pid;
+}
+
+/* An LSN for a page of an index that isn't logged, larger than earlier ones */
+static inline XLogRecPtr
+compat_fake_lsn(Relation index)
+{
+	return gistGetFakeLSN(index);
+}
+
+/* Entries were deleted from a leaf page of a GiST index. */
+static inline void
+compat_gist_mark_tuples_deleted(Page page)
+{
+	GistMarkTuplesDeleted(page);
+}
+
+/* Can nobody see a transaction as running any more? */
+static inline bool
+compat_is_removable_xid(GlobalVisState *vistest, TransactionId xid)
+{
+	return GlobalVisTestIsRemovableXid(vistest, xid);
 }
 
 #endif							/* CYCLONE_COMPAT_BEFORE19_H */

@@ -355,4 +355,24 @@ compat_slot_pid(const ReplicationSlot *slot)
 	return slot->active_proc == INVALID_PROC_NUMBER ? 0 : GetPGProcByNumber(slot->active_proc)->pid;
 }
 
+/* An LSN for a page of an index that isn't logged, larger than earlier ones */
+static inline XLogRecPtr
+compat_fake_lsn(Relation index)
+{
+	return XLogGetFakeLSN(index);
+}
+
+/* Entries were deleted from a leaf page of a GiST index. */
+static inline void
+compat_gist_mark_tuples_deleted(Page page)
+{
+}
+
+/* Can nobody see a transaction as running any more? */
+static inline bool
+compat_is_removable_xid(GlobalVisState *vistest, TransactionId xid)
+{
+	return GlobalVisTestIsRemovableXid(vistest, xid, true);
+}
+
 #endif							/* CYCLONE_COMPAT_PG19_H */

@@ -22,6 +22,7 @@
 #include "access/amapi.h"
 #include "access/brin_internal.h"
 #include "access/hash.h"
+#include "access/gist_private.h"
 #include "access/nbtree.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -50,6 +51,8 @@ index_kind(Relation index)
 		return &hash_kind;
 	if (index->rd_indam->ambulkdelete == brinbulkdelete && brin_is_ours(index))
 		return &brin_kind;
+	if (index->rd_indam->ambulkdelete == gistbulkdelete)
+		return &gist_kind;
 	return NULL;
 }
 

@@ -89,10 +89,13 @@ typedef struct IndexKind
 
 	/*
 	 * How much shared memory, beside IndexShared, each index gets
-	 * (index_area), and a routine that the leader calls once, before the team
-	 * is launched, to initialize it.  It comes zeroed and MAXALIGNed.
+	 * (index_area): so much, and what a routine says of this index, if there
+	 * is one.  It comes zeroed and MAXALIGNed; a routine that the leader calls
+	 * once, before the team is launched, initializes it, and is not told how
+	 * much it is but by area_size of IndexShared.
 	 */
 	Size		shared_size;
+	Size		(*more_shared_size) (Relation index);
 	void		(*setup) (TableVacuum *vacuum, int number);
 
 	/* without a routine "work", the access method's own is called */
@@ -112,6 +115,7 @@ typedef struct IndexKind
 extern const IndexKind brin_kind;
 extern const IndexKind btree_kind;
 extern const IndexKind hash_kind;
+extern const IndexKind gist_kind;
 
 extern bool brin_is_ours(Relation index);
 extern const IndexKind *index_kind(Relation index);

@@ -126,18 +126,28 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 /*
  * index_shared_size
  *		Leader: how much shared memory the kinds of all indexes want.
+ *
+ * What each wants is remembered, as it may depend on the index's size, and the
+ * index grows.
  */
 Size
-index_shared_size(const TableVacuum *vacuum)
+index_shared_size(TableVacuum *vacuum)
 {
 	Size		size = 0;
 
+	vacuum->area_sizes = palloc0_array(Size, vacuum->nindexes);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		const IndexKind *kind = index_kind(vacuum->indexes[i]);
+		Relation	index = vacuum->indexes[i];
+		const IndexKind *kind = index_kind(index);
 
-		if (kind != NULL)
-			size = add_size(size, MAXALIGN(kind->shared_size));
+		if (kind == NULL)
+			continue;
+		vacuum->area_sizes[i] = kind->shared_size;
+		if (kind->more_shared_size != NULL)
+			vacuum->area_sizes[i] = add_size(kind->shared_size,
+											 kind->more_shared_size(index));
+		size = add_size(size, MAXALIGN(vacuum->area_sizes[i]));
 	}
 	return size;
 }
@@ -181,10 +191,11 @@ index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 		ConditionVariableInit(&index->turn_ended);
 		pg_atomic_init_u64(&index->known_end, 0);
 		pg_atomic_init_u32(&index->counted, 0);
-		if (kind != NULL && kind->shared_size > 0)
+		if (vacuum->area_sizes[i] > 0)
 		{
 			index->area_start = areas_start;
-			areas_start += MAXALIGN(kind->shared_size);
+			index->area_size = vacuum->area_sizes[i];
+			areas_start += MAXALIGN(index->area_size);
 		}
 		if (kind != NULL && kind->setup != NULL)
 			kind->setup(vacuum, i);

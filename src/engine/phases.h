@@ -28,7 +28,7 @@ extern void heap_vacuum_phase(TableVacuum *vacuum,
 /* index_vacuum.c */
 extern int	index_parallel_degree(const TableVacuum *vacuum);
 extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb);
-extern Size index_shared_size(const TableVacuum *vacuum);
+extern Size index_shared_size(TableVacuum *vacuum);
 extern void index_join(TableVacuum *vacuum);
 extern void index_setup(TableVacuum *vacuum, bool parallel, Size areas_start);
 extern void index_begin_round(TableVacuum *vacuum, bool cleanup,

@@ -47,6 +47,7 @@ typedef struct IndexShared
 	BlockNumber nblocks;
 	int			claim_order;	/* the index to be claimed in this place */
 	Size		area_start;		/* what its kind shares: index_area(); or 0 */
+	Size		area_size;
 
 	/* written by the leader before each index phase */
 	bool		leader_only;	/* in this phase */
@@ -228,6 +229,7 @@ typedef struct TableVacuum
 	/* the leader's: results of AMs that only it calls, which indexes are begun
 	 * by their kind's routines, and how many may be registered at a time */
 	IndexBulkDeleteResult **private_stats;
+	Size	   *area_sizes;		/* what their kinds share */
 	bool	   *begun;
 	int			batch_size;
 

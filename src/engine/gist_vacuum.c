@@ -1,0 +1,834 @@
+/*-------------------------------------------------------------------------
+ *
+ * gist_vacuum.c
+ *	  Bulk deletion in GiST indexes, by any number of processes in one index.
+ *
+ * The members of a team claim ranges of an index's blocks and visit each page
+ * in them.  On a leaf page all TIDs are looked up in the dead-TID store in one
+ * go; then the page is changed once.  What is locked, what is done to a page
+ * and how it is logged is as in gistbulkdelete, the server's own routine,
+ * which makes one process do all this in physical order.
+ *
+ * Order
+ * -----
+ * Several processes pass pages in no particular order, so we need an argument
+ * that does without.  A page that splits keeps its block and the entries that
+ * go left; the others move to new pages, which become its right siblings.  That
+ * shows: until the parent knows the new pages the page to the left of each has
+ * F_FOLLOW_RIGHT, and when it does, the flag goes and the page gets an NSN that
+ * is larger than any there was before.  All pages that take part are locked
+ * from before the first change until then, unless an error or a crash comes in
+ * between; then the flag stays, and nobody splits a page that has it.  Of all
+ * the pages that result the rightmost has the NSN that the page had before the
+ * split, and its right sibling.
+ *
+ * So if the leader remembers the current NSN before anything else (start NSN),
+ * a page that has split since then, and is not locked, has the flag or an NSN
+ * that is newer; we say that it shows a split.  It goes on to do so, as
+ * NSNs only grow, and nothing is deleted while we visit.
+ *
+ * A visit to a leaf page happens under one exclusive lock.  It (1) deletes the
+ * entries of dead TIDs and (2) incurs the duty to visit the right sibling as it
+ * is at that moment, if the page shows a split.  Duties are done at once, and
+ * visits that are duties incur duties likewise (follow_chain).  Claim: when all
+ * ranges and duties are done, no index entry of a dead TID is left.
+ *
+ * Call a page fresh if nobody has visited it since it last received entries,
+ * and covered if (a) its block is in a range yet to be visited, or will be in
+ * one, as the index has grown, or (b) some process has the duty to visit it, or
+ * (c) it is the right sibling of a covered page that shows a split.  Every fresh
+ * page with entries of dead TIDs is covered, always:
+ *
+ * - At the start by (a), as nobody can insert a new entry for a dead TID.
+ * - When a covered page P splits into P, Q1, ... Qn, P keeps its block, and so
+ *	 its cover.  P and each Qi but the last show a split, so all Qi are covered
+ *	 by (c).  If P showed a split before, because its NSN was newer, then Qn has
+ *	 that NSN, and covers what P covered.  (It can't have been for the flag.)
+ * - When a page that isn't fresh splits, no part has entries of dead TIDs.
+ * - A visit to P makes it not fresh; what P covered by (c) is covered by the
+ *	 duty that the visitor incurs in the same moment, under the same lock.
+ * - A split under way when the leader takes the start NSN may show an older one
+ *	 in the end.  But then its pages were there, and locked, before that; the
+ *	 leader looks how many blocks there are after it, so they are in ranges, and
+ *	 whoever visits them does so when the split is done.
+ * - No page is deleted meanwhile, as only vacuum does that, and we don't before
+ *	 all ranges and duties are done.  A block that is recycled was deleted before
+ *	 we began; the page that comes into it is made by a split, as above.
+ * - The root is special: when it splits, all its entries move to new pages, it
+ *	 becomes an internal page, and none of them shows anything.  So if the root
+ *	 is a leaf page that must be visited before any other page is.  The leader
+ *	 does so before it makes the ranges available (gist_begin).  An internal page
+ *	 never becomes a leaf page again.
+ *
+ * An NSN isn't cleared by a visit, unlike a btree's cycle ID, so chains would
+ * be followed again from each of their pages.  A process that has visited a
+ * leaf page as a duty doesn't do so again (scan->followed): it isn't fresh, and
+ * can't be again, as a page receives others' entries only when it is made; and
+ * what it covered was visited then.  A block that held no leaf page then is not
+ * among those remembered, as one may come into it.
+ *
+ * test/pytest/test_gist_model.py explores every order of events in a small
+ * index, with these rules and with weaker ones.
+ *
+ * Locks
+ * -----
+ * No cleanup locks: scans of GiST indexes don't rely on pins, at least the
+ * server's own vacuum takes none.  Visitors lock one page at a time, and wait
+ * for locks on pages only, so pins of read streams are in nobody's way.
+ *
+ * Counts
+ * ------
+ * A block has just one visit as part of a range, and only those count its
+ * entries.  Entries that move while we are at it may be counted twice or not at
+ * all, as by the server's routine; gistvacuumcleanup corrects the sum.
+ *
+ * Deletion of empty pages
+ * -----------------------
+ * Visitors note empty leaf pages, and internal pages, where their downlinks may
+ * be, in two bitmaps in shared memory, a bit a block: together 1/32768 of the
+ * index's size when the vacuum began.  Pages in blocks added since then are left
+ * for the next vacuum.  When the whole team is through with all indexes, one
+ * member goes over the internal pages and deletes what it can, while the others
+ * vacuum the heap, which has nothing to do with it.  As in the server's routine a
+ * leaf page is locked first, then its parent; conditions are looked at again; a
+ * page that isn't empty any more, or whose downlink has moved, is left for the
+ * next vacuum; and an internal page keeps its last downlink.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/gist_private.h"
+#include "access/transam.h"
+#include "access/xlog.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "storage/bufmgr.h"
+#include "storage/indexfsm.h"
+#include "storage/lmgr.h"
+#include "storage/read_stream.h"
+#include "storage/shmem.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "engine/index_kind.h"
+#include "engine/phases.h"
+#include "engine/prefetch.h"
+#include "pace/pace.h"
+#include "pace/wal.h"
+#include "report/progress.h"
+
+/* The leaf pages that a process has visited as duties */
+typedef struct FollowedPage
+{
+	BlockNumber blkno;
+	char		status;			/* the hash table's */
+} FollowedPage;
+
+#define SH_PREFIX followed
+#define SH_ELEMENT_TYPE FollowedPage
+#define SH_KEY_TYPE BlockNumber
+#define SH_KEY blkno
+#define SH_HASH_KEY(table, key) murmurhash32(key)
+#define SH_EQUAL(table, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+#define WORD_BITS	32
+
+/* What the team shares of one index */
+typedef struct GistShared
+{
+	GistNSN		start_nsn;		/* written by the leader, in gist_begin */
+	uint32		nwords;			/* of each bitmap; constant */
+
+	/* written by all members */
+	pg_atomic_uint32 empty_leaves;	/* bits that are set */
+	pg_atomic_uint32 deletion_begun;	/* by some member */
+
+	/* two bitmaps, one after the other: internal pages, empty leaf pages */
+	pg_atomic_uint32 words[FLEXIBLE_ARRAY_MEMBER];
+} GistShared;
+
+/* One process's part of one index */
+typedef struct GistScan
+{
+	TableVacuum *vacuum;
+	int			number;
+	IndexShared *shared;
+	GistShared *gist;
+	Relation	index;
+	IndexBulkDeleteResult stats;	/* what this process did */
+
+	/* what is left of the range in hand */
+	BlockNumber next;
+	BlockNumber end;
+
+	followed_hash *followed;	/* NULL if there are none */
+	BlockNumber pages_done;
+
+	/* the TIDs of the page in hand, and which of them are dead */
+	ItemPointerData tids[MaxIndexTuplesPerPage];
+	bool		dead[MaxIndexTuplesPerPage];
+} GistScan;
+
+static Size gist_bitmaps_size(Relation index);
+static void gist_setup(TableVacuum *vacuum, int number);
+static void gist_begin(TableVacuum *vacuum, int number, int nmembers);
+static BlockNumber gist_vacuum(TableVacuum *vacuum, int number);
+static void gist_finish(TableVacuum *vacuum, int number);
+static bool gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait);
+static void gist_delete_pages(TableVacuum *vacuum, int number, bool wait);
+static GistScan *make_scan(TableVacuum *vacuum, int number);
+static void free_scan(GistScan *scan);
+static void scan_ranges(GistScan *scan);
+static BlockNumber next_block(ReadStream *stream, void *private_data,
+							  void *per_buffer_data);
+static void visit_page(GistScan *scan, Buffer buffer);
+static void follow_chain(GistScan *scan, BlockNumber blkno);
+static int	clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right);
+static bool shows_split(const GistScan *scan, Page page);
+static void delete_dead_tids(GistScan *scan, Buffer buffer, int ndead);
+static void look_for_invalid_tuples(Relation index, Page page);
+static pg_atomic_uint32 *bitmap_word(GistShared *gist, bool empty_leaf,
+									 BlockNumber blkno);
+static bool note_page(GistShared *gist, bool empty_leaf, BlockNumber blkno);
+static bool was_empty(GistShared *gist, BlockNumber blkno);
+static int	find_empty_children(GistShared *gist, Buffer parent,
+								BlockNumber *children);
+static int	delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
+							IndexBulkDeleteResult *stats);
+static bool delete_leaf(Relation index, Buffer parent, Buffer leaf);
+static OffsetNumber find_downlink(Page parent, BlockNumber child);
+static void unlink_leaf(Relation index, Buffer parent, OffsetNumber downlink,
+						Buffer leaf);
+
+const IndexKind gist_kind = {
+	.name = "gist",
+	.shared_size = offsetof(GistShared, words),
+	.more_shared_size = gist_bitmaps_size,
+	.setup = gist_setup,
+	.bulk_delete = {
+		.begin = gist_begin,
+		.work = gist_vacuum,
+		.is_done = index_blocks_are_claimed,
+		.finish = gist_finish,
+	},
+	.has_empty_pages = gist_has_empty_pages,
+	.delete_pages = gist_delete_pages,
+};
+
+/* gist_bitmaps_size -- how much memory the bitmaps of this index take. */
+static Size
+gist_bitmaps_size(Relation index)
+{
+	Size		words = RelationGetNumberOfBlocks(index) / WORD_BITS + 1;
+
+	return mul_size(2 * sizeof(pg_atomic_uint32), words);
+}
+
+/* gist_setup -- initialize what the team shares; nothing is noted. */
+static void
+gist_setup(TableVacuum *vacuum, int number)
+{
+	GistShared *gist = index_area(vacuum, number);
+	Size		bytes = vacuum_index(vacuum->shared, number)->area_size -
+		offsetof(GistShared, words);
+
+	Assert(bytes > 0 && bytes % (2 * sizeof(pg_atomic_uint32)) == 0);
+	gist->nwords = bytes / (2 * sizeof(pg_atomic_uint32));
+	pg_atomic_init_u32(&gist->empty_leaves, 0);
+	pg_atomic_init_u32(&gist->deletion_begun, 0);
+	for (uint32 i = 0; i < 2 * gist->nwords; i++)
+		pg_atomic_init_u32(&gist->words[i], 0);
+}
+
+/*
+ * gist_begin
+ *		Remember the start NSN, visit the root, and make the other blocks
+ *		available.
+ *
+ * In this order: see the top of this file.
+ */
+static void
+gist_begin(TableVacuum *vacuum, int number, int nmembers)
+{
+	GistShared *gist = index_area(vacuum, number);
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	Relation	index = vacuum->indexes[number];
+	GistScan   *scan;
+
+	Assert(is_leader(vacuum));
+
+	gist_setup(vacuum, number);
+	gist->start_nsn = RelationNeedsWAL(index) ? GetInsertRecPtr() : compat_fake_lsn(index);
+
+	shared->stats.estimated_count = false;
+	shared->stats.num_index_tuples = 0;
+	shared->stats.pages_deleted = 0;
+	shared->stats.pages_free = 0;
+
+	scan = make_scan(vacuum, number);
+	visit_page(scan, ReadBufferExtended(index, MAIN_FORKNUM, GIST_ROOT_BLKNO,
+										RBM_NORMAL, vacuum_strategy(vacuum)));
+	free_scan(scan);
+
+	index_begin_blocks(vacuum, number, GIST_ROOT_BLKNO + 1, nmembers);
+}
+
+/*
+ * gist_vacuum
+ *		One process's part of an index: claim ranges until none is left.
+ */
+static BlockNumber
+gist_vacuum(TableVacuum *vacuum, int number)
+{
+	GistScan   *scan = make_scan(vacuum, number);
+	BlockNumber pages_done;
+
+	do
+		scan_ranges(scan);
+	while (index_claim_growth(vacuum, number, &scan->next, &scan->end));
+
+	pages_done = scan->pages_done;
+	free_scan(scan);
+	return pages_done;
+}
+
+/*
+ * gist_finish
+ *		Leader, when all of the index has been visited, and pages deleted.
+ */
+static void
+gist_finish(TableVacuum *vacuum, int number)
+{
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	Relation	index = vacuum->indexes[number];
+
+	shared->has_stats = true;
+	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
+	/* make what was put into the free space map findable */
+	if (shared->stats.pages_free > 0)
+		IndexFreeSpaceMapVacuum(index);
+}
+
+/*
+ * gist_has_empty_pages
+ *		Were empty leaf pages found, and does nobody delete them yet?
+ */
+static bool
+gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
+{
+	GistShared *gist = index_area(vacuum, number);
+
+	return pg_atomic_read_u32(&gist->empty_leaves) > 0 &&
+		pg_atomic_read_u32(&gist->deletion_begun) == 0;
+}
+
+/*
+ * gist_delete_pages
+ *		Take the leaf pages that all members found empty out of the tree, unless
+ *		another member does.
+ *
+ * No member may be visiting pages of the index any more.
+ */
+static void
+gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
+{
+	GistShared *gist = index_area(vacuum, number);
+	IndexBulkDeleteResult stats = {0};
+	int64		remaining;
+
+	if (pg_atomic_exchange_u32(&gist->deletion_begun, 1) != 0)
+		return;
+
+	remaining = pg_atomic_read_u32(&gist->empty_leaves);
+	for (uint32 word = 0; word < gist->nwords && remaining > 0; word++)
+	{
+		uint32		bits = pg_atomic_read_u32(&gist->words[word]);
+
+		for (; bits != 0; bits &= bits - 1)
+		{
+			BlockNumber blkno = word * WORD_BITS + pg_rightmost_one_pos32(bits);
+
+			delay_point();
+			wal_keep_pace();
+			remaining -= delete_children(vacuum, number, blkno, &stats);
+		}
+	}
+	index_add_stats(vacuum_index(vacuum->shared, number), &stats);
+}
+
+/* make_scan -- what a process needs to visit pages of an index; palloc'd. */
+static GistScan *
+make_scan(TableVacuum *vacuum, int number)
+{
+	GistScan   *scan = palloc0_object(GistScan);
+
+	Assert(vacuum->dead_tids != NULL);
+	Assert(CheckRelationLockedByMe(vacuum->indexes[number], RowExclusiveLock, true));
+
+	scan->vacuum = vacuum;
+	scan->number = number;
+	scan->shared = vacuum_index(vacuum->shared, number);
+	scan->gist = index_area(vacuum, number);
+	scan->index = vacuum->indexes[number];
+	return scan;
+}
+
+/* free_scan -- tell what was done, and forget it. */
+static void
+free_scan(GistScan *scan)
+{
+	index_add_stats(scan->shared, &scan->stats);
+	if (scan->followed != NULL)
+		followed_destroy(scan->followed);
+	pfree(scan);
+}
+
+/*
+ * scan_ranges
+ *		Visit the pages of the range in hand, and of ranges claimed one by one,
+ *		until there are none.
+ */
+static void
+scan_ranges(GistScan *scan)
+{
+	ReadStream *stream;
+	Buffer		next;
+
+	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
+										COMPAT_READ_STREAM_BATCHING,
+										vacuum_strategy(scan->vacuum),
+										scan->index, MAIN_FORKNUM,
+										next_block, scan, 0);
+	next = read_stream_next_buffer(stream, NULL);
+	while (BufferIsValid(next))
+	{
+		Buffer		buffer = next;
+
+		delay_point();
+		failsafe_notice(scan->vacuum);
+
+		next = read_stream_next_buffer(stream, NULL);
+		prefetch_page(next);
+
+		DEBUG_POINT("gist-page");
+		visit_page(scan, buffer);
+
+		if (++scan->pages_done % PROGRESS_BLOCKS == 0)
+		{
+			progress_blocks_done(scan->pages_done);
+			wal_keep_pace();
+		}
+	}
+	read_stream_end(stream);
+	progress_blocks_done(scan->pages_done);
+}
+
+/*
+ * next_block
+ *		The read stream's callback.  Takes no lock.
+ */
+static BlockNumber
+next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+{
+	GistScan   *scan = private_data;
+	uint64		start,
+				end;
+
+	if (scan->next >= scan->end)
+	{
+		if (!ranges_claim(&scan->shared->ranges, &start, &end))
+			return InvalidBlockNumber;
+		scan->next = start;
+		scan->end = end;
+	}
+	Assert(scan->next > GIST_ROOT_BLKNO && scan->next < scan->end);
+	return scan->next++;
+}
+
+/*
+ * visit_page
+ *		Visit a pinned page of a range of our own, release it, and visit those
+ *		that its entries may have moved to.
+ *
+ * That a page is free is recorded when its lock is gone: who waits for the free
+ * space map with a lock can't be interrupted.
+ */
+static void
+visit_page(GistScan *scan, Buffer buffer)
+{
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	BlockNumber right = InvalidBlockNumber;
+	Page		page = BufferGetPage(buffer);
+	bool		is_free;
+
+	LockBuffer(buffer, GIST_EXCLUSIVE);
+	if (!PageIsNew(page))
+		gistcheckpage(scan->index, buffer);
+
+	is_free = gistPageRecyclable(page);
+	if (is_free || GistPageIsDeleted(page))
+		scan->stats.pages_deleted++;
+	else if (GistPageIsLeaf(page))
+		scan->stats.num_index_tuples += clean_leaf(scan, buffer, &right);
+	else
+	{
+		look_for_invalid_tuples(scan->index, page);
+		(void) note_page(scan->gist, false, blkno);
+	}
+	UnlockReleaseBuffer(buffer);
+
+	if (is_free)
+	{
+		RecordFreeIndexPage(scan->index, blkno);
+		scan->stats.pages_free++;
+	}
+	follow_chain(scan, right);
+}
+
+/*
+ * follow_chain
+ *		Visit the pages that a page's entries may have moved to, until the chain
+ *		ends.  See the top of this file.
+ *
+ * The caller has no page of the index locked.
+ */
+static void
+follow_chain(GistScan *scan, BlockNumber blkno)
+{
+	while (blkno != InvalidBlockNumber)
+	{
+		BlockNumber right = InvalidBlockNumber;
+		Buffer		buffer;
+		Page		page;
+		bool		found;
+
+		if (scan->followed != NULL && followed_lookup(scan->followed, blkno) != NULL)
+			return;
+
+		delay_point();
+		DEBUG_POINT("gist-chain");
+
+		buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+									vacuum_strategy(scan->vacuum));
+		LockBuffer(buffer, GIST_EXCLUSIVE);
+		page = BufferGetPage(buffer);
+		if (!PageIsNew(page))
+		{
+			gistcheckpage(scan->index, buffer);
+			if (GistPageIsLeaf(page) && !GistPageIsDeleted(page))
+			{
+				(void) clean_leaf(scan, buffer, &right);
+				if (scan->followed == NULL)
+					scan->followed = followed_create(CurrentMemoryContext, 64, NULL);
+				(void) followed_insert(scan->followed, blkno, &found);
+			}
+		}
+		UnlockReleaseBuffer(buffer);
+		blkno = right;
+	}
+}
+
+/*
+ * clean_leaf
+ *		Delete the entries of dead TIDs from a leaf page; return how many entries
+ *		are left.
+ *
+ * The caller holds an exclusive lock.  *right is the block that this visit makes
+ * it our duty to visit, or InvalidBlockNumber.
+ */
+static int
+clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
+{
+	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
+	int			ntids = PageGetMaxOffsetNumber(page);
+	int			ndead;
+
+	Assert(compat_buffer_is_locked(buffer));
+	Assert(GistPageIsLeaf(page) && !GistPageIsDeleted(page));
+
+	if (ntids > MaxIndexTuplesPerPage)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
+								 RelationGetRelationName(scan->index))));
+
+	*right = shows_split(scan, page) ? GistPageGetOpaque(page)->rightlink : InvalidBlockNumber;
+
+	for (int i = 0; i < ntids; i++)
+	{
+		ItemId		id = PageGetItemId(page, FirstOffsetNumber + i);
+
+		scan->tids[i] = ((IndexTuple) PageGetItem(page, id))->t_tid;
+	}
+	ndead = dead_tids_match(scan->vacuum->dead_tids, scan->tids, ntids, scan->dead);
+	if (ndead > 0)
+		delete_dead_tids(scan, buffer, ndead);
+
+	/* the root has no downlink that could be deleted */
+	if (ndead == ntids && blkno != GIST_ROOT_BLKNO && note_page(scan->gist, true, blkno))
+	{
+		pg_atomic_fetch_add_u32(&scan->gist->empty_leaves, 1);
+		index_note_empty_pages(scan->vacuum);
+	}
+	return ntids - ndead;
+}
+
+/* shows_split -- may entries have moved from this locked page to the right since we began? */
+static bool
+shows_split(const GistScan *scan, Page page)
+{
+	return GistFollowRight(page) || GistPageGetNSN(page) > scan->gist->start_nsn;
+}
+
+/*
+ * delete_dead_tids
+ *		Delete the entries that are marked in scan->dead from a locked page.
+ */
+static void
+delete_dead_tids(GistScan *scan, Buffer buffer, int ndead)
+{
+	Page		page = BufferGetPage(buffer);
+	int			ntids = PageGetMaxOffsetNumber(page);
+	OffsetNumber deletable[MaxIndexTuplesPerPage];
+	int			ndeletable = 0;
+	XLogRecPtr	lsn;
+
+	/* without a branch that no processor can foresee */
+	for (int i = 0; i < ntids; i++)
+	{
+		deletable[ndeletable] = FirstOffsetNumber + i;
+		ndeletable += scan->dead[i];
+	}
+	Assert(ndeletable == ndead && ndead > 0);
+
+	START_CRIT_SECTION();
+	MarkBufferDirty(buffer);
+	PageIndexMultiDelete(page, deletable, ndeletable);
+	compat_gist_mark_tuples_deleted(page);
+	if (RelationNeedsWAL(scan->index))
+		lsn = gistXLogUpdate(buffer, deletable, ndeletable, NULL, 0, InvalidBuffer);
+	else
+		lsn = compat_fake_lsn(scan->index);
+	PageSetLSN(page, lsn);
+	END_CRIT_SECTION();
+
+	scan->stats.tuples_removed += ndeletable;
+}
+
+/*
+ * look_for_invalid_tuples
+ *		Say so if an internal page has tuples that only servers up to 9.0 made.
+ *
+ * The server's routine says it in these words, for each of them, and so do we.
+ */
+static void
+look_for_invalid_tuples(Relation index, Page page)
+{
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+
+		if (GistTupleIsInvalid(tuple))
+			ereport(LOG,
+					(errmsg("index \"%s\" contains an inner tuple marked as invalid",
+							RelationGetRelationName(index)),
+					 errdetail("This is caused by an incomplete page split at crash recovery before upgrading to PostgreSQL 9.1."),
+					 errhint("Please REINDEX it.")));
+	}
+}
+
+/*
+ * bitmap_word
+ *		Where the bit of a block is, in the bitmap of internal pages or of empty
+ *		leaf pages; NULL if there is none.
+ */
+static pg_atomic_uint32 *
+bitmap_word(GistShared *gist, bool empty_leaf, BlockNumber blkno)
+{
+	uint32		word = blkno / WORD_BITS;
+
+	if (word >= gist->nwords)
+		return NULL;
+	return &gist->words[empty_leaf ? gist->nwords + word : word];
+}
+
+/*
+ * note_page
+ *		Note that a block is an empty leaf page, or an internal page; return false
+ *		if that is noted already, or can't be.
+ */
+static bool
+note_page(GistShared *gist, bool empty_leaf, BlockNumber blkno)
+{
+	pg_atomic_uint32 *word = bitmap_word(gist, empty_leaf, blkno);
+	uint32		bit = (uint32) 1 << blkno % WORD_BITS;
+
+	return word != NULL && (pg_atomic_fetch_or_u32(word, bit) & bit) == 0;
+}
+
+/* was_empty -- did someone note that the block is an empty leaf page? */
+static bool
+was_empty(GistShared *gist, BlockNumber blkno)
+{
+	pg_atomic_uint32 *word = bitmap_word(gist, true, blkno);
+
+	return word != NULL && (pg_atomic_read_u32(word) >> blkno % WORD_BITS & 1) != 0;
+}
+
+/*
+ * delete_children
+ *		Delete the children of an internal page that were found empty, if they
+ *		still are; return how many were found.
+ *
+ * A child is locked before its parent, as insertions do it.
+ */
+static int
+delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
+				IndexBulkDeleteResult *stats)
+{
+	Relation	index = vacuum->indexes[number];
+	BlockNumber children[MaxIndexTuplesPerPage];
+	Buffer		parent;
+	int			nchildren;
+
+	parent = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+								vacuum_strategy(vacuum));
+	LockBuffer(parent, GIST_SHARE);
+	gistcheckpage(index, parent);
+	nchildren = find_empty_children(index_area(vacuum, number), parent, children);
+	LockBuffer(parent, GIST_UNLOCK);
+
+	for (int i = 0; i < nchildren; i++)
+	{
+		Buffer		leaf;
+
+		delay_point();
+		leaf = ReadBufferExtended(index, MAIN_FORKNUM, children[i], RBM_NORMAL,
+								  vacuum_strategy(vacuum));
+		LockBuffer(leaf, GIST_EXCLUSIVE);
+		gistcheckpage(index, leaf);
+		LockBuffer(parent, GIST_EXCLUSIVE);
+		if (delete_leaf(index, parent, leaf))
+		{
+			stats->pages_newly_deleted++;
+			stats->pages_deleted++;
+		}
+		LockBuffer(parent, GIST_UNLOCK);
+		UnlockReleaseBuffer(leaf);
+	}
+	ReleaseBuffer(parent);
+	return nchildren;
+}
+
+/*
+ * find_empty_children
+ *		Find the downlinks of an internal page, locked in any mode, that lead to
+ *		pages that were found empty; return how many.
+ */
+static int
+find_empty_children(GistShared *gist, Buffer parent, BlockNumber *children)
+{
+	Page		page = BufferGetPage(parent);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	int			nchildren = 0;
+
+	/* an internal page stays one */
+	Assert(!GistPageIsLeaf(page) && !GistPageIsDeleted(page));
+
+	maxoff = Min(maxoff, MaxIndexTuplesPerPage);
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		BlockNumber child = ItemPointerGetBlockNumber(&tuple->t_tid);
+
+		if (was_empty(gist, child))
+			children[nchildren++] = child;
+	}
+	return nchildren;
+}
+
+/*
+ * delete_leaf
+ *		Delete a leaf page, if it is empty and this is its parent; both are
+ *		locked exclusively.
+ */
+static bool
+delete_leaf(Relation index, Buffer parent, Buffer leaf)
+{
+	Page		parent_page = BufferGetPage(parent);
+	Page		leaf_page = BufferGetPage(leaf);
+	OffsetNumber downlink;
+
+	Assert(compat_buffer_is_locked(parent) && compat_buffer_is_locked(leaf));
+	Assert(!GistPageIsLeaf(parent_page) && !GistPageIsDeleted(parent_page));
+
+	if (!GistPageIsLeaf(leaf_page) || GistPageIsDeleted(leaf_page) ||
+		GistFollowRight(leaf_page) ||
+		PageGetMaxOffsetNumber(leaf_page) != InvalidOffsetNumber)
+		return false;
+
+	/* insertions can't do with an internal page that has no downlink */
+	if (PageGetMaxOffsetNumber(parent_page) <= FirstOffsetNumber)
+		return false;
+
+	downlink = find_downlink(parent_page, BufferGetBlockNumber(leaf));
+	if (downlink == InvalidOffsetNumber)
+		return false;
+	unlink_leaf(index, parent, downlink, leaf);
+	return true;
+}
+
+/* find_downlink -- where on a page is the downlink to a block? */
+static OffsetNumber
+find_downlink(Page parent, BlockNumber child)
+{
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(parent);
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(parent, PageGetItemId(parent, off));
+
+		if (ItemPointerGetBlockNumber(&tuple->t_tid) == child)
+			return off;
+	}
+	return InvalidOffsetNumber;
+}
+
+/*
+ * unlink_leaf
+ *		Delete a leaf page and its downlink; both pages are locked exclusively.
+ *
+ * A scan that has read the downlink may still come to the page.  So it carries
+ * the next transaction ID, and is not recycled before all who may see an older
+ * one are gone.
+ */
+static void
+unlink_leaf(Relation index, Buffer parent, OffsetNumber downlink, Buffer leaf)
+{
+	FullTransactionId next_xid = ReadNextFullTransactionId();
+	XLogRecPtr	lsn;
+
+	START_CRIT_SECTION();
+	MarkBufferDirty(leaf);
+	GistPageSetDeleted(BufferGetPage(leaf), next_xid);
+	MarkBufferDirty(parent);
+	PageIndexTupleDelete(BufferGetPage(parent), downlink);
+	if (RelationNeedsWAL(index))
+		lsn = gistXLogPageDelete(leaf, next_xid, parent, downlink);
+	else
+		lsn = compat_fake_lsn(index);
+	PageSetLSN(BufferGetPage(parent), lsn);
+	PageSetLSN(BufferGetPage(leaf), lsn);
+	END_CRIT_SECTION();
+}
