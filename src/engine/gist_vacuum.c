@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * gist_vacuum.c
- *	  Bulk deletion in GiST indexes, by any number of processes in one index.
+ *	  Bulk deletion and cleanup in GiST indexes, by any number of processes in one
+ *	  index.
  *
  * The members of a team claim ranges of an index's blocks and visit each page
  * in them.  On a leaf page all TIDs are looked up in the dead-TID store in one
@@ -57,7 +58,7 @@
  * - The root is special: when it splits, all its entries move to new pages, it
  *	 becomes an internal page, and none of them shows anything.  So if the root
  *	 is a leaf page that must be visited before any other page is.  The leader
- *	 does so before it makes the ranges available (gist_begin).  An internal page
+ *	 does so before it makes the ranges available (begin_blocks).  An internal page
  *	 never becomes a leaf page again.
  *
  * An NSN isn't cleared by a visit, unlike a btree's cycle ID, so chains would
@@ -93,6 +94,11 @@
  * leaf page is locked first, then its parent; conditions are looked at again; a
  * page that isn't empty any more, or whose downlink has moved, is left for the
  * next vacuum; and an internal page keeps its last downlink.
+ *
+ * Cleanup
+ * -------
+ * Without bulk deletion before it, cleanup visits all pages likewise, for free
+ * pages, empty pages and the count, but deletes no entry, so there are no duties.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -144,7 +150,11 @@ typedef struct FollowedPage
 /* What the team shares of one index */
 typedef struct GistShared
 {
-	GistNSN		start_nsn;		/* written by the leader, in gist_begin */
+	/* written by the leader before each phase over the index */
+	GistNSN		start_nsn;
+	bool		deletes;		/* or is it cleanup? */
+	bool		has_nothing_to_do;	/* cleanup after bulk deletion */
+
 	uint32		nwords;			/* of each bitmap; constant */
 
 	/* written by all members */
@@ -180,8 +190,11 @@ typedef struct GistScan
 static Size gist_bitmaps_size(Relation index);
 static void gist_setup(TableVacuum *vacuum, int number);
 static void gist_begin(TableVacuum *vacuum, int number, int nmembers);
+static void gist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers);
+static void begin_blocks(TableVacuum *vacuum, int number, int nmembers, bool deletes);
 static BlockNumber gist_vacuum(TableVacuum *vacuum, int number);
 static void gist_finish(TableVacuum *vacuum, int number);
+static void gist_finish_cleanup(TableVacuum *vacuum, int number);
 static bool gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait);
 static void gist_delete_pages(TableVacuum *vacuum, int number, bool wait);
 static GistScan *make_scan(TableVacuum *vacuum, int number);
@@ -219,6 +232,12 @@ const IndexKind gist_kind = {
 		.is_done = index_blocks_are_claimed,
 		.finish = gist_finish,
 	},
+	.cleanup = {
+		.begin = gist_begin_cleanup,
+		.work = gist_vacuum,
+		.is_done = index_blocks_are_claimed,
+		.finish = gist_finish_cleanup,
+	},
 	.has_empty_pages = gist_has_empty_pages,
 	.delete_pages = gist_delete_pages,
 };
@@ -248,15 +267,42 @@ gist_setup(TableVacuum *vacuum, int number)
 		pg_atomic_init_u32(&gist->words[i], 0);
 }
 
+/* gist_begin -- the leader's part before bulk deletion. */
+static void
+gist_begin(TableVacuum *vacuum, int number, int nmembers)
+{
+	begin_blocks(vacuum, number, nmembers, true);
+}
+
 /*
- * gist_begin
+ * gist_begin_cleanup
+ *		The leader's part before cleanup: if bulk deletion has gone over the index,
+ *		there is only something to be claimed, so that somebody reports on it.
+ */
+static void
+gist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers)
+{
+	GistShared *gist = index_area(vacuum, number);
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+
+	if (!shared->has_stats)
+	{
+		begin_blocks(vacuum, number, nmembers, false);
+		return;
+	}
+	gist->has_nothing_to_do = true;
+	ranges_init(&shared->ranges, 0, 1, 1, 1, 1);
+}
+
+/*
+ * begin_blocks
  *		Remember the start NSN, visit the root, and make the other blocks
  *		available.
  *
  * In this order: see the top of this file.
  */
 static void
-gist_begin(TableVacuum *vacuum, int number, int nmembers)
+begin_blocks(TableVacuum *vacuum, int number, int nmembers, bool deletes)
 {
 	GistShared *gist = index_area(vacuum, number);
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
@@ -266,6 +312,8 @@ gist_begin(TableVacuum *vacuum, int number, int nmembers)
 	Assert(is_leader(vacuum));
 
 	gist_setup(vacuum, number);
+	gist->deletes = deletes;
+	gist->has_nothing_to_do = false;
 	gist->start_nsn = RelationNeedsWAL(index) ? GetInsertRecPtr() : compat_fake_lsn(index);
 
 	shared->stats.estimated_count = false;
@@ -288,9 +336,20 @@ gist_begin(TableVacuum *vacuum, int number, int nmembers)
 static BlockNumber
 gist_vacuum(TableVacuum *vacuum, int number)
 {
-	GistScan   *scan = make_scan(vacuum, number);
+	GistShared *gist = index_area(vacuum, number);
+	IndexShared *shared = vacuum_index(vacuum->shared, number);
+	GistScan   *scan;
 	BlockNumber pages_done;
+	uint64		start,
+				end;
 
+	if (gist->has_nothing_to_do)
+	{
+		(void) ranges_claim(&shared->ranges, &start, &end);
+		return 0;
+	}
+
+	scan = make_scan(vacuum, number);
 	do
 		scan_ranges(scan);
 	while (index_claim_growth(vacuum, number, &scan->next, &scan->end));
@@ -315,6 +374,24 @@ gist_finish(TableVacuum *vacuum, int number)
 	/* make what was put into the free space map findable */
 	if (shared->stats.pages_free > 0)
 		IndexFreeSpaceMapVacuum(index);
+}
+
+/*
+ * gist_finish_cleanup
+ *		Leader, after cleanup: the pages that are found empty there are deleted now.
+ */
+static void
+gist_finish_cleanup(TableVacuum *vacuum, int number)
+{
+	GistShared *gist = index_area(vacuum, number);
+
+	if (!gist->has_nothing_to_do)
+	{
+		if (gist_has_empty_pages(vacuum, number, true))
+			gist_delete_pages(vacuum, number, true);
+		gist_finish(vacuum, number);
+	}
+	index_cap_tuples(vacuum, number);
 }
 
 /*
@@ -370,7 +447,7 @@ make_scan(TableVacuum *vacuum, int number)
 {
 	GistScan   *scan = palloc0_object(GistScan);
 
-	Assert(vacuum->dead_tids != NULL);
+	Assert(vacuum->dead_tids != NULL || !((GistShared *) index_area(vacuum, number))->deletes);
 	Assert(CheckRelationLockedByMe(vacuum->indexes[number], RowExclusiveLock, true));
 
 	scan->vacuum = vacuum;
@@ -550,7 +627,7 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 	Page		page = BufferGetPage(buffer);
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	int			ntids = PageGetMaxOffsetNumber(page);
-	int			ndead;
+	int			ndead = 0;
 
 	Assert(compat_buffer_is_locked(buffer));
 	Assert(GistPageIsLeaf(page) && !GistPageIsDeleted(page));
@@ -561,17 +638,21 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 				 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
 								 RelationGetRelationName(scan->index))));
 
-	*right = shows_split(scan, page) ? GistPageGetOpaque(page)->rightlink : InvalidBlockNumber;
-
-	for (int i = 0; i < ntids; i++)
+	*right = InvalidBlockNumber;
+	if (scan->gist->deletes)
 	{
-		ItemId		id = PageGetItemId(page, FirstOffsetNumber + i);
+		if (shows_split(scan, page))
+			*right = GistPageGetOpaque(page)->rightlink;
+		for (int i = 0; i < ntids; i++)
+		{
+			ItemId		id = PageGetItemId(page, FirstOffsetNumber + i);
 
-		scan->tids[i] = ((IndexTuple) PageGetItem(page, id))->t_tid;
+			scan->tids[i] = ((IndexTuple) PageGetItem(page, id))->t_tid;
+		}
+		ndead = dead_tids_match(scan->vacuum->dead_tids, scan->tids, ntids, scan->dead);
+		if (ndead > 0)
+			delete_dead_tids(scan, buffer, ndead);
 	}
-	ndead = dead_tids_match(scan->vacuum->dead_tids, scan->tids, ntids, scan->dead);
-	if (ndead > 0)
-		delete_dead_tids(scan, buffer, ndead);
 
 	/* the root has no downlink that could be deleted */
 	if (ndead == ntids && blkno != GIST_ROOT_BLKNO && note_page(scan->gist, true, blkno))

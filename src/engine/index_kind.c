@@ -24,6 +24,7 @@
 #include "access/hash.h"
 #include "access/gist_private.h"
 #include "access/nbtree.h"
+#include "access/spgist.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/spin.h"
@@ -53,6 +54,8 @@ index_kind(Relation index)
 		return &brin_kind;
 	if (index->rd_indam->ambulkdelete == gistbulkdelete)
 		return &gist_kind;
+	if (index->rd_indam->ambulkdelete == spgbulkdelete)
+		return &spgist_kind;
 	return NULL;
 }
 
@@ -89,6 +92,21 @@ index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
 	index->stats.pages_deleted += stats->pages_deleted;
 	index->stats.pages_free += stats->pages_free;
 	SpinLockRelease(&index->mutex);
+}
+
+/*
+ * index_cap_tuples
+ *		Leader, after cleanup: entries that move meanwhile may be counted twice, but
+ *		there can't be more than rows, if their number is known.
+ */
+void
+index_cap_tuples(TableVacuum *vacuum, int number)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	if (!vacuum->shared->index_reltuples_estimated)
+		index->stats.num_index_tuples = Min(index->stats.num_index_tuples,
+											vacuum->shared->index_reltuples);
 }
 
 /* index_fill_info -- what the server's routines want to know of an index. */

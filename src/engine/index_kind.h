@@ -116,6 +116,7 @@ extern const IndexKind brin_kind;
 extern const IndexKind btree_kind;
 extern const IndexKind hash_kind;
 extern const IndexKind gist_kind;
+extern const IndexKind spgist_kind;
 
 extern bool brin_is_ours(Relation index);
 extern const IndexKind *index_kind(Relation index);
@@ -126,6 +127,7 @@ extern void index_note_empty_pages(TableVacuum *vacuum);
 
 /* What kinds have in common */
 extern void index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats);
+extern void index_cap_tuples(TableVacuum *vacuum, int number);
 extern void index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info);
 extern BlockNumber index_current_size(Relation index);
 extern void index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first,

@@ -587,15 +587,13 @@ phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup)
 {
 	uint8		options = vacuum->indexes[number]->rd_indam->amparallelvacuumoptions;
 
+	/* After a bulk deletion little is left to do in cleanup. */
+	if (cleanup && (options & VACUUM_OPTION_PARALLEL_COND_CLEANUP))
+		return vacuum->shared->num_index_scans == 0;
 	if (shared_work(vacuum, number, cleanup) != NULL)
 		return true;
-	if (!cleanup)
-		return (options & VACUUM_OPTION_PARALLEL_BULKDEL) != 0;
-	if (options & VACUUM_OPTION_PARALLEL_CLEANUP)
-		return true;
-	/* After a bulk deletion little is left to do in cleanup. */
-	return (options & VACUUM_OPTION_PARALLEL_COND_CLEANUP) != 0 &&
-		vacuum->shared->num_index_scans == 0;
+	return (options & (cleanup ? VACUUM_OPTION_PARALLEL_CLEANUP :
+					   VACUUM_OPTION_PARALLEL_BULKDEL)) != 0;
 }
 
 /*
