@@ -35,6 +35,9 @@ _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
 _DELETE_A_TWENTIETH = f"DELETE FROM {TABLE} WHERE id %% 20 = 0"
 _DELETE_A_FIFTH_HERE_AND_THERE = f"DELETE FROM {TABLE} WHERE random() < 0.2"
 _PRIMARY_KEY = f"ALTER TABLE {TABLE} ADD PRIMARY KEY (id)"
+# Somewhere in a square of 10,000 by 10,000
+_POINT = "point(hashint8(id) %% 10000, hashint8(-id) %% 10000)"
+_BOX = f"box({_POINT}, {_POINT} + point(id %% 7, id %% 11))"
 # Beside the primary key: one with few distinct keys, one in random order, one on text.
 _THREE_MORE_INDEXES = (
     f"CREATE INDEX ON {TABLE} ((v %% 1000))",
@@ -249,6 +252,19 @@ SCENARIOS = {
             about="BRIN index that has summaries of the first half only",
             rows=5_000_000,
             setup=("SELECT setseed(0.5)", _LOAD_BESIDE_BRIN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            name="kind-gist",
+            group="kinds",
+            about="GiST index on boxes",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING gist ({_BOX})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
+            name="kind-spgist",
+            group="kinds",
+            about="SP-GiST index on points",
+            rows=5_000_000,
+            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING spgist ({_POINT})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
             indexes=1,
         ),
         Scenario(

@@ -130,6 +130,19 @@ _GIST_ENTRIES = """
          LATERAL (SELECT * FROM gist_page_items_bytea(page) WHERE 'leaf' = ANY (flags) AND NOT 'deleted' = ANY (flags)) items
 """
 
+# pageinspect does not know SP-GiST. A page with flag 4 in its special space has leaf tuples; one whose lowest two bits are 0 is
+# live, and has its TID after 6 bytes.
+_SPGIST_ENTRIES = """
+    SELECT block, itemoffset,
+           format('(%%s,%%s)', (get_byte(page, off + 6) + get_byte(page, off + 7) * 256)::bigint * 65536
+                               + get_byte(page, off + 8) + get_byte(page, off + 9) * 256,
+                  get_byte(page, off + 10) + get_byte(page, off + 11) * 256)::tid AS tid
+    FROM (SELECT * FROM pages WHERE get_byte(page, 14) + get_byte(page, 15) > 0 AND get_byte(page, 8184) & 4 <> 0 OFFSET 0) leaves,
+         LATERAL generate_series(1, (get_byte(page, 12) + get_byte(page, 13) * 256 - 24) / 4) itemoffset,
+         LATERAL (SELECT (get_byte(page, 20 + 4 * itemoffset) + get_byte(page, 21 + 4 * itemoffset) * 256) & 32767 AS off) item
+    WHERE get_byte(page, off) & 3 = 0
+"""
+
 # Only the posting trees: pageinspect does not show the lists of TIDs inside GIN's entry tree.
 _GIN_ENTRIES = """
     SELECT block, 0 AS itemoffset, unnest(tids) AS tid
@@ -139,15 +152,29 @@ _GIN_ENTRIES = """
 """
 
 
+_ENTRIES = {
+    "btree": _BTREE_ENTRIES,
+    "hash": _HASH_ENTRIES,
+    "gist": _GIST_ENTRIES,
+    "spgist": _SPGIST_ENTRIES,
+    "gin": _GIN_ENTRIES,
+}
+
+
+def index_entries(conn: psycopg.Connection, index: str, method: str) -> list[tuple[int, str]]:
+    """Return the block and the TID of each entry of an index, in order: GIN's in posting trees only."""
+    query = f"WITH {_INDEX_PAGES}, entries AS ({_ENTRIES[method]}) SELECT block, tid::text FROM entries ORDER BY block, tid"
+    return conn.execute(query, {"index": index}).fetchall()
+
+
 def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passes: bool = False) -> list[str]:
-    """Return the entries of the heap's btree, hash, GiST and (in posting trees) GIN indexes that lead to no root of a row
-    version: to a line pointer that is unused, dead or heap-only, or beyond the end of the heap.
+    """Return the entries of the heap's btree, hash, GiST, SP-GiST and (in posting trees) GIN indexes that lead to no root of a
+    row version: to a line pointer that is unused, dead or heap-only, or beyond the end of the heap.
 
     With `between_passes`, as after a VACUUM that was interrupted, they may lead to dead ones.
     """
     problems = []
-    methods = {"btree": _BTREE_ENTRIES, "hash": _HASH_ENTRIES, "gist": _GIST_ENTRIES, "gin": _GIN_ENTRIES}
-    for method, entries in methods.items():
+    for method, entries in _ENTRIES.items():
         for index in _indexes(conn, heap, method):
             rows = conn.execute(
                 f"""

@@ -18,10 +18,12 @@ VACUUM = "VACUUM (PARALLEL 2) t"
 
 def make_table(conn, name: str = "t") -> dict:
     """Make a table of 500 pages with dead rows on each and nothing else at the end, and several indexes."""
-    conn.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, a int[], note text) WITH (fillfactor = 20)")
-    conn.execute(f"INSERT INTO {name} SELECT i, ARRAY[i, -i], md5(i::text) FROM generate_series(1, 7000) i")
+    conn.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, a int[], note text, p point) WITH (fillfactor = 20)")
+    conn.execute(f"INSERT INTO {name} SELECT i, ARRAY[i, -i], md5(i::text), point(i, i) FROM generate_series(1, 7000) i")
     conn.execute(f"CREATE INDEX {name}_a ON {name} USING gin (a)")
     conn.execute(f"CREATE INDEX {name}_note ON {name} USING hash (note)")
+    conn.execute(f"CREATE INDEX {name}_p ON {name} USING gist (p)")
+    conn.execute(f"CREATE INDEX {name}_sp ON {name} USING spgist (p)")
     conn.execute(f"CREATE INDEX {name}_brin ON {name} USING brin (id)")
     conn.execute(f"CREATE INDEX {name}_brin2 ON {name} USING brin (note)")
     conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0 OR id > 5000")
@@ -58,6 +60,8 @@ def test_tables_are_sound_after_a_crash_in_each_phase(new_cluster):
         "index-vacuum": 3,
         "btree-page": 1,
         "hash-bucket": 1,
+        "gist-page": 1,
+        "spgist-page": 1,
         "index-page-deletion": 1,
         "heap-vacuum": 3,
         "index-cleanup": 3,
