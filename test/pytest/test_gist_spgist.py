@@ -78,7 +78,7 @@ def masked(page: bytes) -> bytes:
 def index_state(conn, index: str) -> dict:
     """Return all pages of an index, but for SP-GiST's first one, and what the catalog and the free space map say."""
     rows = conn.execute(
-        "SELECT get_raw_page(%(index)s, block) FROM generate_series(0, pg_relation_size(%(index)s::regclass) / 8192 - 1) block"
+        "SELECT get_raw_page(%(index)s::text, block) FROM generate_series(0, pg_relation_size(%(index)s::regclass) / 8192 - 1) block"
         " ORDER BY block",
         {"index": index},
     )
@@ -144,17 +144,30 @@ def test_indexes_are_left_byte_for_byte_as_core_leaves_them(base, core_states, w
     ours, rounds, cluster = vacuum_copy(base, workers, {})
     with cluster, cluster.connect(DB) as conn:
         assert differences(ours, core_states, ("entries", "space", "catalog", "pages")) == []
-        assert rounds["scattered"] == 1 and rounds["nothing"] == 1
+        assert rounds["scattered"] == 1 and rounds["nothing"] == 0
         assert_sound(conn)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_several_rounds_leave_the_entries_that_one_leaves(base, core_states, workers):
-    ours, rounds, cluster = vacuum_copy(base, workers, {"maintenance_work_mem": "'64kB'"})
-    with cluster, cluster.connect(DB) as conn:
-        assert differences(ours, core_states, ("entries", "catalog")) == []
-        assert rounds["scattered"] > 1
-        assert_sound(conn)
+def test_several_rounds_leave_the_entries_that_one_leaves(conn, workers):
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    entries = {}
+    conn.execute("; ".join(f"SET {name} = {value}" for name, value in SETTINGS.items()))
+    for who, memory, enabled in (("ours", "64kB", "on"), ("core", "64MB", "off")):
+        conn.execute(f"CREATE TABLE {who} (id int, p point)")
+        conn.execute(f"INSERT INTO {who} SELECT i, point(i % 700, i / 700) FROM generate_series(1, 400000) i")
+        for method in ("gist", "spgist"):
+            conn.execute(f"CREATE INDEX {who}_{method} ON {who} USING {method} (p)")
+        conn.execute(f"DELETE FROM {who} WHERE id % 2 = 0 OR id < 50000")
+        conn.execute(f"SET maintenance_work_mem = '{memory}'; SET cyclone.enabled = {enabled}")
+        said.clear()
+        conn.execute(f"VACUUM (VERBOSE, INDEX_CLEANUP on, PARALLEL {workers}) {who}")
+        rounds = int(re.search(r"index scans: (\d+)", "\n".join(said))[1])
+        assert rounds > 1 if who == "ours" else rounds == 1
+        entries[who] = {method: checks.index_entries(conn, f"{who}_{method}", method) for method in ("gist", "spgist")}
+        checks.assert_clean(conn, who)
+    assert entries["ours"] == entries["core"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -213,8 +226,8 @@ def test_entries_that_moved_before_their_page_was_visited_are_found(cluster, con
     with Parked(cluster, db, f"{page}:any", workers + 1, statement, settings) as vacuum:
         conn.execute(insert)
         vacuum.release()
-        while vacuum.running:
-            conn.execute("INSERT INTO t SELECT -1, point(random() * 200, random() * 200) FROM generate_series(1, 500) i")
+        for _ in range(20):
+            conn.execute("INSERT INTO t SELECT -1, point(random() * 200, random() * 200) FROM generate_series(1, 300) i")
         vacuum.finish()
     assert moved(vacuum.messages, method) > 50
     conn.execute("VACUUM (INDEX_CLEANUP off) t")  # for rows inserted since
