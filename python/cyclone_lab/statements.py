@@ -30,10 +30,8 @@ PLAIN_OPTIONS = (
     ("", "", "", "", "", "", "LATENCY_TARGET '2ms'", "LATENCY_TARGET 'auto'"),
 )
 PLAIN_POINTS = (
-    "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "hash-bucket", "index-page-deletion",
-    "heap-vacuum", "index-cleanup", "brin-range", "truncate",
-    "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "gist-page", "gist-chain", "spgist-page",
-    "spgist-pending", "index-page-deletion", "heap-vacuum", "index-cleanup", "truncate",
+    "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "gist-page", "gist-chain", "hash-bucket",
+    "spgist-page", "spgist-pending", "index-page-deletion", "heap-vacuum", "index-cleanup", "brin-range", "truncate",
 )  # fmt: skip
 REWRITE_OPTIONS = (PARALLEL, ("", "", "VERBOSE"), ("", "", "ANALYZE"), ("", "", "FREEZE"))
 REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-index", "rewrite-btree-join", "rewrite-swapped")

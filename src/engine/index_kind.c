@@ -21,8 +21,8 @@
 
 #include "access/amapi.h"
 #include "access/brin_internal.h"
-#include "access/hash.h"
 #include "access/gist_private.h"
+#include "access/hash.h"
 #include "access/nbtree.h"
 #include "access/spgist.h"
 #include "storage/bufmgr.h"

@@ -114,8 +114,8 @@ typedef struct IndexKind
 
 extern const IndexKind brin_kind;
 extern const IndexKind btree_kind;
-extern const IndexKind hash_kind;
 extern const IndexKind gist_kind;
+extern const IndexKind hash_kind;
 extern const IndexKind spgist_kind;
 
 extern bool brin_is_ours(Relation index);
