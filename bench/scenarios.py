@@ -252,6 +252,9 @@ SCENARIOS = {
             about="BRIN index that has summaries of the first half only",
             rows=5_000_000,
             setup=("SELECT setseed(0.5)", _LOAD_BESIDE_BRIN, _DELETE_A_FIFTH_HERE_AND_THERE),
+            indexes=1,
+        ),
+        Scenario(
             name="kind-gist",
             group="kinds",
             about="GiST index on boxes",
