@@ -62,6 +62,8 @@ def test_tables_are_sound_after_a_crash_in_each_phase(new_cluster):
         "gist-page": 1,
         "spgist-page": 1,
         "hash-bucket": 1,
+        "gist-page": 1,
+        "spgist-page": 1,
         "index-page-deletion": 1,
         "heap-vacuum": 3,
         "index-cleanup": 3,
