@@ -35,10 +35,10 @@
  * ranges and duties are done, no index entry of a dead TID is left.
  *
  * Call a page fresh if nobody has visited it since it last received entries,
- * and covered if (a) its block is in a range yet to be visited, or will be in
- * one, as the index has grown, or (b) some process has the duty to visit it, or
- * (c) it is the right sibling of a covered page that shows a split.  Every fresh
- * page with entries of dead TIDs is covered, always:
+ * and covered if (a) its block is in a range yet to be visited, or (b) some
+ * process has the duty to visit it, or (c) it is the right sibling of a covered
+ * page that shows a split.  Every fresh page with entries of dead TIDs is covered,
+ * always (that blocks which are added get a visit, too, is not needed for that):
  *
  * - At the start by (a), as nobody can insert a new entry for a dead TID.
  * - When a covered page P splits into P, Q1, ... Qn, P keeps its block, and so

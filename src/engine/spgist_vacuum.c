@@ -46,9 +46,9 @@
  * are visited and nothing is pending, no tuple of a dead TID is left.
  *
  * Call a tuple of a dead TID covered if (a) its page is in a range yet to be
- * visited, or will be in one, as the index has grown, or (b) it is found from a
- * place that is pending for some member, or (c) it is found from a redirect
- * that is young, and on a page that is yet to be visited or pending.
+ * visited, or (b) it is found from a place that is pending for some member, or
+ * (c) it is found from a redirect that is young, and on a page that is yet to be
+ * visited or pending.
  *
  * - At the start (a) covers all, as nobody can insert a new tuple for a dead TID.
  * - A tuple that is covered by (a), when it moves to a page that was visited, is
