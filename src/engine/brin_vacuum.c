@@ -106,6 +106,8 @@ brin_begin_cleanup(TableVacuum *vacuum, int number, int nmembers)
 	}
 	FreeSpaceMapVacuum(index);
 
+	/* the server's, too, is of before the summaries that are yet to come */
+	shared->stats.num_pages = nblocks;
 	shared->stats.num_index_tuples = 0;
 	/* partial ranges are left out */
 	ranges_init(&shared->ranges, 0,
@@ -157,14 +159,11 @@ brin_cleanup(TableVacuum *vacuum, int number)
 	return nsummarized * brin->pages_per_range;
 }
 
-/* brin_finish_cleanup -- complete the index's statistics. */
+/* brin_finish_cleanup -- now the index has statistics. */
 static void
 brin_finish_cleanup(TableVacuum *vacuum, int number)
 {
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
-
-	shared->has_stats = true;
-	shared->stats.num_pages = RelationGetNumberOfBlocks(vacuum->indexes[number]);
+	vacuum_index(vacuum->shared, number)->has_stats = true;
 }
 
 /*
