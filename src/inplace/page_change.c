@@ -63,6 +63,7 @@
 	(MaxHeapTupleSize - MaxHeapTuplesPerPage / 8 * sizeof(ItemIdData))
 
 static bool begin_change(Buffer buffer, Buffer vmbuffer);
+static void clear_visibility(Relation rel, Buffer buffer, Buffer vmbuffer);
 static void end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 					   HeapTuple *tuples, int ntuples, bool was_empty);
 static XLogRecPtr log_rows(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
@@ -158,6 +159,9 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
 	bool		lock_map = begin_change(buffer, vmbuffer);
 
 	Assert(ntuples > 0 && ntuples <= MaxHeapTuplesPerPage);
+	/* its record first, as replay compares the page as it is then */
+	if (lock_map)
+		clear_visibility(rel, buffer, vmbuffer);
 	for (int i = 0; i < ntuples; i++)
 	{
 		ItemId		item = PageGetItemId(page, offsets[i]);
@@ -176,7 +180,13 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
 		header->t_ctid = new_versions[i]->t_self;
 	}
 	PageSetPrunable(page, xid);
-	end_change(rel, buffer, vmbuffer, lock_map, NULL, 0, false);
+	MarkBufferDirty(buffer);
+	if (RelationNeedsWAL(rel))
+		PageSetLSN(page, log_headers(buffer));
+	END_CRIT_SECTION();
+
+	if (lock_map)
+		compat_unlock_map(vmbuffer);
 }
 
 /*
@@ -204,11 +214,38 @@ begin_change(Buffer buffer, Buffer vmbuffer)
 }
 
 /*
- * end_change
- *		Take the page's bits out of the map, write WAL for all that was changed,
- *		and leave the critical section.
+ * clear_visibility
+ *		Take an all-visible page's bits out of the map, and log that by itself, in a
+ *		critical section.
  *
- * Without tuples it is headers that were changed.
+ * If none were there any more, no record is written, and the flag on the page is for
+ * the next one to log.
+ */
+static void
+clear_visibility(Relation rel, Buffer buffer, Buffer vmbuffer)
+{
+	Page		page = BufferGetPage(buffer);
+	bool		map_changed = compat_clear_map(rel, BufferGetBlockNumber(buffer), vmbuffer);
+
+	Assert(CritSectionCount > 0);
+	PageClearAllVisible(page);
+	MarkBufferDirty(buffer);
+	/* a server that doesn't tell whether it changed the map may have */
+	if (RelationNeedsWAL(rel) && (map_changed || !COMPAT_LOGS_MAP))
+	{
+		XLogRecPtr	lsn = log_rows(buffer, NULL, 0, false, true,
+								   map_changed ? vmbuffer : InvalidBuffer);
+
+		PageSetLSN(page, lsn);
+		if (map_changed)
+			PageSetLSN(BufferGetPage(vmbuffer), lsn);
+	}
+}
+
+/*
+ * end_change
+ *		Take the page's bits out of the map, write WAL for that and the new tuples,
+ *		and leave the critical section.
  */
 static void
 end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
@@ -226,22 +263,15 @@ end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 
 	if (RelationNeedsWAL(rel))
 	{
-		XLogRecPtr	lsn = InvalidXLogRecPtr;
+		XLogRecPtr	lsn;
 
 		Assert(CritSectionCount > 0 && compat_buffer_is_locked(buffer));
-		/* a server that doesn't tell whether it changed the map may have */
-		if (ntuples > 0 || map_changed || (clear_map && !COMPAT_LOGS_MAP))
-		{
-			lsn = log_rows(buffer, tuples, ntuples, was_empty, clear_map,
-						   map_changed ? vmbuffer : InvalidBuffer);
-			if (map_changed)
-				PageSetLSN(BufferGetPage(vmbuffer), lsn);
-			/* so that no image is written twice */
-			PageSetLSN(page, lsn);
-		}
-		if (ntuples == 0)
-			lsn = log_headers(buffer);
+		lsn = log_rows(buffer, tuples, ntuples, was_empty, clear_map,
+					   map_changed ? vmbuffer : InvalidBuffer);
+
 		PageSetLSN(page, lsn);
+		if (map_changed)
+			PageSetLSN(BufferGetPage(vmbuffer), lsn);
 	}
 	END_CRIT_SECTION();
 
