@@ -159,21 +159,6 @@ def index_entries(conn: psycopg.Connection, index: str, method: str) -> list[tup
     return conn.execute(query, {"index": index}).fetchall()
 
 
-_ENTRIES = {
-    "btree": _BTREE_ENTRIES,
-    "hash": _HASH_ENTRIES,
-    "gist": _GIST_ENTRIES,
-    "spgist": _SPGIST_ENTRIES,
-    "gin": _GIN_ENTRIES,
-}
-
-
-def index_entries(conn: psycopg.Connection, index: str, method: str) -> list[tuple[int, str]]:
-    """Return the block and the TID of each entry of an index, in order: GIN's in posting trees only."""
-    query = f"WITH {_INDEX_PAGES}, entries AS ({_ENTRIES[method]}) SELECT block, tid::text FROM entries ORDER BY block, tid"
-    return conn.execute(query, {"index": index}).fetchall()
-
-
 def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passes: bool = False) -> list[str]:
     """Return the entries of the heap's btree, hash, GiST, SP-GiST and GIN indexes that lead to no root of a row version: to a
     line pointer that is unused, dead or heap-only, or beyond the end of the heap.

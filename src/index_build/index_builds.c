@@ -39,6 +39,7 @@
 
 #include "access/amapi.h"
 #include "access/genam.h"
+#include "access/multixact.h"
 #include "access/parallel.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -169,7 +170,7 @@ static int	plan_alone(const IndexBuilds *builds, int *ndivided);
 static double best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndivided);
 static double time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided);
 static void give_new_file(Oid relid);
-static void build_at_once(IndexBuilds *builds, RewriteResult *result);
+static void build_at_once(IndexBuilds *builds, IndexBuildsResult *result);
 static void share_memory(int nmembers);
 static BtreeSample **take_samples(IndexBuilds *builds, int nparts);
 static void list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
@@ -180,11 +181,11 @@ static void build_index(TeamShared *shared, TeamBuild *build);
 static void join_parts(TeamShared *shared);
 static double seconds_since(instr_time start);
 static void while_waiting(void);
-static void take_over(IndexBuilds *builds, TeamShared *shared, RewriteResult *result);
+static void take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result);
 static void set_index_statistics(const TeamBuild *build);
 static void set_table_statistics(Oid relid, double tuples);
 static void set_size(Relation rel, double tuples);
-static void build_alone(IndexBuilds *builds, RewriteResult *result);
+static void build_alone(IndexBuilds *builds, IndexBuildsResult *result);
 static void reindex_by_server(void *arg);
 
 /*
@@ -469,7 +470,7 @@ time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided)
  * the caller has none of them open.
  */
 void
-index_builds_run(IndexBuilds *builds, RewriteResult *result)
+index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 {
 	for (int i = builds->nalone; i < builds->nbuilds; i++)
 		give_new_file(builds->builds[i].relid);
@@ -523,7 +524,7 @@ give_new_file(Oid relid)
  *		The first step: have a team build indexes.
  */
 static void
-build_at_once(IndexBuilds *builds, RewriteResult *result)
+build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 {
 	const IndexBuild *first = &builds->builds[builds->nalone];
 	int			nbuilds = builds->nbuilds - builds->nalone;
@@ -541,8 +542,8 @@ build_at_once(IndexBuilds *builds, RewriteResult *result)
 
 	MemoryContextSwitchTo(old);
 	share_memory(builds->nmembers);
-	result->indexes_at_once = nbuilds;
-	result->index_memory = maintenance_work_mem;
+	result->at_once = nbuilds;
+	result->memory = maintenance_work_mem;
 
 	for (int i = 0; i < nbuilds; i++)
 		size = add_size(size, mul_size(sizeof(TeamBuild), samples[i] ? nparts : 1));
@@ -564,12 +565,12 @@ build_at_once(IndexBuilds *builds, RewriteResult *result)
 
 	/* the workers wait until the phase begins, so it isn't too late to say what there is to do */
 	team_launch(team);
-	result->index_members = team_launched_workers(team) + 1;
-	if (result->index_members == 1)
+	result->members = team_launched_workers(team) + 1;
+	if (result->members == 1)
 		memset(samples, 0, nbuilds * sizeof(BtreeSample *));
 	for (int i = 0; i < nbuilds; i++)
-		result->indexes_divided += samples[i] != NULL;
-	list_builds(shared, first, nbuilds, samples, DEBUG_LIMIT(btree_parts, result->index_members), list_size);
+		result->divided += samples[i] != NULL;
+	list_builds(shared, first, nbuilds, samples, DEBUG_LIMIT(btree_parts, result->members), list_size);
 	MemoryContextDelete(context);
 
 	current_shared = shared;
@@ -835,14 +836,14 @@ while_waiting(void)
  *		Note what the team found, in the catalogs and for the report.
  */
 static void
-take_over(IndexBuilds *builds, TeamShared *shared, RewriteResult *result)
+take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result)
 {
 	for (int i = 0; i < shared->nbuilds; i++)
 	{
 		if (!OidIsValid(shared->builds[i].relid))
 			continue;
 		set_index_statistics(&shared->builds[i]);
-		rewrite_report_index(result, shared->builds[i].relid, shared->builds[i].seconds);
+		result->built(result->arg, shared->builds[i].relid, shared->builds[i].seconds);
 	}
 	set_table_statistics(builds->relid, shared->builds[0].counts.heap_tuples);
 	CommandCounterIncrement();
@@ -891,7 +892,7 @@ set_size(Relation rel, double tuples)
  *		The second step: have the server build the rest of the indexes.
  */
 static void
-build_alone(IndexBuilds *builds, RewriteResult *result)
+build_alone(IndexBuilds *builds, IndexBuildsResult *result)
 {
 	int			ndone = builds->nbuilds - builds->nalone;
 
@@ -906,7 +907,7 @@ build_alone(IndexBuilds *builds, RewriteResult *result)
 		server_build(builds->builds[i].has_workers, reindex_by_server, &relid);
 		CommandCounterIncrement();
 		pgstat_progress_update_param(PROGRESS_REPACK_INDEX_REBUILD_COUNT, ++ndone);
-		rewrite_report_index(result, relid, seconds_since(start));
+		result->built(result->arg, relid, seconds_since(start));
 	}
 }
 

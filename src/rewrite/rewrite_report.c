@@ -87,8 +87,10 @@ rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start)
 
 /* rewrite_report_index -- an index has been built in so many seconds. */
 void
-rewrite_report_index(RewriteResult *result, Oid relid, double seconds)
+rewrite_report_index(void *arg, Oid relid, double seconds)
 {
+	RewriteResult *result = arg;
+
 	for (int i = SIZE_INDEXES; i < result->nsizes; i++)
 		if (result->sizes[i].relid == relid)
 			result->sizes[i].build_seconds = seconds;
@@ -154,11 +156,11 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 						 result->stale_locks);
 	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
 					 result->workers_planned, result->workers_launched);
-	if (result->indexes_at_once > 0)
+	if (result->indexes.at_once > 0)
 		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d of them divided, %d alone\n"),
-						 result->indexes_at_once, result->index_members, result->index_memory,
-						 result->indexes_divided,
-						 result->nsizes - SIZE_INDEXES - result->indexes_at_once);
+						 result->indexes.at_once, result->indexes.members, result->indexes.memory,
+						 result->indexes.divided,
+						 result->nsizes - SIZE_INDEXES - result->indexes.at_once);
 	append_steps(&buf, result, elapsed);
 	appendStringInfo(&buf, _("system usage: %s"), pg_rusage_show(&result->rusage));
 

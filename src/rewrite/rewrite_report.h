@@ -11,8 +11,10 @@
 #define CYCLONE_REWRITE_REPORT_H
 
 #include "portability/instr_time.h"
-#include "rewrite/rewrite.h"
 #include "utils/pg_rusage.h"
+
+#include "index_build/index_builds.h"
+#include "rewrite/rewrite.h"
 
 /* The steps whose time is taken */
 typedef enum RewriteStep
@@ -51,17 +53,14 @@ typedef struct RewriteResult
 	int			workers_planned;
 	int			workers_launched;
 	double		step_seconds[NUM_REWRITE_STEPS];
-	int			indexes_at_once;	/* how many were built by a team; see index_builds.c */
-	int			indexes_divided;	/* how many of those into parts */
-	int			index_members;	/* of that team */
-	int			index_memory;	/* of each, in kB */
+	IndexBuildsResult indexes;
 	int			nsizes;			/* the table, its TOAST table, the indexes */
 	RewriteSize *sizes;
 } RewriteResult;
 
 extern void rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose);
 extern void rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start);
-extern void rewrite_report_index(RewriteResult *result, Oid relid, double seconds);
+extern void rewrite_report_index(void *result, Oid relid, double seconds);
 extern void rewrite_report_heap(RewriteResult *result, bool verbose, Relation rel,
 								TransactionId oldest_xmin);
 extern void rewrite_report_end(const RewriteResult *result, bool verbose);

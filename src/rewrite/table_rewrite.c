@@ -696,7 +696,11 @@ swap_and_index(RewriteJob *job)
 	pgstat_progress_update_param(PROGRESS_REPACK_PHASE,
 								 PROGRESS_REPACK_PHASE_REBUILD_INDEX);
 	if (builds != NULL)
-		index_builds_run(builds, &job->result);
+	{
+		job->result.indexes.built = rewrite_report_index;
+		job->result.indexes.arg = &job->result;
+		index_builds_run(builds, &job->result.indexes);
+	}
 	else
 		server_build(server_has_workers, reindex_by_server, job);
 
