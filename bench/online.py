@@ -3,7 +3,8 @@ and on PostgreSQL 19 REPACK (CONCURRENTLY).
 
 The table is that of the case that VACUUM FULL is known by: a serial key, an integer and a compressed text, nine rows in ten
 deleted. Each contender works on an equal copy of the data directory, while pgbench reads and changes rows of the same table at
-half the rate that it could, or another part (--load; with 0 there is no pgbench). Measured are the time it takes, the disk and WAL that it needs, the longest that any of pgbench's
+half the rate that it could, or another part (--load; with 0 there is no pgbench). Measured are the time it takes, the disk and WAL that it
+needs, the longest that any of pgbench's
 transactions took and that any of them waited for a lock, and the sizes at the end; and the same of a while in which nothing is done.
 `make bench-online ONLINE_ARGS="--rows 5000000 --pg-repack ../pg_repack-1.5.3"`.
 
@@ -30,10 +31,10 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
+from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import program_env, program_path
-from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",

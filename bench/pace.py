@@ -22,11 +22,11 @@ from statistics import median, quantiles
 import psycopg
 from rich.console import Console
 
+import steps
 from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 from grid import Grid
-import steps
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -219,7 +219,8 @@ def main() -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     text = f"# Pace\n\n{circumstances_markdown(circumstances)}\n{budgets.to_markdown()}\n{timing.to_markdown()}\n{stepping.to_markdown()}"
     (options.results / "pace.md").write_text(text)
-    (options.results / "pace.json").write_text(json.dumps({"circumstances": circumstances, "pgbench": rounds, "steps": [asdict(run) for run in runs]}, indent=1))
+    everything = {"circumstances": circumstances, "pgbench": rounds, "steps": [asdict(run) for run in runs]}
+    (options.results / "pace.json").write_text(json.dumps(everything, indent=1))
     with open(options.results / "pace.csv", "w", newline="") as file:
         csv.writer(file).writerows([budgets.header, *budgets.rows])
     console.print(f"\ntables and numbers: {options.results}", highlight=False)

@@ -11,8 +11,8 @@ import sys
 
 from rich.console import Console
 
-from cyclone_lab import build
 from circumstances import RESULTS, add_common_arguments, cores, find_circumstances, print_circumstances
+from cyclone_lab import build
 from measure import CONFIG, measure
 from report import objections, print_result, print_store, print_summary, save_results
 from scenarios import GROUPS, SCENARIOS, Scenario

@@ -76,7 +76,7 @@ def pgwatch(queries: dict) -> str:
         body = query["sql"].strip()
         labels = ", ".join(f"q.{label} AS tag_{label}" for label in query["labels"])
         columns = ", ".join(f"q.{name}" for name in query["metrics"])
-        sql = f"SELECT /* pgwatch_generated */ (extract(epoch FROM now()) * 1e9)::bigint AS epoch_ns,\n       "
+        sql = "SELECT /* pgwatch_generated */ (extract(epoch FROM now()) * 1e9)::bigint AS epoch_ns,\n       "
         sql += f"{labels + ', ' if labels else ''}{columns}\nFROM (\n{indented(body, 4)}) q"
         out += f"  {key}:\n    description: {quoted(query['help'])}\n    sqls:\n      {OLDEST_MAJOR}: |\n{indented(sql, 8)}"
         gauges = [name for name in query["metrics"] if not is_counter(name)]

@@ -9,21 +9,22 @@
  */
 #include "postgres.h"
 
+#include "fmgr.h"
+#include "miscadmin.h"
+
 #include "autovacuum/autovacuum.h"
 #include "cluster/citus.h"
 #include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "debug_point.h"
-#include "fmgr.h"
 #include "history/history.h"
-#include "miscadmin.h"
+#include "new_files/leftovers.h"
+#include "new_files/new_blocks.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
 #include "pace/parking.h"
 #include "pace/target.h"
 #include "report/progress.h"
-#include "new_files/leftovers.h"
-#include "new_files/new_blocks.h"
 #include "server_check.h"
 #include "settings.h"
 

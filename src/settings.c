@@ -15,10 +15,11 @@
 
 #include <limits.h>
 
-#include "pace/pace_settings.h"
 #include "postmaster/bgworker_internals.h"
-#include "settings.h"
 #include "utils/guc.h"
+
+#include "pace/pace_settings.h"
+#include "settings.h"
 
 bool		cyclone_autovacuum = true;
 int			cyclone_autovacuum_max_parallel_workers = 2;

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psycopg
 
+from circumstances import cores
 from cyclone_lab import slow_disk
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.slow_disk import Counts, SlowDisk
-from circumstances import cores
 from measure import LOAD_CONFIG, assert_room
 from tpcc.load import LARGE_TABLES, SMALL_TABLES, Sizes, age, database_bytes, load
 from tpcc.settings import Setting

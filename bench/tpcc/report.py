@@ -10,7 +10,8 @@ from rich.console import Console
 
 from circumstances import circumstances_markdown
 from grid import Grid
-from tpcc.curve import PERCENTILES as HARM_PERCENTILES, harm
+from tpcc.curve import PERCENTILES as HARM_PERCENTILES
+from tpcc.curve import harm
 from tpcc.measure import Experiment, Run
 from tpcc.percentiles import PERCENTILES, percentiles
 from tpcc.plots import save_plots

@@ -10,13 +10,28 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 
 from cyclone_console.page import (
-    Markup, bars, columns, count, document, duration, element, folded, join, legend, mark, moment, note, percent, size, table,
+    Markup,
+    bars,
+    columns,
+    count,
+    document,
+    duration,
+    element,
+    folded,
+    join,
+    legend,
+    mark,
+    moment,
+    note,
+    percent,
+    size,
+    table,
 )
 from cyclone_console.session import connect, read_any_text
 

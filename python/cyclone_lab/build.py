@@ -11,8 +11,8 @@ failed assertion calls. Those in the server's headers come with it, where what t
 has another layout then; those in its headers that have, JumbleState and MemoryContextMethods, are not ours to use.
 """
 
-import filecmp
 import fcntl
+import filecmp
 import os
 import shutil
 import subprocess

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab.postgres import as_server_user, copy_tree, hand_over, run_program, program_env, program_path
+from cyclone_lab.postgres import as_server_user, copy_tree, hand_over, program_env, program_path, run_program
 
 SUPERUSER = "postgres"
 CONFIG_FILE = "cluster.conf"

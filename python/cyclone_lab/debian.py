@@ -173,7 +173,7 @@ def _lead_programs(tree: Path, libraries: Path) -> None:
 def _run(program: str | Path, *arguments: str | Path, **options) -> str:
     """Run a program and return its output. Raises NotInDebian with what it says if it fails or isn't there."""
     try:
-        result = subprocess.run([program, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        result = subprocess.run([program, *arguments], text=True, capture_output=True, **options)
     except OSError as error:
         raise NotInDebian(f"{program} can't be run: {error.strerror}") from error
     if result.returncode != 0:

@@ -17,7 +17,8 @@ _LINES = (
     r"?new relminmxid: \d+, which is \d+ MXIDs ahead of previous value",
     r"?frozen: \d+ pages from table \([\d.]+% of total\) had \d+ tuples frozen",
     r"?visibility map: \d+ pages set all-visible, \d+ pages set all-frozen \(\d+ were all-visible\)",
-    r"index scan (?:not needed|needed|bypassed|bypassed by failsafe): \d+ pages from table \([\d.]+% of total\) (?:have|had) \d+ dead item identifiers(?: removed)?",
+    r"index scan (?:not needed|needed|bypassed|bypassed by failsafe): \d+ pages from table"
+    r" \([\d.]+% of total\) (?:have|had) \d+ dead item identifiers(?: removed)?",
     r"?parallel workers: index vacuum: \d+ planned, \d+ launched in total",
     r"?parallel workers: index cleanup: \d+ planned, \d+ launched",
     r'*index ".+": pages: \d+ in total, \d+ newly deleted, \d+ currently deleted, \d+ reusable',

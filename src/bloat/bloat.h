@@ -10,8 +10,9 @@
 #ifndef CYCLONE_BLOAT_H
 #define CYCLONE_BLOAT_H
 
-#include "bloat/page_sample.h"
 #include "utils/rel.h"
+
+#include "bloat/page_sample.h"
 
 typedef struct BloatEstimate
 {

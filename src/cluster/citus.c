@@ -25,7 +25,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "cluster/citus.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "parser/parse_func.h"
@@ -35,6 +34,7 @@
 #include "utils/snapmgr.h"
 #include "utils/varlena.h"
 
+#include "cluster/citus.h"
 #include "compat.h"
 
 /* the limit of the time in which Citus wants to be connected, in ms */

@@ -31,11 +31,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
-#include "cluster/citus.h"
-#include "cluster/cluster_vacuum.h"
-#include "cluster/watch_client.h"
-#include "command/distributed.h"
-#include "command/options.h"
 #include "commands/defrem.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -43,7 +38,6 @@
 #include "miscadmin.h"
 #include "nodes/miscnodes.h"
 #include "parser/parser.h"
-#include "transaction.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -53,8 +47,14 @@
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 
+#include "cluster/citus.h"
+#include "cluster/cluster_vacuum.h"
+#include "cluster/watch_client.h"
+#include "command/distributed.h"
+#include "command/options.h"
 #include "compat.h"
 #include "declared_rows.h"
+#include "transaction.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_cluster);
 

@@ -17,8 +17,6 @@
  */
 #include "postgres.h"
 
-#include "cluster/citus.h"
-#include "command/distributed.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -30,6 +28,8 @@
 #include "utils/guc.h"
 #include "utils/timeout.h"
 
+#include "cluster/citus.h"
+#include "command/distributed.h"
 #include "compat.h"
 #include "declared_rows.h"
 

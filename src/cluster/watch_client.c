@@ -14,12 +14,12 @@
  */
 #include "postgres.h"
 
-#include "cluster/watch_client.h"
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/timeout.h"
 
+#include "cluster/watch_client.h"
 #include "compat.h"
 
 /* How often to look, in ms */

@@ -36,8 +36,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
-#include "cluster/citus.h"
-#include "command/distributed.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
@@ -45,6 +43,8 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "cluster/citus.h"
+#include "command/distributed.h"
 #include "compat.h"
 
 /*

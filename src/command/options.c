@@ -20,13 +20,14 @@
  */
 #include "postgres.h"
 
-#include "command/options.h"
 #include "commands/defrem.h"
-#include "compat.h"
 #include "miscadmin.h"
-#include "pace/pace_settings.h"
 #include "postmaster/bgworker_internals.h"
 #include "utils/guc.h"
+
+#include "command/options.h"
+#include "compat.h"
+#include "pace/pace_settings.h"
 
 /* The options that are nothing but a flag. */
 static const struct

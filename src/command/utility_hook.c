@@ -36,6 +36,11 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/namespace.h"
+#include "miscadmin.h"
+#include "parser/analyze.h"
+#include "tcop/utility.h"
+#include "utils/memutils.h"
+
 #include "cluster/cluster_vacuum.h"
 #include "command/distributed.h"
 #include "command/heap_seam.h"
@@ -43,16 +48,11 @@
 #include "command/relations.h"
 #include "command/repack.h"
 #include "command/utility_hook.h"
-#include "miscadmin.h"
+#include "compat.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
-#include "parser/analyze.h"
 #include "server_check.h"
 #include "settings.h"
-#include "tcop/utility.h"
-#include "utils/memutils.h"
-
-#include "compat.h"
 
 static ProcessUtility_hook_type next_hook = NULL;
 static post_parse_analyze_hook_type previous_analyze_hook = NULL;

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import wait_until
-from conftest import TEMPLATE
 from test_wraparound import BURN
 
 NEVER = 1_000_000_000

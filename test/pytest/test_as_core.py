@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import as_server_user, run_program
-from conftest import CONFIG, TEMPLATE, _create_template
 
 DB = "shapes"
 ACCESS_METHODS = {

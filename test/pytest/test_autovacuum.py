@@ -15,12 +15,12 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import hand_over
 from cyclone_lab.log_reports import REPORT
-from conftest import CONFIG, TEMPLATE, _create_template
+from cyclone_lab.postgres import hand_over
 
 NEVER = 1_000_000_000
 AUTOVACUUM = {

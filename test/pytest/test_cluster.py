@@ -414,7 +414,7 @@ def test_function_sees_a_shard_that_moves(cluster, db, conn, said):
 def test_function_is_a_statement_of_its_own(conn, said):
     """What a transaction has done on nodes VACUUM FULL would wait for there, and nodes stop only if it fails as a whole."""
     call = "SELECT * FROM cyclone.vacuum_cluster('{t}')"
-    caught = f"DO $$ BEGIN BEGIN PERFORM cyclone.vacuum_cluster('{{t}}'); EXCEPTION WHEN query_canceled THEN END; END $$"
+    caught = "DO $$ BEGIN BEGIN PERFORM cyclone.vacuum_cluster('{t}'); EXCEPTION WHEN query_canceled THEN END; END $$"
     for statement in (f"BEGIN; {call}", f"SELECT 1; {call}", caught):
         with pytest.raises(psycopg.errors.ActiveSqlTransaction):
             conn.execute(statement)

@@ -7,9 +7,9 @@ import struct
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
-from conftest import CONFIG, TEMPLATE, _create_template
 
 PAGE = 8192
 HEAP_BLOCK = 7

@@ -13,11 +13,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import build, checks
 from cyclone_lab.background import Parked, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import as_server_user, program_env, program_path
-from conftest import CONFIG, TEMPLATE, _create_template
 from test_options import random_statement, verdict
 
 ORDERS = {"first": "pg_cyclone,pg_stat_statements,test_doors", "last": "test_doors,pg_stat_statements,pg_cyclone"}

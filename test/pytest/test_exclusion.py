@@ -11,15 +11,11 @@ import pytest
 import test_inplace
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
-from test_inplace import (
+from test_inplace import (  # noqa: F401 (run once more, with the constraints that the fixture here adds)
     CLEAN,
     MOVE,
     blocks,
     table,  # noqa: F401 (a fixture)
-    values,  # noqa: F401 (a fixture)
-    warnings_of,
-)
-from test_inplace import (  # noqa: F401 (run once more, with the constraints that the fixture here adds)
     test_a_standby_replays_it,
     test_crashes,
     test_logical_decoding_hears_nothing,
@@ -30,6 +26,8 @@ from test_inplace import (  # noqa: F401 (run once more, with the constraints th
     test_who_changes_a_row_that_moves_finds_it_again,
     test_who_changes_a_row_while_its_values_move,
     test_who_fails_leaves_a_sound_table,
+    values,  # noqa: F401 (a fixture)
+    warnings_of,
 )
 from test_rewrite import content, run_script
 

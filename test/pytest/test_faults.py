@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
-from conftest import TEMPLATE
 
 SETTINGS = {"min_parallel_index_scan_size": 0}
 VACUUM = "VACUUM (VERBOSE, PARALLEL 2) t"

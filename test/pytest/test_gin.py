@@ -4,9 +4,9 @@ left although pages split, and lists become trees, between the visits."""
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks, gin
 from cyclone_lab.background import Parked
-from conftest import TEMPLATE
 
 ROWS = 12000
 # So many that the posting trees of a few keys have several leaves

@@ -215,7 +215,11 @@ def lone_root(splits: int) -> State:
     return start_of({0: Page(LEAF, dead=frozenset({1, 2}))}, 4, splits)
 
 
-@pytest.mark.parametrize("start, root", [(two_pages(2), NOWHERE), (neighbours(2), NOWHERE), (half_split(2), NOWHERE), (lone_root(2), 0)], ids=["two", "neighbours", "half", "root"])
+@pytest.mark.parametrize(
+    "start, root",
+    [(two_pages(2), NOWHERE), (neighbours(2), NOWHERE), (half_split(2), NOWHERE), (lone_root(2), 0)],
+    ids=["two", "neighbours", "half", "root"],
+)
 def test_no_entry_of_a_dead_tid_is_left_whatever_the_order(start, root):
     states, problems = explore(start, Rules(), root)
     assert not problems, problems

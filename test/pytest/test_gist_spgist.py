@@ -6,10 +6,10 @@ import re
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
-from conftest import CONFIG, TEMPLATE, _create_template
 
 DB = "trees"
 SETTINGS = {"min_parallel_index_scan_size": 0, "min_parallel_table_scan_size": 0}

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.postgres import as_server_user, run_program
-from conftest import TEMPLATE
 
 SETTINGS = {"min_parallel_index_scan_size": 0, "min_parallel_table_scan_size": 0}
 PUT_OFF = 'debug point "hash-put-off" reached'

@@ -9,12 +9,12 @@ import threading
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import hand_over
 from cyclone_lab.log_reports import REPORT
-from conftest import TEMPLATE
+from cyclone_lab.postgres import hand_over
 from test_autovacuum import AUTOVACUUM, Auto
 
 PUBLIC = ("id", "datid", "datname")

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
-from conftest import CONFIG, TEMPLATE, _create_template
 from test_wraparound import report_of
 
 ROWS = 1000

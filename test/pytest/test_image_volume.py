@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from conftest import CONFIG
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, program_env, program_path
-from conftest import CONFIG
 
 FIRST_MAJOR = 18  # extension_control_path
 

@@ -9,12 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
-from cyclone_lab.files import (
-    BEGIN, FILE, TRIED, database_folders, journal_record, journals, missing_files, stray_files, wait_for_cleaning
-)  # fmt: skip
-from conftest import TEMPLATE
+from cyclone_lab.files import BEGIN, FILE, TRIED, database_folders, journal_record, journals, missing_files, stray_files, wait_for_cleaning  # fmt: skip
 
 FULL = "VACUUM (FULL, PARALLEL 2) t"
 SETTINGS = {"cyclone.debug_workers": 2, "max_parallel_maintenance_workers": 2}

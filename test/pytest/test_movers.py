@@ -8,18 +8,13 @@ import pytest
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.shim import Disk
-from test_inplace import (
+from test_inplace import (  # noqa: F401 (run once more, with the workers that the fixtures here see to)
     CLEAN,
     INPLACE,
     MAKE_VALUES,
     MOVE,
     blocks,
     table,  # noqa: F401 (a fixture)
-    toast_of,
-    values,  # noqa: F401 (a fixture)
-    warnings_of,
-)
-from test_inplace import (  # noqa: F401 (run once more, with the workers that the fixtures here see to)
     test_a_move_is_a_change_of_what_was_read,
     test_a_standby_replays_it,
     test_a_table_that_is_used_all_the_time_becomes_smaller,
@@ -38,6 +33,9 @@ from test_inplace import (  # noqa: F401 (run once more, with the workers that t
     test_values_after_a_crash,
     test_who_changes_a_row_while_its_values_move,
     test_who_fails_leaves_a_sound_table,
+    toast_of,
+    values,  # noqa: F401 (a fixture)
+    warnings_of,
 )
 from test_rewrite import content, run_script
 

@@ -7,10 +7,10 @@ import signal
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.proof import wait_for_restart
-from conftest import TEMPLATE
 
 CHECK_WAL = {"wal_consistency_checking": "all", "min_parallel_index_scan_size": 0, "max_wal_size": "4GB"}
 VACUUM = "VACUUM (PARALLEL 2) t"
@@ -62,8 +62,6 @@ def test_tables_are_sound_after_a_crash_in_each_phase(new_cluster):
         "gist-page": 1,
         "spgist-page": 1,
         "hash-bucket": 1,
-        "gist-page": 1,
-        "spgist-page": 1,
         "index-page-deletion": 1,
         "heap-vacuum": 3,
         "index-cleanup": 3,

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from cyclone_lab.postgres import REPO, linked_libpq, run_program
 from conftest import TEMPLATE
+from cyclone_lab.postgres import REPO, linked_libpq, run_program
 
 TEST = REPO / "test"
 SQL = sorted(path.stem for path in TEST.glob("sql/*.sql"))

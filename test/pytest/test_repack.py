@@ -11,15 +11,28 @@ import re
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
-from conftest import TEMPLATE
-from test_neighbours import CATALOGS as NEIGHBOUR_CATALOGS, hear, pages, pretend, refusal, told
+from test_neighbours import CATALOGS as NEIGHBOUR_CATALOGS
+from test_neighbours import hear, pages, pretend, refusal, told
 from test_options import verdict
 from test_rewrite import (  # noqa: F401 (base and versions are fixtures)
-    CATALOGS, CHANGES, FAULT_SETTINGS, LEFT_TO_SERVER, MAKE_VERSIONS, POINTS, TABLES, assert_alike, assert_failure_does_no_harm, base,
-    content, rewrite_all, run_script, versions,
+    CATALOGS,
+    CHANGES,
+    FAULT_SETTINGS,
+    LEFT_TO_SERVER,
+    MAKE_VERSIONS,
+    POINTS,
+    TABLES,
+    assert_alike,
+    assert_failure_does_no_harm,
+    base,
+    content,
+    rewrite_all,
+    run_script,
+    versions,
 )  # fmt: skip
 from test_rewrite import DB as SHAPES_DB
 

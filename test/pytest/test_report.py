@@ -192,7 +192,8 @@ def test_in_a_browser(cluster, db, conn, tmp_path):
         (tmp_path / "frame.html").write_text(f"<!DOCTYPE html><meta charset='utf-8'><script>{script}</script>{frame}")
         for scheme in (0, 1):
             shown = subprocess.run(
-                [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}/profile", "--window-size=1300,2000",
+                [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}/profile",
+                 "--window-size=1300,2000",
                  f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", (tmp_path / "frame.html").as_uri()],
                 text=True, capture_output=True, timeout=120,
             )

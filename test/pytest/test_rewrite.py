@@ -9,13 +9,12 @@ import time
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.files import missing_files, stray_files, wait_for_cleaning
-from conftest import CONFIG, TEMPLATE, _create_template
 from test_as_core import CATALOGS, DB, MIXED_MAP, MULTIXACTS, SHAPES, make_mixed_map, make_multixacts
-
 
 CRASH_ROUNDS = int(os.environ.get("CYCLONE_CRASH_ROUNDS", "6"))
 CRASH_SEED = int(os.environ.get("CYCLONE_CRASH_SEED", random.randrange(1 << 32)))

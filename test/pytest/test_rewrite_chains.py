@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from conftest import CONFIG
 from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
-from conftest import CONFIG
 from test_corruption import damage, tuple_at
 from test_rewrite import content, physical_chains
 

@@ -7,10 +7,10 @@ import signal
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
-from conftest import CONFIG, TEMPLATE, _create_template
 from test_as_core import DB
 from test_rewrite import CHANGES, MAKE_VERSIONS, WAL_LEVELS, content, relation_files, run_script
 

@@ -8,10 +8,10 @@ import subprocess
 import psycopg
 import pytest
 
+from conftest import CONFIG
 from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, hand_over, program_env, program_path
-from conftest import CONFIG
 from test_neighbours import hear
 
 OTHER_VERSION = r"WARNING:  pg_cyclone was built against PostgreSQL (\S+), and this is PostgreSQL (\S+)\n"

@@ -7,13 +7,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.fault_test import SHARED_MEMORY
 from cyclone_lab.files import missing_files, stray_files
 from cyclone_lab.shim import Disk
-from conftest import CONFIG, TEMPLATE, _create_template
 
 SEGMENTS = ("allocate", "truncate")  # which calls make a segment large enough, on one system or another
 ROWS = 600_000

@@ -7,9 +7,9 @@ import struct
 import psycopg
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
-from conftest import CONFIG, TEMPLATE, _create_template
 from test_corruption import PAGE, tuple_at
 
 KEYSHR_LOCK, EXCL_LOCK, LOCK_ONLY, XMAX_COMMITTED, XMAX_INVALID, XMAX_IS_MULTI = 0x10, 0x40, 0x80, 0x400, 0x800, 0x1000

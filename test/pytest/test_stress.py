@@ -12,17 +12,16 @@ import os
 import random
 import re
 import threading
-import time
 import uuid
 from collections import Counter
 from contextlib import suppress
 
 import psycopg
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.workload import CHECKED_WAL
-from conftest import TEMPLATE
 
 SECONDS = float(os.environ.get("CYCLONE_STRESS_SECONDS", "20"))
 SEED = int(os.environ.get("CYCLONE_STRESS_SEED", random.randrange(1_000_000)))

@@ -5,9 +5,9 @@ import threading
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
-from conftest import TEMPLATE
 from test_inplace import INPLACE, MAKE_VALUES, MOVE, blocks, warnings_of
 from test_movers import WORKERS
 from test_rewrite import content, run_script

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
+from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over
-from conftest import CONFIG, TEMPLATE, _create_template
 
 FREEZE_MAX_AGE = 100_000  # the least that autovacuum_freeze_max_age can be
 FAILSAFE_AGE = 105_000  # what follows from it when vacuum_failsafe_age is less

@@ -15,8 +15,9 @@
 
 #include "access/htup_details.h"
 #include "miscadmin.h"
-#include "oracle.h"
 #include "utils/memutils.h"
+
+#include "oracle.h"
 
 typedef enum Pattern
 {

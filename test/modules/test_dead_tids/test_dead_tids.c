@@ -28,14 +28,15 @@
 #include "postgres.h"
 
 #include "common/int.h"
-#include "engine/dead_tids.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "oracle.h"
 #include "storage/dsm.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+
+#include "engine/dead_tids.h"
+#include "oracle.h"
 
 PG_MODULE_MAGIC;
 
