@@ -32,7 +32,7 @@ PLAIN_OPTIONS = (
 PLAIN_POINTS = (
     "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "hash-bucket", "gist-page", "gist-chain",
     "spgist-page", "spgist-pending", "gin-page", "gin-posting-page", "gin-piece", "gin-empty-pages", "index-page-deletion",
-    "heap-vacuum", "index-cleanup", "brin-range", "truncate",
+    "heap-vacuum", "index-cleanup", "truncate",
 )  # fmt: skip
 REWRITE_OPTIONS = (PARALLEL, ("", "", "VERBOSE"), ("", "", "ANALYZE"), ("", "", "FREEZE"))
 REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-index", "rewrite-btree-join", "rewrite-swapped")

@@ -20,7 +20,6 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
-#include "access/brin_internal.h"
 #include "access/gist_private.h"
 #include "access/hash.h"
 #include "access/nbtree.h"
@@ -55,8 +54,6 @@ index_kind(Relation index)
 		return &spgist_kind;
 	if (index->rd_indam->ambulkdelete == hashbulkdelete)
 		return &hash_kind;
-	if (index->rd_indam->ambulkdelete == brinbulkdelete && brin_is_ours(index))
-		return &brin_kind;
 	if (gin_is_ours(index))
 		return &gin_kind;
 	return NULL;
