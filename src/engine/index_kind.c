@@ -20,7 +20,6 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
-#include "access/brin_internal.h"
 #include "access/hash.h"
 #include "access/nbtree.h"
 #include "storage/bufmgr.h"
@@ -51,8 +50,6 @@ index_kind(Relation index)
 		return &gin_kind;
 	if (index->rd_indam->ambulkdelete == hashbulkdelete)
 		return &hash_kind;
-	if (index->rd_indam->ambulkdelete == brinbulkdelete && brin_is_ours(index))
-		return &brin_kind;
 	return NULL;
 }
 
