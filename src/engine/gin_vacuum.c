@@ -166,6 +166,7 @@ static bool add_large_tree(GinShared *shared, BlockNumber root, const GinCuts *c
 static bool do_piece(GinScan *scan);
 static LargeTree *claim_piece(GinShared *shared, BlockNumber *start, BlockNumber *end);
 static void finish_piece(GinScan *scan, LargeTree *tree, bool has_empty_pages);
+static bool has_pieces(GinShared *shared);
 static bool wait_for_piece(GinShared *shared);
 static bool walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start,
 								BlockNumber end);
@@ -317,16 +318,20 @@ gin_vacuum(TableVacuum *vacuum, int number)
 
 /*
  * gin_is_done
- *		Has all been claimed?
+ *		Has all been claimed, and can nothing more come up?
  *
- * Who shares out a large tree goes on until its pieces are claimed.
+ * With few entry pages, most of the work may come up when all stretches are
+ * claimed.
  */
 static bool
 gin_is_done(TableVacuum *vacuum, int number)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
+	GinShared  *shared = index_area(vacuum, number);
 
-	return ranges_position(&index->ranges) >= index->ranges.end;
+	/* in this order: who is at stretches adds trees before it is through */
+	return ranges_position(&index->ranges) >= index->ranges.end &&
+		pg_atomic_read_u32(&shared->at_stretches) == 0 && !has_pieces(shared);
 }
 
 /* gin_finish -- cleanup does the rest of the statistics. */
@@ -547,6 +552,20 @@ finish_piece(GinScan *scan, LargeTree *large, bool has_empty_pages)
 	SpinLockRelease(&shared->mutex);
 }
 
+/* has_pieces -- is there a piece to claim? */
+static bool
+has_pieces(GinShared *shared)
+{
+	bool		found = false;
+
+	SpinLockAcquire(&shared->mutex);
+	for (int i = 0; i < MAX_LARGE_TREES && !found; i++)
+		found = shared->trees[i].in_use &&
+			shared->trees[i].nclaimed < shared->trees[i].npieces;
+	SpinLockRelease(&shared->mutex);
+	return found;
+}
+
 /*
  * wait_for_piece
  *		With no stretch left, wait until there is a piece to claim; return false
@@ -556,7 +575,7 @@ static bool
 wait_for_piece(GinShared *shared)
 {
 	static uint32 wait_event = 0;
-	bool		found = false;
+	bool		found;
 
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("CycloneGinStretches");
@@ -566,11 +585,7 @@ wait_for_piece(GinShared *shared)
 		/* in this order: who is at stretches adds trees before it is through */
 		bool		may_come = pg_atomic_read_u32(&shared->at_stretches) > 0;
 
-		SpinLockAcquire(&shared->mutex);
-		for (int i = 0; i < MAX_LARGE_TREES && !found; i++)
-			found = shared->trees[i].in_use &&
-				shared->trees[i].nclaimed < shared->trees[i].npieces;
-		SpinLockRelease(&shared->mutex);
+		found = has_pieces(shared);
 		if (found || !may_come)
 			break;
 		ConditionVariableSleep(&shared->changed, wait_event);
