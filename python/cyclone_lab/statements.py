@@ -31,7 +31,7 @@ PLAIN_OPTIONS = (
 )
 PLAIN_POINTS = (
     "heap-scan", "index-vacuum", "btree-page", "btree-chain", "btree-duties", "gist-page", "gist-chain", "hash-bucket",
-    "spgist-page", "spgist-pending", "index-page-deletion", "heap-vacuum", "index-cleanup", "brin-range", "truncate",
+    "spgist-page", "spgist-pending", "index-page-deletion", "heap-vacuum", "index-cleanup", "truncate",
 )  # fmt: skip
 REWRITE_OPTIONS = (PARALLEL, ("", "", "VERBOSE"), ("", "", "ANALYZE"), ("", "", "FREEZE"))
 REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-index", "rewrite-btree-join", "rewrite-swapped")

@@ -20,7 +20,6 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
-#include "access/brin_internal.h"
 #include "access/gist_private.h"
 #include "access/hash.h"
 #include "access/nbtree.h"
@@ -50,8 +49,6 @@ index_kind(Relation index)
 		return &btree_kind;
 	if (index->rd_indam->ambulkdelete == hashbulkdelete)
 		return &hash_kind;
-	if (index->rd_indam->ambulkdelete == brinbulkdelete && brin_is_ours(index))
-		return &brin_kind;
 	if (index->rd_indam->ambulkdelete == gistbulkdelete)
 		return &gist_kind;
 	if (index->rd_indam->ambulkdelete == spgbulkdelete)

@@ -84,9 +84,6 @@ typedef struct IndexKind
 	/* the server has room for so many that are begun, one a backend */
 	bool		is_registered;
 
-	/* is it the heap's size, not the index's, that says how much work it is? */
-	bool		is_as_big_as_heap;
-
 	/*
 	 * How much shared memory, beside IndexShared, each index gets
 	 * (index_area): so much, and what a routine says of this index, if there
@@ -112,13 +109,11 @@ typedef struct IndexKind
 	void		(*delete_pages) (TableVacuum *vacuum, int number, bool wait);
 } IndexKind;
 
-extern const IndexKind brin_kind;
 extern const IndexKind btree_kind;
 extern const IndexKind gist_kind;
 extern const IndexKind hash_kind;
 extern const IndexKind spgist_kind;
 
-extern bool brin_is_ours(Relation index);
 extern const IndexKind *index_kind(Relation index);
 
 /* What kinds tell index_vacuum.c */

@@ -50,8 +50,7 @@
 #include "report/progress.h"
 #include "team/degree.h"
 
-static bool is_big(Relation index);
-static bool may_be_parallel(const TableVacuum *vacuum, int number);
+static bool may_be_parallel(Relation index);
 static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
 static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
 static bool keeps_private_stats(const TableVacuum *vacuum, int number);
@@ -88,14 +87,13 @@ index_parallel_degree(const TableVacuum *vacuum)
 		Relation	index = vacuum->indexes[i];
 		uint8		options = index->rd_indam->amparallelvacuumoptions;
 
-		if (!is_big(index))
+		if (!may_be_parallel(index))
 			continue;
 		if (options & VACUUM_OPTION_PARALLEL_BULKDEL)
 			bulkdelete++;
 		if (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP))
 			cleanup++;
-		/* the size of the heap counts elsewhere */
-		if (index_kind(index) != NULL && !index_kind(index)->is_as_big_as_heap)
+		if (index_kind(index) != NULL)
 			largest = Max(largest,
 						  degree_for_size(RelationGetNumberOfBlocks(index),
 										  min_parallel_index_scan_size));
@@ -116,7 +114,7 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 	int			users = 0;
 
 	for (int i = 0; i < vacuum->nindexes; i++)
-		if (is_big(vacuum->indexes[i]) &&
+		if (may_be_parallel(vacuum->indexes[i]) &&
 			vacuum->indexes[i]->rd_indam->amusemaintenanceworkmem)
 			users++;
 
@@ -185,7 +183,7 @@ index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 		int			place = i;
 
 		index->nblocks = RelationGetNumberOfBlocks(vacuum->indexes[i]);
-		index->may_be_parallel = parallel && may_be_parallel(vacuum, i);
+		index->may_be_parallel = parallel && may_be_parallel(vacuum->indexes[i]);
 		SpinLockInit(&index->mutex);
 		pg_atomic_init_u32(&index->turn_taken, 0);
 		ConditionVariableInit(&index->turn_ended);
@@ -555,27 +553,15 @@ index_stats(TableVacuum *vacuum, int number)
 }
 
 /*
- * is_big
+ * may_be_parallel
  *		Is the index big enough to be worth a worker, and its AM willing to work
  *		in one, in some phase?
  */
 static bool
-is_big(Relation index)
+may_be_parallel(Relation index)
 {
 	return index->rd_indam->amparallelvacuumoptions != VACUUM_OPTION_NO_PARALLEL &&
 		RelationGetNumberOfBlocks(index) >= min_parallel_index_scan_size;
-}
-
-/* may_be_parallel -- can workers process the index, in some phase? */
-static bool
-may_be_parallel(const TableVacuum *vacuum, int number)
-{
-	const IndexKind *kind = vacuum->kinds[number];
-
-	if (kind != NULL && kind->is_as_big_as_heap &&
-		vacuum->shared->rel_pages >= min_parallel_table_scan_size)
-		return true;
-	return is_big(vacuum->indexes[number]);
 }
 
 /*

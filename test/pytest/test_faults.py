@@ -27,7 +27,6 @@ PHASES = {
     "index-page-deletion": r'while vacuuming index "t_(id|p)" of relation "public\.t"',
     "heap-vacuum": r'while vacuuming block \d+ of relation "public\.t"',
     "index-cleanup": r'while cleaning up index "t_\w+" of relation "public\.t"',
-    "brin-range": r'while cleaning up index "t_brin_\w+" of relation "public\.t"',
     "truncate": r'while truncating relation "public\.t" to \d+ blocks',
 }
 # Here each member of a team has something to do.
@@ -127,9 +126,7 @@ def test_a_single_process_is_stopped(cluster, db, conn, table, phase, how):
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
-@pytest.mark.parametrize(
-    "phase", ["btree-page", "hash-bucket", "gist-page", "spgist-page", "index-page-deletion", "brin-range"]
-)
+@pytest.mark.parametrize("phase", ["btree-page", "hash-bucket", "gist-page", "spgist-page", "index-page-deletion"])
 def test_whoever_comes_to_a_point_first_is_stopped_and_the_team_with_it(cluster, db, conn, table, phase, how):
     log_position = len(cluster.log)
     with Parked(cluster, db, f"{phase}:any", 1, VACUUM, SETTINGS) as vacuum:

@@ -65,7 +65,6 @@ def test_tables_are_sound_after_a_crash_in_each_phase(new_cluster):
         "index-page-deletion": 1,
         "heap-vacuum": 3,
         "index-cleanup": 3,
-        "brin-range": 1,
         "truncate": 1,
     }.items():
         with cluster.connect(TEMPLATE) as conn:
