@@ -18,13 +18,13 @@
  */
 #include "postgres.h"
 
-#include "debug_point.h"
-
-#ifdef CYCLONE_DEBUG_POINTS
-
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
+
+#include "debug_point.h"
+
+#ifdef CYCLONE_DEBUG_POINTS
 
 #define DEBUG_POINT_LOCK	51966
 
@@ -55,6 +55,7 @@ static const struct
 	int			max_value;
 	GucContext	context;
 }			numbers[] = {
+
 	{"cyclone.debug_btree_parts",
 		"Into how many parts VACUUM FULL divides each btree that it can.",
 		"0 is as many as there are processes, if that pays.",

@@ -88,6 +88,7 @@ static const struct
 	const char *what;
 	bool		(*fits) (void);
 }			probes[] = {
+
 	/* rows of catalogs that we read and write as structs; checkpoints, WAL */
 	{"the catalogs", control_file_fits},
 	/* what recovery and standbys make of our records */

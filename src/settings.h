@@ -24,7 +24,7 @@ typedef enum DiskSpaceCheck
 extern bool cyclone_autovacuum;
 extern int	cyclone_autovacuum_max_parallel_workers;
 extern int	cyclone_autovacuum_max_tables;
-extern int	cyclone_autovacuum_retry_after;	/* s */
+extern int	cyclone_autovacuum_retry_after; /* s */
 extern int	cyclone_check_disk_space;
 extern bool cyclone_enabled;
 extern int	cyclone_history_size;	/* rows */

@@ -188,7 +188,7 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passe
         )
         dangling = {tid for (tid,) in rows}
         problems += [
-            f"index {index}, block {entry.block}, item {entry.item} dangles: {entry.tid}"
+            f"index {index}, block {entry.block}, item {entry.item} dangles: ({entry.tid[0]},{entry.tid[1]})"
             for entry in found
             if f"({entry.tid[0]},{entry.tid[1]})" in dangling
         ]

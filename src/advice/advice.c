@@ -214,6 +214,7 @@ set_thresholds(Thresholds *thresholds, const AutoVacOpts *opts, Form_pg_class fo
 	};
 	const AutoVacOpts *given = opts != NULL ? opts : &none;
 	float4		rows = Max(form->reltuples, 0);
+
 	/* a standby doesn't know how many members there are */
 	int			multixact_limit = RecoveryInProgress() ?
 		autovacuum_multixact_freeze_max_age : MultiXactMemberFreezeThreshold();

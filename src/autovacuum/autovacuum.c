@@ -236,6 +236,7 @@ note_failure(const TableKey *key, const char *name, const AutovacuumResult *resu
 	until = table_log_failed(key, sqlerrcode, result);
 	if (until == 0)
 		return;
+
 	/*
 	 * The error itself comes next.  A message serves interrupts, and that the
 	 * worker whose error it is has gone would be another error.

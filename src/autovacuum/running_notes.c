@@ -73,8 +73,10 @@ typedef struct RunningNote
 {
 	TableKey	key;
 	TimestampTz breaker_until;	/* of a crash; 0: the table is being vacuumed */
-	TimestampTz crashed_at;		/* when the server was back; the same for all tables of a crash */
-	uint32		failures;		/* of the engine on this table, in a row, before */
+	TimestampTz crashed_at;		/* when the server was back; the same for all
+								 * tables of a crash */
+	uint32		failures;		/* of the engine on this table, in a row,
+								 * before */
 	pg_crc32c	crc;
 } RunningNote;
 

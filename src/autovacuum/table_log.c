@@ -74,6 +74,7 @@ static const char *const reason_names[] = {
 
 static HTAB *entries = NULL;
 static LWLock *lock = NULL;
+
 /* until when all tables are left to the server, whatever their breakers say */
 static pg_atomic_uint64 *all_left_until = NULL;
 
@@ -321,7 +322,10 @@ table_log_forget(const TableKey *key)
 		hash_seq_init(&scan, entries);
 		while ((entry = hash_seq_search(&scan)) != NULL)
 		{
-			/* the scan allows it to remove the entry that it has just returned */
+			/*
+			 * the scan allows it to remove the entry that it has just
+			 * returned
+			 */
 			hash_search(entries, &entry->key, HASH_REMOVE, NULL);
 			forgotten++;
 		}

@@ -24,10 +24,12 @@ typedef struct TableKey
 typedef enum AutovacuumDoor
 {
 	DOOR_ENGINE,
-	DOOR_OFF,					/* cyclone.autovacuum is off, or cyclone.enabled */
+	DOOR_OFF,					/* cyclone.autovacuum is off, or
+								 * cyclone.enabled */
 	DOOR_BREAKER,				/* the engine failed lately */
 	DOOR_CRASHES,				/* the server crashed several times lately */
-	DOOR_NO_NOTE,				/* no note could be written for the case of a crash */
+	DOOR_NO_NOTE,				/* no note could be written for the case of a
+								 * crash */
 } AutovacuumDoor;
 
 /* What one autovacuum of a table came to */

@@ -83,7 +83,7 @@ pg_cyclone_cluster_rows(PG_FUNCTION_ARGS)
 	check_view(view, timeout);
 	if (!distributed_has_cluster())
 	{
-		CitusNode	here = {.name = "localhost", .port = PostPortNumber, .is_active = true};
+		CitusNode	here = {.name = "localhost",.port = PostPortNumber,.is_active = true};
 
 		put_row(fcinfo, &here, true, node_rows(view, timeout));
 		return (Datum) 0;

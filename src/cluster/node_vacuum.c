@@ -39,8 +39,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
-#include "cluster/cluster_vacuum.h"
-#include "cluster/watch_client.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -65,6 +63,8 @@
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 
+#include "cluster/cluster_vacuum.h"
+#include "cluster/watch_client.h"
 #include "compat.h"
 #include "declared_rows.h"
 
@@ -131,7 +131,7 @@ pg_cyclone_vacuum_node(PG_FUNCTION_ARGS)
 	MemoryContext context = AllocSetContextCreate(PortalContext, "Cyclone node",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	NodeVacuum	vacuum = {.context = context, .current = -1};
+	NodeVacuum	vacuum = {.context = context,.current = -1};
 	TupleDesc	desc;
 	char	   *result;
 	int			interval;

@@ -327,7 +327,10 @@ find_owner(List *rels, Owner *owner)
 			continue;
 		if (rels == NIL)
 		{
-			*owner = (Owner) {&libraries[i], InvalidOid, libraries[i].are_what};
+			*owner = (Owner)
+			{
+				&libraries[i], InvalidOid, libraries[i].are_what
+			};
 			if (has_any(&libraries[i]))
 				return true;
 			continue;
@@ -394,7 +397,10 @@ find_one(const OtherLibrary *library, List *relids, Owner *owner)
 {
 	bool		found = false;
 
-	*owner = (Owner) {library, linitial_oid(relids), library->are_what};
+	*owner = (Owner)
+	{
+		library, linitial_oid(relids), library->are_what
+	};
 	for (int i = 0; i < lengthof(library->catalogs) && !found; i++)
 	{
 		const OtherCatalog *catalog = &library->catalogs[i];

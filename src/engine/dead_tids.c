@@ -177,7 +177,10 @@ struct DeadTids
 	DeadTidsShared *shared;
 	MemoryContext context;		/* of private memory */
 
-	/* the extents of shared memory that this process knows, and where they are */
+	/*
+	 * the extents of shared memory that this process knows, and where they
+	 * are
+	 */
 	int			nextents;
 	char	   *extents[MAX_EXTENTS];
 	dsm_segment *attached[MAX_EXTENTS]; /* NULL if not by us */

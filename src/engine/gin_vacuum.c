@@ -129,10 +129,11 @@ typedef struct GinShared
 	/* written by the leader before the phase */
 	int			nmembers;
 	BlockNumber stretches[MAX_STRETCHES];	/* the first leaf of each;
-											 * invalid: the leftmost one, as it
-											 * is then */
+											 * invalid: the leftmost one, as
+											 * it is then */
 
-	pg_atomic_uint32 at_stretches;	/* so many members are at some, or claim some */
+	pg_atomic_uint32 at_stretches;	/* so many members are at some, or claim
+									 * some */
 	ConditionVariable changed;	/* there are trees, or nobody is at stretches */
 	slock_t		mutex;			/* protects the rest */
 	LargeTree	trees[MAX_LARGE_TREES];

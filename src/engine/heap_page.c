@@ -64,7 +64,8 @@ typedef struct PageTally
 	int			live;
 	int			recently_dead;
 	int			missed;			/* dead tuples */
-	bool		has_items;		/* that keep the table from being truncated there */
+	bool		has_items;		/* that keep the table from being truncated
+								 * there */
 } PageTally;
 
 static bool lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer);

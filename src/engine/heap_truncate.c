@@ -237,13 +237,20 @@ lock_exclusively(TableVacuum *vacuum, int *nqueued)
 		bool		may_queue = vacuum->shared->compacting && *nqueued < MAX_QUEUED;
 		int			retry_ms = may_queue ? QUEUE_RETRY_MS : LOCK_RETRY_MS;
 
-		/* who waits for our weaker lock may have a lock that we would wait for */
+		/*
+		 * who waits for our weaker lock may have a lock that we would wait
+		 * for
+		 */
 		if (may_queue && !LockHasWaitersRelation(vacuum->rel, ShareUpdateExclusiveLock))
 		{
 			(*nqueued)++;
 			if (queue_for_lock(vacuum->rel))
 				return true;
-			/* which the end of the subtransaction has taken for that of the command */
+
+			/*
+			 * which the end of the subtransaction has taken for that of the
+			 * command
+			 */
 			pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(vacuum->rel));
 			compat_report_vacuum_start(false, vacuum->shared->aggressive);
 			pgstat_progress_update_param(PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_PHASE_TRUNCATE);

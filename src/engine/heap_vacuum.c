@@ -59,6 +59,7 @@ static uint64 pieces(uint64 whole, uint64 piece);
 static bool claim_slot(HeapVacuum *pass);
 static void free_dead_items(TableVacuum *vacuum, Buffer buffer,
 							DeadTidsPage *dead, Buffer vmbuffer);
+static void check_dead_items(const TableVacuum *vacuum, Page page, const DeadTidsPage *dead);
 static uint8 bits_when_freed(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 							 TransactionId *newest_xmin);
 static int	used_items(Page page);
@@ -262,31 +263,16 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 				Buffer vmbuffer)
 {
 	Page		page = BufferGetPage(buffer);
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	TransactionId newest_xmin;
 	uint8		bits;
-	uint8		bits_along = 0; /* those set by the record that frees the items */
+	uint8		bits_along = 0; /* of them, in the record that frees items */
 
 	Assert(compat_buffer_is_locked(buffer));
 	Assert(BufferGetBlockNumber(buffer) == vacuum->blkno && dead->blkno == vacuum->blkno);
 	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
 	Assert(!PageIsAllVisible(page));
 
-	/*
-	 * Nothing but a vacuum frees dead items, and we hold the lock that keeps
-	 * others out.  To free anything else would lose a row.
-	 */
-	for (int i = 0; i < dead->noffsets; i++)
-		if (dead->offsets[i] > maxoff ||
-			!ItemIdIsDead(PageGetItemId(page, dead->offsets[i])))
-			ereport(ERROR,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg_internal("item %u of block %u in relation \"%s\" is no longer dead",
-									 dead->offsets[i], vacuum->blkno, vacuum->relname)));
-
-	/* as the record, and those who replay it, take them */
-	for (int i = 1; i < dead->noffsets; i++)
-		Assert(dead->offsets[i - 1] < dead->offsets[i]);
+	check_dead_items(vacuum, page, dead);
 
 	/* before the critical section, as this may read from disk */
 	bits = bits_when_freed(vacuum, buffer, dead, &newest_xmin);
@@ -329,6 +315,31 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 		vacuum->counters.vm_new_visible_pages++;
 	if ((bits & VISIBILITYMAP_ALL_FROZEN) != 0)
 		vacuum->counters.vm_new_visible_frozen_pages++;
+}
+
+/*
+ * check_dead_items
+ *		Raise an error if something about to be freed is no dead item.
+ *
+ * Nothing but a vacuum frees dead items, and we hold the lock that keeps others
+ * out.  To free anything else would lose a row.
+ */
+static void
+check_dead_items(const TableVacuum *vacuum, Page page, const DeadTidsPage *dead)
+{
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+
+	for (int i = 0; i < dead->noffsets; i++)
+	{
+		if (dead->offsets[i] > maxoff ||
+			!ItemIdIsDead(PageGetItemId(page, dead->offsets[i])))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg_internal("item %u of block %u in relation \"%s\" is no longer dead",
+									 dead->offsets[i], vacuum->blkno, vacuum->relname)));
+		/* as the record, and those who replay it, take them */
+		Assert(i == 0 || dead->offsets[i - 1] < dead->offsets[i]);
+	}
 }
 
 /*

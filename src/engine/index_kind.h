@@ -66,8 +66,8 @@ typedef struct IndexWork
 	void		(*end) (TableVacuum *vacuum, int number);
 
 	/*
-	 * Leader, when all is done, and before the heap is vacuumed: what is to be
-	 * done once, at the end.
+	 * Leader, when all is done, and before the heap is vacuumed: what is to
+	 * be done once, at the end.
 	 */
 	void		(*conclude) (TableVacuum *vacuum, int number);
 
@@ -87,9 +87,9 @@ typedef struct IndexKind
 	/*
 	 * How much shared memory, beside IndexShared, each index gets
 	 * (index_area): so much, and what a routine says of this index, if there
-	 * is one.  It comes zeroed and MAXALIGNed; a routine that the leader calls
-	 * once, before the team is launched, initializes it, and is not told how
-	 * much it is but by area_size of IndexShared.
+	 * is one.  It comes zeroed and MAXALIGNed; a routine that the leader
+	 * calls once, before the team is launched, initializes it, and is not
+	 * told how much it is but by area_size of IndexShared.
 	 */
 	Size		shared_size;
 	Size		(*more_shared_size) (Relation index);

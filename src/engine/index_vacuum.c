@@ -799,6 +799,7 @@ report_index(TableVacuum *vacuum, int number, bool cleanup)
 	VacuumShared *shared = vacuum->shared;
 	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
 	const char *name = RelationGetRelationName(vacuum->indexes[number]);
+
 	/* alone, the server's vacuum says this in the final report only */
 	int			level = shared->verbose && shared->nmembers > 1 ? INFO : DEBUG2;
 

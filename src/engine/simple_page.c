@@ -132,7 +132,10 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	bool		do_prune,
 				do_hint;
 
-	/* of the cleanup lock, what can be seen: others may pin the page again, and wait */
+	/*
+	 * of the cleanup lock, what can be seen: others may pin the page again,
+	 * and wait
+	 */
 	Assert(compat_buffer_is_locked(buffer));
 	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
 	Assert(TransactionIdIsNormal(counters->new_relfrozenxid));

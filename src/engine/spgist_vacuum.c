@@ -190,7 +190,10 @@ typedef struct SpgistScan
 	int			pending_size;
 	places_hash *places;		/* these, and those visited before them */
 
-	/* the TIDs of the page in hand, where they are, and which of them are dead */
+	/*
+	 * the TIDs of the page in hand, where they are, and which of them are
+	 * dead
+	 */
 	int			ntids;
 	ItemPointerData tids[MaxIndexTuplesPerPage];
 	OffsetNumber offsets[MaxIndexTuplesPerPage];
@@ -584,7 +587,10 @@ visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces)
 
 	if (PageIsNew(page) || SpGistPageIsDeleted(page))
 	{
-		/* nothing leads to such a page, but the server's routine allows for it */
+		/*
+		 * nothing leads to such a page, but the server's routine allows for
+		 * it
+		 */
 	}
 	else
 	{
@@ -809,7 +815,8 @@ plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head)
 {
 	Page		page = BufferGetPage(buffer);
 	LeafPlan   *plan = &scan->plan;
-	OffsetNumber last = InvalidOffsetNumber;	/* that stays, where it will be */
+	OffsetNumber last = InvalidOffsetNumber;	/* that stays, where it will
+												 * be */
 	bool		gap = false;	/* were some after it deleted? */
 	OffsetNumber next;
 

@@ -65,8 +65,8 @@ typedef struct IndexShared
 	/* for kinds that several process: see index_kind.c */
 	Ranges		ranges;			/* of its blocks, or what else there is */
 	pg_atomic_uint64 known_end; /* its size, as far as all of it is claimed */
-	pg_atomic_uint32 turn_taken;	/* by a member that does what only one at a
-									 * time may do */
+	pg_atomic_uint32 turn_taken;	/* by a member that does what only one at
+									 * a time may do */
 	ConditionVariable turn_ended;
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
@@ -166,7 +166,8 @@ typedef struct VacuumShared
 	/* written by all members */
 	pg_atomic_uint64 blocks_passed; /* scanned or skipped */
 	pg_atomic_uint64 blocks_vacuumed;
-	pg_atomic_uint32 store_is_full; /* somebody's range had to be left over for that */
+	pg_atomic_uint32 store_is_full; /* somebody's range had to be left over
+									 * for that */
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
 	pg_atomic_uint32 empty_pages_found; /* by someone, in some index */
 	pg_atomic_uint32 more_work; /* likewise, was put off */
@@ -209,8 +210,10 @@ typedef struct TableVacuum
 	/* how long it has waited for pages that others had pinned */
 	uint64		pin_wait_ms;
 
-	/* the leader's: how often the failsafe was checked in the heap scan, and
-	 * up to where the free space map was vacuumed */
+	/*
+	 * the leader's: how often the failsafe was checked in the heap scan, and
+	 * up to where the free space map was vacuumed
+	 */
 	uint64		failsafe_checks;
 	BlockNumber fsm_vacuumed;
 
@@ -220,7 +223,8 @@ typedef struct TableVacuum
 	BlockNumber scan_passed;	/* heap pages scanned or skipped in this round */
 	PGRUsage	usage_start;	/* of this phase */
 	bool		has_sat_out;	/* a worker's, that has said so */
-	uint32		left_phase;		/* a worker's: number of the one that it left to be parked */
+	uint32		left_phase;		/* a worker's: number of the one that it left
+								 * to be parked */
 	bool		comes_back;		/* to that one */
 
 	/* by index: its kind, or NULL; see index_kind.h */
@@ -230,8 +234,11 @@ typedef struct TableVacuum
 	/* by index: the pages that this process has yet to wait for */
 	BlockList  *put_off;
 
-	/* the leader's: results of AMs that only it calls, which indexes are begun
-	 * by their kind's routines, and how many may be registered at a time */
+	/*
+	 * the leader's: results of AMs that only it calls, which indexes are
+	 * begun by their kind's routines, and how many may be registered at a
+	 * time
+	 */
 	IndexBulkDeleteResult **private_stats;
 	Size	   *area_sizes;		/* what their kinds share */
 	bool	   *begun;

@@ -153,8 +153,10 @@ open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 	job->do_index_cleanup = params->index_cleanup != VACOPTVALUE_DISABLED;
 	job->do_truncate = params->truncate != VACOPTVALUE_DISABLED;
 
-	/* The names are kept, as an error may strike where the relcache can't be
-	 * asked. */
+	/*
+	 * The names are kept, as an error may strike where the relcache can't be
+	 * asked.
+	 */
 	vacuum->dbname = get_database_name(MyDatabaseId);
 	vacuum->relnamespace = get_namespace_name(RelationGetNamespace(rel));
 	vacuum->relname = pstrdup(RelationGetRelationName(rel));

@@ -379,7 +379,10 @@ compare_doubles(const void *a, const void *b)
 static void
 put_estimate(const Estimate *estimate, TimestampTz now, Datum *values, bool *nulls)
 {
-	/* so that a rate of next to nothing doesn't lead beyond what a date can be */
+	/*
+	 * so that a rate of next to nothing doesn't lead beyond what a date can
+	 * be
+	 */
 	const double longest = 100.0 * 365 * SECS_PER_DAY;
 	const double seconds[] = {estimate->likely, estimate->least, estimate->most};
 

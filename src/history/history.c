@@ -57,6 +57,7 @@
 static HistoryRow run;
 static bool is_running = false;
 static WalUsage wal_before;
+
 /* for an error's texts, of which only the message is kept */
 static MemoryContext error_context = NULL;
 
@@ -200,6 +201,7 @@ history_fail(void)
 
 	if (!is_running)
 		return;
+
 	/*
 	 * A complaint about the file would serve interrupts, and that the worker
 	 * whose error it is has gone would be another error.

@@ -75,7 +75,8 @@ typedef struct HistoryHeader
 	uint32		version;
 	uint32		record_size;
 	uint32		unused;
-	uint64		last_number;	/* when it was last written as a whole, or emptied */
+	uint64		last_number;	/* when it was last written as a whole, or
+								 * emptied */
 } HistoryHeader;
 
 typedef struct HistoryRecord
@@ -88,7 +89,8 @@ typedef struct HistoryRecord
 typedef struct HistorySlot
 {
 	HistoryRow	row;
-	int			newer;			/* the next one of the same table; NO_ROW: none */
+	int			newer;			/* the next one of the same table; NO_ROW:
+								 * none */
 } HistorySlot;
 
 /* A table that has rows */
@@ -228,7 +230,7 @@ history_rows_copy(HistoryRow **rows)
 bool
 history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
 {
-	HistoryRow	wanted = {.database = database, .relid = relid};
+	HistoryRow	wanted = {.database = database,.relid = relid};
 	bool		is_known = false;
 
 	if (shared == NULL)
@@ -559,7 +561,10 @@ make_header(void)
 static void
 make_record(HistoryRecord *record, const HistoryRow *row)
 {
-	/* what lies between the fields is written, too, and counts for the checksum */
+	/*
+	 * what lies between the fields is written, too, and counts for the
+	 * checksum
+	 */
 	memset(record, 0, sizeof(HistoryRecord));
 	memcpy(&record->row, row, sizeof(HistoryRow));
 	record->crc = record_crc(record);
@@ -610,7 +615,10 @@ startup_shmem(void)
 	rows_lock = &GetNamedLWLockTranche(TRANCHE)[1].lock;
 	LWLockRelease(AddinShmemInitLock);
 
-	/* a single-user server leaves the file to the next one that runs VACUUMs of ours */
+	/*
+	 * a single-user server leaves the file to the next one that runs VACUUMs
+	 * of ours
+	 */
 	if (IsPostmasterEnvironment && !IsUnderPostmaster)
 		load_rows();
 }

@@ -14,7 +14,7 @@
 
 #include "history/history.h"
 
-#define HISTORY_OPTIONS_SIZE	160	/* suffices for all that there are */
+#define HISTORY_OPTIONS_SIZE	160 /* suffices for all that there are */
 #define HISTORY_WARNINGS_SIZE	256
 #define HISTORY_ERROR_SIZE		256
 

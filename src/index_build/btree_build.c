@@ -370,7 +370,7 @@ void
 btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation index)
 {
 	NewBtree	btree;
-	PartsToJoin	state = {build, files};
+	PartsToJoin state = {build, files};
 
 	Assert(build->relid == RelationGetRelid(index));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
@@ -684,7 +684,7 @@ file_name(const BtreeBuild *build, int part)
 static BtreeEnds *
 ends_of(void *state, int part)
 {
-	PartsToJoin  *join = state;
+	PartsToJoin *join = state;
 
 	return &join->build->parts[part];
 }
@@ -693,7 +693,7 @@ ends_of(void *state, int part)
 static BufFile *
 downlinks_of(void *state, int part)
 {
-	PartsToJoin  *join = state;
+	PartsToJoin *join = state;
 
 	return BufFileOpenFileSet(&join->files->fs, file_name(join->build, part), O_RDONLY, false);
 }

@@ -36,7 +36,8 @@ typedef struct BtreeLevel BtreeLevel;
  */
 typedef struct BtreeEnds
 {
-	int			npages;			/* 0, 1 or "more", which is 2; if 1, first isn't filled */
+	int			npages;			/* 0, 1 or "more", which is 2; if 1, first
+								 * isn't filled */
 	BlockNumber first_block;
 	BlockNumber last_block;
 	PGAlignedBlock first;

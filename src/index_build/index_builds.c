@@ -563,7 +563,10 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	pg_atomic_init_u32(&shared->next, 0);
 	pg_atomic_init_u32(&shared->done, 0);
 
-	/* the workers wait until the phase begins, so it isn't too late to say what there is to do */
+	/*
+	 * the workers wait until the phase begins, so it isn't too late to say
+	 * what there is to do
+	 */
 	team_launch(team);
 	result->members = team_launched_workers(team) + 1;
 	if (result->members == 1)
@@ -636,13 +639,18 @@ list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
 		btree_build_begin(btree, samples[i], nparts, index);
 		index_close(index, NoLock);
 		for (int part = 0; part < nparts; part++)
-			shared->builds[shared->nbuilds++] = (TeamBuild) {
-			.relid = builds[i].relid,.btree = place,.part = part};
+			shared->builds[shared->nbuilds++] = (TeamBuild)
+		{
+			.relid = builds[i].relid,.btree = place,.part = part
+		};
 		place = MAXALIGN(place + btree_build_size(samples[i], nparts));
 	}
 	for (int i = 0; i < nbuilds; i++)
 		if (samples[i] == NULL)
-			shared->builds[shared->nbuilds++] = (TeamBuild) {.relid = builds[i].relid};
+			shared->builds[shared->nbuilds++] = (TeamBuild)
+		{
+			.relid = builds[i].relid
+		};
 }
 
 /* btree_of -- what the parts of a divided btree share; NULL if it is whole. */

@@ -121,8 +121,11 @@ add_entry(IndexEntries *entries, int i, HeapTuple tuple)
 		/* GIN may clean up on the way, and nap, while others wait for us */
 		if (index->rd_rel->relam != BTREE_AM_OID)
 			VacuumCostActive = false;
-		/* as for an update of other columns: the old entries are worth a look
-		 * before a page is split */
+
+		/*
+		 * as for an update of other columns: the old entries are worth a look
+		 * before a page is split
+		 */
 		index_insert(index, values, isnull, &tuple->t_self,
 					 entries->rel,
 					 index->rd_index->indisunique ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO,

@@ -196,7 +196,11 @@ reindex(Oid index, MemoryContext context)
 								  get_rel_name(index), -1);
 	stmt->params = list_make1(makeDefElem("concurrently", NULL, -1));
 	MemoryContextSwitchTo(old);
-	/* indexes are renamed without a lock on the table, but not with one on them */
+
+	/*
+	 * indexes are renamed without a lock on the table, but not with one on
+	 * them
+	 */
 	if (RangeVarGetRelid(stmt->relation, ShareUpdateExclusiveLock, true) != index)
 	{
 		CommitTransactionCommand();
@@ -272,7 +276,8 @@ end_snapshots_on_standbys(XactEvent event, void *arg)
 	record.block = InvalidBlockNumber;
 	record.snapshotConflictHorizon = GetTopFullTransactionId();
 	FullTransactionIdRetreat(&record.snapshotConflictHorizon);
-	record.isCatalogRel = false;	/* what logical decoding reads isn't compacted */
+	record.isCatalogRel = false;	/* what logical decoding reads isn't
+									 * compacted */
 	XLogBeginInsert();
 	XLogRegisterData((char *) &record, SizeOfBtreeReusePage);
 	XLogInsert(RM_BTREE_ID, XLOG_BTREE_REUSE_PAGE);

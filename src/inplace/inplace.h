@@ -69,8 +69,8 @@ typedef struct MoveCounts
 typedef struct MoveShares
 {
 	/*
-	 * What to visit, in this order: the tail's blocks, counted from its end; for
-	 * values, the blocks of the table whose rows may have them.
+	 * What to visit, in this order: the tail's blocks, counted from its end;
+	 * for values, the blocks of the table whose rows may have them.
 	 */
 	Ranges		visits;
 	pg_atomic_uint32 target;	/* who has room to fill next */
@@ -112,7 +112,8 @@ typedef struct Inplace
 	MoveShares *shares;
 	uint64		next_visit;
 	uint64		end_visits;
-	uint64		one_by_one;		/* visits before that are to be made one a batch */
+	uint64		one_by_one;		/* visits before that are to be made one a
+								 * batch */
 	BlockNumber target;			/* to be filled, if it is valid */
 	MoveCounts	moved;
 } Inplace;

@@ -36,7 +36,8 @@ typedef struct InplaceResult
 	WalUsage	wal;			/* of this process, before */
 	int			passes;			/* in which rows were moved */
 	int64		blocks_vacated;
-	int64		stale_locks;	/* removed from rows, those of the TOAST table too */
+	int64		stale_locks;	/* removed from rows, those of the TOAST table
+								 * too */
 	int			workers_planned;	/* to move rows; the most in a pass */
 	int			workers_launched;
 	double		step_seconds[NUM_INPLACE_STEPS];

@@ -108,7 +108,8 @@ typedef struct Movers
 	Inplace    *job;
 	Inplace    *toast;
 	int			planned;
-	int			planned_for;	/* workers that there is room for in what is shared */
+	int			planned_for;	/* workers that there is room for in what is
+								 * shared */
 	int			launched;
 	BackgroundWorkerHandle **handles;
 

@@ -129,8 +129,10 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	Inplace    *toast;
 	Oid			toast_relid;
 
-	/* the passes are ours: they look at every page, and leave no dead item, as
-	 * one is enough to keep a page where it is */
+	/*
+	 * the passes are ours: they look at every page, and leave no dead item,
+	 * as one is enough to keep a page where it is
+	 */
 	quiet.options &= ~VACOPT_VERBOSE;
 	compat_set_log_duration(&quiet, -1);
 	quiet.truncate = VACOPTVALUE_ENABLED;

@@ -106,9 +106,9 @@ find_tail(Relation rel, BlockNumber npages, Size unit, int64 room)
 		CHECK_FOR_INTERRUPTS();
 
 		/*
-		 * Parts of values are large, and small ones may take the room of large
-		 * ones.  It is better to begin with a tail that is too short than to
-		 * leave the very end of the table where it is.
+		 * Parts of values are large, and small ones may take the room of
+		 * large ones.  It is better to begin with a tail that is too short
+		 * than to leave the very end of the table where it is.
 		 */
 		if (is_toast && used > 0)
 			used = (used / unit + 2) * unit;

@@ -30,8 +30,8 @@ typedef struct JournalRecord
 	uint32		magic;
 	uint32		kind;
 	uint64		system_id;		/* the cluster it was written for */
-	RelFileLocator file;		/* BEGIN: the database only; SPACE: that and the
-								 * tablespace */
+	RelFileLocator file;		/* BEGIN: the database only; SPACE: that and
+								 * the tablespace */
 	Oid			next_oid;		/* BEGIN, FILE: the OID counter afterwards */
 	uint64		number;			/* BEGIN: the full transaction ID; FOUND: the
 								 * server's start, see leftovers.c */

@@ -690,6 +690,7 @@ fate_of(const Journal *journal)
 {
 	FullTransactionId xid = FullTransactionIdFromU64(journal->records[0].number);
 	bool		has_names = false;
+
 	LOCAL_FCINFO(fcinfo, 1);
 	Datum		status;
 

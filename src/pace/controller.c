@@ -368,7 +368,11 @@ learn(Controller *controller, const ControllerInput *input)
 		controller->slice_sum += input->percentile_ms;
 		controller->slice_steps++;
 	}
-	/* in the midst of a long transaction there is something, but nothing to measure */
+
+	/*
+	 * in the midst of a long transaction there is something, but nothing to
+	 * measure
+	 */
 	if (controller->slice_for >= SLICE_SECONDS && controller->slice_steps > 0 &&
 		controller->slice_statements >= MIN_SLICE_STATEMENTS)
 		end_slice(controller);
@@ -598,7 +602,10 @@ change_gently(Controller *controller, const ControllerInput *input, double growt
 {
 	double		floor = controller_floor(controller);
 
-	/* without a bound, what it costs is what there is to shrink from; roughly, as it varies */
+	/*
+	 * without a bound, what it costs is what there is to shrink from;
+	 * roughly, as it varies
+	 */
 	if (growth < 0)
 		controller->budget = Min(controller->budget, Max(UNUSED_TIMES * input->rate, floor));
 	controller->budget = Max(controller->budget * exp(growth * input->seconds), floor);

@@ -19,7 +19,8 @@ typedef struct ControllerInput
 	double		samples;		/* so many statements are in the window */
 	double		statements;		/* ended since then, or late already */
 	double		rate;			/* what the vacuum has cost a second */
-	double		awake;			/* so many of its processes did not sleep, on average */
+	double		awake;			/* so many of its processes did not sleep, on
+								 * average */
 } ControllerInput;
 
 /* What keeps the vacuum from going faster */
@@ -53,7 +54,8 @@ typedef struct Controller
 	double		awake;			/* processes that were, of late, smoothed */
 	double		unused;			/* seconds of using half of the budget at most */
 	double		at_floor;		/* seconds of missing the target there */
-	bool		interrupted;	/* learning, as there was nothing to learn from */
+	bool		interrupted;	/* learning, as there was nothing to learn
+								 * from */
 	double		settling_needed;	/* seconds */
 	double		settled_for;	/* seconds, since it began or went on */
 	double		learned_for;	/* seconds of measuring */
@@ -65,7 +67,8 @@ typedef struct Controller
 	double		slices[LEARN_SLICES];	/* the percentile in each */
 	int			nslices;
 	int			next_slice;		/* the oldest, once there are so many */
-	int			strange_slices; /* the latest ones, all far from the others on one side */
+	int			strange_slices; /* the latest ones, all far from the others on
+								 * one side */
 	double		since_learned;	/* seconds */
 	double		learn_after;	/* seconds, from then */
 	double		learned_ms;		/* the percentile without the vacuum */

@@ -89,7 +89,8 @@ static int	nesting = 0;		/* of timed calls */
 static int	hidden = 0;			/* in so many utility statements not timed */
 static QueryDesc *top_query = NULL; /* the one that is timed */
 static uint64 elapsed = 0;		/* so far */
-static uint64 transaction_elapsed = 0;	/* in statements before, of its transaction */
+static uint64 transaction_elapsed = 0;	/* in statements before, of its
+										 * transaction */
 static bool awaits_commit = false;	/* it has ended, but for its commit */
 
 /* How long this call has waited for the client so far */

@@ -192,7 +192,8 @@ struct PaceShared
 	/* written by all */
 	pg_atomic_uint64 paid_until;	/* of the settings' budget */
 	pg_atomic_uint64 spent;		/* cost by the settings */
-	pg_atomic_uint64 target_cost;	/* cost to a latency target, if there is one or not */
+	pg_atomic_uint64 target_cost;	/* cost to a latency target, if there is
+									 * one or not */
 	pg_atomic_uint64 slept;		/* ns */
 	pg_atomic_uint32 at_work;	/* processes */
 	pg_atomic_uint32 in_server_code;	/* so many of them */
@@ -204,7 +205,8 @@ struct PaceShared
 	Parking		parking;		/* of its workers, if it may have any */
 
 	/* written by whoever ticks, and with the settings */
-	pg_atomic_uint64 exchange;	/* a double: by the settings, what costs a target 1 */
+	pg_atomic_uint64 exchange;	/* a double: by the settings, what costs a
+								 * target 1 */
 	/* written by whoever ticks */
 	uint64		tick_time;
 	uint64		spent_before;
@@ -528,7 +530,10 @@ pace_join(PaceShared *shared)
 	pace.shared = shared;
 	VacuumCostBalance = 0;
 	count_pages(&pace.accounted);
-	pace.mix = (PageCounts) {.hit = 1,.miss = 1,.dirty = 1};
+	pace.mix = (PageCounts)
+	{
+		.hit = 1,.miss = 1,.dirty = 1
+	};
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
@@ -1032,7 +1037,10 @@ take_settings(void)
 	pace.rate_of_settings = rate_of_settings(settings);
 	if (!isinf(pace.rate_of_settings))
 	{
-		/* in what the server counts for us, with a target, it takes less to be due */
+		/*
+		 * in what the server counts for us, with a target, it takes less to
+		 * be due
+		 */
 		double		dearness = pace.target == NULL ? 1 : dearest_page(settings);
 
 		pace.greatest_cost = (double) settings->cost_limit * GREATEST_OVERRUN;
@@ -1168,9 +1176,9 @@ tell_server_code(void)
 	set_page_costs(by_target);
 
 	/*
-	 * An autovacuum worker's delay point sets the limit anew, after each nap.  So
-	 * it stays as it was set last; the server's routine for that may raise an
-	 * error, and this may be a signal handler's.
+	 * An autovacuum worker's delay point sets the limit anew, after each nap.
+	 * So it stays as it was set last; the server's routine for that may raise
+	 * an error, and this may be a signal handler's.
 	 */
 	if (AmAutoVacuumWorkerProcess())
 		Assert(vacuum_cost_limit > 0);

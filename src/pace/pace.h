@@ -19,7 +19,8 @@ typedef struct PaceSummary
 	double		slept_seconds;	/* by all processes */
 	bool		has_target;
 	double		target_ms;		/* 0: none, or not learned yet */
-	double		latency_ms;		/* as last measured; NAN: there was nothing to measure */
+	double		latency_ms;		/* as last measured; NAN: there was nothing to
+								 * measure */
 } PaceSummary;
 
 /* The budget of one vacuum's processes, in memory that they share */

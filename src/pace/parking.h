@@ -23,7 +23,8 @@ typedef struct Parking
 	pg_atomic_uint32 wanted;	/* as many workers as the budget feeds */
 	pg_atomic_uint32 room;		/* for as many workers others leave cores */
 	pg_atomic_uint32 taken;		/* places taken by workers */
-	pg_atomic_uint32 is_bounded;	/* by a budget, as far as someone has noticed */
+	pg_atomic_uint32 is_bounded;	/* by a budget, as far as someone has
+									 * noticed */
 } Parking;
 
 extern void parking_init(void);

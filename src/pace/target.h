@@ -30,7 +30,8 @@ typedef struct LatencyTarget LatencyTarget;
 typedef struct TargetState
 {
 	double		target_ms;		/* 0: not learned yet */
-	double		latency_ms;		/* as last measured; NaN: there was nothing to measure */
+	double		latency_ms;		/* as last measured; NaN: there was nothing to
+								 * measure */
 	double		budget;			/* cost a second; INFINITY: no bound */
 	ControllerLimit limit;
 	int			vacuums;		/* that share it */

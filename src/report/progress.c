@@ -86,6 +86,7 @@ typedef struct ProgressSlot
 
 static ProgressSlot *slots = NULL;	/* MaxBackends of them */
 static bool exit_callback_registered = false;
+
 /* what becomes the mark when the next one is made */
 static uint64 next_mark;
 

@@ -38,7 +38,8 @@ typedef struct ProgressRow
 	Oid			user_id;		/* whose command it is */
 	Oid			database;
 	Oid			relid;
-	int			phase;			/* PROGRESS_VACUUM_PHASE_... or one of the above; 0: none yet */
+	int			phase;			/* PROGRESS_VACUUM_PHASE_... or one of the
+								 * above; 0: none yet */
 	Oid			index_relid;
 	BlockNumber blocks_done;
 	BlockNumber blocks_total;
@@ -49,15 +50,20 @@ typedef struct ProgressRow
 
 	/* how fast it goes */
 	TimestampTz phase_start;
-	BlockNumber phase_blocks;	/* as blocks_total, also while it is at an index */
+	BlockNumber phase_blocks;	/* as blocks_total, also while it is at an
+								 * index */
 	BlockNumber mark_blocks;	/* blocks_done some time ago */
-	double		mark_seconds;	/* when that was, from phase_start; 0: no mark yet */
+	double		mark_seconds;	/* when that was, from phase_start; 0: no mark
+								 * yet */
 
 	/* of leaders only */
-	BlockNumber blocks_of_leavers;	/* done in this phase by workers that have left */
-	BlockNumber blocks_of_rounds;	/* scanned in earlier rounds; 0: this is the only one so far */
+	BlockNumber blocks_of_leavers;	/* done in this phase by workers that have
+									 * left */
+	BlockNumber blocks_of_rounds;	/* scanned in earlier rounds; 0: this is
+									 * the only one so far */
 	int			run_kind;		/* HistoryKind */
-	Oid			run_relid;		/* the command's table; relid may be its TOAST table */
+	Oid			run_relid;		/* the command's table; relid may be its TOAST
+								 * table */
 	bool		run_is_autovacuum;
 	TimestampTz run_start;
 	BlockNumber run_pages;		/* of the table when it began */

@@ -97,8 +97,10 @@ typedef struct TableResult
 	/* what core's report doesn't have */
 	int			workers_planned;
 	int			workers_launched;
-	int			workers_not_allowed;	/* by the server's own limits of autovacuum */
-	bool		cleanup_is_shared;	/* had index cleanup something for workers? */
+	int			workers_not_allowed;	/* by the server's own limits of
+										 * autovacuum */
+	bool		cleanup_is_shared;	/* had index cleanup something for
+									 * workers? */
 	Size		dead_tids_peak_bytes;
 	int64		dead_tids_at_peak;	/* 0: the store was never needed */
 	int			dead_tids_rounds;	/* how often it was emptied */

@@ -262,7 +262,10 @@ append_index_lines(StringInfo buf, const TableResult *result)
 					 percent_of_pages(result, counters->lpdead_item_pages),
 					 (long long) counters->lpdead_items);
 
-	/* the whole team takes part in each index scan, and in what cleanup there is to share */
+	/*
+	 * the whole team takes part in each index scan, and in what cleanup there
+	 * is to share
+	 */
 	if (COMPAT_REPORT_MEMORY && result->workers_planned > 0 && result->num_index_scans > 0)
 		appendStringInfo(buf,
 						 _("parallel workers: index vacuum: %d planned, %d launched in total\n"),

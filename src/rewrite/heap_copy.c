@@ -173,7 +173,10 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	Buffer		buffer,
 				next;
 
-	/* so whoever wrote to the old heap has ended, and nobody knows the new one */
+	/*
+	 * so whoever wrote to the old heap has ended, and nobody knows the new
+	 * one
+	 */
 	Assert(CheckRelationLockedByMe(old_heap, AccessExclusiveLock, true));
 	Assert(CheckRelationLockedByMe(rewrite->new_heaps[heap], AccessExclusiveLock, true));
 	Assert(rewrite->new_pages == NULL);
@@ -181,7 +184,7 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	Assert(TransactionIdIsNormal(shared->freeze_limit));
 
 	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_blocks,
-										  shared->nmembers > 1);
+										 shared->nmembers > 1);
 	/* its own, when it comes back after it was parked */
 	if (!rewrite_is_leader(rewrite) && member->has_leftover)
 		new_pages_take_over(rewrite->new_pages, member->leftover.data);

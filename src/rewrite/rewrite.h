@@ -39,8 +39,10 @@ typedef struct RewriteCounters
 	int64		tuples_removed;
 	int64		tuples_recently_dead;
 	int64		tuples_in_chains;	/* kept or removed, and left to the leader */
-	int64		tuples_too_big; /* kept, after values were made smaller by the leader */
-	int64		tuples_orphaned;	/* of the TOAST table: removed, as no row needs them */
+	int64		tuples_too_big; /* kept, after values were made smaller by the
+								 * leader */
+	int64		tuples_orphaned;	/* of the TOAST table: removed, as no row
+									 * needs them */
 } RewriteCounters;
 
 /* One heap that is copied, as the team sees it */
@@ -54,7 +56,8 @@ typedef struct HeapCopyShared
 	TransactionId oldest_xmin;
 	TransactionId relfrozenxid; /* of the old one */
 	MultiXactId relminmxid;
-	Size		left_blocks_start;	/* a bit for each old block: see heap_copy.c */
+	Size		left_blocks_start;	/* a bit for each old block: see
+									 * heap_copy.c */
 
 	Ranges		ranges;			/* of old blocks */
 	NewBlocksShared new_blocks;

@@ -49,7 +49,8 @@ typedef struct RewriteResult
 	BlockNumber old_blocks;
 	RewriteCounters counters[NUM_REWRITE_HEAPS];
 	char	   *horizon;		/* who holds dead rows back, or NULL */
-	int64		stale_locks;	/* left out of copies, those of the TOAST table too */
+	int64		stale_locks;	/* left out of copies, those of the TOAST
+								 * table too */
 	int			workers_planned;
 	int			workers_launched;
 	double		step_seconds[NUM_REWRITE_STEPS];

@@ -294,7 +294,8 @@ plan_rewrite(RewriteJob *job, Relation rel)
 
 	/*
 	 * No row of the table can need a value that was deleted before
-	 * relfrozenxid, even if that is not long ago, and nothing older may remain.
+	 * relfrozenxid, even if that is not long ago, and nothing older may
+	 * remain.
 	 */
 	plan->heaps[REWRITE_TOAST].oldest_xmin =
 		TransactionIdPrecedes(cutoffs.OldestXmin, plan->freeze_limit) ?
@@ -466,7 +467,7 @@ copy_heaps(RewriteJob *job)
 	TableRewrite *rewrite = &job->rewrite;
 	const int	progress[] = {PROGRESS_REPACK_PHASE, PROGRESS_REPACK_TOTAL_HEAP_BLKS};
 	const int64 values[] = {PROGRESS_REPACK_PHASE_SEQ_SCAN_HEAP,
-		rewrite->shared->heaps[REWRITE_TABLE].old_blocks};
+	rewrite->shared->heaps[REWRITE_TABLE].old_blocks};
 	instr_time	start;
 
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);

@@ -99,7 +99,11 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 		uint16		server_infomask = *infomask;
 
 		Assert(ask_server(rel, tuple, buffer, oldest_xmin, &server_infomask) == fate);
-		/* a hint about a commit that isn't on disk yet is not for the old page */
+
+		/*
+		 * a hint about a commit that isn't on disk yet is not for the old
+		 * page
+		 */
 		Assert((server_infomask & ~*infomask) == 0);
 	}
 #endif

@@ -123,10 +123,12 @@ typedef struct ChainCopy
 	uint64		fingerprint;	/* of what was written, or would be */
 
 	LinkSort   *ends;			/* by the links' keys */
-	LinkCursor	newer;			/* older ends, and new places of their newer ones */
+	LinkCursor	newer;			/* older ends, and new places of their newer
+								 * ones */
 	LinkSort   *deaths;
 	int64		ndead;			/* found while planning */
-	LinkCursor	dead;			/* older ends that are dead after all, among others */
+	LinkCursor	dead;			/* older ends that are dead after all, among
+								 * others */
 } ChainCopy;
 
 static void plan_links(ChainCopy *chains);

@@ -27,6 +27,7 @@
 
 /* workers that autovacuums have taken */
 static pg_atomic_uint32 *taken = NULL;
+
 /* those of them that this process has */
 static int	reserved = 0;
 

@@ -162,6 +162,7 @@ static void run_phases(Team *team);
 
 /* the team that this process leads, or is in as a worker */
 static TeamControl *my_control = NULL;
+
 /* a leader's; valid as long as my_control is */
 static ParallelContext *my_pcxt = NULL;
 
@@ -866,7 +867,11 @@ look_for_phase(Team *team, bool *is_over)
 
 		if (!was_resting && has_place)
 			return true;
-		/* the phase may have ended while it was resting; who rests waits for other events */
+
+		/*
+		 * the phase may have ended while it was resting; who rests waits for
+		 * other events
+		 */
 		if (was_resting == has_place)
 			return false;
 	}

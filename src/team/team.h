@@ -39,9 +39,17 @@ typedef struct TeamWorker
 	void	   *(*join) (void *shared, dsm_segment *segment);
 	TeamPhaseRoutine routine;
 	void		(*leave) (void *state);
-	/* does its state hold what later phases can't do without?  May be NULL: no */
+
+	/*
+	 * does its state hold what later phases can't do without?  May be NULL:
+	 * no
+	 */
 	bool		(*is_needed) (void *state);
-	/* has it a place at work, or takes it one?  Else it rests.  May be NULL: yes */
+
+	/*
+	 * has it a place at work, or takes it one?  Else it rests.  May be NULL:
+	 * yes
+	 */
 	bool		(*take_place) (void *state);
 	/* has it, or has it given it up in its routine?  May be NULL: it has */
 	bool		(*has_place) (void *state);

@@ -37,15 +37,17 @@ enum
 
 typedef struct Control
 {
-	volatile int32_t armed;		/* set last, cleared first by the test */
+	volatile	int32_t armed;	/* set last, cleared first by the test */
 	int32_t		calls;			/* which may fail, of the above */
 	int32_t		error;			/* errno of those that fail */
 	int32_t		lasting;		/* does every call fail from then on? */
-	int32_t		countdown;		/* calls that succeed before; shared by all processes */
+	int32_t		countdown;		/* calls that succeed before; shared by all
+								 * processes */
 	int32_t		seen;			/* calls on the file so far */
 	int32_t		failed;			/* those that failed */
 	int32_t		failed_calls;	/* which kinds they were of */
-	char		paths[2048];	/* parts of paths, each ended by a zero byte; an empty one ends the list */
+	char		paths[2048];	/* parts of paths, each ended by a zero byte;
+								 * an empty one ends the list */
 } Control;
 
 static Control *control;

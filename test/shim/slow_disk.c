@@ -67,7 +67,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MODEL __attribute__((visibility("default")))	/* called by the model's test, too */
+#define MODEL __attribute__((visibility("default")))	/* called by the model's
+														 * test, too */
 
 #define QUEUED_BITS	26			/* of Disk.clock: 67 seconds of work */
 #define QUEUED_MASK	((UINT64_C(1) << QUEUED_BITS) - 1)
@@ -82,7 +83,8 @@
  */
 typedef struct Unsynced
 {
-	int64_t		amount;			/* bytes of a WAL file; microseconds of work of a relation's */
+	int64_t		amount;			/* bytes of a WAL file; microseconds of work
+								 * of a relation's */
 	int64_t		synced;			/* when the latest sync will be through */
 } Unsynced;
 
@@ -108,16 +110,21 @@ typedef struct Disk
 	int64_t		syncs;			/* for which there was something to do */
 	int64_t		sequential;		/* reads and writes that continued others */
 	int64_t		busy_us;		/* work that has come, queued writes included */
-	int64_t		waited_us;		/* of all processes, from their calls to their ends */
-	int64_t		throttled;		/* writes that had to wait, as too many were queued */
+	int64_t		waited_us;		/* of all processes, from their calls to their
+								 * ends */
+	int64_t		throttled;		/* writes that had to wait, as too many were
+								 * queued */
 
 	/*
-	 * The moment at which the disk will be through with what others wait for, up to 76 hours, and below, in
-	 * QUEUED_BITS, the work of the writes that are queued.
+	 * The moment at which the disk will be through with what others wait for,
+	 * up to 76 hours, and below, in QUEUED_BITS, the work of the writes that
+	 * are queued.
 	 */
 	uint64_t	clock;
-	uint64_t	head;			/* place where the arm stands, 0 if it is none that is known */
-	uint64_t	ends[2][ENDS];	/* places where reads and writes have ended lately, at their hash value */
+	uint64_t	head;			/* place where the arm stands, 0 if it is none
+								 * that is known */
+	uint64_t	ends[2][ENDS];	/* places where reads and writes have ended
+								 * lately, at their hash value */
 	Unsynced	relations[FILES];
 	Unsynced	wal[FILES];
 } Disk;
@@ -156,7 +163,7 @@ at_most(int64_t one, int64_t other)
 }
 
 static void
-count(int64_t *counter, int64_t number)
+count(int64_t * counter, int64_t number)
 {
 	__atomic_fetch_add(counter, number, __ATOMIC_RELAXED);
 }
@@ -164,7 +171,10 @@ count(int64_t *counter, int64_t number)
 static Clock
 unpack(uint64_t word)
 {
-	return (Clock) {(int64_t) (word >> QUEUED_BITS), (int64_t) (word & QUEUED_MASK)};
+	return (Clock)
+	{
+		(int64_t) (word >> QUEUED_BITS), (int64_t) (word & QUEUED_MASK)
+	};
 }
 
 static uint64_t
@@ -175,7 +185,7 @@ pack(Clock clock)
 
 /* exchange -- replace the clock, unless it has changed; then `seen` has its present value. */
 static bool
-exchange(Disk *disk, uint64_t *seen, Clock clock)
+exchange(Disk *disk, uint64_t * seen, Clock clock)
 {
 	return __atomic_compare_exchange_n(&disk->clock, seen, pack(clock), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
@@ -320,7 +330,7 @@ work_of_sync(Disk *disk, int64_t bytes)
 }
 
 /* disk_read -- let a process read; return when it has what it wants. */
-MODEL int64_t
+MODEL		int64_t
 disk_read(Disk *disk, int64_t now, uint64_t file, int64_t offset, int64_t bytes)
 {
 	catch_up(disk, now);
@@ -332,7 +342,7 @@ disk_read(Disk *disk, int64_t now, uint64_t file, int64_t offset, int64_t bytes)
 }
 
 /* disk_write -- let a process write to a relation; return when it may go on. */
-MODEL int64_t
+MODEL		int64_t
 disk_write(Disk *disk, int64_t now, uint64_t file, int64_t offset, int64_t bytes)
 {
 	catch_up(disk, now);
@@ -359,7 +369,7 @@ disk_append(Disk *disk, uint64_t file, int64_t bytes)
 }
 
 /* disk_sync -- let a process sync a file; return when all that was written to it is out. */
-MODEL int64_t
+MODEL		int64_t
 disk_sync(Disk *disk, int64_t now, uint64_t file, bool wal)
 {
 	Unsynced   *unsynced = &(wal ? disk->wal : disk->relations)[mixed(file) % FILES];
@@ -373,11 +383,15 @@ disk_sync(Disk *disk, int64_t now, uint64_t file, bool wal)
 		done = occupy(disk, now, work_of_sync(disk, amount), 0);
 	else if (amount > 0)
 	{
-		/* What isn't queued any more is out; the work was counted when it came. */
+		/*
+		 * What isn't queued any more is out; the work was counted when it
+		 * came.
+		 */
 		int64_t		queued = at_most(amount, unpack(__atomic_load_n(&disk->clock, __ATOMIC_ACQUIRE)).queued);
+		Work		rest = {queued, disk->latency_us};
 
 		if (queued > 0)
-			done = occupy(disk, now, (Work) {queued, disk->latency_us}, queued);
+			done = occupy(disk, now, rest, queued);
 	}
 	if (done > now)
 	{
@@ -407,7 +421,8 @@ typedef struct File
 } File;
 
 static Disk *disk;				/* NULL: nothing is slow */
-static File files[DESCRIPTORS]; /* what this process's descriptors were when they were last used */
+static File files[DESCRIPTORS]; /* what this process's descriptors were when
+								 * they were last used */
 
 __attribute__((constructor))
 static void
@@ -467,7 +482,7 @@ kind_by_path(char *path)
  * A descriptor may have been closed and opened again since its last use, hence the look at the inode.
  */
 static Kind
-look_at(int descriptor, uint64_t *number)
+look_at(int descriptor, uint64_t * number)
 {
 	int			old_errno = errno;
 	File		file = {.kind = OTHER};
@@ -491,7 +506,10 @@ look_at(int descriptor, uint64_t *number)
 		snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
 		length = readlink(link, path, sizeof(path) - 1);
 		path[at_least(length, 0)] = '\0';
-		file = (File) {status.st_dev, status.st_ino, kind_by_path(path)};
+		file = (File)
+		{
+			status.st_dev, status.st_ino, kind_by_path(path)
+		};
 		if (is_kept)
 			files[descriptor] = file;
 	}

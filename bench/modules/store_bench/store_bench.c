@@ -92,6 +92,7 @@ static const struct
 	LookUp		look_up;
 	bool		is_core;
 }			ways[] =
+
 {
 	{"core", look_up_core, true},
 	{"ours, one by one", look_up_ours, false},
