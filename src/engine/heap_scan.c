@@ -138,6 +138,7 @@ heap_scan_first_unscanned(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 	BlockNumber first = Min(ranges_position(&shared->scan_ranges), shared->rel_pages);
+	bool		can_go_on = first < shared->rel_pages;
 
 	for (int i = 0; i < shared->nmembers; i++)
 	{
@@ -149,7 +150,11 @@ heap_scan_first_unscanned(TableVacuum *vacuum)
 			first = Min(first, pg_atomic_read_u32(&member->scan_block));
 		if (rest != 0)
 			first = Min(first, REST_START(rest));
+		can_go_on = can_go_on || rest != 0;
 	}
+	/* or the leader would run the phase again and again, for nothing */
+	if (first < shared->rel_pages && !can_go_on)
+		elog(ERROR, "blocks from %u on of table \"%s\" were not scanned", first, vacuum->relname);
 	return first;
 }
 

@@ -180,7 +180,8 @@ table_start_team(VacuumJob *job, int nworkers)
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
-		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, 0);
+		/* until it scans it is in nobody's way, whatever else it does before */
+		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, InvalidBlockNumber);
 		pg_atomic_init_u64(&vacuum_member(shared, i)->scan_rest, 0);
 	}
 	pace_create(vacuum_pace(shared), shared->relid);

@@ -268,6 +268,7 @@ scan_and_vacuum(VacuumJob *job)
 		{
 			pg_atomic_write_u32(&shared->store_is_full, 0);
 			table_run_phase(job, PHASE_HEAP_SCAN);
+			CHECK_FOR_INTERRUPTS();
 			unscanned = heap_scan_first_unscanned(vacuum);
 			shared->scan_goes_on = true;
 			/* or it was left over by a worker that is parked */

@@ -185,7 +185,8 @@ struct PaceShared
 	pg_atomic_uint32 latency_of;
 	pg_atomic_uint32 target;	/* its number plus one; 0: none */
 	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
-	Oid			relid;			/* these never change */
+	bool		in_a_hurry;		/* these never change: does no budget count? */
+	Oid			relid;
 	int			leader;			/* its slot */
 	char		padding[PG_CACHE_LINE_SIZE];
 
@@ -370,6 +371,7 @@ pace_end_command(void)
 		disable_timeout(server_code_timeout, false);
 	show_reloads();
 	command.is_running = false;
+	command.launch = NULL;
 	leave_target();
 	pace.in_server_code = false;
 	pace.keeps_timer_out = false;
@@ -502,6 +504,7 @@ pace_create(PaceShared *shared, Oid relid)
 	shared->spent_before = 0;
 	shared->target_cost_before = 0;
 	shared->slept_before = 0;
+	shared->in_a_hurry = command.in_a_hurry;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
 	parking_create(&shared->parking, MyProcNumber, 0);
@@ -537,7 +540,7 @@ pace_join(PaceShared *shared)
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
-	if (!VacuumFailsafeActive && !command.in_a_hurry)
+	if (!VacuumFailsafeActive && !shared->in_a_hurry)
 		priority_lower();
 	take_settings();
 }

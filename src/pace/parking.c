@@ -141,10 +141,12 @@ parking_adjust(Parking *parking, double asleep, bool is_starved)
 {
 	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
 	uint32		taken = pg_atomic_read_u32(&parking->taken);
+	uint32		better = Min(parking_law(wanted, taken, asleep, is_starved), (uint32) parking->most);
 
+	/* unless the bound has gone, or come, in this moment */
 	if (pg_atomic_read_u32(&parking->is_bounded) != 0)
-		wanted = Min(parking_law(wanted, taken, asleep, is_starved), (uint32) parking->most);
-	want(parking, wanted);
+		(void) pg_atomic_compare_exchange_u32(&parking->wanted, &wanted, better);
+	wake(parking);
 }
 
 /* parking_set_room -- others leave cores for so many workers. */
@@ -224,10 +226,14 @@ parking_give_place(Parking *parking)
 void
 parking_leave(Parking *parking)
 {
-	if (has_place)
-		pg_atomic_fetch_sub_u32(&parking->taken, 1);
-	has_place = false;
 	pg_atomic_write_u32(&parked_for[MyProcNumber], 0);
+	if (has_place)
+	{
+		pg_atomic_fetch_sub_u32(&parking->taken, 1);
+		/* it is for somebody else now */
+		wake(parking);
+	}
+	has_place = false;
 }
 
 /* want -- so many workers are wanted from now on. */

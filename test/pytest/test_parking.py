@@ -246,3 +246,29 @@ def test_a_leader_that_is_killed_leaves_no_parked_worker(standing_still):
     change(conn, vacuum_cost_delay="0")
     conn.execute("VACUUM (PARALLEL 2) t")
     checks.assert_clean(conn, "t")
+
+
+def test_a_worker_that_came_after_the_scan_and_is_gone_holds_up_no_later_round(new_cluster):
+    """What it was doing when it left is not for the next round's heap scan to wait for, nor to run again for."""
+    slow = {"vacuum_cost_delay": "5ms", "vacuum_cost_limit": 500}
+    cluster = new_cluster(**{**WORKERS, "max_parallel_maintenance_workers": 1}, **slow, maintenance_work_mem="64kB")
+    points = {"cyclone.debug_point": "index-vacuum:leader:wait heap-vacuum:leader:wait"}
+    idle = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker' AND wait_event = 'CyclonePhaseEnd'"
+    with cluster.connect() as conn:
+        checks.create_extensions(conn)
+        conn.execute("CREATE TABLE t (id int) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO t SELECT generate_series(1, 400000)")
+        conn.execute("CREATE INDEX ON t (id)")
+        conn.execute("DELETE FROM t WHERE id % 2 = 0 OR id < 50000")
+        command = "VACUUM (PARALLEL 1, INDEX_CLEANUP on, VERBOSE) t"
+        running = Parked(cluster, "postgres", "index-vacuum:leader", 1, command, points)
+        assert workers(conn) == 0
+        change(conn, vacuum_cost_delay="0")
+        running.step()  # until the leader waits in the heap vacuum
+        wait_until(lambda: conn.execute(idle).fetchall(), "the end of the worker's part")
+        conn.execute(f"SELECT pg_terminate_backend(pid) FROM ({idle}) worker")
+        wait_until(lambda: workers(conn) == 0, "its end")
+        running.release()
+        running.finish()
+        assert int(re.search(r"index scans: (\d+)", "\n".join(running.messages))[1]) > 1
+        checks.assert_clean(conn, "t")
