@@ -161,6 +161,13 @@ gin_pages(Page page)
 {
 	if (GinPageIsDeleted(page))
 		return 0;
+
+	/*
+	 * the last page of each level of a tree of TIDs is there in a new one,
+	 * too
+	 */
+	if (GinPageIsData(page) && GinPageRightMost(page))
+		return 1;
 	return used_part(page) / (GinPageIsData(page) ? GIN_POSTING_FILL : DIVIDED_FILL);
 }
 
@@ -175,7 +182,9 @@ measure_hash_page(Page page, double *quantities)
 	switch (HashPageGetOpaque(page)->hasho_flag & LH_PAGE_TYPE)
 	{
 		case LH_OVERFLOW_PAGE:
-			quantities[INDEX_PACKED] = used_part(page);
+			/* and so is the last one of each bucket */
+			quantities[INDEX_PACKED] =
+				BlockNumberIsValid(HashPageGetOpaque(page)->hasho_nextblkno) ? used_part(page) : 1;
 			quantities[INDEX_ENTRIES] = PageGetMaxOffsetNumber(page);
 			break;
 		case LH_BUCKET_PAGE:

@@ -138,7 +138,6 @@ heap_scan_first_unscanned(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 	BlockNumber first = Min(ranges_position(&shared->scan_ranges), shared->rel_pages);
-	bool		can_go_on = first < shared->rel_pages;
 
 	for (int i = 0; i < shared->nmembers; i++)
 	{
@@ -150,12 +149,25 @@ heap_scan_first_unscanned(TableVacuum *vacuum)
 			first = Min(first, pg_atomic_read_u32(&member->scan_block));
 		if (rest != 0)
 			first = Min(first, REST_START(rest));
-		can_go_on = can_go_on || rest != 0;
 	}
-	/* or the leader would run the phase again and again, for nothing */
-	if (first < shared->rel_pages && !can_go_on)
-		elog(ERROR, "blocks from %u on of table \"%s\" were not scanned", first, vacuum->relname);
 	return first;
+}
+
+/*
+ * heap_scan_is_left
+ *		Leader, between phases: is there a range to be claimed, or the rest of one?
+ */
+bool
+heap_scan_is_left(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+
+	if (ranges_position(&shared->scan_ranges) < shared->rel_pages)
+		return true;
+	for (int i = 0; i < shared->nmembers; i++)
+		if (pg_atomic_read_u64(&vacuum_member(shared, i)->scan_rest) != 0)
+			return true;
+	return false;
 }
 
 /*

@@ -304,7 +304,13 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	{
 		/* even if the failsafe is on: these indexes are begun */
 		for (int i = shared->batch_start; i < shared->batch_end; i++)
-			do_more_work(vacuum, vacuum_index(shared, i)->claim_order);
+		{
+			int			number = vacuum_index(shared, i)->claim_order;
+
+			/* the leader has done that of its own at once */
+			if (!vacuum_index(shared, number)->leader_only)
+				do_more_work(vacuum, number);
+		}
 		return;
 	}
 

@@ -19,6 +19,7 @@ extern void eager_scan_setup(TableVacuum *vacuum, const VacuumParams *params);
 extern void heap_scan_begin(TableVacuum *vacuum);
 extern void heap_scan_phase(TableVacuum *vacuum);
 extern BlockNumber heap_scan_first_unscanned(TableVacuum *vacuum);
+extern bool heap_scan_is_left(TableVacuum *vacuum);
 
 /* heap_vacuum.c */
 extern void heap_vacuum_begin_round(TableVacuum *vacuum);

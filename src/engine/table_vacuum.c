@@ -270,6 +270,10 @@ scan_and_vacuum(VacuumJob *job)
 			table_run_phase(job, PHASE_HEAP_SCAN);
 			CHECK_FOR_INTERRUPTS();
 			unscanned = heap_scan_first_unscanned(vacuum);
+			/* or the phase would be run again and again, for nothing */
+			if (unscanned < shared->rel_pages && !heap_scan_is_left(vacuum))
+				elog(ERROR, "blocks from %u on of table \"%s\" were not scanned",
+					 unscanned, vacuum->relname);
 			shared->scan_goes_on = true;
 			/* or it was left over by a worker that is parked */
 		} while (unscanned < shared->rel_pages &&

@@ -24,10 +24,11 @@
  *	 be, and that is all.
  * - What a page on a standby may lack: hints, and the space behind rows of odd
  *	 length.  Readers don't care, but wal_consistency_checking compares pages after
- *	 a generic record byte by byte, but for the hole.  So the record has all such bytes of the
- *	 page, which are those that change, too: of a header that another session
- *	 might give a hint, the part from xmax on.  Hints are true wherever the record
- *	 is replayed, as what they tell of is in the WAL before it.
+ *	 a generic record byte by byte, but for the hole.  So where that is on the record has
+ *	 all such bytes of the page: of each header the part from xmax on, as another
+ *	 session might give it a hint.  Otherwise it has those of the changed headers
+ *	 only.  Hints are true wherever the record is replayed, as what they tell of is
+ *	 in the WAL before it.
  *
  * A page that is as good as empty takes a row even if less than the fillfactor
  * wants is then free, as the server has it: no page would take that row
@@ -47,6 +48,7 @@
 #include "access/rmgr.h"
 #include "access/visibilitymap.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -68,7 +70,8 @@ static void end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_
 					   HeapTuple *tuples, int ntuples, bool was_empty);
 static XLogRecPtr log_rows(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
 						   bool map_cleared, Buffer changed_vmbuffer);
-static XLogRecPtr log_headers(Buffer buffer);
+static XLogRecPtr log_headers(Buffer buffer, const OffsetNumber *offsets, int noffsets);
+static char *add_header(char *delta, Page page, OffsetNumber off);
 static char *add_fragment(char *delta, Page page, Size offset, Size length);
 
 /*
@@ -182,7 +185,7 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
 	PageSetPrunable(page, xid);
 	MarkBufferDirty(buffer);
 	if (RelationNeedsWAL(rel))
-		PageSetLSN(page, log_headers(buffer));
+		PageSetLSN(page, log_headers(buffer, offsets, ntuples));
 	END_CRIT_SECTION();
 
 	if (lock_map)
@@ -334,44 +337,56 @@ log_rows(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
 
 /*
  * log_headers
- *		Write the generic WAL record for headers of tuples, and of the page; return
- *		its end.
+ *		Write the generic WAL record for the headers of these tuples, and of the
+ *		page; return its end.
  *
  * It is never larger than what is in use of the page: what there is of a tuple
  * in the record is smaller than the tuple and its line pointer.
  */
 static XLogRecPtr
-log_headers(Buffer buffer)
+log_headers(Buffer buffer, const OffsetNumber *offsets, int noffsets)
 {
-	const Size	start = offsetof(HeapTupleHeaderData, t_choice.t_heap.t_xmax);
-	const Size	end = offsetof(HeapTupleHeaderData, t_hoff);
 	const Size	page_start = offsetof(PageHeaderData, pd_flags);
 	Page		page = BufferGetPage(buffer);
 	PGAlignedBlock scratch;
 	char	   *delta = scratch.data;
 
 	delta = add_fragment(delta, page, page_start, SizeOfPageHeaderData - page_start);
-	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
-	{
-		ItemId		item = PageGetItemId(page, off);
-		Size		place = ItemIdGetOffset(item);
-		Size		length = ItemIdGetLength(item);
-
-		if (!ItemIdIsNormal(item))
+	if (!wal_consistency_checking[RM_GENERIC_ID])
+		for (int i = 0; i < noffsets; i++)
+			delta = add_header(delta, page, offsets[i]);
+	else
+		for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
 		{
-			Assert(!ItemIdHasStorage(item));
-			continue;
+			ItemId		item = PageGetItemId(page, off);
+			Size		length = ItemIdGetLength(item);
+
+			if (!ItemIdIsNormal(item))
+			{
+				Assert(!ItemIdHasStorage(item));
+				continue;
+			}
+			delta = add_header(delta, page, off);
+			if (length < MAXALIGN(length))
+				delta = add_fragment(delta, page, ItemIdGetOffset(item) + length,
+									 MAXALIGN(length) - length);
 		}
-		delta = add_fragment(delta, page, place + start, end - start);
-		if (length < MAXALIGN(length))
-			delta = add_fragment(delta, page, place + length, MAXALIGN(length) - length);
-	}
 	Assert(delta - scratch.data < BLCKSZ);
 
 	XLogBeginInsert();
 	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
 	XLogRegisterBufData(0, scratch.data, delta - scratch.data);
 	return XLogInsert(RM_GENERIC_ID, 0);
+}
+
+/* add_header -- add the part of a tuple's header that changes, or may have. */
+static char *
+add_header(char *delta, Page page, OffsetNumber off)
+{
+	const Size	start = offsetof(HeapTupleHeaderData, t_choice.t_heap.t_xmax);
+	const Size	end = offsetof(HeapTupleHeaderData, t_hoff);
+
+	return add_fragment(delta, page, ItemIdGetOffset(PageGetItemId(page, off)) + start, end - start);
 }
 
 /*

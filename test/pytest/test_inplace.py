@@ -675,6 +675,25 @@ def test_bloated_indexes_of_other_kinds_are_built_anew(conn):
     assert conn.execute(files, (list(names),)).fetchone() == (rebuilt,)
 
 
+def test_indexes_that_are_as_small_as_they_can_be_are_not_built_anew(conn):
+    """Each key of GIN has a tree of TIDs that doesn't fill its last page, each of hash more entries than fit in its bucket."""
+    run_script(
+        conn,
+        """
+        CREATE TABLE t (id int, a int[]) WITH (autovacuum_enabled = off);
+        INSERT INTO t SELECT i % 150, ARRAY[i % 150] FROM generate_series(1, 150 * 1500) i;
+        CREATE INDEX t_gin ON t USING gin (a);
+        CREATE INDEX t_hash ON t USING hash (id);
+        VACUUM t
+        """,
+    )
+    files = "SELECT pg_relation_filenode('t_gin'), pg_relation_filenode('t_hash')"
+    whole = conn.execute(files).fetchone()
+    conn.execute(INPLACE)
+    assert conn.execute(files).fetchone() == whole
+    checks.assert_clean(conn, "t")
+
+
 @pytest.mark.parametrize("patience", [None, "-1", "100ms"])
 def test_an_old_snapshot_on_a_standby_never_meets_a_new_index(new_cluster, patience):
     """A rebuilt index lacks what was deleted on the primary; until whose snapshot on a standby sees that has gone, the old one is used."""
