@@ -2,7 +2,7 @@
 equal line pointers and tuple headers, visibility map, free space map, statistics and reports."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -484,6 +484,13 @@ def differences(ours: Outcome, core: Outcome, exact_when_skipping: bool, exact_r
     return found
 
 
+def without_places(outcome: Outcome, heap: str) -> Outcome:
+    """Return the outcome with no more than the number of entries of a heap's indexes."""
+    state = outcome.states[heap]
+    numbers = {index: number for index, (number, _) in state["entries"].items()}
+    return replace(outcome, states={**outcome.states, heap: {**state, "entries": numbers}})
+
+
 def assert_sound(conn) -> None:
     """Run all checks, after ending what was in progress, as they take locks, and removing dead items left on purpose."""
     conn.execute("COMMIT PREPARED 'locks'")
@@ -539,7 +546,8 @@ def test_several_rounds_for_lack_of_memory_leave_what_one_round_leaves(base, cor
             ours = vacuum_all(conn, f"{options}, PARALLEL {workers}", {"min_parallel_index_scan_size": 0, **memory})
             [report] = [message for message in ours.messages["many_dead"] if "finished" in message]
             assert int(re.search(r"index scans: (\d+)", report)[1]) > 1
-            core = core_outcome(options, workers, memory)
+            # where the entries of a bucket are depends on how often it was squeezed
+            ours, core = without_places(ours, "hash_chains"), without_places(core_outcome(options, workers, memory), "hash_chains")
             assert differences(ours, core, workers == 0, exact_reports=False) == []
             assert_sound(conn)
             assert_indexes_forgot_deleted_rows(conn)

@@ -42,7 +42,11 @@ def make_table(conn, name: str, shape: str, persistence: str = "", options: str 
         f"CREATE {persistence} TABLE {name} WITH (autovacuum_enabled = off) AS"
         f" SELECT i, {columns} FROM generate_series(1, {rows}) i"
     )
+    [(workers,)] = conn.execute("SHOW max_parallel_maintenance_workers")
+    # with them, what is on which page is left to chance
+    conn.execute("SET max_parallel_maintenance_workers = 0")
     conn.execute(f"CREATE INDEX {name}_v ON {name} USING gin {index} {options}")
+    conn.execute(f"SET max_parallel_maintenance_workers = {workers}")
 
 
 def entries_of(conn, index: str) -> list[gin.Entry]:

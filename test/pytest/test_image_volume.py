@@ -38,8 +38,8 @@ def test_all_works_from_an_image_volume(image, prefix):
     scripts = {f"share/extension/{path.name}" for path in (REPO / "sql").iterdir()}
     assert files == {"lib/pg_cyclone.so", "share/extension/pg_cyclone.control", *scripts}
 
-    # The tree of the tests' server has the extension, too. So it isn't named, as it is in a cluster ('$system' and '$libdir').
-    paths = {"extension_control_path": f"{image}/share", "dynamic_library_path": f"{image}/lib"}
+    # The tree of the tests' server has the extension, too; but the image comes first.
+    paths = {"extension_control_path": f"{image}/share:$system", "dynamic_library_path": f"{image}/lib:$libdir"}
     with Cluster.create(prefix, {**CONFIG, **paths}) as cluster:
         cluster.start()
         with cluster.connect() as conn:
