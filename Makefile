@@ -42,7 +42,7 @@ EXTENSION_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" pg_cyclo
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
-FAST_TESTS = smoke options dead_tids btree_model parallel tree_rules
+FAST_TESTS = smoke options regress dead_tids parallel progress checks btree_splits hash_splits tree_rules
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
