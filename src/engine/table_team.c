@@ -192,7 +192,8 @@ table_start_team(VacuumJob *job, int nworkers)
 	index_setup(vacuum, nworkers > 0, areas_start);
 
 	job->result.workers_planned = nworkers;
-	pace_allow_workers(nworkers, launch_workers, job);
+	pace_allow_workers(nworkers, job->params->nworkers > 0 && !AmAutoVacuumWorkerProcess(),
+					   launch_workers, job);
 	job->result.team_seconds = table_seconds_since(start);
 }
 

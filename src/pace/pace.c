@@ -252,6 +252,7 @@ typedef struct PaceCommand
 	bool		has_warned;		/* in there, that it is out of reach */
 	void		(*launch) (void *); /* workers; NULL: there are none to launch */
 	void	   *launch_argument;
+	bool		workers_asked_for;	/* by PARALLEL n, for the table in hand */
 } PaceCommand;
 
 static Pace pace;
@@ -625,11 +626,14 @@ add_to_summary(void)
  * pace_allow_workers
  *		The leader may have so many workers, to be launched by this routine: at once
  *		if the budget feeds any, else at a delay point as soon as it does.
+ *
+ * If the user has asked for so many, others who want the cores don't count.
  */
 void
-pace_allow_workers(int most, void (*launch) (void *), void *argument)
+pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argument)
 {
 	Assert(is_leader() && command.launch == NULL);
+	command.workers_asked_for = asked_for;
 	if (most == 0)
 		return;
 	parking_create(&pace.shared->parking, MyProcNumber, most);
@@ -699,10 +703,10 @@ look_around(uint64 now)
 static void
 make_room(void)
 {
-	bool		in_a_hurry = command.in_a_hurry || VacuumFailsafeActive ||
-		pg_atomic_read_u32(&pace.shared->failsafe) != 0;
+	bool		takes_all = command.workers_asked_for || command.in_a_hurry ||
+		VacuumFailsafeActive || pg_atomic_read_u32(&pace.shared->failsafe) != 0;
 
-	parking_set_room(&pace.shared->parking, in_a_hurry ? PARKING_ALL : neighbours_room());
+	parking_set_room(&pace.shared->parking, takes_all ? PARKING_ALL : neighbours_room());
 }
 
 /* launch_workers -- launch them, only once. */

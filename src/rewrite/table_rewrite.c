@@ -388,7 +388,7 @@ start_team(RewriteJob *job, int nworkers)
 		heap_copy_open(rewrite, i);
 
 	job->result.workers_planned = nworkers;
-	pace_allow_workers(nworkers, launch_workers, job);
+	pace_allow_workers(nworkers, job->params->nworkers > 0, launch_workers, job);
 }
 
 /* launch_workers -- launch them: before the first phase, or at a delay point. */

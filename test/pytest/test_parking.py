@@ -272,3 +272,18 @@ def test_a_worker_that_came_after_the_scan_and_is_gone_holds_up_no_later_round(n
         running.finish()
         assert int(re.search(r"index scans: (\d+)", "\n".join(running.messages))[1]) > 1
         checks.assert_clean(conn, "t")
+
+
+def test_a_team_that_was_asked_for_makes_way_for_nobody(cluster, db, conn):
+    """On one core, beside a session that uses it."""
+    set_all(conn, {**WORKERS, "cyclone.debug_cores": 1, "cyclone.debug_workers": 2})
+    make_table(conn, 5000)
+    busy = Background(cluster, db, "SELECT count(*) FROM generate_series(1, 1000000000)", {})
+    state = "SELECT FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS NULL"
+    wait_until(lambda: conn.execute(state, (busy.pid,)).fetchall(), "its work")
+    assert "2 planned, 0 launched" in vacuum(conn, "INDEX_CLEANUP on")
+    conn.execute("DELETE FROM t WHERE id % 7 = 0")
+    assert "2 planned, 2 launched" in vacuum(conn, "INDEX_CLEANUP on, PARALLEL 2")
+    conn.execute("SELECT pg_cancel_backend(%s)", (busy.pid,))
+    assert isinstance(busy.wait(), psycopg.errors.QueryCanceled)
+    checks.assert_clean(conn, "t")
