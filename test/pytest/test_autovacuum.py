@@ -33,6 +33,7 @@ AUTOVACUUM = {
     "log_autovacuum_min_duration": 0,
     "deadlock_timeout": "300ms",
     "log_lock_waits": "on",
+    "cyclone.autovacuum": "on",
     "statement_timeout": "2min",
 }
 TABLE_OPTIONS = {"autovacuum_vacuum_threshold": 0, "autovacuum_vacuum_scale_factor": 0}
