@@ -217,7 +217,8 @@ def free_space_errors(conn: psycopg.Connection, heap: str) -> list[str]:
 
 
 # Conditions that all rows meet, and that only an index of this kind can look for; {0} is the column.
-_ALL_BY = {"gin": "{0} @> '{{}}'", "gist": "{0} <@ box '(-1e9,-1e9),(1e9,1e9)'"}
+_IN_BOX = "{0} <@ box '(-1e9,-1e9),(1e9,1e9)'"
+_ALL_BY = {"gin": "{0} @> '{{}}'", "gist": _IN_BOX, "spgist": _IN_BOX}
 # The values to look for one by one: all, or those at the ends, which a summary that is too narrow leaves out.
 _VALUES_BY = {
     "hash": "SELECT DISTINCT {0} FROM {1}",
@@ -231,8 +232,8 @@ def index_scan_errors(conn: psycopg.Connection, heap: str, *, but: tuple[str, ..
     """Return the indexes of the heap, but of some kinds, by which other rows are found than by a sequential scan, in one
     snapshot.
 
-    Needs one index of a kind for a column or expression, with columns of type int[] for GIN, point for GiST and int for hash and BRIN. Within
-    a transaction that the caller has opened, REPEATABLE READ makes it right beside writers.
+    Needs one index of a kind for a column or expression, with columns of type int[] for GIN, point for GiST and SP-GiST and int for hash and
+    BRIN. Within a transaction that the caller has opened, REPEATABLE READ makes it right beside writers.
     """
     problems = []
     found = "SELECT count(*), sum(hashtextextended(ctid::text, 0))"

@@ -49,6 +49,7 @@ TABLES = (
     ), 300, 500),
     Table("toasted", f"CREATE TABLE toasted {COLUMNS}; ALTER TABLE toasted ALTER note SET STORAGE external", (
         "ALTER TABLE toasted ADD CONSTRAINT toasted_id PRIMARY KEY (id)", "CREATE INDEX toasted_k ON toasted (k)",
+        "CREATE INDEX toasted_spot ON toasted USING spgist (spot)",
     ), 9000, 60),
     Table("parts", f"CREATE TABLE parts {COLUMNS} PARTITION BY HASH (id);"
           " CREATE TABLE parts_0 PARTITION OF parts FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
@@ -57,6 +58,7 @@ TABLES = (
     ), 60, 200, partitions=("parts_0", "parts_1")),
     Table("chains", f"CREATE TABLE chains {COLUMNS} WITH (fillfactor = 15)", (
         "CREATE UNIQUE INDEX chains_id ON chains ((id + 1))", "CREATE INDEX chains_k ON chains (k) WHERE n > 500",
+        "CREATE INDEX chains_spot ON chains USING spgist (spot)",
     ), 30, 300),
     Table("bare", f"CREATE TABLE bare {COLUMNS}", (), 400, 100),
     Table("scratch", f"CREATE UNLOGGED TABLE scratch {COLUMNS}", (

@@ -141,11 +141,11 @@ def test_a_page_that_was_initialized_and_never_logged(new_cluster, full_page_wri
         checks.assert_clean(conn, "t")
 
 
-@pytest.fixture
-def pair(new_cluster):
-    """A primary, and a hot standby that replays at once, even against queries."""
+@pytest.fixture(params=[-1])
+def pair(new_cluster, request):
+    """A primary, and a hot standby whose replay waits for queries so many milliseconds, -1 is without an end."""
     primary = new_cluster(**CHECK_WAL)
-    standby = primary.standby({"max_standby_streaming_delay": 0, "hot_standby_feedback": "off"})
+    standby = primary.standby({"max_standby_streaming_delay": request.param, "hot_standby_feedback": "off"})
     try:
         yield primary, standby.start()
     finally:
@@ -175,6 +175,7 @@ def test_a_standby_replays_what_a_vacuum_did(pair, workers):
     assert "inconsistent page" not in standby.log
 
 
+@pytest.mark.parametrize("pair", [0], indirect=True)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("how", ["first-pass", "second-pass"])
 def test_a_standby_query_that_must_not_see_all_visible_rows_is_cancelled(pair, how, workers):

@@ -601,7 +601,7 @@ def test_a_crash_after_it_with_each_wal_level(new_cluster, wal_level, kind):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_standby_has_the_same_rows(new_cluster, workers):
     primary = new_cluster(wal_consistency_checking="all")
-    standby = primary.standby({"max_standby_streaming_delay": 0, "hot_standby_feedback": "off"}).start()
+    standby = primary.standby({"max_standby_streaming_delay": -1, "hot_standby_feedback": "off"}).start()
     try:
         with primary.connect(TEMPLATE) as conn:
             run_script(conn, MAKE_VERSIONS)

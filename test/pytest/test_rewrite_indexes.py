@@ -472,7 +472,7 @@ def test_a_standby_has_the_same_indexes(base):
     with base.copy() as primary:
         primary.config["wal_consistency_checking"] = "all"
         primary.start()
-        standby = primary.standby({"max_standby_streaming_delay": 0}).start()
+        standby = primary.standby({"max_standby_streaming_delay": -1}).start()
         try:
             with primary.connect(DB) as conn:
                 conn.execute("SET maintenance_work_mem = '32MB'")
