@@ -29,7 +29,8 @@ def begin(about: str, name: str, amount: str, default: float, *, writers: bool =
     if options.seed is None:
         options.seed = random.randrange(1_000_000)
     words = [f"SEED={options.seed}", f"{amount.upper()}={getattr(options, amount):g}"]
-    words += [f"WRITERS={options.writers}"] * writers + ([f"FIRST={options.first}"] if rounds_of else [])
+    words += [f"WRITERS={options.writers}"] if writers else []
+    words += [f"FIRST={options.first}"] if rounds_of else []
     print(f"{name} of PostgreSQL {options.version}:", *words, flush=True)
     return options, build.install(options.version, debug_points=True)
 
