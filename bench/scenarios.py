@@ -272,22 +272,6 @@ SCENARIOS = {
             indexes=1,
         ),
         Scenario(
-            name="kind-gist",
-            group="kinds",
-            about="GiST index on boxes",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING gist ({_BOX})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
-        Scenario(
-            name="kind-spgist",
-            group="kinds",
-            about="SP-GiST index on points",
-            rows=5_000_000,
-            setup=("SELECT setseed(0.5)", _LOAD, f"CREATE INDEX ON {TABLE} USING spgist ({_POINT})", _CLEAN, _DELETE_A_FIFTH_HERE_AND_THERE),
-            indexes=1,
-        ),
-        Scenario(
             name="accounts-heap",
             group="pgbench",
             about="without its index, every page all-visible, none skipped",
