@@ -32,6 +32,7 @@
 #include "compat.h"
 #include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
+#include "team/team.h"
 
 /* Blocks are claimed in ranges of at most this many (4 MB). */
 #define RANGE_BLOCKS		512
@@ -248,7 +249,7 @@ index_take_turn(IndexShared *index, bool wait)
 	{
 		if (!wait)
 			return false;
-		ConditionVariableSleep(&index->turn_ended, wait_event);
+		team_sleep(&index->turn_ended, wait_event);
 		nobody = 0;
 	}
 	ConditionVariableCancelSleep();
