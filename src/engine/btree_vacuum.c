@@ -164,6 +164,7 @@ typedef struct BtreeScan
 								 * that is now */
 	BlockList  *empty_pages;	/* found so far, to be deleted later */
 	bool		gives_up;		/* its place, as the budget feeds fewer */
+	bool		has_stream;		/* which may keep pages pinned */
 	BlockNumber pages_done;
 
 	/* the TIDs of the page in hand, and which of them are dead */
@@ -451,6 +452,7 @@ scan_ranges(BtreeScan *scan)
 										vacuum_strategy(scan->vacuum),
 										scan->index, MAIN_FORKNUM,
 										next_block, scan, 0);
+	scan->has_stream = true;
 	next = read_stream_next_buffer(stream, NULL);
 	while (BufferIsValid(next))
 	{
@@ -472,6 +474,7 @@ scan_ranges(BtreeScan *scan)
 		}
 	}
 	read_stream_end(stream);
+	scan->has_stream = false;
 	progress_blocks_done(scan->pages_done);
 }
 
@@ -653,6 +656,7 @@ lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("CycloneBtreePagePin");
 
+	Assert(!scan->has_stream);
 	if (wait)
 	{
 		Buffer		buffer = read_due_page(scan, blkno);

@@ -54,7 +54,8 @@
  * all members find them.  Each member looks there when it is through with a
  * stretch, and once no stretch is left it stays as long as anybody is at one, as
  * that may bring up another tree.  (Who waits has nothing locked.  If who is
- * waited for fails, the team does, which ends the wait.)  There is only room for
+ * waited for fails, the team does, which ends the wait: see team_sleep.)  There is
+ * only room for
  * some trees; with more than that, who finds another one does pieces itself
  * until there is.
  *
@@ -96,6 +97,7 @@
 #include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
+#include "team/team.h"
 
 /* Into how many stretches the entry tree is cut at most */
 #define MAX_STRETCHES		512
@@ -589,7 +591,7 @@ wait_for_piece(GinShared *shared)
 		found = has_pieces(shared);
 		if (found || !may_come)
 			break;
-		ConditionVariableSleep(&shared->changed, wait_event);
+		team_sleep(&shared->changed, wait_event);
 	}
 	ConditionVariableCancelSleep();
 	return found;

@@ -62,12 +62,16 @@
  *
  * Waiting
  * -------
- * A read stream keeps pins on primary pages ahead.  As long as there is one, a
- * member waits for cleanup locks on pages of its own ranges only, which no
- * other member pins or waits for.  Buckets that were put off may lead to
- * anybody's, so these are visited without a stream, and in turns
- * (index_kind.c): no two members wait for one page, and who waits has nothing
- * pinned.
+ * A read stream keeps pins on primary pages ahead, while this process waits for
+ * a cleanup lock, or sleeps.  As long as there is one, a member waits for
+ * cleanup locks on pages of its own ranges only, which no other member pins or
+ * waits for.  Buckets that were put off may lead to anybody's, so these are
+ * visited when all members are through with their ranges, without a stream, and
+ * in turns (index_kind.c): no two members wait for one page, and who waits has
+ * nothing pinned.  Sessions don't wait for pins: to split a bucket, or to go on
+ * with that, they need a cleanup lock, and do without the split if they can't
+ * have it at once.  So pins ahead put splits off, to some later insertion, and
+ * nobody waits for them (index_kind.h says why that is so for all kinds).
  *
  * Squeezing takes locks on bitmap pages and on the metapage as sessions do that
  * add overflow pages, or split buckets and squeeze them, at the same time.
@@ -127,6 +131,7 @@ typedef struct HashScan
 	Bucket		end;
 	bool		gives_up;		/* its place, as the budget feeds fewer */
 
+	bool		has_stream;		/* which may keep pages pinned */
 	BlockList  *put_off;		/* buckets to be visited in the end */
 	BlockNumber pages_done;
 	BlockNumber pages_told;		/* of these, in cyclone.progress */
@@ -359,6 +364,7 @@ scan_ranges(HashScan *scan)
 										vacuum_strategy(scan->vacuum),
 										scan->index, MAIN_FORKNUM,
 										next_block, scan, sizeof(Bucket));
+	scan->has_stream = true;
 	next = next_primary(stream, &next_bucket);
 	while (BufferIsValid(next))
 	{
@@ -383,6 +389,7 @@ scan_ranges(HashScan *scan)
 		}
 	}
 	read_stream_end(stream);
+	scan->has_stream = false;
 	progress_blocks_done(scan->pages_done);
 }
 
@@ -489,6 +496,8 @@ lock_bucket(HashScan *scan, Bucket bucket)
 											 BUCKET_TO_BLKNO(&scan->meta, bucket),
 											 RBM_NORMAL, vacuum_strategy(scan->vacuum));
 
+	/* this may be a bucket of another member's ranges */
+	Assert(!scan->has_stream);
 	LockBufferForCleanup(primary);
 	_hash_checkpage(scan->index, primary, LH_BUCKET_PAGE);
 	return primary;

@@ -32,31 +32,47 @@
 #include "compat.h"
 #include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
+#include "team/team.h"
 
 /* Blocks are claimed in ranges of at most this many (4 MB). */
 #define RANGE_BLOCKS		512
+
+static bool has_routines(Relation index, ambulkdelete_function bulk_delete,
+						 amvacuumcleanup_function cleanup);
 
 /*
  * index_kind
  *		Of which kind is this index?  NULL: of none that we know.
  *
- * What counts is the routine that the server would call: an access method with
- * another name may have it, and one of the same name another.
+ * What counts are the routines that the server would call: an access method with
+ * another name may have them, and one of the same name others.
  */
 const IndexKind *
 index_kind(Relation index)
 {
 	if (index->rd_indam->ambulkdelete == btbulkdelete)
 		return &btree_kind;
-	if (index->rd_indam->ambulkdelete == gistbulkdelete)
+	if (has_routines(index, gistbulkdelete, gistvacuumcleanup))
 		return &gist_kind;
-	if (index->rd_indam->ambulkdelete == spgbulkdelete)
+	if (has_routines(index, spgbulkdelete, spgvacuumcleanup))
 		return &spgist_kind;
 	if (index->rd_indam->ambulkdelete == hashbulkdelete)
 		return &hash_kind;
 	if (gin_is_ours(index))
 		return &gin_kind;
 	return NULL;
+}
+
+/*
+ * has_routines
+ *		Would the server call these two?  Where cleanup is ours, too, both must be
+ *		known.
+ */
+static bool
+has_routines(Relation index, ambulkdelete_function bulk_delete, amvacuumcleanup_function cleanup)
+{
+	return index->rd_indam->ambulkdelete == bulk_delete &&
+		index->rd_indam->amvacuumcleanup == cleanup;
 }
 
 /*
@@ -233,7 +249,7 @@ index_take_turn(IndexShared *index, bool wait)
 	{
 		if (!wait)
 			return false;
-		ConditionVariableSleep(&index->turn_ended, wait_event);
+		team_sleep(&index->turn_ended, wait_event);
 		nobody = 0;
 	}
 	ConditionVariableCancelSleep();

@@ -13,6 +13,31 @@
  * A process finds an index's kind by itself, so no address of a function is in
  * shared memory.
  *
+ * Pins ahead
+ * ----------
+ * A read stream keeps pages pinned that are not yet visited, while its process
+ * waits for something, or sleeps.  The server knows of no deadlock of processes
+ * that wait for each other's pins, so there must be none.  A pin is in the way of
+ * a cleanup lock, and of nothing else.  These wait for cleanup locks on an index's
+ * pages:
+ *
+ * - Sessions: none.  That of a hash index that splits, or goes on with a split,
+ *	 takes such a lock if it can be had at once, and else does without.  Sessions
+ *	 at the other kinds need none.
+ * - The server's own VACUUM, CREATE INDEX or REINDEX, of the same table: not
+ *	 while we have our lock on it.  Replay: not where VACUUM runs.
+ * - Members in bulk deletion of a btree or a hash index.  With a stream they only
+ *	 wait for pages of their own ranges, which are one member's.  For any other page
+ *	 they wait when all members are through with their ranges, so there are no
+ *	 streams, and in turns; or don't wait, but try (btree_vacuum.c).
+ * - A member at the root of a GIN posting tree whose leaves have all been visited
+ *	 (gin_vacuum.c).  There are no streams in GIN indexes.
+ *
+ * Visits to GiST and SP-GiST indexes take no cleanup locks.  Nobody waits for
+ * another index's pins: a member has none in an index when it goes on to the next
+ * one, is parked, or waits for its turn.  While pages are deleted (delete_pages)
+ * it may have some of the heap, for which nobody waits in that phase.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------

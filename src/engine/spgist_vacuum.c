@@ -26,9 +26,12 @@
  * it: only vacuum does that, and we leave them all to the next one, even if
  * everyone has forgotten their transactions.  (The server's routine asks for that
  * only.)  An inner tuple is never deleted.  A chain keeps its head's place as long
- * as it has tuples, and when it has none that place holds a dead tuple.  So from
- * any place to which a redirect leads that was made since we began, all that it
- * led to is found for the whole vacuum, by downlinks and redirects.
+ * as it has tuples, and when it has none that place holds a dead tuple.  So a
+ * tuple that has moved since we began has a trail: the redirect that its first
+ * move left, which leads to the place of a head or of an inner tuple, that place
+ * when it has become a redirect, or the downlink, and so on to where the tuple is.
+ * A trail only grows, at its end or by places in between, and none of its places is
+ * taken by something else, for the whole vacuum.
  *
  * Some young redirects were made before we began, by a transaction that still
  * runs.  These may lead to a place that has been left by an older transaction, and
@@ -40,29 +43,33 @@
  * tuples of dead TIDs and (2) makes the targets of all young redirects on the
  * page pending for the visitor.  To do what is pending is to visit that page, if
  * it is a leaf page; and if it is an inner page, to make pending the target of
- * each downlink of that tuple, or of the redirect that it has become, under one
- * lock.  Each visitor does so before it goes on to the next page, and each place
- * just once until nothing is pending (visit_pending).  Claim: when all ranges
- * are visited and nothing is pending, no tuple of a dead TID is left.
+ * each downlink of that tuple, or of the young redirect that it has become, under
+ * one lock.  Call either to follow the redirect, or the inner tuple.  Each visitor
+ * does what is pending before it goes on to the next page (visit_pending), and
+ * until then it follows each redirect and each inner tuple just once (scan->followed).
+ * Claim: when all ranges are visited and nothing is pending, no tuple of a dead TID
+ * is left.
  *
  * Call a tuple of a dead TID covered if (a) its page is in a range yet to be
- * visited, or (b) it is found from a place that is pending for some member, or
- * (c) it is found from a redirect that is young, and on a page that is yet to be
- * visited or pending.
+ * visited, or (b) a place of its trail is pending for some member, or (c) a redirect
+ * of its trail is on a page that is yet to be visited or pending.
  *
  * - At the start (a) covers all, as nobody can insert a new tuple for a dead TID.
- * - A tuple that is covered by (a), when it moves to a page that was visited, is
- *	 found from the redirect that it leaves: (c).
- * - What is covered by (b) or (c) stays so when it moves, as it is found from
- *	 the same place still.
- * - A visit to a page deletes its own tuples of dead TIDs, and what is found from
- *	 its young redirects is covered by (b) from that moment.  That the visitor
- *	 passes over a place that it has done before is right: if nothing has come to
- *	 that place since then, what was found from it is still pending, or done.  And
- *	 only a placeholder's place is taken by something else, which none becomes
- *	 that a redirect made since we began leads to.
- * - To do what is pending at an inner tuple replaces one place by those that are
- *	 found next from it, under the lock that who changes it needs.
+ * - A tuple that is covered by (a), when it moves to a page that was visited, has
+ *	 left the redirect that covers it by (c).
+ * - What is covered by (b) or (c) stays so when it moves, as its trail keeps its
+ *	 places.
+ * - A visit to a page deletes its own tuples of dead TIDs.  Those whose trails have
+ *	 a redirect there are covered by (b) from the moment when that is followed: now,
+ *	 or before.  If before, it was on their trails then, as it has been since it
+ *	 was made.
+ * - To follow an inner tuple replaces one place of a trail by the next one, under
+ *	 the lock that who changes it needs.  If it has been followed before, at its
+ *	 place or when there was a redirect already, it was on the same trails then.
+ * - To go by where redirects lead to, and to visit each such place once, would not
+ *	 do.  A young redirect from before we began may lead to a placeholder.  When that
+ *	 has been visited for its sake something may move there, and the redirect which
+ *	 that leaves leads there, too.  (The server's routine doesn't follow it.)
  * - The roots, of the tree and of that for NULLs, are special: when one that is a
  *	 leaf page splits all its tuples move to other pages, and there is no redirect.
  *	 So they must be visited before any other page is, which the leader does
@@ -74,8 +81,12 @@
  * The start xmin is the leader's.  Members have it from the shared block.
  *
  * The order in which a member does what is pending doesn't matter, nor who does
- * it.  It ends even if others go on moving things, as each place is done once, and
- * an index has only so many.
+ * it.  It ends even if others go on moving things: each place where something has
+ * been followed is so once, makes a limited number of places pending then, and
+ * nothing else makes any; and an index has only so many.
+ *
+ * test/pytest/test_spgist_model.py explores every order of events in a small
+ * index, with these rules and with weaker ones.
  *
  * Locks
  * -----
@@ -126,15 +137,15 @@
 #include "pace/wal.h"
 #include "report/progress.h"
 
-/* The places that are or were pending */
-typedef struct SpgistPlace
+/* Where redirects and inner tuples are that have been followed */
+typedef struct FollowedPlace
 {
-	uint64		tid;			/* block number and offset: see add_pending */
+	uint64		tid;			/* block number and offset: see is_to_follow */
 	char		status;			/* the hash table's */
-} SpgistPlace;
+} FollowedPlace;
 
-#define SH_PREFIX places
-#define SH_ELEMENT_TYPE SpgistPlace
+#define SH_PREFIX followed
+#define SH_ELEMENT_TYPE FollowedPlace
 #define SH_KEY_TYPE uint64
 #define SH_KEY tid
 #define SH_HASH_KEY(table, key) ((uint32) murmurhash64(key))
@@ -188,7 +199,7 @@ typedef struct SpgistScan
 	ItemPointerData *pending;
 	int			npending;
 	int			pending_size;
-	places_hash *places;		/* these, and those visited before them */
+	followed_hash *followed;	/* since there was nothing pending; or NULL */
 
 	/*
 	 * the TIDs of the page in hand, where they are, and which of them are
@@ -220,7 +231,9 @@ static void check_page(Relation index, Buffer buffer);
 static void visit_page(SpgistScan *scan, Buffer buffer);
 static void visit_pending(SpgistScan *scan);
 static void visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces);
-static void follow_inner_tuple(SpgistScan *scan, Page page, OffsetNumber offset);
+static void follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
+static void follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
+static bool is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
 static void add_pending(SpgistScan *scan, const ItemPointerData *place);
 static int	compare_places(const void *a, const void *b);
 static void clean_root(SpgistScan *scan, Buffer buffer);
@@ -406,8 +419,8 @@ free_scan(SpgistScan *scan)
 	index_add_stats(scan->shared, &scan->stats);
 	if (scan->pending != NULL)
 		pfree(scan->pending);
-	if (scan->places != NULL)
-		places_destroy(scan->places);
+	if (scan->followed != NULL)
+		followed_destroy(scan->followed);
 	pfree(scan->state.deadTupleStorage);
 	pfree(scan);
 }
@@ -563,9 +576,9 @@ visit_pending(SpgistScan *scan)
 		}
 		pfree(batch);
 	}
-	if (scan->places != NULL)
-		places_destroy(scan->places);
-	scan->places = NULL;
+	if (scan->followed != NULL)
+		followed_destroy(scan->followed);
+	scan->followed = NULL;
 }
 
 /*
@@ -598,7 +611,7 @@ visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces)
 		if (!SpGistPageIsLeaf(page))
 		{
 			for (int i = 0; i < nplaces; i++)
-				follow_inner_tuple(scan, page, ItemPointerGetOffsetNumber(&places[i]));
+				follow_inner_tuple(scan, buffer, ItemPointerGetOffsetNumber(&places[i]));
 		}
 		else if (SpGistBlockIsRoot(blkno))
 			report_corruption(scan->index, blkno);
@@ -618,8 +631,9 @@ visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces)
  *		that it has moved to.  It may be gone: see the top of this file.
  */
 static void
-follow_inner_tuple(SpgistScan *scan, Page page, OffsetNumber offset)
+follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 {
+	Page		page = BufferGetPage(buffer);
 	SpGistInnerTuple tuple;
 	SpGistNodeTuple node;
 	int			i;
@@ -629,8 +643,8 @@ follow_inner_tuple(SpgistScan *scan, Page page, OffsetNumber offset)
 
 	tuple = (SpGistInnerTuple) PageGetItem(page, PageGetItemId(page, offset));
 	if (tuple->tupstate == SPGIST_REDIRECT)
-		add_pending(scan, &((SpGistDeadTuple) tuple)->pointer);
-	else if (tuple->tupstate == SPGIST_LIVE)
+		follow_redirect(scan, buffer, offset);
+	else if (tuple->tupstate == SPGIST_LIVE && is_to_follow(scan, buffer, offset))
 	{
 		SGITITERATE(tuple, i, node)
 		{
@@ -641,22 +655,45 @@ follow_inner_tuple(SpgistScan *scan, Page page, OffsetNumber offset)
 }
 
 /*
- * add_pending
- *		Make a place pending, unless it is or was so.
+ * follow_redirect
+ *		Make pending what a redirect on a locked page leads to, if it is young.
+ *
+ * An old one that is followed might make way to something else later, which then
+ * would not be.
  */
+static void
+follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
+{
+	Page		page = BufferGetPage(buffer);
+	SpGistDeadTuple redirect = (SpGistDeadTuple) PageGetItem(page, PageGetItemId(page, offset));
+
+	Assert(redirect->tupstate == SPGIST_REDIRECT);
+	if (TransactionIdFollowsOrEquals(redirect->xid, scan->spgist->start_xmin) &&
+		is_to_follow(scan, buffer, offset))
+		add_pending(scan, &redirect->pointer);
+}
+
+/*
+ * is_to_follow
+ *		Has what is at this place yet to be followed?  Then the caller does so.
+ */
+static bool
+is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
+{
+	uint64		tid = (uint64) BufferGetBlockNumber(buffer) << 16 | offset;
+	bool		found;
+
+	Assert(compat_buffer_is_locked(buffer));
+	if (scan->followed == NULL)
+		scan->followed = followed_create(CurrentMemoryContext, 64, NULL);
+	(void) followed_insert(scan->followed, tid, &found);
+	return !found;
+}
+
+/* add_pending -- make a place pending. */
 static void
 add_pending(SpgistScan *scan, const ItemPointerData *place)
 {
-	uint64		key = (uint64) ItemPointerGetBlockNumber(place) << 16 |
-		ItemPointerGetOffsetNumber(place);
-	bool		found;
-
-	if (scan->places == NULL)
-		scan->places = places_create(CurrentMemoryContext, 64, NULL);
-	(void) places_insert(scan->places, key, &found);
-	if (found)
-		return;
-
 	if (scan->npending == scan->pending_size)
 	{
 		scan->pending_size = Max(scan->pending_size * 2, 64);
@@ -777,12 +814,7 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 			note_next(scan, buffer, off, SGLT_GET_NEXTOFFSET(tuple));
 		}
 		else if (tuple->tupstate == SPGIST_REDIRECT && scan->spgist->deletes)
-		{
-			SpGistDeadTuple redirect = (SpGistDeadTuple) tuple;
-
-			if (TransactionIdFollowsOrEquals(redirect->xid, scan->spgist->start_xmin))
-				add_pending(scan, &redirect->pointer);
-		}
+			follow_redirect(scan, buffer, off);
 	}
 
 	if (scan->spgist->deletes)

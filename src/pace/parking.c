@@ -127,7 +127,8 @@ parking_set_bound(Parking *parking, bool is_bounded, double fed)
 {
 	if (pg_atomic_exchange_u32(&parking->is_bounded, is_bounded) == is_bounded)
 		return;
-	want(parking, is_bounded ? (uint32) Min(Max(ceil(fed) - 1, 0), parking->most) : PARKING_ALL);
+	want(parking, is_bounded ?
+		 DEBUG_LIMIT(fed, (uint32) Min(Max(ceil(fed) - 1, 0), parking->most)) : PARKING_ALL);
 }
 
 /*
@@ -143,6 +144,7 @@ parking_adjust(Parking *parking, double asleep, bool is_starved)
 	uint32		taken = pg_atomic_read_u32(&parking->taken);
 	uint32		better = Min(parking_law(wanted, taken, asleep, is_starved), (uint32) parking->most);
 
+	better = DEBUG_LIMIT(fed, better);
 	/* unless the bound has gone, or come, in this moment */
 	if (pg_atomic_read_u32(&parking->is_bounded) != 0)
 		(void) pg_atomic_compare_exchange_u32(&parking->wanted, &wanted, better);
@@ -248,9 +250,7 @@ want(Parking *parking, uint32 wanted)
 static uint32
 places(Parking *parking)
 {
-	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
-
-	return Min(DEBUG_LIMIT(fed, wanted), pg_atomic_read_u32(&parking->room));
+	return Min(pg_atomic_read_u32(&parking->wanted), pg_atomic_read_u32(&parking->room));
 }
 
 /* wake -- wake as many of those who are parked as there are places for. */

@@ -149,7 +149,7 @@ static void make_segment(void *pcxt);
 static void destroy_context(void *pcxt);
 static void lay_out(Team *team, Size shared_size, const char *query);
 static bool end_phase(TeamControl *control);
-static void check_workers(Team *team);
+static void check_workers(void);
 static void forget_workers_not_started(ParallelContext *pcxt);
 static void request_leave(SIGNAL_ARGS);
 static void note_leave(SIGNAL_ARGS);
@@ -165,6 +165,9 @@ static TeamControl *my_control = NULL;
 
 /* a leader's; valid as long as my_control is */
 static ParallelContext *my_pcxt = NULL;
+
+/* a leader's, in a phase: what else it does while it waits for others */
+static void (*my_while_waiting) (void) = NULL;
 
 static const char *leaders_text(void);
 static void lead(TeamControl *control, ParallelContext *pcxt);
@@ -425,18 +428,37 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
 	control->is_running = true;
 	control->done = 0;
 	SpinLockRelease(&control->mutex);
+	my_while_waiting = while_waiting;
 	ConditionVariableBroadcast(&control->begun);
 
 	routine(state, phase);
 
 	while (!end_phase(control))
-	{
-		if (ConditionVariableTimedSleep(&control->done_changed, WAITING_MS,
-										wait_event_phase_end()))
-			check_workers(team);
-		while_waiting();
-	}
+		team_sleep(&control->done_changed, wait_event_phase_end());
 	ConditionVariableCancelSleep();
+	my_while_waiting = NULL;
+}
+
+/*
+ * team_sleep
+ *		A member, in a phase, waits for what another one does: as
+ *		ConditionVariableSleep, which the caller loops around, and ends.
+ *
+ * The leader comes back now and then, as it has duties that nobody else has: the
+ * workers may not live any more, or have to be called.  No lock may be held.
+ */
+void
+team_sleep(ConditionVariable *changed, uint32 wait_event)
+{
+	if (my_pcxt == NULL)
+	{
+		ConditionVariableSleep(changed, wait_event);
+		return;
+	}
+	Assert(my_while_waiting != NULL);
+	if (ConditionVariableTimedSleep(changed, WAITING_MS, wait_event))
+		check_workers();
+	my_while_waiting();
 }
 
 /*
@@ -466,23 +488,23 @@ end_phase(TeamControl *control)
  * if it couldn't say so that we would wait for it in vain.
  */
 static void
-check_workers(Team *team)
+check_workers(void)
 {
 	int			alive = 0;
 	int			attached;
 
 	/* first those who may be alive, as who leaves detaches before that */
-	for (int i = 0; i < team->pcxt->nworkers_launched; i++)
+	for (int i = 0; i < my_pcxt->nworkers_launched; i++)
 	{
 		pid_t		pid;
-		BackgroundWorkerHandle *handle = team->pcxt->worker[i].bgwhandle;
+		BackgroundWorkerHandle *handle = my_pcxt->worker[i].bgwhandle;
 
 		if (handle != NULL && GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
 			alive++;
 	}
-	SpinLockAcquire(&team->control->mutex);
-	attached = team->control->attached;
-	SpinLockRelease(&team->control->mutex);
+	SpinLockAcquire(&my_control->mutex);
+	attached = my_control->attached;
+	SpinLockRelease(&my_control->mutex);
 
 	if (attached > alive)
 	{
@@ -906,6 +928,7 @@ forget_control(dsm_segment *segment, Datum arg)
 {
 	my_control = NULL;
 	my_pcxt = NULL;
+	my_while_waiting = NULL;
 }
 
 /* forget_control_at_exit -- a worker's signal handler may come after its memory. */

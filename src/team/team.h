@@ -12,6 +12,7 @@
 #ifndef CYCLONE_TEAM_H
 #define CYCLONE_TEAM_H
 
+#include "storage/condition_variable.h"
 #include "storage/dsm.h"
 #include "storage/shm_toc.h"
 
@@ -60,6 +61,7 @@ typedef struct TeamWorker
 extern void team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc);
 
 /* Either side */
+extern void team_sleep(ConditionVariable *changed, uint32 wait_event);
 extern void *team_shared(const Team *team);
 extern dsm_segment *team_segment(const Team *team);
 extern int	team_planned_workers(const Team *team);

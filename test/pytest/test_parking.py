@@ -274,6 +274,49 @@ def test_a_worker_that_came_after_the_scan_and_is_gone_holds_up_no_later_round(n
         checks.assert_clean(conn, "t")
 
 
+@pytest.fixture
+def leader_waits_for_a_piece(new_cluster):
+    """A VACUUM whose leader waits for a worker in a GIN index, while the other one is parked; its cluster and a connection."""
+    # a budget that nobody comes to the end of, but by which there is only one place
+    cluster = new_cluster(**WORKERS | {"cyclone.debug_fed": 1}, vacuum_cost_delay="0.1ms", vacuum_cost_limit=10000)
+    with cluster.connect() as conn:
+        checks.create_extensions(conn)
+        conn.execute("CREATE TABLE t (id int, list int[]) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO t SELECT i, ARRAY[i] FROM generate_series(1, 30000) i")
+        conn.execute("CREATE INDEX ON t USING gin (list) WITH (fastupdate = off)")
+        conn.execute("DELETE FROM t WHERE id % 3 = 0")
+        # the leader stays behind, so the worker has some pages before it, and comes to a second one
+        points = {"cyclone.debug_point": "index-vacuum:leader:wait gin-page:worker:wait"}
+        command = "VACUUM (PARALLEL 2, INDEX_CLEANUP on, VERBOSE) t"
+        running = Parked(cluster, "postgres", "gin-page:worker", 2, command, points)
+        running.step()
+        waiting = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneGinStretches'"
+        wait_until(lambda: conn.execute(waiting, (running.pid,)).fetchall(), "the leader's wait")
+        assert len(parked(conn)) == 1 and running.parked == running.workers and len(running.workers) == 1
+        yield conn, running
+        running.release()
+
+
+def test_a_leader_that_waits_for_a_worker_in_an_index_calls_others(leader_waits_for_a_piece):
+    conn, running = leader_waits_for_a_piece
+    change(conn, vacuum_cost_delay="0")
+    wait_until(lambda: not parked(conn), "the call", seconds=30)
+    running.release()
+    running.finish()
+    checks.assert_clean(conn, "t")
+
+
+def test_a_leader_that_waits_in_an_index_learns_that_its_worker_was_terminated(leader_waits_for_a_piece):
+    conn, running = leader_waits_for_a_piece
+    conn.execute("SELECT pg_terminate_backend(%s)", (running.workers[0],))
+    with pytest.raises(psycopg.errors.AdminShutdown):
+        running.finish()
+    running.release()
+    wait_until(lambda: workers(conn) == 0, "the other worker's end")
+    conn.execute("VACUUM (PARALLEL 2) t")
+    checks.assert_clean(conn, "t")
+
+
 def test_a_team_that_was_asked_for_makes_way_for_nobody(cluster, db, conn):
     """On one core, beside a session that uses it."""
     set_all(conn, {**WORKERS, "cyclone.debug_cores": 1, "cyclone.debug_workers": 2})

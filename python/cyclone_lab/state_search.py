@@ -1,0 +1,46 @@
+"""A search of all states that a small model can come to, whatever the order of events.
+
+A model is a hashable state, a function that yields the states that one event leads to, and one that says what is wrong with a state.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+State = TypeVar("State", bound=Hashable)
+
+
+def explore(
+    start: State, successors: Callable[[State], Iterable[State]], problems_of: Callable[[State], Iterable[str]]
+) -> tuple[int, list[str]]:
+    """Explore all states until one of them is wrong; return how many there are, and what is wrong."""
+    seen = {start}
+    queue = [start]
+    while queue:
+        state = queue.pop()
+        if problems := list(problems_of(state)):
+            return len(seen), problems
+        for following in successors(state):
+            if following not in seen:
+                seen.add(following)
+                queue.append(following)
+    return len(seen), []
+
+
+def comes_round(start: State, successors: Callable[[State], Iterable[State]]) -> bool:
+    """Say whether events can lead from some state back to it, so that they might go on for ever."""
+    on_path = {start}
+    done: set = set()
+    path = [(start, iter(successors(start)))]
+    while path:
+        state, following = path[-1]
+        new = next(following, None)
+        if new is None:
+            path.pop()
+            on_path.discard(state)
+            done.add(state)
+        elif new in on_path:
+            return True
+        elif new not in done:
+            on_path.add(new)
+            path.append((new, iter(successors(new))))
+    return False
