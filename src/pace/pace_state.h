@@ -157,8 +157,8 @@ extern int64 budget_cost_by_settings(const PageCounts *pages);
 extern int64 budget_cost_to_target(const PageCounts *pages);
 extern void budget_set_page_costs(bool of_target);
 
-/* pace_team.c */
-extern void pace_bound_team(void);	/* safe in a signal handler */
+/* pace_team.c; all but pace_launch_workers are safe in a signal handler */
+extern void pace_bound_team(void);
 extern void pace_look_around(uint64 now);
 extern void pace_launch_workers(void);
 

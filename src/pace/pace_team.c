@@ -48,8 +48,11 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 	pace_bound_team();
 	pace_command.launch = launch;
 	pace_command.launch_argument = argument;
-	(void) neighbours_look(now_ns());
-	make_room();
+	if (!asked_for)
+	{
+		neighbours_begin();
+		make_room();
+	}
 	if (parking_wants_workers(&my_pace.shared->parking))
 		pace_launch_workers();
 }
@@ -123,11 +126,15 @@ pace_bound_team(void)
 /*
  * pace_look_around
  *		The leader sees to it that others find a core, unless it was a moment ago.
+ *
+ * Safe in a signal handler.  Workers that find room now are woken; none are
+ * launched before the next delay point.
  */
 void
 pace_look_around(uint64 now)
 {
-	if (pace_is_leader() && my_pace.shared->parking.most > 0 && neighbours_look(now))
+	if (pace_is_leader() && my_pace.shared->parking.most > 0 &&
+		!pace_command.workers_asked_for && neighbours_look(now))
 		make_room();
 }
 
@@ -135,8 +142,8 @@ pace_look_around(uint64 now)
 static void
 make_room(void)
 {
-	bool		takes_all = pace_command.workers_asked_for || pace_command.in_a_hurry ||
-		VacuumFailsafeActive || pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
+	bool		takes_all = pace_command.in_a_hurry || VacuumFailsafeActive ||
+		pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
 
 	parking_set_room(&my_pace.shared->parking, takes_all ? PARKING_ALL : neighbours_room());
 }

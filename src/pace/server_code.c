@@ -6,7 +6,8 @@
  * The vacuum routines of other index types call the server's delay point, not
  * ours.  Processes that are in there (pace_begin_server_code) have its settings
  * adjusted so that each takes its share of the budget, and the others leave them
- * that share.  A timer keeps these settings up to date.
+ * that share.  A timer keeps these settings up to date, and has the leader look
+ * around as it does at our own delay points: what its workers do is ours.
  *
  * The timer's signal handler may strike anywhere in the server's code, with any
  * lock held, so it takes none, allocates no memory and raises no error.  Where
@@ -189,21 +190,24 @@ target_is_tighter(int at_work, int at_work_for_target)
 
 /*
  * tick_in_server_code
- *		The timer's signal handler: adapt the server's delay point.
+ *		The timer's signal handler: adapt the server's delay point, and look around.
  */
 static void
 tick_in_server_code(void)
 {
 	int64		cost,
 				target_cost;
+	uint64		now;
 
 	if (!my_pace.in_server_code || my_pace.keeps_timer_out || VacuumFailsafeActive)
 		return;
 	if (budget_has_changed())
 		budget_take();
 	budget_account(&cost, &target_cost);
+	now = now_ns();
+	pace_look_around(now);
 	if (VacuumCostActive)
-		pace_tick_if_due(now_ns());
+		pace_tick_if_due(now);
 	tell_server_code();
 }
 
