@@ -9,9 +9,17 @@
  * them as many; the leader itself goes on at any rate (neighbours_law).  While
  * nobody else is at work the team has all its workers.
  *
+ * A look is of a moment, in which a session may be at work by chance that is idle
+ * else.  So what counts is the middle one of three looks in succession, on average
+ * (neighbours_note): no single look sends anybody home.  Before the first table the
+ * leader looks three times, a few ms apart, so that none decides alone if workers
+ * come (neighbours_begin).
+ *
  * Who is in a transaction and doesn't wait for anything wants a core.  VACUUMs are
  * not counted: each of them would make way for the others.  This reads words of
  * other processes without locks; what it is about changes all the time anyway.
+ * While the leader is in the server's code its timer's signal handler looks, so
+ * neighbours_look takes no lock, allocates no memory and raises no error.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -35,14 +43,18 @@
 
 /* So often it looks, and what it sees is averaged over about so long. */
 #define NS_A_LOOK			(50 * (uint64) NS_PER_MS)
-#define NS_AVERAGED			((double) NS_PER_S / 2)
+#define SECONDS_AVERAGED	0.5
+/* After such a time without any it begins anew. */
+#define SECONDS_KEPT		1.0
+#define MS_BETWEEN_FIRST_LOOKS 5
 /* Fewer than this, on average, are nobody. */
 #define NOBODY				0.02
 
 /* this process's, from one table to the next */
-static double others = 0;
+static NeighboursSeen seen = {0};
 static uint64 last_look = 0;
 
+static void look(uint64 now);
 static int	count_others(void);
 static int	cores(void);
 
@@ -60,27 +72,78 @@ neighbours_law(double others, int cores)
 }
 
 /*
+ * neighbours_note
+ *		A look, so many seconds after the one before, has counted so many others.
+ *
+ * Until there are three of them, none older than SECONDS_KEPT, the average stays as
+ * it was.  Knows nothing of the server, so that a test can call it.
+ */
+void
+neighbours_note(NeighboursSeen *seen, int count, double seconds)
+{
+	int		   *counts = seen->counts;
+	int			middle;
+
+	if (seconds > SECONDS_KEPT)
+		seen->looks = 0;
+	counts[0] = counts[1];
+	counts[1] = counts[2];
+	counts[2] = count;
+	seen->seconds += seconds;
+	if (++seen->looks < NEIGHBOURS_LOOKS)
+		return;
+
+	seen->looks = NEIGHBOURS_LOOKS;
+	middle = Max(Min(counts[0], counts[1]), Min(Max(counts[0], counts[1]), counts[2]));
+	seen->average += (middle - seen->average) * (1 - exp(-seen->seconds / SECONDS_AVERAGED));
+	seen->seconds = 0;
+}
+
+/*
+ * neighbours_begin
+ *		The leader may have workers: look around now, so often that something is
+ *		known.  It sleeps for some ms if nobody has looked lately.
+ */
+void
+neighbours_begin(void)
+{
+	/* a signal handler need not ask the system */
+	(void) cores();
+	look(now_ns());
+	while (seen.looks < NEIGHBOURS_LOOKS)
+	{
+		pg_usleep(MS_BETWEEN_FIRST_LOOKS * 1000L);
+		look(now_ns());
+	}
+}
+
+/*
  * neighbours_look
- *		Look around, unless it was a moment ago: has it?
+ *		Look around, unless it was a moment ago: has it?  Safe in a signal handler,
+ *		after neighbours_begin.
  */
 bool
 neighbours_look(uint64 now)
 {
-	double		weight;
-
 	if (now < last_look + NS_A_LOOK)
 		return false;
-	weight = 1 - exp(-(double) (now - last_look) / NS_AVERAGED);
-	others += (count_others() - others) * weight;
-	last_look = now;
+	look(now);
 	return true;
 }
 
-/* neighbours_room -- for how many workers there is room, by what was seen last. */
+/* neighbours_room -- for how many workers there is room, by what was seen so far. */
 uint32
 neighbours_room(void)
 {
-	return neighbours_law(others, cores());
+	return neighbours_law(seen.average, cores());
+}
+
+/* look -- look around. */
+static void
+look(uint64 now)
+{
+	neighbours_note(&seen, count_others(), (double) (now - last_look) / NS_PER_S);
+	last_look = now;
 }
 
 /* count_others -- how many processes of others want a core now. */

@@ -16,7 +16,7 @@
  * nothing that others wait for, and gives its place up if there are too many
  * (parking_give_place).  It ends its part of the phase, which ends without it,
  * and sleeps until it is woken by its latch (team.c).  A leader that has not
- * launched its workers yet does so when the first one is wanted (pace.c).
+ * launched its workers yet does so when the first one is wanted (pace_team.c).
  *
  * Nobody has a duty to wake others but whoever raises the number of places, from
  * a tick, at the latest with the next one.  Who is to be parked says so in shared

@@ -6,10 +6,14 @@ failed test shows its seed; CYCLONE_SEED repeats its choices.
 
 import os
 import random
+import shlex
+import subprocess
+from collections import Counter
+from unittest.mock import MagicMock
 
 import pytest
 
-from cyclone_lab import autovacuum, crash_test, fault_test
+from cyclone_lab import autovacuum, build, crash_test, fault_test, soak, twins
 from cyclone_lab.crash_test import IN_AUTOVACUUM, CrashTest
 from cyclone_lab.fault_test import BREAKERS, LEFT_TO_SERVER, FaultTest
 from cyclone_lab.soak import LEAST_VACUUMS, Soak
@@ -116,3 +120,38 @@ def test_a_breaker_that_opens_is_noticed(prefix, seed, monkeypatch):
     with Soak(prefix, seed, writers=2, with_autovacuum=True) as soak:
         with pytest.raises(AssertionError, match="autovacuum failed"):
             soak.run(0.2)
+
+
+@pytest.mark.parametrize(
+    "command, module, name, variables, run",
+    [
+        ("crash-test", crash_test, "CrashTest", {"ROUNDS": 3, "FIRST": 24, "AUTOVACUUM": 1}, (3, 24)),
+        ("crash-test", crash_test, "CrashTest", {}, (500, 0)),
+        ("fault-test", fault_test, "FaultTest", {"FAULTS": 3, "FIRST": 40}, (3, 40)),
+        ("fault-test", fault_test, "FaultTest", {}, (200, 0)),
+        ("soak", soak, "Soak", {"MINUTES": 0.5, "WRITERS": 3, "AUTOVACUUM": 1}, (0.5,)),
+        ("soak", soak, "Soak", {}, (60,)),
+        ("twins", twins, "TwinTest", {"MINUTES": 2, "WRITERS": 3}, (2,)),
+        ("twins", twins, "TwinTest", {}, (10,)),
+    ],
+)
+def test_the_command_of_each_long_run_starts(monkeypatch, tmp_path, command, module, name, variables, run):
+    """With the options that make gives it, each of which comes to where it is meant to. Only the run itself is none."""
+    given = {"SEED": 7, "VERSION": 17, "BASE": tmp_path, **variables}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    make = ["make", "-n", command, *(f"{name}={value}" for name, value in given.items())]
+    lines = subprocess.run(make, cwd=build.REPO, env=environment, text=True, capture_output=True, check=True).stdout.splitlines()
+    [words] = [shlex.split(line) for line in lines if f"-m {module.__name__}" in line]
+    test = MagicMock(done=Counter(rounds=1), workload=MagicMock(done=Counter()))
+    kind = MagicMock()
+    kind.return_value.__enter__.return_value = test
+    monkeypatch.setattr("sys.argv", words[words.index("-m") + 1 :])
+    monkeypatch.setattr(build, "install", MagicMock(return_value="prefix"))
+    monkeypatch.setattr(module, name, kind)
+
+    assert module.main() == 0
+    assert build.install.call_args.args == (17,)
+    assert kind.call_args.args[0] == "prefix" and 7 in kind.call_args.args
+    assert "WRITERS" not in given or given["WRITERS"] in kind.call_args.args
+    assert kind.call_args.kwargs == {"base": tmp_path, "with_autovacuum": "AUTOVACUUM" in given}
+    assert test.run.call_args.args == run

@@ -110,7 +110,7 @@ class Simulation:
             expected = per_second * load(now) * TICK_SECONDS
             number = sum(chance.random() < expected / 100 for _ in range(100)) if gaps else int(expected)
             latencies = [chance.expovariate(1 / mean) for _ in range(number)]
-            # as in src/pace/pace.c
+            # as in src/pace/target.c
             total = sum(weight for _, weight in window)
             fading = 0.85 if total < 100 else 0.3 if total > 1000 else 0.6
             window = [(ms, weight * fading) for ms, weight in window if weight > 0.05] + [(ms, 1) for ms in latencies]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import build, checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.postgres import run_program
 
 WORKERS = {
@@ -24,14 +24,15 @@ WORKERS = {
 # So slow that it takes a minute, but not so slow that a worker doesn't come to the end of what it has taken.
 SLOW = {"vacuum_cost_delay": "10ms", "vacuum_cost_limit": 20}
 ALL = 2**31 - 1
+BUSY = "DO 'BEGIN LOOP END LOOP; END'"  # wants a core, and never waits for anything, not for files either
 INDEXES = ("btree (id)", "btree (a)", "gin (list)")
 
 
 def compiled(prefix, folder, name, function, constants):
-    """Return a function of src/pace/<name>.c, compiled for itself; it returns a uint32."""
+    """Return a function of src/pace/<name>.c, compiled for itself; if it returns something, that is a uint32."""
     source = (build.REPO / "src" / "pace" / f"{name}.c").read_text()
     defines = re.findall(rf"^#define (?:{constants})\b.*$", source, re.MULTILINE)
-    body = re.search(rf"^uint32\n{function}.*?^}}$", source, re.MULTILINE | re.DOTALL)[0]
+    body = re.search(rf"^\w+\n{function}\(.*?^}}$", source, re.MULTILINE | re.DOTALL)[0]
     headers = "".join(f'#include "{header}"\n' for header in ("postgres.h", "pace/parking.h", f"pace/{name}.h"))
     file = folder / f"{name}.c"
     file.write_text("\n".join([headers, "#include <math.h>", *defines, body]))
@@ -105,12 +106,40 @@ def test_a_team_leaves_others_as_many_cores_as_they_want(prefix, tmp_path, other
     assert function(others, cores) == room
 
 
-def make_table(conn, rows=30_000) -> None:
+class Seen(ctypes.Structure):
+    """NeighboursSeen of src/pace/neighbours.h."""
+
+    _fields_ = [("average", ctypes.c_double), ("seconds", ctypes.c_double), ("looks", ctypes.c_int), ("counts", ctypes.c_int * 3)]
+
+
+def averages(note, looks, seconds=0.05) -> list[float]:
+    """Return the average of others after each of these looks, the first ones of a session."""
+    seen, history = Seen(), []
+    for number, count in enumerate(looks):
+        note(ctypes.byref(seen), count, seconds if number else 1e6)
+        history.append(seen.average)
+    return history
+
+
+def test_no_single_look_at_others_decides(prefix, tmp_path):
+    """Neither the first one, nor one by the timer in the server's code, nor one after a pause; but who is there for long is seen soon."""
+    note = compiled(prefix, tmp_path, "neighbours", "neighbours_note", "SECONDS_AVERAGED|SECONDS_KEPT")
+    note.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_double]
+    assert averages(note, [9, 0, 0, 0]) == [0, 0, 0, 0]
+    for seconds in (0.05, 0.5, 60):
+        assert averages(note, [0, 0, 0, 9, 0, 0, 9, 0, 0], seconds) == [0] * 9
+    assert averages(note, [3, 3, 3])[-1] == pytest.approx(3), "all that is known"
+    assert averages(note, [2, 2, 2, 0, 2, 2])[-1] == pytest.approx(2), "nor does one of nobody"
+    assert averages(note, [0] * 3 + [1] * 20)[-1] > 0.8, "a second"
+    assert averages(note, [0] * 3 + [1] * 4, 0.5)[-1] > 0.8, "two seconds in the server's code"
+
+
+def make_table(conn, rows=30_000, indexes=INDEXES) -> None:
     """Make a table of 10 rows a page, every third row of which is dead."""
     conn.execute("CREATE TABLE t (id int, a int, list int[], filler text) WITH (autovacuum_enabled = off)")
     conn.execute("ALTER TABLE t ALTER filler SET STORAGE PLAIN")
     conn.execute(f"INSERT INTO t SELECT i, i % 1000, ARRAY[i % 77], repeat('x', 700) FROM generate_series(1, {rows}) i")
-    for index in INDEXES:
+    for index in indexes:
         conn.execute(f"CREATE INDEX ON t USING {index}")
     conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id BETWEEN 5000 AND 8000")
 
@@ -321,7 +350,7 @@ def test_a_team_that_was_asked_for_makes_way_for_nobody(cluster, db, conn):
     """On one core, beside a session that uses it."""
     set_all(conn, {**WORKERS, "cyclone.debug_cores": 1, "cyclone.debug_workers": 2})
     make_table(conn, 5000)
-    busy = Background(cluster, db, "SELECT count(*) FROM generate_series(1, 1000000000)", {})
+    busy = Background(cluster, db, BUSY, {})
     state = "SELECT FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS NULL"
     wait_until(lambda: conn.execute(state, (busy.pid,)).fetchall(), "its work")
     assert "2 planned, 0 launched" in vacuum(conn, "INDEX_CLEANUP on")
@@ -330,3 +359,36 @@ def test_a_team_that_was_asked_for_makes_way_for_nobody(cluster, db, conn):
     conn.execute("SELECT pg_cancel_backend(%s)", (busy.pid,))
     assert isinstance(busy.wait(), psycopg.errors.QueryCanceled)
     checks.assert_clean(conn, "t")
+
+
+def test_workers_that_rested_come_back_while_the_leader_is_in_the_servers_code(new_cluster):
+    """On one core, beside a session that uses it until then: the leader looks around in a routine that has another delay point, too."""
+    settings = {"cyclone.debug_fed": 1000, "cyclone.debug_cores": 1, "cyclone.debug_workers": 2}
+    cluster = new_cluster(**{**WORKERS, **SLOW, **settings, "min_parallel_index_scan_size": "1MB"})
+    naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
+    at_gate = "SELECT FROM pg_locks WHERE pid = %s AND locktype = 'advisory' AND NOT granted"
+    with cluster.connect() as conn, cluster.connect() as gate:
+        checks.create_extensions(conn)
+        conn.execute("CREATE EXTENSION bloom")
+        # the first one is too small for workers
+        make_table(conn, 60_000, ("bloom (id) WITH (length = 16, col1 = 2)", "btree (filler, id)"))
+        gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+        points = {"cyclone.debug_point": "index-vacuum:leader:wait"}
+        running = Background(cluster, "postgres", "VACUUM (INDEX_CLEANUP on, VERBOSE) t", points)
+        wait_until(lambda: workers(conn) == 2, "the workers")
+        busy = Background(cluster, "postgres", BUSY, {})
+        wait_until(lambda: len(parked(conn)) == 2, "both to be parked")
+        change(conn, vacuum_cost_delay="0")
+        wait_until(lambda: conn.execute(at_gate, (running.pid,)).fetchall(), "the first index")
+        change(conn, vacuum_cost_delay="100ms", vacuum_cost_limit=1)
+        gate.close()
+        wait_until(lambda: conn.execute(naps, (running.pid,)).fetchall(), "a nap in the server's code")
+        assert len(parked(conn)) == 2
+        conn.execute("SELECT pg_cancel_backend(%s)", (busy.pid,))
+        assert isinstance(busy.wait(), psycopg.errors.QueryCanceled)
+        wait_until(lambda: not parked(conn), "their coming back", 20)
+        indexes = "SELECT indexes_processed FROM pg_stat_progress_vacuum WHERE pid = %s"
+        assert conn.execute(indexes, (running.pid,)).fetchall() == [(0,)], "the leader is still there"
+        change(conn, vacuum_cost_delay="0")
+        running.finish()
+        checks.assert_clean(conn, "t")
