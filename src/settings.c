@@ -21,7 +21,7 @@
 #include "pace/pace_settings.h"
 #include "settings.h"
 
-bool		cyclone_autovacuum = false;
+bool		cyclone_autovacuum = true;
 int			cyclone_autovacuum_max_parallel_workers = 2;
 int			cyclone_autovacuum_max_tables = 5000;
 int			cyclone_autovacuum_retry_after = 3600;
@@ -121,7 +121,7 @@ define_autovacuum_settings(void)
 							 "Autovacuum uses pg_cyclone's engine.",
 							 "Off leaves it to the server's own.",
 							 &cyclone_autovacuum,
-							 false,
+							 true,
 							 PGC_SIGHUP,
 							 0,
 							 NULL, NULL, NULL);
