@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import threading
 import time
 from collections import defaultdict
@@ -114,6 +115,7 @@ class Result:
     heap_bytes: int
     index_bytes: int
     buffers: str  # shared_buffers
+    device_rates: list[float] = field(default_factory=list)  # bytes a second that the device reads in sequence; if cold, before each round
     runs: list[Run] = field(default_factory=list)
 
     def contenders(self) -> list[Contender]:
@@ -192,6 +194,8 @@ def measure(
             shared.sql(scenario.vacuum_statement(0))
         for number in range(rounds):
             turn = number % len(contenders)
+            if scenario.is_cold:
+                result.device_rates.append(_device_rate(original))
             for contender in contenders[turn:] + contenders[:turn]:
                 with nullcontext(shared) if shared else original.copy(base=base) as server:
                     _warm_up(server, scenario)
@@ -221,6 +225,14 @@ def _original(scenario: Scenario, prefix: Path, config: dict, rows: int, base: P
         original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config, **scenario.settings}
         assert_room(original)
         yield original, Result(scenario, rows, *sizes, original.config["shared_buffers"])
+
+
+def _device_rate(original: Cluster) -> float:
+    """Return how many bytes a second dd reads from the stopped cluster's largest file, past the page cache."""
+    largest = max((original.data / "base").rglob("*"), key=lambda file: file.stat().st_size)
+    start = time.perf_counter()
+    subprocess.run(["dd", f"if={largest}", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"], check=True)
+    return largest.stat().st_size / (time.perf_counter() - start)
 
 
 def _buffers(scenario: Scenario, size: int) -> str:

@@ -24,7 +24,7 @@ def print_result(console: Console, result: Result) -> None:
     """Print times and ratios of one scenario, and whatever stands against trusting them."""
     console.print()
     console.print(scenario_grid(result).to_rich(f"{result.scenario.name}: {result.scenario.about}\n{_sizes(result)}; seconds"))
-    for line in (*amdahl_lines(result), *noise_lines(result), *objections(result)):
+    for line in (*amdahl_lines(result), *device_lines(result), *noise_lines(result), *objections(result)):
         console.print(line, highlight=False)
 
 
@@ -165,6 +165,19 @@ def amdahl_lines(result: Result) -> list[str]:
     return lines
 
 
+def device_lines(result: Result) -> list[str]:
+    """Return at which part of the device's rate each contender scans the heap, if that is read from there."""
+    if not result.device_rates:
+        return []
+    device = median(result.device_rates)
+    parts = []
+    for contender in result.contenders():
+        if seconds := result.median_phases(contender).get("heap scan"):
+            rate = result.heap_bytes / seconds
+            parts.append(f"{contender.name} {rate / MEBIBYTE:,.0f} MB/s ({rate / device:.0%})")
+    return [f"heap scan, of {device / MEBIBYTE:,.0f} MB/s that dd reads: {'; '.join(parts)}"]
+
+
 def noise_lines(result: Result) -> list[str]:
     """Return which contenders' runs differ so much that the machine must have had other work to do; no line if none."""
     spreads = {}
@@ -235,7 +248,7 @@ def _markdown(circumstances: dict, results: list[Result], store_results: list[St
 
 
 def _scenario_markdown(result: Result) -> str:
-    notes = [*amdahl_lines(result), *noise_lines(result), *(f"**{objection}**" for objection in objections(result))]
+    notes = [*amdahl_lines(result), *device_lines(result), *noise_lines(result), *(f"**{objection}**" for objection in objections(result))]
     return (
         f"### {result.scenario.name}\n\n{result.scenario.about}; {_sizes(result)}. Times in seconds.\n\n"
         f"{scenario_grid(result).to_markdown()}" + "".join(f"\n- {note}" for note in notes) + "\n"

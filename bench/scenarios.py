@@ -12,6 +12,7 @@ GROUPS = {
     "kinds": "One index that is not a btree, a fifth of the rows deleted here and there",
     "pgbench": "The accounts table of pgbench",
     "buffers": "A table larger than shared_buffers",
+    "cold": "A table on the device, past the page cache (debug_io_direct = data)",
     "full": "VACUUM FULL",
     "failsafe": "A table so old that the wraparound failsafe is on from the start",
 }
@@ -67,6 +68,8 @@ _EIGHT_UNEQUAL_INDEXES = (
     f"CREATE INDEX ON {TABLE} ((v %% 1000))",
     *(f"CREATE INDEX ON {TABLE} (v) WHERE hashint4(v) & {mask} = 0" for mask in (1, 3, 7, 15)),
 )
+_TWO_INDEXES = (_PRIMARY_KEY, f"CREATE INDEX ON {TABLE} (v)")
+_PAST_THE_PAGE_CACHE = {"debug_io_direct": "data"}
 _THREE_SMALL_INDEXES = tuple(f"CREATE INDEX ON {TABLE} (v) WHERE hashint4(v) & 127 = {remainder}" for remainder in range(3))
 _CREATE_CASE = "CREATE %(persistence)s TABLE {table} (c {type}) WITH (autovacuum_enabled = off); INSERT INTO {table} {rows}"
 _INTEGERS = "SELECT generate_series(1, %(rows)s)"
@@ -118,6 +121,11 @@ class Scenario:
     settings: dict = field(default_factory=dict)  # of the server that is timed
     prepare: tuple[str, ...] = ()  # statements that it gets before
     buffers: float | None = None  # shared_buffers as a part of heap and indexes; None: so much that they fit
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the table is read from the device."""
+        return self.settings == _PAST_THE_PAGE_CACHE
 
     def setup_statements(self, rows: int) -> list[str]:
         """Return the statements that make the table, with this number of rows."""
@@ -193,6 +201,12 @@ def _failsafe(*, logged: bool) -> Scenario:
         # not before: a server that starts with an older table lets autovacuum have it
         prepare=("SET synchronous_commit = off", "CALL burn(12000)"),
     )
+
+
+def _cold(name: str, about: str, indexes: tuple[str, ...], delete: tuple[str, ...], vacuum: str) -> Scenario:
+    """Return a scenario in which each page has to come from the device, and what is written go there."""
+    setup = (_LOAD, *indexes, _CLEAN, *delete)
+    return Scenario(f"cold-{name}", "cold", about, 15_000_000, setup, vacuum, indexes=len(indexes), settings=_PAST_THE_PAGE_CACHE, buffers=0.1)
 
 
 SCENARIOS = {
@@ -299,6 +313,8 @@ SCENARIOS = {
             indexes=1,
             buffers=0.25,
         ),
+        _cold("heap", "no index, every page all-visible, none skipped", (), (), _VACUUM.replace("VERBOSE", "VERBOSE, DISABLE_PAGE_SKIPPING")),
+        _cold("indexes", "two indexes, every twentieth row deleted", _TWO_INDEXES, (_DELETE_A_TWENTIETH,), _VACUUM),
         Scenario(
             name="full-compressed",
             group="full",
