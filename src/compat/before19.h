@@ -353,6 +353,12 @@ compat_fake_lsn(Relation index)
 	return gistGetFakeLSN(index);
 }
 
+/* compat_set_hash_lsn -- a page of a hash index that isn't logged keeps the LSN it has. */
+static inline void
+compat_set_hash_lsn(Relation index, Page page)
+{
+}
+
 /* compat_gist_mark_tuples_deleted -- entries of a leaf page were deleted. */
 static inline void
 compat_gist_mark_tuples_deleted(Page page)

@@ -420,6 +420,17 @@ compat_fake_lsn(Relation index)
 	return XLogGetFakeLSN(index);
 }
 
+/*
+ * compat_set_hash_lsn
+ *		A page of a hash index that isn't logged was changed: give it an LSN, as the
+ *		server's routines do.
+ */
+static inline void
+compat_set_hash_lsn(Relation index, Page page)
+{
+	PageSetLSN(page, compat_fake_lsn(index));
+}
+
 /* compat_gist_mark_tuples_deleted -- entries of a leaf page were deleted. */
 static inline void
 compat_gist_mark_tuples_deleted(Page page)

@@ -303,6 +303,8 @@ hash_conclude(TableVacuum *vacuum, int number)
 		PageSetLSN(BufferGetPage(buffer),
 				   XLogInsert(RM_HASH_ID, XLOG_HASH_UPDATE_META_PAGE));
 	}
+	else
+		compat_set_hash_lsn(index, BufferGetPage(buffer));
 
 	END_CRIT_SECTION();
 	UnlockReleaseBuffer(buffer);
@@ -705,6 +707,8 @@ delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
 		XLogRegisterBufData(1, (char *) deletable, ndeletable * sizeof(OffsetNumber));
 		PageSetLSN(page, XLogInsert(RM_HASH_ID, XLOG_HASH_DELETE));
 	}
+	else
+		compat_set_hash_lsn(scan->index, page);
 
 	END_CRIT_SECTION();
 }
@@ -732,6 +736,8 @@ end_split_cleanup(HashScan *scan, Buffer primary)
 		XLogRegisterBuffer(0, primary, REGBUF_STANDARD);
 		PageSetLSN(page, XLogInsert(RM_HASH_ID, XLOG_HASH_SPLIT_CLEANUP));
 	}
+	else
+		compat_set_hash_lsn(scan->index, page);
 
 	END_CRIT_SECTION();
 }

@@ -1,4 +1,4 @@
-"""Buckets of a hash index that split between the visits of two processes of one VACUUM, or whose split was interrupted."""
+"""Buckets of a hash index that split between the visits of two processes of one VACUUM, or whose split was interrupted; and LSNs."""
 
 import re
 
@@ -213,3 +213,28 @@ def test_a_bucket_whose_split_was_interrupted_is_cleaned_and_counted_once(interr
     # what the old bucket still has for both is counted there, and the new one is empty
     [(count, rows)] = conn.execute("SELECT reltuples, (SELECT count(*) FROM t) FROM pg_class WHERE relname = 't_key'")
     assert count == rows
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pages_of_an_unlogged_hash_index_get_an_lsn_where_core_gives_them_one(conn, workers):
+    """Core does since 19."""
+    changed = []
+    for name, settings in (("ours", "on"), ("cores", "off")):
+        conn.execute(f"CREATE UNLOGGED TABLE {name} (key int) WITH (autovacuum_enabled = off)")
+        conn.execute(f"INSERT INTO {name} SELECT generate_series(1, 5000)")
+        conn.execute(f"CREATE INDEX {name}_key ON {name} USING hash (key)")
+        conn.execute(f"INSERT INTO {name} SELECT generate_series(5001, 9000)")  # some buckets are split
+        conn.execute(f"DELETE FROM {name} WHERE key % 500 = 0 OR key = 7")
+        lsns = f"""
+            SELECT block, lsn
+            FROM generate_series(0, pg_relation_size('{name}_key') / 8192 - 1) block, page_header(get_raw_page('{name}_key', block))
+        """
+        before = conn.execute(lsns).fetchall()
+        conn.execute(f"SET cyclone.enabled = {settings}")
+        conn.execute("SET min_parallel_index_scan_size = 0; SET min_parallel_table_scan_size = 0")
+        conn.execute(f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) {name}")
+        conn.execute("RESET cyclone.enabled")
+        checks.assert_clean(conn, name)
+        changed.append({block for block, _ in set(conn.execute(lsns).fetchall()) - set(before)})
+    assert changed[0] == changed[1]
+    assert len(changed[0]) > 10 or conn.info.server_version < 190000

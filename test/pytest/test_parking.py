@@ -4,9 +4,12 @@ The law runs in a simulation first, then in the server.
 """
 
 import ctypes
+import os
 import random
 import re
+import signal
 import subprocess
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -311,36 +314,41 @@ def leader_waits_for_a_piece(new_cluster):
     with cluster.connect() as conn:
         checks.create_extensions(conn)
         conn.execute("CREATE TABLE t (id int, list int[]) WITH (autovacuum_enabled = off)")
-        conn.execute("INSERT INTO t SELECT i, ARRAY[i] FROM generate_series(1, 30000) i")
+        conn.execute("INSERT INTO t SELECT i, ARRAY[1] FROM generate_series(1, 50000) i")
         conn.execute("CREATE INDEX ON t USING gin (list) WITH (fastupdate = off)")
         conn.execute("DELETE FROM t WHERE id % 3 = 0")
-        # the leader stays behind, so the worker has some pages before it, and comes to a second one
-        points = {"cyclone.debug_point": "index-vacuum:leader:wait gin-page:worker:wait"}
+        # the leader stays behind, so the worker has the only entry, and is stopped at its posting tree
+        points = {"cyclone.debug_point": "index-vacuum:leader:wait gin-posting-page:worker:wait"}
         command = "VACUUM (PARALLEL 2, INDEX_CLEANUP on, VERBOSE) t"
-        running = Parked(cluster, "postgres", "gin-page:worker", 2, command, points)
-        running.step()
-        waiting = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneGinStretches'"
-        wait_until(lambda: conn.execute(waiting, (running.pid,)).fetchall(), "the leader's wait")
-        assert len(parked(conn)) == 1 and running.parked == running.workers and len(running.workers) == 1
-        yield conn, running
-        running.release()
+        running = Parked(cluster, "postgres", "gin-posting-page:worker", 2, command, points)
+        [worker] = running.workers
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            running.release()
+            waiting = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneGinStretches'"
+            wait_until(lambda: conn.execute(waiting, (running.pid,)).fetchall(), "the leader's wait")
+            assert len(parked(conn)) == 1
+            yield conn, running, worker
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGCONT)
 
 
 def test_a_leader_that_waits_for_a_worker_in_an_index_calls_others(leader_waits_for_a_piece):
-    conn, running = leader_waits_for_a_piece
+    conn, running, worker = leader_waits_for_a_piece
     change(conn, vacuum_cost_delay="0")
     wait_until(lambda: not parked(conn), "the call", seconds=30)
-    running.release()
+    os.kill(worker, signal.SIGCONT)
     running.finish()
     checks.assert_clean(conn, "t")
 
 
 def test_a_leader_that_waits_in_an_index_learns_that_its_worker_was_terminated(leader_waits_for_a_piece):
-    conn, running = leader_waits_for_a_piece
-    conn.execute("SELECT pg_terminate_backend(%s)", (running.workers[0],))
+    conn, running, worker = leader_waits_for_a_piece
+    conn.execute("SELECT pg_terminate_backend(%s)", (worker,))
+    os.kill(worker, signal.SIGCONT)
     with pytest.raises(psycopg.errors.AdminShutdown):
         running.finish()
-    running.release()
     wait_until(lambda: workers(conn) == 0, "the other worker's end")
     conn.execute("VACUUM (PARALLEL 2) t")
     checks.assert_clean(conn, "t")
