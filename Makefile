@@ -25,6 +25,7 @@
 #   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
 #   make bench-tpcc [TPCC_ARGS="--warehouses 4"] VACUUM as those who use the database see it, into bench/results/tpcc
 #   make bench-autovacuum [AUTOVACUUM_ARGS="--minutes 1"] autovacuum by PostgreSQL and by pg_cyclone, into bench/results/autovacuum
+#   make bench-cluster PG_CONFIG=... [CLUSTER_ARGS="--rows 400000"]   a distributed table as those see it who use it through the coordinator
 #
 # DEBUG_POINTS=1 compiles in the wait and error points that tests use, WERROR=1 turns warnings into errors.
 #
@@ -46,7 +47,7 @@ FAST_TESTS = smoke options regress dead_tids parallel progress checks btree_spli
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-core check-fast tidy check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-history bench-online bench-pace bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-core check-fast tidy check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -128,6 +129,9 @@ bench-tpcc: .venv/stamp
 
 bench-autovacuum: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python -m autovacuum $(AUTOVACUUM_ARGS)
+
+bench-cluster: .venv/stamp
+	$(VENV_PYTHON) bench/cluster.py --pg-config $$(command -v $(PG_CONFIG)) $(CLUSTER_ARGS)
 
 .venv/stamp: requirements.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || \

@@ -76,9 +76,10 @@ def _circumstance(value) -> str:
     return ", ".join(f"{key} = {setting}" for key, setting in value.items()) if isinstance(value, dict) else str(value)
 
 
-def add_common_arguments(parser: argparse.ArgumentParser, results: Path) -> None:
+def add_common_arguments(parser: argparse.ArgumentParser, results: Path, *, choose_major: bool = True) -> None:
     """Add the options that each benchmark has; `results` is the folder where its results go by default."""
-    parser.add_argument("--major", type=int, default=18, choices=(17, 18, 19), help="PostgreSQL version (default: %(default)s)")
+    if choose_major:
+        parser.add_argument("--major", type=int, default=18, choices=(17, 18, 19), help="PostgreSQL version (default: %(default)s)")
     parser.add_argument("--base", type=_parse_base, default=tempfile.gettempdir(), metavar="FOLDER",
                         help="where the data goes, for instance /dev/shm (default: %(default)s)")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], type=_parse_setting, metavar="NAME=VALUE",

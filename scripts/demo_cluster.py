@@ -6,88 +6,33 @@ through the coordinator; once with a target on each node, and, to compare, witho
 """
 
 import argparse
-import re
-import threading
 import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import build
 from cyclone_lab.background import Background
+from cyclone_lab.citus import CONFIG, Clients, install, make_table, table_size, three_nodes
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.postgres import run_program
 
-CONFIG = {
-    "shared_preload_libraries": "citus, pg_cyclone",
-    "citus.node_conninfo": "sslmode=prefer",
-    "autovacuum": "off",
-    "fsync": "off",
-    "wal_level": "logical",
-    "shared_buffers": "256MB",
-    "max_wal_size": "8GB",
-    "max_worker_processes": 32,
-    "max_connections": 100,
-}
-PORT = 5432
-SHOW_SECONDS = 1
+SHOW_SECONDS = 0.5
+MEBIBYTE = 1 << 20
 
 
-class Clients:
-    """Clients that update single rows through the coordinator, so many a second, and time each statement."""
-
-    def __init__(self, coordinator: Cluster, rows: int, number: int, rate: float):
-        self.latencies: list[tuple[float, float]] = []  # when it ended, in s, and how long it took, in ms
-        self.failed = 0
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(coordinator, rows, i, number / rate)) for i in range(number)
-        ]
-
-    def _run(self, coordinator: Cluster, rows: int, number: int, pause: float) -> None:
-        with coordinator.connect() as conn:
-            row = number
-            while not self._stop.wait(pause):
-                row = (row * 7919 + 104729) % rows
-                start = time.monotonic()
-                try:
-                    conn.execute("UPDATE events SET n = n + 1 WHERE id = %s", (row,))
-                except psycopg.Error as error:
-                    self.failed += 1
-                    print(f"a client failed: {error}")
-                    return
-                self.latencies.append((time.monotonic(), (time.monotonic() - start) * 1000))
-
-    @contextmanager
-    def at_work(self):
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            for thread in self._threads:
-                thread.join()
-
-    def p95(self, since: float, until: float) -> float:
-        """Return the 95th percentile of what ended between two moments, in ms."""
-        found = sorted(ms for end, ms in self.latencies if since <= end <= until)
-        return found[int(0.95 * (len(found) - 1))] if found else float("nan")
+def p95(values: list[float]) -> float:
+    return sorted(values)[int(0.95 * (len(values) - 1))] if values else float("nan")
 
 
-def make_table(conn: psycopg.Connection, rows: int, shards: int) -> None:
-    """Make a distributed table, most of whose rows are gone again."""
-    conn.execute("DROP TABLE IF EXISTS events")
-    conn.execute(f"SET citus.shard_count = {shards}")
-    conn.execute("CREATE TABLE events (id int PRIMARY KEY, n int, note text)")
-    conn.execute("SELECT create_distributed_table('events', 'id')")
-    conn.execute("INSERT INTO events SELECT i, 0, repeat('x', 150) FROM generate_series(0, %s - 1) i", (rows,))
-    conn.execute("DELETE FROM events WHERE id %% 10 >= 3 AND id >= %s", (rows // 100,))
-
-
-def size(conn: psycopg.Connection) -> float:
-    return conn.execute("SELECT citus_total_relation_size('events')").fetchone()[0] / 2**20
+def show_bloat(conn: psycopg.Connection) -> None:
+    """Print what the view of all nodes says about the table."""
+    rows = conn.execute("""
+        SELECT nodeport, nodename, coalesce(max(error), format('%s shards, %s of %s could be given back', count(*),
+               pg_size_pretty(sum(bloat_bytes)), pg_size_pretty(sum(size))))
+        FROM cyclone.cluster_bloat WHERE error IS NOT NULL OR kind = 'table' AND relation ~ 'events_[0-9]'
+        GROUP BY 1, 2 ORDER BY 1, 2
+        """)
+    for port, name, what in rows:
+        print(f"    {Path(name).name}:{port}  {what}")
 
 
 def show(conn: psycopg.Connection) -> None:
@@ -106,8 +51,9 @@ def compact(coordinator: Cluster, args: argparse.Namespace, options: str) -> Non
     """Compact the table under load with these options, and print what it came to."""
     with coordinator.connect() as conn:
         make_table(conn, args.rows, args.shards)
-        before = size(conn)
-        clients = Clients(coordinator, args.rows // 100, args.clients, args.rate)
+        before = table_size(conn)
+        show_bloat(conn)
+        clients = Clients(coordinator, args.rows, args.clients, args.rate)
         with clients.at_work():
             idle_from = time.monotonic()
             time.sleep(args.idle)
@@ -119,13 +65,14 @@ def compact(coordinator: Cluster, args: argparse.Namespace, options: str) -> Non
                 show(conn)
             vacuum.finish()
             end = time.monotonic()
-        after = size(conn)
+        after = table_size(conn)
         start_rewrite = time.monotonic()
         conn.execute("VACUUM (FULL) events")
         print(
-            f"  {before:.0f} MB to {after:.0f} MB in {end - start:.1f} s; a rewrite comes to {size(conn):.0f} MB in "
-            f"{time.monotonic() - start_rewrite:.1f} s\n  p95 at the coordinator: {clients.p95(idle_from, start):.1f} ms before, "
-            f"{clients.p95(start, end):.1f} ms meanwhile; {clients.failed} of {len(clients.latencies)} statements failed"
+            f"  {before / MEBIBYTE:.0f} MB to {after / MEBIBYTE:.0f} MB in {end - start:.1f} s; a rewrite comes to"
+            f" {table_size(conn) / MEBIBYTE:.0f} MB in {time.monotonic() - start_rewrite:.1f} s\n"
+            f"  p95 at the coordinator: {p95(clients.between(idle_from, start)):.1f} ms before,"
+            f" {p95(clients.between(start, end)):.1f} ms meanwhile; {clients.failed} of {len(clients.latencies)} statements failed"
         )
 
 
@@ -141,19 +88,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, help="folder for the data")
     args = parser.parse_args()
 
-    origin = args.pg_config.resolve().parent.parent
-    major = int(re.search(r"\d+", run_program(origin, "pg_config", "--version").stdout)[0])
-    prefix = build.install(major, origin=origin, debug_points=False)
-    with ExitStack() as stack:
-        nodes = [stack.enter_context(Cluster.create(prefix, CONFIG, base=args.base)) for _ in range(3)]
-        for node in nodes:
-            node.start()
-            with node.connect() as conn:
-                conn.execute("CREATE EXTENSION citus; CREATE EXTENSION pg_cyclone")
-        with nodes[0].connect() as conn:
-            conn.execute("SELECT citus_set_coordinator_host(%s, %s)", (str(nodes[0].socket_dir), PORT))
-            for node in nodes[1:]:
-                conn.execute("SELECT citus_add_node(%s, %s)", (str(node.socket_dir), PORT))
+    with three_nodes(install(args.pg_config), CONFIG, args.base) as nodes:
         compact(nodes[0], args, f"FULL INPLACE, LATENCY_TARGET '{args.target}', PARALLEL 2")
         compact(nodes[0], args, "FULL INPLACE, PARALLEL 2")
 
