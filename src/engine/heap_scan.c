@@ -261,6 +261,7 @@ take_rest(TableVacuum *vacuum)
 		{
 			vacuum->scan_next = REST_START(rest);
 			vacuum->scan_end = REST_END(rest);
+			DEBUG_POINT("heap-scan-rest");
 			return true;
 		}
 	}
@@ -415,7 +416,7 @@ vacuum_fsm_now_and_then(TableVacuum *vacuum)
 	BlockNumber first = heap_scan_first_unscanned(vacuum);
 
 	if (first > vacuum->fsm_vacuumed &&
-		first - vacuum->fsm_vacuumed >= FSM_VACUUM_BLOCKS)
+		first - vacuum->fsm_vacuumed >= DEBUG_LIMIT(fsm_blocks, FSM_VACUUM_BLOCKS))
 	{
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, first);
 		vacuum->fsm_vacuumed = first;
