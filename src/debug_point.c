@@ -30,6 +30,7 @@
 
 int			cyclone_debug_btree_parts = 0;
 int			cyclone_debug_failed_probe = 0;
+int			cyclone_debug_fsm_blocks = 0;
 int			cyclone_debug_horizon_wait = 0;
 int			cyclone_debug_max_duties = 0;
 int			cyclone_debug_max_duty_tries = 0;
@@ -72,6 +73,10 @@ static const struct
 		"How many processes each budget is taken to feed.",
 		"0 is as many as it does. So many by default that no test's workers are parked.",
 	&cyclone_debug_fed, 1000, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_fsm_blocks",
+		"How many blocks of a table without indexes are scanned before their free space is offered.",
+		"0 is the usual number.",
+	&cyclone_debug_fsm_blocks, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_horizon_wait",
 		"How long VACUUM (FULL INPLACE) waits for others, in ms.",
 		"0 is as long as usual.",

@@ -222,6 +222,25 @@ compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_m
 	memcpy(result->deadoffsets, server.deadoffsets, server.lpdead_items * sizeof(OffsetNumber));
 }
 
+/* compat_prune -- have the server prune a page, for which the caller has a cleanup lock. */
+static inline void
+compat_prune(Relation rel, Buffer buffer)
+{
+	PruneFreezeParams params = {
+		.relation = rel,
+		.buffer = buffer,
+		.vmbuffer = InvalidBuffer,
+		.reason = PRUNE_ON_ACCESS,
+		.options = 0,
+		.vistest = GlobalVisTestFor(rel),
+		.cutoffs = NULL
+	};
+	PruneFreezeResult result;
+	OffsetNumber offnum = InvalidOffsetNumber;
+
+	heap_page_prune_and_freeze(&params, &result, &offnum, NULL, NULL);
+}
+
 /* compat_pgstat_report_vacuum -- tell the statistics system of a VACUUM. */
 static inline void
 compat_pgstat_report_vacuum(Relation rel, PgStat_Counter live,

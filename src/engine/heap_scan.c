@@ -223,9 +223,15 @@ static void
 leave_rest(TableVacuum *vacuum)
 {
 	pg_atomic_uint64 *place = &vacuum_member(vacuum->shared, vacuum->member)->scan_rest;
+	pg_atomic_uint32 *least = &vacuum->shared->least_rest;
 
 	if (vacuum->scan_next < vacuum->scan_end)
 	{
+		uint32		known = pg_atomic_read_u32(least);
+
+		while (vacuum->scan_next < known &&
+			   !pg_atomic_compare_exchange_u32(least, &known, vacuum->scan_next))
+			;
 		if (pg_atomic_exchange_u64(place, MAKE_REST(vacuum->scan_next, vacuum->scan_end)) != 0)
 			elog(ERROR, "two ranges of blocks are left over by one process");
 	}
@@ -255,6 +261,7 @@ take_rest(TableVacuum *vacuum)
 		{
 			vacuum->scan_next = REST_START(rest);
 			vacuum->scan_end = REST_END(rest);
+			DEBUG_POINT("heap-scan-rest");
 			return true;
 		}
 	}
@@ -400,6 +407,8 @@ report_progress(HeapScan *scan, BlockNumber scan_block)
  *		known to those who look for it, once in 8 GB.
  *
  * Only for tables without indexes: with them it is done after each round.
+ * Who takes a range that was left over isn't known to be there until he reports, and we
+ * may be past it by then: it is done once more at the end, from the first such block on.
  */
 static void
 vacuum_fsm_now_and_then(TableVacuum *vacuum)
@@ -407,7 +416,7 @@ vacuum_fsm_now_and_then(TableVacuum *vacuum)
 	BlockNumber first = heap_scan_first_unscanned(vacuum);
 
 	if (first > vacuum->fsm_vacuumed &&
-		first - vacuum->fsm_vacuumed >= FSM_VACUUM_BLOCKS)
+		first - vacuum->fsm_vacuumed >= DEBUG_LIMIT(fsm_blocks, FSM_VACUUM_BLOCKS))
 	{
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, first);
 		vacuum->fsm_vacuumed = first;

@@ -6,8 +6,21 @@
  * It needs an exclusive lock, which it neither waits for long nor keeps for
  * long: it gives up after five seconds of trying, and lets go when others
  * wait for the table, to try again for the rest.  While a table is being
- * compacted it takes steps that are never long, and waits its turn for a
- * moment: a table that is used all the time could not become smaller else.
+ * compacted it takes steps, and waits its turn for a moment: a table that is used
+ * all the time could not become smaller else.
+ *
+ * A step keeps others waiting for no longer than the look at pages until the next
+ * check for waiters, which is COMPACTION_CHECK_MS and WAITER_CHECK_BLOCKS pages, most
+ * of them read before; and then for RelationTruncate, which looks through
+ * shared_buffers, waits for one record to be on disk, and makes the file shorter by
+ * what was looked at.
+ *
+ * The lock is in the WAL, as standbys have to take it, too.  There it lasts until
+ * the end of the transaction, whatever is released here.  So each step is a
+ * transaction of its own, which is on disk when the step is over.  Not a
+ * subtransaction: a standby that begins, or a checkpoint, is told of the locks held at
+ * that moment as those of the top-level transaction.  A plain VACUUM does it all
+ * in its one transaction, as the server's.
  *
  * Done by the leader alone, after the team has ended.
  *
@@ -64,7 +77,7 @@
 /* So long do we wait for the lock, and others behind us, and not more often. */
 #define QUEUE_TIMEOUT_MS		20
 #define QUEUE_RETRY_MS			200
-/* Fewer than the subtransactions of ours that others need not look up on disk */
+/* So often, in all steps together */
 #define MAX_QUEUED				50
 
 /* The timeout of queue_for_lock; MAX_TIMEOUTS stands for none yet. */
@@ -73,6 +86,9 @@ static volatile sig_atomic_t waited_enough;
 static volatile sig_atomic_t cancel_requested;
 static struct sigaction usual_action;	/* on SIGINT */
 
+static void begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages);
+static BlockNumber cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor,
+						   int *nqueued, bool *others_wait);
 static BlockNumber next_floor(TableVacuum *vacuum, BlockNumber rel_pages,
 							  BlockNumber nonempty_pages, int nqueued);
 static BlockNumber compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages,
@@ -111,12 +127,52 @@ BlockNumber
 heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 {
 	BlockNumber rel_pages = vacuum->shared->rel_pages;
-	int			level = vacuum->shared->verbose ? INFO : DEBUG2;
-	BlockNumber floor;
 	int			nqueued = 0;
 	bool		others_wait;
-	bool		more;
 
+	Assert(!vacuum->shared->compacting);
+	begin(vacuum, rel_pages, nonempty_pages);
+	DEBUG_POINT("truncate");
+
+	do
+		rel_pages = cut_off(vacuum, rel_pages, nonempty_pages, &nqueued, &others_wait);
+	while (rel_pages > nonempty_pages && others_wait);
+	return rel_pages;
+}
+
+/*
+ * heap_truncate_step
+ *		Cut off some of the empty pages at the end of a table that is compacted;
+ *		return whether there are more to be cut off now.
+ *
+ * In a transaction that the caller ends at once.  pass says what the table's last
+ * VACUUM and the steps since have come to, and is brought up to date.
+ */
+bool
+heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
+{
+	BlockNumber rel_pages = pass->new_pages;
+	BlockNumber floor;
+	bool		others_wait;
+
+	Assert(vacuum->shared->compacting && vacuum->shared->rel_pages == pass->old_pages);
+	begin(vacuum, rel_pages, pass->nonempty_pages);
+	DEBUG_POINT("truncate");
+	if (rel_pages < pass->old_pages)
+		DEBUG_POINT("truncate-again");
+
+	floor = next_floor(vacuum, rel_pages, pass->nonempty_pages, pass->nqueued);
+	if (floor >= rel_pages)
+		return false;
+	pass->new_pages = cut_off(vacuum, rel_pages, floor, &pass->nqueued, &others_wait);
+	return pass->new_pages > pass->nonempty_pages && pass->new_pages < rel_pages &&
+		(others_wait || pass->new_pages == floor);
+}
+
+/* begin -- tell that truncation begins. */
+static void
+begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages)
+{
 	Assert(is_leader(vacuum) && !IsInParallelMode());
 	Assert(CheckRelationLockedByMe(vacuum->rel, ShareUpdateExclusiveLock, true));
 	Assert(nonempty_pages < rel_pages);
@@ -125,58 +181,63 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 								 PROGRESS_VACUUM_PHASE_TRUNCATE);
 	progress_phase(PROGRESS_VACUUM_PHASE_TRUNCATE, rel_pages);
 	set_place(vacuum, PLACE_TRUNCATE, nonempty_pages);
-	DEBUG_POINT("truncate");
+}
 
-	do
+/*
+ * cut_off
+ *		Under an exclusive lock cut off what is empty from floor on; return the
+ *		table's new size, which is the old one if that can't be done now.
+ *
+ * Otherwise *others_wait says whether it let go early, as others wanted the table.
+ */
+static BlockNumber
+cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nqueued,
+		bool *others_wait)
+{
+	int			level = vacuum->shared->verbose ? INFO : DEBUG2;
+	BlockNumber new_pages;
+
+	*others_wait = false;
+	/* RelationTruncate waits for this, too, but that is under the lock */
+	XLogFlush(ProcLastRecPtr);
+
+	if (!lock_exclusively(vacuum, nqueued))
 	{
-		BlockNumber new_pages;
-
-		floor = next_floor(vacuum, rel_pages, nonempty_pages, nqueued);
-		if (floor >= rel_pages)
-			break;
-		/* RelationTruncate waits for this, too, but that is under the lock */
-		XLogFlush(XactLastRecEnd);
-
-		if (!lock_exclusively(vacuum, &nqueued))
-		{
-			ereport(level,
-					(errmsg("\"%s\": stopping truncate due to conflicting lock request",
-							vacuum->relname)));
-			break;
-		}
-
-		/* If it has grown, the new pages presumably have tuples. */
-		if (RelationGetNumberOfBlocks(vacuum->rel) != rel_pages)
-		{
-			UnlockRelation(vacuum->rel, AccessExclusiveLock);
-			break;
-		}
-
-		/* While we scanned, others may have filled pages that were empty. */
-		new_pages = find_end(vacuum, rel_pages, floor, &others_wait);
-		vacuum->blkno = new_pages;
-		if (new_pages >= rel_pages)
-		{
-			UnlockRelation(vacuum->rel, AccessExclusiveLock);
-			break;
-		}
-
-		/* with a weaker lock somebody might be about to fill one of these */
-		Assert(CheckRelationLockedByMe(vacuum->rel, AccessExclusiveLock, false));
-		Assert(new_pages >= floor && floor >= nonempty_pages);
-		RelationTruncate(vacuum->rel, new_pages);
-
-		/* Who gets the lock now learns of the new size by invalidation. */
-		UnlockRelation(vacuum->rel, AccessExclusiveLock);
-
 		ereport(level,
-				(errmsg("table \"%s\": truncated %u to %u pages",
-						vacuum->relname, rel_pages, new_pages)));
-		rel_pages = new_pages;
-		more = others_wait || new_pages == floor;
-	} while (rel_pages > nonempty_pages && more);
+				(errmsg("\"%s\": stopping truncate due to conflicting lock request",
+						vacuum->relname)));
+		return rel_pages;
+	}
 
-	return rel_pages;
+	/* If it has grown, the new pages presumably have tuples. */
+	if (RelationGetNumberOfBlocks(vacuum->rel) != rel_pages)
+	{
+		UnlockRelation(vacuum->rel, AccessExclusiveLock);
+		return rel_pages;
+	}
+
+	/* While we scanned, others may have filled pages that were empty. */
+	new_pages = find_end(vacuum, rel_pages, floor, others_wait);
+	vacuum->blkno = new_pages;
+	if (new_pages >= rel_pages)
+	{
+		UnlockRelation(vacuum->rel, AccessExclusiveLock);
+		*others_wait = false;
+		return rel_pages;
+	}
+
+	/* with a weaker lock somebody might be about to fill one of these */
+	Assert(CheckRelationLockedByMe(vacuum->rel, AccessExclusiveLock, false));
+	Assert(new_pages >= floor);
+	RelationTruncate(vacuum->rel, new_pages);
+
+	/* Who gets the lock now learns of the new size by invalidation. */
+	UnlockRelation(vacuum->rel, AccessExclusiveLock);
+
+	ereport(level,
+			(errmsg("table \"%s\": truncated %u to %u pages",
+					vacuum->relname, rel_pages, new_pages)));
+	return new_pages;
 }
 
 /*
@@ -188,11 +249,8 @@ static BlockNumber
 next_floor(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages, int nqueued)
 {
 	BlockNumber floor = nonempty_pages;
-	BlockNumber step;
+	BlockNumber step = compaction_step(vacuum, rel_pages, nonempty_pages, nqueued);
 
-	if (!vacuum->shared->compacting)
-		return floor;
-	step = compaction_step(vacuum, rel_pages, nonempty_pages, nqueued);
 	if (rel_pages > step)
 		floor = Max(floor, rel_pages - step);
 	return look_before(vacuum, rel_pages, floor);

@@ -12,6 +12,7 @@
 #define CYCLONE_PHASES_H
 
 #include "engine/state.h"
+#include "engine/table_vacuum.h"
 
 /* heap_scan.c */
 extern Size eager_scan_shared_size(BlockNumber rel_pages);
@@ -49,6 +50,7 @@ extern IndexBulkDeleteResult *index_stats(TableVacuum *vacuum, int index);
 extern bool heap_truncate_is_worthwhile(BlockNumber rel_pages,
 										BlockNumber nonempty_pages);
 extern BlockNumber heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages);
+extern bool heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass);
 
 /* failsafe.c */
 extern bool failsafe_check(TableVacuum *vacuum);

@@ -168,6 +168,8 @@ typedef struct VacuumShared
 	pg_atomic_uint64 blocks_vacuumed;
 	pg_atomic_uint32 store_is_full; /* somebody's range had to be left over
 									 * for that */
+	pg_atomic_uint32 least_rest;	/* the first block left over, since the
+									 * free space map was vacuumed */
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
 	pg_atomic_uint32 empty_pages_found; /* by someone, in some index */
 	pg_atomic_uint32 more_work; /* likewise, was put off */

@@ -18,16 +18,24 @@
 #include "access/visibilitymap.h"
 #include "access/xact.h"
 #include "catalog/pg_namespace.h"
+#include "commands/dbcommands.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
 #include "storage/smgr.h"
+#include "utils/lsyscache.h"
 
 #include "compat.h"
+#include "engine/phases.h"
 #include "engine/table_job.h"
+#include "engine/table_vacuum.h"
 #include "report/progress.h"
+
+static void set_size(Relation rel, BlockNumber npages, double tuples, bool has_index,
+					 TransactionId relfrozenxid, MultiXactId relminmxid,
+					 bool *frozenxid_updated, bool *minmxid_updated);
 
 /*
  * table_update_index_statistics
@@ -64,18 +72,66 @@ table_truncate(VacuumJob *job)
 
 	Assert(job->team == NULL && !IsInParallelMode());
 
-	/* In an emergency there may be no transaction IDs left to do it with. */
-	if (!job->do_truncate || VacuumFailsafeActive ||
-		result->counters.nonempty_pages >= result->orig_rel_pages ||
-		(job->pass == NULL &&
-		 !heap_truncate_is_worthwhile(result->orig_rel_pages,
-									  result->counters.nonempty_pages)))
+	/*
+	 * In an emergency there may be no transaction IDs left to do it with. Who
+	 * compacts the table does it in steps, after this transaction.
+	 */
+	if (!job->do_truncate || VacuumFailsafeActive || job->pass != NULL ||
+		!heap_truncate_is_worthwhile(result->orig_rel_pages,
+									 result->counters.nonempty_pages))
 		return;
 
 	INSTR_TIME_SET_CURRENT(start);
 	result->new_rel_pages = heap_truncate(&job->vacuum, result->counters.nonempty_pages);
 	result->removed_pages = result->orig_rel_pages - result->new_rel_pages;
 	result->truncate_seconds = table_seconds_since(start);
+}
+
+/*
+ * table_truncate_step
+ *		Cut off a part of the empty end of a table that is compacted, after its VACUUM;
+ *		return whether there is more to be cut off now.
+ *
+ * The caller is in a transaction with a snapshot, which it ends at once, and holds a
+ * ShareUpdateExclusiveLock on rel.  strategy may be NULL.
+ */
+bool
+table_truncate_step(Relation rel, BufferAccessStrategy strategy, CompactionPass *pass)
+{
+	TableVacuum *vacuum = palloc0_object(TableVacuum);
+	VacuumShared *shared = palloc0_object(VacuumShared);
+	ErrorContextCallback callback;
+	bool		more;
+
+	Assert(pass->new_pages > pass->nonempty_pages);
+	shared->relid = RelationGetRelid(rel);
+	shared->rel_pages = pass->old_pages;
+	shared->compacting = true;
+	vacuum->shared = shared;
+	vacuum->rel = rel;
+	vacuum->strategy = strategy;
+	vacuum->dbname = get_database_name(MyDatabaseId);
+	vacuum->relnamespace = get_namespace_name(RelationGetNamespace(rel));
+	vacuum->relname = pstrdup(RelationGetRelationName(rel));
+
+	callback.callback = table_error_context;
+	callback.arg = vacuum;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));
+	compat_report_vacuum_start(false, false);
+	progress_begin(RelationGetRelid(rel), MyProcPid);
+	more = heap_truncate_step(vacuum, pass);
+	/* others have to look at the table anew for it, so once will do */
+	if (!more)
+		set_size(rel, pass->new_pages, pass->live_tuples, rel->rd_rel->relhasindex,
+				 InvalidTransactionId, InvalidMultiXactId, NULL, NULL);
+	pgstat_progress_end_command();
+	progress_clear();
+
+	error_context_stack = callback.previous;
+	return more;
 }
 
 /*
@@ -91,8 +147,6 @@ table_update_statistics(VacuumJob *job, TimestampTz start)
 	TableResult *result = &job->result;
 	VacuumCounters *counters = &result->counters;
 	const struct VacuumCutoffs *cutoffs PG_USED_FOR_ASSERTS_ONLY = &job->plan.cutoffs;
-	BlockNumber all_visible,
-				all_frozen;
 
 	Assert(job->team == NULL && !IsInParallelMode());
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
@@ -114,21 +168,32 @@ table_update_statistics(VacuumJob *job, TimestampTz start)
 		counters->new_relminmxid = InvalidMultiXactId;
 	}
 
-	/* The map may know of pages that were added since. */
-	visibilitymap_count(job->vacuum.rel, &all_visible, &all_frozen);
-	all_visible = Min(all_visible, result->new_rel_pages);
-	all_frozen = Min(all_frozen, all_visible);
-
-	compat_vac_update_relstats(job->vacuum.rel, result->new_rel_pages,
-							   result->new_live_tuples, all_visible, all_frozen,
-							   job->vacuum.nindexes > 0,
-							   counters->new_relfrozenxid, counters->new_relminmxid,
-							   &result->frozenxid_updated, &result->minmxid_updated, false);
+	set_size(job->vacuum.rel, result->new_rel_pages, result->new_live_tuples,
+			 job->vacuum.nindexes > 0, counters->new_relfrozenxid, counters->new_relminmxid,
+			 &result->frozenxid_updated, &result->minmxid_updated);
 
 	/* Dead items that were left on purpose are not to bring vacuum back soon. */
 	compat_pgstat_report_vacuum(job->vacuum.rel, Max(result->new_live_tuples, 0),
 								counters->recently_dead_tuples +
 								counters->missed_dead_tuples, start);
+}
+
+/* set_size -- set what pg_class says of a table's size, and its age if it is given. */
+static void
+set_size(Relation rel, BlockNumber npages, double tuples, bool has_index,
+		 TransactionId relfrozenxid, MultiXactId relminmxid,
+		 bool *frozenxid_updated, bool *minmxid_updated)
+{
+	BlockNumber all_visible,
+				all_frozen;
+
+	/* The map may know of pages that were added since. */
+	visibilitymap_count(rel, &all_visible, &all_frozen);
+	all_visible = Min(all_visible, npages);
+	all_frozen = Min(all_frozen, all_visible);
+	compat_vac_update_relstats(rel, npages, tuples, all_visible, all_frozen, has_index,
+							   relfrozenxid, relminmxid, frozenxid_updated, minmxid_updated,
+							   false);
 }
 
 /* table_describe_pass -- tell who compacts the table what this VACUUM came to. */
@@ -143,5 +208,6 @@ table_describe_pass(const VacuumJob *job, CompactionPass *pass)
 	pass->recently_dead_tuples = result->counters.recently_dead_tuples;
 	pass->oldest_xmin = result->oldest_xmin;
 	pass->stale_locks += result->counters.stale_locks;
-	pass->unused_pages = result->new_rel_pages - result->counters.nonempty_pages;
+	pass->nonempty_pages = result->counters.nonempty_pages;
+	pass->nqueued = 0;
 }

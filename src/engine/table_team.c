@@ -174,6 +174,7 @@ table_start_team(VacuumJob *job, int nworkers)
 	pg_atomic_init_u64(&shared->blocks_passed, 0);
 	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
 	pg_atomic_init_u32(&shared->store_is_full, 0);
+	pg_atomic_init_u32(&shared->least_rest, InvalidBlockNumber);
 	pg_atomic_init_u32(&shared->next_index, 0);
 	pg_atomic_init_u32(&shared->empty_pages_found, 0);
 	pg_atomic_init_u32(&shared->more_work, 0);

@@ -31,7 +31,9 @@ typedef struct CompactionPass
 	int64		live_tuples;
 	int64		recently_dead_tuples;
 	TransactionId oldest_xmin;	/* what was deleted before it was removed */
-	BlockNumber unused_pages;	/* at the end, but not truncated */
+	BlockNumber nonempty_pages; /* what comes after is unused */
+	int			nqueued;		/* times that others had to wait behind us to
+								 * cut that off */
 
 	/* by all passes so far: row locks that were removed, see stale_lock.c */
 	int64		stale_locks;
@@ -40,5 +42,7 @@ typedef struct CompactionPass
 extern void table_vacuum(Relation rel, const VacuumParams *params,
 						 BufferAccessStrategy strategy, CompactionPass *pass,
 						 TableResult *result);
+extern bool table_truncate_step(Relation rel, BufferAccessStrategy strategy,
+								CompactionPass *pass);
 
 #endif							/* CYCLONE_TABLE_VACUUM_H */

@@ -20,6 +20,7 @@
 #include "storage/buf.h"
 #include "utils/rel.h"
 
+#include "engine/state.h"
 #include "engine/table_vacuum.h"
 #include "pace/pace.h"
 #include "team/ranges.h"
@@ -61,6 +62,7 @@ typedef struct MoveCounts
 {
 	int64		rows;
 	int64		blocks;			/* vacated, or looked through for values */
+	int64		undone;			/* rows that were moved, and moved back */
 	MoveObstacles obstacles;
 	TransactionId last_xid;		/* that moved a row */
 } MoveCounts;
@@ -88,6 +90,7 @@ typedef struct Inplace
 	CompactionPass pass;		/* for the last VACUUM, and by it */
 	bool		is_alone;		/* are there to be no workers any more? */
 	int64		rows_moved;		/* in all passes, by all */
+	int64		rows_undone;	/* likewise, and moved back */
 	TransactionId last_xid;		/* the last to move something out of it */
 
 	/* as this process saw it last; is it to move no more for that reason? */
@@ -115,6 +118,7 @@ typedef struct Inplace
 	uint64		one_by_one;		/* visits before that are to be made one a
 								 * batch */
 	BlockNumber target;			/* to be filled, if it is valid */
+	BlockList	refill;			/* to be filled before others */
 	MoveCounts	moved;
 } Inplace;
 
@@ -150,6 +154,7 @@ typedef struct MoveBatch
 	bool		is_short;		/* as a longer one was in the way? */
 	MemoryContext outer_context;	/* outside the subtransaction */
 	ResourceOwner outer_owner;
+	BlockList	filled;			/* by it, if it can be undone */
 	MoveCounts	before;			/* what had been moved until then */
 	instr_time	start;
 } MoveBatch;
@@ -179,13 +184,18 @@ extern bool subscription_is_kept_away(void);
 /* move_batch.c */
 extern bool move_batch_begin(MoveBatch *batch, Inplace *job);
 extern bool move_batch_goes_on(const MoveBatch *batch);
-extern void move_batch_end(MoveBatch *batch);
+extern bool move_batch_end(MoveBatch *batch);
 extern void move_batch_abandon(void);
 extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer);
 extern void move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place);
 extern void move_batch_assign_xid(MoveBatch *batch);
 extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);
 extern void move_batch_add_entries(MoveBatch *batch, HeapTuple row);
+
+/* undone_room.c */
+extern void undone_room_note(MoveBatch *batch, BlockNumber blkno);
+extern void undone_room_reclaim(MoveBatch *batch);
+extern BlockNumber undone_room_take(Inplace *job);
 
 /* row_move.c */
 extern bool row_move_some(Inplace *job);
@@ -195,6 +205,7 @@ extern void value_move_plan(Inplace *job, Inplace *toast);
 extern bool value_move_some(Inplace *job, Inplace *toast);
 
 /* page_change.c */
+extern void page_check_items(Relation rel, Buffer buffer);
 extern Size page_space_needed(Size row, Size reserve);
 extern int	page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples,
 					  bool *fits);

@@ -212,7 +212,7 @@ warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 				(errmsg("table \"%s\" could not be compacted fully: " INT64_FORMAT " rows are in use by other transactions",
 						name, obstacles->locked + obstacles->uncommitted),
 				 errhint("Run VACUUM (FULL INPLACE) again when they have ended.")));
-	if (pass->unused_pages > notable)
+	if (pass->new_pages - pass->nonempty_pages > notable)
 		ereport(WARNING,
 				(errmsg("table \"%s\" could not be truncated, as others were using it all the time",
 						name),
@@ -276,6 +276,9 @@ tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool t
 	}
 	appendStringInfo(&buf, _("rows moved: " INT64_FORMAT " out of " INT64_FORMAT " pages, in %d passes\n"),
 					 job->rows_moved, result->blocks_vacated, result->passes);
+	if (job->rows_undone > 0)
+		appendStringInfo(&buf, _("rows moved in vain, as they were in the way of others: " INT64_FORMAT "\n"),
+						 job->rows_undone);
 	if (result->stale_locks > 0)
 		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
 						 result->stale_locks);

@@ -212,17 +212,21 @@ move_batch_goes_on(const MoveBatch *batch)
 
 /*
  * move_batch_end
- *		Close, and commit; or undo it all, if it is in the way.
+ *		Close, and commit; or undo it all, if it is in the way.  Returns whether
+ *		visits are to be made once more for that reason.
  */
-void
+bool
 move_batch_end(MoveBatch *batch)
 {
+	uint64		next_visit;
+
 	Assert(IsSubTransaction() == batch->can_be_undone);
 	index_entries_finish(batch->entries);
 	DEBUG_POINT("inplace-look");
 	/* when nothing is left to be written: see subscription.c */
 	batch->is_too_late = batch->is_watched && TransactionIdIsValid(batch->xid) &&
 		subscription_is_at_work(batch->job->relid);
+	next_visit = batch->job->next_visit;
 	if (batch->can_be_undone)
 		end_subtransaction(batch);
 	Assert(!IsSubTransaction());
@@ -234,6 +238,7 @@ move_batch_end(MoveBatch *batch)
 	DEBUG_POINT("inplace-batch");
 	Assert(subscription_is_kept_away());
 	end_transaction();
+	return batch->job->next_visit < next_visit;
 }
 
 /* close_table -- the opposite of open_table, but for the locks. */
@@ -259,6 +264,8 @@ end_subtransaction(MoveBatch *batch)
 		ReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(batch->outer_context);
 	CurrentResourceOwner = batch->outer_owner;
+	if (batch->is_in_the_way || batch->is_too_late)
+		undone_room_reclaim(batch);
 }
 
 /*
@@ -273,7 +280,9 @@ static void
 forget(MoveBatch *batch)
 {
 	Inplace    *job = batch->job;
+	int64		undone = job->moved.undone + job->moved.rows - batch->before.rows;
 
+	batch->before.undone = job->moved.undone = undone;
 	if (batch->is_short && !batch->is_too_late)
 	{
 		job->moved.rows = batch->before.rows;

@@ -250,6 +250,7 @@ gather(void)
 	job->shares = &movers.shared->shares;
 	job->next_visit = job->end_visits = job->one_by_one = 0;
 	job->target = InvalidBlockNumber;
+	job->refill.count = 0;
 
 	pace_create(movers.pace, job->relid);
 	begin_work(movers.shared);
@@ -503,6 +504,7 @@ add_up(void)
 		all_through &= mover->is_through;
 	}
 	job->rows_moved += job->moved.rows;
+	job->rows_undone += job->moved.undone;
 	if (all_through)
 		return true;
 
@@ -521,6 +523,7 @@ add_counts(MoveCounts *sum, const MoveCounts *part)
 {
 	sum->rows += part->rows;
 	sum->blocks += part->blocks;
+	sum->undone += part->undone;
 	sum->obstacles.locked += part->obstacles.locked;
 	sum->obstacles.uncommitted += part->obstacles.uncommitted;
 	sum->obstacles.recently_dead += part->obstacles.recently_dead;
@@ -624,6 +627,7 @@ pg_cyclone_mover_main(Datum main_arg)
 
 	job = palloc0_object(Inplace);
 	job->relid = shared->relid;
+	job->context = CurrentMemoryContext;
 	job->npages = shared->npages;
 	job->shares = &shared->shares;
 	job->target = InvalidBlockNumber;

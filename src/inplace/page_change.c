@@ -64,6 +64,7 @@
 #define NEARLY_EMPTY \
 	(MaxHeapTupleSize - MaxHeapTuplesPerPage / 8 * sizeof(ItemIdData))
 
+static bool item_is_sound(Page page, ItemId item, OffsetNumber last);
 static bool begin_change(Buffer buffer, Buffer vmbuffer);
 static void clear_visibility(Relation rel, Buffer buffer, Buffer vmbuffer);
 static void end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
@@ -73,6 +74,69 @@ static XLogRecPtr log_rows(Buffer buffer, HeapTuple *tuples, int ntuples, bool w
 static XLogRecPtr log_headers(Buffer buffer, const OffsetNumber *offsets, int noffsets);
 static char *add_header(char *delta, Page page, OffsetNumber off);
 static char *add_fragment(char *delta, Page page, Size offset, Size length);
+
+/*
+ * page_check_items
+ *		Raise an error if the items of a page aren't where items can be.
+ *
+ * The caller has the page locked, in whatever mode.  Who reads rows of a page does
+ * this first: a page with wrong bytes, and a checksum that is right or not looked at, would
+ * have him read what is behind the page, or overrun what is for MaxHeapTuplesPerPage.
+ */
+void
+page_check_items(Relation rel, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	PageHeader	header = (PageHeader) page;
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+
+	if (PageIsNew(page))
+		return;
+	if (header->pd_lower < SizeOfPageHeaderData || header->pd_lower > header->pd_upper ||
+		header->pd_upper > header->pd_special || header->pd_special != BLCKSZ ||
+		last > MaxHeapTuplesPerPage)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("corrupted page pointers: lower = %u, upper = %u, special = %u",
+						header->pd_lower, header->pd_upper, header->pd_special),
+				 errcontext("while moving rows of block %u of relation \"%s\"",
+							BufferGetBlockNumber(buffer), RelationGetRelationName(rel))));
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+
+		if (!item_is_sound(page, item, last))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("corrupted line pointer: offset = %u, size = %u",
+							ItemIdGetOffset(item), ItemIdGetLength(item)),
+					 errcontext("while moving rows of block %u, offset %u, of relation \"%s\"",
+								BufferGetBlockNumber(buffer), off, RelationGetRelationName(rel))));
+	}
+}
+
+/* item_is_sound -- does an item lead to a row's header, or to an item, if it leads anywhere? */
+static bool
+item_is_sound(Page page, ItemId item, OffsetNumber last)
+{
+	PageHeader	header = (PageHeader) page;
+	HeapTupleHeader tuple;
+
+	if (ItemIdIsRedirected(item))
+		return ItemIdGetRedirect(item) >= FirstOffsetNumber &&
+			ItemIdGetRedirect(item) <= last &&
+			ItemIdIsNormal(PageGetItemId(page, ItemIdGetRedirect(item)));
+	if (!ItemIdIsNormal(item))
+		return true;
+	if (ItemIdGetLength(item) < MAXALIGN(SizeofHeapTupleHeader) ||
+		ItemIdGetOffset(item) != MAXALIGN(ItemIdGetOffset(item)) ||
+		ItemIdGetOffset(item) < header->pd_upper ||
+		ItemIdGetOffset(item) + ItemIdGetLength(item) > header->pd_special)
+		return false;
+	tuple = (HeapTupleHeader) PageGetItem(page, item);
+	return tuple->t_hoff >= SizeofHeapTupleHeader && tuple->t_hoff <= ItemIdGetLength(item);
+}
 
 /*
  * page_space_needed

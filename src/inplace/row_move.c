@@ -46,7 +46,7 @@ typedef struct RowMove
 } RowMove;
 
 static bool vacate_page(RowMove *move, BlockNumber blkno);
-static Size smallest_row(Buffer buffer);
+static Size smallest_row(Relation rel, Buffer buffer);
 static BlockNumber tail_start(const Inplace *job);
 static Buffer next_target(RowMove *move, Size room);
 static int	move_rows(RowMove *move, Buffer target, bool *all_fit);
@@ -80,8 +80,8 @@ row_move_some(Inplace *job)
 		ReleaseBuffer(move.source_map);
 	if (BufferIsValid(move.target_map))
 		ReleaseBuffer(move.target_map);
-	move_batch_end(&move.batch);
-	return more;
+	/* what is undone has given back its room */
+	return move_batch_end(&move.batch) || more;
 }
 
 /*
@@ -101,7 +101,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 
 	move->source = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, job->ring);
 	visibilitymap_pin(batch->rel, blkno, &move->source_map);
-	room = smallest_row(move->source);
+	room = smallest_row(batch->rel, move->source);
 
 	while (room > 0 && !all_fit && !batch->is_in_the_way)
 	{
@@ -129,6 +129,8 @@ vacate_page(RowMove *move, BlockNumber blkno)
 		MemoryContextSwitchTo(old);
 
 		job->moved.rows += nmoved;
+		if (nmoved > 0)
+			undone_room_note(batch, target_block);
 		for (int i = 0; i < move->nrows && !batch->is_in_the_way; i++)
 			if (move->fits[i])
 				move_batch_add_entries(batch, move->rows[i]);
@@ -156,12 +158,13 @@ vacate_page(RowMove *move, BlockNumber blkno)
  *		How much room the smallest row on a page needs, 0 if there is none.
  */
 static Size
-smallest_row(Buffer buffer)
+smallest_row(Relation rel, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
 	Size		smallest = 0;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	page_check_items(rel, buffer);
 	for (OffsetNumber off = FirstOffsetNumber;
 		 !PageIsNew(page) && off <= PageGetMaxOffsetNumber(page); off++)
 	{
@@ -196,6 +199,14 @@ next_target(RowMove *move, Size room)
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
+		/* one that was filled in vain, even if there are no others left */
+		if (!BlockNumberIsValid(job->target) || job->target >= tail_start(job))
+		{
+			BlockNumber again = undone_room_take(job);
+
+			if (BlockNumberIsValid(again))
+				job->target = again;
+		}
 		if (!BlockNumberIsValid(job->target))
 			job->target = pg_atomic_fetch_add_u32(&job->shares->target, 1);
 		/* then no later one is, and we ask for no more */

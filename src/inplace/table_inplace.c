@@ -44,6 +44,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -72,6 +73,7 @@ static void compact_toast(Inplace *toast, Inplace *rows, InplaceResult *result);
 static bool lock_toast(const Inplace *toast);
 static void compact(Inplace *job, Inplace *rows, InplaceResult *result);
 static void vacuum_once(Inplace *job, InplaceResult *result);
+static bool cut_off_some(Inplace *job);
 static bool plan_moves(Inplace *job, Inplace *rows, bool is_idle);
 static PlanEnd plan_end(Inplace *job, Inplace *rows, bool is_idle);
 static bool move_tail(Inplace *job, Inplace *rows, InplaceResult *result);
@@ -240,7 +242,8 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 		vacuum_once(job, result);
 		progress_bytes_freed((uint64) (Max(job->first_pages, job->pass.new_pages) -
 									   job->pass.new_pages) * BLCKSZ);
-		is_being_cut = job->pass.unused_pages > 0 && job->pass.new_pages + PROGRESS_PAGES < least;
+		is_being_cut = job->pass.new_pages > job->pass.nonempty_pages &&
+			job->pass.new_pages + PROGRESS_PAGES < least;
 		if (least == 0 || is_being_cut ||
 			job->pass.new_pages < least - least / PROGRESS_FRACTION)
 		{
@@ -266,7 +269,7 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 	}
 }
 
-/* vacuum_once -- a pass's VACUUM. */
+/* vacuum_once -- a pass's VACUUM, and truncation after it. */
 static void
 vacuum_once(Inplace *job, InplaceResult *result)
 {
@@ -285,7 +288,34 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	become_user_again(&saved);
 	table_close(rel, NoLock);
 	end_transaction();
+	if (job->pass.new_pages > job->pass.nonempty_pages && !VacuumFailsafeActive)
+		while (cut_off_some(job))
+			;
 	inplace_report_step(result, INPLACE_VACUUM, start);
+}
+
+/*
+ * cut_off_some
+ *		Cut off a part of the empty end, in a transaction of its own; return whether
+ *		there is more to be cut off now.
+ *
+ * A standby lets go of the table when that transaction has ended there: hence it
+ * goes to disk at once, whatever the setting, but isn't waited for on standbys.
+ */
+static bool
+cut_off_some(Inplace *job)
+{
+	Relation	rel;
+	bool		more;
+
+	begin_vacuum_transaction(false);
+	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+	rel = table_open(job->relid, ShareUpdateExclusiveLock);
+	more = table_truncate_step(rel, job->ring, &job->pass);
+	table_close(rel, NoLock);
+	end_transaction();
+	return more;
 }
 
 /*

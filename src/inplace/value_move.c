@@ -123,6 +123,7 @@ note_values(Inplace *toast, Relation rel)
 		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, blkno - 1, RBM_NORMAL, toast->ring);
 		page = BufferGetPage(buffer);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		page_check_items(rel, buffer);
 		for (OffsetNumber off = FirstOffsetNumber;
 			 !PageIsNew(page) && off <= PageGetMaxOffsetNumber(page); off++)
 		{
@@ -183,8 +184,12 @@ value_move_some(Inplace *job, Inplace *toast)
 	if (BufferIsValid(move->target_map))
 		ReleaseBuffer(move->target_map);
 	table_close(move->toast_rel, NoLock);
-	move_batch_end(&move->batch);
-	return more;
+
+	/*
+	 * if there is no room, what has been undone takes it until the next
+	 * VACUUM
+	 */
+	return move_batch_end(&move->batch) ? !move->is_full : more;
 }
 
 /*
@@ -241,6 +246,7 @@ find_rows(ValueMove *move, Inplace *toast, Buffer buffer, int64 *nlocked)
 	struct varlena **pointers = palloc_array(struct varlena *, MaxTupleAttributeNumber);
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	page_check_items(move->batch.rel, buffer);
 	for (OffsetNumber off = FirstOffsetNumber;
 		 !PageIsNew(page) && off <= PageGetMaxOffsetNumber(page); off++)
 	{

@@ -263,6 +263,8 @@ def append_pages(cluster: Cluster, path: str, *pages: bytes) -> None:
 ZERO_PAGE = bytes(8192)
 # pd_lower 24, pd_upper and pd_special 8192, layout version 4: initialized, without line pointers, never logged
 EMPTY_PAGE = bytes(12) + b"".join(n.to_bytes(2, "little") for n in (24, 8192, 8192, 8196)) + bytes(8172)
+# the same with the page's own all-visible bit, which the map knows nothing of
+VISIBLE_PAGE = EMPTY_PAGE[:10] + (4).to_bytes(2, "little") + EMPTY_PAGE[12:]
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +282,7 @@ def base(prefix, pg_major):
             conn.execute(f"INSERT INTO {NEW_PAGES} SELECT i, {WIDE} FROM generate_series(1, 800) i")
             [(path,)] = conn.execute(f"SELECT pg_relation_filepath('{NEW_PAGES}')")
         cluster.stop()
-        append_pages(cluster, path, *[ZERO_PAGE] * 70, *[EMPTY_PAGE] * 3)
+        append_pages(cluster, path, *[ZERO_PAGE] * 70, *[EMPTY_PAGE] * 3, VISIBLE_PAGE)
         cluster.start()
         with cluster.connect(DB) as conn:
             conn.execute("SET cyclone.enabled = off")
@@ -298,7 +300,7 @@ def base(prefix, pg_major):
             make_multixacts(cluster, conn)
             make_in_progress(conn)
         cluster.stop()
-        append_pages(cluster, path, *[ZERO_PAGE] * 40, *[EMPTY_PAGE] * 2)
+        append_pages(cluster, path, *[ZERO_PAGE] * 40, *[EMPTY_PAGE] * 2, *[VISIBLE_PAGE] * 2)
         yield cluster
 
 

@@ -576,6 +576,40 @@ def test_a_standby_replays_it(new_cluster):
         assert "inconsistent page" not in standby.log
 
 
+def test_a_standby_gets_its_turn_between_steps_of_truncation(new_cluster):
+    """Its queries wait for no longer than one step takes, as those of the primary do."""
+    primary = new_cluster()
+    with primary.connect(TEMPLATE) as conn, primary.standby().start() as standby:
+        run_script(
+            conn,
+            """
+            CREATE TABLE t (id int, note text);
+            INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 40000) i;
+            DELETE FROM t WHERE id > 100
+            """,
+        )
+        seen = [blocks(conn)]
+        with Parked(primary, TEMPLATE, "truncate-again:leader", 1, INPLACE) as vacuum:
+            for _ in range(3):
+                standby.wait_for_replay(primary)
+                with standby.connect(TEMPLATE) as reader:
+                    held = "SELECT FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessExclusiveLock'"
+                    assert reader.execute(held).fetchall() == []
+                    reader.execute("SET lock_timeout = '10s'")
+                    assert reader.execute("SELECT count(*) FROM t").fetchone() == (100,)
+                    seen.append(blocks(reader))
+                vacuum.step()
+            vacuum.release()
+            vacuum.finish()
+        assert seen == sorted(set(seen), reverse=True)
+        assert blocks(conn) < 20
+        assert conn.execute("SELECT relpages FROM pg_class WHERE relname = 't'").fetchone()[0] == blocks(conn)
+        standby.wait_for_replay(primary)
+        with standby.connect(TEMPLATE) as reader:
+            assert blocks(reader) == blocks(conn) and content(reader, "t") == content(conn, "t")
+        checks.assert_clean(conn, "t")
+
+
 def test_a_standby_is_told_what_it_may_lack(new_cluster):
     """Rows that stay on a page from which others move: with hints that nobody has logged, and with old bytes behind them."""
     primary = new_cluster(wal_consistency_checking="all", checkpoint_timeout="1h", wal_keep_size="1GB")
@@ -732,6 +766,74 @@ def test_an_old_snapshot_on_a_standby_never_meets_a_new_index(new_cluster, patie
             assert content(reader, "t") == content(conn, "t")
             assert_indexes_agree(reader, "t")
             assert checks.btree_corruption(reader, "t") == []
+
+
+def set_item(page: bytearray, number: int, offset: int, flags: int, length: int) -> None:
+    page[20 + 4 * number : 24 + 4 * number] = (offset | flags << 15 | length << 17).to_bytes(4, "little")
+
+
+def lead_behind_the_page(page: bytearray) -> None:
+    set_item(page, 1, 8184, 1, 200)
+
+
+def lead_into_the_items(page: bytearray) -> None:
+    set_item(page, 1, 24, 1, 200)
+
+
+def lead_nowhere(page: bytearray) -> None:
+    set_item(page, 1, 400, 2, 0)
+
+
+def make_row_too_short(page: bytearray) -> None:
+    set_item(page, 1, 8160, 1, 8)
+
+
+def have_too_many_items(page: bytearray) -> None:
+    page[12:14] = (24 + 4 * 400).to_bytes(2, "little")
+
+
+DAMAGES = {
+    lead_behind_the_page: "corrupted line pointer: offset = 8184, size = 200",
+    lead_into_the_items: "corrupted line pointer: offset = 24, size = 200",
+    lead_nowhere: "corrupted line pointer: offset = 400, size = 0",
+    make_row_too_short: "corrupted line pointer: offset = 8160, size = 8",
+    have_too_many_items: "corrupted page pointers: lower = 1624, upper = {upper}, special = 8192",
+}
+
+
+@pytest.mark.parametrize("what", ["rows", "values"])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_items_that_lead_astray_are_damage(cluster, db, conn, damage, what):
+    """A page whose bytes are wrong, after VACUUM has been there, is an error before anything is read by them."""
+    conn.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+    filler = "repeat('x', 200)" if what == "rows" else "repeat(md5(i::text), 100)"
+    storage = "PLAIN" if what == "rows" else "EXTERNAL"  # without a TOAST table, which comes first
+    conn.execute(f"CREATE TABLE t (id int, note text STORAGE {storage})")
+    conn.execute(f"INSERT INTO t SELECT i, {filler} FROM generate_series(1, 4000) i")
+    conn.execute("DELETE FROM t WHERE id % 4 > 0")
+    [(relation, path)] = conn.execute(
+        "SELECT oid::regclass::text, pg_relation_filepath(oid) FROM pg_class WHERE oid = %s",
+        (conn.execute("SELECT CASE WHEN %s = 'rows' THEN oid ELSE reltoastrelid END FROM pg_class WHERE relname = 't'", (what,)).fetchone()[0],),
+    )
+    with Parked(cluster, db, "inplace-plan:leader", 1, MOVE, {"ignore_checksum_failure": "on"}) as compaction:
+        block = blocks(conn, relation) - 2
+        conn.execute(
+            "SELECT pg_buffercache_evict(bufferid) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode(%s::regclass)"
+            " AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relforknumber = 0",
+            (relation,),
+        )
+        with open(cluster.data / path, "r+b") as file:
+            file.seek(block * 8192)
+            page = bytearray(file.read(8192))
+            damage(page)
+            file.seek(block * 8192)
+            file.write(page)
+        compaction.release()
+        error = compaction.wait()
+    assert isinstance(error, psycopg.errors.DataCorrupted), error
+    assert error.diag.message_primary == DAMAGES[damage].format(upper=int.from_bytes(page[14:16], "little"))
+    assert f"block {block}" in error.diag.context and f'"{relation.removeprefix("pg_toast.")}"' in error.diag.context
+    assert conn.execute("SELECT FROM pg_locks WHERE relation = %s::regclass", (relation,)).fetchall() == []
 
 
 def test_kinds_of_tables(conn):

@@ -14,6 +14,7 @@ from contextlib import suppress
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import build, checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.postgres import run_program
@@ -411,3 +412,35 @@ def test_workers_rest_and_come_back_while_the_leader_is_in_the_servers_code(new_
         change(conn, vacuum_cost_delay="0")
         running.finish()
         checks.assert_clean(conn, "t")
+def test_free_space_that_a_worker_finds_late_is_offered(new_cluster):
+    """The rest of a range is scanned when the free space behind it is offered already; it must not be known to the leaves alone."""
+    pages = 130_000  # a range of several thousand blocks is larger than what one page of the free space map is about
+    cluster = new_cluster(**WORKERS, autovacuum="off")
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("CREATE UNLOGGED TABLE t (id int); INSERT INTO t VALUES (1)")
+        [(path,)] = conn.execute("SELECT pg_relation_filepath('t')")
+    cluster.stop()
+    os.truncate(cluster.data / path, pages * 8192)  # pages that were never initialized: a hole in the file
+    cluster.start()
+    settings = {
+        "cyclone.debug_workers": 1, "cyclone.debug_parking": 5, "cyclone.debug_fsm_blocks": 2048, "max_parallel_maintenance_workers": 1,
+    }  # fmt: skip
+    with cluster.connect(TEMPLATE) as conn, Parked(
+        cluster, TEMPLATE, "heap-scan-rest:worker", 1, "VACUUM (TRUNCATE off) t", settings
+    ) as vacuum:
+        # the leader does all the others meanwhile
+        scanned = "SELECT FROM pg_stat_progress_vacuum WHERE heap_blks_scanned > %s"
+        wait_until(lambda: conn.execute(scanned, (pages * 0.9,)).fetchall(), "the leader's part")
+        vacuum.release()
+        vacuum.finish()
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pageinspect")
+
+        def nodes(block: int) -> dict[int, int]:
+            [(text,)] = conn.execute("SELECT fsm_page_contents(get_raw_page('t', 'fsm', %s))", (block,))
+            return {int(node): int(space) for node, space in re.findall(r"(\d+): (\d+)", text)}
+
+        [(size,)] = conn.execute("SELECT pg_relation_size('t', 'fsm') / 8192")
+        known = nodes(1)
+        leaves = {leaf: nodes(leaf + 2).get(0, 0) for leaf in range(size - 2)}
+        assert len(leaves) > 30 and all(leaves.values())
+        assert {leaf: known.get(4095 + leaf, 0) for leaf in leaves} == leaves

@@ -1,5 +1,6 @@
 """VACUUM (FULL INPLACE) keeps away from tables to which a subscription writes, as its worker may miss a row that moves."""
 
+import re
 import threading
 
 import psycopg
@@ -369,4 +370,34 @@ def test_a_batch_is_undone_for_such_a_worker(late_worker, workers):
     assert parked.messages == []
     assert blocks(conn) < 300
     assert conn.execute("SELECT filler FROM t WHERE id = 20000").fetchall() == [("late",)]
+    checks.assert_clean(conn, "t")
+
+
+def passes(said: list[str]) -> int:
+    """In how many passes rows were moved, as VERBOSE has it."""
+    return next(int(found[1]) for found in map(re.compile(r"moved \d+ rows out of \d+ pages in (\d+) passes").search, said) if found)
+
+
+def test_room_that_was_filled_in_vain_is_filled_once_more(late_worker):
+    """A batch that is undone leaves its rows in front, dead; they don't keep others from being moved in the same pass."""
+    cluster, conn, go_on, catch_up = late_worker
+    move = "VACUUM (FULL INPLACE, INDEX_CLEANUP off, VERBOSE) {}"
+    rows = content(conn, "t")
+    settings = {"cyclone.debug_horizon_wait": 300_000}
+    with Parked(cluster, "subscriber", "inplace-look:any", 1, move.format("t"), settings) as parked:
+        go_on()
+        parked.release()
+        naps = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'VacuumDelay'"
+        wait_until(lambda: conn.execute(naps, (parked.pid,)).fetchall(), "waiting for the worker's end")
+        assert content(conn, "t") == rows
+        catch_up()
+    parked.finish()
+    assert any(re.search("rows moved in vain, as they were in the way of others: [1-9]", text) for text in parked.messages), parked.messages
+
+    # now that nobody needs old versions any more
+    run_script(conn, PLAIN.replace("TABLE t", "TABLE undisturbed").replace("INTO t", "INTO undisturbed").replace("FROM t", "FROM undisturbed"))
+    undisturbed = [text for text, _ in warnings_of(conn, move.format("undisturbed"))]
+    assert not any("in vain" in text for text in undisturbed)
+    assert passes(parked.messages) == passes(undisturbed) > 0
+    assert blocks(conn) == blocks(conn, "undisturbed")
     checks.assert_clean(conn, "t")
