@@ -690,7 +690,9 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	strlcpy(member->usage, pg_rusage_show(&rusage), USAGE_SIZE);
 
 	leave_index(vacuum);
-	if (work == NULL || pg_atomic_exchange_u32(&index->counted, 1) == 0)
+	/* not if the last one to be here was parked, and others will go on */
+	if (work == NULL ||
+		(work->is_done(vacuum, number) && pg_atomic_exchange_u32(&index->counted, 1) == 0))
 		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_INDEXES_PROCESSED, 1);
 }
 

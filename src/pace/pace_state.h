@@ -6,8 +6,8 @@
  *
  * Who calls whom: pace.c and server_code.c, where processes spend, call
  * pace_tick.c, pace_team.c and pace_command.c (a reload); all of them go by
- * pace_budget.c, which tells pace_team.c of a budget.  A routine said to be safe in a signal handler takes no lock,
- * allocates no memory and raises no error.
+ * pace_budget.c, which tells pace_team.c of a budget.  A routine said to be safe
+ * in a signal handler takes no lock, allocates no memory and raises no error.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
