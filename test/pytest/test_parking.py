@@ -328,7 +328,7 @@ def leader_waits_for_a_piece(new_cluster):
             running.release()
             waiting = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'CycloneGinStretches'"
             wait_until(lambda: conn.execute(waiting, (running.pid,)).fetchall(), "the leader's wait")
-            assert len(parked(conn)) == 1
+            wait_until(lambda: len(parked(conn)) == 1, "the other worker to be parked")
             yield conn, running, worker
         finally:
             with suppress(ProcessLookupError):
@@ -412,6 +412,8 @@ def test_workers_rest_and_come_back_while_the_leader_is_in_the_servers_code(new_
         change(conn, vacuum_cost_delay="0")
         running.finish()
         checks.assert_clean(conn, "t")
+
+
 def test_free_space_that_a_worker_finds_late_is_offered(new_cluster):
     """The rest of a range is scanned when the free space behind it is offered already; it must not be known to the leaves alone."""
     pages = 130_000  # a range of several thousand blocks is larger than what one page of the free space map is about
