@@ -116,7 +116,6 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
-#include "storage/read_stream.h"
 #include "storage/spin.h"
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
@@ -124,10 +123,8 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/index_kind.h"
-#include "engine/prefetch.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
-#include "report/progress.h"
 
 /* With so many duties due, the stream is interrupted to do them. */
 #define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)
@@ -155,17 +152,12 @@ typedef struct BtreeScan
 	Relation	index;
 	IndexBulkDeleteResult stats;	/* what this process did */
 
-	/* what is left of the range in hand */
-	BlockNumber next;
-	BlockNumber end;
+	IndexBlocks blocks;			/* the pages of our own ranges */
 
 	BlockList	duties;			/* right siblings to visit */
 	BlockList  *put_off;		/* those to be waited for, in the end; NULL if
 								 * that is now */
 	BlockList  *empty_pages;	/* found so far, to be deleted later */
-	bool		gives_up;		/* its place, as the budget feeds fewer */
-	bool		has_stream;		/* which may keep pages pinned */
-	BlockNumber pages_done;
 
 	/* the TIDs of the page in hand, and which of them are dead */
 	int			ntids;
@@ -182,9 +174,8 @@ static void btree_delete_pages(TableVacuum *vacuum, int number, bool wait);
 static void btree_finish(TableVacuum *vacuum, int number);
 static BtreeScan *make_scan(TableVacuum *vacuum, int number, bool wait);
 static void free_scan(BtreeScan *scan);
-static void scan_ranges(BtreeScan *scan);
-static BlockNumber next_block(ReadStream *stream, void *private_data,
-							  void *per_buffer_data);
+static void visit_in_range(void *scan, Buffer buffer);
+static bool has_many_duties(void *scan);
 static bool claim_blocks(BtreeScan *scan);
 static void visit_page(BtreeScan *scan, Buffer buffer);
 static void visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait);
@@ -266,16 +257,16 @@ btree_vacuum(TableVacuum *vacuum, int number)
 
 	do
 	{
-		scan_ranges(scan);
+		index_visit_blocks(&scan->blocks);
 		if (scan->duties.count >= MAX_DUTIES)
 			DEBUG_POINT("btree-duties");
 		while (scan->duties.count > 0)
 			visit_chain(scan, scan->duties.blocks[--scan->duties.count], false);
-	} while (scan->next < scan->end ||
-			 (!scan->gives_up &&
+	} while (scan->blocks.next < scan->blocks.end ||
+			 (!scan->blocks.gives_up &&
 			  (!index_blocks_are_claimed(vacuum, number) || claim_blocks(scan))));
 
-	pages_done = scan->pages_done;
+	pages_done = scan->blocks.pages_done;
 	if (scan->put_off->count > 0)
 		index_want_more_work(vacuum, number);
 	free_scan(scan);
@@ -333,6 +324,11 @@ make_scan(TableVacuum *vacuum, int number, bool wait)
 	scan->index = vacuum->indexes[number];
 	scan->put_off = wait ? NULL : &vacuum->put_off[number];
 	scan->empty_pages = &vacuum->empty_pages[number];
+	scan->blocks.vacuum = vacuum;
+	scan->blocks.number = number;
+	scan->blocks.visit = visit_in_range;
+	scan->blocks.is_enough = has_many_duties;
+	scan->blocks.scan = scan;
 
 	/* pages that are split meanwhile have to show it */
 	Assert(scan->cycle_id != 0);
@@ -433,73 +429,20 @@ btree_finish(TableVacuum *vacuum, int number)
 		IndexFreeSpaceMapVacuum(index);
 }
 
-/*
- * scan_ranges
- *		Visit the pages of ranges claimed one by one, until there are none or
- *		duties have piled up.
- */
+/* visit_in_range -- visit a pinned page of a range of our own, and release it. */
 static void
-scan_ranges(BtreeScan *scan)
+visit_in_range(void *scan, Buffer buffer)
 {
-	ReadStream *stream;
-	Buffer		next;
-
-	/* with duties left over, the stream might end at once, for ever */
-	Assert(scan->duties.count == 0);
-
-	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
-										COMPAT_READ_STREAM_BATCHING,
-										vacuum_strategy(scan->vacuum),
-										scan->index, MAIN_FORKNUM,
-										next_block, scan, 0);
-	scan->has_stream = true;
-	next = read_stream_next_buffer(stream, NULL);
-	while (BufferIsValid(next))
-	{
-		Buffer		buffer = next;
-
-		delay_point();
-		failsafe_notice(scan->vacuum);
-
-		next = read_stream_next_buffer(stream, NULL);
-		prefetch_page(next);
-
-		DEBUG_POINT("btree-page");
-		visit_page(scan, buffer);
-
-		if (++scan->pages_done % PROGRESS_BLOCKS == 0)
-		{
-			progress_blocks_done(scan->pages_done);
-			wal_keep_pace();
-		}
-	}
-	read_stream_end(stream);
-	scan->has_stream = false;
-	progress_blocks_done(scan->pages_done);
+	Assert(BufferGetBlockNumber(buffer) > BTREE_METAPAGE);
+	DEBUG_POINT("btree-page");
+	visit_page(scan, buffer);
 }
 
-/*
- * next_block
- *		The read stream's callback.  Takes no lock.
- */
-static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+/* has_many_duties -- are there so many that they are to be done first? */
+static bool
+has_many_duties(void *scan)
 {
-	BtreeScan  *scan = private_data;
-	uint64		start,
-				end;
-
-	if (scan->duties.count >= MAX_DUTIES)
-		return InvalidBlockNumber;
-	if (scan->next >= scan->end)
-	{
-		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
-			return InvalidBlockNumber;
-		scan->next = start;
-		scan->end = end;
-	}
-	Assert(scan->next > BTREE_METAPAGE && scan->next < scan->end);
-	return scan->next++;
+	return ((BtreeScan *) scan)->duties.count >= MAX_DUTIES;
 }
 
 /*
@@ -513,7 +456,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 static bool
 claim_blocks(BtreeScan *scan)
 {
-	return index_claim_growth(scan->vacuum, scan->number, &scan->next, &scan->end);
+	return index_claim_growth(scan->vacuum, scan->number, &scan->blocks.next, &scan->blocks.end);
 }
 
 /*
@@ -656,7 +599,7 @@ lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("CycloneBtreePagePin");
 
-	Assert(!scan->has_stream);
+	Assert(!scan->blocks.has_stream);
 	if (wait)
 	{
 		Buffer		buffer = read_due_page(scan, blkno);

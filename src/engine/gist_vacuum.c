@@ -115,17 +115,14 @@
 #include "storage/bufmgr.h"
 #include "storage/indexfsm.h"
 #include "storage/lmgr.h"
-#include "storage/read_stream.h"
 #include "storage/shmem.h"
 
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/index_kind.h"
 #include "engine/phases.h"
-#include "engine/prefetch.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
-#include "report/progress.h"
 
 /* The leaf pages that a process has visited as duties */
 typedef struct FollowedPage
@@ -175,13 +172,9 @@ typedef struct GistScan
 	Relation	index;
 	IndexBulkDeleteResult stats;	/* what this process did */
 
-	/* what is left of the range in hand */
-	BlockNumber next;
-	BlockNumber end;
-	bool		gives_up;		/* its place, as the budget feeds fewer */
+	IndexBlocks blocks;			/* the pages of our own ranges */
 
 	followed_hash *followed;	/* NULL if there are none */
-	BlockNumber pages_done;
 
 	/* the TIDs of the page in hand, and which of them are dead */
 	ItemPointerData tids[MaxIndexTuplesPerPage];
@@ -200,9 +193,7 @@ static bool gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait);
 static void gist_delete_pages(TableVacuum *vacuum, int number, bool wait);
 static GistScan *make_scan(TableVacuum *vacuum, int number);
 static void free_scan(GistScan *scan);
-static void scan_ranges(GistScan *scan);
-static BlockNumber next_block(ReadStream *stream, void *private_data,
-							  void *per_buffer_data);
+static void visit_in_range(void *scan, Buffer buffer);
 static void visit_page(GistScan *scan, Buffer buffer);
 static void follow_chain(GistScan *scan, BlockNumber blkno);
 static int	clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right);
@@ -352,10 +343,10 @@ gist_vacuum(TableVacuum *vacuum, int number)
 
 	scan = make_scan(vacuum, number);
 	do
-		scan_ranges(scan);
-	while (index_claim_growth(vacuum, number, &scan->next, &scan->end));
+		index_visit_blocks(&scan->blocks);
+	while (index_claim_growth(vacuum, number, &scan->blocks.next, &scan->blocks.end));
 
-	pages_done = scan->pages_done;
+	pages_done = scan->blocks.pages_done;
 	free_scan(scan);
 	return pages_done;
 }
@@ -456,6 +447,10 @@ make_scan(TableVacuum *vacuum, int number)
 	scan->shared = vacuum_index(vacuum->shared, number);
 	scan->gist = index_area(vacuum, number);
 	scan->index = vacuum->indexes[number];
+	scan->blocks.vacuum = vacuum;
+	scan->blocks.number = number;
+	scan->blocks.visit = visit_in_range;
+	scan->blocks.scan = scan;
 	return scan;
 }
 
@@ -469,66 +464,13 @@ free_scan(GistScan *scan)
 	pfree(scan);
 }
 
-/*
- * scan_ranges
- *		Visit the pages of the range in hand, and of ranges claimed one by one,
- *		until there are none.
- */
+/* visit_in_range -- visit a pinned page of a range of our own, and release it. */
 static void
-scan_ranges(GistScan *scan)
+visit_in_range(void *scan, Buffer buffer)
 {
-	ReadStream *stream;
-	Buffer		next;
-
-	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
-										COMPAT_READ_STREAM_BATCHING,
-										vacuum_strategy(scan->vacuum),
-										scan->index, MAIN_FORKNUM,
-										next_block, scan, 0);
-	next = read_stream_next_buffer(stream, NULL);
-	while (BufferIsValid(next))
-	{
-		Buffer		buffer = next;
-
-		delay_point();
-		failsafe_notice(scan->vacuum);
-
-		next = read_stream_next_buffer(stream, NULL);
-		prefetch_page(next);
-
-		DEBUG_POINT("gist-page");
-		visit_page(scan, buffer);
-
-		if (++scan->pages_done % PROGRESS_BLOCKS == 0)
-		{
-			progress_blocks_done(scan->pages_done);
-			wal_keep_pace();
-		}
-	}
-	read_stream_end(stream);
-	progress_blocks_done(scan->pages_done);
-}
-
-/*
- * next_block
- *		The read stream's callback.  Takes no lock.
- */
-static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
-{
-	GistScan   *scan = private_data;
-	uint64		start,
-				end;
-
-	if (scan->next >= scan->end)
-	{
-		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
-			return InvalidBlockNumber;
-		scan->next = start;
-		scan->end = end;
-	}
-	Assert(scan->next > GIST_ROOT_BLKNO && scan->next < scan->end);
-	return scan->next++;
+	Assert(BufferGetBlockNumber(buffer) > GIST_ROOT_BLKNO);
+	DEBUG_POINT("gist-page");
+	visit_page(scan, buffer);
 }
 
 /*

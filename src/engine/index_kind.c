@@ -26,17 +26,23 @@
 #include "access/spgist.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/read_stream.h"
 #include "storage/spin.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
 #include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
+#include "engine/prefetch.h"
+#include "pace/pace.h"
+#include "pace/wal.h"
+#include "report/progress.h"
 #include "team/team.h"
 
 /* Blocks are claimed in ranges of at most this many (4 MB). */
 #define RANGE_BLOCKS		512
 
+static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
 static bool has_routines(Relation index, ambulkdelete_function bulk_delete,
 						 amvacuumcleanup_function cleanup);
 
@@ -173,6 +179,72 @@ index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmemb
 	ranges_init(&index->ranges, first, index_current_size(vacuum->indexes[number]),
 				1, RANGE_BLOCKS, nmembers);
 	pg_atomic_write_u64(&index->known_end, Max(index->ranges.end, first));
+}
+
+/*
+ * index_visit_blocks
+ *		Visit the pages of the range in hand, and of ranges claimed one by one,
+ *		until there are none, or it is enough for now.
+ *
+ * The next page's content is asked for before one is visited.
+ */
+void
+index_visit_blocks(IndexBlocks *blocks)
+{
+	ReadStream *stream;
+	Buffer		next;
+
+	/* with enough already, the stream would end at once, for ever */
+	Assert(blocks->is_enough == NULL || !blocks->is_enough(blocks->scan));
+
+	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
+										COMPAT_READ_STREAM_BATCHING,
+										vacuum_strategy(blocks->vacuum),
+										blocks->vacuum->indexes[blocks->number],
+										MAIN_FORKNUM, next_block, blocks, 0);
+	blocks->has_stream = true;
+	next = read_stream_next_buffer(stream, NULL);
+	while (BufferIsValid(next))
+	{
+		Buffer		buffer = next;
+
+		delay_point();
+		failsafe_notice(blocks->vacuum);
+
+		next = read_stream_next_buffer(stream, NULL);
+		prefetch_page(next);
+		blocks->visit(blocks->scan, buffer);
+
+		if (++blocks->pages_done % PROGRESS_BLOCKS == 0)
+		{
+			progress_blocks_done(blocks->pages_done);
+			wal_keep_pace();
+		}
+	}
+	read_stream_end(stream);
+	blocks->has_stream = false;
+	progress_blocks_done(blocks->pages_done);
+}
+
+/* next_block -- the read stream's callback.  Takes no lock. */
+static BlockNumber
+next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+{
+	IndexBlocks *blocks = private_data;
+	uint64		start,
+				end;
+
+	if (blocks->is_enough != NULL && blocks->is_enough(blocks->scan))
+		return InvalidBlockNumber;
+	if (blocks->next >= blocks->end)
+	{
+		if (!index_claim_range(vacuum_index(blocks->vacuum->shared, blocks->number),
+							   &blocks->gives_up, &start, &end))
+			return InvalidBlockNumber;
+		blocks->next = start;
+		blocks->end = end;
+	}
+	return blocks->next++;
 }
 
 /*

@@ -134,6 +134,24 @@ typedef struct IndexKind
 	void		(*delete_pages) (TableVacuum *vacuum, int number, bool wait);
 } IndexKind;
 
+/* The pages of ranges that a process claims one by one: see index_visit_blocks */
+typedef struct IndexBlocks
+{
+	TableVacuum *vacuum;
+	int			number;			/* of the index */
+	void		(*visit) (void *scan, Buffer buffer);	/* releases the page */
+	bool		(*is_enough) (void *scan);	/* for now? NULL: never */
+	void	   *scan;			/* what these two are told */
+
+	/* what is left of the range in hand */
+	BlockNumber next;
+	BlockNumber end;
+
+	bool		gives_up;		/* its place, as the budget feeds fewer */
+	bool		has_stream;		/* which may keep pages pinned */
+	BlockNumber pages_done;
+} IndexBlocks;
+
 extern const IndexKind btree_kind;
 extern const IndexKind gist_kind;
 extern const IndexKind spgist_kind;
@@ -153,6 +171,7 @@ extern void index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumIn
 extern BlockNumber index_current_size(Relation index);
 extern void index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first,
 							   int nmembers);
+extern void index_visit_blocks(IndexBlocks *blocks);
 extern bool index_claim_range(IndexShared *index, bool *gives_up, uint64 *start, uint64 *end);
 extern bool index_claim_growth(TableVacuum *vacuum, int number,
 							   BlockNumber *start, BlockNumber *end);

@@ -125,17 +125,13 @@
 #include "storage/bufmgr.h"
 #include "storage/indexfsm.h"
 #include "storage/lmgr.h"
-#include "storage/read_stream.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/index_kind.h"
 #include "engine/phases.h"
-#include "engine/prefetch.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
-#include "report/progress.h"
 
 /* Where redirects and inner tuples are that have been followed */
 typedef struct FollowedPlace
@@ -189,11 +185,7 @@ typedef struct SpgistScan
 	SpGistState state;			/* what the server's routines want */
 	IndexBulkDeleteResult stats;	/* what this process did */
 
-	/* what is left of the range in hand */
-	BlockNumber next;
-	BlockNumber end;
-	bool		gives_up;		/* its place, as the budget feeds fewer */
-	BlockNumber pages_done;
+	IndexBlocks blocks;			/* the pages of our own ranges */
 
 	/* places to be visited: palloc'd, NULL at first */
 	ItemPointerData *pending;
@@ -224,9 +216,7 @@ static void spgist_finish(TableVacuum *vacuum, int number);
 static void spgist_finish_cleanup(TableVacuum *vacuum, int number);
 static SpgistScan *make_scan(TableVacuum *vacuum, int number);
 static void free_scan(SpgistScan *scan);
-static void scan_ranges(SpgistScan *scan);
-static BlockNumber next_block(ReadStream *stream, void *private_data,
-							  void *per_buffer_data);
+static void visit_in_range(void *scan, Buffer buffer);
 static void check_page(Relation index, Buffer buffer);
 static void visit_page(SpgistScan *scan, Buffer buffer);
 static void visit_pending(SpgistScan *scan);
@@ -350,12 +340,12 @@ spgist_vacuum(TableVacuum *vacuum, int number)
 
 	scan = make_scan(vacuum, number);
 	do
-		scan_ranges(scan);
-	while (index_claim_growth(vacuum, number, &scan->next, &scan->end));
+		index_visit_blocks(&scan->blocks);
+	while (index_claim_growth(vacuum, number, &scan->blocks.next, &scan->blocks.end));
 
 	/* who leaves owes nothing */
 	Assert(scan->npending == 0);
-	pages_done = scan->pages_done;
+	pages_done = scan->blocks.pages_done;
 	free_scan(scan);
 	return pages_done;
 }
@@ -404,6 +394,10 @@ make_scan(TableVacuum *vacuum, int number)
 	scan->shared = vacuum_index(vacuum->shared, number);
 	scan->spgist = index_area(vacuum, number);
 	scan->index = vacuum->indexes[number];
+	scan->blocks.vacuum = vacuum;
+	scan->blocks.number = number;
+	scan->blocks.visit = visit_in_range;
+	scan->blocks.scan = scan;
 	initSpGistState(&scan->state, scan->index);
 
 	Assert(TransactionIdIsNormal(scan->spgist->start_xmin));
@@ -425,66 +419,13 @@ free_scan(SpgistScan *scan)
 	pfree(scan);
 }
 
-/*
- * scan_ranges
- *		Visit the pages of the range in hand, and of ranges claimed one by one,
- *		until there are none.
- */
+/* visit_in_range -- visit a pinned page of a range of our own, and release it. */
 static void
-scan_ranges(SpgistScan *scan)
+visit_in_range(void *scan, Buffer buffer)
 {
-	ReadStream *stream;
-	Buffer		next;
-
-	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
-										COMPAT_READ_STREAM_BATCHING,
-										vacuum_strategy(scan->vacuum),
-										scan->index, MAIN_FORKNUM,
-										next_block, scan, 0);
-	next = read_stream_next_buffer(stream, NULL);
-	while (BufferIsValid(next))
-	{
-		Buffer		buffer = next;
-
-		delay_point();
-		failsafe_notice(scan->vacuum);
-
-		next = read_stream_next_buffer(stream, NULL);
-		prefetch_page(next);
-
-		DEBUG_POINT("spgist-page");
-		visit_page(scan, buffer);
-
-		if (++scan->pages_done % PROGRESS_BLOCKS == 0)
-		{
-			progress_blocks_done(scan->pages_done);
-			wal_keep_pace();
-		}
-	}
-	read_stream_end(stream);
-	progress_blocks_done(scan->pages_done);
-}
-
-/*
- * next_block
- *		The read stream's callback.  Takes no lock.
- */
-static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
-{
-	SpgistScan *scan = private_data;
-	uint64		start,
-				end;
-
-	if (scan->next >= scan->end)
-	{
-		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))
-			return InvalidBlockNumber;
-		scan->next = start;
-		scan->end = end;
-	}
-	Assert(!SpGistBlockIsFixed(scan->next) && scan->next < scan->end);
-	return scan->next++;
+	Assert(!SpGistBlockIsFixed(BufferGetBlockNumber(buffer)));
+	DEBUG_POINT("spgist-page");
+	visit_page(scan, buffer);
 }
 
 /* check_page -- is this page, which is locked and not new, of an SP-GiST index? */
