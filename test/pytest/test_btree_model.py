@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cyclone_lab import state_search
+
 NOWHERE = -1
 FREE, LEAF, DELETED = "free", "leaf", "deleted"
 
@@ -142,26 +144,20 @@ def explore(rules: Rules, *, splits: int, blocks: int = 5) -> tuple[int, list[st
         removed=(),
         locked=frozenset(),
     )
-    problems: list[str] = []
-    seen = {start}
-    queue = [start]
-    while queue and not problems:
-        state = queue.pop()
-        ended = not any(state.to_visit) and not any(state.duties)
-        if ended:
-            left = everything - set(state.removed)
-            if left:
-                problems.append(f"entries {sorted(left)} are left in {state.pages}")
+
+    def problems_of(state: State):
+        if not any(state.to_visit) and not any(state.duties):
+            if left := everything - set(state.removed):
+                yield f"entries {sorted(left)} are left in {state.pages}"
             if not {1, 3} <= state.locked and not rules.delete_at_once:
-                problems.append(f"a leaf page never had its cleanup lock: {state}")
+                yield f"a leaf page never had its cleanup lock: {state}"
         if len(state.removed) != len(set(state.removed)):
-            problems.append(f"removed twice: {state.removed}")
-        for following in successors(state, rules):
-            following = replace(following, removed=tuple(sorted(following.removed)))
-            if following not in seen:
-                seen.add(following)
-                queue.append(following)
-    return len(seen), problems
+            yield f"removed twice: {state.removed}"
+
+    def in_order(state: State):
+        return (replace(following, removed=tuple(sorted(following.removed))) for following in successors(state, rules))
+
+    return state_search.explore(start, in_order, problems_of)
 
 
 def test_no_entry_of_a_dead_tid_is_left_whatever_the_order():
@@ -289,24 +285,20 @@ def explore_from_the_beginning(rules: BeginningRules, *, splits: int) -> tuple[i
     pages = (Page(LEAF, 2, dead=frozenset({1, 2})), Page(), Page(LEAF, NOWHERE, dead=frozenset({3})), Page(), Page())
     nobody = frozenset(), frozenset()
     start = Beginning(State(pages, nobody, nobody, splits, (), frozenset()), nblocks=3)
-    problems: list[str] = []
-    seen = {start}
-    queue = [start]
-    while queue and not problems:
-        now = queue.pop()
-        if is_over(now):
-            left = {1, 2, 3} - set(now.state.removed)
-            if left:
-                problems.append(f"entries {sorted(left)} are left in {now.state.pages}, by {now.in_flight}")
+
+    def problems_of(now: Beginning):
+        left = {1, 2, 3} - set(now.state.removed)
+        if is_over(now) and left:
+            yield f"entries {sorted(left)} are left in {now.state.pages}, by {now.in_flight}"
         if len(now.state.removed) != len(set(now.state.removed)):
-            problems.append(f"removed twice: {now.state.removed}")
+            yield f"removed twice: {now.state.removed}"
+
+    def in_order(now: Beginning):
         for following in successors_from_the_beginning(now, rules):
             state = replace(following.state, removed=tuple(sorted(following.state.removed)), locked=frozenset())
-            following = replace(following, state=state)
-            if following not in seen:
-                seen.add(following)
-                queue.append(following)
-    return len(seen), problems
+            yield replace(following, state=state)
+
+    return state_search.explore(start, in_order, problems_of)
 
 
 def test_no_entry_is_left_by_a_split_under_way_when_the_vacuum_begins():

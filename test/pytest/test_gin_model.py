@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cyclone_lab import state_search
+
 NOWHERE = -1
 ROOT = 0
 
@@ -93,8 +95,8 @@ def steps(state: State, borders: tuple[int, ...], rules: Rules):
                     yield replace(between, visits=tuple(sorted(state.visits + tuple(entries))), walkers=tuple(walkers))
 
 
-def explore(rules: Rules, *, leaves: int, stretches: int, max_splits: int) -> tuple[int, list[State]]:
-    """Explore all states; return how many there are, and those at the end that are wrong."""
+def explore(rules: Rules, *, leaves: int, stretches: int, max_splits: int) -> tuple[int, list[str]]:
+    """Explore all states until one at the end is wrong; return how many there are, and what is wrong."""
     if leaves == 1:
         level, borders = ((ROOT, NOWHERE, frozenset(range(4))),), (ROOT,)
     else:
@@ -102,21 +104,16 @@ def explore(rules: Rules, *, leaves: int, stretches: int, max_splits: int) -> tu
         borders = tuple(1 + i for i in range(0, leaves, leaves // stretches))
     everything = tuple(sorted(entry for _, _, entries in level for entry in entries))
     start = State(level, 0, ((NOWHERE, NOWHERE),) * 2, max_splits, 10, ())
-    seen, todo, wrong = {start}, [start], []
-    while todo:
-        state = todo.pop()
+
+    def successors(state: State):
         next_states = list(steps(state, borders, rules))
-        if not next_states:
-            if state.visits != everything:
-                wrong.append(state)
-            continue
-        if state.splits_left:
-            next_states += splits(state, rules)
-        for found in next_states:
-            if found not in seen:
-                seen.add(found)
-                todo.append(found)
-    return len(seen), wrong
+        return [*next_states, *splits(state, rules)] if next_states and state.splits_left else next_states
+
+    def problems_of(state: State):
+        if not any(True for _ in steps(state, borders, rules)) and state.visits != everything:
+            yield f"visits of {state.visits} in the end: {state}"
+
+    return state_search.explore(start, successors, problems_of)
 
 
 SHAPES = [(1, 1), (2, 1), (2, 2), (3, 3), (4, 2)]

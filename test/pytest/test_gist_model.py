@@ -7,9 +7,12 @@ counted once. Weaker rules must fail, or the check proves nothing.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import pytest
+
+from cyclone_lab import state_search
 
 NOWHERE = -1
 FREE, LEAF, INTERNAL = "free", "leaf", "internal"
@@ -169,21 +172,15 @@ def successors(state: State, rules: Rules, root: int):
 def explore(start: State, rules: Rules, root: int = NOWHERE) -> tuple[int, list[str]]:
     """Explore all states; return how many there are, and what went wrong."""
     everything = frozenset().union(*(page.dead for page in start.pages))
-    problems: list[str] = []
-    seen = {start}
-    queue = [start]
-    while queue and not problems:
-        state = queue.pop()
+
+    def problems_of(state: State):
         left = everything - set(state.removed)
         if is_over(state) and left:
-            problems.append(f"entries {sorted(left)} are left in {state.pages}")
+            yield f"entries {sorted(left)} are left in {state.pages}"
         if len(state.removed) != len(set(state.removed)):
-            problems.append(f"removed twice: {state.removed}")
-        for following in successors(state, rules, root):
-            if following not in seen:
-                seen.add(following)
-                queue.append(following)
-    return len(seen), problems
+            yield f"removed twice: {state.removed}"
+
+    return state_search.explore(start, partial(successors, rules=rules, root=root), problems_of)
 
 
 def start_of(pages: dict[int, Page], blocks: int, splits: int) -> State:
@@ -342,21 +339,15 @@ def explore_from_the_beginning(rules: BeginningRules, splits: int) -> tuple[int,
     pages = (Page(LEAF, 2, dead=frozenset({1, 2})), Page(), Page(LEAF, NOWHERE, dead=frozenset({3})), Page(), Page())
     nobody = frozenset(), frozenset()
     start = Beginning(State(pages, nobody, (NOWHERE, NOWHERE), nobody, splits), nblocks=3)
-    problems: list[str] = []
-    seen = {start}
-    queue = [start]
-    while queue and not problems:
-        now = queue.pop()
+
+    def problems_of(now: Beginning):
         left = {1, 2, 3} - set(now.state.removed)
         if beginning_is_over(now) and left:
-            problems.append(f"entries {sorted(left)} are left in {now.state.pages}, by {now.in_flight}")
+            yield f"entries {sorted(left)} are left in {now.state.pages}, by {now.in_flight}"
         if len(now.state.removed) != len(set(now.state.removed)):
-            problems.append(f"removed twice: {now.state.removed}")
-        for following in successors_from_the_beginning(now, rules):
-            if following not in seen:
-                seen.add(following)
-                queue.append(following)
-    return len(seen), problems
+            yield f"removed twice: {now.state.removed}"
+
+    return state_search.explore(start, partial(successors_from_the_beginning, rules=rules), problems_of)
 
 
 def test_no_entry_is_left_by_a_split_under_way_when_the_vacuum_begins():

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cyclone_lab import state_search
+
 HASHES = frozenset({0, 1, 2, 3})  # of the dead entries; the buckets there are say which one each belongs to
 
 
@@ -137,8 +139,8 @@ def splits(state: State):
             yield replace(interrupted, interruptions_left=state.interruptions_left - 1)
 
 
-def explore(rules: Rules, *, interrupted: bool, splits_left: int, interruptions: int) -> tuple[int, list[State]]:
-    """Return how many states there are, and those that are wrong at the end."""
+def explore(rules: Rules, *, interrupted: bool, splits_left: int, interruptions: int) -> tuple[int, list[str]]:
+    """Explore all states until one at the end is wrong; return how many there are, and what is wrong."""
     if interrupted:
         start = [Bucket(dead=HASHES), Bucket(populated=True)]
     else:
@@ -146,19 +148,21 @@ def explore(rules: Rules, *, interrupted: bool, splits_left: int, interruptions:
     low = frozenset({0})
     visitors = (Visitor(claimed=low), Visitor(claimed=frozenset(range(len(start))) - low))
     first = State(tuple(start), visitors, len(start), splits_left, interruptions)
-    seen, queue, wrong = {first}, [first], []
-    while queue:
-        state = queue.pop()
-        if all(visitor.done and not visitor.put_off for visitor in state.visitors):
-            if any(bucket.dead for bucket in state.buckets):
-                wrong.append(state)
-            continue
-        following = [s for number in range(len(state.visitors)) for s in visits(state, number, rules)]
-        for new in (*following, *splits(state)):
-            if new not in seen:
-                seen.add(new)
-                queue.append(new)
-    return len(seen), wrong
+
+    def is_over(state: State) -> bool:
+        return all(visitor.done and not visitor.put_off for visitor in state.visitors)
+
+    def successors(state: State):
+        if not is_over(state):
+            for number in range(len(state.visitors)):
+                yield from visits(state, number, rules)
+            yield from splits(state)
+
+    def problems_of(state: State):
+        if is_over(state) and any(bucket.dead for bucket in state.buckets):
+            yield f"entries are left: {state}"
+
+    return state_search.explore(first, successors, problems_of)
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
