@@ -404,31 +404,28 @@ def explore_waiting(rules: WaitingRules) -> tuple[int, list[str]]:
     """Explore all states of two visitors with two pages and two duties each, and of sessions that pin three times."""
     first, second = Member((1, 2), duties=(3, 5)), Member((3, 4), duties=(1, 5))
     start = Waiting((first, second), NOWHERE, pins_to_come=3)
-    problems: list[str] = []
-    seen = {start}
-    queue = [start]
-    while queue and not problems:
-        now = queue.pop()
-        following = []
+
+    def steps(now: Waiting):
         for number in range(2):
             for member in moves(now, number, rules):
-                members = now.members[:number] + (member,) + now.members[number + 1 :]
-                following.append(replace(now, members=members))
+                yield replace(now, members=now.members[:number] + (member,) + now.members[number + 1 :])
+
+    def successors(now: Waiting):
+        yield from steps(now)
+        if now.session != NOWHERE:
+            yield replace(now, session=NOWHERE)
+        elif now.pins_to_come:
+            yield from (replace(now, session=page, pins_to_come=now.pins_to_come - 1) for page in (1, 3, 5))
+
+    def problems_of(now: Waiting):
         waits = [member.waits_for for member in now.members if member.waits_for != NOWHERE]
         if len(waits) != len(set(waits)):
-            problems.append(f"two wait for one page: {now}")
+            yield f"two wait for one page: {now}"
         done = all(not (m.left or m.duties or m.put_off or waits or m.has_turn) for m in now.members)
-        if not following and not done and now.session == NOWHERE:
-            problems.append(f"nobody can go on: {now}")
-        if now.session != NOWHERE:
-            following.append(replace(now, session=NOWHERE))
-        elif now.pins_to_come:
-            following += [replace(now, session=page, pins_to_come=now.pins_to_come - 1) for page in (1, 3, 5)]
-        for other in following:
-            if other not in seen:
-                seen.add(other)
-                queue.append(other)
-    return len(seen), problems
+        if not done and now.session == NOWHERE and not any(True for _ in steps(now)):
+            yield f"nobody can go on: {now}"
+
+    return state_search.explore(start, successors, problems_of)
 
 
 def test_nobody_waits_for_ever_for_a_page_nor_two_for_one():
