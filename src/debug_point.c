@@ -9,7 +9,7 @@
  * separated by spaces.  Who waits does so until a test releases an advisory
  * lock that it holds: the lock (with key) 51966 of the same database.
  *
- * Settings named cyclone.debug_max_* make limits small, so that a small table
+ * Other settings named cyclone.debug_* make limits small, so that a small table
  * comes to them.  Release builds have none of this.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

@@ -4,8 +4,9 @@
  *	  The configuration parameters, all named cyclone.*.
  *
  * Every parameter is defined here, in alphabetical order, and read through
- * its variable by whoever needs it.  The exception are those of debug_point.c,
- * which only exist in builds for tests.
+ * its variable by whoever needs it.  The exceptions are the latency targets,
+ * in pace/pace_settings.c, and those of debug_point.c, which only exist in builds
+ * for tests.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -76,9 +76,9 @@ compat_is_locked(Buffer buffer)
 }
 #endif
 
-/* compat_buffer_is_locked -- for assertions: may this process change the page? */
+/* compat_buffer_is_locked_exclusively -- for assertions: may this process change the page? */
 static inline bool
-compat_buffer_is_locked(Buffer buffer)
+compat_buffer_is_locked_exclusively(Buffer buffer)
 {
 	/* 17 says of local buffers that they aren't locked */
 	return BufferIsLocal(buffer) || BufferIsExclusiveLocked(buffer);

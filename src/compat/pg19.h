@@ -49,11 +49,11 @@ compat_is_locked(Buffer buffer)
 #endif
 
 /*
- * compat_buffer_is_locked
+ * compat_buffer_is_locked_exclusively
  *		For assertions: may this process change the page?  Nobody locks local buffers.
  */
 static inline bool
-compat_buffer_is_locked(Buffer buffer)
+compat_buffer_is_locked_exclusively(Buffer buffer)
 {
 	return BufferIsLocal(buffer) || BufferIsLockedByMeInMode(buffer, BUFFER_LOCK_EXCLUSIVE);
 }

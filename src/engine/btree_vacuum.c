@@ -643,7 +643,7 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	bool		was_split = opaque->btpo_cycleid == scan->cycle_id;
 	int			ndead;
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(P_ISLEAF(opaque) && !P_ISDELETED(opaque) && !P_ISHALFDEAD(opaque));
 
 	*duty = P_NONE;
@@ -755,7 +755,7 @@ delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumb
 	Assert(tid == scan->ntids);
 	Assert(ndeletable + nupdatable > 0);
 	Assert(ndeletable + nupdatable <= maxoff - minoff + 1);
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 
 	_bt_delitems_vacuum(scan->index, buffer, deletable, ndeletable,
 						updatable, nupdatable);
@@ -886,7 +886,7 @@ delete_locked(BTVacState *state, Buffer buffer)
 {
 	MemoryContext old = MemoryContextSwitchTo(state->pagedelcontext);
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(P_ISLEAF(BTPageGetOpaque(BufferGetPage(buffer))));
 
 	_bt_pagedel(state->info->index, buffer, state);

@@ -123,7 +123,7 @@ gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
 	MemoryContext old = MemoryContextSwitchTo(pages->context);
 	int			ndead;
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 
 	gather_entry_lists(pages, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
 	ndead = dead_tids_match(pages->dead_tids, pages->tids, pages->ntids, pages->dead);
@@ -306,7 +306,7 @@ gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
 	MemoryContext old = MemoryContextSwitchTo(pages->context);
 	int			ndead;
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 
 	gather_segments(pages, page, BufferGetBlockNumber(buffer));
 	ndead = dead_tids_match(pages->dead_tids, pages->tids, pages->ntids, pages->dead);

@@ -396,8 +396,8 @@ delete_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
 	Page		left_page = BufferGetPage(left);
 	BlockNumber right = GinPageGetOpaque(page)->rightlink;
 
-	Assert(compat_buffer_is_locked(buffer) && compat_buffer_is_locked(left) &&
-		   compat_buffer_is_locked(parent->buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer) && compat_buffer_is_locked_exclusively(left) &&
+		   compat_buffer_is_locked_exclusively(parent->buffer));
 	Assert(PostingItemGetBlockNumber(GinDataPageGetPostingItem(parent_page, off)) ==
 		   BufferGetBlockNumber(buffer));
 

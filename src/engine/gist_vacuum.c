@@ -572,7 +572,7 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 	int			ntids = PageGetMaxOffsetNumber(page);
 	int			ndead = 0;
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(GistPageIsLeaf(page) && !GistPageIsDeleted(page));
 
 	if (ntids > MaxIndexTuplesPerPage)
@@ -794,7 +794,7 @@ delete_leaf(Relation index, Buffer parent, Buffer leaf)
 	Page		leaf_page = BufferGetPage(leaf);
 	OffsetNumber downlink;
 
-	Assert(compat_buffer_is_locked(parent) && compat_buffer_is_locked(leaf));
+	Assert(compat_buffer_is_locked_exclusively(parent) && compat_buffer_is_locked_exclusively(leaf));
 	Assert(!GistPageIsLeaf(parent_page) && !GistPageIsDeleted(parent_page));
 
 	if (!GistPageIsLeaf(leaf_page) || GistPageIsDeleted(leaf_page) ||

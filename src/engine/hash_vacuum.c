@@ -47,7 +47,7 @@
  * it any more:
  *
  * - A bucket N with the mark is put off until all members are through with
- *	 their ranges (hash_do_put_off).  Then, if it still has the mark, the
+ *	 their ranges (hash_visit_put_off).  Then, if it still has the mark, the
  *	 bucket P that it is populated from is visited first, which is a final
  *	 visit, as P isn't marked.  What comes to N after that comes from P and is
  *	 live; so N is visited next, and done with.
@@ -153,7 +153,7 @@ typedef struct BucketVisit
 
 static void hash_begin(TableVacuum *vacuum, int number, int nmembers);
 static BlockNumber hash_vacuum(TableVacuum *vacuum, int number);
-static void hash_do_put_off(TableVacuum *vacuum, int number);
+static void hash_visit_put_off(TableVacuum *vacuum, int number);
 static void hash_conclude(TableVacuum *vacuum, int number);
 static void hash_finish(TableVacuum *vacuum, int number);
 static HashScan *make_scan(TableVacuum *vacuum, int number);
@@ -183,7 +183,7 @@ const IndexKind hash_kind = {
 		.begin = hash_begin,
 		.work = hash_vacuum,
 		.is_done = index_blocks_are_claimed,
-		.more_work = hash_do_put_off,
+		.more_work = hash_visit_put_off,
 		.conclude = hash_conclude,
 		.finish = hash_finish,
 	},
@@ -237,13 +237,13 @@ hash_vacuum(TableVacuum *vacuum, int number)
 }
 
 /*
- * hash_do_put_off
+ * hash_visit_put_off
  *		Visit the buckets that this process has put off, and those they lead to.
  *
  * No member may be in hash_vacuum at this index.
  */
 static void
-hash_do_put_off(TableVacuum *vacuum, int number)
+hash_visit_put_off(TableVacuum *vacuum, int number)
 {
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	BlockList  *put_off = &vacuum->put_off[number];
@@ -682,7 +682,7 @@ delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
 	HashPageOpaque opaque = HashPageGetOpaque(page);
 	bool		clear_dead_marking = any_dead && H_HAS_DEAD_TUPLES(opaque);
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	START_CRIT_SECTION();
 
 	PageIndexMultiDelete(page, deletable, ndeletable);

@@ -234,7 +234,7 @@ handle_empty_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 	if (!PageIsAllVisible(page) && !is_in_tail(vacuum, BufferGetBlockNumber(buffer)))
 	{
-		Assert(compat_buffer_is_locked(buffer));
+		Assert(compat_buffer_is_locked_exclusively(buffer));
 
 		/*
 		 * A backend may have failed between initializing the page and logging
@@ -424,7 +424,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	VacuumCounters *counters = &vacuum->counters;
 	PruneResult result;
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	if (!prune_simple_page(vacuum, buffer, vmbuffer, &result))
 	{
 		/* not on simple pages, where no row is locked */
@@ -524,7 +524,7 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	uint8		old_bits;
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(visibilitymap_pin_ok(blkno, vmbuffer));
 	Assert(!result->all_visible || result->lpdead_items == 0);
 

@@ -267,7 +267,7 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 	uint8		bits;
 	uint8		bits_along = 0; /* of them, in the record that frees items */
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(BufferGetBlockNumber(buffer) == vacuum->blkno && dead->blkno == vacuum->blkno);
 	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
 	Assert(!PageIsAllVisible(page));

@@ -136,7 +136,7 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	 * of the cleanup lock, what can be seen: others may pin the page again,
 	 * and wait
 	 */
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
 	Assert(TransactionIdIsNormal(counters->new_relfrozenxid));
 
@@ -565,7 +565,7 @@ change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judg
 		{
 			TransactionId horizon = judgement->latest_xid_removed;
 
-			Assert(compat_buffer_is_locked(buffer) && BufferIsDirty(buffer));
+			Assert(compat_buffer_is_locked_exclusively(buffer) && BufferIsDirty(buffer));
 
 			if (TransactionIdFollows(freeze_horizon, horizon))
 				horizon = freeze_horizon;

@@ -624,7 +624,7 @@ is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	uint64		tid = (uint64) BufferGetBlockNumber(buffer) << 16 | offset;
 	bool		found;
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	if (scan->followed == NULL)
 		scan->followed = followed_create(CurrentMemoryContext, 64, NULL);
 	(void) followed_insert(scan->followed, tid, &found);
@@ -739,7 +739,7 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 	Page		page = BufferGetPage(buffer);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(SpGistPageIsLeaf(page) && maxoff <= MaxIndexTuplesPerPage);
 
 	scan->ntids = 0;

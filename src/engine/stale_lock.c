@@ -112,7 +112,7 @@ stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cuto
 	HeapTupleFreeze plans[MaxHeapTuplesPerPage];
 	int			nplans = 0;
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(maxoff <= MaxHeapTuplesPerPage);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)

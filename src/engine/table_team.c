@@ -70,7 +70,7 @@ table_plan_workers(VacuumJob *job)
 	int			asked = job->params->nworkers;
 	int			nworkers;
 
-	if (!degree_is_free(vacuum->rel, asked, "vacuum") || job->plan.rel_pages == 0)
+	if (!degree_allows_workers(vacuum->rel, asked, "vacuum") || job->plan.rel_pages == 0)
 		return 0;
 
 	if (asked > 0)

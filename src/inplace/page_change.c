@@ -268,7 +268,7 @@ begin_change(Buffer buffer, Buffer vmbuffer)
 {
 	bool		clear_map = PageIsAllVisible(BufferGetPage(buffer));
 
-	Assert(compat_buffer_is_locked(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(TransactionIdIsValid(GetCurrentTransactionIdIfAny()));
 	Assert(CritSectionCount == 0);
 	/* pinning may read, so it has been done before the page was locked */
@@ -332,7 +332,7 @@ end_change(Relation rel, Buffer buffer, Buffer vmbuffer, bool clear_map,
 	{
 		XLogRecPtr	lsn;
 
-		Assert(CritSectionCount > 0 && compat_buffer_is_locked(buffer));
+		Assert(CritSectionCount > 0 && compat_buffer_is_locked_exclusively(buffer));
 		lsn = log_rows(buffer, tuples, ntuples, was_empty, clear_map,
 					   map_changed ? vmbuffer : InvalidBuffer);
 

@@ -123,7 +123,7 @@ pace_create(PaceShared *shared, Oid relid)
 	shared->in_a_hurry = pace_command.in_a_hurry;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
-	parking_create(&shared->parking, MyProcNumber, 0);
+	parking_init(&shared->parking, MyProcNumber, 0);
 	pace_command.launch = NULL;
 
 	my_pace.shared = shared;
@@ -151,7 +151,7 @@ pace_join(PaceShared *shared)
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
 	if (!VacuumFailsafeActive && !shared->in_a_hurry)
-		priority_lower();
+		priority_batch();
 	budget_take();
 }
 

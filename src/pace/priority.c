@@ -54,9 +54,9 @@ typedef struct SchedulingAttributes
 /* as they were; the size is 0 if they weren't changed */
 static SchedulingAttributes before = {0};
 
-/* priority_lower -- this process begins to vacuum. */
+/* priority_batch -- this process begins to vacuum. */
 void
-priority_lower(void)
+priority_batch(void)
 {
 	SchedulingAttributes now = {0};
 
@@ -83,9 +83,9 @@ priority_restore(void)
 
 #else
 
-/* priority_lower -- nothing can be chosen here. */
+/* priority_batch -- nothing can be chosen here. */
 void
-priority_lower(void)
+priority_batch(void)
 {
 }
 

@@ -10,7 +10,7 @@
 #ifndef CYCLONE_PRIORITY_H
 #define CYCLONE_PRIORITY_H
 
-extern void priority_lower(void);
+extern void priority_batch(void);
 extern void priority_restore(void);
 
 #endif							/* CYCLONE_PRIORITY_H */

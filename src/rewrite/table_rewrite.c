@@ -335,7 +335,7 @@ plan_workers(RewriteJob *job, Relation rel)
 	int			asked = job->params->nworkers;
 	const char *command = job->command == REPACK_COMMAND_REPACK ? "repack" : "vacuum";
 
-	if (!degree_is_free(rel, asked, command) || pages == 0)
+	if (!degree_allows_workers(rel, asked, command) || pages == 0)
 		return 0;
 	return Min(asked > 0 ? asked : degree_for_table(rel, pages),
 			   max_parallel_maintenance_workers);

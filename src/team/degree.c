@@ -99,14 +99,14 @@ degree_release(void)
 }
 
 /*
- * degree_is_free
+ * degree_allows_workers
  *		May there be workers at all?  asked is what PARALLEL says, as in
  *		VacuumParams: -1 for none, 0 if it isn't given.
  *
  * Warns if they are asked for and can't be; command is what is being done then.
  */
 bool
-degree_is_free(Relation rel, int asked, const char *command)
+degree_allows_workers(Relation rel, int asked, const char *command)
 {
 	if (asked < 0)
 		return false;

@@ -17,7 +17,7 @@ extern void degree_init(void);
 extern int	degree_autovacuum_limit(void);
 extern int	degree_reserve(int nworkers);
 extern void degree_release(void);
-extern bool degree_is_free(Relation rel, int asked, const char *command);
+extern bool degree_allows_workers(Relation rel, int asked, const char *command);
 extern int	degree_for_table(Relation rel, BlockNumber pages);
 extern int	degree_for_size(BlockNumber nblocks, int threshold);
 
