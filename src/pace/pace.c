@@ -123,7 +123,7 @@ pace_create(PaceShared *shared, Oid relid)
 	shared->in_a_hurry = pace_command.in_a_hurry;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
-	parking_init(&shared->parking, MyProcNumber, 0);
+	parking_set_up(&shared->parking, MyProcNumber, 0);
 	pace_command.launch = NULL;
 
 	my_pace.shared = shared;

@@ -44,7 +44,7 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 	pace_command.workers_asked_for = asked_for;
 	if (most == 0)
 		return;
-	parking_init(&my_pace.shared->parking, MyProcNumber, most);
+	parking_set_up(&my_pace.shared->parking, MyProcNumber, most);
 	pace_bound_team();
 	pace_command.launch = launch;
 	pace_command.launch_argument = argument;

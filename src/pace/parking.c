@@ -102,12 +102,12 @@ parking_law(uint32 wanted, uint32 taken, double asleep, bool is_starved)
 }
 
 /*
- * parking_init
+ * parking_set_up
  *		The leader initializes it, for a team of so many workers at most; all are
  *		wanted.
  */
 void
-parking_init(Parking *parking, int leader, int most)
+parking_set_up(Parking *parking, int leader, int most)
 {
 	parking->leader = leader;
 	parking->most = most;

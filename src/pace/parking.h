@@ -33,7 +33,7 @@ extern void parking_init(void);
 extern uint32 parking_law(uint32 wanted, uint32 taken, double asleep, bool is_starved);
 
 /* by whoever sees to the budget; may be a signal handler */
-extern void parking_init(Parking *parking, int leader, int most);
+extern void parking_set_up(Parking *parking, int leader, int most);
 extern void parking_set_bound(Parking *parking, bool is_bounded, double fed);
 extern void parking_adjust(Parking *parking, double asleep, bool is_starved);
 extern void parking_set_room(Parking *parking, uint32 room);
