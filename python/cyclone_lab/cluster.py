@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,12 +23,26 @@ START_SECONDS = 120
 STOP_SECONDS = 120
 WAL_FILE_BYTES = 16 << 20
 
+# What a server says of pins, locks and memory that somebody has forgotten about: a fault, but no error.
+FORGOTTEN = re.compile(r"resource was not closed|write past chunk end|you don't own a lock of type")
+
+_heard: list[str] = []
+_read_until: dict["Cluster", int] = {}
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
 
 def _quit_when_parent_dies() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+def what_was_forgotten() -> list[str]:
+    """Return the lines by which the servers of this process have complained (FORGOTTEN) since the last call, removed ones too."""
+    for cluster in list(_read_until):
+        cluster.listen()
+    lines = list(_heard)
+    _heard.clear()
+    return lines
 
 
 class Cluster:
@@ -53,6 +68,7 @@ class Cluster:
         self.env: dict[str, str] = {}  # for the server, besides the usual
         self.wrapper: list[str] = []  # a command that runs the server, such as valgrind
         self.postmaster: subprocess.Popen | None = None
+        _read_until[self] = 0
         hand_over(self.home)
         hand_over(self.socket_dir)
         atexit.register(self.remove)
@@ -91,6 +107,13 @@ class Cluster:
     def log(self) -> str:
         """The server's log since the cluster was made."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def listen(self) -> None:
+        """Note what the server has complained of since it was listened to last."""
+        with suppress(FileNotFoundError), open(self.log_file, errors="replace") as log:
+            log.seek(_read_until[self])
+            _heard.extend(line.rstrip() for line in log if FORGOTTEN.search(line))
+            _read_until[self] = log.seek(0, os.SEEK_END)
 
     def start(self) -> "Cluster":
         """Start the server and wait until it takes connections; raise RuntimeError with its log if it does not."""
@@ -161,6 +184,9 @@ class Cluster:
     def remove(self) -> None:
         """Stop the server and delete all that the cluster has on disk; harmless when repeated."""
         self.stop("immediate")
+        if self in _read_until:
+            self.listen()
+            del _read_until[self]
         shutil.rmtree(self.home, ignore_errors=True)
         shutil.rmtree(self.socket_dir, ignore_errors=True)
         atexit.unregister(self.remove)

@@ -222,14 +222,17 @@ compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_m
 	memcpy(result->deadoffsets, server.deadoffsets, server.lpdead_items * sizeof(OffsetNumber));
 }
 
-/* compat_prune -- have the server prune a page, for which the caller has a cleanup lock. */
+/*
+ * compat_prune -- have the server prune a page, for which the caller has a cleanup
+ * lock, and its page of the visibility map pinned.
+ */
 static inline void
-compat_prune(Relation rel, Buffer buffer)
+compat_prune(Relation rel, Buffer buffer, Buffer vmbuffer)
 {
 	PruneFreezeParams params = {
 		.relation = rel,
 		.buffer = buffer,
-		.vmbuffer = InvalidBuffer,
+		.vmbuffer = vmbuffer,
 		.reason = PRUNE_ON_ACCESS,
 		.options = 0,
 		.vistest = GlobalVisTestFor(rel),

@@ -17,7 +17,9 @@
  *
  * The lock is in the WAL, as standbys have to take it, too.  There it lasts until
  * the end of the transaction, whatever is released here.  So each step is a
- * transaction of its own, which is on disk when the step is over.  Not a
+ * transaction of its own, which is on disk when the step is over.  As queries on a
+ * standby may be in the way of each, steps become larger while nobody waits here, up to
+ * a segment of the table's file.  Not a
  * subtransaction: a standby that begins, or a checkpoint, is told of the locks held at
  * that moment as those of the top-level transaction.  A plain VACUUM does it all
  * in its one transaction, as the server's.
@@ -86,11 +88,21 @@ static volatile sig_atomic_t waited_enough;
 static volatile sig_atomic_t cancel_requested;
 static struct sigaction usual_action;	/* on SIGINT */
 
+/* Why the table was cut off there */
+typedef enum CutEnd
+{
+	AT_FLOOR,					/* that was all that was asked for */
+	OTHERS_WAIT,				/* it let go, as others wanted the table */
+	NO_LOCK,					/* it wasn't, as others used the table */
+	IN_USE,						/* a page has got items since */
+	HAS_GROWN					/* it wasn't, as there are new pages */
+} CutEnd;
+
 static void begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages);
 static BlockNumber cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor,
-						   int *nqueued, bool *others_wait);
+						   int *nqueued, CutEnd *end);
 static BlockNumber next_floor(TableVacuum *vacuum, BlockNumber rel_pages,
-							  BlockNumber nonempty_pages, int nqueued);
+							  const CompactionPass *pass);
 static BlockNumber compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages,
 								   BlockNumber nonempty_pages, int nqueued);
 static bool lock_exclusively(TableVacuum *vacuum, int *nqueued);
@@ -128,15 +140,15 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
 {
 	BlockNumber rel_pages = vacuum->shared->rel_pages;
 	int			nqueued = 0;
-	bool		others_wait;
+	CutEnd		end;
 
 	Assert(!vacuum->shared->compacting);
 	begin(vacuum, rel_pages, nonempty_pages);
 	DEBUG_POINT("truncate");
 
 	do
-		rel_pages = cut_off(vacuum, rel_pages, nonempty_pages, &nqueued, &others_wait);
-	while (rel_pages > nonempty_pages && others_wait);
+		rel_pages = cut_off(vacuum, rel_pages, nonempty_pages, &nqueued, &end);
+	while (rel_pages > nonempty_pages && end == OTHERS_WAIT);
 	return rel_pages;
 }
 
@@ -152,8 +164,9 @@ bool
 heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 {
 	BlockNumber rel_pages = pass->new_pages;
+	int			nqueued = pass->nqueued;
 	BlockNumber floor;
-	bool		others_wait;
+	CutEnd		end;
 
 	Assert(vacuum->shared->compacting && vacuum->shared->rel_pages == pass->old_pages);
 	begin(vacuum, rel_pages, pass->nonempty_pages);
@@ -161,12 +174,20 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 	if (rel_pages < pass->old_pages)
 		DEBUG_POINT("truncate-again");
 
-	floor = next_floor(vacuum, rel_pages, pass->nonempty_pages, pass->nqueued);
+	floor = next_floor(vacuum, rel_pages, pass);
 	if (floor >= rel_pages)
-		return false;
-	pass->new_pages = cut_off(vacuum, rel_pages, floor, &pass->nqueued, &others_wait);
-	return pass->new_pages > pass->nonempty_pages && pass->new_pages < rel_pages &&
-		(others_wait || pass->new_pages == floor);
+		end = IN_USE;
+	else
+		pass->new_pages = cut_off(vacuum, rel_pages, floor, &pass->nqueued, &end);
+
+	/* each step is an exclusive lock on standbys, so few of them are better */
+	pass->step = 0;
+	if (end == AT_FLOOR && pass->nqueued == nqueued)
+		pass->step = Min((rel_pages - floor) * 2, (BlockNumber) RELSEG_SIZE);
+	if (end == IN_USE || end == HAS_GROWN)
+		pass->nonempty_pages = pass->new_pages;
+	pass->has_grown |= end == HAS_GROWN;
+	return pass->new_pages > pass->nonempty_pages && (end == OTHERS_WAIT || end == AT_FLOOR);
 }
 
 /* begin -- tell that truncation begins. */
@@ -186,18 +207,17 @@ begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages)
 /*
  * cut_off
  *		Under an exclusive lock cut off what is empty from floor on; return the
- *		table's new size, which is the old one if that can't be done now.
- *
- * Otherwise *others_wait says whether it let go early, as others wanted the table.
+ *		table's new size, which is the old one if that can't be done now.  *end says
+ *		why it is no smaller.
  */
 static BlockNumber
 cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nqueued,
-		bool *others_wait)
+		CutEnd *end)
 {
 	int			level = vacuum->shared->verbose ? INFO : DEBUG2;
 	BlockNumber new_pages;
+	bool		others_wait;
 
-	*others_wait = false;
 	/* RelationTruncate waits for this, too, but that is under the lock */
 	XLogFlush(ProcLastRecPtr);
 
@@ -206,6 +226,7 @@ cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nque
 		ereport(level,
 				(errmsg("\"%s\": stopping truncate due to conflicting lock request",
 						vacuum->relname)));
+		*end = NO_LOCK;
 		return rel_pages;
 	}
 
@@ -213,16 +234,18 @@ cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nque
 	if (RelationGetNumberOfBlocks(vacuum->rel) != rel_pages)
 	{
 		UnlockRelation(vacuum->rel, AccessExclusiveLock);
+		*end = HAS_GROWN;
 		return rel_pages;
 	}
 
 	/* While we scanned, others may have filled pages that were empty. */
-	new_pages = find_end(vacuum, rel_pages, floor, others_wait);
+	new_pages = find_end(vacuum, rel_pages, floor, &others_wait);
 	vacuum->blkno = new_pages;
+	*end = others_wait ? OTHERS_WAIT : new_pages > floor ? IN_USE : AT_FLOOR;
 	if (new_pages >= rel_pages)
 	{
 		UnlockRelation(vacuum->rel, AccessExclusiveLock);
-		*others_wait = false;
+		*end = others_wait ? NO_LOCK : IN_USE;
 		return rel_pages;
 	}
 
@@ -246,10 +269,10 @@ cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nque
  *		nothing can be.
  */
 static BlockNumber
-next_floor(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages, int nqueued)
+next_floor(TableVacuum *vacuum, BlockNumber rel_pages, const CompactionPass *pass)
 {
-	BlockNumber floor = nonempty_pages;
-	BlockNumber step = compaction_step(vacuum, rel_pages, nonempty_pages, nqueued);
+	BlockNumber floor = pass->nonempty_pages;
+	BlockNumber step = Max(pass->step, compaction_step(vacuum, rel_pages, floor, pass->nqueued));
 
 	if (rel_pages > step)
 		floor = Max(floor, rel_pages - step);

@@ -122,11 +122,10 @@ table_truncate_step(Relation rel, BufferAccessStrategy strategy, CompactionPass 
 	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));
 	compat_report_vacuum_start(false, false);
 	progress_begin(RelationGetRelid(rel), MyProcPid);
+	pgstat_progress_update_param(PROGRESS_VACUUM_TOTAL_HEAP_BLKS, pass->new_pages);
 	more = heap_truncate_step(vacuum, pass);
-	/* others have to look at the table anew for it, so once will do */
-	if (!more)
-		set_size(rel, pass->new_pages, pass->live_tuples, rel->rd_rel->relhasindex,
-				 InvalidTransactionId, InvalidMultiXactId, NULL, NULL);
+	set_size(rel, pass->new_pages, pass->live_tuples, rel->rd_rel->relhasindex,
+			 InvalidTransactionId, InvalidMultiXactId, NULL, NULL);
 	pgstat_progress_end_command();
 	progress_clear();
 
@@ -210,4 +209,6 @@ table_describe_pass(const VacuumJob *job, CompactionPass *pass)
 	pass->stale_locks += result->counters.stale_locks;
 	pass->nonempty_pages = result->counters.nonempty_pages;
 	pass->nqueued = 0;
+	pass->step = 0;
+	pass->has_grown = false;
 }

@@ -205,6 +205,7 @@ extern void value_move_plan(Inplace *job, Inplace *toast);
 extern bool value_move_some(Inplace *job, Inplace *toast);
 
 /* page_change.c */
+extern void page_check_header(Relation rel, Buffer buffer);
 extern void page_check_items(Relation rel, Buffer buffer);
 extern Size page_space_needed(Size row, Size reserve);
 extern int	page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples,

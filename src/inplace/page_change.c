@@ -76,6 +76,32 @@ static char *add_header(char *delta, Page page, OffsetNumber off);
 static char *add_fragment(char *delta, Page page, Size offset, Size length);
 
 /*
+ * page_check_header
+ *		Raise an error if the header of a page, which isn't new, doesn't say where
+ *		items and free space are.
+ *
+ * The caller has the page locked, in whatever mode.  Who puts rows on a page does
+ * this first: the server's routine for that, in a critical section, would end the
+ * server.
+ */
+void
+page_check_header(Relation rel, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	PageHeader	header = (PageHeader) page;
+
+	if (header->pd_lower < SizeOfPageHeaderData || header->pd_lower > header->pd_upper ||
+		header->pd_upper > header->pd_special || header->pd_special != BLCKSZ ||
+		PageGetMaxOffsetNumber(page) > MaxHeapTuplesPerPage)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("corrupted page pointers: lower = %u, upper = %u, special = %u",
+						header->pd_lower, header->pd_upper, header->pd_special),
+				 errcontext("while moving rows of block %u of relation \"%s\"",
+							BufferGetBlockNumber(buffer), RelationGetRelationName(rel))));
+}
+
+/*
  * page_check_items
  *		Raise an error if the items of a page aren't where items can be.
  *
@@ -87,20 +113,11 @@ void
 page_check_items(Relation rel, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
-	PageHeader	header = (PageHeader) page;
 	OffsetNumber last = PageGetMaxOffsetNumber(page);
 
 	if (PageIsNew(page))
 		return;
-	if (header->pd_lower < SizeOfPageHeaderData || header->pd_lower > header->pd_upper ||
-		header->pd_upper > header->pd_special || header->pd_special != BLCKSZ ||
-		last > MaxHeapTuplesPerPage)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("corrupted page pointers: lower = %u, upper = %u, special = %u",
-						header->pd_lower, header->pd_upper, header->pd_special),
-				 errcontext("while moving rows of block %u of relation \"%s\"",
-							BufferGetBlockNumber(buffer), RelationGetRelationName(rel))));
+	page_check_header(rel, buffer);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
 	{

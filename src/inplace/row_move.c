@@ -240,8 +240,11 @@ move_rows(RowMove *move, Buffer target, bool *all_fit)
 	find_rows(move, &obstacles);
 	memset(move->fits, false, sizeof(move->fits));
 	if (!PageIsNew(BufferGetPage(target)))
+	{
+		page_check_header(batch->rel, target);
 		nfit = page_room(BufferGetPage(target), batch->reserve, move->rows, move->nrows,
 						 move->fits);
+	}
 	*all_fit = nfit == move->nrows;
 	if (*all_fit)
 	{

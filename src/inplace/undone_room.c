@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
+#include "access/visibilitymap.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -93,16 +94,21 @@ prune_page(MoveBatch *batch, BlockNumber blkno)
 {
 	Buffer		buffer = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL,
 											batch->job->ring);
-	Size		space;
+	Buffer		vmbuffer = InvalidBuffer;
+	bool		is_locked;
+	Size		space = 0;
 
-	if (!ConditionalLockBufferForCleanup(buffer))
+	visibilitymap_pin(batch->rel, blkno, &vmbuffer);
+	is_locked = ConditionalLockBufferForCleanup(buffer);
+	if (is_locked)
 	{
-		ReleaseBuffer(buffer);
-		return false;
+		compat_prune(batch->rel, buffer, vmbuffer);
+		space = PageGetHeapFreeSpace(BufferGetPage(buffer));
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 	}
-	compat_prune(batch->rel, buffer);
-	space = PageGetHeapFreeSpace(BufferGetPage(buffer));
-	UnlockReleaseBuffer(buffer);
-	RecordPageWithFreeSpace(batch->rel, blkno, space);
-	return true;
+	ReleaseBuffer(vmbuffer);
+	ReleaseBuffer(buffer);
+	if (is_locked)
+		RecordPageWithFreeSpace(batch->rel, blkno, space);
+	return is_locked;
 }

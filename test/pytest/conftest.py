@@ -14,7 +14,7 @@ import pytest
 
 from cyclone_lab import build, checks
 from cyclone_lab.background import wait_until
-from cyclone_lab.cluster import Cluster
+from cyclone_lab.cluster import Cluster, what_was_forgotten
 from cyclone_lab.postgres import available, hand_over, run_program
 
 CONFIG = {
@@ -78,10 +78,13 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown():
-    """Fail a test in which the sanitizer found something, also one that takes a crash for granted or made its own servers."""
+    """Fail a test in which the sanitizer found something, also one that takes a crash for granted or made its own servers; or
+    one in which a server complained that something had been forgotten."""
     try:
         return (yield)
     finally:
+        complaints = what_was_forgotten()
+        assert not complaints, "\n".join(complaints)
         if _ubsan_reports:
             files = list(Path(_ubsan_reports.name).iterdir())
             texts = [file.read_text(errors="replace") for file in files]

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from contextlib import suppress
+from itertools import product
 from types import NoneType
 
 import psycopg
@@ -584,13 +585,15 @@ def test_a_standby_gets_its_turn_between_steps_of_truncation(new_cluster):
             conn,
             """
             CREATE TABLE t (id int, note text);
-            INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 40000) i;
+            INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 100000) i;
             DELETE FROM t WHERE id > 100
             """,
         )
         seen = [blocks(conn)]
         with Parked(primary, TEMPLATE, "truncate-again:leader", 1, INPLACE) as vacuum:
-            for _ in range(3):
+            for number in range(3):
+                if number > 0:
+                    vacuum.step()
                 standby.wait_for_replay(primary)
                 with standby.connect(TEMPLATE) as reader:
                     held = "SELECT FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessExclusiveLock'"
@@ -598,7 +601,6 @@ def test_a_standby_gets_its_turn_between_steps_of_truncation(new_cluster):
                     reader.execute("SET lock_timeout = '10s'")
                     assert reader.execute("SELECT count(*) FROM t").fetchone() == (100,)
                     seen.append(blocks(reader))
-                vacuum.step()
             vacuum.release()
             vacuum.finish()
         assert seen == sorted(set(seen), reverse=True)
@@ -792,31 +794,38 @@ def have_too_many_items(page: bytearray) -> None:
     page[12:14] = (24 + 4 * 400).to_bytes(2, "little")
 
 
+def have_no_header(page: bytearray) -> None:
+    page[12:14] = (8).to_bytes(2, "little")
+
+
 DAMAGES = {
     lead_behind_the_page: "corrupted line pointer: offset = 8184, size = 200",
     lead_into_the_items: "corrupted line pointer: offset = 24, size = 200",
     lead_nowhere: "corrupted line pointer: offset = 400, size = 0",
     make_row_too_short: "corrupted line pointer: offset = 8160, size = 8",
     have_too_many_items: "corrupted page pointers: lower = 1624, upper = {upper}, special = 8192",
+    have_no_header: "corrupted page pointers: lower = 8, upper = {upper}, special = 8192",
 }
 
 
-@pytest.mark.parametrize("what", ["rows", "values"])
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize(
+    ("what", "damage"), [*product(["rows", "values"], DAMAGES), ("target", have_no_header)],
+    ids=lambda what: what if isinstance(what, str) else what.__name__,
+)  # fmt: skip
 def test_items_that_lead_astray_are_damage(cluster, db, conn, damage, what):
-    """A page whose bytes are wrong, after VACUUM has been there, is an error before anything is read by them."""
+    """A page whose bytes are wrong, after VACUUM has been there, is an error before anything is read by them, or put there."""
     conn.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
-    filler = "repeat('x', 200)" if what == "rows" else "repeat(md5(i::text), 100)"
-    storage = "PLAIN" if what == "rows" else "EXTERNAL"  # without a TOAST table, which comes first
+    filler = "repeat(md5(i::text), 100)" if what == "values" else "repeat('x', 200)"
+    storage = "EXTERNAL" if what == "values" else "PLAIN"  # without a TOAST table, which comes first
     conn.execute(f"CREATE TABLE t (id int, note text STORAGE {storage})")
     conn.execute(f"INSERT INTO t SELECT i, {filler} FROM generate_series(1, 4000) i")
     conn.execute("DELETE FROM t WHERE id % 4 > 0")
     [(relation, path)] = conn.execute(
         "SELECT oid::regclass::text, pg_relation_filepath(oid) FROM pg_class WHERE oid = %s",
-        (conn.execute("SELECT CASE WHEN %s = 'rows' THEN oid ELSE reltoastrelid END FROM pg_class WHERE relname = 't'", (what,)).fetchone()[0],),
+        (conn.execute("SELECT CASE WHEN %s = 'values' THEN reltoastrelid ELSE oid END FROM pg_class WHERE relname = 't'", (what,)).fetchone()[0],),
     )
     with Parked(cluster, db, "inplace-plan:leader", 1, MOVE, {"ignore_checksum_failure": "on"}) as compaction:
-        block = blocks(conn, relation) - 2
+        block = 0 if what == "target" else blocks(conn, relation) - 2
         conn.execute(
             "SELECT pg_buffercache_evict(bufferid) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode(%s::regclass)"
             " AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relforknumber = 0",
@@ -834,6 +843,39 @@ def test_items_that_lead_astray_are_damage(cluster, db, conn, damage, what):
     assert error.diag.message_primary == DAMAGES[damage].format(upper=int.from_bytes(page[14:16], "little"))
     assert f"block {block}" in error.diag.context and f'"{relation.removeprefix("pg_toast.")}"' in error.diag.context
     assert conn.execute("SELECT FROM pg_locks WHERE relation = %s::regclass", (relation,)).fetchall() == []
+
+
+MANY_EMPTY_PAGES = """
+    CREATE TABLE t (id int, note text);
+    INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i;
+    DELETE FROM t WHERE id > 100
+"""
+
+
+def test_steps_of_truncation_grow_while_nobody_waits(conn):
+    """Each is a lock that standbys take: a table that nobody uses is cut off in few."""
+    run_script(conn, MANY_EMPTY_PAGES)
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    conn.execute("SET client_min_messages = debug2")
+    conn.execute(INPLACE)
+    steps = [int(before) - int(after) for line in said for before, after in re.findall(r'"t": truncated (\d+) to (\d+) pages', line)]
+    assert 2 <= len(steps) <= 4 and steps[0] < steps[1], steps
+    assert conn.execute("SELECT relpages FROM pg_class WHERE relname = 't'").fetchone() == (blocks(conn),)
+    checks.assert_clean(conn, "t")
+
+
+def test_rows_that_come_between_two_steps_are_no_obstacle_to_truncation(cluster, db, conn):
+    """Pages that are full are not said to be in the way of others; what is cut off is known to the planner, step by step."""
+    run_script(conn, MANY_EMPTY_PAGES)
+    with Parked(cluster, db, "truncate-again:leader", 1, INPLACE) as compaction:
+        assert conn.execute("SELECT relpages FROM pg_class WHERE relname = 't'").fetchone() == (blocks(conn),)
+        conn.execute("INSERT INTO t SELECT i, repeat('y', 1000) FROM generate_series(100001, 103000) i")
+        compaction.release()
+        compaction.finish()
+    assert not any("could not be truncated" in text for text in compaction.messages), compaction.messages
+    assert conn.execute("SELECT count(*) FROM t").fetchone() == (3100,)
+    checks.assert_clean(conn, "t")
 
 
 def test_kinds_of_tables(conn):
