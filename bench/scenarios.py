@@ -18,6 +18,7 @@ GROUPS = {
 }
 
 _VACUUM = f"VACUUM (VERBOSE, PARALLEL %(workers)s) {TABLE}"
+_VACUUM_EACH_PAGE = f"VACUUM (VERBOSE, DISABLE_PAGE_SKIPPING, PARALLEL %(workers)s) {TABLE}"
 # In one implicit transaction, so that with wal_level = minimal the rows go unlogged.
 _LOAD = f"""
     CREATE TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off);
@@ -229,7 +230,7 @@ SCENARIOS = {
             about="no index, every page all-visible, none skipped",
             rows=20_000_000,
             setup=(_LOAD, _CLEAN),
-            vacuum=f"VACUUM (VERBOSE, DISABLE_PAGE_SKIPPING, PARALLEL %(workers)s) {TABLE}",
+            vacuum=_VACUUM_EACH_PAGE,
             repeatable=True,
         ),
         Scenario(
@@ -291,7 +292,7 @@ SCENARIOS = {
             about="without its index, every page all-visible, none skipped",
             rows=10_000_000,
             setup=(_CREATE_ACCOUNTS, _CLEAN),
-            vacuum=f"VACUUM (VERBOSE, DISABLE_PAGE_SKIPPING, PARALLEL %(workers)s) {TABLE}",
+            vacuum=_VACUUM_EACH_PAGE,
             repeatable=True,
         ),
         Scenario(
@@ -313,7 +314,7 @@ SCENARIOS = {
             indexes=1,
             buffers=0.25,
         ),
-        _cold("heap", "no index, every page all-visible, none skipped", (), (), _VACUUM.replace("VERBOSE", "VERBOSE, DISABLE_PAGE_SKIPPING")),
+        _cold("heap", "no index, every page all-visible, none skipped", (), (), _VACUUM_EACH_PAGE),
         _cold("indexes", "two indexes, every twentieth row deleted", _TWO_INDEXES, (_DELETE_A_TWENTIETH,), _VACUUM),
         Scenario(
             name="full-compressed",
