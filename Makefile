@@ -20,6 +20,7 @@
 #     AUTOVACUUM=1: these four with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-history                           what the view cyclone.history costs
+#   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
 #   make bench-pace                              how exact budgets are, and what timing statements costs
 #   make bench-views [VIEWS_ARGS="--tables 1000"]  how long the views about all tables take
 #   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
@@ -47,7 +48,7 @@ FAST_TESTS = smoke options regress dead_tids parallel progress checks btree_spli
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-core check-fast tidy check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-core check-fast tidy check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -117,6 +118,9 @@ bench-pace: .venv/stamp
 
 bench-views: .venv/stamp
 	$(VENV_PYTHON) bench/views.py $(VIEWS_ARGS)
+
+bench-tables: .venv/stamp
+	$(VENV_PYTHON) bench/tables.py $(TABLES_ARGS)
 
 bench-history: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python bench/history.py $(BENCH_ARGS)
