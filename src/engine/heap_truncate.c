@@ -94,8 +94,7 @@ typedef enum CutEnd
 	AT_FLOOR,					/* that was all that was asked for */
 	OTHERS_WAIT,				/* it let go, as others wanted the table */
 	NO_LOCK,					/* it wasn't, as others used the table */
-	IN_USE,						/* a page has got items since */
-	HAS_GROWN					/* it wasn't, as there are new pages */
+	IN_USE						/* a page there has got items, or is new */
 } CutEnd;
 
 static void begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages);
@@ -184,9 +183,8 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 	pass->step = 0;
 	if (end == AT_FLOOR && pass->nqueued == nqueued)
 		pass->step = Min((rel_pages - floor) * 2, (BlockNumber) RELSEG_SIZE);
-	if (end == IN_USE || end == HAS_GROWN)
+	if (end == IN_USE)
 		pass->nonempty_pages = pass->new_pages;
-	pass->has_grown |= end == HAS_GROWN;
 	return pass->new_pages > pass->nonempty_pages && (end == OTHERS_WAIT || end == AT_FLOOR);
 }
 
@@ -234,7 +232,7 @@ cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nque
 	if (RelationGetNumberOfBlocks(vacuum->rel) != rel_pages)
 	{
 		UnlockRelation(vacuum->rel, AccessExclusiveLock);
-		*end = HAS_GROWN;
+		*end = IN_USE;
 		return rel_pages;
 	}
 

@@ -210,5 +210,4 @@ table_describe_pass(const VacuumJob *job, CompactionPass *pass)
 	pass->nonempty_pages = result->counters.nonempty_pages;
 	pass->nqueued = 0;
 	pass->step = 0;
-	pass->has_grown = false;
 }

@@ -35,7 +35,6 @@ typedef struct CompactionPass
 	int			nqueued;		/* times that others had to wait behind us to
 								 * cut that off */
 	BlockNumber step;			/* to cut off next, if it is more than usual */
-	bool		has_grown;		/* was it found that others added pages? */
 
 	/* by all passes so far: row locks that were removed, see stale_lock.c */
 	int64		stale_locks;

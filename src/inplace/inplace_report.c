@@ -212,11 +212,6 @@ warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 				(errmsg("table \"%s\" could not be compacted fully: " INT64_FORMAT " rows are in use by other transactions",
 						name, obstacles->locked + obstacles->uncommitted),
 				 errhint("Run VACUUM (FULL INPLACE) again when they have ended.")));
-	if (pass->has_grown && pass->new_pages > job->tail_start + notable)
-		ereport(WARNING,
-				(errmsg("table \"%s\" could not be compacted fully, as others were adding pages to its end",
-						name),
-				 errhint("Run VACUUM (FULL INPLACE) again when fewer rows are being inserted.")));
 	if (pass->new_pages - pass->nonempty_pages > notable)
 		ereport(WARNING,
 				(errmsg("table \"%s\" could not be truncated, as others were using it all the time",
