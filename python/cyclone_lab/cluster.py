@@ -113,7 +113,7 @@ class Cluster:
         with suppress(FileNotFoundError), open(self.log_file, errors="replace") as log:
             log.seek(_read_until[self])
             _heard.extend(line.rstrip() for line in log if FORGOTTEN.search(line))
-            _read_until[self] = log.seek(0, os.SEEK_END)
+            _read_until[self] = log.tell()
 
     def start(self) -> "Cluster":
         """Start the server and wait until it takes connections; raise RuntimeError with its log if it does not."""

@@ -17,12 +17,12 @@
  *
  * The lock is in the WAL, as standbys have to take it, too.  There it lasts until
  * the end of the transaction, whatever is released here.  So each step is a
- * transaction of its own, which is on disk when the step is over.  As queries on a
- * standby may be in the way of each, steps become larger while nobody waits here, up to
- * a segment of the table's file.  Not a
- * subtransaction: a standby that begins, or a checkpoint, is told of the locks held at
- * that moment as those of the top-level transaction.  A plain VACUUM does it all
- * in its one transaction, as the server's.
+ * transaction of its own, which is on disk when the step is over.  Not a
+ * subtransaction: a standby that begins, or a checkpoint, is told of the locks held
+ * at that moment as those of the top-level transaction.  As queries on a standby may
+ * be in the way of each step, these become larger while nobody waits here, up to a
+ * segment of the table's file.  A plain VACUUM does it all in its one transaction,
+ * as the server's.
  *
  * Done by the leader alone, after the team has ended.
  *

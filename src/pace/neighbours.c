@@ -110,7 +110,8 @@ neighbours_begin(void)
 	/* a signal handler need not ask the system */
 	(void) cores();
 	look(now_ns());
-	while (seen.looks < NEIGHBOURS_LOOKS)
+	/* not for longer, even if this process itself finds no core for a second */
+	for (int i = 1; i < NEIGHBOURS_LOOKS && seen.looks < NEIGHBOURS_LOOKS; i++)
 	{
 		pg_usleep(MS_BETWEEN_FIRST_LOOKS * 1000L);
 		look(now_ns());
