@@ -5,16 +5,19 @@ others one by one through the coordinator, at a fixed rate. In turn, each on a t
 
 - nothing: no VACUUM, for as many seconds as are waited before the others, too
 - no target: one VACUUM (FULL INPLACE, PARALLEL 0) on the coordinator, so one process on each worker
-- target: the same with a LATENCY_TARGET, which each node judges by its own sessions
+- target: the same with a LATENCY_TARGET, which the coordinator judges by what its clients wait for
+- target, each node alone: the same commands on the nodes, without the coordinator, so that each judges it by its own sessions
 - shard after shard: the same shards without Citus, on one worker after the other, by as many processes as the two had together
 
-Measured at the coordinator are p50, p95 and p99 of the statements, before and meanwhile, those that failed, and how long the VACUUM
-takes; then the size beside that of a VACUUM (FULL). Each time all rows have to be as the clients have left them, or the bench fails.
+Measured at the coordinator are p50, p95 and p99 of the statements, before and meanwhile, as clients see them (on the same two cores, in
+Python) and as the server does, in its log; those that failed, and how long the VACUUM takes; then the size beside that of a VACUUM
+(FULL). Each time all rows have to be as the clients have left them, or the bench fails.
 `make bench-cluster PG_CONFIG=/path/to/pg_config`, of a PostgreSQL in which Citus is installed.
 """
 
 import argparse
 import json
+import re
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -45,6 +48,7 @@ class Run:
     finished: bool
     before: list[float]  # p50, p95 and p99 of the statements before it began
     meanwhile: list[float]
+    in_server: list[float]  # meanwhile, by the coordinator's log
     statements: int
     failed: int
     rate: float  # statements a second meanwhile
@@ -76,10 +80,14 @@ def main() -> int:
         "nothing": partial(_wait, seconds=options.idle),
         "no target": partial(_vacuum, options=vacuum),
         f"target {options.target:g} ms": partial(_vacuum, options=f"{vacuum}, LATENCY_TARGET {options.target:g}"),
+        f"target {options.target:g} ms, each node alone": partial(_nodes_alone, options=f"{vacuum}, LATENCY_TARGET {options.target:g}"),
         "shard after shard": _shard_after_shard,
     }
     runs: list[Run] = []
     with three_nodes(prefix, config, options.base) as nodes:
+        for name, value in (("log_min_duration_statement", "0"), ("log_line_prefix", "'%n '")):
+            nodes[0].sql(f"ALTER SYSTEM SET {name} = {value}")
+        nodes[0].sql("SELECT pg_reload_conf()")
         for number in range(options.rounds):
             order = list(contenders)[number % len(contenders) :] + list(contenders)[: number % len(contenders)]
             for name in order:
@@ -110,17 +118,24 @@ def _measure(nodes: list[Cluster], name: str, contender, options: argparse.Names
         with clients.at_work():
             loaded = time.monotonic()
             time.sleep(options.idle)
-            start = time.monotonic()
+            start, start_clock = time.monotonic(), time.time()
             finished = contender(nodes)
-            end = time.monotonic()
+            end, end_clock = time.monotonic(), time.time()
         size = table_size(conn)
         _check(conn, name, rows, clients)
         conn.execute("VACUUM (FULL) events")
         _check(conn, "VACUUM (FULL)", rows, clients)
         before, meanwhile = clients.between(loaded, start), clients.between(start, end)
         return Run(name, end - start, finished, [percentile(before, percent) for percent in PERCENTS],
-                   [percentile(meanwhile, percent) for percent in PERCENTS], len(clients.latencies), clients.failed,
+                   [percentile(meanwhile, percent) for percent in PERCENTS],
+                   [percentile(_in_server(nodes[0], start_clock, end_clock), percent) for percent in PERCENTS], len(clients.latencies), clients.failed,
                    len(meanwhile) / (end - start), size_before, size, table_size(conn))  # fmt: skip
+
+
+def _in_server(coordinator: Cluster, since: float, until: float) -> list[float]:
+    """Return how long the coordinator says that it executed each update between two moments, in ms."""
+    logged = re.findall(r"^([\d.]+) LOG:  duration: ([\d.]+) ms  execute .*UPDATE events", coordinator.log, re.MULTILINE)
+    return [float(ms) for ended, ms in logged if since <= float(ended) <= until]
 
 
 def _rows(conn: psycopg.Connection) -> tuple:
@@ -145,21 +160,34 @@ def _vacuum(nodes: list[Cluster], options: str) -> bool:
     return _finishes(Background(nodes[0], "postgres", f"VACUUM ({options}) events"))
 
 
+def _nodes_alone(nodes: list[Cluster], options: str) -> bool:
+    """Give each node the command that the coordinator would give it, without telling it more."""
+    calls = [
+        Background(node, "postgres", f"CALL cyclone.vacuum_node('{options}', '{{{','.join(shards)}}}', NULL)")
+        for node, shards in zip(nodes[1:], _shards(nodes), strict=True)
+    ]
+    return all([_finishes(call) for call in calls])
+
+
+def _shards(nodes: list[Cluster]) -> list[list[str]]:
+    """Return the names of each worker's shards of the table."""
+    query = """
+        SELECT shard_name(s.logicalrelid, s.shardid)
+        FROM pg_dist_shard s JOIN pg_dist_placement USING (shardid) JOIN pg_dist_node n USING (groupid)
+        WHERE s.logicalrelid = 'events'::regclass AND n.nodename = %s ORDER BY s.shardid
+        """
+    with nodes[0].connect() as conn:
+        return [[name for (name,) in conn.execute(query, (str(node.socket_dir),)).fetchall()] for node in nodes[1:]]
+
+
 def _shard_after_shard(nodes: list[Cluster]) -> bool:
     """Vacuum the shards of one worker, then those of the other, each by a leader and a worker."""
-    with nodes[0].connect() as conn:
-        query = """
-            SELECT n.nodename, string_agg(shard_name(s.logicalrelid, s.shardid), ', ' ORDER BY s.shardid)
-            FROM pg_dist_shard s JOIN pg_dist_placement USING (shardid) JOIN pg_dist_node n USING (groupid)
-            WHERE s.logicalrelid = 'events'::regclass GROUP BY 1
-            """
-        shards = dict(conn.execute(query).fetchall())
     return all(
         _finishes(
-            Background(node, "postgres", f"VACUUM (FULL INPLACE, PARALLEL 1) {shards[str(node.socket_dir)]}",
+            Background(node, "postgres", f"VACUUM (FULL INPLACE, PARALLEL 1) {', '.join(shards)}",
                        {"citus.enable_ddl_propagation": "off"})
         )
-        for node in nodes[1:]
+        for node, shards in zip(nodes[1:], _shards(nodes), strict=True)
     )  # fmt: skip
 
 
@@ -177,10 +205,10 @@ def _finishes(vacuum: Background) -> bool:
 
 
 def _line(run: Run) -> str:
-    before, meanwhile = (" / ".join(f"{ms:.2f}" for ms in values) for values in (run.before, run.meanwhile))
+    before, meanwhile, in_server = (" / ".join(f"{ms:.2f}" for ms in values) for values in (run.before, run.meanwhile, run.in_server))
     return (
-        f"  {run.contender:20} {run.seconds:7.2f} s{'' if run.finished else ' (gave up)'}, p50 / p95 / p99 {meanwhile} ms"
-        f" (before {before}), {run.rate:.0f}/s, {run.failed} of {run.statements} failed,"
+        f"  {run.contender:28} {run.seconds:7.2f} s{'' if run.finished else ' (gave up)'}, p50 / p95 / p99 {meanwhile} ms"
+        f" (before {before}; in the server {in_server}), {run.rate:.0f}/s, {run.failed} of {run.statements} failed,"
         f" {run.size_before / 2**20:.0f} MB to {run.size / 2**20:.0f}, rewritten {run.rewritten / 2**20:.0f}"
     )
 
@@ -190,7 +218,8 @@ def _middle(runs: list[Run], contender: str, value) -> float:
 
 
 def _table(contenders: list[str], runs: list[Run]) -> Grid:
-    grid = Grid(["contender", "seconds", *(f"p{percent}, ms" for percent in PERCENTS), "p95 before, ms", "statements/s", "failed", "MB",
+    grid = Grid(["contender", "seconds", *(f"p{percent}, ms" for percent in PERCENTS), "p95 before, ms",
+                 "p95 in the server, ms", "statements/s", "failed", "MB",
                  "to a rewrite's"], [])  # fmt: skip
     for name in contenders:
         mine = [run for run in runs if run.contender == name]
@@ -198,7 +227,8 @@ def _table(contenders: list[str], runs: list[Run]) -> Grid:
         values = [_middle(runs, name, lambda run, i=i: run.meanwhile[i]) for i in range(len(PERCENTS))]
         grid.rows.append([
             name + gave_up, f"{_middle(runs, name, lambda run: run.seconds):.1f}", *(f"{ms:.2f}" for ms in values),
-            f"{_middle(runs, name, lambda run: run.before[1]):.2f}", f"{_middle(runs, name, lambda run: run.rate):.0f}",
+            f"{_middle(runs, name, lambda run: run.before[1]):.2f}",
+            f"{_middle(runs, name, lambda run: run.in_server[1]):.2f}", f"{_middle(runs, name, lambda run: run.rate):.0f}",
             f"{sum(run.failed for run in mine)}", f"{_middle(runs, name, lambda run: run.size) / 2**20:.0f}",
             f"{_middle(runs, name, lambda run: run.size / run.rewritten):.3f}",
         ])  # fmt: skip

@@ -30,6 +30,7 @@ BEGIN
 END
 $$;
 
+COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), or "nothing (failsafe)"';
 COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second: by vacuum_cost_page_hit and its like, or, if the target allows less, 1 for a page found in shared buffers, 2 for one read, 20 for one made dirty; null if there is no bound';
 COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
 
@@ -574,6 +575,14 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_node';
 
 COMMENT ON PROCEDURE vacuum_node(text, text[], text) IS
 'Vacuums tables of this node for a cluster''s VACUUM, with the rights of the caller, and returns what became of them, and what VACUUM said, as JSON.';
+
+CREATE FUNCTION follow_pace(target float8, budget float8)
+RETURNS float8[]
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_follow_pace';
+
+COMMENT ON FUNCTION follow_pace(float8, float8) IS
+'For the coordinator of a cluster: what VACUUMs with this latency target (in milliseconds, -1 for auto), which it has sent to this node for the same user, may cost a second, for the next eight seconds; at least 1. Returns what they have cost so far, how long their processes have slept (in seconds), and how many of these are at work; null if there are none.';
 
 CREATE FUNCTION vacuum_cluster(
     tables regclass[],

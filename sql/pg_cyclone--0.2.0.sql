@@ -177,7 +177,7 @@ COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may 
 COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
 COMMENT ON COLUMN pace.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without one';
-COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), or "nothing (failsafe)"';
+COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), or "nothing (failsafe)"';
 
 CREATE FUNCTION autovacuum_rows(
     OUT datid oid,
@@ -860,6 +860,14 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_node';
 
 COMMENT ON PROCEDURE vacuum_node(text, text[], text) IS
 'Vacuums tables of this node for a cluster''s VACUUM, with the rights of the caller, and returns what became of them, and what VACUUM said, as JSON.';
+
+CREATE FUNCTION follow_pace(target float8, budget float8)
+RETURNS float8[]
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_follow_pace';
+
+COMMENT ON FUNCTION follow_pace(float8, float8) IS
+'For the coordinator of a cluster: what VACUUMs with this latency target (in milliseconds, -1 for auto), which it has sent to this node for the same user, may cost a second, for the next eight seconds; at least 1. Returns what they have cost so far, how long their processes have slept (in seconds), and how many of these are at work; null if there are none.';
 
 CREATE FUNCTION vacuum_cluster(
     tables regclass[],

@@ -55,7 +55,7 @@ _PG_init(void)
 	{
 		progress_init();
 		history_init();
-		latency_init();
+		latency_init(citus_is_server_session);
 		target_init();
 		pace_init();
 		parking_init();

@@ -145,12 +145,18 @@ page_sample_measured(PageSample *sample, Buffer buffer,
 	double		averages[NMAPS];
 
 	Assert(nquantities <= MAX_QUANTITIES);
+	for (int q = 0; q < nquantities; q++)
+		sample->quantity_sum[q] += nblocks * quantities[q];
+	/* where all pages are read, the maps have nothing to tell */
+	if (sample->nstrata == sample->nblocks)
+	{
+		ReleaseBuffer(buffer);
+		return;
+	}
+
 	ask_maps(sample, BufferGetBlockNumber(buffer), answers);
 	ReleaseBuffer(buffer);
 	ask_maps_of_stratum(sample, stratum, averages);
-
-	for (int q = 0; q < nquantities; q++)
-		sample->quantity_sum[q] += nblocks * quantities[q];
 	for (int m = 0; m < NMAPS; m++)
 		sample->deviation_sum[m] += nblocks * (averages[m] - answers[m]);
 

@@ -48,12 +48,16 @@
 #include "utils/snapmgr.h"
 
 #include "cluster/citus.h"
+#include "cluster/cluster_pace.h"
 #include "cluster/cluster_vacuum.h"
 #include "cluster/watch_client.h"
 #include "command/distributed.h"
 #include "command/options.h"
+#include "command/relations.h"
 #include "compat.h"
 #include "declared_rows.h"
+#include "pace/pace.h"
+#include "pace/pace_settings.h"
 #include "transaction.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_cluster);
@@ -89,6 +93,8 @@ typedef struct ClusterVacuum
 	MemoryContext context;
 	bool		is_statement;	/* may it end transactions? */
 	bool		skips_here;		/* leave out what is on this server? */
+	bool		is_verbose;
+	double		latency_target; /* ms, see pace_settings.h */
 	char	   *options;		/* as in a statement, may be empty */
 	List	   *tables;			/* ClusterTables */
 	List	   *shards;			/* ClusterShards, in the order of their rounds */
@@ -108,7 +114,8 @@ enum
 	SEVERITY, SQLSTATE, SHARD, MESSAGE, DETAIL, HINT
 };
 
-static void init_cluster_vacuum(ClusterVacuum *vacuum, List *options, bool is_statement);
+static void init_cluster_vacuum(ClusterVacuum *vacuum, List *options, const VacuumOptions *read,
+								bool is_statement);
 static void check_transaction(void);
 static void add_tables(ClusterVacuum *vacuum, Oid relid, bool with_children, List *columns);
 static void add_table(ClusterVacuum *vacuum, Oid relid, List *columns);
@@ -119,6 +126,7 @@ static bool is_same_node(const CitusNode *one, const CitusNode *other);
 static void run_round(ClusterVacuum *vacuum, List *shards);
 static void skip_here(ClusterShard *shard);
 static List *run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands);
+static List *run_at_pace(const ClusterVacuum *vacuum, List *nodes, List *commands);
 static char *make_command(const ClusterVacuum *vacuum, List *shards);
 static const char *columns_of(const ClusterVacuum *vacuum, Oid relid);
 static void take_answer(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer);
@@ -143,20 +151,20 @@ static char *deparse_options(List *options);
  * cluster_vacuum
  *		Run a VACUUM statement of distributed tables on their nodes.
  *
- * rels are VacuumRelations.  The caller has seen to it that VACUUM is possible
+ * rels are VacuumRelations, read says what the options mean.  The caller has seen to it that VACUUM is possible
  * here; like the server's this commits the transaction that it is called in and
  * returns in another one.  Raises an error, when all nodes are through, if one
  * of them had one.
  */
 void
-cluster_vacuum(List *rels, List *options, bool verbose)
+cluster_vacuum(List *rels, List *options, const VacuumOptions *read)
 {
 	MemoryContext context = AllocSetContextCreate(PortalContext, "Cyclone cluster",
 												  ALLOCSET_DEFAULT_SIZES);
 	ClusterVacuum vacuum;
 
 	MemoryContextSwitchTo(context);
-	init_cluster_vacuum(&vacuum, options, true);
+	init_cluster_vacuum(&vacuum, options, read, true);
 	foreach_node(VacuumRelation, named, rels)
 	{
 		Oid			relid = OidIsValid(named->oid) ? named->oid :
@@ -167,7 +175,7 @@ cluster_vacuum(List *rels, List *options, bool verbose)
 	run_rounds(&vacuum);
 
 	tell_moved(&vacuum);
-	tell_sum(&vacuum, verbose ? INFO : DEBUG1);
+	tell_sum(&vacuum, vacuum.is_verbose ? INFO : DEBUG1);
 	if (vacuum.failed != NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
@@ -207,7 +215,7 @@ pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid options for VACUUM: \"%s\"", options),
 				 errhint("They are as in VACUUM (options) table.")));
-	init_cluster_vacuum(&vacuum, stmt->options, false);
+	init_cluster_vacuum(&vacuum, stmt->options, &read, false);
 	vacuum.skips_here = (read.params.options & VACOPT_INPLACE) != 0;
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), REGCLASSOID, sizeof(Oid), true, TYPALIGN_INT,
 					  &tables, &nulls, &ntables);
@@ -254,11 +262,14 @@ cluster_parse_vacuum(const char *text)
 
 /* init_cluster_vacuum -- prepare a VACUUM without tables, in this memory context. */
 static void
-init_cluster_vacuum(ClusterVacuum *vacuum, List *options, bool is_statement)
+init_cluster_vacuum(ClusterVacuum *vacuum, List *options, const VacuumOptions *read,
+					bool is_statement)
 {
 	memset(vacuum, 0, sizeof(*vacuum));
 	vacuum->context = CurrentMemoryContext;
 	vacuum->is_statement = is_statement;
+	vacuum->is_verbose = (read->params.options & VACOPT_VERBOSE) != 0;
+	vacuum->latency_target = read->has_latency_target ? read->latency_target : LATENCY_TARGET_OFF;
 	vacuum->options = deparse_options(options);
 	initStringInfo(&vacuum->failures);
 }
@@ -274,6 +285,14 @@ init_cluster_vacuum(ClusterVacuum *vacuum, List *options, bool is_statement)
 static void
 check_transaction(void)
 {
+	/*
+	 * a function in an index expression may try it, and it would take the
+	 * other one's pace away
+	 */
+	if (vacuum_relations_running() || pace_command_is_running() || pace_is_worker())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cyclone.vacuum_cluster cannot be executed from VACUUM or ANALYZE")));
 	if (IsTransactionBlock() || IsSubTransaction())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -498,7 +517,7 @@ run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
 	}
 	level = NewGUCNestLevel();
 	(void) watch_client(GUC_ACTION_SAVE);
-	answers = citus_run(nodes, commands);
+	answers = run_at_pace(vacuum, nodes, commands);
 	AtEOXact_GUC(true, level);
 	if (vacuum->is_statement)
 	{
@@ -508,6 +527,27 @@ run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
 		StartTransactionCommand();
 		MemoryContextSwitchTo(vacuum->context);
 	}
+	return answers;
+}
+
+/* run_at_pace -- the same, and keep all nodes to the latency target meanwhile. */
+static List *
+run_at_pace(const ClusterVacuum *vacuum, List *nodes, List *commands)
+{
+	List	   *volatile answers = NIL;
+
+	PG_TRY();
+	{
+		cluster_pace_begin(nodes, vacuum->latency_target);
+		answers = citus_run(nodes, commands);
+		cluster_pace_end(false, vacuum->is_verbose);
+	}
+	PG_CATCH();
+	{
+		cluster_pace_end(true, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	return answers;
 }
 

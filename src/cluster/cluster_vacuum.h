@@ -12,7 +12,9 @@
 
 #include "nodes/parsenodes.h"
 
-extern void cluster_vacuum(List *rels, List *options, bool verbose);
+#include "command/options.h"
+
+extern void cluster_vacuum(List *rels, List *options, const VacuumOptions *read);
 extern VacuumStmt *cluster_parse_vacuum(const char *text);
 
 #endif							/* CYCLONE_CLUSTER_VACUUM_H */

@@ -67,6 +67,7 @@
 #include "cluster/watch_client.h"
 #include "compat.h"
 #include "declared_rows.h"
+#include "pace/pace.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_node);
 
@@ -292,6 +293,13 @@ run(NodeVacuum *vacuum)
 		takes_errors = false;
 		PqCommMethods = &methods;
 		keep_all_messages();
+
+		/*
+		 * it keeps to one budget with the other nodes, as the coordinator
+		 * says
+		 */
+		if (vacuum_options_have_latency_target(vacuum->stmt))
+			pace_set_cluster_user(GetUserId());
 		ProcessUtility(pstmt, "VACUUM", false, PROCESS_UTILITY_TOPLEVEL, NULL, NULL,
 					   None_Receiver, &qc);
 	}
@@ -304,6 +312,7 @@ run(NodeVacuum *vacuum)
 		EmitErrorReport();
 		PqCommMethods = server_methods;
 		running = NULL;
+		pace_set_cluster_user(InvalidOid);
 		MemoryContextSwitchTo(vacuum->context);
 		FlushErrorState();
 		AbortCurrentTransaction();
@@ -313,6 +322,7 @@ run(NodeVacuum *vacuum)
 	PG_END_TRY();
 	PqCommMethods = server_methods;
 	running = NULL;
+	pace_set_cluster_user(InvalidOid);
 	client_min_messages = min_messages;
 	(void) SetClientEncoding(client_encoding);
 	if (ActiveSnapshotSet())

@@ -327,7 +327,7 @@ is_cluster_done(ProcessUtility_hook_type next,
 	}
 	else
 		MemoryContextSwitchTo(old);
-	cluster_vacuum(rest->rels, rest->options, (options.params.options & VACOPT_VERBOSE) != 0);
+	cluster_vacuum(rest->rels, rest->options, &options);
 	CommandCounterIncrement();
 	return true;
 }

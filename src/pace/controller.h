@@ -30,6 +30,7 @@ typedef enum ControllerLimit
 	LIMIT_LATENCY,
 	LIMIT_LEARNING,				/* how fast statements are without it */
 	LIMIT_FLOOR,				/* the target is missed at the slowest pace */
+	LIMIT_CLUSTER,				/* the coordinator says so; not of the law */
 } ControllerLimit;
 
 /* So many measurements make a learned target, the latest ones. */

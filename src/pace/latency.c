@@ -67,6 +67,7 @@ typedef struct LatencyRunning
 	pg_atomic_uint32 pid;
 	pg_atomic_uint64 since;		/* ns; 0 if none is running */
 	pg_atomic_uint64 before;	/* ns that its transaction has taken before */
+	pg_atomic_uint32 is_client; /* or a server that asks for something? */
 } LatencyRunning;
 
 typedef struct LatencyShared
@@ -97,6 +98,8 @@ static bool awaits_commit = false;	/* it has ended, but for its commit */
 static uint64 client_wait = 0;
 static bool has_sent = false;
 static bool (*server_receive) (TupleTableSlot *slot, DestReceiver *self);
+
+static bool (*is_server_session) (void);
 
 static bool is_watching = false;
 static bool exit_callback_registered = false;
@@ -137,10 +140,14 @@ static double bucket_start_ms(int bucket);
  * latency_init
  *		Install the hooks, and ask for shared memory.  Call while the library is
  *		preloaded.
+ *
+ * is_server tells whether a server of a cluster has opened this session, and not
+ * a client.
  */
 void
-latency_init(void)
+latency_init(bool (*is_server) (void))
 {
+	is_server_session = is_server;
 	previous_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shmem;
 	previous_shmem_startup_hook = shmem_startup_hook;
@@ -241,6 +248,13 @@ latency_end_utility(uint64 start, bool commits)
 		end_statement(commits || !IsTransactionBlock());
 }
 
+/* latency_forget_statement -- the query that runs is none that an application waits for. */
+void
+latency_forget_statement(void)
+{
+	top_query = NULL;
+}
+
 /*
  * latency_read
  *		Read the counters of one kind, LATENCY_BUCKETS of them.  They overflow;
@@ -278,11 +292,12 @@ latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts)
 		PGPROC	   *proc = GetPGProcByNumber(i);
 		uint32		wait_class = proc->wait_event_info & 0xFF000000;
 
-		if (of == LATENCY_OF_TRANSACTIONS)
+		if (latency_is_of_transactions(of))
 			taken += pg_atomic_read_u64(&running->before);
 		if (since == 0 || since >= now ||
 			taken / 1e6 <= late_ms || taken / 1e6 > long_ms ||
 			proc->pid != (int) pg_atomic_read_u32(&running->pid) ||
+			(latency_is_of_clients(of) && pg_atomic_read_u32(&running->is_client) == 0) ||
 			wait_class == PG_WAIT_CLIENT)
 			continue;
 		counts[bucket_of(taken)]++;
@@ -487,9 +502,8 @@ time_commit(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			/* to commit what has changed nothing takes no time */
-			if ((awaits_commit || transaction_elapsed > 0) && nesting == 0 &&
-				TransactionIdIsValid(GetTopTransactionIdIfAny()))
+			/* even what has changed nothing here may commit elsewhere */
+			if ((awaits_commit || transaction_elapsed > 0) && nesting == 0)
 			{
 				start = begin_call();
 				is_committing = true;
@@ -602,6 +616,7 @@ begin_call(void)
 
 		/* what it has taken before, in other calls, is part of it */
 		pg_atomic_write_u32(&running->pid, MyProcPid);
+		pg_atomic_write_u32(&running->is_client, !is_server_session());
 		pg_atomic_write_u64(&running->before, transaction_elapsed);
 		pg_atomic_write_u64(&running->since, start - elapsed);
 	}
@@ -670,7 +685,12 @@ count_transaction(void)
 static void
 count(LatencyOf of, uint64 ns)
 {
-	pg_atomic_fetch_add_u32(&latency->counts[of][MyProcNumber % SHARDS][bucket_of(ns)], 1);
+	int			shard = MyProcNumber % SHARDS;
+	int			bucket = bucket_of(ns);
+
+	pg_atomic_fetch_add_u32(&latency->counts[of][shard][bucket], 1);
+	if (!is_server_session())
+		pg_atomic_fetch_add_u32(&latency->counts[latency_of_clients(of)][shard][bucket], 1);
 }
 
 /* bucket_of -- which counter a latency belongs to. */
@@ -738,6 +758,7 @@ startup_shmem(void)
 			pg_atomic_init_u32(&latency->running[i].pid, 0);
 			pg_atomic_init_u64(&latency->running[i].since, 0);
 			pg_atomic_init_u64(&latency->running[i].before, 0);
+			pg_atomic_init_u32(&latency->running[i].is_client, 0);
 		}
 	}
 	LWLockRelease(AddinShmemInitLock);

@@ -10,6 +10,7 @@
 #ifndef CYCLONE_PACE_H
 #define CYCLONE_PACE_H
 
+#include "pace/target.h"
 #include "report/result.h"
 
 /* What the pace has meant for the tables of this process since pace_begin_summary */
@@ -28,6 +29,8 @@ typedef struct PaceShared PaceShared;
 
 extern void pace_init(void);
 extern void pace_begin_command(const double *latency_target);
+extern LatencyTarget *pace_begin_coordination(double latency_target);
+extern void pace_set_cluster_user(Oid user);
 extern void pace_end_command(void);
 extern bool pace_command_is_running(void);
 extern bool pace_is_worker(void);

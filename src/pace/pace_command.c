@@ -42,6 +42,10 @@
 
 PaceCommand pace_command;
 
+/* Who has sent the commands that come, as a part of a cluster's; InvalidOid: nobody */
+static Oid	cluster_user = InvalidOid;
+
+static void begin_command(const double *latency_target, bool is_coordinator);
 static void adapt_settings(PaceSettings *settings);
 static void change_target(void);
 
@@ -53,6 +57,26 @@ static void change_target(void);
 void
 pace_begin_command(const double *latency_target)
 {
+	begin_command(latency_target, false);
+}
+
+/*
+ * pace_begin_coordination
+ *		A VACUUM begins whose work is done on the nodes of a cluster: what it is to
+ *		keep to a target of is what clients see here.  Its end is pace_end_command.
+ */
+LatencyTarget *
+pace_begin_coordination(double latency_target)
+{
+	Assert(latency_target != LATENCY_TARGET_OFF);
+	begin_command(&latency_target, true);
+	return pace_command.latency_target;
+}
+
+/* begin_command -- a VACUUM begins, here or on other nodes. */
+static void
+begin_command(const double *latency_target, bool is_coordinator)
+{
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
 	bool		has_warned = pace_command.has_warned &&
 		(pace_command.statement == statement || AmAutoVacuumWorkerProcess());
@@ -63,6 +87,7 @@ pace_begin_command(const double *latency_target)
 
 	memset(&pace_command, 0, sizeof(pace_command));
 	pace_command.is_running = true;
+	pace_command.is_coordinator = is_coordinator;
 	pace_command.statement = statement;
 	pace_command.has_warned = has_warned;
 	if (latency_target != NULL)
@@ -77,6 +102,17 @@ pace_begin_command(const double *latency_target)
 	if (budget_has_target(&pace_command.settings))
 		latency_watch();
 	change_target();
+}
+
+/*
+ * pace_set_cluster_user
+ *		Commands that begin from now on are a part of a VACUUM that this user has
+ *		sent to the nodes of a cluster; with InvalidOid they aren't any more.
+ */
+void
+pace_set_cluster_user(Oid user)
+{
+	cluster_user = user;
 }
 
 /*
@@ -231,6 +267,9 @@ adapt_settings(PaceSettings *settings)
 {
 	if (pace_command.has_target)
 		settings->latency_target = pace_command.target;
+	if (pace_command.is_coordinator)
+		settings->latency_of = latency_of_clients(settings->latency_of);
+	settings->cluster_user = pace_command.is_coordinator ? InvalidOid : cluster_user;
 	if (pace_command.in_a_hurry)
 	{
 		settings->cost_delay = 0;

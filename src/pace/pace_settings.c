@@ -157,6 +157,7 @@ pace_settings_current(PaceSettings *settings)
 	settings->latency_target = autovacuum ? autovacuum_target : latency_target;
 	settings->latency_percentile = cyclone_latency_percentile;
 	settings->latency_of = cyclone_latency_of;
+	settings->cluster_user = InvalidOid;
 	if (autovacuum && settings->latency_target != LATENCY_TARGET_OFF)
 		settings->cost_delay = 0;
 }

@@ -26,6 +26,8 @@ typedef struct PaceSettings
 	double		latency_target; /* ms, or one of the special values */
 	double		latency_percentile;
 	int			latency_of;		/* LatencyOf */
+	Oid			cluster_user;	/* who sent it from the cluster's coordinator;
+								 * InvalidOid: nobody */
 } PaceSettings;
 
 /* Those of the server's parameters that a command changes for its duration */

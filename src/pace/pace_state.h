@@ -117,6 +117,7 @@ typedef struct PaceCommand
 {
 	bool		is_running;
 	bool		in_a_hurry;		/* no budget counts */
+	bool		is_coordinator; /* of a cluster, of whose nodes it is the pace */
 	bool		has_target;		/* as an option, which overrides the setting */
 	double		target;
 	bool		reload_owed;	/* to the server, which was told to */

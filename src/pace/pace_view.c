@@ -61,6 +61,7 @@ typedef enum PaceLimit
 	PACE_LIMIT_LATENCY,
 	PACE_LIMIT_LEARNING,
 	PACE_LIMIT_FLOOR,
+	PACE_LIMIT_CLUSTER,
 	PACE_LIMIT_FAILSAFE,
 } PaceLimit;
 
@@ -175,6 +176,8 @@ find_limit(const TargetState *target, bool by_target)
 			return PACE_LIMIT_LEARNING;
 		case LIMIT_FLOOR:
 			return PACE_LIMIT_FLOOR;
+		case LIMIT_CLUSTER:
+			return PACE_LIMIT_CLUSTER;
 	}
 	return PACE_LIMIT_NOTHING;
 }
@@ -189,7 +192,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 {
 	static const char *const limit_names[] = {
 		"nothing", "cost delay", "latency target", "learning the target",
-		"floor", "nothing (failsafe)",
+		"floor", "coordinator", "nothing (failsafe)",
 	};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 

@@ -20,6 +20,12 @@
  * A place is used again only when all others have been, so a worker that
  * outlives its failed leader for a moment takes its leave from where it was.
  *
+ * VACUUMs that a cluster's coordinator has sent have a target of their own for
+ * each user: the coordinator tells its processes, in addition, how much they may
+ * cost (cluster/cluster_pace.c), and the lesser one of the two budgets holds.
+ * What it has said holds for a while; if nothing more comes, only what is
+ * measured here counts.
+ *
  * Ticks
  * -----
  * A few times a second one of the processes, whichever comes first, measures
@@ -64,6 +70,9 @@
 /* So many transactions have ended if none has, but statements of theirs */
 #define LEAST_PRESENCE		0.01
 
+/* How long that holds what the coordinator of a cluster has said */
+#define TOLD_NS				(8 * (uint64) NS_PER_S)
+
 /* How long a target is kept that no VACUUM has */
 #define KEPT_NS				(60 * (uint64) NS_PER_S)
 
@@ -73,6 +82,7 @@ struct LatencyTarget
 	double		value;			/* ms, or LATENCY_TARGET_AUTO */
 	double		percentile;
 	int			of;				/* LatencyOf */
+	Oid			cluster_user;
 	/* changed under the lock */
 	int			vacuums;
 	uint64		left_at;		/* when the last one left */
@@ -85,6 +95,10 @@ struct LatencyTarget
 	pg_atomic_uint32 in_server_code;	/* so many of them */
 	pg_atomic_uint64 next_tick;
 	pg_atomic_uint32 ticking;	/* is someone in the middle of it? */
+
+	/* written under the lock, by those whom the coordinator sends */
+	pg_atomic_uint64 told_budget;	/* a double */
+	pg_atomic_uint64 told_until;	/* 0: nothing was told */
 
 	/* written by whoever ticks; read by all */
 	pg_atomic_uint32 version;	/* of the budget */
@@ -161,7 +175,8 @@ target_join(const PaceSettings *settings, LatencyTarget *before)
 
 		if (target->value == settings->latency_target &&
 			target->percentile == settings->latency_percentile &&
-			target->of == settings->latency_of && is_kept(target, now))
+			target->of == settings->latency_of &&
+			target->cluster_user == settings->cluster_user && is_kept(target, now))
 			found = target;
 		else if (target->vacuums == 0 && (free == NULL || target->left_at < free->left_at))
 			free = target;
@@ -326,6 +341,38 @@ target_is_out_of_reach(LatencyTarget *target)
 	return pg_atomic_read_u32(&target->out_of_reach) != 0;
 }
 
+/*
+ * target_tell
+ *		The coordinator that has sent VACUUMs with this target says what they may cost
+ *		a second, from their next tick on, and asks what they have cost so far.
+ *
+ * Returns false if no such VACUUM runs here.
+ */
+bool
+target_tell(Oid cluster_user, double value, double budget, TargetCosts *costs)
+{
+	bool		found = false;
+
+	memset(costs, 0, sizeof(*costs));
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 0; i < number_of_targets(); i++)
+	{
+		LatencyTarget *target = &targets[i];
+
+		if (target->vacuums == 0 || target->cluster_user != cluster_user || target->value != value)
+			continue;
+		write_double(&target->told_budget, budget);
+		pg_write_barrier();
+		pg_atomic_write_u64(&target->told_until, now_ns() + TOLD_NS);
+		costs->spent += pg_atomic_read_u64(&target->spent);
+		costs->slept += pg_atomic_read_u64(&target->slept);
+		costs->at_work += pg_atomic_read_u32(&target->at_work);
+		found = true;
+	}
+	LWLockRelease(lock);
+	return found;
+}
+
 /* leave -- a VACUUM less has the target.  Under the lock. */
 static void
 leave(LatencyTarget *target)
@@ -359,6 +406,8 @@ begin_anew(LatencyTarget *target, const PaceSettings *settings, LatencyTarget *b
 	target->value = settings->latency_target;
 	target->percentile = settings->latency_percentile;
 	target->of = settings->latency_of;
+	target->cluster_user = settings->cluster_user;
+	pg_atomic_write_u64(&target->told_until, 0);
 
 	controller_init(&target->controller, 0);
 	/* not in the midst of a tick */
@@ -466,11 +515,12 @@ read_window(LatencyTarget *target)
 
 	/* in the midst of a transaction its session isn't idle */
 	target->is_busy = false;
-	if (target->of != LATENCY_OF_STATEMENTS)
+	if (latency_is_of_transactions(target->of))
 	{
 		uint32		all = 0;
 
-		latency_read(LATENCY_OF_STATEMENTS, counts);
+		latency_read(latency_is_of_clients(target->of) ?
+					 LATENCY_OF_CLIENTS_STATEMENTS : LATENCY_OF_STATEMENTS, counts);
 		for (int i = 0; i < LATENCY_BUCKETS; i++)
 			all += counts[i];
 		target->is_busy = all != target->all_statements;
@@ -524,19 +574,33 @@ control(LatencyTarget *target, double seconds, double rate, double awake)
 	return input.percentile_ms;
 }
 
-/* publish -- let all see what the controller has come to. */
+/* publish -- let all see what the controller has come to, or the coordinator. */
 static void
 publish(LatencyTarget *target, double latency_ms)
 {
 	const Controller *controller = &target->controller;
+	double		budget = controller->budget;
+	ControllerLimit limit = controller->limit;
 
+	if (now_ns() < pg_atomic_read_u64(&target->told_until))
+	{
+		double		told;
+
+		pg_read_barrier();
+		told = read_double(&target->told_budget);
+		if (told < budget)
+		{
+			budget = told;
+			limit = LIMIT_CLUSTER;
+		}
+	}
 	write_double(&target->latency_ms, latency_ms);
 	write_double(&target->target_ms, controller->target_ms);
-	pg_atomic_write_u32(&target->limit, controller->limit);
+	pg_atomic_write_u32(&target->limit, limit);
 	pg_atomic_write_u32(&target->out_of_reach, controller_target_is_out_of_reach(controller));
-	if (controller->budget != read_double(&target->budget))
+	if (budget != read_double(&target->budget))
 	{
-		write_double(&target->budget, controller->budget);
+		write_double(&target->budget, budget);
 		pg_atomic_fetch_add_u32(&target->version, 1);
 	}
 }
@@ -587,6 +651,8 @@ startup_shmem(void)
 		pg_atomic_init_u32(&target->in_server_code, 0);
 		pg_atomic_init_u64(&target->next_tick, 0);
 		pg_atomic_init_u32(&target->ticking, 0);
+		pg_atomic_init_u64(&target->told_budget, 0);
+		pg_atomic_init_u64(&target->told_until, 0);
 		pg_atomic_init_u32(&target->version, 0);
 		pg_atomic_init_u64(&target->budget, 0);
 		pg_atomic_init_u64(&target->latency_ms, 0);

@@ -26,6 +26,14 @@
 /* In shared memory */
 typedef struct LatencyTarget LatencyTarget;
 
+/* What VACUUMs have cost so far that share a target */
+typedef struct TargetCosts
+{
+	uint64		spent;			/* cost */
+	uint64		slept;			/* ns, of all processes */
+	int			at_work;		/* processes */
+} TargetCosts;
+
 /* What a target says of itself, for views and reports */
 typedef struct TargetState
 {
@@ -58,5 +66,6 @@ extern void target_note_sleep(LatencyTarget *target, uint64 ns);
 extern void target_tick_if_due(LatencyTarget *target, uint64 now);
 extern void target_state(LatencyTarget *target, TargetState *state);
 extern bool target_is_out_of_reach(LatencyTarget *target);
+extern bool target_tell(Oid cluster_user, double value, double budget, TargetCosts *costs);
 
 #endif							/* CYCLONE_TARGET_H */
