@@ -22,8 +22,8 @@
  * be had, dies or doesn't get through to a node, then the node goes by itself
  * again; the client is warned at the end if that was so.
  *
- * Citus opens a new connection for each command.  That is about 5 ms of a
- * core's time a node; with many nodes they are told less often.
+ * Citus opens a new connection for each command, so with many nodes they are
+ * told less often.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -62,6 +62,8 @@
 #include "pace/latency.h"
 #include "pace/pace.h"
 #include "pace/pace_settings.h"
+#include "server_check.h"
+#include "team/attempt.h"
 
 /* How often nodes are told: so often, or later by so much for each of them */
 #define LEAST_INTERVAL_MS	250
@@ -93,7 +95,6 @@ typedef struct ClusterPace
 	int			target;			/* its number */
 	double		value;			/* as it was given to the nodes */
 	int			nnodes;
-	Size		size;			/* of all */
 
 	pg_atomic_uint32 is_over;	/* the worker is to end */
 	pg_atomic_uint32 times;		/* that nodes were told */
@@ -117,6 +118,7 @@ static dsm_segment *segment = NULL;
 static BackgroundWorkerHandle *worker_handle = NULL;
 static LatencyTarget *led = NULL;
 static uint64 began_at;
+static char *no_memory;			/* why there is no segment; NULL: there is */
 
 PG_FUNCTION_INFO_V1(pg_cyclone_follow_pace);
 
@@ -150,15 +152,17 @@ cluster_pace_begin(List *nodes, double latency_target)
 		return;
 	led = pace_begin_coordination(latency_target);
 	began_at = now_ns();
+	no_memory = NULL;
 	segment = make_segment(nodes, latency_target);
-	if (segment != NULL && !launch())
+	if (segment == NULL)
+		return;
+	/* whatever ends this process, or the transaction, ends the worker */
+	on_dsm_detach(segment, end_worker, (Datum) 0);
+	if (!launch())
 	{
 		dsm_detach(segment);
 		segment = NULL;
 	}
-	/* whatever ends this process, or the transaction, ends the worker */
-	if (segment != NULL)
-		on_dsm_detach(segment, end_worker, (Datum) 0);
 }
 
 /*
@@ -201,7 +205,7 @@ make_segment(List *nodes, double latency_target)
 
 	foreach_ptr(CitusNode, node, nodes)
 		size += strlen(node->name) + 16;
-	made = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	made = attempt_create_segment(size, &no_memory);
 	if (made == NULL)
 		return NULL;
 	shared = dsm_segment_address(made);
@@ -211,7 +215,6 @@ make_segment(List *nodes, double latency_target)
 	shared->target = target_number(led);
 	shared->value = latency_target;
 	shared->nnodes = list_length(nodes);
-	shared->size = size;
 	pg_atomic_init_u32(&shared->is_over, 0);
 	pg_atomic_init_u32(&shared->times, 0);
 	pg_atomic_init_u32(&shared->failures, 0);
@@ -235,7 +238,6 @@ launch(void)
 		.bgw_notify_pid = MyProcPid,
 		.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment)),
 	};
-
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 	bool		is_registered;
 
@@ -252,6 +254,8 @@ end_worker(dsm_segment *detached, Datum arg)
 	ClusterPace *shared = dsm_segment_address(detached);
 
 	pg_atomic_write_u32(&shared->is_over, 1);
+	if (worker_handle == NULL)
+		return;
 	TerminateBackgroundWorker(worker_handle);
 	pfree(worker_handle);
 	worker_handle = NULL;
@@ -305,10 +309,12 @@ tell(ClusterPace *shared, bool is_stopped, bool verbose)
 		(times == 0 && now_ns() - began_at > MS_WITHOUT_WARNING * (uint64) NS_PER_MS))
 		ereport(WARNING,
 				(errmsg("the latency target was kept to by what each node saw, not by what clients waited for here"),
+				 no_memory != NULL ?
+				 errdetail("There was no shared memory for the background worker that tells the nodes what they may cost: %s.", no_memory) :
 				 shared == NULL ?
 				 errdetail("No background worker was free to tell the nodes what they may cost.") :
 				 errdetail("The background worker that tells the nodes what they may cost did not get through to them; the server's log says more."),
-				 shared == NULL ?
+				 shared == NULL && no_memory == NULL ?
 				 errhint("You might need to increase \"%s\".", "max_worker_processes") : 0));
 	else if (failures > 0)
 		ereport(WARNING,
@@ -350,7 +356,8 @@ pg_cyclone_follow_pace(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("a budget must be at least 1")));
-	if (!target_tell(GetUserId(), PG_GETARG_FLOAT8(0), budget, &costs))
+	/* where we are of no use there are no targets */
+	if (!server_fits() || !target_tell(GetUserId(), PG_GETARG_FLOAT8(0), budget, &costs))
 		PG_RETURN_NULL();
 	values[0] = Float8GetDatum((double) costs.spent);
 	values[1] = Float8GetDatum((double) costs.slept / NS_PER_S);
@@ -406,13 +413,11 @@ pg_cyclone_cluster_pace_main(Datum main_arg)
 		pgstat_report_stat(false);
 		pgstat_report_activity(STATE_IDLE, NULL);
 
-		/* that is why it is terminated, and then there is nothing to be said */
-		if (pg_atomic_read_u32(&shared->is_over) != 0)
-			break;
 		spent_ms = (int) ((now_ns() - now) / NS_PER_MS);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 Max(interval - spent_ms, LEAST_WAIT_MS), wait_event_pace());
 		ResetLatch(MyLatch);
+		/* that is why it is terminated, and then there is nothing to be said */
 		if (pg_atomic_read_u32(&shared->is_over) != 0)
 			break;
 		CHECK_FOR_INTERRUPTS();
@@ -449,29 +454,36 @@ leader_is_there(const ClusterPace *shared)
 /*
  * try_exchange
  *		The same as exchange, but an error, as when a node doesn't answer in time, is
- *		for the log only.  Nodes that did answer know what they were told.
+ *		for the log only, and the first of several.  Nodes that did answer know
+ *		what they were told.
  */
 static bool
 try_exchange(ClusterPace *shared, LatencyTarget *target, List *nodes, double seconds)
 {
 	MemoryContext context = CurrentMemoryContext;
+	static bool has_failed = false;
 	volatile bool is_measured = false;
 
 	PG_TRY();
 	{
 		is_measured = exchange(shared, target, nodes, seconds);
+		has_failed = false;
 	}
 	PG_CATCH();
 	{
 		disable_timeout(STATEMENT_TIMEOUT, false);
 		HOLD_INTERRUPTS();
-		EmitErrorReport();
+		if (!has_failed)
+			EmitErrorReport();
+		has_failed = true;
 		FlushErrorState();
 		AbortCurrentTransaction();
 		RESUME_INTERRUPTS();
 		pg_atomic_fetch_add_u32(&shared->failures, 1);
 	}
 	PG_END_TRY();
+	/* the timeout's, if it came too late */
+	QueryCancelPending = false;
 	MemoryContextSwitchTo(context);
 	return is_measured;
 }

@@ -58,6 +58,7 @@
 #include "declared_rows.h"
 #include "pace/pace.h"
 #include "pace/pace_settings.h"
+#include "server_check.h"
 #include "transaction.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_cluster);
@@ -151,10 +152,10 @@ static char *deparse_options(List *options);
  * cluster_vacuum
  *		Run a VACUUM statement of distributed tables on their nodes.
  *
- * rels are VacuumRelations, read says what the options mean.  The caller has seen to it that VACUUM is possible
- * here; like the server's this commits the transaction that it is called in and
- * returns in another one.  Raises an error, when all nodes are through, if one
- * of them had one.
+ * rels are VacuumRelations, read says what the options mean.  The caller has seen
+ * to it that VACUUM is possible here; like the server's this commits the
+ * transaction that it is called in and returns in another one.  Raises an error,
+ * when all nodes are through, if one of them had one.
  */
 void
 cluster_vacuum(List *rels, List *options, const VacuumOptions *read)
@@ -215,6 +216,8 @@ pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid options for VACUUM: \"%s\"", options),
 				 errhint("They are as in VACUUM (options) table.")));
+	if (read.has_latency_target && !server_fits())
+		refuse_unfit_server("VACUUM option LATENCY_TARGET");
 	init_cluster_vacuum(&vacuum, stmt->options, &read, false);
 	vacuum.skips_here = (read.params.options & VACOPT_INPLACE) != 0;
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), REGCLASSOID, sizeof(Oid), true, TYPALIGN_INT,

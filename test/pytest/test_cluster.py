@@ -71,7 +71,10 @@ STAND_IN = """
             node_name := names[i];
             node_port := ports[i];
             SELECT a.success, a.result INTO success, result FROM public.answers a WHERE a.port = -ports[i];
-            IF NOT FOUND THEN
+            IF result = 'hangs' THEN
+                PERFORM pg_sleep(1000);
+            END IF;
+            IF success IS NULL THEN
                 success := true;
                 SELECT format('{%s,0,1}', 1000 * count(*)) INTO result FROM public.told t WHERE t.port = ports[i];
             END IF;
@@ -867,3 +870,30 @@ def test_several_vacuums_of_one_target(cluster, db, conn, at_work):
     for vacuum in vacuums:
         vacuum.finish()
     assert pace_workers(conn) == 0
+
+
+def test_a_node_that_hangs(cluster, db, conn, at_work):
+    """The exchange ends in time, and is tried again and again; one of the errors is in the log, and a warning at the end."""
+    timeout = "canceling statement due to statement timeout"
+    conn.execute("INSERT INTO answers VALUES (-9702, true, 'hangs')")
+    logged = cluster.log.count(timeout)
+    vacuum = Background(cluster, db, "VACUUM (LATENCY_TARGET 20) t")
+    wait_until(lambda: cluster.log.count(timeout) > logged, "the first timeout")
+    # then a node that answers is told
+    conn.execute("DELETE FROM answers")
+    Told(conn).wait_for("true")
+    assert cluster.log.count(timeout) == logged + 1
+    assert re.search(r"nodes could not be told \d+ times", end_work(vacuum, at_work))
+
+
+def test_no_pace_of_a_cluster_where_the_library_does_not_fit(cluster, new_cluster):
+    number = int(cluster.sql("SHOW server_version_num")[0][0])
+    own = new_cluster(**{"cyclone.debug_server_version": number - 1})
+    with own.connect() as conn:
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
+        conn.execute(STAND_IN)
+        conn.execute("CREATE TABLE t (id int)")
+        distribute(conn, "t", s101=1)
+        assert len(conn.execute("SELECT * FROM cyclone.vacuum_cluster('{t}', 'FREEZE')").fetchall()) == 1
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not fit this server"):
+            conn.execute("SELECT * FROM cyclone.vacuum_cluster('{t}', 'LATENCY_TARGET 20')")
