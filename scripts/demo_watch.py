@@ -32,7 +32,8 @@ class Watch:
     """As a context manager, watches the VACUUM of a table that runs within.
 
     `note` returns a text to show beside the bars, such as what pgbench does. `phase_seconds` has the leader's seconds by phase,
-    and `sizes`, if asked for, pairs of a moment in seconds since the epoch and the bytes of table and indexes then.
+    and `sizes`, if asked for, pairs of a moment in seconds since the epoch and the bytes of table and indexes then, the first from
+    before what runs within.
     """
 
     def __init__(self, cluster: Cluster, table: str, console: Console, *, engine: bool, note: Callable[[], str] | None = None,
@@ -47,6 +48,9 @@ class Watch:
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Watch":
+        if self._with_sizes:
+            with self._cluster.connect() as conn:
+                self._measure(conn)
         self._thread.start()
         return self
 

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from cyclone_lab import build
 from cyclone_lab.postgres import REPO
@@ -37,6 +38,14 @@ def test_runs_through(demo, prefix, monkeypatch, tmp_path, capsys):
     assert picture.read_bytes().startswith(PNG)
     before, after = map(int, re.search(r"(\d+) MB before, (\d+) MB after", output).groups())
     assert after < before
+
+
+def test_the_first_size_is_from_before_what_is_watched(demo, conn):
+    """However short that is."""
+    conn.execute("CREATE TABLE orders (id int)")
+    cluster = SimpleNamespace(connect=lambda: nullcontext(conn))
+    with demo.Watch(cluster, "orders", Console(), engine=True, with_sizes=True) as watch:
+        assert [size for _, size in watch.sizes] == [0]
 
 
 def test_lost_change_is_noticed(demo, conn):
