@@ -44,6 +44,8 @@ CONFIG = {
     "wal_level": "replica",
 }
 LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
+# Of a table on the device, which is not in them: with much less, a process may hold too few pages to read ahead.
+COLD_BUFFERS_MB = 128
 # What the whole team does together; all the rest of a VACUUM is the leader's alone.
 PARALLEL_PHASES = (
     *("heap scan", "index vacuum", "heap vacuum", "index cleanup"),
@@ -238,6 +240,8 @@ def _device_rate(original: Cluster) -> float:
 def _buffers(scenario: Scenario, size: int) -> str:
     """Return the shared_buffers for a table that has this many bytes with its indexes."""
     megabytes = size / (1 << 20)
+    if scenario.is_cold:
+        return f"{COLD_BUFFERS_MB}MB"
     if scenario.buffers is None:
         return f"{max(LEAST_BUFFERS_MB, int(1.2 * megabytes))}MB"
     return f"{max(16, int(scenario.buffers * megabytes))}MB"
@@ -258,15 +262,16 @@ def assert_room(original: Cluster) -> None:
 def _warm_up(cluster: Cluster, scenario: Scenario) -> None:
     """Bring the cluster into the state of a server in use, starting it if it does not run.
 
-    The table is in its buffers as far as they go, it has WAL files to write over, enough for an image of every page, and the
-    file system is at rest. Without these files, the time to make new ones would drown the differences.
+    The table is in its buffers as far as they go, unless it is to be read from the device; it has WAL files to write over,
+    enough for an image of every page; and the file system is at rest. Without these files, the time to make new ones would
+    drown the differences.
     """
     if not cluster.running:
         cluster.start()
     with cluster.connect() as conn:
         for statement in scenario.prepare:
             conn.execute(statement)
-    cluster.warm_up(TABLE, wal=scenario.logged)
+    cluster.warm_up(TABLE, wal=scenario.logged, pages=not scenario.is_cold)
     os.sync()  # or the copy is written back while the clock runs
 
 

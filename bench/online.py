@@ -151,6 +151,7 @@ def main() -> int:
 def _make(cluster: Cluster, rows: int, extensions: list[str]) -> None:
     with cluster.connect() as conn:
         checks.create_extensions(conn)
+        conn.execute("CREATE EXTENSION pg_prewarm")
         for extension in extensions:
             conn.execute(f"CREATE EXTENSION {extension}")
         conn.execute("SELECT setseed(0.5)")
@@ -167,7 +168,8 @@ def _make(cluster: Cluster, rows: int, extensions: list[str]) -> None:
 
 
 def _measure(cluster: Cluster, name: str, contender, rows: int, rate: float) -> Run:
-    """Run one contender beside pgbench, or alone if its rate is 0."""
+    """Run one contender beside pgbench, or alone if its rate is 0; on a server that has the table in its buffers, as one in use."""
+    cluster.warm_up("s")
     # pgbench's own log goes where the data is, which may be memory, as pgbench waits for it
     with cluster.connect() as conn, tempfile.TemporaryDirectory(dir=cluster.home) as folder:
         load = _Load(cluster, Path(folder), rows, rate) if rate else None

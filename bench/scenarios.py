@@ -207,7 +207,7 @@ def _failsafe(*, logged: bool) -> Scenario:
 def _cold(name: str, about: str, indexes: tuple[str, ...], delete: tuple[str, ...], vacuum: str) -> Scenario:
     """Return a scenario in which each page has to come from the device, and what is written go there."""
     setup = (_LOAD, *indexes, _CLEAN, *delete)
-    return Scenario(f"cold-{name}", "cold", about, 15_000_000, setup, vacuum, indexes=len(indexes), settings=_PAST_THE_PAGE_CACHE, buffers=0.1)
+    return Scenario(f"cold-{name}", "cold", about, 15_000_000, setup, vacuum, indexes=len(indexes), settings=_PAST_THE_PAGE_CACHE)
 
 
 SCENARIOS = {

@@ -208,21 +208,23 @@ class Cluster:
             cursor = connection.execute(query)
             return cursor.fetchall() if cursor.description else []
 
-    def warm_up(self, table: str, *, wal: bool = True, dbname: str = "postgres") -> None:
+    def warm_up(self, table: str, *, wal: bool = True, pages: bool = True, dbname: str = "postgres") -> None:
         """Read a table with its indexes and its TOAST table into the running server's buffers, as far as they go; needs pg_prewarm.
 
         With `wal` also make the WAL files that come next, filled with zeros, enough for an image of every page: a server in
-        use has old ones to write over instead, and the time to make new ones would drown what is to be measured.
+        use has old ones to write over instead, and the time to make new ones would drown what is to be measured. Without
+        `pages` do no more than that.
         """
         with self.connect(dbname) as conn:
-            conn.execute(
-                "SELECT pg_prewarm(%(table)s::regclass),"
-                " CASE WHEN pg_relation_size(%(table)s::regclass, 'vm') > 0"
-                " THEN pg_prewarm(%(table)s::regclass, fork => 'vm') END,"
-                " (SELECT sum(pg_prewarm(indexrelid)) FROM pg_index WHERE indrelid = %(table)s::regclass),"
-                " (SELECT pg_prewarm(reltoastrelid) FROM pg_class WHERE oid = %(table)s::regclass AND reltoastrelid <> 0)",
-                {"table": table},
-            )
+            if pages:
+                conn.execute(
+                    "SELECT pg_prewarm(%(table)s::regclass),"
+                    " CASE WHEN pg_relation_size(%(table)s::regclass, 'vm') > 0"
+                    " THEN pg_prewarm(%(table)s::regclass, fork => 'vm') END,"
+                    " (SELECT sum(pg_prewarm(indexrelid)) FROM pg_index WHERE indrelid = %(table)s::regclass),"
+                    " (SELECT pg_prewarm(reltoastrelid) FROM pg_class WHERE oid = %(table)s::regclass AND reltoastrelid <> 0)",
+                    {"table": table},
+                )
             if wal:
                 [(size,)] = conn.execute("SELECT pg_total_relation_size(%s::regclass)", (table,))
                 self.prepare_wal(size)
