@@ -47,6 +47,7 @@ _LOAD_BESIDE_BRIN = f"""
 """
 _FULL = f"VACUUM (FULL, VERBOSE, PARALLEL %(workers)s) {TABLE}"
 _CLEAN = f"VACUUM (FREEZE off, ANALYZE) {TABLE}"
+_DELETE_NINE_TENTHS = f"DELETE FROM {TABLE} WHERE id <= %(rows)s * 0.9"
 _DELETE_A_TENTH = f"DELETE FROM {TABLE} WHERE id %% 10 = 0"
 _DELETE_A_TWENTIETH = f"DELETE FROM {TABLE} WHERE id %% 20 = 0"
 _DELETE_A_FIFTH_HERE_AND_THERE = f"DELETE FROM {TABLE} WHERE random() < 0.2"
@@ -239,6 +240,14 @@ SCENARIOS = {
             about="primary key, every tenth row deleted",
             rows=20_000_000,
             setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_A_TENTH),
+            indexes=1,
+        ),
+        Scenario(
+            name="one-emptied",
+            group="indexes",
+            about="primary key, the first nine tenths deleted, so that as many of its pages are",
+            rows=20_000_000,
+            setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_NINE_TENTHS),
             indexes=1,
         ),
         Scenario(
