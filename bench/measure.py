@@ -77,6 +77,20 @@ class Contender:
         return self.engine == "core"
 
 
+@dataclass(frozen=True)
+class DeviceUse:
+    """What all processes have read from the device and written there, by the server's own count."""
+
+    read_seconds: float  # that they waited
+    writes: int
+    write_seconds: float
+
+    def __sub__(self, before: "DeviceUse") -> "DeviceUse":
+        return DeviceUse(
+            self.read_seconds - before.read_seconds, self.writes - before.writes, self.write_seconds - before.write_seconds
+        )
+
+
 @dataclass
 class Run:
     """One timed VACUUM."""
@@ -90,6 +104,7 @@ class Run:
     outcome: dict[str, int]  # what the VACUUM left behind; has to be the same for all
     bytes_after: int  # of the table with all that belongs to it
     messages: list[str]  # what VERBOSE said
+    device: "DeviceUse | None" = None  # if the table is on the device
 
     @property
     def serial_share(self) -> float | None:
@@ -285,11 +300,13 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
         if scenario.full and contender.is_core:
             conn.execute(f"SET max_parallel_maintenance_workers = {contender.workers}")
             statement = scenario.vacuum_statement(0).replace(", PARALLEL 0", "")
+        before = _device_use(conn) if scenario.is_cold else None
         sampler.start()
         start = time.perf_counter()
         conn.execute(statement)
         seconds = time.perf_counter() - start
         sampled = sampler.stop()
+        device = _device_use(conn) - before if before else None
         outcome = conn.execute(
             "SELECT relpages, reltuples::bigint, relallvisible, (pg_visibility_map_summary(oid)).all_visible"
             f" FROM pg_class WHERE oid = '{TABLE}'::regclass"
@@ -301,7 +318,17 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
         [(bytes_after,)] = conn.execute(f"SELECT pg_total_relation_size('{TABLE}')")
     phases = sampled if contender.is_core else parse_phases(messages)
     return Run(contender, number, seconds, phases, parse_launched(messages), parse_store(messages), state, bytes_after,
-               messages)  # fmt: skip
+               messages, device)  # fmt: skip
+
+
+def _device_use(conn: psycopg.Connection) -> DeviceUse:
+    """Return what has been read and written of relations since the server's statistics began; those of this session are flushed."""
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    [(read_ms, writes, write_ms)] = conn.execute(
+        "SELECT coalesce(sum(read_time), 0), coalesce(sum(writes), 0), coalesce(sum(write_time), 0)"
+        " FROM pg_stat_io WHERE object = 'relation'"
+    )
+    return DeviceUse(float(read_ms) / 1000, int(writes), float(write_ms) / 1000)
 
 
 class PhaseSampler:

@@ -166,7 +166,7 @@ def amdahl_lines(result: Result) -> list[str]:
 
 
 def device_lines(result: Result) -> list[str]:
-    """Return at which part of the device's rate each contender scans the heap, if that is read from there."""
+    """Return at which part of the device's rate each contender scans the heap, if that is read from there, and its waits."""
     if not result.device_rates:
         return []
     device = median(result.device_rates)
@@ -175,7 +175,16 @@ def device_lines(result: Result) -> list[str]:
         if seconds := result.median_phases(contender).get("heap scan"):
             rate = result.heap_bytes / seconds
             parts.append(f"{contender.name} {rate / MEBIBYTE:,.0f} MB/s ({rate / device:.0%})")
-    return [f"heap scan, of {device / MEBIBYTE:,.0f} MB/s that dd reads: {'; '.join(parts)}"]
+    waits = []
+    for contender in result.contenders():
+        uses = [run.device for run in result.runs_of(contender)]
+        reads, writes = median(use.read_seconds for use in uses), median(use.write_seconds for use in uses)
+        count = median(use.writes for use in uses)
+        waits.append(f"{contender.name} {reads:.2f} s for reads, {writes:.2f} s for {count:,.0f} writes")
+    return [
+        f"heap scan, of {device / MEBIBYTE:,.0f} MB/s that dd reads: {'; '.join(parts)}",
+        f"all processes together waited: {'; '.join(waits)}",
+    ]
 
 
 def noise_lines(result: Result) -> list[str]:

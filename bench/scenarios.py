@@ -71,7 +71,7 @@ _EIGHT_UNEQUAL_INDEXES = (
     *(f"CREATE INDEX ON {TABLE} (v) WHERE hashint4(v) & {mask} = 0" for mask in (1, 3, 7, 15)),
 )
 _TWO_INDEXES = (_PRIMARY_KEY, f"CREATE INDEX ON {TABLE} (v)")
-_PAST_THE_PAGE_CACHE = {"debug_io_direct": "data"}
+_PAST_THE_PAGE_CACHE = {"debug_io_direct": "data", "track_io_timing": "on"}
 _THREE_SMALL_INDEXES = tuple(f"CREATE INDEX ON {TABLE} (v) WHERE hashint4(v) & 127 = {remainder}" for remainder in range(3))
 _CREATE_CASE = "CREATE %(persistence)s TABLE {table} (c {type}) WITH (autovacuum_enabled = off); INSERT INTO {table} {rows}"
 _INTEGERS = "SELECT generate_series(1, %(rows)s)"
