@@ -104,7 +104,7 @@ class Run:
     outcome: dict[str, int]  # what the VACUUM left behind; has to be the same for all
     bytes_after: int  # of the table with all that belongs to it
     messages: list[str]  # what VERBOSE said
-    device: "DeviceUse | None" = None  # if the table is on the device
+    device: DeviceUse | None = None  # if the table is on the device
 
     @property
     def serial_share(self) -> float | None:
