@@ -173,7 +173,7 @@ COMMENT ON COLUMN pace.target_ms IS 'Latency target, in milliseconds; null if th
 COMMENT ON COLUMN pace.latency_of IS 'What the target is about: "statements" or "transactions"; null without one';
 COMMENT ON COLUMN pace.percentile IS 'Which percentile of their latency is to be kept at the target; null without one';
 COMMENT ON COLUMN pace.latency_ms IS 'That percentile as last measured, in milliseconds; null if there were none of late';
-COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second: by vacuum_cost_page_hit and its like, or, if the target allows less, 1 for a page found in shared buffers, 2 for one read, 20 for one made dirty; null if there is no bound';
+COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second: by vacuum_cost_page_hit and its like, or, if the target allows less, 1 for a page found in shared buffers, 10 for one read, 20 for one made dirty; null if there is no bound';
 COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
 COMMENT ON COLUMN pace.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without one';

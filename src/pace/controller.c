@@ -6,7 +6,7 @@
  * The vacuum's budget, in cost a second, is moved so that a percentile of the
  * latency of other sessions' statements stays at the target.  controller_step
  * is called a few times a second with what was measured.  It knows nothing of
- * the server, so that a simulation can drive it (test/pytest/test_pace.py).
+ * the server, so that a simulation can drive it (test/pytest/test_pace_law.py).
  *
  * What it has to deal with is not linear: as long as there is capacity to
  * spare the budget does not show in the latency at all, and then, within a
@@ -23,21 +23,29 @@
  * - When there are no statements at all, or hardly any of those that there were
  *	 at the last miss, nobody has to be spared, and a second is enough to get
  *	 from the floor to full speed.
+ * - When nothing ends any more its caller tells only of what runs (target.c).
  * - The floor, a hundredth of full speed, keeps the vacuum moving even if the
  *	 target can't be met that way.
  *
  * A percentile of the statements of a second is noisy.  A miss that may be
- * chance makes the budget shrink as gently as it would grow if there was that
- * much room, so that chance averages out; otherwise the vacuum would crawl
- * for fear of it.  And the aim is a little below the target.
+ * chance, by the number of statements that are late, makes the budget shrink as
+ * gently as it would grow if there was that much room, so that chance averages
+ * out; otherwise the vacuum would crawl for fear of it.  And the aim is a little
+ * below the target.
+ *
+ * The fewer statements there are, the longer it takes until they tell anything
+ * (telling_seconds).  So with ten a second, as a slow disk may have them, the budget
+ * grows as slowly as they tell what it does, and a second without any is nothing
+ * special.  Of one or two a second nothing can be told; there is hardly anybody then.
  *
  * A target that is to be learned is a tenth above the percentile measured
  * while the vacuum is at its floor: at first for some seconds, and then again
  * and again for a moment, as the load of an hour ago is not that of now, and
  * neither are the disturbances that have other reasons.  How much the
  * percentile varies by itself is learned as well: statements disturb each other
- * in bursts, and chance is more than their number tells.  If a measurement is
- * far from those before, the load may have changed: then the next one comes soon,
+ * in bursts, and chance is more than their number tells.  By as much as chance may
+ * have raised the mean of what was measured, the target is less, but what was
+ * measured is always within the aim.  If a measurement is far from those before, the load may have changed: then the next one comes soon,
  * and if some in a row say so, what was before is forgotten.  It may also be the
  * vacuum's own doing that hasn't faded yet; so the more the target has risen, the
  * longer is it held back before it measures.  And a vacuum that
@@ -55,17 +63,25 @@
 
 #include "pace/controller.h"
 
-/* The floor, as a part of the best rate so far, and at least, a second */
+/*
+ * The floor, as a part of the best rate of late, and of the best ever, and at
+ * least, a second.  How fast it can go differs from one part of a table to another.
+ */
 #define FLOOR_SHARE			0.01
+#define FLOOR_SHARE_EVER	0.001
 #define LEAST_FLOOR			1000.0
+#define BEST_RATE_SECONDS	90.0
 
-/* To begin with, when nothing is known, a second */
+/* To begin with, when nothing is known, a second; less if little can be known soon */
 #define FIRST_BUDGET		20000.0
+#define FIRST_SECONDS		1.0
 
 /* What to aim at, as a part of the target */
-#define AIM					0.93
-/* A learned target, as a multiple of what was measured */
+#define AIM					0.95
+/* A learned target, as a multiple of what was measured, and less if in doubt */
 #define LEARNED_MARGIN		1.1
+/* What takes less than this takes nothing. */
+#define LEAST_MS			1e-6
 
 /* With fewer statements a percentile is worth less. */
 #define FULL_SAMPLES		20.0
@@ -73,6 +89,9 @@
 /* A miss that can't be chance: by so many standard deviations, and at least */
 #define SURE_MISS_NOISE		2.0
 #define LEAST_SURE_MISS		0.1
+/* Where all are late, however few, it is none if they are by this factor. */
+#define FAR_MISS			4.0
+#define NEARLY_ALL			0.95
 
 /* Cuts: (percentile / aim) to this power, and at most by this factor */
 #define CUT_POWER			1.5
@@ -88,8 +107,29 @@
 #define FULL_ROOM			0.3
 #define NEAR_CEILING		0.75
 #define CAUTION_SECONDS		2.0
+/*
+ * The budget grows by this much, at most, with each statement that the percentile
+ * depends on; and faster if the percentile is less than this part of the aim.
+ */
+#define GROWTH_A_STATEMENT	0.4
+#define SHRINKING_A_STATEMENT 0.2
+#define LEAST_SHARE			0.03
+#define FAR_FROM_AIM		0.3
 
 #define IDLE_SECONDS		0.5
+/* The usual load is a mean over about so many seconds, so many without it at first. */
+#define USUAL_SECONDS		8.0
+#define IDLE_SECONDS_BEFORE	1.0
+/* So many statements tell something, and if none come for as long, that's the end. */
+#define TELLING_STATEMENTS	30.0
+#define LONGEST_TELLING		5.0
+/*
+ * With less than this a second there is hardly anybody to be spared; until there are
+ * so many more.
+ */
+#define HARDLY_A_LOAD		1.0
+#define HARDLY_TRANSACTIONS	0.25
+#define LOAD_AGAIN			2.0
 /* So small a part of the statements that there were at the last miss is none. */
 #define GONE_SHARE			0.25
 /* Measurements are smoothed: this part is what was measured before. */
@@ -104,16 +144,28 @@
  * time, but not forever.  What is so much more than their median is a burst.
  */
 #define BURST				1.5
-#define LEARN_SETTLING		0.75
+#define LEAST_SETTLING		0.375
+#define FULL_WINDOW			100.0
+#define LONGEST_FILLING		3.0
 #define LEARN_MAX_SETTLING	30.0
+#define SETTLING_POWER		6.0
 #define SLICE_SECONDS		0.5
-#define MIN_SLICE_STATEMENTS 60.0
+#define MIN_SLICE_STATEMENTS 40.0
 #define LEARN_MAX_SECONDS	8.0
+/* or so many, while there are less than so many slices */
+#define LEARN_MAX_SECONDS_AT_FIRST 20.0
+#define LEARN_LEAST_SLICES	5
+/* What is known of less of them: that they differ by so much, or more */
+#define SPREAD_OF_FEW		0.3
 /* The next slice: after so many seconds, or so many times as long as it took */
 #define LEARN_AFTER			8.0
 #define LEARN_AFTER_TIMES	8.0
-/* After one that is so many times the others, or the others it, so many seconds */
+/*
+ * After one that is so many times the others, or the others it, and more than
+ * chance does, by so many standard deviations: so many seconds
+ */
 #define STRANGE				1.4
+#define STRANGE_SPREADS		2.0
 #define LEARN_AFTER_STRANGE 2.0
 /* At the floor, where it costs nothing, after so many seconds */
 #define LEARN_AFTER_FLOOR	2.0
@@ -127,18 +179,23 @@ static bool learn(Controller *controller, const ControllerInput *input);
 static void describe(const Controller *controller, double *mean, double *deviation);
 static void begin_learning(Controller *controller);
 static double time_to_settle(const Controller *controller);
+static double time_to_fill(const Controller *controller);
 static void begin_slice(Controller *controller);
 static void end_slice(Controller *controller);
 static int	strangeness(const Controller *controller, double value);
 static void forget_old_slices(Controller *controller);
 static void end_learning(Controller *controller);
+static double doubt(const Controller *controller);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
+static void note_load(Controller *controller, const ControllerInput *input);
+static double telling_seconds(const Controller *controller);
+static double first_budget(const Controller *controller);
 static void be_alone(Controller *controller, const ControllerInput *input);
 static void grow(Controller *controller, const ControllerInput *input, double excess);
 static void change_gently(Controller *controller, const ControllerInput *input,
 						  double growth);
-static double noise(const ControllerInput *input);
+static bool is_no_chance(const ControllerInput *input, double excess);
 
 /*
  * controller_init
@@ -162,7 +219,9 @@ controller_init(Controller *controller, double target_ms)
 void
 controller_restart(Controller *controller)
 {
-	controller->budget = FIRST_BUDGET;
+	if (controller->learning)
+		controller->budget = controller->budget_before_learning;
+	controller->budget = Min(controller->budget, FIRST_BUDGET);
 	controller->limit = LIMIT_NOTHING;
 	controller->ceiling = INFINITY;
 	controller->learning = false;
@@ -173,6 +232,10 @@ controller_restart(Controller *controller)
 	controller->since_miss = 0;
 	controller->settling = 0;
 	controller->load = 0;
+	controller->usual_load = 0;
+	controller->load_for = 0;
+	controller->has_load = false;
+	controller->age = 0;
 	controller->load_at_miss = 0;
 }
 
@@ -206,6 +269,9 @@ void
 controller_forget_load(Controller *controller)
 {
 	controller->load = 0;
+	controller->usual_load = 0;
+	controller->load_for = 0;
+	controller->has_load = false;
 	controller->load_at_miss = 0;
 	controller->ceiling = INFINITY;
 }
@@ -221,16 +287,19 @@ controller_step(Controller *controller, const ControllerInput *input)
 	bool		load_was_gone;
 
 	controller->forget_window = false;
-	controller->best_rate = Max(controller->best_rate, input->rate);
+	controller->best_rate = Max(controller->best_rate * exp(-input->seconds / BEST_RATE_SECONDS),
+								input->rate);
+	controller->best_rate_ever = Max(controller->best_rate_ever, input->rate);
+	controller->age += input->seconds;
 	controller->since_miss += input->seconds;
 	controller->since_learned += input->seconds;
-	controller->idle = input->statements > 0 ? 0 : controller->idle + input->seconds;
 	load_was_gone = load_is_gone(controller);
-	controller->load = SMOOTHING * controller->load +
-		(1 - SMOOTHING) * input->statements / input->seconds;
+	note_load(controller, input);
+	if (controller->age <= FIRST_SECONDS)
+		controller->budget = Min(controller->budget, first_budget(controller));
 	controller->awake = SMOOTHING * controller->awake + (1 - SMOOTHING) * input->awake;
 
-	if (controller->idle >= IDLE_SECONDS)
+	if (controller->idle >= telling_seconds(controller))
 	{
 		be_alone(controller, input);
 		return;
@@ -261,11 +330,66 @@ controller_step(Controller *controller, const ControllerInput *input)
 	excess = input->percentile_ms / (controller->target_ms * AIM);
 	if (controller->learns_target)
 		excess = Min(excess, 1 + MOST_HARM * Max(input->awake, controller->awake));
-	if (excess > 1 + Max(SURE_MISS_NOISE * Max(noise(input), controller->learned_spread),
-						 LEAST_SURE_MISS))
+	if (excess > 1 + Max(SURE_MISS_NOISE * controller->learned_spread, LEAST_SURE_MISS) &&
+		is_no_chance(input, excess))
 		slow_down(controller, input, excess);
 	else
 		grow(controller, input, excess);
+}
+
+/*
+ * note_load
+ *		How many statements there are a second, of late and usually, and how long there
+ *		have been none.  Somebody whose first statement runs isn't late yet, and may be
+ *		the only one.
+ */
+static void
+note_load(Controller *controller, const ControllerInput *input)
+{
+	double		hardly = input->are_transactions ? HARDLY_TRANSACTIONS : HARDLY_A_LOAD;
+
+	if (input->statements > 0 || (input->some_run && controller->has_load))
+	{
+		/* a load that begins is known sooner if what was before doesn't count */
+		if (controller->idle >= telling_seconds(controller))
+		{
+			controller->load_for = 0;
+			controller->usual_load = 0;
+		}
+		controller->idle = 0;
+	}
+	else
+		controller->idle += input->elapsed;
+
+	controller->load_for += input->elapsed;
+	controller->usual_load += input->elapsed /
+		Min(controller->load_for + IDLE_SECONDS_BEFORE, USUAL_SECONDS) *
+		(input->ended / input->elapsed - controller->usual_load);
+	controller->has_load = controller->usual_load >=
+		(controller->has_load ? hardly : hardly * LOAD_AGAIN);
+	controller->load += Min(input->elapsed / telling_seconds(controller), 1 - SMOOTHING) *
+		(input->statements / input->elapsed - controller->load);
+}
+
+/*
+ * telling_seconds
+ *		In how many seconds there are enough statements to tell something; or, if there
+ *		are none, that they have come to an end.
+ */
+static double
+telling_seconds(const Controller *controller)
+{
+	if (!controller->has_load)
+		return IDLE_SECONDS;
+	return Max(Min(TELLING_STATEMENTS / controller->usual_load, LONGEST_TELLING), IDLE_SECONDS);
+}
+
+/* first_budget -- what to begin with.  Of few statements it takes long to see that it is too much. */
+static double
+first_budget(const Controller *controller)
+{
+	return Max(FIRST_BUDGET * IDLE_SECONDS / telling_seconds(controller),
+			   controller_floor(controller));
 }
 
 /*
@@ -312,7 +436,28 @@ grow(Controller *controller, const ControllerInput *input, double excess)
 	else if (controller->since_miss < CAUTION_SECONDS)
 		growth = controller->budget > controller->ceiling * NEAR_CEILING ?
 			GROWTH_NEAR_CEILING : GROWTH_IN_DOUBT;
+	if (growth < GROWTH_IDLE && controller->has_load)
+		growth = Min(growth, (room < 0 ? SHRINKING_A_STATEMENT : GROWTH_A_STATEMENT) *
+					 controller->usual_load * Max(1 - input->percent / 100, LEAST_SHARE) *
+					 Max(FAR_FROM_AIM / excess, 1));
 	change_gently(controller, input, growth * room * weight);
+}
+
+/*
+ * controller_late_ms
+ *		What takes longer is late, for ControllerInput.
+ */
+double
+controller_late_ms(const Controller *controller)
+{
+	return controller->target_ms * AIM * (1 + LEAST_SURE_MISS);
+}
+
+/* controller_far_ms -- what takes longer is late by far. */
+double
+controller_far_ms(const Controller *controller)
+{
+	return controller->target_ms * AIM * FAR_MISS;
 }
 
 /*
@@ -322,7 +467,8 @@ grow(Controller *controller, const ControllerInput *input, double excess)
 double
 controller_floor(const Controller *controller)
 {
-	return Max(controller->best_rate * FLOOR_SHARE, LEAST_FLOOR);
+	return Max(Max(controller->best_rate * FLOOR_SHARE, controller->best_rate_ever * FLOOR_SHARE_EVER),
+			   LEAST_FLOOR);
 }
 
 /*
@@ -345,7 +491,8 @@ learn(Controller *controller, const ControllerInput *input)
 	if (!controller->learning)
 	{
 		if (controller->target_ms > 0 && controller->since_learned < controller->learn_after &&
-			Min(controller->at_floor, controller->since_learned) < LEARN_AFTER_FLOOR)
+			Min(controller->at_floor, controller->since_learned) <
+			LEARN_AFTER_FLOOR * telling_seconds(controller) / IDLE_SECONDS)
 			return false;
 		begin_learning(controller);
 		return true;
@@ -356,7 +503,7 @@ learn(Controller *controller, const ControllerInput *input)
 	{
 		/* the window has to fill again, as it does at other times */
 		controller->forget_window =
-			controller->settled_for < controller->settling_needed - LEARN_SETTLING / 2;
+			controller->settled_for < controller->settling_needed - time_to_fill(controller);
 		return true;
 	}
 
@@ -365,7 +512,7 @@ learn(Controller *controller, const ControllerInput *input)
 	controller->slice_statements += input->statements;
 	if (input->samples >= 1)
 	{
-		controller->slice_sum += input->percentile_ms;
+		controller->slice_logs += log(Max(input->percentile_ms, LEAST_MS));
 		controller->slice_steps++;
 	}
 
@@ -376,7 +523,9 @@ learn(Controller *controller, const ControllerInput *input)
 	if (controller->slice_for >= SLICE_SECONDS && controller->slice_steps > 0 &&
 		controller->slice_statements >= MIN_SLICE_STATEMENTS)
 		end_slice(controller);
-	if (controller->wanted_slices > 0 && controller->learned_for < LEARN_MAX_SECONDS)
+	if (controller->wanted_slices > 0 &&
+		controller->learned_for < (controller->nslices < LEARN_LEAST_SLICES ?
+								   LEARN_MAX_SECONDS_AT_FIRST : LEARN_MAX_SECONDS))
 		return true;
 	/* the few there were must do */
 	if (controller->wanted_slices > 0 && controller->slice_steps > 0)
@@ -393,7 +542,8 @@ learn(Controller *controller, const ControllerInput *input)
  *
  * What it has written may make a slow disk busy for longer than a moment; then we
  * learn what we have done ourselves, allow a tenth more, do it, and learn that.
- * So the more it is than it once was, the longer we look away.
+ * So the more it is than it once was, the longer we look away.  And of few statements
+ * it takes longer until those have ended that had begun before.
  */
 static double
 time_to_settle(const Controller *controller)
@@ -401,8 +551,20 @@ time_to_settle(const Controller *controller)
 	double		times = 1;
 
 	if (controller->least_learned_ms > 0)
-		times = controller->learned_ms / controller->least_learned_ms;
-	return Min(LEARN_SETTLING * times * times, LEARN_MAX_SETTLING);
+		times = Max(controller->learned_ms / controller->least_learned_ms * (1 - doubt(controller)), 1);
+	return Min((LEAST_SETTLING + time_to_fill(controller)) * pow(times, SETTLING_POWER),
+			   LEARN_MAX_SETTLING);
+}
+
+/*
+ * time_to_fill
+ *		How long it takes until the window has about as many statements as it has at
+ *		other times: of fewer the percentile is less, as a rule.
+ */
+static double
+time_to_fill(const Controller *controller)
+{
+	return Max(Min(FULL_WINDOW / Max(controller->usual_load, 1), LONGEST_FILLING), LEAST_SETTLING);
 }
 
 /* begin_slice -- nothing has been measured yet. */
@@ -411,19 +573,20 @@ begin_slice(Controller *controller)
 {
 	controller->slice_for = 0;
 	controller->slice_statements = 0;
-	controller->slice_sum = 0;
+	controller->slice_logs = 0;
 	controller->slice_steps = 0;
 }
 
 /*
  * end_slice
  *		One more measurement: the mean of what would have been compared with the
- *		target meanwhile.  The percentile of all the slice's statements is another.
+ *		target meanwhile, of its logarithm, as for describe().  The percentile of all
+ *		the slice's statements is another.
  */
 static void
 end_slice(Controller *controller)
 {
-	double		value = controller->slice_sum / controller->slice_steps;
+	double		value = exp(controller->slice_logs / controller->slice_steps);
 	int			side = strangeness(controller, value);
 
 	controller->strange_slices = side == 0 ? 0 :
@@ -437,7 +600,7 @@ end_slice(Controller *controller)
 	/* one that is less than expected is to be trusted without more patience */
 	if (side >= 0)
 		controller->learn_after = Max(controller->learn_after, LEARN_AFTER_TIMES *
-									  (controller->settling_needed - LEARN_SETTLING));
+									  (controller->settling_needed - LEAST_SETTLING - time_to_fill(controller)));
 	if (abs(controller->strange_slices) >= STRANGE_SLICES)
 		forget_old_slices(controller);
 	begin_slice(controller);
@@ -451,10 +614,12 @@ end_slice(Controller *controller)
 static int
 strangeness(const Controller *controller, double value)
 {
+	double		far = Max(STRANGE, 1 + STRANGE_SPREADS * controller->learned_spread);
+
 	if (controller->learned_ms <= 0 || controller->nslices <= STRANGE_SLICES)
 		return 0;
-	return value > controller->learned_ms * STRANGE ? 1 :
-		value < controller->learned_ms / STRANGE ? -1 : 0;
+	return value > controller->learned_ms * far ? 1 :
+		value < controller->learned_ms / far ? -1 : 0;
 }
 
 /* forget_old_slices -- keep the latest ones only. */
@@ -476,8 +641,9 @@ forget_old_slices(Controller *controller)
  *		Mean and standard deviation of the slices' percentiles.
  *
  * Neither the median nor one window's percentile will do as the former: the
- * mean is what the budget's growing and shrinking comes to rest at.  But
- * a single burst must not spoil it.
+ * mean is what the budget's growing and shrinking comes to rest at.  As these are
+ * bounded it is that of logarithms: of few statements the percentile is sometimes
+ * many times itself.  And a single burst must not spoil it.
  */
 static void
 describe(const Controller *controller, double *mean, double *deviation)
@@ -485,6 +651,7 @@ describe(const Controller *controller, double *mean, double *deviation)
 	double		values[LEARN_SLICES];
 	int			n = controller->nslices;
 	double		median;
+	double		logs = 0;
 	double		sum = 0;
 	double		squares = 0;
 
@@ -503,10 +670,11 @@ describe(const Controller *controller, double *mean, double *deviation)
 	{
 		double		value = Min(values[i], median * BURST);
 
+		logs += log(Max(value, LEAST_MS));
 		sum += value;
 		squares += value * value;
 	}
-	*mean = sum / n;
+	*mean = exp(logs / n);
 	*deviation = n > 1 ? sqrt(Max(squares - sum * sum / n, 0.0) / (n - 1)) : 0;
 }
 
@@ -523,8 +691,8 @@ begin_learning(Controller *controller)
 {
 	controller->learning = true;
 	controller->settled_for = 0;
-	controller->settling_needed = controller->interrupted ? LEARN_SETTLING :
-		time_to_settle(controller);
+	controller->settling_needed = controller->interrupted ?
+		LEAST_SETTLING + time_to_fill(controller) : time_to_settle(controller);
 	if (!controller->interrupted)
 	{
 		controller->learned_for = 0;
@@ -542,21 +710,36 @@ static void
 end_learning(Controller *controller)
 {
 	double		deviation;
+	bool		is_first = controller->target_ms <= 0;
 
 	describe(controller, &controller->learned_ms, &deviation);
 	controller->learned_spread = controller->learned_ms > 0 ? deviation / controller->learned_ms : 0;
+	if (controller->nslices < LEARN_LEAST_SLICES)
+		controller->learned_spread = Max(controller->learned_spread, SPREAD_OF_FEW);
 	/* there are too few statements to ask for more of them soon */
 	if (controller->wanted_slices > 0)
 		controller->learn_after = LEARN_AFTER_TIMES * controller->learned_for;
-	if (controller->least_learned_ms <= 0 || controller->learned_ms < controller->least_learned_ms)
+	if (controller->nslices >= LEARN_LEAST_SLICES &&
+		(controller->least_learned_ms <= 0 || controller->learned_ms < controller->least_learned_ms))
 		controller->least_learned_ms = controller->learned_ms;
-	controller->target_ms = controller->learned_ms * LEARNED_MARGIN;
+	/* what is there without the vacuum can't be more than the aim */
+	controller->target_ms = controller->learned_ms *
+		Max(LEARNED_MARGIN * (1 - doubt(controller)), 1 / AIM);
 	controller->learning = false;
 	controller->since_learned = 0;
 	controller->budget = controller->budget_before_learning;
+	if (is_first)
+		controller->budget = Min(controller->budget, first_budget(controller));
 	controller->unused = 0;
 	controller->settling = SETTLING_AFTER_LEARNING;
 	controller->forget_window = true;
+}
+
+/* doubt -- the standard error of what was learned, as a part of it. */
+static double
+doubt(const Controller *controller)
+{
+	return controller->learned_spread / sqrt(Max(controller->nslices, 1));
 }
 
 /* slow_down -- the target was missed, by this factor. */
@@ -634,14 +817,17 @@ change_gently(Controller *controller, const ControllerInput *input, double growt
 }
 
 /*
- * noise
- *		The standard deviation of the percentile, as a part of it, that is due to
- *		chance if latencies are distributed exponentially.
+ * is_no_chance
+ *		Are more statements late than it may happen by chance if the target is kept?
  */
-static double
-noise(const ControllerInput *input)
+static bool
+is_no_chance(const ControllerInput *input, double excess)
 {
-	double		below = input->percent / 100;
+	double		share = 1 - input->percent / 100;
+	double		expected = input->samples * share;
 
-	return sqrt(below / (input->samples * (1 - below))) / -log(1 - below);
+	if (input->late >= input->samples * NEARLY_ALL && excess >= FAR_MISS)
+		return true;
+	/* a single one is nothing but chance */
+	return input->late - 1 > expected + SURE_MISS_NOISE * sqrt(expected * (1 - share));
 }

@@ -13,14 +13,20 @@
 /* What the law is told: what has happened since its last step */
 typedef struct ControllerInput
 {
-	double		seconds;		/* since then */
+	double		seconds;		/* since then, as far as it counts */
+	double		elapsed;		/* since then, by the clock */
 	double		percentile_ms;	/* of the statements in the window */
 	double		percent;		/* which percentile that is */
 	double		samples;		/* so many statements are in the window */
-	double		statements;		/* ended since then, or late already */
+	double		late;			/* so many of them took longer than
+								 * controller_late_ms says */
+	double		ended;			/* statements, since then */
+	double		statements;		/* those, and what is late already */
 	double		rate;			/* what the vacuum has cost a second */
 	double		awake;			/* so many of its processes did not sleep, on
 								 * average */
+	bool		some_run;		/* late or not */
+	bool		are_transactions;	/* statements are, of which there are less */
 } ControllerInput;
 
 /* What keeps the vacuum from going faster */
@@ -45,12 +51,17 @@ typedef struct Controller
 	bool		forget_window;	/* what is in it says nothing any more */
 	bool		learning;
 
-	double		best_rate;		/* the most that it has cost a second */
+	double		best_rate;		/* the most that it has cost a second, lately */
+	double		best_rate_ever;
 	double		ceiling;		/* the last budget that was too much */
 	double		since_miss;		/* seconds */
 	double		settling;		/* seconds to go in which to see nothing */
+	double		age;			/* seconds */
 	double		idle;			/* seconds without a statement */
-	double		load;			/* statements a second, smoothed */
+	double		load;			/* statements a second, of late */
+	double		usual_load;		/* likewise, of a longer time */
+	double		load_for;		/* seconds, since it began */
+	bool		has_load;		/* is there anybody to be spared? */
 	double		load_at_miss;	/* what it was then */
 	double		awake;			/* processes that were, of late, smoothed */
 	double		unused;			/* seconds of using half of the budget at most */
@@ -63,7 +74,8 @@ typedef struct Controller
 	int			wanted_slices;	/* in this go */
 	double		slice_for;		/* seconds */
 	double		slice_statements;
-	double		slice_sum;		/* of the percentiles that were measured in it */
+	double		slice_logs;		/* sum of the logarithms of the percentiles
+								 * that were measured in it */
 	int			slice_steps;
 	double		slices[LEARN_SLICES];	/* the percentile in each */
 	int			nslices;
@@ -83,6 +95,8 @@ extern void controller_restart(Controller *controller);
 extern void controller_set_target(Controller *controller, double target_ms);
 extern void controller_forget_load(Controller *controller);
 extern void controller_step(Controller *controller, const ControllerInput *input);
+extern double controller_late_ms(const Controller *controller);
+extern double controller_far_ms(const Controller *controller);
 extern double controller_floor(const Controller *controller);
 extern bool controller_target_is_out_of_reach(const Controller *controller);
 

@@ -253,6 +253,7 @@ void
 latency_forget_statement(void)
 {
 	top_query = NULL;
+	pg_atomic_write_u64(&latency->running[MyProcNumber].since, 0);
 }
 
 /*
@@ -275,14 +276,16 @@ latency_read(LatencyOf of, uint32 *counts)
  * latency_add_running
  *		Count the statements that have been running for longer than late_ms, or
  *		their transactions have, as if they had ended now; return how many there
- *		are.  Those that have been for longer than long_ms don't count: they are
- *		slow by nature.
+ *		are, and in *nrunning how many run, late or not.  Those that have been for
+ *		longer than long_ms don't count: they are slow by nature.
  */
 int
-latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts)
+latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts, int *nrunning)
 {
 	uint64		now = now_ns();
-	int			nrunning = 0;
+	int			nlate = 0;
+
+	*nrunning = 0;
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
@@ -294,16 +297,18 @@ latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts)
 
 		if (latency_is_of_transactions(of))
 			taken += pg_atomic_read_u64(&running->before);
-		if (since == 0 || since >= now ||
-			taken / 1e6 <= late_ms || taken / 1e6 > long_ms ||
+		if (since == 0 || since >= now || taken / 1e6 > long_ms ||
 			proc->pid != (int) pg_atomic_read_u32(&running->pid) ||
 			(latency_is_of_clients(of) && pg_atomic_read_u32(&running->is_client) == 0) ||
 			wait_class == PG_WAIT_CLIENT)
 			continue;
+		(*nrunning)++;
+		if (taken / 1e6 <= late_ms)
+			continue;
 		counts[bucket_of(taken)]++;
-		nrunning++;
+		nlate++;
 	}
-	return nrunning;
+	return nlate;
 }
 
 /*
@@ -335,6 +340,22 @@ latency_percentile(const float *counts, double percent)
 		passed += counts[i];
 	}
 	return bucket_start_ms(LATENCY_BUCKETS);
+}
+
+/* latency_count_above -- how many took longer than that. */
+double
+latency_count_above(const float *counts, double ms)
+{
+	double		above = 0;
+
+	for (int i = LATENCY_BUCKETS - 1; i >= 0 && bucket_start_ms(i + 1) > ms; i--)
+	{
+		double		start = bucket_start_ms(i),
+					end = bucket_start_ms(i + 1);
+
+		above += counts[i] * Min((end - ms) / (end - start), 1);
+	}
+	return above;
 }
 
 /* time_run -- the ExecutorRun hook. */

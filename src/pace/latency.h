@@ -62,7 +62,9 @@ extern void latency_forget_statement(void);
 extern void latency_end_utility(uint64 start, bool commits);
 
 extern void latency_read(LatencyOf of, uint32 *counts);
-extern int	latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts);
+extern int	latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts,
+								int *nrunning);
 extern double latency_percentile(const float *counts, double percent);
+extern double latency_count_above(const float *counts, double ms);
 
 #endif							/* CYCLONE_LATENCY_H */

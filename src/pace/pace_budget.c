@@ -38,7 +38,7 @@
 
 /* A nap is for the cost of this much time, or for so much if that is more. */
 #define SECONDS_A_NAP		0.005
-#define LEAST_COST_A_NAP	25.0
+#define LEAST_COST_A_NAP	35.0
 
 static int64 pages_written = 0; /* by this process, past shared buffers */
 

@@ -60,8 +60,10 @@
 /* Who has been running for so long, and for ten targets, is slow by nature. */
 #define LONG_STATEMENT_MS	5000.0
 
-/* Statements weigh less as time goes by: each tick by this factor. */
+/* Statements weigh less as time goes by: each tick by this factor, by how many there are. */
 #define WINDOW_FADING		0.6
+#define WINDOW_FADING_FEW	0.95
+#define WINDOW_HAS_FEW		45
 #define WINDOW_FADING_SPARSE 0.85
 #define WINDOW_IS_SPARSE	100
 #define WINDOW_FADING_DENSE 0.3
@@ -136,7 +138,8 @@ static void begin_anew(LatencyTarget *target, const PaceSettings *settings,
 static void resume(LatencyTarget *target);
 static void tick(LatencyTarget *target, uint64 now);
 static void read_window(LatencyTarget *target);
-static double control(LatencyTarget *target, double seconds, double rate, double awake);
+static double control(LatencyTarget *target, double elapsed, double seconds, double rate,
+					  double awake);
 static void publish(LatencyTarget *target, double latency_ms);
 
 /*
@@ -491,7 +494,7 @@ tick(LatencyTarget *target, uint64 now)
 
 	read_window(target);
 	if (seconds < GAP_SECONDS)
-		latency_ms = control(target, Min(seconds, LONGEST_STEP), rate, Max(1 - asleep, 0) * at_work);
+		latency_ms = control(target, seconds, Min(seconds, LONGEST_STEP), rate, Max(1 - asleep, 0) * at_work);
 	else
 		memset(target->window, 0, sizeof(target->window));
 	publish(target, latency_ms);
@@ -510,7 +513,8 @@ read_window(LatencyTarget *target)
 
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		total += target->window[i];
-	fading = total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
+	fading = total < WINDOW_HAS_FEW ? WINDOW_FADING_FEW :
+		total < WINDOW_IS_SPARSE ? WINDOW_FADING_SPARSE :
 		total > WINDOW_IS_DENSE ? WINDOW_FADING_DENSE : WINDOW_FADING;
 
 	/* in the midst of a transaction its session isn't idle */
@@ -542,31 +546,51 @@ read_window(LatencyTarget *target)
 /*
  * control
  *		Move the budget by what statements have taken; return their percentile.
+ *
+ * So much time has passed, of which no more than `seconds` counts.
  */
 static double
-control(LatencyTarget *target, double seconds, double rate, double awake)
+control(LatencyTarget *target, double elapsed, double seconds, double rate, double awake)
 {
 	static float window[LATENCY_BUCKETS];
+	static float late[LATENCY_BUCKETS];
 	Controller *controller = &target->controller;
+	double		late_ms = controller->target_ms > 0 ? controller->target_ms : INFINITY;
+	int			nrunning;
+	int			nlate;
+	bool		all_hang;
 	ControllerInput input = {
 		.seconds = seconds,
+		.elapsed = elapsed,
 		.rate = rate,
 		.awake = awake,
 		.percent = target->percentile,
-		.statements = target->statements,
+		.ended = target->statements,
+		.are_transactions = latency_is_of_transactions(target->of),
 	};
 
-	/* those that are late are in the window only for now */
-	memcpy(window, target->window, sizeof(window));
-	if (controller->target_ms > 0)
-		input.statements += latency_add_running(target->of, controller->target_ms,
-												Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
-												window);
+	memset(late, 0, sizeof(late));
+	nlate = latency_add_running(target->of, late_ms, Max(LONG_STATEMENT_MS, 10 * controller->target_ms),
+								late, &nrunning);
+
+	/*
+	 * Those that are late are in the window only for now.  If nothing ends
+	 * any more, and all that run are late by far, what has ended before tells
+	 * nothing.
+	 */
+	all_hang = target->statements == 0 && nlate == nrunning &&
+		latency_count_above(late, controller_far_ms(controller)) >= nlate;
+	for (int i = 0; i < LATENCY_BUCKETS; i++)
+	{
+		window[i] = late[i] + (nlate > 0 && all_hang ? 0 : target->window[i]);
+		input.samples += window[i];
+	}
+	input.percentile_ms = latency_percentile(window, input.percent);
+	input.late = latency_count_above(window, controller_late_ms(controller));
+	input.statements = target->statements + nlate;
 	if (target->is_busy)
 		input.statements = Max(input.statements, LEAST_PRESENCE);
-	for (int i = 0; i < LATENCY_BUCKETS; i++)
-		input.samples += window[i];
-	input.percentile_ms = latency_percentile(window, input.percent);
+	input.some_run = nrunning > 0;
 
 	controller_step(controller, &input);
 	if (controller->forget_window)

@@ -16,11 +16,14 @@
 #include "pace/pace_settings.h"
 
 /*
- * What a page costs of a target's budget: the server's defaults, whatever the
- * settings are.  Users share it, and none of them is to say what the others pay.
+ * What a page costs of a target's budget, whatever the settings are: users share it,
+ * and none of them is to say what the others pay.  To a disk, a page read is about
+ * half of one made dirty, which is written, and so is its WAL.  The server's default
+ * for it, 2, is about memory: at a budget of dirty pages, clean ones of a slow disk
+ * would have it busy all the time.
  */
 #define TARGET_COST_HIT		1
-#define TARGET_COST_MISS	2
+#define TARGET_COST_MISS	10
 #define TARGET_COST_DIRTY	20
 
 /* In shared memory */

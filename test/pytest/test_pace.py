@@ -1,15 +1,12 @@
 """How fast a VACUUM goes: one budget for all its processes, settings that change meanwhile, and latency targets.
 
-The control law runs in a simulation first, then in the server.
+test_pace_law.py has the control law in a simulation.
 """
 
-import ctypes
 import math
 import os
-import random
 import re
 import signal
-import subprocess
 import threading
 import time
 from itertools import count
@@ -17,9 +14,8 @@ from itertools import count
 import psycopg
 import pytest
 
-from cyclone_lab import build, checks
+from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
-from cyclone_lab.postgres import run_program
 
 SETTINGS = {"min_parallel_table_scan_size": 0, "min_parallel_index_scan_size": 0}
 COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 1, "vacuum_cost_page_dirty": 10}
@@ -40,259 +36,6 @@ def hard_target() -> str:
 def easy_target() -> str:
     """Likewise one of about an hour."""
     return f"{3_600_000 + next(_targets)}ms"
-
-
-class Input(ctypes.Structure):
-    """ControllerInput of src/pace/controller.h."""
-
-    _fields_ = [
-        (name, ctypes.c_double) for name in ("seconds", "percentile_ms", "percent", "samples", "statements", "rate", "awake")
-    ]
-
-
-class Controller(ctypes.Structure):
-    """The first members of Controller of src/pace/controller.h, and room for the others."""
-
-    _fields_ = [
-        ("learns_target", ctypes.c_bool),
-        ("target_ms", ctypes.c_double),
-        ("budget", ctypes.c_double),
-        ("limit", ctypes.c_int),
-        ("forget_window", ctypes.c_bool),
-        ("learning", ctypes.c_bool),
-        ("rest", ctypes.c_double * 64),
-    ]
-
-
-@pytest.fixture(scope="module")
-def law(prefix, tmp_path_factory):
-    """The control law, compiled for itself."""
-    library = tmp_path_factory.mktemp("law") / "controller.so"
-    includes = [build.REPO / "src", run_program(prefix, "pg_config", "--includedir-server").stdout.strip()]
-    source = build.REPO / "src" / "pace" / "controller.c"
-    command = ["cc", "-O2", "-shared", "-fPIC", *(f"-I{folder}" for folder in includes), source, "-o", library, "-lm"]
-    subprocess.run(command, check=True)
-    law = ctypes.CDLL(str(library))
-    law.controller_init.argtypes = [ctypes.c_void_p, ctypes.c_double]
-    law.controller_step.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    law.controller_target_is_out_of_reach.argtypes = [ctypes.c_void_p]
-    law.controller_target_is_out_of_reach.restype = ctypes.c_bool
-    return law
-
-
-class Simulation:
-    """A server as a queue, whose statements take the longer the more of it is in use, and a VACUUM that uses it, too.
-
-    `load(seconds)` says how busy statements keep it (0 to 1), `per_second` how many there are at full load. Without a VACUUM
-    they take `base_ms` on average if there are few, and twice that at full load; at full speed the VACUUM costs FULL_RATE a
-    second, and takes nearly all that is left, but for another `harm`. In some ticks, `bursts` of them, statements take three
-    times as long for reasons of their own. With `gaps` they come by chance, and there may be none for a while. With `drain` it
-    is a disk that makes them wait: it takes no more than so much speed, what is beyond that piles up, and at a second's worth of
-    full speed they take eleven times as long. `ticks` has what happened, one a quarter of a second.
-    """
-
-    FULL_RATE = 200_000
-
-    def __init__(
-        self, law, target_ms, load, seconds, *, per_second=400, base_ms=5.0, seed=1, harm=0.48, bursts=0.0, gaps=False, drain=None
-    ):
-        self.law, self.controller, self.ticks = law, Controller(), []
-        pile = 0.0
-        law.controller_init(ctypes.byref(self.controller), target_ms)
-        chance, window = random.Random(seed), []
-        for tick in range(int(seconds / TICK_SECONDS)):
-            now = tick * TICK_SECONDS
-            speed = min(self.controller.budget / self.FULL_RATE, 1 - load(now) / 2)
-            mean = base_ms / (1 - load(now) / 2 - harm * speed) * (3 if chance.random() < bursts else 1)
-            if drain is not None:
-                pile = max(0, pile + (speed - drain) * TICK_SECONDS)
-                mean = base_ms / (1 - load(now) / 2) * (1 + 10 * pile)
-            expected = per_second * load(now) * TICK_SECONDS
-            number = sum(chance.random() < expected / 100 for _ in range(100)) if gaps else int(expected)
-            latencies = [chance.expovariate(1 / mean) for _ in range(number)]
-            # as in src/pace/target.c
-            total = sum(weight for _, weight in window)
-            fading = 0.85 if total < 100 else 0.3 if total > 1000 else 0.6
-            window = [(ms, weight * fading) for ms, weight in window if weight > 0.05] + [(ms, 1) for ms in latencies]
-            samples = sum(weight for _, weight in window)
-            step = Input(TICK_SECONDS, percentile(window), 95, samples, len(latencies), speed * self.FULL_RATE, speed)
-            law.controller_step(ctypes.byref(self.controller), ctypes.byref(step))
-            if self.controller.forget_window:
-                window = []
-            self.ticks.append((now, speed, self.controller.budget, latencies))
-
-    def percentile(self, start, end):
-        """Return the 95th percentile of latency between two times, in ms."""
-        return percentile([(ms, 1) for now, _, _, latencies in self.ticks if start <= now < end for ms in latencies])
-
-    def speed(self, start, end):
-        """Return the mean speed between two times, 1 being all that the machine has."""
-        speeds = [speed for now, speed, _, _ in self.ticks if start <= now < end]
-        return sum(speeds) / len(speeds)
-
-
-def percentile(weighted, percent=95):
-    """Return that percentile of (value, weight) pairs."""
-    rank = sum(weight for _, weight in weighted) * percent / 100
-    for value, weight in sorted(weighted):
-        rank -= weight
-        if rank <= 0:
-            return value
-    return math.nan
-
-
-@pytest.mark.parametrize("per_second", [400, 3000])
-@pytest.mark.parametrize("seed", range(5))
-def test_the_law_follows_steps_of_the_load(law, per_second, seed):
-    """Idle, full load, idle, full load: statements are spared within two seconds, and full speed is back within two."""
-    sim = Simulation(law, 40, lambda now: 10 <= now < 40 or now >= 50, 70, per_second=per_second, seed=seed)
-    assert sim.speed(5, 10) == 1
-    assert sim.percentile(12, 40) <= 40
-    assert sim.percentile(12, 14) <= 44
-    assert sim.percentile(20, 40) >= 30 and sim.speed(20, 40) > 0.1, "it is held back more than it has to be"
-    assert sim.speed(42, 50) == 1
-    assert sim.percentile(52, 70) <= 40
-
-
-def test_the_law_leaves_a_vacuum_alone_that_does_not_disturb(law):
-    assert Simulation(law, 400, lambda now: 1, 30).speed(5, 30) == 0.5
-
-
-def test_the_law_finds_out_when_the_load_has_become_less(law):
-    sim = Simulation(law, 40, lambda now: 1 if now < 20 else 0.2, 40)
-    assert sim.speed(10, 20) < 0.4
-    assert sim.speed(25, 40) > 0.7
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_law_with_few_statements(law, seed):
-    sim = Simulation(law, 40, lambda now: 1, 60, per_second=40, seed=seed)
-    assert sim.percentile(10, 60) <= 60
-    assert sim.speed(10, 60) > 0.05
-
-
-@pytest.mark.parametrize("per_second", [2, 5, 12])
-def test_the_law_with_hardly_a_statement(law, per_second):
-    """Fast ones are no reason to go slowly, nor is one that ran for long; neither is what was a while ago."""
-    assert Simulation(law, 40, lambda now: 1, 60, per_second=per_second, base_ms=1).speed(20, 60) > 0.45
-    sim = Simulation(law, 8, lambda now: 1 if now < 20 else per_second / 400, 60)
-    assert sim.speed(10, 20) < 0.02
-    sim = Simulation(law, 30, lambda now: 1 if now < 20 else per_second / 400, 60)
-    assert sim.speed(40, 60) > 0.5
-
-
-def test_the_law_after_a_gap_without_ticks(law):
-    """However long the last step took, one bad percentile is one bad percentile."""
-    controller = Controller()
-    law.controller_init(ctypes.byref(controller), 40)
-    for seconds, latency in [(0.25, 5)] * 40 + [(0.5, 41)]:
-        step = Input(seconds, latency, 95, 100, 25, 100_000, 0.5)
-        law.controller_step(ctypes.byref(controller), ctypes.byref(step))
-    assert controller.budget > 50_000
-    assert not law.controller_target_is_out_of_reach(ctypes.byref(controller))
-
-
-def test_the_law_never_stops_a_vacuum(law):
-    """A target that can't be met: the floor, and it is told; then it can be met, and all is well again."""
-    sim = Simulation(law, 8, lambda now: 1, 40)
-    assert 0.004 < sim.speed(20, 40) < 0.02
-    assert law.controller_target_is_out_of_reach(ctypes.byref(sim.controller))
-    sim = Simulation(law, 8, lambda now: 1 if now < 30 else 0.1, 60, base_ms=1.5)
-    assert not law.controller_target_is_out_of_reach(ctypes.byref(sim.controller))
-    assert sim.speed(35, 60) > 0.5
-
-
-@pytest.mark.parametrize("per_second", [80, 400, 3000])
-def test_the_law_learns_a_target(law, per_second):
-    """The 95th percentile without a VACUUM is 30 ms here; a tenth more is the target, whatever chance makes of it."""
-    sim = Simulation(law, 0, lambda now: 1, 180, per_second=per_second)
-    assert sim.controller.target_ms == pytest.approx(33, rel=0.15)
-    assert sim.percentile(5, 180) <= 33 * 1.1
-    assert sim.speed(5, 180) > 0.02
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("bursts", [0, 0.05, 0.15])
-def test_the_law_does_not_crawl_because_of_others(law, bursts, seed):
-    """What a VACUUM isn't to blame for may make it careful, but no more than that."""
-    sim = Simulation(law, 0, lambda now: 1, 120, per_second=3000, seed=seed, harm=0, bursts=bursts)
-    assert sim.speed(10, 120) > 0.05
-
-
-def test_the_law_learns_when_there_is_something_to_learn_from(law):
-    sim = Simulation(law, 0, lambda now: now >= 20, 60)
-    assert sim.speed(3, 20) == 1
-    assert sim.percentile(25, 60) <= 33 * 1.1
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_law_with_a_slow_load(law, seed):
-    """Five statements a second, at a target and at a learned one."""
-    sim = Simulation(law, 40, lambda now: 1, 120, per_second=5, seed=seed)
-    assert sim.percentile(5, 120) <= 55 and sim.speed(5, 120) > 0.1
-    for gaps in (False, True):
-        sim = Simulation(law, 0, lambda now: 1, 180, per_second=5, seed=seed, gaps=gaps)
-        assert 15 < sim.controller.target_ms < 60
-        assert sim.speed(20, 180) > 0.01
-    # there are gaps in it, and even so there is a target soon
-    assert Simulation(law, 0, lambda now: 1, 30, per_second=5, seed=seed, gaps=True).controller.target_ms > 15
-
-
-@pytest.mark.parametrize("target", [40, 0])
-def test_the_law_with_a_fast_load(law, target):
-    """20,000 statements a second: chance is small, so the target is met, and made use of."""
-    sim = Simulation(law, target, lambda now: 1, 30, per_second=20_000)
-    assert sim.percentile(15, 30) <= (target or 33) * 1.03
-    assert sim.percentile(15, 30) >= (target or 30) * 0.88
-    assert sim.speed(15, 30) > 0.02
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("on", "every"), [(1, 4), (3, 8)])
-def test_the_law_with_bursts_of_load(law, on, every, seed):
-    """Full load now and then: its first second may pay for it, but no more than that, and in between it goes fast."""
-    sim = Simulation(law, 40, lambda now: now % every < on, 60, per_second=3000, seed=seed)
-    assert sim.percentile(5, 60) <= 50
-    assert sim.speed(5, 60) > 0.5 * (1 - on / every)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_law_with_a_load_that_changes_tenfold(law, seed):
-    """Within a minute, up and down: the target is kept to all along, and what the load leaves is made use of."""
-    grows = lambda now: min(1, max(0.1, 0.1 * 10 ** ((now - 10) / 60)))  # noqa: E731
-    sim = Simulation(law, 40, grows, 90, seed=seed)
-    assert sim.speed(5, 10) > 0.8
-    assert all(sim.percentile(start, start + 20) <= 44 for start in (10, 30, 50, 70))
-    assert sim.speed(70, 90) > 0.1
-    sim = Simulation(law, 40, lambda now: grows(80 - now), 90, seed=seed)
-    assert all(sim.percentile(start, start + 20) <= 44 for start in (10, 30, 50, 70))
-    assert sim.speed(70, 90) > 0.8
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_law_learns_anew_when_the_load_has_become_another(law, seed):
-    """What was learned at a tenth of the load, with few statements, is not what the VACUUM crawls for at all of it."""
-    sim = Simulation(law, 0, lambda now: 0.1 if now < 30 else 1, 70, seed=seed)
-    assert sim.controller.target_ms == pytest.approx(33, rel=0.15)
-    assert sim.percentile(32, 70) <= 33 * 1.1
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_law_does_not_learn_what_it_has_done_itself(law, seed):
-    """Where what a VACUUM writes makes statements wait for long afterwards, each target was more than the last, without end."""
-    sim = Simulation(law, 0, lambda now: 1, 1800, seed=seed, drain=0.02)
-    assert sim.controller.target_ms < 33 * 4
-    assert sim.speed(60, 1800) > 0.018
-
-
-def test_the_law_learns_nothing_from_a_transaction_that_goes_on(law):
-    """For an hour there are statements of one, but none ends: the target isn't made of nothing."""
-    controller = Controller()
-    law.controller_init(ctypes.byref(controller), 0)
-    for _ in range(int(3600 / TICK_SECONDS)):
-        step = Input(TICK_SECONDS, math.nan, 95, 0, 0.01, 1000, 0.01)
-        law.controller_step(ctypes.byref(controller), ctypes.byref(step))
-    assert controller.target_ms == 0
 
 
 def pace(conn) -> dict | None:
