@@ -1,9 +1,10 @@
-"""Measures three things that a VACUUM's pace rests on.
+"""Measures four things that a VACUUM's pace rests on.
 
 How well a team keeps to the budget of cost-based delay: what it costs a second, as a part of what the settings allow, for
 PostgreSQL's VACUUM in one process and pg_cyclone's with workers. And what it costs other sessions that their statements are
 timed while a VACUUM has a latency target: `pgbench -S` beside a VACUUM that sleeps, with and without a target, taking turns.
-And how fast a latency target is kept again when a load begins, and full speed reached again when it ends (steps.py).
+How fast a latency target is kept again when a load begins, and full speed reached again when it ends (steps.py). And how it is
+kept beside slow and fast loads, bursts, and one that grows tenfold (loads.py).
 `make bench-pace`.
 """
 
@@ -22,6 +23,8 @@ from statistics import median, quantiles
 import psycopg
 from rich.console import Console
 
+import beside
+import loads
 import steps
 from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
 from cyclone_lab import build
@@ -48,11 +51,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=41, help="runs of pgbench with and without (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=2, help="length of a run of pgbench (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="runs of a load that begins and ends (default: %(default)s)")
+    parser.add_argument("--loads", type=int, default=1, help="runs of each other load (default: %(default)s)")
     parser.add_argument("--clients", type=int, default=2, help="clients of pgbench (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "pace")
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error("--rounds: how much they differ takes at least two")
+    if min(options.steps, options.loads) < 1:
+        parser.error("--steps, --loads: at least one")
     return options
 
 
@@ -167,7 +173,7 @@ def timing_grid(rounds: list[tuple[tuple[float, float], tuple[float, float]]]) -
 
 def steps_grid(runs: list[steps.Steps]) -> Grid:
     """Return a row each run, and one of medians."""
-    percentile = f"{steps.PERCENTILE}th percentile"
+    percentile = f"{beside.PERCENTILE}th percentile"
     header = ["run", f"{percentile} without VACUUM, ms", "target, ms", "at it again after, s", "in the server after, s",
               f"{percentile} from 2 s on, ms", "in the server, ms", "speed from 2 s on", "full speed again after, s"]  # fmt: skip
 
@@ -181,6 +187,18 @@ def steps_grid(runs: list[steps.Steps]) -> Grid:
     ]  # fmt: skip
     rows = [row(str(number), values) for number, values in enumerate(columns, 1)]
     return Grid(header, [*rows, row("median", [median(values) for values in zip(*columns)])])
+
+
+def loads_grid(runs: list[loads.Beside]) -> Grid:
+    """Return a row for each kind of load, with the medians of its runs."""
+    percentile = f"{beside.PERCENTILE}th percentile"
+    header = ["load", "statements a second", f"{percentile} without VACUUM, ms", "target, ms", f"{percentile}, ms",
+              f"of the worst {loads.WINDOW_SECONDS} s, ms", "in the server, ms", "speed"]  # fmt: skip
+    rows = []
+    for kind in loads.KINDS:
+        columns = zip(*(tuple(asdict(run).values())[1:] for run in runs if run.kind == kind.name))
+        rows.append([kind.name, *(f"{median(values):,.2f}" for values in columns)])
+    return Grid(header, rows)
 
 
 def main() -> int:
@@ -216,10 +234,14 @@ def main() -> int:
         stepping = steps_grid(runs)
         console.print(stepping.to_rich(f"A load of {steps.SHARE_OF_MOST * most:.0f} transactions a second begins and ends"))
 
+        others = [loads.measure_load(cluster, kind) for _ in range(options.loads) for kind in loads.KINDS]
+        kinds = loads_grid(others)
+        console.print(kinds.to_rich("Loads"))
+
     options.results.mkdir(parents=True, exist_ok=True)
-    text = f"# Pace\n\n{circumstances_markdown(circumstances)}\n{budgets.to_markdown()}\n{timing.to_markdown()}\n{stepping.to_markdown()}"
-    (options.results / "pace.md").write_text(text)
-    everything = {"circumstances": circumstances, "pgbench": rounds, "steps": [asdict(run) for run in runs]}
+    tables = [grid.to_markdown() for grid in (budgets, timing, stepping, kinds)]
+    (options.results / "pace.md").write_text("\n".join(["# Pace\n", circumstances_markdown(circumstances), *tables]))
+    everything = {"circumstances": circumstances, "pgbench": rounds, "steps": [asdict(run) for run in runs], "loads": [asdict(run) for run in others]}
     (options.results / "pace.json").write_text(json.dumps(everything, indent=1))
     with open(options.results / "pace.csv", "w", newline="") as file:
         csv.writer(file).writerows([budgets.header, *budgets.rows])

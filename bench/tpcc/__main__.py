@@ -30,6 +30,7 @@ class Usual:
     """The defaults of options that depend on what the data are on."""
 
     target: tuple[str, ...]
+    percentile: int
     budget: tuple[Budget, ...]
     warehouses: int
     buffers: float
@@ -40,11 +41,12 @@ def _budgets(delay_ms: int, *limits: int) -> tuple[Budget, ...]:
     return tuple(Budget(limit, delay_ms) for limit in limits)
 
 
-# With no modelled disk, and with each; a slow one has few transactions a second, and so needs more time.
+# With no modelled disk, and with each; a slow one has few transactions a second, and so needs more time, and a percentile that
+# can be told from few statements.
 USUAL = {
-    None: Usual(("auto", "3ms"), _budgets(2, 200, 400, 800, 1600, 3200), 12, 0.25, (5, 10, 75, 5)),
-    "2004": Usual(("auto",), _budgets(20, 100, 200, 400, 800, 1600), 2, 0.1, (20, 60, 300, 20)),
-    "cloud": Usual(("auto",), _budgets(2, 50, 100, 200, 400, 800), 6, 0.1, (5, 20, 120, 10)),
+    None: Usual(("auto", "3ms"), 99, _budgets(2, 200, 400, 800, 1600, 3200), 12, 0.25, (5, 10, 75, 5)),
+    "2004": Usual(("auto",), 95, _budgets(20, 100, 200, 400, 800, 1600), 2, 0.1, (20, 60, 300, 20)),
+    "cloud": Usual(("auto",), 95, _budgets(2, 50, 100, 200, 400, 800), 6, 0.1, (5, 20, 120, 10)),
 }
 
 
@@ -56,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tpcc", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[first]
     )
-    names = [setting.name for setting in settings_with(["auto"])]
+    names = [setting.name for setting in settings_with(["auto"], usual.percentile)]
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"the settings to run (default: all): {', '.join(names)};"
                         " with --curve core-LIMIT/MS and cyclone-LIMIT/MS of each budget, and *-no-delay, cyclone-target")  # fmt: skip
     parser.add_argument("--skip", nargs="+", default=[], metavar="NAME", help="settings not to run")
@@ -67,6 +69,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--target", nargs="+", default=usual.target, metavar="TARGET",
                         help="cyclone.latency_target, as 20ms; with several, a run for each"
                         f" (default: {' '.join(usual.target)})")  # fmt: skip
+    parser.add_argument("--percentile", type=int, default=usual.percentile, metavar="PERCENT",
+                        help="of statements, cyclone.latency_percentile, which the targets are about (default: %(default)s)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=1, metavar="N",
                         help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")
@@ -98,7 +102,11 @@ def parse_arguments() -> argparse.Namespace:
     positive += [options.before, options.cap]
     if min(positive) <= 0 or min(options.rampup, options.after, options.workers or 0) < 0 or not 0 <= options.dead < 1:
         parser.error("sizes, shares and times are more than 0, --dead less than 1")
-    settings = curve_settings(options.budget, options.target) if options.curve else settings_with(options.target)
+    settings = (
+        curve_settings(options.budget, options.target, options.percentile)
+        if options.curve
+        else settings_with(options.target, options.percentile)
+    )
     unknown = {*(options.only or []), *options.skip} - {setting.name for setting in settings}
     if unknown:
         parser.error(f"no such setting here: {' '.join(sorted(unknown))}")

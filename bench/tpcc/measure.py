@@ -43,7 +43,7 @@ FILLING_TRANSACTIONS = 0.3  # for each buffer; they touch ten pages or more
 SMALL_VACUUMS = 40  # in the longest run; the original had as many
 PATIENCE_SECONDS = 60
 PACE_SECONDS = 0.5
-PACE_QUERY = "SELECT target_ms, latency_ms, rate, asleep FROM cyclone.pace WHERE pid = %s"
+PACE_QUERY = "SELECT target_ms, latency_ms, rate, asleep, budget, limited_by FROM cyclone.pace WHERE pid = %s"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Vacuum:
     dirtied: int  # pages; in an unfinished one: of the tables that were finished
     table_seconds: dict[str, float]  # of those that were finished
     messages: list[str]  # what VERBOSE said
-    pace: list[tuple]  # of pg_cyclone's, every PACE_SECONDS: when, and target_ms, latency_ms, rate, asleep of cyclone.pace
+    pace: list[tuple]  # of pg_cyclone's, every PACE_SECONDS: when, and the columns of PACE_QUERY
 
 
 @dataclass(frozen=True)

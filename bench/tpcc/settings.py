@@ -53,8 +53,10 @@ def _costs(hit: int, miss: int, dirty: int, limit: int, delay: str) -> dict[str,
     }
 
 
-def settings_with(targets: list[str]) -> list[Setting]:
-    """Return all settings in the order in which they are run and shown; of the latency target one for each of `targets`."""
+def settings_with(targets: list[str], percentile: int) -> list[Setting]:
+    """Return all settings in the order in which they are run and shown; of the latency target, which is about this percentile
+    of statements, one for each of `targets`.
+    """
     core_no_delay, *_ = _budget_settings([], CORE_CURVE)
     cyclone_no_delay, *_ = _budget_settings([], CYCLONE_CURVE)
     return [
@@ -70,17 +72,17 @@ def settings_with(targets: list[str]) -> list[Setting]:
         Setting("core-autovacuum", "PostgreSQL, as autovacuum", "autovacuum's defaults: page costs 1, 2, 20; 200 a 2 ms",
                 _core(**Budget(200, 2).parameters()), CORE_CURVE),
         cyclone_no_delay,
-        *_target_settings(targets),
+        *_target_settings(targets, percentile),
     ]  # fmt: skip
 
 
-def curve_settings(budgets: list[Budget], targets: list[str]) -> list[Setting]:
+def curve_settings(budgets: list[Budget], targets: list[str], percentile: int) -> list[Setting]:
     """Return the points of the curves of harm against time: no delay and these budgets, by each engine, and the targets.
 
     Engines take turns, so that what changes in the machine meets both.
     """
     pairs = zip(_budget_settings(budgets, CORE_CURVE), _budget_settings(budgets, CYCLONE_CURVE))
-    return [*(setting for pair in pairs for setting in pair), *_target_settings(targets)]
+    return [*(setting for pair in pairs for setting in pair), *_target_settings(targets, percentile)]
 
 
 def _budget_settings(budgets: list[Budget], curve: str) -> list[Setting]:
@@ -95,9 +97,9 @@ def _budget_settings(budgets: list[Budget], curve: str) -> list[Setting]:
     ]  # fmt: skip
 
 
-def _target_settings(targets: list[str]) -> list[Setting]:
+def _target_settings(targets: list[str], percentile: int) -> list[Setting]:
     return [
         Setting(TARGET, f"pg_cyclone, latency target {target}", f"cyclone.latency_target = {target}, no delay else",
-                {"vacuum_cost_delay": "0", "cyclone.latency_target": target, "cyclone.latency_percentile": "99"}, TARGET_CURVE)
+                {"vacuum_cost_delay": "0", "cyclone.latency_target": target, "cyclone.latency_percentile": str(percentile)}, TARGET_CURVE)
         for target in targets
     ]  # fmt: skip

@@ -100,7 +100,7 @@ def test_aging_leaves_work_and_verbose_tells_of_it(cluster, tpcc):
 
 def test_rounds_are_summed_up_by_their_medians():
     """And each run with a target is compared with the one without VACUUM in its round."""
-    without, target = (next(s for s in settings_with(["3ms"]) if s.name == name) for name in (NO_VACUUM, TARGET))
+    without, target = (next(s for s in settings_with(["3ms"], 99) if s.name == name) for name in (NO_VACUUM, TARGET))
     experiment = Experiment(SIZES, Schedule(0, 10, 75, 5), clients=1, database_bytes=0, buffers="16MB")
     for slow, seconds, finished in ((1, 20, True), (2, 40, True), (30, 75, False)):
         experiment.runs.append(Run(without, 50, 100, 0, [(second, 2.0 * slow) for second in range(20)]))
@@ -118,7 +118,7 @@ def test_rounds_are_summed_up_by_their_medians():
 
 def test_a_curve_compares_each_run_with_its_own_time_before():
     """However slow the machine was in a round; what comes after VACUUM doesn't count."""
-    settings = curve_settings([Budget(200, 2), Budget(800, 2)], ["auto"])
+    settings = curve_settings([Budget(200, 2), Budget(800, 2)], ["auto"], 99)
     assert [setting.name for setting in settings] == [
         *("core-no-delay", "cyclone-no-delay", "core-200/2", "cyclone-200/2", "core-800/2", "cyclone-800/2", TARGET)
     ]
@@ -150,7 +150,7 @@ def test_a_run_on_a_modelled_disk(prefix, tmp_path, monkeypatch):
     schedule = Schedule(rampup=0, before=1, cap=240, after=0.5)
     with prepared(prefix, CONFIG, SIZES, schedule=schedule, **common) as (original, experiment):
         experiment.rate = 20.0
-        for setting in curve_settings([], []):
+        for setting in curve_settings([], [], 99):
             experiment.runs.append(run(original, experiment, setting, workers=None, base=None))
     for one in experiment.runs:
         assert one.vacuum.finished and one.failed == 0

@@ -1,0 +1,108 @@
+"""A VACUUM with a latency target that runs without a break, watched, and pgbench beside it."""
+
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import program_env, program_path
+
+PERCENTILE = 95
+CLIENTS = 8
+MOST_SECONDS = 3
+# What limits the VACUUM; how many times the table has been scanned; and the percentile in the server.  A rate isn't known before
+# a VACUUM has gone on for a quarter of a second, when one at full speed is through.
+QUERY = """
+    SELECT limited_by, vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0), latency_ms
+    FROM cyclone.pace JOIN pg_stat_user_tables ON relname = 't' LEFT JOIN pg_stat_progress_vacuum USING (pid)
+"""
+
+
+class VacuumBeside:
+    """VACUUMs of the table t, one after the other while the block runs, with this latency target in ms.
+
+    `samples` has what QUERY returned every `interval` seconds, after the time since the epoch.
+    """
+
+    def __init__(self, cluster: Cluster, target_ms: float, *, interval: float):
+        self.samples: list[tuple[float, str, float, float | None]] = []
+        self._cluster, self._target_ms, self._interval = cluster, target_ms, interval
+        self._done = threading.Event()
+
+    def __enter__(self) -> "VacuumBeside":
+        self._conn, self._watcher = self._cluster.connect(), self._cluster.connect()
+        self._threads = [threading.Thread(target=self._vacuum), threading.Thread(target=self._sample)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self._done.set()
+        self._conn.cancel()
+        for thread in self._threads:
+            thread.join()
+        self._conn.close()
+        self._watcher.close()
+
+    def speed(self, first: float, last: float) -> float:
+        """Return how many times the table was scanned a second between two times since the epoch; 0 if it isn't known."""
+        scanned = [(moment, tables) for moment, _, tables, _ in self.samples if first <= moment < last]
+        return (scanned[-1][1] - scanned[0][1]) / (scanned[-1][0] - scanned[0][0]) if len(scanned) > 1 else 0.0
+
+    def server_ms(self, first: float, last: float) -> list[float]:
+        """Return what the server measured between two times since the epoch."""
+        return [ms for moment, _, _, ms in self.samples if first <= moment < last and ms is not None]
+
+    def _vacuum(self) -> None:
+        """VACUUM the table again and again, in one command, which has one pace."""
+        tables = ", ".join(["t"] * 2000)
+        try:
+            while not self._done.is_set():
+                self._conn.execute(f"VACUUM (DISABLE_PAGE_SKIPPING, PROCESS_TOAST off, LATENCY_TARGET '{self._target_ms:.3f}ms') {tables}")
+        except psycopg.errors.QueryCanceled:
+            pass
+
+    def _sample(self) -> None:
+        while not self._done.wait(self._interval):
+            self.samples += [(time.time(), *row) for row in self._watcher.execute(QUERY)]
+
+
+def percentile(values: list[float]) -> float:
+    """Return the PERCENTILE of values; 0 without any."""
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * PERCENTILE / 100))] if values else 0.0
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean of values; 0 without any."""
+    return sum(values) / max(1, len(values))
+
+
+def most(cluster: Cluster, script: str) -> float:
+    """Return how many transactions a second pgbench does with this script if nothing limits it."""
+    return len(run_pgbench(cluster, script, MOST_SECONDS, None)) / MOST_SECONDS
+
+
+def run_pgbench(cluster: Cluster, script: str, seconds: float, rate: float | None) -> list[tuple[float, float]]:
+    """Run pgbench, at `rate` transactions a second or as fast as it goes; return the end of each, in seconds since the epoch, and
+    its milliseconds in the server.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "script.sql").write_text(script)
+        command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--protocol=prepared", f"--client={CLIENTS}"]
+        command += ["--log", f"--log-prefix={folder / 'log'}", f"--time={seconds}", f"--file={folder / 'script.sql'}"]
+        command += [f"--rate={rate:.2f}"] if rate else []
+        env = program_env(cluster.prefix, **cluster.client_env())
+        subprocess.run(command, env=env, check=True, capture_output=True)
+        transactions = []
+        for log in folder.glob("log*"):
+            for line in log.read_text().splitlines():
+                _client, _number, microseconds, _script, epoch, epoch_microseconds, *lag = line.split()
+                waited = int(lag[0]) if lag else 0  # for a free client, which the server knows nothing of
+                transactions.append((int(epoch) + int(epoch_microseconds) / 1e6, (int(microseconds) - waited) / 1000))
+        return transactions
