@@ -295,7 +295,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 	controller->since_learned += input->seconds;
 	load_was_gone = load_is_gone(controller);
 	note_load(controller, input);
-	if (controller->age <= FIRST_SECONDS)
+	if (controller->has_load && controller->age <= FIRST_SECONDS)
 		controller->budget = Min(controller->budget, first_budget(controller));
 	controller->awake = SMOOTHING * controller->awake + (1 - SMOOTHING) * input->awake;
 
