@@ -17,7 +17,7 @@ LOOK_UP = """\\set aid random(1, 1000000)
 SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
 """
 # With it the VACUUM's watcher is no load itself.
-SAMPLE_SECONDS = 0.5
+SAMPLE_SECONDS = 1.0
 ALONE_SECONDS, IDLE_SECONDS = 10, 6
 BEGIN_SECONDS = 5  # in which the target need not be kept
 WINDOW_SECONDS = 10

@@ -157,6 +157,8 @@
 #define LEARN_LEAST_SLICES	5
 /* What is known of less of them: that they differ by so much, or more */
 #define SPREAD_OF_FEW		0.3
+/* With so little doubt that there are enough of them */
+#define LITTLE_DOUBT		0.03
 /* The next slice: after so many seconds, or so many times as long as it took */
 #define LEARN_AFTER			8.0
 #define LEARN_AFTER_TIMES	8.0
@@ -186,6 +188,7 @@ static int	strangeness(const Controller *controller, double value);
 static void forget_old_slices(Controller *controller);
 static void end_learning(Controller *controller);
 static double doubt(const Controller *controller);
+static double spread(const Controller *controller, double mean, double deviation);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
 static void note_load(Controller *controller, const ControllerInput *input);
@@ -522,7 +525,12 @@ learn(Controller *controller, const ControllerInput *input)
 	 */
 	if (controller->slice_for >= SLICE_SECONDS && controller->slice_steps > 0 &&
 		controller->slice_statements >= MIN_SLICE_STATEMENTS)
+	{
 		end_slice(controller);
+		/* they may have told it sooner than was to be feared */
+		if (controller->nslices >= LEARN_LEAST_SLICES && doubt(controller) <= LITTLE_DOUBT)
+			controller->wanted_slices = 0;
+	}
 	if (controller->wanted_slices > 0 &&
 		controller->learned_for < (controller->nslices < LEARN_LEAST_SLICES ?
 								   LEARN_MAX_SECONDS_AT_FIRST : LEARN_MAX_SECONDS))
@@ -696,7 +704,8 @@ begin_learning(Controller *controller)
 	if (!controller->interrupted)
 	{
 		controller->learned_for = 0;
-		controller->wanted_slices = Max(LEARN_SLICES - controller->nslices, 1);
+		controller->wanted_slices = controller->nslices >= LEARN_LEAST_SLICES ? 1 :
+			LEARN_SLICES - controller->nslices;
 		begin_slice(controller);
 	}
 	controller->interrupted = false;
@@ -713,9 +722,7 @@ end_learning(Controller *controller)
 	bool		is_first = controller->target_ms <= 0;
 
 	describe(controller, &controller->learned_ms, &deviation);
-	controller->learned_spread = controller->learned_ms > 0 ? deviation / controller->learned_ms : 0;
-	if (controller->nslices < LEARN_LEAST_SLICES)
-		controller->learned_spread = Max(controller->learned_spread, SPREAD_OF_FEW);
+	controller->learned_spread = spread(controller, controller->learned_ms, deviation);
 	/* there are too few statements to ask for more of them soon */
 	if (controller->wanted_slices > 0)
 		controller->learn_after = LEARN_AFTER_TIMES * controller->learned_for;
@@ -735,11 +742,26 @@ end_learning(Controller *controller)
 	controller->forget_window = true;
 }
 
-/* doubt -- the standard error of what was learned, as a part of it. */
+/* doubt -- the standard error of what was measured, as a part of it. */
 static double
 doubt(const Controller *controller)
 {
-	return controller->learned_spread / sqrt(Max(controller->nslices, 1));
+	double		mean;
+	double		deviation;
+
+	if (controller->nslices == 0)
+		return 1;
+	describe(controller, &mean, &deviation);
+	return spread(controller, mean, deviation) / sqrt(controller->nslices);
+}
+
+/* spread -- how much the measurements differ, as a part of their mean. */
+static double
+spread(const Controller *controller, double mean, double deviation)
+{
+	double		part = mean > 0 ? deviation / mean : 0;
+
+	return controller->nslices < LEARN_LEAST_SLICES ? Max(part, SPREAD_OF_FEW) : part;
 }
 
 /* slow_down -- the target was missed, by this factor. */
