@@ -14,6 +14,7 @@ from cyclone_lab.postgres import program_env, program_path
 PERCENTILE = 95
 CLIENTS = 8
 MOST_SECONDS = 3
+CANCEL_SECONDS = 0.5
 # What limits the VACUUM; how many times the table has been scanned; and the percentile in the server.  A rate isn't known before
 # a VACUUM has gone on for a quarter of a second, when one at full speed is through.
 QUERY = """
@@ -23,7 +24,8 @@ QUERY = """
 
 
 class VacuumBeside:
-    """VACUUMs of the table t, one after the other while the block runs, with this latency target in ms.
+    """VACUUMs of the table t, one after the other while the block runs, with this latency target in ms. Raises psycopg.Error at
+    the block's end if one failed.
 
     `samples` has what QUERY returned every `interval` seconds, after the time since the epoch.
     """
@@ -32,6 +34,7 @@ class VacuumBeside:
         self.samples: list[tuple[float, str, float, float | None]] = []
         self._cluster, self._target_ms, self._interval = cluster, target_ms, interval
         self._done = threading.Event()
+        self._error: psycopg.Error | None = None
 
     def __enter__(self) -> "VacuumBeside":
         self._conn, self._watcher = self._cluster.connect(), self._cluster.connect()
@@ -42,11 +45,14 @@ class VacuumBeside:
 
     def __exit__(self, *_exception) -> None:
         self._done.set()
-        self._conn.cancel()
         for thread in self._threads:
-            thread.join()
+            while thread.is_alive():
+                self._conn.cancel()  # again, as it may have come between two commands
+                thread.join(CANCEL_SECONDS)
         self._conn.close()
         self._watcher.close()
+        if self._error:
+            raise self._error
 
     def speed(self, first: float, last: float) -> float:
         """Return how many times the table was scanned a second between two times since the epoch; 0 if it isn't known."""
@@ -65,6 +71,8 @@ class VacuumBeside:
                 self._conn.execute(f"VACUUM (DISABLE_PAGE_SKIPPING, PROCESS_TOAST off, LATENCY_TARGET '{self._target_ms:.3f}ms') {tables}")
         except psycopg.errors.QueryCanceled:
             pass
+        except psycopg.Error as error:  # the block's end says so
+            self._error = error
 
     def _sample(self) -> None:
         while not self._done.wait(self._interval):

@@ -30,7 +30,7 @@ class Usual:
     """The defaults of options that depend on what the data are on."""
 
     target: tuple[str, ...]
-    percentile: int
+    percentile: float
     budget: tuple[Budget, ...]
     warehouses: int
     buffers: float
@@ -69,7 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--target", nargs="+", default=usual.target, metavar="TARGET",
                         help="cyclone.latency_target, as 20ms; with several, a run for each"
                         f" (default: {' '.join(usual.target)})")  # fmt: skip
-    parser.add_argument("--percentile", type=int, default=usual.percentile, metavar="PERCENT",
+    parser.add_argument("--percentile", type=float, default=usual.percentile, metavar="PERCENT",
                         help="of statements, cyclone.latency_percentile, which the targets are about (default: %(default)s)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=1, metavar="N",
                         help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
@@ -102,6 +102,8 @@ def parse_arguments() -> argparse.Namespace:
     positive += [options.before, options.cap]
     if min(positive) <= 0 or min(options.rampup, options.after, options.workers or 0) < 0 or not 0 <= options.dead < 1:
         parser.error("sizes, shares and times are more than 0, --dead less than 1")
+    if not 50 <= options.percentile <= 99.9:
+        parser.error("--percentile: from 50 to 99.9")
     settings = (
         curve_settings(options.budget, options.target, options.percentile)
         if options.curve

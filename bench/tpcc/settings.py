@@ -53,7 +53,7 @@ def _costs(hit: int, miss: int, dirty: int, limit: int, delay: str) -> dict[str,
     }
 
 
-def settings_with(targets: list[str], percentile: int) -> list[Setting]:
+def settings_with(targets: list[str], percentile: float) -> list[Setting]:
     """Return all settings in the order in which they are run and shown; of the latency target, which is about this percentile
     of statements, one for each of `targets`.
     """
@@ -76,7 +76,7 @@ def settings_with(targets: list[str], percentile: int) -> list[Setting]:
     ]  # fmt: skip
 
 
-def curve_settings(budgets: list[Budget], targets: list[str], percentile: int) -> list[Setting]:
+def curve_settings(budgets: list[Budget], targets: list[str], percentile: float) -> list[Setting]:
     """Return the points of the curves of harm against time: no delay and these budgets, by each engine, and the targets.
 
     Engines take turns, so that what changes in the machine meets both.
@@ -97,9 +97,9 @@ def _budget_settings(budgets: list[Budget], curve: str) -> list[Setting]:
     ]  # fmt: skip
 
 
-def _target_settings(targets: list[str], percentile: int) -> list[Setting]:
+def _target_settings(targets: list[str], percentile: float) -> list[Setting]:
     return [
         Setting(TARGET, f"pg_cyclone, latency target {target}", f"cyclone.latency_target = {target}, no delay else",
-                {"vacuum_cost_delay": "0", "cyclone.latency_target": target, "cyclone.latency_percentile": str(percentile)}, TARGET_CURVE)
+                {"vacuum_cost_delay": "0", "cyclone.latency_target": target, "cyclone.latency_percentile": f"{percentile:g}"}, TARGET_CURVE)
         for target in targets
     ]  # fmt: skip

@@ -22,7 +22,7 @@
  *	 has gone well for a while, as the load may have changed.
  * - When there are no statements at all, or hardly any of those that there were
  *	 at the last miss, nobody has to be spared, and a second is enough to get
- *	 from the floor to full speed.
+ *	 from the floor to full speed; if there were few, after some seconds more.
  * - When nothing ends any more its caller tells only of what runs (target.c).
  * - The floor, a hundredth of full speed, keeps the vacuum moving even if the
  *	 target can't be met that way.
@@ -43,15 +43,16 @@
  * and again for a moment, as the load of an hour ago is not that of now, and
  * neither are the disturbances that have other reasons.  How much the
  * percentile varies by itself is learned as well: statements disturb each other
- * in bursts, and chance is more than their number tells.  By as much as chance may
- * have raised the mean of what was measured, the target is less, but what was
- * measured is always within the aim.  If a measurement is far from those before, the load may have changed: then the next one comes soon,
- * and if some in a row say so, what was before is forgotten.  It may also be the
- * vacuum's own doing that hasn't faded yet; so the more the target has risen, the
- * longer is it held back before it measures.  And a vacuum that
- * has come to its floor may as well measure.  As such a target
- * is met without the vacuum, one that sleeps nearly all the time isn't to blame
- * for more than the little that it can do: it would crawl because of others.
+ * in bursts, and chance is more than their number tells. The target is lowered
+ * by the standard error of their mean, but never so far that what was measured
+ * would count as a miss. If a measurement is far from those before, the load may
+ * have changed: then the next one comes soon, and if some in a row say so, what
+ * was before is forgotten. It may also be the vacuum's own doing that hasn't
+ * faded yet; so the more the target has risen, the longer is it held back before
+ * it measures. And a vacuum that has come to its floor may as well measure. As
+ * such a target is met without the vacuum, one that sleeps nearly all the time
+ * isn't to blame for more than the little that it can do: it would crawl because
+ * of others.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -124,8 +125,8 @@
 #define TELLING_STATEMENTS	30.0
 #define LONGEST_TELLING		5.0
 /*
- * With less than this a second there is hardly anybody to be spared; until there are
- * so many more.
+ * With less than this a second there is hardly anybody to be spared, until there are
+ * so many times as many.
  */
 #define HARDLY_A_LOAD		1.0
 #define HARDLY_TRANSACTIONS	0.25
@@ -178,7 +179,7 @@
 #define SETTLING_AFTER_LEARNING 0.25
 
 static bool learn(Controller *controller, const ControllerInput *input);
-static void describe(const Controller *controller, double *mean, double *deviation);
+static void describe(const Controller *controller, double *mean, double *spread);
 static void begin_learning(Controller *controller);
 static double time_to_settle(const Controller *controller);
 static double time_to_fill(const Controller *controller);
@@ -188,7 +189,6 @@ static int	strangeness(const Controller *controller, double value);
 static void forget_old_slices(Controller *controller);
 static void end_learning(Controller *controller);
 static double doubt(const Controller *controller);
-static double spread(const Controller *controller, double mean, double deviation);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
 static void note_load(Controller *controller, const ControllerInput *input);
@@ -287,6 +287,7 @@ void
 controller_step(Controller *controller, const ControllerInput *input)
 {
 	double		excess;
+	bool		is_sure;
 	bool		load_was_gone;
 
 	controller->forget_window = false;
@@ -331,10 +332,11 @@ controller_step(Controller *controller, const ControllerInput *input)
 		return;
 
 	excess = input->percentile_ms / (controller->target_ms * AIM);
+	is_sure = is_no_chance(input, excess);
 	if (controller->learns_target)
 		excess = Min(excess, 1 + MOST_HARM * Max(input->awake, controller->awake));
-	if (excess > 1 + Max(SURE_MISS_NOISE * controller->learned_spread, LEAST_SURE_MISS) &&
-		is_no_chance(input, excess))
+	if (is_sure &&
+		excess > 1 + Max(SURE_MISS_NOISE * controller->learned_spread, LEAST_SURE_MISS))
 		slow_down(controller, input, excess);
 	else
 		grow(controller, input, excess);
@@ -351,7 +353,8 @@ note_load(Controller *controller, const ControllerInput *input)
 {
 	double		hardly = input->are_transactions ? HARDLY_TRANSACTIONS : HARDLY_A_LOAD;
 
-	if (input->statements > 0 || (input->some_run && controller->has_load))
+	if (input->statements > 0 ||
+		(input->some_run && (controller->has_load || controller->age <= FIRST_SECONDS)))
 	{
 		/* a load that begins is known sooner if what was before doesn't count */
 		if (controller->idle >= telling_seconds(controller))
@@ -364,6 +367,7 @@ note_load(Controller *controller, const ControllerInput *input)
 	else
 		controller->idle += input->elapsed;
 
+	controller->silent = input->ended > 0 ? 0 : controller->silent + input->elapsed;
 	controller->load_for += input->elapsed;
 	controller->usual_load += input->elapsed /
 		Min(controller->load_for + IDLE_SECONDS_BEFORE, USUAL_SECONDS) *
@@ -371,7 +375,7 @@ note_load(Controller *controller, const ControllerInput *input)
 	controller->has_load = controller->usual_load >=
 		(controller->has_load ? hardly : hardly * LOAD_AGAIN);
 	controller->load += Min(input->elapsed / telling_seconds(controller), 1 - SMOOTHING) *
-		(input->statements / input->elapsed - controller->load);
+		(input->ended / input->elapsed - controller->load);
 }
 
 /*
@@ -461,6 +465,16 @@ double
 controller_far_ms(const Controller *controller)
 {
 	return controller->target_ms * AIM * FAR_MISS;
+}
+
+/*
+ * controller_misses_statements
+ *		Has nothing ended for so long that some of the usual statements should have?
+ */
+bool
+controller_misses_statements(const Controller *controller)
+{
+	return controller->silent >= telling_seconds(controller);
 }
 
 /*
@@ -646,20 +660,19 @@ forget_old_slices(Controller *controller)
 
 /*
  * describe
- *		Mean and standard deviation of the slices' percentiles.
+ *		Mean of the slices' percentiles, and their standard deviation as a part of it.
  *
  * Neither the median nor one window's percentile will do as the former: the
  * mean is what the budget's growing and shrinking comes to rest at.  As these are
  * bounded it is that of logarithms: of few statements the percentile is sometimes
- * many times itself.  And a single burst must not spoil it.
+ * many times itself.  And a single burst must not spoil it, nor a single lull.
  */
 static void
-describe(const Controller *controller, double *mean, double *deviation)
+describe(const Controller *controller, double *mean, double *spread)
 {
 	double		values[LEARN_SLICES];
 	int			n = controller->nslices;
 	double		median;
-	double		logs = 0;
 	double		sum = 0;
 	double		squares = 0;
 
@@ -676,14 +689,15 @@ describe(const Controller *controller, double *mean, double *deviation)
 
 	for (int i = 0; i < n; i++)
 	{
-		double		value = Min(values[i], median * BURST);
+		double		value = log(Max(Max(Min(values[i], median * BURST), median / BURST), LEAST_MS));
 
-		logs += log(Max(value, LEAST_MS));
 		sum += value;
 		squares += value * value;
 	}
-	*mean = exp(logs / n);
-	*deviation = n > 1 ? sqrt(Max(squares - sum * sum / n, 0.0) / (n - 1)) : 0;
+	*mean = exp(sum / n);
+	*spread = n > 1 ? exp(sqrt(Max(squares - sum * sum / n, 0.0) / (n - 1))) - 1 : 0;
+	if (n < LEARN_LEAST_SLICES)
+		*spread = Max(*spread, SPREAD_OF_FEW);
 }
 
 /*
@@ -718,11 +732,9 @@ begin_learning(Controller *controller)
 static void
 end_learning(Controller *controller)
 {
-	double		deviation;
 	bool		is_first = controller->target_ms <= 0;
 
-	describe(controller, &controller->learned_ms, &deviation);
-	controller->learned_spread = spread(controller, controller->learned_ms, deviation);
+	describe(controller, &controller->learned_ms, &controller->learned_spread);
 	/* there are too few statements to ask for more of them soon */
 	if (controller->wanted_slices > 0)
 		controller->learn_after = LEARN_AFTER_TIMES * controller->learned_for;
@@ -747,21 +759,12 @@ static double
 doubt(const Controller *controller)
 {
 	double		mean;
-	double		deviation;
+	double		spread;
 
 	if (controller->nslices == 0)
 		return 1;
-	describe(controller, &mean, &deviation);
-	return spread(controller, mean, deviation) / sqrt(controller->nslices);
-}
-
-/* spread -- how much the measurements differ, as a part of their mean. */
-static double
-spread(const Controller *controller, double mean, double deviation)
-{
-	double		part = mean > 0 ? deviation / mean : 0;
-
-	return controller->nslices < LEARN_LEAST_SLICES ? Max(part, SPREAD_OF_FEW) : part;
+	describe(controller, &mean, &spread);
+	return spread / sqrt(controller->nslices);
 }
 
 /* slow_down -- the target was missed, by this factor. */
@@ -811,12 +814,15 @@ change_gently(Controller *controller, const ControllerInput *input, double growt
 	 * without a bound, what it costs is what there is to shrink from;
 	 * roughly, as it varies
 	 */
-	if (growth < 0)
+	if (growth < 0 && input->rate > 0)
 		controller->budget = Min(controller->budget, Max(UNUSED_TIMES * input->rate, floor));
 	controller->budget = Max(controller->budget * exp(growth * input->seconds), floor);
 
-	/* It has not been using its budget, and never did more than that. */
-	if (controller->budget > controller->best_rate &&
+	/*
+	 * It has not been using its budget, and never did more than that.  If it
+	 * has cost nothing it waits for something else.
+	 */
+	if (controller->budget > controller->best_rate_ever && input->rate > 0 &&
 		controller->budget > UNUSED_TIMES * input->rate)
 	{
 		controller->unused += input->seconds;
@@ -850,6 +856,6 @@ is_no_chance(const ControllerInput *input, double excess)
 
 	if (input->late >= input->samples * NEARLY_ALL && excess >= FAR_MISS)
 		return true;
-	/* a single one is nothing but chance */
+	/* else a single one is nothing but chance */
 	return input->late - 1 > expected + SURE_MISS_NOISE * sqrt(expected * (1 - share));
 }

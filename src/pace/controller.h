@@ -52,12 +52,13 @@ typedef struct Controller
 	bool		learning;
 
 	double		best_rate;		/* the most that it has cost a second, lately */
-	double		best_rate_ever;
+	double		best_rate_ever; /* likewise, since there is a target */
 	double		ceiling;		/* the last budget that was too much */
 	double		since_miss;		/* seconds */
 	double		settling;		/* seconds to go in which to see nothing */
 	double		age;			/* seconds */
 	double		idle;			/* seconds without a statement */
+	double		silent;			/* seconds in which none has ended */
 	double		load;			/* statements a second, of late */
 	double		usual_load;		/* likewise, of a longer time */
 	double		load_for;		/* seconds, since it began */
@@ -97,6 +98,7 @@ extern void controller_forget_load(Controller *controller);
 extern void controller_step(Controller *controller, const ControllerInput *input);
 extern double controller_late_ms(const Controller *controller);
 extern double controller_far_ms(const Controller *controller);
+extern bool controller_misses_statements(const Controller *controller);
 extern double controller_floor(const Controller *controller);
 extern bool controller_target_is_out_of_reach(const Controller *controller);
 

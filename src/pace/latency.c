@@ -253,7 +253,9 @@ void
 latency_forget_statement(void)
 {
 	top_query = NULL;
-	pg_atomic_write_u64(&latency->running[MyProcNumber].since, 0);
+	/* or nothing is timed here: the library doesn't fit the server */
+	if (latency != NULL)
+		pg_atomic_write_u64(&latency->running[MyProcNumber].since, 0);
 }
 
 /*

@@ -575,10 +575,11 @@ control(LatencyTarget *target, double elapsed, double seconds, double rate, doub
 
 	/*
 	 * Those that are late are in the window only for now.  If nothing ends
-	 * any more, and all that run are late by far, what has ended before tells
-	 * nothing.
+	 * any more, for longer than it takes one of them, and all that run are
+	 * late by far, what has ended before tells nothing.
 	 */
-	all_hang = target->statements == 0 && nlate == nrunning &&
+	all_hang = target->statements == 0 && controller_misses_statements(controller) &&
+		nlate == nrunning &&
 		latency_count_above(late, controller_far_ms(controller)) >= nlate;
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 	{

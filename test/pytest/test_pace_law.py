@@ -71,6 +71,8 @@ def law(prefix, tmp_path_factory):
     law.controller_step.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     law.controller_target_is_out_of_reach.argtypes = [ctypes.c_void_p]
     law.controller_target_is_out_of_reach.restype = ctypes.c_bool
+    law.controller_misses_statements.argtypes = [ctypes.c_void_p]
+    law.controller_misses_statements.restype = ctypes.c_bool
     for function in (law.controller_late_ms, law.controller_far_ms):
         function.argtypes = [ctypes.c_void_p]
         function.restype = ctypes.c_double
@@ -92,7 +94,8 @@ class Window:
         """Have the law take a step. `running` are the milliseconds of what has not ended yet, and is not slow by nature."""
         late_ms, far_ms = (function(ctypes.byref(controller)) for function in (law.controller_late_ms, law.controller_far_ms))
         late = [(ms, 1) for ms in running if 0 < controller.target_ms < ms]
-        all_hang = not ended and late and len(late) == len(running) and min(late)[0] > far_ms
+        misses = law.controller_misses_statements(ctypes.byref(controller))
+        all_hang = not ended and misses and late and len(late) == len(running) and min(late)[0] > far_ms
         seen = late if all_hang else [*self.statements, *late]
         step = Input.of(
             percentile_ms=percentile(seen, self.percent),
@@ -500,20 +503,66 @@ def test_the_law_does_not_crawl_beside_few(law, per_second):
     assert min(speeds) > 0.06 and sum(speeds) / len(speeds) > 0.1
 
 
+@pytest.mark.parametrize("awake", [0.3, 1])
+@pytest.mark.parametrize("target", [200, 0])
 @pytest.mark.parametrize("clients", [1, 2, 3, 8])
-def test_the_law_notices_when_nothing_ends_any_more(law, clients):
-    """Each client has a few fast statements a second, and then all hang: what had ended before doesn't count for that."""
-    controller, window = Controller(), Window()
-    law.controller_init(ctypes.byref(controller), 200)
-    for tick in range(200):
-        fast = tick < 160
+def test_the_law_notices_when_nothing_ends_any_more(law, clients, target, awake):
+    """Each client has eight fast statements a second, and then all hang: what had ended before doesn't count for that."""
+    controller, window, before = Controller(), Window(), 0
+    law.controller_init(ctypes.byref(controller), target)
+    hangs = 240 if target else 2000
+    for tick in range(hangs + 22):  # of eight a second thirty don't come in four
+        fast = tick < hangs
         window.fade([5.0] * 2 * clients if fast else [])
-        running = [] if fast else [(tick - 160) * TICK_SECONDS * 1000] * clients
-        window.step(law, controller, running, ended=2 * clients if fast else 0, rate=min(controller.budget, 200_000), awake=1)
-        if tick == 159:
-            assert controller.budget > 200_000
-        if tick == 160 + 2 / TICK_SECONDS:  # of which one second is what makes them late by far
-            assert controller.budget < 100_000
+        running = [] if fast else [(tick - hangs) * TICK_SECONDS * 1000] * clients
+        rate = min(controller.budget, 200_000)
+        window.step(law, controller, running, ended=2 * clients if fast else 0, rate=rate, awake=awake)
+        if tick < hangs and not controller.learning:
+            before = min(controller.budget, 200_000)
+    assert before > 4000 and controller.budget < before / 2
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1, 2])
+def test_the_law_takes_no_report_for_a_hang(law, seconds):
+    """A single session with ten fast statements a second, and a report every ten seconds."""
+    controller, window, speeds = Controller(), Window(), []
+    law.controller_init(ctypes.byref(controller), 20)
+    for tick in range(2400):
+        of_report = (tick % 40) * TICK_SECONDS
+        ended = [] if of_report < seconds else [seconds * 1000] if of_report == seconds else [5.0] * (2 + tick % 2)
+        running = [of_report * 1000] if 0 < of_report < seconds else []
+        window.fade(ended)
+        speeds.append(min(controller.budget, 200_000) / 200_000)
+        window.step(law, controller, running, ended=len(ended), rate=speeds[-1] * 200_000, awake=speeds[-1])
+    assert sum(speeds[400:]) / len(speeds[400:]) > 0.9
+
+
+def test_a_vacuum_that_waits_for_something_else_is_not_unleashed(law):
+    """What has cost nothing for a moment has not had too large a budget; nor too small a one."""
+    controller = Controller()
+    law.controller_init(ctypes.byref(controller), 20)
+    for tick in range(400):
+        step = Input.of(percentile_ms=19, late=2, samples=40, statements=2 + tick % 2, rate=controller.budget, awake=0.1)
+        law.controller_step(ctypes.byref(controller), ctypes.byref(step))
+    before = controller.budget
+    for percentile_ms, seconds in ((15, 0.5), (15, 0.25), (20, 0.5)):
+        step = Input.of(percentile_ms=percentile_ms, late=2, samples=40, statements=5, rate=0, awake=0.1, seconds=seconds, elapsed=1)
+        law.controller_step(ctypes.byref(controller), ctypes.byref(step))
+        assert before / 2 < controller.budget < before * 2
+
+
+def test_what_passes_in_a_gap_is_no_load(law):
+    """Eight statements in two seconds are four a second, though no more than half a second of it counts: a second's pause is none."""
+    controller = Controller()
+    law.controller_init(ctypes.byref(controller), 20)
+    for _ in range(40):
+        step = Input.of(percentile_ms=19, late=2, samples=40, statements=8, rate=2000, awake=0.1, seconds=0.5, elapsed=2)
+        law.controller_step(ctypes.byref(controller), ctypes.byref(step))
+    for _ in range(4):
+        before = controller.budget
+        step = Input.of(percentile_ms=19, late=2, samples=40, statements=0, rate=2000, awake=0.1)
+        law.controller_step(ctypes.byref(controller), ctypes.byref(step))
+        assert controller.budget < before * 1.1
 
 
 def test_the_law_goes_on_beside_one_who_takes_long(law):
