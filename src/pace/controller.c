@@ -158,8 +158,6 @@
 #define LEARN_LEAST_SLICES	5
 /* What is known of less of them: that they differ by so much, or more */
 #define SPREAD_OF_FEW		0.3
-/* With so little doubt that there are enough of them */
-#define LITTLE_DOUBT		0.03
 /* The next slice: after so many seconds, or so many times as long as it took */
 #define LEARN_AFTER			8.0
 #define LEARN_AFTER_TIMES	8.0
@@ -539,12 +537,7 @@ learn(Controller *controller, const ControllerInput *input)
 	 */
 	if (controller->slice_for >= SLICE_SECONDS && controller->slice_steps > 0 &&
 		controller->slice_statements >= MIN_SLICE_STATEMENTS)
-	{
 		end_slice(controller);
-		/* they may have told it sooner than was to be feared */
-		if (controller->nslices >= LEARN_LEAST_SLICES && doubt(controller) <= LITTLE_DOUBT)
-			controller->wanted_slices = 0;
-	}
 	if (controller->wanted_slices > 0 &&
 		controller->learned_for < (controller->nslices < LEARN_LEAST_SLICES ?
 								   LEARN_MAX_SECONDS_AT_FIRST : LEARN_MAX_SECONDS))
@@ -718,8 +711,7 @@ begin_learning(Controller *controller)
 	if (!controller->interrupted)
 	{
 		controller->learned_for = 0;
-		controller->wanted_slices = controller->nslices >= LEARN_LEAST_SLICES ? 1 :
-			LEARN_SLICES - controller->nslices;
+		controller->wanted_slices = Max(LEARN_SLICES - controller->nslices, 1);
 		begin_slice(controller);
 	}
 	controller->interrupted = false;
@@ -754,17 +746,11 @@ end_learning(Controller *controller)
 	controller->forget_window = true;
 }
 
-/* doubt -- the standard error of what was measured, as a part of it. */
+/* doubt -- the standard error of what was learned, as a part of it. */
 static double
 doubt(const Controller *controller)
 {
-	double		mean;
-	double		spread;
-
-	if (controller->nslices == 0)
-		return 1;
-	describe(controller, &mean, &spread);
-	return spread / sqrt(controller->nslices);
+	return controller->learned_spread / sqrt(Max(controller->nslices, 1));
 }
 
 /* slow_down -- the target was missed, by this factor. */
