@@ -85,5 +85,5 @@ def measure_load(cluster: Cluster, kind: Kind) -> Beside:
         percentile([ms for moment, ms in transactions if moment >= counted]),
         max(percentile(window) for window in windows),
         mean(vacuum.server_ms(counted, end)),
-        vacuum.speed(counted, end) / (vacuum.speed(begin - 2, begin) or float("nan")),
+        vacuum.speed(counted, end) / (vacuum.speed(begin - 4, begin) or float("nan")),
     )
