@@ -168,7 +168,7 @@
 #define STRANGE				1.4
 #define STRANGE_SPREADS		2.0
 #define LEARN_AFTER_STRANGE 2.0
-/* At the floor, where it costs nothing, after so many seconds */
+/* At the floor, where it costs little, after so many seconds */
 #define LEARN_AFTER_FLOOR	2.0
 /* So many in a row are no chance. */
 #define STRANGE_SLICES		3
@@ -236,6 +236,7 @@ controller_restart(Controller *controller)
 	controller->usual_load = 0;
 	controller->load_for = 0;
 	controller->has_load = false;
+	controller->silent = 0;
 	controller->age = 0;
 	controller->load_at_miss = 0;
 }
@@ -273,6 +274,7 @@ controller_forget_load(Controller *controller)
 	controller->usual_load = 0;
 	controller->load_for = 0;
 	controller->has_load = false;
+	controller->silent = 0;
 	controller->load_at_miss = 0;
 	controller->ceiling = INFINITY;
 }
