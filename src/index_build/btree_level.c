@@ -40,6 +40,8 @@
 #define RUN_PAGES		NEW_BLOCKS_RUN
 /* So many pages of a part wait, to take up what is on the last one */
 #define KEPT_PAGES		16
+/* Space on each of them that is tried to be enough, and more of it, in steps */
+#define SHARE_STEP		(BLCKSZ / 400)
 
 struct BtreeLevel
 {
@@ -620,28 +622,30 @@ static void
 share_out_last_page(BtreeLevel *level)
 {
 	int			npages = level->npages;
+	int			nblocks = 0;
 	Size		reserved = level->reserved;
 	Size		used = BLCKSZ - PageGetExactFreeSpace(run_page(level, npages - 1));
 	Size		more = used / Max(npages - 1, 1);
 	char	   *images;
 
+	while (nblocks < npages && BlockNumberIsValid(level->blocks[nblocks]))
+		nblocks++;
 	/* the last page has no block yet, or one would be left over */
-	if (more >= reserved ||
-		BlockNumberIsValid(level->blocks[npages - 1]))
+	if (more >= reserved || nblocks == npages)
 		return;
 
 	images = palloc((Size) npages * BLCKSZ);
 	memcpy(images, level->run, (Size) npages * BLCKSZ);
 	do
 	{
-		more += BLCKSZ / 100;
+		more += SHARE_STEP;
 		fill_again(level, images, npages, more < reserved ? reserved - more : 0);
 	} while (level->npages >= npages && more < reserved);
 
-	/* pages that have blocks must be filled */
-	if (level->npages != npages - 1)
+	/* pages that have blocks must be filled; it may be several that are saved */
+	if (level->npages >= npages || level->npages < nblocks)
 		fill_again(level, images, npages, reserved);
-	Assert(level->npages == npages || level->npages == npages - 1);
+	Assert(level->npages >= nblocks && level->npages <= npages);
 	pfree(images);
 }
 

@@ -640,6 +640,21 @@ def assert_parts_make_a_btree(conn, shape: str, columns: str, index: str, nrows:
     assert content(conn, "t") == rows
 
 
+def test_no_part_has_a_leaf_more_than_it_needs(conn):
+    """What is on its last one finds room on the others, however many these are, and however little it is."""
+    run_script(conn, "SET min_parallel_index_scan_size = 0; CREATE TABLE t (a int, b text); CREATE INDEX t_index ON t (b)")
+    leaves = "SELECT leaf_pages FROM pgstatindex('t_index')"
+    for rows in range(16000, 19000, 60):
+        conn.execute("TRUNCATE t")
+        conn.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, %s) i", (rows,))
+        conn.execute("REINDEX INDEX t_index")
+        [(of_core,)] = conn.execute(leaves)
+        conn.execute("SET cyclone.debug_btree_parts = 2")
+        conn.execute("VACUUM (FULL, PARALLEL 1) t")
+        assert conn.execute(leaves).fetchone()[0] <= of_core, rows
+    checks.assert_clean(conn, "t")
+
+
 def test_a_large_btree_is_divided(cluster, db, conn):
     """Without being told to, by as many as there are, if its keys are cheap to come by; one process alone divides nothing."""
     said: list[str] = []
