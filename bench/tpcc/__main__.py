@@ -22,7 +22,7 @@ from cyclone_lab.slow_disk import PRESETS
 from tpcc.load import Sizes
 from tpcc.measure import CONFIG, Schedule, calibrate, prepared, run
 from tpcc.report import objections, print_experiment, save_results
-from tpcc.settings import Budget, Setting, curve_settings, settings_with
+from tpcc.settings import Budget, Setting, autogroups_count, curve_settings, settings_with, with_nice
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ def parse_arguments() -> argparse.Namespace:
                         f" (default: {' '.join(usual.target)})")  # fmt: skip
     parser.add_argument("--percentile", type=float, default=usual.percentile, metavar="PERCENT",
                         help="of statements, cyclone.latency_percentile, which the targets are about (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--nice", type=int, default=0, metavar="N",
+                        help="run each setting once more, as NAME-nice, with this nice value (1 to 19) for VACUUM's session, which"
+                        " counts on Linux with autogroups")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=1, metavar="N",
                         help="runs with each setting, taking turns; the table has medians (default: %(default)s)")  # fmt: skip
     parser.add_argument("--workers", type=int, metavar="N", help="VACUUM's PARALLEL (default: as the server decides)")
@@ -109,6 +112,10 @@ def parse_arguments() -> argparse.Namespace:
         if options.curve
         else settings_with(options.target, options.percentile)
     )
+    if options.nice:
+        if not 1 <= options.nice <= 19 or not autogroups_count():
+            parser.error("--nice: from 1 to 19, and kernel.sched_autogroup_enabled must be 1")
+        settings = with_nice([setting for setting in settings if setting.vacuums], options.nice)
     unknown = {*(options.only or []), *options.skip} - {setting.name for setting in settings}
     if unknown:
         parser.error(f"no such setting here: {' '.join(sorted(unknown))}")

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import ceil
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from cyclone_lab import slow_disk
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.slow_disk import Counts, SlowDisk
 from measure import LOAD_CONFIG, assert_room
+from tpcc.cores import CoreUse, core_use
 from tpcc.load import LARGE_TABLES, SMALL_TABLES, Sizes, age, database_bytes, load
 from tpcc.settings import Setting
 from tpcc.transactions import NEW_ORDER, Load, Transaction, pgbench_arguments
@@ -40,6 +42,7 @@ LEAST_BUFFERS_MB = 16
 CALIBRATION_SECONDS = 8
 SLOW_CALIBRATION_SECONDS = 30  # on a modelled disk, which first has memory for what is written
 FILLING_TRANSACTIONS = 0.3  # for each buffer; they touch ten pages or more
+NEAR_SECONDS = 0.3  # after a table's end, when sessions make new plans
 SMALL_VACUUMS = 40  # in the longest run; the original had as many
 PATIENCE_SECONDS = 60
 PACE_SECONDS = 0.5
@@ -101,6 +104,8 @@ class Run:
     vacuum: Vacuum | None = None
     disk_before: DiskUse | None = None  # before VACUUM; None without a modelled disk
     disk_during: DiskUse | None = None  # while VACUUM ran, or would have run
+    cores_before: CoreUse | None = None  # what the load had of the cores before VACUUM, a second; None if not known
+    cores_during: CoreUse | None = None  # while it ran, or would have run
 
     def latencies_before(self) -> list[float]:
         """Return the milliseconds of each New-Order that had ended when VACUUM began: the run's own time without it."""
@@ -113,6 +118,18 @@ class Run:
     def latencies_inside(self) -> list[float]:
         """Return the milliseconds of each New-Order that met the VACUUM."""
         return [taken for end, taken in self.new_orders if self._meets_vacuum(end, taken)]
+
+    def inside_by_table_end(self) -> tuple[list[float], list[float]]:
+        """Return the milliseconds of each New-Order that met the VACUUM: of those that ended soon after a table's end, when each
+        session plans its statements anew, and of the others.
+        """
+        ends = list(accumulate(self.vacuum.table_seconds.values(), initial=self.vacuum.begin))[1:] if self.vacuum else []
+        apart: tuple[list[float], list[float]] = [], []
+        for end, taken in self.new_orders:
+            if self._meets_vacuum(end, taken):
+                is_near = any(table_end <= end < table_end + NEAR_SECONDS for table_end in ends)
+                apart[0 if is_near else 1].append(taken)
+        return apart
 
     def _meets_vacuum(self, end: float, taken: float) -> bool:
         return self.vacuum is not None and end >= self.vacuum.begin and end - taken / 1000 <= self.vacuum.end
@@ -195,12 +212,12 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
             _small_tables_vacuumed(server, schedule.longest / SMALL_VACUUMS),
         ):
             time.sleep(schedule.rampup)
-            begin, counts = time.time(), _counts(disk)
+            begin, counts, use = time.time(), _counts(disk), core_use(server)
             time.sleep(schedule.before)
-            vacuum_begin, vacuum_counts = time.time(), _counts(disk)
+            vacuum_begin, vacuum_counts, vacuum_use = time.time(), _counts(disk), core_use(server)
             # Without VACUUM, the run has the length of those whose VACUUM does not end soon.
             vacuum = _vacuum(server, setting, schedule.cap, workers) if setting.vacuums else time.sleep(schedule.cap / 2)
-            vacuum_end, end_counts = time.time(), _counts(disk)
+            vacuum_end, end_counts, end_use = time.time(), _counts(disk), core_use(server)
             time.sleep(schedule.after)
             end = time.time()
             _hurry(disk)
@@ -217,7 +234,9 @@ def run(original: Cluster, experiment: Experiment, setting: Setting, *, workers:
     ]
     return Run(setting, end - begin, len(counted), failed, new_orders, vacuum,
                _use(counts, vacuum_counts, vacuum_begin - begin),
-               _use(vacuum_counts, end_counts, vacuum_end - vacuum_begin))  # fmt: skip
+               _use(vacuum_counts, end_counts, vacuum_end - vacuum_begin),
+               vacuum_use and vacuum_use.since(use, vacuum_begin - begin),
+               end_use and end_use.since(vacuum_use, vacuum_end - vacuum_begin))  # fmt: skip
 
 
 def _counts(disk: SlowDisk | None) -> Counts | None:
@@ -294,6 +313,8 @@ def _vacuum(server: Cluster, setting: Setting, cap: float, workers: int | None) 
     with _Session(server, setting, workers) as session, server.connect() as observer:
         sizes = dict(observer.execute("SELECT oid::regclass::text, pg_relation_size(oid) / current_setting('block_size')::int"
                                       " FROM pg_class WHERE oid = ANY (%s::regclass[])", (list(LARGE_TABLES),)))  # fmt: skip
+        if setting.nice:
+            Path(f"/proc/{session.pid}/autogroup").write_text(str(setting.nice))
         begin = time.time()
         session.start()
         pace = []
