@@ -3,11 +3,13 @@
  * priority.c
  *	  Whose turn it is on a core: others', as far as the system lets us choose.
  *
- * A lower priority (nice, SCHED_IDLE) is no way to spare others: a process that
- * then gets no core for long may hold what they need, and a session can't raise
- * its own again.  What can be chosen freely, and be taken back, is Linux's class for
- * batch work, for as long as a process vacuums: so it takes no core from somebody at
- * the moment it wakes from a nap.  In the long run it gets as much as before.
+ * A lower priority would spare others, but on a machine whose cores are all busy a
+ * process that has it gets no core for long, and may hold what others need; and a
+ * process can't raise its own again.  (A session of the system's can, if the kernel
+ * shares out the cores to sessions.)  What does no harm, and can be taken back, is
+ * Linux's class for batch work, for as long as a process vacuums: so it takes no core
+ * from somebody at the moment it wakes from a nap.  In the long run it gets as much
+ * as before.
  *
  * Long slices of time (since Linux 6.12) are none of that: they make others wait for
  * longer, on a machine whose cores are all busy for a tenth of a second.
