@@ -6,6 +6,7 @@ load           fills the tables, and ages them, so that there is something to va
 transactions   the mix: who runs the scripts, at which rate, and what pgbench logged
 settings       the ways to vacuum that are compared
 measure        one run for each setting, on equal copies of the loaded data
+cores          what the load has of the machine's cores meanwhile
 report, plots, curve, percentiles   what comes out
 __main__       the command line
 """

@@ -120,8 +120,8 @@ class Run:
         return [taken for end, taken in self.new_orders if self._meets_vacuum(end, taken)]
 
     def inside_by_table_end(self) -> tuple[list[float], list[float]]:
-        """Return the milliseconds of each New-Order that met the VACUUM: of those that ended soon after a table's end, when each
-        session plans its statements anew, and of the others.
+        """Return the milliseconds of each New-Order that met the VACUUM: of those that ended soon after a table's end, when sessions
+        plan their statements anew, and of the others.
         """
         ends = list(accumulate(self.vacuum.table_seconds.values(), initial=self.vacuum.begin))[1:] if self.vacuum else []
         apart: tuple[list[float], list[float]] = [], []

@@ -11,8 +11,8 @@
  * from somebody at the moment it wakes from a nap.  In the long run it gets as much
  * as before.
  *
- * Long slices of time (since Linux 6.12) are none of that: they make others wait for
- * longer, on a machine whose cores are all busy for a tenth of a second.
+ * Long slices of time (since Linux 6.12) are none of that: with them others waited for
+ * longer.
  *
  * Who is of a special class already, by the administrator's will, stays there.
  * Elsewhere than on Linux nothing of this happens.

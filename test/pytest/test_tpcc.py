@@ -10,7 +10,7 @@ from tpcc.curve import points
 from tpcc.load import LARGE_TABLES, Sizes, age, load
 from tpcc.measure import CONFIG, Experiment, Run, Schedule, Vacuum, parse_usage, prepared, run
 from tpcc.report import causes_grid, grid, harm_grid, objections, save_results, target_lines
-from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, NO_VACUUM, TARGET, TARGET_CURVE, Budget, curve_settings, settings_with
+from tpcc.settings import CORE_CURVE, CYCLONE_CURVE, NO_VACUUM, TARGET, TARGET_CURVE, Budget, curve_settings, settings_with, with_nice
 from tpcc.transactions import MIX, pgbench_arguments
 
 SIZES = Sizes(warehouses=2, part=0.02, dead=0.2)
@@ -114,6 +114,13 @@ def test_rounds_are_summed_up_by_their_medians():
     assert harm_grid(experiment).rows[1][1:] == ["40.0 (20.0–75.0)", *["1.00 (1.00–1.00)"] * 2]
     assert [line.split(": ")[1] for line in target_lines(experiment)] == [
         f"p95 of {during} ms, 1.50 times that of no VACUUM" for during in ("3.00", "6.00", "90.00")
+    ]
+
+
+def test_each_setting_once_more_with_a_nice_value():
+    settings = with_nice(curve_settings([], [], 99), 19)
+    assert [(setting.name, setting.nice, bool(setting.curve)) for setting in settings] == [
+        (name + more, nice, nice == 0) for name in ("core-no-delay", "cyclone-no-delay") for more, nice in (("", 0), ("-nice", 19))
     ]
 
 
