@@ -43,13 +43,15 @@
  * and again for a moment, as the load of an hour ago is not that of now, and
  * neither are the disturbances that have other reasons.  How much the
  * percentile varies by itself is learned as well: statements disturb each other
- * in bursts, and chance is more than their number tells. The target is lowered
- * by the standard error of their mean, but never so far that what was measured
- * would count as a miss. If a measurement is far from those before, the load may
- * have changed: then the next one comes soon, and if some in a row say so, what
- * was before is forgotten. It may also be the vacuum's own doing that hasn't
- * faded yet; so the more the target has risen, the longer is it held back before
- * it measures. And a vacuum that has come to its floor may as well measure. As
+ * in bursts, and chance is more than their number tells. If a measurement is far
+ * from those before, the load may have changed: then the next one comes soon, and
+ * if some in a row say so, what was before is forgotten. It may also be the
+ * vacuum's own doing that hasn't faded yet; so the more has been learned than once
+ * was, beyond doubt, the longer is it held back before it measures, and the less
+ * is the target above that, but never so little that what was measured would count
+ * as a miss. The aim is close to such a target: with a wider distance there would be
+ * no room between the two, and chance alone would make the vacuum crawl. And a
+ * vacuum that has come to its floor may as well measure. As
  * such a target is met without the vacuum, one that sleeps nearly all the time
  * isn't to blame for more than the little that it can do: it would crawl because
  * of others.
@@ -77,9 +79,10 @@
 #define FIRST_BUDGET		20000.0
 #define FIRST_SECONDS		1.0
 
-/* What to aim at, as a part of the target */
+/* What to aim at, as a part of the target; and of one that was learned */
 #define AIM					0.95
-/* A learned target, as a multiple of what was measured, and less if in doubt */
+#define LEARNED_AIM			0.98
+/* A learned target, as a multiple of what was measured; less by how much that has risen */
 #define LEARNED_MARGIN		1.1
 /* What takes less than this takes nothing. */
 #define LEAST_MS			1e-6
@@ -104,8 +107,9 @@
 #define GROWTH_IN_DOUBT		1.0
 #define GROWTH_NEAR_CEILING 0.5
 #define GROWTH_IDLE			5.5
-/* So much room, as a part of the aim, counts as all. */
+/* So much room, as a part of the aim, counts as all; so much if it was learned */
 #define FULL_ROOM			0.3
+#define LEARNED_FULL_ROOM	0.15
 #define NEAR_CEILING		0.75
 #define CAUTION_SECONDS		2.0
 /*
@@ -149,7 +153,7 @@
 #define FULL_WINDOW			100.0
 #define LONGEST_FILLING		3.0
 #define LEARN_MAX_SETTLING	30.0
-#define SETTLING_POWER		6.0
+#define SETTLING_POWER		9.0
 #define SLICE_SECONDS		0.5
 #define MIN_SLICE_STATEMENTS 40.0
 #define LEARN_MAX_SECONDS	8.0
@@ -176,6 +180,7 @@
 #define MOST_HARM			4.0
 #define SETTLING_AFTER_LEARNING 0.25
 
+static double aim_ms(const Controller *controller);
 static bool learn(Controller *controller, const ControllerInput *input);
 static void describe(const Controller *controller, double *mean, double *spread);
 static void begin_learning(Controller *controller);
@@ -186,6 +191,7 @@ static void end_slice(Controller *controller);
 static int	strangeness(const Controller *controller, double value);
 static void forget_old_slices(Controller *controller);
 static void end_learning(Controller *controller);
+static double rise(const Controller *controller);
 static double doubt(const Controller *controller);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
@@ -331,7 +337,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 	if (input->samples <= 0)
 		return;
 
-	excess = input->percentile_ms / (controller->target_ms * AIM);
+	excess = input->percentile_ms / aim_ms(controller);
 	is_sure = is_no_chance(input, excess);
 	if (controller->learns_target)
 		excess = Min(excess, 1 + MOST_HARM * Max(input->awake, controller->awake));
@@ -426,7 +432,8 @@ be_alone(Controller *controller, const ControllerInput *input)
 static void
 grow(Controller *controller, const ControllerInput *input, double excess)
 {
-	double		room = Max(Min((1 - excess) / FULL_ROOM, 1.0), -1.0);
+	double		full_room = controller->learns_target ? LEARNED_FULL_ROOM : FULL_ROOM;
+	double		room = Max(Min((1 - excess) / full_room, 1.0), -1.0);
 	double		growth = GROWTH_FAST;
 	double		weight = Min(input->samples / FULL_SAMPLES, 1.0);
 
@@ -450,6 +457,13 @@ grow(Controller *controller, const ControllerInput *input, double excess)
 	change_gently(controller, input, growth * room * weight);
 }
 
+/* aim_ms -- what the percentile is to be. */
+static double
+aim_ms(const Controller *controller)
+{
+	return controller->target_ms * (controller->learns_target ? LEARNED_AIM : AIM);
+}
+
 /*
  * controller_late_ms
  *		What takes longer is late, for ControllerInput.
@@ -457,14 +471,14 @@ grow(Controller *controller, const ControllerInput *input, double excess)
 double
 controller_late_ms(const Controller *controller)
 {
-	return controller->target_ms * AIM * (1 + LEAST_SURE_MISS);
+	return aim_ms(controller) * (1 + LEAST_SURE_MISS);
 }
 
 /* controller_far_ms -- what takes longer is late by far. */
 double
 controller_far_ms(const Controller *controller)
 {
-	return controller->target_ms * AIM * FAR_MISS;
+	return aim_ms(controller) * FAR_MISS;
 }
 
 /*
@@ -565,11 +579,7 @@ learn(Controller *controller, const ControllerInput *input)
 static double
 time_to_settle(const Controller *controller)
 {
-	double		times = 1;
-
-	if (controller->least_learned_ms > 0)
-		times = Max(controller->learned_ms / controller->least_learned_ms * (1 - doubt(controller)), 1);
-	return Min((LEAST_SETTLING + time_to_fill(controller)) * pow(times, SETTLING_POWER),
+	return Min((LEAST_SETTLING + time_to_fill(controller)) * pow(rise(controller), SETTLING_POWER),
 			   LEARN_MAX_SETTLING);
 }
 
@@ -737,7 +747,7 @@ end_learning(Controller *controller)
 		controller->least_learned_ms = controller->learned_ms;
 	/* what is there without the vacuum can't be more than the aim */
 	controller->target_ms = controller->learned_ms *
-		Max(LEARNED_MARGIN * (1 - doubt(controller)), 1 / AIM);
+		Max(LEARNED_MARGIN - (rise(controller) - 1), 1 / LEARNED_AIM);
 	controller->learning = false;
 	controller->since_learned = 0;
 	controller->budget = controller->budget_before_learning;
@@ -746,6 +756,18 @@ end_learning(Controller *controller)
 	controller->unused = 0;
 	controller->settling = SETTLING_AFTER_LEARNING;
 	controller->forget_window = true;
+}
+
+/*
+ * rise
+ *		By what factor is more learned now than the least that once was, beyond doubt?
+ */
+static double
+rise(const Controller *controller)
+{
+	if (controller->least_learned_ms <= 0)
+		return 1;
+	return Max(controller->learned_ms / controller->least_learned_ms * (1 - doubt(controller)), 1);
 }
 
 /* doubt -- the standard error of what was learned, as a part of it. */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * neighbours.c
- *	  Who else wants the cores of the machine.
+ *	  Who else wants the cores of the machine, or its disks.
  *
  * A team that occupies all cores makes everybody else wait for one, statement by
  * statement, and is not much faster for it.  So the leader looks now and then how
@@ -15,11 +15,14 @@
  * leader looks three times, a few ms apart, so that none decides alone if workers
  * come (neighbours_begin).
  *
- * Who is in a transaction and doesn't wait for anything wants a core.  VACUUMs are
- * not counted: each of them would make way for the others.  This reads words of
- * other processes without locks; what it is about changes all the time anyway.
- * While the leader is in the server's code its timer's signal handler looks, so
- * neighbours_look takes no lock, allocates no memory and raises no error.
+ * Who is in a transaction and doesn't wait for anything wants a core.  Who waits for
+ * a file counts as well: it wants one in a moment, and where files are slow it is
+ * the disk that a team would occupy, to which each process adds its reads at a
+ * place of its own.  VACUUMs are not counted: each of them would make way for the
+ * others.  This reads words of other processes without locks; what it is about
+ * changes all the time anyway.  While the leader is in the server's code its timer's
+ * signal handler looks, so neighbours_look takes no lock, allocates no memory and
+ * raises no error.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -35,6 +38,7 @@
 
 #include "miscadmin.h"
 #include "storage/proc.h"
+#include "utils/wait_event.h"
 
 #include "debug_point.h"
 #include "pace/clock.h"
@@ -50,12 +54,15 @@
 /* Fewer than this, on average, are nobody. */
 #define NOBODY				0.02
 
+#define WAIT_CLASS_MASK		0xFF000000
+
 /* this process's, from one table to the next */
 static NeighboursSeen seen = {0};
 static uint64 last_look = 0;
 
 static void look(uint64 now);
 static int	count_others(void);
+static bool is_at_work(const PGPROC *proc);
 static int	cores(void);
 
 /*
@@ -147,7 +154,7 @@ look(uint64 now)
 	last_look = now;
 }
 
-/* count_others -- how many processes of others want a core now. */
+/* count_others -- how many processes of others are at work now. */
 static int
 count_others(void)
 {
@@ -158,11 +165,20 @@ count_others(void)
 		PGPROC	   *proc = GetPGProcByNumber(i);
 
 		if (proc->pid != 0 && proc != MyProc && proc->lockGroupLeader != MyProc &&
-			proc->vxid.lxid != InvalidLocalTransactionId && proc->wait_event_info == 0 &&
-			(proc->statusFlags & PROC_IN_VACUUM) == 0)
+			(proc->statusFlags & PROC_IN_VACUUM) == 0 && is_at_work(proc))
 			number++;
 	}
 	return number;
+}
+
+/* is_at_work -- is it in a transaction, and waits for nothing, or for a file? */
+static bool
+is_at_work(const PGPROC *proc)
+{
+	uint32		waits_for = proc->wait_event_info;
+
+	return proc->vxid.lxid != InvalidLocalTransactionId &&
+		(waits_for == 0 || (waits_for & WAIT_CLASS_MASK) == PG_WAIT_IO);
 }
 
 /* cores -- on how many this process may run. */

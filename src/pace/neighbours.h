@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * neighbours.h
- *	  Who else wants the cores of the machine.
+ *	  Who else wants the cores of the machine, or its disks.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

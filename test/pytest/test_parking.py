@@ -10,12 +10,13 @@ import re
 import signal
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 
 import psycopg
 import pytest
 
 from conftest import TEMPLATE
-from cyclone_lab import build, checks
+from cyclone_lab import build, checks, slow_disk
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.postgres import run_program
 
@@ -368,6 +369,34 @@ def test_a_team_that_was_asked_for_makes_way_for_nobody(cluster, db, conn):
     conn.execute("SELECT pg_cancel_backend(%s)", (busy.pid,))
     assert isinstance(busy.wait(), psycopg.errors.QueryCanceled)
     checks.assert_clean(conn, "t")
+
+
+def test_who_reads_from_a_slow_disk_is_at_work(new_cluster):
+    """On one core, which such a session hardly uses: the team would be at its disk, too."""
+    settings = {**WORKERS, "cyclone.debug_cores": 1, "cyclone.debug_workers": 2, "synchronous_commit": "off"}
+    cluster = new_cluster(**settings, shared_buffers="64MB", autovacuum="off", max_parallel_workers_per_gather=0)
+    cluster.stop()
+    disk = slow_disk.give(cluster, slow_disk.FAST)
+    cluster.start()
+    with cluster.connect() as conn:
+        checks.create_extensions(conn)
+        conn.execute("CREATE UNLOGGED TABLE large AS SELECT repeat('x', 700) FROM generate_series(1, 100000)")
+        make_table(conn, 5000)
+        conn.execute("ALTER TABLE t SET UNLOGGED")
+        # t is in the buffers then, and all that it takes to vacuum it
+        assert "2 planned, 2 launched" in vacuum(conn, "INDEX_CLEANUP on")
+        conn.execute("DELETE FROM t WHERE id % 7 = 0")
+        conn.execute("CHECKPOINT")
+        disk.renew(replace(slow_disk.FAST, operation_us=1_000_000, bytes_per_second=100_000, merge_bytes=8192))
+        reader = Background(cluster, "postgres", "SELECT count(*) FROM large", {})
+        state = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'IO'"
+        wait_until(lambda: conn.execute(state, (reader.pid,)).fetchall(), "its reading")
+        assert "2 planned, 0 launched" in vacuum(conn, "INDEX_CLEANUP on")
+        disk.renew(slow_disk.FAST)
+        conn.execute("SELECT pg_cancel_backend(%s)", (reader.pid,))
+        with suppress(psycopg.errors.QueryCanceled):
+            reader.finish()
+        checks.assert_clean(conn, "t")
 
 
 def test_workers_rest_and_come_back_while_the_leader_is_in_the_servers_code(new_cluster):
