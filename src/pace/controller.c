@@ -43,18 +43,23 @@
  * and again for a moment, as the load of an hour ago is not that of now, and
  * neither are the disturbances that have other reasons.  How much the
  * percentile varies by itself is learned as well: statements disturb each other
- * in bursts, and chance is more than their number tells. If a measurement is far
- * from those before, the load may have changed: then the next one comes soon, and
- * if some in a row say so, what was before is forgotten. It may also be the
- * vacuum's own doing that hasn't faded yet; so the more has been learned than once
- * was, beyond doubt, the longer is it held back before it measures, and the less
- * is the target above that, but never so little that what was measured would count
- * as a miss. The aim is close to such a target: with a wider distance there would be
- * no room between the two, and chance alone would make the vacuum crawl. And a
- * vacuum that has come to its floor may as well measure. As
+ * in bursts, and chance is more than their number tells. The target is lowered
+ * by the standard error of their mean, but never so far that what was measured
+ * would count as a miss. If a measurement is far from those before, the load may
+ * have changed: then the next one comes soon, and if some in a row say so, what
+ * was before is forgotten. It may also be the vacuum's own doing that hasn't
+ * faded yet; so the more the target has risen, the longer is it held back before
+ * it measures. And a vacuum that has come to its floor may as well measure. As
  * such a target is met without the vacuum, one that sleeps nearly all the time
  * isn't to blame for more than the little that it can do: it would crawl because
  * of others.
+ *
+ * What others wait for a core is only partly in what their statements take
+ * (core_waits.c), and varies less.  So where it is known it counts beside a learned
+ * target: what others do may take them longer for that by no more than a tenth, either.
+ * The percentile is averaged then, as far as it may be chance, and the target
+ * aimed at closely, as chance alone would make the vacuum crawl else; and it is the
+ * less above what was learned the more that has risen.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -79,10 +84,10 @@
 #define FIRST_BUDGET		20000.0
 #define FIRST_SECONDS		1.0
 
-/* What to aim at, as a part of the target; and of one that was learned */
+/* What to aim at, as a part of the target; and if waits for cores are known */
 #define AIM					0.95
-#define LEARNED_AIM			0.98
-/* A learned target, as a multiple of what was measured; less by how much that has risen */
+#define CLOSE_AIM			0.98
+/* A learned target, as a multiple of what was measured, and less if in doubt */
 #define LEARNED_MARGIN		1.1
 /* What takes less than this takes nothing. */
 #define LEAST_MS			1e-6
@@ -107,9 +112,12 @@
 #define GROWTH_IN_DOUBT		1.0
 #define GROWTH_NEAR_CEILING 0.5
 #define GROWTH_IDLE			5.5
-/* So much room, as a part of the aim, counts as all; so much if it was learned */
+/* So much room, as a part of the aim, counts as all; and if waits for cores are known */
 #define FULL_ROOM			0.3
-#define LEARNED_FULL_ROOM	0.15
+#define CLOSE_FULL_ROOM		0.15
+/* Over so many seconds it is averaged then. */
+#define EXCESS_SECONDS		4.0
+#define LEAST_EXCESS		0.1
 #define NEAR_CEILING		0.75
 #define CAUTION_SECONDS		2.0
 /*
@@ -120,6 +128,17 @@
 #define SHRINKING_A_STATEMENT 0.2
 #define LEAST_SHARE			0.03
 #define FAR_FROM_AIM		0.3
+
+/*
+ * How long others wait for a core is smoothed, by this factor a step; it says
+ * nothing if they use less than so many.
+ */
+#define CORE_SMOOTHING		0.6
+#define LEAST_CORES			0.05
+/* By what factor that may make longer what others do, beyond what was learned */
+#define WAITS_MARGIN		1.1
+/* A miss of that which can't be chance */
+#define SURE_WAITS			0.2
 
 #define IDLE_SECONDS		0.5
 /* The usual load is a mean over about so many seconds, so many without it at first. */
@@ -153,7 +172,7 @@
 #define FULL_WINDOW			100.0
 #define LONGEST_FILLING		3.0
 #define LEARN_MAX_SETTLING	30.0
-#define SETTLING_POWER		9.0
+#define SETTLING_POWER		6.0
 #define SLICE_SECONDS		0.5
 #define MIN_SLICE_STATEMENTS 40.0
 #define LEARN_MAX_SECONDS	8.0
@@ -183,6 +202,7 @@
 static double aim_ms(const Controller *controller);
 static bool learn(Controller *controller, const ControllerInput *input);
 static void describe(const Controller *controller, double *mean, double *spread);
+static void sort(double *values, int n);
 static void begin_learning(Controller *controller);
 static double time_to_settle(const Controller *controller);
 static double time_to_fill(const Controller *controller);
@@ -190,12 +210,19 @@ static void begin_slice(Controller *controller);
 static void end_slice(Controller *controller);
 static int	strangeness(const Controller *controller, double value);
 static void forget_old_slices(Controller *controller);
+static double stretch_of_slices(const Controller *controller);
 static void end_learning(Controller *controller);
+static double margin(const Controller *controller);
 static double rise(const Controller *controller);
 static double doubt(const Controller *controller);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
 static void note_load(Controller *controller, const ControllerInput *input);
+static double averaged(Controller *controller, const ControllerInput *input, double excess);
+static void note_core_waits(Controller *controller, const ControllerInput *input);
+static double stretch(double seconds, double ran, double waited);
+static bool knows_waits(const Controller *controller);
+static double excess_of_waits(const Controller *controller);
 static double telling_seconds(const Controller *controller);
 static double first_budget(const Controller *controller);
 static void be_alone(Controller *controller, const ControllerInput *input);
@@ -233,6 +260,8 @@ controller_restart(Controller *controller)
 	controller->ceiling = INFINITY;
 	controller->learning = false;
 	controller->interrupted = false;
+	controller->log_excess = 0;
+	controller->watched = controller->ran = controller->waited = 0;
 	controller->idle = 0;
 	controller->unused = 0;
 	controller->at_floor = 0;
@@ -292,10 +321,13 @@ controller_forget_load(Controller *controller)
 void
 controller_step(Controller *controller, const ControllerInput *input)
 {
-	double		excess;
+	double		excess,
+				waits;
 	bool		is_sure;
 	bool		load_was_gone;
 
+	if (controller->forget_window)
+		controller->watched = controller->ran = controller->waited = 0;
 	controller->forget_window = false;
 	controller->best_rate = Max(controller->best_rate * exp(-input->seconds / BEST_RATE_SECONDS),
 								input->rate);
@@ -308,6 +340,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 	if (controller->has_load && controller->age <= FIRST_SECONDS)
 		controller->budget = Min(controller->budget, first_budget(controller));
 	controller->awake = SMOOTHING * controller->awake + (1 - SMOOTHING) * input->awake;
+	note_core_waits(controller, input);
 
 	if (controller->idle >= telling_seconds(controller))
 	{
@@ -338,14 +371,22 @@ controller_step(Controller *controller, const ControllerInput *input)
 		return;
 
 	excess = input->percentile_ms / aim_ms(controller);
+	waits = excess_of_waits(controller);
 	is_sure = is_no_chance(input, excess);
 	if (controller->learns_target)
-		excess = Min(excess, 1 + MOST_HARM * Max(input->awake, controller->awake));
-	if (is_sure &&
-		excess > 1 + Max(SURE_MISS_NOISE * controller->learned_spread, LEAST_SURE_MISS))
-		slow_down(controller, input, excess);
+	{
+		double		most = 1 + MOST_HARM * Max(input->awake, controller->awake);
+
+		excess = Min(excess, most);
+		waits = Min(waits, most);
+	}
+	is_sure = is_sure &&
+		excess > 1 + Max(SURE_MISS_NOISE * controller->learned_spread, LEAST_SURE_MISS);
+	controller->only_others_wait = waits >= 1 && excess < 1;
+	if (is_sure || waits > 1 + SURE_WAITS)
+		slow_down(controller, input, is_sure ? Max(excess, waits) : waits);
 	else
-		grow(controller, input, excess);
+		grow(controller, input, Max(averaged(controller, input, excess), waits));
 }
 
 /*
@@ -385,6 +426,67 @@ note_load(Controller *controller, const ControllerInput *input)
 }
 
 /*
+ * averaged
+ *		What to go by, if a learned target is missed by this factor, or by chance: where
+ *		waits for cores are known as well the mean over some seconds, as far as it may be
+ *		chance.
+ */
+static double
+averaged(Controller *controller, const ControllerInput *input, double excess)
+{
+	if (excess_of_waits(controller) <= 0 ||
+		excess > 1 + SURE_MISS_NOISE * controller->learned_spread)
+	{
+		controller->log_excess = 0;
+		return excess;
+	}
+	controller->log_excess += (log(Max(excess, LEAST_EXCESS)) - controller->log_excess) *
+		Min(input->seconds / EXCESS_SECONDS, 1);
+	return exp(controller->log_excess);
+}
+
+/* note_core_waits -- what counts of late of the time that others ran, and waited for a core. */
+static void
+note_core_waits(Controller *controller, const ControllerInput *input)
+{
+	controller->watched = CORE_SMOOTHING * controller->watched + input->elapsed;
+	controller->ran = CORE_SMOOTHING * controller->ran + input->others_ran;
+	controller->waited = CORE_SMOOTHING * controller->waited + input->others_waited;
+}
+
+/*
+ * stretch
+ *		By what factor waiting for a core has made longer what others did in so many
+ *		seconds; 0 if that was too little to tell.
+ */
+static double
+stretch(double seconds, double ran, double waited)
+{
+	return ran <= 0 || ran < LEAST_CORES * seconds ? 0 : (ran + waited) / ran;
+}
+
+/* knows_waits -- is it known how long others waited for a core without the vacuum? */
+static bool
+knows_waits(const Controller *controller)
+{
+	return controller->learns_target && controller->learned_stretch > 0;
+}
+
+/*
+ * excess_of_waits
+ *		By what factor have others waited too long for a core, with a learned target?
+ *		It is less than 1 if they have not; 0 if nothing is known of it.
+ */
+static double
+excess_of_waits(const Controller *controller)
+{
+	if (!knows_waits(controller))
+		return 0;
+	return stretch(controller->watched, controller->ran, controller->waited) /
+		(controller->learned_stretch * WAITS_MARGIN * CLOSE_AIM);
+}
+
+/*
  * telling_seconds
  *		In how many seconds there are enough statements to tell something; or, if there
  *		are none, that they have come to an end.
@@ -419,6 +521,7 @@ be_alone(Controller *controller, const ControllerInput *input)
 		controller->interrupted = true;
 	}
 	controller->learning = false;
+	controller->log_excess = 0;
 	controller->ceiling = INFINITY;
 	controller->forget_window = true;
 	change_gently(controller, input, GROWTH_IDLE);
@@ -432,7 +535,7 @@ be_alone(Controller *controller, const ControllerInput *input)
 static void
 grow(Controller *controller, const ControllerInput *input, double excess)
 {
-	double		full_room = controller->learns_target ? LEARNED_FULL_ROOM : FULL_ROOM;
+	double		full_room = knows_waits(controller) ? CLOSE_FULL_ROOM : FULL_ROOM;
 	double		room = Max(Min((1 - excess) / full_room, 1.0), -1.0);
 	double		growth = GROWTH_FAST;
 	double		weight = Min(input->samples / FULL_SAMPLES, 1.0);
@@ -461,7 +564,7 @@ grow(Controller *controller, const ControllerInput *input, double excess)
 static double
 aim_ms(const Controller *controller)
 {
-	return controller->target_ms * (controller->learns_target ? LEARNED_AIM : AIM);
+	return controller->target_ms * (knows_waits(controller) ? CLOSE_AIM : AIM);
 }
 
 /*
@@ -509,7 +612,7 @@ controller_floor(const Controller *controller)
 bool
 controller_target_is_out_of_reach(const Controller *controller)
 {
-	return controller->at_floor >= OUT_OF_REACH_SECONDS;
+	return controller->at_floor >= OUT_OF_REACH_SECONDS && !controller->only_others_wait;
 }
 
 /* learn -- is this a step of learning the target, or the first? */
@@ -541,6 +644,9 @@ learn(Controller *controller, const ControllerInput *input)
 	controller->learned_for += input->seconds;
 	controller->slice_for += input->seconds;
 	controller->slice_statements += input->statements;
+	controller->slice_elapsed += input->elapsed;
+	controller->slice_ran += input->others_ran;
+	controller->slice_waited += input->others_waited;
 	if (input->samples >= 1)
 	{
 		controller->slice_logs += log(Max(input->percentile_ms, LEAST_MS));
@@ -600,6 +706,9 @@ begin_slice(Controller *controller)
 {
 	controller->slice_for = 0;
 	controller->slice_statements = 0;
+	controller->slice_elapsed = 0;
+	controller->slice_ran = 0;
+	controller->slice_waited = 0;
 	controller->slice_logs = 0;
 	controller->slice_steps = 0;
 }
@@ -618,7 +727,11 @@ end_slice(Controller *controller)
 
 	controller->strange_slices = side == 0 ? 0 :
 		side * controller->strange_slices > 0 ? controller->strange_slices + side : side;
-	controller->slices[controller->next_slice] = value;
+	controller->slices[controller->next_slice] = (Slice)
+	{
+		.percentile_ms = value,
+			.stretch = stretch(controller->slice_elapsed, controller->slice_ran, controller->slice_waited)
+	};
 	controller->next_slice = (controller->next_slice + 1) % LEARN_SLICES;
 	controller->nslices = Min(controller->nslices + 1, LEARN_SLICES);
 	controller->wanted_slices--;
@@ -653,7 +766,7 @@ strangeness(const Controller *controller, double value)
 static void
 forget_old_slices(Controller *controller)
 {
-	double		latest[STRANGE_SLICES];
+	Slice		latest[STRANGE_SLICES];
 
 	for (int i = 0; i < STRANGE_SLICES; i++)
 		latest[i] = controller->slices[(controller->next_slice + LEARN_SLICES - STRANGE_SLICES + i) % LEARN_SLICES];
@@ -661,6 +774,7 @@ forget_old_slices(Controller *controller)
 	controller->nslices = STRANGE_SLICES;
 	controller->next_slice = STRANGE_SLICES;
 	controller->strange_slices = 0;
+	controller->least_learned_ms = 0;
 }
 
 /*
@@ -681,15 +795,9 @@ describe(const Controller *controller, double *mean, double *spread)
 	double		sum = 0;
 	double		squares = 0;
 
-	memcpy(values, controller->slices, sizeof(values));
-	for (int i = 1; i < n; i++)
-		for (int j = i; j > 0 && values[j] < values[j - 1]; j--)
-		{
-			double		greater = values[j - 1];
-
-			values[j - 1] = values[j];
-			values[j] = greater;
-		}
+	for (int i = 0; i < n; i++)
+		values[i] = controller->slices[i].percentile_ms;
+	sort(values, n);
 	median = n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 
 	for (int i = 0; i < n; i++)
@@ -703,6 +811,20 @@ describe(const Controller *controller, double *mean, double *spread)
 	*spread = n > 1 ? exp(sqrt(Max(squares - sum * sum / n, 0.0) / (n - 1))) - 1 : 0;
 	if (n < LEARN_LEAST_SLICES)
 		*spread = Max(*spread, SPREAD_OF_FEW);
+}
+
+/* sort -- bring a few values into order. */
+static void
+sort(double *values, int n)
+{
+	for (int i = 1; i < n; i++)
+		for (int j = i; j > 0 && values[j] < values[j - 1]; j--)
+		{
+			double		greater = values[j - 1];
+
+			values[j - 1] = values[j];
+			values[j] = greater;
+		}
 }
 
 /*
@@ -732,6 +854,22 @@ begin_learning(Controller *controller)
 	controller->forget_window = true;
 }
 
+/*
+ * stretch_of_slices
+ *		By what factor waiting for a core has made longer what others did meanwhile, in
+ *		the middle one of the slices; 0 if that isn't known of most of them.
+ */
+static double
+stretch_of_slices(const Controller *controller)
+{
+	double		values[LEARN_SLICES];
+
+	for (int i = 0; i < controller->nslices; i++)
+		values[i] = controller->slices[i].stretch;
+	sort(values, controller->nslices);
+	return values[controller->nslices / 2];
+}
+
 /* end_learning -- go on, with what was learned as the new target. */
 static void
 end_learning(Controller *controller)
@@ -745,10 +883,10 @@ end_learning(Controller *controller)
 	if (controller->nslices >= LEARN_LEAST_SLICES &&
 		(controller->least_learned_ms <= 0 || controller->learned_ms < controller->least_learned_ms))
 		controller->least_learned_ms = controller->learned_ms;
-	/* what is there without the vacuum can't be more than the aim */
-	controller->target_ms = controller->learned_ms *
-		Max(LEARNED_MARGIN - (rise(controller) - 1), 1 / LEARNED_AIM);
+	controller->learned_stretch = stretch_of_slices(controller);
+	controller->target_ms = controller->learned_ms * margin(controller);
 	controller->learning = false;
+	controller->log_excess = 0;
 	controller->since_learned = 0;
 	controller->budget = controller->budget_before_learning;
 	if (is_first)
@@ -756,6 +894,16 @@ end_learning(Controller *controller)
 	controller->unused = 0;
 	controller->settling = SETTLING_AFTER_LEARNING;
 	controller->forget_window = true;
+}
+
+/* margin -- by what factor may statements take longer than was learned? */
+static double
+margin(const Controller *controller)
+{
+	/* what is there without the vacuum can't be more than the aim */
+	return knows_waits(controller) ?
+		Max(LEARNED_MARGIN - (rise(controller) - 1), 1 / CLOSE_AIM) :
+		Max(LEARNED_MARGIN * (1 - doubt(controller)), 1 / AIM);
 }
 
 /*
@@ -784,6 +932,7 @@ slow_down(Controller *controller, const ControllerInput *input, double excess)
 	double		floor = controller_floor(controller);
 	double		budget = Min(controller->budget, Max(input->rate, floor));
 
+	controller->log_excess = 0;
 	controller->ceiling = budget;
 	controller->load_at_miss = controller->load;
 	controller->budget = Max(budget * Max(pow(excess, -CUT_POWER), DEEPEST_CUT), floor);

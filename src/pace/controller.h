@@ -25,6 +25,10 @@ typedef struct ControllerInput
 	double		rate;			/* what the vacuum has cost a second */
 	double		awake;			/* so many of its processes did not sleep, on
 								 * average */
+	double		others_ran;		/* seconds that other sessions had a core, all
+								 * together, once for each of the vacuums that
+								 * look; 0: that isn't known */
+	double		others_waited;	/* likewise, that they waited for one */
 	bool		some_run;		/* late or not */
 	bool		are_transactions;	/* statements are, of which there are less */
 } ControllerInput;
@@ -41,6 +45,14 @@ typedef enum ControllerLimit
 
 /* So many measurements make a learned target, the latest ones. */
 #define LEARN_SLICES	12
+
+/* What was measured while the vacuum was held back */
+typedef struct Slice
+{
+	double		percentile_ms;
+	double		stretch;		/* by what factor waiting for a core made
+								 * longer what others did; 0: that isn't known */
+} Slice;
 
 typedef struct Controller
 {
@@ -78,11 +90,21 @@ typedef struct Controller
 	double		slice_logs;		/* sum of the logarithms of the percentiles
 								 * that were measured in it */
 	int			slice_steps;
-	double		slices[LEARN_SLICES];	/* the percentile in each */
+	double		slice_elapsed;	/* likewise, by the clock */
+	double		slice_ran;		/* seconds, of other sessions */
+	double		slice_waited;
+	Slice		slices[LEARN_SLICES];
 	int			nslices;
 	int			next_slice;		/* the oldest, once there are so many */
 	int			strange_slices; /* the latest ones, all far from the others on
 								 * one side */
+	double		watched;		/* seconds, of late */
+	double		ran;			/* of these, other sessions */
+	double		waited;
+	double		learned_stretch;	/* of slices; 0: that isn't known */
+	bool		only_others_wait;	/* for a core, and no statement is late */
+	double		log_excess;		/* by what factor a learned target was missed
+								 * of late, as a logarithm */
 	double		since_learned;	/* seconds */
 	double		learn_after;	/* seconds, from then */
 	double		learned_ms;		/* the percentile without the vacuum */

@@ -83,6 +83,7 @@ begin_command(const double *latency_target, bool is_coordinator)
 
 	Assert(!pace_command.is_running && my_pace.shared == NULL);
 	pace_prepare_process();
+	core_waits_prepare();
 	latency_prepare();
 
 	memset(&pace_command, 0, sizeof(pace_command));

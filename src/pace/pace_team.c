@@ -29,6 +29,7 @@
 #define GREATEST_PIECE		512
 
 static void make_room(void);
+static void watch_core_waits(uint64 now);
 
 /*
  * pace_allow_workers
@@ -125,7 +126,8 @@ pace_bound_team(void)
 
 /*
  * pace_look_around
- *		The leader sees to it that others find a core, unless it was a moment ago.
+ *		The leader sees to it that others find a core, and how long they wait for one,
+ *		unless it was a moment ago.
  *
  * Safe in a signal handler.  Workers that find room now are woken; none are
  * launched before the next delay point.
@@ -133,9 +135,29 @@ pace_bound_team(void)
 void
 pace_look_around(uint64 now)
 {
-	if (pace_is_leader() && my_pace.shared->parking.most > 0 &&
-		!pace_command.workers_asked_for && neighbours_look(now))
+	if (!pace_is_leader())
+		return;
+	if (my_pace.shared->parking.most > 0 && !pace_command.workers_asked_for &&
+		neighbours_look(now))
 		make_room();
+	watch_core_waits(now);
+}
+
+/*
+ * watch_core_waits
+ *		Tell the target, if it is of use, how long others wait for a core.
+ *
+ * The processes of a VACUUM FULL can't be told from others.
+ */
+static void
+watch_core_waits(uint64 now)
+{
+	CoreTimes	since;
+
+	if (my_pace.target != NULL && target_wants_core_waits(my_pace.target) &&
+		(MyProc->statusFlags & PROC_IN_VACUUM) != 0 &&
+		core_waits_look(now, my_pace.in_server_code, &since))
+		target_note_core_waits(my_pace.target, &since);
 }
 
 /* make_room -- let the team be as large as others leave cores for. */

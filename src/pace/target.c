@@ -93,6 +93,8 @@ struct LatencyTarget
 	pg_atomic_uint64 paid_until;
 	pg_atomic_uint64 spent;		/* cost */
 	pg_atomic_uint64 slept;		/* ns */
+	pg_atomic_uint64 others_ran;	/* likewise */
+	pg_atomic_uint64 others_waited;
 	pg_atomic_uint32 at_work;	/* processes */
 	pg_atomic_uint32 in_server_code;	/* so many of them */
 	pg_atomic_uint64 next_tick;
@@ -115,6 +117,7 @@ struct LatencyTarget
 	uint64		tick_time;
 	uint64		spent_before;
 	uint64		slept_before;
+	CoreTimes	others_before;
 	double		statements;		/* or transactions, ended in the last tick */
 	uint32		all_statements; /* so far, if the target is about transactions */
 	bool		is_busy;		/* has any of these ended in the last tick? */
@@ -139,7 +142,8 @@ static void resume(LatencyTarget *target);
 static void tick(LatencyTarget *target, uint64 now);
 static void read_window(LatencyTarget *target);
 static double control(LatencyTarget *target, double elapsed, double seconds, double rate,
-					  double awake);
+					  double awake, const CoreTimes *others);
+static CoreTimes core_times(LatencyTarget *target);
 static void publish(LatencyTarget *target, double latency_ms);
 
 /*
@@ -306,6 +310,21 @@ target_note_sleep(LatencyTarget *target, uint64 ns)
 	pg_atomic_fetch_add_u64(&target->slept, ns);
 }
 
+/* target_wants_core_waits -- is it of use to know how long others wait for a core? */
+bool
+target_wants_core_waits(const LatencyTarget *target)
+{
+	return target->value == LATENCY_TARGET_AUTO;
+}
+
+/* target_note_core_waits -- others have waited for so long. */
+void
+target_note_core_waits(LatencyTarget *target, const CoreTimes *since)
+{
+	pg_atomic_fetch_add_u64(&target->others_ran, since->ran);
+	pg_atomic_fetch_add_u64(&target->others_waited, since->waited);
+}
+
 /*
  * target_tick_if_due
  *		Measure and control, unless it was done a moment ago.
@@ -430,6 +449,7 @@ begin_anew(LatencyTarget *target, const PaceSettings *settings, LatencyTarget *b
 	target->tick_time = now;
 	target->spent_before = 0;
 	target->slept_before = 0;
+	(void) core_times(target);
 	target->statements = 0;
 	target->all_statements = 0;
 	target->is_busy = false;
@@ -462,6 +482,7 @@ resume(LatencyTarget *target)
 	target->tick_time = now;
 	target->spent_before = pg_atomic_read_u64(&target->spent);
 	target->slept_before = pg_atomic_read_u64(&target->slept);
+	(void) core_times(target);
 	latency_read(target->of, target->counts);
 	memset(target->window, 0, sizeof(target->window));
 	publish(target, NAN);
@@ -483,9 +504,11 @@ tick(LatencyTarget *target, uint64 now)
 				asleep,
 				latency_ms = NAN;
 	int			at_work = target_at_work(target);
+	CoreTimes	others;
 
 	if (now <= target->tick_time)
 		return;
+	others = core_times(target);
 	rate = (spent - target->spent_before) / seconds;
 	asleep = (slept - target->slept_before) / seconds / NS_PER_S / at_work;
 	target->spent_before = spent;
@@ -494,7 +517,8 @@ tick(LatencyTarget *target, uint64 now)
 
 	read_window(target);
 	if (seconds < GAP_SECONDS)
-		latency_ms = control(target, seconds, Min(seconds, LONGEST_STEP), rate, Max(1 - asleep, 0) * at_work);
+		latency_ms = control(target, seconds, Min(seconds, LONGEST_STEP), rate,
+							 Max(1 - asleep, 0) * at_work, &others);
 	else
 		memset(target->window, 0, sizeof(target->window));
 	publish(target, latency_ms);
@@ -550,7 +574,8 @@ read_window(LatencyTarget *target)
  * So much time has passed, of which no more than `seconds` counts.
  */
 static double
-control(LatencyTarget *target, double elapsed, double seconds, double rate, double awake)
+control(LatencyTarget *target, double elapsed, double seconds, double rate, double awake,
+		const CoreTimes *others)
 {
 	static float window[LATENCY_BUCKETS];
 	static float late[LATENCY_BUCKETS];
@@ -564,6 +589,8 @@ control(LatencyTarget *target, double elapsed, double seconds, double rate, doub
 		.elapsed = elapsed,
 		.rate = rate,
 		.awake = awake,
+		.others_ran = (double) others->ran / NS_PER_S,
+		.others_waited = (double) others->waited / NS_PER_S,
 		.percent = target->percentile,
 		.ended = target->statements,
 		.are_transactions = latency_is_of_transactions(target->of),
@@ -597,6 +624,21 @@ control(LatencyTarget *target, double elapsed, double seconds, double rate, doub
 	if (controller->forget_window)
 		memset(target->window, 0, sizeof(target->window));
 	return input.percentile_ms;
+}
+
+/* core_times -- how long others have run, and waited for a core, since the last call. */
+static CoreTimes
+core_times(LatencyTarget *target)
+{
+	CoreTimes	before = target->others_before;
+
+	target->others_before.ran = pg_atomic_read_u64(&target->others_ran);
+	target->others_before.waited = pg_atomic_read_u64(&target->others_waited);
+	return (CoreTimes)
+	{
+		.ran = target->others_before.ran - before.ran,
+			.waited = target->others_before.waited - before.waited
+	};
 }
 
 /* publish -- let all see what the controller has come to, or the coordinator. */
@@ -672,6 +714,8 @@ startup_shmem(void)
 		pg_atomic_init_u64(&target->paid_until, 0);
 		pg_atomic_init_u64(&target->spent, 0);
 		pg_atomic_init_u64(&target->slept, 0);
+		pg_atomic_init_u64(&target->others_ran, 0);
+		pg_atomic_init_u64(&target->others_waited, 0);
 		pg_atomic_init_u32(&target->at_work, 0);
 		pg_atomic_init_u32(&target->in_server_code, 0);
 		pg_atomic_init_u64(&target->next_tick, 0);

@@ -12,6 +12,7 @@
 #define CYCLONE_TARGET_H
 
 #include "pace/controller.h"
+#include "pace/core_waits.h"
 #include "pace/latency.h"
 #include "pace/pace_settings.h"
 
@@ -66,6 +67,8 @@ extern double target_budget(LatencyTarget *target);
 extern uint64 target_pay(LatencyTarget *target, uint64 now, uint64 price);
 extern void target_note_cost(LatencyTarget *target, int64 cost);
 extern void target_note_sleep(LatencyTarget *target, uint64 ns);
+extern bool target_wants_core_waits(const LatencyTarget *target);
+extern void target_note_core_waits(LatencyTarget *target, const CoreTimes *since);
 extern void target_tick_if_due(LatencyTarget *target, uint64 now);
 extern void target_state(LatencyTarget *target, TargetState *state);
 extern bool target_is_out_of_reach(LatencyTarget *target);

@@ -387,7 +387,7 @@ def test_who_reads_from_a_slow_disk_is_at_work(new_cluster):
         assert "2 planned, 2 launched" in vacuum(conn, "INDEX_CLEANUP on")
         conn.execute("DELETE FROM t WHERE id % 7 = 0")
         conn.execute("CHECKPOINT")
-        disk.renew(replace(slow_disk.FAST, operation_us=1_000_000, bytes_per_second=100_000, merge_bytes=8192))
+        disk.renew(replace(slow_disk.FAST, operation_us=100_000, bytes_per_second=1_000_000, merge_bytes=8192))
         reader = Background(cluster, "postgres", "SELECT count(*) FROM large", {})
         state = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'IO'"
         wait_until(lambda: conn.execute(state, (reader.pid,)).fetchall(), "its reading")

@@ -1,0 +1,109 @@
+"""Beside a learned target it counts how long others wait for a core, which their statements don't show.
+
+What the kernel says of that is the test's (test/shim/core_times.c).
+"""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background, wait_until
+from cyclone_lab.postgres import REPO, hand_over
+from cyclone_lab.shim import preloadable
+from test_pace import FIRST_BUDGET, SETTINGS, Load, make_slow_table, pace
+
+STATEMENT = "SELECT pg_sleep(0.02)"
+AUTO = {**SETTINGS, "cyclone.latency_target": "auto"}
+SECONDS = 0.05
+
+
+class Kernel:
+    """Says that each process has run for half of the time, and waited for a core for so many times as long, `waits`."""
+
+    def __init__(self, folder: Path):
+        self.file, self.waits = folder / "times", 0.2
+        self._ran = self._waited = 1_000_000_000
+        self._end = threading.Event()
+        self._tell()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _tell(self):
+        new = self.file.with_suffix(".new")
+        new.write_text(f"{self._ran} {self._waited} 1\n")
+        new.chmod(0o644)
+        new.rename(self.file)
+
+    def _run(self):
+        while not self._end.wait(SECONDS):
+            self._ran += int(SECONDS / 2 * 1e9)
+            self._waited += int(self.waits * SECONDS / 2 * 1e9)
+            self._tell()
+
+    def stop(self):
+        self._end.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def kernel(new_cluster):
+    cluster = new_cluster(autovacuum="off")
+    with cluster.connect() as conn:
+        checks.create_extensions(conn)
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        make_slow_table(conn, pages=30_000)
+    library, _control, _map = preloadable(REPO / "test" / "shim" / "core_times.c", 1, base=cluster.home)
+    folder = cluster.home / "kernel"
+    folder.mkdir()
+    hand_over(folder)
+    kernel = Kernel(folder)
+    kernel.cluster = cluster
+    cluster.env = {"LD_PRELOAD": str(library), "CYCLONE_CORE_TIMES": str(kernel.file)}
+    cluster.restart()
+    yield kernel
+    kernel.stop()
+
+
+def budget(conn) -> float | None:
+    """Return what the VACUUM may cost a second; None if it isn't held back by its target, or is just learning it."""
+    row = pace(conn)
+    return row["budget"] if row and row["limited_by"] in ("latency target", "floor") else None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
+    """Statements take 20 ms come what may; so without that it would go faster and faster, until it is through."""
+    with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", STATEMENT, 4):
+        vacuum = Background(kernel.cluster, "postgres", f"VACUUM (PARALLEL {workers}) t", AUTO)
+        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
+        wait_until(lambda: pace(conn)["target_ms"] is not None, "a target")
+        kernel.waits = 3
+        for _ in range(4):  # it is learned again meanwhile, and what is learned is the same
+            wait_until(lambda: (found := budget(conn)) and found < FIRST_BUDGET / 4, "less of a budget")
+            time.sleep(0.5)
+            assert vacuum.running
+        assert not [message for message in vacuum.messages if "is missed" in message], "statements are fast enough"
+        kernel.waits = 0.2
+        wait_until(lambda: not vacuum.running or (budget(conn) or 0) > 2 * FIRST_BUDGET, "more of it", 120)
+    vacuum.finish()
+    with kernel.cluster.connect() as conn:
+        checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("what", ["nothing", "always the same", "no file"])
+def test_where_it_is_not_known_statements_are_what_counts(kernel, what):
+    kernel.stop()
+    if what == "nothing":
+        kernel.file.write_text("0 0 0\n")
+    elif what == "no file":
+        kernel.file.unlink()
+    with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", STATEMENT, 4):
+        vacuum = Background(kernel.cluster, "postgres", "VACUUM (PARALLEL 0) t", AUTO)
+        wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
+        wait_until(lambda: (budget(conn) or 0) > 2 * FIRST_BUDGET, "its pace")
+    vacuum.finish()
+    with kernel.cluster.connect() as conn:
+        checks.assert_clean(conn, "t")
