@@ -43,8 +43,8 @@
  * and again for a moment, as the load of an hour ago is not that of now, and
  * neither are the disturbances that have other reasons.  How much the
  * percentile varies by itself is learned as well: statements disturb each other
- * in bursts, and chance is more than their number tells. The target is lowered
- * by the standard error of their mean, but never so far that what was measured
+ * in bursts, and chance is more than their number tells. Where there are no waits
+ * for cores to go by the target is lowered by the standard error of their mean, but never so far that what was measured
  * would count as a miss. If a measurement is far from those before, the load may
  * have changed: then the next one comes soon, and if some in a row say so, what
  * was before is forgotten. It may also be the vacuum's own doing that hasn't
@@ -56,7 +56,8 @@
  *
  * What others wait for a core is only partly in what their statements take
  * (core_waits.c), and varies less.  So where it is known it counts beside a learned
- * target: what others do may take them longer for that by no more than a tenth, either.
+ * target: what others do is to take them longer for that by no more than a tenth,
+ * either.
  * The percentile is averaged then, as far as it may be chance, and the target
  * aimed at closely, as chance alone would make the vacuum crawl else; and it is the
  * less above what was learned the more that has risen.
@@ -116,7 +117,7 @@
 #define FULL_ROOM			0.3
 #define CLOSE_FULL_ROOM		0.15
 /* Over so many seconds it is averaged then. */
-#define EXCESS_SECONDS		4.0
+#define EXCESS_SECONDS		2.0
 #define LEAST_EXCESS		0.1
 #define NEAR_CEILING		0.75
 #define CAUTION_SECONDS		2.0
@@ -137,8 +138,11 @@
 #define LEAST_CORES			0.05
 /* By what factor that may make longer what others do, beyond what was learned */
 #define WAITS_MARGIN		1.1
-/* A miss of that which can't be chance */
+/* A miss of that which can't be chance; others must have had a core for so many seconds */
 #define SURE_WAITS			0.2
+#define SURE_SECONDS		0.05
+/* After so long without them it isn't known any more. */
+#define WAITS_KEPT_SECONDS	5.0
 
 #define IDLE_SECONDS		0.5
 /* The usual load is a mean over about so many seconds, so many without it at first. */
@@ -199,6 +203,7 @@
 #define MOST_HARM			4.0
 #define SETTLING_AFTER_LEARNING 0.25
 
+static void judge(Controller *controller, const ControllerInput *input);
 static double aim_ms(const Controller *controller);
 static bool learn(Controller *controller, const ControllerInput *input);
 static void describe(const Controller *controller, double *mean, double *spread);
@@ -208,7 +213,7 @@ static double time_to_settle(const Controller *controller);
 static double time_to_fill(const Controller *controller);
 static void begin_slice(Controller *controller);
 static void end_slice(Controller *controller);
-static int	strangeness(const Controller *controller, double value);
+static int	strangeness(const Controller *controller, const Slice *slice);
 static void forget_old_slices(Controller *controller);
 static double stretch_of_slices(const Controller *controller);
 static void end_learning(Controller *controller);
@@ -218,6 +223,7 @@ static double doubt(const Controller *controller);
 static void slow_down(Controller *controller, const ControllerInput *input, double excess);
 static bool load_is_gone(const Controller *controller);
 static void note_load(Controller *controller, const ControllerInput *input);
+static void note_floor(Controller *controller, const ControllerInput *input, double excess);
 static double averaged(Controller *controller, const ControllerInput *input, double excess);
 static void note_core_waits(Controller *controller, const ControllerInput *input);
 static double stretch(double seconds, double ran, double waited);
@@ -321,9 +327,6 @@ controller_forget_load(Controller *controller)
 void
 controller_step(Controller *controller, const ControllerInput *input)
 {
-	double		excess,
-				waits;
-	bool		is_sure;
 	bool		load_was_gone;
 
 	if (controller->forget_window)
@@ -367,8 +370,17 @@ controller_step(Controller *controller, const ControllerInput *input)
 		controller->ceiling = INFINITY;
 		return;
 	}
-	if (input->samples <= 0)
-		return;
+	if (input->samples > 0)
+		judge(controller, input);
+}
+
+/* judge -- let the budget grow, or cut it, by what was measured. */
+static void
+judge(Controller *controller, const ControllerInput *input)
+{
+	double		excess,
+				waits;
+	bool		is_sure;
 
 	excess = input->percentile_ms / aim_ms(controller);
 	waits = excess_of_waits(controller);
@@ -382,11 +394,15 @@ controller_step(Controller *controller, const ControllerInput *input)
 	}
 	is_sure = is_sure &&
 		excess > 1 + Max(SURE_MISS_NOISE * controller->learned_spread, LEAST_SURE_MISS);
-	controller->only_others_wait = waits >= 1 && excess < 1;
-	if (is_sure || waits > 1 + SURE_WAITS)
+	if (is_sure || (waits > 1 + SURE_WAITS && controller->ran >= SURE_SECONDS))
 		slow_down(controller, input, is_sure ? Max(excess, waits) : waits);
 	else
-		grow(controller, input, Max(averaged(controller, input, excess), waits));
+	{
+		double		mean = averaged(controller, input, excess);
+
+		grow(controller, input, Max(mean, waits));
+	}
+	note_floor(controller, input, excess);
 }
 
 /*
@@ -426,6 +442,22 @@ note_load(Controller *controller, const ControllerInput *input)
 }
 
 /*
+ * note_floor
+ *		For how long has the target been missed at the slowest pace?  It may be at the
+ *		floor for others who wait for a core, with a target that is kept but for chance.
+ */
+static void
+note_floor(Controller *controller, const ControllerInput *input, double excess)
+{
+	if (controller->at_floor <= 0)
+		controller->missed_at_floor = 0;
+	else if (excess >= 1)
+		controller->missed_at_floor += input->seconds;
+	else
+		controller->missed_at_floor = Max(controller->missed_at_floor - input->seconds, 0);
+}
+
+/*
  * averaged
  *		What to go by, if a learned target is missed by this factor, or by chance: where
  *		waits for cores are known as well the mean over some seconds, as far as it may be
@@ -434,7 +466,7 @@ note_load(Controller *controller, const ControllerInput *input)
 static double
 averaged(Controller *controller, const ControllerInput *input, double excess)
 {
-	if (excess_of_waits(controller) <= 0 ||
+	if (!knows_waits(controller) ||
 		excess > 1 + SURE_MISS_NOISE * controller->learned_spread)
 	{
 		controller->log_excess = 0;
@@ -452,6 +484,10 @@ note_core_waits(Controller *controller, const ControllerInput *input)
 	controller->watched = CORE_SMOOTHING * controller->watched + input->elapsed;
 	controller->ran = CORE_SMOOTHING * controller->ran + input->others_ran;
 	controller->waited = CORE_SMOOTHING * controller->waited + input->others_waited;
+	if (input->others_ran >= LEAST_CORES * input->elapsed)
+		controller->since_waits = 0;
+	else
+		controller->since_waits += input->elapsed;
 }
 
 /*
@@ -465,11 +501,12 @@ stretch(double seconds, double ran, double waited)
 	return ran <= 0 || ran < LEAST_CORES * seconds ? 0 : (ran + waited) / ran;
 }
 
-/* knows_waits -- is it known how long others waited for a core without the vacuum? */
+/* knows_waits -- is it known how long others wait for a core, and did without the vacuum? */
 static bool
 knows_waits(const Controller *controller)
 {
-	return controller->learns_target && controller->learned_stretch > 0;
+	return controller->learns_target && controller->learned_stretch > 0 &&
+		controller->since_waits < WAITS_KEPT_SECONDS;
 }
 
 /*
@@ -612,7 +649,7 @@ controller_floor(const Controller *controller)
 bool
 controller_target_is_out_of_reach(const Controller *controller)
 {
-	return controller->at_floor >= OUT_OF_REACH_SECONDS && !controller->only_others_wait;
+	return Min(controller->at_floor, controller->missed_at_floor) >= OUT_OF_REACH_SECONDS;
 }
 
 /* learn -- is this a step of learning the target, or the first? */
@@ -722,16 +759,15 @@ begin_slice(Controller *controller)
 static void
 end_slice(Controller *controller)
 {
-	double		value = exp(controller->slice_logs / controller->slice_steps);
-	int			side = strangeness(controller, value);
+	Slice		slice = {
+		.percentile_ms = exp(controller->slice_logs / controller->slice_steps),
+		.stretch = stretch(controller->slice_elapsed, controller->slice_ran, controller->slice_waited)
+	};
+	int			side = strangeness(controller, &slice);
 
 	controller->strange_slices = side == 0 ? 0 :
 		side * controller->strange_slices > 0 ? controller->strange_slices + side : side;
-	controller->slices[controller->next_slice] = (Slice)
-	{
-		.percentile_ms = value,
-			.stretch = stretch(controller->slice_elapsed, controller->slice_ran, controller->slice_waited)
-	};
+	controller->slices[controller->next_slice] = slice;
 	controller->next_slice = (controller->next_slice + 1) % LEARN_SLICES;
 	controller->nslices = Min(controller->nslices + 1, LEARN_SLICES);
 	controller->wanted_slices--;
@@ -752,14 +788,22 @@ end_slice(Controller *controller)
  *		neither?  While there are few nothing is strange.
  */
 static int
-strangeness(const Controller *controller, double value)
+strangeness(const Controller *controller, const Slice *slice)
 {
+	double		value = slice->percentile_ms;
 	double		far = Max(STRANGE, 1 + STRANGE_SPREADS * controller->learned_spread);
 
 	if (controller->learned_ms <= 0 || controller->nslices <= STRANGE_SLICES)
 		return 0;
-	return value > controller->learned_ms * far ? 1 :
-		value < controller->learned_ms / far ? -1 : 0;
+	if (value > controller->learned_ms * far)
+		return 1;
+	if (value < controller->learned_ms / far)
+		return -1;
+	/* or others wait for a core for longer, or shorter, than they did */
+	if (slice->stretch > 0 && controller->learned_stretch > 0)
+		return slice->stretch > controller->learned_stretch * STRANGE ? 1 :
+			slice->stretch < controller->learned_stretch / STRANGE ? -1 : 0;
+	return 0;
 }
 
 /* forget_old_slices -- keep the latest ones only. */
@@ -774,7 +818,9 @@ forget_old_slices(Controller *controller)
 	controller->nslices = STRANGE_SLICES;
 	controller->next_slice = STRANGE_SLICES;
 	controller->strange_slices = 0;
-	controller->least_learned_ms = 0;
+	/* a slow disk would be busy with what the vacuum has written */
+	if (knows_waits(controller))
+		controller->least_learned_ms = 0;
 }
 
 /*
@@ -863,11 +909,15 @@ static double
 stretch_of_slices(const Controller *controller)
 {
 	double		values[LEARN_SLICES];
+	int			n = 0;
 
 	for (int i = 0; i < controller->nslices; i++)
-		values[i] = controller->slices[i].stretch;
-	sort(values, controller->nslices);
-	return values[controller->nslices / 2];
+		if (controller->slices[i].stretch > 0)
+			values[n++] = controller->slices[i].stretch;
+	if (n <= controller->nslices / 2)
+		return 0;
+	sort(values, n);
+	return values[n / 2];
 }
 
 /* end_learning -- go on, with what was learned as the new target. */

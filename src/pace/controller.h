@@ -78,7 +78,9 @@ typedef struct Controller
 	double		load_at_miss;	/* what it was then */
 	double		awake;			/* processes that were, of late, smoothed */
 	double		unused;			/* seconds of using half of the budget at most */
-	double		at_floor;		/* seconds of missing the target there */
+	double		at_floor;		/* seconds of missing the target there, or of
+								 * others' waiting for cores */
+	double		missed_at_floor;	/* the former ones */
 	bool		interrupted;	/* learning, as there was nothing to learn
 								 * from */
 	double		settling_needed;	/* seconds */
@@ -102,7 +104,7 @@ typedef struct Controller
 	double		ran;			/* of these, other sessions */
 	double		waited;
 	double		learned_stretch;	/* of slices; 0: that isn't known */
-	bool		only_others_wait;	/* for a core, and no statement is late */
+	double		since_waits;	/* seconds, since that was last seen */
 	double		log_excess;		/* by what factor a learned target was missed
 								 * of late, as a logarithm */
 	double		since_learned;	/* seconds */

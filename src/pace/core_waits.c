@@ -37,8 +37,9 @@
 #define NS_A_LOOK			(100 * (uint64) NS_PER_MS)
 #define MOST_FILES_A_LOOK	200
 #define MOST_FILES_IN_HANDLER 20
-/* What is older than that says nothing of now. */
+/* What is older than that says nothing of now; a handler comes less often. */
 #define NS_RECENT			NS_PER_S
+#define NS_RECENT_IN_HANDLER (5 * (uint64) NS_PER_S)
 
 /* What was read of a process */
 typedef struct Process
@@ -72,6 +73,7 @@ bool
 core_waits_look(uint64 now, bool in_handler, CoreTimes *since)
 {
 	int			most = in_handler ? MOST_FILES_IN_HANDLER : MOST_FILES_A_LOOK;
+	uint64		recent = in_handler ? NS_RECENT_IN_HANDLER : NS_RECENT;
 	int			nread = 0;
 
 	Assert(processes != NULL);
@@ -101,7 +103,7 @@ core_waits_look(uint64 now, bool in_handler, CoreTimes *since)
 			continue;
 		}
 		/* another process may have the number of one that has ended */
-		if (process->pid == pid && now < process->read_at + NS_RECENT && times.ran >= process->times.ran &&
+		if (process->pid == pid && now < process->read_at + recent && times.ran >= process->times.ran &&
 			times.waited >= process->times.waited)
 		{
 			since->ran += times.ran - process->times.ran;

@@ -88,10 +88,11 @@ pace_shared_size(void)
 
 /*
  * pace_create
- *		The leader initializes the shared block, which is zeroed, for a table.
+ *		The leader initializes the shared block, which is zeroed, for a table.  Can its
+ *		processes be told from others, whose waits for cores count?
  */
 void
-pace_create(PaceShared *shared, Oid relid)
+pace_create(PaceShared *shared, Oid relid, bool watches_others)
 {
 	uint64		now = now_ns();
 
@@ -121,6 +122,7 @@ pace_create(PaceShared *shared, Oid relid)
 	shared->target_cost_before = 0;
 	shared->slept_before = 0;
 	shared->in_a_hurry = pace_command.in_a_hurry;
+	shared->watches_others = watches_others;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
 	parking_set_up(&shared->parking, MyProcNumber, 0);
@@ -376,6 +378,7 @@ nap(uint64 until)
 			pace_reload();
 		if (budget_has_changed())
 			budget_take();
+		pace_look_around(now);
 		pace_tick_if_due(now);
 		if (budget_has_changed())
 			budget_take();

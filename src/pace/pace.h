@@ -41,7 +41,7 @@ extern int	pace_workers_now(void);
 extern void pace_write_steadily(void);
 
 extern Size pace_shared_size(void);
-extern void pace_create(PaceShared *shared, Oid relid);
+extern void pace_create(PaceShared *shared, Oid relid, bool watches_others);
 extern void pace_join(PaceShared *shared);
 extern void pace_leave(void);
 extern void pace_report(TableResult *result);

@@ -54,6 +54,7 @@ struct PaceShared
 	pg_atomic_uint32 target;	/* its number plus one; 0: none */
 	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
 	bool		in_a_hurry;		/* these never change: does no budget count? */
+	bool		watches_others; /* can our processes be told from others? */
 	Oid			relid;
 	int			leader;			/* its slot */
 	char		padding[PG_CACHE_LINE_SIZE];

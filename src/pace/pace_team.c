@@ -143,19 +143,14 @@ pace_look_around(uint64 now)
 	watch_core_waits(now);
 }
 
-/*
- * watch_core_waits
- *		Tell the target, if it is of use, how long others wait for a core.
- *
- * The processes of a VACUUM FULL can't be told from others.
- */
+/* watch_core_waits -- tell the target, if it is of use, how long others wait for a core. */
 static void
 watch_core_waits(uint64 now)
 {
 	CoreTimes	since;
 
 	if (my_pace.target != NULL && target_wants_core_waits(my_pace.target) &&
-		(MyProc->statusFlags & PROC_IN_VACUUM) != 0 &&
+		my_pace.shared->watches_others &&
 		core_waits_look(now, my_pace.in_server_code, &since))
 		target_note_core_waits(my_pace.target, &since);
 }

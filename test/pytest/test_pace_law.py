@@ -7,7 +7,6 @@ import ctypes
 import heapq
 import math
 import random
-import statistics
 import subprocess
 from collections import deque
 from collections.abc import Callable
@@ -131,7 +130,10 @@ class Simulation:
 
     FULL_RATE = 200_000
 
-    def __init__(self, law, target_ms, load, seconds, *, per_second=400, base_ms=5.0, seed=1, harm=0.48, bursts=0.0, gaps=False, drain=None, noise=0.0, waits=None):
+    def __init__(
+        self, law, target_ms, load, seconds, *, per_second=400, base_ms=5.0, seed=1, harm=0.48, bursts=0.0, gaps=False, drain=None,
+        noise=0.0, waits=None,
+    ):  # fmt: skip
         self.law, self.controller, self.ticks = law, Controller(), []
         pile = weather = 0.0
         law.controller_init(ctypes.byref(self.controller), target_ms)
