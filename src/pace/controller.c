@@ -44,23 +44,22 @@
  * neither are the disturbances that have other reasons.  How much the
  * percentile varies by itself is learned as well: statements disturb each other
  * in bursts, and chance is more than their number tells. Where there are no waits
- * for cores to go by the target is lowered by the standard error of their mean, but never so far that what was measured
- * would count as a miss. If a measurement is far from those before, the load may
- * have changed: then the next one comes soon, and if some in a row say so, what
- * was before is forgotten. It may also be the vacuum's own doing that hasn't
- * faded yet; so the more the target has risen, the longer is it held back before
- * it measures. And a vacuum that has come to its floor may as well measure. As
- * such a target is met without the vacuum, one that sleeps nearly all the time
- * isn't to blame for more than the little that it can do: it would crawl because
- * of others.
+ * for cores to go by the target is lowered by the standard error of their mean,
+ * but never so far that what was measured would count as a miss. If a measurement
+ * is far from those before, the load may have changed: then the next one comes
+ * soon, and if some in a row say so, what was before is forgotten. It may also be
+ * the vacuum's own doing that hasn't faded yet; so the more the target has risen,
+ * the longer is it held back before it measures. And a vacuum that has come to its
+ * floor may as well measure. As such a target is met without the vacuum, one that
+ * sleeps nearly all the time isn't to blame for more than the little that it can
+ * do: it would crawl because of others.
  *
  * What others wait for a core is only partly in what their statements take
- * (core_waits.c), and varies less.  So where it is known it counts beside a learned
- * target: what others do is to take them longer for that by no more than a tenth,
- * either.
- * The percentile is averaged then, as far as it may be chance, and the target
- * aimed at closely, as chance alone would make the vacuum crawl else; and it is the
- * less above what was learned the more that has risen.
+ * (core_waits.c), and varies less.  So where it is known it counts beside a
+ * learned target: what others do is to take them longer for that by no more than a
+ * tenth, either. The percentile is averaged then, as far as it may be chance, and
+ * the target aimed at closely, as chance alone would make the vacuum crawl else;
+ * and it is the less above what was learned the more that has risen.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -88,7 +87,7 @@
 /* What to aim at, as a part of the target; and if waits for cores are known */
 #define AIM					0.95
 #define CLOSE_AIM			0.98
-/* A learned target, as a multiple of what was measured, and less if in doubt */
+/* A learned target, as a multiple of what was measured; less if in doubt, or if that has risen */
 #define LEARNED_MARGIN		1.1
 /* What takes less than this takes nothing. */
 #define LEAST_MS			1e-6
@@ -784,8 +783,9 @@ end_slice(Controller *controller)
 
 /*
  * strangeness
- *		Is a measurement far above what was learned (1), far below it (-1), or
- *		neither?  While there are few nothing is strange.
+ *		Is a measurement, of statements or else of waits for cores, far above what was
+ *		learned (1), far below it (-1), or neither?  While there are few nothing is
+ *		strange.
  */
 static int
 strangeness(const Controller *controller, const Slice *slice)

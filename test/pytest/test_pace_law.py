@@ -125,7 +125,8 @@ class Simulation:
     is a disk that makes them wait: it takes no more than so much speed, what is beyond that piles up, and at a second's worth of
     full speed they take eleven times as long. With `noise` they take longer now and shorter then, for a second or two, for no
     reason; it is the standard deviation of the logarithm. With `waits` it is known how long others wait for a core: without the
-    VACUUM half as long as they run, and at full speed by so many times as long as they run more. `ticks` has what happened, one a quarter of a second.
+    VACUUM half as long as they run, and at full speed by so many times as long as they run more. `ticks` has what happened, one a
+    quarter of a second.
     """
 
     FULL_RATE = 200_000
