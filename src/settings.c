@@ -28,6 +28,7 @@ int			cyclone_autovacuum_max_tables = 5000;
 int			cyclone_autovacuum_retry_after = 3600;
 bool		cyclone_enabled = true;
 int			cyclone_history_size = 5000;
+int			cyclone_index_wait = 600000;
 int			cyclone_log_min_duration = -1;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 
@@ -39,6 +40,7 @@ static const struct config_enum_entry disk_space_checks[] = {
 };
 
 static void define_autovacuum_settings(void);
+static void define_latency_settings(void);
 
 /*
  * settings_init
@@ -80,26 +82,17 @@ settings_init(void)
 							0,
 							NULL, NULL, NULL);
 
-	DefineCustomEnumVariable("cyclone.latency_of",
-							 "What cyclone.latency_target is about: statements, or transactions.",
-							 "A transaction takes what its statements take together, without the time between them.",
-							 &cyclone_latency_of,
-							 cyclone_latency_of, cyclone_latency_of_options,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
+	DefineCustomIntVariable("cyclone.index_wait",
+							"How long VACUUM (FULL INPLACE) waits for other transactions when it builds an index anew.",
+							"After that the index stays as it is, with a warning. It waits so long for each of several steps.",
+							&cyclone_index_wait,
+							600000,
+							0, INT_MAX,
+							PGC_USERSET,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
 
-	DefineCustomRealVariable("cyclone.latency_percentile",
-							 "The percentile of the latency of statements or transactions that is kept at cyclone.latency_target.",
-							 NULL,
-							 &cyclone_latency_percentile,
-							 95,
-							 50, 99.9,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
-
-	pace_settings_define_target();
+	define_latency_settings();
 
 	DefineCustomIntVariable("cyclone.log_min_duration",
 							"The time from which on VACUUM commands are logged as autovacuums are.",
@@ -158,4 +151,30 @@ define_autovacuum_settings(void)
 							PGC_SIGHUP,
 							GUC_UNIT_S,
 							NULL, NULL, NULL);
+}
+
+/* define_latency_settings -- those whose names begin with cyclone.latency. */
+static void
+define_latency_settings(void)
+{
+	DefineCustomEnumVariable("cyclone.latency_of",
+							 "What cyclone.latency_target is about: statements, or transactions.",
+							 "A transaction takes what its statements take together, without the time between them.",
+							 &cyclone_latency_of,
+							 cyclone_latency_of, cyclone_latency_of_options,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomRealVariable("cyclone.latency_percentile",
+							 "The percentile of the latency of statements or transactions that is kept at cyclone.latency_target.",
+							 NULL,
+							 &cyclone_latency_percentile,
+							 95,
+							 50, 99.9,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	pace_settings_define_target();
 }

@@ -28,6 +28,7 @@ extern int	cyclone_autovacuum_retry_after; /* s */
 extern int	cyclone_check_disk_space;
 extern bool cyclone_enabled;
 extern int	cyclone_history_size;	/* rows */
+extern int	cyclone_index_wait; /* ms */
 extern int	cyclone_log_min_duration;	/* ms; -1: log nothing */
 
 extern void settings_init(void);

@@ -37,12 +37,14 @@ PLAIN_POINTS = (
 REWRITE_OPTIONS = (PARALLEL, ("", "", "VERBOSE"), ("", "", "ANALYZE"), ("", "", "FREEZE"))
 REWRITE_POINTS = ("rewrite-created", "heap-copy", "update-chains", "rewrite-swap", "rewrite-index", "rewrite-btree-join", "rewrite-swapped")
 
-# Rebuilding an index concurrently waits for whoever uses the table, prepared transactions too.
 INPLACE_OPTIONS = (
-    PARALLEL, ("INDEX_CLEANUP off",), ("", "", "FREEZE"), ("", "", "", "SKIP_LOCKED"), ("", "", "VERBOSE"), ("", "", "", "ANALYZE"),
+    PARALLEL, ("", "INDEX_CLEANUP off"), ("", "", "FREEZE"), ("", "", "", "SKIP_LOCKED"), ("", "", "VERBOSE"), ("", "", "", "ANALYZE"),
     ("", "", "", "PROCESS_TOAST off"),
 )  # fmt: skip
-INPLACE_POINTS = ("inplace-pause", "inplace-batch", "inplace-value", "heap-scan", "heap-vacuum", "truncate")
+SHRINK_POINTS = (
+    "shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-validate", "shrink-swap", "shrink-swapped", "shrink-drop",
+)  # fmt: skip
+INPLACE_POINTS = ("inplace-pause", "inplace-batch", "inplace-value", "heap-scan", "heap-vacuum", "truncate", *SHRINK_POINTS)
 KINDS = {
     "": Kind(12, PLAIN_OPTIONS, PLAIN_POINTS),
     "FULL": Kind(3, REWRITE_OPTIONS, REWRITE_POINTS),
@@ -63,6 +65,7 @@ SETTINGS = {
     "vacuum_freeze_table_age": (0, 150_000_000),
     "vacuum_multixact_freeze_min_age": (0, 5_000_000),
     "cyclone.latency_target": ("0", "0", "0", "5ms"),
+    "cyclone.index_wait": ("20ms", "200ms", "1s"),
 }
 
 

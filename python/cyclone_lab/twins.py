@@ -207,7 +207,7 @@ class TwinTest:
     def _ended_by_known_assertion(self) -> bool:
         """Tell whether all sessions have ended by an assertion of PostgreSQL's own that fails on sound rows.
 
-        If so, wait for the recovery; drop the index that was being built, or was to be dropped, as REINDEX CONCURRENTLY leaves it; and
+        If so, wait for the recovery; drop the copy of an index that was being built; and
         close the circuit breakers that this has opened.
         """
         log = self.cluster.log
@@ -217,7 +217,7 @@ class TwinTest:
         self.done[ASSERTION_COUNT] = len(trapped)
         self.cluster.wait_for_recovery()
         with self.cluster.connect(DATABASE) as conn:
-            for (left,) in conn.execute(f"{INVALID_INDEXES} AND indexrelid::regclass::text ~ '_cc(new|old)\\d*$'").fetchall():
+            for (left,) in conn.execute(f"{INVALID_INDEXES} AND indexrelid::regclass::text ~ '_cyclone\\d*$'").fetchall():
                 conn.execute(f"DROP INDEX {left}")
             conn.execute("SELECT cyclone.autovacuum_reset()")  # the end came in the midst of some, perhaps
         return True

@@ -13,6 +13,7 @@
 #define CYCLONE_COMPAT_BEFORE19_H
 
 #include "access/gist_private.h"
+#include "catalog/index.h"
 #include "commands/cluster.h"
 
 /* VACUUM (FULL) is shown as a CLUSTER. */
@@ -385,6 +386,16 @@ static inline bool
 compat_is_removable_xid(GlobalVisState *vistest, TransactionId xid)
 {
 	return GlobalVisTestIsRemovableXid(vistest, xid);
+}
+
+/*
+ * compat_index_create_copy
+ *		Makes an empty copy of an index, as REINDEX CONCURRENTLY does.
+ */
+static inline Oid
+compat_index_create_copy(Relation rel, Oid index, Oid tablespace, const char *name)
+{
+	return index_concurrently_create_copy(rel, index, tablespace, name);
 }
 
 #endif							/* CYCLONE_COMPAT_BEFORE19_H */

@@ -13,6 +13,7 @@
 #define CYCLONE_COMPAT_PG19_H
 
 #include "access/htup_details.h"
+#include "catalog/index.h"
 #include "commands/repack.h"
 
 #include "compat/since18.h"
@@ -464,6 +465,17 @@ static inline bool
 compat_is_removable_xid(GlobalVisState *vistest, TransactionId xid)
 {
 	return GlobalVisTestIsRemovableXid(vistest, xid, true);
+}
+
+/*
+ * compat_index_create_copy
+ *		Makes an empty copy of an index, as REINDEX CONCURRENTLY does.
+ */
+static inline Oid
+compat_index_create_copy(Relation rel, Oid index, Oid tablespace, const char *name)
+{
+	return index_create_copy(rel, INDEX_CREATE_SKIP_BUILD | INDEX_CREATE_CONCURRENT,
+							 index, tablespace, name);
 }
 
 #endif							/* CYCLONE_COMPAT_PG19_H */

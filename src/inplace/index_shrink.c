@@ -3,14 +3,34 @@
  * index_shrink.c
  *	  Making a table's bloated indexes small again, while others use them.
  *
- * By the server's REINDEX CONCURRENTLY, one index at a time, so that the disk has
- * to take no more than one new index beside the old ones.
+ * One index at a time, so that the disk has to take no more than one new index
+ * beside the old ones.  Each in these steps, with a commit after each:
  *
- * The new index lacks row versions that had been deleted when its rows were
- * looked up for the last time.  On the primary it is used only when no snapshot is
- * left that could see them, but standbys are not asked for theirs.  So the WAL
- * tells them to end older snapshots first, as it tells them when VACUUM has
- * removed row versions.
+ *	 1. make an empty copy of it (index_copy.c)
+ *	 2. build the copy
+ *	 3. wait for those who have had the table locked since before that commit, and so
+ *		don't maintain the copy; then add what they have written (validate)
+ *	 4. wait for those whose snapshots need entries that the copy lacks
+ *	 5. under an exclusive lock, taken at a moment when it can be had at once and kept
+ *		for some catalog rows, let the copy take the index's place
+ *
+ * REINDEX CONCURRENTLY waits for others before step 2, too, as they might make a
+ * heap-only tuple of a row whose indexed columns change.  The copy has the columns of
+ * the index, which they know, so they don't.
+ *
+ * No statement of others fails by it that would succeed beside a plain VACUUM:
+ * the copy enforces nothing (index_copy.c), and we wait in no lock's queue
+ * (others.c).  If others don't end within cyclone.index_wait, or one of them
+ * waits for us, the copy is dropped, and the index stays as it is, with a warning.  So
+ * it does if disk space may not suffice, or somebody's transaction is as old as that
+ * when we begin.
+ *
+ * After an error, too, the copy is dropped, as soon as nobody maintains it any more.
+ * For that moment the table isn't locked by us: those who are waited for then may wait
+ * for it.  What a session that was killed, or a crash, has left is removed by the next VACUUM
+ * (FULL INPLACE) of the table, and cyclone.advice names it.  An index that is damaged
+ * doesn't keep the others from being built anew: the first error is raised at
+ * the end.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -19,31 +39,36 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/nbtxlog.h"
 #include "access/relation.h"
 #include "access/table.h"
-#include "access/transam.h"
 #include "access/xact.h"
-#include "access/xlog.h"
-#include "access/xloginsert.h"
-#include "catalog/namespace.h"
+#include "catalog/index.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_namespace.h"
-#include "commands/defrem.h"
+#include "commands/progress.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
-#include "parser/parse_node.h"
+#include "nodes/parsenodes.h"
+#include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
+#include "utils/backend_progress.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "bloat/bloat.h"
+#include "compat.h"
+#include "debug_point.h"
+#include "inplace/index_copy.h"
 #include "inplace/inplace.h"
+#include "inplace/others.h"
 #include "report/progress.h"
+#include "rewrite/disk_space.h"
+#include "settings.h"
 #include "transaction.h"
 
 /* Smaller indexes aren't worth the trouble, nor is less of a gain. */
@@ -54,20 +79,51 @@
 /* How many pages to look at for that */
 #define SAMPLE_PAGES		1000
 
-/* An index that is being built anew */
-typedef struct Rebuild
+/* How often, and how many times, a transaction tries to lock the table */
+#define LOCK_RETRY_MS		5
+#define LOCK_TRIES			40
+
+/* After an error it is waited for others only that long. */
+#define PATIENCE_MS			1000
+
+/* An index that is to be built anew */
+typedef struct Bloated
 {
 	Oid			index;
-	bool		is_logged;
-	RelFileLocator locator;
-	bool		is_replaced;
-} Rebuild;
+	BlockNumber pages;			/* that it would have then */
+} Bloated;
 
+/* The work on a table's indexes */
+typedef struct Shrink
+{
+	Oid			table;
+	MemoryContext context;		/* for what outlives transactions */
+	Oid			index;			/* the one in hand */
+	IndexCopy	copy;			/* of it, if it's valid */
+	ErrorData  *error;			/* the first one; NULL if there was none */
+} Shrink;
+
+static void remove_leftovers(Shrink *shrink);
 static List *bloated_indexes(Oid relid, MemoryContext context);
-static bool is_bloated(Relation index);
-static void reindex(Oid index, MemoryContext context);
-static bool rebuild_begin(Rebuild *rebuild, Oid index);
-static void end_snapshots_on_standbys(XactEvent event, void *arg);
+static bool is_bloated(Relation index, BlockNumber *pages);
+static bool may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary);
+static bool rebuild_safely(Shrink *shrink);
+static bool is_about_one_index(int sqlerrcode);
+static bool rebuild(Shrink *shrink);
+static void rebuild_temporary(Oid index);
+static bool create_copy(Shrink *shrink);
+static bool wait_for_lockers(Shrink *shrink);
+static void build(Shrink *shrink);
+static TransactionId validate(Shrink *shrink);
+static bool wait_for_snapshots(Shrink *shrink, TransactionId limit_xmin);
+static bool swap(Shrink *shrink);
+static bool try_to_swap(Shrink *shrink, OthersFound *others, bool *is_done);
+static void remove_copy(Shrink *shrink, Oid copy);
+static bool set_dead(Shrink *shrink, Oid copy);
+static void drop_dead(Shrink *shrink, Oid copy, int patience_ms);
+static bool lock_again(Oid table);
+static bool lock_soon(Oid table, LOCKMODE mode);
+static void warn(const Shrink *shrink, const OthersFound *others);
 
 /*
  * index_shrink
@@ -79,14 +135,52 @@ static void end_snapshots_on_standbys(XactEvent event, void *arg);
 void
 index_shrink(Oid relid, MemoryContext context)
 {
-	foreach_oid(index, bloated_indexes(relid, context))
+	Shrink	   *shrink = MemoryContextAllocZero(context, sizeof(Shrink));
+	bool		goes_on = true;
+
+	shrink->table = relid;
+	shrink->context = context;
+	remove_leftovers(shrink);
+	foreach_ptr(Bloated, bloated, bloated_indexes(relid, context))
 	{
-		progress_begin(relid, MyProcPid);
-		progress_phase(PROGRESS_INPLACE_REINDEX, 0);
-		progress_index(index, 0);
-		reindex(index, context);
-		progress_clear();
+		bool		is_temporary;
+
+		shrink->index = bloated->index;
+		shrink->copy.copy = InvalidOid;
+		if (goes_on && may_begin(shrink, bloated, &is_temporary))
+		{
+			if (is_temporary)
+				rebuild_temporary(bloated->index);
+			else
+				goes_on = rebuild_safely(shrink);
+		}
 	}
+	if (shrink->error != NULL)
+	{
+		/* outside of any it would not end the session's lock */
+		begin_vacuum_transaction(false);
+		ReThrowError(shrink->error);
+	}
+}
+
+/*
+ * remove_leftovers
+ *		Drop copies that an earlier attempt has left, as its session or the server
+ *		has died.
+ */
+static void
+remove_leftovers(Shrink *shrink)
+{
+	List	   *copies;
+	MemoryContext old;
+
+	begin_vacuum_transaction(false);
+	old = MemoryContextSwitchTo(shrink->context);
+	copies = index_copies_of(shrink->table);
+	MemoryContextSwitchTo(old);
+	end_transaction();
+	foreach_oid(copy, copies)
+		remove_copy(shrink, copy);
 }
 
 /*
@@ -106,8 +200,9 @@ bloated_indexes(Oid relid, MemoryContext context)
 	{
 		Relation	index = index_open(oid, AccessShareLock);
 		Form_pg_index form = index->rd_index;
+		BlockNumber pages;
 
-		if (!form->indisvalid || !form->indisready || !is_bloated(index))
+		if (!form->indisvalid || !form->indisready || !is_bloated(index, &pages))
 			 /* nothing to do, or no way to tell */ ;
 		else if (form->indisexclusion)
 			ereport(WARNING,
@@ -118,8 +213,13 @@ bloated_indexes(Oid relid, MemoryContext context)
 		else
 		{
 			MemoryContext old = MemoryContextSwitchTo(context);
+			Bloated    *entry = palloc_object(Bloated);
 
-			bloated = lappend_oid(bloated, oid);
+			*entry = (Bloated)
+			{
+				.index = oid,.pages = pages
+			};
+			bloated = lappend(bloated, entry);
 			MemoryContextSwitchTo(old);
 		}
 		index_close(index, AccessShareLock);
@@ -146,139 +246,482 @@ bloated_indexes(Oid relid, MemoryContext context)
 /*
  * is_bloated
  *		Would an index be so much smaller if it were built anew that it's worth it?
+ *		*pages is how large it would be.
  *
  * How large a btree would be is known rather well, GIN, GiST and hash indexes
  * roughly; other kinds are left as they are.  The table has just been vacuumed, so
  * all entries lead to rows.
  */
 static bool
-is_bloated(Relation index)
+is_bloated(Relation index, BlockNumber *pages)
 {
-	BlockNumber pages = RelationGetNumberOfBlocks(index);
+	BlockNumber now = RelationGetNumberOfBlocks(index);
 	BloatEstimate vacuumed = {0};
 	BloatEstimate estimate = {0};
 	pg_prng_state prng = pg_global_prng_state;
 
-	if (pages <= SMALL_INDEX_PAGES)
+	if (now <= SMALL_INDEX_PAGES)
 		return false;
 	if (index_bloat_is_known(index->rd_rel->relam))
-		return pages * (1 - ROUGHLY_BLOATED_FRACTION) >
-			index_rebuilt_pages(index, SAMPLE_PAGES, &prng);
+	{
+		*pages = index_rebuilt_pages(index, SAMPLE_PAGES, &prng);
+		return now * (1 - ROUGHLY_BLOATED_FRACTION) > *pages;
+	}
 	if (index->rd_rel->relam != BTREE_AM_OID)
 		return false;
 	btree_bloat(index, SAMPLE_PAGES, &prng, &vacuumed, &estimate);
-	return pages * (1 - BLOATED_FRACTION) > estimate.rewritten_pages;
+	*pages = estimate.rewritten_pages;
+	return now * (1 - BLOATED_FRACTION) > *pages;
 }
 
 /*
- * reindex
- *		Run REINDEX INDEX CONCURRENTLY.
- *
- * Context keeps what must outlive its transactions.
- */
-static void
-reindex(Oid index, MemoryContext context)
-{
-	Rebuild		rebuild;
-	MemoryContext old;
-	ReindexStmt *stmt;
-
-	StartTransactionCommand();
-	if (!rebuild_begin(&rebuild, index))
-	{
-		CommitTransactionCommand();
-		return;
-	}
-	old = MemoryContextSwitchTo(context);
-	stmt = makeNode(ReindexStmt);
-	stmt->kind = REINDEX_OBJECT_INDEX;
-	stmt->relation = makeRangeVar(get_namespace_name(get_rel_namespace(index)),
-								  get_rel_name(index), -1);
-	stmt->params = list_make1(makeDefElem("concurrently", NULL, -1));
-	MemoryContextSwitchTo(old);
-
-	/*
-	 * indexes are renamed without a lock on the table, but not with one on
-	 * them
-	 */
-	if (RangeVarGetRelid(stmt->relation, ShareUpdateExclusiveLock, true) != index)
-	{
-		CommitTransactionCommand();
-		return;
-	}
-
-	RegisterXactCallback(end_snapshots_on_standbys, &rebuild);
-	PG_TRY();
-	{
-		/* it commits this transaction, and returns in another one */
-		PushActiveSnapshot(GetTransactionSnapshot());
-		ExecReindex(make_parsestate(NULL), stmt, true);
-		if (ActiveSnapshotSet())
-			PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	PG_FINALLY();
-	{
-		UnregisterXactCallback(end_snapshots_on_standbys, &rebuild);
-	}
-	PG_END_TRY();
-}
-
-/*
- * rebuild_begin
- *		Note what will have to be known of an index; return false if it's gone, or
- *		no more valid.
+ * may_begin
+ *		Is there room for another such index, and nobody about who would make us give
+ *		up in the end?  If not, there is a warning.  *is_temporary says whether the
+ *		table is this session's alone.
  */
 static bool
-rebuild_begin(Rebuild *rebuild, Oid index)
+may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index));
-	Form_pg_class form;
+	OthersFound others = {.end = OTHERS_GONE};
+	Relation	index;
+	bool		may = false;
 
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	rebuild->index = index;
-	rebuild->is_logged = form->relpersistence == RELPERSISTENCE_PERMANENT;
-	rebuild->locator.spcOid = OidIsValid(form->reltablespace) ? form->reltablespace : MyDatabaseTableSpace;
-	rebuild->locator.dbOid = MyDatabaseId;
-	rebuild->locator.relNumber = form->relfilenode;
-	rebuild->is_replaced = false;
-	ReleaseSysCache(tuple);
-	return get_index_isvalid(index);
+	begin_vacuum_transaction(false);
+	index = try_relation_open(bloated->index, AccessShareLock);
+	if (index != NULL && disk_space_suffices(index, bloated->pages))
+	{
+		*is_temporary = RelationUsesLocalBuffers(index);
+		if (!*is_temporary)
+		{
+			others = others_for_longer_than(others_with_lock(shrink->table, ShareLock),
+											cyclone_index_wait);
+			if (others.end == OTHERS_GONE)
+				others = others_for_longer_than(others_with_snapshot(InvalidTransactionId),
+												cyclone_index_wait);
+		}
+		may = others.end == OTHERS_GONE;
+		if (!may)
+			warn(shrink, &others);
+	}
+	if (index != NULL)
+		relation_close(index, AccessShareLock);
+	end_transaction();
+	return may;
 }
 
 /*
- * end_snapshots_on_standbys
- *		As the transaction that has the new index take the old one's place is about
- *		to commit: have standbys end snapshots that may need what it lacks.
+ * rebuild_safely
+ *		Build an index anew; whatever happens, leave no copy of it behind.  Returns
+ *		false if the rest of the table's indexes are to be left as they are.
  *
- * What it lacks had been deleted by transactions with older XIDs.  A
- * standby deals with queries of this database that have a snapshot in which one
- * of these may be running: as max_standby_streaming_delay has it.  New snapshots
- * are none of these, as the deletions come before this in the WAL.  The record is
- * the one by which a btree says that nobody needs a deleted page, and has no
- * other effect.
+ * An error that is about this index alone is kept for the end.
+ */
+static bool
+rebuild_safely(Shrink *shrink)
+{
+	volatile bool goes_on = false;
+
+	PG_TRY();
+	{
+		goes_on = rebuild(shrink);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(shrink->context);
+		error = CopyErrorData();
+		FlushErrorState();
+
+		/* which gives back the session's lock, too */
+		AbortOutOfAnyTransaction();
+		progress_clear();
+		if (OidIsValid(shrink->copy.copy) && set_dead(shrink, shrink->copy.copy))
+			drop_dead(shrink, shrink->copy.copy, PATIENCE_MS);
+		if (!is_about_one_index(error->sqlerrcode) || !lock_again(shrink->table))
+			ReThrowError(error);
+		if (shrink->error == NULL)
+			shrink->error = error;
+		goes_on = true;
+	}
+	PG_END_TRY();
+	return goes_on;
+}
+
+/*
+ * is_about_one_index
+ *		May other indexes be built anew after such an error?  Not if somebody wants us
+ *		to end, or something is lacking that they need, too.
+ */
+static bool
+is_about_one_index(int sqlerrcode)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
+	{
+		case ERRCODE_TO_CATEGORY(ERRCODE_INSUFFICIENT_RESOURCES):
+		case ERRCODE_TO_CATEGORY(ERRCODE_OPERATOR_INTERVENTION):
+		case ERRCODE_TO_CATEGORY(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE):
+		case ERRCODE_TO_CATEGORY(ERRCODE_TRANSACTION_ROLLBACK):
+			return false;
+		default:
+			return true;
+	}
+}
+
+/*
+ * rebuild
+ *		The steps.  Returns false if others are in the way of all indexes.
+ */
+static bool
+rebuild(Shrink *shrink)
+{
+	TransactionId limit_xmin;
+	bool		others_are_gone;
+	bool		is_swapped = false;
+
+	if (!create_copy(shrink))
+		return true;
+	build(shrink);
+	others_are_gone = wait_for_lockers(shrink);
+	if (others_are_gone)
+	{
+		limit_xmin = validate(shrink);
+		others_are_gone = wait_for_snapshots(shrink, limit_xmin);
+	}
+	if (others_are_gone)
+		is_swapped = swap(shrink);
+	if (!is_swapped)
+		remove_copy(shrink, shrink->copy.copy);
+
+	begin_vacuum_transaction(false);
+	progress_clear();
+	pgstat_progress_end_command();
+	end_transaction();
+	return is_swapped;
+}
+
+/* rebuild_temporary -- nobody else can be in the way. */
+static void
+rebuild_temporary(Oid index)
+{
+	ReindexParams params = {0};
+
+	begin_vacuum_transaction(true);
+	reindex_index(NULL, index, false, RELPERSISTENCE_TEMP, &params);
+	end_transaction();
+}
+
+/* create_copy -- step 1; false if the index is gone, or locked by others. */
+static bool
+create_copy(Shrink *shrink)
+{
+	Relation	rel;
+	bool		is_made;
+
+	begin_vacuum_transaction(true);
+	DEBUG_POINT("shrink-create");
+	rel = table_open(shrink->table, ShareUpdateExclusiveLock);
+	is_made = index_copy_create(&shrink->copy, rel, shrink->index);
+	if (!is_made && get_rel_name(shrink->index) != NULL)
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("index \"%s\" stays bloated, as others have it locked",
+						get_rel_name(shrink->index))));
+	table_close(rel, NoLock);
+	end_transaction();
+	return is_made;
+}
+
+/*
+ * wait_for_lockers
+ *		Wait for those who may write to the table without knowing what has been
+ *		committed last; false, with a warning, if they don't end.
+ */
+static bool
+wait_for_lockers(Shrink *shrink)
+{
+	OthersFound found;
+	Others	   *others;
+	MemoryContext old;
+
+	begin_vacuum_transaction(false);
+	DEBUG_POINT("shrink-wait");
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE, PROGRESS_CREATEIDX_PHASE_WAIT_2);
+	progress_phase(PROGRESS_INPLACE_WAIT, 0);
+	progress_index(shrink->index, 0);
+	old = MemoryContextSwitchTo(shrink->context);
+	others = others_with_lock(shrink->table, ShareLock);
+	MemoryContextSwitchTo(old);
+	end_transaction();
+
+	found = others_wait(others, cyclone_index_wait);
+	if (found.end != OTHERS_GONE)
+		warn(shrink, &found);
+	return found.end == OTHERS_GONE;
+}
+
+/* build -- step 2: fill the copy, and have all maintain it from now on. */
+static void
+build(Shrink *shrink)
+{
+	begin_vacuum_transaction(true);
+	DEBUG_POINT("shrink-build");
+	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX, shrink->table);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_COMMAND,
+								 PROGRESS_CREATEIDX_COMMAND_REINDEX_CONCURRENTLY);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_INDEX_OID, shrink->index);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE, PROGRESS_CREATEIDX_PHASE_BUILD);
+	progress_begin(shrink->table, MyProcPid);
+	progress_phase(PROGRESS_INPLACE_REINDEX, 0);
+	progress_index(shrink->index, 0);
+	index_copy_build(&shrink->copy);
+	DEBUG_POINT("shrink-built");
+	end_transaction();
+}
+
+/*
+ * validate
+ *		Step 3: add the rows that were written by those who didn't maintain it.
+ *
+ * Returns the xmin of the snapshot by which that was done: what no row version
+ * that it saw needs may be lacking.
+ */
+static TransactionId
+validate(Shrink *shrink)
+{
+	TransactionId xmin;
+
+	begin_vacuum_transaction(true);
+	DEBUG_POINT("shrink-validate");
+	progress_phase(PROGRESS_INPLACE_REINDEX, 0);
+	progress_index(shrink->index, 0);
+	validate_index(shrink->table, shrink->copy.copy, GetActiveSnapshot());
+	xmin = GetActiveSnapshot()->xmin;
+	end_transaction();
+	return xmin;
+}
+
+/*
+ * wait_for_snapshots
+ *		Step 4: wait for those who may need what the copy lacks; false, with a warning,
+ *		if they don't end.
+ */
+static bool
+wait_for_snapshots(Shrink *shrink, TransactionId limit_xmin)
+{
+	OthersFound found;
+	Others	   *others;
+	MemoryContext old;
+
+	begin_vacuum_transaction(false);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE, PROGRESS_CREATEIDX_PHASE_WAIT_3);
+	progress_phase(PROGRESS_INPLACE_WAIT, 0);
+	progress_index(shrink->index, 0);
+	old = MemoryContextSwitchTo(shrink->context);
+	others = others_with_snapshot(limit_xmin);
+	MemoryContextSwitchTo(old);
+	end_transaction();
+
+	found = others_wait(others, cyclone_index_wait);
+	if (found.end != OTHERS_GONE)
+		warn(shrink, &found);
+	return found.end == OTHERS_GONE;
+}
+
+/*
+ * swap
+ *		Step 5; false, with a warning, if the lock can't be had.
+ */
+static bool
+swap(Shrink *shrink)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	OthersFound others;
+	bool		is_done;
+
+	while (!try_to_swap(shrink, &others, &is_done))
+	{
+		if (others.end == OTHERS_WAIT_FOR_US ||
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), cyclone_index_wait))
+		{
+			warn(shrink, &others);
+			return false;
+		}
+	}
+	return is_done;
+}
+
+/*
+ * try_to_swap
+ *		Try for a moment to lock the table exclusively, and do it then; return whether
+ *		that is over.  *others says who is in the way, *is_done whether the copy
+ *		has taken the index's place.
+ *
+ * Others wait for what happens under the lock: some catalog rows, and a commit.  It
+ * goes to disk here at once, whatever the setting, but isn't waited for on standbys.
+ */
+static bool
+try_to_swap(Shrink *shrink, OthersFound *others, bool *is_done)
+{
+	bool		is_locked;
+
+	begin_vacuum_transaction(true);
+	DEBUG_POINT("shrink-swap");
+	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+	PopActiveSnapshot();
+	is_locked = lock_soon(shrink->table, AccessExclusiveLock);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (!is_locked)
+		*others = others_look(others_with_lock(shrink->table, AccessExclusiveLock));
+	else
+	{
+		*is_done = index_copy_swap(&shrink->copy);
+		if (!*is_done)
+			ereport(WARNING,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("index %u of \"%s\" stays as it is, as others have changed or locked it meanwhile",
+							shrink->index, get_rel_name(shrink->table))));
+		else
+			DEBUG_POINT("shrink-swapped");
+	}
+	end_transaction();
+	return is_locked;
+}
+
+/*
+ * remove_copy
+ *		Drop a copy that isn't needed.
+ *
+ * The table is locked for the session before and afterwards, but not while others
+ * are waited for, who may want to lock it.
  */
 static void
-end_snapshots_on_standbys(XactEvent event, void *arg)
+remove_copy(Shrink *shrink, Oid copy)
 {
-	Rebuild    *rebuild = arg;
-	xl_btree_reuse_page record = {0};
+	LockRelId	lock = {.relId = shrink->table,.dbId = MyDatabaseId};
 
-	if (event != XACT_EVENT_PRE_COMMIT || rebuild->is_replaced || get_index_isvalid(rebuild->index))
-		return;
-	rebuild->is_replaced = true;
-	if (!rebuild->is_logged || !XLogStandbyInfoActive())
-		return;
+	(void) set_dead(shrink, copy);
+	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
+	drop_dead(shrink, copy, cyclone_index_wait);
+	if (!lock_again(shrink->table))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("VACUUM (FULL INPLACE) ends here, as others have locked the table meanwhile"),
+				 errdetail("It had made way for them.  The table has been compacted; some of its indexes may still be bloated.")));
+}
 
-	record.locator = rebuild->locator;
-	record.block = InvalidBlockNumber;
-	record.snapshotConflictHorizon = GetTopFullTransactionId();
-	FullTransactionIdRetreat(&record.snapshotConflictHorizon);
-	record.isCatalogRel = false;	/* what logical decoding reads isn't
-									 * compacted */
-	XLogBeginInsert();
-	XLogRegisterData((char *) &record, SizeOfBtreeReusePage);
-	XLogInsert(RM_BTREE_ID, XLOG_BTREE_REUSE_PAGE);
+/*
+ * set_dead
+ *		Have nobody maintain a copy any more; return false if the table can't be locked.
+ */
+static bool
+set_dead(Shrink *shrink, Oid copy)
+{
+	bool		is_locked;
+
+	begin_vacuum_transaction(true);
+	is_locked = lock_soon(shrink->table, ShareUpdateExclusiveLock);
+	if (is_locked)
+		(void) index_copy_set_dead(shrink->table, copy);
+	end_transaction();
+	return is_locked;
+}
+
+/*
+ * drop_dead
+ *		Drop a copy that nobody maintains, when nobody may have it open any more; warn
+ *		if that takes too long.
+ *
+ * Called and returns outside any transaction, with the table not locked.
+ */
+static void
+drop_dead(Shrink *shrink, Oid copy, int patience_ms)
+{
+	OthersFound found;
+	Others	   *others;
+	MemoryContext old;
+
+	begin_vacuum_transaction(false);
+	DEBUG_POINT("shrink-drop");
+	old = MemoryContextSwitchTo(shrink->context);
+	others = others_with_lock(shrink->table, AccessExclusiveLock);
+	MemoryContextSwitchTo(old);
+	end_transaction();
+	found = others_wait(others, patience_ms);
+
+	begin_vacuum_transaction(true);
+	if (found.end == OTHERS_GONE && lock_soon(shrink->table, ShareUpdateExclusiveLock))
+		index_copy_drop(copy);
+	else if (get_rel_name(copy) != NULL)
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("index \"%s\", an unfinished copy, is left over", get_rel_name(copy)),
+				 errdetail("It takes up disk space, but is not used."),
+				 errhint("The next VACUUM (FULL INPLACE) of the table drops it, and so does DROP INDEX.")));
+	end_transaction();
+}
+
+/* lock_again -- lock a table for the session, as before; false if others have it. */
+static bool
+lock_again(Oid table)
+{
+	LockRelId	lock = {.relId = table,.dbId = MyDatabaseId};
+	bool		is_locked;
+
+	begin_vacuum_transaction(false);
+	is_locked = lock_soon(table, ShareUpdateExclusiveLock) && get_rel_name(table) != NULL;
+	if (is_locked)
+		LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
+	end_transaction();
+	return is_locked;
+}
+
+/*
+ * lock_soon
+ *		Lock a table, in a transaction, if that can be done within a moment without
+ *		standing in the lock's queue.
+ */
+static bool
+lock_soon(Oid table, LOCKMODE mode)
+{
+	for (int tries = 0; tries < LOCK_TRIES; tries++)
+	{
+		if (ConditionalLockRelationOid(table, mode))
+			return true;
+		others_nap(LOCK_RETRY_MS);
+	}
+	return false;
+}
+
+/*
+ * warn
+ *		Say why the index in hand stays as it is.
+ */
+static void
+warn(const Shrink *shrink, const OthersFound *others)
+{
+	bool		in_transaction = IsTransactionState();
+	char	   *name;
+
+	if (!in_transaction)
+		begin_vacuum_transaction(false);
+	name = get_rel_name(shrink->index);
+	if (others->end == OTHERS_WAIT_FOR_US)
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("index \"%s\" stays bloated, to make way for %s",
+						name, others_describe(others)),
+				 errdetail("It used the table before, and waits for a lock that this command holds."),
+				 errhint("Run VACUUM (FULL INPLACE) again.")));
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("index \"%s\" stays bloated because of %s",
+						name, others_describe(others)),
+				 errdetail("It has been running for longer than cyclone.index_wait, and may need the old index."),
+				 errhint("Run VACUUM (FULL INPLACE) again when it has ended, or raise cyclone.index_wait.")));
+	if (!in_transaction)
+		end_transaction();
 }

@@ -553,6 +553,8 @@ phase_name(uint32 phase)
 			return "moving values";
 		case PROGRESS_INPLACE_REINDEX:
 			return "reindexing";
+		case PROGRESS_INPLACE_WAIT:
+			return "waiting for other transactions";
 		default:
 			return "initializing";
 	}

@@ -29,6 +29,7 @@
 #define PROGRESS_INPLACE_MOVE			201
 #define PROGRESS_INPLACE_MOVE_VALUES	202
 #define PROGRESS_INPLACE_REINDEX		203
+#define PROGRESS_INPLACE_WAIT			204
 
 /* What a process is doing, as last told; the fields may be of different moments */
 typedef struct ProgressRow

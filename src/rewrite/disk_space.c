@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * disk_space.c
- *	  Is there room for a second copy of a table?
+ *	  Is there room for a second copy of a table, or of an index?
  *
  * A rewrite needs room for the new table, its TOAST table and its indexes
  * until it commits, for sorting the entries of the largest indexes, as many as
@@ -54,6 +54,8 @@ static int	compare_falling(const void *a, const void *b);
 static List *need(List *file_systems, const char *path, uint64 bytes);
 static List *need_for_relation(List *file_systems, Oid relid, double live_share,
 							   uint64 *bytes);
+static List *need_for_file(List *file_systems, Relation rel, uint64 bytes);
+static List *need_for_sorts(List *file_systems, uint64 bytes);
 static double share_of_live_rows(Oid relid, bool is_shared);
 static const char *pretty_bytes(uint64 bytes);
 
@@ -98,20 +100,7 @@ disk_space_check(Relation rel, const char *command)
 	qsort(sorts, nsorts, sizeof(uint64), compare_falling);
 	for (int i = 0; i < Min(nsorts, 1 + max_parallel_maintenance_workers); i++)
 		sort_bytes += sorts[i];
-	if (sort_bytes > (uint64) maintenance_work_mem * 1024)
-	{
-		Oid			tablespace;
-		char		path[MAXPGPATH];
-
-		PrepareTempTablespaces();
-		tablespace = GetNextTempTableSpace();
-		if (!OidIsValid(tablespace))
-			tablespace = MyDatabaseTableSpace;
-		TempTablespacePath(path, tablespace);
-		if (access(path, F_OK) != 0)
-			strlcpy(path, DatabasePath, sizeof(path));
-		file_systems = need(file_systems, path, sort_bytes * SORT_SHARE);
-	}
+	file_systems = need_for_sorts(file_systems, sort_bytes);
 	if (RelationNeedsWAL(rel) && XLogIsNeeded())
 		file_systems = need(file_systems, XLOGDIR, total);
 
@@ -127,6 +116,42 @@ disk_space_check(Relation rel, const char *command)
 							   pretty_bytes(fs->free_bytes)),
 					 errhint("%s writes a second copy of the table, and WAL of the same size.", command)));
 	}
+}
+
+/*
+ * disk_space_suffices
+ *		Is there room for another index like this one, of so many pages?  If not, there
+ *		is a warning.
+ */
+bool
+disk_space_suffices(Relation index, BlockNumber pages)
+{
+	List	   *file_systems = NIL;
+	uint64		bytes = (uint64) pages * BLCKSZ;
+
+	if (cyclone_check_disk_space == DISK_SPACE_OFF)
+		return true;
+
+	file_systems = need_for_file(file_systems, index, bytes);
+	file_systems = need_for_sorts(file_systems, bytes);
+	if (RelationNeedsWAL(index) && XLogIsNeeded())
+		file_systems = need(file_systems, XLOGDIR, bytes);
+	foreach_ptr(FileSystem, fs, file_systems)
+	{
+		if (fs->needed_bytes > fs->free_bytes)
+		{
+			ereport(WARNING,
+					(errcode(ERRCODE_DISK_FULL),
+					 errmsg("index \"%s\" stays bloated, as disk space may not suffice to build it anew",
+							RelationGetRelationName(index)),
+					 errdetail("It is likely to need %s in the file system of \"%s\", where %s are free.",
+							   pretty_bytes(fs->needed_bytes), fs->path,
+							   pretty_bytes(fs->free_bytes)),
+					 errhint("Free some space, and run VACUUM (FULL INPLACE) again.")));
+			return false;
+		}
+	}
+	return true;
 }
 
 /* compare_falling -- for qsort: the larger size first. */
@@ -174,15 +199,46 @@ static List *
 need_for_relation(List *file_systems, Oid relid, double live_share, uint64 *bytes)
 {
 	Relation	rel = relation_open(relid, AccessShareLock);
-	Oid			tablespace = rel->rd_rel->reltablespace;
 
 	*bytes = (uint64) RelationGetNumberOfBlocks(rel) * BLCKSZ * live_share;
-	file_systems = need(file_systems,
-						GetDatabasePath(MyDatabaseId,
-										OidIsValid(tablespace) ? tablespace : MyDatabaseTableSpace),
-						*bytes);
+	file_systems = need_for_file(file_systems, rel, *bytes);
 	relation_close(rel, NoLock);
 	return file_systems;
+}
+
+/* need_for_file -- so many bytes are needed where a relation's files are. */
+static List *
+need_for_file(List *file_systems, Relation rel, uint64 bytes)
+{
+	Oid			tablespace = rel->rd_rel->reltablespace;
+
+	return need(file_systems,
+				GetDatabasePath(MyDatabaseId,
+								OidIsValid(tablespace) ? tablespace : MyDatabaseTableSpace),
+				bytes);
+}
+
+/*
+ * need_for_sorts
+ *		Indexes of so many bytes are built at once.
+ */
+static List *
+need_for_sorts(List *file_systems, uint64 bytes)
+{
+	Oid			tablespace;
+	char		path[MAXPGPATH];
+
+	if (bytes <= (uint64) maintenance_work_mem * 1024)
+		return file_systems;
+
+	PrepareTempTablespaces();
+	tablespace = GetNextTempTableSpace();
+	if (!OidIsValid(tablespace))
+		tablespace = MyDatabaseTableSpace;
+	TempTablespacePath(path, tablespace);
+	if (access(path, F_OK) != 0)
+		strlcpy(path, DatabasePath, sizeof(path));
+	return need(file_systems, path, bytes * SORT_SHARE);
 }
 
 /* share_of_live_rows -- as far as the statistics system knows, 0 to 1. */

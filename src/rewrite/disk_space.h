@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * disk_space.h
- *	  Is there room for a second copy of a table?
+ *	  Is there room for a second copy of a table, or of an index?
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -10,8 +10,10 @@
 #ifndef CYCLONE_DISK_SPACE_H
 #define CYCLONE_DISK_SPACE_H
 
+#include "storage/block.h"
 #include "utils/rel.h"
 
 extern void disk_space_check(Relation rel, const char *command);
+extern bool disk_space_suffices(Relation index, BlockNumber pages);
 
 #endif							/* CYCLONE_DISK_SPACE_H */

@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import threading
 import time
 from contextlib import suppress
 from itertools import product
@@ -342,32 +341,6 @@ def test_it_can_be_stopped_between_batches(cluster, db, conn, table, how):
     assert content(conn, "t") == table
     conn.execute(INPLACE)
     assert blocks(conn) < 100 and content(conn, "t") == table
-    checks.assert_clean(conn, "t")
-
-
-def test_a_session_goes_on_after_the_rebuilding_of_an_index_was_cancelled(cluster, db, conn, table):
-    """What it leaves is an invalid index, as with REINDEX CONCURRENTLY, and nothing that bothers the transactions to come."""
-    waits = "SELECT FROM pg_stat_progress_create_index WHERE pid = %s AND phase = 'waiting for writers before build'"
-    conn.execute(MOVE)
-    with cluster.connect(db) as user, cluster.connect(db) as watcher:
-        user.execute("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE")
-
-        def cancel() -> None:
-            wait_until(lambda: watcher.execute(waits, (conn.info.backend_pid,)).fetchall(), "the index to wait for the lock")
-            conn.cancel()
-
-        canceller = threading.Thread(target=cancel)
-        canceller.start()
-        with pytest.raises(psycopg.errors.QueryCanceled):
-            conn.execute(INPLACE)
-        canceller.join()
-    [(left,)] = conn.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid")
-    assert left.endswith("_ccnew")
-    conn.execute(f"DROP INDEX {left}")
-    assert content(conn, "t") == table
-    conn.execute(INPLACE)
-    assert content(conn, "t") == table
-    assert conn.execute("SELECT FROM pg_index WHERE NOT indisvalid").fetchall() == []
     checks.assert_clean(conn, "t")
 
 
@@ -752,7 +725,7 @@ def test_an_old_snapshot_on_a_standby_never_meets_a_new_index(new_cluster, patie
                 wait_until(lambda: standby.sql(waiting) == [(1,)], "the conflict")
                 with standby.connect(TEMPLATE) as other:
                     [(name,)] = other.execute(unfinished)
-                    assert name.endswith("_ccnew")
+                    assert name.endswith("_cyclone")
             else:
                 standby.wait_for_replay(primary)
             if patience == "100ms":

@@ -1,0 +1,297 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_copy.c
+ *	  A copy of an index, in the catalogs, that takes its place.
+ *
+ * The copy has the columns, operator classes, options, expressions and predicate of
+ * the index, but it is no constraint, and not unique from the moment on at which
+ * others maintain it.  So it forbids nothing: neither a duplicate that a deferred
+ * constraint allows for a while, nor a row that INSERT ... ON CONFLICT has found to
+ * be free in the index which it goes by.  The index itself goes on to enforce what
+ * it enforces.  In the end the two change their files, as VACUUM FULL does with tables.
+ * The index keeps its OID, its constraint, its name and all else that hangs on
+ * it.
+ *
+ * A btree that was filled for a copy is as good for a unique index.  While it is
+ * built it is unique, so duplicates of rows that are there are found, as by REINDEX;
+ * and entries that are added later may share a posting list, as row versions of the
+ * same row do in each unique index.
+ *
+ * The copy is never valid, so no query uses it.  It depends on the index, and is
+ * dropped with it.  No other index does that, so that is how we know one that was
+ * left over.
+ *
+ * Queries of old snapshots may need entries that the copy lacks: index_shrink.c
+ * waits for them.  Standbys are not asked for theirs.  So before the swap commits
+ * the WAL tells them to end older snapshots, as it tells them when VACUUM has
+ * removed row versions.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/nbtxlog.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_index.h"
+#include "commands/defrem.h"
+#include "storage/lmgr.h"
+#include "storage/predicate.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "inplace/index_copy.h"
+#include "rewrite/swap.h"
+#include "transaction.h"
+
+static void make_plain(Oid copy);
+static bool is_as_noted(const IndexCopy *copy);
+static bool is_copy(Oid index);
+static void end_snapshots_on_standbys(const IndexCopy *copy);
+
+/* index_copy_create -- see index_copy.h. */
+bool
+index_copy_create(IndexCopy *copy, Relation rel, Oid index)
+{
+	SavedUser	saved;
+	Relation	original;
+	ObjectAddress of,
+				on;
+	char	   *name;
+
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+
+	/* who renames or moves an index has no lock on the table */
+	if (!ConditionalLockRelationOid(index, ShareUpdateExclusiveLock))
+		return false;
+	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(index)) || !get_index_isvalid(index))
+		return false;
+
+	original = index_open(index, NoLock);
+	copy->table = RelationGetRelid(rel);
+	copy->index = index;
+	copy->index_file = original->rd_rel->relfilenode;
+	name = ChooseRelationName(RelationGetRelationName(original), NULL, "cyclone",
+							  RelationGetNamespace(original), false);
+
+	become_owner(rel, &saved);
+	copy->copy = compat_index_create_copy(rel, index, original->rd_rel->reltablespace, name);
+	become_user_again(&saved);
+	index_close(original, NoLock);
+
+	ObjectAddressSet(of, RelationRelationId, copy->copy);
+	ObjectAddressSet(on, RelationRelationId, index);
+	recordDependencyOn(&of, &on, DEPENDENCY_AUTO);
+	CommandCounterIncrement();
+	return true;
+}
+
+/* index_copy_build -- see index_copy.h. */
+void
+index_copy_build(const IndexCopy *copy)
+{
+	index_concurrently_build(copy->table, copy->copy);
+	CommandCounterIncrement();
+	make_plain(copy->copy);
+}
+
+/* index_copy_swap -- see index_copy.h. */
+bool
+index_copy_swap(const IndexCopy *copy)
+{
+	ObjectAddress old;
+	Relation	index;
+
+	Assert(CheckRelationOidLockedByMe(copy->table, AccessExclusiveLock, false));
+
+	if (!ConditionalLockRelationOid(copy->index, AccessExclusiveLock) ||
+		!ConditionalLockRelationOid(copy->copy, AccessExclusiveLock) ||
+		!is_as_noted(copy))
+		return false;
+
+	/*
+	 * what serializable transactions have read is known by pages of the old
+	 * file
+	 */
+	index = index_open(copy->index, NoLock);
+	TransferPredicateLocksToHeapRelation(index);
+	index_close(index, NoLock);
+
+	swap_files(copy->index, copy->copy, InvalidTransactionId, InvalidMultiXactId);
+	ObjectAddressSet(old, RelationRelationId, copy->copy);
+	performDeletion(&old, DROP_RESTRICT, PERFORM_DELETION_INTERNAL);
+	end_snapshots_on_standbys(copy);
+	return true;
+}
+
+/* index_copies_of -- see index_copy.h. */
+List *
+index_copies_of(Oid table)
+{
+	List	   *copies = NIL;
+	Relation	pg_index = table_open(IndexRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(table));
+	scan = systable_beginscan(pg_index, IndexIndrelidIndexId, true, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
+
+		if (!form->indisvalid && is_copy(form->indexrelid))
+			copies = lappend_oid(copies, form->indexrelid);
+	}
+	systable_endscan(scan);
+	table_close(pg_index, AccessShareLock);
+	return copies;
+}
+
+/* index_copy_set_dead -- see index_copy.h. */
+bool
+index_copy_set_dead(Oid table, Oid copy)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(copy));
+	bool		is_live;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	is_live = ((Form_pg_index) GETSTRUCT(tuple))->indislive;
+	ReleaseSysCache(tuple);
+	if (is_live)
+		index_concurrently_set_dead(table, copy);
+	return true;
+}
+
+/* index_copy_drop -- see index_copy.h. */
+void
+index_copy_drop(Oid copy)
+{
+	ObjectAddress address;
+
+	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(copy)))
+		return;
+	ObjectAddressSet(address, RelationRelationId, copy);
+	performDeletion(&address, DROP_RESTRICT,
+					PERFORM_DELETION_CONCURRENT_LOCK | PERFORM_DELETION_INTERNAL);
+}
+
+/* make_plain -- a copy is not unique any more, before others see that it is maintained. */
+static void
+make_plain(Oid copy)
+{
+	Relation	pg_index = table_open(IndexRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(copy));
+	Form_pg_index form;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", copy);
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	Assert(!form->indisvalid && !form->indisprimary && !form->indisexclusion);
+	form->indisunique = false;
+	form->indnullsnotdistinct = false;
+	form->indimmediate = true;
+	CatalogTupleUpdate(pg_index, &tuple->t_self, tuple);
+	heap_freetuple(tuple);
+	table_close(pg_index, RowExclusiveLock);
+}
+
+/* is_as_noted -- is the index as it was when the copy was made, and is the copy whole? */
+static bool
+is_as_noted(const IndexCopy *copy)
+{
+	HeapTuple	class_tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(copy->index));
+	HeapTuple	index_tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(copy->copy));
+	bool		is_so = false;
+
+	if (HeapTupleIsValid(class_tuple) && HeapTupleIsValid(index_tuple))
+	{
+		Form_pg_index form = (Form_pg_index) GETSTRUCT(index_tuple);
+
+		is_so = ((Form_pg_class) GETSTRUCT(class_tuple))->relfilenode == copy->index_file &&
+			get_index_isvalid(copy->index) &&
+			form->indisready && form->indislive && !form->indisunique;
+	}
+	if (HeapTupleIsValid(class_tuple))
+		ReleaseSysCache(class_tuple);
+	if (HeapTupleIsValid(index_tuple))
+		ReleaseSysCache(index_tuple);
+	return is_so;
+}
+
+/* is_copy -- does an index that isn't valid depend on another one? */
+static bool
+is_copy(Oid index)
+{
+	Relation	pg_depend = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		is_so = false;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_classid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_objid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(index));
+	scan = systable_beginscan(pg_depend, DependDependerIndexId, true, NULL, 2, keys);
+	while (!is_so && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		is_so = form->deptype == DEPENDENCY_AUTO &&
+			form->refclassid == RelationRelationId && form->refobjsubid == 0 &&
+			get_rel_relkind(form->refobjid) == RELKIND_INDEX;
+	}
+	systable_endscan(scan);
+	table_close(pg_depend, AccessShareLock);
+	return is_so;
+}
+
+/*
+ * end_snapshots_on_standbys
+ *		Have standbys end snapshots that may need what the index lacks now.
+ *
+ * What it lacks had been deleted by transactions with older XIDs.  A
+ * standby deals with queries of this database that have a snapshot in which one
+ * of these may be running: as max_standby_streaming_delay has it.  New snapshots
+ * are none of these, as the deletions come before this in the WAL.  The record is
+ * the one by which a btree says that nobody needs a deleted page, and has no
+ * other effect.
+ */
+static void
+end_snapshots_on_standbys(const IndexCopy *copy)
+{
+	xl_btree_reuse_page record = {0};
+	Relation	index = index_open(copy->index, NoLock);
+
+	if (RelationNeedsWAL(index) && XLogStandbyInfoActive())
+	{
+		record.locator = index->rd_locator;
+		record.block = InvalidBlockNumber;
+		record.snapshotConflictHorizon = GetTopFullTransactionId();
+		FullTransactionIdRetreat(&record.snapshotConflictHorizon);
+		record.isCatalogRel = false;	/* what logical decoding reads isn't
+										 * compacted */
+		XLogBeginInsert();
+		XLogRegisterData((char *) &record, SizeOfBtreeReusePage);
+		XLogInsert(RM_BTREE_ID, XLOG_BTREE_REUSE_PAGE);
+	}
+	index_close(index, NoLock);
+}

@@ -1,0 +1,57 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_copy.h
+ *	  A copy of an index, in the catalogs, that takes its place.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_INDEX_COPY_H
+#define CYCLONE_INDEX_COPY_H
+
+#include "storage/relfilelocator.h"
+#include "utils/relcache.h"
+
+/* An index and its copy */
+typedef struct IndexCopy
+{
+	Oid			table;
+	Oid			index;
+	RelFileNumber index_file;	/* the index's, when the copy was made */
+	Oid			copy;
+} IndexCopy;
+
+/*
+ * All of these are for use in a transaction with a snapshot, under a
+ * ShareUpdateExclusiveLock on the table.  None waits for a lock that a user's
+ * transaction may hold.
+ */
+
+/* Make an empty copy of an index.  Returns false if it is locked by others. */
+extern bool index_copy_create(IndexCopy *copy, Relation rel, Oid index);
+
+/*
+ * Fill it.  From the commit on, who writes to the table maintains it.  Raises an
+ * error, as REINDEX does, if there are duplicates under a unique index.
+ */
+extern void index_copy_build(const IndexCopy *copy);
+
+/*
+ * Let it take the index's place, under an AccessExclusiveLock on the table, and drop
+ * it with the old file.  Returns false, and changes nothing, if others have one of the
+ * two locked, or have changed the index.  To be committed at once.
+ */
+extern bool index_copy_swap(const IndexCopy *copy);
+
+/* The copies of a table's indexes that are left over, in the present context. */
+extern List *index_copies_of(Oid table);
+
+/*
+ * Have nobody maintain a copy any more; false if it is gone.  When all who have the
+ * table locked at the commit have ended, it can be dropped.
+ */
+extern bool index_copy_set_dead(Oid table, Oid copy);
+extern void index_copy_drop(Oid copy);
+
+#endif							/* CYCLONE_INDEX_COPY_H */

@@ -1,0 +1,291 @@
+/*-------------------------------------------------------------------------
+ *
+ * others.c
+ *	  Waiting for other transactions without standing in a lock's queue.
+ *
+ * The server's REINDEX CONCURRENTLY waits for others by queueing for the lock that
+ * each transaction has on itself, while it holds its own lock on the table.  If one
+ * of these then wants a lock on the table that ours forbids, say for ANALYZE after
+ * an INSERT, that is a deadlock, and whoever has waited for longer is made to fail.
+ * VACUUM never does that to anyone.
+ *
+ * So here we look again and again whether they have ended.  Nobody can wait for us
+ * in a circle, as we never wait in a queue; but one of those that we look for may
+ * wait for a lock of ours, directly or behind others.  Then we are told
+ * (OTHERS_WAIT_FOR_US), and have to let go.
+ *
+ * Each wait is bounded.  Meanwhile the wait event is CycloneOtherTransactions, and
+ * pg_stat_progress_create_index.current_locker_pid says who is waited for.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type_d.h"
+#include "commands/progress.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/array.h"
+#include "utils/backend_progress.h"
+#include "utils/backend_status.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "inplace/others.h"
+#include "transaction.h"
+
+/* How long to sleep between two looks: longer and longer */
+#define FIRST_NAP_MS	1
+#define LAST_NAP_MS		50
+
+/* Those who vacuum, or build an index safely, use none of the snapshots that matter. */
+#define OTHERS_EXCLUDED	(PROC_IS_AUTOVACUUM | PROC_IN_VACUUM | PROC_IN_SAFE_IC)
+
+/* as far as we follow those who wait for each other */
+#define MOST_IN_CHAIN	64
+
+static bool has_old_snapshot(VirtualTransactionId vxid, const VirtualTransactionId *with, int nwith);
+static int	pid_of(VirtualTransactionId vxid);
+static bool waits_for_us(int pid);
+static bool waits_for_lock(int pid);
+static OthersFound found(OthersEnd end, VirtualTransactionId vxid);
+
+/*
+ * others_with_lock
+ *		Who has a lock on a table that conflicts with this one?
+ */
+Others *
+others_with_lock(Oid relid, LOCKMODE conflicting)
+{
+	Others	   *others = palloc0_object(Others);
+	LOCKTAG		tag;
+
+	Assert(IsTransactionState());
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	others->vxids = GetLockConflicts(&tag, conflicting, &others->count);
+	return others;
+}
+
+/*
+ * others_with_snapshot
+ *		Who in this database has a snapshot with this xmin, or an older one?  With an
+ *		invalid limit, who has any?
+ */
+Others *
+others_with_snapshot(TransactionId limit_xmin)
+{
+	Others	   *others = palloc0_object(Others);
+
+	Assert(IsTransactionState());
+	others->limit_xmin = limit_xmin;
+	others->vxids = GetCurrentVirtualXIDs(limit_xmin, true, false, OTHERS_EXCLUDED,
+										  &others->count);
+	return others;
+}
+
+/*
+ * others_look
+ *		Take out those that have ended, or that have no such snapshot any more.
+ *
+ * In a transaction.
+ */
+OthersFound
+others_look(Others *others)
+{
+	VirtualTransactionId *with = NULL;
+	int			nwith = 0;
+	int			left = 0;
+
+	Assert(IsTransactionState());
+	if (TransactionIdIsValid(others->limit_xmin))
+		with = GetCurrentVirtualXIDs(others->limit_xmin, true, false, OTHERS_EXCLUDED, &nwith);
+	for (int i = 0; i < others->count; i++)
+	{
+		VirtualTransactionId vxid = others->vxids[i];
+
+		if (with != NULL ? has_old_snapshot(vxid, with, nwith) : !VirtualXactLock(vxid, false))
+			others->vxids[left++] = vxid;
+	}
+	others->count = left;
+	if (with != NULL)
+		pfree(with);
+
+	for (int i = 0; i < others->count; i++)
+		if (waits_for_us(pid_of(others->vxids[i])))
+			return found(OTHERS_WAIT_FOR_US, others->vxids[i]);
+	if (others->count == 0)
+		return (OthersFound)
+	{
+		.end = OTHERS_GONE
+	};
+	return found(OTHERS_STAY, others->vxids[0]);
+}
+
+/*
+ * others_wait
+ *		Wait until they have ended, for so long at most.
+ *
+ * Called and returns outside any transaction, with the table locked for the session.
+ * Looks, and sleeps, in transactions, as no error outside of any would end that lock.
+ */
+OthersFound
+others_wait(Others *others, int ms)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	int			nap = FIRST_NAP_MS;
+
+	for (;;)
+	{
+		OthersFound now;
+
+		begin_vacuum_transaction(false);
+		now = others_look(others);
+		pgstat_progress_update_param(PROGRESS_WAITFOR_CURRENT_PID, now.pid);
+		if (now.end == OTHERS_STAY &&
+			!TimestampDifferenceExceeds(start, GetCurrentTimestamp(), ms))
+		{
+			others_nap(Min(nap, Max(ms, 1)));
+			nap = Min(2 * nap, LAST_NAP_MS);
+			end_transaction();
+			continue;
+		}
+		end_transaction();
+		return now;
+	}
+}
+
+/*
+ * others_for_longer_than
+ *		Is one of these in a transaction that has been running for longer than that?
+ */
+OthersFound
+others_for_longer_than(const Others *others, int ms)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	for (int i = 0; i < others->count; i++)
+	{
+		VirtualTransactionId vxid = others->vxids[i];
+		PgBackendStatus *status;
+
+		if (pid_of(vxid) == 0)
+			return found(OTHERS_STAY, vxid);
+		status = pgstat_get_beentry_by_proc_number(vxid.procNumber);
+		if (status != NULL && status->st_xact_start_timestamp != 0 &&
+			TimestampDifferenceExceeds(status->st_xact_start_timestamp, now, ms))
+			return found(OTHERS_STAY, vxid);
+	}
+	return (OthersFound)
+	{
+		.end = OTHERS_GONE
+	};
+}
+
+/* others_nap -- sleep for a moment, in a transaction. */
+void
+others_nap(int ms)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("CycloneOtherTransactions");
+	Assert(IsTransactionState());
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, event);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* others_describe -- who was found, in words; palloc'd. */
+char *
+others_describe(const OthersFound *who)
+{
+	Assert(who->end != OTHERS_GONE);
+	if (who->pid == 0)
+		return pstrdup(_("a prepared transaction"));
+	return psprintf(_("the transaction of process %d"), who->pid);
+}
+
+/* has_old_snapshot -- is this one of those? */
+static bool
+has_old_snapshot(VirtualTransactionId vxid, const VirtualTransactionId *with, int nwith)
+{
+	for (int i = 0; i < nwith; i++)
+		if (VirtualTransactionIdEquals(vxid, with[i]))
+			return true;
+	return false;
+}
+
+/* pid_of -- the process that runs a transaction; 0 if none does, as it is prepared. */
+static int
+pid_of(VirtualTransactionId vxid)
+{
+	PGPROC	   *proc;
+
+	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
+		return 0;
+	proc = ProcNumberGetProc(vxid.procNumber);
+	return proc != NULL && proc->vxid.lxid == vxid.localTransactionId ? proc->pid : 0;
+}
+
+/*
+ * waits_for_us
+ *		Does a process wait for a lock of ours, or for somebody who does?
+ */
+static bool
+waits_for_us(int pid)
+{
+	int			chain[MOST_IN_CHAIN];
+	int			count = 0;
+
+	if (!waits_for_lock(pid))
+		return false;
+	chain[count++] = pid;
+	for (int i = 0; i < count; i++)
+	{
+		ArrayType  *array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+																   Int32GetDatum(chain[i])));
+		int			nblockers = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+		const int32 *blockers = (const int32 *) ARR_DATA_PTR(array);
+
+		for (int b = 0; b < nblockers; b++)
+		{
+			bool		is_new = blockers[b] != 0 && count < MOST_IN_CHAIN;
+
+			if (blockers[b] == MyProcPid)
+				return true;
+			for (int known = 0; known < count && is_new; known++)
+				is_new = chain[known] != blockers[b];
+			if (is_new)
+				chain[count++] = blockers[b];
+		}
+	}
+	return false;
+}
+
+/* waits_for_lock -- is a process waiting in the queue of a lock? */
+static bool
+waits_for_lock(int pid)
+{
+	PGPROC	   *proc = pid != 0 ? BackendPidGetProc(pid) : NULL;
+
+	/* one byte has the class, and a look without a lock will do */
+	return proc != NULL && (proc->wait_event_info & 0xFF000000) == PG_WAIT_LOCK;
+}
+
+/* found -- what there is to say of one of them. */
+static OthersFound
+found(OthersEnd end, VirtualTransactionId vxid)
+{
+	return (OthersFound)
+	{
+		.end = end,.pid = pid_of(vxid)
+	};
+}

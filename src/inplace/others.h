@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * others.h
+ *	  Waiting for other transactions without standing in a lock's queue.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_OTHERS_H
+#define CYCLONE_OTHERS_H
+
+#include "storage/lock.h"
+
+/* Transactions of others; those that have ended are taken out. */
+typedef struct Others
+{
+	VirtualTransactionId *vxids;
+	int			count;
+	TransactionId limit_xmin;	/* if valid, they matter only as long as they
+								 * have a snapshot with such an xmin, or an
+								 * older one */
+} Others;
+
+/* How a wait for others has ended */
+typedef enum OthersEnd
+{
+	OTHERS_GONE,
+	OTHERS_STAY,				/* the time is up */
+	OTHERS_WAIT_FOR_US,			/* one of them waits for a lock that we hold */
+} OthersEnd;
+
+/* With whom the wait has ended, unless they are gone */
+typedef struct OthersFound
+{
+	OthersEnd	end;
+	int			pid;			/* 0: a prepared transaction */
+} OthersFound;
+
+/*
+ * Both are for use in a transaction, and allocate memory in the present context.
+ * Sessions that vacuum, and this one, don't count.
+ */
+extern Others *others_with_lock(Oid relid, LOCKMODE conflicting);
+extern Others *others_with_snapshot(TransactionId limit_xmin);
+
+extern OthersFound others_look(Others *others);
+extern OthersFound others_wait(Others *others, int ms);
+extern OthersFound others_for_longer_than(const Others *others, int ms);
+extern void others_nap(int ms);
+extern char *others_describe(const OthersFound *found);
+
+#endif							/* CYCLONE_OTHERS_H */

@@ -1,0 +1,365 @@
+"""VACUUM (FULL INPLACE) builds bloated indexes anew, and no statement of others fails because of that."""
+
+import threading
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import Parked, wait_until
+from test_rewrite import run_script
+
+INPLACE = "VACUUM (FULL INPLACE) t"
+STEPS = ("shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-validate", "shrink-swap", "shrink-swapped", "shrink-drop")
+ROWS = 20000
+MAKE = f"""
+    CREATE TABLE t (
+        id int PRIMARY KEY, pos int CONSTRAINT t_pos UNIQUE DEFERRABLE INITIALLY DEFERRED, note text, a int[], p point
+    ) WITH (autovacuum_enabled = off);
+    INSERT INTO t SELECT i, i, md5(i::text), ARRAY[i % 7, i % 11], point(i, i) FROM generate_series(1, {ROWS}) i;
+    CREATE UNIQUE INDEX t_expr ON t (lower(note)) INCLUDE (id) WITH (fillfactor = 80);
+    CREATE UNIQUE INDEX t_some ON t (pos DESC NULLS LAST, id) WHERE id % 3 = 0;
+    CREATE INDEX t_hash ON t USING hash (note);
+    CREATE INDEX t_gin ON t USING gin (a);
+    CREATE INDEX t_gist ON t USING gist (p);
+    ALTER TABLE t REPLICA IDENTITY USING INDEX t_pkey;
+    ALTER TABLE t CLUSTER ON t_expr;
+    COMMENT ON INDEX t_expr IS 'kept';
+    ANALYZE t;
+    DELETE FROM t WHERE id % 10 BETWEEN 1 AND 8
+"""
+INDEXES = ("t_pkey", "t_pos", "t_expr", "t_some", "t_hash", "t_gin", "t_gist")
+INVALID = "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT (indisvalid AND indisready AND indislive)"
+# All that hangs on the indexes, but for their files
+LOOKS = """
+    SELECT i.*, c.relname, c.reloptions, pg_get_indexdef(c.oid), obj_description(c.oid, 'pg_class'),
+        (SELECT array_agg(conname || pg_get_constraintdef(oid)) FROM pg_constraint WHERE conindid = c.oid),
+        (SELECT array_agg(s.stanullfrac) FROM pg_statistic s WHERE s.starelid = c.oid)
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 't'::regclass ORDER BY c.relname
+"""
+
+
+@pytest.fixture
+def table(conn):
+    """Table t with bloated indexes; yields its contents."""
+    run_script(conn, MAKE)
+    yield content(conn)
+
+
+def content(conn) -> list[tuple]:
+    return conn.execute("SELECT id, pos, note, a, p::text FROM t ORDER BY id").fetchall()
+
+
+def sizes(conn) -> dict[str, int]:
+    return {name: conn.execute("SELECT pg_relation_size(%s::regclass)", (name,)).fetchone()[0] for name in INDEXES}
+
+
+def assert_sound(conn) -> None:
+    """Nothing is left over, the table is clean, and each index leads to each row, unique ones to just one."""
+    assert conn.execute(INVALID).fetchall() == []
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    checks.assert_clean(conn, "t")
+    for name in ("t_pkey", "t_pos", "t_expr", "t_some"):
+        conn.execute("SELECT bt_index_check(%s::regclass, heapallindexed => true, checkunique => true)", (name,))
+    rows = content(conn)
+    with conn.transaction():
+        conn.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = on")
+        for probe in (
+            "SELECT count(*) FROM t WHERE id > 0", "SELECT count(*) FROM t WHERE pos > -1000000000", "SELECT count(*) FROM t WHERE lower(note) > ''",
+            "SELECT count(*) FROM t WHERE a && ARRAY[0,1,2,3,4,5,6]", "SELECT count(*) FROM t WHERE p <@ box '(-10,-10,10000000,10000000)'",
+        ):  # fmt: skip
+            assert "Seq Scan" not in str(conn.execute(f"EXPLAIN {probe}").fetchall())
+            assert conn.execute(probe).fetchone() == (len(rows),), probe
+
+
+def test_what_hangs_on_an_index_stays(conn, table):
+    """Its file changes, and its size; nothing else, and it goes on to enforce what it did."""
+    before, looks = sizes(conn), conn.execute(LOOKS).fetchall()
+    files = {name: conn.execute("SELECT pg_relation_filenode(%s::regclass)", (name,)).fetchone() for name in INDEXES}
+    conn.execute(INPLACE)
+    assert conn.execute(LOOKS).fetchall() == looks
+    for name, size in sizes(conn).items():
+        assert size < 0.8 * before[name], name
+        assert conn.execute("SELECT pg_relation_filenode(%s::regclass)", (name,)).fetchone() != files[name]
+    assert content(conn) == table
+    for duplicate in ("(10, 1, '', NULL, NULL)", "(1, 10, '', NULL, NULL)", "(1, 1, (SELECT note FROM t WHERE id = 10), NULL, NULL)"):
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            conn.execute(f"INSERT INTO t VALUES {duplicate}")
+    assert_sound(conn)
+
+
+def swap_positions(conn) -> None:
+    """Two rows change a deferred key with each other: for a moment there are duplicates."""
+    conn.execute("UPDATE t SET pos = 30 - pos WHERE id IN (10, 20)")
+
+
+def insert_or_update(conn) -> None:
+    """Several clients do so with the same keys at a time, in the test of them."""
+    conn.execute("INSERT INTO t VALUES (10, 1000010, 'x') ON CONFLICT (id) DO UPDATE SET note = t.note || 'x'")
+
+
+@pytest.mark.parametrize("step", STEPS[1:-1])
+def test_others_write_as_ever(cluster, db, conn, table, step):
+    """Whatever step it is at: deferred constraints with temporary duplicates, upserts by each key, and errors that are deserved."""
+    with Parked(cluster, db, f"{step}:leader", 1, INPLACE, settings={"cyclone.index_wait": "20s"}) as vacuum:
+        if step == "shrink-swapped":  # the table is locked
+            vacuum.release()
+            vacuum.finish()
+        with cluster.connect(db) as other:
+            swap_positions(other)
+            other.execute("BEGIN; UPDATE t SET pos = 20 WHERE id = 20; UPDATE t SET pos = 10 WHERE id = 10; COMMIT")
+            insert_or_update(other)
+            other.execute("INSERT INTO t VALUES (10, 10, 'y') ON CONFLICT ON CONSTRAINT t_pkey DO NOTHING")
+            other.execute("INSERT INTO t SELECT 5, 5, note FROM t WHERE id = 20 ON CONFLICT (lower(note)) DO UPDATE SET a = '{1}'")
+            other.execute("DELETE FROM t WHERE id = 30; INSERT INTO t VALUES (30, 30, md5('30'), '{1}', point(1, 1))")
+            with pytest.raises(psycopg.errors.UniqueViolation):
+                other.execute("INSERT INTO t VALUES (10, 1, 'z')")
+            with pytest.raises(psycopg.errors.UniqueViolation):
+                other.execute("UPDATE t SET pos = 40 WHERE id = 50")
+            expected = content(other)
+    assert vacuum.error is None
+    conn.execute("UPDATE t SET a = '{0}', p = point(1, 1) WHERE a IS NULL OR p IS NULL")
+    assert [row[:3] for row in content(conn)] == [row[:3] for row in expected]
+    assert_sound(conn)
+
+
+@pytest.mark.parametrize("statement", ["ANALYZE t", "ALTER TABLE t ADD COLUMN more int", "LOCK TABLE t", "CREATE INDEX ON t (note)"])
+@pytest.mark.parametrize("step", ["shrink-wait", "shrink-swap"])
+def test_a_transaction_that_used_the_table_may_lock_it(cluster, db, conn, table, step, statement):
+    """It would be a deadlock if it was waited for in a queue; here the index is left as it is."""
+    with cluster.connect(db) as other:
+        other.execute("SET deadlock_timeout = '50ms'; BEGIN; INSERT INTO t VALUES (1, 1, 'mine', '{0}', point(1, 1))")
+        with Parked(cluster, db, f"{step}:leader", 1, INPLACE) if step == "shrink-wait" else late(cluster, db, other) as vacuum:
+            vacuum.release()
+            other.execute(statement)
+            other.execute("COMMIT")
+            vacuum.finish()
+    assert any("stays bloated, to make way for the transaction of process" in message for message in vacuum.messages)
+    assert len(content(conn)) == len(table) + 1
+    assert_sound(conn)
+
+
+def late(cluster, db, other) -> Parked:
+    """A VACUUM at the swap, and `other` in a transaction that has written meanwhile."""
+    other.execute("COMMIT; DELETE FROM t WHERE id = 1")
+    vacuum = Parked(cluster, db, "shrink-swap:leader", 1, INPLACE)
+    other.execute("BEGIN; INSERT INTO t VALUES (1, 1, 'mine', '{0}', point(1, 1))")
+    return vacuum
+
+
+@pytest.mark.parametrize("how", ["LOCK TABLE t IN ROW EXCLUSIVE MODE", "SELECT 1", "prepared"])
+def test_who_stays_is_waited_for_no_longer_than_that(cluster, db, conn, table, how):
+    """An idle transaction that may write, one that has an old snapshot only, and a prepared one; each is named."""
+    before = sizes(conn)
+    with cluster.connect(db) as other:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("INSERT INTO t VALUES (1, 1, 'mine', '{0}', point(1, 1)); PREPARE TRANSACTION 'p'" if how == "prepared" else how)
+        messages = []
+        conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+        conn.execute("SET cyclone.index_wait = '100ms'")
+        conn.execute(INPLACE)
+        name = "a prepared transaction" if how == "prepared" else f"the transaction of process {other.info.backend_pid}"
+        assert any(f"stays bloated because of {name}" in message for message in messages), messages
+        assert sizes(conn)["t_pos"] >= before["t_pos"]
+        other.execute("ROLLBACK PREPARED 'p'" if how == "prepared" else "COMMIT")
+    conn.execute("RESET cyclone.index_wait")
+    conn.execute(INPLACE)
+    assert sizes(conn)["t_pos"] < 0.8 * before["t_pos"]
+    assert content(conn) == table
+    assert_sound(conn)
+
+
+def test_progress_says_who_is_waited_for(cluster, db, conn, table):
+    with cluster.connect(db) as other, Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        vacuum.release()
+        waiting = "SELECT current_locker_pid FROM pg_stat_progress_create_index WHERE relid = 't'::regclass"
+        wait_until(lambda: conn.execute(waiting).fetchall() == [(other.info.backend_pid,)], "the wait for the snapshot")
+        assert conn.execute("SELECT phase FROM cyclone.progress WHERE relation = 't'").fetchall() == [("waiting for other transactions",)]
+        activity = "SELECT DISTINCT wait_event FROM pg_stat_activity WHERE pid = %s AND wait_event IS NOT NULL"
+        wait_until(lambda: conn.execute(activity, (vacuum.pid,)).fetchall() == [("CycloneOtherTransactions",)], "the wait event")
+        other.execute("COMMIT")
+        vacuum.finish()
+    assert_sound(conn)
+
+
+@pytest.mark.parametrize("step", STEPS[:-1])
+@pytest.mark.parametrize("end", ["cancel", "statement_timeout", "error"])
+def test_what_ends_it_leaves_nothing_behind(cluster, db, conn, table, step, end):
+    if end == "error":
+        with pytest.raises(psycopg.errors.InternalError_):
+            conn.execute(f"SET cyclone.debug_point = '{step}:leader:error'")
+            conn.execute(INPLACE)
+        conn.execute("RESET cyclone.debug_point")
+    else:
+        settings = {"statement_timeout": "1500ms"} if end == "statement_timeout" else {}
+        with Parked(cluster, db, f"{step}:leader", 1, INPLACE, settings=settings) as vacuum:
+            if end == "cancel":
+                conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+            assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
+    assert conn.execute(INVALID).fetchall() == []
+    assert content(conn) == table
+    conn.execute(INPLACE)
+    assert_sound(conn)
+
+
+@pytest.mark.parametrize("step", ["shrink-wait", "shrink-validate", "shrink-swap"])
+def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, table, step):
+    """It bothers nobody meanwhile, and advice names it."""
+    with Parked(cluster, db, f"{step}:leader", 1, INPLACE) as vacuum:
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    assert conn.execute(INVALID).fetchall() == [("t_pkey_cyclone",)]
+    swap_positions(conn)
+    swap_positions(conn)
+    insert_or_update(conn)
+    conn.execute("UPDATE t SET note = md5('10') WHERE id = 10")
+    conn.execute(INPLACE)
+    assert content(conn) == table
+    assert_sound(conn)
+
+
+def test_a_leftover_goes_with_its_index(cluster, db, conn, table):
+    with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    conn.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT; ALTER TABLE t DROP CONSTRAINT t_pkey")
+    assert conn.execute(INVALID).fetchall() == []
+
+
+def test_an_index_that_others_change_meanwhile_is_left_to_them(cluster, db, conn, table):
+    with Parked(cluster, db, "shrink-swap:leader", 1, INPLACE) as vacuum:
+        conn.execute("ALTER INDEX t_pkey RENAME TO t_key")
+        conn.execute("ALTER INDEX t_key SET TABLESPACE pg_default")
+        vacuum.release()
+        vacuum.finish()
+    conn.execute("ALTER INDEX t_key RENAME TO t_pkey")
+    assert_sound(conn)
+
+
+def test_duplicates_are_found_and_other_indexes_made_small(conn, table):
+    """As by REINDEX; they come from damage, here from an index that was wrong for a while."""
+    conn.execute("UPDATE pg_index SET indisready = false, indislive = false WHERE indexrelid = 't_expr'::regclass")
+    conn.execute("INSERT INTO t VALUES (1, 1, md5('10'), '{0}', point(1, 1))")
+    conn.execute("UPDATE pg_index SET indisready = true, indislive = true WHERE indexrelid = 't_expr'::regclass")
+    before = sizes(conn)
+    with pytest.raises(psycopg.errors.UniqueViolation, match="could not create unique index"):
+        conn.execute(INPLACE)
+    after = sizes(conn)
+    assert after["t_expr"] == before["t_expr"]
+    assert all(after[name] < 0.8 * before[name] for name in INDEXES if name != "t_expr")
+    assert conn.execute(INVALID).fetchall() == []
+    with conn.transaction():
+        assert conn.execute("SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND mode LIKE 'Share%'").fetchone() == (0,)
+    conn.execute("DELETE FROM t WHERE id = 1")
+    conn.execute(INPLACE)
+    conn.execute("REINDEX INDEX t_expr")
+    assert content(conn) == table
+    assert_sound(conn)
+
+
+def test_without_disk_space_an_index_stays(conn):
+    """Each would have 2 MB, and there is 1 MB."""
+    conn.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int UNIQUE) WITH (autovacuum_enabled = off);"
+        "INSERT INTO t SELECT i, -i FROM generate_series(1, 200000) i; DELETE FROM t WHERE id % 2 = 0"
+    )
+    files = "SELECT pg_relation_filenode('t_pkey'), pg_relation_filenode('t_n_key')"
+    before = conn.execute(files).fetchone()
+    messages = []
+    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    conn.execute("SET cyclone.debug_max_free_mb = 1")
+    conn.execute(INPLACE)
+    assert [message for message in messages if "disk space" in message] == [
+        f'index "{name}" stays bloated, as disk space may not suffice to build it anew' for name in ("t_pkey", "t_n_key")
+    ]
+    assert conn.execute(files).fetchone() == before
+    conn.execute("SET cyclone.check_disk_space = off")
+    conn.execute(INPLACE)
+    assert all(new != old for new, old in zip(conn.execute(files).fetchone(), before, strict=True))
+    assert conn.execute(INVALID).fetchall() == []
+    checks.assert_clean(conn, "t")
+
+
+def test_no_queue_keeps_others_waiting(cluster, db, conn, table):
+    """Who reads all the time keeps the lock from being had, and is not kept waiting for it: NOWAIT succeeds."""
+    conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+    with cluster.connect(db) as reader:
+        with Parked(cluster, db, "shrink-swap:leader", 1, INPLACE, settings={"cyclone.index_wait": "500ms"}) as vacuum:
+            reader.execute("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE")
+            vacuum.release()
+            while vacuum.running:
+                with cluster.connect(db) as other:
+                    other.execute("BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE NOWAIT; COMMIT")
+            vacuum.finish()
+        assert any(f"because of the transaction of process {reader.info.backend_pid}" in message for message in vacuum.messages)
+        reader.execute("COMMIT")
+    conn.execute(INPLACE)
+    assert_sound(conn)
+
+
+def test_upserts_by_many_clients(cluster, db, conn, table):
+    """They share keys, while the table is compacted again and again; none fails."""
+    conn.execute("DROP INDEX t_expr; DROP INDEX t_some")  # upserts don't go by these
+    stop = threading.Event()
+    errors: list[Exception] = []
+
+    def upsert(number: int) -> None:
+        with cluster.connect(db) as client:
+            try:
+                for turn in range(100000):
+                    if stop.is_set():
+                        return
+                    key = (turn * 7 + number) % 40 + 1
+                    client.execute(
+                        "INSERT INTO t VALUES (%s, %s, %s, '{0}', point(1, 1)) ON CONFLICT (id) DO UPDATE SET a = t.a || 1, note = t.note || '.'",
+                        (-key, -key, f"key {key} of {number} at {turn}"),
+                    )
+                    if turn % 5 == 0:
+                        client.execute("DELETE FROM t WHERE id = %s", (-key,))
+            except Exception as error:
+                errors.append(error)
+
+    clients = [threading.Thread(target=upsert, args=(number,)) for number in range(6)]
+    for client in clients:
+        client.start()
+    try:
+        for _ in range(4):
+            conn.execute("INSERT INTO t SELECT i, i, md5(i::text), '{0}', point(1, 1) FROM generate_series(100000, 110000) i")
+            conn.execute("DELETE FROM t WHERE id >= 100000")
+            conn.execute(INPLACE)
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+    assert errors == []
+    conn.execute("DELETE FROM t WHERE id < 0")
+    assert content(conn) == table
+    assert conn.execute(INVALID).fetchall() == []
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("kind", ["UNLOGGED", "TEMPORARY"])
+def test_tables_of_other_kinds(conn, kind):
+    run_script(conn, MAKE.replace("CREATE TABLE", f"CREATE {kind} TABLE", 1))
+    before, rows = sizes(conn), content(conn)
+    conn.execute(INPLACE)
+    assert all(size < 0.8 * before[name] for name, size in sizes(conn).items())
+    assert content(conn) == rows
+    assert conn.execute(INVALID).fetchall() == []
+
+
+def test_an_unlogged_table_is_empty_and_sound_after_a_crash(new_cluster):
+    cluster = new_cluster()
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION IF NOT EXISTS amcheck")
+        run_script(conn, MAKE.replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1))
+        conn.execute(INPLACE)
+    cluster.crash()
+    cluster.start()
+    with cluster.connect() as conn:
+        assert conn.execute("SELECT count(*) FROM t").fetchone() == (0,)
+        conn.execute("INSERT INTO t VALUES (1, 1, 'a', '{0}', point(1, 1))")
+        for name in ("t_pkey", "t_pos", "t_expr", "t_some"):
+            conn.execute("SELECT bt_index_check(%s::regclass, heapallindexed => true)", (name,))
