@@ -18,6 +18,7 @@
 #include "command/utility_hook.h"
 #include "debug_point.h"
 #include "history/history.h"
+#include "library.h"
 #include "new_files/leftovers.h"
 #include "new_files/new_blocks.h"
 #include "pace/latency.h"
@@ -25,6 +26,7 @@
 #include "pace/parking.h"
 #include "pace/target.h"
 #include "report/progress.h"
+#include "rewrite/disk_space.h"
 #include "server_check.h"
 #include "settings.h"
 
@@ -35,18 +37,16 @@ PG_MODULE_MAGIC;
  *		Starts everything up, in the postmaster; or, in a server that the library
  *		doesn't fit, only what says so.
  *
- * Raises an error if the library is loaded later than that: there is no
- * shared memory to be had then.
+ * Does nothing if the library is loaded later than that: there is no shared memory
+ * to be had then.  library.c says what comes of it.
  */
 void
 _PG_init(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("pg_cyclone must be loaded via \"shared_preload_libraries\""),
-				 errhint("Add pg_cyclone to shared_preload_libraries in postgresql.conf and restart the server.")));
+		return;
 
+	library_init();
 	debug_point_init();
 	settings_init();
 	citus_check_order();
@@ -61,6 +61,7 @@ _PG_init(void)
 		parking_init();
 		leftovers_init();
 		new_blocks_startup();
+		disk_space_init();
 		autovacuum_init();
 		heap_seam_init();
 	}

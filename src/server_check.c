@@ -34,6 +34,7 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
+#include "access/heaptoast.h"
 #include "access/nbtree.h"
 #include "access/tupdesc.h"
 #include "catalog/catversion.h"
@@ -47,12 +48,14 @@
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "nodes/makefuncs.h"
+#include "storage/large_object.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
 #include "debug_point.h"
+#include "library.h"
 #include "server_check.h"
 
 /* What a probe fills memory with, to see how much of it the server fills */
@@ -66,9 +69,10 @@ typedef union Filled
 	unsigned char bytes[1024];
 } Filled;
 
+static void compare_control_file(StringInfo misfits);
+static void compare(StringInfo misfits, const char *what, uint64 ours, uint64 servers);
 static void run_probes(StringInfo misfits);
 static char *version_name(int version);
-static bool control_file_fits(void);
 static bool map_records_fit(void);
 static bool access_methods_fit(void);
 static bool index_info_fits(void);
@@ -89,8 +93,6 @@ static const struct
 	bool		(*fits) (void);
 }			probes[] = {
 
-	/* rows of catalogs that we read and write as structs; checkpoints, WAL */
-	{"the catalogs", control_file_fits},
 	/* what recovery and standbys make of our records */
 	{"WAL records about the visibility map", map_records_fit},
 	/* what index access methods can do, and how they are called */
@@ -127,6 +129,7 @@ server_check(void)
 	initStringInfo(&misfits);
 	if (running < built_for)
 		appendStringInfoString(&misfits, "the version, which is older");
+	compare_control_file(&misfits);
 	run_probes(&misfits);
 
 	if (misfits.len > 0)
@@ -165,6 +168,7 @@ server_fits(void)
 void
 refuse_unfit_server(const char *what)
 {
+	refuse_without_preloading();
 	if (unfit_detail != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -205,20 +209,42 @@ version_name(int version)
 }
 
 /*
- * control_file_fits
- *		Has the cluster the catalogs that our structs are made for?
+ * compare_control_file
+ *		List what differs in the cluster, which has noted by what sizes and formats the
+ *		server reads and writes it.
  *
- * Minor versions don't change them, but those before the first one do, and
- * have its number.
+ * Catalogs are those that our structs are made for: minor versions don't change them,
+ * but those before the first one do, and have its number.  The server compares some of
+ * the sizes with those of a library, and not those that matter most to us.
  */
-static bool
-control_file_fits(void)
+static void
+compare_control_file(StringInfo misfits)
 {
 	bool		crc_ok;
 	ControlFileData *file = get_controlfile(DataDir, &crc_ok);
 
-	return file->pg_control_version == PG_CONTROL_VERSION &&
-		file->catalog_version_no == CATALOG_VERSION_NO;
+	compare(misfits, "the version of pg_control", PG_CONTROL_VERSION, file->pg_control_version);
+	/* what follows may be elsewhere in the file */
+	if (file->pg_control_version != PG_CONTROL_VERSION)
+		return;
+	compare(misfits, "the version of the catalogs", CATALOG_VERSION_NO, file->catalog_version_no);
+	compare(misfits, "BLCKSZ", BLCKSZ, file->blcksz);
+	compare(misfits, "RELSEG_SIZE", RELSEG_SIZE, file->relseg_size);
+	compare(misfits, "XLOG_BLCKSZ", XLOG_BLCKSZ, file->xlog_blcksz);
+	compare(misfits, "MAXIMUM_ALIGNOF", MAXIMUM_ALIGNOF, file->maxAlign);
+	compare(misfits, "NAMEDATALEN", NAMEDATALEN, file->nameDataLen);
+	compare(misfits, "INDEX_MAX_KEYS", INDEX_MAX_KEYS, file->indexMaxKeys);
+	compare(misfits, "TOAST_MAX_CHUNK_SIZE", TOAST_MAX_CHUNK_SIZE, file->toast_max_chunk_size);
+	compare(misfits, "LOBLKSIZE", LOBLKSIZE, file->loblksize);
+}
+
+/* compare -- list a number that differs, with both values. */
+static void
+compare(StringInfo misfits, const char *what, uint64 ours, uint64 servers)
+{
+	if (ours != servers)
+		appendStringInfo(misfits, "%s%s (" UINT64_FORMAT " there, " UINT64_FORMAT " here)",
+						 misfits->len > 0 ? ", " : "", what, ours, servers);
 }
 
 /* map_records_fit -- does the server log it as we do if a map's bits are cleared? */

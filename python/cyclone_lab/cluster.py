@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 
+from cyclone_lab import seccomp
 from cyclone_lab.postgres import as_server_user, copy_tree, hand_over, program_env, program_path, run_program
 
 SUPERUSER = "postgres"
@@ -67,6 +68,7 @@ class Cluster:
         self.log_file = self.home / "server.log"
         self.env: dict[str, str] = {}  # for the server, besides the usual
         self.wrapper: list[str] = []  # a command that runs the server, such as valgrind
+        self.forbidden_calls: tuple[str, ...] = ()  # system calls that end the process which makes one
         self.postmaster: subprocess.Popen | None = None
         _read_until[self] = 0
         hand_over(self.home)
@@ -127,12 +129,18 @@ class Cluster:
         with open(self.log_file, "a") as log:
             self.postmaster = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=program_env(self.prefix, **self.env),
-                preexec_fn=_quit_when_parent_dies,
+                preexec_fn=self._prepare,
                 start_new_session=True,  # an interrupt from the terminal is for us, who may still need the server
                 **as_server_user(),
             )  # fmt: skip
         self.wait_for_recovery()
         return self
+
+    def _prepare(self) -> None:
+        """Make the process that is to be the postmaster ready for that."""
+        _quit_when_parent_dies()
+        if self.forbidden_calls:
+            seccomp.forbid(self.forbidden_calls)
 
     def wait_for_recovery(self) -> None:
         """Wait until the server, which is starting, takes connections; raise RuntimeError with its log if it does not."""

@@ -44,6 +44,7 @@
 #include "compat.h"
 #include "declared_rows.h"
 #include "history/history_rows.h"
+#include "library.h"
 #include "server_check.h"
 
 /* Shorter ones aren't worth a look at their bloat. */
@@ -367,6 +368,7 @@ pg_cyclone_xid_rate(PG_FUNCTION_ARGS)
 	double		seconds;
 	TimestampTz checkpoint;
 
+	refuse_without_preloading();
 	desc = row_description(fcinfo, lengthof(values));
 
 	LWLockAcquire(ControlFileLock, LW_SHARED);

@@ -42,6 +42,7 @@
 #include "autovacuum/table_log.h"
 #include "engine/table_vacuum.h"
 #include "history/history.h"
+#include "library.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "settings.h"
@@ -260,6 +261,7 @@ pg_cyclone_autovacuum_reset(PG_FUNCTION_ARGS)
 	TableKey	keys[] = {{.database = MyDatabaseId}, {.database = InvalidOid}};
 	int64		forgotten = 0;
 
+	refuse_without_preloading();
 	if (PG_ARGISNULL(0))
 	{
 		running_notes_forget_crashes(NULL);

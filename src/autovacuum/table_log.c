@@ -40,6 +40,7 @@
 #include "autovacuum/table_log.h"
 #include "compat.h"
 #include "declared_rows.h"
+#include "library.h"
 #include "settings.h"
 
 #define TRANCHE				"pg_cyclone autovacuum"
@@ -430,6 +431,7 @@ pg_cyclone_autovacuum(PG_FUNCTION_ARGS)
 	TableEntry *entry;
 	int			ncopies = 0;
 
+	refuse_without_preloading();
 	begin_rows(fcinfo, AUTOVACUUM_COLUMNS);
 
 	/* rows are made without the lock */

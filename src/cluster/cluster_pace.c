@@ -58,6 +58,7 @@
 #include "cluster/citus.h"
 #include "cluster/cluster_pace.h"
 #include "compat.h"
+#include "library.h"
 #include "pace/clock.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
@@ -232,7 +233,6 @@ launch(void)
 		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
 		.bgw_start_time = BgWorkerStart_RecoveryFinished,
 		.bgw_restart_time = BGW_NEVER_RESTART,
-		.bgw_library_name = "pg_cyclone",
 		.bgw_function_name = "pg_cyclone_cluster_pace_main",
 		.bgw_type = "pg_cyclone pace",
 		.bgw_notify_pid = MyProcPid,
@@ -241,6 +241,7 @@ launch(void)
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 	bool		is_registered;
 
+	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
 	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_cyclone pace for PID %d", MyProcPid);
 	is_registered = RegisterDynamicBackgroundWorker(&worker, &worker_handle);
 	MemoryContextSwitchTo(old);
@@ -350,6 +351,7 @@ pg_cyclone_follow_pace(PG_FUNCTION_ARGS)
 	TargetCosts costs;
 	Datum		values[3];
 
+	refuse_without_preloading();
 	latency_forget_statement();
 	/* from less, which no law comes to, it would not recover for years */
 	if (!IsUnderPostmaster || isnan(budget) || budget < 1)
@@ -382,6 +384,7 @@ pg_cyclone_cluster_pace_main(Datum main_arg)
 	uint64		before;
 	bool		is_measured = false;
 
+	refuse_without_preloading();
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	CurrentMemoryContext = AllocSetContextCreate(TopMemoryContext, "Cyclone cluster pace",

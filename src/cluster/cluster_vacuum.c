@@ -56,6 +56,7 @@
 #include "command/relations.h"
 #include "compat.h"
 #include "declared_rows.h"
+#include "library.h"
 #include "pace/pace.h"
 #include "pace/pace_settings.h"
 #include "server_check.h"
@@ -207,6 +208,7 @@ pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
 	bool	   *nulls;
 	int			ntables;
 
+	refuse_without_preloading();
 	begin_rows(fcinfo, RESULT_COLUMNS);
 	check_transaction();
 	options = text_to_cstring(PG_GETARG_TEXT_PP(1));

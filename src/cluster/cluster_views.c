@@ -32,6 +32,7 @@
 #include "command/distributed.h"
 #include "compat.h"
 #include "declared_rows.h"
+#include "library.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_cluster_rows);
 PG_FUNCTION_INFO_V1(pg_cyclone_node_rows);
@@ -59,6 +60,7 @@ pg_cyclone_node_rows(PG_FUNCTION_ARGS)
 	char	   *view = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	int			timeout = PG_GETARG_INT32(1);
 
+	refuse_without_preloading();
 	check_view(view, timeout);
 	PG_RETURN_TEXT_P(cstring_to_text(node_rows(view, timeout)));
 }
@@ -79,6 +81,7 @@ pg_cyclone_cluster_rows(PG_FUNCTION_ARGS)
 	List	   *answers;
 	int			nestlevel;
 
+	refuse_without_preloading();
 	begin_rows(fcinfo, RESULT_COLUMNS);
 	check_view(view, timeout);
 	if (!distributed_has_cluster())

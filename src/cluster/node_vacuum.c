@@ -67,6 +67,7 @@
 #include "cluster/watch_client.h"
 #include "compat.h"
 #include "declared_rows.h"
+#include "library.h"
 #include "pace/pace.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_node);
@@ -137,6 +138,7 @@ pg_cyclone_vacuum_node(PG_FUNCTION_ARGS)
 	char	   *result;
 	int			interval;
 
+	refuse_without_preloading();
 	/* a DO block may end transactions, too, but only through SPI */
 	if (call == NULL || !IsA(call, CallContext) || call->atomic || running != NULL ||
 		SPI_inside_nonatomic_context())

@@ -31,7 +31,7 @@
  */
 #include "postgres.h"
 
-#include <inttypes.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -39,7 +39,6 @@
 #include "access/tableam.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
-#include "storage/fd.h"
 
 #include "autovacuum/autovacuum.h"
 #include "command/heap_seam.h"
@@ -52,6 +51,15 @@
 #include "settings.h"
 #include "team/team.h"
 
+/* A place in memory, and what may be done with it */
+typedef struct Place
+{
+	uintptr_t	address;
+	uintptr_t	page_size;
+	bool		is_known;
+	int			protection;		/* PROT_... */
+} Place;
+
 static RelationVacuum servers_vacuum = NULL;
 
 static void vacuum_heap(Relation rel, compat_am_vacuum_params *params,
@@ -59,8 +67,8 @@ static void vacuum_heap(Relation rel, compat_am_vacuum_params *params,
 static void vacuum_by_engine(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy);
 static void end_command(bool own_command);
-static bool replace_pointer(RelationVacuum *place, RelationVacuum value);
-static bool find_protection(uintptr_t address, int *protection);
+static const char *replace_pointer(RelationVacuum *place, RelationVacuum value);
+static int	find_protection(struct dl_phdr_info *program, size_t size, void *arg);
 
 /*
  * heap_seam_init
@@ -74,12 +82,14 @@ heap_seam_init(void)
 {
 	TableAmRoutine *heap = unconstify(TableAmRoutine *, GetHeapamTableAmRoutine());
 	RelationVacuum before = heap->relation_vacuum;
+	const char *failure = replace_pointer(&heap->relation_vacuum, vacuum_heap);
 
-	if (replace_pointer(&heap->relation_vacuum, vacuum_heap))
+	if (failure == NULL)
 		servers_vacuum = before;
 	else
 		ereport(WARNING,
-				(errmsg("pg_cyclone cannot take over VACUUM: heap's table access method could not be changed: %m"),
+				(errmsg("pg_cyclone cannot take over VACUUM: heap's table access method could not be changed: %s",
+						failure),
 				 errdetail("VACUUM and autovacuum are PostgreSQL's own. VACUUM (FULL) is pg_cyclone's.")));
 }
 
@@ -159,67 +169,68 @@ end_command(bool own_command)
  *		Write a function's address to a place in memory that may be for reading
  *		only.
  *
- * Returns false, with errno set, if that isn't possible; then nothing has
- * changed.
+ * Returns NULL, or what failed; then nothing has changed.
  */
-static bool
+static const char *
 replace_pointer(RelationVacuum *place, RelationVacuum value)
 {
 	uintptr_t	page_size = sysconf(_SC_PAGESIZE);
 	uintptr_t	start = TYPEALIGN_DOWN(page_size, (uintptr_t) place);
 	uintptr_t	end = TYPEALIGN(page_size, (uintptr_t) (place + 1));
-	int			protection;
+	Place		found = {.address = (uintptr_t) place,.page_size = page_size};
 
 	if (DEBUG_LIMIT(seam_fails, 0))
-	{
-		errno = EACCES;
-		return false;
-	}
-	if (!find_protection((uintptr_t) place, &protection))
-		return false;
-	if ((protection & PROT_WRITE) == 0 &&
-		mprotect((void *) start, end - start, protection | PROT_WRITE) != 0)
-		return false;
+		return "it was to fail";
+	(void) dl_iterate_phdr(find_protection, &found);
+	if (!found.is_known)
+		return "dl_iterate_phdr tells of no program that has it";
+	if ((found.protection & PROT_WRITE) == 0 &&
+		mprotect((void *) start, end - start, found.protection | PROT_WRITE) != 0)
+		return psprintf("mprotect failed: %s", strerror(errno));
 	*place = value;
-	if ((protection & PROT_WRITE) == 0 &&
-		mprotect((void *) start, end - start, protection) != 0)
+	if ((found.protection & PROT_WRITE) == 0 &&
+		mprotect((void *) start, end - start, found.protection) != 0)
 		ereport(WARNING,
 				(errmsg("could not protect memory again after changing it: %m")));
-	return true;
+	return NULL;
 }
 
 /*
  * find_protection
- *		What may be done with the memory at an address of this process?
+ *		A callback of dl_iterate_phdr: what may be done with the memory of a place, if
+ *		it is in this program or library?
  *
- * Returns false, with errno set, if the system doesn't tell.  The pointer
- * can't be in two mappings, as it is aligned.
+ * Its headers say how its parts were mapped, and which pages the loader has
+ * protected when it had filled in addresses.  A pointer can't be in two parts, as it is
+ * aligned.
  */
-static bool
-find_protection(uintptr_t address, int *protection)
+static int
+find_protection(struct dl_phdr_info *program, size_t size, void *arg)
 {
-	FILE	   *maps = AllocateFile("/proc/self/maps", "r");
-	char		line[1024];
-	bool		found = false;
+	Place	   *place = arg;
 
-	if (maps == NULL)
-		return false;
-	while (!found && fgets(line, sizeof(line), maps) != NULL)
+	for (int i = 0; i < program->dlpi_phnum; i++)
 	{
-		uintptr_t	start,
-					end;
-		char		allowed[5];
+		const		ElfW(Phdr) * part = &program->dlpi_phdr[i];
+		uintptr_t	start = program->dlpi_addr + part->p_vaddr;
 
-		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s", &start, &end, allowed) != 3 ||
-			address < start || address >= end)
+		if (part->p_type != PT_LOAD || place->address < start ||
+			place->address - start >= part->p_memsz)
 			continue;
-		*protection = (allowed[0] == 'r' ? PROT_READ : 0) |
-			(allowed[1] == 'w' ? PROT_WRITE : 0) |
-			(allowed[2] == 'x' ? PROT_EXEC : 0);
-		found = true;
+		place->protection = ((part->p_flags & PF_R) != 0 ? PROT_READ : 0) |
+			((part->p_flags & PF_W) != 0 ? PROT_WRITE : 0) |
+			((part->p_flags & PF_X) != 0 ? PROT_EXEC : 0);
+		place->is_known = true;
 	}
-	FreeFile(maps);
-	if (!found)
-		errno = ENOENT;
-	return found;
+	for (int i = 0; i < program->dlpi_phnum && place->is_known; i++)
+	{
+		const		ElfW(Phdr) * part = &program->dlpi_phdr[i];
+		uintptr_t	start = program->dlpi_addr + part->p_vaddr;
+
+		/* a page of which only the beginning is meant stays as it was */
+		if (part->p_type == PT_GNU_RELRO && place->address >= start &&
+			place->address < TYPEALIGN_DOWN(place->page_size, start + part->p_memsz))
+			place->protection = PROT_READ;
+	}
+	return place->is_known;
 }

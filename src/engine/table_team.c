@@ -34,6 +34,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/table_job.h"
+#include "library.h"
 #include "report/progress.h"
 #include "team/degree.h"
 
@@ -230,6 +231,7 @@ pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc)
 		.error_context = table_error_context
 	};
 
+	refuse_without_preloading();
 	team_work(&worker, segment, toc);
 }
 

@@ -41,6 +41,7 @@
 
 #include "declared_rows.h"
 #include "history/history_rows.h"
+#include "library.h"
 #include "report/progress.h"
 
 #define ETA_COLUMNS		8
@@ -105,6 +106,7 @@ pg_cyclone_eta(PG_FUNCTION_ARGS)
 	ProgressRow *rows;
 	int			nrows;
 
+	refuse_without_preloading();
 	begin_rows(fcinfo, ETA_COLUMNS);
 	nrows = progress_read(&rows);
 	for (int i = 0; i < nrows; i++)

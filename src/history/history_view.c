@@ -25,6 +25,7 @@
 
 #include "declared_rows.h"
 #include "history/history_rows.h"
+#include "library.h"
 
 #define HISTORY_COLUMNS	38
 /* Others may see so many of them of somebody's run. */
@@ -85,6 +86,7 @@ pg_cyclone_history(PG_FUNCTION_ARGS)
 	HistoryRow *rows;
 	int			nrows;
 
+	refuse_without_preloading();
 	begin_rows(fcinfo, HISTORY_COLUMNS);
 	nrows = history_rows_copy(&rows);
 	for (int i = 0; i < nrows; i++)
@@ -101,6 +103,7 @@ pg_cyclone_history(PG_FUNCTION_ARGS)
 Datum
 pg_cyclone_history_reset(PG_FUNCTION_ARGS)
 {
+	refuse_without_preloading();
 	PG_RETURN_INT64(history_rows_forget());
 }
 

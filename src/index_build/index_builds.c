@@ -65,11 +65,12 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "report/progress.h"
 #include "index_build/btree_build.h"
 #include "index_build/index_builds.h"
 #include "index_build/plain_index.h"
 #include "index_build/server_build.h"
+#include "library.h"
+#include "report/progress.h"
 #include "team/degree.h"
 #include "team/team.h"
 
@@ -686,6 +687,7 @@ pg_cyclone_index_worker_main(dsm_segment *segment, shm_toc *toc)
 		.leave = leave_as_worker
 	};
 
+	refuse_without_preloading();
 	team_work(&worker, segment, toc);
 }
 

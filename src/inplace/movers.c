@@ -54,9 +54,9 @@
 
 #include "debug_point.h"
 #include "inplace/inplace.h"
+#include "library.h"
 #include "report/progress.h"
 
-#define MOVERS_LIBRARY	"pg_cyclone"
 #define MOVERS_MAGIC	0xC1C10F01
 
 #define MOVERS_KEY_SHARED		1
@@ -422,12 +422,12 @@ launch(void)
 		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
 		.bgw_start_time = BgWorkerStart_RecoveryFinished,
 		.bgw_restart_time = BGW_NEVER_RESTART,
-		.bgw_library_name = MOVERS_LIBRARY,
 		.bgw_function_name = "pg_cyclone_mover_main",
 		.bgw_type = "pg_cyclone worker",
 		.bgw_notify_pid = MyProcPid,
 	};
 
+	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
 	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_cyclone worker for PID %d", MyProcPid);
 	movers.handles = palloc0_array(BackgroundWorkerHandle *, movers.planned_for);
 	for (int i = 0; i < movers.planned_for; i++)
@@ -609,6 +609,7 @@ pg_cyclone_mover_main(Datum main_arg)
 	Inplace    *job;
 	Inplace    *toast = NULL;
 
+	refuse_without_preloading();
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	CurrentMemoryContext = AllocSetContextCreate(TopMemoryContext, "Mover", ALLOCSET_DEFAULT_SIZES);

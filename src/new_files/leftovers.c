@@ -98,6 +98,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "library.h"
 #include "new_files/journal.h"
 #include "new_files/leftovers.h"
 
@@ -450,7 +451,7 @@ start_worker(Oid database, BackgroundWorkerHandle **handle)
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_main_arg = ObjectIdGetDatum(database);
 	worker.bgw_notify_pid = handle != NULL ? MyProcPid : 0;
-	strlcpy(worker.bgw_library_name, "pg_cyclone", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "pg_cyclone_leftovers_main", sizeof(worker.bgw_function_name));
 	strlcpy(worker.bgw_type, "pg_cyclone cleaner", sizeof(worker.bgw_type));
 	strlcpy(worker.bgw_name, "pg_cyclone cleaner", sizeof(worker.bgw_name));
@@ -482,6 +483,7 @@ pg_cyclone_leftovers_main(Datum arg)
 {
 	Oid			database = DatumGetObjectId(arg);
 
+	refuse_without_preloading();
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,

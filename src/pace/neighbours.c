@@ -32,9 +32,6 @@
 
 #include <math.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sched.h>
-#endif
 
 #include "miscadmin.h"
 #include "storage/proc.h"
@@ -42,6 +39,7 @@
 
 #include "debug_point.h"
 #include "pace/clock.h"
+#include "pace/cores.h"
 #include "pace/neighbours.h"
 #include "pace/parking.h"
 
@@ -53,6 +51,8 @@
 #define MS_BETWEEN_FIRST_LOOKS 5
 /* Fewer than this, on average, are nobody. */
 #define NOBODY				0.02
+
+#define ENOUGH_CORES		1000
 
 #define WAIT_CLASS_MASK		0xFF000000
 
@@ -181,7 +181,13 @@ is_at_work(const PGPROC *proc)
 		(waits_for == 0 || (waits_for & WAIT_CLASS_MASK) == PG_WAIT_IO);
 }
 
-/* cores -- on how many this process may run. */
+/*
+ * cores
+ *		How many there are for us.
+ *
+ * If the system doesn't tell there are enough, so that VACUUM makes no way for
+ * others by mistake.
+ */
 static int
 cores(void)
 {
@@ -189,17 +195,9 @@ cores(void)
 
 	if (number == 0)
 	{
-#ifdef __linux__
-		cpu_set_t	set;
-
-		if (sched_getaffinity(0, sizeof(set), &set) == 0)
-			number = CPU_COUNT(&set);
-#endif
-#ifdef _SC_NPROCESSORS_ONLN
-		if (number <= 0)
-			number = sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-		number = Max(number, 1);
+		number = cores_for_process("");
+		if (number == 0)
+			number = ENOUGH_CORES;
 	}
 	return DEBUG_LIMIT(cores, number);
 }

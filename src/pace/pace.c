@@ -56,7 +56,6 @@
 #include "compat.h"
 #include "pace/clock.h"
 #include "pace/pace_state.h"
-#include "pace/priority.h"
 
 /* Every so many pages the leader looks at the clock, if it is time to look around. */
 #define CALLS_A_LOOK		16
@@ -152,8 +151,6 @@ pace_join(PaceShared *shared)
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
-	if (!VacuumFailsafeActive && !shared->in_a_hurry)
-		priority_batch();
 	budget_take();
 }
 
@@ -166,7 +163,6 @@ pace_leave(void)
 {
 	if (my_pace.shared == NULL)
 		return;
-	priority_restore();
 	if (pace_is_leader())
 		add_to_summary();
 	budget_take_target(0);
@@ -262,7 +258,6 @@ pace_give_up(void)
 {
 	VacuumCostActive = false;
 	VacuumCostBalance = 0;
-	priority_restore();
 	if (my_pace.shared == NULL)
 		return;
 	pg_atomic_write_u32(&my_pace.shared->failsafe, 1);

@@ -35,7 +35,6 @@
 #include "debug_point.h"
 #include "pace/latency.h"
 #include "pace/pace_state.h"
-#include "pace/priority.h"
 
 /* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
 #define FLUSH_AFTER			"256kB"
@@ -133,7 +132,6 @@ pace_end_command(void)
 	my_pace.keeps_timer_out = false;
 	my_pace.at_work = false;
 	my_pace.shared = NULL;
-	priority_restore();
 	latency_unwatch();
 	pace_end_row();
 

@@ -29,6 +29,7 @@
 
 #include "compat.h"
 #include "declared_rows.h"
+#include "library.h"
 #include "pace/clock.h"
 #include "pace/latency.h"
 #include "pace/pace_state.h"
@@ -196,6 +197,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 	};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
+	refuse_without_preloading();
 	begin_rows(fcinfo, PACE_COLUMNS);
 
 	for (int i = 0; slots != NULL && i < MaxBackends; i++)

@@ -43,6 +43,7 @@
 #include "utils/tuplestore.h"
 
 #include "declared_rows.h"
+#include "library.h"
 #include "report/progress.h"
 
 #define PROGRESS_COLUMNS	14
@@ -317,6 +318,7 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 	ProgressRow *rows;
 	int			nrows;
 
+	refuse_without_preloading();
 	begin_rows(fcinfo, PROGRESS_COLUMNS);
 
 	nrows = progress_read(&rows);

@@ -70,14 +70,15 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "history/history.h"
+#include "index_build/index_builds.h"
+#include "index_build/server_build.h"
+#include "library.h"
+#include "new_files/new_files.h"
 #include "pace/pace.h"
 #include "report/progress.h"
-#include "rewrite/rewrite_report.h"
 #include "rewrite/disk_space.h"
-#include "index_build/index_builds.h"
-#include "new_files/new_files.h"
 #include "rewrite/rewrite.h"
-#include "index_build/server_build.h"
+#include "rewrite/rewrite_report.h"
 #include "rewrite/swap.h"
 #include "rewrite/table_rewrite.h"
 #include "team/degree.h"
@@ -414,6 +415,7 @@ pg_cyclone_rewrite_worker_main(dsm_segment *segment, shm_toc *toc)
 		.error_context = error_context
 	};
 
+	refuse_without_preloading();
 	team_work(&worker, segment, toc);
 }
 

@@ -76,10 +76,9 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "library.h"
 #include "team/attempt.h"
 #include "team/team_state.h"
-
-#define TEAM_LIBRARY		"pg_cyclone"
 
 /* How often the leader has something to do while it waits for others */
 #define WAITING_MS			250
@@ -136,7 +135,7 @@ team_create(const char *worker_main, int nworkers, Size shared_size)
 		ParallelContext *pcxt;
 
 		EnterParallelMode();
-		pcxt = CreateParallelContext(TEAM_LIBRARY, worker_main, nworkers);
+		pcxt = CreateParallelContext(library_path(), worker_main, nworkers);
 		shm_toc_estimate_chunk(&pcxt->estimator, sizeof(TeamControl));
 		shm_toc_estimate_chunk(&pcxt->estimator, shared_size);
 		shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(BufferUsage), nworkers));

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -18,7 +19,6 @@ OTHER_VERSION = r"WARNING:  pg_cyclone was built against PostgreSQL (\S+), and t
 UNFIT = "WARNING:  pg_cyclone does not fit this server, so PostgreSQL's own VACUUM is used\n"
 DETAIL = r"DETAIL:  It was built against PostgreSQL (\S+), and this is PostgreSQL (\S+)\. What differs: (.*)\.\n"
 PROBES = [
-    "the catalogs",
     "WAL records about the visibility map",
     "struct IndexAmRoutine",
     "struct IndexInfo",
@@ -29,13 +29,20 @@ PROBES = [
 
 # What another minor version might have in its headers: by probe, where it is and what is there instead.
 OTHER_HEADERS = {
-    "the catalogs": ("catalog/catversion.h", r"(#define CATALOG_VERSION_NO\s+)\d+", r"\g<1>202001011"),
     "WAL records about the visibility map": ("access/heapam_xlog.h", r"#define HEAP_MULTI_INSERT_BLKREF_VM.*\n", ""),
     "struct IndexAmRoutine": ("access/amapi.h", r"(\n\tambuild_function ambuild;)", r"\n\tvoid *added;\1"),
     "struct IndexInfo": ("nodes/execnodes.h", r"(\n} IndexInfo;)", r"\n\tvoid *added;\1"),
     "struct TupleDescData": ("access/tupdesc.h", r"(typedef struct TupleDescData\n{)", r"\1\n\tint64 added;"),
     "struct TupleTableSlot": ("executor/tuptable.h", r"(\n} TupleTableSlot;)", r"\n\tint64 added;\1"),
     "structs BufferUsage and WalUsage": ("executor/instrument.h", r"(\n} WalUsage;)", r"\n\tint64 added;\1"),
+}
+
+# Sizes and formats that the cluster has noted: where ours is, and what it is there instead
+OTHER_SIZES = {
+    "the version of the catalogs": ("catalog/catversion.h", "CATALOG_VERSION_NO", 202001011),
+    "BLCKSZ": ("pg_config.h", "BLCKSZ", 16384),
+    "RELSEG_SIZE": ("pg_config.h", "RELSEG_SIZE", 6),
+    "XLOG_BLCKSZ": ("pg_config.h", "XLOG_BLCKSZ", 16384),
 }
 
 
@@ -121,11 +128,31 @@ def test_a_library_built_with_other_headers_is_found_out(prefix, pg_major, tmp_p
     """One in which all that is probed differs: each probe notices."""
     # all servers 19 log changes of the map alike, and a library that does otherwise can't be built for them
     other = {probe: header for probe, header in OTHER_HEADERS.items() if pg_major < 19 or "visibility map" not in probe}
+    with library_of_other_headers(prefix, tmp_path, list(other.values())) as own:
+        [(_, _, reasons)] = re.findall(DETAIL, own.log)
+        assert reasons == ", ".join(other)
+        assert "dead-TID store" not in vacuumed(own)
+
+
+def test_a_library_for_other_sizes_is_found_out(prefix, tmp_path):
+    """It would read and write pages and files as they are not."""
+    headers = [(name, rf"(#define {macro}\s+)\d+", rf"\g<1>{value}") for name, macro, value in OTHER_SIZES.values()]
+    with library_of_other_headers(prefix, tmp_path, headers) as own:
+        [(_, _, reasons)] = re.findall(DETAIL, own.log)
+        for what, (_, _, value) in OTHER_SIZES.items():
+            assert re.search(rf"(^|, ){what} \({value} there, \d+ here\)", reasons), reasons
+        assert "TOAST_MAX_CHUNK_SIZE" in reasons and "LOBLKSIZE" in reasons
+        assert "dead-TID store" not in vacuumed(own)
+
+
+@contextmanager
+def library_of_other_headers(prefix, tmp_path, changes: list[tuple[str, str, str]]):
+    """A running server of `prefix` with the library as it is compiled if these texts of headers are replaced."""
     includes, objects = tmp_path / "include", tmp_path / "objects"
     pg_config = program_path(prefix, "pg_config")
     original = subprocess.run([pg_config, "--includedir-server"], env=program_env(prefix), check=True, capture_output=True, text=True)
     shutil.copytree(original.stdout.strip(), includes)
-    for name, pattern, replacement in other.values():
+    for name, pattern, replacement in changes:
         text, replaced = re.subn(pattern, replacement, (includes / name).read_text())
         assert replaced == 1, name
         (includes / name).write_text(text)
@@ -142,6 +169,4 @@ def test_a_library_built_with_other_headers_is_found_out(prefix, pg_major, tmp_p
         hand_over(library)
         own.config["shared_preload_libraries"] = str(library)
         own.start()
-        [(_, _, reasons)] = re.findall(DETAIL, own.log)
-        assert reasons == ", ".join(other)
-        assert "dead-TID store" not in vacuumed(own)
+        yield own

@@ -1,0 +1,84 @@
+/*-------------------------------------------------------------------------
+ *
+ * library.c
+ *	  The file of this library, and whether it was loaded in time.
+ *
+ * The library works only if the postmaster has loaded it: then each process inherits
+ * it, with its shared memory, hooks and state.  In a process that loads it by itself it
+ * does nothing, and its functions raise an error.  So it is harmless in
+ * session_preload_libraries, for LOAD, and where pg_upgrade or pg_restore only look
+ * whether its functions are there.
+ *
+ * A background worker looks its routine up by the name of the library.  By the bare
+ * name the server would search for the file.  If that has been replaced, by a
+ * package's upgrade say, it would load the new one beside the one that the worker has
+ * inherited; if it has been moved, find none.  By the very path under which the
+ * postmaster has loaded it the server finds it among what is loaded, and looks for no
+ * file.  So a server goes on with the library that it was started with.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <dlfcn.h>
+
+#include "fmgr.h"
+#include "postmaster/bgworker.h"
+#include "utils/memutils.h"
+
+#include "library.h"
+
+/* by which a second copy in a process finds the path of the first */
+#define RENDEZVOUS "pg_cyclone"
+
+/* as the postmaster has loaded it, NULL if it hasn't; the same in all processes */
+static const char *path = NULL;
+
+/* library_init -- see library.h. */
+void
+library_init(void)
+{
+	Dl_info		info;
+
+	Assert(path == NULL);
+
+	/* the bare name will do where the system doesn't tell */
+	if (dladdr((void *) library_init, &info) == 0 || info.dli_fname == NULL ||
+		strlen(info.dli_fname) >= sizeof(((BackgroundWorker *) 0)->bgw_library_name))
+		path = "pg_cyclone";
+	else
+		path = MemoryContextStrdup(TopMemoryContext, info.dli_fname);
+	*find_rendezvous_variable(RENDEZVOUS) = unconstify(char *, path);
+}
+
+/* library_path -- see library.h. */
+const char *
+library_path(void)
+{
+	Assert(path != NULL);
+	return path;
+}
+
+/* refuse_without_preloading -- see library.h. */
+void
+refuse_without_preloading(void)
+{
+	const char *preloaded;
+
+	if (path != NULL)
+		return;
+	preloaded = *find_rendezvous_variable(RENDEZVOUS);
+	if (preloaded != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pg_cyclone was preloaded from another file than its functions are in"),
+				 errdetail("It was preloaded from \"%s\".", preloaded),
+				 errhint("Set shared_preload_libraries to the plain name pg_cyclone, without a folder, and restart the server.")));
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pg_cyclone must be loaded via \"shared_preload_libraries\""),
+				 errhint("Add pg_cyclone to shared_preload_libraries in postgresql.conf and restart the server.")));
+}

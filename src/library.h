@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * library.h
+ *	  The file of this library, and whether it was loaded in time.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_LIBRARY_H
+#define CYCLONE_LIBRARY_H
+
+/* To be called once, in the postmaster, while the library is preloaded. */
+extern void library_init(void);
+
+/* The path under which background workers of ours find the library. */
+extern const char *library_path(void);
+
+/*
+ * Raise an error if the library wasn't preloaded.  Each function that SQL calls, and
+ * each entry of a worker, begins with that.
+ */
+extern void refuse_without_preloading(void);
+
+#endif							/* CYCLONE_LIBRARY_H */

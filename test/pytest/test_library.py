@@ -1,0 +1,208 @@
+"""The library on servers that aren't as ours: filters of system calls, files that move, no preloading, cores in containers."""
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import psycopg
+import pytest
+
+from conftest import CONFIG, TEMPLATE
+from cyclone_lab import checks, seccomp
+from cyclone_lab.background import wait_until
+from cyclone_lab.build import REPO
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import hand_over, run_program
+from test_rewrite import run_script
+
+MAKE = """
+    DROP TABLE IF EXISTS t;
+    CREATE TABLE t (id int PRIMARY KEY, n int UNIQUE) WITH (parallel_workers = 2, autovacuum_enabled = off);
+    INSERT INTO t SELECT i, -i FROM generate_series(1, 20000) i;
+    DELETE FROM t WHERE id % 3 > 0
+"""
+KINDS = ("VACUUM (PARALLEL 2, VERBOSE) t", "VACUUM (FULL INPLACE, PARALLEL 2) t", "VACUUM (FULL, PARALLEL 2) t")
+
+
+def vacuum_in_each_way(conn) -> list[str]:
+    """VACUUM a table with dead rows in each way that has workers, prove that it is sound, and return what was said."""
+    messages: list[str] = []
+    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    for statement in KINDS:
+        run_script(conn, MAKE)
+        conn.execute(statement)
+        assert conn.execute("SELECT count(*), sum(id + n) FROM t").fetchone() == (6666, 0)
+        checks.assert_clean(conn, "t")
+    return messages
+
+
+@pytest.fixture
+def forbidding(prefix):
+    """A function that returns a running server that these system calls end."""
+    made = []
+
+    def make(*calls: str) -> Cluster:
+        made.append(Cluster.create(prefix, {**CONFIG, "autovacuum": "on", "autovacuum_naptime": 1, "cyclone.debug_cores": 0}))
+        made[-1].forbidden_calls = calls
+        return made[-1].start()
+
+    yield make
+    for cluster in made:
+        cluster.remove()
+
+
+@pytest.mark.parametrize("calls", [("statfs",), seccomp.CALLS], ids=["statfs", "all"])
+def test_no_filter_of_system_calls_ends_a_server(forbidding, calls):
+    """Whoever makes one of these is ended: all those that PostgreSQL by itself doesn't make."""
+    cluster = forbidding(*calls)
+    with cluster.connect() as conn:
+        checks.create_extensions(conn)
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        vacuum_in_each_way(conn)
+        conn.execute("SET cyclone.latency_target = 'auto'; SET vacuum_cost_delay = 1")
+        conn.execute("VACUUM t")
+        conn.execute("CREATE TABLE a (id int) WITH (autovacuum_vacuum_threshold = 10, autovacuum_vacuum_scale_factor = 0)")
+        conn.execute("INSERT INTO a SELECT generate_series(1, 1000)")
+        conn.execute("DELETE FROM a")
+        vacuumed = "SELECT engine_count > 0 FROM cyclone.autovacuum WHERE relation = 'a'"
+        wait_until(lambda: conn.execute(vacuumed).fetchone() == (True,), "autovacuum by the engine")
+    assert "terminated by signal" not in cluster.log
+    assert "cannot find out how much disk space is free" in cluster.log
+
+
+def test_the_filter_ends_a_process():
+    """Or the test above would prove nothing."""
+    command = [sys.executable, "-c", "import os; os.sched_getaffinity(0)"]
+    assert subprocess.run(command, preexec_fn=lambda: seccomp.forbid(("sched_getaffinity",))).returncode == -signal.SIGSYS
+
+
+@pytest.mark.parametrize("change", ["moved", "replaced"])
+def test_workers_find_the_library_that_the_server_has(new_cluster, prefix, change):
+    """A package's upgrade moves or replaces the file of a running server; sessions, old and new, go on with the old one."""
+    cluster = new_cluster()
+    cluster.stop()
+    library = cluster.home / "pg_cyclone.so"
+    shutil.copy(run_program(prefix, "pg_config", "--pkglibdir").stdout.strip() + "/pg_cyclone.so", library)
+    hand_over(library)
+    cluster.config["shared_preload_libraries"] = str(library)
+    cluster.start()
+    with cluster.connect(TEMPLATE) as before:
+        if change == "moved":
+            library.unlink()
+        else:
+            library.rename(library.with_suffix(".old"))
+            shutil.copy(library.with_suffix(".old"), library)
+            hand_over(library)
+        for conn in (before, cluster.connect(TEMPLATE)):
+            messages = vacuum_in_each_way(conn)
+            assert any("parallel workers: 2 planned, 2 launched" in message for message in messages), messages
+            # the extension's functions are in the file of the usual place, which isn't the one that was preloaded
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="preloaded from another file") as error:
+                conn.execute("TABLE cyclone.progress")
+            assert str(library) in error.value.diag.message_detail
+        conn.close()
+    assert "terminated by signal" not in cluster.log
+
+
+def test_without_preloading_it_is_quiet(new_cluster):
+    """At login, for LOAD, and for what pg_upgrade and pg_restore do; functions say what is to be done."""
+    cluster = new_cluster()
+    dump = cluster.run("pg_dump", "--dbname", TEMPLATE).stdout
+    cluster.stop()
+    config = {name: value for name, value in cluster.config.items() if not name.startswith("cyclone.")}
+    cluster.config = {**config, "shared_preload_libraries": "", "session_preload_libraries": "pg_cyclone"}
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("LOAD 'pg_cyclone'")
+        run_script(conn, MAKE)
+        conn.execute("VACUUM t")
+        with pytest.raises(psycopg.errors.SyntaxError, match="requires a Boolean value"):
+            conn.execute("VACUUM (FULL INPLACE) t")
+        functions = conn.execute(
+            "SELECT format('%s cyclone.%I(%s)', CASE prokind WHEN 'p' THEN 'CALL' ELSE 'SELECT' END, proname,"
+            " (SELECT string_agg(format('NULL::%s', format_type(type, NULL)), ', ')"
+            " FROM unnest(proargtypes) type)), proisstrict AND pronargs > 0 FROM pg_proc JOIN pg_language l ON l.oid = prolang"
+            " WHERE pronamespace = 'cyclone'::regnamespace AND lanname = 'c' AND prorettype <> 'trigger'::regtype"
+        ).fetchall()
+        assert len(functions) > 10
+        for call, returns_null in functions:
+            if returns_null:
+                call = re.sub(r"NULL::([\w ]+\[\])", r"'{}'::\1", call)
+                call = call.replace("NULL::double precision", "20").replace("NULL::regclass", "'t'").replace("NULL::text", "''")
+                call = call.replace("NULL::integer", "1").replace("NULL::name", "'t'").replace("NULL::oid", "1").replace("NULL::bigint", "1")
+            if "NULL::" in call and returns_null:
+                continue
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="must be loaded via") as error:
+                conn.execute(call)
+            assert "restart the server" in error.value.diag.message_hint
+        conn.execute("CREATE DATABASE restored")
+    cluster.run("psql", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname=restored", input=dump)
+    assert cluster.run("pg_dump", "--dbname=restored").stdout.count("CREATE EXTENSION") == dump.count("CREATE EXTENSION")
+    assert "pg_cyclone" not in "".join(line for line in cluster.log.splitlines() if "FATAL" in line)
+
+
+@pytest.fixture(scope="module")
+def cores(tmp_path_factory, prefix):
+    """The function that counts cores, compiled for itself."""
+    library = tmp_path_factory.mktemp("cores") / "cores.so"
+    includes = [REPO / "src", run_program(prefix, "pg_config", "--includedir-server").stdout.strip()]
+    command = ["cc", "-O2", "-shared", "-fPIC", "-Dpg_snprintf=snprintf", *(f"-I{folder}" for folder in includes)]
+    subprocess.run([*command, REPO / "src" / "pace" / "cores.c", "-o", library], check=True)
+    count = ctypes.CDLL(str(library)).cores_for_process
+    count.argtypes = [ctypes.c_char_p]
+    return lambda root: count(str(root).encode())
+
+
+STATUS = "Name:\tpostgres\nCpus_allowed:\t{}\nCpus_allowed_list:\t0\n"
+
+
+@pytest.mark.parametrize(
+    "files, expected",
+    [
+        ({}, 0),
+        ({"proc/self/status": STATUS.format("ff")}, 8),
+        ({"proc/self/status": STATUS.format("00000001,00000007")}, 4),
+        # version 2: the group of a service, in one that has less, in a container that doesn't see those around it
+        ({"proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "250000 100000\n"}, 2),
+        ({"proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, 8),
+        (
+            {
+                "proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/cpu.max": "500000 100000\n", "sys/fs/cgroup/a/cpu.max": "300000 100000\n",
+            },
+            3,
+        ),
+        ({"proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
+        ({"proc/self/status": STATUS.format("3"), "proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "800000 100000\n"}, 2),
+        # version 1, also where the path is that of the host
+        (
+            {
+                "proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "5:memory:/x\n4:cpu,cpuacct:/docker/1\n0::/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            4,
+        ),
+        (
+            {
+                "proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "4:cpuset:/y\n3:cpu:/x\n",
+                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
+            },
+            8,
+        ),
+        ({"proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "no colons at all\n\n:\n::\n"}, 8),
+    ],
+)  # fmt: skip
+def test_cores_are_those_that_a_container_has(cores, tmp_path, files, expected):
+    for name, text in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert cores(tmp_path) == expected
+
+
+def test_cores_of_this_machine(cores):
+    assert 1 <= cores("") <= len(os.sched_getaffinity(0))
