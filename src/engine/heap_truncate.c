@@ -32,8 +32,6 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
-
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/storage.h"
@@ -44,13 +42,11 @@
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
-#include "utils/guc.h"
-#include "utils/resowner.h"
-#include "utils/timeout.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/lock_queue.h"
 #include "engine/phases.h"
 #include "report/progress.h"
 
@@ -76,17 +72,11 @@
 #define MOST_READ_BEFORE		((BlockNumber) 4096)
 #define MOST_BUFFERS_FRACTION	8
 #define COMPACTION_CHECK_MS		10.0
-/* So long do we wait for the lock, and others behind us, and not more often. */
-#define QUEUE_TIMEOUT_MS		20
+/* How often to queue for the lock at most: after such a time, and in all steps together */
 #define QUEUE_RETRY_MS			200
-/* So often, in all steps together */
+/* Who has been in a transaction for so long is likely to stay. */
+#define LONG_MS					2000
 #define MAX_QUEUED				50
-
-/* The timeout of queue_for_lock; MAX_TIMEOUTS stands for none yet. */
-static TimeoutId queue_timeout = MAX_TIMEOUTS;
-static volatile sig_atomic_t waited_enough;
-static volatile sig_atomic_t cancel_requested;
-static struct sigaction usual_action;	/* on SIGINT */
 
 /* Why the table was cut off there */
 typedef enum CutEnd
@@ -105,10 +95,6 @@ static BlockNumber next_floor(TableVacuum *vacuum, BlockNumber rel_pages,
 static BlockNumber compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages,
 								   BlockNumber nonempty_pages, int nqueued);
 static bool lock_exclusively(TableVacuum *vacuum, int *nqueued);
-static bool queue_for_lock(Relation rel);
-static void end_waiting(void);
-static void note_cancel_request(int signo, siginfo_t *info, void *context);
-static void stop_watching(void);
 static BlockNumber look_before(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor);
 static BlockNumber find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 							BlockNumber nonempty_pages, bool *others_wait);
@@ -309,21 +295,21 @@ compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber no
 static bool
 lock_exclusively(TableVacuum *vacuum, int *nqueued)
 {
+	Oid			relid = RelationGetRelid(vacuum->rel);
+	bool		compacting = vacuum->shared->compacting;
 	int			tries = 0;
 
 	while (!ConditionalLockRelation(vacuum->rel, AccessExclusiveLock))
 	{
-		bool		may_queue = vacuum->shared->compacting && *nqueued < MAX_QUEUED;
+		bool		may_queue = compacting && *nqueued < MAX_QUEUED;
 		int			retry_ms = may_queue ? QUEUE_RETRY_MS : LOCK_RETRY_MS;
 
-		/*
-		 * who waits for our weaker lock may have a lock that we would wait
-		 * for
-		 */
-		if (may_queue && !LockHasWaitersRelation(vacuum->rel, ShareUpdateExclusiveLock))
+		if (compacting && lock_is_held_for(relid, LONG_MS))
+			return false;
+		if (may_queue && lock_queue_may_help(relid))
 		{
 			(*nqueued)++;
-			if (queue_for_lock(vacuum->rel))
+			if (lock_queue_for_a_moment(relid))
 				return true;
 
 			/*
@@ -343,127 +329,6 @@ lock_exclusively(TableVacuum *vacuum, int *nqueued)
 		CHECK_FOR_INTERRUPTS();
 	}
 	return true;
-}
-
-/*
- * queue_for_lock
- *		Wait for the exclusive lock, but only for a moment; return whether we have it.
- *
- * The server tells of an end of waiting or of a deadlock by an error, so this
- * is a subtransaction.  Our own end of waiting looks like a request to cancel,
- * and so does lock_timeout's; but requests of others must not get lost in it,
- * if they come at the same time, so here we watch out for their signals.
- */
-static bool
-queue_for_lock(Relation rel)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	int			nest_level = NewGUCNestLevel();
-	ErrorData  *volatile error = NULL;
-	struct sigaction action;
-	bool		is_ours;
-
-	if (queue_timeout == MAX_TIMEOUTS)
-		queue_timeout = RegisterTimeout(USER_TIMEOUT, end_waiting);
-	/* who waits no longer than that anyway has no use for the user's limit */
-	(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-
-	waited_enough = cancel_requested = false;
-	action.sa_sigaction = note_cancel_request;
-	action.sa_flags = SA_RESTART | SA_SIGINFO;
-	sigemptyset(&action.sa_mask);
-	/* in two calls, as our handler may run before the second has returned */
-	sigaction(SIGINT, NULL, &usual_action);
-	sigaction(SIGINT, &action, NULL);
-	PG_TRY();
-	{
-		/* what came before we watched out */
-		CHECK_FOR_INTERRUPTS();
-		enable_timeout_after(queue_timeout, QUEUE_TIMEOUT_MS);
-		LockRelation(rel, AccessExclusiveLock);
-		stop_watching();
-		CHECK_FOR_INTERRUPTS();
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		stop_watching();
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		/* once is enough */
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && cancel_requested)
-			QueryCancelPending = false;
-		RollbackAndReleaseCurrentSubTransaction();
-		/* an error leaves other interrupts unserved, and we may go on */
-		InterruptPending = true;
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	AtEOXact_GUC(false, nest_level);
-
-	if (error == NULL)
-	{
-		Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
-		return true;
-	}
-	Assert(!CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
-	is_ours = error->sqlerrcode == ERRCODE_QUERY_CANCELED && waited_enough && !cancel_requested;
-	if (!is_ours && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
-		ReThrowError(error);
-	FreeErrorData(error);
-	return false;
-}
-
-/*
- * end_waiting
- *		Handler of the timeout: let the wait for the lock end by an error.
- */
-static void
-end_waiting(void)
-{
-	waited_enough = true;
-	QueryCancelPending = true;
-	InterruptPending = true;
-	SetLatch(MyLatch);
-}
-
-/*
- * note_cancel_request
- *		Handler of SIGINT: what the usual one does, but remember it.
- *
- * The usual one may want to know who has sent the signal, or not.
- */
-static void
-note_cancel_request(int signo, siginfo_t *info, void *context)
-{
-	cancel_requested = true;
-	if ((usual_action.sa_flags & SA_SIGINFO) != 0)
-		usual_action.sa_sigaction(signo, info, context);
-	else
-		usual_action.sa_handler(signo);
-}
-
-/*
- * stop_watching
- *		The wait is over: no request of ours may be left, and none of others lost.
- */
-static void
-stop_watching(void)
-{
-	disable_timeout(queue_timeout, false);
-	QueryCancelPending = false;
-	if (cancel_requested)
-	{
-		QueryCancelPending = true;
-		InterruptPending = true;
-	}
-	sigaction(SIGINT, &usual_action, NULL);
 }
 
 /*

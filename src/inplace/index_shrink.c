@@ -63,9 +63,10 @@
 #include "bloat/bloat.h"
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/lock_queue.h"
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
-#include "inplace/others.h"
+#include "others.h"
 #include "report/progress.h"
 #include "rewrite/disk_space.h"
 #include "settings.h"
@@ -571,7 +572,8 @@ try_to_swap(Shrink *shrink, OthersFound *others, bool *is_done)
 	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
 	PopActiveSnapshot();
-	is_locked = lock_soon(shrink->table, AccessExclusiveLock);
+	is_locked = lock_soon(shrink->table, AccessExclusiveLock) ||
+		(lock_queue_may_help(shrink->table) && lock_queue_for_a_moment(shrink->table));
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (!is_locked)
 		*others = others_look(others_with_lock(shrink->table, AccessExclusiveLock));

@@ -39,7 +39,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "inplace/others.h"
+#include "others.h"
 #include "transaction.h"
 
 /* How long to sleep between two looks: longer and longer */
@@ -165,6 +165,8 @@ others_wait(Others *others, int ms)
 /*
  * others_for_longer_than
  *		Is one of these in a transaction that has been running for longer than that?
+ *
+ * So it is taken for if that isn't known, with track_activities off.
  */
 OthersFound
 others_for_longer_than(const Others *others, int ms)
@@ -179,7 +181,7 @@ others_for_longer_than(const Others *others, int ms)
 		if (pid_of(vxid) == 0)
 			return found(OTHERS_STAY, vxid);
 		status = pgstat_get_beentry_by_proc_number(vxid.procNumber);
-		if (status != NULL && status->st_xact_start_timestamp != 0 &&
+		if (status != NULL &&
 			TimestampDifferenceExceeds(status->st_xact_start_timestamp, now, ms))
 			return found(OTHERS_STAY, vxid);
 	}

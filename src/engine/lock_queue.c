@@ -1,0 +1,186 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_queue.c
+ *	  An exclusive lock for a moment, on a table that others use all the time.
+ *
+ * Whoever asks for a table's exclusive lock again and again, without waiting, never
+ * gets it where somebody has the table locked at any moment.  So, while a table is
+ * compacted, we stand in the lock's queue now and then, for QUEUE_MS at most.
+ *
+ * Others who come meanwhile wait behind us, and a NOWAIT fails.  That is no worse than
+ * the moments for which VACUUM has the lock, but it must not be in vain.  So we don't
+ * queue behind a transaction that is older than that: it is likely to stay.
+ * pg_dump's is, from the moment on at which it locks its tables; its helpers, which
+ * lock them once more with NOWAIT, never meet us in the queue.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timeout.h"
+
+#include "engine/lock_queue.h"
+#include "others.h"
+
+/* So long do we wait for the lock, and others behind us. */
+#define QUEUE_MS	20
+
+/* The timeout of lock_queue_for_a_moment; MAX_TIMEOUTS stands for none yet. */
+static TimeoutId queue_timeout = MAX_TIMEOUTS;
+static volatile sig_atomic_t waited_enough;
+static volatile sig_atomic_t cancel_requested;
+static struct sigaction usual_action;	/* on SIGINT */
+
+static void end_waiting(void);
+static void note_cancel_request(int signo, siginfo_t *info, void *context);
+static void stop_watching(void);
+
+/* lock_is_held_for -- see lock_queue.h. */
+bool
+lock_is_held_for(Oid relid, int ms)
+{
+	return others_for_longer_than(others_with_lock(relid, AccessExclusiveLock), ms).end != OTHERS_GONE;
+}
+
+/* lock_queue_may_help -- see lock_queue.h. */
+bool
+lock_queue_may_help(Oid relid)
+{
+	LOCKTAG		tag;
+
+	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return !LockHasWaiters(&tag, ShareUpdateExclusiveLock, false) && !lock_is_held_for(relid, QUEUE_MS);
+}
+
+/*
+ * lock_queue_for_a_moment -- see lock_queue.h.
+ *
+ * The server tells of an end of waiting or of a deadlock by an error, so this
+ * is a subtransaction.  Our own end of waiting looks like a request to cancel,
+ * and so does lock_timeout's; but requests of others must not get lost in it,
+ * if they come at the same time, so here we watch out for their signals.
+ */
+bool
+lock_queue_for_a_moment(Oid relid)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	int			nest_level = NewGUCNestLevel();
+	ErrorData  *volatile error = NULL;
+	struct sigaction action;
+	bool		is_ours;
+
+	if (queue_timeout == MAX_TIMEOUTS)
+		queue_timeout = RegisterTimeout(USER_TIMEOUT, end_waiting);
+	/* who waits no longer than that anyway has no use for the user's limit */
+	(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+
+	waited_enough = cancel_requested = false;
+	action.sa_sigaction = note_cancel_request;
+	action.sa_flags = SA_RESTART | SA_SIGINFO;
+	sigemptyset(&action.sa_mask);
+	/* in two calls, as our handler may run before the second has returned */
+	sigaction(SIGINT, NULL, &usual_action);
+	sigaction(SIGINT, &action, NULL);
+	PG_TRY();
+	{
+		/* what came before we watched out */
+		CHECK_FOR_INTERRUPTS();
+		enable_timeout_after(queue_timeout, QUEUE_MS);
+		LockRelationOid(relid, AccessExclusiveLock);
+		stop_watching();
+		CHECK_FOR_INTERRUPTS();
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		stop_watching();
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		/* once is enough */
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && cancel_requested)
+			QueryCancelPending = false;
+		RollbackAndReleaseCurrentSubTransaction();
+		/* an error leaves other interrupts unserved, and we may go on */
+		InterruptPending = true;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	AtEOXact_GUC(false, nest_level);
+
+	if (error == NULL)
+	{
+		Assert(CheckRelationOidLockedByMe(relid, AccessExclusiveLock, false));
+		return true;
+	}
+	Assert(!CheckRelationOidLockedByMe(relid, AccessExclusiveLock, false));
+	is_ours = error->sqlerrcode == ERRCODE_QUERY_CANCELED && waited_enough && !cancel_requested;
+	if (!is_ours && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		ReThrowError(error);
+	FreeErrorData(error);
+	return false;
+}
+
+/*
+ * end_waiting
+ *		Handler of the timeout: let the wait for the lock end by an error.
+ */
+static void
+end_waiting(void)
+{
+	waited_enough = true;
+	QueryCancelPending = true;
+	InterruptPending = true;
+	SetLatch(MyLatch);
+}
+
+/*
+ * note_cancel_request
+ *		Handler of SIGINT: what the usual one does, but remember it.
+ *
+ * The usual one may want to know who has sent the signal, or not.
+ */
+static void
+note_cancel_request(int signo, siginfo_t *info, void *context)
+{
+	cancel_requested = true;
+	if ((usual_action.sa_flags & SA_SIGINFO) != 0)
+		usual_action.sa_sigaction(signo, info, context);
+	else
+		usual_action.sa_handler(signo);
+}
+
+/*
+ * stop_watching
+ *		The wait is over: no request of ours may be left, and none of others lost.
+ */
+static void
+stop_watching(void)
+{
+	disable_timeout(queue_timeout, false);
+	QueryCancelPending = false;
+	if (cancel_requested)
+	{
+		QueryCancelPending = true;
+		InterruptPending = true;
+	}
+	sigaction(SIGINT, &usual_action, NULL);
+}

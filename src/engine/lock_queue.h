@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_queue.h
+ *	  An exclusive lock for a moment, on a table that others use all the time.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_LOCK_QUEUE_H
+#define CYCLONE_LOCK_QUEUE_H
+
+/*
+ * All of these are for the holder of a ShareUpdateExclusiveLock, in a transaction.
+ */
+
+/* Has somebody who has the table locked been in his transaction for longer than that? */
+extern bool lock_is_held_for(Oid relid, int ms);
+
+/*
+ * May all who have the table locked end in a moment?  False also if somebody waits for
+ * a lock of ours, as he may have one that we would wait for.
+ */
+extern bool lock_queue_may_help(Oid relid);
+
+/* Wait in the queue for that moment; return whether we have the AccessExclusiveLock. */
+extern bool lock_queue_for_a_moment(Oid relid);
+
+#endif							/* CYCLONE_LOCK_QUEUE_H */
