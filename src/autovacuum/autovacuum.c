@@ -98,7 +98,10 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 	AutovacuumDoor door = choose_door(&key, &failures);
 
 	if (door == DOOR_ENGINE && !running_notes_begin(&key, failures))
+	{
+		(void) table_log_end_trial(false);
 		door = DOOR_NO_NOTE;
+	}
 
 	if (door == DOOR_ENGINE)
 		vacuum_by_engine(rel, params, strategy, &key, &result);
@@ -163,6 +166,7 @@ vacuum_by_engine(Relation rel, const VacuumParams *params, BufferAccessStrategy 
 	{
 		team_give_up();
 		running_notes_end();
+		(void) table_log_end_trial(false);
 		degree_release();
 		pace_end_command();
 		progress_clear();
@@ -173,6 +177,8 @@ vacuum_by_engine(Relation rel, const VacuumParams *params, BufferAccessStrategy 
 	PG_END_TRY();
 
 	running_notes_end();
+	if (table_log_end_trial(true))
+		running_notes_trial_went_well();
 	degree_release();
 	pace_end_command();
 	result->rows_removed = table.counters.tuples_deleted;

@@ -14,7 +14,9 @@
  * have opened are in the notes, too, until their time is over: two tables that
  * are the end of the server could take turns otherwise, for ever.  And there
  * may be a thousand of them: after a few crashes within that time all tables
- * are PostgreSQL's until the first of them is forgotten.
+ * are PostgreSQL's for as long as a single one would be.  Then there is a trial,
+ * with one table; each crash from then on, for a week, leaves them all to PostgreSQL
+ * at once and for twice as long, and after a few of these until somebody resets it.
  *
  * What is no crash of an autovacuum
  * ---------------------------------
@@ -68,6 +70,14 @@
 /* After so many crashes all tables are PostgreSQL's. */
 #define CRASHES_FOR_ALL	3
 
+/* So many trials may end in a crash. */
+#define MOST_TRIALS		5
+
+/* A note of all tables has this for breaker_until if the trial went well. */
+#define TRIAL_WENT_WELL	1
+/* So long do we remember that they were once left to PostgreSQL. */
+#define MEMORY_MS		(7 * 24 * 3600 * INT64CONST(1000))
+
 /* A note; zeros if a place has none */
 typedef struct RunningNote
 {
@@ -76,7 +86,8 @@ typedef struct RunningNote
 	TimestampTz crashed_at;		/* when the server was back; the same for all
 								 * tables of a crash */
 	uint32		failures;		/* of the engine on this table, in a row,
-								 * before */
+								 * before; if it is about all, how often they
+								 * were left */
 	pg_crc32c	crc;
 } RunningNote;
 
@@ -85,8 +96,10 @@ typedef struct Crashes
 {
 	int			number;
 	TimestampTz at[CRASHES_FOR_ALL];
-	TimestampTz until;			/* the first of them counts no more */
 } Crashes;
+
+/* All tables; no relation has such an OID. */
+static const TableKey all_tables = {.database = InvalidOid,.relid = 1};
 
 static volatile sig_atomic_t has_note = false;
 
@@ -103,7 +116,8 @@ static bool read_note(int fd, RunningNote *note);
 static void read_notes(void);
 static void take_over_crash(RunningNote *note, TimestampTz now);
 static void count_crash(Crashes *crashes, const RunningNote *note);
-static void leave_all_tables(const Crashes *crashes);
+static bool is_about_all(const RunningNote *note);
+static void judge_all_tables(RunningNote *all, const Crashes *crashes, bool has_crashed);
 static pg_crc32c note_crc(const RunningNote *note);
 
 /*
@@ -146,6 +160,28 @@ running_notes_end(void)
 	if (has_note)
 		(void) write_note(NOTES_PATH, MyProcNumber, &nothing);
 	has_note = false;
+}
+
+/*
+ * running_notes_trial_went_well
+ *		The engine has vacuumed a table again, after all had been left to the server:
+ *		they are no more, but what the next crash means isn't forgotten.
+ */
+void
+running_notes_trial_went_well(void)
+{
+	int			fd = open(NOTES_PATH, O_RDONLY | PG_BINARY);
+	RunningNote note;
+
+	if (fd < 0)
+		return;
+	for (int place = 0; read_note(fd, &note); place++)
+		if (is_about_all(&note))
+		{
+			note = make_note(&all_tables, note.failures, note.crashed_at, TRIAL_WENT_WELL);
+			(void) write_note(NOTES_PATH, place, &note);
+		}
+	close(fd);
 }
 
 /*
@@ -192,6 +228,7 @@ static void
 end_at_exit(int code, Datum arg)
 {
 	running_notes_end();
+	(void) table_log_end_trial(false);
 }
 
 /*
@@ -266,8 +303,10 @@ read_notes(void)
 	bool		is_copy = access(BACKUP_LABEL_FILE, F_OK) == 0;
 	TimestampTz now = GetCurrentTimestamp();
 	Crashes		crashes = {0};
+	bool		has_crashed = false;
 	int			nbreakers = 0;
 	RunningNote note;
+	RunningNote all = {0};
 
 	if (fd < 0)
 		return;
@@ -276,6 +315,12 @@ read_notes(void)
 	{
 		if (!OidIsValid(note.key.relid) || (note.breaker_until == 0 && is_copy))
 			continue;
+		if (is_about_all(&note))
+		{
+			all = note;
+			continue;
+		}
+		has_crashed |= note.breaker_until == 0;
 		take_over_crash(&note, now);
 		if (note.breaker_until == 0)
 			continue;
@@ -284,7 +329,9 @@ read_notes(void)
 			nbreakers++;
 	}
 	close(fd);
-	leave_all_tables(&crashes);
+	judge_all_tables(&all, &crashes, has_crashed);
+	if (is_about_all(&all) && write_note(NEW_NOTES_PATH, MaxBackends + nbreakers, &all))
+		nbreakers++;
 	/* lest it be read again */
 	if (nbreakers == 0 || rename(NEW_NOTES_PATH, NOTES_PATH) != 0)
 		(void) unlink(NOTES_PATH);
@@ -321,24 +368,49 @@ count_crash(Crashes *crashes, const RunningNote *note)
 			return;
 	if (crashes->number == CRASHES_FOR_ALL)
 		return;
-	if (crashes->number == 0 || note->breaker_until < crashes->until)
-		crashes->until = note->breaker_until;
 	crashes->at[crashes->number++] = note->crashed_at;
 }
 
-/* leave_all_tables -- leave them to PostgreSQL's own VACUUM, after too many crashes. */
-static void
-leave_all_tables(const Crashes *crashes)
+/* is_about_all -- is a note not about a table, but about all? */
+static bool
+is_about_all(const RunningNote *note)
 {
-	if (crashes->number < CRASHES_FOR_ALL)
+	return memcmp(&note->key, &all_tables, sizeof(TableKey)) == 0;
+}
+
+/*
+ * judge_all_tables
+ *		Leave all tables to PostgreSQL's own VACUUM after too many crashes, or after
+ *		one more if they were left before.
+ *
+ * all is the note about them, zeros if there is none.
+ */
+static void
+judge_all_tables(RunningNote *all, const Crashes *crashes, bool has_crashed)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		is_known = is_about_all(all) &&
+		!TimestampDifferenceExceeds(all->crashed_at, now, MEMORY_MS);
+
+	if (is_known ? has_crashed : crashes->number == CRASHES_FOR_ALL)
+	{
+		uint32		times = is_known ? all->failures + 1 : 1;
+
+		*all = make_note(&all_tables, times, now,
+						 times > MOST_TRIALS ? DT_NOEND : table_log_break_until(times));
+	}
+	else if (!is_known && all->breaker_until != DT_NOEND)
+		memset(all, 0, sizeof(RunningNote));
+
+	if (!is_about_all(all) || all->breaker_until == TRIAL_WENT_WELL)
 		return;
-	table_log_leave_all(crashes->until);
-	ereport(LOG,
-			(errmsg("autovacuum leaves all tables to PostgreSQL's own VACUUM until %s",
-					timestamptz_to_str(crashes->until)),
-			 errdetail("The server has crashed %d times while pg_cyclone was vacuuming for autovacuum.",
-					   crashes->number),
-			 errhint("The function cyclone.autovacuum_reset() ends that.")));
+	table_log_leave_all(all->breaker_until);
+	if (all->breaker_until > now)
+		ereport(LOG,
+				(errmsg("autovacuum leaves all tables to PostgreSQL's own VACUUM until %s",
+						timestamptz_to_str(all->breaker_until)),
+				 errdetail("The server has crashed several times while pg_cyclone was vacuuming for autovacuum."),
+				 errhint("The function cyclone.autovacuum_reset() ends that.")));
 }
 
 /* startup_shmem -- read the notes, once, in the postmaster. */

@@ -13,7 +13,9 @@
  * autovacuums are the server's, until a time has passed, twice as long after
  * each failure in a row, or somebody resets it.  After a crash
  * running_notes.c says which tables were being vacuumed; theirs open, too, and
- * those that earlier crashes have opened stay open.
+ * those that earlier crashes have opened stay open.  There is one for all tables, too,
+ * which it opens after several crashes.  When its time is over one process at a time
+ * may try the engine, on one table, until that went well.
  *
  * Autovacuum workers call this, where an error would be the end of more than
  * a table.  So nothing here raises one, but for the functions of the view; and
@@ -76,8 +78,16 @@ static const char *const reason_names[] = {
 static HTAB *entries = NULL;
 static LWLock *lock = NULL;
 
-/* until when all tables are left to the server, whatever their breakers say */
-static pg_atomic_uint64 *all_left_until = NULL;
+/* The breaker for all tables, whatever theirs say */
+typedef struct AllTables
+{
+	pg_atomic_uint64 left_until;	/* to the server */
+	pg_atomic_uint32 on_trial;	/* when that is over: one at a time, until one
+								 * has been vacuumed */
+	pg_atomic_uint32 tried_by;	/* a process; 0: none */
+} AllTables;
+
+static AllTables *all = NULL;
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
@@ -264,22 +274,60 @@ table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until)
 	return until;
 }
 
+/* table_log_break_until -- the end of a break that begins now, after so many failures in a row. */
+TimestampTz
+table_log_break_until(uint32 failures)
+{
+	int64		ms = (int64) cyclone_autovacuum_retry_after * 1000;
+
+	ms <<= Min(Max(failures, 1) - 1, MAX_DOUBLINGS);
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(ms, LONGEST_BREAK_MS));
+}
+
 /*
  * table_log_leave_all
- *		All tables are the server's until then, as it crashed several times.  For
- *		the postmaster, at the start.
+ *		All tables are the server's until then, as it crashed several times; and
+ *		afterwards, until the engine has vacuumed one, all but one at a time.  For the
+ *		postmaster, at the start.
  */
 void
 table_log_leave_all(TimestampTz until)
 {
-	pg_atomic_write_u64(all_left_until, until);
+	pg_atomic_write_u64(&all->left_until, until);
+	pg_atomic_write_u32(&all->on_trial, 1);
 }
 
-/* table_log_all_are_left -- is it so? */
+/*
+ * table_log_all_are_left
+ *		Is it so?  If not, table_log_end_trial is to be called when the table is done,
+ *		or isn't the engine's after all.
+ */
 bool
 table_log_all_are_left(void)
 {
-	return (TimestampTz) pg_atomic_read_u64(all_left_until) > GetCurrentTimestamp();
+	uint32		nobody = 0;
+
+	if ((TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp())
+		return true;
+	return pg_atomic_read_u32(&all->on_trial) != 0 &&
+		!pg_atomic_compare_exchange_u32(&all->tried_by, &nobody, MyProcPid);
+}
+
+/*
+ * table_log_end_trial
+ *		Another process may try, if this one did; or all may, if it went well.  Returns
+ *		whether that is so since now.
+ */
+bool
+table_log_end_trial(bool went_well)
+{
+	uint32		me = MyProcPid;
+	bool		ends = went_well && pg_atomic_read_u32(&all->tried_by) == me;
+
+	if (ends)
+		pg_atomic_write_u32(&all->on_trial, 0);
+	(void) pg_atomic_compare_exchange_u32(&all->tried_by, &me, 0);
+	return ends;
 }
 
 /*
@@ -319,7 +367,8 @@ table_log_forget(const TableKey *key)
 		forgotten = hash_search(entries, key, HASH_REMOVE, NULL) != NULL;
 	else
 	{
-		pg_atomic_write_u64(all_left_until, 0);
+		pg_atomic_write_u64(&all->left_until, 0);
+		pg_atomic_write_u32(&all->on_trial, 0);
 		hash_seq_init(&scan, entries);
 		while ((entry = hash_seq_search(&scan)) != NULL)
 		{
@@ -410,11 +459,7 @@ note_crash(TableEntry *entry, uint32 failures)
 static TimestampTz
 open_breaker(TableEntry *entry)
 {
-	int64		ms = (int64) cyclone_autovacuum_retry_after * 1000;
-
-	ms <<= Min(Max(entry->failures, 1) - 1, MAX_DOUBLINGS);
-	entry->breaker_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													   Min(ms, LONGEST_BREAK_MS));
+	entry->breaker_until = table_log_break_until(entry->failures);
 	return entry->breaker_until;
 }
 
@@ -505,7 +550,7 @@ request_shmem(void)
 	if (previous_shmem_request_hook)
 		previous_shmem_request_hook();
 	RequestAddinShmemSpace(hash_estimate_size(cyclone_autovacuum_max_tables, sizeof(TableEntry)));
-	RequestAddinShmemSpace(sizeof(pg_atomic_uint64));
+	RequestAddinShmemSpace(sizeof(AllTables));
 	RequestNamedLWLockTranche(TRANCHE, 1);
 }
 
@@ -525,9 +570,13 @@ startup_shmem(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	entries = compat_shmem_hash("pg_cyclone autovacuum", cyclone_autovacuum_max_tables,
 								&info, HASH_ELEM | HASH_BLOBS);
-	all_left_until = ShmemInitStruct("pg_cyclone autovacuum crashes", sizeof(pg_atomic_uint64), &found);
+	all = ShmemInitStruct("pg_cyclone autovacuum crashes", sizeof(AllTables), &found);
 	if (!found)
-		pg_atomic_init_u64(all_left_until, 0);
+	{
+		pg_atomic_init_u64(&all->left_until, 0);
+		pg_atomic_init_u32(&all->on_trial, 0);
+		pg_atomic_init_u32(&all->tried_by, 0);
+	}
 	lock = &(GetNamedLWLockTranche(TRANCHE))->lock;
 	LWLockRelease(AddinShmemInitLock);
 }

@@ -751,6 +751,47 @@ def test_many_tables_that_are_the_servers_end(own):
     checks.assert_clean(auto.conn, *names)
 
 
+def left_until(auto) -> list[str]:
+    """Until when all tables were left to the server, each time."""
+    return re.findall(r"leaves all tables to PostgreSQL's own VACUUM until (.*)", auto.log)
+
+
+def test_the_breaker_of_all_tables_backs_off(own):
+    """When its time is over one table is tried. If that is a crash, all are left for twice as long; if not, none is, but the next
+    crash counts at once."""
+    auto = own(**{"cyclone.autovacuum_retry_after": 3})
+    names = ("t", "u", "v", "w", "x", "y")
+    for name in names:
+        auto.make_table(name, parallel_workers=0)
+    for name in names[:3]:
+        crash(auto, name)
+        make_dead_again(auto, *names)
+    assert len(left_until(auto)) == 1
+    make_dead_again(auto, "y")
+    assert auto.vacuum("y", by="server")["last_reason"] == "crashes"
+    over = f"SELECT clock_timestamp() > '{left_until(auto)[0]}'::timestamptz"
+    wait_until(lambda: auto.sql(over) == [(True,)], "the end of the first break")
+    crash(auto, "w")
+    first, second = left_until(auto)
+    [(seconds,)] = auto.sql(f"SELECT extract(epoch FROM '{second}'::timestamptz - clock_timestamp())")
+    assert 3 < seconds <= 6
+    over = f"SELECT clock_timestamp() > '{second}'::timestamptz"
+    wait_until(lambda: auto.sql(over) == [(True,)], "the end of the second break")
+    make_dead_again(auto, "x", "y")
+    with auto.parked("x", processes=1):  # the trial
+        assert auto.vacuum("y", by="server")["last_reason"] == "crashes"
+    wait_until(lambda: auto.row("x")["engine_count"] == 1, "the end of the trial")
+    make_dead_again(auto, "y")
+    assert auto.vacuum("y")["failures"] == 0
+    make_dead_again(auto, "y")
+    crash(auto, "y")
+    assert len(left_until(auto)) == 3
+    assert auto.sql("SELECT cyclone.autovacuum_reset() > 0") == [(True,)]
+    make_dead_again(auto, "x")
+    assert auto.vacuum("x")["failures"] == 0
+    checks.assert_clean(auto.conn, *names)
+
+
 def test_a_crash_breaker_ends(own):
     """When its time is over a restart doesn't open it again; and the next failure counts as the second one."""
     auto = own(**{"cyclone.autovacuum_retry_after": 2})
