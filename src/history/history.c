@@ -109,6 +109,7 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 	if (!history_is_kept())
 		return;
 	prepare_process();
+	history_rows_look_for_dropped();
 
 	memset(&run, 0, sizeof(run));
 	schema = get_namespace_name(RelationGetNamespace(rel));

@@ -4,13 +4,18 @@
  *	  The rows of cyclone.history, in shared memory and on disk.
  *
  * There is room for cyclone.history_size rows.  When that is used up, a new row
- * takes the place of the oldest one of the table that has the most rows.  So a
- * busy table can't push out what there is of others: tables have about the
- * same number of rows, or all that they ever had if that is less.  For that
- * there is a list of tables, each with its number of rows and a chain of them
- * by age.  It is gone through from one end to the other once a run; with 10,000
- * rows that is a few hundred kilobytes at most, and shorter than the shortest
- * VACUUM.
+ * takes the place of one of the user who has the most rows; autovacuum is a user,
+ * too.  So nobody pushes out what there is of others, as long as they have less than
+ * he.  Of that user it is the oldest row of a table that is temporary or has been
+ * dropped, or else of the table that has the most rows: tables have about the same
+ * number of rows, or all that they ever had if that is less.
+ *
+ * For that there is a list of users, and one of tables, each with its number of rows;
+ * a table with the runs of several users is there for each of them.  Tables have
+ * a chain of rows by age.  The lists are gone through from one end to the other once
+ * a run; with 10,000 rows that is a few hundred kilobytes at most, and shorter than
+ * the shortest VACUUM.  Which tables have been dropped is found out now and then, by who
+ * can look into their database's catalog.
  *
  * On disk
  * -------
@@ -53,6 +58,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 #include "history/history_rows.h"
 #include "settings.h"
@@ -67,6 +73,11 @@
 #define HISTORY_VERSION		1
 
 #define NO_ROW				(-1)
+
+/* What the names of schemas of temporary tables begin with */
+#define TEMPORARY_SCHEMA	"pg_temp_"
+/* Dropped tables are looked for so often while as many rows are added as there is room for. */
+#define LOOKS_IN_A_SIZE		8
 
 /* What the file begins with; then come records */
 typedef struct HistoryHeader
@@ -93,11 +104,20 @@ typedef struct HistorySlot
 								 * none */
 } HistorySlot;
 
-/* A table that has rows */
+/* A user who has rows */
+typedef struct HistoryUser
+{
+	Oid			user_id;		/* InvalidOid: autovacuum */
+	int			nrows;
+} HistoryUser;
+
+/* A table that has rows of a user */
 typedef struct HistoryTable
 {
 	Oid			database;
 	Oid			relid;
+	Oid			user_id;
+	bool		is_gone;		/* temporary, or dropped */
 	int			nrows;
 	int			oldest;
 	int			newest;
@@ -109,11 +129,14 @@ typedef struct HistoryShared
 	uint64		last_number;
 	int			nrows;
 	int			ntables;
+	int			nusers;
+	int			nnew;			/* since dropped tables were looked for */
 	bool		is_on_disk;		/* is there a file to be written to? */
 } HistoryShared;
 
 static HistoryShared *shared = NULL;
 static HistoryTable *tables;
+static HistoryUser *users;
 static HistorySlot *slots;
 static LWLock *file_lock;
 static LWLock *rows_lock;
@@ -125,6 +148,10 @@ static int	place_row(const HistoryRow *row);
 static int	evict_row(const HistoryRow *row);
 static bool is_table_of(const HistoryTable *table, const HistoryRow *row);
 static HistoryTable *find_table(const HistoryRow *row);
+static HistoryUser *find_user(Oid user_id);
+static Oid	fullest_user(const HistoryRow *row);
+static bool goes_first(const HistoryTable *a, const HistoryTable *b, const HistoryRow *row);
+static int	copy_tables(Oid **relids);
 static bool write_row(int slot, const HistoryRow *row);
 static bool write_at(off_t place, const void *what, Size size);
 static bool empty_file(void);
@@ -230,7 +257,7 @@ history_rows_copy(HistoryRow **rows)
 bool
 history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
 {
-	HistoryRow	wanted = {.database = database,.relid = relid};
+	HistoryRow	wanted = {.database = database,.relid = relid,.user_id = InvalidOid};
 	bool		is_known = false;
 
 	if (shared == NULL)
@@ -276,6 +303,7 @@ history_rows_forget(void)
 	nrows = shared->nrows;
 	shared->nrows = 0;
 	shared->ntables = 0;
+	shared->nusers = 0;
 	LWLockRelease(rows_lock);
 	is_forgotten = !shared->is_on_disk || empty_file();
 	error = errno;
@@ -300,8 +328,11 @@ place_row(const HistoryRow *row)
 	int			slot = shared->nrows < cyclone_history_size ? shared->nrows++ : evict_row(row);
 	HistoryTable *table = find_table(row);
 
+	find_user(row->user_id)->nrows++;
+	shared->nnew++;
 	slots[slot].row = *row;
 	slots[slot].newer = NO_ROW;
+	table->is_gone = strncmp(row->schema, TEMPORARY_SCHEMA, strlen(TEMPORARY_SCHEMA)) == 0;
 	if (table->nrows++ == 0)
 	{
 		table->oldest = slot;
@@ -315,42 +346,148 @@ place_row(const HistoryRow *row)
 
 /*
  * evict_row
- *		Give up the oldest row of the table that would have the most, with this row;
- *		of several such tables, that with the oldest row.  Returns its place.
+ *		Give up a row, so that this one has a place; returns which.
  */
 static int
 evict_row(const HistoryRow *row)
 {
-	HistoryTable *fullest = NULL;
-	int			most = 0;
+	HistoryUser *user = find_user(fullest_user(row));
+	HistoryTable *first = NULL;
 	int			slot;
 
 	for (int i = 0; i < shared->ntables; i++)
-	{
-		HistoryTable *table = &tables[i];
-		int			nrows = table->nrows + is_table_of(table, row);
+		if (tables[i].user_id == user->user_id &&
+			(first == NULL || goes_first(&tables[i], first, row)))
+			first = &tables[i];
+	Assert(first != NULL && user->nrows > 0);
 
-		if (nrows > most ||
-			(nrows == most && table->oldest_number < fullest->oldest_number))
-		{
-			fullest = table;
-			most = nrows;
-		}
-	}
-	Assert(fullest != NULL);
-
-	slot = fullest->oldest;
-	if (--fullest->nrows > 0)
+	if (--user->nrows == 0)
+		*user = users[--shared->nusers];
+	slot = first->oldest;
+	if (--first->nrows > 0)
 	{
-		fullest->oldest = slots[slot].newer;
-		fullest->oldest_number = slots[fullest->oldest].row.number;
+		first->oldest = slots[slot].newer;
+		first->oldest_number = slots[first->oldest].row.number;
 	}
 	else
-		*fullest = tables[--shared->ntables];
+		*first = tables[--shared->ntables];
 	return slot;
 }
 
-/* find_table -- a row's table, which may have no rows yet. */
+/* fullest_user -- who would have the most rows, with this one; rather this one's user. */
+static Oid
+fullest_user(const HistoryRow *row)
+{
+	Oid			fullest = InvalidOid;
+	int			most = 0;
+
+	for (int i = 0; i < shared->nusers; i++)
+	{
+		bool		is_own = users[i].user_id == row->user_id;
+		int			nrows = users[i].nrows + is_own;
+
+		if (nrows > most || (nrows == most && is_own))
+		{
+			fullest = users[i].user_id;
+			most = nrows;
+		}
+	}
+	return fullest;
+}
+
+/*
+ * goes_first
+ *		Is a row of table a to be given up rather than one of b, for this one?
+ */
+static bool
+goes_first(const HistoryTable *a, const HistoryTable *b, const HistoryRow *row)
+{
+	int			a_rows = a->nrows + is_table_of(a, row);
+	int			b_rows = b->nrows + is_table_of(b, row);
+
+	if (a->is_gone != b->is_gone)
+		return a->is_gone;
+	if (a_rows != b_rows && !a->is_gone)
+		return a_rows > b_rows;
+	return a->oldest_number < b->oldest_number;
+}
+
+/*
+ * history_rows_look_for_dropped
+ *		If room for rows has become short, note which tables of this database are no
+ *		more; now and then.  In a transaction, with no lock of ours held.
+ */
+void
+history_rows_look_for_dropped(void)
+{
+	Oid		   *relids;
+	int			nrelids;
+
+	if (shared == NULL)
+		return;
+	nrelids = copy_tables(&relids);
+	for (int i = 0; i < nrelids; i++)
+	{
+		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relids[i])))
+			continue;
+		LWLockAcquire(rows_lock, LW_EXCLUSIVE);
+		for (int t = 0; t < shared->ntables; t++)
+			if (tables[t].database == MyDatabaseId && tables[t].relid == relids[i])
+				tables[t].is_gone = true;
+		LWLockRelease(rows_lock);
+	}
+	if (nrelids > 0)
+		pfree(relids);
+}
+
+/*
+ * copy_tables
+ *		The tables of this database that aren't known to be gone, if it is time to
+ *		look for them, palloc'd; or none.
+ */
+static int
+copy_tables(Oid **relids)
+{
+	int			nrelids = 0;
+	bool		is_time;
+
+	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
+	is_time = shared->nrows == cyclone_history_size &&
+		shared->nnew >= cyclone_history_size / LOOKS_IN_A_SIZE;
+	if (is_time)
+		shared->nnew = 0;
+	LWLockRelease(rows_lock);
+	if (!is_time)
+		return 0;
+
+	*relids = palloc_array(Oid, cyclone_history_size);
+	LWLockAcquire(rows_lock, LW_SHARED);
+	for (int i = 0; i < shared->ntables; i++)
+		if (tables[i].database == MyDatabaseId && !tables[i].is_gone)
+			(*relids)[nrelids++] = tables[i].relid;
+	LWLockRelease(rows_lock);
+	if (nrelids == 0)
+		pfree(*relids);
+	return nrelids;
+}
+
+/* find_user -- a user, who may have no rows yet. */
+static HistoryUser *
+find_user(Oid user_id)
+{
+	for (int i = 0; i < shared->nusers; i++)
+		if (users[i].user_id == user_id)
+			return &users[i];
+
+	Assert(shared->nusers < cyclone_history_size);
+	users[shared->nusers] = (HistoryUser)
+	{
+		.user_id = user_id
+	};
+	return &users[shared->nusers++];
+}
+
+/* find_table -- a row's table and user, which may have no rows yet. */
 static HistoryTable *
 find_table(const HistoryRow *row)
 {
@@ -365,15 +502,17 @@ find_table(const HistoryRow *row)
 	table = &tables[shared->ntables++];
 	table->database = row->database;
 	table->relid = row->relid;
+	table->user_id = row->user_id;
 	table->nrows = 0;
 	return table;
 }
 
-/* is_table_of -- is the row one of this table? */
+/* is_table_of -- is the row one of this table, and of this user? */
 static bool
 is_table_of(const HistoryTable *table, const HistoryRow *row)
 {
-	return table->relid == row->relid && table->database == row->database;
+	return table->relid == row->relid && table->database == row->database &&
+		table->user_id == row->user_id;
 }
 
 /*
@@ -590,6 +729,7 @@ request_shmem(void)
 		previous_shmem_request_hook();
 	RequestAddinShmemSpace(sizeof(HistoryShared));
 	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistoryTable)));
+	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistoryUser)));
 	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistorySlot)));
 	RequestNamedLWLockTranche(TRANCHE, 2);
 }
@@ -609,6 +749,8 @@ startup_shmem(void)
 		memset(shared, 0, sizeof(HistoryShared));
 	tables = ShmemInitStruct("pg_cyclone history tables",
 							 mul_size(cyclone_history_size, sizeof(HistoryTable)), &found);
+	users = ShmemInitStruct("pg_cyclone history users",
+							mul_size(cyclone_history_size, sizeof(HistoryUser)), &found);
 	slots = ShmemInitStruct("pg_cyclone history rows",
 							mul_size(cyclone_history_size, sizeof(HistorySlot)), &found);
 	file_lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;

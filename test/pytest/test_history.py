@@ -323,6 +323,38 @@ def test_a_busy_table_leaves_others_theirs(new_cluster):
     conn.close()
 
 
+def test_nobody_pushes_out_what_belongs_to_others(new_cluster):
+    """A role floods the history, with temporary tables or its own; of others it takes nothing as long as they have less."""
+    cluster = new_cluster(**{"cyclone.history_size": 40})
+    rows = "SELECT count(*) FROM cyclone.history WHERE relation LIKE %s"
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("CREATE ROLE flooder LOGIN; GRANT CREATE ON SCHEMA public TO flooder")
+        conn.execute("CREATE TABLE important (id int)")
+        for _ in range(15):
+            conn.execute("VACUUM important")
+        with cluster.connect(TEMPLATE, user="flooder") as flooder:
+            flooder.execute("CREATE TABLE precious (id int)")
+            for _ in range(3):
+                flooder.execute("VACUUM precious")
+            for number in range(60):
+                flooder.execute(f"CREATE TEMP TABLE t{number} ()")
+                flooder.execute(f"VACUUM t{number}")
+            assert conn.execute(rows, ("%important",)).fetchone() == (15,)
+            # of one's own it is temporary tables that go first
+            assert conn.execute(rows, ("%precious",)).fetchone() == (3,)
+            # and dropped ones, as of jobs
+            for number in range(60):
+                flooder.execute(f"CREATE TABLE job{number} ()")
+                flooder.execute(f"VACUUM job{number}")
+                flooder.execute(f"DROP TABLE job{number}")
+            assert conn.execute(rows, ("%precious",)).fetchone() == (3,)
+        assert conn.execute(rows, ("%important",)).fetchone() == (15,)
+        assert conn.execute("SELECT count(*) FROM cyclone.history").fetchone() == (40,)
+    before = cluster.sql("SELECT array_agg(id ORDER BY id) FROM cyclone.history", dbname=TEMPLATE)
+    cluster.restart()
+    assert cluster.sql("SELECT array_agg(id ORDER BY id) FROM cyclone.history", dbname=TEMPLATE) == before
+
+
 @pytest.mark.parametrize("how", ["fast", "immediate", "crash", "backend"])
 def test_it_survives(new_cluster, how):
     cluster = new_cluster()
