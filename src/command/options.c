@@ -28,6 +28,7 @@
 #include "command/options.h"
 #include "compat.h"
 #include "pace/pace_settings.h"
+#include "settings.h"
 
 /* The options that are nothing but a flag. */
 static const struct
@@ -60,6 +61,9 @@ static const char *option_string(const DefElem *def);
 static bool read_bool(const DefElem *def, bool *value);
 static void set_freeze_ages(VacuumParams *params);
 static void refuse_inplace_with(const char *option);
+static void explain_full(const DefElem *def);
+static void refuse_without_engine(const char *option);
+static void explain_parallel(const DefElem *def);
 static int	read_repack_parallel(DefElem *def);
 static void refuse_repack_parallel_with(const char *what);
 static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
@@ -198,6 +202,79 @@ vacuum_options_for_server(List *list)
 		others = lappend(others, def);
 	}
 	return inplace == NULL ? others : lappend(others, inplace);
+}
+
+/*
+ * vacuum_options_explain_faults
+ *		Raises the error that the server would raise for options of a VACUUM, where
+ *		ours can say what to do about it; and says so if there are to be more workers
+ *		than may be.
+ */
+void
+vacuum_options_explain_faults(const VacuumStmt *stmt)
+{
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "full") == 0)
+			explain_full(def);
+		else if (strcmp(def->defname, "inplace") == 0 || strcmp(def->defname, "rewrite") == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_SYNTAX_ERROR),
+					 errmsg("unrecognized VACUUM option \"%s\"", def->defname),
+					 errhint("It is a value of FULL: write VACUUM (FULL %s), without a comma.",
+							 strcmp(def->defname, "inplace") == 0 ? "INPLACE" : "REWRITE")));
+		else if (strncmp(def->defname, "latency", strlen("latency")) == 0 &&
+				 strcmp(def->defname, "latency_target") != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_SYNTAX_ERROR),
+					 errmsg("unrecognized VACUUM option \"%s\"", def->defname),
+					 errhint("Perhaps you meant LATENCY_TARGET.")));
+		else if (strcmp(def->defname, "latency_target") == 0)
+			refuse_without_engine("LATENCY_TARGET");
+		else if (strcmp(def->defname, "parallel") == 0)
+			explain_parallel(def);
+	}
+}
+
+/* explain_full -- likewise, for FULL. */
+static void
+explain_full(const DefElem *def)
+{
+	bool		on;
+
+	if (says(def, "inplace"))
+		refuse_without_engine("FULL INPLACE");
+	else if (says(def, "rewrite"))
+		refuse_without_engine("FULL REWRITE");
+	else if (def->arg != NULL && IsA(def->arg, String) && !read_bool(def, &on))
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("invalid value for VACUUM option FULL: \"%s\"", option_string(def)),
+				 errhint("FULL takes INPLACE, REWRITE, or a Boolean value.")));
+}
+
+/* refuse_without_engine -- raises an error if the engine is off. */
+static void
+refuse_without_engine(const char *option)
+{
+	if (!cyclone_enabled)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("VACUUM option %s is pg_cyclone's, which is off", option),
+				 errhint("SET cyclone.enabled = on;")));
+}
+
+/* explain_parallel -- says if more workers are asked for than the server allows. */
+static void
+explain_parallel(const DefElem *def)
+{
+	int			most = Min(max_parallel_maintenance_workers, max_parallel_workers);
+	int			asked;
+
+	if (cyclone_enabled && read_parallel(def, &asked) && asked > most)
+		ereport(NOTICE,
+				(errmsg("VACUUM has %d parallel workers at most, not %d", most, asked),
+				 errhint("Raise max_parallel_maintenance_workers, and max_parallel_workers if that is less.")));
 }
 
 /*
@@ -551,7 +628,8 @@ refuse_inplace_with(const char *option)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("VACUUM option FULL INPLACE cannot be used with %s", option)));
+			 errmsg("VACUUM option FULL INPLACE cannot be used with %s", option),
+			 errhint("Leave %s out.", option)));
 }
 
 /*

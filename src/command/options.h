@@ -33,6 +33,7 @@ extern bool vacuum_options_are_ours(const VacuumStmt *stmt);
 extern bool vacuum_options_have_full(const VacuumStmt *stmt);
 extern bool vacuum_options_have_latency_target(const VacuumStmt *stmt);
 extern void vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options);
+extern void vacuum_options_explain_faults(const VacuumStmt *stmt);
 extern List *vacuum_options_for_server(List *list);
 extern BufferAccessStrategy vacuum_options_make_ring(const VacuumOptions *options);
 

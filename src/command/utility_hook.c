@@ -233,6 +233,8 @@ is_done(ProcessUtility_hook_type next,
 			refuse_unfit_server("VACUUM options LATENCY_TARGET, FULL REWRITE and FULL INPLACE");
 		return false;
 	}
+	if (stmt->is_vacuumcmd && IsUnderPostmaster)
+		vacuum_options_explain_faults(stmt);
 	if (is_cluster_done(next, pstmt, query_string, read_only_tree, context,
 						params, query_env, dest, qc))
 		return true;

@@ -8,6 +8,7 @@ import random
 import re
 
 import psycopg
+import pytest
 
 from cyclone_lab import checks
 
@@ -104,3 +105,64 @@ def test_random_option_lists_in_a_transaction(conn):
             verdicts.append(verdict(conn, statement))
             conn.execute("ROLLBACK")
         assert verdicts[0] == verdicts[1], statement
+
+
+# A statement or setting that is wrong, and what is said of it: the error, and what to do about it
+WRONG = {
+    "VACUUM (FULL INPLCE) t": ('invalid value for VACUUM option FULL: "inplce"', "FULL takes INPLACE, REWRITE, or a Boolean value."),
+    "VACUUM (FULL, INPLACE) t": ('unrecognized VACUUM option "inplace"', "FULL INPLACE), without a comma"),
+    "VACUUM (REWRITE) t": ('unrecognized VACUUM option "rewrite"', "FULL REWRITE), without a comma"),
+    "VACUUM (LATENCY_TARGT '20ms') t": ('unrecognized VACUUM option "latency_targt"', "Perhaps you meant LATENCY_TARGET."),
+    "VACUUM (LATENCY '20ms') t": ('unrecognized VACUUM option "latency"', "Perhaps you meant LATENCY_TARGET."),
+    "VACUUM (LATENCY_TARGET off) t": ('invalid value for LATENCY_TARGET: "off"', "or 0 for none"),
+    "VACUUM (LATENCY_TARGET on) t": ('invalid value for LATENCY_TARGET: "on"', 'A latency target is a time, like "20ms"'),
+    "VACUUM (LATENCY_TARGET) t": ("LATENCY_TARGET requires a value", "A latency target is a time"),
+    "VACUUM (LATENCY_TARGET -5) t": ('invalid value for LATENCY_TARGET: "-5"', "A latency target is a time"),
+    "VACUUM (LATENCY_TARGET 'abc') t": ('invalid value for LATENCY_TARGET: "abc"', "A latency target is a time"),
+    "VACUUM (LATENCY_TARGET '20kB') t": ('invalid value for LATENCY_TARGET: "20kB"', "Valid units"),
+    "VACUUM (LATENCY_TARGET '20MS') t": ('invalid value for LATENCY_TARGET: "20MS"', "Valid units"),
+    "VACUUM (LATENCY_TARGET '10d') t": ('invalid value for LATENCY_TARGET: "10d"', "at most"),
+    "VACUUM (LATENCY_TARGET 0.00001) t": ("invalid value for LATENCY_TARGET", "at least"),
+    "VACUUM (FULL INPLACE, TRUNCATE off) t": ("VACUUM option FULL INPLACE cannot be used with TRUNCATE false", "Leave TRUNCATE false out."),
+    "VACUUM (FULL INPLACE, PROCESS_MAIN off) t": ("VACUUM option FULL INPLACE cannot be used with PROCESS_MAIN", "Leave"),
+    "VACUUM (FULL INPLACE, ONLY_DATABASE_STATS)": ("VACUUM option FULL INPLACE cannot be used with ONLY_DATABASE_STATS", "Leave"),
+    "SET cyclone.latency_target = 'abc'": ("invalid value for parameter", "A latency target is a time"),
+    "SET cyclone.latency_of = 'statement'": ("invalid value for parameter", "Available values: statements, transactions."),
+    "SET cyclone.check_disk_space = 'on'": ("invalid value for parameter", "Available values: off, warning, error."),
+}
+OFF = ("LATENCY_TARGET '20ms'", "FULL INPLACE", "FULL REWRITE")
+
+
+@pytest.mark.parametrize("statement", WRONG)
+def test_a_wrong_use_is_told_what_to_do(conn, statement):
+    """Before any page is touched."""
+    conn.execute("CREATE TABLE t (id int) WITH (autovacuum_enabled = off); INSERT INTO t SELECT generate_series(1, 1000); DELETE FROM t")
+    size = conn.execute("SELECT pg_relation_size('t')").fetchone()
+    message, hint = WRONG[statement]
+    with pytest.raises(psycopg.Error) as error:
+        conn.execute(statement)
+    assert message in error.value.diag.message_primary and hint in error.value.diag.message_hint
+    assert conn.execute("SELECT pg_relation_size('t')").fetchone() == size
+
+
+def test_options_need_the_engine(conn):
+    conn.execute("CREATE TABLE t (id int); SET cyclone.enabled = off")
+    for option in OFF:
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=f"{option.split(chr(39))[0].strip()} is pg_cyclone's") as error:
+            conn.execute(f"VACUUM ({option}) t")
+        assert "cyclone.enabled = on" in error.value.diag.message_hint
+    conn.execute("VACUUM (FULL) t")
+
+
+def test_a_limit_of_workers_is_said(conn):
+    """Once a statement, and only if it was asked for more."""
+    messages = []
+    conn.add_notice_handler(lambda message: messages.append((message.message_primary, message.message_hint)))
+    conn.execute("CREATE TABLE t (id int); SET max_parallel_maintenance_workers = 2")
+    for statement in ("VACUUM (PARALLEL 2) t", "VACUUM t", "VACUUM (FULL INPLACE, PARALLEL 1) t"):
+        conn.execute(statement)
+    assert messages == []
+    for statement in ("VACUUM (PARALLEL 1024) t", "VACUUM (FULL, PARALLEL 3) t", "VACUUM (FULL INPLACE, PARALLEL 8) t"):
+        conn.execute(statement)
+    assert [text for text, _ in messages] == [f"VACUUM has 2 parallel workers at most, not {asked}" for asked in (1024, 3, 8)]
+    assert all("max_parallel_maintenance_workers" in hint for _, hint in messages)
