@@ -156,6 +156,7 @@ DATA = $(call below_top,sql/pg_cyclone--*.sql)
 OBJS = $(patsubst %.c,%.o,$(call below_top,src/*.c src/*/*.c))
 PG_CPPFLAGS = -I$(TOP)/src $(if $(DEBUG_POINTS),-DCYCLONE_DEBUG_POINTS)
 PG_CFLAGS = $(if $(WERROR),-Werror)
+EXTRA_CLEAN = build-settings server_features.h
 
 REGRESS = $(notdir $(basename $(call below_top,test/sql/*.sql)))
 REGRESS_OPTS = --inputdir=$(TOP)/test --expecteddir=$(TOP)/test --load-extension=$(EXTENSION)
@@ -167,11 +168,17 @@ include $(PGXS)
 
 # PGXS makes no folders for nested objects and knows neither their headers nor the flags and server they were built for.
 $(OBJS): $(wildcard $(TOP)/src/*.h $(TOP)/src/*/*.h) build-settings
+$(OBJS) $(OBJS:.o=.bc): server_features.h
 
 build_settings := $(shell $(PG_CONFIG) --version --bindir --configure --cflags) $(PG_CPPFLAGS) $(PG_CFLAGS) $(COPT)
 build-settings: FORCE
 	@mkdir -p $(dir $(OBJS))
 	@printf '%s\n' "$(build_settings)" | cmp -s - $@ || printf '%s\n' "$(build_settings)" > $@
+
+# What differs between minor versions, as this server has it: asked at each build, as that takes a tenth of a second.
+server_features.h: FORCE
+	@features=$$($(TOP)/scripts/probe-server $(CC) $(CPPFLAGS) $(CFLAGS)) || exit 1; \
+		printf '%s\n' "$$features" | cmp -s - $@ || printf '%s\n' "$$features" > $@
 .PHONY: FORCE
 
 endif

@@ -9,6 +9,10 @@
  * calls them where an older one has another signature, another text or lacks
  * the feature.
  *
+ * What differs between minor versions of one major version goes by no number: a
+ * probe (scripts/probe-server) asks the headers that we are built with, and
+ * makes macros SERVER_HAS_... of what they say.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -35,6 +39,7 @@
 #include "postmaster/autovacuum.h"
 #include "postmaster/bgworker_internals.h"
 #include "replication/slot.h"
+#include "server_features.h"	/* made by scripts/probe-server */
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "storage/proc.h"

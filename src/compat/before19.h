@@ -104,7 +104,7 @@ compat_server_logs_map(void)
 	return visibilitymap_clear_locked != NULL;
 }
 
-#ifdef HEAP_MULTI_INSERT_BLKREF_VM
+#if SERVER_HAS_HEAP_MULTI_INSERT_BLKREF_VM
 
 #define COMPAT_LOGS_MAP true
 
@@ -166,7 +166,7 @@ compat_register_map(Buffer vmbuffer)
 {
 }
 
-#endif							/* HEAP_MULTI_INSERT_BLKREF_VM */
+#endif							/* SERVER_HAS_HEAP_MULTI_INSERT_BLKREF_VM */
 
 /* compat_clear_wrong_map -- take out bits that should not be there, unlogged. */
 static inline void
@@ -374,11 +374,17 @@ compat_set_hash_lsn(Relation index, Page page)
 {
 }
 
-/* compat_gist_mark_tuples_deleted -- entries of a leaf page were deleted. */
+/*
+ * compat_gist_mark_tuples_deleted
+ *		Entries of a leaf page were deleted.  Nobody reads the mark; the minor
+ *		versions since November 2026 don't make it, either.
+ */
 static inline void
 compat_gist_mark_tuples_deleted(Page page)
 {
+#if SERVER_HAS_GistMarkTuplesDeleted
 	GistMarkTuplesDeleted(page);
+#endif
 }
 
 /* compat_is_removable_xid -- can nobody see a transaction as running any more? */
