@@ -20,6 +20,7 @@ from pathlib import Path
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITES = ("sid", "experimental")  # apt takes a package from the first one if both have it
+RELEASED_SUITES = ("trixie", "trixie-security")  # which have the minor versions of a major version
 APT_CONFIG = """
 Dir::Etc::SourceList "{home}/sources.list";
 Dir::Etc::SourceParts "/dev/null";
@@ -39,18 +40,27 @@ class NotInDebian(RuntimeError):
     """The packages are not to be had here, or not of use here; the message says why."""
 
 
-def fetch(major: int, tree: Path, libraries: Path) -> None:
+def versions(majors: list[int]) -> dict[str, list[str]]:
+    """Return the versions of the server's packages of these major versions, and for each the suites that have it. Raises NotInDebian."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="cyclone-debian-") as scratch:
+            packages = _Packages(Path(scratch), SUITES + RELEASED_SUITES)
+            return {key: suites for major in majors for key, suites in packages.versions(f"postgresql-{major}").items()}
+    except OSError as error:
+        raise NotInDebian(f"Debian's packages can't be listed here: {error}") from error
+
+
+def fetch(major: int, tree: Path, libraries: Path, version: str | None = None) -> None:
     """Make `tree` a PostgreSQL of this major version, whose programs find what they need in `libraries`.
 
     `tree` is to be made, and can be moved; `libraries` is empty, will stay, and the server's user must be able to read it.
-    Raises NotInDebian.
+    `version` is one of `versions`; without, it is the newest of SUITES. Raises NotInDebian.
     """
-    mirror = _mirror()
     try:
         with tempfile.TemporaryDirectory(prefix="cyclone-debian-") as scratch_name:
             scratch = Path(scratch_name)
-            packages = _Packages(scratch, mirror)
-            version = packages.version(f"postgresql-{major}")
+            packages = _Packages(scratch, SUITES + RELEASED_SUITES if version else SUITES)
+            version = version or packages.version(f"postgresql-{major}")
             names = (f"postgresql-{major}", f"postgresql-client-{major}", f"postgresql-server-dev-{major}", "libpq5")
             packages.unpack([f"{name}={version}" for name in names])
             packages.unpack_libraries()
@@ -62,31 +72,36 @@ def fetch(major: int, tree: Path, libraries: Path) -> None:
     _run(tree / "bin" / "postgres", "--version")
 
 
-def _mirror() -> str:
-    """Return the address of Debian's archive that this machine's apt uses."""
+def _mirrors() -> dict[str, str]:
+    """Return the addresses of Debian's archive that this machine's apt uses: of the archive, "", and of its part "-security"."""
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text(), re.MULTILINE))
     if release.get("ID") != "debian" or not KEYRING.exists():
         raise NotInDebian("this machine is no Debian, so it has neither a mirror of Debian nor its keyring")
     with tempfile.TemporaryDirectory(prefix="cyclone-debian-") as scratch:
         private = [f"--option=Dir::{folder}={scratch}" for folder in ("State", "Cache")]
         listing = _run("apt-get", "update", "--print-uris", *private)
-    found = re.search(rf"^'(\S+)/dists/{release['VERSION_CODENAME']}/InRelease'", listing, re.MULTILINE)
-    if found is None:
+    found = re.findall(rf"^'(\S+)/dists/{release['VERSION_CODENAME']}(|-security)/InRelease'", listing, re.MULTILINE)
+    mirrors = {part: address for address, part in found}
+    if "" not in mirrors:
         raise NotInDebian("apt's sources of this machine name no mirror of Debian")
-    return found[1]
+    return mirrors
 
 
 class _Packages:
-    """Debian's packages of SUITES, downloaded and unpacked by request into the folder `unpacked`."""
+    """Debian's packages of some suites, downloaded and unpacked by request into the folder `unpacked`."""
 
-    def __init__(self, home: Path, mirror: str):
+    def __init__(self, home: Path, suites: tuple[str, ...]):
         self.unpacked = home / "unpacked"
         self._seen: set[str] = set()  # names of packages
         self._libraries: set[str] = set()  # names of the packages of libraries that they depend on
         for folder in ("state/lists/partial", "cache/archives/partial", "archives", "unpacked"):
             (home / folder).mkdir(parents=True)
         (home / "status").touch()
-        (home / "sources.list").write_text("".join(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n" for suite in SUITES))
+        self._suites = suites
+        mirrors = _mirrors()
+        sources = [(mirrors.get("-security" if suite.endswith("-security") else ""), suite) for suite in suites]
+        lines = [f"deb [signed-by={KEYRING}] {mirror} {suite} main\n" for mirror, suite in sources if mirror]
+        (home / "sources.list").write_text("".join(lines))
         (home / "apt.conf").write_text(APT_CONFIG.format(home=home))
         self._archives = home / "archives"
         self._env = {**os.environ, "APT_CONFIG": str(home / "apt.conf"), "LC_ALL": "C.UTF-8"}
@@ -97,8 +112,15 @@ class _Packages:
         policy = _run("apt-cache", "policy", name, env=self._env)
         found = re.search(r"Candidate: (\d\S*)", policy)
         if found is None:
-            raise NotInDebian(f"Debian has no package {name} in {' and '.join(SUITES)}")
+            raise NotInDebian(f"Debian has no package {name} in {' and '.join(self._suites)}")
         return found[1]
+
+    def versions(self, name: str) -> dict[str, list[str]]:
+        """Return the versions of a package, the newest first, and for each the suites that have it."""
+        found: dict[str, list[str]] = {}
+        for version, suite in re.findall(r"\| +(\d\S*) \| \S+ ([\w-]+)/", _run("apt-cache", "madison", name, env=self._env)):
+            found.setdefault(version, []).append(suite)
+        return found
 
     def unpack(self, packages: list[str]) -> None:
         """Download packages, `name` or `name=version`, and unpack them."""

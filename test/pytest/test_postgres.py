@@ -11,10 +11,10 @@ from cyclone_lab import debian, postgres
 def nowhere(tmp_path, monkeypatch):
     """No package has a PostgreSQL, wherever it is looked for."""
 
-    def no_wheel(major, folder):
+    def no_wheel(major, folder, minor):
         raise postgres.NoWheel(f"no wheel of {major}")
 
-    def not_in_debian(major, tree, libraries):
+    def not_in_debian(major, tree, libraries, version):
         assert os.listdir(libraries) == []
         raise debian.NotInDebian("404 Not Found")
 

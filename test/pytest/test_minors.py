@@ -1,0 +1,143 @@
+"""What differs between minor versions is found by what their headers have, not by their numbers."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from cyclone_lab import server_use
+from cyclone_lab.postgres import REPO, program_env, program_path, run_program
+
+sys.path.insert(0, str(REPO / "scripts"))
+import check_minors
+
+MAP_PROBE = "#define HEAP_MULTI_INSERT_BLKREF_VM 1\n"
+
+
+def probe(tmp_path, gist: str, heap: str = MAP_PROBE, compiler: str = "gcc") -> subprocess.CompletedProcess:
+    """Run the probes on a server whose headers are these."""
+    access = tmp_path / "access"
+    access.mkdir(exist_ok=True)
+    (tmp_path / "postgres.h").write_text("typedef char *Page;\n")
+    (access / "gist.h").write_text(gist)
+    (access / "heapam_xlog.h").write_text(heap)
+    command = [REPO / "scripts/probe-server", compiler, f"-I{tmp_path}", "-Wall", "-Wextra", "-Werror"]
+    return subprocess.run(command, text=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "gist, has",
+    [
+        ("#define GistMarkTuplesDeleted(page) ((void) (page))\n", 1),
+        ("extern void GistMarkTuplesDeleted(Page page);\n", 1),
+        ("static inline void GistMarkTuplesDeleted(Page page) { (void) page; }\n", 1),
+        ("enum {GistMarkTuplesDeleted};\n", 1),
+        ("extern void GistMarkTuples(Page page);\n", 0),
+        ("/* GistMarkTuplesDeleted */\n", 0),
+    ],
+)
+def test_a_name_is_found_whatever_it_is_of(tmp_path, gist, has):
+    result = probe(tmp_path, gist)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"#define SERVER_HAS_GistMarkTuplesDeleted {has}\n" in result.stdout
+    assert "#define SERVER_HAS_HEAP_MULTI_INSERT_BLKREF_VM 1\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "gist, compiler, says",
+    [
+        ("#error of its own\n", "gcc", "cannot compile the server's header access/gist.h"),
+        ("", "no-such-compiler", "cannot compile the server's header access/gist.h"),
+        ("struct probe {int x;};\n#define typeof nothing\n#define __typeof__(x) nothing\n", "gcc", "cannot tell whether access/gist.h has"),
+    ],
+)
+def test_what_cannot_be_told_is_an_error(tmp_path, gist, compiler, says):
+    result = probe(tmp_path, gist, compiler=compiler)
+    assert result.returncode == 1
+    assert says in result.stderr
+
+
+def make(prefix, folder, includes, target: str) -> None:
+    """Make a target of the Makefile in a folder, with the server's headers in `includes`."""
+    command = ["make", "--silent", "-C", folder, "-f", REPO / "Makefile", f"PG_CONFIG={program_path(prefix, 'pg_config')}", "WERROR=1"]
+    env = {name: value for name, value in program_env(prefix).items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    made = subprocess.run([*command, f"includedir_server={includes}", target], env=env, text=True, capture_output=True)
+    assert made.returncode == 0, made.stderr
+
+
+def test_a_server_whose_headers_have_changed_under_the_same_number_is_compiled_for_anew(prefix, tmp_path):
+    includes, objects = tmp_path / "server", tmp_path / "objects"
+    shutil.copytree(run_program(prefix, "pg_config", "--includedir-server").stdout.strip(), includes)
+    objects.mkdir()
+    gist = includes / "access/gist.h"
+    without = re.sub(r"#define GistMarkTuplesDeleted.*\n", "", gist.read_text())
+    other = {0: without, 1: f"{without}\n#define GistMarkTuplesDeleted(page) (GistPageGetOpaque(page)->flags |= F_TUPLES_DELETED)\n"}
+    for has, text in other.items():
+        gist.write_text(text)
+        make(prefix, objects, includes, "src/engine/gist_vacuum.o")
+        assert f"#define SERVER_HAS_GistMarkTuplesDeleted {has}\n" in (objects / "server_features.h").read_text()
+    made_at = (objects / "src/engine/gist_vacuum.o").stat().st_mtime_ns
+    make(prefix, objects, includes, "src/engine/gist_vacuum.o")
+    assert (objects / "src/engine/gist_vacuum.o").stat().st_mtime_ns == made_at
+
+
+HEADER = """
+typedef struct Inner
+{
+	int			first;
+	char		second[sizeof(int) > 2 ? 4 : 2];
+} Inner;
+typedef struct Outer *OuterPointer;
+struct Outer
+{
+	unsigned	bit:1;
+	Inner	   *inner;
+	union
+	{
+		int			one, other;
+		struct
+		{
+			long		deep;
+		}			named;
+	};
+	void		(*callback) (int first, int second);
+};
+typedef enum Kind {KIND_A, KIND_B = 7} Kind;
+#define TWICE(x) ((x) * 2)
+extern PGDLLIMPORT int limit;
+extern OuterPointer find(const char *name, int flags) __attribute__((nonnull(1)));
+static inline int
+half(int x)
+{
+	return x / 2;
+}
+"""
+
+
+def test_declarations_are_read(tmp_path):
+    preprocessed = HEADER.replace("PGDLLIMPORT ", "")  # a macro
+    headers = server_use._parse(f'# 1 "{server_use.SERVER}some.h"\n{preprocessed}\n# 1 "/usr/include/other.h"\nint foreign(void);\n')
+    assert headers.declared == {
+        "OuterPointer": ("type", "typedef struct Outer *OuterPointer;"),
+        "KIND_A": ("constant", "KIND_A, number 0 of Kind"),
+        "KIND_B": ("constant", "KIND_B = 7, number 1 of Kind"),
+        "TWICE": ("macro", "(x) ((x) * 2)"),
+        "limit": ("variable", "int limit;"),
+        "find": ("function", "OuterPointer find(const char *name, int flags) ;"),
+        "half": ("inline function", "static inline int half(int x) { return x / 2; }"),
+    }
+    assert list(headers.structs["Inner"].members) == ["first", "second"]
+    assert list(headers.structs["Outer"].members) == ["inner", "one", "other", "named", "named.deep", "callback"]
+
+
+def test_what_is_used_is_listed(prefix, pg_major):
+    used = server_use.list_use(prefix, prefix.parent / "src", pg_major)
+    assert "heap_page_prune_and_freeze(" in used["function heap_page_prune_and_freeze"]
+    assert int(used["struct PruneFreezeResult: its size"]) > int(used["struct PruneFreezeResult: deadoffsets"]) > 0
+    assert used["macro PG_VERSION_NUM"].startswith(str(pg_major))
+    names = ("variable VacuumCostBalance", "inline function heap_getattr", "macro ItemIdIsDead", "constant PRUNE_VACUUM_SCAN")
+    assert [name for name in names if name not in used] == []
+    other = {**used, "function gone": "", "struct PruneFreezeResult: its size": "1"}
+    assert check_minors.difference(other, used) == "function gone, struct PruneFreezeResult: its size"
