@@ -332,9 +332,17 @@ gin_is_done(TableVacuum *vacuum, int number)
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 	GinShared  *shared = index_area(vacuum, number);
 
-	/* in this order: who is at stretches adds trees before it is through */
-	return ranges_position(&index->ranges) >= index->ranges.end &&
-		pg_atomic_read_u32(&shared->at_stretches) == 0 && !has_pieces(shared);
+	/*
+	 * in this order: who claims stretches is counted before, and adds trees
+	 * before it is through
+	 */
+	if (ranges_position(&index->ranges) < index->ranges.end)
+		return false;
+	pg_read_barrier();
+	if (pg_atomic_read_u32(&shared->at_stretches) > 0)
+		return false;
+	pg_read_barrier();
+	return !has_pieces(shared);
 }
 
 /* gin_finish -- cleanup does the rest of the statistics. */
@@ -588,6 +596,7 @@ wait_for_piece(GinShared *shared)
 		/* in this order: who is at stretches adds trees before it is through */
 		bool		may_come = pg_atomic_read_u32(&shared->at_stretches) > 0;
 
+		pg_read_barrier();
 		found = has_pieces(shared);
 		if (found || !may_come)
 			break;

@@ -131,7 +131,11 @@ heap_scan_begin(TableVacuum *vacuum)
 
 /*
  * heap_scan_first_unscanned
- *		Leader, between phases: the first block that is still to be scanned.
+ *		Leader: the first block that is still to be scanned.
+ *
+ * Others may be scanning.  They say where they are before they claim a range, and
+ * leave the rest of one before they say that they are nowhere; so the position of
+ * the ranges is looked at first, then where they are, then what they have left.
  */
 BlockNumber
 heap_scan_first_unscanned(TableVacuum *vacuum)
@@ -139,14 +143,19 @@ heap_scan_first_unscanned(TableVacuum *vacuum)
 	VacuumShared *shared = vacuum->shared;
 	BlockNumber first = Min(ranges_position(&shared->scan_ranges), shared->rel_pages);
 
+	pg_read_barrier();
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		MemberShared *member = vacuum_member(shared, i);
 
-		uint64		rest = pg_atomic_read_u64(&member->scan_rest);
-
 		if (pg_atomic_read_u32(&member->joined))
 			first = Min(first, pg_atomic_read_u32(&member->scan_block));
+	}
+	pg_read_barrier();
+	for (int i = 0; i < shared->nmembers; i++)
+	{
+		uint64		rest = pg_atomic_read_u64(&vacuum_member(shared, i)->scan_rest);
+
 		if (rest != 0)
 			first = Min(first, REST_START(rest));
 	}

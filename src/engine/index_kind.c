@@ -333,7 +333,8 @@ void
 index_end_turn(IndexShared *index)
 {
 	Assert(pg_atomic_read_u32(&index->turn_taken) == 1);
-	pg_atomic_write_u32(&index->turn_taken, 0);
+	/* what was done in the turn comes first */
+	pg_atomic_write_membarrier_u32(&index->turn_taken, 0);
 	ConditionVariableSignal(&index->turn_ended);
 }
 

@@ -427,8 +427,10 @@ start_when_due(XactEvent event, void *arg)
 	uint32		due = 1;
 
 	if (event != XACT_EVENT_COMMIT || leftovers == NULL ||
-		likely(pg_atomic_read_u32(&leftovers->is_due) == 0) ||
-		!IsUnderPostmaster || RecoveryInProgress() ||
+		likely(pg_atomic_read_u32(&leftovers->is_due) == 0))
+		return;
+	pg_read_barrier();			/* see try_later */
+	if (!IsUnderPostmaster || RecoveryInProgress() ||
 		GetCurrentTimestamp() < pg_atomic_read_u64(&leftovers->due_at) ||
 		!pg_atomic_compare_exchange_u32(&leftovers->is_due, &due, 0))
 		return;
@@ -471,6 +473,7 @@ try_later(void)
 			 errhint("You might need to increase \"%s\".", "max_worker_processes")));
 	pg_atomic_write_u64(&leftovers->due_at,
 						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), RETRY_MS));
+	pg_write_barrier();
 	pg_atomic_write_u32(&leftovers->is_due, 1);
 }
 

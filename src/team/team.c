@@ -265,7 +265,8 @@ team_give_up(void)
 {
 	if (my_control == NULL || IsParallelWorker() || pg_atomic_read_u32(&my_control->given_up))
 		return;
-	pg_atomic_write_u32(&my_control->given_up, 1);
+	/* before it is looked who has arrived: the others will see it */
+	pg_atomic_write_membarrier_u32(&my_control->given_up, 1);
 	wait_for_arrivals();
 }
 
