@@ -54,6 +54,11 @@
 #error "pg_cyclone supports PostgreSQL 17, 18 and 19"
 #endif
 
+/* Numbers of 8 bytes are passed as datums, and shared without a lock. */
+#if SIZEOF_VOID_P < 8
+#error "pg_cyclone supports 64-bit systems only"
+#endif
+
 /* The server that we are being built against, as in server_version_num */
 #define COMPAT_BUILT_FOR	PG_VERSION_NUM
 

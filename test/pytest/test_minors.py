@@ -83,6 +83,17 @@ def test_a_server_whose_headers_have_changed_under_the_same_number_is_compiled_f
     assert (objects / "src/engine/gist_vacuum.o").stat().st_mtime_ns == made_at
 
 
+def test_32_bit_servers_are_refused(prefix):
+    server = run_program(prefix, "pg_config", "--includedir-server").stdout.strip()
+    source = '#include "postgres.h"\n{}#include "compat.h"\n'
+    command = ["gcc", "-fsyntax-only", f"-I{server}", f"-I{REPO}/src", f"-I{prefix.parent}", "-D_GNU_SOURCE", "-x", "c", "-"]
+    compiled = subprocess.run(command, input=source.format(""), text=True, capture_output=True)
+    assert compiled.returncode == 0, compiled.stderr
+    small = "#undef SIZEOF_VOID_P\n#define SIZEOF_VOID_P 4\n"
+    refused = subprocess.run(command, input=source.format(small), text=True, capture_output=True)
+    assert refused.returncode != 0 and "pg_cyclone supports 64-bit systems only" in refused.stderr
+
+
 HEADER = """
 typedef struct Inner
 {
