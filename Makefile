@@ -11,6 +11,7 @@
 #   make tidy [PGSRC=/path/to/postgresql-18]     the rules of the source tree; C has pgindent's shape if PostgreSQL's source is there
 #   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
 #   make check-minors [PG_VERSIONS=17] [PGSRC=/path/to/postgresql-18]   compiled for each minor version that can be had, and what differs there
+#   make check-builds PGSRC=/path/to/postgresql-18   the smoke tests on servers with segments of 6 blocks, and with blocks of 32 kB
 #   make monitoring                              the files of monitoring/ for exporters and Grafana, of its metrics.toml
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
 #   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
@@ -49,7 +50,7 @@ FAST_TESTS = smoke options regress dead_tids parallel progress checks btree_spli
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-core check-fast check-minors tidy check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-builds check-core check-fast check-minors tidy check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -95,6 +96,9 @@ check-ubsan: .venv/stamp
 
 check-minors: .venv/stamp
 	$(VENV_PYTHON) scripts/check_minors.py $(PG_VERSIONS) $(if $(PGSRC),--pgsrc $(PGSRC))
+
+check-builds: .venv/stamp
+	$(VENV_PYTHON) scripts/check_builds.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-builds PGSRC=/path/to/postgresql-18))
 
 check-core: .venv/stamp
 	$(VENV_PYTHON) scripts/check_core.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-core PGSRC=/path/to/postgresql-18))

@@ -33,8 +33,8 @@ class Entry(NamedTuple):
 def read_pages(conn: psycopg.Connection, index: str) -> list[Page | None]:
     """Return the index's pages, None for one that was never initialized."""
     rows = conn.execute(
-        "SELECT get_raw_page(%(index)s::text, block) FROM generate_series(0, pg_relation_size(%(index)s::regclass) / 8192 - 1) block"
-        " ORDER BY block",
+        "SELECT get_raw_page(%(index)s::text, block)"
+        " FROM generate_series(0, pg_relation_size(%(index)s::regclass) / current_setting('block_size')::int - 1) block ORDER BY block",
         {"index": index},
     )
     return [_parse(page) for (page,) in rows]
