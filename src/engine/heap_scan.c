@@ -9,11 +9,15 @@
  * eager scanning, the dead-TID store, the free space map, and the failsafe.
  *
  * Skipping follows the server's rule: a run of 32 or more blocks that need
- * not be looked at is skipped, a shorter one is read along.  Runs end where
- * ranges do: what the map says beyond may be the work of another member a
- * moment ago, which must not make us skip what the server would not have
- * skipped, as skipping can cost the advance of relfrozenxid.  So a team may
- * read a few blocks more than a single process, but never fewer.
+ * not be looked at is skipped, a shorter one is read along.  A team skips the
+ * blocks that a single process skips, no fewer: the server estimates reltuples
+ * on the supposition that a VACUUM of an unchanged table scans no more than its
+ * last page, and what is scanned beside that, again and again, drives the
+ * estimate away.  And no more: what the map says behind one's range may be the
+ * work of another member a moment ago, and skipping can cost the advance of
+ * relfrozenxid.  So whoever claims a range looks at the run that is cut by its
+ * end while nobody has claimed what is behind it (claim_range), and leaves a
+ * note for the next one if the run is long enough.
  *
  * A round of the scan ends when there are no blocks left, or when a process
  * finds no room for more dead items.  Then it leaves the rest of its range to
@@ -64,10 +68,16 @@
 #define BLOCK_VM_ALL_VISIBLE	(1 << 0)
 #define BLOCK_EAGERLY_SCANNED	(1 << 1)
 
-/* A range that is left over: its blocks are from start to end - 1 */
-#define MAKE_REST(start, end)	((uint64) (start) << 32 | (end))
+/*
+ * A range that is left over: its first block, the chunk that it ends before,
+ * and whether the run of blocks around its end is to be skipped.
+ */
+#define MAKE_REST(start, end, skip_end) \
+	((uint64) (start) << 32 | \
+	 ((uint64) (end) + DEAD_TIDS_CHUNK_BLOCKS - 1) / DEAD_TIDS_CHUNK_BLOCKS << 1 | (skip_end))
 #define REST_START(rest)		((BlockNumber) ((rest) >> 32))
-#define REST_END(rest)			((BlockNumber) (rest))
+#define REST_END_CHUNK(rest)	((uint32) (rest) >> 1)
+#define REST_SKIP_END(rest)		(((rest) & 1) != 0)
 
 /* One process's scan in one round */
 typedef struct HeapScan
@@ -84,6 +94,7 @@ typedef struct HeapScan
 	/* the callback's */
 	bool		stream_has_ring;
 	Buffer		choice_vmbuffer;
+	bool		skip_start;		/* the run at the start of the range */
 	bool		run_known;
 	BlockNumber run_end;		/* behind the skippable blocks at scan_next */
 	uint8		run_end_flags;	/* of that block, if it is in the range */
@@ -108,6 +119,7 @@ static BlockNumber next_block(ReadStream *stream, void *private_data,
 static void leave_rest(TableVacuum *vacuum);
 static bool take_rest(TableVacuum *vacuum);
 static bool claim_range(HeapScan *scan);
+static bool is_cut_in_long_run(HeapScan *scan, BlockNumber end);
 static bool choose_block(HeapScan *scan, BlockNumber *blkno, uint8 *flags);
 static void find_run(HeapScan *scan);
 static BlockChoice judge_block(HeapScan *scan, BlockNumber blkno, uint8 *flags);
@@ -241,7 +253,8 @@ leave_rest(TableVacuum *vacuum)
 		while (vacuum->scan_next < known &&
 			   !pg_atomic_compare_exchange_u32(least, &known, vacuum->scan_next))
 			;
-		if (pg_atomic_exchange_u64(place, MAKE_REST(vacuum->scan_next, vacuum->scan_end)) != 0)
+		if (pg_atomic_exchange_u64(place, MAKE_REST(vacuum->scan_next, vacuum->scan_end,
+													vacuum->scan_skip_end)) != 0)
 			elog(ERROR, "two ranges of blocks are left over by one process");
 	}
 	vacuum->scan_next = vacuum->scan_end = 0;
@@ -269,7 +282,9 @@ take_rest(TableVacuum *vacuum)
 		if (rest != 0)
 		{
 			vacuum->scan_next = REST_START(rest);
-			vacuum->scan_end = REST_END(rest);
+			vacuum->scan_end = Min((uint64) REST_END_CHUNK(rest) * DEAD_TIDS_CHUNK_BLOCKS,
+								   shared->rel_pages);
+			vacuum->scan_skip_end = REST_SKIP_END(rest);
 			DEBUG_POINT("heap-scan-rest");
 			return true;
 		}
@@ -490,18 +505,59 @@ static bool
 claim_range(HeapScan *scan)
 {
 	TableVacuum *vacuum = scan->vacuum;
-	uint64		start,
-				end;
+	Ranges	   *ranges = &vacuum->shared->scan_ranges;
+	RangeOffer	offer;
+	bool		skip_end;
 
 	scan->run_known = false;
+	scan->skip_start = false;
 	if (pace_give_place())
 		return false;
+	/* it begins with a run's rest only if that is too short to be skipped */
 	if (take_rest(vacuum))
 		return true;
-	if (!ranges_claim(&vacuum->shared->scan_ranges, &start, &end))
+
+	/* what is looked at behind the range is untouched, if it can be taken */
+	do
+	{
+		if (!ranges_look(ranges, &offer))
+			return false;
+		skip_end = is_cut_in_long_run(scan, offer.end);
+	} while (!ranges_take(ranges, &offer, skip_end));
+
+	vacuum->scan_next = offer.start;
+	vacuum->scan_end = offer.end;
+	vacuum->scan_skip_end = skip_end;
+	scan->skip_start = offer.start_note;
+	return true;
+}
+
+/*
+ * is_cut_in_long_run
+ *		Is there a run of blocks, on both sides of this range's end, that is long
+ *		enough to be skipped?
+ */
+static bool
+is_cut_in_long_run(HeapScan *scan, BlockNumber end)
+{
+	VacuumShared *shared = scan->vacuum->shared;
+	BlockNumber length = 0;
+	uint8		flags;
+
+	StaticAssertStmt(SKIP_RUN_BLOCKS <= DEAD_TIDS_CHUNK_BLOCKS,
+					 "no range may lie within a run that is too short");
+	if (end >= shared->rel_pages)
 		return false;
-	vacuum->scan_next = start;
-	vacuum->scan_end = end;
+
+	/* most often it ends there at once */
+	for (BlockNumber blkno = end; judge_block(scan, blkno, &flags) != MUST_SCAN; blkno++)
+		if (++length >= SKIP_RUN_BLOCKS)
+			break;
+	if (length == 0 || judge_block(scan, end - 1, &flags) == MUST_SCAN)
+		return false;
+	for (BlockNumber blkno = end; length < SKIP_RUN_BLOCKS; length++)
+		if (judge_block(scan, --blkno, &flags) == MUST_SCAN)
+			return false;
 	return true;
 }
 
@@ -551,7 +607,8 @@ find_run(HeapScan *scan)
 	scan->run_known = true;
 	scan->run_end = blkno;
 
-	if (blkno - vacuum->scan_next >= SKIP_RUN_BLOCKS)
+	if (blkno - vacuum->scan_next >= SKIP_RUN_BLOCKS || scan->skip_start ||
+		(blkno == vacuum->scan_end && vacuum->scan_skip_end))
 	{
 		if (!all_frozen)
 			vacuum->counters.skipped_allvisible = true;
@@ -559,6 +616,7 @@ find_run(HeapScan *scan)
 		scan->passed += blkno - vacuum->scan_next;
 		vacuum->scan_next = blkno;
 	}
+	scan->skip_start = false;
 }
 
 /*

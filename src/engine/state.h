@@ -208,6 +208,7 @@ typedef struct TableVacuum
 	/* what is left of the range that this process scans, within a round */
 	BlockNumber scan_next;
 	BlockNumber scan_end;
+	bool		scan_skip_end;	/* the run of blocks around scan_end */
 
 	/* how long it has waited for pages that others had pinned */
 	uint64		pin_wait_ms;

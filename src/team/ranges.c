@@ -32,6 +32,7 @@ ranges_init(Ranges *ranges, uint64 start, uint64 end,
 			uint32 unit, uint32 max_size, int nmembers)
 {
 	Assert(unit > 0 && nmembers > 0);
+	Assert((end & RANGES_NOTE) == 0);
 	Assert(start >= end || start % unit == 0);
 	Assert(max_size % unit == 0 && max_size > 0);
 	Assert(!IsParallelWorker());
@@ -50,25 +51,59 @@ ranges_init(Ranges *ranges, uint64 start, uint64 end,
 bool
 ranges_claim(Ranges *ranges, uint64 *start, uint64 *end)
 {
-	uint64		next = pg_atomic_read_u64(&ranges->next);
-	uint64		size;
+	RangeOffer	offer;
 
 	do
 	{
-		if (next >= ranges->end)
+		if (!ranges_look(ranges, &offer))
 			return false;
-		size = ranges->end - next;
-		if (ranges->nmembers > 1)
-		{
-			size = Min(size / (8 * ranges->nmembers), ranges->max_size);
-			size -= size % ranges->unit;
-			size = Max(size, ranges->unit);
-			size = Min(size, ranges->end - next);
-		}
-	} while (!pg_atomic_compare_exchange_u64(&ranges->next, &next, next + size));
+	} while (!ranges_take(ranges, &offer, false));
 
-	Assert(size > 0 && next + size <= ranges->end);
-	*start = next;
-	*end = next + size;
+	*start = offer.start;
+	*end = offer.end;
 	return true;
+}
+
+/*
+ * ranges_look
+ *		Say what the next range would be; return false if none is left.
+ */
+bool
+ranges_look(Ranges *ranges, RangeOffer *offer)
+{
+	uint64		size;
+
+	offer->next = pg_atomic_read_u64(&ranges->next);
+	offer->start = offer->next & ~RANGES_NOTE;
+	offer->start_note = (offer->next & RANGES_NOTE) != 0;
+	if (offer->start >= ranges->end)
+		return false;
+
+	size = ranges->end - offer->start;
+	if (ranges->nmembers > 1)
+	{
+		size = Min(size / (8 * ranges->nmembers), ranges->max_size);
+		size -= size % ranges->unit;
+		size = Max(size, ranges->unit);
+		size = Min(size, ranges->end - offer->start);
+	}
+	Assert(size > 0 && offer->start + size <= ranges->end);
+	offer->end = offer->start + size;
+	return true;
+}
+
+/*
+ * ranges_take
+ *		Take the range that was offered, and leave a note, for whoever takes the one
+ *		behind it; return false if somebody else was first.
+ *
+ * If true, nobody had taken anything behind the range's start since ranges_look.
+ */
+bool
+ranges_take(Ranges *ranges, const RangeOffer *offer, bool note)
+{
+	uint64		next = offer->next;
+
+	return pg_atomic_compare_exchange_u64(&ranges->next, &next,
+										  offer->end | (note ? RANGES_NOTE : 0));
 }
