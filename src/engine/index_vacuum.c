@@ -16,6 +16,13 @@
  *	 once more for what has to wait until all members are through, such as
  *	 pages that sessions have pinned too long (btree_vacuum.c).
  *
+ * Others' access methods may do what parallel mode forbids, such as assigning a
+ * transaction ID, unless they declare that a phase may be done in a worker.  So
+ * such a phase is the leader's, while the team is paused: bulk deletion before
+ * all other indexes are passed over, when workers hold nothing of their own yet,
+ * and cleanup after them.  The same goes for indexes on expressions that aren't
+ * parallel safe, as summarizing a BRIN index evaluates them.
+ *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
  *
@@ -32,10 +39,14 @@
 #include "postgres.h"
 
 #include "access/amapi.h"
+#include "access/brin_internal.h"
 #include "access/genam.h"
 #include "access/gin_private.h"
+#include "catalog/pg_proc.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
+#include "nodes/pathnodes.h"
+#include "optimizer/clauses.h"
 #include "optimizer/paths.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -51,6 +62,8 @@
 #include "report/progress.h"
 #include "team/degree.h"
 
+static bool has_unsafe_code(Relation index);
+static bool must_be_outside(const TableVacuum *vacuum, int number, bool cleanup);
 static bool may_be_parallel(Relation index);
 static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
 static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
@@ -102,6 +115,64 @@ index_parallel_degree(const TableVacuum *vacuum)
 
 	/* one of the indexes is for the leader */
 	return Max(Max(bulkdelete, cleanup) - 1, largest);
+}
+
+/*
+ * index_plan
+ *		Leader, before there is a team: look for indexes with which it can't be in
+ *		parallel mode, in some phase; return whether there are any.
+ */
+bool
+index_plan(TableVacuum *vacuum)
+{
+	bool		found = false;
+
+	vacuum->has_unsafe_code = palloc0_array(bool, vacuum->nindexes);
+	for (int i = 0; i < vacuum->nindexes; i++)
+	{
+		vacuum->has_unsafe_code[i] = index_kind(vacuum->indexes[i]) == NULL &&
+			has_unsafe_code(vacuum->indexes[i]);
+		found |= must_be_outside(vacuum, i, false) || must_be_outside(vacuum, i, true);
+	}
+	return found;
+}
+
+/*
+ * has_unsafe_code
+ *		Do its expressions or its predicate call functions that aren't parallel safe?
+ */
+static bool
+has_unsafe_code(Relation index)
+{
+	PlannerInfo *root;
+
+	if (RelationGetIndexExpressions(index) == NIL && RelationGetIndexPredicate(index) == NIL)
+		return false;
+	root = makeNode(PlannerInfo);
+	root->glob = makeNode(PlannerGlobal);
+	root->glob->maxParallelHazard = PROPARALLEL_UNSAFE;
+	return !is_parallel_safe(root, (Node *) RelationGetIndexExpressions(index)) ||
+		!is_parallel_safe(root, (Node *) RelationGetIndexPredicate(index));
+}
+
+/*
+ * must_be_outside
+ *		Leader: is this phase, of this index, to be done out of parallel mode?
+ */
+static bool
+must_be_outside(const TableVacuum *vacuum, int number, bool cleanup)
+{
+	Relation	index = vacuum->indexes[number];
+	uint8		options = index->rd_indam->amparallelvacuumoptions;
+
+	if (index_kind(index) != NULL)
+		return false;
+	if (cleanup)
+		return vacuum->has_unsafe_code[number] ||
+			(options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP)) == 0;
+	/* a BRIN index has nothing to be deleted */
+	return index->rd_indam->ambulkdelete != brinbulkdelete &&
+		(options & VACUUM_OPTION_PARALLEL_BULKDEL) == 0;
 }
 
 /*
@@ -214,26 +285,21 @@ index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 }
 
 /*
- * index_begin_round
- *		Leader: prepare a phase over all indexes, with the number of heap
- *		tuples to tell the AMs.
- *
- * Btrees are registered as being vacuumed, but only so many at a time as
- * batch_size says: the server has room for one a backend.  After the phase
- * index_next_batch says if it is to be run again, for more of them.  The caller
- * sees to it that index_abort_round is called after an error.
+ * index_prepare_round
+ *		Leader: prepare a round over all indexes, with the number of heap tuples to
+ *		tell the AMs; return whether there are any to be processed outside of the
+ *		team.
  */
-void
-index_begin_round(TableVacuum *vacuum, bool cleanup,
-				  double reltuples, bool estimated, int batch_size)
+bool
+index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool estimated)
 {
 	VacuumShared *shared = vacuum->shared;
 	const int	progress[] = {PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_INDEXES_TOTAL};
 	const int64 values[] = {cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 	PROGRESS_VACUUM_PHASE_VACUUM_INDEX, vacuum->nindexes};
+	bool		outside = false;
 
 	Assert(is_leader(vacuum));
-	Assert(batch_size > 0);
 	Assert(cleanup || vacuum->dead_tids != NULL);
 
 	for (int i = 0; i < vacuum->nindexes; i++)
@@ -242,7 +308,9 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 
 		Assert(!vacuum->begun[i]);
 		Assert(vacuum->put_off[i].count == 0);
-		index->leader_only = !index->may_be_parallel ||
+		index->outside_team = must_be_outside(vacuum, i, cleanup);
+		outside |= index->outside_team;
+		index->leader_only = !index->may_be_parallel || index->outside_team ||
 			!phase_is_parallel(vacuum, i, cleanup);
 		index->was_begun = false;
 		for (int member = 0; member < shared->nmembers; member++)
@@ -255,11 +323,27 @@ index_begin_round(TableVacuum *vacuum, bool cleanup,
 	pg_atomic_write_u32(&shared->more_work, 0);
 	shared->doing_more_work = false;
 	shared->in_cleanup = cleanup;
-	vacuum->batch_size = batch_size;
-	shared->batch_end = 0;
-	(void) index_next_batch(vacuum);
 
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
+	return outside;
+}
+
+/*
+ * index_begin_round
+ *		Leader: begin the round for all indexes that a team can process.
+ *
+ * Btrees are registered as being vacuumed, but only so many at a time as
+ * batch_size says: the server has room for one a backend.  After the phase
+ * index_next_batch says if it is to be run again, for more of them.  The caller
+ * sees to it that index_abort_round is called after an error.
+ */
+void
+index_begin_round(TableVacuum *vacuum, int batch_size)
+{
+	Assert(batch_size > 0);
+	vacuum->batch_size = batch_size;
+	vacuum->shared->batch_end = 0;
+	(void) index_next_batch(vacuum);
 }
 
 /* index_is_shared_work -- is there anything in this round for workers? */
@@ -296,7 +380,6 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	/* nothing is left over from another phase */
 	Assert(vacuum->indname == NULL && vacuum->place == PLACE_UNKNOWN);
 	Assert(cleanup || vacuum->dead_tids != NULL);
-
 	progress_phase(cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 				   PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
 
@@ -317,6 +400,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	for (int i = 0; is_leader(vacuum) && i < vacuum->nindexes; i++)
 	{
 		if (!vacuum_index(shared, i)->leader_only ||
+			vacuum_index(shared, i)->outside_team != shared->team_is_paused ||
 			vacuum_index_member(shared, i, 0)->took_part)
 			continue;
 		if (failsafe_stops(vacuum, cleanup))
@@ -327,6 +411,9 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 		do_more_work(vacuum, i);
 		end_index(vacuum, i);
 	}
+
+	if (shared->team_is_paused)
+		return;
 
 	/* those that one process does as a whole */
 	while (!pace_give_place() &&

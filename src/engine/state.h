@@ -51,6 +51,7 @@ typedef struct IndexShared
 
 	/* written by the leader before each index phase */
 	bool		leader_only;	/* in this phase */
+	bool		outside_team;	/* likewise, and while there is no team */
 	bool		was_begun;		/* in this round, by its kind's routine */
 
 	/*
@@ -148,6 +149,7 @@ typedef struct VacuumShared
 	bool		do_index_vacuuming;
 	int			num_index_scans;
 	bool		in_cleanup;		/* or in bulk deletion? */
+	bool		team_is_paused; /* for indexes outside_team */
 	int			batch_start;	/* of the indexes that several process: places */
 	int			batch_end;		/* in the order of claims */
 	bool		doing_more_work;	/* what was put off, of that batch */
@@ -238,10 +240,11 @@ typedef struct TableVacuum
 	BlockList  *put_off;
 
 	/*
-	 * the leader's: results of AMs that only it calls, which indexes are
-	 * begun by their kind's routines, and how many may be registered at a
-	 * time
+	 * the leader's: which indexes call code that parallel mode may forbid,
+	 * results of AMs that only it calls, which indexes are begun by their
+	 * kind's routines, and how many may be registered at a time
 	 */
+	bool	   *has_unsafe_code;
 	IndexBulkDeleteResult **private_stats;
 	Size	   *area_sizes;		/* what their kinds share */
 	bool	   *begun;

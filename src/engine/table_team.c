@@ -50,6 +50,7 @@ static bool must_stay(const TableVacuum *vacuum);
 static void leave_as_worker(void *state);
 static DeadTidsShared *dead_tids_shared(VacuumShared *shared);
 static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
+static void pause_team(VacuumJob *job);
 static void forget_fork_sizes(Relation rel);
 static void run_phase(void *state, int phase);
 static bool find_store(TableVacuum *vacuum, VacuumPhase phase);
@@ -166,8 +167,10 @@ table_start_team(VacuumJob *job, int nworkers)
 	job->result.dead_tids_limit = memory;
 	pgstat_progress_update_param(PROGRESS_VACUUM_MAX_DEAD_TUPLE_BYTES, memory);
 
+	/* before parallel mode, as it may call functions for an index */
+	job->team_may_pause = job->do_index_cleanup && index_plan(vacuum);
 	size = lay_out_shared(job, memory, &areas_start);
-	job->team = team_create("pg_cyclone_worker_main", nworkers, size);
+	job->team = team_create("pg_cyclone_worker_main", nworkers, size, job->team_may_pause);
 
 	shared = team_shared(job->team);
 	*shared = *plan;
@@ -207,10 +210,12 @@ static void
 launch_workers(void *argument)
 {
 	VacuumJob  *job = argument;
+	bool		is_first = job->result.workers_launched == 0;
 
 	team_launch(job->team);
-	job->result.workers_launched = team_launched_workers(job->team);
-	ereport(job->vacuum.shared->verbose ? INFO : DEBUG2,
+	job->result.workers_launched = Max(job->result.workers_launched,
+									   team_launched_workers(job->team));
+	ereport(job->vacuum.shared->verbose && is_first ? INFO : DEBUG2,
 			(errmsg(ngettext("launched %d parallel vacuum worker (planned: %d)",
 							 "launched %d parallel vacuum workers (planned: %d)",
 							 job->result.workers_launched),
@@ -372,7 +377,7 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 
 	/* in this order: the plan, the team, its phases, and all that takes an ID */
 	Assert(job->team != NULL && job->vacuum.shared == team_shared(job->team));
-	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	Assert(job->team_may_pause || !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	/* the heap's turn comes only with nothing left in the indexes */
 	Assert(phase != PHASE_HEAP_VACUUM || dead_tids_count(job->vacuum.dead_tids) > 0);
 	Assert(!VacuumFailsafeActive ||
@@ -389,6 +394,47 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 	forget_fork_sizes(job->vacuum.rel);
 	if (phase == PHASE_HEAP_VACUUM)
 		table_report_members(job, phase);
+}
+
+/*
+ * table_run_phase_alone
+ *		Run a phase over the indexes that are to be processed outside of the team,
+ *		which pauses.  After cleanup it isn't needed any more.
+ */
+void
+table_run_phase_alone(VacuumJob *job, VacuumPhase phase)
+{
+	VacuumShared *shared = job->vacuum.shared;
+
+	pause_team(job);
+	shared->team_is_paused = true;
+	table_run_phase(job, phase);
+	shared->team_is_paused = false;
+	if (phase != PHASE_INDEX_CLEANUP)
+	{
+		team_resume(job->team);
+		if (team_segment(job->team) != NULL)
+			pace_allow_workers_again(launch_workers, job);
+	}
+}
+
+/*
+ * pause_team
+ *		Have the team pause: what its members have done so far becomes the leader's.
+ */
+static void
+pause_team(VacuumJob *job)
+{
+	VacuumShared *shared = job->vacuum.shared;
+
+	pace_withhold_workers();
+	team_pause(job->team);
+
+	table_sum_counters(job);
+	job->vacuum.counters = job->result.counters;
+	vacuum_member(shared, 0)->counters = job->result.counters;
+	for (int i = 1; i < shared->nmembers; i++)
+		pg_atomic_write_u32(&vacuum_member(shared, i)->joined, 0);
 }
 
 /*

@@ -15,7 +15,8 @@
  *
  * Steps 3 and 4 are the phases that the whole team runs; workers enter at
  * pg_cyclone_worker_main and run them until they are sent home.  All that
- * needs a transaction ID (truncation, statistics) comes after.
+ * needs a transaction ID (truncation, statistics) comes after, or, in an index
+ * of somebody else's access method, while the team is paused (index_vacuum.c).
  *
  * Why the order of index vacuum and heap vacuum matters: an index scan that
  * holds a TID must never find another row under it.  So line pointers stay
@@ -402,15 +403,22 @@ run_index_round(VacuumJob *job, bool cleanup, double reltuples, bool estimated)
 	TableVacuum *vacuum = &job->vacuum;
 	VacuumPhase phase = cleanup ? PHASE_INDEX_CLEANUP : PHASE_INDEX_VACUUM;
 
+	bool		outside = index_prepare_round(vacuum, cleanup, reltuples, estimated);
+
+	if (outside && !cleanup)
+		table_run_phase_alone(job, phase);
+
 	PG_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
 	{
-		index_begin_round(vacuum, cleanup, reltuples, estimated,
-						  job->result.workers_launched + 1);
+		index_begin_round(vacuum, team_launched_workers(job->team) + 1);
 		do
 			table_run_phase(job, phase);
 		while (index_next_batch(vacuum));
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(index_abort_round, PointerGetDatum(vacuum));
+
+	if (outside && cleanup)
+		table_run_phase_alone(job, phase);
 }
 
 /*

@@ -553,7 +553,7 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 		if (samples[i])
 			size = MAXALIGN(add_size(size, btree_build_size(samples[i], nparts)));
 
-	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1, size);
+	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1, size, false);
 	shared = team_shared(team);
 	shared->leader_pid = MyProcPid;
 	shared->relid = builds->relid;

@@ -58,6 +58,26 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 		pace_launch_workers();
 }
 
+/* pace_withhold_workers -- none are launched, for now: those there were have gone. */
+void
+pace_withhold_workers(void)
+{
+	pace_command.launch = NULL;
+}
+
+/* pace_allow_workers_again -- as pace_allow_workers, for the same team. */
+void
+pace_allow_workers_again(void (*launch) (void *), void *argument)
+{
+	Assert(pace_is_leader() && pace_command.launch == NULL);
+	if (my_pace.shared->parking.most == 0)
+		return;
+	pace_command.launch = launch;
+	pace_command.launch_argument = argument;
+	if (parking_wants_workers(&my_pace.shared->parking))
+		pace_launch_workers();
+}
+
 /* pace_launch_workers -- launch them, only once. */
 void
 pace_launch_workers(void)

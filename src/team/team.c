@@ -55,7 +55,10 @@
  * Without shared memory for it a team has no workers: see team_create.
  *
  * Parallel mode lasts from team_create to team_end: nothing may be done in
- * between that assigns a transaction ID.
+ * between that assigns a transaction ID, or whatever else it forbids.  A team that
+ * has to do such things pauses: its workers go home, but what they had found stays
+ * in the shared block, which then is in a segment of its own; and it resumes, with
+ * new workers.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -93,6 +96,9 @@ static ParallelContext *my_pcxt = NULL;
 /* Was there no shared memory for the last team that was to have workers? */
 static bool lacked_memory = false;
 
+static bool assemble(Team *team, Size shared_size, char **failure);
+static void warn_of_memory(const char *failure);
+static void dismiss(Team *team);
 static void make_segment(void *pcxt);
 static void destroy_context(void *pcxt);
 static void lay_out(Team *team, Size shared_size, const char *query);
@@ -118,53 +124,83 @@ static void give_up_at_exit(int code, Datum arg);
  * The block is zeroed and MAXALIGNed; it lasts until team_end.  With workers
  * this enters parallel mode, and fewer may come of it, even none.  If there is
  * no shared memory for them, there is a warning, and the leader is on its own.
+ * Only a team that may_pause can do so.
  */
 Team *
-team_create(const char *worker_main, int nworkers, Size shared_size)
+team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pause)
 {
 	Team	   *team = palloc0_object(Team);
-	const char *query = leaders_text();
-	Size		query_size = query ? strlen(query) + 1 : 0;
 	char	   *failure = NULL;
 
 	Assert(!IsParallelWorker() && !IsInParallelMode());
 
 	team->planned_workers = nworkers;
+	team->worker_main = worker_main;
 	if (nworkers > 0)
 	{
-		ParallelContext *pcxt;
-
-		EnterParallelMode();
-		pcxt = CreateParallelContext(library_path(), worker_main, nworkers);
-		shm_toc_estimate_chunk(&pcxt->estimator, sizeof(TeamControl));
-		shm_toc_estimate_chunk(&pcxt->estimator, shared_size);
-		shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(BufferUsage), nworkers));
-		shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(WalUsage), nworkers));
-		shm_toc_estimate_keys(&pcxt->estimator, 4);
-		if (query_size > 0)
-		{
-			shm_toc_estimate_chunk(&pcxt->estimator, query_size);
-			shm_toc_estimate_keys(&pcxt->estimator, 1);
-		}
-
-		lacked_memory = !attempt(make_segment, destroy_context, pcxt, &failure);
+		/* or it would go whenever the workers do */
+		if (may_pause)
+			team->block = attempt_create_segment(shared_size, &failure);
+		lacked_memory = (may_pause && team->block == NULL) ||
+			!assemble(team, shared_size, &failure);
 		if (!lacked_memory)
-		{
-			team->pcxt = pcxt;
-			lay_out(team, shared_size, query);
-			lead(team->control, pcxt);
 			return team;
-		}
-		ExitParallelMode();
-		ereport(WARNING,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("VACUUM goes on without parallel workers for lack of shared memory"),
-				 errdetail_internal("%s", failure)));
+		if (team->block != NULL)
+			dsm_detach(team->block);
+		team->block = NULL;
+		warn_of_memory(failure);
 	}
 
 	team->shared = MemoryContextAllocExtended(CurrentMemoryContext, shared_size,
 											  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	return team;
+}
+
+/*
+ * assemble
+ *		Enter parallel mode, and make all that workers need; return false, and why in
+ *		*failure, if there is no shared memory for it.
+ */
+static bool
+assemble(Team *team, Size shared_size, char **failure)
+{
+	const char *query = leaders_text();
+	Size		query_size = query ? strlen(query) + 1 : 0;
+	ParallelContext *pcxt;
+
+	EnterParallelMode();
+	pcxt = CreateParallelContext(library_path(), team->worker_main, team->planned_workers);
+	shm_toc_estimate_chunk(&pcxt->estimator, sizeof(TeamControl));
+	if (team->block == NULL)
+		shm_toc_estimate_chunk(&pcxt->estimator, shared_size);
+	shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(BufferUsage), pcxt->nworkers));
+	shm_toc_estimate_chunk(&pcxt->estimator, mul_size(sizeof(WalUsage), pcxt->nworkers));
+	shm_toc_estimate_keys(&pcxt->estimator, 4);
+	if (query_size > 0)
+	{
+		shm_toc_estimate_chunk(&pcxt->estimator, query_size);
+		shm_toc_estimate_keys(&pcxt->estimator, 1);
+	}
+
+	if (!attempt(make_segment, destroy_context, pcxt, failure))
+	{
+		ExitParallelMode();
+		return false;
+	}
+	team->pcxt = pcxt;
+	lay_out(team, shared_size, query);
+	lead(team->control, pcxt);
+	return true;
+}
+
+/* warn_of_memory -- a team has no workers, and why. */
+static void
+warn_of_memory(const char *failure)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg("VACUUM goes on without parallel workers for lack of shared memory"),
+			 errdetail_internal("%s", failure)));
 }
 
 /*
@@ -211,9 +247,18 @@ lay_out(Team *team, Size shared_size, const char *query)
 	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, control);
 	team->control = control;
 
-	team->shared = shm_toc_allocate(pcxt->toc, shared_size);
-	memset(team->shared, 0, shared_size);
-	shm_toc_insert(pcxt->toc, TEAM_KEY_SHARED, team->shared);
+	control->block = team->block != NULL ? dsm_segment_handle(team->block) : DSM_HANDLE_INVALID;
+	if (team->block == NULL)
+	{
+		team->shared = shm_toc_allocate(pcxt->toc, shared_size);
+		shm_toc_insert(pcxt->toc, TEAM_KEY_SHARED, team->shared);
+		memset(team->shared, 0, shared_size);
+	}
+	else if (team->shared == NULL)
+	{
+		team->shared = dsm_segment_address(team->block);
+		memset(team->shared, 0, shared_size);
+	}
 
 	/* zero is what a worker has spent that never comes */
 	size = mul_size(sizeof(BufferUsage), pcxt->nworkers);
@@ -446,6 +491,37 @@ check_workers(void)
 }
 
 /*
+ * team_pause
+ *		Send the workers home, take over what they spent, and leave parallel
+ *		mode, until team_resume.
+ *
+ * The shared block stays where it is; what workers had elsewhere is gone.  Phases
+ * that are run meanwhile are the leader's alone.
+ */
+void
+team_pause(Team *team)
+{
+	Assert(team->pcxt == NULL || team->block != NULL);
+	if (team->pcxt != NULL)
+		dismiss(team);
+}
+
+/*
+ * team_resume
+ *		Enter parallel mode again.  What workers read when they join is what the
+ *		shared block has by the time of team_launch.
+ */
+void
+team_resume(Team *team)
+{
+	char	   *failure = NULL;
+
+	Assert(team->pcxt == NULL);
+	if (team->block != NULL && !assemble(team, 0, &failure))
+		warn_of_memory(failure);
+}
+
+/*
  * team_end
  *		Send the workers home, take over what they spent, and leave parallel
  *		mode.  The shared block is gone afterwards.
@@ -453,30 +529,41 @@ check_workers(void)
 void
 team_end(Team *team)
 {
+	bool		is_private = team->pcxt == NULL && team->block == NULL;
+
 	if (team->pcxt != NULL)
-	{
-		TeamControl *control = team->control;
-
-		Assert(IsInParallelMode());
-		SpinLockAcquire(&control->mutex);
-		Assert(!control->is_running && !control->is_over);
-		control->is_over = true;
-		SpinLockRelease(&control->mutex);
-		ConditionVariableBroadcast(&control->begun);
-		ConditionVariableBroadcast(&control->over);
-
-		forget_workers_not_started(team->pcxt);
-		WaitForParallelWorkersToFinish(team->pcxt);
-
-		for (int i = 0; i < team->pcxt->nworkers_launched; i++)
-			InstrAccumParallelQuery(&team->buffer_usage[i], &team->wal_usage[i]);
-
-		DestroyParallelContext(team->pcxt);
-		ExitParallelMode();
-	}
-	else
+		dismiss(team);
+	if (team->block != NULL)
+		dsm_detach(team->block);
+	if (is_private)
 		pfree(team->shared);
 	pfree(team);
+}
+
+/* dismiss -- end all that assemble has made. */
+static void
+dismiss(Team *team)
+{
+	TeamControl *control = team->control;
+
+	Assert(IsInParallelMode());
+	SpinLockAcquire(&control->mutex);
+	Assert(!control->is_running && !control->is_over);
+	control->is_over = true;
+	SpinLockRelease(&control->mutex);
+	ConditionVariableBroadcast(&control->begun);
+	ConditionVariableBroadcast(&control->over);
+
+	forget_workers_not_started(team->pcxt);
+	WaitForParallelWorkersToFinish(team->pcxt);
+
+	for (int i = 0; i < team->pcxt->nworkers_launched; i++)
+		InstrAccumParallelQuery(&team->buffer_usage[i], &team->wal_usage[i]);
+
+	DestroyParallelContext(team->pcxt);
+	ExitParallelMode();
+	team->pcxt = NULL;
+	team->control = NULL;
 }
 
 /*
@@ -576,7 +663,7 @@ team_shared(const Team *team)
 dsm_segment *
 team_segment(const Team *team)
 {
-	return team->pcxt ? team->pcxt->seg : NULL;
+	return team->block ? team->block : team->pcxt ? team->pcxt->seg : NULL;
 }
 
 /* team_planned_workers -- how many workers the leader asked for. */

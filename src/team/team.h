@@ -23,8 +23,10 @@ typedef void (*TeamPhaseRoutine) (void *state, int phase);
 
 /* The leader's side */
 extern Team *team_create(const char *worker_main, int nworkers,
-						 Size shared_size);
+						 Size shared_size, bool may_pause);
 extern void team_launch(Team *team);
+extern void team_pause(Team *team);
+extern void team_resume(Team *team);
 extern void team_run(Team *team, int phase,
 					 TeamPhaseRoutine routine, void *state,
 					 void (*while_waiting) (void));

@@ -45,8 +45,9 @@ typedef struct TeamControl
 	pg_atomic_uint32 arrived;
 	/* set by a leader that fails: its workers are about to be terminated */
 	pg_atomic_uint32 given_up;
-	/* never changes */
+	/* these never change */
 	compat_query_id query_id;
+	dsm_handle	block;			/* with the shared block, if it isn't in here */
 } TeamControl;
 
 struct Team
@@ -54,6 +55,8 @@ struct Team
 	ParallelContext *pcxt;		/* NULL in a worker, and without workers */
 	TeamControl *control;		/* NULL without workers */
 	void	   *shared;
+	dsm_segment *block;			/* a leader's that has it in one of its own */
+	const char *worker_main;	/* a leader's */
 	BufferUsage *buffer_usage;	/* an element for each worker */
 	WalUsage   *wal_usage;
 	int			planned_workers;
