@@ -9,7 +9,8 @@
  * the server is restarted or crashes, like a cache: what it forgets is only
  * missing in the view.
  *
- * A table's breaker opens when the engine has failed on it: its next
+ * A table's breaker opens when the engine has failed on it, unless that is the
+ * table's fault: its next
  * autovacuums are the server's, until a time has passed, twice as long after
  * each failure in a row, or somebody resets it.  After a crash
  * running_notes.c says which tables were being vacuumed; theirs open, too, and
@@ -199,7 +200,8 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
 /*
  * table_log_failed
  *		The engine has failed on a table, with this error.  Returns how long it is
- *		left to the server.
+ *		left to the server: not at all if the table is damaged, as the server would
+ *		do no better, and may crash (page_check.c).
  */
 TimestampTz
 table_log_failed(const TableKey *key, int sqlerrcode, const AutovacuumResult *result)
@@ -217,7 +219,8 @@ table_log_failed(const TableKey *key, int sqlerrcode, const AutovacuumResult *re
 		entry->failures++;
 		entry->crashed = false;
 		entry->sqlerrcode = sqlerrcode;
-		until = open_breaker(entry);
+		if (sqlerrcode != ERRCODE_DATA_CORRUPTED)
+			until = open_breaker(entry);
 	}
 	LWLockRelease(lock);
 	return until;

@@ -182,9 +182,8 @@ static void visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait);
 static Buffer read_due_page(BtreeScan *scan, BlockNumber blkno);
 static Buffer lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait);
 static int	clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty);
-static void gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff,
+static void gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff,
 						OffsetNumber maxoff);
-static void report_overfull(Relation index);
 static void delete_dead_tids(BtreeScan *scan, Buffer buffer,
 							 OffsetNumber minoff, OffsetNumber maxoff);
 static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
@@ -650,7 +649,7 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	if (was_split && !(opaque->btpo_flags & BTP_SPLIT_END) && !P_RIGHTMOST(opaque))
 		*duty = opaque->btpo_next;
 
-	gather_tids(scan, page, minoff, maxoff);
+	gather_tids(scan, buffer, minoff, maxoff);
 	ndead = dead_tids_match(scan->vacuum->dead_tids, scan->tids, scan->ntids, scan->dead);
 
 	if (ndead > 0)
@@ -677,19 +676,20 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 
 /* gather_tids -- copy the TIDs of all items of a leaf page, in order. */
 static void
-gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff, OffsetNumber maxoff)
+gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber maxoff)
 {
+	Page		page = BufferGetPage(buffer);
 	int			ntids = 0;
 
 	if (maxoff > MaxIndexTuplesPerPage)
-		report_overfull(scan->index);
+		index_report_overfull(scan->index, BufferGetBlockNumber(buffer));
 	for (OffsetNumber off = minoff; off <= maxoff; off++)
 	{
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
 		int			nposting = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
 
 		if (ntids + nposting > MaxTIDsPerBTreePage)
-			report_overfull(scan->index);
+			index_report_overfull(scan->index, BufferGetBlockNumber(buffer));
 		if (!BTreeTupleIsPosting(tuple))
 			scan->tids[ntids++] = tuple->t_tid;
 		else
@@ -700,16 +700,6 @@ gather_tids(BtreeScan *scan, Page page, OffsetNumber minoff, OffsetNumber maxoff
 		}
 	}
 	scan->ntids = ntids;
-}
-
-/* report_overfull -- a page of the index is corrupt. */
-static void
-report_overfull(Relation index)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
-							 RelationGetRelationName(index))));
 }
 
 /*

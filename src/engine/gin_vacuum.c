@@ -96,6 +96,7 @@
 #include "engine/index_kind.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
+#include "relation_size.h"
 #include "report/progress.h"
 #include "team/team.h"
 
@@ -199,7 +200,7 @@ gin_is_ours(Relation index)
 {
 	GinStatsData stats;
 
-	if (index->rd_indam->ambulkdelete != ginbulkdelete)
+	if (index->rd_indam->ambulkdelete != ginbulkdelete || relation_blocks(index) == 0)
 		return false;
 	ginGetStats(index, &stats);
 	return stats.ginVersion == GIN_CURRENT_VERSION;

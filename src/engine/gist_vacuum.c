@@ -123,6 +123,7 @@
 #include "engine/phases.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
+#include "relation_size.h"
 
 /* The leaf pages that a process has visited as duties */
 typedef struct FollowedPage
@@ -238,7 +239,7 @@ const IndexKind gist_kind = {
 static Size
 gist_bitmaps_size(Relation index)
 {
-	Size		words = RelationGetNumberOfBlocks(index) / WORD_BITS + 1;
+	Size		words = relation_blocks(index) / WORD_BITS + 1;
 
 	return mul_size(2 * sizeof(pg_atomic_uint32), words);
 }
@@ -576,10 +577,7 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 	Assert(GistPageIsLeaf(page) && !GistPageIsDeleted(page));
 
 	if (ntids > MaxIndexTuplesPerPage)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
-								 RelationGetRelationName(scan->index))));
+		index_report_overfull(scan->index, blkno);
 
 	*right = InvalidBlockNumber;
 	if (scan->gist->deletes)

@@ -171,7 +171,7 @@ static void clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool cou
 static void clean_chain(HashScan *scan, BucketVisit *visit);
 static bool needs_split_cleanup(HashScan *scan, Buffer primary);
 static void clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer);
-static int	match_page(HashScan *scan, Page page);
+static int	match_page(HashScan *scan, Buffer buffer);
 static void delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
 						 OffsetNumber *deletable, int ndeletable, bool any_dead);
 static void end_split_cleanup(HashScan *scan, Buffer primary);
@@ -618,7 +618,7 @@ clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 	OffsetNumber deletable[MaxIndexTuplesPerPage];
 	int			ndeletable = 0;
 	int			nitems = PageGetMaxOffsetNumber(page);
-	int			ndead = match_page(scan, page);
+	int			ndead = match_page(scan, buffer);
 
 	if (visit->split_cleanup)
 		for (int i = 0; i < nitems; i++)
@@ -649,15 +649,13 @@ clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 
 /* match_page -- look up all TIDs of a page; return how many are dead. */
 static int
-match_page(HashScan *scan, Page page)
+match_page(HashScan *scan, Buffer buffer)
 {
+	Page		page = BufferGetPage(buffer);
 	int			nitems = PageGetMaxOffsetNumber(page);
 
 	if (nitems > MaxIndexTuplesPerPage)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg_internal("index \"%s\" has a page with more TIDs than fit on one",
-								 RelationGetRelationName(scan->index))));
+		index_report_overfull(scan->index, BufferGetBlockNumber(buffer));
 	for (int i = 0; i < nitems; i++)
 	{
 		ItemId		item = PageGetItemId(page, FirstOffsetNumber + i);

@@ -38,6 +38,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/heap_page.h"
+#include "engine/page_check.h"
 #include "engine/simple_page.h"
 #include "engine/stale_lock.h"
 
@@ -127,6 +128,7 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	if (handle_new_page(vacuum, buffer, verdict) ||
 		handle_empty_page(vacuum, buffer, vmbuffer, have_cleanup_lock, verdict))
 		return;
+	page_check_count(vacuum->rel, buffer);
 
 	if (!have_cleanup_lock)
 	{
@@ -429,6 +431,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	{
 		/* not on simple pages, where no row is locked */
 		heal_page(vacuum, buffer, true);
+		page_check_before_change(vacuum->rel, buffer, NULL, 0);
 		compat_prune_and_freeze(vacuum->rel, buffer, vmbuffer, true, vacuum->vistest,
 								vacuum->nindexes == 0 ? HEAP_PAGE_PRUNE_MARK_UNUSED_NOW : 0,
 								&vacuum->shared->cutoffs, &vacuum->offnum,

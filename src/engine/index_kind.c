@@ -116,6 +116,17 @@ index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
 	SpinLockRelease(&index->mutex);
 }
 
+/* index_report_overfull -- a page of an index is corrupt. */
+void
+index_report_overfull(Relation index, BlockNumber blkno)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg_internal("index \"%s\" has more TIDs in block %u than fit there",
+							 RelationGetRelationName(index), blkno),
+			 errhint("Please REINDEX it.")));
+}
+
 /*
  * index_cap_tuples
  *		Leader, after cleanup: entries that move meanwhile may be counted twice, but

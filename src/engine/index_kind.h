@@ -166,6 +166,7 @@ extern void index_note_empty_pages(TableVacuum *vacuum);
 
 /* What kinds have in common */
 extern void index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats);
+extern void index_report_overfull(Relation index, BlockNumber blkno);
 extern void index_cap_tuples(TableVacuum *vacuum, int number);
 extern void index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info);
 extern BlockNumber index_current_size(Relation index);

@@ -59,11 +59,12 @@
 #include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
 #include "engine/phases.h"
+#include "relation_size.h"
 #include "report/progress.h"
 #include "team/degree.h"
 
 static bool has_unsafe_code(Relation index);
-static bool must_be_outside(const TableVacuum *vacuum, int number, bool cleanup);
+static bool must_be_outside(Relation index, bool cleanup);
 static bool may_be_parallel(Relation index);
 static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
 static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
@@ -109,7 +110,7 @@ index_parallel_degree(const TableVacuum *vacuum)
 			cleanup++;
 		if (index_kind(index) != NULL)
 			largest = Max(largest,
-						  degree_for_size(RelationGetNumberOfBlocks(index),
+						  degree_for_size(relation_blocks(index),
 										  min_parallel_index_scan_size));
 	}
 
@@ -127,12 +128,14 @@ index_plan(TableVacuum *vacuum)
 {
 	bool		found = false;
 
-	vacuum->has_unsafe_code = palloc0_array(bool, vacuum->nindexes);
-	for (int i = 0; i < vacuum->nindexes; i++)
+	for (int phase = 0; phase < 2; phase++)
 	{
-		vacuum->has_unsafe_code[i] = index_kind(vacuum->indexes[i]) == NULL &&
-			has_unsafe_code(vacuum->indexes[i]);
-		found |= must_be_outside(vacuum, i, false) || must_be_outside(vacuum, i, true);
+		vacuum->outside_team[phase] = palloc0_array(bool, vacuum->nindexes);
+		for (int i = 0; i < vacuum->nindexes; i++)
+		{
+			vacuum->outside_team[phase][i] = must_be_outside(vacuum->indexes[i], phase != 0);
+			found |= vacuum->outside_team[phase][i];
+		}
 	}
 	return found;
 }
@@ -157,18 +160,17 @@ has_unsafe_code(Relation index)
 
 /*
  * must_be_outside
- *		Leader: is this phase, of this index, to be done out of parallel mode?
+ *		Is bulk deletion, or cleanup, of this index to be done out of parallel mode?
  */
 static bool
-must_be_outside(const TableVacuum *vacuum, int number, bool cleanup)
+must_be_outside(Relation index, bool cleanup)
 {
-	Relation	index = vacuum->indexes[number];
 	uint8		options = index->rd_indam->amparallelvacuumoptions;
 
 	if (index_kind(index) != NULL)
 		return false;
 	if (cleanup)
-		return vacuum->has_unsafe_code[number] ||
+		return has_unsafe_code(index) ||
 			(options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP)) == 0;
 	/* a BRIN index has nothing to be deleted */
 	return index->rd_indam->ambulkdelete != brinbulkdelete &&
@@ -254,7 +256,7 @@ index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 		const IndexKind *kind = vacuum->kinds[i];
 		int			place = i;
 
-		index->nblocks = RelationGetNumberOfBlocks(vacuum->indexes[i]);
+		index->nblocks = relation_blocks(vacuum->indexes[i]);
 		index->may_be_parallel = parallel && may_be_parallel(vacuum->indexes[i]);
 		SpinLockInit(&index->mutex);
 		pg_atomic_init_u32(&index->turn_taken, 0);
@@ -308,7 +310,7 @@ index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool es
 
 		Assert(!vacuum->begun[i]);
 		Assert(vacuum->put_off[i].count == 0);
-		index->outside_team = must_be_outside(vacuum, i, cleanup);
+		index->outside_team = vacuum->outside_team[cleanup][i];
 		outside |= index->outside_team;
 		index->leader_only = !index->may_be_parallel || index->outside_team ||
 			!phase_is_parallel(vacuum, i, cleanup);
@@ -656,7 +658,7 @@ static bool
 may_be_parallel(Relation index)
 {
 	return index->rd_indam->amparallelvacuumoptions != VACUUM_OPTION_NO_PARALLEL &&
-		RelationGetNumberOfBlocks(index) >= min_parallel_index_scan_size;
+		relation_blocks(index) >= min_parallel_index_scan_size;
 }
 
 /* may_go_on -- has this process still a place at work? */

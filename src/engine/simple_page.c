@@ -49,6 +49,7 @@
 #include "storage/procarray.h"
 
 #include "compat.h"
+#include "engine/page_check.h"
 #include "engine/simple_page.h"
 
 /* What judge_page finds on a page */
@@ -537,6 +538,10 @@ change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judg
 	PageHeader	header = (PageHeader) BufferGetPage(buffer);
 	bool		do_prune = judgement->nnowdead > 0 || judgement->nnowunused > 0;
 
+	if (do_prune || nfrozen > 0)
+		page_check_before_change(vacuum->rel, buffer,
+								 vacuum->nindexes > 0 ? judgement->nowdead : judgement->nowunused,
+								 vacuum->nindexes > 0 ? judgement->nnowdead : judgement->nnowunused);
 #ifdef USE_ASSERT_CHECKING
 	assert_change_is_sound(vacuum, (Page) header, judgement, frozen, nfrozen);
 #endif

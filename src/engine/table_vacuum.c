@@ -59,6 +59,7 @@
 #include "engine/phases.h"
 #include "engine/table_job.h"
 #include "engine/table_vacuum.h"
+#include "relation_size.h"
 #include "report/progress.h"
 #include "report/verbose.h"
 #include "team/degree.h"
@@ -182,7 +183,7 @@ index_pages(const TableVacuum *vacuum)
 	int64		pages = 0;
 
 	for (int i = 0; i < vacuum->nindexes; i++)
-		pages += RelationGetNumberOfBlocks(vacuum->indexes[i]);
+		pages += relation_blocks(vacuum->indexes[i]);
 	return pages;
 }
 

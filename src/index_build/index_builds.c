@@ -253,7 +253,7 @@ list_indexes(Relation rel, Oid new_relid)
 		build->relid = relid;
 		build->plain = index_is_plain(index);
 		build->is_divisible = is_divisible(index, rel);
-		build->pages = shrinkage * RelationGetNumberOfBlocks(index);
+		build->pages = shrinkage * relation_blocks(index);
 		estimate_costs(build, index, heap_pages, shrinkage * index->rd_rel->reltuples, new_relid);
 		index_close(index, NoLock);
 	}

@@ -42,6 +42,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "relation_size.h"
 #include "rewrite/disk_space.h"
 #include "settings.h"
 
@@ -243,7 +244,7 @@ need_for_relation(List *file_systems, Oid relid, double live_share, uint64 *byte
 {
 	Relation	rel = relation_open(relid, AccessShareLock);
 
-	*bytes = (uint64) RelationGetNumberOfBlocks(rel) * BLCKSZ * live_share;
+	*bytes = (uint64) relation_blocks(rel) * BLCKSZ * live_share;
 	file_systems = need_for_file(file_systems, rel, *bytes);
 	relation_close(rel, NoLock);
 	return file_systems;

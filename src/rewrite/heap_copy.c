@@ -12,6 +12,10 @@
  * same chunk ids, and the pointers to it stay right.  It comes last, so that
  * it is known by then which of its values the rows point at (value_ids.c).
  *
+ * A tuple's length is where its item says.  The server reads tuples by what is in
+ * them, so that to it a wrong length is no damage.  Nor is it to us: a tuple that
+ * may be longer than its item says is formed anew, too (heap_copy_begin_page).
+ *
  * Two sorts of tuples are left to the leader.  Their blocks are marked, and it
  * copies them when the phase is over:
  *
@@ -59,6 +63,8 @@
 /* A process tells how far it is once in this many blocks. */
 #define PROGRESS_BLOCKS		32
 #define BITS_A_WORD			32
+/* The chunk's value, its number, and what is in it */
+#define TOAST_COLUMNS		3
 
 /* One process's copying of one heap */
 typedef struct HeapCopy
@@ -83,8 +89,9 @@ static bool copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
 static bool is_orphan(HeapCopy *copy, HeapTuple tuple);
 static void prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
 						   HeapTupleHeader original, uint16 infomask);
-static bool must_be_reformed(const TableRewrite *rewrite, HeapTuple tuple);
-static HeapTuple reform(TableRewrite *rewrite, HeapTuple tuple);
+static bool must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+static bool is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+static HeapTuple reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
 static void leave_to_leader(HeapCopy *copy, BlockNumber blkno);
 static pg_atomic_uint32 *left_word(RewriteShared *shared, HeapCopyShared *copy,
 								   BlockNumber blkno);
@@ -110,8 +117,8 @@ heap_copy_open(TableRewrite *rewrite, RewriteHeap heap)
 	{
 		TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
 
-		rewrite->values = palloc_array(Datum, desc->natts);
-		rewrite->nulls = palloc_array(bool, desc->natts);
+		rewrite->values = palloc_array(Datum, Max(desc->natts, TOAST_COLUMNS));
+		rewrite->nulls = palloc_array(bool, Max(desc->natts, TOAST_COLUMNS));
 		rewrite->dropped = palloc_array(AttrNumber, desc->natts);
 		for (int i = 0; i < desc->natts; i++)
 			if (TupleDescAttr(desc, i)->attisdropped)
@@ -266,8 +273,8 @@ heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 HeapTuple
 heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask)
 {
-	HeapTuple	copied = must_be_reformed(rewrite, tuple) ?
-		reform(rewrite, tuple) : heap_copytuple(tuple);
+	HeapTuple	copied = must_be_reformed(rewrite, REWRITE_TABLE, tuple) ?
+		reform(rewrite, REWRITE_TABLE, tuple) : heap_copytuple(tuple);
 
 	prepare_header(rewrite, REWRITE_TABLE, copied->t_data, tuple->t_data, infomask);
 	return copied;
@@ -283,9 +290,9 @@ heap_copy_length(TableRewrite *rewrite, HeapTuple tuple)
 	HeapTuple	reformed;
 	Size		len;
 
-	if (!must_be_reformed(rewrite, tuple))
+	if (!must_be_reformed(rewrite, REWRITE_TABLE, tuple))
 		return tuple->t_len;
-	reformed = reform(rewrite, tuple);
+	reformed = reform(rewrite, REWRITE_TABLE, tuple);
 	len = reformed->t_len;
 	heap_freetuple(reformed);
 	return len;
@@ -349,6 +356,34 @@ heap_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied)
 }
 
 /*
+ * heap_copy_begin_page
+ *		Before tuples of a page are looked for: do its items say truly how long they
+ *		are?
+ *
+ * On a sound page they fill all that isn't free, up to MAXALIGN.
+ */
+void
+heap_copy_begin_page(TableRewrite *rewrite, Page page)
+{
+	PageHeader	header = (PageHeader) page;
+	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
+	Size		total = 0;
+	Size		offsets = 0;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+
+		if (!ItemIdIsNormal(item))
+			continue;
+		total += MAXALIGN(ItemIdGetLength(item));
+		offsets |= ItemIdGetOffset(item);
+	}
+	rewrite->lengths_are_doubtful = offsets != MAXALIGN(offsets) ||
+		total != header->pd_special - header->pd_upper;
+}
+
+/*
  * heap_copy_find_tuple
  *		Point *tuple at that item of a page, if it is a tuple; return false if not.
  */
@@ -363,7 +398,8 @@ heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber of
 	check_item(rel, page, item, blkno, off);
 	ItemPointerSet(&tuple->t_self, blkno, off);
 	tuple->t_tableOid = RelationGetRelid(rel);
-	tuple->t_len = ItemIdGetLength(item);
+	/* whatever it says */
+	tuple->t_len = Min(ItemIdGetLength(item), BLCKSZ - ItemIdGetOffset(item));
 	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
 	return true;
 }
@@ -435,11 +471,13 @@ copy_page(HeapCopy *copy, Buffer buffer)
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
+	heap_copy_begin_page(rewrite, page);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		TupleFate	fate;
 		uint16		infomask;
 
+		rewrite->offnum = off;
 		if (!heap_copy_find_tuple(rel, page, blkno, off, &tuple))
 			continue;
 		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
@@ -468,6 +506,7 @@ copy_page(HeapCopy *copy, Buffer buffer)
 			leave_to_leader(copy, blkno);
 		}
 	}
+	rewrite->offnum = InvalidOffsetNumber;
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 }
 
@@ -481,10 +520,10 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 	TableRewrite *rewrite = copy->rewrite;
 	HeapTupleHeader copied;
 
-	if (copy->heap == REWRITE_TABLE && unlikely(must_be_reformed(rewrite, tuple)))
+	if (unlikely(must_be_reformed(rewrite, copy->heap, tuple)))
 	{
 		MemoryContext old = MemoryContextSwitchTo(copy->tuple_context);
-		HeapTuple	reformed = reform(rewrite, tuple);
+		HeapTuple	reformed = reform(rewrite, copy->heap, tuple);
 
 		MemoryContextSwitchTo(old);
 		if (unlikely(heap_copy_is_too_big(reformed->t_len)))
@@ -493,7 +532,8 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 			return false;
 		}
 		copied = new_pages_add(rewrite->new_pages, reformed->t_data, reformed->t_len);
-		heap_copy_note_values(rewrite, reformed);
+		if (copy->heap == REWRITE_TABLE)
+			heap_copy_note_values(rewrite, reformed);
 		MemoryContextReset(copy->tuple_context);
 	}
 	else
@@ -605,8 +645,12 @@ prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
  *		Is the tuple other than the new table wants it?
  */
 static bool
-must_be_reformed(const TableRewrite *rewrite, HeapTuple tuple)
+must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
+	if (unlikely(rewrite->lengths_are_doubtful || is_cut(rewrite, heap, tuple)))
+		return true;
+	if (heap == REWRITE_TOAST)
+		return false;
 	if (unlikely(HeapTupleHeaderGetNatts(tuple->t_data) !=
 				 RelationGetNumberOfAttributes(rewrite->old_heaps[REWRITE_TABLE]) ||
 				 (tuple->t_data->t_infomask & HEAP_HASOID_OLD)))
@@ -619,17 +663,39 @@ must_be_reformed(const TableRewrite *rewrite, HeapTuple tuple)
 }
 
 /*
+ * is_cut
+ *		Does the tuple go on behind its length, in what should be padding?
+ *
+ * If all that is zero nothing is lost, as it will be zero in the new place.
+ */
+static bool
+is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
+{
+	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
+	const char *end = (const char *) tuple->t_data + MAXALIGN(tuple->t_len);
+	const char *padding = (const char *) tuple->t_data + tuple->t_len;
+
+	while (padding < end && *padding == 0)
+		padding++;
+	if (padding == end)
+		return false;
+	heap_deform_tuple(tuple, desc, rewrite->values, rewrite->nulls);
+	return tuple->t_data->t_hoff +
+		heap_compute_data_size(desc, rewrite->values, rewrite->nulls) > tuple->t_len;
+}
+
+/*
  * reform
- *		Form a tuple of the table anew: complete, without values of dropped columns.
+ *		Form a tuple anew: complete, without values of dropped columns.
  */
 static HeapTuple
-reform(TableRewrite *rewrite, HeapTuple tuple)
+reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
-	heap_deform_tuple(tuple, RelationGetDescr(rewrite->old_heaps[REWRITE_TABLE]),
+	heap_deform_tuple(tuple, RelationGetDescr(rewrite->old_heaps[heap]),
 					  rewrite->values, rewrite->nulls);
-	for (int i = 0; i < rewrite->ndropped; i++)
+	for (int i = 0; heap == REWRITE_TABLE && i < rewrite->ndropped; i++)
 		rewrite->nulls[rewrite->dropped[i] - 1] = true;
-	return heap_form_tuple(RelationGetDescr(rewrite->new_heaps[REWRITE_TABLE]),
+	return heap_form_tuple(RelationGetDescr(rewrite->new_heaps[heap]),
 						   rewrite->values, rewrite->nulls);
 }
 
@@ -682,15 +748,15 @@ tell_progress(HeapCopy *copy)
 		heap_copy_show_progress(copy->rewrite, copy->heap);
 }
 
-/* check_item -- a tuple must lie on its page, and be one. */
+/* check_item -- a tuple must begin, and its values too, on its page. */
 static void
 check_item(Relation rel, Page page, ItemId item, BlockNumber blkno, OffsetNumber off)
 {
-	Size		len = ItemIdGetLength(item);
+	Size		begin = ItemIdGetOffset(item);
 
-	if (unlikely(len < SizeofHeapTupleHeader || len > MaxHeapTupleSize ||
-				 ItemIdGetOffset(item) + len > BLCKSZ ||
-				 ((HeapTupleHeader) PageGetItem(page, item))->t_hoff > len))
+	if (unlikely(begin < SizeOfPageHeaderData ||
+				 begin + SizeofHeapTupleHeader > BLCKSZ ||
+				 begin + ((HeapTupleHeader) PageGetItem(page, item))->t_hoff > BLCKSZ))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("block %u of relation \"%s\" has a corrupted item %u",

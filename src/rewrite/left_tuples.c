@@ -75,10 +75,13 @@ left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state)
 
 		rewrite->place = rel;
 		rewrite->blkno = blkno;
+		rewrite->offnum = InvalidOffsetNumber;
 		read_page(rewrite, blkno, page);
 		maxoff = PageGetMaxOffsetNumber((Page) page->image.data);
+		heap_copy_begin_page(rewrite, (Page) page->image.data);
 		for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 		{
+			rewrite->offnum = off;
 			if (!heap_copy_find_tuple(rel, (Page) page->image.data, blkno, off, &tuple))
 				continue;
 			routine(state, &tuple, page->fates[off - 1], page->infomasks[off - 1]);

@@ -111,9 +111,12 @@ typedef struct TableRewrite
 	int			ndropped;
 	AttrNumber *dropped;
 
-	/* room for the values of a row of the table */
+	/* room for the values of a row of the table, or of its TOAST table */
 	Datum	   *values;
 	bool	   *nulls;
+
+	/* of the page in hand: may its items be longer than they say? */
+	bool		lengths_are_doubtful;
 
 	/* the leader's, from a phase to what it does with what is left */
 	NewPages   *new_pages;
@@ -125,6 +128,7 @@ typedef struct TableRewrite
 	/* for error messages */
 	Relation	place;			/* NULL: nowhere in particular */
 	BlockNumber blkno;
+	OffsetNumber offnum;		/* may be invalid */
 } TableRewrite;
 
 /* What the leader does with a tuple that may have been left to it */
@@ -141,6 +145,7 @@ extern HeapTuple heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 
 extern Size heap_copy_length(TableRewrite *rewrite, HeapTuple tuple);
 extern bool heap_copy_is_too_big(Size len);
 extern HeapTuple heap_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied);
+extern void heap_copy_begin_page(TableRewrite *rewrite, Page page);
 extern bool heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 								 HeapTuple tuple);
 extern void heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple);

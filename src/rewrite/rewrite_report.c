@@ -26,6 +26,7 @@
 #include "compat.h"
 #include "history/history.h"
 #include "horizon/horizon.h"
+#include "relation_size.h"
 #include "report/verbose.h"
 #include "rewrite/rewrite_report.h"
 
@@ -244,7 +245,7 @@ static BlockNumber
 size_of(Oid relid)
 {
 	Relation	rel = relation_open(relid, AccessShareLock);
-	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+	BlockNumber blocks = relation_blocks(rel);
 
 	relation_close(rel, NoLock);
 	return blocks;

@@ -770,7 +770,12 @@ error_context(void *arg)
 {
 	TableRewrite *rewrite = arg;
 
-	if (rewrite->place != NULL)
+	if (rewrite->place == NULL)
+		return;
+	if (OffsetNumberIsValid(rewrite->offnum))
+		errcontext("while rewriting block %u offset %u of relation \"%s\"",
+				   rewrite->blkno, rewrite->offnum, RelationGetRelationName(rewrite->place));
+	else
 		errcontext("while rewriting block %u of relation \"%s\"",
 				   rewrite->blkno, RelationGetRelationName(rewrite->place));
 }

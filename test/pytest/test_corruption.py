@@ -9,6 +9,7 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
+from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 
 PAGE = 8192
@@ -182,6 +183,161 @@ def test_a_damaged_page_in_vacuum_full(prefix, pg_major, name):
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
     with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
         assert_as_core(cluster, *DAMAGE[name], "FULL")
+
+
+def item(page: bytearray, number: int) -> tuple[int, int, int]:
+    """Return a line pointer's offset, flags and length."""
+    [pointer] = struct.unpack_from("<I", page, 20 + 4 * number)
+    return pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17
+
+
+def set_item(page: bytearray, number: int, offset: int, length: int) -> None:
+    struct.pack_into("<I", page, 20 + 4 * number, offset | 1 << 15 | length << 17)
+
+
+def live_items(page: bytearray) -> list[int]:
+    """Return the line pointers of rows that nobody has deleted."""
+    count = (struct.unpack_from("<H", page, 12)[0] - 24) // 4
+    rows = [number for number in range(1, count + 1) if item(page, number)[1] == 1]
+    return [number for number in rows if struct.unpack_from("<I", page, item(page, number)[0] + 4) == (0,)]
+
+
+LENGTHS = {
+    "a word less": lambda length: length - 16,
+    "some bytes less": lambda length: length - 3,
+    "less than a header": lambda length: 4,
+    "more than a page": lambda length: 20000,
+}
+
+
+@pytest.mark.parametrize("fork", ["table", "toast"])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_rows_whose_item_has_a_wrong_length_survive_vacuum_full(prefix, pg_major, name, fork):
+    """To PostgreSQL that is no damage, as it goes by what is in a row. A transaction makes that linked versions are kept."""
+
+    def damage_all(page: bytearray) -> None:
+        for number in live_items(page)[::2]:
+            offset, _, length = item(page, number)
+            set_item(page, number, offset, LENGTHS[name](length))
+
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        rows = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM t"
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute("CREATE TABLE t (id int, note text, big text STORAGE EXTERNAL)")
+            conn.execute("INSERT INTO t SELECT i, md5(i::text), repeat(md5(i::text), i % 200 * 2) FROM generate_series(1, 2000) i")
+            conn.execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'holds'")
+            conn.execute("UPDATE t SET note = note || 'xy' WHERE id % 7 = 0")
+            [before] = conn.execute(rows).fetchall()
+            [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 't'")
+        damage(cluster, cluster.connect(TEMPLATE), toast if fork == "toast" else "t", HEAP_BLOCK, damage_all)
+        with cluster.connect(TEMPLATE) as conn:
+            assert conn.execute(rows).fetchall() == [before]
+            conn.execute("VACUUM FULL t")
+            assert conn.execute(rows).fetchall() == [before]
+            conn.execute("ROLLBACK PREPARED 'holds'")
+            conn.execute("VACUUM t")
+            checks.assert_clean(conn, "t")
+
+
+def misplace_an_item(page: bytearray) -> None:
+    """Let the line pointer of a row lead beyond the page."""
+    number = live_items(page)[3]
+    set_item(page, number, 9000, item(page, number)[2])
+
+
+def lengthen_an_item(page: bytearray) -> None:
+    number = live_items(page)[3]
+    set_item(page, number, item(page, number)[0], 20000)
+
+
+def make_too_many_items(page: bytearray) -> None:
+    struct.pack_into("<HH", page, 12, 24 + 4 * 1000, 24 + 4 * 1000)
+
+
+ITEM_DAMAGE = {
+    "misplaced": (misplace_an_item, rf'block {HEAP_BLOCK} of relation "t" has a corrupted item \d+'),
+    "long": (lengthen_an_item, rf'block {HEAP_BLOCK} of relation "t" is corrupted: its items have \d+ bytes, where there is room for \d+'),
+    "too many": (make_too_many_items, rf'block {HEAP_BLOCK} of relation "t" is corrupted: it has 1000 items, and room for \d+'),
+}
+
+
+def test_an_error_of_vacuum_full_names_the_row(prefix, pg_major):
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            make_table(conn, "t")
+        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, xmin_before_all_others)
+        with cluster.connect(TEMPLATE) as conn, pytest.raises(psycopg.errors.DataCorrupted) as error:
+            conn.execute("VACUUM FULL t")
+        assert f'while rewriting block {HEAP_BLOCK} offset 2 of relation "t"' in error.value.diag.context
+
+
+@pytest.mark.parametrize("simple", [True, False])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ITEM_DAMAGE)
+def test_a_bad_item_is_an_error_before_the_page_is_changed(prefix, pg_major, name, workers, simple):
+    """Where PostgreSQL panics."""
+    how, message = ITEM_DAMAGE[name]
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            make_table(conn, "t")
+            if not simple:
+                conn.execute("UPDATE t SET n = 0 WHERE id % 3 = 1")
+        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, how)
+        code, ending, _ = verdict(cluster, f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) t", "on")
+        assert code == "XX001" and re.fullmatch(message, ending), ending
+        assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
+
+
+def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_major):
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    config = {**CONFIG, "autovacuum": "on", "autovacuum_naptime": "1s", "cyclone.autovacuum": "on"}
+    with Cluster.create(prefix, config, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            make_table(conn, "t")
+            conn.execute("ALTER TABLE t SET (autovacuum_enabled = off, autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0)")
+        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, misplace_an_item)
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute("ALTER TABLE t SET (autovacuum_enabled = on)")
+            failed = "SELECT server_count, failed_with, breaker_open FROM cyclone.autovacuum WHERE relation = 't' AND error_count > 1"
+            assert wait_until(lambda: conn.execute(failed).fetchone(), "autovacuum, twice") == (0, "XX001", False)
+        assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
+
+
+def test_an_index_whose_file_is_missing_is_in_nobodys_way_who_does_not_read_it(prefix):
+    indexes = ("btree (id)", "hash (id)", "gin (a)", "gist (p)", "spgist (p)", "brin (id)")
+    with Cluster.create(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        paths = []
+        with cluster.connect(TEMPLATE) as conn:
+            for table in ("t", "core"):
+                conn.execute(f"CREATE TABLE {table} AS SELECT i AS id, ARRAY[i] AS a, point(i, i) AS p FROM generate_series(1, 5000) i")
+                for number, index in enumerate(indexes):
+                    conn.execute(f"CREATE INDEX {table}_{number} ON {table} USING {index}")
+                    paths += conn.execute(f"SELECT pg_relation_filepath('{table}_{number}')").fetchone()
+                conn.execute(f"DELETE FROM {table} WHERE id % 3 = 0")
+        cluster.stop()
+        for path in paths:
+            (cluster.data / path).unlink()
+        cluster.start()
+        for options in ("INDEX_CLEANUP off, PARALLEL 0", "INDEX_CLEANUP off, PARALLEL 2", "PARALLEL 0", "FULL"):
+            ours = verdict(cluster, f"VACUUM ({options}) t", "on")
+            core = verdict(cluster, f"VACUUM ({options.replace('PARALLEL 2', 'PARALLEL 0')}) core", "off")
+            assert ours == core, options
+            assert (ours[0] == "58P01") == (options == "PARALLEL 0"), ours
+        with cluster.connect(TEMPLATE) as conn:
+            checks.assert_clean(conn, "t")
 
 
 def clear_all_frozen_bits(page: bytearray) -> None:
