@@ -20,8 +20,8 @@
  * transaction ID, unless they declare that a phase may be done in a worker.  So
  * such a phase is the leader's, while the team is paused: bulk deletion before
  * all other indexes are passed over, when workers hold nothing of their own yet,
- * and cleanup after them.  The same goes for indexes on expressions that aren't
- * parallel safe, as summarizing a BRIN index evaluates them.
+ * and cleanup after them.  The same goes for cleanup of BRIN indexes on expressions
+ * that aren't parallel safe, as summarizing evaluates them.
  *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
@@ -121,10 +121,10 @@ index_parallel_degree(const TableVacuum *vacuum)
 /*
  * index_plan
  *		Leader, before there is a team: look for indexes with which it can't be in
- *		parallel mode, in some phase; return whether there are any.
+ *		parallel mode, if it wants to, in some phase; return whether there are any.
  */
 bool
-index_plan(TableVacuum *vacuum)
+index_plan(TableVacuum *vacuum, bool parallel)
 {
 	bool		found = false;
 
@@ -133,7 +133,7 @@ index_plan(TableVacuum *vacuum)
 		vacuum->outside_team[phase] = palloc0_array(bool, vacuum->nindexes);
 		for (int i = 0; i < vacuum->nindexes; i++)
 		{
-			vacuum->outside_team[phase][i] = must_be_outside(vacuum->indexes[i], phase != 0);
+			vacuum->outside_team[phase][i] = parallel && must_be_outside(vacuum->indexes[i], phase != 0);
 			found |= vacuum->outside_team[phase][i];
 		}
 	}
@@ -169,12 +169,12 @@ must_be_outside(Relation index, bool cleanup)
 
 	if (index_kind(index) != NULL)
 		return false;
+	/* from which nothing is ever deleted */
+	if (index->rd_indam->ambulkdelete == brinbulkdelete)
+		return cleanup && has_unsafe_code(index);
 	if (cleanup)
-		return has_unsafe_code(index) ||
-			(options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP)) == 0;
-	/* a BRIN index has nothing to be deleted */
-	return index->rd_indam->ambulkdelete != brinbulkdelete &&
-		(options & VACUUM_OPTION_PARALLEL_BULKDEL) == 0;
+		return (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP)) == 0;
+	return (options & VACUUM_OPTION_PARALLEL_BULKDEL) == 0;
 }
 
 /*

@@ -33,7 +33,7 @@ extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int m
 extern Size index_shared_size(TableVacuum *vacuum);
 extern void index_join(TableVacuum *vacuum);
 extern void index_setup(TableVacuum *vacuum, bool parallel, Size areas_start);
-extern bool index_plan(TableVacuum *vacuum);
+extern bool index_plan(TableVacuum *vacuum, bool parallel);
 extern bool index_prepare_round(TableVacuum *vacuum, bool cleanup,
 								double reltuples, bool estimated);
 extern void index_begin_round(TableVacuum *vacuum, int batch_size);

@@ -167,8 +167,8 @@ table_start_team(VacuumJob *job, int nworkers)
 	job->result.dead_tids_limit = memory;
 	pgstat_progress_update_param(PROGRESS_VACUUM_MAX_DEAD_TUPLE_BYTES, memory);
 
-	/* before parallel mode, as it may call functions for an index */
-	job->team_may_pause = job->do_index_cleanup && index_plan(vacuum);
+	/* before parallel mode, as it looks into what an index calls */
+	job->team_may_pause = job->do_index_cleanup && index_plan(vacuum, nworkers > 0);
 	size = lay_out_shared(job, memory, &areas_start);
 	job->team = team_create("pg_cyclone_worker_main", nworkers, size, job->team_may_pause);
 
@@ -377,7 +377,8 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 
 	/* in this order: the plan, the team, its phases, and all that takes an ID */
 	Assert(job->team != NULL && job->vacuum.shared == team_shared(job->team));
-	Assert(job->team_may_pause || !TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	Assert(!IsInParallelMode() || job->team_may_pause ||
+		   !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	/* the heap's turn comes only with nothing left in the indexes */
 	Assert(phase != PHASE_HEAP_VACUUM || dead_tids_count(job->vacuum.dead_tids) > 0);
 	Assert(!VacuumFailsafeActive ||
