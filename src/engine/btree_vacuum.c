@@ -103,6 +103,14 @@
  * empty one there, as it would have no search stack for that; so those are
  * deleted first (clear_right_side).
  *
+ * _bt_pagedel relies on links between siblings where it can't look at them in
+ * time: it locks a page's siblings together with the page, so it would wait for
+ * itself if two of the three were one; and it goes to the right from the left sibling until
+ * it comes to the page, so it would go on for ever if it came into a circle.
+ * In the order of blocks, where pages to the left have been deleted before, it
+ * mostly finds damage earlier.  So we look at the links before (siblings_agree), and
+ * leave a page where it is that can't be got at.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -123,6 +131,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/index_kind.h"
+#include "engine/link_walk.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 
@@ -190,9 +199,12 @@ static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
 									OffsetNumber off, int first_tid, int ndead);
 static void delete_page(TableVacuum *vacuum, BTVacState *state,
 						BlockNumber blkno);
+static Buffer lock_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno, int mode);
 static bool clear_right_side(TableVacuum *vacuum, BTVacState *state,
 							 BlockNumber blkno);
-static void delete_locked(BTVacState *state, Buffer buffer);
+static void delete_locked(TableVacuum *vacuum, BTVacState *state, Buffer buffer);
+static bool siblings_agree(TableVacuum *vacuum, BTVacState *state, BlockNumber left,
+						   BlockNumber blkno, BlockNumber right);
 
 const IndexKind btree_kind = {
 	.name = "btree",
@@ -548,6 +560,7 @@ visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
 		BTPageOpaque opaque;
 
 		delay_point();
+		failsafe_notice(scan->vacuum);
 		DEBUG_POINT("btree-chain");
 
 		buffer = lock_due_page(scan, blkno, wait);
@@ -718,6 +731,7 @@ delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumb
 	int			tid = 0;
 	bool		has_postings = scan->ntids != maxoff - minoff + 1;
 
+	index_check_items(scan->index, buffer);
 	/* The usual case, without a branch that no processor can foresee. */
 	if (!has_postings)
 		for (; tid < scan->ntids; tid++)
@@ -785,16 +799,9 @@ plan_posting(BtreeScan *scan, IndexTuple posting, OffsetNumber off,
 static void
 delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 {
-	Relation	index = state->info->index;
-	Buffer		buffer;
-	Page		page;
-	BTPageOpaque opaque;
-
-	buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL,
-								vacuum_strategy(vacuum));
-	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	page = BufferGetPage(buffer);
-	opaque = PageIsNew(page) ? NULL : BTPageGetOpaque(page);
+	Buffer		buffer = lock_page(vacuum, state, blkno, BUFFER_LOCK_EXCLUSIVE);
+	Page		page = BufferGetPage(buffer);
+	BTPageOpaque opaque = PageIsNew(page) ? NULL : BTPageGetOpaque(page);
 
 	/* It may be gone already, with its left sibling. */
 	if (opaque == NULL || !P_ISLEAF(opaque) || P_ISDELETED(opaque))
@@ -818,7 +825,18 @@ delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 			return;
 		}
 	}
-	delete_locked(state, buffer);
+	delete_locked(vacuum, state, buffer);
+}
+
+/* lock_page -- read a page and lock it. */
+static Buffer
+lock_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno, int mode)
+{
+	Buffer		buffer = ReadBufferExtended(state->info->index, MAIN_FORKNUM, blkno,
+											RBM_NORMAL, vacuum_strategy(vacuum));
+
+	LockBuffer(buffer, mode);
+	return buffer;
 }
 
 /*
@@ -829,6 +847,7 @@ delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 static bool
 clear_right_side(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 {
+	LinkWalk	walk = {.index = state->info->index};
 	BlockNumber tried = P_NONE;
 	BlockNumber next = blkno;
 
@@ -836,50 +855,119 @@ clear_right_side(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 	{
 		Buffer		buffer;
 		BTPageOpaque opaque;
-		Page		page;
+		BlockNumber here = next;
 
 		delay_point();
-		buffer = ReadBufferExtended(state->info->index, MAIN_FORKNUM, next,
-									RBM_NORMAL, vacuum_strategy(vacuum));
-		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		failsafe_notice(vacuum);
+		buffer = lock_page(vacuum, state, here, BUFFER_LOCK_EXCLUSIVE);
 		_bt_checkpage(state->info->index, buffer);
-		page = BufferGetPage(buffer);
-		opaque = BTPageGetOpaque(page);
+		opaque = BTPageGetOpaque(BufferGetPage(buffer));
 
 		if (P_ISHALFDEAD(opaque) && !P_RIGHTMOST(opaque))
 		{
 			next = opaque->btpo_next;
 			UnlockReleaseBuffer(buffer);
+			if (!link_walk_step(&walk, here, next, LOG))
+				return false;
 			continue;
 		}
 		if (P_RIGHTMOST(opaque) || !P_ISLEAF(opaque) || P_ISDELETED(opaque) ||
-			P_FIRSTDATAKEY(opaque) <= PageGetMaxOffsetNumber(page))
+			P_FIRSTDATAKEY(opaque) <= PageGetMaxOffsetNumber(BufferGetPage(buffer)))
 		{
 			UnlockReleaseBuffer(buffer);
 			return true;
 		}
-		if (next == tried)
+		if (here == tried)
 		{
 			UnlockReleaseBuffer(buffer);
 			return false;
 		}
-		tried = next;
-		delete_locked(state, buffer);
+		tried = here;
+		delete_locked(vacuum, state, buffer);
 		/* who is to the right now? */
 		next = blkno;
+		walk.steps = 0;
 	}
 }
 
-/* delete_locked -- delete a locked leaf page, and release it. */
+/*
+ * delete_locked
+ *		Delete a locked leaf page, unless links of its siblings are damaged, and
+ *		release it.
+ */
 static void
-delete_locked(BTVacState *state, Buffer buffer)
+delete_locked(TableVacuum *vacuum, BTVacState *state, Buffer buffer)
 {
-	MemoryContext old = MemoryContextSwitchTo(state->pagedelcontext);
+	BTPageOpaque opaque = BTPageGetOpaque(BufferGetPage(buffer));
+	BlockNumber left = opaque->btpo_prev;
+	BlockNumber right = opaque->btpo_next;
+	MemoryContext old;
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(P_ISLEAF(BTPageGetOpaque(BufferGetPage(buffer))));
+	Assert(P_ISLEAF(opaque));
 
+	/* siblings are locked from left to right */
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	if (!siblings_agree(vacuum, state, left, BufferGetBlockNumber(buffer), right))
+	{
+		ReleaseBuffer(buffer);
+		return;
+	}
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+
+	old = MemoryContextSwitchTo(state->pagedelcontext);
 	_bt_pagedel(state->info->index, buffer, state);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(state->pagedelcontext);
+}
+
+/*
+ * siblings_agree
+ *		Can _bt_pagedel go by the links of a page and its left siblings?  If not,
+ *		say so.
+ *
+ * The links were left and right when the page was locked.  If it has been split
+ * since, or its left sibling has, there are more pages between, and no harm is done.
+ */
+static bool
+siblings_agree(TableVacuum *vacuum, BTVacState *state, BlockNumber left, BlockNumber blkno,
+			   BlockNumber right)
+{
+	Relation	index = state->info->index;
+	LinkWalk	walk = {.index = index};
+	BlockNumber here = left;
+	bool		found = left == P_NONE;
+
+	if (right == P_NONE)
+		return true;			/* the last page of a level isn't deleted */
+	if (!link_walk_step(&walk, blkno, right, LOG) ||
+		(left != P_NONE && !link_walk_step(&walk, blkno, left, LOG)))
+		return false;
+
+	walk.steps = 0;
+	while (!found && here != P_NONE)
+	{
+		Buffer		buffer = lock_page(vacuum, state, here, BUFFER_LOCK_SHARE);
+		BTPageOpaque opaque;
+		BlockNumber next;
+
+		_bt_checkpage(index, buffer);
+		opaque = BTPageGetOpaque(BufferGetPage(buffer));
+		next = P_ISDELETED(opaque) ? P_NONE : opaque->btpo_next;
+		UnlockReleaseBuffer(buffer);
+
+		found = next == blkno && here != right;
+		if (next != P_NONE && !link_walk_step(&walk, here, next, LOG))
+			return false;
+		if (!found)
+			here = next;
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (!found)
+		ereport(LOG,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("links from block %u of index \"%s\" do not lead to its right sibling, block %u",
+						left, RelationGetRelationName(index), blkno),
+				 errhint("Please REINDEX it.")));
+	return found;
 }

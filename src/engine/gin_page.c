@@ -94,19 +94,22 @@ gin_report_corruption(Relation index, BlockNumber blkno)
 			 errhint("Please REINDEX it.")));
 }
 
-/*
- * gin_check_page
- *		Raise an error if a locked page isn't one of GIN's, or not of the kind
- *		that these flags describe.
- */
-void
-gin_check_page(Relation index, Buffer buffer, uint16 flags)
+/* gin_page_is -- is a locked page one of GIN's, of the kind that these flags describe? */
+bool
+gin_page_is(Buffer buffer, uint16 flags)
 {
 	Page		page = BufferGetPage(buffer);
 
-	if (PageIsNew(page) ||
-		PageGetSpecialSize(page) != MAXALIGN(sizeof(GinPageOpaqueData)) ||
-		(GinPageGetOpaque(page)->flags & GIN_KIND_FLAGS) != flags)
+	return !PageIsNew(page) &&
+		PageGetSpecialSize(page) == MAXALIGN(sizeof(GinPageOpaqueData)) &&
+		(GinPageGetOpaque(page)->flags & GIN_KIND_FLAGS) == flags;
+}
+
+/* gin_check_page -- raise an error if it isn't. */
+void
+gin_check_page(Relation index, Buffer buffer, uint16 flags)
+{
+	if (!gin_page_is(buffer, flags))
 		gin_report_corruption(index, BufferGetBlockNumber(buffer));
 }
 

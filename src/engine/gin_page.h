@@ -55,6 +55,7 @@ typedef struct GinPages
 
 extern GinPages *gin_pages_begin(Relation index, const DeadTids *dead_tids);
 extern void gin_pages_end(GinPages *pages);
+extern bool gin_page_is(Buffer buffer, uint16 flags);
 extern void gin_check_page(Relation index, Buffer buffer, uint16 flags);
 extern void gin_clean_entry_leaf(GinPages *pages, Buffer buffer);
 extern bool gin_clean_posting_leaf(GinPages *pages, Buffer buffer);

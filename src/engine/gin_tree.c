@@ -24,6 +24,9 @@
  * right and top down, as scans go.  Pages that are deleted remember the next
  * XID, so that nobody makes use of them who could be met by a scan.
  *
+ * Who goes down a damaged tree may come to a page that it has locked already, and
+ * would wait for itself.  So each page is looked for among these first.
+ *
  * What we do otherwise: a page isn't deleted if it or its left sibling has been
  * split without a downlink for the new page, which a crash can leave behind.
  * Else the key space of that new page would go to another, or the page would
@@ -47,6 +50,7 @@
 #include "compat.h"
 #include "engine/gin_page.h"
 #include "engine/gin_tree.h"
+#include "engine/link_walk.h"
 #include "pace/pace.h"
 
 /* No tree is so high; but a corrupt one might seem to be. */
@@ -64,19 +68,22 @@ typedef struct PageDeletion
 /* A page on the way down to the one in hand, all of them locked */
 typedef struct PageOnPath
 {
+	const struct PageOnPath *parent;	/* NULL: root */
 	Buffer		buffer;
 	int			level;			/* 0: root */
 	bool		is_deletable;	/* if it were empty */
 } PageOnPath;
 
 static Buffer read_page(const GinTree *tree, BlockNumber blkno);
+static bool children_fit(const GinTree *tree, Page page);
 static int	count_children(const GinTree *tree, Page page, BlockNumber blkno);
 static BlockNumber child_block(const GinTree *tree, Page page, int child);
-static bool copy_page(const GinTree *tree, BlockNumber blkno, Page copy);
-static bool is_leaf(const GinTree *tree, BlockNumber blkno);
+static bool copy_page_above_leaves(const GinTree *tree, BlockNumber *blkno, Page copy);
+static bool copy_inner_page(const GinTree *tree, BlockNumber blkno, Page copy);
 static void add_leaf(GinCuts *cuts, BlockNumber blkno);
 static void pass_children(PageDeletion *deletion, const PageOnPath *page);
 static bool pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off);
+static bool is_locked(const PageDeletion *deletion, const PageOnPath *path, BlockNumber blkno);
 static bool may_delete(const PageDeletion *deletion, Buffer buffer, int level);
 static void delete_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
 						Buffer buffer, Buffer left);
@@ -89,22 +96,28 @@ read_page(const GinTree *tree, BlockNumber blkno)
 }
 
 /*
- * count_children
- *		How many children has an inner page?
+ * children_fit
+ *		Can an inner page have as many children as it says?
  *
  * One at least, but in a tree of TIDs: there the server may leave the last page
  * of a level without any, if a split was interrupted by a crash.
  */
+static bool
+children_fit(const GinTree *tree, Page page)
+{
+	if (tree->flags & GIN_DATA)
+		return GinPageGetOpaque(page)->maxoff <= BLCKSZ / sizeof(PostingItem);
+	return PageGetMaxOffsetNumber(page) > 0 &&
+		PageGetMaxOffsetNumber(page) <= BLCKSZ / sizeof(ItemIdData);
+}
+
+/* count_children -- how many children has an inner page? */
 static int
 count_children(const GinTree *tree, Page page, BlockNumber blkno)
 {
-	bool		is_data = (tree->flags & GIN_DATA) != 0;
-	int			count = is_data ? GinPageGetOpaque(page)->maxoff : PageGetMaxOffsetNumber(page);
-
-	if ((count == 0 && !is_data) ||
-		count > BLCKSZ / (is_data ? sizeof(PostingItem) : sizeof(ItemIdData)))
+	if (!children_fit(tree, page))
 		gin_report_corruption(tree->index, blkno);
-	return count;
+	return (tree->flags & GIN_DATA) ? GinPageGetOpaque(page)->maxoff : PageGetMaxOffsetNumber(page);
 }
 
 /* child_block -- which page does an inner page's downlink lead to? */
@@ -140,11 +153,13 @@ Buffer
 gin_lock_first_leaf(const GinTree *tree)
 {
 	BlockNumber blkno = tree->root;
+	LinkWalk	walk = {.index = tree->index};
 
 	for (;;)
 	{
 		Buffer		buffer = read_page(tree, blkno);
 		Page		page = BufferGetPage(buffer);
+		BlockNumber child;
 
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		if (!PageIsNew(page) && GinPageIsLeaf(page))
@@ -161,7 +176,9 @@ gin_lock_first_leaf(const GinTree *tree)
 		gin_check_page(tree->index, buffer, tree->flags);
 		if (count_children(tree, page, blkno) == 0)
 			gin_report_corruption(tree->index, blkno);
-		blkno = child_block(tree, page, 0);
+		child = child_block(tree, page, 0);
+		link_walk_step(&walk, blkno, child, ERROR);
+		blkno = child;
 		UnlockReleaseBuffer(buffer);
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -175,80 +192,88 @@ gin_lock_first_leaf(const GinTree *tree)
  *
  * All downlinks to leaves are looked at, by a walk along the level above them.
  * Leaves that came by a split meanwhile are just not among those found.
+ *
+ * To vacuum a tree without cuts is to go along its leaves only.  So where inner
+ * pages, or links between them, are damaged there are none: the server's routine
+ * doesn't need these pages either.
  */
 void
 gin_find_cuts(const GinTree *tree, GinCuts *cuts)
 {
 	PGAlignedBlock copy;
 	Page		page = (Page) copy.data;
-	BlockNumber blkno = tree->root;
-	BlockNumber first;
+	LinkWalk	walk = {.index = tree->index};
+	BlockNumber blkno;
 
 	Assert(cuts->max_count > 1 && cuts->distance > 0);
 	cuts->nleaves = 0;
 	cuts->count = 0;
 
-	/* down to the level above the leaves */
-	for (;;)
-	{
-		if (copy_page(tree, blkno, page))
-			return;
-		if (count_children(tree, page, blkno) == 0)
-			gin_report_corruption(tree->index, blkno);
-		first = child_block(tree, page, 0);
-		if (is_leaf(tree, first))
-			break;
-		blkno = first;
-	}
-
+	if (!copy_page_above_leaves(tree, &blkno, page))
+		return;
 	for (;;)
 	{
 		int			nchildren = count_children(tree, page, blkno);
+		BlockNumber right = GinPageGetOpaque(page)->rightlink;
 
 		for (int i = 0; i < nchildren; i++)
 			add_leaf(cuts, child_block(tree, page, i));
-		blkno = GinPageGetOpaque(page)->rightlink;
-		if (blkno == InvalidBlockNumber)
+		if (right == InvalidBlockNumber)
 			return;
 		delay_point();
-		if (copy_page(tree, blkno, page))
-			gin_report_corruption(tree->index, blkno);
+		if (!link_walk_step(&walk, blkno, right, LOG) || !copy_inner_page(tree, right, page))
+			break;
+		blkno = right;
 	}
+	cuts->nleaves = 0;
+	cuts->count = 0;
 }
 
-/* copy_page -- copy an inner page; if it is a leaf, say so instead. */
+/*
+ * copy_page_above_leaves
+ *		Copy the leftmost page of the level above the leaves; return false if there
+ *		is none.
+ */
 static bool
-copy_page(const GinTree *tree, BlockNumber blkno, Page copy)
+copy_page_above_leaves(const GinTree *tree, BlockNumber *blkno, Page copy)
 {
-	Buffer		buffer = read_page(tree, blkno);
-	Page		page = BufferGetPage(buffer);
-	bool		leaf;
+	PGAlignedBlock child_copy;
+	Page		child = (Page) child_copy.data;
+	LinkWalk	walk = {.index = tree->index};
 
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	leaf = !PageIsNew(page) && GinPageIsLeaf(page);
-	gin_check_page(tree->index, buffer, tree->flags | (leaf ? GIN_LEAF : 0));
-	if (!leaf)
+	*blkno = tree->root;
+	if (!copy_inner_page(tree, *blkno, copy))
+		return false;
+	for (;;)
 	{
-		(void) count_children(tree, page, blkno);
-		memcpy(copy, page, BLCKSZ);
+		BlockNumber next;
+
+		if (count_children(tree, copy, *blkno) == 0)
+			gin_report_corruption(tree->index, *blkno);
+		next = child_block(tree, copy, 0);
+		link_walk_step(&walk, *blkno, next, ERROR);
+		if (!copy_inner_page(tree, next, child))
+			return true;		/* who goes there will see whether it's a leaf */
+		memcpy(copy, child, BLCKSZ);
+		*blkno = next;
+		CHECK_FOR_INTERRUPTS();
 	}
-	UnlockReleaseBuffer(buffer);
-	return leaf;
 }
 
-/* is_leaf -- is a page that isn't the root a leaf? */
+/* copy_inner_page -- copy a page; return false if it is no inner page of the tree. */
 static bool
-is_leaf(const GinTree *tree, BlockNumber blkno)
+copy_inner_page(const GinTree *tree, BlockNumber blkno, Page copy)
 {
 	Buffer		buffer = read_page(tree, blkno);
 	Page		page = BufferGetPage(buffer);
-	bool		leaf;
+	bool		is_inner;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	leaf = !PageIsNew(page) && GinPageIsLeaf(page);
-	gin_check_page(tree->index, buffer, tree->flags | (leaf ? GIN_LEAF : 0));
+	is_inner = gin_page_is(buffer, tree->flags) && children_fit(tree, page);
+	if (is_inner)
+		memcpy(copy, page, BLCKSZ);
 	UnlockReleaseBuffer(buffer);
-	return leaf;
+	return is_inner;
 }
 
 /* add_leaf -- count a leaf, and perhaps let it be a cut. */
@@ -326,13 +351,16 @@ static bool
 pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
 {
 	const GinTree *tree = deletion->tree;
-	PageOnPath	child = {.level = parent->level + 1};
+	PageOnPath	child = {.parent = parent,.level = parent->level + 1};
 	Page		parent_page = BufferGetPage(parent->buffer);
 	Buffer	   *left = &deletion->left[child.level];
 	Page		page;
+	BlockNumber blkno = child_block(tree, parent_page, off - FirstOffsetNumber);
 	bool		is_empty;
 
-	child.buffer = read_page(tree, child_block(tree, parent_page, off - FirstOffsetNumber));
+	if (is_locked(deletion, parent, blkno))
+		gin_report_corruption(tree->index, BufferGetBlockNumber(parent->buffer));
+	child.buffer = read_page(tree, blkno);
 	LockBuffer(child.buffer, BUFFER_LOCK_EXCLUSIVE);
 	page = BufferGetPage(child.buffer);
 	gin_check_page(tree->index, child.buffer,
@@ -357,6 +385,20 @@ pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
 	if (BufferIsValid(*left))
 		UnlockReleaseBuffer(*left);
 	*left = child.buffer;
+	return false;
+}
+
+/* is_locked -- is a block that of a page on the path, or of one that stays locked? */
+static bool
+is_locked(const PageDeletion *deletion, const PageOnPath *path, BlockNumber blkno)
+{
+	for (; path != NULL; path = path->parent)
+		if (BufferGetBlockNumber(path->buffer) == blkno)
+			return true;
+	for (int level = 0; level < MAX_LEVELS; level++)
+		if (BufferIsValid(deletion->left[level]) &&
+			BufferGetBlockNumber(deletion->left[level]) == blkno)
+			return true;
 	return false;
 }
 

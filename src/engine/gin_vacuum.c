@@ -94,6 +94,7 @@
 #include "engine/gin_tree.h"
 #include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
+#include "engine/link_walk.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 #include "relation_size.h"
@@ -174,6 +175,8 @@ static bool has_pieces(GinShared *shared);
 static bool wait_for_piece(GinShared *shared);
 static bool walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start,
 								BlockNumber end);
+static BlockNumber right_leaf(LinkWalk *walk, Buffer buffer);
+static void log_missed_leaf(GinScan *scan, BlockNumber blkno);
 static void delete_empty_pages(GinScan *scan, const GinTree *tree);
 static void page_is_done(GinScan *scan);
 
@@ -401,6 +404,7 @@ walk_entry_leaves(GinScan *scan, uint64 start, uint64 end)
 	GinShared  *shared = scan->shared;
 	BlockNumber next = shared->stretches[start];
 	BlockNumber stop = InvalidBlockNumber;
+	LinkWalk	walk = {.index = scan->index};
 
 	if (end < scan->index_shared->ranges.end)
 		stop = shared->stretches[end];
@@ -416,7 +420,7 @@ walk_entry_leaves(GinScan *scan, uint64 start, uint64 end)
 
 		buffer = next == InvalidBlockNumber ? gin_lock_first_leaf(&tree) : gin_lock_leaf(&tree, next);
 		gin_clean_entry_leaf(scan->pages, buffer);
-		next = GinPageGetOpaque(BufferGetPage(buffer))->rightlink;
+		next = right_leaf(&walk, buffer);
 		UnlockReleaseBuffer(buffer);
 		page_is_done(scan);
 
@@ -424,9 +428,8 @@ walk_entry_leaves(GinScan *scan, uint64 start, uint64 end)
 			vacuum_posting_tree(scan, scan->pages->roots[i]);
 	} while (next != stop && next != InvalidBlockNumber);
 
-	/* a stretch's first leaf is always to the right of another's */
 	if (next != stop)
-		gin_report_corruption(scan->index, stop);
+		log_missed_leaf(scan, stop);
 }
 
 /*
@@ -619,6 +622,7 @@ walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start, Block
 {
 	BlockNumber next = start;
 	bool		has_empty_pages = false;
+	LinkWalk	walk = {.index = scan->index};
 
 	do
 	{
@@ -630,14 +634,43 @@ walk_posting_leaves(GinScan *scan, const GinTree *tree, BlockNumber start, Block
 
 		buffer = next == InvalidBlockNumber ? gin_lock_first_leaf(tree) : gin_lock_leaf(tree, next);
 		has_empty_pages |= gin_clean_posting_leaf(scan->pages, buffer);
-		next = GinPageGetOpaque(BufferGetPage(buffer))->rightlink;
+		next = right_leaf(&walk, buffer);
 		UnlockReleaseBuffer(buffer);
 		page_is_done(scan);
 	} while (next != end && next != InvalidBlockNumber);
 
 	if (next != end)
-		gin_report_corruption(scan->index, end);
+		log_missed_leaf(scan, end);
 	return has_empty_pages;
+}
+
+/* right_leaf -- where a locked leaf's link to the right leads to. */
+static BlockNumber
+right_leaf(LinkWalk *walk, Buffer buffer)
+{
+	BlockNumber next = GinPageGetOpaque(BufferGetPage(buffer))->rightlink;
+
+	if (next != InvalidBlockNumber)
+		link_walk_step(walk, BufferGetBlockNumber(buffer), next, ERROR);
+	return next;
+}
+
+/*
+ * log_missed_leaf
+ *		The leaf where another walk begins isn't to the right of where this one did,
+ *		as downlinks say.
+ *
+ * No leaf has been missed: the first walk begins with the leftmost leaf, and each
+ * has come to where the next one begins, or, as this one, to the end of the chain.
+ */
+static void
+log_missed_leaf(GinScan *scan, BlockNumber blkno)
+{
+	ereport(LOG,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("links between leaves of index \"%s\" do not lead to block %u, and downlinks do",
+					RelationGetRelationName(scan->index), blkno),
+			 errhint("Please REINDEX it.")));
 }
 
 /* delete_empty_pages -- take them out of a posting tree, all of which has been visited. */

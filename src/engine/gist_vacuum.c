@@ -535,6 +535,7 @@ follow_chain(GistScan *scan, BlockNumber blkno)
 			return;
 
 		delay_point();
+		failsafe_notice(scan->vacuum);
 		DEBUG_POINT("gist-chain");
 
 		buffer = ReadBufferExtended(scan->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
@@ -632,6 +633,7 @@ delete_dead_tids(GistScan *scan, Buffer buffer, int ndead)
 	}
 	Assert(ndeletable == ndead && ndead > 0);
 
+	index_check_items(scan->index, buffer);
 	START_CRIT_SECTION();
 	MarkBufferDirty(buffer);
 	PageIndexMultiDelete(page, deletable, ndeletable);
@@ -841,6 +843,7 @@ unlink_leaf(Relation index, Buffer parent, OffsetNumber downlink, Buffer leaf)
 	FullTransactionId next_xid = ReadNextFullTransactionId();
 	XLogRecPtr	lsn;
 
+	index_check_items(index, parent);
 	START_CRIT_SECTION();
 	MarkBufferDirty(leaf);
 	GistPageSetDeleted(BufferGetPage(leaf), next_xid);

@@ -101,6 +101,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/index_kind.h"
+#include "engine/link_walk.h"
 #include "engine/prefetch.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
@@ -149,6 +150,7 @@ typedef struct BucketVisit
 	bool		split_cleanup;	/* delete what a split has copied elsewhere? */
 	bool		counts;			/* does it have to be counted what is left? */
 	bool		dirty;			/* was something deleted? */
+	bool		damaged;		/* do links back lead elsewhere? */
 } BucketVisit;
 
 static void hash_begin(TableVacuum *vacuum, int number, int nmembers);
@@ -169,6 +171,7 @@ static Buffer lock_bucket(HashScan *scan, Bucket bucket);
 static bool is_being_populated(Buffer primary);
 static void clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts);
 static void clean_chain(HashScan *scan, BucketVisit *visit);
+static void check_link_back(HashScan *scan, BucketVisit *visit, Buffer buffer, BlockNumber before);
 static bool needs_split_cleanup(HashScan *scan, Buffer primary);
 static void clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer);
 static int	match_page(HashScan *scan, Buffer buffer);
@@ -532,8 +535,11 @@ clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts)
 	if (visit.split_cleanup)
 		end_split_cleanup(scan, primary);
 
-	/* Scans that have come meanwhile rely on where tuples are. */
-	if (visit.dirty && IsBufferCleanupOK(primary))
+	/*
+	 * Scans that have come meanwhile rely on where tuples are.  To squeeze is
+	 * to go back by links.
+	 */
+	if (visit.dirty && !visit.damaged && IsBufferCleanupOK(primary))
 		_hash_squeezebucket(scan->index, bucket, blkno, primary,
 							vacuum_strategy(scan->vacuum));
 	else
@@ -582,9 +588,11 @@ static void
 clean_chain(HashScan *scan, BucketVisit *visit)
 {
 	Buffer		buffer = visit->primary;
+	LinkWalk	walk = {.index = scan->index};
 
 	for (;;)
 	{
+		BlockNumber blkno = BufferGetBlockNumber(buffer);
 		BlockNumber next;
 		Buffer		next_buffer;
 
@@ -594,9 +602,11 @@ clean_chain(HashScan *scan, BucketVisit *visit)
 		next = HashPageGetOpaque(BufferGetPage(buffer))->hasho_nextblkno;
 		if (!BlockNumberIsValid(next))
 			break;
+		link_walk_step(&walk, blkno, next, ERROR);
 		next_buffer = _hash_getbuf_with_strategy(scan->index, next, HASH_WRITE,
 												 LH_OVERFLOW_PAGE,
 												 vacuum_strategy(scan->vacuum));
+		check_link_back(scan, visit, next_buffer, blkno);
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 		if (buffer != visit->primary)
 			ReleaseBuffer(buffer);
@@ -608,6 +618,22 @@ clean_chain(HashScan *scan, BucketVisit *visit)
 		UnlockReleaseBuffer(buffer);
 		LockBuffer(visit->primary, BUFFER_LOCK_EXCLUSIVE);
 	}
+}
+
+/* check_link_back -- does an overflow page, which is locked, lead back to the one before it? */
+static void
+check_link_back(HashScan *scan, BucketVisit *visit, Buffer buffer, BlockNumber before)
+{
+	BlockNumber back = HashPageGetOpaque(BufferGetPage(buffer))->hasho_prevblkno;
+
+	if (back == before)
+		return;
+	visit->damaged = true;
+	ereport(LOG,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("block %u of index \"%s\" comes after block %u, and leads back to block %u",
+					BufferGetBlockNumber(buffer), RelationGetRelationName(scan->index), before, back),
+			 errhint("Please REINDEX it.")));
 }
 
 /* clean_page -- delete from one page of a bucket, and count what is left. */
@@ -681,6 +707,7 @@ delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
 	bool		clear_dead_marking = any_dead && H_HAS_DEAD_TUPLES(opaque);
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	index_check_items(scan->index, buffer);
 	START_CRIT_SECTION();
 
 	PageIndexMultiDelete(page, deletable, ndeletable);

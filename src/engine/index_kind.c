@@ -350,6 +350,39 @@ index_end_turn(IndexShared *index)
 }
 
 /*
+ * index_check_items
+ *		Raise an error if a locked page's line pointers can't be right.
+ *
+ * Before a critical section in which items are deleted: the server's routines for
+ * that raise the same error, which there brings the server down.
+ */
+void
+index_check_items(Relation index, Buffer buffer)
+{
+	Page		page = BufferGetPage(buffer);
+	PageHeader	header = (PageHeader) page;
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	Size		total = 0;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+		Size		start = ItemIdGetOffset(item);
+		Size		size = ItemIdGetLength(item);
+
+		total += MAXALIGN(size);
+		if (start < header->pd_upper || start + size > header->pd_special ||
+			start != MAXALIGN(start) || total > header->pd_special - header->pd_lower)
+			ereport(ERROR,
+					(errcode(ERRCODE_INDEX_CORRUPTED),
+					 errmsg("index \"%s\" has a corrupted line pointer in block %u: offset = %zu, size = %zu",
+							RelationGetRelationName(index), BufferGetBlockNumber(buffer),
+							start, size),
+					 errhint("Please REINDEX it.")));
+	}
+}
+
+/*
  * block_list_add
  *		Append to a list, which lives in the current context.  It is bounded by
  *		the number of pages: 4 bytes each.

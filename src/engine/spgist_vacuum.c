@@ -512,6 +512,7 @@ visit_pending(SpgistScan *scan)
 				if (ItemPointerGetBlockNumber(&batch[next]) != blkno)
 					break;
 			delay_point();
+			failsafe_notice(scan->vacuum);
 			DEBUG_POINT("spgist-pending");
 			visit_places(scan, &batch[i], next - i);
 		}
@@ -677,6 +678,7 @@ clean_root(SpgistScan *scan, Buffer buffer)
 	if (ndead == 0)
 		return;
 
+	index_check_items(scan->index, buffer);
 	START_CRIT_SECTION();
 	PageIndexMultiDelete(page, deletable, ndead);
 	MarkBufferDirty(buffer);
@@ -845,6 +847,7 @@ apply_plan(SpgistScan *scan, Buffer buffer)
 	Page		page = BufferGetPage(buffer);
 	LeafPlan   *plan = &scan->plan;
 
+	index_check_items(scan->index, buffer);
 	START_CRIT_SECTION();
 	spgPageIndexMultiDelete(&scan->state, page, plan->dead, plan->ndead,
 							SPGIST_DEAD, SPGIST_DEAD,
@@ -933,6 +936,7 @@ clean_redirects(SpgistScan *scan, Buffer buffer)
 	record.isCatalogRel = RelationIsAccessibleInLogicalDecoding(scan->vacuum->rel);
 	record.snapshotConflictHorizon = InvalidTransactionId;
 
+	index_check_items(scan->index, buffer);
 	START_CRIT_SECTION();
 	for (int i = 0; i < nold; i++)
 	{

@@ -1,0 +1,58 @@
+/*-------------------------------------------------------------------------
+ *
+ * link_walk.c
+ *	  Walks along the links of an index's pages, which end even if the index is
+ *	  damaged.
+ *
+ * While VACUUM has its lock on a table, nobody else deletes pages of its indexes.
+ * So whoever follows links of one kind, say to the right or down, comes to no page
+ * twice, and is through after as many steps as the index has blocks.  More steps
+ * mean that links lead in a circle, as they may when a page has been written to
+ * another one's place.  The server doesn't count; its own walks are in another
+ * order, or along other links, and so may end where ours would not.
+ *
+ * A walk that goes by what it has found out beside the links ends by itself: a
+ * btree's duties, as each visit clears the cycle ID, and those in GiST and SP-GiST
+ * indexes, which remember where they have been.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/bufmgr.h"
+#include "utils/rel.h"
+
+#include "engine/link_walk.h"
+
+/*
+ * link_walk_step
+ *		Count a step from a page to another one, to which its link leads.  If it
+ *		leads beyond the index's end, or links lead in a circle, report that and, if
+ *		elevel is below ERROR, return false.
+ *
+ * A page that links to itself is found out at once: the caller may have it locked.
+ */
+bool
+link_walk_step(LinkWalk *walk, BlockNumber from, BlockNumber to, int elevel)
+{
+	bool		is_beyond;
+
+	walk->steps++;
+	if (to >= walk->nblocks || walk->steps > walk->nblocks)
+		walk->nblocks = RelationGetNumberOfBlocks(walk->index); /* it may have grown */
+	is_beyond = to >= walk->nblocks;
+	if (likely(!is_beyond && from != to && walk->steps <= walk->nblocks))
+		return true;
+
+	ereport(elevel,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 is_beyond ?
+			 errmsg("a link of index \"%s\" leads from block %u to block %u, beyond its end",
+					RelationGetRelationName(walk->index), from, to) :
+			 errmsg("links of index \"%s\" lead in a circle from block %u to block %u",
+					RelationGetRelationName(walk->index), from, to),
+			 errhint("Please REINDEX it.")));
+	return false;
+}
