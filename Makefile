@@ -17,9 +17,10 @@
 #   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
 #   make crash-test [ROUNDS=500] [SEED=1]        crashes under load, each followed by every check; VERSION=17 for PostgreSQL 17
 #   make fault-test [FAULTS=200] [SEED=1]        a disk that fails in the midst of VACUUM, likewise
+#   make damage-test [DAMAGES=500] [SEED=1]      files damaged at random, each under every VACUUM beside PostgreSQL's
 #   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
 #   make twins [MINUTES=10] [WRITERS=8] [SEED=1] the same work on two equal tables, one of them compacted all the time
-#     AUTOVACUUM=1: these four with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
+#     AUTOVACUUM=1: all of these but the damage test with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-history                           what the view cyclone.history costs
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
@@ -50,7 +51,7 @@ FAST_TESTS = smoke options regress dead_tids parallel progress checks btree_spli
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-builds check-core check-fast check-minors tidy check-ubsan check-valgrind crash-test fault-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-builds check-core check-fast check-minors tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -111,6 +112,9 @@ crash-test: .venv/stamp
 
 fault-test: .venv/stamp
 	$(VENV_PYTHON) -m cyclone_lab.fault_test --faults $(or $(FAULTS),200) --version $(or $(VERSION),18) $(LONG_RUN)
+
+damage-test: .venv/stamp
+	$(VENV_PYTHON) -m cyclone_lab.damage_test --damages $(or $(DAMAGES),500) --version $(or $(VERSION),18) $(LONG_RUN)
 
 soak: .venv/stamp
 	$(VENV_PYTHON) -m cyclone_lab.soak --minutes $(or $(MINUTES),60) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) $(COMMON_RUN)

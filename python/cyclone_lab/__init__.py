@@ -17,5 +17,5 @@ load        the sessions of a workload
 twin_tables two equal tables, and sessions that compare them as they go
 proof       what must hold of its tables
 shim        a disk that fails on command
-crash_test, fault_test, soak, twins   the programs
+crash_test, fault_test, damage_test, soak, twins   the programs
 """

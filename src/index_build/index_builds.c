@@ -70,6 +70,7 @@
 #include "index_build/plain_index.h"
 #include "index_build/server_build.h"
 #include "library.h"
+#include "relation_size.h"
 #include "report/progress.h"
 #include "team/degree.h"
 #include "team/team.h"

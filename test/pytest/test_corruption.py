@@ -369,3 +369,171 @@ def test_all_frozen_bits_that_were_lost_come_back(prefix, pg_major):
             after = checks.table_state(conn, "t")
             assert after["content_hash"] == before["content_hash"] and after["all_frozen"] == before["relpages"]
             checks.assert_clean(conn, "t")
+
+
+class Index:
+    """The file of an index of a stopped server, whose pages are changed in memory and then written."""
+
+    def __init__(self, file):
+        self.file = file
+        self.pages = bytearray(file.read_bytes())
+
+    def get(self, layout: str, block: int, offset: int) -> tuple:
+        """Read from a page; a negative offset is from its end."""
+        return struct.unpack_from(layout, self.pages, block * PAGE + offset % PAGE)
+
+    def put(self, layout: str, block: int, offset: int, *values: int) -> None:
+        struct.pack_into(layout, self.pages, block * PAGE + offset % PAGE, *values)
+
+    def chain(self, first: int, offset: int, end: int) -> list[int]:
+        """The pages from the first one on by links that are there on each page."""
+        blocks = [first]
+        while (link := self.get("<I", blocks[-1], offset)[0]) != end:
+            blocks.append(link)
+        return blocks
+
+    def blocks(self, layout: str, offset: int, *values: int) -> list[int]:
+        """The blocks that have these values there."""
+        return [block for block in range(1, len(self.pages) // PAGE) if self.get(layout, block, offset) == values]
+
+
+RIGHT_OF_BTREE, RIGHT_OF_GIN, NEXT_OF_HASH = -12, -8, -12
+NO_BLOCK = 0xFFFFFFFF
+
+
+def btree_leaves(index: Index) -> list[int]:
+    [first] = [block for block in index.blocks("<I", -8, 0) if index.get("<IH", block, -16)[0] == 0 and index.get("<H", block, -4)[0] & 1]
+    return index.chain(first, RIGHT_OF_BTREE, 0)
+
+
+def misdirect_a_leaf(index: Index) -> None:
+    """A leaf holds a copy of the one five pages before it."""
+    leaves = btree_leaves(index)
+    to, of = leaves[13] * PAGE, leaves[8] * PAGE
+    index.pages[to : to + PAGE] = index.pages[of : of + PAGE]
+
+
+def half_dead_circle(index: Index) -> None:
+    """Two leaves are half-dead, as if VACUUM had been interrupted, and the links of each lead to the other one."""
+    leaves = btree_leaves(index)
+    left, one, other = leaves[11:14]
+    for block, previous, following in ((one, left, other), (other, one, one)):
+        index.put("<H", block, 12, 28)
+        [pointer] = index.get("<I", block, 24)
+        index.put("<HH", block, pointer & 0x7FFF, 0xFFFF, 0xFFFF)
+        index.put("<HH", block, -4, index.get("<H", block, -4)[0] | 16, 0)
+        index.put("<II", block, -16, previous, following)
+
+
+def entry_root_to_itself(index: Index) -> None:
+    index.put("<I", 1, RIGHT_OF_GIN, 1)
+
+
+def posting_root_to_itself(index: Index) -> None:
+    root = index.blocks("<H", -2, 1)[0]  # GIN_DATA, and no leaf
+    index.put("<I", root, RIGHT_OF_GIN, root)
+
+
+def entry_leaf_circle(index: Index) -> None:
+    leaves = [block for block in index.blocks("<H", -2, 2) if index.get("<I", block, RIGHT_OF_GIN)[0] != NO_BLOCK]  # GIN_LEAF
+    [right] = index.get("<I", leaves[1], RIGHT_OF_GIN)
+    index.put("<I", right, RIGHT_OF_GIN, leaves[1])
+
+
+def posting_downlink_to_root(index: Index) -> None:
+    """Where empty pages are deleted who goes down would lock the root twice."""
+    root = index.blocks("<H", -2, 1)[0]
+    index.put("<HH", root, 32 + 10, root >> 16, root & 0xFFFF)
+
+
+def misdirect_a_downlink(index: Index) -> None:
+    """Two downlinks to leaves of the entry tree are in the wrong order: no walk along the leaves comes from one to the other."""
+    places = [index.get("<I", 1, 24 + 4 * item)[0] & 0x7FFF for item in (2, 3)]
+    links = [index.get("<HH", 1, place) for place in places]
+    for place, link in zip(places, reversed(links)):
+        index.put("<HH", 1, place, *link)
+
+
+def bucket_to_itself(index: Index) -> None:
+    overflow = [block for block in index.blocks("<H", -4, 1)]
+    index.put("<I", overflow[0], NEXT_OF_HASH, overflow[0])
+
+
+def bucket_circle(index: Index) -> None:
+    overflow = [block for block in index.blocks("<H", -4, 1) if index.get("<I", block, NEXT_OF_HASH)[0] != NO_BLOCK]
+    [following] = index.get("<I", overflow[0], NEXT_OF_HASH)
+    index.put("<I", following, NEXT_OF_HASH, overflow[0])
+
+
+def lengthen_items(index: Index) -> None:
+    """An item on each page, as its line pointer has it, is longer than the page."""
+    for block in range(1, len(index.pages) // PAGE):
+        [lower], [pointer] = index.get("<H", block, 12), index.get("<I", block, 28)
+        if lower >= 32 and pointer >> 15 & 3 == 1:
+            index.put("<I", block, 28, pointer | 0x7FF8 << 17)
+
+
+CIRCLE = "lead in a circle"
+# Name: the index, the damage, the error ("" is none), and what the log says: of a VACUUM by one process, and by a team
+LINKS = {
+    "btree-misdirected": ("btree", misdirect_a_leaf, "", [CIRCLE] * 2),
+    "btree-half-dead": ("btree", half_dead_circle, "", [CIRCLE] * 2),
+    "gin-root": ("gin", entry_root_to_itself, "", ["", CIRCLE]),
+    "gin-posting-root": ("gin", posting_root_to_itself, "", ["", CIRCLE]),
+    "gin-leaf": ("gin", entry_leaf_circle, CIRCLE, [CIRCLE] * 2),
+    "gin-downlink": ("gin", posting_downlink_to_root, "unexpected data", ["unexpected data"] * 2),
+    "gin-order": ("gin", misdirect_a_downlink, "", ["", "do not lead to block"]),
+    "hash-self": ("hash", bucket_to_itself, CIRCLE, [CIRCLE] * 2),
+    "hash-circle": ("hash", bucket_circle, CIRCLE, [CIRCLE] * 2),
+    **{f"{kind}-item": (kind, lengthen_items, "corrupted line pointer", [""] * 2) for kind in ("btree", "gist", "hash", "spgist")},
+}
+INDEXED = {
+    "btree": "btree (id)", "gin": "gin (tags) WITH (fastupdate = off)", "hash": "hash (n)", "gist": "gist (place)", "spgist": "spgist (place)",
+}  # fmt: skip
+
+
+def make_indexed_table(conn, name: str, kind: str) -> None:
+    """Make a table with an index of this kind, some of whose pages have dead entries only."""
+    conn.execute(
+        f"CREATE TABLE {name} AS SELECT i AS id, i % 5 AS n, ARRAY[1, 10 + i % 2000] AS tags, point(i % 200, i / 200) AS place"
+        " FROM generate_series(1, 40000) i"
+    )
+    conn.execute(f"CREATE INDEX {name}_i ON {name} USING {INDEXED[kind]}")
+    conn.execute(f"DELETE FROM {name} WHERE id BETWEEN 2000 AND 30000")
+
+
+def test_damaged_links_and_items_of_indexes(prefix, pg_major):
+    """VACUUM ends: as PostgreSQL's, or with an error where that goes on for ever or brings the server down."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    config = {**CONFIG, "min_parallel_index_scan_size": 0, "statement_timeout": "20s"}
+    with Cluster.create(prefix, config, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        files = {}
+        with cluster.connect(TEMPLATE) as conn:
+            [(asserts,)] = conn.execute("SHOW debug_assertions")
+            # a server with assertions has one at what it logs of misdirected leaves
+            links = {name: case for name, case in LINKS.items() if asserts == "off" or name != "btree-misdirected"}
+            names = {(name, workers): f"{name}_{workers}".replace("-", "_") for name in links for workers in (0, 2)}
+            for (name, _), table in names.items():
+                make_indexed_table(conn, table, links[name][0])
+                [(path,)] = conn.execute(f"SELECT pg_relation_filepath('{table}_i')")
+                files[table] = cluster.data / path
+        cluster.stop()
+        for (name, _), table in names.items():
+            index = Index(files[table])
+            links[name][1](index)
+            index.file.write_bytes(index.pages)
+        cluster.start()
+        for (name, workers), table in names.items():
+            _, _, error, said = links[name]
+            log_position = len(cluster.log)
+            state, message, _ = verdict(cluster, f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) {table}", "on")
+            log = cluster.log[log_position:]
+            assert (state, error in message) == ("XX002" if error else "", True), (name, workers, message)
+            assert said[workers > 0] in log and (CIRCLE in log) == (said[workers > 0] == CIRCLE), (name, workers, log)
+            with cluster.connect(TEMPLATE) as conn:
+                conn.execute(f"REINDEX TABLE {table}")
+                conn.execute(f"VACUUM (INDEX_CLEANUP on) {table}")
+                assert checks.table_state(conn, table)["dead_items"] == 0
+                checks.assert_clean(conn, table)

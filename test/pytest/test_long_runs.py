@@ -1,6 +1,6 @@
-"""Short versions of the long runs: a dozen crashes, some faults, and half a minute with a standby and a subscriber.
+"""Short versions of the long runs: a dozen crashes, some faults and damages, and half a minute with a standby and a subscriber.
 
-Each once more with autovacuum as a driver. `make crash-test`, `make fault-test` and `make soak` go on for as long as one likes. A
+Each once more with autovacuum as a driver. `make crash-test`, `make fault-test`, `make damage-test` and `make soak` go on for as long as one likes. A
 failed test shows its seed; CYCLONE_SEED repeats its choices.
 """
 
@@ -13,8 +13,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from cyclone_lab import autovacuum, build, crash_test, fault_test, soak, twins
+from cyclone_lab import autovacuum, build, crash_test, damage_test, fault_test, soak, twins
 from cyclone_lab.crash_test import IN_AUTOVACUUM, CrashTest
+from cyclone_lab.damage_test import DamageTest, Outcome
 from cyclone_lab.fault_test import BREAKERS, LEFT_TO_SERVER, FaultTest
 from cyclone_lab.soak import LEAST_VACUUMS, Soak
 
@@ -41,6 +42,28 @@ def test_a_disk_that_fails_harms_only_the_command(prefix, pg_major, seed):
             if test.done["ended by a clear error"]:
                 break
         assert test.done["ended by a clear error"] > 0
+
+
+def test_damaged_files_end_vacuum_no_worse_than_postgresqls(prefix, pg_major, seed):
+    with DamageTest(prefix, pg_major, seed) as test:
+        test.run(12, show=print)
+        assert test.done["damages"] == 12 and test.done["FULL: ok"] > 0
+
+
+def test_an_end_that_postgresql_does_not_come_to_is_noticed(prefix, pg_major, seed, monkeypatch):
+    with DamageTest(prefix, pg_major, seed) as test:
+        execute = test._execute
+        monkeypatch.setattr(test, "_execute", lambda run, *rest: Outcome("crash") if run.name == "team" else execute(run, *rest))
+        with pytest.raises(AssertionError, match="team of .*kind='crash'"):
+            test.run(12)
+
+
+def test_rows_that_are_gone_are_noticed(prefix, pg_major, seed):
+    with DamageTest(prefix, pg_major, seed) as test:
+        test.run(0)
+        test.rows["other"] = test.rows["gin"]
+        with pytest.raises(AssertionError, match="other has other rows"):
+            test.run(12)
 
 
 def test_standby_and_subscriber_have_what_was_committed(prefix, seed):
@@ -129,6 +152,8 @@ def test_a_breaker_that_opens_is_noticed(prefix, seed, monkeypatch):
         ("crash-test", crash_test, "CrashTest", {}, (500, 0)),
         ("fault-test", fault_test, "FaultTest", {"FAULTS": 3, "FIRST": 40}, (3, 40)),
         ("fault-test", fault_test, "FaultTest", {}, (200, 0)),
+        ("damage-test", damage_test, "DamageTest", {"DAMAGES": 3, "FIRST": 40}, (3, 40)),
+        ("damage-test", damage_test, "DamageTest", {}, (500, 0)),
         ("soak", soak, "Soak", {"MINUTES": 0.5, "WRITERS": 3, "AUTOVACUUM": 1}, (0.5,)),
         ("soak", soak, "Soak", {}, (60,)),
         ("twins", twins, "TwinTest", {"MINUTES": 2, "WRITERS": 3}, (2,)),
