@@ -15,7 +15,7 @@ import pytest
 from cyclone_lab import build, checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster, what_was_forgotten
-from cyclone_lab.postgres import available, hand_over, run_program
+from cyclone_lab.postgres import available, find_or_fetch, hand_over, run_program
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
@@ -113,6 +113,12 @@ def pg_major(request) -> int:
 def prefix(pg_major):
     """The PostgreSQL tree, with the extension built with debug points, without warnings, and installed."""
     return build.install(pg_major, debug_points=True, werror=True)
+
+
+@pytest.fixture(scope="session")
+def server_headers() -> Path:
+    """The headers of one server, for what is compiled for itself and tested without a server: so once, not for each version."""
+    return Path(run_program(find_or_fetch(PG_VERSIONS[-1]), "pg_config", "--includedir-server").stdout.strip())
 
 
 @pytest.fixture(scope="session")

@@ -153,10 +153,10 @@ def test_without_preloading_it_is_quiet(new_cluster):
 
 
 @pytest.fixture(scope="module")
-def cores(tmp_path_factory, prefix):
+def cores(tmp_path_factory, server_headers):
     """The function that counts cores, compiled for itself."""
     library = tmp_path_factory.mktemp("cores") / "cores.so"
-    includes = [REPO / "src", run_program(prefix, "pg_config", "--includedir-server").stdout.strip()]
+    includes = [REPO / "src", server_headers]
     command = ["cc", "-O2", "-shared", "-fPIC", "-Dpg_snprintf=snprintf", *(f"-I{folder}" for folder in includes)]
     subprocess.run([*command, REPO / "src" / "pace" / "cores.c", "-o", library], check=True)
     count = ctypes.CDLL(str(library)).cores_for_process

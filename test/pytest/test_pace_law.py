@@ -14,7 +14,6 @@ from collections.abc import Callable
 import pytest
 
 from cyclone_lab import build
-from cyclone_lab.postgres import run_program
 
 TICK_SECONDS = 0.25
 
@@ -61,10 +60,10 @@ class Controller(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def law(prefix, tmp_path_factory):
+def law(server_headers, tmp_path_factory):
     """The control law, compiled for itself."""
     library = tmp_path_factory.mktemp("law") / "controller.so"
-    includes = [build.REPO / "src", run_program(prefix, "pg_config", "--includedir-server").stdout.strip()]
+    includes = [build.REPO / "src", server_headers]
     source = build.REPO / "src" / "pace" / "controller.c"
     command = ["cc", "-O2", "-shared", "-fPIC", *(f"-I{folder}" for folder in includes), source, "-o", library, "-lm"]
     subprocess.run(command, check=True)

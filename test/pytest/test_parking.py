@@ -18,7 +18,6 @@ import pytest
 from conftest import TEMPLATE
 from cyclone_lab import build, checks, slow_disk
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
-from cyclone_lab.postgres import run_program
 
 WORKERS = {
     "min_parallel_table_scan_size": 0,
@@ -33,7 +32,7 @@ BUSY = "DO 'BEGIN LOOP END LOOP; END'"  # wants a core, and never waits for anyt
 INDEXES = ("btree (id)", "btree (a)", "gin (list)")
 
 
-def compiled(prefix, folder, name, function, constants):
+def compiled(server_headers, folder, name, function, constants):
     """Return a function of src/pace/<name>.c, compiled for itself; if it returns something, that is a uint32."""
     source = (build.REPO / "src" / "pace" / f"{name}.c").read_text()
     defines = re.findall(rf"^#define (?:{constants})\b.*$", source, re.MULTILINE)
@@ -41,7 +40,7 @@ def compiled(prefix, folder, name, function, constants):
     headers = "".join(f'#include "{header}"\n' for header in ("postgres.h", "pace/parking.h", f"pace/{name}.h"))
     file = folder / f"{name}.c"
     file.write_text("\n".join([headers, "#include <math.h>", *defines, body]))
-    includes = f"-I{build.REPO}/src", f"-I{run_program(prefix, 'pg_config', '--includedir-server').stdout.strip()}"
+    includes = f"-I{build.REPO}/src", f"-I{server_headers}"
     library = file.with_suffix(".so")
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", *includes, file, "-o", library, "-lm"], check=True)
     compiled = getattr(ctypes.CDLL(str(library)), function)
@@ -50,9 +49,9 @@ def compiled(prefix, folder, name, function, constants):
 
 
 @pytest.fixture(scope="module")
-def law(prefix, tmp_path_factory):
+def law(server_headers, tmp_path_factory):
     """The law of src/pace/parking.c."""
-    function = compiled(prefix, tmp_path_factory.mktemp("law"), "parking", "parking_law", "BUSY_ASLEEP|IDLE_ASLEEP")
+    function = compiled(server_headers, tmp_path_factory.mktemp("law"), "parking", "parking_law", "BUSY_ASLEEP|IDLE_ASLEEP")
     function.argtypes = [ctypes.c_uint32, ctypes.c_uint32, ctypes.c_double, ctypes.c_bool]
     return function
 
@@ -104,9 +103,9 @@ def test_the_law_in_the_servers_code(law):
     "others, cores, room",
     [(0, 2, ALL), (0.01, 1, ALL), (0.3, 2, 0), (0.3, 4, 2), (1, 4, 2), (1.1, 4, 1), (9, 4, 0), (3.2, 64, 59)],
 )
-def test_a_team_leaves_others_as_many_cores_as_they_want(prefix, tmp_path, others, cores, room):
+def test_a_team_leaves_others_as_many_cores_as_they_want(server_headers, tmp_path, others, cores, room):
     """But the leader goes on."""
-    function = compiled(prefix, tmp_path, "neighbours", "neighbours_law", r"NOBODY")
+    function = compiled(server_headers, tmp_path, "neighbours", "neighbours_law", r"NOBODY")
     function.argtypes = [ctypes.c_double, ctypes.c_int]
     assert function(others, cores) == room
 
@@ -126,9 +125,9 @@ def averages(note, looks, seconds=0.05) -> list[float]:
     return history
 
 
-def test_no_single_look_at_others_decides(prefix, tmp_path):
+def test_no_single_look_at_others_decides(server_headers, tmp_path):
     """Neither the first one, nor one by the timer in the server's code, nor one after a pause; but who is there for long is seen soon."""
-    note = compiled(prefix, tmp_path, "neighbours", "neighbours_note", "SECONDS_AVERAGED|SECONDS_KEPT")
+    note = compiled(server_headers, tmp_path, "neighbours", "neighbours_note", "SECONDS_AVERAGED|SECONDS_KEPT")
     note.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_double]
     assert averages(note, [9, 0, 0, 0]) == [0, 0, 0, 0]
     for seconds in (0.05, 0.5, 60):
