@@ -67,6 +67,7 @@
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
 #include "others.h"
+#include "relation_size.h"
 #include "report/progress.h"
 #include "rewrite/disk_space.h"
 #include "settings.h"
@@ -256,7 +257,7 @@ bloated_indexes(Oid relid, MemoryContext context)
 static bool
 is_bloated(Relation index, BlockNumber *pages)
 {
-	BlockNumber now = RelationGetNumberOfBlocks(index);
+	BlockNumber now = relation_blocks(index);
 	BloatEstimate vacuumed = {0};
 	BloatEstimate estimate = {0};
 	pg_prng_state prng = pg_global_prng_state;
