@@ -452,8 +452,9 @@ class DamageTest:
                     return Outcome("hang", phases[0])
                 if conn.closed:
                     return Outcome("crash", self._last_words())
-                kind = "timeout" if error.sqlstate == "57014" else "error"
-                return Outcome(kind, f"{error.sqlstate} {error.diag.message_primary} {error.diag.context or ''}".strip())
+                if error.sqlstate == "57014":
+                    return Outcome("timeout", error.diag.context or "")
+                return Outcome("error", f"{error.sqlstate} {error.diag.message_primary}")
             finally:
                 watch.cancel()
         return Outcome("ok")
