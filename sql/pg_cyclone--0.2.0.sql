@@ -249,8 +249,8 @@ COMMENT ON COLUMN autovacuum.last_pages_scanned IS 'Pages of the table that the 
 COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
 COMMENT ON COLUMN autovacuum.failures IS 'How often in a row the engine failed by now';
 COMMENT ON COLUMN autovacuum.failed_with IS 'The last failure: an SQLSTATE, or "crash"; null if the engine was successful since';
-COMMENT ON COLUMN autovacuum.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because of that?';
-COMMENT ON COLUMN autovacuum.breaker_until IS 'Until when; null if it is not';
+COMMENT ON COLUMN autovacuum.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because of that, or are all tables because of crashes?';
+COMMENT ON COLUMN autovacuum.breaker_until IS 'Until when; null if it is not, or until cyclone.autovacuum_reset()';
 
 CREATE FUNCTION autovacuum_reset(relation regclass DEFAULT NULL)
 RETURNS bigint

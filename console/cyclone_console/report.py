@@ -320,7 +320,7 @@ def autovacuum(report: Report) -> Markup:
         return element("p", "Autovacuum has come to no table since the server's start.", class_="faint")
     rows = [
         [row["relation"] or f"OID {row['relid']}", row["datname"],
-         mark(f"open until {moment(row['breaker_until'])}", "bad") if row["breaker_open"] else mark("closed", "quiet"), row["failed_with"],
+         mark(f"open until {moment(row['breaker_until']) or 'reset'}", "bad") if row["breaker_open"] else mark("closed", "quiet"), row["failed_with"],
          row["last_by"], row["last_reason"], moment(row["last_start"]), duration(row["last_seconds"]), count(row["engine_count"]),
          count(row["server_count"]), count(row["error_count"])]
         for row in found[:25]

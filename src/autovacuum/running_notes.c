@@ -15,8 +15,8 @@
  * are the end of the server could take turns otherwise, for ever.  And there
  * may be a thousand of them: after a few crashes within that time all tables
  * are PostgreSQL's for as long as a single one would be.  Then there is a trial,
- * with one table; each crash from then on, for a week, leaves them all to PostgreSQL
- * at once and for twice as long, and after a few of these until somebody resets it.
+ * with one table; each crash in the week after leaves them all to PostgreSQL at once
+ * and for twice as long, and after a few of these until somebody resets it.
  *
  * What is no crash of an autovacuum
  * ---------------------------------
@@ -73,9 +73,9 @@
 /* So many trials may end in a crash. */
 #define MOST_TRIALS		5
 
-/* A note of all tables has this for breaker_until if the trial went well. */
+/* A note of all tables has this for breaker_until if the trial went well, at crashed_at. */
 #define TRIAL_WENT_WELL	1
-/* So long do we remember that they were once left to PostgreSQL. */
+/* So long after that, or after a break without a trial, do we remember that they were left. */
 #define MEMORY_MS		(7 * 24 * 3600 * INT64CONST(1000))
 
 /* A note; zeros if a place has none */
@@ -178,7 +178,7 @@ running_notes_trial_went_well(void)
 	for (int place = 0; read_note(fd, &note); place++)
 		if (is_about_all(&note))
 		{
-			note = make_note(&all_tables, note.failures, note.crashed_at, TRIAL_WENT_WELL);
+			note = make_note(&all_tables, note.failures, GetCurrentTimestamp(), TRIAL_WENT_WELL);
 			(void) write_note(NOTES_PATH, place, &note);
 		}
 	close(fd);
@@ -390,7 +390,7 @@ judge_all_tables(RunningNote *all, const Crashes *crashes, bool has_crashed)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	bool		is_known = is_about_all(all) &&
-		!TimestampDifferenceExceeds(all->crashed_at, now, MEMORY_MS);
+		!TimestampDifferenceExceeds(Max(all->crashed_at, all->breaker_until), now, MEMORY_MS);
 
 	if (is_known ? has_crashed : crashes->number == CRASHES_FOR_ALL)
 	{
@@ -399,8 +399,12 @@ judge_all_tables(RunningNote *all, const Crashes *crashes, bool has_crashed)
 		*all = make_note(&all_tables, times, now,
 						 times > MOST_TRIALS ? DT_NOEND : table_log_break_until(times));
 	}
-	else if (!is_known && all->breaker_until != DT_NOEND)
+	else if (!is_known)
 		memset(all, 0, sizeof(RunningNote));
+	else if (all->breaker_until != DT_NOEND)
+		/* the clock may have been set back */
+		*all = make_note(&all_tables, all->failures, Min(all->crashed_at, now),
+						 Min(all->breaker_until, table_log_longest_break(now)));
 
 	if (!is_about_all(all) || all->breaker_until == TRIAL_WENT_WELL)
 		return;

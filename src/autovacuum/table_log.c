@@ -264,7 +264,7 @@ table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until)
 	if (until <= now)
 		return 0;
 	/* the clock may have been set back */
-	until = Min(until, TimestampTzPlusMilliseconds(now, LONGEST_BREAK_MS));
+	until = Min(until, table_log_longest_break(now));
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
@@ -275,6 +275,13 @@ table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until)
 	}
 	LWLockRelease(lock);
 	return until;
+}
+
+/* table_log_longest_break -- no break that begins now ends later, but one for good. */
+TimestampTz
+table_log_longest_break(TimestampTz now)
+{
+	return TimestampTzPlusMilliseconds(now, LONGEST_BREAK_MS);
 }
 
 /* table_log_break_until -- the end of a break that begins now, after so many failures in a row. */
@@ -507,7 +514,10 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	bool		nulls[AUTOVACUUM_COLUMNS] = {0};
 	bool		has_last = entry->last.start != 0;
 	bool		by_engine = has_last && entry->last_door == DOOR_ENGINE;
-	bool		is_open = entry->breaker_until > GetCurrentTimestamp();
+	/* as for the table, or as for all */
+	TimestampTz until = Max(entry->breaker_until,
+							(TimestampTz) pg_atomic_read_u64(&all->left_until));
+	bool		is_open = until > GetCurrentTimestamp();
 	int			column = 0;
 
 	values[column++] = ObjectIdGetDatum(entry->key.database);
@@ -539,8 +549,9 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	nulls[column] = entry->failures == 0;
 	values[column++] = CStringGetTextDatum(entry->crashed ? "crash" : unpack_sql_state(entry->sqlerrcode));
 	values[column++] = BoolGetDatum(is_open);
-	nulls[column] = !is_open;
-	values[column++] = TimestampTzGetDatum(entry->breaker_until);
+	/* clients stumble over infinity */
+	nulls[column] = !is_open || until == DT_NOEND;
+	values[column++] = TimestampTzGetDatum(until);
 	Assert(column == AUTOVACUUM_COLUMNS);
 
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);

@@ -52,6 +52,7 @@ extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode,
 extern TimestampTz table_log_crashed(const TableKey *key, uint32 failures);
 extern TimestampTz table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until);
 extern TimestampTz table_log_break_until(uint32 failures);
+extern TimestampTz table_log_longest_break(TimestampTz now);
 extern void table_log_leave_all(TimestampTz until);
 extern bool table_log_all_are_left(void);
 extern bool table_log_end_trial(bool went_well);

@@ -8,6 +8,7 @@ tests' own sessions run no VACUUM.
 import os
 import re
 import signal
+import struct
 import threading
 import time
 from contextlib import contextmanager
@@ -740,7 +741,8 @@ def test_many_tables_that_are_the_servers_end(own):
         make_dead_again(auto, *names)
     assert "autovacuum leaves all tables to PostgreSQL's own VACUUM until" in auto.log
     assert auto.vacuum("w", by="server")["last_reason"] == "crashes"
-    assert not auto.row("w")["breaker_open"]
+    row = auto.row("w")
+    assert (row["breaker_open"], row["failures"], row["failed_with"]) == (True, 0, None)
     assert auto.sql("SELECT cyclone.autovacuum_reset('w')") == [(1,)]
     make_dead_again(auto, "w")
     assert auto.vacuum("w", by="server")["last_reason"] == "crashes"
@@ -756,27 +758,54 @@ def left_until(auto) -> list[str]:
     return re.findall(r"leaves all tables to PostgreSQL's own VACUUM until (.*)", auto.log)
 
 
+def write_note_of_all(auto, times: int, crashed_days_ago: float, until_days_ago: float | None) -> None:
+    """Have the notes on disk say that all tables were left so often to the server (None: a trial went well). Ends the server."""
+    auto.conn.close()
+    auto.cluster.stop()
+
+    def timestamp(days_ago: float) -> int:
+        return int((time.time() - days_ago * 86400 - 946684800) * 1_000_000)
+
+    until = 1 if until_days_ago is None else timestamp(until_days_ago)
+    note = struct.pack("=IIqqI", 0, 1, until, timestamp(crashed_days_ago), times)
+    crc = 0xFFFFFFFF
+    for byte in note:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    path = auto.cluster.data / "pg_cyclone" / "autovacuum"
+    path.parent.mkdir(exist_ok=True)
+    hand_over(path.parent)
+    path.write_bytes(note + struct.pack("=I", crc ^ 0xFFFFFFFF))
+    hand_over(path)
+    auto.cluster.start()
+    auto.reconnect()
+
+
+def seconds_left(auto) -> float:
+    """How long all tables are left to the server by the last line of the log about it."""
+    [(seconds,)] = auto.sql("SELECT extract(epoch FROM %s::timestamptz - clock_timestamp())::float8", [left_until(auto)[-1]])
+    return seconds
+
+
 def test_the_breaker_of_all_tables_backs_off(own):
     """When its time is over one table is tried. If that is a crash, all are left for twice as long; if not, none is, but the next
     crash counts at once."""
-    auto = own(**{"cyclone.autovacuum_retry_after": 3})
-    names = ("t", "u", "v", "w", "x", "y")
+    auto = own(**{"cyclone.autovacuum_retry_after": 600})
+    names = ("w", "x", "y")
     for name in names:
         auto.make_table(name, parallel_workers=0)
-    for name in names[:3]:
-        crash(auto, name)
-        make_dead_again(auto, *names)
-    assert len(left_until(auto)) == 1
+    write_note_of_all(auto, 1, crashed_days_ago=0.1, until_days_ago=-1)
     make_dead_again(auto, "y")
-    assert auto.vacuum("y", by="server")["last_reason"] == "crashes"
-    over = f"SELECT clock_timestamp() > '{left_until(auto)[0]}'::timestamptz"
-    wait_until(lambda: auto.sql(over) == [(True,)], "the end of the first break")
+    row = auto.vacuum("y", by="server")
+    assert (row["last_reason"], row["breaker_open"], row["failures"]) == ("crashes", True, 0)
+    [(seconds,)] = auto.sql("SELECT extract(epoch FROM %s - clock_timestamp())::float8", [row["breaker_until"]])
+    assert 80000 < seconds <= 86400
+    write_note_of_all(auto, 1, crashed_days_ago=0.1, until_days_ago=0.01)
+    make_dead_again(auto, "w")
     crash(auto, "w")
-    first, second = left_until(auto)
-    [(seconds,)] = auto.sql(f"SELECT extract(epoch FROM '{second}'::timestamptz - clock_timestamp())")
-    assert 3 < seconds <= 6
-    over = f"SELECT clock_timestamp() > '{second}'::timestamptz"
-    wait_until(lambda: auto.sql(over) == [(True,)], "the end of the second break")
+    assert 600 < seconds_left(auto) <= 1200
+    write_note_of_all(auto, 2, crashed_days_ago=0.1, until_days_ago=0.01)
     make_dead_again(auto, "x", "y")
     with auto.parked("x", processes=1):  # the trial
         assert auto.vacuum("y", by="server")["last_reason"] == "crashes"
@@ -784,12 +813,51 @@ def test_the_breaker_of_all_tables_backs_off(own):
     make_dead_again(auto, "y")
     assert auto.vacuum("y")["failures"] == 0
     make_dead_again(auto, "y")
+    auto.forget_log()
     crash(auto, "y")
-    assert len(left_until(auto)) == 3
+    assert 1200 < seconds_left(auto) <= 2400
     assert auto.sql("SELECT cyclone.autovacuum_reset() > 0") == [(True,)]
     make_dead_again(auto, "x")
     assert auto.vacuum("x")["failures"] == 0
     checks.assert_clean(auto.conn, *names)
+
+
+def test_the_breaker_of_all_tables_remembers(own):
+    """For a week from the end of a break, however long that was, or from a trial. The sixth time it is for good, until it is reset."""
+    auto = own(**{"cyclone.autovacuum_retry_after": 600})
+    for name in ("t", "u"):
+        auto.make_table(name, parallel_workers=0)
+    write_note_of_all(auto, 2, crashed_days_ago=9, until_days_ago=2)
+    assert left_until(auto) == []
+    make_dead_again(auto, "t")
+    crash(auto, "t")
+    assert 1800 < seconds_left(auto) <= 2400
+    # a clock that was set back
+    write_note_of_all(auto, 2, crashed_days_ago=-99, until_days_ago=-100)
+    assert 6 * 86400 < seconds_left(auto) <= 7 * 86400
+    # too long ago
+    write_note_of_all(auto, 2, crashed_days_ago=9, until_days_ago=8)
+    make_dead_again(auto, "t")
+    auto.forget_log()
+    crash(auto, "t")
+    assert left_until(auto) == []
+    write_note_of_all(auto, 5, crashed_days_ago=1, until_days_ago=None)
+    make_dead_again(auto, "t")
+    crash(auto, "t")
+    for _ in range(2):
+        assert left_until(auto)[-1].strip() == "infinity"
+        make_dead_again(auto, "u")
+        row = auto.vacuum("u", by="server")
+        assert (row["last_reason"], row["breaker_open"], row["breaker_until"]) == ("crashes", True, None)
+        auto.conn.close()
+        auto.forget_log()
+        auto.cluster.restart()
+        auto.reconnect()
+    auto.sql("SELECT cyclone.autovacuum_reset()")
+    make_dead_again(auto, "u")
+    row = auto.vacuum("u")
+    assert (row["failures"], row["breaker_open"]) == (0, False)
+    checks.assert_clean(auto.conn, "t", "u")
 
 
 def test_a_crash_breaker_ends(own):
