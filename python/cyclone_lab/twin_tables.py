@@ -4,6 +4,9 @@ Each statement goes to `control` first, then to `compacted`, which is made small
 row of `control` has the row of `compacted` to himself, and there the statement must find the same rows and return the same of them,
 whatever moves. No ledger is needed: `control` is one.
 
+What succeeds beside PostgreSQL's VACUUM must succeed: keys that all writers insert or update, values that two rows have until a deferred
+constraint is checked, ANALYZE in a transaction that has changed rows. Some transactions have a `lock_timeout`, and may end by it.
+
 Both refer to `parent`, and a table of its own refers to each. Apart from the writers' rows are accounts in pairs, of which only
 serializable transactions withdraw money, and only if the pair has it: so no pair is ever overdrawn.
 """
@@ -24,6 +27,7 @@ TWINS = ("control", "compacted")
 FEW, MANY = 1000, 2500  # rows; between them writers now fill the tables and now empty them
 PARENTS = 40
 IDS = 1_000_000  # those of writers are below
+SHARED = range(4 * MANY, 4 * MANY + 20)  # ids that each writer may insert
 PAIRS = 10  # of accounts, for each duel
 START = 100  # what an account has in the beginning
 WITHDRAWAL = 150
@@ -32,7 +36,7 @@ BREATH = 4.0, 0.5  # every so many seconds all hold their breath for so long, so
 
 COLUMNS = """
     (id int NOT NULL, u bigint NOT NULL, k int NOT NULL, n int NOT NULL, seed int NOT NULL, tags int[] NOT NULL, parent int,
-     money int NOT NULL, note text NOT NULL)
+     money int NOT NULL, note text NOT NULL, slot int)
 """
 
 
@@ -41,6 +45,7 @@ def twin(name: str, on_delete_parent: str, excluding: bool) -> Table:
     exclude = (f"ALTER TABLE {name} ADD EXCLUDE USING gist (point(u::float8, 0) WITH ~=)",) if excluding else ()
     return Table(name, f"CREATE TABLE {name} {COLUMNS} WITH (fillfactor = 85); ALTER TABLE {name} ALTER note SET STORAGE external", (
         f"ALTER TABLE {name} ADD CONSTRAINT {name}_id PRIMARY KEY (id)", f"CREATE UNIQUE INDEX {name}_u ON {name} (u)",
+        f"ALTER TABLE {name} ADD CONSTRAINT {name}_slot UNIQUE (slot) DEFERRABLE INITIALLY DEFERRED",
         f"CREATE INDEX {name}_k ON {name} (k) INCLUDE (id)", f"CREATE INDEX {name}_n ON {name} (n) WHERE n > 500",
         f"CREATE INDEX {name}_seed ON {name} USING hash (seed)", f"CREATE INDEX {name}_tags ON {name} USING gin (tags)",
         f"CREATE INDEX {name}_parent ON {name} (parent)",
@@ -98,6 +103,7 @@ class Twins:
         )
         self.done: Counter = Counter()
         self.shrinking = False
+        self.compactor = 0  # the process that compacts
         self._lock = threading.Lock()
 
     def count(self, what: str, number: int = 1) -> None:
@@ -109,7 +115,7 @@ class Twins:
 
     def create(self, conn: psycopg.Connection, rng: random.Random) -> None:
         """Make the tables with their indexes, accounts and first rows."""
-        conn.execute("CREATE TABLE parent (id int PRIMARY KEY); CREATE SEQUENCE children")
+        conn.execute("CREATE TABLE parent (id int PRIMARY KEY); CREATE SEQUENCE children; CREATE SEQUENCE slots")
         conn.execute(f"INSERT INTO parent SELECT generate_series(0, {PARENTS - 1})")
         for table in self.tables:
             conn.execute(table.create)
@@ -184,6 +190,8 @@ class Writer:
         level = self.rng.choices(["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"], [6, 3, 1])[0]
         try:
             self.conn.execute(f"BEGIN ISOLATION LEVEL {level}")
+            if self.rng.random() < 0.15:
+                self.conn.execute(f"SET LOCAL lock_timeout = {self.rng.choice([1, 10, 100, 1000])}")
             for _ in range(self.rng.randrange(1, 5)):
                 self._savepoint_or_not(pause)
             if self.rng.random() < 0.1:
@@ -193,6 +201,8 @@ class Writer:
             self.twins.count(f"transactions: {end}")
         except CONFLICTS as conflict:
             self.conn.execute("ROLLBACK")
+            detail = conflict.diag.message_detail or ""
+            assert f"Process {self.twins.compactor} waits" not in detail, f"compaction has a part in it: {conflict}"
             self.twins.count(f"conflicts of writers: {type(conflict).__name__}")
 
     def _savepoint_or_not(self, pause) -> None:
@@ -214,6 +224,7 @@ class Writer:
         shrinking = self.twins.shrinking
         actions = {
             self.insert: 1 if shrinking else 8, self._copy: 1 if shrinking else 4, self._upsert: 2, self._insert_again: 1,
+            self._upsert_shared: 3, self._rotate_slots: 3, self._analyze: 0.3,
             self._update: 6, self._update_key: 3, self._update_note: 2, self._update_at_cursor: 2, self._rename: 3,
             self._delete: 10 if shrinking else 2, self._delete_parent: 0.6 if shrinking else 0.1, self._lock: 5,
             self._add_children: 3, self._delete_children: 3,
@@ -266,7 +277,7 @@ class Writer:
         for name in TWINS:
             with self.conn.cursor().copy(f"COPY {name} FROM STDIN") as copy:
                 for row in rows:
-                    copy.write_row(row)
+                    copy.write_row((*row, None))
 
     def _upsert(self, _count: int) -> None:
         """Insert ids of ours, of which some have rows: they are changed instead."""
@@ -276,6 +287,41 @@ class Writer:
             " ON CONFLICT (id) DO UPDATE SET n = TWIN.n + 1, note = TWIN.note || '.' RETURNING hashtextextended(TWIN::text, 0)",
             (sorted(ids),),
         )  # fmt: skip
+
+    def _numbers(self, count: int) -> list[int]:
+        return [number for (number,) in self.conn.execute("SELECT nextval('slots')::int FROM generate_series(1, %s)", (count,))]
+
+    def _upsert_shared(self, _count: int) -> None:
+        """Insert ids that others insert, too, maybe at this moment: whoever comes second changes the row.
+
+        Everything else that is unique must be new: PostgreSQL itself refuses a second one there, as only ids are asked about.
+        """
+        ids = sorted(self.rng.sample(SHARED, 3))
+        new = [200 * IDS + 2 * number for number in self._numbers(len(ids))]
+        self.both(
+            "INSERT INTO TWIN SELECT id, u, 0, 0, 0, '{}', NULL, 0, 'shared' FROM unnest(%s::int[], %s::bigint[]) AS new (id, u)"
+            " ON CONFLICT (id) DO UPDATE SET n = TWIN.n + 1, k = TWIN.k + 1 RETURNING hashtextextended(TWIN::text, 0)",
+            (ids, new),
+        )  # fmt: skip
+        self.twins.count("upserts of shared keys")
+
+    def _rotate_slots(self, count: int) -> None:
+        """Give each of some rows the slot of the next one, one after the other: until the last has its own, two rows have the same."""
+        ids = self._some(min(count, 10), "UPDATE")
+        slots = dict(self.conn.execute("SELECT id, slot FROM control WHERE id = ANY (%s)", (ids,)).fetchall())
+        without = [id for id in ids if slots[id] is None]
+        slots |= dict(zip(without, self._numbers(len(without))))
+        for id, following in zip(ids, ids[1:] + ids[:1]):
+            found = self.both("UPDATE TWIN SET slot = %s WHERE id = %s RETURNING hashtextextended(TWIN::text, 0)", (slots[following], id))
+            assert len(found) == 1, f"row {id} was not found"
+        if self.rng.random() < 0.3:
+            self.conn.execute("SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED")
+        self.twins.count("rotations of slots", len(ids) > 1)
+
+    def _analyze(self, _count: int) -> None:
+        """Take a lock that compaction has, too, in a transaction that has changed rows, maybe."""
+        self.conn.execute("ANALYZE compacted")
+        self.twins.count("ANALYZE in transactions")
 
     def _insert_again(self, _count: int) -> None:
         """What is unique is refused a second time."""

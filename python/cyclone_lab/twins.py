@@ -58,7 +58,7 @@ FAULT = re.compile(r'block (\d+) .*of relation "([^"]+)"')
 INVALID_INDEXES = "SELECT indexrelid::regclass FROM pg_index WHERE NOT indisvalid"
 OURS_FAILED = re.compile(r"Failed process was running: .*FULL INPLACE")
 NEEDED = ("transactions: COMMIT", "compactions", "rows moved", "pages cut off", "comparisons in snapshots", "duels in which a row moved",
-          "duels that one side won", "cursors")  # fmt: skip
+          "duels that one side won", "cursors", "upserts of shared keys", "rotations of slots", "ANALYZE in transactions")  # fmt: skip
 NEEDED_OF_AUTOVACUUM = (autovacuum.FORCED, autovacuum.CANCELLED, f"{BY_ENGINE}: control", f"{BY_ENGINE}: compacted")
 
 
@@ -150,6 +150,7 @@ class TwinTest:
 
     def _compact(self, sessions: Sessions, conn: psycopg.Connection, rng: random.Random) -> None:
         """Compact without a break, and take down what the server says of it."""
+        self.twins.compactor = conn.info.backend_pid
         conn.execute("SET lock_timeout = 0")  # building an index anew waits for others, and may
         said: list[str] = []
         conn.add_notice_handler(lambda message: said.append(message.message_primary))
