@@ -10,6 +10,8 @@
 #ifndef CYCLONE_CLOCK_H
 #define CYCLONE_CLOCK_H
 
+#include <time.h>
+
 #include "port/atomics.h"
 #include "portability/instr_time.h"
 
@@ -26,6 +28,24 @@ now_ns(void)
 
 	INSTR_TIME_SET_CURRENT(now);
 	return INSTR_TIME_GET_NANOSEC(now);
+}
+
+/*
+ * coarse_now_ns
+ *		The same with the resolution of the kernel's ticks, some milliseconds: for
+ *		what happens millions of times a second, as reading it costs next to nothing.
+ */
+static inline uint64
+coarse_now_ns(void)
+{
+#ifdef CLOCK_MONOTONIC_COARSE
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return now.tv_sec * (uint64) NS_PER_S + now.tv_nsec;
+#else
+	return now_ns();
+#endif
 }
 
 /*
