@@ -755,13 +755,16 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexShared *index = vacuum_index(shared, number);
 	IndexMemberShared *member = vacuum_index_member(shared, number, vacuum->member);
 	const IndexWork *work = shared_work(vacuum, number, cleanup);
+	/* for report_index; and two system calls an index tell on tiny tables */
+	bool		is_told = shared->verbose || message_level_is_interesting(DEBUG2);
 	PGRUsage	rusage;
 
 	Assert(is_leader(vacuum) || !index->leader_only);
 	Assert(is_leader(vacuum) || index->may_be_parallel);
 	Assert(work == NULL || index->was_begun);
 
-	pg_rusage_init(&rusage);
+	if (is_told)
+		pg_rusage_init(&rusage);
 	enter_index(vacuum, number);
 	if (cleanup)
 		DEBUG_POINT("index-cleanup");
@@ -776,7 +779,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	else
 		call_server(vacuum, number, cleanup);
 	member->took_part = true;
-	strlcpy(member->usage, pg_rusage_show(&rusage), USAGE_SIZE);
+	strlcpy(member->usage, is_told ? pg_rusage_show(&rusage) : "", USAGE_SIZE);
 
 	leave_index(vacuum);
 	/* not if the last one to be here was parked, and others will go on */

@@ -53,6 +53,7 @@ static void join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member);
 static void pause_team(VacuumJob *job);
 static void forget_fork_sizes(Relation rel);
 static void run_phase(void *state, int phase);
+static bool members_are_reported(const VacuumShared *shared);
 static bool find_store(TableVacuum *vacuum, VacuumPhase phase);
 static void forget_member_reports(VacuumShared *shared);
 
@@ -461,7 +462,7 @@ run_phase(void *state, int phase)
 	MemberShared *member = vacuum_member(vacuum->shared, vacuum->member);
 
 	vacuum->comes_back = vacuum->left_phase == vacuum->shared->phase_number;
-	if (!vacuum->comes_back &&
+	if (members_are_reported(vacuum->shared) && !vacuum->comes_back &&
 		(phase != PHASE_HEAP_SCAN || !vacuum->shared->scan_goes_on ||
 		 pg_atomic_read_u32(&member->joined) == 0))
 		pg_rusage_init(&vacuum->usage_start);
@@ -492,7 +493,15 @@ run_phase(void *state, int phase)
 	pace_end_work();
 	member->counters = vacuum->counters;
 	member->phase_pages = vacuum->phase_pages;
-	strlcpy(member->usage, pg_rusage_show(&vacuum->usage_start), USAGE_SIZE);
+	if (members_are_reported(vacuum->shared))
+		strlcpy(member->usage, pg_rusage_show(&vacuum->usage_start), USAGE_SIZE);
+}
+
+/* members_are_reported -- does the client hear what each member did to the table? */
+static bool
+members_are_reported(const VacuumShared *shared)
+{
+	return shared->verbose && shared->nmembers > 1;
 }
 
 /*
@@ -546,7 +555,7 @@ table_report_members(VacuumJob *job, VacuumPhase phase)
 	VacuumShared *shared = job->vacuum.shared;
 	const char *verb = phase == PHASE_HEAP_SCAN ? "scanned" : "vacuumed";
 
-	if (shared->nmembers == 1 || !shared->verbose)
+	if (!members_are_reported(shared))
 		return;
 
 	for (int i = 0; i < shared->nmembers; i++)
