@@ -514,6 +514,7 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	bool		nulls[AUTOVACUUM_COLUMNS] = {0};
 	bool		has_last = entry->last.start != 0;
 	bool		by_engine = has_last && entry->last_door == DOOR_ENGINE;
+
 	/* as for the table, or as for all */
 	TimestampTz until = Max(entry->breaker_until,
 							(TimestampTz) pg_atomic_read_u64(&all->left_until));

@@ -755,6 +755,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexShared *index = vacuum_index(shared, number);
 	IndexMemberShared *member = vacuum_index_member(shared, number, vacuum->member);
 	const IndexWork *work = shared_work(vacuum, number, cleanup);
+
 	/* for report_index; and two system calls an index tell on tiny tables */
 	bool		is_told = shared->verbose || message_level_is_interesting(DEBUG2);
 	PGRUsage	rusage;
