@@ -40,6 +40,7 @@ int			cyclone_debug_max_tree_pages = 0;
 int			cyclone_debug_cores = 1000;
 int			cyclone_debug_fed = 1000;
 int			cyclone_debug_parking = 0;
+int			cyclone_debug_queue_age = 0;
 int			cyclone_debug_seam_fails = 0;
 int			cyclone_debug_server_version = 0;
 int			cyclone_debug_workers = 0;
@@ -105,6 +106,10 @@ static const struct
 		"A worker that takes its next piece of work is parked by chance, one in so many times.",
 		"It looks for a place again after so many ms. 0 is never.",
 	&cyclone_debug_parking, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_queue_age",
+		"The age in ms of transactions behind which FULL INPLACE queues for a table's lock.",
+		"0 is the usual number.",
+	&cyclone_debug_queue_age, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_seam_fails",
 		"1: heap's table access method can't be changed.",
 		NULL,

@@ -31,6 +31,7 @@
 #include "utils/resowner.h"
 #include "utils/timeout.h"
 
+#include "debug_point.h"
 #include "engine/lock_queue.h"
 #include "others.h"
 
@@ -62,7 +63,7 @@ lock_queue_may_help(Oid relid)
 
 	Assert(CheckRelationOidLockedByMe(relid, ShareUpdateExclusiveLock, true));
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	return !LockHasWaiters(&tag, ShareUpdateExclusiveLock, false) && !lock_is_held_for(relid, QUEUE_MS);
+	return !LockHasWaiters(&tag, ShareUpdateExclusiveLock, false) && !lock_is_held_for(relid, DEBUG_LIMIT(queue_age, QUEUE_MS));
 }
 
 /*

@@ -22,9 +22,9 @@
  * left over.
  *
  * Queries of old snapshots may need entries that the copy lacks: index_shrink.c
- * waits for them.  Standbys are not asked for theirs.  So before the swap commits
- * the WAL tells them to end older snapshots, as it tells them when VACUUM has
- * removed row versions.
+ * waits for them.  Standbys are not asked for theirs.  So before the swap the WAL
+ * tells them to end older snapshots, as it tells them when VACUUM has removed row
+ * versions.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -62,7 +62,6 @@
 static void make_plain(Oid copy);
 static bool is_as_noted(const IndexCopy *copy);
 static bool is_copy(Oid index);
-static void end_snapshots_on_standbys(const IndexCopy *copy);
 
 /* index_copy_create -- see index_copy.h. */
 bool
@@ -110,6 +109,40 @@ index_copy_build(const IndexCopy *copy)
 	make_plain(copy->copy);
 }
 
+/*
+ * index_copy_end_snapshots_on_standbys -- see index_copy.h.
+ *
+ * What the copy lacks had been deleted by transactions with older XIDs, that had ended.
+ * A standby deals with queries of this database that have a snapshot in which one
+ * of these may be running: as max_standby_streaming_delay has it.  New snapshots
+ * are none of these, as the deletions come before this in the WAL.  The record is
+ * the one by which a btree says that nobody needs a deleted page, and has no
+ * other effect.
+ *
+ * Not under the exclusive lock: a standby would hold it while it waits for those
+ * queries, and they would wait for the lock.
+ */
+void
+index_copy_end_snapshots_on_standbys(const IndexCopy *copy)
+{
+	xl_btree_reuse_page record = {0};
+	Relation	index = index_open(copy->copy, AccessShareLock);
+
+	if (RelationNeedsWAL(index) && XLogStandbyInfoActive())
+	{
+		record.locator = index->rd_locator;
+		record.block = InvalidBlockNumber;
+		record.snapshotConflictHorizon = ReadNextFullTransactionId();
+		FullTransactionIdRetreat(&record.snapshotConflictHorizon);
+		record.isCatalogRel = false;	/* what logical decoding reads isn't
+										 * compacted */
+		XLogBeginInsert();
+		XLogRegisterData((char *) &record, SizeOfBtreeReusePage);
+		XLogInsert(RM_BTREE_ID, XLOG_BTREE_REUSE_PAGE);
+	}
+	index_close(index, AccessShareLock);
+}
+
 /* index_copy_swap -- see index_copy.h. */
 bool
 index_copy_swap(const IndexCopy *copy)
@@ -135,7 +168,6 @@ index_copy_swap(const IndexCopy *copy)
 	swap_files(copy->index, copy->copy, InvalidTransactionId, InvalidMultiXactId);
 	ObjectAddressSet(old, RelationRelationId, copy->copy);
 	performDeletion(&old, DROP_RESTRICT, PERFORM_DELETION_INTERNAL);
-	end_snapshots_on_standbys(copy);
 	return true;
 }
 
@@ -262,36 +294,4 @@ is_copy(Oid index)
 	systable_endscan(scan);
 	table_close(pg_depend, AccessShareLock);
 	return is_so;
-}
-
-/*
- * end_snapshots_on_standbys
- *		Have standbys end snapshots that may need what the index lacks now.
- *
- * What it lacks had been deleted by transactions with older XIDs.  A
- * standby deals with queries of this database that have a snapshot in which one
- * of these may be running: as max_standby_streaming_delay has it.  New snapshots
- * are none of these, as the deletions come before this in the WAL.  The record is
- * the one by which a btree says that nobody needs a deleted page, and has no
- * other effect.
- */
-static void
-end_snapshots_on_standbys(const IndexCopy *copy)
-{
-	xl_btree_reuse_page record = {0};
-	Relation	index = index_open(copy->index, NoLock);
-
-	if (RelationNeedsWAL(index) && XLogStandbyInfoActive())
-	{
-		record.locator = index->rd_locator;
-		record.block = InvalidBlockNumber;
-		record.snapshotConflictHorizon = GetTopFullTransactionId();
-		FullTransactionIdRetreat(&record.snapshotConflictHorizon);
-		record.isCatalogRel = false;	/* what logical decoding reads isn't
-										 * compacted */
-		XLogBeginInsert();
-		XLogRegisterData((char *) &record, SizeOfBtreeReusePage);
-		XLogInsert(RM_BTREE_ID, XLOG_BTREE_REUSE_PAGE);
-	}
-	index_close(index, NoLock);
 }

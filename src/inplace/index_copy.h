@@ -38,6 +38,12 @@ extern bool index_copy_create(IndexCopy *copy, Relation rel, Oid index);
 extern void index_copy_build(const IndexCopy *copy);
 
 /*
+ * Tell standbys that nobody may need any more what it lacks, which is so on this
+ * server.  To be done before it takes the index's place.
+ */
+extern void index_copy_end_snapshots_on_standbys(const IndexCopy *copy);
+
+/*
  * Let it take the index's place, under an AccessExclusiveLock on the table, and drop
  * it with the old file.  Returns false, and changes nothing, if others have one of the
  * two locked, or have changed the index.  To be committed at once.

@@ -542,6 +542,10 @@ swap(Shrink *shrink)
 	OthersFound others;
 	bool		is_done;
 
+	begin_vacuum_transaction(true);
+	index_copy_end_snapshots_on_standbys(&shrink->copy);
+	end_transaction();
+
 	while (!try_to_swap(shrink, &others, &is_done))
 	{
 		if (others.end == OTHERS_WAIT_FOR_US ||

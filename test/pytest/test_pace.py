@@ -90,30 +90,6 @@ def test_a_team_has_the_budget_of_one_process(conn, workers, indexes):
     checks.assert_clean(conn, "t")
 
 
-def test_it_is_of_the_class_for_batch_work(cluster, conn):
-    """Until it ends: by itself, or by an error."""
-    make_slow_table(conn)
-    with cluster.connect(conn.info.dbname) as session:
-        pid = session.info.backend_pid
-        session.execute("SET vacuum_cost_delay = '100ms'; SET vacuum_cost_limit = 1")
-        try:
-            assert os.sched_getscheduler(pid) == os.SCHED_OTHER
-            for policy in (os.SCHED_BATCH, os.SCHED_OTHER):
-                os.sched_setscheduler(0, policy, os.sched_param(0))
-        except (AssertionError, PermissionError):
-            pytest.xfail("NOT TESTED: the tests run in another class than the usual, or may not change it")
-        thread = threading.Thread(target=lambda: pytest.raises(psycopg.errors.QueryCanceled, session.execute, "VACUUM (PARALLEL 0) t"))
-        thread.start()
-        wait_until(lambda: os.sched_getscheduler(pid) == os.SCHED_BATCH, "the class")
-        conn.execute("SELECT pg_cancel_backend(%s)", (pid,))
-        thread.join()
-        assert os.sched_getscheduler(pid) == os.SCHED_OTHER
-        session.execute("RESET vacuum_cost_delay")
-        session.execute("VACUUM (PARALLEL 0) t")
-        assert os.sched_getscheduler(pid) == os.SCHED_OTHER
-    checks.assert_clean(conn, "t")
-
-
 def test_a_long_nap_is_counted_once(conn):
     """A process wakes up now and then during it."""
     conn.execute("CREATE TABLE t (a int)")
