@@ -190,6 +190,7 @@ extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer
 extern void move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place);
 extern void move_batch_assign_xid(MoveBatch *batch);
 extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);
+extern void move_batch_count(MoveBatch *batch, int nrows);
 extern void move_batch_add_entries(MoveBatch *batch, HeapTuple row);
 
 /* undone_room.c */

@@ -10,7 +10,9 @@
  * changes, so those who check foreign keys don't wait.  What is not
  * like an update: the place is ours to choose, no trigger fires, no value is
  * looked at, nothing is counted as an update, and logical decoding hears
- * nothing.
+ * nothing.  But the statistics system hears of a dead version for each, whatever
+ * becomes of the batch, so that autovacuum comes if no VACUUM of ours does any more;
+ * and of a change for each that is committed, so that ANALYZE learns where rows are.
  *
  * Nor may a subscription of logical replication write to the table: its worker
  * follows no old version to the new one.  subscription.c sees to that for as long as
@@ -41,6 +43,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -232,6 +235,10 @@ move_batch_end(MoveBatch *batch)
 	Assert(!IsSubTransaction());
 	if (!batch->is_too_late)
 		batch->job->waited_ms = 0;
+	/* none if it was undone */
+	if (pgstat_should_count_relation(batch->rel))
+		batch->rel->pgstat_info->counts.changed_tuples +=
+			batch->job->moved.rows - batch->before.rows;
 	if (TransactionIdIsValid(batch->xid))
 		batch->job->moved.last_xid = batch->xid;
 	close_table(batch);
@@ -381,6 +388,19 @@ move_batch_new_version(MoveBatch *batch, HeapTuple old)
 	HeapTupleHeaderSetCmin(header, batch->cid);
 	HeapTupleHeaderSetXmax(header, InvalidTransactionId);
 	return tuple;
+}
+
+/*
+ * move_batch_count
+ *		So many rows have moved: each leaves a dead version, the old one if the
+ *		transaction commits, else the new one.
+ */
+void
+move_batch_count(MoveBatch *batch, int nrows)
+{
+	batch->job->moved.rows += nrows;
+	if (pgstat_should_count_relation(batch->rel))
+		batch->rel->pgstat_info->counts.delta_dead_tuples += nrows;
 }
 
 /*

@@ -128,7 +128,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 		UnlockReleaseBuffer(target);
 		MemoryContextSwitchTo(old);
 
-		job->moved.rows += nmoved;
+		move_batch_count(batch, nmoved);
 		if (nmoved > 0)
 			undone_room_note(batch, target_block);
 		for (int i = 0; i < move->nrows && !batch->is_in_the_way; i++)

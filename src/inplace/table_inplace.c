@@ -42,6 +42,7 @@
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/guc.h"
@@ -285,6 +286,13 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	if (job->first_pages == 0)
 		job->first_pages = RelationGetNumberOfBlocks(rel);
 	table_vacuum(rel, &job->params, job->ring, &job->pass, NULL);
+
+	/*
+	 * it has told the statistics system what is dead now; workers had told
+	 * before, but what this session has counted would be added at its end
+	 */
+	if (pgstat_should_count_relation(rel))
+		rel->pgstat_info->counts.delta_dead_tuples = 0;
 	become_user_again(&saved);
 	table_close(rel, NoLock);
 	end_transaction();

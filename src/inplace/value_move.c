@@ -401,7 +401,7 @@ replace_row(ValueMove *move, Buffer buffer, HeapTuple old)
 	if (!is_same)
 		return false;
 
+	move_batch_count(batch, 1);
 	move_batch_add_entries(batch, new_version);
-	batch->job->moved.rows++;
 	return true;
 }

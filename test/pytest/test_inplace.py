@@ -344,6 +344,51 @@ def test_it_can_be_stopped_between_batches(cluster, db, conn, table, how):
     checks.assert_clean(conn, "t")
 
 
+DEAD = "SELECT n_dead_tup, n_mod_since_analyze FROM pg_stat_all_tables WHERE relid = %s::regclass"
+
+
+def counted(conn, relation: str = "t") -> tuple[int, int]:
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    return conn.execute(DEAD, (relation,)).fetchone()
+
+
+@pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
+@pytest.mark.parametrize("nworkers", [0, 1])
+def test_who_is_stopped_tells_what_is_dead(cluster, db, conn, table, nworkers, how):
+    """Autovacuum learns of each version that a stopped run leaves, and ANALYZE of each row that has moved."""
+    counted(conn)
+    conn.execute("VACUUM (ANALYZE) t")
+    assert counted(conn) == (0, 0)
+    place = dict(conn.execute("SELECT id, ctid FROM t").fetchall())
+    statement = f"VACUUM (FULL INPLACE, PROCESS_TOAST off, PARALLEL {nworkers}) t"
+    with Parked(cluster, db, "inplace-batch:any", 1 + nworkers, statement, {"min_parallel_table_scan_size": "0"}) as parked:
+        parked.step()
+        parked.wait_for(1 + nworkers)
+        conn.execute(f"SELECT {how}(%s)", (parked.pid,))
+        parked.wait()
+    wait_until(lambda: not conn.execute("SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone worker'").fetchall(), "no workers")
+    moved = sum(place[id] != ctid for id, ctid in conn.execute("SELECT id, ctid FROM t").fetchall())
+    dead, changed = counted(conn)
+    assert 0 < moved <= changed <= dead
+    conn.execute(INPLACE)
+    assert content(conn, "t") == table
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("options", ["", ", PARALLEL 2"])
+def test_a_run_that_ends_has_left_nothing_dead(conn, table, options):
+    """But the statistics of columns are to be made anew, as rows are elsewhere."""
+    counted(conn)
+    conn.execute("VACUUM (ANALYZE) t")
+    place = dict(conn.execute("SELECT id, ctid FROM t").fetchall())
+    conn.execute(f"VACUUM (FULL INPLACE{options}) t")
+    moved = sum(place[id] != ctid for id, ctid in conn.execute("SELECT id, ctid FROM t").fetchall())
+    toast = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 't'::regclass").fetchone()[0]
+    assert counted(conn)[0] == counted(conn, toast)[0] == 0
+    assert 0 < moved <= counted(conn)[1]
+    checks.assert_clean(conn, "t")
+
+
 BUSY = "DO 'BEGIN LOOP PERFORM FROM t LIMIT 1; PERFORM pg_sleep(0.004); COMMIT; END LOOP; END'"
 
 
