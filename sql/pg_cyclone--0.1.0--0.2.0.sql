@@ -507,11 +507,14 @@ SELECT b.oid::pg_catalog.regclass AS relation,
                 THEN pg_catalog.format('An autovacuum to prevent wraparound comes in %s transactions (relfrozenxid)%s: VACUUM (FREEZE) %s in a quiet hour comes before it.',
                                        w.xids, pg_catalog.to_char(w.at, ', at the present rate on YYYY-MM-DD HH24:MI'),
                                        coalesce(b.main, b.oid)::pg_catalog.regclass) END,
+           CASE WHEN b.xid_age > b.xid_limit
+                THEN pg_catalog.format('Autovacuum to prevent wraparound should have come %s transactions ago (relfrozenxid), and has not, or did not get there: VACUUM %s, and see cyclone.horizon.',
+                                       b.xid_age - b.xid_limit, coalesce(b.main, b.oid)::pg_catalog.regclass) END,
            CASE WHEN s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes
                 THEN pg_catalog.format('VACUUM (FULL INPLACE) %s would give back about %s of %s, give or take %s (300 pages read).',
                                        b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
                                        pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes)) END
-           ] || u.advice, NULL) AS advice
+           ] || u.advice || i.advice, NULL) AS advice
 FROM base b
 CROSS JOIN cyclone.xid_rate() r
 CROSS JOIN LATERAL (
@@ -540,7 +543,21 @@ LEFT JOIN LATERAL (
 ) n ON true
 LEFT JOIN sampled s ON s.oid = b.oid
 LEFT JOIN holder h ON true
-LEFT JOIN cyclone.unused_indexes() u ON u.relation = b.oid;
+LEFT JOIN cyclone.unused_indexes() u ON u.relation = b.oid
+LEFT JOIN (
+    SELECT x.indrelid, pg_catalog.array_agg(CASE WHEN d.objid IS NOT NULL
+               THEN pg_catalog.format('Index %s is what a VACUUM (FULL INPLACE) that was killed has left. It is not used: the next one of %s drops it, and so does DROP INDEX.',
+                                      x.indexrelid::pg_catalog.regclass, x.indrelid::pg_catalog.regclass)
+               ELSE pg_catalog.format('Index %s is invalid (pg_index): no query uses it, but each change of a row may have to maintain it: DROP INDEX, or REINDEX INDEX CONCURRENTLY.',
+                                      x.indexrelid::pg_catalog.regclass) END ORDER BY x.indexrelid) AS advice
+    FROM pg_catalog.pg_index x
+    JOIN pg_catalog.pg_class c ON c.oid = x.indexrelid AND c.relkind = 'i'
+    LEFT JOIN (SELECT DISTINCT d.objid FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_index o ON o.indexrelid = d.refobjid
+               WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid AND d.deptype = 'a') d ON d.objid = x.indexrelid
+    WHERE NOT x.indisvalid
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE p.relid = x.indrelid)
+    GROUP BY x.indrelid
+) i ON i.indrelid = b.oid;
 
 COMMENT ON VIEW advice IS
 'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Temporary tables are left out';

@@ -6,11 +6,12 @@ they are unlocked, autovacuum takes these and no others.
 
 import re
 
+import psycopg
 import pytest
 
 from conftest import TEMPLATE
 from cyclone_lab import checks
-from cyclone_lab.background import wait_until
+from cyclone_lab.background import Parked, wait_until
 from test_wraparound import BURN
 
 NEVER = 1_000_000_000
@@ -398,3 +399,28 @@ def test_on_a_standby(new_cluster):
             assert conn.execute("SELECT count(*) FROM cyclone.horizon").fetchone() == (0,)
     finally:
         standby.remove()
+
+
+def test_indexes_that_are_left_over(cluster, db, conn):
+    """What a killed VACUUM (FULL INPLACE) leaves is told from what CREATE INDEX CONCURRENTLY does, and neither is named while it is built."""
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, n int) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20000) i")
+    conn.execute("DELETE FROM t WHERE id % 10 > 0")
+    advice = "SELECT unnest(advice) FROM cyclone.advice WHERE relation = 't'::regclass"
+
+    def said() -> list[str]:
+        return [text for (text,) in conn.execute(advice) if text.startswith("Index ")]
+
+    with Parked(cluster, db, "shrink-wait:leader", 1, "VACUUM (FULL INPLACE) t") as vacuum:
+        assert said() == []
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        conn.execute("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (n)")
+    [ours, other] = said()
+    assert ours.startswith("Index t_pkey_cyclone is what a VACUUM (FULL INPLACE) that was killed has left.")
+    assert other.startswith("Index broken is invalid")
+    conn.execute("DROP INDEX broken")
+    conn.execute("VACUUM (FULL INPLACE) t")
+    assert said() == []
+    checks.assert_clean(conn, "t")
