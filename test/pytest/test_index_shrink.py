@@ -183,16 +183,18 @@ def test_progress_says_who_is_waited_for(cluster, db, conn, table):
     assert_sound(conn)
 
 
-@pytest.mark.parametrize("step", STEPS[:-1])
-@pytest.mark.parametrize("end", ["cancel", "statement_timeout", "error"])
-def test_what_ends_it_leaves_nothing_behind(cluster, db, conn, table, step, end):
+@pytest.mark.parametrize(
+    "end, step",
+    [*((end, step) for end in ("cancel", "error") for step in STEPS[:-1]), ("statement_timeout", "shrink-wait"), ("statement_timeout", "shrink-swap")],
+)
+def test_what_ends_it_leaves_nothing_behind(cluster, db, conn, table, end, step):
     if end == "error":
         with pytest.raises(psycopg.errors.InternalError_):
             conn.execute(f"SET cyclone.debug_point = '{step}:leader:error'")
             conn.execute(INPLACE)
         conn.execute("RESET cyclone.debug_point")
     else:
-        settings = {"statement_timeout": "1500ms"} if end == "statement_timeout" else {}
+        settings = {"statement_timeout": "5s"} if end == "statement_timeout" else {}
         with Parked(cluster, db, f"{step}:leader", 1, INPLACE, settings=settings) as vacuum:
             if end == "cancel":
                 conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
