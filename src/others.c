@@ -171,18 +171,25 @@ others_wait(Others *others, int ms)
 OthersFound
 others_for_longer_than(const Others *others, int ms)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz now;
 
+	/* or we would see them as they were when this transaction looked first */
+	pgstat_clear_backend_activity_snapshot();
+	now = GetCurrentTimestamp();
 	for (int i = 0; i < others->count; i++)
 	{
 		VirtualTransactionId vxid = others->vxids[i];
-		PgBackendStatus *status;
+		PgBackendStatus *status = NULL;
 
-		if (pid_of(vxid) == 0)
-			return found(OTHERS_STAY, vxid);
-		status = pgstat_get_beentry_by_proc_number(vxid.procNumber);
-		if (status != NULL &&
-			TimestampDifferenceExceeds(status->st_xact_start_timestamp, now, ms))
+		if (pid_of(vxid) != 0)
+		{
+			status = pgstat_get_beentry_by_proc_number(vxid.procNumber);
+			if (status == NULL ||
+				!TimestampDifferenceExceeds(status->st_xact_start_timestamp, now, ms))
+				continue;
+		}
+		/* it is prepared, older than that, or has ended in the meantime */
+		if (!VirtualXactLock(vxid, false))
 			return found(OTHERS_STAY, vxid);
 	}
 	return (OthersFound)

@@ -200,16 +200,25 @@ index_copies_of(Oid table)
 bool
 index_copy_set_dead(Oid table, Oid copy)
 {
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(copy));
-	bool		is_live;
-
-	if (!HeapTupleIsValid(tuple))
+	if (!SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(copy)))
 		return false;
-	is_live = ((Form_pg_index) GETSTRUCT(tuple))->indislive;
-	ReleaseSysCache(tuple);
-	if (is_live)
+	if (!index_copy_is_dead(copy))
 		index_concurrently_set_dead(table, copy);
 	return true;
+}
+
+/* index_copy_is_dead -- does nobody maintain it any more?  So it is if it's gone. */
+bool
+index_copy_is_dead(Oid copy)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(copy));
+	bool		is_dead;
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	is_dead = !((Form_pg_index) GETSTRUCT(tuple))->indislive;
+	ReleaseSysCache(tuple);
+	return is_dead;
 }
 
 /* index_copy_drop -- see index_copy.h. */

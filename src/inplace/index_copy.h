@@ -54,10 +54,12 @@ extern bool index_copy_swap(const IndexCopy *copy);
 extern List *index_copies_of(Oid table);
 
 /*
- * Have nobody maintain a copy any more; false if it is gone.  When all who have the
+ * Have nobody maintain a copy any more; false if it is gone.  Only a dead one may be
+ * dropped.  When all who have the
  * table locked at the commit have ended, it can be dropped.
  */
 extern bool index_copy_set_dead(Oid table, Oid copy);
+extern bool index_copy_is_dead(Oid copy);
 extern void index_copy_drop(Oid copy);
 
 #endif							/* CYCLONE_INDEX_COPY_H */

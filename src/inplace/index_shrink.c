@@ -63,7 +63,6 @@
 #include "bloat/bloat.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/lock_queue.h"
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
 #include "others.h"
@@ -82,8 +81,8 @@
 #define SAMPLE_PAGES		1000
 
 /* How often, and how many times, a transaction tries to lock the table */
-#define LOCK_RETRY_MS		5
-#define LOCK_TRIES			40
+#define LOCK_RETRY_MS		2
+#define LOCK_TRIES			100
 
 /* After an error it is waited for others only that long. */
 #define PATIENCE_MS			1000
@@ -323,6 +322,7 @@ static bool
 rebuild_safely(Shrink *shrink)
 {
 	volatile bool goes_on = false;
+	MemoryContext old = CurrentMemoryContext;
 
 	PG_TRY();
 	{
@@ -339,13 +339,17 @@ rebuild_safely(Shrink *shrink)
 		/* which gives back the session's lock, too */
 		AbortOutOfAnyTransaction();
 		progress_clear();
-		if (OidIsValid(shrink->copy.copy) && set_dead(shrink, shrink->copy.copy))
+		if (OidIsValid(shrink->copy.copy))
+		{
+			(void) set_dead(shrink, shrink->copy.copy);
 			drop_dead(shrink, shrink->copy.copy, PATIENCE_MS);
+		}
 		if (!is_about_one_index(error->sqlerrcode) || !lock_again(shrink->table))
 			ReThrowError(error);
 		if (shrink->error == NULL)
 			shrink->error = error;
 		goes_on = true;
+		MemoryContextSwitchTo(old);
 	}
 	PG_END_TRY();
 	return goes_on;
@@ -577,8 +581,7 @@ try_to_swap(Shrink *shrink, OthersFound *others, bool *is_done)
 	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
 	PopActiveSnapshot();
-	is_locked = lock_soon(shrink->table, AccessExclusiveLock) ||
-		(lock_queue_may_help(shrink->table) && lock_queue_for_a_moment(shrink->table));
+	is_locked = lock_soon(shrink->table, AccessExclusiveLock);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (!is_locked)
 		*others = others_look(others_with_lock(shrink->table, AccessExclusiveLock));
@@ -659,7 +662,8 @@ drop_dead(Shrink *shrink, Oid copy, int patience_ms)
 	found = others_wait(others, patience_ms);
 
 	begin_vacuum_transaction(true);
-	if (found.end == OTHERS_GONE && lock_soon(shrink->table, ShareUpdateExclusiveLock))
+	if (found.end == OTHERS_GONE && lock_soon(shrink->table, ShareUpdateExclusiveLock) &&
+		index_copy_is_dead(copy))
 		index_copy_drop(copy);
 	else if (get_rel_name(copy) != NULL)
 		ereport(WARNING,
@@ -715,7 +719,13 @@ warn(const Shrink *shrink, const OthersFound *others)
 	if (!in_transaction)
 		begin_vacuum_transaction(false);
 	name = get_rel_name(shrink->index);
-	if (others->end == OTHERS_WAIT_FOR_US)
+	if (others->end == OTHERS_GONE)
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("index \"%s\" stays bloated, as others use its table all the time", name),
+				 errdetail("There was no moment within cyclone.index_wait at which nobody had it locked."),
+				 errhint("Run VACUUM (FULL INPLACE) again in a quiet hour, or raise cyclone.index_wait.")));
+	else if (others->end == OTHERS_WAIT_FOR_US)
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("index \"%s\" stays bloated, to make way for %s",

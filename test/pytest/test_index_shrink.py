@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Parked, wait_until
+from cyclone_lab.background import Background, Parked, wait_until
 from test_rewrite import run_script
 
 INPLACE = "VACUUM (FULL INPLACE) t"
@@ -298,6 +298,26 @@ def test_no_queue_keeps_others_waiting(cluster, db, conn, table):
         reader.execute("COMMIT")
     conn.execute(INPLACE)
     assert_sound(conn)
+
+
+def test_a_busy_table_is_no_prepared_transaction(cluster, db, conn):
+    """Short transactions that end while they are looked at are not taken for such as stay."""
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, n int) WITH (autovacuum_enabled = off, fillfactor = 50)")
+    messages = []
+    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    busy = "DO 'BEGIN FOR i IN 1..1000000 LOOP UPDATE t SET n = n + 1 WHERE id = 10; COMMIT; END LOOP; END'"
+    users = [Background(cluster, db, busy) for _ in range(4)]
+    for _ in range(8):
+        conn.execute("INSERT INTO t SELECT i, 0 FROM generate_series(100, 20000) i; DELETE FROM t WHERE id >= 100")
+        conn.execute("SET cyclone.index_wait = '5s'")
+        conn.execute(INPLACE)
+    for user in users:
+        conn.execute("SELECT pg_cancel_backend(%s)", (user.pid,))
+        user.wait()
+    assert not any("prepared transaction" in message for message in messages), messages
+    assert conn.execute(INVALID).fetchall() == []
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    checks.assert_clean(conn, "t")
 
 
 def test_upserts_by_many_clients(cluster, db, conn, table):
