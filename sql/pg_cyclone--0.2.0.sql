@@ -828,7 +828,7 @@ LEFT JOIN holder h ON true
 LEFT JOIN cyclone.unused_indexes() u ON u.relation = b.oid
 LEFT JOIN (
     SELECT x.indrelid, pg_catalog.array_agg(CASE WHEN d.objid IS NOT NULL
-               THEN pg_catalog.format('Index %s is what a VACUUM (FULL INPLACE) that was killed has left. It is not used: the next one of %s drops it, and so does DROP INDEX.',
+               THEN pg_catalog.format('Index %s is what a VACUUM (FULL INPLACE) that was killed has left, and not needed: DROP INDEX. As long as it is invalid the next one of %s drops it, too.',
                                       x.indexrelid::pg_catalog.regclass, x.indrelid::pg_catalog.regclass)
                ELSE pg_catalog.format('Index %s is invalid (pg_index): no query uses it, but each change of a row may have to maintain it: DROP INDEX, or REINDEX INDEX CONCURRENTLY.',
                                       x.indexrelid::pg_catalog.regclass) END ORDER BY x.indexrelid) AS advice
@@ -836,7 +836,7 @@ LEFT JOIN (
     JOIN pg_catalog.pg_class c ON c.oid = x.indexrelid AND c.relkind = 'i'
     LEFT JOIN (SELECT DISTINCT d.objid FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_index o ON o.indexrelid = d.refobjid
                WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid AND d.deptype = 'a') d ON d.objid = x.indexrelid
-    WHERE NOT x.indisvalid
+    WHERE (NOT x.indisvalid OR d.objid IS NOT NULL)
       AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE p.relid = x.indrelid)
     GROUP BY x.indrelid
 ) i ON i.indrelid = b.oid;

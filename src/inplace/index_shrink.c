@@ -113,10 +113,9 @@ static bool is_about_one_index(int sqlerrcode);
 static bool rebuild(Shrink *shrink);
 static void rebuild_temporary(Oid index);
 static bool create_copy(Shrink *shrink);
-static bool wait_for_lockers(Shrink *shrink);
 static void build(Shrink *shrink);
 static TransactionId validate(Shrink *shrink);
-static bool wait_for_snapshots(Shrink *shrink, TransactionId limit_xmin);
+static bool wait_for_others(Shrink *shrink, TransactionId limit_xmin);
 static bool swap(Shrink *shrink);
 static bool try_to_swap(Shrink *shrink, OthersFound *others, bool *is_done);
 static void remove_copy(Shrink *shrink, Oid copy);
@@ -389,11 +388,11 @@ rebuild(Shrink *shrink)
 	if (!create_copy(shrink))
 		return true;
 	build(shrink);
-	others_are_gone = wait_for_lockers(shrink);
+	others_are_gone = wait_for_others(shrink, InvalidTransactionId);
 	if (others_are_gone)
 	{
 		limit_xmin = validate(shrink);
-		others_are_gone = wait_for_snapshots(shrink, limit_xmin);
+		others_are_gone = wait_for_others(shrink, limit_xmin);
 	}
 	if (others_are_gone)
 		is_swapped = swap(shrink);
@@ -439,34 +438,6 @@ create_copy(Shrink *shrink)
 	return is_made;
 }
 
-/*
- * wait_for_lockers
- *		Wait for those who may write to the table without knowing what has been
- *		committed last; false, with a warning, if they don't end.
- */
-static bool
-wait_for_lockers(Shrink *shrink)
-{
-	OthersFound found;
-	Others	   *others;
-	MemoryContext old;
-
-	begin_vacuum_transaction(false);
-	DEBUG_POINT("shrink-wait");
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE, PROGRESS_CREATEIDX_PHASE_WAIT_2);
-	progress_phase(PROGRESS_INPLACE_WAIT, 0);
-	progress_index(shrink->index, 0);
-	old = MemoryContextSwitchTo(shrink->context);
-	others = others_with_lock(shrink->table, ShareLock);
-	MemoryContextSwitchTo(old);
-	end_transaction();
-
-	found = others_wait(others, cyclone_index_wait);
-	if (found.end != OTHERS_GONE)
-		warn(shrink, &found);
-	return found.end == OTHERS_GONE;
-}
-
 /* build -- step 2: fill the copy, and have all maintain it from now on. */
 static void
 build(Shrink *shrink)
@@ -509,23 +480,30 @@ validate(Shrink *shrink)
 }
 
 /*
- * wait_for_snapshots
- *		Step 4: wait for those who may need what the copy lacks; false, with a warning,
- *		if they don't end.
+ * wait_for_others
+ *		Wait for those who may write to the table without knowing of the copy; or,
+ *		given an xmin, for those who may need what it lacks (step 4).  False, with
+ *		a warning, if they don't end.
  */
 static bool
-wait_for_snapshots(Shrink *shrink, TransactionId limit_xmin)
+wait_for_others(Shrink *shrink, TransactionId limit_xmin)
 {
+	bool		for_snapshots = TransactionIdIsValid(limit_xmin);
 	OthersFound found;
 	Others	   *others;
 	MemoryContext old;
 
 	begin_vacuum_transaction(false);
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE, PROGRESS_CREATEIDX_PHASE_WAIT_3);
+	if (!for_snapshots)
+		DEBUG_POINT("shrink-wait");
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE,
+								 for_snapshots ? PROGRESS_CREATEIDX_PHASE_WAIT_3 :
+								 PROGRESS_CREATEIDX_PHASE_WAIT_2);
 	progress_phase(PROGRESS_INPLACE_WAIT, 0);
 	progress_index(shrink->index, 0);
 	old = MemoryContextSwitchTo(shrink->context);
-	others = others_with_snapshot(limit_xmin);
+	others = for_snapshots ? others_with_snapshot(limit_xmin) :
+		others_with_lock(shrink->table, ShareLock);
 	MemoryContextSwitchTo(old);
 	end_transaction();
 
