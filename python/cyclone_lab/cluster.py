@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psycopg
@@ -79,12 +80,9 @@ class Cluster:
     def create(
         cls, prefix: Path, config: dict | None = None, *, base: Path | None = None, initdb: tuple[str, ...] = ()
     ) -> "Cluster":
-        """Return a new, stopped cluster made by initdb with these further options."""
+        """Return a new, stopped cluster, a copy of what initdb with these further options has made once."""
         cluster = cls(prefix, config, base=base)
-        options = [f"--username={SUPERUSER}", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync", *initdb]
-        run_program(prefix, "initdb", *options, "-D", cluster.data, **as_server_user())
-        with open(cluster.data / "postgresql.conf", "a") as main_file:
-            main_file.write(f"include '{CONFIG_FILE}'\n")
+        copy_tree(_pristine(prefix, initdb), cluster.data)
         return cluster
 
     def copy(self, *, base: Path | None = None) -> "Cluster":
@@ -292,6 +290,19 @@ class Cluster:
         """
         assert self.sql("SELECT pg_promote()") == [(True,)]
         self.sql("CHECKPOINT")
+
+
+@cache
+def _pristine(prefix: Path, options: tuple[str, ...]) -> Path:
+    """Return the data directory that initdb with these further options makes, as nobody has started it; gone with this process."""
+    home = Path(tempfile.mkdtemp(prefix="cyclone-initdb-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    hand_over(home)
+    usual = [f"--username={SUPERUSER}", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync"]
+    run_program(prefix, "initdb", *usual, *options, "-D", home / "data", **as_server_user())
+    with open(home / "data" / "postgresql.conf", "a") as main_file:
+        main_file.write(f"include '{CONFIG_FILE}'\n")
+    return home / "data"
 
 
 def _is_alive(pid: int) -> bool:
