@@ -44,6 +44,11 @@ _database_number = count(1)
 _ubsan_reports = tempfile.TemporaryDirectory(prefix="cyclone-ubsan-") if build.UBSAN else None
 
 
+def pytest_addoption(parser):
+    """Add the option that runs what only the whole matrix needs."""
+    parser.addoption("--whole", action="store_true", help="run the tests marked full, too")
+
+
 def pytest_configure():
     """Let the sanitizer, if it is compiled in, write each finding of any server to a file, and crash that server."""
     if _ubsan_reports:
@@ -70,10 +75,13 @@ def pytest_xdist_auto_num_workers():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out the runs on older versions of a file that is about what a newer one has: its FIRST_MAJOR says which."""
-    too_old = {item for item in items if _major_of(item) < getattr(item.module, "FIRST_MAJOR", 0)}
-    config.hook.pytest_deselected(items=list(too_old))
-    items[:] = [item for item in items if item not in too_old]
+    """Leave out tests marked full, unless all are asked for; and the runs on older versions of a file that is about what a
+    newer one has: its FIRST_MAJOR says which."""
+    left_out = {item for item in items if _major_of(item) < getattr(item.module, "FIRST_MAJOR", 0)}
+    if not config.getoption("whole"):
+        left_out.update(item for item in items if item.get_closest_marker("full"))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)
