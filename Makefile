@@ -6,9 +6,11 @@
 #   make dist                                    build/pg_cyclone-VERSION.zip for PGXN, of the last commit
 #   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM beside pg_cyclone's, under load, too; a picture into build
 #   make demo-cluster PG_CONFIG=... [DEMO_ARGS="--rows 100000"]   a distributed table compacted under load on three nodes, of a PostgreSQL in which Citus is installed
-#   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] every test on embedded PostgreSQL 17, 18 and 19, after make tidy
+#   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] the tests on embedded PostgreSQL 18, and on 17 and 19 what can differ there, after make tidy
+#   make check-all [PG_VERSIONS=18] [PYTEST_ARGS=-v] [PGSRC=/path/to/postgresql-18]   every test on each version, long ones, too; check-minors; check-builds with PGSRC
 #   make check-fast                              those tests on PostgreSQL 18 that take two minutes together
 #   make tidy [PGSRC=/path/to/postgresql-18]     the rules of the source tree; C has pgindent's shape if PostgreSQL's source is there
+#   make measure-versions [FILES="test_smoke.py"]   test/versions.tsv: which tests come by what differs between versions, by gcov
 #   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
 #   make check-minors [PG_VERSIONS=17] [PGSRC=/path/to/postgresql-18]   compiled for each minor version that can be had, and what differs there
 #   make check-builds PGSRC=/path/to/postgresql-18   the smoke tests on servers with segments of 6 blocks, and with blocks of 32 kB
@@ -51,7 +53,7 @@ FAST_TESTS = smoke options regress dead_tids parallel progress checks btree_spli
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster monitoring check check-builds check-core check-fast check-minors tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -85,6 +87,12 @@ demo-cluster: .venv/stamp
 
 check: tidy
 	PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
+
+check-all: check-minors $(if $(PGSRC),check-builds)
+	$(MAKE) check PYTEST_ARGS="--whole $(PYTEST_ARGS)"
+
+measure-versions: .venv/stamp
+	CYCLONE_COVERAGE=1 $(VENV_PYTHON) scripts/measure_versions.py $(FILES)
 
 check-fast: tidy
 	PG_VERSIONS=18 $(VENV_PYTHON) -m pytest $(addprefix test/pytest/test_,$(FAST_TESTS:=.py)) $(PYTEST_ARGS)

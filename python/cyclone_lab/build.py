@@ -1,6 +1,6 @@
 """The extension, built from this repository and installed into a PostgreSQL tree that is its own.
 
-Every build has a folder `build/<major>[-debug][-assert][-ubsan][-<name of a prefix named by the environment>]` with the objects and a
+Every build has a folder `build/<major>[-debug][-assert][-ubsan][-coverage][-<name of a prefix named by the environment>]` with the objects and a
 copy of the PostgreSQL tree, so that a release build and one with debug points never overwrite each other.
 
 With CYCLONE_UBSAN=1 in the environment, gcc's sanitizer of undefined behaviour is compiled into the extension, not into the
@@ -9,6 +9,8 @@ server: the first finding ends the process. Signed overflow is among them, thoug
 With CYCLONE_ASSERTIONS=1, assertions are compiled into the extension, also for a server that has none: every server exports what a
 failed assertion calls. Those in the server's headers come with it, where what they call exists. No struct that we share with the server
 has another layout then; those in its headers that have, JumbleState and MemoryContextMethods, are not ours to use.
+
+With CYCLONE_COVERAGE=1, each process writes at its end which lines of the extension it has come by, for gcov; GCOV_PREFIX says where.
 """
 
 import fcntl
@@ -24,11 +26,14 @@ from cyclone_lab.postgres import REPO, copy_tree, find_or_fetch, program_env, pr
 
 UBSAN = bool(os.environ.get("CYCLONE_UBSAN"))
 ASSERTIONS = bool(os.environ.get("CYCLONE_ASSERTIONS"))
+COVERAGE = bool(os.environ.get("CYCLONE_COVERAGE"))
 UBSAN_FLAGS = "-fsanitize=undefined,float-cast-overflow -fno-sanitize-recover=all -fno-wrapv -g -fno-omit-frame-pointer"
 # gcc takes the offset that an assertion just tested for one that may be wrong
 ASSERTION_FLAGS = "-DUSE_ASSERT_CHECKING -Wno-array-bounds"
-CHECKS_NAME = f"{'-assert' if ASSERTIONS else ''}{'-ubsan' if UBSAN else ''}"
-CHECKS_FLAGS = " ".join([*([ASSERTION_FLAGS] if ASSERTIONS else []), *([UBSAN_FLAGS] if UBSAN else [])])
+COVERAGE_FLAGS = "--coverage -Wno-maybe-uninitialized"  # as counting keeps gcc from seeing what is set
+_CHECKS = [(ASSERTIONS, "-assert", ASSERTION_FLAGS), (UBSAN, "-ubsan", UBSAN_FLAGS), (COVERAGE, "-coverage", COVERAGE_FLAGS)]
+CHECKS_NAME = "".join(name for wanted, name, _ in _CHECKS if wanted)
+CHECKS_FLAGS = " ".join(flags for wanted, _, flags in _CHECKS if wanted)
 
 
 def install(major: int, *, origin: Path | None = None, debug_points: bool = False, werror: bool = False) -> Path:
@@ -40,8 +45,7 @@ def install(major: int, *, origin: Path | None = None, debug_points: bool = Fals
     Raises RuntimeError with the compiler's output if the build fails, PostgresUnavailable if there is no server.
     """
     origin = origin or find_or_fetch(major)
-    named = f"-{origin.name}" if origin.parent != REPO / ".postgres" else ""
-    folder = REPO / "build" / f"{major}{'-debug' if debug_points else ''}{CHECKS_NAME}{named}"
+    folder = folder_of(major, origin, debug_points=debug_points)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -55,6 +59,13 @@ def install(major: int, *, origin: Path | None = None, debug_points: bool = Fals
         if ASSERTIONS and b"ExceptionalCondition" not in (folder / "pg_cyclone.so").read_bytes():
             raise RuntimeError(f"{folder}/pg_cyclone.so was built without assertions")
     return prefix
+
+
+def folder_of(major: int, origin: Path | None = None, *, debug_points: bool = False) -> Path:
+    """Return the folder in which `install` builds for this major version and the PostgreSQL in `origin`."""
+    origin = origin or find_or_fetch(major)
+    named = f"-{origin.name}" if origin.parent != REPO / ".postgres" else ""
+    return REPO / "build" / f"{major}{'-debug' if debug_points else ''}{CHECKS_NAME}{named}"
 
 
 def install_test_module(name: str, prefix: Path) -> None:

@@ -1,6 +1,6 @@
 """Servers for the tests, in each process that runs some.
 
-Every test that asks for a server runs once for each major version in PG_VERSIONS.
+Every test that asks for a server runs once for each major version in PG_VERSIONS, if it is asked for on that: see _is_left_out.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cyclone_lab import build, checks
+from cyclone_lab import build, checks, versions
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster, what_was_forgotten
 from cyclone_lab.postgres import available, find_or_fetch, hand_over, run_program
@@ -33,6 +33,7 @@ CONFIG = {
     "min_dynamic_shared_memory": "64MB",  # gives out memory that was used before, and is not cleared
 }
 TEMPLATE = "cyclone_template"
+NO_VERSION = 99  # of tests that ask for no server
 # Beside other libraries, where there is a server that has them: its pg_config is in this variable.
 NEIGHBOURS = {"test_citus.py": "CYCLONE_CITUS_PG_CONFIG", "test_timescaledb.py": "CYCLONE_TIMESCALE_PG_CONFIG"}
 collect_ignore = [file for file, variable in NEIGHBOURS.items() if not os.environ.get(variable)]
@@ -46,11 +47,15 @@ _ubsan_reports = tempfile.TemporaryDirectory(prefix="cyclone-ubsan-") if build.U
 
 def pytest_addoption(parser):
     """Add the option that runs what only the whole matrix needs."""
-    parser.addoption("--whole", action="store_true", help="run the tests marked full, too")
+    parser.addoption("--whole", action="store_true", help="run the tests marked full, too, and every file on every version")
+    parser.addoption("--every-version", action="store_true", help="run every file on every version, as it goes for files that are named")
 
 
-def pytest_configure():
-    """Let the sanitizer, if it is compiled in, write each finding of any server to a file, and crash that server."""
+def pytest_configure(config):
+    """Run files that are named on every version. Let the sanitizer, if it is compiled in, write each finding of any server to a
+    file, and crash that server."""
+    if config.args_source != config.ArgsSource.TESTPATHS:
+        config.option.every_version = True
     if _ubsan_reports:
         hand_over(Path(_ubsan_reports.name))
         os.environ["UBSAN_OPTIONS"] = f"abort_on_error=1:print_stacktrace=1:log_path={_ubsan_reports.name}/report"
@@ -75,11 +80,8 @@ def pytest_xdist_auto_num_workers():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out tests marked full, unless all are asked for; and the runs on older versions of a file that is about what a
-    newer one has: its FIRST_MAJOR says which."""
-    left_out = {item for item in items if _major_of(item) < getattr(item.module, "FIRST_MAJOR", 0)}
-    if not config.getoption("whole"):
-        left_out.update(item for item in items if item.get_closest_marker("full"))
+    """Leave out what neither the options nor `make check` ask for."""
+    left_out = {item for item in items if _is_left_out(item, config.option)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
@@ -199,7 +201,25 @@ def _dropped(cluster: Cluster, name: str) -> bool:
 
 def _major_of(item) -> int:
     """Return the version that a test runs on, or more than any if it asks for no server."""
-    return item.callspec.params.get("pg_major", 99) if hasattr(item, "callspec") else 99
+    return item.callspec.params.get("pg_major", NO_VERSION) if hasattr(item, "callspec") else NO_VERSION
+
+
+def _is_left_out(item, option) -> bool:
+    """Tell whether a test isn't for the version that it would run on, or stands for nothing more than others do.
+
+    One version sees every test; on others run the files that come by what differs there (cyclone_lab.versions) or that are about
+    the server itself: EVERY_VERSION says why. A file about what only newer versions have says by FIRST_MAJOR which is the first.
+    """
+    major, first_major = _major_of(item), getattr(item.module, "FIRST_MAJOR", 0)
+    if major < first_major:
+        return True
+    if option.whole:
+        return False
+    if item.get_closest_marker("full"):
+        return True
+    main = max(first_major, versions.MAIN if versions.MAIN in PG_VERSIONS else PG_VERSIONS[-1])
+    is_asked_for = option.every_version or getattr(item.module, "EVERY_VERSION", "") or item.path.name in versions.tests(major)
+    return major not in (main, NO_VERSION) and not is_asked_for
 
 
 def _create_template(cluster: Cluster) -> None:
