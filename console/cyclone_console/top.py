@@ -84,14 +84,20 @@ def keys():
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def show(dsn: str, title: str, interval: float, conn: psycopg.Connection, console: Console) -> None:
-    """Show the VACUUMs until somebody has had enough."""
+def show(dsn: str, title: str, interval: float, conn: psycopg.Connection, console: Console) -> int:
+    """Show the VACUUMs until somebody has had enough; return the exit status.
+
+    A signal is only noted: raised as an exception, it would be lost where Python ignores these, as in a destructor.
+    """
+    signals = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.append(number))
     watcher = Watcher(dsn, interval, conn)
     memory = Memory()
     seen = None
     watcher.start()
     with keys() as key, Live(picture(None, memory, title), console=console, screen=True, auto_refresh=False) as live:
-        while key() not in (QUIT, "Q"):
+        while not signals and key() not in (QUIT, "Q"):
             if not watcher.changed.is_set():
                 continue
             watcher.changed.clear()
@@ -100,6 +106,7 @@ def show(dsn: str, title: str, interval: float, conn: psycopg.Connection, consol
                 memory.note(latest)
                 seen = latest
             live.update(picture(latest, memory, title, watcher.trouble), refresh=True)
+    return 143 if signal.SIGTERM in signals else 0
 
 
 def show_once(title: str, conn: psycopg.Connection, console: Console) -> None:
@@ -135,8 +142,6 @@ def main(arguments: list[str] | None = None) -> int:
 
     with suppress(AttributeError):
         sys.stdout.reconfigure(errors="replace")
-    # the end comes as an exception, so that the terminal is put right again
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         conn = connect(options.dsn, PROGRAM)
         title = describe(conn)
@@ -145,12 +150,12 @@ def main(arguments: list[str] | None = None) -> int:
                 width = None if sys.stdout.isatty() else script_width()
                 show_once(title, conn, Console(width=width, highlight=False))
         else:
-            show(options.dsn, title, options.interval, conn, Console(highlight=False))
+            return show(options.dsn, title, options.interval, conn, Console(highlight=False))
     except psycopg.Error as error:
         print(f"cyclone-top: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130 if options.once else 0
+        return 130
     return 0
 
 
