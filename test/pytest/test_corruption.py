@@ -371,6 +371,52 @@ def test_all_frozen_bits_that_were_lost_come_back(prefix, pg_major):
             checks.assert_clean(conn, "t")
 
 
+def clear_all_visible(page: bytearray) -> None:
+    page[10] &= ~0x04  # pd_flags
+
+
+def kill_an_item(page: bytearray) -> None:
+    [pointer] = struct.unpack_from("<I", page, 24)
+    struct.pack_into("<I", page, 24, pointer | 3 << 15)
+
+
+WRONG_MAP = {
+    "the page isn't all-visible": (clear_all_visible, "page is not marked all-visible but visibility map bit is set in relation"),
+    "the page has a dead item": (kill_an_item, "page containing LP_DEAD items is marked as all-visible in relation"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", WRONG_MAP)
+def test_a_bit_of_the_map_that_the_page_belies_is_taken_out(prefix, pg_major, name, workers):
+    how, warning = WRONG_MAP[name]
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, {**CONFIG, "wal_consistency_checking": "all"}, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            for table in ("t", "core"):
+                make_table(conn, table)
+                conn.execute(f"VACUUM (FREEZE) {table}")
+            conn.execute("CHECKPOINT")
+        for table in ("t", "core"):
+            damage(cluster, cluster.connect(TEMPLATE), table, 3, how)
+        options = "DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on, PARALLEL"
+        ours = verdict(cluster, f"VACUUM ({options} {workers}) t", "on")
+        cores = verdict(cluster, f"VACUUM ({options} 0) core", "off")
+        assert ours[0] == cores[0] == "" and len(ours[2]) == len(cores[2]) == 1
+        assert warning in ours[2][0] and (pg_major >= 19 or ours[2] == cores[2])  # since 19 in other words
+        with cluster.connect(TEMPLATE) as conn:
+            # 19 sets the bits again at once, others in the next one
+            conn.execute("VACUUM (DISABLE_PAGE_SKIPPING, FREEZE) t")
+            conn.execute("SET cyclone.enabled = off")
+            conn.execute("VACUUM (DISABLE_PAGE_SKIPPING, FREEZE) core")
+            after, cores = checks.table_state(conn, "t"), checks.table_state(conn, "core")
+            for what in ("rows", "dead_items", "all_visible", "all_frozen"):
+                assert after[what] == cores[what], what
+            checks.assert_clean(conn, "t")
+
+
 class Index:
     """The file of an index of a stopped server, whose pages are changed in memory and then written."""
 
