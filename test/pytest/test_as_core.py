@@ -11,6 +11,8 @@ from cyclone_lab import checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import as_server_user, run_program
 
+EVERY_VERSION = "what core does differs"
+
 DB = "shapes"
 ACCESS_METHODS = {
     # name: (type of the column, its value for k, a condition that finds k in 1 .. 1000, in an index alone)

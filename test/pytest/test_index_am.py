@@ -13,6 +13,8 @@ from conftest import TEMPLATE
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, Parked, wait_until
 
+EVERY_VERSION = "the interface of index kinds differs"
+
 MODULE_LOCK = 51967
 ENTRIES = "SELECT tid FROM test_index_am_entries WHERE index = 't_other'::regclass ORDER BY tid"
 

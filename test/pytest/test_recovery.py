@@ -12,6 +12,8 @@ from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.proof import wait_for_restart
 
+EVERY_VERSION = "what replays WAL is the server"
+
 CHECK_WAL = {"wal_consistency_checking": "all", "min_parallel_index_scan_size": 0, "max_wal_size": "4GB"}
 VACUUM = "VACUUM (PARALLEL 2) t"
 

@@ -10,6 +10,8 @@ import pytest
 from conftest import TEMPLATE
 from cyclone_lab.postgres import REPO, linked_libpq, run_program
 
+EVERY_VERSION = "what SQL shows"
+
 TEST = REPO / "test"
 SQL = sorted(path.stem for path in TEST.glob("sql/*.sql"))
 SPECS = sorted(path.stem for path in TEST.glob("specs/*.spec"))

@@ -15,6 +15,8 @@ from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, hand_over, program_env, program_path
 from test_neighbours import hear
 
+EVERY_VERSION = "it is about the server"
+
 OTHER_VERSION = r"WARNING:  pg_cyclone was built against PostgreSQL (\S+), and this is PostgreSQL (\S+)\n"
 UNFIT = "WARNING:  pg_cyclone does not fit this server, so PostgreSQL's own VACUUM is used\n"
 DETAIL = r"DETAIL:  It was built against PostgreSQL (\S+), and this is PostgreSQL (\S+)\. What differs: (.*)\.\n"

@@ -15,6 +15,8 @@ import pytest
 from cyclone_lab.background import Parked
 from cyclone_lab.postgres import REPO
 
+EVERY_VERSION = "how scripts are run is the server's"
+
 NEWEST = re.search(r"default_version = '([\d.]+)'", (REPO / "pg_cyclone.control").read_text())[1]
 # What has been released never changes: databases have it. SHA-256 of the scripts.
 RELEASED = {"0.1.0": "4d9d2a02fa3b830f63eebd08fc1e7f74e26f283011966af2d60bb78e1ed68972"}

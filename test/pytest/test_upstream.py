@@ -16,6 +16,8 @@ from cyclone_lab import build
 from cyclone_lab.postgres import as_server_user, hand_over, program_env
 from cyclone_lab.proof import SERVER_ASSERTION
 
+EVERY_VERSION = "the server's own faults"
+
 SCRIPTS = Path(build.REPO) / "docs" / "upstream"
 SECONDS = 120
 # Script: what it says where the fault is

@@ -6,6 +6,8 @@ import struct
 
 import pytest
 
+EVERY_VERSION = "WAL differs"
+
 WIDE = "rpad(i::text, 500, '.')"  # some 15 rows a page
 # options of VACUUM, and how many records there are about a page since 19
 CASES = {
