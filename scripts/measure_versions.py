@@ -4,7 +4,7 @@ All that differs between versions goes through the names in src/compat/. So ever
 build with gcov, and leaves which lines of src it has come by that use such a name. Of all files the cheapest few are chosen that together
 come by each use that any file comes by, and written to test/versions.tsv, of which conftest.py and `make tidy` read.
 
-    scripts/measure_versions.py                      every file on every version: an hour on 2 cores
+    scripts/measure_versions.py                      every file on every version but the main one: an hour on 2 cores
     scripts/measure_versions.py test_x.py ...        these files alone; what is known of the others stays
     scripts/measure_versions.py --choose             choose again of what was measured before
 """
@@ -33,7 +33,7 @@ def main() -> int:
     """Measure, choose and write; return 1 if a file of tests failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", help="names of files in test/pytest, by default all")
-    parser.add_argument("--versions", type=int, nargs="+", default=versions.MAJORS)
+    parser.add_argument("--versions", type=int, nargs="+", default=[major for major in versions.MAJORS if major != versions.MAIN])
     parser.add_argument("--choose", action="store_true", help="measure nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
