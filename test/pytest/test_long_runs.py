@@ -1,7 +1,7 @@
-"""Short versions of the long runs: a dozen crashes, some faults and damages, and half a minute with a standby and a subscriber.
+"""Short versions of the long runs: a few crashes, faults and damages, and some seconds with a standby and a subscriber.
 
-Each once more with autovacuum as a driver. `make crash-test`, `make fault-test`, `make damage-test` and `make soak` go on for as long as one likes. A
-failed test shows its seed; CYCLONE_SEED repeats its choices.
+With --whole also longer ones, and each once more with autovacuum as a driver. `make crash-test`, `make fault-test`, `make damage-test` and
+`make soak` go on for as long as one likes. A failed test shows its seed; CYCLONE_SEED repeats its choices.
 """
 
 import os
@@ -19,7 +19,11 @@ from cyclone_lab.damage_test import DamageTest, Outcome
 from cyclone_lab.fault_test import BREAKERS, LEFT_TO_SERVER, FaultTest
 from cyclone_lab.soak import LEAST_VACUUMS, Soak
 
-LIVES = 3  # at most, in which what a run is about comes to pass for certain, and mostly in the first one
+LIVES = 10  # at most, in which what a run is about comes to pass for certain, and mostly in the first one
+
+
+def short_and_longer(name, short, longer):
+    return pytest.mark.parametrize(name, [short, pytest.param(longer, marks=pytest.mark.full)])
 
 
 @pytest.fixture
@@ -29,25 +33,37 @@ def seed():
     return number
 
 
-def test_nothing_is_lost_or_wrong_after_crashes_under_load(prefix, pg_major, seed):
+def run_lives(test, amount: int, life: int, *wanted: str) -> None:
+    """Make a long run of so many rounds, and more of them until each of these has happened."""
+    for number in range(LIVES):
+        test.run(amount, number * life, show=print)
+        if all(test.done[what] for what in wanted):
+            return
+    raise AssertionError(f"it proves too little, for lack of one of {wanted}: {test.done}")
+
+
+@short_and_longer("rounds", 4, 12)
+def test_nothing_is_lost_or_wrong_after_crashes_under_load(prefix, pg_major, seed, rounds):
     with CrashTest(prefix, pg_major, seed) as test:
-        test.run(12, show=print)
-        assert test.done["rounds"] == 12 and test.done["commit"] > 0 and test.done["VACUUM"] > 0
+        run_lives(test, rounds, 2 * crash_test.LIFE, "commit", "VACUUM")
+        assert test.done["rounds"] >= rounds
 
 
-def test_a_disk_that_fails_harms_only_the_command(prefix, pg_major, seed):
+@short_and_longer("faults", 4, 8)
+def test_a_disk_that_fails_harms_only_the_command(prefix, pg_major, seed, faults):
     with FaultTest(prefix, pg_major, seed) as test:
         for life in range(LIVES):
-            test.run(8 + test.done["faults"], life * fault_test.LIFE, show=print)
+            test.run(faults + test.done["faults"], life * fault_test.LIFE, show=print)
             if test.done["ended by a clear error"]:
                 break
         assert test.done["ended by a clear error"] > 0
 
 
-def test_damaged_files_end_vacuum_no_worse_than_postgresqls(prefix, pg_major, seed):
+@short_and_longer("damages", 4, 12)
+def test_damaged_files_end_vacuum_no_worse_than_postgresqls(prefix, pg_major, seed, damages):
     with DamageTest(prefix, pg_major, seed) as test:
-        test.run(12, show=print)
-        assert test.done["damages"] == 12 and test.done["FULL: ok"] > 0
+        run_lives(test, damages, damages, "FULL: ok")
+        assert test.done["damages"] >= damages
 
 
 def test_an_end_that_postgresql_does_not_come_to_is_noticed(prefix, pg_major, seed, monkeypatch):
@@ -66,12 +82,15 @@ def test_rows_that_are_gone_are_noticed(prefix, pg_major, seed):
             test.run(12)
 
 
-def test_standby_and_subscriber_have_what_was_committed(prefix, seed):
-    with Soak(prefix, seed, writers=6) as soak:
-        soak.run(0.4, show=print)
-        assert soak.done["comparisons"] > 0 and soak.done["vacuums"] >= LEAST_VACUUMS and soak.done["promotions"] == 1
+@short_and_longer("seconds", 5, 24)
+def test_standby_and_subscriber_have_what_was_committed(prefix, seed, monkeypatch, seconds):
+    monkeypatch.setattr(soak, "PERIOD", min(seconds, soak.PERIOD))
+    with Soak(prefix, seed, writers=6) as test:
+        test.run(seconds / 60, show=print)
+        assert test.done["comparisons"] > 0 and test.done["vacuums"] >= LEAST_VACUUMS and test.done["promotions"] == 1
 
 
+@pytest.mark.full
 def test_crashes_in_the_midst_of_autovacuums(prefix, pg_major, seed):
     with CrashTest(prefix, pg_major, seed, with_autovacuum=True) as test:
         for life in range(1, LIVES + 1):
@@ -81,17 +100,19 @@ def test_crashes_in_the_midst_of_autovacuums(prefix, pg_major, seed):
         assert test.done["rounds"] == 8 * life and test.done[IN_AUTOVACUUM] > 0 and test.autovacuums.done[autovacuum.WITH_WORKERS] > 0
 
 
+@pytest.mark.full
 def test_a_disk_that_fails_autovacuum_opens_circuit_breakers(prefix, pg_major, seed):
     with FaultTest(prefix, pg_major, seed, with_autovacuum=True) as test:
         test.run(4, show=print)
         assert test.done[BREAKERS] > 0 and test.done[LEFT_TO_SERVER] > 0
 
 
+@pytest.mark.full
 def test_standby_and_subscriber_beside_autovacuum(prefix, seed):
-    with Soak(prefix, seed, writers=4, with_autovacuum=True) as soak:
-        soak.run(0.3, show=print)
-        assert soak.done["comparisons"] > 0 and soak.done["promotions"] == 1
-        assert soak.done[autovacuum.FORCED] > 0 and soak.done[autovacuum.WITH_WORKERS] > 0
+    with Soak(prefix, seed, writers=4, with_autovacuum=True) as test:
+        test.run(0.3, show=print)
+        assert test.done["comparisons"] > 0 and test.done["promotions"] == 1
+        assert test.done[autovacuum.FORCED] > 0 and test.done[autovacuum.WITH_WORKERS] > 0
 
 
 class Lines:
@@ -128,21 +149,23 @@ def test_what_the_log_says_of_autovacuums_is_counted(tmp_path):
     assert autovacuums.missing() == [] and autovacuums.missing("more") == ["more"]
 
 
+@pytest.mark.full
 def test_too_little_autovacuum_is_noticed(prefix, seed, monkeypatch):
     """As it is if the engine has no workers."""
     monkeypatch.setitem(autovacuum.CHOICES, "cyclone.autovacuum_max_parallel_workers", (0,))
     monkeypatch.setattr("cyclone_lab.soak.EXTRA", 0)
-    with Soak(prefix, seed, writers=2, with_autovacuum=True) as soak:
+    with Soak(prefix, seed, writers=2, with_autovacuum=True) as test:
         with pytest.raises(AssertionError, match=autovacuum.WITH_WORKERS):
-            soak.run(0.05)
+            test.run(0.05)
 
 
+@pytest.mark.full
 def test_a_breaker_that_opens_is_noticed(prefix, seed, monkeypatch):
     """Though the server does the work after that."""
     monkeypatch.setitem(autovacuum.CONFIG, "cyclone.debug_point", "heap-vacuum:any:error")
-    with Soak(prefix, seed, writers=2, with_autovacuum=True) as soak:
+    with Soak(prefix, seed, writers=2, with_autovacuum=True) as test:
         with pytest.raises(AssertionError, match="autovacuum failed"):
-            soak.run(0.2)
+            test.run(0.2)
 
 
 @pytest.mark.parametrize(

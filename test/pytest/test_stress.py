@@ -4,8 +4,9 @@ Rows come in pairs that always live, change and die together, so what any snapsh
 committed is known besides, as each writer keeps a ledger of its own rows. Readers ask every index in one snapshot for what
 a sequential scan finds in it, and cursors stand still on pinned index pages.
 
-CYCLONE_STRESS_SECONDS is how long it goes on, on each version: 20 s if not set; half of it, but 20 s at most, with a
-standby. CYCLONE_STRESS_SEED repeats the choices of a run, not its timing. A failed test shows its seed.
+A short run ends as soon as everything was done. A longer one goes on for CYCLONE_STRESS_SECONDS at least, on each version: 20 s
+if not set; half of it, but 20 s at most, with a standby. CYCLONE_STRESS_SEED repeats the choices of a run, not its timing. A
+failed test shows its seed.
 """
 
 import os
@@ -14,9 +15,11 @@ import re
 import threading
 import uuid
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import count
 
 import psycopg
+import pytest
 
 from conftest import TEMPLATE
 from cyclone_lab import checks
@@ -77,6 +80,7 @@ PLANNER = ("seqscan", "indexscan", "indexonlyscan", "bitmapscan", "sort", "incre
 NO_SCAN_BUT_SEQUENTIAL = ("indexscan", "indexonlyscan", "bitmapscan")
 NO_WAY_BUT_BY_INDEX = ("seqscan", "sort", "incremental_sort", "hashagg", "hashjoin", "mergejoin")
 ROW_HASH = "hashtextextended(t::text, 0)"
+LENGTHS = pytest.mark.parametrize("seconds", [pytest.param(0, id="short"), pytest.param(SECONDS, id="longer", marks=pytest.mark.full)])
 UNPAIRED = "SELECT pair FROM t GROUP BY pair HAVING count(*) <> 2 OR sum(n) <> 0 OR max(id) - min(id) <> 1 LIMIT 5"
 
 
@@ -115,7 +119,8 @@ def assert_indexes_agree(conn, indexes) -> None:
 
 
 class Stress:
-    """Writers, readers and a VACUUM, each a thread with a session, from `run` to the end of its time or the first failure."""
+    """Writers, readers and a VACUUM, each a thread with a session, from `run` until everything was done, but for so many seconds
+    at least; or to the first failure."""
 
     def __init__(self, cluster, seconds: float, *, pairs: int, batch: int):
         """Prepare for a table where each writer has `pairs` / 2 to 3/2 `pairs`, and changes up to `batch` of them at once."""
@@ -126,8 +131,12 @@ class Stress:
         self.batch = batch
         self.ledgers: list[dict[int, int]] = [{} for _ in range(WRITERS)]
         self.done: Counter = Counter()
-        self.wanted = {"vacuums": 3, "workers": 3, "pages deleted": 1, "commits": 10, "rollbacks": 3}
-        self.wanted |= {"snapshots": 3, "cursors": 3, "compactions": 1, "rows moved": 1}
+        self.wanted = {"vacuums": 5, "workers": 3, "pages deleted": 1, "commits": 10, "rollbacks": 3}
+        self.wanted |= {"snapshots": 3, "cursors": 3, "compactions": 1, "rows moved": 1, "indexes built anew": 1}
+        self._turnstile = threading.Condition()
+        self._inside = 0
+        self._closed = False
+        self._indexes_in_turn = threading.Event()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._failures: list[BaseException] = []
@@ -145,7 +154,7 @@ class Stress:
     def run(self, *others) -> None:
         """Run all sessions, and the functions `others` (of a Random) in threads of their own; raise the first failure."""
         jobs = [*(lambda rng, number=number: self._write(rng, number) for number in range(WRITERS))]
-        jobs += [self._read_by_all_indexes, self._read_slowly, self._read_slowly, self._vacuum, *others]
+        jobs += [self._read_by_all_indexes, self._read_slowly, self._read_slowly, self._vacuum, self._breathe, *others]
         threads = [
             threading.Thread(target=self._guard, args=(job, random.Random(SEED * 100 + number)), daemon=True)
             for number, job in enumerate(jobs)
@@ -153,7 +162,7 @@ class Stress:
         for thread in threads:
             thread.start()
         self._stop.wait(self.seconds)
-        # whoever has done nothing yet, on a slow machine, gets the time for it
+        # as long as that takes, on a slow machine
         with suppress(TimeoutError):
             wait_until(lambda: self._failures or self._everything_was_done(), "a turn of everyone", 240)
         self._stop.set()
@@ -176,6 +185,33 @@ class Stress:
     def pause(self, rng: random.Random, seconds: float) -> None:
         self._stop.wait(rng.uniform(0, seconds))
 
+    @contextmanager
+    def inside(self):
+        """A transaction that uses the table, which waits while nobody may."""
+        with self._turnstile:
+            self._turnstile.wait_for(lambda: not self._closed)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._turnstile:
+                self._inside -= 1
+                self._turnstile.notify_all()
+
+    def _breathe(self, rng: random.Random) -> None:
+        """While indexes are built anew, see to it that now and then nobody uses the table: it takes such a moment for each."""
+        while self.running:
+            if not self._indexes_in_turn.wait(0.1):
+                continue
+            with self._turnstile:
+                self._closed = True
+                self._turnstile.wait_for(lambda: self._inside == 0)
+            self._stop.wait(0.1)
+            with self._turnstile:
+                self._closed = False
+                self._turnstile.notify_all()
+            self.pause(rng, 0.3)
+
     def committed(self) -> dict[int, int]:
         """Return what the table holds by the writers' ledgers: a hash of each row by its id."""
         return {key: value for ledger in self.ledgers for key, value in ledger.items()}
@@ -194,16 +230,24 @@ class Stress:
         with self.cluster.connect(TEMPLATE) as conn:
             writer = Writer(self, conn, number, rng)
             while self.running:
-                writer.transaction()
+                with self.inside():
+                    writer.transaction()
                 self.pause(rng, 0.02)  # or else the table grows for ever
 
     def _vacuum(self, rng: random.Random) -> None:
         """VACUUM, fast or slowly, with memory for all dead items or for few, and now and then VACUUM FULL of both kinds."""
         messages: list[str] = []
+
+        def listen(message) -> None:
+            messages.append(message.message_primary)
+            self.count("indexes built anew", message.message_primary.count('debug point "shrink-swapped" reached'))
+
         with self.cluster.connect(TEMPLATE) as conn:
-            conn.add_notice_handler(lambda message: messages.append(message.message_primary))
-            conn.execute("SET cyclone.debug_point = 'btree-chain:any:notice'; SET vacuum_cost_limit = 1000")
-            while self.running:
+            conn.add_notice_handler(listen)
+            conn.execute("SET cyclone.debug_point = 'btree-chain:any:notice shrink-swapped:any:notice'; SET vacuum_cost_limit = 1000")
+            for number in count():
+                if not self.running:
+                    break
                 conn.execute(f"SET vacuum_cost_delay = {rng.choice([0, 1, 2])}")
                 conn.execute(f"SET maintenance_work_mem = '{rng.choice(['64kB', '256kB', '64MB', '64MB'])}'")
                 conn.execute(f"SET cyclone.debug_parking = {rng.choice([0, 1, 4])}; SET cyclone.debug_fed = {rng.choice([0, 1000])}")
@@ -218,18 +262,25 @@ class Stress:
                 if rng.random() < 0.05:
                     conn.execute(f"VACUUM (FULL, PARALLEL {rng.choice([2, 0])}) t")
                     self.count("rewrites")
-                if rng.random() < 0.3:
-                    conn.execute(f"VACUUM (FULL INPLACE, VERBOSE, INDEX_CLEANUP {rng.choice(['off', 'off', 'auto'])}) t")
+                if number % 3 == 2:
+                    self._compact(conn, "auto" if number % 9 == 2 else "off")
                     moved = re.search(r"rows moved: (\d+)", "\n".join(messages))
                     messages.clear()
                     self.count("compactions")
                     self.count("rows moved", int(moved[1]))
                 self.pause(rng, 0.1)
 
+    def _compact(self, conn, index_cleanup: str) -> None:
+        if index_cleanup != "off":
+            self._indexes_in_turn.set()
+        conn.execute(f"VACUUM (FULL INPLACE, VERBOSE, INDEX_CLEANUP {index_cleanup}) t")
+        self._indexes_in_turn.clear()
+
     def _read_by_all_indexes(self, rng: random.Random) -> None:
         with self.cluster.connect(TEMPLATE) as conn:
             while self.running:
-                self.read_in_one_snapshot(conn, rng)
+                with self.inside():
+                    self.read_in_one_snapshot(conn, rng)
                 self.pause(rng, 0.3)
 
     def read_in_one_snapshot(self, conn, rng: random.Random, what: str = "snapshots") -> None:
@@ -247,7 +298,7 @@ class Stress:
             while self.running:
                 key = rng.choice(sorted(indexes))
                 query = f"SELECT {key} FROM t ORDER BY {key}"
-                with conn.transaction():
+                with self.inside(), conn.transaction():
                     conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     forbid(conn, NO_SCAN_BUT_SEQUENTIAL)
                     expected = [value for (value,) in conn.execute(query, prepare=False)]
@@ -256,16 +307,16 @@ class Stress:
                     conn.execute(f"DECLARE c SCROLL CURSOR FOR {query}", prepare=False)
                     at = 0
                     for _ in range(rng.randrange(4, 40)):
-                        count = rng.randrange(1, max(2, len(expected) // 20))
-                        if at > count and rng.random() < 0.2:
-                            found = [value for (value,) in conn.execute(f"FETCH BACKWARD {count} FROM c")]
-                            assert found == expected[at - 1 - count : at - 1][::-1], f"by {indexes[key]}, backward from {at}"
-                            at -= count
+                        some = rng.randrange(1, max(2, len(expected) // 20))
+                        if at > some and rng.random() < 0.2:
+                            found = [value for (value,) in conn.execute(f"FETCH BACKWARD {some} FROM c")]
+                            assert found == expected[at - 1 - some : at - 1][::-1], f"by {indexes[key]}, backward from {at}"
+                            at -= some
                         else:
-                            found = [value for (value,) in conn.execute(f"FETCH {count} FROM c")]
-                            assert found == expected[at : at + count], f"by {indexes[key]}, from {at}"
+                            found = [value for (value,) in conn.execute(f"FETCH {some} FROM c")]
+                            assert found == expected[at : at + some], f"by {indexes[key]}, from {at}"
                             at += len(found)
-                            if len(found) < count:
+                            if len(found) < some:
                                 break
                         self.pause(rng, 0.03)
                 self.count("cursors")
@@ -475,9 +526,10 @@ def assert_quiet_log(cluster) -> None:
     assert not noise, noise[:5]
 
 
-def test_many_sessions_write_and_read_while_a_team_vacuums_again_and_again(new_cluster):
+@LENGTHS
+def test_many_sessions_write_and_read_while_a_team_vacuums_again_and_again(new_cluster, seconds):
     cluster = new_cluster(**CONFIG)
-    stress = Stress(cluster, SECONDS, pairs=3000, batch=120)
+    stress = Stress(cluster, seconds, pairs=3000 if seconds else 1000, batch=120 if seconds else 60)
     stress.make_table()
     stress.run()
     with cluster.connect(TEMPLATE) as conn:
@@ -485,12 +537,13 @@ def test_many_sessions_write_and_read_while_a_team_vacuums_again_and_again(new_c
     assert_quiet_log(cluster)
 
 
-def test_a_standby_follows_and_can_take_over(new_cluster):
+@LENGTHS
+def test_a_standby_follows_and_can_take_over(new_cluster, seconds):
     """The primary logs whole pages with every change, for the standby to compare with what replay makes of them."""
     primary = new_cluster(
         **CONFIG, wal_consistency_checking=CHECKED_WAL, wal_keep_size="8GB", wal_receiver_status_interval=1
     )
-    stress = Stress(primary, min(SECONDS / 2, 20), pairs=1000, batch=12)  # no more, as WAL is large
+    stress = Stress(primary, min(seconds / 2, 20), pairs=1000, batch=12)  # no more, as WAL is large
     stress.make_table()
     # with feedback and patience few queries are cancelled, and so come across more of what is replayed
     patience = {"hot_standby_feedback": "on", "max_standby_streaming_delay": "10s"}

@@ -1,4 +1,4 @@
-"""A short run of `make twins`: what is done to a table while it is compacted has the effect that it has on an equal one.
+"""A short run of `make twins`, with --whole longer ones: what is done to a table while it is compacted has the effect that it has on an equal one.
 
 A failed test shows its seed; CYCLONE_SEED repeats its choices.
 """
@@ -17,14 +17,18 @@ from cyclone_lab.twins import TwinTest
 SEED = int(os.environ.get("CYCLONE_SEED", random.randrange(1_000_000)))
 
 
-def test_a_table_that_is_compacted_stays_equal_to_one_that_is_not(prefix):
+@pytest.mark.parametrize("seconds", [5, pytest.param(15, marks=pytest.mark.full)])
+def test_a_table_that_is_compacted_stays_equal_to_one_that_is_not(prefix, monkeypatch, seconds):
+    """And then for as long as it takes until everything was done."""
+    monkeypatch.setattr("cyclone_lab.twins.PERIOD", seconds)
     print(f"CYCLONE_SEED={SEED}")
     with TwinTest(prefix, SEED, writers=4) as test:
-        test.run(0.25, show=print)
+        test.run(seconds / 60, show=print)
         print(test.done)
         assert test.done["rows moved"] > 0 and test.done["checks at rest"] > 0 and test.done["duels that one side won"] > 0
 
 
+@pytest.mark.full
 def test_the_same_beside_autovacuum(prefix):
     print(f"CYCLONE_SEED={SEED}")
     with TwinTest(prefix, SEED, writers=4, with_autovacuum=True) as test:
