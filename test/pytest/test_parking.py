@@ -138,14 +138,14 @@ def test_no_single_look_at_others_decides(server_headers, tmp_path):
     assert averages(note, [0] * 3 + [1] * 4, 0.5)[-1] > 0.8, "two seconds in the server's code"
 
 
-def make_table(conn, rows=30_000, indexes=INDEXES) -> None:
+def make_table(conn, rows=30_000, indexes=INDEXES, dead="id % 3 = 0 OR id BETWEEN 5000 AND 8000") -> None:
     """Make a table of 10 rows a page, every third row of which is dead."""
     conn.execute("CREATE TABLE t (id int, a int, list int[], filler text) WITH (autovacuum_enabled = off)")
     conn.execute("ALTER TABLE t ALTER filler SET STORAGE PLAIN")
     conn.execute(f"INSERT INTO t SELECT i, i % 1000, ARRAY[i % 77], repeat('x', 700) FROM generate_series(1, {rows}) i")
     for index in indexes:
         conn.execute(f"CREATE INDEX ON t USING {index}")
-    conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id BETWEEN 5000 AND 8000")
+    conn.execute(f"DELETE FROM t WHERE {dead}")
 
 
 def set_all(conn, settings) -> None:
@@ -417,8 +417,11 @@ def test_workers_rest_and_come_back_while_the_leader_is_in_the_servers_code(new_
     with cluster.connect() as conn, cluster.connect() as gate:
         checks.create_extensions(conn)
         conn.execute("CREATE EXTENSION bloom")
-        # the first one is the leader's, as it is small: it comes to an end long after the workers have come to that of a range
-        make_table(conn, 60_000, ("bloom (id) WITH (length = 4000)", "btree (filler, id)"))
+        # the first one is the leader's, as it is small, and has much to do at once; but the workers soon come to the end of a
+        # range, as there is nothing dead in what is at the beginning of theirs
+        indexes = ("bloom (id) WITH (length = 4000)", "btree (filler, id DESC)")
+        make_table(conn, 60_000, indexes, dead="id % 3 = 0 AND id < 40000")
+        conn.execute("CHECKPOINT")  # a page that is to be written anyway costs next to nothing
         gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
         points = {"cyclone.debug_point": "index-vacuum:leader:wait"}
         running = Background(cluster, "postgres", "VACUUM (INDEX_CLEANUP on, VERBOSE) t", points)
