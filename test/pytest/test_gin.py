@@ -191,7 +191,7 @@ def test_crashes_and_replay(new_cluster, pg_major):
     """On the server that crashed, and on a standby, whose pages are compared with the primary's."""
     settings = {name: value for name, value in SHARED_OUT.items() if "." not in name}
     primary = new_cluster(wal_consistency_checking="all", max_wal_size="4GB", wal_keep_size="4GB", **settings)
-    standby = primary.standby({"max_standby_streaming_delay": -1, "hot_standby_feedback": "off"})
+    standby = primary.standby({"max_standby_streaming_delay": -1, "hot_standby_feedback": "off", "wal_retrieve_retry_interval": "100ms"})
     standby.start()
     try:
         for point, processes in POINTS.items():

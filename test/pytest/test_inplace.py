@@ -585,7 +585,7 @@ def test_logical_decoding_hears_nothing(new_cluster):
 
 def test_a_standby_replays_it(new_cluster):
     primary = new_cluster(wal_consistency_checking="all")
-    with primary.connect(TEMPLATE) as conn, primary.standby({"hot_standby_feedback": "on"}).start() as standby:
+    with primary.connect(TEMPLATE) as conn, primary.standby({"hot_standby_feedback": "on", "wal_receiver_status_interval": 1}).start() as standby:
         run_script(conn, MAKE)
         conn.execute("VACUUM (FREEZE) t")  # all pages all-visible
         expected = content(conn, "t")
