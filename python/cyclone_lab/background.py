@@ -146,3 +146,19 @@ class Parked(Background):
         self.release()
         if error is None:
             self.wait()
+
+
+def time_out_while_parked(cluster: Cluster, dbname: str, point: str, processes: int, statement: str, settings: dict | None = None) -> psycopg.Error:
+    """Return the error of a statement whose statement_timeout is over when so many of its processes are parked.
+
+    The timeout is as long as it takes them to come there, on however slow a machine.
+    """
+    for seconds in (1, 4, 16, 64):
+        try:
+            with Parked(cluster, dbname, point, processes, statement, {"statement_timeout": f"{seconds}s", **(settings or {})}) as parked:
+                error = parked.wait()
+            assert isinstance(error, psycopg.errors.QueryCanceled) and "statement timeout" in str(error), error
+            return error
+        except AssertionError as early:
+            if "statement timeout" not in str(early) or seconds == 64:
+                raise

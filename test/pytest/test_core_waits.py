@@ -73,7 +73,7 @@ def budget(conn) -> float | None:
     return row["budget"] if row and row["limited_by"] in ("latency target", "floor") else None
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
     """Statements take 20 ms come what may; so without that it would go faster and faster, until it is through."""
     with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", STATEMENT, 4):
@@ -81,19 +81,19 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
         wait_until(lambda: pace(conn)["target_ms"] is not None, "a target")
         kernel.waits = 3
-        for _ in range(4):  # it may be learned again meanwhile, but what is learned is the middle one of twelve
+        for _ in range(2):  # it may be learned again meanwhile, but what is learned is the middle one of twelve
             wait_until(lambda: (found := budget(conn)) and found < FIRST_BUDGET / 4, "less of a budget")
             time.sleep(0.5)
             assert vacuum.running
         assert not [message for message in vacuum.messages if "is missed" in message], "statements are fast enough"
         kernel.waits = 0.2
-        wait_until(lambda: not vacuum.running or (budget(conn) or 0) > 2 * FIRST_BUDGET, "more of it", 120)
+        wait_until(lambda: not vacuum.running or (budget(conn) or 0) > FIRST_BUDGET, "more of it", 120)
     vacuum.finish()
     with kernel.cluster.connect() as conn:
         checks.assert_clean(conn, "t")
 
 
-@pytest.mark.parametrize("what", ["nothing", "always the same", "no file"])
+@pytest.mark.parametrize("what", ["nothing", *(pytest.param(what, marks=pytest.mark.full) for what in ("always the same", "no file"))])
 def test_where_it_is_not_known_statements_are_what_counts(kernel, what):
     kernel.stop()
     if what == "nothing":

@@ -196,6 +196,7 @@ def test_crashes_and_replay(new_cluster, pg_major):
     try:
         for point, processes in POINTS.items():
             with primary.connect(TEMPLATE) as conn:
+                conn.execute("SET wal_consistency_checking = ''")  # only what VACUUM does is compared
                 make_table(conn, "t", "runs of rows")
                 conn.execute(f"DELETE FROM t WHERE {SHAPES['runs of rows'][2]}")
                 before = checks.table_state(conn, "t")

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import Background, Parked, time_out_while_parked, wait_until
 from test_rewrite import run_script
 
 INPLACE = "VACUUM (FULL INPLACE) t"
@@ -193,11 +193,11 @@ def test_what_ends_it_leaves_nothing_behind(cluster, db, conn, table, end, step)
             conn.execute(f"SET cyclone.debug_point = '{step}:leader:error'")
             conn.execute(INPLACE)
         conn.execute("RESET cyclone.debug_point")
+    elif end == "statement_timeout":
+        time_out_while_parked(cluster, db, f"{step}:leader", 1, INPLACE)
     else:
-        settings = {"statement_timeout": "5s"} if end == "statement_timeout" else {}
-        with Parked(cluster, db, f"{step}:leader", 1, INPLACE, settings=settings) as vacuum:
-            if end == "cancel":
-                conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        with Parked(cluster, db, f"{step}:leader", 1, INPLACE) as vacuum:
+            conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
             assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
     assert conn.execute(INVALID).fetchall() == []
     assert content(conn) == table
