@@ -79,7 +79,7 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
     with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", STATEMENT, 4):
         vacuum = Background(kernel.cluster, "postgres", f"VACUUM (PARALLEL {workers}) t", AUTO)
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
-        wait_until(lambda: pace(conn)["target_ms"] is not None, "a target")
+        wait_until(lambda: (row := pace(conn)) and row["target_ms"] is not None, "a target")
         kernel.waits = 3
         for _ in range(2):  # it may be learned again meanwhile, but what is learned is the middle one of twelve
             wait_until(lambda: (found := budget(conn)) and found < FIRST_BUDGET / 4, "less of a budget")
