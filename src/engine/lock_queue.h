@@ -11,7 +11,8 @@
 #define CYCLONE_LOCK_QUEUE_H
 
 /*
- * All of these are for the holder of a ShareUpdateExclusiveLock, in a transaction.
+ * All of these are for use in a transaction, the first two for the holder of a
+ * ShareUpdateExclusiveLock.
  */
 
 /* Has somebody who has the table locked been in his transaction for longer than that? */
@@ -23,7 +24,11 @@ extern bool lock_is_held_for(Oid relid, int ms);
  */
 extern bool lock_queue_may_help(Oid relid);
 
-/* Wait in the queue for that moment; return whether we have the AccessExclusiveLock. */
+/*
+ * Wait in the queue for that moment; return whether we have the AccessExclusiveLock.
+ * If a lock on the table is held meanwhile, a session that has it locked, too, and
+ * now wants one that ours forbids, may get a deadlock's error.
+ */
 extern bool lock_queue_for_a_moment(Oid relid);
 
 #endif							/* CYCLONE_LOCK_QUEUE_H */

@@ -11,8 +11,8 @@
  *	 3. wait for those who have had the table locked since before that commit, and so
  *		don't maintain the copy; then add what they have written (validate)
  *	 4. wait for those whose snapshots need entries that the copy lacks
- *	 5. under an exclusive lock, taken at a moment when it can be had at once and kept
- *		for some catalog rows, let the copy take the index's place
+ *	 5. under an exclusive lock, kept for some catalog rows, let the copy take the
+ *		index's place
  *
  * REINDEX CONCURRENTLY waits for others before step 2, too, as they might make a
  * heap-only tuple of a row whose indexed columns change.  The copy has the columns of
@@ -20,7 +20,8 @@
  *
  * No statement of others fails by it that would succeed beside a plain VACUUM:
  * the copy enforces nothing (index_copy.c), and we wait in no lock's queue
- * (others.c).  If others don't end within cyclone.index_wait, or one of them
+ * (others.c), but for the moments in which truncation would, too (lock_queue.c), and
+ * then with nothing locked that others may want.  If others don't end within cyclone.index_wait, or one of them
  * waits for us, the copy is dropped, and the index stays as it is, with a warning.  So
  * it does if disk space may not suffice, or somebody's transaction is as old as that
  * when we begin.
@@ -63,6 +64,7 @@
 #include "bloat/bloat.h"
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/lock_queue.h"
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
 #include "others.h"
@@ -117,10 +119,14 @@ static void build(Shrink *shrink);
 static TransactionId validate(Shrink *shrink);
 static bool wait_for_others(Shrink *shrink, TransactionId limit_xmin);
 static bool swap(Shrink *shrink);
-static bool try_to_swap(Shrink *shrink, OthersFound *others, bool *is_done);
+static bool try_to_swap(Shrink *shrink, bool may_queue, OthersFound *others, bool *is_done);
+static bool swap_from_queue(Shrink *shrink, bool *is_done);
+static void begin_swap(Shrink *shrink);
+static bool swap_locked(Shrink *shrink);
 static void remove_copy(Shrink *shrink, Oid copy);
 static bool set_dead(Shrink *shrink, Oid copy);
 static void drop_dead(Shrink *shrink, Oid copy, int patience_ms);
+static void take_lock_back(Oid table, int patience_ms);
 static bool lock_again(Oid table);
 static bool lock_soon(Oid table, LOCKMODE mode);
 static void warn(const Shrink *shrink, const OthersFound *others);
@@ -516,6 +522,9 @@ wait_for_others(Shrink *shrink, TransactionId limit_xmin)
 /*
  * swap
  *		Step 5; false, with a warning, if the lock can't be had.
+ *
+ * Standing in the lock's queue holds others up, so where it was in vain we do it
+ * again only after twice the time.
  */
 static bool
 swap(Shrink *shrink)
@@ -528,7 +537,7 @@ swap(Shrink *shrink)
 	index_copy_end_snapshots_on_standbys(&shrink->copy);
 	end_transaction();
 
-	while (!try_to_swap(shrink, &others, &is_done))
+	for (int tries = 1; !try_to_swap(shrink, (tries & (tries - 1)) == 0, &others, &is_done); tries++)
 	{
 		if (others.end == OTHERS_WAIT_FOR_US ||
 			TimestampDifferenceExceeds(start, GetCurrentTimestamp(), cyclone_index_wait))
@@ -545,37 +554,89 @@ swap(Shrink *shrink)
  *		Try for a moment to lock the table exclusively, and do it then; return whether
  *		that is over.  *others says who is in the way, *is_done whether the copy
  *		has taken the index's place.
+ */
+static bool
+try_to_swap(Shrink *shrink, bool may_queue, OthersFound *others, bool *is_done)
+{
+	bool		is_locked;
+
+	begin_swap(shrink);
+	is_locked = lock_soon(shrink->table, AccessExclusiveLock);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (is_locked)
+		*is_done = swap_locked(shrink);
+	else
+	{
+		*others = others_look(others_with_lock(shrink->table, AccessExclusiveLock));
+		may_queue = may_queue && others->end != OTHERS_WAIT_FOR_US &&
+			lock_queue_may_help(shrink->table);
+	}
+	end_transaction();
+	return is_locked || (may_queue && swap_from_queue(shrink, is_done));
+}
+
+/*
+ * swap_from_queue
+ *		The same on a table that others use all the time: stand in the lock's queue.
+ *
+ * Meanwhile the table isn't locked by us.  The server would fail a statement of
+ * somebody who has the table locked, so that we wait for him, and now wants a
+ * lock that ours forbids.  Who changes the table in that time is found out by
+ * index_copy_swap.
+ */
+static bool
+swap_from_queue(Shrink *shrink, bool *is_done)
+{
+	LockRelId	lock = {.relId = shrink->table,.dbId = MyDatabaseId};
+	bool		is_locked;
+
+	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
+	begin_swap(shrink);
+	DEBUG_POINT("shrink-queue");
+	is_locked = lock_queue_for_a_moment(shrink->table);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (is_locked)
+	{
+		*is_done = swap_locked(shrink);
+		LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
+	}
+	end_transaction();
+	if (!is_locked)
+		take_lock_back(shrink->table, cyclone_index_wait);
+	return is_locked;
+}
+
+/*
+ * begin_swap
+ *		Begin a transaction to lock the table in, without a snapshot until it is locked.
  *
  * Others wait for what happens under the lock: some catalog rows, and a commit.  It
  * goes to disk here at once, whatever the setting, but isn't waited for on standbys.
  */
-static bool
-try_to_swap(Shrink *shrink, OthersFound *others, bool *is_done)
+static void
+begin_swap(Shrink *shrink)
 {
-	bool		is_locked;
-
 	begin_vacuum_transaction(true);
 	DEBUG_POINT("shrink-swap");
 	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
 	PopActiveSnapshot();
-	is_locked = lock_soon(shrink->table, AccessExclusiveLock);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (!is_locked)
-		*others = others_look(others_with_lock(shrink->table, AccessExclusiveLock));
-	else
+}
+
+/* swap_locked -- let the copy take the index's place; false, with a warning, if it can't. */
+static bool
+swap_locked(Shrink *shrink)
+{
+	if (index_copy_swap(&shrink->copy))
 	{
-		*is_done = index_copy_swap(&shrink->copy);
-		if (!*is_done)
-			ereport(WARNING,
-					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("index %u of \"%s\" stays as it is, as others have changed or locked it meanwhile",
-							shrink->index, get_rel_name(shrink->table))));
-		else
-			DEBUG_POINT("shrink-swapped");
+		DEBUG_POINT("shrink-swapped");
+		return true;
 	}
-	end_transaction();
-	return is_locked;
+	ereport(WARNING,
+			(errcode(ERRCODE_OBJECT_IN_USE),
+			 errmsg("index %u of table %u stays as it is, as others have changed or locked it meanwhile",
+					shrink->index, shrink->table)));
+	return false;
 }
 
 /*
@@ -593,11 +654,7 @@ remove_copy(Shrink *shrink, Oid copy)
 	(void) set_dead(shrink, copy);
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	drop_dead(shrink, copy, cyclone_index_wait);
-	if (!lock_again(shrink->table))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("VACUUM (FULL INPLACE) ends here, as others have locked the table meanwhile"),
-				 errdetail("It had made way for them.  The table has been compacted; some of its indexes may still be bloated.")));
+	take_lock_back(shrink->table, 0);
 }
 
 /*
@@ -652,6 +709,31 @@ drop_dead(Shrink *shrink, Oid copy, int patience_ms)
 	end_transaction();
 }
 
+/*
+ * take_lock_back
+ *		Lock a table for the session again, after it was left to others; an error if
+ *		they keep it for longer than that, or have dropped it.
+ */
+static void
+take_lock_back(Oid table, int patience_ms)
+{
+	TimestampTz start = GetCurrentTimestamp();
+
+	while (!lock_again(table))
+	{
+		bool		is_gone;
+
+		begin_vacuum_transaction(false);
+		is_gone = get_rel_name(table) == NULL;
+		end_transaction();
+		if (is_gone || TimestampDifferenceExceeds(start, GetCurrentTimestamp(), patience_ms))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("VACUUM (FULL INPLACE) ends here, as others have locked or dropped the table meanwhile"),
+					 errdetail("It had made way for them.  The table has been compacted; some of its indexes may still be bloated.")));
+	}
+}
+
 /* lock_again -- lock a table for the session, as before; false if others have it. */
 static bool
 lock_again(Oid table)
@@ -701,7 +783,7 @@ warn(const Shrink *shrink, const OthersFound *others)
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("index \"%s\" stays bloated, as others use its table all the time", name),
-				 errdetail("There was no moment within cyclone.index_wait at which nobody had it locked."),
+				 errdetail("Within cyclone.index_wait it could not be locked for a moment without holding others up."),
 				 errhint("Run VACUUM (FULL INPLACE) again in a quiet hour, or raise cyclone.index_wait.")));
 	else if (others->end == OTHERS_WAIT_FOR_US)
 		ereport(WARNING,

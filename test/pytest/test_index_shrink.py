@@ -320,6 +320,47 @@ def test_a_busy_table_is_no_prepared_transaction(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
+def test_on_a_table_that_is_always_in_use_the_lock_is_queued_for(cluster, db, conn):
+    """There is no moment at which nobody has it locked."""
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, n int) WITH (autovacuum_enabled = off, fillfactor = 50)")
+    conn.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20000) i; DELETE FROM t WHERE id > 100")
+    busy = "BEGIN FOR i IN 1..1000000 LOOP UPDATE t SET n = n + 1 WHERE id = {}; PERFORM pg_sleep(0.005); COMMIT; END LOOP; END"
+    users = [Background(cluster, db, f"DO '{busy.format(number)}'") for number in range(1, 9)]
+    messages = []
+    conn.add_notice_handler(lambda message: messages.append(message.message_primary))
+    conn.execute("SET cyclone.index_wait = '100s'")
+    conn.execute(INPLACE)
+    for user in users:
+        assert user.running
+        conn.execute("SELECT pg_cancel_backend(%s)", (user.pid,))
+        user.wait()
+    assert not any("bloated" in message for message in messages), messages
+    assert conn.execute("SELECT pg_relation_size('t_pkey') < 10 * 8192").fetchone() == (True,)
+    assert conn.execute(INVALID).fetchall() == []
+    conn.execute("VACUUM (INDEX_CLEANUP on) t")
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("statement", ["ANALYZE t", "CREATE INDEX t_new ON t (note)", "DROP TABLE t"])
+def test_in_the_queue_it_has_nothing_locked(cluster, db, conn, table, statement):
+    """Who is waited for may lock the table as it likes, and change it."""
+    settings = {"cyclone.debug_queue_age": 60000, "cyclone.index_wait": "30s"}
+    conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+    with cluster.connect(db) as other:
+        other.execute("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE")
+        with Parked(cluster, db, "shrink-queue:leader", 1, INPLACE, settings) as vacuum:
+            other.execute("LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE NOWAIT")
+            other.execute(statement)
+            vacuum.release()
+            other.execute("COMMIT")
+    if statement == "DROP TABLE t":
+        assert "others have locked or dropped the table meanwhile" in str(vacuum.error) or any("others have changed" in message for message in vacuum.messages)
+        return
+    assert vacuum.error is None and not any("bloated" in message for message in vacuum.messages), vacuum.messages
+    assert content(conn) == table
+    assert_sound(conn)
+
+
 def test_upserts_by_many_clients(cluster, db, conn, table):
     """They share keys, while the table is compacted again and again; none fails."""
     conn.execute("DROP INDEX t_expr; DROP INDEX t_some")  # upserts don't go by these
