@@ -14,6 +14,7 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "transaction.h"
@@ -49,6 +50,61 @@ end_transaction(void)
 {
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+}
+
+/*
+ * try_in_subtransaction
+ *		Call the routine in a subtransaction, and in the caller's memory context.
+ *		Returns NULL, or the error that has ended it.
+ *
+ * Not in parallel mode.  What the caller has opened or locked before stays so.
+ */
+ErrorData *
+try_in_subtransaction(void (*routine) (void *), void *arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		routine(arg);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		/* an error leaves other interrupts unserved, and the caller may go on */
+		InterruptPending = true;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return error;
+}
+
+/*
+ * error_is_about_data
+ *		Is it about what was read?  Otherwise it is about the statement, which must
+ *		end: it was cancelled, memory is short, or a standby has to go on.
+ */
+bool
+error_is_about_data(const ErrorData *error)
+{
+	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
+	{
+		case ERRCODE_OPERATOR_INTERVENTION:
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+		case ERRCODE_TRANSACTION_ROLLBACK:
+			return false;
+		default:
+			return true;
+	}
 }
 
 /*

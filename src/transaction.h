@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * transaction.h
- *	  The transactions that a VACUUM consists of.
+ *	  The transactions that a VACUUM consists of, and subtransactions that may fail.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -22,6 +22,9 @@ typedef struct SavedUser
 
 extern void begin_vacuum_transaction(bool full);
 extern void end_transaction(void);
+
+extern ErrorData *try_in_subtransaction(void (*routine) (void *), void *arg);
+extern bool error_is_about_data(const ErrorData *error);
 
 extern void become_owner(Relation rel, SavedUser *saved);
 extern void become_user_again(const SavedUser *saved);

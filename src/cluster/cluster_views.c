@@ -9,7 +9,8 @@
  * that says so.  Connecting and answering may take no longer than the timeout,
  * for each node.
  *
- * Without Citus the cluster is this server.
+ * Without Citus the cluster is this server.  An error is caught, as that of
+ * another node would be: in a subtransaction, as PL/pgSQL does it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -33,6 +34,7 @@
 #include "compat.h"
 #include "declared_rows.h"
 #include "library.h"
+#include "transaction.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_cluster_rows);
 PG_FUNCTION_INFO_V1(pg_cyclone_node_rows);
@@ -40,12 +42,26 @@ PG_FUNCTION_INFO_V1(pg_cyclone_node_rows);
 /* Columns of cluster_rows */
 #define RESULT_COLUMNS	4
 
+/* The server's message, before it is translated: it has no SQLSTATE of its own. */
+#define STATEMENT_TIMED_OUT	"canceling statement due to statement timeout"
+
+/* What is asked of this server */
+typedef struct Question
+{
+	const char *view;
+	TimestampTz until;
+	char	   *answer;
+} Question;
+
 static const char *const views[] = {
 	"advice", "autovacuum", "bloat", "history", "horizon", "pace", "progress"
 };
 
 static void check_view(const char *view, int timeout);
-static char *node_rows(const char *view, int timeout);
+static bool ask_here(const char *view, int timeout, char **answer);
+static void ask(void *arg);
+static TimestampTz in_ms(int ms);
+static char *node_rows(const char *view, TimestampTz until);
 static char *read_view(const char *view);
 static void put_row(FunctionCallInfo fcinfo, const CitusNode *node, bool success, const char *result);
 
@@ -62,7 +78,7 @@ pg_cyclone_node_rows(PG_FUNCTION_ARGS)
 
 	refuse_without_preloading();
 	check_view(view, timeout);
-	PG_RETURN_TEXT_P(cstring_to_text(node_rows(view, timeout)));
+	PG_RETURN_TEXT_P(cstring_to_text(node_rows(view, in_ms(timeout))));
 }
 
 /*
@@ -87,8 +103,10 @@ pg_cyclone_cluster_rows(PG_FUNCTION_ARGS)
 	if (!distributed_has_cluster())
 	{
 		CitusNode	here = {.name = "localhost",.port = PostPortNumber,.is_active = true};
+		char	   *answer;
+		bool		success = ask_here(view, timeout, &answer);
 
-		put_row(fcinfo, &here, true, node_rows(view, timeout));
+		put_row(fcinfo, &here, success, answer);
 		return (Datum) 0;
 	}
 
@@ -138,16 +156,59 @@ check_view(const char *view, int timeout)
 }
 
 /*
+ * ask_here
+ *		Read a view of this server as if it were another node: false if it can't be
+ *		read, and then the answer is the error's message.
+ *
+ * What ends the statement is no answer, a timeout that isn't ours included.
+ */
+static bool
+ask_here(const char *view, int timeout, char **answer)
+{
+	Question	question = {.view = view,.until = in_ms(timeout)};
+	bool		timeout_is_ours = !get_timeout_active(STATEMENT_TIMEOUT) ||
+		get_timeout_finish_time(STATEMENT_TIMEOUT) > question.until;
+	ErrorData  *error = try_in_subtransaction(ask, &question);
+
+	if (error == NULL)
+	{
+		*answer = question.answer;
+		return true;
+	}
+	if (!error_is_about_data(error) &&
+		!(timeout_is_ours && error->message_id != NULL &&
+		  strcmp(error->message_id, STATEMENT_TIMED_OUT) == 0))
+		ReThrowError(error);
+	*answer = error->message;
+	return false;
+}
+
+/* ask -- for try_in_subtransaction. */
+static void
+ask(void *arg)
+{
+	Question   *question = arg;
+
+	question->answer = node_rows(question->view, question->until);
+}
+
+/* in_ms -- the time that is so many ms from now. */
+static TimestampTz
+in_ms(int ms)
+{
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+}
+
+/*
  * node_rows
  *		Read a view of this server, in the rights of the user.
  *
- * The timeout is that of statements, set for a while; one that comes earlier
- * stays as it is.  An error need not be the end of the statement.
+ * The time is that of the statement's timeout, set for a while; one that comes
+ * earlier stays as it is.  An error need not be the end of the statement.
  */
 static char *
-node_rows(const char *view, int timeout)
+node_rows(const char *view, TimestampTz until)
 {
-	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
 	bool		is_active = get_timeout_active(STATEMENT_TIMEOUT);
 	TimestampTz before = is_active ? get_timeout_finish_time(STATEMENT_TIMEOUT) : 0;
 	char	   *rows;
@@ -159,6 +220,9 @@ node_rows(const char *view, int timeout)
 	{
 		enable_timeout_at(STATEMENT_TIMEOUT, until);
 		rows = read_view(view);
+		/* one that has just struck is told from a cancel here only */
+		disable_timeout(STATEMENT_TIMEOUT, true);
+		CHECK_FOR_INTERRUPTS();
 	}
 	PG_FINALLY();
 	{

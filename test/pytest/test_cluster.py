@@ -497,6 +497,29 @@ def test_views_without_citus(conn):
         conn.execute("SELECT cyclone.node_rows('pg_authid')")
 
 
+def test_errors_without_citus(cluster, db, conn):
+    """As those of another node: a row, where nothing ends the whole statement."""
+    conn.execute("CREATE ROLE cyclone_cluster_reader; SET ROLE cyclone_cluster_reader")
+    [(node, port, error, result)] = conn.execute("SELECT * FROM cyclone.cluster_rows('autovacuum')").fetchall()
+    assert (node, result) == ("localhost", None) and error == "permission denied for view autovacuum"
+    conn.execute("RESET ROLE; DROP ROLE cyclone_cluster_reader")
+
+    with cluster.connect(db) as other:
+        other.execute("BEGIN; ALTER VIEW cyclone.history SET (security_barrier = false)")
+        rows = "SELECT error, relid FROM cyclone.cluster_rows('history', 100) LEFT JOIN LATERAL jsonb_to_recordset(result) AS r(relid oid) ON true"
+        assert conn.execute(rows).fetchall() == [("canceling statement due to statement timeout", None)]
+        conn.execute("SET statement_timeout = 100")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            conn.execute("SELECT * FROM cyclone.cluster_rows('history', 600000)")
+        conn.execute("SET statement_timeout = 0")
+        waiting = Background(cluster, db, "SELECT * FROM cyclone.cluster_rows('history', 600000)")
+        wait_until(lambda: other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (1,), "the wait for the lock")
+        other.execute("SELECT pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            waiting.finish()
+    assert conn.execute("SELECT error FROM cyclone.cluster_rows('history', 600000)").fetchall() == [(None,)]
+
+
 def test_the_time_of_a_view_ends_with_it(conn):
     """An error that is caught leaves no timeout behind."""
     conn.execute("CREATE ROLE cyclone_cluster_reader; SET ROLE cyclone_cluster_reader")
