@@ -73,6 +73,7 @@ static void open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 					   BufferAccessStrategy strategy);
 static int64 index_pages(const TableVacuum *vacuum);
 static void plan_vacuum(VacuumJob *job);
+static bool freezing_is_held(const VacuumParams *params, TransactionId oldest_xmin);
 static void scan_and_vacuum(VacuumJob *job);
 static bool grow_store(VacuumJob *job);
 static void vacuum_indexes_and_heap(VacuumJob *job);
@@ -228,6 +229,7 @@ plan_vacuum(VacuumJob *job)
 	job->result.orig_rel_pages = plan->rel_pages;
 	job->result.new_rel_pages = plan->rel_pages;
 	job->result.oldest_xmin = plan->cutoffs.OldestXmin;
+	job->result.freezing_is_held = freezing_is_held(params, plan->cutoffs.OldestXmin);
 	job->result.old_relfrozenxid = plan->cutoffs.relfrozenxid;
 	job->result.old_relminmxid = plan->cutoffs.relminmxid;
 
@@ -242,6 +244,20 @@ plan_vacuum(VacuumJob *job)
 	compat_report_vacuum_start(params->is_wraparound, plan->aggressive);
 	/* If things are that bad, all that the team will do is to scan the heap. */
 	failsafe_check(vacuum);
+}
+
+/*
+ * freezing_is_held
+ *		Is the horizon older than what is to be frozen by age?  The same rule as for
+ *		FreezeLimit.
+ */
+static bool
+freezing_is_held(const VacuumParams *params, TransactionId oldest_xmin)
+{
+	int			min_age = params->freeze_min_age >= 0 ? params->freeze_min_age : vacuum_freeze_min_age;
+	TransactionId limit = ReadNextTransactionId() - Min(min_age, autovacuum_freeze_max_age / 2);
+
+	return TransactionIdIsNormal(limit) && TransactionIdPrecedes(oldest_xmin, limit);
 }
 
 /*

@@ -85,6 +85,7 @@ typedef struct TableResult
 	double		new_rel_tuples;
 	VacuumCounters counters;	/* of the whole team */
 	TransactionId oldest_xmin;
+	bool		freezing_is_held;	/* by that, of what is old enough? */
 	TransactionId old_relfrozenxid;
 	MultiXactId old_relminmxid;
 	bool		frozenxid_updated;

@@ -35,6 +35,7 @@ static void append_headline(StringInfo buf, const VacuumParams *params,
 static void append_heap_lines(StringInfo buf, const TableResult *result);
 static void append_xid_lines(StringInfo buf, const TableResult *result);
 static void append_index_lines(StringInfo buf, const TableResult *result);
+static void append_horizon_line(StringInfo buf, Relation rel, const TableResult *result);
 static void append_engine_lines(StringInfo buf, const TableResult *result,
 								double elapsed_seconds);
 static void append_usage_lines(StringInfo buf, const ReportStart *start,
@@ -115,8 +116,7 @@ report_end(const ReportStart *start, const VacuumParams *params,
 	append_xid_lines(&body, result);
 	append_index_lines(&body, result);
 	append_usage_lines(&body, start, result, elapsed_seconds);
-	if (result->counters.recently_dead_tuples > 0)
-		appendStringInfo(&body, "%s\n", horizon_line(rel, result->oldest_xmin));
+	append_horizon_line(&body, rel, result);
 	append_engine_lines(&body, result, elapsed_seconds);
 
 	initStringInfo(&message);
@@ -288,6 +288,23 @@ append_index_lines(StringInfo buf, const TableResult *result)
 							 index->stats.pages_deleted,
 							 index->stats.pages_free);
 	}
+}
+
+/*
+ * append_horizon_line
+ *		Who holds the table's dead rows back; without such rows, who holds back
+ *		freezing, if anybody still does.
+ */
+static void
+append_horizon_line(StringInfo buf, Relation rel, const TableResult *result)
+{
+	char	   *holder;
+
+	if (result->counters.recently_dead_tuples > 0)
+		appendStringInfo(buf, "%s\n", horizon_line(rel, result->oldest_xmin));
+	else if (result->freezing_is_held &&
+			 (holder = horizon_describe_oldest(rel, result->oldest_xmin)) != NULL)
+		appendStringInfo(buf, _("horizon: freezing is held back by %s\n"), holder);
 }
 
 /* append_engine_lines -- what only pg_cyclone has: store, workers, phases. */

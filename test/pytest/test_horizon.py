@@ -294,6 +294,24 @@ def test_a_holder_that_has_ended(cluster, db, conn):
     assert "horizon: the removal of dead rows is not held back any more" in report
 
 
+def test_freezing_alone(cluster, db, conn):
+    """No row is dead, but old ones can't be frozen: by the age that is asked for, and only as long as there is a holder."""
+    make_table(conn)
+    with open_transaction(cluster, db, "SELECT pg_current_xact_id()") as session:
+        held = f"horizon: freezing is held back by session {session.info.backend_pid} (user "
+        for _ in range(3):
+            conn.execute("SELECT pg_current_xact_id()")
+        assert "horizon:" not in report_of(conn, "VACUUM (VERBOSE) t")
+        assert held in report_of(conn, "VACUUM (VERBOSE, FREEZE) t")
+        conn.execute("SET vacuum_freeze_min_age = 3")
+        assert held in report_of(conn, "VACUUM (VERBOSE) t")
+        # rows that are dead have the line to themselves
+        delete_half(conn)
+        assert re.findall("horizon: .* held back by", report_of(conn, "VACUUM (VERBOSE) t")) == [LINE.removesuffix(" (.*)")]
+    wait_until(lambda: rows(conn) == [], "the holder's end")
+    assert "horizon:" not in report_of(conn, "VACUUM (VERBOSE, FREEZE) t")
+
+
 @pytest.mark.parametrize("prepared", [False, True], ids=["session", "prepared"])
 def test_full(cluster, db, conn, prepared):
     make_table(conn)
