@@ -433,7 +433,7 @@ CREATE FUNCTION estimate_bloat(
     OUT inplace_disk bigint,
     OUT inplace_lock text)
 RETURNS SETOF record
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_estimate_bloat';
 
 COMMENT ON FUNCTION estimate_bloat(regclass, int, bigint) IS
@@ -461,7 +461,7 @@ CREATE FUNCTION bloat_rows(
     OUT inplace_disk bigint,
     OUT inplace_lock text)
 RETURNS SETOF record
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_rows';
 
 COMMENT ON FUNCTION bloat_rows(oid) IS
@@ -493,12 +493,12 @@ CROSS JOIN LATERAL cyclone.bloat_rows(c.oid) b
 WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't';
 
 COMMENT ON VIEW bloat IS
-'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. Of what another session has locked exclusively there are no figures.';
+'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. Of what another session has locked exclusively there are no figures; nor of what cannot be read, of which a WARNING says why.';
 COMMENT ON COLUMN bloat.table_name IS 'Table that the row belongs to; a condition on this column keeps other tables from being read';
 COMMENT ON COLUMN bloat.relation IS 'What the row is about: the table, its TOAST table, or an index of either';
 COMMENT ON COLUMN bloat.kind IS '"table", "materialized view", "TOAST table" or "index"';
-COMMENT ON COLUMN bloat.size IS 'Present size, in bytes, without free space map and visibility map; like all that follows null if another session has it locked exclusively';
-COMMENT ON COLUMN bloat.live_bytes IS 'Length of the live rows, or of the index entries, in bytes, as pgstattuple counts it; like all sizes below null if the access method is neither heap nor btree, or if the index is invalid';
+COMMENT ON COLUMN bloat.size IS 'Present size, in bytes, without free space map and visibility map; like all that follows null if another session has it locked exclusively, or if it cannot be read';
+COMMENT ON COLUMN bloat.live_bytes IS 'Length of the live rows, or of the index entries, in bytes, as pgstattuple counts it; like all sizes below null if the access method is neither heap nor btree, if the index is invalid, or if its table cannot be read';
 COMMENT ON COLUMN bloat.dead_bytes IS 'Length of the dead rows that VACUUM would free, in bytes; of an index, of the entries that are marked as dead';
 COMMENT ON COLUMN bloat.held_bytes IS 'Length of the dead rows that VACUUM would not free yet as a transaction, a replication slot or a standby may need them, in bytes; 0 for an index';
 COMMENT ON COLUMN bloat.free_bytes IS 'Free space in the pages, in bytes, the part included that fillfactor asks for; of an index, that in leaf pages, and its empty pages';
@@ -522,11 +522,11 @@ CREATE FUNCTION bloat_sample(
     OUT held_bytes bigint,
     OUT inplace_bytes bigint,
     OUT error_bytes bigint)
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
+LANGUAGE C STRICT STABLE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_sample';
 
 COMMENT ON FUNCTION bloat_sample(oid, int) IS
-'Some figures of cyclone.bloat for one table without its indexes, for the views horizon and advice; null if the user may not see them or if they cannot be had.';
+'Some figures of cyclone.bloat for one table without its indexes, for the views horizon and advice; null if the user may not see them or if they cannot be had, of which a WARNING tells if the table cannot be read.';
 
 CREATE FUNCTION horizon_rows(
     OUT kind text,
@@ -596,10 +596,7 @@ SELECT h.kind,
             THEN (SELECT pg_catalog.sum(t.dead_rows)::bigint FROM cyclone.dead_tables() t) END AS dead_rows,
        CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
             THEN ARRAY(SELECT t.relation::pg_catalog.regclass::text FROM cyclone.dead_tables() t LIMIT 5) END AS dead_tables,
-       CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
-            THEN (SELECT pg_catalog.sum(s.held_bytes)::bigint
-                  FROM (SELECT t.relation FROM cyclone.dead_tables() t LIMIT 5) t
-                  CROSS JOIN LATERAL cyclone.bloat_sample(t.relation, 200) s) END AS held_bytes,
+       s.held_bytes,
        CASE
            WHEN h.kind = 'prepared transaction' THEN
                pg_catalog.format('ROLLBACK PREPARED %L; -- or COMMIT PREPARED; in the database of column datname', h.name)
@@ -613,7 +610,15 @@ SELECT h.kind,
            ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid)
        END AS how_to_end
 FROM cyclone.horizon_rows() h
-LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid;
+LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
+-- apart, so that the tables are read once, and only for who asks for the column
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
+                THEN (SELECT pg_catalog.sum(s.held_bytes)::bigint
+                      FROM (SELECT t.relation FROM cyclone.dead_tables() t LIMIT 5) t
+                      CROSS JOIN LATERAL cyclone.bloat_sample(t.relation, 200) s) END AS held_bytes
+    OFFSET 0
+) s;
 
 COMMENT ON VIEW horizon IS
 'A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. What a user may not see of another''s session in pg_stat_activity is null';
@@ -638,7 +643,7 @@ COMMENT ON COLUMN horizon.is_oldest IS 'Is it the first that VACUUM of a table w
 COMMENT ON COLUMN horizon.is_oldest_for_catalogs IS 'The same for system catalogs that are not shared';
 COMMENT ON COLUMN horizon.dead_rows IS 'Dead rows in all tables of the current database, by the counters of pg_stat_all_tables: what VACUUM could remove at most if this one ended and no other held it; in the row of the oldest only';
 COMMENT ON COLUMN horizon.dead_tables IS 'The up to five tables that have most of them; in the row of the oldest only';
-COMMENT ON COLUMN horizon.held_bytes IS 'Length of the rows in these tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only';
+COMMENT ON COLUMN horizon.held_bytes IS 'Length of the rows in these tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only. Those that cannot be read are left out, with a WARNING. Nothing is read unless the column is asked for';
 COMMENT ON COLUMN horizon.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose';
 
 CREATE FUNCTION advice_row(

@@ -13,6 +13,11 @@
  * longer.  The function waits for its locks; the view, which is about all
  * tables, doesn't, and has a row without figures for what it could not lock.
  *
+ * Damage is for others to mend: what can't be read, be it a page, the file or the
+ * commit log, has a row without figures, too, and a WARNING says why.  So each
+ * relation is read in a subtransaction.  Of an index whose table can't be read only
+ * the size is told.
+ *
  * An index is looked into only if it is valid.  One that is being built is
  * written past the shared buffers, and reading it would leave there what is
  * out of date the next moment.
@@ -29,12 +34,14 @@
 
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/catalog.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
+#include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -49,6 +56,7 @@
 #include "bloat/bloat.h"
 #include "declared_rows.h"
 #include "server_check.h"
+#include "transaction.h"
 
 /* As many pages of each relation are read for the view at most */
 #define USUAL_SAMPLE_PAGES	5000
@@ -85,9 +93,20 @@ typedef struct RelationBloat
 {
 	Oid			relid;
 	char		relkind;
-	bool		locked_by_other;	/* then there is no estimate */
+	bool		is_missing;		/* locked or unreadable: no estimate */
 	BloatEstimate estimate;
 } RelationBloat;
+
+/* A relation that is to be read */
+typedef struct Reading
+{
+	Relation	rel;
+	uint32		most_pages;
+	pg_prng_state *prng;
+	const BloatEstimate *heap;	/* of its table, if it is an index */
+	bool		size_only;
+	BloatEstimate *estimate;
+} Reading;
 
 /* What is asked for, and what has been found */
 typedef struct BloatReport
@@ -103,10 +122,13 @@ PG_FUNCTION_INFO_V1(pg_cyclone_estimate_bloat);
 PG_FUNCTION_INFO_V1(pg_cyclone_bloat_rows);
 PG_FUNCTION_INFO_V1(pg_cyclone_bloat_sample);
 
+static void seed_by_statement(pg_prng_state *prng, Oid relid);
 static bool can_estimate(Relation rel, int elevel);
+static bool estimate_relation(Reading *reading);
+static void read_relation(void *arg);
 static void report_table(BloatReport *report, Oid relid);
 static void report_heap(BloatReport *report, Relation rel);
-static void report_index(BloatReport *report, Oid relid, const BloatEstimate *heap);
+static void report_index(BloatReport *report, Oid relid, const RelationBloat *table);
 static Relation open_relation(const BloatReport *report, Oid relid, bool *locked_by_other);
 static RelationBloat *add_row(BloatReport *report, Oid relid, char relkind);
 static const char *kind_name(char relkind);
@@ -158,7 +180,7 @@ pg_cyclone_estimate_bloat(PG_FUNCTION_ARGS)
 /*
  * pg_cyclone_bloat_rows
  *		The same for the view: no rows where the caller may not see any, or of
- *		what is gone or can't be read, and no waiting.
+ *		what is gone or kept from us, and no waiting.
  */
 Datum
 pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
@@ -182,7 +204,9 @@ pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
  *		The figures of one table, without indexes and TOAST table, from so many
  *		pages at most; NULL where the view has no row or no figures.
  *
- * For views about many tables, which want little of each.
+ * For views about many tables, which want little of each.  Within a statement it
+ * reads the same pages again, as a function must that is declared to be stable: a
+ * view's column that is not asked for can only be left out then.
  */
 Datum
 pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
@@ -190,6 +214,11 @@ pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
 	BloatReport report = {.wait = false};
 	BloatEstimate estimate = {0};
 	Oid			relid = PG_GETARG_OID(0);
+	Reading		reading = {
+		.most_pages = Max(PG_GETARG_INT32(1), 1),
+		.prng = &report.prng,
+		.estimate = &estimate
+	};
 	Relation	rel;
 	bool		locked_by_other;
 	TupleDesc	desc;
@@ -206,8 +235,9 @@ pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 	if (can_estimate(rel, DEBUG1) && rel->rd_rel->relam == HEAP_TABLE_AM_OID)
 	{
-		pg_prng_seed(&report.prng, pg_prng_uint64(&pg_global_prng_state));
-		heap_bloat(rel, Max(PG_GETARG_INT32(1), 1), &report.prng, &estimate);
+		reading.rel = rel;
+		seed_by_statement(&report.prng, relid);
+		(void) estimate_relation(&reading);
 	}
 	relation_close(rel, AccessShareLock);
 	if (!estimate.known)
@@ -231,6 +261,13 @@ bloat_may_be_told(Oid relid)
 		pg_class_aclcheck_ext(relid, GetUserId(), ACL_MAINTAIN, &is_missing) == ACLCHECK_OK ||
 		(!is_missing && !IsSharedRelation(relid) &&
 		 object_ownercheck(DatabaseRelationId, MyDatabaseId, GetUserId()));
+}
+
+/* seed_by_statement -- so that a statement's samples of a table are the same. */
+static void
+seed_by_statement(pg_prng_state *prng, Oid relid)
+{
+	pg_prng_seed(prng, hash_combine64(GetCurrentStatementStartTimestamp(), relid));
 }
 
 /* can_estimate -- raise at elevel, or return false, what stands against it. */
@@ -279,7 +316,7 @@ report_table(BloatReport *report, Oid relid)
 	Relation	rel = open_relation(report, relid, &locked_by_other);
 
 	if (locked_by_other)
-		add_row(report, relid, get_rel_relkind(relid))->locked_by_other = true;
+		add_row(report, relid, get_rel_relkind(relid))->is_missing = true;
 	if (rel == NULL && report->wait)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
@@ -304,7 +341,7 @@ report_table(BloatReport *report, Oid relid)
 			}
 			else if (locked_by_other)
 				add_row(report, rel->rd_rel->reltoastrelid,
-						RELKIND_TOASTVALUE)->locked_by_other = true;
+						RELKIND_TOASTVALUE)->is_missing = true;
 		}
 	}
 	relation_close(rel, AccessShareLock);
@@ -316,37 +353,109 @@ report_heap(BloatReport *report, Relation rel)
 {
 	RelationBloat *row = add_row(report, RelationGetRelid(rel), rel->rd_rel->relkind);
 	List	   *indexes = RelationGetIndexList(rel);
+	Reading		reading = {
+		.rel = rel,
+		.most_pages = report->most_pages,
+		.prng = &report->prng,
+		.estimate = &row->estimate
+	};
 
-	if (rel->rd_rel->relam == HEAP_TABLE_AM_OID)
-		heap_bloat(rel, report->most_pages, &report->prng, &row->estimate);
-	else
-		row->estimate.pages = RelationGetNumberOfBlocks(rel);
-
+	row->is_missing = !estimate_relation(&reading);
 	foreach_oid(index, indexes)
-		report_index(report, index, &row->estimate);
+		report_index(report, index, row);
 	list_free(indexes);
 }
 
 /* report_index -- estimate an index of that table. */
 static void
-report_index(BloatReport *report, Oid relid, const BloatEstimate *heap)
+report_index(BloatReport *report, Oid relid, const RelationBloat *table)
 {
 	bool		locked_by_other;
 	Relation	index = open_relation(report, relid, &locked_by_other);
 	RelationBloat *row;
+	Reading		reading;
 
 	if (index == NULL && !locked_by_other)
 		return;
 	row = add_row(report, relid, RELKIND_INDEX);
-	row->locked_by_other = locked_by_other;
+	row->is_missing = locked_by_other;
 	if (locked_by_other)
 		return;
 
-	if (index->rd_rel->relam == BTREE_AM_OID && index->rd_index->indisvalid)
-		btree_bloat(index, report->most_pages, &report->prng, heap, &row->estimate);
-	else
-		row->estimate.pages = RelationGetNumberOfBlocks(index);
+	reading = (Reading)
+	{
+		.rel = index,
+			.most_pages = report->most_pages,
+			.prng = &report->prng,
+			.heap = &table->estimate,
+			.size_only = table->is_missing,
+			.estimate = &row->estimate
+	};
+	row->is_missing = !estimate_relation(&reading);
 	relation_close(index, AccessShareLock);
+}
+
+/* estimate_relation -- false, with a warning, if it can't be read; the estimate is empty then. */
+static bool
+estimate_relation(Reading *reading)
+{
+	/* as it may be by the objects of 0.1.0 */
+	if (IsInParallelMode())
+	{
+		read_relation(reading);
+		return true;
+	}
+	if (bloat_try(reading->rel, read_relation, reading))
+		return true;
+	memset(reading->estimate, 0, sizeof(BloatEstimate));
+	return false;
+}
+
+/*
+ * bloat_try
+ *		Call a routine that reads an open relation, in a subtransaction.  Returns
+ *		false, with a warning, if the relation can't be read.
+ */
+bool
+bloat_try(Relation rel, void (*routine) (void *), void *arg)
+{
+	ErrorContextCallback *stack = error_context_stack;
+	ErrorData  *error = try_in_subtransaction(routine, arg);
+
+	if (error == NULL)
+		return true;
+	if (!error_is_about_data(error))
+		ReThrowError(error);
+
+	/* the error's context has all of it already */
+	error_context_stack = NULL;
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("cannot estimate the bloat of \"%s\": %s",
+					RelationGetRelationName(rel), error->message),
+			 error->detail != NULL ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint != NULL ? errhint("%s", error->hint) : 0,
+			 error->context != NULL ? errcontext("%s", error->context) : 0));
+	error_context_stack = stack;
+	FreeErrorData(error);
+	return false;
+}
+
+/* read_relation -- for try_in_subtransaction. */
+static void
+read_relation(void *arg)
+{
+	const Reading *reading = arg;
+	Relation	rel = reading->rel;
+	Oid			am = rel->rd_rel->relam;
+
+	if (am == HEAP_TABLE_AM_OID)
+		heap_bloat(rel, reading->most_pages, reading->prng, reading->estimate);
+	else if (am == BTREE_AM_OID && rel->rd_index->indisvalid && !reading->size_only)
+		btree_bloat(rel, reading->most_pages, reading->prng, reading->heap,
+					reading->estimate);
+	else
+		reading->estimate->pages = RelationGetNumberOfBlocks(rel);
 }
 
 /*
@@ -416,9 +525,9 @@ put_rows(const BloatReport *report, ReturnSetInfo *result)
 		values[COLUMN_RELATION] = ObjectIdGetDatum(row->relid);
 		values[COLUMN_KIND] = CStringGetTextDatum(kind_name(row->relkind));
 		nulls[COLUMN_RELATION] = nulls[COLUMN_KIND] = false;
-		if (!row->locked_by_other)
+		if (!row->is_missing)
 			put_sizes(report, &row->estimate, values, nulls);
-		if (foreach_current_index(row) == 0 && !row->locked_by_other)
+		if (foreach_current_index(row) == 0 && !row->is_missing)
 			put_command(report, values, nulls);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
@@ -462,7 +571,7 @@ put_sizes(const BloatReport *report, const BloatEstimate *estimate,
  *
  * A rewrite has a new copy of everything before the old one goes.  In place,
  * the most that there is twice is an index.  What isn't known counts with its
- * present size; of what couldn't be locked, not even that is known.
+ * present size; of what couldn't be locked or read, not even that is known.
  */
 static void
 put_command(const BloatReport *report, Datum *values, bool *nulls)
@@ -477,7 +586,7 @@ put_command(const BloatReport *report, Datum *values, bool *nulls)
 		int64		size = (int64) (estimate->known ? estimate->rewritten_pages :
 									estimate->pages) * BLCKSZ;
 
-		complete &= !row->locked_by_other;
+		complete &= !row->is_missing;
 		all += size;
 		if (row->relkind == RELKIND_INDEX)
 			largest_index = Max(largest_index, size);

@@ -39,6 +39,7 @@ typedef struct BloatEstimate
 } BloatEstimate;
 
 extern bool bloat_may_be_told(Oid relid);
+extern bool bloat_try(Relation rel, void (*routine) (void *), void *arg);
 extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 					   BloatEstimate *estimate);
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,

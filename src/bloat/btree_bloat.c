@@ -77,6 +77,8 @@ typedef struct LeafPacking
 
 typedef struct BtreeSurvey
 {
+	Relation	index;
+	BlockNumber block;			/* that is being measured */
 	LeafPacking all;
 	LeafPacking thinned;
 	double		entries;
@@ -89,6 +91,7 @@ static double share_with_row(const BtreeSurvey *survey, Relation index,
 							 const BloatEstimate *heap, double entries);
 static void measure_page(BtreeSurvey *survey, Page page, double *quantities);
 static void measure_leaf(BtreeSurvey *survey, Page page, double *quantities);
+static IndexTuple leaf_entry(const BtreeSurvey *survey, Page page, OffsetNumber off);
 static void begin_packing(LeafPacking *packing, Relation index, double keep);
 static void add_entry(LeafPacking *packing, IndexTuple tuple);
 static void add_tids(LeafPacking *packing, int ntids);
@@ -110,7 +113,7 @@ void
 btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 			const BloatEstimate *heap, BloatEstimate *estimate)
 {
-	BtreeSurvey survey = {0};
+	BtreeSurvey survey = {.index = index};
 	PageSample *sample = page_sample_begin(index, BTREE_METAPAGE + 1, most_pages, prng);
 	Buffer		buffer;
 
@@ -121,6 +124,7 @@ btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 	{
 		double		quantities[BTREE_QUANTITIES] = {0};
 
+		survey.block = BufferGetBlockNumber(buffer);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		measure_page(&survey, BufferGetPage(buffer), quantities);
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
@@ -227,7 +231,7 @@ measure_leaf(BtreeSurvey *survey, Page page, double *quantities)
 	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= maxoff; off = OffsetNumberNext(off))
 	{
 		ItemId		item = PageGetItemId(page, off);
-		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
+		IndexTuple	tuple = leaf_entry(survey, page, off);
 		int			ntids = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
 
 		survey->entries += ntids;
@@ -248,6 +252,42 @@ measure_leaf(BtreeSurvey *survey, Page page, double *quantities)
 	quantities[BTREE_FREE] = PageGetExactFreeSpace(page);
 	quantities[BTREE_PACKED] = survey->all.bytes - all_before;
 	quantities[BTREE_THINNED] = survey->thinned.bytes - thinned_before;
+}
+
+/*
+ * leaf_entry
+ *		An entry of a leaf page.  Raises an error if it isn't as long as it says, as
+ *		it would lead to memory that isn't the page's.
+ */
+static IndexTuple
+leaf_entry(const BtreeSurvey *survey, Page page, OffsetNumber off)
+{
+	const PageHeaderData *header = (PageHeader) page;
+	ItemId		item = PageGetItemId(page, off);
+	Size		length = ItemIdGetLength(item);
+
+	if (length >= sizeof(IndexTupleData) && ItemIdGetOffset(item) >= header->pd_upper &&
+		ItemIdGetOffset(item) + length <= header->pd_special)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
+		Size		size = IndexTupleSize(tuple);
+		Size		key_size = size;
+		Size		list_size = 0;
+
+		if (BTreeTupleIsPosting(tuple))
+		{
+			key_size = BTreeTupleGetPostingOffset(tuple);
+			list_size = BTreeTupleGetNPosting(tuple) * sizeof(ItemPointerData);
+		}
+		if (size <= length && key_size >= sizeof(IndexTupleData) && key_size + list_size <= size)
+			return tuple;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("index \"%s\" has a corrupted entry in block %u, item %u",
+					RelationGetRelationName(survey->index), survey->block, off),
+			 errhint("Please REINDEX it.")));
+	return NULL;				/* keep compilers quiet */
 }
 
 /* begin_packing -- prepare to pack that share of an index's entries. */

@@ -70,10 +70,15 @@ typedef struct HeapSurvey
 {
 	Packing		packing;
 	TransactionId oldest_xmin;	/* what was deleted before is dead to all */
+	const char *table;
+	BlockNumber block;			/* that is being measured, or none, */
+	OffsetNumber item;			/* and which of its items */
 	double		live_roots;
 	double		dead_roots;
 } HeapSurvey;
 
+static void name_place(void *arg);
+static void check_item(const HeapSurvey *survey, Page page, ItemId item);
 static void measure_page(HeapSurvey *survey, Page page, double *quantities);
 static double count_roots(HeapSurvey *survey, Page page, const RowState *states);
 static bool chain_has_row(Page page, const RowState *states, OffsetNumber off);
@@ -94,23 +99,34 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 {
 	HeapSurvey	survey = {0};
 	PageSample *sample = page_sample_begin(rel, 0, most_pages, prng);
+	ErrorContextCallback callback = {
+		.previous = error_context_stack,
+		.callback = name_place,
+		.arg = &survey
+	};
 	Buffer		buffer;
 	Total		kept;
 	double		room;
 
+	survey.table = RelationGetRelationName(rel);
+	survey.block = InvalidBlockNumber;
 	survey.packing.page_room = BLCKSZ - SizeOfPageHeaderData -
 		RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
 	survey.oldest_xmin = GetOldestNonRemovableTransactionId(rel);
 
+	error_context_stack = &callback;
 	while (BufferIsValid(buffer = page_sample_next(sample)))
 	{
 		double		quantities[HEAP_QUANTITIES] = {0};
 
+		survey.block = BufferGetBlockNumber(buffer);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
 		measure_page(&survey, BufferGetPage(buffer), quantities);
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		survey.block = InvalidBlockNumber;
 		page_sample_measured(sample, buffer, quantities, HEAP_QUANTITIES);
 	}
+	error_context_stack = callback.previous;
 
 	estimate->known = true;
 	estimate->pages = page_sample_of(sample);
@@ -138,6 +154,31 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	page_sample_end(sample);
 }
 
+/* name_place -- the context of an error: the row that is being looked at. */
+static void
+name_place(void *arg)
+{
+	const HeapSurvey *survey = arg;
+
+	if (BlockNumberIsValid(survey->block))
+		errcontext("while measuring block %u offset %u of relation \"%s\"",
+				   survey->block, survey->item, survey->table);
+}
+
+/* check_item -- raise an error if an item leads to where no row can be. */
+static void
+check_item(const HeapSurvey *survey, Page page, ItemId item)
+{
+	const PageHeaderData *header = (PageHeader) page;
+
+	if (ItemIdGetOffset(item) < header->pd_upper ||
+		ItemIdGetOffset(item) + SizeofHeapTupleHeader > header->pd_special)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("block %u of relation \"%s\" has a corrupted item %u",
+						survey->block, survey->table, survey->item)));
+}
+
 /* measure_page -- what is on a page, which is locked. */
 static void
 measure_page(HeapSurvey *survey, Page page, double *quantities)
@@ -160,11 +201,13 @@ measure_page(HeapSurvey *survey, Page page, double *quantities)
 		ItemId		item = PageGetItemId(page, off);
 		Size		length = ItemIdGetLength(item);
 
+		survey->item = off;
 		states[off] = ROW_NONE;
 		if (ItemIdIsRedirected(item))
 			redirects++;
 		if (!ItemIdIsNormal(item))
 			continue;
+		check_item(survey, page, item);
 
 		/* where all rows are visible to all, none has to be asked */
 		states[off] = PageIsAllVisible(page) ? ROW_LIVE :
@@ -203,6 +246,8 @@ count_roots(HeapSurvey *survey, Page page, const RowState *states)
 	{
 		ItemId		item = PageGetItemId(page, off);
 		OffsetNumber first = off;
+
+		survey->item = off;
 
 		if (ItemIdIsRedirected(item))
 			first = ItemIdGetRedirect(item);

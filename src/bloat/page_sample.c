@@ -42,6 +42,7 @@
 
 #include "bloat/page_sample.h"
 #include "compat.h"
+#include "debug_point.h"
 
 /* The maps are asked about so many pages for each page read */
 #define LOOKUPS_PER_PAGE	16
@@ -145,6 +146,7 @@ page_sample_measured(PageSample *sample, Buffer buffer,
 	double		averages[NMAPS];
 
 	Assert(nquantities <= MAX_QUANTITIES);
+	DEBUG_POINT("bloat-page");
 	for (int q = 0; q < nquantities; q++)
 		sample->quantity_sum[q] += nblocks * quantities[q];
 	/* where all pages are read, the maps have nothing to tell */

@@ -96,6 +96,13 @@ typedef struct Bloated
 	BlockNumber pages;			/* that it would have then */
 } Bloated;
 
+/* An index, and how large it would be */
+typedef struct Estimated
+{
+	Relation	index;
+	BlockNumber pages;
+} Estimated;
+
 /* The work on a table's indexes */
 typedef struct Shrink
 {
@@ -109,6 +116,7 @@ typedef struct Shrink
 static void remove_leftovers(Shrink *shrink);
 static List *bloated_indexes(Oid relid, MemoryContext context);
 static bool is_bloated(Relation index, BlockNumber *pages);
+static void estimate_index(void *arg);
 static bool may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary);
 static bool rebuild_safely(Shrink *shrink);
 static bool is_about_one_index(int sqlerrcode);
@@ -255,29 +263,40 @@ bloated_indexes(Oid relid, MemoryContext context)
  *		*pages is how large it would be.
  *
  * How large a btree would be is known rather well, GIN, GiST and hash indexes
- * roughly; other kinds are left as they are.  The table has just been vacuumed, so
- * all entries lead to rows.
+ * roughly; other kinds are left as they are, and so are damaged ones.  The table
+ * has just been vacuumed, so all entries lead to rows.
  */
 static bool
 is_bloated(Relation index, BlockNumber *pages)
 {
 	BlockNumber now = relation_blocks(index);
+	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
+	Estimated	estimated = {.index = index};
+
+	if (now <= SMALL_INDEX_PAGES ||
+		!(is_btree || index_bloat_is_known(index->rd_rel->relam)) ||
+		!bloat_try(index, estimate_index, &estimated))
+		return false;
+	*pages = estimated.pages;
+	return now * (1 - (is_btree ? BLOATED_FRACTION : ROUGHLY_BLOATED_FRACTION)) > *pages;
+}
+
+/* estimate_index -- for bloat_try. */
+static void
+estimate_index(void *arg)
+{
+	Estimated  *estimated = arg;
 	BloatEstimate vacuumed = {0};
 	BloatEstimate estimate = {0};
 	pg_prng_state prng = pg_global_prng_state;
 
-	if (now <= SMALL_INDEX_PAGES)
-		return false;
-	if (index_bloat_is_known(index->rd_rel->relam))
+	if (estimated->index->rd_rel->relam != BTREE_AM_OID)
 	{
-		*pages = index_rebuilt_pages(index, SAMPLE_PAGES, &prng);
-		return now * (1 - ROUGHLY_BLOATED_FRACTION) > *pages;
+		estimated->pages = index_rebuilt_pages(estimated->index, SAMPLE_PAGES, &prng);
+		return;
 	}
-	if (index->rd_rel->relam != BTREE_AM_OID)
-		return false;
-	btree_bloat(index, SAMPLE_PAGES, &prng, &vacuumed, &estimate);
-	*pages = estimate.rewritten_pages;
-	return now * (1 - BLOATED_FRACTION) > *pages;
+	btree_bloat(estimated->index, SAMPLE_PAGES, &prng, &vacuumed, &estimate);
+	estimated->pages = estimate.rewritten_pages;
 }
 
 /*

@@ -8,6 +8,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from conftest import TEMPLATE
+from cyclone_lab.background import Parked
 
 # How far estimates may be off, as a share of the relation's present size. The figures in docs/usage.md are measured: these
 # have some room above them.
@@ -454,6 +455,50 @@ def nodes(plan: dict):
     yield plan
     for child in plan.get("Plans", []):
         yield from nodes(child)
+
+
+def pages_read(conn, query: str) -> int:
+    """Return how many pages of tables and indexes a query takes as a sample."""
+    notices = []
+    handler = notices.append
+    conn.execute("SET cyclone.debug_point = 'bloat-page:leader:notice'")
+    conn.add_notice_handler(handler)
+    conn.execute(query)
+    conn.remove_notice_handler(handler)
+    conn.execute("RESET cyclone.debug_point")
+    return len(notices)
+
+
+def test_what_fails_has_a_row_and_the_statement_goes_on(conn):
+    """Whatever it is; here it is the first page of each relation that has pages."""
+    conn.execute(KINDS)
+    conn.execute("INSERT INTO t SELECT generate_series(1, 1000); CREATE INDEX t_hash ON t USING hash (id)")
+    warnings = []
+    conn.add_notice_handler(lambda notice: warnings.append((notice.severity, notice.message_primary)))
+    conn.execute("SET cyclone.debug_point = 'bloat-page:leader:error'")
+    for source in ("cyclone.bloat WHERE table_name = 't'::regclass", "cyclone.estimate_bloat('t')"):
+        del warnings[:]
+        rows = conn.execute(f"SELECT relation::text, kind, size, live_bytes, rewrite_lock FROM {source}").fetchall()
+        assert rows[0] == ("t", "table", None, None, None)
+        # what there is to be known of an index without its table
+        assert [row[0] for row in rows[1:]] == ["t_pkey", "t_hash"] and all(row[2] > 0 and row[3:] == (None, None) for row in rows[1:])
+        assert warnings == [("WARNING", 'cannot estimate the bloat of "t": debug point "bloat-page" reached in leader')]
+    assert conn.execute("SELECT cyclone.bloat_sample('t'::regclass, 10)").fetchone() == (None,)
+    with conn.transaction():
+        conn.execute("SELECT count(*) FROM cyclone.bloat")
+        held = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 't'::regclass"
+        assert conn.execute(held).fetchone() == (0,)
+
+
+def test_what_ends_the_statement_is_not_caught(cluster, db, conn):
+    conn.execute(KINDS)
+    conn.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+    for query in ("SELECT * FROM cyclone.bloat", "SELECT * FROM cyclone.estimate_bloat('t')", "SELECT cyclone.bloat_sample('t'::regclass, 10)"):
+        with Parked(cluster, db, "bloat-page:leader", 1, query) as reader:
+            conn.execute("SELECT pg_cancel_backend(%s)", (reader.pid,))
+            reader.wait()
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                reader.finish()
 
 
 def test_the_view_waits_for_nobody(cluster, db, conn):

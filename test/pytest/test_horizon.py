@@ -13,6 +13,7 @@ import pytest
 from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
+from test_bloat import pages_read
 from test_wraparound import report_of
 
 ROWS = 1000
@@ -278,6 +279,22 @@ def test_a_query_in_another_encoding(cluster, db, conn, latin):
         assert row["query"] == "SELECT pg_current_xact_id() /* gr??e */"
         with cluster.connect(latin) as there:
             assert rows(there, f"pid = {session.info.backend_pid}")[0]["query"] == "SELECT pg_current_xact_id() /* größe */"
+
+
+def test_tables_are_read_once_and_for_who_asks_only(cluster, db, conn):
+    make_table(conn)
+    with open_transaction(cluster, db, "SELECT count(*) FROM t", begin="BEGIN ISOLATION LEVEL REPEATABLE READ"):
+        with open_transaction(cluster, db, "SELECT count(*) FROM t", begin="BEGIN ISOLATION LEVEL REPEATABLE READ"):
+            delete_half(conn)
+            assert len(rows(conn, "is_oldest")) == 2
+            [(pages,)] = conn.execute(
+                "SELECT sum(least(200, pg_relation_size(relation) / 8192)) FROM (SELECT relation FROM cyclone.dead_tables() LIMIT 5) t"
+            )
+            assert pages_read(conn, "SELECT held_bytes FROM cyclone.horizon") == pages > 0
+            assert pages_read(conn, "SELECT held_bytes, held_bytes + 1 FROM cyclone.horizon WHERE held_bytes > 0 ORDER BY held_bytes") == pages
+            for query in ("SELECT kind, dead_rows, dead_tables, how_to_end FROM cyclone.horizon WHERE is_oldest",
+                          "SELECT count(*) FROM cyclone.horizon"):  # fmt: skip
+                assert pages_read(conn, query) == 0
 
 
 def test_a_holder_that_has_ended(cluster, db, conn):
