@@ -64,6 +64,13 @@
 #define LOOK_MS		20
 #define WAIT_MS		10000
 
+/* For the context of errors */
+typedef struct RowInHand
+{
+	const char *table;
+	HeapTuple	row;
+} RowInHand;
+
 static void open_table(MoveBatch *batch);
 static bool may_move(Inplace *job);
 static void wait_for_subscriptions(Inplace *job);
@@ -72,6 +79,7 @@ static void end_subtransaction(MoveBatch *batch);
 static void forget(MoveBatch *batch);
 static void close_table(MoveBatch *batch);
 static void nap(int ms);
+static void name_row(void *arg);
 
 /*
  * move_batch_begin
@@ -335,12 +343,34 @@ move_batch_abandon(void)
 TM_Result
 move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer)
 {
-	TM_Result	verdict = HeapTupleSatisfiesUpdate(row, batch->cid, buffer);
+	RowInHand	in_hand = {.table = RelationGetRelationName(batch->rel),.row = row};
+	ErrorContextCallback callback = {
+		.previous = error_context_stack,
+		.callback = name_row,
+		.arg = &in_hand
+	};
+	TM_Result	verdict;
+
+	error_context_stack = &callback;
+	verdict = HeapTupleSatisfiesUpdate(row, batch->cid, buffer);
+	error_context_stack = callback.previous;
 
 	/* of a VACUUM FULL before 9.0, whose xmin isn't the whole truth */
 	if (verdict == TM_Ok && (row->t_data->t_infomask & HEAP_MOVED))
 		return TM_BeingModified;
 	return verdict;
+}
+
+/* name_row -- the context of an error: the row that is to be moved, or indexed. */
+static void
+name_row(void *arg)
+{
+	const RowInHand *in_hand = arg;
+	ItemPointer place = &in_hand->row->t_self;
+
+	errcontext("while moving rows of block %u, offset %u, of relation \"%s\"",
+			   ItemPointerGetBlockNumber(place), ItemPointerGetOffsetNumber(place),
+			   in_hand->table);
 }
 
 /*
@@ -412,6 +442,15 @@ move_batch_count(MoveBatch *batch, int nrows)
 void
 move_batch_add_entries(MoveBatch *batch, HeapTuple row)
 {
+	RowInHand	in_hand = {.table = RelationGetRelationName(batch->rel),.row = row};
+	ErrorContextCallback callback = {
+		.previous = error_context_stack,
+		.callback = name_row,
+		.arg = &in_hand
+	};
+
+	error_context_stack = &callback;
 	if (!index_entries_add(batch->entries, row))
 		batch->is_in_the_way = true;
+	error_context_stack = callback.previous;
 }
