@@ -108,7 +108,7 @@ CREATE FUNCTION history_rows(
     OUT error text,
     OUT warning_count int,
     OUT warnings text,
-    OUT wraparound boolean,
+    OUT forced boolean,
     OUT aggressive boolean,
     OUT workers_planned int,
     OUT workers_launched int,
@@ -156,7 +156,7 @@ SELECT h.id,
        h.error,
        h.warning_count,
        h.warnings,
-       h.wraparound,
+       h.forced,
        h.aggressive,
        h.workers_planned,
        h.workers_launched,
@@ -202,7 +202,7 @@ COMMENT ON COLUMN history.sqlstate IS 'SQLSTATE of the error that ended it';
 COMMENT ON COLUMN history.error IS 'Message of that error; if it is longer than 255 bytes it ends in dots';
 COMMENT ON COLUMN history.warning_count IS 'How many warnings there were that log_min_messages lets into the log';
 COMMENT ON COLUMN history.warnings IS 'Their messages, a line each; if that is longer than 255 bytes it ends in dots';
-COMMENT ON COLUMN history.wraparound IS 'Was it an autovacuum to prevent wraparound?';
+COMMENT ON COLUMN history.forced IS 'Was it an autovacuum that the table''s age had forced, to prevent wraparound?';
 COMMENT ON COLUMN history.aggressive IS 'Was it one that visits all pages that are not all-frozen? Null unless it is a VACUUM by the engine that was done';
 COMMENT ON COLUMN history.workers_planned IS 'Parallel workers planned; in FULL INPLACE, to move rows, the most at a time';
 COMMENT ON COLUMN history.workers_launched IS 'Parallel workers launched, likewise';
@@ -397,6 +397,14 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_advice_row';
 COMMENT ON FUNCTION advice_row(oid, oid) IS
 'What the view cyclone.advice says of one table; of a TOAST table, main_oid is its table.';
 
+CREATE FUNCTION session_of_schema(schema_oid oid)
+RETURNS int
+LANGUAGE C STRICT STABLE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_session_of_schema';
+
+COMMENT ON FUNCTION session_of_schema(oid) IS
+'The process ID of the session that has its temporary tables in this schema; null if there is none.';
+
 CREATE FUNCTION xid_rate(
     OUT xids bigint,
     OUT multixacts bigint,
@@ -450,7 +458,10 @@ WITH base AS (
     SELECT c.oid, c.relkind, c.relpages::bigint * pg_catalog.current_setting('block_size')::int AS bytes,
            c.reltuples, m.oid AS main, a.*,
            greatest(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - coalesce(a.last_vacuum, s.since)), 1) AS elapsed,
-           s.is_on, s.is_standby
+           s.is_on, c.relpersistence = 't' AS is_temporary, s.is_standby OR c.relpersistence = 't' AS is_left_alone,
+           coalesce(m.relnamespace, c.relnamespace) AS schema,
+           a.multixact_limit < pg_catalog.current_setting('autovacuum_multixact_freeze_max_age')::int
+           AND coalesce(c.reloptions, m.reloptions, '{}')::text NOT LIKE '%multixact_freeze_max_age%' AS has_many_members
     FROM pg_catalog.pg_class c
     LEFT JOIN pg_catalog.pg_class m ON c.relkind = 't' AND m.reltoastrelid = c.oid
     CROSS JOIN LATERAL cyclone.advice_row(c.oid, m.oid) a
@@ -460,17 +471,23 @@ WITH base AS (
                        pg_catalog.current_setting('autovacuum')::boolean AND pg_catalog.current_setting('track_counts')::boolean AS is_on,
                        pg_catalog.pg_is_in_recovery() AS is_standby
                 FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) s
-    WHERE c.relkind IN ('r', 'm', 't') AND c.relpersistence <> 't' AND a.xid_limit IS NOT NULL
-), sampled AS (
+    WHERE c.relkind IN ('r', 'm', 't') AND a.xid_limit IS NOT NULL
+      AND (c.relpersistence <> 't' OR (NOT s.is_standby AND (a.xid_age > a.xid_limit OR a.multixact_age > a.multixact_limit)))
+), sampled AS MATERIALIZED (
     SELECT b.oid, s.inplace_bytes, s.error_bytes
-    FROM (SELECT c.oid
-          FROM (SELECT oid, relpages::bigint * pg_catalog.current_setting('block_size')::int AS bytes
-                FROM pg_catalog.pg_class
-                WHERE relkind IN ('r', 'm') AND relpersistence <> 't' AND oid >= 16384) c
-          CROSS JOIN LATERAL cyclone.advice_row(c.oid, NULL) a
-          WHERE c.bytes >= 8388608 AND a.packed_bytes < 0.7 * c.bytes
-          ORDER BY c.bytes - a.packed_bytes DESC LIMIT 10) b
+    FROM (SELECT oid FROM base
+          WHERE NOT is_temporary AND oid >= 16384 AND bytes >= 8388608 AND packed_bytes < 0.7 * bytes
+          ORDER BY bytes - packed_bytes DESC LIMIT 10) b
     CROSS JOIN LATERAL cyclone.bloat_sample(b.oid, 300) s
+), failed AS MATERIALIZED (
+    SELECT h.relid, pg_catalog.count(*) AS times, pg_catalog.max(h.started) AS started,
+           (pg_catalog.array_agg(h.error ORDER BY h.id DESC))[1] AS error
+    FROM (SELECT r.*, pg_catalog.max(r.id) FILTER (WHERE r.outcome = 'done') OVER (PARTITION BY r.relid) AS last_done
+          FROM cyclone.history_rows() r
+          WHERE r.datid IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))) h
+    WHERE h.door = 'autovacuum' AND h.outcome = 'failed' AND h.id > coalesce(h.last_done, 0)
+    GROUP BY h.relid
+    HAVING pg_catalog.count(*) > 1
 ), holder AS (
     SELECT kind, since, xmin_age
     FROM cyclone.horizon_rows()
@@ -495,11 +512,18 @@ SELECT b.oid::pg_catalog.regclass AS relation,
        b.last_vacuum,
        n.reason AS next_reason,
        pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => n.seconds) AS next_at,
-       w.xids AS wraparound_in,
-       w.at AS wraparound_at,
+       w.xids AS forced_in,
+       w.at AS forced_at,
        b.expected_seconds,
        b.expected_from,
-       pg_catalog.array_remove(ARRAY[
+       CASE WHEN b.is_temporary THEN ARRAY[
+           pg_catalog.format('Only its session can VACUUM a temporary table. This one keeps datfrozenxid or datminmxid from advancing: %s transactions and %s multixact IDs have come since relfrozenxid and relminmxid. ',
+                             b.xid_age, b.multixact_age) ||
+           (SELECT CASE WHEN t.pid IS NOT NULL
+                        THEN pg_catalog.format('Session %s should VACUUM or drop it, or end: SELECT pg_terminate_backend(%s).', t.pid, t.pid)
+                        ELSE pg_catalog.format('The session has ended: DROP TABLE %s, which autovacuum does, too.', coalesce(b.main, b.oid)::pg_catalog.regclass) END
+            FROM cyclone.session_of_schema(b.schema) t (pid))]
+       ELSE pg_catalog.array_remove(ARRAY[
            CASE WHEN NOT b.is_on AND b.dead_rows > b.dead_threshold
                 THEN pg_catalog.format('Autovacuum is off on this server. There are %s dead rows; it would have come at %s (pg_stat_all_tables): autovacuum = on.',
                                        b.dead_rows, b.dead_threshold)
@@ -520,20 +544,32 @@ SELECT b.oid::pg_catalog.regclass AS relation,
                 THEN pg_catalog.format('An autovacuum to prevent wraparound comes in %s transactions (relfrozenxid)%s: VACUUM (FREEZE) %s in a quiet hour comes before it.',
                                        w.xids, pg_catalog.to_char(w.at, ', at the present rate on YYYY-MM-DD HH24:MI'),
                                        coalesce(b.main, b.oid)::pg_catalog.regclass) END,
-           CASE WHEN b.xid_age > b.xid_limit
+           CASE WHEN b.multixact_age >= 0.9 * b.multixact_limit AND b.multixact_age > 0 AND l.multixacts > 0
+                THEN pg_catalog.format('An autovacuum to prevent wraparound comes in %s multixact IDs (relminmxid): VACUUM (FREEZE) %s in a quiet hour comes before it.',
+                                       l.multixacts, coalesce(b.main, b.oid)::pg_catalog.regclass) END,
+           CASE WHEN b.xid_age > b.xid_limit AND NOT b.is_left_alone
                 THEN pg_catalog.format('Autovacuum to prevent wraparound should have come %s transactions ago (relfrozenxid), and has not, or did not get there: VACUUM %s, and see cyclone.horizon.',
                                        b.xid_age - b.xid_limit, coalesce(b.main, b.oid)::pg_catalog.regclass) END,
-           CASE WHEN s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes
-                THEN pg_catalog.format('VACUUM (FULL INPLACE) %s would give back about %s of %s, give or take %s (300 pages read).',
-                                       b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
-                                       pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes)) END
-           ] || u.advice || i.advice, NULL) AS advice
+           CASE WHEN b.multixact_age > b.multixact_limit AND NOT b.is_left_alone
+                THEN pg_catalog.format(CASE WHEN b.has_many_members
+                                            THEN 'Multixacts have so many members that autovacuum to prevent wraparound comes at an age of %3$s multixact IDs, not %4$s (autovacuum_multixact_freeze_max_age). It should have come %1$s multixact IDs ago (relminmxid), and has not, or did not get there: VACUUM (FREEZE) %2$s, and see cyclone.horizon.'
+                                            ELSE 'Autovacuum to prevent wraparound should have come %1$s multixact IDs ago (relminmxid), and has not, or did not get there: VACUUM (FREEZE) %2$s, and see cyclone.horizon.' END,
+                                       b.multixact_age - b.multixact_limit, coalesce(b.main, b.oid)::pg_catalog.regclass,
+                                       b.multixact_limit, pg_catalog.current_setting('autovacuum_multixact_freeze_max_age')) END,
+           (SELECT pg_catalog.format('The last %s autovacuums have failed, the last one at %s with "%s" (cyclone.history). Until that is mended the table is not vacuumed.',
+                                     f.times, pg_catalog.date_trunc('second', f.started), f.error)
+            FROM failed f WHERE f.relid = b.oid),
+           (SELECT pg_catalog.format('VACUUM (FULL INPLACE) %s would give back about %s of %s, give or take %s (300 pages read).',
+                                     b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
+                                     pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes))
+            FROM sampled s WHERE s.oid = b.oid AND s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes)
+           ] || u.advice || i.advice, NULL) END AS advice
 FROM base b
 CROSS JOIN cyclone.xid_rate() r
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN b.is_standby OR b.xid_age IS NULL THEN NULL
+    SELECT CASE WHEN b.is_left_alone OR b.xid_age IS NULL THEN NULL
                 ELSE greatest(b.xid_limit - b.xid_age + 1, 0) END AS xids,
-           CASE WHEN b.is_standby OR b.multixact_age IS NULL THEN NULL
+           CASE WHEN b.is_left_alone OR b.multixact_age IS NULL THEN NULL
                 ELSE greatest(b.multixact_limit - b.multixact_age + 1, 0) END AS multixacts
 ) l
 CROSS JOIN LATERAL (
@@ -544,17 +580,16 @@ CROSS JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT v.reason, v.seconds
     FROM (VALUES (b.due, CASE WHEN b.due IS NOT NULL THEN 0::float8 END),
-                 ('dead rows', CASE WHEN b.autovacuum_enabled AND b.is_on AND NOT b.is_standby
+                 ('dead rows', CASE WHEN b.autovacuum_enabled AND b.is_on AND NOT b.is_left_alone
                                     THEN greatest(b.dead_threshold - b.dead_rows, 0) * b.elapsed / nullif(b.dead_rows, 0) END),
-                 ('inserted rows', CASE WHEN b.autovacuum_enabled AND b.is_on AND NOT b.is_standby
+                 ('inserted rows', CASE WHEN b.autovacuum_enabled AND b.is_on AND NOT b.is_left_alone
                                         THEN greatest(b.insert_threshold - b.inserted_rows, 0) * b.elapsed / nullif(b.inserted_rows, 0) END),
-                 ('wraparound of transaction IDs', l.xids * r.seconds / nullif(r.xids, 0)),
-                 ('wraparound of multixact IDs', l.multixacts * r.seconds / nullif(r.multixacts, 0))) v (reason, seconds)
+                 ('age of transaction IDs', l.xids * r.seconds / nullif(r.xids, 0)),
+                 ('age of multixact IDs', l.multixacts * r.seconds / nullif(r.multixacts, 0))) v (reason, seconds)
     WHERE v.seconds < 3153600000
     ORDER BY v.seconds, v.reason = b.due DESC NULLS LAST
     LIMIT 1
 ) n ON true
-LEFT JOIN sampled s ON s.oid = b.oid
 LEFT JOIN holder h ON true
 LEFT JOIN cyclone.unused_indexes() u ON u.relation = b.oid
 LEFT JOIN (
@@ -573,7 +608,7 @@ LEFT JOIN (
 ) i ON i.indrelid = b.oid;
 
 COMMENT ON VIEW advice IS
-'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Temporary tables are left out';
+'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Of temporary tables only those are there that are older than xid_limit or multixact_limit';
 COMMENT ON COLUMN advice.relation IS 'The table';
 COMMENT ON COLUMN advice.toast_of IS 'Of a TOAST table, its table; null for others';
 COMMENT ON COLUMN advice.autovacuum_enabled IS 'The table option of that name; if off, autovacuum comes to prevent wraparound only';
@@ -587,15 +622,15 @@ COMMENT ON COLUMN advice.xid_age IS 'Age of relfrozenxid, in transactions';
 COMMENT ON COLUMN advice.xid_limit IS 'Autovacuum comes to prevent wraparound when xid_age is higher than that';
 COMMENT ON COLUMN advice.multixact_age IS 'Age of relminmxid, in multixact IDs';
 COMMENT ON COLUMN advice.multixact_limit IS 'Autovacuum comes to prevent wraparound when multixact_age is higher than that; less than the setting if there are very many members of multixacts';
-COMMENT ON COLUMN advice.due IS 'Why the next autovacuum worker of this database takes the table: "wraparound of transaction IDs", "wraparound of multixact IDs", "dead rows" or "inserted rows"; null if it does not';
+COMMENT ON COLUMN advice.due IS 'Why the next autovacuum worker of this database takes the table: "age of transaction IDs", "age of multixact IDs" (both to prevent wraparound), "dead rows" or "inserted rows"; null if it does not';
 COMMENT ON COLUMN advice.last_vacuum IS 'When the last VACUUM or autovacuum of the table ended; null if there was none';
 COMMENT ON COLUMN advice.next_reason IS 'Why autovacuum will come next, in the words of due, at the present rate: of rows, that since last_vacuum, or since the statistics began if that is null; of transaction and multixact IDs, that since the last checkpoint';
 COMMENT ON COLUMN advice.next_at IS 'When that will be; it takes up to autovacuum_naptime, and a free worker, on top; null if not within a hundred years';
-COMMENT ON COLUMN advice.wraparound_in IS 'In how many transactions autovacuum will come to prevent wraparound; 0 if it is due';
-COMMENT ON COLUMN advice.wraparound_at IS 'When that will be at the rate since the last checkpoint; null if no transaction ID was assigned since then';
+COMMENT ON COLUMN advice.forced_in IS 'In how many transactions the age of transaction IDs forces an autovacuum, to prevent wraparound; 0 if it is due';
+COMMENT ON COLUMN advice.forced_at IS 'When that will be at the rate since the last checkpoint; null if no transaction ID was assigned since then';
 COMMENT ON COLUMN advice.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
 COMMENT ON COLUMN advice.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
-COMMENT ON COLUMN advice.advice IS 'What would help, each with its numbers and what they rest on; empty if there is nothing to be said';
+COMMENT ON COLUMN advice.advice IS 'What would help, each with its numbers and what they rest on; empty if there is nothing to be said. Pages of tables are read only if the column is asked for';
 
 GRANT SELECT ON history, horizon, advice TO PUBLIC;
 

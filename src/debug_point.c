@@ -39,6 +39,7 @@ int			cyclone_debug_max_pin_ms = 0;
 int			cyclone_debug_max_tree_pages = 0;
 int			cyclone_debug_cores = 1000;
 int			cyclone_debug_fed = 1000;
+int			cyclone_debug_multixact_limit = 0;
 int			cyclone_debug_parking = 0;
 int			cyclone_debug_queue_age = 0;
 int			cyclone_debug_seam_fails = 0;
@@ -102,6 +103,10 @@ static const struct
 		"From how many leaf pages on a posting tree of a GIN index is shared out.",
 		"0 is the usual number.",
 	&cyclone_debug_max_tree_pages, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_multixact_limit",
+		"The age of multixact IDs to which the number of members lowers the limit.",
+		"0 is what it comes to.",
+	&cyclone_debug_multixact_limit, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_parking",
 		"A worker that takes its next piece of work is parked by chance, one in so many times.",
 		"It looks for a place again after so many ms. 0 is never.",

@@ -28,6 +28,7 @@ extern int	cyclone_debug_max_pin_ms;
 extern int	cyclone_debug_max_tree_pages;
 extern int	cyclone_debug_cores;
 extern int	cyclone_debug_fed;
+extern int	cyclone_debug_multixact_limit;
 extern int	cyclone_debug_parking;
 extern int	cyclone_debug_queue_age;
 extern int	cyclone_debug_seam_fails;

@@ -174,7 +174,7 @@ def advice(report: Report) -> Markup:
         "SELECT relation::text AS name, *, next_at - clock_timestamp() AS wait FROM cyclone.advice ORDER BY due IS NULL, next_at NULLS LAST, relation"
     )
     due = [row for row in found if row["due"]]
-    report.tile(str(len(due)), "tables due for autovacuum", "warn" if any("wraparound" in row["due"] for row in due) else "good")
+    report.tile(str(len(due)), "tables due for autovacuum", "warn" if any(row["due"].startswith("age of") for row in due) else "good")
     texts = [(row["name"], text) for row in found for text in row["advice"] or []]
     parts = [element("h3", "What would help")]
     if texts:
@@ -189,10 +189,10 @@ def advice(report: Report) -> Markup:
         rows = [
             [row["name"], mark(f"due: {row['due']}", "warn") if row["due"] else row["next_reason"],
              "now" if row["due"] else duration(max(row["wait"].total_seconds(), 0)), f"{count(row['dead_rows'])} of {count(row['dead_threshold'])}",
-             count(row["wraparound_in"]), duration(row["expected_seconds"])]
+             count(row["forced_in"]), duration(row["expected_seconds"])]
             for row in coming
         ]
-        parts.append(table(["Table", "Reason", "#In about", "#Dead rows", "#Transactions to wraparound", "#Expected"], rows))
+        parts.append(table(["Table", "Reason", "#In about", "#Dead rows", "#Transactions until forced", "#Expected"], rows))
     return join(parts)
 
 

@@ -25,6 +25,7 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xlog.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_control.h"
 #include "common/controldata_utils.h"
@@ -33,6 +34,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/autovacuum.h"
+#include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -42,6 +44,7 @@
 #include "autovacuum/table_log.h"
 #include "bloat/bloat.h"
 #include "compat.h"
+#include "debug_point.h"
 #include "declared_rows.h"
 #include "history/history_rows.h"
 #include "library.h"
@@ -83,6 +86,7 @@ typedef struct Thresholds
 } Thresholds;
 
 PG_FUNCTION_INFO_V1(pg_cyclone_advice_row);
+PG_FUNCTION_INFO_V1(pg_cyclone_session_of_schema);
 PG_FUNCTION_INFO_V1(pg_cyclone_xid_rate);
 
 static bool is_vacuumed(char relkind);
@@ -218,7 +222,8 @@ set_thresholds(Thresholds *thresholds, const AutoVacOpts *opts, Form_pg_class fo
 
 	/* a standby doesn't know how many members there are */
 	int			multixact_limit = RecoveryInProgress() ?
-		autovacuum_multixact_freeze_max_age : MultiXactMemberFreezeThreshold();
+		autovacuum_multixact_freeze_max_age :
+		DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
 	int			most = compat_vacuum_max_threshold(opts);
 	int			base;
 	float4		scale;
@@ -258,7 +263,7 @@ due_for(const Thresholds *thresholds, Form_pg_class form,
 	TransactionId xid_limit = ReadNextTransactionId() - thresholds->freeze_max_age;
 	MultiXactId multixact_limit = ReadNextMultiXactId() - thresholds->multixact_freeze_max_age;
 
-	if (RecoveryInProgress())
+	if (RecoveryInProgress() || form->relpersistence == RELPERSISTENCE_TEMP)
 		return NULL;
 	/* the first IDs are left out when they wrap around */
 	if (xid_limit < FirstNormalTransactionId)
@@ -268,10 +273,10 @@ due_for(const Thresholds *thresholds, Form_pg_class form,
 
 	if (TransactionIdIsNormal(form->relfrozenxid) &&
 		TransactionIdPrecedes(form->relfrozenxid, xid_limit))
-		return "wraparound of transaction IDs";
+		return "age of transaction IDs";
 	if (MultiXactIdIsValid(form->relminmxid) &&
 		MultiXactIdPrecedes(form->relminmxid, multixact_limit))
-		return "wraparound of multixact IDs";
+		return "age of multixact IDs";
 	if (!thresholds->enabled || entry == NULL || !AutoVacuumingActive())
 		return NULL;
 	if ((float4) entry->dead_tuples > thresholds->dead)
@@ -350,6 +355,23 @@ packed_bytes(Form_pg_class form)
 		return 0;
 	return Max(form->reltuples, 1) *
 		(double) (MAXALIGN(SizeofHeapTupleHeader) + MAXALIGN(width) + sizeof(ItemIdData));
+}
+
+/*
+ * pg_cyclone_session_of_schema
+ *		The process ID of the session whose temporary tables are in this schema.
+ *		NULL if there is none, as of tables that a crash has left.
+ */
+Datum
+pg_cyclone_session_of_schema(PG_FUNCTION_ARGS)
+{
+	Oid			schema = PG_GETARG_OID(0);
+	ProcNumber	number = GetTempNamespaceProcNumber(schema);
+
+	if (number == INVALID_PROC_NUMBER ||
+		checkTempNamespaceStatus(schema) != TEMP_NAMESPACE_IN_USE)
+		PG_RETURN_NULL();
+	PG_RETURN_INT32(GetPGProcByNumber(number)->pid);
 }
 
 /*

@@ -12,6 +12,7 @@ import pytest
 from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import Parked, wait_until
+from test_bloat import pages_read
 from test_wraparound import BURN
 
 NEVER = 1_000_000_000
@@ -62,10 +63,16 @@ def rows(conn) -> dict[str, dict]:
     return {row[0]: dict(zip(names, row, strict=True)) for row in cursor}
 
 
-def row_of(conn, table: str) -> dict:
+def row_or_none(conn, table: str | int) -> dict | None:
     cursor = conn.execute("SELECT * FROM cyclone.advice WHERE relation = %s::regclass", [table])
-    [row] = cursor.fetchall()
-    return dict(zip((column.name for column in cursor.description), row, strict=True))
+    row = cursor.fetchone()
+    return row and dict(zip((column.name for column in cursor.description), row, strict=True))
+
+
+def row_of(conn, table: str) -> dict:
+    row = row_or_none(conn, table)
+    assert row
+    return row
 
 
 def flush(conn) -> None:
@@ -192,8 +199,11 @@ def test_autovacuum_takes_what_is_due(server, pg_major):
 
 
 def test_wraparound(server):
-    """At the limit autovacuum does not come, and with the next ID it does; a disabled table is no exception."""
+    """At the limit autovacuum does not come, and with the next ID it does; a disabled table is no exception. It never comes to a temporary one."""
     cluster, conn = server
+    session = cluster.connect(TEMPLATE)
+    session.execute(f"CREATE TEMP TABLE kept (id int, note text) WITH (autovacuum_freeze_max_age = {AGE})")
+    [(temporary, toast)] = session.execute("SELECT oid, reltoastrelid FROM pg_class WHERE relname = 'kept'")
     conn.execute(BURN)
     conn.execute(LOCK)
     conn.execute("CREATE TABLE locked AS SELECT 1 AS id")
@@ -206,28 +216,51 @@ def test_wraparound(server):
     row = row_of(conn, "xids")
     assert (row["xid_limit"], row["multixact_limit"]) == (AGE, 400_000_000)
     assert row_of(conn, "multixacts")["multixact_limit"] == MULTIXACT_AGE
-    assert row["wraparound_in"] == AGE - row["xid_age"] + 1
+    assert row["forced_in"] == AGE - row["xid_age"] + 1
 
     use_up_multixacts(cluster, conn, MULTIXACT_AGE - row_of(conn, "multixacts")["multixact_age"])
     row = row_of(conn, "multixacts")
     assert (row["multixact_age"], row["due"]) == (MULTIXACT_AGE, None)
+    assert "prevent wraparound comes in 1 multixact IDs" in advice_of(conn, "multixacts", "relminmxid", "VACUUM (FREEZE) multixacts")
     use_up_multixacts(cluster, conn, 1)
     row = row_of(conn, "multixacts")
-    assert (row["multixact_age"], row["due"], row["next_reason"]) == (MULTIXACT_AGE + 1, *["wraparound of multixact IDs"] * 2)
+    assert (row["multixact_age"], row["due"], row["next_reason"]) == (MULTIXACT_AGE + 1, *["age of multixact IDs"] * 2)
 
+    assert "should have come 1 multixact IDs ago" in advice_of(conn, "multixacts", "relminmxid", "VACUUM (FREEZE) multixacts")
+    assert row_of(conn, "plain")["advice"] == []
+    conn.execute(f"SET cyclone.debug_multixact_limit = {row['multixact_age'] - 7}")
+    text = advice_of(conn, "plain", "so many members", "VACUUM (FREEZE) plain")
+    assert f"at an age of {row['multixact_age'] - 7} multixact IDs, not 400000000" in text and re.search(r"should have come \d+ multixact IDs ago", text)
+    conn.execute("RESET cyclone.debug_multixact_limit")
+
+    assert row_or_none(conn, temporary) is None
     conn.execute("CALL burn(%s)" % (AGE - 100 - row_of(conn, "off")["xid_age"]))
     row = row_of(conn, "xids")
-    assert row["due"] is None and 0 < row["wraparound_in"] <= 101 + 20
+    assert row["due"] is None and 0 < row["forced_in"] <= 101 + 20
     [advice] = [text for text in row["advice"] if "wraparound" in text]
-    assert f"in {row['wraparound_in']} transactions" in advice and "VACUUM (FREEZE) xids" in advice
+    assert f"in {row['forced_in']} transactions" in advice and "VACUUM (FREEZE) xids" in advice
     conn.execute("CALL burn(%s)" % (AGE - row_of(conn, "off")["xid_age"]))
     row = row_of(conn, "off")
-    assert (row["xid_age"], row["due"], row["wraparound_in"]) == (AGE, None, 1)
+    assert (row["xid_age"], row["due"], row["forced_in"]) == (AGE, None, 1)
     conn.execute("CALL burn(1)")
     row = row_of(conn, "off")
-    assert (row["xid_age"], row["due"], row["wraparound_in"]) == (AGE + 1, "wraparound of transaction IDs", 0)
+    assert (row["xid_age"], row["due"], row["forced_in"]) == (AGE + 1, "age of transaction IDs", 0)
     assert row["next_at"] is not None
     assert row_of(conn, "plain")["due"] is None
+
+    for oid in (temporary, toast):
+        row = row_or_none(conn, oid)
+        assert row["xid_age"] > AGE and [row[name] for name in ("due", "next_reason", "next_at", "forced_in", "forced_at")] == [None] * 5
+        [text] = row["advice"]
+        assert f"{row['xid_age']} transactions" in text and f"Session {session.info.backend_pid} should VACUUM or drop it" in text
+    # what a crash leaves has no session any more
+    conn.execute("CHECKPOINT")  # has the transaction IDs that were not waited for
+    conn.close()
+    cluster.restart("immediate")
+    conn = cluster.connect(TEMPLATE)
+    for oid in (temporary, toast):
+        [text] = row_or_none(conn, oid)["advice"]
+        assert re.search(r"The session has ended: DROP TABLE pg_temp_\d+\.kept, which autovacuum does, too", text)
 
     conn.execute("ALTER SYSTEM SET autovacuum = on")
     conn.execute("SELECT pg_reload_conf()")
@@ -235,6 +268,8 @@ def test_wraparound(server):
         wait_until(lambda: autovacuums(conn, name), f"autovacuum of {name}")  # noqa: B023
         assert row_of(conn, name)["due"] is None
     assert autovacuums(conn, "plain") == 0
+    assert row_or_none(conn, temporary) is None
+    conn.close()
 
 
 def test_rates(server):
@@ -254,7 +289,7 @@ def test_rates(server):
     assert waits[0] - 0.001 <= (row["next_at"] - before).total_seconds() and (row["next_at"] - after).total_seconds() <= waits[1] + 0.001
     # nothing is inserted, so that is never the reason
     conn.execute("CREATE TABLE quiet (id int)")
-    assert row_of(conn, "quiet")["next_reason"] in (None, "wraparound of transaction IDs")
+    assert row_of(conn, "quiet")["next_reason"] in (None, "age of transaction IDs")
     # transaction IDs go by the last checkpoint
     conn.execute("CHECKPOINT")
     conn.execute(BURN)
@@ -262,8 +297,8 @@ def test_rates(server):
     [(xids, multixacts, seconds)] = conn.execute("SELECT * FROM cyclone.xid_rate()")
     assert 1000 <= xids < 1100 and multixacts == 0 and seconds >= 1
     row = row_of(conn, "quiet")
-    assert row["wraparound_in"] == row["xid_limit"] - row["xid_age"] + 1
-    assert row["next_reason"] == "wraparound of transaction IDs" and row["wraparound_at"] is not None
+    assert row["forced_in"] == row["xid_limit"] - row["xid_age"] + 1
+    assert row["next_reason"] == "age of transaction IDs" and row["forced_at"] is not None
 
 
 def advice_of(conn, table: str, *words: str) -> str:
@@ -308,6 +343,10 @@ def test_what_would_help(cluster, db, conn):
     said, of = re.search(r"about (\d+ \w+) of (\d+ \w+), give or take", text).groups()
     [(said_bytes, of_bytes)] = conn.execute("SELECT pg_size_bytes(%s), pg_size_bytes(%s)", [said, of])
     assert abs(said_bytes - gain) < 0.05 * size and abs(of_bytes - size) < 0.05 * size
+    # pages are read once, and for who asks for advice only
+    assert pages_read(conn, "SELECT advice, cardinality(advice) FROM cyclone.advice WHERE cardinality(advice) > 0") == 300
+    assert pages_read(conn, "SELECT relation, due, next_at, forced_in FROM cyclone.advice WHERE dead_rows >= 0") == 0
+    assert pages_read(conn, "SELECT count(*) FROM cyclone.advice") == 0
     conn.execute("VACUUM (FULL INPLACE) t")
     conn.execute("ANALYZE t")
     assert not any("FULL INPLACE" in text for text in row_of(conn, "t")["advice"])
@@ -354,7 +393,7 @@ def test_privileges(cluster, db, conn):
                 assert not writable
         assert any("FULL INPLACE" in text for text in wanted["advice"])
         assert not any("FULL INPLACE" in text for text in seen["advice"])
-        vague = ("advice", "next_at", "wraparound_in", "wraparound_at", "xid_age")
+        vague = ("advice", "next_at", "forced_in", "forced_at", "xid_age")
         assert {k: v for k, v in seen.items() if k not in vague} == {k: v for k, v in wanted.items() if k not in vague}
     finally:
         conn.execute("DROP ROLE plain")
@@ -394,7 +433,7 @@ def test_on_a_standby(new_cluster):
         standby.start()
         with standby.connect(TEMPLATE) as conn:
             row = row_of(conn, "t")
-            assert (row["due"], row["next_at"], row["wraparound_in"], row["xid_limit"]) == (None, None, None, 200_000_000)
+            assert (row["due"], row["next_at"], row["forced_in"], row["xid_limit"]) == (None, None, None, 200_000_000)
             assert row["xid_age"] > 0 and row["multixact_limit"] == 400_000_000
             assert conn.execute("SELECT count(*) FROM cyclone.horizon").fetchone() == (0,)
     finally:

@@ -11,6 +11,8 @@ from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import as_server_user, hand_over, run_program
+from test_monitoring import queries
 
 PAGE = 8192
 HEAP_BLOCK = 7
@@ -277,6 +279,46 @@ def test_an_error_of_vacuum_full_names_the_row(prefix, pg_major):
         assert f'while rewriting block {HEAP_BLOCK} offset 2 of relation "t"' in error.value.diag.context
 
 
+def test_an_error_of_full_inplace_names_the_row(prefix, pg_major):
+    """VACUUM takes a page of zeros for a free one. Who comes from the root, as an insertion does, can't."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            make_table(conn, "t")
+            conn.execute("DELETE FROM t WHERE id % 3 = 1")
+            [(root,)] = conn.execute("SELECT root FROM bt_metap('t_pkey')")
+        damage(cluster, cluster.connect(TEMPLATE), "t_pkey", root, zero_everything)
+        with cluster.connect(TEMPLATE) as conn, pytest.raises(psycopg.errors.IndexCorrupted, match=f"zero page at block {root}") as error:
+            conn.execute("VACUUM (FULL INPLACE) t")
+        assert re.search(r'while moving rows of block \d+, offset \d+, of relation "t"', error.value.diag.context)
+
+
+def test_full_inplace_leaves_an_index_that_it_can_not_estimate(prefix, pg_major):
+    """And others are rebuilt."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        sizes = "SELECT pg_relation_size('t_n'), pg_relation_size('t_pkey')"
+        with cluster.connect(TEMPLATE) as conn:
+            make_table(conn, "t")
+            conn.execute("CREATE INDEX t_n ON t (n)")
+            conn.execute("INSERT INTO t SELECT i, i FROM generate_series(5001, 10000) i")
+            conn.execute("DELETE FROM t WHERE id % 10 > 0")
+            [before] = conn.execute(sizes)
+        damage(cluster, cluster.connect(TEMPLATE), "t_pkey", 2, shorten_an_entry)
+        code, ending, [warning] = verdict(cluster, "VACUUM (FULL INPLACE) t", "on")
+        assert (code, ending) == ("", "")
+        assert re.fullmatch(r'cannot estimate the bloat of "t_pkey": index "t_pkey" has a corrupted entry in block 2, item \d', warning)
+        with cluster.connect(TEMPLATE) as conn:
+            [after] = conn.execute(sizes)
+            assert after[0] < before[0] and after[1] == before[1]
+            conn.execute("REINDEX INDEX t_pkey")
+            checks.assert_clean(conn, "t")
+
+
 @pytest.mark.parametrize("simple", [True, False])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ITEM_DAMAGE)
@@ -311,6 +353,12 @@ def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_majo
             conn.execute("ALTER TABLE t SET (autovacuum_enabled = on)")
             failed = "SELECT server_count, failed_with, breaker_open FROM cyclone.autovacuum WHERE relation = 't' AND error_count > 1"
             assert wait_until(lambda: conn.execute(failed).fetchone(), "autovacuum, twice") == (0, "XX001", False)
+            advice = "SELECT text FROM cyclone.advice, unnest(advice) text WHERE relation = 't'::regclass AND text LIKE 'The last % autovacuums have failed%'"
+            [text] = wait_until(lambda: conn.execute(advice).fetchone(), "advice")
+            assert re.search(rf'^The last \d+ .*, the last one at .* with "block {HEAP_BLOCK} of relation "t" has a corrupted item \d+" \(cyclone', text)
+            conn.execute("TRUNCATE t")
+            conn.execute("VACUUM t")
+            assert conn.execute(advice).fetchall() == []
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
@@ -338,6 +386,106 @@ def test_an_index_whose_file_is_missing_is_in_nobodys_way_who_does_not_read_it(p
             assert (ours[0] == "58P01") == (options == "PARALLEL 0"), ours
         with cluster.connect(TEMPLATE) as conn:
             checks.assert_clean(conn, "t")
+
+
+def shorten_an_entry(page: bytearray) -> None:
+    """Let two entries of an index have no length; their headers are longer than that."""
+    for number in (5, 6):
+        struct.pack_into("<H", page, item(page, number)[0] + 6, 0)
+
+
+def xmin_without_commit_log(page: bytearray) -> None:
+    set_xmin(page, SEGMENT_XIDS + 5)
+
+
+SEGMENT_XIDS = 32 * PAGE * 4  # of a file of pg_xact
+# Table: relation, block (None: each), damage (None: there is no file), what the warning says, and its context
+UNREADABLE = {
+    "header": ("header", HEAP_BLOCK, zero_the_header, rf"invalid page in block {HEAP_BLOCK} of relation", ""),
+    "item": ("item", HEAP_BLOCK, misplace_an_item, rf'block {HEAP_BLOCK} of relation "item" has a corrupted item \d+', "block 7 offset"),
+    "multi": ("multi", HEAP_BLOCK, unknown_multixact, "MultiXactId 1000000 has not been created yet", "block 7 offset 2 of"),
+    "clog": ("clog", HEAP_BLOCK, xmin_without_commit_log, f"access status of transaction {SEGMENT_XIDS + 5}|pg_xact/0001", "block 7 offset 2 of"),
+    "nofile": ("nofile", None, None, "could not open file", ""),
+    "leaf": ("leaf_pkey", LEAF_BLOCK, zero_the_header, rf"invalid page in block {LEAF_BLOCK} of relation", ""),
+    "entry": ("entry_pkey", 2, shorten_an_entry, 'index "entry_pkey" has a corrupted entry in block 2, item 5', ""),
+    "noindex": ("noindex_note", None, None, "could not open file", ""),
+    "large": ("large", None, zero_the_header, "invalid page in block", ""),
+}
+
+
+def damage_them(cluster) -> None:
+    with cluster.connect(TEMPLATE) as conn:
+        files = {
+            name: cluster.data / conn.execute("SELECT pg_relation_filepath(%s)", (damaged[0],)).fetchone()[0]
+            for name, damaged in UNREADABLE.items()
+        }
+    cluster.stop()
+    for name, file in files.items():
+        _, block, how, _, _ = UNREADABLE[name]
+        if how is None:
+            file.unlink()
+            continue
+        pages = bytearray(file.read_bytes())
+        for number in range(len(pages) // PAGE) if block is None else [block]:
+            page = pages[number * PAGE : (number + 1) * PAGE]
+            how(page)
+            pages[number * PAGE : (number + 1) * PAGE] = page
+        file.write_bytes(pages)
+    # the next transaction ID is in the commit log's third file, and there is no second one
+    log = cluster.data / "pg_xact" / "0002"
+    log.write_bytes(bytes(32 * PAGE))
+    hand_over(log)
+    run_program(cluster.prefix, "pg_resetwal", "-x", str(2 * SEGMENT_XIDS + 100), "-D", cluster.data, **as_server_user())
+    cluster.start()
+
+
+def test_views_tell_of_the_rest_of_a_damaged_database(prefix, pg_major):
+    """What can't be read has a row without figures and a warning; so it is with what advice, horizon and the metrics take from samples."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        with cluster.connect(TEMPLATE) as conn:
+            for name in (*UNREADABLE, "good"):
+                if name in ("large", "good"):
+                    conn.execute(f"CREATE TABLE {name} AS SELECT i AS id, repeat('x', 100) AS note FROM generate_series(1, 100000) i")
+                    conn.execute(f"DELETE FROM {name} WHERE id % 10 > 0")
+                    conn.execute(f"ANALYZE {name}")
+                else:
+                    make_table(conn, name)
+            conn.execute("SELECT pg_stat_force_next_flush()")
+        damage_them(cluster)
+        warnings = []
+        with cluster.connect(TEMPLATE) as holder, cluster.connect(TEMPLATE) as conn:
+            conn.add_notice_handler(lambda notice: warnings.append((notice.message_primary, notice.context or "")))
+            holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM good")
+            found = conn.execute("SELECT table_name::text, relation::text, size, live_bytes FROM cyclone.bloat").fetchall()
+            for name, (damaged, _, _, message, context) in UNREADABLE.items():
+                [row] = [row for row in found if row[1] == damaged]
+                assert row[2:] == (None, None), row
+                assert all(size is not None for table, relation, size, _ in found if table == name and relation != damaged)
+                said = [warning for warning in warnings if warning[0].startswith(f'cannot estimate the bloat of "{damaged}": ')]
+                assert len(said) == 1 and re.search(message, said[0][0]) and context in said[0][1], warnings
+            assert len(warnings) == len(UNREADABLE)
+            assert all(live > 0 for _, relation, _, live in found if relation == "good")
+            for name, (damaged, *_) in UNREADABLE.items():
+                estimates = conn.execute("SELECT relation::text, size FROM cyclone.estimate_bloat(%s::regclass)", (name,)).fetchall()
+                assert [relation for relation, size in estimates if size is None] == [damaged]
+            del warnings[:]
+            advice = dict(conn.execute("SELECT relation::text, array_to_string(advice, ' ') FROM cyclone.advice").fetchall())
+            assert "FULL INPLACE" in advice["good"] and "FULL INPLACE" not in advice["large"]
+            [(tables, held)] = conn.execute("SELECT dead_tables, held_bytes FROM cyclone.horizon WHERE is_oldest").fetchall()
+            assert {"good", "large"} <= set(tables) and held is not None
+            assert {text.split(":")[0] for text, _ in warnings} >= {'cannot estimate the bloat of "large"'}
+            for name, (query, _, _) in queries().items():
+                conn.execute(query)
+                if name == "postgres_exporter: cyclone_bloat":
+                    relations = {row[1] for row in conn.execute(query)}
+                    assert "public.good" in relations and "public.large" not in relations
+            holder.execute("COMMIT")
+            conn.execute("VACUUM good")
+            checks.assert_clean(conn, "good")
+        assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
 def clear_all_frozen_bits(page: bytearray) -> None:

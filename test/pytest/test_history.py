@@ -75,7 +75,7 @@ def test_vacuum(conn):
         "relid": oid, "relation": "public.t", "door": "command", "operation": "VACUUM", "run_by": "engine",
         "options": "FREEZE, PROCESS_TOAST false, TRUNCATE false, PARALLEL 2",
         "usesysid": user, "usename": "postgres", "pid": pid, "outcome": "done", "sqlstate": None, "error": None,
-        "warning_count": 0, "warnings": None, "wraparound": False, "aggressive": True,
+        "warning_count": 0, "warnings": None, "forced": False, "aggressive": True,
         "workers_planned": 2, "workers_launched": 2, "index_scans": 1,
         "rows_removed": 2000, "rows_remaining": 4000, "rows_dead": 0, "rows_moved": None,
         "pages_scanned": before[0], "pages_before": before[0], "pages_after": after[0], "bytes_before": before[1], "bytes_after": after[1],
@@ -258,7 +258,7 @@ def test_autovacuum(auto):
     [ours, servers] = rows
     for row in rows:
         assert (row["door"], row["operation"], row["options"], row["outcome"]) == ("autovacuum", "VACUUM", None, "done")
-        assert row["usesysid"] is None and row["usename"] is None and row["wraparound"] is False
+        assert row["usesysid"] is None and row["usename"] is None and row["forced"] is False
         assert row["wal_bytes"] > 0 and row["seconds"] > 0
     assert (ours["run_by"], ours["rows_removed"], ours["rows_remaining"]) == ("engine", 2000, 4000) and ours["phases"]
     assert (servers["run_by"], servers["rows_removed"], servers["phases"], servers["workers_planned"]) == ("server", None, None, None)
