@@ -9,6 +9,7 @@
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] the tests on embedded PostgreSQL 18, and on 17 and 19 what can differ there, after make tidy
 #   make check-all [PG_VERSIONS=18] [PYTEST_ARGS=-v] [PGSRC=/path/to/postgresql-18]   every test on each version, long ones, too; check-minors; check-builds with PGSRC
 #   make check-fast                              those tests on PostgreSQL 18 that take two minutes together
+#   make check-units                             what needs no server, in seconds, with gcc's sanitizers
 #   make tidy [PGSRC=/path/to/postgresql-18]     the rules of the source tree; C has pgindent's shape if PostgreSQL's source is there
 #   make measure-versions [FILES="test_smoke.py"]   test/versions.tsv: which tests come by what differs between versions, by gcov
 #   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
@@ -49,11 +50,11 @@ EXTENSION_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" pg_cyclo
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
-FAST_TESTS = smoke options regress dead_tids parallel progress checks btree_splits hash_splits tree_rules
+FAST_TESTS = units smoke options regress dead_tids parallel progress checks btree_splits hash_splits tree_rules
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors check-units tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -96,6 +97,9 @@ measure-versions: .venv/stamp
 
 check-fast: tidy
 	PG_VERSIONS=18 $(VENV_PYTHON) -m pytest $(addprefix test/pytest/test_,$(FAST_TESTS:=.py)) $(PYTEST_ARGS)
+
+check-units: .venv/stamp
+	PG_VERSIONS=18 $(VENV_PYTHON) -m pytest -n 0 test/pytest/test_units.py $(PYTEST_ARGS)
 
 tidy: .venv/stamp
 	PGSRC="$(PGSRC)" scripts/tidy

@@ -6,7 +6,7 @@
  * The vacuum's budget, in cost a second, is moved so that a percentile of the
  * latency of other sessions' statements stays at the target.  controller_step
  * is called a few times a second with what was measured.  It knows nothing of
- * the server, so that a simulation can drive it (test/pytest/test_pace_law.py).
+ * the server, so that a simulation can drive it (test/unit/test_pace_law.c).
  *
  * What it has to deal with is not linear: as long as there is capacity to
  * spare the budget does not show in the latency at all, and then, within a

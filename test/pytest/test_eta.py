@@ -1,6 +1,5 @@
-"""How long a running VACUUM will take: the estimates in cyclone.progress."""
+"""How long a running VACUUM will take: the estimates in cyclone.progress, as a server has them. test/unit/test_eta.c has the figures."""
 
-import time
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -76,22 +75,6 @@ def test_a_phase_is_estimated_by_its_rate_and_the_whole_with_past_runs(cluster, 
     assert seen.earliest <= seen.eta <= seen.latest
     assert seen.phase_eta <= seen.eta and seen.phase_earliest <= seen.earliest and seen.phase_latest <= seen.latest
     cancel(conn, vacuum)
-
-
-def test_a_phase_without_blocks_is_as_long_as_in_the_last_run_and_longer_is_not_known(cluster, db, conn, table):
-    begin = time.monotonic()
-    with Parked(cluster, db, "index-vacuum:leader", 1, VACUUM) as vacuum:
-        look(conn)
-        time.sleep(max(20 * (time.monotonic() - begin), 1))
-        vacuum.release()
-        vacuum.finish()
-    conn.execute("DELETE FROM t WHERE id % 3 = 1")
-    with Parked(cluster, db, "index-vacuum:leader", 1, VACUUM):
-        seen = look(conn)
-        assert (seen.phase, seen.runs) == ("vacuuming indexes", 1)
-        assert seen.now < seen.phase_eta == seen.phase_earliest == seen.phase_latest <= seen.eta
-        seen = wait_until(lambda: not (eta := look(conn)).phase_eta and eta, "more time than ever")
-        assert seen.eta is None and seen.runs == 1
 
 
 def test_only_runs_of_the_same_kind_count(cluster, db, conn, table):

@@ -1,7 +1,5 @@
-"""The library on servers that aren't as ours: filters of system calls, files that move, no preloading, cores in containers."""
+"""The library on servers that aren't as ours: filters of system calls, files that move, no preloading."""
 
-import ctypes
-import os
 import re
 import shutil
 import signal
@@ -14,7 +12,6 @@ import pytest
 from conftest import CONFIG, TEMPLATE
 from cyclone_lab import checks, seccomp
 from cyclone_lab.background import wait_until
-from cyclone_lab.build import REPO
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over, program_env, program_path, run_program
 from test_rewrite import run_script
@@ -150,66 +147,3 @@ def test_without_preloading_it_is_quiet(new_cluster):
     cluster.run("psql", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname=restored", input=dump)
     assert cluster.run("pg_dump", "--dbname=restored").stdout.count("CREATE EXTENSION") == dump.count("CREATE EXTENSION")
     assert "pg_cyclone" not in "".join(line for line in cluster.log.splitlines() if "FATAL" in line)
-
-
-@pytest.fixture(scope="module")
-def cores(tmp_path_factory, server_headers):
-    """The function that counts cores, compiled for itself."""
-    library = tmp_path_factory.mktemp("cores") / "cores.so"
-    includes = [REPO / "src", server_headers]
-    command = ["cc", "-O2", "-shared", "-fPIC", "-Dpg_snprintf=snprintf", *(f"-I{folder}" for folder in includes)]
-    subprocess.run([*command, REPO / "src" / "pace" / "cores.c", "-o", library], check=True)
-    count = ctypes.CDLL(str(library)).cores_for_process
-    count.argtypes = [ctypes.c_char_p]
-    return lambda root: count(str(root).encode())
-
-
-STATUS = "Name:\tpostgres\nCpus_allowed:\t{}\nCpus_allowed_list:\t0\n"
-
-
-@pytest.mark.parametrize(
-    "files, expected",
-    [
-        ({}, 0),
-        ({"proc/self/status": STATUS.format("ff")}, 8),
-        ({"proc/self/status": STATUS.format("00000001,00000007")}, 4),
-        # version 2: the group of a service, in one that has less, in a container that doesn't see those around it
-        ({"proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "250000 100000\n"}, 2),
-        ({"proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, 8),
-        (
-            {
-                "proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/cpu.max": "500000 100000\n", "sys/fs/cgroup/a/cpu.max": "300000 100000\n",
-            },
-            3,
-        ),
-        ({"proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
-        ({"proc/self/status": STATUS.format("3"), "proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "800000 100000\n"}, 2),
-        # version 1, also where the path is that of the host
-        (
-            {
-                "proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "5:memory:/x\n4:cpu,cpuacct:/docker/1\n0::/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            4,
-        ),
-        (
-            {
-                "proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "4:cpuset:/y\n3:cpu:/x\n",
-                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
-            },
-            8,
-        ),
-        ({"proc/self/status": STATUS.format("ff"), "proc/self/cgroup": "no colons at all\n\n:\n::\n"}, 8),
-    ],
-)  # fmt: skip
-def test_cores_are_those_that_a_container_has(cores, tmp_path, files, expected):
-    for name, text in files.items():
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    assert cores(tmp_path) == expected
-
-
-def test_cores_of_this_machine(cores):
-    assert 1 <= cores("") <= len(os.sched_getaffinity(0))

@@ -1,6 +1,6 @@
 """How fast a VACUUM goes: one budget for all its processes, settings that change meanwhile, and latency targets.
 
-test_pace_law.py has the control law in a simulation.
+test/unit/test_pace_law.c has the control law in a simulation.
 """
 
 import math

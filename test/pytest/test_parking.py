@@ -1,14 +1,11 @@
 """A team no larger than its budget feeds: workers that are not launched, parked, woken, and whatever may happen to them meanwhile.
 
-The law runs in a simulation first, then in the server.
+test/unit/test_parking.c has the law in a simulation.
 """
 
-import ctypes
 import os
-import random
 import re
 import signal
-import subprocess
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,7 +13,7 @@ import psycopg
 import pytest
 
 from conftest import TEMPLATE
-from cyclone_lab import build, checks, slow_disk
+from cyclone_lab import checks, slow_disk
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 
 WORKERS = {
@@ -27,115 +24,8 @@ WORKERS = {
 }
 # So slow that it takes a minute, but not so slow that a worker doesn't come to the end of what it has taken.
 SLOW = {"vacuum_cost_delay": "10ms", "vacuum_cost_limit": 20}
-ALL = 2**31 - 1
 BUSY = "DO 'BEGIN LOOP END LOOP; END'"  # wants a core, and never waits for anything, not for files either
 INDEXES = ("btree (id)", "btree (a)", "gin (list)")
-
-
-def compiled(server_headers, folder, name, function, constants):
-    """Return a function of src/pace/<name>.c, compiled for itself; if it returns something, that is a uint32."""
-    source = (build.REPO / "src" / "pace" / f"{name}.c").read_text()
-    defines = re.findall(rf"^#define (?:{constants})\b.*$", source, re.MULTILINE)
-    body = re.search(rf"^\w+\n{function}\(.*?^}}$", source, re.MULTILINE | re.DOTALL)[0]
-    headers = "".join(f'#include "{header}"\n' for header in ("postgres.h", "pace/parking.h", f"pace/{name}.h"))
-    file = folder / f"{name}.c"
-    file.write_text("\n".join([headers, "#include <math.h>", *defines, body]))
-    includes = f"-I{build.REPO}/src", f"-I{server_headers}"
-    library = file.with_suffix(".so")
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", *includes, file, "-o", library, "-lm"], check=True)
-    compiled = getattr(ctypes.CDLL(str(library)), function)
-    compiled.restype = ctypes.c_uint32
-    return compiled
-
-
-@pytest.fixture(scope="module")
-def law(server_headers, tmp_path_factory):
-    """The law of src/pace/parking.c."""
-    function = compiled(server_headers, tmp_path_factory.mktemp("law"), "parking", "parking_law", "BUSY_ASLEEP|IDLE_ASLEEP")
-    function.argtypes = [ctypes.c_uint32, ctypes.c_uint32, ctypes.c_double, ctypes.c_bool]
-    return function
-
-
-def simulate(law, budget, ticks, *, workers=7, wanted=0, seed=1, noise=0.05):
-    """Return how many workers are wanted after each tick of a team whose budget is that of so many processes, `budget(tick)`."""
-    chance, history = random.Random(seed), []
-    for tick in range(ticks):
-        taken = min(wanted, workers)
-        busy = min(budget(tick) * (1 + chance.uniform(-noise, noise)), 1 + taken)
-        wanted = min(law(wanted, taken, 1 + taken - busy, False), workers)
-        history.append(wanted)
-    return history
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("budget", [0.01, 0.3, 0.8, 1.5, 2.4, 3.5, 20])
-def test_the_law_wants_as_many_as_the_budget_feeds(law, budget, seed):
-    """However it begins: no fewer than can use the budget, and no process more than that and one for the rounding."""
-    for first in (0, 7):
-        history = simulate(law, lambda tick: budget, 60, wanted=first, seed=seed)
-        assert all(budget <= wanted + 1.1 or wanted == 7 for wanted in history[20:])
-        assert all(wanted <= budget + 0.5 for wanted in history[20:])
-        assert len(set(history[20:])) == 1, "nobody comes and goes"
-
-
-def test_the_law_follows_the_budget_within_two_seconds(law):
-    """From a process's share to that of nearly three, and back: four ticks a second."""
-    history = simulate(law, lambda tick: 0.5 if tick < 20 or tick >= 60 else 2.6, 100)
-    assert history[19] == 0 and history[28] == 2 == history[59] and history[68] == 0 == history[99]
-
-
-def test_the_law_calls_nobody_before_those_who_were_called_are_there(law):
-    """None may have been had from the server."""
-    wanted = 0
-    for _ in range(10):
-        wanted = law(wanted, 0, 0.0, False)
-    assert wanted == 1
-    assert law(ALL, 3, 0.0, False) == ALL
-
-
-def test_the_law_in_the_servers_code(law):
-    """How long processes sleep is not known there, only whether they use the budget."""
-    nan = float("nan")
-    assert law(0, 0, nan, False) == 0 and law(0, 0, nan, True) == 1 and law(2, 2, nan, False) == 2
-
-
-@pytest.mark.parametrize(
-    "others, cores, room",
-    [(0, 2, ALL), (0.01, 1, ALL), (0.3, 2, 0), (0.3, 4, 2), (1, 4, 2), (1.1, 4, 1), (9, 4, 0), (3.2, 64, 59)],
-)
-def test_a_team_leaves_others_as_many_cores_as_they_want(server_headers, tmp_path, others, cores, room):
-    """But the leader goes on."""
-    function = compiled(server_headers, tmp_path, "neighbours", "neighbours_law", r"NOBODY")
-    function.argtypes = [ctypes.c_double, ctypes.c_int]
-    assert function(others, cores) == room
-
-
-class Seen(ctypes.Structure):
-    """NeighboursSeen of src/pace/neighbours.h."""
-
-    _fields_ = [("average", ctypes.c_double), ("seconds", ctypes.c_double), ("looks", ctypes.c_int), ("counts", ctypes.c_int * 3)]
-
-
-def averages(note, looks, seconds=0.05) -> list[float]:
-    """Return the average of others after each of these looks, the first ones of a session."""
-    seen, history = Seen(), []
-    for number, count in enumerate(looks):
-        note(ctypes.byref(seen), count, seconds if number else 1e6)
-        history.append(seen.average)
-    return history
-
-
-def test_no_single_look_at_others_decides(server_headers, tmp_path):
-    """Neither the first one, nor one by the timer in the server's code, nor one after a pause; but who is there for long is seen soon."""
-    note = compiled(server_headers, tmp_path, "neighbours", "neighbours_note", "SECONDS_AVERAGED|SECONDS_KEPT")
-    note.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_double]
-    assert averages(note, [9, 0, 0, 0]) == [0, 0, 0, 0]
-    for seconds in (0.05, 0.5, 60):
-        assert averages(note, [0, 0, 0, 9, 0, 0, 9, 0, 0], seconds) == [0] * 9
-    assert averages(note, [3, 3, 3])[-1] == pytest.approx(3), "all that is known"
-    assert averages(note, [2, 2, 2, 0, 2, 2])[-1] == pytest.approx(2), "nor does one of nobody"
-    assert averages(note, [0] * 3 + [1] * 20)[-1] > 0.8, "a second"
-    assert averages(note, [0] * 3 + [1] * 4, 0.5)[-1] > 0.8, "two seconds in the server's code"
 
 
 def make_table(conn, rows=30_000, indexes=INDEXES, dead="id % 3 = 0 OR id BETWEEN 5000 AND 8000") -> None:

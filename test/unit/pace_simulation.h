@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * pace_simulation.h
+ *	  Servers that the law of the latency target is tried on, in simulation.
+ *
+ * There is one at a time of each kind: the results are those of the last one.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_PACE_SIMULATION_H
+#define CYCLONE_PACE_SIMULATION_H
+
+#include <math.h>
+
+#include "pace/controller.h"
+
+#define TICK_SECONDS	0.25
+#define FULL_RATE		200000.0
+
+/* Statements, or transactions */
+typedef struct Sample
+{
+	double		end;			/* when it ended, in seconds */
+	double		ms;
+	double		weight;
+	int			kind;
+} Sample;
+
+typedef struct Samples
+{
+	int			number;
+	int			size;
+	Sample	   *items;
+} Samples;
+
+/* The statements of late with their weights, as in pace/target.c */
+typedef struct Window
+{
+	double		percent;
+	Samples		statements;
+} Window;
+
+/* What isn't said is 0, and then it is what the comment says */
+typedef struct Queue
+{
+	double		target_ms;
+	double		(*load) (double now);	/* how busy statements keep it, 0 to 1 */
+	double		seconds;
+	double		per_second;		/* statements at full load; 400 */
+	double		base_ms;		/* they take on average, if there are few; 5 */
+	bool		is_harmless;	/* does no VACUUM make them longer? */
+	double		bursts;			/* in this part of the ticks they take three
+								 * times as long */
+	bool		have_gaps;		/* do they come by chance? */
+	double		drain;			/* a disk that takes this speed at most, if it
+								 * isn't 0 */
+	double		harm;			/* how much a VACUUM takes of what is left at
+								 * full speed, beside its own; 0.48 */
+	double		noise;			/* standard deviation of the logarithm of what
+								 * they take */
+	double		waits;			/* how much longer others wait for a core at
+								 * full speed; 0: it isn't known */
+	uint64		seed;			/* 1 */
+} Queue;
+
+typedef struct Disk
+{
+	double		target_ms;
+	double		seconds;
+	bool		has_no_vacuum;
+	bool		of_transactions;	/* is the target about them? */
+	uint64		seed;			/* 1 */
+} Disk;
+
+extern void samples_add(Samples *samples, double end, double ms, double weight, int kind);
+extern double samples_percentile(const Samples *samples, double start, double end,
+								 int kind, double percent);
+
+extern void window_begin(Window *window);
+extern void window_fade(Window *window, const double *new, int nnew);
+extern void window_step(Window *window, Controller *controller, const double *running,
+						int nrunning, ControllerInput input);
+
+extern void queue_run(Queue queue);
+extern Controller *queue_controller(void);
+extern double queue_percentile(double start, double end);
+extern double queue_speed(double start, double end);
+
+extern void disk_run(Disk disk);
+extern double disk_cost(void);
+extern double disk_statements_ms(double start, double end);
+extern double disk_orders_ms(double start, double end);
+extern double disk_transactions_ms(double start, double end);
+
+#endif							/* CYCLONE_PACE_SIMULATION_H */

@@ -1,0 +1,153 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_cores.c
+ *	  How many cores there are, as Linux tells it in files: pace/cores.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "pace/cores.c"
+#include "unit.h"
+
+
+#define STATUS(mask)	"Name:\tpostgres\nCpus_allowed:\t" mask "\nCpus_allowed_list:\t0\n"
+
+/* A file of the system, and what is in it */
+typedef struct SystemFile
+{
+	const char *name;
+	const char *text;
+} SystemFile;
+
+#define MOST_FILES	6
+
+static char root[] = "unit-cores-XXXXXX";
+
+/* write_file -- below the root, with the folders that it is in. */
+static void
+write_file(const SystemFile *file)
+{
+	char		path[MAXPGPATH];
+	FILE	   *stream;
+
+	snprintf(path, sizeof(path), "%s/%s", root, file->name);
+	for (char *slash = strchr(path + strlen(root) + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/'))
+	{
+		*slash = '\0';
+		(void) mkdir(path, 0700);
+		*slash = '/';
+	}
+	stream = fopen(path, "w");
+	CHECK(stream != NULL);
+	CHECK(fputs(file->text, stream) >= 0);
+	CHECK_EQ(fclose(stream), 0);
+}
+
+/* remove_file -- its folders may stay. */
+static void
+remove_file(const SystemFile *file)
+{
+	char		path[MAXPGPATH];
+
+	snprintf(path, sizeof(path), "%s/%s", root, file->name);
+	CHECK_EQ(unlink(path), 0);
+}
+
+/* test_cores_are_those_that_a_container_has -- and no more than the process may use. */
+static void
+test_cores_are_those_that_a_container_has(void)
+{
+	static const struct
+	{
+		int			cores;
+		SystemFile	files[MOST_FILES];
+	}			systems[] = {
+		{0, {{NULL}}},
+		{8, {{"proc/self/status", STATUS("ff")}}},
+		{4, {{"proc/self/status", STATUS("00000001,00000007")}}},
+		/* version 2: the group of a service */
+		{2, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/cpu.max", "250000 100000\n"}}},
+		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/cpu.max", "max 100000\n"}}},
+		/* in one that has less */
+		{3, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/cpu.max", "500000 100000\n"}, {"sys/fs/cgroup/a/cpu.max", "300000 100000\n"}}},
+		/* in a container that doesn't see those around it */
+		{1, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "0::/\n"},
+		{"sys/fs/cgroup/cpu.max", "50000 100000\n"}}},
+		{2, {{"proc/self/status", STATUS("3")}, {"proc/self/cgroup", "0::/a\n"},
+		{"sys/fs/cgroup/a/cpu.max", "800000 100000\n"}}},
+		/* version 1, also where the path is that of the host */
+		{4, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/1\n0::/\n"},
+		{"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n"}, {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}}},
+		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "4:cpuset:/y\n3:cpu:/x\n"},
+		{"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n"}, {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"}}},
+		{8, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "no colons at all\n\n:\n::\n"}}},
+	};
+
+	for (int i = 0; i < lengthof(systems); i++)
+	{
+		unit_case("system %d", i);
+		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
+			write_file(&systems[i].files[k]);
+		CHECK_EQ(cores_for_process(root), systems[i].cores);
+		for (int k = 0; k < MOST_FILES && systems[i].files[k].name != NULL; k++)
+			remove_file(&systems[i].files[k]);
+	}
+}
+
+/* test_any_text -- may be in the list of groups: what matters here is the sanitizer. */
+static void
+test_any_text(void)
+{
+	static const char letters[] = "0:/,\ncpu";
+
+	for (int i = 0; i < 100000; i++)
+	{
+		char		text[20];
+		int			length = unit_number(0, lengthof(text) - 1);
+		char	   *copy;
+		char	   *group;
+
+		for (int k = 0; k < length; k++)
+			text[k] = letters[unit_number(0, lengthof(letters) - 2)];
+		text[length] = '\0';
+		copy = strdup(text);
+		group = group_of(copy, i % 2 == 0 ? "" : "cpu");
+		unit_case("%s", text);
+		CHECK(group == NULL || (group > copy && group <= copy + length && strchr(group, '\n') == NULL));
+		while (group != NULL && leave_group(group))
+			continue;
+		free(copy);
+	}
+}
+
+/* test_cores_of_this_machine -- no more than this process may use. */
+static void
+test_cores_of_this_machine(void)
+{
+	cpu_set_t	usable;
+
+	CHECK_EQ(sched_getaffinity(0, sizeof(usable), &usable), 0);
+	CHECK_BETWEEN(1, cores_for_process(""), CPU_COUNT(&usable));
+}
+
+/* main -- run them all. */
+int
+main(void)
+{
+	if (mkdtemp(root) == NULL)
+		return 2;
+	UNIT_RUN(test_cores_are_those_that_a_container_has);
+	UNIT_RUN(test_any_text);
+	UNIT_RUN(test_cores_of_this_machine);
+	return unit_end();
+}

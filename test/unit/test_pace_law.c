@@ -1,0 +1,783 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_pace_law.c
+ *	  The control law of a latency target, in simulation: pace/controller.c.
+ *
+ * What a server makes of the law is in test_pace.py.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "pace/controller.c"
+#include "pace_simulation.c"
+#include "unit.h"
+
+/* simulate one, or take a step of a test's own controller, with these members */
+#define QUEUE(...)	queue_run((Queue) {__VA_ARGS__})
+#define DISK(...)	disk_run((Disk) {__VA_ARGS__})
+#define STEP(...)	step(&controller, (ControllerInput) {__VA_ARGS__})
+
+/* for loads */
+static double few;				/* a part of the full one */
+static double every;			/* seconds */
+static double on;				/* of them */
+
+/* full -- full load. */
+static double
+full(double now)
+{
+	return 1;
+}
+
+/* steps -- idle, full load, idle, full load. */
+static double
+steps(double now)
+{
+	return (now >= 10 && now < 40) || now >= 50;
+}
+
+/* full_for_20 -- and few then. */
+static double
+full_for_20(double now)
+{
+	return now < 20 ? 1 : few;
+}
+
+/* full_for_30 -- and few then. */
+static double
+full_for_30(double now)
+{
+	return now < 30 ? 1 : few;
+}
+
+/* few_for_30 -- and full load then. */
+static double
+few_for_30(double now)
+{
+	return now < 30 ? few : 1;
+}
+
+/* none_for_20 -- and full load then. */
+static double
+none_for_20(double now)
+{
+	return now >= 20;
+}
+
+/* constant -- few. */
+static double
+constant(double now)
+{
+	return few;
+}
+
+/* bursts -- full load for some seconds, and again. */
+static double
+bursts(double now)
+{
+	return fmod(now, every) < on;
+}
+
+/* grows -- tenfold within a minute. */
+static double
+grows(double now)
+{
+	return Min(1, Max(0.1, 0.1 * pow(10, (now - 10) / 60)));
+}
+
+/* shrinks -- likewise. */
+static double
+shrinks(double now)
+{
+	return grows(80 - now);
+}
+
+/*
+ * test_steps_of_the_load
+ *		Statements are spared within two seconds, and full speed is back within two.
+ */
+static void
+test_steps_of_the_load(void)
+{
+	for (int per_second = 400; per_second <= 3000; per_second += 2600)
+		for (int seed = 1; seed <= 5; seed++)
+		{
+			unit_case("%d a second, seed %d", per_second, seed);
+			QUEUE(.target_ms = 40,.load = steps,.seconds = 70,.per_second = per_second,.seed = seed);
+			CHECK_EQ(queue_speed(5, 10), 1);
+			CHECK_BETWEEN(0, queue_percentile(12, 14), 44);
+			CHECK_BETWEEN(0, queue_percentile(12, 40), 40);
+			/* it is held back no more than it has to be */
+			CHECK(queue_percentile(20, 40) >= 30);
+			CHECK(queue_speed(20, 40) > 0.1);
+			CHECK_EQ(queue_speed(42, 50), 1);
+			CHECK_BETWEEN(0, queue_percentile(52, 70), 40);
+		}
+}
+
+/* test_a_vacuum_that_does_not_disturb -- has all that is left. */
+static void
+test_a_vacuum_that_does_not_disturb(void)
+{
+	QUEUE(.target_ms = 400,.load = full,.seconds = 30);
+	CHECK_EQ(queue_speed(5, 30), 0.5);
+}
+
+/* test_the_load_becomes_less -- which is found out. */
+static void
+test_the_load_becomes_less(void)
+{
+	few = 0.2;
+	QUEUE(.target_ms = 40,.load = full_for_20,.seconds = 40);
+	CHECK(queue_speed(10, 20) < 0.4);
+	CHECK(queue_speed(25, 40) > 0.7);
+}
+
+/* test_few_statements -- are spared, and the VACUUM gets on. */
+static void
+test_few_statements(void)
+{
+	for (int seed = 1; seed <= 5; seed++)
+	{
+		unit_case("seed %d", seed);
+		QUEUE(.target_ms = 40,.load = full,.seconds = 60,.per_second = 40,.seed = seed);
+		CHECK_BETWEEN(0, queue_percentile(10, 60), 60);
+		CHECK(queue_speed(10, 60) > 0.05);
+	}
+}
+
+/*
+ * test_hardly_a_statement
+ *		Fast ones are no reason to go slowly, nor is one that ran for long; neither is
+ *		what was a while ago.
+ */
+static void
+test_hardly_a_statement(void)
+{
+	static const int numbers[] = {2, 5, 12};
+
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		double		sum = 0;
+
+		unit_case("%d a second", numbers[i]);
+		for (int seed = 1; seed <= 10; seed++)
+		{
+			QUEUE(.target_ms = 40,.load = full,.seconds = 60,.per_second = numbers[i],
+				  .base_ms = 1,.seed = seed);
+			CHECK(queue_speed(20, 60) > 0.35);
+			sum += queue_speed(20, 60);
+		}
+		CHECK(sum / 10 > 0.4);	/* of 0.5 */
+		few = numbers[i] / 400.0;
+		QUEUE(.target_ms = 8,.load = full_for_20,.seconds = 60);
+		CHECK(queue_speed(10, 20) < 0.02);
+		QUEUE(.target_ms = 30,.load = full_for_20,.seconds = 60);
+		CHECK(queue_speed(40, 60) > 0.5);
+	}
+}
+
+/* step -- one that nothing but these measurements is told of. */
+static void
+step(Controller *controller, ControllerInput input)
+{
+	if (input.seconds == 0)
+		input.seconds = TICK_SECONDS;
+	if (input.elapsed == 0)
+		input.elapsed = input.seconds;
+	if (input.ended == 0)
+		input.ended = input.statements;
+	input.percent = 95;
+	controller_step(controller, &input);
+}
+
+/*
+ * test_a_gap_without_ticks
+ *		However long the last step took, one bad percentile is one bad percentile.
+ */
+static void
+test_a_gap_without_ticks(void)
+{
+	Controller	controller;
+
+	controller_init(&controller, 40);
+	for (int tick = 0; tick <= 40; tick++)
+		STEP(.seconds = tick == 40 ? 0.5 : TICK_SECONDS,.percentile_ms = tick == 40 ? 41 : 5,
+			 .late = tick == 40 ? 6 : 0,.samples = 100,.statements = 25,.rate = 100000,
+			 .awake = 0.5);
+	CHECK(controller.budget > 50000);
+	CHECK(!controller_target_is_out_of_reach(&controller));
+}
+
+/*
+ * test_a_vacuum_never_stops
+ *		A target that can't be met: the floor, and it is told; then it can be met, and
+ *		all is well again.
+ */
+static void
+test_a_vacuum_never_stops(void)
+{
+	QUEUE(.target_ms = 8,.load = full,.seconds = 40);
+	CHECK_BETWEEN(0.004, queue_speed(20, 40), 0.02);
+	CHECK(controller_target_is_out_of_reach(queue_controller()));
+	few = 0.1;
+	QUEUE(.target_ms = 8,.load = full_for_30,.seconds = 60,.base_ms = 1.5);
+	CHECK(!controller_target_is_out_of_reach(queue_controller()));
+	CHECK(queue_speed(35, 60) > 0.5);
+}
+
+/*
+ * test_a_target_is_learned
+ *		The 95th percentile without a VACUUM is 30 ms here; a tenth more is the
+ *		target, whatever chance makes of it.
+ */
+static void
+test_a_target_is_learned(void)
+{
+	static const int numbers[] = {80, 400, 3000};
+
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		unit_case("%d a second", numbers[i]);
+		QUEUE(.load = full,.seconds = 180,.per_second = numbers[i]);
+		CHECK_BETWEEN(33 * 0.85, queue_controller()->target_ms, 33 * 1.15);
+		CHECK_BETWEEN(0, queue_percentile(5, 180), 33 * 1.1);
+		CHECK(queue_speed(5, 180) > 0.02);
+	}
+}
+
+/*
+ * test_disturbances_by_others
+ *		What a VACUUM isn't to blame for may make it careful, but no more than that.
+ */
+static void
+test_disturbances_by_others(void)
+{
+	static const double parts[] = {0, 0.05, 0.15};
+
+	for (int i = 0; i < lengthof(parts); i++)
+		for (int seed = 1; seed <= 3; seed++)
+		{
+			unit_case("%g of the ticks, seed %d", parts[i], seed);
+			QUEUE(.load = full,.seconds = 120,.per_second = 3000,.seed = seed,
+				  .is_harmless = true,.bursts = parts[i]);
+			CHECK(queue_speed(10, 120) > 0.05);
+		}
+}
+
+/*
+ * test_waits_for_a_core
+ *		Statements don't show what the VACUUM does: at full speed others wait for as
+ *		long again as it takes them.  And they vary so much that without these waits
+ *		the VACUUM would crawl.
+ */
+static void
+test_waits_for_a_core(void)
+{
+	static const double noises[] = {0.05, 0.12, 0.2};
+
+	few = 0.4;
+	for (int i = 0; i < lengthof(noises); i++)
+	{
+		double		speed[10];
+
+		for (int seed = 0; seed < 10; seed++)
+		{
+			QUEUE(.load = constant,.seconds = 120,.per_second = 2000,.harm = 0.02,
+				  .noise = noises[i],.seed = seed + 1,.waits = 1.5);
+			speed[seed] = queue_speed(20, 120);
+		}
+		sort(speed, 10);
+		unit_case("noise %g, speed %g to %g", noises[i], speed[0], speed[9]);
+		CHECK_BETWEEN(0.03, speed[5], 0.1);
+		CHECK(speed[1] > 0.015);
+		CHECK(speed[9] < 0.1);	/* which would be a tenth more */
+	}
+
+	/* without them there is nothing to hold the VACUUM back */
+	QUEUE(.load = constant,.seconds = 120,.per_second = 2000,.harm = 0.02,.noise = 0.05);
+	CHECK(queue_speed(60, 120) > 0.3);
+}
+
+/* test_there_is_nothing_to_learn_from_at_first -- later there is. */
+static void
+test_there_is_nothing_to_learn_from_at_first(void)
+{
+	QUEUE(.load = none_for_20,.seconds = 60);
+	CHECK_EQ(queue_speed(3, 20), 1);
+	CHECK_BETWEEN(0, queue_percentile(25, 60), 33 * 1.1);
+}
+
+/* test_a_slow_load -- five statements a second, at a target and at a learned one. */
+static void
+test_a_slow_load(void)
+{
+	for (int seed = 1; seed <= 3; seed++)
+	{
+		unit_case("seed %d", seed);
+		QUEUE(.target_ms = 40,.load = full,.seconds = 120,.per_second = 5,.seed = seed);
+		CHECK_BETWEEN(0, queue_percentile(5, 120), 44);
+		CHECK(queue_speed(5, 120) > 0.05);
+		for (int gaps = 0; gaps < 2; gaps++)
+		{
+			QUEUE(.load = full,.seconds = 180,.per_second = 5,.seed = seed,.have_gaps = gaps);
+			CHECK_BETWEEN(15, queue_controller()->target_ms, 60);
+			CHECK(queue_speed(20, 180) > 0.006);
+		}
+		/* there are gaps in it, and even so there is a target soon */
+		QUEUE(.load = full,.seconds = 30,.per_second = 5,.seed = seed,.have_gaps = true);
+		CHECK(queue_controller()->target_ms > 15);
+	}
+}
+
+/*
+ * test_a_fast_load
+ *		20,000 statements a second: chance is small, so the target is met, and made
+ *		use of.
+ */
+static void
+test_a_fast_load(void)
+{
+	for (int target = 0; target <= 40; target += 40)
+	{
+		unit_case("target %d", target);
+		QUEUE(.target_ms = target,.load = full,.seconds = 30,.per_second = 20000);
+		CHECK_BETWEEN((target ? target : 30) * 0.88, queue_percentile(15, 30), (target ? target : 33) * 1.03);
+		CHECK(queue_speed(15, 30) > 0.02);
+	}
+}
+
+/*
+ * test_bursts_of_load
+ *		Full load now and then: its first second may pay for it, but no more than
+ *		that, and in between it goes fast.
+ */
+static void
+test_bursts_of_load(void)
+{
+	for (int i = 0; i < 2; i++)
+		for (int seed = 1; seed <= 3; seed++)
+		{
+			on = i == 0 ? 1 : 3;
+			every = i == 0 ? 4 : 8;
+			unit_case("%g of %g s, seed %d", on, every, seed);
+			QUEUE(.target_ms = 40,.load = bursts,.seconds = 60,.per_second = 3000,.seed = seed);
+			CHECK_BETWEEN(0, queue_percentile(5, 60), 50);
+			CHECK(queue_speed(5, 60) > 0.5 * (1 - on / every));
+		}
+}
+
+/*
+ * test_a_load_that_changes_tenfold
+ *		Within a minute, up and down: the target is kept to all along, and what the
+ *		load leaves is made use of.
+ */
+static void
+test_a_load_that_changes_tenfold(void)
+{
+	for (int seed = 1; seed <= 3; seed++)
+	{
+		unit_case("seed %d", seed);
+		QUEUE(.target_ms = 40,.load = grows,.seconds = 90,.seed = seed);
+		CHECK(queue_speed(8, 10) > 0.8);
+		for (int start = 10; start < 90; start += 20)
+			CHECK_BETWEEN(0, queue_percentile(start, start + 20), 44);
+		CHECK(queue_speed(70, 90) > 0.1);
+		QUEUE(.target_ms = 40,.load = shrinks,.seconds = 90,.seed = seed);
+		for (int start = 10; start < 90; start += 20)
+			CHECK_BETWEEN(0, queue_percentile(start, start + 20), 44);
+		CHECK(queue_speed(70, 90) > 0.8);
+	}
+}
+
+/*
+ * test_a_load_that_becomes_another
+ *		What was learned at a tenth of the load, with few statements, is not what the
+ *		VACUUM crawls for at all of it.
+ */
+static void
+test_a_load_that_becomes_another(void)
+{
+	few = 0.1;
+	for (int seed = 1; seed <= 5; seed++)
+	{
+		unit_case("seed %d", seed);
+		QUEUE(.load = few_for_30,.seconds = 70,.seed = seed);
+		CHECK_BETWEEN(33 * 0.85, queue_controller()->target_ms, 33 * 1.15);
+		CHECK_BETWEEN(0, queue_percentile(32, 70), 33 * 1.1);
+	}
+}
+
+/*
+ * test_what_it_has_done_itself
+ *		Where what a VACUUM writes makes statements wait for long afterwards, each
+ *		target must not be more than the last, without end.
+ */
+static void
+test_what_it_has_done_itself(void)
+{
+	for (int seed = 1; seed <= 3; seed++)
+	{
+		unit_case("seed %d", seed);
+		QUEUE(.load = full,.seconds = 1800,.seed = seed,.drain = 0.02);
+		CHECK(queue_controller()->target_ms < 33 * 1.5);
+		CHECK_BETWEEN(0, queue_percentile(60, 1800), 33 * 1.5);
+		CHECK(queue_speed(60, 1800) > 0.012);	/* of 0.02, which would do */
+	}
+}
+
+/*
+ * test_a_transaction_that_goes_on
+ *		For an hour there are statements of one, but none ends: the target isn't made
+ *		of nothing.
+ */
+static void
+test_a_transaction_that_goes_on(void)
+{
+	Controller	controller;
+
+	controller_init(&controller, 0);
+	for (int tick = 0; tick < 3600 / TICK_SECONDS; tick++)
+	{
+		ControllerInput input = {
+			.seconds = TICK_SECONDS,.elapsed = TICK_SECONDS,.percent = 95,
+			.percentile_ms = NAN,.statements = 0.01,.rate = 1000,.awake = 0.01,
+		};
+
+		controller_step(&controller, &input);
+	}
+	CHECK_EQ(controller.target_ms, 0);
+}
+
+/*
+ * test_a_slow_disk
+ *		Ten statements a second, of which one waits for the disk: neither their pauses
+ *		nor chance unleash the VACUUM.
+ */
+static void
+test_a_slow_disk(void)
+{
+	for (int seed = 1; seed <= 4; seed++)
+	{
+		double		orders_alone,
+					target;
+
+		unit_case("seed %d", seed);
+		DISK(.seconds = 660,.seed = seed,.has_no_vacuum = true);
+		orders_alone = disk_orders_ms(60, 660);
+		target = 1.3 * disk_statements_ms(60, 660);
+		DISK(.seconds = 660,.seed = seed);
+		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.5 * orders_alone);
+		CHECK(disk_cost() > 1100 * 600);	/* it doesn't crawl */
+		DISK(.target_ms = target,.seconds = 660,.seed = seed);
+		CHECK_BETWEEN(0, disk_statements_ms(60, 660), target * 1.15);
+		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.8 * orders_alone);
+		CHECK(disk_cost() > 2000 * 600);
+	}
+}
+
+/*
+ * test_transactions_on_a_slow_disk
+ *		Of these there are even less, and pauses between them tell as little.
+ */
+static void
+test_transactions_on_a_slow_disk(void)
+{
+	for (int seed = 1; seed <= 2; seed++)
+	{
+		double		alone;
+
+		unit_case("seed %d", seed);
+		DISK(.seconds = 660,.seed = seed,.has_no_vacuum = true);
+		alone = disk_transactions_ms(60, 660);
+		DISK(.seconds = 660,.seed = seed,.of_transactions = true);
+		CHECK_BETWEEN(0, disk_transactions_ms(60, 660), alone * 1.2);
+		DISK(.target_ms = alone * 1.3,.seconds = 660,.seed = seed,.of_transactions = true);
+		CHECK_BETWEEN(0, disk_transactions_ms(60, 660), alone * 1.3 * 1.1);
+	}
+}
+
+/*
+ * test_few_that_it_does_not_harm
+ *		It gets on, if not at once, with a target that few statements have told.
+ */
+static void
+test_few_that_it_does_not_harm(void)
+{
+	for (int per_second = 30; per_second <= 100; per_second += 70)
+	{
+		double		sum = 0;
+
+		for (int seed = 1; seed <= 4; seed++)
+		{
+			unit_case("%d a second, seed %d", per_second, seed);
+			QUEUE(.load = full,.seconds = 600,.per_second = per_second,.have_gaps = true,
+				  .is_harmless = true,.seed = seed);
+			CHECK(queue_speed(200, 600) > 0.06);
+			sum += queue_speed(200, 600);
+		}
+		CHECK(sum / 4 > 0.1);
+	}
+}
+
+/*
+ * hang
+ *		Each client has eight fast statements a second, and then all hang: what had
+ *		ended before doesn't count for that.
+ */
+static void
+hang(int nclients, double target, double awake)
+{
+	const int	hangs = target > 0 ? 240 : 2000;
+	double		before = 0;
+	Controller	controller;
+	Window		window = {0};
+
+	unit_case("%d clients, target %g, awake %g", nclients, target, awake);
+	controller_init(&controller, target);
+	window_begin(&window);
+	for (int tick = 0; tick < hangs + 22; tick++)	/* of eight a second
+													 * thirty don't come in
+													 * four */
+	{
+		bool		is_fast = tick < hangs;
+		double		ms[16];
+		int			nended = is_fast ? 2 * nclients : 0;
+		ControllerInput input = {.ended = nended,.rate = Min(controller.budget, FULL_RATE),.awake = awake};
+
+		for (int i = 0; i < 2 * nclients; i++)
+			ms[i] = is_fast ? 5 : (tick - hangs) * TICK_SECONDS * 1000;
+		window_fade(&window, ms, nended);
+		window_step(&window, &controller, ms, is_fast ? 0 : nclients, input);
+		if (is_fast && !controller.learning)
+			before = Min(controller.budget, FULL_RATE);
+	}
+	CHECK(before > 4000);
+	CHECK(controller.budget < before / 2);
+	free(window.statements.items);
+}
+
+/* test_nothing_ends_any_more -- which is noticed. */
+static void
+test_nothing_ends_any_more(void)
+{
+	static const int numbers[] = {1, 2, 3, 8};
+
+	for (int i = 0; i < lengthof(numbers); i++)
+		for (int target = 0; target <= 200; target += 200)
+		{
+			hang(numbers[i], target, 0.3);
+			hang(numbers[i], target, 1);
+		}
+}
+
+/*
+ * test_a_report_is_no_hang
+ *		A single session with ten fast statements a second, and a report every ten
+ *		seconds.
+ */
+static void
+test_a_report_is_no_hang(void)
+{
+	for (double seconds = 0.5; seconds <= 2; seconds *= 2)
+	{
+		Controller	controller;
+		Window		window = {0};
+		double		sum = 0;
+
+		unit_case("%g s", seconds);
+		controller_init(&controller, 20);
+		window_begin(&window);
+		for (int tick = 0; tick < 2400; tick++)
+		{
+			double		of_report = (tick % 40) * TICK_SECONDS;
+			double		running = of_report * 1000;
+			double		ended[3] = {5, 5, 5};
+			int			nended = of_report < seconds ? 0 : of_report == seconds ? 1 : 2 + tick % 2;
+			double		speed = Min(controller.budget, FULL_RATE) / FULL_RATE;
+			ControllerInput input = {.ended = nended,.rate = speed * FULL_RATE,.awake = speed};
+
+			if (of_report == seconds)
+				ended[0] = seconds * 1000;
+			window_fade(&window, ended, nended);
+			window_step(&window, &controller, &running, of_report > 0 && of_report < seconds ? 1 : 0, input);
+			if (tick >= 400)
+				sum += speed;
+		}
+		CHECK(sum / 2000 > 0.9);
+		free(window.statements.items);
+	}
+}
+
+/*
+ * test_a_vacuum_that_waits_for_something_else
+ *		What has cost nothing for a moment has not had too large a budget; nor too
+ *		small a one.
+ */
+static void
+test_a_vacuum_that_waits_for_something_else(void)
+{
+	static const double steps_then[][2] = {{15, 0.5}, {15, 0.25}, {20, 0.5}};
+	Controller	controller;
+	double		before;
+
+	controller_init(&controller, 20);
+	for (int tick = 0; tick < 400; tick++)
+		STEP(.percentile_ms = 19,.late = 2,.samples = 40,.statements = 2 + tick % 2,
+			 .rate = controller.budget,.awake = 0.1);
+	before = controller.budget;
+	for (int i = 0; i < lengthof(steps_then); i++)
+	{
+		STEP(.percentile_ms = steps_then[i][0],.seconds = steps_then[i][1],.elapsed = 1,
+			 .late = 2,.samples = 40,.statements = 5,.awake = 0.1);
+		CHECK(before / 2 < controller.budget && controller.budget < before * 2);
+	}
+}
+
+/*
+ * test_a_pause_after_gaps
+ *		Eight statements in two seconds are four a second, though no more than half a
+ *		second of it counts: a second's pause is none.
+ */
+static void
+test_a_pause_after_gaps(void)
+{
+	Controller	controller;
+
+	controller_init(&controller, 20);
+	for (int tick = 0; tick < 40; tick++)
+		STEP(.percentile_ms = 19,.late = 2,.samples = 40,.statements = 8,.rate = 2000,
+			 .awake = 0.1,.seconds = 0.5,.elapsed = 2);
+	for (int tick = 0; tick < 4; tick++)
+	{
+		double		before = controller.budget;
+
+		STEP(.percentile_ms = 19,.late = 2,.samples = 40,.rate = 2000,.awake = 0.1);
+		CHECK(controller.budget < before * 1.1);
+	}
+}
+
+/*
+ * test_one_who_takes_long
+ *		A single client whose statements take half a minute, back to back, and none is
+ *		late: nobody else is there.
+ */
+static void
+test_one_who_takes_long(void)
+{
+	Controller	controller;
+	Window		window = {0};
+
+	controller_init(&controller, 60000);
+	window_begin(&window);
+	for (int tick = 0; tick < 480; tick++)
+	{
+		double		ended = 30000;
+		double		running = (tick % 120) * TICK_SECONDS * 1000;
+		int			nended = tick % 120 == 119;
+		ControllerInput input = {.ended = nended,.rate = Min(controller.budget, FULL_RATE),.awake = 1};
+
+		window_fade(&window, &ended, nended);
+		window_step(&window, &controller, &running, 1, input);
+		CHECK(tick < 40 || controller.budget > FULL_RATE);
+	}
+	free(window.statements.items);
+}
+
+/*
+ * test_the_floor_follows_what_can_be_had
+ *		What a VACUUM could do in memory is no measure for the disk that comes
+ *		afterwards.
+ */
+static void
+test_the_floor_follows_what_can_be_had(void)
+{
+	Controller	controller;
+
+	controller_init(&controller, 20);
+	for (int tick = 0; tick < 4800; tick++)
+	{
+		bool		on_disk = tick > 80;
+
+		STEP(.percentile_ms = on_disk ? 100 : 1,.late = on_disk ? 100 : 0,.samples = 100,
+			 .statements = 100,.rate = Min(controller.budget, on_disk ? 10000 : 1e6),.awake = 0.5);
+	}
+	CHECK(controller.budget < 1500);
+}
+
+/* test_the_floor_is_a_hundredth_of_full_speed -- that of the best rate of late. */
+static void
+test_the_floor_is_a_hundredth_of_full_speed(void)
+{
+	Controller	controller;
+
+	controller_init(&controller, 20);
+	for (int tick = 0; tick < 120; tick++)
+	{
+		bool		is_late = tick >= 80;
+
+		STEP(.percentile_ms = is_late ? 100 : 1,.late = is_late ? 100 : 0,.samples = 100,
+			 .statements = 100,.rate = Min(controller.budget, 1e6),.awake = 0.5);
+	}
+	/* ten seconds later that counts for a tenth less */
+	CHECK_BETWEEN(8000, controller.budget, 10000);
+}
+
+/*
+ * test_somebody_who_only_looks
+ *		A query every few seconds is nobody to be spared: soon the VACUUM has all that
+ *		it leaves.
+ */
+static void
+test_somebody_who_only_looks(void)
+{
+	static const int seconds[] = {1, 5, 60};
+
+	for (int i = 0; i < lengthof(seconds); i++)
+	{
+		unit_case("every %d s", seconds[i]);
+		every = seconds[i];
+		on = TICK_SECONDS;
+		QUEUE(.target_ms = 40,.load = bursts,.seconds = 20,.per_second = 4,.base_ms = 0.5);
+		CHECK(queue_speed(4, 20) > 0.98 - 0.5 * TICK_SECONDS / every);
+	}
+}
+
+/* main -- run them all. */
+int
+main(void)
+{
+	UNIT_RUN(test_steps_of_the_load);
+	UNIT_RUN(test_a_vacuum_that_does_not_disturb);
+	UNIT_RUN(test_the_load_becomes_less);
+	UNIT_RUN(test_few_statements);
+	UNIT_RUN(test_hardly_a_statement);
+	UNIT_RUN(test_a_gap_without_ticks);
+	UNIT_RUN(test_a_vacuum_never_stops);
+	UNIT_RUN(test_a_target_is_learned);
+	UNIT_RUN(test_disturbances_by_others);
+	UNIT_RUN(test_waits_for_a_core);
+	UNIT_RUN(test_there_is_nothing_to_learn_from_at_first);
+	UNIT_RUN(test_a_slow_load);
+	UNIT_RUN(test_a_fast_load);
+	UNIT_RUN(test_bursts_of_load);
+	UNIT_RUN(test_a_load_that_changes_tenfold);
+	UNIT_RUN(test_a_load_that_becomes_another);
+	UNIT_RUN(test_what_it_has_done_itself);
+	UNIT_RUN(test_a_transaction_that_goes_on);
+	UNIT_RUN(test_a_slow_disk);
+	UNIT_RUN(test_transactions_on_a_slow_disk);
+	UNIT_RUN(test_few_that_it_does_not_harm);
+	UNIT_RUN(test_nothing_ends_any_more);
+	UNIT_RUN(test_a_report_is_no_hang);
+	UNIT_RUN(test_a_vacuum_that_waits_for_something_else);
+	UNIT_RUN(test_a_pause_after_gaps);
+	UNIT_RUN(test_one_who_takes_long);
+	UNIT_RUN(test_the_floor_follows_what_can_be_had);
+	UNIT_RUN(test_the_floor_is_a_hundredth_of_full_speed);
+	UNIT_RUN(test_somebody_who_only_looks);
+	return unit_end();
+}

@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_parking.c
+ *	  How many workers a budget feeds, and others leave cores for: the laws of
+ *	  pace/parking.c and pace/neighbours.c.
+ *
+ * What a server makes of them is in test_parking.py.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "pace/parking.c"
+#include "pace/neighbours.c"
+#include "unit.h"
+
+#define WORKERS		7
+#define MOST_TICKS	100
+
+static uint32 history[MOST_TICKS];	/* workers that were wanted after each
+									 * tick */
+
+/*
+ * simulate
+ *		A team whose budget is that of so many processes, and of so many others from
+ *		tick 20 to 60.
+ */
+static void
+simulate(double budget, double budget_then, int ticks, uint32 wanted)
+{
+	for (int tick = 0; tick < ticks; tick++)
+	{
+		uint32		taken = Min(wanted, WORKERS);
+		double		now = tick >= 20 && tick < 60 ? budget_then : budget;
+		double		busy = Min(now * (0.95 + 0.1 * unit_chance()), 1 + taken);
+
+		wanted = Min(parking_law(wanted, taken, 1 + taken - busy, false), WORKERS);
+		history[tick] = wanted;
+	}
+}
+
+/*
+ * test_as_many_as_the_budget_feeds
+ *		However it begins: no fewer than can use the budget, and no process more than
+ *		that and one for the rounding; and nobody comes and goes.
+ */
+static void
+test_as_many_as_the_budget_feeds(void)
+{
+	static const double budgets[] = {0.01, 0.3, 0.8, 1.5, 2.4, 3.5, 20};
+
+	for (int i = 0; i < lengthof(budgets); i++)
+		for (int first = 0; first <= WORKERS; first += WORKERS)
+			for (int seed = 1; seed <= 20; seed++)
+			{
+				unit_case("budget %g, %d at first, seed %d", budgets[i], first, seed);
+				unit_seed(seed);
+				simulate(budgets[i], budgets[i], 60, first);
+				CHECK(budgets[i] <= history[20] + 1.1 || history[20] == WORKERS);
+				CHECK(history[20] <= budgets[i] + 0.5);
+				for (int tick = 21; tick < 60; tick++)
+					CHECK_EQ(history[tick], history[20]);
+			}
+}
+
+/*
+ * test_the_budget_changes
+ *		From a process's share to that of nearly three, and back: four ticks a second,
+ *		and it takes no more than two.
+ */
+static void
+test_the_budget_changes(void)
+{
+	simulate(0.5, 2.6, 100, 0);
+	CHECK_EQ(history[19], 0);
+	CHECK_EQ(history[28], 2);
+	CHECK_EQ(history[59], 2);
+	CHECK_EQ(history[68], 0);
+	CHECK_EQ(history[99], 0);
+}
+
+/* test_nobody_is_called_before_those_who_were_called_are_there -- none may be had. */
+static void
+test_nobody_is_called_before_those_who_were_called_are_there(void)
+{
+	uint32		wanted = 0;
+
+	for (int tick = 0; tick < 10; tick++)
+		wanted = parking_law(wanted, 0, 0, false);
+	CHECK_EQ(wanted, 1);
+	CHECK_EQ(parking_law(PARKING_ALL, 3, 0, false), PARKING_ALL);
+}
+
+/* test_how_long_processes_sleep_is_not_known -- only whether they use the budget. */
+static void
+test_how_long_processes_sleep_is_not_known(void)
+{
+	CHECK_EQ(parking_law(0, 0, NAN, false), 0);
+	CHECK_EQ(parking_law(0, 0, NAN, true), 1);
+	CHECK_EQ(parking_law(2, 2, NAN, false), 2);
+}
+
+/* test_others_have_as_many_cores_as_they_want -- but the leader goes on. */
+static void
+test_others_have_as_many_cores_as_they_want(void)
+{
+	static const struct
+	{
+		double		others;
+		int			cores;
+		uint32		room;
+	}			cases[] = {
+		{0, 2, PARKING_ALL}, {0.01, 1, PARKING_ALL}, {0.3, 2, 0}, {0.3, 4, 2},
+		{1, 4, 2}, {1.1, 4, 1}, {9, 4, 0}, {3.2, 64, 59},
+	};
+
+	for (int i = 0; i < lengthof(cases); i++)
+	{
+		unit_case("%g others, %d cores", cases[i].others, cases[i].cores);
+		CHECK_EQ(neighbours_law(cases[i].others, cases[i].cores), cases[i].room);
+	}
+}
+
+/*
+ * average_of
+ *		The average of others after so many looks, the first ones of a session; the
+ *		looks repeat themselves.  No average before is more than the most.
+ */
+static double
+average_of(const char *looks, int nlooks, double seconds, double most)
+{
+	NeighboursSeen seen = {0};
+	int			length = (int) strlen(looks);
+
+	for (int i = 0; i < nlooks; i++)
+	{
+		/* the last one stands for all that follow */
+		neighbours_note(&seen, looks[Min(i, length - 1)] - '0', i == 0 ? 1e6 : seconds);
+		CHECK(seen.average <= most);
+	}
+	return seen.average;
+}
+
+/*
+ * test_no_single_look_at_others_decides
+ *		Neither the first one, nor one by the timer in the server's code, nor one after
+ *		a pause; but who is there for long is seen soon.
+ */
+static void
+test_no_single_look_at_others_decides(void)
+{
+	static const double seconds[] = {0.05, 0.5, 60};
+
+	CHECK_EQ(average_of("9000", 4, 0.05, 0), 0);
+	for (int i = 0; i < lengthof(seconds); i++)
+		CHECK_EQ(average_of("000900900", 9, seconds[i], 0), 0);
+	CHECK_BETWEEN(2.9999, average_of("3", 3, 0.05, 3), 3);	/* all that is known */
+	CHECK_BETWEEN(1.9999, average_of("222022", 6, 0.05, 2), 2); /* nor does one of
+																 * nobody */
+	CHECK(average_of("0001", 23, 0.05, 1) > 0.8);	/* a second */
+	CHECK(average_of("0001", 7, 0.5, 1) > 0.8); /* two seconds in the server's
+												 * code */
+}
+
+/* main -- run them all. */
+int
+main(void)
+{
+	UNIT_RUN(test_as_many_as_the_budget_feeds);
+	UNIT_RUN(test_the_budget_changes);
+	UNIT_RUN(test_nobody_is_called_before_those_who_were_called_are_there);
+	UNIT_RUN(test_how_long_processes_sleep_is_not_known);
+	UNIT_RUN(test_others_have_as_many_cores_as_they_want);
+	UNIT_RUN(test_no_single_look_at_others_decides);
+	return unit_end();
+}
