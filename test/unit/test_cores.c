@@ -72,6 +72,7 @@ test_cores_are_those_that_a_container_has(void)
 		{0, {{NULL}}},
 		{8, {{"proc/self/status", STATUS("ff")}}},
 		{4, {{"proc/self/status", STATUS("00000001,00000007")}}},
+		{4, {{"proc/self/status", STATUS("a5")}}},
 		/* version 2: the group of a service */
 		{2, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "0::/a/b\n"},
 		{"sys/fs/cgroup/a/b/cpu.max", "250000 100000\n"}}},
@@ -80,6 +81,8 @@ test_cores_are_those_that_a_container_has(void)
 		/* in one that has less */
 		{3, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "0::/a/b\n"},
 		{"sys/fs/cgroup/a/b/cpu.max", "500000 100000\n"}, {"sys/fs/cgroup/a/cpu.max", "300000 100000\n"}}},
+		{3, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "0::/a/b\n"},
+		{"sys/fs/cgroup/a/b/cpu.max", "300000 100000\n"}, {"sys/fs/cgroup/a/cpu.max", "500000 100000\n"}}},
 		/* in a container that doesn't see those around it */
 		{1, {{"proc/self/status", STATUS("ff")}, {"proc/self/cgroup", "0::/\n"},
 		{"sys/fs/cgroup/cpu.max", "50000 100000\n"}}},

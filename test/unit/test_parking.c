@@ -91,6 +91,10 @@ test_nobody_is_called_before_those_who_were_called_are_there(void)
 		wanted = parking_law(wanted, 0, 0, false);
 	CHECK_EQ(wanted, 1);
 	CHECK_EQ(parking_law(PARKING_ALL, 3, 0, false), PARKING_ALL);
+	CHECK_EQ(parking_law(PARKING_ALL, PARKING_ALL, 0, false), PARKING_ALL);
+	CHECK_EQ(parking_law(0, 0, 5, false), 0);	/* nor less than nobody */
+	CHECK_EQ(parking_law(1, 1, 1.2, false), 1);
+	CHECK_EQ(parking_law(1, 1, 1.3, false), 0);
 }
 
 /* test_how_long_processes_sleep_is_not_known -- only whether they use the budget. */
