@@ -278,23 +278,23 @@ static void
 test_waits_for_a_core(void)
 {
 	static const double noises[] = {0.05, 0.12, 0.2};
+	static const double least[] = {0.065, 0.053, 0.047};
 
 	few = 0.4;
 	for (int i = 0; i < lengthof(noises); i++)
 	{
-		double		speed[10];
+		double		sum = 0;
 
-		for (int seed = 0; seed < 10; seed++)
+		for (int seed = 1; seed <= 40; seed++)
 		{
+			unit_case("noise %g, seed %d", noises[i], seed);
 			QUEUE(.load = constant,.seconds = 120,.per_second = 2000,.harm = 0.02,
-				  .noise = noises[i],.seed = seed + 1,.waits = 1.5);
-			speed[seed] = queue_speed(20, 120);
+				  .noise = noises[i],.seed = seed,.waits = 1.5);
+			/* at 0.1 it takes others a tenth longer */
+			CHECK_BETWEEN(0.015, queue_speed(20, 120), 0.1);
+			sum += queue_speed(20, 120);
 		}
-		sort(speed, 10);
-		unit_case("noise %g, speed %g to %g", noises[i], speed[0], speed[9]);
-		CHECK_BETWEEN(0.03, speed[5], 0.1);
-		CHECK(speed[1] > 0.015);
-		CHECK(speed[9] < 0.1);	/* which would be a tenth more */
+		CHECK(sum / 40 > least[i]);
 	}
 
 	/* without them there is nothing to hold the VACUUM back */
