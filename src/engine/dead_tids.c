@@ -33,10 +33,11 @@
  * are through, so neither needs more.
  *
  * Segments and directory pages are cut off extents: large pieces of memory, of
- * which the first is in the team's shared block and the others double what
+ * which the first is there from the beginning and the others double what
  * there is, up to an eighth of the limit.  Without a team an extent is private
- * memory, and taken when it is needed.  With one it is a segment of dynamic
- * shared memory, and only the leader creates one, between phases
+ * memory, and taken when it is needed.  With one the first is in the team's
+ * shared block, the others are segments of dynamic shared memory, and only the
+ * leader creates one, between phases
  * (dead_tids_grow), while the others wait: members that find no more room end
  * the round early, it is continued at once if there is more memory, and if
  * there is none to be had that is as if the limit were reached.  So running out
@@ -109,7 +110,6 @@
 
 /* Directory pages */
 #define DIRECTORY_PAGE_CHUNKS	3072
-#define DIRECTORY_PAGE_SIZE		(DIRECTORY_PAGE_CHUNKS * sizeof(uint32))
 
 StaticAssertDecl(MAX_BITMAP_BYTES < LIST_MARK,
 				 "the first byte of a bitmap must differ from LIST_MARK");
@@ -134,8 +134,10 @@ struct DeadTidsShared
 	uint32		nchunks;
 	uint32		max_segments;
 	int			segment_shift;
+	Size		directory_page; /* the size of one */
 	Size		tables_size;	/* of this struct and both tables */
-	Size		first_extent;	/* the size of the first, which is behind them */
+	Size		first_extent;	/* the size of the first: with a team, it is
+								 * behind them */
 	Size		budget;			/* for all extents */
 	bool		is_shared;		/* is there a team? */
 
@@ -244,16 +246,16 @@ static int	decode_page(const char *entry, OffsetNumber *offsets);
 
 /*
  * dead_tids_shared_size
- *		How many bytes of shared memory a store needs to begin with, for a heap
- *		of this many blocks.
+ *		How many bytes a store needs in a block that is_shared says is to be in a DSM
+ *		segment or not, for a heap of this many blocks.
  */
 Size
-dead_tids_shared_size(BlockNumber nblocks, Size limit, int nmembers)
+dead_tids_shared_size(bool is_shared, BlockNumber nblocks, Size limit, int nmembers)
 {
 	DeadTidsShared plan;
 
 	plan_memory(nblocks, limit, nmembers, &plan);
-	return plan.tables_size + plan.first_extent;
+	return plan.tables_size + (is_shared ? plan.first_extent : 0);
 }
 
 /*
@@ -261,8 +263,8 @@ dead_tids_shared_size(BlockNumber nblocks, Size limit, int nmembers)
  *		Make an empty store in dead_tids_shared_size bytes of memory, which
  *		is_shared says is in a DSM segment or not.
  *
- * More memory will be taken from where that is: from other DSM segments, or
- * from the context in which the leader attaches.
+ * If it isn't, memory for items is taken from the current context, and more from
+ * that in which the leader attaches; else more is in other DSM segments.
  */
 void
 dead_tids_init(DeadTidsShared *shared, bool is_shared,
@@ -275,7 +277,8 @@ dead_tids_init(DeadTidsShared *shared, bool is_shared,
 	shared->round = 0;
 	memset(shared->extents, 0, sizeof(shared->extents));
 	shared->extents[0].size = shared->first_extent;
-	shared->extents[0].address = (char *) shared + shared->tables_size;
+	shared->extents[0].address = is_shared ? (char *) shared + shared->tables_size :
+		MemoryContextAllocHuge(CurrentMemoryContext, shared->first_extent);
 	SpinLockInit(&shared->mutex);
 	pg_atomic_init_u32(&shared->segments_taken, 0);
 	pg_atomic_init_u64(&shared->nitems, 0);
@@ -312,9 +315,9 @@ dead_tids_detach(DeadTids *store)
 {
 	if (!store->shared->is_shared)
 	{
-		for (int i = 1; i < store->shared->nextents; i++)
+		for (int i = 0; i < store->shared->nextents; i++)
 			pfree(store->shared->extents[i].address);
-		store->shared->nextents = 1;
+		store->shared->nextents = 0;
 	}
 	for (int i = 1; i < store->nextents; i++)
 	{
@@ -681,7 +684,8 @@ dead_tids_limit(const DeadTids *store)
  *		Fill in the constant fields of *plan.
  *
  * There may be as many segments as the limit allows, or the worst case of
- * dead items needs.
+ * dead items needs.  Neither a segment nor a directory page is much larger than
+ * the table can fill, or memory would be most of what a tiny table costs.
  */
 static void
 plan_memory(BlockNumber nblocks, Size limit, int nmembers, DeadTidsShared *plan)
@@ -695,9 +699,13 @@ plan_memory(BlockNumber nblocks, Size limit, int nmembers, DeadTidsShared *plan)
 
 	plan->segment_shift = MIN_SEGMENT_SHIFT;
 	while (plan->segment_shift < MAX_SEGMENT_SHIFT &&
-		   segment_size >= (Size) 2 << plan->segment_shift)
+		   segment_size >= (Size) 2 << plan->segment_shift &&
+		   plan->nchunks * MAX_BLOB_SIZE > (Size) 1 << plan->segment_shift)
 		plan->segment_shift++;
 	segment_size = (Size) 1 << plan->segment_shift;
+
+	plan->directory_page = TYPEALIGN(PG_CACHE_LINE_SIZE,
+									 Min(plan->nchunks, DIRECTORY_PAGE_CHUNKS) * sizeof(uint32));
 
 	/* each ends with room too small for a blob, at worst */
 	blobs_a_segment = segment_size / MAX_BLOB_SIZE;
@@ -714,12 +722,12 @@ plan_memory(BlockNumber nblocks, Size limit, int nmembers, DeadTidsShared *plan)
 
 	/* in any case there is room for a segment and what it needs */
 	plan->budget = limit > plan->tables_size ? limit - plan->tables_size : 0;
-	plan->budget = Max(plan->budget, segment_size + DIRECTORY_PAGE_SIZE);
+	plan->budget = Max(plan->budget, segment_size + plan->directory_page);
 	/* each extent may end with room too small for a segment */
-	plan->budget = Min(plan->budget, DIRECTORY_PAGE_SIZE + segment_size *
+	plan->budget = Min(plan->budget, plan->directory_page + segment_size *
 					   ((Size) plan->max_segments + directory_pages(plan)));
 	plan->first_extent = Min(plan->budget, FIRST_SEGMENTS * segment_size * nmembers +
-							 DIRECTORY_PAGE_SIZE);
+							 plan->directory_page);
 }
 
 /* segment_entry -- where a segment is. */
@@ -871,7 +879,7 @@ take_segment(DeadTids *store, Segment *segment)
 
 	if (pg_atomic_read_u32(&shared->segments_taken) >= shared->max_segments)
 		return false;
-	memory = allocate(store, size, DIRECTORY_PAGE_SIZE);
+	memory = allocate(store, size, shared->directory_page);
 	if (memory == 0)
 		return false;
 	number = pg_atomic_fetch_add_u32(&shared->segments_taken, 1);
@@ -914,13 +922,13 @@ make_directory_page(DeadTids *store, uint32 chunk)
 	if (find_directory_page(store, number) != NULL)
 		return true;
 
-	memory = allocate(store, DIRECTORY_PAGE_SIZE, 0);
+	memory = allocate(store, shared->directory_page, 0);
 	if (memory == 0)
 		return false;
-	memset(address_of(store, memory), 0, DIRECTORY_PAGE_SIZE);
+	memset(address_of(store, memory), 0, shared->directory_page);
 	/* if someone was faster, this page is lost until the store is reset */
 	if (pg_atomic_compare_exchange_u64(entry, &expected, memory))
-		pg_atomic_fetch_add_u64(&shared->bytes, DIRECTORY_PAGE_SIZE);
+		pg_atomic_fetch_add_u64(&shared->bytes, shared->directory_page);
 	return true;
 }
 

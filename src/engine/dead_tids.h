@@ -33,7 +33,7 @@ typedef struct DeadTidsPage
 } DeadTidsPage;
 
 /* Set up */
-extern Size dead_tids_shared_size(BlockNumber nblocks, Size limit, int nmembers);
+extern Size dead_tids_shared_size(bool is_shared, BlockNumber nblocks, Size limit, int nmembers);
 extern void dead_tids_init(DeadTidsShared *shared, bool is_shared,
 						   BlockNumber nblocks, Size limit, int nmembers);
 extern DeadTids *dead_tids_attach(DeadTidsShared *shared);

@@ -140,7 +140,8 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 	{
 		plan->dead_tids_start = TYPEALIGN(PG_CACHE_LINE_SIZE, size);
 		size = add_size(plan->dead_tids_start,
-						dead_tids_shared_size(plan->rel_pages, memory, plan->nmembers));
+						dead_tids_shared_size(plan->nmembers > 1, plan->rel_pages, memory,
+											  plan->nmembers));
 	}
 	return size;
 }
@@ -393,7 +394,8 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 	INSTR_TIME_SET_CURRENT(start);
 	team_run(job->team, phase, run_phase, &job->vacuum, pace_while_waiting);
 	job->result.phase_seconds[phase] += table_seconds_since(start);
-	forget_fork_sizes(job->vacuum.rel);
+	if (job->result.workers_launched > 0)
+		forget_fork_sizes(job->vacuum.rel);
 	if (phase == PHASE_HEAP_VACUUM)
 		table_report_members(job, phase);
 }

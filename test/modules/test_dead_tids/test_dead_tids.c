@@ -232,7 +232,7 @@ test_dead_tids(PG_FUNCTION_ARGS)
 Datum
 test_dead_tids_shared_size(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(dead_tids_shared_size(block_argument(PG_GETARG_INT64(0)),
+	PG_RETURN_INT64(dead_tids_shared_size(true, block_argument(PG_GETARG_INT64(0)),
 										  PG_GETARG_INT64(1),
 										  PG_GETARG_INT32(2)));
 }
@@ -266,7 +266,8 @@ report_context(void *arg)
 static void
 create_store(Simulation *sim)
 {
-	sim->shared_size = dead_tids_shared_size(sim->nblocks, sim->memory, sim->nmembers);
+	sim->shared_size = dead_tids_shared_size(sim->in_shared_memory, sim->nblocks, sim->memory,
+											 sim->nmembers);
 	if (sim->in_shared_memory)
 	{
 		sim->segment = dsm_create(sim->shared_size + GUARD_SIZE, 0);
@@ -648,7 +649,9 @@ static void
 check_facts(Simulation *sim)
 {
 	Size		bytes = dead_tids_bytes(sim->reader);
-	Size		limit = Max(sim->memory, sim->shared_size);
+	/* what it needs to begin with, in shared memory or beside it */
+	Size		limit = Max(sim->memory, dead_tids_shared_size(true, sim->nblocks, sim->memory,
+															   sim->nmembers));
 	const uint8 *guard = (uint8 *) sim->shared + sim->shared_size;
 
 	qsort(sim->pages_added, sim->npages_added, sizeof(int), compare_ints);
