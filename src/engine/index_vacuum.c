@@ -65,7 +65,7 @@
 
 static bool has_unsafe_code(Relation index);
 static bool must_be_outside(Relation index, bool cleanup);
-static bool may_be_parallel(Relation index);
+static bool may_be_parallel(const TableVacuum *vacuum, int number);
 static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
 static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
 static bool keeps_private_stats(const TableVacuum *vacuum, int number);
@@ -85,6 +85,30 @@ static bool was_processed(TableVacuum *vacuum, int number, bool cleanup);
 static void report_index(TableVacuum *vacuum, int number, bool cleanup);
 
 /*
+ * index_measure
+ *		Leader: note how large the indexes are, of a table that is_tiny or not.
+ *
+ * To open files is most of what the vacuum of a tiny table costs, and if it has no
+ * dead rows it needs none of its indexes.  So of these a small one is as large as
+ * the catalog has it, until it is to be processed.  That is not far off, as a heap
+ * becomes smaller, and gives line pointers to new index entries again, only by a
+ * VACUUM, which corrects the catalog.
+ */
+void
+index_measure(TableVacuum *vacuum, bool is_tiny)
+{
+	vacuum->index_blocks = palloc_array(BlockNumber, vacuum->nindexes);
+	for (int i = 0; i < vacuum->nindexes; i++)
+	{
+		Relation	index = vacuum->indexes[i];
+		BlockNumber known = index->rd_rel->relpages;
+
+		vacuum->index_blocks[i] = is_tiny && known > 0 && known < min_parallel_index_scan_size ?
+			known : relation_blocks(index);
+	}
+}
+
+/*
  * index_parallel_degree
  *		How many workers the indexes have use for: one index for each process,
  *		or as many processes as the size of the largest one calls for whose work
@@ -99,19 +123,17 @@ index_parallel_degree(const TableVacuum *vacuum)
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		Relation	index = vacuum->indexes[i];
-		uint8		options = index->rd_indam->amparallelvacuumoptions;
+		uint8		options = vacuum->indexes[i]->rd_indam->amparallelvacuumoptions;
 
-		if (!may_be_parallel(index))
+		if (!may_be_parallel(vacuum, i))
 			continue;
 		if (options & VACUUM_OPTION_PARALLEL_BULKDEL)
 			bulkdelete++;
 		if (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP))
 			cleanup++;
-		if (index_kind(index) != NULL)
-			largest = Max(largest,
-						  degree_for_size(relation_blocks(index),
-										  min_parallel_index_scan_size));
+		if (index_kind(vacuum->indexes[i]) != NULL)
+			largest = Max(largest, degree_for_size(vacuum->index_blocks[i],
+												   min_parallel_index_scan_size));
 	}
 
 	/* one of the indexes is for the leader */
@@ -188,7 +210,7 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 	int			users = 0;
 
 	for (int i = 0; i < vacuum->nindexes; i++)
-		if (may_be_parallel(vacuum->indexes[i]) &&
+		if (may_be_parallel(vacuum, i) &&
 			vacuum->indexes[i]->rd_indam->amusemaintenanceworkmem)
 			users++;
 
@@ -256,8 +278,8 @@ index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 		const IndexKind *kind = vacuum->kinds[i];
 		int			place = i;
 
-		index->nblocks = relation_blocks(vacuum->indexes[i]);
-		index->may_be_parallel = parallel && may_be_parallel(vacuum->indexes[i]);
+		index->nblocks = vacuum->index_blocks[i];
+		index->may_be_parallel = parallel && may_be_parallel(vacuum, i);
 		SpinLockInit(&index->mutex);
 		pg_atomic_init_u32(&index->turn_taken, 0);
 		ConditionVariableInit(&index->turn_ended);
@@ -315,6 +337,8 @@ index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool es
 		index->leader_only = !index->may_be_parallel || index->outside_team ||
 			!phase_is_parallel(vacuum, i, cleanup);
 		index->was_begun = false;
+		if (!cleanup && shared->num_index_scans == 0)
+			vacuum->index_blocks[i] = relation_blocks(vacuum->indexes[i]);
 		for (int member = 0; member < shared->nmembers; member++)
 			vacuum_index_member(shared, i, member)->took_part = false;
 	}
@@ -655,10 +679,10 @@ index_stats(TableVacuum *vacuum, int number)
  *		in one, in some phase?
  */
 static bool
-may_be_parallel(Relation index)
+may_be_parallel(const TableVacuum *vacuum, int number)
 {
-	return index->rd_indam->amparallelvacuumoptions != VACUUM_OPTION_NO_PARALLEL &&
-		relation_blocks(index) >= min_parallel_index_scan_size;
+	return vacuum->indexes[number]->rd_indam->amparallelvacuumoptions != VACUUM_OPTION_NO_PARALLEL &&
+		vacuum->index_blocks[number] >= min_parallel_index_scan_size;
 }
 
 /* may_go_on -- has this process still a place at work? */

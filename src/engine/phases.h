@@ -28,6 +28,7 @@ extern void heap_vacuum_phase(TableVacuum *vacuum,
 							  void (*other_work) (TableVacuum *vacuum, bool wait));
 
 /* index_vacuum.c */
+extern void index_measure(TableVacuum *vacuum, bool is_tiny);
 extern int	index_parallel_degree(const TableVacuum *vacuum);
 extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb);
 extern Size index_shared_size(TableVacuum *vacuum);

@@ -240,10 +240,12 @@ typedef struct TableVacuum
 	BlockList  *put_off;
 
 	/*
-	 * the leader's, by index: what is to be done out of parallel mode,
-	 * results of AMs that only it calls, which indexes are begun by their
-	 * kind's routines, and how many may be registered at a time
+	 * the leader's, by index: its size at the beginning, what is to be done
+	 * out of parallel mode, results of AMs that only it calls, which indexes
+	 * are begun by their kind's routines, and how many may be registered at a
+	 * time
 	 */
+	BlockNumber *index_blocks;
 	bool	   *outside_team[2];	/* in bulk deletion, and in cleanup */
 	IndexBulkDeleteResult **private_stats;
 	Size	   *area_sizes;		/* what their kinds share */

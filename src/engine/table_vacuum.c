@@ -69,9 +69,12 @@
 #define BYPASS_PAGES_FRACTION	0.02
 #define BYPASS_STORE_BYTES		((Size) 32 * 1024 * 1024)
 
+/* A table of no more pages is tiny. */
+#define FEW_PAGES				32
+
 static void open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 					   BufferAccessStrategy strategy);
-static int64 index_pages(const TableVacuum *vacuum);
+static void count_index_pages(VacuumJob *job);
 static void plan_vacuum(VacuumJob *job);
 static bool freezing_is_held(const VacuumParams *params, TransactionId oldest_xmin);
 static void scan_and_vacuum(VacuumJob *job);
@@ -98,10 +101,13 @@ table_vacuum(Relation rel, const VacuumParams *params,
 {
 	VacuumJob  *job = palloc0_object(VacuumJob);
 	TableVacuum *vacuum = &job->vacuum;
+	TimestampTz start_time = GetCurrentTimestamp();
+	bool		is_reported = pass == NULL && report_is_wanted(params);
 	ReportStart start;
 	ErrorContextCallback callback;
 
-	report_begin(&start);
+	if (is_reported)
+		report_begin(&start);
 	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));
 	progress_begin(RelationGetRelid(rel), MyProcPid);
 
@@ -120,19 +126,19 @@ table_vacuum(Relation rel, const VacuumParams *params,
 
 	table_finish_team(job);
 	table_update_index_statistics(job);
-	job->result.index_pages_after = index_pages(vacuum);
+	count_index_pages(job);
 	vac_close_indexes(vacuum->nindexes, vacuum->indexes, NoLock);
 	table_truncate(job);
 
 	error_context_stack = callback.previous;
 
-	table_update_statistics(job, start.time);
+	table_update_statistics(job, start_time);
 	if (pass != NULL)
 		table_describe_pass(job, pass);
 	if (result != NULL)
 		*result = job->result;
 	pgstat_progress_end_command();
-	if (pass == NULL && report_is_wanted(params))
+	if (is_reported)
 		report_end(&start, params, rel, &job->result);
 	progress_clear();
 }
@@ -174,18 +180,25 @@ open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 	job->result.indexes = palloc0_array(IndexResult, vacuum->nindexes);
 	for (int i = 0; i < vacuum->nindexes; i++)
 		job->result.indexes[i].name = pstrdup(RelationGetRelationName(vacuum->indexes[i]));
-	job->result.index_pages_before = index_pages(vacuum);
 }
 
-/* index_pages -- how large all indexes of the table are together. */
-static int64
-index_pages(const TableVacuum *vacuum)
+/*
+ * count_index_pages
+ *		How large were all indexes of the table together, and how large are they?
+ *		Those to which nothing was done, as large as they were.
+ */
+static void
+count_index_pages(VacuumJob *job)
 {
-	int64		pages = 0;
+	const TableVacuum *vacuum = &job->vacuum;
+	TableResult *result = &job->result;
 
 	for (int i = 0; i < vacuum->nindexes; i++)
-		pages += relation_blocks(vacuum->indexes[i]);
-	return pages;
+	{
+		result->index_pages_before += vacuum->index_blocks[i];
+		result->index_pages_after += result->indexes[i].has_stats ?
+			relation_blocks(vacuum->indexes[i]) : vacuum->index_blocks[i];
+	}
 }
 
 /*
@@ -218,6 +231,7 @@ plan_vacuum(VacuumJob *job)
 	plan->aggressive = vacuum_get_cutoffs(vacuum->rel,
 										  params, &plan->cutoffs);
 	plan->rel_pages = RelationGetNumberOfBlocks(vacuum->rel);
+	index_measure(vacuum, plan->rel_pages <= FEW_PAGES);
 	plan->compacting = job->pass != NULL;
 	plan->tail_start = job->pass != NULL ? job->pass->tail_start : InvalidBlockNumber;
 	plan->skip_with_vm = (params->options & VACOPT_DISABLE_PAGE_SKIPPING) == 0;
