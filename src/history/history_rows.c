@@ -10,12 +10,12 @@
  * dropped, or else of the table that has the most rows: tables have about the same
  * number of rows, or all that they ever had if that is less.
  *
- * For that there is a list of users, and one of tables, each with its number of rows;
- * a table with the runs of several users is there for each of them.  Tables have
- * a chain of rows by age.  The lists are gone through from one end to the other once
- * a run; with 10,000 rows that is a few hundred kilobytes at most, and shorter than
- * the shortest VACUUM.  Which tables have been dropped is found out now and then, by who
- * can look into their database's catalog.
+ * For that there is a hash table of users, and one of tables; a table with the runs of
+ * several users is there for each of them.  Tables have a chain of rows by age.  Users
+ * are in a heap by their number of rows, and so is each user's share of the tables by
+ * whose row goes first, so a row costs about the same however many there are.  Which
+ * tables have been dropped is found out now and then, by who can look into their
+ * database's catalog.
  *
  * On disk
  * -------
@@ -23,7 +23,7 @@
  * place that it has in memory.  So the file doesn't grow beyond the rows that
  * there are, and a crash of the server loses none.  It isn't synced, so a loss
  * of power may cost the latest ones.  Each has a checksum, by which one is
- * told that was written in part.  When the server starts it reads the file,
+ * told that was written in part.  Who has written one keeps the file open.  When the server starts it reads the file,
  * gives the rows their places, and writes a new file.
  *
  * A base backup has a copy of the file, maybe in the midst of a row.  These
@@ -51,15 +51,19 @@
 
 #include "common/file_perm.h"
 #include "common/int.h"
+#include "lib/pairingheap.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
+#include "compat.h"
 #include "history/history_rows.h"
 #include "settings.h"
 
@@ -76,8 +80,8 @@
 
 /* What the names of schemas of temporary tables begin with */
 #define TEMPORARY_SCHEMA	"pg_temp_"
-/* Dropped tables are looked for so often while as many rows are added as there is room for. */
-#define LOOKS_IN_A_SIZE		8
+/* So many rows are looked at a run, for tables that have been dropped, once room is short. */
+#define LOOKS_A_RUN			2
 
 /* What the file begins with; then come records */
 typedef struct HistoryHeader
@@ -107,36 +111,42 @@ typedef struct HistorySlot
 /* A user who has rows */
 typedef struct HistoryUser
 {
-	Oid			user_id;		/* InvalidOid: autovacuum */
+	Oid			user_id;		/* the key; InvalidOid: autovacuum */
 	int			nrows;
+	pairingheap_node node;		/* of shared->users_by_rows */
+	pairingheap tables;			/* of his, the one whose row goes first */
 } HistoryUser;
 
-/* A table that has rows of a user */
-typedef struct HistoryTable
+/* A table, as far as it has rows of a user */
+typedef struct TableKey
 {
 	Oid			database;
 	Oid			relid;
 	Oid			user_id;
+} TableKey;
+
+typedef struct HistoryTable
+{
+	TableKey	key;
 	bool		is_gone;		/* temporary, or dropped */
 	int			nrows;
 	int			oldest;
 	int			newest;
 	uint64		oldest_number;
+	pairingheap_node node;		/* of the user's tables */
 } HistoryTable;
 
 typedef struct HistoryShared
 {
 	uint64		last_number;
 	int			nrows;
-	int			ntables;
-	int			nusers;
-	int			nnew;			/* since dropped tables were looked for */
+	pairingheap users_by_rows;
 	bool		is_on_disk;		/* is there a file to be written to? */
 } HistoryShared;
 
 static HistoryShared *shared = NULL;
-static HistoryTable *tables;
-static HistoryUser *users;
+static HTAB *tables;
+static HTAB *users;
 static HistorySlot *slots;
 static LWLock *file_lock;
 static LWLock *rows_lock;
@@ -145,13 +155,19 @@ static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 
 static int	place_row(const HistoryRow *row);
-static int	evict_row(const HistoryRow *row);
-static bool is_table_of(const HistoryTable *table, const HistoryRow *row);
-static HistoryTable *find_table(const HistoryRow *row);
-static HistoryUser *find_user(Oid user_id);
-static Oid	fullest_user(const HistoryRow *row);
-static bool goes_first(const HistoryTable *a, const HistoryTable *b, const HistoryRow *row);
-static int	copy_tables(Oid **relids);
+static int	evict_row(HistoryUser *own, const HistoryRow *row);
+static TableKey table_key(const HistoryRow *row);
+static HistoryTable *find_table(const TableKey *key);
+static HistoryUser *add_user(Oid user_id);
+static HistoryTable *add_table(HistoryUser *user, const TableKey *key, const HistoryRow *row,
+							   int slot);
+static void count_row(HistoryUser *user, HistoryTable *table, bool is_gone);
+static int	compare_users(const pairingheap_node *a, const pairingheap_node *b, void *arg);
+static int	compare_tables(const pairingheap_node *a, const pairingheap_node *b, void *arg);
+static bool is_temporary(const HistoryRow *row);
+static void empty_hash(HTAB *hash);
+static bool is_looked_at(int number, TableKey *key);
+static void mark_gone(const TableKey *key);
 static bool write_row(int slot, const HistoryRow *row);
 static bool write_at(off_t place, const void *what, Size size);
 static bool empty_file(void);
@@ -257,26 +273,22 @@ history_rows_copy(HistoryRow **rows)
 bool
 history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
 {
-	HistoryRow	wanted = {.database = database,.relid = relid,.user_id = InvalidOid};
+	const TableKey key = {.database = database,.relid = relid,.user_id = InvalidOid};
+	const HistoryTable *table;
 	bool		is_known = false;
 
 	if (shared == NULL)
 		return false;
 	LWLockAcquire(rows_lock, LW_SHARED);
-	for (int i = 0; i < shared->ntables; i++)
+	table = find_table(&key);
+	for (int slot = table != NULL ? table->oldest : NO_ROW; slot != NO_ROW; slot = slots[slot].newer)
 	{
-		if (!is_table_of(&tables[i], &wanted))
-			continue;
-		for (int slot = tables[i].oldest; slot != NO_ROW; slot = slots[slot].newer)
-		{
-			const HistoryRow *row = &slots[slot].row;
+		const HistoryRow *row = &slots[slot].row;
 
-			if (!row->is_autovacuum || row->outcome != HISTORY_DONE)
-				continue;
-			*seconds = (double) (row->end - row->start) / USECS_PER_SEC;
-			is_known = true;
-		}
-		break;
+		if (!row->is_autovacuum || row->outcome != HISTORY_DONE)
+			continue;
+		*seconds = (double) (row->end - row->start) / USECS_PER_SEC;
+		is_known = true;
 	}
 	LWLockRelease(rows_lock);
 	return is_known;
@@ -302,8 +314,9 @@ history_rows_forget(void)
 	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
 	nrows = shared->nrows;
 	shared->nrows = 0;
-	shared->ntables = 0;
-	shared->nusers = 0;
+	pairingheap_reset(&shared->users_by_rows);
+	empty_hash(users);
+	empty_hash(tables);
 	LWLockRelease(rows_lock);
 	is_forgotten = !shared->is_on_disk || empty_file();
 	error = errno;
@@ -321,198 +334,239 @@ history_rows_forget(void)
  * place_row
  *		Find a place for a row that has a number higher than all others, and put it
  *		there.  The caller holds the lock on the rows exclusively.
+ *
+ * Who has rows is counted with this one when it is decided whose row goes.
  */
 static int
 place_row(const HistoryRow *row)
 {
-	int			slot = shared->nrows < cyclone_history_size ? shared->nrows++ : evict_row(row);
-	HistoryTable *table = find_table(row);
+	const TableKey key = table_key(row);
+	HistoryUser *user = hash_search(users, &row->user_id, HASH_FIND, NULL);
+	HistoryTable *table = find_table(&key);
+	int			slot;
 
-	find_user(row->user_id)->nrows++;
-	shared->nnew++;
-	slots[slot].row = *row;
-	slots[slot].newer = NO_ROW;
-	table->is_gone = strncmp(row->schema, TEMPORARY_SCHEMA, strlen(TEMPORARY_SCHEMA)) == 0;
-	if (table->nrows++ == 0)
-	{
-		table->oldest = slot;
-		table->oldest_number = row->number;
-	}
+	if (user != NULL)
+		count_row(user, table, is_temporary(row));
+	slot = shared->nrows < cyclone_history_size ? shared->nrows++ : evict_row(user, row);
+
+	/* each of the others has a row, so there are entries for these */
+	if (user == NULL)
+		user = add_user(row->user_id);
+	if (table == NULL)
+		table = add_table(user, &key, row, slot);
 	else
 		slots[table->newest].newer = slot;
 	table->newest = slot;
+	slots[slot].row = *row;
+	slots[slot].newer = NO_ROW;
 	return slot;
 }
 
 /*
  * evict_row
  *		Give up a row, so that this one has a place; returns which.
+ *
+ * own is this one's user, NULL if he has no others.
  */
 static int
-evict_row(const HistoryRow *row)
+evict_row(HistoryUser *own, const HistoryRow *row)
 {
-	HistoryUser *user = find_user(fullest_user(row));
-	HistoryTable *first = NULL;
+	HistoryUser *user = pairingheap_container(HistoryUser, node,
+											  pairingheap_first(&shared->users_by_rows));
+	HistoryTable *table;
 	int			slot;
 
-	for (int i = 0; i < shared->ntables; i++)
-		if (tables[i].user_id == user->user_id &&
-			(first == NULL || goes_first(&tables[i], first, row)))
-			first = &tables[i];
-	Assert(first != NULL && user->nrows > 0);
+	/* rather his own than another's */
+	if (own != NULL && own->nrows == user->nrows)
+		user = own;
+	table = pairingheap_container(HistoryTable, node, pairingheap_first(&user->tables));
+	slot = table->oldest;
 
-	if (--user->nrows == 0)
-		*user = users[--shared->nusers];
-	slot = first->oldest;
-	if (--first->nrows > 0)
-	{
-		first->oldest = slots[slot].newer;
-		first->oldest_number = slots[first->oldest].row.number;
-	}
+	pairingheap_remove(&user->tables, &table->node);
+	if (--table->nrows == 0)
+		(void) hash_search(tables, &table->key, HASH_REMOVE, NULL);
 	else
-		*first = tables[--shared->ntables];
+	{
+		int			next = slots[slot].newer;
+
+		/* if it is the table's only one, this one is the next, in its place */
+		table->oldest = next != NO_ROW ? next : slot;
+		table->oldest_number = next != NO_ROW ? slots[next].row.number : row->number;
+		pairingheap_add(&user->tables, &table->node);
+	}
+
+	pairingheap_remove(&shared->users_by_rows, &user->node);
+	if (--user->nrows == 0)
+		(void) hash_search(users, &user->user_id, HASH_REMOVE, NULL);
+	else
+		pairingheap_add(&shared->users_by_rows, &user->node);
 	return slot;
 }
-
-/* fullest_user -- who would have the most rows, with this one; rather this one's user. */
-static Oid
-fullest_user(const HistoryRow *row)
+/* table_key -- how a row's table and user are found. */
+static TableKey
+table_key(const HistoryRow *row)
 {
-	Oid			fullest = InvalidOid;
-	int			most = 0;
-
-	for (int i = 0; i < shared->nusers; i++)
+	return (TableKey)
 	{
-		bool		is_own = users[i].user_id == row->user_id;
-		int			nrows = users[i].nrows + is_own;
-
-		if (nrows > most || (nrows == most && is_own))
-		{
-			fullest = users[i].user_id;
-			most = nrows;
-		}
-	}
-	return fullest;
+		.database = row->database,.relid = row->relid,.user_id = row->user_id
+	};
 }
 
-/*
- * goes_first
- *		Is a row of table a to be given up rather than one of b, for this one?
- */
-static bool
-goes_first(const HistoryTable *a, const HistoryTable *b, const HistoryRow *row)
+/* find_table -- NULL if it has no rows of that user. */
+static HistoryTable *
+find_table(const TableKey *key)
 {
-	int			a_rows = a->nrows + is_table_of(a, row);
-	int			b_rows = b->nrows + is_table_of(b, row);
+	return hash_search(tables, key, HASH_FIND, NULL);
+}
 
-	if (a->is_gone != b->is_gone)
-		return a->is_gone;
-	if (a_rows != b_rows && !a->is_gone)
-		return a_rows > b_rows;
-	return a->oldest_number < b->oldest_number;
+/* add_user -- a user gets his first row. */
+static HistoryUser *
+add_user(Oid user_id)
+{
+	HistoryUser *user = hash_search(users, &user_id, HASH_ENTER, NULL);
+
+	user->nrows = 1;
+	user->tables = (pairingheap)
+	{
+		.ph_compare = compare_tables
+	};
+	pairingheap_add(&shared->users_by_rows, &user->node);
+	return user;
+}
+
+/* add_table -- a table gets its first row of a user, in that place. */
+static HistoryTable *
+add_table(HistoryUser *user, const TableKey *key, const HistoryRow *row, int slot)
+{
+	HistoryTable *table = hash_search(tables, key, HASH_ENTER, NULL);
+
+	table->is_gone = is_temporary(row);
+	table->nrows = 1;
+	table->oldest = slot;
+	table->oldest_number = row->number;
+	pairingheap_add(&user->tables, &table->node);
+	return table;
+}
+
+/* count_row -- a user gets a row more, and so does the table unless it is NULL. */
+static void
+count_row(HistoryUser *user, HistoryTable *table, bool is_gone)
+{
+	pairingheap_remove(&shared->users_by_rows, &user->node);
+	user->nrows++;
+	pairingheap_add(&shared->users_by_rows, &user->node);
+
+	if (table == NULL)
+		return;
+	pairingheap_remove(&user->tables, &table->node);
+	table->nrows++;
+	table->is_gone = is_gone;
+	pairingheap_add(&user->tables, &table->node);
+}
+
+/* compare_users -- who has more rows comes first. */
+static int
+compare_users(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	return pg_cmp_s32(pairingheap_const_container(HistoryUser, node, a)->nrows,
+					  pairingheap_const_container(HistoryUser, node, b)->nrows);
+}
+
+/* compare_tables -- whose row is to be given up first comes first. */
+static int
+compare_tables(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	const HistoryTable *x = pairingheap_const_container(HistoryTable, node, a);
+	const HistoryTable *y = pairingheap_const_container(HistoryTable, node, b);
+
+	if (x->is_gone != y->is_gone)
+		return x->is_gone ? 1 : -1;
+	if (x->nrows != y->nrows && !x->is_gone)
+		return pg_cmp_s32(x->nrows, y->nrows);
+	return pg_cmp_u64(y->oldest_number, x->oldest_number);
+}
+
+/* is_temporary -- is it of a temporary table, which is gone as good as? */
+static bool
+is_temporary(const HistoryRow *row)
+{
+	return strncmp(row->schema, TEMPORARY_SCHEMA, strlen(TEMPORARY_SCHEMA)) == 0;
 }
 
 /*
  * history_rows_look_for_dropped
- *		If room for rows has become short, note which tables of this database are no
- *		more; now and then.  In a transaction, with no lock of ours held.
+ *		If room for rows has become short, see for a few of them whether their tables
+ *		are no more.  In a transaction, with no lock of ours held.
+ *
+ * The catalog is asked only where there are no statistics: it would take much of the
+ * time of a tiny table.
  */
 void
 history_rows_look_for_dropped(void)
 {
-	Oid		   *relids;
-	int			nrelids;
+	TableKey	key;
 
-	if (shared == NULL)
-		return;
-	nrelids = copy_tables(&relids);
-	for (int i = 0; i < nrelids; i++)
-	{
-		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relids[i])))
-			continue;
-		LWLockAcquire(rows_lock, LW_EXCLUSIVE);
-		for (int t = 0; t < shared->ntables; t++)
-			if (tables[t].database == MyDatabaseId && tables[t].relid == relids[i])
-				tables[t].is_gone = true;
-		LWLockRelease(rows_lock);
-	}
-	if (nrelids > 0)
-		pfree(relids);
+	for (int i = 0; shared != NULL && i < LOOKS_A_RUN; i++)
+		if (is_looked_at(i, &key) &&
+			!pgstat_have_entry(PGSTAT_KIND_RELATION, key.database, key.relid) &&
+			!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(key.relid)))
+			mark_gone(&key);
 }
 
 /*
- * copy_tables
- *		The tables of this database that aren't known to be gone, if it is time to
- *		look for them, palloc'd; or none.
+ * is_looked_at
+ *		The table of the next row but so many, if it is time to look at it, and from
+ *		this database.
+ *
+ * As each run gets a number, all rows have their turn.
  */
-static int
-copy_tables(Oid **relids)
+static bool
+is_looked_at(int number, TableKey *key)
 {
-	int			nrelids = 0;
-	bool		is_time;
+	bool		found = false;
 
-	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
-	is_time = shared->nrows == cyclone_history_size &&
-		shared->nnew >= cyclone_history_size / LOOKS_IN_A_SIZE;
-	if (is_time)
-		shared->nnew = 0;
-	LWLockRelease(rows_lock);
-	if (!is_time)
-		return 0;
-
-	*relids = palloc_array(Oid, cyclone_history_size);
 	LWLockAcquire(rows_lock, LW_SHARED);
-	for (int i = 0; i < shared->ntables; i++)
-		if (tables[i].database == MyDatabaseId && !tables[i].is_gone)
-			(*relids)[nrelids++] = tables[i].relid;
-	LWLockRelease(rows_lock);
-	if (nrelids == 0)
-		pfree(*relids);
-	return nrelids;
-}
-
-/* find_user -- a user, who may have no rows yet. */
-static HistoryUser *
-find_user(Oid user_id)
-{
-	for (int i = 0; i < shared->nusers; i++)
-		if (users[i].user_id == user_id)
-			return &users[i];
-
-	Assert(shared->nusers < cyclone_history_size);
-	users[shared->nusers] = (HistoryUser)
+	if (shared->nrows == cyclone_history_size)
 	{
-		.user_id = user_id
-	};
-	return &users[shared->nusers++];
+		uint64		slot = (shared->last_number * LOOKS_A_RUN + number) % shared->nrows;
+
+		*key = table_key(&slots[slot].row);
+		found = key->database == MyDatabaseId && !find_table(key)->is_gone;
+	}
+	LWLockRelease(rows_lock);
+	return found;
 }
 
-/* find_table -- a row's table and user, which may have no rows yet. */
-static HistoryTable *
-find_table(const HistoryRow *row)
+/* mark_gone -- a table has been dropped. */
+static void
+mark_gone(const TableKey *key)
 {
 	HistoryTable *table;
+	HistoryUser *user;
 
-	for (int i = 0; i < shared->ntables; i++)
-		if (is_table_of(&tables[i], row))
-			return &tables[i];
-
-	/* each of the others has a row, and one is free for this */
-	Assert(shared->ntables < cyclone_history_size);
-	table = &tables[shared->ntables++];
-	table->database = row->database;
-	table->relid = row->relid;
-	table->user_id = row->user_id;
-	table->nrows = 0;
-	return table;
+	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
+	table = find_table(key);
+	user = hash_search(users, &key->user_id, HASH_FIND, NULL);
+	if (table != NULL)
+	{
+		pairingheap_remove(&user->tables, &table->node);
+		table->is_gone = true;
+		pairingheap_add(&user->tables, &table->node);
+	}
+	LWLockRelease(rows_lock);
 }
 
-/* is_table_of -- is the row one of this table, and of this user? */
-static bool
-is_table_of(const HistoryTable *table, const HistoryRow *row)
+/* empty_hash -- remove all entries. */
+static void
+empty_hash(HTAB *hash)
 {
-	return table->relid == row->relid && table->database == row->database &&
-		table->user_id == row->user_id;
+	HASH_SEQ_STATUS scan;
+	void	   *entry;
+
+	hash_seq_init(&scan, hash);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		/* the key is what it begins with */
+		(void) hash_search(hash, entry, HASH_REMOVE, NULL);
 }
 
 /*
@@ -530,22 +584,38 @@ write_row(int slot, const HistoryRow *row)
 					&record, sizeof(record));
 }
 
-/* write_at -- write somewhere in the file; false, with errno set, if that fails. */
+/*
+ * write_at
+ *		Write somewhere in the file, which stays open if that goes well; else false,
+ *		with errno set.
+ *
+ * Nobody puts another file in its place while there are processes to have it open.
+ */
 static bool
 write_at(off_t place, const void *what, Size size)
 {
-	int			fd = open(HISTORY_PATH, O_WRONLY | PG_BINARY);
+	static int	fd = -1;
 	ssize_t		written;
 	int			error;
 
 	if (fd < 0)
-		return false;
+	{
+		fd = open(HISTORY_PATH, O_WRONLY | O_CLOEXEC | PG_BINARY);
+		if (fd < 0)
+			return false;
+		ReserveExternalFD();
+	}
 	errno = ENOSPC;				/* if it is written in part */
 	written = pwrite(fd, what, size, place);
+	if (written == size)
+		return true;
+
 	error = errno;
 	close(fd);
+	fd = -1;
+	ReleaseExternalFD();
 	errno = error;
-	return written == size;
+	return false;
 }
 
 /* empty_file -- remove the rows from the file, likewise. */
@@ -728,8 +798,8 @@ request_shmem(void)
 	if (previous_shmem_request_hook)
 		previous_shmem_request_hook();
 	RequestAddinShmemSpace(sizeof(HistoryShared));
-	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistoryTable)));
-	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistoryUser)));
+	RequestAddinShmemSpace(hash_estimate_size(cyclone_history_size, sizeof(HistoryTable)));
+	RequestAddinShmemSpace(hash_estimate_size(cyclone_history_size, sizeof(HistoryUser)));
 	RequestAddinShmemSpace(mul_size(cyclone_history_size, sizeof(HistorySlot)));
 	RequestNamedLWLockTranche(TRANCHE, 2);
 }
@@ -738,6 +808,14 @@ request_shmem(void)
 static void
 startup_shmem(void)
 {
+	HASHCTL		table_info = {
+		.keysize = sizeof(TableKey),
+		.entrysize = sizeof(HistoryTable)
+	};
+	HASHCTL		user_info = {
+		.keysize = sizeof(Oid),
+		.entrysize = sizeof(HistoryUser)
+	};
 	bool		found;
 
 	if (previous_shmem_startup_hook)
@@ -746,11 +824,14 @@ startup_shmem(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	shared = ShmemInitStruct("pg_cyclone history", sizeof(HistoryShared), &found);
 	if (!found)
-		memset(shared, 0, sizeof(HistoryShared));
-	tables = ShmemInitStruct("pg_cyclone history tables",
-							 mul_size(cyclone_history_size, sizeof(HistoryTable)), &found);
-	users = ShmemInitStruct("pg_cyclone history users",
-							mul_size(cyclone_history_size, sizeof(HistoryUser)), &found);
+		*shared = (HistoryShared)
+	{
+		.users_by_rows.ph_compare = compare_users
+	};
+	tables = compat_shmem_hash("pg_cyclone history tables", cyclone_history_size,
+							   &table_info, HASH_ELEM | HASH_BLOBS);
+	users = compat_shmem_hash("pg_cyclone history users", cyclone_history_size,
+							  &user_info, HASH_ELEM | HASH_BLOBS);
 	slots = ShmemInitStruct("pg_cyclone history rows",
 							mul_size(cyclone_history_size, sizeof(HistorySlot)), &found);
 	file_lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;
