@@ -36,8 +36,8 @@
  * process that there can be, and behind these one for each breaker.  It need
  * not survive a loss of power, so it isn't synced.  Nothing here raises an
  * error; who can't write a note gets told.  Files are opened without the
- * server's bookkeeping, as that may raise one, and as a signal handler may do
- * that.
+ * server's bookkeeping, as that may raise one; a process keeps its own open, so a
+ * signal handler only has to write.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -101,6 +101,8 @@ typedef struct Crashes
 /* All tables; no relation has such an OID. */
 static const TableKey all_tables = {.database = InvalidOid,.relid = 1};
 
+/* The file, once this process has written a note */
+static int	notes_fd = -1;
 static volatile sig_atomic_t has_note = false;
 
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
@@ -111,6 +113,8 @@ static void end_at_exit(int code, Datum arg);
 static void end_at_quit(SIGNAL_ARGS);
 static RunningNote make_note(const TableKey *key, uint32 failures,
 							 TimestampTz crashed_at, TimestampTz until);
+static int	open_notes(const char *path);
+static bool write_to_place(int fd, int place, const RunningNote *note);
 static bool write_note(const char *path, int place, const RunningNote *note);
 static bool read_note(int fd, RunningNote *note);
 static void read_notes(void);
@@ -144,9 +148,17 @@ running_notes_begin(const TableKey *key, uint32 failures)
 
 	register_process();
 
+	if (notes_fd < 0)
+	{
+		notes_fd = open_notes(NOTES_PATH);
+		if (notes_fd < 0)
+			return false;
+		ReserveExternalFD();
+	}
+
 	/* first, as a signal may come while it is being written */
 	has_note = true;
-	if (!write_note(NOTES_PATH, MyProcNumber, &note))
+	if (!write_to_place(notes_fd, MyProcNumber, &note))
 		has_note = false;
 	return has_note;
 }
@@ -158,7 +170,7 @@ running_notes_end(void)
 	RunningNote nothing = {0};
 
 	if (has_note)
-		(void) write_note(NOTES_PATH, MyProcNumber, &nothing);
+		(void) write_to_place(notes_fd, MyProcNumber, &nothing);
 	has_note = false;
 }
 
@@ -264,16 +276,30 @@ make_note(const TableKey *key, uint32 failures,
 static bool
 write_note(const char *path, int place, const RunningNote *note)
 {
-	int			fd;
-	ssize_t		written;
+	int			fd = open_notes(path);
+	bool		is_written;
 
-	(void) MakePGDirectory(NOTES_FOLDER);
-	fd = open(path, O_WRONLY | O_CREAT | PG_BINARY, pg_file_create_mode);
 	if (fd < 0)
 		return false;
-	written = pwrite(fd, note, sizeof(RunningNote), (off_t) place * sizeof(RunningNote));
+	is_written = write_to_place(fd, place, note);
 	close(fd);
-	return written == sizeof(RunningNote);
+	return is_written;
+}
+
+/* open_notes -- open a file of notes to write to it, or make it; as open(). */
+static int
+open_notes(const char *path)
+{
+	(void) MakePGDirectory(NOTES_FOLDER);
+	return open(path, O_WRONLY | O_CREAT | O_CLOEXEC | PG_BINARY, pg_file_create_mode);
+}
+
+/* write_to_place -- write to a place of an open file. */
+static bool
+write_to_place(int fd, int place, const RunningNote *note)
+{
+	return pwrite(fd, note, sizeof(RunningNote), (off_t) place * sizeof(RunningNote)) ==
+		sizeof(RunningNote);
 }
 
 /*
