@@ -1,11 +1,13 @@
 """How long VACUUM of a database of many small tables takes: a thousand of 1 MB, each with a primary key, every tenth row deleted.
 
-By a bare VACUUM and by two sessions of vacuumdb, of PostgreSQL and of pg_cyclone; each starts from an equal copy of one data directory.
-The contenders take turns, in another order each round, and the median counts. `make bench-tables TABLES_ARGS="--rounds 5"`.
+By a bare VACUUM, whose CPU time is told, too, and by two sessions of vacuumdb, of PostgreSQL and of pg_cyclone; each starts from an
+equal copy of one data directory. The contenders take turns, in another order each round, and the median counts. `make bench-tables
+TABLES_ARGS="--rounds 5"`; of tiny tables, where a table costs most before its first page, `TABLES_ARGS="--tables 2000 --rows 100"`.
 """
 
 import argparse
 import time
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -22,15 +24,16 @@ CONFIG = {
 }  # fmt: skip
 LOAD_CONFIG = {**CONFIG, "wal_level": "minimal", "max_wal_senders": 0}
 ROWS = 18_000  # of 1 MB with the primary key
+CPU = "VACUUM, CPU time of the session"
 PER_ROUND = ("VACUUM", "vacuumdb --jobs 2")
 ENGINES = {"PostgreSQL": "off", "pg_cyclone": "on"}
 DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
 
 
-def fill(conn, tables: int) -> None:
+def fill(conn, tables: int, rows: int) -> None:
     """Make the tables, with dead rows."""
     for number in range(tables):
-        conn.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, v int); INSERT INTO t{number} SELECT i, i FROM generate_series(1, {ROWS}) i")
+        conn.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, v int); INSERT INTO t{number} SELECT i, i FROM generate_series(1, {rows}) i")
     conn.execute("VACUUM (FREEZE, ANALYZE)")
     for number in range(tables):
         conn.execute(f"DELETE FROM t{number} WHERE id % 10 = 0")
@@ -38,20 +41,28 @@ def fill(conn, tables: int) -> None:
     conn.execute("CHECKPOINT")
 
 
-def timed(original: Cluster, base: Path, engine: str, way: str) -> float:
-    """Return the seconds that one contender takes in a copy of the database; raise RuntimeError if it leaves dead rows."""
+def cpu_seconds(conn) -> float:
+    """Return the CPU time that a session has used."""
+    return int(Path(f"/proc/{conn.info.backend_pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def timed(original: Cluster, base: Path, engine: str, way: str) -> dict[str, float]:
+    """Return the seconds that one contender takes in a copy of the database, by what is measured; raise RuntimeError if it leaves
+    dead rows."""
     with original.copy(base=base) as server:
         server.config |= {"cyclone.enabled": ENGINES[engine], "shared_buffers": "4GB"}
         server.start()
         with server.connect() as conn:
             conn.execute("SELECT sum(pg_prewarm(oid)) FROM pg_class WHERE relkind IN ('r', 'i')")
             server.prepare_wal(1 << 30)
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), cpu_seconds(conn)
             if way == "VACUUM":
                 conn.execute("VACUUM")
             else:
                 server.run("vacuumdb", "--jobs", "2", "--quiet", "postgres")
-            seconds = time.perf_counter() - start
+            seconds = {way: time.perf_counter() - start}
+            if way == "VACUUM":
+                seconds[CPU] = cpu_seconds(conn) - cpu
             conn.execute("SELECT pg_stat_force_next_flush()")
             if (dead := conn.execute(DEAD).fetchone()) != (0,):
                 raise RuntimeError(f"{engine}, {way}: left {dead[0]} dead rows")
@@ -61,25 +72,28 @@ def timed(original: Cluster, base: Path, engine: str, way: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=1000, help="how many tables (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of each (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contender (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "tables")
     options = parser.parse_args()
     prefix = build.install(options.major)
     print_circumstances(Console(), find_circumstances(prefix, {**CONFIG, **dict(options.set)}, options.base))
-    seconds = {(way, engine): [] for way in PER_ROUND for engine in ENGINES}
+    seconds = {(way, engine): [] for way in (*PER_ROUND, CPU) for engine in ENGINES}
     with Cluster.create(prefix, LOAD_CONFIG, base=options.base) as original:
         original.start()
         with original.connect() as conn:
             conn.execute("CREATE EXTENSION pg_prewarm")
-            fill(conn, options.tables)
+            fill(conn, options.tables, options.rows)
         original.stop()
         original.config = {**CONFIG, **dict(options.set)}
         for number in range(options.rounds):
-            turn = number % len(seconds)
-            for way, engine in [*seconds][turn:] + [*seconds][:turn]:
-                seconds[way, engine].append(timed(original, options.base, engine, way))
+            contenders = list(product(PER_ROUND, ENGINES))
+            turn = number % len(contenders)
+            for way, engine in contenders[turn:] + contenders[:turn]:
+                for what, duration in timed(original, options.base, engine, way).items():
+                    seconds[what, engine].append(duration)
     result = Table("", *ENGINES, "times as fast, each round", title=f"{options.tables} tables")
-    for way in PER_ROUND:
+    for way in (*PER_ROUND, CPU):
         core, ours = (seconds[way, engine] for engine in ENGINES)
         ratios = [of_core / of_ours for of_core, of_ours in zip(core, ours, strict=True)]
         result.add_row(way, f"{median(core):.2f} s", f"{median(ours):.2f} s", f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
