@@ -23,8 +23,9 @@
  * place that it has in memory.  So the file doesn't grow beyond the rows that
  * there are, and a crash of the server loses none.  It isn't synced, so a loss
  * of power may cost the latest ones.  Each has a checksum, by which one is
- * told that was written in part.  Who has written one keeps the file open.  When the server starts it reads the file,
- * gives the rows their places, and writes a new file.
+ * told that was written in part.  Who has written one keeps the file open.  When
+ * the server starts it reads the file, gives the rows their places, and writes a
+ * new file.
  *
  * A base backup has a copy of the file, maybe in the midst of a row.  These
  * rows are the past of the same tables, so the copy keeps them.  pg_upgrade
