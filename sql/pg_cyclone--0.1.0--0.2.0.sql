@@ -32,6 +32,7 @@ $$;
 
 COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), or "nothing (failsafe)"';
 COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second: by vacuum_cost_page_hit and its like, or, if the target allows less, 1 for a page found in shared buffers, 10 for one read, 20 for one made dirty; null if there is no bound';
+COMMENT ON COLUMN autovacuum.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (so many that all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
 COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
 COMMENT ON COLUMN autovacuum.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because of that, or are all tables because of crashes?';
 COMMENT ON COLUMN autovacuum.breaker_until IS 'Until when; null if it is not, or until cyclone.autovacuum_reset()';

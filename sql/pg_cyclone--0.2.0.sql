@@ -241,7 +241,7 @@ COMMENT ON COLUMN autovacuum.server_count IS 'How often it was left to PostgreSQ
 COMMENT ON COLUMN autovacuum.cancel_count IS 'How often the engine gave way, as somebody waited for a lock on the table, cancelled it, or terminated one of its parallel workers';
 COMMENT ON COLUMN autovacuum.error_count IS 'How often the engine failed, or a crash of the server came while it was at work';
 COMMENT ON COLUMN autovacuum.last_by IS 'Who vacuumed it last: "engine" or "server"';
-COMMENT ON COLUMN autovacuum.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "circuit breaker", "crashes" (so many that all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
+COMMENT ON COLUMN autovacuum.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (so many that all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
 COMMENT ON COLUMN autovacuum.last_start IS 'When that began';
 COMMENT ON COLUMN autovacuum.last_seconds IS 'How long it took, in seconds, also if it was cancelled or failed';
 COMMENT ON COLUMN autovacuum.last_rows_removed IS 'Rows that the engine removed then; null if it was the server';

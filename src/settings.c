@@ -20,17 +20,20 @@
 #include "utils/guc.h"
 
 #include "pace/pace_settings.h"
+#include "scope.h"
 #include "settings.h"
 
 bool		cyclone_autovacuum = true;
 int			cyclone_autovacuum_max_parallel_workers = 2;
 int			cyclone_autovacuum_max_tables = 5000;
 int			cyclone_autovacuum_retry_after = 3600;
+char	   *cyclone_databases = NULL;
 bool		cyclone_enabled = true;
 int			cyclone_history_size = 5000;
 int			cyclone_index_wait = 600000;
 int			cyclone_log_min_duration = -1;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
+char	   *cyclone_tables = NULL;
 
 static const struct config_enum_entry disk_space_checks[] = {
 	{"off", DISK_SPACE_OFF, false},
@@ -41,6 +44,7 @@ static const struct config_enum_entry disk_space_checks[] = {
 
 static void define_autovacuum_settings(void);
 static void define_latency_settings(void);
+static void define_patterns(const char *name, const char *what, const char *more, char **value);
 
 /*
  * settings_init
@@ -62,6 +66,11 @@ settings_init(void)
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
+
+	define_patterns("cyclone.databases",
+					"The databases in which pg_cyclone takes VACUUM and autovacuum from the server, as a list of patterns.",
+					"A pattern is as in a shell. An empty list stands for all of them.",
+					&cyclone_databases);
 
 	DefineCustomBoolVariable("cyclone.enabled",
 							 "VACUUM uses pg_cyclone's engine.",
@@ -103,6 +112,11 @@ settings_init(void)
 							PGC_SUSET,
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
+
+	define_patterns("cyclone.tables",
+					"The tables that pg_cyclone takes from the server, as a list of patterns.",
+					"A pattern is as in a shell; with a dot it is of the schema's and the table's name. An empty list stands for all of them.",
+					&cyclone_tables);
 
 	MarkGUCPrefixReserved("cyclone");
 }
@@ -177,4 +191,15 @@ define_latency_settings(void)
 							 NULL, NULL, NULL);
 
 	pace_settings_define_target();
+}
+
+/* define_patterns -- one that lists what the engine may take. */
+static void
+define_patterns(const char *name, const char *what, const char *more, char **value)
+{
+	DefineCustomStringVariable(name, what, more, value,
+							   "",
+							   PGC_SUSET,
+							   GUC_LIST_INPUT,
+							   scope_check_patterns, NULL, NULL);
 }

@@ -45,6 +45,7 @@
 #include "library.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "scope.h"
 #include "settings.h"
 #include "team/degree.h"
 #include "team/team.h"
@@ -54,7 +55,7 @@
 /* In a hurry there is a worker for each so many pages, 1 MB. */
 #define HURRY_PAGES		((BlockNumber) (1024 * 1024 / BLCKSZ))
 
-static AutovacuumDoor choose_door(const TableKey *key, uint32 *failures);
+static AutovacuumDoor choose_door(Relation rel, const TableKey *key, uint32 *failures);
 static void vacuum_by_engine(Relation rel, const VacuumParams *params,
 							 BufferAccessStrategy strategy, const TableKey *key,
 							 AutovacuumResult *result);
@@ -95,7 +96,7 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 	TableKey	key = table_log_key(rel);
 	AutovacuumResult result = {.start = GetCurrentTimestamp()};
 	uint32		failures;
-	AutovacuumDoor door = choose_door(&key, &failures);
+	AutovacuumDoor door = choose_door(rel, &key, &failures);
 
 	if (door == DOOR_ENGINE && !running_notes_begin(&key, failures))
 	{
@@ -116,12 +117,14 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
  *		on it?
  */
 static AutovacuumDoor
-choose_door(const TableKey *key, uint32 *failures)
+choose_door(Relation rel, const TableKey *key, uint32 *failures)
 {
 	*failures = 0;
 	/* the one switch for all that pg_cyclone does counts here, too */
 	if (!cyclone_autovacuum || !cyclone_enabled)
 		return DOOR_OFF;
+	if (!scope_has_table(rel))
+		return DOOR_NOT_LISTED;
 	if (table_log_breaker_is_open(key, failures))
 		return DOOR_BREAKER;
 	if (table_log_all_are_left())

@@ -73,7 +73,7 @@ typedef struct TableEntry
 
 /* in the order of AutovacuumDoor */
 static const char *const reason_names[] = {
-	NULL, "off", "circuit breaker", "crashes", "no note on disk",
+	NULL, "off", "not listed", "circuit breaker", "crashes", "no note on disk",
 };
 
 static HTAB *entries = NULL;

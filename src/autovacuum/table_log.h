@@ -26,6 +26,7 @@ typedef enum AutovacuumDoor
 	DOOR_ENGINE,
 	DOOR_OFF,					/* cyclone.autovacuum is off, or
 								 * cyclone.enabled */
+	DOOR_NOT_LISTED,			/* by cyclone.databases or cyclone.tables */
 	DOOR_BREAKER,				/* the engine failed lately */
 	DOOR_CRASHES,				/* the server crashed several times lately */
 	DOOR_NO_NOTE,				/* no note could be written for the case of a

@@ -48,6 +48,7 @@
 #include "history/history.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "scope.h"
 #include "settings.h"
 #include "team/team.h"
 
@@ -64,6 +65,7 @@ static RelationVacuum servers_vacuum = NULL;
 
 static void vacuum_heap(Relation rel, compat_am_vacuum_params *params,
 						BufferAccessStrategy strategy);
+static bool is_in_scope(Relation rel, compat_am_vacuum_params *params);
 static void vacuum_by_engine(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy);
 static void end_command(bool own_command);
@@ -117,10 +119,26 @@ vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy 
 		servers_vacuum(rel, params, strategy);
 	else if (AmAutoVacuumWorkerProcess())
 		autovacuum_vacuum(rel, params, strategy, servers_vacuum);
-	else if (cyclone_enabled)
+	else if (cyclone_enabled && is_in_scope(rel, params))
 		vacuum_by_engine(rel, params, strategy);
 	else
 		servers_vacuum(rel, params, strategy);
+}
+
+/*
+ * is_in_scope
+ *		Is a table one for the engine, by cyclone.databases and cyclone.tables?  Else
+ *		VERBOSE says so.
+ */
+static bool
+is_in_scope(Relation rel, compat_am_vacuum_params *params)
+{
+	if (scope_has_table(rel))
+		return true;
+	ereport((params->options & VACOPT_VERBOSE) != 0 ? INFO : DEBUG1,
+			(errmsg("table \"%s\" is left to PostgreSQL, by cyclone.databases or cyclone.tables",
+					RelationGetRelationName(rel))));
+	return false;
 }
 
 /*

@@ -50,6 +50,7 @@
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "rewrite/table_rewrite.h"
+#include "scope.h"
 #include "transaction.h"
 
 /* What to do with a target that could be opened. */
@@ -425,7 +426,7 @@ relation_is_for_server(Relation rel, const VacuumParams *params)
 		relkind != RELKIND_MATVIEW &&
 		relkind != RELKIND_TOASTVALUE)
 		return false;
-	if (rel->rd_tableam != GetHeapamTableAmRoutine())
+	if (rel->rd_tableam != GetHeapamTableAmRoutine() || !scope_has_table(rel))
 		return true;
 	/* without the table itself, it is about its TOAST table */
 	return (params->options & VACOPT_FULL) &&
@@ -476,8 +477,8 @@ judge_target(Relation rel, const VacuumParams *params, bool is_named)
 		return TARGET_SKIP;
 	}
 
-	if (relation_is_for_server(rel, params) ||
-		((params->options & VACOPT_INPLACE) && !can_compact(rel, is_named, params->options)))
+	if (((params->options & VACOPT_INPLACE) && !can_compact(rel, is_named, params->options)) ||
+		relation_is_for_server(rel, params))
 		return TARGET_FOR_SERVER;
 	return TARGET_FOR_US;
 }
@@ -495,7 +496,9 @@ can_compact(Relation rel, bool is_named, bits32 options)
 	const char *why_not;
 	int			level = (options & VACOPT_VERBOSE) ? INFO : DEBUG1;
 
-	if (table_inplace_is_possible(rel, &why_not))
+	if (!scope_has_table(rel))
+		why_not = gettext_noop("It is left to PostgreSQL, by cyclone.databases or cyclone.tables.");
+	else if (table_inplace_is_possible(rel, &why_not))
 		return true;
 	ereport(is_named ? WARNING : level,
 			(errmsg("rows of \"%s\" cannot be moved, vacuuming only",

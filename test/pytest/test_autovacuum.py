@@ -1279,3 +1279,23 @@ def test_an_index_whose_expression_fails(auto):
         auto.nobody()
         auto.conn.execute("DROP TABLE t")
         auto.conn.execute("DROP FUNCTION fails")
+
+
+def test_only_what_is_listed(auto):
+    """Tables that a list leaves out are the server's, with the reason in the view; the list may be the database's own."""
+    auto.make_table("orders")
+    auto.make_table("others")
+    auto.set(cyclone__tables="orders")
+    assert auto.vacuum("orders")["last_reason"] is None
+    assert auto.vacuum("others", by="server")["last_reason"] == "not listed"
+    auto.set(cyclone__databases="nowhere")
+    auto.make_dead("orders", "id % 3 = 1")
+    assert auto.vacuum("orders", by="server")["last_reason"] == "not listed"
+    auto.unset("cyclone__databases", "cyclone__tables")
+    auto.sql(f"ALTER DATABASE {TEMPLATE} SET cyclone.tables = 'orders'")
+    try:
+        auto.make_dead("others", "id % 3 = 1")
+        assert auto.vacuum("others", by="server")["last_reason"] == "not listed"
+    finally:
+        auto.sql(f"ALTER DATABASE {TEMPLATE} RESET cyclone.tables")
+    checks.assert_clean(auto.conn, "orders", "others")

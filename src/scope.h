@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * scope.h
+ *	  Which tables are pg_cyclone's, as the settings have it.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_SCOPE_H
+#define CYCLONE_SCOPE_H
+
+#include "utils/guc.h"
+#include "utils/rel.h"
+
+extern bool scope_check_patterns(char **newval, void **extra, GucSource source);
+extern bool scope_has_table(Relation rel);
+
+#endif							/* CYCLONE_SCOPE_H */
