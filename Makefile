@@ -25,6 +25,7 @@
 #   make twins [MINUTES=10] [WRITERS=8] [SEED=1] the same work on two equal tables, one of them compacted all the time
 #     AUTOVACUUM=1: all of these but the damage test with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
+#   make bench-audit                             what audits cost
 #   make bench-history                           what the view cyclone.history costs
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
 #   make bench-pace                              how exact budgets are, and what timing statements costs
@@ -41,12 +42,12 @@
 
 TOP := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 PG_CONFIG ?= pg_config
+EXTENSION_VERSION := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(TOP)/pg_cyclone.control)
 
 ifeq ($(CURDIR),$(TOP))
 
 PG_VERSIONS ?= 17 18 19
 PYTHON ?= python3
-EXTENSION_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" pg_cyclone.control)
 PG_MAJOR = $(or $(shell $(PG_CONFIG) --version | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p'),$(error no pg_config found: set PG_CONFIG=/path/to/pg_config))
 BUILD_DIR = build/$(PG_MAJOR)$(if $(DEBUG_POINTS),-debug)
 VENV_PYTHON = PYTHONPATH=python .venv/bin/python
@@ -54,7 +55,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors check-units tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins bench bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors check-units tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins bench bench-audit bench-autovacuum bench-cluster bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -146,6 +147,9 @@ bench-views: .venv/stamp
 bench-tables: .venv/stamp
 	$(VENV_PYTHON) bench/tables.py $(TABLES_ARGS)
 
+bench-audit: .venv/stamp
+	PYTHONPATH=python:bench .venv/bin/python bench/audit.py $(AUDIT_ARGS)
+
 bench-history: .venv/stamp
 	PYTHONPATH=python:bench .venv/bin/python bench/history.py $(BENCH_ARGS)
 
@@ -178,7 +182,7 @@ EXTENSION = pg_cyclone
 PGFILEDESC = "pg_cyclone - VACUUM by blocks, in parallel"
 DATA = $(call below_top,sql/pg_cyclone--*.sql)
 OBJS = $(patsubst %.c,%.o,$(call below_top,src/*.c src/*/*.c))
-PG_CPPFLAGS = -I$(TOP)/src $(if $(DEBUG_POINTS),-DCYCLONE_DEBUG_POINTS)
+PG_CPPFLAGS = -I$(TOP)/src -DCYCLONE_VERSION=$(EXTENSION_VERSION) $(if $(DEBUG_POINTS),-DCYCLONE_DEBUG_POINTS)
 PG_CFLAGS = $(if $(WERROR),-Werror)
 EXTRA_CLEAN = build-settings server_features.h
 

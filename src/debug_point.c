@@ -9,6 +9,9 @@
  * separated by spaces.  Who waits does so until a test releases an advisory
  * lock that it holds: the lock (with key) 51966 of the same database.
  *
+ * SET cyclone.debug_fault = 'index-entry:10' has the engine make a fault of that name
+ * each tenth time that it could, in each process.
+ *
  * Other settings named cyclone.debug_* make limits small, so that a small table
  * comes to them.  Release builds have none of this.
  *
@@ -45,6 +48,7 @@ int			cyclone_debug_queue_age = 0;
 int			cyclone_debug_seam_fails = 0;
 int			cyclone_debug_server_version = 0;
 int			cyclone_debug_workers = 0;
+char	   *cyclone_debug_fault = "";
 char	   *cyclone_debug_point = "";
 
 /* The settings that are numbers, by name; GUC_NOT_IN_SAMPLE, all of them */
@@ -129,6 +133,9 @@ static const struct
 	&cyclone_debug_workers, 0, INT_MAX, PGC_SUSET},
 };
 
+/* How often a fault that the setting names could have been made in this process */
+static int	faults_passed = 0;
+
 static bool is_set(const char *name, const char *role, const char *action);
 static void wait_for_lock(void);
 
@@ -141,6 +148,11 @@ debug_point_init(void)
 								numbers[i].variable, numbers[i].boot_value,
 								0, numbers[i].max_value, numbers[i].context,
 								GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+	DefineCustomStringVariable("cyclone.debug_fault",
+							   "Has VACUUM make a fault of this name, for audits to find.",
+							   "With a colon and a number n: each n-th time.",
+							   &cyclone_debug_fault, "", PGC_SUSET,
+							   GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomStringVariable("cyclone.debug_point",
 							   "Makes processes wait or fail at a named point.",
 							   "Three words: point:(leader|worker|any):(wait|error|notice).",
@@ -163,6 +175,19 @@ debug_point_reached(const char *name)
 		wait_for_lock();
 	if (is_set(name, role, "error"))
 		ereport(ERROR, (errmsg("debug point \"%s\" reached in %s", name, role)));
+}
+
+/* debug_fault_is_due -- does the setting ask for a fault of this name, now? */
+bool
+debug_fault_is_due(const char *name)
+{
+	Size		length = strlen(name);
+
+	if (strncmp(cyclone_debug_fault, name, length) != 0)
+		return false;
+	if (cyclone_debug_fault[length] == ':')
+		return ++faults_passed % atoi(cyclone_debug_fault + length + 1) == 0;
+	return cyclone_debug_fault[length] == '\0';
 }
 
 /* is_set -- does the setting ask for this action here? */

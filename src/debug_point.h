@@ -6,7 +6,8 @@
  * Built with DEBUG_POINTS=1, DEBUG_POINT("name") looks at the setting
  * cyclone.debug_point; otherwise it is nothing at all.  DEBUG_LIMIT(name,
  * usual) is the usual number, or that of the setting cyclone.debug_<name> if
- * a test has set one.
+ * a test has set one.  DEBUG_FAULT("name") is true where a test wants the engine to
+ * do something wrong.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -34,10 +35,12 @@ extern int	cyclone_debug_queue_age;
 extern int	cyclone_debug_seam_fails;
 extern int	cyclone_debug_server_version;
 extern int	cyclone_debug_workers;
+extern char *cyclone_debug_fault;
 extern char *cyclone_debug_point;
 
 extern void debug_point_init(void);
 extern void debug_point_reached(const char *name);
+extern bool debug_fault_is_due(const char *name);
 
 /* The setting is empty most of the time, and this is in hot loops. */
 #define DEBUG_POINT(name) \
@@ -45,6 +48,9 @@ extern void debug_point_reached(const char *name);
 		if (cyclone_debug_point[0] != '\0') \
 			debug_point_reached(name); \
 	} while (0)
+
+#define DEBUG_FAULT(name) \
+	(cyclone_debug_fault[0] != '\0' && debug_fault_is_due(name))
 
 #define DEBUG_LIMIT(name, usual) \
 	(cyclone_debug_##name > 0 ? cyclone_debug_##name : (usual))
@@ -58,6 +64,7 @@ debug_point_init(void)
 }
 
 #define DEBUG_POINT(name)	((void) 0)
+#define DEBUG_FAULT(name)	false
 #define DEBUG_LIMIT(name, usual)	(usual)
 
 #endif							/* CYCLONE_DEBUG_POINTS */

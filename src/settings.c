@@ -23,6 +23,7 @@
 #include "scope.h"
 #include "settings.h"
 
+double		cyclone_audit = 0.005;
 bool		cyclone_autovacuum = true;
 int			cyclone_autovacuum_max_parallel_workers = 2;
 int			cyclone_autovacuum_max_tables = 5000;
@@ -42,6 +43,7 @@ static const struct config_enum_entry disk_space_checks[] = {
 	{NULL, 0, false}
 };
 
+static void define_audit_setting(void);
 static void define_autovacuum_settings(void);
 static void define_latency_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
@@ -56,6 +58,7 @@ static void define_patterns(const char *name, const char *what, const char *more
 void
 settings_init(void)
 {
+	define_audit_setting();
 	define_autovacuum_settings();
 
 	DefineCustomEnumVariable("cyclone.check_disk_space",
@@ -119,6 +122,21 @@ settings_init(void)
 					&cyclone_tables);
 
 	MarkGUCPrefixReserved("cyclone");
+}
+
+/* define_audit_setting -- cyclone.audit. */
+static void
+define_audit_setting(void)
+{
+	DefineCustomRealVariable("cyclone.audit",
+							 "The share of pages that VACUUM judges a second time, by other code than its own.",
+							 "If the verdicts differ VACUUM ends with an error, and the table is left to PostgreSQL's own.",
+							 &cyclone_audit,
+							 0.005,
+							 0, 1,
+							 PGC_SUSET,
+							 0,
+							 NULL, NULL, NULL);
 }
 
 /* define_autovacuum_settings -- those whose names begin with cyclone.autovacuum. */

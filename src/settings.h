@@ -21,6 +21,7 @@ typedef enum DiskSpaceCheck
 	DISK_SPACE_ERROR,
 } DiskSpaceCheck;
 
+extern double cyclone_audit;	/* share of pages */
 extern bool cyclone_autovacuum;
 extern int	cyclone_autovacuum_max_parallel_workers;
 extern int	cyclone_autovacuum_max_tables;

@@ -40,6 +40,7 @@
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/running_notes.h"
 #include "autovacuum/table_log.h"
+#include "engine/audit.h"
 #include "engine/table_vacuum.h"
 #include "history/history.h"
 #include "library.h"
@@ -62,6 +63,7 @@ static void vacuum_by_engine(Relation rel, const VacuumParams *params,
 static void vacuum_by_server(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy,
 							 RelationVacuum servers_vacuum);
+static void tell_breaker(const char *name, TimestampTz until);
 static void note_failure(const TableKey *key, const char *name,
 						 const AutovacuumResult *result);
 static bool is_in_a_hurry(Relation rel, const VacuumParams *params);
@@ -243,10 +245,33 @@ note_failure(const TableKey *key, const char *name, const AutovacuumResult *resu
 		return;
 	}
 
-	until = table_log_failed(key, sqlerrcode, result);
-	if (until == 0)
-		return;
+	until = table_log_failed(key, sqlerrcode, audit_has_failed(), result);
+	if (until != 0)
+		tell_breaker(name, until);
+}
 
+/*
+ * autovacuum_audit_has_failed
+ *		An error ends a command's VACUUM of a table of this name, which may be NULL: if it
+ *		is an audit's, leave the table to the server.  Returns whether it is.
+ */
+bool
+autovacuum_audit_has_failed(const TableKey *key, const char *name)
+{
+	TimestampTz until;
+
+	if (!audit_has_failed())
+		return false;
+	until = table_log_audit_failed(key);
+	if (until != 0)
+		tell_breaker(name, until);
+	return true;
+}
+
+/* tell_breaker -- say in the log that a table's breaker has opened, where an error passes by. */
+static void
+tell_breaker(const char *name, TimestampTz until)
+{
 	/*
 	 * The error itself comes next.  A message serves interrupts, and that the
 	 * worker whose error it is has gone would be another error.

@@ -14,6 +14,7 @@
 #include "storage/buf.h"
 #include "utils/rel.h"
 
+#include "autovacuum/table_log.h"
 #include "compat.h"
 
 /* relation_vacuum of a table access method */
@@ -21,6 +22,7 @@ typedef void (*RelationVacuum) (Relation rel, compat_am_vacuum_params *params,
 								BufferAccessStrategy strategy);
 
 extern void autovacuum_init(void);
+extern bool autovacuum_audit_has_failed(const TableKey *key, const char *name);
 extern void autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params,
 							  BufferAccessStrategy strategy,
 							  RelationVacuum servers_vacuum);

@@ -67,6 +67,7 @@ typedef struct TableEntry
 	double		done_seconds;	/* of the last one that was not interrupted */
 	uint32		failures;		/* of the engine, in a row */
 	bool		crashed;		/* and was the last of them a crash? */
+	bool		audit_failed;	/* or was it an audit that failed? */
 	int			sqlerrcode;		/* or this error */
 	TimestampTz breaker_until;	/* 0: closed */
 } TableEntry;
@@ -86,6 +87,7 @@ typedef struct AllTables
 	pg_atomic_uint32 on_trial;	/* when that is over: one at a time, until one
 								 * has been vacuumed */
 	pg_atomic_uint32 tried_by;	/* a process; 0: none */
+	pg_atomic_uint32 audits_failed; /* ever, so that most need look no further */
 } AllTables;
 
 static AllTables *all = NULL;
@@ -98,6 +100,7 @@ static void startup_shmem(void);
 static TableEntry *enter(const TableKey *key);
 static void forget_oldest(void);
 static void note_end(TableEntry *entry, const AutovacuumResult *result);
+static void note_failure(TableEntry *entry, int sqlerrcode, bool is_audits);
 static void note_crash(TableEntry *entry, uint32 failures);
 static TimestampTz open_breaker(TableEntry *entry);
 static void put_row(ReturnSetInfo *result, const TableEntry *entry);
@@ -168,6 +171,7 @@ table_log_done(const TableKey *key, AutovacuumDoor door, const AutovacuumResult 
 		{
 			entry->by_engine++;
 			entry->failures = 0;
+			entry->audit_failed = false;
 			entry->breaker_until = 0;
 		}
 		else
@@ -201,10 +205,12 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
  * table_log_failed
  *		The engine has failed on a table, with this error.  Returns how long it is
  *		left to the server: not at all if the table is damaged, as the server would
- *		do no better, and may crash (page_check.c).
+ *		do no better, and may crash (page_check.c).  That an audit has failed is no
+ *		sign of that.
  */
 TimestampTz
-table_log_failed(const TableKey *key, int sqlerrcode, const AutovacuumResult *result)
+table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
+				 const AutovacuumResult *result)
 {
 	TableEntry *entry;
 	TimestampTz until = 0;
@@ -215,15 +221,53 @@ table_log_failed(const TableKey *key, int sqlerrcode, const AutovacuumResult *re
 	{
 		entry->last_door = DOOR_ENGINE;
 		note_end(entry, result);
-		entry->failed++;
-		entry->failures++;
-		entry->crashed = false;
-		entry->sqlerrcode = sqlerrcode;
-		if (sqlerrcode != ERRCODE_DATA_CORRUPTED)
+		note_failure(entry, sqlerrcode, is_audits);
+		if (sqlerrcode != ERRCODE_DATA_CORRUPTED || is_audits)
 			until = open_breaker(entry);
 	}
 	LWLockRelease(lock);
 	return until;
+}
+
+/*
+ * table_log_audit_failed
+ *		An audit has failed in a command's VACUUM of a table.  Returns how long it is
+ *		left to the server, by commands and by autovacuum.
+ */
+TimestampTz
+table_log_audit_failed(const TableKey *key)
+{
+	TableEntry *entry;
+	TimestampTz until = 0;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = enter(key);
+	if (entry != NULL)
+	{
+		note_failure(entry, ERRCODE_DATA_CORRUPTED, true);
+		until = open_breaker(entry);
+	}
+	LWLockRelease(lock);
+	return until;
+}
+
+/*
+ * table_log_audit_has_failed
+ *		Is a table left to the server because of that, in commands, too?
+ */
+bool
+table_log_audit_has_failed(const TableKey *key)
+{
+	TableEntry *entry;
+	bool		has_failed;
+
+	if (pg_atomic_read_u32(&all->audits_failed) == 0)
+		return false;
+	LWLockAcquire(lock, LW_SHARED);
+	entry = hash_search(entries, key, HASH_FIND, NULL);
+	has_failed = entry != NULL && entry->audit_failed && entry->breaker_until > GetCurrentTimestamp();
+	LWLockRelease(lock);
+	return has_failed;
 }
 
 /*
@@ -456,6 +500,19 @@ note_end(TableEntry *entry, const AutovacuumResult *result)
 	entry->last_seconds = (double) (GetCurrentTimestamp() - result->start) / USECS_PER_SEC;
 }
 
+/* note_failure -- the engine's vacuum has failed with this error, which is an audit's or not. */
+static void
+note_failure(TableEntry *entry, int sqlerrcode, bool is_audits)
+{
+	entry->failed++;
+	entry->failures++;
+	entry->crashed = false;
+	entry->audit_failed = is_audits;
+	entry->sqlerrcode = sqlerrcode;
+	if (is_audits)
+		pg_atomic_write_u32(&all->audits_failed, 1);
+}
+
 /* note_crash -- the last of so many failures in a row was a crash. */
 static void
 note_crash(TableEntry *entry, uint32 failures)
@@ -463,6 +520,7 @@ note_crash(TableEntry *entry, uint32 failures)
 	entry->failed++;
 	entry->failures = failures;
 	entry->crashed = true;
+	entry->audit_failed = false;
 }
 
 /* open_breaker -- leave a table to the server for a time; returns its end. */
@@ -548,7 +606,8 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 
 	values[column++] = Int32GetDatum(entry->failures);
 	nulls[column] = entry->failures == 0;
-	values[column++] = CStringGetTextDatum(entry->crashed ? "crash" : unpack_sql_state(entry->sqlerrcode));
+	values[column++] = CStringGetTextDatum(entry->crashed ? "crash" :
+										  entry->audit_failed ? "audit" : unpack_sql_state(entry->sqlerrcode));
 	values[column++] = BoolGetDatum(is_open);
 	/* clients stumble over infinity */
 	nulls[column] = !is_open || until == DT_NOEND;
@@ -591,6 +650,7 @@ startup_shmem(void)
 		pg_atomic_init_u64(&all->left_until, 0);
 		pg_atomic_init_u32(&all->on_trial, 0);
 		pg_atomic_init_u32(&all->tried_by, 0);
+		pg_atomic_init_u32(&all->audits_failed, 0);
 	}
 	lock = &(GetNamedLWLockTranche(TRANCHE))->lock;
 	LWLockRelease(AddinShmemInitLock);

@@ -65,7 +65,7 @@ static RelationVacuum servers_vacuum = NULL;
 
 static void vacuum_heap(Relation rel, compat_am_vacuum_params *params,
 						BufferAccessStrategy strategy);
-static bool is_in_scope(Relation rel, compat_am_vacuum_params *params);
+static bool is_for_engine(Relation rel, compat_am_vacuum_params *params);
 static void vacuum_by_engine(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy);
 static void end_command(bool own_command);
@@ -119,20 +119,30 @@ vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy 
 		servers_vacuum(rel, params, strategy);
 	else if (AmAutoVacuumWorkerProcess())
 		autovacuum_vacuum(rel, params, strategy, servers_vacuum);
-	else if (cyclone_enabled && is_in_scope(rel, params))
+	else if (cyclone_enabled && is_for_engine(rel, params))
 		vacuum_by_engine(rel, params, strategy);
 	else
 		servers_vacuum(rel, params, strategy);
 }
 
 /*
- * is_in_scope
- *		Is a table one for the engine, by cyclone.databases and cyclone.tables?  Else
- *		VERBOSE says so.
+ * is_for_engine
+ *		Is a table one for the engine, by cyclone.databases and cyclone.tables, and by
+ *		what audits have found?  Else say so.
  */
 static bool
-is_in_scope(Relation rel, compat_am_vacuum_params *params)
+is_for_engine(Relation rel, compat_am_vacuum_params *params)
 {
+	TableKey	key = table_log_key(rel);
+
+	if (table_log_audit_has_failed(&key))
+	{
+		ereport(WARNING,
+				(errmsg("table \"%s\" is left to PostgreSQL, as an audit has failed on it",
+						RelationGetRelationName(rel)),
+				 errhint("The function cyclone.autovacuum_reset() ends that.")));
+		return false;
+	}
 	if (scope_has_table(rel))
 		return true;
 	ereport((params->options & VACOPT_VERBOSE) != 0 ? INFO : DEBUG1,
@@ -150,6 +160,8 @@ vacuum_by_engine(Relation rel, compat_am_vacuum_params *params, BufferAccessStra
 {
 	/* not if utility_hook.c has seen the statement */
 	bool		own_command = !pace_command_is_running();
+	TableKey	key = table_log_key(rel);
+	char	   *name = pstrdup(RelationGetRelationName(rel));
 	TableResult result;
 
 	PG_TRY();
@@ -164,6 +176,7 @@ vacuum_by_engine(Relation rel, compat_am_vacuum_params *params, BufferAccessStra
 	{
 		team_give_up();
 		end_command(own_command);
+		(void) autovacuum_audit_has_failed(&key, name);
 		history_fail();
 		PG_RE_THROW();
 	}

@@ -130,6 +130,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/index_kind.h"
 #include "engine/link_walk.h"
 #include "pace/pace.h"
@@ -662,13 +663,16 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 	if (was_split && !(opaque->btpo_flags & BTP_SPLIT_END) && !P_RIGHTMOST(opaque))
 		*duty = opaque->btpo_next;
 
+	if (DEBUG_FAULT("leaf"))
+		return 0;
 	gather_tids(scan, buffer, minoff, maxoff);
-	ndead = dead_tids_match(scan->vacuum->dead_tids, scan->tids, scan->ntids, scan->dead);
+	ndead = audit_match(scan->vacuum, scan->number, buffer, scan->tids, scan->ntids, scan->dead);
 
 	if (ndead > 0)
 	{
 		/* clears the cycle ID too */
 		delete_dead_tids(scan, buffer, minoff, maxoff);
+		audit_deleted(scan->vacuum, scan->number, buffer);
 		scan->stats.tuples_removed += ndead;
 	}
 	else if (was_split)

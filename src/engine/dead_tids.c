@@ -69,6 +69,7 @@
 #include "port/pg_bitutils.h"
 #include "storage/spin.h"
 
+#include "debug_point.h"
 #include "engine/dead_tids.h"
 #include "engine/prefetch.h"
 #include "team/attempt.h"
@@ -505,6 +506,10 @@ dead_tids_add(DeadTids *store, BlockNumber blkno,
 		publish_chunk(store);
 		store->chunk = chunk;
 	}
+	if (noffsets > 0 && DEBUG_FAULT("store-loses"))
+		noffsets--;
+	if (noffsets > 0 && DEBUG_FAULT("store-adds"))
+		offsets[noffsets] = offsets[noffsets - 1] + 1, noffsets++;
 
 	if (noffsets > 0)
 	{

@@ -41,6 +41,7 @@
 #include "utils/rel.h"
 
 #include "compat.h"
+#include "engine/audit.h"
 #include "engine/gin_page.h"
 
 /* A record names segments by a byte. */
@@ -62,12 +63,13 @@ static GinPostingList *compress_live(GinPages *pages, int first, int ntids, int 
 
 /* gin_pages_begin -- get ready for work at leaf pages; palloc'd. */
 GinPages *
-gin_pages_begin(Relation index, const DeadTids *dead_tids)
+gin_pages_begin(TableVacuum *vacuum, int number)
 {
 	GinPages   *pages = palloc(sizeof(GinPages));
 
-	pages->index = index;
-	pages->dead_tids = dead_tids;
+	pages->vacuum = vacuum;
+	pages->number = number;
+	pages->index = vacuum->indexes[number];
 	memset(&pages->stats, 0, sizeof(IndexBulkDeleteResult));
 	pages->context = AllocSetContextCreate(CurrentMemoryContext, "cyclone GIN page",
 										   ALLOCSET_DEFAULT_SIZES);
@@ -129,9 +131,12 @@ gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 
 	gather_entry_lists(pages, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
-	ndead = dead_tids_match(pages->dead_tids, pages->tids, pages->ntids, pages->dead);
+	ndead = audit_match(pages->vacuum, pages->number, buffer, pages->tids, pages->ntids, pages->dead);
 	if (ndead > 0)
+	{
 		rewrite_entry_leaf(pages, buffer);
+		audit_deleted(pages->vacuum, pages->number, buffer);
+	}
 	pages->stats.tuples_removed += ndead;
 	pages->stats.num_index_tuples += pages->ntids - ndead;
 
@@ -312,11 +317,12 @@ gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 
 	gather_segments(pages, page, BufferGetBlockNumber(buffer));
-	ndead = dead_tids_match(pages->dead_tids, pages->tids, pages->ntids, pages->dead);
+	ndead = audit_match(pages->vacuum, pages->number, buffer, pages->tids, pages->ntids, pages->dead);
 	if (ndead > 0)
 	{
 		plan_posting_leaf(pages, page, BufferGetBlockNumber(buffer));
 		rewrite_posting_leaf(pages, buffer);
+		audit_deleted(pages->vacuum, pages->number, buffer);
 	}
 	pages->stats.tuples_removed += ndead;
 	pages->stats.num_index_tuples += pages->ntids - ndead;

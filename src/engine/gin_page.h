@@ -14,7 +14,7 @@
 #include "access/gin_private.h"
 #include "storage/buf.h"
 
-#include "engine/dead_tids.h"
+#include "engine/state.h"
 
 /* As many entries fit on a page, and as many TIDs: each takes a byte or more. */
 #define GIN_MAX_ENTRIES		(BLCKSZ / (sizeof(IndexTupleData) + sizeof(ItemIdData)))
@@ -35,8 +35,9 @@ typedef struct GinNewLeaf
 /* One process's work at the leaf pages of an index */
 typedef struct GinPages
 {
+	TableVacuum *vacuum;
+	int			number;			/* of the index */
 	Relation	index;
-	const DeadTids *dead_tids;
 	IndexBulkDeleteResult stats;	/* num_index_tuples and tuples_removed */
 	MemoryContext context;		/* reset after each page */
 
@@ -53,7 +54,7 @@ typedef struct GinPages
 	GinNewLeaf	leaf;
 } GinPages;
 
-extern GinPages *gin_pages_begin(Relation index, const DeadTids *dead_tids);
+extern GinPages *gin_pages_begin(TableVacuum *vacuum, int number);
 extern void gin_pages_end(GinPages *pages);
 extern bool gin_page_is(Buffer buffer, uint16 flags);
 extern void gin_check_page(Relation index, Buffer buffer, uint16 flags);

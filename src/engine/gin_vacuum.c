@@ -304,7 +304,7 @@ gin_vacuum(TableVacuum *vacuum, int number)
 		.index_shared = vacuum_index(vacuum->shared, number),
 		.shared = index_area(vacuum, number),
 		.index = vacuum->indexes[number],
-		.pages = gin_pages_begin(vacuum->indexes[number], vacuum->dead_tids),
+		.pages = gin_pages_begin(vacuum, number),
 	};
 
 	Assert(vacuum->dead_tids != NULL);

@@ -119,6 +119,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/index_kind.h"
 #include "engine/phases.h"
 #include "pace/pace.h"
@@ -591,9 +592,12 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 
 			scan->tids[i] = ((IndexTuple) PageGetItem(page, id))->t_tid;
 		}
-		ndead = dead_tids_match(scan->vacuum->dead_tids, scan->tids, ntids, scan->dead);
+		ndead = audit_match(scan->vacuum, scan->number, buffer, scan->tids, ntids, scan->dead);
 		if (ndead > 0)
+		{
 			delete_dead_tids(scan, buffer, ndead);
+			audit_deleted(scan->vacuum, scan->number, buffer);
+		}
 	}
 
 	/* the root has no downlink that could be deleted */

@@ -100,6 +100,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/index_kind.h"
 #include "engine/link_walk.h"
 #include "engine/prefetch.h"
@@ -122,6 +123,7 @@ typedef struct HashShared
 typedef struct HashScan
 {
 	TableVacuum *vacuum;
+	int			number;			/* of the index */
 	IndexShared *shared;
 	Relation	index;
 	HashMetaPageData meta;		/* a copy, which may be old */
@@ -328,6 +330,7 @@ make_scan(TableVacuum *vacuum, int number)
 
 	scan->vacuum = vacuum;
 	scan->shared = vacuum_index(vacuum->shared, number);
+	scan->number = number;
 	scan->index = vacuum->indexes[number];
 	scan->put_off = &vacuum->put_off[number];
 	refresh_meta(scan);
@@ -671,6 +674,9 @@ clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 		scan->stats.num_index_tuples += nitems - ndeletable;
 	if (ndeletable > 0)
 		delete_items(scan, visit, buffer, deletable, ndeletable, ndead > 0);
+	/* not if entries have gone that had moved to another bucket */
+	if (ndeletable == ndead && ndead > 0)
+		audit_deleted(scan->vacuum, scan->number, buffer);
 }
 
 /* match_page -- look up all TIDs of a page; return how many are dead. */
@@ -688,7 +694,7 @@ match_page(HashScan *scan, Buffer buffer)
 
 		scan->tids[i] = ((IndexTuple) PageGetItem(page, item))->t_tid;
 	}
-	return dead_tids_match(scan->vacuum->dead_tids, scan->tids, nitems, scan->dead);
+	return audit_match(scan->vacuum, scan->number, buffer, scan->tids, nitems, scan->dead);
 }
 
 /*

@@ -37,6 +37,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/heap_page.h"
 #include "engine/page_check.h"
 #include "engine/simple_page.h"
@@ -84,10 +85,6 @@ static void count_unchanged_page(TableVacuum *vacuum, BlockNumber blkno, PageTal
 								 PageVerdict *verdict);
 static void clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 					   bool vm_all_visible, PageVerdict *verdict);
-#ifdef USE_ASSERT_CHECKING
-static void assert_result_is_sound(TableVacuum *vacuum, Buffer buffer,
-								   const PruneResult *result);
-#endif
 static void update_visibility_map(TableVacuum *vacuum, Buffer buffer,
 								  Buffer vmbuffer, bool vm_all_visible,
 								  const PruneResult *result,
@@ -117,6 +114,7 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	Assert(BufferGetBlockNumber(buffer) < vacuum->shared->rel_pages);
 	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 
+	vacuum->page_is_audited = audit_is_due();
 	verdict->cleaned = false;
 	verdict->newly_all_frozen = false;
 	verdict->ndeleted = 0;
@@ -440,11 +438,9 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		if (result.lpdead_items > 1)
 			qsort(result.deadoffsets, result.lpdead_items,
 				  sizeof(OffsetNumber), compare_offsets);
+		if (vacuum->page_is_audited)
+			audit_pruned(vacuum, buffer, &result);
 	}
-
-#ifdef USE_ASSERT_CHECKING
-	assert_result_is_sound(vacuum, buffer, &result);
-#endif
 
 	if (result.nfrozen > 0)
 		counters->new_frozen_tuple_pages++;
@@ -478,37 +474,11 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		else if (result.newly_frozen)
 			counters->vm_new_frozen_pages++;
 	}
+	if (DEBUG_FAULT("page-bit"))
+		PageClearAllVisible(BufferGetPage(buffer));
+	if (vacuum->page_is_audited)
+		audit_map(vacuum, buffer, vmbuffer);
 }
-
-#ifdef USE_ASSERT_CHECKING
-/*
- * assert_result_is_sound
- *		Look again at what is said of a page that has been pruned.
- */
-static void
-assert_result_is_sound(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
-{
-	TransactionId newest_xmin;
-	bool		all_frozen;
-
-	Assert(result->lpdead_items <= MaxHeapTuplesPerPage);
-	for (int i = 0; i < result->lpdead_items; i++)
-	{
-		/* what others may take for granted until the heap vacuum */
-		Assert(ItemIdIsDead(PageGetItemId(BufferGetPage(buffer), result->deadoffsets[i])));
-		Assert(i == 0 || result->deadoffsets[i] > result->deadoffsets[i - 1]);
-	}
-	Assert(result->all_visible || !result->all_frozen);
-	if (!result->all_visible || result->map_done)
-		return;
-	Assert(result->lpdead_items == 0);
-	if (!heap_page_all_visible(vacuum, buffer, 0, &newest_xmin, &all_frozen))
-		Assert(false);
-	Assert(result->all_frozen == all_frozen);
-	Assert(!TransactionIdIsValid(newest_xmin) ||
-		   newest_xmin == result->vm_conflict_horizon);
-}
-#endif
 
 /*
  * update_visibility_map

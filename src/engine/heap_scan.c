@@ -48,6 +48,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/heap_page.h"
 #include "engine/phases.h"
 #include "engine/prefetch.h"
@@ -218,7 +219,10 @@ heap_scan_phase(TableVacuum *vacuum)
 	{
 		scan_stream(&scan);
 		if (vacuum->dead_tids != NULL)
+		{
 			dead_tids_end_collecting(vacuum->dead_tids);
+			audit_collected(vacuum);
+		}
 		/* Was it only that too many blocks were read ahead? */
 		if (scan.store_refused)
 			scan.store_refused = !dead_tids_reserve(vacuum->dead_tids, vacuum->scan_next);
@@ -361,8 +365,12 @@ finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags, PageVerdict *verdict
 	}
 
 	if (vacuum->dead_tids != NULL)
-		dead_tids_add(vacuum->dead_tids, blkno, verdict->dead,
-					  index_vacuum_comes ? verdict->ndead : 0);
+	{
+		int			ndead = index_vacuum_comes ? verdict->ndead : 0;
+
+		dead_tids_add(vacuum->dead_tids, blkno, verdict->dead, ndead);
+		audit_stored(vacuum, blkno, verdict->dead, ndead);
+	}
 
 	/* If the page will be visited again, its free space is recorded then. */
 	if (vacuum->nindexes == 0 || !index_vacuum_comes || verdict->ndead == 0)

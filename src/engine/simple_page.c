@@ -30,8 +30,8 @@
  * Where the server has one WAL record for a page's changes and its bits in the
  * visibility map, these are set here, too; else heap_page.c sets them.
  *
- * Builds with assertions also ask the server about pages on which nothing is
- * to be done, and compare.
+ * A sample of pages is judged by the server's routines, too, before anything is
+ * done: see audit.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -49,6 +49,8 @@
 #include "storage/procarray.h"
 
 #include "compat.h"
+#include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/page_check.h"
 #include "engine/simple_page.h"
 
@@ -76,9 +78,13 @@ typedef struct Judgement
 
 static TransactionId horizon_of_freezing(const TableVacuum *vacuum,
 										 const Judgement *judgement);
+static void audit_plan(TableVacuum *vacuum, Buffer buffer, const Judgement *judgement,
+					   const HeapTupleFreeze *frozen, int nfrozen, const PruneResult *result);
 static void fill_result(const Judgement *judgement, int nfrozen, PruneResult *result);
 static bool judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 					   PruneResult *result);
+static void misjudge_live(TableVacuum *vacuum, Page page, Judgement *judgement,
+						  PruneResult *result);
 static inline void begin_judgement(Judgement *judgement, TransactionId oldest_unfrozen);
 static inline void judge_dead(Judgement *judgement, HeapTupleHeader tuple,
 							  OffsetNumber off, bool has_indexes);
@@ -100,17 +106,6 @@ static void change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 						TransactionId freeze_horizon, uint8 bits);
 static void reverse(OffsetNumber *offsets, int noffsets);
 
-#ifdef USE_ASSERT_CHECKING
-static void assert_server_agrees(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
-								 const PruneResult *result,
-								 TransactionId old_relfrozenxid);
-static void assert_server_plans_it(TableVacuum *vacuum, HeapTupleHeader tuple,
-								   const HeapTupleFreeze *plan);
-static void assert_change_is_sound(TableVacuum *vacuum, Page page,
-								   const Judgement *judgement,
-								   const HeapTupleFreeze *frozen, int nfrozen);
-#endif
-
 /*
  * prune_simple_page
  *		If the page is simple, prune and freeze it as the server would, fill in
@@ -125,7 +120,6 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 {
 	Page		page = BufferGetPage(buffer);
 	VacuumCounters *counters = &vacuum->counters;
-	TransactionId old_relfrozenxid PG_USED_FOR_ASSERTS_ONLY = counters->new_relfrozenxid;
 	Judgement	judgement;
 	HeapTupleFreeze frozen[MaxHeapTuplesPerPage];
 	TransactionId freeze_horizon = InvalidTransactionId;
@@ -144,6 +138,8 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	if (!judge_page(vacuum, page, &judgement, result))
 		return false;
 
+	if (DEBUG_FAULT("live-row") || (!is_leader(vacuum) && DEBUG_FAULT("worker-live-row")))
+		misjudge_live(vacuum, page, &judgement, result);
 	do_prune = judgement.nnowdead > 0 || judgement.nnowunused > 0;
 	do_hint = ((PageHeader) page)->pd_prune_xid != InvalidTransactionId ||
 		PageIsFull(page);
@@ -159,6 +155,8 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	else
 		counters->new_relfrozenxid = judgement.oldest_unfrozen;
 	fill_result(&judgement, nfrozen, result);
+	if (vacuum->page_is_audited)
+		audit_plan(vacuum, buffer, &judgement, frozen, nfrozen, result);
 
 	if (do_prune || do_hint || nfrozen > 0)
 	{
@@ -180,10 +178,6 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 		change_page(vacuum, buffer, vmbuffer, &judgement, frozen, nfrozen, freeze_horizon, bits);
 	}
 
-#ifdef USE_ASSERT_CHECKING
-	if (!do_prune && !do_hint && nfrozen == 0)
-		assert_server_agrees(vacuum, buffer, vmbuffer, result, old_relfrozenxid);
-#endif
 	return true;
 }
 
@@ -201,6 +195,22 @@ horizon_of_freezing(const TableVacuum *vacuum, const Judgement *judgement)
 		return judgement->newest_xmin;
 	TransactionIdRetreat(horizon);
 	return horizon;
+}
+
+/* audit_plan -- have a second look at what is about to be done. */
+static void
+audit_plan(TableVacuum *vacuum, Buffer buffer, const Judgement *judgement,
+		   const HeapTupleFreeze *frozen, int nfrozen, const PruneResult *result)
+{
+	PagePlan	plan = {
+		.nowdead = judgement->nowdead,.nnowdead = judgement->nnowdead,
+		.nowunused = judgement->nowunused,.nnowunused = judgement->nnowunused,
+		.frozen = frozen,.nfrozen = nfrozen,
+		.latest_xid_removed = judgement->latest_xid_removed,
+		.result = result
+	};
+
+	audit_before_prune(vacuum, buffer, &plan);
 }
 
 /*
@@ -303,6 +313,22 @@ judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 	reverse(result->deadoffsets, ndead_items);
 	result->lpdead_items = ndead_items;
 	return true;
+}
+
+/* misjudge_live -- for tests: call the last row of the page dead, if it is live. */
+static void
+misjudge_live(TableVacuum *vacuum, Page page, Judgement *judgement, PruneResult *result)
+{
+	OffsetNumber off = PageGetMaxOffsetNumber(page);
+	ItemId		item = PageGetItemId(page, off);
+
+	if (!ItemIdIsNormal(item) ||
+		(HeapTupleHeaderGetRawXmax((HeapTupleHeader) PageGetItem(page, item)) != InvalidTransactionId))
+		return;
+	judge_dead(judgement, (HeapTupleHeader) PageGetItem(page, item), off, vacuum->nindexes > 0);
+	judgement->nlive--;
+	if (vacuum->nindexes > 0)
+		result->deadoffsets[result->lpdead_items++] = off;
 }
 
 /* begin_judgement -- of a page on which nothing has been looked at yet. */
@@ -479,7 +505,7 @@ plan_freezing(TableVacuum *vacuum, Page page, const Judgement *judgement,
 
 		if (xmin != known_committed)
 		{
-			if (!TransactionIdPrecedes(xmin, oldest_xmin))
+			if (!TransactionIdPrecedes(xmin, oldest_xmin) && !DEBUG_FAULT("freeze"))
 			{
 				*all_frozen = false;
 				continue;
@@ -494,9 +520,6 @@ plan_freezing(TableVacuum *vacuum, Page page, const Judgement *judgement,
 		frozen[nfrozen].frzflags = 0;
 		frozen[nfrozen].checkflags = 0;
 		frozen[nfrozen].offset = off;
-#ifdef USE_ASSERT_CHECKING
-		assert_server_plans_it(vacuum, tuple, &frozen[nfrozen]);
-#endif
 		nfrozen++;
 	}
 	Assert(next_removed == nremoved);
@@ -542,9 +565,6 @@ change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judg
 		page_check_before_change(vacuum->rel, buffer,
 								 vacuum->nindexes > 0 ? judgement->nowdead : judgement->nowunused,
 								 vacuum->nindexes > 0 ? judgement->nnowdead : judgement->nnowunused);
-#ifdef USE_ASSERT_CHECKING
-	assert_change_is_sound(vacuum, (Page) header, judgement, frozen, nfrozen);
-#endif
 	Assert(bits == 0 || do_prune || nfrozen > 0);
 	if (bits != 0)
 		compat_lock_map(vmbuffer);
@@ -600,108 +620,3 @@ reverse(OffsetNumber *offsets, int noffsets)
 		offsets[j] = swap;
 	}
 }
-
-#ifdef USE_ASSERT_CHECKING
-/*
- * assert_server_agrees
- *		Check that the server, too, finds nothing to do on the page.
- */
-static void
-assert_server_agrees(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
-					 const PruneResult *result,
-					 TransactionId old_relfrozenxid)
-{
-	PruneResult server;
-	TransactionId relfrozenxid = old_relfrozenxid;
-	MultiXactId relminmxid = vacuum->counters.new_relminmxid;
-
-	compat_prune_and_freeze(vacuum->rel, buffer, vmbuffer, false, vacuum->vistest,
-							vacuum->nindexes == 0 ? HEAP_PAGE_PRUNE_MARK_UNUSED_NOW : 0,
-							&vacuum->shared->cutoffs, &vacuum->offnum,
-							&relfrozenxid, &relminmxid, &server);
-	Assert(server.ndeleted == 0 && server.nnewlpdead == 0 && server.nfrozen == 0);
-	Assert(server.live_tuples == result->live_tuples);
-	Assert(server.recently_dead_tuples == 0);
-	/* of which a server that sets the map itself says nothing */
-	Assert(COMPAT_MAP_IN_PAGE_RECORD || server.all_visible == result->all_visible);
-	Assert(COMPAT_MAP_IN_PAGE_RECORD || server.all_frozen == result->all_frozen);
-	Assert(!server.all_visible ||
-		   server.vm_conflict_horizon == result->vm_conflict_horizon);
-	Assert(server.hastup == result->hastup);
-	Assert(server.lpdead_items == result->lpdead_items);
-	Assert(relfrozenxid == vacuum->counters.new_relfrozenxid);
-	Assert(relminmxid == vacuum->counters.new_relminmxid);
-}
-
-/*
- * assert_server_plans_it
- *		Check that the server would freeze a tuple in the same way.
- */
-static void
-assert_server_plans_it(TableVacuum *vacuum, HeapTupleHeader tuple,
-					   const HeapTupleFreeze *plan)
-{
-	HeapTupleFreeze server;
-	HeapPageFreeze pagefrz = {
-		.FreezePageRelfrozenXid = vacuum->counters.new_relfrozenxid,
-		.FreezePageRelminMxid = vacuum->counters.new_relminmxid,
-		.NoFreezePageRelfrozenXid = vacuum->counters.new_relfrozenxid,
-		.NoFreezePageRelminMxid = vacuum->counters.new_relminmxid
-	};
-	bool		totally_frozen;
-
-	if (!heap_prepare_freeze_tuple(tuple, &vacuum->shared->cutoffs, &pagefrz,
-								   &server, &totally_frozen))
-		Assert(false);
-	Assert(totally_frozen);
-	Assert(server.xmax == plan->xmax && server.frzflags == plan->frzflags);
-	Assert(server.t_infomask == plan->t_infomask &&
-		   server.t_infomask2 == plan->t_infomask2);
-	Assert(pagefrz.FreezePageRelfrozenXid == vacuum->counters.new_relfrozenxid);
-	Assert(pagefrz.FreezePageRelminMxid == vacuum->counters.new_relminmxid);
-}
-
-/*
- * assert_change_is_sound
- *		Check that what is about to be done to a page concerns items that are as
- *		they must be, each once, in ascending order, as the WAL record wants them.
- */
-static void
-assert_change_is_sound(TableVacuum *vacuum, Page page, const Judgement *judgement,
-					   const HeapTupleFreeze *frozen, int nfrozen)
-{
-	const OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	bool		removed[MaxHeapTuplesPerPage + 1] = {0};
-
-	/* a table has indexes, whose entries stay for now, or it has none */
-	Assert(judgement->nnowdead == 0 || vacuum->nindexes > 0);
-	Assert(judgement->nnowunused == 0 || vacuum->nindexes == 0);
-	Assert(judgement->nnowdead + judgement->nnowunused + nfrozen <= maxoff);
-
-	for (int i = 0; i < judgement->nnowdead; i++)
-	{
-		OffsetNumber off = judgement->nowdead[i];
-
-		Assert(off >= FirstOffsetNumber && off <= maxoff);
-		Assert(i == 0 || off > judgement->nowdead[i - 1]);
-		Assert(ItemIdIsNormal(PageGetItemId(page, off)));
-		removed[off] = true;
-	}
-	for (int i = 0; i < judgement->nnowunused; i++)
-	{
-		OffsetNumber off = judgement->nowunused[i];
-
-		Assert(off >= FirstOffsetNumber && off <= maxoff);
-		Assert(i == 0 || off > judgement->nowunused[i - 1]);
-		Assert(ItemIdIsNormal(PageGetItemId(page, off)) || ItemIdIsDead(PageGetItemId(page, off)));
-		removed[off] = true;
-	}
-	for (int i = 0; i < nfrozen; i++)
-	{
-		Assert(frozen[i].offset >= FirstOffsetNumber && frozen[i].offset <= maxoff);
-		Assert(i == 0 || frozen[i].offset > frozen[i - 1].offset);
-		Assert(ItemIdIsNormal(PageGetItemId(page, frozen[i].offset)));
-		Assert(!removed[frozen[i].offset]);
-	}
-}
-#endif

@@ -129,6 +129,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/index_kind.h"
 #include "engine/phases.h"
 #include "pace/pace.h"
@@ -728,6 +729,7 @@ clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 	if (plan->ndead + plan->nplaceholder + plan->nmove != ndead)
 		report_corruption(scan->index, BufferGetBlockNumber(buffer));
 	apply_plan(scan, buffer);
+	audit_deleted(scan->vacuum, scan->number, buffer);
 }
 
 /*
@@ -761,7 +763,7 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 	}
 
 	if (scan->spgist->deletes)
-		(void) dead_tids_match(scan->vacuum->dead_tids, scan->tids, scan->ntids, scan->dead);
+		(void) audit_match(scan->vacuum, scan->number, buffer, scan->tids, scan->ntids, scan->dead);
 	else
 		memset(scan->dead, 0, sizeof(bool) * scan->ntids);
 }

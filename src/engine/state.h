@@ -69,6 +69,7 @@ typedef struct IndexShared
 	pg_atomic_uint32 turn_taken;	/* by a member that does what only one at
 									 * a time may do */
 	ConditionVariable turn_ended;
+	BlockNumber audit_blocks;	/* written by the leader before their audit */
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
 
@@ -158,6 +159,7 @@ typedef struct VacuumShared
 	Ranges		scan_ranges;	/* blocks */
 	bool		scan_goes_on;	/* the round, after the store has grown */
 	Ranges		reap_slots;		/* see heap_vacuum.c */
+	uint64		audit_seed;		/* which stretches of indexes are audited */
 	uint32		reap_lanes;		/* at a time */
 	BlockNumber reap_lane_blocks;
 	BlockNumber reap_slot_blocks;
@@ -172,6 +174,7 @@ typedef struct VacuumShared
 									 * for that */
 	pg_atomic_uint32 least_rest;	/* the first block left over, since the
 									 * free space map was vacuumed */
+	pg_atomic_uint64 audit_next;	/* claim on these */
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
 	pg_atomic_uint32 empty_pages_found; /* by someone, in some index */
 	pg_atomic_uint32 more_work; /* likewise, was put off */
@@ -231,6 +234,12 @@ typedef struct TableVacuum
 	uint32		left_phase;		/* a worker's: number of the one that it left
 								 * to be parked */
 	bool		comes_back;		/* to that one */
+
+	/* audits: see audit.c */
+	bool		page_is_audited;	/* of the heap, in hand */
+	MemoryContext audit_context;
+	struct AuditNotes *audit_notes; /* NULL: none are taken */
+	struct AuditTids *audit_tids;	/* NULL until the first */
 
 	/* by index: its kind, or NULL; see index_kind.h */
 	const struct IndexKind **kinds;

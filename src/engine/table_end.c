@@ -28,6 +28,8 @@
 #include "utils/lsyscache.h"
 
 #include "compat.h"
+#include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/phases.h"
 #include "engine/table_job.h"
 #include "engine/table_vacuum.h"
@@ -167,6 +169,9 @@ table_update_statistics(VacuumJob *job, TimestampTz start)
 		counters->new_relminmxid = InvalidMultiXactId;
 	}
 
+	if (DEBUG_FAULT("relfrozenxid"))
+		counters->new_relfrozenxid = job->plan.cutoffs.OldestXmin;
+	audit_age(&job->vacuum, counters);
 	set_size(job->vacuum.rel, result->new_rel_pages, result->new_live_tuples,
 			 job->vacuum.nindexes > 0, counters->new_relfrozenxid, counters->new_relminmxid,
 			 &result->frozenxid_updated, &result->minmxid_updated);

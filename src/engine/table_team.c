@@ -33,6 +33,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/table_job.h"
 #include "library.h"
 #include "report/progress.h"
@@ -181,6 +182,7 @@ table_start_team(VacuumJob *job, int nworkers)
 	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
 	pg_atomic_init_u32(&shared->store_is_full, 0);
 	pg_atomic_init_u32(&shared->least_rest, InvalidBlockNumber);
+	pg_atomic_init_u64(&shared->audit_next, 0);
 	pg_atomic_init_u32(&shared->next_index, 0);
 	pg_atomic_init_u32(&shared->empty_pages_found, 0);
 	pg_atomic_init_u32(&shared->more_work, 0);
@@ -366,6 +368,7 @@ join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
 	/* If no page holds them back, these are what the table advances to. */
 	vacuum->counters.new_relfrozenxid = shared->cutoffs.OldestXmin;
 	vacuum->counters.new_relminmxid = shared->cutoffs.OldestMxact;
+	audit_begin(vacuum);
 }
 
 /*
@@ -481,6 +484,9 @@ run_phase(void *state, int phase)
 		case PHASE_INDEX_VACUUM:
 			index_phase(vacuum, false);
 			break;
+		case PHASE_INDEX_AUDIT:
+			audit_indexes(vacuum);
+			break;
 		case PHASE_INDEX_PAGE_DELETION:
 			index_delete_pages(vacuum, true);
 			break;
@@ -586,6 +592,8 @@ table_sum_counters(VacuumJob *job)
 	memset(sum, 0, sizeof(VacuumCounters));
 	sum->new_relfrozenxid = shared->cutoffs.OldestXmin;
 	sum->new_relminmxid = shared->cutoffs.OldestMxact;
+	sum->audited_relfrozenxid = shared->cutoffs.OldestXmin;
+	sum->audited_relminmxid = shared->cutoffs.OldestMxact;
 
 	for (int i = 0; i < shared->nmembers; i++)
 	{
@@ -612,6 +620,12 @@ table_sum_counters(VacuumJob *job)
 		sum->recently_dead_tuples += part->recently_dead_tuples;
 		sum->missed_dead_tuples += part->missed_dead_tuples;
 		sum->stale_locks += part->stale_locks;
+		sum->audited_heap_pages += part->audited_heap_pages;
+		sum->audited_index_pages += part->audited_index_pages;
+		if (TransactionIdPrecedes(part->audited_relfrozenxid, sum->audited_relfrozenxid))
+			sum->audited_relfrozenxid = part->audited_relfrozenxid;
+		if (MultiXactIdPrecedes(part->audited_relminmxid, sum->audited_relminmxid))
+			sum->audited_relminmxid = part->audited_relminmxid;
 		if (TransactionIdPrecedes(part->new_relfrozenxid, sum->new_relfrozenxid))
 			sum->new_relfrozenxid = part->new_relfrozenxid;
 		if (MultiXactIdPrecedes(part->new_relminmxid, sum->new_relminmxid))

@@ -56,6 +56,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "engine/audit.h"
 #include "engine/phases.h"
 #include "engine/table_job.h"
 #include "engine/table_vacuum.h"
@@ -412,6 +413,8 @@ vacuum_indexes_and_heap(VacuumJob *job)
 
 	if (all_indexes)
 	{
+		if (audit_begin_indexes(vacuum))
+			table_run_phase(job, PHASE_INDEX_AUDIT);
 		heap_vacuum_begin_round(vacuum);
 		table_run_phase(job, PHASE_HEAP_VACUUM);
 		ereport(DEBUG2,

@@ -53,6 +53,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "autovacuum/autovacuum.h"
 #include "engine/table_vacuum.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"
@@ -276,6 +277,7 @@ vacuum_once(Inplace *job, InplaceResult *result)
 {
 	Relation	rel;
 	SavedUser	saved;
+	TableKey	key;
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -285,7 +287,17 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	pace_write_steadily();
 	if (job->first_pages == 0)
 		job->first_pages = RelationGetNumberOfBlocks(rel);
-	table_vacuum(rel, &job->params, job->ring, &job->pass, NULL);
+	key = table_log_key(rel);
+	PG_TRY();
+	{
+		table_vacuum(rel, &job->params, job->ring, &job->pass, NULL);
+	}
+	PG_CATCH();
+	{
+		(void) autovacuum_audit_has_failed(&key, NULL);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 
 	/*
 	 * it has told the statistics system what is dead now; workers had told

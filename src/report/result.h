@@ -22,12 +22,16 @@ typedef enum VacuumPhase
 {
 	PHASE_HEAP_SCAN,
 	PHASE_INDEX_VACUUM,
+	PHASE_INDEX_AUDIT,			/* only if some of their pages are sampled */
 	PHASE_INDEX_PAGE_DELETION,	/* only if the heap is not vacuumed */
 	PHASE_HEAP_VACUUM,
 	PHASE_INDEX_CLEANUP,
 } VacuumPhase;
 
 #define NUM_PHASES	(PHASE_INDEX_CLEANUP + 1)
+
+/* The constraint's name that an error of an audit has, in whatever process */
+#define AUDIT_MARK	"cyclone.audit"
 
 /* What one member of the team did, summed up over all phases so far. */
 typedef struct VacuumCounters
@@ -59,6 +63,12 @@ typedef struct VacuumCounters
 	MultiXactId new_relminmxid;
 	/* was an all-visible page skipped that may hold older ones? */
 	bool		skipped_allvisible;
+
+	/* audits: see audit.c */
+	int64		audited_heap_pages;
+	int64		audited_index_pages;
+	TransactionId audited_relfrozenxid; /* the oldest ones that they have seen */
+	MultiXactId audited_relminmxid;
 } VacuumCounters;
 
 /* What was done to one index. */

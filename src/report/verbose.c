@@ -318,6 +318,10 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 	for (int i = 0; i < NUM_PHASES; i++)
 		other -= phases[i];
 
+	if (result->counters.audited_heap_pages + result->counters.audited_index_pages > 0)
+		appendStringInfo(buf, _("audit: %lld heap pages and %lld index pages judged twice\n"),
+						 (long long) result->counters.audited_heap_pages,
+						 (long long) result->counters.audited_index_pages);
 	if (result->counters.stale_locks > 0)
 		appendStringInfo(buf,
 						 _("row locks: %lld of ended transactions from before relfrozenxid removed\n"),
@@ -340,7 +344,7 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 	appendStringInfo(buf,
 					 _("phases: heap scan %.3f s, index vacuum %.3f s, heap vacuum %.3f s, index cleanup %.3f s, truncation %.3f s, team %.3f s, other %.3f s\n"),
 					 phases[PHASE_HEAP_SCAN],
-					 phases[PHASE_INDEX_VACUUM] + phases[PHASE_INDEX_PAGE_DELETION],
+					 phases[PHASE_INDEX_VACUUM] + phases[PHASE_INDEX_AUDIT] + phases[PHASE_INDEX_PAGE_DELETION],
 					 phases[PHASE_HEAP_VACUUM], phases[PHASE_INDEX_CLEANUP],
 					 result->truncate_seconds, result->team_seconds,
 					 Max(other, 0.0));

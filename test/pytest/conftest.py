@@ -21,6 +21,7 @@ CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
     "autovacuum": "off",
     "fsync": "off",
+    "cyclone.audit": 1,  # each page is judged twice
     "cyclone.debug_horizon_wait": 300,  # ms, as many tests are about those who are waited for
     "max_connections": 50,
     "max_worker_processes": 16,

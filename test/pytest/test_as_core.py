@@ -192,7 +192,7 @@ TABLES = [*SHAPES, MIXED_MAP, NEW_PAGES, MULTIXACTS, IN_PROGRESS]
 # Runs of all-visible blocks: shorter than, equal to and longer than the 32 that are worth skipping.
 RUNS = (1, 2, 31, 32, 33, 5, 40, 64, 30, 100, 3, 63, 200, 32, 31, 130)
 
-ENGINE_LINES = ("horizon:", "dead-TID store:", "parallel workers:", "phases:", "pace:")
+ENGINE_LINES = ("horizon:", "audit:", "dead-TID store:", "parallel workers:", "phases:", "pace:")
 VARYING_LINES = ("avg read rate:", "buffer usage:", "WAL usage:", "memory usage:", "system usage:", "I/O timings:", "delay time:")
 
 

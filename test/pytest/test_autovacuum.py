@@ -290,7 +290,7 @@ PAIRS = {
     "gin": {"indexes": ("gin (a)", "hash (id)", "brin (id)", "btree (id)")},
     "alone": {"parallel_workers": 0},
 }
-OURS = ("horizon: ", "dead-TID store: ", "parallel workers: ", "phases: ", "pace: ")
+OURS = ("horizon: ", "audit: ", "dead-TID store: ", "parallel workers: ", "phases: ", "pace: ")
 
 
 def test_as_the_server_would(auto):
@@ -1299,3 +1299,25 @@ def test_only_what_is_listed(auto):
     finally:
         auto.sql(f"ALTER DATABASE {TEMPLATE} RESET cyclone.tables")
     checks.assert_clean(auto.conn, "orders", "others")
+
+
+def test_an_audit_that_fails(auto):
+    """The table's breaker opens, though the error is of the class of damaged data; also after one in a command."""
+    auto.make_table()
+    auto.set(cyclone__debug_fault="live-row")
+    auto.let("t")
+    row = auto.wait_for("error_count")
+    assert (row["failed_with"], row["failures"], row["breaker_open"]) == ("audit", 1, True)
+    assert re.search(r'ERROR:  an audit of VACUUM has failed in relation "t" at item \d+ of block \d+', auto.log)
+    assert 'pg_cyclone has failed on table "' in auto.log
+    assert auto.vacuum(by="server")["last_reason"] == "circuit breaker"
+    auto.sql("SELECT cyclone.autovacuum_reset('t')")
+    with pytest.raises(psycopg.errors.DataCorrupted):
+        auto.make_dead("t", "id % 3 = 1")
+        auto.sql("VACUUM t")
+    row = auto.row()
+    assert (row["failed_with"], row["breaker_open"], row["last_by"]) == ("audit", True, None)
+    assert auto.vacuum(by="server")["last_reason"] == "circuit breaker"
+    auto.unset("cyclone__debug_fault")
+    auto.sql("VACUUM t")
+    checks.assert_clean(auto.conn, "t")

@@ -1,0 +1,345 @@
+/*-------------------------------------------------------------------------
+ *
+ * audit.c
+ *	  A sample of pages, judged a second time by other code than the engine's.
+ *
+ * What is sampled.  Each page of the heap that is scanned, each page of an index
+ * that is visited, and each page of the heap whose dead items are freed, is audited
+ * by chance: cyclone.audit is how likely that is.  The numbers come from the
+ * server's generator, which each process seeds by itself.  When all indexes have
+ * been passed over, stretches of their blocks are chosen once more (audit_index.c).
+ *
+ * What is compared:
+ *
+ * - before a page is pruned and frozen by simple_page.c: each item's fate by
+ *	 HeapTupleSatisfiesVacuum and heap_prepare_freeze_tuple with the same cutoffs,
+ *	 what is said of visibility, the oldest XIDs left (audit_heap.c).  Other pages
+ *	 are the server's work; of these, what is reported of them;
+ * - when the dead items of a chunk are in the store: those of sampled pages are
+ *	 found there, and no others;
+ * - before an index page is changed: which TIDs are dead, by a search for each, and
+ *	 afterwards that all others are still there, in the same order.  Before the heap's
+ *	 second pass: that no entry of a dead item is left on sampled pages;
+ * - before dead items are freed: that they are in the store, and what is said of
+ *	 visibility; afterwards that nothing else has changed;
+ * - whenever bits of the visibility map may have been set: that the page's is;
+ * - at the end: that relfrozenxid and relminmxid to be are not newer than what the
+ *	 sampled pages have.
+ *
+ * Locks and pins: those that the engine has on the page at that moment, and no
+ * others; only the search for entries that are left takes shared locks of its own,
+ * for as long as it takes to copy a page.  Nothing is audited in a critical section:
+ * plans are before it begins, results when it has ended and is logged.
+ *
+ * What happens on failure.  The page's lock is released, a report goes to a file, and
+ * an error ends the VACUUM, a worker's by way of the leader, as any other does.
+ * Before the second pass no item has become unused by then, so that nothing is lost
+ * whatever else is wrong.  The error is marked (AUDIT_MARK), as the table is then to
+ * be left to the server, which an error of its class alone doesn't lead to:
+ * table_log.c.  If the page is damaged, that is to be said first (page_check.c).
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "catalog/catalog.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/fd.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "debug_point.h"
+#include "engine/audit.h"
+
+#define AUDIT_FOLDER	"pg_cyclone"
+
+/* Sampled pages of the chunk of the store that is being filled */
+struct AuditNotes
+{
+	uint32		chunk;
+	bool		has_dead;		/* has any page of the chunk? */
+	int			npages;
+	DeadTidsPage pages[DEAD_TIDS_CHUNK_BLOCKS];
+};
+
+/* for a copy of an error */
+static MemoryContext error_context = NULL;
+
+static void check_notes(TableVacuum *vacuum);
+static void write_report(TableVacuum *vacuum, const AuditPlace *place, Page page,
+						 const char *engine, const char *audit, char *path);
+static void write_items(FILE *file, Page page);
+static void write_image(FILE *file, Page page);
+
+/*
+ * audit_begin
+ *		Every member, when it knows the shared block.
+ */
+void
+audit_begin(TableVacuum *vacuum)
+{
+	vacuum->page_is_audited = false;
+	vacuum->counters.audited_relfrozenxid = vacuum->shared->cutoffs.OldestXmin;
+	vacuum->counters.audited_relminmxid = vacuum->shared->cutoffs.OldestMxact;
+	vacuum->audit_context = CurrentMemoryContext;
+	if (error_context == NULL)
+		error_context = AllocSetContextCreate(TopMemoryContext, "pg_cyclone audit",
+											  ALLOCSET_DEFAULT_SIZES);
+	if (cyclone_audit <= 0 || vacuum->dead_tids == NULL)
+		return;
+	vacuum->audit_notes = palloc_object(struct AuditNotes);
+	vacuum->audit_notes->chunk = 0;
+	vacuum->audit_notes->npages = 0;
+	vacuum->audit_notes->has_dead = false;
+}
+
+/*
+ * audit_stored
+ *		These are the dead items of a block, which have been added to the store: if its
+ *		page is audited, look for them there when the chunk is complete.
+ */
+void
+audit_stored(TableVacuum *vacuum, BlockNumber blkno, const OffsetNumber *offsets, int noffsets)
+{
+	struct AuditNotes *notes = vacuum->audit_notes;
+	uint32		chunk = blkno / DEAD_TIDS_CHUNK_BLOCKS;
+
+	if (notes == NULL)
+		return;
+	if (chunk != notes->chunk)
+	{
+		check_notes(vacuum);
+		notes->chunk = chunk;
+	}
+	notes->has_dead |= noffsets > 0;
+	if (vacuum->page_is_audited && notes->npages < lengthof(notes->pages))
+	{
+		DeadTidsPage *page = &notes->pages[notes->npages++];
+
+		page->blkno = blkno;
+		page->noffsets = noffsets;
+		memcpy(page->offsets, offsets, noffsets * sizeof(OffsetNumber));
+	}
+}
+
+/* audit_collected -- this process has ended collecting, so its last chunk is complete. */
+void
+audit_collected(TableVacuum *vacuum)
+{
+	if (vacuum->audit_notes != NULL)
+		check_notes(vacuum);
+}
+
+/*
+ * check_notes
+ *		Compare what is noted of a chunk with the store, and forget it.
+ *
+ * A chunk without dead items has nothing there that others couldn't still be making.
+ */
+static void
+check_notes(TableVacuum *vacuum)
+{
+	struct AuditNotes *notes = vacuum->audit_notes;
+
+	for (int i = 0; notes->has_dead && i < notes->npages; i++)
+	{
+		const DeadTidsPage *noted = &notes->pages[i];
+		DeadTidsPage stored = {0};
+		AuditPlace	place = {.rel = vacuum->rel,.blkno = noted->blkno};
+
+		if (!dead_tids_next_page(vacuum->dead_tids, noted->blkno, noted->blkno + 1, &stored))
+			stored.noffsets = 0;
+		if (stored.noffsets != noted->noffsets ||
+			memcmp(stored.offsets, noted->offsets, noted->noffsets * sizeof(OffsetNumber)) != 0)
+			audit_fail(vacuum, &place,
+					   psprintf("the store has %d dead items of this block", stored.noffsets),
+					   psprintf("there are %d, or others", noted->noffsets));
+	}
+	notes->npages = 0;
+	notes->has_dead = false;
+}
+
+/*
+ * audit_age
+ *		Leader: is what relfrozenxid and relminmxid are about to be newer than what
+ *		was seen on an audited page?
+ */
+void
+audit_age(TableVacuum *vacuum, const VacuumCounters *counters)
+{
+	AuditPlace	place = {.rel = vacuum->rel,.blkno = InvalidBlockNumber};
+
+	if (TransactionIdIsValid(counters->new_relfrozenxid) &&
+		TransactionIdPrecedes(counters->audited_relfrozenxid, counters->new_relfrozenxid))
+		audit_fail(vacuum, &place,
+				   psprintf("relfrozenxid becomes %u", counters->new_relfrozenxid),
+				   psprintf("an XID that is left is %u", counters->audited_relfrozenxid));
+	if (MultiXactIdIsValid(counters->new_relminmxid) &&
+		MultiXactIdPrecedes(counters->audited_relminmxid, counters->new_relminmxid))
+		audit_fail(vacuum, &place,
+				   psprintf("relminmxid becomes %u", counters->new_relminmxid),
+				   psprintf("a MultiXactId that is left is %u", counters->audited_relminmxid));
+}
+
+/*
+ * audit_fail
+ *		Raise the error: there are two verdicts on a page, or an item of it.
+ *
+ * Releases the page's lock.  Both texts are parts of sentences.
+ */
+void
+audit_fail(TableVacuum *vacuum, const AuditPlace *place, const char *engine, const char *audit)
+{
+	PGAlignedBlock copy;
+	Page		page = place->page;
+	char		path[MAXPGPATH];
+	char		where[64] = "";
+
+	Assert(CritSectionCount == 0);
+	if (BufferIsValid(place->buffer))
+	{
+		page = (Page) copy.data;
+		memcpy(page, BufferGetPage(place->buffer), BLCKSZ);
+		LockBuffer(place->buffer, BUFFER_LOCK_UNLOCK);
+	}
+	write_report(vacuum, place, page, engine, audit, path);
+
+	if (OffsetNumberIsValid(place->off))
+		snprintf(where, sizeof(where), " at item %u of block %u", place->off, place->blkno);
+	else if (BlockNumberIsValid(place->blkno))
+		snprintf(where, sizeof(where), " at block %u", place->blkno);
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("an audit of VACUUM has failed in relation \"%s\"%s",
+					RelationGetRelationName(place->rel), where),
+			 errdetail("pg_cyclone's verdict: %s. The audit's: %s.", engine, audit),
+			 errhint("The table is left to PostgreSQL's own VACUUM. Please send a report to the developers; \"%s\" in the data directory has one, with the rows of that page.",
+					 path),
+			 err_generic_string(PG_DIAG_CONSTRAINT_NAME, AUDIT_MARK)));
+}
+
+/*
+ * audit_has_failed
+ *		Is the error that is being handled one of an audit's, in whatever process?
+ *
+ * To be called where it is caught.
+ */
+bool
+audit_has_failed(void)
+{
+	MemoryContext old;
+	ErrorData  *error;
+	bool		is_audits;
+
+	if (geterrcode() != ERRCODE_DATA_CORRUPTED || error_context == NULL)
+		return false;
+	old = MemoryContextSwitchTo(error_context);
+	error = CopyErrorData();
+	is_audits = error->constraint_name != NULL && strcmp(error->constraint_name, AUDIT_MARK) == 0;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(error_context);
+	return is_audits;
+}
+
+/*
+ * write_report
+ *		Write what there is to be told to a file, one for each relation, of which the
+ *		latest stays.
+ *
+ * If that isn't possible the log says so; the error itself is more important.
+ */
+static void
+write_report(TableVacuum *vacuum, const AuditPlace *place, Page page,
+			 const char *engine, const char *audit, char *path)
+{
+	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
+	char		new_path[MAXPGPATH];
+	FILE	   *file;
+	bool		is_written;
+
+	snprintf(path, MAXPGPATH, "%s/audit-%u-%u.txt", AUDIT_FOLDER,
+			 place->rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId,
+			 RelationGetRelid(place->rel));
+	snprintf(new_path, MAXPGPATH, "%s.%d", path, MyProcPid);
+	(void) MakePGDirectory(AUDIT_FOLDER);
+	file = AllocateFile(new_path, PG_BINARY_W);
+	if (file == NULL)
+	{
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", new_path)));
+		return;
+	}
+	fprintf(file, "pg_cyclone %s, %s\n", CppAsString2(CYCLONE_VERSION), PG_VERSION_STR);
+	fprintf(file, "%s, process %d, member %d of %d\n", timestamptz_to_str(GetCurrentTimestamp()),
+			MyProcPid, vacuum->member, vacuum->shared->nmembers);
+	fprintf(file, "table \"%s.%s.%s\", relation \"%s\", file %u, block %u, item %u\n",
+			vacuum->dbname, vacuum->relnamespace, vacuum->relname,
+			RelationGetRelationName(place->rel), place->rel->rd_locator.relNumber,
+			place->blkno, place->off);
+	fprintf(file, "pg_cyclone's verdict: %s\naudit's verdict: %s\n", engine, audit);
+	fprintf(file, "OldestXmin %u, OldestMxact %u, FreezeLimit %u, MultiXactCutoff %u, relfrozenxid %u, relminmxid %u\n",
+			cutoffs->OldestXmin, cutoffs->OldestMxact, cutoffs->FreezeLimit,
+			cutoffs->MultiXactCutoff, cutoffs->relfrozenxid, cutoffs->relminmxid);
+	fprintf(file, "new relfrozenxid %u, new relminmxid %u, indexes %d, index scans %d, aggressive %d, audit %g\n",
+			vacuum->counters.new_relfrozenxid, vacuum->counters.new_relminmxid,
+			vacuum->nindexes, vacuum->shared->num_index_scans, vacuum->shared->aggressive,
+			cyclone_audit);
+	if (page != NULL)
+	{
+		if (place->rel == vacuum->rel)
+			write_items(file, page);
+		write_image(file, page);
+	}
+	is_written = !ferror(file);
+	if (FreeFile(file) != 0 || !is_written)
+	{
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", new_path)));
+		(void) unlink(new_path);
+		return;
+	}
+	(void) durable_rename(new_path, path, LOG);
+}
+
+/* write_items -- the items of a heap page, and the headers of its rows. */
+static void
+write_items(FILE *file, Page page)
+{
+	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= Min(maxoff, MaxHeapTuplesPerPage); off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+		HeapTupleHeader tuple = (HeapTupleHeader) ((char *) page + ItemIdGetOffset(item));
+
+		fprintf(file, "item %u: flags %u, offset %u, length %u", off, ItemIdGetFlags(item),
+				ItemIdGetOffset(item), ItemIdGetLength(item));
+		if (ItemIdIsNormal(item) && ItemIdGetOffset(item) + SizeofHeapTupleHeader <= BLCKSZ)
+			fprintf(file, ", xmin %u, xmax %u, infomask %04X, infomask2 %04X, ctid (%u,%u)",
+					HeapTupleHeaderGetRawXmin(tuple), HeapTupleHeaderGetRawXmax(tuple),
+					tuple->t_infomask, tuple->t_infomask2,
+					ItemPointerGetBlockNumberNoCheck(&tuple->t_ctid),
+					ItemPointerGetOffsetNumberNoCheck(&tuple->t_ctid));
+		fputc('\n', file);
+	}
+}
+
+/* write_image -- the whole page, in hexadecimal digits. */
+static void
+write_image(FILE *file, Page page)
+{
+	const unsigned char *bytes = (const unsigned char *) page;
+
+	for (int i = 0; i < BLCKSZ; i++)
+		fprintf(file, i % 32 == 31 ? "%02x\n" : "%02x", bytes[i]);
+}

@@ -1,0 +1,77 @@
+/*-------------------------------------------------------------------------
+ *
+ * audit.h
+ *	  A sample of pages, judged a second time by other code than the engine's.
+ *
+ * See audit.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_AUDIT_H
+#define CYCLONE_AUDIT_H
+
+#include "common/pg_prng.h"
+
+#include "compat.h"
+#include "engine/state.h"
+#include "settings.h"
+
+/* What is about to be done to a heap page; arrays in ascending order */
+typedef struct PagePlan
+{
+	const OffsetNumber *nowdead;
+	int			nnowdead;
+	const OffsetNumber *nowunused;
+	int			nnowunused;
+	const HeapTupleFreeze *frozen;
+	int			nfrozen;
+	TransactionId latest_xid_removed;
+	const PruneResult *result;
+} PagePlan;
+
+/* Where a verdict is about: its block is of the table, unless index says otherwise */
+typedef struct AuditPlace
+{
+	Relation	rel;
+	Buffer		buffer;			/* locked, released on failure; or invalid, */
+	Page		page;			/* then with a copy of the page, or NULL */
+	BlockNumber blkno;
+	OffsetNumber off;			/* may be invalid */
+} AuditPlace;
+
+/* audit.c */
+extern void audit_begin(TableVacuum *vacuum);
+extern void audit_fail(TableVacuum *vacuum, const AuditPlace *place,
+					   const char *engine, const char *audit);
+extern bool audit_has_failed(void);
+extern void audit_stored(TableVacuum *vacuum, BlockNumber blkno,
+						 const OffsetNumber *offsets, int noffsets);
+extern void audit_collected(TableVacuum *vacuum);
+extern void audit_age(TableVacuum *vacuum, const VacuumCounters *counters);
+
+/* audit_heap.c */
+extern void audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan);
+extern void audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result);
+extern void audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
+extern void audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
+							  uint8 bits, TransactionId newest_xmin, Page before);
+extern void audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
+						const DeadTidsPage *dead, Page before);
+
+/* audit_index.c */
+extern int	audit_match(TableVacuum *vacuum, int number, Buffer buffer,
+						const ItemPointerData *tids, int ntids, bool *dead);
+extern void audit_deleted(TableVacuum *vacuum, int number, Buffer buffer);
+extern bool audit_begin_indexes(TableVacuum *vacuum);
+extern void audit_indexes(TableVacuum *vacuum);
+
+/* audit_is_due -- is the page in hand one of the sample? */
+static inline bool
+audit_is_due(void)
+{
+	return cyclone_audit > 0 && pg_prng_double(&pg_global_prng_state) < cyclone_audit;
+}
+
+#endif							/* CYCLONE_AUDIT_H */

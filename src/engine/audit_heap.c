@@ -1,0 +1,466 @@
+/*-------------------------------------------------------------------------
+ *
+ * audit_heap.c
+ *	  Pages of the heap, judged a second time: see audit.c.
+ *
+ * The caller has the page locked exclusively, so what is seen of it here is what
+ * the engine has seen.  A row may have changed its fate since only where its
+ * transaction had not ended, and of such rows the engine makes no statement.
+ *
+ * Asking the server may set hint bits, as reading the page may at any time.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "access/visibilitymap.h"
+#include "storage/bufmgr.h"
+
+#include "engine/audit.h"
+#include "engine/page_check.h"
+
+/* What is to become of an item; in the order of fate_names */
+typedef enum ItemFate
+{
+	FATE_STAYS,
+	FATE_FROZEN,
+	FATE_DEAD,
+	FATE_UNUSED,
+} ItemFate;
+
+static const char *const fate_names[] = {
+	"the item stays as it is", "the row is frozen", "the item becomes dead", "the item becomes unused",
+};
+
+/* What is found on a page */
+typedef struct PageAudit
+{
+	TableVacuum *vacuum;
+	Buffer		buffer;
+	Page		page;
+	AuditPlace	place;
+	int			nlive;
+	int			nkept;			/* items that keep a table from being cut off */
+	int			ndead;			/* dead items there will be */
+	OffsetNumber dead[MaxHeapTuplesPerPage];
+	bool		all_visible;
+	bool		all_frozen;
+	TransactionId newest_xmin;
+	TransactionId latest_xid_removed;
+	HeapPageFreeze freeze;
+} PageAudit;
+
+static void begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer);
+static void end_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi);
+static void read_plan(PageAudit *audit, const PagePlan *plan, uint8 *fates);
+static void note_fates(PageAudit *audit, const OffsetNumber *offsets, int noffsets,
+					   ItemFate fate, uint8 *fates);
+static void expect_fate(PageAudit *audit, ItemFate planned, ItemFate right);
+static void audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan,
+						int *next_frozen);
+static void audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate,
+						   const PagePlan *plan, int *next_frozen);
+static bool note_visibility(PageAudit *audit, ItemId item);
+static void compare(PageAudit *audit, const char *what, int64 engine, int64 right);
+static void compare_dead(PageAudit *audit, const PruneResult *result);
+
+/*
+ * audit_before_prune
+ *		Before a simple page is changed: is what is planned what the server would do?
+ */
+void
+audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
+{
+	const PruneResult *result = plan->result;
+	const bool	has_indexes = vacuum->nindexes > 0;
+	PageAudit	audit;
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+	uint8		fates[MaxHeapTuplesPerPage + 1] = {FATE_STAYS};
+	int			next_frozen = 0;
+	TransactionId oldest_xid;
+
+	/* what is damaged is no matter of verdicts */
+	page_check_before_change(vacuum->rel, buffer,
+							 has_indexes ? plan->nowdead : plan->nowunused,
+							 has_indexes ? plan->nnowdead : plan->nnowunused);
+	begin_page(&audit, vacuum, buffer);
+	read_plan(&audit, plan, fates);
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(audit.page, off);
+		bool		is_dead = ItemIdIsDead(item);
+
+		audit.place.off = off;
+		if (ItemIdIsNormal(item))
+			audit_tuple(&audit, item, fates[off], plan, &next_frozen);
+		else
+			expect_fate(&audit, fates[off], is_dead && !has_indexes ? FATE_UNUSED : FATE_STAYS);
+		if (fates[off] == FATE_DEAD || (is_dead && has_indexes))
+			audit.dead[audit.ndead++] = off;
+	}
+	audit.place.off = InvalidOffsetNumber;
+	audit.all_visible &= audit.ndead == 0;
+	audit.all_frozen &= audit.all_visible;
+
+	compare_dead(&audit, result);
+	compare(&audit, "the page is all-visible", result->all_visible, audit.all_visible);
+	compare(&audit, "the page is all-frozen", result->all_frozen, audit.all_frozen);
+	compare(&audit, "live rows", result->live_tuples, audit.nlive);
+	compare(&audit, "something keeps the table from being cut off", result->hastup, audit.nkept > 0);
+	compare(&audit, "newest XID of a removed row", plan->latest_xid_removed, audit.latest_xid_removed);
+	if (audit.all_visible && !audit.all_frozen)
+		compare(&audit, "newest xmin", result->vm_conflict_horizon, audit.newest_xmin);
+	if (plan->nfrozen == 0)
+		compare(&audit, "rows must be frozen", false, audit.freeze.freeze_required);
+
+	oldest_xid = plan->nfrozen > 0 ? audit.freeze.FreezePageRelfrozenXid :
+		audit.freeze.NoFreezePageRelfrozenXid;
+	end_page(&audit, oldest_xid, plan->nfrozen > 0 ? audit.freeze.FreezePageRelminMxid :
+			 audit.freeze.NoFreezePageRelminMxid);
+}
+
+/*
+ * audit_pruned
+ *		After the server has pruned a page, and before the map is changed: is what is
+ *		reported of the page so?
+ */
+void
+audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
+{
+	PageAudit	audit;
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+	TransactionId oldest_xid;
+	MultiXactId oldest_multi;
+
+	begin_page(&audit, vacuum, buffer);
+	oldest_xid = audit.freeze.NoFreezePageRelfrozenXid;
+	oldest_multi = audit.freeze.NoFreezePageRelminMxid;
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(audit.page, off);
+		HeapTupleHeader tuple;
+
+		audit.place.off = off;
+		if (ItemIdIsDead(item))
+			audit.dead[audit.ndead++] = off;
+		if (!ItemIdIsNormal(item))
+			continue;
+		tuple = (HeapTupleHeader) PageGetItem(audit.page, item);
+		(void) heap_tuple_should_freeze(tuple, &vacuum->shared->cutoffs,
+										&oldest_xid, &oldest_multi);
+		if (!result->all_visible || result->map_done)
+			continue;
+		audit.all_visible &= note_visibility(&audit, item);
+		audit.all_frozen &= !heap_tuple_needs_eventual_freeze(tuple);
+	}
+	audit.place.off = InvalidOffsetNumber;
+
+	compare_dead(&audit, result);
+	if (result->all_visible && !result->map_done)
+	{
+		compare(&audit, "the page is all-visible", true, audit.all_visible && audit.ndead == 0);
+		compare(&audit, "the page is all-frozen", result->all_frozen, audit.all_frozen);
+	}
+	end_page(&audit, oldest_xid, oldest_multi);
+}
+
+/*
+ * audit_map
+ *		Is the page's own bit set if the map's is?  The caller has the map's page pinned.
+ */
+void
+audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
+{
+	PageAudit	audit;
+	uint8		bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
+
+	begin_page(&audit, vacuum, buffer);
+	if (bits != 0 && !PageIsAllVisible(audit.page))
+		audit_fail(vacuum, &audit.place, "the page is all-visible, by its bit in the map",
+				   "it isn't, by the page's own");
+	if (bits == VISIBILITYMAP_ALL_FROZEN)
+		audit_fail(vacuum, &audit.place, "the page is all-frozen, by its bits in the map",
+				   "it isn't all-visible");
+}
+
+/*
+ * audit_before_free
+ *		Before a page's dead items are freed: are they in the store, and will these
+ *		bits be right?  A copy of the page is left in before.
+ */
+void
+audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
+				  uint8 bits, TransactionId newest_xmin, Page before)
+{
+	PageAudit	audit;
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+	int			nfreed = 0;
+
+	begin_page(&audit, vacuum, buffer);
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(audit.page, off);
+		bool		is_freed = nfreed < dead->noffsets && dead->offsets[nfreed] == off;
+
+		audit.place.off = off;
+		nfreed += is_freed;
+		if (is_freed && !(ItemIdIsDead(item) && dead_tids_contains(vacuum->dead_tids, dead->blkno, off)))
+			audit_fail(vacuum, &audit.place, fate_names[FATE_UNUSED],
+					   ItemIdIsDead(item) ? "it isn't in the store" : "it isn't dead");
+		if (!is_freed && ItemIdIsDead(item))
+			audit.all_visible = false;
+		if (bits == 0 || !ItemIdIsNormal(item))
+			continue;
+		audit.all_visible &= note_visibility(&audit, item);
+		audit.all_frozen &=
+			!heap_tuple_needs_eventual_freeze((HeapTupleHeader) PageGetItem(audit.page, item));
+	}
+	audit.place.off = InvalidOffsetNumber;
+	compare(&audit, "items to be freed", dead->noffsets, nfreed);
+	if (bits != 0)
+	{
+		compare(&audit, "the page is all-visible", true, audit.all_visible);
+		compare(&audit, "the page is all-frozen", (bits & VISIBILITYMAP_ALL_FROZEN) != 0,
+				audit.all_frozen);
+		if (!audit.all_frozen)
+			compare(&audit, "newest xmin", newest_xmin, audit.newest_xmin);
+	}
+	memcpy(before, audit.page, BLCKSZ);
+	vacuum->counters.audited_heap_pages++;
+}
+
+/*
+ * audit_freed
+ *		Afterwards: are these items unused, and is all else as it was?
+ */
+void
+audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const DeadTidsPage *dead,
+			Page before)
+{
+	PageAudit	audit;
+	OffsetNumber old_maxoff = PageGetMaxOffsetNumber(before);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+	unsigned	upper = ((PageHeader) before)->pd_upper;
+	int			nfreed = 0;
+
+	begin_page(&audit, vacuum, buffer);
+	for (OffsetNumber off = FirstOffsetNumber; off <= old_maxoff; off++)
+	{
+		ItemId		old = PageGetItemId(before, off);
+		ItemId		item = PageGetItemId(audit.page, off);
+		bool		is_freed = nfreed < dead->noffsets && dead->offsets[nfreed] == off;
+
+		audit.place.off = off;
+		nfreed += is_freed;
+		/* unused ones at the end of the array are cut off */
+		if (is_freed || !ItemIdIsUsed(old) ? off <= maxoff && ItemIdIsUsed(item) :
+			off > maxoff || memcmp(old, item, sizeof(ItemIdData)) != 0)
+			audit_fail(vacuum, &audit.place,
+					   off > maxoff || !ItemIdIsUsed(item) ? "the item is unused now" : "the item has changed",
+					   is_freed ? "it was to become unused" : "it was to stay as it was");
+	}
+	audit.place.off = InvalidOffsetNumber;
+	if (memcmp((char *) before + upper, (char *) audit.page + upper, BLCKSZ - upper) != 0)
+		audit_fail(vacuum, &audit.place, "rows have changed", "they were to stay as they were");
+	audit_map(vacuum, buffer, vmbuffer);
+}
+
+/* begin_page -- nothing is known of a page yet. */
+static void
+begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
+{
+	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
+
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	audit->vacuum = vacuum;
+	audit->buffer = buffer;
+	audit->page = BufferGetPage(buffer);
+	audit->place = (AuditPlace)
+	{
+		.rel = vacuum->rel,.buffer = buffer,.blkno = BufferGetBlockNumber(buffer)
+	};
+	audit->nlive = audit->nkept = audit->ndead = 0;
+	audit->all_visible = audit->all_frozen = true;
+	audit->newest_xmin = audit->latest_xid_removed = InvalidTransactionId;
+	audit->freeze = (HeapPageFreeze)
+	{
+		.FreezePageRelfrozenXid = cutoffs->OldestXmin,.FreezePageRelminMxid = cutoffs->OldestMxact,
+			.NoFreezePageRelfrozenXid = cutoffs->OldestXmin,.NoFreezePageRelminMxid = cutoffs->OldestMxact
+	};
+}
+
+/*
+ * end_page
+ *		These are the oldest IDs left on a page: does the engine reckon with them?
+ */
+static void
+end_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi)
+{
+	VacuumCounters *counters = &audit->vacuum->counters;
+
+	if (TransactionIdPrecedes(oldest_xid, counters->new_relfrozenxid))
+		compare(audit, "oldest XID left", counters->new_relfrozenxid, oldest_xid);
+	if (MultiXactIdPrecedes(oldest_multi, counters->new_relminmxid))
+		compare(audit, "oldest MultiXactId left", counters->new_relminmxid, oldest_multi);
+	if (TransactionIdPrecedes(oldest_xid, counters->audited_relfrozenxid))
+		counters->audited_relfrozenxid = oldest_xid;
+	if (MultiXactIdPrecedes(oldest_multi, counters->audited_relminmxid))
+		counters->audited_relminmxid = oldest_multi;
+	counters->audited_heap_pages++;
+}
+
+/*
+ * read_plan
+ *		What is planned for each item?  Each may be named once, in ascending order, as
+ *		the WAL record wants it.
+ */
+static void
+read_plan(PageAudit *audit, const PagePlan *plan, uint8 *fates)
+{
+	OffsetNumber offsets[MaxHeapTuplesPerPage];
+
+	for (int i = 0; i < plan->nfrozen; i++)
+		offsets[i] = plan->frozen[i].offset;
+	note_fates(audit, offsets, plan->nfrozen, FATE_FROZEN, fates);
+	note_fates(audit, plan->nowdead, plan->nnowdead, FATE_DEAD, fates);
+	note_fates(audit, plan->nowunused, plan->nnowunused, FATE_UNUSED, fates);
+}
+
+/* note_fates -- the same is planned for these. */
+static void
+note_fates(PageAudit *audit, const OffsetNumber *offsets, int noffsets, ItemFate fate, uint8 *fates)
+{
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(audit->page);
+
+	for (int i = 0; i < noffsets; i++)
+	{
+		audit->place.off = offsets[i];
+		if (offsets[i] < FirstOffsetNumber || offsets[i] > maxoff ||
+			(i > 0 && offsets[i] <= offsets[i - 1]) || fates[offsets[i]] != FATE_STAYS)
+			audit_fail(audit->vacuum, &audit->place, fate_names[fate],
+					   "it isn't there, is named twice, or out of order");
+		fates[offsets[i]] = fate;
+	}
+}
+
+/* expect_fate -- does the engine plan what is right? */
+static void
+expect_fate(PageAudit *audit, ItemFate planned, ItemFate right)
+{
+	if (planned != right)
+		audit_fail(audit->vacuum, &audit->place, fate_names[planned], fate_names[right]);
+}
+
+/* audit_tuple -- likewise for an item that has a row. */
+static void
+audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan, int *next_frozen)
+{
+	HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(audit->page, item);
+
+	if (!note_visibility(audit, item))
+	{
+		/* others would be a link in a chain, which simple pages don't have */
+		bool		stands_alone = !HeapTupleHeaderIsHotUpdated(tuple) && !HeapTupleHeaderIsHeapOnly(tuple);
+
+		expect_fate(audit, fate, !stands_alone ? FATE_STAYS :
+					audit->vacuum->nindexes > 0 ? FATE_DEAD : FATE_UNUSED);
+		HeapTupleHeaderAdvanceConflictHorizon(tuple, &audit->latest_xid_removed);
+		return;
+	}
+	if (fate == FATE_DEAD || fate == FATE_UNUSED)
+		expect_fate(audit, fate, FATE_STAYS);
+	audit->nkept++;
+	audit_freezing(audit, tuple, fate, plan, next_frozen);
+}
+
+/* audit_freezing -- is a row that stays frozen, and in the way, as the server would do it? */
+static void
+audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const PagePlan *plan,
+			   int *next_frozen)
+{
+	const struct VacuumCutoffs *cutoffs = &audit->vacuum->shared->cutoffs;
+	HeapTupleFreeze server;
+	bool		totally_frozen;
+	bool		may_freeze;
+
+	if (plan->nfrozen == 0)
+	{
+		if (heap_tuple_should_freeze(tuple, cutoffs, &audit->freeze.NoFreezePageRelfrozenXid,
+									 &audit->freeze.NoFreezePageRelminMxid))
+			audit->freeze.freeze_required = true;
+		audit->all_frozen &= !heap_tuple_needs_eventual_freeze(tuple);
+		return;
+	}
+	may_freeze = heap_prepare_freeze_tuple(tuple, cutoffs,
+										   &audit->freeze, &server, &totally_frozen);
+	expect_fate(audit, fate, may_freeze ? FATE_FROZEN : FATE_STAYS);
+	audit->all_frozen &= totally_frozen;
+	if (may_freeze)
+	{
+		const HeapTupleFreeze *planned = &plan->frozen[(*next_frozen)++];
+
+		compare(audit, "xmax of a frozen row", planned->xmax, server.xmax);
+		compare(audit, "infomask of a frozen row", planned->t_infomask, server.t_infomask);
+		compare(audit, "infomask2 of a frozen row", planned->t_infomask2, server.t_infomask2);
+		compare(audit, "flags of a freeze plan", planned->frzflags, server.frzflags);
+	}
+}
+
+/*
+ * note_visibility
+ *		What does the server say of a row?  Returns false if it is dead to all.
+ */
+static bool
+note_visibility(PageAudit *audit, ItemId item)
+{
+	const TransactionId oldest_xmin = audit->vacuum->shared->cutoffs.OldestXmin;
+	HeapTupleData tuple;
+	TransactionId xmin;
+	HTSV_Result verdict;
+
+	ItemPointerSet(&tuple.t_self, audit->place.blkno, audit->place.off);
+	tuple.t_data = (HeapTupleHeader) PageGetItem(audit->page, item);
+	tuple.t_len = ItemIdGetLength(item);
+	tuple.t_tableOid = RelationGetRelid(audit->vacuum->rel);
+	verdict = HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, audit->buffer);
+	if (verdict == HEAPTUPLE_DEAD)
+		return false;
+	if (verdict != HEAPTUPLE_LIVE || !HeapTupleHeaderXminCommitted(tuple.t_data))
+	{
+		audit->all_visible = false;
+		return true;
+	}
+
+	audit->nlive++;
+	xmin = HeapTupleHeaderGetXmin(tuple.t_data);
+	if (!TransactionIdPrecedes(xmin, oldest_xmin))
+		audit->all_visible = false;
+	else if (TransactionIdIsNormal(xmin) && TransactionIdFollows(xmin, audit->newest_xmin))
+		audit->newest_xmin = xmin;
+	return true;
+}
+
+/* compare -- are two numbers the same, or truth values? */
+static void
+compare(PageAudit *audit, const char *what, int64 engine, int64 right)
+{
+	if (engine != right)
+		audit_fail(audit->vacuum, &audit->place,
+				   psprintf("%s: " INT64_FORMAT, what, engine), psprintf(INT64_FORMAT, right));
+}
+
+/* compare_dead -- are the dead items of a page those that are to be stored? */
+static void
+compare_dead(PageAudit *audit, const PruneResult *result)
+{
+	compare(audit, "dead items", result->lpdead_items, audit->ndead);
+	for (int i = 0; i < audit->ndead; i++)
+		compare(audit, "place of a dead item", result->deadoffsets[i], audit->dead[i]);
+}

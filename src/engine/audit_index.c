@@ -1,0 +1,459 @@
+/*-------------------------------------------------------------------------
+ *
+ * audit_index.c
+ *	  Pages of indexes, judged a second time: see audit.c.
+ *
+ * The TIDs of a page are read here by code of its own for each access method, not
+ * by that of the kinds.  A page is looked at twice:
+ *
+ * - When it is visited, before and after it is changed, under the visitor's lock:
+ *	 each TID is searched for in the store by itself (audit_match), and what is left
+ *	 must be what was there without the dead, in the same order (audit_deleted).  Only
+ *	 SP-GiST, and a bucket of a hash index that is cleaned up after a split, have reason
+ *	 for more; of these only the first is asked.
+ * - When all indexes have been passed over, in a phase of its own: is an entry of
+ *	 a dead item left?  No one can make one any more, so there is no excuse, wherever
+ *	 its page was split, and whoever was to visit that.  This is about pages, not about
+ *	 looking up TIDs, so it is done in one go, which the first look has compared.
+ *
+ * The second look goes by stretches of blocks that follow each other, which disks
+ * like better than single ones.  Whether a stretch is looked at depends on a hash of its
+ * place and of a number that the leader has drawn.  So it can tell at once if there
+ * are any, which most tables are too small for.
+ *
+ * Indexes of other access methods aren't audited.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/gin_private.h"
+#include "access/gist_private.h"
+#include "access/hash.h"
+#include "access/nbtree.h"
+#include "access/spgist_private.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+
+#include "debug_point.h"
+#include "engine/audit.h"
+#include "engine/index_kind.h"
+#include "pace/pace.h"
+#include "pace/wal.h"
+#include "report/progress.h"
+
+/* Blocks that are looked at together (128 kB), and how many such are claimed at a time */
+#define STRETCH_BLOCKS		16
+#define STRETCHES_A_CLAIM	64
+
+/* More TIDs than any page has */
+#define MAX_TIDS			BLCKSZ
+
+/* The TIDs of a page */
+struct AuditTids
+{
+	bool		expects;		/* those that are to be left after its change */
+	int			ntids;
+	ItemPointerData tids[MAX_TIDS];
+	bool		dead[MAX_TIDS];
+	int			nleft;
+	ItemPointerData left[MAX_TIDS];
+};
+
+static int	misjudge(bool is_dead, int ntids, bool *dead);
+static struct AuditTids *get_tids(TableVacuum *vacuum);
+static void fail(TableVacuum *vacuum, int number, Buffer buffer,
+				 const char *engine, const char *audit);
+static char *describe(ItemPointer tid, const char *what);
+static void gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno);
+static void add_tid(struct AuditTids *tids, ItemPointer tid);
+static void add_items(struct AuditTids *tids, Page page);
+static void gather_btree(struct AuditTids *tids, Page page);
+static void gather_spgist(struct AuditTids *tids, Page page);
+static void gather_gin(struct AuditTids *tids, Page page);
+static void add_list(struct AuditTids *tids, Page page, GinPostingList *list, int ntids);
+static bool keeps_order(Relation index);
+static uint64 index_claims(const IndexShared *index);
+static bool is_chosen(const TableVacuum *vacuum, int number, uint64 stretch);
+static void audit_stretch(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
+static void audit_page(TableVacuum *vacuum, int number, BlockNumber blkno);
+
+/*
+ * audit_match
+ *		Which of the TIDs of a locked page are dead?  Return how many, and which in dead.
+ *
+ * That is dead_tids_match, with a second opinion on audited pages.  The caller
+ * passes all TIDs of the page, in its order; and calls audit_deleted when they are
+ * deleted, and only if these are all that goes.
+ */
+int
+audit_match(TableVacuum *vacuum, int number, Buffer buffer,
+			const ItemPointerData *tids, int ntids, bool *dead)
+{
+	int			ndead = dead_tids_match(vacuum->dead_tids, tids, ntids, dead);
+	struct AuditTids *audit;
+
+	if (DEBUG_FAULT("index-entry"))
+		ndead -= misjudge(true, ntids, dead);
+	if (DEBUG_FAULT("index-live"))
+		ndead += misjudge(false, ntids, dead);
+
+	if (likely(!audit_is_due()))
+	{
+		if (vacuum->audit_tids != NULL)
+			vacuum->audit_tids->expects = false;
+		return ndead;
+	}
+
+	audit = get_tids(vacuum);
+	gather(audit, vacuum->indexes[number], BufferGetPage(buffer), BufferGetBlockNumber(buffer));
+	if (audit->ntids != ntids || memcmp(audit->tids, tids, ntids * sizeof(ItemPointerData)) != 0)
+		fail(vacuum, number, buffer,
+			 psprintf("the page has %d TIDs", ntids), psprintf("it has %d, or others", audit->ntids));
+	audit->nleft = 0;
+	for (int i = 0; i < audit->ntids; i++)
+	{
+		bool		is_dead = dead_tids_contains(vacuum->dead_tids,
+												 ItemPointerGetBlockNumberNoCheck(&audit->tids[i]),
+												 ItemPointerGetOffsetNumberNoCheck(&audit->tids[i]));
+
+		if (is_dead != dead[i])
+			fail(vacuum, number, buffer,
+				 describe(&audit->tids[i], dead[i] ? "goes" : "stays"),
+				 is_dead ? "its row is dead" : "its row isn't dead");
+		if (!is_dead)
+			audit->left[audit->nleft++] = audit->tids[i];
+	}
+	audit->expects = true;
+	vacuum->counters.audited_index_pages++;
+	return ndead;
+}
+
+/* misjudge -- for tests: take the last dead TID for a live one, or the reverse; returns how many there were, 0 or 1. */
+static int
+misjudge(bool is_dead, int ntids, bool *dead)
+{
+	int			last = ntids - 1;
+
+	while (last >= 0 && dead[last] != is_dead)
+		last--;
+	if (last >= 0)
+		dead[last] = !is_dead;
+	return last >= 0;
+}
+
+/*
+ * audit_deleted
+ *		The dead TIDs of a page have been deleted, which is still locked: if it is
+ *		audited, are all others left?
+ */
+void
+audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
+{
+	struct AuditTids *audit = vacuum->audit_tids;
+	Relation	index = vacuum->indexes[number];
+
+	if (audit == NULL || !audit->expects)
+		return;
+	audit->expects = false;
+	gather(audit, index, BufferGetPage(buffer), BufferGetBlockNumber(buffer));
+	if (audit->ntids != audit->nleft ||
+		(keeps_order(index) &&
+		 memcmp(audit->tids, audit->left, audit->nleft * sizeof(ItemPointerData)) != 0))
+		fail(vacuum, number, buffer,
+			 psprintf("%d TIDs are left on the page, in this order", audit->ntids),
+			 psprintf("there should be %d, in the order that they had", audit->nleft));
+}
+
+/*
+ * audit_begin_indexes
+ *		Leader, when all indexes have been passed over: draw the stretches to be looked
+ *		at, and return whether there are any.
+ */
+bool
+audit_begin_indexes(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+	bool		any = false;
+
+	if (cyclone_audit <= 0)
+		return false;
+	pg_atomic_write_u64(&shared->audit_next, 0);
+	shared->audit_seed = pg_prng_uint64(&pg_global_prng_state);
+	for (int i = 0; i < vacuum->nindexes; i++)
+	{
+		IndexShared *index = vacuum_index(shared, i);
+
+		index->audit_blocks = vacuum->kinds[i] != NULL ? index_current_size(vacuum->indexes[i]) : 0;
+		for (uint64 stretch = 0; !any && stretch * STRETCH_BLOCKS < index->audit_blocks; stretch++)
+			any = is_chosen(vacuum, i, stretch);
+	}
+	return any;
+}
+
+/*
+ * audit_indexes
+ *		A member's part of the second look.
+ */
+void
+audit_indexes(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+	uint64		claim;
+
+	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
+	while (!VacuumFailsafeActive && !pace_give_place())
+	{
+		int			number = 0;
+		uint64		first;
+
+		claim = pg_atomic_fetch_add_u64(&shared->audit_next, 1);
+		while (number < vacuum->nindexes && claim >= index_claims(vacuum_index(shared, number)))
+			claim -= index_claims(vacuum_index(shared, number++));
+		if (number == vacuum->nindexes)
+			break;
+
+		vacuum->indname = RelationGetRelationName(vacuum->indexes[number]);
+		set_place(vacuum, PLACE_INDEX_VACUUM, InvalidBlockNumber);
+		first = claim * STRETCHES_A_CLAIM;
+		for (uint64 stretch = first; stretch < first + STRETCHES_A_CLAIM; stretch++)
+		{
+			uint64		start = stretch * STRETCH_BLOCKS;
+			BlockNumber end = vacuum_index(shared, number)->audit_blocks;
+
+			if (start < end && is_chosen(vacuum, number, stretch))
+				audit_stretch(vacuum, number, start, Min(start + STRETCH_BLOCKS, end));
+		}
+		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
+		vacuum->indname = NULL;
+	}
+}
+
+/* index_claims -- how many claims there are on an index. */
+static uint64
+index_claims(const IndexShared *index)
+{
+	const uint64 blocks = STRETCH_BLOCKS * STRETCHES_A_CLAIM;
+
+	return (index->audit_blocks + blocks - 1) / blocks;
+}
+
+/* is_chosen -- is a stretch of an index looked at in this round? */
+static bool
+is_chosen(const TableVacuum *vacuum, int number, uint64 stretch)
+{
+	uint64		place = (uint64) number << 32 | stretch;
+	uint32		hash = (uint32) murmurhash64(vacuum->shared->audit_seed ^ murmurhash64(place));
+
+	return hash < cyclone_audit * ((double) PG_UINT32_MAX + 1);
+}
+
+/* audit_stretch -- look at blocks that follow each other. */
+static void
+audit_stretch(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end)
+{
+	for (BlockNumber blkno = start; blkno < end; blkno++)
+		(void) PrefetchBuffer(vacuum->indexes[number], MAIN_FORKNUM, blkno);
+	for (BlockNumber blkno = start; blkno < end; blkno++)
+	{
+		delay_point();
+		failsafe_notice(vacuum);
+		audit_page(vacuum, number, blkno);
+	}
+}
+
+/* audit_page -- has a page an entry of a dead item? */
+static void
+audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
+{
+	struct AuditTids *audit = get_tids(vacuum);
+	Relation	index = vacuum->indexes[number];
+	Buffer		buffer = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+											vacuum_strategy(vacuum));
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	gather(audit, index, BufferGetPage(buffer), blkno);
+	if (dead_tids_match(vacuum->dead_tids, audit->tids, audit->ntids, audit->dead) > 0)
+	{
+		int			i = 0;
+
+		while (!audit->dead[i])
+			i++;
+		fail(vacuum, number, buffer, "all entries of dead rows are gone",
+			 describe(&audit->tids[i], "is still there"));
+	}
+	UnlockReleaseBuffer(buffer);
+	vacuum->counters.audited_index_pages++;
+}
+
+/* get_tids -- where a process puts them, from the first time on. */
+static struct AuditTids *
+get_tids(TableVacuum *vacuum)
+{
+	if (vacuum->audit_tids == NULL)
+	{
+		vacuum->audit_tids = MemoryContextAlloc(vacuum->audit_context,
+												sizeof(struct AuditTids));
+		vacuum->audit_tids->expects = false;
+	}
+	return vacuum->audit_tids;
+}
+
+/* fail -- there are two verdicts on a locked page. */
+static void
+fail(TableVacuum *vacuum, int number, Buffer buffer, const char *engine, const char *audit)
+{
+	AuditPlace	place = {
+		.rel = vacuum->indexes[number],.buffer = buffer,.blkno = BufferGetBlockNumber(buffer)
+	};
+
+	audit_fail(vacuum, &place, engine, audit);
+}
+
+/* describe -- what happens to an entry; palloc'd. */
+static char *
+describe(ItemPointer tid, const char *what)
+{
+	return psprintf("the entry of row (%u,%u) %s", ItemPointerGetBlockNumberNoCheck(tid),
+					ItemPointerGetOffsetNumberNoCheck(tid), what);
+}
+
+/* keeps_order -- does a deletion leave the other entries of a page in their order? */
+static bool
+keeps_order(Relation index)
+{
+	return index->rd_indam->ambulkdelete != spgbulkdelete;
+}
+
+/*
+ * gather
+ *		Read the heap TIDs of an index's page; none if it isn't one of those that have
+ *		any.
+ */
+static void
+gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
+{
+	ambulkdelete_function routine = index->rd_indam->ambulkdelete;
+
+	tids->ntids = 0;
+	if (PageIsNew(page))
+		return;
+	if (routine == btbulkdelete && blkno != BTREE_METAPAGE)
+		gather_btree(tids, page);
+	else if (routine == hashbulkdelete &&
+			 (HashPageGetOpaque(page)->hasho_flag & (LH_BUCKET_PAGE | LH_OVERFLOW_PAGE)) != 0)
+		add_items(tids, page);
+	else if (routine == gistbulkdelete && GistPageIsLeaf(page) && !GistPageIsDeleted(page))
+		add_items(tids, page);
+	else if (routine == spgbulkdelete && SpGistPageIsLeaf(page))
+		gather_spgist(tids, page);
+	else if (routine == ginbulkdelete && blkno != GIN_METAPAGE_BLKNO)
+		gather_gin(tids, page);
+}
+
+/* add_tid -- one more. */
+static void
+add_tid(struct AuditTids *tids, ItemPointer tid)
+{
+	if (tids->ntids == MAX_TIDS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg_internal("an index page has more than %d TIDs", MAX_TIDS)));
+	tids->tids[tids->ntids++] = *tid;
+}
+
+/* add_items -- of a page whose items are index tuples, each with one. */
+static void
+add_items(struct AuditTids *tids, Page page)
+{
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+		add_tid(tids, &((IndexTuple) PageGetItem(page, PageGetItemId(page, off)))->t_tid);
+}
+
+/* gather_btree -- of a page of a btree, posting lists included. */
+static void
+gather_btree(struct AuditTids *tids, Page page)
+{
+	BTPageOpaque opaque = BTPageGetOpaque(page);
+
+	if (!P_ISLEAF(opaque) || P_ISDELETED(opaque) || P_ISHALFDEAD(opaque))
+		return;
+	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= PageGetMaxOffsetNumber(page); off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+
+		if (!BTreeTupleIsPosting(tuple))
+			add_tid(tids, &tuple->t_tid);
+		else
+			for (int i = 0; i < BTreeTupleGetNPosting(tuple); i++)
+				add_tid(tids, BTreeTupleGetPostingN(tuple, i));
+	}
+}
+
+/* gather_spgist -- of a leaf page of an SP-GiST index. */
+static void
+gather_spgist(struct AuditTids *tids, Page page)
+{
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+	{
+		SpGistLeafTuple tuple = (SpGistLeafTuple) PageGetItem(page, PageGetItemId(page, off));
+
+		if (tuple->tupstate == SPGIST_LIVE)
+			add_tid(tids, &tuple->heapPtr);
+	}
+}
+
+/* gather_gin -- of a page of a GIN index: of either tree, or of the pending list. */
+static void
+gather_gin(struct AuditTids *tids, Page page)
+{
+	if (GinPageIsDeleted(page))
+		return;
+	if (GinPageGetOpaque(page)->flags & GIN_LIST)
+		add_items(tids, page);
+	else if (GinPageIsData(page) && GinPageIsLeaf(page) && GinPageIsCompressed(page))
+	{
+		char	   *place = (char *) GinDataLeafPageGetPostingList(page);
+		char	   *end = place + GinDataLeafPageGetPostingListSize(page);
+
+		while (place < end)
+		{
+			add_list(tids, page, (GinPostingList *) place, -1);
+			place += SizeOfGinPostingList((GinPostingList *) place);
+		}
+	}
+	else if (!GinPageIsData(page) && GinPageIsLeaf(page))
+	{
+		for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+		{
+			IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+
+			if (!GinIsPostingTree(tuple) && GinGetNPosting(tuple) > 0 && GinItupIsCompressed(tuple))
+				add_list(tids, page, (GinPostingList *) GinGetPosting(tuple), GinGetNPosting(tuple));
+		}
+	}
+}
+
+/* add_list -- the TIDs of a compressed list, so many if that is known. */
+static void
+add_list(struct AuditTids *tids, Page page, GinPostingList *list, int ntids)
+{
+	int			ndecoded;
+	ItemPointer decoded;
+
+	if ((char *) list + SizeOfGinPostingList(list) > (char *) page + BLCKSZ)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg_internal("a list of TIDs goes past the end of its page")));
+	decoded = ginPostingListDecode(list, &ndecoded);
+	if (ntids >= 0 && ndecoded != ntids)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg_internal("a list of %d TIDs has %d", ntids, ndecoded)));
+	for (int i = 0; i < ndecoded; i++)
+		add_tid(tids, &decoded[i]);
+	pfree(decoded);
+}

@@ -1,0 +1,267 @@
+"""Audits find what the engine does wrong, before harm is done, and find nothing where it is right.
+
+The setting cyclone.debug_fault has the engine make a fault; the tests' servers have cyclone.audit = 1. That right verdicts differ from
+nothing is what all other tests prove, as an audit that fails fails their VACUUM.
+"""
+
+import re
+import stat
+
+import psycopg
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import DEBUG_POINT_LOCK
+from test_doors import by_engine, said
+
+ROWS = 4000
+LEFT = 'table "t" is left to PostgreSQL, as an audit has failed on it'
+INDEXES = {
+    "btree": "btree (id)",
+    "btree posting": "btree ((id % 7))",
+    "hash": "hash (id)",
+    "gist": "gist (box)",
+    "spgist": "spgist (place)",
+    "gin": "gin (list)",
+    "gin trees": "gin ((ARRAY[id * 0]))",
+}
+
+
+@pytest.fixture
+def t(conn):
+    """A function that makes a table t with an index, or none, of which every third row is dead, or as few as that; returns a connection."""
+
+    def make(index=INDEXES["btree"], dead="id % 3 = 0"):
+        conn.execute("CREATE TABLE t (id int, list int[], place point, box box, note text) WITH (autovacuum_enabled = off)")
+        conn.execute(
+            "INSERT INTO t SELECT i, ARRAY[i % 4, 100 + i % 50, i], point(i % 61, i), box(point(i, i % 13), point(i + 1, i % 13)), md5(i::text)"
+            f" FROM generate_series(1, {ROWS}) i"
+        )
+        if index:
+            conn.execute(f"CREATE INDEX ON t USING {index}")
+        conn.execute(f"DELETE FROM t WHERE {dead}")
+        return conn
+
+    return make
+
+
+def fails(conn, fault, statement="VACUUM t") -> psycopg.Error:
+    """Have the engine make a fault, and return the error by which the audit ends the VACUUM."""
+    conn.execute("SELECT set_config('cyclone.debug_fault', %s, false)", (fault,))
+    with pytest.raises(psycopg.errors.DataCorrupted, match="an audit of VACUUM has failed in relation") as error:
+        conn.execute(statement)
+    conn.execute("RESET cyclone.debug_fault")
+    assert error.value.diag.constraint_name == "cyclone.audit"
+    return error.value
+
+
+def rows(conn):
+    """The rows of t, by a sequential scan and by an index on id, if there is one."""
+    query = "SELECT count(*), sum(hashtext(t::text)) FROM t WHERE id BETWEEN 0 AND 1000000"
+    conn.execute("SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; SET enable_seqscan = on")
+    by_scan = conn.execute(query).fetchone()
+    conn.execute("RESET enable_indexscan; RESET enable_bitmapscan; RESET enable_indexonlyscan; SET enable_seqscan = off")
+    by_index = conn.execute(query).fetchone()
+    conn.execute("RESET enable_seqscan")
+    assert by_scan == by_index
+    return by_scan
+
+
+def assert_server_finishes(conn, before, statement="VACUUM (VERBOSE, FREEZE, PROCESS_TOAST off) t"):
+    """The server's own VACUUM gets the table, and leaves it as it should be, with all rows."""
+    report = said(conn, statement)
+    assert LEFT in report and not by_engine(report)
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+    state = checks.table_state(conn, "t")
+    assert state["dead_items"] == state["dead_tuples"] == 0
+    # until somebody says otherwise
+    conn.execute("SELECT cyclone.autovacuum_reset('t')")
+    assert by_engine(said(conn, "VACUUM (VERBOSE) t"))
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("index", [INDEXES["btree"], None], ids=["indexed", "without index"])
+def test_live_row_called_dead(t, index):
+    conn = t(index)
+    before = rows(conn)
+    error = fails(conn, "live-row")
+    assert re.search(r'relation "t" at item \d+ of block 0$', error.diag.message_primary)
+    fate = "becomes dead" if index else "becomes unused"
+    assert f"pg_cyclone's verdict: the item {fate}. The audit's: the item stays as it is." in error.diag.message_detail
+    state = checks.table_state(conn, "t")
+    assert state["dead_tuples"] + state["dead_items"] == ROWS // 3  # nothing is changed on the page, and it is the first
+    assert_server_finishes(conn, before)
+
+
+def test_one_fault_on_a_page_in_seven_is_found_by_a_full_audit(t):
+    conn = t()
+    before = rows(conn)
+    assert "the item stays as it is" in fails(conn, "live-row:7").diag.message_detail
+    assert_server_finishes(conn, before)
+
+
+def test_a_sample_finds_it(t):
+    """With a fault on each of a hundred pages, and half of the pages audited: that it is missed has a probability of 2 ** -100."""
+    conn = t()
+    conn.execute("UPDATE t SET note = repeat('x', 200)")
+    before = rows(conn)
+    conn.execute("SET cyclone.audit = 0.5")
+    fails(conn, "store-loses")  # which does no harm where it isn't found
+    assert_server_finishes(conn, before)
+
+
+def test_a_row_frozen_that_is_too_new(t, cluster, db):
+    conn = t()
+    with cluster.connect(db) as other:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT txid_current()")  # which OldestXmin doesn't pass
+        conn.execute("INSERT INTO t (id) SELECT 5000 + i FROM generate_series(1, 9) i")
+        conn.execute("SELECT count(*) FROM t")  # hints
+        conn.execute("CREATE TABLE pages AS SELECT id FROM t")
+        before = rows(conn)
+        error = fails(conn, "freeze", "VACUUM (FREEZE) t")
+        assert "pg_cyclone's verdict: the row is frozen. The audit's: the item stays as it is." in error.diag.message_detail
+    assert_server_finishes(conn, before)
+
+
+def test_map_bit_without_page_bit(t):
+    conn = t()
+    before = rows(conn)
+    conn.execute("VACUUM t")
+    conn.execute("INSERT INTO t SELECT * FROM t WHERE id < 100")
+    conn.execute("DELETE FROM t WHERE ctid IN (SELECT max(ctid) FROM t GROUP BY id HAVING count(*) > 1)")
+    error = fails(conn, "page-bit")
+    assert "the page is all-visible, by its bit in the map. The audit's: it isn't, by the page's own" in error.diag.message_detail
+    assert_server_finishes(conn, before, "VACUUM (VERBOSE, FREEZE, PROCESS_TOAST off, DISABLE_PAGE_SKIPPING) t")
+
+
+def test_leaf_that_nobody_visits(t):
+    """Its entries are found when all indexes have been passed over; no item has become unused by then."""
+    conn = t()
+    before = rows(conn)
+    error = fails(conn, "leaf:5")
+    assert re.search(r'relation "t_id_idx" at block \d+$', error.diag.message_primary)
+    assert re.search(r"The audit's: the entry of row \(\d+,\d+\) is still there\.", error.diag.message_detail)
+    assert checks.table_state(conn, "t")["dead_items"] == ROWS // 3
+    assert_server_finishes(conn, before)
+
+
+@pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
+@pytest.mark.parametrize("fault", ["index-entry", "index-live"])
+def test_entry_left_or_deleted(t, index, fault):
+    """Found before the page is changed, so that no entry of a live row is lost."""
+    conn = t(index)
+    before = rows(conn)
+    detail = fails(conn, fault).diag.message_detail
+    assert ("stays. The audit's: its row is dead" if fault == "index-entry" else "goes. The audit's: its row isn't dead") in detail
+    assert_server_finishes(conn, before)
+
+
+@pytest.mark.parametrize("fault", ["store-loses:3", "store-adds:3"])
+def test_store_that_loses_or_adds(t, fault):
+    conn = t()
+    before = rows(conn)
+    detail = fails(conn, fault).diag.message_detail
+    found = re.search(r"the store has (\d+) dead items of this block. The audit's: there are (\d+), or others", detail)
+    assert int(found[1]) - int(found[2]) == (-1 if "loses" in fault else 1)
+    assert_server_finishes(conn, before)
+
+
+def test_row_that_changes_in_the_second_pass(t):
+    conn = t(dead="id % 3 = 1 AND id > 1")
+    before = rows(conn)
+    assert "rows have changed" in fails(conn, "row-changes").diag.message_detail
+    assert_server_finishes(conn, before)
+
+
+def test_relfrozenxid_that_is_too_new(t):
+    conn = t()
+    before = rows(conn)
+    for i in range(3):
+        conn.execute(f"CREATE TABLE younger_{i} ()")
+    age = conn.execute("SELECT age(relfrozenxid) FROM pg_class WHERE relname = 't'").fetchone()
+    detail = fails(conn, "relfrozenxid").diag.message_detail
+    assert re.search(r"relfrozenxid becomes \d+. The audit's: an XID that is left is \d+", detail)
+    [(now,)] = conn.execute("SELECT age(relfrozenxid) FROM pg_class WHERE relname = 't'")
+    assert now >= age[0]
+    assert_server_finishes(conn, before)
+
+
+@pytest.mark.parametrize("fault", ["live-row:4", "leaf:3", "index-live:3", "store-loses:7", "row-changes"])
+def test_in_workers(t, fault):
+    """Whoever finds it, its error is the statement's, and marked as an audit's."""
+    conn = t()
+    before = rows(conn)
+    conn.execute("SET min_parallel_table_scan_size = 0; SET min_parallel_index_scan_size = 0")
+    fails(conn, fault, "VACUUM (PARALLEL 3) t")
+    assert_server_finishes(conn, before)
+
+
+def test_in_a_worker_alone(t, cluster, db):
+    """While the leader waits: its wait ends by the worker's error."""
+    conn = t()
+    before = rows(conn)
+    conn.execute("SET min_parallel_table_scan_size = 0; SET cyclone.debug_point = 'heap-scan:leader:wait'")
+    with cluster.connect(db) as gate:
+        gate.execute("SELECT pg_advisory_lock(%s)", [DEBUG_POINT_LOCK])
+        error = fails(conn, "worker-live-row", "VACUUM (PARALLEL 3) t")
+    conn.execute("RESET cyclone.debug_point")
+    assert "parallel worker" in error.diag.context
+    assert_server_finishes(conn, before)
+
+
+def test_full_inplace(t):
+    """Its passes are VACUUMs like any other."""
+    conn = t()
+    before = rows(conn)
+    fails(conn, "live-row", "VACUUM (FULL INPLACE) t")
+    assert_server_finishes(conn, before)
+
+
+def test_report_and_history(t, cluster):
+    conn = t()
+    error = fails(conn, "live-row")
+    [path] = re.findall(r'"(pg_cyclone/audit-\d+-\d+\.txt)" in the data directory', error.diag.message_hint)
+    file = cluster.data / path
+    text = file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert text.startswith("pg_cyclone ") and "pg_cyclone's verdict: the item becomes dead\naudit's verdict: the item stays as it is\n" in text
+    assert re.search(r"\nOldestXmin \d+, ", text) and re.search(r"\nitem 1: flags 1, offset \d+, length \d+, xmin \d+, xmax 0, infomask", text)
+    assert re.search(r"\n([0-9a-f]{64}\n)+$", text)[0].count("\n") == 1 + 8192 // 32
+    assert not list(file.parent.glob("audit-*.txt.*"))
+    columns = "outcome, sqlstate, audited_pages, audit_failed"
+    assert conn.execute(f"SELECT {columns} FROM cyclone.history WHERE relid = 't'::regclass").fetchall() == [("failed", "XX001", None, True)]
+    conn.execute("SELECT cyclone.autovacuum_reset()")
+    report = said(conn, "VACUUM (VERBOSE) t")
+    heap, index = re.search(r"\naudit: (\d+) heap pages and (\d+) index pages judged twice\n", report).groups()
+    pages = conn.execute("SELECT pg_relation_size('t') / 8192, pg_relation_size('t_id_idx') / 8192").fetchone()
+    assert int(heap) == 2 * pages[0] and int(index) >= 2 * (pages[1] - 10)
+    query = f"SELECT {columns} FROM cyclone.history WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1"
+    assert conn.execute(query).fetchone() == ("done", None, int(heap) + int(index), False)
+    checks.assert_clean(conn, "t")
+
+
+def test_switched_off(t):
+    """Then even a fault is none that anybody looks for."""
+    conn = t()
+    conn.execute("SET cyclone.audit = 0")
+    report = said(conn, "VACUUM (VERBOSE) t")
+    assert by_engine(report) and "judged twice" not in report
+    checks.assert_clean(conn, "t")
+    conn.execute("DELETE FROM t WHERE id % 3 = 1")
+    conn.execute("SET cyclone.debug_fault = 'store-loses'")
+    conn.execute("VACUUM t")
+
+
+def test_who_may_set_it(conn):
+    for value in ("-0.1", "1.1"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            conn.execute(f"SET cyclone.audit = {value}")
+    conn.execute("CREATE ROLE clerk")
+    try:
+        conn.execute("SET ROLE clerk")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            conn.execute("SET cyclone.audit = 0")
+    finally:
+        conn.execute("RESET ROLE; DROP ROLE clerk")
