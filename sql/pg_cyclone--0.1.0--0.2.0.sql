@@ -34,6 +34,7 @@ COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "
 COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second: by vacuum_cost_page_hit and its like, or, if the target allows less, 1 for a page found in shared buffers, 10 for one read, 20 for one made dirty; null if there is no bound';
 COMMENT ON COLUMN autovacuum.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (so many that all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
 COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
+COMMENT ON COLUMN autovacuum.failed_with IS 'The last failure: an SQLSTATE, "crash" or "audit"; null if the engine was successful since';
 COMMENT ON COLUMN autovacuum.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because of that, or are all tables because of crashes?';
 COMMENT ON COLUMN autovacuum.breaker_until IS 'Until when; null if it is not, or until cyclone.autovacuum_reset()';
 
@@ -128,7 +129,9 @@ CREATE FUNCTION history_rows(
     OUT wal_bytes bigint,
     OUT slept_seconds float8,
     OUT target_ms float8,
-    OUT latency_ms float8)
+    OUT latency_ms float8,
+    OUT audited_pages bigint,
+    OUT audit_failed boolean)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_history';
@@ -176,7 +179,9 @@ SELECT h.id,
        h.wal_bytes,
        h.slept_seconds,
        h.target_ms,
-       h.latency_ms
+       h.latency_ms,
+       h.audited_pages,
+       h.audit_failed
 FROM cyclone.history_rows() h
 LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
 LEFT JOIN pg_catalog.pg_roles u ON u.oid = h.usesysid;
@@ -223,6 +228,8 @@ COMMENT ON COLUMN history.wal_bytes IS 'WAL written, in bytes';
 COMMENT ON COLUMN history.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
 COMMENT ON COLUMN history.target_ms IS 'Latency target at the end, in milliseconds, given or learned; null without one';
 COMMENT ON COLUMN history.latency_ms IS 'The percentile that the target is about as last measured, in milliseconds; null if there was nothing to measure';
+COMMENT ON COLUMN history.audited_pages IS 'Pages of the table and its indexes that cyclone.audit had judged twice, as often as they were; null if it is not VACUUM by the engine, or not done';
+COMMENT ON COLUMN history.audit_failed IS 'Did it end as these verdicts differed? A report is in the folder pg_cyclone of the data directory then';
 
 CREATE FUNCTION history_reset()
 RETURNS bigint

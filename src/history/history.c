@@ -161,7 +161,8 @@ history_vacuumed(const TableResult *result)
 		return;
 	run.is_aggressive = result->aggressive;
 	figures->phase_seconds[0] = seconds[PHASE_HEAP_SCAN];
-	figures->phase_seconds[1] = seconds[PHASE_INDEX_VACUUM] + seconds[PHASE_INDEX_PAGE_DELETION];
+	figures->phase_seconds[1] = seconds[PHASE_INDEX_VACUUM] + seconds[PHASE_INDEX_AUDIT] +
+		seconds[PHASE_INDEX_PAGE_DELETION];
 	figures->phase_seconds[2] = seconds[PHASE_HEAP_VACUUM];
 	figures->phase_seconds[3] = seconds[PHASE_INDEX_CLEANUP];
 	figures->phase_seconds[4] = result->truncate_seconds;
@@ -176,6 +177,7 @@ history_vacuumed(const TableResult *result)
 	figures->pages_before = result->orig_rel_pages;
 	figures->pages_after = result->new_rel_pages;
 	figures->bytes_before = (result->orig_rel_pages + result->index_pages_before) * BLCKSZ;
+	figures->audited_pages = counters->audited_heap_pages + counters->audited_index_pages;
 	figures->bytes_after = (result->new_rel_pages + result->index_pages_after) * BLCKSZ;
 }
 
@@ -219,6 +221,8 @@ history_fail(void)
 		error = CopyErrorData();
 		if (error->message != NULL)
 			append_text(run.error, sizeof(run.error), error->message, "");
+		run.audit_failed = error->constraint_name != NULL &&
+			strcmp(error->constraint_name, AUDIT_MARK) == 0;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(error_context);
 	}
@@ -257,6 +261,7 @@ forget_figures(void)
 	figures->pages_after = -1;
 	figures->bytes_before = -1;
 	figures->bytes_after = -1;
+	figures->audited_pages = -1;
 }
 
 /*

@@ -44,6 +44,7 @@ typedef struct HistoryFigures
 	int64		pages_after;
 	int64		bytes_before;	/* with indexes, see docs/history.md */
 	int64		bytes_after;
+	int64		audited_pages;	/* of the table and its indexes */
 } HistoryFigures;
 
 extern void history_init(void);

@@ -42,6 +42,7 @@ typedef struct HistoryRow
 	bool		is_wraparound;
 	bool		is_aggressive;
 	bool		has_figures;
+	bool		audit_failed;	/* by which it ended */
 	int32		sqlerrcode;		/* 0: none */
 	int32		nwarnings;
 	HistoryFigures figures;
