@@ -20,6 +20,7 @@ from cyclone_lab.postgres import REPO, as_server_user, hand_over, program_env, p
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
+    "cyclone.audit": 1,
     "fsync": "off",
     "max_prepared_transactions": 2,  # as the server's own tests have it
     "max_worker_processes": 32,

@@ -34,6 +34,7 @@ from cyclone_lab.workload import CHECKED_WAL, Workload
 LIFE = 10
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
+    "cyclone.audit": 1,
     "fsync": "off",  # what is written survives the death of processes
     "max_connections": 40,
     "max_worker_processes": 16,

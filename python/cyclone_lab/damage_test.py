@@ -34,6 +34,7 @@ TIMEOUT, PATIENCE = 4, 3  # seconds for a statement, and for it to notice that t
 LONGER = 15  # times as long, before it is a fault
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
+    "cyclone.audit": 1,
     "autovacuum": "off",
     "fsync": "off",
     "full_page_writes": "off",

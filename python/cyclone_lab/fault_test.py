@@ -33,6 +33,7 @@ from cyclone_lab.workload import SESSION, Workload, Writer
 LIFE = 25
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
+    "cyclone.audit": 1,
     "shared_buffers": "1MB",  # so that much is read, and written by VACUUM itself
     "autovacuum": "off",
     "bgwriter_lru_maxpages": 0,

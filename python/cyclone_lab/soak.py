@@ -36,6 +36,7 @@ PUBLISHED = BY_NAME["plain"]
 PAUSE = 0.005  # of a writer after each transaction, or the standby, which compares every page, falls behind
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
+    "cyclone.audit": 1,
     "fsync": "off",
     "autovacuum": "off",
     "shared_buffers": "32MB",

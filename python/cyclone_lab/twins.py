@@ -36,6 +36,7 @@ DUELS = 2
 PAUSE = 0.01  # of a writer after each transaction, so that others get their turn
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
+    "cyclone.audit": 1,
     "fsync": "off",
     "autovacuum": "off",
     "shared_buffers": "16MB",
