@@ -27,7 +27,7 @@ extern int	cyclone_autovacuum_max_parallel_workers;
 extern int	cyclone_autovacuum_max_tables;
 extern int	cyclone_autovacuum_retry_after; /* s */
 extern int	cyclone_check_disk_space;
-extern char *cyclone_databases;	/* patterns: see scope.c */
+extern char *cyclone_databases; /* patterns: see scope.c */
 extern bool cyclone_enabled;
 extern int	cyclone_history_size;	/* rows */
 extern int	cyclone_index_wait; /* ms */

@@ -607,7 +607,7 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	values[column++] = Int32GetDatum(entry->failures);
 	nulls[column] = entry->failures == 0;
 	values[column++] = CStringGetTextDatum(entry->crashed ? "crash" :
-										  entry->audit_failed ? "audit" : unpack_sql_state(entry->sqlerrcode));
+										   entry->audit_failed ? "audit" : unpack_sql_state(entry->sqlerrcode));
 	values[column++] = BoolGetDatum(is_open);
 	/* clients stumble over infinity */
 	nulls[column] = !is_open || until == DT_NOEND;

@@ -76,8 +76,8 @@ static MemoryContext error_context = NULL;
 static void check_notes(TableVacuum *vacuum);
 static void write_report(TableVacuum *vacuum, const AuditPlace *place, Page page,
 						 const char *engine, const char *audit, char *path);
-static void write_items(FILE *file, Page page);
-static void write_image(FILE *file, Page page);
+static void write_items(FILE * file, Page page);
+static void write_image(FILE * file, Page page);
 
 /*
  * audit_begin
@@ -313,7 +313,7 @@ write_report(TableVacuum *vacuum, const AuditPlace *place, Page page,
 
 /* write_items -- the items of a heap page, and the headers of its rows. */
 static void
-write_items(FILE *file, Page page)
+write_items(FILE * file, Page page)
 {
 	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
 
@@ -336,7 +336,7 @@ write_items(FILE *file, Page page)
 
 /* write_image -- the whole page, in hexadecimal digits. */
 static void
-write_image(FILE *file, Page page)
+write_image(FILE * file, Page page)
 {
 	const unsigned char *bytes = (const unsigned char *) page;
 

@@ -403,6 +403,7 @@ evict_row(HistoryUser *own, const HistoryRow *row)
 		pairingheap_add(&shared->users_by_rows, &user->node);
 	return slot;
 }
+
 /* table_key -- how a row's table and user are found. */
 static TableKey
 table_key(const HistoryRow *row)

@@ -649,6 +649,7 @@ static void
 check_facts(Simulation *sim)
 {
 	Size		bytes = dead_tids_bytes(sim->reader);
+
 	/* what it needs to begin with, in shared memory or beside it */
 	Size		limit = Max(sim->memory, dead_tids_shared_size(true, sim->nblocks, sim->memory,
 															   sim->nmembers));
