@@ -40,6 +40,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "autovacuum/table_log.h"
 #include "command/distributed.h"
 #include "command/options.h"
 #include "command/relations.h"
@@ -495,8 +496,11 @@ can_compact(Relation rel, bool is_named, bits32 options)
 {
 	const char *why_not;
 	int			level = (options & VACOPT_VERBOSE) ? INFO : DEBUG1;
+	TableKey	key = table_log_key(rel);
 
-	if (!scope_has_table(rel))
+	if (table_log_audit_has_failed(&key))
+		why_not = gettext_noop("It is left to PostgreSQL, as an audit has failed on it.");
+	else if (!scope_has_table(rel))
 		why_not = gettext_noop("It is left to PostgreSQL, by cyclone.databases or cyclone.tables.");
 	else if (table_inplace_is_possible(rel, &why_not))
 		return true;

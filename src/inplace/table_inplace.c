@@ -51,9 +51,9 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "autovacuum/autovacuum.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "autovacuum/autovacuum.h"
 #include "engine/table_vacuum.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"

@@ -216,6 +216,8 @@ def test_full_inplace(t):
     conn = t()
     before = rows(conn)
     fails(conn, "live-row", "VACUUM (FULL INPLACE) t")
+    report = said(conn, "VACUUM (FULL INPLACE) t")
+    assert 'rows of "t" cannot be moved, vacuuming only' in report and LEFT in report
     assert_server_finishes(conn, before)
 
 
