@@ -31,6 +31,7 @@
 
 #define DEBUG_POINT_LOCK	51966
 
+int			cyclone_debug_batch_ms = 0;
 int			cyclone_debug_btree_parts = 0;
 int			cyclone_debug_failed_probe = 0;
 int			cyclone_debug_fsm_blocks = 0;
@@ -63,6 +64,10 @@ static const struct
 	GucContext	context;
 }			numbers[] = {
 
+	{"cyclone.debug_batch_ms",
+		"How long VACUUM (FULL INPLACE) moves rows in a transaction, in ms.",
+		"0 is as long as usual.",
+	&cyclone_debug_batch_ms, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_btree_parts",
 		"Into how many parts VACUUM FULL divides each btree that it can.",
 		"0 is as many as there are processes, if that pays.",

@@ -18,6 +18,7 @@
 
 #ifdef CYCLONE_DEBUG_POINTS
 
+extern int	cyclone_debug_batch_ms;
 extern int	cyclone_debug_btree_parts;
 extern int	cyclone_debug_failed_probe;
 extern int	cyclone_debug_fsm_blocks;

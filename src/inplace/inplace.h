@@ -31,7 +31,6 @@ typedef struct MoveObstacles
 {
 	int64		locked;			/* others hold or change them */
 	int64		uncommitted;	/* others are inserting them */
-	int64		recently_dead;	/* a snapshot may need them */
 } MoveObstacles;
 
 /* The room that a part of a value takes, of those that are cut into several */
@@ -119,6 +118,10 @@ typedef struct Inplace
 								 * batch */
 	BlockNumber target;			/* to be filled, if it is valid */
 	BlockList	refill;			/* to be filled before others */
+	double		row_ms;			/* that a row takes to move; 0 if none has
+								 * been moved */
+	bool		lists_are_empty;	/* pending lists, just now, as far as others
+									 * let us */
 	MoveCounts	moved;
 } Inplace;
 
@@ -184,6 +187,8 @@ extern bool subscription_is_kept_away(void);
 /* move_batch.c */
 extern bool move_batch_begin(MoveBatch *batch, Inplace *job);
 extern bool move_batch_goes_on(const MoveBatch *batch);
+extern int	move_batch_rows_left(const MoveBatch *batch);
+extern void move_batch_learn(MoveBatch *batch, int nrows, instr_time start);
 extern bool move_batch_end(MoveBatch *batch);
 extern void move_batch_abandon(void);
 extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer);
@@ -222,6 +227,10 @@ extern IndexEntries *index_entries_open(Relation rel);
 extern bool index_entries_add(IndexEntries *entries, HeapTuple tuple);
 extern void index_entries_finish(IndexEntries *entries);
 extern void index_entries_close(IndexEntries *entries);
+
+/* pending_lists.c */
+extern bool pending_lists_are_long(const IndexEntries *entries);
+extern void pending_lists_empty(Inplace *job);
 
 /* old_versions.c */
 extern void horizon_wait(Oid relid, TransactionId last_xid);

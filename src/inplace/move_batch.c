@@ -6,13 +6,16 @@
  * A move is an update that changes nothing: the old version gets our
  * transaction as its xmax and points at the new one, which others who hold the
  * old one's row number follow, as with any update.  Until we commit they wait
- * for us, so each batch is a transaction of a few milliseconds.  No key
- * changes, so those who check foreign keys don't wait.  What is not
- * like an update: the place is ours to choose, no trigger fires, no value is
- * looked at, nothing is counted as an update, and logical decoding hears
- * nothing.  But the statistics system hears of a dead version for each, whatever
- * becomes of the batch, so that autovacuum comes if no VACUUM of ours does any more;
- * and of a change for each that is committed, so that ANALYZE learns where rows are.
+ * for us, so each batch is a transaction of a few milliseconds.  It moves no more
+ * rows than fit into that, going by what those before have taken; one whose index
+ * entries take longer moves alone.  Pending lists that it might make too long are
+ * emptied before, when nobody waits (pending_lists.c).  No key changes, so those
+ * who check foreign keys don't wait.  What is not like an update: the place is
+ * ours to choose, no trigger fires, no value is looked at, nothing is counted as
+ * an update, and logical decoding hears nothing.  But the statistics system hears
+ * of a dead version for each, whatever becomes of the batch, so that autovacuum
+ * comes if no VACUUM of ours does any more; and of a change for each that is
+ * committed, so that ANALYZE learns where rows are.
  *
  * Nor may a subscription of logical replication write to the table: its worker
  * follows no old version to the new one.  subscription.c sees to that for as long as
@@ -57,7 +60,7 @@
 #include "debug_point.h"
 #include "inplace/inplace.h"
 
-/* So long may others wait for a row, apart from one page's work. */
+/* So long may others wait for a row, unless it takes longer alone. */
 #define BATCH_MS	5
 
 /* How often, and for how long, to look again at subscriptions that are changing */
@@ -72,6 +75,7 @@ typedef struct RowInHand
 } RowInHand;
 
 static void open_table(MoveBatch *batch);
+static bool lists_are_in_the_way(MoveBatch *batch);
 static bool may_move(Inplace *job);
 static void wait_for_subscriptions(Inplace *job);
 static void begin_subtransaction(MoveBatch *batch);
@@ -80,6 +84,7 @@ static void forget(MoveBatch *batch);
 static void close_table(MoveBatch *batch);
 static void nap(int ms);
 static void name_row(void *arg);
+static double ms_since(instr_time start);
 
 /*
  * move_batch_begin
@@ -95,6 +100,8 @@ static void name_row(void *arg);
 bool
 move_batch_begin(MoveBatch *batch, Inplace *job)
 {
+	bool		empty_lists;
+
 	Assert(!IsTransactionState());
 	Assert(!job->is_stopped);
 
@@ -112,11 +119,14 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	memset(batch, 0, sizeof(MoveBatch));
 	batch->job = job;
 	open_table(batch);
+	empty_lists = lists_are_in_the_way(batch);
 	/* last, as others may wait for us from here on */
-	if (!may_move(job))
+	if (empty_lists || !may_move(job))
 	{
 		close_table(batch);
 		end_transaction();
+		if (empty_lists)
+			pending_lists_empty(job);
 		return false;
 	}
 
@@ -147,6 +157,20 @@ open_table(MoveBatch *batch)
 	pace_write_steadily();
 	batch->entries = index_entries_open(batch->rel);
 	batch->reserve = RelationGetTargetPageFreeSpace(batch->rel, HEAP_DEFAULT_FILLFACTOR);
+}
+
+/*
+ * lists_are_in_the_way
+ *		Are pending lists to be emptied before this batch?  Not twice, as others may
+ *		be at it, or fill them faster than we come to the batch.
+ */
+static bool
+lists_are_in_the_way(MoveBatch *batch)
+{
+	Inplace    *job = batch->job;
+
+	job->lists_are_empty = !job->lists_are_empty && pending_lists_are_long(batch->entries);
+	return job->lists_are_empty;
 }
 
 /*
@@ -209,16 +233,58 @@ bool
 move_batch_goes_on(const MoveBatch *batch)
 {
 	const Inplace *job = batch->job;
-	instr_time	now;
+	double		row_ms = 0;
 
 	if (batch->is_in_the_way || batch->is_short)
 		return false;
 	/* to be undone, visits must be neighbours */
 	if (batch->can_be_undone && job->next_visit >= job->end_visits)
 		return false;
+	/* as long as nothing has moved nobody waits */
+	if (job->moved.rows > batch->before.rows)
+		row_ms = job->row_ms;
+	return ms_since(batch->start) + row_ms < DEBUG_LIMIT(batch_ms, BATCH_MS);
+}
+
+/* ms_since -- how long that is ago. */
+static double
+ms_since(instr_time start)
+{
+	instr_time	now;
+
 	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, batch->start);
-	return INSTR_TIME_GET_MILLISEC(now) < BATCH_MS;
+	INSTR_TIME_SUBTRACT(now, start);
+	return INSTR_TIME_GET_MILLISEC(now);
+}
+
+/*
+ * move_batch_rows_left
+ *		For how many rows of a page is there time in this batch?  For one at least,
+ *		and no more as long as nobody knows what they take.
+ */
+int
+move_batch_rows_left(const MoveBatch *batch)
+{
+	double		row_ms = batch->job->row_ms;
+	double		left = 0;
+
+	if (row_ms > 0)
+		left = (DEBUG_LIMIT(batch_ms, BATCH_MS) - ms_since(batch->start)) / row_ms;
+	return (int) Min(Max(left, 1), MaxHeapTuplesPerPage);
+}
+
+/*
+ * move_batch_learn
+ *		So many rows have been moved since start, with their index entries.
+ *
+ * What takes longer than thought is believed at once, what doesn't by and by.
+ */
+void
+move_batch_learn(MoveBatch *batch, int nrows, instr_time start)
+{
+	double		row_ms = ms_since(start) / nrows;
+
+	batch->job->row_ms = Max(row_ms, batch->job->row_ms * 7 / 8);
 }
 
 /*

@@ -526,7 +526,6 @@ add_counts(MoveCounts *sum, const MoveCounts *part)
 	sum->undone += part->undone;
 	sum->obstacles.locked += part->obstacles.locked;
 	sum->obstacles.uncommitted += part->obstacles.uncommitted;
-	sum->obstacles.recently_dead += part->obstacles.recently_dead;
 	if (TransactionIdIsValid(part->last_xid) &&
 		(!TransactionIdIsValid(sum->last_xid) ||
 		 TransactionIdFollows(part->last_xid, sum->last_xid)))

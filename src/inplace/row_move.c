@@ -10,7 +10,8 @@
  * for somebody else's that is being inserted.  Values in
  * the TOAST table stay where they are, as both versions point at them.  The two
  * pages are locked in the order of their block numbers, as the server does;
- * page_change.c has the changes to each.
+ * page_change.c has the changes to each.  If a batch has no time for all rows of a
+ * page, the next one goes on there.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -31,6 +32,14 @@
 #include "debug_point.h"
 #include "inplace/inplace.h"
 
+/* What became of a page that was to be vacated */
+typedef enum PageEnd
+{
+	PAGE_DONE,
+	PAGE_NO_TIME,				/* the next batch goes on with it */
+	PAGE_NO_ROOM,				/* nor is there any for others */
+} PageEnd;
+
 /* The page in hand */
 typedef struct RowMove
 {
@@ -45,11 +54,13 @@ typedef struct RowMove
 	bool		fits[MaxHeapTuplesPerPage];
 } RowMove;
 
-static bool vacate_page(RowMove *move, BlockNumber blkno);
+static PageEnd vacate_page(RowMove *move, BlockNumber blkno);
+static bool move_to_page(RowMove *move, Buffer target);
 static Size smallest_row(Relation rel, Buffer buffer);
 static BlockNumber tail_start(const Inplace *job);
 static Buffer next_target(RowMove *move, Size room);
-static int	move_rows(RowMove *move, Buffer target, bool *all_fit);
+static int	move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full);
+static int	leave_rows(RowMove *move, int nfit);
 static void find_rows(RowMove *move, MoveObstacles *obstacles);
 
 /*
@@ -63,38 +74,39 @@ row_move_some(Inplace *job)
 {
 	RowMove		move = {0};
 	BlockNumber visit;
-	bool		more;
+	PageEnd		end;
 
 	if (!move_batch_begin(&move.batch, job))
 		return !job->is_stopped;
-	/* at least one page, however slow we are */
+	/* at least a row, however slow we are */
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		more = visits_next(job, &visit) && vacate_page(&move, job->npages - 1 - visit);
-		if (more)
+		if (!visits_next(job, &visit))
+			end = PAGE_NO_ROOM;
+		else if ((end = vacate_page(&move, job->npages - 1 - visit)) == PAGE_DONE)
 			visits_done(job);
-	} while (more && move_batch_goes_on(&move.batch));
+	} while (end == PAGE_DONE && move_batch_goes_on(&move.batch));
 
 	if (BufferIsValid(move.source_map))
 		ReleaseBuffer(move.source_map);
 	if (BufferIsValid(move.target_map))
 		ReleaseBuffer(move.target_map);
 	/* what is undone has given back its room */
-	return move_batch_end(&move.batch) || more;
+	return move_batch_end(&move.batch) || end != PAGE_NO_ROOM;
 }
 
 /*
  * vacate_page
- *		Move what can be moved from a block; false if there is no room any more.
+ *		Move what can be moved from a block, as far as time and room go.
  */
-static bool
+static PageEnd
 vacate_page(RowMove *move, BlockNumber blkno)
 {
 	MoveBatch  *batch = &move->batch;
 	Inplace    *job = batch->job;
 	Size		room;
-	bool		all_fit = false;
+	PageEnd		end = PAGE_DONE;
 
 	Assert(blkno >= tail_start(job) && blkno < job->npages);
 	Assert(IsSubTransaction() == batch->can_be_undone);
@@ -103,54 +115,76 @@ vacate_page(RowMove *move, BlockNumber blkno)
 	visibilitymap_pin(batch->rel, blkno, &move->source_map);
 	room = smallest_row(batch->rel, move->source);
 
-	while (room > 0 && !all_fit && !batch->is_in_the_way)
-	{
-		Buffer		target = next_target(move, room);
-		BlockNumber target_block;
-		MemoryContext old;
-		int			nmoved;
-		Size		space;
-
-		if (!BufferIsValid(target))
-			break;
-		target_block = BufferGetBlockNumber(target);
-		visibilitymap_pin(batch->rel, target_block, &move->target_map);
-		move_batch_assign_xid(batch);
-
-		/* the order in which the server locks two pages, too */
-		Assert(target_block < blkno);
-		old = MemoryContextSwitchTo(batch->row_context);
-		LockBuffer(target, BUFFER_LOCK_EXCLUSIVE);
-		LockBuffer(move->source, BUFFER_LOCK_EXCLUSIVE);
-		nmoved = move_rows(move, target, &all_fit);
-		LockBuffer(move->source, BUFFER_LOCK_UNLOCK);
-		space = PageGetHeapFreeSpace(BufferGetPage(target));
-		UnlockReleaseBuffer(target);
-		MemoryContextSwitchTo(old);
-
-		move_batch_count(batch, nmoved);
-		if (nmoved > 0)
-			undone_room_note(batch, target_block);
-		for (int i = 0; i < move->nrows && !batch->is_in_the_way; i++)
-			if (move->fits[i])
-				move_batch_add_entries(batch, move->rows[i]);
-		MemoryContextReset(batch->row_context);
-
-		/* what doesn't fit here goes to the next page, and so do all others */
-		if (!all_fit)
+	if (room > 0)
+		do
 		{
-			RecordPageWithFreeSpace(batch->rel, target_block, space);
-			job->target = InvalidBlockNumber;
-		}
-		CHECK_FOR_INTERRUPTS();
-	}
+			Buffer		target = next_target(move, room);
+
+			if (!BufferIsValid(target))
+				end = PAGE_NO_ROOM;
+			else if (move_to_page(move, target) || batch->is_in_the_way)
+				end = PAGE_DONE;
+			else
+				end = PAGE_NO_TIME;
+			CHECK_FOR_INTERRUPTS();
+		} while (end == PAGE_NO_TIME && move_batch_goes_on(batch));
 	ReleaseBuffer(move->source);
 
-	if (room > 0 && !all_fit && !batch->is_in_the_way)
-		return false;
 	/* not for new rows, see tail_plan.c */
-	tail_hide_block(batch->rel, blkno);
-	return true;
+	if (end == PAGE_DONE)
+		tail_hide_block(batch->rel, blkno);
+	return end;
+}
+
+/*
+ * move_to_page
+ *		Move rows to one page, whose pin is given up, with their index entries;
+ *		return whether no row is left that another page could take.
+ */
+static bool
+move_to_page(RowMove *move, Buffer target)
+{
+	MoveBatch  *batch = &move->batch;
+	BlockNumber target_block = BufferGetBlockNumber(target);
+	MemoryContext old;
+	instr_time	start;
+	bool		all_moved;
+	bool		is_full;
+	int			nmoved;
+	Size		space;
+
+	visibilitymap_pin(batch->rel, target_block, &move->target_map);
+	move_batch_assign_xid(batch);
+	INSTR_TIME_SET_CURRENT(start);
+
+	/* the order in which the server locks two pages, too */
+	Assert(target_block < BufferGetBlockNumber(move->source));
+	old = MemoryContextSwitchTo(batch->row_context);
+	LockBuffer(target, BUFFER_LOCK_EXCLUSIVE);
+	LockBuffer(move->source, BUFFER_LOCK_EXCLUSIVE);
+	nmoved = move_rows(move, target, &all_moved, &is_full);
+	LockBuffer(move->source, BUFFER_LOCK_UNLOCK);
+	space = PageGetHeapFreeSpace(BufferGetPage(target));
+	UnlockReleaseBuffer(target);
+	MemoryContextSwitchTo(old);
+
+	move_batch_count(batch, nmoved);
+	if (nmoved > 0)
+		undone_room_note(batch, target_block);
+	for (int i = 0; i < move->nrows && !batch->is_in_the_way; i++)
+		if (move->fits[i])
+			move_batch_add_entries(batch, move->rows[i]);
+	MemoryContextReset(batch->row_context);
+	if (nmoved > 0)
+		move_batch_learn(batch, nmoved, start);
+
+	/* what doesn't fit here goes to the next page, and so do all others */
+	if (is_full)
+	{
+		RecordPageWithFreeSpace(batch->rel, target_block, space);
+		batch->job->target = InvalidBlockNumber;
+	}
+	return all_moved;
 }
 
 /*
@@ -222,19 +256,21 @@ next_target(RowMove *move, Size room)
 
 /*
  * move_rows
- *		Move rows to one page, as many as fit; return how many.
+ *		Move rows to one page, as many as fit and there is time for; return how many.
  *
  * Both pages are exclusively locked, and their pages of the visibility map
- * pinned.  Sets all_fit if no row is left that another page could take.
+ * pinned.  Sets all_moved if no row is left that another page could take, is_full
+ * if there are some, and this one takes no more of them.
  */
 static int
-move_rows(RowMove *move, Buffer target, bool *all_fit)
+move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full)
 {
 	MoveBatch  *batch = &move->batch;
 	HeapTuple	moved[MaxHeapTuplesPerPage];
 	OffsetNumber offsets[MaxHeapTuplesPerPage];
 	int			nmoved = 0;
 	int			nfit = 0;
+	int			nchosen;
 	MoveObstacles obstacles = {0};
 
 	find_rows(move, &obstacles);
@@ -245,16 +281,17 @@ move_rows(RowMove *move, Buffer target, bool *all_fit)
 		nfit = page_room(BufferGetPage(target), batch->reserve, move->rows, move->nrows,
 						 move->fits);
 	}
-	*all_fit = nfit == move->nrows;
-	if (*all_fit)
+	nchosen = leave_rows(move, nfit);
+	*all_moved = nchosen == move->nrows;
+	*is_full = nchosen == nfit && !*all_moved;
+	if (*all_moved)
 	{
 		MoveObstacles *all = &batch->job->moved.obstacles;
 
 		all->locked += obstacles.locked;
 		all->uncommitted += obstacles.uncommitted;
-		all->recently_dead += obstacles.recently_dead;
 	}
-	if (nfit == 0)
+	if (nchosen == 0)
 		return 0;
 
 	for (int i = 0; i < move->nrows; i++)
@@ -266,12 +303,31 @@ move_rows(RowMove *move, Buffer target, bool *all_fit)
 		moved[nmoved] = move->rows[i];
 		offsets[nmoved++] = move->offsets[i];
 	}
-	Assert(nmoved == nfit);
+	Assert(nmoved == nchosen);
 	page_put(batch->rel, target, move->target_map, moved, nmoved);
 	DEBUG_POINT("inplace-half");
 	page_mark_moved(batch->rel, move->source, move->source_map, batch->xid, batch->cid,
 					offsets, moved, nmoved);
 	return nmoved;
+}
+
+/*
+ * leave_rows
+ *		Of so many rows that fit, leave those that there is no time for; return how
+ *		many remain, at least one if there was one.
+ */
+static int
+leave_rows(RowMove *move, int nfit)
+{
+	int			most = move_batch_rows_left(&move->batch);
+
+	for (int i = move->nrows - 1; i >= 0 && nfit > most; i--)
+		if (move->fits[i])
+		{
+			move->fits[i] = false;
+			nfit--;
+		}
+	return nfit;
 }
 
 /*
@@ -318,10 +374,8 @@ find_rows(RowMove *move, MoveObstacles *obstacles)
 				obstacles->locked++;
 				break;
 			case TM_SelfModified:
-				break;
 			case TM_Updated:
 			case TM_Deleted:
-				obstacles->recently_dead++;
 				break;
 			case TM_WouldBlock:
 				elog(ERROR, "unexpected verdict on a row");

@@ -163,9 +163,13 @@ pace_leave(void)
 {
 	if (my_pace.shared == NULL)
 		return;
+	/* after an error in there: the timer must not find what is gone */
+	if (my_pace.in_server_code)
+		server_code_abandon();
 	if (pace_is_leader())
 		add_to_summary();
 	budget_take_target(0);
+	my_pace.in_server_code = false;
 	if (pace_is_leader())
 	{
 		pace_command.launch = NULL;
@@ -447,12 +451,15 @@ pace_prepare_process(void)
 /*
  * clear_at_exit
  *		A process that dies leaves no row behind, and its timer doesn't touch
- *		what is no longer there.  A worker doesn't count as being at work.
+ *		what is no longer there.  A worker doesn't count as being at work, or in the
+ *		server's code.
  */
 static void
 clear_at_exit(int code, Datum arg)
 {
 	my_pace.keeps_timer_out = true;
+	if (my_pace.in_server_code && my_pace.shared != NULL && !pace_is_leader())
+		pg_atomic_fetch_sub_u32(&my_pace.shared->in_server_code, 1);
 	if (my_pace.at_work && my_pace.shared != NULL && !pace_is_leader())
 		pace_end_work();
 	if (my_pace.shared != NULL && !pace_is_leader())

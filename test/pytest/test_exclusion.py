@@ -12,6 +12,7 @@ from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from test_inplace import (  # noqa: F401 (run once more, with the constraints that the fixture here adds)
     CLEAN,
+    LONG_BATCHES,
     MOVE,
     blocks,
     table,  # noqa: F401 (a fixture)
@@ -184,7 +185,7 @@ def test_who_is_near_but_not_excluded(cluster, db, conn):
 
 def test_who_comes_while_the_row_moves_waits_for_it(cluster, db, conn):
     make_circles(conn, FILLER, 20000)
-    with Parked(cluster, db, "inplace-batch:leader", 1, MOVE) as parked:
+    with Parked(cluster, db, "inplace-batch:leader", 1, MOVE, LONG_BATCHES) as parked:
         late = Background(cluster, db, "INSERT INTO t VALUES (-1, '<(200002,0),1>')")
         waits = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'transactionid'"
         wait_until(lambda: conn.execute(waits, (late.pid,)).fetchall(), "an INSERT that waits")

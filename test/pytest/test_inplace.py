@@ -20,6 +20,7 @@ from test_rewrite import REWRITE_SHAPES, base, content, run_script  # noqa: F401
 INPLACE = "VACUUM (FULL INPLACE) t"
 MOVE = "VACUUM (FULL INPLACE, INDEX_CLEANUP off) t"
 CLEAN = "VACUUM (INDEX_CLEANUP on) t"  # no dead items are left, so none may have an index entry
+LONG_BATCHES = {"cyclone.debug_batch_ms": 1000}  # more than a page's rows, however slow the machine is
 SEED = int(os.environ.get("CYCLONE_CRASH_SEED", random.randrange(1 << 32)))
 CRASH_ROUNDS = int(os.environ.get("CYCLONE_CRASH_ROUNDS", "4"))
 
@@ -36,7 +37,7 @@ MAKE = """
     CREATE INDEX t_note ON t (lower(note));
     CREATE INDEX t_some ON t (n, id) WHERE id % 3 = 0;
     CREATE INDEX t_hash ON t USING hash (note);
-    CREATE INDEX t_gin ON t USING gin (a);
+    CREATE INDEX t_gin ON t USING gin (a) WITH (gin_pending_list_limit = 64);
     CREATE INDEX t_gist ON t USING gist (p);
     CREATE INDEX t_brin ON t USING brin (id);
     CREATE TABLE child (id int REFERENCES t);
@@ -214,7 +215,7 @@ def test_old_snapshots_see_their_rows(cluster, db, conn, table):
 def test_who_changes_a_row_that_moves_finds_it_again(cluster, db, conn, table):
     """Updates, deletes and locks wait for the batch, and follow the row to its new place; foreign keys don't wait at all."""
     keys = [key for (key,) in conn.execute("SELECT id FROM t WHERE id % 10 = 9 ORDER BY id DESC LIMIT 4")]
-    with Parked(cluster, db, "inplace-batch:leader", 1, INPLACE) as parked:
+    with Parked(cluster, db, "inplace-batch:leader", 1, INPLACE, LONG_BATCHES) as parked:
         with cluster.connect(db) as child:
             child.execute("SET lock_timeout = '10s'")
             child.execute(f"INSERT INTO child VALUES ({keys[0]})")
@@ -330,7 +331,7 @@ def wait_for_dismissed_workers(conn) -> None:
     wait_until(lambda: conn.execute(query).fetchall() == [], "the workers' end")
 
 
-POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "heap-scan", "heap-vacuum", "truncate")
+POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "inplace-lists", "heap-scan", "heap-vacuum", "truncate")
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -348,6 +349,75 @@ def test_who_fails_leaves_a_sound_table(cluster, db, conn, table, point):
     assert blocks(conn) < 100 and content(conn, "t") == table
     checks.assert_clean(conn, "t")
     assert_indexes_agree(conn, "t")
+
+
+def batches(conn) -> list[set[int]]:
+    """The ids of the rows that each transaction has put where they are."""
+    return [set(ids) for (ids,) in conn.execute("SELECT array_agg(id) FROM t GROUP BY xmin").fetchall()]
+
+
+def test_a_row_with_costly_entries_is_moved_alone(conn):
+    """What fills a batch's time, as known from the rows before, is all that it moves; the next one goes on in the same pages."""
+    run_script(
+        conn,
+        """
+        CREATE FUNCTION slow(int) RETURNS text IMMUTABLE LANGUAGE sql
+        AS $$ SELECT concat(CASE WHEN current_setting('test.slow', true) = 'on' THEN pg_sleep(0.01)::text END, $1) $$;
+        CREATE TABLE t (id int, filler text);
+        INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 400) i;
+        CREATE INDEX t_slow ON t (slow(id));
+        DELETE FROM t WHERE id % 4 <> 0;
+        CREATE TABLE twin AS TABLE t;
+        VACUUM (FULL) twin
+        """,
+    )
+    before = content(conn, "t")
+    place = dict(conn.execute("SELECT id, ctid FROM t").fetchall())
+    conn.execute("SET test.slow = on")
+    conn.execute(MOVE)
+    conn.execute("RESET test.slow")
+    moved = {id for id, ctid in conn.execute("SELECT id, ctid FROM t").fetchall() if place[id] != ctid}
+    assert len(moved) > 60 and content(conn, "t") == before
+    assert [ids for ids in batches(conn) if moved & ids and len(ids) > 1] == []
+    # each page in front was filled, by as many batches as it took
+    assert blocks(conn) == blocks(conn, "twin")
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("fastupdate", ["on", "off"])
+def test_pending_lists_are_emptied_when_nobody_waits(cluster, db, conn, fastupdate):
+    """Before a batch, and only where entries come into them."""
+    run_script(
+        conn,
+        f"""
+        CREATE TABLE t (id int, a int[]);
+        INSERT INTO t SELECT i, array(SELECT i * j FROM generate_series(1, 50) j) FROM generate_series(1, 3000) i;
+        CREATE INDEX t_gin ON t USING gin (a) WITH (gin_pending_list_limit = 64);
+        DELETE FROM t WHERE id <= 2000;
+        VACUUM t;
+        INSERT INTO t SELECT i, array(SELECT i * j FROM generate_series(1, 50) j) FROM generate_series(1, 20) i;
+        ALTER INDEX t_gin SET (fastupdate = {fastupdate})
+        """,
+    )
+    before = content(conn, "t")
+    point = "inplace-lists:leader"
+    if fastupdate == "off":
+        move = Background(cluster, db, MOVE, {"cyclone.debug_point": f"{point}:notice"})
+        move.finish()
+        assert not any("inplace-lists" in message for message in move.messages)
+    else:
+        with Parked(cluster, db, point, 1, MOVE, {"cyclone.debug_batch_ms": 1}) as parked:
+            for _ in range(3):
+                assert len(conn.execute("SELECT FROM t FOR UPDATE NOWAIT").fetchall()) == 1020
+                parked.step()
+        parked.finish()
+    assert content(conn, "t") == before and blocks(conn) < 60
+    conn.execute("SET enable_seqscan = off")
+    for id in (1, 20, 2001, 3000):
+        assert conn.execute("SELECT id FROM t WHERE a @> ARRAY[%s, %s]::int[]", (id, id * 49)).fetchall() == [(id,)]
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
 
 
 @pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
