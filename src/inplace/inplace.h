@@ -120,8 +120,8 @@ typedef struct Inplace
 	BlockList	refill;			/* to be filled before others */
 	double		row_ms;			/* that a row takes to move; 0 if none has
 								 * been moved */
-	bool		lists_are_empty;	/* pending lists, just now, as far as others
-									 * let us */
+	bool		lists_are_empty;	/* pending lists, just now, as far as
+									 * others let us */
 	MoveCounts	moved;
 } Inplace;
 
