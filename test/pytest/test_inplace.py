@@ -356,13 +356,19 @@ def batches(conn) -> list[set[int]]:
     return [set(ids) for (ids,) in conn.execute("SELECT array_agg(id) FROM t GROUP BY xmin").fetchall()]
 
 
+# An index entry takes longer than a batch, if "test.slow" is on
+SLOW = """
+    CREATE FUNCTION slow(int) RETURNS text IMMUTABLE LANGUAGE sql
+    AS $$ SELECT concat(CASE WHEN current_setting('test.slow', true) = 'on' THEN pg_sleep(0.01)::text END, $1) $$;
+"""
+
+
 def test_a_row_with_costly_entries_is_moved_alone(conn):
     """What fills a batch's time, as known from the rows before, is all that it moves; the next one goes on in the same pages."""
     run_script(
         conn,
-        """
-        CREATE FUNCTION slow(int) RETURNS text IMMUTABLE LANGUAGE sql
-        AS $$ SELECT concat(CASE WHEN current_setting('test.slow', true) = 'on' THEN pg_sleep(0.01)::text END, $1) $$;
+        SLOW
+        + """
         CREATE TABLE t (id int, filler text);
         INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 400) i;
         CREATE INDEX t_slow ON t (slow(id));
@@ -387,14 +393,16 @@ def test_a_row_with_costly_entries_is_moved_alone(conn):
 
 @pytest.mark.parametrize("fastupdate", ["on", "off"])
 def test_pending_lists_are_emptied_when_nobody_waits(cluster, db, conn, fastupdate):
-    """Before a batch, and only where entries come into them."""
+    """Before a batch, and only where entries come into them; each batch is of one row here."""
     run_script(
         conn,
-        f"""
+        SLOW
+        + f"""
         CREATE TABLE t (id int, a int[]);
         INSERT INTO t SELECT i, array(SELECT i * j FROM generate_series(1, 50) j) FROM generate_series(1, 3000) i;
         CREATE INDEX t_gin ON t USING gin (a) WITH (gin_pending_list_limit = 64);
-        DELETE FROM t WHERE id <= 2000;
+        CREATE INDEX t_slow ON t (slow(id));
+        DELETE FROM t WHERE id <= 2940;
         VACUUM t;
         INSERT INTO t SELECT i, array(SELECT i * j FROM generate_series(1, 50) j) FROM generate_series(1, 20) i;
         ALTER INDEX t_gin SET (fastupdate = {fastupdate})
@@ -407,14 +415,14 @@ def test_pending_lists_are_emptied_when_nobody_waits(cluster, db, conn, fastupda
         move.finish()
         assert not any("inplace-lists" in message for message in move.messages)
     else:
-        with Parked(cluster, db, point, 1, MOVE, {"cyclone.debug_batch_ms": 1}) as parked:
+        with Parked(cluster, db, point, 1, MOVE, {"test.slow": "on"}) as parked:
             for _ in range(3):
-                assert len(conn.execute("SELECT FROM t FOR UPDATE NOWAIT").fetchall()) == 1020
+                assert len(conn.execute("SELECT FROM t FOR UPDATE NOWAIT").fetchall()) == 80
                 parked.step()
         parked.finish()
-    assert content(conn, "t") == before and blocks(conn) < 60
+    assert content(conn, "t") == before and blocks(conn) < 10
     conn.execute("SET enable_seqscan = off")
-    for id in (1, 20, 2001, 3000):
+    for id in (1, 20, 2941, 3000):
         assert conn.execute("SELECT id FROM t WHERE a @> ARRAY[%s, %s]::int[]", (id, id * 49)).fetchall() == [(id,)]
     conn.execute(CLEAN)
     checks.assert_clean(conn, "t")
