@@ -368,6 +368,7 @@ pg_cyclone_session_of_schema(PG_FUNCTION_ARGS)
 	Oid			schema = PG_GETARG_OID(0);
 	ProcNumber	number = GetTempNamespaceProcNumber(schema);
 
+	refuse_without_preloading();
 	if (number == INVALID_PROC_NUMBER ||
 		checkTempNamespaceStatus(schema) != TEMP_NAMESPACE_IN_USE)
 		PG_RETURN_NULL();
