@@ -262,7 +262,7 @@ autovacuum_audit_has_failed(const TableKey *key, const char *name)
 
 	if (!audit_has_failed())
 		return false;
-	until = table_log_audit_failed(key);
+	until = table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);
 	if (until != 0)
 		tell_breaker(name, until);
 	return true;

@@ -206,7 +206,7 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
  *		The engine has failed on a table, with this error.  Returns how long it is
  *		left to the server: not at all if the table is damaged, as the server would
  *		do no better, and may crash (page_check.c).  That an audit has failed is no
- *		sign of that.
+ *		sign of that.  Without a result it was a command's VACUUM, not autovacuum's.
  */
 TimestampTz
 table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
@@ -219,33 +219,14 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 	entry = enter(key);
 	if (entry != NULL)
 	{
-		entry->last_door = DOOR_ENGINE;
-		note_end(entry, result);
+		if (result != NULL)
+		{
+			entry->last_door = DOOR_ENGINE;
+			note_end(entry, result);
+		}
 		note_failure(entry, sqlerrcode, is_audits);
 		if (sqlerrcode != ERRCODE_DATA_CORRUPTED || is_audits)
 			until = open_breaker(entry);
-	}
-	LWLockRelease(lock);
-	return until;
-}
-
-/*
- * table_log_audit_failed
- *		An audit has failed in a command's VACUUM of a table.  Returns how long it is
- *		left to the server, by commands and by autovacuum.
- */
-TimestampTz
-table_log_audit_failed(const TableKey *key)
-{
-	TableEntry *entry;
-	TimestampTz until = 0;
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = enter(key);
-	if (entry != NULL)
-	{
-		note_failure(entry, ERRCODE_DATA_CORRUPTED, true);
-		until = open_breaker(entry);
 	}
 	LWLockRelease(lock);
 	return until;

@@ -50,7 +50,6 @@ extern void table_log_done(const TableKey *key, AutovacuumDoor door,
 extern void table_log_cancelled(const TableKey *key, const AutovacuumResult *result);
 extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 									const AutovacuumResult *result);
-extern TimestampTz table_log_audit_failed(const TableKey *key);
 extern bool table_log_audit_has_failed(const TableKey *key);
 extern TimestampTz table_log_crashed(const TableKey *key, uint32 failures);
 extern TimestampTz table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until);

@@ -57,10 +57,10 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/relcache.h"
-#include "utils/resowner.h"
 
 #include "new_files/new_files.h"
 #include "index_build/server_build.h"
+#include "transaction.h"
 
 /* What a command reports of its progress */
 typedef struct ProgressReport
@@ -70,7 +70,16 @@ typedef struct ProgressReport
 	int64		params[PGSTAT_NUM_PROGRESS_PARAM];
 } ProgressReport;
 
+/* What is built in a subtransaction */
+typedef struct Attempt
+{
+	void		(*routine) (void *);
+	void	   *arg;
+	MemoryContext work;
+} Attempt;
+
 static ErrorData *try_to_build(void (*routine) (void *), void *arg);
+static void build_in_context(void *arg);
 static bool is_lack_of_resources(const ErrorData *error);
 static void save_progress(ProgressReport *report);
 static void restore_progress(const ProgressReport *report);
@@ -143,8 +152,6 @@ server_build(bool has_workers, void (*routine) (void *), void *arg)
 		ReThrowError(error);
 
 	restore_progress(&progress);
-	/* what the error has kept from being served */
-	InterruptPending = true;
 	ereport(WARNING,
 			(errcode(error->sqlerrcode),
 			 errmsg("indexes are built once more without parallel workers, for lack of resources"),
@@ -163,36 +170,29 @@ server_build(bool has_workers, void (*routine) (void *), void *arg)
 static ErrorData *
 try_to_build(void (*routine) (void *), void *arg)
 {
-	ResourceOwner owner = CurrentResourceOwner;
-	MemoryContext context = CurrentMemoryContext;
-	MemoryContext work = AllocSetContextCreate(context, "index builds by the server",
-											   ALLOCSET_DEFAULT_SIZES);
-	ErrorData  *volatile error = NULL;
+	Attempt		attempt = {.routine = routine,.arg = arg};
+	ErrorData  *error;
 
+	attempt.work = AllocSetContextCreate(CurrentMemoryContext, "index builds by the server",
+										 ALLOCSET_DEFAULT_SIZES);
 	new_files_note();
-	BeginInternalSubTransaction(NULL);
-	new_files_enter_subtransaction();
-	MemoryContextSwitchTo(work);
-	PG_TRY();
-	{
-		routine(arg);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
+	error = try_in_subtransaction(build_in_context, &attempt);
 	new_files_leave_subtransaction(error == NULL);
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
 	/* what was sorted in the first try must not take the second one's memory */
-	MemoryContextDelete(work);
+	MemoryContextDelete(attempt.work);
 	Assert(GetCurrentTransactionNestLevel() == 1 && !IsInParallelMode());
 	return error;
+}
+
+/* build_in_context -- for try_in_subtransaction. */
+static void
+build_in_context(void *arg)
+{
+	Attempt    *attempt = arg;
+
+	new_files_enter_subtransaction();
+	MemoryContextSwitchTo(attempt->work);
+	attempt->routine(attempt->arg);
 }
 
 /*

@@ -56,6 +56,7 @@
 #include "inplace/inplace.h"
 #include "library.h"
 #include "report/progress.h"
+#include "transaction.h"
 
 #define MOVERS_MAGIC	0xC1C10F01
 
@@ -118,6 +119,13 @@ typedef struct Movers
 	PaceShared *pace;
 } Movers;
 
+/* A segment that is to be made */
+typedef struct Request
+{
+	Size		size;
+	dsm_segment *segment;
+} Request;
+
 /* The pass that this process leads */
 static Movers movers;
 
@@ -127,6 +135,7 @@ static int	plan_workers(Inplace *job, Inplace *toast, Relation rel);
 static void gather(void);
 static void make_segment(void);
 static dsm_segment *create_segment(Size size);
+static void request_segment(void *arg);
 static void fill_segment(Size size);
 static Size shared_size(void);
 static Size values_size(void);
@@ -299,42 +308,33 @@ make_segment(void)
 static dsm_segment *
 create_segment(Size size)
 {
-	dsm_segment *volatile segment = NULL;
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
+	Request		request = {.size = size};
+	ErrorData  *error = try_in_subtransaction(request_segment, &request);
 
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
-		if (segment != NULL)
-			dsm_pin_mapping(segment);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
+	if (error == NULL)
+		return request.segment;
+	if (error->sqlerrcode != ERRCODE_DISK_FULL &&
+		error->sqlerrcode != ERRCODE_OUT_OF_MEMORY &&
+		error->sqlerrcode != ERRCODE_INSUFFICIENT_RESOURCES)
+		ReThrowError(error);
+	movers.job->is_alone = true;
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("not enough shared memory for workers that move rows, going on without workers"),
+			 errdetail("%s", error->message)));
+	FreeErrorData(error);
+	return NULL;
+}
 
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		if (error->sqlerrcode != ERRCODE_DISK_FULL &&
-			error->sqlerrcode != ERRCODE_OUT_OF_MEMORY &&
-			error->sqlerrcode != ERRCODE_INSUFFICIENT_RESOURCES)
-			ReThrowError(error);
-		segment = NULL;
-		movers.job->is_alone = true;
-		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("not enough shared memory for workers that move rows, going on without workers"),
-				 errdetail("%s", error->message)));
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return segment;
+/* request_segment -- for try_in_subtransaction. */
+static void
+request_segment(void *arg)
+{
+	Request    *request = arg;
+
+	request->segment = dsm_create(request->size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	if (request->segment != NULL)
+		dsm_pin_mapping(request->segment);
 }
 
 /* fill_segment -- put in what workers need; what is shared besides is zeroed. */

@@ -3,6 +3,7 @@ they were."""
 
 import re
 import struct
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -93,6 +94,16 @@ CHECKSUM_DAMAGE = {
     "map-checksum": ("t:vm", 0, flip_a_byte, None),
     "free-space-checksum": ("t:fsm", 0, flip_a_byte, None),
 }
+
+
+@contextmanager
+def damageable(prefix, pg_major, config: dict = CONFIG):
+    """A running server that finds no page damaged by its checksum, with the template database."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()  # before, there are none if nothing is said
+    with Cluster.create(prefix, config, initdb=initdb) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        yield cluster
 
 
 def make_table(conn, name: str) -> None:
@@ -222,10 +233,7 @@ def test_rows_whose_item_has_a_wrong_length_survive_vacuum_full(prefix, pg_major
             offset, _, length = item(page, number)
             set_item(page, number, offset, LENGTHS[name](length))
 
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major) as cluster:
         rows = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM t"
         with cluster.connect(TEMPLATE) as conn:
             conn.execute("CREATE TABLE t (id int, note text, big text STORAGE EXTERNAL)")
@@ -267,10 +275,7 @@ ITEM_DAMAGE = {
 
 
 def test_an_error_of_vacuum_full_names_the_row(prefix, pg_major):
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
         damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, xmin_before_all_others)
@@ -281,10 +286,7 @@ def test_an_error_of_vacuum_full_names_the_row(prefix, pg_major):
 
 def test_an_error_of_full_inplace_names_the_row(prefix, pg_major):
     """VACUUM takes a page of zeros for a free one. Who comes from the root, as an insertion does, can't."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
             conn.execute("DELETE FROM t WHERE id % 3 = 1")
@@ -297,10 +299,7 @@ def test_an_error_of_full_inplace_names_the_row(prefix, pg_major):
 
 def test_full_inplace_leaves_an_index_that_it_can_not_estimate(prefix, pg_major):
     """And others are rebuilt."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major) as cluster:
         sizes = "SELECT pg_relation_size('t_n'), pg_relation_size('t_pkey')"
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
@@ -325,10 +324,7 @@ def test_full_inplace_leaves_an_index_that_it_can_not_estimate(prefix, pg_major)
 def test_a_bad_item_is_an_error_before_the_page_is_changed(prefix, pg_major, name, workers, simple):
     """Where PostgreSQL panics."""
     how, message = ITEM_DAMAGE[name]
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
             if not simple:
@@ -340,11 +336,7 @@ def test_a_bad_item_is_an_error_before_the_page_is_changed(prefix, pg_major, nam
 
 
 def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_major):
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    config = {**CONFIG, "autovacuum": "on", "autovacuum_naptime": "1s", "cyclone.autovacuum": "on"}
-    with Cluster.create(prefix, config, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major, {**CONFIG, "autovacuum": "on", "autovacuum_naptime": "1s", "cyclone.autovacuum": "on"}) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
             conn.execute("ALTER TABLE t SET (autovacuum_enabled = off, autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0)")
@@ -441,10 +433,7 @@ def damage_them(cluster) -> None:
 
 def test_views_tell_of_the_rest_of_a_damaged_database(prefix, pg_major):
     """What can't be read has a row without figures and a warning; so it is with what advice, horizon and the metrics take from samples."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             for name in (*UNREADABLE, "good"):
                 if name in ("large", "good"):
@@ -494,11 +483,7 @@ def clear_all_frozen_bits(page: bytearray) -> None:
 
 def test_all_frozen_bits_that_were_lost_come_back(prefix, pg_major):
     """A crash can lose the bit of the map, and not the freezing of the page."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    config = {**CONFIG, "wal_log_hints": "on", "wal_consistency_checking": "all"}
-    with Cluster.create(prefix, config, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major, {**CONFIG, "wal_log_hints": "on", "wal_consistency_checking": "all"}) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
             conn.execute("VACUUM FREEZE t")
@@ -538,10 +523,7 @@ WRONG_MAP = {
 @pytest.mark.parametrize("name", WRONG_MAP)
 def test_a_bit_of_the_map_that_the_page_belies_is_taken_out(prefix, pg_major, name, workers):
     how, warning = WRONG_MAP[name]
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, {**CONFIG, "wal_consistency_checking": "all"}, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major, {**CONFIG, "wal_consistency_checking": "all"}) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             for table in ("t", "core"):
                 make_table(conn, table)
@@ -698,11 +680,7 @@ def make_indexed_table(conn, name: str, kind: str) -> None:
 
 def test_damaged_links_and_items_of_indexes(prefix, pg_major):
     """VACUUM ends: as PostgreSQL's, or with an error where that goes on for ever or brings the server down."""
-    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    config = {**CONFIG, "min_parallel_index_scan_size": 0, "statement_timeout": "20s"}
-    with Cluster.create(prefix, config, initdb=initdb) as cluster:
-        cluster.start()
-        _create_template(cluster)
+    with damageable(prefix, pg_major, {**CONFIG, "min_parallel_index_scan_size": 0, "statement_timeout": "20s"}) as cluster:
         files = {}
         with cluster.connect(TEMPLATE) as conn:
             [(asserts,)] = conn.execute("SHOW debug_assertions")
