@@ -56,7 +56,7 @@ static bool has_old_snapshot(VirtualTransactionId vxid, const VirtualTransaction
 static int	pid_of(VirtualTransactionId vxid);
 static bool waits_for_us(int pid);
 static bool waits_for_lock(int pid);
-static OthersFound found(OthersEnd end, VirtualTransactionId vxid);
+static OthersFound found(OthersEnd end, int pid);
 
 /*
  * others_with_lock
@@ -100,6 +100,7 @@ others_with_snapshot(TransactionId limit_xmin)
 OthersFound
 others_look(Others *others)
 {
+	OthersFound first = found(OTHERS_GONE, 0);
 	VirtualTransactionId *with = NULL;
 	int			nwith = 0;
 	int			left = 0;
@@ -110,23 +111,27 @@ others_look(Others *others)
 	for (int i = 0; i < others->count; i++)
 	{
 		VirtualTransactionId vxid = others->vxids[i];
+		int			pid = pid_of(vxid);
 
-		if (with != NULL ? has_old_snapshot(vxid, with, nwith) : !VirtualXactLock(vxid, false))
-			others->vxids[left++] = vxid;
+		if (with != NULL ? pid == 0 || !has_old_snapshot(vxid, with, nwith) :
+			VirtualXactLock(vxid, false))
+			continue;
+		others->vxids[left++] = vxid;
+		if (first.end == OTHERS_GONE)
+			first = found(OTHERS_STAY, pid);
 	}
 	others->count = left;
 	if (with != NULL)
 		pfree(with);
 
 	for (int i = 0; i < others->count; i++)
-		if (waits_for_us(pid_of(others->vxids[i])))
-			return found(OTHERS_WAIT_FOR_US, others->vxids[i]);
-	if (others->count == 0)
-		return (OthersFound)
 	{
-		.end = OTHERS_GONE
-	};
-	return found(OTHERS_STAY, others->vxids[0]);
+		int			pid = pid_of(others->vxids[i]);
+
+		if (waits_for_us(pid))
+			return found(OTHERS_WAIT_FOR_US, pid);
+	}
+	return first;
 }
 
 /*
@@ -179,9 +184,10 @@ others_for_longer_than(const Others *others, int ms)
 	for (int i = 0; i < others->count; i++)
 	{
 		VirtualTransactionId vxid = others->vxids[i];
+		int			pid = pid_of(vxid);
 		PgBackendStatus *status = NULL;
 
-		if (pid_of(vxid) != 0)
+		if (pid != 0)
 		{
 			status = pgstat_get_beentry_by_proc_number(vxid.procNumber);
 			if (status == NULL ||
@@ -190,12 +196,9 @@ others_for_longer_than(const Others *others, int ms)
 		}
 		/* it is prepared, older than that, or has ended in the meantime */
 		if (!VirtualXactLock(vxid, false))
-			return found(OTHERS_STAY, vxid);
+			return found(OTHERS_STAY, pid);
 	}
-	return (OthersFound)
-	{
-		.end = OTHERS_GONE
-	};
+	return found(OTHERS_GONE, 0);
 }
 
 /* others_nap -- sleep for a moment, in a transaction. */
@@ -232,7 +235,15 @@ has_old_snapshot(VirtualTransactionId vxid, const VirtualTransactionId *with, in
 	return false;
 }
 
-/* pid_of -- the process that runs a transaction; 0 if none does, as it is prepared. */
+/*
+ * pid_of
+ *		The process that runs a transaction; 0 if none does, as it is prepared or over.
+ *
+ * Call it before you see whether the transaction is there still, as otherwise one that
+ * ends in that moment is taken for a prepared one.  A process forgets its number in
+ * PGPROC.vxid some time before it lets go of the lock by which we see that it has
+ * ended; the number beside that lock lives as long as the lock.
+ */
 static int
 pid_of(VirtualTransactionId vxid)
 {
@@ -241,7 +252,10 @@ pid_of(VirtualTransactionId vxid)
 	if (VirtualTransactionIdIsRecoveredPreparedXact(vxid))
 		return 0;
 	proc = ProcNumberGetProc(vxid.procNumber);
-	return proc != NULL && proc->vxid.lxid == vxid.localTransactionId ? proc->pid : 0;
+	if (proc == NULL || (proc->vxid.lxid != vxid.localTransactionId &&
+						 proc->fpLocalTransactionId != vxid.localTransactionId))
+		return 0;
+	return proc->pid;
 }
 
 /*
@@ -289,12 +303,12 @@ waits_for_lock(int pid)
 	return proc != NULL && (proc->wait_event_info & 0xFF000000) == PG_WAIT_LOCK;
 }
 
-/* found -- what there is to say of one of them. */
+/* found -- what others_look and its like return. */
 static OthersFound
-found(OthersEnd end, VirtualTransactionId vxid)
+found(OthersEnd end, int pid)
 {
 	return (OthersFound)
 	{
-		.end = end,.pid = pid_of(vxid)
+		.end = end,.pid = pid
 	};
 }
