@@ -88,6 +88,7 @@ demo-cluster: .venv/stamp
 	$(VENV_PYTHON) scripts/demo_cluster.py --pg-config $$(command -v $(PG_CONFIG)) $(DEMO_ARGS)
 
 check: tidy
+	$(VENV_PYTHON) -m cyclone_lab.build $(PG_VERSIONS)
 	PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
 
 check-all: check-minors $(if $(PGSRC),check-builds)

@@ -10,6 +10,8 @@ With CYCLONE_ASSERTIONS=1, assertions are compiled into the extension, also for 
 failed assertion calls. Those in the server's headers come with it, where what they call exists. No struct that we share with the server
 has another layout then; those in its headers that have, JumbleState and MemoryContextMethods, are not ours to use.
 
+As a program it builds what the tests need for the versions that are its arguments.
+
 With CYCLONE_COVERAGE=1, each process writes at its end which lines of the extension it has come by, for gcov; GCOV_PREFIX says where.
 """
 
@@ -18,6 +20,7 @@ import filecmp
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -121,3 +124,8 @@ def _make(makefile: Path, folder: Path, prefix: Path, **variables: str) -> None:
                 new = target.with_name(f"{target.name}.new")
                 shutil.copy(staged, new)
                 new.replace(target)
+
+
+if __name__ == "__main__":
+    for version in sys.argv[1:]:
+        install(int(version), debug_points=True, werror=True)

@@ -7,18 +7,19 @@ When all visitors are done no entry of a dead TID may be left, none may have bee
 there at the start must have had its cleanup lock. Weaker rules must fail, or the check proves nothing.
 """
 
-from dataclasses import dataclass, replace
+
+from typing import NamedTuple
 
 import pytest
 
 from cyclone_lab import state_search
+from cyclone_lab.state_search import replace
 
 NOWHERE = -1
 FREE, LEAF, DELETED = "free", "leaf", "deleted"
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """One block: its kind, right sibling, whether it has this vacuum's cycle ID and the mark BTP_SPLIT_END, its dead entries."""
 
     kind: str = FREE
@@ -28,8 +29,7 @@ class Page:
     dead: frozenset = frozenset()
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """All blocks, what each visitor still has to do, and what has happened so far."""
 
     pages: tuple[Page, ...]
@@ -40,8 +40,7 @@ class State:
     locked: frozenset  # blocks of the start that had a cleanup lock
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What a visit does; the defaults are what btree_vacuum.c does, each other choice is a mistake."""
 
     follow_chains: bool = True
@@ -190,8 +189,7 @@ def test_the_model_finds_what_weaker_rules_miss(rules):
 # within the ranges, and locked until they are right.
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """A split under way: the page, the page for its right half, what moves there, and the answer to "is there a vacuum?"."""
 
     block: int
@@ -200,8 +198,7 @@ class Split:
     stamp: bool
 
 
-@dataclass(frozen=True)
-class Beginning:
+class Beginning(NamedTuple):
     """A state, and how far the vacuum has begun: it is registered, then it counts the blocks and visits them."""
 
     state: State
@@ -211,8 +208,7 @@ class Beginning:
     in_flight: tuple[Split, ...] = ()
 
 
-@dataclass(frozen=True)
-class BeginningRules:
+class BeginningRules(NamedTuple):
     """The order of things; the defaults are what nbtree and btree_vacuum.c do, each other choice is a mistake."""
 
     register_first: bool = True  # and count the blocks then
@@ -323,8 +319,7 @@ def test_the_model_finds_what_another_beginning_misses(rules):
 # and no two may wait for one page, as the server doesn't allow that.
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A visitor: the pages of its range that are left, how many of them its stream has pinned, its duties, and what it waits for."""
 
     left: tuple[int, ...]
@@ -339,8 +334,7 @@ class Member:
         return frozenset(self.left[: self.pinned_ahead]) | ({self.waits_for} - {NOWHERE})
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """All visitors, the page that a session has pinned, and how often sessions may pin another."""
 
     members: tuple[Member, ...]
@@ -348,8 +342,7 @@ class Waiting:
     pins_to_come: int
 
 
-@dataclass(frozen=True)
-class WaitingRules:
+class WaitingRules(NamedTuple):
     """How a visitor gets at the page of a duty; the defaults are what btree_vacuum.c does, each other choice is a mistake."""
 
     put_off: bool = True  # and not wait for it while others have streams

@@ -5,18 +5,19 @@ each page under its lock; pages split at any moment, the root too while it is a 
 stretches are done each entry must have been visited exactly once. Weaker rules must fail, or the check proves nothing.
 """
 
-from dataclasses import dataclass, replace
+
+from typing import NamedTuple
 
 import pytest
 
 from cyclone_lab import state_search
+from cyclone_lab.state_search import replace
 
 NOWHERE = -1
 ROOT = 0
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The leaves by block, with their right sibling and entries; where each walker goes next; the rest of what is going on."""
 
     leaves: tuple[tuple[int, int, frozenset], ...]  # (block, right sibling, entries)
@@ -27,8 +28,7 @@ class State:
     visits: tuple[int, ...]  # entries, sorted
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What is done; the defaults are what PostgreSQL and gin_vacuum.c do, each other choice is a mistake."""
 
     splits_go_left: bool = False  # the new page gets the left half, and comes before

@@ -6,20 +6,20 @@ When all visitors are done no entry of a dead TID may be left, none may have bee
 counted once. Weaker rules must fail, or the check proves nothing.
 """
 
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 
 from cyclone_lab import state_search
+from cyclone_lab.state_search import replace
 
 NOWHERE = -1
 FREE, LEAF, INTERNAL = "free", "leaf", "internal"
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """One block: its kind, right sibling, is its NSN newer than the start NSN, has it F_FOLLOW_RIGHT, its dead entries."""
 
     kind: str = FREE
@@ -29,8 +29,7 @@ class Page:
     dead: frozenset = frozenset()
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """All blocks, what each visitor still has to do, and what has happened so far."""
 
     pages: tuple[Page, ...]
@@ -41,8 +40,7 @@ class State:
     removed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What a visit does; the defaults are what gist_vacuum.c does, each other choice is a mistake."""
 
     follow_chains: bool = True
@@ -253,8 +251,7 @@ def test_the_model_finds_what_a_root_that_is_visited_later_leads_to():
 # there are.
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """A split under way: the page, the new one, what moves there, and, when it is logged, if that was after the start NSN."""
 
     block: int
@@ -263,8 +260,7 @@ class Split:
     newer: bool | None = None
 
 
-@dataclass(frozen=True)
-class Beginning:
+class Beginning(NamedTuple):
     """A state, and how far the vacuum has begun: it has taken the start NSN, then it counts the blocks and visits them."""
 
     state: State
@@ -274,8 +270,7 @@ class Beginning:
     in_flight: tuple[Split, ...] = ()
 
 
-@dataclass(frozen=True)
-class BeginningRules:
+class BeginningRules(NamedTuple):
     """The order of things; the defaults are what GiST and gist_vacuum.c do, each other choice is a mistake."""
 
     start_first: bool = True  # and count the blocks then

@@ -5,17 +5,18 @@ entry at a time, are interrupted at any moment, and taken up again. All interlea
 done no bucket may have an entry of a dead TID. Weaker rules must fail, or the check proves nothing.
 """
 
-from dataclasses import dataclass, replace
+
+from typing import NamedTuple
 
 import pytest
 
 from cyclone_lab import state_search
+from cyclone_lab.state_search import replace
 
 HASHES = frozenset({0, 1, 2, 3})  # of the dead entries; the buckets there are say which one each belongs to
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Dead entries by their hash; whether it is marked as being populated; whether a process is at that right now."""
 
     dead: frozenset = frozenset()
@@ -23,15 +24,13 @@ class Bucket:
     pinned: bool = False
 
 
-@dataclass(frozen=True)
-class Visitor:
+class Visitor(NamedTuple):
     claimed: frozenset = frozenset()
     put_off: frozenset = frozenset()
     done: bool = False  # with its ranges; it found no new bucket after its last visit
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     buckets: tuple[Bucket, ...]
     visitors: tuple[Visitor, ...]
     known_end: int
@@ -39,8 +38,7 @@ class State:
     interruptions_left: int
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What hash_vacuum.c does; each other choice is a mistake."""
 
     put_off: bool = True  # a bucket that is being populated

@@ -6,31 +6,28 @@ When all visitors are done no tuple of a dead TID may be left, and there may be 
 the check proves nothing.
 """
 
-from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 
-from cyclone_lab.state_search import comes_round, explore
+from cyclone_lab.state_search import comes_round, explore, replace
 
 Place = tuple[int, int]  # block and offset
 INNER_BLOCK = 9  # the others are leaf pages
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(NamedTuple):
     """A chain of tuples, by its head: those of dead TIDs that it has."""
 
     dead: frozenset = frozenset()
 
 
-@dataclass(frozen=True)
-class Inner:
+class Inner(NamedTuple):
     links: frozenset  # to heads of chains
 
 
-@dataclass(frozen=True)
-class Redirect:
+class Redirect(NamedTuple):
     target: Place
     young: bool = True  # is its transaction ID not below the start xmin?
 
@@ -38,22 +35,19 @@ class Redirect:
 Content = Chain | Inner | Redirect | None  # None: a placeholder
 
 
-@dataclass(frozen=True)
-class Visitor:
+class Visitor(NamedTuple):
     to_visit: frozenset = frozenset()  # blocks of its ranges
     pending: frozenset = frozenset()  # places
     remembered: frozenset = frozenset()  # places of what has been followed, until nothing is pending
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     places: tuple[tuple[Place, Content], ...]
     visitors: tuple[Visitor, ...]
     moves_left: int
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What a visit does; the defaults are what spgist_vacuum.c does, each other choice is a mistake."""
 
     remember: str = "followed"  # or "targets", as the server's routine does, or "pending" ones only, or "nothing"
