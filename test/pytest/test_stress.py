@@ -210,7 +210,7 @@ class Stress:
             with self._turnstile:
                 self._closed = False
                 self._turnstile.notify_all()
-            self.pause(rng, 0.3)
+            self.pause(rng, 0.05)
 
     def committed(self) -> dict[int, int]:
         """Return what the table holds by the writers' ledgers: a hash of each row by its id."""
