@@ -40,6 +40,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "autovacuum/autovacuum.h"
 #include "autovacuum/table_log.h"
 #include "command/distributed.h"
 #include "command/options.h"
@@ -422,6 +423,7 @@ bool
 relation_is_for_server(Relation rel, const VacuumParams *params)
 {
 	char		relkind = rel->rd_rel->relkind;
+	TableKey	key = table_log_key(rel);
 
 	if (relkind != RELKIND_RELATION &&
 		relkind != RELKIND_MATVIEW &&
@@ -429,6 +431,14 @@ relation_is_for_server(Relation rel, const VacuumParams *params)
 		return false;
 	if (rel->rd_tableam != GetHeapamTableAmRoutine() || !scope_has_table(rel))
 		return true;
+	if ((params->options & VACOPT_FULL) && table_log_audit_has_failed(&key))
+	{
+		ereport(WARNING,
+				(errmsg("table \"%s\" is left to PostgreSQL, as an audit has failed on it",
+						RelationGetRelationName(rel)),
+				 errhint("The function cyclone.autovacuum_reset() ends that.")));
+		return true;
+	}
 	/* without the table itself, it is about its TOAST table */
 	return (params->options & VACOPT_FULL) &&
 		(!(params->options & VACOPT_PROCESS_MAIN) || !table_rewrite_is_possible(rel));
@@ -561,10 +571,21 @@ void
 relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 {
 	SavedUser	saved;
+	TableKey	key = table_log_key(rel);
+	char	   *name = pstrdup(RelationGetRelationName(rel));
 
 	become_owner(rel, &saved);
 	pace_write_steadily();
-	table_rewrite(rel, command, params);
+	PG_TRY();
+	{
+		table_rewrite(rel, command, params);
+	}
+	PG_CATCH();
+	{
+		(void) autovacuum_audit_has_failed(&key, name);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	become_user_again(&saved);
 }
 

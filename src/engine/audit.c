@@ -44,22 +44,9 @@
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
-#include "access/htup_details.h"
 #include "access/multixact.h"
 #include "access/transam.h"
-#include "catalog/catalog.h"
-#include "miscadmin.h"
-#include "storage/bufmgr.h"
-#include "storage/fd.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-
-#include "debug_point.h"
 #include "engine/audit.h"
-
-#define AUDIT_FOLDER	"pg_cyclone"
 
 /* Sampled pages of the chunk of the store that is being filled */
 struct AuditNotes
@@ -70,14 +57,7 @@ struct AuditNotes
 	DeadTidsPage pages[DEAD_TIDS_CHUNK_BLOCKS];
 };
 
-/* for a copy of an error */
-static MemoryContext error_context = NULL;
-
 static void check_notes(TableVacuum *vacuum);
-static void write_report(TableVacuum *vacuum, const AuditPlace *place, Page page,
-						 const char *engine, const char *audit, char *path);
-static void write_items(FILE * file, Page page);
-static void write_image(FILE * file, Page page);
 
 /*
  * audit_begin
@@ -90,9 +70,7 @@ audit_begin(TableVacuum *vacuum)
 	vacuum->counters.audited_relfrozenxid = vacuum->shared->cutoffs.OldestXmin;
 	vacuum->counters.audited_relminmxid = vacuum->shared->cutoffs.OldestMxact;
 	vacuum->audit_context = CurrentMemoryContext;
-	if (error_context == NULL)
-		error_context = AllocSetContextCreate(TopMemoryContext, "pg_cyclone audit",
-											  ALLOCSET_DEFAULT_SIZES);
+	audit_prepare();
 	if (cyclone_audit <= 0 || vacuum->dead_tids == NULL)
 		return;
 	vacuum->audit_notes = palloc_object(struct AuditNotes);
@@ -198,148 +176,17 @@ audit_age(TableVacuum *vacuum, const VacuumCounters *counters)
 void
 audit_fail(TableVacuum *vacuum, const AuditPlace *place, const char *engine, const char *audit)
 {
-	PGAlignedBlock copy;
-	Page		page = place->page;
-	char		path[MAXPGPATH];
-	char		where[64] = "";
-
-	Assert(CritSectionCount == 0);
-	if (BufferIsValid(place->buffer))
-	{
-		page = (Page) copy.data;
-		memcpy(page, BufferGetPage(place->buffer), BLCKSZ);
-		LockBuffer(place->buffer, BUFFER_LOCK_UNLOCK);
-	}
-	write_report(vacuum, place, page, engine, audit, path);
-
-	if (OffsetNumberIsValid(place->off))
-		snprintf(where, sizeof(where), " at item %u of block %u", place->off, place->blkno);
-	else if (BlockNumberIsValid(place->blkno))
-		snprintf(where, sizeof(where), " at block %u", place->blkno);
-	ereport(ERROR,
-			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("an audit of VACUUM has failed in relation \"%s\"%s",
-					RelationGetRelationName(place->rel), where),
-			 errdetail("pg_cyclone's verdict: %s. The audit's: %s.", engine, audit),
-			 errhint("The table is left to PostgreSQL's own VACUUM. Please send a report to the developers; \"%s\" in the data directory has one, with the rows of that page.",
-					 path),
-			 err_generic_string(PG_DIAG_CONSTRAINT_NAME, AUDIT_MARK)));
-}
-
-/*
- * audit_has_failed
- *		Is the error that is being handled one of an audit's, in whatever process?
- *
- * To be called where it is caught.
- */
-bool
-audit_has_failed(void)
-{
-	MemoryContext old;
-	ErrorData  *error;
-	bool		is_audits;
-
-	if (geterrcode() != ERRCODE_DATA_CORRUPTED || error_context == NULL)
-		return false;
-	old = MemoryContextSwitchTo(error_context);
-	error = CopyErrorData();
-	is_audits = error->constraint_name != NULL && strcmp(error->constraint_name, AUDIT_MARK) == 0;
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(error_context);
-	return is_audits;
-}
-
-/*
- * write_report
- *		Write what there is to be told to a file, one for each relation, of which the
- *		latest stays.
- *
- * If that isn't possible the log says so; the error itself is more important.
- */
-static void
-write_report(TableVacuum *vacuum, const AuditPlace *place, Page page,
-			 const char *engine, const char *audit, char *path)
-{
 	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
-	char		new_path[MAXPGPATH];
-	FILE	   *file;
-	bool		is_written;
+	const char *state =
+		psprintf("table \"%s.%s.%s\", member %d of %d\n"
+				 "OldestXmin %u, OldestMxact %u, FreezeLimit %u, MultiXactCutoff %u, relfrozenxid %u, relminmxid %u\n"
+				 "new relfrozenxid %u, new relminmxid %u, indexes %d, index scans %d, aggressive %d",
+				 vacuum->dbname, vacuum->relnamespace, vacuum->relname,
+				 vacuum->member, vacuum->shared->nmembers,
+				 cutoffs->OldestXmin, cutoffs->OldestMxact, cutoffs->FreezeLimit,
+				 cutoffs->MultiXactCutoff, cutoffs->relfrozenxid, cutoffs->relminmxid,
+				 vacuum->counters.new_relfrozenxid, vacuum->counters.new_relminmxid,
+				 vacuum->nindexes, vacuum->shared->num_index_scans, vacuum->shared->aggressive);
 
-	snprintf(path, MAXPGPATH, "%s/audit-%u-%u.txt", AUDIT_FOLDER,
-			 place->rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId,
-			 RelationGetRelid(place->rel));
-	snprintf(new_path, MAXPGPATH, "%s.%d", path, MyProcPid);
-	(void) MakePGDirectory(AUDIT_FOLDER);
-	file = AllocateFile(new_path, PG_BINARY_W);
-	if (file == NULL)
-	{
-		ereport(LOG,
-				(errcode_for_file_access(),
-				 errmsg("could not write file \"%s\": %m", new_path)));
-		return;
-	}
-	fprintf(file, "pg_cyclone %s, %s\n", CppAsString2(CYCLONE_VERSION), PG_VERSION_STR);
-	fprintf(file, "%s, process %d, member %d of %d\n", timestamptz_to_str(GetCurrentTimestamp()),
-			MyProcPid, vacuum->member, vacuum->shared->nmembers);
-	fprintf(file, "table \"%s.%s.%s\", relation \"%s\", file %u, block %u, item %u\n",
-			vacuum->dbname, vacuum->relnamespace, vacuum->relname,
-			RelationGetRelationName(place->rel), place->rel->rd_locator.relNumber,
-			place->blkno, place->off);
-	fprintf(file, "pg_cyclone's verdict: %s\naudit's verdict: %s\n", engine, audit);
-	fprintf(file, "OldestXmin %u, OldestMxact %u, FreezeLimit %u, MultiXactCutoff %u, relfrozenxid %u, relminmxid %u\n",
-			cutoffs->OldestXmin, cutoffs->OldestMxact, cutoffs->FreezeLimit,
-			cutoffs->MultiXactCutoff, cutoffs->relfrozenxid, cutoffs->relminmxid);
-	fprintf(file, "new relfrozenxid %u, new relminmxid %u, indexes %d, index scans %d, aggressive %d, audit %g\n",
-			vacuum->counters.new_relfrozenxid, vacuum->counters.new_relminmxid,
-			vacuum->nindexes, vacuum->shared->num_index_scans, vacuum->shared->aggressive,
-			cyclone_audit);
-	if (page != NULL)
-	{
-		if (place->rel == vacuum->rel)
-			write_items(file, page);
-		write_image(file, page);
-	}
-	is_written = !ferror(file);
-	if (FreeFile(file) != 0 || !is_written)
-	{
-		ereport(LOG,
-				(errcode_for_file_access(),
-				 errmsg("could not write file \"%s\": %m", new_path)));
-		(void) unlink(new_path);
-		return;
-	}
-	(void) durable_rename(new_path, path, LOG);
-}
-
-/* write_items -- the items of a heap page, and the headers of its rows. */
-static void
-write_items(FILE * file, Page page)
-{
-	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
-
-	for (OffsetNumber off = FirstOffsetNumber; off <= Min(maxoff, MaxHeapTuplesPerPage); off++)
-	{
-		ItemId		item = PageGetItemId(page, off);
-		HeapTupleHeader tuple = (HeapTupleHeader) ((char *) page + ItemIdGetOffset(item));
-
-		fprintf(file, "item %u: flags %u, offset %u, length %u", off, ItemIdGetFlags(item),
-				ItemIdGetOffset(item), ItemIdGetLength(item));
-		if (ItemIdIsNormal(item) && ItemIdGetOffset(item) + SizeofHeapTupleHeader <= BLCKSZ)
-			fprintf(file, ", xmin %u, xmax %u, infomask %04X, infomask2 %04X, ctid (%u,%u)",
-					HeapTupleHeaderGetRawXmin(tuple), HeapTupleHeaderGetRawXmax(tuple),
-					tuple->t_infomask, tuple->t_infomask2,
-					ItemPointerGetBlockNumberNoCheck(&tuple->t_ctid),
-					ItemPointerGetOffsetNumberNoCheck(&tuple->t_ctid));
-		fputc('\n', file);
-	}
-}
-
-/* write_image -- the whole page, in hexadecimal digits. */
-static void
-write_image(FILE * file, Page page)
-{
-	const unsigned char *bytes = (const unsigned char *) page;
-
-	for (int i = 0; i < BLCKSZ; i++)
-		fprintf(file, i % 32 == 31 ? "%02x\n" : "%02x", bytes[i]);
+	audit_raise(place, "VACUUM", state, engine, audit);
 }

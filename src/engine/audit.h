@@ -41,11 +41,16 @@ typedef struct AuditPlace
 	OffsetNumber off;			/* may be invalid */
 } AuditPlace;
 
+/* audit_report.c */
+extern void audit_prepare(void);
+extern void audit_raise(const AuditPlace *place, const char *command, const char *state,
+						const char *engine, const char *audit);
+extern bool audit_has_failed(void);
+
 /* audit.c */
 extern void audit_begin(TableVacuum *vacuum);
 extern void audit_fail(TableVacuum *vacuum, const AuditPlace *place,
 					   const char *engine, const char *audit);
-extern bool audit_has_failed(void);
 extern void audit_stored(TableVacuum *vacuum, BlockNumber blkno,
 						 const OffsetNumber *offsets, int noffsets);
 extern void audit_collected(TableVacuum *vacuum);
@@ -59,6 +64,9 @@ extern void audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTids
 							  uint8 bits, TransactionId newest_xmin, Page before);
 extern void audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 						const DeadTidsPage *dead, Page before);
+
+/* audit_btree.c */
+extern int64 audit_new_btree(Relation index, Relation table, const char *command);
 
 /* audit_index.c */
 extern int	audit_match(TableVacuum *vacuum, int number, Buffer buffer,

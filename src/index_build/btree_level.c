@@ -34,6 +34,7 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "debug_point.h"
 #include "index_build/btree_level.h"
 
 /* A run, of which the first pages may have waited, and the page being filled */
@@ -90,6 +91,9 @@ static IndexTuple minus_infinity(void);
 static void remove_place_of_high_key(Page page);
 static void take_and_link(BtreeLevel *level);
 static void write_pages(BtreeLevel *level, int nkept);
+#ifdef CYCLONE_DEBUG_POINTS
+static void swap_first_tuples(Page page);
+#endif
 static void share_out_last_page(BtreeLevel *level);
 static void fill_again(BtreeLevel *level, Page images, int nimages, Size reserved);
 static void pass_up(BtreeLevel *level, IndexTuple low_key, BlockNumber block);
@@ -599,6 +603,10 @@ write_pages(BtreeLevel *level, int nkept)
 		memcpy(ends->first.data, images[0], BLCKSZ);
 		first = 1;
 	}
+#ifdef CYCLONE_DEBUG_POINTS
+	if (n > first && DEBUG_FAULT("btree-order"))
+		swap_first_tuples(images[first]);
+#endif
 	if (n > first)
 		new_blocks_write(level->btree->index, &level->blocks[first], &images[first], n - first);
 	for (int i = 0; i < n; i++)
@@ -612,6 +620,19 @@ write_pages(BtreeLevel *level, int nkept)
 	}
 	level->npages = nkept;
 }
+
+#ifdef CYCLONE_DEBUG_POINTS
+/* swap_first_tuples -- for tests: put the first two tuples of a page out of order. */
+static void
+swap_first_tuples(Page page)
+{
+	ItemId		first = PageGetItemId(page, P_FIRSTDATAKEY(BTPageGetOpaque(page)));
+	ItemIdData	other = first[1];
+
+	first[1] = first[0];
+	first[0] = other;
+}
+#endif
 
 /*
  * share_out_last_page

@@ -92,6 +92,7 @@ new_blocks_init(NewBlocksShared *shared)
 {
 	LWLockInitialize(&shared->lock, GetNamedLWLockTranche(LOCK_NAME)->lock.tranche);
 	pg_atomic_init_u32(&shared->nblocks, 0);
+	pg_atomic_init_u64(&shared->rows, 0);
 	shared->redo = GetRedoRecPtr();
 }
 

@@ -26,6 +26,8 @@ typedef struct NewBlocksShared
 	LWLock		lock;
 	/* changed under the lock */
 	pg_atomic_uint32 nblocks;
+	/* of a heap, on pages that were written, by all processes */
+	pg_atomic_uint64 rows;
 	/* constant: where a checkpoint would have started from at the beginning */
 	XLogRecPtr	redo;
 } NewBlocksShared;

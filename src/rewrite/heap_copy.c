@@ -472,6 +472,7 @@ copy_page(HeapCopy *copy, Buffer buffer)
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
 	heap_copy_begin_page(rewrite, page);
+	rewrite_audit_begin_page(rewrite, page);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		TupleFate	fate;
@@ -507,6 +508,7 @@ copy_page(HeapCopy *copy, Buffer buffer)
 		}
 	}
 	rewrite->offnum = InvalidOffsetNumber;
+	rewrite_audit_page(rewrite, copy->heap, buffer);
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 }
 
@@ -519,7 +521,10 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 {
 	TableRewrite *rewrite = copy->rewrite;
 	HeapTupleHeader copied;
+	Size		length = tuple->t_len;
 
+	if (DEBUG_FAULT("rewrite-drop"))
+		return true;
 	if (unlikely(must_be_reformed(rewrite, copy->heap, tuple)))
 	{
 		MemoryContext old = MemoryContextSwitchTo(copy->tuple_context);
@@ -531,7 +536,8 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 			MemoryContextReset(copy->tuple_context);
 			return false;
 		}
-		copied = new_pages_add(rewrite->new_pages, reformed->t_data, reformed->t_len);
+		length = reformed->t_len;
+		copied = new_pages_add(rewrite->new_pages, reformed->t_data, length);
 		if (copy->heap == REWRITE_TABLE)
 			heap_copy_note_values(rewrite, reformed);
 		MemoryContextReset(copy->tuple_context);
@@ -543,6 +549,9 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 			heap_copy_note_values(rewrite, tuple);
 	}
 	prepare_header(rewrite, copy->heap, copied, tuple->t_data, infomask);
+	if (DEBUG_FAULT("rewrite-change"))
+		((char *) copied)[length - 1] ^= 1;
+	rewrite_audit_note(rewrite, rewrite->offnum, copied, length);
 	return true;
 }
 

@@ -306,6 +306,8 @@ write_run(NewPages *pages)
 {
 	BlockNumber start = new_blocks_take(pages->rel, pages->shared, pages->nfull);
 
+	int64		nrows = 0;
+
 	Assert(pages->nfull <= NEW_BLOCKS_RUN + MAX_SPARE_PAGES);
 	for (int done = 0; done < pages->nfull; done += NEW_BLOCKS_RUN)
 	{
@@ -317,12 +319,14 @@ write_run(NewPages *pages)
 		{
 			blknos[i] = start + done + i;
 			images[i] = run_page(pages, done + i);
+			nrows += PageGetMaxOffsetNumber(images[i]);
 			point_tuples_at_themselves(images[i], blknos[i]);
 		}
 		new_blocks_write(pages->rel, blknos, images, n);
 	}
 	pages->nfull = 0;
 	pages->room_before = 0;
+	pg_atomic_fetch_add_u64(&pages->shared->rows, nrows);
 }
 
 /* point_tuples_at_themselves -- those that point nowhere, now that their block is known. */

@@ -43,6 +43,7 @@ typedef struct RewriteCounters
 								 * leader */
 	int64		tuples_orphaned;	/* of the TOAST table: removed, as no row
 									 * needs them */
+	int64		audited_pages;
 } RewriteCounters;
 
 /* One heap that is copied, as the team sees it */
@@ -125,6 +126,13 @@ typedef struct TableRewrite
 	BlockNumber phase_pages;
 	int			last_phase;		/* that it has been in, plus one */
 
+	/*
+	 * see rewrite_audit.c; the other is NULL unless the page in hand is
+	 * audited
+	 */
+	struct RewriteAudit *audit;
+	struct RewriteAudit *audit_page;
+
 	/* for error messages */
 	Relation	place;			/* NULL: nowhere in particular */
 	BlockNumber blkno;
@@ -157,6 +165,16 @@ extern void heap_copy_show_progress(TableRewrite *rewrite, RewriteHeap heap);
 /* left_tuples.c */
 extern void left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state);
 extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *sum);
+
+/* rewrite_audit.c */
+extern void rewrite_audit_begin_page(TableRewrite *rewrite, Page page);
+extern void rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy,
+							   Size length);
+extern void rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer);
+extern void rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
+								 Size length);
+extern void rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept);
+extern int64 rewrite_audit_indexes(Oid relid, const char *command);
 
 /* update_chains.c */
 extern void update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum);

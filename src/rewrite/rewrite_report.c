@@ -36,6 +36,7 @@
 #define SIZE_INDEXES	2
 
 static void note_history(const RewriteResult *result);
+static int64 audited_pages(const RewriteResult *result);
 static void append_steps(StringInfo buf, const RewriteResult *result, double elapsed);
 static double elapsed_seconds(const RewriteResult *result);
 static BlockNumber size_of(Oid relid);
@@ -150,6 +151,10 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	if (result->counters[REWRITE_TOAST].tuples_orphaned > 0)
 		appendStringInfo(&buf, _("TOAST table: " INT64_FORMAT " chunks left out to which no row points\n"),
 						 result->counters[REWRITE_TOAST].tuples_orphaned);
+	if (audited_pages(result) > 0)
+		appendStringInfo(&buf, _("audit: %lld heap pages and %lld index pages judged twice\n"),
+						 (long long) (audited_pages(result) - result->audited_index_pages),
+						 (long long) result->audited_index_pages);
 	if (result->horizon != NULL)
 		appendStringInfo(&buf, "%s\n", result->horizon);
 	if (result->stale_locks > 0)
@@ -190,6 +195,7 @@ note_history(const RewriteResult *result)
 		figures->phase_seconds[i] = result->step_seconds[i];
 	figures->workers_planned = result->workers_planned;
 	figures->workers_launched = result->workers_launched;
+	figures->audited_pages = audited_pages(result);
 	figures->rows_removed = counters->tuples_removed;
 	figures->rows_remaining = counters->tuples_kept;
 	figures->rows_dead = counters->tuples_recently_dead;
@@ -206,6 +212,17 @@ note_history(const RewriteResult *result)
 		figures->bytes_before += (int64) size->before * BLCKSZ;
 		figures->bytes_after += (int64) size_of(size->relid) * BLCKSZ;
 	}
+}
+
+/* audited_pages -- how many were judged twice, of the heaps and of new indexes. */
+static int64
+audited_pages(const RewriteResult *result)
+{
+	int64		pages = result->audited_index_pages;
+
+	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)
+		pages += result->counters[i].audited_pages;
+	return pages;
 }
 
 /* append_steps -- a line on the time that each step took. */

@@ -55,6 +55,7 @@ typedef struct RewriteResult
 	int			workers_launched;
 	double		step_seconds[NUM_REWRITE_STEPS];
 	IndexBuildsResult indexes;
+	int64		audited_index_pages;
 	int			nsizes;			/* the table, its TOAST table, the indexes */
 	RewriteSize *sizes;
 } RewriteResult;

@@ -81,6 +81,7 @@
 #include "rewrite/rewrite_report.h"
 #include "rewrite/swap.h"
 #include "rewrite/table_rewrite.h"
+#include "settings.h"
 #include "team/degree.h"
 #include "team/team.h"
 
@@ -488,6 +489,7 @@ copy_heaps(RewriteJob *job)
 		if (current_heap == REWRITE_TABLE)
 			copy_what_is_left(job);
 		heap_copy_finish(rewrite, current_heap);
+		rewrite_audit_count(rewrite, current_heap, job->result.counters[current_heap].tuples_kept);
 		job->result.stale_locks += pg_atomic_read_u64(&rewrite->shared->heaps[current_heap].stale_locks);
 	}
 	heap_copy_show_progress(rewrite, REWRITE_TABLE);
@@ -575,6 +577,7 @@ sum_counters(RewriteJob *job, RewriteHeap heap)
 		sum->tuples_in_chains += part->tuples_in_chains;
 		sum->tuples_too_big += part->tuples_too_big;
 		sum->tuples_orphaned += part->tuples_orphaned;
+		sum->audited_pages += part->audited_pages;
 	}
 }
 
@@ -709,6 +712,8 @@ swap_and_index(RewriteJob *job)
 
 	pgstat_progress_update_param(PROGRESS_REPACK_PHASE,
 								 PROGRESS_REPACK_PHASE_FINAL_CLEANUP);
+	if (cyclone_audit > 0)
+		job->result.audited_index_pages = rewrite_audit_indexes(job->relid, job->result.command);
 	swap_finish(job->relid, job->new_relid);
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);

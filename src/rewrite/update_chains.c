@@ -79,6 +79,7 @@
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 
+#include "debug_point.h"
 #include "report/progress.h"
 #include "rewrite/link_sort.h"
 #include "rewrite/rewrite.h"
@@ -144,7 +145,7 @@ static void find_dead(ChainCopy *chains);
 static LinkSort *follow_deaths(LinkSort *deaths, int64 *nopen);
 static bool is_dead_after_all(ChainCopy *chains, HeapTuple tuple);
 static void write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
-static void write_copy(ChainCopy *chains, HeapTuple copy, const ItemPointerData *tid);
+static void write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old);
 static LinkNote link_note(const ItemPointerData *tid, TransactionId xid, int kind);
 static void cursor_begin(LinkCursor *cursor, LinkSort *sort);
 static bool cursor_find(LinkCursor *cursor, const ItemPointerData *tid);
@@ -508,16 +509,17 @@ write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 	copy = heap_copy_tuple(chains->rewrite, tuple, infomask);
 	if (cursor_find(&chains->newer, &tuple->t_self))
 		copy->t_data->t_ctid = chains->newer.note.other;
-	write_copy(chains, copy, &tuple->t_self);
+	write_copy(chains, copy, tuple);
 }
 
 /*
  * write_copy
- *		Write the copy of the version with that old TID, and free it.
+ *		Write the copy of an old version, and free it.
  */
 static void
-write_copy(ChainCopy *chains, HeapTuple copy, const ItemPointerData *tid)
+write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old)
 {
+	const ItemPointerData *tid = &old->t_self;
 	TableRewrite *rewrite = chains->rewrite;
 	NewPages   *pages = rewrite->new_pages;
 	bool		is_too_big = heap_copy_is_too_big(copy->t_len);
@@ -532,6 +534,11 @@ write_copy(ChainCopy *chains, HeapTuple copy, const ItemPointerData *tid)
 		new_pages_end_page(pages);
 	}
 	written = new_pages_add(pages, copy->t_data, copy->t_len);
+	if (DEBUG_FAULT("rewrite-link-change"))
+		((char *) written)[copy->t_len - 1] ^= 1;
+	/* values that were moved out just now are elsewhere */
+	if (!is_too_big)
+		rewrite_audit_linked(rewrite, old, written, copy->t_len);
 	new_pages_tid(pages, written, &new_tid);
 	if (is_too_big)
 		new_pages_end_page(pages);

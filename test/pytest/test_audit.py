@@ -48,7 +48,7 @@ def t(conn):
 def fails(conn, fault, statement="VACUUM t") -> psycopg.Error:
     """Have the engine make a fault, and return the error by which the audit ends the VACUUM."""
     conn.execute("SELECT set_config('cyclone.debug_fault', %s, false)", (fault,))
-    with pytest.raises(psycopg.errors.DataCorrupted, match="an audit of VACUUM has failed in relation") as error:
+    with pytest.raises(psycopg.errors.DataCorrupted, match=r"an audit of (VACUUM|VACUUM \(FULL\)|VACUUM \(FULL INPLACE\)) has failed in relation") as error:
         conn.execute(statement)
     conn.execute("RESET cyclone.debug_fault")
     assert error.value.diag.constraint_name == "cyclone.audit"
@@ -209,6 +209,105 @@ def test_in_a_worker_alone(t, cluster, db):
     conn.execute("RESET cyclone.debug_point")
     assert "parallel worker" in error.diag.context
     assert_server_finishes(conn, before)
+
+
+REWRITE = "VACUUM (FULL, VERBOSE) t"
+
+
+def assert_full_is_the_servers(conn, before):
+    """The server's own VACUUM FULL gets the table, until somebody says otherwise."""
+    assert LEFT in said(conn, REWRITE)
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+    conn.execute("SELECT cyclone.autovacuum_reset('t')")
+    report = said(conn, REWRITE)
+    assert LEFT not in report and "parallel workers:" in report
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+
+
+def files(cluster):
+    """All files of relations in the cluster's databases."""
+    return {path.name for path in (cluster.data / "base").glob("*/*") if path.name[0].isdigit()}
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ("rewrite-drop:7", "the row is left out. The audit's: it isn't dead"),
+        ("rewrite-change:7", "the row is copied. The audit's: its copy has other values"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rewrite_that_drops_or_changes_a_row(t, cluster, fault, found, workers):
+    """Nothing is lost but the work, and no file of it is left."""
+    conn = t()
+    before = rows(conn)
+    conn.execute("CHECKPOINT")
+    files_before = files(cluster)
+    conn.execute("SET min_parallel_table_scan_size = 0")
+    error = fails(conn, fault, f"VACUUM (FULL, PARALLEL {workers}) t")
+    assert found in error.diag.message_detail and re.search(r"at item \d+ of block \d+$", error.diag.message_primary)
+    conn.execute("CHECKPOINT")
+    assert files(cluster) <= files_before
+    assert conn.execute("SELECT outcome, audit_failed FROM cyclone.history WHERE relid = 't'::regclass").fetchall() == [("failed", True)]
+    assert_full_is_the_servers(conn, before)
+
+
+def test_rewrite_is_counted_on_all_pages(t):
+    """Even if next to none is looked at row by row."""
+    conn = t()
+    before = rows(conn)
+    conn.execute("SET cyclone.audit = 1e-9")
+    detail = fails(conn, "rewrite-drop:100", "VACUUM FULL t").diag.message_detail
+    kept, written = map(int, re.search(r"(\d+) rows are kept. The audit's: there are (\d+) in the new file", detail).groups())
+    assert kept == before[0] and kept - written == kept // 100
+    conn.execute("RESET cyclone.audit")
+    assert_full_is_the_servers(conn, before)
+
+
+def test_linked_version_that_changes(t, cluster, db):
+    conn = t()
+    with cluster.connect(db) as other:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT txid_current()")
+        conn.execute("UPDATE t SET note = note || '.' WHERE id % 5 = 1")
+        before = rows(conn)
+        assert "its copy has other values" in fails(conn, "rewrite-link-change", "VACUUM FULL t").diag.message_detail
+        assert_full_is_the_servers(conn, before)
+
+
+def test_new_btree_out_of_order(t):
+    """Of an index that several processes build."""
+    conn = t("btree (note)")
+    before = rows(conn)
+    conn.execute("SET cyclone.debug_btree_parts = 2; SET min_parallel_table_scan_size = 0")
+    error = fails(conn, "btree-order", "VACUUM (FULL, PARALLEL 1) t")
+    assert 'relation "t_note_idx"' in error.diag.message_primary
+    assert "entries are in order. The audit's: the next one doesn't come behind this one" in error.diag.message_detail
+    conn.execute("RESET cyclone.debug_btree_parts")
+    assert_full_is_the_servers(conn, before)
+
+
+def test_rewrite_of_all_shapes(t):
+    """Rows that are formed anew, frozen, locked, with values elsewhere; btrees with lists, in levels, with a key cut short: no false alarm."""
+    conn = t(dead="id % 9 = 0")
+    conn.execute("CREATE TABLE big (id int, a text COLLATE \"C\", gone int, b text)")
+    conn.execute("ALTER TABLE big ALTER b SET STORAGE EXTERNAL")
+    conn.execute("INSERT INTO big SELECT i, repeat('x', 200) || i % 3000, i, repeat(md5(i::text), i % 90) FROM generate_series(1, 6000) i")
+    conn.execute("CREATE INDEX ON big (a, id); CREATE INDEX ON big (a DESC NULLS FIRST) INCLUDE (id); CREATE INDEX ON big ((id % 5), a)")
+    conn.execute("ALTER TABLE big DROP gone; ALTER TABLE big ADD added int DEFAULT 5")
+    conn.execute("UPDATE big SET a = NULL WHERE id % 7 = 0; DELETE FROM big WHERE id % 11 = 0; SELECT FROM big WHERE id % 13 = 0 FOR UPDATE")
+    pages = conn.execute("SELECT pg_relation_size('big') / 8192 + pg_relation_size(reltoastrelid) / 8192 FROM pg_class WHERE relname = 'big'").fetchone()[0]
+    report = said(conn, "VACUUM (FULL, VERBOSE) big")
+    heap, index = map(int, re.search(r"\naudit: (\d+) heap pages and (\d+) index pages judged twice\n", report).groups())
+    assert heap == pages
+    names = ("big_a_id_idx", "big_a_id_idx1", "big_expr_a_idx")
+    of_indexes = conn.execute("SELECT sum(pg_relation_size(c.oid)) / 8192 FROM pg_class c WHERE relname = ANY (%s)", [list(names)]).fetchone()[0]
+    assert index >= of_indexes - len(names)  # but for their first pages; and those of the TOAST table's
+    checks.assert_clean(conn, "big")
+    [(audited,)] = conn.execute("SELECT audited_pages FROM cyclone.history WHERE relid = 'big'::regclass ORDER BY id DESC LIMIT 1")
+    assert audited == heap + index
 
 
 def test_full_inplace(t):

@@ -1,0 +1,166 @@
+/*-------------------------------------------------------------------------
+ *
+ * audit_btree.c
+ *	  The order of a btree that is new: see audit_report.c for what comes of it.
+ *
+ * On a sample of its pages each entry must come before the next one, and none behind
+ * the page's high key: by the server's own comparison, and with the row's place where
+ * keys are equal.  Pages are compared in copies, so that no page is locked while
+ * functions of the operator class run.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/nbtree.h"
+#include "catalog/pg_am.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+
+#include "engine/audit.h"
+#include "pace/pace.h"
+
+/* Blocks that are looked at together (128 kB), as disks like that better */
+#define STRETCH_BLOCKS		16
+
+/* The page in hand */
+typedef struct BtreeAudit
+{
+	Relation	index;
+	const char *state;
+	const char *command;
+	BlockNumber blkno;
+	PGAlignedBlock image;
+} BtreeAudit;
+
+static bool audit_block(BtreeAudit *audit, BufferAccessStrategy strategy);
+static void compare_page(BtreeAudit *audit);
+static bool comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next);
+static void fail(const BtreeAudit *audit, OffsetNumber off, const char *engine, const char *found);
+
+/*
+ * audit_new_btree
+ *		Look at a sample of pages of an index that command has built, before anybody
+ *		depends on it.  Returns how many that were; none if it is no btree.
+ */
+int64
+audit_new_btree(Relation index, Relation table, const char *command)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
+	BufferAccessStrategy strategy;
+	BtreeAudit *audit;
+	int64		naudited = 0;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || cyclone_audit <= 0)
+		return 0;
+	audit_prepare();
+	strategy = GetAccessStrategy(BAS_BULKREAD);
+	audit = palloc0_object(BtreeAudit);
+	audit->index = index;
+	audit->command = command;
+	audit->state = psprintf("new index of table \"%s\", %u blocks",
+							RelationGetRelationName(table), nblocks);
+	for (BlockNumber start = 0; start < nblocks; start += STRETCH_BLOCKS)
+	{
+		BlockNumber end = Min(nblocks, start + STRETCH_BLOCKS);
+
+		if (!audit_is_due())
+			continue;
+		for (BlockNumber blkno = start; blkno < end; blkno++)
+			(void) PrefetchBuffer(index, MAIN_FORKNUM, blkno);
+		for (audit->blkno = Max(start, BTREE_METAPAGE + 1); audit->blkno < end; audit->blkno++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			naudited += audit_block(audit, strategy);
+		}
+	}
+	FreeAccessStrategy(strategy);
+	pfree(audit);
+	return naudited;
+}
+
+/* audit_block -- one of them; false if nothing is on it that must be in order. */
+static bool
+audit_block(BtreeAudit *audit, BufferAccessStrategy strategy)
+{
+	Buffer		buffer = ReadBufferExtended(audit->index, MAIN_FORKNUM, audit->blkno,
+											RBM_NORMAL, strategy);
+	Page		page = (Page) audit->image.data;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(page, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+	if (PageIsNew(page) || P_IGNORE(BTPageGetOpaque(page)))
+		return false;
+	compare_page(audit);
+	return true;
+}
+
+/* compare_page -- compare each entry with the next one, and with the high key. */
+static void
+compare_page(BtreeAudit *audit)
+{
+	Page		page = (Page) audit->image.data;
+	BTPageOpaque opaque = BTPageGetOpaque(page);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	OffsetNumber first = P_FIRSTDATAKEY(opaque);
+
+	/* the first downlink of a page has no key */
+	for (OffsetNumber off = P_ISLEAF(opaque) ? first : OffsetNumberNext(first); off <= maxoff; off++)
+	{
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		BTScanInsert key = _bt_mkscankey(audit->index, tuple);
+
+		/* what is truncated in one of them is less, and not like anything */
+		key->backward = true;
+		if (key->scantid != NULL && BTreeTupleIsPosting(tuple))
+			key->scantid = BTreeTupleGetMaxHeapTID(tuple);
+		if (!P_RIGHTMOST(opaque) &&
+			(P_ISLEAF(opaque) ? _bt_compare(audit->index, key, page, P_HIKEY) > 0 :
+			 !comes_before(audit, key, P_HIKEY)))
+			fail(audit, off, "the entry is on its page", "it is behind the page's high key");
+		if (off < maxoff && !comes_before(audit, key, OffsetNumberNext(off)))
+			fail(audit, off, "entries are in order", "the next one doesn't come behind this one");
+		pfree(key);
+	}
+}
+
+/*
+ * comes_before
+ *		Does the entry of this key come before another one of the page?
+ *
+ * In an index from before PostgreSQL 12 they may be equal.
+ */
+static bool
+comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next)
+{
+	Page		page = (Page) audit->image.data;
+	int			order = _bt_compare(audit->index, key, page, next);
+	IndexTuple	tuple;
+	int			natts;
+
+	if (!key->heapkeyspace || order != 0)
+		return key->heapkeyspace ? order < 0 : order <= 0;
+
+	/* equal as far as the shorter one goes: then that comes first */
+	if (P_ISLEAF(BTPageGetOpaque(page)) && next != P_HIKEY)
+		return false;
+	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, next));
+	natts = Min(BTreeTupleGetNAtts(tuple, audit->index),
+				IndexRelationGetNumberOfKeyAttributes(audit->index));
+	return key->keysz < natts ||
+		(key->keysz == natts && key->scantid == NULL && BTreeTupleGetHeapTID(tuple) != NULL);
+}
+
+/* fail -- there are two verdicts on an entry. */
+static void
+fail(const BtreeAudit *audit, OffsetNumber off, const char *engine, const char *found)
+{
+	AuditPlace	place = {
+		.rel = audit->index,.page = (Page) audit->image.data,.blkno = audit->blkno,.off = off
+	};
+
+	audit_raise(&place, audit->command, audit->state, engine, found);
+}

@@ -1,0 +1,330 @@
+/*-------------------------------------------------------------------------
+ *
+ * rewrite_audit.c
+ *	  Rows that VACUUM FULL or REPACK has copied, compared with their copies.
+ *
+ * As in engine/audit.c, cyclone.audit is the share of pages.  When a page of the old heap
+ * has been copied, and while it is still locked, each of its rows is judged by
+ * HeapTupleSatisfiesVacuum: who may still be seen must have a copy, or be linked with
+ * other versions or too big, which is for the leader; and who may not, none.  Row and
+ * copy are compared column by column, and as to what is said of their visibility.  Of linked
+ * versions the leader compares each that it writes, by chance.
+ *
+ * The number of rows is compared for all pages: what was found to be kept, row by
+ * row, with what is on the pages that were written.
+ *
+ * All that is before the new files are the table's, so if it fails nothing is lost but
+ * the work.  New btrees come last (audit_btree.c), before the transaction commits.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/datum.h"
+#include "utils/memutils.h"
+
+#include "engine/audit.h"
+#include "rewrite/rewrite.h"
+
+/* Copies of the rows of a page, by their old items; NULL: none */
+struct RewriteAudit
+{
+	MemoryContext context;
+	OffsetNumber maxoff;
+	HeapTupleHeader copies[MaxOffsetNumber + 1];
+	Size		lengths[MaxOffsetNumber + 1];
+};
+
+static void audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
+					  HeapTuple tuple, HTSV_Result verdict);
+static bool is_for_leader(TableRewrite *rewrite, HeapTuple tuple);
+static void compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
+						 HeapTuple old, HeapTupleHeader copy, Size length);
+static bool columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple copy);
+static void compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
+							   HeapTupleHeader old, HeapTupleHeader copy, bool is_deleted);
+static void fail(TableRewrite *rewrite, const AuditPlace *place,
+				 const char *engine, const char *audit);
+
+/*
+ * rewrite_audit_begin_page
+ *		Before the rows of a page are copied: is it one of the sample?  Then
+ *		rewrite->audit_page is where copies are to be noted, else it is NULL.
+ */
+void
+rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
+{
+	rewrite->audit_page = NULL;
+	if (likely(!audit_is_due()) || PageIsNew(page) ||
+		PageGetMaxOffsetNumber(page) > MaxOffsetNumber)
+		return;
+	if (rewrite->audit == NULL)
+	{
+		audit_prepare();
+		rewrite->audit = MemoryContextAlloc(TopTransactionContext, sizeof(struct RewriteAudit));
+		rewrite->audit->context = AllocSetContextCreate(TopTransactionContext, "Audited rows",
+														ALLOCSET_DEFAULT_SIZES);
+	}
+	rewrite->audit_page = rewrite->audit;
+	rewrite->audit->maxoff = PageGetMaxOffsetNumber(page);
+	memset(rewrite->audit->copies, 0,
+		   (rewrite->audit->maxoff + 1) * sizeof(HeapTupleHeader));
+}
+
+/* rewrite_audit_note -- of such a page: that item has this copy, which isn't written yet. */
+void
+rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy, Size length)
+{
+	if (likely(rewrite->audit_page == NULL))
+		return;
+	rewrite->audit_page->copies[off] = copy;
+	rewrite->audit_page->lengths[off] = length;
+}
+
+/*
+ * rewrite_audit_page
+ *		The rows of a page have been copied, which is still locked: if it is one of the
+ *		sample, judge them once more.
+ */
+void
+rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer)
+{
+	Relation	rel = rewrite->old_heaps[heap];
+	TransactionId oldest_xmin = rewrite->shared->heaps[heap].oldest_xmin;
+	AuditPlace	place = {.rel = rel,.buffer = buffer,.blkno = BufferGetBlockNumber(buffer)};
+	MemoryContext old;
+
+	if (likely(rewrite->audit_page == NULL))
+		return;
+	old = MemoryContextSwitchTo(rewrite->audit_page->context);
+	for (OffsetNumber off = FirstOffsetNumber; off <= rewrite->audit_page->maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(BufferGetPage(buffer), off);
+		HeapTupleData tuple;
+
+		place.off = off;
+		if (!ItemIdIsNormal(item))
+		{
+			if (rewrite->audit_page->copies[off] != NULL)
+				fail(rewrite, &place, "the row is kept", "the item has no row");
+			continue;
+		}
+		/* its length is what heap_copy.c makes of it */
+		(void) heap_copy_find_tuple(rel, BufferGetPage(buffer), place.blkno, off, &tuple);
+		audit_row(rewrite, heap, &place, &tuple,
+				  HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, buffer));
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(rewrite->audit_page->context);
+	rewrite->audit_page = NULL;
+	rewrite->counters[heap].audited_pages++;
+}
+
+/* audit_row -- has a row of a page a copy if it should have one, and is that right? */
+static void
+audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
+		  HeapTuple tuple, HTSV_Result verdict)
+{
+	HeapTupleHeader copy = rewrite->audit_page->copies[place->off];
+	bool		is_deleted = verdict == HEAPTUPLE_RECENTLY_DEAD ||
+		verdict == HEAPTUPLE_DELETE_IN_PROGRESS;
+
+	if (verdict == HEAPTUPLE_DEAD)
+	{
+		if (copy != NULL)
+			fail(rewrite, place, "the row is kept", "it is dead");
+		return;
+	}
+	if (copy == NULL)
+	{
+		/* of a TOAST table, chunks that no row needs are left out */
+		if (heap == REWRITE_TABLE && !is_for_leader(rewrite, tuple))
+			fail(rewrite, place, "the row is left out", "it isn't dead");
+		return;
+	}
+	compare_copy(rewrite, heap, place, tuple, copy, rewrite->audit_page->lengths[place->off]);
+	compare_visibility(rewrite, place, tuple->t_data, copy, is_deleted);
+}
+
+/* is_for_leader -- may a row have been left to the leader, as it is linked with others or too big? */
+static bool
+is_for_leader(TableRewrite *rewrite, HeapTuple tuple)
+{
+	HeapTupleHeader header = tuple->t_data;
+
+	return (header->t_infomask & HEAP_UPDATED) != 0 ||
+		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
+		 !ItemPointerEquals(&header->t_ctid, &tuple->t_self)) ||
+		heap_copy_is_too_big(heap_copy_length(rewrite, tuple));
+}
+
+/*
+ * rewrite_audit_linked
+ *		Leader: this is a linked version, and its copy, which isn't written yet.
+ */
+void
+rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy, Size length)
+{
+	AuditPlace	place = {
+		.rel = rewrite->old_heaps[REWRITE_TABLE],
+		.blkno = ItemPointerGetBlockNumber(&old->t_self),
+		.off = ItemPointerGetOffsetNumber(&old->t_self)
+	};
+
+	if (likely(!audit_is_due()))
+		return;
+	audit_prepare();
+	compare_copy(rewrite, REWRITE_TABLE, &place, old, copy, length);
+}
+
+/*
+ * rewrite_audit_count
+ *		Leader, when a new heap is complete: are as many rows on the pages that were
+ *		written as were to be kept?
+ */
+void
+rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
+{
+	HeapCopyShared *copy = &rewrite->shared->heaps[heap];
+	int64		written = pg_atomic_read_u64(&copy->new_blocks.rows);
+	AuditPlace	place = {.rel = rewrite->old_heaps[heap],.blkno = InvalidBlockNumber};
+
+	if (cyclone_audit <= 0)
+		return;
+	audit_prepare();
+	if (written != kept)
+		fail(rewrite, &place, psprintf(INT64_FORMAT " rows are kept", kept),
+			 psprintf("there are " INT64_FORMAT " in the new file", written));
+	if (RelationGetNumberOfBlocks(rewrite->new_heaps[heap]) !=
+		pg_atomic_read_u32(&copy->new_blocks.nblocks))
+		fail(rewrite, &place, psprintf("the new file has %u blocks",
+									   pg_atomic_read_u32(&copy->new_blocks.nblocks)),
+			 psprintf("it has %u", RelationGetNumberOfBlocks(rewrite->new_heaps[heap])));
+}
+
+/*
+ * rewrite_audit_indexes
+ *		When a table has its new file and all indexes: are new btrees in order, those of
+ *		its TOAST table, too?  Returns how many pages were looked at.
+ *
+ * All of them are locked exclusively.
+ */
+int64
+rewrite_audit_indexes(Oid relid, const char *command)
+{
+	Relation	rel = table_open(relid, AccessExclusiveLock);
+	Oid			toast_relid = rel->rd_rel->reltoastrelid;
+	int64		naudited = 0;
+
+	foreach_oid(index_relid, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(index_relid, AccessExclusiveLock);
+
+		naudited += audit_new_btree(index, rel, command);
+		index_close(index, NoLock);
+	}
+	table_close(rel, NoLock);
+	if (OidIsValid(toast_relid))
+		naudited += rewrite_audit_indexes(toast_relid, command);
+	return naudited;
+}
+
+/* compare_copy -- has a copy the columns of its row? */
+static void
+compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
+			 HeapTuple old, HeapTupleHeader copy, Size length)
+{
+	HeapTupleData copied = {.t_data = copy,.t_len = length};
+
+	/* most are the same bytes, from the bitmap of nulls on */
+	if (old->t_len == length && old->t_data->t_hoff == copy->t_hoff &&
+		memcmp(old->t_data->t_bits, copy->t_bits, length - SizeofHeapTupleHeader) == 0 &&
+		HeapTupleHeaderGetNatts(old->t_data) == HeapTupleHeaderGetNatts(copy) &&
+		HeapTupleHasNulls(old) == HeapTupleHasNulls(&copied))
+		return;
+	if (columns_differ(rewrite, heap, old, &copied))
+		fail(rewrite, place, "the row is copied", "its copy has other values");
+}
+
+/* columns_differ -- the same for one that was formed anew. */
+static bool
+columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple copy)
+{
+	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
+	TupleDesc	new_desc = RelationGetDescr(rewrite->new_heaps[heap]);
+	Datum	   *values = palloc_array(Datum, desc->natts);
+	bool	   *nulls = palloc_array(bool, desc->natts);
+	Datum	   *copied_values = palloc_array(Datum, desc->natts);
+	bool	   *copied_nulls = palloc_array(bool, desc->natts);
+	bool		differ = desc->natts != new_desc->natts;
+
+	if (differ)
+		return true;
+	heap_deform_tuple(old, desc, values, nulls);
+	heap_deform_tuple(copy, new_desc, copied_values, copied_nulls);
+	for (int i = 0; i < desc->natts && !differ; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+
+		if (attr->attisdropped)
+			continue;
+		differ = nulls[i] != copied_nulls[i] ||
+			(!nulls[i] && !datumIsEqual(values[i], copied_values[i], attr->attbyval, attr->attlen));
+	}
+	return differ;
+}
+
+/*
+ * compare_visibility
+ *		Is the same said of who can see a copy as of its row, and is it frozen where it
+ *		should be?
+ *
+ * An xmax that is several transactions may have become another one.
+ */
+static void
+compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
+				   HeapTupleHeader old, HeapTupleHeader copy, bool is_deleted)
+{
+	TransactionId xmin = HeapTupleHeaderGetRawXmin(old);
+	bool		is_frozen = HeapTupleHeaderXminFrozen(old) ||
+		(TransactionIdIsNormal(xmin) && TransactionIdPrecedes(xmin, rewrite->shared->freeze_limit));
+
+	if (old->t_infomask & (HEAP_MOVED | HEAP_XMAX_IS_MULTI))
+		return;
+	if (HeapTupleHeaderGetRawXmin(copy) != xmin)
+		fail(rewrite, place, psprintf("xmin of the copy is %u", HeapTupleHeaderGetRawXmin(copy)),
+			 psprintf("that of the row is %u", xmin));
+	if (HeapTupleHeaderXminFrozen(copy) != is_frozen)
+		fail(rewrite, place, is_frozen ? "the copy isn't frozen" : "the copy is frozen",
+			 is_frozen ? "it is old enough" : "it isn't old enough");
+	if ((!(copy->t_infomask & HEAP_XMAX_INVALID) && !HEAP_XMAX_IS_LOCKED_ONLY(copy->t_infomask)) != is_deleted)
+		fail(rewrite, place, is_deleted ? "the copy is live" : "the copy is deleted",
+			 is_deleted ? "the row is deleted" : "the row is live");
+	if (is_deleted && HeapTupleHeaderGetRawXmax(copy) != HeapTupleHeaderGetRawXmax(old))
+		fail(rewrite, place, psprintf("xmax of the copy is %u", HeapTupleHeaderGetRawXmax(copy)),
+			 psprintf("that of the row is %u", HeapTupleHeaderGetRawXmax(old)));
+}
+
+/* fail -- there are two verdicts on a row; releases the page's lock, if the place has one. */
+static void
+fail(TableRewrite *rewrite, const AuditPlace *place, const char *engine, const char *audit)
+{
+	const RewriteShared *shared = rewrite->shared;
+	const HeapCopyShared *copy = &shared->heaps[REWRITE_TABLE];
+
+	audit_raise(place, "VACUUM (FULL)",
+				psprintf("member %d of %d, old blocks %u, OldestXmin %u, freeze limit %u, multi cutoff %u, relfrozenxid %u, relminmxid %u",
+						 rewrite->member, shared->nmembers, copy->old_blocks, copy->oldest_xmin,
+						 shared->freeze_limit, shared->multi_cutoff, copy->relfrozenxid,
+						 copy->relminmxid),
+				engine, audit);
+}
