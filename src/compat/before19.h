@@ -13,6 +13,7 @@
 #define CYCLONE_COMPAT_BEFORE19_H
 
 #include "access/gist_private.h"
+#include "access/nbtree.h"
 #include "catalog/index.h"
 #include "commands/cluster.h"
 
@@ -66,6 +67,17 @@ typedef struct RepackStmt
 
 typedef VacuumParams compat_am_vacuum_params;
 typedef JumbleState compat_jumble_state;
+
+/*
+ * compat_bt_search
+ *		The leaf page of a btree on which a key is, or would be, locked; an invalid buffer
+ *		if the btree is empty.
+ */
+static inline void
+compat_bt_search(Relation index, Relation rel, BTScanInsert key, Buffer *buffer)
+{
+	_bt_freestack(_bt_search(index, rel, key, buffer, BT_READ));
+}
 
 #ifdef USE_ASSERT_CHECKING
 /* compat_is_locked -- have we a lock on this page, of any kind? */

@@ -265,6 +265,17 @@ compat_truncate_default(const StdRdOptions *opts)
 	return vacuum_truncate;
 }
 
+/*
+ * compat_bt_search
+ *		The leaf page of a btree on which a key is, or would be, locked; an invalid buffer
+ *		if the btree is empty.
+ */
+static inline void
+compat_bt_search(Relation index, Relation rel, BTScanInsert key, Buffer *buffer)
+{
+	(void) _bt_search(index, rel, key, buffer, BT_READ, false);
+}
+
 /* compat_index_beginscan -- begin a scan of an index. */
 static inline IndexScanDesc
 compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)

@@ -212,6 +212,7 @@ table_describe_pass(const VacuumJob *job, CompactionPass *pass)
 	pass->recently_dead_tuples = result->counters.recently_dead_tuples;
 	pass->oldest_xmin = result->oldest_xmin;
 	pass->stale_locks += result->counters.stale_locks;
+	pass->audited_pages += result->counters.audited_heap_pages + result->counters.audited_index_pages;
 	pass->nonempty_pages = result->counters.nonempty_pages;
 	pass->nqueued = 0;
 	pass->step = 0;

@@ -63,6 +63,7 @@ typedef struct MoveCounts
 	int64		blocks;			/* vacated, or looked through for values */
 	int64		undone;			/* rows that were moved, and moved back */
 	MoveObstacles obstacles;
+	int64		audited;		/* rows, before they were committed */
 	TransactionId last_xid;		/* that moved a row */
 } MoveCounts;
 
@@ -90,6 +91,7 @@ typedef struct Inplace
 	bool		is_alone;		/* are there to be no workers any more? */
 	int64		rows_moved;		/* in all passes, by all */
 	int64		rows_undone;	/* likewise, and moved back */
+	int64		rows_audited;
 	TransactionId last_xid;		/* the last to move something out of it */
 
 	/* as this process saw it last; is it to move no more for that reason? */
@@ -159,6 +161,8 @@ typedef struct MoveBatch
 	ResourceOwner outer_owner;
 	BlockList	filled;			/* by it, if it can be undone */
 	MoveCounts	before;			/* what had been moved until then */
+	MemoryContext context;		/* for as long as it lasts */
+	struct MoveAudit *audit;	/* NULL until a row is audited */
 	instr_time	start;
 } MoveBatch;
 
@@ -197,6 +201,11 @@ extern void move_batch_assign_xid(MoveBatch *batch);
 extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);
 extern void move_batch_count(MoveBatch *batch, int nrows);
 extern void move_batch_add_entries(MoveBatch *batch, HeapTuple row);
+
+/* move_audit.c */
+extern void move_audit_note(MoveBatch *batch, const ItemPointerData *old,
+							const ItemPointerData *new);
+extern void move_audit_batch(MoveBatch *batch);
 
 /* undone_room.c */
 extern void undone_room_note(MoveBatch *batch, BlockNumber blkno);

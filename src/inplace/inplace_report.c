@@ -279,6 +279,9 @@ tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool t
 	if (job->rows_undone > 0)
 		appendStringInfo(&buf, _("rows moved in vain, as they were in the way of others: " INT64_FORMAT "\n"),
 						 job->rows_undone);
+	if (job->pass.audited_pages + job->rows_audited > 0)
+		appendStringInfo(&buf, _("audit: " INT64_FORMAT " pages and " INT64_FORMAT " moved rows judged twice\n"),
+						 job->pass.audited_pages, job->rows_audited);
 	if (result->stale_locks > 0)
 		appendStringInfo(&buf, _("row locks: " INT64_FORMAT " of ended transactions from before relfrozenxid removed\n"),
 						 result->stale_locks);
@@ -319,6 +322,7 @@ note_history(const InplaceResult *result, const Inplace *job)
 	figures->rows_remaining = job->pass.live_tuples;
 	figures->rows_dead = job->pass.recently_dead_tuples;
 	figures->rows_moved = job->rows_moved;
+	figures->audited_pages = job->pass.audited_pages;
 	figures->pages_before = result->sizes[0];
 	figures->pages_after = job->pass.new_pages;
 	figures->bytes_before = figures->bytes_after = 0;

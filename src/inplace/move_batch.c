@@ -57,6 +57,7 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
+#include "autovacuum/table_log.h"
 #include "debug_point.h"
 #include "inplace/inplace.h"
 
@@ -118,6 +119,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 
 	memset(batch, 0, sizeof(MoveBatch));
 	batch->job = job;
+	batch->context = CurrentMemoryContext;
 	open_table(batch);
 	empty_lists = lists_are_in_the_way(batch);
 	/* last, as others may wait for us from here on */
@@ -175,11 +177,19 @@ lists_are_in_the_way(MoveBatch *batch)
 
 /*
  * may_move
- *		May rows be moved in this transaction, as far as subscriptions go?
+ *		May rows be moved in this transaction, as far as subscriptions and audits go?
  */
 static bool
 may_move(Inplace *job)
 {
+	TableKey	key = {.database = MyDatabaseId,.relid = job->relid};
+
+	/* in another process that moves rows: see movers.c */
+	if (table_log_audit_has_failed(&key))
+	{
+		job->is_stopped = true;
+		return false;
+	}
 	job->subscriptions = subscription_keep_away(job->relid);
 	switch (job->subscriptions)
 	{
@@ -298,6 +308,9 @@ move_batch_end(MoveBatch *batch)
 	uint64		next_visit;
 
 	Assert(IsSubTransaction() == batch->can_be_undone);
+	/* or else entries may be missing, and it will be undone */
+	if (!batch->is_in_the_way)
+		move_audit_batch(batch);
 	index_entries_finish(batch->entries);
 	DEBUG_POINT("inplace-look");
 	/* when nothing is left to be written: see subscription.c */
@@ -483,6 +496,8 @@ move_batch_new_version(MoveBatch *batch, HeapTuple old)
 	HeapTupleHeaderSetXmin(header, batch->xid);
 	HeapTupleHeaderSetCmin(header, batch->cid);
 	HeapTupleHeaderSetXmax(header, InvalidTransactionId);
+	if (DEBUG_FAULT("inplace-differs"))
+		((char *) header)[tuple->t_len - 1] ^= 1;
 	return tuple;
 }
 

@@ -18,7 +18,8 @@
  * A worker that fails, for that or another reason, ends.  Its last batch is
  * undone, the server's log has the error, and what it has left is for the next
  * pass, which the leader does alone: if the reason is still there, the error is
- * the leader's.  If the leader fails it sends the workers home.
+ * the leader's.  If the leader fails it sends the workers home.  If an audit fails,
+ * in whatever process, all end (may_move), and the command does.
  *
  * More processes take more from those who use the table meanwhile, for whose sake
  * rows are moved at all; so there are no workers unless the command asks for them.
@@ -52,6 +53,8 @@
 #include "utils/timeout.h"
 #include "utils/wait_event.h"
 
+#include "autovacuum/autovacuum.h"
+#include "autovacuum/table_log.h"
 #include "debug_point.h"
 #include "inplace/inplace.h"
 #include "library.h"
@@ -91,6 +94,7 @@ typedef struct MoversShared
 	Oid			session_user;
 	int			leader_pid;
 	Oid			relid;
+	char		relname[NAMEDATALEN];
 	Oid			toast_relid;	/* invalid if rows are moved, and not values */
 	BlockNumber npages;
 	int			nvalues;
@@ -146,6 +150,7 @@ static void launch(void);
 static bool move_some(Inplace *job, Inplace *toast);
 static void wait_for_workers(void);
 static bool add_up(void);
+static void note_failed_audit(Oid relid, const MoversShared *shared);
 static void add_counts(MoveCounts *sum, const MoveCounts *part);
 static void part(void);
 static void dismiss(void);
@@ -195,6 +200,7 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 	PG_CATCH();
 	{
 		move_batch_abandon();
+		note_failed_audit(job->relid, movers.shared);
 		dismiss();
 		PG_RE_THROW();
 	}
@@ -254,6 +260,7 @@ gather(void)
 		movers.pace = MemoryContextAllocZero(job->context, pace_shared_size());
 	}
 	fill_shared();
+	strlcpy(movers.shared->relname, RelationGetRelationName(rel), NAMEDATALEN);
 
 	memset(&job->moved, 0, sizeof(MoveCounts));
 	job->shares = &movers.shared->shares;
@@ -487,12 +494,13 @@ wait_for_workers(void)
 /*
  * add_up
  *		Add what the workers have done to what the leader has; warn and return
- *		false if one has failed.
+ *		false if one has failed.  Raises an error if it was an audit.
  */
 static bool
 add_up(void)
 {
 	Inplace    *job = movers.job;
+	TableKey	key = {.database = MyDatabaseId,.relid = job->relid};
 	bool		all_through = true;
 
 	for (int i = 0; i < movers.launched; i++)
@@ -505,16 +513,39 @@ add_up(void)
 	}
 	job->rows_moved += job->moved.rows;
 	job->rows_undone += job->moved.undone;
+	job->rows_audited += job->moved.audited;
 	if (all_through)
 		return true;
 
 	job->is_alone = true;
 	begin_vacuum_transaction(false);
+	if (table_log_audit_has_failed(&key))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("an audit of VACUUM (FULL INPLACE) has failed in a worker that moved rows of \"%s\"",
+						movers.shared->relname),
+				 errdetail("The server's log says why."),
+				 errhint("The table is left to PostgreSQL's own VACUUM."),
+				 err_generic_string(PG_DIAG_CONSTRAINT_NAME, AUDIT_MARK)));
 	ereport(WARNING,
 			(errmsg("a worker that moved rows has failed, going on without workers"),
 			 errdetail("The server's log says why.")));
 	end_transaction();
 	return false;
+}
+
+/*
+ * note_failed_audit
+ *		An error ends the moves of this process: if it is the first audit's that fails,
+ *		leave the table to the server.  shared may be NULL.
+ */
+static void
+note_failed_audit(Oid relid, const MoversShared *shared)
+{
+	TableKey	key = {.database = MyDatabaseId,.relid = relid};
+
+	if (!table_log_audit_has_failed(&key))
+		(void) autovacuum_audit_has_failed(&key, shared != NULL ? shared->relname : NULL);
 }
 
 /* add_counts -- part to sum. */
@@ -524,6 +555,7 @@ add_counts(MoveCounts *sum, const MoveCounts *part)
 	sum->rows += part->rows;
 	sum->blocks += part->blocks;
 	sum->undone += part->undone;
+	sum->audited += part->audited;
 	sum->obstacles.locked += part->obstacles.locked;
 	sum->obstacles.uncommitted += part->obstacles.uncommitted;
 	if (TransactionIdIsValid(part->last_xid) &&
@@ -650,12 +682,21 @@ pg_cyclone_mover_main(Datum main_arg)
 	begin_work(shared);
 	if (keep_locked(shared))
 	{
-		while (pg_atomic_read_u32(&shared->dismissed) == 0 && !job->is_stopped &&
-			   move_some(job, toast))
+		PG_TRY();
 		{
-			me->moved = job->moved;
-			InstrEndParallelQuery(&me->buffer_usage, &me->wal_usage);
+			while (pg_atomic_read_u32(&shared->dismissed) == 0 && !job->is_stopped &&
+				   move_some(job, toast))
+			{
+				me->moved = job->moved;
+				InstrEndParallelQuery(&me->buffer_usage, &me->wal_usage);
+			}
 		}
+		PG_CATCH();
+		{
+			note_failed_audit(shared->relid, shared);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
 		unlock(shared);
 	}
 	pace_end_work();

@@ -308,6 +308,13 @@ move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full)
 	DEBUG_POINT("inplace-half");
 	page_mark_moved(batch->rel, move->source, move->source_map, batch->xid, batch->cid,
 					offsets, moved, nmoved);
+	for (int i = 0; i < nmoved; i++)
+	{
+		ItemPointerData old;
+
+		ItemPointerSet(&old, BufferGetBlockNumber(move->source), offsets[i]);
+		move_audit_note(batch, &old, &moved[i]->t_self);
+	}
 	return nmoved;
 }
 

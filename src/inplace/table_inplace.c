@@ -157,6 +157,7 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	compact(job, NULL, result);
 
 	result->stale_locks = toast->pass.stale_locks + job->pass.stale_locks;
+	job->pass.audited_pages += toast->pass.audited_pages;
 	inplace_report_heap(result, job);
 	if (params->index_cleanup != VACOPTVALUE_DISABLED && !VacuumFailsafeActive &&
 		!job->is_stopped)
@@ -278,6 +279,7 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	Relation	rel;
 	SavedUser	saved;
 	TableKey	key;
+	char	   *name;
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -288,13 +290,14 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	if (job->first_pages == 0)
 		job->first_pages = RelationGetNumberOfBlocks(rel);
 	key = table_log_key(rel);
+	name = pstrdup(RelationGetRelationName(rel));
 	PG_TRY();
 	{
 		table_vacuum(rel, &job->params, job->ring, &job->pass, NULL);
 	}
 	PG_CATCH();
 	{
-		(void) autovacuum_audit_has_failed(&key, NULL);
+		(void) autovacuum_audit_has_failed(&key, name);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

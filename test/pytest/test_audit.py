@@ -320,6 +320,61 @@ def test_full_inplace(t):
     assert_server_finishes(conn, before)
 
 
+INPLACE = "VACUUM (FULL INPLACE, VERBOSE) t"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("fault", "index", "found"),
+    [
+        ("inplace-differs:50", "btree (note)", "the new version has the row's values. The audit's: they differ from those at"),
+        ("inplace-entry:50", "btree (note)", 'index "t_note_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
+        ("inplace-entry:50", "btree ((id % 7))", 'index "t_expr_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
+        ("inplace-entry:50", "hash (id)", 'index "t_id_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
+    ],
+)
+def test_inplace_that_changes_a_row_or_misses_an_entry(t, fault, index, found, workers):
+    """The batch is undone, whoever's it is, and no more rows are moved."""
+    conn = t(index, dead="id < 3000")
+    before = rows(conn)
+    conn.execute("SET min_parallel_table_scan_size = 0; SET cyclone.debug_batch_ms = 1000")
+    with pytest.raises(psycopg.errors.DataCorrupted, match=r"an audit of VACUUM \(FULL INPLACE\) has failed in") as error:
+        conn.execute("SELECT set_config('cyclone.debug_fault', %s, false)", (fault,))
+        conn.execute(f"VACUUM (FULL INPLACE, PARALLEL {workers}) t")
+    conn.execute("RESET cyclone.debug_fault")
+    assert error.value.diag.constraint_name == "cyclone.audit"
+    if not workers:
+        assert found in error.value.diag.message_detail
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+    [(with_what, is_open)] = conn.execute("SELECT failed_with, breaker_open FROM cyclone.autovacuum WHERE relid = 't'::regclass").fetchall()
+    assert (with_what, is_open) == ("audit", True)
+    query = "SELECT outcome, audit_failed FROM cyclone.history WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1"
+    assert conn.execute(query).fetchone() == ("failed", True)
+    report = said(conn, INPLACE)
+    assert 'rows of "t" cannot be moved, vacuuming only' in report and LEFT in report
+    conn.execute("SELECT cyclone.autovacuum_reset('t')")
+    report = said(conn, INPLACE)
+    pages, moved, audited = map(
+        int, re.search(r"rows moved: (\d+) out of .*?\naudit: (\d+) pages and (\d+) moved rows judged twice\n", report, re.S).groups()
+    )
+    assert 0 < pages <= audited and moved > 0
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+
+
+def test_inplace_of_values(t):
+    """Values that move are compared themselves."""
+    conn = t(None, dead="false")
+    conn.execute("ALTER TABLE t ALTER note SET STORAGE EXTERNAL; ALTER TABLE t ALTER id SET STATISTICS 0")
+    conn.execute("UPDATE t SET note = repeat(note, 100) WHERE id > 3700; DELETE FROM t WHERE id BETWEEN 3700 AND 3900")
+    before = rows(conn)
+    report = said(conn, INPLACE)
+    assert int(re.search(r"and (\d+) moved rows judged twice\n", report)[1]) > 100
+    assert rows(conn) == before
+    checks.assert_clean(conn, "t")
+
+
 def test_report_and_history(t, cluster):
     conn = t()
     error = fails(conn, "live-row")
