@@ -63,7 +63,7 @@ static void vacuum_by_engine(Relation rel, const VacuumParams *params,
 static void vacuum_by_server(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy,
 							 RelationVacuum servers_vacuum);
-static void tell_breaker(const char *name, TimestampTz until);
+static void tell_breaker(const TableKey *key, const char *name, bool is_audits, TimestampTz until);
 static void note_failure(const TableKey *key, const char *name,
 						 const AutovacuumResult *result);
 static bool is_in_a_hurry(Relation rel, const VacuumParams *params);
@@ -237,6 +237,7 @@ static void
 note_failure(const TableKey *key, const char *name, const AutovacuumResult *result)
 {
 	int			sqlerrcode = geterrcode();
+	bool		is_audits;
 	TimestampTz until;
 
 	if (ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
@@ -245,9 +246,10 @@ note_failure(const TableKey *key, const char *name, const AutovacuumResult *resu
 		return;
 	}
 
-	until = table_log_failed(key, sqlerrcode, audit_has_failed(), result);
+	is_audits = audit_has_failed();
+	until = table_log_failed(key, sqlerrcode, is_audits, result);
 	if (until != 0)
-		tell_breaker(name, until);
+		tell_breaker(key, name, is_audits, until);
 }
 
 /*
@@ -264,14 +266,20 @@ autovacuum_audit_has_failed(const TableKey *key, const char *name)
 		return false;
 	until = table_log_failed(key, ERRCODE_DATA_CORRUPTED, true, NULL);
 	if (until != 0)
-		tell_breaker(name, until);
+		tell_breaker(key, name, true, until);
 	return true;
 }
 
-/* tell_breaker -- say in the log that a table's breaker has opened, where an error passes by. */
+/*
+ * tell_breaker
+ *		Say in the log that a table's breaker has opened, where an error passes by; and write
+ *		it down if that is because of an audit.
+ */
 static void
-tell_breaker(const char *name, TimestampTz until)
+tell_breaker(const TableKey *key, const char *name, bool is_audits, TimestampTz until)
 {
+	uint32		failures;
+
 	/*
 	 * The error itself comes next.  A message serves interrupts, and that the
 	 * worker whose error it is has gone would be another error.
@@ -281,6 +289,8 @@ tell_breaker(const char *name, TimestampTz until)
 			(errmsg("pg_cyclone has failed on table \"%s\": autovacuum leaves it to PostgreSQL's own VACUUM until %s",
 					name != NULL ? name : "?", timestamptz_to_str(until)),
 			 errhint("The function cyclone.autovacuum_reset() ends that.")));
+	if (is_audits && table_log_breaker_is_open(key, &failures))
+		running_notes_audit_failed(key, failures, until);
 	RESUME_INTERRUPTS();
 }
 
@@ -298,13 +308,13 @@ pg_cyclone_autovacuum_reset(PG_FUNCTION_ARGS)
 	refuse_without_preloading();
 	if (PG_ARGISNULL(0))
 	{
-		running_notes_forget_crashes(NULL);
+		running_notes_forget(NULL);
 		PG_RETURN_INT64(table_log_forget(NULL));
 	}
 	for (int i = 0; i < lengthof(keys); i++)
 	{
 		keys[i].relid = PG_GETARG_OID(0);
-		running_notes_forget_crashes(&keys[i]);
+		running_notes_forget(&keys[i]);
 		forgotten += table_log_forget(&keys[i]);
 	}
 	PG_RETURN_INT64(forgotten);

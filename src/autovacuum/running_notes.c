@@ -32,6 +32,13 @@
  * the whole disk can't be told from a crash, nor need it be: what comes of it
  * is that a table or two are PostgreSQL's for a while.
  *
+ * A failed audit
+ * --------------
+ * opens a breaker, too, and a restart is no reason to forget it.  So there is a note of
+ * each in a file of its own, to which they are appended, as that may be done by any
+ * process at any time; the next start of the server takes the same out of both files.
+ * These breakers are no crashes, so they don't count as such.
+ *
  * The notes are in one file of the data directory, with a place for each
  * process that there can be, and behind these one for each breaker.  It need
  * not survive a loss of power, so it isn't synced.  Nothing here raises an
@@ -66,6 +73,8 @@
 #define NOTES_FOLDER	"pg_cyclone"
 #define NOTES_PATH		NOTES_FOLDER "/autovacuum"
 #define NEW_NOTES_PATH	NOTES_PATH ".new"
+#define AUDITS_PATH		NOTES_FOLDER "/audits"
+#define NEW_AUDITS_PATH	AUDITS_PATH ".new"
 
 /* After so many crashes all tables are PostgreSQL's. */
 #define CRASHES_FOR_ALL	3
@@ -82,7 +91,8 @@
 typedef struct RunningNote
 {
 	TableKey	key;
-	TimestampTz breaker_until;	/* of a crash; 0: the table is being vacuumed */
+	TimestampTz breaker_until;	/* of a crash or audit; 0: the table is being
+								 * vacuumed */
 	TimestampTz crashed_at;		/* when the server was back; the same for all
 								 * tables of a crash */
 	uint32		failures;		/* of the engine on this table, in a row,
@@ -117,6 +127,8 @@ static int	open_notes(const char *path);
 static bool write_to_place(int fd, int place, const RunningNote *note);
 static bool write_note(const char *path, int place, const RunningNote *note);
 static bool read_note(int fd, RunningNote *note);
+static void cross_out(const char *path, const TableKey *key);
+static void read_audits(void);
 static void read_notes(void);
 static void take_over_crash(RunningNote *note, TimestampTz now);
 static void count_crash(Crashes *crashes, const RunningNote *note);
@@ -197,18 +209,26 @@ running_notes_trial_went_well(void)
 }
 
 /*
- * running_notes_forget_crashes
- *		Cross out the breaker that a crash has opened for a table, or all of them
- *		if key is NULL.
+ * running_notes_forget
+ *		Cross out the breakers that crashes and audits have opened for a table, or all
+ *		of them if key is NULL.
  *
  * Only this and the server's start write to their places, and nothing that may
  * be written meanwhile is missed: no breaker is opened by a crash that the
- * server survives.
+ * server survives, and an audit that fails now comes after this.
  */
 void
-running_notes_forget_crashes(const TableKey *key)
+running_notes_forget(const TableKey *key)
 {
-	int			fd = open(NOTES_PATH, O_RDONLY | PG_BINARY);
+	cross_out(NOTES_PATH, key);
+	cross_out(AUDITS_PATH, key);
+}
+
+/* cross_out -- likewise, in one of the files. */
+static void
+cross_out(const char *path, const TableKey *key)
+{
+	int			fd = open(path, O_RDONLY | PG_BINARY);
 	RunningNote note;
 	RunningNote nothing = {0};
 
@@ -217,7 +237,7 @@ running_notes_forget_crashes(const TableKey *key)
 	for (int place = 0; read_note(fd, &note); place++)
 		if (note.breaker_until != 0 &&
 			(key == NULL || memcmp(key, &note.key, sizeof(TableKey)) == 0))
-			(void) write_note(NOTES_PATH, place, &nothing);
+			(void) write_note(path, place, &nothing);
 	close(fd);
 }
 
@@ -270,6 +290,30 @@ make_note(const TableKey *key, uint32 failures,
 
 	note.crc = note_crc(&note);
 	return note;
+}
+
+/*
+ * running_notes_audit_failed
+ *		An audit has failed on a table, which is left to the server until then, after so
+ *		many failures in a row.  If that can't be written down, it is forgotten when the
+ *		server is restarted.
+ */
+void
+running_notes_audit_failed(const TableKey *key, uint32 failures, TimestampTz until)
+{
+	RunningNote note = make_note(key, failures, 0, until);
+	int			fd = open_notes(AUDITS_PATH);
+	off_t		size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
+
+	/* without what a full disk may have left of one */
+	if (fd < 0 || ftruncate(fd, size - size % sizeof(RunningNote)) != 0 ||
+		fcntl(fd, F_SETFL, O_APPEND) != 0 ||
+		write(fd, &note, sizeof(RunningNote)) != sizeof(RunningNote) || pg_fsync(fd) != 0)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", AUDITS_PATH)));
+	if (fd >= 0)
+		close(fd);
 }
 
 /* write_note -- write to a place of a file. */
@@ -364,6 +408,40 @@ read_notes(void)
 }
 
 /*
+ * read_audits
+ *		Open the breakers that failed audits have opened, the latest one of a table at
+ *		last, and keep those that are still open.
+ */
+static void
+read_audits(void)
+{
+	int			fd = open(AUDITS_PATH, O_RDONLY | PG_BINARY);
+	int			nbreakers = 0;
+	RunningNote note;
+
+	if (fd < 0)
+		return;
+	(void) unlink(NEW_AUDITS_PATH);
+	while (read_note(fd, &note))
+	{
+		TimestampTz until = 0;
+
+		if (OidIsValid(note.key.relid))
+			until = table_log_reopen(&note.key, note.failures, true, note.breaker_until);
+		if (until == 0)
+			continue;
+		note = make_note(&note.key, note.failures, 0, until);
+		if (write_note(NEW_AUDITS_PATH, nbreakers, &note))
+			nbreakers++;
+	}
+	close(fd);
+	if (nbreakers == 0)
+		(void) unlink(AUDITS_PATH);
+	else
+		(void) rename(NEW_AUDITS_PATH, AUDITS_PATH);
+}
+
+/*
  * take_over_crash
  *		Open the breaker of a note's table, and change the note to that of this
  *		breaker; it has none if that is over.
@@ -373,7 +451,7 @@ take_over_crash(RunningNote *note, TimestampTz now)
 {
 	if (note->breaker_until != 0)
 		*note = make_note(&note->key, note->failures, note->crashed_at,
-						  table_log_reopen(&note->key, note->failures, note->breaker_until));
+						  table_log_reopen(&note->key, note->failures, false, note->breaker_until));
 	else
 	{
 		ereport(LOG,
@@ -451,7 +529,10 @@ startup_shmem(void)
 		previous_shmem_startup_hook();
 	/* a single-user server leaves them to the next one that has autovacuum */
 	if (IsPostmasterEnvironment && !IsUnderPostmaster)
+	{
+		read_audits();
 		read_notes();
+	}
 }
 
 /* note_crc -- the checksum of a note. */

@@ -16,6 +16,7 @@ extern void running_notes_init(void);
 extern bool running_notes_begin(const TableKey *key, uint32 failures);
 extern void running_notes_end(void);
 extern void running_notes_trial_went_well(void);
-extern void running_notes_forget_crashes(const TableKey *key);
+extern void running_notes_audit_failed(const TableKey *key, uint32 failures, TimestampTz until);
+extern void running_notes_forget(const TableKey *key);
 
 #endif							/* CYCLONE_RUNNING_NOTES_H */

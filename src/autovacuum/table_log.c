@@ -14,7 +14,7 @@
  * autovacuums are the server's, until a time has passed, twice as long after
  * each failure in a row, or somebody resets it.  After a crash
  * running_notes.c says which tables were being vacuumed; theirs open, too, and
- * those that earlier crashes have opened stay open.  There is one for all tables, too,
+ * those that earlier crashes, or failed audits, have opened stay open.  There is one for all tables, too,
  * which it opens after several crashes.  When its time is over one process at a time
  * may try the engine, on one table, until that went well.
  *
@@ -276,12 +276,12 @@ table_log_crashed(const TableKey *key, uint32 failures)
 
 /*
  * table_log_reopen
- *		The breaker that an earlier crash has opened for a table is open until then.
- *		Returns until when it really is, 0 if it is closed.  For the postmaster, at
- *		the start.
+ *		The breaker that an earlier crash, or a failed audit, has opened for a table is
+ *		open until then.  Returns until when it really is, 0 if it is closed.  For the
+ *		postmaster, at the start.
  */
 TimestampTz
-table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until)
+table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, TimestampTz until)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TableEntry *entry;
@@ -295,7 +295,13 @@ table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until)
 	entry = enter(key);
 	if (entry != NULL)
 	{
-		note_crash(entry, failures);
+		if (is_audits)
+		{
+			note_failure(entry, ERRCODE_DATA_CORRUPTED, true);
+			entry->failures = failures;
+		}
+		else
+			note_crash(entry, failures);
 		entry->breaker_until = until;
 	}
 	LWLockRelease(lock);

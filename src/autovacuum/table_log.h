@@ -52,7 +52,8 @@ extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode, bool is
 									const AutovacuumResult *result);
 extern bool table_log_audit_has_failed(const TableKey *key);
 extern TimestampTz table_log_crashed(const TableKey *key, uint32 failures);
-extern TimestampTz table_log_reopen(const TableKey *key, uint32 failures, TimestampTz until);
+extern TimestampTz table_log_reopen(const TableKey *key, uint32 failures, bool is_audits,
+									TimestampTz until);
 extern TimestampTz table_log_break_until(uint32 failures);
 extern TimestampTz table_log_longest_break(TimestampTz now);
 extern void table_log_leave_all(TimestampTz until);

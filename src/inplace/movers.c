@@ -157,6 +157,7 @@ static void dismiss(void);
 static void dismiss_at_exit(int code, Datum arg);
 static uint32 wait_event_movers(void);
 static void begin_work(const MoversShared *shared);
+static void work(MoversShared *shared, MoverShared *me, Inplace *job, Inplace *toast);
 static void be_like_leader(shm_toc *toc);
 static bool keep_locked(const MoversShared *shared);
 static void unlock(const MoversShared *shared);
@@ -682,21 +683,7 @@ pg_cyclone_mover_main(Datum main_arg)
 	begin_work(shared);
 	if (keep_locked(shared))
 	{
-		PG_TRY();
-		{
-			while (pg_atomic_read_u32(&shared->dismissed) == 0 && !job->is_stopped &&
-				   move_some(job, toast))
-			{
-				me->moved = job->moved;
-				InstrEndParallelQuery(&me->buffer_usage, &me->wal_usage);
-			}
-		}
-		PG_CATCH();
-		{
-			note_failed_audit(shared->relid, shared);
-			PG_RE_THROW();
-		}
-		PG_END_TRY();
+		work(shared, me, job, toast);
 		unlock(shared);
 	}
 	pace_end_work();
@@ -705,6 +692,27 @@ pg_cyclone_mover_main(Datum main_arg)
 	me->moved = job->moved;
 	InstrEndParallelQuery(&me->buffer_usage, &me->wal_usage);
 	me->is_through = true;
+}
+
+/* work -- move rows as long as there are some, or until the leader fails. */
+static void
+work(MoversShared *shared, MoverShared *me, Inplace *job, Inplace *toast)
+{
+	PG_TRY();
+	{
+		while (pg_atomic_read_u32(&shared->dismissed) == 0 && !job->is_stopped &&
+			   move_some(job, toast))
+		{
+			me->moved = job->moved;
+			InstrEndParallelQuery(&me->buffer_usage, &me->wal_usage);
+		}
+	}
+	PG_CATCH();
+	{
+		note_failed_audit(shared->relid, shared);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 /*

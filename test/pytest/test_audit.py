@@ -398,6 +398,48 @@ def test_report_and_history(t, cluster):
     checks.assert_clean(conn, "t")
 
 
+def test_breaker_outlasts_restart_and_crash(new_cluster):
+    """Until its time is over, or somebody resets it, for one table or for all."""
+    own = new_cluster(autovacuum="off")
+    own.sql("CREATE DATABASE d")
+    with own.connect("d") as conn:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        for name in ("t", "u"):
+            conn.execute(f"CREATE TABLE {name} (id int) WITH (autovacuum_enabled = off)")
+            conn.execute(f"INSERT INTO {name} SELECT generate_series(1, 1000)")
+            conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0")
+            fails(conn, "live-row", f"VACUUM {name}")
+        query = "SELECT relid::regclass::text, failures, failed_with, breaker_until FROM cyclone.autovacuum ORDER BY 1"
+        before = conn.execute(query).fetchall()
+    assert [row[:3] for row in before] == [("t", 1, "audit"), ("u", 1, "audit")]
+
+    def left():
+        """Which tables are left to the server; none of them is what it has failed on before it tries."""
+        with own.connect("d") as conn:
+            assert conn.execute(query).fetchall() == [row for row in before if row[0] in names]
+            return {name for name in ("t", "u") if f'"{name}" is left to PostgreSQL, as an audit' in said(conn, f"VACUUM (VERBOSE) {name}")}
+
+    names = {"t", "u"}
+    own.restart()
+    assert left() == names
+    own.crash()
+    own.start()
+    assert left() == names
+    with own.connect("d") as conn:
+        conn.execute("SELECT cyclone.autovacuum_reset('t')")
+    names = {"u"}
+    own.restart()
+    assert left() == names
+    with own.connect("d") as conn:
+        conn.execute("SELECT cyclone.autovacuum_reset()")
+    names = set()
+    own.restart()
+    assert left() == names and not (own.data / "pg_cyclone" / "audits").exists()
+    with own.connect("d") as conn:
+        conn.execute("CREATE EXTENSION pg_visibility; CREATE EXTENSION amcheck; CREATE EXTENSION pageinspect")
+        checks.assert_clean(conn, "t", "u")
+
+
 def test_switched_off(t):
     """Then even a fault is none that anybody looks for."""
     conn = t()
