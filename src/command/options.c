@@ -9,7 +9,7 @@
  * error, with its own text and position.  So nothing in this file may be
  * laxer than the server; being stricter only costs us the statement.
  *
- * The exceptions are LATENCY_TARGET, FULL REWRITE, FULL INPLACE, PARALLEL with FULL and PARALLEL
+ * The exceptions are DRY_RUN, LATENCY_TARGET, FULL REWRITE, FULL INPLACE, PARALLEL with FULL and PARALLEL
  * of REPACK, which the server doesn't know: what is wrong with them is for us to say.
  *
  * Takes no locks and reads no catalogs.
@@ -100,6 +100,45 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 	set_freeze_ages(params);
 
 	return options_agree(stmt, options);
+}
+
+/*
+ * vacuum_options_have_dry_run
+ *		Does a VACUUM have the option DRY_RUN?  Then *on is its value, the last one if
+ *		there are several.
+ */
+bool
+vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
+{
+	bool		found = false;
+
+	if (!stmt->is_vacuumcmd)
+		return false;
+	foreach_node(DefElem, def, stmt->options)
+	{
+		if (strcmp(def->defname, "dry_run") != 0)
+			continue;
+		found = true;
+		if (!read_bool(def, on))
+			ereport(ERROR,
+					(errcode(ERRCODE_SYNTAX_ERROR),
+					 errmsg("DRY_RUN requires a Boolean value")));
+	}
+	return found;
+}
+
+/* vacuum_options_without_dry_run -- a list with all others. */
+List *
+vacuum_options_without_dry_run(List *list)
+{
+	List	   *others = NIL;
+
+	foreach_node(DefElem, def, list)
+	{
+		if (strcmp(def->defname, "dry_run") != 0)
+			others = lappend(others, def);
+	}
+	return others;
 }
 
 /*

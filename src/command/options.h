@@ -29,6 +29,8 @@ typedef struct VacuumOptions
 } VacuumOptions;
 
 extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);
+extern bool vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on);
+extern List *vacuum_options_without_dry_run(List *list);
 extern bool vacuum_options_are_ours(const VacuumStmt *stmt);
 extern bool vacuum_options_have_full(const VacuumStmt *stmt);
 extern bool vacuum_options_have_latency_target(const VacuumStmt *stmt);

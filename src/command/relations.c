@@ -83,7 +83,6 @@ static bool is_surely_for_server(Oid relid, const VacuumParams *params);
 static TargetVerdict judge_target(Relation rel, const VacuumParams *params,
 								  bool is_named);
 static bool can_compact(Relation rel, bool is_named, bits32 options);
-static void apply_reloptions(Relation rel, VacuumParams *params);
 static VacOptValue index_cleanup_default(const StdRdOptions *opts);
 static void vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 						 BufferAccessStrategy ring, MemoryContext context);
@@ -107,15 +106,12 @@ void
 vacuum_relations(List *named, const VacuumParams *params,
 				 BufferAccessStrategy ring, MemoryContext context)
 {
-	List	   *targets = NIL;
+	List	   *targets;
 
 	Assert((params->options & VACOPT_VACUUM) != 0);
 	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
 
-	if (named == NIL)
-		targets = whole_database(params->options, context);
-	foreach_node(VacuumRelation, one, named)
-		targets = expand_named(targets, one, params->options, context);
+	targets = relations_list(named, params->options, context);
 
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
@@ -138,6 +134,23 @@ vacuum_relations(List *named, const VacuumParams *params,
 
 	if (!(params->options & VACOPT_SKIP_DATABASE_STATS))
 		vac_update_datfrozenxid();
+}
+
+/*
+ * relations_list
+ *		List the targets that the named relations stand for, or those of the whole
+ *		database if there are none, in context.  No lock on them is left.
+ */
+List *
+relations_list(List *named, bits32 options, MemoryContext context)
+{
+	List	   *targets = NIL;
+
+	if (named == NIL)
+		targets = whole_database(options, context);
+	foreach_node(VacuumRelation, one, named)
+		targets = expand_named(targets, one, options, context);
+	return targets;
 }
 
 /*
@@ -377,7 +390,7 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	/* keeps the table in existence from one transaction to the next */
 	session_lock = rel->rd_lockInfo.lockRelId;
 	LockRelationIdForSession(&session_lock, lock);
-	apply_reloptions(rel, &resolved);
+	relations_apply_reloptions(rel, &resolved);
 	toast_relid = rel->rd_rel->reltoastrelid;
 	relation_close(rel, NoLock);
 	end_transaction();
@@ -522,11 +535,11 @@ can_compact(Relation rel, bool is_named, bits32 options)
 }
 
 /*
- * apply_reloptions
+ * relations_apply_reloptions
  *		Fills in what the statement left open from the table's options.
  */
-static void
-apply_reloptions(Relation rel, VacuumParams *params)
+void
+relations_apply_reloptions(Relation rel, VacuumParams *params)
 {
 	const StdRdOptions *opts = (const StdRdOptions *) rel->rd_options;
 

@@ -22,6 +22,10 @@ extern void vacuum_relations(List *named, const VacuumParams *params,
 							 MemoryContext context);
 extern bool vacuum_relations_running(void);
 
+/* what a dry run shares */
+extern List *relations_list(List *named, bits32 options, MemoryContext context);
+extern void relations_apply_reloptions(Relation rel, VacuumParams *params);
+
 /* what REPACK shares */
 extern void relations_reset_costs(void);
 extern void relations_end(void);

@@ -49,6 +49,7 @@
 #include "command/repack.h"
 #include "command/utility_hook.h"
 #include "compat.h"
+#include "dry_run/dry_run.h"
 #include "pace/latency.h"
 #include "pace/pace.h"
 #include "server_check.h"
@@ -74,6 +75,11 @@ static bool is_done(ProcessUtility_hook_type next,
 					bool read_only_tree, ProcessUtilityContext context,
 					ParamListInfo params, QueryEnvironment *query_env,
 					DestReceiver *dest, QueryCompletion *qc);
+static bool is_dry_run_done(ProcessUtility_hook_type next,
+							PlannedStmt *pstmt, const char *query_string,
+							bool read_only_tree, ProcessUtilityContext context,
+							ParamListInfo params, QueryEnvironment *query_env,
+							DestReceiver *dest, QueryCompletion *qc);
 static bool is_cluster_done(ProcessUtility_hook_type next,
 							PlannedStmt *pstmt, const char *query_string,
 							bool read_only_tree, ProcessUtilityContext context,
@@ -226,6 +232,9 @@ is_done(ProcessUtility_hook_type next,
 		refuse_nested(stmt, context);
 		return false;
 	}
+	if (is_dry_run_done(next, pstmt, query_string, read_only_tree, context,
+						params, query_env, dest, qc))
+		return true;
 	if (!server_fits())
 	{
 		if (cyclone_enabled && IsUnderPostmaster && stmt->is_vacuumcmd &&
@@ -275,6 +284,60 @@ is_done(ProcessUtility_hook_type next,
 		pace_end_command();
 	}
 	PG_END_TRY();
+	return true;
+}
+
+/*
+ * is_dry_run_done
+ *		Runs a VACUUM that has the option DRY_RUN, dry or not.
+ *
+ * Returns false if it hasn't.  One that is to be dry goes on to nobody, whatever is wrong
+ * with it.
+ */
+static bool
+is_dry_run_done(ProcessUtility_hook_type next,
+				PlannedStmt *pstmt, const char *query_string,
+				bool read_only_tree, ProcessUtilityContext context,
+				ParamListInfo params, QueryEnvironment *query_env,
+				DestReceiver *dest, QueryCompletion *qc)
+{
+	bool		is_dry;
+	MemoryContext old;
+	PlannedStmt *copy;
+	VacuumStmt *stmt = (VacuumStmt *) pstmt->utilityStmt;
+	VacuumOptions options;
+
+	if (!IsUnderPostmaster || !vacuum_options_have_dry_run(stmt, &is_dry))
+		return false;
+
+	/* the portal's, as what isn't dry commits */
+	old = MemoryContextSwitchTo(PortalContext != NULL ? PortalContext : CurrentMemoryContext);
+	copy = copyObject(pstmt);
+	stmt = castNode(VacuumStmt, copy->utilityStmt);
+	stmt->options = vacuum_options_without_dry_run(stmt->options);
+	MemoryContextSwitchTo(old);
+	if (!is_dry)
+	{
+		if (!is_done(next, copy, query_string, read_only_tree, context,
+					 params, query_env, dest, qc))
+			next(copy, query_string, read_only_tree, context, params, query_env, dest, qc);
+		return true;
+	}
+
+	if (!cyclone_enabled)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("VACUUM option %s is pg_cyclone's, which is off", "DRY_RUN"),
+				 errhint("SET cyclone.enabled = on;")));
+	if (!server_fits())
+		refuse_unfit_server("VACUUM option DRY_RUN");
+	vacuum_options_explain_faults(stmt);
+	if (!vacuum_options_read(stmt, &options))
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("the other options of VACUUM (DRY_RUN) are not what PostgreSQL would accept"),
+				 errhint("Without DRY_RUN it says what is wrong with them.")));
+	dry_run_statement(stmt, &options);
 	return true;
 }
 

@@ -67,4 +67,7 @@ extern bool history_rows_last_autovacuum(Oid database, Oid relid, double *second
 extern int64 history_rows_forget(void);
 extern void history_rows_look_for_dropped(void);
 
+/* history_view.c */
+extern const char *history_phase_name(HistoryKind kind, int phase);
+
 #endif							/* CYCLONE_HISTORY_ROWS_H */

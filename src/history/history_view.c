@@ -73,6 +73,13 @@ static double run_seconds(const HistoryRow *row);
 PG_FUNCTION_INFO_V1(pg_cyclone_history);
 PG_FUNCTION_INFO_V1(pg_cyclone_history_reset);
 
+/* history_phase_name -- what a phase of that kind is called; NULL if there is none. */
+const char *
+history_phase_name(HistoryKind kind, int phase)
+{
+	return phase_names[kind][phase];
+}
+
 /*
  * pg_cyclone_history
  *		The rows of cyclone.history.  As in cyclone.progress, who may not see the

@@ -1,0 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * dry_run.h
+ *	  What a VACUUM would do, without doing it.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_DRY_RUN_H
+#define CYCLONE_DRY_RUN_H
+
+#include "commands/vacuum.h"
+#include "nodes/parsenodes.h"
+#include "utils/rel.h"
+
+#include "command/options.h"
+#include "history/history.h"
+
+/* What is expected; numbers are -1 if they aren't known */
+typedef struct DryRun
+{
+	HistoryKind kind;
+	bool		by_engine;
+	const char *reason;			/* why not, or NULL */
+	bool		aggressive;
+	TransactionId oldest_xmin;
+	BlockNumber pages;
+	BlockNumber pages_scanned;
+	BlockNumber pages_changed;	/* by pruning and freezing */
+	BlockNumber nonempty_pages; /* last block with rows, plus one */
+
+	/* on scanned pages */
+	int64		rows_removed;
+	int64		rows_live;
+	int64		rows_dead;		/* dead, but not yet removable */
+	int64		rows_frozen;
+	BlockNumber pages_frozen;
+	int64		dead_items;		/* to be deleted from indexes */
+	BlockNumber dead_item_pages;
+	Size		dead_item_bytes;	/* in the store */
+	double		heap_wal;		/* bytes */
+
+	int			nindexes;
+	BlockNumber index_pages;
+	int			index_scans;
+	BlockNumber pages_after;
+	int64		bytes_freed;	/* given back, by the indexes, too */
+	int64		disk_bytes;		/* needed in addition meanwhile */
+	int64		wal_bytes;
+	int			nruns;			/* past ones that the times rest on */
+	bool		runs_are_own;	/* of this table? */
+	double		phase_seconds[HISTORY_PHASES];
+	char	   *holder;			/* who holds dead rows back, or NULL */
+} DryRun;
+
+/* dry_run.c */
+extern void dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *options);
+
+/* dry_run_heap.c */
+extern void dry_run_heap(Relation rel, const VacuumParams *params, DryRun *run);
+
+/* dry_run_time.c */
+extern void dry_run_time(Relation rel, DryRun *run);
+
+#endif							/* CYCLONE_DRY_RUN_H */
