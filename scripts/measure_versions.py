@@ -5,7 +5,7 @@ build with gcov, and leaves which lines of src it has come by that use such a na
 come by each use that any file comes by, and written to test/versions.tsv, of which conftest.py and `make tidy` read.
 
     scripts/measure_versions.py                      every file on every version but the main one: an hour on 2 cores
-    scripts/measure_versions.py test_x.py ...        these files alone; what is known of the others stays
+    scripts/measure_versions.py test_x.py ...        these files alone; what is known of those chosen stays
     scripts/measure_versions.py --choose             choose again of what was measured before
 """
 
@@ -37,7 +37,9 @@ def main() -> int:
     parser.add_argument("--choose", action="store_true", help="measure nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    measured = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    measured = _chosen_before()
+    for major, by_file in json.loads(MEASURED.read_text()).items() if MEASURED.exists() else ():
+        measured.setdefault(major, {}).update(by_file)
     files = arguments.files or sorted(file.name for file in TESTS.glob("test_*.py"))
     failed = []
     for major in [] if arguments.choose else arguments.versions:
@@ -56,6 +58,16 @@ def main() -> int:
     if failed:
         print("failed: " + ", ".join(failed), file=sys.stderr)
     return 1 if failed else 0
+
+
+def _chosen_before() -> dict:
+    """Return what the table knows of the files that were chosen: without their seconds, so they are chosen again."""
+    measured = {}
+    for version, name, source, files in versions.rows():
+        for file in files:
+            by_file = measured.setdefault(str(version), {})
+            by_file.setdefault(file, {"seconds": 0, "uses": []})["uses"].append(f"{name}@{source}")
+    return measured
 
 
 def _measure(major: int, file: str, uses: dict) -> tuple[float, bool, set[str]]:

@@ -65,26 +65,26 @@ def write(chosen: dict[int, dict[tuple[str, str], list[str]]]) -> None:
 @cache
 def tests(major: int) -> frozenset[str]:
     """Return the files of tests that the table has for this version."""
-    return frozenset(file for version, _, _, files in _rows() if version == major for file in files)
+    return frozenset(file for version, _, _, files in rows() if version == major for file in files)
 
 
 def problems() -> list[str]:
     """Return what is wrong with the table: names that no test comes by, files that are gone."""
     found = []
-    rows = _rows()
+    table = rows()
     for major in set(MAJORS) - {MAIN}:
-        reached = {name for version, name, _, _ in rows if version == major}
+        reached = {name for version, name, _, _ in table if version == major}
         used = {name for by_line in uses(major).values() for here in by_line.values() for name in here}
         for name in sorted(used - reached - set(UNSEEN)):
             found.append(f"no test of {TABLE.name} comes by {name} on PostgreSQL {major}: run make measure-versions")
     here = {file.name for file in (REPO / "test" / "pytest").glob("test_*.py")}
-    for file in sorted({file for _, _, _, files in rows for file in files} - here):
+    for file in sorted({file for _, _, _, files in table for file in files} - here):
         found.append(f"{TABLE.name} names {file}, which is gone: run make measure-versions")
     return found
 
 
 @cache
-def _rows() -> list[tuple[int, str, str, list[str]]]:
+def rows() -> list[tuple[int, str, str, list[str]]]:
     """Return the rows of the table: version, name, source, files of tests."""
     lines = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")] if TABLE.exists() else []
     split = [line.split("\t") for line in lines]

@@ -13,6 +13,7 @@
 #define CYCLONE_COMPAT_PG19_H
 
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "catalog/index.h"
 #include "commands/repack.h"
 
