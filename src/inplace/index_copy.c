@@ -112,27 +112,33 @@ index_copy_build(const IndexCopy *copy)
 /*
  * index_copy_end_snapshots_on_standbys -- see index_copy.h.
  *
- * What the copy lacks had been deleted by transactions with older XIDs, that had ended.
- * A standby deals with queries of this database that have a snapshot in which one
- * of these may be running: as max_standby_streaming_delay has it.  New snapshots
- * are none of these, as the deletions come before this in the WAL.  The record is
- * the one by which a btree says that nobody needs a deleted page, and has no
- * other effect.
+ * What the copy lacks had been deleted by transactions with older XIDs, that had ended
+ * when it was validated.  A standby deals with queries of this database that have a
+ * snapshot in which one of these may be running: as max_standby_streaming_delay has
+ * it.  Those that have begun since, and new ones, have none, unless an older transaction
+ * is still running: a standby goes by a snapshot's oldest XID.  The xmin of the snapshot by
+ * which the copy was validated would spare some of these, and would be wrong: a transaction
+ * that waits for a synchronous standby is running here, and has ended there.  The
+ * record is the one by which a btree says that nobody needs a deleted page, and
+ * has no other effect.
  *
  * Not under the exclusive lock: a standby would hold it while it waits for those
  * queries, and they would wait for the lock.
  */
 void
-index_copy_end_snapshots_on_standbys(const IndexCopy *copy)
+index_copy_end_snapshots_on_standbys(const IndexCopy *copy, TransactionId unseen_xid)
 {
 	xl_btree_reuse_page record = {0};
 	Relation	index = index_open(copy->copy, AccessShareLock);
 
 	if (RelationNeedsWAL(index) && XLogStandbyInfoActive())
 	{
+		FullTransactionId next = ReadNextFullTransactionId();
+
 		record.locator = index->rd_locator;
 		record.block = InvalidBlockNumber;
-		record.snapshotConflictHorizon = ReadNextFullTransactionId();
+		record.snapshotConflictHorizon =
+			FullTransactionIdFromU64(U64FromFullTransactionId(next) - (XidFromFullTransactionId(next) - unseen_xid));
 		FullTransactionIdRetreat(&record.snapshotConflictHorizon);
 		record.isCatalogRel = false;	/* what logical decoding reads isn't
 										 * compacted */

@@ -39,9 +39,10 @@ extern void index_copy_build(const IndexCopy *copy);
 
 /*
  * Tell standbys that nobody may need any more what it lacks, which is so on this
- * server.  To be done before it takes the index's place.
+ * server.  What XIDs from this one on have deleted is in it.  To be done before it takes
+ * the index's place.
  */
-extern void index_copy_end_snapshots_on_standbys(const IndexCopy *copy);
+extern void index_copy_end_snapshots_on_standbys(const IndexCopy *copy, TransactionId unseen_xid);
 
 /*
  * Let it take the index's place, under an AccessExclusiveLock on the table, and drop

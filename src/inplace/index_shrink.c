@@ -110,6 +110,8 @@ typedef struct Shrink
 	MemoryContext context;		/* for what outlives transactions */
 	Oid			index;			/* the one in hand */
 	IndexCopy	copy;			/* of it, if it's valid */
+	TransactionId unseen_xid;	/* what such and later XIDs have deleted is in
+								 * the copy */
 	ErrorData  *error;			/* the first one; NULL if there was none */
 } Shrink;
 
@@ -417,7 +419,9 @@ rebuild(Shrink *shrink)
 	if (others_are_gone)
 	{
 		limit_xmin = validate(shrink);
-		others_are_gone = wait_for_others(shrink, limit_xmin);
+		/* twice, as a snapshot may go from one of them to who came later */
+		others_are_gone = wait_for_others(shrink, limit_xmin) &&
+			wait_for_others(shrink, limit_xmin);
 	}
 	if (others_are_gone)
 		is_swapped = swap(shrink);
@@ -500,6 +504,7 @@ validate(Shrink *shrink)
 	progress_index(shrink->index, 0);
 	validate_index(shrink->table, shrink->copy.copy, GetActiveSnapshot());
 	xmin = GetActiveSnapshot()->xmin;
+	shrink->unseen_xid = GetActiveSnapshot()->xmax;
 	end_transaction();
 	return xmin;
 }
@@ -553,7 +558,7 @@ swap(Shrink *shrink)
 	bool		is_done;
 
 	begin_vacuum_transaction(true);
-	index_copy_end_snapshots_on_standbys(&shrink->copy);
+	index_copy_end_snapshots_on_standbys(&shrink->copy, shrink->unseen_xid);
 	end_transaction();
 
 	for (int tries = 1; !try_to_swap(shrink, (tries & (tries - 1)) == 0, &others, &is_done); tries++)
@@ -772,13 +777,16 @@ lock_again(Oid table)
  * lock_soon
  *		Lock a table, in a transaction, if that can be done within a moment without
  *		standing in the lock's queue.
+ *
+ * Where standbys have to know of a lock, the server gives the transaction an XID before
+ * it tries.  So we only try where nobody has the table.
  */
 static bool
 lock_soon(Oid table, LOCKMODE mode)
 {
 	for (int tries = 0; tries < LOCK_TRIES; tries++)
 	{
-		if (ConditionalLockRelationOid(table, mode))
+		if (others_with_lock(table, mode)->count == 0 && ConditionalLockRelationOid(table, mode))
 			return true;
 		others_nap(LOCK_RETRY_MS);
 	}

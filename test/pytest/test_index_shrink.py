@@ -5,8 +5,9 @@ import threading
 import psycopg
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, time_out_while_parked, wait_until
+from cyclone_lab.background import PATIENCE_SECONDS, Background, Parked, time_out_while_parked, wait_until
 from test_rewrite import run_script
 
 INPLACE = "VACUUM (FULL INPLACE) t"
@@ -180,6 +181,72 @@ def test_progress_says_who_is_waited_for(cluster, db, conn, table):
         wait_until(lambda: conn.execute(activity, (vacuum.pid,)).fetchall() == [("CycloneOtherTransactions",)], "the wait event")
         other.execute("COMMIT")
         vacuum.finish()
+    assert_sound(conn)
+
+
+def test_an_old_snapshot_that_goes_from_one_to_another_is_waited_for(cluster, db, conn, table):
+    """Who came later may get it from somebody who is waited for, and needs entries that the copy lacks."""
+    locker = "SELECT current_locker_pid FROM pg_stat_progress_create_index WHERE relid = 't'::regclass"
+    with cluster.connect(db) as first, cluster.connect(db) as second:
+        first.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        [(snapshot,)] = first.execute("SELECT pg_export_snapshot()")
+        conn.execute("DELETE FROM t WHERE id = 10")
+        with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE, settings={"cyclone.debug_horizon_wait": 100}) as vacuum:
+            vacuum.release()
+            wait_until(lambda: conn.execute(locker).fetchall() == [(first.info.backend_pid,)], "the wait for the first one")
+            second.execute(f"BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{snapshot}'")
+            first.execute("COMMIT")
+            wait_until(lambda: not vacuum.running or conn.execute(locker).fetchall() == [(second.info.backend_pid,)], "the wait for the second one")
+            second.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+            assert "t_pkey" in str(second.execute("EXPLAIN SELECT id FROM t WHERE id = 10").fetchall())
+            assert second.execute("SELECT id FROM t WHERE id = 10").fetchall() == [(10,)]
+            second.execute("COMMIT")
+            vacuum.finish()
+    assert_sound(conn)
+
+
+def test_a_standbys_new_snapshots_are_in_nobodys_way(new_cluster):
+    """Those that are taken when the copy has been validated: what it lacks had been deleted before."""
+    primary = new_cluster()
+    with primary.connect(TEMPLATE) as conn, primary.standby({"max_standby_streaming_delay": 0}).start() as standby:
+        run_script(conn, MAKE)
+        conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+        points = "shrink-validate:leader:wait shrink-swap:leader"
+        with primary.connect(TEMPLATE) as holder, Parked(primary, TEMPLATE, points, 1, INPLACE) as vacuum:
+            holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+            swap = threading.Thread(target=vacuum.step, daemon=True)
+            swap.start()
+            locker = "SELECT pid FROM pg_stat_progress_create_index WHERE current_locker_pid = %s"
+            wait_until(lambda: conn.execute(locker, (holder.info.backend_pid,)).rowcount, "the wait for the holder")
+            standby.wait_for_replay(primary)
+            with standby.connect(TEMPLATE) as reader:
+                reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+                conn.execute("SELECT pg_current_xact_id()")
+                holder.execute("COMMIT")
+                swap.join(PATIENCE_SECONDS)
+                conn.execute("CREATE TABLE later ()")
+                standby.wait_for_replay(primary)
+                reader.execute("SELECT 1; COMMIT")
+            vacuum.release()
+            vacuum.finish()
+        assert_sound(conn)
+
+
+def test_tries_to_lock_the_table_take_no_xids(cluster, db, conn, table):
+    """Not as long as somebody else has it: there may be many tries."""
+    next_xid = "SELECT pg_current_xact_id()::text::int"
+    conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+    with cluster.connect(db) as reader:
+        with Parked(cluster, db, "shrink-swap:leader", 1, INPLACE, settings={"cyclone.index_wait": "2s"}) as vacuum:
+            reader.execute("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE")
+            [(before,)] = conn.execute(next_xid)
+            vacuum.release()
+            vacuum.finish()
+        [(after,)] = conn.execute(next_xid)
+        reader.execute("COMMIT")
+    assert any("stays bloated because of" in message for message in vacuum.messages), vacuum.messages
+    assert after - before <= 4  # this one, and what it takes to drop the copy
+    conn.execute(INPLACE)
     assert_sound(conn)
 
 
