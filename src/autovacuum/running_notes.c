@@ -69,6 +69,7 @@
 
 #include "autovacuum/running_notes.h"
 #include "compat.h"
+#include "debug_point.h"
 
 #define NOTES_FOLDER	"pg_cyclone"
 #define NOTES_PATH		NOTES_FOLDER "/autovacuum"
@@ -199,12 +200,16 @@ running_notes_trial_went_well(void)
 
 	if (fd < 0)
 		return;
+	/* or it might write again what somebody has just crossed out */
+	table_log_lock_crashes();
 	for (int place = 0; read_note(fd, &note); place++)
 		if (is_about_all(&note))
 		{
+			DEBUG_POINT("trial");
 			note = make_note(&all_tables, note.failures, GetCurrentTimestamp(), TRIAL_WENT_WELL);
 			(void) write_note(NOTES_PATH, place, &note);
 		}
+	table_log_unlock_crashes();
 	close(fd);
 }
 
@@ -213,8 +218,8 @@ running_notes_trial_went_well(void)
  *		Cross out the breakers that crashes and audits have opened for a table, or all
  *		of them if key is NULL.
  *
- * Only this and the server's start write to their places, and nothing that may
- * be written meanwhile is missed: no breaker is opened by a crash that the
+ * Only this, a trial's end and the server's start write to their places, and nothing
+ * that may be written meanwhile is missed: no breaker is opened by a crash that the
  * server survives, and an audit that fails now comes after this.
  */
 void
@@ -234,10 +239,12 @@ cross_out(const char *path, const TableKey *key)
 
 	if (fd < 0)
 		return;
+	table_log_lock_crashes();
 	for (int place = 0; read_note(fd, &note); place++)
 		if (note.breaker_until != 0 &&
 			(key == NULL || memcmp(key, &note.key, sizeof(TableKey)) == 0))
 			(void) write_note(path, place, &nothing);
+	table_log_unlock_crashes();
 	close(fd);
 }
 

@@ -79,6 +79,7 @@ static const char *const reason_names[] = {
 
 static HTAB *entries = NULL;
 static LWLock *lock = NULL;
+static LWLock *crashes_lock = NULL; /* of the notes on disk */
 
 /* The breaker for all tables, whatever theirs say */
 typedef struct AllTables
@@ -204,9 +205,10 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
 /*
  * table_log_failed
  *		The engine has failed on a table, with this error.  Returns how long it is
- *		left to the server: not at all if the table is damaged, as the server would
- *		do no better, and may crash (page_check.c).  That an audit has failed is no
- *		sign of that.  Without a result it was a command's VACUUM, not autovacuum's.
+ *		left to the server: not at all if the table or an index is damaged, as the server
+ *		would do no better, and may crash (page_check.c) or never end (link_walk.c).
+ *		That an audit has failed is no sign of that.  Without a result it was a
+ *		command's VACUUM, not autovacuum's.
  */
 TimestampTz
 table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
@@ -225,7 +227,7 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 			note_end(entry, result);
 		}
 		note_failure(entry, sqlerrcode, is_audits);
-		if (sqlerrcode != ERRCODE_DATA_CORRUPTED || is_audits)
+		if (is_audits || (sqlerrcode != ERRCODE_DATA_CORRUPTED && sqlerrcode != ERRCODE_INDEX_CORRUPTED))
 			until = open_breaker(entry);
 	}
 	LWLockRelease(lock);
@@ -323,6 +325,24 @@ table_log_break_until(uint32 failures)
 
 	ms <<= Min(Max(failures, 1) - 1, MAX_DOUBLINGS);
 	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(ms, LONGEST_BREAK_MS));
+}
+
+/*
+ * table_log_lock_crashes
+ *		Who changes on disk what is known of crashes, after having read it, does so
+ *		between this and table_log_unlock_crashes.
+ */
+void
+table_log_lock_crashes(void)
+{
+	LWLockAcquire(crashes_lock, LW_EXCLUSIVE);
+}
+
+/* table_log_unlock_crashes -- see table_log_lock_crashes. */
+void
+table_log_unlock_crashes(void)
+{
+	LWLockRelease(crashes_lock);
 }
 
 /*
@@ -612,7 +632,7 @@ request_shmem(void)
 		previous_shmem_request_hook();
 	RequestAddinShmemSpace(hash_estimate_size(cyclone_autovacuum_max_tables, sizeof(TableEntry)));
 	RequestAddinShmemSpace(sizeof(AllTables));
-	RequestNamedLWLockTranche(TRANCHE, 1);
+	RequestNamedLWLockTranche(TRANCHE, 2);
 }
 
 /* startup_shmem -- make it, or find it. */
@@ -639,6 +659,7 @@ startup_shmem(void)
 		pg_atomic_init_u32(&all->tried_by, 0);
 		pg_atomic_init_u32(&all->audits_failed, 0);
 	}
-	lock = &(GetNamedLWLockTranche(TRANCHE))->lock;
+	lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;
+	crashes_lock = &GetNamedLWLockTranche(TRANCHE)[1].lock;
 	LWLockRelease(AddinShmemInitLock);
 }

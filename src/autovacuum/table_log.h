@@ -56,6 +56,8 @@ extern TimestampTz table_log_reopen(const TableKey *key, uint32 failures, bool i
 									TimestampTz until);
 extern TimestampTz table_log_break_until(uint32 failures);
 extern TimestampTz table_log_longest_break(TimestampTz now);
+extern void table_log_lock_crashes(void);
+extern void table_log_unlock_crashes(void);
 extern void table_log_leave_all(TimestampTz until);
 extern bool table_log_all_are_left(void);
 extern bool table_log_end_trial(bool went_well);

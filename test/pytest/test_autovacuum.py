@@ -825,6 +825,23 @@ def test_the_breaker_of_all_tables_backs_off(own):
     checks.assert_clean(auto.conn, *names)
 
 
+def test_a_reset_while_a_trial_ends_is_not_undone(own):
+    """The note that it went well would have the next crash count at once."""
+    auto = own(**{"cyclone.autovacuum_retry_after": 600})
+    auto.make_table("t", parallel_workers=0)
+    write_note_of_all(auto, 1, crashed_days_ago=0.1, until_days_ago=0.01)
+    make_dead_again(auto, "t")
+    with auto.parked("t", processes=1, point="trial:leader"):
+        reset = Background(auto.cluster, TEMPLATE, "SELECT cyclone.autovacuum_reset()")
+        waits = "SELECT pid FROM pg_stat_activity WHERE pid = %s AND wait_event = 'pg_cyclone autovacuum'"
+        wait_until(lambda: not reset.running or auto.sql(waits, [reset.pid]), "the reset's wait")
+    reset.finish()
+    auto.nobody()
+    notes = (auto.cluster.data / "pg_cyclone" / "autovacuum").read_bytes()
+    assert struct.pack("=II", 0, 1) not in {notes[at : at + 8] for at in range(0, len(notes), 32)}
+    checks.assert_clean(auto.conn, "t")
+
+
 def test_the_breaker_of_all_tables_remembers(own):
     """For a week from the end of a break, however long that was, or from a trial. The sixth time it is for good, until it is reset."""
     auto = own(**{"cyclone.autovacuum_retry_after": 600})

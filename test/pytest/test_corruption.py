@@ -335,6 +335,35 @@ def test_a_bad_item_is_an_error_before_the_page_is_changed(prefix, pg_major, nam
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
+def test_autovacuum_of_a_damaged_index_is_not_left_to_the_server(prefix, pg_major):
+    """The server would crash, or never come to an end."""
+    config = {"autovacuum": "on", "autovacuum_naptime": "1s", "cyclone.autovacuum": "on"}
+    damaged = {"crash": ("btree", lengthen_items), "endless": ("gin", entry_leaf_circle)}
+    with damageable(prefix, pg_major, {**CONFIG, **config}) as cluster:
+        with cluster.connect(TEMPLATE) as conn:
+            for name, (kind, _) in damaged.items():
+                make_indexed_table(conn, name, kind)
+                conn.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off, autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0)")
+            files = {name: cluster.data / conn.execute(f"SELECT pg_relation_filepath('{name}_i')").fetchone()[0] for name in damaged}
+        cluster.stop()
+        for name, (_, how) in damaged.items():
+            index = Index(files[name])
+            how(index)
+            index.file.write_bytes(index.pages)
+        cluster.start()
+        with cluster.connect(TEMPLATE) as conn:
+            for name in damaged:
+                conn.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = on)")
+            failed = "SELECT server_count, failed_with, breaker_open FROM cyclone.autovacuum WHERE relation = %s AND error_count > 1"
+            for name in damaged:
+                assert wait_until(lambda name=name: conn.execute(failed, [name]).fetchone(), "autovacuum, twice") == (0, "XX002", False)
+                conn.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
+                conn.execute(f"REINDEX TABLE {name}")
+                conn.execute(f"VACUUM (INDEX_CLEANUP on) {name}")
+                checks.assert_clean(conn, name)
+        assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
+
+
 def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_major):
     with damageable(prefix, pg_major, {**CONFIG, "autovacuum": "on", "autovacuum_naptime": "1s", "cyclone.autovacuum": "on"}) as cluster:
         with cluster.connect(TEMPLATE) as conn:
