@@ -16,12 +16,12 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
 #include "storage/procarray.h"
-#include "utils/wait_event.h"
 
 #include "debug_point.h"
 #include "inplace/inplace.h"
+#include "others.h"
+#include "report/progress.h"
 #include "transaction.h"
 
 /* How long to wait for other transactions, and how often to look: less and less */
@@ -44,10 +44,13 @@ horizon_wait(Oid relid, TransactionId last_xid)
 {
 	if (!TransactionIdIsValid(last_xid))
 		return;
+	progress_begin(relid, MyProcPid);
+	progress_phase(PROGRESS_INPLACE_WAIT, 0);
 	for (int waited = 0, ms = FIRST_LOOK_MS;
 		 waited < DEBUG_LIMIT(horizon_wait, WAIT_MS) && !wait_a_little(relid, last_xid, ms);
 		 waited += ms, ms = Min(2 * ms, LAST_LOOK_MS))
 		;
+	progress_clear();
 }
 
 /*
@@ -67,14 +70,9 @@ wait_a_little(Oid relid, TransactionId last_xid, int ms)
 	oldest = GetOldestNonRemovableTransactionId(rel);
 	table_close(rel, AccessShareLock);
 	are_dead = TransactionIdPrecedes(last_xid, oldest);
+	/* our own snapshot holds nothing back, as of all who VACUUM */
 	if (!are_dead)
-	{
-		/* our own snapshot holds nothing back, as of all who VACUUM */
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ms, WAIT_EVENT_VACUUM_DELAY);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
+		others_nap(ms);
 	end_transaction();
 	return are_dead;
 }

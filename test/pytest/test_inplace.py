@@ -682,6 +682,23 @@ def test_logical_decoding_hears_nothing(new_cluster):
         checks.assert_clean(conn, "t")
 
 
+def test_the_wait_for_old_snapshots_is_seen(cluster, db, conn):
+    """Rows have moved, and somebody may need them at their old places."""
+    conn.execute("CREATE TABLE t (id int, filler text); INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 4000) i")
+    conn.execute("DELETE FROM t WHERE id <= 3000")
+    with cluster.connect(db) as other:
+        with Parked(cluster, db, "inplace-plan:leader", 1, INPLACE, {"cyclone.debug_horizon_wait": 100000}) as vacuum:
+            other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+            vacuum.release()
+            seen = "SELECT phase, wait_event FROM cyclone.progress JOIN pg_stat_activity USING (pid) WHERE relation = 't' AND phase LIKE 'waiting%'"
+            waits = [("waiting for other transactions", "CycloneOtherTransactions")]
+            wait_until(lambda: conn.execute(seen).fetchall() == waits, "the wait")
+            other.execute("COMMIT")
+            vacuum.finish()
+    assert blocks(conn) < 100
+    checks.assert_clean(conn, "t")
+
+
 def test_a_standby_replays_it(new_cluster):
     primary = new_cluster(wal_consistency_checking="all")
     with primary.connect(TEMPLATE) as conn, primary.standby({"hot_standby_feedback": "on", "wal_receiver_status_interval": 1}).start() as standby:
