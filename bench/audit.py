@@ -1,4 +1,4 @@
-"""Measures what audits cost: the CPU time of VACUUM in one process without any and with each page audited, of tables in memory.
+"""Measures what audits cost: the CPU time of VACUUM in one process without any and with all but each page audited, of tables in memory.
 
 What a share of the pages costs is that share of the difference, which is larger than the noise. `make bench-audit`.
 """
@@ -20,7 +20,9 @@ CONFIG = {
     "checkpoint_timeout": "1h",
     "max_parallel_maintenance_workers": 0,
 }
-DEFAULT = 0.005
+DEFAULT = 0.01
+# So many that the second look at indexes takes half as many, as with any share below 1
+MOST = 0.99
 POINT = "(point(v, id % 97))"
 # Indexes, which rows are deleted, and options
 CASES = {
@@ -37,7 +39,7 @@ CASES = {
 }
 
 
-def cpu_ms(conn, case, rows: int, audit: int) -> float:
+def cpu_ms(conn, case, rows: int, audit: float) -> float:
     """Return the CPU time of a VACUUM of a fresh table."""
     indexes, deleted, options = case
     conn.execute("DROP TABLE IF EXISTS t")
@@ -67,9 +69,10 @@ def main() -> None:
         cluster.start()
         with cluster.connect() as conn:
             for name, case in CASES.items():
-                best = {audit: min(cpu_ms(conn, case, options.rows, audit) for _ in range(options.rounds)) for audit in (0, 1)}
-                ratio = best[1] / best[0] - 1
-                print(f"{name:30} {best[0]:8.1f} ms, audited {best[1]:8.1f} ms: {ratio:6.0%}, by default {ratio * DEFAULT:.2%}", flush=True)
+                best = {audit: min(cpu_ms(conn, case, options.rows, audit) for _ in range(options.rounds)) for audit in (0, MOST)}
+                ratio = best[MOST] / best[0] - 1
+                default = ratio * DEFAULT / MOST
+                print(f"{name:30} {best[0]:8.1f} ms, audited {best[MOST]:8.1f} ms: {ratio:6.0%}, by default {default:.2%}", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@
 #include "scope.h"
 #include "settings.h"
 
-double		cyclone_audit = 0.005;
+double		cyclone_audit = 0.01;
 bool		cyclone_autovacuum = true;
 int			cyclone_autovacuum_max_parallel_workers = 2;
 int			cyclone_autovacuum_max_tables = 5000;
@@ -132,7 +132,7 @@ define_audit_setting(void)
 							 "The share of pages that VACUUM judges a second time, by other code than its own.",
 							 "If the verdicts differ VACUUM ends with an error, and the table is left to PostgreSQL's own.",
 							 &cyclone_audit,
-							 0.005,
+							 0.01,
 							 0, 1,
 							 PGC_SUSET,
 							 0,

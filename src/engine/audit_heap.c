@@ -9,6 +9,10 @@
  *
  * Asking the server may set hint bits, as reading the page may at any time.
  *
+ * What the server says of a row that was inserted and never touched depends on nothing but its
+ * XIDs and flags.  So it isn't asked again for one that has those of the row before
+ * (is_repeated), as most have in many tables.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -54,6 +58,9 @@ typedef struct PageAudit
 	TransactionId newest_xmin;
 	TransactionId latest_xid_removed;
 	HeapPageFreeze freeze;
+	HeapTupleHeader last_live;	/* live, and never touched; or NULL */
+	bool		last_may_freeze;	/* and what is to be done to it, if rows */
+	HeapTupleFreeze last_freeze;	/* are frozen */
 } PageAudit;
 
 static void begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer);
@@ -66,6 +73,8 @@ static void audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const Page
 						int *next_frozen);
 static void audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate,
 						   const PagePlan *plan, int *next_frozen);
+static void compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned);
+static inline bool is_repeated(const PageAudit *audit, HeapTupleHeader tuple);
 static bool note_visibility(PageAudit *audit, ItemId item);
 static void compare(PageAudit *audit, const char *what, int64 engine, int64 right);
 static void compare_dead(PageAudit *audit, const PruneResult *result);
@@ -155,7 +164,7 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 		tuple = (HeapTupleHeader) PageGetItem(audit.page, item);
 		(void) heap_tuple_should_freeze(tuple, &vacuum->shared->cutoffs,
 										&oldest_xid, &oldest_multi);
-		if (!result->all_visible || result->map_done)
+		if (!result->all_visible || result->map_done || is_repeated(&audit, tuple))
 			continue;
 		audit.all_visible &= note_visibility(&audit, item);
 		audit.all_frozen &= !heap_tuple_needs_eventual_freeze(tuple);
@@ -216,7 +225,8 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 					   ItemIdIsDead(item) ? "it isn't in the store" : "it isn't dead");
 		if (!is_freed && ItemIdIsDead(item))
 			audit.all_visible = false;
-		if (bits == 0 || !ItemIdIsNormal(item))
+		if (bits == 0 || !ItemIdIsNormal(item) ||
+			is_repeated(&audit, (HeapTupleHeader) PageGetItem(audit.page, item)))
 			continue;
 		audit.all_visible &= note_visibility(&audit, item);
 		audit.all_frozen &=
@@ -289,6 +299,7 @@ begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
 	audit->nlive = audit->nkept = audit->ndead = 0;
 	audit->all_visible = audit->all_frozen = true;
 	audit->newest_xmin = audit->latest_xid_removed = InvalidTransactionId;
+	audit->last_live = NULL;
 	audit->freeze = (HeapPageFreeze)
 	{
 		.FreezePageRelfrozenXid = cutoffs->OldestXmin,.FreezePageRelminMxid = cutoffs->OldestMxact,
@@ -364,6 +375,16 @@ audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan, 
 {
 	HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(audit->page, item);
 
+	if (is_repeated(audit, tuple))
+	{
+		audit->nlive++;
+		audit->nkept++;
+		expect_fate(audit, fate, plan->nfrozen > 0 && audit->last_may_freeze ?
+					FATE_FROZEN : FATE_STAYS);
+		if (fate == FATE_FROZEN)
+			compare_freezing(audit, &plan->frozen[(*next_frozen)++]);
+		return;
+	}
 	if (!note_visibility(audit, item))
 	{
 		/* others would be a link in a chain, which simple pages don't have */
@@ -386,7 +407,6 @@ audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const Pag
 			   int *next_frozen)
 {
 	const struct VacuumCutoffs *cutoffs = &audit->vacuum->shared->cutoffs;
-	HeapTupleFreeze server;
 	bool		totally_frozen;
 	bool		may_freeze;
 
@@ -398,19 +418,41 @@ audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const Pag
 		audit->all_frozen &= !heap_tuple_needs_eventual_freeze(tuple);
 		return;
 	}
-	may_freeze = heap_prepare_freeze_tuple(tuple, cutoffs,
-										   &audit->freeze, &server, &totally_frozen);
+	may_freeze = heap_prepare_freeze_tuple(tuple, cutoffs, &audit->freeze,
+										   &audit->last_freeze, &totally_frozen);
+	audit->last_may_freeze = may_freeze;
 	expect_fate(audit, fate, may_freeze ? FATE_FROZEN : FATE_STAYS);
 	audit->all_frozen &= totally_frozen;
 	if (may_freeze)
-	{
-		const HeapTupleFreeze *planned = &plan->frozen[(*next_frozen)++];
+		compare_freezing(audit, &plan->frozen[(*next_frozen)++]);
+}
 
-		compare(audit, "xmax of a frozen row", planned->xmax, server.xmax);
-		compare(audit, "infomask of a frozen row", planned->t_infomask, server.t_infomask);
-		compare(audit, "infomask2 of a frozen row", planned->t_infomask2, server.t_infomask2);
-		compare(audit, "flags of a freeze plan", planned->frzflags, server.frzflags);
-	}
+/* compare_freezing -- is what is planned for a row what the server would do, as it said last? */
+static void
+compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned)
+{
+	const HeapTupleFreeze *server = &audit->last_freeze;
+
+	compare(audit, "xmax of a frozen row", planned->xmax, server->xmax);
+	compare(audit, "infomask of a frozen row", planned->t_infomask, server->t_infomask);
+	compare(audit, "infomask2 of a frozen row", planned->t_infomask2, server->t_infomask2);
+	compare(audit, "flags of a freeze plan", planned->frzflags, server->frzflags);
+}
+
+/*
+ * is_repeated
+ *		Is a row like the last one that was found live and untouched, so that asking about
+ *		it would add nothing but its number?
+ */
+static inline bool
+is_repeated(const PageAudit *audit, HeapTupleHeader tuple)
+{
+	HeapTupleHeader last = audit->last_live;
+
+	return last != NULL &&
+		HeapTupleHeaderGetRawXmin(last) == HeapTupleHeaderGetRawXmin(tuple) &&
+		HeapTupleHeaderGetRawXmax(last) == HeapTupleHeaderGetRawXmax(tuple) &&
+		last->t_infomask == tuple->t_infomask && last->t_infomask2 == tuple->t_infomask2;
 }
 
 /*
@@ -439,6 +481,8 @@ note_visibility(PageAudit *audit, ItemId item)
 	}
 
 	audit->nlive++;
+	if ((tuple.t_data->t_infomask & (HEAP_XMAX_INVALID | HEAP_MOVED)) == HEAP_XMAX_INVALID)
+		audit->last_live = tuple.t_data;
 	xmin = HeapTupleHeaderGetXmin(tuple.t_data);
 	if (!TransactionIdPrecedes(xmin, oldest_xmin))
 		audit->all_visible = false;

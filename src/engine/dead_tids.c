@@ -558,6 +558,33 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 }
 
 /*
+ * dead_tids_search
+ *		Which of these items are in the store?  Each is looked up by itself, for a second
+ *		opinion.
+ *
+ * First where their pages are, as one look-up needn't wait for another then.
+ */
+void
+dead_tids_search(const DeadTids *store, const ItemPointerData *tids, int ntids, bool *dead)
+{
+	for (int start = 0; start < ntids; start += MATCH_BATCH)
+	{
+		int			n = Min(MATCH_BATCH, ntids - start);
+		const uint8 *pages[MATCH_BATCH];
+
+		for (int i = 0; i < n; i++)
+		{
+			BlockNumber block = ItemPointerGetBlockNumberNoCheck(&tids[start + i]);
+
+			pages[i] = find_page(find_blob(store, block / CHUNK_BLOCKS), block);
+		}
+		for (int i = 0; i < n; i++)
+			dead[start + i] = page_contains(pages[i],
+											ItemPointerGetOffsetNumberNoCheck(&tids[start + i]));
+	}
+}
+
+/*
  * dead_tids_match
  *		Which of these items are in the store?  Return how many, and which in
  *		dead.

@@ -56,6 +56,8 @@ extern void dead_tids_end_collecting(DeadTids *store);
 /* Read */
 extern bool dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 							   OffsetNumber offset);
+extern void dead_tids_search(const DeadTids *store, const ItemPointerData *tids,
+							 int ntids, bool *dead);
 extern int	dead_tids_match(const DeadTids *store, const ItemPointerData *tids,
 							int ntids, bool *dead);
 extern bool dead_tids_next_page(const DeadTids *store, BlockNumber start,

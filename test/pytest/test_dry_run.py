@@ -204,3 +204,15 @@ def test_options(t):
     assert by_engine(report) and f"tuples: {4000 // 7} removed" in report
     assert "finished compacting" in said(t, "VACUUM (DRY_RUN, DRY_RUN false, FULL INPLACE, VERBOSE) t")
     checks.assert_clean(t, "t")
+
+
+def test_on_a_standby(new_cluster):
+    """There the standby's own queries count."""
+    primary = new_cluster(autovacuum="off")
+    primary.sql("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
+    primary.sql("CREATE TABLE t (id int); INSERT INTO t SELECT generate_series(1, 1000); DELETE FROM t WHERE id % 10 = 0")
+    with primary.standby().start() as standby:
+        standby.wait_for_replay(primary)
+        with standby.connect() as conn:
+            assert expected(conn, columns="rows_removed, rows_remaining, run_by") == (100, 900, "engine")
+            assert "tuples: 100 removed, 900 remain" in said(conn, "VACUUM (DRY_RUN) t")

@@ -755,6 +755,7 @@ check_matches(Simulation *sim)
 {
 	ItemPointerData tids[100];
 	bool		dead[lengthof(tids) + 1];
+	bool		searched[lengthof(tids)];
 
 	for (int i = 0; i < MATCHES; i++)
 	{
@@ -775,6 +776,9 @@ check_matches(Simulation *sim)
 		sim->place = InvalidBlockNumber;
 		CHECK(dead_tids_match(sim->reader, tids, ntids, dead) == nstored);
 		CHECK(*(uint8 *) &dead[ntids] == GUARD_BYTE);
+
+		dead_tids_search(sim->reader, tids, ntids, searched);
+		CHECK(memcmp(searched, dead, ntids) == 0);
 	}
 }
 
