@@ -537,8 +537,9 @@ startup_shmem(void)
 	/* a single-user server leaves them to the next one that has autovacuum */
 	if (IsPostmasterEnvironment && !IsUnderPostmaster)
 	{
-		read_audits();
 		read_notes();
+		/* which hold for commands, too, so they have the last word */
+		read_audits();
 	}
 }
 

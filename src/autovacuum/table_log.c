@@ -304,7 +304,7 @@ table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, Timestamp
 		}
 		else
 			note_crash(entry, failures);
-		entry->breaker_until = until;
+		entry->breaker_until = Max(entry->breaker_until, until);
 	}
 	LWLockRelease(lock);
 	return until;

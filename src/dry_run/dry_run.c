@@ -25,7 +25,6 @@
 #include "access/genam.h"
 #include "access/relation.h"
 #include "access/heapam.h"
-#include "access/xlog.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
@@ -338,14 +337,15 @@ plan_space(Relation rel, const VacuumParams *params, int nindexes, Relation *ind
 
 	/*
 	 * pages of an index that entries of dead items are on, if these are
-	 * anywhere
+	 * anywhere, and as many of them logged in full as of the table
 	 */
 	for (int i = 0; i < nindexes && run->index_scans > 0 && RelationNeedsWAL(rel); i++)
 	{
 		double		pages = relation_blocks(indexes[i]);
 		double		touched = pages * (1 - exp(-(double) run->dead_items / Max(pages, 1)));
 
-		wal += touched * (fullPageWrites ? BLCKSZ * IMAGE_SHARE : RECORD_BYTES) +
+		wal += touched * (RECORD_BYTES + BLCKSZ * IMAGE_SHARE *
+						  run->pages_to_log / Max(run->pages_scanned, 1)) +
 			run->dead_items * sizeof(OffsetNumber);
 	}
 	run->wal_bytes = wal;

@@ -27,7 +27,8 @@ typedef struct DryRun
 	TransactionId oldest_xmin;
 	BlockNumber pages;
 	BlockNumber pages_scanned;
-	BlockNumber pages_changed;	/* by pruning and freezing */
+	BlockNumber pages_to_log;	/* of these, would be logged in full if
+								 * changed */
 	BlockNumber nonempty_pages; /* last block with rows, plus one */
 
 	/* on scanned pages */

@@ -11,8 +11,8 @@
  * its routines, as these set hint bits.  So nothing is written here: no page becomes dirty,
  * nothing goes to WAL, and no transaction ID is assigned.
  *
- * The lock is held until the commit log has been asked, so that VACUUM can't freeze
- * a row's transactions meanwhile, and then let the commit log forget them.
+ * The lock is held until all that has been asked, so that VACUUM can't freeze a row's
+ * transactions meanwhile, and then let the commit log and multixacts forget them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -177,10 +177,9 @@ look_at_page(HeapLook *look, Buffer buffer)
 	/* in recovery nobody writes WAL, and nobody knows */
 	is_full_image = RelationNeedsWAL(look->rel) && !RecoveryInProgress() &&
 		XLogCheckBufferNeedsBackup(buffer);
-	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-
 	prune(look, page);
 	count_page(look, page, blkno, is_full_image);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 }
 
 /* judge_rows -- find out about each row of the page, which is locked. */
@@ -354,7 +353,7 @@ count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image)
 		run->dead_item_bytes += 4 + Min(look->ndead_items * sizeof(OffsetNumber), maxoff / 8 + 1);
 	}
 	run->pages_frozen += is_frozen;
-	run->pages_changed += is_changed;
+	run->pages_to_log += is_full_image;
 	if (!RelationNeedsWAL(look->rel))
 		return;
 	if (is_full_image && (is_changed || look->ndead_items > 0))

@@ -13,6 +13,8 @@
  * The number of rows is compared for all pages: what was found to be kept, row by
  * row, with what is on the pages that were written.
  *
+ * Asking the server may set hint bits in the old file, as reading it may at any time.
+ *
  * All that is before the new files are the table's, so if it fails nothing is lost but
  * the work.  New btrees come last (audit_btree.c), before the transaction commits.
  *
