@@ -51,6 +51,9 @@
 #include "debug_point.h"
 #include "index_build/btree_build.h"
 #include "index_build/btree_level.h"
+#include "index_build/entry_sort.h"
+#include "index_build/key_code.h"
+#include "report/progress.h"
 
 /* So many pages are looked at for each part, a row of each */
 #define SAMPLE_PAGES		500
@@ -103,7 +106,7 @@ typedef struct Entry
 	ItemPointerData tid;
 } Entry;
 
-/* What it takes to make entries of rows */
+/* What it takes to make entries of the rows in a slot */
 typedef struct EntryMaker
 {
 	IndexInfo  *info;
@@ -112,28 +115,42 @@ typedef struct EntryMaker
 	TupleTableSlot *slot;
 } EntryMaker;
 
-/* One process, while it sorts a part */
+/* One process, while it sorts a part: either by itself, or the server does */
 typedef struct PartSort
 {
-	Relation	heap;
-	Relation	index;
+	BtreePart  *part;
 	EntryMaker	maker;
 	KeyOrder	order;
 	bool		has_lower;
 	bool		has_upper;
 	Entry		lower;			/* the first of this part */
 	Entry		upper;			/* the first of the next */
-	Tuplesortstate *sort;
-	IndexBuildResult counts;
+	Tuplesortstate *server_sort;
+
+	KeyCode    *code;			/* NULL: the server sorts */
+	EntrySort  *sort;
+	uint64		coded_lower[ENTRY_MAX_WORDS];
+	uint64		coded_upper[ENTRY_MAX_WORDS];
+} PartSort;
+
+/* One process, while it reads the table once for several parts */
+typedef struct TablePass
+{
+	Relation	heap;
+	TupleTableSlot *slot;
+	double		rows;			/* that aren't dead */
+	int			nsorts;
+	PartSort   *sorts;
 	BlockNumber next;			/* block to be read */
 	BlockNumber nblocks;
-} PartSort;
+} TablePass;
 
 /* For btree_level_join */
 typedef struct PartsToJoin
 {
 	BtreeBuild *build;
 	SharedFileSet *files;
+	BufFile    *only;			/* if there is one part */
 } PartsToJoin;
 
 static void take_sample(BtreeSample *sample, Relation heap, Relation index, int npages);
@@ -144,14 +161,29 @@ static int	compare_entries(const KeyOrder *order, Entry *left, const Datum *valu
 static int	compare_samples(const void *a, const void *b, void *arg);
 static void take_apart(const KeyOrder *order, IndexTuple tuple, Entry *entry);
 static IndexTuple separator(BtreeBuild *build, int number);
-static void maker_begin(EntryMaker *maker, Relation heap, IndexInfo *info);
-static bool make_entry(EntryMaker *maker, HeapTuple row, Datum *values, bool *isnull);
+static void maker_begin(EntryMaker *maker, IndexInfo *info, TupleTableSlot *slot);
+static bool make_entry(EntryMaker *maker, Datum *values, bool *isnull);
 static void maker_end(EntryMaker *maker);
-static void sort_rows(PartSort *part);
+static double seconds_since(instr_time start);
+static void begin_sort(TablePass *pass, BtreePart *part, PartSort *sort);
+static void share_memory(TablePass *pass);
+static void encode_separator(PartSort *sort, const Entry *separator, uint64 *entry);
+static void join(BtreeBuild *build, SharedFileSet *files, BufFile *only, Relation heap,
+				 Relation index);
+static void build_part(TablePass *pass, PartSort *sort, SharedFileSet *files);
+static void sort_rows(TablePass *pass);
 static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
-static bool is_to_be_found(PartSort *part, HeapTuple row, Buffer buffer, TransactionId oldest_xmin);
-static void sort_row(PartSort *part, HeapTuple row);
-static void load_leaves(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level);
+static bool is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin);
+static void sort_row(PartSort *sort, HeapTuple row);
+static bool is_of_part(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull,
+					   uint64 *entry);
+static void load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
+static void load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level);
+static void load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
+static IndexTuple tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry);
+static IndexTuple tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid);
+static bool wants_posting_lists(const NewBtree *btree);
+static void start_pending(BTDedupState pending);
 static void add_pending(BtreeLevel *level, BTDedupState pending);
 static void new_btree_begin(NewBtree *btree, BtreeBuild *build, Relation heap, Relation index);
 static char *file_name(const BtreeBuild *build, int part);
@@ -188,11 +220,13 @@ static void
 take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
 {
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
+	TupleTableSlot *slot;
 	EntryMaker	maker;
 	BlockSamplerData sampler;
 	pg_prng_state random;
 
-	maker_begin(&maker, heap, BuildIndexInfo(index));
+	slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
+	maker_begin(&maker, BuildIndexInfo(index), slot);
 	pg_prng_seed(&random, heap->rd_id);
 	BlockSampler_Init(&sampler, RelationGetNumberOfBlocks(heap), npages, pg_prng_uint32(&random));
 	sample->rows = palloc_array(SampleRow, npages);
@@ -215,7 +249,8 @@ take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
 		if (row == NULL)
 			continue;
 
-		if (make_entry(&maker, row, values, isnull))
+		ExecStoreHeapTuple(row, slot, false);
+		if (make_entry(&maker, values, isnull))
 		{
 			next->entry = index_form_tuple(RelationGetDescr(index), values, isnull);
 			next->entry->t_tid = row->t_self;
@@ -223,9 +258,11 @@ take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
 			sample->largest = Max(sample->largest, MAXALIGN(IndexTupleSize(next->entry)));
 			sample->nrows++;
 		}
+		ExecClearTuple(slot);
 		heap_freetuple(row);
 	}
 	maker_end(&maker);
+	ExecDropSingleTupleTableSlot(slot);
 	FreeAccessStrategy(strategy);
 }
 
@@ -253,13 +290,14 @@ random_row(Page page, BlockNumber blkno, pg_prng_state *random)
 
 /*
  * btree_build_size
- *		How much shared memory a build of so many parts takes.
+ *		How much shared memory a build of so many parts takes.  One of a single
+ *		part needs no sample.
  */
 Size
 btree_build_size(const BtreeSample *sample, int nparts)
 {
 	return MAXALIGN(offsetof(BtreeBuild, parts) + nparts * sizeof(BtreeEnds)) +
-		nparts * sample->largest;
+		(nparts - 1) * (sample ? sample->largest : 0);
 }
 
 /*
@@ -273,7 +311,7 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	int64		passed = 0;
 	int			next = 1;
 
-	Assert(nparts > 0 && sample->nrows > 0 && sample->weight > 0);
+	Assert(nparts == 1 || (sample->nrows > 0 && sample->weight > 0));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 
 	build->relid = RelationGetRelid(index);
@@ -285,7 +323,7 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 
 	/* a separator is the first of its part, and may be that of the next, too */
 	place = (char *) build + build->separators;
-	for (int i = 0; i < sample->nrows; i++)
+	for (int i = 0; nparts > 1 && i < sample->nrows; i++)
 	{
 		IndexTuple	entry = sample->rows[i].entry;
 
@@ -306,60 +344,172 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 }
 
 /*
- * btree_build_part
- *		Build one part, of at most maintenance_work_mem; return whether it is the
- *		last one to be ready.
+ * btree_build_parts
+ *		Build parts of different indexes, with one pass over the table, and at most
+ *		maintenance_work_mem; and say of each whether it was its index's last.
  *
- * files has been attached to.  Raises an error if an entry is too large, as the
- * server's build does.
+ * If there are several, all of them are built by_code.  files has been attached to, if any index has more than
+ * one part.  An index of one part is whole then.  Raises an error if an entry is
+ * too large, as the server's build does.
  */
-bool
-btree_build_part(BtreeBuild *build, int part, SharedFileSet *files,
-				 Relation heap, Relation index, IndexInfo *info,
-				 IndexBuildResult *counts)
+void
+btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation heap)
 {
-	PartSort   *state = palloc0_object(PartSort);
+	TablePass	pass = {.heap = heap,.nsorts = nparts};
+	instr_time	start;
+
+	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
+	pass.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
+	pass.nblocks = RelationGetNumberOfBlocks(heap);
+	pass.sorts = palloc0_array(PartSort, nparts);
+	for (int i = 0; i < nparts; i++)
+		begin_sort(&pass, &parts[i], &pass.sorts[i]);
+	share_memory(&pass);
+
+	INSTR_TIME_SET_CURRENT(start);
+	sort_rows(&pass);
+	for (int i = 0; i < nparts; i++)
+		parts[i].seconds = seconds_since(start) / nparts;
+	for (int i = 0; i < nparts; i++)
+	{
+		INSTR_TIME_SET_CURRENT(start);
+		progress_index(RelationGetRelid(parts[i].index), 0);
+		parts[i].counts.heap_tuples = pass.rows;
+		build_part(&pass, &pass.sorts[i], files);
+		parts[i].seconds += seconds_since(start);
+	}
+	ExecDropSingleTupleTableSlot(pass.slot);
+}
+
+/* seconds_since -- how long ago that was. */
+static double
+seconds_since(instr_time start)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, start);
+	return INSTR_TIME_GET_DOUBLE(now);
+}
+
+/*
+ * begin_sort
+ *		Prepare to sort the entries of a part.
+ */
+static void
+begin_sort(TablePass *pass, BtreePart *part, PartSort *sort)
+{
+	BtreeBuild *build = part->build;
+
+	Assert(part->number >= 0 && part->number < build->nparts);
+	Assert(build->relid == RelationGetRelid(part->index));
+	Assert(CheckRelationLockedByMe(part->index, AccessExclusiveLock, true));
+
+	sort->part = part;
+	maker_begin(&sort->maker, part->info, pass->slot);
+	order_begin(&sort->order, part->index);
+	sort->has_lower = part->number > 0;
+	sort->has_upper = part->number < build->nparts - 1;
+	if (sort->has_lower)
+		take_apart(&sort->order, separator(build, part->number - 1), &sort->lower);
+	if (sort->has_upper)
+		take_apart(&sort->order, separator(build, part->number), &sort->upper);
+	Assert(!sort->has_lower || !sort->has_upper ||
+		   compare_entries(&sort->order, &sort->lower, sort->upper.values,
+						   sort->upper.isnull, &sort->upper.tid) <= 0);
+
+	if (!part->by_code)
+	{
+		Assert(pass->nsorts == 1);
+		sort->server_sort = tuplesort_begin_index_btree(pass->heap, part->index, false, false,
+														maintenance_work_mem, NULL, TUPLESORT_NONE);
+		return;
+	}
+	sort->code = key_code_begin(part->index);
+	if (sort->has_lower)
+		encode_separator(sort, &sort->lower, sort->coded_lower);
+	if (sort->has_upper)
+		encode_separator(sort, &sort->upper, sort->coded_upper);
+}
+
+/* encode_separator -- the first entry of a part as an integer. */
+static void
+encode_separator(PartSort *sort, const Entry *separator, uint64 *entry)
+{
+	ItemPointerData tid = separator->tid;
+
+	key_code_encode(sort->code, separator->values, separator->isnull, &tid, entry);
+}
+
+/*
+ * share_memory
+ *		Begin the sorts of a pass that are our own, each with room for as many
+ *		entries, and one at a time with as much again.
+ */
+static void
+share_memory(TablePass *pass)
+{
+	Size		total = 0;
+	Size		largest = 0;
+	Size		capacity;
+
+	for (int i = 0; i < pass->nsorts; i++)
+		if (pass->sorts[i].code != NULL)
+		{
+			Size		size = key_code_words(pass->sorts[i].code) * sizeof(uint64);
+
+			total += size;
+			largest = Max(largest, size);
+		}
+	if (total == 0)
+		return;
+	capacity = (Size) maintenance_work_mem * 1024 / (total + largest);
+	capacity = Min(capacity, Max((Size) pass->nblocks * MaxHeapTuplesPerPage, 1));
+	for (int i = 0; i < pass->nsorts; i++)
+		pass->sorts[i].sort = entry_sort_begin(key_code_words(pass->sorts[i].code), CODE_TAIL_BITS,
+											   capacity);
+}
+
+/*
+ * build_part
+ *		Fill the leaf pages of a part whose entries are all there.
+ */
+static void
+build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
+{
+	BtreePart  *part = sort->part;
+	BtreeBuild *build = part->build;
+	bool		is_whole = build->nparts == 1;
 	BufFile    *downlinks;
 	BtreeLevel *level;
 	NewBtree	btree;
 
-	Assert(part >= 0 && part < build->nparts);
-	Assert(build->relid == RelationGetRelid(index));
-	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
-	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
+	if (sort->code != NULL)
+		entry_sort_perform(sort->sort);
+	else
+		tuplesort_performsort(sort->server_sort);
 
-	state->heap = heap;
-	state->index = index;
-	order_begin(&state->order, index);
-	state->has_lower = part > 0;
-	state->has_upper = part < build->nparts - 1;
-	if (state->has_lower)
-		take_apart(&state->order, separator(build, part - 1), &state->lower);
-	if (state->has_upper)
-		take_apart(&state->order, separator(build, part), &state->upper);
-	Assert(!state->has_lower || !state->has_upper ||
-		   compare_entries(&state->order, &state->lower, state->upper.values,
-						   state->upper.isnull, &state->upper.tid) <= 0);
-
-	state->sort = tuplesort_begin_index_btree(heap, index, false, false,
-											  maintenance_work_mem, NULL, TUPLESORT_NONE);
-	maker_begin(&state->maker, heap, info);
-	sort_rows(state);
-	maker_end(&state->maker);
-	tuplesort_performsort(state->sort);
-
-	new_btree_begin(&btree, build, heap, index);
-	*counts = state->counts;
-	downlinks = BufFileCreateFileSet(&files->fs, file_name(build, part));
-	level = btree_level_begin_leaves(&btree, downlinks, &build->parts[part]);
-	load_leaves(&btree, state->sort, level);
+	new_btree_begin(&btree, build, pass->heap, part->index);
+	downlinks = is_whole ? BufFileCreateTemp(false) :
+		BufFileCreateFileSet(&files->fs, file_name(build, part->number));
+	level = btree_level_begin_leaves(&btree, downlinks, &build->parts[part->number]);
+	load_leaves(&btree, sort, level);
+	maker_end(&sort->maker);
 	DEBUG_POINT("rewrite-btree-part");
-	btree_level_end_leaves(level, part == build->nparts - 1);
-	BufFileExportFileSet(downlinks);
-	BufFileClose(downlinks);
-	tuplesort_end(state->sort);
+	btree_level_end_leaves(level, part->number == build->nparts - 1);
+	if (!is_whole)
+	{
+		BufFileExportFileSet(downlinks);
+		BufFileClose(downlinks);
+	}
+	if (sort->code != NULL)
+		entry_sort_end(sort->sort);
+	else
+		tuplesort_end(sort->server_sort);
 
-	return pg_atomic_add_fetch_u32(&build->parts_done, 1) == build->nparts;
+	part->is_done = pg_atomic_add_fetch_u32(&build->parts_done, 1) == build->nparts;
+	if (is_whole)
+		join(build, NULL, downlinks, pass->heap, part->index);
 }
 
 /*
@@ -369,16 +519,28 @@ btree_build_part(BtreeBuild *build, int part, SharedFileSet *files,
 void
 btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation index)
 {
-	NewBtree	btree;
-	PartsToJoin state = {build, files};
-
 	Assert(build->relid == RelationGetRelid(index));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	if (pg_atomic_read_u32(&build->parts_done) != build->nparts)
 		elog(ERROR, "parts of index \"%s\" are missing", RelationGetRelationName(index));
+	/* who has built the only part has done the rest */
+	if (build->nparts > 1)
+		join(build, files, NULL, heap, index);
+}
+
+/* join -- make a btree of all parts. */
+static void
+join(BtreeBuild *build, SharedFileSet *files, BufFile *only, Relation heap, Relation index)
+{
+	PartsToJoin state = {build, files, only};
+	NewBtree	btree;
+
 	DEBUG_POINT("rewrite-btree-join");
 	new_btree_begin(&btree, build, heap, index);
 	btree_level_join(&btree, build->nparts, ends_of, downlinks_of, &state);
+	/* a file with downlinks is closed by now */
+	if (only != NULL && build->parts[0].npages < 2)
+		BufFileClose(only);
 	new_blocks_sync(index, &build->blocks);
 }
 
@@ -468,27 +630,26 @@ separator(BtreeBuild *build, int number)
 	return (IndexTuple) place;
 }
 
-/* maker_begin -- prepare to make entries of rows. */
+/* maker_begin -- prepare to make entries of the rows that come into a slot. */
 static void
-maker_begin(EntryMaker *maker, Relation heap, IndexInfo *info)
+maker_begin(EntryMaker *maker, IndexInfo *info, TupleTableSlot *slot)
 {
 	maker->info = info;
 	maker->estate = CreateExecutorState();
 	maker->predicate = ExecPrepareQual(info->ii_Predicate, maker->estate);
-	maker->slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
-	GetPerTupleExprContext(maker->estate)->ecxt_scantuple = maker->slot;
+	maker->slot = slot;
+	GetPerTupleExprContext(maker->estate)->ecxt_scantuple = slot;
 }
 
 /*
  * make_entry
- *		The values to be indexed of a row, which must stay as long as they are
- *		used.  Returns false if the index leaves out such rows.
+ *		The values to be indexed of the row in the slot, which must stay as long as
+ *		they are used.  Returns false if the index leaves out such rows.
  */
 static bool
-make_entry(EntryMaker *maker, HeapTuple row, Datum *values, bool *isnull)
+make_entry(EntryMaker *maker, Datum *values, bool *isnull)
 {
 	ResetPerTupleExprContext(maker->estate);
-	ExecStoreHeapTuple(row, maker->slot, false);
 	if (maker->predicate != NULL &&
 		!ExecQual(maker->predicate, GetPerTupleExprContext(maker->estate)))
 		return false;
@@ -500,7 +661,6 @@ make_entry(EntryMaker *maker, HeapTuple row, Datum *values, bool *isnull)
 static void
 maker_end(EntryMaker *maker)
 {
-	ExecDropSingleTupleTableSlot(maker->slot);
 	FreeExecutorState(maker->estate);
 	/* they may have been made with the executor's memory */
 	maker->info->ii_ExpressionsState = NIL;
@@ -509,23 +669,22 @@ maker_end(EntryMaker *maker)
 
 /*
  * sort_rows
- *		Read all rows, and sort the entries of this part.
+ *		Read all rows, and sort the entries of each part.
  *
  * Each is a row for itself, as VACUUM FULL leaves no chains of HOT updates, and
  * was committed before.  Nobody changes the pages, so a copy of one is as good
  * when it comes to what takes time.
  */
 static void
-sort_rows(PartSort *part)
+sort_rows(TablePass *pass)
 {
-	TransactionId oldest_xmin = GetOldestNonRemovableTransactionId(part->heap);
+	TransactionId oldest_xmin = GetOldestNonRemovableTransactionId(pass->heap);
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
 	ReadStream *stream;
 	Buffer		buffer;
 
-	part->nblocks = RelationGetNumberOfBlocks(part->heap);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
-										strategy, part->heap, MAIN_FORKNUM, next_block, part, 0);
+										strategy, pass->heap, MAIN_FORKNUM, next_block, pass, 0);
 	while (BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)))
 	{
 		BlockNumber blkno = BufferGetBlockNumber(buffer);
@@ -546,9 +705,9 @@ sort_rows(PartSort *part)
 				continue;
 			row->t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
 			row->t_len = ItemIdGetLength(item);
-			row->t_tableOid = RelationGetRelid(part->heap);
+			row->t_tableOid = RelationGetRelid(pass->heap);
 			ItemPointerSet(&row->t_self, blkno, offset);
-			if (!is_to_be_found(part, row, buffer, oldest_xmin))
+			if (!is_to_be_found(pass, row, buffer, oldest_xmin))
 				continue;
 			row->t_data = (HeapTupleHeader) (copy.data + ItemIdGetOffset(item));
 			nrows++;
@@ -557,7 +716,12 @@ sort_rows(PartSort *part)
 		UnlockReleaseBuffer(buffer);
 
 		for (int i = 0; i < nrows; i++)
-			sort_row(part, &rows[i]);
+		{
+			ExecStoreHeapTuple(&rows[i], pass->slot, false);
+			for (int j = 0; j < pass->nsorts; j++)
+				sort_row(&pass->sorts[j], &rows[i]);
+		}
+		ExecClearTuple(pass->slot);
 	}
 	read_stream_end(stream);
 	FreeAccessStrategy(strategy);
@@ -567,9 +731,9 @@ sort_rows(PartSort *part)
 static BlockNumber
 next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
-	PartSort   *part = private_data;
+	TablePass  *pass = private_data;
 
-	return part->next < part->nblocks ? part->next++ : InvalidBlockNumber;
+	return pass->next < pass->nblocks ? pass->next++ : InvalidBlockNumber;
 }
 
 /*
@@ -579,7 +743,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
  * As in the server's own builds, those that are dead to all may be left out.
  */
 static bool
-is_to_be_found(PartSort *part, HeapTuple row, Buffer buffer, TransactionId oldest_xmin)
+is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin)
 {
 	if ((row->t_data->t_infomask & HEAP_XMAX_INVALID) == 0)
 	{
@@ -590,32 +754,52 @@ is_to_be_found(PartSort *part, HeapTuple row, Buffer buffer, TransactionId oldes
 		if (fate == HEAPTUPLE_RECENTLY_DEAD)
 			return true;
 	}
-	part->counts.heap_tuples++;
+	pass->rows++;
 	return true;
 }
 
-/* sort_row -- sort a row's entry, if it is of this part. */
+/* sort_row -- sort the entry of the row in the slot, if it is of this part. */
 static void
-sort_row(PartSort *part, HeapTuple row)
+sort_row(PartSort *sort, HeapTuple row)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
+	uint64		entry[ENTRY_MAX_WORDS];
+
+	if (!make_entry(&sort->maker, values, isnull) ||
+		!is_of_part(sort, row, values, isnull, entry))
+		return;
+	if (sort->code != NULL)
+		entry_sort_put(sort->sort, entry);
+	else
+		tuplesort_putindextuplevalues(sort->server_sort, sort->part->index, &row->t_self,
+									  values, isnull);
+	sort->part->counts.index_tuples++;
+}
+
+/* is_of_part -- is a row's entry?  If we sort by ourselves, returns that as an integer. */
+static bool
+is_of_part(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull, uint64 *entry)
+{
 	MemoryContext old;
 	bool		is_ours;
 
-	if (!make_entry(&part->maker, row, values, isnull))
-		return;
+	if (sort->code != NULL)
+	{
+		int			nwords = key_code_words(sort->code);
+
+		key_code_encode(sort->code, values, isnull, &row->t_self, entry);
+		return (!sort->has_lower || entries_compare(sort->coded_lower, entry, nwords) <= 0) &&
+			(!sort->has_upper || entries_compare(sort->coded_upper, entry, nwords) > 0);
+	}
 	/* whatever a comparison leaves behind, goes with the row */
-	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(part->maker.estate));
-	is_ours = (!part->has_lower ||
-			   compare_entries(&part->order, &part->lower, values, isnull, &row->t_self) <= 0) &&
-		(!part->has_upper ||
-		 compare_entries(&part->order, &part->upper, values, isnull, &row->t_self) > 0);
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(sort->maker.estate));
+	is_ours = (!sort->has_lower ||
+			   compare_entries(&sort->order, &sort->lower, values, isnull, &row->t_self) <= 0) &&
+		(!sort->has_upper ||
+		 compare_entries(&sort->order, &sort->upper, values, isnull, &row->t_self) > 0);
 	MemoryContextSwitchTo(old);
-	if (!is_ours)
-		return;
-	tuplesort_putindextuplevalues(part->sort, part->index, &row->t_self, values, isnull);
-	part->counts.index_tuples++;
+	return is_ours;
 }
 
 /*
@@ -624,17 +808,41 @@ sort_row(PartSort *part, HeapTuple row)
  *		that is possible and wanted.
  */
 static void
-load_leaves(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level)
+load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 {
-	bool		deduplicate = btree->key->allequalimage && BTGetDeduplicateItems(btree->index);
+	if (sort->code != NULL)
+		load_entries(btree, sort, level);
+	else
+		load_sorted_by_server(btree, sort->server_sort, level);
+}
+
+/* wants_posting_lists -- are equal keys stored once? */
+static bool
+wants_posting_lists(const NewBtree *btree)
+{
+	return btree->key->allequalimage && BTGetDeduplicateItems(btree->index);
+}
+
+/* start_pending -- there may be posting lists. */
+static void
+start_pending(BTDedupState pending)
+{
+	memset(pending, 0, sizeof(*pending));
+	pending->deduplicate = true;
+	pending->maxpostingsize = MAX_POSTING_SIZE;
+	pending->htids = palloc(MAX_POSTING_SIZE);
+}
+
+/* load_sorted_by_server -- with what the server has sorted. */
+static void
+load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level)
+{
+	bool		deduplicate = wants_posting_lists(btree);
 	int			nkeys = IndexRelationGetNumberOfKeyAttributes(btree->index);
-	BTDedupStateData pending = {0};
+	BTDedupStateData pending;
 	IndexTuple	tuple;
 
-	pending.deduplicate = true;
-	pending.maxpostingsize = MAX_POSTING_SIZE;
-	pending.htids = palloc(MAX_POSTING_SIZE);
-
+	start_pending(&pending);
 	while ((tuple = tuplesort_getindextuple(sort, true)) != NULL)
 	{
 		if (!deduplicate)
@@ -649,6 +857,96 @@ load_leaves(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level)
 	}
 	add_pending(level, &pending);
 	pfree(pending.htids);
+}
+
+/*
+ * load_entries
+ *		With entries that we have sorted, as load_sorted_by_server.
+ */
+static void
+load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
+{
+	bool		deduplicate = wants_posting_lists(btree);
+	int			nwords = key_code_words(sort->code);
+	BTDedupStateData pending;
+	const uint64 *next = entry_sort_next(sort->sort);
+
+	start_pending(&pending);
+	while (next != NULL)
+	{
+		uint64		entry[ENTRY_MAX_WORDS];
+		IndexTuple	tuple;
+
+		memcpy(entry, next, nwords * sizeof(uint64));
+		next = entry_sort_next(sort->sort);
+		tuple = tuple_of_entry(btree, sort, entry);
+		if (pending.base != NULL && !_bt_dedup_save_htid(&pending, tuple))
+			add_pending(level, &pending);
+		else if (pending.base != NULL)
+			tuple = NULL;
+
+		if (deduplicate && next != NULL && key_code_same_keys(sort->code, entry, next))
+		{
+			if (tuple != NULL)
+				_bt_dedup_start_pending(&pending, CopyIndexTuple(tuple), InvalidOffsetNumber);
+		}
+		else if (tuple != NULL)
+			btree_level_add(level, tuple, 0);
+		else
+			add_pending(level, &pending);
+	}
+	Assert(pending.base == NULL);
+	pfree(pending.htids);
+}
+
+/* tuple_of_entry -- valid until the next call. */
+static IndexTuple
+tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry)
+{
+	ItemPointerData tid;
+
+	if (likely(key_code_is_exact(sort->code, entry)))
+		return key_code_tuple(sort->code, entry);
+	key_code_tid(sort->code, entry, &tid);
+	return tuple_of_row(btree, &sort->maker, &tid);
+}
+
+/*
+ * tuple_of_row
+ *		Make an index tuple of a row of which only the place is known.
+ */
+static IndexTuple
+tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid)
+{
+	Buffer		buffer = ReadBuffer(btree->heap, ItemPointerGetBlockNumber(tid));
+	MemoryContext old;
+	HeapTupleData row;
+	HeapTuple	copy;
+	ItemId		item;
+	IndexTuple	tuple;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	item = PageGetItemId(BufferGetPage(buffer), ItemPointerGetOffsetNumber(tid));
+	row.t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
+	row.t_len = ItemIdGetLength(item);
+	row.t_tableOid = RelationGetRelid(btree->heap);
+	row.t_self = *tid;
+	copy = heap_copytuple(&row);
+	UnlockReleaseBuffer(buffer);
+
+	ExecStoreHeapTuple(copy, maker->slot, false);
+	if (!make_entry(maker, values, isnull))
+		elog(ERROR, "row of an entry of index \"%s\" is not to be indexed",
+			 RelationGetRelationName(btree->index));
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(maker->estate));
+	tuple = index_form_tuple(RelationGetDescr(btree->index), values, isnull);
+	MemoryContextSwitchTo(old);
+	tuple->t_tid = *tid;
+	ExecClearTuple(maker->slot);
+	heap_freetuple(copy);
+	return tuple;
 }
 
 /* add_pending -- add a key that comes no more, with all of its rows, if there is one. */
@@ -695,5 +993,11 @@ downlinks_of(void *state, int part)
 {
 	PartsToJoin *join = state;
 
+	if (join->only != NULL)
+	{
+		if (BufFileSeek(join->only, 0, 0, SEEK_SET) != 0)
+			elog(ERROR, "could not rewind a temporary file");
+		return join->only;
+	}
 	return BufFileOpenFileSet(&join->files->fs, file_name(join->build, part), O_RDONLY, false);
 }

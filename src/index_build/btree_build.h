@@ -21,13 +21,24 @@ typedef struct BtreeSample BtreeSample;
 /* A btree in the making, in shared memory */
 typedef struct BtreeBuild BtreeBuild;
 
+/* A part of one, or all of it, to be built by one process */
+typedef struct BtreePart
+{
+	BtreeBuild *build;
+	int			number;
+	Relation	index;
+	IndexInfo  *info;
+	bool		by_code;		/* do we sort it, as key_code.h allows? */
+	IndexBuildResult counts;	/* what was found */
+	double		seconds;		/* what it took */
+	bool		is_done;		/* was it the last part of the index? */
+} BtreePart;
+
 extern BtreeSample *btree_sample(Relation heap, Relation index, int nparts);
 extern Size btree_build_size(const BtreeSample *sample, int nparts);
 extern void btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts,
 							  Relation index);
-extern bool btree_build_part(BtreeBuild *build, int part, SharedFileSet *files,
-							 Relation heap, Relation index, IndexInfo *info,
-							 IndexBuildResult *counts);
+extern void btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation heap);
 extern void btree_build_end(BtreeBuild *build, SharedFileSet *files,
 							Relation heap, Relation index);
 

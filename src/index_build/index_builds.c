@@ -67,6 +67,7 @@
 #include "debug_point.h"
 #include "index_build/btree_build.h"
 #include "index_build/index_builds.h"
+#include "index_build/key_code.h"
 #include "index_build/plain_index.h"
 #include "index_build/server_build.h"
 #include "library.h"
@@ -83,6 +84,7 @@
  * them does alone.
  */
 #define HEAP_PAGE_COST				0.08
+#define BY_CODE_PAGE_COST			0.45
 #define BY_VALUE_PAGE_COST			1.0
 #define BY_VALUE_SERIAL_PART		0.36
 #define BY_REFERENCE_PAGE_COST		1.4
@@ -100,6 +102,12 @@
 /* How many entries such a page has, unless duplicates are stored once */
 #define ENTRIES_OF_PAGE				366
 
+/* With more runs than this for an index, the server had better sort */
+#define MAX_RUNS			256
+
+/* Parts are unequal, by so much at most as a rule */
+#define INEQUALITY			1.25
+
 /* Less is no maintenance_work_mem, in kB */
 #define LEAST_MEMORY		1024
 
@@ -108,6 +116,7 @@ typedef struct IndexBuild
 	Oid			relid;
 	bool		plain;
 	bool		is_divisible;
+	Size		entry_size;		/* if we sort it as integers, otherwise 0 */
 	bool		is_divided;		/* into a part for each process of the team */
 	bool		has_workers;	/* if the server builds it */
 	double		pages;			/* to be expected */
@@ -121,6 +130,7 @@ typedef struct IndexBuild
 struct IndexBuilds
 {
 	Oid			relid;
+	double		rows;			/* as many as there are, or more */
 	int			nbuilds;
 	/* those one at a time first, otherwise from costly to cheap */
 	IndexBuild *builds;
@@ -133,8 +143,11 @@ typedef struct TeamBuild
 {
 	/* constant once the team is launched */
 	Oid			relid;
-	Size		btree;			/* where its BtreeBuild is, 0 if it is whole */
+	uint32		group;			/* those of a group are built with one pass */
+	Size		btree;			/* where its BtreeBuild is, 0 if the access
+								 * method builds it */
 	int			part;
+	bool		by_code;
 
 	/* written by the member that has built it */
 	IndexBuildResult counts;
@@ -148,9 +161,10 @@ typedef struct TeamShared
 	Oid			relid;
 	bool		has_files;
 	uint32		nbuilds;
+	uint32		ngroups;
 	SharedFileSet files;		/* of btrees that are divided */
 
-	pg_atomic_uint32 next;		/* to be taken */
+	pg_atomic_uint32 next;		/* group to be taken */
 	pg_atomic_uint32 done;		/* how many indexes are */
 	TeamBuild	builds[FLEXIBLE_ARRAY_MEMBER];
 } TeamShared;
@@ -165,6 +179,7 @@ static void leave_as_worker(void *state);
 static IndexBuilds *list_indexes(Relation rel, Oid new_relid);
 static void estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages,
 						   double entries, Oid new_relid);
+static Size entry_size(Relation index, double rows);
 static bool is_divisible(Relation index, Relation rel);
 static int	compare_builds(const void *a, const void *b);
 static int	plan_members(IndexBuilds *builds, Relation rel, int asked);
@@ -175,11 +190,13 @@ static void give_new_file(Oid relid);
 static void build_at_once(IndexBuilds *builds, IndexBuildsResult *result);
 static void share_memory(int nmembers);
 static BtreeSample **take_samples(IndexBuilds *builds, int nparts);
-static void list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
-						BtreeSample **samples, int nparts, Size place);
+static void list_builds(TeamShared *shared, const IndexBuilds *builds, BtreeSample **samples,
+						int nparts, int nmembers, Size place);
+static void list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers,
+						const Size *btrees, int nparts);
 static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
 static void build_phase(void *state, int phase);
-static void build_index(TeamShared *shared, TeamBuild *build);
+static void build_group(TeamShared *shared, TeamBuild *builds, int nbuilds);
 static void join_parts(TeamShared *shared);
 static double seconds_since(instr_time start);
 static void while_waiting(void);
@@ -202,6 +219,7 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 {
 	IndexBuilds *builds;
 	int			nplain = 0;
+	int			nsorted = 0;
 	int			ndivided = 0;
 
 	if (RelationUsesLocalBuffers(rel))
@@ -217,7 +235,9 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 	builds->nalone = plan_alone(builds, &ndivided);
 	if (ndivided == 0)
 		builds->nmembers = Min(builds->nmembers, builds->nbuilds - builds->nalone);
-	if (builds->nmembers < 2)
+	for (int i = builds->nalone; i < builds->nbuilds; i++)
+		nsorted += builds->builds[i].entry_size > 0;
+	if (builds->nmembers < 2 && nsorted == 0)
 		return NULL;
 
 	for (int i = builds->nalone; ndivided > 0; i++)
@@ -242,6 +262,7 @@ list_indexes(Relation rel, Oid new_relid)
 	BlockNumber heap_pages = RelationGetNumberOfBlocks(new_rel);
 	double		shrinkage = Min((double) heap_pages / Max(RelationGetNumberOfBlocks(rel), 1), 1);
 
+	builds->rows = Max(new_rel->rd_rel->reltuples, 0);
 	table_close(new_rel, NoLock);
 
 	builds->relid = RelationGetRelid(rel);
@@ -254,6 +275,7 @@ list_indexes(Relation rel, Oid new_relid)
 		build->relid = relid;
 		build->plain = index_is_plain(index);
 		build->is_divisible = is_divisible(index, rel);
+		build->entry_size = build->plain ? entry_size(index, builds->rows) : 0;
 		build->pages = shrinkage * relation_blocks(index);
 		estimate_costs(build, index, heap_pages, shrinkage * index->rd_rel->reltuples, new_relid);
 		index_close(index, NoLock);
@@ -274,7 +296,8 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 {
 	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
 	bool		by_value = is_btree && TupleDescAttr(RelationGetDescr(index), 0)->attbyval;
-	double		page_cost = by_value ? BY_VALUE_PAGE_COST :
+	double		page_cost = build->entry_size > 0 ? BY_CODE_PAGE_COST :
+		by_value ? BY_VALUE_PAGE_COST :
 		is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
 	double		serial_part = by_value ? BY_VALUE_SERIAL_PART : OTHER_SERIAL_PART;
 	int			nworkers = server_build_workers(new_relid, index);
@@ -288,6 +311,23 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 	build->disk_cost = heap_pages > effective_cache_size ? HEAP_PAGE_COST * heap_pages : 0;
 	build->has_workers = nworkers > 0;
 	build->server_cost = build->cost * (serial_part + (1 - serial_part) / (nworkers + 1));
+}
+
+/*
+ * entry_size
+ *		What an entry takes, for an index of a table with so many rows, if we sort
+ *		them by ourselves; 0 if the server does.
+ */
+static Size
+entry_size(Relation index, double rows)
+{
+	double		memory = maintenance_work_mem * 1024.0 / (max_parallel_maintenance_workers + 1);
+	Size		size;
+
+	if (!key_code_is_possible(index))
+		return 0;
+	size = key_code_words(key_code_begin(index)) * sizeof(uint64);
+	return 2 * size * rows <= MAX_RUNS * memory ? size : 0;
 }
 
 /*
@@ -551,8 +591,8 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 		size = add_size(size, mul_size(sizeof(TeamBuild), samples[i] ? nparts : 1));
 	list_size = size = MAXALIGN(size);
 	for (int i = 0; i < nbuilds; i++)
-		if (samples[i])
-			size = MAXALIGN(add_size(size, btree_build_size(samples[i], nparts)));
+		if (samples[i] || first[i].entry_size > 0)
+			size = MAXALIGN(add_size(size, btree_build_size(samples[i], samples[i] ? nparts : 1)));
 
 	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1, size, false);
 	shared = team_shared(team);
@@ -575,7 +615,8 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 		memset(samples, 0, nbuilds * sizeof(BtreeSample *));
 	for (int i = 0; i < nbuilds; i++)
 		result->divided += samples[i] != NULL;
-	list_builds(shared, first, nbuilds, samples, DEBUG_LIMIT(btree_parts, result->members), list_size);
+	list_builds(shared, builds, samples, DEBUG_LIMIT(btree_parts, result->members), result->members,
+				list_size);
 	MemoryContextDelete(context);
 
 	current_shared = shared;
@@ -626,36 +667,108 @@ take_samples(IndexBuilds *builds, int nparts)
  *		whole ones.  What the parts share is kept from place on.
  */
 static void
-list_builds(TeamShared *shared, const IndexBuild *builds, int nbuilds,
-			BtreeSample **samples, int nparts, Size place)
+list_builds(TeamShared *shared, const IndexBuilds *builds, BtreeSample **samples,
+			int nparts, int nmembers, Size place)
 {
-	shared->nbuilds = 0;
+	const IndexBuild *first = &builds->builds[builds->nalone];
+	int			nbuilds = builds->nbuilds - builds->nalone;
+	Size	   *btrees = palloc0_array(Size, nbuilds);
+	double	   *costs = palloc0_array(double, nmembers);
+	List	  **whole = palloc0_array(List *, nmembers);
+	List	   *divided = NIL;
+
 	for (int i = 0; i < nbuilds; i++)
 	{
-		BtreeBuild *btree = (BtreeBuild *) ((char *) shared + place);
+		int			n = samples[i] ? nparts : 1;
 		Relation	index;
 
-		if (samples[i] == NULL)
+		if (samples[i] == NULL && first[i].entry_size == 0)
 			continue;
-		index = index_open(builds[i].relid, NoLock);
-		btree_build_begin(btree, samples[i], nparts, index);
+		btrees[i] = place;
+		index = index_open(first[i].relid, NoLock);
+		btree_build_begin((BtreeBuild *) ((char *) shared + place), samples[i], n, index);
 		index_close(index, NoLock);
-		for (int part = 0; part < nparts; part++)
-			shared->builds[shared->nbuilds++] = (TeamBuild)
-		{
-			.relid = builds[i].relid,.btree = place,.part = part
-		};
-		place = MAXALIGN(place + btree_build_size(samples[i], nparts));
+		place = MAXALIGN(place + btree_build_size(samples[i], n));
 	}
+
+	shared->nbuilds = 0;
+	shared->ngroups = 0;
 	for (int i = 0; i < nbuilds; i++)
-		if (samples[i] == NULL)
-			shared->builds[shared->nbuilds++] = (TeamBuild)
+		if (samples[i] && first[i].entry_size == 0)
+			list_groups(shared, builds, list_make1_int(i), btrees, nparts);
+		else if (samples[i])
+			divided = lappend_int(divided, i);
+	list_groups(shared, builds, divided, btrees, nparts);
+
+	/* those that we sort are dealt out, so that each process reads the table once */
+	for (int i = 0; i < nbuilds; i++)
+		if (samples[i] == NULL && first[i].entry_size == 0)
+			list_groups(shared, builds, list_make1_int(i), btrees, 1);
+		else if (samples[i] == NULL)
 		{
-			.relid = builds[i].relid
-		};
+			int			member = 0;
+
+			for (int j = 1; j < nmembers; j++)
+				if (costs[j] < costs[member])
+					member = j;
+			costs[member] += first[i].cost;
+			whole[member] = lappend_int(whole[member], i);
+		}
+	for (int i = 0; i < nmembers; i++)
+		list_groups(shared, builds, whole[i], btrees, 1);
 }
 
-/* btree_of -- what the parts of a divided btree share; NULL if it is whole. */
+/*
+ * list_groups
+ *		Add these indexes, each in so many parts, to what there is to do: in as few
+ *		groups as their entries fit into memory.
+ */
+static void
+list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers, const Size *btrees,
+			int nparts)
+{
+	const IndexBuild *first = &builds->builds[builds->nalone];
+	double		rows = nparts > 1 ? builds->rows * INEQUALITY / nparts : builds->rows;
+	int			begin = 0;
+
+	while (begin < list_length(numbers))
+	{
+		int			end = begin;
+		Size		total = 0;
+		Size		largest = 0;
+
+		do
+		{
+			Size		size = first[list_nth_int(numbers, end++)].entry_size;
+
+			total += size;
+			largest = Max(largest, size);
+			if (end == list_length(numbers))
+				break;
+			size = first[list_nth_int(numbers, end)].entry_size;
+			if (rows * (total + size + Max(largest, size)) > maintenance_work_mem * 1024.0)
+				break;
+		} while (true);
+
+		for (int part = 0; part < nparts; part++, shared->ngroups++)
+			for (int i = begin; i < end; i++)
+			{
+				int			number = list_nth_int(numbers, i);
+
+				shared->builds[shared->nbuilds++] = (TeamBuild)
+				{
+					.relid = first[number].relid,
+						.group = shared->ngroups,
+						.btree = btrees[number],
+						.part = part,
+						.by_code = first[number].entry_size > 0
+				};
+			}
+		begin = end;
+	}
+}
+
+/* btree_of -- what the parts of a btree share; NULL if the access method builds it. */
 static BtreeBuild *
 btree_of(TeamShared *shared, const TeamBuild *build)
 {
@@ -722,52 +835,75 @@ build_phase(void *state, int phase)
 	uint32		next;
 
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
-	while ((next = pg_atomic_fetch_add_u32(&shared->next, 1)) < shared->nbuilds)
+	while ((next = pg_atomic_fetch_add_u32(&shared->next, 1)) < shared->ngroups)
 	{
-		build_index(shared, &shared->builds[next]);
+		uint32		first = 0;
+		uint32		n = 1;
+
+		while (shared->builds[first].group != next)
+			first++;
+		while (first + n < shared->nbuilds && shared->builds[first + n].group == next)
+			n++;
+		build_group(shared, &shared->builds[first], n);
 		if (!IsParallelWorker())
 			while_waiting();
 	}
 }
 
 /*
- * build_index
- *		Build one index of the table, or one part of it, and note what was found.
+ * build_group
+ *		Build indexes of the table, or parts of them, with one pass over it, and
+ *		note what was found.
  *
  * The locks don't conflict with the leader's.
  */
 static void
-build_index(TeamShared *shared, TeamBuild *build)
+build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index build",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	Relation	heap = table_open(shared->relid, ShareLock);
-	Relation	index = index_open(build->relid, AccessExclusiveLock);
-	IndexInfo  *info = BuildIndexInfo(index);
-	BtreeBuild *btree = btree_of(shared, build);
-	bool		is_done = true;
+	BtreePart  *parts = palloc0_array(BtreePart, nbuilds);
 	instr_time	start;
 
 	INSTR_TIME_SET_CURRENT(start);
-	progress_index(build->relid, 0);
+	progress_index(builds[0].relid, 0);
 	DEBUG_POINT("rewrite-index");
 
-	info->ii_Unique = false;
-	info->ii_ExclusionOps = NULL;
-	info->ii_ExclusionProcs = NULL;
-	info->ii_ExclusionStrats = NULL;
-	if (btree != NULL)
-		is_done = btree_build_part(btree, build->part, &shared->files,
-								   heap, index, info, &build->counts);
-	else
-		build->counts = *index->rd_indam->ambuild(heap, index, info);
-	if (is_done)
-		pg_atomic_fetch_add_u32(&shared->done, 1);
+	for (int i = 0; i < nbuilds; i++)
+	{
+		IndexInfo  *info;
 
-	index_close(index, NoLock);
+		parts[i].build = btree_of(shared, &builds[i]);
+		parts[i].number = builds[i].part;
+		parts[i].index = index_open(builds[i].relid, AccessExclusiveLock);
+		parts[i].by_code = builds[i].by_code;
+		parts[i].info = info = BuildIndexInfo(parts[i].index);
+		info->ii_Unique = false;
+		info->ii_ExclusionOps = NULL;
+		info->ii_ExclusionProcs = NULL;
+		info->ii_ExclusionStrats = NULL;
+	}
+	if (builds[0].btree != 0)
+		btree_build_parts(parts, nbuilds, shared->has_files ? &shared->files : NULL, heap);
+	else
+	{
+		Assert(nbuilds == 1);
+		parts[0].counts = *parts[0].index->rd_indam->ambuild(heap, parts[0].index, parts[0].info);
+		parts[0].is_done = true;
+		parts[0].seconds = seconds_since(start);
+	}
+
+	for (int i = 0; i < nbuilds; i++)
+	{
+		builds[i].counts = parts[i].counts;
+		builds[i].seconds = parts[i].seconds;
+		if (parts[i].is_done)
+			pg_atomic_fetch_add_u32(&shared->done, 1);
+		index_close(parts[i].index, NoLock);
+	}
 	table_close(heap, NoLock);
-	build->seconds = seconds_since(start);
 
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
@@ -786,38 +922,36 @@ join_parts(TeamShared *shared)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "btree joins",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	TeamBuild  *whole = NULL;
 
 	for (int i = 0; i < shared->nbuilds; i++)
 	{
-		TeamBuild  *build = &shared->builds[i];
-		BtreeBuild *btree = btree_of(shared, build);
+		TeamBuild  *whole = &shared->builds[i];
+		BtreeBuild *btree = btree_of(shared, whole);
+		Relation	heap;
+		Relation	index;
+		instr_time	start;
 
-		if (btree == NULL)
-			break;
-		if (build->part == 0)
-			whole = build;
-		else
+		if (btree == NULL || whole->part > 0)
+			continue;
+		for (int j = 0; j < shared->nbuilds; j++)
 		{
+			TeamBuild  *build = &shared->builds[j];
+
+			if (build->btree != whole->btree || build->part == 0)
+				continue;
 			whole->counts.index_tuples += build->counts.index_tuples;
 			whole->seconds = Max(whole->seconds, build->seconds);
 			build->relid = InvalidOid;
 		}
 
-		/* the last part */
-		if (i + 1 == shared->nbuilds || shared->builds[i + 1].btree != build->btree)
-		{
-			Relation	heap = table_open(shared->relid, NoLock);
-			Relation	index = index_open(whole->relid, NoLock);
-			instr_time	start;
-
-			INSTR_TIME_SET_CURRENT(start);
-			btree_build_end(btree, &shared->files, heap, index);
-			index_close(index, NoLock);
-			table_close(heap, NoLock);
-			whole->seconds += seconds_since(start);
-			MemoryContextReset(context);
-		}
+		INSTR_TIME_SET_CURRENT(start);
+		heap = table_open(shared->relid, NoLock);
+		index = index_open(whole->relid, NoLock);
+		btree_build_end(btree, &shared->files, heap, index);
+		index_close(index, NoLock);
+		table_close(heap, NoLock);
+		whole->seconds += seconds_since(start);
+		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);

@@ -1,0 +1,513 @@
+/*-------------------------------------------------------------------------
+ *
+ * entry_sort.c
+ *	  Sorting index entries that are integers.
+ *
+ * An entry has its key in the high bits, and in its tail, the low bits, the row
+ * that it is of (see key_code.c).  Entries come in the order of their rows, so a
+ * sort that keeps those with equal keys in the order in which they came needs to
+ * look at keys only.
+ *
+ * So entries are sorted by radix: a pass for each digit of eight bits, from low
+ * to high, moves them from one array to another.  Digits in which all keys are
+ * equal are left out.  With long keys, so many high digits are taken as divide
+ * the entries into groups of a few, and each group is sorted for itself
+ * afterwards, large ones by the same means.  Entries that come in order are left
+ * as they are.
+ *
+ * When the array is full, what is in it is sorted and written to a temporary
+ * file as a run, and the runs are merged at the end.  Files are the server's, and
+ * so temp_file_limit holds for them.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/binaryheap.h"
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "storage/buffile.h"
+#include "utils/memutils.h"
+
+#include "index_build/entry_sort.h"
+
+#define DIGIT_BITS		8
+#define DIGIT_VALUES	(1 << DIGIT_BITS)
+/* So many digits at most are looked at before entries are divided into groups */
+#define MAX_DIGITS		4
+/* Groups up to this size are sorted by insertion */
+#define SMALL_GROUP		16
+/* Entries are read from a run so many bytes at a time, if memory allows it */
+#define RUN_BUFFER		(256 * 1024)
+
+/* Some bits of an entry */
+typedef struct Digit
+{
+	int			word;
+	int			shift;
+} Digit;
+
+/* A sorted part of the entries, in a file */
+typedef struct Run
+{
+	BufFile    *file;
+	int64		nleft;			/* entries that are still in the file */
+	uint64	   *buffer;
+	Size		nbuffered;
+	Size		next;			/* of these */
+} Run;
+
+struct EntrySort
+{
+	int			nwords;
+	uint64		tail_mask;		/* of the last word: what isn't key */
+	Size		capacity;		/* entries */
+	Size		nentries;		/* in the array */
+	int64		count;			/* of all */
+	uint64	   *entries;
+	Size		next;			/* to be returned */
+	Size		counts[MAX_DIGITS][DIGIT_VALUES];
+
+	int			nruns;
+	Run		   *runs;
+	binaryheap *heap;			/* of runs, the one with the smallest entry first */
+	Run		   *last;			/* whose entry was returned */
+};
+
+static void sort_entries(EntrySort *sort);
+static bool radix_sort(EntrySort *sort, uint64 *entries, uint64 *other, Size n);
+static bool find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *differ);
+static int	choose_digits(const EntrySort *sort, Size n, uint64 *differ, Digit *digits);
+static void count_digits(EntrySort *sort, const uint64 *entries, Size n,
+						 const Digit *digits, int ndigits);
+static void move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to, Size n,
+						  const Digit *digit, Size *counts);
+static void sort_groups(EntrySort *sort, uint64 *entries, uint64 *other, Size n,
+						const Digit *last);
+static void sort_by_insertion(const EntrySort *sort, uint64 *entries, Size n);
+static void write_run(EntrySort *sort);
+static void begin_merge(EntrySort *sort);
+static bool fill_buffer(const EntrySort *sort, Run *run, Size size);
+static int	compare_runs(Datum a, Datum b, void *arg);
+
+/* entry_at -- one of several. */
+static inline uint64 *
+entry_at(const EntrySort *sort, const uint64 *entries, Size number)
+{
+	return (uint64 *) entries + number * sort->nwords;
+}
+
+/* copy_entry -- the number of words is known to the compiler in hot loops. */
+static inline void
+copy_entry(uint64 *to, const uint64 *from, int nwords)
+{
+	to[0] = from[0];
+	to[1] = from[1];
+	if (nwords == 3)
+		to[2] = from[2];
+}
+
+/*
+ * entry_sort_begin
+ *		Begin to sort entries of so many words, with the current context's memory:
+ *		for so many entries, and as much again while they are sorted.
+ *
+ * Of entries that are equal but for the last tail_bits, the one that comes first
+ * must be the smallest.
+ */
+EntrySort *
+entry_sort_begin(int nwords, int tail_bits, Size capacity)
+{
+	EntrySort  *sort = palloc0_object(EntrySort);
+
+	Assert(nwords == 2 || nwords == ENTRY_MAX_WORDS);
+	Assert(tail_bits >= 0 && tail_bits < 64 && capacity > 0);
+	sort->nwords = nwords;
+	sort->tail_mask = (UINT64CONST(1) << tail_bits) - 1;
+	sort->capacity = capacity;
+	/* what isn't written to takes no memory */
+	sort->entries = MemoryContextAllocHuge(CurrentMemoryContext,
+										   mul_size(capacity, nwords * sizeof(uint64)));
+	return sort;
+}
+
+/* entry_sort_put -- add a copy of an entry. */
+void
+entry_sort_put(EntrySort *sort, const uint64 *entry)
+{
+	Assert(sort->heap == NULL && sort->next == 0);
+	if (unlikely(sort->nentries == sort->capacity))
+		write_run(sort);
+	copy_entry(entry_at(sort, sort->entries, sort->nentries++), entry, sort->nwords);
+	sort->count++;
+}
+
+/* entry_sort_perform -- all entries are there: sort them. */
+void
+entry_sort_perform(EntrySort *sort)
+{
+	if (sort->nruns == 0)
+	{
+		sort_entries(sort);
+		return;
+	}
+	if (sort->nentries > 0)
+		write_run(sort);
+	begin_merge(sort);
+}
+
+/*
+ * entry_sort_next
+ *		The next entry in order, valid until the next call; NULL if there is none.
+ */
+const uint64 *
+entry_sort_next(EntrySort *sort)
+{
+	Run		   *run;
+
+	if (sort->heap == NULL)
+		return sort->next == sort->nentries ? NULL :
+			entry_at(sort, sort->entries, sort->next++);
+
+	CHECK_FOR_INTERRUPTS();
+	run = sort->last;
+	if (run != NULL)
+	{
+		Size		size = sort->capacity / sort->nruns;
+
+		if (++run->next < run->nbuffered || fill_buffer(sort, run, size))
+			binaryheap_replace_first(sort->heap, PointerGetDatum(run));
+		else
+			(void) binaryheap_remove_first(sort->heap);
+	}
+	sort->last = NULL;
+	if (binaryheap_empty(sort->heap))
+		return NULL;
+	sort->last = run = (Run *) DatumGetPointer(binaryheap_first(sort->heap));
+	return entry_at(sort, run->buffer, run->next);
+}
+
+/* entry_sort_count -- how many entries there are. */
+int64
+entry_sort_count(const EntrySort *sort)
+{
+	return sort->count;
+}
+
+/* entry_sort_runs -- how many runs were written to files. */
+int
+entry_sort_runs(const EntrySort *sort)
+{
+	return sort->nruns;
+}
+
+/* entry_sort_end -- no more is wanted. */
+void
+entry_sort_end(EntrySort *sort)
+{
+	for (int i = 0; i < sort->nruns; i++)
+		BufFileClose(sort->runs[i].file);
+	if (sort->runs)
+		pfree(sort->runs);
+	if (sort->heap)
+		binaryheap_free(sort->heap);
+	pfree(sort->entries);
+	pfree(sort);
+}
+
+/* sort_entries -- those that are in the array. */
+static void
+sort_entries(EntrySort *sort)
+{
+	MemoryContext context = GetMemoryChunkContext(sort->entries);
+	/* a run leaves room for the next one */
+	Size		size = mul_size(sort->nentries < sort->capacity ? Max(sort->nentries, 1) : sort->capacity,
+								sort->nwords * sizeof(uint64));
+	uint64	   *other = MemoryContextAllocHuge(context, size);
+
+	if (radix_sort(sort, sort->entries, other, sort->nentries))
+	{
+		uint64	   *entries = sort->entries;
+
+		sort->entries = other;
+		other = entries;
+	}
+	pfree(other);
+}
+
+/*
+ * radix_sort
+ *		Sort entries with the help of another array; return whether that is where
+ *		they are afterwards.
+ */
+static bool
+radix_sort(EntrySort *sort, uint64 *entries, uint64 *other, Size n)
+{
+	uint64		differ[ENTRY_MAX_WORDS];
+	Digit		digits[MAX_DIGITS];
+	uint64	   *place = entries;
+	int			ndigits;
+
+	CHECK_FOR_INTERRUPTS();
+	if (n < 2 || !find_differences(sort, entries, n, differ))
+		return false;
+	if (n <= SMALL_GROUP)
+	{
+		sort_by_insertion(sort, entries, n);
+		return false;
+	}
+
+	ndigits = choose_digits(sort, n, differ, digits);
+	count_digits(sort, entries, n, digits, ndigits);
+	for (int i = ndigits - 1; i >= 0; i--)
+	{
+		uint64	   *to = place == entries ? other : entries;
+
+		CHECK_FOR_INTERRUPTS();
+		move_by_digit(sort, place, to, n, &digits[i], sort->counts[i]);
+		place = to;
+	}
+	for (int i = 0; i < sort->nwords; i++)
+		if (differ[i] != 0)
+		{
+			sort_groups(sort, place, place == entries ? other : entries, n, &digits[ndigits - 1]);
+			break;
+		}
+	return place == other;
+}
+
+/*
+ * find_differences
+ *		Which bits of their keys differ between entries?  Returns false if they are
+ *		in order.
+ */
+static bool
+find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *differ)
+{
+	int			nwords = sort->nwords;
+	uint64		bits[ENTRY_MAX_WORDS] = {0};
+	const uint64 *end = entry_at(sort, entries, n);
+	bool		in_order = true;
+
+	for (const uint64 *entry = entries + nwords; entry < end; entry += nwords)
+	{
+		in_order &= entries_compare(entry - nwords, entry, nwords) <= 0;
+		bits[0] |= entry[0] ^ entries[0];
+		bits[1] |= entry[1] ^ entries[1];
+		if (nwords == 3)
+			bits[2] |= entry[2] ^ entries[2];
+	}
+	memcpy(differ, bits, sizeof(bits));
+	differ[nwords - 1] &= ~sort->tail_mask;
+	return !in_order;
+}
+
+/*
+ * choose_digits
+ *		The highest digits in which keys differ, as many as it takes to divide so
+ *		many entries.  What differs below them remains in differ.
+ */
+static int
+choose_digits(const EntrySort *sort, Size n, uint64 *differ, Digit *digits)
+{
+	int			wanted = Min(pg_leftmost_one_pos64(n) / DIGIT_BITS + 1, MAX_DIGITS);
+	int			ndigits = 0;
+
+	for (int word = 0; word < sort->nwords; word++)
+		while (differ[word] != 0 && ndigits < wanted)
+		{
+			int			shift = Max(pg_leftmost_one_pos64(differ[word]) + 1 - DIGIT_BITS, 0);
+
+			digits[ndigits].word = word;
+			digits[ndigits++].shift = shift;
+			differ[word] &= (UINT64CONST(1) << shift) - 1;
+		}
+	Assert(ndigits > 0);
+	return ndigits;
+}
+
+/* digit_of -- an entry's. */
+static inline unsigned int
+digit_of(const uint64 *entry, const Digit *digit)
+{
+	return (entry[digit->word] >> digit->shift) & (DIGIT_VALUES - 1);
+}
+
+/* count_digits -- how many entries come before those with each value of a digit? */
+static void
+count_digits(EntrySort *sort, const uint64 *entries, Size n, const Digit *digits, int ndigits)
+{
+	int			nwords = sort->nwords;
+	const uint64 *end = entry_at(sort, entries, n);
+
+	memset(sort->counts, 0, ndigits * sizeof(sort->counts[0]));
+	for (const uint64 *entry = entries; entry < end; entry += nwords)
+		for (int i = 0; i < ndigits; i++)
+			sort->counts[i][digit_of(entry, &digits[i])]++;
+	for (int i = 0; i < ndigits; i++)
+	{
+		Size		before = 0;
+
+		for (int value = 0; value < DIGIT_VALUES; value++)
+		{
+			Size		count = sort->counts[i][value];
+
+			sort->counts[i][value] = before;
+			before += count;
+		}
+	}
+}
+
+/* move_by_digit -- in the order of a digit; counts say where each value begins. */
+static void
+move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to, Size n,
+			  const Digit *digit, Size *counts)
+{
+	const uint64 *end = entry_at(sort, from, n);
+
+	/* the last digit's lowest bits may be of the tail, in which order they come */
+	if (sort->nwords == 2)
+	{
+		for (const uint64 *entry = from; entry < end; entry += 2)
+			copy_entry(to + counts[digit_of(entry, digit)]++ * 2, entry, 2);
+	}
+	else
+	{
+		for (const uint64 *entry = from; entry < end; entry += 3)
+			copy_entry(to + counts[digit_of(entry, digit)]++ * 3, entry, 3);
+	}
+}
+
+/* sort_groups -- of entries that are equal down to the last digit. */
+static void
+sort_groups(EntrySort *sort, uint64 *entries, uint64 *other, Size n, const Digit *last)
+{
+	int			nwords = sort->nwords;
+	uint64		mask[ENTRY_MAX_WORDS];
+	Size		begin = 0;
+
+	for (int i = 0; i < nwords; i++)
+		mask[i] = i < last->word ? PG_UINT64_MAX :
+			i > last->word ? 0 : PG_UINT64_MAX << last->shift;
+
+	for (Size i = 1; i <= n; i++)
+	{
+		const uint64 *entry = entry_at(sort, entries, i);
+		uint64		differs = i == n;
+
+		for (int word = 0; word <= last->word && i < n; word++)
+			differs |= (entry[word] ^ (entry - nwords)[word]) & mask[word];
+		if (differs == 0)
+			continue;
+		if (i - begin > SMALL_GROUP)
+		{
+			uint64	   *group = entry_at(sort, entries, begin);
+			uint64	   *room = entry_at(sort, other, begin);
+
+			if (radix_sort(sort, group, room, i - begin))
+				memcpy(group, room, (i - begin) * nwords * sizeof(uint64));
+		}
+		else if (i - begin > 1)
+			sort_by_insertion(sort, entry_at(sort, entries, begin), i - begin);
+		begin = i;
+	}
+}
+
+/* sort_by_insertion -- a few entries. */
+static void
+sort_by_insertion(const EntrySort *sort, uint64 *entries, Size n)
+{
+	int			nwords = sort->nwords;
+
+	for (Size i = 1; i < n; i++)
+	{
+		uint64	   *place = entry_at(sort, entries, i);
+		uint64		entry[ENTRY_MAX_WORDS];
+
+		copy_entry(entry, place, nwords);
+		for (; place > entries && entries_compare(place - nwords, entry, nwords) > 0; place -= nwords)
+			copy_entry(place, place - nwords, nwords);
+		copy_entry(place, entry, nwords);
+	}
+}
+
+/* write_run -- sort what is in the array, and write it to a file. */
+static void
+write_run(EntrySort *sort)
+{
+	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(sort));
+	Run		   *run;
+
+	sort_entries(sort);
+	if (sort->nruns == 0)
+		sort->runs = palloc_array(Run, 1);
+	else if ((sort->nruns & (sort->nruns - 1)) == 0)
+		sort->runs = repalloc_array(sort->runs, Run, 2 * sort->nruns);
+	run = &sort->runs[sort->nruns];
+	memset(run, 0, sizeof(Run));
+	run->file = BufFileCreateTemp(false);
+	sort->nruns++;
+	run->nleft = sort->nentries;
+	for (Size done = 0; done < sort->nentries;)
+	{
+		Size		n = Min(sort->nentries - done, RUN_BUFFER / sizeof(uint64) / sort->nwords);
+
+		CHECK_FOR_INTERRUPTS();
+		BufFileWrite(run->file, entry_at(sort, sort->entries, done),
+					 n * sort->nwords * sizeof(uint64));
+		done += n;
+	}
+	sort->nentries = 0;
+	MemoryContextSwitchTo(old);
+}
+
+/* begin_merge -- all entries are in runs, which share the array as buffers. */
+static void
+begin_merge(EntrySort *sort)
+{
+	Size		size = sort->capacity / sort->nruns;
+
+	Assert(size > 0);
+	sort->heap = binaryheap_allocate(sort->nruns, compare_runs, sort);
+	for (int i = 0; i < sort->nruns; i++)
+	{
+		Run		   *run = &sort->runs[i];
+
+		run->buffer = entry_at(sort, sort->entries, i * size);
+		if (BufFileSeek(run->file, 0, 0, SEEK_SET) != 0)
+			elog(ERROR, "could not rewind a temporary file");
+		if (fill_buffer(sort, run, size))
+			binaryheap_add_unordered(sort->heap, PointerGetDatum(run));
+	}
+	binaryheap_build(sort->heap);
+}
+
+/* fill_buffer -- read on in a run; false if there is no more of it. */
+static bool
+fill_buffer(const EntrySort *sort, Run *run, Size size)
+{
+	Size		entry_size = sort->nwords * sizeof(uint64);
+	Size		n = Min(Min(size, Max(RUN_BUFFER / entry_size, 1)), run->nleft);
+
+	run->next = 0;
+	run->nbuffered = n;
+	if (n == 0)
+		return false;
+	BufFileReadExact(run->file, run->buffer, n * entry_size);
+	run->nleft -= n;
+	return true;
+}
+
+/* compare_runs -- for the heap, which has the greatest first. */
+static int
+compare_runs(Datum a, Datum b, void *arg)
+{
+	const EntrySort *sort = arg;
+	const Run  *left = (const Run *) DatumGetPointer(a);
+	const Run  *right = (const Run *) DatumGetPointer(b);
+
+	return entries_compare(entry_at(sort, right->buffer, right->next),
+						   entry_at(sort, left->buffer, left->next), sort->nwords);
+}

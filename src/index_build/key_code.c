@@ -1,0 +1,483 @@
+/*-------------------------------------------------------------------------
+ *
+ * key_code.c
+ *	  Entries of a btree as integers that have its order.
+ *
+ * An entry is an integer of two or three words.  From the highest bit on it has,
+ * for each column, a bit that says whether it is null, and the value as an
+ * unsigned integer that has the order of the column; then the TID, and in the
+ * lowest bit whether the entry is inexact.  So entries are compared as integers,
+ * and no two of an index are equal.
+ *
+ * Columns are known by the function that their operator class compares with: one
+ * of the server, of which we know that it compares values of a fixed width as
+ * numbers or byte by byte.  That is the case with enums, too, if all values of the
+ * type have even OIDs, as they do unless one was added in between.  With the function known, the type
+ * doesn't matter.
+ *
+ * The values come back from an integer bit by bit.  The exceptions are -0 and
+ * some NaNs, which as floating-point numbers are equal to others: such an entry
+ * is inexact, and whoever needs the values looks at the row.  Indexes on those
+ * have no posting lists, so entries with equal keys otherwise have the same
+ * image, too.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/htup_details.h"
+#include "access/nbtree.h"
+#include "access/tupmacs.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_enum.h"
+#include "catalog/pg_index.h"
+#include "utils/catcache.h"
+#include "utils/float.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/uuid.h"
+
+#include "index_build/entry_sort.h"
+#include "index_build/key_code.h"
+
+#define WORD_BITS		64
+#define OFFSET_BITS		16
+
+typedef enum KeyKind
+{
+	KEY_UNSIGNED,
+	KEY_SIGNED,
+	KEY_FLOAT4,
+	KEY_FLOAT8,
+	KEY_BYTES					/* passed by reference */
+} KeyKind;
+
+/* How the server compares values */
+typedef struct KeyComparison
+{
+	Oid			function;
+	KeyKind		kind;
+	int			length;			/* of a value, in bytes */
+} KeyComparison;
+
+typedef struct KeyColumn
+{
+	KeyKind		kind;
+	int			length;
+	int			position;		/* of its lowest bit, from the entry's lowest */
+	bool		is_descending;
+	bool		nulls_first;
+	Size		offset;			/* in a tuple without nulls */
+} KeyColumn;
+
+struct KeyCode
+{
+	TupleDesc	desc;
+	int			nwords;
+	int			ncolumns;
+	KeyColumn	columns[INDEX_MAX_KEYS];
+	Size		tuple_size;		/* of one without nulls */
+	IndexTuple	tuple;			/* room for one */
+};
+
+static const KeyComparison comparisons[] = {
+	{F_BTBOOLCMP, KEY_UNSIGNED, 1},
+	{F_BTCHARCMP, KEY_UNSIGNED, 1},
+	{F_BTINT2CMP, KEY_SIGNED, 2},
+	{F_BTINT4CMP, KEY_SIGNED, 4},
+	{F_BTINT8CMP, KEY_SIGNED, 8},
+	{F_BTOIDCMP, KEY_UNSIGNED, 4},
+	{F_DATE_CMP, KEY_SIGNED, 4},
+	{F_TIME_CMP, KEY_SIGNED, 8},
+	{F_TIMESTAMP_CMP, KEY_SIGNED, 8},
+	{F_TIMESTAMPTZ_CMP, KEY_SIGNED, 8},
+	{F_CASH_CMP, KEY_SIGNED, 8},
+	{F_BTFLOAT4CMP, KEY_FLOAT4, 4},
+	{F_BTFLOAT8CMP, KEY_FLOAT8, 8},
+	{F_ENUM_CMP, KEY_UNSIGNED, 4},
+	{F_PG_LSN_CMP, KEY_UNSIGNED, 8},
+	{F_XID8CMP, KEY_UNSIGNED, 8},
+	{F_UUID_CMP, KEY_BYTES, UUID_LEN},
+	{F_MACADDR_CMP, KEY_BYTES, 6},
+};
+
+static int	key_bits(Relation index);
+static const KeyComparison *comparison_of(Relation index, int column);
+static bool has_even_values(Oid type);
+static inline void put_column(const KeyCode *code, const KeyColumn *column, Datum value,
+							  bool isnull, uint64 *entry);
+static inline uint64 code_of(const KeyColumn *column, Datum value, bool *is_exact);
+static inline Datum value_of(const KeyColumn *column, uint64 code);
+static void get_bytes(const KeyCode *code, const KeyColumn *column, const uint64 *entry, char *bytes);
+static IndexTuple form_with_nulls(KeyCode *code, const uint64 *entry);
+
+/* mask_of -- so many low bits. */
+static inline uint64
+mask_of(int bits)
+{
+	return bits == WORD_BITS ? PG_UINT64_MAX : (UINT64CONST(1) << bits) - 1;
+}
+
+/* put_bits -- with the lowest at this position of an entry, where all is zero. */
+static inline void
+put_bits(uint64 *entry, int nwords, int position, uint64 bits)
+{
+	int			word = nwords - 1 - position / WORD_BITS;
+	int			shift = position % WORD_BITS;
+
+	entry[word] |= bits << shift;
+	if (shift > 0 && word > 0)
+		entry[word - 1] |= bits >> (WORD_BITS - shift);
+}
+
+/* get_bits -- so many from this position on. */
+static inline uint64
+get_bits(const uint64 *entry, int nwords, int position, int n)
+{
+	int			word = nwords - 1 - position / WORD_BITS;
+	int			shift = position % WORD_BITS;
+	uint64		bits = entry[word] >> shift;
+
+	if (shift > 0 && word > 0)
+		bits |= entry[word - 1] << (WORD_BITS - shift);
+	return bits & mask_of(n);
+}
+
+/*
+ * key_code_is_possible
+ *		Do the entries of this index fit into integers?
+ */
+bool
+key_code_is_possible(Relation index)
+{
+	return key_bits(index) > 0;
+}
+
+/* key_bits -- how many bits the keys of an entry take; 0 if it isn't possible. */
+static int
+key_bits(Relation index)
+{
+	int			ncolumns = index->rd_index->indnkeyatts;
+	int			bits = 0;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || index->rd_index->indnatts != ncolumns)
+		return 0;
+	for (int i = 0; i < ncolumns; i++)
+	{
+		const KeyComparison *comparison = comparison_of(index, i);
+
+		if (comparison == NULL)
+			return 0;
+		bits += 1 + comparison->length * BITS_PER_BYTE;
+	}
+	return bits <= ENTRY_MAX_WORDS * WORD_BITS - CODE_TAIL_BITS ? bits : 0;
+}
+
+/* comparison_of -- how values of a column are compared, if we know that. */
+static const KeyComparison *
+comparison_of(Relation index, int column)
+{
+	Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(index), column);
+	Oid			function = index_getprocid(index, column + 1, BTORDER_PROC);
+
+	for (int i = 0; i < lengthof(comparisons); i++)
+	{
+		const KeyComparison *comparison = &comparisons[i];
+
+		if (comparison->function != function)
+			continue;
+		if (attribute->attlen != comparison->length ||
+			attribute->attbyval != (comparison->kind != KEY_BYTES))
+			return NULL;
+		if (function == F_ENUM_CMP && !has_even_values(attribute->atttypid))
+			return NULL;
+		return comparison;
+	}
+	return NULL;
+}
+
+/*
+ * has_even_values
+ *		Does the server compare all values of an enum by their OIDs?
+ *
+ * A value that is added later is not in a table that is locked by us.
+ */
+static bool
+has_even_values(Oid type)
+{
+	CatCList   *values;
+	bool		all_even = true;
+
+	type = getBaseType(type);
+	if (!type_is_enum(type))
+		return false;
+	values = SearchSysCacheList1(ENUMTYPOIDNAME, ObjectIdGetDatum(type));
+	for (int i = 0; i < values->n_members; i++)
+		all_even &= (((Form_pg_enum) GETSTRUCT(&values->members[i]->tuple))->oid & 1) == 0;
+	ReleaseCatCacheList(values);
+	return all_even;
+}
+
+/*
+ * key_code_begin
+ *		How to make integers of the entries of an index, for which that is possible.
+ */
+KeyCode *
+key_code_begin(Relation index)
+{
+	KeyCode    *code = palloc0_object(KeyCode);
+	int			bits = key_bits(index);
+	int			position;
+	Size		offset = MAXALIGN(sizeof(IndexTupleData));
+
+	Assert(bits > 0);
+	code->desc = RelationGetDescr(index);
+	code->ncolumns = index->rd_index->indnkeyatts;
+	code->nwords = bits + CODE_TAIL_BITS <= 2 * WORD_BITS ? 2 : ENTRY_MAX_WORDS;
+
+	position = code->nwords * WORD_BITS;
+	for (int i = 0; i < code->ncolumns; i++)
+	{
+		KeyColumn  *column = &code->columns[i];
+		const KeyComparison *comparison = comparison_of(index, i);
+
+		column->kind = comparison->kind;
+		column->length = comparison->length;
+		column->is_descending = (index->rd_indoption[i] & INDOPTION_DESC) != 0;
+		column->nulls_first = (index->rd_indoption[i] & INDOPTION_NULLS_FIRST) != 0;
+		position -= 1 + column->length * BITS_PER_BYTE;
+		column->position = position;
+		offset = att_align_nominal(offset, TupleDescAttr(code->desc, i)->attalign);
+		column->offset = offset;
+		offset += column->length;
+	}
+	Assert(position >= CODE_TAIL_BITS);
+
+	code->tuple_size = MAXALIGN(offset);
+	/* with nulls there is a bitmap, but a value less */
+	code->tuple = palloc0(code->tuple_size + MAXALIGN(sizeof(IndexAttributeBitMapData)));
+	code->tuple->t_info = code->tuple_size;
+	return code;
+}
+
+/* key_code_words -- how many words an entry has. */
+int
+key_code_words(const KeyCode *code)
+{
+	return code->nwords;
+}
+
+/* key_code_encode -- make an integer of an entry. */
+void
+key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
+				ItemPointer tid, uint64 *entry)
+{
+	uint64		number = (uint64) ItemPointerGetBlockNumber(tid) << OFFSET_BITS |
+		ItemPointerGetOffsetNumber(tid);
+
+	memset(entry, 0, code->nwords * sizeof(uint64));
+	entry[code->nwords - 1] = number << 1;
+	for (int i = 0; i < code->ncolumns; i++)
+		put_column(code, &code->columns[i], values[i], isnull[i], entry);
+}
+
+/* put_column -- a value's bits, and before them whether it is null. */
+static inline void
+put_column(const KeyCode *code, const KeyColumn *column, Datum value, bool isnull, uint64 *entry)
+{
+	int			bits = column->length * BITS_PER_BYTE;
+	bool		is_exact = true;
+
+	if (isnull != column->nulls_first)
+		put_bits(entry, code->nwords, column->position + bits, 1);
+	if (isnull)
+		return;
+
+	if (column->kind != KEY_BYTES)
+		put_bits(entry, code->nwords, column->position, code_of(column, value, &is_exact));
+	else
+	{
+		const uint8 *bytes = (const uint8 *) DatumGetPointer(value);
+
+		for (int done = 0; done < column->length; done += sizeof(uint64))
+		{
+			int			n = Min(column->length - done, (int) sizeof(uint64));
+			uint64		number = 0;
+
+			for (int i = 0; i < n; i++)
+				number = number << BITS_PER_BYTE | bytes[done + i];
+			put_bits(entry, code->nwords, column->position + bits - (done + n) * BITS_PER_BYTE,
+					 column->is_descending ? ~number & mask_of(n * BITS_PER_BYTE) : number);
+		}
+	}
+	if (!is_exact)
+		entry[code->nwords - 1] |= CODE_INEXACT;
+}
+
+/* code_of -- a value that is passed by value. */
+static inline uint64
+code_of(const KeyColumn *column, Datum value, bool *is_exact)
+{
+	int			bits = column->length * BITS_PER_BYTE;
+	uint64		sign = UINT64CONST(1) << (bits - 1);
+	uint64		code = (uint64) value & mask_of(bits);
+
+	if (column->kind == KEY_SIGNED)
+		code ^= sign;
+	else if (column->kind != KEY_UNSIGNED)
+	{
+		bool		is_float4 = column->kind == KEY_FLOAT4;
+		double		number = is_float4 ? DatumGetFloat4(value) : DatumGetFloat8(value);
+
+		if (number == 0 || isnan(number))
+		{
+			uint64		image = number == 0 ? 0 : is_float4 ?
+				(uint64) Float4GetDatum(get_float4_nan()) : (uint64) Float8GetDatum(get_float8_nan());
+
+			/* as it is compared */
+			*is_exact = (image & mask_of(bits)) == code;
+			code = image & mask_of(bits) & ~sign;
+		}
+		/* negative ones in reverse order, before the others */
+		code = code & sign ? ~code & mask_of(bits) : code | sign;
+	}
+	return column->is_descending ? ~code & mask_of(bits) : code;
+}
+
+/* value_of -- the value that has this code. */
+static inline Datum
+value_of(const KeyColumn *column, uint64 code)
+{
+	int			bits = column->length * BITS_PER_BYTE;
+	uint64		sign = UINT64CONST(1) << (bits - 1);
+
+	if (column->is_descending)
+		code = ~code & mask_of(bits);
+	if (column->kind == KEY_SIGNED)
+		code ^= sign;
+	else if (column->kind != KEY_UNSIGNED)
+		code = code & sign ? code & ~sign : ~code & mask_of(bits);
+	return (Datum) code;
+}
+
+/*
+ * key_code_tuple
+ *		Make an index tuple of an entry that is exact, valid until the next call.
+ */
+IndexTuple
+key_code_tuple(KeyCode *code, const uint64 *entry)
+{
+	IndexTuple	tuple = code->tuple;
+
+	Assert(key_code_is_exact(code, entry));
+	/* padding is zero */
+	if (tuple->t_info != code->tuple_size)
+		memset(tuple, 0, code->tuple_size);
+	for (int i = 0; i < code->ncolumns; i++)
+	{
+		const KeyColumn *column = &code->columns[i];
+		int			bits = column->length * BITS_PER_BYTE;
+
+		if (get_bits(entry, code->nwords, column->position + bits, 1) != column->nulls_first)
+			return form_with_nulls(code, entry);
+		if (column->kind == KEY_BYTES)
+			get_bytes(code, column, entry, (char *) tuple + column->offset);
+		else
+			store_att_byval((char *) tuple + column->offset,
+							value_of(column, get_bits(entry, code->nwords, column->position, bits)),
+							column->length);
+	}
+	tuple->t_info = code->tuple_size;
+	key_code_tid(code, entry, &tuple->t_tid);
+	return tuple;
+}
+
+/* get_bytes -- of a value that is passed by reference. */
+static void
+get_bytes(const KeyCode *code, const KeyColumn *column, const uint64 *entry, char *bytes)
+{
+	int			position = column->position + column->length * BITS_PER_BYTE;
+
+	for (int done = 0; done < column->length; done += sizeof(uint64))
+	{
+		int			n = Min(column->length - done, (int) sizeof(uint64));
+		uint64		number;
+
+		position -= n * BITS_PER_BYTE;
+		number = get_bits(entry, code->nwords, position, n * BITS_PER_BYTE);
+		if (column->is_descending)
+			number = ~number;
+		for (int i = n - 1; i >= 0; i--, number >>= BITS_PER_BYTE)
+			bytes[done + i] = (char) number;
+	}
+}
+
+/* form_with_nulls -- likewise, if any of its values is null. */
+static IndexTuple
+form_with_nulls(KeyCode *code, const uint64 *entry)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	uint64		places[INDEX_MAX_KEYS][ENTRY_MAX_WORDS];
+	IndexTuple	tuple;
+
+	for (int i = 0; i < code->ncolumns; i++)
+	{
+		const KeyColumn *column = &code->columns[i];
+		int			bits = column->length * BITS_PER_BYTE;
+		char	   *bytes = (char *) places[i];
+
+		isnull[i] = get_bits(entry, code->nwords, column->position + bits, 1) != column->nulls_first;
+		if (column->kind == KEY_BYTES)
+		{
+			get_bytes(code, column, entry, bytes);
+			values[i] = PointerGetDatum(bytes);
+		}
+		else
+		{
+			/* as it is fetched from a tuple */
+			store_att_byval(bytes, value_of(column, get_bits(entry, code->nwords, column->position, bits)),
+							column->length);
+			values[i] = fetch_att(bytes, true, column->length);
+		}
+	}
+	tuple = index_form_tuple(code->desc, values, isnull);
+	memset(code->tuple, 0, code->tuple_size);
+	memcpy(code->tuple, tuple, IndexTupleSize(tuple));
+	pfree(tuple);
+	key_code_tid(code, entry, &code->tuple->t_tid);
+	return code->tuple;
+}
+
+/* key_code_tid -- the row that an entry is of. */
+void
+key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid)
+{
+	uint64		number = get_bits(entry, code->nwords, 1, CODE_TAIL_BITS - 1);
+
+	ItemPointerSet(tid, number >> OFFSET_BITS, number & mask_of(OFFSET_BITS));
+}
+
+/* key_code_is_exact -- can a tuple be made of an entry without its row? */
+bool
+key_code_is_exact(const KeyCode *code, const uint64 *entry)
+{
+	return (entry[code->nwords - 1] & CODE_INEXACT) == 0;
+}
+
+/* key_code_same_keys -- have two entries equal keys? */
+bool
+key_code_same_keys(const KeyCode *code, const uint64 *left, const uint64 *right)
+{
+	int			last = code->nwords - 1;
+
+	for (int i = 0; i < last; i++)
+		if (left[i] != right[i])
+			return false;
+	return ((left[last] ^ right[last]) & ~CODE_TAIL_MASK) == 0;
+}

@@ -1,0 +1,189 @@
+"""VACUUM FULL sorts entries of btrees as integers, and leaves the pages that core's build leaves, for all types and orders of keys."""
+
+import random
+import struct
+
+import pytest
+
+from cyclone_lab import checks
+from test_rewrite import run_script
+
+# By type: values at the ends of its order and beside them, and an expression of a number i and a random r for the rest.
+TYPES = {
+    "bool": (["true", "false"], "i % 3 = 0"),
+    '"char"': (["''", "'a'", "chr(127)::\"char\"", "'\\200'::\"char\"", "'\\377'::\"char\""], "chr(1 + i % 100)::\"char\""),
+    "int2": (["-32768", "32767", "0", "-1", "1"], "(r * 60000 - 30000)::int2"),
+    "int4": (["-2147483648", "2147483647", "0", "-1", "1", "255", "256"], "(r * 1e9 - 5e8)::int4"),
+    "int8": (["-9223372036854775808", "9223372036854775807", "0", "-1", "1", "4294967296"], "(r * 1e18 - 5e17)::int8"),
+    "oid": (["0", "4294967295", "2147483648", "2147483647"], "(r * 4e9)::int8::oid"),
+    "date": (["'infinity'", "'-infinity'", "'4713-01-01 BC'", "'2000-01-01'"], "'2000-01-01'::date + (r * 9999 - 5000)::int"),
+    "time": (["'00:00'", "'24:00'", "'23:59:59.999999'"], "'00:00'::time + r * '23 hours'::interval"),
+    "timestamp": (["'infinity'", "'-infinity'", "'2000-01-01'"], "'2000-01-01'::timestamp + (r - 0.5) * '90 years'::interval"),
+    "timestamptz": (["'infinity'", "'-infinity'", "'2000-01-01'"], "'2000-01-01'::timestamptz + (r - 0.5) * '90 years'::interval"),
+    "money": (["'-92233720368547758.08'", "'92233720368547758.07'", "'0'"], "(r * 1000)::numeric::money"),
+    "float4": (["'NaN'", "'-Infinity'", "'Infinity'", "'-0'", "'0'", "'1e-45'", "'-1e-45'", "'3.4e38'"], "((r - 0.5) * 1e3)::float4"),
+    "float8": (["'NaN'", "-'NaN'::float8", "'-Infinity'", "'Infinity'", "'-0'", "'0'", "'5e-324'", "'-5e-324'"], "(r - 0.5) * 1e300"),
+    "mood": (["'sad'", "'ok'", "'happy'"], "(enum_range(NULL::mood))[1 + i % 3]"),
+    "extended": (["'sad'", "'so-so'", "'happy'"], "(enum_range(NULL::extended))[1 + i % 4]"),
+    "pg_lsn": (["'0/0'", "'FFFFFFFF/FFFFFFFF'", "'7FFFFFFF/FFFFFFFF'", "'80000000/0'"], "'0/0'::pg_lsn + (r * 1e15)::int8"),
+    "xid8": (["'0'", "'18446744073709551615'", "'9223372036854775808'"], "((r * 1e15)::int8)::text::xid8"),
+    "uuid": (["repeat('0', 32)::uuid", "repeat('f', 32)::uuid", "(repeat('0', 31) || '1')::uuid"], "md5(i::text)::uuid"),
+    "macaddr": (["'00:00:00:00:00:00'", "'ff:ff:ff:ff:ff:ff'", "'7f:00:00:80:00:00'"], "left(md5(i::text), 12)::macaddr"),
+    "positive": (["1", "2147483647"], "(r * 1e9)::int4 + 1"),
+    # these are the server's to sort
+    "numeric": (["'NaN'", "0", "-1"], "(r * 1e9)::numeric"),
+    "text": (["''", "'a'", "'A'"], "md5(i::text)"),
+}
+MAKE_TYPES = """
+    CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
+    CREATE TYPE extended AS ENUM ('sad', 'ok', 'happy');
+    ALTER TYPE extended ADD VALUE 'so-so' BEFORE 'ok';
+    CREATE DOMAIN positive AS int4 CHECK (VALUE > 0)
+"""
+ORDERS = ["ASC NULLS LAST", "ASC NULLS FIRST", "DESC NULLS LAST", "DESC NULLS FIRST"]
+META, LEAF_LEVEL, NONE = 0, 0, 0
+
+
+def pages_of(conn, index: str) -> list[list[bytes]]:
+    """Return the pages of a btree from left to right, by level from the root on, without what is different in each file.
+
+    That is LSN, checksum, and the numbers of blocks: of siblings, and in downlinks, which lead to the pages of the level
+    below in their order.
+    """
+
+    def page_at(block: int) -> bytes:
+        [(page,)] = conn.execute("SELECT get_raw_page(%s, %s)", (index, block))
+        return page
+
+    def downlinks(page: bytes) -> list[int]:
+        lower, _, special = struct.unpack_from("<HHH", page, 12)
+        is_rightmost = struct.unpack_from("<I", page, special + 4)[0] == NONE
+        items = [struct.unpack_from("<I", page, at)[0] & 0x7FFF for at in range(24, lower, 4)]
+        high, low = zip(*(struct.unpack_from("<HH", page, offset) for offset in items[0 if is_rightmost else 1 :]), strict=True)
+        return [h << 16 | l for h, l in zip(high, low, strict=True)]
+
+    meta = page_at(META)
+    root, level = struct.unpack_from("<II", meta, 24 + 8)
+    levels, blocks = [], [root] if root else []
+    while blocks:
+        images, below = [], []
+        for number, block in enumerate(blocks):
+            page = page_at(block)
+            lower, upper, special = struct.unpack_from("<HHH", page, 12)
+            left, right, found_level = struct.unpack_from("<III", page, special)
+            assert found_level == level
+            assert left == (blocks[number - 1] if number > 0 else NONE)
+            assert right == (blocks[number + 1] if number + 1 < len(blocks) else NONE)
+            image = bytearray(page)
+            image[0:10] = bytes(10)
+            image[special : special + 8] = bytes(8)
+            image[lower:upper] = bytes(upper - lower)  # free space
+            if level > LEAF_LEVEL:
+                first = 24 if right == NONE else 28
+                below += downlinks(page)
+                for at in range(first, lower, 4):
+                    offset = struct.unpack_from("<I", page, at)[0] & 0x7FFF
+                    image[offset : offset + 4] = bytes(4)
+            images.append(bytes(image))
+        levels.append(images)
+        blocks, level = below, level - 1
+    return levels
+
+
+def assert_as_built_by_core(conn, table: str) -> int:
+    """Compare all btrees of a table with those that core builds of the same rows; return how many leaf pages there were."""
+    names = [name for (name,) in conn.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass", (table,))]
+    ours = {name: pages_of(conn, name) for name in names}
+    sizes = {name: conn.execute("SELECT pg_relation_size(%s)", (name,)).fetchone() for name in names}
+    checks.assert_clean(conn, table)
+    conn.execute(f"REINDEX TABLE {table}")
+    for name in names:
+        [(definition,)] = conn.execute("SELECT pg_get_indexdef(%s::regclass)", (name,))
+        expected = pages_of(conn, name)
+        assert [len(level) for level in ours[name]] == [len(level) for level in expected], definition
+        for level, (mine, theirs) in enumerate(zip(ours[name], expected, strict=True)):
+            for number, (image, other) in enumerate(zip(mine, theirs, strict=True)):
+                assert image == other, f"{definition}: level {level} from the root, page {number}"
+        assert conn.execute("SELECT pg_relation_size(%s)", (name,)).fetchone() == sizes[name], definition
+    return sum(len(levels[-1]) for levels in ours.values() if levels)
+
+
+def fill(conn, table: str, columns: dict[str, str], rows: int, distinct: int, seed: int) -> None:
+    """Make a table of random keys: many different ones or few, some at the ends of the order, some null."""
+    names = list(columns)
+    conn.execute(f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns.items())}, filler int)")
+    conn.execute("SELECT setseed(%s)", (seed / 1000,))
+    values = []
+    for kind in columns.values():
+        ends, rest = TYPES[kind]
+        array = f"(ARRAY[{', '.join(f'CAST({end} AS {kind})' for end in ends)}])[1 + (random() * 97)::int]"
+        values.append(f"CASE WHEN random() < 0.1 THEN NULL WHEN random() < 0.6 THEN {rest} ELSE coalesce({array}, {rest}) END")
+    conn.execute(
+        f"INSERT INTO {table} ({', '.join(names)}, filler) SELECT {', '.join(values)}, i"
+        f" FROM (SELECT i, (hashint4(i) + 2147483648) / 4294967296::float8 r FROM generate_series(1, {rows}) n, LATERAL (SELECT n % {distinct} i))"
+    )
+    conn.execute(f"DELETE FROM {table} WHERE filler % 7 = 0")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_type_in_every_order(conn, workers):
+    """Each index has the pages that core's own build gives it, whoever builds it."""
+    run_script(conn, MAKE_TYPES)
+    for number, kind in enumerate(TYPES):
+        table = f"t{number}"
+        fill(conn, table, {"k": kind}, rows=3000, distinct=2000, seed=number)
+        for order in ORDERS:
+            conn.execute(f"CREATE INDEX ON {table} (k {order})")
+        conn.execute(f"VACUUM (FULL, PARALLEL {workers}) {table}")
+        assert assert_as_built_by_core(conn, table) > 4
+
+
+@pytest.mark.parametrize("distinct", [1, 50, 100_000])
+def test_few_and_many_duplicates(conn, distinct):
+    """Posting lists are as core makes them; options of the index count, and keys that come in order stay so."""
+    fill(conn, "t", {"a": "int4", "b": "int8"}, rows=20_000, distinct=distinct, seed=distinct % 997)
+    for index in ("(a)", "(filler)", "(b DESC)", "(a) WITH (deduplicate_items = off)", "(b) WITH (fillfactor = 50)",
+                  "(a) WHERE b > 0", "((a % 10))", "((a % 3), b) WHERE b IS NOT NULL", "(filler) INCLUDE (b)"):  # fmt: skip
+        conn.execute(f"CREATE INDEX ON t {index}")
+    conn.execute("VACUUM (FULL, PARALLEL 0) t")
+    assert_as_built_by_core(conn, "t")
+
+
+def test_several_columns(conn):
+    """Indexes on several columns in random orders, as long as they fit into an integer and longer."""
+    run_script(conn, MAKE_TYPES)
+    chance = random.Random(44)
+    for number in range(12):
+        kinds = chance.choices(list(TYPES), k=chance.randint(2, 8))
+        fill(conn, f"t{number}", {f"c{i}": kind for i, kind in enumerate(kinds)}, rows=1500, distinct=700, seed=number)
+        for _ in range(3):
+            columns = chance.sample(range(len(kinds)), chance.randint(2, len(kinds)))
+            conn.execute(f"CREATE INDEX ON t{number} ({', '.join(f'c{i} {chance.choice(ORDERS)}' for i in columns)})")
+        conn.execute(f"VACUUM (FULL, PARALLEL {number % 2}) t{number}")
+        assert_as_built_by_core(conn, f"t{number}")
+
+
+def test_in_parts(conn):
+    """Built in parts by several processes, they are sound, and have the same rows in the same order."""
+    run_script(conn, MAKE_TYPES)
+    conn.execute("SET cyclone.debug_btree_parts = 3")
+    for number, kind in enumerate(TYPES):
+        fill(conn, f"t{number}", {"k": kind}, rows=3000, distinct=2000, seed=number)
+        for order in ORDERS[::3]:
+            conn.execute(f"CREATE INDEX ON t{number} (k {order})")
+        conn.execute(f"VACUUM (FULL, PARALLEL 2) t{number}")
+        checks.assert_clean(conn, f"t{number}")
+
+
+def test_more_entries_than_memory(cluster, conn):
+    """What doesn't fit into memory is sorted in temporary files, to the same end."""
+    fill(conn, "t", {"a": "int4", "b": "uuid"}, rows=60_000, distinct=40_000, seed=1)
+    for index in ("(a)", "(b DESC)", "(filler)"):
+        conn.execute(f"CREATE INDEX ON t {index}")
+    conn.execute("SET maintenance_work_mem = '1MB'; SET log_temp_files = 0; SET client_min_messages = log")
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    conn.execute("VACUUM (FULL, PARALLEL 0) t")
+    assert sum("temporary file" in message for message in said) > 3
+    conn.execute("RESET client_min_messages")
+    assert_as_built_by_core(conn, "t")
