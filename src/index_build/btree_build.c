@@ -63,6 +63,9 @@
 /* As the server has it: a tenth of a page at most is one posting list */
 #define MAX_POSTING_SIZE	(MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
 
+/* At so many entries it is asked for the first time whether abbreviations are of use */
+#define FIRST_LOOK			1000
+
 /* An entry that stands for those of its row's page */
 typedef struct SampleRow
 {
@@ -129,6 +132,10 @@ typedef struct PartSort
 
 	KeyCode    *code;			/* NULL: the server sorts */
 	EntrySort  *sort;
+	MemoryContext tuples;		/* that entries point at; NULL if they don't */
+	Size		max_tuples;		/* bytes */
+	int			next_look;		/* whether it is worth while, at so many */
+	bool		is_given_up;	/* the server is to sort */
 	uint64		coded_lower[ENTRY_MAX_WORDS];
 	uint64		coded_upper[ENTRY_MAX_WORDS];
 } PartSort;
@@ -167,6 +174,8 @@ static void maker_end(EntryMaker *maker);
 static double seconds_since(instr_time start);
 static void begin_sort(TablePass *pass, BtreePart *part, PartSort *sort);
 static void share_memory(TablePass *pass);
+static void give_up(PartSort *sort);
+static int	compare_ties(const void *a, const void *b, void *arg);
 static void encode_separator(PartSort *sort, const Entry *separator, uint64 *entry);
 static void join(BtreeBuild *build, SharedFileSet *files, BufFile *only, Relation heap,
 				 Relation index);
@@ -175,11 +184,18 @@ static void sort_rows(TablePass *pass);
 static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
 static bool is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin);
 static void sort_row(PartSort *sort, HeapTuple row);
+static bool add_tuple(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull,
+					  uint64 *entry);
 static bool is_of_part(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull,
 					   uint64 *entry);
+static int	compare_coded(PartSort *sort, const uint64 *coded, Entry *separator,
+						  const uint64 *entry, const Datum *values, const bool *isnull,
+						  ItemPointer tid);
 static void load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
 static void load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level);
 static void load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
+static bool have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left,
+						   const uint64 *right);
 static IndexTuple tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry);
 static IndexTuple tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid);
 static bool wants_posting_lists(const NewBtree *btree);
@@ -372,12 +388,22 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 		parts[i].seconds = seconds_since(start) / nparts;
 	for (int i = 0; i < nparts; i++)
 	{
+		if (pass.sorts[i].is_given_up)
+			continue;
 		INSTR_TIME_SET_CURRENT(start);
 		progress_index(RelationGetRelid(parts[i].index), 0);
 		parts[i].counts.heap_tuples = pass.rows;
 		build_part(&pass, &pass.sorts[i], files);
 		parts[i].seconds += seconds_since(start);
 	}
+	for (int i = 0; i < nparts; i++)
+		if (pass.sorts[i].is_given_up)
+		{
+			maker_end(&pass.sorts[i].maker);
+			parts[i].by_code = false;
+			parts[i].counts.index_tuples = 0;
+			btree_build_parts(&parts[i], 1, files, heap);
+		}
 	ExecDropSingleTupleTableSlot(pass.slot);
 }
 
@@ -426,6 +452,10 @@ begin_sort(TablePass *pass, BtreePart *part, PartSort *sort)
 		return;
 	}
 	sort->code = key_code_begin(part->index);
+	if (key_code_has_tuples(sort->code))
+		sort->tuples = BumpContextCreate(CurrentMemoryContext, "tuples to be sorted",
+										 ALLOCSET_DEFAULT_SIZES);
+	sort->next_look = FIRST_LOOK;
 	if (sort->has_lower)
 		encode_separator(sort, &sort->lower, sort->coded_lower);
 	if (sort->has_upper)
@@ -458,16 +488,33 @@ share_memory(TablePass *pass)
 		{
 			Size		size = key_code_words(pass->sorts[i].code) * sizeof(uint64);
 
-			total += size;
+			total += size + pass->sorts[i].part->tuple_size;
 			largest = Max(largest, size);
 		}
 	if (total == 0)
 		return;
 	capacity = (Size) maintenance_work_mem * 1024 / (total + largest);
-	capacity = Min(capacity, Max((Size) pass->nblocks * MaxHeapTuplesPerPage, 1));
 	for (int i = 0; i < pass->nsorts; i++)
-		pass->sorts[i].sort = entry_sort_begin(key_code_words(pass->sorts[i].code), CODE_TAIL_BITS,
-											   capacity);
+	{
+		PartSort   *sort = &pass->sorts[i];
+
+		sort->max_tuples = capacity * sort->part->tuple_size;
+		sort->sort = entry_sort_begin(key_code_words(sort->code), key_code_tail_bits(sort->code),
+									  Min(capacity, Max((Size) pass->nblocks * MaxHeapTuplesPerPage, 1)));
+	}
+}
+
+/*
+ * give_up
+ *		Leave a part to the server: its tuples don't fit into memory, or sorting by
+ *		abbreviations isn't worth while.
+ */
+static void
+give_up(PartSort *sort)
+{
+	sort->is_given_up = true;
+	entry_sort_end(sort->sort);
+	MemoryContextDelete(sort->tuples);
 }
 
 /*
@@ -484,10 +531,14 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 	BtreeLevel *level;
 	NewBtree	btree;
 
-	if (sort->code != NULL)
-		entry_sort_perform(sort->sort);
-	else
+	if (sort->code == NULL)
 		tuplesort_performsort(sort->server_sort);
+	else
+	{
+		entry_sort_perform(sort->sort);
+		if (sort->tuples != NULL)
+			entry_sort_end_ties(sort->sort, compare_ties, sort);
+	}
 
 	new_btree_begin(&btree, build, pass->heap, part->index);
 	downlinks = is_whole ? BufFileCreateTemp(false) :
@@ -506,6 +557,8 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 		entry_sort_end(sort->sort);
 	else
 		tuplesort_end(sort->server_sort);
+	if (sort->tuples != NULL)
+		MemoryContextDelete(sort->tuples);
 
 	part->is_done = pg_atomic_add_fetch_u32(&build->parts_done, 1) == build->nparts;
 	if (is_whole)
@@ -766,10 +819,15 @@ sort_row(PartSort *sort, HeapTuple row)
 	bool		isnull[INDEX_MAX_KEYS];
 	uint64		entry[ENTRY_MAX_WORDS];
 
-	if (!make_entry(&sort->maker, values, isnull) ||
+	if (sort->is_given_up || !make_entry(&sort->maker, values, isnull) ||
 		!is_of_part(sort, row, values, isnull, entry))
 		return;
-	if (sort->code != NULL)
+	if (sort->tuples != NULL)
+	{
+		if (!add_tuple(sort, row, values, isnull, entry))
+			return;
+	}
+	else if (sort->code != NULL)
 		entry_sort_put(sort->sort, entry);
 	else
 		tuplesort_putindextuplevalues(sort->server_sort, sort->part->index, &row->t_self,
@@ -777,29 +835,87 @@ sort_row(PartSort *sort, HeapTuple row)
 	sort->part->counts.index_tuples++;
 }
 
+/*
+ * add_tuple
+ *		Sort an entry with its index tuple.  Returns false if the server is to do
+ *		it.
+ */
+static bool
+add_tuple(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull, uint64 *entry)
+{
+	IndexTuple	tuple;
+
+	if (sort->part->counts.index_tuples == sort->next_look)
+	{
+		sort->next_look *= 2;
+		if (key_code_is_worthless(sort->code, sort->part->counts.index_tuples))
+		{
+			give_up(sort);
+			return false;
+		}
+	}
+	if (entry_sort_is_full(sort->sort) ||
+		MemoryContextMemAllocated(sort->tuples, false) > sort->max_tuples)
+	{
+		give_up(sort);
+		return false;
+	}
+	tuple = index_form_tuple_context(RelationGetDescr(sort->part->index), values, isnull,
+									 sort->tuples);
+	tuple->t_tid = row->t_self;
+	key_code_set_tuple(sort->code, entry, tuple);
+	entry_sort_put(sort->sort, entry);
+	return true;
+}
+
+/* compare_ties -- of entries that are equal as integers, for qsort_arg. */
+static int
+compare_ties(const void *a, const void *b, void *arg)
+{
+	PartSort   *sort = arg;
+	Entry		left;
+	Entry		right;
+
+	CHECK_FOR_INTERRUPTS();
+	take_apart(&sort->order, key_code_tuple(sort->code, a), &left);
+	take_apart(&sort->order, key_code_tuple(sort->code, b), &right);
+	return compare_entries(&sort->order, &left, right.values, right.isnull, &right.tid);
+}
+
 /* is_of_part -- is a row's entry?  If we sort by ourselves, returns that as an integer. */
 static bool
 is_of_part(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull, uint64 *entry)
 {
-	MemoryContext old;
+	/* whatever a comparison leaves behind, goes with the row */
+	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(sort->maker.estate));
 	bool		is_ours;
 
 	if (sort->code != NULL)
 	{
-		int			nwords = key_code_words(sort->code);
-
 		key_code_encode(sort->code, values, isnull, &row->t_self, entry);
-		return (!sort->has_lower || entries_compare(sort->coded_lower, entry, nwords) <= 0) &&
-			(!sort->has_upper || entries_compare(sort->coded_upper, entry, nwords) > 0);
+		is_ours = (!sort->has_lower ||
+				   compare_coded(sort, sort->coded_lower, &sort->lower, entry, values, isnull, &row->t_self) <= 0) &&
+			(!sort->has_upper ||
+			 compare_coded(sort, sort->coded_upper, &sort->upper, entry, values, isnull, &row->t_self) > 0);
+		MemoryContextSwitchTo(old);
+		return is_ours;
 	}
-	/* whatever a comparison leaves behind, goes with the row */
-	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(sort->maker.estate));
 	is_ours = (!sort->has_lower ||
 			   compare_entries(&sort->order, &sort->lower, values, isnull, &row->t_self) <= 0) &&
 		(!sort->has_upper ||
 		 compare_entries(&sort->order, &sort->upper, values, isnull, &row->t_self) > 0);
 	MemoryContextSwitchTo(old);
 	return is_ours;
+}
+
+/* compare_coded -- a separator with an entry, as strcmp. */
+static int
+compare_coded(PartSort *sort, const uint64 *coded, Entry *separator, const uint64 *entry,
+			  const Datum *values, const bool *isnull, ItemPointer tid)
+{
+	if (sort->tuples != NULL && key_code_same_keys(sort->code, coded, entry))
+		return compare_entries(&sort->order, separator, values, isnull, tid);
+	return entries_compare(coded, entry, key_code_words(sort->code));
 }
 
 /*
@@ -885,7 +1001,7 @@ load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 		else if (pending.base != NULL)
 			tuple = NULL;
 
-		if (deduplicate && next != NULL && key_code_same_keys(sort->code, entry, next))
+		if (deduplicate && next != NULL && have_same_keys(btree, sort, entry, next))
 		{
 			if (tuple != NULL)
 				_bt_dedup_start_pending(&pending, CopyIndexTuple(tuple), InvalidOffsetNumber);
@@ -897,6 +1013,17 @@ load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 	}
 	Assert(pending.base == NULL);
 	pfree(pending.htids);
+}
+
+/* have_same_keys -- two entries, as far as posting lists go. */
+static bool
+have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left, const uint64 *right)
+{
+	return key_code_same_keys(sort->code, left, right) &&
+		(sort->tuples == NULL ||
+		 _bt_keep_natts_fast(btree->index, key_code_tuple(sort->code, left),
+							 key_code_tuple(sort->code, right)) >
+		 IndexRelationGetNumberOfKeyAttributes(btree->index));
 }
 
 /* tuple_of_entry -- valid until the next call. */

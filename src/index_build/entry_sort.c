@@ -33,6 +33,7 @@
 
 #include "index_build/entry_sort.h"
 
+#define WORD_BITS		64
 #define DIGIT_BITS		8
 #define DIGIT_VALUES	(1 << DIGIT_BITS)
 /* So many digits at most are looked at before entries are divided into groups */
@@ -62,10 +63,9 @@ typedef struct Run
 struct EntrySort
 {
 	int			nwords;
-	uint64		tail_mask;		/* of the last word: what isn't key */
+	uint64		key_mask[ENTRY_MAX_WORDS];	/* what isn't tail */
 	Size		capacity;		/* entries */
 	Size		nentries;		/* in the array */
-	int64		count;			/* of all */
 	uint64	   *entries;
 	Size		next;			/* to be returned */
 	Size		counts[MAX_DIGITS][DIGIT_VALUES];
@@ -123,9 +123,10 @@ entry_sort_begin(int nwords, int tail_bits, Size capacity)
 	EntrySort  *sort = palloc0_object(EntrySort);
 
 	Assert(nwords == 2 || nwords == ENTRY_MAX_WORDS);
-	Assert(tail_bits >= 0 && tail_bits < 64 && capacity > 0);
+	Assert(tail_bits >= 0 && tail_bits < nwords * WORD_BITS && capacity > 0);
 	sort->nwords = nwords;
-	sort->tail_mask = (UINT64CONST(1) << tail_bits) - 1;
+	for (int i = nwords - 1; i >= 0; i--, tail_bits = Max(tail_bits - WORD_BITS, 0))
+		sort->key_mask[i] = tail_bits >= WORD_BITS ? 0 : PG_UINT64_MAX << tail_bits;
 	sort->capacity = capacity;
 	/* what isn't written to takes no memory */
 	sort->entries = MemoryContextAllocHuge(CurrentMemoryContext,
@@ -141,7 +142,13 @@ entry_sort_put(EntrySort *sort, const uint64 *entry)
 	if (unlikely(sort->nentries == sort->capacity))
 		write_run(sort);
 	copy_entry(entry_at(sort, sort->entries, sort->nentries++), entry, sort->nwords);
-	sort->count++;
+}
+
+/* entry_sort_is_full -- will the next entry make it write to a file? */
+bool
+entry_sort_is_full(const EntrySort *sort)
+{
+	return sort->nentries == sort->capacity;
 }
 
 /* entry_sort_perform -- all entries are there: sort them. */
@@ -156,6 +163,33 @@ entry_sort_perform(EntrySort *sort)
 	if (sort->nentries > 0)
 		write_run(sort);
 	begin_merge(sort);
+}
+
+/*
+ * entry_sort_end_ties
+ *		After entry_sort_perform, if all entries were kept in memory: sort those
+ *		with equal keys by another comparison, which says so of no two.
+ */
+void
+entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg)
+{
+	Size		begin = 0;
+
+	Assert(sort->nruns == 0 && sort->next == 0);
+	for (Size i = 1; i <= sort->nentries; i++)
+	{
+		const uint64 *entry = entry_at(sort, sort->entries, i);
+		uint64		differs = i == sort->nentries;
+
+		for (int word = 0; word < sort->nwords && i < sort->nentries; word++)
+			differs |= (entry[word] ^ (entry - sort->nwords)[word]) & sort->key_mask[word];
+		if (differs == 0)
+			continue;
+		if (i - begin > 1)
+			qsort_arg(entry_at(sort, sort->entries, begin), i - begin,
+					  sort->nwords * sizeof(uint64), compare, arg);
+		begin = i;
+	}
 }
 
 /*
@@ -187,20 +221,6 @@ entry_sort_next(EntrySort *sort)
 		return NULL;
 	sort->last = run = (Run *) DatumGetPointer(binaryheap_first(sort->heap));
 	return entry_at(sort, run->buffer, run->next);
-}
-
-/* entry_sort_count -- how many entries there are. */
-int64
-entry_sort_count(const EntrySort *sort)
-{
-	return sort->count;
-}
-
-/* entry_sort_runs -- how many runs were written to files. */
-int
-entry_sort_runs(const EntrySort *sort)
-{
-	return sort->nruns;
 }
 
 /* entry_sort_end -- no more is wanted. */
@@ -299,8 +319,8 @@ find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *d
 		if (nwords == 3)
 			bits[2] |= entry[2] ^ entries[2];
 	}
-	memcpy(differ, bits, sizeof(bits));
-	differ[nwords - 1] &= ~sort->tail_mask;
+	for (int i = 0; i < nwords; i++)
+		differ[i] = bits[i] & sort->key_mask[i];
 	return !in_order;
 }
 

@@ -17,10 +17,10 @@ typedef struct EntrySort EntrySort;
 
 extern EntrySort *entry_sort_begin(int nwords, int tail_bits, Size capacity);
 extern void entry_sort_put(EntrySort *sort, const uint64 *entry);
+extern bool entry_sort_is_full(const EntrySort *sort);
 extern void entry_sort_perform(EntrySort *sort);
+extern void entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg);
 extern const uint64 *entry_sort_next(EntrySort *sort);
-extern int64 entry_sort_count(const EntrySort *sort);
-extern int	entry_sort_runs(const EntrySort *sort);
 extern void entry_sort_end(EntrySort *sort);
 
 /* entries_compare -- as strcmp. */

@@ -84,7 +84,8 @@
  * them does alone.
  */
 #define HEAP_PAGE_COST				0.08
-#define BY_CODE_PAGE_COST			0.45
+#define BY_CODE_PAGE_COST			0.25
+#define BY_PREFIX_PAGE_COST			0.6
 #define BY_VALUE_PAGE_COST			1.0
 #define BY_VALUE_SERIAL_PART		0.36
 #define BY_REFERENCE_PAGE_COST		1.4
@@ -117,6 +118,7 @@ typedef struct IndexBuild
 	bool		plain;
 	bool		is_divisible;
 	Size		entry_size;		/* if we sort it as integers, otherwise 0 */
+	Size		tuple_size;		/* about, if such an entry needs a tuple */
 	bool		is_divided;		/* into a part for each process of the team */
 	bool		has_workers;	/* if the server builds it */
 	double		pages;			/* to be expected */
@@ -148,6 +150,7 @@ typedef struct TeamBuild
 								 * method builds it */
 	int			part;
 	bool		by_code;
+	Size		tuple_size;
 
 	/* written by the member that has built it */
 	IndexBuildResult counts;
@@ -176,10 +179,11 @@ PGDLLEXPORT void pg_cyclone_index_worker_main(dsm_segment *segment, shm_toc *toc
 
 static void *join_as_worker(void *block, dsm_segment *segment);
 static void leave_as_worker(void *state);
-static IndexBuilds *list_indexes(Relation rel, Oid new_relid);
+static IndexBuilds *list_indexes(Relation rel, Oid new_relid, int asked);
 static void estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages,
 						   double entries, Oid new_relid);
-static Size entry_size(Relation index, double rows);
+static void plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index);
+static Size average_tuple_size(Relation index, double pages, double entries);
 static bool is_divisible(Relation index, Relation rel);
 static int	compare_builds(const void *a, const void *b);
 static int	plan_members(IndexBuilds *builds, Relation rel, int asked);
@@ -225,13 +229,12 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 	if (RelationUsesLocalBuffers(rel))
 		return NULL;
 
-	builds = list_indexes(rel, new_relid);
+	builds = list_indexes(rel, new_relid, asked);
 	for (int i = 0; i < builds->nbuilds; i++)
 		nplain += builds->builds[i].plain;
 	if (builds->nbuilds - nplain > 1)
 		return NULL;
 
-	builds->nmembers = plan_members(builds, rel, asked);
 	builds->nalone = plan_alone(builds, &ndivided);
 	if (ndivided == 0)
 		builds->nmembers = Min(builds->nmembers, builds->nbuilds - builds->nalone);
@@ -254,7 +257,7 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
  *		Find out what is to be known of the indexes, and sort them.
  */
 static IndexBuilds *
-list_indexes(Relation rel, Oid new_relid)
+list_indexes(Relation rel, Oid new_relid, int asked)
 {
 	IndexBuilds *builds = palloc0_object(IndexBuilds);
 	List	   *indexes = RelationGetIndexList(rel);
@@ -275,8 +278,17 @@ list_indexes(Relation rel, Oid new_relid)
 		build->relid = relid;
 		build->plain = index_is_plain(index);
 		build->is_divisible = is_divisible(index, rel);
-		build->entry_size = build->plain ? entry_size(index, builds->rows) : 0;
 		build->pages = shrinkage * relation_blocks(index);
+		index_close(index, NoLock);
+	}
+	builds->nmembers = plan_members(builds, rel, asked);
+
+	for (int i = 0; i < builds->nbuilds; i++)
+	{
+		IndexBuild *build = &builds->builds[i];
+		Relation	index = index_open(build->relid, NoLock);
+
+		plan_sort(build, builds, index);
 		estimate_costs(build, index, heap_pages, shrinkage * index->rd_rel->reltuples, new_relid);
 		index_close(index, NoLock);
 	}
@@ -296,7 +308,8 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 {
 	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
 	bool		by_value = is_btree && TupleDescAttr(RelationGetDescr(index), 0)->attbyval;
-	double		page_cost = build->entry_size > 0 ? BY_CODE_PAGE_COST :
+	double		page_cost = build->tuple_size > 0 && build->entry_size > 0 ? BY_PREFIX_PAGE_COST :
+		build->entry_size > 0 ? BY_CODE_PAGE_COST :
 		by_value ? BY_VALUE_PAGE_COST :
 		is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
 	double		serial_part = by_value ? BY_VALUE_SERIAL_PART : OTHER_SERIAL_PART;
@@ -314,20 +327,50 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 }
 
 /*
- * entry_size
- *		What an entry takes, for an index of a table with so many rows, if we sort
- *		them by ourselves; 0 if the server does.
+ * plan_sort
+ *		Do we sort the entries of this index by ourselves, and what do they take?
  */
-static Size
-entry_size(Relation index, double rows)
+static void
+plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
 {
-	double		memory = maintenance_work_mem * 1024.0 / (max_parallel_maintenance_workers + 1);
+	double		memory = maintenance_work_mem * 1024.0 / builds->nmembers;
+	KeyCode    *code = build->plain ? key_code_begin(index) : NULL;
 	Size		size;
 
-	if (!key_code_is_possible(index))
-		return 0;
-	size = key_code_words(key_code_begin(index)) * sizeof(uint64);
-	return 2 * size * rows <= MAX_RUNS * memory ? size : 0;
+	if (code == NULL)
+		return;
+	size = key_code_words(code) * sizeof(uint64);
+	if (!key_code_has_tuples(code))
+	{
+		if (2 * size * builds->rows <= MAX_RUNS * memory)
+			build->entry_size = size;
+		return;
+	}
+	build->tuple_size = average_tuple_size(index, build->pages, builds->rows);
+	if ((2 * size + build->tuple_size) * builds->rows <= memory)
+		build->entry_size = size;
+}
+
+/*
+ * average_tuple_size
+ *		What a tuple of an index takes, as far as its size and the statistics of its
+ *		columns say.
+ */
+static Size
+average_tuple_size(Relation index, double pages, double entries)
+{
+	double		by_pages = pages * BLCKSZ / Max(entries, 1);
+	Size		by_columns = sizeof(IndexTupleData);
+
+	for (int i = 0; i < index->rd_index->indnatts; i++)
+	{
+		AttrNumber	attnum = index->rd_index->indkey.values[i];
+
+		by_columns += attnum > 0 ? get_attavgwidth(index->rd_index->indrelid, attnum) :
+			get_attavgwidth(RelationGetRelid(index), i + 1);
+	}
+	return MAXALIGN((Size) by_pages) > MAXALIGN(by_columns) ?
+		MAXALIGN((Size) by_pages) : MAXALIGN(by_columns);
 }
 
 /*
@@ -739,16 +782,13 @@ list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers, const 
 
 		do
 		{
-			Size		size = first[list_nth_int(numbers, end++)].entry_size;
+			const IndexBuild *build = &first[list_nth_int(numbers, end)];
 
-			total += size;
-			largest = Max(largest, size);
-			if (end == list_length(numbers))
+			total += build->entry_size + build->tuple_size;
+			largest = Max(largest, build->entry_size);
+			if (end > begin && rows * (total + largest) > maintenance_work_mem * 1024.0)
 				break;
-			size = first[list_nth_int(numbers, end)].entry_size;
-			if (rows * (total + size + Max(largest, size)) > maintenance_work_mem * 1024.0)
-				break;
-		} while (true);
+		} while (++end < list_length(numbers));
 
 		for (int part = 0; part < nparts; part++, shared->ngroups++)
 			for (int i = begin; i < end; i++)
@@ -761,7 +801,8 @@ list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers, const 
 						.group = shared->ngroups,
 						.btree = btrees[number],
 						.part = part,
-						.by_code = first[number].entry_size > 0
+						.by_code = first[number].entry_size > 0,
+						.tuple_size = first[number].tuple_size
 				};
 			}
 		begin = end;
@@ -879,6 +920,7 @@ build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
 		parts[i].number = builds[i].part;
 		parts[i].index = index_open(builds[i].relid, AccessExclusiveLock);
 		parts[i].by_code = builds[i].by_code;
+		parts[i].tuple_size = builds[i].tuple_size;
 		parts[i].info = info = BuildIndexInfo(parts[i].index);
 		info->ii_Unique = false;
 		info->ii_ExclusionOps = NULL;

@@ -12,14 +12,19 @@
  * Columns are known by the function that their operator class compares with: one
  * of the server, of which we know that it compares values of a fixed width as
  * numbers or byte by byte.  That is the case with enums, too, if all values of the
- * type have even OIDs, as they do unless one was added in between.  With the function known, the type
- * doesn't matter.
+ * type have even OIDs, as they do unless one was added in between.  With the
+ * function known, the type doesn't matter.
  *
  * The values come back from an integer bit by bit.  The exceptions are -0 and
  * some NaNs, which as floating-point numbers are equal to others: such an entry
  * is inexact, and whoever needs the values looks at the row.  Indexes on those
  * have no posting lists, so entries with equal keys otherwise have the same
  * image, too.
+ *
+ * Where that isn't known of all columns, or they don't fit, an entry has the
+ * first ones only, or the first one as the server abbreviates it, which is where
+ * it trusts the collation.  A last word points at an index tuple, and who sorts
+ * compares those of equal integers.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -39,14 +44,20 @@
 #include "utils/float.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/sortsupport.h"
 #include "utils/syscache.h"
 #include "utils/uuid.h"
 
+#include "compat.h"
 #include "index_build/entry_sort.h"
 #include "index_build/key_code.h"
 
 #define WORD_BITS		64
 #define OFFSET_BITS		16
+/* The low bits of an entry: its TID, and whether there is more to the keys */
+#define INEXACT			UINT64CONST(1)
+#define TAIL_BITS		49
+#define TAIL_MASK		((UINT64CONST(1) << TAIL_BITS) - 1)
 
 typedef enum KeyKind
 {
@@ -54,7 +65,8 @@ typedef enum KeyKind
 	KEY_SIGNED,
 	KEY_FLOAT4,
 	KEY_FLOAT8,
-	KEY_BYTES					/* passed by reference */
+	KEY_BYTES,					/* passed by reference */
+	KEY_ABBREVIATED
 } KeyKind;
 
 /* How the server compares values */
@@ -78,11 +90,13 @@ typedef struct KeyColumn
 struct KeyCode
 {
 	TupleDesc	desc;
-	int			nwords;
+	int			nwords;			/* of the integer */
+	bool		has_tuples;		/* and a word that points at one? */
 	int			ncolumns;
 	KeyColumn	columns[INDEX_MAX_KEYS];
 	Size		tuple_size;		/* of one without nulls */
 	IndexTuple	tuple;			/* room for one */
+	SortSupportData abbreviation;
 };
 
 static const KeyComparison comparisons[] = {
@@ -106,7 +120,9 @@ static const KeyComparison comparisons[] = {
 	{F_MACADDR_CMP, KEY_BYTES, 6},
 };
 
-static int	key_bits(Relation index);
+static int	key_bits(const KeyCode *code);
+static bool can_abbreviate(KeyCode *code, Relation index);
+static void place_columns(KeyCode *code, Relation index);
 static const KeyComparison *comparison_of(Relation index, int column);
 static bool has_even_values(Oid type);
 static inline void put_column(const KeyCode *code, const KeyColumn *column, Datum value,
@@ -146,36 +162,6 @@ get_bits(const uint64 *entry, int nwords, int position, int n)
 	if (shift > 0 && word > 0)
 		bits |= entry[word - 1] << (WORD_BITS - shift);
 	return bits & mask_of(n);
-}
-
-/*
- * key_code_is_possible
- *		Do the entries of this index fit into integers?
- */
-bool
-key_code_is_possible(Relation index)
-{
-	return key_bits(index) > 0;
-}
-
-/* key_bits -- how many bits the keys of an entry take; 0 if it isn't possible. */
-static int
-key_bits(Relation index)
-{
-	int			ncolumns = index->rd_index->indnkeyatts;
-	int			bits = 0;
-
-	if (index->rd_rel->relam != BTREE_AM_OID || index->rd_index->indnatts != ncolumns)
-		return 0;
-	for (int i = 0; i < ncolumns; i++)
-	{
-		const KeyComparison *comparison = comparison_of(index, i);
-
-		if (comparison == NULL)
-			return 0;
-		bits += 1 + comparison->length * BITS_PER_BYTE;
-	}
-	return bits <= ENTRY_MAX_WORDS * WORD_BITS - CODE_TAIL_BITS ? bits : 0;
 }
 
 /* comparison_of -- how values of a column are compared, if we know that. */
@@ -225,29 +211,89 @@ has_even_values(Oid type)
 
 /*
  * key_code_begin
- *		How to make integers of the entries of an index, for which that is possible.
+ *		How to make integers of the entries of an index, NULL if that isn't
+ *		possible.
  */
 KeyCode *
 key_code_begin(Relation index)
 {
 	KeyCode    *code = palloc0_object(KeyCode);
-	int			bits = key_bits(index);
+	int			nkeys = index->rd_index->indnkeyatts;
+
+	if (index->rd_rel->relam != BTREE_AM_OID)
+		return NULL;
+	code->desc = RelationGetDescr(index);
+	for (; code->ncolumns < nkeys; code->ncolumns++)
+	{
+		const KeyComparison *comparison = comparison_of(index, code->ncolumns);
+		KeyColumn  *column = &code->columns[code->ncolumns];
+
+		if (comparison == NULL)
+			break;
+		column->kind = comparison->kind;
+		column->length = comparison->length;
+	}
+
+	if (code->ncolumns < nkeys || nkeys < index->rd_index->indnatts ||
+		key_bits(code) + TAIL_BITS > ENTRY_MAX_WORDS * WORD_BITS)
+	{
+		code->has_tuples = true;
+		while (key_bits(code) + TAIL_BITS > (ENTRY_MAX_WORDS - 1) * WORD_BITS)
+			code->ncolumns--;
+		if (code->ncolumns == 0 && !can_abbreviate(code, index))
+			return NULL;
+	}
+	place_columns(code, index);
+	return code;
+}
+
+/* key_bits -- how many bits these columns take. */
+static int
+key_bits(const KeyCode *code)
+{
+	int			bits = 0;
+
+	for (int i = 0; i < code->ncolumns; i++)
+		bits += 1 + code->columns[i].length * BITS_PER_BYTE;
+	return bits;
+}
+
+/*
+ * can_abbreviate
+ *		May the first column be abbreviated to an unsigned number?  Make it so.
+ */
+static bool
+can_abbreviate(KeyCode *code, Relation index)
+{
+	SortSupport support = &code->abbreviation;
+
+	support->ssup_cxt = CurrentMemoryContext;
+	support->ssup_collation = index->rd_indcollation[0];
+	support->ssup_attno = 1;
+	support->abbreviate = true;
+	compat_prepare_sort_support(index, false, support);
+	if (support->abbrev_converter == NULL || support->comparator != ssup_datum_unsigned_cmp)
+		return false;
+	code->columns[0].kind = KEY_ABBREVIATED;
+	code->columns[0].length = sizeof(Datum);
+	code->ncolumns = 1;
+	return true;
+}
+
+/* place_columns -- where do values lie in the integer, and in a tuple? */
+static void
+place_columns(KeyCode *code, Relation index)
+{
 	int			position;
 	Size		offset = MAXALIGN(sizeof(IndexTupleData));
 
-	Assert(bits > 0);
-	code->desc = RelationGetDescr(index);
-	code->ncolumns = index->rd_index->indnkeyatts;
-	code->nwords = bits + CODE_TAIL_BITS <= 2 * WORD_BITS ? 2 : ENTRY_MAX_WORDS;
-
+	code->nwords = code->has_tuples || key_bits(code) + TAIL_BITS <= 2 * WORD_BITS ?
+		2 : ENTRY_MAX_WORDS;
 	position = code->nwords * WORD_BITS;
 	for (int i = 0; i < code->ncolumns; i++)
 	{
 		KeyColumn  *column = &code->columns[i];
-		const KeyComparison *comparison = comparison_of(index, i);
 
-		column->kind = comparison->kind;
-		column->length = comparison->length;
 		column->is_descending = (index->rd_indoption[i] & INDOPTION_DESC) != 0;
 		column->nulls_first = (index->rd_indoption[i] & INDOPTION_NULLS_FIRST) != 0;
 		position -= 1 + column->length * BITS_PER_BYTE;
@@ -256,23 +302,63 @@ key_code_begin(Relation index)
 		column->offset = offset;
 		offset += column->length;
 	}
-	Assert(position >= CODE_TAIL_BITS);
+	Assert(position >= TAIL_BITS);
+	if (code->has_tuples)
+		return;
 
 	code->tuple_size = MAXALIGN(offset);
 	/* with nulls there is a bitmap, but a value less */
 	code->tuple = palloc0(code->tuple_size + MAXALIGN(sizeof(IndexAttributeBitMapData)));
 	code->tuple->t_info = code->tuple_size;
-	return code;
+}
+
+/* key_code_has_tuples -- does an entry point at an index tuple? */
+bool
+key_code_has_tuples(const KeyCode *code)
+{
+	return code->has_tuples;
 }
 
 /* key_code_words -- how many words an entry has. */
 int
 key_code_words(const KeyCode *code)
 {
-	return code->nwords;
+	return code->nwords + code->has_tuples;
 }
 
-/* key_code_encode -- make an integer of an entry. */
+/* key_code_tail_bits -- how many of its low bits aren't of the key. */
+int
+key_code_tail_bits(const KeyCode *code)
+{
+	return TAIL_BITS + (code->has_tuples ? WORD_BITS : 0);
+}
+
+/*
+ * key_code_is_worthless
+ *		After so many entries, as the server asks it now and then: do abbreviations
+ *		tell too few of them apart?
+ */
+bool
+key_code_is_worthless(KeyCode *code, int nentries)
+{
+	SortSupport support = &code->abbreviation;
+
+	return support->abbrev_abort != NULL && support->abbrev_abort(nentries, support);
+}
+
+/* key_code_set_tuple -- have an entry point at its index tuple. */
+void
+key_code_set_tuple(const KeyCode *code, uint64 *entry, IndexTuple tuple)
+{
+	Assert(code->has_tuples);
+	entry[code->nwords] = (uint64) (uintptr_t) tuple;
+}
+
+/*
+ * key_code_encode
+ *		Make an integer of an entry.  It may leave memory behind in the current
+ *		context.
+ */
 void
 key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
 				ItemPointer tid, uint64 *entry)
@@ -298,7 +384,13 @@ put_column(const KeyCode *code, const KeyColumn *column, Datum value, bool isnul
 	if (isnull)
 		return;
 
-	if (column->kind != KEY_BYTES)
+	if (column->kind == KEY_ABBREVIATED)
+	{
+		uint64		number = code->abbreviation.abbrev_converter(value, (SortSupport) &code->abbreviation);
+
+		put_bits(entry, code->nwords, column->position, column->is_descending ? ~number : number);
+	}
+	else if (column->kind != KEY_BYTES)
 		put_bits(entry, code->nwords, column->position, code_of(column, value, &is_exact));
 	else
 	{
@@ -316,7 +408,7 @@ put_column(const KeyCode *code, const KeyColumn *column, Datum value, bool isnul
 		}
 	}
 	if (!is_exact)
-		entry[code->nwords - 1] |= CODE_INEXACT;
+		entry[code->nwords - 1] |= INEXACT;
 }
 
 /* code_of -- a value that is passed by value. */
@@ -367,12 +459,16 @@ value_of(const KeyColumn *column, uint64 code)
 
 /*
  * key_code_tuple
- *		Make an index tuple of an entry that is exact, valid until the next call.
+ *		The index tuple of an entry.  If it has none one is made, valid until the
+ *		next call; it is exact then.
  */
 IndexTuple
 key_code_tuple(KeyCode *code, const uint64 *entry)
 {
 	IndexTuple	tuple = code->tuple;
+
+	if (code->has_tuples)
+		return (IndexTuple) (uintptr_t) entry[code->nwords];
 
 	Assert(key_code_is_exact(code, entry));
 	/* padding is zero */
@@ -458,7 +554,7 @@ form_with_nulls(KeyCode *code, const uint64 *entry)
 void
 key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid)
 {
-	uint64		number = get_bits(entry, code->nwords, 1, CODE_TAIL_BITS - 1);
+	uint64		number = get_bits(entry, code->nwords, 1, TAIL_BITS - 1);
 
 	ItemPointerSet(tid, number >> OFFSET_BITS, number & mask_of(OFFSET_BITS));
 }
@@ -467,10 +563,10 @@ key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid)
 bool
 key_code_is_exact(const KeyCode *code, const uint64 *entry)
 {
-	return (entry[code->nwords - 1] & CODE_INEXACT) == 0;
+	return code->has_tuples || (entry[code->nwords - 1] & INEXACT) == 0;
 }
 
-/* key_code_same_keys -- have two entries equal keys? */
+/* key_code_same_keys -- have two entries equal keys, as far as integers go? */
 bool
 key_code_same_keys(const KeyCode *code, const uint64 *left, const uint64 *right)
 {
@@ -479,5 +575,5 @@ key_code_same_keys(const KeyCode *code, const uint64 *left, const uint64 *right)
 	for (int i = 0; i < last; i++)
 		if (left[i] != right[i])
 			return false;
-	return ((left[last] ^ right[last]) & ~CODE_TAIL_MASK) == 0;
+	return ((left[last] ^ right[last]) & ~TAIL_MASK) == 0;
 }

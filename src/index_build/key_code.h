@@ -13,18 +13,16 @@
 #include "access/itup.h"
 #include "utils/rel.h"
 
-/* The low bits of an entry: its TID, and whether there is more to the keys */
-#define CODE_INEXACT		UINT64CONST(1)
-#define CODE_TAIL_BITS		49
-#define CODE_TAIL_MASK		((UINT64CONST(1) << CODE_TAIL_BITS) - 1)
-
 typedef struct KeyCode KeyCode;
 
-extern bool key_code_is_possible(Relation index);
 extern KeyCode *key_code_begin(Relation index);
+extern bool key_code_has_tuples(const KeyCode *code);
 extern int	key_code_words(const KeyCode *code);
+extern int	key_code_tail_bits(const KeyCode *code);
 extern void key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
 							ItemPointer tid, uint64 *entry);
+extern bool key_code_is_worthless(KeyCode *code, int nentries);
+extern void key_code_set_tuple(const KeyCode *code, uint64 *entry, IndexTuple tuple);
 extern IndexTuple key_code_tuple(KeyCode *code, const uint64 *entry);
 extern void key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid);
 extern bool key_code_is_exact(const KeyCode *code, const uint64 *entry);
