@@ -85,7 +85,7 @@
  */
 #define HEAP_PAGE_COST				0.08
 #define BY_CODE_PAGE_COST			0.25
-#define BY_PREFIX_PAGE_COST			0.6
+#define BY_PREFIX_PAGE_COST			0.4
 #define BY_VALUE_PAGE_COST			1.0
 #define BY_VALUE_SERIAL_PART		0.36
 #define BY_REFERENCE_PAGE_COST		1.4
@@ -123,8 +123,9 @@ typedef struct IndexBuild
 	bool		has_workers;	/* if the server builds it */
 	double		pages;			/* to be expected */
 	double		cost;			/* of building it by one process; see above */
+	double		pass_cost;		/* what of that is reading the table */
 	double		bounds_cost;	/* what each part costs, if it is divided, but */
-	double		entries_cost;	/* for the entries */
+	double		entries_cost;	/* for the entries, and reading the table */
 	double		disk_cost;		/* and for each part but one in addition */
 	double		server_cost;	/* of building it as the server does */
 } IndexBuild;
@@ -308,22 +309,24 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 {
 	bool		is_btree = index->rd_rel->relam == BTREE_AM_OID;
 	bool		by_value = is_btree && TupleDescAttr(RelationGetDescr(index), 0)->attbyval;
-	double		page_cost = build->tuple_size > 0 && build->entry_size > 0 ? BY_PREFIX_PAGE_COST :
-		build->entry_size > 0 ? BY_CODE_PAGE_COST :
-		by_value ? BY_VALUE_PAGE_COST :
+	double		server_page_cost = by_value ? BY_VALUE_PAGE_COST :
 		is_btree ? BY_REFERENCE_PAGE_COST : OTHER_KIND_PAGE_COST;
 	double		serial_part = by_value ? BY_VALUE_SERIAL_PART : OTHER_SERIAL_PART;
 	int			nworkers = server_build_workers(new_relid, index);
 	double		pages = Max(build->pages, entries / ENTRIES_OF_PAGE);
+	double		server_entries_cost = Max(server_page_cost * build->pages, entries / ENTRIES_OF_PAGE);
 
-	build->entries_cost = Max(page_cost * build->pages, entries / ENTRIES_OF_PAGE);
-	build->cost = HEAP_PAGE_COST * heap_pages + build->entries_cost;
-	build->bounds_cost = DIVISION_COST + HEAP_PAGE_COST * heap_pages +
+	build->entries_cost = build->entry_size == 0 ? server_entries_cost :
+		pages * (build->tuple_size > 0 ? BY_PREFIX_PAGE_COST : BY_CODE_PAGE_COST);
+	build->pass_cost = HEAP_PAGE_COST * heap_pages;
+	build->cost = build->pass_cost + build->entries_cost;
+	build->bounds_cost = DIVISION_COST +
 		(by_value ? BY_VALUE_BOUND_COST : BY_REFERENCE_BOUND_COST) * pages;
 	/* what doesn't fit in memory may have to be read again for each part */
 	build->disk_cost = heap_pages > effective_cache_size ? HEAP_PAGE_COST * heap_pages : 0;
 	build->has_workers = nworkers > 0;
-	build->server_cost = build->cost * (serial_part + (1 - serial_part) / (nworkers + 1));
+	build->server_cost = (build->pass_cost + server_entries_cost) *
+		(serial_part + (1 - serial_part) / (nworkers + 1));
 }
 
 /*
@@ -469,7 +472,8 @@ plan_alone(const IndexBuilds *builds, int *ndivided)
 			double		total = alone + best_time_at_once(rest, builds->nbuilds - i,
 														  builds->nmembers, &divided);
 
-			if (best < 0 || total < best_time)
+			/* the server is to save more than a rounding error */
+			if (best < 0 || total < best_time * 0.999)
 			{
 				best = i;
 				best_time = total;
@@ -516,34 +520,43 @@ best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndiv
  *		next one once it is through with what it does?
  *
  * So many of the btrees, the first ones, are divided, and come before all
- * others.
+ * others.  Those whose entries we sort share a pass over the table.
  */
 static double
 time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided)
 {
 	double	   *times = palloc0_array(double, nmembers);
+	bool	   *has_read = palloc0_array(bool, nmembers);
+	bool		all_have_read = false;
 	double		longest = 0;
 	double		together = 0;
 	int			nbtrees = 0;
 
 	for (int i = 0; i < nbuilds; i++)
 	{
-		double	   *next = &times[0];
+		bool		is_sorted = builds[i].entry_size > 0;
+		int			next = 0;
 
 		if (builds[i].is_divisible && nbtrees < ndivided)
 		{
 			nbtrees++;
-			together += builds[i].bounds_cost + builds[i].entries_cost / nmembers +
-				builds[i].disk_cost * (nmembers - 1);
+			together += builds[i].bounds_cost + builds[i].entries_cost / nmembers;
+			if (!is_sorted || !all_have_read)
+				together += builds[i].pass_cost + builds[i].disk_cost * (nmembers - 1);
+			all_have_read |= is_sorted;
 			continue;
 		}
 		for (int member = 1; member < nmembers; member++)
-			if (times[member] < *next)
-				next = &times[member];
-		*next += builds[i].cost;
-		longest = Max(longest, *next);
+			if (times[member] < times[next])
+				next = member;
+		times[next] += builds[i].cost;
+		if (is_sorted && has_read[next])
+			times[next] -= builds[i].pass_cost;
+		has_read[next] |= is_sorted;
+		longest = Max(longest, times[next]);
 	}
 	pfree(times);
+	pfree(has_read);
 	return together + longest;
 }
 
