@@ -535,6 +535,7 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 		tuplesort_performsort(sort->server_sort);
 	else
 	{
+		DEBUG_POINT("rewrite-entry-sort");
 		entry_sort_perform(sort->sort);
 		if (sort->tuples != NULL)
 			entry_sort_end_ties(sort->sort, compare_ties, sort);

@@ -31,6 +31,7 @@
 #include "storage/buffile.h"
 #include "utils/memutils.h"
 
+#include "debug_point.h"
 #include "index_build/entry_sort.h"
 
 #define WORD_BITS		64
@@ -242,10 +243,9 @@ static void
 sort_entries(EntrySort *sort)
 {
 	MemoryContext context = GetMemoryChunkContext(sort->entries);
-	/* a run leaves room for the next one */
-	Size		size = mul_size(sort->nentries < sort->capacity ? Max(sort->nentries, 1) : sort->capacity,
-								sort->nwords * sizeof(uint64));
-	uint64	   *other = MemoryContextAllocHuge(context, size);
+	/* with runs, whichever array is left is needed whole */
+	Size		n = sort->nruns > 0 ? sort->capacity : Max(sort->nentries, 1);
+	uint64	   *other = MemoryContextAllocHuge(context, mul_size(n, sort->nwords * sizeof(uint64)));
 
 	if (radix_sort(sort, sort->entries, other, sort->nentries))
 	{
@@ -460,11 +460,12 @@ write_run(EntrySort *sort)
 	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(sort));
 	Run		   *run;
 
+	DEBUG_POINT("rewrite-entry-run");
 	sort_entries(sort);
 	if (sort->nruns == 0)
-		sort->runs = palloc_array(Run, 1);
+		sort->runs = palloc(sizeof(Run));
 	else if ((sort->nruns & (sort->nruns - 1)) == 0)
-		sort->runs = repalloc_array(sort->runs, Run, 2 * sort->nruns);
+		sort->runs = repalloc(sort->runs, 2 * sort->nruns * sizeof(Run));
 	run = &sort->runs[sort->nruns];
 	memset(run, 0, sizeof(Run));
 	run->file = BufFileCreateTemp(false);
@@ -487,9 +488,18 @@ write_run(EntrySort *sort)
 static void
 begin_merge(EntrySort *sort)
 {
-	Size		size = sort->capacity / sort->nruns;
+	Size		size;
 
-	Assert(size > 0);
+	if (sort->capacity < sort->nruns)
+	{
+		MemoryContext context = GetMemoryChunkContext(sort->entries);
+
+		pfree(sort->entries);
+		sort->capacity = sort->nruns;
+		sort->entries = MemoryContextAllocHuge(context,
+											   mul_size(sort->capacity, sort->nwords * sizeof(uint64)));
+	}
+	size = sort->capacity / sort->nruns;
 	sort->heap = binaryheap_allocate(sort->nruns, compare_runs, sort);
 	for (int i = 0; i < sort->nruns; i++)
 	{

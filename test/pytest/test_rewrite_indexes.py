@@ -355,14 +355,14 @@ def indexed(conn):
 @pytest.mark.parametrize(("point", "role", "parts"), [
     ("rewrite-index-files", "leader", 0), ("rewrite-index", "leader", 0), ("rewrite-index", "worker", 0),
     ("rewrite-btree-part", "worker", 3), ("rewrite-btree-part", "leader", 3), ("rewrite-btree-join", "leader", 3),
-    ("rewrite-index-alone", "leader", 0),
+    ("rewrite-index-alone", "leader", 0), ("rewrite-entry-sort", "leader", 3), ("rewrite-entry-sort", "worker", 3),
 ])  # fmt: skip
 def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point, role, parts, how):
     settings = {**SETTINGS, "cyclone.debug_btree_parts": parts}
     files = relation_files(cluster, conn)
     log_position = len(cluster.log)
     # the others wait, or they might have built all indexes before this one comes there
-    processes = 3 if point in ("rewrite-index", "rewrite-btree-part") else 1
+    processes = 3 if point in ("rewrite-index", "rewrite-btree-part", "rewrite-entry-sort") else 1
     if how == "error":
         other = "worker" if role == "leader" else "leader"
         with cluster.connect(db) as gate:
@@ -433,7 +433,8 @@ def test_crashes(new_cluster):
 
     in_parts = {**SETTINGS, "cyclone.debug_btree_parts": 3}
     for point, settings in (
-        ("rewrite-index-files:leader", SETTINGS), ("rewrite-index:any", SETTINGS), ("rewrite-btree-join:leader", in_parts),
+        ("rewrite-index-files:leader", SETTINGS), ("rewrite-index:any", SETTINGS), ("rewrite-entry-sort:any", SETTINGS),
+        ("rewrite-btree-join:leader", in_parts),
         ("rewrite-index-alone:leader", SETTINGS), ("rewrite-swapped:leader", in_parts),
     ):  # fmt: skip
         with Parked(cluster, TEMPLATE, point, 1, FULL, settings) as vacuum:

@@ -1,0 +1,295 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_entry_sort.c
+ *	  Integers come out in order, however many fit into memory:
+ *	  index_build/entry_sort.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <stdlib.h>
+
+#include "index_build/entry_sort.c"
+#include "unit.h"
+
+#define MOST_ENTRIES	20000
+
+MemoryContext CurrentMemoryContext = NULL;
+
+/* A temporary file */
+struct BufFile
+{
+	char	   *data;
+	size_t		size;
+	size_t		position;
+};
+
+static int	open_files = 0;
+
+MemoryContext
+GetMemoryChunkContext(void *pointer)
+{
+	return CurrentMemoryContext;
+}
+
+void *
+MemoryContextAllocHuge(MemoryContext context, Size size)
+{
+	return malloc(size);
+}
+
+void *
+repalloc(void *pointer, Size size)
+{
+	return realloc(pointer, size);
+}
+
+Size
+mul_size(Size a, Size b)
+{
+	return a * b;
+}
+
+BufFile *
+BufFileCreateTemp(bool interXact)
+{
+	open_files++;
+	return calloc(1, sizeof(BufFile));
+}
+
+void
+BufFileWrite(BufFile *file, const void *data, size_t size)
+{
+	file->data = realloc(file->data, file->position + size);
+	memcpy(file->data + file->position, data, size);
+	file->size = file->position += size;
+}
+
+int
+BufFileSeek(BufFile *file, int number, off_t offset, int whence)
+{
+	file->position = offset;
+	return 0;
+}
+
+void
+BufFileReadExact(BufFile *file, void *data, size_t size)
+{
+	CHECK(file->position + size <= file->size);
+	memcpy(data, file->data + file->position, size);
+	file->position += size;
+}
+
+void
+BufFileClose(BufFile *file)
+{
+	open_files--;
+	free(file->data);
+	free(file);
+}
+
+/* The first node is the greatest; the others are in no order. */
+binaryheap *
+binaryheap_allocate(int capacity, binaryheap_comparator compare, void *arg)
+{
+	binaryheap *heap = calloc(1, offsetof(binaryheap, bh_nodes) + capacity * sizeof(bh_node_type));
+
+	heap->bh_space = capacity;
+	heap->bh_compare = compare;
+	heap->bh_arg = arg;
+	return heap;
+}
+
+void
+binaryheap_free(binaryheap *heap)
+{
+	free(heap);
+}
+
+void
+binaryheap_add_unordered(binaryheap *heap, bh_node_type node)
+{
+	heap->bh_nodes[heap->bh_size++] = node;
+}
+
+void
+binaryheap_build(binaryheap *heap)
+{
+	for (int i = 1; i < heap->bh_size; i++)
+		if (heap->bh_compare(heap->bh_nodes[i], heap->bh_nodes[0], heap->bh_arg) > 0)
+		{
+			bh_node_type node = heap->bh_nodes[0];
+
+			heap->bh_nodes[0] = heap->bh_nodes[i];
+			heap->bh_nodes[i] = node;
+		}
+}
+
+bh_node_type
+binaryheap_first(binaryheap *heap)
+{
+	return heap->bh_nodes[0];
+}
+
+void
+binaryheap_replace_first(binaryheap *heap, bh_node_type node)
+{
+	heap->bh_nodes[0] = node;
+	binaryheap_build(heap);
+}
+
+bh_node_type
+binaryheap_remove_first(binaryheap *heap)
+{
+	bh_node_type node = heap->bh_nodes[0];
+
+	heap->bh_nodes[0] = heap->bh_nodes[--heap->bh_size];
+	binaryheap_build(heap);
+	return node;
+}
+
+void
+qsort_arg(void *base, size_t number, size_t size, qsort_arg_comparator compare, void *arg)
+{
+	qsort_r(base, number, size, compare, arg);
+}
+
+static int
+compare_entries(const void *a, const void *b, void *arg)
+{
+	return entries_compare(a, b, *(int *) arg);
+}
+
+/* compare_backwards -- by the last word, the greatest first. */
+static int
+compare_backwards(const void *a, const void *b, void *arg)
+{
+	int			last = *(int *) arg - 1;
+	uint64		left = ((const uint64 *) a)[last];
+	uint64		right = ((const uint64 *) b)[last];
+
+	return left == right ? 0 : left > right ? -1 : 1;
+}
+
+static uint64
+random_word(void)
+{
+	return (uint64) unit_number(0, PG_INT32_MAX - 1) << 42 ^ (uint64) unit_number(0, PG_INT32_MAX - 1) << 21 ^
+		unit_number(0, PG_INT32_MAX - 1);
+}
+
+/* make_entries -- with keys of some kind, and tails that grow. */
+static void
+make_entries(uint64 *entries, int n, int nwords, int tail_bits)
+{
+	uint64		mask[ENTRY_MAX_WORDS];
+	int			kind = unit_number(0, 4);
+	int			tail_words = tail_bits / 64;
+
+	for (int word = 0; word < nwords; word++)
+		mask[word] = kind == 0 ? 0 : kind == 1 ? PG_UINT64_MAX : random_word() & random_word() & random_word();
+	for (int i = 0; i < n; i++)
+	{
+		uint64	   *entry = entries + i * nwords;
+
+		for (int word = 0; word < nwords; word++)
+			entry[word] = (kind == 4 ? (uint64) i * UINT64CONST(0x10000000001) : random_word()) & mask[word];
+		/* the tail: what it begins in, and whole words behind that */
+		for (int word = nwords - tail_words; word < nwords; word++)
+			entry[word] = random_word();
+		entry[nwords - tail_words - 1] &= PG_UINT64_MAX << (tail_bits % 64);
+		if (tail_bits % 64 > 0)
+			entry[nwords - tail_words - 1] |= i;
+		else if (tail_words > 0)
+			entry[nwords - tail_words] = i;
+	}
+}
+
+/* test_all_come_out_in_order -- with any keys, and any number of runs. */
+static void
+test_all_come_out_in_order(void)
+{
+	uint64	   *entries = malloc(MOST_ENTRIES * ENTRY_MAX_WORDS * sizeof(uint64));
+
+	for (int i = 0; i < 600; i++)
+	{
+		int			nwords = unit_number(2, 3);
+		int			tail_bits = nwords == 3 && unit_number(0, 1) ? 64 + 49 : 49;
+		int			n = unit_number(0, 3) ? unit_number(0, 400) : unit_number(0, MOST_ENTRIES);
+		int			nruns = unit_number(1, 20);
+		int			capacity = unit_number(0, 1) ? MOST_ENTRIES : Max(n / nruns, 1);
+		EntrySort  *sort = entry_sort_begin(nwords, tail_bits, capacity);
+		const uint64 *entry;
+		int			done = 0;
+
+		unit_case("%d entries of %d words with a tail of %d bits, %d at a time", n, nwords, tail_bits, capacity);
+		make_entries(entries, n, nwords, tail_bits);
+		for (int j = 0; j < n; j++)
+		{
+			CHECK_EQ(entry_sort_is_full(sort), j > 0 && j % capacity == 0);
+			entry_sort_put(sort, entries + j * nwords);
+		}
+		entry_sort_perform(sort);
+		CHECK_EQ(open_files, n > capacity ? (n + capacity - 1) / capacity : 0);
+		qsort_r(entries, n, nwords * sizeof(uint64), compare_entries, &nwords);
+		for (; (entry = entry_sort_next(sort)) != NULL; done++)
+		{
+			CHECK(done < n);
+			CHECK_EQ(entries_compare(entry, entries + done * nwords, nwords), 0);
+		}
+		CHECK_EQ(done, n);
+		entry_sort_end(sort);
+		CHECK_EQ(open_files, 0);
+	}
+	free(entries);
+}
+
+/* test_ties_are_ended -- among entries with equal keys, and nowhere else. */
+static void
+test_ties_are_ended(void)
+{
+	for (int i = 0; i < 100; i++)
+	{
+		int			nwords = unit_number(2, 3);
+		int			n = unit_number(0, 1000);
+		int			nkeys = unit_number(1, 300);
+		EntrySort  *sort = entry_sort_begin(nwords, 49, Max(n, 1));
+		uint64		before[ENTRY_MAX_WORDS];
+		const uint64 *entry;
+
+		unit_case("%d entries of %d words and %d keys", n, nwords, nkeys);
+		for (int j = 0; j < n; j++)
+		{
+			uint64		put[ENTRY_MAX_WORDS] = {unit_number(1, nkeys)};
+
+			put[nwords - 1] = (uint64) unit_number(0, 1) << 49 | j;
+			entry_sort_put(sort, put);
+		}
+		entry_sort_perform(sort);
+		entry_sort_end_ties(sort, compare_backwards, &nwords);
+		for (int done = 0; (entry = entry_sort_next(sort)) != NULL; done++)
+		{
+			uint64		key = entry[nwords - 1] >> 49;
+			uint64		key_before = before[nwords - 1] >> 49;
+
+			if (done > 0)
+				CHECK(entry[0] > before[0] ||
+					  (entry[0] == before[0] &&
+					   (key > key_before || (key == key_before && entry[nwords - 1] < before[nwords - 1]))));
+			copy_entry(before, entry, nwords);
+		}
+		entry_sort_end(sort);
+	}
+}
+
+int
+main(void)
+{
+	unit_seed(44);
+	UNIT_RUN(test_all_come_out_in_order);
+	UNIT_RUN(test_ties_are_ended);
+	return unit_end();
+}
