@@ -181,6 +181,7 @@ static void join(BtreeBuild *build, SharedFileSet *files, BufFile *only, Relatio
 				 Relation index);
 static void build_part(TablePass *pass, PartSort *sort, SharedFileSet *files);
 static void sort_rows(TablePass *pass);
+static bool has_sorts(const TablePass *pass);
 static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
 static bool is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin);
 static void sort_row(PartSort *sort, HeapTuple row);
@@ -452,6 +453,12 @@ begin_sort(TablePass *pass, BtreePart *part, PartSort *sort)
 		return;
 	}
 	sort->code = key_code_begin(part->index);
+	if (sort->code == NULL)
+	{
+		/* somebody may have added a value to an enum meanwhile */
+		sort->is_given_up = true;
+		return;
+	}
 	if (key_code_has_tuples(sort->code))
 		sort->tuples = BumpContextCreate(CurrentMemoryContext, "tuples to be sorted",
 										 ALLOCSET_DEFAULT_SIZES);
@@ -739,7 +746,7 @@ sort_rows(TablePass *pass)
 
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
 										strategy, pass->heap, MAIN_FORKNUM, next_block, pass, 0);
-	while (BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)))
+	while (has_sorts(pass) && BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)))
 	{
 		BlockNumber blkno = BufferGetBlockNumber(buffer);
 		HeapTupleData rows[MaxHeapTuplesPerPage];
@@ -779,6 +786,16 @@ sort_rows(TablePass *pass)
 	}
 	read_stream_end(stream);
 	FreeAccessStrategy(strategy);
+}
+
+/* has_sorts -- is there a sort that has not been given up? */
+static bool
+has_sorts(const TablePass *pass)
+{
+	for (int i = 0; i < pass->nsorts; i++)
+		if (!pass->sorts[i].is_given_up)
+			return true;
+	return false;
 }
 
 /* next_block -- the read stream's callback: one after the other. */

@@ -321,7 +321,7 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 	build->pass_cost = HEAP_PAGE_COST * heap_pages;
 	build->cost = build->pass_cost + build->entries_cost;
 	build->bounds_cost = DIVISION_COST +
-		(by_value ? BY_VALUE_BOUND_COST : BY_REFERENCE_BOUND_COST) * pages;
+		(by_value || build->entry_size > 0 ? BY_VALUE_BOUND_COST : BY_REFERENCE_BOUND_COST) * pages;
 	/* what doesn't fit in memory may have to be read again for each part */
 	build->disk_cost = heap_pages > effective_cache_size ? HEAP_PAGE_COST * heap_pages : 0;
 	build->has_workers = nworkers > 0;
