@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * btree_build.c
- *	  Building one btree in several processes.
+ *	  Building btrees, each whole or in parts by several processes.
  *
  * The server's parallel build shares out reading the table and sorting, but one
  * process merges what they have sorted, and fills all pages.  Here each process
@@ -10,14 +10,23 @@
  *	 1. The leader takes a sample of the rows (btree_sample), which shows where to
  *		divide the index into parts of about the same size (btree_build_begin).
  *	 2. Each process reads the whole table, and sorts the entries of its part and
- *		fills leaf pages with them (btree_build_part).  To read all rows is cheap
+ *		fills leaf pages with them (btree_build_parts).  To read all rows is cheap
  *		next to sorting, and nothing has to be passed from one to another.
  *	 3. The leader joins the parts, and fills the few pages above the leaves
  *		(btree_build_end; see btree_level.c).
  *
+ * An index of one part is built by one process from beginning to end.
+ *
  * Entries are in the order of their keys, and with equal keys in that of their
  * rows, so what divides them is an entry.  An uneven division costs time and
  * nothing else.
+ *
+ * Where integers have the order of an index (key_code.c), we sort these
+ * (entry_sort.c), and one pass over the table is enough for several indexes.
+ * Otherwise the server's tuplesort has the entries.  If integers are only the
+ * beginning of the keys, the tuples are kept in memory with them; if that turns out
+ * to be too little, or integers tell too little, the sort is given up, and done
+ * by the server after another pass.
  *
  * Only for plain indexes (see plain_index.c), and like the server when it
  * rebuilds the indexes of a table that VACUUM FULL has written: without a check

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * btree_build.h
- *	  Building one btree in several processes.
+ *	  Building btrees, each whole or in parts by several processes.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

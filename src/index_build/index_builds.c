@@ -12,7 +12,9 @@
  * So the indexes are built in two steps:
  *
  *	 1. many at once, by a team whose members take one index after the other, or
- *		one part of a btree, the most costly first
+ *		one part of a btree, the most costly first; those whose entries are sorted
+ *		as integers several at a time, with one pass over the table.  Such builds
+ *		are so much cheaper that there is a team of the leader alone, too.
  *	 2. the others one at a time, each by the server
  *
  * Which are the others is planned beforehand.  An index that isn't plain (see
@@ -25,9 +27,9 @@
  *
  * What is in parallel mode must not write to catalogs.  So the leader gives all
  * indexes of the first step their new files before there is a team, and notes
- * their sizes after it.  For a whole index the members call the access method's
- * own routine, as the server would, which writes the new file and WAL.  As in the server's VACUUM
- * FULL, unique indexes are not checked for duplicates.
+ * their sizes after it.  For any other index that is whole the members call the access
+ * method's own routine, as the server would, which writes the new file and WAL.
+ * As in the server's VACUUM FULL, unique indexes are not checked for duplicates.
  *
  * maintenance_work_mem is shared out among the processes of the team.
  *

@@ -66,7 +66,7 @@ def pages_of(conn, index: str) -> list[list[bytes]]:
         is_rightmost = struct.unpack_from("<I", page, special + 4)[0] == NONE
         items = [struct.unpack_from("<I", page, at)[0] & 0x7FFF for at in range(24, lower, 4)]
         high, low = zip(*(struct.unpack_from("<HH", page, offset) for offset in items[0 if is_rightmost else 1 :]), strict=True)
-        return [h << 16 | l for h, l in zip(high, low, strict=True)]
+        return [one << 16 | other for one, other in zip(high, low, strict=True)]
 
     meta = page_at(META)
     root, level = struct.unpack_from("<II", meta, 24 + 8)

@@ -29,30 +29,35 @@ struct BufFile
 
 static int	open_files = 0;
 
+/* GetMemoryChunkContext -- there are no contexts. */
 MemoryContext
 GetMemoryChunkContext(void *pointer)
 {
 	return CurrentMemoryContext;
 }
 
+/* MemoryContextAllocHuge -- the server's. */
 void *
 MemoryContextAllocHuge(MemoryContext context, Size size)
 {
 	return malloc(size);
 }
 
+/* repalloc -- the same. */
 void *
 repalloc(void *pointer, Size size)
 {
 	return realloc(pointer, size);
 }
 
+/* mul_size -- no size is too large. */
 Size
 mul_size(Size a, Size b)
 {
 	return a * b;
 }
 
+/* BufFileCreateTemp -- a file in memory. */
 BufFile *
 BufFileCreateTemp(bool interXact)
 {
@@ -60,6 +65,7 @@ BufFileCreateTemp(bool interXact)
 	return calloc(1, sizeof(BufFile));
 }
 
+/* BufFileWrite -- at its position. */
 void
 BufFileWrite(BufFile *file, const void *data, size_t size)
 {
@@ -68,6 +74,7 @@ BufFileWrite(BufFile *file, const void *data, size_t size)
 	file->size = file->position += size;
 }
 
+/* BufFileSeek -- to a position from the beginning. */
 int
 BufFileSeek(BufFile *file, int number, off_t offset, int whence)
 {
@@ -75,6 +82,7 @@ BufFileSeek(BufFile *file, int number, off_t offset, int whence)
 	return 0;
 }
 
+/* BufFileReadExact -- no more than there is. */
 void
 BufFileReadExact(BufFile *file, void *data, size_t size)
 {
@@ -83,6 +91,7 @@ BufFileReadExact(BufFile *file, void *data, size_t size)
 	file->position += size;
 }
 
+/* BufFileClose -- it is gone. */
 void
 BufFileClose(BufFile *file)
 {
@@ -91,7 +100,7 @@ BufFileClose(BufFile *file)
 	free(file);
 }
 
-/* The first node is the greatest; the others are in no order. */
+/* binaryheap_allocate -- the first node is the greatest; the others are in no order. */
 binaryheap *
 binaryheap_allocate(int capacity, binaryheap_comparator compare, void *arg)
 {
@@ -103,18 +112,21 @@ binaryheap_allocate(int capacity, binaryheap_comparator compare, void *arg)
 	return heap;
 }
 
+/* binaryheap_free -- the server's. */
 void
 binaryheap_free(binaryheap *heap)
 {
 	free(heap);
 }
 
+/* binaryheap_add_unordered -- behind the others. */
 void
 binaryheap_add_unordered(binaryheap *heap, bh_node_type node)
 {
 	heap->bh_nodes[heap->bh_size++] = node;
 }
 
+/* binaryheap_build -- put the greatest first. */
 void
 binaryheap_build(binaryheap *heap)
 {
@@ -128,12 +140,14 @@ binaryheap_build(binaryheap *heap)
 		}
 }
 
+/* binaryheap_first -- the greatest. */
 bh_node_type
 binaryheap_first(binaryheap *heap)
 {
 	return heap->bh_nodes[0];
 }
 
+/* binaryheap_replace_first -- by another. */
 void
 binaryheap_replace_first(binaryheap *heap, bh_node_type node)
 {
@@ -141,6 +155,7 @@ binaryheap_replace_first(binaryheap *heap, bh_node_type node)
 	binaryheap_build(heap);
 }
 
+/* binaryheap_remove_first -- by the last one. */
 bh_node_type
 binaryheap_remove_first(binaryheap *heap)
 {
@@ -151,12 +166,14 @@ binaryheap_remove_first(binaryheap *heap)
 	return node;
 }
 
+/* qsort_arg -- that of the C library. */
 void
 qsort_arg(void *base, size_t number, size_t size, qsort_arg_comparator compare, void *arg)
 {
 	qsort_r(base, number, size, compare, arg);
 }
 
+/* compare_entries -- as integers. */
 static int
 compare_entries(const void *a, const void *b, void *arg)
 {
@@ -174,6 +191,7 @@ compare_backwards(const void *a, const void *b, void *arg)
 	return left == right ? 0 : left > right ? -1 : 1;
 }
 
+/* random_word -- all bits are random. */
 static uint64
 random_word(void)
 {
@@ -285,6 +303,7 @@ test_ties_are_ended(void)
 	}
 }
 
+/* main -- run them all. */
 int
 main(void)
 {
