@@ -29,7 +29,8 @@ typedef struct BtreePart
 	Relation	index;
 	IndexInfo  *info;
 	bool		by_code;		/* do we sort it, as key_code.h allows? */
-	Size		tuple_size;		/* about what a tuple takes, if entries need one */
+	Size		tuple_size;		/* about what a tuple takes, if entries need
+								 * one */
 	IndexBuildResult counts;	/* what was found */
 	double		seconds;		/* what it took */
 	bool		is_done;		/* was it the last part of the index? */

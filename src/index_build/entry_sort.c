@@ -73,7 +73,8 @@ struct EntrySort
 
 	int			nruns;
 	Run		   *runs;
-	binaryheap *heap;			/* of runs, the one with the smallest entry first */
+	binaryheap *heap;			/* of runs, the one with the smallest entry
+								 * first */
 	Run		   *last;			/* whose entry was returned */
 };
 
@@ -243,6 +244,7 @@ static void
 sort_entries(EntrySort *sort)
 {
 	MemoryContext context = GetMemoryChunkContext(sort->entries);
+
 	/* with runs, whichever array is left is needed whole */
 	Size		n = sort->nruns > 0 ? sort->capacity : Max(sort->nentries, 1);
 	uint64	   *other = MemoryContextAllocHuge(context, mul_size(n, sort->nwords * sizeof(uint64)));
@@ -387,7 +389,10 @@ move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to, Size n,
 {
 	const uint64 *end = entry_at(sort, from, n);
 
-	/* the last digit's lowest bits may be of the tail, in which order they come */
+	/*
+	 * the last digit's lowest bits may be of the tail, in which order they
+	 * come
+	 */
 	if (sort->nwords == 2)
 	{
 		for (const uint64 *entry = from; entry < end; entry += 2)

@@ -758,7 +758,10 @@ list_builds(TeamShared *shared, const IndexBuilds *builds, BtreeSample **samples
 			divided = lappend_int(divided, i);
 	list_groups(shared, builds, divided, btrees, nparts);
 
-	/* those that we sort are dealt out, so that each process reads the table once */
+	/*
+	 * those that we sort are dealt out, so that each process reads the table
+	 * once
+	 */
 	for (int i = 0; i < nbuilds; i++)
 		if (samples[i] == NULL && first[i].entry_size == 0)
 			list_groups(shared, builds, list_make1_int(i), btrees, 1);
