@@ -75,6 +75,9 @@
 /* At so many entries it is asked for the first time whether abbreviations are of use */
 #define FIRST_LOOK			1000
 
+/* Tuples are given memory in pieces of this size at most, as what is begun counts */
+#define MAX_TUPLES_BLOCK	(256 * 1024)
+
 /* An entry that stands for those of its row's page */
 typedef struct SampleRow
 {
@@ -470,7 +473,8 @@ begin_sort(TablePass *pass, BtreePart *part, PartSort *sort)
 	}
 	if (key_code_has_tuples(sort->code))
 		sort->tuples = BumpContextCreate(CurrentMemoryContext, "tuples to be sorted",
-										 ALLOCSET_DEFAULT_SIZES);
+										 ALLOCSET_DEFAULT_MINSIZE, ALLOCSET_DEFAULT_INITSIZE,
+										 MAX_TUPLES_BLOCK);
 	sort->next_look = FIRST_LOOK;
 	if (sort->has_lower)
 		encode_separator(sort, &sort->lower, sort->coded_lower);

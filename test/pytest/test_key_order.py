@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import checks
-from test_rewrite import run_script
+from test_rewrite import content, run_script
 from test_rewrite_indexes import SHAPES
 
 # By type: values at the ends of its order and beside them, and an expression of a number i and a random r for the rest.
@@ -212,15 +212,43 @@ def test_in_parts(conn):
         checks.assert_clean(conn, f"t{number}")
 
 
-def test_more_entries_than_memory(cluster, conn):
-    """What doesn't fit into memory is sorted in temporary files, to the same end."""
+def test_more_entries_than_memory(conn):
+    """What doesn't fit into memory is sorted in temporary files, to the same end, as far as temp_file_limit goes."""
     fill(conn, "t", {"a": "int4", "b": "uuid"}, rows=60_000, distinct=40_000, seed=1)
     for index in ("(a)", "(b DESC)", "(filler)"):
         conn.execute(f"CREATE INDEX ON t {index}")
-    conn.execute("SET maintenance_work_mem = '1MB'; SET log_temp_files = 0; SET client_min_messages = log")
+    conn.execute("SET maintenance_work_mem = '1MB'; SET temp_file_limit = '500kB'")
+    before = content(conn, "t")
+    with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+        conn.execute("VACUUM (FULL, PARALLEL 0) t")
+    assert content(conn, "t") == before
+    checks.assert_clean(conn, "t")
+
+    conn.execute("RESET temp_file_limit; SET log_temp_files = 0; SET client_min_messages = log")
     said: list[str] = []
     conn.add_notice_handler(lambda message: said.append(message.message_primary))
     conn.execute("VACUUM (FULL, PARALLEL 0) t")
     assert sum("temporary file" in message for message in said) > 3
     conn.execute("RESET client_min_messages")
     assert_as_built_by_core(conn, "t")
+
+
+@pytest.mark.parametrize(("text", "memory"), [
+    ("'https://example.com/' || md5(i::text)", "64MB"),  # abbreviations are all the same
+    ("repeat(md5((i % 10)::text), 30)", "1MB"),  # whose size doesn't show in that of the index
+], ids=["no-abbreviations", "no-memory"])  # fmt: skip
+def test_a_sort_that_is_given_up(conn, text, memory):
+    """The server does it after all, whether there are other indexes or not."""
+    for table in ("alone", "beside"):
+        conn.execute(f"CREATE TABLE {table} (i int, k text)")
+        conn.execute(f"INSERT INTO {table} SELECT i, {text} FROM generate_series(1, 8000) i")
+        conn.execute(f"CREATE INDEX ON {table} (k)")
+    conn.execute("CREATE INDEX ON beside (i DESC)")
+    conn.execute(f"SET maintenance_work_mem = '{memory}'")
+    assert not is_sorted_by_us(conn, "alone")
+    conn.execute("RESET maintenance_work_mem")
+    assert is_sorted_by_us(conn, "alone") == (memory == "1MB"), "what it was given up for isn't what was meant"
+    conn.execute(f"SET maintenance_work_mem = '{memory}'")
+    for table in ("alone", "beside"):
+        conn.execute(f"VACUUM (FULL, PARALLEL 0) {table}")
+        assert_as_built_by_core(conn, table)
