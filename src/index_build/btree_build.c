@@ -183,7 +183,6 @@ static IndexTuple separator(BtreeBuild *build, int number);
 static void maker_begin(EntryMaker *maker, IndexInfo *info, TupleTableSlot *slot);
 static bool make_entry(EntryMaker *maker, Datum *values, bool *isnull);
 static void maker_end(EntryMaker *maker);
-static double seconds_since(instr_time start);
 static void begin_sort(TablePass *pass, BtreePart *part, PartSort *sort);
 static void share_memory(TablePass *pass);
 static void give_up(PartSort *sort);
@@ -377,9 +376,9 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
  *		Build parts of different indexes, with one pass over the table, and at most
  *		maintenance_work_mem; and say of each whether it was its index's last.
  *
- * If there are several, all of them are built by_code.  files has been attached to, if any index has more than
- * one part.  An index of one part is whole then.  Raises an error if an entry is
- * too large, as the server's build does.
+ * If there are several, all of them are built by_code.  files has been attached
+ * to, if any index has more than one part.  An index of one part is whole then.
+ * Raises an error if an entry is too large, as the server's build does.
  */
 void
 btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation heap)
@@ -418,17 +417,6 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 			btree_build_parts(&parts[i], 1, files, heap);
 		}
 	ExecDropSingleTupleTableSlot(pass.slot);
-}
-
-/* seconds_since -- how long ago that was. */
-static double
-seconds_since(instr_time start)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, start);
-	return INSTR_TIME_GET_DOUBLE(now);
 }
 
 /*
@@ -518,6 +506,8 @@ share_memory(TablePass *pass)
 	{
 		PartSort   *sort = &pass->sorts[i];
 
+		if (sort->code == NULL)
+			continue;
 		sort->max_tuples = capacity * sort->part->tuple_size;
 		sort->sort = entry_sort_begin(key_code_words(sort->code), key_code_tail_bits(sort->code),
 									  Min(capacity, Max((Size) pass->nblocks * MaxHeapTuplesPerPage, 1)));
@@ -547,6 +537,9 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 	BtreePart  *part = sort->part;
 	BtreeBuild *build = part->build;
 	bool		is_whole = build->nparts == 1;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "pages of a btree",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
 	BufFile    *downlinks;
 	BtreeLevel *level;
 	NewBtree	btree;
@@ -584,6 +577,8 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 	part->is_done = pg_atomic_add_fetch_u32(&build->parts_done, 1) == build->nparts;
 	if (is_whole)
 		join(build, NULL, downlinks, pass->heap, part->index);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
 }
 
 /*

@@ -12,6 +12,7 @@
 
 #include "access/genam.h"
 #include "nodes/execnodes.h"
+#include "portability/instr_time.h"
 #include "storage/sharedfileset.h"
 #include "utils/rel.h"
 
@@ -43,5 +44,16 @@ extern void btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int 
 extern void btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation heap);
 extern void btree_build_end(BtreeBuild *build, SharedFileSet *files,
 							Relation heap, Relation index);
+
+/* seconds_since -- how long ago that was. */
+static inline double
+seconds_since(instr_time start)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, start);
+	return INSTR_TIME_GET_DOUBLE(now);
+}
 
 #endif							/* CYCLONE_BTREE_BUILD_H */

@@ -205,7 +205,6 @@ static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
 static void build_phase(void *state, int phase);
 static void build_group(TeamShared *shared, TeamBuild *builds, int nbuilds);
 static void join_parts(TeamShared *shared);
-static double seconds_since(instr_time start);
 static void while_waiting(void);
 static void take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result);
 static void set_index_statistics(const TeamBuild *build);
@@ -1015,17 +1014,6 @@ join_parts(TeamShared *shared)
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
-}
-
-/* seconds_since -- how long ago that was. */
-static double
-seconds_since(instr_time start)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, start);
-	return INSTR_TIME_GET_DOUBLE(now);
 }
 
 /* while_waiting -- leader: bring pg_stat_progress_cluster up to date. */

@@ -690,7 +690,7 @@ def test_what_verbose_says(cluster, db, conn, versions):
         rf'^finished rewriting "{db}\.public\.t"$',
         r"^heap: \d+ [kM]B before, \d+ [kM]B after$",
         r"^TOAST table: \d+ [kM]B before, \d+ [kM]B after$",
-        r'^index "t_pkey": \d+ [kM]B before, \d+ [kM]B after$',
+        r'^index "t_pkey": \d+ [kM]B before, \d+ [kM]B after, built in [\d.]+ s$',
         r"^parallel workers: 2 planned, 2 launched$",
         r"^phases: heap copy [\d.]+ s, linked row versions [\d.]+ s, TOAST copy [\d.]+ s, TOAST index [\d.]+ s,"
         r" index build [\d.]+ s, other [\d.]+ s$",
