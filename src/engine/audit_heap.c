@@ -474,6 +474,8 @@ note_visibility(PageAudit *audit, ItemId item)
 	verdict = HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, audit->buffer);
 	if (verdict == HEAPTUPLE_DEAD)
 		return false;
+	/* what is asked about freezing next is about this one */
+	audit->last_live = NULL;
 	if (verdict != HEAPTUPLE_LIVE || !HeapTupleHeaderXminCommitted(tuple.t_data))
 	{
 		audit->all_visible = false;
