@@ -44,6 +44,9 @@
 /* Entries are read from a run so many bytes at a time, if memory allows it */
 #define RUN_BUFFER		(256 * 1024)
 
+/* Interrupts are served once in so many entries, a power of two */
+#define INTERRUPT_ENTRIES	(1024 * 1024)
+
 /* Some bits of an entry */
 typedef struct Digit
 {
@@ -99,6 +102,14 @@ static inline uint64 *
 entry_at(const EntrySort *sort, const uint64 *entries, Size number)
 {
 	return (uint64 *) entries + number * sort->nwords;
+}
+
+/* serve_interrupts -- in a loop over entries, once in a million. */
+static inline void
+serve_interrupts(Size number)
+{
+	if (unlikely((number & (INTERRUPT_ENTRIES - 1)) == 0))
+		CHECK_FOR_INTERRUPTS();
 }
 
 /* copy_entry -- the number of words is known to the compiler in hot loops. */
@@ -183,6 +194,7 @@ entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg)
 		const uint64 *entry = entry_at(sort, sort->entries, i);
 		uint64		differs = i == sort->nentries;
 
+		serve_interrupts(i);
 		for (int word = 0; word < sort->nwords && i < sort->nentries; word++)
 			differs |= (entry[word] ^ (entry - sort->nwords)[word]) & sort->key_mask[word];
 		if (differs == 0)
@@ -287,7 +299,6 @@ radix_sort(EntrySort *sort, uint64 *entries, uint64 *other, Size n)
 	{
 		uint64	   *to = place == entries ? other : entries;
 
-		CHECK_FOR_INTERRUPTS();
 		move_by_digit(sort, place, to, n, &digits[i], sort->counts[i]);
 		place = to;
 	}
@@ -310,11 +321,13 @@ find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *d
 {
 	int			nwords = sort->nwords;
 	uint64		bits[ENTRY_MAX_WORDS] = {0};
-	const uint64 *end = entry_at(sort, entries, n);
+	const uint64 *entry = entries;
 	bool		in_order = true;
 
-	for (const uint64 *entry = entries + nwords; entry < end; entry += nwords)
+	for (Size i = 1; i < n; i++)
 	{
+		serve_interrupts(i);
+		entry += nwords;
 		in_order &= entries_compare(entry - nwords, entry, nwords) <= 0;
 		bits[0] |= entry[0] ^ entries[0];
 		bits[1] |= entry[1] ^ entries[1];
@@ -361,13 +374,15 @@ digit_of(const uint64 *entry, const Digit *digit)
 static void
 count_digits(EntrySort *sort, const uint64 *entries, Size n, const Digit *digits, int ndigits)
 {
-	int			nwords = sort->nwords;
-	const uint64 *end = entry_at(sort, entries, n);
+	const uint64 *entry = entries;
 
 	memset(sort->counts, 0, ndigits * sizeof(sort->counts[0]));
-	for (const uint64 *entry = entries; entry < end; entry += nwords)
+	for (Size number = 0; number < n; number++, entry += sort->nwords)
+	{
+		serve_interrupts(number);
 		for (int i = 0; i < ndigits; i++)
 			sort->counts[i][digit_of(entry, &digits[i])]++;
+	}
 	for (int i = 0; i < ndigits; i++)
 	{
 		Size		before = 0;
@@ -387,7 +402,7 @@ static void
 move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to, Size n,
 			  const Digit *digit, Size *counts)
 {
-	const uint64 *end = entry_at(sort, from, n);
+	const uint64 *entry = from;
 
 	/*
 	 * the last digit's lowest bits may be of the tail, in which order they
@@ -395,13 +410,19 @@ move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to, Size n,
 	 */
 	if (sort->nwords == 2)
 	{
-		for (const uint64 *entry = from; entry < end; entry += 2)
+		for (Size i = 0; i < n; i++, entry += 2)
+		{
+			serve_interrupts(i);
 			copy_entry(to + counts[digit_of(entry, digit)]++ * 2, entry, 2);
+		}
 	}
 	else
 	{
-		for (const uint64 *entry = from; entry < end; entry += 3)
+		for (Size i = 0; i < n; i++, entry += 3)
+		{
+			serve_interrupts(i);
 			copy_entry(to + counts[digit_of(entry, digit)]++ * 3, entry, 3);
+		}
 	}
 }
 
@@ -422,6 +443,7 @@ sort_groups(EntrySort *sort, uint64 *entries, uint64 *other, Size n, const Digit
 		const uint64 *entry = entry_at(sort, entries, i);
 		uint64		differs = i == n;
 
+		serve_interrupts(i);
 		for (int word = 0; word <= last->word && i < n; word++)
 			differs |= (entry[word] ^ (entry - nwords)[word]) & mask[word];
 		if (differs == 0)
