@@ -42,11 +42,14 @@
 
 #include "access/heapam.h"
 #include "access/nbtree.h"
+#include "access/parallel.h"
 #include "access/table.h"
 #include "catalog/index.h"
+#include "commands/progress.h"
 #include "common/pg_prng.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
@@ -374,7 +377,7 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 /*
  * btree_build_parts
  *		Build parts of different indexes, with one pass over the table, and at most
- *		maintenance_work_mem; and say of each whether it was its index's last.
+ *		maintenance_work_mem, and count the indexes that are ready by it.
  *
  * If there are several, all of them are built by_code.  files has been attached
  * to, if any index has more than one part.  An index of one part is whole then.
@@ -574,9 +577,15 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 	if (sort->tuples != NULL)
 		MemoryContextDelete(sort->tuples);
 
-	part->is_done = pg_atomic_add_fetch_u32(&build->parts_done, 1) == build->nparts;
 	if (is_whole)
 		join(build, NULL, downlinks, pass->heap, part->index);
+	if (pg_atomic_add_fetch_u32(&build->parts_done, 1) == build->nparts)
+	{
+		uint32		ndone = pg_atomic_add_fetch_u32(part->ndone, 1);
+
+		if (!IsParallelWorker())
+			pgstat_progress_update_param(PROGRESS_REPACK_INDEX_REBUILD_COUNT, ndone);
+	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 }

@@ -12,6 +12,7 @@
 
 #include "access/genam.h"
 #include "nodes/execnodes.h"
+#include "port/atomics.h"
 #include "portability/instr_time.h"
 #include "storage/sharedfileset.h"
 #include "utils/rel.h"
@@ -32,9 +33,9 @@ typedef struct BtreePart
 	bool		by_code;		/* do we sort it, as key_code.h allows? */
 	Size		tuple_size;		/* about what a tuple takes, if entries need
 								 * one */
+	pg_atomic_uint32 *ndone;	/* indexes of which all parts are ready */
 	IndexBuildResult counts;	/* what was found */
 	double		seconds;		/* what it took */
-	bool		is_done;		/* was it the last part of the index? */
 } BtreePart;
 
 extern BtreeSample *btree_sample(Relation heap, Relation index, int nparts);

@@ -937,6 +937,7 @@ build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
 		parts[i].number = builds[i].part;
 		parts[i].index = index_open(builds[i].relid, AccessExclusiveLock);
 		parts[i].by_code = builds[i].by_code;
+		parts[i].ndone = &shared->done;
 		parts[i].tuple_size = builds[i].tuple_size;
 		parts[i].info = info = BuildIndexInfo(parts[i].index);
 		info->ii_Unique = false;
@@ -950,7 +951,7 @@ build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
 	{
 		Assert(nbuilds == 1);
 		parts[0].counts = *parts[0].index->rd_indam->ambuild(heap, parts[0].index, parts[0].info);
-		parts[0].is_done = true;
+		pg_atomic_fetch_add_u32(&shared->done, 1);
 		parts[0].seconds = seconds_since(start);
 	}
 
@@ -958,8 +959,6 @@ build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
 	{
 		builds[i].counts = parts[i].counts;
 		builds[i].seconds = parts[i].seconds;
-		if (parts[i].is_done)
-			pg_atomic_fetch_add_u32(&shared->done, 1);
 		index_close(parts[i].index, NoLock);
 	}
 	table_close(heap, NoLock);
