@@ -30,9 +30,88 @@ BEGIN
 END
 $$;
 
-COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), or "nothing (failsafe)"';
+CREATE FUNCTION guard_rows(
+    OUT pid int,
+    OUT datid oid,
+    OUT relid oid,
+    OUT limited_by text,
+    OUT figure float8,
+    OUT bound float8,
+    OUT paused_by oid)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_guards';
+
+COMMENT ON FUNCTION guard_rows() IS
+'What the view cyclone.pace says of VACUUMs that are paused, or wait to keep to cyclone.max_wal_rate.';
+
+CREATE OR REPLACE VIEW pace AS
+SELECT coalesce(p.pid, g.pid) AS pid,
+       coalesce(p.datid, g.datid) AS datid,
+       d.datname,
+       coalesce(p.relid, g.relid) AS relid,
+       CASE WHEN coalesce(p.datid, g.datid) = (SELECT oid FROM pg_catalog.pg_database
+                                               WHERE datname = pg_catalog.current_database())
+            THEN coalesce(p.relid, g.relid)::pg_catalog.regclass::pg_catalog.text END AS relation,
+       p.target_ms,
+       p.latency_of,
+       p.percentile,
+       p.latency_ms,
+       p.budget,
+       p.rate,
+       p.asleep,
+       p.shared_by,
+       coalesce(g.limited_by, p.limited_by) AS limited_by,
+       CASE WHEN g.pid IS NOT NULL THEN g.figure
+            WHEN p.limited_by = 'cost delay' THEN p.rate
+            WHEN p.limited_by IN ('latency target', 'floor') THEN p.latency_ms END AS figure,
+       CASE WHEN g.pid IS NOT NULL THEN g.bound
+            WHEN p.limited_by = 'cost delay' THEN p.budget
+            WHEN p.limited_by IN ('latency target', 'floor') THEN p.target_ms END AS bound,
+       CASE WHEN g.paused_by IS NOT NULL THEN pg_catalog.pg_get_userbyid(g.paused_by) END AS paused_by
+FROM cyclone.pace_rows() p
+FULL JOIN cyclone.guard_rows() g ON g.pid = p.pid
+LEFT JOIN pg_catalog.pg_database d ON d.oid = coalesce(p.datid, g.datid);
+
+COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), "WAL rate" (cyclone.max_wal_rate), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
 COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second: by vacuum_cost_page_hit and its like, or, if the target allows less, 1 for a page found in shared buffers, 10 for one read, 20 for one made dirty; null if there is no bound';
 COMMENT ON COLUMN autovacuum.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (so many that all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
+COMMENT ON COLUMN pace.figure IS 'What is bounded by that: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, or for how many seconds it has been paused; null for other limits';
+COMMENT ON COLUMN pace.bound IS 'The bound of it';
+COMMENT ON COLUMN pace.paused_by IS 'Name of the role that has paused it; null if it is not paused';
+
+CREATE FUNCTION pause(pid int)
+RETURNS bool
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_pause';
+
+COMMENT ON FUNCTION pause(int) IS
+'Pauses a running VACUUM, for cyclone.max_pause at most; for roles that may cancel it. It keeps what it has done, and its lock on the table. False, with a warning, if it is none, or prevents transaction ID wraparound.';
+
+CREATE FUNCTION pause()
+RETURNS int
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_pause_all';
+
+COMMENT ON FUNCTION pause() IS
+'Pauses all running VACUUMs that the role may cancel, and for a superuser those that begin meanwhile. Returns how many were running.';
+
+CREATE FUNCTION resume(pid int)
+RETURNS bool
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_resume';
+
+COMMENT ON FUNCTION resume(int) IS
+'Lets a paused VACUUM go on; for roles that may cancel it. False if it was not paused.';
+
+CREATE FUNCTION resume()
+RETURNS int
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_resume_all';
+
+COMMENT ON FUNCTION resume() IS
+'Lets all paused VACUUMs go on that the role may cancel, and for a superuser those that begin from now on. Returns how many there were.';
+
 COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
 COMMENT ON COLUMN autovacuum.failed_with IS 'The last failure: an SQLSTATE, "crash" or "audit"; null if the engine was successful since';
 COMMENT ON COLUMN autovacuum.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because of that, or are all tables because of crashes?';
@@ -131,7 +210,9 @@ CREATE FUNCTION history_rows(
     OUT target_ms float8,
     OUT latency_ms float8,
     OUT audited_pages bigint,
-    OUT audit_failed boolean)
+    OUT audit_failed boolean,
+    OUT paused_seconds float8,
+    OUT wal_rate_seconds float8)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_history';
@@ -181,7 +262,9 @@ SELECT h.id,
        h.target_ms,
        h.latency_ms,
        h.audited_pages,
-       h.audit_failed
+       h.audit_failed,
+       h.paused_seconds,
+       h.wal_rate_seconds
 FROM cyclone.history_rows() h
 LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
 LEFT JOIN pg_catalog.pg_roles u ON u.oid = h.usesysid;
@@ -230,6 +313,8 @@ COMMENT ON COLUMN history.target_ms IS 'Latency target at the end, in millisecon
 COMMENT ON COLUMN history.latency_ms IS 'The percentile that the target is about as last measured, in milliseconds; null if there was nothing to measure';
 COMMENT ON COLUMN history.audited_pages IS 'Pages of the table and its indexes that cyclone.audit had judged twice, as often as they were; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
 COMMENT ON COLUMN history.audit_failed IS 'Did it end as these verdicts differed? A report is in the folder pg_cyclone of the data directory then';
+COMMENT ON COLUMN history.paused_seconds IS 'How long it was paused by cyclone.pause(), in seconds; null if it is not known';
+COMMENT ON COLUMN history.wal_rate_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_wal_rate, in seconds; null if it is not known';
 
 CREATE FUNCTION history_reset()
 RETURNS bigint
@@ -796,9 +881,12 @@ SELECT c.nodename,
        v.rate,
        v.asleep,
        v.shared_by,
-       v.limited_by
+       v.limited_by,
+       v.figure,
+       v.bound,
+       v.paused_by
 FROM cyclone.cluster_rows('pace') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(pid int, datid oid, datname name, relid oid, relation text, target_ms float8, latency_of text, percentile float8, latency_ms float8, budget float8, rate float8, asleep float8, shared_by int, limited_by text) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(pid int, datid oid, datname name, relid oid, relation text, target_ms float8, latency_of text, percentile float8, latency_ms float8, budget float8, rate float8, asleep float8, shared_by int, limited_by text, figure float8, bound float8, paused_by name) ON true
 WHERE c.error IS NOT NULL OR v.pid IS NOT NULL;
 
 COMMENT ON VIEW cluster_pace IS

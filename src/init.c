@@ -17,6 +17,7 @@
 #include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "history/history.h"
 #include "library.h"
 #include "new_files/leftovers.h"
@@ -59,6 +60,7 @@ _PG_init(void)
 		target_init();
 		pace_init();
 		parking_init();
+		guards_init();
 		leftovers_init();
 		new_blocks_startup();
 		disk_space_init();

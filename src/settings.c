@@ -33,6 +33,8 @@ bool		cyclone_enabled = true;
 int			cyclone_history_size = 5000;
 int			cyclone_index_wait = 600000;
 int			cyclone_log_min_duration = -1;
+int			cyclone_max_pause = 3600;
+int			cyclone_max_wal_rate = 0;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 char	   *cyclone_tables = NULL;
 
@@ -47,6 +49,7 @@ static void define_audit_setting(void);
 static void define_autovacuum_settings(void);
 static void define_latency_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
+static void define_guards(void);
 
 /*
  * settings_init
@@ -115,6 +118,8 @@ settings_init(void)
 							PGC_SUSET,
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
+
+	define_guards();
 
 	define_patterns("cyclone.tables",
 					"The tables that pg_cyclone takes from the server, as a list of patterns.",
@@ -220,4 +225,29 @@ define_patterns(const char *name, const char *what, const char *more, char **val
 							   PGC_SUSET,
 							   GUC_LIST_INPUT,
 							   scope_check_patterns, NULL, NULL);
+}
+
+/* define_guards -- those whose names begin with cyclone.max. */
+static void
+define_guards(void)
+{
+	DefineCustomIntVariable("cyclone.max_pause",
+							"How long a VACUUM stays paused that cyclone.pause() has paused.",
+							"Its table stays locked meanwhile. Who pauses it once more begins anew.",
+							&cyclone_max_pause,
+							3600,
+							1, 24 * 3600,
+							PGC_SUSET,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("cyclone.max_wal_rate",
+							"How much WAL all VACUUMs of the server together write a second.",
+							"In kilobytes if it has no unit, images of pages included; 0: as much as they like.",
+							&cyclone_max_wal_rate,
+							0,
+							0, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
 }

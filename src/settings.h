@@ -32,6 +32,8 @@ extern bool cyclone_enabled;
 extern int	cyclone_history_size;	/* rows */
 extern int	cyclone_index_wait; /* ms */
 extern int	cyclone_log_min_duration;	/* ms; -1: log nothing */
+extern int	cyclone_max_pause;	/* s */
+extern int	cyclone_max_wal_rate;	/* kB a second; 0: no bound */
 extern char *cyclone_tables;	/* patterns */
 
 extern void settings_init(void);

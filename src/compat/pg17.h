@@ -187,4 +187,11 @@ compat_total_autovacuum_ms(const PgStat_StatTabEntry *entry)
 	return -1;
 }
 
+/* compat_may_signal_autovacuum -- may a role, no superuser, cancel autovacuum workers?  No. */
+static inline bool
+compat_may_signal_autovacuum(Oid role)
+{
+	return false;
+}
+
 #endif							/* CYCLONE_COMPAT_PG17_H */

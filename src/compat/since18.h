@@ -211,4 +211,11 @@ compat_total_autovacuum_ms(const PgStat_StatTabEntry *entry)
 	return entry->total_autovacuum_time;
 }
 
+/* compat_may_signal_autovacuum -- may a role, no superuser, cancel autovacuum workers? */
+static inline bool
+compat_may_signal_autovacuum(Oid role)
+{
+	return has_privs_of_role(role, ROLE_PG_SIGNAL_AUTOVACUUM_WORKER);
+}
+
 #endif							/* CYCLONE_COMPAT_SINCE18_H */

@@ -133,6 +133,7 @@
 #include "engine/audit.h"
 #include "engine/index_kind.h"
 #include "engine/link_walk.h"
+#include "guards/guards.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 
@@ -381,7 +382,8 @@ btree_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
  *		forget them.
  *
  * No member may be visiting pages of the index any more.  If another one is
- * deleting pages, wait for it to end, or leave them for later.
+ * deleting pages, wait for it to end, or leave them for later; so, too, if there are
+ * pages pinned that are in the way of a pause.
  */
 static void
 btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
@@ -406,12 +408,13 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 												 ALLOCSET_DEFAULT_SIZES);
 	_bt_pendingfsm_init(index, &state, false);
 
-	for (int64 i = empty_pages->count - 1; i >= 0; i--)
+	while (empty_pages->count > 0 && (wait || !guards_pause_is_due()))
 	{
 		delay_point();
-		if (i % PROGRESS_BLOCKS == 0)
+		if (empty_pages->count % PROGRESS_BLOCKS == 0)
 			wal_keep_pace();
-		delete_page(vacuum, &state, empty_pages->blocks[i]);
+		delete_page(vacuum, &state, empty_pages->blocks[empty_pages->count - 1]);
+		empty_pages->count--;
 	}
 
 	/* _bt_pagedel expects some to be counted when they are visited later */
@@ -421,7 +424,8 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 	index_end_turn(shared);
 
 	MemoryContextDelete(state.pagedelcontext);
-	block_list_free(empty_pages);
+	if (empty_pages->count == 0)
+		block_list_free(empty_pages);
 }
 
 /*
@@ -820,7 +824,9 @@ delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 		bool		clear;
 
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		guards_begin_pins();
 		clear = clear_right_side(vacuum, state, blkno);
+		guards_end_pins();
 		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 		if (!clear)
 		{

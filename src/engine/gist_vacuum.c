@@ -122,6 +122,7 @@
 #include "engine/audit.h"
 #include "engine/index_kind.h"
 #include "engine/phases.h"
+#include "guards/guards.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 #include "relation_size.h"
@@ -415,6 +416,9 @@ gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
 	IndexBulkDeleteResult stats = {0};
 	int64		remaining;
 
+	/* later, if there are pages pinned that are in the way of a pause */
+	if (!wait && guards_pause_is_due())
+		return;
 	if (pg_atomic_exchange_u32(&gist->deletion_begun, 1) != 0)
 		return;
 
@@ -737,6 +741,8 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
 	nchildren = find_empty_children(index_area(vacuum, number), parent, children);
 	LockBuffer(parent, GIST_UNLOCK);
 
+	/* the parent's page is */
+	guards_begin_pins();
 	for (int i = 0; i < nchildren; i++)
 	{
 		Buffer		leaf;
@@ -755,6 +761,7 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
 		LockBuffer(parent, GIST_UNLOCK);
 		UnlockReleaseBuffer(leaf);
 	}
+	guards_end_pins();
 	ReleaseBuffer(parent);
 	return nchildren;
 }

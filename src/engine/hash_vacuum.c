@@ -104,6 +104,7 @@
 #include "engine/index_kind.h"
 #include "engine/link_walk.h"
 #include "engine/prefetch.h"
+#include "guards/guards.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
@@ -164,6 +165,7 @@ static HashScan *make_scan(TableVacuum *vacuum, int number);
 static void free_scan(HashScan *scan);
 static void refresh_meta(HashScan *scan);
 static void scan_ranges(HashScan *scan);
+static Buffer resume(ReadStream *stream, Bucket *bucket);
 static Buffer next_primary(ReadStream *stream, Bucket *bucket);
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
@@ -373,6 +375,7 @@ scan_ranges(HashScan *scan)
 										scan->index, MAIN_FORKNUM,
 										next_block, scan, sizeof(Bucket));
 	scan->has_stream = true;
+	guards_begin_pins();
 	next = next_primary(stream, &next_bucket);
 	while (BufferIsValid(next))
 	{
@@ -395,7 +398,10 @@ scan_ranges(HashScan *scan)
 			block_list_add(scan->put_off, bucket);
 			DEBUG_POINT("hash-put-off");
 		}
+		if (!BufferIsValid(next))
+			next = resume(stream, &next_bucket);
 	}
+	guards_end_pins();
 	read_stream_end(stream);
 	scan->has_stream = false;
 	progress_blocks_done(scan->pages_done);
@@ -407,6 +413,17 @@ next_primary(ReadStream *stream, Bucket *bucket)
 {
 	void	   *per_buffer_data;
 	Buffer		primary = read_stream_next_buffer(stream, &per_buffer_data);
+
+	*bucket = BufferIsValid(primary) ? *(Bucket *) per_buffer_data : InvalidBucket;
+	return primary;
+}
+
+/* resume -- likewise, with nothing pinned, if the stream has ended for a pause. */
+static Buffer
+resume(ReadStream *stream, Bucket *bucket)
+{
+	void	   *per_buffer_data;
+	Buffer		primary = guards_resume_stream(stream, &per_buffer_data, NULL);
 
 	*bucket = BufferIsValid(primary) ? *(Bucket *) per_buffer_data : InvalidBucket;
 	return primary;
@@ -425,6 +442,8 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 	uint64		start,
 				end;
 
+	if (guards_cut_stream())
+		return InvalidBlockNumber;
 	if (scan->next >= scan->end)
 	{
 		if (!index_claim_range(scan->shared, &scan->gives_up, &start, &end))

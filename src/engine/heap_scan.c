@@ -52,6 +52,7 @@
 #include "engine/heap_page.h"
 #include "engine/phases.h"
 #include "engine/prefetch.h"
+#include "guards/guards.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
@@ -317,8 +318,10 @@ scan_stream(HeapScan *scan)
 										vacuum->rel, MAIN_FORKNUM,
 										next_block, scan, sizeof(uint8));
 
+	guards_begin_pins();
 	next = read_stream_next_buffer(stream, &per_buffer_data);
-	while (BufferIsValid(next))
+	while (BufferIsValid(next) ||
+		   BufferIsValid(next = guards_resume_stream(stream, &per_buffer_data, &scan->vmbuffer)))
 	{
 		Buffer		buffer = next;
 		BlockNumber blkno = BufferGetBlockNumber(buffer);
@@ -341,6 +344,7 @@ scan_stream(HeapScan *scan)
 
 		finish_page(scan, blkno, flags, &verdict);
 	}
+	guards_end_pins();
 	read_stream_end(stream);
 }
 
@@ -465,7 +469,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 	HeapScan   *scan = private_data;
 	TableVacuum *vacuum = scan->vacuum;
 
-	if (!scan->store_refused && !scan->ring_given_up && !scan->gives_up)
+	if (!scan->store_refused && !scan->ring_given_up && !scan->gives_up && !guards_cut_stream())
 	{
 		while (vacuum->scan_next < vacuum->scan_end || claim_range(scan))
 		{

@@ -28,6 +28,7 @@
 #include "engine/audit.h"
 #include "engine/heap_page.h"
 #include "engine/phases.h"
+#include "guards/guards.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
@@ -136,6 +137,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 										vacuum_strategy(vacuum), vacuum->rel,
 										MAIN_FORKNUM, next_dead_page, &pass,
 										sizeof(DeadTidsPage));
+	guards_begin_pins();
 	for (;;)
 	{
 		Buffer		buffer;
@@ -146,6 +148,8 @@ heap_vacuum_phase(TableVacuum *vacuum,
 		failsafe_notice(vacuum);
 
 		buffer = read_stream_next_buffer(stream, &per_buffer_data);
+		if (!BufferIsValid(buffer))
+			buffer = guards_resume_stream(stream, &per_buffer_data, &vmbuffer);
 		if (!BufferIsValid(buffer))
 			break;
 		set_place(vacuum, PLACE_HEAP_VACUUM, BufferGetBlockNumber(buffer));
@@ -165,6 +169,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 			do_other_work(&pass, false);
 		}
 	}
+	guards_end_pins();
 	read_stream_end(stream);
 
 	vacuum->counters.heap_vacuumed_pages += vacuum->phase_pages - pages_before;
@@ -188,6 +193,8 @@ next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)
 	TableVacuum *vacuum = pass->vacuum;
 	DeadTidsPage *dead = per_buffer_data;
 
+	if (guards_cut_stream())
+		return InvalidBlockNumber;
 	for (;;)
 	{
 		if (dead_tids_next_page(vacuum->dead_tids, pass->next, pass->end, dead))

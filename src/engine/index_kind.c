@@ -34,6 +34,7 @@
 #include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
 #include "engine/prefetch.h"
+#include "guards/guards.h"
 #include "pace/pace.h"
 #include "pace/wal.h"
 #include "report/progress.h"
@@ -214,8 +215,9 @@ index_visit_blocks(IndexBlocks *blocks)
 										blocks->vacuum->indexes[blocks->number],
 										MAIN_FORKNUM, next_block, blocks, 0);
 	blocks->has_stream = true;
+	guards_begin_pins();
 	next = read_stream_next_buffer(stream, NULL);
-	while (BufferIsValid(next))
+	while (BufferIsValid(next) || BufferIsValid(next = guards_resume_stream(stream, NULL, NULL)))
 	{
 		Buffer		buffer = next;
 
@@ -232,6 +234,7 @@ index_visit_blocks(IndexBlocks *blocks)
 			wal_keep_pace();
 		}
 	}
+	guards_end_pins();
 	read_stream_end(stream);
 	blocks->has_stream = false;
 	progress_blocks_done(blocks->pages_done);
@@ -245,7 +248,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 	uint64		start,
 				end;
 
-	if (blocks->is_enough != NULL && blocks->is_enough(blocks->scan))
+	if (guards_cut_stream() || (blocks->is_enough != NULL && blocks->is_enough(blocks->scan)))
 		return InvalidBlockNumber;
 	if (blocks->next >= blocks->end)
 	{

@@ -52,6 +52,8 @@ typedef struct HistoryRow
 	double		slept_seconds;	/* NAN: not known, as in what follows */
 	double		target_ms;
 	double		latency_ms;
+	double		paused_seconds;
+	double		wal_rate_seconds;
 	char		schema[NAMEDATALEN];
 	char		name[NAMEDATALEN];
 	char		options[HISTORY_OPTIONS_SIZE];

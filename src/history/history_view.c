@@ -27,7 +27,7 @@
 #include "history/history_rows.h"
 #include "library.h"
 
-#define HISTORY_COLUMNS	40
+#define HISTORY_COLUMNS	42
 /* Others may see so many of them of somebody's run. */
 #define PUBLIC_COLUMNS	2
 
@@ -199,6 +199,8 @@ add_figures(RowMaker *maker, const HistoryRow *row)
 	add_real(maker, row->latency_ms);
 	add_number(maker, figures->audited_pages);
 	add(maker, BoolGetDatum(row->audit_failed));
+	add_real(maker, row->paused_seconds);
+	add_real(maker, row->wal_rate_seconds);
 }
 
 /* add -- the next column has this value. */

@@ -61,6 +61,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "index_build/btree_build.h"
 #include "index_build/btree_level.h"
 #include "index_build/entry_sort.h"
@@ -763,7 +764,10 @@ sort_rows(TablePass *pass)
 
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
 										strategy, pass->heap, MAIN_FORKNUM, next_block, pass, 0);
-	while (has_sorts(pass) && BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)))
+	guards_begin_pins();
+	while (has_sorts(pass) &&
+		   (BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)) ||
+			BufferIsValid(buffer = guards_resume_stream(stream, NULL, NULL))))
 	{
 		BlockNumber blkno = BufferGetBlockNumber(buffer);
 		HeapTupleData rows[MaxHeapTuplesPerPage];
@@ -801,6 +805,7 @@ sort_rows(TablePass *pass)
 		}
 		ExecClearTuple(pass->slot);
 	}
+	guards_end_pins();
 	read_stream_end(stream);
 	FreeAccessStrategy(strategy);
 }
@@ -821,7 +826,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	TablePass  *pass = private_data;
 
-	return pass->next < pass->nblocks ? pass->next++ : InvalidBlockNumber;
+	return pass->next < pass->nblocks && !guards_cut_stream() ? pass->next++ : InvalidBlockNumber;
 }
 
 /*

@@ -35,6 +35,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "index_build/btree_level.h"
 
 /* A run, of which the first pages may have waited, and the page being filled */
@@ -619,6 +620,7 @@ write_pages(BtreeLevel *level, int nkept)
 		memmove(&level->low_keys[0], &level->low_keys[n], nkept * sizeof(IndexTuple));
 	}
 	level->npages = nkept;
+	guards_point(NULL);
 }
 
 #ifdef CYCLONE_DEBUG_POINTS

@@ -67,6 +67,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "index_build/btree_build.h"
 #include "index_build/index_builds.h"
 #include "index_build/key_code.h"
@@ -164,6 +165,7 @@ typedef struct TeamShared
 {
 	/* constant once the team is launched */
 	int			leader_pid;
+	int			leader_number;	/* guards_leader() */
 	Oid			relid;
 	bool		has_files;
 	uint32		nbuilds;
@@ -654,6 +656,7 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1, size, false);
 	shared = team_shared(team);
 	shared->leader_pid = MyProcPid;
+	shared->leader_number = guards_leader();
 	shared->relid = builds->relid;
 	/* without a segment there won't be workers */
 	shared->has_files = team_segment(team) != NULL;
@@ -870,6 +873,7 @@ join_as_worker(void *block, dsm_segment *segment)
 	TeamShared *shared = block;
 
 	progress_begin(shared->relid, shared->leader_pid);
+	guards_join(shared->leader_number);
 	if (shared->has_files)
 		SharedFileSetAttach(&shared->files, segment);
 	return shared;
@@ -879,6 +883,7 @@ join_as_worker(void *block, dsm_segment *segment)
 static void
 leave_as_worker(void *state)
 {
+	guards_leave();
 	progress_clear();
 }
 
@@ -898,6 +903,7 @@ build_phase(void *state, int phase)
 		uint32		first = 0;
 		uint32		n = 1;
 
+		guards_point(NULL);
 		while (shared->builds[first].group != next)
 			first++;
 		while (first + n < shared->nbuilds && shared->builds[first + n].group == next)

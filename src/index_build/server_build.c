@@ -58,6 +58,7 @@
 #include "utils/memutils.h"
 #include "utils/relcache.h"
 
+#include "guards/guards.h"
 #include "new_files/new_files.h"
 #include "index_build/server_build.h"
 #include "transaction.h"
@@ -137,6 +138,9 @@ server_build(bool has_workers, void (*routine) (void *), void *arg)
 	Assert(IsTransactionState() && !IsInParallelMode());
 	Assert(GetCurrentTransactionNestLevel() == 1);
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+
+	/* once it has begun nothing holds it */
+	guards_point(NULL);
 
 	if (!has_workers || max_parallel_maintenance_workers == 0)
 	{

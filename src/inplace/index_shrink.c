@@ -65,6 +65,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/lock_queue.h"
+#include "guards/guards.h"
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
 #include "others.h"
@@ -315,6 +316,7 @@ may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
 	bool		may = false;
 
 	begin_vacuum_transaction(false);
+	guards_point(NULL);
 	index = try_relation_open(bloated->index, AccessShareLock);
 	if (index != NULL && disk_space_suffices(index, bloated->pages))
 	{

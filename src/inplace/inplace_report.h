@@ -15,6 +15,7 @@
 #include "utils/pg_rusage.h"
 
 #include "engine/table_vacuum.h"
+#include "guards/guards.h"
 #include "inplace/inplace.h"
 
 /* What its time goes into, as the report has it */
@@ -34,6 +35,7 @@ typedef struct InplaceResult
 	PGRUsage	rusage;
 	instr_time	start;
 	WalUsage	wal;			/* of this process, before */
+	GuardTimes	held;			/* before */
 	int			passes;			/* in which rows were moved */
 	int64		blocks_vacated;
 	int64		stale_locks;	/* removed from rows, those of the TOAST table

@@ -252,12 +252,11 @@ forget_visibility(Relation rel, BlockNumber start, BlockNumber end)
 		{
 			LockBuffer(vmbuffer, BUFFER_LOCK_EXCLUSIVE);
 			clear_bits(rel, vmbuffer, first % MAP_PAGE_BLOCKS, next - first);
-			LockBuffer(vmbuffer, BUFFER_LOCK_UNLOCK);
+			UnlockReleaseBuffer(vmbuffer);
+			vmbuffer = InvalidBuffer;
 		}
 		first = next;
 	}
-	if (BufferIsValid(vmbuffer))
-		ReleaseBuffer(vmbuffer);
 }
 
 /*

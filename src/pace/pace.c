@@ -54,6 +54,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "guards/guards.h"
 #include "pace/clock.h"
 #include "pace/pace_state.h"
 
@@ -64,11 +65,13 @@
 Pace		my_pace;
 
 static PaceSummary summary;
+static GuardTimes held_before;
 
 static void add_to_summary(void);
 static void pay_for_pages(void);
 static double share_of_others(int at_work, int in_server_code);
 static void nap(uint64 until);
+static void while_paused(void);
 static void clear_at_exit(int code, Datum arg);
 
 /* pace_is_worker -- does this process keep to the budget of another one's VACUUM? */
@@ -87,11 +90,12 @@ pace_shared_size(void)
 
 /*
  * pace_create
- *		The leader initializes the shared block, which is zeroed, for a table.  Can its
- *		processes be told from others, whose waits for cores count?
+ *		The leader initializes the shared block, which is zeroed, for a table.  Is that
+ *		locked against all others?  Can its processes be told from others, whose waits
+ *		for cores count?
  */
 void
-pace_create(PaceShared *shared, Oid relid, bool watches_others)
+pace_create(PaceShared *shared, Oid relid, bool is_locked, bool watches_others)
 {
 	uint64		now = now_ns();
 
@@ -129,6 +133,7 @@ pace_create(PaceShared *shared, Oid relid, bool watches_others)
 
 	my_pace.shared = shared;
 	budget_publish(&pace_command.settings);
+	guards_begin_table(relid, is_locked);
 	pace_join(shared);
 	pace_begin_row(shared);
 }
@@ -142,6 +147,9 @@ pace_join(PaceShared *shared)
 {
 	pace_prepare_process();
 	my_pace.shared = shared;
+	if (!pace_is_leader())
+		guards_join(shared->leader);
+	guards_skip_wal();
 	VacuumCostBalance = 0;
 	budget_count_pages(&my_pace.accounted);
 	my_pace.mix = (PageCounts)
@@ -176,6 +184,8 @@ pace_leave(void)
 		pace_command.has_warned = pg_atomic_read_u32(&my_pace.shared->has_warned);
 		pace_end_row();
 	}
+	else
+		guards_leave();
 	budget_set_page_costs(false);
 	my_pace.shared = NULL;
 	VacuumCostBalance = 0;
@@ -208,12 +218,14 @@ void
 pace_begin_summary(void)
 {
 	memset(&summary, 0, sizeof(summary));
+	held_before = guards_held();
 }
 
 /* pace_summary -- what it has come to since, of tables that this process led. */
 const PaceSummary *
 pace_summary(void)
 {
+	summary.held = guards_held_since(&held_before);
 	return &summary;
 }
 
@@ -290,11 +302,21 @@ delay_point(void)
 		pace_look_around(now_ns());
 	if (unlikely(pace_command.launch != NULL) && parking_wants_workers(&my_pace.shared->parking))
 		pace_launch_workers();
-	if (VacuumCostActive && VacuumCostBalance >= my_pace.charge)
+	guards_point(while_paused);
+	/* who has pages pinned that are in the way of a pause is not to sleep over them */
+	if (VacuumCostActive && VacuumCostBalance >= my_pace.charge && !guards_pause_is_due())
 	{
 		VacuumCostBalance = 0;
 		pay_for_pages();
 	}
+}
+
+/* while_paused -- settings may change meanwhile. */
+static void
+while_paused(void)
+{
+	if (ConfigReloadPending)
+		pace_reload();
 }
 
 /*
@@ -358,7 +380,7 @@ nap(uint64 until)
 	uint32		version = my_pace.version;
 	uint32		target_version = my_pace.target_version;
 
-	while (now < until)
+	while (now < until && !guards_pause_is_due())
 	{
 		uint64		start = now;
 		long		ms = Min((until - now + NS_PER_MS - 1) / NS_PER_MS, LONGEST_NAP_MS);
@@ -467,4 +489,5 @@ clear_at_exit(int code, Datum arg)
 	pace_leave_target();
 	my_pace.in_server_code = false;
 	pace_end_row();
+	guards_end_command();
 }

@@ -10,6 +10,7 @@
 #ifndef CYCLONE_PACE_H
 #define CYCLONE_PACE_H
 
+#include "guards/guards.h"
 #include "pace/target.h"
 #include "report/result.h"
 
@@ -22,6 +23,7 @@ typedef struct PaceSummary
 	double		target_ms;		/* 0: none, or not learned yet */
 	double		latency_ms;		/* as last measured; NAN: there was nothing to
 								 * measure */
+	GuardTimes	held;			/* by guards */
 } PaceSummary;
 
 /* The budget of one vacuum's processes, in memory that they share */
@@ -41,7 +43,7 @@ extern int	pace_workers_now(void);
 extern void pace_write_steadily(void);
 
 extern Size pace_shared_size(void);
-extern void pace_create(PaceShared *shared, Oid relid, bool watches_others);
+extern void pace_create(PaceShared *shared, Oid relid, bool is_locked, bool watches_others);
 extern void pace_join(PaceShared *shared);
 extern void pace_leave(void);
 extern void pace_report(TableResult *result);

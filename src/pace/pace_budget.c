@@ -126,7 +126,7 @@ budget_take(void)
 
 	/* with a target, even if nothing bounds it now, what it costs is counted */
 	if (!VacuumFailsafeActive)
-		VacuumCostActive = !isinf(my_pace.rate_of_settings) || budget_has_target(settings);
+		VacuumCostActive = budget_is_counted();
 	/* what came before is not to be paid for */
 	if (VacuumCostActive && !was_active)
 		budget_count_pages(&my_pace.accounted);
@@ -171,6 +171,13 @@ budget_of_settings(const PaceSettings *settings)
 {
 	return settings->cost_delay > 0 ?
 		settings->cost_limit / settings->cost_delay * 1000 : INFINITY;
+}
+
+/* budget_is_counted -- does it matter what pages cost? */
+bool
+budget_is_counted(void)
+{
+	return !isinf(my_pace.rate_of_settings) || budget_has_target(&my_pace.settings);
 }
 
 /* budget_has_target -- is there a latency target, given or to be learned? */

@@ -33,6 +33,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "pace/latency.h"
 #include "pace/pace_state.h"
 
@@ -102,6 +103,9 @@ begin_command(const double *latency_target, bool is_coordinator)
 	if (budget_has_target(&pace_command.settings))
 		latency_watch();
 	change_target();
+	/* that of a coordinator is nothing that could wait */
+	if (!is_coordinator)
+		guards_begin_command();
 }
 
 /*
@@ -134,6 +138,7 @@ pace_end_command(void)
 	my_pace.shared = NULL;
 	latency_unwatch();
 	pace_end_row();
+	guards_end_command();
 
 	pace_settings_restore(&pace_command.parameters);
 	if (pace_command.reload_owed)
@@ -163,6 +168,7 @@ void
 pace_hurry(void)
 {
 	pace_command.in_a_hurry = true;
+	guards_hurry();
 	adapt_settings(&pace_command.settings);
 	latency_unwatch();
 	change_target();

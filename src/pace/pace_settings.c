@@ -25,8 +25,10 @@
 #include "utils/guc_tables.h"
 
 #include "compat.h"
+#include "guards/guards.h"
 #include "pace/latency.h"
 #include "pace/pace_settings.h"
+#include "settings.h"
 
 /* Statements that are faster than this can't be slowed down noticeably. */
 #define LEAST_TARGET_MS		0.1
@@ -221,6 +223,7 @@ pace_settings_rebalance(PaceSettings *settings)
 void
 pace_settings_reread(PaceSettings *settings)
 {
+	int			wal_rate = cyclone_max_wal_rate;
 	ConfigVariable *files = NULL,
 			   *tail = NULL;
 
@@ -247,6 +250,8 @@ pace_settings_reread(PaceSettings *settings)
 	reread_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
 	reread_real("cyclone.latency_percentile", files, &settings->latency_percentile);
 	reread_enum("cyclone.latency_of", files, &settings->latency_of);
+	reread_int("cyclone.max_wal_rate", files, &wal_rate);
+	guards_set_wal_rate(wal_rate);
 	FreeConfigVariables(files);
 }
 

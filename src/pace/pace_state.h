@@ -152,6 +152,7 @@ extern void budget_take(void);
 extern void budget_take_target(uint32 number);
 extern bool budget_has_changed(void);
 extern double budget_of_settings(const PaceSettings *settings);
+extern bool budget_is_counted(void);
 extern bool budget_has_target(const PaceSettings *settings);
 extern void budget_account(int64 *cost, int64 *target_cost);
 extern void budget_count_pages(PageCounts *pages);

@@ -32,6 +32,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "guards/guards.h"
 #include "pace/clock.h"
 #include "pace/pace_state.h"
 
@@ -41,6 +42,8 @@
 /* What the server's delay point is told if there is no bound */
 #define UNBOUNDED_LIMIT		100000000
 #define UNBOUNDED_DELAY		0.001
+/* And if a guard holds it: a page or so after each nap, which takes four times as long at most */
+#define WAITING_DELAY		250.0
 
 static volatile sig_atomic_t reload_was_hidden = false;
 static TimeoutId server_code_timeout;
@@ -107,6 +110,8 @@ pace_end_server_code(void)
 	/* no timer comes any more */
 	budget_account(&cost, &target_cost);
 	budget_set_page_costs(my_pace.target != NULL);
+	if (!VacuumFailsafeActive)
+		VacuumCostActive = budget_is_counted();
 	pg_atomic_fetch_sub_u32(&my_pace.shared->in_server_code, 1);
 	if (my_pace.target != NULL)
 		target_end_server_code(my_pace.target);
@@ -151,8 +156,12 @@ tell_server_code(void)
 	bool		by_target = target_is_tighter(at_work, at_work_for_target);
 	double		rate = by_target ? my_pace.rate_of_target : my_pace.rate_of_settings;
 	double		greatest = by_target ? my_pace.greatest_target_cost : my_pace.greatest_cost;
+	bool		waits = guards_wait_in_server_code();
 
-	budget_set_page_costs(by_target);
+	/* to a target every page costs something */
+	budget_set_page_costs(by_target || waits);
+	if (!VacuumFailsafeActive)
+		VacuumCostActive = waits || budget_is_counted();
 
 	/*
 	 * An autovacuum worker's delay point sets the limit anew, after each nap.
@@ -161,12 +170,16 @@ tell_server_code(void)
 	 */
 	if (AmAutoVacuumWorkerProcess())
 		Assert(vacuum_cost_limit > 0);
+	else if (waits)
+		vacuum_cost_limit = 1;
 	else if (isinf(rate))
 		vacuum_cost_limit = UNBOUNDED_LIMIT;
 	else
 		vacuum_cost_limit = Max(Min(greatest / GREATEST_OVERRUN, UNBOUNDED_LIMIT), 1);
 
-	if (isinf(rate))
+	if (waits)
+		vacuum_cost_delay = WAITING_DELAY;
+	else if (isinf(rate))
 		vacuum_cost_delay = UNBOUNDED_DELAY;
 	else
 		vacuum_cost_delay = vacuum_cost_limit / rate * 1000 *

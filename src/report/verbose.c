@@ -25,6 +25,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "guards/guards.h"
 #include "horizon/horizon.h"
 #include "report/verbose.h"
 #include "settings.h"
@@ -90,6 +91,7 @@ report_begin(ReportStart *start)
 	start->read_time = pgStatBlockReadTime;
 	start->write_time = pgStatBlockWriteTime;
 	start->wal = pgWalUsage;
+	start->held = guards_held();
 	start->buffers = pgBufferUsage;
 }
 
@@ -115,6 +117,7 @@ report_end(const ReportStart *start, const VacuumParams *params,
 	append_heap_lines(&body, result);
 	append_xid_lines(&body, result);
 	append_index_lines(&body, result);
+	report_append_held(&body, &start->held);
 	append_usage_lines(&body, start, result, elapsed_seconds);
 	append_horizon_line(&body, rel, result);
 	append_engine_lines(&body, result, elapsed_seconds);
@@ -357,6 +360,19 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 	else if (result->was_paced)
 		appendStringInfo(buf, _("pace: processes slept %.3f s in all\n"),
 						 result->slept_seconds);
+}
+
+/* report_append_held -- for how long guards have held it since then, if they have. */
+void
+report_append_held(StringInfo buf, const GuardTimes *before)
+{
+	GuardTimes	held = guards_held_since(before);
+
+	if (held.seconds[GUARD_PAUSE] > 0)
+		appendStringInfo(buf, _("held: paused for %.3f s\n"), held.seconds[GUARD_PAUSE]);
+	if (held.seconds[GUARD_WAL_RATE] > 0)
+		appendStringInfo(buf, _("held: for %.3f s to keep to cyclone.max_wal_rate\n"),
+						 held.seconds[GUARD_WAL_RATE]);
 }
 
 /* append_usage_lines -- delay, I/O, buffers, WAL and CPU, workers' included. */

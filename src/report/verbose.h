@@ -17,6 +17,7 @@
 #include "utils/pg_rusage.h"
 #include "utils/rel.h"
 
+#include "guards/guards.h"
 #include "report/result.h"
 
 /* What the server had counted when the vacuum began. */
@@ -28,11 +29,13 @@ typedef struct ReportStart
 	PgStat_Counter write_time;
 	WalUsage	wal;
 	BufferUsage buffers;
+	GuardTimes	held;
 } ReportStart;
 
 extern bool report_is_wanted(const VacuumParams *params);
 extern bool report_command_is_for_log(double seconds);
 extern void report_append_command(StringInfo buf, const char *command);
+extern void report_append_held(StringInfo buf, const GuardTimes *before);
 extern void report_begin(ReportStart *start);
 extern void report_end(const ReportStart *start, const VacuumParams *params,
 					   Relation rel, const TableResult *result);

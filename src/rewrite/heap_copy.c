@@ -54,6 +54,7 @@
 #include "debug_point.h"
 #include "engine/prefetch.h"
 #include "engine/stale_lock.h"
+#include "guards/guards.h"
 #include "report/progress.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/tuple_fate.h"
@@ -84,6 +85,7 @@ typedef struct HeapCopy
 
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
+static void copy_pages(HeapCopy *copy, ReadStream *stream);
 static void copy_page(HeapCopy *copy, Buffer buffer);
 static bool copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
 static bool is_orphan(HeapCopy *copy, HeapTuple tuple);
@@ -177,8 +179,6 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	};
 	BufferAccessStrategy strategy = NULL;
 	ReadStream *stream;
-	Buffer		buffer,
-				next;
 
 	/*
 	 * so whoever wrote to the old heap has ended, and nobody knows the new
@@ -203,24 +203,7 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	stream = read_stream_begin_relation(READ_STREAM_FULL | COMPAT_READ_STREAM_BATCHING,
 										strategy, old_heap, MAIN_FORKNUM,
 										next_block, &copy, 0);
-	next = read_stream_next_buffer(stream, NULL);
-	while (BufferIsValid(buffer = next))
-	{
-		next = read_stream_next_buffer(stream, NULL);
-		prefetch_page(next);
-		rewrite->place = old_heap;
-		rewrite->blkno = BufferGetBlockNumber(buffer);
-		copy_page(&copy, buffer);
-		ReleaseBuffer(buffer);
-		rewrite->place = NULL;
-		new_pages_flush(rewrite->new_pages);
-
-		rewrite->phase_pages++;
-		if (++copy.done == PROGRESS_BLOCKS)
-			tell_progress(&copy);
-		DEBUG_POINT("heap-copy");
-		delay_point();
-	}
+	copy_pages(&copy, stream);
 	read_stream_end(stream);
 	tell_progress(&copy);
 	if (strategy != NULL)
@@ -232,6 +215,37 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 		member->has_leftover = new_pages_hand_over(rewrite->new_pages, member->leftover.data);
 		rewrite->new_pages = NULL;
 	}
+}
+
+/* copy_pages -- all that a stream has, or the part of it until this process is parked. */
+static void
+copy_pages(HeapCopy *copy, ReadStream *stream)
+{
+	TableRewrite *rewrite = copy->rewrite;
+	Buffer		buffer,
+				next;
+
+	guards_begin_pins();
+	next = read_stream_next_buffer(stream, NULL);
+	while (BufferIsValid(buffer = next) ||
+		   BufferIsValid(buffer = guards_resume_stream(stream, NULL, NULL)))
+	{
+		next = read_stream_next_buffer(stream, NULL);
+		prefetch_page(next);
+		rewrite->place = rewrite->old_heaps[copy->heap];
+		rewrite->blkno = BufferGetBlockNumber(buffer);
+		copy_page(copy, buffer);
+		ReleaseBuffer(buffer);
+		rewrite->place = NULL;
+		new_pages_flush(rewrite->new_pages);
+
+		rewrite->phase_pages++;
+		if (++copy->done == PROGRESS_BLOCKS)
+			tell_progress(copy);
+		DEBUG_POINT("heap-copy");
+		delay_point();
+	}
+	guards_end_pins();
 }
 
 /*
@@ -444,6 +458,8 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	HeapCopy   *copy = private_data;
 
+	if (guards_cut_stream())
+		return InvalidBlockNumber;
 	if (copy->next >= copy->end &&
 		(pace_give_place() ||
 		 !ranges_claim(&copy->shared->ranges, &copy->next, &copy->end)))

@@ -13,6 +13,7 @@
 #include "portability/instr_time.h"
 #include "utils/pg_rusage.h"
 
+#include "guards/guards.h"
 #include "index_build/index_builds.h"
 #include "rewrite/rewrite.h"
 
@@ -45,6 +46,7 @@ typedef struct RewriteResult
 	char	   *relnamespace;
 	char	   *relname;
 	PGRUsage	rusage;
+	GuardTimes	held;			/* before */
 	instr_time	start;
 	BlockNumber old_blocks;
 	RewriteCounters counters[NUM_REWRITE_HEAPS];

@@ -79,6 +79,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "guards/guards.h"
 #include "library.h"
 #include "team/attempt.h"
 #include "team/team_state.h"
@@ -559,6 +560,8 @@ dismiss(Team *team)
 
 	for (int i = 0; i < team->pcxt->nworkers_launched; i++)
 		InstrAccumParallelQuery(&team->buffer_usage[i], &team->wal_usage[i]);
+	/* they have waited for it themselves */
+	guards_skip_wal();
 
 	DestroyParallelContext(team->pcxt);
 	ExitParallelMode();

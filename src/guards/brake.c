@@ -1,0 +1,322 @@
+/*-------------------------------------------------------------------------
+ *
+ * brake.c
+ *	  cyclone.pause and cyclone.resume, and what the view says of guards.
+ *
+ * Who may cancel a VACUUM's statement may pause it, and let it go on.  A superuser's
+ * pause of all holds those that begin later, too, lest one has to run after
+ * autovacuum's; what others may cancel is for each of them to say when it is there.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_authid.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "compat.h"
+#include "declared_rows.h"
+#include "guards/guards.h"
+#include "guards/guards_state.h"
+#include "library.h"
+#include "pace/clock.h"
+#include "settings.h"
+
+/* The view says that WAL holds a vacuum if it did so lately. */
+#define LATELY_NS			((uint64) NS_PER_S)
+
+#define GUARD_COLUMNS		7
+
+/* What holds a vacuum just now */
+typedef struct GuardState
+{
+	Guard		guard;
+	Oid			paused_by;
+	double		figure;			/* seconds of the pause, or bytes of WAL a
+								 * second */
+	double		bound;			/* the same at most */
+} GuardState;
+
+PG_FUNCTION_INFO_V1(pg_cyclone_guards);
+PG_FUNCTION_INFO_V1(pg_cyclone_pause);
+PG_FUNCTION_INFO_V1(pg_cyclone_pause_all);
+PG_FUNCTION_INFO_V1(pg_cyclone_resume);
+PG_FUNCTION_INFO_V1(pg_cyclone_resume_all);
+
+static bool find_hold(GuardedVacuum *vacuum, GuardState *state);
+static bool may_see(Oid owner);
+static GuardedVacuum *find_vacuum(int pid);
+static bool may_brake(GuardedVacuum *vacuum);
+static void check_privileges(GuardedVacuum *vacuum, int pid);
+static bool pause_vacuum(GuardedVacuum *vacuum, int pid);
+static bool resume_vacuum(GuardedVacuum *vacuum, int pid);
+
+/* pg_cyclone_pause -- cyclone.pause(pid): has it been told to? */
+Datum
+pg_cyclone_pause(PG_FUNCTION_ARGS)
+{
+	int			pid = PG_GETARG_INT32(0);
+	GuardedVacuum *vacuum;
+	bool		is_locked;
+
+	refuse_without_preloading();
+	vacuum = find_vacuum(pid);
+	if (vacuum == NULL)
+		PG_RETURN_BOOL(false);
+	check_privileges(vacuum, pid);
+	is_locked = vacuum->is_locked;
+	if (!pause_vacuum(vacuum, pid))
+	{
+		ereport(WARNING,
+				(errmsg("VACUUM of process %d cannot be paused", pid),
+				 errdetail("It has just ended, or is needed to prevent transaction ID wraparound.")));
+		PG_RETURN_BOOL(false);
+	}
+	if (is_locked)
+		ereport(WARNING,
+				(errmsg("the table stays locked while VACUUM is paused"),
+				 errdetail("VACUUM FULL has locked it against all others until it ends.")));
+	PG_RETURN_BOOL(true);
+}
+
+/* pg_cyclone_resume -- cyclone.resume(pid): is it no longer told to? */
+Datum
+pg_cyclone_resume(PG_FUNCTION_ARGS)
+{
+	int			pid = PG_GETARG_INT32(0);
+	GuardedVacuum *vacuum;
+
+	refuse_without_preloading();
+	vacuum = find_vacuum(pid);
+	if (vacuum == NULL)
+		PG_RETURN_BOOL(false);
+	check_privileges(vacuum, pid);
+	PG_RETURN_BOOL(resume_vacuum(vacuum, pid));
+}
+
+/* pg_cyclone_pause_all -- cyclone.pause(): how many were told to. */
+Datum
+pg_cyclone_pause_all(PG_FUNCTION_ARGS)
+{
+	int			paused = 0;
+
+	refuse_without_preloading();
+	if (superuser())
+	{
+		TimestampTz now = GetCurrentTimestamp();
+
+		LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
+		pg_atomic_write_u32(&guards_shared->general_pause_by, GetUserId());
+		pg_atomic_write_u64(&guards_shared->general_pause_at, now);
+		pg_write_barrier();
+		pg_atomic_write_u64(&guards_shared->general_pause_until,
+							TimestampTzPlusMilliseconds(now, (int64) cyclone_max_pause * 1000));
+		LWLockRelease(guards_shared->lock);
+	}
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		GuardedVacuum *vacuum = &guards_shared->vacuums[i];
+		int			pid = vacuum->pid;
+
+		if (pid != 0 && may_brake(vacuum) && pause_vacuum(vacuum, pid))
+			paused++;
+	}
+	PG_RETURN_INT32(paused);
+}
+
+/* pg_cyclone_resume_all -- cyclone.resume(): how many are no longer told to. */
+Datum
+pg_cyclone_resume_all(PG_FUNCTION_ARGS)
+{
+	int			resumed = 0;
+
+	refuse_without_preloading();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		GuardedVacuum *vacuum = &guards_shared->vacuums[i];
+		int			pid = vacuum->pid;
+
+		if (pid != 0 && may_brake(vacuum) && resume_vacuum(vacuum, pid))
+			resumed++;
+	}
+	if (superuser())
+	{
+		LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
+		pg_atomic_write_u64(&guards_shared->general_pause_until, 0);
+		LWLockRelease(guards_shared->lock);
+	}
+	PG_RETURN_INT32(resumed);
+}
+
+/* find_hold -- which guard holds a vacuum just now?  False if none does. */
+static bool
+find_hold(GuardedVacuum *vacuum, GuardState *state)
+{
+	uint64		until = guards_paused_until(vacuum);
+	TimestampTz at = pg_atomic_read_u64(guards_paused_at(vacuum));
+	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
+
+	memset(state, 0, sizeof(*state));
+	if (until != 0 && pg_atomic_read_u32(&vacuum->is_urgent) == 0)
+	{
+		state->guard = GUARD_PAUSE;
+		state->paused_by = pg_atomic_read_u32(guards_paused_by(vacuum));
+		state->figure = (double) (GetCurrentTimestamp() - at) / USECS_PER_SEC;
+		state->bound = (double) ((TimestampTz) until - at) / USECS_PER_SEC;
+		return true;
+	}
+	if (rate != 0 && now_ns() < pg_atomic_read_u64(&vacuum->wal_waited_at) + LATELY_NS)
+	{
+		state->guard = GUARD_WAL_RATE;
+		state->figure = read_double(&guards_shared->measured_rate);
+		state->bound = rate;
+		return true;
+	}
+	return false;
+}
+
+/*
+ * find_vacuum
+ *		The vacuum that a process leads or works for; a warning, and NULL, if there is
+ *		none, as for pg_cancel_backend.
+ */
+static GuardedVacuum *
+find_vacuum(int pid)
+{
+	PGPROC	   *proc = BackendPidGetProc(pid);
+	PGPROC	   *leader = proc != NULL && proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc;
+
+	/* the number may be somebody else's by now, who then leads none, or has another pid */
+	if (leader != NULL && guards_shared->vacuums[GetNumberFromPGProc(leader)].pid == leader->pid)
+		return &guards_shared->vacuums[GetNumberFromPGProc(leader)];
+	ereport(WARNING,
+			(errmsg("PID %d is not a VACUUM of pg_cyclone", pid),
+			 errhint("The view cyclone.pace has those that are running.")));
+	return NULL;
+}
+
+/* may_brake -- may this user cancel it? */
+static bool
+may_brake(GuardedVacuum *vacuum)
+{
+	Oid			owner = GetPGProcByNumber(vacuum - guards_shared->vacuums)->roleId;
+
+	if (superuser())
+		return true;
+	if (vacuum->is_autovacuum)
+		return compat_may_signal_autovacuum(GetUserId());
+	if (!OidIsValid(owner) || superuser_arg(owner))
+		return false;
+	return has_privs_of_role(GetUserId(), owner) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND);
+}
+
+/* check_privileges -- an error if not. */
+static void
+check_privileges(GuardedVacuum *vacuum, int pid)
+{
+	if (!may_brake(vacuum))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to pause or resume VACUUM of process %d", pid),
+				 errdetail("Only roles that may cancel its statement may do that: see pg_cancel_backend.")));
+}
+
+/* pause_vacuum -- unless it has ended since, or can't wait. */
+static bool
+pause_vacuum(GuardedVacuum *vacuum, int pid)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		can_wait = !guards_is_urgent(vacuum);
+
+	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
+	can_wait = can_wait && vacuum->pid == pid;
+	if (can_wait)
+	{
+		pg_atomic_write_u32(&vacuum->paused_by, GetUserId());
+		if (guards_paused_until(vacuum) == 0)
+			pg_atomic_write_u64(&vacuum->paused_at, now);
+		pg_write_barrier();
+		pg_atomic_write_u64(&vacuum->paused_until,
+							TimestampTzPlusMilliseconds(now, (int64) cyclone_max_pause * 1000));
+	}
+	LWLockRelease(guards_shared->lock);
+	return can_wait;
+}
+
+/* resume_vacuum -- unless it has ended since, or wasn't paused. */
+static bool
+resume_vacuum(GuardedVacuum *vacuum, int pid)
+{
+	bool		was_paused;
+
+	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
+	was_paused = vacuum->pid == pid && guards_paused_until(vacuum) != 0;
+	if (was_paused)
+	{
+		pg_atomic_write_u64(&vacuum->paused_until, 0);
+		pg_atomic_write_u32(&vacuum->ignores_general_pause, 1);
+		SetLatch(&GetPGProcByNumber(vacuum - guards_shared->vacuums)->procLatch);
+	}
+	LWLockRelease(guards_shared->lock);
+	return was_paused;
+}
+
+/*
+ * pg_cyclone_guards
+ *		The rows of cyclone.guard_rows.  As in cyclone.pace, who may not see the
+ *		statistics of the command's user doesn't see why it is held.
+ */
+Datum
+pg_cyclone_guards(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"paused", "WAL rate"};
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	StaticAssertStmt(lengthof(names) == NUM_GUARDS, "a guard has no name");
+	refuse_without_preloading();
+	begin_rows(fcinfo, GUARD_COLUMNS);
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		GuardedVacuum *vacuum = &guards_shared->vacuums[i];
+		const PGPROC *proc = GetPGProcByNumber(i);
+		int			pid = vacuum->pid;
+		GuardState	state;
+		Datum		values[GUARD_COLUMNS] = {0};
+		bool		nulls[GUARD_COLUMNS] = {0};
+		int			column = 0;
+
+		if (pid == 0 || !find_hold(vacuum, &state) || !may_see(proc->roleId))
+			continue;
+		values[column++] = Int32GetDatum(pid);
+		values[column++] = ObjectIdGetDatum(proc->databaseId);
+		nulls[column] = !OidIsValid(pg_atomic_read_u32(&vacuum->relid));
+		values[column++] = ObjectIdGetDatum(pg_atomic_read_u32(&vacuum->relid));
+		values[column++] = CStringGetTextDatum(names[state.guard]);
+		values[column++] = Float8GetDatum(state.figure);
+		values[column++] = Float8GetDatum(state.bound);
+		nulls[column] = !OidIsValid(state.paused_by);
+		values[column++] = ObjectIdGetDatum(state.paused_by);
+		Assert(column == GUARD_COLUMNS);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* may_see -- may this user see what sessions of a role are doing? */
+static bool
+may_see(Oid owner)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		(OidIsValid(owner) && has_privs_of_role(GetUserId(), owner));
+}

@@ -1,0 +1,701 @@
+/*-------------------------------------------------------------------------
+ *
+ * guards.c
+ *	  What holds a vacuum back besides cost and latency: a pause that somebody has
+ *	  asked for, and the WAL that all vacuums of the server may write a second.
+ *
+ * Who is guarded
+ * --------------
+ * The leader of each command has a place in shared memory, from the beginning of
+ * the command to its end; its workers find it by the leader's number.  All that a
+ * process has to do is to call guards_point where it holds no lock on a page: a
+ * delay point (pace.c) does that, and so do loops that cost nobody's budget, as
+ * those that build indexes.
+ *
+ * A pause
+ * -------
+ * It may last for an hour, so who is paused has no page pinned either.  A read
+ * stream has some pinned ahead.  Its loop says so (guards_begin_pins), and no
+ * process is paused there; instead the stream's callback ends the stream
+ * (guards_cut_stream), the loop does the pages that it has got, without any naps,
+ * and when the last one is released guards_resume_stream waits, and has the
+ * same stream go on.  What has been collected, and claimed, stays as it is.
+ *
+ * What remains locked is the table, as the lock is what makes the rest of the
+ * work valid; so a pause is bounded.  It ends, too, when it would become
+ * dangerous: when the table is so old that autovacuum would come to prevent
+ * wraparound, and couldn't, because of our lock.  The failsafe comes much later.
+ * Such a vacuum can't be paused to begin with, and none while any database is as old
+ * as the failsafe has it.  Requests to cancel it are served
+ * as ever: so autovacuum still gives way to those who want to lock the table.
+ *
+ * The server's code (routines of other access methods) can't be told to wait.
+ * There a timer makes the server's own delay point sleep for as long as we like,
+ * but wakes it twice a second (pace/server_code.c), so it hardly moves.
+ *
+ * WAL
+ * ---
+ * All processes of all vacuums move one clock, as they do for the cost budgets,
+ * by the bytes that they have written since they were last here, images included,
+ * and sleep until it says that theirs are paid for.  Without a nap longer than
+ * LONGEST_NAP_MS where pages are pinned: what is left of it is slept at the next
+ * points.  It is the server's rate, so it is in shared memory; each leader writes
+ * there what its parameter says, when it begins and after each reload.
+ *
+ * The failsafe switches all of this off.
+ *
+ * What is safe in a signal handler says so.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "commands/vacuum.h"
+#include "executor/instrument.h"
+#include "miscadmin.h"
+#include "postmaster/autovacuum.h"
+#include "storage/bufmgr.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "guards/guards.h"
+#include "guards/guards_state.h"
+#include "pace/clock.h"
+#include "settings.h"
+
+/* Who is paused looks again so often. */
+#define PAUSE_NAP_MS		200
+/* It is no use to sleep for less, nor good to for longer at a time. */
+#define LEAST_NAP_NS		((uint64) NS_PER_MS)
+#define LONGEST_NAP_MS		100
+/* So long is the WAL not looked at, at that rate, or for so many bytes at most. */
+#define CHARGE_SECONDS		0.002
+#define GREATEST_CHARGE		(256 * 1024.0)
+/* A guard that has held a vacuum for so long says so in the log. */
+#define LONG_HOLD_MS		60000
+/* What the view says of WAL is as old as this, and no older. */
+#define MEASURE_NS			((uint64) NS_PER_S)
+
+GuardsShared *guards_shared = NULL;
+
+/* This process's view */
+typedef struct Guarded
+{
+	GuardedVacuum *vacuum;		/* NULL: this process isn't guarded */
+	int			pins;			/* so many loops in hand have pages pinned */
+	bool		stream_is_cut;
+	uint64		wal_bytes;		/* of this process, that are accounted for */
+	uint64		wal_paid_until; /* when they are paid for */
+	bool		holds[NUM_GUARDS];
+} Guarded;
+
+static Guarded guarded;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void pause_while_due(void (*while_paused) (void));
+static bool end_pause_if_over(GuardedVacuum *vacuum);
+static bool end_pause(pg_atomic_uint64 *place, uint64 until);
+static bool owes_wal(void);
+static void account_for_wal(uint64 now);
+static void measure_wal(uint64 now);
+static void sleep_for_wal(void);
+static void nap(long ms, Guard guard);
+static void begin_hold(Guard guard);
+static void end_hold(Guard guard);
+static uint64 held_ns(GuardedVacuum *vacuum, Guard guard);
+static void say_if_held_for_long(Guard guard);
+static char *vacuum_name(GuardedVacuum *vacuum);
+static void request_shmem(void);
+static void startup_shmem(void);
+
+/*
+ * guards_init
+ *		Ask for shared memory.  Call while the library is preloaded.
+ */
+void
+guards_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+/*
+ * guards_begin_command
+ *		This process leads a vacuum from now on.
+ *
+ * A VACUUM of several tables may be several commands to us.  What was said of one
+ * holds for the statement.
+ */
+void
+guards_begin_command(void)
+{
+	static TimestampTz last_statement = 0;
+	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+
+	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
+	if (statement != last_statement || AmAutoVacuumWorkerProcess())
+	{
+		pg_atomic_write_u64(&vacuum->paused_until, 0);
+		pg_atomic_write_u32(&vacuum->ignores_general_pause, 0);
+	}
+	last_statement = statement;
+	pg_atomic_write_u32(&vacuum->is_urgent, (MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0);
+	pg_atomic_write_u32(&vacuum->is_in_a_hurry, 0);
+	pg_atomic_write_u32(&vacuum->relid, InvalidOid);
+	vacuum->relfrozenxid = InvalidTransactionId;
+	vacuum->relminmxid = InvalidMultiXactId;
+	vacuum->is_locked = false;
+	vacuum->is_autovacuum = AmAutoVacuumWorkerProcess();
+	vacuum->pid = MyProcPid;
+	for (int i = 0; i < NUM_GUARDS; i++)
+	{
+		pg_atomic_write_u32(&vacuum->holds[i], 0);
+		pg_atomic_write_u64(&vacuum->held_ns[i], 0);
+		pg_atomic_write_u32(&vacuum->has_logged[i], 0);
+	}
+	LWLockRelease(guards_shared->lock);
+	guards_set_wal_rate(cyclone_max_wal_rate);
+	guards_join(MyProcNumber);
+}
+
+/* guards_hurry -- nothing holds the command that this process leads. */
+void
+guards_hurry(void)
+{
+	if (guarded.vacuum == NULL)
+		return;
+	pg_atomic_write_u32(&guarded.vacuum->is_urgent, 1);
+	pg_atomic_write_u32(&guarded.vacuum->is_in_a_hurry, 1);
+}
+
+/* guards_end_command -- it does no more; harmless if it never did. */
+void
+guards_end_command(void)
+{
+	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
+
+	guards_leave();
+	if (vacuum->pid != MyProcPid)
+		return;
+	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
+	vacuum->pid = 0;
+	/* of a worker that was killed */
+	for (int i = 0; i < NUM_GUARDS; i++)
+		pg_atomic_write_u32(&vacuum->holds[i], 0);
+	LWLockRelease(guards_shared->lock);
+}
+
+/*
+ * guards_begin_table
+ *		The leader goes on to a table, which may be locked so that others can't even
+ *		read it.  In a transaction.
+ */
+void
+guards_begin_table(Oid relid, bool is_locked)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+	HeapTuple	tuple;
+
+	if (vacuum == NULL)
+		return;
+	Assert(IsTransactionState());
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
+	pg_atomic_write_u32(&vacuum->relid, relid);
+	vacuum->is_locked = is_locked;
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		vacuum->relfrozenxid = form->relfrozenxid;
+		vacuum->relminmxid = form->relminmxid;
+	}
+	LWLockRelease(guards_shared->lock);
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	if (guards_is_urgent(vacuum))
+		pg_atomic_write_u32(&vacuum->is_urgent, 1);
+}
+
+/* guards_set_wal_rate -- so much WAL may all vacuums write a second; 0: any amount. */
+void
+guards_set_wal_rate(int kilobytes)
+{
+	pg_atomic_write_u64(&guards_shared->wal_rate, (uint64) kilobytes * 1024);
+}
+
+/*
+ * guards_held
+ *		For how long each guard has held the command that this process leads so far, or
+ *		has led last.
+ */
+GuardTimes
+guards_held(void)
+{
+	GuardTimes	times;
+
+	for (int i = 0; i < NUM_GUARDS; i++)
+		times.seconds[i] = (double) held_ns(&guards_shared->vacuums[MyProcNumber], i) / NS_PER_S;
+	return times;
+}
+
+/* guards_held_since -- likewise, since it was so much. */
+GuardTimes
+guards_held_since(const GuardTimes *before)
+{
+	GuardTimes	times = guards_held();
+
+	for (int i = 0; i < NUM_GUARDS; i++)
+		times.seconds[i] = Max(times.seconds[i] - before->seconds[i], 0);
+	return times;
+}
+
+/* guards_leader -- the number by which others of this vacuum join. */
+int
+guards_leader(void)
+{
+	return guarded.vacuum == NULL ? INVALID_PROC_NUMBER : guarded.vacuum - guards_shared->vacuums;
+}
+
+/* guards_join -- this process takes part in the vacuum of that leader, if there is one. */
+void
+guards_join(int leader)
+{
+	memset(&guarded, 0, sizeof(guarded));
+	if (leader != INVALID_PROC_NUMBER)
+		guarded.vacuum = &guards_shared->vacuums[leader];
+	guards_skip_wal();
+}
+
+/* guards_leave -- it takes part no more; harmless if it didn't. */
+void
+guards_leave(void)
+{
+	for (int i = 0; i < NUM_GUARDS; i++)
+		if (guarded.holds[i])
+			end_hold(i);
+	memset(&guarded, 0, sizeof(guarded));
+}
+
+/* guards_skip_wal -- what this process is said to have written so far, others have. */
+void
+guards_skip_wal(void)
+{
+	guarded.wal_bytes = pgWalUsage.wal_bytes;
+}
+
+/*
+ * guards_pause_is_due
+ *		Is this process to be paused, where it has no page pinned?  Safe in a signal
+ *		handler.
+ */
+bool
+guards_pause_is_due(void)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+
+	return vacuum != NULL && !VacuumFailsafeActive &&
+		guards_paused_until(vacuum) != 0 &&
+		pg_atomic_read_u32(&vacuum->is_urgent) == 0;
+}
+
+/*
+ * guards_point
+ *		Wait as long as a guard says so.  No lock may be held, and no page may be
+ *		pinned but between guards_begin_pins and guards_end_pins.
+ *
+ * While this process is paused, while_paused is called now and then.
+ */
+void
+guards_point(void (*while_paused) (void))
+{
+	if (guarded.vacuum == NULL)
+		return;
+	if (unlikely(guards_pause_is_due()) && guarded.pins == 0)
+		pause_while_due(while_paused);
+	if (unlikely(owes_wal()))
+	{
+		account_for_wal(now_ns());
+		sleep_for_wal();
+	}
+}
+
+/*
+ * guards_wait_in_server_code
+ *		In the routine of an access method: is this process to do as little as it can?
+ *		Safe in a signal handler.
+ */
+bool
+guards_wait_in_server_code(void)
+{
+	if (guarded.vacuum == NULL || VacuumFailsafeActive)
+		return false;
+	if (guards_pause_is_due())
+		return true;
+	if (owes_wal())
+		account_for_wal(now_ns());
+	return guarded.wal_paid_until > now_ns();
+}
+
+/* guards_begin_pins -- this process has pages pinned from now on. */
+void
+guards_begin_pins(void)
+{
+	guarded.pins++;
+}
+
+/* guards_end_pins -- it has released them. */
+void
+guards_end_pins(void)
+{
+	Assert(guarded.pins > 0);
+	guarded.pins--;
+}
+
+/*
+ * guards_cut_stream
+ *		For the callback of a read stream: is it to end the stream for now?  Takes no
+ *		lock.
+ */
+bool
+guards_cut_stream(void)
+{
+	/* in another stream's loop there is no use */
+	if (likely(!guards_pause_is_due()) || guarded.pins > 1)
+		return false;
+	guarded.stream_is_cut = true;
+	return true;
+}
+
+/*
+ * guards_resume_stream
+ *		Where a stream has ended, between guards_begin_pins and guards_end_pins: if it
+ *		was cut wait, and return the next page; else return none.
+ *
+ * Nothing is pinned then but *other_pin, maybe, which is released.
+ */
+Buffer
+guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_pin)
+{
+	Buffer		buffer = InvalidBuffer;
+
+	while (unlikely(guarded.stream_is_cut) && !BufferIsValid(buffer))
+	{
+		Assert(guarded.pins == 1);
+		if (other_pin != NULL && BufferIsValid(*other_pin))
+		{
+			ReleaseBuffer(*other_pin);
+			*other_pin = InvalidBuffer;
+		}
+		guarded.stream_is_cut = false;
+		guarded.pins--;
+		pause_while_due(NULL);
+		guarded.pins++;
+		read_stream_reset(stream);
+		buffer = read_stream_next_buffer(stream, per_buffer_data);
+	}
+	return buffer;
+}
+
+/* pause_while_due -- wait until the pause ends. */
+static void
+pause_while_due(void (*while_paused) (void))
+{
+	begin_hold(GUARD_PAUSE);
+	while (guards_pause_is_due() && !end_pause_if_over(guarded.vacuum))
+	{
+		nap(PAUSE_NAP_MS, GUARD_PAUSE);
+		if (while_paused != NULL)
+			while_paused();
+		say_if_held_for_long(GUARD_PAUSE);
+	}
+	end_hold(GUARD_PAUSE);
+}
+
+/* end_pause_if_over -- has the pause been long enough, or is there no time for it any more? */
+static bool
+end_pause_if_over(GuardedVacuum *vacuum)
+{
+	uint64		until = guards_paused_until(vacuum);
+	uint32		not_yet = 0;
+
+	if (guards_is_urgent(vacuum))
+	{
+		if (pg_atomic_compare_exchange_u32(&vacuum->is_urgent, &not_yet, 1))
+			ereport(LOG,
+					(errmsg("VACUUM of %s goes on although it was paused: it is needed to prevent transaction ID wraparound",
+							vacuum_name(vacuum))));
+		return true;
+	}
+	if (GetCurrentTimestamp() < (TimestampTz) until)
+		return false;
+	if (end_pause(&vacuum->paused_until, until) ||
+		end_pause(&guards_shared->general_pause_until, until))
+		ereport(LOG,
+				(errmsg("pause of VACUUM of %s has ended", vacuum_name(vacuum)),
+				 errdetail("It has lasted for as long as \"cyclone.max_pause\" allowed when it began.")));
+	return guards_paused_until(vacuum) == 0;
+}
+
+/* end_pause -- if it is the one that lasts until then, and nobody else has ended it. */
+static bool
+end_pause(pg_atomic_uint64 *place, uint64 until)
+{
+	return pg_atomic_compare_exchange_u64(place, &until, 0);
+}
+
+/*
+ * guards_is_urgent
+ *		Is the table so old that autovacuum must come?  Or is any so old that its
+ *		workers must not stand still, as there are only so many?
+ */
+bool
+guards_is_urgent(GuardedVacuum *vacuum)
+{
+	TransactionId next = ReadNextTransactionId();
+	TransactionId xid_limit = next - autovacuum_freeze_max_age;
+	MultiXactId multi_limit = ReadNextMultiXactId() - autovacuum_multixact_freeze_max_age;
+
+	if (pg_atomic_read_u32(&vacuum->is_urgent) != 0)
+		return true;
+	if (next - TransamVariables->oldestXid >
+		Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05))
+		return true;
+	if (!TransactionIdIsNormal(vacuum->relfrozenxid))
+		return false;
+	if (xid_limit < FirstNormalTransactionId)
+		xid_limit -= FirstNormalTransactionId;
+	if (multi_limit < FirstMultiXactId)
+		multi_limit -= FirstMultiXactId;
+	return TransactionIdPrecedes(vacuum->relfrozenxid, xid_limit) ||
+		(MultiXactIdIsValid(vacuum->relminmxid) &&
+		 MultiXactIdPrecedes(vacuum->relminmxid, multi_limit));
+}
+
+/*
+ * owes_wal
+ *		Has this process written as much as is worth a look at the clock, or not paid
+ *		for what it wrote?
+ */
+static bool
+owes_wal(void)
+{
+	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
+	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
+
+	if (likely(rate == 0) || pg_atomic_read_u32(&guarded.vacuum->is_in_a_hurry) != 0 ||
+		VacuumFailsafeActive)
+	{
+		guards_skip_wal();
+		guarded.wal_paid_until = 0;
+		return false;
+	}
+	return guarded.wal_paid_until != 0 || written > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
+}
+
+/* account_for_wal -- for what this process has written.  Safe in a signal handler. */
+static void
+account_for_wal(uint64 now)
+{
+	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
+	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
+
+	guarded.wal_bytes += written;
+	if (written > 0 && rate > 0)
+		guarded.wal_paid_until = pay(&guards_shared->wal_paid_until, now,
+									 (uint64) ((double) written * NS_PER_S / rate));
+	pg_atomic_fetch_add_u64(&guards_shared->wal_written, written);
+	measure_wal(now);
+	/* less than the least nap is slept with what comes next */
+	if (guarded.wal_paid_until < now + LEAST_NAP_NS)
+		guarded.wal_paid_until = 0;
+	else
+		pg_atomic_write_u64(&guarded.vacuum->wal_waited_at, now);
+}
+
+/* measure_wal -- how much all vacuums write a second, for the view. */
+static void
+measure_wal(uint64 now)
+{
+	GuardsShared *shared = guards_shared;
+	uint64		before = pg_atomic_read_u64(&shared->measured_at);
+	uint64		written;
+
+	if (now < before + MEASURE_NS ||
+		!pg_atomic_compare_exchange_u64(&shared->measured_at, &before, now))
+		return;
+	written = pg_atomic_exchange_u64(&shared->wal_written, 0);
+	write_double(&shared->measured_rate, (double) written * NS_PER_S / (now - before));
+}
+
+/*
+ * sleep_for_wal
+ *		Sleep until this process's WAL is paid for, or for a moment only if it has pages
+ *		pinned.
+ */
+static void
+sleep_for_wal(void)
+{
+	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
+	uint64		now = now_ns();
+
+	if (guarded.wal_paid_until == 0)
+		return;
+	begin_hold(GUARD_WAL_RATE);
+	while (now + LEAST_NAP_NS <= guarded.wal_paid_until && !VacuumFailsafeActive &&
+		   !guards_pause_is_due() && rate == pg_atomic_read_u64(&guards_shared->wal_rate))
+	{
+		nap(Min((guarded.wal_paid_until - now) / NS_PER_MS, LONGEST_NAP_MS), GUARD_WAL_RATE);
+		now = now_ns();
+		pg_atomic_write_u64(&guarded.vacuum->wal_waited_at, now);
+		say_if_held_for_long(GUARD_WAL_RATE);
+		if (guarded.pins > 0)
+			break;
+	}
+	end_hold(GUARD_WAL_RATE);
+	if (guarded.wal_paid_until < now + LEAST_NAP_NS ||
+		rate != pg_atomic_read_u64(&guards_shared->wal_rate))
+		guarded.wal_paid_until = 0;
+}
+
+/* nap -- because of a guard. */
+static void
+nap(long ms, Guard guard)
+{
+	static uint32 wait_events[NUM_GUARDS] = {0};
+
+	if (wait_events[guard] == 0)
+		wait_events[guard] = guard == GUARD_PAUSE ? WaitEventExtensionNew("CyclonePaused") : WaitEventExtensionNew("CycloneWalRate");
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
+					 wait_events[guard]);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * begin_hold
+ *		A guard holds this process.  The vacuum is held as long as any of its
+ *		processes is.
+ */
+static void
+begin_hold(Guard guard)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+
+	if (pg_atomic_fetch_add_u32(&vacuum->holds[guard], 1) == 0)
+		pg_atomic_write_u64(&vacuum->hold_start[guard], now_ns());
+	guarded.holds[guard] = true;
+}
+
+/* end_hold -- it does no more. */
+static void
+end_hold(Guard guard)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
+	uint64		now = now_ns();
+
+	guarded.holds[guard] = false;
+	/* read before, lest the next one changes it */
+	if (pg_atomic_fetch_sub_u32(&vacuum->holds[guard], 1) == 1 && now > start)
+		pg_atomic_fetch_add_u64(&vacuum->held_ns[guard], now - start);
+}
+
+/* held_ns -- for how long a guard has held a vacuum, until now. */
+static uint64
+held_ns(GuardedVacuum *vacuum, Guard guard)
+{
+	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
+	uint64		now = now_ns();
+	uint64		before = pg_atomic_read_u64(&vacuum->held_ns[guard]);
+
+	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
+}
+
+/* say_if_held_for_long -- once for each guard and command, in the log, with what to do. */
+static void
+say_if_held_for_long(Guard guard)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+	uint32		not_yet = 0;
+	int			seconds = held_ns(vacuum, guard) / NS_PER_S;
+
+	if (held_ns(vacuum, guard) < (uint64) DEBUG_LIMIT(long_hold, LONG_HOLD_MS) * NS_PER_MS ||
+		!pg_atomic_compare_exchange_u32(&vacuum->has_logged[guard], &not_yet, 1))
+		return;
+	if (guard == GUARD_PAUSE)
+	{
+		char	   *by = GetUserNameFromId(pg_atomic_read_u32(guards_paused_by(vacuum)), true);
+
+		ereport(LOG,
+				(errmsg("VACUUM of %s has been paused for %d s", vacuum_name(vacuum), seconds),
+				 errdetail("It was paused by role \"%s\".", by != NULL ? by : "?"),
+				 errhint("SELECT cyclone.resume(%d) lets it go on.", vacuum->pid)));
+	}
+	else
+		ereport(LOG,
+				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.max_wal_rate\"",
+						vacuum_name(vacuum), seconds),
+				 errhint("If it is to end earlier, set \"cyclone.max_wal_rate\" to a higher value and reload the configuration; running VACUUMs notice.")));
+}
+
+/* vacuum_name -- of its table, for messages. */
+static char *
+vacuum_name(GuardedVacuum *vacuum)
+{
+	Oid			relid = pg_atomic_read_u32(&vacuum->relid);
+	char	   *name = IsTransactionState() && OidIsValid(relid) ? get_rel_name(relid) : NULL;
+
+	return name != NULL ? psprintf("table \"%s\"", name) : psprintf("a table (process %d)", vacuum->pid);
+}
+
+/* request_shmem -- a place for each leader, and what they share. */
+static void
+request_shmem(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(guards_shmem_size());
+	RequestNamedLWLockTranche(GUARDS_TRANCHE, 1);
+}
+
+/* startup_shmem -- find it, or make it. */
+static void
+startup_shmem(void)
+{
+	bool		found;
+
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	guards_shared = ShmemInitStruct("pg_cyclone guards", guards_shmem_size(), &found);
+	if (!found)
+	{
+		/* atomics of no more than 64 bits that are zero need no more */
+		memset(guards_shared, 0, guards_shmem_size());
+		guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
+	}
+	LWLockRelease(AddinShmemInitLock);
+}

@@ -1,0 +1,55 @@
+/*-------------------------------------------------------------------------
+ *
+ * guards.h
+ *	  What holds a vacuum back besides cost and latency: a pause, and its WAL.
+ *
+ * See guards.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_GUARDS_H
+#define CYCLONE_GUARDS_H
+
+#include "datatype/timestamp.h"
+#include "storage/read_stream.h"
+
+typedef enum Guard
+{
+	GUARD_PAUSE,
+	GUARD_WAL_RATE,
+	NUM_GUARDS
+} Guard;
+
+/* For how long any process of a vacuum was held, by each guard */
+typedef struct GuardTimes
+{
+	double		seconds[NUM_GUARDS];
+} GuardTimes;
+
+extern void guards_init(void);
+extern void guards_begin_command(void);
+extern void guards_hurry(void);
+extern void guards_end_command(void);
+extern void guards_begin_table(Oid relid, bool is_locked);
+extern void guards_set_wal_rate(int kilobytes);
+extern GuardTimes guards_held(void);
+extern GuardTimes guards_held_since(const GuardTimes *before);
+
+extern int	guards_leader(void);
+extern void guards_join(int leader);
+extern void guards_leave(void);
+extern void guards_skip_wal(void);
+
+extern bool guards_pause_is_due(void);
+extern void guards_point(void (*while_paused) (void));
+extern bool guards_wait_in_server_code(void);
+
+extern void guards_begin_pins(void);
+extern void guards_end_pins(void);
+extern bool guards_cut_stream(void);
+extern Buffer guards_resume_stream(ReadStream *stream, void **per_buffer_data,
+								   Buffer *other_pin);
+
+#endif							/* CYCLONE_GUARDS_H */

@@ -1,0 +1,471 @@
+"""The hand on the brake and the bound on WAL: a VACUUM that is paused holds no page, loses nothing, and goes on or ends as it should."""
+
+import re
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from cyclone_lab import checks
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
+
+SETTINGS = {
+    "min_parallel_table_scan_size": 0,
+    "min_parallel_index_scan_size": 0,
+    "max_parallel_maintenance_workers": 2,
+}
+POINTS = ["heap-scan", "btree-page", "gin-page", "hash-bucket", "gist-page", "spgist-page", "heap-vacuum"]
+POINT = {"cyclone.debug_point": "heap-scan:any:wait"}
+PAUSED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'CyclonePaused'"
+# those that hold nothing up, but wait for others
+AT_REST = """
+    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+    AND query ~ 'VACUUM' AND state = 'active' AND coalesce(wait_event, '') NOT IN
+    ('CyclonePaused', 'CyclonePhaseEnd', 'CyclonePhaseStart', 'CycloneMoversEnd', 'CycloneParked', 'CycloneGinStretches')
+"""
+
+
+def make_table(conn, rows=9000, *, persistence="") -> dict:
+    """Make a table with an index of each kind, empty pages in some of them, and dead rows on each page; return its state."""
+    conn.execute(f"CREATE {persistence} TABLE t (id int, a int[], p point, note text) WITH (fillfactor = 20, autovacuum_enabled = off)")
+    conn.execute(f"INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i), md5(i::text) FROM generate_series(1, {rows}) i")
+    conn.execute("CREATE INDEX t_id ON t (id)")
+    conn.execute("CREATE INDEX t_a ON t USING gin (a)")
+    conn.execute("CREATE INDEX t_p ON t USING gist (p)")
+    conn.execute("CREATE INDEX t_hash ON t USING hash (id)")
+    conn.execute("CREATE INDEX t_sp ON t USING spgist (p)")
+    conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id BETWEEN 4000 AND 7000")
+    return checks.table_state(conn, "t")
+
+
+def one(conn, query, *values):
+    """Return the one value that a query has."""
+    [(value,)] = conn.execute(query, values).fetchall()
+    return value
+
+
+def pace_of(conn, pid: int) -> dict | None:
+    return conn.cursor(row_factory=dict_row).execute("SELECT * FROM cyclone.pace WHERE pid = %s", (pid,)).fetchone()
+
+
+def wait_until_paused(conn) -> None:
+    """Wait until all processes of VACUUMs in this database are at rest, and at least one because of a pause."""
+    wait_until(lambda: one(conn, PAUSED) > 0 and one(conn, AT_REST) == 0, "the pause")
+
+
+def pinned(conn) -> list:
+    """Return which pages of the table and its indexes somebody has pinned; nothing is known where there is no pg_buffercache."""
+    if one(conn, "SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_buffercache'") == 0:
+        return []
+    conn.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+    return conn.execute(
+        "SELECT c.relname, b.relforknumber, b.relblocknumber FROM pg_buffercache b"
+        " JOIN pg_class c ON pg_relation_filenode(c.oid) = b.relfilenode"
+        " WHERE b.pinning_backends > 0 AND c.relname ~ '^t(_|$)'"
+        " AND b.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    ).fetchall()
+
+
+def assert_done(conn, before: dict) -> None:
+    """The table has what it had, and nothing dead."""
+    after = checks.table_state(conn, "t")
+    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+    assert after["dead_items"] == after["dead_tuples"] == 0
+    checks.assert_clean(conn, "t")
+
+
+@contextmanager
+def files(conn, **settings):
+    """Have these in the configuration for as long as the block takes."""
+    try:
+        change(conn, **settings)
+        yield
+    finally:
+        for name in settings:
+            conn.execute(f"ALTER SYSTEM RESET {name}")
+        conn.execute("SELECT pg_reload_conf()")
+
+
+def change(conn, **settings) -> None:
+    for name, value in settings.items():
+        conn.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+    conn.execute("SELECT pg_reload_conf()")
+    wait_until(
+        lambda: all(conn.execute(f"SHOW {name}").fetchone() == (value,) for name, value in settings.items()), "the reload"
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn, point, workers):
+    """Wherever it is, and whatever its streams have read ahead."""
+    before = make_table(conn)
+    with Parked(cluster, db, f"{point}:any", 1, f"VACUUM (PARALLEL {workers}, FREEZE) t", SETTINGS) as vacuum:
+        assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+        vacuum.release()
+        wait_until_paused(conn)
+        assert pinned(conn) == []
+        row = pace_of(conn, vacuum.pid)
+        assert (row["limited_by"], row["relation"], row["bound"]) == ("paused", "t", 3600)
+        assert row["paused_by"] == one(conn, "SELECT current_user::text") and 0 <= row["figure"] < 3600
+        assert vacuum.running
+        assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
+        vacuum.finish()
+    assert_done(conn, before)
+    assert one(conn, "SELECT count(*) FROM cyclone.pace WHERE datname = current_database()") == 0
+    assert one(conn, "SELECT paused_seconds > 0 AND outcome = 'done' FROM cyclone.history WHERE relid = 't'::regclass")
+
+
+@pytest.mark.parametrize(
+    "options, point",
+    [
+        ("FULL, PARALLEL 0", "heap-copy"),
+        ("FULL, PARALLEL 2", "heap-copy"),
+        ("FULL, PARALLEL 2", "rewrite-index"),
+        ("FULL INPLACE", "inplace-pause"),
+        ("FULL INPLACE, PARALLEL 2", "inplace-pause"),
+        ("FULL INPLACE", "heap-scan"),
+    ],
+)
+def test_the_same_while_the_table_shrinks(cluster, db, conn, options, point):
+    """FULL keeps its lock on the table, and whoever pauses it is told."""
+    before = make_table(conn)
+    size = one(conn, "SELECT pg_relation_size('t')")
+    warnings = []
+    conn.add_notice_handler(lambda message: warnings.append(message.message_primary))
+    with Parked(cluster, db, f"{point}:leader", 1, f"VACUUM ({options}) t", SETTINGS) as vacuum:
+        assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+        assert warnings == (["the table stays locked while VACUUM is paused"] if "INPLACE" not in options else [])
+        vacuum.release()
+        wait_until_paused(conn)
+        if "INPLACE" in options:
+            assert pinned(conn) == []
+            assert one(conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND pid = %s", vacuum.pid) == 0
+            conn.execute("SET LOCAL lock_timeout = '1s'; DELETE FROM t WHERE false")  # nobody waits
+        assert one(conn, "SELECT limited_by FROM cyclone.pace WHERE pid = %s", vacuum.pid) == "paused"
+        assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
+        vacuum.finish()
+    after = checks.table_state(conn, "t")
+    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+    assert one(conn, "SELECT pg_relation_size('t')") < size
+    checks.assert_clean(conn, "t")
+
+
+def test_a_pause_is_bounded(cluster, db, conn):
+    """It ends by itself, and the log says so."""
+    before = make_table(conn)
+    conn.execute("SET cyclone.max_pause = '1s'")
+    position = len(cluster.log)
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+        assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+        vacuum.release()
+        vacuum.finish()
+    assert 'pause of VACUUM of table "t" has ended' in cluster.log[position:]
+    assert_done(conn, before)
+
+
+def test_who_pauses_all_holds_those_that_begin_later(cluster, db, conn):
+    """Until somebody lets one of them go on, or all."""
+    before = make_table(conn, 2000)
+    assert one(conn, "SELECT cyclone.pause()") == 0
+    try:
+        first = Background(cluster, db, "VACUUM (PARALLEL 0) t")
+        wait_until(lambda: one(conn, PAUSED) == 1, "the first pause")
+        assert pace_of(conn, first.pid)["limited_by"] == "paused"
+        assert one(conn, "SELECT cyclone.resume(%s)", first.pid) is True
+        first.finish()
+        second = Background(cluster, db, "VACUUM (PARALLEL 0, FREEZE) t")
+        wait_until(lambda: one(conn, PAUSED) == 1, "the second pause")
+        assert one(conn, "SELECT cyclone.pause()") == 1
+    finally:
+        resumed = one(conn, "SELECT cyclone.resume()")
+    assert resumed == 1
+    second.finish()
+    assert one(conn, "SELECT cyclone.resume()") == 0
+    conn.execute("VACUUM t")
+    assert_done(conn, before)
+
+
+@pytest.mark.parametrize("victim, workers", [("leader", 0), ("leader", 2), ("worker", 2)])
+@pytest.mark.parametrize("how", ["cancel", "terminate"])
+def test_a_paused_process_is_stopped(cluster, db, conn, how, victim, workers):
+    """It ends at once, and the next VACUUM does the work; no pause is left over."""
+    before = make_table(conn)
+    position = len(cluster.log)
+    statement = f"VACUUM (PARALLEL {workers}) t"
+    with Parked(cluster, db, "heap-scan:any", workers + 1, statement, SETTINGS) as vacuum:
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        victim_pid = vacuum.workers[0] if victim == "worker" else vacuum.pid
+        vacuum.release()
+        wait_until_paused(conn)
+        conn.execute(f"SELECT pg_{how}_backend(%s)", (victim_pid,))
+        error = vacuum.wait()
+    assert isinstance(error, psycopg.errors.QueryCanceled if how == "cancel" else psycopg.errors.AdminShutdown), error
+    wait_until(lambda: one(conn, AT_REST) == 0 and one(conn, PAUSED) == 0, "the end of all processes")
+    assert one(conn, "SELECT count(*) FROM cyclone.pace WHERE datname = current_database()") == 0
+    conn.execute("SET statement_timeout = '100s'")
+    conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on) t")
+    assert not re.search("leak|PANIC|TRAP|was terminated by signal", cluster.log[position:])
+    assert_done(conn, before)
+
+
+def test_a_worker_that_moves_rows_is_killed_while_paused(cluster, db, conn):
+    """What it has left is for the leader, which counts no pause for ever."""
+    before = make_table(conn)
+    with Parked(cluster, db, "inplace-pause:any", 3, "VACUUM (FULL INPLACE, PARALLEL 2) t", SETTINGS) as vacuum:
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        vacuum.release()
+        wait_until(lambda: one(conn, PAUSED) == 3, "the pause")
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.workers[0],))
+        wait_until(lambda: one(conn, PAUSED) == 2, "its end")
+        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+        vacuum.finish()
+    after = checks.table_state(conn, "t")
+    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+    checks.assert_clean(conn, "t")
+
+
+class OneUser:
+    """A server as a user sees it."""
+
+    def __init__(self, cluster, user):
+        self.cluster, self.user = cluster, user
+
+    def connect(self, dbname):
+        return self.cluster.connect(dbname, user=self.user)
+
+
+@pytest.mark.parametrize(
+    "owner, may",
+    [("postgres", {"cyclone_a": False, "cyclone_b": False, "cyclone_c": False}),
+     ("cyclone_a", {"cyclone_a": True, "cyclone_b": False, "cyclone_c": True})],
+)  # fmt: skip
+def test_who_may_cancel_may_pause(cluster, db, conn, owner, may):
+    """The owner of the session, and pg_signal_backend, but not if it is a superuser's."""
+    conn.execute("CREATE ROLE cyclone_a LOGIN; CREATE ROLE cyclone_b; CREATE ROLE cyclone_c; GRANT pg_signal_backend TO cyclone_c")
+    conn.execute("GRANT EXECUTE ON FUNCTION pg_advisory_lock(bigint) TO cyclone_a")
+    try:
+        before = make_table(conn, 2000)
+        conn.execute(f"ALTER TABLE t OWNER TO {owner}; ALTER ROLE cyclone_a SET cyclone.debug_point = 'heap-scan:any:wait'")
+        conn.execute(f"SELECT pg_advisory_lock({DEBUG_POINT_LOCK})")
+        vacuum = Background(OneUser(cluster, owner), db, "VACUUM (PARALLEL 0, FREEZE) t", {} if owner == "cyclone_a" else POINT)
+        wait_until(lambda: pace_of(conn, vacuum.pid), "the VACUUM")
+        for role, allowed in may.items():
+            conn.execute(f"SET ROLE {role}")
+            assert one(conn, "SELECT cyclone.pause()") == allowed
+            for function in ("pause", "resume"):
+                if allowed:
+                    assert one(conn, f"SELECT cyclone.{function}(%s)", vacuum.pid) is True
+                else:
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        conn.execute(f"SELECT cyclone.{function}(%s)", (vacuum.pid,))
+            assert one(conn, "SELECT cyclone.resume()") == 0
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute("SET cyclone.max_pause = '1d'")
+            conn.execute("RESET ROLE")
+        conn.execute(f"SELECT pg_advisory_unlock({DEBUG_POINT_LOCK})")
+        vacuum.finish()
+        assert_done(conn, before)
+    finally:
+        conn.execute("RESET ROLE; SELECT pg_advisory_unlock_all(); DROP TABLE IF EXISTS t; DROP OWNED BY cyclone_a")
+        conn.execute("DROP ROLE cyclone_a, cyclone_b, cyclone_c")
+
+
+def test_who_sees_that_it_is_paused(cluster, db, conn):
+    """As in the rest of the view."""
+    make_table(conn, 2000)
+    conn.execute("CREATE ROLE cyclone_d; CREATE ROLE cyclone_e; GRANT pg_read_all_stats TO cyclone_e")
+    try:
+        with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+            conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+            for role, seen in (("cyclone_d", (None, None)), ("cyclone_e", ("paused", "cyclone_f"))):
+                conn.execute(f"SET ROLE {role}")
+                row = pace_of(conn, vacuum.pid)
+                assert (row["limited_by"], row["paused_by"] and "cyclone_f") == seen
+                conn.execute("RESET ROLE")
+            conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+        checks.assert_clean(conn, "t")
+    finally:
+        conn.execute("RESET ROLE; DROP ROLE cyclone_d, cyclone_e")
+
+
+def test_what_is_no_vacuum(cluster, db, conn):
+    """A warning, as from pg_cancel_backend; and so for the server's own VACUUM."""
+    warnings = []
+    conn.add_notice_handler(lambda message: warnings.append(message.message_primary))
+    own = one(conn, "SELECT pg_backend_pid()")
+    assert one(conn, "SELECT cyclone.pause(%s)", own) is False
+    assert one(conn, "SELECT cyclone.resume(%s)", own) is False
+    assert one(conn, "SELECT cyclone.pause(0)") is False
+    assert warnings == [f"PID {own} is not a VACUUM of pg_cyclone"] * 2 + ["PID 0 is not a VACUUM of pg_cyclone"]
+    assert one(conn, "SELECT cyclone.resume(NULL)") is None
+
+
+def use_up_xids(conn, number: int) -> None:
+    conn.execute("CREATE TABLE IF NOT EXISTS xids (i int) WITH (autovacuum_enabled = off)")
+    conn.execute(f"""DO $$BEGIN FOR i IN 1..{number} LOOP
+        BEGIN INSERT INTO xids VALUES (i); EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; TRUNCATE xids; END$$""")
+
+
+def assert_cannot_be_paused(conn, vacuum: Parked) -> None:
+    assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is False
+    assert one(conn, "SELECT cyclone.pause()") == 0
+    vacuum.release()
+    vacuum.finish()
+    assert one(conn, "SELECT cyclone.resume()") == 0
+
+
+def test_an_emergency_ends_a_pause(new_cluster):
+    """When the table has become so old that autovacuum must come, or any table so old that the failsafe would; none begins then."""
+    cluster = new_cluster(autovacuum="off", autovacuum_freeze_max_age=100_000, vacuum_failsafe_age=0)
+    conn, other = cluster.connect("postgres"), cluster.connect("postgres")
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    checks.create_extensions(conn)
+    before = make_table(conn, 2000)
+    with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+        assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+        vacuum.release()
+        wait_until(lambda: one(conn, PAUSED) == 1, "the pause")
+        use_up_xids(conn, 101_000)
+        vacuum.finish()
+    assert 'VACUUM of table "t" goes on although it was paused' in cluster.log
+    assert_done(conn, before)
+
+    with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t") as vacuum:
+        use_up_xids(conn, 101_000)
+        assert_cannot_be_paused(conn, vacuum)
+    conn.execute("CREATE TABLE old AS SELECT generate_series(1, 10) i")
+    with other.transaction():
+        other.execute("LOCK TABLE old IN SHARE UPDATE EXCLUSIVE MODE")  # keeps autovacuum away
+        use_up_xids(conn, 110_000)
+        conn.execute("CREATE TABLE young AS SELECT generate_series(1, 10) i")
+        with Parked(cluster, "postgres", "heap-scan:any", 1, "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) young") as vacuum:
+            assert_cannot_be_paused(conn, vacuum)
+    checks.assert_clean(conn, "t", "young")
+    conn.close()
+    other.close()
+
+
+def test_ddl_passes_a_paused_autovacuum(new_cluster):
+    """It is cancelled by who wants to lock the table, as it is when it isn't paused."""
+    cluster = new_cluster(autovacuum="on", autovacuum_naptime="1s", deadlock_timeout="100ms")
+    conn = cluster.connect("postgres")
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    checks.create_extensions(conn)
+    assert one(conn, "SELECT cyclone.pause()") is not None
+    make_table(conn, 2000)
+    conn.execute("ALTER TABLE t SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)")
+    conn.execute("DELETE FROM t WHERE id % 2 = 0")
+    held = "SELECT count(*) FROM cyclone.pace WHERE limited_by = 'paused' AND relation = 't'"
+    wait_until(lambda: one(conn, held) == 1, "a paused autovacuum")
+    conn.execute("SET statement_timeout = '100s'; ALTER TABLE t ALTER note SET NOT NULL")
+    wait_until(lambda: "canceling autovacuum task" in cluster.log, "its end")
+    conn.execute("ALTER TABLE t SET (autovacuum_enabled = off)")
+    conn.execute("SELECT cyclone.resume()")
+    conn.execute("VACUUM t")
+    checks.assert_clean(conn, "t")
+    conn.close()
+
+
+def test_routines_of_the_server_hardly_move_while_paused(cluster, db, conn):
+    """An access method that isn't ours is at the server's delay point, and is made to sleep there."""
+    conn.execute("CREATE EXTENSION bloom")
+    conn.execute("CREATE TABLE t (id int, note text) WITH (autovacuum_enabled = off)")
+    conn.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
+    conn.execute("CREATE INDEX t_bloom ON t USING bloom (id, note)")
+    conn.execute("DELETE FROM t WHERE id % 2 = 0")
+    with Parked(cluster, db, "index-vacuum:any", 1, "VACUUM (PARALLEL 0) t") as vacuum:
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        vacuum.release()
+        wait_until(
+            lambda: one(conn, "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", vacuum.pid) in ("VacuumDelay", "CyclonePaused"),
+            "the sleep",
+        )
+        assert one(conn, "SELECT limited_by FROM cyclone.pace WHERE pid = %s", vacuum.pid) == "paused"
+        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+        vacuum.finish()
+    checks.assert_clean(conn, "t")
+
+
+def test_verbose_and_the_log_tell_of_it(cluster, db, conn):
+    """What held it for how long; in the log once, with what to do."""
+    before = make_table(conn)
+    position = len(cluster.log)
+    with Parked(
+        cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t", {"cyclone.debug_long_hold": 1}
+    ) as vacuum:
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        vacuum.release()
+        wait_until(lambda: "has been paused for" in cluster.log[position:], "the line in the log")
+        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+        vacuum.finish()
+    log = cluster.log[position:]
+    assert log.count('VACUUM of table "t" has been paused for') == 1
+    assert f"SELECT cyclone.resume({vacuum.pid}) lets it go on." in log and 'It was paused by role "' in log
+    assert any(re.search(r"^held: paused for \d+\.\d{3} s$", message, re.MULTILINE) for message in vacuum.messages)
+    assert_done(conn, before)
+
+
+KINDS = ["PARALLEL 0, FREEZE", "PARALLEL 2, FREEZE", "FULL, PARALLEL 0", "FULL, PARALLEL 2", "FULL INPLACE", "FULL INPLACE, PARALLEL 2"]
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_wal_stays_within_its_rate(conn, options):
+    """Of what is written no more than the rate allows in the time that it takes, but for a moment's worth and the last bit."""
+    before = make_table(conn)
+    rate = 4 << 20
+    for name, value in SETTINGS.items():
+        conn.execute(f"SET {name} = {value}")
+    with files(conn, **{"cyclone.max_wal_rate": "4MB"}):
+        conn.execute("CHECKPOINT")
+        conn.execute(f"VACUUM ({options}) t")
+    [(seconds, written, held)] = conn.execute(
+        "SELECT sum(seconds), sum(wal_bytes), sum(wal_rate_seconds) FROM cyclone.history WHERE datname = current_database()"
+    )
+    assert held > 0
+    if "FULL, " not in options:  # what the server's routines write to new indexes is paid for later, or not at all at the end
+        assert written <= rate * (float(seconds) + 0.1) + (1 << 20)
+    after = checks.table_state(conn, "t")
+    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+    checks.assert_clean(conn, "t")
+
+
+def test_the_rate_of_wal_is_seen_and_changed_while_it_runs(cluster, db, conn):
+    """The view has rate and bound, a reload ends the wait, and VERBOSE tells."""
+    before = make_table(conn)
+    position = len(cluster.log)
+    with files(conn, **{"cyclone.max_wal_rate": "16kB"}):
+        conn.execute("CHECKPOINT")
+        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, FREEZE, VERBOSE) t", {"cyclone.debug_long_hold": 1})
+        row = wait_until(
+            lambda: (row := pace_of(conn, vacuum.pid)) and row["limited_by"] == "WAL rate" and row, "the view's row"
+        )
+        assert row["bound"] == 16 * 1024 and row["figure"] >= 0 and row["paused_by"] is None
+        wait_until(
+            lambda: one(conn, "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", vacuum.pid) == "CycloneWalRate", "the wait"
+        )
+        assert vacuum.running
+        change(conn, **{"cyclone.max_wal_rate": "0"})
+        vacuum.finish()
+    assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.max_wal_rate$", message, re.MULTILINE) for message in vacuum.messages)
+    assert cluster.log[position:].count('has been held back for') == 1
+    assert_done(conn, before)
+
+
+def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
+    """One guard doesn't hide the other, nor a request to cancel."""
+    before = make_table(conn)
+    with files(conn, **{"cyclone.max_wal_rate": "16kB"}):
+        vacuum = Background(cluster, db, "VACUUM (PARALLEL 0, FREEZE) t")
+        wait_until(lambda: (pace_of(conn, vacuum.pid) or {}).get("limited_by") == "WAL rate", "the wait")
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        wait_until_paused(conn)
+        assert pinned(conn) == []
+        assert pace_of(conn, vacuum.pid)["limited_by"] == "paused"
+        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+        wait_until(lambda: (pace_of(conn, vacuum.pid) or {}).get("limited_by") == "WAL rate", "the wait")
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
+    conn.execute("VACUUM (FREEZE) t")
+    assert_done(conn, before)
