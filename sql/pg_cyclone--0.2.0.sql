@@ -149,13 +149,14 @@ CREATE FUNCTION guard_rows(
     OUT limited_by text,
     OUT figure float8,
     OUT bound float8,
-    OUT paused_by oid)
+    OUT paused_by oid,
+    OUT standby_pid int)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_guards';
 
 COMMENT ON FUNCTION guard_rows() IS
-'What the view cyclone.pace says of VACUUMs that are paused, or wait to keep to cyclone.max_wal_rate.';
+'What the view cyclone.pace says of VACUUMs that are paused, or wait to keep to cyclone.max_wal_rate or cyclone.max_replica_lag.';
 
 CREATE VIEW pace AS
 SELECT coalesce(p.pid, g.pid) AS pid,
@@ -180,7 +181,9 @@ SELECT coalesce(p.pid, g.pid) AS pid,
        CASE WHEN g.pid IS NOT NULL THEN g.bound
             WHEN p.limited_by = 'cost delay' THEN p.budget
             WHEN p.limited_by IN ('latency target', 'floor') THEN p.target_ms END AS bound,
-       CASE WHEN g.paused_by IS NOT NULL THEN pg_catalog.pg_get_userbyid(g.paused_by) END AS paused_by
+       CASE WHEN g.paused_by IS NOT NULL THEN pg_catalog.pg_get_userbyid(g.paused_by)::pg_catalog.text
+            WHEN g.standby_pid IS NOT NULL THEN (SELECT a.application_name FROM pg_catalog.pg_stat_get_activity(g.standby_pid) a)
+       END AS held_by
 FROM cyclone.pace_rows() p
 FULL JOIN cyclone.guard_rows() g ON g.pid = p.pid
 LEFT JOIN pg_catalog.pg_database d ON d.oid = coalesce(p.datid, g.datid);
@@ -200,10 +203,10 @@ COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may 
 COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
 COMMENT ON COLUMN pace.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without one';
-COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), "WAL rate" (cyclone.max_wal_rate), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
-COMMENT ON COLUMN pace.figure IS 'What is bounded by that: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, or for how many seconds it has been paused; null for other limits';
+COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
+COMMENT ON COLUMN pace.figure IS 'What is bounded by that: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace.bound IS 'The bound of it';
-COMMENT ON COLUMN pace.paused_by IS 'Name of the role that has paused it; null if it is not paused';
+COMMENT ON COLUMN pace.held_by IS 'Name of the role that has paused it, or application name of the standby or subscriber that lags; null for other limits';
 
 CREATE FUNCTION pause(pid int)
 RETURNS bool
@@ -365,7 +368,8 @@ CREATE FUNCTION history_rows(
     OUT audited_pages bigint,
     OUT audit_failed boolean,
     OUT paused_seconds float8,
-    OUT wal_rate_seconds float8)
+    OUT wal_rate_seconds float8,
+    OUT replica_lag_seconds float8)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_history';
@@ -417,7 +421,8 @@ SELECT h.id,
        h.audited_pages,
        h.audit_failed,
        h.paused_seconds,
-       h.wal_rate_seconds
+       h.wal_rate_seconds,
+       h.replica_lag_seconds
 FROM cyclone.history_rows() h
 LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
 LEFT JOIN pg_catalog.pg_roles u ON u.oid = h.usesysid;
@@ -468,6 +473,7 @@ COMMENT ON COLUMN history.audited_pages IS 'Pages of the table and its indexes t
 COMMENT ON COLUMN history.audit_failed IS 'Did it end as these verdicts differed? A report is in the folder pg_cyclone of the data directory then';
 COMMENT ON COLUMN history.paused_seconds IS 'How long it was paused by cyclone.pause(), in seconds; null if it is not known';
 COMMENT ON COLUMN history.wal_rate_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_wal_rate, in seconds; null if it is not known';
+COMMENT ON COLUMN history.replica_lag_seconds IS 'The same for cyclone.max_replica_lag';
 
 CREATE FUNCTION history_reset()
 RETURNS bigint
@@ -1136,9 +1142,9 @@ SELECT c.nodename,
        v.limited_by,
        v.figure,
        v.bound,
-       v.paused_by
+       v.held_by
 FROM cyclone.cluster_rows('pace') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(pid int, datid oid, datname name, relid oid, relation text, target_ms float8, latency_of text, percentile float8, latency_ms float8, budget float8, rate float8, asleep float8, shared_by int, limited_by text, figure float8, bound float8, paused_by name) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(pid int, datid oid, datname name, relid oid, relation text, target_ms float8, latency_of text, percentile float8, latency_ms float8, budget float8, rate float8, asleep float8, shared_by int, limited_by text, figure float8, bound float8, held_by text) ON true
 WHERE c.error IS NOT NULL OR v.pid IS NOT NULL;
 
 COMMENT ON VIEW cluster_pace IS

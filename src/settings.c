@@ -18,6 +18,7 @@
 
 #include "postmaster/bgworker_internals.h"
 #include "utils/guc.h"
+#include "utils/varlena.h"
 
 #include "pace/pace_settings.h"
 #include "scope.h"
@@ -33,7 +34,9 @@ bool		cyclone_enabled = true;
 int			cyclone_history_size = 5000;
 int			cyclone_index_wait = 600000;
 int			cyclone_log_min_duration = -1;
+char	   *cyclone_lag_of = NULL;
 int			cyclone_max_pause = 3600;
+int			cyclone_max_replica_lag = 0;
 int			cyclone_max_wal_rate = 0;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 char	   *cyclone_tables = NULL;
@@ -50,6 +53,7 @@ static void define_autovacuum_settings(void);
 static void define_latency_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
 static void define_guards(void);
+static bool check_lag_of(char **newval, void **extra, GucSource source);
 
 /*
  * settings_init
@@ -227,10 +231,19 @@ define_patterns(const char *name, const char *what, const char *more, char **val
 							   scope_check_patterns, NULL, NULL);
 }
 
-/* define_guards -- those whose names begin with cyclone.max. */
+/* define_guards -- those whose names begin with cyclone.max, and cyclone.lag_of. */
 static void
 define_guards(void)
 {
+	DefineCustomStringVariable("cyclone.lag_of",
+							   "The standbys and subscribers that cyclone.max_replica_lag is about.",
+							   "\"all\", \"sync\" for those in synchronous_standby_names, or a list of application names.",
+							   &cyclone_lag_of,
+							   "all",
+							   PGC_SIGHUP,
+							   0,
+							   check_lag_of, NULL, NULL);
+
 	DefineCustomIntVariable("cyclone.max_pause",
 							"How long a VACUUM stays paused that cyclone.pause() has paused.",
 							"Its table stays locked meanwhile. Who pauses it once more begins anew.",
@@ -239,6 +252,16 @@ define_guards(void)
 							1, 24 * 3600,
 							PGC_SUSET,
 							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("cyclone.max_replica_lag",
+							"How long standbys and subscribers may lag because of VACUUM.",
+							"It writes less WAL as they come to that lag, and stands still at it; 0: it doesn't care.",
+							&cyclone_max_replica_lag,
+							0,
+							0, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("cyclone.max_wal_rate",
@@ -250,4 +273,21 @@ define_guards(void)
 							PGC_SIGHUP,
 							GUC_UNIT_KB,
 							NULL, NULL, NULL);
+}
+
+/* check_lag_of -- the check hook of the parameter. */
+static bool
+check_lag_of(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+	bool		is_list = SplitGUCList(copy, ',', &names) && names != NIL;
+
+	if (!is_list)
+		GUC_check_errdetail("It is \"all\", \"sync\", or a list of application names.");
+	else if (strlen(*newval) >= LAG_OF_SIZE)
+		GUC_check_errdetail("It has more than %d characters.", LAG_OF_SIZE - 1);
+	list_free(names);
+	pfree(copy);
+	return is_list && strlen(*newval) < LAG_OF_SIZE;
 }

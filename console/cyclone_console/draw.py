@@ -160,9 +160,11 @@ def _pace(pace: dict, trail: Trail) -> Text:
     elif pace["rate"] is not None and pace["budget"] is not None:
         line.append(f" cost {pace['rate']:,.0f} of {pace['budget']:,.0f} a second")
     if pace["limited_by"] == "paused":
-        line.append(f", paused by {plain(pace['paused_by'])}, up to {pace['bound'] - pace['figure']:,.0f} s more", style="bold")
+        line.append(f", paused by {plain(pace['held_by'])}, up to {pace['bound'] - pace['figure']:,.0f} s more", style="bold")
     elif pace["limited_by"] == "WAL rate":
         line.append(f", limited by WAL rate: {pace['figure'] / 1e6:,.1f} of {pace['bound'] / 1e6:,.1f} MB a second")
+    elif pace["limited_by"] == "replica lag":
+        line.append(f", limited by {plain(pace['held_by'] or '')}: {pace['figure']:,.1f} of {pace['bound']:,.1f} s behind")
     elif pace["limited_by"]:
         line.append(f", limited by {plain(pace['limited_by'])}")
     if pace["asleep"]:

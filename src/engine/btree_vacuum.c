@@ -408,7 +408,7 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 												 ALLOCSET_DEFAULT_SIZES);
 	_bt_pendingfsm_init(index, &state, false);
 
-	while (empty_pages->count > 0 && (wait || !guards_pause_is_due()))
+	while (empty_pages->count > 0 && (wait || !guards_hold_is_due()))
 	{
 		delay_point();
 		if (empty_pages->count % PROGRESS_BLOCKS == 0)

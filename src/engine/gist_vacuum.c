@@ -417,7 +417,7 @@ gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
 	int64		remaining;
 
 	/* later, if there are pages pinned that are in the way of a pause */
-	if (!wait && guards_pause_is_due())
+	if (!wait && guards_hold_is_due())
 		return;
 	if (pg_atomic_exchange_u32(&gist->deletion_begun, 1) != 0)
 		return;

@@ -34,15 +34,16 @@
 /* The view says that WAL holds a vacuum if it did so lately. */
 #define LATELY_NS			((uint64) NS_PER_S)
 
-#define GUARD_COLUMNS		7
+#define GUARD_COLUMNS		8
 
 /* What holds a vacuum just now */
 typedef struct GuardState
 {
 	Guard		guard;
 	Oid			paused_by;
-	double		figure;			/* seconds of the pause, or bytes of WAL a
-								 * second */
+	int			standby;		/* its walsender; 0: none */
+	double		figure;			/* seconds of the pause or of lag, or bytes of
+								 * WAL a second */
 	double		bound;			/* the same at most */
 } GuardState;
 
@@ -53,6 +54,7 @@ PG_FUNCTION_INFO_V1(pg_cyclone_resume);
 PG_FUNCTION_INFO_V1(pg_cyclone_resume_all);
 
 static bool find_hold(GuardedVacuum *vacuum, GuardState *state);
+static bool waited_lately(GuardedVacuum *vacuum, Guard guard);
 static bool may_see(Oid owner);
 static GuardedVacuum *find_vacuum(int pid);
 static bool may_brake(GuardedVacuum *vacuum);
@@ -174,7 +176,15 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 		state->bound = (double) ((TimestampTz) until - at) / USECS_PER_SEC;
 		return true;
 	}
-	if (rate != 0 && now_ns() < pg_atomic_read_u64(&vacuum->wal_waited_at) + LATELY_NS)
+	if (pg_atomic_read_u32(&guards_shared->lag_stops) != 0 || waited_lately(vacuum, GUARD_LAG))
+	{
+		state->guard = GUARD_LAG;
+		state->standby = pg_atomic_read_u32(&guards_shared->lag_pid);
+		state->figure = read_double(&guards_shared->lag_ms) / 1000;
+		state->bound = pg_atomic_read_u32(&guards_shared->max_lag_ms) / 1000.0;
+		return true;
+	}
+	if (rate != 0 && waited_lately(vacuum, GUARD_WAL_RATE))
 	{
 		state->guard = GUARD_WAL_RATE;
 		state->figure = read_double(&guards_shared->measured_rate);
@@ -182,6 +192,13 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 		return true;
 	}
 	return false;
+}
+
+/* waited_lately -- has a guard kept a vacuum waiting just now? */
+static bool
+waited_lately(GuardedVacuum *vacuum, Guard guard)
+{
+	return now_ns() < pg_atomic_read_u64(&vacuum->waited_at[guard]) + LATELY_NS;
 }
 
 /*
@@ -279,7 +296,7 @@ resume_vacuum(GuardedVacuum *vacuum, int pid)
 Datum
 pg_cyclone_guards(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"paused", "WAL rate"};
+	static const char *const names[] = {"paused", "WAL rate", "replica lag"};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	StaticAssertStmt(lengthof(names) == NUM_GUARDS, "a guard has no name");
@@ -307,6 +324,8 @@ pg_cyclone_guards(PG_FUNCTION_ARGS)
 		values[column++] = Float8GetDatum(state.bound);
 		nulls[column] = !OidIsValid(state.paused_by);
 		values[column++] = ObjectIdGetDatum(state.paused_by);
+		nulls[column] = state.standby == 0;
+		values[column++] = Int32GetDatum(state.standby);
 		Assert(column == GUARD_COLUMNS);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}

@@ -33,14 +33,11 @@
  * There a timer makes the server's own delay point sleep for as long as we like,
  * but wakes it twice a second (pace/server_code.c), so it hardly moves.
  *
- * WAL
- * ---
- * All processes of all vacuums move one clock, as they do for the cost budgets,
- * by the bytes that they have written since they were last here, images included,
- * and sleep until it says that theirs are paid for.  Without a nap longer than
- * LONGEST_NAP_MS where pages are pinned: what is left of it is slept at the next
- * points.  It is the server's rate, so it is in shared memory; each leader writes
- * there what its parameter says, when it begins and after each reload.
+ * Standbys
+ * --------
+ * A vacuum stands still in the same way where a standby lags by what it may at most
+ * (lag.c).  Before that, and for the sake of WAL itself, it is slowed down
+ * (wal_rate.c).
  *
  * The failsafe switches all of this off.
  *
@@ -79,49 +76,23 @@
 #include "pace/clock.h"
 #include "settings.h"
 
-/* Who is paused looks again so often. */
-#define PAUSE_NAP_MS		200
-/* It is no use to sleep for less, nor good to for longer at a time. */
-#define LEAST_NAP_NS		((uint64) NS_PER_MS)
-#define LONGEST_NAP_MS		100
-/* So long is the WAL not looked at, at that rate, or for so many bytes at most. */
-#define CHARGE_SECONDS		0.002
-#define GREATEST_CHARGE		(256 * 1024.0)
+/* Who stands still looks again so often. */
+#define HOLD_NAP_MS		200
 /* A guard that has held a vacuum for so long says so in the log. */
 #define LONG_HOLD_MS		60000
-/* What the view says of WAL is as old as this, and no older. */
-#define MEASURE_NS			((uint64) NS_PER_S)
 
 GuardsShared *guards_shared = NULL;
 
-/* This process's view */
-typedef struct Guarded
-{
-	GuardedVacuum *vacuum;		/* NULL: this process isn't guarded */
-	int			pins;			/* so many loops in hand have pages pinned */
-	bool		stream_is_cut;
-	uint64		wal_bytes;		/* of this process, that are accounted for */
-	uint64		wal_paid_until; /* when they are paid for */
-	bool		holds[NUM_GUARDS];
-} Guarded;
-
-static Guarded guarded;
+Guarded		guarded;
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 
-static void pause_while_due(void (*while_paused) (void));
+static void hold_while_due(void);
+static bool end_lag_if_urgent(GuardedVacuum *vacuum);
 static bool end_pause_if_over(GuardedVacuum *vacuum);
 static bool end_pause(pg_atomic_uint64 *place, uint64 until);
-static bool owes_wal(void);
-static void account_for_wal(uint64 now);
-static void measure_wal(uint64 now);
-static void sleep_for_wal(void);
-static void nap(long ms, Guard guard);
-static void begin_hold(Guard guard);
-static void end_hold(Guard guard);
 static uint64 held_ns(GuardedVacuum *vacuum, Guard guard);
-static void say_if_held_for_long(Guard guard);
 static char *vacuum_name(GuardedVacuum *vacuum);
 static void request_shmem(void);
 static void startup_shmem(void);
@@ -141,13 +112,14 @@ guards_init(void)
 
 /*
  * guards_begin_command
- *		This process leads a vacuum from now on.
+ *		This process leads a vacuum from now on.  While it is held, while_held is
+ *		called now and then.
  *
  * A VACUUM of several tables may be several commands to us.  What was said of one
  * holds for the statement.
  */
 void
-guards_begin_command(void)
+guards_begin_command(void (*while_held) (void))
 {
 	static TimestampTz last_statement = 0;
 	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
@@ -175,8 +147,9 @@ guards_begin_command(void)
 		pg_atomic_write_u32(&vacuum->has_logged[i], 0);
 	}
 	LWLockRelease(guards_shared->lock);
-	guards_set_wal_rate(cyclone_max_wal_rate);
+	guards_set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of);
 	guards_join(MyProcNumber);
+	guarded.while_held = while_held;
 }
 
 /* guards_hurry -- nothing holds the command that this process leads. */
@@ -238,11 +211,19 @@ guards_begin_table(Oid relid, bool is_locked)
 		pg_atomic_write_u32(&vacuum->is_urgent, 1);
 }
 
-/* guards_set_wal_rate -- so much WAL may all vacuums write a second; 0: any amount. */
+/*
+ * guards_set_limits
+ *		So many kilobytes of WAL may all vacuums write a second, and so many
+ *		milliseconds may these standbys lag; 0: any number.
+ */
 void
-guards_set_wal_rate(int kilobytes)
+guards_set_limits(int wal_rate, int max_lag, const char *lag_of)
 {
-	pg_atomic_write_u64(&guards_shared->wal_rate, (uint64) kilobytes * 1024);
+	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
+	pg_atomic_write_u64(&guards_shared->wal_rate, (uint64) wal_rate * 1024);
+	strlcpy(guards_shared->lag_of, lag_of, sizeof(guards_shared->lag_of));
+	pg_atomic_write_u32(&guards_shared->max_lag_ms, max_lag);
+	LWLockRelease(guards_shared->lock);
 }
 
 /*
@@ -294,7 +275,7 @@ guards_leave(void)
 {
 	for (int i = 0; i < NUM_GUARDS; i++)
 		if (guarded.holds[i])
-			end_hold(i);
+			guards_end_hold(i);
 	memset(&guarded, 0, sizeof(guarded));
 }
 
@@ -306,17 +287,17 @@ guards_skip_wal(void)
 }
 
 /*
- * guards_pause_is_due
- *		Is this process to be paused, where it has no page pinned?  Safe in a signal
+ * guards_hold_is_due
+ *		Is this process to stand still, where it has no page pinned?  Safe in a signal
  *		handler.
  */
 bool
-guards_pause_is_due(void)
+guards_hold_is_due(void)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 
 	return vacuum != NULL && !VacuumFailsafeActive &&
-		guards_paused_until(vacuum) != 0 &&
+		(guards_paused_until(vacuum) != 0 || pg_atomic_read_u32(&guards_shared->lag_stops) != 0) &&
 		pg_atomic_read_u32(&vacuum->is_urgent) == 0;
 }
 
@@ -328,16 +309,17 @@ guards_pause_is_due(void)
  * While this process is paused, while_paused is called now and then.
  */
 void
-guards_point(void (*while_paused) (void))
+guards_point(void)
 {
 	if (guarded.vacuum == NULL)
 		return;
-	if (unlikely(guards_pause_is_due()) && guarded.pins == 0)
-		pause_while_due(while_paused);
-	if (unlikely(owes_wal()))
+	if (unlikely(guards_hold_is_due()) && guarded.pins == 0)
+		hold_while_due();
+	if (unlikely(wal_rate_is_due()))
 	{
-		account_for_wal(now_ns());
-		sleep_for_wal();
+		guards_look_at_standbys(now_ns());
+		wal_rate_account(now_ns());
+		wal_rate_sleep();
 	}
 }
 
@@ -351,10 +333,10 @@ guards_wait_in_server_code(void)
 {
 	if (guarded.vacuum == NULL || VacuumFailsafeActive)
 		return false;
-	if (guards_pause_is_due())
+	if (guards_hold_is_due())
 		return true;
-	if (owes_wal())
-		account_for_wal(now_ns());
+	if (wal_rate_is_due())
+		wal_rate_account(now_ns());
 	return guarded.wal_paid_until > now_ns();
 }
 
@@ -382,7 +364,7 @@ bool
 guards_cut_stream(void)
 {
 	/* in another stream's loop there is no use */
-	if (likely(!guards_pause_is_due()) || guarded.pins > 1)
+	if (likely(!guards_hold_is_due()) || guarded.pins > 1)
 		return false;
 	guarded.stream_is_cut = true;
 	return true;
@@ -410,7 +392,7 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 		}
 		guarded.stream_is_cut = false;
 		guarded.pins--;
-		pause_while_due(NULL);
+		hold_while_due();
 		guarded.pins++;
 		read_stream_reset(stream);
 		buffer = read_stream_next_buffer(stream, per_buffer_data);
@@ -418,19 +400,34 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 	return buffer;
 }
 
-/* pause_while_due -- wait until the pause ends. */
+/* hold_while_due -- wait until the pause ends, and standbys have caught up. */
 static void
-pause_while_due(void (*while_paused) (void))
+hold_while_due(void)
 {
-	begin_hold(GUARD_PAUSE);
-	while (guards_pause_is_due() && !end_pause_if_over(guarded.vacuum))
+	while (guards_hold_is_due())
 	{
-		nap(PAUSE_NAP_MS, GUARD_PAUSE);
-		if (while_paused != NULL)
-			while_paused();
-		say_if_held_for_long(GUARD_PAUSE);
+		Guard		guard = guards_paused_until(guarded.vacuum) != 0 ? GUARD_PAUSE : GUARD_LAG;
+
+		if (guard == GUARD_PAUSE ? end_pause_if_over(guarded.vacuum) : end_lag_if_urgent(guarded.vacuum))
+			continue;
+		guards_begin_hold(guard);
+		guards_nap(HOLD_NAP_MS, guard);
+		if (guarded.while_held != NULL)
+			guarded.while_held();
+		guards_look_at_standbys(now_ns());
+		guards_say_if_held_for_long(guard);
+		guards_end_hold(guard);
 	}
-	end_hold(GUARD_PAUSE);
+}
+
+/* end_lag_if_urgent -- is there no time to wait for standbys any more? */
+static bool
+end_lag_if_urgent(GuardedVacuum *vacuum)
+{
+	if (!guards_is_urgent(vacuum))
+		return false;
+	pg_atomic_write_u32(&vacuum->is_urgent, 1);
+	return true;
 }
 
 /* end_pause_if_over -- has the pause been long enough, or is there no time for it any more? */
@@ -493,100 +490,18 @@ guards_is_urgent(GuardedVacuum *vacuum)
 		 MultiXactIdPrecedes(vacuum->relminmxid, multi_limit));
 }
 
-/*
- * owes_wal
- *		Has this process written as much as is worth a look at the clock, or not paid
- *		for what it wrote?
- */
-static bool
-owes_wal(void)
-{
-	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
-	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
-
-	if (likely(rate == 0) || pg_atomic_read_u32(&guarded.vacuum->is_in_a_hurry) != 0 ||
-		VacuumFailsafeActive)
-	{
-		guards_skip_wal();
-		guarded.wal_paid_until = 0;
-		return false;
-	}
-	return guarded.wal_paid_until != 0 || written > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
-}
-
-/* account_for_wal -- for what this process has written.  Safe in a signal handler. */
-static void
-account_for_wal(uint64 now)
-{
-	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
-	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
-
-	guarded.wal_bytes += written;
-	if (written > 0 && rate > 0)
-		guarded.wal_paid_until = pay(&guards_shared->wal_paid_until, now,
-									 (uint64) ((double) written * NS_PER_S / rate));
-	pg_atomic_fetch_add_u64(&guards_shared->wal_written, written);
-	measure_wal(now);
-	/* less than the least nap is slept with what comes next */
-	if (guarded.wal_paid_until < now + LEAST_NAP_NS)
-		guarded.wal_paid_until = 0;
-	else
-		pg_atomic_write_u64(&guarded.vacuum->wal_waited_at, now);
-}
-
-/* measure_wal -- how much all vacuums write a second, for the view. */
-static void
-measure_wal(uint64 now)
-{
-	GuardsShared *shared = guards_shared;
-	uint64		before = pg_atomic_read_u64(&shared->measured_at);
-	uint64		written;
-
-	if (now < before + MEASURE_NS ||
-		!pg_atomic_compare_exchange_u64(&shared->measured_at, &before, now))
-		return;
-	written = pg_atomic_exchange_u64(&shared->wal_written, 0);
-	write_double(&shared->measured_rate, (double) written * NS_PER_S / (now - before));
-}
-
-/*
- * sleep_for_wal
- *		Sleep until this process's WAL is paid for, or for a moment only if it has pages
- *		pinned.
- */
-static void
-sleep_for_wal(void)
-{
-	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
-	uint64		now = now_ns();
-
-	if (guarded.wal_paid_until == 0)
-		return;
-	begin_hold(GUARD_WAL_RATE);
-	while (now + LEAST_NAP_NS <= guarded.wal_paid_until && !VacuumFailsafeActive &&
-		   !guards_pause_is_due() && rate == pg_atomic_read_u64(&guards_shared->wal_rate))
-	{
-		nap(Min((guarded.wal_paid_until - now) / NS_PER_MS, LONGEST_NAP_MS), GUARD_WAL_RATE);
-		now = now_ns();
-		pg_atomic_write_u64(&guarded.vacuum->wal_waited_at, now);
-		say_if_held_for_long(GUARD_WAL_RATE);
-		if (guarded.pins > 0)
-			break;
-	}
-	end_hold(GUARD_WAL_RATE);
-	if (guarded.wal_paid_until < now + LEAST_NAP_NS ||
-		rate != pg_atomic_read_u64(&guards_shared->wal_rate))
-		guarded.wal_paid_until = 0;
-}
-
-/* nap -- because of a guard. */
-static void
-nap(long ms, Guard guard)
+/* guards_nap -- because of a guard. */
+void
+guards_nap(long ms, Guard guard)
 {
 	static uint32 wait_events[NUM_GUARDS] = {0};
 
-	if (wait_events[guard] == 0)
-		wait_events[guard] = guard == GUARD_PAUSE ? WaitEventExtensionNew("CyclonePaused") : WaitEventExtensionNew("CycloneWalRate");
+	if (wait_events[GUARD_PAUSE] == 0)
+	{
+		wait_events[GUARD_PAUSE] = WaitEventExtensionNew("CyclonePaused");
+		wait_events[GUARD_WAL_RATE] = WaitEventExtensionNew("CycloneWalRate");
+		wait_events[GUARD_LAG] = WaitEventExtensionNew("CycloneReplicaLag");
+	}
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
 					 wait_events[guard]);
 	ResetLatch(MyLatch);
@@ -594,12 +509,12 @@ nap(long ms, Guard guard)
 }
 
 /*
- * begin_hold
+ * guards_begin_hold
  *		A guard holds this process.  The vacuum is held as long as any of its
  *		processes is.
  */
-static void
-begin_hold(Guard guard)
+void
+guards_begin_hold(Guard guard)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 
@@ -608,9 +523,9 @@ begin_hold(Guard guard)
 	guarded.holds[guard] = true;
 }
 
-/* end_hold -- it does no more. */
-static void
-end_hold(Guard guard)
+/* guards_end_hold -- it does no more. */
+void
+guards_end_hold(Guard guard)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
@@ -633,9 +548,9 @@ held_ns(GuardedVacuum *vacuum, Guard guard)
 	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
 }
 
-/* say_if_held_for_long -- once for each guard and command, in the log, with what to do. */
-static void
-say_if_held_for_long(Guard guard)
+/* guards_say_if_held_for_long -- once for each guard and command, in the log, with what to do. */
+void
+guards_say_if_held_for_long(Guard guard)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 	uint32		not_yet = 0;
@@ -653,6 +568,13 @@ say_if_held_for_long(Guard guard)
 				 errdetail("It was paused by role \"%s\".", by != NULL ? by : "?"),
 				 errhint("SELECT cyclone.resume(%d) lets it go on.", vacuum->pid)));
 	}
+	else if (guard == GUARD_LAG)
+		ereport(LOG,
+				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.max_replica_lag\"",
+						vacuum_name(vacuum), seconds),
+				 errdetail("The standby or subscriber that lags most is that of process %d.",
+						   (int) pg_atomic_read_u32(&guards_shared->lag_pid)),
+				 errhint("See pg_stat_replication. If VACUUM is not to wait for it, name the others in \"cyclone.lag_of\", or set \"cyclone.max_replica_lag\" to a higher value, and reload the configuration; running VACUUMs notice.")));
 	else
 		ereport(LOG,
 				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.max_wal_rate\"",

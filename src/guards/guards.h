@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * guards.h
- *	  What holds a vacuum back besides cost and latency: a pause, and its WAL.
+ *	  What holds a vacuum back besides cost and latency: a pause, its WAL, and
+ *	  standbys that lag.
  *
  * See guards.c.
  *
@@ -19,6 +20,7 @@ typedef enum Guard
 {
 	GUARD_PAUSE,
 	GUARD_WAL_RATE,
+	GUARD_LAG,
 	NUM_GUARDS
 } Guard;
 
@@ -29,11 +31,11 @@ typedef struct GuardTimes
 } GuardTimes;
 
 extern void guards_init(void);
-extern void guards_begin_command(void);
+extern void guards_begin_command(void (*while_held) (void));
 extern void guards_hurry(void);
 extern void guards_end_command(void);
 extern void guards_begin_table(Oid relid, bool is_locked);
-extern void guards_set_wal_rate(int kilobytes);
+extern void guards_set_limits(int wal_rate, int max_lag, const char *lag_of);
 extern GuardTimes guards_held(void);
 extern GuardTimes guards_held_since(const GuardTimes *before);
 
@@ -42,8 +44,8 @@ extern void guards_join(int leader);
 extern void guards_leave(void);
 extern void guards_skip_wal(void);
 
-extern bool guards_pause_is_due(void);
-extern void guards_point(void (*while_paused) (void));
+extern bool guards_hold_is_due(void);
+extern void guards_point(void);
 extern bool guards_wait_in_server_code(void);
 
 extern void guards_begin_pins(void);

@@ -10,14 +10,44 @@
 #ifndef CYCLONE_GUARDS_STATE_H
 #define CYCLONE_GUARDS_STATE_H
 
+#include "access/xlogdefs.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
 #include "guards/guards.h"
+#include "guards/lag_law.h"
+#include "settings.h"
 
 #define GUARDS_TRANCHE		"pg_cyclone guards"
+#define LAG_MARKS			256
+
+/* What is known of standbys, and of where the WAL was at which time */
+typedef struct LagWatch
+{
+	uint64		time;			/* of the last look; 0: there was none */
+	XLogRecPtr	flushed;		/* then */
+	XLogRecPtr	replayed;		/* then, by the one that lagged most */
+	int			pid;			/* its walsender; 0: none */
+	uint64		ours;			/* what vacuums had written */
+	LagLaw		law;
+	uint64		nmarks;			/* so many there have been */
+	uint64		mark_time[LAG_MARKS];
+	XLogRecPtr	mark_flushed[LAG_MARKS];
+} LagWatch;
+
+/* This process's view */
+typedef struct Guarded
+{
+	struct GuardedVacuum *vacuum;	/* NULL: this process isn't guarded */
+	int			pins;			/* so many loops in hand have pages pinned */
+	bool		stream_is_cut;
+	uint64		wal_bytes;		/* of this process, that are accounted for */
+	uint64		wal_paid_until; /* when they are paid for */
+	bool		holds[NUM_GUARDS];
+	void		(*while_held) (void);	/* a leader's */
+} Guarded;
 
 /* A vacuum, by its leader */
 typedef struct GuardedVacuum
@@ -39,7 +69,7 @@ typedef struct GuardedVacuum
 	/* written by all of its processes */
 	pg_atomic_uint32 is_urgent; /* no pause counts */
 	pg_atomic_uint32 is_in_a_hurry; /* nor does WAL */
-	pg_atomic_uint64 wal_waited_at; /* when somebody last did */
+	pg_atomic_uint64 waited_at[NUM_GUARDS]; /* when somebody last did */
 	pg_atomic_uint32 holds[NUM_GUARDS]; /* processes */
 	pg_atomic_uint64 hold_start[NUM_GUARDS];	/* of the first of them */
 	pg_atomic_uint64 held_ns[NUM_GUARDS];	/* before */
@@ -58,17 +88,44 @@ typedef struct GuardsShared
 	/* WAL of all vacuums */
 	pg_atomic_uint64 wal_rate;	/* bytes a second; 0: no bound */
 	pg_atomic_uint64 wal_paid_until;
-	pg_atomic_uint64 wal_written;	/* since it was measured */
+	pg_atomic_uint64 priced_at; /* the rate that is based on; a double */
+	pg_atomic_uint64 wal_written;
 	pg_atomic_uint64 measured_at;
+	pg_atomic_uint64 measured_before;	/* what was written then */
 	pg_atomic_uint64 measured_rate; /* a double */
+
+	/* lag of standbys */
+	pg_atomic_uint32 max_lag_ms;	/* 0: no bound */
+	char		lag_of[LAG_OF_SIZE];	/* under the lock */
+	pg_atomic_uint64 lag_rate;	/* bytes a second; a double, 0: no bound */
+	pg_atomic_uint32 lag_stops; /* are vacuums to stand still? */
+	pg_atomic_uint64 lag_ms;	/* of the one that lags most */
+	pg_atomic_uint32 lag_pid;	/* its walsender */
+	pg_atomic_uint64 next_look;
+	pg_atomic_uint32 looking;	/* is somebody in the middle of it? */
+	LagWatch	lag_watch;		/* written by whoever looks */
 
 	GuardedVacuum vacuums[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them, by
 													 * leader */
 } GuardsShared;
 
 extern GuardsShared *guards_shared;
+extern Guarded guarded;
 
+/* guards.c */
 extern bool guards_is_urgent(GuardedVacuum *vacuum);
+extern void guards_nap(long ms, Guard guard);
+extern void guards_begin_hold(Guard guard);
+extern void guards_end_hold(Guard guard);
+extern void guards_say_if_held_for_long(Guard guard);
+
+/* wal_rate.c; wal_rate_sleep is not safe in a signal handler */
+extern bool wal_rate_is_due(void);
+extern void wal_rate_account(uint64 now);
+extern void wal_rate_sleep(void);
+
+/* lag.c */
+extern void guards_look_at_standbys(uint64 now);
 
 /* guards_shmem_size -- the size of all of it. */
 static inline Size

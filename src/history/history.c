@@ -327,6 +327,7 @@ finish(HistoryOutcome outcome)
 	run.latency_ms = pace->has_target ? pace->latency_ms : NAN;
 	run.paused_seconds = pace->is_known ? pace->held.seconds[GUARD_PAUSE] : NAN;
 	run.wal_rate_seconds = pace->is_known ? pace->held.seconds[GUARD_WAL_RATE] : NAN;
+	run.replica_lag_seconds = pace->is_known ? pace->held.seconds[GUARD_LAG] : NAN;
 	history_rows_add(&run);
 }
 

@@ -54,6 +54,7 @@ typedef struct HistoryRow
 	double		latency_ms;
 	double		paused_seconds;
 	double		wal_rate_seconds;
+	double		replica_lag_seconds;
 	char		schema[NAMEDATALEN];
 	char		name[NAMEDATALEN];
 	char		options[HISTORY_OPTIONS_SIZE];

@@ -620,7 +620,7 @@ write_pages(BtreeLevel *level, int nkept)
 		memmove(&level->low_keys[0], &level->low_keys[n], nkept * sizeof(IndexTuple));
 	}
 	level->npages = nkept;
-	guards_point(NULL);
+	guards_point();
 }
 
 #ifdef CYCLONE_DEBUG_POINTS

@@ -903,7 +903,7 @@ build_phase(void *state, int phase)
 		uint32		first = 0;
 		uint32		n = 1;
 
-		guards_point(NULL);
+		guards_point();
 		while (shared->builds[first].group != next)
 			first++;
 		while (first + n < shared->nbuilds && shared->builds[first + n].group == next)

@@ -140,7 +140,7 @@ server_build(bool has_workers, void (*routine) (void *), void *arg)
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 
 	/* once it has begun nothing holds it */
-	guards_point(NULL);
+	guards_point();
 
 	if (!has_workers || max_parallel_maintenance_workers == 0)
 	{

@@ -316,7 +316,7 @@ may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
 	bool		may = false;
 
 	begin_vacuum_transaction(false);
-	guards_point(NULL);
+	guards_point();
 	index = try_relation_open(bloated->index, AccessShareLock);
 	if (index != NULL && disk_space_suffices(index, bloated->pages))
 	{

@@ -71,7 +71,6 @@ static void add_to_summary(void);
 static void pay_for_pages(void);
 static double share_of_others(int at_work, int in_server_code);
 static void nap(uint64 until);
-static void while_paused(void);
 static void clear_at_exit(int code, Datum arg);
 
 /* pace_is_worker -- does this process keep to the budget of another one's VACUUM? */
@@ -302,21 +301,13 @@ delay_point(void)
 		pace_look_around(now_ns());
 	if (unlikely(pace_command.launch != NULL) && parking_wants_workers(&my_pace.shared->parking))
 		pace_launch_workers();
-	guards_point(while_paused);
+	guards_point();
 	/* who has pages pinned that are in the way of a pause is not to sleep over them */
-	if (VacuumCostActive && VacuumCostBalance >= my_pace.charge && !guards_pause_is_due())
+	if (VacuumCostActive && VacuumCostBalance >= my_pace.charge && !guards_hold_is_due())
 	{
 		VacuumCostBalance = 0;
 		pay_for_pages();
 	}
-}
-
-/* while_paused -- settings may change meanwhile. */
-static void
-while_paused(void)
-{
-	if (ConfigReloadPending)
-		pace_reload();
 }
 
 /*
@@ -380,7 +371,7 @@ nap(uint64 until)
 	uint32		version = my_pace.version;
 	uint32		target_version = my_pace.target_version;
 
-	while (now < until && !guards_pause_is_due())
+	while (now < until && !guards_hold_is_due())
 	{
 		uint64		start = now;
 		long		ms = Min((until - now + NS_PER_MS - 1) / NS_PER_MS, LONGEST_NAP_MS);

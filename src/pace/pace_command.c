@@ -48,6 +48,7 @@ static Oid	cluster_user = InvalidOid;
 static void begin_command(const double *latency_target, bool is_coordinator);
 static void adapt_settings(PaceSettings *settings);
 static void change_target(void);
+static void reload_if_due(void);
 
 /*
  * pace_begin_command
@@ -105,7 +106,7 @@ begin_command(const double *latency_target, bool is_coordinator)
 	change_target();
 	/* that of a coordinator is nothing that could wait */
 	if (!is_coordinator)
-		guards_begin_command();
+		guards_begin_command(reload_if_due);
 }
 
 /*
@@ -246,10 +247,21 @@ pace_reload(void)
 	else
 		latency_unwatch();
 	change_target();
+	/* between two tables, or while indexes are built, nobody else is to be told */
+	if (my_pace.shared == NULL)
+		return;
 	budget_publish(&pace_command.settings);
 	budget_take();
 	/* if nothing bounds it any more, no tick will */
 	pace_show(my_pace.shared, NAN, NAN, 0);
+}
+
+/* reload_if_due -- likewise, if it was. */
+static void
+reload_if_due(void)
+{
+	if (ConfigReloadPending)
+		pace_reload();
 }
 
 /*

@@ -224,6 +224,8 @@ void
 pace_settings_reread(PaceSettings *settings)
 {
 	int			wal_rate = cyclone_max_wal_rate;
+	int			max_lag = cyclone_max_replica_lag;
+	const char *lag_of;
 	ConfigVariable *files = NULL,
 			   *tail = NULL;
 
@@ -251,7 +253,10 @@ pace_settings_reread(PaceSettings *settings)
 	reread_real("cyclone.latency_percentile", files, &settings->latency_percentile);
 	reread_enum("cyclone.latency_of", files, &settings->latency_of);
 	reread_int("cyclone.max_wal_rate", files, &wal_rate);
-	guards_set_wal_rate(wal_rate);
+	reread_int("cyclone.max_replica_lag", files, &max_lag);
+	lag_of = reread("cyclone.lag_of", files);
+	guards_set_limits(wal_rate, max_lag,
+					  lag_of == NULL ? cyclone_lag_of : *lag_of == '\0' ? "all" : lag_of);
 	FreeConfigVariables(files);
 }
 

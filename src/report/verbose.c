@@ -373,6 +373,9 @@ report_append_held(StringInfo buf, const GuardTimes *before)
 	if (held.seconds[GUARD_WAL_RATE] > 0)
 		appendStringInfo(buf, _("held: for %.3f s to keep to cyclone.max_wal_rate\n"),
 						 held.seconds[GUARD_WAL_RATE]);
+	if (held.seconds[GUARD_LAG] > 0)
+		appendStringInfo(buf, _("held: for %.3f s to keep to cyclone.max_replica_lag\n"),
+						 held.seconds[GUARD_LAG]);
 }
 
 /* append_usage_lines -- delay, I/O, buffers, WAL and CPU, workers' included. */

@@ -108,7 +108,7 @@ def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn,
         assert pinned(conn) == []
         row = pace_of(conn, vacuum.pid)
         assert (row["limited_by"], row["relation"], row["bound"]) == ("paused", "t", 3600)
-        assert row["paused_by"] == one(conn, "SELECT current_user::text") and 0 <= row["figure"] < 3600
+        assert row["held_by"] == one(conn, "SELECT current_user::text") and 0 <= row["figure"] < 3600
         assert vacuum.running
         assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
         vacuum.finish()
@@ -282,7 +282,7 @@ def test_who_sees_that_it_is_paused(cluster, db, conn):
             for role, seen in (("cyclone_d", (None, None)), ("cyclone_e", ("paused", "cyclone_f"))):
                 conn.execute(f"SET ROLE {role}")
                 row = pace_of(conn, vacuum.pid)
-                assert (row["limited_by"], row["paused_by"] and "cyclone_f") == seen
+                assert (row["limited_by"], row["held_by"] and "cyclone_f") == seen
                 conn.execute("RESET ROLE")
             conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
         checks.assert_clean(conn, "t")
@@ -441,7 +441,7 @@ def test_the_rate_of_wal_is_seen_and_changed_while_it_runs(cluster, db, conn):
         row = wait_until(
             lambda: (row := pace_of(conn, vacuum.pid)) and row["limited_by"] == "WAL rate" and row, "the view's row"
         )
-        assert row["bound"] == 16 * 1024 and row["figure"] >= 0 and row["paused_by"] is None
+        assert row["bound"] == 16 * 1024 and row["figure"] >= 0 and row["held_by"] is None
         wait_until(
             lambda: one(conn, "SELECT wait_event FROM pg_stat_activity WHERE pid = %s", vacuum.pid) == "CycloneWalRate", "the wait"
         )
@@ -469,3 +469,101 @@ def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
         assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
     conn.execute("VACUUM (FREEZE) t")
     assert_done(conn, before)
+
+
+@pytest.fixture
+def replicated(new_cluster):
+    """A primary, with a connection, and a function that returns a running standby of a name."""
+    primary = new_cluster(**{"wal_level": "logical", "max_wal_senders": 5, "cyclone.max_replica_lag": "1s"})
+    conn = primary.connect("postgres")
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    checks.create_extensions(conn)
+    made = []
+
+    def make(name):
+        made.append(primary.standby({"cluster_name": name}))
+        made[-1].start()
+        wait_until(
+            lambda: one(conn, "SELECT count(*) FROM pg_stat_replication WHERE application_name = %s AND state = 'streaming'", name) == 1,
+            "the standby",
+        )
+        return made[-1]
+
+    yield primary, conn, make
+    conn.close()
+    for standby in made:
+        standby.remove()
+
+
+def fall_behind(conn, standby) -> None:
+    """Have a standby replay nothing more, and leave it much to do."""
+    standby.sql("SELECT pg_wal_replay_pause()")
+    wait_until(lambda: standby.sql("SELECT pg_get_wal_replay_pause_state()") == [("paused",)], "the standby's pause")
+    conn.execute("CREATE TABLE wal AS SELECT md5(i::text) a, md5((-i)::text) b FROM generate_series(1, 500000) i")
+
+
+@pytest.mark.parametrize("options", ["PARALLEL 0, FREEZE", "PARALLEL 2, FREEZE", "FULL INPLACE"])
+@pytest.mark.parametrize("end", ["replay", "stop", "promote", "lag_of", "reload"])
+def test_vacuum_stands_still_for_a_standby(replicated, end, options):
+    """Without a page pinned, until it has caught up, or is gone, or doesn't count any more."""
+    if options != "PARALLEL 2, FREEZE" and end not in ("replay", "stop"):
+        return
+    primary, conn, make = replicated
+    standby = make("slow")
+    before = make_table(conn)
+    fall_behind(conn, standby)
+    conn.execute("CHECKPOINT")
+    vacuum = Background(primary, "postgres", f"VACUUM ({options}, VERBOSE) t", {**SETTINGS, "cyclone.debug_long_hold": 1})
+    wait_until(
+        lambda: one(conn, "SELECT count(*) FROM cyclone.pace WHERE limited_by = 'replica lag' AND figure >= bound") == 1, "the lag"
+    )
+    wait_until(
+        lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneReplicaLag'")) == 0 and pinned(conn) == [], "the halt"
+    )
+    assert vacuum.running
+    row = pace_of(conn, vacuum.pid)
+    assert (row["limited_by"], row["held_by"], row["bound"]) == ("replica lag", "slow", 1)
+    if end == "replay":
+        standby.sql("SELECT pg_wal_replay_resume()")
+    elif end == "stop":
+        standby.stop("immediate")
+    elif end == "promote":
+        standby.sql("SELECT pg_promote()")
+    elif end == "lag_of":
+        change(conn, **{"cyclone.lag_of": "other, another"})
+    else:
+        change(conn, **{"cyclone.max_replica_lag": "0"})
+    vacuum.finish()
+    assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.max_replica_lag$", said, re.MULTILINE) for said in vacuum.messages)
+    assert 'in all by "cyclone.max_replica_lag"' in primary.log
+    assert one(conn, "SELECT sum(replica_lag_seconds) > 0 FROM cyclone.history")
+    after = checks.table_state(conn, "t")
+    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+    checks.assert_clean(conn, "t")
+
+
+def test_whose_lag_counts(replicated):
+    """Not that of a standby that is not named, or is asynchronous; a subscriber's does."""
+    primary, conn, make = replicated
+    standby = make("slow")
+    change(conn, **{"cyclone.lag_of": "Fast, other"})
+    before = make_table(conn)
+    fall_behind(conn, standby)
+    conn.execute("VACUUM (FREEZE) t")
+    change(conn, **{"cyclone.lag_of": "sync"})
+    conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t")
+    assert_done(conn, before)
+    with pytest.raises(psycopg.errors.InvalidParameterValue):
+        conn.execute("ALTER SYSTEM SET cyclone.lag_of = ''")
+    with pytest.raises(psycopg.errors.InvalidParameterValue):
+        conn.execute("ALTER SYSTEM SET cyclone.lag_of = 'a,,b'")
+    change(conn, synchronous_standby_names="slow")
+    conn.execute("SET synchronous_commit = local")
+    conn.execute("UPDATE t SET note = note")
+    conn.execute("CHECKPOINT")
+    vacuum = Background(primary, "postgres", "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t", {"synchronous_commit": "local"})
+    wait_until(lambda: (pace_of(conn, vacuum.pid) or {}).get("held_by") == "slow", "the lag")
+    standby.sql("SELECT pg_wal_replay_resume()")
+    vacuum.finish()
+    assert one(conn, "SELECT sum(replica_lag_seconds) > 0 FROM cyclone.history")
+    checks.assert_clean(conn, "t")

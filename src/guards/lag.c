@@ -1,0 +1,272 @@
+/*-------------------------------------------------------------------------
+ *
+ * lag.c
+ *	  Looking at standbys, and at how far they are behind.
+ *
+ * Four times a second one of the processes of vacuums, whichever comes first, notes
+ * where the WAL is (a mark), and asks each walsender what its standby has replayed, or
+ * its subscriber has confirmed.  When the WAL was at that place, by the marks, is
+ * since when the standby is behind.  What the server measures itself
+ * (pg_stat_replication) is how long it took to replay what was replayed last: of a
+ * standby that stands still it says nothing.  It is asked only for what was written
+ * before the first mark.
+ *
+ * The standby that lags most sets the rate (lag_law.c).  One whose connection is
+ * gone doesn't count, nor does one that catches up after it was away: it has its
+ * slot, or its archive.  Some lag on purpose (recovery_min_apply_delay), which
+ * nobody tells us: so cyclone.lag_of can name those that count.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/xlog.h"
+#include "commands/vacuum.h"
+#include "nodes/pg_list.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
+#include "storage/procarray.h"
+#include "storage/spin.h"
+#include "utils/backend_status.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/varlena.h"
+
+#include "compat.h"
+#include "guards/guards.h"
+#include "guards/guards_state.h"
+#include "pace/clock.h"
+
+#define LOOK_NS				(NS_PER_S / 4)
+/* After so long without a look marks are worth nothing. */
+#define GAP_NS				(5 * (uint64) NS_PER_S)
+
+/* What a walsender says */
+typedef struct Standby
+{
+	int			pid;
+	XLogRecPtr	replayed;
+	double		lag;			/* s */
+} Standby;
+
+static void look(uint64 now, uint32 max_lag_ms);
+static void mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound);
+static bool find_slowest(const LagWatch *watch, uint64 now, XLogRecPtr flushed, Standby *slowest);
+static bool ask(WalSnd *walsnd, bool *is_sync, TimeOffset *lag, Standby *standby);
+static bool counts(const char *lag_of, int pid, bool is_sync);
+static const char *name_of(int pid);
+static double seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed,
+							 XLogRecPtr replayed, TimeOffset servers);
+
+/*
+ * guards_look_at_standbys
+ *		Look, unless that was done a moment ago, or nobody wants it.
+ */
+void
+guards_look_at_standbys(uint64 now)
+{
+	GuardsShared *shared = guards_shared;
+	uint64		due = pg_atomic_read_u64(&shared->next_look);
+	uint32		nobody = 0;
+
+	if (now < due || !pg_atomic_compare_exchange_u64(&shared->next_look, &due, now + LOOK_NS) ||
+		!pg_atomic_compare_exchange_u32(&shared->looking, &nobody, 1))
+		return;
+	PG_TRY();
+	{
+		look(now, pg_atomic_read_u32(&shared->max_lag_ms));
+	}
+	PG_FINALLY();
+	{
+		pg_atomic_write_u32(&shared->looking, 0);
+	}
+	PG_END_TRY();
+}
+
+/* look -- how far are they behind, and what may vacuums write? */
+static void
+look(uint64 now, uint32 max_lag_ms)
+{
+	GuardsShared *shared = guards_shared;
+	LagWatch   *watch = &shared->lag_watch;
+	uint64		ours = pg_atomic_read_u64(&shared->wal_written);
+	XLogRecPtr	flushed;
+	Standby		slowest = {0};
+	LagSeen		seen = {0};
+	double		rate = 0;
+
+	if (max_lag_ms == 0 || RecoveryInProgress())
+	{
+		write_double(&shared->lag_rate, 0);
+		pg_atomic_write_u32(&shared->lag_stops, 0);
+		watch->time = 0;
+		return;
+	}
+	if (watch->time == 0 || now > watch->time + GAP_NS)
+	{
+		watch->nmarks = 0;
+		watch->pid = 0;
+	}
+	flushed = GetFlushRecPtr(NULL);
+	seen.bound = max_lag_ms / 1000.0;
+	mark(watch, now, flushed, seen.bound);
+	if (find_slowest(watch, now, flushed, &slowest))
+	{
+		seen.lag = slowest.lag;
+		seen.backlog = flushed > slowest.replayed ? flushed - slowest.replayed : 0;
+		/* of another one it isn't known how fast it is: it begins anew */
+		if (watch->pid != slowest.pid)
+		{
+			memset(&watch->law, 0, sizeof(watch->law));
+			seen.seconds = (double) LOOK_NS / NS_PER_S;
+		}
+		else
+		{
+			seen.seconds = (double) (now - watch->time) / NS_PER_S;
+			seen.replayed = slowest.replayed > watch->replayed ? slowest.replayed - watch->replayed : 0;
+			seen.written = flushed - watch->flushed;
+			seen.ours = Min(ours - watch->ours, seen.written);
+		}
+		rate = lag_law_step(&watch->law, &seen);
+	}
+	watch->time = now;
+	watch->flushed = flushed;
+	watch->replayed = slowest.replayed;
+	watch->pid = slowest.pid;
+	watch->ours = ours;
+	pg_atomic_write_u32(&shared->lag_pid, slowest.pid);
+	write_double(&shared->lag_ms, seen.lag * 1000);
+	/* 0: they stand still, or nothing holds them */
+	pg_atomic_write_u32(&shared->lag_stops, slowest.pid != 0 && rate <= 0);
+	write_double(&shared->lag_rate, slowest.pid != 0 && rate <= 0 ? 1 : rate);
+}
+
+/* mark -- note where the WAL is; marks are to reach back for twice the bound. */
+static void
+mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound)
+{
+	uint64		distance = Max(LOOK_NS, (uint64) (2 * bound * NS_PER_S / LAG_MARKS));
+
+	if (watch->nmarks > 0 && now < watch->mark_time[(watch->nmarks - 1) % LAG_MARKS] + distance)
+		return;
+	watch->mark_time[watch->nmarks % LAG_MARKS] = now;
+	watch->mark_flushed[watch->nmarks % LAG_MARKS] = flushed;
+	watch->nmarks++;
+}
+
+/* find_slowest -- of those that count, the one that lags most; false if none does. */
+static bool
+find_slowest(const LagWatch *watch, uint64 now, XLogRecPtr flushed, Standby *slowest)
+{
+	char		lag_of[LAG_OF_SIZE];
+
+	LWLockAcquire(guards_shared->lock, LW_SHARED);
+	strlcpy(lag_of, guards_shared->lag_of, sizeof(lag_of));
+	LWLockRelease(guards_shared->lock);
+
+	slowest->pid = 0;
+	for (int i = 0; i < max_wal_senders; i++)
+	{
+		Standby		standby;
+		bool		is_sync;
+		TimeOffset	servers;
+
+		if (!ask(&WalSndCtl->walsnds[i], &is_sync, &servers, &standby) ||
+			!counts(lag_of, standby.pid, is_sync))
+			continue;
+		standby.lag = seconds_behind(watch, now, flushed, standby.replayed, servers);
+		if (slowest->pid == 0 || standby.lag > slowest->lag)
+			*slowest = standby;
+	}
+	return slowest->pid != 0;
+}
+
+/* ask -- a walsender, if it streams to somebody who tells how far it is. */
+static bool
+ask(WalSnd *walsnd, bool *is_sync, TimeOffset *lag, Standby *standby)
+{
+	bool		is_physical;
+
+	SpinLockAcquire(&walsnd->mutex);
+	standby->pid = walsnd->state == WALSNDSTATE_STREAMING ? walsnd->pid : 0;
+	is_physical = walsnd->kind == REPLICATION_KIND_PHYSICAL;
+	/* what a subscriber has confirmed it needs no more */
+	standby->replayed = is_physical ? walsnd->apply : walsnd->flush;
+	*lag = is_physical ? walsnd->applyLag : walsnd->flushLag;
+	*is_sync = walsnd->sync_standby_priority > 0;
+	SpinLockRelease(&walsnd->mutex);
+	return standby->pid != 0 && !XLogRecPtrIsInvalid(standby->replayed);
+}
+
+/* counts -- is it one of those that cyclone.lag_of names? */
+static bool
+counts(const char *lag_of, int pid, bool is_sync)
+{
+	char	   *copy;
+	List	   *names;
+	bool		found = false;
+
+	if (pg_strcasecmp(lag_of, "all") == 0)
+		return true;
+	if (pg_strcasecmp(lag_of, "sync") == 0)
+		return is_sync;
+	copy = pstrdup(lag_of);
+	if (SplitGUCList(copy, ',', &names))
+		foreach_ptr(char, name, names)
+			found = found || pg_strcasecmp(name, name_of(pid)) == 0;
+	list_free(names);
+	pfree(copy);
+	return found;
+}
+
+/* name_of -- a walsender's application name. */
+static const char *
+name_of(int pid)
+{
+	PGPROC	   *proc = BackendPidGetProc(pid);
+	PgBackendStatus *status = NULL;
+
+	if (proc != NULL)
+	{
+		/* a new one may have come since */
+		pgstat_clear_backend_activity_snapshot();
+		status = pgstat_get_beentry_by_proc_number(GetNumberFromPGProc(proc));
+	}
+	return status != NULL ? status->st_appname : "";
+}
+
+/*
+ * seconds_behind
+ *		Since when is there WAL behind that place?  Between two marks it is taken to
+ *		have grown evenly.
+ */
+static double
+seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed, XLogRecPtr replayed,
+			   TimeOffset servers)
+{
+	uint64		first = watch->nmarks > LAG_MARKS ? watch->nmarks - LAG_MARKS : 0;
+	uint64		next_time = now;
+	XLogRecPtr	next_place = flushed;
+
+	if (replayed >= flushed)
+		return 0;
+	for (uint64 i = watch->nmarks; i > first; i--)
+	{
+		uint64		time = watch->mark_time[(i - 1) % LAG_MARKS];
+		XLogRecPtr	place = watch->mark_flushed[(i - 1) % LAG_MARKS];
+
+		if (place <= replayed)
+		{
+			double		part = next_place > place ? (double) (replayed - place) / (next_place - place) : 0;
+
+			return (now - time - part * (next_time - time)) / NS_PER_S;
+		}
+		next_time = time;
+		next_place = place;
+	}
+	return Max((double) (now - next_time) / NS_PER_S, servers > 0 ? (double) servers / USECS_PER_SEC : 0);
+}

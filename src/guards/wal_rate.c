@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * wal_rate.c
+ *	  How much WAL all vacuums of the server write a second.
+ *
+ * All processes of all vacuums move one clock, as they do for the cost budgets, by
+ * the bytes that they have written since they were last here, images included, and
+ * sleep until it says that theirs are paid for; but for no longer than
+ * LONGEST_NAP_MS at a time where pages are pinned: what is left of it is slept at the
+ * next points.
+ *
+ * The rate is the lesser one of cyclone.max_wal_rate and what standbys stand
+ * (lag.c).  It is the server's, so it is in shared memory; each leader writes there
+ * what its parameters say, when it begins and after each reload.  If the rate
+ * changes, what is not paid for yet is priced anew: nobody waits for hours at a
+ * rate that was a moment's.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "commands/vacuum.h"
+#include "executor/instrument.h"
+#include "storage/lwlock.h"
+
+#include "guards/guards.h"
+#include "guards/guards_state.h"
+#include "pace/clock.h"
+
+/* It is no use to sleep for less, nor good to for longer at a time. */
+#define LEAST_NAP_NS		((uint64) NS_PER_MS)
+#define LONGEST_NAP_MS		100
+/* So long is the WAL not looked at, at that rate, or for so many bytes at most. */
+#define CHARGE_SECONDS		0.002
+#define GREATEST_CHARGE		(256 * 1024.0)
+/* What the view says of WAL is as old as this, and no older. */
+#define MEASURE_NS			((uint64) NS_PER_S)
+
+static double rate_in_force(Guard *guard);
+static void price_anew(double rate, uint64 now);
+static void measure(uint64 now);
+
+/*
+ * wal_rate_is_due
+ *		Has this process written as much as is worth a look at the clock, or not paid
+ *		for what it wrote?  Safe in a signal handler.
+ */
+bool
+wal_rate_is_due(void)
+{
+	Guard		guard;
+	double		rate = rate_in_force(&guard);
+	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
+
+	if ((isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0) ||
+		pg_atomic_read_u32(&guarded.vacuum->is_in_a_hurry) != 0 || VacuumFailsafeActive)
+	{
+		guards_skip_wal();
+		guarded.wal_paid_until = 0;
+		return false;
+	}
+	return guarded.wal_paid_until != 0 || written > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
+}
+
+/* wal_rate_account -- for what this process has written.  Safe in a signal handler. */
+void
+wal_rate_account(uint64 now)
+{
+	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
+	Guard		guard;
+	double		rate = rate_in_force(&guard);
+
+	price_anew(rate, now);
+	guarded.wal_bytes += written;
+	if (written > 0 && !isinf(rate))
+		guarded.wal_paid_until = pay(&guards_shared->wal_paid_until, now,
+									 (uint64) (written * NS_PER_S / rate));
+	pg_atomic_fetch_add_u64(&guards_shared->wal_written, written);
+	measure(now);
+	/* less than the least nap is slept with what comes next */
+	if (guarded.wal_paid_until < now + LEAST_NAP_NS)
+		guarded.wal_paid_until = 0;
+	else
+		pg_atomic_write_u64(&guarded.vacuum->waited_at[guard], now);
+}
+
+/*
+ * wal_rate_sleep
+ *		Sleep until this process's WAL is paid for, or for a moment only if it has pages
+ *		pinned.
+ */
+void
+wal_rate_sleep(void)
+{
+	while (guarded.wal_paid_until != 0 && !VacuumFailsafeActive && !guards_hold_is_due())
+	{
+		uint64		now = now_ns();
+		Guard		guard;
+		double		rate = rate_in_force(&guard);
+
+		price_anew(rate, now);
+		/* the clock itself may say less, since it was priced anew */
+		guarded.wal_paid_until = Min(guarded.wal_paid_until,
+									 pg_atomic_read_u64(&guards_shared->wal_paid_until));
+		if (isinf(rate) || guarded.wal_paid_until < now + LEAST_NAP_NS)
+		{
+			guarded.wal_paid_until = 0;
+			break;
+		}
+		guards_begin_hold(guard);
+		guards_nap(Min((guarded.wal_paid_until - now) / NS_PER_MS, LONGEST_NAP_MS), guard);
+		pg_atomic_write_u64(&guarded.vacuum->waited_at[guard], now_ns());
+		guards_say_if_held_for_long(guard);
+		guards_end_hold(guard);
+		if (guarded.pins > 0)
+			break;
+		if (guarded.while_held != NULL)
+			guarded.while_held();
+		guards_look_at_standbys(now_ns());
+	}
+}
+
+/* rate_in_force -- in bytes a second, INFINITY if there is none; and whose it is. */
+static double
+rate_in_force(Guard *guard)
+{
+	uint64		wal_rate = pg_atomic_read_u64(&guards_shared->wal_rate);
+	double		lag_rate = read_double(&guards_shared->lag_rate);
+	double		rate = wal_rate == 0 ? INFINITY : wal_rate;
+
+	*guard = GUARD_WAL_RATE;
+	if (lag_rate > 0 && lag_rate < rate)
+	{
+		*guard = GUARD_LAG;
+		rate = lag_rate;
+	}
+	return rate;
+}
+
+/* price_anew -- what isn't paid for yet, if the rate has changed. */
+static void
+price_anew(double rate, uint64 now)
+{
+	uint64		bits = pg_atomic_read_u64(&guards_shared->priced_at);
+	uint64		until = pg_atomic_read_u64(&guards_shared->wal_paid_until);
+	uint64		new_bits;
+	double		before;
+
+	memcpy(&before, &bits, sizeof(before));
+	memcpy(&new_bits, &rate, sizeof(new_bits));
+	if (rate == before || !pg_atomic_compare_exchange_u64(&guards_shared->priced_at, &bits, new_bits))
+		return;
+	/* who pays meanwhile is right about the rest */
+	if (until > now && before > 0 && !isinf(before))
+		(void) pg_atomic_compare_exchange_u64(&guards_shared->wal_paid_until, &until,
+											  now + (uint64) ((until - now) * (before / rate)));
+}
+
+/* measure -- how much all vacuums write a second, for the view. */
+static void
+measure(uint64 now)
+{
+	GuardsShared *shared = guards_shared;
+	uint64		before = pg_atomic_read_u64(&shared->measured_at);
+	uint64		written,
+				written_before;
+
+	if (now < before + MEASURE_NS ||
+		!pg_atomic_compare_exchange_u64(&shared->measured_at, &before, now))
+		return;
+	written = pg_atomic_read_u64(&shared->wal_written);
+	written_before = pg_atomic_exchange_u64(&shared->measured_before, written);
+	write_double(&shared->measured_rate, (double) (written - written_before) * NS_PER_S / (now - before));
+}
