@@ -106,10 +106,13 @@ class Load(Sessions):
         self._parked: list[Background] = []
 
     def start(self, *, vacuums: int, readers: int, writers: bool = True, pause: float = 0.0) -> None:
-        """Start all writers, or none, and so many others; writers pause up to `pause` seconds after a transaction."""
+        """Start all writers, or none, and so many others; writers pause up to `pause` seconds after a transaction.
+
+        Somebody pauses the VACUUMs now and then.
+        """
         numbers = range(self.workload.writers if writers else 0)
         jobs = [lambda conn, rng, number=number: self._write(conn, rng, number, pause) for number in numbers]
-        self.run(jobs + [self._vacuum] * vacuums + [self._read] * readers)
+        self.run(jobs + [self._vacuum] * vacuums + [self._read] * readers + [self._brake] * bool(vacuums))
 
     def start_vacuum(self, vacuum: Vacuum, settings: dict) -> Background:
         """Start one VACUUM more, with further settings, and return it."""
@@ -149,6 +152,17 @@ class Load(Sessions):
                     raise
                 self.workload.count(f"VACUUM: {type(error).__name__}")
             self.pause(rng.uniform(0, 0.05))
+
+    def _brake(self, conn: psycopg.Connection, rng: random.Random) -> None:
+        """Pause all VACUUMs, for moments, and let them go on, one by one or all."""
+        while not self.stopped:
+            self.pause(rng.uniform(0, 0.5))
+            [(paused,)] = conn.execute("SELECT cyclone.pause()")
+            self.workload.count("pauses of VACUUM", paused)
+            self.pause(rng.uniform(0, 0.2))
+            if rng.random() < 0.5:
+                conn.execute("SELECT cyclone.resume(pid) FROM cyclone.pace WHERE limited_by = 'paused'")
+            conn.execute("SELECT cyclone.resume()")
 
     def _read(self, conn: psycopg.Connection, rng: random.Random) -> None:
         """Keep a snapshot for a while; then all indexes of a table must lead to what a sequential scan finds.

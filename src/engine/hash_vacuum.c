@@ -377,7 +377,7 @@ scan_ranges(HashScan *scan)
 	scan->has_stream = true;
 	guards_begin_pins();
 	next = next_primary(stream, &next_bucket);
-	while (BufferIsValid(next))
+	while (BufferIsValid(next) || BufferIsValid(next = resume(stream, &next_bucket)))
 	{
 		Buffer		primary = next;
 		Bucket		bucket = next_bucket;
@@ -398,8 +398,6 @@ scan_ranges(HashScan *scan)
 			block_list_add(scan->put_off, bucket);
 			DEBUG_POINT("hash-put-off");
 		}
-		if (!BufferIsValid(next))
-			next = resume(stream, &next_bucket);
 	}
 	guards_end_pins();
 	read_stream_end(stream);

@@ -351,7 +351,9 @@ guards_begin_pins(void)
 void
 guards_end_pins(void)
 {
+	/* a stream that was cut has been resumed, or part of it would be missing */
 	Assert(guarded.pins > 0);
+	Assert(guarded.pins > 1 || !guarded.stream_is_cut);
 	guarded.pins--;
 }
 

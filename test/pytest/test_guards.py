@@ -26,15 +26,16 @@ AT_REST = """
 """
 
 
-def make_table(conn, rows=9000, *, persistence="") -> dict:
-    """Make a table with an index of each kind, empty pages in some of them, and dead rows on each page; return its state."""
-    conn.execute(f"CREATE {persistence} TABLE t (id int, a int[], p point, note text) WITH (fillfactor = 20, autovacuum_enabled = off)")
+INDEXES = {"t_id": "btree (id)", "t_a": "gin (a)", "t_p": "gist (p)", "t_hash": "hash (id)", "t_sp": "spgist (p)"}
+
+
+def make_table(conn, rows=9000, *, indexes=INDEXES.values()) -> dict:
+    """Make a table with these indexes, empty pages in some of them, and dead rows on each page; return its state."""
+    conn.execute("CREATE TABLE t (id int, a int[], p point, note text) WITH (fillfactor = 20, autovacuum_enabled = off)")
     conn.execute(f"INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i), md5(i::text) FROM generate_series(1, {rows}) i")
-    conn.execute("CREATE INDEX t_id ON t (id)")
-    conn.execute("CREATE INDEX t_a ON t USING gin (a)")
-    conn.execute("CREATE INDEX t_p ON t USING gist (p)")
-    conn.execute("CREATE INDEX t_hash ON t USING hash (id)")
-    conn.execute("CREATE INDEX t_sp ON t USING spgist (p)")
+    for name, index in INDEXES.items():
+        if index in indexes:
+            conn.execute(f"CREATE INDEX {name} ON t USING {index}")
     conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id BETWEEN 4000 AND 7000")
     return checks.table_state(conn, "t")
 
@@ -115,6 +116,19 @@ def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn,
     assert_done(conn, before)
     assert one(conn, "SELECT count(*) FROM cyclone.pace WHERE datname = current_database()") == 0
     assert one(conn, "SELECT paused_seconds > 0 AND outcome = 'done' FROM cyclone.history WHERE relid = 't'::regclass")
+
+
+@pytest.mark.parametrize("index", ["btree (id)", "gin (a)", "gist (p)", "spgist (p)", "hash (id)"])
+def test_a_pause_before_the_first_page_of_an_index(cluster, db, conn, index):
+    """Its stream ends before it has begun, and then reads all of it."""
+    before = make_table(conn, indexes=[index])
+    with Parked(cluster, db, "index-vacuum:any", 1, "VACUUM (PARALLEL 0, FREEZE) t", SETTINGS) as vacuum:
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        vacuum.release()
+        wait_until_paused(conn)
+        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+        vacuum.finish()
+    assert_done(conn, before)
 
 
 @pytest.mark.parametrize(
