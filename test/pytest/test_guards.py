@@ -27,9 +27,10 @@ AT_REST = """
 
 
 INDEXES = {"t_id": "btree (id)", "t_a": "gin (a)", "t_p": "gist (p)", "t_hash": "hash (id)", "t_sp": "spgist (p)"}
+ALL_INDEXES = tuple(INDEXES.values())
 
 
-def make_table(conn, rows=9000, *, indexes=INDEXES.values()) -> dict:
+def make_table(conn, rows=9000, *, indexes=ALL_INDEXES) -> dict:
     """Make a table with these indexes, empty pages in some of them, and dead rows on each page; return its state."""
     conn.execute("CREATE TABLE t (id int, a int[], p point, note text) WITH (fillfactor = 20, autovacuum_enabled = off)")
     conn.execute(f"INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i), md5(i::text) FROM generate_series(1, {rows}) i")
