@@ -166,9 +166,10 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 	uint64		until = guards_paused_until(vacuum);
 	TimestampTz at = pg_atomic_read_u64(guards_paused_at(vacuum));
 	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
+	bool		is_urgent = pg_atomic_read_u32(&vacuum->is_urgent) != 0;
 
 	memset(state, 0, sizeof(*state));
-	if (until != 0 && pg_atomic_read_u32(&vacuum->is_urgent) == 0)
+	if (until != 0 && !is_urgent)
 	{
 		state->guard = GUARD_PAUSE;
 		state->paused_by = pg_atomic_read_u32(guards_paused_by(vacuum));
@@ -176,7 +177,8 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 		state->bound = (double) ((TimestampTz) until - at) / USECS_PER_SEC;
 		return true;
 	}
-	if (pg_atomic_read_u32(&guards_shared->lag_stops) != 0 || waited_lately(vacuum, GUARD_LAG))
+	if ((pg_atomic_read_u32(&guards_shared->lag_stops) != 0 && !is_urgent) ||
+		waited_lately(vacuum, GUARD_LAG))
 	{
 		state->guard = GUARD_LAG;
 		state->standby = pg_atomic_read_u32(&guards_shared->lag_pid);

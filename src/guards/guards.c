@@ -80,6 +80,8 @@
 #define HOLD_NAP_MS		200
 /* A guard that has held a vacuum for so long says so in the log. */
 #define LONG_HOLD_MS		60000
+/* So long counts a look at standbys for who can't look. */
+#define LOOK_COUNTS_NS		(2 * (uint64) NS_PER_S)
 
 GuardsShared *guards_shared = NULL;
 
@@ -331,13 +333,18 @@ guards_point(void)
 bool
 guards_wait_in_server_code(void)
 {
+	uint64		now = now_ns();
+
 	if (guarded.vacuum == NULL || VacuumFailsafeActive)
 		return false;
-	if (guards_hold_is_due())
+	/* what was seen of standbys some time ago, nobody may see again meanwhile */
+	if (guards_hold_is_due() &&
+		(guards_paused_until(guarded.vacuum) != 0 ||
+		 now < pg_atomic_read_u64(&guards_shared->next_look) + LOOK_COUNTS_NS))
 		return true;
 	if (wal_rate_is_due())
-		wal_rate_account(now_ns());
-	return guarded.wal_paid_until > now_ns();
+		wal_rate_account(now);
+	return guarded.wal_paid_until > now;
 }
 
 /* guards_begin_pins -- this process has pages pinned from now on. */

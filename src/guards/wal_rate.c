@@ -40,6 +40,7 @@
 /* What the view says of WAL is as old as this, and no older. */
 #define MEASURE_NS			((uint64) NS_PER_S)
 
+static bool is_exempt(Guard guard);
 static double rate_in_force(Guard *guard);
 static void price_anew(double rate, uint64 now);
 static void measure(uint64 now);
@@ -56,8 +57,7 @@ wal_rate_is_due(void)
 	double		rate = rate_in_force(&guard);
 	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
 
-	if ((isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0) ||
-		pg_atomic_read_u32(&guarded.vacuum->is_in_a_hurry) != 0 || VacuumFailsafeActive)
+	if ((isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0) || is_exempt(guard))
 	{
 		guards_skip_wal();
 		guarded.wal_paid_until = 0;
@@ -96,7 +96,7 @@ wal_rate_account(uint64 now)
 void
 wal_rate_sleep(void)
 {
-	while (guarded.wal_paid_until != 0 && !VacuumFailsafeActive && !guards_hold_is_due())
+	while (guarded.wal_paid_until != 0 && !guards_hold_is_due())
 	{
 		uint64		now = now_ns();
 		Guard		guard;
@@ -106,7 +106,7 @@ wal_rate_sleep(void)
 		/* the clock itself may say less, since it was priced anew */
 		guarded.wal_paid_until = Min(guarded.wal_paid_until,
 									 pg_atomic_read_u64(&guards_shared->wal_paid_until));
-		if (isinf(rate) || guarded.wal_paid_until < now + LEAST_NAP_NS)
+		if (isinf(rate) || is_exempt(guard) || guarded.wal_paid_until < now + LEAST_NAP_NS)
 		{
 			guarded.wal_paid_until = 0;
 			break;
@@ -122,6 +122,14 @@ wal_rate_sleep(void)
 			guarded.while_held();
 		guards_look_at_standbys(now_ns());
 	}
+}
+
+/* is_exempt -- has this vacuum no time for that guard? */
+static bool
+is_exempt(Guard guard)
+{
+	return VacuumFailsafeActive || pg_atomic_read_u32(&guarded.vacuum->is_in_a_hurry) != 0 ||
+		(guard == GUARD_LAG && pg_atomic_read_u32(&guarded.vacuum->is_urgent) != 0);
 }
 
 /* rate_in_force -- in bytes a second, INFINITY if there is none; and whose it is. */

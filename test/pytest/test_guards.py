@@ -489,7 +489,7 @@ def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
 @pytest.fixture
 def replicated(new_cluster):
     """A primary, with a connection, and a function that returns a running standby of a name."""
-    primary = new_cluster(**{"wal_level": "logical", "max_wal_senders": 5, "cyclone.max_replica_lag": "1s"})
+    primary = new_cluster(**{"wal_level": "logical", "max_wal_senders": 5, "cyclone.max_replica_lag": "1s", "autovacuum_freeze_max_age": 100_000})
     conn = primary.connect("postgres")
     conn.execute("CREATE EXTENSION pg_cyclone")
     checks.create_extensions(conn)
@@ -555,6 +555,20 @@ def test_vacuum_stands_still_for_a_standby(replicated, end, options):
     after = checks.table_state(conn, "t")
     assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
     checks.assert_clean(conn, "t")
+
+
+def test_an_emergency_waits_for_no_standby(replicated):
+    """A table so old that autovacuum would come is vacuumed however far a standby is behind."""
+    primary, conn, make = replicated
+    standby = make("slow")
+    before = make_table(conn)
+    with Parked(primary, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+        fall_behind(conn, standby)
+        use_up_xids(conn, 101_000)
+        conn.execute("CHECKPOINT")
+        vacuum.release()
+        vacuum.finish()
+    assert_done(conn, before)
 
 
 def test_whose_lag_counts(replicated):
