@@ -214,7 +214,10 @@ find_vacuum(int pid)
 	PGPROC	   *proc = BackendPidGetProc(pid);
 	PGPROC	   *leader = proc != NULL && proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc;
 
-	/* the number may be somebody else's by now, who then leads none, or has another pid */
+	/*
+	 * the number may be somebody else's by now, who then leads none, or has
+	 * another pid
+	 */
 	if (leader != NULL && guards_shared->vacuums[GetNumberFromPGProc(leader)].pid == leader->pid)
 		return &guards_shared->vacuums[GetNumberFromPGProc(leader)];
 	ereport(WARNING,

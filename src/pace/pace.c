@@ -302,7 +302,11 @@ delay_point(void)
 	if (unlikely(pace_command.launch != NULL) && parking_wants_workers(&my_pace.shared->parking))
 		pace_launch_workers();
 	guards_point();
-	/* who has pages pinned that are in the way of a pause is not to sleep over them */
+
+	/*
+	 * who has pages pinned that are in the way of a pause is not to sleep
+	 * over them
+	 */
 	if (VacuumCostActive && VacuumCostBalance >= my_pace.charge && !guards_hold_is_due())
 	{
 		VacuumCostBalance = 0;

@@ -247,7 +247,11 @@ pace_reload(void)
 	else
 		latency_unwatch();
 	change_target();
-	/* between two tables, or while indexes are built, nobody else is to be told */
+
+	/*
+	 * between two tables, or while indexes are built, nobody else is to be
+	 * told
+	 */
 	if (my_pace.shared == NULL)
 		return;
 	budget_publish(&pace_command.settings);
