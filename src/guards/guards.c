@@ -209,6 +209,9 @@ guards_begin_table(Oid relid, bool is_locked)
 	LWLockRelease(guards_shared->lock);
 	if (HeapTupleIsValid(tuple))
 		ReleaseSysCache(tuple);
+	/* the table before may have been older */
+	pg_atomic_write_u32(&vacuum->is_urgent, pg_atomic_read_u32(&vacuum->is_in_a_hurry) != 0 ||
+						(MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0);
 	if (guards_is_urgent(vacuum))
 		pg_atomic_write_u32(&vacuum->is_urgent, 1);
 }
@@ -307,8 +310,6 @@ guards_hold_is_due(void)
  * guards_point
  *		Wait as long as a guard says so.  No lock may be held, and no page may be
  *		pinned but between guards_begin_pins and guards_end_pins.
- *
- * While this process is paused, while_paused is called now and then.
  */
 void
 guards_point(void)
