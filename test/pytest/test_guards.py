@@ -598,10 +598,13 @@ def test_whose_lag_counts(replicated):
     with pytest.raises(psycopg.errors.InvalidParameterValue):
         conn.execute("ALTER SYSTEM SET cyclone.lag_of = 'a,,b'")
     change(conn, synchronous_standby_names="slow")
+    wait_until(lambda: one(conn, "SELECT sync_state FROM pg_stat_replication") == "sync", "the walsender's reload")
     conn.execute("SET synchronous_commit = local")
     conn.execute("UPDATE t SET note = note")
     conn.execute("CHECKPOINT")
-    vacuum = Background(primary, "postgres", "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t", {"synchronous_commit": "local"})
+    # so slow that standbys are looked at before it ends
+    slowly = {"synchronous_commit": "local", "vacuum_cost_delay": "20ms", "vacuum_cost_limit": 50}
+    vacuum = Background(primary, "postgres", "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) t", slowly)
     wait_until(lambda: (pace_of(conn, vacuum.pid) or {}).get("held_by") == "slow", "the lag")
     standby.sql("SELECT pg_wal_replay_resume()")
     vacuum.finish()
