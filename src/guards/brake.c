@@ -112,6 +112,8 @@ pg_cyclone_pause_all(PG_FUNCTION_ARGS)
 	int			paused = 0;
 
 	refuse_without_preloading();
+	if (guards_shared == NULL)
+		PG_RETURN_INT32(0);
 	if (superuser())
 	{
 		TimestampTz now = GetCurrentTimestamp();
@@ -142,6 +144,8 @@ pg_cyclone_resume_all(PG_FUNCTION_ARGS)
 	int			resumed = 0;
 
 	refuse_without_preloading();
+	if (guards_shared == NULL)
+		PG_RETURN_INT32(0);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		GuardedVacuum *vacuum = &guards_shared->vacuums[i];
@@ -308,7 +312,8 @@ pg_cyclone_guards(PG_FUNCTION_ARGS)
 	refuse_without_preloading();
 	begin_rows(fcinfo, GUARD_COLUMNS);
 
-	for (int i = 0; i < MaxBackends; i++)
+	/* there are no places on a server that the library doesn't fit */
+	for (int i = 0; guards_shared != NULL && i < MaxBackends; i++)
 	{
 		GuardedVacuum *vacuum = &guards_shared->vacuums[i];
 		const PGPROC *proc = GetPGProcByNumber(i);
