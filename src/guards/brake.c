@@ -279,14 +279,15 @@ pause_vacuum(GuardedVacuum *vacuum, int pid)
 	return can_wait;
 }
 
-/* resume_vacuum -- unless it has ended since, or wasn't paused. */
+/* resume_vacuum -- unless it has ended since, or wasn't paused, or not for long. */
 static bool
 resume_vacuum(GuardedVacuum *vacuum, int pid)
 {
+	bool		can_wait = !guards_is_urgent(vacuum);
 	bool		was_paused;
 
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
-	was_paused = vacuum->pid == pid && guards_paused_until(vacuum) != 0;
+	was_paused = can_wait && vacuum->pid == pid && guards_paused_until(vacuum) != 0;
 	if (was_paused)
 	{
 		pg_atomic_write_u64(&vacuum->paused_until, 0);

@@ -152,6 +152,8 @@ guards_begin_command(void (*while_held) (void))
 	guards_set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of);
 	guards_join(MyProcNumber);
 	guarded.while_held = while_held;
+	/* or nobody would, for VACUUMs of many small tables */
+	guards_look_at_standbys(now_ns());
 }
 
 /* guards_hurry -- nothing holds the command that this process leads. */
@@ -274,10 +276,16 @@ guards_join(int leader)
 	guards_skip_wal();
 }
 
-/* guards_leave -- it takes part no more; harmless if it didn't. */
+/*
+ * guards_leave
+ *		It takes part no more; harmless if it didn't.  What it hasn't paid for, the next
+ *		ones do.
+ */
 void
 guards_leave(void)
 {
+	if (guarded.vacuum != NULL)
+		wal_rate_account(now_ns());
 	for (int i = 0; i < NUM_GUARDS; i++)
 		if (guarded.holds[i])
 			guards_end_hold(i);

@@ -499,8 +499,12 @@ def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
 
 @pytest.fixture
 def replicated(new_cluster):
-    """A primary, with a connection, and a function that returns a running standby of a name."""
-    primary = new_cluster(**{"wal_level": "logical", "max_wal_senders": 5, "cyclone.max_replica_lag": "1s", "autovacuum_freeze_max_age": 100_000})
+    """A primary, with a connection, and a function that returns a running standby of a name.
+
+    WAL is kept: a checkpoint would remove what a busy machine's walsender hasn't sent yet, and the standby be gone for good.
+    """
+    settings = {"cyclone.max_replica_lag": "1s", "autovacuum_freeze_max_age": 100_000, "wal_keep_size": "1GB"}
+    primary = new_cluster(**{"wal_level": "logical", "max_wal_senders": 5, **settings})
     conn = primary.connect("postgres")
     conn.execute("CREATE EXTENSION pg_cyclone")
     checks.create_extensions(conn)
@@ -525,15 +529,22 @@ def fall_behind(conn, standby) -> None:
     """Have a standby replay nothing more, and leave it much to do."""
     standby.sql("SELECT pg_wal_replay_pause()")
     wait_until(lambda: standby.sql("SELECT pg_get_wal_replay_pause_state()") == [("paused",)], "the standby's pause")
-    conn.execute("CREATE TABLE wal AS SELECT md5(i::text) a, md5((-i)::text) b FROM generate_series(1, 500000) i")
+    conn.execute("CREATE TABLE wal AS SELECT md5(i::text) a, md5((-i)::text) b FROM generate_series(1, 100000) i")
 
 
-@pytest.mark.parametrize("options", ["PARALLEL 0, FREEZE", "PARALLEL 2, FREEZE", "FULL INPLACE"])
-@pytest.mark.parametrize("end", ["replay", "stop", "promote", "lag_of", "reload"])
-def test_vacuum_stands_still_for_a_standby(replicated, end, options):
+@pytest.mark.parametrize(
+    "options, end",
+    [
+        ("PARALLEL 0, FREEZE", "replay"),
+        ("PARALLEL 2, FREEZE", "replay"),
+        ("FULL INPLACE", "stop"),
+        ("PARALLEL 2, FREEZE", "promote"),
+        ("PARALLEL 2, FREEZE", "lag_of"),
+        ("FULL INPLACE, PARALLEL 2", "reload"),
+    ],
+)
+def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     """Without a page pinned, until it has caught up, or is gone, or doesn't count any more."""
-    if options != "PARALLEL 2, FREEZE" and end not in ("replay", "stop"):
-        return
     primary, conn, make = replicated
     standby = make("slow")
     before = make_table(conn)
