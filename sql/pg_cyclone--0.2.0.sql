@@ -150,13 +150,14 @@ CREATE FUNCTION guard_rows(
     OUT figure float8,
     OUT bound float8,
     OUT paused_by oid,
-    OUT standby_pid int)
+    OUT standby_pid int,
+    OUT wal_holder text)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_guards';
 
 COMMENT ON FUNCTION guard_rows() IS
-'What the view cyclone.pace says of VACUUMs that are paused, or wait to keep to cyclone.max_wal_rate or cyclone.max_replica_lag.';
+'What the view cyclone.pace says of VACUUMs that are paused, or wait to keep to cyclone.max_wal_rate, cyclone.max_replica_lag or cyclone.min_free_disk.';
 
 CREATE VIEW pace AS
 SELECT coalesce(p.pid, g.pid) AS pid,
@@ -183,7 +184,7 @@ SELECT coalesce(p.pid, g.pid) AS pid,
             WHEN p.limited_by IN ('latency target', 'floor') THEN p.target_ms END AS bound,
        CASE WHEN g.paused_by IS NOT NULL THEN pg_catalog.pg_get_userbyid(g.paused_by)::pg_catalog.text
             WHEN g.standby_pid IS NOT NULL THEN (SELECT a.application_name FROM pg_catalog.pg_stat_get_activity(g.standby_pid) a)
-       END AS held_by
+            ELSE g.wal_holder END AS held_by
 FROM cyclone.pace_rows() p
 FULL JOIN cyclone.guard_rows() g ON g.pid = p.pid
 LEFT JOIN pg_catalog.pg_database d ON d.oid = coalesce(p.datid, g.datid);
@@ -203,10 +204,10 @@ COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may 
 COMMENT ON COLUMN pace.rate IS 'What they cost a second of late; null if it is not counted, as there is neither cost-based delay nor a target';
 COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
 COMMENT ON COLUMN pace.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without one';
-COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
-COMMENT ON COLUMN pace.figure IS 'What is bounded by that: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, or for how many seconds it has been paused; null for other limits';
+COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
+COMMENT ON COLUMN pace.figure IS 'What is bounded by that: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace.bound IS 'The bound of it';
-COMMENT ON COLUMN pace.held_by IS 'Name of the role that has paused it, or application name of the standby or subscriber that lags; null for other limits';
+COMMENT ON COLUMN pace.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what retains WAL where the disk gets full; null for other limits';
 
 CREATE FUNCTION pause(pid int)
 RETURNS bool
@@ -369,7 +370,8 @@ CREATE FUNCTION history_rows(
     OUT audit_failed boolean,
     OUT paused_seconds float8,
     OUT wal_rate_seconds float8,
-    OUT replica_lag_seconds float8)
+    OUT replica_lag_seconds float8,
+    OUT disk_space_seconds float8)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_history';
@@ -422,7 +424,8 @@ SELECT h.id,
        h.audit_failed,
        h.paused_seconds,
        h.wal_rate_seconds,
-       h.replica_lag_seconds
+       h.replica_lag_seconds,
+       h.disk_space_seconds
 FROM cyclone.history_rows() h
 LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
 LEFT JOIN pg_catalog.pg_roles u ON u.oid = h.usesysid;
@@ -474,6 +477,7 @@ COMMENT ON COLUMN history.audit_failed IS 'Did it end as these verdicts differed
 COMMENT ON COLUMN history.paused_seconds IS 'How long it was paused by cyclone.pause(), in seconds; null if it is not known';
 COMMENT ON COLUMN history.wal_rate_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_wal_rate, in seconds; null if it is not known';
 COMMENT ON COLUMN history.replica_lag_seconds IS 'The same for cyclone.max_replica_lag';
+COMMENT ON COLUMN history.disk_space_seconds IS 'The same for cyclone.min_free_disk';
 
 CREATE FUNCTION history_reset()
 RETURNS bigint

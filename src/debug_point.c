@@ -34,6 +34,7 @@
 int			cyclone_debug_batch_ms = 0;
 int			cyclone_debug_btree_parts = 0;
 int			cyclone_debug_failed_probe = 0;
+int			cyclone_debug_free_disk_mb = 0;
 int			cyclone_debug_fsm_blocks = 0;
 int			cyclone_debug_horizon_wait = 0;
 int			cyclone_debug_long_hold = 0;
@@ -85,6 +86,10 @@ static const struct
 		"How many processes each budget is taken to feed.",
 		"0 is as many as it does. So many by default that no test's workers are parked.",
 	&cyclone_debug_fed, 1000, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_free_disk_mb",
+		"The free space that VACUUM finds in each file system while it runs, in MB.",
+		"0 is what is free.",
+	&cyclone_debug_free_disk_mb, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_fsm_blocks",
 		"How many blocks of a table without indexes are scanned before their free space is offered.",
 		"0 is the usual number.",

@@ -21,6 +21,7 @@
 extern int	cyclone_debug_batch_ms;
 extern int	cyclone_debug_btree_parts;
 extern int	cyclone_debug_failed_probe;
+extern int	cyclone_debug_free_disk_mb;
 extern int	cyclone_debug_fsm_blocks;
 extern int	cyclone_debug_long_hold;
 extern int	cyclone_debug_max_duties;

@@ -17,6 +17,7 @@
 #include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "debug_point.h"
+#include "disk_free.h"
 #include "guards/guards.h"
 #include "history/history.h"
 #include "library.h"
@@ -27,7 +28,6 @@
 #include "pace/parking.h"
 #include "pace/target.h"
 #include "report/progress.h"
-#include "rewrite/disk_space.h"
 #include "server_check.h"
 #include "settings.h"
 
@@ -63,7 +63,7 @@ _PG_init(void)
 		guards_init();
 		leftovers_init();
 		new_blocks_startup();
-		disk_space_init();
+		disk_free_init();
 		autovacuum_init();
 		heap_seam_init();
 	}

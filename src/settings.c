@@ -14,6 +14,8 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
+
 #include <limits.h>
 
 #include "postmaster/bgworker_internals.h"
@@ -38,8 +40,11 @@ char	   *cyclone_lag_of = NULL;
 int			cyclone_max_pause = 3600;
 int			cyclone_max_replica_lag = 0;
 int			cyclone_max_wal_rate = 0;
+double		cyclone_min_free_disk = 0;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 char	   *cyclone_tables = NULL;
+
+static char *min_free_disk = NULL;
 
 static const struct config_enum_entry disk_space_checks[] = {
 	{"off", DISK_SPACE_OFF, false},
@@ -53,6 +58,8 @@ static void define_autovacuum_settings(void);
 static void define_latency_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
 static void define_guards(void);
+static bool check_min_free_disk(char **newval, void **extra, GucSource source);
+static void assign_min_free_disk(const char *newval, void *extra);
 static bool check_lag_of(char **newval, void **extra, GucSource source);
 
 /*
@@ -273,6 +280,65 @@ define_guards(void)
 							PGC_SIGHUP,
 							GUC_UNIT_KB,
 							NULL, NULL, NULL);
+
+	DefineCustomStringVariable("cyclone.min_free_disk",
+							   "How much of a disk VACUUM leaves free.",
+							   "A share, as \"5%\", or a size; 0: it doesn't look. VACUUM waits below it while WAL is retained, and VACUUM FULL ends.",
+							   &min_free_disk,
+							   MIN_FREE_DISK_DEFAULT,
+							   PGC_SUSET,
+							   0,
+							   check_min_free_disk, assign_min_free_disk, NULL);
+}
+
+/*
+ * min_free_disk_parse
+ *		Read such a value: in bytes, or if it is a share less than 0.  Return false if
+ *		that isn't possible.
+ */
+bool
+min_free_disk_parse(const char *value, double *result)
+{
+	char	   *end;
+	double		percent = strtod(value, &end);
+	int			size;
+
+	while (isspace((unsigned char) *end))
+		end++;
+	if (end != value && *end == '%')
+	{
+		*result = -percent / 100;
+		return end[1] == '\0' && percent >= 0 && percent < 100;
+	}
+	if (!parse_int(value, &size, GUC_UNIT_MB, NULL) || size < 0)
+		return false;
+	*result = (double) size * 1024 * 1024;
+	return true;
+}
+
+/* check_min_free_disk -- the check hook of the parameter. */
+static bool
+check_min_free_disk(char **newval, void **extra, GucSource source)
+{
+	double		value;
+
+	if (!min_free_disk_parse(*newval, &value))
+	{
+		GUC_check_errhint("It is a share, as \"5%%\", a size, as \"10GB\", or 0.");
+		return false;
+	}
+	*extra = guc_malloc(LOG, sizeof(double));
+	if (*extra == NULL)
+		return false;
+	memcpy(*extra, &value, sizeof(value));
+	return true;
+}
+
+/* assign_min_free_disk -- the assign hook. */
+static void
+assign_min_free_disk(const char *newval, void *extra)
+{
+	memcpy(&cyclone_min_free_disk, extra, sizeof(cyclone_min_free_disk));
 }
 
 /* check_lag_of -- the check hook of the parameter. */

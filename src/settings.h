@@ -31,6 +31,7 @@ extern char *cyclone_databases; /* patterns: see scope.c */
 extern bool cyclone_enabled;
 extern int	cyclone_history_size;	/* rows */
 extern int	cyclone_index_wait; /* ms */
+#define MIN_FREE_DISK_DEFAULT	"5%"
 #define LAG_OF_SIZE	1024		/* of a value of cyclone.lag_of, with its end */
 
 extern char *cyclone_lag_of;
@@ -38,8 +39,10 @@ extern int	cyclone_log_min_duration;	/* ms; -1: log nothing */
 extern int	cyclone_max_pause;	/* s */
 extern int	cyclone_max_replica_lag;	/* ms; 0: no bound */
 extern int	cyclone_max_wal_rate;	/* kB a second; 0: no bound */
+extern double cyclone_min_free_disk;	/* see min_free_disk_parse */
 extern char *cyclone_tables;	/* patterns */
 
 extern void settings_init(void);
+extern bool min_free_disk_parse(const char *value, double *result);
 
 #endif							/* CYCLONE_SETTINGS_H */

@@ -34,7 +34,7 @@
 /* The view says that WAL holds a vacuum if it did so lately. */
 #define LATELY_NS			((uint64) NS_PER_S)
 
-#define GUARD_COLUMNS		8
+#define GUARD_COLUMNS		9
 
 /* What holds a vacuum just now */
 typedef struct GuardState
@@ -42,9 +42,10 @@ typedef struct GuardState
 	Guard		guard;
 	Oid			paused_by;
 	int			standby;		/* its walsender; 0: none */
-	double		figure;			/* seconds of the pause or of lag, or bytes of
-								 * WAL a second */
-	double		bound;			/* the same at most */
+	double		figure;			/* seconds of the pause or of lag, bytes of
+								 * WAL a second, or bytes that are free */
+	double		bound;			/* the same at most; of what is free at least */
+	char	   *wal_holder;		/* what retains WAL; NULL: that isn't it */
 } GuardState;
 
 PG_FUNCTION_INFO_V1(pg_cyclone_guards);
@@ -181,6 +182,14 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 		state->bound = (double) ((TimestampTz) until - at) / USECS_PER_SEC;
 		return true;
 	}
+	if (pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE && !is_urgent)
+	{
+		state->guard = GUARD_DISK;
+		state->wal_holder = guards_disk_holder(vacuum);
+		state->figure = pg_atomic_read_u64(&vacuum->disk_free);
+		state->bound = pg_atomic_read_u64(&vacuum->disk_bound);
+		return true;
+	}
 	if ((pg_atomic_read_u32(&guards_shared->lag_stops) != 0 && !is_urgent) ||
 		waited_lately(vacuum, GUARD_LAG))
 	{
@@ -306,7 +315,7 @@ resume_vacuum(GuardedVacuum *vacuum, int pid)
 Datum
 pg_cyclone_guards(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"paused", "WAL rate", "replica lag"};
+	static const char *const names[] = {"paused", "WAL rate", "replica lag", "disk space"};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	StaticAssertStmt(lengthof(names) == NUM_GUARDS, "a guard has no name");
@@ -337,6 +346,10 @@ pg_cyclone_guards(PG_FUNCTION_ARGS)
 		values[column++] = ObjectIdGetDatum(state.paused_by);
 		nulls[column] = state.standby == 0;
 		values[column++] = Int32GetDatum(state.standby);
+		nulls[column] = state.wal_holder == NULL;
+		if (state.wal_holder != NULL)
+			values[column] = CStringGetTextDatum(state.wal_holder);
+		column++;
 		Assert(column == GUARD_COLUMNS);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}

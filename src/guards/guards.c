@@ -39,6 +39,8 @@
  * (lag.c).  Before that, and for the sake of WAL itself, it is slowed down
  * (wal_rate.c).
  *
+ * It stands still, too, where a disk gets full (disk.c).
+ *
  * The failsafe switches all of this off.
  *
  * What is safe in a signal handler says so.
@@ -53,8 +55,11 @@
 #include "access/multixact.h"
 #include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog_internal.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_tablespace_d.h"
 #include "commands/vacuum.h"
+#include "common/relpath.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
@@ -64,6 +69,7 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -80,7 +86,9 @@
 #define HOLD_NAP_MS		200
 /* A guard that has held a vacuum for so long says so in the log. */
 #define LONG_HOLD_MS		60000
-/* So long counts a look at standbys for who can't look. */
+/* Every so many calls a process looks at the clock, if it is time to look at the disk. */
+#define CALLS_A_LOOK		16
+/* So long counts a look at standbys or disks for who can't look. */
 #define LOOK_COUNTS_NS		(2 * (uint64) NS_PER_S)
 
 GuardsShared *guards_shared = NULL;
@@ -90,12 +98,12 @@ Guarded		guarded;
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 
+static char *folder_of(Form_pg_class form);
 static void hold_while_due(void);
-static bool end_lag_if_urgent(GuardedVacuum *vacuum);
+static bool end_if_urgent(GuardedVacuum *vacuum);
 static bool end_pause_if_over(GuardedVacuum *vacuum);
 static bool end_pause(pg_atomic_uint64 *place, uint64 until);
 static uint64 held_ns(GuardedVacuum *vacuum, Guard guard);
-static char *vacuum_name(GuardedVacuum *vacuum);
 static void request_shmem(void);
 static void startup_shmem(void);
 
@@ -149,8 +157,12 @@ guards_begin_command(void (*while_held) (void))
 		pg_atomic_write_u32(&vacuum->has_logged[i], 0);
 	}
 	LWLockRelease(guards_shared->lock);
-	guards_set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of);
+	pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
+	pg_atomic_write_u32(&vacuum->is_ending, 0);
+	pg_atomic_write_u64(&vacuum->next_disk_look, 0);
 	guards_join(MyProcNumber);
+	guards_set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of,
+					  cyclone_min_free_disk);
 	guarded.while_held = while_held;
 	/* or nobody would, for VACUUMs of many small tables */
 	guards_look_at_standbys(now_ns());
@@ -193,11 +205,13 @@ guards_begin_table(Oid relid, bool is_locked)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 	HeapTuple	tuple;
+	char	   *path;
 
 	if (vacuum == NULL)
 		return;
 	Assert(IsTransactionState());
 	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	path = folder_of(HeapTupleIsValid(tuple) ? (Form_pg_class) GETSTRUCT(tuple) : NULL);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	pg_atomic_write_u32(&vacuum->relid, relid);
 	vacuum->is_locked = is_locked;
@@ -208,7 +222,9 @@ guards_begin_table(Oid relid, bool is_locked)
 		vacuum->relfrozenxid = form->relfrozenxid;
 		vacuum->relminmxid = form->relminmxid;
 	}
+	strlcpy(vacuum->path, path, sizeof(vacuum->path));
 	LWLockRelease(guards_shared->lock);
+	pfree(path);
 	if (HeapTupleIsValid(tuple))
 		ReleaseSysCache(tuple);
 	/* the table before may have been older */
@@ -216,16 +232,33 @@ guards_begin_table(Oid relid, bool is_locked)
 						(MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0);
 	if (guards_is_urgent(vacuum))
 		pg_atomic_write_u32(&vacuum->is_urgent, 1);
+	/* what is locked now would be short of room at once */
+	pg_atomic_write_u64(&vacuum->next_disk_look, 0);
+	guards_look_at_disk(now_ns());
+}
+
+/* folder_of -- in which a relation's files are; palloc'd. */
+static char *
+folder_of(Form_pg_class form)
+{
+	if (form != NULL && form->relisshared)
+		return GetDatabasePath(InvalidOid, GLOBALTABLESPACE_OID);
+	return GetDatabasePath(MyDatabaseId,
+						   form != NULL && OidIsValid(form->reltablespace) ?
+						   form->reltablespace : MyDatabaseTableSpace);
 }
 
 /*
  * guards_set_limits
- *		So many kilobytes of WAL may all vacuums write a second, and so many
- *		milliseconds may these standbys lag; 0: any number.
+ *		So many kilobytes of WAL may all vacuums write a second, so many milliseconds may
+ *		these standbys lag, and so much of a disk is to stay free while this process's
+ *		vacuum runs (see min_free_disk_parse); 0: any number.
  */
 void
-guards_set_limits(int wal_rate, int max_lag, const char *lag_of)
+guards_set_limits(int wal_rate, int max_lag, const char *lag_of, double min_free_disk)
 {
+	if (guarded.vacuum != NULL)
+		write_double(&guarded.vacuum->min_free_disk, min_free_disk);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	pg_atomic_write_u64(&guards_shared->wal_rate, (uint64) wal_rate * 1024);
 	strlcpy(guards_shared->lag_of, lag_of, sizeof(guards_shared->lag_of));
@@ -310,7 +343,9 @@ guards_hold_is_due(void)
 	GuardedVacuum *vacuum = guarded.vacuum;
 
 	return vacuum != NULL && !VacuumFailsafeActive &&
-		(guards_paused_until(vacuum) != 0 || pg_atomic_read_u32(&guards_shared->lag_stops) != 0) &&
+		(guards_paused_until(vacuum) != 0 ||
+		 pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE ||
+		 pg_atomic_read_u32(&guards_shared->lag_stops) != 0) &&
 		pg_atomic_read_u32(&vacuum->is_urgent) == 0;
 }
 
@@ -324,6 +359,8 @@ guards_point(void)
 {
 	if (guarded.vacuum == NULL)
 		return;
+	if (unlikely(++guarded.calls % CALLS_A_LOOK == 0))
+		guards_look_at_disk(now_ns());
 	if (unlikely(guards_hold_is_due()) && guarded.pins == 0)
 		hold_while_due();
 	if (unlikely(wal_rate_is_due()))
@@ -346,10 +383,12 @@ guards_wait_in_server_code(void)
 
 	if (guarded.vacuum == NULL || VacuumFailsafeActive)
 		return false;
-	/* what was seen of standbys some time ago, nobody may see again meanwhile */
+	/* what was seen some time ago, nobody may see again meanwhile */
 	if (guards_hold_is_due() &&
 		(guards_paused_until(guarded.vacuum) != 0 ||
-		 now < pg_atomic_read_u64(&guards_shared->next_look) + LOOK_COUNTS_NS))
+		 now < LOOK_COUNTS_NS + (pg_atomic_read_u32(&guarded.vacuum->disk_stops) != DISK_NONE ?
+								 pg_atomic_read_u64(&guarded.vacuum->next_disk_look) :
+								 pg_atomic_read_u64(&guards_shared->next_look))))
 		return true;
 	if (wal_rate_is_due())
 		wal_rate_account(now);
@@ -424,23 +463,25 @@ hold_while_due(void)
 {
 	while (guards_hold_is_due())
 	{
-		Guard		guard = guards_paused_until(guarded.vacuum) != 0 ? GUARD_PAUSE : GUARD_LAG;
+		Guard		guard = guards_paused_until(guarded.vacuum) != 0 ? GUARD_PAUSE :
+			pg_atomic_read_u32(&guarded.vacuum->disk_stops) != DISK_NONE ? GUARD_DISK : GUARD_LAG;
 
-		if (guard == GUARD_PAUSE ? end_pause_if_over(guarded.vacuum) : end_lag_if_urgent(guarded.vacuum))
+		if (guard == GUARD_PAUSE ? end_pause_if_over(guarded.vacuum) : end_if_urgent(guarded.vacuum))
 			continue;
 		guards_begin_hold(guard);
 		guards_nap(HOLD_NAP_MS, guard);
 		if (guarded.while_held != NULL)
 			guarded.while_held();
 		guards_look_at_standbys(now_ns());
+		guards_look_at_disk(now_ns());
 		guards_say_if_held_for_long(guard);
 		guards_end_hold(guard);
 	}
 }
 
-/* end_lag_if_urgent -- is there no time to wait for standbys any more? */
+/* end_if_urgent -- is there no time to wait for standbys, or for room, any more? */
 static bool
-end_lag_if_urgent(GuardedVacuum *vacuum)
+end_if_urgent(GuardedVacuum *vacuum)
 {
 	if (!guards_is_urgent(vacuum))
 		return false;
@@ -460,7 +501,7 @@ end_pause_if_over(GuardedVacuum *vacuum)
 		if (pg_atomic_compare_exchange_u32(&vacuum->is_urgent, &not_yet, 1))
 			ereport(LOG,
 					(errmsg("VACUUM of %s goes on although it was paused: it is needed to prevent transaction ID wraparound",
-							vacuum_name(vacuum))));
+							guards_vacuum_name(vacuum))));
 		return true;
 	}
 	if (GetCurrentTimestamp() < (TimestampTz) until)
@@ -468,7 +509,7 @@ end_pause_if_over(GuardedVacuum *vacuum)
 	if (end_pause(&vacuum->paused_until, until) ||
 		end_pause(&guards_shared->general_pause_until, until))
 		ereport(LOG,
-				(errmsg("pause of VACUUM of %s has ended", vacuum_name(vacuum)),
+				(errmsg("pause of VACUUM of %s has ended", guards_vacuum_name(vacuum)),
 				 errdetail("It has lasted for as long as \"cyclone.max_pause\" allowed when it began.")));
 	return guards_paused_until(vacuum) == 0;
 }
@@ -519,6 +560,7 @@ guards_nap(long ms, Guard guard)
 		wait_events[GUARD_PAUSE] = WaitEventExtensionNew("CyclonePaused");
 		wait_events[GUARD_WAL_RATE] = WaitEventExtensionNew("CycloneWalRate");
 		wait_events[GUARD_LAG] = WaitEventExtensionNew("CycloneReplicaLag");
+		wait_events[GUARD_DISK] = WaitEventExtensionNew("CycloneDiskSpace");
 	}
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
 					 wait_events[guard]);
@@ -582,27 +624,43 @@ guards_say_if_held_for_long(Guard guard)
 		char	   *by = GetUserNameFromId(pg_atomic_read_u32(guards_paused_by(vacuum)), true);
 
 		ereport(LOG,
-				(errmsg("VACUUM of %s has been paused for %d s", vacuum_name(vacuum), seconds),
+				(errmsg("VACUUM of %s has been paused for %d s", guards_vacuum_name(vacuum), seconds),
 				 errdetail("It was paused by role \"%s\".", by != NULL ? by : "?"),
 				 errhint("SELECT cyclone.resume(%d) lets it go on.", vacuum->pid)));
 	}
 	else if (guard == GUARD_LAG)
 		ereport(LOG,
 				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.max_replica_lag\"",
-						vacuum_name(vacuum), seconds),
+						guards_vacuum_name(vacuum), seconds),
 				 errdetail("The standby or subscriber that lags most is that of process %d.",
 						   (int) pg_atomic_read_u32(&guards_shared->lag_pid)),
 				 errhint("See pg_stat_replication. If VACUUM is not to wait for it, name the others in \"cyclone.lag_of\", or set \"cyclone.max_replica_lag\" to a higher value, and reload the configuration; running VACUUMs notice.")));
+	else if (guard == GUARD_DISK)
+		ereport(LOG,
+				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.min_free_disk\"",
+						guards_vacuum_name(vacuum), seconds),
+				 errdetail("%s are free in the file system of \"%s\", and %s should stay free. WAL is retained there by: %s.",
+						   guards_pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free)), XLOGDIR,
+						   guards_pretty_bytes(pg_atomic_read_u64(&vacuum->disk_bound)),
+						   guards_disk_holder(vacuum) != NULL ? guards_disk_holder(vacuum) : "nobody any more"),
+				 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or mend archive_command. Or set \"cyclone.min_free_disk\" to a lower value and reload the configuration; running VACUUMs notice.")));
 	else
 		ereport(LOG,
 				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.max_wal_rate\"",
-						vacuum_name(vacuum), seconds),
+						guards_vacuum_name(vacuum), seconds),
 				 errhint("If it is to end earlier, set \"cyclone.max_wal_rate\" to a higher value and reload the configuration; running VACUUMs notice.")));
 }
 
-/* vacuum_name -- of its table, for messages. */
-static char *
-vacuum_name(GuardedVacuum *vacuum)
+/* guards_pretty_bytes -- a size with a unit, for messages. */
+char *
+guards_pretty_bytes(uint64 bytes)
+{
+	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum((int64) bytes)));
+}
+
+/* guards_vacuum_name -- of its table, for messages. */
+char *
+guards_vacuum_name(GuardedVacuum *vacuum)
 {
 	Oid			relid = pg_atomic_read_u32(&vacuum->relid);
 	char	   *name = IsTransactionState() && OidIsValid(relid) ? get_rel_name(relid) : NULL;

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * guards.h
- *	  What holds a vacuum back besides cost and latency: a pause, its WAL, and
- *	  standbys that lag.
+ *	  What holds a vacuum back besides cost and latency: a pause, its WAL, standbys
+ *	  that lag, and a disk that gets full.
  *
  * See guards.c.
  *
@@ -21,6 +21,7 @@ typedef enum Guard
 	GUARD_PAUSE,
 	GUARD_WAL_RATE,
 	GUARD_LAG,
+	GUARD_DISK,
 	NUM_GUARDS
 } Guard;
 
@@ -35,7 +36,7 @@ extern void guards_begin_command(void (*while_held) (void));
 extern void guards_hurry(void);
 extern void guards_end_command(void);
 extern void guards_begin_table(Oid relid, bool is_locked);
-extern void guards_set_limits(int wal_rate, int max_lag, const char *lag_of);
+extern void guards_set_limits(int wal_rate, int max_lag, const char *lag_of, double min_free_disk);
 extern GuardTimes guards_held(void);
 extern GuardTimes guards_held_since(const GuardTimes *before);
 
@@ -47,6 +48,7 @@ extern void guards_skip_wal(void);
 extern bool guards_hold_is_due(void);
 extern void guards_point(void);
 extern bool guards_wait_in_server_code(void);
+extern bool guards_disk_is_short(void);
 
 extern void guards_begin_pins(void);
 extern void guards_end_pins(void);

@@ -22,6 +22,8 @@
 
 #define GUARDS_TRANCHE		"pg_cyclone guards"
 #define LAG_MARKS			256
+/* "pg_tblspc/OID/PG_version_catversion/OID", and some */
+#define PATH_SIZE			80
 
 /* What is known of standbys, and of where the WAL was at which time */
 typedef struct LagWatch
@@ -37,11 +39,20 @@ typedef struct LagWatch
 	XLogRecPtr	mark_flushed[LAG_MARKS];
 } LagWatch;
 
+/* What retains WAL where too little is free */
+typedef enum DiskHolder
+{
+	DISK_NONE,					/* nothing, or enough is */
+	DISK_SLOT,
+	DISK_ARCHIVER
+} DiskHolder;
+
 /* This process's view */
 typedef struct Guarded
 {
 	struct GuardedVacuum *vacuum;	/* NULL: this process isn't guarded */
 	int			pins;			/* so many loops in hand have pages pinned */
+	uint32		calls;			/* of guards_point */
 	bool		stream_is_cut;
 	uint64		wal_bytes;		/* of this process, that are accounted for */
 	uint64		wal_paid_until; /* when they are paid for */
@@ -56,6 +67,7 @@ typedef struct GuardedVacuum
 	int			pid;			/* 0: no vacuum */
 	bool		is_autovacuum;
 	bool		is_locked;		/* the table: others can't even read it */
+	char		path[PATH_SIZE];	/* its file system is the table's */
 	TransactionId relfrozenxid;
 	MultiXactId relminmxid;
 	pg_atomic_uint32 relid;
@@ -66,7 +78,16 @@ typedef struct GuardedVacuum
 	pg_atomic_uint32 paused_by;
 	pg_atomic_uint32 ignores_general_pause;
 
+	/* written by the leader, also after a reload */
+	pg_atomic_uint64 min_free_disk; /* a double: bytes, or if negative a share; 0:
+									 * it doesn't matter */
+
 	/* written by all of its processes */
+	pg_atomic_uint64 next_disk_look;
+	pg_atomic_uint32 disk_stops;	/* a DiskHolder */
+	pg_atomic_uint32 is_ending; /* for that reason */
+	pg_atomic_uint64 disk_free; /* bytes, then */
+	pg_atomic_uint64 disk_bound;
 	pg_atomic_uint32 is_urgent; /* no pause counts */
 	pg_atomic_uint32 is_in_a_hurry; /* nor does WAL */
 	pg_atomic_uint64 waited_at[NUM_GUARDS]; /* when somebody last did */
@@ -118,6 +139,8 @@ extern void guards_nap(long ms, Guard guard);
 extern void guards_begin_hold(Guard guard);
 extern void guards_end_hold(Guard guard);
 extern void guards_say_if_held_for_long(Guard guard);
+extern char *guards_vacuum_name(GuardedVacuum *vacuum);
+extern char *guards_pretty_bytes(uint64 bytes);
 
 /* wal_rate.c; wal_rate_sleep is not safe in a signal handler */
 extern bool wal_rate_is_due(void);
@@ -126,6 +149,10 @@ extern void wal_rate_sleep(void);
 
 /* lag.c */
 extern void guards_look_at_standbys(uint64 now);
+
+/* disk.c */
+extern void guards_look_at_disk(uint64 now);
+extern char *guards_disk_holder(GuardedVacuum *vacuum);
 
 /* guards_shmem_size -- the size of all of it. */
 static inline Size

@@ -328,6 +328,7 @@ finish(HistoryOutcome outcome)
 	run.paused_seconds = pace->is_known ? pace->held.seconds[GUARD_PAUSE] : NAN;
 	run.wal_rate_seconds = pace->is_known ? pace->held.seconds[GUARD_WAL_RATE] : NAN;
 	run.replica_lag_seconds = pace->is_known ? pace->held.seconds[GUARD_LAG] : NAN;
+	run.disk_space_seconds = pace->is_known ? pace->held.seconds[GUARD_DISK] : NAN;
 	history_rows_add(&run);
 }
 

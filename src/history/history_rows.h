@@ -55,6 +55,7 @@ typedef struct HistoryRow
 	double		paused_seconds;
 	double		wal_rate_seconds;
 	double		replica_lag_seconds;
+	double		disk_space_seconds;
 	char		schema[NAMEDATALEN];
 	char		name[NAMEDATALEN];
 	char		options[HISTORY_OPTIONS_SIZE];

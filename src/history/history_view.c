@@ -27,7 +27,7 @@
 #include "history/history_rows.h"
 #include "library.h"
 
-#define HISTORY_COLUMNS	43
+#define HISTORY_COLUMNS	44
 /* Others may see so many of them of somebody's run. */
 #define PUBLIC_COLUMNS	2
 
@@ -202,6 +202,7 @@ add_figures(RowMaker *maker, const HistoryRow *row)
 	add_real(maker, row->paused_seconds);
 	add_real(maker, row->wal_rate_seconds);
 	add_real(maker, row->replica_lag_seconds);
+	add_real(maker, row->disk_space_seconds);
 }
 
 /* add -- the next column has this value. */

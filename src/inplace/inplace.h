@@ -53,7 +53,7 @@ typedef enum PlanEnd
 	PLAN_NO_ROOM,				/* too few rows fit in front */
 	PLAN_NO_PROGRESS,			/* others undo what is won */
 	PLAN_TOO_OLD,				/* the table has to be frozen first */
-	PLAN_SUBSCRIBED,			/* they mustn't be moved any more */
+	PLAN_STOPPED,				/* they mustn't be moved any more */
 } PlanEnd;
 
 /* What one process, or all, moved in one pass */
@@ -98,6 +98,7 @@ typedef struct Inplace
 	SubscriptionVerdict subscriptions;
 	int			waited_ms;		/* until it can be told */
 	bool		is_stopped;
+	bool		disk_is_short;	/* that is why */
 
 	/* the plan of the pass in hand */
 	int64		room_for_others;	/* in bytes, that is not filled */

@@ -37,7 +37,7 @@ static Oid	present_relid(const InplaceResult *result, int i);
 static BlockNumber size_of(Oid relid);
 static const char *pretty_bytes(int64 bytes);
 static void tell_why_not(const InplaceResult *result, const Inplace *job);
-static bool warn_of_subscription(const Inplace *job, const char *name);
+static bool warn_of_end(const Inplace *job, const char *name);
 static char *holder_of(Oid relid, TransactionId cutoff);
 static void warn_of_obstacles(const InplaceResult *result, const Inplace *job);
 
@@ -114,7 +114,7 @@ inplace_report_heap(InplaceResult *result, const Inplace *job)
 					result->passes, result->sizes[0], job->pass.new_pages)));
 	if (job->rows_moved == 0 && job->npages > 0)
 		tell_why_not(result, job);
-	if (!warn_of_subscription(job, get_rel_name(result->relid)))
+	if (!warn_of_end(job, get_rel_name(result->relid)))
 		warn_of_obstacles(result, job);
 	end_transaction();
 }
@@ -147,29 +147,31 @@ tell_why_not(const InplaceResult *result, const Inplace *job)
 			ereport(level,
 					(errmsg("table \"%s\": no rows were moved, as none could be", name)));
 			break;
-		case PLAN_SUBSCRIBED:
+		case PLAN_STOPPED:
 		case PLAN_GOES_ON:
 			break;
 	}
 }
 
 /*
- * warn_of_subscription
- *		Say so if rows were not to be moved any more.
+ * warn_of_end
+ *		Say so, and why, if rows were not to be moved any more.
  */
 static bool
-warn_of_subscription(const Inplace *job, const char *name)
+warn_of_end(const Inplace *job, const char *name)
 {
 	if (!job->is_stopped)
 		return false;
 	ereport(WARNING,
 			(errmsg("rows of \"%s\" cannot be moved any more, it was not compacted fully", name),
+			 job->disk_is_short ?
+			 errdetail("Less disk space is free than \"cyclone.min_free_disk\", WAL is retained, and each row that is moved writes more of it.") :
 			 job->subscriptions == SUBSCRIPTION_HERE ?
 			 errdetail("A subscription of logical replication writes to it now.") :
 			 job->subscriptions == SUBSCRIPTION_AT_WORK ?
 			 errdetail("A worker of a subscription of logical replication writes to it.") :
 			 errdetail("Subscriptions are being created or changed, and one may be about to write to it."),
-			 job->subscriptions == SUBSCRIPTION_HERE ? 0 :
+			 !job->disk_is_short && job->subscriptions == SUBSCRIPTION_HERE ? 0 :
 			 errhint("Run VACUUM (FULL INPLACE) again when that has ended.")));
 	return true;
 }

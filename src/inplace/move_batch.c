@@ -59,6 +59,7 @@
 
 #include "autovacuum/table_log.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "inplace/inplace.h"
 
 /* So long may others wait for a row, unless it takes longer alone. */
@@ -107,10 +108,16 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 	Assert(!job->is_stopped);
 
 	StartTransactionCommand();
+	DEBUG_POINT("inplace-pause");
+	if (guards_disk_is_short())
+	{
+		job->is_stopped = job->disk_is_short = true;
+		CommitTransactionCommand();
+		return false;
+	}
 	delay_point();
 	if (job->waited_ms > 0)
 		nap(LOOK_MS);
-	DEBUG_POINT("inplace-pause");
 	XactIsoLevel = XACT_SERIALIZABLE;
 	XactReadOnly = false;
 	PushActiveSnapshot(GetTransactionSnapshot());

@@ -390,7 +390,7 @@ plan_end(Inplace *job, Inplace *rows, bool is_idle)
 		mover->is_stopped = true;
 	}
 	if (mover->is_stopped)
-		return PLAN_SUBSCRIBED;
+		return PLAN_STOPPED;
 	if (VacuumFailsafeActive)
 		return PLAN_TOO_OLD;
 	if (job->npages - job->tail_start <= job->npages / WORTHWHILE_FRACTION)

@@ -225,7 +225,9 @@ pace_settings_reread(PaceSettings *settings)
 {
 	int			wal_rate = cyclone_max_wal_rate;
 	int			max_lag = cyclone_max_replica_lag;
-	const char *lag_of;
+	double		min_free_disk = cyclone_min_free_disk;
+	const char *lag_of,
+			   *value;
 	ConfigVariable *files = NULL,
 			   *tail = NULL;
 
@@ -255,8 +257,12 @@ pace_settings_reread(PaceSettings *settings)
 	reread_int("cyclone.max_wal_rate", files, &wal_rate);
 	reread_int("cyclone.max_replica_lag", files, &max_lag);
 	lag_of = reread("cyclone.lag_of", files);
+	value = reread("cyclone.min_free_disk", files);
+	if (value != NULL)
+		(void) min_free_disk_parse(*value == '\0' ? MIN_FREE_DISK_DEFAULT : value, &min_free_disk);
 	guards_set_limits(wal_rate, max_lag,
-					  lag_of == NULL ? cyclone_lag_of : *lag_of == '\0' ? "all" : lag_of);
+					  lag_of == NULL ? cyclone_lag_of : *lag_of == '\0' ? "all" : lag_of,
+					  min_free_disk);
 	FreeConfigVariables(files);
 }
 

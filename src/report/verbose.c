@@ -376,6 +376,9 @@ report_append_held(StringInfo buf, const GuardTimes *before)
 	if (held.seconds[GUARD_LAG] > 0)
 		appendStringInfo(buf, _("held: for %.3f s to keep to cyclone.max_replica_lag\n"),
 						 held.seconds[GUARD_LAG]);
+	if (held.seconds[GUARD_DISK] > 0)
+		appendStringInfo(buf, _("held: for %.3f s to keep to cyclone.min_free_disk\n"),
+						 held.seconds[GUARD_DISK]);
 }
 
 /* append_usage_lines -- delay, I/O, buffers, WAL and CPU, workers' included. */

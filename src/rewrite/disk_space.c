@@ -11,20 +11,12 @@
  * either way, which is why the answer is a warning unless the user wants an
  * error.
  *
- * The server itself never asks for free space.  A filter of system calls that ends a
- * process which does would end all sessions with it.  So a child of the postmaster asks
- * first, and if it dies of that nobody asks any more.
- *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <signal.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "access/genam.h"
@@ -42,15 +34,13 @@
 
 #include "compat.h"
 #include "debug_point.h"
+#include "disk_free.h"
 #include "relation_size.h"
 #include "rewrite/disk_space.h"
 #include "settings.h"
 
 /* What a sort needs for entries that make an index of this size */
 #define SORT_SHARE		1.2
-
-/* May this process ask? */
-static bool may_ask = false;
 
 /* What is needed in one file system */
 typedef struct FileSystem
@@ -69,39 +59,6 @@ static List *need_for_file(List *file_systems, Relation rel, uint64 bytes);
 static List *need_for_sorts(List *file_systems, uint64 bytes);
 static double share_of_live_rows(Oid relid, bool is_shared);
 static const char *pretty_bytes(uint64 bytes);
-
-/*
- * disk_space_init
- *		Find out whether a process may ask for free space.  To be called in the
- *		postmaster, while the library is preloaded.
- *
- * The child does nothing but ask, and ends without running anything of the server's.
- */
-void
-disk_space_init(void)
-{
-	struct statvfs space;
-	int			status = 0;
-	pid_t		child;
-	pid_t		ended;
-
-	fflush(NULL);
-	child = fork();
-	if (child == 0)
-	{
-		(void) statvfs("/", &space);
-		_exit(0);
-	}
-	do
-		ended = child > 0 ? waitpid(child, &status, 0) : -1;
-	while (ended < 0 && child > 0 && errno == EINTR);
-	may_ask = ended == child && WIFEXITED(status);
-	if (!may_ask)
-		ereport(LOG,
-				(errmsg("pg_cyclone cannot find out how much disk space is free"),
-				 errdetail("A process that asked for it was ended.  A filter of system calls may forbid statfs."),
-				 errhint("cyclone.check_disk_space has no effect.")));
-}
 
 /*
  * disk_space_check
@@ -210,16 +167,15 @@ static List *
 need(List *file_systems, const char *path, uint64 bytes)
 {
 	FileSystem *added;
-	struct stat status;
-	struct statvfs space;
+	DiskFree	space;
 
 	/* who can't find out can't warn */
-	if (!may_ask || stat(path, &status) != 0 || statvfs(path, &space) != 0)
+	if (!disk_free(path, &space))
 		return file_systems;
 
 	foreach_ptr(FileSystem, fs, file_systems)
 	{
-		if (fs->device == status.st_dev)
+		if (fs->device == space.device)
 		{
 			fs->needed_bytes += bytes;
 			return file_systems;
@@ -227,10 +183,10 @@ need(List *file_systems, const char *path, uint64 bytes)
 	}
 
 	added = palloc_object(FileSystem);
-	added->device = status.st_dev;
+	added->device = space.device;
 	added->path = pstrdup(path);
 	added->free_bytes = DEBUG_LIMIT(max_free_mb, 0) > 0 ?
-		(uint64) DEBUG_LIMIT(max_free_mb, 0) << 20 : (uint64) space.f_bavail * space.f_frsize;
+		(uint64) DEBUG_LIMIT(max_free_mb, 0) << 20 : space.free_bytes;
 	added->needed_bytes = bytes;
 	return lappend(file_systems, added);
 }

@@ -13,7 +13,6 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
-extern void disk_space_init(void);
 extern void disk_space_check(Relation rel, const char *command);
 extern bool disk_space_suffices(Relation index, BlockNumber pages);
 

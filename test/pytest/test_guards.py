@@ -1,6 +1,7 @@
 """The hand on the brake and the bound on WAL: a VACUUM that is paused holds no page, loses nothing, and goes on or ends as it should."""
 
 import re
+import time
 from contextlib import contextmanager
 
 import psycopg
@@ -497,6 +498,116 @@ def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
     assert_done(conn, before)
 
 
+SHORT = {"cyclone.min_free_disk": "1GB", "cyclone.debug_free_disk_mb": 100}
+HELD_BY_DISK = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'CycloneDiskSpace'"
+
+
+def retain_wal(conn, slot: str | None = "retains") -> None:
+    """Have a replication slot retain some WAL."""
+    if slot:
+        conn.execute("SELECT pg_create_physical_replication_slot(%s, true)", (slot,))
+    for _ in range(3):
+        conn.execute("SELECT pg_switch_wal()")
+        conn.execute("SELECT txid_current()")  # or there would be nothing to switch from
+    conn.execute("CHECKPOINT")
+
+
+@contextmanager
+def slot_that_retains_wal(conn):
+    """The same, until the block drops the slot, or ends."""
+    try:
+        retain_wal(conn)
+        yield
+    finally:
+        conn.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'retains'")
+
+
+@pytest.mark.parametrize("options, end", [("PARALLEL 0, FREEZE", "drop"), ("PARALLEL 2, FREEZE", "drop"), ("PARALLEL 2, FREEZE", "reload")])
+def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, conn, options, end):
+    """Without a page pinned, until the slot is gone, or the bound."""
+    before = make_table(conn)
+    position = len(cluster.log)
+    settings = {**SETTINGS, **SHORT, "cyclone.debug_long_hold": 1}
+    with slot_that_retains_wal(conn), files(conn, **{"cyclone.min_free_disk": "1GB"}):
+        del settings["cyclone.min_free_disk"]  # or a reload would not be for this session
+        vacuum = Background(cluster, db, f"VACUUM ({options}, VERBOSE) t", settings)
+        wait_until(lambda: one(conn, HELD_BY_DISK) > 0 and "has been held back" in cluster.log[position:], "the wait")
+        wait_until(lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneDiskSpace'")) == 0 and pinned(conn) == [], "the halt")
+        row = pace_of(conn, vacuum.pid)
+        assert (row["limited_by"], row["held_by"], row["figure"], row["bound"]) == ("disk space", "slot retains", 100 << 20, 1 << 30)
+        assert "WAL is retained there by: slot retains." in cluster.log[position:]
+        if end == "drop":
+            conn.execute("SELECT pg_drop_replication_slot('retains')")
+        else:
+            change(conn, **{"cyclone.min_free_disk": "0"})
+        vacuum.finish()
+    assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.min_free_disk$", said, re.MULTILINE) for said in vacuum.messages)
+    assert one(conn, "SELECT sum(disk_space_seconds) > 0 FROM cyclone.history WHERE datname = current_database()")
+    assert_done(conn, before)
+
+
+def test_however_full_a_disk_is_vacuum_goes_on_where_no_wal_is_retained(conn):
+    """What it frees may be what is missing."""
+    before = make_table(conn, 2000)
+    for name, value in {**SETTINGS, **SHORT, "cyclone.min_free_disk": "99%"}.items():
+        conn.execute(f"SET {name} = '{value}'")
+    conn.execute("VACUUM (FREEZE) t")
+    assert_done(conn, before)
+    conn.execute("DELETE FROM t WHERE id % 2 = 0")
+    conn.execute("VACUUM (FULL INPLACE) t")
+    for value in ("100%", "-1", "1%x", "", "many"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            conn.execute("SELECT set_config('cyclone.min_free_disk', %s, false)", (value,))
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_full_ends_where_a_disk_gets_full(conn, workers):
+    """With what was there before, as nobody else gets to the table while it waits."""
+    before = make_table(conn, 2000)
+    conn.execute("SET cyclone.debug_free_disk_mb = 100; SET cyclone.min_free_disk = '1GB'")
+    with pytest.raises(psycopg.errors.DiskFull, match="cyclone.min_free_disk") as error:
+        conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+    assert "100 MB are free" in error.value.diag.message_detail and "1024 MB should stay free" in error.value.diag.message_detail
+    assert checks.table_state(conn, "t")["content_hash"] == before["content_hash"]
+    conn.execute("SET cyclone.min_free_disk = '50MB'")
+    conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+    assert_done(conn, before)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_moving_rows_ends_where_a_disk_gets_full(cluster, db, conn, workers):
+    """With what it has achieved, and a warning."""
+    before = make_table(conn)
+    statement = f"VACUUM (FULL INPLACE, PARALLEL {workers}) t"
+    with Parked(cluster, db, "inplace-pause:any", workers + 1, statement, {**SETTINGS, **SHORT}) as vacuum:
+        with slot_that_retains_wal(conn):
+            time.sleep(1.1)  # since the last look; that it takes longer does no harm
+            vacuum.release()
+            vacuum.finish()
+    assert any('rows of "t" cannot be moved any more' in said for said in vacuum.messages)
+    after = checks.table_state(conn, "t")
+    assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+    checks.assert_clean(conn, "t")
+
+
+def test_vacuum_waits_for_an_archiver_that_fails(new_cluster):
+    """Until it has done what it is behind with."""
+    cluster = new_cluster(archive_mode="on", archive_command="false")
+    conn = cluster.connect("postgres")
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    checks.create_extensions(conn)
+    before = make_table(conn, 2000)
+    retain_wal(conn, slot=None)
+    vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 0, FREEZE) t", SHORT)
+    wait_until(lambda: one(conn, HELD_BY_DISK) > 0, "the wait")
+    assert pace_of(conn, vacuum.pid)["held_by"] == "archiver"
+    change(conn, archive_command="true")
+    vacuum.finish()
+    assert_done(conn, before)
+    conn.close()
+
+
 @pytest.fixture
 def replicated(new_cluster):
     """A primary, with a connection, and a function that returns a running standby of a name.
@@ -579,17 +690,20 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     checks.assert_clean(conn, "t")
 
 
-def test_an_emergency_waits_for_no_standby(replicated):
-    """A table so old that autovacuum would come is vacuumed however far a standby is behind."""
+def test_an_emergency_waits_for_no_standby_nor_for_room(replicated):
+    """A table so old that autovacuum would come is vacuumed however far a standby is behind, and however full the disk; with a warning."""
     primary, conn, make = replicated
     standby = make("slow")
     before = make_table(conn)
-    with Parked(primary, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+    with Parked(primary, "postgres", "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t", SHORT) as vacuum:
         fall_behind(conn, standby)
+        retain_wal(conn)
         use_up_xids(conn, 101_000)
         conn.execute("CHECKPOINT")
+        time.sleep(1.1)  # since the last look at disks
         vacuum.release()
         vacuum.finish()
+    assert any('goes on although less is free than "cyclone.min_free_disk"' in said for said in vacuum.messages)
     assert_done(conn, before)
 
 

@@ -1,0 +1,224 @@
+/*-------------------------------------------------------------------------
+ *
+ * disk.c
+ *	  No vacuum that can wait fills a disk.
+ *
+ * A vacuum of any kind writes WAL.  As a rule a checkpoint makes room for more.  Not so
+ * if a replication slot retains it, or an archiver that fails: then all that is written
+ * stays, and when pg_wal is full the server goes down.  So where less is free than
+ * cyclone.min_free_disk, and WAL is retained, a vacuum waits for one of these to change;
+ * FULL INPLACE ends with what it has achieved, once it moves rows.
+ *
+ * Where no WAL is retained it goes on however little is free, as what it frees may be
+ * what is missing.  Not so VACUUM FULL: it writes a second copy of the table, so it ends
+ * with an error, be it for the table's file system or that of pg_wal.  It doesn't wait,
+ * as nobody else gets to the table meanwhile.
+ *
+ * Once a second one of a vacuum's processes looks, whichever comes first.  In the
+ * routines of other access methods none does.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "access/xlogarchive.h"
+#include "commands/vacuum.h"
+#include "postmaster/pgarch.h"
+#include "replication/slot.h"
+#include "storage/fd.h"
+#include "utils/builtins.h"
+
+#include "debug_point.h"
+#include "disk_free.h"
+#include "guards/guards.h"
+#include "guards/guards_state.h"
+#include "pace/clock.h"
+
+#define LOOK_NS				((uint64) NS_PER_S)
+/* Of the segments that an archiver has not done yet one may be in its hands. */
+#define READY_SEGMENTS		2
+
+static void look(GuardedVacuum *vacuum, double min_free);
+static bool is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound);
+static DiskHolder find_holder(void);
+static bool archiver_is_behind(void);
+static char *holding_slot(void);
+static void end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound);
+
+/* guards_look_at_disk -- unless that was done a moment ago, or nobody wants it. */
+void
+guards_look_at_disk(uint64 now)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+	double		min_free = read_double(&vacuum->min_free_disk);
+	uint64		due = pg_atomic_read_u64(&vacuum->next_disk_look);
+
+	if (now < due || !pg_atomic_compare_exchange_u64(&vacuum->next_disk_look, &due, now + LOOK_NS))
+		return;
+	if (min_free == 0 || VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->is_ending) != 0)
+		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
+	else
+		look(vacuum, min_free);
+}
+
+/*
+ * guards_disk_is_short
+ *		Is a command that can end with what it has achieved to do so, to leave room for
+ *		WAL?  If so, it is for all of its processes, and nothing holds what is left to do.
+ */
+bool
+guards_disk_is_short(void)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+
+	if (vacuum == NULL)
+		return false;
+	guards_look_at_disk(now_ns());
+	if (pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE &&
+		pg_atomic_read_u32(&vacuum->is_urgent) == 0)
+	{
+		pg_atomic_write_u32(&vacuum->is_ending, 1);
+		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
+	}
+	return pg_atomic_read_u32(&vacuum->is_ending) != 0;
+}
+
+/* guards_disk_holder -- what retains WAL, for people; palloc'd. */
+char *
+guards_disk_holder(GuardedVacuum *vacuum)
+{
+	switch (pg_atomic_read_u32(&vacuum->disk_stops))
+	{
+		case DISK_SLOT:
+			return holding_slot();
+		case DISK_ARCHIVER:
+			return pstrdup("archiver");
+	}
+	return NULL;
+}
+
+/* look -- how much is free, and does that hold the vacuum? */
+static void
+look(GuardedVacuum *vacuum, double min_free)
+{
+	uint64		free_bytes,
+				bound;
+	DiskHolder	holder = DISK_NONE;
+	uint32		not_yet = 0;
+
+	if (vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0 &&
+		is_short(vacuum->path, min_free, &free_bytes, &bound))
+		end_rewrite(vacuum, vacuum->path, free_bytes, bound);
+	if (is_short(XLOGDIR, min_free, &free_bytes, &bound))
+	{
+		if (vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0)
+			end_rewrite(vacuum, XLOGDIR, free_bytes, bound);
+		holder = find_holder();
+	}
+	pg_atomic_write_u64(&vacuum->disk_free, free_bytes);
+	pg_atomic_write_u64(&vacuum->disk_bound, bound);
+	pg_atomic_write_u32(&vacuum->disk_stops, holder);
+	if (holder != DISK_NONE && guards_is_urgent(vacuum) &&
+		pg_atomic_compare_exchange_u32(&vacuum->has_logged[GUARD_DISK], &not_yet, 1))
+		ereport(WARNING,
+				(errcode(ERRCODE_DISK_FULL),
+				 errmsg("VACUUM of %s goes on although less is free than \"cyclone.min_free_disk\": it is needed to prevent transaction ID wraparound",
+						guards_vacuum_name(vacuum)),
+				 errdetail("%s are free in the file system of \"%s\", where WAL is retained by %s.",
+						   guards_pretty_bytes(free_bytes), XLOGDIR, guards_disk_holder(vacuum))));
+}
+
+/* is_short -- is less free in the file system of that path than there should be? */
+static bool
+is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound)
+{
+	DiskFree	space;
+
+	*free_bytes = *bound = 0;
+	/* who can't find out doesn't wait */
+	if (!disk_free(path, &space))
+		return false;
+	*free_bytes = DEBUG_LIMIT(free_disk_mb, 0) > 0 ?
+		(uint64) DEBUG_LIMIT(free_disk_mb, 0) << 20 : space.free_bytes;
+	*bound = min_free < 0 ? (uint64) (space.size_bytes * -min_free) : (uint64) min_free;
+	return *free_bytes < *bound;
+}
+
+/* find_holder -- what keeps WAL that the next checkpoint would remove? */
+static DiskHolder
+find_holder(void)
+{
+	XLogRecPtr	slots = XLogGetReplicationSlotMinimumLSN();
+
+	if (!XLogRecPtrIsInvalid(slots) && slots + wal_segment_size < GetRedoRecPtr())
+		return DISK_SLOT;
+	if (XLogArchivingActive() && archiver_is_behind())
+		return DISK_ARCHIVER;
+	return DISK_NONE;
+}
+
+/* archiver_is_behind -- are there segments that it should have done by now? */
+static bool
+archiver_is_behind(void)
+{
+	const char *path = XLOGDIR "/archive_status";
+	DIR		   *folder = AllocateDir(path);
+	struct dirent *file;
+	int			ready = 0;
+
+	while (ready < READY_SEGMENTS && (file = ReadDirExtended(folder, path, DEBUG1)) != NULL)
+	{
+		size_t		length = strlen(file->d_name);
+
+		if (length > strlen(".ready") && strcmp(file->d_name + length - strlen(".ready"), ".ready") == 0)
+			ready++;
+	}
+	if (folder != NULL)
+		FreeDir(folder);
+	return ready >= READY_SEGMENTS;
+}
+
+/* holding_slot -- the slot that retains most, by its name. */
+static char *
+holding_slot(void)
+{
+	NameData	name = {0};
+	XLogRecPtr	least = InvalidXLogRecPtr;
+
+	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
+	for (int i = 0; i < max_replication_slots; i++)
+	{
+		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
+		XLogRecPtr	place;
+
+		if (!slot->in_use)
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		place = slot->data.restart_lsn;
+		SpinLockRelease(&slot->mutex);
+		if (!XLogRecPtrIsInvalid(place) && (XLogRecPtrIsInvalid(least) || place < least))
+		{
+			least = place;
+			name = slot->data.name;
+		}
+	}
+	LWLockRelease(ReplicationSlotControlLock);
+	return psprintf("slot %s", NameStr(name));
+}
+
+/* end_rewrite -- by an error, which removes the second copy. */
+static void
+end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DISK_FULL),
+			 errmsg("VACUUM FULL of %s ends, as less is free than \"cyclone.min_free_disk\"",
+					guards_vacuum_name(vacuum)),
+			 errdetail("%s are free in the file system of \"%s\", and %s should stay free.",
+					   guards_pretty_bytes(free_bytes), path, guards_pretty_bytes(bound)),
+			 errhint("Free some space, or run VACUUM (FULL INPLACE), which needs no second copy of the table. A superuser may set \"cyclone.min_free_disk\" to a lower value.")));
+}
