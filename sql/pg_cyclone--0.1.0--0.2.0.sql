@@ -116,6 +116,19 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_resume_all';
 COMMENT ON FUNCTION resume() IS
 'Lets all paused VACUUMs go on that the role may cancel, and for a superuser those that begin from now on. Returns how many there were.';
 
+CREATE FUNCTION set_pace(
+    pid int,
+    latency_target text DEFAULT NULL,
+    cost_delay float8 DEFAULT NULL,
+    cost_limit int DEFAULT NULL,
+    workers int DEFAULT NULL)
+RETURNS bool
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_set_pace';
+
+COMMENT ON FUNCTION set_pace(int, text, float8, int, int) IS
+'Changes the latency target, the cost-based delay (in milliseconds and cost, as vacuum_cost_delay and vacuum_cost_limit) or the number of workers at work of a running VACUUM, until its statement ends; null leaves one as it is. For roles that may cancel it.';
+
 COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
 COMMENT ON COLUMN autovacuum.failed_with IS 'The last failure: an SQLSTATE, "crash" or "audit"; null if the engine was successful since';
 COMMENT ON COLUMN autovacuum.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because of that, or are all tables because of crashes?';

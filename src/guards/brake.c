@@ -57,9 +57,7 @@ PG_FUNCTION_INFO_V1(pg_cyclone_resume_all);
 static bool find_hold(GuardedVacuum *vacuum, GuardState *state);
 static bool waited_lately(GuardedVacuum *vacuum, Guard guard);
 static bool may_see(Oid owner);
-static GuardedVacuum *find_vacuum(int pid);
 static bool may_brake(GuardedVacuum *vacuum);
-static void check_privileges(GuardedVacuum *vacuum, int pid);
 static bool pause_vacuum(GuardedVacuum *vacuum, int pid);
 static bool resume_vacuum(GuardedVacuum *vacuum, int pid);
 
@@ -72,10 +70,10 @@ pg_cyclone_pause(PG_FUNCTION_ARGS)
 	bool		is_locked;
 
 	refuse_without_preloading();
-	vacuum = find_vacuum(pid);
+	vacuum = guards_find_vacuum(pid);
 	if (vacuum == NULL)
 		PG_RETURN_BOOL(false);
-	check_privileges(vacuum, pid);
+	guards_check_privileges(vacuum, pid);
 	is_locked = vacuum->is_locked;
 	if (!pause_vacuum(vacuum, pid))
 	{
@@ -99,10 +97,10 @@ pg_cyclone_resume(PG_FUNCTION_ARGS)
 	GuardedVacuum *vacuum;
 
 	refuse_without_preloading();
-	vacuum = find_vacuum(pid);
+	vacuum = guards_find_vacuum(pid);
 	if (vacuum == NULL)
 		PG_RETURN_BOOL(false);
-	check_privileges(vacuum, pid);
+	guards_check_privileges(vacuum, pid);
 	PG_RETURN_BOOL(resume_vacuum(vacuum, pid));
 }
 
@@ -217,12 +215,12 @@ waited_lately(GuardedVacuum *vacuum, Guard guard)
 }
 
 /*
- * find_vacuum
+ * guards_find_vacuum
  *		The vacuum that a process leads or works for; a warning, and NULL, if there is
  *		none, as for pg_cancel_backend.
  */
-static GuardedVacuum *
-find_vacuum(int pid)
+GuardedVacuum *
+guards_find_vacuum(int pid)
 {
 	PGPROC	   *proc = BackendPidGetProc(pid);
 	PGPROC	   *leader = proc != NULL && proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc;
@@ -255,14 +253,14 @@ may_brake(GuardedVacuum *vacuum)
 		has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND);
 }
 
-/* check_privileges -- an error if not. */
-static void
-check_privileges(GuardedVacuum *vacuum, int pid)
+/* guards_check_privileges -- an error if not. */
+void
+guards_check_privileges(GuardedVacuum *vacuum, int pid)
 {
 	if (!may_brake(vacuum))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to pause or resume VACUUM of process %d", pid),
+				 errmsg("permission denied to change how VACUUM of process %d goes on", pid),
 				 errdetail("Only roles that may cancel its statement may do that: see pg_cancel_backend.")));
 }
 

@@ -63,6 +63,7 @@
 #include "executor/instrument.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
+#include "postmaster/interrupt.h"
 #include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -140,7 +141,11 @@ guards_begin_command(void (*while_held) (void))
 	{
 		pg_atomic_write_u64(&vacuum->paused_until, 0);
 		pg_atomic_write_u32(&vacuum->ignores_general_pause, 0);
+		memset(&vacuum->set_pace, 0, sizeof(vacuum->set_pace));
 	}
+	/* the settings are to be read once more, and then overridden */
+	else if (vacuum->set_pace.is_set)
+		ConfigReloadPending = true;
 	last_statement = statement;
 	pg_atomic_write_u32(&vacuum->is_urgent, (MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0);
 	pg_atomic_write_u32(&vacuum->is_in_a_hurry, 0);

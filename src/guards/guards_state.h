@@ -60,6 +60,16 @@ typedef struct Guarded
 	void		(*while_held) (void);	/* a leader's */
 } Guarded;
 
+/* What cyclone.set_pace has set */
+typedef struct SetPace
+{
+	bool		is_set;			/* any of it */
+	double		latency_target; /* NAN: not that */
+	double		cost_delay;		/* likewise */
+	int			cost_limit;		/* 0: not that */
+	int			workers;		/* -1: not that */
+} SetPace;
+
 /* A vacuum, by its leader */
 typedef struct GuardedVacuum
 {
@@ -77,6 +87,9 @@ typedef struct GuardedVacuum
 	pg_atomic_uint64 paused_at;
 	pg_atomic_uint32 paused_by;
 	pg_atomic_uint32 ignores_general_pause;
+
+	/* written under the lock by who sets its pace */
+	SetPace		set_pace;
 
 	/* written by the leader, also after a reload */
 	pg_atomic_uint64 min_free_disk; /* a double: bytes, or if negative a share; 0:
@@ -141,6 +154,10 @@ extern void guards_end_hold(Guard guard);
 extern void guards_say_if_held_for_long(Guard guard);
 extern char *guards_vacuum_name(GuardedVacuum *vacuum);
 extern char *guards_pretty_bytes(uint64 bytes);
+
+/* brake.c */
+extern GuardedVacuum *guards_find_vacuum(int pid);
+extern void guards_check_privileges(GuardedVacuum *vacuum, int pid);
 
 /* wal_rate.c; wal_rate_sleep is not safe in a signal handler */
 extern bool wal_rate_is_due(void);

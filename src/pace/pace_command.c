@@ -241,6 +241,8 @@ pace_reload(void)
 	pace_command.settings = pace_command.settings_at_start;
 	pace_settings_reread(&pace_command.settings);
 	adapt_settings(&pace_command.settings);
+	guards_apply_pace(&pace_command.settings.cost_delay, &pace_command.settings.cost_limit,
+					  &pace_command.settings.latency_target);
 
 	if (budget_has_target(&pace_command.settings))
 		latency_watch();
@@ -254,6 +256,7 @@ pace_reload(void)
 	 */
 	if (my_pace.shared == NULL)
 		return;
+	parking_set_told(&my_pace.shared->parking, guards_workers());
 	budget_publish(&pace_command.settings);
 	budget_take();
 	/* if nothing bounds it any more, no tick will */
@@ -276,7 +279,8 @@ reload_if_due(void)
 void
 pace_rebalance(void)
 {
-	if (!pace_is_leader() || VacuumFailsafeActive || !pace_settings_rebalance(&pace_command.settings))
+	if (!pace_is_leader() || VacuumFailsafeActive || guards_pace_is_set() ||
+		!pace_settings_rebalance(&pace_command.settings))
 		return;
 	budget_publish(&pace_command.settings);
 	budget_take();

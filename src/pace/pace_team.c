@@ -23,6 +23,7 @@
 #include "compat.h"
 #include "pace/clock.h"
 #include "pace/neighbours.h"
+#include "guards/guards.h"
 #include "pace/pace_state.h"
 
 /* Under a budget no more blocks are taken at a time: a cost of ten thousand or so. */
@@ -46,6 +47,7 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 	if (most == 0)
 		return;
 	parking_set_up(&my_pace.shared->parking, MyProcNumber, most);
+	parking_set_told(&my_pace.shared->parking, guards_workers());
 	pace_bound_team();
 	pace_command.launch = launch;
 	pace_command.launch_argument = argument;

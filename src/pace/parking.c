@@ -113,6 +113,7 @@ parking_set_up(Parking *parking, int leader, int most)
 	parking->most = most;
 	pg_atomic_init_u32(&parking->wanted, PARKING_ALL);
 	pg_atomic_init_u32(&parking->room, PARKING_ALL);
+	pg_atomic_init_u32(&parking->told, PARKING_ALL);
 	pg_atomic_init_u32(&parking->taken, 0);
 	pg_atomic_init_u32(&parking->is_bounded, 0);
 }
@@ -156,6 +157,14 @@ void
 parking_set_room(Parking *parking, uint32 room)
 {
 	if (pg_atomic_exchange_u32(&parking->room, room) < room)
+		wake(parking);
+}
+
+/* parking_set_told -- somebody wants no more than so many at work. */
+void
+parking_set_told(Parking *parking, uint32 told)
+{
+	if (pg_atomic_exchange_u32(&parking->told, told) < told)
 		wake(parking);
 }
 
@@ -250,7 +259,8 @@ want(Parking *parking, uint32 wanted)
 static uint32
 places(Parking *parking)
 {
-	return Min(pg_atomic_read_u32(&parking->wanted), pg_atomic_read_u32(&parking->room));
+	return Min(pg_atomic_read_u32(&parking->told),
+			   Min(pg_atomic_read_u32(&parking->wanted), pg_atomic_read_u32(&parking->room)));
 }
 
 /* wake -- wake as many of those who are parked as there are places for. */

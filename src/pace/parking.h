@@ -22,6 +22,7 @@ typedef struct Parking
 	int			most;			/* workers that there can be */
 	pg_atomic_uint32 wanted;	/* as many workers as the budget feeds */
 	pg_atomic_uint32 room;		/* for as many workers others leave cores */
+	pg_atomic_uint32 told;	/* so many may be at work, cyclone.set_pace says */
 	pg_atomic_uint32 taken;		/* places taken by workers */
 	pg_atomic_uint32 is_bounded;	/* by a budget, as far as someone has
 									 * noticed */
@@ -37,6 +38,7 @@ extern void parking_set_up(Parking *parking, int leader, int most);
 extern void parking_set_bound(Parking *parking, bool is_bounded, double fed);
 extern void parking_adjust(Parking *parking, double asleep, bool is_starved);
 extern void parking_set_room(Parking *parking, uint32 room);
+extern void parking_set_told(Parking *parking, uint32 told);
 extern bool parking_wants_workers(Parking *parking);
 
 /* a worker */

@@ -498,6 +498,64 @@ def test_a_vacuum_that_waits_for_wal_is_paused_and_stopped(cluster, db, conn):
     assert_done(conn, before)
 
 
+SLOW = {"vacuum_cost_delay": 100, "vacuum_cost_limit": 10}
+
+
+def test_the_pace_of_a_running_vacuum_is_set(cluster, db, conn):
+    """Its budget, target and workers, until the statement ends; what isn't given stays as it is."""
+    before = make_table(conn)
+    parked = PAUSED.replace("CyclonePaused", "CycloneParked")
+    with Parked(cluster, db, "heap-scan:any", 3, "VACUUM (PARALLEL 2, FREEZE) t", {**SETTINGS, **SLOW}) as vacuum:
+        assert one(conn, "SELECT cyclone.set_pace(%s, workers => 0)", vacuum.pid) is True
+        vacuum.release()
+        wait_until(lambda: one(conn, parked) == 2, "workers at rest")
+        assert one(conn, "SELECT cyclone.set_pace(%s, workers => 2)", vacuum.workers[0]) is True
+        wait_until(lambda: one(conn, parked) == 0, "workers at work")
+        assert pace_of(conn, vacuum.pid)["limited_by"] == "cost delay"
+        conn.execute("SELECT cyclone.set_pace(%s, '1h', cost_limit => 20)", (vacuum.pid,))
+        wait_until(lambda: (row := pace_of(conn, vacuum.pid)) and row["target_ms"] == 3_600_000, "the target")
+        assert vacuum.running
+        conn.execute("SELECT cyclone.set_pace(%s, '0', 0)", (vacuum.pid,))
+        vacuum.finish()
+    assert_done(conn, before)
+
+
+def test_what_pace_can_be_set(cluster, db, conn):
+    """As the settings have it, and by whoever may cancel the statement; of what is no VACUUM not at all."""
+    make_table(conn, 2000)
+    conn.execute("CREATE ROLE cyclone_i")
+    try:
+        with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+            for arguments in ("'fast'", "cost_delay => 101", "cost_delay => 'NaN'", "cost_limit => 0", "workers => -1"):
+                with pytest.raises(psycopg.errors.InvalidParameterValue):
+                    conn.execute(f"SELECT cyclone.set_pace(%s, {arguments})", (vacuum.pid,))
+            conn.execute("SET ROLE cyclone_i")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute("SELECT cyclone.set_pace(%s, '0')", (vacuum.pid,))
+            conn.execute("RESET ROLE")
+        assert one(conn, "SELECT cyclone.set_pace(pg_backend_pid(), '0')") is False
+        assert one(conn, "SELECT cyclone.set_pace(NULL, '0')") is None
+        checks.assert_clean(conn, "t")
+    finally:
+        conn.execute("RESET ROLE; DROP ROLE cyclone_i")
+
+
+def test_the_pace_of_an_autovacuum_is_set(new_cluster):
+    """Its worker follows as a session does, and the next table has its own again."""
+    cluster = new_cluster(autovacuum="on", autovacuum_naptime="1s", autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=10)
+    conn = cluster.connect("postgres")
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    checks.create_extensions(conn)
+    make_table(conn)
+    conn.execute("ALTER TABLE t SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)")
+    row = "SELECT pid FROM cyclone.pace WHERE limited_by = 'cost delay' AND relation = 't'"
+    [(pid,)] = wait_until(lambda: conn.execute(row).fetchall(), "an autovacuum")
+    assert one(conn, "SELECT cyclone.set_pace(%s, cost_delay => 0)", pid) is True
+    wait_until(lambda: one(conn, "SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 't'") > 0, "its end")
+    checks.assert_clean(conn, "t")
+    conn.close()
+
+
 SHORT = {"cyclone.min_free_disk": "1GB", "cyclone.debug_free_disk_mb": 100}
 HELD_BY_DISK = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'CycloneDiskSpace'"
 
