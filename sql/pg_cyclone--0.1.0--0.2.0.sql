@@ -504,11 +504,21 @@ CROSS JOIN LATERAL (
                       FROM (SELECT t.relation FROM cyclone.dead_tables() t LIMIT 5) t
                       CROSS JOIN LATERAL cyclone.bloat_sample(t.relation, 200) s) END AS held_bytes
     OFFSET 0
-) s;
+) s
+UNION ALL
+-- those whose queries VACUUM doesn't know of; one that feeds back always has an xmin
+SELECT 'standby without feedback', NULL, w.pid, NULL, NULL, a.usesysid, pg_catalog.pg_get_userbyid(a.usesysid),
+       a.application_name, a.backend_type, a.state, NULL, a.backend_start,
+       NULL, NULL, NULL, NULL, NULL, false, false, NULL, NULL, NULL,
+       'ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); -- on the standby, if VACUUM is to wait for its queries, and not to cancel them'
+FROM pg_catalog.pg_stat_get_wal_senders() w
+JOIN pg_catalog.pg_stat_get_activity(NULL) a ON a.pid = w.pid
+WHERE a.datid IS NULL AND a.backend_xmin IS NULL AND w.replay_lsn IS NOT NULL
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_get_replication_slots() s WHERE s.active_pid = w.pid AND s.xmin IS NOT NULL);
 
 COMMENT ON VIEW horizon IS
 'A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. What a user may not see of another''s session in pg_stat_activity is null';
-COMMENT ON COLUMN horizon.kind IS '"session" (any process in a transaction), "prepared transaction", "replication slot", or "standby" (with hot_standby_feedback and without a slot)';
+COMMENT ON COLUMN horizon.kind IS '"session" (any process in a transaction), "prepared transaction", "replication slot", "standby" (with hot_standby_feedback and without a slot), or "standby without feedback" (it holds nothing, as hot_standby_feedback is off there, so VACUUM may cancel its queries)';
 COMMENT ON COLUMN horizon.name IS 'Name of the replication slot or of the prepared transaction; null for others';
 COMMENT ON COLUMN horizon.pid IS 'Process ID; of a slot, that of the process that uses it; null if there is none';
 COMMENT ON COLUMN horizon.datid IS 'OID of the database; null if it belongs to none. A session or prepared transaction holds the tables of its database and the shared catalogs; a slot and a standby, the tables of all databases';
@@ -530,7 +540,7 @@ COMMENT ON COLUMN horizon.is_oldest_for_catalogs IS 'The same for system catalog
 COMMENT ON COLUMN horizon.dead_rows IS 'Dead rows in all tables of the current database, by the counters of pg_stat_all_tables: what VACUUM could remove at most if this one ended and no other held it; in the row of the oldest only';
 COMMENT ON COLUMN horizon.dead_tables IS 'The up to five tables that have most of them; in the row of the oldest only';
 COMMENT ON COLUMN horizon.held_bytes IS 'Length of the rows in these tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only. Those that cannot be read are left out, with a WARNING. Nothing is read unless the column is asked for';
-COMMENT ON COLUMN horizon.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose';
+COMMENT ON COLUMN horizon.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose. Of a standby without feedback: what would have VACUUM wait for its queries';
 
 CREATE FUNCTION advice_row(
     relation_oid oid,

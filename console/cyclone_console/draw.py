@@ -164,7 +164,7 @@ def _pace(pace: dict, trail: Trail) -> Text:
     elif pace["limited_by"] == "WAL rate":
         line.append(f", limited by WAL rate: {pace['figure'] / 1e6:,.1f} of {pace['bound'] / 1e6:,.1f} MB a second")
     elif pace["limited_by"] == "disk space":
-        line.append(f", waits for disk space: {pace['figure'] / 1e9:,.1f} GB free, wants {pace['bound'] / 1e9:,.1f}; {plain(pace['held_by'] or '')} retains WAL")
+        line.append(f", {plain(pace['held_by'] or '')} retains WAL: {pace['figure'] / 1e9:,.1f} of {pace['bound'] / 1e9:,.1f} GB free")
     elif pace["limited_by"] == "replica lag":
         line.append(f", limited by {plain(pace['held_by'] or '')}: {pace['figure']:,.1f} of {pace['bound']:,.1f} s behind")
     elif pace["limited_by"]:

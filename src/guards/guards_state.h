@@ -92,8 +92,8 @@ typedef struct GuardedVacuum
 	SetPace		set_pace;
 
 	/* written by the leader, also after a reload */
-	pg_atomic_uint64 min_free_disk; /* a double: bytes, or if negative a share; 0:
-									 * it doesn't matter */
+	pg_atomic_uint64 min_free_disk; /* a double: bytes, or if negative a
+									 * share; 0: it doesn't matter */
 
 	/* written by all of its processes */
 	pg_atomic_uint64 next_disk_look;

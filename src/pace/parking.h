@@ -22,7 +22,8 @@ typedef struct Parking
 	int			most;			/* workers that there can be */
 	pg_atomic_uint32 wanted;	/* as many workers as the budget feeds */
 	pg_atomic_uint32 room;		/* for as many workers others leave cores */
-	pg_atomic_uint32 told;	/* so many may be at work, cyclone.set_pace says */
+	pg_atomic_uint32 told;		/* so many may be at work, cyclone.set_pace
+								 * says */
 	pg_atomic_uint32 taken;		/* places taken by workers */
 	pg_atomic_uint32 is_bounded;	/* by a budget, as far as someone has
 									 * noticed */

@@ -199,6 +199,10 @@ def test_a_standby(replicating, with_slot):
             # the standby's statements are ended by its settings, as the view says
             standby.sql("ALTER SYSTEM SET hot_standby_feedback = off")
             standby.sql("SELECT pg_reload_conf()")
+            row = wait_until(lambda: (found := rows(conn)) and found[0]["kind"] == "standby without feedback" and found[0], "the end of feedback")
+            assert (row["application"], row["xmin"], row["is_oldest"]) == ("walreceiver", None, False)
+            assert "hot_standby_feedback = on" in row["how_to_end"]
+            standby.stop()
         assert_gone(conn)
 
 
