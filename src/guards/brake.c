@@ -74,6 +74,8 @@ pg_cyclone_pause(PG_FUNCTION_ARGS)
 	if (vacuum == NULL)
 		PG_RETURN_BOOL(false);
 	guards_check_privileges(vacuum, pid);
+	/* of a worker, its leader's */
+	pid = vacuum->pid;
 	is_locked = vacuum->is_locked;
 	if (!pause_vacuum(vacuum, pid))
 	{
@@ -101,7 +103,7 @@ pg_cyclone_resume(PG_FUNCTION_ARGS)
 	if (vacuum == NULL)
 		PG_RETURN_BOOL(false);
 	guards_check_privileges(vacuum, pid);
-	PG_RETURN_BOOL(resume_vacuum(vacuum, pid));
+	PG_RETURN_BOOL(resume_vacuum(vacuum, vacuum->pid));
 }
 
 /* pg_cyclone_pause_all -- cyclone.pause(): how many were told to. */

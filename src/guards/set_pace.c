@@ -50,9 +50,11 @@ pg_cyclone_set_pace(PG_FUNCTION_ARGS)
 	if (vacuum == NULL)
 		PG_RETURN_BOOL(false);
 	guards_check_privileges(vacuum, pid);
+	/* of a worker, its leader's */
+	pid = vacuum->pid;
 
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
-	is_there = vacuum->pid != 0;
+	is_there = pid != 0 && vacuum->pid == pid;
 	if (is_there)
 	{
 		SetPace    *set = &vacuum->set_pace;
@@ -71,7 +73,7 @@ pg_cyclone_set_pace(PG_FUNCTION_ARGS)
 			set->cost_limit = wanted.cost_limit;
 		if (wanted.workers >= 0)
 			set->workers = wanted.workers;
-		(void) kill(vacuum->pid, SIGHUP);
+		(void) kill(pid, SIGHUP);
 	}
 	LWLockRelease(guards_shared->lock);
 	PG_RETURN_BOOL(is_there);

@@ -213,8 +213,8 @@ def test_a_paused_process_is_stopped(cluster, db, conn, how, victim, workers):
     position = len(cluster.log)
     statement = f"VACUUM (PARALLEL {workers}) t"
     with Parked(cluster, db, "heap-scan:any", workers + 1, statement, SETTINGS) as vacuum:
-        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
         victim_pid = vacuum.workers[0] if victim == "worker" else vacuum.pid
+        assert one(conn, "SELECT cyclone.pause(%s)", victim_pid) is True  # the whole VACUUM
         vacuum.release()
         wait_until_paused(conn)
         conn.execute(f"SELECT pg_{how}_backend(%s)", (victim_pid,))
