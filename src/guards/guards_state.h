@@ -22,6 +22,7 @@
 
 #define GUARDS_TRANCHE		"pg_cyclone guards"
 #define LAG_MARKS			256
+#define LAG_IN_VAIN			32
 /* "pg_tblspc/OID/PG_version_catversion/OID", and some */
 #define PATH_SIZE			80
 
@@ -32,6 +33,10 @@ typedef struct LagWatch
 	XLogRecPtr	flushed;		/* then */
 	XLogRecPtr	replayed;		/* then, by the one that lagged most */
 	int			pid;			/* its walsender; 0: none */
+	uint64		stop_start;		/* since when it has held vacuums; 0: it
+								 * doesn't */
+	int			in_vain[LAG_IN_VAIN];	/* walsenders of those that have held
+										 * them for too long; 0: none */
 	uint64		ours;			/* what vacuums had written */
 	LagLaw		law;
 	uint64		nmarks;			/* so many there have been */

@@ -13,8 +13,10 @@
  *
  * The standby that lags most sets the rate (lag_law.c).  One whose connection is
  * gone doesn't count, nor does one that catches up after it was away: it has its
- * slot, or its archive.  Some lag on purpose (recovery_min_apply_delay), which
- * nobody tells us: so cyclone.lag_of can name those that count.
+ * slot, or its archive.  Some lag on purpose (recovery_min_apply_delay, or a replay that
+ * somebody has paused), which nobody tells us.  So cyclone.lag_of can name those that
+ * count; and one for which vacuums have stood still as long as a pause may last is
+ * waited for in vain: it counts no more until its lag is below the bound.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -55,8 +57,11 @@ typedef struct Standby
 
 static void look(uint64 now, uint32 max_lag_ms);
 static void mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound);
-static bool find_slowest(const LagWatch *watch, uint64 now, XLogRecPtr flushed, Standby *slowest);
+static bool find_slowest(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound,
+						 Standby *slowest);
 static bool ask(WalSnd *walsnd, bool *is_sync, TimeOffset *lag, Standby *standby);
+static bool is_waited_for_in_vain(LagWatch *watch, const Standby *standby, double bound);
+static void note_stop(LagWatch *watch, uint64 now, int pid);
 static bool counts(const char *lag_of, int pid, bool is_sync);
 static const char *name_of(int pid);
 static double seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed,
@@ -114,7 +119,7 @@ look(uint64 now, uint32 max_lag_ms)
 	flushed = GetFlushRecPtr(NULL);
 	seen.bound = max_lag_ms / 1000.0;
 	mark(watch, now, flushed, seen.bound);
-	if (find_slowest(watch, now, flushed, &slowest))
+	if (find_slowest(watch, now, flushed, seen.bound, &slowest))
 	{
 		seen.lag = slowest.lag;
 		seen.backlog = flushed > slowest.replayed ? flushed - slowest.replayed : 0;
@@ -133,6 +138,7 @@ look(uint64 now, uint32 max_lag_ms)
 		}
 		rate = lag_law_step(&watch->law, &seen);
 	}
+	note_stop(watch, now, slowest.pid != 0 && rate <= 0 ? slowest.pid : 0);
 	watch->time = now;
 	watch->flushed = flushed;
 	watch->replayed = slowest.replayed;
@@ -160,7 +166,7 @@ mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound)
 
 /* find_slowest -- of those that count, the one that lags most; false if none does. */
 static bool
-find_slowest(const LagWatch *watch, uint64 now, XLogRecPtr flushed, Standby *slowest)
+find_slowest(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound, Standby *slowest)
 {
 	char		lag_of[LAG_OF_SIZE];
 
@@ -179,10 +185,50 @@ find_slowest(const LagWatch *watch, uint64 now, XLogRecPtr flushed, Standby *slo
 			!counts(lag_of, standby.pid, is_sync))
 			continue;
 		standby.lag = seconds_behind(watch, now, flushed, standby.replayed, servers);
-		if (slowest->pid == 0 || standby.lag > slowest->lag)
+		if (!is_waited_for_in_vain(watch, &standby, bound) &&
+			(slowest->pid == 0 || standby.lag > slowest->lag))
 			*slowest = standby;
 	}
 	return slowest->pid != 0;
+}
+
+/* is_waited_for_in_vain -- has it been, and is it still behind? */
+static bool
+is_waited_for_in_vain(LagWatch *watch, const Standby *standby, double bound)
+{
+	for (int i = 0; i < LAG_IN_VAIN; i++)
+	{
+		if (watch->in_vain[i] != standby->pid)
+			continue;
+		if (standby->lag >= bound)
+			return true;
+		watch->in_vain[i] = 0;
+	}
+	return false;
+}
+
+/* note_stop -- this walsender's standby, or none if it is 0, has vacuums stand still. */
+static void
+note_stop(LagWatch *watch, uint64 now, int pid)
+{
+	if (pid == 0 || pid != watch->pid || watch->stop_start == 0)
+	{
+		watch->stop_start = pid == 0 ? 0 : now;
+		return;
+	}
+	if (now < watch->stop_start + (uint64) cyclone_max_pause * NS_PER_S)
+		return;
+	watch->stop_start = 0;
+	for (int i = 0; i < LAG_IN_VAIN; i++)
+		if (watch->in_vain[i] == 0)
+		{
+			watch->in_vain[i] = pid;
+			break;
+		}
+	ereport(LOG,
+			(errmsg("VACUUM does not wait for the standby or subscriber of process %d any more", pid),
+			 errdetail("It has lagged by more than \"cyclone.max_replica_lag\" for as long as \"cyclone.max_pause\" allows, although VACUUM stood still."),
+			 errhint("If it lags on purpose, name the others in \"cyclone.lag_of\".")));
 }
 
 /* ask -- a walsender, if it streams to somebody who tells how far it is. */

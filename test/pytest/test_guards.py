@@ -748,6 +748,22 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     checks.assert_clean(conn, "t")
 
 
+def test_no_standby_holds_vacuum_for_ever(replicated):
+    """One that lags on purpose counts no more after as long as a pause lasts, until it has caught up."""
+    primary, conn, make = replicated
+    standby = make("slow")
+    before = make_table(conn)
+    fall_behind(conn, standby)
+    conn.execute("CHECKPOINT")
+    conn.execute("SET cyclone.max_pause = '1s'")
+    conn.execute("VACUUM (PARALLEL 0, FREEZE) t")
+    conn.execute("RESET cyclone.max_pause")
+    assert one(conn, "SELECT sum(replica_lag_seconds) > 0.5 FROM cyclone.history")
+    assert "does not wait for the standby or subscriber of process" in primary.log
+    conn.execute("VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t")
+    assert_done(conn, before)
+
+
 def test_an_emergency_waits_for_no_standby_nor_for_room(replicated):
     """A table so old that autovacuum would come is vacuumed however far a standby is behind, and however full the disk; with a warning."""
     primary, conn, make = replicated
