@@ -154,7 +154,8 @@ def sample(primary: Cluster, standby: Cluster, command: str) -> list[tuple]:
 
 
 def summary(samples: list[tuple]) -> str:
-    return f"{max(time for time, *_, runs in samples if runs):.1f} s, longest lag {max(lag for _, lag, *_ in samples):.1f} s, caught up after {samples[-1][0]:.1f} s"
+    took = max(time for time, *_, is_running in samples if is_running)
+    return f"{took:.1f} s, longest lag {max(lag for _, lag, *_ in samples):.1f} s, caught up after {samples[-1][0]:.1f} s"
 
 
 def report(console: Console, folder: Path, circumstances: dict, runs: dict) -> None:

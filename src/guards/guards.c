@@ -133,6 +133,7 @@ void
 guards_begin_command(void (*while_held) (void))
 {
 	static TimestampTz last_statement = 0;
+	static bool has_begun = false;
 	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
 
@@ -162,9 +163,18 @@ guards_begin_command(void (*while_held) (void))
 		pg_atomic_write_u32(&vacuum->has_logged[i], 0);
 	}
 	LWLockRelease(guards_shared->lock);
-	pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
 	pg_atomic_write_u32(&vacuum->is_ending, 0);
-	pg_atomic_write_u64(&vacuum->next_disk_look, 0);
+
+	/*
+	 * what this process has seen a moment ago is true of the next small
+	 * table, too
+	 */
+	if (!has_begun)
+	{
+		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
+		pg_atomic_write_u64(&vacuum->next_disk_look, 0);
+	}
+	has_begun = true;
 	guards_join(MyProcNumber);
 	guards_set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of,
 					  cyclone_min_free_disk);
@@ -237,8 +247,9 @@ guards_begin_table(Oid relid, bool is_locked)
 						(MyProc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND) != 0);
 	if (guards_is_urgent(vacuum))
 		pg_atomic_write_u32(&vacuum->is_urgent, 1);
-	/* what is locked now would be short of room at once */
-	pg_atomic_write_u64(&vacuum->next_disk_look, 0);
+	/* rather now than when there is something to undo */
+	if (is_locked)
+		pg_atomic_write_u64(&vacuum->next_disk_look, 0);
 	guards_look_at_disk(now_ns());
 }
 
