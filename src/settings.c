@@ -253,7 +253,7 @@ define_guards(void)
 
 	DefineCustomIntVariable("cyclone.max_pause",
 							"How long a VACUUM stays paused that cyclone.pause() has paused.",
-							"Its table stays locked meanwhile. Who pauses it once more begins anew.",
+							"Its table stays locked meanwhile. Who pauses it once more begins anew. The lag of a standby holds VACUUMs for no longer, either.",
 							&cyclone_max_pause,
 							3600,
 							1, 24 * 3600,
