@@ -428,6 +428,14 @@ guards_end_pins(void)
 	guarded.pins--;
 }
 
+/* guards_drop_stream -- a stream is not read to its end, so it is no matter if it was cut. */
+void
+guards_drop_stream(void)
+{
+	if (guarded.pins == 1)
+		guarded.stream_is_cut = false;
+}
+
 /*
  * guards_cut_stream
  *		For the callback of a read stream: is it to end the stream for now?  Takes no

@@ -55,6 +55,7 @@ extern uint32 guards_workers(void);
 
 extern void guards_begin_pins(void);
 extern void guards_end_pins(void);
+extern void guards_drop_stream(void);
 extern bool guards_cut_stream(void);
 extern Buffer guards_resume_stream(ReadStream *stream, void **per_buffer_data,
 								   Buffer *other_pin);

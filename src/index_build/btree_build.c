@@ -805,6 +805,8 @@ sort_rows(TablePass *pass)
 		}
 		ExecClearTuple(pass->slot);
 	}
+	/* if all have given up */
+	guards_drop_stream();
 	guards_end_pins();
 	read_stream_end(stream);
 	FreeAccessStrategy(strategy);
