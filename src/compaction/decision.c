@@ -1,0 +1,257 @@
+/*-------------------------------------------------------------------------
+ *
+ * decision.c
+ *	  Is a table to be compacted now?  If not, why not?
+ *
+ * A table is due when a sample of its pages has shown that enough can be won, in
+ * bytes and as a share.  What costs nothing comes first: a table that is smaller
+ * than what must be won isn't sampled, nor is one that has hardly changed since it
+ * was.
+ *
+ * Patience grows where it isn't worth the work.  The cooldown doubles each time that
+ * a run wins less than half of what was expected, or that others have undone by the
+ * cooldown's end what it had won; it is back at its length when neither is so.
+ * After failures, or when it gave way, the pause doubles likewise.
+ *
+ * Of several the one comes first that wins most bytes a second, by the time that its
+ * last run took, or, without one, by what reading and moving take at a modest pace.
+ *
+ * Nothing here asks the server: test/unit/test_compaction.c has all of it.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "compaction/decision.h"
+
+/* A sample is out of date when that share of the rows, or of the size, has changed. */
+#define STALE_FRACTION		0.05
+
+/* Pauses after a failure or a crash, and after it gave way, at first and at most */
+#define FAILURE_PAUSE		3600.0
+#define GAVE_WAY_PAUSE		600.0
+#define LONGEST_PAUSE		(7 * 24 * 3600.0)
+
+/* The cooldown is no longer than that many times its setting. */
+#define MAX_BACKOFF			5
+
+/* What a run takes if nothing is known of the table, in bytes a second */
+#define READ_PACE			(16.0 * 1024 * 1024)
+#define MOVE_PACE			(8.0 * 1024 * 1024)
+
+/* WAL for each byte that is won: rows are moved once, indexes written once. */
+#define WAL_FACTOR			2.0
+
+static const struct
+{
+	const char *name;
+	const char *unit;			/* of the figure */
+}			reasons[] =
+
+{
+	[COMPACTION_DUE] = {"due", "bytes a second to be won"},
+	[COMPACTION_RUNNING] = {"running", "seconds by now"},
+	[COMPACTION_NOT_SAMPLED] = {"not sampled yet", "bytes in all"},
+	[COMPACTION_STANDBY] = {"standby", NULL},
+	[COMPACTION_OFF] = {"off", NULL},
+	[COMPACTION_OTHER_DATABASE] = {"database not listed", NULL},
+	[COMPACTION_NEVER] = {"never, by its policy", NULL},
+	[COMPACTION_WRONG_WINDOW] = {"its policy's window is not valid", NULL},
+	[COMPACTION_SMALL] = {"small", "bytes in all"},
+	[COMPACTION_LITTLE] = {"little to be won", "bytes to be won"},
+	[COMPACTION_SHARE] = {"below the threshold", "per cent to be won"},
+	[COMPACTION_BREAKER] = {"circuit breaker", NULL},
+	[COMPACTION_FAILED] = {"failed", "seconds to go"},
+	[COMPACTION_CRASHED] = {"crashed", "seconds to go"},
+	[COMPACTION_GAVE_WAY] = {"gave way", "seconds to go"},
+	[COMPACTION_COOLDOWN] = {"cooldown", "seconds to go"},
+	[COMPACTION_HELD] = {"horizon held back", "seconds since which"},
+	[COMPACTION_WAL] = {"WAL of the day used up", "bytes of WAL that it may take"},
+	[COMPACTION_WINDOW] = {"outside the window", "seconds to go"},
+};
+
+static const char *const outcomes[] =
+{
+	[OUTCOME_NONE] = "none",
+	[OUTCOME_DONE] = "done",
+	[OUTCOME_WINDOW_ENDED] = "stopped",
+	[OUTCOME_GAVE_WAY] = "gave way",
+	[OUTCOME_FAILED] = "failed",
+	[OUTCOME_CRASHED] = "crashed",
+};
+
+static CompactionVerdict verdict(CompactionReason reason, double figure, double next);
+static bool sample_is_stale(const CompactionFacts *facts);
+static double pause_left(const CompactionFacts *facts, CompactionReason *reason);
+
+/*
+ * compaction_decide
+ *		Judge one table.  Of several reasons why it is not due the most lasting one is
+ *		told.
+ */
+CompactionVerdict
+compaction_decide(const CompactionFacts *facts)
+{
+	CompactionReason reason;
+	double		pause;
+	double		share = facts->bytes > 0 ? 100 * facts->would_win / facts->bytes : 0;
+
+	if (facts->is_standby)
+		return verdict(COMPACTION_STANDBY, NAN, -1);
+	if (facts->is_running)
+		return verdict(COMPACTION_RUNNING, facts->running_since, -1);
+	if (!facts->is_on)
+		return verdict(COMPACTION_OFF, NAN, -1);
+	if (!facts->is_listed)
+		return verdict(COMPACTION_OTHER_DATABASE, NAN, -1);
+	if (!facts->is_wanted)
+		return verdict(COMPACTION_NEVER, NAN, -1);
+	if (!facts->window_is_valid)
+		return verdict(COMPACTION_WRONG_WINDOW, NAN, -1);
+	if (facts->bytes < facts->min_size)
+		return verdict(COMPACTION_SMALL, facts->bytes, -1);
+	if (!facts->is_sampled || sample_is_stale(facts))
+		return verdict(COMPACTION_NOT_SAMPLED, facts->bytes, -1);
+	if (facts->would_win < facts->min_size)
+		return verdict(COMPACTION_LITTLE, facts->would_win, -1);
+	if (share < facts->threshold)
+		return verdict(COMPACTION_SHARE, share, -1);
+	if (facts->breaker_is_open)
+		return verdict(COMPACTION_BREAKER, NAN, -1);
+	pause = pause_left(facts, &reason);
+	if (pause > 0)
+		return verdict(reason, pause, pause);
+	if (facts->held_since > 0)
+		return verdict(COMPACTION_HELD, facts->held_since, -1);
+	if (facts->wal_left >= 0 && compaction_wal(facts) > facts->wal_left)
+		return verdict(COMPACTION_WAL, compaction_wal(facts), -1);
+	if (!facts->window_is_open)
+		return verdict(COMPACTION_WINDOW, facts->window_opens >= 0 ? facts->window_opens : NAN,
+					   facts->window_opens);
+	return verdict(COMPACTION_DUE, facts->would_win / compaction_seconds(facts), 0);
+}
+
+/* verdict -- one, whose figure is NAN if there is none. */
+static CompactionVerdict
+verdict(CompactionReason reason, double figure, double next)
+{
+	CompactionVerdict result = {.reason = reason,.has_figure = !isnan(figure),.next = next};
+
+	result.figure = result.has_figure ? figure : 0;
+	return result;
+}
+
+/* sample_is_stale -- has the table changed since it was sampled? */
+static bool
+sample_is_stale(const CompactionFacts *facts)
+{
+	/* they may have been reset meanwhile */
+	double		changes = facts->changes >= facts->sampled_changes ?
+		facts->changes - facts->sampled_changes : facts->changes;
+
+	return changes > STALE_FRACTION * Max(facts->rows, 1) ||
+		fabs(facts->bytes - facts->sampled_bytes) > STALE_FRACTION * facts->bytes;
+}
+
+/* pause_left -- how long the last run's end keeps the table from the next, and why. */
+static double
+pause_left(const CompactionFacts *facts, CompactionReason *reason)
+{
+	double		doubled = ldexp(1, Max(Min(facts->failures, 20) - 1, 0));
+	double		pause = 0;
+
+	switch (facts->outcome)
+	{
+		case OUTCOME_NONE:
+		case OUTCOME_WINDOW_ENDED:
+			return 0;
+		case OUTCOME_DONE:
+			*reason = COMPACTION_COOLDOWN;
+			pause = facts->cooldown * ldexp(1, Min(facts->backoff, MAX_BACKOFF));
+			break;
+		case OUTCOME_GAVE_WAY:
+			*reason = COMPACTION_GAVE_WAY;
+			pause = Min(GAVE_WAY_PAUSE * doubled, LONGEST_PAUSE);
+			break;
+		case OUTCOME_FAILED:
+			*reason = COMPACTION_FAILED;
+			pause = Min(FAILURE_PAUSE * doubled, LONGEST_PAUSE);
+			break;
+		case OUTCOME_CRASHED:
+			*reason = COMPACTION_CRASHED;
+			pause = Min(FAILURE_PAUSE * doubled, LONGEST_PAUSE);
+			break;
+	}
+	return pause - facts->ended_since;
+}
+
+/* compaction_seconds -- how long a run is expected to take. */
+double
+compaction_seconds(const CompactionFacts *facts)
+{
+	double		seconds = facts->last_seconds > 0 && facts->last_bytes > 0 ?
+		facts->last_seconds * facts->bytes / facts->last_bytes :
+		facts->bytes / READ_PACE + facts->would_win / MOVE_PACE;
+
+	return Max(seconds, 0.001);
+}
+
+/* compaction_wal -- how much WAL a run is expected to take. */
+double
+compaction_wal(const CompactionFacts *facts)
+{
+	return WAL_FACTOR * facts->would_win;
+}
+
+/*
+ * compaction_backoff
+ *		How often the cooldown has doubled after a run that began so many seconds after
+ *		the one before it had ended (negative: there was none), and won so much of what
+ *		was expected.
+ */
+int
+compaction_backoff(int backoff, double won, double expected, double since_last, double cooldown)
+{
+	bool		was_in_vain = won < expected / 2;
+	double		length = cooldown * ldexp(1, Min(backoff, MAX_BACKOFF));
+
+	/* it was due as soon as might be */
+	bool		was_undone = since_last >= 0 && since_last < 1.25 * length;
+
+	return was_in_vain || was_undone ? Min(backoff + 1, MAX_BACKOFF) : 0;
+}
+
+/* compaction_reason_name -- as the view has it. */
+const char *
+compaction_reason_name(CompactionReason reason)
+{
+	return reasons[reason].name;
+}
+
+/* compaction_figure_unit -- what the figure is; NULL if there is none. */
+const char *
+compaction_figure_unit(CompactionReason reason)
+{
+	return reasons[reason].unit;
+}
+
+/* compaction_outcome_name -- as the view and the table have it. */
+const char *
+compaction_outcome_name(CompactionOutcome outcome)
+{
+	return outcomes[outcome];
+}
+
+/* compaction_outcome_of -- the opposite. */
+CompactionOutcome
+compaction_outcome_of(const char *name)
+{
+	for (int i = 0; i < lengthof(outcomes); i++)
+		if (strcmp(name, outcomes[i]) == 0)
+			return i;
+	return OUTCOME_NONE;
+}

@@ -1,0 +1,104 @@
+/*-------------------------------------------------------------------------
+ *
+ * decision.h
+ *	  Is a table to be compacted now?  If not, why not?
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_DECISION_H
+#define CYCLONE_DECISION_H
+
+/* What was decided, and what the figure is; in the order of reasons in decision.c */
+typedef enum CompactionReason
+{
+	COMPACTION_DUE,				/* bytes a second */
+	COMPACTION_RUNNING,			/* seconds by now */
+	COMPACTION_NOT_SAMPLED,		/* bytes: may be due, but for a sample of
+								 * pages */
+	COMPACTION_STANDBY,
+	COMPACTION_OFF,
+	COMPACTION_OTHER_DATABASE,
+	COMPACTION_NEVER,
+	COMPACTION_WRONG_WINDOW,
+	COMPACTION_SMALL,			/* bytes that it has */
+	COMPACTION_LITTLE,			/* bytes to be won */
+	COMPACTION_SHARE,			/* per cent to be won */
+	COMPACTION_BREAKER,
+	COMPACTION_FAILED,			/* seconds to go, as in all that follows */
+	COMPACTION_CRASHED,
+	COMPACTION_GAVE_WAY,
+	COMPACTION_COOLDOWN,
+	COMPACTION_HELD,			/* seconds since which */
+	COMPACTION_WAL,				/* bytes that it is likely to take */
+	COMPACTION_WINDOW,
+} CompactionReason;
+
+/* How the last run ended; in the order of outcomes in decision.c */
+typedef enum CompactionOutcome
+{
+	OUTCOME_NONE,				/* none has ended yet */
+	OUTCOME_DONE,
+	OUTCOME_WINDOW_ENDED,
+	OUTCOME_GAVE_WAY,			/* somebody waited for the table, or cancelled
+								 * it */
+	OUTCOME_FAILED,
+	OUTCOME_CRASHED,
+} CompactionOutcome;
+
+/* All that a decision rests on */
+typedef struct CompactionFacts
+{
+	bool		is_standby;
+	bool		is_on;
+	bool		is_listed;		/* is the database? */
+	bool		is_wanted;		/* by its policy */
+	bool		window_is_valid;
+	bool		is_running;
+	bool		breaker_is_open;
+	bool		is_sampled;
+	double		bytes;			/* with TOAST table and indexes */
+	double		sampled_bytes;	/* the same when it was sampled */
+	double		rows;
+	double		changes;		/* rows that were updated and deleted since
+								 * the statistics were reset */
+	double		sampled_changes;
+	double		would_win;		/* bytes, by the sample */
+	double		min_size;		/* bytes */
+	double		threshold;		/* per cent */
+	double		cooldown;		/* seconds */
+	double		held_since;		/* seconds; 0: by nobody who matters */
+	CompactionOutcome outcome;
+	int			failures;		/* in a row, of any kind */
+	int			backoff;		/* how often the cooldown has doubled */
+	double		ended_since;	/* seconds */
+	double		running_since;	/* seconds */
+	double		last_seconds;	/* that the last complete run took, and how
+								 * large */
+	double		last_bytes;		/* the table was before it; 0: there was none */
+	double		wal_left;		/* bytes; negative: no bound */
+	bool		window_is_open;
+	double		window_opens;	/* seconds to go; negative: never */
+} CompactionFacts;
+
+typedef struct CompactionVerdict
+{
+	CompactionReason reason;
+	bool		has_figure;
+	double		figure;
+	double		next;			/* seconds until it may be due; negative: not
+								 * known */
+} CompactionVerdict;
+
+extern CompactionVerdict compaction_decide(const CompactionFacts *facts);
+extern double compaction_seconds(const CompactionFacts *facts);
+extern double compaction_wal(const CompactionFacts *facts);
+extern int	compaction_backoff(int backoff, double won, double expected, double since_last,
+							   double cooldown);
+extern const char *compaction_reason_name(CompactionReason reason);
+extern const char *compaction_figure_unit(CompactionReason reason);
+extern const char *compaction_outcome_name(CompactionOutcome outcome);
+extern CompactionOutcome compaction_outcome_of(const char *name);
+
+#endif							/* CYCLONE_DECISION_H */

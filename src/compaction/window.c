@@ -1,0 +1,230 @@
+/*-------------------------------------------------------------------------
+ *
+ * window.c
+ *	  The hours of the week in which tables are compacted.
+ *
+ * A window is a list of days with hours: 'Mon-Fri 22:00-05:00, Sat-Sun'.  Days
+ * without hours are whole days, hours without days are those of each day.  Hours
+ * that end before they begin, or as they begin, go over midnight and belong to
+ * the day on which they begin.
+ *
+ * All of it is about the clock on the wall, so a window is what it shows, minute
+ * by minute, and nothing is computed across a change of that clock.  An hour that
+ * daylight saving leaves out has no window; one that comes twice has it twice.
+ * When the window opens or ends next is found by looking at the clock for each
+ * minute to come: two weeks of that are some milliseconds.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+#include <strings.h>
+
+#include "datatype/timestamp.h"
+
+#include "compaction/window.h"
+
+/* Longer than a week, as one in which a clock is changed may leave out the window. */
+#define LONGEST_LOOK	(2 * MINUTES_PER_WEEK)
+
+#define EVERY_DAY		0x7f
+
+static bool parse_item(const char **at, CompactionWindow *window, const char **problem);
+static bool parse_days(const char **at, int *days, const char **problem);
+static int	parse_day(const char **at);
+static bool parse_hours(const char **at, int *from, int *to, const char **problem);
+static int	parse_time(const char **at);
+static void skip_spaces(const char **at);
+static void add_minutes(CompactionWindow *window, int days, int from, int to);
+
+/*
+ * window_parse
+ *		Read a window; an empty text is always.  Returns false, with the problem, if
+ *		it is none.
+ */
+bool
+window_parse(const char *text, CompactionWindow *window, const char **problem)
+{
+	const char *at = text;
+
+	memset(window, 0, sizeof(*window));
+	skip_spaces(&at);
+	if (*at == '\0')
+	{
+		memset(window, 0xff, sizeof(*window));
+		return true;
+	}
+	for (;;)
+	{
+		if (!parse_item(&at, window, problem))
+			return false;
+		skip_spaces(&at);
+		if (*at == '\0')
+			return true;
+		if (*at != ',')
+		{
+			*problem = "There is something else where a comma or the end should be.";
+			return false;
+		}
+		at++;
+	}
+}
+
+/* window_has -- is this minute of the week in the window? */
+bool
+window_has(const CompactionWindow *window, int minute)
+{
+	Assert(minute >= 0 && minute < MINUTES_PER_WEEK);
+	return (window->minutes[minute / 8] & (1 << (minute % 8))) != 0;
+}
+
+/*
+ * window_next_change
+ *		In how many seconds the window opens, or ends; -1 if it doesn't in two weeks.
+ */
+int64
+window_next_change(const CompactionWindow *window, pg_time_t moment, WallClock clock)
+{
+	bool		is_open = window_has(window, clock(moment));
+	pg_time_t	minute = moment - moment % SECS_PER_MINUTE;
+
+	for (int i = 1; i <= LONGEST_LOOK; i++)
+	{
+		minute += SECS_PER_MINUTE;
+		if (window_has(window, clock(minute)) != is_open)
+			return minute - moment;
+	}
+	return -1;
+}
+
+/* parse_item -- days, hours, or both, into the window. */
+static bool
+parse_item(const char **at, CompactionWindow *window, const char **problem)
+{
+	int			days = EVERY_DAY;
+	int			from = 0;
+	int			to = MINUTES_PER_DAY;
+
+	skip_spaces(at);
+	if (!isalpha((unsigned char) **at) && !isdigit((unsigned char) **at))
+	{
+		*problem = "Days or hours are missing.";
+		return false;
+	}
+	if (isalpha((unsigned char) **at))
+	{
+		if (!parse_days(at, &days, problem))
+			return false;
+		skip_spaces(at);
+	}
+	if (isdigit((unsigned char) **at) && !parse_hours(at, &from, &to, problem))
+		return false;
+	add_minutes(window, days, from, to);
+	return true;
+}
+
+/* parse_days -- a day, or the first and the last of some, which may go around the week's end. */
+static bool
+parse_days(const char **at, int *days, const char **problem)
+{
+	int			first = parse_day(at);
+	int			last = first;
+
+	skip_spaces(at);
+	if (first >= 0 && **at == '-')
+	{
+		(*at)++;
+		skip_spaces(at);
+		last = parse_day(at);
+	}
+	if (first < 0 || last < 0)
+	{
+		*problem = "Days are Mon, Tue, Wed, Thu, Fri, Sat and Sun.";
+		return false;
+	}
+	*days = 1 << first;
+	for (int day = first; day != last; day = (day + 1) % 7)
+		*days |= 1 << ((day + 1) % 7);
+	return true;
+}
+
+/* parse_day -- its number from Sunday on, or -1. */
+static int
+parse_day(const char **at)
+{
+	static const char *const names[] = {"sun", "mon", "tue", "wed", "thu", "fri", "sat"};
+
+	for (int day = 0; day < lengthof(names); day++)
+	{
+		if (strncasecmp(*at, names[day], 3) == 0 && !isalpha((unsigned char) (*at)[3]))
+		{
+			*at += 3;
+			return day;
+		}
+	}
+	return -1;
+}
+
+/* parse_hours -- from and to, in minutes. */
+static bool
+parse_hours(const char **at, int *from, int *to, const char **problem)
+{
+	*from = parse_time(at);
+	skip_spaces(at);
+	if (*from >= 0 && *from < MINUTES_PER_DAY && **at == '-')
+	{
+		(*at)++;
+		skip_spaces(at);
+		*to = parse_time(at);
+		if (*to >= 0 && *to <= MINUTES_PER_DAY)
+			return true;
+	}
+	*problem = "Hours are as in 22:00-05:00.";
+	return false;
+}
+
+/* parse_time -- as in 22:00, in minutes; -1 if it is none, and up to that of 24:59. */
+static int
+parse_time(const char **at)
+{
+	const char *p = *at;
+	int			hour = 0;
+	int			minute;
+
+	for (int i = 0; i < 2 && isdigit((unsigned char) *p); i++)
+		hour = hour * 10 + *p++ - '0';
+	if (p == *at || *p != ':' || !isdigit((unsigned char) p[1]) || !isdigit((unsigned char) p[2]) ||
+		isdigit((unsigned char) p[3]))
+		return -1;
+	minute = (p[1] - '0') * 10 + p[2] - '0';
+	*at = p + 3;
+	return hour <= 24 && minute < 60 ? hour * 60 + minute : -1;
+}
+
+/* skip_spaces -- go on to what is no space. */
+static void
+skip_spaces(const char **at)
+{
+	while (isspace((unsigned char) **at))
+		(*at)++;
+}
+
+/* add_minutes -- these hours of these days are in the window. */
+static void
+add_minutes(CompactionWindow *window, int days, int from, int to)
+{
+	if (to <= from)
+		to += MINUTES_PER_DAY;
+	for (int day = 0; day < 7; day++)
+	{
+		for (int i = from; i < to && (days & (1 << day)) != 0; i++)
+		{
+			int			minute = (day * MINUTES_PER_DAY + i) % MINUTES_PER_WEEK;
+
+			window->minutes[minute / 8] |= 1 << (minute % 8);
+		}
+	}
+}
