@@ -280,6 +280,7 @@ run(NodeVacuum *vacuum)
 	pstmt->commandType = CMD_UTILITY;
 	pstmt->canSetTag = true;
 	pstmt->utilityStmt = (Node *) vacuum->stmt;
+	InitializeQueryCompletion(&qc);
 
 	/* settings of the connection's are to outlive the transactions of VACUUM */
 	CommitTransactionCommand();
