@@ -32,11 +32,15 @@ OBJECTS = """
     SELECT (pg_identify_object(m.classid, m.objid, 0)).type || ' ' || (pg_identify_object(m.classid, m.objid, 0)).identity,
            jsonb_pretty(jsonb_build_object(
                'is', CASE m.classid WHEN 'pg_proc'::regclass THEN pg_get_functiondef(m.objid)
-                                    WHEN 'pg_class'::regclass THEN pg_get_viewdef(m.objid)
+                                    WHEN 'pg_class'::regclass THEN coalesce(pg_get_viewdef(m.objid), (
+                                        SELECT string_agg(pg_get_constraintdef(oid), ', ' ORDER BY conname)
+                                        FROM pg_constraint WHERE conrelid = m.objid))
                                     WHEN 'pg_namespace'::regclass THEN 'schema' END,
                'options', (SELECT to_jsonb(reloptions) FROM pg_class WHERE m.classid = 'pg_class'::regclass AND oid = m.objid),
-               'columns', (SELECT jsonb_agg(to_jsonb(ARRAY[attname::text, format_type(atttypid, atttypmod), attacl::text]) ORDER BY attnum)
-                           FROM pg_attribute WHERE m.classid = 'pg_class'::regclass AND attrelid = m.objid AND attnum > 0),
+               'columns', (SELECT jsonb_agg(to_jsonb(ARRAY[attname::text, format_type(atttypid, atttypmod), attnotnull::text,
+                                                           pg_get_expr(adbin, adrelid), attacl::text]) ORDER BY attnum)
+                           FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+                           WHERE m.classid = 'pg_class'::regclass AND attrelid = m.objid AND attnum > 0),
                'comments', (SELECT jsonb_object_agg(objsubid, description) FROM pg_description
                             WHERE classoid = m.classid AND objoid = m.objid),
                'privileges', (SELECT jsonb_agg(acl::text ORDER BY acl::text)
@@ -46,6 +50,8 @@ OBJECTS = """
                                     UNION ALL
                                     SELECT unnest(nspacl) FROM pg_namespace
                                     WHERE m.classid = 'pg_namespace'::regclass AND oid = m.objid) a (acl)),
+               'rows for pg_dump', (SELECT extcondition[array_position(extconfig, m.objid)] FROM pg_extension
+                                    WHERE m.classid = 'pg_class'::regclass AND m.objid = ANY (extconfig)),
                'for pg_dump', (SELECT jsonb_object_agg(objsubid, privtype::text || initprivs::text) FROM pg_init_privs
                                WHERE classoid = m.classid AND objoid = m.objid)))
     FROM members m
@@ -154,7 +160,13 @@ def test_a_function_declared_with_other_columns_is_refused(conn, more):
             f"CREATE FUNCTION public.other_{name}({', '.join([*inputs, *outputs])}) RETURNS {'SETOF' if is_set else ''} record"
             f" LANGUAGE C STRICT AS '$libdir/pg_cyclone', '{symbol}'"
         )
-        arguments = ["'pg_class'::regclass" if kind in ("oid", "regclass") else "'{}'" if kind.endswith("[]") else "'1'" for kind in inputs]
+        arguments = [
+            "'pg_class'::regclass" if kind in ("oid", "regclass")
+            else "'{}'" if kind.endswith("[]")
+            else f"json_populate_record(NULL::{kind}, '{{}}')" if kind.startswith("cyclone.")
+            else "'1'"
+            for kind in inputs
+        ]
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=f"other_{name} does not fit") as error:
             conn.execute(f"SELECT * FROM public.other_{name}({', '.join(arguments)})")
         assert "ALTER EXTENSION pg_cyclone UPDATE" in error.value.diag.message_hint
