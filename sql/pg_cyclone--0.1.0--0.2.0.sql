@@ -542,6 +542,189 @@ COMMENT ON COLUMN horizon.dead_tables IS 'The up to five tables that have most o
 COMMENT ON COLUMN horizon.held_bytes IS 'Length of the rows in these tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only. Those that cannot be read are left out, with a WARNING. Nothing is read unless the column is asked for';
 COMMENT ON COLUMN horizon.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose. Of a standby without feedback: what would have VACUUM wait for its queries';
 
+CREATE TABLE compaction_policies (
+    relation regclass UNIQUE,
+    pattern text UNIQUE,
+    enabled boolean,
+    min_size bigint CHECK (min_size >= 0),
+    threshold float8 CHECK (threshold BETWEEN 0 AND 100),
+    cooldown interval CHECK (cooldown >= '0'::interval),
+    hours text,
+    latency_target text,
+    CHECK ((relation IS NULL) <> (pattern IS NULL))
+);
+
+COMMENT ON TABLE compaction_policies IS
+'What compaction does with a table, or with all that a pattern stands for; what is null is as the settings have it. The row of the table counts, or else that of the longest pattern. Owners of tables have the function cyclone.compaction_policy; patterns are for the owner of this table. It is dumped with the database.';
+COMMENT ON COLUMN compaction_policies.relation IS 'The table; it may be renamed';
+COMMENT ON COLUMN compaction_policies.pattern IS 'As in a shell; with a dot it is of the schema''s and the table''s name, any other of the table''s name';
+COMMENT ON COLUMN compaction_policies.enabled IS 'False: never';
+COMMENT ON COLUMN compaction_policies.min_size IS 'For cyclone.compaction_min_size, in bytes';
+COMMENT ON COLUMN compaction_policies.threshold IS 'For cyclone.compaction_threshold, in per cent';
+COMMENT ON COLUMN compaction_policies.cooldown IS 'For cyclone.compaction_cooldown';
+COMMENT ON COLUMN compaction_policies.hours IS 'For cyclone.compaction_window';
+COMMENT ON COLUMN compaction_policies.latency_target IS 'For cyclone.compaction_latency_target';
+
+SELECT pg_catalog.pg_extension_config_dump('cyclone.compaction_policies',
+    'WHERE relation IS NULL OR EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation)');
+
+CREATE TABLE compaction_state (
+    relid oid PRIMARY KEY,
+    sampled_at timestamptz,
+    sampled_size bigint,
+    sampled_changes bigint,
+    would_win bigint,
+    began_at timestamptz,
+    ended_at timestamptz,
+    done_at timestamptz,
+    outcome text,
+    error text,
+    won bigint,
+    seconds float8,
+    wal bigint,
+    last_seconds float8,
+    last_size bigint,
+    runs bigint NOT NULL DEFAULT 0,
+    total_won bigint NOT NULL DEFAULT 0,
+    failures int NOT NULL DEFAULT 0,
+    backoff int NOT NULL DEFAULT 0
+);
+
+COMMENT ON TABLE compaction_state IS
+'What compaction has found and done, for itself: the view cyclone.compaction shows it.';
+
+CREATE FUNCTION compaction_matches(pattern text, schema name, relation name)
+RETURNS boolean
+LANGUAGE C STRICT STABLE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_matches';
+
+COMMENT ON FUNCTION compaction_matches(text, name, name) IS
+'Does a pattern of cyclone.compaction_policies stand for this table?';
+
+CREATE FUNCTION compaction_verdict(
+    relation_oid oid,
+    size bigint,
+    live_rows float4,
+    changed_rows bigint,
+    policy compaction_policies,
+    state compaction_state,
+    OUT reason text,
+    OUT figure float8,
+    OUT figure_is text,
+    OUT next_at timestamptz,
+    OUT window_ends timestamptz,
+    OUT enabled boolean,
+    OUT min_size bigint,
+    OUT threshold float8,
+    OUT cooldown interval,
+    OUT hours text,
+    OUT latency_target text)
+LANGUAGE C STABLE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_verdict';
+
+COMMENT ON FUNCTION compaction_verdict(oid, bigint, float4, bigint, compaction_policies, compaction_state) IS
+'What the view cyclone.compaction says of one table; nulls if the user may not see it.';
+
+CREATE FUNCTION compaction_policy(
+    relation regclass,
+    enabled boolean DEFAULT NULL,
+    min_size bigint DEFAULT NULL,
+    threshold float8 DEFAULT NULL,
+    cooldown interval DEFAULT NULL,
+    hours text DEFAULT NULL,
+    latency_target text DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_policy';
+
+COMMENT ON FUNCTION compaction_policy(regclass, boolean, bigint, float8, interval, text, text) IS
+'Sets what compaction does with a table, in the place of what was set before; what is null is as the settings have it, and with nothing but the table its policy is removed. For the owner of the table. The columns of cyclone.compaction_policies have the meanings.';
+
+CREATE VIEW compaction AS
+WITH indexes AS MATERIALIZED (
+    SELECT x.indrelid, pg_catalog.sum(i.relpages::bigint) AS pages
+    FROM pg_catalog.pg_index x
+    JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+    GROUP BY x.indrelid
+)
+SELECT c.oid::pg_catalog.regclass AS relation,
+       v.reason,
+       v.figure,
+       v.figure_is,
+       v.next_at,
+       z.size,
+       s.would_win,
+       s.sampled_at,
+       coalesce((p.policy).relation::text, (p.policy).pattern, 'settings') AS policy,
+       v.enabled,
+       v.min_size,
+       v.threshold,
+       v.cooldown,
+       v.hours,
+       v.window_ends,
+       v.latency_target,
+       s.began_at AS running_since,
+       s.ended_at AS last_end,
+       s.outcome AS last_outcome,
+       s.won AS last_won,
+       s.seconds AS last_seconds,
+       s.wal AS last_wal,
+       s.error AS last_error,
+       s.runs,
+       s.total_won,
+       z.changes
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_class t ON t.oid = c.reltoastrelid
+LEFT JOIN indexes i ON i.indrelid = c.oid
+LEFT JOIN indexes j ON j.indrelid = c.reltoastrelid
+LEFT JOIN cyclone.compaction_state s ON s.relid = c.oid
+LEFT JOIN LATERAL (
+    SELECT q AS policy
+    FROM cyclone.compaction_policies q
+    WHERE q.relation = c.oid OR cyclone.compaction_matches(q.pattern, n.nspname, c.relname)
+    ORDER BY q.relation IS NULL, pg_catalog.length(q.pattern) DESC, q.pattern
+    LIMIT 1
+) p ON true
+CROSS JOIN LATERAL (
+    SELECT (c.relpages + coalesce(t.relpages, 0) + coalesce(i.pages, 0) + coalesce(j.pages, 0))::bigint
+           * pg_catalog.current_setting('block_size')::bigint AS size,
+           pg_catalog.pg_stat_get_tuples_updated(c.oid) + pg_catalog.pg_stat_get_tuples_deleted(c.oid) AS changes
+) z
+CROSS JOIN LATERAL cyclone.compaction_verdict(c.oid, z.size, c.reltuples, z.changes, p.policy, s) v
+WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND c.oid >= 16384 AND n.nspname <> 'cyclone' AND v.reason IS NOT NULL;
+
+COMMENT ON VIEW compaction IS
+'What cyclone.compaction has decided on each table of this database that the user may VACUUM, and why; of all for members of pg_stat_scan_tables.';
+COMMENT ON COLUMN compaction.relation IS 'Table';
+COMMENT ON COLUMN compaction.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "database not listed", "never, by its policy", "its policy''s window is not valid", "small", "little to be won", "below the threshold", "circuit breaker" (that of autovacuum), "failed", "killed", "gave way" (after which there is a pause), "cooldown", "horizon held back" (see cyclone.horizon), "WAL of the day used up", or "outside the window"';
+COMMENT ON COLUMN compaction.figure IS 'The number that was decided by; of tables that are due the greatest comes first';
+COMMENT ON COLUMN compaction.figure_is IS 'What the figure is';
+COMMENT ON COLUMN compaction.next_at IS 'When that reason is over; null if it is not known';
+COMMENT ON COLUMN compaction.size IS 'Size with TOAST table and indexes, in bytes, by pg_class.relpages';
+COMMENT ON COLUMN compaction.would_win IS 'What VACUUM (FULL INPLACE) would give back, in bytes, by a sample of pages as in cyclone.bloat; null if there is none';
+COMMENT ON COLUMN compaction.sampled_at IS 'When the sample was taken';
+COMMENT ON COLUMN compaction.policy IS 'The policy that counts: the table or pattern in cyclone.compaction_policies, or "settings"';
+COMMENT ON COLUMN compaction.enabled IS 'False: never, by the policy';
+COMMENT ON COLUMN compaction.min_size IS 'So much must be won, in bytes';
+COMMENT ON COLUMN compaction.threshold IS 'And that share of the size, in per cent';
+COMMENT ON COLUMN compaction.cooldown IS 'So long it is left alone after a run, twice as long each time that one was in vain';
+COMMENT ON COLUMN compaction.hours IS 'The hours of the week in which it may be compacted; empty: always';
+COMMENT ON COLUMN compaction.window_ends IS 'When these hours end; null if they are not now, or never end';
+COMMENT ON COLUMN compaction.latency_target IS 'The latency of other sessions'' statements that is kept to';
+COMMENT ON COLUMN compaction.running_since IS 'When the run began that has not ended; null if there is none';
+COMMENT ON COLUMN compaction.last_end IS 'When the last run ended';
+COMMENT ON COLUMN compaction.last_outcome IS '"done"; "stopped" at the window''s end, or as it was switched off; "gave way" to somebody who wanted the table, or cancelled; "failed"; "killed", or the server with it';
+COMMENT ON COLUMN compaction.last_won IS 'By how many bytes it became smaller then';
+COMMENT ON COLUMN compaction.last_seconds IS 'How long that took';
+COMMENT ON COLUMN compaction.last_wal IS 'WAL of it, in bytes';
+COMMENT ON COLUMN compaction.last_error IS 'The error that ended it';
+COMMENT ON COLUMN compaction.runs IS 'Complete runs';
+COMMENT ON COLUMN compaction.total_won IS 'What all runs have given back, in bytes';
+COMMENT ON COLUMN compaction.changes IS 'Rows that were updated and deleted, by the counters of pg_stat_all_tables; when they have changed much the table is sampled again';
+
+GRANT SELECT ON compaction TO PUBLIC;
+
 CREATE FUNCTION advice_row(
     relation_oid oid,
     main_oid oid,
@@ -729,10 +912,18 @@ SELECT b.oid::pg_catalog.regclass AS relation,
            (SELECT pg_catalog.format('The last %s autovacuums have failed, the last one at %s with "%s" (cyclone.history). Until that is mended the table is not vacuumed.',
                                      f.times, pg_catalog.date_trunc('second', f.started), f.error)
             FROM failed f WHERE f.relid = b.oid),
-           (SELECT pg_catalog.format('VACUUM (FULL INPLACE) %s would give back about %s of %s, give or take %s (300 pages read).',
-                                     b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
-                                     pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes))
-            FROM sampled s WHERE s.oid = b.oid AND s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes)
+           (SELECT CASE WHEN k.reason IS NULL
+                        THEN pg_catalog.format('VACUUM (FULL INPLACE) %s would give back about %s of %s, give or take %s (300 pages read).',
+                                               b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
+                                               pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes))
+                        ELSE pg_catalog.format('%s will be compacted by itself, which gives back about %s of %s, give or take %s (300 pages read); now: %s (cyclone.compaction).',
+                                               b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
+                                               pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes), k.reason) END
+            FROM sampled s
+            LEFT JOIN cyclone.compaction k ON k.relation = s.oid
+                AND k.reason IN ('due', 'running', 'not sampled yet', 'gave way', 'cooldown', 'horizon held back', 'WAL of the day used up',
+                                 'outside the window')
+            WHERE s.oid = b.oid AND s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes)
            ] || u.advice || i.advice, NULL) END AS advice
 FROM base b
 CROSS JOIN cyclone.xid_rate() r

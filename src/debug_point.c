@@ -33,6 +33,9 @@
 
 int			cyclone_debug_batch_ms = 0;
 int			cyclone_debug_btree_parts = 0;
+int			cyclone_debug_compaction_held = 0;
+int			cyclone_debug_compaction_visit = 0;
+int			cyclone_debug_compaction_window = 0;
 int			cyclone_debug_failed_probe = 0;
 int			cyclone_debug_free_disk_mb = 0;
 int			cyclone_debug_fsm_blocks = 0;
@@ -74,6 +77,18 @@ static const struct
 		"Into how many parts VACUUM FULL divides each btree that it can.",
 		"0 is as many as there are processes, if that pays.",
 	&cyclone_debug_btree_parts, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_compaction_held",
+		"How long somebody must hold the horizon to keep tables from being compacted, in ms.",
+		"0 is as long as usual.",
+	&cyclone_debug_compaction_held, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_compaction_visit",
+		"How often compaction visits a database, in ms.",
+		"0 is as often as usual.",
+	&cyclone_debug_compaction_visit, 0, INT_MAX, PGC_SIGHUP},
+	{"cyclone.debug_compaction_window",
+		"The window ends so many ms after a table is begun.",
+		"0 is when it does.",
+	&cyclone_debug_compaction_window, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_cores",
 		"How many cores VACUUM takes the machine to have, to leave others some.",
 		"0 is as many as it has. So many by default that no test's VACUUM makes way.",

@@ -20,6 +20,9 @@
 
 extern int	cyclone_debug_batch_ms;
 extern int	cyclone_debug_btree_parts;
+extern int	cyclone_debug_compaction_held;
+extern int	cyclone_debug_compaction_visit;
+extern int	cyclone_debug_compaction_window;
 extern int	cyclone_debug_failed_probe;
 extern int	cyclone_debug_free_disk_mb;
 extern int	cyclone_debug_fsm_blocks;

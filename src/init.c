@@ -16,6 +16,7 @@
 #include "cluster/citus.h"
 #include "command/heap_seam.h"
 #include "command/utility_hook.h"
+#include "compaction/compaction.h"
 #include "debug_point.h"
 #include "disk_free.h"
 #include "guards/guards.h"
@@ -49,6 +50,7 @@ _PG_init(void)
 
 	library_init();
 	debug_point_init();
+	compaction_settings_init();
 	settings_init();
 	citus_check_order();
 	server_check();
@@ -66,6 +68,7 @@ _PG_init(void)
 		disk_free_init();
 		autovacuum_init();
 		heap_seam_init();
+		compaction_init();
 	}
 	utility_hook_init();
 }

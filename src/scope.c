@@ -33,7 +33,6 @@
 #include "scope.h"
 #include "settings.h"
 
-static bool matches_any(const char *list, const char *schema, const char *name);
 static Oid	table_of_toast(Relation rel);
 
 /*
@@ -69,7 +68,7 @@ scope_has_table(Relation rel)
 	{
 		char	   *database = get_database_name(MyDatabaseId);
 
-		if (database == NULL || !matches_any(cyclone_databases, NULL, database))
+		if (database == NULL || !scope_matches(cyclone_databases, NULL, database))
 			return false;
 	}
 	if (cyclone_tables[0] == '\0')
@@ -78,16 +77,16 @@ scope_has_table(Relation rel)
 	relid = table_of_toast(rel);
 	name = get_rel_name(relid);
 	schema = get_namespace_name(get_rel_namespace(relid));
-	return name != NULL && schema != NULL && matches_any(cyclone_tables, schema, name);
+	return name != NULL && schema != NULL && scope_matches(cyclone_tables, schema, name);
 }
 
 /*
- * matches_any
+ * scope_matches
  *		Is there a pattern in a list that a name matches, by itself or behind its
- *		schema's, if there is one?
+ *		schema's, if there is one?  Nothing matches what is no list.
  */
-static bool
-matches_any(const char *list, const char *schema, const char *name)
+bool
+scope_matches(const char *list, const char *schema, const char *name)
 {
 	char	   *copy = pstrdup(list);
 	char	   *full = schema != NULL ? psprintf("%s.%s", schema, name) : NULL;

@@ -15,5 +15,6 @@
 
 extern bool scope_check_patterns(char **newval, void **extra, GucSource source);
 extern bool scope_has_table(Relation rel);
+extern bool scope_matches(const char *list, const char *schema, const char *name);
 
 #endif							/* CYCLONE_SCOPE_H */

@@ -5,8 +5,8 @@
  *
  * Every parameter is defined here, in alphabetical order, and read through
  * its variable by whoever needs it.  The exceptions are the latency targets,
- * in pace/pace_settings.c, and those of debug_point.c, which only exist in builds
- * for tests.
+ * in pace/pace_settings.c, those of compaction/compaction_settings.c, and those of
+ * debug_point.c, which only exist in builds for tests.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

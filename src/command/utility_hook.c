@@ -23,7 +23,8 @@
  * A library that a session loads puts its hook in front of ours.  TimescaleDB's
  * ends each VACUUM there, so in its databases we come first (come_first).
  *
- * On the way, latency.c may time other statements.  In a server that we don't
+ * On the way, latency.c may time other statements, and workers that compact tables leave
+ * a database that is to be dropped, say (compaction.c).  In a server that we don't
  * fit (server_check.c) all goes on unchanged, but for options of ours.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -48,6 +49,7 @@
 #include "command/relations.h"
 #include "command/repack.h"
 #include "command/utility_hook.h"
+#include "compaction/compaction.h"
 #include "compat.h"
 #include "dry_run/dry_run.h"
 #include "pace/latency.h"
@@ -126,6 +128,7 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 	uint64		start;
 	bool		commits = false;
 
+	compaction_make_way(pstmt->utilityStmt);
 	if (is_done(next_hook ? next_hook : standard_ProcessUtility,
 				pstmt, query_string, read_only_tree, context,
 				params, query_env, dest, qc))

@@ -11,7 +11,8 @@
  * Patience grows where it isn't worth the work.  The cooldown doubles each time that
  * a run wins less than half of what was expected, or that others have undone by the
  * cooldown's end what it had won; it is back at its length when neither is so.
- * After failures, or when it gave way, the pause doubles likewise.
+ * After failures, or when it gave way, the pause doubles likewise.  A table in such a
+ * pause isn't sampled.
  *
  * Of several the one comes first that wins most bytes a second, by the time that its
  * last run took, or, without one, by what reading and moving take at a modest pace.
@@ -30,6 +31,8 @@
 
 /* A sample is out of date when that share of the rows, or of the size, has changed. */
 #define STALE_FRACTION		0.05
+/* But a table isn't sampled more often than that, in seconds. */
+#define SAMPLE_PAUSE		3600.0
 
 /* Pauses after a failure or a crash, and after it gave way, at first and at most */
 #define FAILURE_PAUSE		3600.0
@@ -66,7 +69,7 @@ static const struct
 	[COMPACTION_SHARE] = {"below the threshold", "per cent to be won"},
 	[COMPACTION_BREAKER] = {"circuit breaker", NULL},
 	[COMPACTION_FAILED] = {"failed", "seconds to go"},
-	[COMPACTION_CRASHED] = {"crashed", "seconds to go"},
+	[COMPACTION_KILLED] = {"killed", "seconds to go"},
 	[COMPACTION_GAVE_WAY] = {"gave way", "seconds to go"},
 	[COMPACTION_COOLDOWN] = {"cooldown", "seconds to go"},
 	[COMPACTION_HELD] = {"horizon held back", "seconds since which"},
@@ -78,10 +81,10 @@ static const char *const outcomes[] =
 {
 	[OUTCOME_NONE] = "none",
 	[OUTCOME_DONE] = "done",
-	[OUTCOME_WINDOW_ENDED] = "stopped",
+	[OUTCOME_STOPPED] = "stopped",
 	[OUTCOME_GAVE_WAY] = "gave way",
 	[OUTCOME_FAILED] = "failed",
-	[OUTCOME_CRASHED] = "crashed",
+	[OUTCOME_KILLED] = "killed",
 };
 
 static CompactionVerdict verdict(CompactionReason reason, double figure, double next);
@@ -96,7 +99,7 @@ static double pause_left(const CompactionFacts *facts, CompactionReason *reason)
 CompactionVerdict
 compaction_decide(const CompactionFacts *facts)
 {
-	CompactionReason reason;
+	CompactionReason reason = COMPACTION_DUE;
 	double		pause;
 	double		share = facts->bytes > 0 ? 100 * facts->would_win / facts->bytes : 0;
 
@@ -114,17 +117,17 @@ compaction_decide(const CompactionFacts *facts)
 		return verdict(COMPACTION_WRONG_WINDOW, NAN, -1);
 	if (facts->bytes < facts->min_size)
 		return verdict(COMPACTION_SMALL, facts->bytes, -1);
+	if (facts->breaker_is_open)
+		return verdict(COMPACTION_BREAKER, NAN, -1);
+	pause = pause_left(facts, &reason);
+	if (pause > 0)
+		return verdict(reason, pause, pause);
 	if (!facts->is_sampled || sample_is_stale(facts))
 		return verdict(COMPACTION_NOT_SAMPLED, facts->bytes, -1);
 	if (facts->would_win < facts->min_size)
 		return verdict(COMPACTION_LITTLE, facts->would_win, -1);
 	if (share < facts->threshold)
 		return verdict(COMPACTION_SHARE, share, -1);
-	if (facts->breaker_is_open)
-		return verdict(COMPACTION_BREAKER, NAN, -1);
-	pause = pause_left(facts, &reason);
-	if (pause > 0)
-		return verdict(reason, pause, pause);
 	if (facts->held_since > 0)
 		return verdict(COMPACTION_HELD, facts->held_since, -1);
 	if (facts->wal_left >= 0 && compaction_wal(facts) > facts->wal_left)
@@ -153,8 +156,9 @@ sample_is_stale(const CompactionFacts *facts)
 	double		changes = facts->changes >= facts->sampled_changes ?
 		facts->changes - facts->sampled_changes : facts->changes;
 
-	return changes > STALE_FRACTION * Max(facts->rows, 1) ||
-		fabs(facts->bytes - facts->sampled_bytes) > STALE_FRACTION * facts->bytes;
+	return facts->sampled_since >= SAMPLE_PAUSE &&
+		(changes > STALE_FRACTION * Max(facts->rows, 1) ||
+		 fabs(facts->bytes - facts->sampled_bytes) > STALE_FRACTION * facts->bytes);
 }
 
 /* pause_left -- how long the last run's end keeps the table from the next, and why. */
@@ -167,7 +171,7 @@ pause_left(const CompactionFacts *facts, CompactionReason *reason)
 	switch (facts->outcome)
 	{
 		case OUTCOME_NONE:
-		case OUTCOME_WINDOW_ENDED:
+		case OUTCOME_STOPPED:
 			return 0;
 		case OUTCOME_DONE:
 			*reason = COMPACTION_COOLDOWN;
@@ -181,8 +185,8 @@ pause_left(const CompactionFacts *facts, CompactionReason *reason)
 			*reason = COMPACTION_FAILED;
 			pause = Min(FAILURE_PAUSE * doubled, LONGEST_PAUSE);
 			break;
-		case OUTCOME_CRASHED:
-			*reason = COMPACTION_CRASHED;
+		case OUTCOME_KILLED:
+			*reason = COMPACTION_KILLED;
 			pause = Min(FAILURE_PAUSE * doubled, LONGEST_PAUSE);
 			break;
 	}

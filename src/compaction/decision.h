@@ -25,9 +25,9 @@ typedef enum CompactionReason
 	COMPACTION_SMALL,			/* bytes that it has */
 	COMPACTION_LITTLE,			/* bytes to be won */
 	COMPACTION_SHARE,			/* per cent to be won */
-	COMPACTION_BREAKER,
+	COMPACTION_BREAKER,			/* autovacuum's */
 	COMPACTION_FAILED,			/* seconds to go, as in all that follows */
-	COMPACTION_CRASHED,
+	COMPACTION_KILLED,
 	COMPACTION_GAVE_WAY,
 	COMPACTION_COOLDOWN,
 	COMPACTION_HELD,			/* seconds since which */
@@ -40,11 +40,11 @@ typedef enum CompactionOutcome
 {
 	OUTCOME_NONE,				/* none has ended yet */
 	OUTCOME_DONE,
-	OUTCOME_WINDOW_ENDED,
+	OUTCOME_STOPPED,			/* at the window's end, or it was switched off */
 	OUTCOME_GAVE_WAY,			/* somebody waited for the table, or cancelled
 								 * it */
 	OUTCOME_FAILED,
-	OUTCOME_CRASHED,
+	OUTCOME_KILLED,				/* or the server has crashed */
 } CompactionOutcome;
 
 /* All that a decision rests on */
@@ -58,6 +58,7 @@ typedef struct CompactionFacts
 	bool		is_running;
 	bool		breaker_is_open;
 	bool		is_sampled;
+	double		sampled_since;	/* seconds */
 	double		bytes;			/* with TOAST table and indexes */
 	double		sampled_bytes;	/* the same when it was sampled */
 	double		rows;

@@ -185,7 +185,7 @@ usual(void)
 {
 	CompactionFacts facts = {
 		.is_on = true,.is_listed = true,.is_wanted = true,.window_is_valid = true,
-		.is_sampled = true,.bytes = 4 * GB,.sampled_bytes = 4 * GB,.rows = 1000,
+		.is_sampled = true,.sampled_since = HOUR,.bytes = 4 * GB,.sampled_bytes = 4 * GB,.rows = 1000,
 		.changes = 500,.sampled_changes = 500,.would_win = 2 * GB,.min_size = GB / 8,
 		.threshold = 30,.cooldown = 24 * HOUR,.wal_left = -1,.window_is_open = true
 	};
@@ -254,6 +254,8 @@ test_stale_samples(void)
 {
 	EXPECT(facts.changes = 550, COMPACTION_DUE, 2 * GB / (4 * GB / READ_PACE + 2 * GB / MOVE_PACE));
 	EXPECT(facts.changes = 551, COMPACTION_NOT_SAMPLED, 4 * GB);
+	EXPECT((facts.changes = 551, facts.sampled_since = HOUR - 1), COMPACTION_DUE,
+		   2 * GB / (4 * GB / READ_PACE + 2 * GB / MOVE_PACE));
 	EXPECT(facts.changes = 51, COMPACTION_NOT_SAMPLED, 4 * GB);
 	EXPECT(facts.sampled_bytes = 3.7 * GB, COMPACTION_NOT_SAMPLED, 4 * GB);
 	EXPECT(facts.sampled_bytes = 4.3 * GB, COMPACTION_NOT_SAMPLED, 4 * GB);
@@ -271,9 +273,9 @@ test_pauses(void)
 	EXPECT((facts.outcome = OUTCOME_DONE, facts.backoff = 99), COMPACTION_COOLDOWN, 32 * 24 * HOUR);
 	EXPECT((facts.outcome = OUTCOME_FAILED, facts.failures = 1), COMPACTION_FAILED, HOUR);
 	EXPECT((facts.outcome = OUTCOME_FAILED, facts.failures = 3), COMPACTION_FAILED, 4 * HOUR);
-	EXPECT((facts.outcome = OUTCOME_CRASHED, facts.failures = 1000), COMPACTION_CRASHED, 7 * 24 * HOUR);
+	EXPECT((facts.outcome = OUTCOME_KILLED, facts.failures = 1000), COMPACTION_KILLED, 7 * 24 * HOUR);
 	EXPECT((facts.outcome = OUTCOME_GAVE_WAY, facts.failures = 2), COMPACTION_GAVE_WAY, 20 * 60);
-	EXPECT(facts.outcome = OUTCOME_WINDOW_ENDED, COMPACTION_DUE, pace);
+	EXPECT(facts.outcome = OUTCOME_STOPPED, COMPACTION_DUE, pace);
 }
 
 /* test_cooldown_backs_off -- where a run was in vain, or was undone at once; else it is as set. */
@@ -308,7 +310,7 @@ test_what_wins_most_comes_first(void)
 static void
 test_names(void)
 {
-	for (CompactionOutcome outcome = OUTCOME_NONE; outcome <= OUTCOME_CRASHED; outcome++)
+	for (CompactionOutcome outcome = OUTCOME_NONE; outcome <= OUTCOME_KILLED; outcome++)
 		CHECK_EQ(compaction_outcome_of(compaction_outcome_name(outcome)), outcome);
 	CHECK_EQ(compaction_outcome_of("?"), OUTCOME_NONE);
 }

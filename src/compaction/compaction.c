@@ -1,0 +1,280 @@
+/*-------------------------------------------------------------------------
+ *
+ * compaction.c
+ *	  Tables that stay small by themselves: what all processes share, and how it
+ *	  starts.
+ *
+ * While cyclone.compaction is on there is a launcher (launcher.c), which starts a
+ * worker for one database after the other (worker.c).  The worker asks which tables
+ * are due (compaction_view.c, decision.c), and runs VACUUM (FULL INPLACE) of one at a
+ * time, as if somebody had sent it.  What it knows of tables is in the database, in
+ * cyclone.compaction_state; in shared memory there is only what runs now.
+ *
+ * The postmaster can't start the launcher, as a library gets no say there when
+ * settings change.  Whichever process commits a transaction first finds that it is
+ * missing, and asks for it (start_when_due); with the server's own launchers that
+ * takes no longer than autovacuum_naptime.  While compaction is off that costs a look
+ * at the setting, and no place for a worker.
+ *
+ * Nobody is kept waiting.  Who drops, renames or copies a database would find the
+ * worker in it: the utility hook has it end first (compaction_make_way).
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "utils/acl.h"
+#include "utils/timestamp.h"
+
+#include "compaction/compaction.h"
+#include "library.h"
+#include "scope.h"
+
+#define TRANCHE		"pg_cyclone_compaction"
+
+/* So long after the launcher couldn't be started, or died, it is tried again. */
+#define RETRY_MS	60000
+
+CompactionShared *compaction_shared = NULL;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static void start_when_due(XactEvent event, void *arg);
+static bool start_launcher(void);
+static const char *defines(List *options, const char *option);
+static bool workers_are_there(void);
+static void leave_database(Oid database);
+
+/*
+ * compaction_init
+ *		Install the hooks.  Call while the library is preloaded.
+ */
+void
+compaction_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+	RegisterXactCallback(start_when_due, NULL);
+}
+
+/* request_shmem -- how much shared memory we need, and a lock. */
+static void
+request_shmem(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(sizeof(CompactionShared));
+	RequestNamedLWLockTranche(TRANCHE, 1);
+}
+
+/* startup_shmem -- find our shared memory, or make it. */
+static void
+startup_shmem(void)
+{
+	bool		found;
+
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	compaction_shared = ShmemInitStruct("pg_cyclone compaction", sizeof(CompactionShared), &found);
+	if (!found)
+	{
+		memset(compaction_shared, 0, sizeof(*compaction_shared));
+		pg_atomic_init_u32(&compaction_shared->has_launcher, 0);
+		pg_atomic_init_u64(&compaction_shared->launch_at, 0);
+		compaction_shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * start_when_due
+ *		The transaction callback: start the launcher, if there should be one.
+ *
+ * The transaction has committed, so an error would be a PANIC.  There is none, as in
+ * leftovers.c: the worker's description is as it must be, no handle is wanted, which
+ * would take memory, and interrupts are held off.
+ */
+static void
+start_when_due(XactEvent event, void *arg)
+{
+	TimestampTz now;
+	uint64		due;
+
+	if (likely(!cyclone_compaction) || event != XACT_EVENT_COMMIT || compaction_shared == NULL ||
+		pg_atomic_read_u32(&compaction_shared->has_launcher) != 0 ||
+		!IsUnderPostmaster || RecoveryInProgress())
+		return;
+	now = GetCurrentTimestamp();
+	due = pg_atomic_read_u64(&compaction_shared->launch_at);
+	/* of several who see it one starts it */
+	if (now < (TimestampTz) due ||
+		!pg_atomic_compare_exchange_u64(&compaction_shared->launch_at, &due,
+										TimestampTzPlusMilliseconds(now, RETRY_MS)))
+		return;
+	Assert(InterruptHoldoffCount > 0);
+	if (!start_launcher())
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("no background worker is free to compact tables"),
+				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
+}
+
+/* start_launcher -- returns false if there is no place for it. */
+static bool
+start_launcher(void)
+{
+	BackgroundWorker worker = {0};
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "pg_cyclone_compaction_launcher", sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_type, "pg_cyclone compaction launcher", sizeof(worker.bgw_type));
+	strlcpy(worker.bgw_name, "pg_cyclone compaction launcher", sizeof(worker.bgw_name));
+	return RegisterDynamicBackgroundWorker(&worker, NULL);
+}
+
+/*
+ * compaction_make_way
+ *		Have a worker leave the database that a utility statement is about, if that wants
+ *		nobody to be there, and the user owns it.
+ *
+ * The statement itself waits some seconds for sessions to leave, so this doesn't.  It
+ * raises no error: what is wrong with the statement the server will say.
+ */
+void
+compaction_make_way(Node *stmt)
+{
+	const char *name = NULL;
+	Oid			database;
+
+	if (compaction_shared == NULL || !workers_are_there() || !IsTransactionState() ||
+		IsAbortedTransactionBlockState())
+		return;
+	switch (nodeTag(stmt))
+	{
+		case T_DropdbStmt:
+			name = ((DropdbStmt *) stmt)->dbname;
+			break;
+		case T_AlterDatabaseStmt:
+			if (defines(((AlterDatabaseStmt *) stmt)->options, "tablespace") != NULL)
+				name = ((AlterDatabaseStmt *) stmt)->dbname;
+			break;
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_DATABASE)
+				name = ((RenameStmt *) stmt)->subname;
+			break;
+		case T_CreatedbStmt:
+			name = defines(((CreatedbStmt *) stmt)->options, "template");
+			break;
+		default:
+			break;
+	}
+	if (name == NULL)
+		return;
+	database = get_database_oid(name, true);
+	if (OidIsValid(database) && object_ownercheck(DatabaseRelationId, database, GetUserId()))
+		leave_database(database);
+}
+
+/* defines -- the text that a list of options gives this one; NULL if none. */
+static const char *
+defines(List *options, const char *option)
+{
+	foreach_node(DefElem, one, options)
+	{
+		if (strcmp(one->defname, option) == 0 && one->arg != NULL && IsA(one->arg, String))
+			return strVal(one->arg);
+	}
+	return NULL;
+}
+
+/* workers_are_there -- anywhere?  Without a lock, as it is asked for each utility statement. */
+static bool
+workers_are_there(void)
+{
+	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
+	{
+		if (compaction_shared->slots[i].launched != 0)
+			return true;
+	}
+	return false;
+}
+
+/* leave_database -- end the workers that are there, or on their way. */
+static void
+leave_database(Oid database)
+{
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
+	{
+		CompactionSlot *slot = &compaction_shared->slots[i];
+
+		if (slot->database != database)
+			continue;
+		/* one that comes later finds none */
+		slot->database = InvalidOid;
+		if (slot->pid != 0)
+			(void) kill(slot->pid, SIGTERM);
+	}
+	LWLockRelease(compaction_shared->lock);
+}
+
+/* compaction_has_database -- is a database one of cyclone.compaction_databases? */
+bool
+compaction_has_database(const char *name)
+{
+	return cyclone_compaction_databases[0] == '\0' ||
+		scope_matches(cyclone_compaction_databases, NULL, name);
+}
+
+/* compaction_wall_clock -- the minute of the week, from Sunday on, in the server's time zone. */
+int
+compaction_wall_clock(pg_time_t moment)
+{
+	const struct pg_tm *local = pg_localtime(&moment, log_timezone);
+
+	/* NULL only far outside of what a clock shows */
+	return local == NULL ? 0 :
+		local->tm_wday * MINUTES_PER_DAY + local->tm_hour * 60 + local->tm_min;
+}
+
+/* compaction_wal_left -- how much WAL may be written in this day, in bytes; negative: there is no bound. */
+double
+compaction_wal_left(void)
+{
+	uint64		written;
+
+	if (cyclone_compaction_max_wal < 0)
+		return -1;
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	if (GetCurrentTimestamp() - compaction_shared->wal_since >= USECS_PER_DAY)
+	{
+		compaction_shared->wal_since = GetCurrentTimestamp();
+		compaction_shared->wal_bytes = 0;
+	}
+	written = compaction_shared->wal_bytes;
+	LWLockRelease(compaction_shared->lock);
+	return Max(cyclone_compaction_max_wal * 1024.0 * 1024.0 - (double) written, 0);
+}

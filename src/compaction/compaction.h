@@ -1,0 +1,67 @@
+/*-------------------------------------------------------------------------
+ *
+ * compaction.h
+ *	  Tables that stay small by themselves.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_COMPACTION_H
+#define CYCLONE_COMPACTION_H
+
+#include "datatype/timestamp.h"
+#include "nodes/nodes.h"
+#include "storage/lwlock.h"
+
+#include "compaction/window.h"
+
+/* The most tables that are compacted at a time */
+#define COMPACTION_MAX_WORKERS	8
+
+/* A place for a worker */
+typedef struct CompactionSlot
+{
+	int			pid;			/* 0: none */
+	TimestampTz launched;		/* by the launcher; 0: not */
+	Oid			database;
+	Oid			relid;			/* invalid: it compacts none at the moment */
+	TimestampTz started;		/* with relid */
+	TimestampTz must_end;		/* when the window ends; 0: never */
+	bool		stopped;		/* for that, or as compaction was switched
+								 * off? */
+} CompactionSlot;
+
+/* All but the atomics under the lock */
+typedef struct CompactionShared
+{
+	pg_atomic_uint32 has_launcher;
+	pg_atomic_uint64 launch_at; /* no launcher is started before that time */
+	LWLock	   *lock;
+	TimestampTz wal_since;		/* of what follows */
+	uint64		wal_bytes;		/* in this day */
+	CompactionSlot slots[COMPACTION_MAX_WORKERS];
+} CompactionShared;
+
+extern CompactionShared *compaction_shared;
+
+/* settings, see compaction_settings.c */
+extern bool cyclone_compaction;
+extern int	cyclone_compaction_cooldown;	/* s */
+extern char *cyclone_compaction_databases;	/* patterns */
+extern char *cyclone_compaction_latency_target;
+extern int	cyclone_compaction_max_wal; /* MB; -1: no bound */
+extern int	cyclone_compaction_min_size;	/* MB */
+extern double cyclone_compaction_threshold; /* per cent */
+extern char *cyclone_compaction_window;
+extern int	cyclone_compaction_workers;
+
+extern void compaction_settings_init(void);
+extern void compaction_init(void);
+extern void compaction_make_way(Node *stmt);
+
+extern bool compaction_has_database(const char *name);
+extern int	compaction_wall_clock(pg_time_t moment);
+extern double compaction_wal_left(void);
+
+#endif							/* CYCLONE_COMPACTION_H */

@@ -1,0 +1,425 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.c
+ *	  The process that has tables compacted by themselves.
+ *
+ * It is there while cyclone.compaction is on, in no database, and starts a worker for
+ * each database in turn, that which was visited longest ago first.  The workers find
+ * out themselves whether there is anything to be done.
+ *
+ * While a worker is at a table the launcher watches out for what the worker, which
+ * may be anywhere in VACUUM, can't: that the window ends, that compaction was
+ * switched off, or that somebody waits for a lock that the worker has.  It ends that
+ * table then by the signal that pg_cancel_backend sends, which is as good at any
+ * moment: what has been committed stays.  Locks that VACUUM takes for a moment only
+ * are no reason, so it doesn't count who has waited for less than WAIT_MS.
+ *
+ * To see who waits costs all partitions of the lock table, as reading pg_locks does.
+ * So first it looks, without any lock, whether somebody in that database waits at
+ * all; what it sees may be out of date, and then it sees it WATCH_MS later.
+ *
+ * The slots in shared memory are all that it knows of workers.  So one that takes the
+ * place of a launcher that was killed finds them as they are.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/htup_details.h"
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "compaction/compaction.h"
+#include "debug_point.h"
+#include "library.h"
+
+/* A database is visited so often at most. */
+#define VISIT_MS	60000
+/* So long does a worker have to start. */
+#define START_MS	60000
+/* So long after an error of the launcher there is another one. */
+#define RESTART_MS	5000
+/* How often to look while a worker is at a table, and who has waited for long */
+#define WATCH_MS	100
+#define WAIT_MS		200
+
+/* When a database was visited last */
+typedef struct Visit
+{
+	Oid			database;
+	TimestampTz at;
+} Visit;
+
+PGDLLEXPORT void pg_cyclone_compaction_launcher(Datum arg);
+
+static Visit *visits = NULL;
+static int	nvisits = 0;
+
+static void leave(int code, Datum arg);
+static void watch_slots(bool *are_there, bool *are_at_tables);
+static bool window_has_ended(const CompactionSlot *slot);
+static bool is_in_the_way(const CompactionSlot *slot);
+static bool somebody_waits(const CompactionSlot *slot);
+static bool waits_for(const LockInstanceData *waiter, const LockData *locks, int pid);
+static void stop_slot(CompactionSlot *slot, bool on_time);
+static void visit_next(void);
+static bool slot_is_busy(const CompactionSlot *slot, TimestampTz now);
+static CompactionSlot *free_slot(TimestampTz now);
+static Oid	next_database(TimestampTz now);
+static List *databases(void);
+static Visit *visit_of(Oid database);
+static bool start_worker(CompactionSlot *slot, Oid database);
+
+/* pg_cyclone_compaction_launcher -- the entry of the process. */
+void
+pg_cyclone_compaction_launcher(Datum arg)
+{
+	static uint32 wait_event = 0;
+	MemoryContext context;
+	uint32		none = 0;
+
+	refuse_without_preloading();
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	if (!pg_atomic_compare_exchange_u32(&compaction_shared->has_launcher, &none, 1))
+		proc_exit(0);
+	before_shmem_exit(leave, (Datum) 0);
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	context = AllocSetContextCreate(TopMemoryContext, "Compaction launcher", ALLOCSET_DEFAULT_SIZES);
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("CycloneCompactionLauncher");
+	for (;;)
+	{
+		bool		are_there;
+		bool		are_at_tables;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		MemoryContextSwitchTo(context);
+		watch_slots(&are_there, &are_at_tables);
+		if (cyclone_compaction)
+			visit_next();
+		else if (!are_there)
+			proc_exit(0);
+		MemoryContextReset(context);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 are_at_tables || !cyclone_compaction ? WATCH_MS : DEBUG_LIMIT(compaction_visit, VISIT_MS / 10),
+						 wait_event);
+		ResetLatch(MyLatch);
+	}
+}
+
+/* leave -- when the process ends: the next one comes as soon as it is wanted, after an error a little later. */
+static void
+leave(int code, Datum arg)
+{
+	pg_atomic_write_u64(&compaction_shared->launch_at,
+						code == 0 ? 0 : TimestampTzPlusMilliseconds(GetCurrentTimestamp(), RESTART_MS));
+	pg_atomic_write_u32(&compaction_shared->has_launcher, 0);
+}
+
+/* watch_slots -- stop those who have to; are there workers, and are there any at a table? */
+static void
+watch_slots(bool *are_there, bool *are_at_tables)
+{
+	*are_there = *are_at_tables = false;
+	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
+	{
+		CompactionSlot *slot = &compaction_shared->slots[i];
+		CompactionSlot seen;
+
+		LWLockAcquire(compaction_shared->lock, LW_SHARED);
+		seen = *slot;
+		LWLockRelease(compaction_shared->lock);
+		*are_there |= seen.pid != 0;
+		if (seen.pid == 0 || !OidIsValid(seen.relid))
+			continue;
+		*are_at_tables = true;
+		if (!cyclone_compaction || window_has_ended(&seen))
+			stop_slot(slot, true);
+		else if (is_in_the_way(&seen))
+			stop_slot(slot, false);
+	}
+}
+
+/* window_has_ended -- that of the table at which a worker is? */
+static bool
+window_has_ended(const CompactionSlot *slot)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			after = DEBUG_LIMIT(compaction_window, 0);
+
+	return (slot->must_end != 0 && now >= slot->must_end) ||
+		(after > 0 && now - slot->started >= after * INT64CONST(1000));
+}
+
+/* is_in_the_way -- does somebody wait for a lock that a worker, or one of its own workers, has? */
+static bool
+is_in_the_way(const CompactionSlot *slot)
+{
+	LockData   *locks;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!somebody_waits(slot))
+		return false;
+	locks = GetLockStatusData();
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *lock = &locks->locks[i];
+
+		if (lock->waitLockMode != NoLock && lock->leaderPid != slot->pid &&
+			lock->locktag.locktag_type == LOCKTAG_RELATION &&
+			lock->locktag.locktag_field1 == slot->database &&
+			lock->waitStart != 0 && now - lock->waitStart >= WAIT_MS * INT64CONST(1000) &&
+			waits_for(lock, locks, slot->pid))
+			return true;
+	}
+	return false;
+}
+
+/* somebody_waits -- is there a process in its database that waits for a lock?  Without any lock. */
+static bool
+somebody_waits(const CompactionSlot *slot)
+{
+	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+	{
+		const PGPROC *proc = &ProcGlobal->allProcs[i];
+
+		if (proc->pid != 0 && proc->pid != slot->pid && proc->databaseId == slot->database &&
+			proc->waitStatus == PROC_WAIT_STATUS_WAITING)
+			return true;
+	}
+	return false;
+}
+
+/* waits_for -- does a process that waits do so for one that has this leader? */
+static bool
+waits_for(const LockInstanceData *waiter, const LockData *locks, int pid)
+{
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *lock = &locks->locks[i];
+
+		if (lock->leaderPid != pid ||
+			memcmp(&lock->locktag, &waiter->locktag, sizeof(LOCKTAG)) != 0)
+			continue;
+		for (LOCKMODE mode = AccessShareLock; mode <= MaxLockMode; mode++)
+		{
+			if ((lock->holdMask & LOCKBIT_ON(mode)) != 0 &&
+				DoLockModesConflict(mode, waiter->waitLockMode))
+				return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * stop_slot
+ *		End what a worker does with its table, if it is still at one.
+ *
+ * The signal is sent under the lock: afterwards the worker says that it is at none,
+ * and forgets signals that have come.
+ */
+static void
+stop_slot(CompactionSlot *slot, bool on_time)
+{
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	if (slot->pid != 0 && OidIsValid(slot->relid))
+	{
+		slot->stopped |= on_time;
+		(void) kill(slot->pid, SIGINT);
+	}
+	LWLockRelease(compaction_shared->lock);
+}
+
+/* visit_next -- start workers, as long as there is a place and a database. */
+static void
+visit_next(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	CompactionSlot *slot;
+	Oid			database;
+
+	while ((slot = free_slot(now)) != NULL &&
+		   OidIsValid(database = next_database(now)))
+	{
+		visit_of(database)->at = now;
+		if (!start_worker(slot, database))
+			break;
+	}
+}
+
+/* slot_is_busy -- is there a worker, or on its way?  Under the lock. */
+static bool
+slot_is_busy(const CompactionSlot *slot, TimestampTz now)
+{
+	return slot->pid != 0 ||
+		(slot->launched != 0 && now - slot->launched < START_MS * INT64CONST(1000));
+}
+
+/* free_slot -- one that a worker can have; NULL if as many are at work as may be. */
+static CompactionSlot *
+free_slot(TimestampTz now)
+{
+	CompactionSlot *found = NULL;
+	int			busy = 0;
+
+	LWLockAcquire(compaction_shared->lock, LW_SHARED);
+	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
+	{
+		CompactionSlot *slot = &compaction_shared->slots[i];
+
+		if (slot_is_busy(slot, now))
+			busy++;
+		else
+			found = slot;
+	}
+	LWLockRelease(compaction_shared->lock);
+	return busy < cyclone_compaction_workers ? found : NULL;
+}
+
+/* next_database -- that which was visited longest ago, if that is long enough, and nobody is there. */
+static Oid
+next_database(TimestampTz now)
+{
+	Visit	   *best = NULL;
+
+	foreach_oid(database, databases())
+	{
+		Visit	   *visit = visit_of(database);
+		bool		is_busy = false;
+
+		LWLockAcquire(compaction_shared->lock, LW_SHARED);
+		for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
+			is_busy |= compaction_shared->slots[i].database == database &&
+				slot_is_busy(&compaction_shared->slots[i], now);
+		LWLockRelease(compaction_shared->lock);
+		if (!is_busy &&
+			now - visit->at >= DEBUG_LIMIT(compaction_visit, VISIT_MS) * INT64CONST(1000) &&
+			(best == NULL || visit->at < best->at))
+			best = visit;
+	}
+	return best != NULL ? best->database : InvalidOid;
+}
+
+/* databases -- those that compaction may be wanted in; those that are gone are forgotten. */
+static List *
+databases(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *found = NIL;
+	Relation	pg_database;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	int			nleft = 0;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	pg_database = table_open(DatabaseRelationId, AccessShareLock);
+	scan = systable_beginscan(pg_database, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+
+		if (form->datallowconn && !form->datistemplate && !database_is_invalid_form(form) &&
+			compaction_has_database(NameStr(form->datname)))
+		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+
+			found = lappend_oid(found, form->oid);
+			MemoryContextSwitchTo(old);
+		}
+	}
+	systable_endscan(scan);
+	table_close(pg_database, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+
+	for (int i = 0; i < nvisits; i++)
+	{
+		if (list_member_oid(found, visits[i].database))
+			visits[nleft++] = visits[i];
+	}
+	nvisits = nleft;
+	/* so that a pointer to one stays good while others are looked up */
+	visits = visits == NULL ? MemoryContextAlloc(TopMemoryContext, (list_length(found) + 1) * sizeof(Visit)) :
+		repalloc(visits, (Max(list_length(found), nvisits) + 1) * sizeof(Visit));
+	foreach_oid(database, found)
+		(void) visit_of(database);
+	return found;
+}
+
+/* visit_of -- when a database was visited, which is one of those that there is room for. */
+static Visit *
+visit_of(Oid database)
+{
+	for (int i = 0; i < nvisits; i++)
+	{
+		if (visits[i].database == database)
+			return &visits[i];
+	}
+	visits[nvisits].database = database;
+	visits[nvisits].at = 0;
+	return &visits[nvisits++];
+}
+
+/* start_worker -- returns false if there is no place for it. */
+static bool
+start_worker(CompactionSlot *slot, Oid database)
+{
+	BackgroundWorker worker = {0};
+
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	slot->database = database;
+	slot->launched = GetCurrentTimestamp();
+	LWLockRelease(compaction_shared->lock);
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = Int32GetDatum((int32) (slot - compaction_shared->slots));
+	worker.bgw_notify_pid = MyProcPid;
+	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "pg_cyclone_compaction_worker", sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_type, "pg_cyclone compaction worker", sizeof(worker.bgw_type));
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
+			 "pg_cyclone compaction worker for database %u", database);
+	if (RegisterDynamicBackgroundWorker(&worker, NULL))
+		return true;
+
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	slot->database = InvalidOid;
+	slot->launched = 0;
+	LWLockRelease(compaction_shared->lock);
+	ereport(LOG,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("no background worker is free to compact tables"),
+			 errhint("You might need to increase \"%s\".", "max_worker_processes")));
+	return false;
+}

@@ -1,0 +1,723 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  The process that compacts the tables of one database that are due.
+ *
+ * A visit: forget what is about dropped tables, sample those tables of which a sample
+ * might show that they are due, and then, as long as there is one, compact the one
+ * that is due first.  Which ones, that says the view cyclone.compaction, and it is
+ * asked anew each time.
+ *
+ * A table is compacted by a VACUUM statement, handed to ProcessUtility as if a client
+ * had sent it.  So it comes to the same as the command: with the same hooks around it,
+ * with the locks and the rights of the command, which works as the table's owner.  It
+ * doesn't wait for the table's lock.  An error is that table's, and goes to the log.
+ *
+ * Before VACUUM begins, and when it is done, that is written to cyclone.compaction_state,
+ * in transactions of their own.  What has begun and not ended, with nobody at it, was
+ * killed, or the server with it: that table waits for a while, or it could bring the
+ * server down again and again.
+ *
+ * The worker looks into no object in schema cyclone that isn't the extension's, as it
+ * has all rights; and no transaction of it is open while VACUUM works, so that the
+ * extension can be dropped or updated at any time.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type_d.h"
+#include "commands/extension.h"
+#include "executor/instrument.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parser.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compaction/compaction.h"
+#include "compaction/decision.h"
+#include "debug_point.h"
+#include "inplace/table_inplace.h"
+#include "library.h"
+#include "scope.h"
+#include "settings.h"
+
+/* As many tables are sampled in a visit at most. */
+#define MAX_SAMPLES		20
+
+/* A table that is sampled or due */
+typedef struct Table
+{
+	Oid			relid;
+	char	   *name;			/* with its schema, in quotes where it needs
+								 * them */
+	char	   *latency_target;
+	double		would_win;		/* bytes */
+	double		cooldown;		/* seconds */
+	TimestampTz must_end;		/* 0: never */
+	int			backoff;
+	double		since_last;		/* seconds since the last run that was
+								 * complete was done; -1: there was none */
+	int64		size;			/* bytes; -1: not known */
+	bool		is_locked;		/* by somebody else */
+	const char *why_not;		/* it can't be compacted, or NULL */
+} Table;
+
+/* What has become of it */
+typedef struct RunResult
+{
+	CompactionOutcome outcome;
+	char	   *error;			/* or NULL */
+	double		seconds;
+	int64		won;
+	int64		wal;
+} RunResult;
+
+PGDLLEXPORT void pg_cyclone_compaction_worker(Datum arg);
+
+static CompactionSlot *slot;
+static MemoryContext visit_context;
+
+static bool take_slot(int number, Oid *database);
+static void leave_slot(int code, Datum arg);
+static void prepare_session(void);
+static void visit(void);
+static bool is_wanted(void);
+static bool extension_is_there(void);
+static bool is_extensions(Oid schema, const char *name, Oid extension);
+static void begin(void);
+static void end(void);
+static void run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls);
+static void tidy_up(void);
+static List *tables_to_sample(void);
+static void sample_table(Oid relid);
+static void prepare_sample(Table *table);
+static void read_sample(Table *table);
+static void note_sample(const Table *table);
+static Table *next_due(void);
+static double double_of(HeapTuple row, TupleDesc desc, int column, double otherwise);
+static void compact_table(Table *table);
+static void prepare_run(Table *table);
+static const char *why_not_possible(Oid relid);
+static void run(Table *table, void (*routine) (Table *), RunResult *result);
+static void measure(const Table *table, TimestampTz start, const WalUsage *before, RunResult *result);
+static void run_vacuum(Table *table);
+static void at_table(const Table *table);
+static bool at_no_table(void);
+static int64 size_of(Oid relid);
+static void note_begin(const Table *table);
+static void note_end(const Table *table, const RunResult *result);
+
+/* pg_cyclone_compaction_worker -- the entry of the process; arg is the number of its slot. */
+void
+pg_cyclone_compaction_worker(Datum arg)
+{
+	Oid			database;
+
+	refuse_without_preloading();
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGINT, StatementCancelHandler);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	if (!take_slot(DatumGetInt32(arg), &database))
+		proc_exit(0);
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	visit_context = AllocSetContextCreate(TopMemoryContext, "Compaction worker", ALLOCSET_DEFAULT_SIZES);
+	prepare_session();
+	visit();
+	proc_exit(0);
+}
+
+/* take_slot -- returns false if it is another's, or the database isn't to be visited any more. */
+static bool
+take_slot(int number, Oid *database)
+{
+	bool		is_free;
+
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	slot = &compaction_shared->slots[number];
+	*database = slot->database;
+	is_free = slot->pid == 0 && OidIsValid(*database);
+	/* one in a database is what tidy_up relies on */
+	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
+		is_free &= compaction_shared->slots[i].pid == 0 || compaction_shared->slots[i].database != *database;
+	if (is_free)
+	{
+		slot->pid = MyProcPid;
+		slot->relid = InvalidOid;
+	}
+	LWLockRelease(compaction_shared->lock);
+	if (is_free)
+		before_shmem_exit(leave_slot, (Datum) 0);
+	return is_free;
+}
+
+/* leave_slot -- when the process ends. */
+static void
+leave_slot(int code, Datum arg)
+{
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	slot->pid = 0;
+	slot->launched = 0;
+	slot->database = slot->relid = InvalidOid;
+	LWLockRelease(compaction_shared->lock);
+}
+
+/*
+ * prepare_session
+ *		Settings that a role or the database may have must not matter.
+ */
+static void
+prepare_session(void)
+{
+	static const char *const settings[][2] = {
+		{"search_path", "pg_catalog, pg_temp"}, {"zero_damaged_pages", "false"}, {"statement_timeout", "0"},
+		{"transaction_timeout", "0"}, {"lock_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"synchronous_commit", "local"}, {"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"}, {"default_transaction_deferrable", "off"},
+	};
+
+	for (int i = 0; i < lengthof(settings); i++)
+		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* visit -- do what there is to be done in this database. */
+static void
+visit(void)
+{
+	Table	   *table;
+
+	if (!is_wanted())
+		return;
+	tidy_up();
+	foreach_oid(relid, tables_to_sample())
+	{
+		if (!is_wanted())
+			return;
+		sample_table(relid);
+	}
+	while (is_wanted() && (table = next_due()) != NULL)
+		compact_table(table);
+}
+
+/* is_wanted -- is compaction on, and does the database have the extension? */
+static bool
+is_wanted(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+	return cyclone_compaction && cyclone_enabled && extension_is_there();
+}
+
+/* extension_is_there -- with all that we need of it? */
+static bool
+extension_is_there(void)
+{
+	Oid			schema;
+	Oid			extension;
+	bool		is_there;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	schema = get_namespace_oid("cyclone", true);
+	extension = get_extension_oid("pg_cyclone", true);
+	is_there = OidIsValid(schema) && OidIsValid(extension) &&
+		is_extensions(schema, "compaction", extension) &&
+		is_extensions(schema, "compaction_state", extension) &&
+		is_extensions(schema, "compaction_policies", extension);
+	CommitTransactionCommand();
+	return is_there;
+}
+
+/* is_extensions -- is there a relation of this name that belongs to the extension? */
+static bool
+is_extensions(Oid schema, const char *name, Oid extension)
+{
+	Oid			relid = get_relname_relid(name, schema);
+
+	return OidIsValid(relid) && getExtensionOfObject(RelationRelationId, relid) == extension;
+}
+
+/* begin -- a transaction with a snapshot, for statements. */
+static void
+begin(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	SPI_connect();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+/* end -- commit it. */
+static void
+end(void)
+{
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	pgstat_report_stat(true);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/* run_sql -- run a statement, in such a transaction. */
+static void
+run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	int			code;
+
+	pgstat_report_activity(STATE_RUNNING, sql);
+	code = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
+	if (code < 0)
+		elog(ERROR, "statement \"%s\" failed: %s", sql, SPI_result_code_string(code));
+}
+
+/* tidy_up -- forget what is about dropped tables; what has begun and not ended was killed, as we are alone here. */
+static void
+tidy_up(void)
+{
+	begin();
+	run_sql("DELETE FROM cyclone.compaction_state s"
+			" WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s.relid)",
+			0, NULL, NULL, NULL);
+	run_sql("DELETE FROM cyclone.compaction_policies p WHERE p.relation IS NOT NULL"
+			" AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = p.relation)",
+			0, NULL, NULL, NULL);
+	run_sql("UPDATE cyclone.compaction_state SET outcome = 'killed', ended_at = now(), began_at = NULL,"
+			" failures = failures + 1, error = NULL WHERE began_at IS NOT NULL",
+			0, NULL, NULL, NULL);
+	end();
+}
+
+/* tables_to_sample -- those of which a sample might show that they are due, the largest first. */
+static List *
+tables_to_sample(void)
+{
+	List	   *tables = NIL;
+
+	begin();
+	run_sql("SELECT relation::oid FROM cyclone.compaction WHERE reason = 'not sampled yet' ORDER BY size DESC",
+			0, NULL, NULL, NULL);
+	for (uint64 i = 0; i < Min(SPI_processed, MAX_SAMPLES); i++)
+	{
+		MemoryContext old = MemoryContextSwitchTo(visit_context);
+		bool		is_null;
+
+		tables = lappend_oid(tables, DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[i],
+																	SPI_tuptable->tupdesc, 1, &is_null)));
+		MemoryContextSwitchTo(old);
+	}
+	end();
+	return tables;
+}
+
+/*
+ * sample_table
+ *		Estimate what VACUUM (FULL INPLACE) would win of a table, and note it.
+ *
+ * While pages are read no object of the extension is locked, and who wants the table
+ * ends it.
+ */
+static void
+sample_table(Oid relid)
+{
+	Table		table = {.relid = relid,.size = -1,.since_last = -1};
+	RunResult	result = {.outcome = OUTCOME_DONE};
+
+	run(&table, prepare_sample, &result);
+	if (result.outcome == OUTCOME_DONE)
+		run(&table, read_sample, &result);
+	HOLD_CANCEL_INTERRUPTS();
+	if (result.outcome == OUTCOME_DONE)
+		note_sample(&table);
+	else
+		note_end(&table, &result);
+	QueryCancelPending = false;
+	RESUME_CANCEL_INTERRUPTS();
+}
+
+/* prepare_sample -- note that it is begun. */
+static void
+prepare_sample(Table *table)
+{
+	begin();
+	note_begin(table);
+	end();
+}
+
+/* read_sample -- of a table that is locked, or can't be read, there is no figure. */
+static void
+read_sample(Table *table)
+{
+	Oid			types[] = {OIDOID};
+	Datum		values[] = {ObjectIdGetDatum(table->relid)};
+
+	begin();
+	run_sql("SELECT CASE WHEN bool_or(inplace_bytes IS NOT NULL AND relation = $1)"
+			" THEN sum(inplace_bytes)::float8 END FROM cyclone.bloat_rows($1)",
+			1, types, values, NULL);
+	table->would_win = double_of(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, -1);
+	end();
+}
+
+/* note_sample -- what it has shown. */
+static void
+note_sample(const Table *table)
+{
+	Oid			types[] = {OIDOID, FLOAT8OID};
+	Datum		values[] = {ObjectIdGetDatum(table->relid), Float8GetDatum(table->would_win)};
+
+	if (!extension_is_there())
+		return;
+	begin();
+	run_sql("INSERT INTO cyclone.compaction_state AS s (relid, sampled_at, sampled_size, sampled_changes, would_win)"
+			" SELECT relation, now(), size, changes, CASE WHEN $2 >= 0 THEN $2 END FROM cyclone.compaction WHERE relation = $1"
+			" ON CONFLICT (relid) DO UPDATE SET began_at = NULL, sampled_at = excluded.sampled_at, sampled_size = excluded.sampled_size,"
+			" sampled_changes = excluded.sampled_changes, would_win = excluded.would_win",
+			2, types, values, NULL);
+	end();
+}
+
+/* next_due -- the table that wins most a second; NULL if none is due. */
+static Table *
+next_due(void)
+{
+	Table	   *table = NULL;
+
+	begin();
+	run_sql("SELECT k.relation::oid, format('%I.%I', n.nspname, c.relname), k.latency_target,"
+			" k.would_win::float8, date_part('epoch', k.cooldown), k.window_ends,"
+			" s.backoff::float8,"
+			" date_part('epoch', now() - s.done_at)"
+			" FROM cyclone.compaction k JOIN pg_class c ON c.oid = k.relation"
+			" JOIN pg_namespace n ON n.oid = c.relnamespace"
+			" LEFT JOIN cyclone.compaction_state s ON s.relid = c.oid"
+			" WHERE k.reason = 'due' ORDER BY k.figure DESC LIMIT 1",
+			0, NULL, NULL, NULL);
+	if (SPI_processed > 0)
+	{
+		MemoryContext old = MemoryContextSwitchTo(visit_context);
+		HeapTuple	row = SPI_tuptable->vals[0];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		bool		is_null;
+		Datum		value;
+
+		table = palloc0_object(Table);
+		table->relid = DatumGetObjectId(SPI_getbinval(row, desc, 1, &is_null));
+		table->name = TextDatumGetCString(SPI_getbinval(row, desc, 2, &is_null));
+		table->latency_target = TextDatumGetCString(SPI_getbinval(row, desc, 3, &is_null));
+		table->would_win = double_of(row, desc, 4, 0);
+		table->cooldown = double_of(row, desc, 5, 0);
+		value = SPI_getbinval(row, desc, 6, &is_null);
+		table->must_end = is_null ? 0 : DatumGetTimestampTz(value);
+		table->backoff = (int) double_of(row, desc, 7, 0);
+		table->since_last = double_of(row, desc, 8, -1);
+		MemoryContextSwitchTo(old);
+	}
+	end();
+	return table;
+}
+
+/* double_of -- a column of a row; otherwise if it is null. */
+static double
+double_of(HeapTuple row, TupleDesc desc, int column, double otherwise)
+{
+	bool		is_null;
+	Datum		value = SPI_getbinval(row, desc, column, &is_null);
+
+	return is_null ? otherwise : DatumGetFloat8(value);
+}
+
+/*
+ * compact_table
+ *		Compact one table, and note what it came to.
+ *
+ * Requests to end that come when it is done are of no use any more: until the end is
+ * noted they wait, and then they are forgotten.
+ */
+static void
+compact_table(Table *table)
+{
+	RunResult	result = {.outcome = OUTCOME_DONE};
+	WalUsage	before = pgWalUsage;
+	TimestampTz start = GetCurrentTimestamp();
+	bool		is_prepared;
+
+	run(table, prepare_run, &result);
+	is_prepared = result.outcome == OUTCOME_DONE && !table->is_locked && table->why_not == NULL;
+	if (is_prepared)
+		run(table, run_vacuum, &result);
+	else if (table->is_locked)
+		result.outcome = OUTCOME_GAVE_WAY;
+	else if (table->why_not != NULL)
+	{
+		result.outcome = OUTCOME_FAILED;
+		result.error = pstrdup(_(table->why_not));
+	}
+	HOLD_CANCEL_INTERRUPTS();
+	if (is_prepared)
+		measure(table, start, &before, &result);
+	note_end(table, &result);
+	QueryCancelPending = false;
+	RESUME_CANCEL_INTERRUPTS();
+}
+
+/* prepare_run -- look at the table once more, and, if it can be compacted, note that it is begun. */
+static void
+prepare_run(Table *table)
+{
+	table->size = -1;
+	begin();
+	table->is_locked = !ConditionalLockRelationOid(table->relid, ShareUpdateExclusiveLock);
+	if (!table->is_locked)
+		table->why_not = why_not_possible(table->relid);
+	if (!table->is_locked && table->why_not == NULL)
+		note_begin(table);
+	end();
+	table->size = size_of(table->relid);
+}
+
+/* why_not_possible -- why the table, which is locked, can't be compacted; NULL if it can. */
+static const char *
+why_not_possible(Oid relid)
+{
+	Relation	rel = try_relation_open(relid, NoLock);
+	const char *why_not = NULL;
+
+	if (rel == NULL)
+		return gettext_noop("The table is gone.");
+	if (rel->rd_tableam == NULL || rel->rd_rel->relam != HEAP_TABLE_AM_OID)
+		why_not = gettext_noop("It is not a heap.");
+	else if (!scope_has_table(rel))
+		why_not = gettext_noop("It is left to PostgreSQL, by cyclone.databases or cyclone.tables.");
+	else
+		(void) table_inplace_is_possible(rel, &why_not);
+	relation_close(rel, NoLock);
+	return why_not;
+}
+
+/*
+ * run
+ *		Run something at a table, in transactions of its own; an error is the table's, and
+ *		is logged.
+ *
+ * Locks that are held for the session are gone after an error, as it comes in a
+ * transaction (table_inplace.c).
+ */
+static void
+run(Table *table, void (*routine) (Table *), RunResult *result)
+{
+	at_table(table);
+	PG_TRY();
+	{
+		routine(table);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(visit_context);
+		HOLD_INTERRUPTS();
+		EmitErrorReport();
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		RESUME_INTERRUPTS();
+		result->outcome = error->sqlerrcode == ERRCODE_QUERY_CANCELED ? OUTCOME_GAVE_WAY : OUTCOME_FAILED;
+		result->error = error->message;
+	}
+	PG_END_TRY();
+	if (at_no_table() && result->outcome == OUTCOME_GAVE_WAY)
+		result->outcome = OUTCOME_STOPPED;
+	MemoryContextSwitchTo(visit_context);
+	debug_query_string = NULL;
+	if (PortalContext != NULL)
+		MemoryContextDelete(PortalContext);
+	PortalContext = NULL;
+}
+
+/* run_vacuum -- the statement, as if a client had sent it. */
+static void
+run_vacuum(Table *table)
+{
+	PlannedStmt *pstmt;
+	VacuumStmt *stmt;
+	char	   *sql;
+	QueryCompletion qc;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+
+	/*
+	 * what the server makes for the statement outlives the transactions of
+	 * VACUUM
+	 */
+	PortalContext = AllocSetContextCreate(visit_context, "Compaction portal", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(PortalContext);
+	sql = psprintf("VACUUM (FULL INPLACE, SKIP_LOCKED, LATENCY_TARGET %s) %s",
+				   quote_literal_cstr(table->latency_target), table->name);
+	debug_query_string = sql;
+	pgstat_report_activity(STATE_RUNNING, sql);
+	stmt = castNode(VacuumStmt, linitial_node(RawStmt, raw_parser(sql, RAW_PARSE_DEFAULT))->stmt);
+	/* whatever its name is by now */
+	linitial_node(VacuumRelation, stmt->rels)->oid = table->relid;
+	pstmt = makeNode(PlannedStmt);
+	pstmt->commandType = CMD_UTILITY;
+	pstmt->canSetTag = true;
+	pstmt->utilityStmt = (Node *) stmt;
+
+	InitializeQueryCompletion(&qc);
+	DEBUG_POINT("compaction-run");
+	ProcessUtility(pstmt, sql, false, PROCESS_UTILITY_TOPLEVEL, NULL, NULL, None_Receiver, &qc);
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/* at_table -- say at which table we are, and when that has to end. */
+static void
+at_table(const Table *table)
+{
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	slot->relid = table->relid;
+	slot->started = GetCurrentTimestamp();
+	slot->must_end = table->must_end;
+	slot->stopped = false;
+	LWLockRelease(compaction_shared->lock);
+}
+
+/* at_no_table -- say that we are at none; returns whether the launcher wanted it to end. */
+static bool
+at_no_table(void)
+{
+	bool		was_stopped;
+
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	slot->relid = InvalidOid;
+	was_stopped = slot->stopped;
+	LWLockRelease(compaction_shared->lock);
+	return was_stopped;
+}
+
+/* measure -- what a run came to. */
+static void
+measure(const Table *table, TimestampTz start, const WalUsage *before, RunResult *result)
+{
+	WalUsage	wal = {0};
+	int64		size = size_of(table->relid);
+
+	result->won = table->size >= 0 && size >= 0 ? table->size - size : 0;
+	result->seconds = (double) (GetCurrentTimestamp() - start) / USECS_PER_SEC;
+	WalUsageAccumDiff(&wal, &pgWalUsage, before);
+	result->wal = (int64) wal.wal_bytes;
+	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	compaction_shared->wal_bytes += wal.wal_bytes;
+	LWLockRelease(compaction_shared->lock);
+}
+
+/* size_of -- total size, or -1 if the table is gone, or locked, as it isn't waited for; outside of any transaction. */
+static int64
+size_of(Oid relid)
+{
+	int64		size = -1;
+
+	StartTransactionCommand();
+	if (ConditionalLockRelationOid(relid, AccessShareLock) && get_rel_name(relid) != NULL)
+		size = DatumGetInt64(DirectFunctionCall1(pg_total_relation_size, ObjectIdGetDatum(relid)));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(visit_context);
+	return size;
+}
+
+/* note_begin -- so that a crash is known by it. */
+static void
+note_begin(const Table *table)
+{
+	Oid			types[] = {OIDOID};
+	Datum		values[] = {ObjectIdGetDatum(table->relid)};
+
+	run_sql("INSERT INTO cyclone.compaction_state (relid, began_at) VALUES ($1, now())"
+			" ON CONFLICT (relid) DO UPDATE SET began_at = excluded.began_at",
+			1, types, values, NULL);
+}
+
+/*
+ * note_end
+ *		Note what has become of the table, unless the extension is gone meanwhile; the
+ *		table is to be sampled again.
+ */
+static void
+note_end(const Table *table, const RunResult *result)
+{
+	bool		is_done = result->outcome == OUTCOME_DONE;
+	bool		is_failure = !is_done && result->outcome != OUTCOME_STOPPED;
+	Oid			types[] = {OIDOID, TEXTOID, TEXTOID, INT8OID, FLOAT8OID, INT8OID, INT8OID, INT4OID, BOOLOID, BOOLOID};
+	Datum		values[] = {
+		ObjectIdGetDatum(table->relid),
+		CStringGetTextDatum(compaction_outcome_name(result->outcome)),
+		result->error != NULL ? CStringGetTextDatum(result->error) : (Datum) 0,
+		Int64GetDatum(result->won),
+		Float8GetDatum(result->seconds),
+		Int64GetDatum(result->wal),
+		Int64GetDatum(table->size),
+		Int32GetDatum(compaction_backoff(table->backoff, (double) result->won, table->would_win,
+										 table->since_last, table->cooldown)),
+		BoolGetDatum(is_done),
+		BoolGetDatum(is_failure),
+	};
+	char		nulls[lengthof(types) + 1] = "          ";
+
+	if (!extension_is_there())
+		return;
+	if (result->error == NULL)
+		nulls[2] = 'n';
+	begin();
+	run_sql("INSERT INTO cyclone.compaction_state AS s"
+			" (relid, ended_at, outcome, error, won, seconds, wal, runs, total_won, failures, backoff, done_at,"
+			" last_seconds, last_size)"
+			" VALUES ($1, now(), $2, $3, $4, $5, $6, CASE WHEN $9 THEN 1 ELSE 0 END, $4, CASE WHEN $10 THEN 1 ELSE 0 END,"
+			" CASE WHEN $9 THEN $8 ELSE 0 END, CASE WHEN $9 THEN now() END,"
+			" CASE WHEN $9 THEN $5 END, CASE WHEN $9 THEN $7 END)"
+			" ON CONFLICT (relid) DO UPDATE SET began_at = NULL, ended_at = excluded.ended_at,"
+			" outcome = excluded.outcome, error = excluded.error, won = excluded.won, seconds = excluded.seconds,"
+			" wal = excluded.wal, runs = s.runs + excluded.runs,"
+			" total_won = s.total_won + excluded.total_won,"
+			" failures = CASE WHEN $10 THEN s.failures + 1 WHEN $9 THEN 0 ELSE s.failures END,"
+			" backoff = CASE WHEN $9 THEN excluded.backoff ELSE s.backoff END,"
+			" done_at = coalesce(excluded.done_at, s.done_at),"
+			" last_seconds = coalesce(excluded.last_seconds, s.last_seconds),"
+			" last_size = coalesce(excluded.last_size, s.last_size), sampled_at = NULL, would_win = NULL",
+			lengthof(types), types, values, nulls);
+	end();
+}

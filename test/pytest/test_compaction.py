@@ -1,0 +1,508 @@
+"""Tables that stay small by themselves: what cyclone.compaction decides and does, and that nobody has to wait for it.
+
+Which table is due, and when, is in test/unit/test_compaction.c, for each reason; here each that can be staged is staged on a server. One
+server for all, on which compaction visits a database ten times a second; each test switches it on for its own database.
+"""
+
+import psycopg
+import pytest
+
+from conftest import CONFIG, TEMPLATE, _create_template
+from cyclone_lab import checks
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
+from cyclone_lab.cluster import Cluster
+
+EVERY_VERSION = "background workers, locks and DROP DATABASE are the server's"
+
+ROWS = 20_000
+SETTINGS = {
+    "autovacuum_naptime": "1s",
+    "cyclone.debug_compaction_visit": 100,
+    "cyclone.compaction_latency_target": "0",
+    "cyclone.compaction_min_size": "1MB",
+}
+MB = 1024 * 1024
+
+
+class Server:
+    """The server, and the database that is the test's own."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.number = 0
+        self.db = ""
+
+    def next_database(self) -> None:
+        self.number += 1
+        self.db = f"compaction_{self.number}"
+        self.cluster.sql(f"CREATE DATABASE {self.db} TEMPLATE {TEMPLATE} STRATEGY file_copy")
+        self.set(**{"cyclone.compaction_databases": self.db})
+
+    def set(self, **settings) -> None:
+        """Change the configuration of the running server; None is as it was."""
+        with self.cluster.connect() as conn:
+            for name, value in settings.items():
+                conn.execute(f"ALTER SYSTEM RESET {name}" if value is None else f"ALTER SYSTEM SET {name} = '{value}'")
+            conn.execute("SELECT pg_reload_conf()")
+
+    def on(self, **settings) -> None:
+        self.set(**{"cyclone.compaction": "on"}, **settings)
+        self.cluster.sql("SELECT 1")  # a transaction that commits, by which the launcher starts
+
+    def off(self) -> None:
+        self.set(**{"cyclone.compaction": None})
+        wait_until(lambda: not self.processes(), "the end of compaction")
+
+    def processes(self, kind: str = "%") -> list[int]:
+        return [pid for (pid,) in self.cluster.sql(f"SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'pg_cyclone compaction {kind}'")]
+
+    def connect(self, **parameters) -> psycopg.Connection:
+        return self.cluster.connect(self.db, **parameters)
+
+    def row(self, table: str = "t") -> dict:
+        """Return the row of a table in the view; a SELECT that commits, so that the launcher starts."""
+        with self.connect() as conn:
+            cursor = conn.execute("SELECT * FROM cyclone.compaction WHERE relation = %s::regclass", [table])
+            row = cursor.fetchone()
+            assert row
+            return dict(zip((column.name for column in cursor.description), row, strict=True))
+
+    def wait_for(self, table: str = "t", **expected) -> dict:
+        """Wait until the table's row has these values, and return it."""
+
+        def row() -> dict | None:
+            found = self.row(table)
+            return found if all(found[name] == value for name, value in expected.items()) else None
+
+        return wait_until(row, f"{expected} of {table}")
+
+    def parked(self, point: str) -> "Gate":
+        return Gate(self, point)
+
+
+class Gate:
+    """Workers of compaction wait at a debug point, one of which is there when the block begins; it ends with them on their way."""
+
+    def __init__(self, server: Server, point: str):
+        self.server, self.point = server, point
+
+    def __enter__(self) -> int:
+        self.gate = self.server.connect()
+        self.gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+        self.server.on(**{"cyclone.debug_point": f"{self.point}:worker:wait"})
+        return wait_until(self.worker, f"a worker at {self.point}")
+
+    def worker(self) -> int | None:
+        rows = self.server.cluster.sql(
+            f"SELECT pid FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE locktype = 'advisory' AND objid = {DEBUG_POINT_LOCK}"
+            " AND NOT granted AND backend_type = 'pg_cyclone compaction worker'"
+        )
+        return rows[0][0] if rows else None
+
+    def __exit__(self, *_exception) -> None:
+        self.server.set(**{"cyclone.debug_point": None})
+        self.gate.close()
+
+
+def make(conn, name: str = "t", keep: int = 10) -> None:
+    """Make a table of 4 MB, of which one row in so many is left, at the end."""
+    conn.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, note text) WITH (autovacuum_enabled = off)")
+    conn.execute(f"INSERT INTO {name} SELECT i, repeat('x', 180) FROM generate_series(1, {ROWS}) i")
+    if keep > 1:
+        conn.execute(f"DELETE FROM {name} WHERE id % {keep} <> 0")
+    conn.execute(f"VACUUM (ANALYZE) {name}")
+
+
+@pytest.fixture(scope="module")
+def running(prefix):
+    with Cluster.create(prefix, {**CONFIG, **SETTINGS}) as cluster:
+        cluster.start()
+        _create_template(cluster)
+        yield Server(cluster)
+
+
+@pytest.fixture
+def server(running):
+    """The server, with compaction off, and a database of the test's own that has a bloated table."""
+    running.next_database()
+    with running.connect() as conn:
+        make(conn)
+    yield running
+    running.off()
+    settings = running.cluster.sql("SELECT name FROM pg_file_settings WHERE name LIKE 'cyclone.%' AND sourcefile LIKE '%auto.conf'")
+    running.set(**{name: None for (name,) in settings})
+
+
+def size(conn, relation: str = "t") -> int:
+    [(bytes_,)] = conn.execute("SELECT pg_relation_size(%s::regclass)", [relation]).fetchall()
+    return bytes_
+
+
+def test_bloated_table_becomes_small(server):
+    """It starts without a restart and takes no worker while it is off; it compacts the table, leaves another alone, and says so."""
+    with server.connect() as conn:
+        make(conn, "dense", keep=1)
+        policy(conn, "min_size => 0")
+        before = size(conn)
+        assert server.row()["reason"] == "off"
+        assert not server.processes()
+        server.on()
+        row = server.wait_for(last_outcome="done")
+        after = size(conn)
+        assert after < before / 4
+        assert row["last_won"] >= before - after
+        assert row["total_won"] == row["last_won"]
+        assert (row["runs"], row["last_error"], row["running_since"]) == (1, None, None)
+        assert row["last_wal"] > 0
+        assert row["reason"] == "cooldown"
+        assert 0 < row["figure"] <= 86400
+        assert server.wait_for("dense", reason="little to be won")["runs"] == 0
+        [(command, options)] = conn.execute("SELECT operation, options FROM cyclone.history WHERE relid = 't'::regclass AND operation = 'FULL INPLACE'")
+        assert "SKIP_LOCKED" in options, command
+        checks.assert_clean(conn, "t")
+        checks.assert_clean(conn, "dense")
+    assert len(server.processes("launcher")) == 1
+    server.off()
+
+
+def test_index_alone_is_rebuilt(server):
+    """A table whose index alone is bloated keeps its rows where they are."""
+    with server.connect() as conn:
+        conn.execute("CREATE TABLE i (id int, note text) WITH (autovacuum_enabled = off)")
+        conn.execute(f"INSERT INTO i SELECT i, 'x' FROM generate_series(1, {8 * ROWS}) i")
+        conn.execute("CREATE INDEX i_id ON i (id) WITH (fillfactor = 10)")
+        conn.execute("ALTER INDEX i_id RESET (fillfactor)")
+        conn.execute("VACUUM (ANALYZE) i")
+        index, where = size(conn, "i_id"), conn.execute("SELECT max(ctid) FROM i").fetchall()
+        server.on()
+        server.wait_for("i", last_outcome="done")
+        assert size(conn, "i_id") < index / 3
+        assert conn.execute("SELECT max(ctid) FROM i").fetchall() == where
+        checks.assert_clean(conn, "i")
+
+
+def policy(conn, sql: str) -> None:
+    conn.execute(f"SELECT cyclone.compaction_policy('t', {sql})")
+
+
+# What is changed, and the reason that the table has then
+REASONS = {
+    "never, by its policy": "SELECT cyclone.compaction_policy('t', false)",
+    "small": "SELECT cyclone.compaction_policy('t', min_size => 9223372036854775807, cooldown => 'infinity')",
+    "little to be won": "SELECT cyclone.compaction_policy('t', min_size => (SELECT would_win + 1 FROM cyclone.compaction WHERE relation = 't'::regclass))",
+    "below the threshold": "SELECT cyclone.compaction_policy('t', threshold => 100)",
+    "its policy's window is not valid": "INSERT INTO cyclone.compaction_policies (pattern, hours) VALUES ('*', 'noon')",
+    "due": "SELECT cyclone.compaction_policy('t', hours => '')",
+}
+
+
+def test_reasons(server):
+    """Each reason that the view gives, with its number. An hour that isn't now keeps the worker from doing anything about it."""
+    with server.connect() as conn:
+        [(never,)] = conn.execute("SELECT to_char(now() AT TIME ZONE current_setting('log_timezone') - interval '2 days', 'Dy')").fetchall()
+        server.on(**{"cyclone.compaction_window": never})
+        row = server.wait_for(reason="outside the window")
+        assert 3 * 86400 < row["figure"] < 6 * 86400
+        assert row["next_at"] is not None
+        assert row["would_win"] > 3 * MB
+        for reason, change in REASONS.items():
+            conn.execute("BEGIN")
+            conn.execute(change)
+            found = conn.execute("SELECT reason, figure, figure_is FROM cyclone.compaction WHERE relation = 't'::regclass").fetchall()
+            conn.execute("ROLLBACK")
+            assert [r for r, *_ in found] == [reason]
+            assert all((figure is None) == (unit is None) for _, figure, unit in found)
+        conn.execute("SELECT cyclone.compaction_policy('t', latency_target => 'auto', cooldown => '2 hours')")
+        row = server.row()
+        assert (row["policy"], row["latency_target"], row["cooldown"].total_seconds()) == ("t", "auto", 7200)
+        server.set(**{"cyclone.compaction_databases": "other_*"})
+        server.wait_for(reason="database not listed")
+        server.set(**{"cyclone.compaction_databases": None, "cyclone.compaction_max_wal": 0, "cyclone.compaction_window": None})
+        row = server.wait_for(reason="WAL of the day used up")
+        assert row["figure"] == 2 * row["would_win"]
+
+
+def test_holder_of_the_horizon_is_waited_for(server):
+    holder = server.connect()
+    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT 1")
+    server.on(**{"cyclone.debug_compaction_held": 1})
+    assert server.wait_for(reason="horizon held back")["figure"] > 0
+    assert server.row()["last_outcome"] is None
+    holder.close()
+    server.wait_for(last_outcome="done")
+
+
+def test_advice_says_that_it_will_be_compacted(server):
+    with server.connect() as conn:
+        conn.execute("CREATE TABLE large (id int, note text) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO large SELECT i, repeat('x', 900) FROM generate_series(1, 16000) i")
+        conn.execute("DELETE FROM large WHERE id % 10 <> 0")
+        conn.execute("VACUUM (ANALYZE) large")
+
+        def advice() -> str:
+            [(lines,)] = conn.execute("SELECT advice FROM cyclone.advice WHERE relation = 'large'::regclass").fetchall()
+            return " ".join(lines)
+
+        assert "VACUUM (FULL INPLACE) large would give back" in advice()
+        [(never,)] = conn.execute("SELECT to_char(now() AT TIME ZONE current_setting('log_timezone') - interval '2 days', 'Dy')").fetchall()
+        server.on(**{"cyclone.compaction_window": never})
+        server.wait_for("large", reason="outside the window")
+        assert "large will be compacted" in advice()
+        assert "outside the window" in advice()
+        assert "VACUUM (FULL INPLACE)" not in advice()
+
+
+def test_gives_way_to_ddl(server):
+    """DDL, and a VACUUM, wait no longer than until the worker has ended what it does; then there is a pause."""
+    with server.connect() as conn:
+        with server.parked("inplace-plan"):
+            conn.execute("ALTER TABLE t ADD added int")
+            row = server.wait_for(last_outcome="gave way")
+        assert row["reason"] == "gave way"
+        assert 0 < row["figure"] <= 600
+        checks.assert_clean(conn, "t")
+
+
+def test_table_that_is_locked_is_left_alone(server):
+    with server.connect() as other, server.connect() as conn:
+        make(conn, "u")
+        other.execute("BEGIN")
+        other.execute("LOCK t IN SHARE UPDATE EXCLUSIVE MODE")
+        server.on()
+        server.wait_for("u", last_outcome="done")
+        assert server.wait_for(last_outcome="gave way")["runs"] == 0
+        other.execute("ROLLBACK")
+
+
+def test_ends_when_it_is_switched_off(server):
+    with server.parked("inplace-plan"):
+        server.set(**{"cyclone.compaction": None})
+        assert server.wait_for(last_outcome="stopped")["reason"] == "off"
+    server.off()
+    server.on()
+    server.wait_for(last_outcome="done")
+
+
+def test_ends_with_its_window(server):
+    """What the window has ended goes on in the next one, without a pause; here that is at once."""
+    with server.parked("inplace-plan"):
+        server.set(**{"cyclone.debug_compaction_window": 200})
+        server.wait_for(last_outcome="stopped")
+        server.set(**{"cyclone.debug_compaction_window": None})
+    server.wait_for(last_outcome="done")
+    with server.connect() as conn:
+        checks.assert_clean(conn, "t")
+
+
+def test_error_is_one_tables(server):
+    with server.connect() as conn:
+        server.on(**{"cyclone.debug_point": "inplace-plan:worker:error"})
+        row = server.wait_for(reason="failed")
+        assert "debug point" in row["last_error"]
+        assert 0 < row["figure"] <= 3600
+        server.set(**{"cyclone.debug_point": None})
+        make(conn, "u")
+        server.wait_for("u", last_outcome="done")
+        assert server.row()["reason"] == "failed"
+        checks.assert_clean(conn, "t")
+
+
+def test_killed_worker_leaves_a_pause(server):
+    with server.connect() as conn:
+        with server.parked("inplace-plan") as worker:
+            conn.execute("SELECT pg_terminate_backend(%s)", [worker])
+            row = server.wait_for(reason="killed")
+        assert 0 < row["figure"] <= 3600
+        checks.assert_clean(conn, "t")
+
+
+def test_launcher_that_is_killed_comes_back(server):
+    """In some seconds, by whoever commits a transaction."""
+    server.on()
+    server.wait_for(last_outcome="done")
+    [launcher] = server.processes("launcher")
+    server.cluster.sql(f"SELECT pg_terminate_backend({launcher})")
+    wait_until(lambda: server.processes("launcher") not in ([], [launcher]), "another launcher")
+
+
+@pytest.mark.parametrize("statement", ["DROP DATABASE {db}", "ALTER DATABASE {db} RENAME TO {db}_new", "CREATE DATABASE {db}_copy TEMPLATE {db}"])
+def test_databases_are_left_at_once(server, statement):
+    """Statements that want nobody in the database have the worker leave it, wherever it is. Only the test's own session is in the way then."""
+    statement = statement.format(db=server.db)
+    with server.parked("inplace-plan") as worker:
+        server.set(**{"cyclone.compaction_databases": "none"})
+        background = Background(server.cluster, "postgres", statement)
+        wait_until(lambda: worker not in server.processes(), "the worker's end")
+    if isinstance(background.wait(), psycopg.errors.ObjectInUse):  # it waits for five seconds
+        server.cluster.sql(statement)
+    assert not background.error or isinstance(background.error, psycopg.errors.ObjectInUse)
+
+
+def test_extension_is_dropped_and_created_anew(server):
+    """Nobody waits for a worker that is at a table, which ends without a word when it is done."""
+    with server.connect() as conn:
+        with server.parked("inplace-plan") as worker:
+            conn.execute("SET lock_timeout = '60s'")
+            conn.execute("DROP EXTENSION pg_cyclone")
+        wait_until(lambda: worker not in server.processes(), "the worker's end")
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.assert_clean(conn, "t")
+
+
+def test_crash_leaves_a_pause(new_cluster):
+    """After the server has crashed in a table it waits; compaction itself begins anew by itself."""
+    cluster = new_cluster(**SETTINGS)
+    server = Server(cluster)
+    server.next_database()
+    with server.connect() as conn:
+        make(conn)
+    with server.parked("inplace-plan"):
+        cluster.crash()
+        cluster.start()
+        assert server.wait_for(reason="killed")["figure"] > 0
+    with server.connect() as conn:
+        make(conn, "u")
+        server.wait_for("u", last_outcome="done")
+        assert server.row()["reason"] == "killed"
+        checks.assert_clean(conn, "t")
+
+
+def test_standby_takes_over(new_cluster):
+    """A standby has no launcher and says so; once promoted it goes on by itself."""
+    cluster = new_cluster(**SETTINGS)
+    server = Server(cluster)
+    server.next_database()
+    standby = cluster.standby()
+    try:
+        standby.start()
+        with server.connect() as conn:
+            make(conn)
+        standby.wait_for_replay(cluster)
+        cluster.stop()
+        there = Server(standby)
+        there.db = server.db
+        standby.config["cyclone.compaction"] = "on"
+        standby.restart()
+        assert there.row()["reason"] == "standby"
+        assert not there.processes()
+        standby.promote()
+        there.wait_for(last_outcome="done")
+    finally:
+        standby.remove()
+
+
+@pytest.fixture
+def roles(server):
+    server.cluster.sql("CREATE ROLE compaction_owner LOGIN; CREATE ROLE compaction_other LOGIN")
+    with server.connect() as conn:
+        conn.execute("ALTER TABLE t OWNER TO compaction_owner")
+    yield server
+    server.cluster.sql(f"DROP DATABASE {server.db} WITH (FORCE)")
+    server.cluster.sql("DROP ROLE compaction_owner, compaction_other")
+
+
+def test_privileges(roles):
+    """A table's owner has its policy, and nobody else's; the tables are closed to all, and what is said of a table is for its owner."""
+    with roles.connect(user="compaction_owner") as owner, roles.connect(user="compaction_other") as other, roles.connect() as conn:
+        policy(owner, "threshold => 50")
+        assert owner.execute("SELECT relation::text, policy, threshold FROM cyclone.compaction").fetchall() == [("t", "t", 50)]
+        assert other.execute("SELECT * FROM cyclone.compaction").fetchall() == []
+        for role in (owner, other):
+            for table in ("compaction_policies", "compaction_state"):
+                for statement in (f"SELECT FROM cyclone.{table}", f"DELETE FROM cyclone.{table}", f"INSERT INTO cyclone.{table} DEFAULT VALUES"):
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        role.execute(statement)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="must be owner of table t"):
+            policy(other, "false")
+        # a function that runs with the rights of somebody else goes by these
+        conn.execute("CREATE FUNCTION f() RETURNS void LANGUAGE sql SECURITY DEFINER AS $$SELECT cyclone.compaction_policy('t', false)$$")
+        conn.execute("ALTER FUNCTION f() OWNER TO compaction_other")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            owner.execute("SELECT f()")
+        # nor does a search path lead anywhere
+        owner.execute("CREATE TEMP TABLE compaction_policies (relation regclass)")
+        owner.execute("SET search_path = pg_temp, public")
+        policy(owner, "threshold => 60")
+        assert conn.execute("SELECT threshold FROM cyclone.compaction_policies").fetchall() == [(60,)]
+        policy(owner, "NULL")
+        assert conn.execute("SELECT FROM cyclone.compaction_policies").fetchall() == []
+        assert owner.execute("SELECT current_user, current_setting('search_path')").fetchall() == [("compaction_owner", "pg_temp, public")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("'t', hours => 'Mon-Fry'", "invalid hours"),
+        ("'t', latency_target => 'soon'", "invalid latency target"),
+        ("'t', threshold => 101", "check constraint"),
+        ("'t', min_size => -1", "check constraint"),
+        ("'t', cooldown => '-1 s'", "check constraint"),
+        ("'pg_class', false", "cannot be compacted"),
+        ("'t_pkey', false", "cannot be compacted"),
+        ("NULL, false", "must not be null"),
+        ("4294967295, false", "does not exist"),
+    ],
+)
+def test_wrong_policies(server, arguments, error):
+    with server.connect() as conn, pytest.raises(psycopg.Error, match=error):
+        conn.execute(f"SELECT cyclone.compaction_policy({arguments})")
+
+
+def test_wrong_settings(server):
+    with server.connect() as conn:
+        with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
+            conn.execute("ALTER SYSTEM SET cyclone.compaction_window = 'Mon-Fri 22-5'")
+        assert caught.value.diag.message_detail == "Hours are as in 22:00-05:00."
+        assert "Mon-Fri 22:00-05:00" in caught.value.diag.message_hint
+        for setting in ("latency_target = 'soon'", "databases = 'a,,'", "workers = 0", "threshold = 101"):
+            with pytest.raises(psycopg.errors.InvalidParameterValue):
+                conn.execute(f"ALTER SYSTEM SET cyclone.compaction_{setting}")
+
+
+def test_policies_survive(server):
+    """Rename, dump and restore; that of a dropped table doesn't, and isn't dumped."""
+    with server.connect() as conn:
+        make(conn, "dropped", keep=1)
+        policy(conn, "false, threshold => 50, hours => 'Sat'")
+        conn.execute("SELECT cyclone.compaction_policy('dropped', false)")
+        conn.execute("INSERT INTO cyclone.compaction_policies (pattern, enabled) VALUES ('public.log*', false), ('log_*', true)")
+        conn.execute("ALTER TABLE t RENAME TO renamed")
+        conn.execute("CREATE SCHEMA s")
+        conn.execute("ALTER TABLE renamed SET SCHEMA s")
+        conn.execute("DROP TABLE dropped")
+        conn.execute("CREATE TABLE log_1 (); CREATE TABLE logs ()")
+        chosen = "SELECT relation::text, policy, enabled FROM cyclone.compaction ORDER BY 1"
+        expected = [("log_1", "public.log*", False), ("logs", "public.log*", False), ("s.renamed", "s.renamed", False)]
+        assert conn.execute(chosen).fetchall() == expected
+        dump = server.cluster.run("pg_dump", "--dbname", server.db).stdout
+        server.cluster.sql(f"CREATE DATABASE {server.db}_restored")
+        server.cluster.run("psql", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname", f"{server.db}_restored", input=dump)
+        with server.cluster.connect(f"{server.db}_restored") as restored:
+            assert restored.execute(chosen).fetchall() == expected
+            assert restored.execute("SELECT count(*) FROM cyclone.compaction_policies").fetchall() == [(3,)]
+        server.on()
+        wait_until(lambda: conn.execute("SELECT count(*) FROM cyclone.compaction_policies").fetchall() == [(3,)], "the end of a policy")
+
+
+def test_view_is_cheap(server):
+    """No page of a table is read for the view, whatever is asked."""
+    with server.connect() as conn:
+        conn.execute("SELECT pg_stat_force_next_flush()")
+        blocks = "SELECT heap_blks_read + heap_blks_hit FROM pg_statio_all_tables WHERE relid = 't'::regclass"
+        before = conn.execute(blocks).fetchall()
+        conn.execute("SELECT * FROM cyclone.compaction").fetchall()
+        conn.execute("SELECT pg_stat_force_next_flush()")
+        assert conn.execute(blocks).fetchall() == before
+
+
+def test_reader_never_waits_for_long(server):
+    """Who reads and writes the table goes on while a worker stands still at it, lock and all."""
+    with server.connect() as conn, server.parked("inplace-plan"):
+        conn.execute("SET lock_timeout = '60s'")
+        conn.execute("UPDATE t SET note = note || 'y' WHERE id = 10")
+        assert conn.execute("SELECT count(*) FROM t").fetchall() == [(ROWS // 10,)]
+        assert server.row()["reason"] == "running"
+        reader = Background(server.cluster, server.db, "SELECT * FROM t")
+        reader.finish()
+    server.wait_for(last_outcome="done")
