@@ -5,8 +5,7 @@ others one by one through the coordinator, at a fixed rate. In turn, each on a t
 
 - nothing: no VACUUM, for as many seconds as are waited before the others, too
 - no target: one VACUUM (FULL INPLACE, PARALLEL 0) on the coordinator, so one process on each worker
-- target: the same with a LATENCY_TARGET, which the coordinator judges by what its clients wait for
-- target, each node alone: the same commands on the nodes, without the coordinator, so that each judges it by its own sessions
+- target: the same with a LATENCY_TARGET, which each node judges by its own sessions
 - shard after shard: the same shards without Citus, on one worker after the other, by as many processes as the two had together
 
 Measured at the coordinator are p50, p95 and p99 of the statements, before and meanwhile, as clients see them (on the same two cores, in
@@ -80,7 +79,6 @@ def main() -> int:
         "nothing": partial(_wait, seconds=options.idle),
         "no target": partial(_vacuum, options=vacuum),
         f"target {options.target:g} ms": partial(_vacuum, options=f"{vacuum}, LATENCY_TARGET {options.target:g}"),
-        f"target {options.target:g} ms, each node alone": partial(_nodes_alone, options=f"{vacuum}, LATENCY_TARGET {options.target:g}"),
         "shard after shard": _shard_after_shard,
     }
     runs: list[Run] = []
@@ -158,15 +156,6 @@ def _wait(_nodes: list[Cluster], seconds: float) -> bool:
 def _vacuum(nodes: list[Cluster], options: str) -> bool:
     """Vacuum all shards by one statement on the coordinator; return whether it came to an end."""
     return _finishes(Background(nodes[0], "postgres", f"VACUUM ({options}) events"))
-
-
-def _nodes_alone(nodes: list[Cluster], options: str) -> bool:
-    """Give each node the command that the coordinator would give it, without telling it more."""
-    calls = [
-        Background(node, "postgres", f"CALL cyclone.vacuum_node('{options}', '{{{','.join(shards)}}}', NULL)")
-        for node, shards in zip(nodes[1:], _shards(nodes), strict=True)
-    ]
-    return all([_finishes(call) for call in calls])
 
 
 def _shards(nodes: list[Cluster]) -> list[list[str]]:

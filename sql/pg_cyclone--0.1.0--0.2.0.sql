@@ -77,8 +77,12 @@ FROM cyclone.pace_rows() p
 FULL JOIN cyclone.guard_rows() g ON g.pid = p.pid
 LEFT JOIN pg_catalog.pg_database d ON d.oid = coalesce(p.datid, g.datid);
 
-COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "coordinator" (of a cluster, whose clients wait for longer than the target), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
-COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may cost a second: by vacuum_cost_page_hit and its like, or, if the target allows less, 1 for a page found in shared buffers, 10 for one read, 20 for one made dirty; null if there is no bound';
+COMMENT ON COLUMN pace.rate IS 'How much of that they use of late; null if it is not counted, as there is neither cost-based delay nor a target';
+COMMENT ON COLUMN pace.latency_of IS 'What the target is kept by: "statements" of others, or how long others have to wait ("waits", with auto); null without one';
+COMMENT ON COLUMN pace.target_ms IS 'Latency target, in milliseconds; null if there is none, or if it goes by waits, or if it is still to be learned';
+COMMENT ON COLUMN pace.latency_ms IS 'The percentile of the latency of others'' statements as last measured, in milliseconds; null if there were none of late, or if they are not timed';
+COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may use: if a latency target sets the pace, how many may be at work on average; else cost a second by vacuum_cost_page_hit and its like; null if there is no bound';
+COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
 COMMENT ON COLUMN autovacuum.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (so many that all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
 COMMENT ON COLUMN pace.figure IS 'What is bounded by that: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace.bound IS 'The bound of it';
@@ -1003,14 +1007,6 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_node';
 
 COMMENT ON PROCEDURE vacuum_node(text, text[], text) IS
 'Vacuums tables of this node for a cluster''s VACUUM, with the rights of the caller, and returns what became of them, and what VACUUM said, as JSON.';
-
-CREATE FUNCTION follow_pace(target float8, budget float8)
-RETURNS float8[]
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'pg_cyclone_follow_pace';
-
-COMMENT ON FUNCTION follow_pace(float8, float8) IS
-'For the coordinator of a cluster: what VACUUMs with this latency target (in milliseconds, -1 for auto), which it has sent to this node for the same user, may cost a second, for the next eight seconds; at least 1. Returns what they have cost so far, how long their processes have slept (in seconds), and how many of these are at work; null if there are none.';
 
 CREATE FUNCTION vacuum_cluster(
     tables regclass[],

@@ -50,6 +50,7 @@ int			cyclone_debug_cores = 1000;
 int			cyclone_debug_fed = 1000;
 int			cyclone_debug_multixact_limit = 0;
 int			cyclone_debug_parking = 0;
+int			cyclone_debug_price = 0;
 int			cyclone_debug_queue_age = 0;
 int			cyclone_debug_seam_fails = 0;
 int			cyclone_debug_server_version = 0;
@@ -145,6 +146,10 @@ static const struct
 		"A worker that takes its next piece of work is parked by chance, one in so many times.",
 		"It looks for a place again after so many ms. 0 is never.",
 	&cyclone_debug_parking, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_price",
+		"With a latency target a process sleeps so many times as long.",
+		"0 is once.",
+	&cyclone_debug_price, 0, INT_MAX, PGC_SUSET},
 	{"cyclone.debug_queue_age",
 		"The age in ms of transactions behind which FULL INPLACE queues for a table's lock.",
 		"0 is the usual number.",

@@ -24,10 +24,7 @@
 #include "library.h"
 #include "new_files/leftovers.h"
 #include "new_files/new_blocks.h"
-#include "pace/latency.h"
 #include "pace/pace.h"
-#include "pace/parking.h"
-#include "pace/target.h"
 #include "report/progress.h"
 #include "server_check.h"
 #include "settings.h"
@@ -58,10 +55,7 @@ _PG_init(void)
 	{
 		progress_init();
 		history_init();
-		latency_init(citus_is_server_session);
-		target_init();
 		pace_init();
-		parking_init();
 		guards_init();
 		leftovers_init();
 		new_blocks_startup();

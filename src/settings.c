@@ -22,7 +22,7 @@
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
-#include "pace/pace_settings.h"
+#include "pace/pace.h"
 #include "scope.h"
 #include "settings.h"
 
@@ -205,17 +205,8 @@ define_autovacuum_settings(void)
 static void
 define_latency_settings(void)
 {
-	DefineCustomEnumVariable("cyclone.latency_of",
-							 "What cyclone.latency_target is about: statements, or transactions.",
-							 "A transaction takes what its statements take together, without the time between them.",
-							 &cyclone_latency_of,
-							 cyclone_latency_of, cyclone_latency_of_options,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
-
 	DefineCustomRealVariable("cyclone.latency_percentile",
-							 "The percentile of the latency of statements or transactions that is kept at cyclone.latency_target.",
+							 "The percentile of the latency of statements that is kept at cyclone.latency_target.",
 							 NULL,
 							 &cyclone_latency_percentile,
 							 95,

@@ -173,7 +173,6 @@ def settings_of(name: str, target: str | None, churn: Churn) -> dict[str, str]:
         return {"cyclone.autovacuum": "off"}
     settings = {"cyclone.autovacuum": "on"}
     if target == TARGET_OF_CORE:
-        settings |= {"cyclone.latency_of": "transactions"}
         target = f"{churn.core().at_work_p95:.3f}ms"
     return settings | ({"cyclone.autovacuum_latency_target": target} if target else {})
 

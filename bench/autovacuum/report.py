@@ -93,7 +93,7 @@ def goal_lines(measured: Churn) -> list[str]:
 
 def _target_text(run: Run) -> str:
     target = run.settings.get("cyclone.autovacuum_latency_target")
-    return f"; the target was {target} for {run.settings.get('cyclone.latency_of', 'statements')}" if target else ""
+    return f"; the target was {target} for statements" if target else ""
 
 
 def churn_objections(measured: Churn) -> list[str]:

@@ -42,11 +42,6 @@
 #define MIN_CONNECT_MS		10
 #define MAX_CONNECT_MS		(60 * 60 * 1000)
 
-/* how the names begin by which Citus's own connections tell what they are */
-static const char *const server_sessions[] = {
-	"citus_internal gpid=", "citus_rebalancer gpid=", "citus_run_command gpid=",
-};
-
 /*
  * Shards that are partitioned themselves have no storage.  The name of a long
  * one is shortened, which only shard_name knows how to do; whether it puts the
@@ -115,23 +110,6 @@ citus_check_order(void)
 					(errmsg("citus must come before pg_cyclone in \"shared_preload_libraries\""),
 					 errhint("Name citus first, then pg_cyclone, then modules that watch statements: shared_preload_libraries = 'citus, pg_cyclone'.")));
 	}
-}
-
-/*
- * citus_is_server_session
- *		Has a server of the cluster opened this session, and not a client?
- */
-bool
-citus_is_server_session(void)
-{
-	if (application_name == NULL || application_name[0] != 'c')
-		return false;
-	for (int i = 0; i < lengthof(server_sessions); i++)
-	{
-		if (strncmp(application_name, server_sessions[i], strlen(server_sessions[i])) == 0)
-			return true;
-	}
-	return false;
 }
 
 /*

@@ -38,7 +38,6 @@ typedef struct CitusAnswer
 } CitusAnswer;
 
 extern void citus_check_order(void);
-extern bool citus_is_server_session(void);
 extern bool citus_can_run(void);
 extern List *citus_placements(List *relids);
 extern List *citus_nodes(void);

@@ -48,7 +48,6 @@
 #include "utils/snapmgr.h"
 
 #include "cluster/citus.h"
-#include "cluster/cluster_pace.h"
 #include "cluster/cluster_vacuum.h"
 #include "cluster/watch_client.h"
 #include "command/distributed.h"
@@ -58,7 +57,6 @@
 #include "declared_rows.h"
 #include "library.h"
 #include "pace/pace.h"
-#include "pace/pace_settings.h"
 #include "server_check.h"
 #include "transaction.h"
 
@@ -96,7 +94,6 @@ typedef struct ClusterVacuum
 	bool		is_statement;	/* may it end transactions? */
 	bool		skips_here;		/* leave out what is on this server? */
 	bool		is_verbose;
-	double		latency_target; /* ms, see pace_settings.h */
 	char	   *options;		/* as in a statement, may be empty */
 	List	   *tables;			/* ClusterTables */
 	List	   *shards;			/* ClusterShards, in the order of their rounds */
@@ -128,7 +125,6 @@ static bool is_same_node(const CitusNode *one, const CitusNode *other);
 static void run_round(ClusterVacuum *vacuum, List *shards);
 static void skip_here(ClusterShard *shard);
 static List *run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands);
-static List *run_at_pace(const ClusterVacuum *vacuum, List *nodes, List *commands);
 static char *make_command(const ClusterVacuum *vacuum, List *shards);
 static const char *columns_of(const ClusterVacuum *vacuum, Oid relid);
 static void take_answer(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer);
@@ -274,7 +270,6 @@ init_cluster_vacuum(ClusterVacuum *vacuum, List *options, const VacuumOptions *r
 	vacuum->context = CurrentMemoryContext;
 	vacuum->is_statement = is_statement;
 	vacuum->is_verbose = (read->params.options & VACOPT_VERBOSE) != 0;
-	vacuum->latency_target = read->has_latency_target ? read->latency_target : LATENCY_TARGET_OFF;
 	vacuum->options = deparse_options(options);
 	initStringInfo(&vacuum->failures);
 }
@@ -522,7 +517,7 @@ run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
 	}
 	level = NewGUCNestLevel();
 	(void) watch_client(GUC_ACTION_SAVE);
-	answers = run_at_pace(vacuum, nodes, commands);
+	answers = citus_run(nodes, commands);
 	AtEOXact_GUC(true, level);
 	if (vacuum->is_statement)
 	{
@@ -532,27 +527,6 @@ run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
 		StartTransactionCommand();
 		MemoryContextSwitchTo(vacuum->context);
 	}
-	return answers;
-}
-
-/* run_at_pace -- the same, and keep all nodes to the latency target meanwhile. */
-static List *
-run_at_pace(const ClusterVacuum *vacuum, List *nodes, List *commands)
-{
-	List	   *volatile answers = NIL;
-
-	PG_TRY();
-	{
-		cluster_pace_begin(nodes, vacuum->latency_target);
-		answers = citus_run(nodes, commands);
-		cluster_pace_end(false, vacuum->is_verbose);
-	}
-	PG_CATCH();
-	{
-		cluster_pace_end(true, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
 	return answers;
 }
 

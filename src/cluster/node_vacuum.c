@@ -68,7 +68,6 @@
 #include "compat.h"
 #include "declared_rows.h"
 #include "library.h"
-#include "pace/pace.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_node);
 
@@ -296,13 +295,6 @@ run(NodeVacuum *vacuum)
 		takes_errors = false;
 		PqCommMethods = &methods;
 		keep_all_messages();
-
-		/*
-		 * it keeps to one budget with the other nodes, as the coordinator
-		 * says
-		 */
-		if (vacuum_options_have_latency_target(vacuum->stmt))
-			pace_set_cluster_user(GetUserId());
 		ProcessUtility(pstmt, "VACUUM", false, PROCESS_UTILITY_TOPLEVEL, NULL, NULL,
 					   None_Receiver, &qc);
 	}
@@ -315,7 +307,6 @@ run(NodeVacuum *vacuum)
 		EmitErrorReport();
 		PqCommMethods = server_methods;
 		running = NULL;
-		pace_set_cluster_user(InvalidOid);
 		MemoryContextSwitchTo(vacuum->context);
 		FlushErrorState();
 		AbortCurrentTransaction();
@@ -325,7 +316,6 @@ run(NodeVacuum *vacuum)
 	PG_END_TRY();
 	PqCommMethods = server_methods;
 	running = NULL;
-	pace_set_cluster_user(InvalidOid);
 	client_min_messages = min_messages;
 	(void) SetClientEncoding(client_encoding);
 	if (ActiveSnapshotSet())

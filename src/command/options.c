@@ -27,7 +27,7 @@
 
 #include "command/options.h"
 #include "compat.h"
-#include "pace/pace_settings.h"
+#include "pace/pace.h"
 #include "settings.h"
 
 /* The options that are nothing but a flag. */

@@ -52,7 +52,6 @@
 #include "compaction/compaction.h"
 #include "compat.h"
 #include "dry_run/dry_run.h"
-#include "pace/latency.h"
 #include "pace/pace.h"
 #include "server_check.h"
 #include "settings.h"

@@ -17,7 +17,7 @@
 #include "utils/guc.h"
 
 #include "compaction/compaction.h"
-#include "pace/pace_settings.h"
+#include "pace/pace.h"
 #include "scope.h"
 
 bool		cyclone_compaction = false;

@@ -54,7 +54,7 @@
 #include "declared_rows.h"
 #include "horizon/horizon.h"
 #include "library.h"
-#include "pace/pace_settings.h"
+#include "pace/pace.h"
 #include "scope.h"
 #include "server_check.h"
 #include "settings.h"

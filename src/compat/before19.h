@@ -289,12 +289,8 @@ compat_guc_int(struct config_generic *parameter)
 	return (struct config_int *) parameter;
 }
 
-/* compat_guc_enum -- what is particular to a parameter of this type. */
-static inline struct config_enum *
-compat_guc_enum(struct config_generic *parameter)
-{
-	return (struct config_enum *) parameter;
-}
+/* The class of waits for pins and, since 19, locks of buffers */
+#define COMPAT_WAIT_BUFFER	PG_WAIT_BUFFERPIN
 
 /* compat_set_is_autovacuum -- no index access method asks for whom it works. */
 static inline void

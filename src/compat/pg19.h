@@ -320,13 +320,8 @@ compat_guc_int(struct config_generic *parameter)
 	return &parameter->_int;
 }
 
-/* compat_guc_enum -- what is particular to a parameter of this type. */
-static inline struct config_enum *
-compat_guc_enum(struct config_generic *parameter)
-{
-	Assert(parameter->vartype == PGC_ENUM);
-	return &parameter->_enum;
-}
+/* The class of waits for pins and, since 19, locks of buffers */
+#define COMPAT_WAIT_BUFFER	PG_WAIT_BUFFER
 
 /*
  * compat_set_is_autovacuum

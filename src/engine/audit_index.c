@@ -43,7 +43,6 @@
 #include "engine/audit.h"
 #include "engine/index_kind.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
 #include "report/progress.h"
 
 /* Blocks that are looked at together (128 kB), and how many such are claimed at a time */

@@ -135,7 +135,6 @@
 #include "engine/link_walk.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
 
 /* With so many duties due, the stream is interrupted to do them. */
 #define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)

@@ -15,12 +15,17 @@
  */
 #include "postgres.h"
 
+#include "access/multixact.h"
+#include "access/transam.h"
 #include "commands/progress.h"
 #include "pgstat.h"
+#include "postmaster/autovacuum.h"
 
 #include "compat.h"
 #include "engine/phases.h"
 
+static double need_of_vacuum(const struct VacuumCutoffs *cutoffs);
+static double need_of_age(double age, int limit, int failsafe_age);
 static void stop_sparing_resources(void);
 
 /*
@@ -43,7 +48,10 @@ failsafe_check(TableVacuum *vacuum)
 	if (VacuumFailsafeActive)
 		return true;
 	if (likely(!vacuum_xid_failsafe_check(&vacuum->shared->cutoffs)))
+	{
+		pace_set_need(need_of_vacuum(&vacuum->shared->cutoffs));
 		return false;
+	}
 
 	stop_sparing_resources();
 	pg_atomic_write_u32(&vacuum->shared->failsafe, 1);
@@ -58,6 +66,32 @@ failsafe_check(TableVacuum *vacuum)
 			 errhint("Consider increasing configuration parameter \"maintenance_work_mem\" or \"autovacuum_work_mem\".\n"
 					 "You might also need to consider other ways for VACUUM to keep up with the allocation of transaction IDs.")));
 	return true;
+}
+
+/*
+ * need_of_vacuum
+ *		How near is the failsafe, from 0 at the age at which autovacuum comes anyway to 1?
+ *
+ * So the least speed beside a latency target doesn't leap at the failsafe.
+ */
+static double
+need_of_vacuum(const struct VacuumCutoffs *cutoffs)
+{
+	double		xid_age = (int32) (ReadNextTransactionId() - cutoffs->relfrozenxid);
+	double		multixact_age = (int32) (ReadNextMultiXactId() - cutoffs->relminmxid);
+
+	return Max(need_of_age(xid_age, autovacuum_freeze_max_age, vacuum_failsafe_age),
+			   need_of_age(multixact_age, autovacuum_multixact_freeze_max_age,
+						   vacuum_multixact_failsafe_age));
+}
+
+/* need_of_age -- the same by one of the two ages; the server's failsafe is no nearer to the limit. */
+static double
+need_of_age(double age, int limit, int failsafe_age)
+{
+	double		most = Max(failsafe_age, limit * 1.05);
+
+	return Min(Max((age - limit) / (most - limit), 0), 1);
 }
 
 /*

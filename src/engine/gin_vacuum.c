@@ -96,7 +96,6 @@
 #include "engine/index_kind.h"
 #include "engine/link_walk.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
 #include "relation_size.h"
 #include "report/progress.h"
 #include "team/team.h"

@@ -124,7 +124,6 @@
 #include "engine/phases.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
 #include "relation_size.h"
 
 /* The leaf pages that a process has visited as duties */

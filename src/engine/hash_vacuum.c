@@ -106,7 +106,6 @@
 #include "engine/prefetch.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
 #include "report/progress.h"
 
 /* Buckets are claimed in ranges of at most this many. */

@@ -54,7 +54,6 @@
 #include "engine/prefetch.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
 #include "report/progress.h"
 
 /* The server's rules */

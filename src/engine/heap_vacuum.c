@@ -30,7 +30,6 @@
 #include "engine/phases.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
 #include "report/progress.h"
 
 /*

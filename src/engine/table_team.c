@@ -193,7 +193,7 @@ table_start_team(VacuumJob *job, int nworkers)
 		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, InvalidBlockNumber);
 		pg_atomic_init_u64(&vacuum_member(shared, i)->scan_rest, 0);
 	}
-	pace_create(vacuum_pace(shared), shared->relid, false, true);
+	pace_create(vacuum_pace(shared), shared->relid, false);
 	if (shared->dead_tids_start > 0)
 		dead_tids_init(dead_tids_shared(shared), team_segment(job->team) != NULL,
 					   shared->rel_pages, memory, shared->nmembers);

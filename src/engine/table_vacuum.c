@@ -121,6 +121,8 @@ table_vacuum(Relation rel, const VacuumParams *params,
 
 	plan_vacuum(job);
 	table_start_team(job, table_plan_workers(job));
+	/* once more, as now there is a pace that the table's age may change */
+	failsafe_check(vacuum);
 
 	scan_and_vacuum(job);
 	clean_up_indexes(job);

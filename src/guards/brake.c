@@ -28,7 +28,7 @@
 #include "guards/guards.h"
 #include "guards/guards_state.h"
 #include "library.h"
-#include "pace/clock.h"
+#include "clock.h"
 #include "settings.h"
 
 /* The view says that WAL holds a vacuum if it did so lately. */

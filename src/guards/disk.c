@@ -36,7 +36,7 @@
 #include "disk_free.h"
 #include "guards/guards.h"
 #include "guards/guards_state.h"
-#include "pace/clock.h"
+#include "clock.h"
 
 #define LOOK_NS				((uint64) NS_PER_S)
 /* Of the segments that an archiver has not done yet one may be in its hands. */

@@ -80,7 +80,7 @@
 #include "debug_point.h"
 #include "guards/guards.h"
 #include "guards/guards_state.h"
-#include "pace/clock.h"
+#include "clock.h"
 #include "settings.h"
 
 /* Who stands still looks again so often. */

@@ -41,7 +41,7 @@
 #include "compat.h"
 #include "guards/guards.h"
 #include "guards/guards_state.h"
-#include "pace/clock.h"
+#include "clock.h"
 
 #define LOOK_NS				(NS_PER_S / 4)
 /* After so long without a look marks are worth nothing. */

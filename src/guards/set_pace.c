@@ -26,7 +26,7 @@
 #include "guards/guards.h"
 #include "guards/guards_state.h"
 #include "library.h"
-#include "pace/pace_settings.h"
+#include "pace/pace.h"
 
 PG_FUNCTION_INFO_V1(pg_cyclone_set_pace);
 

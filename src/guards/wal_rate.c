@@ -29,7 +29,7 @@
 
 #include "guards/guards.h"
 #include "guards/guards_state.h"
-#include "pace/clock.h"
+#include "clock.h"
 
 /* It is no use to sleep for less, nor good to for longer at a time. */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
@@ -77,8 +77,8 @@ wal_rate_account(uint64 now)
 	price_anew(rate, now);
 	guarded.wal_bytes += written;
 	if (written > 0 && !isinf(rate))
-		guarded.wal_paid_until = pay(&guards_shared->wal_paid_until, now,
-									 (uint64) (written * NS_PER_S / rate));
+		guarded.wal_paid_until = clock_pay(&guards_shared->wal_paid_until, now,
+										   (uint64) (written * NS_PER_S / rate));
 	pg_atomic_fetch_add_u64(&guards_shared->wal_written, written);
 	measure(now);
 	/* less than the least nap is slept with what comes next */

@@ -269,7 +269,7 @@ gather(void)
 	job->target = InvalidBlockNumber;
 	job->refill.count = 0;
 
-	pace_create(movers.pace, job->relid, false, false);
+	pace_create(movers.pace, job->relid, false);
 	begin_work(movers.shared);
 	if (movers.segment != NULL)
 		launch();

@@ -451,7 +451,7 @@ begin_planning(Inplace *job, PaceShared **pace)
 	*pace = MemoryContextAllocZero(job->context, pace_shared_size());
 	progress_begin(job->relid, MyProcPid);
 	progress_phase(PROGRESS_INPLACE_PLAN, job->pass.new_pages);
-	pace_create(*pace, job->relid, false, false);
+	pace_create(*pace, job->relid, false);
 	pace_begin_work();
 }
 

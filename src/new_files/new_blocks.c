@@ -49,7 +49,6 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "pace/pace.h"
-#include "pace/wal.h"
 #include "new_files/new_blocks.h"
 
 #define LOCK_NAME		"CycloneExtend"

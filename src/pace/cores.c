@@ -18,7 +18,7 @@
 
 #include <limits.h>
 
-#include "pace/cores.h"
+#include "pace/pace_private.h"
 
 #define MOST_TEXT	8192
 
@@ -31,7 +31,11 @@ static int	whole_cores(double quota, double period);
 static bool read_file(const char *root, const char *folder, const char *group, const char *file,
 					  char *text);
 
-/* cores_for_process -- see cores.h. */
+/*
+ * cores_for_process
+ *		At least 1, and 0 if the system doesn't tell.  root is where its files are: "",
+ *		or a folder in tests.  Reads files, and raises no error.
+ */
 int
 cores_for_process(const char *root)
 {

@@ -1,18 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * latency.c
- *	  How long the statements of ordinary sessions take, and their transactions.
+ *	  How long the statements of ordinary sessions take.
  *
- * While some vacuum has a latency target, each client backend times its
+ * While some vacuum has a latency target in ms, each client backend times its
  * top-level statements and counts them in shared memory, by the logarithm of
  * their latency; nothing is timed at other times.  What counts is the time in
  * the executor, and that of the commit that ends the statement or is one; the
  * time in which a cursor waits for its client does not.  Of the utility
  * statements those are timed that stand for work of the application (see
  * is_timed); a VACUUM or CREATE INDEX is slow by nature and says nothing.
- *
- * What a transaction takes is the sum of its statements; the time between
- * them is its client's.  Transactions that fail or are rolled back don't count.
  *
  * A statement that is still running is known by the time it has begun, so
  * that one that is held up is noticed before it ends.
@@ -22,12 +19,10 @@
  * result doesn't go to the client.  If such a query comes when the statement
  * has ended it is a deferred trigger's, and its time belongs to the statement.
  *
- * Rows are sent while the executor runs.  If the client doesn't take them,
- * sending blocks.  So while a statement is timed we put ourselves before the
- * routine that receives its rows, and if that takes long take it off again.
- * Reading an exact clock for each row would cost a third of a statement that
- * only sends rows.  So the coarse one tells whether the client may have to be
- * waited for, and only for the next rows the exact one tells for how long.
+ * What a VACUUM can't cause isn't held against it: who looks at other sessions
+ * excuses a statement that it sees wait for its client, for a lock on a table or row,
+ * or for time to pass (neighbours.c), and then it isn't counted.  A wait of less than a
+ * tenth of a second may be missed.
  *
  * The counters are spread over several arrays, so that processors don't fight
  * for them; they are only ever added to, and readers look at differences.
@@ -49,13 +44,11 @@
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
-#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
 #include "compat.h"
-#include "pace/clock.h"
-#include "pace/latency.h"
+#include "pace/pace_private.h"
 
 /* Arrays of counters: who uses which is a matter of its number. */
 #define SHARDS				16
@@ -69,30 +62,17 @@ typedef struct LatencyRunning
 {
 	pg_atomic_uint32 pid;
 	pg_atomic_uint64 since;		/* ns; 0 if none is running */
-	pg_atomic_uint64 before;	/* ns that its transaction has taken before */
-	pg_atomic_uint32 is_client; /* or a server that asks for something? */
+	pg_atomic_uint32 is_excused;
 } LatencyRunning;
 
 typedef struct LatencyShared
 {
 	pg_atomic_uint32 watchers;	/* vacuums that want to know */
-	pg_atomic_uint32 counts[LATENCY_KINDS][SHARDS][LATENCY_BUCKETS];
+	pg_atomic_uint32 counts[SHARDS][LATENCY_BUCKETS];
 	LatencyRunning running[FLEXIBLE_ARRAY_MEMBER];	/* by backend */
 } LatencyShared;
 
 static LatencyShared *latency = NULL;
-
-/* Nobody needs so long for a row, but for a client that doesn't take it. */
-#define CLIENT_WAIT_NS		((uint64) NS_PER_MS)
-
-/* The coarse clock moves at least a hundred times a second, adjusted by NTP. */
-#define LONGEST_TICK_NS		(11 * (uint64) NS_PER_MS)
-
-/*
- * After a row in whose sending the coarse clock has moved, so many are timed
- * exactly: enough of them fill the server's buffer for its next sending.
- */
-#define EXACT_ROWS			1000
 
 /* What a call has begun at if it isn't timed, nor what happens in it. */
 #define UNTIMED				PG_UINT64_MAX
@@ -102,30 +82,15 @@ static int	nesting = 0;		/* of timed calls */
 static int	hidden = 0;			/* in so many utility statements not timed */
 static QueryDesc *top_query = NULL; /* the one that is timed */
 static uint64 elapsed = 0;		/* so far */
-static uint64 transaction_elapsed = 0;	/* in statements before, of its
-										 * transaction */
 static bool awaits_commit = false;	/* it has ended, but for its commit */
-
-/* How long this call has waited for the client so far */
-static uint64 client_wait = 0;
-static bool has_sent = false;
-static int	exact_rows = 0;		/* still to come */
-static bool (*server_receive) (TupleTableSlot *slot, DestReceiver *self);
-
-static bool (*is_server_session) (void);
 
 static bool is_watching = false;
 static bool exit_callback_registered = false;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 static ExecutorRun_hook_type next_run_hook = NULL;
 static ExecutorFinish_hook_type next_finish_hook = NULL;
 static ExecutorEnd_hook_type next_end_hook = NULL;
 
-static void request_shmem(void);
-static void startup_shmem(void);
-static Size shmem_size(void);
 static void unwatch_at_exit(int code, Datum arg);
 static void time_run(COMPAT_EXECUTOR_RUN_PARAMS);
 static void time_finish(QueryDesc *query);
@@ -134,7 +99,6 @@ static void time_commit(XactEvent event, void *arg);
 static void forget_query(SubXactEvent event, SubTransactionId subid,
 						 SubTransactionId parent, void *arg);
 static bool goes_to_client(const QueryDesc *query);
-static bool receive_row(TupleTableSlot *slot, DestReceiver *self);
 static bool is_timed(const Node *statement);
 static bool is_vacuum_node(const CallStmt *statement);
 static bool is_commit(const Node *statement);
@@ -144,28 +108,13 @@ static void end_call(uint64 start);
 static void begin_statement(QueryDesc *query);
 static void end_statement(bool commit_comes);
 static void count_statement(void);
-static void count_transaction(void);
-static void count(LatencyOf of, uint64 ns);
 static int	bucket_of(uint64 ns);
 static double bucket_start_ms(int bucket);
 
-/*
- * latency_init
- *		Install the hooks, and ask for shared memory.  Call while the library is
- *		preloaded.
- *
- * is_server tells whether a server of a cluster has opened this session, and not
- * a client.
- */
+/* latency_init -- install the hooks.  Call while the library is preloaded. */
 void
-latency_init(bool (*is_server) (void))
+latency_init(void)
 {
-	is_server_session = is_server;
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-
 	next_run_hook = ExecutorRun_hook;
 	ExecutorRun_hook = time_run;
 	next_finish_hook = ExecutorFinish_hook;
@@ -261,61 +210,55 @@ latency_end_utility(uint64 start, bool commits)
 		end_statement(commits || !IsTransactionBlock());
 }
 
-/* latency_forget_statement -- the query that runs is none that an application waits for. */
+/* latency_excuse -- what this backend's statement takes, if it has one, isn't to count. */
 void
-latency_forget_statement(void)
+latency_excuse(int backend)
 {
-	top_query = NULL;
-	/* or nothing is timed here: the library doesn't fit the server */
-	if (latency != NULL)
-		pg_atomic_write_u64(&latency->running[MyProcNumber].since, 0);
+	LatencyRunning *running = &latency->running[backend];
+
+	if (pg_atomic_read_u64(&running->since) != 0)
+		pg_atomic_write_u32(&running->is_excused, 1);
 }
 
 /*
  * latency_read
- *		Read the counters of one kind, LATENCY_BUCKETS of them.  They overflow;
- *		what counts is by how much they have grown.
+ *		Read the counters, LATENCY_BUCKETS of them.  They overflow; what counts is by how
+ *		much they have grown.
  */
 void
-latency_read(LatencyOf of, uint32 *counts)
+latency_read(uint32 *counts)
 {
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 	{
 		counts[i] = 0;
 		for (int shard = 0; shard < SHARDS; shard++)
-			counts[i] += pg_atomic_read_u32(&latency->counts[of][shard][i]);
+			counts[i] += pg_atomic_read_u32(&latency->counts[shard][i]);
 	}
 }
 
 /*
- * latency_add_running
- *		Count the statements that have been running for longer than late_ms, or
- *		their transactions have, as if they had ended now; return how many there
- *		are, and in *nrunning how many run, late or not.  Those that have been for
- *		longer than long_ms don't count: they are slow by nature.
+ * latency_count_running
+ *		Count the statements that have been running for longer than late_ms as if they
+ *		had ended now; return how many there are, and in *nrunning how many run, late or
+ *		not.  Those that have been for longer than long_ms don't count: they are slow by
+ *		nature; nor do those that are excused.
  */
 int
-latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts, int *nrunning)
+latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunning)
 {
 	uint64		now = now_ns();
 	int			nlate = 0;
 
 	*nrunning = 0;
-
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		LatencyRunning *running = &latency->running[i];
 		uint64		since = pg_atomic_read_u64(&running->since);
 		uint64		taken = now - since;
-		PGPROC	   *proc = GetPGProcByNumber(i);
-		uint32		wait_class = proc->wait_event_info & 0xFF000000;
 
-		if (latency_is_of_transactions(of))
-			taken += pg_atomic_read_u64(&running->before);
 		if (since == 0 || since >= now || taken / 1e6 > long_ms ||
-			proc->pid != (int) pg_atomic_read_u32(&running->pid) ||
-			(latency_is_of_clients(of) && pg_atomic_read_u32(&running->is_client) == 0) ||
-			wait_class == PG_WAIT_CLIENT)
+			GetPGProcByNumber(i)->pid != (int) pg_atomic_read_u32(&running->pid) ||
+			pg_atomic_read_u32(&running->is_excused) != 0)
 			continue;
 		(*nrunning)++;
 		if (taken / 1e6 <= late_ms)
@@ -332,7 +275,7 @@ latency_add_running(LatencyOf of, double late_ms, double long_ms, float *counts,
  *		NaN if there are none.
  */
 double
-latency_percentile(const float *counts, double percent)
+latency_percentile(const uint32 *counts, double percent)
 {
 	double		total = 0,
 				rank,
@@ -359,7 +302,7 @@ latency_percentile(const float *counts, double percent)
 
 /* latency_count_above -- how many took longer than that. */
 double
-latency_count_above(const float *counts, double ms)
+latency_count_above(const uint32 *counts, double ms)
 {
 	double		above = 0;
 
@@ -377,10 +320,8 @@ latency_count_above(const float *counts, double ms)
 static void
 time_run(COMPAT_EXECUTOR_RUN_PARAMS)
 {
-	DestReceiver *dest;
 	uint64		start;
 	bool		timed = begins_timed_call();
-	bool		sends;
 
 	if (timed && nesting == 0)
 	{
@@ -398,14 +339,6 @@ time_run(COMPAT_EXECUTOR_RUN_PARAMS)
 		return;
 	}
 
-	dest = query->dest;
-	sends = nesting == 0 && dest->mydest != DestNone && goes_to_client(query);
-	if (sends)
-	{
-		has_sent = false;
-		server_receive = dest->receiveSlot;
-		dest->receiveSlot = receive_row;
-	}
 	start = begin_call();
 	PG_TRY();
 	{
@@ -417,8 +350,6 @@ time_run(COMPAT_EXECUTOR_RUN_PARAMS)
 	PG_FINALLY();
 	{
 		end_call(start);
-		if (sends)
-			dest->receiveSlot = server_receive;
 	}
 	PG_END_TRY();
 }
@@ -504,44 +435,6 @@ goes_to_client(const QueryDesc *query)
 	}
 }
 
-/*
- * receive_row
- *		In the place of the routine that sends a row to the client.
- *
- * The coarse clock moves by a whole tick at a time, maybe by chance.  By more
- * than one it moves only if we waited; of a shorter wait nothing is known, but
- * that the next ones are to be timed.
- */
-static bool
-receive_row(TupleTableSlot *slot, DestReceiver *self)
-{
-	uint64		start,
-				took;
-	bool		is_exact = exact_rows > 0;
-	bool		result;
-
-	/* the first one finds room */
-	if (!has_sent)
-	{
-		has_sent = true;
-		return server_receive(slot, self);
-	}
-
-	start = is_exact ? now_ns() : coarse_now_ns();
-	result = server_receive(slot, self);
-	took = (is_exact ? now_ns() : coarse_now_ns()) - start;
-
-	if (is_exact)
-		exact_rows--;
-	if (unlikely(took >= CLIENT_WAIT_NS))
-	{
-		if (is_exact || took > LONGEST_TICK_NS)
-			client_wait += took;
-		exact_rows = EXACT_ROWS;
-	}
-	return result;
-}
-
 /* time_commit -- the transaction callback. */
 static void
 time_commit(XactEvent event, void *arg)
@@ -553,8 +446,7 @@ time_commit(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			/* even what has changed nothing here may commit elsewhere */
-			if ((awaits_commit || transaction_elapsed > 0) && nesting == 0)
+			if (awaits_commit && nesting == 0)
 			{
 				start = begin_call();
 				is_committing = true;
@@ -565,26 +457,14 @@ time_commit(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 			if (is_committing)
 				end_call(start);
-			/* of several statements in one message, which have been counted */
-			if (is_committing && !awaits_commit)
-			{
-				transaction_elapsed += elapsed;
-				elapsed = 0;
-			}
 			is_committing = false;
 			if (event == XACT_EVENT_ABORT)
 			{
 				awaits_commit = false;
 				top_query = NULL;
-				transaction_elapsed = 0;
 			}
-			else if (nesting == 0)
-			{
-				if (awaits_commit)
-					count_statement();
-				if (transaction_elapsed > 0)
-					count_transaction();
-			}
+			else if (nesting == 0 && awaits_commit)
+				count_statement();
 			break;
 		default:
 			break;
@@ -663,12 +543,9 @@ begin_call(void)
 		LatencyRunning *running = &latency->running[MyProcNumber];
 
 		start = now_ns();
-		client_wait = 0;
 
 		/* what it has taken before, in other calls, is part of it */
 		pg_atomic_write_u32(&running->pid, MyProcPid);
-		pg_atomic_write_u32(&running->is_client, !is_server_session());
-		pg_atomic_write_u64(&running->before, transaction_elapsed);
 		pg_atomic_write_u64(&running->since, start - elapsed);
 	}
 	return start;
@@ -680,10 +557,7 @@ end_call(uint64 start)
 {
 	if (--nesting == 0)
 	{
-		uint64		took = now_ns() - start;
-
-		/* by the coarse clock a wait may seem a tick longer than it was */
-		elapsed += took - Min(took, client_wait);
+		elapsed += now_ns() - start;
 		pg_atomic_write_u64(&latency->running[MyProcNumber].since, 0);
 	}
 }
@@ -701,6 +575,7 @@ begin_statement(QueryDesc *query)
 		count_statement();
 	top_query = query;
 	elapsed = 0;
+	pg_atomic_write_u32(&latency->running[MyProcNumber].is_excused, 0);
 }
 
 /* end_statement -- count it now, or when its transaction commits. */
@@ -716,35 +591,10 @@ end_statement(bool commit_comes)
 static void
 count_statement(void)
 {
-	count(LATENCY_OF_STATEMENTS, elapsed);
-	transaction_elapsed += Max(elapsed, 1);
+	if (pg_atomic_read_u32(&latency->running[MyProcNumber].is_excused) == 0)
+		pg_atomic_fetch_add_u32(&latency->counts[MyProcNumber % SHARDS][bucket_of(elapsed)], 1);
 	awaits_commit = false;
 	elapsed = 0;
-}
-
-/*
- * count_transaction
- *		The same for its transaction, which has committed; but if nobody is
- *		watching any more, not all of it has been timed.
- */
-static void
-count_transaction(void)
-{
-	if (pg_atomic_read_u32(&latency->watchers) != 0)
-		count(LATENCY_OF_TRANSACTIONS, transaction_elapsed);
-	transaction_elapsed = 0;
-}
-
-/* count -- add a latency to this backend's counters. */
-static void
-count(LatencyOf of, uint64 ns)
-{
-	int			shard = MyProcNumber % SHARDS;
-	int			bucket = bucket_of(ns);
-
-	pg_atomic_fetch_add_u32(&latency->counts[of][shard][bucket], 1);
-	if (!is_server_session())
-		pg_atomic_fetch_add_u32(&latency->counts[latency_of_clients(of)][shard][bucket], 1);
 }
 
 /* bucket_of -- which counter a latency belongs to. */
@@ -780,48 +630,31 @@ unwatch_at_exit(int code, Datum arg)
 	latency_unwatch();
 }
 
-/* request_shmem -- how much shared memory we need. */
-static void
-request_shmem(void)
-{
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
-	RequestAddinShmemSpace(shmem_size());
-}
-
-/* startup_shmem -- find our shared memory, or make it. */
-static void
-startup_shmem(void)
-{
-	bool		found;
-
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	latency = ShmemInitStruct("pg_cyclone latency", shmem_size(), &found);
-	if (!found)
-	{
-		pg_atomic_init_u32(&latency->watchers, 0);
-		for (int of = 0; of < LATENCY_KINDS; of++)
-			for (int shard = 0; shard < SHARDS; shard++)
-				for (int i = 0; i < LATENCY_BUCKETS; i++)
-					pg_atomic_init_u32(&latency->counts[of][shard][i], 0);
-		for (int i = 0; i < MaxBackends; i++)
-		{
-			pg_atomic_init_u32(&latency->running[i].pid, 0);
-			pg_atomic_init_u64(&latency->running[i].since, 0);
-			pg_atomic_init_u64(&latency->running[i].before, 0);
-			pg_atomic_init_u32(&latency->running[i].is_client, 0);
-		}
-	}
-	LWLockRelease(AddinShmemInitLock);
-}
-
-/* shmem_size -- the size of what is shared by all backends. */
-static Size
-shmem_size(void)
+/* latency_shmem_size -- the size of what is shared by all backends. */
+Size
+latency_shmem_size(void)
 {
 	return add_size(offsetof(LatencyShared, running),
 					mul_size(sizeof(LatencyRunning), MaxBackends));
+}
+
+/* latency_shmem_init -- find it, or make it. */
+void
+latency_shmem_init(void)
+{
+	bool		found;
+
+	latency = ShmemInitStruct("pg_cyclone latency", latency_shmem_size(), &found);
+	if (found)
+		return;
+	pg_atomic_init_u32(&latency->watchers, 0);
+	for (int shard = 0; shard < SHARDS; shard++)
+		for (int i = 0; i < LATENCY_BUCKETS; i++)
+			pg_atomic_init_u32(&latency->counts[shard][i], 0);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		pg_atomic_init_u32(&latency->running[i].pid, 0);
+		pg_atomic_init_u64(&latency->running[i].since, 0);
+		pg_atomic_init_u32(&latency->running[i].is_excused, 0);
+	}
 }

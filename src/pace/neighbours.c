@@ -1,28 +1,39 @@
 /*-------------------------------------------------------------------------
  *
  * neighbours.c
- *	  Who else wants the cores of the machine, or its disks.
+ *	  What other sessions do: who wants the cores of the machine, or its disks, and
+ *	  how long they have to wait.
  *
- * A team that occupies all cores makes everybody else wait for one, statement by
- * statement, and is not much faster for it.  So the leader looks now and then how
- * many processes of others are on a core, or wait for one, and its team leaves
- * them as many; the leader itself goes on at any rate (neighbours_law).  While
- * nobody else is at work the team has all its workers.
+ * The leader of a VACUUM looks ten times a second, in one pass over the array of
+ * processes.  Those of VACUUMs don't count, nor do auxiliary processes of the server.
  *
- * A look is of a moment, in which a session may be at work by chance that is idle
- * else.  So what counts is the middle one of three looks in succession, on average
- * (neighbours_note): no single look sends anybody home.  Before the first table the
- * leader looks three times, a few ms apart, so that none decides alone if workers
- * come (neighbours_begin).
+ * How many are at work
+ * --------------------
+ * A team that occupies all cores makes everybody else wait for one, and is not much
+ * faster for it.  So it leaves others as many cores as they want; the leader itself
+ * goes on at any rate (neighbours_law).  Who is in a transaction and doesn't wait
+ * wants a core; who waits for a file wants one in a moment, and where files are slow
+ * it is the disk that a team would occupy.  A look is of a moment, so what counts is
+ * the middle one of three in succession, on average (neighbours_note): no single look
+ * sends anybody home.  Before the first table the leader looks three times, a few ms
+ * apart (neighbours_begin).
  *
- * Who is in a transaction and doesn't wait for anything wants a core.  Who waits for
- * a file counts as well: it wants one in a moment, and where files are slow it is
- * the disk that a team would occupy, to which each process adds its reads at a
- * place of its own.  VACUUMs are not counted: each of them would make way for the
- * others.  This reads words of other processes without locks; what it is about
- * changes all the time anyway.  While the leader is in the server's code its timer's
- * signal handler looks, so neighbours_look takes no lock, allocates no memory and
- * raises no error.
+ * How long they wait
+ * ------------------
+ * Linux counts for each process how long it ran, and how long it was ready to run and
+ * had no core; that includes the time before a session begins with a statement that
+ * has come for it, which its own clocks don't show.  Who waits for a file, or for a
+ * lock on a page or another of the server's, in the moment of a look is taken to have
+ * waited since the last one.  Of many processes only so many are read at a time, in
+ * turn.  If this process itself has not run since the last look, though it is here,
+ * what the kernel says is nothing to go by.
+ *
+ * What VACUUM can't cause isn't held against it: a statement that is seen to wait
+ * for its client, for a lock on a table or row, or for time to pass, is excused
+ * (latency.c).
+ *
+ * All this reads words of other processes without locks; what it is about changes all
+ * the time anyway.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -30,23 +41,28 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <unistd.h>
 
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
 #include "utils/wait_event.h"
 
+#include "compat.h"
 #include "debug_point.h"
-#include "pace/clock.h"
-#include "pace/cores.h"
-#include "pace/neighbours.h"
-#include "pace/parking.h"
+#include "pace/pace_private.h"
 
-/* So often it looks, and what it sees is averaged over about so long. */
-#define NS_A_LOOK			(50 * (uint64) NS_PER_MS)
+#define NS_A_LOOK			(100 * (uint64) NS_PER_MS)
+/* What was read longer ago says nothing of now. */
+#define NS_RECENT			NS_PER_S
+#define MOST_FILES_A_LOOK	200
+/* How many are at work is averaged over about so long; */
 #define SECONDS_AVERAGED	0.5
-/* After such a time without any it begins anew. */
+/* after such a time without a look it begins anew. */
 #define SECONDS_KEPT		1.0
 #define MS_BETWEEN_FIRST_LOOKS 5
 /* Fewer than this, on average, are nobody. */
@@ -56,13 +72,30 @@
 
 #define WAIT_CLASS_MASK		0xFF000000
 
+/* What was read of a process */
+typedef struct Process
+{
+	int			pid;
+	uint64		read_at;
+	uint64		ran;
+	uint64		waited;
+} Process;
+
+/* By process: does it take part in a VACUUM? */
+static pg_atomic_uint32 *takes_part = NULL;
+
 /* this process's, from one table to the next */
 static NeighboursSeen seen = {0};
+static Process *processes = NULL;	/* MaxBackends of them */
+static int	next_process = 0;
 static uint64 last_look = 0;
+static bool times_are_known = true;
 
-static void look(uint64 now);
-static int	count_others(void);
-static bool is_at_work(const PGPROC *proc);
+static void look(uint64 now, bool reads_times, NeighboursTimes *times);
+static void look_at_waits(int number, uint64 passed, NeighboursTimes *times);
+static bool is_other(int number);
+static void read_others(uint64 now, NeighboursTimes *times);
+static bool read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
 static int	cores(void);
 
 /*
@@ -83,7 +116,7 @@ neighbours_law(double others, int cores)
  *		A look, so many seconds after the one before, has counted so many others.
  *
  * Until there are three of them, none older than SECONDS_KEPT, the average stays as
- * it was.  Knows nothing of the server, so that a test can call it.
+ * it was.
  */
 void
 neighbours_note(NeighboursSeen *seen, int count, double seconds)
@@ -106,6 +139,28 @@ neighbours_note(NeighboursSeen *seen, int count, double seconds)
 	seen->seconds = 0;
 }
 
+/* neighbours_join -- this process takes part in a VACUUM, until neighbours_leave or its end. */
+void
+neighbours_join(void)
+{
+	pg_atomic_write_u32(&takes_part[MyProcNumber], 1);
+}
+
+/* neighbours_leave -- not any more; harmless if it never did. */
+void
+neighbours_leave(void)
+{
+	pg_atomic_write_u32(&takes_part[MyProcNumber], 0);
+}
+
+/* neighbours_prepare -- to be called in a process before it looks. */
+void
+neighbours_prepare(void)
+{
+	if (processes == NULL)
+		processes = MemoryContextAllocZero(TopMemoryContext, MaxBackends * sizeof(Process));
+}
+
 /*
  * neighbours_begin
  *		The leader may have workers: look around now, so often that something is
@@ -114,29 +169,36 @@ neighbours_note(NeighboursSeen *seen, int count, double seconds)
 void
 neighbours_begin(void)
 {
-	/* a signal handler need not ask the system */
-	(void) cores();
-	look(now_ns());
+	NeighboursTimes times;
+
+	look(now_ns(), false, &times);
 	/* not for longer, even if this process itself finds no core for a second */
 	for (int i = 1; i < NEIGHBOURS_LOOKS && seen.looks < NEIGHBOURS_LOOKS; i++)
 	{
 		pg_usleep(MS_BETWEEN_FIRST_LOOKS * 1000L);
-		look(now_ns());
+		look(now_ns(), false, &times);
 	}
 }
 
 /*
  * neighbours_look
- *		Look around, unless it was a moment ago: has it?  Safe in a signal handler,
- *		after neighbours_begin.
+ *		Look around, unless it was a moment ago: has it?  With reads_times *times is
+ *		what others have had since.
  */
 bool
-neighbours_look(uint64 now)
+neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	if (now < last_look + NS_A_LOOK)
 		return false;
-	look(now);
+	look(now, reads_times, times);
 	return true;
+}
+
+/* neighbours_times_are_known -- could others' times be had, as far as somebody has tried? */
+bool
+neighbours_times_are_known(void)
+{
+	return times_are_known;
 }
 
 /* neighbours_room -- for how many workers there is room, by what was seen so far. */
@@ -148,37 +210,146 @@ neighbours_room(void)
 
 /* look -- look around. */
 static void
-look(uint64 now)
+look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
-	neighbours_note(&seen, count_others(), (double) (now - last_look) / NS_PER_S);
-	last_look = now;
-}
+	uint64		passed = now - last_look;
+	int			at_work = 0;
 
-/* count_others -- how many processes of others are at work now. */
-static int
-count_others(void)
-{
-	int			number = 0;
-
+	memset(times, 0, sizeof(*times));
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		PGPROC	   *proc = GetPGProcByNumber(i);
+		const PGPROC *proc = GetPGProcByNumber(i);
+		uint32		wait_class = proc->wait_event_info & WAIT_CLASS_MASK;
 
-		if (proc->pid != 0 && proc != MyProc && proc->lockGroupLeader != MyProc &&
-			(proc->statusFlags & PROC_IN_VACUUM) == 0 && is_at_work(proc))
-			number++;
+		if (!is_other(i) || proc->vxid.lxid == InvalidLocalTransactionId)
+			continue;
+		if (proc->wait_event_info == 0 || wait_class == PG_WAIT_IO)
+			at_work++;
+		look_at_waits(i, passed, times);
 	}
-	return number;
+	neighbours_note(&seen, at_work, (double) passed / NS_PER_S);
+	last_look = now;
+
+	if (reads_times)
+		read_others(now, times);
+	if (times->looked == 0 || passed > NS_RECENT)
+		memset(times, 0, sizeof(*times));
 }
 
-/* is_at_work -- is it in a transaction, and waits for nothing, or for a file? */
-static bool
-is_at_work(const PGPROC *proc)
+/* look_at_waits -- what does this process, in a transaction, wait for, and is that due to VACUUM? */
+static void
+look_at_waits(int number, uint64 passed, NeighboursTimes *times)
 {
-	uint32		waits_for = proc->wait_event_info;
+	switch (GetPGProcByNumber(number)->wait_event_info & WAIT_CLASS_MASK)
+	{
+		case PG_WAIT_IO:
+		case PG_WAIT_LWLOCK:
+		case COMPAT_WAIT_BUFFER:
+			times->waited += passed;
+			break;
+		case PG_WAIT_LOCK:
+		case PG_WAIT_CLIENT:
+		case PG_WAIT_TIMEOUT:
+			latency_excuse(number);
+			break;
+		default:
+			break;
+	}
+}
 
-	return proc->vxid.lxid != InvalidLocalTransactionId &&
-		(waits_for == 0 || (waits_for & WAIT_CLASS_MASK) == PG_WAIT_IO);
+/* is_other -- is there a process in this place that belongs to no VACUUM? */
+static bool
+is_other(int number)
+{
+	const PGPROC *proc = GetPGProcByNumber(number);
+
+	return proc->pid != 0 && proc != MyProc && proc->lockGroupLeader != MyProc &&
+		(proc->statusFlags & PROC_IN_VACUUM) == 0 &&
+		pg_atomic_read_u32(&takes_part[number]) == 0;
+}
+
+/* read_others -- add what the kernel says of them. */
+static void
+read_others(uint64 now, NeighboursTimes *times)
+{
+	uint64		passed = now - processes[MyProcNumber].read_at;
+	uint64		ran,
+				waited;
+	bool		is_first = processes[MyProcNumber].pid != MyProcPid;
+	int			nread = 0;
+	int			nfailed = 0;
+
+	times_are_known = read_process(MyProcNumber, now, &ran, &waited) && ran > 0;
+	if (!times_are_known)
+	{
+		/* of the first time nothing is known yet */
+		times_are_known = is_first && processes[MyProcNumber].pid == MyProcPid;
+		return;
+	}
+	for (int i = 0; i < MaxBackends && nread < MOST_FILES_A_LOOK; i++)
+	{
+		int			number = next_process;
+
+		next_process = (next_process + 1) % MaxBackends;
+		if (number == MyProcNumber)
+			continue;
+		if (!is_other(number))
+		{
+			processes[number].pid = 0;
+			continue;
+		}
+		nread++;
+		if (read_process(number, now, &ran, &waited))
+		{
+			times->ran += ran;
+			times->waited += waited;
+		}
+		else if (processes[number].pid == 0)
+			nfailed++;
+	}
+	/* who may read nothing but of itself knows nothing of others */
+	times_are_known = nread == 0 || nfailed < nread;
+	if (times_are_known)
+		times->looked = passed;
+}
+
+/*
+ * read_process
+ *		How long it ran and waited for a core, in ns, since it was read last, if that was
+ *		lately.
+ */
+static bool
+read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
+{
+	Process    *process = &processes[number];
+	Process		before = *process;
+	char		name[32];
+	char		text[96];
+	char	   *end;
+	int			fd;
+	ssize_t		length;
+
+	process->pid = 0;
+	process->read_at = now;
+	snprintf(name, sizeof(name), "/proc/%d/schedstat", GetPGProcByNumber(number)->pid);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	length = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (length <= 0)
+		return false;
+	text[length] = '\0';
+	process->ran = strtou64(text, &end, 10);
+	if (process->ran == 0 || *end != ' ')
+		return false;
+	process->waited = strtou64(end, NULL, 10);
+	process->pid = GetPGProcByNumber(number)->pid;
+	*ran = process->ran - before.ran;
+	*waited = process->waited - before.waited;
+	/* another process may have the number of one that has ended */
+	return process->pid == before.pid && now < before.read_at + NS_RECENT &&
+		process->ran >= before.ran && process->waited >= before.waited;
 }
 
 /*
@@ -200,4 +371,22 @@ cores(void)
 			number = ENOUGH_CORES;
 	}
 	return DEBUG_LIMIT(cores, number);
+}
+
+/* neighbours_shmem_size -- a word for each process. */
+Size
+neighbours_shmem_size(void)
+{
+	return mul_size(sizeof(pg_atomic_uint32), MaxBackends);
+}
+
+/* neighbours_shmem_init -- find them, or make them. */
+void
+neighbours_shmem_init(void)
+{
+	bool		found;
+
+	takes_part = ShmemInitStruct("pg_cyclone processes", neighbours_shmem_size(), &found);
+	for (int i = 0; !found && i < MaxBackends; i++)
+		pg_atomic_init_u32(&takes_part[i], 0);
 }

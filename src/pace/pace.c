@@ -5,34 +5,15 @@
  *	  its processes, and the latency target that moves the budget.  Here a process
  *	  joins the vacuum of a table, pays for its pages and sleeps.
  *
- * The budget
- * ----------
- * A budget is a cost a second.  The settings give one, vacuum_cost_limit for
- * each vacuum_cost_delay; a latency target gives another one, which all VACUUMs
- * of the server with that target share (target.c).  What a page costs of the
- * former is the user's to say, vacuum_cost_page_hit and its like; of the latter,
- * which is not the user's alone, it costs what target.h says.  So pages are
- * counted, both are charged for them, side by side, and the one that makes a
- * process sleep for longer counts.  The server's delay point makes
- * each process sleep in proportion to its own cost, so n processes cost n
- * times the budget, and doesn't count the time between two naps, so one
- * process costs less.  Here the processes share a clock instead, paid_until:
- * the time at which all that they have cost is paid for.  Who has cost
- * something moves it on, and sleeps until then.  So the rate is exact however
- * many they are, however long naps or pages take.  As in the server, a cost
- * that exceeds the limit several times, in one go, is not paid in full, so
- * that no nap gets too long; and what wasn't spent isn't saved up, but for a
- * moment's worth.
+ * A process does its work and calls delay_point between two pages, with no lock on
+ * one.  There it pays for what it has used, and sleeps until that is paid for: of the
+ * cost that the settings allow, and of the time awake that a latency target allows
+ * (pace_process.c).  The server's delay point makes each process sleep in proportion
+ * to its own cost, so n processes cost n times the budget, and doesn't count the time
+ * between two naps, so one process costs less.  Here the processes share a clock
+ * (budget.c).  What else holds a process back is guards_point's (guards/guards.c).
  *
- * Where the rest is
- * -----------------
- * pace_command.c	the command: from settings to the budget in force, and reloads
- * pace_budget.c	what settings and target mean for this process; what pages cost
- * pace_team.c		how many processes may be at work
- * pace_tick.c		measures what the vacuum costs
- * pace_view.c		the view cyclone.pace
- * server_code.c	routines that call the server's own delay point
- * pace_state.h		what these files share
+ * pace_private.h says what the other files are for.
  *
  * The failsafe switches all of this off, as it does with the server's delay.
  *
@@ -44,34 +25,47 @@
 
 #include <math.h>
 
-#include "access/parallel.h"
 #include "commands/vacuum.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
 #include "guards/guards.h"
-#include "pace/clock.h"
-#include "pace/pace_state.h"
+#include "pace/pace_private.h"
 
 /* Every so many pages the leader looks at the clock, if it is time to look around. */
 #define CALLS_A_LOOK		16
 #define LONGEST_NAP_MS		100
 
-Pace		my_pace;
-
 static PaceSummary summary;
 static GuardTimes held_before;
 
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void request_shmem(void);
+static void startup_shmem(void);
 static void add_to_summary(void);
-static void pay_for_pages(void);
-static double share_of_others(int at_work, int in_server_code);
+static bool is_time_to_pay(void);
+static uint64 until_paid_for(uint64 now);
 static void nap(uint64 until);
-static void clear_at_exit(int code, Datum arg);
+static void look_and_tick(uint64 now);
+
+/* pace_init -- ask for shared memory, and hooks.  Call while the library is preloaded. */
+void
+pace_init(void)
+{
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+	latency_init();
+}
 
 /* pace_is_worker -- does this process keep to the budget of another one's VACUUM? */
 bool
@@ -90,14 +84,11 @@ pace_shared_size(void)
 /*
  * pace_create
  *		The leader initializes the shared block, which is zeroed, for a table.  Is that
- *		locked against all others?  Can its processes be told from others, whose waits
- *		for cores count?
+ *		locked against all others?
  */
 void
-pace_create(PaceShared *shared, Oid relid, bool is_locked, bool watches_others)
+pace_create(PaceShared *shared, Oid relid, bool is_locked)
 {
-	uint64		now = now_ns();
-
 	pg_atomic_init_u32(&shared->version, 0);
 	pg_atomic_init_u32(&shared->cost_limit, 0);
 	pg_atomic_init_u32(&shared->page_hit, 0);
@@ -106,35 +97,25 @@ pace_create(PaceShared *shared, Oid relid, bool is_locked, bool watches_others)
 	pg_atomic_init_u64(&shared->cost_delay, 0);
 	pg_atomic_init_u64(&shared->latency_target, 0);
 	pg_atomic_init_u64(&shared->latency_percentile, 0);
-	pg_atomic_init_u32(&shared->latency_of, 0);
+	pg_atomic_init_u64(&shared->least, 0);
 	pg_atomic_init_u32(&shared->target, 0);
 	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
-	pg_atomic_init_u64(&shared->paid_until, now);
-	pg_atomic_init_u64(&shared->spent, 0);
-	pg_atomic_init_u64(&shared->target_cost, 0);
-	pg_atomic_init_u64(&shared->slept, 0);
-	pg_atomic_init_u32(&shared->at_work, 0);
-	pg_atomic_init_u32(&shared->in_server_code, 0);
-	pg_atomic_init_u64(&shared->next_tick, now + NS_A_TICK);
-	pg_atomic_init_u32(&shared->ticking, 0);
+	budget_init(&shared->cost);
+	budget_init(&shared->time);
+	pg_atomic_init_u32(&shared->with_server, 0);
+	pg_atomic_init_u32(&shared->by_target, 0);
 	pg_atomic_init_u32(&shared->has_warned, pace_command.has_warned);
-	pg_atomic_init_u64(&shared->exchange, 0);
-	shared->tick_time = now;
-	shared->spent_before = 0;
-	shared->target_cost_before = 0;
-	shared->slept_before = 0;
 	shared->in_a_hurry = pace_command.in_a_hurry;
-	shared->watches_others = watches_others;
 	shared->relid = relid;
 	shared->leader = MyProcNumber;
 	parking_set_up(&shared->parking, MyProcNumber, 0);
 	pace_command.launch = NULL;
 
 	my_pace.shared = shared;
-	budget_publish(&pace_command.settings);
+	process_publish(&pace_command.settings, pace_command.latency_target);
 	guards_begin_table(relid, is_locked);
 	pace_join(shared);
-	pace_begin_row(shared);
+	view_begin_row(shared);
 }
 
 /*
@@ -145,20 +126,17 @@ void
 pace_join(PaceShared *shared)
 {
 	pace_prepare_process();
+	neighbours_join();
 	my_pace.shared = shared;
 	if (!pace_is_leader())
 		guards_join(shared->leader);
 	guards_skip_wal();
-	VacuumCostBalance = 0;
-	budget_count_pages(&my_pace.accounted);
-	my_pace.mix = (PageCounts)
-	{
-		.hit = 1,.miss = 1,.dirty = 1
-	};
+	process_reset(now_ns());
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
-	budget_take();
+	process_take_budget();
+	process_reset(now_ns());
 }
 
 /*
@@ -170,38 +148,38 @@ pace_leave(void)
 {
 	if (my_pace.shared == NULL)
 		return;
-	/* after an error in there: the timer must not find what is gone */
-	if (my_pace.in_server_code)
-		server_code_abandon();
+	/* after an error in there */
+	pace_show_reloads();
 	if (pace_is_leader())
 		add_to_summary();
-	budget_take_target(0);
-	my_pace.in_server_code = false;
+	process_take_target(0);
+	my_pace.in_server_code = my_pace.with_server = false;
 	if (pace_is_leader())
 	{
 		pace_command.launch = NULL;
 		pace_command.has_warned = pg_atomic_read_u32(&my_pace.shared->has_warned);
-		pace_end_row();
+		view_end_row();
 	}
 	else
+	{
 		guards_leave();
-	budget_set_page_costs(false);
+		neighbours_leave();
+	}
 	my_pace.shared = NULL;
 	VacuumCostBalance = 0;
 	if (!VacuumFailsafeActive)
 		VacuumUpdateCosts();
 }
 
-/*
- * pace_report
- *		The leader, before it leaves: what the pace has meant for the table.
- */
+/* pace_report -- say how the pace of the table was. */
 void
 pace_report(TableResult *result)
 {
+	double		slept = (double) pg_atomic_read_u64(&my_pace.shared->cost.slept) / NS_PER_S;
+
 	/* or it was, until a reload */
-	result->was_paced = VacuumCostActive || pg_atomic_read_u64(&my_pace.shared->slept) > 0;
-	result->slept_seconds = (double) pg_atomic_read_u64(&my_pace.shared->slept) / NS_PER_S;
+	result->was_paced = VacuumCostActive || slept > 0;
+	result->slept_seconds = slept;
 	result->has_latency_target = my_pace.target != NULL;
 	if (my_pace.target != NULL)
 	{
@@ -235,33 +213,13 @@ add_to_summary(void)
 	TargetState state;
 
 	summary.is_known = true;
-	summary.slept_seconds += (double) pg_atomic_read_u64(&my_pace.shared->slept) / NS_PER_S;
+	summary.slept_seconds += (double) pg_atomic_read_u64(&my_pace.shared->cost.slept) / NS_PER_S;
 	summary.has_target = my_pace.target != NULL;
 	if (my_pace.target == NULL)
 		return;
 	target_state(my_pace.target, &state);
 	summary.target_ms = state.target_ms;
 	summary.latency_ms = state.latency_ms;
-}
-
-/* pace_begin_work -- this process takes part in a phase. */
-void
-pace_begin_work(void)
-{
-	pg_atomic_fetch_add_u32(&my_pace.shared->at_work, 1);
-	my_pace.at_work = true;
-	if (my_pace.target != NULL)
-		target_begin_work(my_pace.target);
-}
-
-/* pace_end_work -- it is through with it. */
-void
-pace_end_work(void)
-{
-	pg_atomic_fetch_sub_u32(&my_pace.shared->at_work, 1);
-	if (my_pace.target != NULL)
-		target_end_work(my_pace.target);
-	my_pace.at_work = false;
 }
 
 /*
@@ -277,11 +235,11 @@ pace_give_up(void)
 		return;
 	pg_atomic_write_u32(&my_pace.shared->failsafe, 1);
 	/* others go on to spend of it */
-	budget_take_target(0);
-	my_pace.rate_of_target = INFINITY;
-	pace_bound_team();
+	process_take_target(0);
+	my_pace.budget = INFINITY;
+	process_bound_team();
 	parking_set_room(&my_pace.shared->parking, PARKING_ALL);
-	pace_show(my_pace.shared, 0, 0, 0);
+	view_show(my_pace.shared, 0, 0, 0);
 }
 
 /*
@@ -295,8 +253,8 @@ delay_point(void)
 
 	if (unlikely(ConfigReloadPending))
 		pace_reload();
-	if (unlikely(budget_has_changed()))
-		budget_take();
+	if (unlikely(process_budget_has_changed()))
+		process_take_budget();
 	if (unlikely(++my_pace.calls % CALLS_A_LOOK == 0))
 		pace_look_around(now_ns());
 	if (unlikely(pace_command.launch != NULL) && parking_wants_workers(&my_pace.shared->parking))
@@ -307,60 +265,46 @@ delay_point(void)
 	 * who has pages pinned that are in the way of a pause is not to sleep
 	 * over them
 	 */
-	if (VacuumCostActive && VacuumCostBalance >= my_pace.charge && !guards_hold_is_due())
+	if (VacuumCostActive && is_time_to_pay() && !guards_hold_is_due())
 	{
-		VacuumCostBalance = 0;
-		pay_for_pages();
+		uint64		now = now_ns();
+		uint64		until = until_paid_for(now);
+
+		if (until >= now + LEAST_NAP_NS)
+			nap(until);
 	}
 }
 
-/*
- * pay_for_pages
- *		Account for what this process has cost, and sleep until it is paid for.
- */
-static void
-pay_for_pages(void)
+/* is_time_to_pay -- has this process used enough since it last paid? */
+static bool
+is_time_to_pay(void)
 {
-	PaceShared *shared = my_pace.shared;
-	uint64		now = now_ns();
-	uint64		until = 0;
-	uint64		until_by_target = 0;
-	int64		cost,
-				target_cost;
-
-	budget_account(&cost, &target_cost);
-	pace_rebalance();
-	pace_look_around(now);
-	pace_tick_if_due(now);
-	pace_warn_if_out_of_reach();
-	if (budget_has_changed())
-		budget_take();
-
-	if (!isinf(my_pace.rate_of_settings))
-		until = pay(&shared->paid_until, now,
-					Min(cost, my_pace.greatest_cost) * NS_PER_S / my_pace.rate_of_settings *
-					share_of_others(pg_atomic_read_u32(&shared->at_work),
-									pg_atomic_read_u32(&shared->in_server_code)));
-	if (!isinf(my_pace.rate_of_target))
-		until_by_target = target_pay(my_pace.target, now,
-									 Min(target_cost, my_pace.greatest_target_cost) * NS_PER_S /
-									 my_pace.rate_of_target *
-									 share_of_others(target_at_work(my_pace.target),
-													 target_in_server_code(my_pace.target)));
-
-	if (until >= now + LEAST_NAP_NS || until_by_target >= now + LEAST_NAP_WITH_TARGET_NS)
-		nap(Max(until, until_by_target));
+	return VacuumCostBalance >= my_pace.charge ||
+		(my_pace.target != NULL && now_ns() >= my_pace.awake_since + my_pace.slice);
 }
 
 /*
- * share_of_others
- *		Those in the server's code take their share of a budget on their own, and the
- *		others leave it to them: by how much their price goes up.
+ * until_paid_for
+ *		Pay for what this process has used; until when is it to sleep?
  */
-static double
-share_of_others(int at_work, int in_server_code)
+static uint64
+until_paid_for(uint64 now)
 {
-	return in_server_code == 0 ? 1 : (double) at_work / Max(at_work - in_server_code, 1);
+	VacuumCostBalance = 0;
+	pace_rebalance();
+	look_and_tick(now);
+	return process_pay(now);
+}
+
+/* look_and_tick -- see to all that comes a few times a second. */
+static void
+look_and_tick(uint64 now)
+{
+	pace_look_around(now);
+	pace_tick_if_due(now);
+	pace_warn_if_out_of_reach();
+	if (process_budget_has_changed())
+		process_take_budget();
 }
 
 /*
@@ -375,7 +319,8 @@ nap(uint64 until)
 	uint32		version = my_pace.version;
 	uint32		target_version = my_pace.target_version;
 
-	while (now < until && !guards_hold_is_due())
+	while (now < until && my_pace.version == version && my_pace.target_version == target_version &&
+		   !guards_hold_is_due())
 	{
 		uint64		start = now;
 		long		ms = Min((until - now + NS_PER_MS - 1) / NS_PER_MS, LONGEST_NAP_MS);
@@ -386,21 +331,16 @@ nap(uint64 until)
 		CHECK_FOR_INTERRUPTS();
 
 		now = now_ns();
-		pg_atomic_fetch_add_u64(&my_pace.shared->slept, now - start);
+		my_pace.awake_since = now;
+		pg_atomic_fetch_add_u64(&my_pace.shared->cost.slept, now - start);
 		if (my_pace.target != NULL)
-			target_note_sleep(my_pace.target, now - start);
+			pg_atomic_fetch_add_u64(&target_time(my_pace.target)->slept, now - start);
 		compat_report_delay(now - start);
 		if (ConfigReloadPending)
 			pace_reload();
-		if (budget_has_changed())
-			budget_take();
-		pace_look_around(now);
-		pace_tick_if_due(now);
-		if (budget_has_changed())
-			budget_take();
-		pace_warn_if_out_of_reach();
-		if (my_pace.version != version || my_pace.target_version != target_version)
-			break;
+		if (process_budget_has_changed())
+			process_take_budget();
+		look_and_tick(now);
 	}
 }
 
@@ -421,68 +361,31 @@ pace_while_waiting(void)
 	pace_warn_if_out_of_reach();
 }
 
-/*
- * pace_warn_if_out_of_reach
- *		Say so once a statement, in whichever process, or once in an autovacuum
- *		worker's life.
- */
-void
-pace_warn_if_out_of_reach(void)
-{
-	uint32		not_yet = 0;
-	TargetState target;
-
-	/* from other workers the client hears nothing */
-	if (!pace_is_leader() && !IsParallelWorker())
-		return;
-	if (my_pace.target == NULL || !target_is_out_of_reach(my_pace.target) ||
-		!pg_atomic_compare_exchange_u32(&my_pace.shared->has_warned, &not_yet, 1))
-		return;
-	target_state(my_pace.target, &target);
-	ereport(WARNING,
-			(errmsg("latency target of %g ms is missed although VACUUM hardly moves",
-					target.target_ms),
-			 errdetail("The %gth percentile of the latency of %s stays above it for reasons other than this VACUUM, which goes on at its slowest pace.",
-					   my_pace.settings.latency_percentile,
-					   cyclone_latency_of_options[my_pace.settings.latency_of].name),
-			 errhint("Set \"cyclone.latency_target\" to \"auto\" or to a higher value; a running VACUUM notices if it is set in postgresql.conf and reloaded.")));
-}
-
-/*
- * pace_prepare_process
- *		Do once in each process what can't be done in the middle of a command,
- *		nor be taken back.
- */
-void
-pace_prepare_process(void)
-{
-	static bool is_prepared = false;
-
-	if (is_prepared)
-		return;
-	before_shmem_exit(clear_at_exit, (Datum) 0);
-	server_code_prepare();
-	is_prepared = true;
-}
-
-/*
- * clear_at_exit
- *		A process that dies leaves no row behind, and its timer doesn't touch
- *		what is no longer there.  A worker doesn't count as being at work, or in the
- *		server's code.
- */
+/* request_shmem -- how much shared memory the pace needs. */
 static void
-clear_at_exit(int code, Datum arg)
+request_shmem(void)
 {
-	my_pace.keeps_timer_out = true;
-	if (my_pace.in_server_code && my_pace.shared != NULL && !pace_is_leader())
-		pg_atomic_fetch_sub_u32(&my_pace.shared->in_server_code, 1);
-	if (my_pace.at_work && my_pace.shared != NULL && !pace_is_leader())
-		pace_end_work();
-	if (my_pace.shared != NULL && !pace_is_leader())
-		parking_leave(&my_pace.shared->parking);
-	pace_leave_target();
-	my_pace.in_server_code = false;
-	pace_end_row();
-	guards_end_command();
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	RequestAddinShmemSpace(latency_shmem_size());
+	RequestAddinShmemSpace(target_shmem_size());
+	RequestAddinShmemSpace(parking_shmem_size());
+	RequestAddinShmemSpace(neighbours_shmem_size());
+	RequestAddinShmemSpace(view_shmem_size());
+}
+
+/* startup_shmem -- find it, or make it. */
+static void
+startup_shmem(void)
+{
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	latency_shmem_init();
+	target_shmem_init();
+	parking_shmem_init();
+	neighbours_shmem_init();
+	view_shmem_init();
+	LWLockRelease(AddinShmemInitLock);
 }

@@ -10,9 +10,14 @@
 #ifndef CYCLONE_PACE_H
 #define CYCLONE_PACE_H
 
+#include "nodes/plannodes.h"
+
 #include "guards/guards.h"
-#include "pace/target.h"
 #include "report/result.h"
+
+/* Special values of a latency target; others are in ms. */
+#define LATENCY_TARGET_OFF	0.0
+#define LATENCY_TARGET_AUTO (-1.0)
 
 /* What the pace has meant for the tables of this process since pace_begin_summary */
 typedef struct PaceSummary
@@ -20,7 +25,7 @@ typedef struct PaceSummary
 	bool		is_known;		/* has it been through with one? */
 	double		slept_seconds;	/* by all processes */
 	bool		has_target;
-	double		target_ms;		/* 0: none, or not learned yet */
+	double		target_ms;		/* 0: none, or not learned in ms */
 	double		latency_ms;		/* as last measured; NAN: there was nothing to
 								 * measure */
 	GuardTimes	held;			/* by guards */
@@ -29,26 +34,33 @@ typedef struct PaceSummary
 /* The budget of one vacuum's processes, in memory that they share */
 typedef struct PaceShared PaceShared;
 
+/* settings */
+extern double cyclone_latency_percentile;
+
+extern bool latency_target_parse(const char *value, double *target, const char **problem);
+extern void pace_settings_define_autovacuum_target(void);
+extern void pace_settings_define_target(void);
+
+/* a command */
 extern void pace_init(void);
 extern void pace_begin_command(const double *latency_target);
-extern LatencyTarget *pace_begin_coordination(double latency_target);
-extern void pace_set_cluster_user(Oid user);
 extern void pace_end_command(void);
 extern bool pace_command_is_running(void);
 extern bool pace_is_worker(void);
 extern void pace_hurry(void);
 extern int	pace_processes_fed(void);
 extern int	pace_workers_now(void);
-
 extern void pace_write_steadily(void);
-
-extern Size pace_shared_size(void);
-extern void pace_create(PaceShared *shared, Oid relid, bool is_locked, bool watches_others);
-extern void pace_join(PaceShared *shared);
-extern void pace_leave(void);
-extern void pace_report(TableResult *result);
 extern void pace_begin_summary(void);
 extern const PaceSummary *pace_summary(void);
+
+/* a table */
+extern Size pace_shared_size(void);
+extern void pace_create(PaceShared *shared, Oid relid, bool is_locked);
+extern void pace_join(PaceShared *shared);
+extern void pace_leave(void);
+extern void pace_set_need(double need);
+extern void pace_report(TableResult *result);
 extern void pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argument);
 extern void pace_withhold_workers(void);
 extern void pace_allow_workers_again(void (*launch) (void *), void *argument);
@@ -60,11 +72,18 @@ extern void pace_begin_work(void);
 extern void pace_end_work(void);
 extern void pace_give_up(void);
 
+/* where it spends */
 extern void delay_point(void);
 extern void pace_pages_written(int number);
 extern void pace_while_waiting(void);
 extern void pace_begin_server_code(void);
 extern void pace_in_server_code(void);
 extern void pace_end_server_code(void);
+extern void wal_keep_pace(void);
+
+/* statements of others */
+extern bool latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits);
+extern void latency_end_call(uint64 start);
+extern void latency_end_utility(uint64 start, bool commits);
 
 #endif							/* CYCLONE_PACE_H */

@@ -6,7 +6,7 @@
  *
  * A command begins with what the server's parameters say, and with its options,
  * which override them.  From that come the settings in force, which its leader
- * publishes for each table (budget_publish), and the latency target that it has
+ * publishes for each table (process_publish), and the latency target that it has
  * joined (target.c).
  *
  * The leader takes over changed settings as soon as the server is told to
@@ -16,6 +16,10 @@
  *
  * All of this is the leader's; it joins and leaves targets under their lock.
  *
+ * An autovacuum worker's delay point in the server's code would read the files and set
+ * the parameters by itself, and fail: not in parallel mode.  So it is not to hear of a
+ * reload there (pace_hide_reloads).
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -24,31 +28,34 @@
 
 #include <math.h>
 
+#include "access/parallel.h"
 #include "access/xact.h"
+#include "commands/vacuum.h"
+#include "libpq/pqsignal.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
 #include "postmaster/interrupt.h"
 #include "storage/bufmgr.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
 #include "utils/guc.h"
 
 #include "compat.h"
 #include "debug_point.h"
 #include "guards/guards.h"
-#include "pace/latency.h"
-#include "pace/pace_state.h"
+#include "pace/pace_private.h"
 
 /* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
 #define FLUSH_AFTER			"256kB"
 
-PaceCommand pace_command;
+static volatile sig_atomic_t reload_was_hidden = false;
 
-/* Who has sent the commands that come, as a part of a cluster's; InvalidOid: nobody */
-static Oid	cluster_user = InvalidOid;
-
-static void begin_command(const double *latency_target, bool is_coordinator);
 static void adapt_settings(PaceSettings *settings);
 static void change_target(void);
+static void leave_target(void);
 static void reload_if_due(void);
+static void note_hidden_reload(SIGNAL_ARGS);
+static void clear_at_exit(int code, Datum arg);
 
 /*
  * pace_begin_command
@@ -58,38 +65,17 @@ static void reload_if_due(void);
 void
 pace_begin_command(const double *latency_target)
 {
-	begin_command(latency_target, false);
-}
-
-/*
- * pace_begin_coordination
- *		A VACUUM begins whose work is done on the nodes of a cluster: what it is to
- *		keep to a target of is what clients see here.  Its end is pace_end_command.
- */
-LatencyTarget *
-pace_begin_coordination(double latency_target)
-{
-	Assert(latency_target != LATENCY_TARGET_OFF);
-	begin_command(&latency_target, true);
-	return pace_command.latency_target;
-}
-
-/* begin_command -- a VACUUM begins, here or on other nodes. */
-static void
-begin_command(const double *latency_target, bool is_coordinator)
-{
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
 	bool		has_warned = pace_command.has_warned &&
 		(pace_command.statement == statement || AmAutoVacuumWorkerProcess());
 
 	Assert(!pace_command.is_running && my_pace.shared == NULL);
 	pace_prepare_process();
-	core_waits_prepare();
+	neighbours_prepare();
 	latency_prepare();
 
 	memset(&pace_command, 0, sizeof(pace_command));
 	pace_command.is_running = true;
-	pace_command.is_coordinator = is_coordinator;
 	pace_command.statement = statement;
 	pace_command.has_warned = has_warned;
 	if (latency_target != NULL)
@@ -101,23 +87,8 @@ begin_command(const double *latency_target, bool is_coordinator)
 	pace_settings_current(&pace_command.settings_at_start);
 	pace_command.settings = pace_command.settings_at_start;
 	adapt_settings(&pace_command.settings);
-	if (budget_has_target(&pace_command.settings))
-		latency_watch();
 	change_target();
-	/* that of a coordinator is nothing that could wait */
-	if (!is_coordinator)
-		guards_begin_command(reload_if_due);
-}
-
-/*
- * pace_set_cluster_user
- *		Commands that begin from now on are a part of a VACUUM that this user has
- *		sent to the nodes of a cluster; with InvalidOid they aren't any more.
- */
-void
-pace_set_cluster_user(Oid user)
-{
-	cluster_user = user;
+	guards_begin_command(reload_if_due);
 }
 
 /*
@@ -129,16 +100,16 @@ pace_end_command(void)
 {
 	if (!pace_command.is_running)
 		return;
-	server_code_abandon();
+	pace_show_reloads();
 	pace_command.is_running = false;
 	pace_command.launch = NULL;
-	pace_leave_target();
-	my_pace.in_server_code = false;
-	my_pace.keeps_timer_out = false;
+	leave_target();
+	my_pace.in_server_code = my_pace.with_server = false;
 	my_pace.at_work = false;
 	my_pace.shared = NULL;
 	latency_unwatch();
-	pace_end_row();
+	neighbours_leave();
+	view_end_row();
 	guards_end_command();
 
 	pace_settings_restore(&pace_command.parameters);
@@ -154,13 +125,6 @@ pace_command_is_running(void)
 	return pace_command.is_running;
 }
 
-/* pace_is_leader -- does this process lead the vacuum that it takes part in? */
-bool
-pace_is_leader(void)
-{
-	return pace_command.is_running;
-}
-
 /*
  * pace_hurry
  *		The command that has begun keeps to no budget, whatever the settings say.
@@ -171,7 +135,6 @@ pace_hurry(void)
 	pace_command.in_a_hurry = true;
 	guards_hurry();
 	adapt_settings(&pace_command.settings);
-	latency_unwatch();
 	change_target();
 }
 
@@ -183,7 +146,7 @@ pace_hurry(void)
 int
 pace_processes_fed(void)
 {
-	double		rate = budget_of_settings(&pace_command.settings);
+	double		rate = settings_rate(&pace_command.settings);
 
 	return isinf(rate) ? INT_MAX : (int) Min(ceil(rate / COST_OF_A_PROCESS), INT_MAX);
 }
@@ -196,13 +159,13 @@ pace_processes_fed(void)
 int
 pace_workers_now(void)
 {
-	double		rate = budget_of_settings(&pace_command.settings);
+	double		feeds = settings_rate(&pace_command.settings) / COST_OF_A_PROCESS;
 	uint32		fed = PARKING_ALL;
 
 	if (pace_command.latency_target != NULL)
-		rate = Min(rate, target_budget(pace_command.latency_target));
-	if (!isinf(rate))
-		fed = (uint32) Min(Max(ceil(rate / COST_OF_A_PROCESS) - 1, 0), PARKING_ALL);
+		feeds = Min(feeds, target_budget(pace_command.latency_target));
+	if (!isinf(feeds))
+		fed = (uint32) Min(Max(ceil(feeds) - 1, 0), PARKING_ALL);
 	return (int) DEBUG_LIMIT(fed, fed);
 }
 
@@ -218,7 +181,7 @@ pace_workers_now(void)
 void
 pace_write_steadily(void)
 {
-	if (budget_has_target(&pace_command.settings) && backend_flush_after == 0)
+	if (settings_have_target(&pace_command.settings) && backend_flush_after == 0)
 		(void) set_config_option("backend_flush_after", FLUSH_AFTER, PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 }
@@ -235,8 +198,7 @@ pace_reload(void)
 	if (!pace_is_leader())
 		return;
 
-	ConfigReloadPending = false;
-	server_code_forget_reload();
+	ConfigReloadPending = reload_was_hidden = false;
 	pace_command.reload_owed = true;
 	pace_command.settings = pace_command.settings_at_start;
 	pace_settings_reread(&pace_command.settings);
@@ -244,10 +206,6 @@ pace_reload(void)
 	guards_apply_pace(&pace_command.settings.cost_delay, &pace_command.settings.cost_limit,
 					  &pace_command.settings.latency_target);
 
-	if (budget_has_target(&pace_command.settings))
-		latency_watch();
-	else
-		latency_unwatch();
 	change_target();
 
 	/*
@@ -257,17 +215,17 @@ pace_reload(void)
 	if (my_pace.shared == NULL)
 		return;
 	parking_set_told(&my_pace.shared->parking, guards_workers());
-	budget_publish(&pace_command.settings);
-	budget_take();
+	process_publish(&pace_command.settings, pace_command.latency_target);
+	process_take_budget();
 	/* if nothing bounds it any more, no tick will */
-	pace_show(my_pace.shared, NAN, NAN, 0);
+	view_show(my_pace.shared, NAN, NAN, 0);
 }
 
 /* reload_if_due -- likewise, if it was. */
 static void
 reload_if_due(void)
 {
-	if (ConfigReloadPending)
+	if (pace_reload_is_due())
 		pace_reload();
 }
 
@@ -282,8 +240,8 @@ pace_rebalance(void)
 	if (!pace_is_leader() || VacuumFailsafeActive || guards_pace_is_set() ||
 		!pace_settings_rebalance(&pace_command.settings))
 		return;
-	budget_publish(&pace_command.settings);
-	budget_take();
+	process_publish(&pace_command.settings, pace_command.latency_target);
+	process_take_budget();
 }
 
 /* adapt_settings -- let the command's own wishes override the settings. */
@@ -292,9 +250,6 @@ adapt_settings(PaceSettings *settings)
 {
 	if (pace_command.has_target)
 		settings->latency_target = pace_command.target;
-	if (pace_command.is_coordinator)
-		settings->latency_of = latency_of_clients(settings->latency_of);
-	settings->cluster_user = pace_command.is_coordinator ? InvalidOid : cluster_user;
 	if (pace_command.in_a_hurry)
 	{
 		settings->cost_delay = 0;
@@ -306,27 +261,136 @@ adapt_settings(PaceSettings *settings)
  * change_target
  *		The leader joins the target that its settings have now, and leaves the one
  *		before.
+ *
+ * For one in ms statements are timed from now on.  For one to be learned they are if
+ * others' times can't be had, which is found out (pace_team.c).
  */
 static void
 change_target(void)
 {
 	LatencyTarget *before = pace_command.latency_target;
 
-	if (budget_has_target(&pace_command.settings))
+	if (settings_have_target(&pace_command.settings))
 		pace_command.latency_target = target_join(&pace_command.settings, before);
 	else if (before != NULL)
 	{
 		pace_command.latency_target = NULL;
 		target_leave(before);
 	}
+	if (pace_command.latency_target != NULL && !target_is_learned(pace_command.latency_target))
+		latency_watch();
+	else if (pace_command.latency_target == NULL || neighbours_times_are_known())
+		latency_unwatch();
 }
 
-/* pace_leave_target -- the leader, and the VACUUM with it, has no target any more. */
-void
-pace_leave_target(void)
+/* leave_target -- the leader, and the VACUUM with it, has no target any more. */
+static void
+leave_target(void)
 {
-	budget_take_target(0);
+	process_take_target(0);
 	if (pace_command.latency_target != NULL)
 		target_leave(pace_command.latency_target);
 	pace_command.latency_target = NULL;
+}
+
+/* pace_reload_is_due -- was the server told to reload its files, hidden or not? */
+bool
+pace_reload_is_due(void)
+{
+	return ConfigReloadPending || reload_was_hidden;
+}
+
+/* pace_hide_reloads -- this process is about to run the server's code. */
+void
+pace_hide_reloads(void)
+{
+	if (!pace_is_leader() || !AmAutoVacuumWorkerProcess())
+		return;
+	pqsignal(SIGHUP, note_hidden_reload);
+	if (ConfigReloadPending)
+		pace_reload();
+}
+
+/* pace_show_reloads -- as before; what was hidden is for our delay point. */
+void
+pace_show_reloads(void)
+{
+	if (!pace_is_leader() || !AmAutoVacuumWorkerProcess())
+		return;
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	if (reload_was_hidden)
+		ConfigReloadPending = true;
+	reload_was_hidden = false;
+}
+
+/* note_hidden_reload -- the signal handler meanwhile. */
+static void
+note_hidden_reload(SIGNAL_ARGS)
+{
+	reload_was_hidden = true;
+	SetLatch(MyLatch);
+}
+
+/*
+ * pace_warn_if_out_of_reach
+ *		Say so once a statement, in whichever process, or once in an autovacuum
+ *		worker's life.
+ */
+void
+pace_warn_if_out_of_reach(void)
+{
+	uint32		not_yet = 0;
+	TargetState target;
+
+	/* from other workers the client hears nothing */
+	if (!pace_is_leader() && !IsParallelWorker())
+		return;
+	if (my_pace.target == NULL || !target_is_out_of_reach(my_pace.target) ||
+		!pg_atomic_compare_exchange_u32(&my_pace.shared->has_warned, &not_yet, 1))
+		return;
+	target_state(my_pace.target, &target);
+	ereport(WARNING,
+			(errmsg("latency target of %g ms is missed although VACUUM hardly moves",
+					target.target_ms),
+			 errdetail("The %gth percentile of the latency of statements stays above it for reasons other than this VACUUM, which goes on at its slowest pace.",
+					   my_pace.settings.latency_percentile),
+			 errhint("Set \"cyclone.latency_target\" to \"auto\" or to a higher value; a running VACUUM notices if it is set in postgresql.conf and reloaded.")));
+}
+
+/*
+ * pace_prepare_process
+ *		Do once in each process what can't be done in the middle of a command,
+ *		nor be taken back.
+ */
+void
+pace_prepare_process(void)
+{
+	static bool is_prepared = false;
+
+	if (is_prepared)
+		return;
+	before_shmem_exit(clear_at_exit, (Datum) 0);
+	is_prepared = true;
+}
+
+/*
+ * clear_at_exit
+ *		A process that dies leaves no row behind.  A worker doesn't count as being at
+ *		work, or in the server's code.
+ */
+static void
+clear_at_exit(int code, Datum arg)
+{
+	if (my_pace.shared != NULL && !pace_is_leader())
+	{
+		if (my_pace.with_server)
+			pg_atomic_fetch_sub_u32(&my_pace.shared->with_server, 1);
+		if (my_pace.at_work)
+			pace_end_work();
+		parking_leave(&my_pace.shared->parking);
+	}
+	leave_target();
+	neighbours_leave();
+	view_end_row();
+	guards_end_command();
 }

@@ -26,8 +26,7 @@
 
 #include "compat.h"
 #include "guards/guards.h"
-#include "pace/latency.h"
-#include "pace/pace_settings.h"
+#include "pace/pace_private.h"
 #include "settings.h"
 
 /* Statements that are faster than this can't be slowed down noticeably. */
@@ -35,14 +34,6 @@
 #define GREATEST_TARGET_MS	(24 * 3600 * 1000.0)
 
 double		cyclone_latency_percentile = 95;
-int			cyclone_latency_of = LATENCY_OF_STATEMENTS;
-
-/* in the order of LatencyOf */
-const struct config_enum_entry cyclone_latency_of_options[] = {
-	{"statements", LATENCY_OF_STATEMENTS, false},
-	{"transactions", LATENCY_OF_TRANSACTIONS, false},
-	{NULL, 0, false}
-};
 
 static char *latency_target_string = NULL;
 static double latency_target = LATENCY_TARGET_OFF;
@@ -56,7 +47,6 @@ static void reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
 static const char *reread(const char *name, ConfigVariable *files);
 static void reread_real(const char *name, ConfigVariable *files, double *value);
 static void reread_int(const char *name, ConfigVariable *files, int *value);
-static void reread_enum(const char *name, ConfigVariable *files, int *value);
 static void reread_target(const char *name, ConfigVariable *files, double *value);
 
 /*
@@ -96,16 +86,6 @@ latency_target_parse(const char *value, double *target, const char **problem)
 }
 
 /*
- * latency_target_setting
- *		The value of cyclone.latency_target.
- */
-double
-latency_target_setting(void)
-{
-	return latency_target;
-}
-
-/*
  * pace_settings_define_autovacuum_target
  *		Define cyclone.autovacuum_latency_target.
  */
@@ -113,7 +93,7 @@ void
 pace_settings_define_autovacuum_target(void)
 {
 	DefineCustomStringVariable("cyclone.autovacuum_latency_target",
-							   "The latency of statements or transactions that autovacuum keeps to by slowing down.",
+							   "The latency of statements that autovacuum keeps to by slowing down.",
 							   "As cyclone.latency_target; autovacuum's cost delay doesn't count then.",
 							   &autovacuum_target_string,
 							   "0",
@@ -130,8 +110,8 @@ void
 pace_settings_define_target(void)
 {
 	DefineCustomStringVariable("cyclone.latency_target",
-							   "The latency of statements or transactions that VACUUM keeps to by slowing down.",
-							   "A time, in milliseconds if it has no unit; \"auto\": a tenth above what it is without VACUUM; 0: VACUUM doesn't care.",
+							   "The latency of statements that VACUUM keeps to by slowing down.",
+							   "A time, in milliseconds if it has no unit; \"auto\": others take little longer than without VACUUM; 0: VACUUM doesn't care.",
 							   &latency_target_string,
 							   "0",
 							   PGC_USERSET,
@@ -158,8 +138,6 @@ pace_settings_current(PaceSettings *settings)
 	settings->page_dirty = VacuumCostPageDirty;
 	settings->latency_target = autovacuum ? autovacuum_target : latency_target;
 	settings->latency_percentile = cyclone_latency_percentile;
-	settings->latency_of = cyclone_latency_of;
-	settings->cluster_user = InvalidOid;
 	if (autovacuum && settings->latency_target != LATENCY_TARGET_OFF)
 		settings->cost_delay = 0;
 }
@@ -253,7 +231,6 @@ pace_settings_reread(PaceSettings *settings)
 	reread_int("vacuum_cost_page_miss", files, &settings->page_miss);
 	reread_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
 	reread_real("cyclone.latency_percentile", files, &settings->latency_percentile);
-	reread_enum("cyclone.latency_of", files, &settings->latency_of);
 	reread_int("cyclone.max_wal_rate", files, &wal_rate);
 	reread_int("cyclone.max_replica_lag", files, &max_lag);
 	lag_of = reread("cyclone.lag_of", files);
@@ -379,24 +356,6 @@ reread_int(const char *name, ConfigVariable *files, int *value)
 		*value = parameter->boot_val;
 	else if (parse_int(string, &number, option->flags, NULL) &&
 			 number >= parameter->min && number <= parameter->max)
-		*value = number;
-}
-
-/* reread_enum -- reread a value that has a name. */
-static void
-reread_enum(const char *name, ConfigVariable *files, int *value)
-{
-	const char *string = reread(name, files);
-	struct config_generic *option = find_option(name, false, true, 0);
-	struct config_enum *parameter;
-	int			number;
-
-	if (string == NULL)
-		return;
-	parameter = compat_guc_enum(option);
-	if (*string == '\0')
-		*value = parameter->boot_val;
-	else if (config_enum_lookup_by_name(parameter, string, &number))
 		*value = number;
 }
 

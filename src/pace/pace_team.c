@@ -5,8 +5,9 @@
  *	  what others leave cores for.
  *
  * parking.c has the places, and says who rests; neighbours.c looks at others.
- * Here both are told of this vacuum.  The leader launches its workers when there
- * is a place for the first one, at a delay point, with no lock held.
+ * Here both are told of this vacuum, a few times a second: by a tick, which whatever
+ * process comes first makes, and by the leader's look around.  The leader launches its
+ * workers when there is a place for the first one, at a delay point, with no lock held.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -18,19 +19,15 @@
 
 #include "commands/vacuum.h"
 #include "miscadmin.h"
-#include "storage/proc.h"
 
-#include "compat.h"
-#include "pace/clock.h"
-#include "pace/neighbours.h"
 #include "guards/guards.h"
-#include "pace/pace_state.h"
+#include "pace/pace_private.h"
 
 /* Under a budget no more blocks are taken at a time: a cost of ten thousand or so. */
 #define GREATEST_PIECE		512
 
 static void make_room(void);
-static void watch_core_waits(uint64 now);
+static void find_what_to_measure(void);
 
 /*
  * pace_allow_workers
@@ -48,7 +45,7 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 		return;
 	parking_set_up(&my_pace.shared->parking, MyProcNumber, most);
 	parking_set_told(&my_pace.shared->parking, guards_workers());
-	pace_bound_team();
+	process_bound_team();
 	pace_command.launch = launch;
 	pace_command.launch_argument = argument;
 	if (!asked_for)
@@ -98,8 +95,7 @@ pace_launch_workers(void)
 uint32
 pace_piece(uint32 usual)
 {
-	return isinf(my_pace.rate_of_settings) && isinf(my_pace.rate_of_target) ? usual :
-		Min(usual, GREATEST_PIECE);
+	return isinf(my_pace.rate) && isinf(my_pace.budget) ? usual : Min(usual, GREATEST_PIECE);
 }
 
 /*
@@ -132,49 +128,59 @@ pace_give_place(void)
 	return !pace_is_leader() && parking_give_place(&my_pace.shared->parking);
 }
 
-/*
- * pace_bound_team
- *		Tell the team whether there is a budget, and how many processes it is likely to
- *		feed.  Ticks find out.
- */
+/* pace_begin_work -- this process takes part in a phase. */
 void
-pace_bound_team(void)
+pace_begin_work(void)
 {
-	double		rate = Min(my_pace.rate_of_settings, my_pace.rate_of_target);
-	bool		failsafe = VacuumFailsafeActive || pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
+	pg_atomic_fetch_add_u32(&my_pace.shared->cost.at_work, 1);
+	if (my_pace.target != NULL)
+		pg_atomic_fetch_add_u32(&target_time(my_pace.target)->at_work, 1);
+	my_pace.at_work = true;
+	my_pace.awake_since = now_ns();
+}
 
-	parking_set_bound(&my_pace.shared->parking, !isinf(rate) && !failsafe, rate / COST_OF_A_PROCESS);
+/* pace_end_work -- it is through with it. */
+void
+pace_end_work(void)
+{
+	pg_atomic_fetch_sub_u32(&my_pace.shared->cost.at_work, 1);
+	if (my_pace.target != NULL)
+		pg_atomic_fetch_sub_u32(&target_time(my_pace.target)->at_work, 1);
+	my_pace.at_work = false;
 }
 
 /*
  * pace_look_around
- *		The leader sees to it that others find a core, and how long they wait for one,
- *		unless it was a moment ago.
- *
- * Safe in a signal handler.  Workers that find room now are woken; none are
- * launched before the next delay point.
+ *		The leader sees to it that others find a core, and what they wait for, unless it
+ *		was a moment ago.  Workers that find room now are woken; none are launched
+ *		before the next delay point.
  */
 void
 pace_look_around(uint64 now)
 {
-	if (!pace_is_leader())
+	LatencyTarget *target = my_pace.target;
+	bool		makes_room = my_pace.shared->parking.most > 0 && !pace_command.workers_asked_for;
+	NeighboursTimes times;
+
+	if (!pace_is_leader() || (!makes_room && target == NULL) ||
+		!neighbours_look(now, target != NULL && target_is_learned(target), &times))
 		return;
-	if (my_pace.shared->parking.most > 0 && !pace_command.workers_asked_for &&
-		neighbours_look(now))
+	if (makes_room)
 		make_room();
-	watch_core_waits(now);
+	if (target == NULL)
+		return;
+	target_note_others(target, &times, neighbours_times_are_known());
+	find_what_to_measure();
 }
 
-/* watch_core_waits -- tell the target, if it is of use, how long others wait for a core. */
+/* find_what_to_measure -- statements need not be timed if others' times are known. */
 static void
-watch_core_waits(uint64 now)
+find_what_to_measure(void)
 {
-	CoreTimes	since;
-
-	if (my_pace.target != NULL && target_wants_core_waits(my_pace.target) &&
-		my_pace.shared->watches_others &&
-		core_waits_look(now, my_pace.in_server_code, &since))
-		target_note_core_waits(my_pace.target, &since);
+	if (target_is_learned(my_pace.target) && neighbours_times_are_known())
+		latency_unwatch();
+	else
+		latency_watch();
 }
 
 /* make_room -- let the team be as large as others leave cores for. */
@@ -185,4 +191,26 @@ make_room(void)
 		pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
 
 	parking_set_room(&my_pace.shared->parking, takes_all ? PARKING_ALL : neighbours_room());
+}
+
+/* pace_tick_if_due -- measure, and see to the target, unless it was done a moment ago. */
+void
+pace_tick_if_due(uint64 now)
+{
+	PaceShared *shared = my_pace.shared;
+	int			at_work = Max(pg_atomic_read_u32(&shared->cost.at_work), 1);
+	BudgetUse	cost,
+				time = {.used = 0};
+
+	if (my_pace.target != NULL)
+		target_tick_if_due(my_pace.target, now);
+	if (!budget_begin_tick(&shared->cost, now, &cost))
+		return;
+	if (budget_begin_tick(&shared->time, now, &time))
+		budget_end_tick(&shared->time);
+	/* of those who leave it to the server it isn't known */
+	if (pg_atomic_read_u32(&shared->with_server) == 0)
+		parking_adjust(&shared->parking, cost.asleep);
+	view_show(shared, cost.used, time.used / NS_PER_S, Min(cost.asleep / at_work, 1));
+	budget_end_tick(&shared->cost);
 }

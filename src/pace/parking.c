@@ -21,9 +21,8 @@
  * Nobody has a duty to wake others but whoever raises the number of places, from
  * a tick, at the latest with the next one.  Who is to be parked says so in shared
  * memory before it looks for a place for the last time, and who raises the number
- * looks there afterwards, so no one sleeps on that is wanted.  As a tick may come
- * from a signal handler all this takes no lock, and raises no error.  The place of
- * a worker that dies is given up at its exit.
+ * looks there afterwards, so no one sleeps on that is wanted.  The place of a worker
+ * that dies is given up at its exit.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -35,14 +34,12 @@
 
 #include "common/pg_prng.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
 #include "debug_point.h"
-#include "pace/parking.h"
+#include "pace/pace_private.h"
 
 /* Who sleeps for less of the time, in processes, is busy nearly all of it. */
 #define BUSY_ASLEEP			0.1
@@ -55,28 +52,10 @@ static pg_atomic_uint32 *parked_for = NULL;
 /* Has this worker a place? */
 static bool has_place = false;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
 static void want(Parking *parking, uint32 wanted);
 static void wake(Parking *parking);
 static uint32 places(Parking *parking);
 static bool is_told_to_rest(void);
-static void request_shmem(void);
-static void startup_shmem(void);
-
-/*
- * parking_init
- *		Ask for shared memory.  Call while the library is preloaded.
- */
-void
-parking_init(void)
-{
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-}
 
 /*
  * parking_law
@@ -84,21 +63,15 @@ parking_init(void)
  *		the processes at work, leader included, together slept for so much of the time,
  *		in processes.
  *
- * If how long they slept isn't known, as in the server's code, asleep is NAN, and
- * what counts is whether they use far less than the budget (is_starved).  Knows
- * nothing of the server, so that a simulation can call it.
+ * Knows nothing of the server, so that a simulation can call it.
  */
 uint32
-parking_law(uint32 wanted, uint32 taken, double asleep, bool is_starved)
+parking_law(uint32 wanted, uint32 taken, double asleep)
 {
-	bool		is_busy = isnan(asleep) ? is_starved : asleep < BUSY_ASLEEP;
-
 	/* nobody is to come before those who were called are there */
-	if (is_busy)
+	if (asleep < BUSY_ASLEEP)
 		return taken >= wanted && wanted < PARKING_ALL ? wanted + 1 : wanted;
-	if (!isnan(asleep) && asleep > IDLE_ASLEEP && wanted > 0)
-		return wanted - 1;
-	return wanted;
+	return asleep > IDLE_ASLEEP && wanted > 0 ? wanted - 1 : wanted;
 }
 
 /*
@@ -139,11 +112,11 @@ parking_set_bound(Parking *parking, bool is_bounded, double fed)
  * Also wakes those who are wanted for the place of somebody who has left.
  */
 void
-parking_adjust(Parking *parking, double asleep, bool is_starved)
+parking_adjust(Parking *parking, double asleep)
 {
 	uint32		wanted = pg_atomic_read_u32(&parking->wanted);
 	uint32		taken = pg_atomic_read_u32(&parking->taken);
-	uint32		better = Min(parking_law(wanted, taken, asleep, is_starved), (uint32) parking->most);
+	uint32		better = Min(parking_law(wanted, taken, asleep), (uint32) parking->most);
 
 	better = DEBUG_LIMIT(fed, better);
 	/* unless the bound has gone, or come, in this moment */
@@ -291,28 +264,20 @@ is_told_to_rest(void)
 	return one_in > 0 && pg_prng_uint64_range(&pg_global_prng_state, 1, one_in) == 1;
 }
 
-/* request_shmem -- a word for each process. */
-static void
-request_shmem(void)
+/* parking_shmem_size -- a word for each process. */
+Size
+parking_shmem_size(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
-	RequestAddinShmemSpace(mul_size(sizeof(pg_atomic_uint32), MaxBackends));
+	return mul_size(sizeof(pg_atomic_uint32), MaxBackends);
 }
 
-/* startup_shmem -- find them, or make them. */
-static void
-startup_shmem(void)
+/* parking_shmem_init -- find them, or make them. */
+void
+parking_shmem_init(void)
 {
 	bool		found;
 
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	parked_for = ShmemInitStruct("pg_cyclone parking",
-								 mul_size(sizeof(pg_atomic_uint32), MaxBackends), &found);
+	parked_for = ShmemInitStruct("pg_cyclone parking", parking_shmem_size(), &found);
 	for (int i = 0; !found && i < MaxBackends; i++)
 		pg_atomic_init_u32(&parked_for[i], 0);
-	LWLockRelease(AddinShmemInitLock);
 }

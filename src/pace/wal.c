@@ -30,7 +30,7 @@
 #include "storage/latch.h"
 #include "utils/wait_event.h"
 
-#include "pace/wal.h"
+#include "pace/pace.h"
 
 /* Tell it of this much WAL at a time. */
 #define WAL_BYTES_A_CALL	((uint64) 128 * 1024)

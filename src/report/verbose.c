@@ -355,7 +355,7 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 		appendStringInfo(buf, _("pace: processes slept %.3f s in all, latency target %.3f ms\n"),
 						 result->slept_seconds, result->latency_target_ms);
 	else if (result->has_latency_target)
-		appendStringInfo(buf, _("pace: processes slept %.3f s in all, latency target not learned\n"),
+		appendStringInfo(buf, _("pace: processes slept %.3f s in all, latency target auto\n"),
 						 result->slept_seconds);
 	else if (result->was_paced)
 		appendStringInfo(buf, _("pace: processes slept %.3f s in all\n"),

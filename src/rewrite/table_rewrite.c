@@ -383,7 +383,7 @@ start_team(RewriteJob *job, int nworkers)
 		value_ids_init(rewrite_value_ids(shared), shared->heaps[REWRITE_TOAST].old_blocks);
 	for (int i = 0; i < shared->nmembers; i++)
 		pg_atomic_init_u32(&rewrite_member(shared, i)->joined, 0);
-	pace_create(rewrite_pace(shared), job->relid, true, false);
+	pace_create(rewrite_pace(shared), job->relid, true);
 
 	rewrite->shared = shared;
 	for (int i = 0; i < NUM_REWRITE_HEAPS; i++)

@@ -15,7 +15,7 @@ import pytest
 from psycopg import sql
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background, Parked, wait_until
+from cyclone_lab.background import Background, wait_until
 
 ROWS = 4000
 STAND_IN = """
@@ -38,10 +38,6 @@ STAND_IN = """
     CREATE FUNCTION pg_catalog.master_run_on_worker(names text[], ports int[], commands text[], parallel bool,
         OUT node_name text, OUT node_port int, OUT success bool, OUT result text) RETURNS SETOF record LANGUAGE plpgsql AS $$
     BEGIN
-        IF commands[1] LIKE 'SELECT cyclone.follow_pace%' THEN
-            RETURN QUERY SELECT * FROM pg_catalog.tell(names, ports, commands);
-            RETURN;
-        END IF;
         FOR i IN 1 .. cardinality(ports) LOOP
             RAISE NOTICE 'sent % %', ports[i], commands[i];
             PERFORM pg_advisory_lock(4711); -- asked_yet() from now on
@@ -57,29 +53,6 @@ STAND_IN = """
             RETURN NEXT;
         END LOOP;
         PERFORM pg_advisory_lock_shared(4712), pg_advisory_unlock_shared(4712); -- work() is going on
-    END $$;
-    -- what nodes were told they may cost; by a statement at a time, each costs 1000, and sleeps no longer than it must
-    CREATE TABLE told (number serial, port int, target float8, budget float8);
-    CREATE FUNCTION pg_catalog.tell(names text[], ports int[], commands text[],
-        OUT node_name text, OUT node_port int, OUT success bool, OUT result text) RETURNS SETOF record LANGUAGE plpgsql AS $$
-    DECLARE
-        numbers text[];
-    BEGIN
-        FOR i IN 1 .. cardinality(ports) LOOP
-            numbers := string_to_array(commands[i], '''');
-            INSERT INTO public.told (port, target, budget) VALUES (ports[i], numbers[2]::float8, numbers[4]::float8);
-            node_name := names[i];
-            node_port := ports[i];
-            SELECT a.success, a.result INTO success, result FROM public.answers a WHERE a.port = -ports[i];
-            IF result = 'hangs' THEN
-                PERFORM pg_sleep(1000);
-            END IF;
-            IF success IS NULL THEN
-                success := true;
-                SELECT format('{%s,0,1}', 1000 * count(*)) INTO result FROM public.told t WHERE t.port = ports[i];
-            END IF;
-            RETURN NEXT;
-        END LOOP;
     END $$;
     """
 
@@ -151,8 +124,7 @@ def test_each_node_gets_one_command(conn, said, options, sent):
     }
     if "VERBOSE" in options:
         assert said[-1] == "INFO: vacuumed 3 of 3 shards on 2 nodes, from 600 to 300 bytes"
-        [target] = said[:-1]
-        assert target.startswith("INFO: latency target of the cluster: the nodes were told ")
+        assert len(said) == 1
 
 
 def test_reference_tables_partitions_columns_and_names(conn, said):
@@ -683,163 +655,12 @@ def test_order_of_preloading(new_cluster):
     assert 'WARNING:  citus must come before pg_cyclone in "shared_preload_libraries"' in str(caught.value)
 
 
-class Told:
-    """What the nodes of the stand-in were told that VACUUMs may cost a second."""
-
-    def __init__(self, conn):
-        self._conn = conn
-        self._seen = 0
-
-    def wait_for(self, condition: str) -> None:
-        """Wait until all nodes are told a budget of which the condition holds, from now on."""
-        self._seen = self._conn.execute("SELECT coalesce(max(number), 0) FROM told").fetchone()[0]
-        query = f"SELECT count(DISTINCT port) = 2 FROM told WHERE number > %s AND ({condition})"
-        wait_until(lambda: self._conn.execute(query, (self._seen,)).fetchone()[0], f"that all nodes are told a {condition}")
-
-
-class SlowClient:
-    """A session whose statements take 100 ms, one after the other."""
-
-    def __init__(self, cluster, db, application_name: str):
-        self._cluster, self._db, self._name = cluster, db, application_name
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        with self._cluster.connect(self._db) as conn:
-            conn.execute("SELECT set_config('application_name', %s, false)", (self._name,))
-            while not self._stop.is_set():
-                conn.execute("SELECT pg_sleep(0.1)")
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error):
-        self._stop.set()
-        self._thread.join()
-
-
 @pytest.fixture
 def at_work(cluster, db, conn, said):
     """The nodes of the stand-in have something to do for as long as this holds a lock."""
     with cluster.connect(db) as holder:
         holder.execute("SELECT pg_advisory_lock(4712)")
         yield holder
-
-
-def pace_workers(conn) -> int:
-    return conn.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_cyclone pace'").fetchone()[0]
-
-
-def end_work(vacuum: Background, holder) -> str:
-    """Let the nodes come to their end; return what the client was told."""
-    holder.execute("SELECT pg_advisory_unlock(4712)")
-    vacuum.finish()
-    return "\n".join(vacuum.messages)
-
-
-@pytest.mark.parametrize("statement", ["VACUUM (LATENCY_TARGET 20, VERBOSE) t", "SELECT * FROM cyclone.vacuum_cluster('{t}', 'LATENCY_TARGET 20, VERBOSE')"])
-def test_nodes_are_told_by_what_clients_of_the_coordinator_wait_for(cluster, db, conn, at_work, statement):
-    """The budget falls while clients wait for longer than the target, and rises when there are none."""
-    vacuum = Background(cluster, db, statement)
-    told = Told(conn)
-    with SlowClient(cluster, db, "a client"):
-        told.wait_for("budget < 2000")
-    told.wait_for("budget = 'infinity'")
-    messages = end_work(vacuum, at_work)
-    assert pace_workers(conn) == 0
-    assert conn.execute("SELECT DISTINCT target FROM told").fetchall() == [(20,)]
-    # all nodes the same at a time
-    assert conn.execute("SELECT count(*) % 2, count(*) FROM told").fetchone()[0] == 0
-    assert conn.execute("""
-        SELECT count(*) FROM (SELECT budget, lead(budget) OVER (ORDER BY number) AS next, number % 2 AS odd FROM told) t
-        WHERE odd = 1 AND budget <> next
-        """).fetchone() == (0,)
-    assert re.search(r"the nodes were told \d+ times what they may cost", messages) and "could not" not in messages
-
-
-def test_what_servers_of_the_cluster_ask_for_does_not_count(cluster, db, conn, at_work):
-    vacuum = Background(cluster, db, "VACUUM (LATENCY_TARGET 20) t")
-    told = Told(conn)
-    with SlowClient(cluster, db, "citus_internal gpid=10000000123"):
-        told.wait_for("budget = 'infinity'")
-        with SlowClient(cluster, db, "citus_in"):
-            told.wait_for("budget < 2000")
-    end_work(vacuum, at_work)
-
-
-def test_a_node_that_can_not_be_told(cluster, db, conn, at_work):
-    """The other one is told, and the client is warned."""
-    conn.execute("INSERT INTO answers VALUES (-9701, false, 'connection lost')")
-    vacuum = Background(cluster, db, "VACUUM (LATENCY_TARGET 20) t")
-    several = "SELECT count(*) > 3 FROM told WHERE port = 9702"
-    wait_until(lambda: conn.execute(several).fetchone()[0], "that the other node is told several times")
-    # it is tried again each second only
-    [(failed, told)] = conn.execute("SELECT count(*) FILTER (WHERE port = 9701), count(*) FILTER (WHERE port = 9702) FROM told").fetchall()
-    assert 1 <= failed < told
-    assert re.search(r"nodes could not be told \d+ times what they may cost", end_work(vacuum, at_work))
-
-
-def test_no_worker_to_tell_the_nodes(new_cluster):
-    """There is a warning, and the VACUUM goes on."""
-    cluster = new_cluster(max_worker_processes=0)
-    with cluster.connect() as conn:
-        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
-        conn.execute(STAND_IN)
-        conn.execute("CREATE TABLE t (id int)")
-        distribute(conn, "t", s101=1)
-        said = Said(conn)
-        conn.execute("VACUUM (LATENCY_TARGET 20) t")
-        assert said.warnings() == ["the latency target was kept to by what each node saw, not by what clients waited for here"]
-        assert conn.execute("SELECT count(*) FROM told").fetchone() == (0,)
-
-
-@pytest.mark.parametrize("how", ["cancel", "terminate"])
-def test_nobody_is_told_any_more_after_an_error(cluster, db, conn, at_work, how):
-    vacuum = Background(cluster, db, "VACUUM (LATENCY_TARGET 20) t")
-    wait_until(lambda: conn.execute("SELECT count(*) > 2 FROM told").fetchone()[0], "that nodes are told")
-    assert pace_workers(conn) == 1
-    conn.execute(f"SELECT pg_{how}_backend(%s)", (vacuum.pid,))
-    assert isinstance(vacuum.wait(), psycopg.Error)
-    wait_until(lambda: pace_workers(conn) == 0, "the end of the worker")
-    # the next one has the target as ever
-    at_work.execute("SELECT pg_advisory_unlock(4712)")
-    conn.execute("VACUUM (LATENCY_TARGET 20) t")
-
-
-def test_a_node_keeps_to_what_it_is_told(cluster, db, conn, shards):
-    """It holds for VACUUMs that the coordinator has sent for the same user with the same target, and for some seconds."""
-    pace = "SELECT limited_by, budget FROM cyclone.pace"
-    follow = "SELECT cyclone.follow_pace(%s, %s)"
-    assert conn.execute(follow, (3600000, 1000)).fetchone() == (None,)
-    conn.execute(f"INSERT INTO a_1 SELECT i, repeat('x', 300) FROM generate_series({ROWS + 1}, 200000) i; DELETE FROM a_1 WHERE id % 2 = 0")
-    own = Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (LATENCY_TARGET '1h', PARALLEL 0) a_2")
-    assert conn.execute("SELECT target_ms FROM cyclone.pace").fetchall() == [(3600000,)]
-    assert conn.execute(follow, (3600000, 1000)).fetchone() == (None,)
-    own.release()
-    own.finish()
-
-    node = Background(cluster, db, "CALL cyclone.vacuum_node('LATENCY_TARGET ''1h'', PARALLEL 0', '{public.a_1}', NULL)")
-    wait_until(lambda: conn.execute(follow, (3600000, 100)).fetchone() != (None,), "the node's VACUUM")
-    wait_until(lambda: conn.execute(pace).fetchall() == [("coordinator", 100)], "the budget")
-    assert conn.execute(follow, (3600001, 1)).fetchone() == (None,)
-    conn.execute("CREATE ROLE cyclone_other_user; SET ROLE cyclone_other_user")
-    try:
-        assert conn.execute(follow, (3600000, 1)).fetchone() == (None,)
-    finally:
-        conn.execute("RESET ROLE; DROP ROLE cyclone_other_user")
-    [(costs,)] = conn.execute(follow, (3600000, 200)).fetchall()
-    assert costs[0] > 0 and costs[2] == 1
-    wait_until(lambda: conn.execute(pace).fetchall() == [("coordinator", 200)], "the other budget")
-    for budget in (0, 0.5, -1, "nan"):
-        with pytest.raises(psycopg.errors.InvalidParameterValue):
-            conn.execute(follow, (3600000, budget))
-    # nobody says anything any more, so its own budget holds
-    wait_until(lambda: conn.execute(pace).fetchall() in ([("nothing", None)], []), "its own budget")
-    node.finish()
-    assert conn.execute(pace).fetchall() == []
-    checks.assert_clean(conn, shards[0])
 
 
 @pytest.mark.parametrize("outer", ["VACUUM (LATENCY_TARGET 20, ANALYZE)", "VACUUM (FULL INPLACE)", "VACUUM (FULL)", "VACUUM (PARALLEL 0)"])
@@ -879,37 +700,9 @@ def test_the_same_session_goes_on_after_an_error(cluster, db, conn, at_work):
     for _ in range(2):
         conn.execute("VACUUM (LATENCY_TARGET 20) t")
         conn.execute("VACUUM (LATENCY_TARGET 20) own")
-    wait_until(lambda: pace_workers(conn) == 0, "the end of the worker")
 
 
-def test_several_vacuums_of_one_target(cluster, db, conn, at_work):
-    """They share a budget, and each has its worker."""
-    vacuums = [Background(cluster, db, "VACUUM (LATENCY_TARGET 20) t") for _ in range(2)]
-    told = Told(conn)
-    wait_until(lambda: pace_workers(conn) == 2, "two workers")
-    with SlowClient(cluster, db, "a client"):
-        told.wait_for("budget < 2000")
-    at_work.execute("SELECT pg_advisory_unlock(4712)")
-    for vacuum in vacuums:
-        vacuum.finish()
-    assert pace_workers(conn) == 0
-
-
-def test_a_node_that_hangs(cluster, db, conn, at_work):
-    """The exchange ends in time, and is tried again and again; one of the errors is in the log, and a warning at the end."""
-    timeout = "canceling statement due to statement timeout"
-    conn.execute("INSERT INTO answers VALUES (-9702, true, 'hangs')")
-    logged = cluster.log.count(timeout)
-    vacuum = Background(cluster, db, "VACUUM (LATENCY_TARGET 20) t")
-    wait_until(lambda: cluster.log.count(timeout) > logged, "the first timeout")
-    # then a node that answers is told
-    conn.execute("DELETE FROM answers")
-    Told(conn).wait_for("true")
-    assert cluster.log.count(timeout) == logged + 1
-    assert re.search(r"nodes could not be told \d+ times", end_work(vacuum, at_work))
-
-
-def test_no_pace_of_a_cluster_where_the_library_does_not_fit(cluster, new_cluster):
+def test_no_target_for_a_cluster_where_the_library_does_not_fit(cluster, new_cluster):
     number = int(cluster.sql("SHOW server_version_num")[0][0])
     own = new_cluster(**{"cyclone.debug_server_version": number - 1})
     with own.connect() as conn:

@@ -1,4 +1,4 @@
-"""Beside a learned target it counts how long others wait for a core, which their statements don't show.
+"""A learned target goes by how long others wait for a core, which their statements don't show.
 
 What the kernel says of that is the test's (test/shim/core_times.c).
 """
@@ -13,10 +13,9 @@ from cyclone_lab import checks
 from cyclone_lab.background import Background, wait_until
 from cyclone_lab.postgres import REPO, hand_over
 from cyclone_lab.shim import preloadable
-from test_pace import FIRST_BUDGET, SETTINGS, Load, make_slow_table, pace
+from test_pace import BUSY, FIRST_BUDGET, SETTINGS, SLOW, Load, make_slow_table, pace
 
-STATEMENT = "SELECT pg_sleep(0.02)"
-AUTO = {**SETTINGS, "cyclone.latency_target": "auto"}
+AUTO = {**SETTINGS, **SLOW, "cyclone.latency_target": "auto"}
 SECONDS = 0.05
 
 
@@ -76,12 +75,12 @@ def budget(conn) -> float | None:
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
     """Statements take 20 ms come what may; so without that it would go faster and faster, until it is through."""
-    with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", STATEMENT, 4):
+    with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", BUSY, 4):
         vacuum = Background(kernel.cluster, "postgres", f"VACUUM (PARALLEL {workers}) t", AUTO)
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
-        wait_until(lambda: (row := pace(conn)) and row["target_ms"] is not None, "a target")
+        wait_until(lambda: budget(conn), "what they wait for alone")
         kernel.waits = 3
-        for _ in range(2):  # it may be learned again meanwhile, but what is learned is the middle one of twelve
+        for _ in range(2):  # it may rest meanwhile, but what is learned is the mean of eight rests
             wait_until(lambda: (found := budget(conn)) and found < FIRST_BUDGET / 4, "less of a budget")
             time.sleep(0.5)
             assert vacuum.running
@@ -100,7 +99,7 @@ def test_where_it_is_not_known_statements_are_what_counts(kernel, what):
         kernel.file.write_text("0 0 0\n")
     elif what == "no file":
         kernel.file.unlink()
-    with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", STATEMENT, 4):
+    with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", BUSY, 4):
         vacuum = Background(kernel.cluster, "postgres", "VACUUM (PARALLEL 0) t", AUTO)
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
         wait_until(lambda: (budget(conn) or 0) > 2 * FIRST_BUDGET, "its pace")

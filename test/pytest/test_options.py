@@ -127,7 +127,6 @@ WRONG = {
     "VACUUM (FULL INPLACE, PROCESS_MAIN off) t": ("VACUUM option FULL INPLACE cannot be used with PROCESS_MAIN", "Leave"),
     "VACUUM (FULL INPLACE, ONLY_DATABASE_STATS)": ("VACUUM option FULL INPLACE cannot be used with ONLY_DATABASE_STATS", "Leave"),
     "SET cyclone.latency_target = 'abc'": ("invalid value for parameter", "A latency target is a time"),
-    "SET cyclone.latency_of = 'statement'": ("invalid value for parameter", "Available values: statements, transactions."),
     "SET cyclone.check_disk_space = 'on'": ("invalid value for parameter", "Available values: off, warning, error."),
 }
 OFF = ("LATENCY_TARGET '20ms'", "FULL INPLACE", "FULL REWRITE")

@@ -89,7 +89,6 @@ def assert_core_serves(cluster, differs: str) -> None:
                 conn.execute("REPACK (PARALLEL 2) t")
         conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
         assert conn.execute("SELECT * FROM cyclone.progress, cyclone.pace").fetchall() == []
-        assert conn.execute("SELECT cyclone.follow_pace(20, 1000)").fetchone() == (None,)
         assert conn.execute("SELECT cyclone.pause(), cyclone.resume(), cyclone.pause(1), cyclone.resume(1)").fetchone() == (0, 0, False, False)
         for estimate in ("cyclone.estimate_bloat('t')", "cyclone.bloat"):
             with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="estimates of bloat"):

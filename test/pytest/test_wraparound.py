@@ -7,9 +7,10 @@ import pytest
 
 from conftest import CONFIG, TEMPLATE, _create_template
 from cyclone_lab import checks
-from cyclone_lab.background import Parked
+from cyclone_lab.background import Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over
+from test_pace import BUSY, LEAST_BUDGET, Load, pace
 
 FREEZE_MAX_AGE = 100_000  # the least that autovacuum_freeze_max_age can be
 FAILSAFE_AGE = 105_000  # what follows from it when vacuum_failsafe_age is less
@@ -153,6 +154,20 @@ def test_failsafe_from_the_start_bypasses_indexes_and_truncation_as_core_does(fa
     assert outcomes["alone"] == outcomes["core"]
     assert outcomes["team"] == outcomes["core"]
     assert_vacuumable(conn, "team")
+
+
+def test_the_nearer_the_failsafe_the_more_a_vacuum_does_beside_a_target(failsafe_conn):
+    """Half of the way, of which a relative measure is the root: nobody's statements hold it back more than that."""
+    conn = failsafe_conn
+    burn_until_age(conn, "alone", (FREEZE_MAX_AGE + FAILSAFE_AGE) // 2)
+    dbname = conn.info.dbname
+    statement = f"VACUUM ({SKIP_STATS}, PARALLEL 0, LATENCY_TARGET '0.1ms') alone"
+    with Load(conn.cluster, dbname, BUSY, 2):
+        vacuum = Background(conn.cluster, dbname, statement, {"cyclone.debug_price": 500})
+        row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "floor" and row, "the floor")
+        assert row["budget"] == pytest.approx((LEAST_BUDGET * 1) ** 0.5, rel=0.05)
+        conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
 
 
 def test_in_an_emergency_the_whole_team_freezes_and_nobody_sleeps_or_touches_an_index(failsafe_conn):

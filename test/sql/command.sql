@@ -275,7 +275,6 @@ RESET cyclone.enabled;
 
 -- the latency target
 SHOW cyclone.latency_target;
-SHOW cyclone.latency_of;
 SHOW cyclone.latency_percentile;
 SET cyclone.latency_target = '20ms';
 VACUUM t;
@@ -287,10 +286,7 @@ SET cyclone.latency_target = '20 parsecs';
 SET cyclone.latency_target = '1us';
 SET cyclone.latency_target = '30d';
 SET cyclone.latency_percentile = 100;
-SET cyclone.latency_of = 'rows';
-SET cyclone.latency_of = transactions;
 VACUUM (LATENCY_TARGET 20) t;
-RESET cyclone.latency_of;
 SHOW cyclone.latency_target;
 RESET cyclone.latency_target;
 VACUUM (LATENCY_TARGET '15 ms') t;

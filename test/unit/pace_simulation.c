@@ -5,8 +5,8 @@
  *
  * One is a queue, whose statements take the longer the more of it is in use, and
  * a VACUUM uses it, too.  At full load they take twice as long as if there are few;
- * at full speed the VACUUM costs FULL_RATE a second, and takes nearly all that is
- * left.  What is beyond the speed of its disk piles up, and at a second's worth of
+ * at full speed the VACUUM has a process at work all the time, and takes nearly all
+ * that is left.  What is beyond the speed of its disk piles up, and at a second's worth of
  * full speed statements take eleven times as long.  With noise they take longer now
  * and shorter then, for a second or two, for no reason.
  *
@@ -156,89 +156,55 @@ samples_percentile(const Samples *samples, double start, double end, int kind, d
 	return ms;
 }
 
-/* weight_above -- of how much it took longer than so many ms. */
-static double
-weight_above(const Samples *samples, double ms)
-{
-	double		sum = 0;
-
-	for (int i = 0; i < samples->number; i++)
-		if (samples->items[i].ms > ms)
-			sum += samples->items[i].weight;
-	return sum;
-}
-
 /* window_begin -- there is nothing in it. */
 void
 window_begin(Window *window)
 {
 	window->percent = 95;
+	window->seconds = 0;
 	window->statements.number = 0;
-}
-
-/* window_fade -- what is in it counts for less now, and there is something new. */
-void
-window_fade(Window *window, const double *new, int nnew)
-{
-	Samples    *statements = &window->statements;
-	double		total = weight_above(statements, -1);
-	double		fading = total < 45 ? 0.95 : total < 100 ? 0.85 : total > 1000 ? 0.3 : 0.6;
-	int			nkept = 0;
-
-	for (int i = 0; i < statements->number; i++)
-	{
-		Sample		sample = statements->items[i];
-
-		if (sample.weight <= 0.02)
-			continue;
-		sample.weight *= fading;
-		statements->items[nkept++] = sample;
-	}
-	statements->number = nkept;
-	for (int i = 0; i < nnew; i++)
-		samples_add(statements, 0, new[i], 1, 0);
 }
 
 /*
  * window_step
  *		Have the law take a step.
  *
- * running are the milliseconds of what has not ended yet, and is not slow by
- * nature; the input has the rest.
+ * Given are the milliseconds of what has ended since the last one, and of what has not
+ * ended yet, and is not slow by nature; the input has the rest.
  */
 void
-window_step(Window *window, Controller *controller, const double *running, int nrunning,
-			ControllerInput input)
+window_step(Window *window, Controller *controller, const double *ended, int nended,
+			const double *running, int nrunning, ControllerInput input)
 {
-	double		far_ms = controller_far_ms(controller);
-	static Samples seen;
-	double		nearest = INFINITY;
-	int			nlate;
+	double		late_ms = controller_late_ms(controller);
 
-	seen.number = 0;
-	for (int i = 0; i < nrunning; i++)
-		if (controller->target_ms > 0 && running[i] > controller->target_ms)
-		{
-			samples_add(&seen, 0, running[i], 1, 0);
-			nearest = Min(nearest, running[i]);
-		}
-	nlate = seen.number;
-	/* unless all hang, what has ended counts, too */
-	if (input.ended > 0 || !controller_misses_statements(controller) ||
-		nlate == 0 || nlate < nrunning || nearest <= far_ms)
-		for (int i = 0; i < window->statements.number; i++)
-			samples_add(&seen, 0, window->statements.items[i].ms, window->statements.items[i].weight, 0);
-
-	input.seconds = input.elapsed = TICK_SECONDS;
 	input.percent = window->percent;
-	input.percentile_ms = percentile_ms(seen.items, seen.number, window->percent);
-	input.samples = weight_above(&seen, -1);
-	input.late = weight_above(&seen, controller_late_ms(controller));
-	input.statements = input.ended + nlate;
+	input.elapsed = input.seconds = TICK_SECONDS;
+	input.ended = input.votes = nended;
 	input.some_run = nrunning > 0;
+	for (int i = 0; i < nended; i++)
+	{
+		input.late += ended[i] > late_ms;
+		samples_add(&window->statements, 0, ended[i], 1, 0);
+	}
+	if (nended == 0 && controller_misses_statements(controller))
+		for (int i = 0; i < nrunning; i++)
+			if (running[i] > late_ms)
+			{
+				input.votes++;
+				input.late++;
+			}
+	window->seconds += TICK_SECONDS;
+	input.percentile_ms = NAN;
+	if (window->statements.number >= 200 || window->seconds >= 5)
+	{
+		input.percentile_ms = percentile_ms(window->statements.items, window->statements.number,
+											window->percent);
+		window_begin(window);
+	}
 	controller_step(controller, &input);
 	if (controller->forget_window)
-		window->statements.number = 0;
+		window_begin(window);
 }
 
 /* ---------------------------------------------------------------------------
@@ -308,26 +274,26 @@ queue_run(Queue queue)
 	{
 		double		now = tick * TICK_SECONDS;
 		double		load = queue.load(now);
-		double		speed = Min(controller->budget / FULL_RATE, 1 - load / 2);
+		double		speed = Min(controller_budget(controller), 1 - load / 2);
 		double		mean = mean_ms(&queue, load, speed, &pile, &weather);
 		int			number = statements_in_tick(&queue, load);
 		double	   *new = palloc((number + 1) * sizeof(double));
-		ControllerInput input = {.ended = number,.rate = speed * FULL_RATE,.awake = speed};
+		ControllerInput input = {.awake = speed};
 
 		for (int i = 0; i < number; i++)
 		{
 			new[i] = exponential(mean);
 			samples_add(&latencies, now, new[i], 1, 0);
 		}
-		window_fade(&window, new, number);
-		pfree(new);
 		if (queue.waits > 0)
 		{
+			input.looked = TICK_SECONDS;
 			input.others_ran = load * TICK_SECONDS;
 			input.others_waited = input.others_ran * (0.5 + queue.waits * speed) *
 				(0.9 + 0.2 * unit_chance());
 		}
-		window_step(&window, controller, NULL, 0, input);
+		window_step(&window, controller, new, number, NULL, 0, input);
+		pfree(new);
 		speeds[tick] = speed;
 	}
 }
@@ -368,9 +334,8 @@ queue_speed(double start, double end)
 #define OPERATION_SECONDS		(1 / 150.0)
 #define VACUUM_BEGINS			60
 #define MOST_QUEUED				2.0 /* seconds of work */
-/* That the VACUUM reads in one go, and what one of them costs */
+/* That the VACUUM reads in one go */
 #define PAGES					16
-#define PAGE_COST				30
 #define MOST_EVENTS				1000
 
 /* In a hundred, and the reads of each of their statements, on average; 0 is a commit's sync */
@@ -423,8 +388,8 @@ static Transaction *running[MOST_EVENTS];	/* with a statement */
 static int	nrunning;
 static double ended[MOST_EVENTS];	/* since the last tick, in ms */
 static int	nended;
-static double cost;
-static double cost_before;		/* at the last tick */
+static double pages;			/* that the VACUUM has done */
+static double awake_since;
 static double slept;			/* seconds */
 static double slept_before;
 static double paid;				/* until then */
@@ -550,8 +515,7 @@ go_on(Transaction *transaction, int64 unused)
 		if (running[i] == transaction)
 			running[i--] = running[--nrunning];
 	samples_add(&statements, now, ms, 1, 0);
-	if (!disk.of_transactions)
-		add_ended(ms);
+	add_ended(ms);
 	at(now + 0.001, next_statement, transaction, 0);
 }
 
@@ -566,8 +530,6 @@ next_statement(Transaction *transaction, int64 unused)
 	if (place == kinds[transaction->kind].nstatements)
 	{
 		samples_add(&transactions, now, ms, 1, transaction->kind);
-		if (disk.of_transactions)
-			add_ended(ms);
 		pfree(transaction);
 		return;
 	}
@@ -593,6 +555,7 @@ wake(Transaction *unused, int64 of_nap)
 	if (!is_asleep || of_nap != nap)
 		return;
 	slept += now - nap_began;
+	awake_since = now;
 	is_asleep = false;
 	read_pages(NULL, 0);
 }
@@ -611,12 +574,20 @@ take_nap(void)
 static void
 pay(Transaction *unused, int64 unused_too)
 {
-	if (isinf(controller.budget))
+	double		awake = now - awake_since;
+
+	awake_since = now;
+	if (isinf(controller_budget(&controller)))
 	{
 		at(now, read_pages, NULL, 0);
 		return;
 	}
-	paid = Max(paid, now) + PAGES * PAGE_COST / controller.budget;
+
+	/*
+	 * what it was awake is over, and a process that is there all the time
+	 * doesn't sleep
+	 */
+	paid = Max(Max(paid, now - 0.05 - awake) + awake / controller_budget(&controller), now);
 	take_nap();
 }
 
@@ -626,7 +597,7 @@ write_pages(Transaction *unused, int64 unused_too)
 {
 	double		seconds = PAGES * OPERATION_SECONDS / 3;
 
-	cost += PAGES * PAGE_COST;
+	pages += PAGES;
 	if (queued + seconds > MOST_QUEUED)
 		operate(seconds, pay, NULL);
 	else
@@ -647,35 +618,31 @@ read_pages(Transaction *unused, int64 unused_too)
 static void
 take_tick(Transaction *unused, int64 unused_too)
 {
-	double		before = controller.budget;
+	double		before = controller_budget(&controller);
 	double		long_ms = Max(5000, 10 * controller.target_ms);
 	double		slept_now = slept + (is_asleep ? now - nap_began : 0);
 	double		ms[MOST_EVENTS];
 	int			nms = 0;
 	ControllerInput input = {
-		.ended = nended,.are_transactions = disk.of_transactions,
-		.rate = (cost - cost_before) / TICK_SECONDS,
 		.awake = Max(0, 1 - (slept_now - slept_before) / TICK_SECONDS),
 	};
 
 	at(now + TICK_SECONDS, take_tick, NULL, 0);
-	window_fade(&window, ended, nended);
 	for (int i = 0; i < nrunning; i++)
 	{
-		double		begun = disk.of_transactions ? running[i]->began : running[i]->statement_began;
+		double		begun = running[i]->statement_began;
 
 		if ((now - begun) * 1000 < long_ms)
 			ms[nms++] = (now - begun) * 1000;
 	}
-	window_step(&window, &controller, ms, nms, input);
+	window_step(&window, &controller, ended, nended, ms, nms, input);
 	nended = 0;
-	cost_before = cost;
 	slept_before = slept_now;
-	if (is_asleep && controller.budget != before)
+	if (is_asleep && controller_budget(&controller) != before)
 	{
 		/* what is left to pay, at the new rate */
 		slept = slept_now;
-		paid = now + (paid - now) * before / controller.budget;
+		paid = now + (paid - now) * before / controller_budget(&controller);
 		take_nap();
 	}
 }
@@ -692,7 +659,7 @@ disk_run(Disk wanted)
 	nevents = nwaiting = nrunning = nended = 0;
 	number = nap = 0;
 	now = queued = paid = 0;
-	cost = cost_before = slept = slept_before = 0;
+	pages = awake_since = slept = slept_before = 0;
 	is_busy = is_asleep = false;
 	at(0, arrive, NULL, 0);
 	if (!disk.has_no_vacuum)
@@ -707,11 +674,11 @@ disk_run(Disk wanted)
 	}
 }
 
-/* disk_cost -- what the VACUUM has cost. */
+/* disk_pages -- how many pages the VACUUM has done. */
 double
-disk_cost(void)
+disk_pages(void)
 {
-	return cost;
+	return pages;
 }
 
 /* disk_statements_ms -- the 95th percentile of statements between two times. */
@@ -726,11 +693,4 @@ double
 disk_orders_ms(double start, double end)
 {
 	return samples_percentile(&transactions, start, end, 0, 95);
-}
-
-/* disk_transactions_ms -- that of all of them. */
-double
-disk_transactions_ms(double start, double end)
-{
-	return samples_percentile(&transactions, start, end, -1, 95);
 }

@@ -14,12 +14,11 @@
 
 #include <math.h>
 
-#include "pace/controller.h"
+#include "pace/pace_private.h"
 
 #define TICK_SECONDS	0.25
-#define FULL_RATE		200000.0
 
-/* Statements, or transactions */
+/* Statements, or transactions of the disk's load */
 typedef struct Sample
 {
 	double		end;			/* when it ended, in seconds */
@@ -35,10 +34,11 @@ typedef struct Samples
 	Sample	   *items;
 } Samples;
 
-/* The statements of late with their weights, as in pace/target.c */
+/* The statements since it was forgotten, as in pace/target.c */
 typedef struct Window
 {
 	double		percent;
+	double		seconds;
 	Samples		statements;
 } Window;
 
@@ -70,7 +70,6 @@ typedef struct Disk
 	double		target_ms;
 	double		seconds;
 	bool		has_no_vacuum;
-	bool		of_transactions;	/* is the target about them? */
 	uint64		seed;			/* 1 */
 } Disk;
 
@@ -79,9 +78,8 @@ extern double samples_percentile(const Samples *samples, double start, double en
 								 int kind, double percent);
 
 extern void window_begin(Window *window);
-extern void window_fade(Window *window, const double *new, int nnew);
-extern void window_step(Window *window, Controller *controller, const double *running,
-						int nrunning, ControllerInput input);
+extern void window_step(Window *window, Controller *controller, const double *ended, int nended,
+						const double *running, int nrunning, ControllerInput input);
 
 extern void queue_run(Queue queue);
 extern Controller *queue_controller(void);
@@ -89,9 +87,8 @@ extern double queue_percentile(double start, double end);
 extern double queue_speed(double start, double end);
 
 extern void disk_run(Disk disk);
-extern double disk_cost(void);
+extern double disk_pages(void);
 extern double disk_statements_ms(double start, double end);
 extern double disk_orders_ms(double start, double end);
-extern double disk_transactions_ms(double start, double end);
 
 #endif							/* CYCLONE_PACE_SIMULATION_H */

@@ -20,6 +20,10 @@
 #define DISK(...)	disk_run((Disk) {__VA_ARGS__})
 #define STEP(...)	step(&controller, (ControllerInput) {__VA_ARGS__})
 
+#define MOST_TICKS	8000
+#define MACHINE_STATEMENTS	1000
+#define SEEDS		12
+
 /* for loads */
 static double few;				/* a part of the full one */
 static double every;			/* seconds */
@@ -174,7 +178,7 @@ test_hardly_a_statement(void)
 		CHECK(sum / 10 > 0.4);	/* of 0.5 */
 		few = numbers[i] / 400.0;
 		QUEUE(.target_ms = 8,.load = full_for_20,.seconds = 60);
-		CHECK(queue_speed(10, 20) < 0.02);
+		CHECK(queue_speed(10, 20) < 0.025);
 		QUEUE(.target_ms = 30,.load = full_for_20,.seconds = 60);
 		CHECK(queue_speed(40, 60) > 0.5);
 	}
@@ -188,8 +192,8 @@ step(Controller *controller, ControllerInput input)
 		input.seconds = TICK_SECONDS;
 	if (input.elapsed == 0)
 		input.elapsed = input.seconds;
-	if (input.ended == 0)
-		input.ended = input.statements;
+	input.votes = input.ended;
+	input.percentile_ms = NAN;
 	input.percent = 95;
 	controller_step(controller, &input);
 }
@@ -205,10 +209,9 @@ test_a_gap_without_ticks(void)
 
 	controller_init(&controller, 40);
 	for (int tick = 0; tick <= 40; tick++)
-		STEP(.seconds = tick == 40 ? 0.5 : TICK_SECONDS,.percentile_ms = tick == 40 ? 41 : 5,
-			 .late = tick == 40 ? 6 : 0,.samples = 100,.statements = 25,.rate = 100000,
+		STEP(.seconds = tick == 40 ? 0.5 : TICK_SECONDS,.late = tick == 40 ? 2 : 0,.ended = 25,
 			 .awake = 0.5);
-	CHECK(controller.budget > 50000);
+	CHECK(controller.budget > 0.25);
 	CHECK(!controller_target_is_out_of_reach(&controller));
 }
 
@@ -221,7 +224,7 @@ static void
 test_a_vacuum_never_stops(void)
 {
 	QUEUE(.target_ms = 8,.load = full,.seconds = 40);
-	CHECK_BETWEEN(0.004, queue_speed(20, 40), 0.02);
+	CHECK_BETWEEN(0.015, queue_speed(20, 40), 0.025);
 	CHECK(controller_target_is_out_of_reach(queue_controller()));
 	few = 0.1;
 	QUEUE(.target_ms = 8,.load = full_for_30,.seconds = 60,.base_ms = 1.5);
@@ -278,7 +281,6 @@ static void
 test_waits_for_a_core(void)
 {
 	static const double noises[] = {0.05, 0.12, 0.2};
-	static const double least[] = {0.065, 0.053, 0.047};
 
 	few = 0.4;
 	for (int i = 0; i < lengthof(noises); i++)
@@ -290,16 +292,105 @@ test_waits_for_a_core(void)
 			unit_case("noise %g, seed %d", noises[i], seed);
 			QUEUE(.load = constant,.seconds = 120,.per_second = 2000,.harm = 0.02,
 				  .noise = noises[i],.seed = seed,.waits = 1.5);
-			/* at 0.1 it takes others a tenth longer */
-			CHECK_BETWEEN(0.015, queue_speed(20, 120), 0.1);
+			/* at 0.15 it takes others 1.15 times as long */
+			CHECK_BETWEEN(0.1, queue_speed(20, 120), 0.16);
 			sum += queue_speed(20, 120);
 		}
-		CHECK(sum / 40 > least[i]);
+		CHECK(sum / 40 > 0.12);
 	}
 
 	/* without them there is nothing to hold the VACUUM back */
 	QUEUE(.load = constant,.seconds = 120,.per_second = 2000,.harm = 0.02,.noise = 0.05);
 	CHECK(queue_speed(60, 120) > 0.3);
+}
+
+/*
+ * machine_run
+ *		A machine of two cores with 450 transactions of TPC-C a second, as measured
+ *		(docs/performance.md): at a part s of full speed they take 1 + 5.5 s^2 times as
+ *		long, others run for 0.347 of a core, and wait for 0.093 + 0.49 s.
+ *
+ * VACUUM has so many seconds of work at full speed.  Its speed is the law's, or this one
+ * all the time.  Transactions also take longer now and shorter then for reasons of their
+ * own: the weather is the same for all speeds.  Returns the seconds, and in *p95 how
+ * many times as long as usual the 95th percentile took.
+ */
+static double
+machine_run(double work, double noise, int seed, double constant, bool by_waits, double *p95)
+{
+	static double weather[MOST_TICKS];
+	static Samples transactions;
+	static Window window;
+	Controller	law;
+	double		stays = exp(-TICK_SECONDS / 2);
+	int			tick;
+
+	begin_chance(seed);
+	for (int i = 0; i < MOST_TICKS; i++)
+		weather[i] = (i > 0 ? stays * weather[i - 1] : 0) + normal(noise * sqrt(1 - stays * stays));
+	transactions.number = 0;
+	window_begin(&window);
+	controller_init(&law, 0);
+	for (tick = 0; tick < MOST_TICKS && work > 0; tick++)
+	{
+		double		speed = constant > 0 ? constant : Min(controller_budget(&law), 1);
+		double		harm = Min(1 + 5.5 * speed * speed, 4.4);
+		double		ms[MACHINE_STATEMENTS];
+		ControllerInput input = {.awake = speed};
+
+		work -= speed * TICK_SECONDS;
+		for (int i = 0; i < 112; i++)
+			samples_add(&transactions, 0, exponential(exp(weather[tick]) * harm), 1, 0);
+		if (constant > 0)
+			continue;
+		if (by_waits)
+		{
+			input.looked = TICK_SECONDS;
+			input.others_ran = 0.347 * TICK_SECONDS;
+			input.others_waited = (0.093 + 0.49 * speed) * TICK_SECONDS * (0.9 + 0.2 * unit_chance());
+		}
+		for (int i = 0; i < MACHINE_STATEMENTS; i++)
+			ms[i] = exponential(exp(weather[tick]) * harm);
+		window_step(&window, &law, ms, by_waits ? 0 : MACHINE_STATEMENTS, NULL, 0, input);
+	}
+	/* exponential ones of mean 1 have it at 3 */
+	*p95 = samples_percentile(&transactions, -1, 1, -1, 95) / 3;
+	return tick * TICK_SECONDS;
+}
+
+/*
+ * test_no_more_harm_than_a_steady_pace
+ *		That of a constant budget which takes as long, but for three in a hundred; and
+ *		how long it takes is no matter of chance.
+ */
+static void
+test_no_more_harm_than_a_steady_pace(void)
+{
+	static const double works[] = {1.2, 30};
+	static const double noises[] = {0, 0.1, 0.2};
+
+	for (int w = 0; w < lengthof(works); w++)
+		for (int n = 0; n < lengthof(noises); n++)
+		{
+			double		least = INFINITY;
+			double		most = 0;
+			double		excess = 0;
+
+			unit_case("work of %g s, noise %g", works[w], noises[n]);
+			for (int seed = 1; seed <= SEEDS; seed++)
+			{
+				double		p95,
+							steady;
+				double		seconds = machine_run(works[w], noises[n], seed, 0, true, &p95);
+
+				(void) machine_run(works[w], noises[n], seed, works[w] / seconds, true, &steady);
+				least = Min(least, seconds);
+				most = Max(most, seconds);
+				excess += p95 / steady / SEEDS;
+			}
+			CHECK_BETWEEN(0, excess, 1.03);
+			CHECK_BETWEEN(1, most / least, 1.25);
+		}
 }
 
 /* test_there_is_nothing_to_learn_from_at_first -- later there is. */
@@ -406,7 +497,7 @@ test_a_load_that_becomes_another(void)
 	{
 		unit_case("seed %d", seed);
 		QUEUE(.load = few_for_30,.seconds = 70,.seed = seed);
-		CHECK_BETWEEN(33 * 0.85, queue_controller()->target_ms, 33 * 1.15);
+		CHECK_BETWEEN(33 * 0.8, queue_controller()->target_ms, 33 * 1.15);
 		CHECK_BETWEEN(0, queue_percentile(32, 70), 33 * 1.1);
 	}
 }
@@ -422,34 +513,11 @@ test_what_it_has_done_itself(void)
 	for (int seed = 1; seed <= 3; seed++)
 	{
 		unit_case("seed %d", seed);
-		QUEUE(.load = full,.seconds = 1800,.seed = seed,.drain = 0.02);
+		QUEUE(.load = full,.seconds = 1800,.seed = seed,.drain = 0.04);
 		CHECK(queue_controller()->target_ms < 33 * 1.5);
 		CHECK_BETWEEN(0, queue_percentile(60, 1800), 33 * 1.5);
-		CHECK(queue_speed(60, 1800) > 0.012);	/* of 0.02, which would do */
+		CHECK(queue_speed(60, 1800) > 0.02);	/* of 0.04, which would do */
 	}
-}
-
-/*
- * test_a_transaction_that_goes_on
- *		For an hour there are statements of one, but none ends: the target isn't made
- *		of nothing.
- */
-static void
-test_a_transaction_that_goes_on(void)
-{
-	Controller	controller;
-
-	controller_init(&controller, 0);
-	for (int tick = 0; tick < 3600 / TICK_SECONDS; tick++)
-	{
-		ControllerInput input = {
-			.seconds = TICK_SECONDS,.elapsed = TICK_SECONDS,.percent = 95,
-			.percentile_ms = NAN,.statements = 0.01,.rate = 1000,.awake = 0.01,
-		};
-
-		controller_step(&controller, &input);
-	}
-	CHECK_EQ(controller.target_ms, 0);
 }
 
 /*
@@ -470,33 +538,12 @@ test_a_slow_disk(void)
 		orders_alone = disk_orders_ms(60, 660);
 		target = 1.3 * disk_statements_ms(60, 660);
 		DISK(.seconds = 660,.seed = seed);
-		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.5 * orders_alone);
-		CHECK(disk_cost() > 1100 * 600);	/* it doesn't crawl */
+		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.8 * orders_alone);
+		CHECK(disk_pages() > 18000);	/* it doesn't crawl */
 		DISK(.target_ms = target,.seconds = 660,.seed = seed);
 		CHECK_BETWEEN(0, disk_statements_ms(60, 660), target * 1.15);
 		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.8 * orders_alone);
-		CHECK(disk_cost() > 2000 * 600);
-	}
-}
-
-/*
- * test_transactions_on_a_slow_disk
- *		Of these there are even less, and pauses between them tell as little.
- */
-static void
-test_transactions_on_a_slow_disk(void)
-{
-	for (int seed = 1; seed <= 2; seed++)
-	{
-		double		alone;
-
-		unit_case("seed %d", seed);
-		DISK(.seconds = 660,.seed = seed,.has_no_vacuum = true);
-		alone = disk_transactions_ms(60, 660);
-		DISK(.seconds = 660,.seed = seed,.of_transactions = true);
-		CHECK_BETWEEN(0, disk_transactions_ms(60, 660), alone * 1.2);
-		DISK(.target_ms = alone * 1.3,.seconds = 660,.seed = seed,.of_transactions = true);
-		CHECK_BETWEEN(0, disk_transactions_ms(60, 660), alone * 1.3 * 1.1);
+		CHECK(disk_pages() > 40000);
 	}
 }
 
@@ -546,17 +593,16 @@ hang(int nclients, double target, double awake)
 		bool		is_fast = tick < hangs;
 		double		ms[16];
 		int			nended = is_fast ? 2 * nclients : 0;
-		ControllerInput input = {.ended = nended,.rate = Min(controller.budget, FULL_RATE),.awake = awake};
+		ControllerInput input = {.awake = awake};
 
 		for (int i = 0; i < 2 * nclients; i++)
 			ms[i] = is_fast ? 5 : (tick - hangs) * TICK_SECONDS * 1000;
-		window_fade(&window, ms, nended);
-		window_step(&window, &controller, ms, is_fast ? 0 : nclients, input);
-		if (is_fast && !controller.learning)
-			before = Min(controller.budget, FULL_RATE);
+		window_step(&window, &controller, ms, nended, ms, is_fast ? 0 : nclients, input);
+		if (is_fast)
+			before = Min(controller.budget, 1);
 	}
-	CHECK(before > 4000);
-	CHECK(controller.budget < before / 2);
+	CHECK(before > 0.04);
+	CHECK(controller_budget(&controller) < before / 2);
 	free(window.statements.items);
 }
 
@@ -597,13 +643,13 @@ test_a_report_is_no_hang(void)
 			double		running = of_report * 1000;
 			double		ended[3] = {5, 5, 5};
 			int			nended = of_report < seconds ? 0 : of_report == seconds ? 1 : 2 + tick % 2;
-			double		speed = Min(controller.budget, FULL_RATE) / FULL_RATE;
-			ControllerInput input = {.ended = nended,.rate = speed * FULL_RATE,.awake = speed};
+			double		speed = Min(controller.budget, 1);
+			ControllerInput input = {.awake = speed};
 
 			if (of_report == seconds)
 				ended[0] = seconds * 1000;
-			window_fade(&window, ended, nended);
-			window_step(&window, &controller, &running, of_report > 0 && of_report < seconds ? 1 : 0, input);
+			window_step(&window, &controller, ended, nended, &running,
+						of_report > 0 && of_report < seconds ? 1 : 0, input);
 			if (tick >= 400)
 				sum += speed;
 		}
@@ -620,43 +666,17 @@ test_a_report_is_no_hang(void)
 static void
 test_a_vacuum_that_waits_for_something_else(void)
 {
-	static const double steps_then[][2] = {{15, 0.5}, {15, 0.25}, {20, 0.5}};
 	Controller	controller;
 	double		before;
 
 	controller_init(&controller, 20);
 	for (int tick = 0; tick < 400; tick++)
-		STEP(.percentile_ms = 19,.late = 2,.samples = 40,.statements = 2 + tick % 2,
-			 .rate = controller.budget,.awake = 0.1);
+		STEP(.late = tick % 8 == 0 ? 1 : 0,.ended = 2 + tick % 2,.awake = controller.budget);
 	before = controller.budget;
-	for (int i = 0; i < lengthof(steps_then); i++)
+	for (int i = 0; i < 3; i++)
 	{
-		STEP(.percentile_ms = steps_then[i][0],.seconds = steps_then[i][1],.elapsed = 1,
-			 .late = 2,.samples = 40,.statements = 5,.awake = 0.1);
+		STEP(.ended = 5,.elapsed = 1);
 		CHECK(before / 2 < controller.budget && controller.budget < before * 2);
-	}
-}
-
-/*
- * test_a_pause_after_gaps
- *		Eight statements in two seconds are four a second, though no more than half a
- *		second of it counts: a second's pause is none.
- */
-static void
-test_a_pause_after_gaps(void)
-{
-	Controller	controller;
-
-	controller_init(&controller, 20);
-	for (int tick = 0; tick < 40; tick++)
-		STEP(.percentile_ms = 19,.late = 2,.samples = 40,.statements = 8,.rate = 2000,
-			 .awake = 0.1,.seconds = 0.5,.elapsed = 2);
-	for (int tick = 0; tick < 4; tick++)
-	{
-		double		before = controller.budget;
-
-		STEP(.percentile_ms = 19,.late = 2,.samples = 40,.rate = 2000,.awake = 0.1);
-		CHECK(controller.budget < before * 1.1);
 	}
 }
 
@@ -678,52 +698,12 @@ test_one_who_takes_long(void)
 		double		ended = 30000;
 		double		running = (tick % 120) * TICK_SECONDS * 1000;
 		int			nended = tick % 120 == 119;
-		ControllerInput input = {.ended = nended,.rate = Min(controller.budget, FULL_RATE),.awake = 1};
+		ControllerInput input = {.awake = 1};
 
-		window_fade(&window, &ended, nended);
-		window_step(&window, &controller, &running, 1, input);
-		CHECK(tick < 40 || controller.budget > FULL_RATE);
+		window_step(&window, &controller, &ended, nended, &running, 1, input);
+		CHECK(tick < 40 || controller.budget > 1);
 	}
 	free(window.statements.items);
-}
-
-/*
- * test_the_floor_follows_what_can_be_had
- *		What a VACUUM could do in memory is no measure for the disk that comes
- *		afterwards.
- */
-static void
-test_the_floor_follows_what_can_be_had(void)
-{
-	Controller	controller;
-
-	controller_init(&controller, 20);
-	for (int tick = 0; tick < 4800; tick++)
-	{
-		bool		on_disk = tick > 80;
-
-		STEP(.percentile_ms = on_disk ? 100 : 1,.late = on_disk ? 100 : 0,.samples = 100,
-			 .statements = 100,.rate = Min(controller.budget, on_disk ? 10000 : 1e6),.awake = 0.5);
-	}
-	CHECK(controller.budget < 1500);
-}
-
-/* test_the_floor_is_a_hundredth_of_full_speed -- that of the best rate of late. */
-static void
-test_the_floor_is_a_hundredth_of_full_speed(void)
-{
-	Controller	controller;
-
-	controller_init(&controller, 20);
-	for (int tick = 0; tick < 120; tick++)
-	{
-		bool		is_late = tick >= 80;
-
-		STEP(.percentile_ms = is_late ? 100 : 1,.late = is_late ? 100 : 0,.samples = 100,
-			 .statements = 100,.rate = Min(controller.budget, 1e6),.awake = 0.5);
-	}
-	/* ten seconds later that counts for a tenth less */
-	CHECK_BETWEEN(8000, controller.budget, 10000);
 }
 
 /*
@@ -760,6 +740,7 @@ main(void)
 	UNIT_RUN(test_a_target_is_learned);
 	UNIT_RUN(test_disturbances_by_others);
 	UNIT_RUN(test_waits_for_a_core);
+	UNIT_RUN(test_no_more_harm_than_a_steady_pace);
 	UNIT_RUN(test_there_is_nothing_to_learn_from_at_first);
 	UNIT_RUN(test_a_slow_load);
 	UNIT_RUN(test_a_fast_load);
@@ -767,17 +748,12 @@ main(void)
 	UNIT_RUN(test_a_load_that_changes_tenfold);
 	UNIT_RUN(test_a_load_that_becomes_another);
 	UNIT_RUN(test_what_it_has_done_itself);
-	UNIT_RUN(test_a_transaction_that_goes_on);
 	UNIT_RUN(test_a_slow_disk);
-	UNIT_RUN(test_transactions_on_a_slow_disk);
 	UNIT_RUN(test_few_that_it_does_not_harm);
 	UNIT_RUN(test_nothing_ends_any_more);
 	UNIT_RUN(test_a_report_is_no_hang);
 	UNIT_RUN(test_a_vacuum_that_waits_for_something_else);
-	UNIT_RUN(test_a_pause_after_gaps);
 	UNIT_RUN(test_one_who_takes_long);
-	UNIT_RUN(test_the_floor_follows_what_can_be_had);
-	UNIT_RUN(test_the_floor_is_a_hundredth_of_full_speed);
 	UNIT_RUN(test_somebody_who_only_looks);
 	return unit_end();
 }

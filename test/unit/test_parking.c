@@ -36,7 +36,7 @@ simulate(double budget, double budget_then, int ticks, uint32 wanted)
 		double		now = tick >= 20 && tick < 60 ? budget_then : budget;
 		double		busy = Min(now * (0.95 + 0.1 * unit_chance()), 1 + taken);
 
-		wanted = Min(parking_law(wanted, taken, 1 + taken - busy, false), WORKERS);
+		wanted = Min(parking_law(wanted, taken, 1 + taken - busy), WORKERS);
 		history[tick] = wanted;
 	}
 }
@@ -88,22 +88,13 @@ test_nobody_is_called_before_those_who_were_called_are_there(void)
 	uint32		wanted = 0;
 
 	for (int tick = 0; tick < 10; tick++)
-		wanted = parking_law(wanted, 0, 0, false);
+		wanted = parking_law(wanted, 0, 0);
 	CHECK_EQ(wanted, 1);
-	CHECK_EQ(parking_law(PARKING_ALL, 3, 0, false), PARKING_ALL);
-	CHECK_EQ(parking_law(PARKING_ALL, PARKING_ALL, 0, false), PARKING_ALL);
-	CHECK_EQ(parking_law(0, 0, 5, false), 0);	/* nor less than nobody */
-	CHECK_EQ(parking_law(1, 1, 1.2, false), 1);
-	CHECK_EQ(parking_law(1, 1, 1.3, false), 0);
-}
-
-/* test_how_long_processes_sleep_is_not_known -- only whether they use the budget. */
-static void
-test_how_long_processes_sleep_is_not_known(void)
-{
-	CHECK_EQ(parking_law(0, 0, NAN, false), 0);
-	CHECK_EQ(parking_law(0, 0, NAN, true), 1);
-	CHECK_EQ(parking_law(2, 2, NAN, false), 2);
+	CHECK_EQ(parking_law(PARKING_ALL, 3, 0), PARKING_ALL);
+	CHECK_EQ(parking_law(PARKING_ALL, PARKING_ALL, 0), PARKING_ALL);
+	CHECK_EQ(parking_law(0, 0, 5), 0);	/* nor less than nobody */
+	CHECK_EQ(parking_law(1, 1, 1.2), 1);
+	CHECK_EQ(parking_law(1, 1, 1.3), 0);
 }
 
 /* test_others_have_as_many_cores_as_they_want -- but the leader goes on. */
@@ -175,7 +166,6 @@ main(void)
 	UNIT_RUN(test_as_many_as_the_budget_feeds);
 	UNIT_RUN(test_the_budget_changes);
 	UNIT_RUN(test_nobody_is_called_before_those_who_were_called_are_there);
-	UNIT_RUN(test_how_long_processes_sleep_is_not_known);
 	UNIT_RUN(test_others_have_as_many_cores_as_they_want);
 	UNIT_RUN(test_no_single_look_at_others_decides);
 	return unit_end();

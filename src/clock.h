@@ -1,7 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *	  A clock that all processes share, for the pace of a vacuum.
+ *	  Clocks that processes share: until when is paid for what they have used.
+ *
+ * For the budgets of the pace, and for guards.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -10,14 +12,10 @@
 #ifndef CYCLONE_CLOCK_H
 #define CYCLONE_CLOCK_H
 
-#include <time.h>
-
 #include "port/atomics.h"
 #include "portability/instr_time.h"
 
-/* Ticks come that often. */
-#define NS_A_TICK			(NS_PER_S / 4)
-/* Of an unused budget so much remains. */
+/* Of what wasn't used so much remains. */
 #define CREDIT_NS			(50 * (uint64) NS_PER_MS)
 
 /* now_ns -- nanoseconds since some moment. */
@@ -30,31 +28,9 @@ now_ns(void)
 	return INSTR_TIME_GET_NANOSEC(now);
 }
 
-/*
- * coarse_now_ns
- *		The same with the resolution of the kernel's ticks, some milliseconds: for
- *		what happens millions of times a second, as reading it costs next to nothing.
- */
+/* clock_pay -- move a clock on by what something is worth (ns); returns until when to sleep. */
 static inline uint64
-coarse_now_ns(void)
-{
-#ifdef CLOCK_MONOTONIC_COARSE
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	return now.tv_sec * (uint64) NS_PER_S + now.tv_nsec;
-#else
-	return now_ns();
-#endif
-}
-
-/*
- * pay
- *		Move a clock that processes share, which says until when all is paid for,
- *		on by the time (ns) that something costs; returns what it says then.
- */
-static inline uint64
-pay(pg_atomic_uint64 *paid_until, uint64 now, uint64 price)
+clock_pay(pg_atomic_uint64 *paid_until, uint64 now, uint64 price)
 {
 	uint64		before = pg_atomic_read_u64(paid_until);
 	uint64		until;

@@ -1,0 +1,111 @@
+/*-------------------------------------------------------------------------
+ *
+ * budget.c
+ *	  A budget that processes share: of cost, or of time awake.
+ *
+ * A clock, paid_until, says until when all is paid for that any of them has used.
+ * Who has used something moves it on by the time that this is worth, and sleeps
+ * until then.  So the rate is exact however many they are, and however long naps or
+ * pages take.  What wasn't used isn't saved up, but for a moment's worth.
+ *
+ * A few times a second one of them, whichever comes first, makes a tick: it finds
+ * what was used since the last one.  No process has this for a duty.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "pace/pace_private.h"
+
+/* budget_init -- nobody uses it yet. */
+void
+budget_init(Budget *budget)
+{
+	uint64		now = now_ns();
+
+	pg_atomic_init_u64(&budget->paid_until, now);
+	pg_atomic_init_u64(&budget->used, 0);
+	pg_atomic_init_u64(&budget->slept, 0);
+	pg_atomic_init_u32(&budget->at_work, 0);
+	pg_atomic_init_u64(&budget->next_tick, now + NS_A_TICK);
+	pg_atomic_init_u32(&budget->ticking, 0);
+	budget->tick_time = now;
+	budget->used_before = 0;
+	budget->slept_before = 0;
+}
+
+/* budget_restart -- without debts, and what was used before isn't measured; nobody ticks. */
+void
+budget_restart(Budget *budget, uint64 now)
+{
+	pg_atomic_write_u64(&budget->paid_until, now);
+	budget->tick_time = now;
+	budget->used_before = pg_atomic_read_u64(&budget->used);
+	budget->slept_before = pg_atomic_read_u64(&budget->slept);
+	pg_atomic_write_u64(&budget->next_tick, now + NS_A_TICK);
+}
+
+/* budget_pay -- something was used that is worth so many ns; returns until when to sleep. */
+uint64
+budget_pay(Budget *budget, uint64 now, double price)
+{
+	return clock_pay(&budget->paid_until, now, (uint64) price);
+}
+
+/* budget_change_rate -- what is still to be paid is worth so many times as long from now on. */
+void
+budget_change_rate(Budget *budget, uint64 now, double times)
+{
+	uint64		before = pg_atomic_read_u64(&budget->paid_until);
+	uint64		until;
+
+	do
+	{
+		if (before <= now)
+			return;
+		until = now + (uint64) ((before - now) * times);
+	} while (!pg_atomic_compare_exchange_u64(&budget->paid_until, &before, until));
+}
+
+/*
+ * budget_begin_tick
+ *		If a tick is due, and is this process's, find what was used since the last one,
+ *		and return true; then budget_end_tick must be called.
+ */
+bool
+budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use)
+{
+	uint64		due = pg_atomic_read_u64(&budget->next_tick);
+	uint32		nobody = 0;
+	uint64		used,
+				slept;
+
+	if (now < due ||
+		!pg_atomic_compare_exchange_u64(&budget->next_tick, &due, now + NS_A_TICK) ||
+		!pg_atomic_compare_exchange_u32(&budget->ticking, &nobody, 1))
+		return false;
+	if (now <= budget->tick_time)
+	{
+		budget_end_tick(budget);
+		return false;
+	}
+	used = pg_atomic_read_u64(&budget->used);
+	slept = pg_atomic_read_u64(&budget->slept);
+	use->seconds = (double) (now - budget->tick_time) / NS_PER_S;
+	use->used = (used - budget->used_before) / use->seconds;
+	use->asleep = (slept - budget->slept_before) / use->seconds / NS_PER_S;
+	budget->tick_time = now;
+	budget->used_before = used;
+	budget->slept_before = slept;
+	return true;
+}
+
+/* budget_end_tick -- the others may tick again. */
+void
+budget_end_tick(Budget *budget)
+{
+	pg_memory_barrier();
+	pg_atomic_write_u32(&budget->ticking, 0);
+}

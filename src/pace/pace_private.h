@@ -1,0 +1,478 @@
+/*-------------------------------------------------------------------------
+ *
+ * pace_private.h
+ *	  What the files of the pace know of each other.  Others include pace.h.
+ *
+ * From the bottom up, and nobody calls one that stands further down here:
+ *
+ * cores.c, latency.c, parking.c, controller.c, budget.c, pace_settings.c, wal.c
+ * neighbours.c		what other sessions do; asks cores.c, and tells latency.c
+ * target.c			a target: its budget, its law, what is measured for it
+ * pace_process.c	a vacuum, and this process in it: what it may spend
+ * pace_view.c		the view cyclone.pace
+ * pace_team.c		how many processes are at work; ticks
+ * pace_command.c	the command, from its settings to its end
+ * pace.c, server_code.c	where a process pays and sleeps
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_PACE_PRIVATE_H
+#define CYCLONE_PACE_PRIVATE_H
+
+#include <math.h>
+
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#include "clock.h"
+#include "pace/pace.h"
+
+/* ---------------------------------------------------------------------------
+ * Time
+ * ---------------------------------------------------------------------------
+ */
+
+/* Ticks come that often. */
+#define NS_A_TICK			(NS_PER_S / 4)
+
+/* ---------------------------------------------------------------------------
+ * cores.c: how many cores there are for this process
+ * ---------------------------------------------------------------------------
+ */
+
+/* At least 1; 0: the system doesn't tell.  root: "", or a folder in tests. */
+extern int	cores_for_process(const char *root);
+
+/* ---------------------------------------------------------------------------
+ * budget.c: a budget that processes share
+ * ---------------------------------------------------------------------------
+ */
+
+/* In shared memory: of cost, or of time awake (ns) */
+typedef struct Budget
+{
+	/* written by all */
+	pg_atomic_uint64 paid_until;
+	pg_atomic_uint64 used;
+	pg_atomic_uint64 slept;		/* ns */
+	pg_atomic_uint32 at_work;	/* processes */
+	pg_atomic_uint64 next_tick;
+	pg_atomic_uint32 ticking;	/* is someone in the middle of it? */
+	/* written by whoever ticks */
+	uint64		tick_time;
+	uint64		used_before;
+	uint64		slept_before;
+} Budget;
+
+/* What came of it between two ticks */
+typedef struct BudgetUse
+{
+	double		seconds;
+	double		used;			/* a second */
+	double		asleep;			/* processes, on average */
+} BudgetUse;
+
+extern void budget_init(Budget *budget);
+extern void budget_restart(Budget *budget, uint64 now);
+extern uint64 budget_pay(Budget *budget, uint64 now, double price);
+extern void budget_change_rate(Budget *budget, uint64 now, double times);
+extern bool budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use);
+extern void budget_end_tick(Budget *budget);
+
+/* ---------------------------------------------------------------------------
+ * latency.c: how long statements of other sessions take
+ * ---------------------------------------------------------------------------
+ */
+
+/* Latencies are counted by their logarithm, with 16 steps a doubling. */
+#define LATENCY_BUCKETS		481
+
+extern Size latency_shmem_size(void);
+extern void latency_shmem_init(void);
+extern void latency_init(void);
+extern void latency_prepare(void);
+extern void latency_watch(void);
+extern void latency_unwatch(void);
+extern void latency_excuse(int backend);
+extern void latency_read(uint32 *counts);
+extern int	latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunning);
+extern double latency_percentile(const uint32 *counts, double percent);
+extern double latency_count_above(const uint32 *counts, double ms);
+
+/* ---------------------------------------------------------------------------
+ * controller.c: the law, which knows nothing of the server
+ * ---------------------------------------------------------------------------
+ */
+
+/*
+ * The least that VACUUM is at work, in processes: a table of a day at full speed
+ * takes seven weeks.
+ */
+#define LEAST_BUDGET		0.02
+
+/* What has happened since the last step */
+typedef struct ControllerInput
+{
+	double		seconds;		/* as far as it counts */
+	double		elapsed;		/* by the clock */
+	double		percent;		/* which percentile is the target */
+	double		votes;			/* statements that are late or not */
+	double		late;			/* so many of them are */
+	double		ended;			/* statements */
+	bool		some_run;		/* late or not */
+	double		percentile_ms;	/* NAN: too few of late to know */
+	double		awake;			/* processes of VACUUMs, on average */
+	double		looked;			/* seconds for which the following is known */
+	double		others_ran;		/* seconds of other sessions on a core */
+	double		others_waited;	/* likewise, that they waited for something
+								 * that VACUUM uses */
+} ControllerInput;
+
+/* What keeps the vacuum from going faster */
+typedef enum ControllerLimit
+{
+	LIMIT_NOTHING,				/* all that the machine gives */
+	LIMIT_LATENCY,
+	LIMIT_LEARNING,				/* how fast others are without it */
+	LIMIT_FLOOR,				/* the target is missed at the slowest pace */
+} ControllerLimit;
+
+typedef struct Controller
+{
+	bool		learns;			/* its target */
+	double		target_ms;		/* 0: not learned, or others' times are known */
+	double		budget;			/* see controller_budget */
+	ControllerLimit limit;
+	bool		forget_window;	/* what was measured says nothing any more */
+
+	double		load;			/* statements a second, of late */
+	double		usual_load;		/* likewise, when one ended last */
+	double		load_for;		/* seconds, since it began */
+	double		load_at_cut;
+	double		silent;			/* seconds in which no statement has ended */
+	double		idle;			/* seconds without anybody */
+	double		settling;		/* seconds to go in which to see nothing */
+	double		at_floor;		/* seconds of missing the target there */
+
+	bool		by_waits;		/* are others' times known? */
+	bool		resting;		/* to learn */
+	double		since_rest;		/* seconds */
+	double		rest_seconds;	/* in the current or last rest */
+	double		rest_ran;		/* by others in there, in seconds */
+	double		rest_waited;
+	int			nrests;
+	double		log_base;		/* logarithm of the percentile in rests */
+	double		base_ran;		/* seconds a rest */
+	double		base_waited;
+	double		ran;			/* of late */
+	double		waited;
+} Controller;
+
+extern void controller_init(Controller *controller, double target_ms);
+extern void controller_resume(Controller *controller);
+extern void controller_step(Controller *controller, const ControllerInput *input);
+extern double controller_budget(const Controller *controller);
+extern double controller_late_ms(const Controller *controller);
+extern bool controller_misses_statements(const Controller *controller);
+extern bool controller_target_is_out_of_reach(const Controller *controller);
+
+/* ---------------------------------------------------------------------------
+ * neighbours.c: what other sessions do
+ * ---------------------------------------------------------------------------
+ */
+
+/* So many looks in succession are compared. */
+#define NEIGHBOURS_LOOKS	3
+
+/* How many were at work in looks so far; zeroed at first */
+typedef struct NeighboursSeen
+{
+	double		average;
+	double		seconds;		/* since it was last changed */
+	int			looks;			/* that are comparable */
+	int			counts[NEIGHBOURS_LOOKS];
+} NeighboursSeen;
+
+/* What others have had since they were looked at last, in ns */
+typedef struct NeighboursTimes
+{
+	uint64		looked;			/* for so long that is known */
+	uint64		ran;
+	uint64		waited;			/* for what VACUUM uses, too */
+} NeighboursTimes;
+
+/* the law, which knows nothing of the server */
+extern void neighbours_note(NeighboursSeen *seen, int count, double seconds);
+extern uint32 neighbours_law(double others, int cores);
+
+extern Size neighbours_shmem_size(void);
+extern void neighbours_shmem_init(void);
+extern void neighbours_join(void);
+extern void neighbours_leave(void);
+extern void neighbours_prepare(void);
+extern void neighbours_begin(void);
+extern bool neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times);
+extern bool neighbours_times_are_known(void);
+extern uint32 neighbours_room(void);
+
+/* ---------------------------------------------------------------------------
+ * parking.c: a team no larger than its budget feeds
+ * ---------------------------------------------------------------------------
+ */
+
+/* So many workers are wanted if nothing bounds the pace. */
+#define PARKING_ALL			PG_INT32_MAX
+
+/* The places at work of one team's workers; the leader needs none. */
+typedef struct Parking
+{
+	int			leader;			/* its slot */
+	int			most;			/* workers that there can be */
+	pg_atomic_uint32 wanted;	/* as many workers as the budget feeds */
+	pg_atomic_uint32 room;		/* for as many workers others leave cores */
+	pg_atomic_uint32 told;		/* so many may be at work, cyclone.set_pace
+								 * says */
+	pg_atomic_uint32 taken;		/* places taken by workers */
+	pg_atomic_uint32 is_bounded;	/* by a budget, as far as someone has
+									 * noticed */
+} Parking;
+
+/* the law, which knows nothing of the server */
+extern uint32 parking_law(uint32 wanted, uint32 taken, double asleep);
+
+extern Size parking_shmem_size(void);
+extern void parking_shmem_init(void);
+extern void parking_set_up(Parking *parking, int leader, int most);
+extern void parking_set_bound(Parking *parking, bool is_bounded, double fed);
+extern void parking_adjust(Parking *parking, double asleep);
+extern void parking_set_room(Parking *parking, uint32 room);
+extern void parking_set_told(Parking *parking, uint32 told);
+extern bool parking_wants_workers(Parking *parking);
+extern bool parking_take_place(Parking *parking, bool at_any_rate);
+extern bool parking_give_place(Parking *parking);
+extern void parking_leave(Parking *parking);
+extern bool parking_has_place(void);
+
+/* ---------------------------------------------------------------------------
+ * pace_settings.c
+ * ---------------------------------------------------------------------------
+ */
+
+typedef struct PaceSettings
+{
+	double		cost_delay;		/* ms */
+	int			cost_limit;
+	int			page_hit;
+	int			page_miss;
+	int			page_dirty;
+	double		latency_target; /* ms, or one of the special values */
+	double		latency_percentile;
+} PaceSettings;
+
+/* Those of the server's parameters that a command changes for its duration */
+typedef struct PaceParameters
+{
+	double		cost_delay;
+	int			cost_limit;
+	int			page_hit;
+	int			page_miss;
+	int			page_dirty;
+	double		autovacuum_cost_delay;
+	int			autovacuum_cost_limit;
+} PaceParameters;
+
+extern void pace_settings_current(PaceSettings *settings);
+extern void pace_settings_save(PaceParameters *saved);
+extern void pace_settings_restore(const PaceParameters *saved);
+extern bool pace_settings_rebalance(PaceSettings *settings);
+extern void pace_settings_reread(PaceSettings *settings);
+
+/* settings_rate -- the budget of cost-based delay, in cost a second. */
+static inline double
+settings_rate(const PaceSettings *settings)
+{
+	return settings->cost_delay > 0 ?
+		settings->cost_limit / settings->cost_delay * 1000 : INFINITY;
+}
+
+/* settings_have_target -- is there a latency target, given or to be learned? */
+static inline bool
+settings_have_target(const PaceSettings *settings)
+{
+	return settings->latency_target != LATENCY_TARGET_OFF;
+}
+
+/* ---------------------------------------------------------------------------
+ * target.c: a latency target, of all VACUUMs of the server that have it
+ * ---------------------------------------------------------------------------
+ */
+
+/* In shared memory */
+typedef struct LatencyTarget LatencyTarget;
+
+/* What a target says of itself, for views and reports */
+typedef struct TargetState
+{
+	double		target_ms;		/* 0: not known */
+	double		latency_ms;		/* as last measured; NaN: there was nothing to
+								 * measure */
+	double		budget;			/* processes; INFINITY: no bound */
+	ControllerLimit limit;
+	bool		by_waits;		/* does it go by others' times? */
+	int			vacuums;		/* that share it */
+} TargetState;
+
+extern Size target_shmem_size(void);
+extern void target_shmem_init(void);
+extern LatencyTarget *target_join(const PaceSettings *settings, LatencyTarget *before);
+extern void target_leave(LatencyTarget *target);
+extern int	target_number(const LatencyTarget *target);
+extern LatencyTarget *target_by_number(int number);
+extern Budget *target_time(LatencyTarget *target);
+extern uint32 target_version(LatencyTarget *target);
+extern double target_budget(LatencyTarget *target);
+extern bool target_is_learned(const LatencyTarget *target);
+extern void target_note_others(LatencyTarget *target, const NeighboursTimes *times,
+							   bool are_known);
+extern void target_tick_if_due(LatencyTarget *target, uint64 now);
+extern void target_state(LatencyTarget *target, TargetState *state);
+extern bool target_is_out_of_reach(LatencyTarget *target);
+
+/* ---------------------------------------------------------------------------
+ * pace_process.c: a vacuum, and this process in it
+ * ---------------------------------------------------------------------------
+ */
+
+/* It is no use to sleep for less. */
+#define LEAST_NAP_NS		((uint64) NS_PER_MS)
+/*
+ * What one process costs a second without any delay, about: 5 million for 5
+ * million rows with two indexes, in 2.5 s by two processes (2 cores).
+ */
+#define COST_OF_A_PROCESS	1e6
+/* As in the server: so many times the limit is paid for at most. */
+#define GREATEST_OVERRUN	4
+
+struct PaceShared
+{
+	/* written by the leader; then version */
+	pg_atomic_uint32 version;
+	pg_atomic_uint32 cost_limit;
+	pg_atomic_uint32 page_hit;
+	pg_atomic_uint32 page_miss;
+	pg_atomic_uint32 page_dirty;
+	pg_atomic_uint64 cost_delay;	/* ms; a double, like the following ones */
+	pg_atomic_uint64 latency_target;
+	pg_atomic_uint64 latency_percentile;
+	pg_atomic_uint64 least;		/* processes that may be at work at any rate */
+	pg_atomic_uint32 target;	/* its number plus one; 0: none */
+	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
+	bool		in_a_hurry;		/* these never change: does no budget count? */
+	Oid			relid;
+	int			leader;			/* its slot */
+	char		padding[PG_CACHE_LINE_SIZE];
+
+	/* written by all */
+	Budget		cost;			/* by the settings */
+	Budget		time;			/* awake, of this vacuum alone */
+	pg_atomic_uint32 with_server;	/* so many leave it to the server to make
+									 * them sleep */
+	pg_atomic_uint32 by_target; /* is it the target that makes them sleep? */
+	pg_atomic_uint32 has_warned;	/* that the target is out of reach */
+	Parking		parking;		/* of its workers, if it may have any */
+};
+
+/* This process in it */
+typedef struct Pace
+{
+	PaceShared *shared;			/* NULL: this process isn't vacuuming */
+	uint32		version;		/* of the settings below */
+	PaceSettings settings;
+	LatencyTarget *target;		/* NULL: none */
+	uint32		target_version; /* of its budget below */
+	double		rate;			/* of the settings, cost a second; INFINITY:
+								 * no bound */
+	double		budget;			/* of the target, processes; likewise */
+	double		least;			/* processes, at any rate */
+	double		greatest_cost;	/* to be paid for in one go */
+	int			charge;			/* look at the budgets when so much is due */
+	uint64		slice;			/* or so long (ns) after the last time */
+	uint32		calls;			/* of the delay point */
+	bool		at_work;
+	bool		in_server_code;
+	bool		with_server;	/* counted there */
+	uint64		awake_since;
+	int64		accounted;		/* cost of this process so far, likewise */
+	double		ns_a_cost;		/* awake, of late */
+} Pace;
+
+extern Pace my_pace;
+
+extern void process_publish(const PaceSettings *settings, const LatencyTarget *target);
+extern void process_take_budget(void);
+extern void process_take_target(uint32 number);
+extern bool process_budget_has_changed(void);
+extern bool process_is_counted(void);
+extern uint64 process_pay(uint64 now);
+extern void process_reset(uint64 now);
+extern void process_bound_team(void);
+
+/* ---------------------------------------------------------------------------
+ * pace_view.c
+ * ---------------------------------------------------------------------------
+ */
+
+extern Size view_shmem_size(void);
+extern void view_shmem_init(void);
+extern void view_begin_row(PaceShared *shared);
+extern void view_show(PaceShared *shared, double cost, double awake, double asleep);
+extern void view_end_row(void);
+
+/* ---------------------------------------------------------------------------
+ * pace_command.c: the command that this process leads
+ * ---------------------------------------------------------------------------
+ */
+
+typedef struct PaceCommand
+{
+	bool		is_running;
+	bool		in_a_hurry;		/* no budget counts */
+	bool		has_target;		/* as an option, which overrides the setting */
+	double		target;
+	bool		reload_owed;	/* to the server, which was told to */
+	PaceParameters parameters;	/* to be put back */
+	PaceSettings settings_at_start; /* the parameters' */
+	PaceSettings settings;		/* in force */
+	LatencyTarget *latency_target;	/* NULL: none */
+	TimestampTz statement;		/* in which it is run, maybe one of many */
+	bool		has_warned;		/* in there, that it is out of reach */
+	void		(*launch) (void *); /* workers; NULL: there are none to launch */
+	void	   *launch_argument;
+	bool		workers_asked_for;	/* by PARALLEL n, for the table in hand */
+} PaceCommand;
+
+extern PaceCommand pace_command;
+
+/* pace_is_leader -- does this process lead the vacuum that it takes part in? */
+static inline bool
+pace_is_leader(void)
+{
+	return pace_command.is_running;
+}
+
+extern void pace_reload(void);
+extern bool pace_reload_is_due(void);
+extern void pace_hide_reloads(void);
+extern void pace_show_reloads(void);
+extern void pace_rebalance(void);
+extern void pace_prepare_process(void);
+extern void pace_warn_if_out_of_reach(void);
+
+/* pace_team.c */
+extern void pace_launch_workers(void);
+extern void pace_look_around(uint64 now);
+extern void pace_tick_if_due(uint64 now);
+
+#endif							/* CYCLONE_PACE_PRIVATE_H */

@@ -1,0 +1,291 @@
+/*-------------------------------------------------------------------------
+ *
+ * pace_process.c
+ *	  A vacuum, and this process in it: what it may spend.
+ *
+ * Two budgets hold side by side, and the one that makes a process sleep for longer
+ * counts.  Cost-based delay is a cost a second for the processes of one vacuum; what
+ * a page costs is the user's to say, and pages are counted by the server.  A latency
+ * target is a number of processes at work on average, for all vacuums that share it;
+ * what is used of it is time awake.  As a table comes nearer to wraparound its vacuum
+ * may be at work more than the target allows (pace_set_need).
+ *
+ * The leader publishes settings in the shared block, and raises its version.  Each
+ * process takes them from there when it sees that (process_take_budget).
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "commands/vacuum.h"
+#include "executor/instrument.h"
+#include "miscadmin.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "pace/pace_private.h"
+
+/* In the time of the least nap the budget is looked at twice, to be exact. */
+#define LOOKS_A_NAP			2
+/* The budget is looked at once for so much cost, or less. */
+#define GREATEST_CHARGE		2000
+/* And once in so long, or less: a page takes 5 to 20 us. */
+#define LEAST_SLICE_NS		(20 * (uint64) NS_PER_US)
+/* Who was awake for longer has waited, for a lock perhaps, and used nothing. */
+#define LONGEST_AWAKE_NS	(100 * (uint64) NS_PER_MS)
+
+Pace		my_pace;
+PaceCommand pace_command;
+
+static int64 pages_written = 0; /* by this process, past shared buffers */
+
+static uint64 pay_for_time(uint64 now, double price);
+static double cost_so_far(void);
+
+/* process_publish -- the leader tells all which settings are in force, and which target. */
+void
+process_publish(const PaceSettings *settings, const LatencyTarget *target)
+{
+	PaceShared *shared = my_pace.shared;
+
+	pg_atomic_write_u32(&shared->cost_limit, settings->cost_limit);
+	pg_atomic_write_u32(&shared->page_hit, settings->page_hit);
+	pg_atomic_write_u32(&shared->page_miss, settings->page_miss);
+	pg_atomic_write_u32(&shared->page_dirty, settings->page_dirty);
+	write_double(&shared->cost_delay, settings->cost_delay);
+	write_double(&shared->latency_target, settings->latency_target);
+	write_double(&shared->latency_percentile, settings->latency_percentile);
+	pg_atomic_write_u32(&shared->target, target == NULL ? 0 : target_number(target) + 1);
+	pg_atomic_fetch_add_u32(&shared->version, 1);
+}
+
+/*
+ * pace_set_need
+ *		How much this vacuum is needed, from 0 to 1, so that wraparound doesn't come
+ *		nearer: from the floor of a latency target to full speed.  For the leader; does
+ *		nothing before pace_create.
+ *
+ * At work at any rate are so many processes of the most that it can have: the floor
+ * to the power of what is not needed, so the speed rises evenly on a scale of factors.
+ */
+void
+pace_set_need(double need)
+{
+	double		most,
+				least;
+
+	if (my_pace.shared == NULL)
+		return;
+	most = my_pace.shared->parking.most + 1;
+	least = LEAST_BUDGET * pow(most / LEAST_BUDGET, Min(Max(need, 0), 1));
+	if (least == read_double(&my_pace.shared->least))
+		return;
+	write_double(&my_pace.shared->least, least);
+	pg_atomic_fetch_add_u32(&my_pace.shared->version, 1);
+}
+
+/*
+ * process_take_budget
+ *		Work out what the settings and the budget in force mean for this process.
+ */
+void
+process_take_budget(void)
+{
+	PaceShared *shared = my_pace.shared;
+	PaceSettings *settings = &my_pace.settings;
+	bool		was_active = VacuumCostActive;
+	double		due = cost_so_far() - my_pace.accounted;
+
+	my_pace.version = pg_atomic_read_u32(&shared->version);
+	pg_read_barrier();
+
+	settings->cost_limit = pg_atomic_read_u32(&shared->cost_limit);
+	settings->page_hit = pg_atomic_read_u32(&shared->page_hit);
+	settings->page_miss = pg_atomic_read_u32(&shared->page_miss);
+	settings->page_dirty = pg_atomic_read_u32(&shared->page_dirty);
+	settings->cost_delay = read_double(&shared->cost_delay);
+	settings->latency_target = read_double(&shared->latency_target);
+	settings->latency_percentile = read_double(&shared->latency_percentile);
+	my_pace.least = read_double(&shared->least);
+	my_pace.accounted = (int64) (cost_so_far() - due);
+	VacuumCostPageHit = settings->page_hit;
+	VacuumCostPageMiss = settings->page_miss;
+	VacuumCostPageDirty = settings->page_dirty;
+
+	process_take_target(VacuumFailsafeActive ? 0 : pg_atomic_read_u32(&shared->target));
+	my_pace.charge = GREATEST_CHARGE;
+	my_pace.rate = settings_rate(settings);
+	if (!isinf(my_pace.rate))
+	{
+		double		a_nap = my_pace.rate * LEAST_NAP_NS / NS_PER_S /
+			Max(pg_atomic_read_u32(&shared->cost.at_work), 1);
+
+		my_pace.greatest_cost = (double) settings->cost_limit * GREATEST_OVERRUN;
+		my_pace.charge = (int) Min(Max(a_nap / LOOKS_A_NAP, 1), GREATEST_CHARGE);
+	}
+	my_pace.budget = INFINITY;
+	if (my_pace.target != NULL)
+	{
+		my_pace.target_version = target_version(my_pace.target);
+		pg_read_barrier();
+		my_pace.budget = target_budget(my_pace.target);
+	}
+	my_pace.slice = isinf(my_pace.budget) ? LONGEST_AWAKE_NS :
+		Max((uint64) (Min(my_pace.budget, 1) * LEAST_NAP_NS / LOOKS_A_NAP), LEAST_SLICE_NS);
+
+	/* with a target, even if nothing bounds it now, what it costs is counted */
+	if (!VacuumFailsafeActive)
+		VacuumCostActive = process_is_counted();
+	/* what came before is not to be paid for */
+	if (VacuumCostActive && !was_active)
+		process_reset(now_ns());
+	process_bound_team();
+}
+
+/* process_is_counted -- does it matter what this process uses? */
+bool
+process_is_counted(void)
+{
+	return !isinf(my_pace.rate) || settings_have_target(&my_pace.settings);
+}
+
+/*
+ * process_take_target
+ *		This process spends of another target's budget from now on: that of this
+ *		number less one, or of none if it is 0.  Takes no lock, and raises no error.
+ */
+void
+process_take_target(uint32 number)
+{
+	LatencyTarget *before = my_pace.target;
+	LatencyTarget *now = number == 0 ? NULL : target_by_number(number - 1);
+
+	if (now == before)
+		return;
+	my_pace.target = now;
+	if (now != NULL && my_pace.at_work)
+		pg_atomic_fetch_add_u32(&target_time(now)->at_work, 1);
+	if (before != NULL && my_pace.at_work)
+		pg_atomic_fetch_sub_u32(&target_time(before)->at_work, 1);
+}
+
+/* process_budget_has_changed -- or that of the target? */
+bool
+process_budget_has_changed(void)
+{
+	return pg_atomic_read_u32(&my_pace.shared->version) != my_pace.version ||
+		(my_pace.target != NULL && target_version(my_pace.target) != my_pace.target_version);
+}
+
+/*
+ * process_pay
+ *		Account for what this process has used since the last time; returns until when it
+ *		is to sleep for that.
+ *
+ * As in the server, a cost that exceeds the limit several times, in one go, is not paid
+ * in full, so that no nap gets too long.
+ */
+uint64
+process_pay(uint64 now)
+{
+	PaceShared *shared = my_pace.shared;
+	int64		cost_now = (int64) cost_so_far();
+	int64		cost = cost_now - my_pace.accounted;
+	double		awake = now > my_pace.awake_since ? Min(now - my_pace.awake_since, LONGEST_AWAKE_NS) : 0;
+	double		price = awake * DEBUG_LIMIT(price, 1);
+	uint64		until = 0;
+	uint64		until_by_target = 0;
+
+	my_pace.accounted = cost_now;
+	my_pace.awake_since = now;
+	if (cost > 0)
+		my_pace.ns_a_cost = awake / cost;
+	pg_atomic_fetch_add_u64(&shared->cost.used, cost);
+	pg_atomic_fetch_add_u64(&shared->time.used, (uint64) awake);
+	if (my_pace.target != NULL)
+		pg_atomic_fetch_add_u64(&target_time(my_pace.target)->used, (uint64) awake);
+
+	if (!isinf(my_pace.rate))
+	{
+		/* those who leave it to the server take their share by themselves */
+		int			at_work = pg_atomic_read_u32(&shared->cost.at_work);
+		int			with_server = pg_atomic_read_u32(&shared->with_server);
+		double		share = with_server == 0 ? 1 : (double) at_work / Max(at_work - with_server, 1);
+
+		until = budget_pay(&shared->cost, now,
+						   Min(cost, my_pace.greatest_cost) * NS_PER_S / my_pace.rate * share);
+	}
+	if (!isinf(my_pace.budget))
+		until_by_target = pay_for_time(now, price);
+	if (pg_atomic_read_u32(&shared->by_target) != (until_by_target > until))
+		pg_atomic_write_u32(&shared->by_target, until_by_target > until);
+	return Max(until, until_by_target);
+}
+
+/* pay_for_time -- to the target; or, if this vacuum is needed more than that, to its own clock. */
+static uint64
+pay_for_time(uint64 now, double price)
+{
+	uint64		until = budget_pay(target_time(my_pace.target), now, price / my_pace.budget);
+
+	if (my_pace.least > LEAST_BUDGET)
+		until = Min(until, budget_pay(&my_pace.shared->time, now, price / my_pace.least));
+	return until;
+}
+
+/* process_reset -- what this process has used so far is not to be paid for. */
+void
+process_reset(uint64 now)
+{
+	my_pace.accounted = (int64) cost_so_far();
+	my_pace.awake_since = now;
+	VacuumCostBalance = 0;
+}
+
+/*
+ * cost_so_far
+ *		What this process has cost so far, by the settings, as the server's cost balance
+ *		would have it.
+ */
+static double
+cost_so_far(void)
+{
+	const BufferUsage *usage = &pgBufferUsage;
+	const PaceSettings *settings = &my_pace.settings;
+
+	/* to make those of temporary tables dirty costs nothing */
+	return (double) (usage->shared_blks_hit + usage->local_blks_hit) * settings->page_hit +
+		(double) (usage->shared_blks_read + usage->local_blks_read) * settings->page_miss +
+		(double) (usage->shared_blks_dirtied + pages_written) * settings->page_dirty;
+}
+
+/*
+ * pace_pages_written
+ *		This process has written so many pages past shared buffers, which costs as
+ *		much as making them dirty.
+ */
+void
+pace_pages_written(int number)
+{
+	pages_written += number;
+	if (VacuumCostActive)
+		VacuumCostBalance += number * VacuumCostPageDirty;
+}
+
+/*
+ * process_bound_team
+ *		Tell the team whether there is a budget, and how many processes it is likely to
+ *		feed.  Ticks find out.
+ */
+void
+process_bound_team(void)
+{
+	double		fed = Min(my_pace.rate / COST_OF_A_PROCESS, Max(my_pace.budget, my_pace.least));
+	bool		failsafe = VacuumFailsafeActive || pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
+
+	parking_set_bound(&my_pace.shared->parking, !isinf(fed) && !failsafe, fed);
+}
