@@ -29,9 +29,9 @@
  * as the failsafe has it.  Requests to cancel it are served
  * as ever: so autovacuum still gives way to those who want to lock the table.
  *
- * The server's code (routines of other access methods) can't be told to wait.
- * There a timer makes the server's own delay point sleep for as long as we like,
- * but wakes it twice a second (pace/server_code.c), so it hardly moves.
+ * The server's code (routines of other access methods) can't be told to wait.  While
+ * it deletes it asks us for each entry, and there its own delay point is told to sleep
+ * for a quarter of a second (pace/server_code.c), so it hardly moves.
  *
  * Standbys
  * --------
@@ -42,8 +42,6 @@
  * It stands still, too, where a disk gets full (disk.c).
  *
  * The failsafe switches all of this off.
- *
- * What is safe in a signal handler says so.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -350,8 +348,7 @@ guards_skip_wal(void)
 
 /*
  * guards_hold_is_due
- *		Is this process to stand still, where it has no page pinned?  Safe in a signal
- *		handler.
+ *		Is this process to stand still, where it has no page pinned?
  */
 bool
 guards_hold_is_due(void)
@@ -389,8 +386,8 @@ guards_point(void)
 
 /*
  * guards_wait_in_server_code
- *		In the routine of an access method: is this process to do as little as it can?
- *		Safe in a signal handler.
+ *		In the routine of an access method, where a page may be locked: is this process
+ *		to do as little as it can?
  */
 bool
 guards_wait_in_server_code(void)

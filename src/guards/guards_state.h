@@ -164,7 +164,7 @@ extern char *guards_pretty_bytes(uint64 bytes);
 extern GuardedVacuum *guards_find_vacuum(int pid);
 extern void guards_check_privileges(GuardedVacuum *vacuum, int pid);
 
-/* wal_rate.c; wal_rate_sleep is not safe in a signal handler */
+/* wal_rate.c */
 extern bool wal_rate_is_due(void);
 extern void wal_rate_account(uint64 now);
 extern void wal_rate_sleep(void);

@@ -114,7 +114,7 @@ check_number(double value, double least, double greatest, const char *name)
 	return value;
 }
 
-/* guards_pace_is_set -- for the vacuum that this process leads?  Safe in a signal handler. */
+/* guards_pace_is_set -- for the vacuum that this process leads? */
 bool
 guards_pace_is_set(void)
 {

@@ -48,7 +48,7 @@ static void measure(uint64 now);
 /*
  * wal_rate_is_due
  *		Has this process written as much as is worth a look at the clock, or not paid
- *		for what it wrote?  Safe in a signal handler.
+ *		for what it wrote?
  */
 bool
 wal_rate_is_due(void)
@@ -66,7 +66,7 @@ wal_rate_is_due(void)
 	return guarded.wal_paid_until != 0 || written > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
 }
 
-/* wal_rate_account -- for what this process has written.  Safe in a signal handler. */
+/* wal_rate_account -- for what this process has written. */
 void
 wal_rate_account(uint64 now)
 {
