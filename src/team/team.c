@@ -242,7 +242,8 @@ lay_out(Team *team, Size shared_size, const char *query)
 	ConditionVariableInit(&control->begun);
 	ConditionVariableInit(&control->over);
 	ConditionVariableInit(&control->done_changed);
-	pg_atomic_init_u32(&control->arrived, 0);
+	for (int i = 0; i < lengthof(control->arrived); i++)
+		pg_atomic_init_u64(&control->arrived[i], 0);
 	pg_atomic_init_u32(&control->given_up, 0);
 	control->query_id = pgstat_get_my_query_id();
 	shm_toc_insert(pcxt->toc, TEAM_KEY_CONTROL, control);
@@ -338,24 +339,20 @@ wait_for_arrivals(void)
 /*
  * somebody_is_starting
  *		Leader: has a worker been launched that has neither found the team nor ended?
- *
- * Who has ended may be among those who had found it, so this can come out false
- * too early; then a worker may have a word in the log.
  */
 static bool
 somebody_is_starting(void)
 {
-	int			missing = my_pcxt->nworkers_launched - (int) pg_atomic_read_u32(&my_control->arrived);
-
-	for (int i = 0; i < my_pcxt->nworkers_launched && missing > 0; i++)
+	for (int i = 0; i < my_pcxt->nworkers_launched; i++)
 	{
 		BackgroundWorkerHandle *handle = my_pcxt->worker[i].bgwhandle;
+		bool		has_arrived = (pg_atomic_read_u64(&my_control->arrived[i / 64]) & UINT64CONST(1) << i % 64) != 0;
 		pid_t		pid;
 
-		if (handle == NULL || GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED)
-			missing--;
+		if (!has_arrived && handle != NULL && GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
+			return true;
 	}
-	return missing > 0;
+	return false;
 }
 
 /*

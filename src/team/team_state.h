@@ -13,6 +13,7 @@
 
 #include "access/parallel.h"
 #include "executor/instrument.h"
+#include "postmaster/bgworker_internals.h"
 #include "storage/condition_variable.h"
 #include "storage/spin.h"
 
@@ -41,8 +42,8 @@ typedef struct TeamControl
 	ConditionVariable begun;	/* a phase, or the end of the team */
 	ConditionVariable over;		/* the team, for those that rest */
 	ConditionVariable done_changed;
-	/* workers that have found this block */
-	pg_atomic_uint32 arrived;
+	/* workers that have found this block: a bit for each number */
+	pg_atomic_uint64 arrived[MAX_PARALLEL_WORKER_LIMIT / 64];
 	/* set by a leader that fails: its workers are about to be terminated */
 	pg_atomic_uint32 given_up;
 	/* these never change */

@@ -72,7 +72,8 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	before_shmem_exit(forget_control_at_exit, (Datum) 0);
 	/* the signal may have come already, to be served later */
 	be_quiet_if_given_up();
-	pg_atomic_fetch_add_u32(&team->control->arrived, 1);
+	pg_atomic_fetch_or_u64(&team->control->arrived[ParallelWorkerNumber / 64],
+						   UINT64CONST(1) << ParallelWorkerNumber % 64);
 
 	debug_query_string = shm_toc_lookup(toc, TEAM_KEY_QUERY_TEXT, true);
 	pgstat_report_activity(STATE_RUNNING, debug_query_string);

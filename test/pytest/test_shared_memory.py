@@ -14,7 +14,6 @@ from cyclone_lab.cluster import Cluster
 from cyclone_lab.fault_test import SHARED_MEMORY
 from cyclone_lab.files import missing_files, stray_files
 from cyclone_lab.shim import Disk
-from test_cluster import STAND_IN, distribute
 
 SEGMENTS = ("allocate", "truncate")  # which calls make a segment large enough, on one system or another
 ROWS = 600_000
@@ -317,18 +316,3 @@ def test_transaction_ids_are_used_for_the_sake_of_workers_only(conn, small):
         [(last,)] = conn.execute(next_xid)
         used[memory] = last - first
     assert used["256MB"] == used["32MB"] + 1
-
-
-@pytest.mark.parametrize("error", ["ENOSPC", "EMFILE"])
-def test_without_shared_memory_nodes_of_a_cluster_go_by_themselves(cluster, disk, conn, error):
-    conn.execute(STAND_IN)
-    conn.execute("CREATE TABLE t (id int)")
-    distribute(conn, "t", s101=1)
-    with (
-        cluster.connect(conn.info.dbname) as fresh,
-        disk.fault([SHARED_MEMORY], ["create"] if error == "EMFILE" else SEGMENTS, error, lasting=True) as seen,
-    ):
-        text = said(fresh, "VACUUM (LATENCY_TARGET 20) t")
-        assert seen().failed > 0
-    assert "WARNING: the latency target was kept to by what each node saw" in text and "There was no shared memory" in text
-    assert "WARNING" not in said(conn, "VACUUM (LATENCY_TARGET 20) t")
