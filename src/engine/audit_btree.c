@@ -18,9 +18,10 @@
 #include "catalog/pg_am.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "utils/memutils.h"
 
 #include "engine/audit.h"
-#include "pace/pace.h"
+#include "guards/guards.h"
 
 /* Blocks that are looked at together (128 kB), as disks like that better */
 #define STRETCH_BLOCKS		16
@@ -32,6 +33,8 @@ typedef struct BtreeAudit
 	const char *state;
 	const char *command;
 	BlockNumber blkno;
+	MemoryContext context;		/* for the page in hand: comparing leaves
+								 * things behind */
 	PGAlignedBlock image;
 } BtreeAudit;
 
@@ -62,12 +65,14 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	audit->command = command;
 	audit->state = psprintf("new index of table \"%s\", %u blocks",
 							RelationGetRelationName(table), nblocks);
+	audit->context = AllocSetContextCreate(CurrentMemoryContext, "Audited page", ALLOCSET_DEFAULT_SIZES);
 	for (BlockNumber start = 0; start < nblocks; start += STRETCH_BLOCKS)
 	{
 		BlockNumber end = Min(nblocks, start + STRETCH_BLOCKS);
 
 		if (!audit_is_due())
 			continue;
+		guards_point();
 		for (BlockNumber blkno = start; blkno < end; blkno++)
 			(void) PrefetchBuffer(index, MAIN_FORKNUM, blkno);
 		for (audit->blkno = Max(start, BTREE_METAPAGE + 1); audit->blkno < end; audit->blkno++)
@@ -77,6 +82,7 @@ audit_new_btree(Relation index, Relation table, const char *command)
 		}
 	}
 	FreeAccessStrategy(strategy);
+	MemoryContextDelete(audit->context);
 	pfree(audit);
 	return naudited;
 }
@@ -88,13 +94,17 @@ audit_block(BtreeAudit *audit, BufferAccessStrategy strategy)
 	Buffer		buffer = ReadBufferExtended(audit->index, MAIN_FORKNUM, audit->blkno,
 											RBM_NORMAL, strategy);
 	Page		page = (Page) audit->image.data;
+	MemoryContext old;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
 	UnlockReleaseBuffer(buffer);
 	if (PageIsNew(page) || P_IGNORE(BTPageGetOpaque(page)))
 		return false;
+	old = MemoryContextSwitchTo(audit->context);
 	compare_page(audit);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(audit->context);
 	return true;
 }
 
@@ -123,7 +133,6 @@ compare_page(BtreeAudit *audit)
 			fail(audit, off, "the entry is on its page", "it is behind the page's high key");
 		if (off < maxoff && !comes_before(audit, key, OffsetNumberNext(off)))
 			fail(audit, off, "entries are in order", "the next one doesn't come behind this one");
-		pfree(key);
 	}
 }
 

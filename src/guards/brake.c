@@ -70,12 +70,10 @@ pg_cyclone_pause(PG_FUNCTION_ARGS)
 	bool		is_locked;
 
 	refuse_without_preloading();
-	vacuum = guards_find_vacuum(pid);
+	vacuum = guards_find_vacuum(&pid);
 	if (vacuum == NULL)
 		PG_RETURN_BOOL(false);
 	guards_check_privileges(vacuum, pid);
-	/* of a worker, its leader's */
-	pid = vacuum->pid;
 	is_locked = vacuum->is_locked;
 	if (!pause_vacuum(vacuum, pid))
 	{
@@ -99,11 +97,11 @@ pg_cyclone_resume(PG_FUNCTION_ARGS)
 	GuardedVacuum *vacuum;
 
 	refuse_without_preloading();
-	vacuum = guards_find_vacuum(pid);
+	vacuum = guards_find_vacuum(&pid);
 	if (vacuum == NULL)
 		PG_RETURN_BOOL(false);
 	guards_check_privileges(vacuum, pid);
-	PG_RETURN_BOOL(resume_vacuum(vacuum, vacuum->pid));
+	PG_RETURN_BOOL(resume_vacuum(vacuum, pid));
 }
 
 /* pg_cyclone_pause_all -- cyclone.pause(): how many were told to. */
@@ -218,23 +216,34 @@ waited_lately(GuardedVacuum *vacuum, Guard guard)
 
 /*
  * guards_find_vacuum
- *		The vacuum that a process leads or works for; a warning, and NULL, if there is
- *		none, as for pg_cancel_backend.
+ *		The vacuum that a process leads or works for, and its leader's number; a warning,
+ *		and NULL, if there is none, as for pg_cancel_backend.
+ *
+ * Who has checked the user's rights acts only if that process still leads it then.
  */
 GuardedVacuum *
-guards_find_vacuum(int pid)
+guards_find_vacuum(int *pid)
 {
-	PGPROC	   *proc = BackendPidGetProc(pid);
+	PGPROC	   *proc = BackendPidGetProc(*pid);
 	PGPROC	   *leader = proc != NULL && proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc;
 
 	/*
 	 * the number may be somebody else's by now, who then leads none, or has
 	 * another pid
 	 */
-	if (leader != NULL && guards_shared->vacuums[GetNumberFromPGProc(leader)].pid == leader->pid)
-		return &guards_shared->vacuums[GetNumberFromPGProc(leader)];
+	if (leader != NULL && guards_shared != NULL)
+	{
+		GuardedVacuum *vacuum = &guards_shared->vacuums[GetNumberFromPGProc(leader)];
+		int			leader_pid = leader->pid;
+
+		if (leader_pid != 0 && vacuum->pid == leader_pid)
+		{
+			*pid = leader_pid;
+			return vacuum;
+		}
+	}
 	ereport(WARNING,
-			(errmsg("PID %d is not a VACUUM of pg_cyclone", pid),
+			(errmsg("PID %d is not a VACUUM of pg_cyclone", *pid),
 			 errhint("The view cyclone.pace has those that are running.")));
 	return NULL;
 }

@@ -87,6 +87,14 @@ guards_disk_is_short(void)
 	return pg_atomic_read_u32(&vacuum->is_ending) != 0;
 }
 
+/* guards_forget_disk -- the command goes on to another table, and what ended the one before may be over. */
+void
+guards_forget_disk(void)
+{
+	if (guarded.vacuum != NULL)
+		pg_atomic_write_u32(&guarded.vacuum->is_ending, 0);
+}
+
 /* guards_disk_holder -- what retains WAL, for people; palloc'd. */
 char *
 guards_disk_holder(GuardedVacuum *vacuum)

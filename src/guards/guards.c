@@ -87,8 +87,6 @@
 #define LONG_HOLD_MS		60000
 /* Every so many calls a process looks at the clock, if it is time to look at the disk. */
 #define CALLS_A_LOOK		16
-/* So long counts a look at standbys or disks for who can't look. */
-#define LOOK_COUNTS_NS		(2 * (uint64) NS_PER_S)
 
 GuardsShared *guards_shared = NULL;
 
@@ -396,9 +394,13 @@ guards_wait_in_server_code(void)
 
 	if (guarded.vacuum == NULL || VacuumFailsafeActive)
 		return false;
-	/* what was seen some time ago, nobody may see again meanwhile */
-	if (guards_hold_is_due() &&
-		(guards_paused_until(guarded.vacuum) != 0 ||
+
+	/*
+	 * Nobody ends here what is over; and what was seen some time ago, nobody
+	 * may see again meanwhile.
+	 */
+	if (guards_hold_is_due() && !guards_is_urgent(guarded.vacuum) &&
+		(GetCurrentTimestamp() < (TimestampTz) guards_paused_until(guarded.vacuum) ||
 		 now < LOOK_COUNTS_NS + (pg_atomic_read_u32(&guarded.vacuum->disk_stops) != DISK_NONE ?
 								 pg_atomic_read_u64(&guarded.vacuum->next_disk_look) :
 								 pg_atomic_read_u64(&guards_shared->next_look))))
@@ -609,12 +611,20 @@ void
 guards_end_hold(Guard guard)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
+
+	/* read before, lest the next one changes it */
 	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
 	uint64		now = now_ns();
+	uint32		holds = pg_atomic_read_u32(&vacuum->holds[guard]);
 
 	guarded.holds[guard] = false;
-	/* read before, lest the next one changes it */
-	if (pg_atomic_fetch_sub_u32(&vacuum->holds[guard], 1) == 1 && now > start)
+	/* who moved rows for the command before may come late: it counts no more */
+	do
+	{
+		if (holds == 0)
+			return;
+	} while (!pg_atomic_compare_exchange_u32(&vacuum->holds[guard], &holds, holds - 1));
+	if (holds == 1 && now > start)
 		pg_atomic_fetch_add_u64(&vacuum->held_ns[guard], now - start);
 }
 

@@ -27,6 +27,9 @@
 #define PATH_SIZE			80
 
 /* What is known of standbys, and of where the WAL was at which time */
+/* So long counts a look at standbys or disks for who can't look. */
+#define LOOK_COUNTS_NS		(2 * (uint64) NS_PER_S)
+
 typedef struct LagWatch
 {
 	uint64		time;			/* of the last look; 0: there was none */
@@ -35,8 +38,9 @@ typedef struct LagWatch
 	int			pid;			/* its walsender; 0: none */
 	uint64		stop_start;		/* since when it has held vacuums; 0: it
 								 * doesn't */
-	int			in_vain[LAG_IN_VAIN];	/* walsenders of those that have held
-										 * them for too long; 0: none */
+	uint32		nin_vain;		/* so many have held them for too long */
+	int			in_vain[LAG_IN_VAIN];	/* walsenders of the last ones; 0:
+										 * none */
 	uint64		ours;			/* what vacuums had written */
 	LagLaw		law;
 	uint64		nmarks;			/* so many there have been */
@@ -161,7 +165,7 @@ extern char *guards_vacuum_name(GuardedVacuum *vacuum);
 extern char *guards_pretty_bytes(uint64 bytes);
 
 /* brake.c */
-extern GuardedVacuum *guards_find_vacuum(int pid);
+extern GuardedVacuum *guards_find_vacuum(int *pid);
 extern void guards_check_privileges(GuardedVacuum *vacuum, int pid);
 
 /* wal_rate.c */

@@ -55,13 +55,13 @@ typedef struct Standby
 	double		lag;			/* s */
 } Standby;
 
-static void look(uint64 now, uint32 max_lag_ms);
+static int	look(uint64 now, uint32 max_lag_ms);
 static void mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound);
 static bool find_slowest(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound,
 						 Standby *slowest);
 static bool ask(WalSnd *walsnd, bool *is_sync, TimeOffset *lag, Standby *standby);
 static bool is_waited_for_in_vain(LagWatch *watch, const Standby *standby, double bound);
-static void note_stop(LagWatch *watch, uint64 now, int pid);
+static bool note_stop(LagWatch *watch, uint64 now, int pid);
 static bool counts(const char *lag_of, int pid, bool is_sync);
 static const char *name_of(int pid);
 static double seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed,
@@ -77,23 +77,38 @@ guards_look_at_standbys(uint64 now)
 	GuardsShared *shared = guards_shared;
 	uint64		due = pg_atomic_read_u64(&shared->next_look);
 	uint32		nobody = 0;
+	volatile int given_up = 0;
 
 	if (now < due || !pg_atomic_compare_exchange_u64(&shared->next_look, &due, now + LOOK_NS) ||
 		!pg_atomic_compare_exchange_u32(&shared->looking, &nobody, 1))
 		return;
 	PG_TRY();
 	{
-		look(now, pg_atomic_read_u32(&shared->max_lag_ms));
+		given_up = look(now, pg_atomic_read_u32(&shared->max_lag_ms));
 	}
 	PG_FINALLY();
 	{
 		pg_atomic_write_u32(&shared->looking, 0);
 	}
 	PG_END_TRY();
+
+	/*
+	 * not before, as this process may be terminated here, and nobody would
+	 * look any more
+	 */
+	if (given_up != 0)
+		ereport(LOG,
+				(errmsg("VACUUM does not wait for the standby or subscriber of process %d any more", given_up),
+				 errdetail("It has lagged by more than \"cyclone.max_replica_lag\" for as long as \"cyclone.max_pause\" allows, although VACUUM stood still."),
+				 errhint("If it lags on purpose, name the others in \"cyclone.lag_of\".")));
 }
 
-/* look -- how far are they behind, and what may vacuums write? */
-static void
+/*
+ * look
+ *		How far are they behind, and what may vacuums write?  Returns the walsender of one
+ *		that they wait for no more from now on, or 0.
+ */
+static int
 look(uint64 now, uint32 max_lag_ms)
 {
 	GuardsShared *shared = guards_shared;
@@ -103,13 +118,14 @@ look(uint64 now, uint32 max_lag_ms)
 	Standby		slowest = {0};
 	LagSeen		seen = {0};
 	double		rate = 0;
+	bool		gives_up;
 
 	if (max_lag_ms == 0 || RecoveryInProgress())
 	{
 		write_double(&shared->lag_rate, 0);
 		pg_atomic_write_u32(&shared->lag_stops, 0);
 		watch->time = 0;
-		return;
+		return 0;
 	}
 	if (watch->time == 0 || now > watch->time + GAP_NS)
 	{
@@ -138,7 +154,7 @@ look(uint64 now, uint32 max_lag_ms)
 		}
 		rate = lag_law_step(&watch->law, &seen);
 	}
-	note_stop(watch, now, slowest.pid != 0 && rate <= 0 ? slowest.pid : 0);
+	gives_up = note_stop(watch, now, slowest.pid != 0 && rate <= 0 ? slowest.pid : 0);
 	watch->time = now;
 	watch->flushed = flushed;
 	watch->replayed = slowest.replayed;
@@ -149,6 +165,7 @@ look(uint64 now, uint32 max_lag_ms)
 	/* 0: they stand still, or nothing holds them */
 	pg_atomic_write_u32(&shared->lag_stops, slowest.pid != 0 && rate <= 0);
 	write_double(&shared->lag_rate, slowest.pid != 0 && rate <= 0 ? 1 : rate);
+	return gives_up ? slowest.pid : 0;
 }
 
 /* mark -- note where the WAL is; marks are to reach back for twice the bound. */
@@ -207,28 +224,24 @@ is_waited_for_in_vain(LagWatch *watch, const Standby *standby, double bound)
 	return false;
 }
 
-/* note_stop -- this walsender's standby, or none if it is 0, has vacuums stand still. */
-static void
+/*
+ * note_stop
+ *		This walsender's standby, or none if it is 0, has vacuums stand still.  Has it for
+ *		so long that it is waited for in vain?
+ */
+static bool
 note_stop(LagWatch *watch, uint64 now, int pid)
 {
 	if (pid == 0 || pid != watch->pid || watch->stop_start == 0)
 	{
 		watch->stop_start = pid == 0 ? 0 : now;
-		return;
+		return false;
 	}
 	if (now < watch->stop_start + (uint64) cyclone_max_pause * NS_PER_S)
-		return;
+		return false;
 	watch->stop_start = 0;
-	for (int i = 0; i < LAG_IN_VAIN; i++)
-		if (watch->in_vain[i] == 0)
-		{
-			watch->in_vain[i] = pid;
-			break;
-		}
-	ereport(LOG,
-			(errmsg("VACUUM does not wait for the standby or subscriber of process %d any more", pid),
-			 errdetail("It has lagged by more than \"cyclone.max_replica_lag\" for as long as \"cyclone.max_pause\" allows, although VACUUM stood still."),
-			 errhint("If it lags on purpose, name the others in \"cyclone.lag_of\".")));
+	watch->in_vain[watch->nin_vain++ % LAG_IN_VAIN] = pid;
+	return true;
 }
 
 /* ask -- a walsender, if it streams to somebody who tells how far it is. */

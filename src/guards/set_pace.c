@@ -46,15 +46,13 @@ pg_cyclone_set_pace(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(0))
 		PG_RETURN_NULL();
 	wanted = read_arguments(fcinfo);
-	vacuum = guards_find_vacuum(pid);
+	vacuum = guards_find_vacuum(&pid);
 	if (vacuum == NULL)
 		PG_RETURN_BOOL(false);
 	guards_check_privileges(vacuum, pid);
-	/* of a worker, its leader's */
-	pid = vacuum->pid;
 
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
-	is_there = pid != 0 && vacuum->pid == pid;
+	is_there = vacuum->pid == pid;
 	if (is_there)
 	{
 		SetPace    *set = &vacuum->set_pace;

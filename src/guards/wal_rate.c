@@ -43,6 +43,7 @@
 static bool is_exempt(Guard guard);
 static double rate_in_force(Guard *guard);
 static void price_anew(double rate, uint64 now);
+static void price_all_anew(double rate, uint64 now);
 static void measure(uint64 now);
 
 /*
@@ -103,9 +104,6 @@ wal_rate_sleep(void)
 		double		rate = rate_in_force(&guard);
 
 		price_anew(rate, now);
-		/* the clock itself may say less, since it was priced anew */
-		guarded.wal_paid_until = Min(guarded.wal_paid_until,
-									 pg_atomic_read_u64(&guards_shared->wal_paid_until));
 		if (isinf(rate) || is_exempt(guard) || guarded.wal_paid_until < now + LEAST_NAP_NS)
 		{
 			guarded.wal_paid_until = 0;
@@ -141,7 +139,9 @@ rate_in_force(Guard *guard)
 	double		rate = wal_rate == 0 ? INFINITY : wal_rate;
 
 	*guard = GUARD_WAL_RATE;
-	if (lag_rate > 0 && lag_rate < rate)
+	/* what was seen some time ago is no reason to crawl */
+	if (lag_rate > 0 && lag_rate < rate &&
+		now_ns() < pg_atomic_read_u64(&guards_shared->next_look) + LOOK_COUNTS_NS)
 	{
 		*guard = GUARD_LAG;
 		rate = lag_rate;
@@ -149,9 +149,18 @@ rate_in_force(Guard *guard)
 	return rate;
 }
 
-/* price_anew -- what isn't paid for yet, if the rate has changed. */
+/* price_anew -- what isn't paid for yet, by all and by this process, if the rate has changed. */
 static void
 price_anew(double rate, uint64 now)
+{
+	price_all_anew(rate, now);
+	guarded.wal_paid_until = Min(guarded.wal_paid_until,
+								 pg_atomic_read_u64(&guards_shared->wal_paid_until));
+}
+
+/* price_all_anew -- likewise, by all. */
+static void
+price_all_anew(double rate, uint64 now)
 {
 	uint64		bits = pg_atomic_read_u64(&guards_shared->priced_at);
 	uint64		until = pg_atomic_read_u64(&guards_shared->wal_paid_until);

@@ -415,10 +415,13 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 	for (int i = 0; i < nparts; i++)
 		if (pass.sorts[i].is_given_up)
 		{
+			double		wasted = parts[i].seconds;
+
 			maker_end(&pass.sorts[i].maker);
 			parts[i].by_code = false;
 			parts[i].counts.index_tuples = 0;
 			btree_build_parts(&parts[i], 1, files, heap);
+			parts[i].seconds += wasted;
 		}
 	ExecDropSingleTupleTableSlot(pass.slot);
 }

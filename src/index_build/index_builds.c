@@ -74,6 +74,7 @@
 #include "index_build/plain_index.h"
 #include "index_build/server_build.h"
 #include "library.h"
+#include "pace/pace.h"
 #include "relation_size.h"
 #include "report/progress.h"
 #include "team/degree.h"
@@ -873,6 +874,7 @@ join_as_worker(void *block, dsm_segment *segment)
 	TeamShared *shared = block;
 
 	progress_begin(shared->relid, shared->leader_pid);
+	pace_join_as_builder();
 	guards_join(shared->leader_number);
 	if (shared->has_files)
 		SharedFileSetAttach(&shared->files, segment);
@@ -884,6 +886,7 @@ static void
 leave_as_worker(void *state)
 {
 	guards_leave();
+	pace_leave_as_builder();
 	progress_clear();
 }
 

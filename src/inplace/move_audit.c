@@ -133,8 +133,14 @@ audit_row(MoveBatch *batch, const MovedRow *row)
 	if (HeapTupleHeaderGetUpdateXid(old->t_data) != batch->xid ||
 		!ItemPointerEquals(&old->t_data->t_ctid, unconstify(ItemPointerData *, &row->new)))
 		fail(batch, &row->old, "the old version points at the new one", "it doesn't");
+
+	/*
+	 * who checks a foreign key locks the latest version of a row, also this
+	 * one already
+	 */
 	if (HeapTupleHeaderGetRawXmin(new->t_data) != batch->xid ||
-		!(new->t_data->t_infomask & HEAP_XMAX_INVALID) ||
+		!((new->t_data->t_infomask & HEAP_XMAX_INVALID) ||
+		  HEAP_XMAX_IS_LOCKED_ONLY(new->t_data->t_infomask)) ||
 		!ItemPointerEquals(&new->t_data->t_ctid, &new->t_self))
 		fail(batch, &row->new, "the new version is ours, and the latest one", "it isn't");
 	compare_versions(batch, old, new);

@@ -315,6 +315,7 @@ move_batch_end(MoveBatch *batch)
 	uint64		next_visit;
 
 	Assert(IsSubTransaction() == batch->can_be_undone);
+	DEBUG_POINT("inplace-audit");
 	/* or else entries may be missing, and it will be undone */
 	if (!batch->is_in_the_way)
 		move_audit_batch(batch);

@@ -56,6 +56,7 @@
 #include "autovacuum/autovacuum.h"
 #include "autovacuum/table_log.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "inplace/inplace.h"
 #include "library.h"
 #include "report/progress.h"
@@ -512,6 +513,8 @@ add_up(void)
 		InstrAccumParallelQuery(&mover->buffer_usage, &mover->wal_usage);
 		all_through &= mover->is_through;
 	}
+	/* they have waited for their WAL themselves */
+	guards_skip_wal();
 	job->rows_moved += job->moved.rows;
 	job->rows_undone += job->moved.undone;
 	job->rows_audited += job->moved.audited;

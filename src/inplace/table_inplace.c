@@ -55,6 +55,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/table_vacuum.h"
+#include "guards/guards.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"
 #include "inplace/table_inplace.h"
@@ -143,6 +144,7 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	quiet.index_cleanup = VACOPTVALUE_ENABLED;
 	quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
 
+	guards_forget_disk();
 	/* an error outside of a transaction would not end the session's lock */
 	begin_vacuum_transaction(false);
 	context = AllocSetContextCreate(parent, "Compaction", ALLOCSET_DEFAULT_SIZES);

@@ -171,6 +171,25 @@ pace_leave(void)
 		VacuumUpdateCosts();
 }
 
+/*
+ * pace_join_as_builder
+ *		This process takes part in a VACUUM, but spends of no budget: it builds indexes.
+ *		To others, who would make way for it, it is none that they have to spare.
+ */
+void
+pace_join_as_builder(void)
+{
+	pace_prepare_process();
+	neighbours_join();
+}
+
+/* pace_leave_as_builder -- not any more. */
+void
+pace_leave_as_builder(void)
+{
+	neighbours_leave();
+}
+
 /* pace_report -- say how the pace of the table was. */
 void
 pace_report(TableResult *result)

@@ -59,6 +59,8 @@ extern Size pace_shared_size(void);
 extern void pace_create(PaceShared *shared, Oid relid, bool is_locked);
 extern void pace_join(PaceShared *shared);
 extern void pace_leave(void);
+extern void pace_join_as_builder(void);
+extern void pace_leave_as_builder(void);
 extern void pace_set_need(double need);
 extern void pace_report(TableResult *result);
 extern void pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argument);

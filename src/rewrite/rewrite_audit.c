@@ -52,6 +52,7 @@ static bool is_for_leader(TableRewrite *rewrite, HeapTuple tuple);
 static void compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 						 HeapTuple old, HeapTupleHeader copy, Size length);
 static bool columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple copy);
+static bool value_differs(Datum old, Datum copied, Form_pg_attribute attr);
 static void compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
 							   HeapTupleHeader old, HeapTupleHeader copy, bool is_deleted);
 static void fail(TableRewrite *rewrite, const AuditPlace *place,
@@ -280,9 +281,29 @@ columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple
 		if (attr->attisdropped)
 			continue;
 		differ = nulls[i] != copied_nulls[i] ||
-			(!nulls[i] && !datumIsEqual(values[i], copied_values[i], attr->attbyval, attr->attlen));
+			(!nulls[i] && value_differs(values[i], copied_values[i], attr));
 	}
 	return differ;
+}
+
+/*
+ * value_differs
+ *		Is it another value?  Where a row was formed anew the same one may have a shorter
+ *		header, or be compressed; one that is stored elsewhere keeps its pointer.
+ */
+static bool
+value_differs(Datum old, Datum copied, Form_pg_attribute attr)
+{
+	struct varlena *values[] = {
+		(struct varlena *) DatumGetPointer(old), (struct varlena *) DatumGetPointer(copied)
+	};
+
+	if (attr->attlen != -1 || VARATT_IS_EXTERNAL(values[0]) || VARATT_IS_EXTERNAL(values[1]))
+		return !datumIsEqual(old, copied, attr->attbyval, attr->attlen);
+	for (int i = 0; i < 2; i++)
+		values[i] = pg_detoast_datum_packed(values[i]);
+	return VARSIZE_ANY_EXHDR(values[0]) != VARSIZE_ANY_EXHDR(values[1]) ||
+		memcmp(VARDATA_ANY(values[0]), VARDATA_ANY(values[1]), VARSIZE_ANY_EXHDR(values[0])) != 0;
 }
 
 /*

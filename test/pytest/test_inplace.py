@@ -331,6 +331,20 @@ def wait_for_dismissed_workers(conn) -> None:
     wait_until(lambda: conn.execute(query).fetchall() == [], "the workers' end")
 
 
+def test_a_foreign_key_is_checked_before_the_batch_is_audited(cluster, db, conn, table):
+    """That locks a row's new version, too, as of any update that is under way."""
+    keys = [key for (key,) in conn.execute("SELECT id FROM t WHERE id % 10 = 9 ORDER BY id DESC LIMIT 20")]
+    with Parked(cluster, db, "inplace-audit:leader", 1, INPLACE, LONG_BATCHES) as parked:
+        with cluster.connect(db) as child:
+            child.execute("SET lock_timeout = '10s'")
+            child.execute("INSERT INTO child SELECT unnest(%s::int[])", (keys,))
+    parked.finish()
+    assert conn.execute("SELECT failed_with FROM cyclone.autovacuum WHERE relid = 't'::regclass").fetchall() in ([], [(None,)])
+    assert content(conn, "t") == table
+    conn.execute(CLEAN)
+    checks.assert_clean(conn, "t")
+
+
 POINTS = ("inplace-batch", "inplace-half", "inplace-pause", "inplace-lists", "heap-scan", "heap-vacuum", "truncate")
 
 

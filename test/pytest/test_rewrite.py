@@ -36,6 +36,21 @@ REWRITE_SHAPES = {
         INSERT INTO missing_numbers SELECT i, md5(i::text), i, i, 'there' FROM generate_series(5001, 8000) i;
         DELETE FROM missing_numbers WHERE id % 3 = 0;
     """,
+    "missing_texts": """
+        CREATE TABLE missing_texts (id int PRIMARY KEY, code varchar(10));
+        INSERT INTO missing_texts SELECT i, i FROM generate_series(1, 5000) i;
+        ALTER TABLE missing_texts ADD COLUMN price numeric(10,2) DEFAULT 12.5, ADD COLUMN state varchar(10) DEFAULT 'new';
+        INSERT INTO missing_texts SELECT i, i, i, 'there' FROM generate_series(5001, 8000) i;
+        DELETE FROM missing_texts WHERE id % 3 = 0;
+    """,
+    "once_plain": """
+        CREATE TABLE once_plain (id int PRIMARY KEY, gone int, short text);
+        ALTER TABLE once_plain ALTER short SET STORAGE PLAIN;
+        INSERT INTO once_plain SELECT i, i, i FROM generate_series(1, 2000) i;
+        ALTER TABLE once_plain ALTER short SET STORAGE EXTENDED, DROP COLUMN gone;
+        UPDATE once_plain SET short = 'x' WHERE id % 5 = 0;
+        DELETE FROM once_plain WHERE id % 3 = 0;
+    """,
     "dropped_big": """
         CREATE TABLE dropped_big (id int PRIMARY KEY, gone text, big text);
         ALTER TABLE dropped_big ALTER gone SET STORAGE EXTERNAL, ALTER big SET STORAGE EXTERNAL;
