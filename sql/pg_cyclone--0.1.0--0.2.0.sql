@@ -546,20 +546,28 @@ COMMENT ON COLUMN horizon.dead_tables IS 'The up to five tables that have most o
 COMMENT ON COLUMN horizon.held_bytes IS 'Length of the rows in these tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only. Those that cannot be read are left out, with a WARNING. Nothing is read unless the column is asked for';
 COMMENT ON COLUMN horizon.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose. Of a standby without feedback: what would have VACUUM wait for its queries';
 
+CREATE FUNCTION compaction_matches(pattern text, schema name, relation name)
+RETURNS boolean
+LANGUAGE C STRICT STABLE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_matches';
+
+COMMENT ON FUNCTION compaction_matches(text, name, name) IS
+'Does a pattern of cyclone.compaction_policies stand for this table?';
+
 CREATE TABLE compaction_policies (
     relation regclass UNIQUE,
-    pattern text UNIQUE,
+    pattern text UNIQUE CHECK (pattern IS NULL OR cyclone.compaction_matches(pattern, 'x', 'x') IS NOT NULL),
     enabled boolean,
     min_size bigint CHECK (min_size >= 0),
     threshold float8 CHECK (threshold BETWEEN 0 AND 100),
     cooldown interval CHECK (cooldown >= '0'::interval),
-    hours text,
-    latency_target text,
+    hours text CHECK (pg_catalog.length(hours) <= 1000),
+    latency_target text CHECK (pg_catalog.length(latency_target) <= 100),
     CHECK ((relation IS NULL) <> (pattern IS NULL))
 );
 
 COMMENT ON TABLE compaction_policies IS
-'What compaction does with a table, or with all that a pattern stands for; what is null is as the settings have it. The row of the table counts, or else that of the longest pattern. Owners of tables have the function cyclone.compaction_policy; patterns are for the owner of this table. It is dumped with the database.';
+'What compaction does with a table, or with all that a pattern stands for; what is null is as the settings have it. The row of the table counts, or else that of the longest pattern. Owners of tables have the function cyclone.compaction_policy; patterns are for the owner of this table. It is dumped with the database, with the rights of those who dump it, so everybody may read it.';
 COMMENT ON COLUMN compaction_policies.relation IS 'The table; it may be renamed';
 COMMENT ON COLUMN compaction_policies.pattern IS 'As in a shell; with a dot it is of the schema''s and the table''s name, any other of the table''s name';
 COMMENT ON COLUMN compaction_policies.enabled IS 'False: never';
@@ -568,6 +576,8 @@ COMMENT ON COLUMN compaction_policies.threshold IS 'For cyclone.compaction_thres
 COMMENT ON COLUMN compaction_policies.cooldown IS 'For cyclone.compaction_cooldown';
 COMMENT ON COLUMN compaction_policies.hours IS 'For cyclone.compaction_window';
 COMMENT ON COLUMN compaction_policies.latency_target IS 'For cyclone.compaction_latency_target';
+
+GRANT SELECT ON compaction_policies TO PUBLIC;
 
 SELECT pg_catalog.pg_extension_config_dump('cyclone.compaction_policies',
     'WHERE relation IS NULL OR EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation)');
@@ -596,14 +606,6 @@ CREATE TABLE compaction_state (
 
 COMMENT ON TABLE compaction_state IS
 'What compaction has found and done, for itself: the view cyclone.compaction shows it.';
-
-CREATE FUNCTION compaction_matches(pattern text, schema name, relation name)
-RETURNS boolean
-LANGUAGE C STRICT STABLE PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_matches';
-
-COMMENT ON FUNCTION compaction_matches(text, name, name) IS
-'Does a pattern of cyclone.compaction_policies stand for this table?';
 
 CREATE FUNCTION compaction_verdict(
     relation_oid oid,
@@ -644,7 +646,7 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_policy';
 COMMENT ON FUNCTION compaction_policy(regclass, boolean, bigint, float8, interval, text, text) IS
 'Sets what compaction does with a table, in the place of what was set before; what is null is as the settings have it, and with nothing but the table its policy is removed. For the owner of the table. The columns of cyclone.compaction_policies have the meanings.';
 
-CREATE VIEW compaction AS
+CREATE VIEW compaction WITH (security_barrier) AS
 WITH indexes AS MATERIALIZED (
     SELECT x.indrelid, pg_catalog.sum(i.relpages::bigint) AS pages
     FROM pg_catalog.pg_index x

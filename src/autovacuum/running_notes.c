@@ -127,6 +127,7 @@ static RunningNote make_note(const TableKey *key, uint32 failures,
 static int	open_notes(const char *path);
 static bool write_to_place(int fd, int place, const RunningNote *note);
 static bool write_note(const char *path, int place, const RunningNote *note);
+static bool sync_notes(const char *path);
 static bool read_note(int fd, RunningNote *note);
 static void cross_out(const char *path, const TableKey *key);
 static void read_audits(void);
@@ -313,7 +314,8 @@ running_notes_audit_failed(const TableKey *key, uint32 failures, TimestampTz unt
 	off_t		size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
 
 	/* without what a full disk may have left of one */
-	if (fd < 0 || ftruncate(fd, size - size % sizeof(RunningNote)) != 0 ||
+	if (fd < 0 || (size % sizeof(RunningNote) != 0 &&
+				   ftruncate(fd, size - size % sizeof(RunningNote)) != 0) ||
 		fcntl(fd, F_SETFL, O_APPEND) != 0 ||
 		write(fd, &note, sizeof(RunningNote)) != sizeof(RunningNote) || pg_fsync(fd) != 0)
 		ereport(LOG,
@@ -343,6 +345,18 @@ open_notes(const char *path)
 {
 	(void) MakePGDirectory(NOTES_FOLDER);
 	return open(path, O_WRONLY | O_CREAT | O_CLOEXEC | PG_BINARY, pg_file_create_mode);
+}
+
+/* sync_notes -- have a file of notes on disk. */
+static bool
+sync_notes(const char *path)
+{
+	int			fd = open_notes(path);
+	bool		is_done = fd >= 0 && pg_fsync(fd) == 0;
+
+	if (fd >= 0)
+		close(fd);
+	return is_done;
 }
 
 /* write_to_place -- write to a place of an open file. */
@@ -424,6 +438,7 @@ read_audits(void)
 {
 	int			fd = open(AUDITS_PATH, O_RDONLY | PG_BINARY);
 	int			nbreakers = 0;
+	bool		all_written = true;
 	RunningNote note;
 
 	if (fd < 0)
@@ -438,14 +453,18 @@ read_audits(void)
 		if (until == 0)
 			continue;
 		note = make_note(&note.key, note.failures, 0, until);
-		if (write_note(NEW_AUDITS_PATH, nbreakers, &note))
-			nbreakers++;
+		all_written = write_note(NEW_AUDITS_PATH, nbreakers++, &note) && all_written;
 	}
 	close(fd);
+
+	/*
+	 * with a full disk the old file will do, whose notes are over by
+	 * themselves
+	 */
 	if (nbreakers == 0)
 		(void) unlink(AUDITS_PATH);
-	else
-		(void) rename(NEW_AUDITS_PATH, AUDITS_PATH);
+	else if (!all_written || !sync_notes(NEW_AUDITS_PATH) || rename(NEW_AUDITS_PATH, AUDITS_PATH) != 0)
+		(void) unlink(NEW_AUDITS_PATH);
 }
 
 /*

@@ -374,6 +374,14 @@ table_log_all_are_left(void)
 		!pg_atomic_compare_exchange_u32(&all->tried_by, &nobody, MyProcPid);
 }
 
+/* table_log_all_may_be_left -- is it so, or may only one at a time be tried?  Begins no trial. */
+bool
+table_log_all_may_be_left(void)
+{
+	return (TimestampTz) pg_atomic_read_u64(&all->left_until) > GetCurrentTimestamp() ||
+		pg_atomic_read_u32(&all->on_trial) != 0;
+}
+
 /*
  * table_log_end_trial
  *		Another process may try, if this one did; or all may, if it went well.  Returns

@@ -60,6 +60,7 @@ extern void table_log_lock_crashes(void);
 extern void table_log_unlock_crashes(void);
 extern void table_log_leave_all(TimestampTz until);
 extern bool table_log_all_are_left(void);
+extern bool table_log_all_may_be_left(void);
 extern bool table_log_end_trial(bool went_well);
 extern bool table_log_last_seconds(const TableKey *key, double *seconds);
 extern int64 table_log_forget(const TableKey *key);

@@ -122,7 +122,7 @@ start_when_due(XactEvent event, void *arg)
 
 	if (likely(!cyclone_compaction) || event != XACT_EVENT_COMMIT || compaction_shared == NULL ||
 		pg_atomic_read_u32(&compaction_shared->has_launcher) != 0 ||
-		!IsUnderPostmaster || RecoveryInProgress())
+		!IsUnderPostmaster || IsBinaryUpgrade || RecoveryInProgress())
 		return;
 	now = GetCurrentTimestamp();
 	due = pg_atomic_read_u64(&compaction_shared->launch_at);

@@ -19,6 +19,9 @@
 /* The most tables that are compacted at a time */
 #define COMPACTION_MAX_WORKERS	8
 
+/* A database is visited so often at most, and after such a time others have their turn. */
+#define COMPACTION_VISIT_MS	60000
+
 /* A place for a worker */
 typedef struct CompactionSlot
 {

@@ -22,6 +22,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/xact.h"
@@ -45,6 +46,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
+#include "utils/varlena.h"
 
 #include "autovacuum/table_log.h"
 #include "bloat/bloat.h"
@@ -66,6 +68,9 @@
 #define LONGEST_COOLDOWN	(100.0 * 365 * SECS_PER_DAY)
 
 #define MOST_BYTES			1e18
+
+/* Bytes of what a policy has as text, with its header */
+#define MAX_TEXT			1000
 
 #define VERDICT_COLUMNS	11
 
@@ -142,7 +147,7 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	facts.is_listed = statement.is_listed;
 	facts.is_wanted = policy.is_wanted;
 	facts.window_is_valid = statement.hours_are_valid;
-	facts.breaker_is_open = table_log_breaker_is_open(&key, &failures);
+	facts.breaker_is_open = table_log_breaker_is_open(&key, &failures) || table_log_all_may_be_left();
 	facts.bytes = (double) PG_GETARG_INT64(1);
 	facts.rows = PG_ARGISNULL(2) ? 0 : Max(PG_GETARG_FLOAT4(2), 0);
 	facts.changes = PG_ARGISNULL(3) ? 0 : (double) PG_GETARG_INT64(3);
@@ -402,14 +407,18 @@ verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy 
 
 /*
  * pg_cyclone_compaction_matches
- *		Is a table one of those that a pattern stands for?
+ *		Does a pattern stand for a table of this schema and name?  NULL if it is no
+ *		list of patterns, which a CHECK of the table refuses.
  */
 Datum
 pg_cyclone_compaction_matches(PG_FUNCTION_ARGS)
 {
-	refuse_without_preloading();
-	PG_RETURN_BOOL(scope_matches(text_to_cstring(PG_GETARG_TEXT_PP(0)),
-								 NameStr(*PG_GETARG_NAME(1)), NameStr(*PG_GETARG_NAME(2))));
+	char	   *pattern = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	List	   *names;
+
+	if (!SplitGUCList(pstrdup(pattern), ',', &names) || names == NIL)
+		PG_RETURN_NULL();
+	PG_RETURN_BOOL(scope_matches(pattern, NameStr(*PG_GETARG_NAME(1)), NameStr(*PG_GETARG_NAME(2))));
 }
 
 /*
@@ -465,6 +474,12 @@ check_texts(FunctionCallInfo fcinfo)
 	double		target;
 	const char *problem;
 
+	if ((!PG_ARGISNULL(5) && toast_raw_datum_size(PG_GETARG_DATUM(5)) > MAX_TEXT) ||
+		(!PG_ARGISNULL(6) && toast_raw_datum_size(PG_GETARG_DATUM(6)) > MAX_TEXT))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("hours or latency target is too long"),
+				 errdetail("The longest ones have %d bytes.", MAX_TEXT - VARHDRSZ)));
 	if (!PG_ARGISNULL(5) && !window_parse(text_to_cstring(PG_GETARG_TEXT_PP(5)), &window, &problem))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -53,11 +53,9 @@
 #include "debug_point.h"
 #include "library.h"
 
-/* A database is visited so often at most. */
-#define VISIT_MS	60000
 /* So long does a worker have to start. */
 #define START_MS	60000
-/* So long after an error of the launcher there is another one. */
+/* So long after the launcher has ended there is another one at the earliest. */
 #define RESTART_MS	5000
 /* How often to look while a worker is at a table, and who has waited for long */
 #define WATCH_MS	100
@@ -81,7 +79,7 @@ static bool window_has_ended(const CompactionSlot *slot);
 static bool is_in_the_way(const CompactionSlot *slot);
 static bool somebody_waits(const CompactionSlot *slot);
 static bool waits_for(const LockInstanceData *waiter, const LockData *locks, int pid);
-static void stop_slot(CompactionSlot *slot, bool on_time);
+static void stop_slot(CompactionSlot *slot, const CompactionSlot *seen, bool on_time);
 static void visit_next(void);
 static bool slot_is_busy(const CompactionSlot *slot, TimestampTz now);
 static CompactionSlot *free_slot(TimestampTz now);
@@ -129,18 +127,22 @@ pg_cyclone_compaction_launcher(Datum arg)
 			proc_exit(0);
 		MemoryContextReset(context);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 are_at_tables || !cyclone_compaction ? WATCH_MS : DEBUG_LIMIT(compaction_visit, VISIT_MS / 10),
+						 are_at_tables || !cyclone_compaction ? WATCH_MS : DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS / 10),
 						 wait_event);
 		ResetLatch(MyLatch);
 	}
 }
 
-/* leave -- when the process ends: the next one comes as soon as it is wanted, after an error a little later. */
+/*
+ * leave
+ *		When the process ends: the next one comes a little later, as a session in a long
+ *		statement may not know yet that compaction was switched off.
+ */
 static void
 leave(int code, Datum arg)
 {
 	pg_atomic_write_u64(&compaction_shared->launch_at,
-						code == 0 ? 0 : TimestampTzPlusMilliseconds(GetCurrentTimestamp(), RESTART_MS));
+						TimestampTzPlusMilliseconds(GetCurrentTimestamp(), DEBUG_LIMIT(compaction_visit, RESTART_MS)));
 	pg_atomic_write_u32(&compaction_shared->has_launcher, 0);
 }
 
@@ -162,9 +164,9 @@ watch_slots(bool *are_there, bool *are_at_tables)
 			continue;
 		*are_at_tables = true;
 		if (!cyclone_compaction || window_has_ended(&seen))
-			stop_slot(slot, true);
+			stop_slot(slot, &seen, true);
 		else if (is_in_the_way(&seen))
-			stop_slot(slot, false);
+			stop_slot(slot, &seen, false);
 	}
 }
 
@@ -241,16 +243,16 @@ waits_for(const LockInstanceData *waiter, const LockData *locks, int pid)
 
 /*
  * stop_slot
- *		End what a worker does with its table, if it is still at one.
+ *		End what a worker does with its table, if it is still at the one that was seen.
  *
  * The signal is sent under the lock: afterwards the worker says that it is at none,
  * and forgets signals that have come.
  */
 static void
-stop_slot(CompactionSlot *slot, bool on_time)
+stop_slot(CompactionSlot *slot, const CompactionSlot *seen, bool on_time)
 {
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
-	if (slot->pid != 0 && OidIsValid(slot->relid))
+	if (slot->pid == seen->pid && slot->relid == seen->relid && slot->started == seen->started)
 	{
 		slot->stopped |= on_time;
 		(void) kill(slot->pid, SIGINT);
@@ -321,7 +323,7 @@ next_database(TimestampTz now)
 				slot_is_busy(&compaction_shared->slots[i], now);
 		LWLockRelease(compaction_shared->lock);
 		if (!is_busy &&
-			now - visit->at >= DEBUG_LIMIT(compaction_visit, VISIT_MS) * INT64CONST(1000) &&
+			now - visit->at >= DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS) * INT64CONST(1000) &&
 			(best == NULL || visit->at < best->at))
 			best = visit;
 	}

@@ -16,7 +16,8 @@
  * Before VACUUM begins, and when it is done, that is written to cyclone.compaction_state,
  * in transactions of their own.  What has begun and not ended, with nobody at it, was
  * killed, or the server with it: that table waits for a while, or it could bring the
- * server down again and again.
+ * server down again and again.  A note on disk counts it among the crashes by which
+ * autovacuum leaves a table, or all, to the server (running_notes.c).
  *
  * The worker looks into no object in schema cyclone that isn't the extension's, as it
  * has all rights; and no transaction of it is open while VACUUM works, so that the
@@ -61,6 +62,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "autovacuum/running_notes.h"
 #include "compaction/compaction.h"
 #include "compaction/decision.h"
 #include "debug_point.h"
@@ -213,6 +215,7 @@ prepare_session(void)
 static void
 visit(void)
 {
+	TimestampTz start = GetCurrentTimestamp();
 	Table	   *table;
 
 	if (!is_wanted())
@@ -224,7 +227,8 @@ visit(void)
 			return;
 		sample_table(relid);
 	}
-	while (is_wanted() && (table = next_due()) != NULL)
+	while (is_wanted() && !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), COMPACTION_VISIT_MS) &&
+		   (table = next_due()) != NULL)
 		compact_table(table);
 }
 
@@ -538,6 +542,16 @@ why_not_possible(Oid relid)
 static void
 run(Table *table, void (*routine) (Table *), RunResult *result)
 {
+	TableKey	key = {.database = MyDatabaseId,.relid = table->relid};
+	uint32		failures;
+
+	(void) table_log_breaker_is_open(&key, &failures);
+	if (!running_notes_begin(&key, failures))
+	{
+		result->outcome = OUTCOME_FAILED;
+		result->error = pstrdup(_("There is no note on disk for the case of a crash."));
+		return;
+	}
 	at_table(table);
 	PG_TRY();
 	{
@@ -558,6 +572,7 @@ run(Table *table, void (*routine) (Table *), RunResult *result)
 		result->error = error->message;
 	}
 	PG_END_TRY();
+	running_notes_end();
 	if (at_no_table() && result->outcome == OUTCOME_GAVE_WAY)
 		result->outcome = OUTCOME_STOPPED;
 	MemoryContextSwitchTo(visit_context);

@@ -360,10 +360,11 @@ def test_crash_leaves_a_pause(new_cluster):
     with server.parked("inplace-plan"):
         cluster.crash()
         cluster.start()
-        assert server.wait_for(reason="killed")["figure"] > 0
+        assert server.wait_for(last_outcome="killed")["reason"] == "circuit breaker"
     with server.connect() as conn:
         make(conn, "u")
         server.wait_for("u", last_outcome="done")
+        conn.execute("SELECT cyclone.autovacuum_reset('t')")
         assert server.row()["reason"] == "killed"
         checks.assert_clean(conn, "t")
 
@@ -403,16 +404,23 @@ def roles(server):
 
 
 def test_privileges(roles):
-    """A table's owner has its policy, and nobody else's; the tables are closed to all, and what is said of a table is for its owner."""
+    """A table's owner has its policy, and nobody else's; nobody writes to the tables, and what is said of a table is for its owner."""
     with roles.connect(user="compaction_owner") as owner, roles.connect(user="compaction_other") as other, roles.connect() as conn:
         policy(owner, "threshold => 50")
         assert owner.execute("SELECT relation::text, policy, threshold FROM cyclone.compaction").fetchall() == [("t", "t", 50)]
         assert other.execute("SELECT * FROM cyclone.compaction").fetchall() == []
         for role in (owner, other):
             for table in ("compaction_policies", "compaction_state"):
-                for statement in (f"SELECT FROM cyclone.{table}", f"DELETE FROM cyclone.{table}", f"INSERT INTO cyclone.{table} DEFAULT VALUES"):
+                for statement in (f"SELECT FROM cyclone.{table} FOR UPDATE", f"DELETE FROM cyclone.{table}", f"INSERT INTO cyclone.{table} DEFAULT VALUES"):
                     with pytest.raises(psycopg.errors.InsufficientPrivilege):
                         role.execute(statement)
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                role.execute("SELECT FROM cyclone.compaction_state")
+        # nor does a condition see what the view hides
+        conn.execute("UPDATE cyclone.compaction_state SET error = 'secret'; INSERT INTO cyclone.compaction_state (relid, error)"
+                     " VALUES ('t'::regclass, 'secret') ON CONFLICT DO NOTHING")
+        assert other.execute("SELECT FROM cyclone.compaction WHERE last_error::int = 1").fetchall() == []
+        conn.execute("DELETE FROM cyclone.compaction_state")
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="must be owner of table t"):
             policy(other, "false")
         # a function that runs with the rights of somebody else goes by these
@@ -438,6 +446,7 @@ def test_privileges(roles):
         ("'t', threshold => 101", "check constraint"),
         ("'t', min_size => -1", "check constraint"),
         ("'t', cooldown => '-1 s'", "check constraint"),
+        ("'t', hours => repeat(' ', 2000)", "too long"),
         ("'pg_class', false", "cannot be compacted"),
         ("'t_pkey', false", "cannot be compacted"),
         ("NULL, false", "must not be null"),
@@ -475,6 +484,12 @@ def test_policies_survive(server):
         chosen = "SELECT relation::text, policy, enabled FROM cyclone.compaction ORDER BY 1"
         expected = [("log_1", "public.log*", False), ("logs", "public.log*", False), ("s.renamed", "s.renamed", False)]
         assert conn.execute(chosen).fetchall() == expected
+        with pytest.raises(psycopg.errors.CheckViolation):
+            conn.execute("INSERT INTO cyclone.compaction_policies (pattern, enabled) VALUES ('two words', false)")
+        # any role may that may read the rest
+        conn.execute("CREATE ROLE dumper LOGIN; GRANT USAGE ON SCHEMA s TO dumper; GRANT SELECT ON ALL TABLES IN SCHEMA s, public TO dumper")
+        server.cluster.run("pg_dump", "--dbname", server.db, "--username", "dumper")
+        conn.execute("DROP OWNED BY dumper; DROP ROLE dumper")
         dump = server.cluster.run("pg_dump", "--dbname", server.db).stdout
         server.cluster.sql(f"CREATE DATABASE {server.db}_restored")
         server.cluster.run("psql", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname", f"{server.db}_restored", input=dump)

@@ -735,6 +735,8 @@ def test_damaged_links_and_items_of_indexes(prefix, pg_major):
             assert (state, found) == ("XX002" if error else "", True), (name, workers, message)
             # of a circle of leaves with other contents either fault may be met first where several processes walk
             either = name == "gin-leaf" and workers > 0
+            # who comes to the misdirected leaf first may be about to delete it, and leaves it there
+            either |= name == "btree-misdirected" and workers > 0 and "left-link doesn't match" in log
             assert either or (said[workers > 0] in log and (CIRCLE in log) == (said[workers > 0] == CIRCLE)), (name, workers, log)
             with cluster.connect(TEMPLATE) as conn:
                 conn.execute(f"REINDEX TABLE {table}")
