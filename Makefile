@@ -29,7 +29,7 @@
 #   make bench-history                           what the view cyclone.history costs
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
 #   make bench-pace                              how exact budgets are, and what timing statements costs
-#   make bench-guards                            the lag of a slow standby while VACUUM runs, with and without a bound
+#   make bench-guards [BENCH_ARGS="--base /dev/shm"]   the lag of a slow standby while VACUUM runs, with and without a bound
 #   make bench-views [VIEWS_ARGS="--tables 1000"]  how long the views about all tables take
 #   make bench-online [ONLINE_ARGS="--rows 5000000"]  making a table small while others use it, beside other programs
 #   make bench-tpcc [TPCC_ARGS="--warehouses 4"] VACUUM as those who use the database see it, into bench/results/tpcc

@@ -483,7 +483,7 @@ COMMENT ON COLUMN history.wal_records IS 'WAL records written, by all processes'
 COMMENT ON COLUMN history.wal_full_page_images IS 'Full page images among them';
 COMMENT ON COLUMN history.wal_bytes IS 'WAL written, in bytes';
 COMMENT ON COLUMN history.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
-COMMENT ON COLUMN history.target_ms IS 'Latency target at the end, in milliseconds, given or learned; null without one';
+COMMENT ON COLUMN history.target_ms IS 'Latency target at the end, in milliseconds, given or learned; null without one, and with auto where it goes by waits';
 COMMENT ON COLUMN history.latency_ms IS 'The percentile that the target is about as last measured, in milliseconds; null if there was nothing to measure';
 COMMENT ON COLUMN history.audited_pages IS 'Pages of the table and its indexes that cyclone.audit had judged twice, as often as they were; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
 COMMENT ON COLUMN history.audit_failed IS 'Did it end as these verdicts differed? A report is in the folder pg_cyclone of the data directory then';

@@ -65,7 +65,6 @@
 #include "autovacuum/running_notes.h"
 #include "compaction/compaction.h"
 #include "compaction/decision.h"
-#include "debug_point.h"
 #include "inplace/table_inplace.h"
 #include "library.h"
 #include "scope.h"
@@ -613,7 +612,6 @@ run_vacuum(Table *table)
 	pstmt->utilityStmt = (Node *) stmt;
 
 	InitializeQueryCompletion(&qc);
-	DEBUG_POINT("compaction-run");
 	ProcessUtility(pstmt, sql, false, PROCESS_UTILITY_TOPLEVEL, NULL, NULL, None_Receiver, &qc);
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();

@@ -50,11 +50,13 @@
 #include "declared_rows.h"
 #include "dry_run/dry_run.h"
 #include "engine/phases.h"
+#include "engine/server_rules.h"
 #include "history/history_rows.h"
 #include "horizon/horizon.h"
 #include "inplace/table_inplace.h"
 #include "library.h"
 #include "relation_size.h"
+#include "rewrite/disk_space.h"
 #include "rewrite/table_rewrite.h"
 #include "scope.h"
 #include "settings.h"
@@ -64,16 +66,9 @@
 /* Pages that are read to estimate the size of a relation after FULL */
 #define MOST_PAGES			10000
 
-/* The server's rules for leaving dead items where they are, as in table_vacuum.c */
-#define BYPASS_PAGES_FRACTION	0.02
-#define BYPASS_STORE_BYTES		((Size) 32 * 1024 * 1024)
-
 /* A share of a page that its full image has, and what a record takes beside that */
 #define IMAGE_SHARE			0.7
 #define RECORD_BYTES		60
-
-/* What a sort needs for entries that make an index of this size */
-#define SORT_SHARE			1.2
 
 static const char *const operation_names[] = {
 	"VACUUM", "VACUUM", "FULL REWRITE", "FULL INPLACE",

@@ -34,9 +34,7 @@
 
 #include "compat.h"
 #include "dry_run/dry_run.h"
-
-/* Runs of so many blocks, or more, that needn't be looked at are skipped. */
-#define SKIP_RUN_BLOCKS		((BlockNumber) 32)
+#include "engine/server_rules.h"
 
 /* What a record takes in WAL, beside what is in it */
 #define RECORD_BYTES		60

@@ -52,12 +52,12 @@
 #include "engine/heap_page.h"
 #include "engine/phases.h"
 #include "engine/prefetch.h"
+#include "engine/server_rules.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 
 /* The server's rules */
-#define SKIP_RUN_BLOCKS			((BlockNumber) 32)
 #define EAGER_REGION_BLOCKS		((BlockNumber) 4096)
 #define EAGER_SUCCESS_RATE		0.2
 #define FSM_VACUUM_BLOCKS \

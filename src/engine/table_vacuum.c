@@ -58,6 +58,7 @@
 #include "debug_point.h"
 #include "engine/audit.h"
 #include "engine/phases.h"
+#include "engine/server_rules.h"
 #include "engine/table_job.h"
 #include "engine/table_vacuum.h"
 #include "relation_size.h"
@@ -65,10 +66,6 @@
 #include "report/verbose.h"
 #include "team/degree.h"
 #include "team/team.h"
-
-/* The server's rules for leaving dead items where they are. */
-#define BYPASS_PAGES_FRACTION	0.02
-#define BYPASS_STORE_BYTES		((Size) 32 * 1024 * 1024)
 
 /* A table of no more pages is tiny. */
 #define FEW_PAGES				32

@@ -31,7 +31,6 @@
 #include "storage/buffile.h"
 #include "utils/memutils.h"
 
-#include "debug_point.h"
 #include "index_build/entry_sort.h"
 
 #define WORD_BITS		64
@@ -487,7 +486,6 @@ write_run(EntrySort *sort)
 	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(sort));
 	Run		   *run;
 
-	DEBUG_POINT("rewrite-entry-run");
 	sort_entries(sort);
 	if (sort->nruns == 0)
 		sort->runs = palloc(sizeof(Run));

@@ -3,8 +3,8 @@
  * latency.c
  *	  How long the statements of ordinary sessions take.
  *
- * While some vacuum has a latency target in ms, each client backend times its
- * top-level statements and counts them in shared memory, by the logarithm of
+ * While some vacuum has a latency target in ms, or one that is to be learned of
+ * statements, each client backend times its top-level statements and counts them in shared memory, by the logarithm of
  * their latency; nothing is timed at other times.  What counts is the time in
  * the executor, and that of the commit that ends the statement or is one; the
  * time in which a cursor waits for its client does not.  Of the utility

@@ -39,9 +39,6 @@
 #include "rewrite/disk_space.h"
 #include "settings.h"
 
-/* What a sort needs for entries that make an index of this size */
-#define SORT_SHARE		1.2
-
 /* What is needed in one file system */
 typedef struct FileSystem
 {

@@ -13,6 +13,9 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
+/* What a sort needs for entries that make an index of this size */
+#define SORT_SHARE		1.2
+
 extern void disk_space_check(Relation rel, const char *command);
 extern bool disk_space_suffices(Relation index, BlockNumber pages);
 

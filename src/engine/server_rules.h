@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * server_rules.h
+ *	  Numbers by which the server's VACUUM decides, and so does ours, and a dry run.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_SERVER_RULES_H
+#define CYCLONE_SERVER_RULES_H
+
+#include "storage/block.h"
+
+/* Runs of so many blocks, or more, that needn't be looked at are skipped. */
+#define SKIP_RUN_BLOCKS			((BlockNumber) 32)
+
+/* Dead items stay where they are on less of a table's pages, in less memory. */
+#define BYPASS_PAGES_FRACTION	0.02
+#define BYPASS_STORE_BYTES		((Size) 32 * 1024 * 1024)
+
+#endif							/* CYCLONE_SERVER_RULES_H */
