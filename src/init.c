@@ -12,22 +12,19 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "autovacuum/autovacuum.h"
 #include "cluster/citus.h"
 #include "command/heap_seam.h"
 #include "command/utility_hook.h"
 #include "compaction/compaction.h"
 #include "debug_point.h"
 #include "disk_free.h"
-#include "guards/guards.h"
 #include "history/history.h"
 #include "library.h"
 #include "new_files/leftovers.h"
-#include "new_files/new_blocks.h"
 #include "pace/pace.h"
-#include "report/progress.h"
 #include "server_check.h"
 #include "settings.h"
+#include "shared_memory.h"
 
 PG_MODULE_MAGIC;
 
@@ -53,14 +50,11 @@ _PG_init(void)
 	server_check();
 	if (server_fits())
 	{
-		progress_init();
+		shared_memory_init();
 		history_init();
 		pace_init();
-		guards_init();
 		leftovers_init();
-		new_blocks_startup();
 		disk_free_init();
-		autovacuum_init();
 		heap_seam_init();
 		compaction_init();
 	}

@@ -72,19 +72,6 @@ static int	workers_in_a_hurry(Relation rel);
 PG_FUNCTION_INFO_V1(pg_cyclone_autovacuum_reset);
 
 /*
- * autovacuum_init
- *		Ask for shared memory, and see what a crash has left.  Call while the
- *		library is preloaded.
- */
-void
-autovacuum_init(void)
-{
-	table_log_init();
-	running_notes_init();
-	degree_init();
-}
-
-/*
  * autovacuum_vacuum
  *		Vacuum a table in an autovacuum worker.
  *

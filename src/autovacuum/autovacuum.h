@@ -21,7 +21,6 @@
 typedef void (*RelationVacuum) (Relation rel, compat_am_vacuum_params *params,
 								BufferAccessStrategy strategy);
 
-extern void autovacuum_init(void);
 extern bool autovacuum_audit_has_failed(const TableKey *key, const char *name);
 extern void autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params,
 							  BufferAccessStrategy strategy,

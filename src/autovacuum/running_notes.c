@@ -116,9 +116,6 @@ static const TableKey all_tables = {.database = InvalidOid,.relid = 1};
 static int	notes_fd = -1;
 static volatile sig_atomic_t has_note = false;
 
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
-static void startup_shmem(void);
 static void register_process(void);
 static void end_at_exit(int code, Datum arg);
 static void end_at_quit(SIGNAL_ARGS);
@@ -137,18 +134,6 @@ static void count_crash(Crashes *crashes, const RunningNote *note);
 static bool is_about_all(const RunningNote *note);
 static void judge_all_tables(RunningNote *all, const Crashes *crashes, bool has_crashed);
 static pg_crc32c note_crc(const RunningNote *note);
-
-/*
- * running_notes_init
- *		Have the notes of a crash read when the server starts.  Call while the
- *		library is preloaded, after table_log_init.
- */
-void
-running_notes_init(void)
-{
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-}
 
 /*
  * running_notes_begin
@@ -547,12 +532,10 @@ judge_all_tables(RunningNote *all, const Crashes *crashes, bool has_crashed)
 				 errhint("The function cyclone.autovacuum_reset() ends that.")));
 }
 
-/* startup_shmem -- read the notes, once, in the postmaster. */
-static void
-startup_shmem(void)
+/* running_notes_read -- read the notes that a crash has left, once, in the postmaster. */
+void
+running_notes_read(void)
 {
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
 	/* a single-user server leaves them to the next one that has autovacuum */
 	if (IsPostmasterEnvironment && !IsUnderPostmaster)
 	{

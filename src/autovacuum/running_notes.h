@@ -12,7 +12,7 @@
 
 #include "autovacuum/table_log.h"
 
-extern void running_notes_init(void);
+extern void running_notes_read(void);
 extern bool running_notes_begin(const TableKey *key, uint32 failures);
 extern void running_notes_end(void);
 extern void running_notes_trial_went_well(void);

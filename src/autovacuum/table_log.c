@@ -93,11 +93,6 @@ typedef struct AllTables
 
 static AllTables *all = NULL;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
-static void request_shmem(void);
-static void startup_shmem(void);
 static TableEntry *enter(const TableKey *key);
 static void forget_oldest(void);
 static void note_end(TableEntry *entry, const AutovacuumResult *result);
@@ -107,19 +102,6 @@ static TimestampTz open_breaker(TableEntry *entry);
 static void put_row(ReturnSetInfo *result, const TableEntry *entry);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_autovacuum);
-
-/*
- * table_log_init
- *		Ask for shared memory.  Call while the library is preloaded.
- */
-void
-table_log_init(void)
-{
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-}
 
 /* table_log_key -- what an open table is known by. */
 TableKey
@@ -632,20 +614,18 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
-/* request_shmem -- how much shared memory we need. */
-static void
-request_shmem(void)
+/* table_log_shmem_request -- how much shared memory we need. */
+void
+table_log_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
 	RequestAddinShmemSpace(hash_estimate_size(cyclone_autovacuum_max_tables, sizeof(TableEntry)));
 	RequestAddinShmemSpace(sizeof(AllTables));
 	RequestNamedLWLockTranche(TRANCHE, 2);
 }
 
-/* startup_shmem -- make it, or find it. */
-static void
-startup_shmem(void)
+/* table_log_shmem_init -- make it, or find it. */
+void
+table_log_shmem_init(void)
 {
 	HASHCTL		info = {
 		.keysize = sizeof(TableKey),
@@ -653,10 +633,6 @@ startup_shmem(void)
 	};
 	bool		found;
 
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	entries = compat_shmem_hash("pg_cyclone autovacuum", cyclone_autovacuum_max_tables,
 								&info, HASH_ELEM | HASH_BLOBS);
 	all = ShmemInitStruct("pg_cyclone autovacuum crashes", sizeof(AllTables), &found);
@@ -669,5 +645,4 @@ startup_shmem(void)
 	}
 	lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;
 	crashes_lock = &GetNamedLWLockTranche(TRANCHE)[1].lock;
-	LWLockRelease(AddinShmemInitLock);
 }

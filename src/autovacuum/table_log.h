@@ -42,7 +42,8 @@ typedef struct AutovacuumResult
 	int			workers;
 } AutovacuumResult;
 
-extern void table_log_init(void);
+extern void table_log_shmem_request(void);
+extern void table_log_shmem_init(void);
 extern TableKey table_log_key(Relation rel);
 extern bool table_log_breaker_is_open(const TableKey *key, uint32 *failures);
 extern void table_log_done(const TableKey *key, AutovacuumDoor door,

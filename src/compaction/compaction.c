@@ -50,11 +50,6 @@
 
 CompactionShared *compaction_shared = NULL;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
-static void request_shmem(void);
-static void startup_shmem(void);
 static void start_when_due(XactEvent event, void *arg);
 static bool start_launcher(void);
 static const char *defines(List *options, const char *option);
@@ -68,33 +63,23 @@ static void leave_database(Oid database);
 void
 compaction_init(void)
 {
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
 	RegisterXactCallback(start_when_due, NULL);
 }
 
-/* request_shmem -- how much shared memory we need, and a lock. */
-static void
-request_shmem(void)
+/* compaction_shmem_request -- how much shared memory we need, and a lock. */
+void
+compaction_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
 	RequestAddinShmemSpace(sizeof(CompactionShared));
 	RequestNamedLWLockTranche(TRANCHE, 1);
 }
 
-/* startup_shmem -- find our shared memory, or make it. */
-static void
-startup_shmem(void)
+/* compaction_shmem_init -- find our shared memory, or make it. */
+void
+compaction_shmem_init(void)
 {
 	bool		found;
 
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	compaction_shared = ShmemInitStruct("pg_cyclone compaction", sizeof(CompactionShared), &found);
 	if (!found)
 	{
@@ -103,7 +88,6 @@ startup_shmem(void)
 		pg_atomic_init_u64(&compaction_shared->launch_at, 0);
 		compaction_shared->lock = &GetNamedLWLockTranche(TRANCHE)->lock;
 	}
-	LWLockRelease(AddinShmemInitLock);
 }
 
 /*

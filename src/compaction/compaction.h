@@ -61,6 +61,8 @@ extern int	cyclone_compaction_workers;
 
 extern void compaction_settings_init(void);
 extern void compaction_init(void);
+extern void compaction_shmem_request(void);
+extern void compaction_shmem_init(void);
 extern void compaction_make_way(Node *stmt);
 
 extern bool compaction_has_database(const char *name);

@@ -92,30 +92,12 @@ GuardsShared *guards_shared = NULL;
 
 Guarded		guarded;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
 static char *folder_of(Form_pg_class form);
 static void hold_while_due(void);
 static bool end_if_urgent(GuardedVacuum *vacuum);
 static bool end_pause_if_over(GuardedVacuum *vacuum);
 static bool end_pause(pg_atomic_uint64 *place, uint64 until);
 static uint64 held_ns(GuardedVacuum *vacuum, Guard guard);
-static void request_shmem(void);
-static void startup_shmem(void);
-
-/*
- * guards_init
- *		Ask for shared memory.  Call while the library is preloaded.
- */
-void
-guards_init(void)
-{
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-}
 
 /*
  * guards_begin_command
@@ -699,26 +681,20 @@ guards_vacuum_name(GuardedVacuum *vacuum)
 	return name != NULL ? psprintf("table \"%s\"", name) : psprintf("a table (process %d)", vacuum->pid);
 }
 
-/* request_shmem -- a place for each leader, and what they share. */
-static void
-request_shmem(void)
+/* guards_shmem_request -- a place for each leader, and what they share. */
+void
+guards_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
 	RequestAddinShmemSpace(guards_shmem_size());
 	RequestNamedLWLockTranche(GUARDS_TRANCHE, 1);
 }
 
-/* startup_shmem -- find it, or make it. */
-static void
-startup_shmem(void)
+/* guards_shmem_init -- find it, or make it. */
+void
+guards_shmem_init(void)
 {
 	bool		found;
 
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	guards_shared = ShmemInitStruct("pg_cyclone guards", guards_shmem_size(), &found);
 	if (!found)
 	{
@@ -726,5 +702,4 @@ startup_shmem(void)
 		memset(guards_shared, 0, guards_shmem_size());
 		guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
 	}
-	LWLockRelease(AddinShmemInitLock);
 }

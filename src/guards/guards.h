@@ -31,7 +31,8 @@ typedef struct GuardTimes
 	double		seconds[NUM_GUARDS];
 } GuardTimes;
 
-extern void guards_init(void);
+extern void guards_shmem_request(void);
+extern void guards_shmem_init(void);
 extern void guards_begin_command(void (*while_held) (void));
 extern void guards_hurry(void);
 extern void guards_end_command(void);

@@ -73,13 +73,11 @@ static void fail_at_exit(int code, Datum arg);
 
 /*
  * history_init
- *		Ask for shared memory, and watch for warnings.  Call while the library is
- *		preloaded.
+ *		Watch for warnings.  Call while the library is preloaded.
  */
 void
 history_init(void)
 {
-	history_rows_init();
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = note_message;
 }

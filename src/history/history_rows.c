@@ -152,9 +152,6 @@ static HistorySlot *slots;
 static LWLock *file_lock;
 static LWLock *rows_lock;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
 static int	place_row(const HistoryRow *row);
 static int	evict_row(HistoryUser *own, const HistoryRow *row);
 static TableKey table_key(const HistoryRow *row);
@@ -179,24 +176,6 @@ static bool write_file(void);
 static int	compare_numbers(const void *a, const void *b);
 static void make_record(HistoryRecord *record, const HistoryRow *row);
 static pg_crc32c record_crc(const HistoryRecord *record);
-static void request_shmem(void);
-static void startup_shmem(void);
-
-/*
- * history_rows_init
- *		Ask for shared memory, unless there is to be no history.  Call while the
- *		library is preloaded.
- */
-void
-history_rows_init(void)
-{
-	if (cyclone_history_size == 0)
-		return;
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-}
 
 /* history_rows_are_kept -- is there a history? */
 bool
@@ -793,12 +772,12 @@ record_crc(const HistoryRecord *record)
 	return crc;
 }
 
-/* request_shmem -- how much shared memory we need. */
-static void
-request_shmem(void)
+/* history_rows_shmem_request -- how much shared memory we need, if there is to be a history. */
+void
+history_rows_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
+	if (cyclone_history_size == 0)
+		return;
 	RequestAddinShmemSpace(sizeof(HistoryShared));
 	RequestAddinShmemSpace(hash_estimate_size(cyclone_history_size, sizeof(HistoryTable)));
 	RequestAddinShmemSpace(hash_estimate_size(cyclone_history_size, sizeof(HistoryUser)));
@@ -806,9 +785,9 @@ request_shmem(void)
 	RequestNamedLWLockTranche(TRANCHE, 2);
 }
 
-/* startup_shmem -- make it and load the rows, or find it. */
-static void
-startup_shmem(void)
+/* history_rows_shmem_init -- make it, or find it. */
+void
+history_rows_shmem_init(void)
 {
 	HASHCTL		table_info = {
 		.keysize = sizeof(TableKey),
@@ -820,10 +799,8 @@ startup_shmem(void)
 	};
 	bool		found;
 
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	if (cyclone_history_size == 0)
+		return;
 	shared = ShmemInitStruct("pg_cyclone history", sizeof(HistoryShared), &found);
 	if (!found)
 		*shared = (HistoryShared)
@@ -838,12 +815,17 @@ startup_shmem(void)
 							mul_size(cyclone_history_size, sizeof(HistorySlot)), &found);
 	file_lock = &GetNamedLWLockTranche(TRANCHE)[0].lock;
 	rows_lock = &GetNamedLWLockTranche(TRANCHE)[1].lock;
-	LWLockRelease(AddinShmemInitLock);
+}
 
-	/*
-	 * a single-user server leaves the file to the next one that runs VACUUMs
-	 * of ours
-	 */
-	if (IsPostmasterEnvironment && !IsUnderPostmaster)
+/*
+ * history_rows_load
+ *		Load the rows, once, in the postmaster.
+ *
+ * A single-user server leaves the file to the next one that runs VACUUMs of ours.
+ */
+void
+history_rows_load(void)
+{
+	if (history_rows_are_kept() && IsPostmasterEnvironment && !IsUnderPostmaster)
 		load_rows();
 }

@@ -125,11 +125,6 @@ PGDLLEXPORT void pg_cyclone_leftovers_main(Datum arg);
 
 static LeftoversShared *leftovers = NULL;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
-static void request_shmem(void);
-static void startup_shmem(void);
 static bool try_to_look_around(uint64 start);
 static bool look_around(uint64 start);
 static bool look_for_files_of(const char *path, Journal *journal, uint64 start);
@@ -158,32 +153,22 @@ static void drop_files(List *files);
 void
 leftovers_init(void)
 {
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
 	RegisterXactCallback(start_when_due, NULL);
 }
 
-/* request_shmem -- how much shared memory we need. */
-static void
-request_shmem(void)
+/* leftovers_shmem_request -- how much shared memory we need. */
+void
+leftovers_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
 	RequestAddinShmemSpace(sizeof(LeftoversShared));
 }
 
-/* startup_shmem -- find our shared memory, or make it and look around. */
-static void
-startup_shmem(void)
+/* leftovers_shmem_init -- find our shared memory, or make it. */
+void
+leftovers_shmem_init(void)
 {
 	bool		found;
 
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	leftovers = ShmemInitStruct("pg_cyclone leftovers", sizeof(LeftoversShared), &found);
 	if (!found)
 	{
@@ -191,10 +176,13 @@ startup_shmem(void)
 		pg_atomic_init_u32(&leftovers->is_due, 0);
 		pg_atomic_init_u64(&leftovers->due_at, 0);
 	}
-	LWLockRelease(AddinShmemInitLock);
+}
 
-	/* not where children run this again */
-	if (!found && !IsUnderPostmaster)
+/* leftovers_look_around -- is anything left of a crash?  Not asked by children. */
+void
+leftovers_look_around(void)
+{
+	if (!IsUnderPostmaster)
 		pg_atomic_write_u32(&leftovers->is_due, try_to_look_around(leftovers->start));
 }
 

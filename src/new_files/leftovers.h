@@ -11,5 +11,8 @@
 #define CYCLONE_LEFTOVERS_H
 
 extern void leftovers_init(void);
+extern void leftovers_shmem_request(void);
+extern void leftovers_shmem_init(void);
+extern void leftovers_look_around(void);
 
 #endif							/* CYCLONE_LEFTOVERS_H */

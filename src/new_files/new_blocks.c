@@ -41,7 +41,6 @@
 #include "port/pg_iovec.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
-#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/smgr.h"
@@ -53,32 +52,15 @@
 
 #define LOCK_NAME		"CycloneExtend"
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-
-static void request_lock_name(void);
-
 /*
- * new_blocks_startup
- *		Install the hook.  Call while the library is preloaded.
- */
-void
-new_blocks_startup(void)
-{
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_lock_name;
-}
-
-/*
- * request_lock_name
+ * new_blocks_shmem_request
  *		Have the server know the name of our locks as that of a wait event.
  *
  * The lock that it makes isn't used: each file has one of its own.
  */
-static void
-request_lock_name(void)
+void
+new_blocks_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
 	RequestNamedLWLockTranche(LOCK_NAME, 1);
 }
 

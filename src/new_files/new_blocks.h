@@ -32,7 +32,7 @@ typedef struct NewBlocksShared
 	XLogRecPtr	redo;
 } NewBlocksShared;
 
-extern void new_blocks_startup(void);
+extern void new_blocks_shmem_request(void);
 extern void new_blocks_init(NewBlocksShared *shared);
 extern void new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared);
 extern BlockNumber new_blocks_take(Relation rel, NewBlocksShared *shared, int n);

@@ -45,25 +45,16 @@
 static PaceSummary summary;
 static GuardTimes held_before;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
-static void request_shmem(void);
-static void startup_shmem(void);
 static void add_to_summary(void);
 static bool is_time_to_pay(void);
 static uint64 until_paid_for(uint64 now);
 static void nap(uint64 until);
 static void look_and_tick(uint64 now);
 
-/* pace_init -- ask for shared memory, and hooks.  Call while the library is preloaded. */
+/* pace_init -- install the hooks.  Call while the library is preloaded. */
 void
 pace_init(void)
 {
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
 	latency_init();
 }
 
@@ -380,12 +371,10 @@ pace_while_waiting(void)
 	pace_warn_if_out_of_reach();
 }
 
-/* request_shmem -- how much shared memory the pace needs. */
-static void
-request_shmem(void)
+/* pace_shmem_request -- how much shared memory the pace needs. */
+void
+pace_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
 	RequestAddinShmemSpace(latency_shmem_size());
 	RequestAddinShmemSpace(target_shmem_size());
 	RequestAddinShmemSpace(parking_shmem_size());
@@ -393,18 +382,14 @@ request_shmem(void)
 	RequestAddinShmemSpace(view_shmem_size());
 }
 
-/* startup_shmem -- find it, or make it. */
-static void
-startup_shmem(void)
+/* pace_shmem_init -- find it, or make it. */
+void
+pace_shmem_init(void)
 {
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
 
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	latency_shmem_init();
 	target_shmem_init();
 	parking_shmem_init();
 	neighbours_shmem_init();
 	view_shmem_init();
-	LWLockRelease(AddinShmemInitLock);
 }

@@ -43,6 +43,8 @@ extern void pace_settings_define_target(void);
 
 /* a command */
 extern void pace_init(void);
+extern void pace_shmem_request(void);
+extern void pace_shmem_init(void);
 extern void pace_begin_command(const double *latency_target);
 extern void pace_end_command(void);
 extern bool pace_command_is_running(void);

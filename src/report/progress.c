@@ -91,11 +91,6 @@ static bool exit_callback_registered = false;
 /* what becomes the mark when the next one is made */
 static uint64 next_mark;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
-static void request_shmem(void);
-static void startup_shmem(void);
 static void clear_at_exit(int code, Datum arg);
 static ProgressSlot *my_slot(void);
 static bool slot_is_mine(void);
@@ -106,19 +101,6 @@ static void read_slot(ProgressSlot *slot, ProgressRow *row);
 static const char *phase_name(uint32 phase);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_progress);
-
-/*
- * progress_init
- *		Ask for shared memory.  Call while the library is preloaded.
- */
-void
-progress_init(void)
-{
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-}
 
 /*
  * progress_run
@@ -358,25 +340,19 @@ pg_cyclone_progress(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* request_shmem -- how much shared memory the slots need. */
-static void
-request_shmem(void)
+/* progress_shmem_request -- how much shared memory the slots need. */
+void
+progress_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
 	RequestAddinShmemSpace(mul_size(sizeof(ProgressSlot), MaxBackends));
 }
 
-/* startup_shmem -- find the slots, or make them. */
-static void
-startup_shmem(void)
+/* progress_shmem_init -- find the slots, or make them. */
+void
+progress_shmem_init(void)
 {
 	bool		found;
 
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	slots = ShmemInitStruct("pg_cyclone progress",
 							mul_size(sizeof(ProgressSlot), MaxBackends),
 							&found);
@@ -406,7 +382,6 @@ startup_shmem(void)
 		pg_atomic_init_u64(&slots[i].run_start, 0);
 		pg_atomic_init_u32(&slots[i].run_pages, 0);
 	}
-	LWLockRelease(AddinShmemInitLock);
 }
 
 /* clear_at_exit -- a process that dies leaves no row behind. */

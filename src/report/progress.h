@@ -70,7 +70,8 @@ typedef struct ProgressRow
 	BlockNumber run_pages;		/* of the table when it began */
 } ProgressRow;
 
-extern void progress_init(void);
+extern void progress_shmem_request(void);
+extern void progress_shmem_init(void);
 
 extern void progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages);
 extern void progress_begin(Oid relid, int leader_pid);

@@ -31,25 +31,7 @@ static pg_atomic_uint32 *taken = NULL;
 /* those of them that this process has */
 static int	reserved = 0;
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
-static void request_shmem(void);
-static void startup_shmem(void);
 static void release_at_exit(int code, Datum arg);
-
-/*
- * degree_init
- *		Ask for shared memory.  Call while the library is preloaded.
- */
-void
-degree_init(void)
-{
-	previous_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = request_shmem;
-	previous_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = startup_shmem;
-}
 
 /*
  * degree_autovacuum_limit
@@ -149,29 +131,22 @@ degree_for_size(BlockNumber nblocks, int threshold)
 	return nworkers;
 }
 
-/* request_shmem -- how much shared memory we need. */
-static void
-request_shmem(void)
+/* degree_shmem_request -- how much shared memory we need. */
+void
+degree_shmem_request(void)
 {
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
 	RequestAddinShmemSpace(sizeof(pg_atomic_uint32));
 }
 
-/* startup_shmem -- make it, or find it. */
-static void
-startup_shmem(void)
+/* degree_shmem_init -- make it, or find it. */
+void
+degree_shmem_init(void)
 {
 	bool		found;
 
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	taken = ShmemInitStruct("pg_cyclone autovacuum workers", sizeof(pg_atomic_uint32), &found);
 	if (!found)
 		pg_atomic_init_u32(taken, 0);
-	LWLockRelease(AddinShmemInitLock);
 }
 
 /* release_at_exit -- put back the workers of an autovacuum that is terminated. */

@@ -13,7 +13,8 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
-extern void degree_init(void);
+extern void degree_shmem_request(void);
+extern void degree_shmem_init(void);
 extern int	degree_autovacuum_limit(void);
 extern int	degree_reserve(int nworkers);
 extern void degree_release(void);
