@@ -35,8 +35,10 @@
 typedef struct SharedPart
 {
 	void		(*request) (void);	/* asks for memory and named locks */
-	void		(*init) (void); /* makes or finds them; holds AddinShmemInitLock */
-	void		(*start) (void);	/* comes after init of all parts, without the lock */
+	void		(*init) (void); /* makes or finds them; holds
+								 * AddinShmemInitLock */
+	void		(*start) (void);	/* comes after init of all parts, without
+									 * the lock */
 } SharedPart;
 
 static const SharedPart parts[] = {

@@ -6,7 +6,7 @@
  * Each page of the sample is read under a share lock, tuple by tuple.  What
  * is live, dead, or dead but perhaps seen by an old snapshot is found without
  * hint bits being set, so that nothing gets dirty or goes to WAL for the sake
- * of a report; row_state has the server's rules in short.
+ * of a report; row_state.c has the server's rules.
  *
  * How many pages the rows would fill if packed anew is found by packing them:
  * the rows of the sample, one after the other, as VACUUM FULL does it.  This
@@ -35,6 +35,7 @@
 #include "storage/procarray.h"
 
 #include "bloat/bloat.h"
+#include "bloat/row_state.h"
 
 /* What is measured on each page, in bytes */
 enum
@@ -48,14 +49,6 @@ enum
 	HEAP_ROOTS,					/* not in bytes: roots of what isn't dead */
 	HEAP_QUANTITIES
 };
-
-typedef enum RowState
-{
-	ROW_NONE,					/* no row in this item */
-	ROW_LIVE,					/* or may become so, or is being deleted */
-	ROW_HELD,
-	ROW_DEAD,
-} RowState;
 
 /* Rows that are packed anew */
 typedef struct Packing
@@ -82,7 +75,7 @@ static void check_item(const HeapSurvey *survey, Page page, ItemId item);
 static void measure_page(HeapSurvey *survey, Page page, double *quantities);
 static double count_roots(HeapSurvey *survey, Page page, const RowState *states);
 static bool chain_has_row(Page page, const RowState *states, OffsetNumber off);
-static RowState row_state(const HeapSurvey *survey, HeapTupleHeader tuple);
+static RowState short_state(const HeapSurvey *survey, HeapTupleHeader tuple);
 static void pack(Packing *packing, Size length);
 static double packed_bytes(const Packing *packing);
 static double packed_pages(const Packing *packing);
@@ -211,7 +204,7 @@ measure_page(HeapSurvey *survey, Page page, double *quantities)
 
 		/* where all rows are visible to all, none has to be asked */
 		states[off] = PageIsAllVisible(page) ? ROW_LIVE :
-			row_state(survey, (HeapTupleHeader) PageGetItem(page, item));
+			short_state(survey, (HeapTupleHeader) PageGetItem(page, item));
 		if (states[off] == ROW_DEAD)
 		{
 			quantities[HEAP_DEAD] += length;
@@ -296,43 +289,16 @@ chain_has_row(Page page, const RowState *states, OffsetNumber off)
 }
 
 /*
- * row_state
- *		Is a tuple live, dead, or dead but perhaps seen by an old snapshot?
- *
- * As HeapTupleSatisfiesVacuum would have it, but no hint bit is set.
- * What running transactions, ours included, have inserted or deleted is live.
- * The page is locked, so VACUUM can't freeze its transactions meanwhile and
- * then let the commit log forget them.
+ * short_state
+ *		The same in short: what running transactions have inserted or deleted is live.
  */
 static RowState
-row_state(const HeapSurvey *survey, HeapTupleHeader tuple)
+short_state(const HeapSurvey *survey, HeapTupleHeader tuple)
 {
-	uint16		infomask = tuple->t_infomask;
-	TransactionId xmax;
+	bool		lacks_hints = false;
+	RowState	state = row_state(tuple, survey->oldest_xmin, &lacks_hints);
 
-	if (!HeapTupleHeaderXminCommitted(tuple))
-	{
-		TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple);
-
-		if (HeapTupleHeaderXminInvalid(tuple))
-			return ROW_DEAD;
-		if (TransactionIdIsInProgress(xmin))
-			return ROW_LIVE;
-		if (!TransactionIdDidCommit(xmin))
-			return ROW_DEAD;
-	}
-
-	if ((infomask & HEAP_XMAX_INVALID) || HEAP_XMAX_IS_LOCKED_ONLY(infomask))
-		return ROW_LIVE;
-
-	xmax = HeapTupleHeaderGetUpdateXid(tuple);
-	if ((infomask & HEAP_XMAX_IS_MULTI) || !(infomask & HEAP_XMAX_COMMITTED))
-	{
-		if (!TransactionIdIsValid(xmax) || TransactionIdIsInProgress(xmax) ||
-			!TransactionIdDidCommit(xmax))
-			return ROW_LIVE;
-	}
-	return TransactionIdPrecedes(xmax, survey->oldest_xmin) ? ROW_DEAD : ROW_HELD;
+	return state == ROW_INSERTED || state == ROW_DELETED ? ROW_LIVE : state;
 }
 
 /* pack -- add a tuple of this length to the last page, or to a new one. */

@@ -62,6 +62,20 @@ static post_parse_analyze_hook_type previous_analyze_hook = NULL;
 /* what was in front of us in this session, and now isn't */
 static ProcessUtility_hook_type overtaken_hook = NULL;
 
+/* What a ProcessUtility hook is called with, and what comes after ours */
+typedef struct Call
+{
+	ProcessUtility_hook_type next;
+	PlannedStmt *pstmt;
+	const char *query_string;
+	bool		read_only_tree;
+	ProcessUtilityContext context;
+	ParamListInfo params;
+	QueryEnvironment *query_env;
+	DestReceiver *dest;
+	QueryCompletion *qc;
+} Call;
+
 static void take_vacuum(PlannedStmt *pstmt, const char *query_string,
 						bool read_only_tree, ProcessUtilityContext context,
 						ParamListInfo params, QueryEnvironment *query_env,
@@ -71,26 +85,12 @@ static void take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 							  bool read_only_tree, ProcessUtilityContext context,
 							  ParamListInfo params, QueryEnvironment *query_env,
 							  DestReceiver *dest, QueryCompletion *qc);
-static bool is_done(ProcessUtility_hook_type next,
-					PlannedStmt *pstmt, const char *query_string,
-					bool read_only_tree, ProcessUtilityContext context,
-					ParamListInfo params, QueryEnvironment *query_env,
-					DestReceiver *dest, QueryCompletion *qc);
-static bool is_dry_run_done(ProcessUtility_hook_type next,
-							PlannedStmt *pstmt, const char *query_string,
-							bool read_only_tree, ProcessUtilityContext context,
-							ParamListInfo params, QueryEnvironment *query_env,
-							DestReceiver *dest, QueryCompletion *qc);
-static bool is_cluster_done(ProcessUtility_hook_type next,
-							PlannedStmt *pstmt, const char *query_string,
-							bool read_only_tree, ProcessUtilityContext context,
-							ParamListInfo params, QueryEnvironment *query_env,
-							DestReceiver *dest, QueryCompletion *qc);
-static bool is_repack_done(ProcessUtility_hook_type next,
-						   PlannedStmt *pstmt, const char *query_string,
-						   bool read_only_tree, ProcessUtilityContext context,
-						   ParamListInfo params, QueryEnvironment *query_env,
-						   DestReceiver *dest, QueryCompletion *qc);
+static bool is_done(const Call *call);
+static bool is_dry_run_done(const Call *call);
+static bool is_cluster_done(const Call *call);
+static bool is_repack_done(const Call *call);
+static void pass_on(const Call *call);
+static void pass_on_for_server(const Call *call);
 static PlannedStmt *for_server(const PlannedStmt *pstmt);
 static void check_target(const VacuumStmt *stmt, const VacuumOptions *options);
 static bool is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
@@ -124,28 +124,24 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 			ParamListInfo params, QueryEnvironment *query_env,
 			DestReceiver *dest, QueryCompletion *qc)
 {
+	Call		call = {next_hook ? next_hook : standard_ProcessUtility, pstmt, query_string,
+	read_only_tree, context, params, query_env, dest, qc};
 	uint64		start;
 	bool		commits = false;
 
 	compaction_make_way(pstmt->utilityStmt);
-	if (is_done(next_hook ? next_hook : standard_ProcessUtility,
-				pstmt, query_string, read_only_tree, context,
-				params, query_env, dest, qc))
+	if (is_done(&call))
 		return;
 
 	if (!server_fits() || !latency_begin_utility(pstmt, &start, &commits))
 	{
-		(next_hook ? next_hook : standard_ProcessUtility)
-			(pstmt, query_string, read_only_tree, context,
-			 params, query_env, dest, qc);
+		pass_on(&call);
 		return;
 	}
 
 	PG_TRY();
 	{
-		(next_hook ? next_hook : standard_ProcessUtility)
-			(pstmt, query_string, read_only_tree, context,
-			 params, query_env, dest, qc);
+		pass_on(&call);
 	}
 	PG_FINALLY();
 	{
@@ -196,10 +192,11 @@ take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 				  ParamListInfo params, QueryEnvironment *query_env,
 				  DestReceiver *dest, QueryCompletion *qc)
 {
-	if (!is_done(overtaken_hook, pstmt, query_string, read_only_tree, context,
-				 params, query_env, dest, qc))
-		overtaken_hook(pstmt, query_string, read_only_tree, context,
-					   params, query_env, dest, qc);
+	Call		call = {overtaken_hook, pstmt, query_string,
+	read_only_tree, context, params, query_env, dest, qc};
+
+	if (!is_done(&call))
+		pass_on(&call);
 }
 
 /*
@@ -214,28 +211,22 @@ take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
  * called the function may catch the error.
  */
 static bool
-is_done(ProcessUtility_hook_type next,
-		PlannedStmt *pstmt, const char *query_string,
-		bool read_only_tree, ProcessUtilityContext context,
-		ParamListInfo params, QueryEnvironment *query_env,
-		DestReceiver *dest, QueryCompletion *qc)
+is_done(const Call *call)
 {
-	const VacuumStmt *stmt = (const VacuumStmt *) pstmt->utilityStmt;
+	const VacuumStmt *stmt = (const VacuumStmt *) call->pstmt->utilityStmt;
 	VacuumOptions options;
 	bool		has_target;
 
 	if (IsA(stmt, RepackStmt))
-		return is_repack_done(next, pstmt, query_string, read_only_tree, context,
-							  params, query_env, dest, qc);
+		return is_repack_done(call);
 	if (!IsA(stmt, VacuumStmt))
 		return false;
 	if (vacuum_relations_running())
 	{
-		refuse_nested(stmt, context);
+		refuse_nested(stmt, call->context);
 		return false;
 	}
-	if (is_dry_run_done(next, pstmt, query_string, read_only_tree, context,
-						params, query_env, dest, qc))
+	if (is_dry_run_done(call))
 		return true;
 	if (!server_fits())
 	{
@@ -246,14 +237,12 @@ is_done(ProcessUtility_hook_type next,
 	}
 	if (stmt->is_vacuumcmd && IsUnderPostmaster)
 		vacuum_options_explain_faults(stmt);
-	if (is_cluster_done(next, pstmt, query_string, read_only_tree, context,
-						params, query_env, dest, qc))
+	if (is_cluster_done(call))
 		return true;
-	if (is_ours(stmt, context, &options))
+	if (is_ours(stmt, call->context, &options))
 	{
 		if (distributed_is_for_other(stmt->rels, &options))
-			next(for_server(pstmt), query_string, read_only_tree,
-				 context, params, query_env, dest, qc);
+			pass_on_for_server(call);
 		else
 			run_vacuum(stmt, &options);
 		return true;
@@ -271,15 +260,13 @@ is_done(ProcessUtility_hook_type next,
 	}
 	if (!has_target || pace_command_is_running())
 	{
-		next(for_server(pstmt), query_string, read_only_tree,
-			 context, params, query_env, dest, qc);
+		pass_on_for_server(call);
 		return true;
 	}
 	PG_TRY();
 	{
 		pace_begin_command(&options.latency_target);
-		next(for_server(pstmt), query_string, read_only_tree,
-			 context, params, query_env, dest, qc);
+		pass_on_for_server(call);
 	}
 	PG_FINALLY();
 	{
@@ -297,16 +284,12 @@ is_done(ProcessUtility_hook_type next,
  * with it.
  */
 static bool
-is_dry_run_done(ProcessUtility_hook_type next,
-				PlannedStmt *pstmt, const char *query_string,
-				bool read_only_tree, ProcessUtilityContext context,
-				ParamListInfo params, QueryEnvironment *query_env,
-				DestReceiver *dest, QueryCompletion *qc)
+is_dry_run_done(const Call *call)
 {
 	bool		is_dry;
 	MemoryContext old;
-	PlannedStmt *copy;
-	VacuumStmt *stmt = (VacuumStmt *) pstmt->utilityStmt;
+	Call		inner = *call;
+	VacuumStmt *stmt = (VacuumStmt *) call->pstmt->utilityStmt;
 	VacuumOptions options;
 
 	if (!IsUnderPostmaster || !vacuum_options_have_dry_run(stmt, &is_dry))
@@ -314,15 +297,14 @@ is_dry_run_done(ProcessUtility_hook_type next,
 
 	/* the portal's, as what isn't dry commits */
 	old = MemoryContextSwitchTo(PortalContext != NULL ? PortalContext : CurrentMemoryContext);
-	copy = copyObject(pstmt);
-	stmt = castNode(VacuumStmt, copy->utilityStmt);
+	inner.pstmt = copyObject(call->pstmt);
+	stmt = castNode(VacuumStmt, inner.pstmt->utilityStmt);
 	stmt->options = vacuum_options_without_dry_run(stmt->options);
 	MemoryContextSwitchTo(old);
 	if (!is_dry)
 	{
-		if (!is_done(next, copy, query_string, read_only_tree, context,
-					 params, query_env, dest, qc))
-			next(copy, query_string, read_only_tree, context, params, query_env, dest, qc);
+		if (!is_done(&inner))
+			pass_on(&inner);
 		return true;
 	}
 
@@ -352,13 +334,9 @@ is_dry_run_done(ProcessUtility_hook_type next,
  * would raise an error for its options.
  */
 static bool
-is_cluster_done(ProcessUtility_hook_type next,
-				PlannedStmt *pstmt, const char *query_string,
-				bool read_only_tree, ProcessUtilityContext context,
-				ParamListInfo params, QueryEnvironment *query_env,
-				DestReceiver *dest, QueryCompletion *qc)
+is_cluster_done(const Call *call)
 {
-	const VacuumStmt *stmt = (const VacuumStmt *) pstmt->utilityStmt;
+	const VacuumStmt *stmt = (const VacuumStmt *) call->pstmt->utilityStmt;
 	VacuumOptions options;
 	List	   *here;
 	VacuumStmt *rest;
@@ -370,7 +348,7 @@ is_cluster_done(ProcessUtility_hook_type next,
 		!vacuum_options_read(stmt, &options) ||
 		!distributed_is_for_cluster(stmt->rels, &options, &here))
 		return false;
-	PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
+	PreventInTransactionBlock(call->context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
 
 	/* both may commit, and the statement may be a cached one */
 	old = MemoryContextSwitchTo(PortalContext);
@@ -384,13 +362,13 @@ is_cluster_done(ProcessUtility_hook_type next,
 	}
 	if (here != NIL)
 	{
-		PlannedStmt *copy = copyObject(pstmt);
+		Call		inner = *call;
 
-		castNode(VacuumStmt, copy->utilityStmt)->rels = copyObject(here);
+		inner.pstmt = copyObject(call->pstmt);
+		castNode(VacuumStmt, inner.pstmt->utilityStmt)->rels = copyObject(here);
 		MemoryContextSwitchTo(old);
-		if (!is_done(next, copy, query_string, read_only_tree, context,
-					 params, query_env, dest, qc))
-			next(copy, query_string, read_only_tree, context, params, query_env, dest, qc);
+		if (!is_done(&inner))
+			pass_on(&inner);
 	}
 	else
 		MemoryContextSwitchTo(old);
@@ -419,13 +397,9 @@ check_target(const VacuumStmt *stmt, const VacuumOptions *options)
  *		The same for a REPACK, whose only option of ours is PARALLEL.
  */
 static bool
-is_repack_done(ProcessUtility_hook_type next,
-			   PlannedStmt *pstmt, const char *query_string,
-			   bool read_only_tree, ProcessUtilityContext context,
-			   ParamListInfo params, QueryEnvironment *query_env,
-			   DestReceiver *dest, QueryCompletion *qc)
+is_repack_done(const Call *call)
 {
-	const RepackStmt *stmt = (const RepackStmt *) pstmt->utilityStmt;
+	const RepackStmt *stmt = (const RepackStmt *) call->pstmt->utilityStmt;
 	bool		has_parallel = repack_options_have_parallel(stmt);
 	VacuumOptions options;
 
@@ -439,7 +413,7 @@ is_repack_done(ProcessUtility_hook_type next,
 			refuse_unfit_server("REPACK option PARALLEL");
 		return false;
 	}
-	if (is_repack_ours(stmt, context, &options))
+	if (is_repack_ours(stmt, call->context, &options))
 	{
 		List	   *rels = stmt->relation != NULL ? list_make1(stmt->relation) : NIL;
 
@@ -451,9 +425,26 @@ is_repack_done(ProcessUtility_hook_type next,
 	}
 	if (!has_parallel)
 		return false;
-	next(for_server(pstmt), query_string, read_only_tree,
-		 context, params, query_env, dest, qc);
+	pass_on_for_server(call);
 	return true;
+}
+
+/* pass_on -- the statement goes on to the next hook, or the server. */
+static void
+pass_on(const Call *call)
+{
+	call->next(call->pstmt, call->query_string, call->read_only_tree, call->context,
+			   call->params, call->query_env, call->dest, call->qc);
+}
+
+/* pass_on_for_server -- likewise, without our options. */
+static void
+pass_on_for_server(const Call *call)
+{
+	Call		inner = *call;
+
+	inner.pstmt = for_server(call->pstmt);
+	pass_on(&inner);
 }
 
 /*

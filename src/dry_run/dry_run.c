@@ -56,6 +56,7 @@
 #include "inplace/table_inplace.h"
 #include "library.h"
 #include "relation_size.h"
+#include "report/pretty_bytes.h"
 #include "rewrite/disk_space.h"
 #include "rewrite/table_rewrite.h"
 #include "scope.h"
@@ -90,7 +91,6 @@ static double seconds_of(const DryRun *run);
 static void tell(Relation rel, const DryRun *run);
 static void tell_indexes(StringInfo buf, const DryRun *run);
 static void tell_costs(StringInfo buf, const DryRun *run);
-static const char *pretty_bytes(int64 bytes);
 static void put_row(ReturnSetInfo *result, Relation rel, const DryRun *run);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_dry_run);
@@ -511,13 +511,6 @@ tell_costs(StringInfo buf, const DryRun *run)
 		}
 	appendStringInfo(buf, run->runs_are_own ? _("), as the last %d runs on it have it") :
 					 _("), as the last %d runs on other tables have it"), run->nruns);
-}
-
-/* pretty_bytes -- a size with a unit. */
-static const char *
-pretty_bytes(int64 bytes)
-{
-	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum(bytes)));
 }
 
 /* put_row -- the same as a row of the function. */

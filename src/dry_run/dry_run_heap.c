@@ -32,22 +32,13 @@
 #include "storage/procarray.h"
 #include "storage/read_stream.h"
 
+#include "bloat/row_state.h"
 #include "compat.h"
 #include "dry_run/dry_run.h"
 #include "engine/server_rules.h"
 
 /* What a record takes in WAL, beside what is in it */
 #define RECORD_BYTES		60
-
-typedef enum RowState
-{
-	ROW_NONE,					/* no row in this item, or not any more */
-	ROW_LIVE,
-	ROW_INSERTED,				/* by a running transaction */
-	ROW_DELETED,				/* likewise */
-	ROW_HELD,					/* dead, but somebody may see it */
-	ROW_DEAD,
-} RowState;
 
 /* The heap, and the page in hand */
 typedef struct HeapLook
@@ -73,7 +64,6 @@ static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_
 static bool may_skip(HeapLook *look, BlockNumber blkno);
 static void look_at_page(HeapLook *look, Buffer buffer);
 static void judge_rows(HeapLook *look, Page page);
-static RowState row_state(HeapLook *look, HeapTupleHeader tuple);
 static void prune(HeapLook *look, Page page);
 static void prune_chain(HeapLook *look, Page page, OffsetNumber root);
 static void count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image);
@@ -199,47 +189,9 @@ judge_rows(HeapLook *look, Page page)
 					(errcode(ERRCODE_DATA_CORRUPTED),
 					 errmsg("a page of relation \"%s\" has a corrupted item %u",
 							RelationGetRelationName(look->rel), off)));
-		look->states[off] = row_state(look, (HeapTupleHeader) PageGetItem(page, item));
+		look->states[off] = row_state((HeapTupleHeader) PageGetItem(page, item),
+									  look->cutoffs.OldestXmin, &look->lacks_hints);
 	}
-}
-
-/*
- * row_state
- *		What HeapTupleSatisfiesVacuum would say.
- */
-static RowState
-row_state(HeapLook *look, HeapTupleHeader tuple)
-{
-	uint16		infomask = tuple->t_infomask;
-	TransactionId xmax;
-
-	if (!HeapTupleHeaderXminCommitted(tuple))
-	{
-		TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple);
-
-		look->lacks_hints = true;
-		if (HeapTupleHeaderXminInvalid(tuple))
-			return ROW_DEAD;
-		if (TransactionIdIsCurrentTransactionId(xmin) || TransactionIdIsInProgress(xmin))
-			return ROW_INSERTED;
-		if (!TransactionIdDidCommit(xmin))
-			return ROW_DEAD;
-	}
-	if ((infomask & HEAP_XMAX_INVALID) || HEAP_XMAX_IS_LOCKED_ONLY(infomask))
-		return ROW_LIVE;
-
-	xmax = HeapTupleHeaderGetUpdateXid(tuple);
-	if ((infomask & HEAP_XMAX_IS_MULTI) || !(infomask & HEAP_XMAX_COMMITTED))
-	{
-		look->lacks_hints |= (infomask & HEAP_XMAX_IS_MULTI) == 0;
-		if (!TransactionIdIsValid(xmax))
-			return ROW_LIVE;
-		if (TransactionIdIsCurrentTransactionId(xmax) || TransactionIdIsInProgress(xmax))
-			return ROW_DELETED;
-		if (!TransactionIdDidCommit(xmax))
-			return ROW_LIVE;
-	}
-	return TransactionIdPrecedes(xmax, look->cutoffs.OldestXmin) ? ROW_DEAD : ROW_HELD;
 }
 
 /*

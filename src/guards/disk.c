@@ -37,6 +37,7 @@
 #include "guards/guards.h"
 #include "guards/guards_state.h"
 #include "clock.h"
+#include "report/pretty_bytes.h"
 
 #define LOOK_NS				((uint64) NS_PER_S)
 /* Of the segments that an archiver has not done yet one may be in its hands. */
@@ -137,7 +138,7 @@ look(GuardedVacuum *vacuum, double min_free)
 				 errmsg("VACUUM of %s goes on although less is free than \"cyclone.min_free_disk\": it is needed to prevent transaction ID wraparound",
 						guards_vacuum_name(vacuum)),
 				 errdetail("%s are free in the file system of \"%s\", where WAL is retained by %s.",
-						   guards_pretty_bytes(free_bytes), XLOGDIR, guards_disk_holder(vacuum))));
+						   pretty_bytes(free_bytes), XLOGDIR, guards_disk_holder(vacuum))));
 }
 
 /* is_short -- is less free in the file system of that path than there should be? */
@@ -227,6 +228,6 @@ end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 b
 			 errmsg("VACUUM FULL of %s ends, as less is free than \"cyclone.min_free_disk\"",
 					guards_vacuum_name(vacuum)),
 			 errdetail("%s are free in the file system of \"%s\", and %s should stay free.",
-					   guards_pretty_bytes(free_bytes), path, guards_pretty_bytes(bound)),
+					   pretty_bytes(free_bytes), path, pretty_bytes(bound)),
 			 errhint("Free some space, or run VACUUM (FULL INPLACE), which needs no second copy of the table. A superuser may set \"cyclone.min_free_disk\" to a lower value.")));
 }

@@ -79,6 +79,7 @@
 #include "guards/guards.h"
 #include "guards/guards_state.h"
 #include "clock.h"
+#include "report/pretty_bytes.h"
 #include "settings.h"
 
 /* Who stands still looks again so often. */
@@ -653,8 +654,8 @@ guards_say_if_held_for_long(Guard guard)
 				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.min_free_disk\"",
 						guards_vacuum_name(vacuum), seconds),
 				 errdetail("%s are free in the file system of \"%s\", and %s should stay free. WAL is retained there by: %s.",
-						   guards_pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free)), XLOGDIR,
-						   guards_pretty_bytes(pg_atomic_read_u64(&vacuum->disk_bound)),
+						   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free)), XLOGDIR,
+						   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_bound)),
 						   guards_disk_holder(vacuum) != NULL ? guards_disk_holder(vacuum) : "nobody any more"),
 				 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or mend archive_command. Or set \"cyclone.min_free_disk\" to a lower value and reload the configuration; running VACUUMs notice.")));
 	else
@@ -662,13 +663,6 @@ guards_say_if_held_for_long(Guard guard)
 				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.max_wal_rate\"",
 						guards_vacuum_name(vacuum), seconds),
 				 errhint("If it is to end earlier, set \"cyclone.max_wal_rate\" to a higher value and reload the configuration; running VACUUMs notice.")));
-}
-
-/* guards_pretty_bytes -- a size with a unit, for messages. */
-char *
-guards_pretty_bytes(uint64 bytes)
-{
-	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum((int64) bytes)));
 }
 
 /* guards_vacuum_name -- of its table, for messages. */

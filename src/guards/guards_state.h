@@ -162,7 +162,6 @@ extern void guards_begin_hold(Guard guard);
 extern void guards_end_hold(Guard guard);
 extern void guards_say_if_held_for_long(Guard guard);
 extern char *guards_vacuum_name(GuardedVacuum *vacuum);
-extern char *guards_pretty_bytes(uint64 bytes);
 
 /* brake.c */
 extern GuardedVacuum *guards_find_vacuum(int *pid);

@@ -97,6 +97,8 @@ static void swap_first_tuples(Page page);
 #endif
 static void share_out_last_page(BtreeLevel *level);
 static void fill_again(BtreeLevel *level, Page images, int nimages, Size reserved);
+static BtreeLevel *begin_level(const NewBtree *btree, uint32 number);
+static BlockNumber end_tree(BtreeLevel *level, uint32 *root_number);
 static void pass_up(BtreeLevel *level, IndexTuple low_key, BlockNumber block);
 static void write_page(const NewBtree *btree, BlockNumber block, Page page);
 static IndexTuple read_downlink(BufFile *file);
@@ -107,11 +109,11 @@ static bool may_be_written(Page page, BlockNumber block);
 #endif
 
 /*
- * btree_level_begin
+ * begin_level
  *		Begin to fill a level.  Memory is the current context's.
  */
-BtreeLevel *
-btree_level_begin(const NewBtree *btree, uint32 number)
+static BtreeLevel *
+begin_level(const NewBtree *btree, uint32 number)
 {
 	BtreeLevel *level = palloc0_object(BtreeLevel);
 
@@ -132,7 +134,7 @@ btree_level_begin(const NewBtree *btree, uint32 number)
 BtreeLevel *
 btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks, BtreeEnds *ends)
 {
-	BtreeLevel *level = btree_level_begin(btree, 0);
+	BtreeLevel *level = begin_level(btree, 0);
 
 	level->downlinks = downlinks;
 	level->ends = ends;
@@ -177,12 +179,12 @@ btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size)
 }
 
 /*
- * btree_level_end_tree
+ * end_tree
  *		No more tuples come to this level, which is not that of the leaves: end
  *		it and all that are above, and return the block of the root.
  */
-BlockNumber
-btree_level_end_tree(BtreeLevel *level, uint32 *root_number)
+static BlockNumber
+end_tree(BtreeLevel *level, uint32 *root_number)
 {
 	for (;;)
 	{
@@ -264,7 +266,7 @@ btree_level_join(const NewBtree *btree, int nparts,
 
 	Assert(nparts > 0);
 	Assert(pg_atomic_read_u32(&btree->blocks->nblocks) > BTREE_METAPAGE);
-	join.parent = btree_level_begin(btree, 1);
+	join.parent = begin_level(btree, 1);
 	join.low_key = minus_infinity();
 	join.page = (Page) images;
 	join.other = (Page) (images + BLCKSZ);
@@ -389,7 +391,7 @@ end_last_page(Joining *join, uint32 *root_number)
 		return join->block;
 	}
 	link_page(join);
-	return btree_level_end_tree(join->parent, root_number);
+	return end_tree(join->parent, root_number);
 }
 
 /* link_page -- write the page in hand, and add its downlink above. */
@@ -725,7 +727,7 @@ pass_up(BtreeLevel *level, IndexTuple low_key, BlockNumber block)
 	else
 	{
 		if (level->parent == NULL)
-			level->parent = btree_level_begin(level->btree, level->number + 1);
+			level->parent = begin_level(level->btree, level->number + 1);
 		btree_level_add(level->parent, low_key, 0);
 	}
 	pfree(low_key);

@@ -45,10 +45,7 @@ typedef struct BtreeEnds
 	PGAlignedBlock last_low_key;	/* an index tuple; as valid as npages is 2 */
 } BtreeEnds;
 
-extern BtreeLevel *btree_level_begin(const NewBtree *btree, uint32 number);
 extern void btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size);
-extern BlockNumber btree_level_end_tree(BtreeLevel *level, uint32 *root_number);
-
 extern BtreeLevel *btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks,
 											BtreeEnds *ends);
 extern void btree_level_end_leaves(BtreeLevel *level, bool is_last);

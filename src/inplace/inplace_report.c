@@ -24,6 +24,7 @@
 #include "history/history.h"
 #include "horizon/horizon.h"
 #include "inplace/inplace_report.h"
+#include "report/pretty_bytes.h"
 #include "report/verbose.h"
 #include "transaction.h"
 
@@ -35,7 +36,6 @@ static void tell_end(const InplaceResult *result, const Inplace *job, double ela
 static void note_history(const InplaceResult *result, const Inplace *job);
 static Oid	present_relid(const InplaceResult *result, int i);
 static BlockNumber size_of(Oid relid);
-static const char *pretty_bytes(int64 bytes);
 static void tell_why_not(const InplaceResult *result, const Inplace *job);
 static bool warn_of_end(const Inplace *job, const char *name);
 static char *holder_of(Oid relid, TransactionId cutoff);
@@ -362,11 +362,4 @@ size_of(Oid relid)
 		relation_close(rel, AccessShareLock);
 	}
 	return blocks;
-}
-
-/* pretty_bytes -- a size with a unit. */
-static const char *
-pretty_bytes(int64 bytes)
-{
-	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum(bytes)));
 }

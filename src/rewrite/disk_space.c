@@ -36,6 +36,7 @@
 #include "debug_point.h"
 #include "disk_free.h"
 #include "relation_size.h"
+#include "report/pretty_bytes.h"
 #include "rewrite/disk_space.h"
 #include "settings.h"
 
@@ -55,7 +56,6 @@ static List *need_for_relation(List *file_systems, Oid relid, double live_share,
 static List *need_for_file(List *file_systems, Relation rel, uint64 bytes);
 static List *need_for_sorts(List *file_systems, uint64 bytes);
 static double share_of_live_rows(Oid relid, bool is_shared);
-static const char *pretty_bytes(uint64 bytes);
 
 /*
  * disk_space_check
@@ -247,11 +247,4 @@ share_of_live_rows(Oid relid, bool is_shared)
 	double		dead = stats != NULL ? stats->dead_tuples : 0;
 
 	return live + dead > 0 ? live / (live + dead) : 1;
-}
-
-/* pretty_bytes -- a size with a unit. */
-static const char *
-pretty_bytes(uint64 bytes)
-{
-	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum((int64) bytes)));
 }

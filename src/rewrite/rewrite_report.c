@@ -27,6 +27,7 @@
 #include "history/history.h"
 #include "horizon/horizon.h"
 #include "relation_size.h"
+#include "report/pretty_bytes.h"
 #include "report/verbose.h"
 #include "rewrite/rewrite_report.h"
 
@@ -41,7 +42,6 @@ static void append_steps(StringInfo buf, const RewriteResult *result, double ela
 static double elapsed_seconds(const RewriteResult *result);
 static BlockNumber size_of(Oid relid);
 static void append_size(StringInfo buf, const RewriteSize *size);
-static const char *pretty_size(BlockNumber blocks);
 
 /*
  * rewrite_report_begin
@@ -279,18 +279,9 @@ append_size(StringInfo buf, const RewriteSize *size)
 	else
 		appendStringInfoString(buf, get_rel_relkind(size->relid) == RELKIND_TOASTVALUE ?
 							   _("TOAST table") : _("heap"));
-	appendStringInfo(buf, _(": %s before, "), pretty_size(size->before));
-	appendStringInfo(buf, _("%s after"), pretty_size(size_of(size->relid)));
+	appendStringInfo(buf, _(": %s before, "), pretty_bytes((int64) size->before * BLCKSZ));
+	appendStringInfo(buf, _("%s after"), pretty_bytes((int64) size_of(size->relid) * BLCKSZ));
 	if (size->build_seconds > 0)
 		appendStringInfo(buf, _(", built in %.3f s"), size->build_seconds);
 	appendStringInfoChar(buf, '\n');
-}
-
-/* pretty_size -- so many blocks as a size with a unit. */
-static const char *
-pretty_size(BlockNumber blocks)
-{
-	int64		bytes = (int64) blocks * BLCKSZ;
-
-	return TextDatumGetCString(DirectFunctionCall1(pg_size_pretty, Int64GetDatum(bytes)));
 }

@@ -1,0 +1,27 @@
+/*-------------------------------------------------------------------------
+ *
+ * row_state.h
+ *	  Whether a row is live, for those who only look.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_ROW_STATE_H
+#define CYCLONE_ROW_STATE_H
+
+#include "access/htup.h"
+
+typedef enum RowState
+{
+	ROW_NONE,					/* no row in this item, or not any more */
+	ROW_LIVE,
+	ROW_INSERTED,				/* by a running transaction, perhaps ours */
+	ROW_DELETED,				/* likewise */
+	ROW_HELD,					/* dead, but somebody may see it */
+	ROW_DEAD,
+} RowState;
+
+extern RowState row_state(HeapTupleHeader tuple, TransactionId oldest_xmin, bool *lacks_hints);
+
+#endif							/* CYCLONE_ROW_STATE_H */
