@@ -59,7 +59,6 @@
 #include "access/xlog.h"
 #include "common/file_perm.h"
 #include "miscadmin.h"
-#include "port/pg_crc32c.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
@@ -70,11 +69,11 @@
 #include "autovacuum/running_notes.h"
 #include "compat.h"
 #include "debug_point.h"
+#include "own_files.h"
 
-#define NOTES_FOLDER	"pg_cyclone"
-#define NOTES_PATH		NOTES_FOLDER "/autovacuum"
+#define NOTES_PATH		OWN_FOLDER "/autovacuum"
 #define NEW_NOTES_PATH	NOTES_PATH ".new"
-#define AUDITS_PATH		NOTES_FOLDER "/audits"
+#define AUDITS_PATH		OWN_FOLDER "/audits"
 #define NEW_AUDITS_PATH	AUDITS_PATH ".new"
 
 /* After so many crashes all tables are PostgreSQL's. */
@@ -133,7 +132,6 @@ static void take_over_crash(RunningNote *note, TimestampTz now);
 static void count_crash(Crashes *crashes, const RunningNote *note);
 static bool is_about_all(const RunningNote *note);
 static void judge_all_tables(RunningNote *all, const Crashes *crashes, bool has_crashed);
-static pg_crc32c note_crc(const RunningNote *note);
 
 /*
  * running_notes_begin
@@ -281,7 +279,7 @@ make_note(const TableKey *key, uint32 failures,
 		.failures = failures
 	};
 
-	note.crc = note_crc(&note);
+	note.crc = own_record_crc(&note, offsetof(RunningNote, crc));
 	return note;
 }
 
@@ -328,7 +326,7 @@ write_note(const char *path, int place, const RunningNote *note)
 static int
 open_notes(const char *path)
 {
-	(void) MakePGDirectory(NOTES_FOLDER);
+	(void) MakePGDirectory(OWN_FOLDER);
 	return open(path, O_WRONLY | O_CREAT | O_CLOEXEC | PG_BINARY, pg_file_create_mode);
 }
 
@@ -362,7 +360,7 @@ read_note(int fd, RunningNote *note)
 {
 	if (read(fd, note, sizeof(RunningNote)) != sizeof(RunningNote))
 		return false;
-	if (!OidIsValid(note->key.relid) || !EQ_CRC32C(note->crc, note_crc(note)))
+	if (!OidIsValid(note->key.relid) || !EQ_CRC32C(note->crc, own_record_crc(note, offsetof(RunningNote, crc))))
 		memset(note, 0, sizeof(RunningNote));
 	return true;
 }
@@ -543,16 +541,4 @@ running_notes_read(void)
 		/* which hold for commands, too, so they have the last word */
 		read_audits();
 	}
-}
-
-/* note_crc -- the checksum of a note. */
-static pg_crc32c
-note_crc(const RunningNote *note)
-{
-	pg_crc32c	crc;
-
-	INIT_CRC32C(crc);
-	COMP_CRC32C(crc, note, offsetof(RunningNote, crc));
-	FIN_CRC32C(crc);
-	return crc;
 }

@@ -24,8 +24,8 @@
 #include "utils/timestamp.h"
 
 #include "engine/audit.h"
+#include "own_files.h"
 
-#define AUDIT_FOLDER	"pg_cyclone"
 
 /* for a copy of an error */
 static MemoryContext error_context = NULL;
@@ -122,11 +122,11 @@ write_report(const AuditPlace *place, Page page, const char *state,
 	FILE	   *file;
 	bool		is_written;
 
-	snprintf(path, MAXPGPATH, "%s/audit-%u-%u.txt", AUDIT_FOLDER,
+	snprintf(path, MAXPGPATH, "%s/audit-%u-%u.txt", OWN_FOLDER,
 			 place->rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId,
 			 RelationGetRelid(place->rel));
 	snprintf(new_path, MAXPGPATH, "%s.%d", path, MyProcPid);
-	(void) MakePGDirectory(AUDIT_FOLDER);
+	(void) MakePGDirectory(OWN_FOLDER);
 	file = AllocateFile(new_path, PG_BINARY_W);
 	if (file == NULL)
 	{

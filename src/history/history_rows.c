@@ -55,7 +55,6 @@
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "port/pg_crc32c.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -66,11 +65,11 @@
 
 #include "compat.h"
 #include "history/history_rows.h"
+#include "own_files.h"
 #include "settings.h"
 
 #define TRANCHE				"pg_cyclone history"
-#define HISTORY_FOLDER		"pg_cyclone"
-#define HISTORY_PATH		HISTORY_FOLDER "/history"
+#define HISTORY_PATH		OWN_FOLDER "/history"
 #define NEW_HISTORY_PATH	HISTORY_PATH ".new"
 
 #define HISTORY_MAGIC		0xC1C14157
@@ -175,7 +174,6 @@ static int	read_file(HistoryRow **rows);
 static bool write_file(void);
 static int	compare_numbers(const void *a, const void *b);
 static void make_record(HistoryRecord *record, const HistoryRow *row);
-static pg_crc32c record_crc(const HistoryRecord *record);
 
 /* history_rows_are_kept -- is there a history? */
 bool
@@ -685,7 +683,7 @@ read_file(HistoryRow **rows)
 				 errmsg("file \"%s\" is ignored for lack of memory", HISTORY_PATH),
 				 errdetail("The view cyclone.history begins anew.")));
 	for (Size i = 0; *rows != NULL && i < nrecords && fread(&record, sizeof(record), 1, file) == 1; i++)
-		if (record.row.number > 0 && EQ_CRC32C(record.crc, record_crc(&record)))
+		if (record.row.number > 0 && EQ_CRC32C(record.crc, own_record_crc(&record, offsetof(HistoryRecord, crc))))
 			(*rows)[nrows++] = record.row;
 	FreeFile(file);
 	return nrows;
@@ -703,7 +701,7 @@ write_file(void)
 	FILE	   *file;
 	bool		is_written;
 
-	(void) MakePGDirectory(HISTORY_FOLDER);
+	(void) MakePGDirectory(OWN_FOLDER);
 	file = AllocateFile(NEW_HISTORY_PATH, PG_BINARY_W);
 	is_written = file != NULL && fwrite(&header, sizeof(header), 1, file) == 1;
 	for (int i = 0; is_written && i < shared->nrows; i++)
@@ -757,19 +755,7 @@ make_record(HistoryRecord *record, const HistoryRow *row)
 	 */
 	memset(record, 0, sizeof(HistoryRecord));
 	memcpy(&record->row, row, sizeof(HistoryRow));
-	record->crc = record_crc(record);
-}
-
-/* record_crc -- the checksum of a record. */
-static pg_crc32c
-record_crc(const HistoryRecord *record)
-{
-	pg_crc32c	crc;
-
-	INIT_CRC32C(crc);
-	COMP_CRC32C(crc, record, offsetof(HistoryRecord, crc));
-	FIN_CRC32C(crc);
-	return crc;
+	record->crc = own_record_crc(record, offsetof(HistoryRecord, crc));
 }
 
 /* history_rows_shmem_request -- how much shared memory we need, if there is to be a history. */

@@ -33,15 +33,14 @@
 #include "utils/timestamp.h"
 
 #include "new_files/journal.h"
+#include "own_files.h"
 
-#define JOURNAL_FOLDER	"pg_cyclone"
 #define JOURNAL_PREFIX	"rewrite-"
 #define JOURNAL_MAGIC	0x43594a31	/* changes with the format */
 
 /* More than this is no journal, nor to be had from palloc */
 #define MAX_JOURNAL_BYTES	(64 * 1024 * 1024)
 
-static pg_crc32c record_crc(const JournalRecord *record);
 
 /*
  * journal_new_path
@@ -50,7 +49,7 @@ static pg_crc32c record_crc(const JournalRecord *record);
 const char *
 journal_new_path(void)
 {
-	return psprintf("%s/%s%016llx-%d", JOURNAL_FOLDER, JOURNAL_PREFIX,
+	return psprintf("%s/%s%016llx-%d", OWN_FOLDER, JOURNAL_PREFIX,
 					(unsigned long long) GetCurrentTimestamp(), MyProcPid);
 }
 
@@ -62,15 +61,15 @@ List *
 journal_list(void)
 {
 	List	   *paths = NIL;
-	DIR		   *dir = AllocateDir(JOURNAL_FOLDER);
+	DIR		   *dir = AllocateDir(OWN_FOLDER);
 	struct dirent *entry;
 
 	if (dir == NULL && errno == ENOENT)
 		return NIL;
-	while ((entry = ReadDirExtended(dir, JOURNAL_FOLDER, LOG)) != NULL)
+	while ((entry = ReadDirExtended(dir, OWN_FOLDER, LOG)) != NULL)
 	{
 		if (strncmp(entry->d_name, JOURNAL_PREFIX, strlen(JOURNAL_PREFIX)) == 0)
-			paths = lappend(paths, psprintf("%s/%s", JOURNAL_FOLDER, entry->d_name));
+			paths = lappend(paths, psprintf("%s/%s", OWN_FOLDER, entry->d_name));
 	}
 	if (dir != NULL)
 		FreeDir(dir);
@@ -127,7 +126,7 @@ journal_read(const char *path)
 		JournalRecord *record = &journal->records[i];
 
 		if (record->magic != JOURNAL_MAGIC ||
-			!EQ_CRC32C(record->crc, record_crc(record)) ||
+			!EQ_CRC32C(record->crc, own_record_crc(record, offsetof(JournalRecord, crc))) ||
 			record->system_id != GetSystemIdentifier() ||
 			(record->kind == JOURNAL_BEGIN) != (i == 0))
 			break;
@@ -158,7 +157,7 @@ journal_write(const char *path, int position, JournalRecord *records,
 	{
 		records[i].magic = JOURNAL_MAGIC;
 		records[i].system_id = GetSystemIdentifier();
-		records[i].crc = record_crc(&records[i]);
+		records[i].crc = own_record_crc(&records[i], offsetof(JournalRecord, crc));
 	}
 
 	fd = OpenTransientFile(path, O_WRONLY | PG_BINARY | (position == 0 ? O_CREAT : 0));
@@ -191,13 +190,13 @@ journal_write(const char *path, int position, JournalRecord *records,
 bool
 journal_make_folder(int elevel)
 {
-	if (MakePGDirectory(JOURNAL_FOLDER) == 0)
+	if (MakePGDirectory(OWN_FOLDER) == 0)
 		return fsync_fname_ext(".", true, false, elevel) == 0;
 	if (errno == EEXIST)
 		return true;
 	ereport(elevel,
 			(errcode_for_file_access(),
-			 errmsg("could not create directory \"%s\": %m", JOURNAL_FOLDER)));
+			 errmsg("could not create directory \"%s\": %m", OWN_FOLDER)));
 	return false;
 }
 
@@ -209,7 +208,7 @@ void
 journal_sync(const char *path, int elevel)
 {
 	fsync_fname_ext(path, false, false, elevel);
-	fsync_fname_ext(JOURNAL_FOLDER, true, false, elevel);
+	fsync_fname_ext(OWN_FOLDER, true, false, elevel);
 }
 
 /*
@@ -224,16 +223,4 @@ journal_remove(const char *path)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not remove file \"%s\": %m", path)));
-}
-
-/* record_crc -- the checksum of a record. */
-static pg_crc32c
-record_crc(const JournalRecord *record)
-{
-	pg_crc32c	crc;
-
-	INIT_CRC32C(crc);
-	COMP_CRC32C(crc, record, offsetof(JournalRecord, crc));
-	FIN_CRC32C(crc);
-	return crc;
 }
