@@ -45,6 +45,7 @@ _PG_init(void)
 	library_init();
 	debug_point_init();
 	compaction_settings_init();
+	pace_settings_init();
 	settings_init();
 	citus_check_order();
 	server_check();

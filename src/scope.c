@@ -12,7 +12,7 @@
  * table's name, any other of a table's name.  A TOAST table goes with its table.
  *
  * The lists are taken apart for each table, which is nothing beside vacuuming one.
- * They can be, as scope_check_patterns has tried it.
+ * They can be, as settings_check_patterns has tried it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -34,24 +34,6 @@
 #include "settings.h"
 
 static Oid	table_of_toast(Relation rel);
-
-/*
- * scope_check_patterns
- *		The check hook of both settings.
- */
-bool
-scope_check_patterns(char **newval, void **extra, GucSource source)
-{
-	char	   *list = pstrdup(*newval);
-	List	   *patterns;
-	bool		is_list = SplitGUCList(list, ',', &patterns);
-
-	if (!is_list)
-		GUC_check_errdetail("List syntax is invalid.");
-	list_free(patterns);
-	pfree(list);
-	return is_list;
-}
 
 /*
  * scope_has_table

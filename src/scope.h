@@ -13,7 +13,6 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 
-extern bool scope_check_patterns(char **newval, void **extra, GucSource source);
 extern bool scope_has_table(Relation rel);
 extern bool scope_matches(const char *list, const char *schema, const char *name);
 

@@ -4,7 +4,7 @@
  *	  The configuration parameters, all named cyclone.*.
  *
  * Every parameter is defined here, in alphabetical order, and read through
- * its variable by whoever needs it.  The exceptions are the latency targets,
+ * its variable by whoever needs it.  The exceptions are those about latency,
  * in pace/pace_settings.c, those of compaction/compaction_settings.c, and those of
  * debug_point.c, which only exist in builds for tests.
  *
@@ -22,8 +22,6 @@
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
-#include "pace/pace.h"
-#include "scope.h"
 #include "settings.h"
 
 double		cyclone_audit = 0.01;
@@ -55,7 +53,6 @@ static const struct config_enum_entry disk_space_checks[] = {
 
 static void define_audit_setting(void);
 static void define_autovacuum_settings(void);
-static void define_latency_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
 static void define_guards(void);
 static bool check_min_free_disk(char **newval, void **extra, GucSource source);
@@ -118,8 +115,6 @@ settings_init(void)
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
-	define_latency_settings();
-
 	DefineCustomIntVariable("cyclone.log_min_duration",
 							"The time from which on VACUUM commands are logged as autovacuums are.",
 							"0 logs all; -1 logs none.",
@@ -168,8 +163,6 @@ define_autovacuum_settings(void)
 							 0,
 							 NULL, NULL, NULL);
 
-	pace_settings_define_autovacuum_target();
-
 	DefineCustomIntVariable("cyclone.autovacuum_max_parallel_workers",
 							"The most parallel workers that all autovacuums together have.",
 							"Since PostgreSQL 19 each of them has no more than autovacuum_max_parallel_workers and its table's autovacuum_parallel_workers allow.",
@@ -201,23 +194,6 @@ define_autovacuum_settings(void)
 							NULL, NULL, NULL);
 }
 
-/* define_latency_settings -- those whose names begin with cyclone.latency. */
-static void
-define_latency_settings(void)
-{
-	DefineCustomRealVariable("cyclone.latency_percentile",
-							 "The percentile of the latency of statements that is kept at cyclone.latency_target.",
-							 NULL,
-							 &cyclone_latency_percentile,
-							 95,
-							 50, 99.9,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
-
-	pace_settings_define_target();
-}
-
 /* define_patterns -- one that lists what the engine may take. */
 static void
 define_patterns(const char *name, const char *what, const char *more, char **value)
@@ -226,7 +202,25 @@ define_patterns(const char *name, const char *what, const char *more, char **val
 							   "",
 							   PGC_SUSET,
 							   GUC_LIST_INPUT,
-							   scope_check_patterns, NULL, NULL);
+							   settings_check_patterns, NULL, NULL);
+}
+
+/*
+ * settings_check_patterns
+ *		The check hook of settings that list patterns (scope.c).
+ */
+bool
+settings_check_patterns(char **newval, void **extra, GucSource source)
+{
+	char	   *list = pstrdup(*newval);
+	List	   *patterns;
+	bool		is_list = SplitGUCList(list, ',', &patterns);
+
+	if (!is_list)
+		GUC_check_errdetail("List syntax is invalid.");
+	list_free(patterns);
+	pfree(list);
+	return is_list;
 }
 
 /* define_guards -- those whose names begin with cyclone.max, and cyclone.lag_of. */

@@ -10,6 +10,8 @@
 #ifndef CYCLONE_SETTINGS_H
 #define CYCLONE_SETTINGS_H
 
+#include "utils/guc.h"
+
 /* The most rows that cyclone.history may have */
 #define HISTORY_MAX_SIZE	20000
 
@@ -43,6 +45,7 @@ extern double cyclone_min_free_disk;	/* see min_free_disk_parse */
 extern char *cyclone_tables;	/* patterns */
 
 extern void settings_init(void);
+extern bool settings_check_patterns(char **newval, void **extra, GucSource source);
 extern bool min_free_disk_parse(const char *value, double *result);
 
 #endif							/* CYCLONE_SETTINGS_H */

@@ -18,7 +18,7 @@
 
 #include "compaction/compaction.h"
 #include "pace/pace.h"
-#include "scope.h"
+#include "settings.h"
 
 bool		cyclone_compaction = false;
 int			cyclone_compaction_cooldown = SECS_PER_DAY;
@@ -58,7 +58,7 @@ compaction_settings_init(void)
 							   "",
 							   PGC_SIGHUP,
 							   GUC_LIST_INPUT,
-							   scope_check_patterns, NULL, NULL);
+							   settings_check_patterns, NULL, NULL);
 
 	DefineCustomStringVariable("cyclone.compaction_latency_target",
 							   "The latency of other sessions' statements that compaction keeps to.",

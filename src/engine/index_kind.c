@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * index_kind.c
- *	  Kinds of indexes that a team vacuums together: which there are, and what
- *	  they have in common.
+ *	  What kinds of indexes that a team vacuums together have in common.
  *
  * Ranges of blocks.  A kind that visits pages in physical order hands out the
  * blocks there are when the phase begins in ranges, and what the index has
@@ -19,11 +18,6 @@
  */
 #include "postgres.h"
 
-#include "access/amapi.h"
-#include "access/gist_private.h"
-#include "access/hash.h"
-#include "access/nbtree.h"
-#include "access/spgist.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/read_stream.h"
@@ -31,7 +25,6 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
-#include "engine/gin_vacuum.h"
 #include "engine/index_kind.h"
 #include "engine/prefetch.h"
 #include "guards/guards.h"
@@ -43,43 +36,6 @@
 #define RANGE_BLOCKS		512
 
 static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
-static bool has_routines(Relation index, ambulkdelete_function bulk_delete,
-						 amvacuumcleanup_function cleanup);
-
-/*
- * index_kind
- *		Of which kind is this index?  NULL: of none that we know.
- *
- * What counts are the routines that the server would call: an access method with
- * another name may have them, and one of the same name others.
- */
-const IndexKind *
-index_kind(Relation index)
-{
-	if (index->rd_indam->ambulkdelete == btbulkdelete)
-		return &btree_kind;
-	if (has_routines(index, gistbulkdelete, gistvacuumcleanup))
-		return &gist_kind;
-	if (has_routines(index, spgbulkdelete, spgvacuumcleanup))
-		return &spgist_kind;
-	if (index->rd_indam->ambulkdelete == hashbulkdelete)
-		return &hash_kind;
-	if (gin_is_ours(index))
-		return &gin_kind;
-	return NULL;
-}
-
-/*
- * has_routines
- *		Would the server call these two?  Where cleanup is ours, too, both must be
- *		known.
- */
-static bool
-has_routines(Relation index, ambulkdelete_function bulk_delete, amvacuumcleanup_function cleanup)
-{
-	return index->rd_indam->ambulkdelete == bulk_delete &&
-		index->rd_indam->amvacuumcleanup == cleanup;
-}
 
 /*
  * index_want_more_work

@@ -47,6 +47,16 @@ extern void table_truncate(VacuumJob *job);
 extern void table_update_statistics(VacuumJob *job, TimestampTz start);
 extern void table_describe_pass(const VacuumJob *job, CompactionPass *pass);
 extern void table_error_context(void *arg);
-extern double table_seconds_since(instr_time start);
+
+/* table_seconds_since -- elapsed time. */
+static inline double
+table_seconds_since(instr_time start)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, start);
+	return INSTR_TIME_GET_DOUBLE(now);
+}
 
 #endif							/* CYCLONE_TABLE_JOB_H */

@@ -514,14 +514,3 @@ clean_up_indexes(VacuumJob *job)
 	job->result.cleanup_is_shared = index_is_shared_work(vacuum);
 	index_finish_round(vacuum, true);
 }
-
-/* table_seconds_since -- elapsed time. */
-double
-table_seconds_since(instr_time start)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, start);
-	return INSTR_TIME_GET_DOUBLE(now);
-}

@@ -79,26 +79,18 @@
 #include "guards/guards.h"
 #include "guards/guards_state.h"
 #include "clock.h"
-#include "report/pretty_bytes.h"
 #include "settings.h"
 
 /* Who stands still looks again so often. */
 #define HOLD_NAP_MS		200
-/* A guard that has held a vacuum for so long says so in the log. */
-#define LONG_HOLD_MS		60000
 /* Every so many calls a process looks at the clock, if it is time to look at the disk. */
 #define CALLS_A_LOOK		16
-
-GuardsShared *guards_shared = NULL;
-
-Guarded		guarded;
 
 static char *folder_of(Form_pg_class form);
 static void hold_while_due(void);
 static bool end_if_urgent(GuardedVacuum *vacuum);
 static bool end_pause_if_over(GuardedVacuum *vacuum);
 static bool end_pause(pg_atomic_uint64 *place, uint64 until);
-static uint64 held_ns(GuardedVacuum *vacuum, Guard guard);
 
 /*
  * guards_begin_command
@@ -272,7 +264,7 @@ guards_held(void)
 	GuardTimes	times;
 
 	for (int i = 0; i < NUM_GUARDS; i++)
-		times.seconds[i] = (double) held_ns(&guards_shared->vacuums[MyProcNumber], i) / NS_PER_S;
+		times.seconds[i] = (double) guards_held_ns(&guards_shared->vacuums[MyProcNumber], i) / NS_PER_S;
 	return times;
 }
 
@@ -318,29 +310,6 @@ guards_leave(void)
 		if (guarded.holds[i])
 			guards_end_hold(i);
 	memset(&guarded, 0, sizeof(guarded));
-}
-
-/* guards_skip_wal -- what this process is said to have written so far, others have. */
-void
-guards_skip_wal(void)
-{
-	guarded.wal_bytes = pgWalUsage.wal_bytes;
-}
-
-/*
- * guards_hold_is_due
- *		Is this process to stand still, where it has no page pinned?
- */
-bool
-guards_hold_is_due(void)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-
-	return vacuum != NULL && !VacuumFailsafeActive &&
-		(guards_paused_until(vacuum) != 0 ||
-		 pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE ||
-		 pg_atomic_read_u32(&guards_shared->lag_stops) != 0) &&
-		pg_atomic_read_u32(&vacuum->is_urgent) == 0;
 }
 
 /*
@@ -525,175 +494,4 @@ static bool
 end_pause(pg_atomic_uint64 *place, uint64 until)
 {
 	return pg_atomic_compare_exchange_u64(place, &until, 0);
-}
-
-/*
- * guards_is_urgent
- *		Is the table so old that autovacuum must come?  Or is any so old that its
- *		workers must not stand still, as there are only so many?
- */
-bool
-guards_is_urgent(GuardedVacuum *vacuum)
-{
-	TransactionId next = ReadNextTransactionId();
-	TransactionId xid_limit = next - autovacuum_freeze_max_age;
-	MultiXactId multi_limit = ReadNextMultiXactId() - autovacuum_multixact_freeze_max_age;
-
-	if (pg_atomic_read_u32(&vacuum->is_urgent) != 0)
-		return true;
-	if (next - TransamVariables->oldestXid >
-		Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05))
-		return true;
-	if (!TransactionIdIsNormal(vacuum->relfrozenxid))
-		return false;
-	if (xid_limit < FirstNormalTransactionId)
-		xid_limit -= FirstNormalTransactionId;
-	if (multi_limit < FirstMultiXactId)
-		multi_limit -= FirstMultiXactId;
-	return TransactionIdPrecedes(vacuum->relfrozenxid, xid_limit) ||
-		(MultiXactIdIsValid(vacuum->relminmxid) &&
-		 MultiXactIdPrecedes(vacuum->relminmxid, multi_limit));
-}
-
-/* guards_nap -- because of a guard. */
-void
-guards_nap(long ms, Guard guard)
-{
-	static uint32 wait_events[NUM_GUARDS] = {0};
-
-	if (wait_events[GUARD_PAUSE] == 0)
-	{
-		wait_events[GUARD_PAUSE] = WaitEventExtensionNew("CyclonePaused");
-		wait_events[GUARD_WAL_RATE] = WaitEventExtensionNew("CycloneWalRate");
-		wait_events[GUARD_LAG] = WaitEventExtensionNew("CycloneReplicaLag");
-		wait_events[GUARD_DISK] = WaitEventExtensionNew("CycloneDiskSpace");
-	}
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
-					 wait_events[guard]);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * guards_begin_hold
- *		A guard holds this process.  The vacuum is held as long as any of its
- *		processes is.
- */
-void
-guards_begin_hold(Guard guard)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-
-	if (pg_atomic_fetch_add_u32(&vacuum->holds[guard], 1) == 0)
-		pg_atomic_write_u64(&vacuum->hold_start[guard], now_ns());
-	guarded.holds[guard] = true;
-}
-
-/* guards_end_hold -- it does no more. */
-void
-guards_end_hold(Guard guard)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-
-	/* read before, lest the next one changes it */
-	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
-	uint64		now = now_ns();
-	uint32		holds = pg_atomic_read_u32(&vacuum->holds[guard]);
-
-	guarded.holds[guard] = false;
-	/* who moved rows for the command before may come late: it counts no more */
-	do
-	{
-		if (holds == 0)
-			return;
-	} while (!pg_atomic_compare_exchange_u32(&vacuum->holds[guard], &holds, holds - 1));
-	if (holds == 1 && now > start)
-		pg_atomic_fetch_add_u64(&vacuum->held_ns[guard], now - start);
-}
-
-/* held_ns -- for how long a guard has held a vacuum, until now. */
-static uint64
-held_ns(GuardedVacuum *vacuum, Guard guard)
-{
-	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
-	uint64		now = now_ns();
-	uint64		before = pg_atomic_read_u64(&vacuum->held_ns[guard]);
-
-	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
-}
-
-/* guards_say_if_held_for_long -- once for each guard and command, in the log, with what to do. */
-void
-guards_say_if_held_for_long(Guard guard)
-{
-	GuardedVacuum *vacuum = guarded.vacuum;
-	uint32		not_yet = 0;
-	int			seconds = held_ns(vacuum, guard) / NS_PER_S;
-
-	if (held_ns(vacuum, guard) < (uint64) DEBUG_LIMIT(long_hold, LONG_HOLD_MS) * NS_PER_MS ||
-		!pg_atomic_compare_exchange_u32(&vacuum->has_logged[guard], &not_yet, 1))
-		return;
-	if (guard == GUARD_PAUSE)
-	{
-		char	   *by = GetUserNameFromId(pg_atomic_read_u32(guards_paused_by(vacuum)), true);
-
-		ereport(LOG,
-				(errmsg("VACUUM of %s has been paused for %d s", guards_vacuum_name(vacuum), seconds),
-				 errdetail("It was paused by role \"%s\".", by != NULL ? by : "?"),
-				 errhint("SELECT cyclone.resume(%d) lets it go on.", vacuum->pid)));
-	}
-	else if (guard == GUARD_LAG)
-		ereport(LOG,
-				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.max_replica_lag\"",
-						guards_vacuum_name(vacuum), seconds),
-				 errdetail("The standby or subscriber that lags most is that of process %d.",
-						   (int) pg_atomic_read_u32(&guards_shared->lag_pid)),
-				 errhint("See pg_stat_replication. If VACUUM is not to wait for it, name the others in \"cyclone.lag_of\", or set \"cyclone.max_replica_lag\" to a higher value, and reload the configuration; running VACUUMs notice.")));
-	else if (guard == GUARD_DISK)
-		ereport(LOG,
-				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.min_free_disk\"",
-						guards_vacuum_name(vacuum), seconds),
-				 errdetail("%s are free in the file system of \"%s\", and %s should stay free. WAL is retained there by: %s.",
-						   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free)), XLOGDIR,
-						   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_bound)),
-						   guards_disk_holder(vacuum) != NULL ? guards_disk_holder(vacuum) : "nobody any more"),
-				 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or mend archive_command. Or set \"cyclone.min_free_disk\" to a lower value and reload the configuration; running VACUUMs notice.")));
-	else
-		ereport(LOG,
-				(errmsg("VACUUM of %s has been held back for %d s in all by \"cyclone.max_wal_rate\"",
-						guards_vacuum_name(vacuum), seconds),
-				 errhint("If it is to end earlier, set \"cyclone.max_wal_rate\" to a higher value and reload the configuration; running VACUUMs notice.")));
-}
-
-/* guards_vacuum_name -- of its table, for messages. */
-char *
-guards_vacuum_name(GuardedVacuum *vacuum)
-{
-	Oid			relid = pg_atomic_read_u32(&vacuum->relid);
-	char	   *name = IsTransactionState() && OidIsValid(relid) ? get_rel_name(relid) : NULL;
-
-	return name != NULL ? psprintf("table \"%s\"", name) : psprintf("a table (process %d)", vacuum->pid);
-}
-
-/* guards_shmem_request -- a place for each leader, and what they share. */
-void
-guards_shmem_request(void)
-{
-	RequestAddinShmemSpace(guards_shmem_size());
-	RequestNamedLWLockTranche(GUARDS_TRANCHE, 1);
-}
-
-/* guards_shmem_init -- find it, or make it. */
-void
-guards_shmem_init(void)
-{
-	bool		found;
-
-	guards_shared = ShmemInitStruct("pg_cyclone guards", guards_shmem_size(), &found);
-	if (!found)
-	{
-		/* atomics of no more than 64 bits that are zero need no more */
-		memset(guards_shared, 0, guards_shmem_size());
-		guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
-	}
 }

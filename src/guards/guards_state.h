@@ -155,13 +155,16 @@ typedef struct GuardsShared
 extern GuardsShared *guards_shared;
 extern Guarded guarded;
 
-/* guards.c */
+/* guards_state.c */
 extern bool guards_is_urgent(GuardedVacuum *vacuum);
 extern void guards_nap(long ms, Guard guard);
 extern void guards_begin_hold(Guard guard);
 extern void guards_end_hold(Guard guard);
-extern void guards_say_if_held_for_long(Guard guard);
+extern uint64 guards_held_ns(GuardedVacuum *vacuum, Guard guard);
 extern char *guards_vacuum_name(GuardedVacuum *vacuum);
+
+/* long_hold.c */
+extern void guards_say_if_held_for_long(Guard guard);
 
 /* brake.c */
 extern GuardedVacuum *guards_find_vacuum(int *pid);

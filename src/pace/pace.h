@@ -38,8 +38,7 @@ typedef struct PaceShared PaceShared;
 extern double cyclone_latency_percentile;
 
 extern bool latency_target_parse(const char *value, double *target, const char **problem);
-extern void pace_settings_define_autovacuum_target(void);
-extern void pace_settings_define_target(void);
+extern void pace_settings_init(void);
 
 /* a command */
 extern void pace_init(void);

@@ -50,6 +50,43 @@ static void reread_int(const char *name, ConfigVariable *files, int *value);
 static void reread_target(const char *name, ConfigVariable *files, double *value);
 
 /*
+ * pace_settings_init
+ *		Defines the parameters that are about latency.  To be called once, when the
+ *		library is loaded.
+ */
+void
+pace_settings_init(void)
+{
+	DefineCustomStringVariable("cyclone.autovacuum_latency_target",
+							   "The latency of statements that autovacuum keeps to by slowing down.",
+							   "As cyclone.latency_target; autovacuum's cost delay doesn't count then.",
+							   &autovacuum_target_string,
+							   "0",
+							   PGC_SIGHUP,
+							   0,
+							   check_latency_target, assign_autovacuum_target, NULL);
+
+	DefineCustomRealVariable("cyclone.latency_percentile",
+							 "The percentile of the latency of statements that is kept at cyclone.latency_target.",
+							 NULL,
+							 &cyclone_latency_percentile,
+							 95,
+							 50, 99.9,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomStringVariable("cyclone.latency_target",
+							   "The latency of statements that VACUUM keeps to by slowing down.",
+							   "A time, in milliseconds if it has no unit; \"auto\": others take little longer than without VACUUM; 0: VACUUM doesn't care.",
+							   &latency_target_string,
+							   "0",
+							   PGC_USERSET,
+							   0,
+							   check_latency_target, assign_latency_target, NULL);
+}
+
+/*
  * latency_target_parse
  *		Read a latency target: a time (in ms if it has no unit), 0 or auto.
  *
@@ -83,40 +120,6 @@ latency_target_parse(const char *value, double *target, const char **problem)
 		return false;
 	}
 	return true;
-}
-
-/*
- * pace_settings_define_autovacuum_target
- *		Define cyclone.autovacuum_latency_target.
- */
-void
-pace_settings_define_autovacuum_target(void)
-{
-	DefineCustomStringVariable("cyclone.autovacuum_latency_target",
-							   "The latency of statements that autovacuum keeps to by slowing down.",
-							   "As cyclone.latency_target; autovacuum's cost delay doesn't count then.",
-							   &autovacuum_target_string,
-							   "0",
-							   PGC_SIGHUP,
-							   0,
-							   check_latency_target, assign_autovacuum_target, NULL);
-}
-
-/*
- * pace_settings_define_target
- *		Define cyclone.latency_target.
- */
-void
-pace_settings_define_target(void)
-{
-	DefineCustomStringVariable("cyclone.latency_target",
-							   "The latency of statements that VACUUM keeps to by slowing down.",
-							   "A time, in milliseconds if it has no unit; \"auto\": others take little longer than without VACUUM; 0: VACUUM doesn't care.",
-							   &latency_target_string,
-							   "0",
-							   PGC_USERSET,
-							   0,
-							   check_latency_target, assign_latency_target, NULL);
 }
 
 /*

@@ -5,16 +5,10 @@
  *
  * The members claim ranges of the old heap's blocks and copy the tuples that
  * someone may still see to pages of their own (new_pages.c), frozen as far as
- * they can be.  A tuple is copied as it stands, unless it has values of
- * dropped columns, or lacks columns that were added since: then it is formed
- * anew, as the new table will have no missing values to fill in.  Values in
+ * they can be.  What a tuple's copy is like tuple_copy.c says.  Values in
  * the TOAST table stay there: it is copied as the heap that it is, with the
  * same chunk ids, and the pointers to it stay right.  It comes last, so that
  * it is known by then which of its values the rows point at (value_ids.c).
- *
- * A tuple's length is where its item says.  The server reads tuples by what is in
- * them, so that to it a wrong length is no damage.  Nor is it to us: a tuple that
- * may be longer than its item says is formed anew, too (heap_copy_begin_page).
  *
  * Two sorts of tuples are left to the leader.  Their blocks are marked, and it
  * copies them when the phase is over:
@@ -40,10 +34,8 @@
 
 #include "access/detoast.h"
 #include "access/heapam.h"
-#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tupmacs.h"
 #include "port/pg_bitutils.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -53,7 +45,6 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/prefetch.h"
-#include "engine/stale_lock.h"
 #include "guards/guards.h"
 #include "report/progress.h"
 #include "rewrite/rewrite.h"
@@ -89,17 +80,10 @@ static void copy_pages(HeapCopy *copy, ReadStream *stream);
 static void copy_page(HeapCopy *copy, Buffer buffer);
 static bool copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
 static bool is_orphan(HeapCopy *copy, HeapTuple tuple);
-static void prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
-						   HeapTupleHeader original, uint16 infomask);
-static bool must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
-static bool is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
-static HeapTuple reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
 static void leave_to_leader(HeapCopy *copy, BlockNumber blkno);
 static pg_atomic_uint32 *left_word(RewriteShared *shared, HeapCopyShared *copy,
 								   BlockNumber blkno);
 static void tell_progress(HeapCopy *copy);
-static void check_item(Relation rel, Page page, ItemId item, BlockNumber blkno,
-					   OffsetNumber off);
 
 /*
  * heap_copy_open
@@ -281,144 +265,6 @@ heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 }
 
 /*
- * heap_copy_tuple
- *		Return a copy of a tuple of the table for its new heap, palloc'd.
- */
-HeapTuple
-heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask)
-{
-	HeapTuple	copied = must_be_reformed(rewrite, REWRITE_TABLE, tuple) ?
-		reform(rewrite, REWRITE_TABLE, tuple) : heap_copytuple(tuple);
-
-	prepare_header(rewrite, REWRITE_TABLE, copied->t_data, tuple->t_data, infomask);
-	return copied;
-}
-
-/*
- * heap_copy_length
- *		How long that copy will be.
- */
-Size
-heap_copy_length(TableRewrite *rewrite, HeapTuple tuple)
-{
-	HeapTuple	reformed;
-	Size		len;
-
-	if (!must_be_reformed(rewrite, REWRITE_TABLE, tuple))
-		return tuple->t_len;
-	reformed = reform(rewrite, REWRITE_TABLE, tuple);
-	len = reformed->t_len;
-	heap_freetuple(reformed);
-	return len;
-}
-
-/* heap_copy_is_too_big -- is a tuple of that length too big for a page? */
-bool
-heap_copy_is_too_big(Size len)
-{
-	return MAXALIGN(len) > MaxHeapTupleSize;
-}
-
-/*
- * heap_copy_make_smaller
- *		Leader, before the TOAST table is copied: compress values of a tuple that
- *		is too big, or move them out, as if it were inserted.  Frees *copied, and
- *		returns a tuple that fits on a page.
- *
- * The server's VACUUM FULL does so with every tuple of more than about 2 kB.
- * It fetches all values from the old TOAST table, to store them in the new one.
- * To us the tuple is an update of itself, so that values stored there before
- * stay where they are: their chunks are copied later on.  Values that are
- * stored now get ids that are free in both tables.  Their chunks go to the
- * beginning of the new table, by way of shared buffers; the copied ones will
- * come behind them (new_blocks_go_on_behind).  That is allowed in the leader of
- * a team, as our transaction has its ID.
- *
- * Raises an error if it is too big nevertheless, as the server does.
- */
-HeapTuple
-heap_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied)
-{
-	Relation	new_heap = rewrite->new_heaps[REWRITE_TABLE];
-	HeapTuple	smaller;
-
-	Assert(rewrite_is_leader(rewrite));
-	Assert(heap_copy_is_too_big(copied->t_len));
-	Assert(CheckRelationLockedByMe(new_heap, AccessExclusiveLock, true));
-
-	/* pointers name the old TOAST table, which gets the new one's files */
-	Assert(!OidIsValid(new_heap->rd_toastoid));
-	PG_TRY();
-	{
-		new_heap->rd_toastoid = rewrite->shared->heaps[REWRITE_TOAST].old_relid;
-		smaller = heap_toast_insert_or_update(new_heap, copied, copied,
-											  HEAP_INSERT_SKIP_FSM | HEAP_INSERT_NO_LOGICAL);
-	}
-	PG_FINALLY();
-	{
-		new_heap->rd_toastoid = InvalidOid;
-	}
-	PG_END_TRY();
-
-	if (heap_copy_is_too_big(smaller->t_len))
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("row is too big: size %zu, maximum size %zu",
-						MAXALIGN(smaller->t_len), (Size) MaxHeapTupleSize)));
-	heap_freetuple(copied);
-	return smaller;
-}
-
-/*
- * heap_copy_begin_page
- *		Before tuples of a page are looked for: do its items say truly how long they
- *		are?
- *
- * On a sound page they fill all that isn't free, up to MAXALIGN.
- */
-void
-heap_copy_begin_page(TableRewrite *rewrite, Page page)
-{
-	PageHeader	header = (PageHeader) page;
-	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
-	Size		total = 0;
-	Size		offsets = 0;
-
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-	{
-		ItemId		item = PageGetItemId(page, off);
-
-		if (!ItemIdIsNormal(item))
-			continue;
-		total += MAXALIGN(ItemIdGetLength(item));
-		offsets |= ItemIdGetOffset(item);
-	}
-	rewrite->lengths_are_doubtful = offsets != MAXALIGN(offsets) ||
-		total != header->pd_special - header->pd_upper;
-}
-
-/*
- * heap_copy_find_tuple
- *		Point *tuple at that item of a page, if it is a tuple; return false if not.
- */
-bool
-heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
-					 HeapTuple tuple)
-{
-	ItemId		item = PageGetItemId(page, off);
-
-	if (!ItemIdIsNormal(item))
-		return false;
-	check_item(rel, page, item, blkno, off);
-	ItemPointerSet(&tuple->t_self, blkno, off);
-	tuple->t_tableOid = RelationGetRelid(rel);
-	/* whatever it says */
-	tuple->t_len = Min(ItemIdGetLength(item), BLCKSZ - ItemIdGetOffset(item));
-	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
-	return true;
-}
-
-/*
  * heap_copy_left_blocks
  *		Leader, after the phase: how many blocks have tuples that are left to it?
  */
@@ -487,7 +333,7 @@ copy_page(HeapCopy *copy, Buffer buffer)
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
-	heap_copy_begin_page(rewrite, page);
+	tuple_copy_begin_page(rewrite, page);
 	rewrite_audit_begin_page(rewrite, page);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -495,7 +341,7 @@ copy_page(HeapCopy *copy, Buffer buffer)
 		uint16		infomask;
 
 		rewrite->offnum = off;
-		if (!heap_copy_find_tuple(rel, page, blkno, off, &tuple))
+		if (!tuple_copy_find(rel, page, blkno, off, &tuple))
 			continue;
 		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
 		if (copy->heap == REWRITE_TOAST && fate != TUPLE_DEAD && is_orphan(copy, &tuple))
@@ -541,13 +387,13 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 
 	if (DEBUG_FAULT("rewrite-drop"))
 		return true;
-	if (unlikely(must_be_reformed(rewrite, copy->heap, tuple)))
+	if (unlikely(tuple_copy_must_be_reformed(rewrite, copy->heap, tuple)))
 	{
 		MemoryContext old = MemoryContextSwitchTo(copy->tuple_context);
-		HeapTuple	reformed = reform(rewrite, copy->heap, tuple);
+		HeapTuple	reformed = tuple_copy_reform(rewrite, copy->heap, tuple);
 
 		MemoryContextSwitchTo(old);
-		if (unlikely(heap_copy_is_too_big(reformed->t_len)))
+		if (unlikely(tuple_copy_is_too_big(reformed->t_len)))
 		{
 			MemoryContextReset(copy->tuple_context);
 			return false;
@@ -564,7 +410,7 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 		if (copy->heap == REWRITE_TABLE)
 			heap_copy_note_values(rewrite, tuple);
 	}
-	prepare_header(rewrite, copy->heap, copied, tuple->t_data, infomask);
+	tuple_copy_prepare_header(rewrite, copy->heap, copied, tuple->t_data, infomask);
 	if (DEBUG_FAULT("rewrite-change"))
 		((char *) copied)[length - 1] ^= 1;
 	rewrite_audit_note(rewrite, rewrite->offnum, copied, length);
@@ -622,108 +468,6 @@ is_orphan(HeapCopy *copy, HeapTuple tuple)
 	return !value_ids_include(rewrite_value_ids(copy->rewrite->shared), DatumGetObjectId(value_id));
 }
 
-/*
- * prepare_header
- *		Give a copy the visibility of the original, frozen as far as it can be.
- */
-static void
-prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
-			   HeapTupleHeader original, uint16 infomask)
-{
-	RewriteShared *shared = rewrite->shared;
-	HeapCopyShared *copy = &shared->heaps[heap];
-	TransactionId xmin = HeapTupleHeaderGetRawXmin(original);
-	TransactionId xmax = HeapTupleHeaderGetRawXmax(original);
-
-	copied->t_choice.t_heap = original->t_choice.t_heap;
-	copied->t_infomask &= ~HEAP_XACT_MASK;
-	copied->t_infomask |= infomask & HEAP_XACT_MASK;
-	/* it's no part of a HOT chain any more */
-	copied->t_infomask2 &= ~HEAP2_XACT_MASK;
-	ItemPointerSetInvalid(&copied->t_ctid);
-
-	/* what heap_freeze_tuple would do, for most */
-	if (xmax == InvalidTransactionId && !(infomask & HEAP_MOVED))
-	{
-		if ((infomask & HEAP_XMIN_FROZEN) == HEAP_XMIN_FROZEN)
-			return;
-		if ((infomask & (HEAP_XMIN_FROZEN | HEAP_XMAX_INVALID)) == (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID) &&
-			TransactionIdPrecedes(xmin, shared->freeze_limit) &&
-			!TransactionIdPrecedes(xmin, copy->relfrozenxid))
-		{
-			copied->t_infomask |= HEAP_XMIN_FROZEN;
-			return;
-		}
-	}
-	/* which it would take for damage */
-	if (unlikely(has_stale_lock(copied, copy->relfrozenxid, copy->oldest_xmin)))
-	{
-		stale_lock_forget(copied);
-		pg_atomic_fetch_add_u64(&copy->stale_locks, 1);
-	}
-	(void) heap_freeze_tuple(copied, copy->relfrozenxid, copy->relminmxid,
-							 shared->freeze_limit, shared->multi_cutoff);
-}
-
-/*
- * must_be_reformed
- *		Is the tuple other than the new table wants it?
- */
-static bool
-must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
-{
-	if (unlikely(rewrite->lengths_are_doubtful || is_cut(rewrite, heap, tuple)))
-		return true;
-	if (heap == REWRITE_TOAST)
-		return false;
-	if (unlikely(HeapTupleHeaderGetNatts(tuple->t_data) !=
-				 RelationGetNumberOfAttributes(rewrite->old_heaps[REWRITE_TABLE]) ||
-				 (tuple->t_data->t_infomask & HEAP_HASOID_OLD)))
-		return true;
-	for (int i = 0; i < rewrite->ndropped; i++)
-		if (!HeapTupleHasNulls(tuple) ||
-			!att_isnull(rewrite->dropped[i] - 1, tuple->t_data->t_bits))
-			return true;
-	return false;
-}
-
-/*
- * is_cut
- *		Does the tuple go on behind its length, in what should be padding?
- *
- * If all that is zero nothing is lost, as it will be zero in the new place.
- */
-static bool
-is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
-{
-	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[heap]);
-	const char *end = (const char *) tuple->t_data + MAXALIGN(tuple->t_len);
-	const char *padding = (const char *) tuple->t_data + tuple->t_len;
-
-	while (padding < end && *padding == 0)
-		padding++;
-	if (padding == end)
-		return false;
-	heap_deform_tuple(tuple, desc, rewrite->values, rewrite->nulls);
-	return tuple->t_data->t_hoff +
-		heap_compute_data_size(desc, rewrite->values, rewrite->nulls) > tuple->t_len;
-}
-
-/*
- * reform
- *		Form a tuple anew: complete, without values of dropped columns.
- */
-static HeapTuple
-reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
-{
-	heap_deform_tuple(tuple, RelationGetDescr(rewrite->old_heaps[heap]),
-					  rewrite->values, rewrite->nulls);
-	for (int i = 0; heap == REWRITE_TABLE && i < rewrite->ndropped; i++)
-		rewrite->nulls[rewrite->dropped[i] - 1] = true;
-	return heap_form_tuple(RelationGetDescr(rewrite->new_heaps[heap]),
-						   rewrite->values, rewrite->nulls);
-}
-
 /* leave_to_leader -- this block has tuples that are for the leader. */
 static void
 leave_to_leader(HeapCopy *copy, BlockNumber blkno)
@@ -771,19 +515,4 @@ tell_progress(HeapCopy *copy)
 	progress_blocks_done(copy->rewrite->phase_pages);
 	if (rewrite_is_leader(copy->rewrite))
 		heap_copy_show_progress(copy->rewrite, copy->heap);
-}
-
-/* check_item -- a tuple must begin, and its values too, on its page. */
-static void
-check_item(Relation rel, Page page, ItemId item, BlockNumber blkno, OffsetNumber off)
-{
-	Size		begin = ItemIdGetOffset(item);
-
-	if (unlikely(begin < SizeOfPageHeaderData ||
-				 begin + SizeofHeapTupleHeader > BLCKSZ ||
-				 begin + ((HeapTupleHeader) PageGetItem(page, item))->t_hoff > BLCKSZ))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("block %u of relation \"%s\" has a corrupted item %u",
-						blkno, RelationGetRelationName(rel), off)));
 }

@@ -78,11 +78,11 @@ left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state)
 		rewrite->offnum = InvalidOffsetNumber;
 		read_page(rewrite, blkno, page);
 		maxoff = PageGetMaxOffsetNumber((Page) page->image.data);
-		heap_copy_begin_page(rewrite, (Page) page->image.data);
+		tuple_copy_begin_page(rewrite, (Page) page->image.data);
 		for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 		{
 			rewrite->offnum = off;
-			if (!heap_copy_find_tuple(rel, (Page) page->image.data, blkno, off, &tuple))
+			if (!tuple_copy_find(rel, (Page) page->image.data, blkno, off, &tuple))
 				continue;
 			routine(state, &tuple, page->fates[off - 1], page->infomasks[off - 1]);
 			new_pages_flush(rewrite->new_pages);
@@ -117,7 +117,7 @@ read_page(TableRewrite *rewrite, BlockNumber blkno, LeftPage *page)
 	maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 	Assert(maxoff <= MaxOffsetNumber);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-		if (heap_copy_find_tuple(rel, BufferGetPage(buffer), blkno, off, &tuple))
+		if (tuple_copy_find(rel, BufferGetPage(buffer), blkno, off, &tuple))
 			page->fates[off - 1] = tuple_fate(rel, &tuple, buffer, oldest_xmin,
 											  &page->infomasks[off - 1]);
 	memcpy(page->image.data, BufferGetPage(buffer), BLCKSZ);
@@ -150,10 +150,10 @@ copy_if_big(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 	TableRewrite *rewrite = rows->rewrite;
 	HeapTuple	copy;
 
-	if (fate == TUPLE_DEAD || !heap_copy_is_too_big(heap_copy_length(rewrite, tuple)) ||
+	if (fate == TUPLE_DEAD || !tuple_copy_is_too_big(tuple_copy_length(rewrite, tuple)) ||
 		tuple_is_in_chain(tuple, fate, infomask, rewrite->shared->heaps[REWRITE_TABLE].oldest_xmin))
 		return;
-	copy = heap_copy_make_smaller(rewrite, heap_copy_tuple(rewrite, tuple, infomask));
+	copy = tuple_copy_make_smaller(rewrite, tuple_copy(rewrite, tuple, infomask));
 	(void) new_pages_add(rewrite->new_pages, copy->t_data, copy->t_len);
 	heap_copy_note_values(rewrite, copy);
 	heap_freetuple(copy);

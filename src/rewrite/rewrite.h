@@ -149,18 +149,24 @@ extern void heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy);
 extern void heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap);
 extern void heap_copy_take_over(TableRewrite *rewrite);
 extern void heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap);
-extern HeapTuple heap_copy_tuple(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask);
-extern Size heap_copy_length(TableRewrite *rewrite, HeapTuple tuple);
-extern bool heap_copy_is_too_big(Size len);
-extern HeapTuple heap_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied);
-extern void heap_copy_begin_page(TableRewrite *rewrite, Page page);
-extern bool heap_copy_find_tuple(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
-								 HeapTuple tuple);
 extern void heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple);
 extern int64 heap_copy_left_blocks(RewriteShared *shared, HeapCopyShared *copy);
 extern BlockNumber heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy,
 											 BlockNumber blkno);
 extern void heap_copy_show_progress(TableRewrite *rewrite, RewriteHeap heap);
+
+/* tuple_copy.c */
+extern HeapTuple tuple_copy(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask);
+extern Size tuple_copy_length(TableRewrite *rewrite, HeapTuple tuple);
+extern bool tuple_copy_is_too_big(Size len);
+extern HeapTuple tuple_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied);
+extern void tuple_copy_begin_page(TableRewrite *rewrite, Page page);
+extern bool tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
+							HeapTuple tuple);
+extern bool tuple_copy_must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+extern HeapTuple tuple_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+extern void tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
+									  HeapTupleHeader original, uint16 infomask);
 
 /* left_tuples.c */
 extern void left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state);

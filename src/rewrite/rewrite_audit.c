@@ -122,7 +122,7 @@ rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer)
 			continue;
 		}
 		/* its length is what heap_copy.c makes of it */
-		(void) heap_copy_find_tuple(rel, BufferGetPage(buffer), place.blkno, off, &tuple);
+		(void) tuple_copy_find(rel, BufferGetPage(buffer), place.blkno, off, &tuple);
 		audit_row(rewrite, heap, &place, &tuple,
 				  HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, buffer));
 	}
@@ -167,7 +167,7 @@ is_for_leader(TableRewrite *rewrite, HeapTuple tuple)
 	return (header->t_infomask & HEAP_UPDATED) != 0 ||
 		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
 		 !ItemPointerEquals(&header->t_ctid, &tuple->t_self)) ||
-		heap_copy_is_too_big(heap_copy_length(rewrite, tuple));
+		tuple_copy_is_too_big(tuple_copy_length(rewrite, tuple));
 }
 
 /*

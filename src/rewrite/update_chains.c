@@ -288,7 +288,7 @@ plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 	Assert(fate == TUPLE_RECENTLY_DEAD || !is_older_end);
 	Assert(is_newer_end || is_older_end);
 
-	place_version(chains, &tuple->t_self, heap_copy_length(chains->rewrite, tuple));
+	place_version(chains, &tuple->t_self, tuple_copy_length(chains->rewrite, tuple));
 	if (is_newer_end)
 	{
 		note = link_note(&tuple->t_self, HeapTupleHeaderGetRawXmin(header),
@@ -314,7 +314,7 @@ plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 static void
 place_version(ChainCopy *chains, const ItemPointerData *tid, Size len)
 {
-	if (heap_copy_is_too_big(len))
+	if (tuple_copy_is_too_big(len))
 	{
 		new_place_end_page(&chains->place);
 		new_place_next(&chains->place, MaxHeapTupleSize);
@@ -506,7 +506,7 @@ write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 		return;
 	}
 
-	copy = heap_copy_tuple(chains->rewrite, tuple, infomask);
+	copy = tuple_copy(chains->rewrite, tuple, infomask);
 	if (cursor_find(&chains->newer, &tuple->t_self))
 		copy->t_data->t_ctid = chains->newer.note.other;
 	write_copy(chains, copy, tuple);
@@ -522,7 +522,7 @@ write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old)
 	const ItemPointerData *tid = &old->t_self;
 	TableRewrite *rewrite = chains->rewrite;
 	NewPages   *pages = rewrite->new_pages;
-	bool		is_too_big = heap_copy_is_too_big(copy->t_len);
+	bool		is_too_big = tuple_copy_is_too_big(copy->t_len);
 	HeapTupleHeader written;
 	ItemPointerData new_tid;
 
@@ -530,7 +530,7 @@ write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old)
 	if (is_too_big)
 	{
 		chains->sum->tuples_too_big++;
-		copy = heap_copy_make_smaller(rewrite, copy);
+		copy = tuple_copy_make_smaller(rewrite, copy);
 		new_pages_end_page(pages);
 	}
 	written = new_pages_add(pages, copy->t_data, copy->t_len);

@@ -1,0 +1,57 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_kinds.c
+ *	  Which kinds of indexes there are that a team vacuums together.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/amapi.h"
+#include "access/gist_private.h"
+#include "access/hash.h"
+#include "access/nbtree.h"
+#include "access/spgist.h"
+
+#include "engine/gin_vacuum.h"
+#include "engine/index_kind.h"
+
+static bool has_routines(Relation index, ambulkdelete_function bulk_delete,
+						 amvacuumcleanup_function cleanup);
+
+/*
+ * index_kind
+ *		Of which kind is this index?  NULL: of none that we know.
+ *
+ * What counts are the routines that the server would call: an access method with
+ * another name may have them, and one of the same name others.
+ */
+const IndexKind *
+index_kind(Relation index)
+{
+	if (index->rd_indam->ambulkdelete == btbulkdelete)
+		return &btree_kind;
+	if (has_routines(index, gistbulkdelete, gistvacuumcleanup))
+		return &gist_kind;
+	if (has_routines(index, spgbulkdelete, spgvacuumcleanup))
+		return &spgist_kind;
+	if (index->rd_indam->ambulkdelete == hashbulkdelete)
+		return &hash_kind;
+	if (gin_is_ours(index))
+		return &gin_kind;
+	return NULL;
+}
+
+/*
+ * has_routines
+ *		Would the server call these two?  Where cleanup is ours, too, both must be
+ *		known.
+ */
+static bool
+has_routines(Relation index, ambulkdelete_function bulk_delete, amvacuumcleanup_function cleanup)
+{
+	return index->rd_indam->ambulkdelete == bulk_delete &&
+		index->rd_indam->amvacuumcleanup == cleanup;
+}

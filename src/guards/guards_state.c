@@ -1,0 +1,183 @@
+/*-------------------------------------------------------------------------
+ *
+ * guards_state.c
+ *	  What the files of the guards share: who is guarded, and what holds whom.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "commands/vacuum.h"
+#include "executor/instrument.h"
+#include "miscadmin.h"
+#include "postmaster/autovacuum.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/lsyscache.h"
+#include "utils/wait_event.h"
+
+#include "clock.h"
+#include "compat.h"
+#include "guards/guards_state.h"
+
+GuardsShared *guards_shared = NULL;
+
+Guarded		guarded;
+
+/* guards_shmem_request -- a place for each leader, and what they share. */
+void
+guards_shmem_request(void)
+{
+	RequestAddinShmemSpace(guards_shmem_size());
+	RequestNamedLWLockTranche(GUARDS_TRANCHE, 1);
+}
+
+/* guards_shmem_init -- find it, or make it. */
+void
+guards_shmem_init(void)
+{
+	bool		found;
+
+	guards_shared = ShmemInitStruct("pg_cyclone guards", guards_shmem_size(), &found);
+	if (!found)
+	{
+		/* atomics of no more than 64 bits that are zero need no more */
+		memset(guards_shared, 0, guards_shmem_size());
+		guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
+	}
+}
+
+/*
+ * guards_hold_is_due
+ *		Is this process to stand still, where it has no page pinned?
+ */
+bool
+guards_hold_is_due(void)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+
+	return vacuum != NULL && !VacuumFailsafeActive &&
+		(guards_paused_until(vacuum) != 0 ||
+		 pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE ||
+		 pg_atomic_read_u32(&guards_shared->lag_stops) != 0) &&
+		pg_atomic_read_u32(&vacuum->is_urgent) == 0;
+}
+
+/*
+ * guards_is_urgent
+ *		Is the table so old that autovacuum must come?  Or is any so old that its
+ *		workers must not stand still, as there are only so many?
+ */
+bool
+guards_is_urgent(GuardedVacuum *vacuum)
+{
+	TransactionId next = ReadNextTransactionId();
+	TransactionId xid_limit = next - autovacuum_freeze_max_age;
+	MultiXactId multi_limit = ReadNextMultiXactId() - autovacuum_multixact_freeze_max_age;
+
+	if (pg_atomic_read_u32(&vacuum->is_urgent) != 0)
+		return true;
+	if (next - TransamVariables->oldestXid >
+		Max(vacuum_failsafe_age, autovacuum_freeze_max_age * 1.05))
+		return true;
+	if (!TransactionIdIsNormal(vacuum->relfrozenxid))
+		return false;
+	if (xid_limit < FirstNormalTransactionId)
+		xid_limit -= FirstNormalTransactionId;
+	if (multi_limit < FirstMultiXactId)
+		multi_limit -= FirstMultiXactId;
+	return TransactionIdPrecedes(vacuum->relfrozenxid, xid_limit) ||
+		(MultiXactIdIsValid(vacuum->relminmxid) &&
+		 MultiXactIdPrecedes(vacuum->relminmxid, multi_limit));
+}
+
+/* guards_nap -- because of a guard. */
+void
+guards_nap(long ms, Guard guard)
+{
+	static uint32 wait_events[NUM_GUARDS] = {0};
+
+	if (wait_events[GUARD_PAUSE] == 0)
+	{
+		wait_events[GUARD_PAUSE] = WaitEventExtensionNew("CyclonePaused");
+		wait_events[GUARD_WAL_RATE] = WaitEventExtensionNew("CycloneWalRate");
+		wait_events[GUARD_LAG] = WaitEventExtensionNew("CycloneReplicaLag");
+		wait_events[GUARD_DISK] = WaitEventExtensionNew("CycloneDiskSpace");
+	}
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
+					 wait_events[guard]);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * guards_begin_hold
+ *		A guard holds this process.  The vacuum is held as long as any of its
+ *		processes is.
+ */
+void
+guards_begin_hold(Guard guard)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+
+	if (pg_atomic_fetch_add_u32(&vacuum->holds[guard], 1) == 0)
+		pg_atomic_write_u64(&vacuum->hold_start[guard], now_ns());
+	guarded.holds[guard] = true;
+}
+
+/* guards_end_hold -- it does no more. */
+void
+guards_end_hold(Guard guard)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+
+	/* read before, lest the next one changes it */
+	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
+	uint64		now = now_ns();
+	uint32		holds = pg_atomic_read_u32(&vacuum->holds[guard]);
+
+	guarded.holds[guard] = false;
+	/* who moved rows for the command before may come late: it counts no more */
+	do
+	{
+		if (holds == 0)
+			return;
+	} while (!pg_atomic_compare_exchange_u32(&vacuum->holds[guard], &holds, holds - 1));
+	if (holds == 1 && now > start)
+		pg_atomic_fetch_add_u64(&vacuum->held_ns[guard], now - start);
+}
+
+/* guards_held_ns -- for how long a guard has held a vacuum, until now. */
+uint64
+guards_held_ns(GuardedVacuum *vacuum, Guard guard)
+{
+	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
+	uint64		now = now_ns();
+	uint64		before = pg_atomic_read_u64(&vacuum->held_ns[guard]);
+
+	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
+}
+
+/* guards_skip_wal -- what this process is said to have written so far, others have. */
+void
+guards_skip_wal(void)
+{
+	guarded.wal_bytes = pgWalUsage.wal_bytes;
+}
+
+/* guards_vacuum_name -- of its table, for messages. */
+char *
+guards_vacuum_name(GuardedVacuum *vacuum)
+{
+	Oid			relid = pg_atomic_read_u32(&vacuum->relid);
+	char	   *name = IsTransactionState() && OidIsValid(relid) ? get_rel_name(relid) : NULL;
+
+	return name != NULL ? psprintf("table \"%s\"", name) : psprintf("a table (process %d)", vacuum->pid);
+}
