@@ -186,7 +186,7 @@ MODULE_big = pg_cyclone
 EXTENSION = pg_cyclone
 PGFILEDESC = "pg_cyclone - VACUUM by blocks, in parallel"
 DATA = $(call below_top,sql/pg_cyclone--*.sql)
-OBJS = $(patsubst %.c,%.o,$(call below_top,src/*.c src/*/*.c))
+OBJS = $(patsubst %.c,%.o,$(call below_top,src/*.c src/*/*.c src/*/*/*.c))
 PG_CPPFLAGS = -I$(TOP)/src -DCYCLONE_VERSION=$(EXTENSION_VERSION) $(if $(DEBUG_POINTS),-DCYCLONE_DEBUG_POINTS)
 PG_CFLAGS = $(if $(WERROR),-Werror)
 EXTRA_CLEAN = build-settings server_features.h
@@ -200,7 +200,7 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS makes no folders for nested objects and knows neither their headers nor the flags and server they were built for.
-$(OBJS): $(wildcard $(TOP)/src/*.h $(TOP)/src/*/*.h) build-settings
+$(OBJS): $(wildcard $(addprefix $(TOP)/src/,*.h */*.h */*/*.h)) build-settings
 $(OBJS) $(OBJS:.o=.bc): server_features.h
 
 build_settings := $(shell $(PG_CONFIG) --version --bindir --configure --cflags) $(PG_CPPFLAGS) $(PG_CFLAGS) $(COPT)

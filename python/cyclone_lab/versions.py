@@ -44,7 +44,7 @@ def uses(major: int) -> dict[str, dict[int, set[str]]]:
     """Return by source file, below src, and line number the names of this version that are used there, comments apart."""
     wanted = names(major)
     found = defaultdict(dict)
-    for source in sorted([*SRC.glob("*.[ch]"), *SRC.glob("*/*.[ch]")]):
+    for source in sorted(SRC.rglob("*.[ch]")):
         if source.parent == COMPAT:
             continue
         text = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), source.read_text(), flags=re.DOTALL)

@@ -32,7 +32,7 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
-#include "engine/index_kind.h"
+#include "engine/index/index_kind.h"
 #include "inplace/inplace.h"
 
 static bool prune_page(MoveBatch *batch, BlockNumber blkno);

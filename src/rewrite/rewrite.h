@@ -67,7 +67,10 @@ typedef struct HeapCopyShared
 	pg_atomic_uint64 blocks_done;
 	pg_atomic_uint64 tuples_kept;
 
-	/* row locks left out of copies, by all members: see engine/stale_lock.c */
+	/*
+	 * row locks left out of copies, by all members: see
+	 * engine/heap/stale_lock.c
+	 */
 	pg_atomic_uint64 stale_locks;
 } HeapCopyShared;
 

@@ -25,7 +25,7 @@
 #include "storage/lmgr.h"
 
 #include "compat.h"
-#include "engine/stale_lock.h"
+#include "engine/heap/stale_lock.h"
 #include "rewrite/rewrite.h"
 
 static bool is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);

@@ -1,4 +1,4 @@
-"""The argument at the top of src/engine/btree_vacuum.c, checked over every order of events in a small btree level.
+"""The argument at the top of src/engine/index/btree_vacuum.c, checked over every order of events in a small btree level.
 
 The model has a few blocks of leaf pages, visitors that own disjoint blocks and visit them in any order, and splits that
 move tuples to any free block. All interleavings are explored. Empty pages are deleted after all visits; a variant that

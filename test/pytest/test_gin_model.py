@@ -1,4 +1,4 @@
-"""The argument at the top of src/engine/gin_vacuum.c, checked over every order of events in a small level of leaf pages.
+"""The argument at the top of src/engine/index/gin_vacuum.c, checked over every order of events in a small level of leaf pages.
 
 The level is a chain. A border is read for each stretch; walkers claim stretches, walk right from their first leaf, and visit
 each page under its lock; pages split at any moment, the root too while it is a leaf. All interleavings are explored. When all

@@ -1,4 +1,4 @@
-"""The argument at the top of src/engine/gist_vacuum.c, checked over every order of events in a small GiST index.
+"""The argument at the top of src/engine/index/gist_vacuum.c, checked over every order of events in a small GiST index.
 
 The model has a few blocks of leaf pages, visitors that own disjoint blocks and visit them in any order, and splits, into two pages
 or three, that move entries to any free block, or fail halfway and are completed later. All interleavings are explored.

@@ -1,4 +1,4 @@
-"""The argument at the top of src/engine/hash_vacuum.c, checked over every order of events in a small hash index.
+"""The argument at the top of src/engine/index/hash_vacuum.c, checked over every order of events in a small hash index.
 
 The model has a few buckets with entries of dead TIDs, visitors that claim buckets in any order, and splits that copy one
 entry at a time, are interrupted at any moment, and taken up again. All interleavings are explored. When all visitors are

@@ -76,11 +76,11 @@ def test_a_server_whose_headers_have_changed_under_the_same_number_is_compiled_f
     other = {0: without, 1: f"{without}\n#define GistMarkTuplesDeleted(page) (GistPageGetOpaque(page)->flags |= F_TUPLES_DELETED)\n"}
     for has, text in other.items():
         gist.write_text(text)
-        make(prefix, objects, includes, "src/engine/gist_vacuum.o")
+        make(prefix, objects, includes, "src/engine/index/gist_vacuum.o")
         assert f"#define SERVER_HAS_GistMarkTuplesDeleted {has}\n" in (objects / "server_features.h").read_text()
-    made_at = (objects / "src/engine/gist_vacuum.o").stat().st_mtime_ns
-    make(prefix, objects, includes, "src/engine/gist_vacuum.o")
-    assert (objects / "src/engine/gist_vacuum.o").stat().st_mtime_ns == made_at
+    made_at = (objects / "src/engine/index/gist_vacuum.o").stat().st_mtime_ns
+    make(prefix, objects, includes, "src/engine/index/gist_vacuum.o")
+    assert (objects / "src/engine/index/gist_vacuum.o").stat().st_mtime_ns == made_at
 
 
 def test_32_bit_servers_are_refused(prefix):

@@ -1,4 +1,4 @@
-"""The argument at the top of src/engine/spgist_vacuum.c, checked over every order of events in a small SP-GiST index.
+"""The argument at the top of src/engine/index/spgist_vacuum.c, checked over every order of events in a small SP-GiST index.
 
 The model has a few leaf pages and an inner page with places for heads of chains, inner tuples and redirects; visitors that own
 disjoint leaf pages; and sessions that move chains, replace them by inner tuples, and move these. All interleavings are explored.

@@ -19,7 +19,7 @@
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 
-#include "engine/page_check.h"
+#include "engine/heap/page_check.h"
 
 static bool seems_sound(Page page);
 static void check_thoroughly(Relation rel, Buffer buffer, const OffsetNumber *removed,

@@ -130,7 +130,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
-#include "engine/index_kind.h"
+#include "engine/index/index_kind.h"
 #include "engine/phases.h"
 #include "pace/pace.h"
 

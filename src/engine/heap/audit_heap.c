@@ -27,7 +27,7 @@
 #include "storage/bufmgr.h"
 
 #include "engine/audit.h"
-#include "engine/page_check.h"
+#include "engine/heap/page_check.h"
 
 /* What is to become of an item; in the order of fate_names */
 typedef enum ItemFate

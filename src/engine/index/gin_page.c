@@ -42,7 +42,7 @@
 
 #include "compat.h"
 #include "engine/audit.h"
-#include "engine/gin_page.h"
+#include "engine/index/gin_page.h"
 
 /* A record names segments by a byte. */
 #define MAX_LOGGED_SEGMENT	PG_UINT8_MAX

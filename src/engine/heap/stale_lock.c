@@ -55,7 +55,7 @@
 #include "storage/bufmgr.h"
 
 #include "compat.h"
-#include "engine/stale_lock.h"
+#include "engine/heap/stale_lock.h"
 
 static void plan_removal(HeapTupleHeader tuple, OffsetNumber off, HeapTupleFreeze *plan);
 

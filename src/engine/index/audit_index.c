@@ -41,7 +41,7 @@
 
 #include "debug_point.h"
 #include "engine/audit.h"
-#include "engine/index_kind.h"
+#include "engine/index/index_kind.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 

@@ -48,9 +48,9 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "engine/gin_page.h"
-#include "engine/gin_tree.h"
-#include "engine/link_walk.h"
+#include "engine/index/gin_page.h"
+#include "engine/index/gin_tree.h"
+#include "engine/index/link_walk.h"
 #include "pace/pace.h"
 
 /* No tree is so high; but a corrupt one might seem to be. */

@@ -131,8 +131,8 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
-#include "engine/index_kind.h"
-#include "engine/link_walk.h"
+#include "engine/index/index_kind.h"
+#include "engine/index/link_walk.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
 

@@ -38,10 +38,10 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
-#include "engine/heap_page.h"
-#include "engine/page_check.h"
-#include "engine/simple_page.h"
-#include "engine/stale_lock.h"
+#include "engine/heap/heap_page.h"
+#include "engine/heap/page_check.h"
+#include "engine/heap/simple_page.h"
+#include "engine/heap/stale_lock.h"
 
 /*
  * How often to try again to lock a page that is pinned: after 1, 2, 4, ... ms,

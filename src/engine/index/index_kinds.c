@@ -15,8 +15,8 @@
 #include "access/nbtree.h"
 #include "access/spgist.h"
 
-#include "engine/gin_vacuum.h"
-#include "engine/index_kind.h"
+#include "engine/index/gin_vacuum.h"
+#include "engine/index/index_kind.h"
 
 static bool has_routines(Relation index, ambulkdelete_function bulk_delete,
 						 amvacuumcleanup_function cleanup);

@@ -49,7 +49,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
-#include "engine/heap_page.h"
+#include "engine/heap/heap_page.h"
 #include "engine/phases.h"
 #include "engine/prefetch.h"
 #include "engine/server_rules.h"

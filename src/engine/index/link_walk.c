@@ -24,7 +24,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
-#include "engine/link_walk.h"
+#include "engine/index/link_walk.h"
 
 /*
  * link_walk_step

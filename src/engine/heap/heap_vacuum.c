@@ -26,7 +26,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
-#include "engine/heap_page.h"
+#include "engine/heap/heap_page.h"
 #include "engine/phases.h"
 #include "guards/guards.h"
 #include "pace/pace.h"

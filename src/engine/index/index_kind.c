@@ -25,7 +25,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
-#include "engine/index_kind.h"
+#include "engine/index/index_kind.h"
 #include "engine/prefetch.h"
 #include "guards/guards.h"
 #include "pace/pace.h"

@@ -56,8 +56,8 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/gin_vacuum.h"
-#include "engine/index_kind.h"
+#include "engine/index/gin_vacuum.h"
+#include "engine/index/index_kind.h"
 #include "engine/phases.h"
 #include "relation_size.h"
 #include "report/progress.h"

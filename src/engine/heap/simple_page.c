@@ -51,8 +51,8 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
-#include "engine/page_check.h"
-#include "engine/simple_page.h"
+#include "engine/heap/page_check.h"
+#include "engine/heap/simple_page.h"
 
 /* What judge_page finds on a page */
 typedef struct Judgement
