@@ -15,8 +15,6 @@
 #include "engine/table_vacuum.h"
 
 /* heap_scan.c */
-extern Size eager_scan_shared_size(BlockNumber rel_pages);
-extern void eager_scan_setup(TableVacuum *vacuum, const VacuumParams *params);
 extern void heap_scan_begin(TableVacuum *vacuum);
 extern void heap_scan_phase(TableVacuum *vacuum);
 extern BlockNumber heap_scan_first_unscanned(TableVacuum *vacuum);

@@ -34,6 +34,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
+#include "engine/heap/skip_policy.h"
 #include "engine/table_job.h"
 #include "library.h"
 #include "report/progress.h"
@@ -134,7 +135,7 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 	if (plan->eager.enabled)
 	{
 		plan->eager.fails_start = size;
-		size = MAXALIGN(add_size(size, eager_scan_shared_size(plan->rel_pages)));
+		size = MAXALIGN(add_size(size, skip_policy_shared_size(plan->rel_pages)));
 	}
 	/* Without a second pass over the heap no one needs the dead TIDs. */
 	if (plan->nindexes > 0 && plan->do_index_vacuuming && !VacuumFailsafeActive)

@@ -57,6 +57,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/audit.h"
+#include "engine/heap/skip_policy.h"
 #include "engine/phases.h"
 #include "engine/server_rules.h"
 #include "engine/table_job.h"
@@ -237,7 +238,7 @@ plan_vacuum(VacuumJob *job)
 	plan->skip_with_vm = (params->options & VACOPT_DISABLE_PAGE_SKIPPING) == 0;
 	if (!plan->skip_with_vm)
 		plan->aggressive = true;
-	eager_scan_setup(vacuum, params);
+	skip_policy_setup(vacuum, params);
 
 	job->result.aggressive = plan->aggressive;
 	job->result.orig_rel_pages = plan->rel_pages;

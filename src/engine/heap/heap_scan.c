@@ -5,8 +5,8 @@
  *
  * The members of the team claim ranges of blocks in ascending order and scan
  * them, each with a read stream of its own.  scan_heap_page does the work on
- * a page; here is what goes on around it: skipping by the visibility map,
- * eager scanning, the dead-TID store, the free space map, and the failsafe.
+ * a page; here is what goes on around it: skipping, the dead-TID store, the free space
+ * map, and the failsafe.  skip_policy.c says which block need not be looked at.
  *
  * Skipping follows the server's rule: a run of 32 or more blocks that need
  * not be looked at is skipped, a shorter one is read along.  A team skips the
@@ -37,9 +37,7 @@
  */
 #include "postgres.h"
 
-#include "access/visibilitymap.h"
 #include "commands/progress.h"
-#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -50,6 +48,7 @@
 #include "debug_point.h"
 #include "engine/audit.h"
 #include "engine/heap/heap_page.h"
+#include "engine/heap/skip_policy.h"
 #include "engine/phases.h"
 #include "engine/prefetch.h"
 #include "engine/server_rules.h"
@@ -58,16 +57,10 @@
 #include "report/progress.h"
 
 /* The server's rules */
-#define EAGER_REGION_BLOCKS		((BlockNumber) 4096)
-#define EAGER_SUCCESS_RATE		0.2
 #define FSM_VACUUM_BLOCKS \
 	((BlockNumber) (((uint64) 8 * 1024 * 1024 * 1024) / BLCKSZ))
 #define FAILSAFE_CHECK_BLOCKS \
 	((BlockNumber) (((uint64) 4 * 1024 * 1024 * 1024) / BLCKSZ))
-
-/* What the callback tells of a block, beside its number */
-#define BLOCK_VM_ALL_VISIBLE	(1 << 0)
-#define BLOCK_EAGERLY_SCANNED	(1 << 1)
 
 /*
  * A range that is left over: its first block, the chunk that it ends before,
@@ -101,14 +94,6 @@ typedef struct HeapScan
 	uint8		run_end_flags;	/* of that block, if it is in the range */
 } HeapScan;
 
-/* What the visibility map and the options say of a block */
-typedef enum BlockChoice
-{
-	MUST_SCAN,
-	MAY_SKIP_FROZEN,
-	MAY_SKIP_VISIBLE,			/* at the price of relfrozenxid */
-} BlockChoice;
-
 static void scan_stream(HeapScan *scan);
 static void finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags,
 						PageVerdict *verdict);
@@ -124,10 +109,6 @@ static bool is_cut_in_long_run(HeapScan *scan, BlockNumber end);
 static bool choose_block(HeapScan *scan, BlockNumber *blkno, uint8 *flags);
 static void find_run(HeapScan *scan);
 static BlockChoice judge_block(HeapScan *scan, BlockNumber blkno, uint8 *flags);
-static bool eager_scan_is_on(TableVacuum *vacuum, BlockNumber blkno);
-static pg_atomic_uint32 *eager_fails(VacuumShared *shared, BlockNumber blkno,
-									 uint32 *max_fails);
-static void count_eager_scan(TableVacuum *vacuum, BlockNumber blkno, bool frozen);
 
 /*
  * heap_scan_begin
@@ -364,7 +345,7 @@ finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags, PageVerdict *verdict
 	{
 		vacuum->counters.eager_scanned_pages++;
 		if (verdict->cleaned)
-			count_eager_scan(vacuum, blkno, verdict->newly_all_frozen);
+			skip_policy_count_eager(vacuum, blkno, verdict->newly_all_frozen);
 	}
 
 	if (vacuum->dead_tids != NULL)
@@ -630,164 +611,9 @@ find_run(HeapScan *scan)
 	scan->skip_start = false;
 }
 
-/*
- * judge_block
- *		Must this block be scanned?  If so, *flags is what is known of it.
- *
- * What the map says may be out of date at once.  That is no problem: whoever
- * clears a bit later than we began has an XID, or MXID, that this vacuum does
- * not care about.
- */
+/* judge_block -- skip_policy_judge, with the callback's page of the map. */
 static BlockChoice
 judge_block(HeapScan *scan, BlockNumber blkno, uint8 *flags)
 {
-	TableVacuum *vacuum = scan->vacuum;
-	VacuumShared *shared = vacuum->shared;
-	uint8		bits = visibilitymap_get_status(vacuum->rel, blkno,
-												&scan->choice_vmbuffer);
-
-	*flags = 0;
-	if ((bits & VISIBILITYMAP_ALL_VISIBLE) == 0)
-		return MUST_SCAN;
-	*flags = BLOCK_VM_ALL_VISIBLE;
-
-	/*
-	 * The last block is always scanned, to find out if it holds tuples:
-	 * truncation would take an exclusive lock in vain if it does.
-	 */
-	if (blkno == shared->rel_pages - 1 || !shared->skip_with_vm)
-		return MUST_SCAN;
-	if (bits & VISIBILITYMAP_ALL_FROZEN)
-		return MAY_SKIP_FROZEN;
-	if (shared->aggressive)
-		return MUST_SCAN;
-	if (eager_scan_is_on(vacuum, blkno))
-	{
-		*flags |= BLOCK_EAGERLY_SCANNED;
-		return MUST_SCAN;
-	}
-	return MAY_SKIP_VISIBLE;
-}
-
-/*-------------------------------------------------------------------------
- * Eager scanning: an ordinary vacuum that has old XIDs to freeze scans some
- * all-visible pages too, to leave less to the next aggressive one.  It stops
- * for good when a fifth of them has been frozen, and for the rest of a region
- * of 4096 blocks when too many there could not be.  The members share the
- * counts, and may overshoot by what is in their read streams, as the server
- * does.
- *-------------------------------------------------------------------------
- */
-
-/*
- * eager_scan_shared_size
- *		The size of the counters of failures, one a region.
- */
-Size
-eager_scan_shared_size(BlockNumber rel_pages)
-{
-	return mul_size(sizeof(pg_atomic_uint32), rel_pages / EAGER_REGION_BLOCKS + 2);
-}
-
-/*
- * eager_scan_setup
- *		Leader: decide if all-visible pages are scanned eagerly, and how many.
- */
-void
-eager_scan_setup(TableVacuum *vacuum, const VacuumParams *params)
-{
-	VacuumShared *shared = vacuum->shared;
-	const struct VacuumCutoffs *cutoffs = &shared->cutoffs;
-	EagerShared *eager = &shared->eager;
-	double		failure_rate = compat_eager_failure_rate(params);
-	BlockNumber all_visible,
-				all_frozen;
-
-	eager->enabled = false;
-	if (failure_rate == 0 || shared->aggressive ||
-		shared->rel_pages < 2 * EAGER_REGION_BLOCKS)
-		return;
-
-	/* Only if something is old enough to be frozen. */
-	if (!(TransactionIdIsNormal(cutoffs->relfrozenxid) &&
-		  TransactionIdPrecedes(cutoffs->relfrozenxid, cutoffs->FreezeLimit)) &&
-		!(MultiXactIdIsValid(cutoffs->relminmxid) &&
-		  MultiXactIdPrecedes(cutoffs->relminmxid, cutoffs->MultiXactCutoff)))
-		return;
-
-	visibilitymap_count(vacuum->rel, &all_visible, &all_frozen);
-	eager->success_limit = EAGER_SUCCESS_RATE * (all_visible - all_frozen);
-	if (eager->success_limit == 0)
-		return;
-
-	/*
-	 * The first region is of random length, lest each vacuum try and fail on
-	 * the same blocks.
-	 */
-	eager->first_region_end = pg_prng_uint32(&pg_global_prng_state) % EAGER_REGION_BLOCKS;
-	eager->max_fails_per_region = failure_rate * EAGER_REGION_BLOCKS;
-	eager->max_fails_first_region = eager->max_fails_per_region *
-		(1 - (float) eager->first_region_end / EAGER_REGION_BLOCKS);
-	pg_atomic_init_u32(&eager->remaining_successes, eager->success_limit);
-	eager->enabled = true;
-}
-
-/* eager_scan_is_on -- in this block's region? */
-static bool
-eager_scan_is_on(TableVacuum *vacuum, BlockNumber blkno)
-{
-	EagerShared *eager = &vacuum->shared->eager;
-	uint32		max_fails;
-
-	return eager->enabled &&
-		pg_atomic_read_u32(&eager->remaining_successes) > 0 &&
-		pg_atomic_read_u32(eager_fails(vacuum->shared, blkno, &max_fails)) < max_fails;
-}
-
-/*
- * eager_fails
- *		The counter of pages that could not be frozen in a block's region, and
- *		how many there may be.
- */
-static pg_atomic_uint32 *
-eager_fails(VacuumShared *shared, BlockNumber blkno, uint32 *max_fails)
-{
-	EagerShared *eager = &shared->eager;
-	pg_atomic_uint32 *fails = (pg_atomic_uint32 *) ((char *) shared + eager->fails_start);
-
-	if (blkno < eager->first_region_end)
-	{
-		*max_fails = eager->max_fails_first_region;
-		return &fails[0];
-	}
-	*max_fails = eager->max_fails_per_region;
-	return &fails[1 + (blkno - eager->first_region_end) / EAGER_REGION_BLOCKS];
-}
-
-/*
- * count_eager_scan
- *		An eagerly scanned page could, or could not, be set all-frozen.
- */
-static void
-count_eager_scan(TableVacuum *vacuum, BlockNumber blkno, bool frozen)
-{
-	VacuumShared *shared = vacuum->shared;
-	uint32		max_fails;
-
-	if (frozen)
-	{
-		uint32		left = pg_atomic_read_u32(&shared->eager.remaining_successes);
-
-		while (left > 0 &&
-			   !pg_atomic_compare_exchange_u32(&shared->eager.remaining_successes,
-											   &left, left - 1))
-			;
-		if (left == 1)
-			ereport(shared->verbose ? INFO : DEBUG2,
-					(errmsg("disabling eager scanning after freezing %u eagerly scanned blocks of relation \"%s.%s.%s\"",
-							shared->eager.success_limit,
-							vacuum->dbname, vacuum->relnamespace, vacuum->relname)));
-	}
-	else
-		pg_atomic_fetch_add_u32(eager_fails(shared, blkno, &max_fails), 1);
+	return skip_policy_judge(scan->vacuum, blkno, &scan->choice_vmbuffer, flags);
 }

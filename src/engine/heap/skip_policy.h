@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * skip_policy.h
+ *	  Which blocks of a heap a VACUUM need not look at.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_SKIP_POLICY_H
+#define CYCLONE_SKIP_POLICY_H
+
+#include "engine/state.h"
+
+/* What is told of a block, beside its number */
+#define BLOCK_VM_ALL_VISIBLE	(1 << 0)
+#define BLOCK_EAGERLY_SCANNED	(1 << 1)
+
+/* What the visibility map and the options say of a block */
+typedef enum BlockChoice
+{
+	MUST_SCAN,
+	MAY_SKIP_FROZEN,
+	MAY_SKIP_VISIBLE,			/* at the price of relfrozenxid */
+} BlockChoice;
+
+extern Size skip_policy_shared_size(BlockNumber rel_pages);
+extern void skip_policy_setup(TableVacuum *vacuum, const VacuumParams *params);
+extern BlockChoice skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer,
+									 uint8 *flags);
+extern void skip_policy_count_eager(TableVacuum *vacuum, BlockNumber blkno, bool frozen);
+
+#endif							/* CYCLONE_SKIP_POLICY_H */
