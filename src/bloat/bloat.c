@@ -399,7 +399,7 @@ report_index(BloatReport *report, Oid relid, const RelationBloat *table)
 static bool
 estimate_relation(Reading *reading)
 {
-	/* as it may be by the objects of 0.1.0 */
+	/* as it may be in a function that passes for parallel safe */
 	if (IsInParallelMode())
 	{
 		read_relation(reading);

@@ -43,8 +43,7 @@ def test_all_works_from_an_image_volume(image, prefix):
     with Cluster.create(prefix, {**CONFIG, **paths}) as cluster:
         cluster.start()
         with cluster.connect() as conn:
-            conn.execute("CREATE EXTENSION pg_cyclone VERSION '0.1.0'")
-            conn.execute("ALTER EXTENSION pg_cyclone UPDATE")
+            conn.execute("CREATE EXTENSION pg_cyclone")
             conn.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 50000)")
             for number, options in enumerate(["PARALLEL 1", "FULL, PARALLEL 1", "FULL INPLACE, PARALLEL 1"]):
                 conn.execute("DELETE FROM t WHERE id %% 5 = %s", (number,))
