@@ -25,6 +25,8 @@ own_record_crc(const void *record, size_t size)
 {
 	pg_crc32c	crc;
 
+	Assert(record != NULL && size > 0);
+
 	INIT_CRC32C(crc);
 	COMP_CRC32C(crc, record, size);
 	FIN_CRC32C(crc);

@@ -3,7 +3,7 @@
  * page_sample.c
  *	  Totals over all pages of a relation, estimated from some of them.
  *
- * The blocks are cut into as many strata of neighbours as pages may be read,
+ * The blocks are cut into as many strata of adjacent blocks as pages may be read,
  * and of each stratum one page is read, at random.  What lies together in a
  * table (a deleted range, the old end, the recent end) thus has its share in
  * the sample, not just on average: for rows deleted in ranges that is far

@@ -7,7 +7,7 @@
  * that is visited, and each page of the heap whose dead items are freed, is audited
  * by chance: cyclone.audit is how likely that is.  The numbers come from the
  * server's generator, which each process seeds by itself.  When all indexes have
- * been passed over, stretches of their blocks are chosen once more (audit_index.c).
+ * been passed over, sections of their blocks are chosen once more (audit_index.c).
  *
  * What is compared:
  *
@@ -154,6 +154,8 @@ void
 audit_age(TableVacuum *vacuum, const VacuumCounters *counters)
 {
 	AuditPlace	place = {.rel = vacuum->rel,.blkno = InvalidBlockNumber};
+
+	Assert(is_leader(vacuum));
 
 	if (TransactionIdIsValid(counters->new_relfrozenxid) &&
 		TransactionIdPrecedes(counters->audited_relfrozenxid, counters->new_relfrozenxid))

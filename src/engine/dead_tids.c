@@ -139,7 +139,7 @@ struct DeadTidsShared
 	Size		tables_size;	/* of this struct and both tables */
 	Size		first_extent;	/* the size of the first: with a team, it is
 								 * behind them */
-	Size		budget;			/* for all extents */
+	Size		extents_limit;	/* for all extents */
 	bool		is_shared;		/* is there a team? */
 
 	/*
@@ -753,12 +753,12 @@ plan_memory(BlockNumber nblocks, Size limit, int nmembers, DeadTidsShared *plan)
 								  sizeof(pg_atomic_uint64));
 
 	/* in any case there is room for a segment and what it needs */
-	plan->budget = limit > plan->tables_size ? limit - plan->tables_size : 0;
-	plan->budget = Max(plan->budget, segment_size + plan->directory_page);
+	plan->extents_limit = limit > plan->tables_size ? limit - plan->tables_size : 0;
+	plan->extents_limit = Max(plan->extents_limit, segment_size + plan->directory_page);
 	/* each extent may end with room too small for a segment */
-	plan->budget = Min(plan->budget, plan->directory_page + segment_size *
-					   ((Size) plan->max_segments + directory_pages(plan)));
-	plan->first_extent = Min(plan->budget, FIRST_SEGMENTS * segment_size * nmembers +
+	plan->extents_limit = Min(plan->extents_limit, plan->directory_page + segment_size *
+							  ((Size) plan->max_segments + directory_pages(plan)));
+	plan->first_extent = Min(plan->extents_limit, FIRST_SEGMENTS * segment_size * nmembers +
 							 plan->directory_page);
 }
 
@@ -793,7 +793,7 @@ next_extent(const DeadTidsShared *shared)
 	if (shared->nextents >= MAX_EXTENTS)
 		return 0;
 	/* the last one may be what is left, for a directory page perhaps */
-	size = Min(TYPEALIGN(segment_size, size), shared->budget - shared->extents_size);
+	size = Min(TYPEALIGN(segment_size, size), shared->extents_limit - shared->extents_size);
 	return size >= segment_size ? size : 0;
 }
 
@@ -831,7 +831,7 @@ add_extent(DeadTids *store, Size size, char **failure)
 	extent->used = 0;
 	shared->extents_size += size;
 	shared->nextents++;
-	Assert(shared->extents_size <= shared->budget);
+	Assert(shared->extents_size <= shared->extents_limit);
 	return true;
 }
 

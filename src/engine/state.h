@@ -159,7 +159,7 @@ typedef struct VacuumShared
 	Ranges		scan_ranges;	/* blocks */
 	bool		scan_goes_on;	/* the round, after the store has grown */
 	Ranges		reap_slots;		/* see heap_vacuum.c */
-	uint64		audit_seed;		/* which stretches of indexes are audited */
+	uint64		audit_seed;		/* which sections of indexes are audited */
 	uint32		reap_lanes;		/* at a time */
 	BlockNumber reap_lane_blocks;
 	BlockNumber reap_slot_blocks;
@@ -307,6 +307,7 @@ is_leader(const TableVacuum *vacuum)
 static inline MemberShared *
 vacuum_member(const VacuumShared *shared, int member)
 {
+	Assert(member >= 0 && member < shared->nmembers);
 	return (MemberShared *) ((char *) shared + shared->members_start) + member;
 }
 
@@ -314,6 +315,7 @@ vacuum_member(const VacuumShared *shared, int member)
 static inline IndexShared *
 vacuum_index(const VacuumShared *shared, int index)
 {
+	Assert(index >= 0 && index < shared->nindexes);
 	return (IndexShared *) ((char *) shared + shared->indexes_start) + index;
 }
 
@@ -321,6 +323,7 @@ vacuum_index(const VacuumShared *shared, int index)
 static inline IndexMemberShared *
 vacuum_index_member(const VacuumShared *shared, int index, int member)
 {
+	Assert(index >= 0 && index < shared->nindexes && member >= 0 && member < shared->nmembers);
 	return (IndexMemberShared *) ((char *) shared + shared->index_members_start) +
 		index * shared->nmembers + member;
 }

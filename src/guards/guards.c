@@ -108,6 +108,8 @@ guards_begin_command(void (*while_held) (void))
 	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
 
+	Assert(guards_shared != NULL);
+
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	if (statement != last_statement || AmAutoVacuumWorkerProcess())
 	{

@@ -104,6 +104,8 @@ guards_nap(long ms, Guard guard)
 {
 	static uint32 wait_events[NUM_GUARDS] = {0};
 
+	Assert(guarded.vacuum != NULL);
+
 	if (wait_events[GUARD_PAUSE] == 0)
 	{
 		wait_events[GUARD_PAUSE] = WaitEventExtensionNew("CyclonePaused");
@@ -127,6 +129,8 @@ guards_begin_hold(Guard guard)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 
+	Assert(guarded.vacuum != NULL);
+
 	if (pg_atomic_fetch_add_u32(&vacuum->holds[guard], 1) == 0)
 		pg_atomic_write_u64(&vacuum->hold_start[guard], now_ns());
 	guarded.holds[guard] = true;
@@ -143,6 +147,7 @@ guards_end_hold(Guard guard)
 	uint64		now = now_ns();
 	uint32		holds = pg_atomic_read_u32(&vacuum->holds[guard]);
 
+	Assert(vacuum != NULL);
 	guarded.holds[guard] = false;
 	/* who moved rows for the command before may come late: it counts no more */
 	do

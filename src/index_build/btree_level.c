@@ -17,7 +17,7 @@
  * key, they are moved up at the end.
  *
  * The leaf level is filled in parts, by several processes, each part with the
- * keys of a range.  The pages at the ends of a part have neighbours in other
+ * keys of a range.  The pages at the ends of a part have siblings in other
  * parts.  They are kept until all parts are there.  Then the leader joins them,
  * and fills the levels above from the downlinks, which are few.  So that the
  * index has no more pages than if one process had filled them, what is on the
@@ -71,7 +71,7 @@ typedef struct Joining
 	const NewBtree *btree;
 	BtreeLevel *parent;
 	IndexTuple	low_key;		/* of the page in hand */
-	Page		page;			/* that, still without its right neighbour */
+	Page		page;			/* that, still without its right sibling */
 	BlockNumber block;			/* and its place */
 	Page		other;			/* room for another one */
 } Joining;

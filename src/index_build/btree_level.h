@@ -30,7 +30,7 @@ typedef struct NewBtree
 typedef struct BtreeLevel BtreeLevel;
 
 /*
- * The pages at the ends of a part of the leaf level, whose neighbours belong to
+ * The pages at the ends of a part of the leaf level, whose siblings belong to
  * other parts.  They aren't written, but have their blocks.  The last one has
  * no high key.
  */

@@ -254,7 +254,7 @@ move_batch_goes_on(const MoveBatch *batch)
 
 	if (batch->is_in_the_way || batch->is_short)
 		return false;
-	/* to be undone, visits must be neighbours */
+	/* to be undone, visits must follow each other */
 	if (batch->can_be_undone && job->next_visit >= job->end_visits)
 		return false;
 	/* as long as nothing has moved nobody waits */

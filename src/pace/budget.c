@@ -51,6 +51,7 @@ budget_restart(Budget *budget, uint64 now)
 uint64
 budget_pay(Budget *budget, uint64 now, double price)
 {
+	Assert(price >= 0);
 	return clock_pay(&budget->paid_until, now, (uint64) price);
 }
 
@@ -60,6 +61,8 @@ budget_change_rate(Budget *budget, uint64 now, double times)
 {
 	uint64		before = pg_atomic_read_u64(&budget->paid_until);
 	uint64		until;
+
+	Assert(times >= 0);
 
 	do
 	{
@@ -106,6 +109,7 @@ budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use)
 void
 budget_end_tick(Budget *budget)
 {
+	Assert(pg_atomic_read_u32(&budget->ticking) == 1);
 	pg_memory_barrier();
 	pg_atomic_write_u32(&budget->ticking, 0);
 }

@@ -82,7 +82,7 @@ typedef struct ProgressSlot
 	pg_atomic_uint32 run_is_autovacuum;
 	pg_atomic_uint64 run_start; /* TimestampTz */
 	pg_atomic_uint32 run_pages;
-	char		padding[PG_CACHE_LINE_SIZE];	/* apart from the neighbour */
+	char		padding[PG_CACHE_LINE_SIZE];	/* apart from the next one */
 } ProgressSlot;
 
 static ProgressSlot *slots = NULL;	/* MaxBackends of them */

@@ -22,7 +22,7 @@
  *	 compressed, or moved to the new TOAST table, and a worker must not write
  *	 there as the server does (left_tuples.c).
  *
- * Ranges are small, so that neighbours remain neighbours: the new table has
+ * Ranges are small, so that what is side by side stays so: the new table has
  * about the order of the old one, which BRIN indexes depend on, and index
  * scans gain from.
  *
@@ -241,6 +241,8 @@ heap_copy_take_over(TableRewrite *rewrite)
 {
 	RewriteShared *shared = rewrite->shared;
 
+	Assert(rewrite_is_leader(rewrite));
+
 	for (int i = 1; i < shared->nmembers; i++)
 	{
 		RewriteMemberShared *member = rewrite_member(shared, i);
@@ -259,6 +261,7 @@ heap_copy_take_over(TableRewrite *rewrite)
 void
 heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 {
+	Assert(rewrite_is_leader(rewrite));
 	new_pages_end(rewrite->new_pages);
 	rewrite->new_pages = NULL;
 	new_blocks_sync(rewrite->new_heaps[heap], &rewrite->shared->heaps[heap].new_blocks);
@@ -491,6 +494,8 @@ heap_copy_show_progress(TableRewrite *rewrite, RewriteHeap heap)
 		PROGRESS_REPACK_HEAP_TUPLES_INSERTED
 	};
 	const int64 values[] = {pg_atomic_read_u64(&copy->blocks_done), tuples, tuples};
+
+	Assert(rewrite_is_leader(rewrite));
 
 	if (heap == REWRITE_TABLE)
 		pgstat_progress_update_multi_param(lengthof(progress), progress, values);

@@ -199,6 +199,7 @@ rewrite_is_leader(const TableRewrite *rewrite)
 static inline RewriteMemberShared *
 rewrite_member(const RewriteShared *shared, int member)
 {
+	Assert(member >= 0 && member < shared->nmembers);
 	return (RewriteMemberShared *) ((char *) shared + shared->members_start) + member;
 }
 

@@ -183,6 +183,8 @@ rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
 		.off = ItemPointerGetOffsetNumber(&old->t_self)
 	};
 
+	Assert(rewrite_is_leader(rewrite));
+
 	if (likely(!audit_is_due()))
 		return;
 	audit_prepare();
@@ -200,6 +202,8 @@ rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 	HeapCopyShared *copy = &rewrite->shared->heaps[heap];
 	int64		written = pg_atomic_read_u64(&copy->new_blocks.rows);
 	AuditPlace	place = {.rel = rewrite->old_heaps[heap],.blkno = InvalidBlockNumber};
+
+	Assert(rewrite_is_leader(rewrite));
 
 	if (cyclone_audit <= 0)
 		return;

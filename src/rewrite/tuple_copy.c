@@ -159,6 +159,8 @@ tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 {
 	ItemId		item = PageGetItemId(page, off);
 
+	Assert(OffsetNumberIsValid(off) && off <= PageGetMaxOffsetNumber(page));
+
 	if (!ItemIdIsNormal(item))
 		return false;
 	check_item(rel, page, item, blkno, off);

@@ -73,6 +73,8 @@ ranges_look(Ranges *ranges, RangeOffer *offer)
 {
 	uint64		size;
 
+	Assert(ranges->unit > 0 && ranges->nmembers > 0);
+
 	offer->next = pg_atomic_read_u64(&ranges->next);
 	offer->start = offer->next & ~RANGES_NOTE;
 	offer->start_note = (offer->next & RANGES_NOTE) != 0;
@@ -103,6 +105,8 @@ bool
 ranges_take(Ranges *ranges, const RangeOffer *offer, bool note)
 {
 	uint64		next = offer->next;
+
+	Assert(offer->start < offer->end);
 
 	return pg_atomic_compare_exchange_u64(&ranges->next, &next,
 										  offer->end | (note ? RANGES_NOTE : 0));

@@ -647,7 +647,7 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 		if (*all_frozen && heap_tuple_needs_eventual_freeze(tuple))
 			*all_frozen = false;
 
-		/* Neighbours mostly come from the same transaction. */
+		/* Rows side by side mostly come from the same transaction. */
 		xmin = HeapTupleHeaderGetXmin(tuple);
 		if (xmin == last_xmin)
 			continue;

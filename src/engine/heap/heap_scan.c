@@ -119,6 +119,8 @@ heap_scan_begin(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 
+	Assert(is_leader(vacuum));
+
 	ranges_init(&shared->scan_ranges, 0, shared->rel_pages,
 				DEAD_TIDS_CHUNK_BLOCKS, SCAN_RANGE_BLOCKS, shared->nmembers);
 }
@@ -136,6 +138,8 @@ heap_scan_first_unscanned(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 	BlockNumber first = Min(ranges_position(&shared->scan_ranges), shared->rel_pages);
+
+	Assert(is_leader(vacuum));
 
 	pg_read_barrier();
 	for (int i = 0; i < shared->nmembers; i++)
@@ -164,6 +168,8 @@ bool
 heap_scan_is_left(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
+
+	Assert(is_leader(vacuum));
 
 	if (ranges_position(&shared->scan_ranges) < shared->rel_pages)
 		return true;

@@ -56,7 +56,7 @@ typedef struct HeapVacuum
 
 static BlockNumber next_dead_page(ReadStream *stream, void *private_data,
 								  void *per_buffer_data);
-static uint64 pieces(uint64 whole, uint64 piece);
+static uint64 divide_up(uint64 whole, uint64 part);
 static bool claim_slot(HeapVacuum *pass);
 static void free_dead_items(TableVacuum *vacuum, Buffer buffer,
 							DeadTidsPage *dead, Buffer vmbuffer);
@@ -96,11 +96,11 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 		shared->reap_lane_blocks = LANE_BLOCKS;
 		shared->reap_lanes = shared->nmembers;
 	}
-	lanes = pieces(shared->rel_pages, shared->reap_lane_blocks);
+	lanes = divide_up(shared->rel_pages, shared->reap_lane_blocks);
 	shared->reap_lanes = Max(Min(shared->reap_lanes, lanes), 1);
-	lanes = pieces(lanes, shared->reap_lanes) * shared->reap_lanes;
+	lanes = divide_up(lanes, shared->reap_lanes) * shared->reap_lanes;
 	ranges_init(&shared->reap_slots, 0,
-				lanes * pieces(shared->reap_lane_blocks, shared->reap_slot_blocks),
+				lanes * divide_up(shared->reap_lane_blocks, shared->reap_slot_blocks),
 				1, 1, shared->nmembers);
 	pg_atomic_write_u64(&shared->blocks_vacuumed, 0);
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
@@ -212,11 +212,11 @@ next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)
 	}
 }
 
-/* pieces -- how many of them there are in the whole, the last one maybe short. */
+/* divide_up -- in how many parts of that size, the last one maybe short, is the whole? */
 static uint64
-pieces(uint64 whole, uint64 piece)
+divide_up(uint64 whole, uint64 part)
 {
-	return (whole + piece - 1) / piece;
+	return (whole + part - 1) / part;
 }
 
 /*
@@ -231,7 +231,7 @@ static bool
 claim_slot(HeapVacuum *pass)
 {
 	VacuumShared *shared = pass->vacuum->shared;
-	const uint64 slots_a_lane = pieces(shared->reap_lane_blocks, shared->reap_slot_blocks);
+	const uint64 slots_a_lane = divide_up(shared->reap_lane_blocks, shared->reap_slot_blocks);
 	uint64		slot,
 				end;
 

@@ -240,7 +240,7 @@ fill_result(const Judgement *judgement, int nfrozen, PruneResult *result)
  *
  * This is the hottest loop of a vacuum.  It goes backwards because tuples are
  * mostly stored so: memory is then read forwards, which CPUs foresee.
- * Neighbours mostly come from the same transaction, hence last_xmin and
+ * Rows side by side mostly come from the same transaction, hence last_xmin and
  * known_dead.
  */
 static bool

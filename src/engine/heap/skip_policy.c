@@ -47,6 +47,8 @@ skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer, uint
 	VacuumShared *shared = vacuum->shared;
 	uint8		bits = visibilitymap_get_status(vacuum->rel, blkno, vmbuffer);
 
+	Assert(blkno < vacuum->shared->rel_pages);
+
 	*flags = 0;
 	if ((bits & VISIBILITYMAP_ALL_VISIBLE) == 0)
 		return MUST_SCAN;
@@ -93,6 +95,8 @@ skip_policy_setup(TableVacuum *vacuum, const VacuumParams *params)
 	double		failure_rate = compat_eager_failure_rate(params);
 	BlockNumber all_visible,
 				all_frozen;
+
+	Assert(is_leader(vacuum));
 
 	eager->enabled = false;
 	if (failure_rate == 0 || shared->aggressive ||
@@ -164,6 +168,9 @@ skip_policy_count_eager(TableVacuum *vacuum, BlockNumber blkno, bool frozen)
 {
 	VacuumShared *shared = vacuum->shared;
 	uint32		max_fails;
+
+	Assert(vacuum->shared->eager.enabled);
+	Assert(blkno < vacuum->shared->rel_pages);
 
 	if (frozen)
 	{

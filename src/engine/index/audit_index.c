@@ -16,8 +16,8 @@
  *	 its page was split, and whoever was to visit that.  This is about pages, not about
  *	 looking up TIDs, so it is done in one go, which the first look has compared.
  *
- * The second look goes by stretches of blocks that follow each other, which disks
- * like better than single ones.  Whether a stretch is looked at depends on a hash of its
+ * The second look goes by sections of blocks that follow each other, which disks
+ * like better than single ones.  Whether a section is looked at depends on a hash of its
  * place and of a number that the leader has drawn.  So it can tell at once if there
  * are any, which most tables are too small for.  Half as many pages are looked at as when
  * they are visited, unless all are, as they are read for nothing else.
@@ -46,8 +46,8 @@
 #include "report/progress.h"
 
 /* Blocks that are looked at together (128 kB), and how many such are claimed at a time */
-#define STRETCH_BLOCKS		16
-#define STRETCHES_A_CLAIM	64
+#define SECTION_BLOCKS		16
+#define SECTIONS_A_CLAIM	64
 
 /* More TIDs than any page has */
 #define MAX_TIDS			BLCKSZ
@@ -77,8 +77,8 @@ static void gather_gin(struct AuditTids *tids, Page page);
 static void add_list(struct AuditTids *tids, Page page, GinPostingList *list, int ntids);
 static bool keeps_order(Relation index);
 static uint64 index_claims(const IndexShared *index);
-static bool is_chosen(const TableVacuum *vacuum, int number, uint64 stretch);
-static void audit_stretch(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
+static bool is_chosen(const TableVacuum *vacuum, int number, uint64 section);
+static void audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end);
 static void audit_page(TableVacuum *vacuum, int number, BlockNumber blkno);
 
 /*
@@ -170,7 +170,7 @@ audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
 
 /*
  * audit_begin_indexes
- *		Leader, when all indexes have been passed over: draw the stretches to be looked
+ *		Leader, when all indexes have been passed over: draw the sections to be looked
  *		at, and return whether there are any.
  */
 bool
@@ -178,6 +178,8 @@ audit_begin_indexes(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 	bool		any = false;
+
+	Assert(is_leader(vacuum));
 
 	if (cyclone_audit <= 0)
 		return false;
@@ -188,8 +190,8 @@ audit_begin_indexes(TableVacuum *vacuum)
 		IndexShared *index = vacuum_index(shared, i);
 
 		index->audit_blocks = vacuum->kinds[i] != NULL ? index_current_size(vacuum->indexes[i]) : 0;
-		for (uint64 stretch = 0; !any && stretch * STRETCH_BLOCKS < index->audit_blocks; stretch++)
-			any = is_chosen(vacuum, i, stretch);
+		for (uint64 section = 0; !any && section * SECTION_BLOCKS < index->audit_blocks; section++)
+			any = is_chosen(vacuum, i, section);
 	}
 	return any;
 }
@@ -218,14 +220,14 @@ audit_indexes(TableVacuum *vacuum)
 
 		vacuum->indname = RelationGetRelationName(vacuum->indexes[number]);
 		set_place(vacuum, PLACE_INDEX_VACUUM, InvalidBlockNumber);
-		first = claim * STRETCHES_A_CLAIM;
-		for (uint64 stretch = first; stretch < first + STRETCHES_A_CLAIM; stretch++)
+		first = claim * SECTIONS_A_CLAIM;
+		for (uint64 section = first; section < first + SECTIONS_A_CLAIM; section++)
 		{
-			uint64		start = stretch * STRETCH_BLOCKS;
+			uint64		start = section * SECTION_BLOCKS;
 			BlockNumber end = vacuum_index(shared, number)->audit_blocks;
 
-			if (start < end && is_chosen(vacuum, number, stretch))
-				audit_stretch(vacuum, number, start, Min(start + STRETCH_BLOCKS, end));
+			if (start < end && is_chosen(vacuum, number, section))
+				audit_section(vacuum, number, start, Min(start + SECTION_BLOCKS, end));
 		}
 		set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 		vacuum->indname = NULL;
@@ -236,25 +238,25 @@ audit_indexes(TableVacuum *vacuum)
 static uint64
 index_claims(const IndexShared *index)
 {
-	const uint64 blocks = STRETCH_BLOCKS * STRETCHES_A_CLAIM;
+	const uint64 blocks = SECTION_BLOCKS * SECTIONS_A_CLAIM;
 
 	return (index->audit_blocks + blocks - 1) / blocks;
 }
 
-/* is_chosen -- is a stretch of an index looked at in this round? */
+/* is_chosen -- is a section of an index looked at in this round? */
 static bool
-is_chosen(const TableVacuum *vacuum, int number, uint64 stretch)
+is_chosen(const TableVacuum *vacuum, int number, uint64 section)
 {
-	uint64		place = (uint64) number << 32 | stretch;
+	uint64		place = (uint64) number << 32 | section;
 	uint32		hash = (uint32) murmurhash64(vacuum->shared->audit_seed ^ murmurhash64(place));
 	double		share = cyclone_audit < 1 ? cyclone_audit / 2 : 1;
 
 	return hash < share * ((double) PG_UINT32_MAX + 1);
 }
 
-/* audit_stretch -- look at blocks that follow each other. */
+/* audit_section -- look at blocks that follow each other. */
 static void
-audit_stretch(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end)
+audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end)
 {
 	for (BlockNumber blkno = start; blkno < end; blkno++)
 		(void) PrefetchBuffer(vacuum->indexes[number], MAIN_FORKNUM, blkno);

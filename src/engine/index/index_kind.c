@@ -93,6 +93,8 @@ index_cap_tuples(TableVacuum *vacuum, int number)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
+	Assert(is_leader(vacuum));
+
 	if (!vacuum->shared->index_reltuples_estimated)
 		index->stats.num_index_tuples = Min(index->stats.num_index_tuples,
 											vacuum->shared->index_reltuples);
@@ -102,6 +104,7 @@ index_cap_tuples(TableVacuum *vacuum, int number)
 void
 index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info)
 {
+	Assert(number >= 0 && number < vacuum->nindexes);
 	memset(info, 0, sizeof(IndexVacuumInfo));
 	info->index = vacuum->indexes[number];
 	info->heaprel = vacuum->rel;

@@ -97,6 +97,7 @@ static void report_index(TableVacuum *vacuum, int number, bool cleanup);
 void
 index_measure(TableVacuum *vacuum, bool is_tiny)
 {
+	Assert(is_leader(vacuum));
 	vacuum->index_blocks = palloc_array(BlockNumber, vacuum->nindexes);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
@@ -149,6 +150,8 @@ bool
 index_plan(TableVacuum *vacuum, bool parallel)
 {
 	bool		found = false;
+
+	Assert(is_leader(vacuum));
 
 	for (int phase = 0; phase < 2; phase++)
 	{
@@ -229,6 +232,8 @@ index_shared_size(TableVacuum *vacuum)
 {
 	Size		size = 0;
 
+	Assert(is_leader(vacuum));
+
 	vacuum->area_sizes = palloc0_array(Size, vacuum->nindexes);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
@@ -269,6 +274,7 @@ index_join(TableVacuum *vacuum)
 void
 index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 {
+	Assert(is_leader(vacuum));
 	vacuum->private_stats = palloc0_array(IndexBulkDeleteResult *, vacuum->nindexes);
 	vacuum->begun = palloc0_array(bool, vacuum->nindexes);
 
@@ -562,6 +568,7 @@ index_duties_put_off(const TableVacuum *vacuum)
 bool
 index_found_empty_pages(TableVacuum *vacuum)
 {
+	Assert(is_leader(vacuum));
 	return pg_atomic_read_u32(&vacuum->shared->empty_pages_found) != 0;
 }
 
@@ -600,6 +607,7 @@ index_delete_pages(TableVacuum *vacuum, bool wait)
 void
 index_finish_page_deletion(TableVacuum *vacuum)
 {
+	Assert(is_leader(vacuum));
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		const IndexWork *work = shared_work(vacuum, i, false);
@@ -670,6 +678,8 @@ index_abort_round(int code, Datum arg)
 IndexBulkDeleteResult *
 index_stats(TableVacuum *vacuum, int number)
 {
+	Assert(is_leader(vacuum));
+	Assert(number >= 0 && number < vacuum->nindexes);
 	return current_stats(vacuum, number);
 }
 

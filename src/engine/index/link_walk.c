@@ -39,6 +39,8 @@ link_walk_step(LinkWalk *walk, BlockNumber from, BlockNumber to, int elevel)
 {
 	bool		is_beyond;
 
+	Assert(walk->index != NULL);
+
 	walk->steps++;
 	if (to >= walk->nblocks || walk->steps > walk->nblocks)
 		walk->nblocks = RelationGetNumberOfBlocks(walk->index); /* it may have grown */
