@@ -1,0 +1,45 @@
+/*-------------------------------------------------------------------------
+ *
+ * index_builds_plan.h
+ *	  What is planned of several index builds, for index_builds.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_INDEX_BUILDS_PLAN_H
+#define CYCLONE_INDEX_BUILDS_PLAN_H
+
+#include "index_build/index_builds.h"
+
+typedef struct IndexBuild
+{
+	Oid			relid;
+	bool		plain;
+	bool		is_divisible;
+	Size		entry_size;		/* if we sort it as integers, otherwise 0 */
+	Size		tuple_size;		/* about, if such an entry needs a tuple */
+	bool		is_divided;		/* into a part for each process of the team */
+	bool		has_workers;	/* if the server builds it */
+	double		pages;			/* to be expected */
+	double		cost;			/* of building it by one process, in units of
+								 * index_builds_plan.c */
+	double		pass_cost;		/* what of that is reading the table */
+	double		bounds_cost;	/* what each part costs, if it is divided, but */
+	double		entries_cost;	/* for the entries, and reading the table */
+	double		disk_cost;		/* and for each part but one in addition */
+	double		server_cost;	/* of building it as the server does */
+} IndexBuild;
+
+struct IndexBuilds
+{
+	Oid			relid;
+	double		rows;			/* as many as there are, or more */
+	int			nbuilds;
+	/* those one at a time first, otherwise from costly to cheap */
+	IndexBuild *builds;
+	int			nalone;
+	int			nmembers;		/* processes of the team */
+};
+
+#endif							/* CYCLONE_INDEX_BUILDS_PLAN_H */
