@@ -34,6 +34,7 @@ bool		cyclone_enabled = true;
 int			cyclone_history_size = 5000;
 int			cyclone_index_wait = 600000;
 int			cyclone_log_min_duration = -1;
+char	   *cyclone_delayed_standbys = NULL;
 char	   *cyclone_lag_of = NULL;
 int			cyclone_max_pause = 3600;
 int			cyclone_max_replica_lag = 0;
@@ -58,6 +59,8 @@ static void define_guards(void);
 static bool check_min_free_disk(char **newval, void **extra, GucSource source);
 static void assign_min_free_disk(const char *newval, void *extra);
 static bool check_lag_of(char **newval, void **extra, GucSource source);
+static bool check_delayed_standbys(char **newval, void **extra, GucSource source);
+static bool is_list_of_standbys(const char *value, bool may_be_empty);
 
 /*
  * settings_init
@@ -223,10 +226,19 @@ settings_check_patterns(char **newval, void **extra, GucSource source)
 	return is_list;
 }
 
-/* define_guards -- those whose names begin with cyclone.max, and cyclone.lag_of. */
+/* define_guards -- those whose names begin with cyclone.max, and those about standbys. */
 static void
 define_guards(void)
 {
+	DefineCustomStringVariable("cyclone.delayed_standbys",
+							   "Standbys with a recovery_min_apply_delay, by their application names.",
+							   "For cyclone.max_replica_lag it counts what they have received, not what they have replayed.",
+							   &cyclone_delayed_standbys,
+							   "",
+							   PGC_SIGHUP,
+							   0,
+							   check_delayed_standbys, NULL, NULL);
+
 	DefineCustomStringVariable("cyclone.lag_of",
 							   "The standbys and subscribers that cyclone.max_replica_lag is about.",
 							   "\"all\", \"sync\" for those in synchronous_standby_names, or a list of application names.",
@@ -330,15 +342,33 @@ assign_min_free_disk(const char *newval, void *extra)
 static bool
 check_lag_of(char **newval, void **extra, GucSource source)
 {
-	char	   *copy = pstrdup(*newval);
-	List	   *names;
-	bool		is_list = SplitGUCList(copy, ',', &names) && names != NIL;
+	if (is_list_of_standbys(*newval, false))
+		return true;
+	GUC_check_errdetail("It is \"all\", \"sync\", or a list of application names, of at most %d characters.",
+						STANDBYS_SIZE - 1);
+	return false;
+}
 
-	if (!is_list)
-		GUC_check_errdetail("It is \"all\", \"sync\", or a list of application names.");
-	else if (strlen(*newval) >= LAG_OF_SIZE)
-		GUC_check_errdetail("It has more than %d characters.", LAG_OF_SIZE - 1);
+/* check_delayed_standbys -- likewise. */
+static bool
+check_delayed_standbys(char **newval, void **extra, GucSource source)
+{
+	if (is_list_of_standbys(*newval, true))
+		return true;
+	GUC_check_errdetail("It is a list of application names, of at most %d characters.",
+						STANDBYS_SIZE - 1);
+	return false;
+}
+
+/* is_list_of_standbys -- of names, that have room in shared memory? */
+static bool
+is_list_of_standbys(const char *value, bool may_be_empty)
+{
+	char	   *copy = pstrdup(value);
+	List	   *names;
+	bool		is_list = SplitGUCList(copy, ',', &names) && (may_be_empty || names != NIL);
+
 	list_free(names);
 	pfree(copy);
-	return is_list && strlen(*newval) < LAG_OF_SIZE;
+	return is_list && strlen(value) < STANDBYS_SIZE;
 }

@@ -30,11 +30,12 @@ extern int	cyclone_autovacuum_max_tables;
 extern int	cyclone_autovacuum_retry_after; /* s */
 extern int	cyclone_check_disk_space;
 extern char *cyclone_databases; /* patterns: see scope.c */
+extern char *cyclone_delayed_standbys;
 extern bool cyclone_enabled;
 extern int	cyclone_history_size;	/* rows */
 extern int	cyclone_index_wait; /* ms */
 #define MIN_FREE_DISK_DEFAULT	"5%"
-#define LAG_OF_SIZE	1024		/* of a value of cyclone.lag_of, with its end */
+#define STANDBYS_SIZE	1024	/* of a list of standbys, with its end */
 
 extern char *cyclone_lag_of;
 extern int	cyclone_log_min_duration;	/* ms; -1: log nothing */

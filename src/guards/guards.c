@@ -150,7 +150,7 @@ guards_begin_command(void (*while_held) (void))
 	has_begun = true;
 	guards_join(MyProcNumber);
 	guards_set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of,
-					  cyclone_min_free_disk);
+					  cyclone_delayed_standbys, cyclone_min_free_disk);
 	guarded.while_held = while_held;
 	/* or nobody would, for VACUUMs of many small tables */
 	guards_look_at_standbys(now_ns());
@@ -240,17 +240,20 @@ folder_of(Form_pg_class form)
 /*
  * guards_set_limits
  *		So many kilobytes of WAL may all vacuums write a second, so many milliseconds may
- *		these standbys lag, and so much of a disk is to stay free while this process's
- *		vacuum runs (see min_free_disk_parse); 0: any number.
+ *		these standbys lag, of which some are delayed on purpose, and so much of a disk
+ *		is to stay free while this process's vacuum runs (see min_free_disk_parse); 0:
+ *		any number.
  */
 void
-guards_set_limits(int wal_rate, int max_lag, const char *lag_of, double min_free_disk)
+guards_set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
+				  double min_free_disk)
 {
 	if (guarded.vacuum != NULL)
 		write_double(&guarded.vacuum->min_free_disk, min_free_disk);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	pg_atomic_write_u64(&guards_shared->wal_rate, (uint64) wal_rate * 1024);
 	strlcpy(guards_shared->lag_of, lag_of, sizeof(guards_shared->lag_of));
+	strlcpy(guards_shared->delayed, delayed, sizeof(guards_shared->delayed));
 	pg_atomic_write_u32(&guards_shared->max_lag_ms, max_lag);
 	LWLockRelease(guards_shared->lock);
 }

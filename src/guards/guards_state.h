@@ -26,10 +26,10 @@
 /* "pg_tblspc/OID/PG_version_catversion/OID", and some */
 #define PATH_SIZE			80
 
-/* What is known of standbys, and of where the WAL was at which time */
 /* So long counts a look at standbys or disks for who can't look. */
 #define LOOK_COUNTS_NS		(2 * (uint64) NS_PER_S)
 
+/* What is known of standbys, and of where the WAL was at which time */
 typedef struct LagWatch
 {
 	uint64		time;			/* of the last look; 0: there was none */
@@ -139,7 +139,8 @@ typedef struct GuardsShared
 
 	/* lag of standbys */
 	pg_atomic_uint32 max_lag_ms;	/* 0: no bound */
-	char		lag_of[LAG_OF_SIZE];	/* under the lock */
+	char		lag_of[STANDBYS_SIZE];	/* under the lock */
+	char		delayed[STANDBYS_SIZE]; /* likewise */
 	pg_atomic_uint64 lag_rate;	/* bytes a second; a double, 0: no bound */
 	pg_atomic_uint32 lag_stops; /* are vacuums to stand still? */
 	pg_atomic_uint64 lag_ms;	/* of the one that lags most */

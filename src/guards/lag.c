@@ -13,10 +13,17 @@
  *
  * The standby that lags most sets the rate (lag_law.c).  One whose connection is
  * gone doesn't count, nor does one that catches up after it was away: it has its
- * slot, or its archive.  Some lag on purpose (recovery_min_apply_delay, or a replay that
- * somebody has paused), which nobody tells us.  So cyclone.lag_of can name those that
- * count; and one for which vacuums have stood still as long as a pause may last is
- * waited for in vain: it counts no more until its lag is below the bound.
+ * slot, or its archive.
+ *
+ * Some lag on purpose.  A standby with a recovery_min_apply_delay replays what was
+ * written that long ago, so to hold a vacuum would show there only after the delay: what
+ * is bounded is how far it is behind in receiving, which is what fills the network and
+ * keeps WAL for its slot.  It doesn't tell its primary of the delay, and to guess it
+ * from lag that stays the same is not safe: a slow standby's lag stays the same, too,
+ * as it is kept at the bound here.  So cyclone.delayed_standbys names them.  And
+ * one for which vacuums have stood still as long as a pause may last, as when somebody
+ * has paused its replay, is waited for in vain: it counts no more until its lag is
+ * below the bound.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -51,7 +58,12 @@
 typedef struct Standby
 {
 	int			pid;
-	XLogRecPtr	replayed;
+	bool		is_physical;
+	bool		is_sync;
+	XLogRecPtr	received;		/* and flushed; by a subscriber: confirmed */
+	TimeOffset	receive_lag;	/* us, as the server measures it; or negative */
+	XLogRecPtr	replayed;		/* from here on: what counts */
+	TimeOffset	replay_lag;
 	double		lag;			/* s */
 } Standby;
 
@@ -59,10 +71,11 @@ static int	look(uint64 now, uint32 max_lag_ms);
 static void mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound);
 static bool find_slowest(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound,
 						 Standby *slowest);
-static bool ask(WalSnd *walsnd, bool *is_sync, TimeOffset *lag, Standby *standby);
+static bool ask(WalSnd *walsnd, const char *lag_of, const char *delayed, Standby *standby);
 static bool is_waited_for_in_vain(LagWatch *watch, const Standby *standby, double bound);
 static bool note_stop(LagWatch *watch, uint64 now, int pid);
-static bool counts(const char *lag_of, int pid, bool is_sync);
+static bool counts(const char *lag_of, const Standby *standby);
+static bool is_named(const char *list, int pid);
 static const char *name_of(int pid);
 static double seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed,
 							 XLogRecPtr replayed, TimeOffset servers);
@@ -100,7 +113,7 @@ guards_look_at_standbys(uint64 now)
 		ereport(LOG,
 				(errmsg("VACUUM does not wait for the standby or subscriber of process %d any more", given_up),
 				 errdetail("It has lagged by more than \"cyclone.max_replica_lag\" for as long as \"cyclone.max_pause\" allows, although VACUUM stood still."),
-				 errhint("If it lags on purpose, name the others in \"cyclone.lag_of\".")));
+				 errhint("If it has a recovery_min_apply_delay, name it in \"cyclone.delayed_standbys\"; if it is not to count, name the others in \"cyclone.lag_of\".")));
 }
 
 /*
@@ -185,23 +198,22 @@ mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound)
 static bool
 find_slowest(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound, Standby *slowest)
 {
-	char		lag_of[LAG_OF_SIZE];
+	char		lag_of[STANDBYS_SIZE];
+	char		delayed[STANDBYS_SIZE];
 
 	LWLockAcquire(guards_shared->lock, LW_SHARED);
 	strlcpy(lag_of, guards_shared->lag_of, sizeof(lag_of));
+	strlcpy(delayed, guards_shared->delayed, sizeof(delayed));
 	LWLockRelease(guards_shared->lock);
 
 	slowest->pid = 0;
 	for (int i = 0; i < max_wal_senders; i++)
 	{
 		Standby		standby;
-		bool		is_sync;
-		TimeOffset	servers;
 
-		if (!ask(&WalSndCtl->walsnds[i], &is_sync, &servers, &standby) ||
-			!counts(lag_of, standby.pid, is_sync))
+		if (!ask(&WalSndCtl->walsnds[i], lag_of, delayed, &standby))
 			continue;
-		standby.lag = seconds_behind(watch, now, flushed, standby.replayed, servers);
+		standby.lag = seconds_behind(watch, now, flushed, standby.replayed, standby.replay_lag);
 		if (!is_waited_for_in_vain(watch, &standby, bound) &&
 			(slowest->pid == 0 || standby.lag > slowest->lag))
 			*slowest = standby;
@@ -244,36 +256,49 @@ note_stop(LagWatch *watch, uint64 now, int pid)
 	return true;
 }
 
-/* ask -- a walsender, if it streams to somebody who tells how far it is. */
+/* ask -- a walsender, if it streams to somebody who counts and tells how far it is. */
 static bool
-ask(WalSnd *walsnd, bool *is_sync, TimeOffset *lag, Standby *standby)
+ask(WalSnd *walsnd, const char *lag_of, const char *delayed, Standby *standby)
 {
-	bool		is_physical;
-
 	SpinLockAcquire(&walsnd->mutex);
 	standby->pid = walsnd->state == WALSNDSTATE_STREAMING ? walsnd->pid : 0;
-	is_physical = walsnd->kind == REPLICATION_KIND_PHYSICAL;
-	/* what a subscriber has confirmed it needs no more */
-	standby->replayed = is_physical ? walsnd->apply : walsnd->flush;
-	*lag = is_physical ? walsnd->applyLag : walsnd->flushLag;
-	*is_sync = walsnd->sync_standby_priority > 0;
+	standby->is_physical = walsnd->kind == REPLICATION_KIND_PHYSICAL;
+	standby->is_sync = walsnd->sync_standby_priority > 0;
+	standby->received = walsnd->flush;
+	standby->receive_lag = walsnd->flushLag;
+	standby->replayed = walsnd->apply;
+	standby->replay_lag = walsnd->applyLag;
 	SpinLockRelease(&walsnd->mutex);
-	return standby->pid != 0 && !XLogRecPtrIsInvalid(standby->replayed);
+	if (standby->pid == 0 || !counts(lag_of, standby))
+		return false;
+	/* what a subscriber has confirmed it needs no more */
+	if (!standby->is_physical || is_named(delayed, standby->pid))
+	{
+		standby->replayed = standby->received;
+		standby->replay_lag = standby->receive_lag;
+	}
+	return !XLogRecPtrIsInvalid(standby->replayed);
 }
 
-/* counts -- is it one of those that cyclone.lag_of names? */
+/* counts -- is it one of those that cyclone.lag_of is about? */
 static bool
-counts(const char *lag_of, int pid, bool is_sync)
+counts(const char *lag_of, const Standby *standby)
 {
-	char	   *copy;
-	List	   *names;
-	bool		found = false;
-
 	if (pg_strcasecmp(lag_of, "all") == 0)
 		return true;
 	if (pg_strcasecmp(lag_of, "sync") == 0)
-		return is_sync;
-	copy = pstrdup(lag_of);
+		return standby->is_sync;
+	return is_named(lag_of, standby->pid);
+}
+
+/* is_named -- is its application name in this list? */
+static bool
+is_named(const char *list, int pid)
+{
+	char	   *copy = pstrdup(list);
+	List	   *names;
+	bool		found = false;
+
 	if (SplitGUCList(copy, ',', &names))
 		foreach_ptr(char, name, names)
 			found = found || pg_strcasecmp(name, name_of(pid)) == 0;

@@ -208,6 +208,7 @@ pace_settings_reread(PaceSettings *settings)
 	int			max_lag = cyclone_max_replica_lag;
 	double		min_free_disk = cyclone_min_free_disk;
 	const char *lag_of,
+			   *delayed,
 			   *value;
 	ConfigVariable *files = NULL,
 			   *tail = NULL;
@@ -237,11 +238,13 @@ pace_settings_reread(PaceSettings *settings)
 	reread_int("cyclone.max_wal_rate", files, &wal_rate);
 	reread_int("cyclone.max_replica_lag", files, &max_lag);
 	lag_of = reread("cyclone.lag_of", files);
+	delayed = reread("cyclone.delayed_standbys", files);
 	value = reread("cyclone.min_free_disk", files);
 	if (value != NULL)
 		(void) min_free_disk_parse(*value == '\0' ? MIN_FREE_DISK_DEFAULT : value, &min_free_disk);
 	guards_set_limits(wal_rate, max_lag,
 					  lag_of == NULL ? cyclone_lag_of : *lag_of == '\0' ? "all" : lag_of,
+					  delayed == NULL ? cyclone_delayed_standbys : delayed,
 					  min_free_disk);
 	FreeConfigVariables(files);
 }

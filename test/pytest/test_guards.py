@@ -1,6 +1,8 @@
 """The hand on the brake and the bound on WAL: a VACUUM that is paused holds no page, loses nothing, and goes on or ends as it should."""
 
+import os
 import re
+import signal
 import time
 from contextlib import contextmanager
 
@@ -672,15 +674,15 @@ def replicated(new_cluster):
 
     WAL is kept: a checkpoint would remove what a busy machine's walsender hasn't sent yet, and the standby be gone for good.
     """
-    settings = {"cyclone.max_replica_lag": "1s", "autovacuum_freeze_max_age": 100_000, "wal_keep_size": "1GB"}
+    settings = {"cyclone.max_replica_lag": "1s", "autovacuum_freeze_max_age": 100_000, "wal_keep_size": "1GB", "wal_sender_timeout": 0}
     primary = new_cluster(**{"wal_level": "logical", "max_wal_senders": 5, **settings})
     conn = primary.connect("postgres")
     conn.execute("CREATE EXTENSION pg_cyclone")
     checks.create_extensions(conn)
     made = []
 
-    def make(name):
-        made.append(primary.standby({"cluster_name": name}))
+    def make(name, **config):
+        made.append(primary.standby({"cluster_name": name, **config}))
         made[-1].start()
         wait_until(
             lambda: one(conn, "SELECT count(*) FROM pg_stat_replication WHERE application_name = %s AND state = 'streaming'", name) == 1,
@@ -698,6 +700,10 @@ def fall_behind(conn, standby) -> None:
     """Have a standby replay nothing more, and leave it much to do."""
     standby.sql("SELECT pg_wal_replay_pause()")
     wait_until(lambda: standby.sql("SELECT pg_get_wal_replay_pause_state()") == [("paused",)], "the standby's pause")
+    write_wal(conn)
+
+
+def write_wal(conn) -> None:
     conn.execute("CREATE TABLE wal AS SELECT md5(i::text) a, md5((-i)::text) b FROM generate_series(1, 100000) i")
 
 
@@ -761,6 +767,75 @@ def test_no_standby_holds_vacuum_for_ever(replicated):
     assert one(conn, "SELECT sum(replica_lag_seconds) > 0.5 FROM cyclone.history")
     assert "does not wait for the standby or subscriber of process" in primary.log
     conn.execute("VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t")
+    assert_done(conn, before)
+
+
+def assert_held_by(conn, who: str) -> None:
+    held = "SELECT held_by FROM cyclone.pace WHERE limited_by = 'replica lag' AND figure >= bound"
+    wait_until(lambda: conn.execute(held).fetchall() == [(who,)], f"a halt for {who}")
+
+
+@contextmanager
+def stopped(pid: int):
+    """A process of the test's does nothing until the block ends."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_who_replays_late_on_purpose(replicated):
+    """It holds VACUUM as long as nobody says so; then only while it receives nothing, and while it is late in that."""
+    primary, conn, make = replicated
+    standby = make("reporting", recovery_min_apply_delay="1d")
+    before = make_table(conn)
+    write_wal(conn)
+    conn.execute("CHECKPOINT")
+    vacuum = Background(primary, "postgres", "VACUUM (PARALLEL 0, FREEZE) t")
+    assert_held_by(conn, "reporting")
+    change(conn, **{"cyclone.delayed_standbys": "other, Reporting"})
+    vacuum.finish()
+    assert_done(conn, before)
+    [(receiver,)] = standby.sql("SELECT pid FROM pg_stat_wal_receiver")
+    with stopped(receiver):
+        conn.execute("DROP TABLE wal")
+        write_wal(conn)
+        vacuum = Background(primary, "postgres", "VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t")
+        assert_held_by(conn, "reporting")
+    vacuum.finish()
+    assert_done(conn, before)
+    with pytest.raises(psycopg.errors.InvalidParameterValue):
+        conn.execute("ALTER SYSTEM SET cyclone.delayed_standbys = 'a,,b'")
+
+
+@pytest.mark.parametrize("end", ["confirm", "drop"])
+def test_vacuum_stands_still_for_a_subscriber(replicated, end):
+    """Until it confirms what it was sent, or its slot is dropped."""
+    primary, conn, _ = replicated
+    before = make_table(conn)
+    conn.execute("CREATE TABLE published (i int); CREATE PUBLICATION p FOR TABLE published")
+    conn.execute("CREATE DATABASE other")
+    conn.execute("SELECT pg_create_logical_replication_slot('subscriber', 'pgoutput')")
+    with primary.connect("other") as other:
+        other.execute("CREATE TABLE published (i int)")
+        other.execute(f"CREATE SUBSCRIPTION subscriber CONNECTION 'host={primary.socket_dir} dbname=postgres user=postgres'"
+                      " PUBLICATION p WITH (create_slot = false, copy_data = false)")  # fmt: skip
+    conn.execute("INSERT INTO published VALUES (1)")
+    confirmed = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND flush_lsn > '0/0'"
+    wait_until(lambda: one(conn, confirmed) == 1, "what the subscriber confirms")
+    with stopped(one(conn, "SELECT pid FROM pg_stat_subscription")):
+        write_wal(conn)
+        conn.execute("CHECKPOINT")
+        vacuum = Background(primary, "postgres", "VACUUM (PARALLEL 2, FREEZE) t", SETTINGS)
+        assert_held_by(conn, "subscriber")
+        wait_until(lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneReplicaLag'")) == 0, "the halt")
+        if end == "drop":
+            conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+            wait_until(lambda: one(conn, "SELECT count(*) FROM pg_stat_replication") == 0, "the walsender's end")
+            conn.execute("SELECT pg_drop_replication_slot('subscriber')")
+            vacuum.finish()
+    vacuum.finish()
     assert_done(conn, before)
 
 
