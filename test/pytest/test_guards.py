@@ -246,6 +246,35 @@ def test_a_worker_that_moves_rows_is_killed_while_paused(cluster, db, conn):
     checks.assert_clean(conn, "t")
 
 
+def test_a_paused_process_is_killed(new_cluster):
+    """The server begins anew, and knows of no pause: the next VACUUM does the work."""
+    cluster = new_cluster(**SETTINGS)
+    conn = cluster.connect()
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    checks.create_extensions(conn)
+    before = make_table(conn, 2000)
+    for victim, options in (("leader", "PARALLEL 2, FREEZE"), ("worker", "PARALLEL 2, FREEZE"), ("worker", "FULL INPLACE, PARALLEL 2")):
+        point = "inplace-pause" if "INPLACE" in options else "heap-scan"
+        with Parked(cluster, "postgres", f"{point}:any", 3, f"VACUUM ({options}) t") as vacuum:
+            assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+            assert one(conn, "SELECT cyclone.pause()") == 1  # and those that begin later
+            vacuum.release()
+            wait_until_paused(conn)
+            os.kill(vacuum.pid if victim == "leader" else vacuum.workers[0], signal.SIGKILL)
+            assert isinstance(vacuum.wait(), psycopg.OperationalError)
+        with pytest.raises(psycopg.OperationalError):
+            conn.execute("SELECT pg_sleep(60)")
+        cluster.wait_for_recovery()
+        conn = cluster.connect()
+        assert conn.execute("SELECT * FROM cyclone.pace").fetchall() == []
+        conn.execute("SET statement_timeout = '100s'")
+        conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on) t")
+        assert_done(conn, before)
+        conn.execute("INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i), 'new' FROM generate_series(1, 2000) i")
+        conn.execute("DELETE FROM t WHERE note = 'new'")
+    conn.close()
+
+
 class OneUser:
     """A server as a user sees it."""
 
@@ -258,12 +287,13 @@ class OneUser:
 
 @pytest.mark.parametrize(
     "owner, may",
-    [("postgres", {"cyclone_a": False, "cyclone_b": False, "cyclone_c": False}),
-     ("cyclone_a", {"cyclone_a": True, "cyclone_b": False, "cyclone_c": True})],
+    [("postgres", {"cyclone_a": False, "cyclone_b": False, "cyclone_c": False, "cyclone_m": False, "postgres": True}),
+     ("cyclone_a", {"cyclone_a": True, "cyclone_b": False, "cyclone_c": True, "cyclone_m": True, "postgres": True})],
 )  # fmt: skip
 def test_who_may_cancel_may_pause(cluster, db, conn, owner, may):
-    """The owner of the session, and pg_signal_backend, but not if it is a superuser's."""
+    """Who has the rights of the session's role, and pg_signal_backend, but not if it is a superuser's; and so for each function."""
     conn.execute("CREATE ROLE cyclone_a LOGIN; CREATE ROLE cyclone_b; CREATE ROLE cyclone_c; GRANT pg_signal_backend TO cyclone_c")
+    conn.execute("CREATE ROLE cyclone_m; GRANT cyclone_a TO cyclone_m")
     conn.execute("GRANT EXECUTE ON FUNCTION pg_advisory_lock(bigint) TO cyclone_a")
     try:
         before = make_table(conn, 2000)
@@ -273,23 +303,30 @@ def test_who_may_cancel_may_pause(cluster, db, conn, owner, may):
         wait_until(lambda: pace_of(conn, vacuum.pid), "the VACUUM")
         for role, allowed in may.items():
             conn.execute(f"SET ROLE {role}")
-            assert one(conn, "SELECT cyclone.pause()") == allowed
-            for function in ("pause", "resume"):
+            for call in ("pause(%s)", "resume(%s)", "set_pace(%s, '0')"):
                 if allowed:
-                    assert one(conn, f"SELECT cyclone.{function}(%s)", vacuum.pid) is True
+                    assert one(conn, f"SELECT cyclone.{call}", vacuum.pid) is True
                 else:
                     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                        conn.execute(f"SELECT cyclone.{function}(%s)", (vacuum.pid,))
-            assert one(conn, "SELECT cyclone.resume()") == 0
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                conn.execute("SET cyclone.max_pause = '1d'")
+                        conn.execute(f"SELECT cyclone.{call}", (vacuum.pid,))
+            assert one(conn, "SELECT cyclone.pause()") == allowed
+            assert one(conn, "SELECT cyclone.resume()") == allowed
+            if role != "postgres":
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    conn.execute("SET cyclone.max_pause = '1d'")
+            # what a superuser has paused nobody else lets go on who may not
             conn.execute("RESET ROLE")
+            assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+            conn.execute(f"SET ROLE {role}")
+            assert one(conn, "SELECT cyclone.resume()") == allowed
+            conn.execute("RESET ROLE")
+            assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is not allowed
         conn.execute(f"SELECT pg_advisory_unlock({DEBUG_POINT_LOCK})")
         vacuum.finish()
         assert_done(conn, before)
     finally:
         conn.execute("RESET ROLE; SELECT pg_advisory_unlock_all(); DROP TABLE IF EXISTS t; DROP OWNED BY cyclone_a")
-        conn.execute("DROP ROLE cyclone_a, cyclone_b, cyclone_c")
+        conn.execute("DROP ROLE cyclone_a, cyclone_b, cyclone_c, cyclone_m")
 
 
 def test_who_sees_that_it_is_paused(cluster, db, conn):
@@ -383,10 +420,13 @@ def test_ddl_passes_a_paused_autovacuum(new_cluster, pg_major):
     conn.execute("CREATE ROLE cyclone_g; GRANT pg_signal_backend TO cyclone_g")
     if pg_major >= 18:  # has a role for that
         conn.execute("CREATE ROLE cyclone_h; GRANT pg_signal_autovacuum_worker TO cyclone_h; SET ROLE cyclone_h")
-        assert one(conn, "SELECT cyclone.pause(%s)", pid) is True
+        for call in ("set_pace(%s, '0')", "resume(%s)", "pause(%s)"):
+            assert conn.execute(f"SELECT cyclone.{call}", (pid,)).fetchone() is not None
     conn.execute("SET ROLE cyclone_g")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        conn.execute("SELECT cyclone.resume(%s)", (pid,))
+    for call in ("set_pace(%s, '0')", "pause(%s)", "resume(%s)"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            conn.execute(f"SELECT cyclone.{call}", (pid,))
+    assert one(conn, "SELECT cyclone.pause()") == one(conn, "SELECT cyclone.resume()") == 0
     conn.execute("RESET ROLE")
     conn.execute("SET statement_timeout = '100s'; ALTER TABLE t ALTER note SET NOT NULL")
     wait_until(lambda: "canceling autovacuum task" in cluster.log, "its end")
