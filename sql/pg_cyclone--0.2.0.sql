@@ -1432,6 +1432,46 @@ COMMENT ON COLUMN cluster_autovacuum.nodename IS 'Name of the node';
 COMMENT ON COLUMN cluster_autovacuum.nodeport IS 'Its port';
 COMMENT ON COLUMN cluster_autovacuum.error IS 'Why the node has no other row; null if all is well';
 
+CREATE VIEW cluster_compaction AS
+SELECT c.nodename,
+       c.nodeport,
+       c.error,
+       v.relation,
+       v.reason,
+       v.figure,
+       v.figure_is,
+       v.next_at,
+       v.size,
+       v.would_win,
+       v.sampled_at,
+       v.policy,
+       v.enabled,
+       v.min_size,
+       v.threshold,
+       v.cooldown,
+       v.hours,
+       v.window_ends,
+       v.latency_target,
+       v.running_since,
+       v.last_end,
+       v.last_outcome,
+       v.last_won,
+       v.last_seconds,
+       v.last_wal,
+       v.last_error,
+       v.runs,
+       v.total_won,
+       v.changes
+FROM cyclone.cluster_rows('compaction') c
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(relation text, reason text, figure float8, figure_is text, next_at timestamptz, size bigint, would_win bigint, sampled_at timestamptz, policy text, enabled boolean, min_size bigint, threshold float8, cooldown interval, hours text, window_ends timestamptz, latency_target text, running_since timestamptz, last_end timestamptz, last_outcome text, last_won bigint, last_seconds float8, last_wal bigint, last_error text, runs bigint, total_won bigint, changes bigint) ON true
+WHERE c.error IS NOT NULL OR v.relation IS NOT NULL;
+
+COMMENT ON VIEW cluster_compaction IS
+'The view cyclone.compaction of each node of a cluster; a node that does not answer within a second has a row with an error.';
+COMMENT ON COLUMN cluster_compaction.nodename IS 'Name of the node';
+COMMENT ON COLUMN cluster_compaction.nodeport IS 'Its port';
+COMMENT ON COLUMN cluster_compaction.error IS 'Why the node has no other row; null if all is well';
+
 REVOKE ALL ON cluster_autovacuum FROM PUBLIC;
 GRANT SELECT ON cluster_autovacuum TO pg_monitor;
-GRANT SELECT ON cluster_progress, cluster_pace, cluster_bloat TO PUBLIC;
+GRANT SELECT ON cluster_progress, cluster_pace, cluster_bloat, cluster_compaction TO PUBLIC;

@@ -54,7 +54,7 @@ typedef struct Question
 } Question;
 
 static const char *const views[] = {
-	"advice", "autovacuum", "bloat", "history", "horizon", "pace", "progress"
+	"advice", "autovacuum", "bloat", "compaction", "history", "horizon", "pace", "progress"
 };
 
 static void check_view(const char *view, int timeout);

@@ -433,7 +433,7 @@ def test_views(conn, said):
     rows = conn.execute("SELECT nodeport, error, pid, relation, phase, blocks_done FROM cyclone.cluster_progress ORDER BY 1").fetchall()
     assert rows == [(9701, None, 7, "t_101", "scanning heap", 5), (9702, "failed to connect", None, None, None, None)]
     assert set(said.commands().values()) == {"SELECT cyclone.node_rows('progress', 1000)"}
-    for view in ("pace", "bloat", "autovacuum"):
+    for view in ("pace", "bloat", "autovacuum", "compaction"):
         conn.execute("UPDATE answers SET result = '[]' WHERE success")
         assert conn.execute(f"SELECT nodeport, error FROM cyclone.cluster_{view}").fetchall() == [(9702, "failed to connect")]
     conn.execute("UPDATE answers SET result = 'no JSON' WHERE success")
@@ -460,11 +460,13 @@ def test_views_without_citus(conn):
     here = conn.execute("SELECT relation::text, size FROM cyclone.bloat WHERE relation = 'big'::regclass").fetchone()
     rows = "SELECT r->>'relation', (r->>'size')::bigint FROM cyclone.cluster_rows('bloat', 600000), jsonb_array_elements(result) r"
     assert conn.execute(f"{rows} WHERE r->>'relation' = 'big'").fetchone() == here
-    for view in ("progress", "pace", "autovacuum", "bloat"):
+    for view in ("progress", "pace", "autovacuum", "bloat", "compaction"):
         columns = [(c.name, c.type_code) for c in conn.execute(f"SELECT * FROM cyclone.{view} WHERE false").description]
         there = [(c.name, c.type_code) for c in conn.execute(f"SELECT * FROM cyclone.cluster_{view} WHERE false").description[3:]]
         regclass_as_text = [(name, 25 if type_code == 2205 else type_code) for name, type_code in columns]
         assert there == regclass_as_text
+    here = conn.execute("SELECT relation::text, reason, size FROM cyclone.compaction WHERE relation = 'big'::regclass").fetchall()
+    assert len(here) == 1 and conn.execute("SELECT relation, reason, size FROM cyclone.cluster_compaction WHERE relation = 'big'").fetchall() == here
     with pytest.raises(psycopg.errors.InvalidParameterValue):
         conn.execute("SELECT cyclone.node_rows('pg_authid')")
 
