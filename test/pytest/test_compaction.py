@@ -4,6 +4,8 @@ Which table is due, and when, is in test/unit/test_compaction.c, for each reason
 server for all, on which compaction visits a database ten times a second; each test switches it on for its own database.
 """
 
+import re
+
 import psycopg
 import pytest
 
@@ -113,6 +115,15 @@ def make(conn, name: str = "t", keep: int = 10) -> None:
     conn.execute(f"VACUUM (ANALYZE) {name}")
 
 
+def make_bloated_index(conn) -> None:
+    """Make a table i that is as small as can be, with an index that isn't."""
+    conn.execute("CREATE TABLE i (id int, note text) WITH (autovacuum_enabled = off)")
+    conn.execute(f"INSERT INTO i SELECT i, 'x' FROM generate_series(1, {2 * ROWS}) i")
+    conn.execute("CREATE INDEX i_id ON i (id) WITH (fillfactor = 10)")
+    conn.execute("ALTER INDEX i_id RESET (fillfactor)")
+    conn.execute("VACUUM (ANALYZE) i")
+
+
 @pytest.fixture(scope="module")
 def running(prefix):
     with Cluster.create(prefix, {**CONFIG, **SETTINGS}) as cluster:
@@ -168,11 +179,7 @@ def test_bloated_table_becomes_small(server):
 def test_index_alone_is_rebuilt(server):
     """A table whose index alone is bloated keeps its rows where they are."""
     with server.connect() as conn:
-        conn.execute("CREATE TABLE i (id int, note text) WITH (autovacuum_enabled = off)")
-        conn.execute(f"INSERT INTO i SELECT i, 'x' FROM generate_series(1, {8 * ROWS}) i")
-        conn.execute("CREATE INDEX i_id ON i (id) WITH (fillfactor = 10)")
-        conn.execute("ALTER INDEX i_id RESET (fillfactor)")
-        conn.execute("VACUUM (ANALYZE) i")
+        make_bloated_index(conn)
         index, where = size(conn, "i_id"), conn.execute("SELECT max(ctid) FROM i").fetchall()
         server.on()
         server.wait_for("i", last_outcome="done")
@@ -264,6 +271,19 @@ def test_gives_way_to_ddl(server):
         checks.assert_clean(conn, "t")
 
 
+def test_gives_way_to_ddl_while_paused(server):
+    """As when it isn't paused."""
+    with server.connect() as conn:
+        with server.parked("inplace-plan") as worker:
+            assert conn.execute("SELECT cyclone.pause(%s)", [worker]).fetchall() == [(True,)]
+        state = f"SELECT wait_event FROM pg_stat_activity WHERE pid = {worker}"
+        wait_until(lambda: conn.execute(state).fetchall() == [("CyclonePaused",)], "the pause")
+        conn.execute("SET lock_timeout = '60s'")
+        conn.execute("ALTER TABLE t ADD added int")
+        server.wait_for(last_outcome="gave way")
+        checks.assert_clean(conn, "t")
+
+
 def test_table_that_is_locked_is_left_alone(server):
     with server.connect() as other, server.connect() as conn:
         make(conn, "u")
@@ -317,13 +337,37 @@ def test_killed_worker_leaves_a_pause(server):
         checks.assert_clean(conn, "t")
 
 
-def test_launcher_that_is_killed_comes_back(server):
-    """In some seconds, by whoever commits a transaction."""
-    server.on()
-    server.wait_for(last_outcome="done")
-    [launcher] = server.processes("launcher")
-    server.cluster.sql(f"SELECT pg_terminate_backend({launcher})")
-    wait_until(lambda: server.processes("launcher") not in ([], [launcher]), "another launcher")
+# Where a worker may stand still: while it samples, and in each step of FULL INPLACE, the last of which are about an index
+POINTS = ["bloat-page", "heap-scan", "inplace-plan", "inplace-pause", "inplace-batch", "shrink-build", "shrink-swap"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_stopped_at_any_point(server, point):
+    """A worker that is cancelled, or terminated, or whose launcher is, leaves a pause, if any, and what the next one can go on with."""
+    position = len(server.cluster.log)
+    with server.connect() as conn:
+        table = "i" if "shrink" in point else "t"
+        if table == "i":
+            make_bloated_index(conn)
+            policy(conn, "false")
+        for how, expected in (("cancel", "gave way"), ("terminate", "killed")):
+            with server.parked(point) as worker:
+                conn.execute(f"SELECT pg_{how}_backend(%s)", [worker])
+                if point == "bloat-page":
+                    wait_until(lambda worker=worker: server.parked(point).worker() != worker, "the worker's end")
+                else:
+                    server.wait_for(table, last_outcome=expected)
+                server.set(**{"cyclone.compaction": None})
+            server.off()
+            checks.assert_clean(conn, table)
+            conn.execute("DELETE FROM cyclone.compaction_state")
+        with server.parked(point):
+            [launcher] = server.processes("launcher")
+            conn.execute("SELECT pg_cancel_backend(%s), pg_terminate_backend(%s)", [launcher, launcher])
+            wait_until(lambda: launcher not in server.processes("launcher"), "the launcher's end")
+        server.wait_for(table, last_outcome="done")
+        checks.assert_clean(conn, table)
+    assert not re.search("PANIC|TRAP|leak", server.cluster.log[position:])
 
 
 @pytest.mark.parametrize("statement", ["DROP DATABASE {db}", "ALTER DATABASE {db} RENAME TO {db}_new", "CREATE DATABASE {db}_copy TEMPLATE {db}"])
@@ -351,16 +395,25 @@ def test_extension_is_dropped_and_created_anew(server):
 
 
 def test_crash_leaves_a_pause(new_cluster):
-    """After the server has crashed in a table it waits; compaction itself begins anew by itself."""
+    """After the server has crashed in a table it waits, also if it was but sampled; compaction itself begins anew by itself."""
     cluster = new_cluster(**SETTINGS)
     server = Server(cluster)
     server.next_database()
     with server.connect() as conn:
         make(conn)
-    with server.parked("inplace-plan"):
-        cluster.crash()
-        cluster.start()
-        assert server.wait_for(last_outcome="killed")["reason"] == "circuit breaker"
+    for point in ("bloat-page", "heap-scan", "inplace-batch", "inplace-plan"):
+        with server.parked(point):
+            cluster.crash()
+            cluster.start()
+            assert server.wait_for(reason="circuit breaker")["last_outcome"] in (None, "killed")
+        server.off()
+        with server.connect() as conn:
+            checks.assert_clean(conn, "t")
+            if point != "inplace-plan":
+                conn.execute("SELECT cyclone.autovacuum_reset('t')")
+                conn.execute("DELETE FROM cyclone.compaction_state")
+    server.on()
+    assert server.wait_for(last_outcome="killed")["reason"] == "circuit breaker"
     with server.connect() as conn:
         make(conn, "u")
         server.wait_for("u", last_outcome="done")
