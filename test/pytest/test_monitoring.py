@@ -238,6 +238,8 @@ def check_what_they_tell(db: str, found: dict) -> None:
     assert runs["total"] >= runs["remembered"] >= 2 and runs["hidden"] == 0
     [tables] = by_name["cyclone_tables"]
     assert tables["tables"] > 50 and tables["dead_rows"] >= 10000 and tables["due"] == 0, "autovacuum is off"
+    [compaction] = by_name["cyclone_compaction"]
+    assert (compaction["reason"], compaction["tables"], compaction["failing"]) == ("off", 1, 0) and compaction["size_bytes"] > 4_000_000
     [table] = [row for row in by_name["cyclone_table"] if row["relation"] == "public.t"]
     assert (table["due"], table["dead_rows"]) == (0, 10000) and table["dead_threshold"] < 10000
     [bloat] = [row for row in by_name["cyclone_bloat"] if row["relation"] == "public.t"]
