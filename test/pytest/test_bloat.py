@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 from conftest import TEMPLATE
 from cyclone_lab.background import Parked
 
-# How far estimates may be off, as a share of the relation's present size. The figures in docs/usage.md are measured: these
+# How far estimates may be off, as a share of the relation's present size. The figures in docs/bloat.md are measured: these
 # have some room above them.
 COUNT_ERROR = 0.006
 REWRITE_ERROR = 0.006
@@ -89,7 +89,7 @@ SHAPES = {
     "btrees_deleted_at_random": [RANDOM_BTREES, scattered(6), "VACUUM t"],
     "btrees_duplicates": [DUPLICATES, scattered(3), "VACUUM t"],
 }
-# What is known to be less exact, and by how much; see docs/usage.md.
+# What is known to be less exact, and by how much; see docs/bloat.md.
 LESS_EXACT = {
     # nothing but the sample knows which patches are empty
     "patches_deleted": 0.012,
