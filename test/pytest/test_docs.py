@@ -1,0 +1,165 @@
+"""README and docs/ are true: each SQL block runs, and says what is shown below it; each `make` command is one; the table of settings
+is the server's. A block that can't be run here has "<!-- not run: the reason -->" in the line above it; one for a newer server has
+"<!-- from 19 -->". Blocks marked ini are configuration files; those marked output are what the SQL before them prints.
+"""
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cyclone_lab import checks
+from cyclone_lab.background import wait_until
+from cyclone_lab.postgres import REPO
+
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), REPO / "bench/research-log.md"]
+BLOCK = re.compile(r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SETTING = re.compile(r"\| `(cyclone\.\w+)` \| (?:`(.*?)`|empty.*?) \| (.*?) \| (\w+) \|")
+CONTEXTS = {"user": "user", "superuser": "superuser", "reload": "sighup", "restart": "postmaster"}
+UNITS = {"": 1, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400, "kB": 1, "MB": 1024, "GB": 1024 * 1024}
+# What the blocks are about: a database shop with some bloated tables.
+TABLES = """
+CREATE TABLE {name} (id bigint PRIMARY KEY, kind int, note text) WITH (autovacuum_enabled = off);
+INSERT INTO {name} SELECT i, i % 100, md5(i::text) FROM generate_series(1, 3000) i;
+DELETE FROM {name} WHERE id % 3 <> 0;
+"""
+
+
+@dataclass
+class Block:
+    """A block of a page; `shown` is what the page shows below it."""
+
+    kind: str
+    text: str
+    mark: str
+    where: str
+    shown: str = ""
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the blocks of a page, but for those that say that they aren't run."""
+    text, found = page.read_text(), []
+    for match in BLOCK.finditer(text):
+        where = f"{page.relative_to(REPO)}:{text[: match.start()].count(chr(10)) + 1}"
+        block = Block(match["kind"], match["text"], match["mark"] or "", where)
+        if block.kind == "output":
+            found[-1].shown = block.text
+        found.append(block)
+    return [block for block in found if not block.mark.startswith("not run: ")]
+
+
+def alike(text: str) -> list[str]:
+    """Return the lines of a text without what differs from run to run: figures, units, and space between words."""
+    text = re.sub(r"\b(?:kB|MB|GB)\b", "bytes", re.sub(r"\d+(?:\.\d+)?", "0", text)).replace("indexes", "index")
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def shop(cluster):
+    """The name of the database of the blocks; what they change of the server is undone at the end."""
+    cluster.sql("CREATE DATABASE shop TEMPLATE cyclone_template")
+    yield "shop"
+    as_it_came(cluster)
+    cluster.sql("DROP DATABASE shop WITH (FORCE)")
+    cluster.sql("DROP ROLE IF EXISTS watcher")
+
+
+def as_it_came(cluster):
+    """Undo what a block has set for the server and the database, and wait until sessions begin without it."""
+    cluster.sql("ALTER DATABASE shop RESET ALL")
+    cluster.sql("ALTER SYSTEM RESET ALL")
+    cluster.sql("SELECT pg_reload_conf()")
+    query = "SELECT FROM pg_settings WHERE sourcefile LIKE '%postgresql.auto.conf'"
+    wait_until(lambda: not cluster.sql(query), "the end of the settings of a block")
+
+
+def psql(cluster, text: str) -> str:
+    """Run a block as a reader does, in a session of its own; return all that is printed."""
+    as_it_came(cluster)
+    return cluster.run("psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "shop", input=text, stderr=subprocess.STDOUT).stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sql(cluster, pg_major, shop, page):
+    psql(cluster, "CREATE EXTENSION IF NOT EXISTS pg_cyclone")
+    for name in ("orders", "t", "big", "audit_log", "jobs"):
+        psql(cluster, f"DROP TABLE IF EXISTS {name}, events;" + TABLES.format(name=name))
+    for block in blocks(page):
+        since = re.fullmatch(r"from (\d+)", block.mark)
+        if block.kind != "sql" or since and pg_major < int(since[1]):
+            continue
+        text = block.text.replace("CREATE EXTENSION pg_cyclone;", "CREATE EXTENSION IF NOT EXISTS pg_cyclone;")
+        printed = alike(psql(cluster, text))
+        for line in alike(block.shown):
+            wanted = line.removesuffix("...").rstrip(", ")
+            assert not wanted or any(wanted in one for one in printed), f"{block.where} shows {line!r}; printed:\n" + "\n".join(printed)
+    with cluster.connect("shop") as conn:
+        conn.execute("VACUUM")
+        for table in ("orders", "t"):
+            checks.assert_clean(conn, table)
+
+
+def test_questions_of_the_readme(cluster, shop):
+    """The table of questions has queries that run."""
+    psql(cluster, "CREATE EXTENSION IF NOT EXISTS pg_cyclone")
+    queries = re.findall(r"\| `(SELECT .*?)` \|", (REPO / "README.md").read_text())
+    assert len(queries) == 5
+    psql(cluster, ";\n".join(queries))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_shell(prefix, pg_major, page):
+    """Each command is make's, and make would run it: what it does is for other tests."""
+    (REPO / "build" / str(pg_major)).mkdir(parents=True, exist_ok=True)  # as the make that only says what it would do doesn't
+    for block in blocks(page):
+        for line in re.sub(r"\\\n", " ", block.text).splitlines() if block.kind == "sh" else ():
+            words = shlex.split(line, comments=True)
+            while words and (words[0] == "sudo" or re.match(r"[A-Z_0-9]+=", words[0])):
+                del words[0]
+            assert words[:1] == ["make"], f"{block.where}: `{line}` can't be run here; say so above the block"
+            arguments = [re.sub(r"^PG_CONFIG=.*", f"PG_CONFIG={prefix}/bin/pg_config", word) for word in words[1:]]
+            made = subprocess.run(["make", "-n", *arguments], cwd=REPO, capture_output=True, text=True)
+            assert made.returncode == 0, f"{block.where}: {line}\n{made.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configuration(conn, page):
+    """Settings in files are settings, and take these values."""
+    for block in blocks(page):
+        for name, value in re.findall(r"^([\w.]+) = ('.*?'|\S+)", block.text, re.MULTILINE) if block.kind == "ini" else ():
+            known = conn.execute("SELECT name FROM pg_settings WHERE name = %s", (name,)).fetchone()
+            assert known, f"{block.where}: there is no setting {name}"
+            if name.startswith("cyclone."):
+                conn.execute(f"ALTER SYSTEM SET {name} = {value}")
+                conn.execute(f"ALTER SYSTEM RESET {name}")
+
+
+def in_unit(value: str, unit: str) -> float:
+    """Return a value as the page has it, in the setting's unit."""
+    number, of = re.fullmatch(r"(-?[\d.]+)\s*(\w*)", value).groups()
+    return float(number) * UNITS[of] / UNITS[unit] if of else float(number)
+
+
+def test_settings(conn):
+    """docs/settings.md has each setting, with the default, the range and the context that the server has."""
+    said = {name: (default, values, who) for name, default, values, who in SETTING.findall((REPO / "docs/settings.md").read_text())}
+    query = """SELECT name, boot_val, coalesce(unit, ''), context, vartype, min_val, max_val, enumvals FROM pg_settings
+        WHERE name LIKE 'cyclone.%' AND name NOT LIKE 'cyclone.debug%'"""
+    settings = conn.execute(query).fetchall()
+    assert said.keys() == {row[0] for row in settings}
+    for name, default, unit, context, kind, lowest, highest, choices in settings:
+        said_default, values, who = said[name]
+        assert CONTEXTS[who] == context, name
+        if kind in ("integer", "real"):
+            assert in_unit(said_default, unit) == float(default), name
+            bounds = re.fullmatch(r"`(.*?)` to `(.*?)`", values)
+            if bounds:
+                assert [in_unit(bound, unit) for bound in bounds.groups()] == [float(lowest), float(highest)], name
+            else:
+                assert in_unit(re.match(r"`(.*?)`", values)[1], unit) == float(lowest) and float(highest) == 2**31 - 1, name
+        else:
+            assert said_default == default, name
+        assert set(re.findall(r"`(\w+)`", values)) == set(choices) if kind == "enum" else True, name
