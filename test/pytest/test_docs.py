@@ -51,6 +51,12 @@ def blocks(page: Path) -> list[Block]:
     return [block for block in found if not block.mark.startswith("not run: ")]
 
 
+def with_blocks(kind: str):
+    """Have a test run for each page that has such blocks."""
+    pages = [page for page in PAGES if any(block.kind == kind for block in blocks(page))]
+    return pytest.mark.parametrize("page", pages, ids=lambda page: page.name)
+
+
 def alike(text: str) -> list[str]:
     """Return the lines of a text without what differs from run to run: figures, units, and space between words."""
     text = re.sub(r"\b(?:kB|MB|GB)\b", "bytes", re.sub(r"\d+(?:\.\d+)?", "0", text)).replace("indexes", "index")
@@ -69,9 +75,9 @@ def shop(cluster):
 
 def as_it_came(cluster):
     """Undo what a block has set for the server and the database, and wait until sessions begin without it."""
-    cluster.sql("ALTER DATABASE shop RESET ALL")
-    cluster.sql("ALTER SYSTEM RESET ALL")
-    cluster.sql("SELECT pg_reload_conf()")
+    with cluster.connect() as conn:
+        for statement in ("ALTER DATABASE shop RESET ALL", "ALTER SYSTEM RESET ALL", "SELECT pg_reload_conf()"):
+            conn.execute(statement)
     query = "SELECT FROM pg_settings WHERE sourcefile LIKE '%postgresql.auto.conf'"
     wait_until(lambda: not cluster.sql(query), "the end of the settings of a block")
 
@@ -79,14 +85,14 @@ def as_it_came(cluster):
 def psql(cluster, text: str) -> str:
     """Run a block as a reader does, in a session of its own; return all that is printed."""
     as_it_came(cluster)
+    cluster.sql("CREATE EXTENSION IF NOT EXISTS pg_cyclone", dbname="shop")
     return cluster.run("psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "shop", input=text, stderr=subprocess.STDOUT).stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@with_blocks("sql")
 def test_sql(cluster, pg_major, shop, page):
-    psql(cluster, "CREATE EXTENSION IF NOT EXISTS pg_cyclone")
-    for name in ("orders", "t", "big", "audit_log", "jobs"):
-        psql(cluster, f"DROP TABLE IF EXISTS {name}, events;" + TABLES.format(name=name))
+    names = ("orders", "t", "big", "audit_log", "jobs")
+    psql(cluster, f"DROP TABLE IF EXISTS {', '.join(names)}, events;" + "".join(TABLES.format(name=name) for name in names))
     for block in blocks(page):
         since = re.fullmatch(r"from (\d+)", block.mark)
         if block.kind != "sql" or since and pg_major < int(since[1]):
@@ -97,20 +103,19 @@ def test_sql(cluster, pg_major, shop, page):
             wanted = line.removesuffix("...").rstrip(", ")
             assert not wanted or any(wanted in one for one in printed), f"{block.where} shows {line!r}; printed:\n" + "\n".join(printed)
     with cluster.connect("shop") as conn:
-        conn.execute("VACUUM")
+        conn.execute("VACUUM orders, t")
         for table in ("orders", "t"):
             checks.assert_clean(conn, table)
 
 
 def test_questions_of_the_readme(cluster, shop):
     """The table of questions has queries that run."""
-    psql(cluster, "CREATE EXTENSION IF NOT EXISTS pg_cyclone")
     queries = re.findall(r"\| `(SELECT .*?)` \|", (REPO / "README.md").read_text())
     assert len(queries) == 5
     psql(cluster, ";\n".join(queries))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@with_blocks("sh")
 def test_shell(prefix, pg_major, page):
     """Each command is make's, and make would run it: what it does is for other tests."""
     (REPO / "build" / str(pg_major)).mkdir(parents=True, exist_ok=True)  # as the make that only says what it would do doesn't
@@ -125,7 +130,7 @@ def test_shell(prefix, pg_major, page):
             assert made.returncode == 0, f"{block.where}: {line}\n{made.stderr}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@with_blocks("ini")
 def test_configuration(conn, page):
     """Settings in files are settings, and take these values."""
     for block in blocks(page):
