@@ -168,3 +168,32 @@ def test_settings(conn):
         else:
             assert said_default == default, name
         assert set(re.findall(r"`(\w+)`", values)) == set(choices) if kind == "enum" else True, name
+
+
+def test_rolling_out(new_cluster):
+    """The steps of docs/rollout.md do what they say of autovacuum in two databases, and so does the way back."""
+    page = (REPO / "docs/rollout.md").read_text()
+    server = new_cluster(**{"cyclone.enabled": "off", "cyclone.autovacuum": "off", "autovacuum": "on", "autovacuum_naptime": "1s"})
+    for name in ("shop", "crm"):
+        server.sql(f"CREATE DATABASE {name} TEMPLATE cyclone_template")
+        server.sql("CREATE TABLE t AS SELECT generate_series(1, 1000) AS i", dbname=name)
+
+    def comes(name: str, by: str):
+        """Wait until autovacuum comes to the table once more, by this."""
+        server.sql("UPDATE t SET i = i", dbname=name)
+        return [(by,)] == server.sql("SELECT last_by FROM cyclone.autovacuum WHERE relid = 't'::regclass", dbname=name)
+
+    def step(shop: str, crm: str, *statements: str):
+        """Say what the page says, and wait for autovacuum by these in both databases."""
+        for statement in statements:
+            assert statement in page
+            server.sql(statement)
+        server.sql("SELECT pg_reload_conf()")
+        wait_until(lambda: comes("shop", shop), f"autovacuum by {shop} after {statements}")
+        wait_until(lambda: comes("crm", crm), f"autovacuum by {crm} after {statements}")
+
+    step("server", "server", "ALTER DATABASE shop SET cyclone.enabled = on;")
+    step("engine", "server", "ALTER SYSTEM SET cyclone.autovacuum = on;")
+    step("engine", "engine", "ALTER SYSTEM SET cyclone.enabled = on;", "ALTER DATABASE shop RESET cyclone.enabled;")
+    step("server", "server", "ALTER SYSTEM SET cyclone.enabled = off;")
+    step("engine", "server", "ALTER SYSTEM SET cyclone.enabled = on;", "ALTER SYSTEM SET cyclone.databases = 'shop';")
