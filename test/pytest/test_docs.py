@@ -3,6 +3,7 @@ is the server's. A block that can't be run here has "<!-- not run: the reason --
 "<!-- from 19 -->". Blocks marked ini are configuration files; those marked output are what the SQL before them prints.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cyclone_lab import checks
+from cyclone_lab import build, checks
 from cyclone_lab.background import wait_until
-from cyclone_lab.postgres import REPO
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import REPO, as_server_user, run_program
 
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), REPO / "bench/research-log.md"]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -197,3 +199,36 @@ def test_rolling_out(new_cluster):
     step("engine", "engine", "ALTER SYSTEM SET cyclone.enabled = on;", "ALTER DATABASE shop RESET cyclone.enabled;")
     step("server", "server", "ALTER SYSTEM SET cyclone.enabled = off;")
     step("engine", "server", "ALTER SYSTEM SET cyclone.enabled = on;", "ALTER SYSTEM SET cyclone.databases = 'shop';")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("preload", ["pg_cyclone", ""])
+def test_pg_upgrade(pg_major, prefix, preload):
+    """A server of the oldest version that is tested becomes one of this; views, policies and settings come along."""
+    oldest = int(os.environ["PG_VERSIONS"].split()[0])
+    old_prefix = build.install(oldest, debug_points=True, werror=True)
+    config = {"shared_preload_libraries": "pg_cyclone", "cyclone.latency_target": "auto"}
+    initdb = ("--no-data-checksums",) if oldest < 18 <= pg_major else ()  # as both must be alike in that
+    with (
+        Cluster.create(old_prefix, config) as old,
+        Cluster.create(prefix, {**config, "shared_preload_libraries": preload}, initdb=initdb) as new,
+    ):
+        old.start()
+        old.sql("CREATE EXTENSION pg_cyclone")
+        old.sql("CREATE TABLE orders AS SELECT generate_series(1, 1000) AS id")
+        old.sql("SELECT cyclone.compaction_policy('orders', hours => 'Sun')")
+        old.sql("CREATE VIEW mine AS SELECT relation, outcome FROM cyclone.history")
+        old.sql("ALTER ROLE CURRENT_USER SET cyclone.audit = 1")
+        old.stop()
+        new.start().stop()  # writes its settings
+        folders = ("-d", old.data, "-D", new.data, "-b", old_prefix / "bin", "-B", prefix / "bin", "-s", new.socket_dir)
+        run_program(prefix, "pg_upgrade", *folders, "-U", "postgres", **{**as_server_user(), "cwd": new.home})
+        new.config["shared_preload_libraries"] = "pg_cyclone"
+        new.start()
+        assert new.sql("SELECT relation::text, hours FROM cyclone.compaction_policies") == [("orders", "Sun")]
+        assert new.sql("SELECT count(*) >= 0 FROM mine") == [(True,)]
+        assert new.sql("SHOW cyclone.audit") == [("1",)]
+        with new.connect() as conn:
+            conn.execute("VACUUM (FULL INPLACE) orders")
+            conn.execute("ALTER EXTENSION pg_cyclone UPDATE")
+            assert conn.execute("SELECT count(*), sum(id) FROM orders").fetchone() == (1000, 500500)
