@@ -41,8 +41,8 @@ class Block:
     shown: str = ""
 
 
-def blocks(page: Path) -> list[Block]:
-    """Return the blocks of a page, but for those that say that they aren't run."""
+def blocks(page: Path, major: int = 99) -> list[Block]:
+    """Return the blocks of a page, but for those that say that they aren't run, or only on servers newer than this."""
     text, found = page.read_text(), []
     for match in BLOCK.finditer(text):
         where = f"{page.relative_to(REPO)}:{text[: match.start()].count(chr(10)) + 1}"
@@ -50,7 +50,8 @@ def blocks(page: Path) -> list[Block]:
         if block.kind == "output":
             found[-1].shown = block.text
         found.append(block)
-    return [block for block in found if not block.mark.startswith("not run: ")]
+    since = {block.where: int((re.fullmatch(r"from (\d+)", block.mark) or (0, 0))[1]) for block in found}
+    return [block for block in found if not block.mark.startswith("not run: ") and since[block.where] <= major]
 
 
 def with_blocks(kind: str):
@@ -95,9 +96,8 @@ def psql(cluster, text: str) -> str:
 def test_sql(cluster, pg_major, shop, page):
     names = ("orders", "t", "big", "audit_log", "jobs")
     psql(cluster, f"DROP TABLE IF EXISTS {', '.join(names)}, events;" + "".join(TABLES.format(name=name) for name in names))
-    for block in blocks(page):
-        since = re.fullmatch(r"from (\d+)", block.mark)
-        if block.kind != "sql" or since and pg_major < int(since[1]):
+    for block in blocks(page, pg_major):
+        if block.kind != "sql":
             continue
         text = block.text.replace("CREATE EXTENSION pg_cyclone;", "CREATE EXTENSION IF NOT EXISTS pg_cyclone;")
         printed = alike(psql(cluster, text))
@@ -133,9 +133,9 @@ def test_shell(prefix, pg_major, page):
 
 
 @with_blocks("ini")
-def test_configuration(conn, page):
+def test_configuration(conn, pg_major, page):
     """Settings in files are settings, and take these values."""
-    for block in blocks(page):
+    for block in blocks(page, pg_major):
         for name, value in re.findall(r"^([\w.]+) = ('.*?'|\S+)", block.text, re.MULTILINE) if block.kind == "ini" else ():
             known = conn.execute("SELECT name FROM pg_settings WHERE name = %s", (name,)).fetchone()
             assert known, f"{block.where}: there is no setting {name}"

@@ -9,13 +9,18 @@ import pytest
 from cyclone_lab.postgres import REPO
 
 
+def script(name: str):
+    """Return a script as a module."""
+    loader = SourceFileLoader(name.replace("-", "_"), str(REPO / "scripts" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def check_c():
     """The script check-c, as a module."""
-    loader = SourceFileLoader("check_c", str(REPO / "scripts/check-c"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("check_c", loader))
-    loader.exec_module(module)
-    return module
+    return script("check-c")
 
 
 def function(length: int, comment: str = "/* do_it -- for a test. */") -> str:
@@ -62,3 +67,23 @@ def test_types_are_found_in_headers(check_c, tmp_path):
         "typedef struct\n{\n\tbool\t\t(*run) (void);\n} Nameless;\n"
     )
     assert {"Plain", "Number", "Callback", "Nameless"} <= check_c.type_names([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "call, found",
+    [
+        ('ereport(ERROR, (errcode(CODE), errmsg("no \\"%s\\" of %d", name(1, 2), 3), errhint("Ask.")));', ['no "…" of …']),
+        ('ereport(ok(1, 2) ? NOTICE : WARNING, (errmsg("wrote " UINT64_FORMAT " of %5.1f%%", a, b)));', ["wrote … of …%"]),
+        ('elog(ERROR, "two " "parts");', ["two parts"]),
+        ('ereport(ERROR, (n ? errmsg("one") : errmsg_plural("%d", "%ds", n, n)));', ["one", "…"]),
+        ('ereport(LOG, (errmsg("for the log")));', []),
+        ('/* elog(ERROR, "in a comment"); */', []),
+    ],
+)
+def test_messages_are_found(call, found):
+    assert list(script("check-errors").messages(call)) == found
+
+
+def test_riddles_are_found():
+    riddles = script("check-docs").RIDDLES
+    assert [bool(riddles.search(text)) for text in ("Nice. Who wants it waits", "A session that wants it", "so many rows")] == [True, False, True]
