@@ -307,7 +307,7 @@ test_waits_for_a_core(void)
 /*
  * machine_run
  *		A machine of two cores with 450 transactions of TPC-C a second, as measured
- *		(docs/performance.md): at a part s of full speed they take 1 + 5.5 s^2 times as
+ *		(bench/research-log.md): at a part s of full speed they take 1 + 5.5 s^2 times as
  *		long, others run for 0.347 of a core, and wait for 0.093 + 0.49 s.
  *
  * VACUUM has so many seconds of work at full speed.  Its speed is the law's, or this one
