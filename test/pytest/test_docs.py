@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import conftest
 from cyclone_lab import build, checks
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
@@ -72,7 +73,7 @@ def shop(cluster):
     cluster.sql("CREATE DATABASE shop TEMPLATE cyclone_template")
     yield "shop"
     as_it_came(cluster)
-    cluster.sql("DROP DATABASE shop WITH (FORCE)")
+    wait_until(lambda: conftest._dropped(cluster, "shop"), "the end of the sessions in shop")
     cluster.sql("DROP ROLE IF EXISTS watcher")
 
 
