@@ -3,9 +3,7 @@
  * disk_free.c
  *	  How much of a file system is free.
  *
- * The server itself never asks for free space.  A filter of system calls that ends a
- * process which does would end all sessions with it.  So a child of the postmaster asks
- * first, and if it dies of that nobody asks any more.
+ * The server itself never asks for free space: see trial.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -15,40 +13,36 @@
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "disk_free.h"
+#include "trial.h"
 
 /* May this process ask? */
 static bool may_ask = false;
+
+static bool ask_once(void);
+
+/* ask_once -- in a child. */
+static bool
+ask_once(void)
+{
+	struct statvfs space;
+
+	(void) statvfs("/", &space);
+	return true;
+}
 
 /*
  * disk_free_init
  *		Find out whether a process may ask for free space.  To be called in the
  *		postmaster, while the library is preloaded.
- *
- * The child does nothing but ask, and ends without running anything of the server's.
  */
 void
 disk_free_init(void)
 {
-	struct statvfs space;
-	int			status = 0;
-	pid_t		child;
-	pid_t		ended;
+	bool		result;
 
-	fflush(NULL);
-	child = fork();
-	if (child == 0)
-	{
-		(void) statvfs("/", &space);
-		_exit(0);
-	}
-	do
-		ended = child > 0 ? waitpid(child, &status, 0) : -1;
-	while (ended < 0 && child > 0 && errno == EINTR);
-	may_ask = ended == child && WIFEXITED(status);
+	may_ask = trial_survived(ask_once, &result);
 	if (!may_ask)
 		ereport(LOG,
 				(errmsg("pg_cyclone cannot find out how much disk space is free"),

@@ -18,6 +18,7 @@
 #include "compaction/compaction.h"
 #include "debug_point.h"
 #include "disk_free.h"
+#include "file_cache.h"
 #include "history/history.h"
 #include "library.h"
 #include "new_files/leftovers.h"
@@ -56,6 +57,7 @@ _PG_init(void)
 		pace_init();
 		leftovers_init();
 		disk_free_init();
+		file_cache_init();
 		heap_seam_init();
 		compaction_init();
 	}

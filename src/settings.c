@@ -41,6 +41,7 @@ int			cyclone_max_replica_lag = 0;
 int			cyclone_max_wal_rate = 0;
 double		cyclone_min_free_disk = 0;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
+bool		cyclone_preserve_page_cache = false;
 char	   *cyclone_tables = NULL;
 
 static char *min_free_disk = NULL;
@@ -56,6 +57,7 @@ static void define_audit_setting(void);
 static void define_autovacuum_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
 static void define_guards(void);
+static void define_page_cache_setting(void);
 static bool check_min_free_disk(char **newval, void **extra, GucSource source);
 static void assign_min_free_disk(const char *newval, void *extra);
 static bool check_lag_of(char **newval, void **extra, GucSource source);
@@ -129,6 +131,8 @@ settings_init(void)
 							NULL, NULL, NULL);
 
 	define_guards();
+
+	define_page_cache_setting();
 
 	define_patterns("cyclone.tables",
 					"The tables that pg_cyclone takes from the server, as a list of patterns.",
@@ -286,6 +290,20 @@ define_guards(void)
 							   PGC_SUSET,
 							   0,
 							   check_min_free_disk, assign_min_free_disk, NULL);
+}
+
+/* define_page_cache_setting -- cyclone.preserve_page_cache. */
+static void
+define_page_cache_setting(void)
+{
+	DefineCustomBoolVariable("cyclone.preserve_page_cache",
+							 "VACUUM leaves the page cache of the operating system as it finds it.",
+							 "What it alone has brought there is written back early, and dropped behind it.",
+							 &cyclone_preserve_page_cache,
+							 false,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
 }
 
 /*

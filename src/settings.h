@@ -43,6 +43,7 @@ extern int	cyclone_max_pause;	/* s */
 extern int	cyclone_max_replica_lag;	/* ms; 0: no bound */
 extern int	cyclone_max_wal_rate;	/* kB a second; 0: no bound */
 extern double cyclone_min_free_disk;	/* see min_free_disk_parse */
+extern bool cyclone_preserve_page_cache;
 extern char *cyclone_tables;	/* patterns */
 
 extern void settings_init(void);

@@ -26,6 +26,7 @@
 #include "utils/snapmgr.h"
 
 #include "engine/dead_tids.h"
+#include "file_cache.h"
 #include "pace/pace.h"
 #include "report/result.h"
 #include "team/ranges.h"
@@ -136,6 +137,7 @@ typedef struct VacuumShared
 	int			worker_mem_kb;	/* maintenance_work_mem of each worker */
 	BlockNumber rel_pages;
 	bool		compacting;		/* is it a CompactionPass? */
+	bool		heap_is_held;	/* in the page cache, until the second pass */
 	BlockNumber tail_start;		/* of that; else invalid, which is the largest */
 	struct VacuumCutoffs cutoffs;
 	EagerShared eager;
@@ -144,6 +146,7 @@ typedef struct VacuumShared
 	Size		index_members_start;
 	Size		pace_start;
 	Size		dead_tids_start;	/* 0: no store */
+	Size		file_cache_start;	/* 0: the page cache doesn't matter */
 
 	/* written by the leader between phases */
 	uint32		phase_number;	/* of all phases, from 1 on */
@@ -209,6 +212,8 @@ typedef struct TableVacuum
 	 */
 	BufferAccessStrategy strategy;
 	GlobalVisState *vistest;
+	FileCache  *file_cache;		/* NULL: the page cache doesn't matter */
+	FileCacheMap **file_cache_maps; /* of the table, and of each index */
 
 	/* what is left of the range that this process scans, within a round */
 	BlockNumber scan_next;
@@ -340,6 +345,24 @@ static inline BufferAccessStrategy
 vacuum_strategy(const TableVacuum *vacuum)
 {
 	return VacuumFailsafeActive ? NULL : vacuum->strategy;
+}
+
+/* before_heap_read -- a block of the table will be read: see file_cache.c. */
+static inline void
+before_heap_read(TableVacuum *vacuum, BlockNumber blkno)
+{
+	if (vacuum->file_cache != NULL)
+		file_cache_before_read(vacuum->file_cache, vacuum->rel,
+							   vacuum->file_cache_maps[0], blkno);
+}
+
+/* before_index_read -- likewise, of an index. */
+static inline void
+before_index_read(TableVacuum *vacuum, int number, BlockNumber blkno)
+{
+	if (vacuum->file_cache != NULL)
+		file_cache_before_read(vacuum->file_cache, vacuum->indexes[number],
+							   vacuum->file_cache_maps[number + 1], blkno);
 }
 
 /*

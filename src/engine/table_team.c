@@ -23,6 +23,7 @@
 #include "commands/progress.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "optimizer/optimizer.h"
 #include "optimizer/paths.h"
 #include "pgstat.h"
 #include "postmaster/autovacuum.h"
@@ -43,6 +44,9 @@
 PGDLLEXPORT void pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc);
 
 static int	memory_kb(void);
+static bool fits_in_page_cache(const TableVacuum *vacuum);
+static void init_file_cache_maps(const TableVacuum *vacuum, VacuumShared *shared);
+static void join_file_cache(TableVacuum *vacuum);
 static void launch_workers(void *argument);
 static void *join_as_worker(void *block, dsm_segment *segment);
 static bool worker_is_needed(void *state);
@@ -145,7 +149,64 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 						dead_tids_shared_size(plan->nmembers > 1, plan->rel_pages, memory,
 											  plan->nmembers));
 	}
+	if (file_cache_is_wanted(job->vacuum.rel, plan->rel_pages))
+	{
+		plan->file_cache_start = size = MAXALIGN(size);
+		size = add_size(size, file_cache_map_size(plan->rel_pages));
+		for (int i = 0; i < plan->nindexes; i++)
+			size = add_size(size, file_cache_map_size(job->vacuum.index_blocks[i]));
+	}
 	return size;
+}
+
+/*
+ * fits_in_page_cache
+ *		Leader: will what the first pass has brought to the page cache still be there when
+ *		the second comes?
+ */
+static bool
+fits_in_page_cache(const TableVacuum *vacuum)
+{
+	uint64		nblocks = vacuum->shared->rel_pages;
+
+	for (int i = 0; i < vacuum->nindexes; i++)
+		nblocks += vacuum->index_blocks[i];
+	return nblocks <= effective_cache_size / 2;
+}
+
+/* init_file_cache_maps -- leader: behind each other, the table's first. */
+static void
+init_file_cache_maps(const TableVacuum *vacuum, VacuumShared *shared)
+{
+	char	   *place = (char *) shared + shared->file_cache_start;
+
+	if (shared->file_cache_start == 0)
+		return;
+	for (int i = -1; i < shared->nindexes; i++)
+	{
+		BlockNumber nblocks = i < 0 ? shared->rel_pages : vacuum->index_blocks[i];
+
+		file_cache_map_init((FileCacheMap *) place, nblocks);
+		place += file_cache_map_size(nblocks);
+	}
+}
+
+/* join_file_cache -- find them, in each member. */
+static void
+join_file_cache(TableVacuum *vacuum)
+{
+	VacuumShared *shared = vacuum->shared;
+	char	   *place = (char *) shared + shared->file_cache_start;
+
+	if (shared->file_cache_start == 0)
+		return;
+	vacuum->file_cache_maps = palloc_array(FileCacheMap *, shared->nindexes + 1);
+	for (int i = 0; i <= shared->nindexes; i++)
+	{
+		vacuum->file_cache_maps[i] = (FileCacheMap *) place;
+		place += file_cache_map_bytes(vacuum->file_cache_maps[i]);
+	}
+	vacuum->file_cache = file_cache_begin(shared->ring_nbuffers);
 }
 
 /*
@@ -174,6 +235,7 @@ table_start_team(VacuumJob *job, int nworkers)
 	/* before parallel mode, as it looks into what an index calls */
 	job->team_may_pause = job->do_index_cleanup && index_plan(vacuum, nworkers > 0);
 	size = lay_out_shared(job, memory, &areas_start);
+	plan->heap_is_held = plan->dead_tids_start > 0 && fits_in_page_cache(vacuum);
 	job->team = team_create("pg_cyclone_worker_main", nworkers, size, job->team_may_pause);
 
 	shared = team_shared(job->team);
@@ -198,6 +260,7 @@ table_start_team(VacuumJob *job, int nworkers)
 	if (shared->dead_tids_start > 0)
 		dead_tids_init(dead_tids_shared(shared), team_segment(job->team) != NULL,
 					   shared->rel_pages, memory, shared->nmembers);
+	init_file_cache_maps(vacuum, shared);
 	join_vacuum(vacuum, shared, 0);
 	index_setup(vacuum, nworkers > 0, areas_start);
 
@@ -333,6 +396,7 @@ leave_as_worker(void *state)
 	TableVacuum *vacuum = state;
 
 	progress_clear();
+	file_cache_end(vacuum->file_cache);
 	if (vacuum->dead_tids != NULL)
 		dead_tids_detach(vacuum->dead_tids);
 	vac_close_indexes(vacuum->nindexes, vacuum->indexes, RowExclusiveLock);
@@ -365,6 +429,7 @@ join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
 		vacuum->dead_tids = dead_tids_attach(dead_tids_shared(shared));
 
 	index_join(vacuum);
+	join_file_cache(vacuum);
 
 	/* If no page holds them back, these are what the table advances to. */
 	vacuum->counters.new_relfrozenxid = shared->cutoffs.OldestXmin;
@@ -648,6 +713,8 @@ table_finish_team(VacuumJob *job)
 
 	INSTR_TIME_SET_CURRENT(start);
 
+	file_cache_end(vacuum->file_cache);
+	vacuum->file_cache = NULL;
 	table_sum_counters(job);
 	result->num_index_scans = vacuum->shared->num_index_scans;
 	result->index_vacuum_done = vacuum->shared->do_index_vacuuming && !VacuumFailsafeActive;

@@ -197,6 +197,7 @@ heap_scan_phase(TableVacuum *vacuum)
 	set_place(vacuum, PLACE_HEAP_SCAN, InvalidBlockNumber);
 	if (!shared->scan_goes_on && !vacuum->comes_back)
 		vacuum->phase_pages = vacuum->scan_passed = 0;
+	file_cache_hold(vacuum->file_cache, shared->heap_is_held);
 	Assert(vacuum->scan_next >= vacuum->scan_end);
 	set_scan_block(vacuum, ranges_position(&shared->scan_ranges));
 	if (vacuum->dead_tids != NULL)
@@ -220,6 +221,7 @@ heap_scan_phase(TableVacuum *vacuum)
 	if (BufferIsValid(scan.vmbuffer))
 		ReleaseBuffer(scan.vmbuffer);
 	leave_rest(vacuum);
+	file_cache_hold(vacuum->file_cache, false);
 	report_progress(&scan, InvalidBlockNumber);
 	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 }
@@ -480,6 +482,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 			{
 				scan->passed += blkno + 1 - vacuum->scan_next;
 				vacuum->scan_next = blkno + 1;
+				before_heap_read(vacuum, blkno);
 				return blkno;
 			}
 			break;

@@ -170,6 +170,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 	}
 	guards_end_pins();
 	read_stream_end(stream);
+	file_cache_release(vacuum->file_cache);
 
 	vacuum->counters.heap_vacuumed_pages += vacuum->phase_pages - pages_before;
 	if (BufferIsValid(vmbuffer))
@@ -202,6 +203,7 @@ next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)
 			Assert(dead->noffsets > 0);
 			pass->passed += dead->blkno + 1 - pass->next;
 			pass->next = dead->blkno + 1;
+			before_heap_read(vacuum, dead->blkno);
 			return dead->blkno;
 		}
 		pass->passed += pass->end - pass->next;

@@ -259,7 +259,10 @@ static void
 audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end)
 {
 	for (BlockNumber blkno = start; blkno < end; blkno++)
+	{
+		before_index_read(vacuum, number, blkno);
 		(void) PrefetchBuffer(vacuum->indexes[number], MAIN_FORKNUM, blkno);
+	}
 	for (BlockNumber blkno = start; blkno < end; blkno++)
 	{
 		delay_point();

@@ -436,6 +436,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	HashScan   *scan = private_data;
 	Bucket		bucket;
+	BlockNumber blkno;
 	uint64		start,
 				end;
 
@@ -451,7 +452,9 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 	Assert(scan->next <= scan->meta.hashm_maxbucket);
 	bucket = scan->next++;
 	*(Bucket *) per_buffer_data = bucket;
-	return BUCKET_TO_BLKNO(&scan->meta, bucket);
+	blkno = BUCKET_TO_BLKNO(&scan->meta, bucket);
+	before_index_read(scan->vacuum, scan->number, blkno);
+	return blkno;
 }
 
 /*

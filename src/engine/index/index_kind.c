@@ -216,6 +216,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 		blocks->next = start;
 		blocks->end = end;
 	}
+	before_index_read(blocks->vacuum, blocks->number, blocks->next);
 	return blocks->next++;
 }
 

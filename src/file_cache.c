@@ -1,0 +1,651 @@
+/*-------------------------------------------------------------------------
+ *
+ * file_cache.c
+ *	  The page cache of the operating system, left as it was found.
+ *
+ * A VACUUM reads each page of a large table once.  What it reads pushes out of the
+ * page cache what others need, and will not be read again soon.  So, if
+ * cyclone.preserve_page_cache says so, a process looks at a file piece by piece:
+ *
+ * - Before anybody of the team reads from a piece somebody asks what of it is in the
+ *	 page cache (mincore), and notes that for all (FileCacheMap).  What is there stays,
+ *	 whoever has brought it.
+ * - When the process is so far past it that its ring of buffers has turned over, the
+ *	 server has written to the piece what was changed.  The system is told to begin
+ *	 to write that to disk (sync_file_range).
+ * - Some MB later what wasn't there before is dropped (posix_fadvise).  What isn't
+ *	 clean by then is left by the system, and the piece is tried again later.
+ *
+ * Nobody waits for a write to end.  To begin one may wait for room in the device's
+ * queue, as any read does; the process has no page locked then.  It may have pages
+ * pinned, and reads of a batch not yet submitted, but the device needs neither.
+ *
+ * The second pass over the heap goes by the same notes.  Of a table that finds room in
+ * the page cache (half of effective_cache_size, with its indexes) the first pass drops
+ * nothing, or it would be read from disk twice: it holds what it has brought until the
+ * second is done (file_cache_hold).  A larger one would have been pushed out meanwhile.
+ *
+ * What others have read since then, and didn't have before, is dropped as well: it is in
+ * shared buffers, or wasn't wanted for long.  What is written after the last try stays:
+ * by a disk that is slower than the VACUUM, pages that were in no ring but in shared
+ * buffers, and at the end of the VACUUM the last few MB.
+ *
+ * Why it does no harm
+ * -------------------
+ * Only clean pages are dropped, and to write early what the server has handed to the
+ * system is what the system may do at any time.  Nothing here asks how a write
+ * ended: neither call takes note of an error, which is left for the checkpointer's
+ * fsync.  (So sync_file_range must not be told to wait, as then it would.)  If one fails
+ * the system takes the page for clean, and whoever reads it before that fsync stops the
+ * server may find what was there before.  So it is where memory is short.
+ *
+ * A call that fails is no error.  It ends all this for the VACUUM; if the system
+ * doesn't allow it, for the process.  Whether it may be made at all a child of the
+ * postmaster has tried: see trial.c.  A file that is gone, or shorter than it was, is
+ * nothing to drop from.  No descriptor is kept open, and none is taken from the
+ * server's: BasicOpenFile makes room by itself.  Nothing here raises an error with a
+ * descriptor or a mapping in hand.
+ *
+ * A file system in memory has all blocks there at any time, so nothing is dropped.
+ * With direct I/O nothing is in the page cache; nothing is asked.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/relpath.h"
+#include "port/atomics.h"
+#include "storage/fd.h"
+#include "storage/relfilelocator.h"
+
+#include "compat.h"
+#include "file_cache.h"
+#include "settings.h"
+#include "trial.h"
+
+#if defined(__linux__) && defined(HAVE_SYNC_FILE_RANGE) && defined(POSIX_FADV_DONTNEED)
+#define SYSTEM_CAN
+#endif
+
+/*
+ * A piece of a file: 2 MB, as large as the system's largest folios, which it drops
+ * whole or not at all.  A piece is whole in one segment, or nothing is done.
+ */
+#define PIECE_BYTES			(2 * 1024 * 1024)
+#define PIECE_BLOCKS		(PIECE_BYTES / BLCKSZ)
+#define PIECES_FIT			(RELSEG_SIZE % PIECE_BLOCKS == 0)
+
+/* A relation of fewer blocks isn't worth it (8 MB). */
+#define WORTHWHILE_BLOCKS	(4 * PIECE_BLOCKS)
+
+/*
+ * Distances, in blocks that were asked for meanwhile: beside the ring, what a read
+ * stream may be ahead (4 MB); and how long the system has to write (16 MB).
+ */
+#define AHEAD_BLOCKS		(2 * PIECE_BLOCKS)
+#define WRITING_BLOCKS		(8 * PIECE_BLOCKS)
+
+/* How many pieces ahead it is asked what is there: more than the system reads ahead */
+#define ASK_AHEAD			8
+
+/* No page of memory is smaller. */
+#define MIN_PAGE_BYTES		4096
+
+/*
+ * How far it is to the next try (64 MB), how often a piece is tried, and how many may
+ * wait for it
+ */
+#define LATE_BLOCKS			(32 * PIECE_BLOCKS)
+#define MAX_TRIES			8
+#define MAX_PIECES			4096
+
+/* Presence is noted of this much (64 kB), a bit each; it is there if any of it is. */
+#define UNIT_BYTES			(PIECE_BYTES / 32)
+
+typedef struct Piece
+{
+	RelFileLocator file;
+	BlockNumber start;
+	bool		is_held;
+	uint64		passed_at;		/* blocks_asked of FileCache, then */
+	int			tries;
+	uint32		absent;			/* units that were not there before */
+} Piece;
+
+/* By piece: 0 as long as nobody has asked, then KNOWN and the units not there */
+#define KNOWN				(UINT64CONST(1) << 32)
+
+struct FileCacheMap
+{
+	BlockNumber npieces;
+	pg_atomic_uint64 pieces[FLEXIBLE_ARRAY_MEMBER];
+};
+
+/* Some of them, in an array that grows, from first on */
+typedef struct Pieces
+{
+	Piece	   *array;
+	int			size;
+	int			first;
+	int			count;
+} Pieces;
+
+struct FileCache
+{
+	uint64		blocks_asked;	/* for, so far */
+	uint64		ring_blocks;
+	int			error;			/* errno of a call that failed, or 0 */
+	const char *failed_call;
+	MemoryContext context;
+
+	bool		holds;
+	Piece		piece;			/* that is read now */
+	bool		has_piece;
+
+	Pieces		passed;			/* in that order */
+	int			nwritten;		/* the first few of them are being written */
+	Pieces		late;			/* to be tried again */
+	Pieces		held;			/* until they are released */
+};
+
+/* A segment that is open while some pieces are dealt with */
+typedef struct Segment
+{
+	RelFileLocator file;
+	BlockNumber number;
+	int			fd;				/* -1: none is open */
+} Segment;
+
+/* May this process make the calls? */
+static bool may_call = false;
+
+#ifdef SYSTEM_CAN
+
+static bool call_once(void);
+static void begin_piece(FileCache *cache, Relation rel, FileCacheMap *map,
+						BlockNumber start);
+static void leave_piece(FileCache *cache);
+static void append(FileCache *cache, Pieces *pieces, const Piece *piece);
+static void work_off(FileCache *cache, Segment *segment, bool all);
+static void try_later(FileCache *cache, Segment *segment, Piece *piece);
+static void write_back(FileCache *cache, Segment *segment, const Piece *piece);
+static void drop_piece(FileCache *cache, Segment *segment, Piece *piece);
+static uint32 ask(FileCache *cache, Segment *segment, const Piece *piece);
+static bool open_segment(Segment *segment, const Piece *piece);
+static void close_segment(Segment *segment);
+static off_t piece_offset(const Piece *piece);
+static void note_failure(FileCache *cache, const char *call, int error);
+
+#endif
+
+/*
+ * file_cache_init
+ *		Find out whether a process may make the calls.  To be called in the postmaster,
+ *		while the library is preloaded.
+ */
+void
+file_cache_init(void)
+{
+#ifdef SYSTEM_CAN
+	(void) trial_survived(call_once, &may_call);
+	if (!may_call)
+		ereport(LOG,
+				(errmsg("pg_cyclone cannot leave the page cache as it finds it"),
+				 errdetail("The system does not allow mincore, sync_file_range or posix_fadvise."),
+				 errhint("cyclone.preserve_page_cache has no effect.")));
+#endif
+}
+
+/*
+ * file_cache_is_wanted
+ *		Is the page cache to be left as it is, when a relation of so many blocks is read?
+ */
+bool
+file_cache_is_wanted(Relation rel, BlockNumber nblocks)
+{
+	return may_call && cyclone_preserve_page_cache && PIECES_FIT &&
+		nblocks >= WORTHWHILE_BLOCKS && !RelationUsesLocalBuffers(rel) &&
+		(io_direct_flags & IO_DIRECT_DATA) == 0;
+}
+
+/* file_cache_map_size -- of a map of a relation of so many blocks. */
+Size
+file_cache_map_size(BlockNumber nblocks)
+{
+	const FileCacheMap map = {.npieces = nblocks / PIECE_BLOCKS + 1};
+
+	return file_cache_map_bytes(&map);
+}
+
+/* file_cache_map_bytes -- of a map that there is. */
+Size
+file_cache_map_bytes(const FileCacheMap *map)
+{
+	return MAXALIGN(offsetof(FileCacheMap, pieces) + map->npieces * sizeof(pg_atomic_uint64));
+}
+
+/* file_cache_map_init -- nothing is known yet. */
+void
+file_cache_map_init(FileCacheMap *map, BlockNumber nblocks)
+{
+	map->npieces = nblocks / PIECE_BLOCKS + 1;
+	for (BlockNumber i = 0; i < map->npieces; i++)
+		pg_atomic_init_u64(&map->pieces[i], 0);
+}
+
+/*
+ * file_cache_begin
+ *		Prepare to read relations with a ring of so many buffers.
+ */
+FileCache *
+file_cache_begin(int ring_nbuffers)
+{
+	FileCache  *cache = palloc0_object(FileCache);
+
+	cache->ring_blocks = ring_nbuffers;
+	cache->context = CurrentMemoryContext;
+	return cache;
+}
+
+/*
+ * file_cache_hold
+ *		Is what is read from now on dropped only when file_cache_release says so?
+ */
+void
+file_cache_hold(FileCache *cache, bool hold)
+{
+	if (cache != NULL)
+		cache->holds = hold;
+}
+
+/*
+ * file_cache_before_read
+ *		A block of the main fork will be read.  To be called for each, in the order in
+ *		which they are asked for; without a cache it does nothing.
+ *
+ * Does no I/O of the server's, takes no lock and raises no error but for lack of memory.
+ */
+void
+file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber blkno)
+{
+#ifdef SYSTEM_CAN
+	BlockNumber start = blkno - blkno % PIECE_BLOCKS;
+
+	if (cache == NULL || cache->error != 0)
+		return;
+	if (!cache->has_piece || cache->piece.start != start ||
+		!RelFileLocatorEquals(cache->piece.file, rel->rd_locator))
+		begin_piece(cache, rel, map, start);
+	cache->blocks_asked++;
+#endif
+}
+
+/*
+ * file_cache_release
+ *		What was held is dropped like all else, as more is read.
+ */
+void
+file_cache_release(FileCache *cache)
+{
+#ifdef SYSTEM_CAN
+	if (cache == NULL)
+		return;
+	cache->piece.is_held = false;
+	for (int i = 0; i < cache->passed.count; i++)
+		cache->passed.array[cache->passed.first + i].is_held = false;
+	for (int i = 0; i < cache->held.count; i++)
+	{
+		Piece	   *piece = &cache->held.array[i];
+
+		piece->is_held = false;
+		piece->passed_at = cache->blocks_asked;
+		append(cache, &cache->passed, piece);
+	}
+	cache->held.count = 0;
+#endif
+}
+
+/*
+ * file_cache_end
+ *		Nothing more will be read.  What is still to be written stays.
+ */
+void
+file_cache_end(FileCache *cache)
+{
+#ifdef SYSTEM_CAN
+	Segment		segment = {.fd = -1};
+
+	if (cache == NULL)
+		return;
+	if (cache->has_piece)
+		leave_piece(cache);
+	file_cache_release(cache);
+	work_off(cache, &segment, true);
+	close_segment(&segment);
+	if (cache->error != 0)
+		ereport(DEBUG1,
+				(errmsg_internal("the page cache is not left as it was found: %s failed: %s",
+								 cache->failed_call, strerror(cache->error))));
+	if (cache->passed.array != NULL)
+		pfree(cache->passed.array);
+	if (cache->late.array != NULL)
+		pfree(cache->late.array);
+	if (cache->held.array != NULL)
+		pfree(cache->held.array);
+	pfree(cache);
+#endif
+}
+
+#ifdef SYSTEM_CAN
+
+/* call_once -- in a child: each of the calls, on a file of the cluster. */
+static bool
+call_once(void)
+{
+	int			fd = open("PG_VERSION", O_RDONLY | PG_BINARY);
+	unsigned char in_core;
+	void	   *map;
+
+	if (fd < 0)
+		return false;
+	map = mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, 0);
+	return map != MAP_FAILED &&
+		mincore(map, 1, &in_core) == 0 &&
+		sync_file_range(fd, 0, 1, SYNC_FILE_RANGE_WRITE) == 0 &&
+		posix_fadvise(fd, 0, 1, POSIX_FADV_DONTNEED) == 0;
+}
+
+/*
+ * begin_piece
+ *		Another piece is come to: deal with those that are far enough behind, and look
+ *		what of this one was in the page cache.
+ *
+ * It is looked at some pieces ahead, as the system reads ahead.  What lies behind the
+ * map, as the relation has grown, isn't dropped.
+ */
+static void
+begin_piece(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber start)
+{
+	Segment		segment = {.fd = -1};
+	BlockNumber number = start / PIECE_BLOCKS;
+	Piece		piece = {.file = rel->rd_locator};
+
+	if (cache->has_piece)
+		leave_piece(cache);
+	work_off(cache, &segment, false);
+
+	for (BlockNumber i = number; i <= number + ASK_AHEAD && i < map->npieces; i++)
+	{
+		uint64		unknown = 0;
+
+		if (pg_atomic_read_u64(&map->pieces[i]) != 0)
+			continue;
+		piece.start = i * PIECE_BLOCKS;
+		(void) pg_atomic_compare_exchange_u64(&map->pieces[i], &unknown,
+											  KNOWN | ask(cache, &segment, &piece));
+	}
+	close_segment(&segment);
+
+	piece.start = start;
+	piece.is_held = cache->holds;
+	if (number < map->npieces)
+		piece.absent = (uint32) pg_atomic_read_u64(&map->pieces[number]);
+	cache->piece = piece;
+	cache->has_piece = true;
+}
+
+/* leave_piece -- the one that is read is passed: note it if something is to be done. */
+static void
+leave_piece(FileCache *cache)
+{
+	Piece	   *piece = &cache->piece;
+
+	if (cache->error != 0 || piece->absent == 0)
+		return;
+	piece->passed_at = cache->blocks_asked;
+	append(cache, &cache->passed, piece);
+}
+
+/*
+ * append
+ *		Add a piece behind others; for lack of memory that is a failure like others, as a
+ *		descriptor is open.
+ */
+static void
+append(FileCache *cache, Pieces *pieces, const Piece *piece)
+{
+	if (pieces->first + pieces->count == pieces->size && pieces->first > pieces->size / 2)
+	{
+		memmove(pieces->array, pieces->array + pieces->first, pieces->count * sizeof(Piece));
+		pieces->first = 0;
+	}
+	else if (pieces->first + pieces->count == pieces->size)
+	{
+		int			size = Max(pieces->size * 2, 64);
+		Piece	   *array = MemoryContextAllocExtended(cache->context, size * sizeof(Piece),
+													   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_HUGE);
+
+		if (array == NULL)
+		{
+			note_failure(cache, "malloc", ENOMEM);
+			return;
+		}
+		if (pieces->array != NULL)
+		{
+			memcpy(array, pieces->array, pieces->size * sizeof(Piece));
+			pfree(pieces->array);
+		}
+		pieces->array = array;
+		pieces->size = size;
+	}
+	pieces->array[pieces->first + pieces->count++] = *piece;
+}
+
+/*
+ * work_off
+ *		Have written what is far enough behind, and drop what is farther; or all.
+ */
+static void
+work_off(FileCache *cache, Segment *segment, bool all)
+{
+	Pieces	   *passed = &cache->passed;
+	uint64		write_distance = all ? 0 : cache->ring_blocks + AHEAD_BLOCKS;
+	uint64		drop_distance = all ? 0 : write_distance + WRITING_BLOCKS;
+
+	while (cache->error == 0 && cache->nwritten < passed->count)
+	{
+		Piece	   *piece = &passed->array[passed->first + cache->nwritten];
+
+		if (cache->blocks_asked - piece->passed_at < write_distance &&
+			passed->count <= MAX_PIECES)
+			break;
+		write_back(cache, segment, piece);
+		cache->nwritten++;
+	}
+	while (cache->error == 0 && cache->nwritten > 0)
+	{
+		Piece		piece = passed->array[passed->first];
+
+		if (cache->blocks_asked - piece.passed_at < drop_distance &&
+			passed->count <= MAX_PIECES)
+			break;
+		passed->first++;
+		passed->count--;
+		cache->nwritten--;
+		if (piece.is_held)
+			append(cache, &cache->held, &piece);
+		else
+		{
+			drop_piece(cache, segment, &piece);
+			if (piece.absent != 0 && !all)
+				try_later(cache, segment, &piece);
+		}
+	}
+	while (cache->error == 0 && cache->late.count > 0)
+	{
+		Piece		piece = cache->late.array[cache->late.first];
+
+		if (!all && cache->blocks_asked - piece.passed_at < LATE_BLOCKS)
+			break;
+		cache->late.first++;
+		cache->late.count--;
+		drop_piece(cache, segment, &piece);
+		if (piece.absent != 0 && !all)
+			try_later(cache, segment, &piece);
+	}
+}
+
+/* try_later -- what is left of a piece was still to be written, or has been just now. */
+static void
+try_later(FileCache *cache, Segment *segment, Piece *piece)
+{
+	if (++piece->tries == MAX_TRIES || cache->late.count == MAX_PIECES)
+		return;
+	write_back(cache, segment, piece);
+	piece->passed_at = cache->blocks_asked;
+	append(cache, &cache->late, piece);
+}
+
+/* write_back -- have the system begin to write a piece. */
+static void
+write_back(FileCache *cache, Segment *segment, const Piece *piece)
+{
+	if (open_segment(segment, piece) &&
+		sync_file_range(segment->fd, piece_offset(piece), PIECE_BYTES,
+						SYNC_FILE_RANGE_WRITE) != 0)
+		note_failure(cache, "sync_file_range", errno);
+}
+
+/*
+ * drop_piece
+ *		Drop what of a piece wasn't there before; what of that is there all the same is
+ *		absent in it from then on, and nothing else.
+ */
+static void
+drop_piece(FileCache *cache, Segment *segment, Piece *piece)
+{
+	const uint64 absent = piece->absent;
+	int			end;
+
+	if (!open_segment(segment, piece))
+	{
+		piece->absent = 0;
+		return;
+	}
+	for (int unit = 0; absent >> unit != 0; unit = end)
+	{
+		int			error;
+
+		end = unit + 1;
+		if ((absent >> unit & 1) == 0)
+			continue;
+		while (absent >> end & 1)
+			end++;
+		error = posix_fadvise(segment->fd, piece_offset(piece) + (off_t) unit * UNIT_BYTES,
+							  (off_t) (end - unit) * UNIT_BYTES, POSIX_FADV_DONTNEED);
+		if (error != 0)
+		{
+			note_failure(cache, "posix_fadvise", error);
+			return;
+		}
+	}
+	piece->absent &= ~ask(cache, segment, piece);
+}
+
+/*
+ * ask
+ *		What of a piece is not in the page cache?  0 if that can't be found out.
+ */
+static uint32
+ask(FileCache *cache, Segment *segment, const Piece *piece)
+{
+	static long page_size = 0;
+	unsigned char in_core[PIECE_BYTES / MIN_PAGE_BYTES];
+	uint32		there = 0;
+	void	   *map;
+	int			error;
+
+	if (page_size == 0)
+		page_size = sysconf(_SC_PAGESIZE);
+	if (page_size < MIN_PAGE_BYTES || page_size > UNIT_BYTES ||
+		cache->error != 0 || !open_segment(segment, piece))
+		return 0;
+	map = mmap(NULL, PIECE_BYTES, PROT_READ, MAP_SHARED, segment->fd, piece_offset(piece));
+	if (map == MAP_FAILED)
+	{
+		note_failure(cache, "mmap", errno);
+		return 0;
+	}
+	error = mincore(map, PIECE_BYTES, in_core) == 0 ? 0 : errno;
+	(void) munmap(map, PIECE_BYTES);
+	if (error != 0)
+	{
+		note_failure(cache, "mincore", error);
+		return 0;
+	}
+	for (int i = 0; i < PIECE_BYTES / page_size; i++)
+		if ((in_core[i] & 1) != 0)
+			there |= (uint32) 1 << i * page_size / UNIT_BYTES;
+	return ~there;
+}
+
+/*
+ * open_segment
+ *		Have the segment open that a piece is in; return false if that can't be.
+ */
+static bool
+open_segment(Segment *segment, const Piece *piece)
+{
+	BlockNumber number = piece->start / RELSEG_SIZE;
+	char	   *path;
+	char		segment_path[MAXPGPATH];
+
+	if (segment->fd >= 0 && segment->number == number &&
+		RelFileLocatorEquals(segment->file, piece->file))
+		return true;
+	close_segment(segment);
+	path = compat_relation_path(piece->file, MAIN_FORKNUM);
+	if (number == 0)
+		strlcpy(segment_path, path, sizeof(segment_path));
+	else
+		snprintf(segment_path, sizeof(segment_path), "%s.%u", path, number);
+	pfree(path);
+	segment->file = piece->file;
+	segment->number = number;
+	segment->fd = BasicOpenFile(segment_path, O_RDONLY | PG_BINARY);
+	return segment->fd >= 0;
+}
+
+/* close_segment -- if there is one open. */
+static void
+close_segment(Segment *segment)
+{
+	if (segment->fd >= 0)
+		(void) close(segment->fd);
+	segment->fd = -1;
+}
+
+/* piece_offset -- where it begins in its segment, in bytes. */
+static off_t
+piece_offset(const Piece *piece)
+{
+	return (off_t) (piece->start % RELSEG_SIZE) * BLCKSZ;
+}
+
+/* note_failure -- a call has failed: no more of them. */
+static void
+note_failure(FileCache *cache, const char *call, int error)
+{
+	cache->error = error;
+	cache->failed_call = call;
+	if (error == ENOSYS || error == EPERM || error == EACCES)
+		may_call = false;
+}
+
+#endif							/* SYSTEM_CAN */

@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ *
+ * file_cache.h
+ *	  The page cache of the operating system, left as it was found.
+ *
+ * See file_cache.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_FILE_CACHE_H
+#define CYCLONE_FILE_CACHE_H
+
+#include "storage/block.h"
+#include "utils/rel.h"
+
+/* What of a file was in the page cache at first; in shared memory, for all processes */
+typedef struct FileCacheMap FileCacheMap;
+
+/* What one process does about it; in the memory context of file_cache_begin */
+typedef struct FileCache FileCache;
+
+extern void file_cache_init(void);
+extern bool file_cache_is_wanted(Relation rel, BlockNumber nblocks);
+extern Size file_cache_map_size(BlockNumber nblocks);
+extern void file_cache_map_init(FileCacheMap *map, BlockNumber nblocks);
+extern Size file_cache_map_bytes(const FileCacheMap *map);
+extern FileCache *file_cache_begin(int ring_nbuffers);
+extern void file_cache_hold(FileCache *cache, bool hold);
+extern void file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map,
+								   BlockNumber blkno);
+extern void file_cache_release(FileCache *cache);
+extern void file_cache_end(FileCache *cache);
+
+#endif							/* CYCLONE_FILE_CACHE_H */

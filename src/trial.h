@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * trial.h
+ *	  Whether the system lets us make a call.
+ *
+ * See trial.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_TRIAL_H
+#define CYCLONE_TRIAL_H
+
+extern bool trial_survived(bool (*call) (void), bool *result);
+
+#endif							/* CYCLONE_TRIAL_H */

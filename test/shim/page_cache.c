@@ -1,0 +1,105 @@
+/*-------------------------------------------------------------------------
+ *
+ * page_cache.c
+ *	  A page cache whose system calls fail on command, and whose disk is quick.
+ *
+ * Preloaded (LD_PRELOAD) into a server by tests.  The environment variable
+ * CYCLONE_PAGE_CACHE names a control file, which all processes map: a test writes
+ * there which of the calls fail, and with what error, and reads how often each was
+ * made (test/pytest/test_page_cache.py knows this layout).  A sync_file_range that
+ * doesn't fail returns when all is written, so that it doesn't depend on the disk what
+ * is clean when.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum
+{
+	CALL_MINCORE, CALL_SYNC, CALL_DROP, NCALLS
+};
+
+typedef struct Control
+{
+	volatile	int32_t failing;	/* bits, by the above */
+	volatile	int32_t error;	/* errno of those that fail */
+	volatile	int32_t calls[NCALLS];	/* made so far */
+	volatile	int32_t waits;	/* those of sync_file_range that were to wait */
+} Control;
+
+static Control none;
+static Control *control = &none;
+
+__attribute__((constructor))
+static void
+map_control(void)
+{
+	const char *name = getenv("CYCLONE_PAGE_CACHE");
+	int			file = name ? open(name, O_RDWR) : -1;
+	void	   *map = file < 0 ? MAP_FAILED :
+		mmap(NULL, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+	if (map != MAP_FAILED)
+		control = map;
+	if (file >= 0)
+		close(file);
+}
+
+/* fails -- count a call; does it fail? */
+static int
+fails(int call)
+{
+	__sync_fetch_and_add(&control->calls[call], 1);
+	return (control->failing & 1 << call) != 0;
+}
+
+int
+mincore(void *start, size_t length, unsigned char *pages)
+{
+	static int	(*real) (void *, size_t, unsigned char *) = NULL;
+
+	if (real == NULL)
+		real = (int (*) (void *, size_t, unsigned char *)) dlsym(RTLD_NEXT, "mincore");
+	if (!fails(CALL_MINCORE))
+		return real(start, length, pages);
+	errno = control->error;
+	return -1;
+}
+
+int
+sync_file_range(int fd, off_t offset, off_t bytes, unsigned int flags)
+{
+	static int	(*real) (int, off_t, off_t, unsigned int) = NULL;
+
+	if (real == NULL)
+		real = (int (*) (int, off_t, off_t, unsigned int)) dlsym(RTLD_NEXT, "sync_file_range");
+	if (flags != SYNC_FILE_RANGE_WRITE)
+		__sync_fetch_and_add(&control->waits, 1);
+	if (!fails(CALL_SYNC))
+		return real(fd, offset, bytes, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+					SYNC_FILE_RANGE_WAIT_AFTER);
+	errno = control->error;
+	return -1;
+}
+
+int
+posix_fadvise(int fd, off_t offset, off_t length, int advice)
+{
+	static int	(*real) (int, off_t, off_t, int) = NULL;
+
+	if (real == NULL)
+		real = (int (*) (int, off_t, off_t, int)) dlsym(RTLD_NEXT, "posix_fadvise");
+	if (advice == POSIX_FADV_DONTNEED && fails(CALL_DROP))
+		return control->error;
+	return real(fd, offset, length, advice);
+}
