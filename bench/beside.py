@@ -1,5 +1,6 @@
 """A VACUUM with a latency target that runs without a break, watched, and pgbench beside it."""
 
+import signal
 import subprocess
 import tempfile
 import threading
@@ -96,19 +97,48 @@ def most(cluster: Cluster, script: str) -> float:
 
 
 def run_pgbench(cluster: Cluster, script: str, seconds: float, rate: float | None) -> list[tuple[float, float]]:
-    """Run pgbench, at `rate` transactions a second or as fast as it goes; return the end of each, in seconds since the epoch, and
-    its milliseconds in the server.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    """Run pgbench, at `rate` transactions a second or as fast as it goes; return what Pgbench.wait does."""
+    with Pgbench(cluster, script, rate, seconds=seconds) as pgbench:
+        return pgbench.wait()
+
+
+class Pgbench:
+    """pgbench at work from the moment it is made, for so many seconds or until `stop`."""
+
+    def __init__(self, cluster: Cluster, script: str, rate: float | None, *, seconds: float = 1_000_000):
+        self._folder = tempfile.TemporaryDirectory()
+        folder = Path(self._folder.name)
         (folder / "script.sql").write_text(script)
         command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--protocol=prepared", f"--client={CLIENTS}"]
         command += ["--log", f"--log-prefix={folder / 'log'}", f"--time={seconds}", f"--file={folder / 'script.sql'}"]
         command += [f"--rate={rate:.2f}"] if rate else []
         env = program_env(cluster.prefix, **cluster.client_env())
-        subprocess.run(command, env=env, check=True, capture_output=True)
+        self._process = subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def __enter__(self) -> "Pgbench":
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+        self._folder.cleanup()
+
+    def stop(self) -> list[tuple[float, float]]:
+        """End it as if its time were up; return what `wait` does."""
+        self._process.send_signal(signal.SIGALRM)  # what its own timer sends
+        return self.wait()
+
+    def wait(self) -> list[tuple[float, float]]:
+        """Wait for its end; return the end of each transaction, in seconds since the epoch, and its milliseconds in the server.
+
+        Raises RuntimeError with its output if it failed.
+        """
+        output, _ = self._process.communicate()
+        if self._process.returncode:
+            raise RuntimeError(f"pgbench failed with status {self._process.returncode}:\n{output}")
         transactions = []
-        for log in folder.glob("log*"):
+        for log in Path(self._folder.name).glob("log*"):
             for line in log.read_text().splitlines():
                 _client, _number, microseconds, _script, epoch, epoch_microseconds, *lag = line.split()
                 waited = int(lag[0]) if lag else 0  # for a free client, which the server knows nothing of

@@ -9,14 +9,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import psycopg
 
+from cyclone_lab import page_cache
+from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
+from kernel import KernelUse, data_files, kernel_use, program_rates, table_files
 from scenarios import TABLE, Scenario
 
 LOAD_CONFIG = {
@@ -84,11 +87,11 @@ class DeviceUse:
     read_seconds: float  # that they waited
     writes: int
     write_seconds: float
+    read_bytes: int
+    written_bytes: int
 
     def __sub__(self, before: "DeviceUse") -> "DeviceUse":
-        return DeviceUse(
-            self.read_seconds - before.read_seconds, self.writes - before.writes, self.write_seconds - before.write_seconds
-        )
+        return DeviceUse(*(now - then for now, then in zip(astuple(self), astuple(before))))
 
 
 @dataclass
@@ -105,6 +108,9 @@ class Run:
     bytes_after: int  # of the table with all that belongs to it
     messages: list[str]  # what VERBOSE said
     device: DeviceUse | None = None  # if the table is on the device
+    kernel: KernelUse | None = None  # if its pages come through the page cache
+    cached_before: int = 0  # bytes of the table in the page cache
+    left_dirty_seconds: float = 0.0  # in which the system wrote back afterwards what was still to be written
 
     @property
     def serial_share(self) -> float | None:
@@ -133,6 +139,7 @@ class Result:
     index_bytes: int
     buffers: str  # shared_buffers
     device_rates: list[float] = field(default_factory=list)  # bytes a second that the device reads in sequence; if cold, before each round
+    programs: list[dict[str, float]] = field(default_factory=list)  # program_rates of each round, through the page cache
     runs: list[Run] = field(default_factory=list)
 
     def contenders(self) -> list[Contender]:
@@ -201,46 +208,66 @@ def measure(
     `base` is the folder for the data, by default the system's for temporary files; `say` is called with each line of
     progress. Raises RuntimeError if there is too little room for the copies.
     """
+    with made(scenario, prefix, config, rows=rows, base=base, say=say) as (original, result):
+        run_rounds(original, result, rounds=rounds, worker_counts=worker_counts, base=base, say=say)
+    return result
+
+
+def run_rounds(
+    original: Cluster, result: Result, *, rounds: int, worker_counts: list[int], base: Path | None, say: Callable[[str], None]
+) -> None:
+    """Run all contenders `rounds` times on copies of a stopped cluster that `made` has made, and add the runs to the result."""
+    scenario = result.scenario
     contenders = contenders_for(scenario, worker_counts)
-    begin = time.perf_counter()
-    with _original(scenario, prefix, config, rows, base) as (original, result), ExitStack() as stack:
+    with ExitStack() as stack:
         shared = stack.enter_context(original.copy(base=base)) if scenario.repeatable else None
-        say(f"{scenario.name}: loaded {rows:,} rows in {time.perf_counter() - begin:.0f} s")
         if shared:
             _warm_up(shared, scenario)
             shared.sql(scenario.vacuum_statement(0))
         for number in range(rounds):
             turn = number % len(contenders)
-            if scenario.is_cold:
+            if scenario.is_past_the_page_cache:
                 result.device_rates.append(_device_rate(original))
             for contender in contenders[turn:] + contenders[:turn]:
                 with nullcontext(shared) if shared else original.copy(base=base) as server:
                     _warm_up(server, scenario)
+                    if scenario.page_cache_dropped:
+                        page_cache.drop(data_files(original) + data_files(server))
                     run = _timed_vacuum(server, scenario, contender, number + 1)
+                    if scenario.page_cache_dropped and len(result.programs) <= number:
+                        server.stop("immediate")
+                        result.programs.append(program_rates(server))
                 result.runs.append(run)
                 say(f"{scenario.name}, round {run.round} of {rounds}, {contender.name}: {run.seconds:.3f} s")
-    return result
 
 
 @contextmanager
-def _original(scenario: Scenario, prefix: Path, config: dict, rows: int, base: Path | None):
-    """Make the stopped cluster that every run starts from, and the empty result that knows its sizes.
+def made(
+    scenario: Scenario, prefix: Path, config: dict, *, rows: int, base: Path | None, say: Callable[[str], None], more: tuple[str, ...] = ()
+):
+    """Make the stopped cluster that every run starts from, with `more` statements at the end of its setup, and the empty result
+    that knows its sizes.
 
     After the setup no query may read the table: that would prune its pages, which is the work of the VACUUM to measure.
     """
     with Cluster.create(prefix, LOAD_CONFIG, base=base) as original:
         original.start()
+        begin = time.perf_counter()
         with original.connect() as conn:
             conn.execute("CREATE EXTENSION pg_prewarm")
             conn.execute("CREATE EXTENSION pg_visibility")
-            for statement in scenario.setup_statements(rows):
+            for statement, *at_the_same_time in scenario.setup_statements(rows) + [[statement] for statement in more]:
+                others = [Background(original, "postgres", other) for other in at_the_same_time]
                 conn.execute(statement)
+                for other in others:
+                    other.finish(None)
             conn.execute("SELECT pg_stat_force_next_flush()")
             conn.execute("CHECKPOINT")
             sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
         original.stop()
         original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config, **scenario.settings}
-        assert_room(original)
+        assert_room(original, times=3 if scenario.logged else 1.1)
+        say(f"{scenario.name}: loaded {rows:,} rows in {time.perf_counter() - begin:.0f} s")
         yield original, Result(scenario, rows, *sizes, original.config["shared_buffers"])
 
 
@@ -262,11 +289,13 @@ def _buffers(scenario: Scenario, size: int) -> str:
     return f"{max(16, int(scenario.buffers * megabytes))}MB"
 
 
-def assert_room(original: Cluster) -> None:
-    """Raise RuntimeError unless a copy and WAL files for an image of each of its pages fit beside the original."""
+def assert_room(original: Cluster, *, times: float = 3) -> None:
+    """Raise RuntimeError unless `times` its size is free beside the original: by default a copy and WAL files for an image of each
+    of its pages.
+    """
     size = sum(file.stat().st_size for file in original.data.rglob("*") if file.is_file())
     free = shutil.disk_usage(original.home).free
-    needed = 3 * size
+    needed = int(times * size)
     if free < needed:
         raise RuntimeError(
             f"{original.home.parent} has {free >> 20} MB left and the runs need {needed >> 20} MB:"
@@ -301,11 +330,18 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
             conn.execute(f"SET max_parallel_maintenance_workers = {contender.workers}")
             statement = scenario.vacuum_statement(0).replace(", PARALLEL 0", "")
         before = _device_use(conn) if scenario.is_cold else None
+        files = table_files(cluster, conn, TABLE) if scenario.page_cache_dropped else []
+        kernel_before = kernel_use(cluster, files) if files else None
         sampler.start()
         start = time.perf_counter()
         conn.execute(statement)
         seconds = time.perf_counter() - start
         sampled = sampler.stop()
+        kernel = kernel_use(cluster, files) - kernel_before if files else None
+        start = time.perf_counter()
+        if files:
+            os.sync()
+        left_dirty_seconds = time.perf_counter() - start
         device = _device_use(conn) - before if before else None
         outcome = conn.execute(
             "SELECT relpages, reltuples::bigint, relallvisible, (pg_visibility_map_summary(oid)).all_visible"
@@ -318,17 +354,20 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
         [(bytes_after,)] = conn.execute(f"SELECT pg_total_relation_size('{TABLE}')")
     phases = sampled if contender.is_core else parse_phases(messages)
     return Run(contender, number, seconds, phases, parse_launched(messages), parse_store(messages), state, bytes_after,
-               messages, device)  # fmt: skip
+               messages, device, kernel, kernel_before.cached if files else 0, left_dirty_seconds)  # fmt: skip
 
 
 def _device_use(conn: psycopg.Connection) -> DeviceUse:
     """Return what has been read and written of relations since the server's statistics began; those of this session are flushed."""
     conn.execute("SELECT pg_stat_force_next_flush()")
-    [(read_ms, writes, write_ms)] = conn.execute(
-        "SELECT coalesce(sum(read_time), 0), coalesce(sum(writes), 0), coalesce(sum(write_time), 0)"
-        " FROM pg_stat_io WHERE object = 'relation'"
+    # before PostgreSQL 18 all are of op_bytes
+    [(read_ms, writes, write_ms, read_bytes, written_bytes)] = conn.execute(
+        "SELECT coalesce(sum(read_time), 0), coalesce(sum(writes), 0), coalesce(sum(write_time), 0),"
+        " coalesce(sum(coalesce(to_jsonb(io) ->> 'read_bytes', (reads * (to_jsonb(io) ->> 'op_bytes')::bigint)::text)::numeric), 0),"
+        " coalesce(sum(coalesce(to_jsonb(io) ->> 'write_bytes', (writes * (to_jsonb(io) ->> 'op_bytes')::bigint)::text)::numeric), 0)"
+        " FROM pg_stat_io io WHERE object = 'relation'"
     )
-    return DeviceUse(float(read_ms) / 1000, int(writes), float(write_ms) / 1000)
+    return DeviceUse(float(read_ms) / 1000, int(writes), float(write_ms) / 1000, int(read_bytes), int(written_bytes))
 
 
 class PhaseSampler:

@@ -15,7 +15,7 @@ from circumstances import RESULTS, add_common_arguments, cores, find_circumstanc
 from cyclone_lab import build
 from measure import CONFIG, measure
 from report import objections, print_result, print_store, print_summary, save_results
-from scenarios import GROUPS, SCENARIOS, Scenario
+from scenarios import GROUPS, LARGE, SCENARIOS, Scenario
 from store import ROWS as STORE_ROWS
 from store import measure_store
 
@@ -50,12 +50,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def chosen_scenarios(options: argparse.Namespace) -> list[Scenario]:
-    """Return the scenarios that the options name, all if they name nothing."""
+    """Return the scenarios that the options name, all but the large one if they name nothing."""
     everything = not (options.scenario or options.group)
     return [
         scenario
         for scenario in SCENARIOS.values()
-        if everything or scenario.name in options.scenario or scenario.group in options.group
+        if (everything and scenario.group != LARGE) or scenario.name in options.scenario or scenario.group in options.group
     ]
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 TABLE = "t"
+LARGE = "large"  # by far the largest: bench/large.py
 
 GROUPS = {
     "cases": "One btree, unlogged: the five cases of the pgsql-hackers thread “Batch TIDs lookup in ambulkdelete”",
@@ -14,6 +15,7 @@ GROUPS = {
     "buffers": "A table larger than shared_buffers",
     "cold": "A table on the device, past the page cache (debug_io_direct = data)",
     "full": "VACUUM FULL",
+    "large": "A table larger than memory",
     "failsafe": "A table so old that the wraparound failsafe is on from the start",
 }
 
@@ -87,6 +89,20 @@ _EIGHT_INDEXES_OF_ALL_SORTS = (
     f"CREATE INDEX ON {TABLE} (at) WHERE v > 0",
 )
 _TWO_INDEXES = (_PRIMARY_KEY, f"CREATE INDEX ON {TABLE} (v)")
+# Made by so many sessions at the same time
+_LOADERS = 2
+_CREATE_LARGE = f"CREATE %(persistence)s TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off)"
+_LOAD_LARGE = tuple(
+    f"INSERT INTO {TABLE} SELECT i, i FROM generate_series(%(rows)s::bigint * {part} / {_LOADERS} + 1, %(rows)s::bigint * {part + 1} / {_LOADERS}) i"
+    for part in range(_LOADERS)
+)
+_EIGHT_NAMED_INDEXES = tuple(
+    tuple(f"CREATE INDEX {TABLE}_v_idx{number} ON {TABLE} (v)" for number in range(first, first + _LOADERS)) for first in range(1, 9, _LOADERS)
+)
+_PAGE = f"(SELECT format('(%%s,0)', pg_relation_size('{TABLE}') / current_setting('block_size')::int * {{}} / {_LOADERS})::tid)"
+_DELETE_A_FIFTIETH = tuple(
+    f"DELETE FROM {TABLE} WHERE id %% 50 = 0 AND ctid >= {_PAGE.format(part)} AND ctid < {_PAGE.format(part + 1)}" for part in range(_LOADERS)
+)
 _PAST_THE_PAGE_CACHE = {"debug_io_direct": "data", "track_io_timing": "on"}
 _THREE_SMALL_INDEXES = tuple(f"CREATE INDEX ON {TABLE} (v) WHERE hashint4(v) & 127 = {remainder}" for remainder in range(3))
 _CREATE_CASE = "CREATE %(persistence)s TABLE {table} (c {type}) WITH (autovacuum_enabled = off); INSERT INTO {table} {rows}"
@@ -130,7 +146,7 @@ class Scenario:
     group: str  # in GROUPS
     about: str
     rows: int  # at scale 1
-    setup: tuple[str, ...]  # statements; %(rows)s stands for the number of rows
+    setup: tuple[str | tuple[str, ...], ...]  # statements, those in a tuple at the same time; %(rows)s stands for the number of rows
     vacuum: str = _VACUUM  # %(workers)s stands for the number of workers
     full: bool = False  # VACUUM FULL, to which core's command gives no degree: it takes that from a parameter
     indexes: int = 0
@@ -138,17 +154,24 @@ class Scenario:
     repeatable: bool = False  # VACUUM leaves the table as it found it, so that all runs can share one copy
     settings: dict = field(default_factory=dict)  # of the server that is timed
     prepare: tuple[str, ...] = ()  # statements that it gets before
+    page_cache_dropped: bool = False  # the table's files are not in the page cache when VACUUM begins
     buffers: float | None = None  # shared_buffers as a part of heap and indexes; None: so much that they fit
 
     @property
     def is_cold(self) -> bool:
         """Whether the table is read from the device."""
+        return self.page_cache_dropped or self.is_past_the_page_cache
+
+    @property
+    def is_past_the_page_cache(self) -> bool:
+        """Whether the page cache has no part in that."""
         return self.settings == _PAST_THE_PAGE_CACHE
 
-    def setup_statements(self, rows: int) -> list[str]:
-        """Return the statements that make the table, with this number of rows."""
-        persistence = "" if self.logged else "UNLOGGED"
-        return [statement % {"rows": rows, "persistence": persistence} for statement in self.setup]
+    def setup_statements(self, rows: int) -> list[list[str]]:
+        """Return the statements that make the table, with this number of rows: lists of those to run at the same time."""
+        variables = {"rows": rows, "persistence": "" if self.logged else "UNLOGGED"}
+        steps = ((step,) if isinstance(step, str) else step for step in self.setup)
+        return [[statement % variables for statement in step] for step in steps]
 
     def vacuum_statement(self, workers: int) -> str:
         """Return the statement to time, with this number of parallel workers beside the leader."""
@@ -338,6 +361,16 @@ SCENARIOS = {
             setup=(_LOAD, _PRIMARY_KEY, _CLEAN, _DELETE_A_TENTH),
             indexes=1,
             buffers=0.25,
+        ),
+        Scenario(
+            name=LARGE,
+            group=LARGE,
+            about="eight equal indexes, every fiftieth row deleted, nothing of it in the page cache",
+            rows=150_000_000,
+            setup=(_CREATE_LARGE, _LOAD_LARGE, _CLEAN, *_EIGHT_NAMED_INDEXES, _DELETE_A_FIFTIETH),
+            indexes=8,
+            logged=False,
+            page_cache_dropped=True,
         ),
         _cold("heap", "no index, every page all-visible, none skipped", (), (), _VACUUM_EACH_PAGE),
         _cold("indexes", "two indexes, every twentieth row deleted", _TWO_INDEXES, (_DELETE_A_TWENTIETH,), _VACUUM),

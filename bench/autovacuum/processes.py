@@ -57,25 +57,34 @@ class AutovacuumTime:
             elif worker and int(worker[1]) in self._leaders:
                 self._kinds[process] = PARALLEL
         if process in self._kinds:
-            self._used[process] = own
+            self._used[process] = sum(own)
 
 
 def server_seconds(postmaster: int) -> float:
     """Return the processor seconds of the whole server since its start, of processes that have ended, too."""
+    return sum(server_times(postmaster))
+
+
+def server_times(postmaster: int) -> tuple[float, float]:
+    """Return the same, those in user mode and those in the kernel."""
     own, ended, _ = _times(postmaster)
-    total = own + ended
+    total = [own[0] + ended[0], own[1] + ended[1]]
     for pid in _children(postmaster):
         with suppress(OSError):
-            total += _times(pid)[0]
-    return total
+            (user, system), _, _ = _times(pid)
+            total[0] += user
+            total[1] += system
+    return total[0], total[1]
 
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _times(pid: int) -> tuple[float, float, str]:
-    """Return a process's seconds, those of its children that have ended, and when it started; raise OSError if it is gone."""
+def _times(pid: int) -> tuple[tuple[float, float], tuple[float, float], str]:
+    """Return a process's seconds in user mode and in the kernel, those of its children that have ended, and when it started; raise
+    OSError if it is gone.
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system, children_user, children_system = (int(field) * TICK_SECONDS for field in fields[11:15])
-    return user + system, children_user + children_system, fields[19]
+    return (user, system), (children_user, children_system), fields[19]

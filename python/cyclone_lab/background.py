@@ -62,16 +62,18 @@ class Background:
     def running(self) -> bool:
         return self._thread.is_alive()
 
-    def wait(self) -> psycopg.Error | None:
-        """Wait for the statement's end and return its error, or None; raise TimeoutError if it does not end."""
-        self._thread.join(PATIENCE_SECONDS)
+    def wait(self, seconds: float | None = PATIENCE_SECONDS) -> psycopg.Error | None:
+        """Wait for the statement's end, for ever if `seconds` is None, and return its error, or None; raise TimeoutError if it does
+        not end.
+        """
+        self._thread.join(seconds)
         if self.running:
-            raise TimeoutError(f"the statement did not end in {PATIENCE_SECONDS} s")
+            raise TimeoutError(f"the statement did not end in {seconds:g} s")
         return self.error
 
-    def finish(self) -> None:
-        """Wait for the statement's end; raise its error if it failed."""
-        if error := self.wait():
+    def finish(self, seconds: float | None = PATIENCE_SECONDS) -> None:
+        """Wait for the statement's end, as `wait` does; raise its error if it failed."""
+        if error := self.wait(seconds):
             raise error
 
 
