@@ -24,10 +24,12 @@
 #   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
 #   make twins [MINUTES=10] [WRITERS=8] [SEED=1] the same work on two equal tables, one of them compacted all the time
 #     AUTOVACUUM=1: all of these but the damage test with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
+#   make prove-large [SIZE=6] [BASE=/on/a/disk]  a table of so many GB after each kind of VACUUM, by every check
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-audit                             what audits cost
 #   make bench-history                           what the view cyclone.history costs
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
+#   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of so many GB, larger than memory at best, and others' page cache, into bench/results/large
 #   make bench-pace                              how exact budgets are, and what timing statements costs
 #   make bench-guards [BENCH_ARGS="--base /dev/shm"]   the lag of a slow standby while VACUUM runs, with and without a bound
 #   make bench-views [VIEWS_ARGS="--tables 1000"]  how long the views about all tables take
@@ -56,7 +58,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors check-units tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins bench bench-audit bench-autovacuum bench-cluster bench-guards bench-history bench-online bench-pace bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors check-units tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large bench bench-audit bench-autovacuum bench-cluster bench-guards bench-history bench-large bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -137,8 +139,14 @@ soak: .venv/stamp
 twins: .venv/stamp
 	$(VENV_PYTHON) -m cyclone_lab.twins --minutes $(or $(MINUTES),10) --writers $(or $(WRITERS),8) --version $(or $(VERSION),18) $(COMMON_RUN)
 
+prove-large: .venv/stamp
+	$(VENV_PYTHON) -m cyclone_lab.large_proof --version $(or $(VERSION),18) $(if $(SIZE),--size $(SIZE)) $(if $(BASE),--base $(BASE))
+
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
+
+bench-large: .venv/stamp
+	$(VENV_PYTHON) bench/large.py $(if $(SIZE),--size $(SIZE)) $(if $(BASE),--base $(BASE)) $(LARGE_ARGS)
 
 bench-pace: .venv/stamp
 	$(VENV_PYTHON) bench/pace.py $(BENCH_ARGS)

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from circumstances import RESULTS, add_common_arguments, circumstances_markdown, file_system, find_circumstances, print_circumstances
 from cyclone_lab import build
+from cyclone_lab.files import GIBIBYTE, assert_free
 from drawing import STYLE, save_figures
 from grid import Grid
 from hot import PARTS, HotRun, average_kept, make_hot_table, measure_hot
@@ -37,8 +38,7 @@ ROWS_PER_GB = 4_800_000  # with the indexes
 WORKER_COUNTS = (0, 1, 3)
 HOT_CONTENDERS = (Contender("core", 1), Contender("pg_cyclone", 1))
 HOT_SHARE = 1 / 8  # of the large table's size
-ROOM = 1.1  # of what there is: files that grow, WAL of the catalogs, sorts
-GIBIBYTE = 1 << 30
+ROOM = 1.03  # of what there is; and a GB for WAL of the catalogs
 HOT_COLORS = ("#8a8a8a", "#3b6fb6")
 
 
@@ -65,14 +65,9 @@ def parse_arguments() -> argparse.Namespace:
 def assert_fits(folder: Path, size: float, hot: float, *, logged: bool) -> None:
     """Raise RuntimeError unless `folder` has room for the tables, a copy of them and, if logged, WAL with an image of each page."""
     parts = 2 + 1.2 * logged
-    free = shutil.disk_usage(folder).free / GIBIBYTE
+    most = ((shutil.disk_usage(folder).free / GIBIBYTE - 1) / ROOM - 2 * hot) / parts
     needed = (parts * size + 2 * hot) * ROOM + 1
-    if free < needed:
-        most = ((free - 1) / ROOM - 2 * hot) / parts
-        raise RuntimeError(
-            f"{folder} has {free:.1f} GB left, and {needed:.1f} are needed for a table of {size:g} GB and a copy:"
-            f" choose another folder with --base, or --size {max(0, most):.1f} or less"
-        )
+    assert_free(folder, needed * GIBIBYTE, f"choose another folder with --base, or --size {max(0, most):.1f} or less")
 
 
 def cold_grid(result: Result) -> Grid:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -19,6 +18,7 @@ import psycopg
 from cyclone_lab import page_cache
 from cyclone_lab.background import Background
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.files import assert_free
 from kernel import KernelUse, data_files, kernel_use, program_rates, table_files
 from scenarios import TABLE, Scenario
 
@@ -266,7 +266,7 @@ def made(
             sizes = conn.execute(f"SELECT pg_table_size('{TABLE}'), pg_indexes_size('{TABLE}')").fetchone()
         original.stop()
         original.config = {"shared_buffers": _buffers(scenario, sum(sizes)), **config, **scenario.settings}
-        assert_room(original, times=3 if scenario.logged else 1.1)
+        assert_room(original, times=3 if scenario.logged else 1.05)
         say(f"{scenario.name}: loaded {rows:,} rows in {time.perf_counter() - begin:.0f} s")
         yield original, Result(scenario, rows, *sizes, original.config["shared_buffers"])
 
@@ -294,13 +294,7 @@ def assert_room(original: Cluster, *, times: float = 3) -> None:
     of its pages.
     """
     size = sum(file.stat().st_size for file in original.data.rglob("*") if file.is_file())
-    free = shutil.disk_usage(original.home).free
-    needed = int(times * size)
-    if free < needed:
-        raise RuntimeError(
-            f"{original.home.parent} has {free >> 20} MB left and the runs need {needed >> 20} MB:"
-            " choose another folder with --base, or smaller tables"
-        )
+    assert_free(original.home.parent, times * size, "choose another folder with --base, or smaller tables")
 
 
 def _warm_up(cluster: Cluster, scenario: Scenario) -> None:

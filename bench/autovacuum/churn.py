@@ -16,7 +16,6 @@ nothing.
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import time
@@ -28,6 +27,7 @@ from statistics import mean, quantiles
 
 from autovacuum.processes import AUTOVACUUM, PARALLEL, AutovacuumTime, server_seconds
 from cyclone_lab.cluster import Cluster
+from cyclone_lab.files import assert_free
 from cyclone_lab.postgres import program_env, program_path
 from measure import LOAD_CONFIG
 
@@ -149,12 +149,7 @@ def prepared(prefix: Path, config: dict, *, rows: int, minutes: float, base: Pat
             conn.execute("CHECKPOINT")
         original.stop()
         original.config = {"shared_buffers": f"{max(16, int(BUFFERS * size / (1 << 20)))}MB", **config}
-        free, needed = shutil.disk_usage(original.home).free, GROWTH * size + 2 * (WAL_GB << 30)
-        if free < needed:
-            raise RuntimeError(
-                f"{base} has {free >> 20} MB left and a run may need {needed >> 20} MB:"
-                " choose another folder with --base, or fewer --churn-rows"
-            )
+        assert_free(base, GROWTH * size + 2 * (WAL_GB << 30), "choose another folder with --base, or fewer --churn-rows")
         yield original, Churn(rows, minutes, size, original.config["shared_buffers"])
 
 

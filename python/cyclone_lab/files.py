@@ -1,6 +1,7 @@
-"""The files of a server's databases, compared with what its catalogs say, and pg_cyclone's journals of rewrites."""
+"""The files of a server's databases, compared with what its catalogs say, pg_cyclone's journals of rewrites, and room for files."""
 
 import re
+import shutil
 import struct
 from pathlib import Path
 
@@ -9,10 +10,18 @@ import psycopg
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 
+GIBIBYTE = 1 << 30
 # As in src/new_files/journal.h.
 _RECORD = struct.Struct("=IIQIIIIQI")
 _MAGIC = 0x43594A31
 BEGIN, SPACE, FILE, FOUND, TRIED = range(1, 6)
+
+
+def assert_free(folder: Path, needed: float, advice: str) -> None:
+    """Raise RuntimeError, with this advice, unless so many bytes are free where `folder` is."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise RuntimeError(f"{folder} has {free / GIBIBYTE:.1f} GB left, and {needed / GIBIBYTE:.1f} GB are needed: {advice}")
 
 
 def database_folders(cluster: Cluster, conn: psycopg.Connection) -> list[Path]:

@@ -1,0 +1,75 @@
+"""`make bench-large` and `make prove-large`, small: they come to their ends, and measure and notice what they are for."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import beside
+import large
+from circumstances import file_system
+from cyclone_lab import build, large_proof, page_cache
+from cyclone_lab.large_proof import LargeProof
+from cyclone_lab.postgres import REPO
+
+PNG = b"\x89PNG\r\n\x1a\n"
+BYTES = 1 << 20
+
+
+def test_page_cache_is_seen_and_emptied():
+    """Where files are not in memory anyway."""
+    (REPO / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=REPO / "build") as folder:
+        file, empty = Path(folder) / "file", Path(folder) / "empty"
+        file.write_bytes(b"x" * BYTES)
+        empty.touch()
+        assert page_cache.held([file, empty, Path(folder) / "missing"]) == BYTES
+        page_cache.drop([file, empty])
+        assert page_cache.held([file]) == (BYTES if file_system(file) == "tmpfs" else 0)
+        page_cache.fill([file])
+        assert page_cache.held([file]) == BYTES
+
+
+def test_bench_runs_through(prefix, monkeypatch, tmp_path, capsys):
+    arguments = ["--size=0.02", "--hot=0.01", "--rounds=1", "--workers=0", "--before=1", "--after=1", f"--results={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["large.py", *arguments])
+    monkeypatch.setattr(build, "install", lambda major: prefix)
+    monkeypatch.setattr(beside, "MOST_SECONDS", 1)
+    assert large.main() == 0, capsys.readouterr().out
+    [result] = json.loads((tmp_path / "results.json").read_text())["results"]
+    size = result["heap_bytes"] + result["index_bytes"]
+    contenders = [(run["contender"]["engine"], run["contender"]["workers"]) for run in result["runs"]]
+    assert sorted(contenders) == [("core", 0), ("core", 1), ("core", 7), ("pg_cyclone", 0)]
+    for run in result["runs"]:
+        assert run["device"]["read_bytes"] >= size  # nothing was in shared_buffers
+        assert run["device"]["written_bytes"] > 0
+        assert run["kernel"]["cached"] + run["cached_before"] > 0
+    assert all(rate > 0 for rates in result["programs"] for rate in rates.values())
+    hot = json.loads((tmp_path / "hot.json").read_text())
+    assert [run["contender"]["engine"] for run in hot] == ["core", "pg_cyclone"]
+    for run in hot:
+        assert run["p95_ms"]["before"] > 0 and run["p95_ms"]["after"] > 0
+        assert run["kept"][0][0] < 0
+        assert max(share for _, share in run["kept"]) > 0.9
+    text = (tmp_path / "large.md").read_text()
+    assert "memory: " in text and text.count("| core, PARALLEL 7 |") == 1
+    assert (tmp_path / "hot.png").read_bytes().startswith(PNG)
+
+
+def test_bench_says_before_all_work_what_fits(tmp_path):
+    with pytest.raises(RuntimeError, match=r"GB left, and .* GB are needed: .* --size \d"):
+        large.assert_fits(tmp_path, 1e9, 0, logged=False)
+
+
+def test_proof_runs_through(prefix):
+    said = []
+    with LargeProof(prefix, 0.1, say=said.append) as proof:
+        proof.run()
+    assert sum(line.startswith("VACUUM (") for line in said) == len(large_proof.COMMANDS)
+
+
+def test_proof_that_proves_too_little_fails(prefix):
+    with LargeProof(prefix, 0.01, memory="64MB", say=lambda line: None) as proof, pytest.raises(AssertionError, match="take less"):
+        proof.run()
