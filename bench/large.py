@@ -134,9 +134,9 @@ def draw_hot(runs: list[HotRun]) -> Figure:
     """Draw the hot table's share in the page cache over time, and below it each second's 95th percentile; VACUUM is shaded."""
     figure, (shares, latencies) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 5), layout="constrained")
     engines = list(dict.fromkeys(run.contender.name for run in runs))
-    for run in runs:
+    for number, run in enumerate(runs):
         color = HOT_COLORS[engines.index(run.contender.name) % len(HOT_COLORS)]
-        shares.plot(*zip(*run.kept), color=color, label=run.contender.name)
+        shares.plot(*zip(*run.kept), color=color, label=run.contender.name if number < len(engines) else None)
         seconds: dict[int, list[float]] = {}
         for moment, ms in run.latencies:
             seconds.setdefault(int(moment // 1), []).append(ms)
@@ -202,7 +202,7 @@ def main() -> int:
                     hot_runs.append(measure_hot(original, scenario, contender, rate, before=options.before, after=options.after, base=options.base))
                     say(f"beside a hot table, {contender.name}: {hot_runs[-1].seconds:.2f} s")
         finally:  # what there is when it is interrupted is worth having, too
-            if result.programs:
+            if not all(run.contender.is_core for run in result.runs):
                 save(options.results, circumstances, result, hot_runs)
     print_result(console, result)
     for grid, title in ((cold_grid(result), "disk, processors and page cache"), (program_grid(result), "the same disk in the same run")):
