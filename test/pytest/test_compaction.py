@@ -359,6 +359,9 @@ def test_stopped_at_any_point(server, point):
                     server.wait_for(table, last_outcome=expected)
                 server.set(**{"cyclone.compaction": None})
             server.off()
+            # whoever reads pages from which rows were moved may prune them: index entries of dead items are VACUUM's
+            assert checks.dangling_index_entries(conn, table, between_passes=True) == []
+            conn.execute(f"VACUUM (INDEX_CLEANUP on) {table}")
             checks.assert_clean(conn, table)
             conn.execute("DELETE FROM cyclone.compaction_state")
         with server.parked(point):
@@ -408,6 +411,8 @@ def test_crash_leaves_a_pause(new_cluster):
             assert server.wait_for(reason="circuit breaker")["last_outcome"] in (None, "killed")
         server.off()
         with server.connect() as conn:
+            assert checks.dangling_index_entries(conn, "t", between_passes=True) == []
+            conn.execute("VACUUM (INDEX_CLEANUP on) t")
             checks.assert_clean(conn, "t")
             if point != "inplace-plan":
                 conn.execute("SELECT cyclone.autovacuum_reset('t')")
