@@ -105,13 +105,13 @@ def main() -> int:
     if options.major >= 19:
         contenders[CONCURRENTLY] = _repack_concurrently
     if options.pg_repack:
-        _build_extension(prefix, options.pg_repack.resolve())
+        build_extension(prefix, options.pg_repack.resolve())
         contenders["pg_repack"] = _pg_repack
     else:
         console.print("pg_repack is left out: name its sources by --pg-repack")
     config = {**CONFIG, **dict(options.set)}
     if options.pg_squeeze:
-        _build_extension(prefix, options.pg_squeeze.resolve())
+        build_extension(prefix, options.pg_squeeze.resolve())
         contenders["pg_squeeze"] = _pg_squeeze
         config |= {
             "shared_preload_libraries": "pg_cyclone, pg_squeeze",
@@ -298,7 +298,7 @@ def _repack_concurrently(cluster: Cluster) -> bool:
         return True
 
 
-def _build_extension(prefix: Path, source: Path) -> None:
+def build_extension(prefix: Path, source: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / source.name
         shutil.copytree(source, copy)

@@ -1,0 +1,273 @@
+"""A week of a database in an hour: how large its tables are, and what others feel, with autovacuum alone and with cyclone.compaction.
+
+pgbench works by day at one rate and by night, the last third of a day, at another. One table grows; in one rows and keys of an index
+change all the time; in one each evening deletes what is older than a day; one is purged of nine rows in ten on the third evening; and of
+the second all rows are changed at once on the fifth. What the rows need is what they took when the tables were new.
+
+Time is compressed: compaction visits the database so many times as often, is on by night as by its window, and what it remembers
+becomes older as days go by. pg_repack and pg_squeeze, built from their sources, do all tables each night; who is not named is left out.
+`make bench-compaction COMPACTION_ARGS="--minutes 3"`.
+"""
+
+import argparse
+import csv
+import re
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from matplotlib import pyplot
+from rich.console import Console
+from rich.table import Table
+
+from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
+from cyclone_lab import build, checks
+from cyclone_lab.background import wait_until
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.postgres import program_env, program_path
+from drawing import STYLE, save_figures
+from online import build_extension
+
+DAYS, NIGHT, LOOKS = 7, 1 / 3, 100  # looks at sizes a day
+MB = 1 << 20
+CONFIG = {
+    "shared_preload_libraries": "pg_cyclone", "shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum_naptime": "1s", "fsync": "off",
+    # every wait for a lock that takes longer goes to the log, when it is over
+    "log_lock_waits": "on", "deadlock_timeout": "1ms", "log_line_prefix": "%a: ", "cyclone.compaction_min_size": "1MB",
+}  # fmt: skip
+TABLES = ("grows", "churns", "expires", "purged")
+SCRIPTS = {
+    "grow": "INSERT INTO grows (key, note) VALUES (random() * 1e9, repeat('x', 150));",
+    "churn": "\\set id random(1, :rows)\nUPDATE churns SET key = random() * 1e9, note = repeat('x', 150) WHERE id = :id;",
+    "expire": "INSERT INTO expires (key, note) VALUES (random() * 1e9, repeat('x', 150));",
+    "read": "\\set id random(1, :rows)\nSELECT sum(key) FROM churns WHERE id BETWEEN :id AND :id + 20;",
+}
+LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.MULTILINE)
+
+
+@dataclass
+class Run:
+    """What happened with one contender."""
+
+    sizes: list[tuple[float, float]] = field(default_factory=list)  # days, MB
+    needs: list[tuple[float, float]] = field(default_factory=list)  # the same of what the rows need
+    times_ms: list[float] = field(default_factory=list)  # of all transactions
+    wal_mb: float = 0
+    lock_wait_ms: float = 0
+
+    def worst(self) -> float:
+        """How many times what the rows need the tables are at most, at the end of a night."""
+        ends = self.needs[2::2]  # before are the first morning, and an evening
+        return max(min(self.sizes, key=lambda sample: abs(sample[0] - day))[1] / need for day, need in ends)
+
+    def mean(self) -> float:
+        return statistics.fmean(size for day, size in self.sizes if day >= 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60, help="how long the week takes, for each contender (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=200_000, help="of each table at the beginning (default: %(default)s)")
+    parser.add_argument("--day", type=float, default=200, help="transactions a second by day (default: %(default)s)")
+    parser.add_argument("--night", type=float, default=40, help="by night (default: %(default)s)")
+    parser.add_argument("--pg-repack", type=Path, help="a folder with pg_repack's sources")
+    parser.add_argument("--pg-squeeze", type=Path, help="a folder with pg_squeeze's sources")
+    add_common_arguments(parser, RESULTS / "compaction")
+    options = parser.parse_args()
+    prefix, console = build.install(options.major, debug_points=True), Console()
+    config = {**CONFIG, "cyclone.debug_compaction_visit": max(100, int(60_000 * options.minutes / (DAYS * 24 * 60))), **dict(options.set)}
+    nights = {"autovacuum alone": None, "compaction": _compaction}
+    for name, source, night in (("pg_repack", options.pg_repack, _pg_repack), ("pg_squeeze", options.pg_squeeze, _pg_squeeze)):
+        if source:
+            build_extension(prefix, source.resolve())
+            nights[name] = night
+        else:
+            console.print(f"{name} is left out: name its sources by --{name.replace('_', '-')}")
+    if options.pg_squeeze:
+        config |= {"shared_preload_libraries": "pg_cyclone, pg_squeeze", "wal_level": "logical", "output_plugin_libraries": "pg_squeeze"}
+    circumstances = {**find_circumstances(prefix, config, options.base), "minutes a week": options.minutes, "rows": options.rows}
+    print_circumstances(console, circumstances)
+    runs = {}
+    for name, night in nights.items():
+        with Cluster.create(prefix, config, base=options.base) as cluster:
+            cluster.start()
+            runs[name] = _week(cluster, options, night, [name] if name.startswith("pg_") else [])
+        console.print(f"{name}: at most {runs[name].worst():.2f} times what the rows need at a night's end")
+    _report(console, options.results, circumstances, runs)
+
+
+def _week(cluster: Cluster, options, night, extensions: list[str]) -> Run:
+    """Let a week go by; `night(cluster)` is a context for each night, if any."""
+    run, conn = Run(), cluster.connect()
+    for extension in ("pg_cyclone", *extensions):
+        conn.execute(f"CREATE EXTENSION {extension}")
+    checks.create_extensions(conn)
+    for table in TABLES:
+        conn.execute(f"CREATE TABLE {table} (id bigserial PRIMARY KEY, key int, at timestamptz DEFAULT now(), note text)")
+        conn.execute(f"INSERT INTO {table} (key, note) SELECT random() * 1e9, repeat('x', 150) FROM generate_series(1, {options.rows})")
+        conn.execute(f"CREATE INDEX ON {table} (key)")
+    conn.execute("CREATE INDEX ON expires (at)")
+    conn.execute("VACUUM ANALYZE")
+    conn.execute("CHECKPOINT")
+    each = {table: _size(conn, table) / options.rows for table in TABLES}
+    day_seconds, start = options.minutes * 60 / DAYS, time.monotonic()
+    [(first,)] = conn.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")
+
+    def until(day: float) -> float:
+        return start + day * day_seconds - time.monotonic()
+
+    def note_needs() -> None:
+        rows = {table: conn.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES}
+        run.needs.append(((time.monotonic() - start) / day_seconds, sum(rows[table] * each[table] for table in TABLES) / MB))
+
+    with _sampled(cluster, run, start, day_seconds):
+        for day in range(DAYS):
+            note_needs()
+            run.times_ms += _load(cluster, options, options.day, until(day + 1 - NIGHT))
+            _evening(conn, day, day_seconds)
+            note_needs()
+            if night is None:
+                run.times_ms += _load(cluster, options, options.night, until(day + 1))
+            else:
+                with night(cluster):
+                    run.times_ms += _load(cluster, options, options.night, until(day + 1))
+        note_needs()
+    run.wal_mb = float(conn.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()[0] - first) / MB
+    run.lock_wait_ms = max(map(float, LOCK_WAIT.findall(cluster.log)), default=0)
+    # what an autovacuum or a page's pruning leaves to the next VACUUM is no fault
+    _set(cluster, "ALTER SYSTEM SET autovacuum = off")
+    wait_until(lambda: conn.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'").fetchone() == (0,),
+               "the end of autovacuum")  # fmt: skip
+    conn.execute("VACUUM (INDEX_CLEANUP on)")
+    checks.assert_clean(conn, *TABLES)
+    conn.close()
+    return run
+
+
+def _evening(conn, day: int, day_seconds: float) -> None:
+    """What is done in one go before the night."""
+    conn.execute("DELETE FROM expires WHERE at < clock_timestamp() - make_interval(secs => %s)", (day_seconds,))
+    if day == 2:
+        conn.execute("DELETE FROM purged WHERE id % 10 <> 0")
+    if day == 4:
+        conn.execute("UPDATE churns SET key = -key")
+    conn.execute("SELECT pg_stat_force_next_flush()")  # or statistics would come up to ten seconds later: in a short week that is hours
+
+
+def _load(cluster: Cluster, options, rate: float, seconds: float) -> list[float]:
+    """Run pgbench at that rate, and return how long each transaction took, in ms."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = []
+        for name, script in SCRIPTS.items():
+            (Path(folder) / name).write_text(script)
+            arguments += ["--file", f"{folder}/{name}"]
+        env = {**cluster.client_env(), "PGAPPNAME": "pgbench"}
+        command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--client=4", f"--rate={rate}", f"--time={max(1, round(seconds))}",
+                   f"--define=rows={options.rows}", "--log", f"--log-prefix={folder}/log", *arguments]  # fmt: skip
+        subprocess.run(command, env=program_env(cluster.prefix, **env), check=True, capture_output=True, cwd=folder)
+        return [int(line.split()[2]) / 1000 for file in Path(folder).glob("log.*") for line in file.read_text().splitlines()]
+
+
+@contextmanager
+def _sampled(cluster: Cluster, run: Run, start: float, day_seconds: float):
+    """Note the size of all tables, and have what compaction remembers become older."""
+    is_over = threading.Event()
+    older = ", ".join(f"{column} = {column} - interval '1 day' / {LOOKS}" for column in ("sampled_at", "ended_at", "done_at"))
+
+    def watch() -> None:
+        with cluster.connect() as conn:
+            while not is_over.wait(day_seconds / LOOKS):
+                conn.execute(f"UPDATE cyclone.compaction_state SET {older}")
+                run.sizes.append(((time.monotonic() - start) / day_seconds, sum(_size(conn, table) for table in TABLES) / MB))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _size(conn, table: str) -> int:
+    return conn.execute("SELECT pg_total_relation_size(%s::regclass)", (table,)).fetchone()[0]
+
+
+@contextmanager
+def _compaction(cluster: Cluster):
+    """It is night: the window is open."""
+    _set(cluster, "ALTER SYSTEM SET cyclone.compaction = on")
+    try:
+        yield
+    finally:
+        _set(cluster, "ALTER SYSTEM RESET cyclone.compaction")
+
+
+def _set(cluster: Cluster, statement: str) -> None:
+    with cluster.connect() as conn:
+        conn.execute(statement)
+        conn.execute("SELECT pg_reload_conf()")
+
+
+@contextmanager
+def _beside(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _pg_repack(cluster: Cluster):
+    command = [program_path(cluster.prefix, "pg_repack"), *(f"--table={table}" for table in TABLES), "--no-superuser-check", "postgres"]
+    return _beside(partial(subprocess.run, command, env=program_env(cluster.prefix, **cluster.client_env()), capture_output=True, check=True))
+
+
+def _pg_squeeze(cluster: Cluster):
+    return _beside(lambda: [cluster.sql(f"SELECT squeeze.squeeze_table('public', '{table}')") for table in TABLES])
+
+
+def _report(console: Console, folder: Path, circumstances: dict, runs: dict[str, Run]) -> None:
+    """Print a table, and write it, the sizes and the chart."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = ["contender", "size at a night's end, times what the rows need, at most", "mean size after the first day, MB", "p95, ms", "WAL, MB",
+            "longest wait for a lock, ms"]  # fmt: skip
+    table, lines = Table(*head), []
+    for name, run in runs.items():
+        p95 = statistics.quantiles(run.times_ms, n=20)[18]
+        lines.append([name, f"{run.worst():.2f}", f"{run.mean():.0f}", f"{p95:.2f}", f"{run.wal_mb:.0f}", f"{run.lock_wait_ms:.1f}"])
+        table.add_row(*lines[-1])
+    console.print(table)
+    rows = [head, ["---"] * len(head), *lines]
+    (folder / "compaction.md").write_text(circumstances_markdown(circumstances) + "\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows))
+    with open(folder / "sizes.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["contender", "what", "day", "mb"])
+        for name, run in runs.items():
+            writer.writerows((name, what, *sample) for what, samples in (("size", run.sizes), ("needed", run.needs)) for sample in samples)
+    with pyplot.rc_context(STYLE):
+        save_figures(folder, circumstances, {"compaction": _draw(runs)})
+
+
+def _draw(runs: dict[str, Run]):
+    """Draw size over time, nights in grey."""
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    for day in range(DAYS):
+        axes.axvspan(day + 1 - NIGHT, day + 1, color="#eeeeee", linewidth=0)
+    for name, run in runs.items():
+        axes.plot(*zip(*run.sizes, strict=True), label=name)
+    axes.plot(*zip(*next(iter(runs.values())).needs, strict=True), color="#404040", linestyle=":", label="what the rows need")
+    axes.set(xlabel="days", ylabel="size of all tables and indexes, MB", ylim=(0, None))
+    axes.legend()
+    return figure
+
+
+if __name__ == "__main__":
+    main()
