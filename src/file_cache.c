@@ -23,7 +23,8 @@
  * The second pass over the heap goes by the same notes.  Of a table that finds room in
  * the page cache (half of effective_cache_size, with its indexes) the first pass drops
  * nothing, or it would be read from disk twice: it holds what it has brought until the
- * second is done (file_cache_hold).  A larger one would have been pushed out meanwhile.
+ * second is done (file_cache_hold), or it goes home.  A larger one would have been pushed
+ * out meanwhile.  In an emergency (failsafe) nothing is asked, written or dropped any more.
  *
  * What others have read since then, and didn't have before, is dropped as well: it is in
  * shared buffers, or wasn't wanted for long.  What is written after the last try stays:
@@ -59,7 +60,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "commands/vacuum.h"
 #include "common/relpath.h"
+#include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/fd.h"
 #include "storage/relfilelocator.h"
@@ -104,6 +107,14 @@
 #define LATE_BLOCKS			(32 * PIECE_BLOCKS)
 #define MAX_TRIES			8
 #define MAX_PIECES			4096
+
+/*
+ * How many pieces are written or dropped at most when another one is come to, as reads wait
+ * meanwhile, and at the end before it is seen whether the VACUUM has been cancelled.  More
+ * than one are due only after file_cache_release.
+ */
+#define PIECES_AT_ONCE		4
+#define PIECES_AT_END		64
 
 /* Presence is noted of this much (64 kB), a bit each; it is there if any of it is. */
 #define UNIT_BYTES			(PIECE_BYTES / 32)
@@ -172,7 +183,7 @@ static void begin_piece(FileCache *cache, Relation rel, FileCacheMap *map,
 						BlockNumber start);
 static void leave_piece(FileCache *cache);
 static void append(FileCache *cache, Pieces *pieces, const Piece *piece);
-static void work_off(FileCache *cache, Segment *segment, bool all);
+static void work_off(FileCache *cache, bool all);
 static void try_later(FileCache *cache, Segment *segment, Piece *piece);
 static void write_back(FileCache *cache, Segment *segment, const Piece *piece);
 static void drop_piece(FileCache *cache, Segment *segment, Piece *piece);
@@ -195,9 +206,9 @@ file_cache_init(void)
 #ifdef SYSTEM_CAN
 	(void) trial_survived(call_once, &may_call);
 	if (!may_call)
-		ereport(LOG,
+		ereport(cyclone_preserve_page_cache ? LOG : DEBUG1,
 				(errmsg("pg_cyclone cannot leave the page cache as it finds it"),
-				 errdetail("The system does not allow mincore, sync_file_range or posix_fadvise."),
+				 errdetail("The system does not allow mmap, mincore, sync_file_range or posix_fadvise."),
 				 errhint("cyclone.preserve_page_cache has no effect.")));
 #endif
 }
@@ -277,7 +288,7 @@ file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockN
 #ifdef SYSTEM_CAN
 	BlockNumber start = blkno - blkno % PIECE_BLOCKS;
 
-	if (cache == NULL || cache->error != 0)
+	if (cache == NULL || cache->error != 0 || VacuumFailsafeActive)
 		return;
 	if (!cache->has_piece || cache->piece.start != start ||
 		!RelFileLocatorEquals(cache->piece.file, rel->rd_locator))
@@ -313,21 +324,24 @@ file_cache_release(FileCache *cache)
 
 /*
  * file_cache_end
- *		Nothing more will be read.  What is still to be written stays.
+ *		Nothing more will be read.  What is still to be written stays.  Here the VACUUM
+ *		may be cancelled.
  */
 void
 file_cache_end(FileCache *cache)
 {
 #ifdef SYSTEM_CAN
-	Segment		segment = {.fd = -1};
-
 	if (cache == NULL)
 		return;
 	if (cache->has_piece)
 		leave_piece(cache);
 	file_cache_release(cache);
-	work_off(cache, &segment, true);
-	close_segment(&segment);
+	while (cache->error == 0 && !VacuumFailsafeActive &&
+		   cache->passed.count + cache->late.count > 0)
+	{
+		work_off(cache, true);
+		CHECK_FOR_INTERRUPTS();
+	}
 	if (cache->error != 0)
 		ereport(DEBUG1,
 				(errmsg_internal("the page cache is not left as it was found: %s failed: %s",
@@ -378,7 +392,7 @@ begin_piece(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber start
 
 	if (cache->has_piece)
 		leave_piece(cache);
-	work_off(cache, &segment, false);
+	work_off(cache, false);
 
 	for (BlockNumber i = number; i <= number + ASK_AHEAD && i < map->npieces; i++)
 	{
@@ -449,31 +463,33 @@ append(FileCache *cache, Pieces *pieces, const Piece *piece)
 
 /*
  * work_off
- *		Have written what is far enough behind, and drop what is farther; or all.
+ *		Have written some of what is far enough behind, and drop some of what is farther; or
+ *		some of all, which is written before any is dropped.
  */
 static void
-work_off(FileCache *cache, Segment *segment, bool all)
+work_off(FileCache *cache, bool all)
 {
 	Pieces	   *passed = &cache->passed;
 	uint64		write_distance = all ? 0 : cache->ring_blocks + AHEAD_BLOCKS;
 	uint64		drop_distance = all ? 0 : write_distance + WRITING_BLOCKS;
+	const int	most = all ? PIECES_AT_END : PIECES_AT_ONCE;
+	Segment		segment = {.fd = -1};
 
-	while (cache->error == 0 && cache->nwritten < passed->count)
+	for (int i = 0; i < most && cache->error == 0 && cache->nwritten < passed->count; i++)
 	{
 		Piece	   *piece = &passed->array[passed->first + cache->nwritten];
 
-		if (cache->blocks_asked - piece->passed_at < write_distance &&
-			passed->count <= MAX_PIECES)
+		if (cache->blocks_asked - piece->passed_at < write_distance)
 			break;
-		write_back(cache, segment, piece);
+		write_back(cache, &segment, piece);
 		cache->nwritten++;
 	}
-	while (cache->error == 0 && cache->nwritten > 0)
+	for (int i = 0; i < most && cache->error == 0 && cache->nwritten > 0; i++)
 	{
 		Piece		piece = passed->array[passed->first];
 
-		if (cache->blocks_asked - piece.passed_at < drop_distance &&
-			passed->count <= MAX_PIECES)
+		if (all ? cache->nwritten < passed->count :
+			cache->blocks_asked - piece.passed_at < drop_distance)
 			break;
 		passed->first++;
 		passed->count--;
@@ -482,12 +498,12 @@ work_off(FileCache *cache, Segment *segment, bool all)
 			append(cache, &cache->held, &piece);
 		else
 		{
-			drop_piece(cache, segment, &piece);
+			drop_piece(cache, &segment, &piece);
 			if (piece.absent != 0 && !all)
-				try_later(cache, segment, &piece);
+				try_later(cache, &segment, &piece);
 		}
 	}
-	while (cache->error == 0 && cache->late.count > 0)
+	for (int i = 0; i < most && cache->error == 0 && cache->late.count > 0; i++)
 	{
 		Piece		piece = cache->late.array[cache->late.first];
 
@@ -495,10 +511,11 @@ work_off(FileCache *cache, Segment *segment, bool all)
 			break;
 		cache->late.first++;
 		cache->late.count--;
-		drop_piece(cache, segment, &piece);
+		drop_piece(cache, &segment, &piece);
 		if (piece.absent != 0 && !all)
-			try_later(cache, segment, &piece);
+			try_later(cache, &segment, &piece);
 	}
+	close_segment(&segment);
 }
 
 /* try_later -- what is left of a piece was still to be written, or has been just now. */

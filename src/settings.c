@@ -62,7 +62,6 @@ static bool check_min_free_disk(char **newval, void **extra, GucSource source);
 static void assign_min_free_disk(const char *newval, void *extra);
 static bool check_lag_of(char **newval, void **extra, GucSource source);
 static bool check_delayed_standbys(char **newval, void **extra, GucSource source);
-static bool is_list_of_standbys(const char *value, bool may_be_empty);
 
 /*
  * settings_init
@@ -360,7 +359,7 @@ assign_min_free_disk(const char *newval, void *extra)
 static bool
 check_lag_of(char **newval, void **extra, GucSource source)
 {
-	if (is_list_of_standbys(*newval, false))
+	if (settings_is_standby_list(*newval, false))
 		return true;
 	GUC_check_errdetail("It is \"all\", \"sync\", or a list of application names, of at most %d characters.",
 						STANDBYS_SIZE - 1);
@@ -371,16 +370,16 @@ check_lag_of(char **newval, void **extra, GucSource source)
 static bool
 check_delayed_standbys(char **newval, void **extra, GucSource source)
 {
-	if (is_list_of_standbys(*newval, true))
+	if (settings_is_standby_list(*newval, true))
 		return true;
 	GUC_check_errdetail("It is a list of application names, of at most %d characters.",
 						STANDBYS_SIZE - 1);
 	return false;
 }
 
-/* is_list_of_standbys -- of names, that have room in shared memory? */
-static bool
-is_list_of_standbys(const char *value, bool may_be_empty)
+/* settings_is_standby_list -- of names, that have room in shared memory? */
+bool
+settings_is_standby_list(const char *value, bool may_be_empty)
 {
 	char	   *copy = pstrdup(value);
 	List	   *names;

@@ -47,6 +47,7 @@ extern bool cyclone_preserve_page_cache;
 extern char *cyclone_tables;	/* patterns */
 
 extern void settings_init(void);
+extern bool settings_is_standby_list(const char *value, bool may_be_empty);
 extern bool settings_check_patterns(char **newval, void **extra, GucSource source);
 extern bool min_free_disk_parse(const char *value, double *result);
 

@@ -151,10 +151,16 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 	}
 	if (file_cache_is_wanted(job->vacuum.rel, plan->rel_pages))
 	{
-		plan->file_cache_start = size = MAXALIGN(size);
-		size = add_size(size, file_cache_map_size(plan->rel_pages));
+		Size		maps = file_cache_map_size(plan->rel_pages);
+
 		for (int i = 0; i < plan->nindexes; i++)
-			size = add_size(size, file_cache_map_size(job->vacuum.index_blocks[i]));
+			maps = add_size(maps, file_cache_map_size(job->vacuum.index_blocks[i]));
+		/* no worker is to be missing for lack of memory for a hint */
+		if (maps <= memory / 4)
+		{
+			plan->file_cache_start = size = MAXALIGN(size);
+			size = add_size(size, maps);
+		}
 	}
 	return size;
 }

@@ -105,10 +105,11 @@ guards_begin_command(void (*while_held) (void))
 {
 	static TimestampTz last_statement = 0;
 	static bool has_begun = false;
-	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
+	GuardedVacuum *vacuum;
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
 
 	Assert(guards_shared != NULL);
+	vacuum = &guards_shared->vacuums[MyProcNumber];
 
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	if (statement != last_statement || AmAutoVacuumWorkerProcess())

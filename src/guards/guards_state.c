@@ -145,9 +145,10 @@ guards_end_hold(Guard guard)
 	/* read before, lest the next one changes it */
 	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
 	uint64		now = now_ns();
-	uint32		holds = pg_atomic_read_u32(&vacuum->holds[guard]);
+	uint32		holds;
 
 	Assert(vacuum != NULL);
+	holds = pg_atomic_read_u32(&vacuum->holds[guard]);
 	guarded.holds[guard] = false;
 	/* who moved rows for the command before may come late: it counts no more */
 	do

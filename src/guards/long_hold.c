@@ -26,9 +26,10 @@ guards_say_if_held_for_long(Guard guard)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
 	uint32		not_yet = 0;
-	int			seconds = guards_held_ns(vacuum, guard) / NS_PER_S;
+	int			seconds;
 
-	Assert(guarded.vacuum != NULL);
+	Assert(vacuum != NULL);
+	seconds = guards_held_ns(vacuum, guard) / NS_PER_S;
 
 	if (guards_held_ns(vacuum, guard) < (uint64) DEBUG_LIMIT(long_hold, LONG_HOLD_MS) * NS_PER_MS ||
 		!pg_atomic_compare_exchange_u32(&vacuum->has_logged[guard], &not_yet, 1))

@@ -48,6 +48,8 @@ static const char *reread(const char *name, ConfigVariable *files);
 static void reread_real(const char *name, ConfigVariable *files, double *value);
 static void reread_int(const char *name, ConfigVariable *files, int *value);
 static void reread_target(const char *name, ConfigVariable *files, double *value);
+static const char *reread_standbys(const char *name, ConfigVariable *files,
+								   const char *default_value, const char *current);
 
 /*
  * pace_settings_init
@@ -207,9 +209,7 @@ pace_settings_reread(PaceSettings *settings)
 	int			wal_rate = cyclone_max_wal_rate;
 	int			max_lag = cyclone_max_replica_lag;
 	double		min_free_disk = cyclone_min_free_disk;
-	const char *lag_of,
-			   *delayed,
-			   *value;
+	const char *value;
 	ConfigVariable *files = NULL,
 			   *tail = NULL;
 
@@ -237,14 +237,13 @@ pace_settings_reread(PaceSettings *settings)
 	reread_real("cyclone.latency_percentile", files, &settings->latency_percentile);
 	reread_int("cyclone.max_wal_rate", files, &wal_rate);
 	reread_int("cyclone.max_replica_lag", files, &max_lag);
-	lag_of = reread("cyclone.lag_of", files);
-	delayed = reread("cyclone.delayed_standbys", files);
 	value = reread("cyclone.min_free_disk", files);
 	if (value != NULL)
 		(void) min_free_disk_parse(*value == '\0' ? MIN_FREE_DISK_DEFAULT : value, &min_free_disk);
 	guards_set_limits(wal_rate, max_lag,
-					  lag_of == NULL ? cyclone_lag_of : *lag_of == '\0' ? "all" : lag_of,
-					  delayed == NULL ? cyclone_delayed_standbys : delayed,
+					  reread_standbys("cyclone.lag_of", files, "all", cyclone_lag_of),
+					  reread_standbys("cyclone.delayed_standbys", files, "",
+									  cyclone_delayed_standbys),
 					  min_free_disk);
 	FreeConfigVariables(files);
 }
@@ -344,6 +343,24 @@ reread_real(const char *name, ConfigVariable *files, double *value)
 	else if (parse_real(string, &number, option->flags, NULL) &&
 			 number >= parameter->min && number <= parameter->max)
 		*value = number;
+}
+
+/*
+ * reread_standbys
+ *		Reread a list of standbys.  Of one that the server would not take the current
+ *		value is kept.
+ */
+static const char *
+reread_standbys(const char *name, ConfigVariable *files, const char *default_value,
+				const char *current)
+{
+	const char *value = reread(name, files);
+
+	if (value == NULL)
+		return current;
+	if (*value == '\0')
+		return default_value;
+	return settings_is_standby_list(value, false) ? value : current;
 }
 
 /* reread_int -- reread an integer. */

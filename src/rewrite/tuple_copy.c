@@ -157,9 +157,10 @@ bool
 tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 				HeapTuple tuple)
 {
-	ItemId		item = PageGetItemId(page, off);
+	ItemId		item;
 
 	Assert(OffsetNumberIsValid(off) && off <= PageGetMaxOffsetNumber(page));
+	item = PageGetItemId(page, off);
 
 	if (!ItemIdIsNormal(item))
 		return false;

@@ -834,6 +834,12 @@ def test_who_replays_late_on_purpose(replicated):
     conn.execute("CHECKPOINT")
     vacuum = Background(primary, "postgres", "VACUUM (PARALLEL 0, FREEZE) t")
     assert_held_by(conn, "reporting")
+    # of a list that the server doesn't take the one before holds on
+    with open(primary.data / "postgresql.conf", "a") as file:
+        file.write("cyclone.lag_of = 'a,,b'\n")
+    change(conn, **{"cyclone.max_replica_lag": "900ms"})
+    wait_until(lambda: conn.execute("SELECT bound FROM cyclone.pace").fetchall() == [(0.9,)], "the new bound")
+    assert_held_by(conn, "reporting")
     change(conn, **{"cyclone.delayed_standbys": "other, Reporting"})
     vacuum.finish()
     assert_done(conn, before)

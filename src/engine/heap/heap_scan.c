@@ -197,6 +197,8 @@ heap_scan_phase(TableVacuum *vacuum)
 	set_place(vacuum, PLACE_HEAP_SCAN, InvalidBlockNumber);
 	if (!shared->scan_goes_on && !vacuum->comes_back)
 		vacuum->phase_pages = vacuum->scan_passed = 0;
+	if (!vacuum->comes_back)
+		file_cache_release(vacuum->file_cache);
 	file_cache_hold(vacuum->file_cache, shared->heap_is_held);
 	Assert(vacuum->scan_next >= vacuum->scan_end);
 	set_scan_block(vacuum, ranges_position(&shared->scan_ranges));

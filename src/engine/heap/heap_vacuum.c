@@ -170,7 +170,6 @@ heap_vacuum_phase(TableVacuum *vacuum,
 	}
 	guards_end_pins();
 	read_stream_end(stream);
-	file_cache_release(vacuum->file_cache);
 
 	vacuum->counters.heap_vacuumed_pages += vacuum->phase_pages - pages_before;
 	if (BufferIsValid(vmbuffer))
@@ -184,7 +183,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
  * next_dead_page
  *		The read stream's callback: the next page with dead items, and they.
  *
- * Waits for no lock and does no I/O.
+ * Waits for no lock, and for no other process.  Of I/O it does what file_cache.c does.
  */
 static BlockNumber
 next_dead_page(ReadStream *stream, void *private_data, void *per_buffer_data)

@@ -45,9 +45,10 @@ BlockChoice
 skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer, uint8 *flags)
 {
 	VacuumShared *shared = vacuum->shared;
-	uint8		bits = visibilitymap_get_status(vacuum->rel, blkno, vmbuffer);
+	uint8		bits;
 
-	Assert(blkno < vacuum->shared->rel_pages);
+	Assert(blkno < shared->rel_pages);
+	bits = visibilitymap_get_status(vacuum->rel, blkno, vmbuffer);
 
 	*flags = 0;
 	if ((bits & VISIBILITYMAP_ALL_VISIBLE) == 0)
