@@ -98,6 +98,8 @@ pg_cyclone_compaction_launcher(Datum arg)
 
 	refuse_without_preloading();
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	/* one that came since the fork was ignored */
+	ConfigReloadPending = true;
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	if (!pg_atomic_compare_exchange_u32(&compaction_shared->has_launcher, &none, 1))

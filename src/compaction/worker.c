@@ -144,6 +144,8 @@ pg_cyclone_compaction_worker(Datum arg)
 
 	refuse_without_preloading();
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	/* one that came since the fork was ignored */
+	ConfigReloadPending = true;
 	pqsignal(SIGINT, StatementCancelHandler);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();

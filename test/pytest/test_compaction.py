@@ -5,6 +5,8 @@ server for all, on which compaction visits a database ten times a second; each t
 """
 
 import re
+from contextlib import suppress
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -335,6 +337,30 @@ def test_killed_worker_leaves_a_pause(server):
             row = server.wait_for(reason="killed")
         assert 0 < row["figure"] <= 3600
         checks.assert_clean(conn, "t")
+
+
+def test_switched_off_while_the_launcher_starts(server):
+    """Signals of a reload are ignored by a background worker that has only just been forked."""
+    postmaster = server.cluster.postmaster.pid
+    with server.connect() as conn:
+        server.set(post_auth_delay="2")  # s
+        wait_until(lambda: server.cluster.sql("SHOW post_auth_delay") == [("2s",)], "the reload")
+        conn.execute("ALTER SYSTEM SET cyclone.compaction = on")
+        conn.execute("SELECT pg_reload_conf()")
+
+        def launcher() -> Path | None:
+            conn.execute("SELECT 1")  # a transaction that commits, by which it starts
+            for pid in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if b"compaction launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return Path(f"/proc/{pid}")
+            return None
+
+        starting = wait_until(launcher, "the launcher")
+        conn.execute("ALTER SYSTEM RESET cyclone.compaction")
+        conn.execute("ALTER SYSTEM RESET post_auth_delay")
+        conn.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: not starting.exists(), "the launcher's end")
 
 
 # Where a worker may stand still: while it samples, and in each step of FULL INPLACE, the last of which are about an index
