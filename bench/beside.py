@@ -1,10 +1,12 @@
-"""A VACUUM with a latency target that runs without a break, watched, and pgbench beside it."""
+"""What goes on beside something else: a VACUUM with a latency target, without a break and watched; pgbench; any function."""
 
 import signal
 import subprocess
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -22,6 +24,19 @@ QUERY = """
     SELECT limited_by, vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0), latency_ms
     FROM cyclone.pace JOIN pg_stat_user_tables ON relname = 't' LEFT JOIN pg_stat_progress_vacuum USING (pid)
 """
+
+
+@contextmanager
+def in_thread(run, is_over: threading.Event | None = None):
+    """Call `run` in a thread beside the block. Its end sets `is_over`, waits for the thread, and raises what that has raised."""
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(run)
+        try:
+            yield
+        finally:
+            if is_over:
+                is_over.set()
+        future.result()
 
 
 class VacuumBeside:

@@ -26,6 +26,7 @@ from matplotlib import pyplot
 from rich.console import Console
 from rich.table import Table
 
+from beside import in_thread
 from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
 from cyclone_lab import build, checks
 from cyclone_lab.background import wait_until
@@ -186,13 +187,8 @@ def _sampled(cluster: Cluster, run: Run, start: float, day_seconds: float):
                 conn.execute(f"UPDATE cyclone.compaction_state SET {older}")
                 run.sizes.append(((time.monotonic() - start) / day_seconds, sum(_size(conn, table) for table in TABLES) / MB))
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
+    with in_thread(watch, is_over):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def _size(conn, table: str) -> int:
@@ -215,23 +211,13 @@ def _set(cluster: Cluster, statement: str) -> None:
         conn.execute("SELECT pg_reload_conf()")
 
 
-@contextmanager
-def _beside(work):
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
 def _pg_repack(cluster: Cluster):
     command = [program_path(cluster.prefix, "pg_repack"), *(f"--table={table}" for table in TABLES), "--no-superuser-check", "postgres"]
-    return _beside(partial(subprocess.run, command, env=program_env(cluster.prefix, **cluster.client_env()), capture_output=True, check=True))
+    return in_thread(partial(subprocess.run, command, env=program_env(cluster.prefix, **cluster.client_env()), capture_output=True, check=True))
 
 
 def _pg_squeeze(cluster: Cluster):
-    return _beside(lambda: [cluster.sql(f"SELECT squeeze.squeeze_table('public', '{table}')") for table in TABLES])
+    return in_thread(lambda: [cluster.sql(f"SELECT squeeze.squeeze_table('public', '{table}')") for table in TABLES])
 
 
 def _report(console: Console, folder: Path, circumstances: dict, runs: dict[str, Run]) -> None:

@@ -19,6 +19,7 @@ from matplotlib import pyplot
 from rich.console import Console
 from rich.table import Table
 
+from beside import in_thread
 from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, wait_until
@@ -136,17 +137,6 @@ def writing(primary: Cluster):
 
     with in_thread(run, is_over):
         yield
-
-
-@contextmanager
-def in_thread(run, is_over: threading.Event):
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def sample(primary: Cluster, place_of, command: str) -> list[tuple]:

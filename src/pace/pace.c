@@ -386,7 +386,6 @@ pace_shmem_request(void)
 void
 pace_shmem_init(void)
 {
-
 	latency_shmem_init();
 	target_shmem_init();
 	parking_shmem_init();

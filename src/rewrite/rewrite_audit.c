@@ -46,6 +46,7 @@ struct RewriteAudit
 	Size		lengths[MaxOffsetNumber + 1];
 };
 
+static void prepare(TableRewrite *rewrite);
 static void audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 					  HeapTuple tuple, HTSV_Result verdict);
 static bool is_for_leader(TableRewrite *rewrite, HeapTuple tuple);
@@ -57,6 +58,18 @@ static void compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
 							   HeapTupleHeader old, HeapTupleHeader copy, bool is_deleted);
 static void fail(TableRewrite *rewrite, const AuditPlace *place,
 				 const char *engine, const char *audit);
+
+/* prepare -- before the first audit of this process. */
+static void
+prepare(TableRewrite *rewrite)
+{
+	if (rewrite->audit != NULL)
+		return;
+	audit_prepare();
+	rewrite->audit = MemoryContextAlloc(TopTransactionContext, sizeof(struct RewriteAudit));
+	rewrite->audit->context = AllocSetContextCreate(TopTransactionContext, "Audited rows",
+													ALLOCSET_DEFAULT_SIZES);
+}
 
 /*
  * rewrite_audit_begin_page
@@ -70,13 +83,7 @@ rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
 	if (likely(!audit_is_due()) || PageIsNew(page) ||
 		PageGetMaxOffsetNumber(page) > MaxOffsetNumber)
 		return;
-	if (rewrite->audit == NULL)
-	{
-		audit_prepare();
-		rewrite->audit = MemoryContextAlloc(TopTransactionContext, sizeof(struct RewriteAudit));
-		rewrite->audit->context = AllocSetContextCreate(TopTransactionContext, "Audited rows",
-														ALLOCSET_DEFAULT_SIZES);
-	}
+	prepare(rewrite);
 	rewrite->audit_page = rewrite->audit;
 	rewrite->audit->maxoff = PageGetMaxOffsetNumber(page);
 	memset(rewrite->audit->copies, 0,
@@ -182,13 +189,19 @@ rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
 		.blkno = ItemPointerGetBlockNumber(&old->t_self),
 		.off = ItemPointerGetOffsetNumber(&old->t_self)
 	};
+	MemoryContext context;
 
 	Assert(rewrite_is_leader(rewrite));
+	/* whose context is used here */
+	Assert(rewrite->audit_page == NULL);
 
 	if (likely(!audit_is_due()))
 		return;
-	audit_prepare();
+	prepare(rewrite);
+	context = MemoryContextSwitchTo(rewrite->audit->context);
 	compare_copy(rewrite, REWRITE_TABLE, &place, old, copy, length);
+	MemoryContextSwitchTo(context);
+	MemoryContextReset(rewrite->audit->context);
 }
 
 /*

@@ -24,7 +24,7 @@
 #include "guards/guards.h"
 
 /* Blocks that are looked at together (128 kB), as disks like that better */
-#define STRETCH_BLOCKS		16
+#define SECTION_BLOCKS		16
 
 /* The page in hand */
 typedef struct BtreeAudit
@@ -66,9 +66,9 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	audit->state = psprintf("new index of table \"%s\", %u blocks",
 							RelationGetRelationName(table), nblocks);
 	audit->context = AllocSetContextCreate(CurrentMemoryContext, "Audited page", ALLOCSET_DEFAULT_SIZES);
-	for (BlockNumber start = 0; start < nblocks; start += STRETCH_BLOCKS)
+	for (BlockNumber start = 0; start < nblocks; start += SECTION_BLOCKS)
 	{
-		BlockNumber end = Min(nblocks, start + STRETCH_BLOCKS);
+		BlockNumber end = Min(nblocks, start + SECTION_BLOCKS);
 
 		if (!audit_is_due())
 			continue;
