@@ -1,11 +1,14 @@
-"""Measures what audits cost: the CPU time of VACUUM in one process without any and with all but each page audited, of tables in memory.
+"""Measures what audits cost: the CPU time of VACUUM in one process, of tables in memory, without audits and with several shares of pages.
 
-What a share of the pages costs is that share of the difference, which is larger than the noise. `make bench-audit`.
+What a share of the pages costs is that share of the difference, which is larger than the noise. VACUUM (FULL) counts the rows of the new
+file whatever the share is: what audits of next to no page add is a column of its own, as exact as the machine is quiet. `make bench-audit`.
 """
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 from rich.console import Console
 
 from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
@@ -16,63 +19,103 @@ CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
     "autovacuum": "off",
     "fsync": "off",
+    "synchronous_commit": "off",
     "shared_buffers": "1GB",
+    "max_wal_size": "8GB",
     "checkpoint_timeout": "1h",
     "max_parallel_maintenance_workers": 0,
 }
 DEFAULT = 0.01
-# So many that the second look at indexes takes half as many, as with any share below 1
-MOST = 0.99
+# next to none; and as many as let the second look at indexes take half as many, as with any share below 1
+LEAST, MOST = 1e-6, 0.99
 POINT = "(point(v, id % 97))"
-# Indexes, which rows are deleted, and options
+FOUR = ("(id)", "(hashint8(id))", "((v % 1000))", "((to_hex(v)))")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table to be vacuumed: its indexes, which of its rows are deleted, and how."""
+
+    indexes: tuple[str, ...] = ()
+    deleted: str = "id % 20 = 0"
+    options: str = ""
+    logged: bool = False
+    own_transactions: bool = False  # each row is inserted by one, and there are a tenth of the rows
+
+
 CASES = {
-    "no index": ((), "id % 20 = 0", ""),
-    "no index, FREEZE": ((), "id % 20 = 0", "(FREEZE)"),
-    "btree in order": (("(id)",), "id % 20 = 0", ""),
-    "btree in random order": (("(hashint8(id))",), "id % 20 = 0", ""),
-    "the same, nine tenths deleted": (("(hashint8(id))",), "id % 10 <> 0", ""),
-    "four btrees": (("(id)", "(hashint8(id))", "((v % 1000))", "((to_hex(v)))"), "id % 20 = 0", ""),
-    "hash": (("USING hash (id)",), "id % 5 = 0", ""),
-    "GIN": (("USING gin ((ARRAY[v % 1000, v]))",), "id % 5 = 0", ""),
-    "GiST": ((f"USING gist ({POINT})",), "id % 5 = 0", ""),
-    "SP-GiST": ((f"USING spgist ({POINT})",), "id % 5 = 0", ""),
+    "no index": Case(),
+    "no index, FREEZE": Case(options="(FREEZE)"),
+    "no index, FREEZE, a transaction for each row": Case(options="(FREEZE)", own_transactions=True),
+    "no index, a transaction for each row": Case(own_transactions=True),
+    "no index, logged": Case(logged=True),
+    "btree in order": Case(("(id)",)),
+    "btree in random order": Case(("(hashint8(id))",)),
+    "the same, logged": Case(("(hashint8(id))",), logged=True),
+    "the same, nine tenths deleted": Case(("(hashint8(id))",), "id % 10 <> 0"),
+    "four btrees": Case(FOUR),
+    "hash": Case(("USING hash (id)",), "id % 5 = 0"),
+    "GIN": Case(("USING gin ((ARRAY[v % 1000, v]))",), "id % 5 = 0"),
+    "GiST": Case((f"USING gist ({POINT})",), "id % 5 = 0"),
+    "SP-GiST": Case((f"USING spgist ({POINT})",), "id % 5 = 0"),
+    "FULL, no index": Case((), "id % 3 = 0", "(FULL)"),
+    "FULL, four btrees": Case(FOUR, "id % 3 = 0", "(FULL)"),
+    "FULL INPLACE, no index": Case((), "id % 3 = 0", "(FULL INPLACE)"),
+    "FULL INPLACE, four btrees": Case(FOUR, "id % 3 = 0", "(FULL INPLACE)"),
 }
 
 
-def cpu_ms(conn, case, rows: int, audit: float) -> float:
-    """Return the CPU time of a VACUUM of a fresh table."""
-    indexes, deleted, options = case
+def make_table(conn: psycopg.Connection, case: Case, rows: int) -> None:
+    """Make the table anew, in shared buffers."""
     conn.execute("DROP TABLE IF EXISTS t")
-    conn.execute("CREATE UNLOGGED TABLE t (id bigint, v int) WITH (autovacuum_enabled = off)")
-    conn.execute(f"INSERT INTO t SELECT i, i FROM generate_series(1, {rows}) i")
-    for index in indexes:
+    conn.execute(f"CREATE {'' if case.logged else 'UNLOGGED'} TABLE t (id bigint, v int) WITH (autovacuum_enabled = off)")
+    if case.own_transactions:
+        conn.execute(f"DO $$BEGIN FOR i IN 1..{rows // 10} LOOP INSERT INTO t VALUES (i, i); COMMIT; END LOOP; END$$")
+    else:
+        conn.execute(f"INSERT INTO t SELECT i, i FROM generate_series(1, {rows}) i")
+    for index in case.indexes:
         conn.execute(f"CREATE INDEX ON t {index}")
-    conn.execute(f"DELETE FROM t WHERE {deleted}")
+    conn.execute(f"DELETE FROM t WHERE {case.deleted}")
     conn.execute("SELECT count(*) FROM t")
+    conn.execute("CHECKPOINT")
+
+
+def cpu_ms(conn: psycopg.Connection, case: Case, rows: int, audit: float) -> float:
+    """Return the CPU time of a VACUUM of a fresh table in milliseconds."""
+    make_table(conn, case, rows)
     conn.execute(f"SET cyclone.audit = {audit}")
     statistics = Path(f"/proc/{conn.info.backend_pid}/schedstat")
     before = int(statistics.read_text().split()[0])
-    conn.execute(f"VACUUM {options} t")
+    conn.execute(f"VACUUM {case.options} t")
     return (int(statistics.read_text().split()[0]) - before) / 1e6
+
+
+def line(name: str, best: dict[float, float]) -> str:
+    """Return what a case took with each share of pages, and what the default adds."""
+    default = (best[MOST] - best[LEAST]) * DEFAULT / MOST / best[0]
+    return f"| {name} | {best[0]:.1f} ms | {best[LEAST] / best[0] - 1:.1%} | {best[MOST]:.1f} ms | {default:.2%} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="size of the table (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the best counts (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help="these cases (default: all)")
     add_common_arguments(parser, RESULTS / "audit")
     options = parser.parse_args()
     prefix = build.install(options.major)
     config = {**CONFIG, **dict(options.set)}
     print_circumstances(Console(), find_circumstances(prefix, config, options.base))
+    print("| table | without audits | what the first page adds | 99 % of pages audited | what the default adds |")
     with Cluster.create(prefix, config, base=options.base) as cluster:
         cluster.start()
         with cluster.connect() as conn:
-            for name, case in CASES.items():
-                best = {audit: min(cpu_ms(conn, case, options.rows, audit) for _ in range(options.rounds)) for audit in (0, MOST)}
-                ratio = best[MOST] / best[0] - 1
-                default = ratio * DEFAULT / MOST
-                print(f"{name:30} {best[0]:8.1f} ms, audited {best[MOST]:8.1f} ms: {ratio:6.0%}, by default {default:.2%}", flush=True)
+            for name in options.only:
+                runs = {audit: [] for audit in (0, LEAST, MOST)}
+                for _ in range(options.rounds):
+                    for audit, times in runs.items():
+                        times.append(cpu_ms(conn, CASES[name], options.rows, audit))
+                print(line(name, {audit: min(times) for audit, times in runs.items()}), flush=True)
 
 
 if __name__ == "__main__":
