@@ -1,0 +1,132 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_build_private.h
+ *	  What the files of a btree's build share: btree_build.c, which has the way
+ *	  of a build, and btree_entry.c, btree_sample.c, btree_sort.c, btree_load.c,
+ *	  which it calls in this order.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_BTREE_BUILD_PRIVATE_H
+#define CYCLONE_BTREE_BUILD_PRIVATE_H
+
+#include "access/itup.h"
+#include "nodes/execnodes.h"
+#include "port/atomics.h"
+#include "utils/rel.h"
+#include "utils/sortsupport.h"
+#include "utils/tuplesort.h"
+
+#include "index_build/btree_build.h"
+#include "index_build/btree_level.h"
+#include "index_build/entry_sort.h"
+#include "index_build/key_code.h"
+#include "new_files/new_blocks.h"
+
+/* An entry that stands for those of its row's page */
+typedef struct SampleRow
+{
+	IndexTuple	entry;
+	int			weight;			/* how many items the page has */
+} SampleRow;
+
+struct BtreeSample
+{
+	int			nrows;
+	SampleRow  *rows;			/* in order */
+	int64		weight;			/* of all */
+	Size		largest;		/* entry */
+};
+
+struct BtreeBuild
+{
+	/* constant once the team is launched */
+	Oid			relid;
+	int			nparts;
+	Size		separators;		/* where they are, one after the other */
+
+	NewBlocksShared blocks;
+	pg_atomic_uint32 parts_done;
+	BtreeEnds	parts[FLEXIBLE_ARRAY_MEMBER];
+};
+
+/* The order of the index */
+typedef struct KeyOrder
+{
+	TupleDesc	desc;
+	int			nkeys;
+	SortSupport support;
+} KeyOrder;
+
+/* An entry's keys, and the row it is of */
+typedef struct Entry
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	ItemPointerData tid;
+} Entry;
+
+/* What it takes to make entries of the rows in a slot */
+typedef struct EntryMaker
+{
+	IndexInfo  *info;
+	EState	   *estate;
+	ExprState  *predicate;
+	TupleTableSlot *slot;
+} EntryMaker;
+
+/* One process, while it sorts a part: either by itself, or the server does */
+typedef struct PartSort
+{
+	BtreePart  *part;
+	EntryMaker	maker;
+	KeyOrder	order;
+	bool		has_lower;
+	bool		has_upper;
+	Entry		lower;			/* the first of this part */
+	Entry		upper;			/* the first of the next */
+	Tuplesortstate *server_sort;
+
+	KeyCode    *code;			/* NULL: the server sorts */
+	EntrySort  *sort;
+	MemoryContext tuples;		/* that entries point at; NULL if they don't */
+	Size		max_tuples;		/* bytes */
+	int			next_look;		/* whether it is worth while, at so many */
+	bool		is_given_up;	/* the server is to sort */
+	uint64		coded_lower[ENTRY_MAX_WORDS];
+	uint64		coded_upper[ENTRY_MAX_WORDS];
+} PartSort;
+
+/* One process, while it reads the table once for several parts */
+typedef struct TablePass
+{
+	Relation	heap;
+	TupleTableSlot *slot;
+	double		rows;			/* that aren't dead */
+	int			nsorts;
+	PartSort   *sorts;
+	BlockNumber next;			/* block to be read */
+	BlockNumber nblocks;
+} TablePass;
+
+/* in btree_entry.c */
+extern void btree_entry_order(KeyOrder *order, Relation index);
+extern int	btree_entry_compare(const KeyOrder *order, Entry *left, const Datum *values,
+								const bool *isnull, ItemPointer tid);
+extern void btree_entry_take_apart(const KeyOrder *order, IndexTuple tuple, Entry *entry);
+extern void btree_entry_maker_begin(EntryMaker *maker, IndexInfo *info, TupleTableSlot *slot);
+extern bool btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull);
+extern void btree_entry_maker_end(EntryMaker *maker);
+
+/* in btree_sort.c */
+extern void btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort);
+extern void btree_sort_share_memory(TablePass *pass);
+extern void btree_sort_rows(TablePass *pass);
+extern int	btree_sort_compare_ties(const void *a, const void *b, void *arg);
+
+/* in btree_load.c */
+extern void btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
+
+#endif							/* CYCLONE_BTREE_BUILD_PRIVATE_H */

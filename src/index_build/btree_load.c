@@ -1,0 +1,219 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_load.c
+ *	  Filling the leaf pages of a part of a btree with entries that are sorted.
+ *
+ * They come from the server's tuplesort, or from our own sort (btree_sort.c).
+ * With equal keys they become posting lists, where that is possible and wanted.
+ * The pages are those of btree_level.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/nbtree.h"
+#include "executor/executor.h"
+#include "storage/bufmgr.h"
+#include "utils/tuplesort.h"
+
+#include "compat.h"
+#include "index_build/btree_build_private.h"
+#include "index_build/btree_level.h"
+#include "index_build/entry_sort.h"
+#include "index_build/key_code.h"
+
+/* As the server has it: a tenth of a page at most is one posting list */
+#define MAX_POSTING_SIZE	(MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
+
+static void load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level);
+static void load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
+static bool have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left,
+						   const uint64 *right);
+static IndexTuple tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry);
+static IndexTuple tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid);
+static bool wants_posting_lists(const NewBtree *btree);
+static void start_pending(BTDedupState pending);
+static void add_pending(BtreeLevel *level, BTDedupState pending);
+
+/*
+ * btree_load_leaves
+ *		Fill leaf pages with what was sorted, equal keys in posting lists where
+ *		that is possible and wanted.
+ */
+void
+btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
+{
+	if (sort->code != NULL)
+		load_entries(btree, sort, level);
+	else
+		load_sorted_by_server(btree, sort->server_sort, level);
+}
+
+/* load_sorted_by_server -- with what the server has sorted. */
+static void
+load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level)
+{
+	bool		deduplicate = wants_posting_lists(btree);
+	int			nkeys = IndexRelationGetNumberOfKeyAttributes(btree->index);
+	BTDedupStateData pending;
+	IndexTuple	tuple;
+
+	start_pending(&pending);
+	while ((tuple = tuplesort_getindextuple(sort, true)) != NULL)
+	{
+		if (!deduplicate)
+			btree_level_add(level, tuple, 0);
+		else if (pending.base == NULL ||
+				 _bt_keep_natts_fast(btree->index, pending.base, tuple) <= nkeys ||
+				 !_bt_dedup_save_htid(&pending, tuple))
+		{
+			add_pending(level, &pending);
+			_bt_dedup_start_pending(&pending, CopyIndexTuple(tuple), InvalidOffsetNumber);
+		}
+	}
+	add_pending(level, &pending);
+	pfree(pending.htids);
+}
+
+/*
+ * load_entries
+ *		With entries that we have sorted, as load_sorted_by_server.
+ */
+static void
+load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
+{
+	bool		deduplicate = wants_posting_lists(btree);
+	int			nwords = key_code_words(sort->code);
+	BTDedupStateData pending;
+	const uint64 *next = entry_sort_next(sort->sort);
+
+	start_pending(&pending);
+	while (next != NULL)
+	{
+		uint64		entry[ENTRY_MAX_WORDS];
+		IndexTuple	tuple;
+
+		memcpy(entry, next, nwords * sizeof(uint64));
+		next = entry_sort_next(sort->sort);
+		tuple = tuple_of_entry(btree, sort, entry);
+		if (pending.base != NULL && !_bt_dedup_save_htid(&pending, tuple))
+			add_pending(level, &pending);
+		else if (pending.base != NULL)
+			tuple = NULL;
+
+		if (deduplicate && next != NULL && have_same_keys(btree, sort, entry, next))
+		{
+			if (tuple != NULL)
+				_bt_dedup_start_pending(&pending, CopyIndexTuple(tuple), InvalidOffsetNumber);
+		}
+		else if (tuple != NULL)
+			btree_level_add(level, tuple, 0);
+		else
+			add_pending(level, &pending);
+	}
+	Assert(pending.base == NULL);
+	pfree(pending.htids);
+}
+
+/* wants_posting_lists -- are equal keys stored once? */
+static bool
+wants_posting_lists(const NewBtree *btree)
+{
+	return btree->key->allequalimage && BTGetDeduplicateItems(btree->index);
+}
+
+/* start_pending -- there may be posting lists. */
+static void
+start_pending(BTDedupState pending)
+{
+	memset(pending, 0, sizeof(*pending));
+	pending->deduplicate = true;
+	pending->maxpostingsize = MAX_POSTING_SIZE;
+	pending->htids = palloc(MAX_POSTING_SIZE);
+}
+
+/* add_pending -- add a key that comes no more, with all of its rows, if there is one. */
+static void
+add_pending(BtreeLevel *level, BTDedupState pending)
+{
+	if (pending->base == NULL)
+		return;
+	if (pending->nitems == 1)
+		btree_level_add(level, pending->base, 0);
+	else
+	{
+		IndexTuple	tuple = _bt_form_posting(pending->base, pending->htids, pending->nhtids);
+
+		btree_level_add(level, tuple, IndexTupleSize(tuple) - BTreeTupleGetPostingOffset(tuple));
+		pfree(tuple);
+	}
+	pfree(pending->base);
+	pending->base = NULL;
+	pending->nhtids = 0;
+	pending->nitems = 0;
+	pending->phystupsize = 0;
+}
+
+/* have_same_keys -- two entries, as far as posting lists go. */
+static bool
+have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left, const uint64 *right)
+{
+	return key_code_same_keys(sort->code, left, right) &&
+		(sort->tuples == NULL ||
+		 _bt_keep_natts_fast(btree->index, key_code_tuple(sort->code, left),
+							 key_code_tuple(sort->code, right)) >
+		 IndexRelationGetNumberOfKeyAttributes(btree->index));
+}
+
+/* tuple_of_entry -- valid until the next call. */
+static IndexTuple
+tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry)
+{
+	ItemPointerData tid;
+
+	if (likely(key_code_is_exact(sort->code, entry)))
+		return key_code_tuple(sort->code, entry);
+	key_code_tid(sort->code, entry, &tid);
+	return tuple_of_row(btree, &sort->maker, &tid);
+}
+
+/*
+ * tuple_of_row
+ *		Make an index tuple of a row of which only the place is known.
+ */
+static IndexTuple
+tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid)
+{
+	Buffer		buffer = ReadBuffer(btree->heap, ItemPointerGetBlockNumber(tid));
+	MemoryContext old;
+	HeapTupleData row;
+	HeapTuple	copy;
+	ItemId		item;
+	IndexTuple	tuple;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	item = PageGetItemId(BufferGetPage(buffer), ItemPointerGetOffsetNumber(tid));
+	row.t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
+	row.t_len = ItemIdGetLength(item);
+	row.t_tableOid = RelationGetRelid(btree->heap);
+	row.t_self = *tid;
+	copy = heap_copytuple(&row);
+	UnlockReleaseBuffer(buffer);
+
+	ExecStoreHeapTuple(copy, maker->slot, false);
+	if (!btree_entry_make(maker, values, isnull))
+		elog(ERROR, "row of an entry of index \"%s\" is not to be indexed",
+			 RelationGetRelationName(btree->index));
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(maker->estate));
+	tuple = index_form_tuple(RelationGetDescr(btree->index), values, isnull);
+	MemoryContextSwitchTo(old);
+	tuple->t_tid = *tid;
+	ExecClearTuple(maker->slot);
+	heap_freetuple(copy);
+	return tuple;
+}

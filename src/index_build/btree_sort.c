@@ -1,0 +1,391 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_sort.c
+ *	  One pass over a table, which sorts the entries of parts of its btrees.
+ *
+ * Where integers have the order of an index (key_code.c), we sort these
+ * (entry_sort.c), and one pass over the table is enough for several indexes.
+ * Otherwise the server's tuplesort has the entries.  If integers are only the
+ * beginning of the keys, the tuples are kept in memory with them; if that turns out
+ * to be too little, or integers tell too little, the sort is given up, and done
+ * by the server after another pass (btree_build_parts).
+ *
+ * What was sorted goes into pages in btree_load.c.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "storage/procarray.h"
+#include "storage/read_stream.h"
+#include "utils/memutils.h"
+#include "utils/tuplesort.h"
+
+#include "compat.h"
+#include "guards/guards.h"
+#include "index_build/btree_build_private.h"
+#include "index_build/entry_sort.h"
+#include "index_build/key_code.h"
+
+/* At so many entries it is asked for the first time whether abbreviations are of use */
+#define FIRST_LOOK			1000
+
+/* Tuples are given memory in pieces of this size at most, as what is begun counts */
+#define MAX_TUPLES_BLOCK	(256 * 1024)
+
+static IndexTuple separator(BtreeBuild *build, int number);
+static void give_up(PartSort *sort);
+static void encode_separator(PartSort *sort, const Entry *separator, uint64 *entry);
+static bool has_sorts(const TablePass *pass);
+static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
+static bool is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin);
+static void sort_row(PartSort *sort, HeapTuple row);
+static bool add_tuple(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull,
+					  uint64 *entry);
+static bool is_of_part(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull,
+					   uint64 *entry);
+static int	compare_coded(PartSort *sort, const uint64 *coded, Entry *separator,
+						  const uint64 *entry, const Datum *values, const bool *isnull,
+						  ItemPointer tid);
+
+/*
+ * btree_sort_begin
+ *		Prepare to sort the entries of a part.
+ */
+void
+btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort)
+{
+	BtreeBuild *build = part->build;
+
+	Assert(part->number >= 0 && part->number < build->nparts);
+	Assert(build->relid == RelationGetRelid(part->index));
+	Assert(CheckRelationLockedByMe(part->index, AccessExclusiveLock, true));
+
+	sort->part = part;
+	btree_entry_maker_begin(&sort->maker, part->info, pass->slot);
+	btree_entry_order(&sort->order, part->index);
+	sort->has_lower = part->number > 0;
+	sort->has_upper = part->number < build->nparts - 1;
+	if (sort->has_lower)
+		btree_entry_take_apart(&sort->order, separator(build, part->number - 1), &sort->lower);
+	if (sort->has_upper)
+		btree_entry_take_apart(&sort->order, separator(build, part->number), &sort->upper);
+	Assert(!sort->has_lower || !sort->has_upper ||
+		   btree_entry_compare(&sort->order, &sort->lower, sort->upper.values,
+							   sort->upper.isnull, &sort->upper.tid) <= 0);
+
+	if (!part->by_code)
+	{
+		Assert(pass->nsorts == 1);
+		sort->server_sort = tuplesort_begin_index_btree(pass->heap, part->index, false, false,
+														maintenance_work_mem, NULL, TUPLESORT_NONE);
+		return;
+	}
+	sort->code = key_code_begin(part->index);
+	if (sort->code == NULL)
+	{
+		/* somebody may have added a value to an enum meanwhile */
+		sort->is_given_up = true;
+		return;
+	}
+	if (key_code_has_tuples(sort->code))
+		sort->tuples = BumpContextCreate(CurrentMemoryContext, "tuples to be sorted",
+										 ALLOCSET_DEFAULT_MINSIZE, ALLOCSET_DEFAULT_INITSIZE,
+										 MAX_TUPLES_BLOCK);
+	sort->next_look = FIRST_LOOK;
+	if (sort->has_lower)
+		encode_separator(sort, &sort->lower, sort->coded_lower);
+	if (sort->has_upper)
+		encode_separator(sort, &sort->upper, sort->coded_upper);
+}
+
+/* separator -- the first entry of the part behind this one. */
+static IndexTuple
+separator(BtreeBuild *build, int number)
+{
+	char	   *place = (char *) build + build->separators;
+
+	Assert(number >= 0 && number < build->nparts - 1);
+	for (int i = 0; i < number; i++)
+		place += MAXALIGN(IndexTupleSize((IndexTuple) place));
+	return (IndexTuple) place;
+}
+
+/* encode_separator -- the first entry of a part as an integer. */
+static void
+encode_separator(PartSort *sort, const Entry *separator, uint64 *entry)
+{
+	ItemPointerData tid = separator->tid;
+
+	key_code_encode(sort->code, separator->values, separator->isnull, &tid, entry);
+}
+
+/*
+ * btree_sort_share_memory
+ *		Begin the sorts of a pass that are our own, each with room for as many
+ *		entries, and one at a time with as much again.
+ */
+void
+btree_sort_share_memory(TablePass *pass)
+{
+	Size		total = 0;
+	Size		largest = 0;
+	Size		capacity;
+
+	for (int i = 0; i < pass->nsorts; i++)
+		if (pass->sorts[i].code != NULL)
+		{
+			Size		size = key_code_words(pass->sorts[i].code) * sizeof(uint64);
+
+			total += size + pass->sorts[i].part->tuple_size;
+			largest = Max(largest, size);
+		}
+	if (total == 0)
+		return;
+	capacity = (Size) maintenance_work_mem * 1024 / (total + largest);
+	for (int i = 0; i < pass->nsorts; i++)
+	{
+		PartSort   *sort = &pass->sorts[i];
+
+		if (sort->code == NULL)
+			continue;
+		sort->max_tuples = capacity * sort->part->tuple_size;
+		sort->sort = entry_sort_begin(key_code_words(sort->code), key_code_tail_bits(sort->code),
+									  Min(capacity, Max((Size) pass->nblocks * MaxHeapTuplesPerPage, 1)));
+	}
+}
+
+/*
+ * btree_sort_rows
+ *		Read all rows, and sort the entries of each part.
+ *
+ * Each is a row for itself, as VACUUM FULL leaves no chains of HOT updates, and
+ * was committed before.  Nobody changes the pages, so a copy of one is as good
+ * when it comes to what takes time.
+ */
+void
+btree_sort_rows(TablePass *pass)
+{
+	TransactionId oldest_xmin = GetOldestNonRemovableTransactionId(pass->heap);
+	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
+	ReadStream *stream;
+	Buffer		buffer;
+
+	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
+										strategy, pass->heap, MAIN_FORKNUM, next_block, pass, 0);
+	guards_begin_pins();
+	while (has_sorts(pass) &&
+		   (BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)) ||
+			BufferIsValid(buffer = guards_resume_stream(stream, NULL, NULL))))
+	{
+		BlockNumber blkno = BufferGetBlockNumber(buffer);
+		HeapTupleData rows[MaxHeapTuplesPerPage];
+		int			nrows = 0;
+		PGAlignedBlock copy;
+		OffsetNumber maxoff;
+
+		CHECK_FOR_INTERRUPTS();
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+		for (OffsetNumber offset = FirstOffsetNumber; offset <= maxoff; offset++)
+		{
+			HeapTuple	row = &rows[nrows];
+			ItemId		item = PageGetItemId(BufferGetPage(buffer), offset);
+
+			if (!ItemIdIsNormal(item))
+				continue;
+			row->t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
+			row->t_len = ItemIdGetLength(item);
+			row->t_tableOid = RelationGetRelid(pass->heap);
+			ItemPointerSet(&row->t_self, blkno, offset);
+			if (!is_to_be_found(pass, row, buffer, oldest_xmin))
+				continue;
+			row->t_data = (HeapTupleHeader) (copy.data + ItemIdGetOffset(item));
+			nrows++;
+		}
+		memcpy(copy.data, BufferGetPage(buffer), BLCKSZ);
+		UnlockReleaseBuffer(buffer);
+
+		for (int i = 0; i < nrows; i++)
+		{
+			ExecStoreHeapTuple(&rows[i], pass->slot, false);
+			for (int j = 0; j < pass->nsorts; j++)
+				sort_row(&pass->sorts[j], &rows[i]);
+		}
+		ExecClearTuple(pass->slot);
+	}
+	/* if all have given up */
+	guards_drop_stream();
+	guards_end_pins();
+	read_stream_end(stream);
+	FreeAccessStrategy(strategy);
+}
+
+/* has_sorts -- is there a sort that has not been given up? */
+static bool
+has_sorts(const TablePass *pass)
+{
+	for (int i = 0; i < pass->nsorts; i++)
+		if (!pass->sorts[i].is_given_up)
+			return true;
+	return false;
+}
+
+/* next_block -- the read stream's callback: one after the other. */
+static BlockNumber
+next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+{
+	TablePass  *pass = private_data;
+
+	return pass->next < pass->nblocks && !guards_cut_stream() ? pass->next++ : InvalidBlockNumber;
+}
+
+/*
+ * is_to_be_found
+ *		May anyone look for this row version?  Count it if it is no dead one.
+ *
+ * As in the server's own builds, those that are dead to all may be left out.
+ */
+static bool
+is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin)
+{
+	if ((row->t_data->t_infomask & HEAP_XMAX_INVALID) == 0)
+	{
+		HTSV_Result fate = HeapTupleSatisfiesVacuum(row, oldest_xmin, buffer);
+
+		if (fate == HEAPTUPLE_DEAD)
+			return false;
+		if (fate == HEAPTUPLE_RECENTLY_DEAD)
+			return true;
+	}
+	pass->rows++;
+	return true;
+}
+
+/* sort_row -- sort the entry of the row in the slot, if it is of this part. */
+static void
+sort_row(PartSort *sort, HeapTuple row)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	uint64		entry[ENTRY_MAX_WORDS];
+
+	if (sort->is_given_up || !btree_entry_make(&sort->maker, values, isnull) ||
+		!is_of_part(sort, row, values, isnull, entry))
+		return;
+	if (sort->tuples != NULL)
+	{
+		if (!add_tuple(sort, row, values, isnull, entry))
+			return;
+	}
+	else if (sort->code != NULL)
+		entry_sort_put(sort->sort, entry);
+	else
+		tuplesort_putindextuplevalues(sort->server_sort, sort->part->index, &row->t_self,
+									  values, isnull);
+	sort->part->counts.index_tuples++;
+}
+
+/* is_of_part -- is a row's entry?  If we sort by ourselves, returns that as an integer. */
+static bool
+is_of_part(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull, uint64 *entry)
+{
+	/* whatever a comparison leaves behind, goes with the row */
+	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(sort->maker.estate));
+	bool		is_ours;
+
+	if (sort->code != NULL)
+	{
+		key_code_encode(sort->code, values, isnull, &row->t_self, entry);
+		is_ours = (!sort->has_lower ||
+				   compare_coded(sort, sort->coded_lower, &sort->lower, entry, values, isnull, &row->t_self) <= 0) &&
+			(!sort->has_upper ||
+			 compare_coded(sort, sort->coded_upper, &sort->upper, entry, values, isnull, &row->t_self) > 0);
+		MemoryContextSwitchTo(old);
+		return is_ours;
+	}
+	is_ours = (!sort->has_lower ||
+			   btree_entry_compare(&sort->order, &sort->lower, values, isnull, &row->t_self) <= 0) &&
+		(!sort->has_upper ||
+		 btree_entry_compare(&sort->order, &sort->upper, values, isnull, &row->t_self) > 0);
+	MemoryContextSwitchTo(old);
+	return is_ours;
+}
+
+/* compare_coded -- a separator with an entry, as strcmp. */
+static int
+compare_coded(PartSort *sort, const uint64 *coded, Entry *separator, const uint64 *entry,
+			  const Datum *values, const bool *isnull, ItemPointer tid)
+{
+	if (sort->tuples != NULL && key_code_same_keys(sort->code, coded, entry))
+		return btree_entry_compare(&sort->order, separator, values, isnull, tid);
+	return entries_compare(coded, entry, key_code_words(sort->code));
+}
+
+/*
+ * add_tuple
+ *		Sort an entry with its index tuple.  Returns false if the server is to do
+ *		it.
+ */
+static bool
+add_tuple(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull, uint64 *entry)
+{
+	IndexTuple	tuple;
+
+	if (sort->part->counts.index_tuples == sort->next_look)
+	{
+		sort->next_look *= 2;
+		if (key_code_is_worthless(sort->code, sort->part->counts.index_tuples))
+		{
+			give_up(sort);
+			return false;
+		}
+	}
+	if (entry_sort_is_full(sort->sort) ||
+		MemoryContextMemAllocated(sort->tuples, false) > sort->max_tuples)
+	{
+		give_up(sort);
+		return false;
+	}
+	tuple = index_form_tuple_context(RelationGetDescr(sort->part->index), values, isnull,
+									 sort->tuples);
+	tuple->t_tid = row->t_self;
+	key_code_set_tuple(sort->code, entry, tuple);
+	entry_sort_put(sort->sort, entry);
+	return true;
+}
+
+/*
+ * give_up
+ *		Leave a part to the server: its tuples don't fit into memory, or sorting by
+ *		abbreviations isn't worth while.
+ */
+static void
+give_up(PartSort *sort)
+{
+	sort->is_given_up = true;
+	entry_sort_end(sort->sort);
+	MemoryContextDelete(sort->tuples);
+}
+
+/* btree_sort_compare_ties -- of entries that are equal as integers, for qsort_arg. */
+int
+btree_sort_compare_ties(const void *a, const void *b, void *arg)
+{
+	PartSort   *sort = arg;
+	Entry		left;
+	Entry		right;
+
+	CHECK_FOR_INTERRUPTS();
+	btree_entry_take_apart(&sort->order, key_code_tuple(sort->code, a), &left);
+	btree_entry_take_apart(&sort->order, key_code_tuple(sort->code, b), &right);
+	return btree_entry_compare(&sort->order, &left, right.values, right.isnull, &right.tid);
+}
