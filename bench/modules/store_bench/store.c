@@ -9,4 +9,6 @@
  *-------------------------------------------------------------------------
  */
 #include "engine/dead_tids.c"
+#include "engine/dead_tids_collect.c"
+#include "engine/dead_tids_lookup.c"
 #include "team/attempt.c"

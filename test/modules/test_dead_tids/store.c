@@ -23,4 +23,6 @@
 	} while (0)
 
 #include "engine/dead_tids.c"
+#include "engine/dead_tids_collect.c"
+#include "engine/dead_tids_lookup.c"
 #include "team/attempt.c"
