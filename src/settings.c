@@ -306,12 +306,12 @@ define_page_cache_setting(void)
 }
 
 /*
- * min_free_disk_parse
+ * settings_parse_min_free_disk
  *		Read such a value: in bytes, or if it is a share less than 0.  Return false if
  *		that isn't possible.
  */
 bool
-min_free_disk_parse(const char *value, double *result)
+settings_parse_min_free_disk(const char *value, double *result)
 {
 	char	   *end;
 	double		percent = strtod(value, &end);
@@ -336,7 +336,7 @@ check_min_free_disk(char **newval, void **extra, GucSource source)
 {
 	double		value;
 
-	if (!min_free_disk_parse(*newval, &value))
+	if (!settings_parse_min_free_disk(*newval, &value))
 	{
 		GUC_check_errhint("It is a share, as \"5%%\", a size, as \"10GB\", or 0.");
 		return false;

@@ -42,13 +42,13 @@ extern int	cyclone_log_min_duration;	/* ms; -1: log nothing */
 extern int	cyclone_max_pause;	/* s */
 extern int	cyclone_max_replica_lag;	/* ms; 0: no bound */
 extern int	cyclone_max_wal_rate;	/* kB a second; 0: no bound */
-extern double cyclone_min_free_disk;	/* see min_free_disk_parse */
+extern double cyclone_min_free_disk;	/* see settings_parse_min_free_disk */
 extern bool cyclone_preserve_page_cache;
 extern char *cyclone_tables;	/* patterns */
 
 extern void settings_init(void);
 extern bool settings_is_standby_list(const char *value, bool may_be_empty);
 extern bool settings_check_patterns(char **newval, void **extra, GucSource source);
-extern bool min_free_disk_parse(const char *value, double *result);
+extern bool settings_parse_min_free_disk(const char *value, double *result);
 
 #endif							/* CYCLONE_SETTINGS_H */

@@ -89,12 +89,12 @@ try_in_subtransaction(void (*routine) (void *), void *arg)
 }
 
 /*
- * error_is_about_data
+ * transaction_error_is_about_data
  *		Is it about what was read?  Otherwise it is about the statement, which must
  *		end: it was cancelled, memory is short, or a standby has to go on.
  */
 bool
-error_is_about_data(const ErrorData *error)
+transaction_error_is_about_data(const ErrorData *error)
 {
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{

@@ -24,7 +24,7 @@ extern void begin_vacuum_transaction(bool full);
 extern void end_transaction(void);
 
 extern ErrorData *try_in_subtransaction(void (*routine) (void *), void *arg);
-extern bool error_is_about_data(const ErrorData *error);
+extern bool transaction_error_is_about_data(const ErrorData *error);
 
 extern void become_owner(Relation rel, SavedUser *saved);
 extern void become_user_again(const SavedUser *saved);

@@ -424,7 +424,7 @@ bloat_try(Relation rel, void (*routine) (void *), void *arg)
 
 	if (error == NULL)
 		return true;
-	if (!error_is_about_data(error))
+	if (!transaction_error_is_about_data(error))
 		ReThrowError(error);
 
 	/* the error's context has all of it already */

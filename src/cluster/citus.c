@@ -329,3 +329,24 @@ command_datum(void *command)
 {
 	return CStringGetTextDatum((char *) command);
 }
+
+/* citus_is_same_node -- are these the same?  Neither name may be NULL, or both. */
+bool
+citus_is_same_node(const CitusNode *one, const CitusNode *other)
+{
+	if (one->name == NULL || other->name == NULL)
+		return one->name == other->name;
+	return one->port == other->port && strcmp(one->name, other->name) == 0;
+}
+
+/* citus_add_node -- add a node to those that had a command, or an error, unless it is there. */
+List *
+citus_add_node(List *nodes, const CitusNode *node)
+{
+	foreach_ptr(CitusNode, other, nodes)
+	{
+		if (citus_is_same_node(other, node))
+			return nodes;
+	}
+	return lappend(nodes, unconstify(CitusNode *, node));
+}

@@ -43,5 +43,7 @@ extern List *citus_placements(List *relids);
 extern List *citus_nodes(void);
 extern List *citus_run(List *nodes, List *commands);
 extern void citus_limit_connecting(int ms);
+extern bool citus_is_same_node(const CitusNode *one, const CitusNode *other);
+extern List *citus_add_node(List *nodes, const CitusNode *node);
 
 #endif							/* CYCLONE_CITUS_H */

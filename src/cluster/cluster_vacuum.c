@@ -5,9 +5,8 @@
  *
  * Each node gets one command for all shards there, and all nodes get theirs at
  * once: several VACUUMs of one node would each have the whole budget.  The
- * command calls vacuum_node (node_vacuum.c), and what that returns is told
- * here: messages, with the node and shard in front, and what has become of each
- * shard.  An error on a node leaves the others to finish.
+ * command calls vacuum_node (node_vacuum.c), and what that returns is read by
+ * cluster_answer.c.  An error on a node leaves the others to finish.
  *
  * Shards may move meanwhile.  So we look again when the nodes are through, and
  * have those vacuumed that have come to another place.
@@ -36,7 +35,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/miscnodes.h"
 #include "parser/parser.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -48,6 +46,7 @@
 #include "utils/snapmgr.h"
 
 #include "cluster/citus.h"
+#include "cluster/cluster_answer.h"
 #include "cluster/cluster_vacuum.h"
 #include "cluster/watch_client.h"
 #include "command/distributed.h"
@@ -65,53 +64,8 @@ PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_cluster);
 /* How often to look for shards that were moved */
 #define MAX_ROUNDS		5
 
-#define MESSAGE_FIELDS	6
-
 /* Columns of vacuum_cluster */
 #define RESULT_COLUMNS	8
-
-/* A table, and the columns to analyze, as in a statement */
-typedef struct ClusterTable
-{
-	Oid			relid;
-	List	   *columns;		/* Strings; NIL for all */
-} ClusterTable;
-
-/* A shard on a node, and what has become of it there */
-typedef struct ClusterShard
-{
-	const CitusPlacement *placement;
-	bool		is_late;		/* found there in a later round only? */
-	const char *status;			/* NULL before the node has answered */
-	int64		before;			/* total sizes, -1 if not known */
-	int64		after;
-	const char *reason;			/* its last warning or error */
-} ClusterShard;
-
-typedef struct ClusterVacuum
-{
-	MemoryContext context;
-	bool		is_statement;	/* may it end transactions? */
-	bool		skips_here;		/* leave out what is on this server? */
-	bool		is_verbose;
-	char	   *options;		/* as in a statement, may be empty */
-	List	   *tables;			/* ClusterTables */
-	List	   *shards;			/* ClusterShards, in the order of their rounds */
-	List	   *nodes;			/* CitusNodes to which a command was sent */
-	List	   *failed;			/* those of them that had an error */
-	StringInfoData failures;
-} ClusterVacuum;
-
-/* What a node has said */
-typedef struct NodeMessage
-{
-	char	   *fields[MESSAGE_FIELDS];
-} NodeMessage;
-
-enum
-{
-	SEVERITY, SQLSTATE, SHARD, MESSAGE, DETAIL, HINT
-};
 
 static void init_cluster_vacuum(ClusterVacuum *vacuum, List *options, const VacuumOptions *read,
 								bool is_statement);
@@ -121,24 +75,11 @@ static void add_table(ClusterVacuum *vacuum, Oid relid, List *columns);
 static void run_rounds(ClusterVacuum *vacuum);
 static List *new_shards(ClusterVacuum *vacuum, bool is_late);
 static bool was_tried(const ClusterVacuum *vacuum, const CitusPlacement *placement, int *next);
-static bool is_same_node(const CitusNode *one, const CitusNode *other);
 static void run_round(ClusterVacuum *vacuum, List *shards);
 static void skip_here(ClusterShard *shard);
 static List *run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands);
 static char *make_command(const ClusterVacuum *vacuum, List *shards);
 static const char *columns_of(const ClusterVacuum *vacuum, Oid relid);
-static void take_answer(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer);
-static void fail_node(ClusterVacuum *vacuum, List *shards, const char *reason, const char *hint);
-static bool read_answer(ClusterVacuum *vacuum, List *shards, const char *json,
-						List **messages, bool *failed);
-static bool read_shards(ClusterVacuum *vacuum, List *shards, Datum answer, bool *failed);
-static List *read_messages(ClusterVacuum *vacuum, Datum answer);
-static void query_answer(const char *text, Datum answer);
-static char *field(uint64 row, int column);
-static void tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message);
-static int	level_of(const char *severity);
-static List *add_node(List *nodes, const CitusNode *node);
-static void note_failure(ClusterVacuum *vacuum, const CitusNode *node, const char *text);
 static void tell_moved(const ClusterVacuum *vacuum);
 static bool is_done_elsewhere(const ClusterVacuum *vacuum, const CitusPlacement *placement);
 static void tell_sum(const ClusterVacuum *vacuum, int level);
@@ -410,22 +351,13 @@ was_tried(const ClusterVacuum *vacuum, const CitusPlacement *placement, int *nex
 		int			i = (*next + n) % nshards;
 		const CitusPlacement *other = ((ClusterShard *) list_nth(vacuum->shards, i))->placement;
 
-		if (other->shardid == placement->shardid && is_same_node(&other->node, &placement->node))
+		if (other->shardid == placement->shardid && citus_is_same_node(&other->node, &placement->node))
 		{
 			*next = i + 1;
 			return true;
 		}
 	}
 	return false;
-}
-
-/* is_same_node -- are these the same?  Neither name may be NULL, or both. */
-static bool
-is_same_node(const CitusNode *one, const CitusNode *other)
-{
-	if (one->name == NULL || other->name == NULL)
-		return one->name == other->name;
-	return one->port == other->port && strcmp(one->name, other->name) == 0;
 }
 
 /*
@@ -456,7 +388,7 @@ run_round(ClusterVacuum *vacuum, List *shards)
 		}
 		else if (vacuum->skips_here && shard->placement->is_here)
 			skip_here(shard);
-		else if (nodes != NIL && is_same_node(llast(nodes), node))
+		else if (nodes != NIL && citus_is_same_node(llast(nodes), node))
 			lfirst(list_tail(parts)) = lappend(llast(parts), shard);
 		else
 		{
@@ -473,8 +405,8 @@ run_round(ClusterVacuum *vacuum, List *shards)
 
 		for (int i = 0; i < list_length(nodes); i++)
 		{
-			vacuum->nodes = add_node(vacuum->nodes, list_nth(nodes, i));
-			take_answer(vacuum, list_nth(parts, i), list_nth(answers, i));
+			vacuum->nodes = citus_add_node(vacuum->nodes, list_nth(nodes, i));
+			cluster_answer_take(vacuum, list_nth(parts, i), list_nth(answers, i));
 		}
 	}
 	MemoryContextSwitchTo(old);
@@ -570,225 +502,6 @@ columns_of(const ClusterVacuum *vacuum, Oid relid)
 		return text.data;
 	}
 	return "";
-}
-
-/*
- * take_answer
- *		Note what a node has made of its shards, and pass on what it has said.
- */
-static void
-take_answer(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer)
-{
-	const CitusNode *node = &((ClusterShard *) linitial(shards))->placement->node;
-	const char *error = NULL;
-	List	   *messages;
-	bool		failed;
-
-	if (!answer->success)
-	{
-		fail_node(vacuum, shards, answer->result, NULL);
-		return;
-	}
-	if (!read_answer(vacuum, shards, answer->result, &messages, &failed))
-	{
-		fail_node(vacuum, shards, "its answer is not as this version of pg_cyclone has it",
-				  "Install the same version of pg_cyclone on all nodes.");
-		return;
-	}
-	foreach_ptr(NodeMessage, message, messages)
-	{
-		tell(vacuum, shards, message);
-		if (strcmp(message->fields[SEVERITY], "ERROR") == 0)
-			error = message->fields[MESSAGE];
-	}
-	if (failed)
-		note_failure(vacuum, node, error ? error : "VACUUM failed");
-}
-
-/* fail_node -- note that a node has not done what it should, and nothing is known of its shards. */
-static void
-fail_node(ClusterVacuum *vacuum, List *shards, const char *reason, const char *hint)
-{
-	const CitusNode *node = &((ClusterShard *) linitial(shards))->placement->node;
-
-	foreach_ptr(ClusterShard, shard, shards)
-	{
-		shard->status = "failed";
-		shard->reason = reason;
-	}
-	note_failure(vacuum, node, reason);
-	ereport(WARNING,
-			(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
-			 errmsg("%s:%d: %s", node->name, node->port, reason),
-			 hint ? errhint("%s", hint) : 0));
-}
-
-/*
- * read_answer
- *		Read the JSON of vacuum_node: status and sizes into the shards, which are in
- *		the same order, and the messages.
- *
- * Returns false if it isn't as it should be: then the node has another version.
- */
-static bool
-read_answer(ClusterVacuum *vacuum, List *shards, const char *json, List **messages, bool *failed)
-{
-	ErrorSaveContext escontext = {T_ErrorSaveContext};
-	Datum		answer;
-	bool		is_read;
-
-	if (!DirectInputFunctionCallSafe(jsonb_in, unconstify(char *, json), InvalidOid, -1,
-									 (Node *) &escontext, &answer))
-		return false;
-	SPI_connect();
-	is_read = read_shards(vacuum, shards, answer, failed);
-	*messages = is_read ? read_messages(vacuum, answer) : NIL;
-	SPI_finish();
-	MemoryContextSwitchTo(vacuum->context);
-	return is_read;
-}
-
-/* read_shards -- read what read_answer says of shards; it has connected to SPI. */
-static bool
-read_shards(ClusterVacuum *vacuum, List *shards, Datum answer, bool *failed)
-{
-	query_answer("SELECT s->>'status', s->>'before', s->>'after', $1->>'failed', $1->>'not_kept'"
-				 "  FROM pg_catalog.jsonb_path_query($1, 'lax $.shards[*]') WITH ORDINALITY t (s, n) ORDER BY n",
-				 answer);
-	if (SPI_processed != list_length(shards) || field(0, 4) == NULL || field(0, 5) == NULL)
-		return false;
-	for (int i = 0; i < list_length(shards); i++)
-	{
-		ClusterShard *shard = list_nth(shards, i);
-		char	   *status = field(i, 1);
-		char	   *before = field(i, 2);
-		char	   *after = field(i, 3);
-
-		if (status == NULL)
-			return false;
-		shard->status = MemoryContextStrdup(vacuum->context, status);
-		shard->before = before ? strtoi64(before, NULL, 10) : -1;
-		shard->after = after ? strtoi64(after, NULL, 10) : -1;
-	}
-	*failed = strcmp(field(0, 4), "true") == 0;
-	if (strcmp(field(0, 5), "0") != 0)
-		ereport(WARNING,
-				(errmsg("%s messages of a node are not shown, as there were too many", field(0, 5))));
-	return true;
-}
-
-/* read_messages -- read the messages of read_answer, which has connected to SPI. */
-static List *
-read_messages(ClusterVacuum *vacuum, Datum answer)
-{
-	List	   *messages = NIL;
-
-	query_answer("SELECT coalesce(m->>'severity', 'WARNING'), m->>'sqlstate', m->>'shard', coalesce(m->>'message', ''),"
-				 "       m->>'detail', m->>'hint'"
-				 "  FROM pg_catalog.jsonb_path_query($1, 'lax $.messages[*]') WITH ORDINALITY t (m, n) ORDER BY n",
-				 answer);
-	for (uint64 row = 0; row < SPI_processed; row++)
-	{
-		MemoryContext old = MemoryContextSwitchTo(vacuum->context);
-		NodeMessage *message = palloc0(sizeof(NodeMessage));
-
-		for (int i = 0; i < MESSAGE_FIELDS; i++)
-		{
-			char	   *text = field(row, i + 1);
-
-			message->fields[i] = text ? MemoryContextStrdup(vacuum->context, text) : NULL;
-		}
-		messages = lappend(messages, message);
-		MemoryContextSwitchTo(old);
-	}
-	return messages;
-}
-
-/* query_answer -- run a query whose argument is a node's answer, with the server's operators. */
-static void
-query_answer(const char *text, Datum answer)
-{
-	Oid			type = JSONBOID;
-	int			level = NewGUCNestLevel();
-	int			code;
-
-	RestrictSearchPath();
-	code = SPI_execute_with_args(text, 1, &type, &answer, NULL, true, 0);
-	if (code != SPI_OK_SELECT)
-		elog(ERROR, "SPI_execute_with_args failed: %s", SPI_result_code_string(code));
-	AtEOXact_GUC(false, level);
-}
-
-/* field -- a column of the result as text, NULL if it is null. */
-static char *
-field(uint64 row, int column)
-{
-	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
-}
-
-/*
- * tell
- *		Pass on a message, with the node and shard in front.
- *
- * An error there is a warning here, as others may still have something to tell.
- */
-static void
-tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message)
-{
-	const CitusNode *node = &((ClusterShard *) linitial(shards))->placement->node;
-	char	   *const *fields = unconstify(NodeMessage *, message)->fields;
-	const char *state = fields[SQLSTATE];
-	int			level = level_of(fields[SEVERITY]);
-
-	foreach_ptr(ClusterShard, shard, shards)
-	{
-		/* with columns, the name is longer there */
-		if (level == WARNING && fields[SHARD] != NULL &&
-			strncmp(fields[SHARD], shard->placement->shard, strlen(shard->placement->shard)) == 0 &&
-			strchr("( ", fields[SHARD][strlen(shard->placement->shard)]) != NULL)
-			shard->reason = fields[MESSAGE];
-	}
-	ereport(level,
-			(errcode(state != NULL && strlen(state) == 5 ?
-					 MAKE_SQLSTATE(state[0], state[1], state[2], state[3], state[4]) :
-					 ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
-			 fields[SHARD] ?
-			 errmsg_internal("%s:%d, %s: %s", node->name, node->port, fields[SHARD], fields[MESSAGE]) :
-			 errmsg_internal("%s:%d: %s", node->name, node->port, fields[MESSAGE]),
-			 fields[DETAIL] ? errdetail_internal("%s", fields[DETAIL]) : 0,
-			 fields[HINT] ? errhint("%s", fields[HINT]) : 0));
-}
-
-/* level_of -- the level of a message here, by what it is there. */
-static int
-level_of(const char *severity)
-{
-	if (strcmp(severity, "INFO") == 0)
-		return INFO;
-	if (strcmp(severity, "NOTICE") == 0)
-		return NOTICE;
-	return strcmp(severity, "DEBUG") == 0 ? DEBUG1 : WARNING;
-}
-
-/* add_node -- add a node to those that had a command, or an error, unless it is there. */
-static List *
-add_node(List *nodes, const CitusNode *node)
-{
-	foreach_ptr(CitusNode, other, nodes)
-	{
-		if (is_same_node(other, node))
-			return nodes;
-	}
-	return lappend(nodes, unconstify(CitusNode *, node));
-}
-
-/* note_failure -- a node had an error. */
-static void
-note_failure(ClusterVacuum *vacuum, const CitusNode *node, const char *text)
-{
-	vacuum->failed = add_node(vacuum->failed, node);
-	appendStringInfo(&vacuum->failures, "%s%s:%d: %s", vacuum->failures.len > 0 ? "\n" : "",
-					 node->name, node->port, text);
 }
 
 /* tell_moved -- name the shards that were not where they had been, or came to where they weren't. */

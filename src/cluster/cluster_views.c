@@ -175,7 +175,7 @@ ask_here(const char *view, int timeout, char **answer)
 		*answer = question.answer;
 		return true;
 	}
-	if (!error_is_about_data(error) &&
+	if (!transaction_error_is_about_data(error) &&
 		!(timeout_is_ours && error->message_id != NULL &&
 		  strcmp(error->message_id, STATEMENT_TIMED_OUT) == 0))
 		ReThrowError(error);

@@ -520,7 +520,7 @@ read_latency_target(const DefElem *def, VacuumOptions *options)
 				(errcode(ERRCODE_SYNTAX_ERROR),
 				 errmsg("LATENCY_TARGET requires a value"),
 				 errhint("A latency target is a time, like '20ms', or 0 for none, or 'auto'.")));
-	if (!latency_target_parse(word, &options->latency_target, &problem))
+	if (!pace_parse_latency_target(word, &options->latency_target, &problem))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for LATENCY_TARGET: \"%s\"", word),

@@ -157,7 +157,7 @@ check_latency_target(char **newval, void **extra, GucSource source)
 	double		target;
 	const char *problem;
 
-	if (latency_target_parse(*newval, &target, &problem))
+	if (pace_parse_latency_target(*newval, &target, &problem))
 		return true;
 	GUC_check_errhint("%s", _(problem));
 	return false;

@@ -486,7 +486,7 @@ check_texts(FunctionCallInfo fcinfo)
 				 errmsg("invalid hours: \"%s\"", text_to_cstring(PG_GETARG_TEXT_PP(5))),
 				 errdetail("%s", _(problem)),
 				 errhint("They are a list of days with hours, like \"Mon-Fri 22:00-05:00, Sat-Sun\".")));
-	if (!PG_ARGISNULL(6) && !latency_target_parse(text_to_cstring(PG_GETARG_TEXT_PP(6)), &target, &problem))
+	if (!PG_ARGISNULL(6) && !pace_parse_latency_target(text_to_cstring(PG_GETARG_TEXT_PP(6)), &target, &problem))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid latency target: \"%s\"", text_to_cstring(PG_GETARG_TEXT_PP(6))),

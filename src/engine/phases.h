@@ -25,7 +25,7 @@ extern void heap_vacuum_begin_round(TableVacuum *vacuum);
 extern void heap_vacuum_phase(TableVacuum *vacuum,
 							  void (*other_work) (TableVacuum *vacuum, bool wait));
 
-/* index_vacuum.c */
+/* index_plan.c */
 extern void index_measure(TableVacuum *vacuum, bool is_tiny);
 extern int	index_parallel_degree(const TableVacuum *vacuum);
 extern int	index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb);
@@ -33,6 +33,9 @@ extern Size index_shared_size(TableVacuum *vacuum);
 extern void index_join(TableVacuum *vacuum);
 extern void index_setup(TableVacuum *vacuum, bool parallel, Size areas_start);
 extern bool index_plan(TableVacuum *vacuum, bool parallel);
+extern bool index_may_be_parallel(const TableVacuum *vacuum, int number);
+
+/* index_vacuum.c */
 extern bool index_prepare_round(TableVacuum *vacuum, bool cleanup,
 								double reltuples, bool estimated);
 extern void index_begin_round(TableVacuum *vacuum, int batch_size);

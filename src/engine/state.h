@@ -25,6 +25,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "engine/block_list.h"
 #include "engine/dead_tids.h"
 #include "file_cache.h"
 #include "pace/pace.h"
@@ -73,14 +74,6 @@ typedef struct IndexShared
 	BlockNumber audit_blocks;	/* written by the leader before their audit */
 	pg_atomic_uint32 counted;	/* as processed, in pg_stat_progress_vacuum? */
 } IndexShared;
-
-/* A growing array of block numbers */
-typedef struct BlockList
-{
-	BlockNumber *blocks;		/* palloc'd, NULL at first */
-	int64		count;
-	int64		size;
-} BlockList;
 
 /* What one member did to one index in the last phase over it */
 typedef struct IndexMemberShared

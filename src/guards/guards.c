@@ -242,7 +242,7 @@ folder_of(Form_pg_class form)
  * guards_set_limits
  *		So many kilobytes of WAL may all vacuums write a second, so many milliseconds may
  *		these standbys lag, of which some are delayed on purpose, and so much of a disk
- *		is to stay free while this process's vacuum runs (see min_free_disk_parse); 0:
+ *		is to stay free while this process's vacuum runs (see settings_parse_min_free_disk); 0:
  *		any number.
  */
 void

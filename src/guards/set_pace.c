@@ -85,7 +85,7 @@ read_arguments(FunctionCallInfo fcinfo)
 	const char *problem;
 
 	if (!PG_ARGISNULL(1) &&
-		!latency_target_parse(text_to_cstring(PG_GETARG_TEXT_PP(1)), &wanted.latency_target, &problem))
+		!pace_parse_latency_target(text_to_cstring(PG_GETARG_TEXT_PP(1)), &wanted.latency_target, &problem))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for parameter \"%s\": \"%s\"",

@@ -10,9 +10,10 @@
  *	 1. The leader takes a sample of the rows (btree_sample.c), which shows where
  *		to divide the index into parts of about the same size
  *		(btree_build_begin).
- *	 2. Each process reads the whole table, and sorts the entries of its part
- *		(btree_sort.c), and fills leaf pages with them (btree_load.c).  To read all rows is cheap
- *		next to sorting, and nothing has to be passed from one to another.
+ *	 2. Each process reads the whole table, sorts the entries of its part
+ *		(btree_sort.c), and fills leaf pages with them (btree_load.c).  To read
+ *		all rows is cheap next to sorting, and nothing has to be passed from one
+ *		to another.
  *	 3. The leader joins the parts, and fills the few pages above the leaves
  *		(btree_build_end; see btree_level.c).
  *

@@ -17,9 +17,9 @@
  *		are so much cheaper that there is a team of the leader alone, too.
  *	 2. the others one at a time, each by the server
  *
- * Which are the others is planned beforehand (index_builds_plan.c).  An index that isn't plain (see
- * plain_index.c) is, but there may be only one of that sort: while the server
- * builds it, all others are there, so code that runs for it may do as it likes,
+ * Which are the others is planned beforehand (index_builds_plan.c).  An index that
+ * isn't plain (see plain_index.c) is, but there may be only one of that sort: while
+ * the server builds it, all others are there, so code that runs for it may do as it likes,
  * and the server keeps it from using that index itself.  And so are the most
  * costly ones if that makes it sooner ready, because the rest can't keep the
  * processes equally busy.  Btrees are divided for the same reason, again the
@@ -32,6 +32,10 @@
  * As in the server's VACUUM FULL, unique indexes are not checked for duplicates.
  *
  * maintenance_work_mem is shared out among the processes of the team.
+ *
+ * This file has the way of a rebuild, from the leader's plan to the sizes in the
+ * catalogs, in its order.  What decides is in index_builds_plan.c, what builds in
+ * btree_build.c and server_build.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -38,7 +38,7 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "inplace/inplace.h"
+#include "inplace/move_batch.h"
 
 static bool add_entry(IndexEntries *entries, int i, HeapTuple tuple);
 static bool is_in_the_way(IndexEntries *entries, int i, const Datum *values,

@@ -37,7 +37,8 @@
 
 #include "compat.h"
 #include "engine/audit.h"
-#include "inplace/inplace.h"
+#include "inplace/move_batch.h"
+#include "inplace/page_change.h"
 
 /* A row of the sample */
 typedef struct MovedRow

@@ -61,6 +61,8 @@
 #include "debug_point.h"
 #include "guards/guards.h"
 #include "inplace/inplace.h"
+#include "inplace/move_batch.h"
+#include "inplace/subscription.h"
 
 /* So long may others wait for a row, unless it takes longer alone. */
 #define BATCH_MS	5

@@ -24,6 +24,9 @@
  * More processes take more from those who use the table meanwhile, for whose sake
  * rows are moved at all; so there are no workers unless the command asks for them.
  *
+ * This is one file, as leader and worker are the two ends of one segment of shared
+ * memory, whose layout nobody else knows.
+ *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -58,6 +61,7 @@
 #include "debug_point.h"
 #include "guards/guards.h"
 #include "inplace/inplace.h"
+#include "inplace/move_batch.h"
 #include "library.h"
 #include "report/progress.h"
 #include "transaction.h"

@@ -32,7 +32,7 @@
 static bool wait_a_little(Oid relid, TransactionId last_xid, int ms);
 
 /*
- * horizon_wait
+ * old_versions_wait
  *		Wait until the versions that were moved away, the last by that transaction,
  *		if any, are dead to all, but not long.
  *
@@ -40,7 +40,7 @@ static bool wait_a_little(Oid relid, TransactionId last_xid, int ms);
  * would end the session's locks.
  */
 void
-horizon_wait(Oid relid, TransactionId last_xid)
+old_versions_wait(Oid relid, TransactionId last_xid)
 {
 	if (!TransactionIdIsValid(last_xid))
 		return;

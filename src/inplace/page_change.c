@@ -55,7 +55,7 @@
 #include "storage/bufpage.h"
 
 #include "compat.h"
-#include "inplace/inplace.h"
+#include "inplace/page_change.h"
 
 /*
  * A page with so much room is as good as empty: line pointers may be left.  The

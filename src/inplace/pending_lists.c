@@ -29,6 +29,7 @@
 
 #include "debug_point.h"
 #include "inplace/inplace.h"
+#include "inplace/move_batch.h"
 #include "transaction.h"
 
 /* That part of its limit may be in a list before a batch. */

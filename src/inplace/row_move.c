@@ -31,6 +31,8 @@
 
 #include "debug_point.h"
 #include "inplace/inplace.h"
+#include "inplace/move_batch.h"
+#include "inplace/page_change.h"
 
 /* What became of a page that was to be vacated */
 typedef enum PageEnd

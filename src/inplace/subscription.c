@@ -78,7 +78,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "inplace/inplace.h"
+#include "inplace/subscription.h"
 
 /* What the server calls the workers of subscriptions, of whatever kind */
 #define WORKER_TYPES	"logical replication "

@@ -58,6 +58,7 @@
 #include "guards/guards.h"
 #include "inplace/inplace.h"
 #include "inplace/inplace_report.h"
+#include "inplace/subscription.h"
 #include "inplace/table_inplace.h"
 #include "report/progress.h"
 #include "transaction.h"
@@ -268,7 +269,7 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 			idle_passes = MAX_IDLE_PASSES - 1;
 		if (TransactionIdIsValid(mover->moved.last_xid))
 			job->last_xid = mover->moved.last_xid;
-		horizon_wait(job->relid, job->last_xid);
+		old_versions_wait(job->relid, job->last_xid);
 		/* what is all-visible now was so before, or has been looked at */
 		job->params.options &= ~VACOPT_DISABLE_PAGE_SKIPPING;
 	}

@@ -41,6 +41,7 @@
 #include "storage/lmgr.h"
 
 #include "inplace/inplace.h"
+#include "inplace/page_change.h"
 
 /* At first no more than that part of the table is left to others */
 #define MOST_ROOM_FRACTION	32

@@ -32,8 +32,9 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
-#include "engine/index/index_kind.h"
+#include "engine/block_list.h"
 #include "inplace/inplace.h"
+#include "inplace/move_batch.h"
 
 static bool prune_page(MoveBatch *batch, BlockNumber blkno);
 

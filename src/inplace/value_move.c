@@ -41,6 +41,8 @@
 
 #include "debug_point.h"
 #include "inplace/inplace.h"
+#include "inplace/move_batch.h"
+#include "inplace/page_change.h"
 
 /* A row with values to be moved, and its pointers at them, old and new */
 typedef struct ValueMove

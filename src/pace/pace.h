@@ -37,7 +37,7 @@ typedef struct PaceShared PaceShared;
 /* settings */
 extern double cyclone_latency_percentile;
 
-extern bool latency_target_parse(const char *value, double *target, const char **problem);
+extern bool pace_parse_latency_target(const char *value, double *target, const char **problem);
 extern void pace_settings_init(void);
 
 /* a command */

@@ -89,14 +89,14 @@ pace_settings_init(void)
 }
 
 /*
- * latency_target_parse
+ * pace_parse_latency_target
  *		Read a latency target: a time (in ms if it has no unit), 0 or auto.
  *
  * If that isn't possible return false, and say in *problem what is wrong, as
  * a hint.
  */
 bool
-latency_target_parse(const char *value, double *target, const char **problem)
+pace_parse_latency_target(const char *value, double *target, const char **problem)
 {
 	const char *hint = NULL;
 
@@ -239,7 +239,7 @@ pace_settings_reread(PaceSettings *settings)
 	reread_int("cyclone.max_replica_lag", files, &max_lag);
 	value = reread("cyclone.min_free_disk", files);
 	if (value != NULL)
-		(void) min_free_disk_parse(*value == '\0' ? MIN_FREE_DISK_DEFAULT : value, &min_free_disk);
+		(void) settings_parse_min_free_disk(*value == '\0' ? MIN_FREE_DISK_DEFAULT : value, &min_free_disk);
 	guards_set_limits(wal_rate, max_lag,
 					  reread_standbys("cyclone.lag_of", files, "all", cyclone_lag_of),
 					  reread_standbys("cyclone.delayed_standbys", files, "",
@@ -256,7 +256,7 @@ check_latency_target(char **newval, void **extra, GucSource source)
 	const char *problem;
 	double	   *result;
 
-	if (!latency_target_parse(*newval, &target, &problem))
+	if (!pace_parse_latency_target(*newval, &target, &problem))
 	{
 		GUC_check_errhint("%s", _(problem));
 		return false;
@@ -394,6 +394,6 @@ reread_target(const char *name, ConfigVariable *files, double *value)
 		return;
 	if (*string == '\0')
 		*value = LATENCY_TARGET_OFF;
-	else if (latency_target_parse(string, &target, &problem))
+	else if (pace_parse_latency_target(string, &target, &problem))
 		*value = target;
 }

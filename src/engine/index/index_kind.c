@@ -343,30 +343,3 @@ index_check_items(Relation index, Buffer buffer)
 					 errhint("Please REINDEX it.")));
 	}
 }
-
-/*
- * block_list_add
- *		Append to a list, which lives in the current context.  It is bounded by
- *		the number of pages: 4 bytes each.
- */
-void
-block_list_add(BlockList *list, BlockNumber blkno)
-{
-	if (list->count == list->size)
-	{
-		list->size = Max(list->size * 2, 64);
-		list->blocks = list->blocks == NULL ?
-			palloc_array(BlockNumber, list->size) :
-			repalloc_huge(list->blocks, list->size * sizeof(BlockNumber));
-	}
-	list->blocks[list->count++] = blkno;
-}
-
-/* block_list_free -- make a list empty, and give its memory back. */
-void
-block_list_free(BlockList *list)
-{
-	if (list->blocks != NULL)
-		pfree(list->blocks);
-	memset(list, 0, sizeof(BlockList));
-}

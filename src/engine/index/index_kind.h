@@ -180,8 +180,6 @@ extern bool index_blocks_are_claimed(TableVacuum *vacuum, int number);
 extern bool index_take_turn(IndexShared *index, bool wait);
 extern void index_end_turn(IndexShared *index);
 extern void index_check_items(Relation index, Buffer buffer);
-extern void block_list_add(BlockList *list, BlockNumber blkno);
-extern void block_list_free(BlockList *list);
 
 /* index_area -- a kind's own shared memory for an index. */
 static inline void *

@@ -3,7 +3,7 @@
  * index_vacuum.c
  *	  Index vacuum and index cleanup: who does which index.
  *
- * Both phases go over all indexes.  First the leader does those that are its
+ * What each index allows was planned before (index_plan.c).  Both phases go over all indexes.  First the leader does those that are its
  * alone: the AM does not allow this phase in a worker, or the index is so
  * small that it is not worth the trouble.  The others are shared out by size:
  *
@@ -15,13 +15,6 @@
  *	 there are more btrees than processes, the phase is run several times; and
  *	 once more for what has to wait until all members are through, such as
  *	 pages that sessions have pinned too long (btree_vacuum.c).
- *
- * Others' access methods may do what parallel mode forbids, such as assigning a
- * transaction ID, unless they declare that a phase may be done in a worker.  So
- * such a phase is the leader's, while the team is paused: bulk deletion before
- * all other indexes are passed over, when workers hold nothing of their own yet,
- * and cleanup after them.  The same goes for cleanup of BRIN indexes on expressions
- * that aren't parallel safe, as summarizing evaluates them.
  *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
@@ -38,20 +31,13 @@
  */
 #include "postgres.h"
 
-#include "access/amapi.h"
-#include "access/brin_internal.h"
 #include "access/genam.h"
 #include "access/gin_private.h"
-#include "catalog/pg_proc.h"
 #include "commands/progress.h"
 #include "miscadmin.h"
-#include "nodes/pathnodes.h"
-#include "optimizer/clauses.h"
-#include "optimizer/paths.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "storage/spin.h"
 #include "utils/pg_rusage.h"
 
 #include "compat.h"
@@ -61,11 +47,7 @@
 #include "engine/phases.h"
 #include "relation_size.h"
 #include "report/progress.h"
-#include "team/degree.h"
 
-static bool has_unsafe_code(Relation index);
-static bool must_be_outside(Relation index, bool cleanup);
-static bool may_be_parallel(const TableVacuum *vacuum, int number);
 static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
 static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
 static bool keeps_private_stats(const TableVacuum *vacuum, int number);
@@ -83,236 +65,6 @@ static bool is_dead(ItemPointer tid, void *state);
 static bool may_go_on(const TableVacuum *vacuum);
 static bool was_processed(TableVacuum *vacuum, int number, bool cleanup);
 static void report_index(TableVacuum *vacuum, int number, bool cleanup);
-
-/*
- * index_measure
- *		Leader: note how large the indexes are, of a table that is_tiny or not.
- *
- * To open files is most of what the vacuum of a tiny table costs, and if it has no
- * dead rows it needs none of its indexes.  So of these a small one is as large as
- * the catalog has it, until it is to be processed.  That is not far off, as a heap
- * becomes smaller, and gives line pointers to new index entries again, only by a
- * VACUUM, which corrects the catalog.
- */
-void
-index_measure(TableVacuum *vacuum, bool is_tiny)
-{
-	Assert(is_leader(vacuum));
-	vacuum->index_blocks = palloc_array(BlockNumber, vacuum->nindexes);
-	for (int i = 0; i < vacuum->nindexes; i++)
-	{
-		Relation	index = vacuum->indexes[i];
-		BlockNumber known = index->rd_rel->relpages;
-
-		vacuum->index_blocks[i] = is_tiny && known > 0 && known < min_parallel_index_scan_size ?
-			known : relation_blocks(index);
-	}
-}
-
-/*
- * index_parallel_degree
- *		How many workers the indexes have use for: one index for each process,
- *		or as many processes as the size of the largest one calls for whose work
- *		can be shared.
- */
-int
-index_parallel_degree(const TableVacuum *vacuum)
-{
-	int			bulkdelete = 0,
-				cleanup = 0,
-				largest = 0;
-
-	for (int i = 0; i < vacuum->nindexes; i++)
-	{
-		uint8		options = vacuum->indexes[i]->rd_indam->amparallelvacuumoptions;
-
-		if (!may_be_parallel(vacuum, i))
-			continue;
-		if (options & VACUUM_OPTION_PARALLEL_BULKDEL)
-			bulkdelete++;
-		if (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP))
-			cleanup++;
-		if (index_kind(vacuum->indexes[i]) != NULL)
-			largest = Max(largest, degree_for_size(vacuum->index_blocks[i],
-												   min_parallel_index_scan_size));
-	}
-
-	/* one of the indexes is for the leader */
-	return Max(Max(bulkdelete, cleanup) - 1, largest);
-}
-
-/*
- * index_plan
- *		Leader, before there is a team: look for indexes with which it can't be in
- *		parallel mode, if it wants to, in some phase; return whether there are any.
- */
-bool
-index_plan(TableVacuum *vacuum, bool parallel)
-{
-	bool		found = false;
-
-	Assert(is_leader(vacuum));
-
-	for (int phase = 0; phase < 2; phase++)
-	{
-		vacuum->outside_team[phase] = palloc0_array(bool, vacuum->nindexes);
-		for (int i = 0; i < vacuum->nindexes; i++)
-		{
-			vacuum->outside_team[phase][i] = parallel && must_be_outside(vacuum->indexes[i], phase != 0);
-			found |= vacuum->outside_team[phase][i];
-		}
-	}
-	return found;
-}
-
-/*
- * has_unsafe_code
- *		Do its expressions or its predicate call functions that aren't parallel safe?
- */
-static bool
-has_unsafe_code(Relation index)
-{
-	PlannerInfo *root;
-
-	if (RelationGetIndexExpressions(index) == NIL && RelationGetIndexPredicate(index) == NIL)
-		return false;
-	root = makeNode(PlannerInfo);
-	root->glob = makeNode(PlannerGlobal);
-	root->glob->maxParallelHazard = PROPARALLEL_UNSAFE;
-	return !is_parallel_safe(root, (Node *) RelationGetIndexExpressions(index)) ||
-		!is_parallel_safe(root, (Node *) RelationGetIndexPredicate(index));
-}
-
-/*
- * must_be_outside
- *		Is bulk deletion, or cleanup, of this index to be done out of parallel mode?
- */
-static bool
-must_be_outside(Relation index, bool cleanup)
-{
-	uint8		options = index->rd_indam->amparallelvacuumoptions;
-
-	if (index_kind(index) != NULL)
-		return false;
-	/* from which nothing is ever deleted */
-	if (index->rd_indam->ambulkdelete == brinbulkdelete)
-		return cleanup && has_unsafe_code(index);
-	if (cleanup)
-		return (options & (VACUUM_OPTION_PARALLEL_CLEANUP | VACUUM_OPTION_PARALLEL_COND_CLEANUP)) == 0;
-	return (options & VACUUM_OPTION_PARALLEL_BULKDEL) == 0;
-}
-
-/*
- * index_worker_memory_kb
- *		The maintenance_work_mem of each worker, if the leader has memory_kb: if
- *		AMs use it, the workers together may use one.
- */
-int
-index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
-{
-	int			users = 0;
-
-	for (int i = 0; i < vacuum->nindexes; i++)
-		if (may_be_parallel(vacuum, i) &&
-			vacuum->indexes[i]->rd_indam->amusemaintenanceworkmem)
-			users++;
-
-	return users > 0 ? memory_kb / Min(nworkers, users) : memory_kb;
-}
-
-/*
- * index_shared_size
- *		Leader: how much shared memory the kinds of all indexes want.
- *
- * What each wants is remembered, as it may depend on the index's size, and the
- * index grows.
- */
-Size
-index_shared_size(TableVacuum *vacuum)
-{
-	Size		size = 0;
-
-	Assert(is_leader(vacuum));
-
-	vacuum->area_sizes = palloc0_array(Size, vacuum->nindexes);
-	for (int i = 0; i < vacuum->nindexes; i++)
-	{
-		Relation	index = vacuum->indexes[i];
-		const IndexKind *kind = index_kind(index);
-
-		if (kind == NULL)
-			continue;
-		vacuum->area_sizes[i] = kind->shared_size;
-		if (kind->more_shared_size != NULL)
-			vacuum->area_sizes[i] = add_size(kind->shared_size,
-											 kind->more_shared_size(index));
-		size = add_size(size, MAXALIGN(vacuum->area_sizes[i]));
-	}
-	return size;
-}
-
-/*
- * index_join
- *		Every member, when it knows the shared block.
- */
-void
-index_join(TableVacuum *vacuum)
-{
-	vacuum->kinds = palloc0_array(const IndexKind *, vacuum->nindexes);
-	vacuum->empty_pages = palloc0_array(BlockList, vacuum->nindexes);
-	vacuum->put_off = palloc0_array(BlockList, vacuum->nindexes);
-	for (int i = 0; i < vacuum->nindexes; i++)
-		vacuum->kinds[i] = index_kind(vacuum->indexes[i]);
-}
-
-/*
- * index_setup
- *		Leader, before the team is launched: note what is known of the indexes.
- *
- * From areas_start on, the shared block has index_shared_size bytes.
- */
-void
-index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
-{
-	Assert(is_leader(vacuum));
-	vacuum->private_stats = palloc0_array(IndexBulkDeleteResult *, vacuum->nindexes);
-	vacuum->begun = palloc0_array(bool, vacuum->nindexes);
-
-	for (int i = 0; i < vacuum->nindexes; i++)
-	{
-		IndexShared *index = vacuum_index(vacuum->shared, i);
-		const IndexKind *kind = vacuum->kinds[i];
-		int			place = i;
-
-		index->nblocks = vacuum->index_blocks[i];
-		index->may_be_parallel = parallel && may_be_parallel(vacuum, i);
-		SpinLockInit(&index->mutex);
-		pg_atomic_init_u32(&index->turn_taken, 0);
-		ConditionVariableInit(&index->turn_ended);
-		pg_atomic_init_u64(&index->known_end, 0);
-		pg_atomic_init_u32(&index->counted, 0);
-		if (vacuum->area_sizes[i] > 0)
-		{
-			index->area_start = areas_start;
-			index->area_size = vacuum->area_sizes[i];
-			areas_start += MAXALIGN(index->area_size);
-		}
-		if (kind != NULL && kind->setup != NULL)
-			kind->setup(vacuum, i);
-
-		/* sort it into those before it, largest first */
-		while (place > 0)
-		{
-			IndexShared *before = vacuum_index(vacuum->shared, place - 1);
-
-			if (vacuum_index(vacuum->shared, before->claim_order)->nblocks >= index->nblocks)
-				break;
-			vacuum_index(vacuum->shared, place)->claim_order = before->claim_order;
-			place--;
-		}
-		vacuum_index(vacuum->shared, place)->claim_order = i;
-	}
-}
 
 /*
  * index_prepare_round
@@ -681,18 +433,6 @@ index_stats(TableVacuum *vacuum, int number)
 	Assert(is_leader(vacuum));
 	Assert(number >= 0 && number < vacuum->nindexes);
 	return current_stats(vacuum, number);
-}
-
-/*
- * may_be_parallel
- *		Is the index big enough to be worth a worker, and its AM willing to work
- *		in one, in some phase?
- */
-static bool
-may_be_parallel(const TableVacuum *vacuum, int number)
-{
-	return vacuum->indexes[number]->rd_indam->amparallelvacuumoptions != VACUUM_OPTION_NO_PARALLEL &&
-		vacuum->index_blocks[number] >= min_parallel_index_scan_size;
 }
 
 /* may_go_on -- has this process still a place at work? */

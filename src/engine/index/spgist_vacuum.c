@@ -117,10 +117,6 @@
 #include "postgres.h"
 
 #include "access/spgist_private.h"
-#include "access/spgxlog.h"
-#include "access/transam.h"
-#include "access/xloginsert.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/indexfsm.h"
@@ -129,85 +125,10 @@
 
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/audit.h"
 #include "engine/index/index_kind.h"
+#include "engine/index/spgist_page.h"
 #include "engine/phases.h"
 #include "pace/pace.h"
-
-/* Where redirects and inner tuples are that have been followed */
-typedef struct FollowedPlace
-{
-	uint64		tid;			/* block number and offset: see is_to_follow */
-	char		status;			/* the hash table's */
-} FollowedPlace;
-
-#define SH_PREFIX followed
-#define SH_ELEMENT_TYPE FollowedPlace
-#define SH_KEY_TYPE uint64
-#define SH_KEY tid
-#define SH_HASH_KEY(table, key) ((uint32) murmurhash64(key))
-#define SH_EQUAL(table, a, b) ((a) == (b))
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
-
-/* What the team shares of one index */
-typedef struct SpgistShared
-{
-	TransactionId start_xmin;	/* written by the leader, in begin_blocks */
-	bool		deletes;		/* or is it cleanup? likewise */
-	bool		has_nothing_to_do;	/* cleanup after bulk deletion; likewise */
-} SpgistShared;
-
-/* How to take tuples out of their chains on one page; see plan_chain */
-typedef struct LeafPlan
-{
-	uint16		ndead;			/* heads of chains of which nothing is left */
-	uint16		nplaceholder;	/* others to be replaced by placeholders */
-	uint16		nmove;			/* to be moved to their head's place */
-	uint16		nchain;			/* whose next one changes */
-	OffsetNumber dead[MaxIndexTuplesPerPage];
-	OffsetNumber placeholder[MaxIndexTuplesPerPage];
-	OffsetNumber move_from[MaxIndexTuplesPerPage];
-	OffsetNumber move_to[MaxIndexTuplesPerPage];
-	OffsetNumber chain[MaxIndexTuplesPerPage];
-	OffsetNumber chain_next[MaxIndexTuplesPerPage];
-} LeafPlan;
-
-/* One process's part of one index */
-typedef struct SpgistScan
-{
-	TableVacuum *vacuum;
-	int			number;
-	IndexShared *shared;
-	SpgistShared *spgist;
-	Relation	index;
-	SpGistState state;			/* what the server's routines want */
-	IndexBulkDeleteResult stats;	/* what this process did */
-
-	IndexBlocks blocks;			/* the pages of our own ranges */
-
-	/* places to be visited: palloc'd, NULL at first */
-	ItemPointerData *pending;
-	int			npending;
-	int			pending_size;
-	followed_hash *followed;	/* since there was nothing pending; or NULL */
-
-	/*
-	 * the TIDs of the page in hand, where they are, and which of them are
-	 * dead
-	 */
-	int			ntids;
-	ItemPointerData tids[MaxIndexTuplesPerPage];
-	OffsetNumber offsets[MaxIndexTuplesPerPage];
-	bool		dead[MaxIndexTuplesPerPage];
-
-	/* by offset: the one before it in its chain, and is it to be deleted? */
-	OffsetNumber before[MaxIndexTuplesPerPage + 1];
-	bool		deletable[MaxIndexTuplesPerPage + 1];
-	LeafPlan	plan;
-} SpgistScan;
 
 static void spgist_begin(TableVacuum *vacuum, int number, int nmembers);
 static void spgist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers);
@@ -218,28 +139,10 @@ static void spgist_finish_cleanup(TableVacuum *vacuum, int number);
 static SpgistScan *make_scan(TableVacuum *vacuum, int number);
 static void free_scan(SpgistScan *scan);
 static void visit_in_range(void *scan, Buffer buffer);
-static void check_page(Relation index, Buffer buffer);
 static void visit_page(SpgistScan *scan, Buffer buffer);
 static void visit_pending(SpgistScan *scan);
 static void visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces);
-static void follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
-static void follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
-static bool is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
-static void add_pending(SpgistScan *scan, const ItemPointerData *place);
 static int	compare_places(const void *a, const void *b);
-static void clean_root(SpgistScan *scan, Buffer buffer);
-static void clean_leaf(SpgistScan *scan, Buffer buffer, bool count);
-static void look_at_leaf(SpgistScan *scan, Buffer buffer);
-static void note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset,
-					  OffsetNumber next);
-static void plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head);
-static void apply_plan(SpgistScan *scan, Buffer buffer);
-static XLogRecPtr log_plan(SpgistScan *scan, Buffer buffer);
-static void clean_redirects(SpgistScan *scan, Buffer buffer);
-static OffsetNumber find_old_redirects(SpgistScan *scan, Page page, OffsetNumber *old,
-									   int *nold);
-static bool is_old_redirect(SpgistScan *scan, const SpGistDeadTupleData *tuple);
-static void report_corruption(Relation index, BlockNumber blkno);
 
 const IndexKind spgist_kind = {
 	.name = "spgist",
@@ -429,18 +332,6 @@ visit_in_range(void *scan, Buffer buffer)
 	visit_page(scan, buffer);
 }
 
-/* check_page -- is this page, which is locked and not new, of an SP-GiST index? */
-static void
-check_page(Relation index, Buffer buffer)
-{
-	Page		page = BufferGetPage(buffer);
-
-	if (PageGetSpecialSize(page) != MAXALIGN(sizeof(SpGistPageOpaqueData)) ||
-		SpGistPageGetOpaque(page)->spgist_page_id != SPGIST_PAGE_ID ||
-		PageGetMaxOffsetNumber(page) > MaxIndexTuplesPerPage)
-		report_corruption(index, BufferGetBlockNumber(buffer));
-}
-
 /*
  * visit_page
  *		Visit a pinned page of a range of our own, or a root; release it, and visit
@@ -459,13 +350,13 @@ visit_page(SpgistScan *scan, Buffer buffer)
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	if (!PageIsNew(page))
 	{
-		check_page(scan->index, buffer);
+		spgist_check_page(scan->index, buffer);
 		if (SpGistPageIsLeaf(page) && SpGistBlockIsRoot(blkno))
-			clean_root(scan, buffer);
+			spgist_clean_root(scan, buffer);
 		else if (SpGistPageIsLeaf(page))
-			clean_leaf(scan, buffer, true);
+			spgist_clean_leaf(scan, buffer, true);
 		if (!SpGistPageIsLeaf(page) || !SpGistBlockIsRoot(blkno))
-			clean_redirects(scan, buffer);
+			spgist_clean_redirects(scan, buffer);
 	}
 
 	/* roots are never free, nor a place for others' tuples */
@@ -550,101 +441,22 @@ visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces)
 	}
 	else
 	{
-		check_page(scan->index, buffer);
+		spgist_check_page(scan->index, buffer);
 		if (!SpGistPageIsLeaf(page))
 		{
 			for (int i = 0; i < nplaces; i++)
-				follow_inner_tuple(scan, buffer, ItemPointerGetOffsetNumber(&places[i]));
+				spgist_follow_inner_tuple(scan, buffer, ItemPointerGetOffsetNumber(&places[i]));
 		}
 		else if (SpGistBlockIsRoot(blkno))
-			report_corruption(scan->index, blkno);
+			spgist_report_corruption(scan->index, blkno);
 		else
 		{
-			clean_leaf(scan, buffer, false);
-			clean_redirects(scan, buffer);
+			spgist_clean_leaf(scan, buffer, false);
+			spgist_clean_redirects(scan, buffer);
 			SpGistSetLastUsedPage(scan->index, buffer);
 		}
 	}
 	UnlockReleaseBuffer(buffer);
-}
-
-/*
- * follow_inner_tuple
- *		Make pending what an inner tuple on a locked page leads to, or the place
- *		that it has moved to.  It may be gone: see the top of this file.
- */
-static void
-follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
-{
-	Page		page = BufferGetPage(buffer);
-	SpGistInnerTuple tuple;
-	SpGistNodeTuple node;
-	int			i;
-
-	if (offset < FirstOffsetNumber || offset > PageGetMaxOffsetNumber(page))
-		return;
-
-	tuple = (SpGistInnerTuple) PageGetItem(page, PageGetItemId(page, offset));
-	if (tuple->tupstate == SPGIST_REDIRECT)
-		follow_redirect(scan, buffer, offset);
-	else if (tuple->tupstate == SPGIST_LIVE && is_to_follow(scan, buffer, offset))
-	{
-		SGITITERATE(tuple, i, node)
-		{
-			if (ItemPointerIsValid(&node->t_tid))
-				add_pending(scan, &node->t_tid);
-		}
-	}
-}
-
-/*
- * follow_redirect
- *		Make pending what a redirect on a locked page leads to, if it is young.
- *
- * An old one that is followed might make way to something else later, which then
- * would not be.
- */
-static void
-follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
-{
-	Page		page = BufferGetPage(buffer);
-	SpGistDeadTuple redirect = (SpGistDeadTuple) PageGetItem(page, PageGetItemId(page, offset));
-
-	Assert(redirect->tupstate == SPGIST_REDIRECT);
-	if (TransactionIdFollowsOrEquals(redirect->xid, scan->spgist->start_xmin) &&
-		is_to_follow(scan, buffer, offset))
-		add_pending(scan, &redirect->pointer);
-}
-
-/*
- * is_to_follow
- *		Has what is at this place yet to be followed?  Then the caller does so.
- */
-static bool
-is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
-{
-	uint64		tid = (uint64) BufferGetBlockNumber(buffer) << 16 | offset;
-	bool		found;
-
-	Assert(compat_buffer_is_locked_exclusively(buffer));
-	if (scan->followed == NULL)
-		scan->followed = followed_create(CurrentMemoryContext, 64, NULL);
-	(void) followed_insert(scan->followed, tid, &found);
-	return !found;
-}
-
-/* add_pending -- make a place pending. */
-static void
-add_pending(SpgistScan *scan, const ItemPointerData *place)
-{
-	if (scan->npending == scan->pending_size)
-	{
-		scan->pending_size = Max(scan->pending_size * 2, 64);
-		scan->pending = scan->pending == NULL ?
-			palloc_array(ItemPointerData, scan->pending_size) :
-			repalloc_huge(scan->pending, scan->pending_size * sizeof(ItemPointerData));
-	}
-	scan->pending[scan->npending++] = *place;
 }
 
 /* compare_places -- for qsort */
@@ -652,390 +464,4 @@ static int
 compare_places(const void *a, const void *b)
 {
 	return ItemPointerCompare((ItemPointer) a, (ItemPointer) b);
-}
-
-/*
- * clean_root
- *		Delete the tuples of dead TIDs from a root that is a leaf page, locked
- *		exclusively.  They form no chains.
- */
-static void
-clean_root(SpgistScan *scan, Buffer buffer)
-{
-	OffsetNumber deletable[MaxIndexTuplesPerPage];
-	Page		page = BufferGetPage(buffer);
-	spgxlogVacuumRoot record;
-	int			ndead = 0;
-
-	look_at_leaf(scan, buffer);
-	if (scan->ntids != PageGetMaxOffsetNumber(page))
-		report_corruption(scan->index, BufferGetBlockNumber(buffer));
-	for (int i = 0; i < scan->ntids; i++)
-		if (scan->dead[i])
-			deletable[ndead++] = scan->offsets[i];
-
-	scan->stats.num_index_tuples += scan->ntids - ndead;
-	scan->stats.tuples_removed += ndead;
-	if (ndead == 0)
-		return;
-
-	index_check_items(scan->index, buffer);
-	START_CRIT_SECTION();
-	PageIndexMultiDelete(page, deletable, ndead);
-	MarkBufferDirty(buffer);
-	if (RelationNeedsWAL(scan->index))
-	{
-		record.nDelete = ndead;
-		STORE_STATE(&scan->state, record.stateSrc);
-		XLogBeginInsert();
-		XLogRegisterData((char *) &record, SizeOfSpgxlogVacuumRoot);
-		XLogRegisterData((char *) deletable, sizeof(OffsetNumber) * ndead);
-		XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
-		PageSetLSN(page, XLogInsert(RM_SPGIST_ID, XLOG_SPGIST_VACUUM_ROOT));
-	}
-	END_CRIT_SECTION();
-}
-
-/*
- * clean_leaf
- *		Delete the tuples of dead TIDs from a leaf page, locked exclusively, that is
- *		no root; make the targets of its young redirects pending.
- *
- * Heads of chains stay where they are, as a downlink leads there.
- */
-static void
-clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
-{
-	LeafPlan   *plan = &scan->plan;
-	int			ndead = 0;
-
-	look_at_leaf(scan, buffer);
-	for (int i = 0; i < scan->ntids; i++)
-		ndead += scan->dead[i];
-	if (count)
-		scan->stats.num_index_tuples += scan->ntids - ndead;
-	scan->stats.tuples_removed += ndead;
-	if (ndead == 0)
-		return;
-
-	plan->ndead = plan->nplaceholder = plan->nmove = plan->nchain = 0;
-	for (int i = 0; i < scan->ntids; i++)
-		scan->deletable[scan->offsets[i]] = scan->dead[i];
-	for (int i = 0; i < scan->ntids; i++)
-		if (scan->before[scan->offsets[i]] == InvalidOffsetNumber)
-			plan_chain(scan, buffer, scan->offsets[i]);
-
-	/* each is in a chain, and in one only */
-	if (plan->ndead + plan->nplaceholder + plan->nmove != ndead)
-		report_corruption(scan->index, BufferGetBlockNumber(buffer));
-	apply_plan(scan, buffer);
-	audit_deleted(scan->vacuum, scan->number, buffer);
-}
-
-/*
- * look_at_leaf
- *		See which tuples a leaf page has, which of their TIDs are dead, and how
- *		they are chained; make the targets of young redirects pending.
- */
-static void
-look_at_leaf(SpgistScan *scan, Buffer buffer)
-{
-	Page		page = BufferGetPage(buffer);
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-
-	Assert(compat_buffer_is_locked_exclusively(buffer));
-	Assert(SpGistPageIsLeaf(page) && maxoff <= MaxIndexTuplesPerPage);
-
-	scan->ntids = 0;
-	memset(scan->before, 0, (maxoff + 1) * sizeof(OffsetNumber));
-	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
-	{
-		SpGistLeafTuple tuple = (SpGistLeafTuple) PageGetItem(page, PageGetItemId(page, off));
-
-		if (tuple->tupstate == SPGIST_LIVE)
-		{
-			scan->tids[scan->ntids] = tuple->heapPtr;
-			scan->offsets[scan->ntids++] = off;
-			note_next(scan, buffer, off, SGLT_GET_NEXTOFFSET(tuple));
-		}
-		else if (tuple->tupstate == SPGIST_REDIRECT && scan->spgist->deletes)
-			follow_redirect(scan, buffer, off);
-	}
-
-	if (scan->spgist->deletes)
-		(void) audit_match(scan->vacuum, scan->number, buffer, scan->tids, scan->ntids, scan->dead);
-	else
-		memset(scan->dead, 0, sizeof(bool) * scan->ntids);
-}
-
-/* note_next -- a tuple on a leaf page is followed by another one in its chain, or by none. */
-static void
-note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset, OffsetNumber next)
-{
-	if (next == InvalidOffsetNumber)
-		return;
-	if (next > PageGetMaxOffsetNumber(BufferGetPage(buffer)) ||
-		scan->before[next] != InvalidOffsetNumber)
-		report_corruption(scan->index, BufferGetBlockNumber(buffer));
-	scan->before[next] = offset;
-}
-
-/*
- * plan_chain
- *		Plan how to take the deletable tuples out of a chain.
- *
- * The first one that stays moves to the head's place, unless it has it.  If none
- * stays, the head becomes a dead tuple there.
- */
-static void
-plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head)
-{
-	Page		page = BufferGetPage(buffer);
-	LeafPlan   *plan = &scan->plan;
-	OffsetNumber last = InvalidOffsetNumber;	/* that stays, where it will
-												 * be */
-	bool		gap = false;	/* were some after it deleted? */
-	OffsetNumber next;
-
-	for (OffsetNumber off = head; off != InvalidOffsetNumber; off = next)
-	{
-		SpGistLeafTuple tuple = (SpGistLeafTuple) PageGetItem(page, PageGetItemId(page, off));
-
-		if (tuple->tupstate != SPGIST_LIVE)
-			report_corruption(scan->index, BufferGetBlockNumber(buffer));
-		next = SGLT_GET_NEXTOFFSET(tuple);
-
-		if (scan->deletable[off])
-		{
-			if (off != head)
-				plan->placeholder[plan->nplaceholder++] = off;
-			gap = true;
-			continue;
-		}
-		if (last == InvalidOffsetNumber && off != head)
-		{
-			plan->move_from[plan->nmove] = off;
-			plan->move_to[plan->nmove++] = head;
-			last = head;
-		}
-		else
-		{
-			if (last != InvalidOffsetNumber && gap)
-			{
-				plan->chain[plan->nchain] = last;
-				plan->chain_next[plan->nchain++] = off;
-			}
-			last = off;
-		}
-		gap = false;
-	}
-
-	if (last == InvalidOffsetNumber)
-		plan->dead[plan->ndead++] = head;
-	else if (gap)
-	{
-		plan->chain[plan->nchain] = last;
-		plan->chain_next[plan->nchain++] = InvalidOffsetNumber;
-	}
-}
-
-/*
- * apply_plan
- *		Do with a leaf page as planned, in the order in which replay does it.
- */
-static void
-apply_plan(SpgistScan *scan, Buffer buffer)
-{
-	Page		page = BufferGetPage(buffer);
-	LeafPlan   *plan = &scan->plan;
-
-	index_check_items(scan->index, buffer);
-	START_CRIT_SECTION();
-	spgPageIndexMultiDelete(&scan->state, page, plan->dead, plan->ndead,
-							SPGIST_DEAD, SPGIST_DEAD,
-							InvalidBlockNumber, InvalidOffsetNumber);
-	spgPageIndexMultiDelete(&scan->state, page, plan->placeholder, plan->nplaceholder,
-							SPGIST_PLACEHOLDER, SPGIST_PLACEHOLDER,
-							InvalidBlockNumber, InvalidOffsetNumber);
-
-	/* a tuple moves by its line pointer, and gets the one of what goes */
-	for (int i = 0; i < plan->nmove; i++)
-	{
-		ItemId		from = PageGetItemId(page, plan->move_from[i]);
-		ItemId		to = PageGetItemId(page, plan->move_to[i]);
-		ItemIdData	old = *to;
-
-		*to = *from;
-		*from = old;
-	}
-	spgPageIndexMultiDelete(&scan->state, page, plan->move_from, plan->nmove,
-							SPGIST_PLACEHOLDER, SPGIST_PLACEHOLDER,
-							InvalidBlockNumber, InvalidOffsetNumber);
-
-	for (int i = 0; i < plan->nchain; i++)
-	{
-		ItemId		id = PageGetItemId(page, plan->chain[i]);
-		SpGistLeafTuple tuple = (SpGistLeafTuple) PageGetItem(page, id);
-
-		Assert(tuple->tupstate == SPGIST_LIVE);
-		SGLT_SET_NEXTOFFSET(tuple, plan->chain_next[i]);
-	}
-
-	MarkBufferDirty(buffer);
-	if (RelationNeedsWAL(scan->index))
-		PageSetLSN(page, log_plan(scan, buffer));
-	END_CRIT_SECTION();
-}
-
-/* log_plan -- log what apply_plan has done; within a critical section. */
-static XLogRecPtr
-log_plan(SpgistScan *scan, Buffer buffer)
-{
-	LeafPlan   *plan = &scan->plan;
-	spgxlogVacuumLeaf record;
-
-	record.nDead = plan->ndead;
-	record.nPlaceholder = plan->nplaceholder;
-	record.nMove = plan->nmove;
-	record.nChain = plan->nchain;
-	STORE_STATE(&scan->state, record.stateSrc);
-
-	XLogBeginInsert();
-	XLogRegisterData((char *) &record, SizeOfSpgxlogVacuumLeaf);
-	XLogRegisterData((char *) plan->dead, sizeof(OffsetNumber) * plan->ndead);
-	XLogRegisterData((char *) plan->placeholder, sizeof(OffsetNumber) * plan->nplaceholder);
-	XLogRegisterData((char *) plan->move_from, sizeof(OffsetNumber) * plan->nmove);
-	XLogRegisterData((char *) plan->move_to, sizeof(OffsetNumber) * plan->nmove);
-	XLogRegisterData((char *) plan->chain, sizeof(OffsetNumber) * plan->nchain);
-	XLogRegisterData((char *) plan->chain_next, sizeof(OffsetNumber) * plan->nchain);
-	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
-	return XLogInsert(RM_SPGIST_ID, XLOG_SPGIST_VACUUM_LEAF);
-}
-
-/*
- * clean_redirects
- *		Make placeholders of the old redirects on a page, locked exclusively, and
- *		delete the placeholders at its end, which keep no offset as it is.
- */
-static void
-clean_redirects(SpgistScan *scan, Buffer buffer)
-{
-	Page		page = BufferGetPage(buffer);
-	SpGistPageOpaque opaque = SpGistPageGetOpaque(page);
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
-	OffsetNumber old[MaxIndexTuplesPerPage];
-	OffsetNumber tail[MaxIndexTuplesPerPage];
-	spgxlogVacuumRedirect record = {0};
-	OffsetNumber first;
-	int			nold;
-
-	first = find_old_redirects(scan, page, old, &nold);
-	if (nold == 0 && first == InvalidOffsetNumber)
-		return;
-
-	record.nToPlaceholder = nold;
-	record.firstPlaceholder = first;
-	record.isCatalogRel = RelationIsAccessibleInLogicalDecoding(scan->vacuum->rel);
-	record.snapshotConflictHorizon = InvalidTransactionId;
-
-	index_check_items(scan->index, buffer);
-	START_CRIT_SECTION();
-	for (int i = 0; i < nold; i++)
-	{
-		SpGistDeadTuple tuple = (SpGistDeadTuple) PageGetItem(page, PageGetItemId(page, old[i]));
-
-		if (!TransactionIdIsValid(record.snapshotConflictHorizon) ||
-			TransactionIdPrecedes(record.snapshotConflictHorizon, tuple->xid))
-			record.snapshotConflictHorizon = tuple->xid;
-		tuple->tupstate = SPGIST_PLACEHOLDER;
-		ItemPointerSetInvalid(&tuple->pointer);
-	}
-	Assert(opaque->nRedirection >= nold);
-	opaque->nRedirection -= nold;
-	opaque->nPlaceholder += nold;
-
-	if (first != InvalidOffsetNumber)
-	{
-		int			ntail = maxoff - first + 1;
-
-		for (int i = 0; i < ntail; i++)
-			tail[i] = first + i;
-		Assert(opaque->nPlaceholder >= ntail);
-		opaque->nPlaceholder -= ntail;
-		PageIndexMultiDelete(page, tail, ntail);
-	}
-
-	MarkBufferDirty(buffer);
-	if (RelationNeedsWAL(scan->index))
-	{
-		XLogBeginInsert();
-		XLogRegisterData((char *) &record, SizeOfSpgxlogVacuumRedirect);
-		XLogRegisterData((char *) old, sizeof(OffsetNumber) * nold);
-		XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
-		PageSetLSN(page, XLogInsert(RM_SPGIST_ID, XLOG_SPGIST_VACUUM_REDIRECT));
-	}
-	END_CRIT_SECTION();
-}
-
-/*
- * find_old_redirects
- *		Find the old redirects on a page; return the first offset from which there
- *		will be placeholders only, or InvalidOffsetNumber if there are none at the
- *		end.
- */
-static OffsetNumber
-find_old_redirects(SpgistScan *scan, Page page, OffsetNumber *old, int *nold)
-{
-	int			redirects = SpGistPageGetOpaque(page)->nRedirection;
-	OffsetNumber first = InvalidOffsetNumber;
-	bool		in_tail = true;
-
-	*nold = 0;
-	for (OffsetNumber off = PageGetMaxOffsetNumber(page);
-		 off >= FirstOffsetNumber && (in_tail || redirects > 0); off--)
-	{
-		SpGistDeadTuple tuple = (SpGistDeadTuple) PageGetItem(page, PageGetItemId(page, off));
-		bool		placeholder = tuple->tupstate == SPGIST_PLACEHOLDER;
-
-		if (tuple->tupstate == SPGIST_REDIRECT)
-		{
-			redirects--;
-			if (is_old_redirect(scan, tuple))
-			{
-				old[(*nold)++] = off;
-				placeholder = true;
-			}
-		}
-		in_tail = in_tail && placeholder;
-		if (in_tail)
-			first = off;
-	}
-	return first;
-}
-
-/*
- * is_old_redirect
- *		Can a redirect go?
- *
- * Not one that has come about since we began, as what it leads to must be found;
- * nor one that a scan may need that began before it.  One without a transaction
- * ID is of REINDEX CONCURRENTLY, which no scan was beside.
- */
-static bool
-is_old_redirect(SpgistScan *scan, const SpGistDeadTupleData *tuple)
-{
-	return !TransactionIdIsValid(tuple->xid) ||
-		(TransactionIdPrecedes(tuple->xid, scan->spgist->start_xmin) &&
-		 compat_is_removable_xid(scan->vacuum->vistest, tuple->xid));
-}
-
-/* report_corruption -- a page of the index isn't what it should be. */
-static void
-report_corruption(Relation index, BlockNumber blkno)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INDEX_CORRUPTED),
-			 errmsg("index \"%s\" contains corrupted page at block %u",
-					RelationGetRelationName(index), blkno),
-			 errhint("Please REINDEX it.")));
 }

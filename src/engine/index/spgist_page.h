@@ -1,0 +1,100 @@
+/*-------------------------------------------------------------------------
+ *
+ * spgist_page.h
+ *	  One process's part of an SP-GiST index, and what it does to one page.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CYCLONE_SPGIST_PAGE_H
+#define CYCLONE_SPGIST_PAGE_H
+
+#include "access/spgist_private.h"
+#include "common/hashfn.h"
+
+#include "engine/index/index_kind.h"
+
+/* Where redirects and inner tuples are that have been followed */
+typedef struct FollowedPlace
+{
+	uint64		tid;			/* block number and offset: see is_to_follow */
+	char		status;			/* the hash table's */
+} FollowedPlace;
+
+#define SH_PREFIX followed
+#define SH_ELEMENT_TYPE FollowedPlace
+#define SH_KEY_TYPE uint64
+#define SH_KEY tid
+#define SH_HASH_KEY(table, key) ((uint32) murmurhash64(key))
+#define SH_EQUAL(table, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* What the team shares of one index */
+typedef struct SpgistShared
+{
+	TransactionId start_xmin;	/* written by the leader, in begin_blocks */
+	bool		deletes;		/* or is it cleanup? likewise */
+	bool		has_nothing_to_do;	/* cleanup after bulk deletion; likewise */
+} SpgistShared;
+
+/* How to take tuples out of their chains on one page; see plan_chain */
+typedef struct LeafPlan
+{
+	uint16		ndead;			/* heads of chains of which nothing is left */
+	uint16		nplaceholder;	/* others to be replaced by placeholders */
+	uint16		nmove;			/* to be moved to their head's place */
+	uint16		nchain;			/* whose next one changes */
+	OffsetNumber dead[MaxIndexTuplesPerPage];
+	OffsetNumber placeholder[MaxIndexTuplesPerPage];
+	OffsetNumber move_from[MaxIndexTuplesPerPage];
+	OffsetNumber move_to[MaxIndexTuplesPerPage];
+	OffsetNumber chain[MaxIndexTuplesPerPage];
+	OffsetNumber chain_next[MaxIndexTuplesPerPage];
+} LeafPlan;
+
+/* One process's part of one index */
+typedef struct SpgistScan
+{
+	TableVacuum *vacuum;
+	int			number;
+	IndexShared *shared;
+	SpgistShared *spgist;
+	Relation	index;
+	SpGistState state;			/* what the server's routines want */
+	IndexBulkDeleteResult stats;	/* what this process did */
+
+	IndexBlocks blocks;			/* the pages of our own ranges */
+
+	/* places to be visited: palloc'd, NULL at first */
+	ItemPointerData *pending;
+	int			npending;
+	int			pending_size;
+	followed_hash *followed;	/* since there was nothing pending; or NULL */
+
+	/*
+	 * the TIDs of the page in hand, where they are, and which of them are
+	 * dead
+	 */
+	int			ntids;
+	ItemPointerData tids[MaxIndexTuplesPerPage];
+	OffsetNumber offsets[MaxIndexTuplesPerPage];
+	bool		dead[MaxIndexTuplesPerPage];
+
+	/* by offset: the one before it in its chain, and is it to be deleted? */
+	OffsetNumber before[MaxIndexTuplesPerPage + 1];
+	bool		deletable[MaxIndexTuplesPerPage + 1];
+	LeafPlan	plan;
+} SpgistScan;
+
+extern void spgist_check_page(Relation index, Buffer buffer);
+extern void spgist_clean_root(SpgistScan *scan, Buffer buffer);
+extern void spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count);
+extern void spgist_clean_redirects(SpgistScan *scan, Buffer buffer);
+extern void spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
+extern void spgist_report_corruption(Relation index, BlockNumber blkno);
+
+#endif							/* CYCLONE_SPGIST_PAGE_H */
