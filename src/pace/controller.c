@@ -27,16 +27,18 @@
  * If nothing ends any more for as long as thirty statements usually take, those that
  * run and are late already vote (controller_misses_statements).
  *
- * A target to be learned
- * ----------------------
+ * auto
+ * ----
  * The caller says how long other sessions had a core, and how long they waited: for
  * a core, a file, a lock on a page.  (ran + waited) / ran says how many times as long
  * as alone on the machine they take.  What that is without VACUUM is measured while it
  * rests for a moment, and then it goes on for nine times as long, as LEDBAT++ does in
  * networks; the mean of the last eight rests counts.  The budget grows while others
- * take no longer than that, stops growing when they take STRETCH_MARGIN times as
- * long, and shrinks beyond.  Where their times can't be had the percentile of their
- * statements is learned in the same rests, and kept to like a target in ms.
+ * take less than STRETCH_MARGIN times as long as that, and shrinks beyond, in
+ * proportion, so waits that vary by themselves average out.  One rest alone tells
+ * little of them, so the first ones come sooner, and until there are eight the budget
+ * moves the less from FIRST_BUDGET the fewer there were.  It stays there at most where
+ * it isn't known how long others wait for a core.
  *
  * Nobody
  * ------
@@ -62,13 +64,15 @@
 #define GROWTH			2.0		/* of that, a second: from floor to full speed
 								 * in two */
 #define DEEPEST_CUT		0.25	/* in one step */
-#define LATE_MARGIN		1.1		/* a learned percentile, times what it is in
-								 * rests */
-#define STRETCH_MARGIN	1.15	/* likewise what others take: harm of 1.10 at
-								 * the 95th percentile of TPC-C */
-#define STRETCH_GROWTH	1.0		/* a second, with all the room there is */
-#define NOBODY_CORES	0.02	/* others that use less of a core are nobody:
-								 * autovacuum's launcher, monitoring */
+#define STRETCH_MARGIN	1.06	/* what others take, times what they do in
+								 * rests: as beside a steady 800 a 2 ms on
+								 * TPC-C */
+#define STRETCH_GROWTH	3.0		/* of the budget's logarithm, a second, for
+								 * all that others take: calm enough for waits
+								 * that vary by a third by themselves */
+#define NOBODY_CORES	0.02	/* others that use less of a core, and wait
+								 * for no longer, are nobody: autovacuum's
+								 * launcher, monitoring */
 #define NOBODY_A_SECOND	1.5		/* so are fewer statements than this */
 #define ALONE_SECONDS	1.0		/* until that is sure; waits are averaged over
 								 * it, and a rest takes as long */
@@ -84,17 +88,15 @@ static void note_load(Controller *controller, const ControllerInput *input);
 static bool is_alone(const Controller *controller);
 static double pause_seconds(const Controller *controller);
 static bool rests(Controller *controller, const ControllerInput *input);
-static bool learn(Controller *controller, const ControllerInput *input);
 static double vote_of_statements(const Controller *controller, const ControllerInput *input);
 static double vote_of_waits(Controller *controller, const ControllerInput *input);
 static void move(Controller *controller, const ControllerInput *input, double step);
 
-/* controller_init -- begin, with a target in ms, or 0: it is to be learned. */
+/* controller_init -- begin, with a target in ms, or 0: auto. */
 void
 controller_init(Controller *controller, double target_ms)
 {
 	memset(controller, 0, sizeof(*controller));
-	controller->learns = target_ms == 0;
 	controller->target_ms = target_ms;
 	controller->budget = FIRST_BUDGET;
 }
@@ -117,20 +119,19 @@ controller_resume(Controller *controller)
 void
 controller_step(Controller *controller, const ControllerInput *input)
 {
-	bool		by_waits = controller->learns && input->looked > 0;
+	bool		is_auto = controller->target_ms == 0;
 	double		step;
 
-	controller->forget_window = false;
 	note_load(controller, input);
-	if (is_alone(controller))
+	controller->alone = is_alone(controller);
+	if (controller->alone)
 	{
 		controller->resting = false;
-		controller->budget = INFINITY;
 		controller->at_floor = controller->settling = 0;
 		controller->limit = LIMIT_NOTHING;
 		return;
 	}
-	if (controller->learns && rests(controller, input))
+	if (is_auto && rests(controller, input))
 	{
 		controller->limit = LIMIT_LEARNING;
 		return;
@@ -140,7 +141,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 		controller->settling -= input->seconds;
 		return;
 	}
-	step = by_waits ? vote_of_waits(controller, input) : vote_of_statements(controller, input);
+	step = is_auto ? vote_of_waits(controller, input) : vote_of_statements(controller, input);
 	move(controller, input, Max(step, log(DEEPEST_CUT)));
 }
 
@@ -148,7 +149,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 double
 controller_budget(const Controller *controller)
 {
-	return controller->resting ? LEAST_BUDGET / 4 : controller->budget;
+	return controller->alone ? INFINITY : controller->resting ? LEAST_BUDGET / 4 : controller->budget;
 }
 
 /* controller_late_ms -- a statement that takes longer is late; INFINITY: none is. */
@@ -169,7 +170,7 @@ controller_misses_statements(const Controller *controller)
 bool
 controller_target_is_out_of_reach(const Controller *controller)
 {
-	return !controller->learns && controller->at_floor >= 2 * PATIENCE;
+	return controller->target_ms > 0 && controller->at_floor >= 2 * PATIENCE;
 }
 
 /* note_load -- how many statements there are, and since when nobody. */
@@ -187,9 +188,8 @@ note_load(Controller *controller, const ControllerInput *input)
 	if (input->ended > 0)
 		controller->usual_load = controller->load;
 
-	controller->by_waits = controller->learns && input->looked > 0;
-	if (controller->by_waits)
-		somebody = input->others_ran >= NOBODY_CORES * input->looked;
+	if (controller->target_ms == 0)
+		somebody = input->others_ran + input->others_waited >= NOBODY_CORES * input->looked;
 	else
 		somebody = input->votes > 0 || input->ended > 0 ||
 			(input->some_run && controller->usual_load >= NOBODY_A_SECOND);
@@ -203,7 +203,7 @@ is_alone(const Controller *controller)
 	double		load = controller->load;
 	double		pause = pause_seconds(controller);
 
-	if (controller->by_waits)
+	if (controller->target_ms == 0)
 		return controller->idle >= ALONE_SECONDS;
 	/* of those who have come to a halt it says nothing that they are few */
 	return controller->idle >= pause ||
@@ -228,61 +228,34 @@ pause_seconds(const Controller *controller)
 static bool
 rests(Controller *controller, const ControllerInput *input)
 {
-	bool		knows = controller->by_waits ? controller->base_ran > 0 : controller->target_ms > 0;
+	double		weight;
 
 	controller->since_rest += input->seconds;
 	if (!controller->resting)
 	{
-		if (knows && controller->since_rest < (RESTS + 1) * controller->rest_seconds)
+		if (controller->nrests > 0 &&
+			controller->since_rest < (Min(controller->nrests, RESTS) + 1) * ALONE_SECONDS)
 			return false;
 		controller->resting = true;
 		controller->rest_seconds = -input->seconds;
 		controller->rest_ran = controller->rest_waited = 0;
-		controller->forget_window = true;
 		return true;
 	}
 	controller->rest_seconds += input->seconds;
 	if (controller->rest_seconds <= 0)
-	{
-		controller->forget_window = true;
 		return true;
-	}
 	controller->rest_ran += input->others_ran;
 	controller->rest_waited += input->others_waited;
-	if (!learn(controller, input))
+	/* of the first one there is no mean yet */
+	if (controller->rest_seconds < (controller->nrests == 0 ? 2 : 1) * ALONE_SECONDS || controller->rest_ran <= 0)
 		return true;
+	weight = 1.0 / (Min(controller->nrests++, RESTS - 1) + 1);
+	controller->base_ran += (controller->rest_ran - controller->base_ran) * weight;
+	controller->base_waited += (controller->rest_waited - controller->base_waited) * weight;
 	controller->resting = false;
 	controller->since_rest = 0;
 	controller->ran = controller->waited = 0;
 	controller->settling = input->seconds;
-	controller->forget_window = true;
-	return true;
-}
-
-/* learn -- has the rest told enough?  If so take it over. */
-static bool
-learn(Controller *controller, const ControllerInput *input)
-{
-	bool		is_first = controller->by_waits ? controller->base_ran <= 0 : controller->target_ms <= 0;
-	double		weight = is_first ? 1 : 1.0 / (Min(controller->nrests, RESTS - 1) + 1);
-
-	if (controller->by_waits)
-	{
-		/* of the first one there is no mean yet */
-		if (controller->rest_seconds < (is_first ? 2 : 1) * ALONE_SECONDS || controller->rest_ran <= 0)
-			return false;
-		controller->base_ran += (controller->rest_ran - controller->base_ran) * weight;
-		controller->base_waited += (controller->rest_waited - controller->base_waited) * weight;
-	}
-	else
-	{
-		if (isnan(input->percentile_ms))
-			return false;
-		/* nothing takes no time */
-		controller->log_base += (log(Max(input->percentile_ms, 1e-6)) - controller->log_base) * weight;
-		controller->target_ms = exp(controller->log_base) * LATE_MARGIN;
-	}
-	controller->nrests++;
 	return true;
 }
 
@@ -310,7 +283,7 @@ vote_of_waits(Controller *controller, const ControllerInput *input)
 	if (controller->ran <= 0)
 		return 0;
 	room = base * STRETCH_MARGIN - (1 + controller->waited / controller->ran);
-	return STRETCH_GROWTH * input->seconds * Min(room / (base * (STRETCH_MARGIN - 1)), 1);
+	return STRETCH_GROWTH * Min(controller->nrests, RESTS) / RESTS * input->seconds * room / base;
 }
 
 /* move -- change the budget by so much, as a logarithm. */
@@ -321,13 +294,15 @@ move(Controller *controller, const ControllerInput *input, double step)
 	if (step < 0 && input->awake > 0)
 		controller->budget = Min(controller->budget, Max(2 * input->awake, LEAST_BUDGET));
 	controller->budget = Max(controller->budget * exp(step), LEAST_BUDGET);
+	if (input->cores_are_unknown)
+		controller->budget = Min(controller->budget, FIRST_BUDGET);
 	/* nor need it be bounded */
 	if (controller->budget > 2 * input->awake && controller->budget > 1 && input->awake > 0)
 		controller->budget = INFINITY;
 
 	if (step < 0)
 		controller->load_at_cut = controller->load;
-	if (step < log(0.5) && !controller->by_waits)
+	if (step < log(0.5) && controller->target_ms > 0)
 		controller->settling = Min(controller->target_ms / 1000, ALONE_SECONDS) - input->seconds;
 	if (step > 0 || controller->budget > LEAST_BUDGET)
 		controller->at_floor = 0;

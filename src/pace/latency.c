@@ -3,11 +3,11 @@
  * latency.c
  *	  How long the statements of ordinary sessions take.
  *
- * While some vacuum has a latency target in ms, or one that is to be learned of
- * statements, each client backend times its top-level statements and counts them in shared memory, by the logarithm of
- * their latency; nothing is timed at other times.  What counts is the time in
- * the executor, and that of the commit that ends the statement or is one; the
- * time in which a cursor waits for its client does not.  Of the utility
+ * While some vacuum has a latency target in ms, each client backend times its top-level
+ * statements and counts them in shared memory, by the logarithm of their latency;
+ * nothing is timed at other times.  What counts is the time in the executor, and that
+ * of the commit that ends the statement or is one; the time in which a cursor waits for
+ * its client does not.  Of the utility
  * statements those are timed that stand for work of the application (see
  * is_timed); a VACUUM or CREATE INDEX is slow by nature and says nothing.
  *

@@ -25,8 +25,8 @@
  * has come for it, which its own clocks don't show.  Who waits for a file, or for a
  * lock on a page or another of the server's, in the moment of a look is taken to have
  * waited since the last one.  Of many processes only so many are read at a time, in
- * turn.  If this process itself has not run since the last look, though it is here,
- * what the kernel says is nothing to go by.
+ * turn.  Where the kernel doesn't tell, as if this process itself has not run since the
+ * last look, though it is here, those at work are taken to have run since then.
  *
  * What VACUUM can't cause isn't held against it: a statement that is seen to wait
  * for its client, for a lock on a table or row, or for time to pass, is excused
@@ -89,12 +89,11 @@ static NeighboursSeen seen = {0};
 static Process *processes = NULL;	/* MaxBackends of them */
 static int	next_process = 0;
 static uint64 last_look = 0;
-static bool times_are_known = true;
 
 static void look(uint64 now, bool reads_times, NeighboursTimes *times);
 static void look_at_waits(int number, uint64 passed, NeighboursTimes *times);
 static bool is_other(int number);
-static void read_others(uint64 now, NeighboursTimes *times);
+static bool read_others(uint64 now, NeighboursTimes *times);
 static bool read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
 static int	cores(void);
 
@@ -194,13 +193,6 @@ neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 	return true;
 }
 
-/* neighbours_times_are_known -- could others' times be had, as far as somebody has tried? */
-bool
-neighbours_times_are_known(void)
-{
-	return times_are_known;
-}
-
 /* neighbours_room -- for how many workers there is room, by what was seen so far. */
 uint32
 neighbours_room(void)
@@ -214,6 +206,7 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	uint64		passed = now - last_look;
 	int			at_work = 0;
+	bool		is_first;
 
 	memset(times, 0, sizeof(*times));
 	for (int i = 0; i < MaxBackends; i++)
@@ -230,9 +223,16 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 	neighbours_note(&seen, at_work, (double) passed / NS_PER_S);
 	last_look = now;
 
-	if (reads_times)
-		read_others(now, times);
-	if (times->looked == 0 || passed > NS_RECENT)
+	is_first = processes[MyProcNumber].pid != MyProcPid;
+	times->looked = passed;
+	if (reads_times && !read_others(now, times))
+	{
+		/* of the first time nothing is known yet */
+		is_first = is_first && processes[MyProcNumber].pid == MyProcPid;
+		times->cores_are_unknown = !is_first;
+		times->ran = at_work * passed;
+	}
+	if (!reads_times || is_first || passed > NS_RECENT)
 		memset(times, 0, sizeof(*times));
 }
 
@@ -268,24 +268,17 @@ is_other(int number)
 		pg_atomic_read_u32(&takes_part[number]) == 0;
 }
 
-/* read_others -- add what the kernel says of them. */
-static void
+/* read_others -- add what the kernel says of them, if it does. */
+static bool
 read_others(uint64 now, NeighboursTimes *times)
 {
-	uint64		passed = now - processes[MyProcNumber].read_at;
 	uint64		ran,
 				waited;
-	bool		is_first = processes[MyProcNumber].pid != MyProcPid;
 	int			nread = 0;
 	int			nfailed = 0;
 
-	times_are_known = read_process(MyProcNumber, now, &ran, &waited) && ran > 0;
-	if (!times_are_known)
-	{
-		/* of the first time nothing is known yet */
-		times_are_known = is_first && processes[MyProcNumber].pid == MyProcPid;
-		return;
-	}
+	if (!read_process(MyProcNumber, now, &ran, &waited) || ran == 0)
+		return false;
 	for (int i = 0; i < MaxBackends && nread < MOST_FILES_A_LOOK; i++)
 	{
 		int			number = next_process;
@@ -308,9 +301,7 @@ read_others(uint64 now, NeighboursTimes *times)
 			nfailed++;
 	}
 	/* who may read nothing but of itself knows nothing of others */
-	times_are_known = nread == 0 || nfailed < nread;
-	if (times_are_known)
-		times->looked = passed;
+	return nread == 0 || nfailed < nread;
 }
 
 /*

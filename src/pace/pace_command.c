@@ -260,10 +260,7 @@ adapt_settings(PaceSettings *settings)
 /*
  * change_target
  *		The leader joins the target that its settings have now, and leaves the one
- *		before.
- *
- * For one in ms statements are timed from now on.  For one to be learned they are if
- * others' times can't be had, which is found out (pace_team.c).
+ *		before.  For one in ms statements are timed from now on.
  */
 static void
 change_target(void)
@@ -277,9 +274,9 @@ change_target(void)
 		pace_command.latency_target = NULL;
 		target_leave(before);
 	}
-	if (pace_command.latency_target != NULL && !target_is_learned(pace_command.latency_target))
+	if (pace_command.latency_target != NULL && target_is_in_ms(pace_command.latency_target))
 		latency_watch();
-	else if (pace_command.latency_target == NULL || neighbours_times_are_known())
+	else
 		latency_unwatch();
 }
 

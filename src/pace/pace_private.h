@@ -122,12 +122,13 @@ typedef struct ControllerInput
 	double		late;			/* so many of them are */
 	double		ended;			/* statements */
 	bool		some_run;		/* late or not */
-	double		percentile_ms;	/* NAN: too few of late to know */
 	double		awake;			/* processes of VACUUMs, on average */
 	double		looked;			/* seconds for which the following is known */
 	double		others_ran;		/* seconds of other sessions on a core */
 	double		others_waited;	/* likewise, that they waited for something
 								 * that VACUUM uses */
+	bool		cores_are_unknown;	/* but not for a core, and ran includes
+									 * that */
 } ControllerInput;
 
 /* What keeps the vacuum from going faster */
@@ -141,11 +142,9 @@ typedef enum ControllerLimit
 
 typedef struct Controller
 {
-	bool		learns;			/* its target */
-	double		target_ms;		/* 0: not learned, or others' times are known */
+	double		target_ms;		/* 0: it goes by others' times */
 	double		budget;			/* see controller_budget */
 	ControllerLimit limit;
-	bool		forget_window;	/* what was measured says nothing any more */
 
 	double		load;			/* statements a second, of late */
 	double		usual_load;		/* likewise, when one ended last */
@@ -156,14 +155,13 @@ typedef struct Controller
 	double		settling;		/* seconds to go in which to see nothing */
 	double		at_floor;		/* seconds of missing the target there */
 
-	bool		by_waits;		/* are others' times known? */
+	bool		alone;			/* with nobody to be spared */
 	bool		resting;		/* to learn */
 	double		since_rest;		/* seconds */
 	double		rest_seconds;	/* in the current or last rest */
 	double		rest_ran;		/* by others in there, in seconds */
 	double		rest_waited;
 	int			nrests;
-	double		log_base;		/* logarithm of the percentile in rests */
 	double		base_ran;		/* seconds a rest */
 	double		base_waited;
 	double		ran;			/* of late */
@@ -201,6 +199,8 @@ typedef struct NeighboursTimes
 	uint64		looked;			/* for so long that is known */
 	uint64		ran;
 	uint64		waited;			/* for what VACUUM uses, too */
+	bool		cores_are_unknown;	/* the time for which they wait for one is
+									 * part of the time that they ran */
 } NeighboursTimes;
 
 /* the law, which knows nothing of the server */
@@ -214,7 +214,6 @@ extern void neighbours_leave(void);
 extern void neighbours_prepare(void);
 extern void neighbours_begin(void);
 extern bool neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times);
-extern bool neighbours_times_are_known(void);
 extern uint32 neighbours_room(void);
 
 /* ---------------------------------------------------------------------------
@@ -315,12 +314,11 @@ typedef struct LatencyTarget LatencyTarget;
 /* What a target says of itself, for views and reports */
 typedef struct TargetState
 {
-	double		target_ms;		/* 0: not known */
+	double		target_ms;		/* 0: it goes by others' times */
 	double		latency_ms;		/* as last measured; NaN: there was nothing to
 								 * measure */
 	double		budget;			/* processes; INFINITY: no bound */
 	ControllerLimit limit;
-	bool		by_waits;		/* does it go by others' times? */
 	int			vacuums;		/* that share it */
 } TargetState;
 
@@ -333,9 +331,8 @@ extern LatencyTarget *target_by_number(int number);
 extern Budget *target_time(LatencyTarget *target);
 extern uint32 target_version(LatencyTarget *target);
 extern double target_budget(LatencyTarget *target);
-extern bool target_is_learned(const LatencyTarget *target);
-extern void target_note_others(LatencyTarget *target, const NeighboursTimes *times,
-							   bool are_known);
+extern bool target_is_in_ms(const LatencyTarget *target);
+extern void target_note_others(LatencyTarget *target, const NeighboursTimes *times);
 extern void target_tick_if_due(LatencyTarget *target, uint64 now);
 extern void target_state(LatencyTarget *target, TargetState *state);
 extern bool target_is_out_of_reach(LatencyTarget *target);

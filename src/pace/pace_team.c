@@ -27,7 +27,6 @@
 #define GREATEST_PIECE		512
 
 static void make_room(void);
-static void find_what_to_measure(void);
 
 /*
  * pace_allow_workers
@@ -163,24 +162,12 @@ pace_look_around(uint64 now)
 	NeighboursTimes times;
 
 	if (!pace_is_leader() || (!makes_room && target == NULL) ||
-		!neighbours_look(now, target != NULL && target_is_learned(target), &times))
+		!neighbours_look(now, target != NULL && !target_is_in_ms(target), &times))
 		return;
 	if (makes_room)
 		make_room();
-	if (target == NULL)
-		return;
-	target_note_others(target, &times, neighbours_times_are_known());
-	find_what_to_measure();
-}
-
-/* find_what_to_measure -- statements need not be timed if others' times are known. */
-static void
-find_what_to_measure(void)
-{
-	if (target_is_learned(my_pace.target) && neighbours_times_are_known())
-		latency_unwatch();
-	else
-		latency_watch();
+	if (target != NULL)
+		target_note_others(target, &times);
 }
 
 /* make_room -- let the team be as large as others leave cores for. */

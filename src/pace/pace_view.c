@@ -111,7 +111,7 @@ view_show(PaceShared *shared, double cost, double awake, double asleep)
 	write_double(&slot->target_ms, target.target_ms > 0 ? target.target_ms : NAN);
 	write_double(&slot->percentile,
 				 my_pace.target != NULL ? my_pace.settings.latency_percentile : NAN);
-	pg_atomic_write_u32(&slot->by_waits, target.by_waits);
+	pg_atomic_write_u32(&slot->by_waits, target.target_ms == 0);
 	pg_atomic_write_u32(&slot->shared_by, target.vacuums);
 	write_double(&slot->latency_ms, target.latency_ms);
 	write_double(&slot->budget, isinf(budget) ? NAN : budget);

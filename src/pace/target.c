@@ -40,7 +40,7 @@
 #define LONGEST_STEP		0.5
 /* Who has been running for so long, and for ten targets, is slow by nature. */
 #define LONG_STATEMENT_MS	5000.0
-/* Their percentile is shown of so many statements, and learned of so many; or seconds */
+/* The percentile is shown of so many statements, to so many; or of those in so long */
 #define SHOWN_STATEMENTS	20
 #define WINDOW_STATEMENTS	200
 #define WINDOW_SECONDS		5.0
@@ -61,8 +61,7 @@ struct LatencyTarget
 	pg_atomic_uint64 looked;	/* ns, like the following ones */
 	pg_atomic_uint64 others_ran;
 	pg_atomic_uint64 others_waited;
-	pg_atomic_uint32 times_are_unknown; /* of others, so their statements
-										 * count */
+	pg_atomic_uint32 cores_are_unknown;
 
 	/* written by whoever ticks; read by all */
 	pg_atomic_uint32 version;	/* of the budget */
@@ -70,7 +69,6 @@ struct LatencyTarget
 	pg_atomic_uint64 latency_ms;
 	pg_atomic_uint64 target_ms;
 	pg_atomic_uint32 limit;		/* ControllerLimit */
-	pg_atomic_uint32 by_waits;
 	pg_atomic_uint32 out_of_reach;
 
 	/* for ticks alone */
@@ -93,7 +91,7 @@ static void skip_what_was(LatencyTarget *target, uint64 now);
 static void control(LatencyTarget *target, uint64 now, const BudgetUse *use);
 static void collect_votes(LatencyTarget *target, ControllerInput *input);
 static void forget_window(LatencyTarget *target);
-static double window_percentile(LatencyTarget *target);
+static void show_percentile(LatencyTarget *target);
 static NeighboursTimes take_times(LatencyTarget *target);
 static void publish(LatencyTarget *target, uint64 now);
 
@@ -183,18 +181,18 @@ target_budget(LatencyTarget *target)
 	return read_double(&target->budget);
 }
 
-/* target_is_learned -- isn't it given in ms? */
+/* target_is_in_ms -- is it about statements? */
 bool
-target_is_learned(const LatencyTarget *target)
+target_is_in_ms(const LatencyTarget *target)
 {
-	return target->value == LATENCY_TARGET_AUTO;
+	return target->value != LATENCY_TARGET_AUTO;
 }
 
-/* target_note_others -- what other sessions have had, if that can be known. */
+/* target_note_others -- what other sessions have had. */
 void
-target_note_others(LatencyTarget *target, const NeighboursTimes *times, bool are_known)
+target_note_others(LatencyTarget *target, const NeighboursTimes *times)
 {
-	pg_atomic_write_u32(&target->times_are_unknown, !are_known);
+	pg_atomic_write_u32(&target->cores_are_unknown, times->cores_are_unknown);
 	pg_atomic_fetch_add_u64(&target->looked, times->looked);
 	pg_atomic_fetch_add_u64(&target->others_ran, times->ran);
 	pg_atomic_fetch_add_u64(&target->others_waited, times->waited);
@@ -220,7 +218,6 @@ target_state(LatencyTarget *target, TargetState *state)
 	state->latency_ms = read_double(&target->latency_ms);
 	state->budget = read_double(&target->budget);
 	state->limit = pg_atomic_read_u32(&target->limit);
-	state->by_waits = pg_atomic_read_u32(&target->by_waits) != 0;
 	state->vacuums = target->vacuums;
 }
 
@@ -260,9 +257,7 @@ begin_anew(LatencyTarget *target, const PaceSettings *settings)
 {
 	target->value = settings->latency_target;
 	target->percentile = settings->latency_percentile;
-	pg_atomic_write_u32(&target->times_are_unknown, 0);
-	controller_init(&target->controller,
-					target->value == LATENCY_TARGET_AUTO ? 0 : target->value);
+	controller_init(&target->controller, target_is_in_ms(target) ? target->value : 0);
 	skip_what_was(target, now_ns());
 }
 
@@ -314,21 +309,16 @@ control(LatencyTarget *target, uint64 now, const BudgetUse *use)
 		.looked = (double) times.looked / NS_PER_S,
 		.others_ran = (double) times.ran / NS_PER_S,
 		.others_waited = (double) times.waited / NS_PER_S,
+		.cores_are_unknown = pg_atomic_read_u32(&target->cores_are_unknown) != 0,
 	};
 
-	collect_votes(target, &input);
-	target->window_seconds += use->seconds;
+	if (target_is_in_ms(target))
+		collect_votes(target, &input);
 	if (use->seconds >= GAP_SECONDS)
 		forget_window(target);
 	/* if no leader has looked since, nothing has changed */
-	else if (!target_is_learned(target) || times.looked > 0 ||
-			 pg_atomic_read_u32(&target->times_are_unknown) != 0)
-	{
-		input.percentile_ms = window_percentile(target);
+	else if (target_is_in_ms(target) || times.looked > 0)
 		controller_step(&target->controller, &input);
-		if (target->controller.forget_window)
-			forget_window(target);
-	}
 	publish(target, now);
 }
 
@@ -364,6 +354,8 @@ collect_votes(LatencyTarget *target, ControllerInput *input)
 	input->late = latency_count_above(counts, controller_late_ms(controller));
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		target->window[i] += counts[i];
+	target->window_seconds += input->elapsed;
+	show_percentile(target);
 }
 
 /* forget_window -- begin to collect statements for their percentile. */
@@ -374,29 +366,20 @@ forget_window(LatencyTarget *target)
 	target->window_seconds = 0;
 }
 
-/*
- * window_percentile
- *		Show their percentile as soon as there are some; return it if there are enough to
- *		learn from, and then begin anew; else NAN.
- */
-static double
-window_percentile(LatencyTarget *target)
+/* show_percentile -- as soon as there are some; and begin anew when there are enough. */
+static void
+show_percentile(LatencyTarget *target)
 {
 	uint64		number = 0;
 	bool		is_full;
-	double		ms;
 
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		number += target->window[i];
 	is_full = number >= WINDOW_STATEMENTS || target->window_seconds >= WINDOW_SECONDS;
-	if (!is_full && number < SHOWN_STATEMENTS)
-		return NAN;
-	ms = latency_percentile(target->window, target->percentile);
-	write_double(&target->latency_ms, ms);
-	if (!is_full)
-		return NAN;
-	forget_window(target);
-	return ms;
+	if (is_full || number >= SHOWN_STATEMENTS)
+		write_double(&target->latency_ms, latency_percentile(target->window, target->percentile));
+	if (is_full)
+		forget_window(target);
 }
 
 /* take_times -- what others have had since the last call. */
@@ -426,7 +409,6 @@ publish(LatencyTarget *target, uint64 now)
 
 	write_double(&target->target_ms, controller->target_ms);
 	pg_atomic_write_u32(&target->limit, controller->limit);
-	pg_atomic_write_u32(&target->by_waits, controller->by_waits);
 	pg_atomic_write_u32(&target->out_of_reach, controller_target_is_out_of_reach(controller));
 	if (budget == before)
 		return;
@@ -474,13 +456,12 @@ target_shmem_init(void)
 		pg_atomic_init_u64(&target->looked, 0);
 		pg_atomic_init_u64(&target->others_ran, 0);
 		pg_atomic_init_u64(&target->others_waited, 0);
-		pg_atomic_init_u32(&target->times_are_unknown, 0);
+		pg_atomic_init_u32(&target->cores_are_unknown, 0);
 		pg_atomic_init_u32(&target->version, 0);
 		pg_atomic_init_u64(&target->budget, 0);
 		pg_atomic_init_u64(&target->latency_ms, 0);
 		pg_atomic_init_u64(&target->target_ms, 0);
 		pg_atomic_init_u32(&target->limit, 0);
-		pg_atomic_init_u32(&target->by_waits, 0);
 		pg_atomic_init_u32(&target->out_of_reach, 0);
 	}
 }

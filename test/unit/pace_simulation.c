@@ -6,9 +6,8 @@
  * One is a queue, whose statements take the longer the more of it is in use, and
  * a VACUUM uses it, too.  At full load they take twice as long as if there are few;
  * at full speed the VACUUM has a process at work all the time, and takes nearly all
- * that is left.  What is beyond the speed of its disk piles up, and at a second's worth of
- * full speed statements take eleven times as long.  With noise they take longer now
- * and shorter then, for a second or two, for no reason.
+ * that is left.  With noise they take longer now and shorter then, for a second or two,
+ * for no reason.
  *
  * The other one is on a disk of 2004, with a load as slow as that: transactions in
  * the manner of TPC-C, which come by chance, and a VACUUM from the first minute on.
@@ -26,7 +25,7 @@
 #include "unit.h"
 
 /* ---------------------------------------------------------------------------
- * Samples, and the window of late
+ * Samples, and steps
  * ---------------------------------------------------------------------------
  */
 
@@ -156,37 +155,25 @@ samples_percentile(const Samples *samples, double start, double end, int kind, d
 	return ms;
 }
 
-/* window_begin -- there is nothing in it. */
-void
-window_begin(Window *window)
-{
-	window->percent = 95;
-	window->seconds = 0;
-	window->statements.number = 0;
-}
-
 /*
- * window_step
+ * law_step
  *		Have the law take a step.
  *
  * Given are the milliseconds of what has ended since the last one, and of what has not
  * ended yet, and is not slow by nature; the input has the rest.
  */
 void
-window_step(Window *window, Controller *controller, const double *ended, int nended,
-			const double *running, int nrunning, ControllerInput input)
+law_step(Controller *controller, const double *ended, int nended,
+		 const double *running, int nrunning, ControllerInput input)
 {
 	double		late_ms = controller_late_ms(controller);
 
-	input.percent = window->percent;
+	input.percent = 95;
 	input.elapsed = input.seconds = TICK_SECONDS;
 	input.ended = input.votes = nended;
 	input.some_run = nrunning > 0;
 	for (int i = 0; i < nended; i++)
-	{
 		input.late += ended[i] > late_ms;
-		samples_add(&window->statements, 0, ended[i], 1, 0);
-	}
 	if (nended == 0 && controller_misses_statements(controller))
 		for (int i = 0; i < nrunning; i++)
 			if (running[i] > late_ms)
@@ -194,17 +181,7 @@ window_step(Window *window, Controller *controller, const double *ended, int nen
 				input.votes++;
 				input.late++;
 			}
-	window->seconds += TICK_SECONDS;
-	input.percentile_ms = NAN;
-	if (window->statements.number >= 200 || window->seconds >= 5)
-	{
-		input.percentile_ms = percentile_ms(window->statements.items, window->statements.number,
-											window->percent);
-		window_begin(window);
-	}
 	controller_step(controller, &input);
-	if (controller->forget_window)
-		window_begin(window);
 }
 
 /* ---------------------------------------------------------------------------
@@ -216,21 +193,14 @@ static Controller controller_of_queue;
 static Samples latencies;
 static double speeds[10000];	/* by tick */
 
-/* mean_ms -- how long statements take in a tick; what is on the disk, and the weather, go on. */
+/* mean_ms -- how long statements take in a tick; the weather goes on. */
 static double
-mean_ms(const Queue *queue, double load, double speed, double *pile, double *weather)
+mean_ms(const Queue *queue, double load, double speed, double *weather)
 {
-	double		harm = queue->is_harmless ? 0 : queue->harm > 0 ? queue->harm : 0.48;
+	double		harm = queue->harm > 0 ? queue->harm : 0.48;
 	double		base_ms = queue->base_ms > 0 ? queue->base_ms : 5;
 	double		mean = base_ms / (1 - load / 2 - harm * speed);
 
-	if (unit_chance() < queue->bursts)
-		mean *= 3;
-	if (queue->drain > 0)
-	{
-		*pile = Max(0, *pile + (speed - queue->drain) * TICK_SECONDS);
-		mean = base_ms / (1 - load / 2) * (1 + 10 * *pile);
-	}
 	if (queue->noise > 0)
 	{
 		double		stays = exp(-TICK_SECONDS / 1.5);
@@ -241,42 +211,24 @@ mean_ms(const Queue *queue, double load, double speed, double *pile, double *wea
 	return mean;
 }
 
-/* statements_in_tick -- how many there are. */
-static int
-statements_in_tick(const Queue *queue, double load)
-{
-	double		expected = (queue->per_second > 0 ? queue->per_second : 400) * load * TICK_SECONDS;
-	int			number = 0;
-
-	if (!queue->have_gaps)
-		return (int) expected;
-	for (int i = 0; i < 100; i++)
-		if (unit_chance() < expected / 100)
-			number++;
-	return number;
-}
-
 /* queue_run -- simulate one. */
 void
 queue_run(Queue queue)
 {
 	Controller *controller = &controller_of_queue;
-	static Window window;
-	double		pile = 0;
 	double		weather = 0;
 
 	CHECK(queue.seconds / TICK_SECONDS <= lengthof(speeds));
 	begin_chance(queue.seed);
 	latencies.number = 0;
-	window_begin(&window);
 	controller_init(controller, queue.target_ms);
 	for (int tick = 0; tick < (int) (queue.seconds / TICK_SECONDS); tick++)
 	{
 		double		now = tick * TICK_SECONDS;
 		double		load = queue.load(now);
 		double		speed = Min(controller_budget(controller), 1 - load / 2);
-		double		mean = mean_ms(&queue, load, speed, &pile, &weather);
-		int			number = statements_in_tick(&queue, load);
+		double		mean = mean_ms(&queue, load, speed, &weather);
+		int			number = (int) ((queue.per_second > 0 ? queue.per_second : 400) * load * TICK_SECONDS);
 		double	   *new = palloc((number + 1) * sizeof(double));
 		ControllerInput input = {.awake = speed};
 
@@ -285,14 +237,16 @@ queue_run(Queue queue)
 			new[i] = exponential(mean);
 			samples_add(&latencies, now, new[i], 1, 0);
 		}
-		if (queue.waits > 0)
+		if (queue.target_ms == 0)
 		{
+			double		waited = (0.5 + queue.waits * speed) * (0.9 + 0.2 * unit_chance());
+
 			input.looked = TICK_SECONDS;
-			input.others_ran = load * TICK_SECONDS;
-			input.others_waited = input.others_ran * (0.5 + queue.waits * speed) *
-				(0.9 + 0.2 * unit_chance());
+			input.cores_are_unknown = queue.cores_are_unknown;
+			input.others_ran = load * TICK_SECONDS * (queue.cores_are_unknown ? 1 + waited : 1);
+			input.others_waited = queue.cores_are_unknown ? 0 : load * TICK_SECONDS * waited;
 		}
-		window_step(&window, controller, new, number, NULL, 0, input);
+		law_step(controller, new, number, NULL, 0, input);
 		pfree(new);
 		speeds[tick] = speed;
 	}
@@ -337,6 +291,9 @@ queue_speed(double start, double end)
 /* That the VACUUM reads in one go */
 #define PAGES					16
 #define MOST_EVENTS				1000
+#define LOOK_SECONDS			0.1
+/* Of a statement, on a core */
+#define STATEMENT_SECONDS		0.0015
 
 /* In a hundred, and the reads of each of their statements, on average; 0 is a commit's sync */
 static const struct
@@ -372,7 +329,6 @@ typedef struct Event
 
 static Disk disk;
 static Controller controller;
-static Window window;
 static Samples statements;
 static Samples transactions;
 static double now;
@@ -396,6 +352,7 @@ static double paid;				/* until then */
 static bool is_asleep;
 static int64 nap;				/* which it is in */
 static double nap_began;
+static double waited;			/* by statements, since the last tick */
 
 static void next_operation(void);
 static void next_statement(Transaction *transaction, int64 unused);
@@ -614,6 +571,14 @@ read_pages(Transaction *unused, int64 unused_too)
 	operate(OPERATION_SECONDS * 1.4, write_pages, NULL);
 }
 
+/* look -- who has a statement waits for the disk. */
+static void
+look(Transaction *unused, int64 unused_too)
+{
+	waited += nrunning * LOOK_SECONDS;
+	at(now + LOOK_SECONDS, look, NULL, 0);
+}
+
 /* take_tick -- the law takes a step. */
 static void
 take_tick(Transaction *unused, int64 unused_too)
@@ -625,6 +590,9 @@ take_tick(Transaction *unused, int64 unused_too)
 	int			nms = 0;
 	ControllerInput input = {
 		.awake = Max(0, 1 - (slept_now - slept_before) / TICK_SECONDS),
+		.looked = TICK_SECONDS,
+		.others_ran = nended * STATEMENT_SECONDS,
+		.others_waited = waited,
 	};
 
 	at(now + TICK_SECONDS, take_tick, NULL, 0);
@@ -635,8 +603,9 @@ take_tick(Transaction *unused, int64 unused_too)
 		if ((now - begun) * 1000 < long_ms)
 			ms[nms++] = (now - begun) * 1000;
 	}
-	window_step(&window, &controller, ended, nended, ms, nms, input);
+	law_step(&controller, ended, nended, ms, nms, input);
 	nended = 0;
+	waited = 0;
 	slept_before = slept_now;
 	if (is_asleep && controller_budget(&controller) != before)
 	{
@@ -653,18 +622,18 @@ disk_run(Disk wanted)
 {
 	disk = wanted;
 	begin_chance(disk.seed);
-	window_begin(&window);
 	controller_init(&controller, disk.target_ms);
 	statements.number = transactions.number = 0;
 	nevents = nwaiting = nrunning = nended = 0;
 	number = nap = 0;
-	now = queued = paid = 0;
+	now = queued = paid = waited = 0;
 	pages = awake_since = slept = slept_before = 0;
 	is_busy = is_asleep = false;
 	at(0, arrive, NULL, 0);
 	if (!disk.has_no_vacuum)
 	{
 		at(VACUUM_BEGINS, read_pages, NULL, 0);
+		at(VACUUM_BEGINS, look, NULL, 0);
 		at(VACUUM_BEGINS, take_tick, NULL, 0);
 	}
 	for (Event event = next_event(); event.moment < disk.seconds; event = next_event())

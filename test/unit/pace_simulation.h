@@ -34,14 +34,6 @@ typedef struct Samples
 	Sample	   *items;
 } Samples;
 
-/* The statements since it was forgotten, as in pace/target.c */
-typedef struct Window
-{
-	double		percent;
-	double		seconds;
-	Samples		statements;
-} Window;
-
 /* What isn't said is 0, and then it is what the comment says */
 typedef struct Queue
 {
@@ -50,18 +42,13 @@ typedef struct Queue
 	double		seconds;
 	double		per_second;		/* statements at full load; 400 */
 	double		base_ms;		/* they take on average, if there are few; 5 */
-	bool		is_harmless;	/* does no VACUUM make them longer? */
-	double		bursts;			/* in this part of the ticks they take three
-								 * times as long */
-	bool		have_gaps;		/* do they come by chance? */
-	double		drain;			/* a disk that takes this speed at most, if it
-								 * isn't 0 */
 	double		harm;			/* how much a VACUUM takes of what is left at
 								 * full speed, beside its own; 0.48 */
 	double		noise;			/* standard deviation of the logarithm of what
 								 * they take */
 	double		waits;			/* how much longer others wait for a core at
-								 * full speed; 0: it isn't known */
+								 * full speed */
+	bool		cores_are_unknown;	/* is it not known for how long? */
 	uint64		seed;			/* 1 */
 } Queue;
 
@@ -77,9 +64,8 @@ extern void samples_add(Samples *samples, double end, double ms, double weight, 
 extern double samples_percentile(const Samples *samples, double start, double end,
 								 int kind, double percent);
 
-extern void window_begin(Window *window);
-extern void window_step(Window *window, Controller *controller, const double *ended, int nended,
-						const double *running, int nrunning, ControllerInput input);
+extern void law_step(Controller *controller, const double *ended, int nended,
+					 const double *running, int nrunning, ControllerInput input);
 
 extern void queue_run(Queue queue);
 extern Controller *queue_controller(void);

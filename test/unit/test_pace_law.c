@@ -21,7 +21,6 @@
 #define STEP(...)	step(&controller, (ControllerInput) {__VA_ARGS__})
 
 #define MOST_TICKS	8000
-#define MACHINE_STATEMENTS	1000
 #define SEEDS		12
 
 /* for loads */
@@ -55,13 +54,6 @@ static double
 full_for_30(double now)
 {
 	return now < 30 ? 1 : few;
-}
-
-/* few_for_30 -- and full load then. */
-static double
-few_for_30(double now)
-{
-	return now < 30 ? few : 1;
 }
 
 /* none_for_20 -- and full load then. */
@@ -193,7 +185,6 @@ step(Controller *controller, ControllerInput input)
 	if (input.elapsed == 0)
 		input.elapsed = input.seconds;
 	input.votes = input.ended;
-	input.percentile_ms = NAN;
 	input.percent = 95;
 	controller_step(controller, &input);
 }
@@ -233,49 +224,9 @@ test_a_vacuum_never_stops(void)
 }
 
 /*
- * test_a_target_is_learned
- *		The 95th percentile without a VACUUM is 30 ms here; a tenth more is the
- *		target, whatever chance makes of it.
- */
-static void
-test_a_target_is_learned(void)
-{
-	static const int numbers[] = {80, 400, 3000};
-
-	for (int i = 0; i < lengthof(numbers); i++)
-	{
-		unit_case("%d a second", numbers[i]);
-		QUEUE(.load = full,.seconds = 180,.per_second = numbers[i]);
-		CHECK_BETWEEN(33 * 0.85, queue_controller()->target_ms, 33 * 1.15);
-		CHECK_BETWEEN(0, queue_percentile(5, 180), 33 * 1.1);
-		CHECK(queue_speed(5, 180) > 0.02);
-	}
-}
-
-/*
- * test_disturbances_by_others
- *		What a VACUUM isn't to blame for may make it careful, but no more than that.
- */
-static void
-test_disturbances_by_others(void)
-{
-	static const double parts[] = {0, 0.05, 0.15};
-
-	for (int i = 0; i < lengthof(parts); i++)
-		for (int seed = 1; seed <= 3; seed++)
-		{
-			unit_case("%g of the ticks, seed %d", parts[i], seed);
-			QUEUE(.load = full,.seconds = 120,.per_second = 3000,.seed = seed,
-				  .is_harmless = true,.bursts = parts[i]);
-			CHECK(queue_speed(10, 120) > 0.05);
-		}
-}
-
-/*
  * test_waits_for_a_core
  *		Statements don't show what the VACUUM does: at full speed others wait for as
- *		long again as it takes them.  And they vary so much that without these waits
- *		the VACUUM would crawl.
+ *		long again as it takes them.
  */
 static void
 test_waits_for_a_core(void)
@@ -292,16 +243,110 @@ test_waits_for_a_core(void)
 			unit_case("noise %g, seed %d", noises[i], seed);
 			QUEUE(.load = constant,.seconds = 120,.per_second = 2000,.harm = 0.02,
 				  .noise = noises[i],.seed = seed,.waits = 1.5);
-			/* at 0.15 it takes others 1.15 times as long */
-			CHECK_BETWEEN(0.1, queue_speed(20, 120), 0.16);
+			/* at 0.06 it takes others 1.06 times as long */
+			CHECK_BETWEEN(0.03, queue_speed(20, 120), 0.09);
 			sum += queue_speed(20, 120);
 		}
-		CHECK(sum / 40 > 0.12);
+		CHECK_BETWEEN(0.05, sum / 40, 0.065);
 	}
+}
 
-	/* without them there is nothing to hold the VACUUM back */
-	QUEUE(.load = constant,.seconds = 120,.per_second = 2000,.harm = 0.02,.noise = 0.05);
-	CHECK(queue_speed(60, 120) > 0.3);
+/* Other sessions whose waits vary by themselves */
+typedef struct Waiters
+{
+	double		ran;			/* on a core, a second */
+	double		waits;			/* by themselves, times that */
+	double		at_full_speed;	/* likewise, more beside a VACUUM at full
+								 * speed */
+	double		noise;			/* standard deviation of their logarithm */
+	double		lasts;			/* and for how many seconds */
+} Waiters;
+
+/*
+ * waiters_run
+ *		Five minutes beside them: returns the mean speed, and in *stretch how many times
+ *		as long as without it they take.
+ */
+static double
+waiters_run(Waiters others, int seed, double *stretch)
+{
+	double		stays = exp(-TICK_SECONDS / others.lasts);
+	double		weather = 0;
+	double		speeds = 0;
+	double		taken = 0;
+	int			nticks = 0;
+	Controller	law;
+
+	begin_chance(seed);
+	controller_init(&law, 0);
+	for (double now = 0; now < 320; now += TICK_SECONDS)
+	{
+		double		speed = Min(controller_budget(&law), 1);
+		double		ran = others.ran * TICK_SECONDS;
+		double		waited;
+		ControllerInput input = {
+			.seconds = TICK_SECONDS,.elapsed = TICK_SECONDS,.awake = speed,
+			.looked = TICK_SECONDS,.others_ran = ran
+		};
+
+		weather = stays * weather + normal(others.noise * sqrt(1 - stays * stays));
+		waited = others.waits * exp(weather - others.noise * others.noise / 2) +
+			others.at_full_speed * speed;
+		input.others_waited = ran * waited;
+		controller_step(&law, &input);
+		if (now < 20)
+			continue;
+		speeds += speed;
+		taken += 1 + waited;
+		nticks++;
+	}
+	*stretch = taken / nticks / (1 + others.waits);
+	return speeds / nticks;
+}
+
+/*
+ * test_waits_that_vary_by_themselves
+ *		However much they do, VACUUM neither crawls, though its aim is far within what
+ *		they vary, nor does it harm by much more than that aim.
+ */
+static void
+test_waits_that_vary_by_themselves(void)
+{
+	static const struct
+	{
+		const char *name;
+		Waiters		others;
+		double		most;
+	}			loads[] = {
+		{"TPC-C", {0.35, 0.27, 0.31, 0.1, 1}, 1.07},
+		{"TPC-C, noisy", {0.35, 0.27, 0.31, 0.6, 1}, 1.08},
+		{"weather of 20 s", {0.35, 0.27, 1.2, 0.3, 20}, 1.08},
+		{"busy cores", {1.5, 1, 1.2, 0.3, 1}, 1.1},
+		{"busy cores, noisy", {1.5, 1, 1.2, 0.6, 1}, 1.15},
+		{"a disk as the bottleneck", {0.05, 8, 4, 0.3, 1}, 1.15},
+		{"a disk as the bottleneck, noisy", {0.05, 8, 4, 0.8, 2}, 1.2},
+		{"nothing that VACUUM makes longer", {0.35, 0.27, 0, 0.3, 1}, 1.05},
+	};
+
+	for (int i = 0; i < lengthof(loads); i++)
+	{
+		const Waiters *others = &loads[i].others;
+		double		aim = others->at_full_speed > 0 ?
+			Min((1 + others->waits) * (STRETCH_MARGIN - 1) / others->at_full_speed, 1) : 1;
+		double		speed = 0;
+		double		stretch = 0;
+
+		unit_case("%s", loads[i].name);
+		for (int seed = 1; seed <= SEEDS; seed++)
+		{
+			double		of_run;
+
+			speed += waiters_run(*others, seed, &of_run) / SEEDS;
+			stretch += of_run / SEEDS;
+		}
+		CHECK(speed > 0.5 * aim);
+		CHECK_BETWEEN(0.95, stretch, loads[i].most);
+	}
 }
 
 /*
@@ -316,11 +361,10 @@ test_waits_for_a_core(void)
  * many times as long as usual the 95th percentile took.
  */
 static double
-machine_run(double work, double noise, int seed, double constant, bool by_waits, double *p95)
+machine_run(double work, double noise, int seed, double constant, double *p95)
 {
 	static double weather[MOST_TICKS];
 	static Samples transactions;
-	static Window window;
 	Controller	law;
 	double		stays = exp(-TICK_SECONDS / 2);
 	int			tick;
@@ -329,33 +373,58 @@ machine_run(double work, double noise, int seed, double constant, bool by_waits,
 	for (int i = 0; i < MOST_TICKS; i++)
 		weather[i] = (i > 0 ? stays * weather[i - 1] : 0) + normal(noise * sqrt(1 - stays * stays));
 	transactions.number = 0;
-	window_begin(&window);
 	controller_init(&law, 0);
 	for (tick = 0; tick < MOST_TICKS && work > 0; tick++)
 	{
 		double		speed = constant > 0 ? constant : Min(controller_budget(&law), 1);
 		double		harm = Min(1 + 5.5 * speed * speed, 4.4);
-		double		ms[MACHINE_STATEMENTS];
-		ControllerInput input = {.awake = speed};
+		ControllerInput input = {.awake = speed,.looked = TICK_SECONDS};
 
 		work -= speed * TICK_SECONDS;
 		for (int i = 0; i < 112; i++)
 			samples_add(&transactions, 0, exponential(exp(weather[tick]) * harm), 1, 0);
 		if (constant > 0)
 			continue;
-		if (by_waits)
-		{
-			input.looked = TICK_SECONDS;
-			input.others_ran = 0.347 * TICK_SECONDS;
-			input.others_waited = (0.093 + 0.49 * speed) * TICK_SECONDS * (0.9 + 0.2 * unit_chance());
-		}
-		for (int i = 0; i < MACHINE_STATEMENTS; i++)
-			ms[i] = exponential(exp(weather[tick]) * harm);
-		window_step(&window, &law, ms, by_waits ? 0 : MACHINE_STATEMENTS, NULL, 0, input);
+		input.others_ran = 0.347 * TICK_SECONDS;
+		input.others_waited = (0.093 + 0.49 * speed) * TICK_SECONDS * (0.9 + 0.2 * unit_chance());
+		law_step(&law, NULL, 0, NULL, 0, input);
 	}
 	/* exponential ones of mean 1 have it at 3 */
 	*p95 = samples_percentile(&transactions, -1, 1, -1, 95) / 3;
 	return tick * TICK_SECONDS;
+}
+
+/*
+ * test_waits_that_are_unknown
+ *		Where it isn't known how long others wait for a core, a tenth of a process does
+ *		little harm; and when they have gone all is VACUUM's.
+ */
+static void
+test_waits_that_are_unknown(void)
+{
+	QUEUE(.load = full_for_30,.seconds = 60,.waits = 1.5,.cores_are_unknown = true);
+	CHECK_BETWEEN(0.07, queue_speed(5, 30), 0.1);
+	QUEUE(.load = none_for_20,.seconds = 40,.waits = 1.5,.cores_are_unknown = true);
+	CHECK_EQ(queue_speed(3, 20), 1);
+	CHECK_BETWEEN(0.06, queue_speed(22, 40), 0.1);
+}
+
+/*
+ * test_somebody_comes
+ *		Full speed as long as there is nobody, and little harm two seconds after
+ *		somebody has come.
+ */
+static void
+test_somebody_comes(void)
+{
+	for (int seed = 1; seed <= 5; seed++)
+	{
+		unit_case("seed %d", seed);
+		QUEUE(.load = none_for_20,.seconds = 60,.waits = 1.5,.seed = seed);
+		CHECK_EQ(queue_speed(3, 20), 1);
+		CHECK_BETWEEN(0.02, queue_speed(22, 30), 0.1);
+		CHECK_BETWEEN(0.02, queue_speed(30, 60), 0.1);
+	}
 }
 
 /*
@@ -381,9 +450,9 @@ test_no_more_harm_than_a_steady_pace(void)
 			{
 				double		p95,
 							steady;
-				double		seconds = machine_run(works[w], noises[n], seed, 0, true, &p95);
+				double		seconds = machine_run(works[w], noises[n], seed, 0, &p95);
 
-				(void) machine_run(works[w], noises[n], seed, works[w] / seconds, true, &steady);
+				(void) machine_run(works[w], noises[n], seed, works[w] / seconds, &steady);
 				least = Min(least, seconds);
 				most = Max(most, seconds);
 				excess += p95 / steady / SEEDS;
@@ -393,16 +462,7 @@ test_no_more_harm_than_a_steady_pace(void)
 		}
 }
 
-/* test_there_is_nothing_to_learn_from_at_first -- later there is. */
-static void
-test_there_is_nothing_to_learn_from_at_first(void)
-{
-	QUEUE(.load = none_for_20,.seconds = 60);
-	CHECK_EQ(queue_speed(3, 20), 1);
-	CHECK_BETWEEN(0, queue_percentile(25, 60), 33 * 1.1);
-}
-
-/* test_a_slow_load -- five statements a second, at a target and at a learned one. */
+/* test_a_slow_load -- five statements a second. */
 static void
 test_a_slow_load(void)
 {
@@ -412,15 +472,6 @@ test_a_slow_load(void)
 		QUEUE(.target_ms = 40,.load = full,.seconds = 120,.per_second = 5,.seed = seed);
 		CHECK_BETWEEN(0, queue_percentile(5, 120), 44);
 		CHECK(queue_speed(5, 120) > 0.05);
-		for (int gaps = 0; gaps < 2; gaps++)
-		{
-			QUEUE(.load = full,.seconds = 180,.per_second = 5,.seed = seed,.have_gaps = gaps);
-			CHECK_BETWEEN(15, queue_controller()->target_ms, 60);
-			CHECK(queue_speed(20, 180) > 0.006);
-		}
-		/* there are gaps in it, and even so there is a target soon */
-		QUEUE(.load = full,.seconds = 30,.per_second = 5,.seed = seed,.have_gaps = true);
-		CHECK(queue_controller()->target_ms > 15);
 	}
 }
 
@@ -432,13 +483,9 @@ test_a_slow_load(void)
 static void
 test_a_fast_load(void)
 {
-	for (int target = 0; target <= 40; target += 40)
-	{
-		unit_case("target %d", target);
-		QUEUE(.target_ms = target,.load = full,.seconds = 30,.per_second = 20000);
-		CHECK_BETWEEN((target ? target : 30) * 0.88, queue_percentile(15, 30), (target ? target : 33) * 1.03);
-		CHECK(queue_speed(15, 30) > 0.02);
-	}
+	QUEUE(.target_ms = 40,.load = full,.seconds = 30,.per_second = 20000);
+	CHECK_BETWEEN(40 * 0.88, queue_percentile(15, 30), 40 * 1.03);
+	CHECK(queue_speed(15, 30) > 0.02);
 }
 
 /*
@@ -485,42 +532,6 @@ test_a_load_that_changes_tenfold(void)
 }
 
 /*
- * test_a_load_that_becomes_another
- *		What was learned at a tenth of the load, with few statements, is not what the
- *		VACUUM crawls for at all of it.
- */
-static void
-test_a_load_that_becomes_another(void)
-{
-	few = 0.1;
-	for (int seed = 1; seed <= 5; seed++)
-	{
-		unit_case("seed %d", seed);
-		QUEUE(.load = few_for_30,.seconds = 70,.seed = seed);
-		CHECK_BETWEEN(33 * 0.8, queue_controller()->target_ms, 33 * 1.15);
-		CHECK_BETWEEN(0, queue_percentile(32, 70), 33 * 1.1);
-	}
-}
-
-/*
- * test_what_it_has_done_itself
- *		Where what a VACUUM writes makes statements wait for long afterwards, each
- *		target must not be more than the last, without end.
- */
-static void
-test_what_it_has_done_itself(void)
-{
-	for (int seed = 1; seed <= 3; seed++)
-	{
-		unit_case("seed %d", seed);
-		QUEUE(.load = full,.seconds = 1800,.seed = seed,.drain = 0.04);
-		CHECK(queue_controller()->target_ms < 33 * 1.5);
-		CHECK_BETWEEN(0, queue_percentile(60, 1800), 33 * 1.5);
-		CHECK(queue_speed(60, 1800) > 0.02);	/* of 0.04, which would do */
-	}
-}
-
-/*
  * test_a_slow_disk
  *		Ten statements a second, of which one waits for the disk: neither their pauses
  *		nor chance unleash the VACUUM.
@@ -538,35 +549,13 @@ test_a_slow_disk(void)
 		orders_alone = disk_orders_ms(60, 660);
 		target = 1.3 * disk_statements_ms(60, 660);
 		DISK(.seconds = 660,.seed = seed);
-		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.8 * orders_alone);
-		CHECK(disk_pages() > 18000);	/* it doesn't crawl */
+		/* three times as many pages for no more harm than the target below */
+		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 2 * orders_alone);
+		CHECK(disk_pages() > 120000);
 		DISK(.target_ms = target,.seconds = 660,.seed = seed);
 		CHECK_BETWEEN(0, disk_statements_ms(60, 660), target * 1.15);
 		CHECK_BETWEEN(0, disk_orders_ms(60, 660), 1.8 * orders_alone);
 		CHECK(disk_pages() > 40000);
-	}
-}
-
-/*
- * test_few_that_it_does_not_harm
- *		It gets on, if not at once, with a target that few statements have told.
- */
-static void
-test_few_that_it_does_not_harm(void)
-{
-	for (int per_second = 30; per_second <= 100; per_second += 70)
-	{
-		double		sum = 0;
-
-		for (int seed = 1; seed <= 4; seed++)
-		{
-			unit_case("%d a second, seed %d", per_second, seed);
-			QUEUE(.load = full,.seconds = 600,.per_second = per_second,.have_gaps = true,
-				  .is_harmless = true,.seed = seed);
-			CHECK(queue_speed(200, 600) > 0.06);
-			sum += queue_speed(200, 600);
-		}
-		CHECK(sum / 4 > 0.1);
 	}
 }
 
@@ -576,16 +565,14 @@ test_few_that_it_does_not_harm(void)
  *		ended before doesn't count for that.
  */
 static void
-hang(int nclients, double target, double awake)
+hang(int nclients, double awake)
 {
-	const int	hangs = target > 0 ? 240 : 2000;
+	const int	hangs = 240;
 	double		before = 0;
 	Controller	controller;
-	Window		window = {0};
 
-	unit_case("%d clients, target %g, awake %g", nclients, target, awake);
-	controller_init(&controller, target);
-	window_begin(&window);
+	unit_case("%d clients, awake %g", nclients, awake);
+	controller_init(&controller, 200);
 	for (int tick = 0; tick < hangs + 22; tick++)	/* of eight a second
 													 * thirty don't come in
 													 * four */
@@ -597,13 +584,12 @@ hang(int nclients, double target, double awake)
 
 		for (int i = 0; i < 2 * nclients; i++)
 			ms[i] = is_fast ? 5 : (tick - hangs) * TICK_SECONDS * 1000;
-		window_step(&window, &controller, ms, nended, ms, is_fast ? 0 : nclients, input);
+		law_step(&controller, ms, nended, ms, is_fast ? 0 : nclients, input);
 		if (is_fast)
-			before = Min(controller.budget, 1);
+			before = Min(controller_budget(&controller), 1);
 	}
 	CHECK(before > 0.04);
 	CHECK(controller_budget(&controller) < before / 2);
-	free(window.statements.items);
 }
 
 /* test_nothing_ends_any_more -- which is noticed. */
@@ -613,11 +599,10 @@ test_nothing_ends_any_more(void)
 	static const int numbers[] = {1, 2, 3, 8};
 
 	for (int i = 0; i < lengthof(numbers); i++)
-		for (int target = 0; target <= 200; target += 200)
-		{
-			hang(numbers[i], target, 0.3);
-			hang(numbers[i], target, 1);
-		}
+	{
+		hang(numbers[i], 0.3);
+		hang(numbers[i], 1);
+	}
 }
 
 /*
@@ -631,30 +616,27 @@ test_a_report_is_no_hang(void)
 	for (double seconds = 0.5; seconds <= 2; seconds *= 2)
 	{
 		Controller	controller;
-		Window		window = {0};
 		double		sum = 0;
 
 		unit_case("%g s", seconds);
 		controller_init(&controller, 20);
-		window_begin(&window);
 		for (int tick = 0; tick < 2400; tick++)
 		{
 			double		of_report = (tick % 40) * TICK_SECONDS;
 			double		running = of_report * 1000;
 			double		ended[3] = {5, 5, 5};
 			int			nended = of_report < seconds ? 0 : of_report == seconds ? 1 : 2 + tick % 2;
-			double		speed = Min(controller.budget, 1);
+			double		speed = Min(controller_budget(&controller), 1);
 			ControllerInput input = {.awake = speed};
 
 			if (of_report == seconds)
 				ended[0] = seconds * 1000;
-			window_step(&window, &controller, ended, nended, &running,
-						of_report > 0 && of_report < seconds ? 1 : 0, input);
+			law_step(&controller, ended, nended, &running,
+					 of_report > 0 && of_report < seconds ? 1 : 0, input);
 			if (tick >= 400)
 				sum += speed;
 		}
 		CHECK(sum / 2000 > 0.9);
-		free(window.statements.items);
 	}
 }
 
@@ -689,10 +671,8 @@ static void
 test_one_who_takes_long(void)
 {
 	Controller	controller;
-	Window		window = {0};
 
 	controller_init(&controller, 60000);
-	window_begin(&window);
 	for (int tick = 0; tick < 480; tick++)
 	{
 		double		ended = 30000;
@@ -700,10 +680,9 @@ test_one_who_takes_long(void)
 		int			nended = tick % 120 == 119;
 		ControllerInput input = {.awake = 1};
 
-		window_step(&window, &controller, &ended, nended, &running, 1, input);
-		CHECK(tick < 40 || controller.budget > 1);
+		law_step(&controller, &ended, nended, &running, 1, input);
+		CHECK(tick < 40 || controller_budget(&controller) > 1);
 	}
-	free(window.statements.items);
 }
 
 /*
@@ -737,19 +716,16 @@ main(void)
 	UNIT_RUN(test_hardly_a_statement);
 	UNIT_RUN(test_a_gap_without_ticks);
 	UNIT_RUN(test_a_vacuum_never_stops);
-	UNIT_RUN(test_a_target_is_learned);
-	UNIT_RUN(test_disturbances_by_others);
 	UNIT_RUN(test_waits_for_a_core);
+	UNIT_RUN(test_waits_that_vary_by_themselves);
+	UNIT_RUN(test_waits_that_are_unknown);
+	UNIT_RUN(test_somebody_comes);
 	UNIT_RUN(test_no_more_harm_than_a_steady_pace);
-	UNIT_RUN(test_there_is_nothing_to_learn_from_at_first);
 	UNIT_RUN(test_a_slow_load);
 	UNIT_RUN(test_a_fast_load);
 	UNIT_RUN(test_bursts_of_load);
 	UNIT_RUN(test_a_load_that_changes_tenfold);
-	UNIT_RUN(test_a_load_that_becomes_another);
-	UNIT_RUN(test_what_it_has_done_itself);
 	UNIT_RUN(test_a_slow_disk);
-	UNIT_RUN(test_few_that_it_does_not_harm);
 	UNIT_RUN(test_nothing_ends_any_more);
 	UNIT_RUN(test_a_report_is_no_hang);
 	UNIT_RUN(test_a_vacuum_that_waits_for_something_else);
