@@ -21,6 +21,7 @@
 #include "file_cache.h"
 #include "history/history.h"
 #include "library.h"
+#include "neighbours/neighbours.h"
 #include "new_files/leftovers.h"
 #include "pace/pace.h"
 #include "server_check.h"
@@ -54,7 +55,7 @@ _PG_init(void)
 	{
 		shared_memory_init();
 		history_init();
-		pace_init();
+		latency_init();
 		leftovers_init();
 		disk_free_init();
 		file_cache_init();

@@ -24,6 +24,7 @@
 #include "compaction/compaction.h"
 #include "guards/guards.h"
 #include "history/history_rows.h"
+#include "neighbours/neighbours.h"
 #include "new_files/leftovers.h"
 #include "new_files/new_blocks.h"
 #include "pace/pace.h"
@@ -44,6 +45,7 @@ typedef struct SharedPart
 static const SharedPart parts[] = {
 	{progress_shmem_request, progress_shmem_init, NULL},
 	{history_rows_shmem_request, history_rows_shmem_init, history_rows_load},
+	{neighbours_shmem_request, neighbours_shmem_init, NULL},
 	{pace_shmem_request, pace_shmem_init, NULL},
 	{guards_shmem_request, guards_shmem_init, NULL},
 	{leftovers_shmem_request, leftovers_shmem_init, leftovers_look_around},

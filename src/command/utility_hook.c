@@ -52,6 +52,7 @@
 #include "compaction/compaction.h"
 #include "compat.h"
 #include "dry_run/dry_run.h"
+#include "neighbours/neighbours.h"
 #include "pace/pace.h"
 #include "server_check.h"
 #include "settings.h"

@@ -48,6 +48,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "pace/pace.h"
+#include "wal_writer.h"
 #include "new_files/new_blocks.h"
 
 #define LOCK_NAME		"CycloneExtend"

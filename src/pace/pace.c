@@ -51,13 +51,6 @@ static uint64 until_paid_for(uint64 now);
 static void nap(uint64 until);
 static void look_and_tick(uint64 now);
 
-/* pace_init -- install the hooks.  Call while the library is preloaded. */
-void
-pace_init(void)
-{
-	latency_init();
-}
-
 /* pace_is_worker -- does this process keep to the budget of another one's VACUUM? */
 bool
 pace_is_worker(void)
@@ -375,10 +368,8 @@ pace_while_waiting(void)
 void
 pace_shmem_request(void)
 {
-	RequestAddinShmemSpace(latency_shmem_size());
 	RequestAddinShmemSpace(target_shmem_size());
 	RequestAddinShmemSpace(parking_shmem_size());
-	RequestAddinShmemSpace(neighbours_shmem_size());
 	RequestAddinShmemSpace(view_shmem_size());
 }
 
@@ -386,9 +377,7 @@ pace_shmem_request(void)
 void
 pace_shmem_init(void)
 {
-	latency_shmem_init();
 	target_shmem_init();
 	parking_shmem_init();
-	neighbours_shmem_init();
 	view_shmem_init();
 }

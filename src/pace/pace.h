@@ -10,8 +10,6 @@
 #ifndef CYCLONE_PACE_H
 #define CYCLONE_PACE_H
 
-#include "nodes/plannodes.h"
-
 #include "guards/guards.h"
 #include "report/result.h"
 
@@ -41,7 +39,6 @@ extern bool pace_parse_latency_target(const char *value, double *target, const c
 extern void pace_settings_init(void);
 
 /* a command */
-extern void pace_init(void);
 extern void pace_shmem_request(void);
 extern void pace_shmem_init(void);
 extern void pace_begin_command(const double *latency_target);
@@ -82,11 +79,5 @@ extern void pace_while_waiting(void);
 extern void pace_begin_server_code(void);
 extern void pace_in_server_code(void);
 extern void pace_end_server_code(void);
-extern void wal_keep_pace(void);
-
-/* statements of others */
-extern bool latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits);
-extern void latency_end_call(uint64 start);
-extern void latency_end_utility(uint64 start, bool commits);
 
 #endif							/* CYCLONE_PACE_H */

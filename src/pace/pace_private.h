@@ -5,8 +5,7 @@
  *
  * From the bottom up, and nobody calls one that stands further down here:
  *
- * cores.c, latency.c, parking.c, controller.c, budget.c, pace_settings.c, wal.c
- * neighbours.c		what other sessions do; asks cores.c, and tells latency.c
+ * parking.c, controller.c, budget.c, pace_settings.c
  * target.c			a target: its budget, its law, what is measured for it
  * pace_process.c	a vacuum, and this process in it: what it may spend
  * pace_view.c		the view cyclone.pace
@@ -27,6 +26,7 @@
 #include "utils/timestamp.h"
 
 #include "clock.h"
+#include "neighbours/neighbours.h"
 #include "pace/pace.h"
 
 /* ---------------------------------------------------------------------------
@@ -36,14 +36,6 @@
 
 /* Ticks come that often. */
 #define NS_A_TICK			(NS_PER_S / 4)
-
-/* ---------------------------------------------------------------------------
- * cores.c: how many cores there are for this process
- * ---------------------------------------------------------------------------
- */
-
-/* At least 1; 0: the system doesn't tell.  root: "", or a folder in tests. */
-extern int	cores_for_process(const char *root);
 
 /* ---------------------------------------------------------------------------
  * budget.c: a budget that processes share
@@ -80,26 +72,6 @@ extern uint64 budget_pay(Budget *budget, uint64 now, double price);
 extern void budget_change_rate(Budget *budget, uint64 now, double times);
 extern bool budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use);
 extern void budget_end_tick(Budget *budget);
-
-/* ---------------------------------------------------------------------------
- * latency.c: how long statements of other sessions take
- * ---------------------------------------------------------------------------
- */
-
-/* Latencies are counted by their logarithm, with 16 steps a doubling. */
-#define LATENCY_BUCKETS		481
-
-extern Size latency_shmem_size(void);
-extern void latency_shmem_init(void);
-extern void latency_init(void);
-extern void latency_prepare(void);
-extern void latency_watch(void);
-extern void latency_unwatch(void);
-extern void latency_excuse(int backend);
-extern void latency_read(uint32 *counts);
-extern int	latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunning);
-extern double latency_percentile(const uint32 *counts, double percent);
-extern double latency_count_above(const uint32 *counts, double ms);
 
 /* ---------------------------------------------------------------------------
  * controller.c: the law, which knows nothing of the server
@@ -175,46 +147,6 @@ extern double controller_budget(const Controller *controller);
 extern double controller_late_ms(const Controller *controller);
 extern bool controller_misses_statements(const Controller *controller);
 extern bool controller_target_is_out_of_reach(const Controller *controller);
-
-/* ---------------------------------------------------------------------------
- * neighbours.c: what other sessions do
- * ---------------------------------------------------------------------------
- */
-
-/* So many looks in succession are compared. */
-#define NEIGHBOURS_LOOKS	3
-
-/* How many were at work in looks so far; zeroed at first */
-typedef struct NeighboursSeen
-{
-	double		average;
-	double		seconds;		/* since it was last changed */
-	int			looks;			/* that are comparable */
-	int			counts[NEIGHBOURS_LOOKS];
-} NeighboursSeen;
-
-/* What others have had since they were looked at last, in ns */
-typedef struct NeighboursTimes
-{
-	uint64		looked;			/* for so long that is known */
-	uint64		ran;
-	uint64		waited;			/* for what VACUUM uses, too */
-	bool		cores_are_unknown;	/* the time for which they wait for one is
-									 * part of the time that they ran */
-} NeighboursTimes;
-
-/* the law, which knows nothing of the server */
-extern void neighbours_note(NeighboursSeen *seen, int count, double seconds);
-extern uint32 neighbours_law(double others, int cores);
-
-extern Size neighbours_shmem_size(void);
-extern void neighbours_shmem_init(void);
-extern void neighbours_join(void);
-extern void neighbours_leave(void);
-extern void neighbours_prepare(void);
-extern void neighbours_begin(void);
-extern bool neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times);
-extern uint32 neighbours_room(void);
 
 /* ---------------------------------------------------------------------------
  * parking.c: a team no larger than its budget feeds

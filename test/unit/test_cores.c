@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * test_cores.c
- *	  How many cores there are, as Linux tells it in files: pace/cores.c.
+ *	  How many cores there are, as Linux tells it in files: neighbours/cores.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "pace/cores.c"
+#include "neighbours/cores.c"
 #include "unit.h"
 
 

@@ -2,7 +2,7 @@
  *
  * test_parking.c
  *	  How many workers a budget feeds, and others leave cores for: the laws of
- *	  pace/parking.c and pace/neighbours.c.
+ *	  pace/parking.c and neighbours/neighbours.c.
  *
  * What a server makes of them is in test_parking.py.
  *
@@ -12,8 +12,8 @@
  */
 #include "postgres.h"
 
+#include "neighbours/neighbours.c"
 #include "pace/parking.c"
-#include "pace/neighbours.c"
 #include "unit.h"
 
 #define WORKERS		7

@@ -55,6 +55,7 @@
 #include "guards/guards.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "wal_writer.h"
 
 /* The server's rules */
 #define FSM_VACUUM_BLOCKS \

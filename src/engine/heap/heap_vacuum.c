@@ -31,6 +31,7 @@
 #include "guards/guards.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "wal_writer.h"
 
 /*
  * The blocks that a page of the visibility map stands for are a lane, or nearly

@@ -44,6 +44,7 @@
 #include "engine/index/link_walk.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
+#include "wal_writer.h"
 
 static void delete_page(TableVacuum *vacuum, BTVacState *state,
 						BlockNumber blkno);

@@ -115,6 +115,7 @@
 #include "engine/index/btree_delete.h"
 #include "engine/index/index_kind.h"
 #include "pace/pace.h"
+#include "wal_writer.h"
 
 /* With so many duties due, the stream is interrupted to do them. */
 #define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)

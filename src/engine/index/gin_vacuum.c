@@ -99,6 +99,7 @@
 #include "relation_size.h"
 #include "report/progress.h"
 #include "team/team.h"
+#include "wal_writer.h"
 
 /* Into how many stretches the entry tree is cut at most */
 #define MAX_STRETCHES		512

@@ -124,6 +124,7 @@
 #include "engine/phases.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
+#include "wal_writer.h"
 #include "relation_size.h"
 
 /* The leaf pages that a process has visited as duties */

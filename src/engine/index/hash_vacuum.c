@@ -107,6 +107,7 @@
 #include "guards/guards.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "wal_writer.h"
 
 /* Buckets are claimed in ranges of at most this many. */
 #define RANGE_BUCKETS		512

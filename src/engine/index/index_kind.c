@@ -31,6 +31,7 @@
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "team/team.h"
+#include "wal_writer.h"
 
 /* Blocks are claimed in ranges of at most this many (4 MB). */
 #define RANGE_BLOCKS		512

@@ -46,15 +46,17 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
+#include "clock.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "pace/pace_private.h"
+#include "neighbours/neighbours.h"
 
 #define NS_A_LOOK			(100 * (uint64) NS_PER_MS)
 /* What was read longer ago says nothing of now. */
@@ -106,7 +108,7 @@ uint32
 neighbours_law(double others, int cores)
 {
 	if (others < NOBODY)
-		return PARKING_ALL;
+		return NEIGHBOURS_NONE;
 	return (uint32) Max(cores - ceil(others) - 1, 0);
 }
 
@@ -365,13 +367,21 @@ cores(void)
 }
 
 /* neighbours_shmem_size -- a word for each process. */
-Size
+static Size
 neighbours_shmem_size(void)
 {
 	return mul_size(sizeof(pg_atomic_uint32), MaxBackends);
 }
 
-/* neighbours_shmem_init -- find them, or make them. */
+/* neighbours_shmem_request -- how much shared memory all of this needs. */
+void
+neighbours_shmem_request(void)
+{
+	RequestAddinShmemSpace(neighbours_shmem_size());
+	RequestAddinShmemSpace(latency_shmem_size());
+}
+
+/* neighbours_shmem_init -- find it, or make it. */
 void
 neighbours_shmem_init(void)
 {
@@ -380,4 +390,5 @@ neighbours_shmem_init(void)
 	takes_part = ShmemInitStruct("pg_cyclone processes", neighbours_shmem_size(), &found);
 	for (int i = 0; !found && i < MaxBackends; i++)
 		pg_atomic_init_u32(&takes_part[i], 0);
+	latency_shmem_init();
 }

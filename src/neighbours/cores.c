@@ -18,7 +18,7 @@
 
 #include <limits.h>
 
-#include "pace/pace_private.h"
+#include "neighbours/neighbours.h"
 
 #define MOST_TEXT	8192
 

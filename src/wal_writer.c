@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * wal.c
+ * wal_writer.c
  *	  Having our WAL written by the WAL writer.
  *
  * A vacuum that must log pages in full fills the WAL buffers (16 MB as a
@@ -30,7 +30,7 @@
 #include "storage/latch.h"
 #include "utils/wait_event.h"
 
-#include "pace/pace.h"
+#include "wal_writer.h"
 
 /* Tell it of this much WAL at a time. */
 #define WAL_BYTES_A_CALL	((uint64) 128 * 1024)

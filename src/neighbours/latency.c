@@ -47,8 +47,9 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
+#include "clock.h"
 #include "compat.h"
-#include "pace/pace_private.h"
+#include "neighbours/neighbours.h"
 
 /* Arrays of counters: who uses which is a matter of its number. */
 #define SHARDS				16
