@@ -75,6 +75,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "config_files.h"
 #include "debug_point.h"
 #include "guards/guards.h"
 #include "guards/guards_state.h"
@@ -91,6 +92,10 @@ static void hold_while_due(void);
 static bool end_if_urgent(GuardedVacuum *vacuum);
 static bool end_pause_if_over(GuardedVacuum *vacuum);
 static bool end_pause(pg_atomic_uint64 *place, uint64 until);
+static void set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
+					   double min_free_disk);
+static const char *reread_standbys(const char *name, ConfigVariable *files,
+								   const char *default_value, const char *current);
 
 /*
  * guards_begin_command
@@ -150,8 +155,8 @@ guards_begin_command(void (*while_held) (void))
 	}
 	has_begun = true;
 	guards_join(MyProcNumber);
-	guards_set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of,
-					  cyclone_delayed_standbys, cyclone_min_free_disk);
+	set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of,
+			   cyclone_delayed_standbys, cyclone_min_free_disk);
 	guarded.while_held = while_held;
 	/* or nobody would, for VACUUMs of many small tables */
 	guards_look_at_standbys(now_ns());
@@ -239,15 +244,15 @@ folder_of(Form_pg_class form)
 }
 
 /*
- * guards_set_limits
+ * set_limits
  *		So many kilobytes of WAL may all vacuums write a second, so many milliseconds may
  *		these standbys lag, of which some are delayed on purpose, and so much of a disk
  *		is to stay free while this process's vacuum runs (see settings_parse_min_free_disk); 0:
  *		any number.
  */
-void
-guards_set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
-				  double min_free_disk)
+static void
+set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
+		   double min_free_disk)
 {
 	if (guarded.vacuum != NULL)
 		write_double(&guarded.vacuum->min_free_disk, min_free_disk);
@@ -257,6 +262,43 @@ guards_set_limits(int wal_rate, int max_lag, const char *lag_of, const char *del
 	strlcpy(guards_shared->delayed, delayed, sizeof(guards_shared->delayed));
 	pg_atomic_write_u32(&guards_shared->max_lag_ms, max_lag);
 	LWLockRelease(guards_shared->lock);
+}
+
+/* guards_reread -- set them as they would be if the configuration files were reloaded now. */
+void
+guards_reread(ConfigVariable *files)
+{
+	int			wal_rate = cyclone_max_wal_rate;
+	int			max_lag = cyclone_max_replica_lag;
+	double		min_free_disk = cyclone_min_free_disk;
+	const char *value;
+
+	config_files_int("cyclone.max_wal_rate", files, &wal_rate);
+	config_files_int("cyclone.max_replica_lag", files, &max_lag);
+	value = config_files_text("cyclone.min_free_disk", files);
+	if (value != NULL)
+		(void) settings_parse_min_free_disk(*value == '\0' ? MIN_FREE_DISK_DEFAULT : value, &min_free_disk);
+	set_limits(wal_rate, max_lag, reread_standbys("cyclone.lag_of", files, "all", cyclone_lag_of),
+			   reread_standbys("cyclone.delayed_standbys", files, "", cyclone_delayed_standbys),
+			   min_free_disk);
+}
+
+/*
+ * reread_standbys
+ *		Reread a list of standbys.  Of one that the server would not take the current
+ *		value is kept.
+ */
+static const char *
+reread_standbys(const char *name, ConfigVariable *files, const char *default_value,
+				const char *current)
+{
+	const char *value = config_files_text(name, files);
+
+	if (value == NULL)
+		return current;
+	if (*value == '\0')
+		return default_value;
+	return settings_is_standby_list(value, false) ? value : current;
 }
 
 /*

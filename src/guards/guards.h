@@ -15,6 +15,7 @@
 
 #include "datatype/timestamp.h"
 #include "storage/read_stream.h"
+#include "utils/guc.h"
 
 typedef enum Guard
 {
@@ -37,8 +38,7 @@ extern void guards_begin_command(void (*while_held) (void));
 extern void guards_hurry(void);
 extern void guards_end_command(void);
 extern void guards_begin_table(Oid relid, bool is_locked);
-extern void guards_set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
-							  double min_free_disk);
+extern void guards_reread(ConfigVariable *files);
 extern GuardTimes guards_held(void);
 extern GuardTimes guards_held_since(const GuardTimes *before);
 

@@ -47,14 +47,6 @@ budget_restart(Budget *budget, uint64 now)
 	pg_atomic_write_u64(&budget->next_tick, now + NS_A_TICK);
 }
 
-/* budget_pay -- something was used that is worth so many ns; returns until when to sleep. */
-uint64
-budget_pay(Budget *budget, uint64 now, double price)
-{
-	Assert(price >= 0);
-	return clock_pay(&budget->paid_until, now, (uint64) price);
-}
-
 /* budget_change_rate -- what is still to be paid is worth so many times as long from now on. */
 void
 budget_change_rate(Budget *budget, uint64 now, double times)

@@ -30,12 +30,9 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
-#include "guards/guards.h"
 #include "pace/pace_private.h"
 
 /* Every so many pages the leader looks at the clock, if it is time to look around. */
@@ -46,8 +43,7 @@ static PaceSummary summary;
 static GuardTimes held_before;
 
 static void add_to_summary(void);
-static bool is_time_to_pay(void);
-static uint64 until_paid_for(uint64 now);
+static void pay(uint64 now);
 static void nap(uint64 until);
 static void look_and_tick(uint64 now);
 
@@ -73,16 +69,8 @@ pace_shared_size(void)
 void
 pace_create(PaceShared *shared, Oid relid, bool is_locked)
 {
+	SpinLockInit(&shared->mutex);
 	pg_atomic_init_u32(&shared->version, 0);
-	pg_atomic_init_u32(&shared->cost_limit, 0);
-	pg_atomic_init_u32(&shared->page_hit, 0);
-	pg_atomic_init_u32(&shared->page_miss, 0);
-	pg_atomic_init_u32(&shared->page_dirty, 0);
-	pg_atomic_init_u64(&shared->cost_delay, 0);
-	pg_atomic_init_u64(&shared->latency_target, 0);
-	pg_atomic_init_u64(&shared->latency_percentile, 0);
-	pg_atomic_init_u64(&shared->least, 0);
-	pg_atomic_init_u32(&shared->target, 0);
 	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
 	budget_init(&shared->cost);
 	budget_init(&shared->time);
@@ -136,7 +124,7 @@ pace_leave(void)
 	pace_show_reloads();
 	if (pace_is_leader())
 		add_to_summary();
-	process_take_target(0);
+	process_take_target(NULL);
 	my_pace.in_server_code = my_pace.with_server = false;
 	if (pace_is_leader())
 	{
@@ -238,7 +226,7 @@ pace_give_up(void)
 		return;
 	pg_atomic_write_u32(&my_pace.shared->failsafe, 1);
 	/* others go on to spend of it */
-	process_take_target(0);
+	process_take_target(NULL);
 	my_pace.budget = INFINITY;
 	process_bound_team();
 	parking_set_room(&my_pace.shared->parking, PARKING_ALL);
@@ -268,35 +256,27 @@ delay_point(void)
 	 * who has pages pinned that are in the way of a pause is not to sleep
 	 * over them
 	 */
-	if (VacuumCostActive && is_time_to_pay() && !guards_hold_is_due())
+	if (VacuumCostActive && !guards_hold_is_due())
 	{
 		uint64		now = now_ns();
-		uint64		until = until_paid_for(now);
 
-		if (until >= now + LEAST_NAP_NS)
-			nap(until);
+		if (now >= my_pace.awake_since + my_pace.slice)
+			pay(now);
 	}
 }
 
-/* is_time_to_pay -- has this process used enough since it last paid? */
-static bool
-is_time_to_pay(void)
+/* pay -- for what this process has used, and sleep until that is paid for. */
+static void
+pay(uint64 now)
 {
-	return VacuumCostBalance >= my_pace.charge ||
-		(my_pace.target != NULL && now_ns() >= my_pace.awake_since + my_pace.slice);
-}
+	uint64		until;
 
-/*
- * until_paid_for
- *		Pay for what this process has used; until when is it to sleep?
- */
-static uint64
-until_paid_for(uint64 now)
-{
 	VacuumCostBalance = 0;
 	pace_rebalance();
 	look_and_tick(now);
-	return process_pay(now);
+	until = process_pay(now);
+	if (until >= now + LEAST_NAP_NS)
+		nap(until);
 }
 
 /* look_and_tick -- see to all that comes a few times a second. */

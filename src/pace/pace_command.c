@@ -38,11 +38,9 @@
 #include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "utils/guc.h"
 
 #include "compat.h"
 #include "debug_point.h"
-#include "guards/guards.h"
 #include "pace/pace_private.h"
 
 /* backend_flush_after, as bgwriter_flush_after is by default, but twice as often */
@@ -284,7 +282,7 @@ change_target(void)
 static void
 leave_target(void)
 {
-	process_take_target(0);
+	process_take_target(NULL);
 	if (pace_command.latency_target != NULL)
 		target_leave(pace_command.latency_target);
 	pace_command.latency_target = NULL;
@@ -342,10 +340,12 @@ pace_warn_if_out_of_reach(void)
 	/* from other workers the client hears nothing */
 	if (!pace_is_leader() && !IsParallelWorker())
 		return;
-	if (my_pace.target == NULL || !target_is_out_of_reach(my_pace.target) ||
-		!pg_atomic_compare_exchange_u32(&my_pace.shared->has_warned, &not_yet, 1))
+	if (my_pace.target == NULL)
 		return;
 	target_state(my_pace.target, &target);
+	if (!target.is_out_of_reach ||
+		!pg_atomic_compare_exchange_u32(&my_pace.shared->has_warned, &not_yet, 1))
+		return;
 	ereport(WARNING,
 			(errmsg("latency target of %g ms is missed although VACUUM hardly moves",
 					target.target_ms),

@@ -22,6 +22,7 @@
 
 #include <math.h>
 
+#include "storage/spin.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
@@ -29,18 +30,10 @@
 #include "neighbours/neighbours.h"
 #include "pace/pace.h"
 
-/* ---------------------------------------------------------------------------
- * Time
- * ---------------------------------------------------------------------------
- */
+/* ---- budget.c: a budget that processes share ---- */
 
 /* Ticks come that often. */
 #define NS_A_TICK			(NS_PER_S / 4)
-
-/* ---------------------------------------------------------------------------
- * budget.c: a budget that processes share
- * ---------------------------------------------------------------------------
- */
 
 /* In shared memory: of cost, or of time awake (ns) */
 typedef struct Budget
@@ -68,15 +61,11 @@ typedef struct BudgetUse
 
 extern void budget_init(Budget *budget);
 extern void budget_restart(Budget *budget, uint64 now);
-extern uint64 budget_pay(Budget *budget, uint64 now, double price);
 extern void budget_change_rate(Budget *budget, uint64 now, double times);
 extern bool budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use);
 extern void budget_end_tick(Budget *budget);
 
-/* ---------------------------------------------------------------------------
- * controller.c: the law, which knows nothing of the server
- * ---------------------------------------------------------------------------
- */
+/* ---- controller.c: the law, which knows nothing of the server ---- */
 
 /*
  * The least that VACUUM is at work, in processes: a table of a day at full speed
@@ -148,10 +137,7 @@ extern double controller_late_ms(const Controller *controller);
 extern bool controller_misses_statements(const Controller *controller);
 extern bool controller_target_is_out_of_reach(const Controller *controller);
 
-/* ---------------------------------------------------------------------------
- * parking.c: a team no larger than its budget feeds
- * ---------------------------------------------------------------------------
- */
+/* ---- parking.c: a team no larger than its budget feeds ---- */
 
 /* So many workers are wanted if nothing bounds the pace. */
 #define PARKING_ALL			PG_INT32_MAX
@@ -186,10 +172,7 @@ extern bool parking_give_place(Parking *parking);
 extern void parking_leave(Parking *parking);
 extern bool parking_has_place(void);
 
-/* ---------------------------------------------------------------------------
- * pace_settings.c
- * ---------------------------------------------------------------------------
- */
+/* ---- pace_settings.c ---- */
 
 typedef struct PaceSettings
 {
@@ -235,10 +218,7 @@ settings_have_target(const PaceSettings *settings)
 	return settings->latency_target != LATENCY_TARGET_OFF;
 }
 
-/* ---------------------------------------------------------------------------
- * target.c: a latency target, of all VACUUMs of the server that have it
- * ---------------------------------------------------------------------------
- */
+/* ---- target.c: a latency target, of all VACUUMs of the server that have it ---- */
 
 /* In shared memory */
 typedef struct LatencyTarget LatencyTarget;
@@ -251,6 +231,7 @@ typedef struct TargetState
 								 * measure */
 	double		budget;			/* processes; INFINITY: no bound */
 	ControllerLimit limit;
+	bool		is_out_of_reach;	/* missed although VACUUM hardly moves */
 	int			vacuums;		/* that share it */
 } TargetState;
 
@@ -258,8 +239,6 @@ extern Size target_shmem_size(void);
 extern void target_shmem_init(void);
 extern LatencyTarget *target_join(const PaceSettings *settings, LatencyTarget *before);
 extern void target_leave(LatencyTarget *target);
-extern int	target_number(const LatencyTarget *target);
-extern LatencyTarget *target_by_number(int number);
 extern Budget *target_time(LatencyTarget *target);
 extern uint32 target_version(LatencyTarget *target);
 extern double target_budget(LatencyTarget *target);
@@ -267,12 +246,8 @@ extern bool target_is_in_ms(const LatencyTarget *target);
 extern void target_note_others(LatencyTarget *target, const NeighboursTimes *times);
 extern void target_tick_if_due(LatencyTarget *target, uint64 now);
 extern void target_state(LatencyTarget *target, TargetState *state);
-extern bool target_is_out_of_reach(LatencyTarget *target);
 
-/* ---------------------------------------------------------------------------
- * pace_process.c: a vacuum, and this process in it
- * ---------------------------------------------------------------------------
- */
+/* ---- pace_process.c: a vacuum, and this process in it ---- */
 
 /* It is no use to sleep for less. */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
@@ -286,17 +261,12 @@ extern bool target_is_out_of_reach(LatencyTarget *target);
 
 struct PaceShared
 {
-	/* written by the leader; then version */
+	/* written by the leader, under the lock; then version */
+	slock_t		mutex;
+	PaceSettings settings;
+	LatencyTarget *target;		/* NULL: none */
+	double		least;			/* processes that may be at work at any rate */
 	pg_atomic_uint32 version;
-	pg_atomic_uint32 cost_limit;
-	pg_atomic_uint32 page_hit;
-	pg_atomic_uint32 page_miss;
-	pg_atomic_uint32 page_dirty;
-	pg_atomic_uint64 cost_delay;	/* ms; a double, like the following ones */
-	pg_atomic_uint64 latency_target;
-	pg_atomic_uint64 latency_percentile;
-	pg_atomic_uint64 least;		/* processes that may be at work at any rate */
-	pg_atomic_uint32 target;	/* its number plus one; 0: none */
 	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
 	bool		in_a_hurry;		/* these never change: does no budget count? */
 	Oid			relid;
@@ -325,9 +295,8 @@ typedef struct Pace
 								 * no bound */
 	double		budget;			/* of the target, processes; likewise */
 	double		least;			/* processes, at any rate */
-	double		greatest_cost;	/* to be paid for in one go */
-	int			charge;			/* look at the budgets when so much is due */
-	uint64		slice;			/* or so long (ns) after the last time */
+	uint64		slice;			/* look at the budgets so long (ns) after the
+								 * last time */
 	uint32		calls;			/* of the delay point */
 	bool		at_work;
 	bool		in_server_code;
@@ -339,19 +308,16 @@ typedef struct Pace
 
 extern Pace my_pace;
 
-extern void process_publish(const PaceSettings *settings, const LatencyTarget *target);
+extern void process_publish(const PaceSettings *settings, LatencyTarget *target);
 extern void process_take_budget(void);
-extern void process_take_target(uint32 number);
+extern void process_take_target(LatencyTarget *target);
 extern bool process_budget_has_changed(void);
 extern bool process_is_counted(void);
 extern uint64 process_pay(uint64 now);
 extern void process_reset(uint64 now);
 extern void process_bound_team(void);
 
-/* ---------------------------------------------------------------------------
- * pace_view.c
- * ---------------------------------------------------------------------------
- */
+/* ---- pace_view.c ---- */
 
 extern Size view_shmem_size(void);
 extern void view_shmem_init(void);
@@ -359,10 +325,7 @@ extern void view_begin_row(PaceShared *shared);
 extern void view_show(PaceShared *shared, double cost, double awake, double asleep);
 extern void view_end_row(void);
 
-/* ---------------------------------------------------------------------------
- * pace_command.c: the command that this process leads
- * ---------------------------------------------------------------------------
- */
+/* ---- pace_command.c: the command that this process leads ---- */
 
 typedef struct PaceCommand
 {

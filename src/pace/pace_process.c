@@ -29,12 +29,8 @@
 #include "debug_point.h"
 #include "pace/pace_private.h"
 
-/* In the time of the least nap the budget is looked at twice, to be exact. */
-#define LOOKS_A_NAP			2
-/* The budget is looked at once for so much cost, or less. */
-#define GREATEST_CHARGE		2000
-/* And once in so long, or less: a page takes 5 to 20 us. */
-#define LEAST_SLICE_NS		(20 * (uint64) NS_PER_US)
+/* Under a budget it is looked at so often: a page takes 5 to 20 us. */
+#define SLICE_NS			(20 * (uint64) NS_PER_US)
 /* Who was awake for longer has waited, for a lock perhaps, and used nothing. */
 #define LONGEST_AWAKE_NS	(100 * (uint64) NS_PER_MS)
 
@@ -48,18 +44,14 @@ static double cost_so_far(void);
 
 /* process_publish -- the leader tells all which settings are in force, and which target. */
 void
-process_publish(const PaceSettings *settings, const LatencyTarget *target)
+process_publish(const PaceSettings *settings, LatencyTarget *target)
 {
 	PaceShared *shared = my_pace.shared;
 
-	pg_atomic_write_u32(&shared->cost_limit, settings->cost_limit);
-	pg_atomic_write_u32(&shared->page_hit, settings->page_hit);
-	pg_atomic_write_u32(&shared->page_miss, settings->page_miss);
-	pg_atomic_write_u32(&shared->page_dirty, settings->page_dirty);
-	write_double(&shared->cost_delay, settings->cost_delay);
-	write_double(&shared->latency_target, settings->latency_target);
-	write_double(&shared->latency_percentile, settings->latency_percentile);
-	pg_atomic_write_u32(&shared->target, target == NULL ? 0 : target_number(target) + 1);
+	SpinLockAcquire(&shared->mutex);
+	shared->settings = *settings;
+	shared->target = target;
+	SpinLockRelease(&shared->mutex);
 	pg_atomic_fetch_add_u32(&shared->version, 1);
 }
 
@@ -82,9 +74,11 @@ pace_set_need(double need)
 		return;
 	most = my_pace.shared->parking.most + 1;
 	least = LEAST_BUDGET * pow(most / LEAST_BUDGET, Min(Max(need, 0), 1));
-	if (least == read_double(&my_pace.shared->least))
+	if (least == my_pace.shared->least)
 		return;
-	write_double(&my_pace.shared->least, least);
+	SpinLockAcquire(&my_pace.shared->mutex);
+	my_pace.shared->least = least;
+	SpinLockRelease(&my_pace.shared->mutex);
 	pg_atomic_fetch_add_u32(&my_pace.shared->version, 1);
 }
 
@@ -99,43 +93,28 @@ process_take_budget(void)
 	PaceSettings *settings = &my_pace.settings;
 	bool		was_active = VacuumCostActive;
 	double		due = cost_so_far() - my_pace.accounted;
+	LatencyTarget *target;
 
 	my_pace.version = pg_atomic_read_u32(&shared->version);
-	pg_read_barrier();
-
-	settings->cost_limit = pg_atomic_read_u32(&shared->cost_limit);
-	settings->page_hit = pg_atomic_read_u32(&shared->page_hit);
-	settings->page_miss = pg_atomic_read_u32(&shared->page_miss);
-	settings->page_dirty = pg_atomic_read_u32(&shared->page_dirty);
-	settings->cost_delay = read_double(&shared->cost_delay);
-	settings->latency_target = read_double(&shared->latency_target);
-	settings->latency_percentile = read_double(&shared->latency_percentile);
-	my_pace.least = read_double(&shared->least);
+	SpinLockAcquire(&shared->mutex);
+	*settings = shared->settings;
+	my_pace.least = shared->least;
+	target = shared->target;
+	SpinLockRelease(&shared->mutex);
 	my_pace.accounted = (int64) (cost_so_far() - due);
 	VacuumCostPageHit = settings->page_hit;
 	VacuumCostPageMiss = settings->page_miss;
 	VacuumCostPageDirty = settings->page_dirty;
 
-	process_take_target(VacuumFailsafeActive ? 0 : pg_atomic_read_u32(&shared->target));
-	my_pace.charge = GREATEST_CHARGE;
+	process_take_target(VacuumFailsafeActive ? NULL : target);
 	my_pace.rate = settings_rate(settings);
-	if (!isinf(my_pace.rate))
-	{
-		double		a_nap = my_pace.rate * LEAST_NAP_NS / NS_PER_S /
-			Max(pg_atomic_read_u32(&shared->cost.at_work), 1);
-
-		my_pace.greatest_cost = (double) settings->cost_limit * GREATEST_OVERRUN;
-		my_pace.charge = (int) Min(Max(a_nap / LOOKS_A_NAP, 1), GREATEST_CHARGE);
-	}
 	my_pace.budget = INFINITY;
 	if (my_pace.target != NULL)
 	{
 		my_pace.target_version = target_version(my_pace.target);
-		pg_read_barrier();
 		my_pace.budget = target_budget(my_pace.target);
 	}
-	my_pace.slice = isinf(my_pace.budget) ? LONGEST_AWAKE_NS :
-		Max((uint64) (Min(my_pace.budget, 1) * LEAST_NAP_NS / LOOKS_A_NAP), LEAST_SLICE_NS);
+	my_pace.slice = isinf(my_pace.budget) && isinf(my_pace.rate) ? LEAST_NAP_NS : SLICE_NS;
 
 	/* with a target, even if nothing bounds it now, what it costs is counted */
 	if (!VacuumFailsafeActive)
@@ -155,14 +134,13 @@ process_is_counted(void)
 
 /*
  * process_take_target
- *		This process spends of another target's budget from now on: that of this
- *		number less one, or of none if it is 0.  Takes no lock, and raises no error.
+ *		This process spends of another target's budget from now on, or of none.  Takes no
+ *		lock, and raises no error.
  */
 void
-process_take_target(uint32 number)
+process_take_target(LatencyTarget *now)
 {
 	LatencyTarget *before = my_pace.target;
-	LatencyTarget *now = number == 0 ? NULL : target_by_number(number - 1);
 
 	if (now == before)
 		return;
@@ -216,8 +194,8 @@ process_pay(uint64 now)
 		int			with_server = pg_atomic_read_u32(&shared->with_server);
 		double		share = with_server == 0 ? 1 : (double) at_work / Max(at_work - with_server, 1);
 
-		until = budget_pay(&shared->cost, now,
-						   Min(cost, my_pace.greatest_cost) * NS_PER_S / my_pace.rate * share);
+		until = clock_pay(&shared->cost.paid_until, now,
+						  Min(cost, (double) my_pace.settings.cost_limit * GREATEST_OVERRUN) * NS_PER_S / my_pace.rate * share);
 	}
 	if (!isinf(my_pace.budget))
 		until_by_target = pay_for_time(now, price);
@@ -230,10 +208,10 @@ process_pay(uint64 now)
 static uint64
 pay_for_time(uint64 now, double price)
 {
-	uint64		until = budget_pay(target_time(my_pace.target), now, price / my_pace.budget);
+	uint64		until = clock_pay(&target_time(my_pace.target)->paid_until, now, price / my_pace.budget);
 
 	if (my_pace.least > LEAST_BUDGET)
-		until = Min(until, budget_pay(&my_pace.shared->time, now, price / my_pace.least));
+		until = Min(until, clock_pay(&my_pace.shared->time.paid_until, now, price / my_pace.least));
 	return until;
 }
 

@@ -21,11 +21,8 @@
 #include "commands/vacuum.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
-#include "utils/conffiles.h"
-#include "utils/guc_tables.h"
 
-#include "compat.h"
-#include "guards/guards.h"
+#include "config_files.h"
 #include "pace/pace_private.h"
 #include "settings.h"
 
@@ -44,12 +41,7 @@ static bool check_latency_target(char **newval, void **extra, GucSource source);
 static void assign_latency_target(const char *newval, void *extra);
 static void assign_autovacuum_target(const char *newval, void *extra);
 static void reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
-static const char *reread(const char *name, ConfigVariable *files);
-static void reread_real(const char *name, ConfigVariable *files, double *value);
-static void reread_int(const char *name, ConfigVariable *files, int *value);
 static void reread_target(const char *name, ConfigVariable *files, double *value);
-static const char *reread_standbys(const char *name, ConfigVariable *files,
-								   const char *default_value, const char *current);
 
 /*
  * pace_settings_init
@@ -206,45 +198,24 @@ pace_settings_rebalance(PaceSettings *settings)
 void
 pace_settings_reread(PaceSettings *settings)
 {
-	int			wal_rate = cyclone_max_wal_rate;
-	int			max_lag = cyclone_max_replica_lag;
-	double		min_free_disk = cyclone_min_free_disk;
-	const char *value;
-	ConfigVariable *files = NULL,
-			   *tail = NULL;
+	ConfigVariable *files;
 
-	if (!ParseConfigFile(ConfigFileName, true, NULL, 0, CONF_FILE_START_DEPTH,
-						 DEBUG2, &files, &tail) ||
-		!ParseConfigFile(PG_AUTOCONF_FILENAME, false, NULL, 0, CONF_FILE_START_DEPTH,
-						 DEBUG2, &files, &tail))
-	{
-		/* the server says so in its log, as it reads them, too */
-		FreeConfigVariables(files);
+	if (!config_files_read(&files))
 		return;
-	}
 
 	if (AmAutoVacuumWorkerProcess())
 		reread_autovacuum(files, settings);
 	else
 	{
-		reread_real("vacuum_cost_delay", files, &settings->cost_delay);
-		reread_int("vacuum_cost_limit", files, &settings->cost_limit);
+		config_files_real("vacuum_cost_delay", files, &settings->cost_delay);
+		config_files_int("vacuum_cost_limit", files, &settings->cost_limit);
 		reread_target("cyclone.latency_target", files, &settings->latency_target);
 	}
-	reread_int("vacuum_cost_page_hit", files, &settings->page_hit);
-	reread_int("vacuum_cost_page_miss", files, &settings->page_miss);
-	reread_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
-	reread_real("cyclone.latency_percentile", files, &settings->latency_percentile);
-	reread_int("cyclone.max_wal_rate", files, &wal_rate);
-	reread_int("cyclone.max_replica_lag", files, &max_lag);
-	value = reread("cyclone.min_free_disk", files);
-	if (value != NULL)
-		(void) settings_parse_min_free_disk(*value == '\0' ? MIN_FREE_DISK_DEFAULT : value, &min_free_disk);
-	guards_set_limits(wal_rate, max_lag,
-					  reread_standbys("cyclone.lag_of", files, "all", cyclone_lag_of),
-					  reread_standbys("cyclone.delayed_standbys", files, "",
-									  cyclone_delayed_standbys),
-					  min_free_disk);
+	config_files_int("vacuum_cost_page_hit", files, &settings->page_hit);
+	config_files_int("vacuum_cost_page_miss", files, &settings->page_miss);
+	config_files_int("vacuum_cost_page_dirty", files, &settings->page_dirty);
+	config_files_real("cyclone.latency_percentile", files, &settings->latency_percentile);
+	guards_reread(files);
 	FreeConfigVariables(files);
 }
 
@@ -294,10 +265,10 @@ assign_autovacuum_target(const char *newval, void *extra)
 static void
 reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
 {
-	reread_real("vacuum_cost_delay", files, &VacuumCostDelay);
-	reread_int("vacuum_cost_limit", files, &VacuumCostLimit);
-	reread_real("autovacuum_vacuum_cost_delay", files, &autovacuum_vac_cost_delay);
-	reread_int("autovacuum_vacuum_cost_limit", files, &autovacuum_vac_cost_limit);
+	config_files_real("vacuum_cost_delay", files, &VacuumCostDelay);
+	config_files_int("vacuum_cost_limit", files, &VacuumCostLimit);
+	config_files_real("autovacuum_vacuum_cost_delay", files, &autovacuum_vac_cost_delay);
+	config_files_int("autovacuum_vacuum_cost_limit", files, &autovacuum_vac_cost_limit);
 	VacuumUpdateCosts();
 	settings->cost_delay = vacuum_cost_delay;
 	settings->cost_limit = vacuum_cost_limit;
@@ -307,86 +278,11 @@ reread_autovacuum(ConfigVariable *files, PaceSettings *settings)
 		settings->cost_delay = 0;
 }
 
-/*
- * reread
- *		A parameter's value in the files; "" if it is not there, so that the
- *		default holds; NULL if that isn't where this session takes it from.
- */
-static const char *
-reread(const char *name, ConfigVariable *files)
-{
-	struct config_generic *parameter = find_option(name, false, true, 0);
-	const char *value = "";
-
-	if (parameter == NULL || parameter->source > PGC_S_FILE)
-		return NULL;
-	for (ConfigVariable *item = files; item != NULL; item = item->next)
-		if (!item->ignore && pg_strcasecmp(item->name, name) == 0)
-			value = item->value;
-	return value;
-}
-
-/* reread_real -- reread a number. */
-static void
-reread_real(const char *name, ConfigVariable *files, double *value)
-{
-	const char *string = reread(name, files);
-	struct config_generic *option = find_option(name, false, true, 0);
-	struct config_real *parameter;
-	double		number;
-
-	if (string == NULL)
-		return;
-	parameter = compat_guc_real(option);
-	if (*string == '\0')
-		*value = parameter->boot_val;
-	else if (parse_real(string, &number, option->flags, NULL) &&
-			 number >= parameter->min && number <= parameter->max)
-		*value = number;
-}
-
-/*
- * reread_standbys
- *		Reread a list of standbys.  Of one that the server would not take the current
- *		value is kept.
- */
-static const char *
-reread_standbys(const char *name, ConfigVariable *files, const char *default_value,
-				const char *current)
-{
-	const char *value = reread(name, files);
-
-	if (value == NULL)
-		return current;
-	if (*value == '\0')
-		return default_value;
-	return settings_is_standby_list(value, false) ? value : current;
-}
-
-/* reread_int -- reread an integer. */
-static void
-reread_int(const char *name, ConfigVariable *files, int *value)
-{
-	const char *string = reread(name, files);
-	struct config_generic *option = find_option(name, false, true, 0);
-	struct config_int *parameter;
-	int			number;
-
-	if (string == NULL)
-		return;
-	parameter = compat_guc_int(option);
-	if (*string == '\0')
-		*value = parameter->boot_val;
-	else if (parse_int(string, &number, option->flags, NULL) &&
-			 number >= parameter->min && number <= parameter->max)
-		*value = number;
-}
-
 /* reread_target -- reread the latency target. */
 static void
 reread_target(const char *name, ConfigVariable *files, double *value)
 {
-	const char *string = reread(name, files);
+	const char *string = config_files_text(name, files);
 	const char *problem;
 	double		target;
 

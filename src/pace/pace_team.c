@@ -20,7 +20,6 @@
 #include "commands/vacuum.h"
 #include "miscadmin.h"
 
-#include "guards/guards.h"
 #include "pace/pace_private.h"
 
 /* Under a budget no more blocks are taken at a time: a cost of ten thousand or so. */

@@ -4,8 +4,7 @@
  *	  The view cyclone.pace: what is known of the pace of each vacuum.
  *
  * Each leader has a slot in shared memory, with a row while it vacuums a table.
- * Whoever ticks fills it in (view_show).  Readers take no lock: the numbers of a
- * row may be of two ticks.
+ * Whoever ticks fills it in (view_show).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -16,10 +15,8 @@
 #include <math.h>
 
 #include "catalog/pg_authid.h"
-#include "commands/vacuum.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -32,40 +29,48 @@
 
 #define PACE_COLUMNS		13
 
-/* What the view shows of a vacuum; written by whoever ticks. */
+/* What keeps a vacuum from going faster, as the view has it */
+static const char *const limit_names[] = {
+	[LIMIT_NOTHING] = "nothing",
+	[LIMIT_LATENCY] = "latency target",
+	[LIMIT_LEARNING] = "learning the target",
+	[LIMIT_FLOOR] = "floor",
+#define LIMIT_COST_DELAY	(LIMIT_FLOOR + 1)
+	[LIMIT_COST_DELAY] = "cost delay",
+#define LIMIT_FAILSAFE		(LIMIT_FLOOR + 2)
+	[LIMIT_FAILSAFE] = "nothing (failsafe)",
+};
+
+/* What the view shows of a vacuum; numbers are NAN for null */
+typedef struct PaceRow
+{
+	int			pid;			/* of the leader; 0 if the slot is not in use */
+	Oid			user_id;
+	Oid			database;
+	Oid			relid;
+	double		target_ms;
+	double		percentile;
+	double		latency_ms;
+	double		budget;
+	double		rate;
+	double		asleep;
+	bool		by_waits;		/* does the target go by others' waits? */
+	int			shared_by;		/* so many VACUUMs have the target */
+	int			limited_by;
+} PaceRow;
+
+/* Written by the leader, and by whoever ticks */
 typedef struct PaceSlot
 {
-	pg_atomic_uint32 pid;		/* of the leader; 0 if the slot is not in use */
-	pg_atomic_uint32 user_id;
-	pg_atomic_uint32 database;
-	pg_atomic_uint32 relid;
-	pg_atomic_uint32 limited_by;	/* PaceLimit */
-	pg_atomic_uint32 by_waits;	/* does the target go by others' waits? */
-	pg_atomic_uint32 shared_by; /* so many VACUUMs have the target */
-	/* doubles, NaN for null */
-	pg_atomic_uint64 target_ms;
-	pg_atomic_uint64 percentile;
-	pg_atomic_uint64 latency_ms;
-	pg_atomic_uint64 budget;
-	pg_atomic_uint64 rate;
-	pg_atomic_uint64 asleep;
+	slock_t		mutex;
+	PaceRow		row;
 } PaceSlot;
-
-typedef enum PaceLimit
-{
-	PACE_LIMIT_NOTHING,
-	PACE_LIMIT_COST_DELAY,
-	PACE_LIMIT_LATENCY,
-	PACE_LIMIT_LEARNING,
-	PACE_LIMIT_FLOOR,
-	PACE_LIMIT_FAILSAFE,
-} PaceLimit;
 
 static PaceSlot *slots = NULL;	/* MaxBackends of them, by leader */
 
 PG_FUNCTION_INFO_V1(pg_cyclone_pace);
 
-static PaceLimit find_limit(const TargetState *target, bool by_target);
+static int	find_limit(const TargetState *target, bool by_target);
 
 /*
  * view_begin_row
@@ -76,19 +81,22 @@ view_begin_row(PaceShared *shared)
 {
 	PaceSlot   *slot = &slots[MyProcNumber];
 
-	pg_atomic_write_u32(&slot->user_id, GetSessionUserId());
-	pg_atomic_write_u32(&slot->database, MyDatabaseId);
-	pg_atomic_write_u32(&slot->relid, shared->relid);
 	view_show(shared, 0, 0, 0);
-	pg_write_barrier();
-	pg_atomic_write_u32(&slot->pid, MyProcPid);
+	SpinLockAcquire(&slot->mutex);
+	slot->row.user_id = GetSessionUserId();
+	slot->row.database = MyDatabaseId;
+	slot->row.relid = shared->relid;
+	slot->row.pid = MyProcPid;
+	SpinLockRelease(&slot->mutex);
 }
 
 /* view_end_row -- it has none any more; harmless if it had none. */
 void
 view_end_row(void)
 {
-	pg_atomic_write_u32(&slots[MyProcNumber].pid, 0);
+	SpinLockAcquire(&slots[MyProcNumber].mutex);
+	slots[MyProcNumber].row.pid = 0;
+	SpinLockRelease(&slots[MyProcNumber].mutex);
 }
 
 /*
@@ -104,44 +112,34 @@ view_show(PaceShared *shared, double cost, double awake, double asleep)
 	bool		by_target = my_pace.target != NULL &&
 		(isinf(my_pace.rate) || pg_atomic_read_u32(&shared->by_target) != 0);
 	double		budget;
+	int			limit;
 
 	if (my_pace.target != NULL)
 		target_state(my_pace.target, &target);
+	limit = find_limit(&target, by_target);
 	budget = by_target ? Max(target.budget, my_pace.least > LEAST_BUDGET ? my_pace.least : 0) : my_pace.rate;
-	write_double(&slot->target_ms, target.target_ms > 0 ? target.target_ms : NAN);
-	write_double(&slot->percentile,
-				 my_pace.target != NULL ? my_pace.settings.latency_percentile : NAN);
-	pg_atomic_write_u32(&slot->by_waits, target.target_ms == 0);
-	pg_atomic_write_u32(&slot->shared_by, target.vacuums);
-	write_double(&slot->latency_ms, target.latency_ms);
-	write_double(&slot->budget, isinf(budget) ? NAN : budget);
-	write_double(&slot->rate, !VacuumCostActive ? NAN : by_target ? awake : cost);
-	write_double(&slot->asleep, asleep);
-	pg_atomic_write_u32(&slot->limited_by, find_limit(&target, by_target));
+	SpinLockAcquire(&slot->mutex);
+	slot->row.target_ms = target.target_ms > 0 ? target.target_ms : NAN;
+	slot->row.percentile = my_pace.target != NULL ? my_pace.settings.latency_percentile : NAN;
+	slot->row.latency_ms = target.latency_ms;
+	slot->row.budget = isinf(budget) ? NAN : budget;
+	slot->row.rate = !VacuumCostActive ? NAN : by_target ? awake : cost;
+	slot->row.asleep = asleep;
+	slot->row.by_waits = target.target_ms == 0;
+	slot->row.shared_by = target.vacuums;
+	slot->row.limited_by = limit;
+	SpinLockRelease(&slot->mutex);
 }
 
 /* find_limit -- what keeps the vacuum from going faster? */
-static PaceLimit
+static int
 find_limit(const TargetState *target, bool by_target)
 {
 	if (pg_atomic_read_u32(&my_pace.shared->failsafe))
-		return PACE_LIMIT_FAILSAFE;
+		return LIMIT_FAILSAFE;
 	if (!by_target)
-		return isinf(my_pace.rate) ? PACE_LIMIT_NOTHING : PACE_LIMIT_COST_DELAY;
-	if (isinf(target->budget))
-		return PACE_LIMIT_NOTHING;
-	switch (target->limit)
-	{
-		case LIMIT_NOTHING:
-			return PACE_LIMIT_NOTHING;
-		case LIMIT_LATENCY:
-			return PACE_LIMIT_LATENCY;
-		case LIMIT_LEARNING:
-			return PACE_LIMIT_LEARNING;
-		case LIMIT_FLOOR:
-			return PACE_LIMIT_FLOOR;
-	}
-	return PACE_LIMIT_NOTHING;
+		return isinf(my_pace.rate) ? LIMIT_NOTHING : LIMIT_COST_DELAY;
+	return isinf(target->budget) ? LIMIT_NOTHING : (int) target->limit;
 }
 
 /*
@@ -152,10 +150,6 @@ find_limit(const TargetState *target, bool by_target)
 Datum
 pg_cyclone_pace(PG_FUNCTION_ARGS)
 {
-	static const char *const limit_names[] = {
-		"nothing", "cost delay", "latency target", "learning the target",
-		"floor", "nothing (failsafe)",
-	};
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	refuse_without_preloading();
@@ -163,44 +157,38 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 
 	for (int i = 0; slots != NULL && i < MaxBackends; i++)
 	{
-		PaceSlot   *slot = &slots[i];
-		uint32		pid = pg_atomic_read_u32(&slot->pid);
-		Oid			user_id;
+		PaceRow		row;
 		Datum		values[PACE_COLUMNS] = {0};
 		bool		nulls[PACE_COLUMNS] = {0};
 		int			column = 0;
 
-		if (pid == 0)
+		SpinLockAcquire(&slots[i].mutex);
+		row = slots[i].row;
+		SpinLockRelease(&slots[i].mutex);
+		if (row.pid == 0)
 			continue;
-		pg_read_barrier();
 
-		user_id = pg_atomic_read_u32(&slot->user_id);
-		values[column++] = Int32GetDatum(pid);
-		values[column++] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->database));
+		values[column++] = Int32GetDatum(row.pid);
+		values[column++] = ObjectIdGetDatum(row.database);
 		if (has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-			has_privs_of_role(GetUserId(), user_id))
+			has_privs_of_role(GetUserId(), row.user_id))
 		{
-			pg_atomic_uint64 *const numbers[] = {
-				&slot->target_ms, &slot->percentile, &slot->latency_ms,
-				&slot->budget, &slot->rate, &slot->asleep,
+			const double numbers[] = {
+				row.target_ms, row.percentile, row.latency_ms, row.budget, row.rate, row.asleep
 			};
 
-			values[column++] = ObjectIdGetDatum(pg_atomic_read_u32(&slot->relid));
+			values[column++] = ObjectIdGetDatum(row.relid);
 			for (int k = 0; k < lengthof(numbers); k++, column++)
 			{
-				double		number = read_double(numbers[k]);
-
-				nulls[column] = isnan(number);
-				values[column] = Float8GetDatum(number);
+				nulls[column] = isnan(numbers[k]);
+				values[column] = Float8GetDatum(numbers[k]);
 			}
-			/* of what, if it is about a latency */
-			nulls[column] = nulls[column - lengthof(numbers) + 1];
-			values[column++] = CStringGetTextDatum(pg_atomic_read_u32(&slot->by_waits) ? "waits" : "statements");
-			/* so is who shares it */
-			nulls[column] = nulls[column - 1];
-			values[column++] = Int32GetDatum(pg_atomic_read_u32(&slot->shared_by));
-			values[column++] = CStringGetTextDatum(limit_names[pg_atomic_read_u32(&slot->limited_by)]);
-			values[column++] = ObjectIdGetDatum(user_id);
+			/* of what, if it is about a latency, and by how many it is shared */
+			nulls[column] = nulls[column + 1] = isnan(row.percentile);
+			values[column++] = CStringGetTextDatum(row.by_waits ? "waits" : "statements");
+			values[column++] = Int32GetDatum(row.shared_by);
+			values[column++] = CStringGetTextDatum(limit_names[row.limited_by]);
+			values[column++] = ObjectIdGetDatum(row.user_id);
 		}
 		else
 			while (column < PACE_COLUMNS)
@@ -227,18 +215,7 @@ view_shmem_init(void)
 	slots = ShmemInitStruct("pg_cyclone pace", view_shmem_size(), &found);
 	for (int i = 0; !found && i < MaxBackends; i++)
 	{
-		pg_atomic_init_u32(&slots[i].pid, 0);
-		pg_atomic_init_u32(&slots[i].user_id, InvalidOid);
-		pg_atomic_init_u32(&slots[i].database, InvalidOid);
-		pg_atomic_init_u32(&slots[i].relid, InvalidOid);
-		pg_atomic_init_u32(&slots[i].limited_by, PACE_LIMIT_NOTHING);
-		pg_atomic_init_u32(&slots[i].by_waits, 0);
-		pg_atomic_init_u32(&slots[i].shared_by, 0);
-		pg_atomic_init_u64(&slots[i].target_ms, 0);
-		pg_atomic_init_u64(&slots[i].percentile, 0);
-		pg_atomic_init_u64(&slots[i].latency_ms, 0);
-		pg_atomic_init_u64(&slots[i].budget, 0);
-		pg_atomic_init_u64(&slots[i].rate, 0);
-		pg_atomic_init_u64(&slots[i].asleep, 0);
+		SpinLockInit(&slots[i].mutex);
+		slots[i].row.pid = 0;
 	}
 }

@@ -52,7 +52,6 @@ static pg_atomic_uint32 *parked_for = NULL;
 /* Has this worker a place? */
 static bool has_place = false;
 
-static void want(Parking *parking, uint32 wanted);
 static void wake(Parking *parking);
 static uint32 places(Parking *parking);
 static bool is_told_to_rest(void);
@@ -101,8 +100,9 @@ parking_set_bound(Parking *parking, bool is_bounded, double fed)
 {
 	if (pg_atomic_exchange_u32(&parking->is_bounded, is_bounded) == is_bounded)
 		return;
-	want(parking, is_bounded ?
-		 DEBUG_LIMIT(fed, (uint32) Min(Max(ceil(fed) - 1, 0), parking->most)) : PARKING_ALL);
+	pg_atomic_write_u32(&parking->wanted, is_bounded ?
+						DEBUG_LIMIT(fed, (uint32) Min(Max(ceil(fed) - 1, 0), parking->most)) : PARKING_ALL);
+	wake(parking);
 }
 
 /*
@@ -218,14 +218,6 @@ parking_leave(Parking *parking)
 		wake(parking);
 	}
 	has_place = false;
-}
-
-/* want -- so many workers are wanted from now on. */
-static void
-want(Parking *parking, uint32 wanted)
-{
-	pg_atomic_write_u32(&parking->wanted, wanted);
-	wake(parking);
 }
 
 /* places -- how many workers may be at work. */

@@ -24,7 +24,6 @@
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
 
-#include "guards/guards.h"
 #include "pace/pace_private.h"
 
 /* Every so many entries it looks at the clock: a page has some hundred. */
@@ -71,10 +70,7 @@ pace_in_server_code(void)
 	uint64		until;
 	bool		waits;
 
-	if (likely(++my_pace.calls % CALLS_A_LOOK != 0 &&
-			   (my_pace.with_server || VacuumCostBalance < my_pace.charge)))
-		return;
-	if (!my_pace.in_server_code)
+	if (likely(++my_pace.calls % CALLS_A_LOOK != 0) || !my_pace.in_server_code)
 		return;
 	if (my_pace.with_server)
 	{
@@ -97,11 +93,10 @@ pace_in_server_code(void)
 	now = now_ns();
 
 	/*
-	 * until the server's delay point has come, too, or if there is little to
+	 * not until the server's delay point has come, nor if there is little to
 	 * pay
 	 */
-	if (now < my_pace.awake_since ||
-		(VacuumCostBalance < my_pace.charge && now < my_pace.awake_since + my_pace.slice))
+	if (now < my_pace.awake_since + my_pace.slice)
 		return;
 	pace_look_around(now);
 	pace_tick_if_due(now);

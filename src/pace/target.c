@@ -58,25 +58,17 @@ struct LatencyTarget
 
 	/* written by all processes of those VACUUMs */
 	Budget		time;			/* awake */
-	pg_atomic_uint64 looked;	/* ns, like the following ones */
-	pg_atomic_uint64 others_ran;
-	pg_atomic_uint64 others_waited;
-	pg_atomic_uint32 cores_are_unknown;
-
-	/* written by whoever ticks; read by all */
 	pg_atomic_uint32 version;	/* of the budget */
-	pg_atomic_uint64 budget;	/* a double, like the following ones */
-	pg_atomic_uint64 latency_ms;
-	pg_atomic_uint64 target_ms;
-	pg_atomic_uint32 limit;		/* ControllerLimit */
-	pg_atomic_uint32 out_of_reach;
+	slock_t		mutex;			/* of the following, but for vacuums in there */
+	NeighboursTimes others;		/* since the last tick */
+	TargetState state;
 
 	/* for ticks alone */
 	Controller	controller;
-	NeighboursTimes before;
 	uint32		counts[LATENCY_BUCKETS];	/* of statements so far */
 	uint32		window[LATENCY_BUCKETS];	/* since that was forgotten */
 	double		window_seconds;
+	double		latency_ms;		/* the percentile, as last measured */
 };
 
 static LatencyTarget *targets = NULL;	/* number_of_targets() of them */
@@ -145,21 +137,6 @@ target_leave(LatencyTarget *target)
 	LWLockRelease(lock);
 }
 
-/* target_number -- what other processes find it by. */
-int
-target_number(const LatencyTarget *target)
-{
-	return target - targets;
-}
-
-/* target_by_number -- the opposite. */
-LatencyTarget *
-target_by_number(int number)
-{
-	Assert(number >= 0 && number < number_of_targets());
-	return &targets[number];
-}
-
 /* target_time -- the time awake of all processes with it. */
 Budget *
 target_time(LatencyTarget *target)
@@ -178,7 +155,10 @@ target_version(LatencyTarget *target)
 double
 target_budget(LatencyTarget *target)
 {
-	return read_double(&target->budget);
+	TargetState state;
+
+	target_state(target, &state);
+	return state.budget;
 }
 
 /* target_is_in_ms -- is it about statements? */
@@ -192,10 +172,12 @@ target_is_in_ms(const LatencyTarget *target)
 void
 target_note_others(LatencyTarget *target, const NeighboursTimes *times)
 {
-	pg_atomic_write_u32(&target->cores_are_unknown, times->cores_are_unknown);
-	pg_atomic_fetch_add_u64(&target->looked, times->looked);
-	pg_atomic_fetch_add_u64(&target->others_ran, times->ran);
-	pg_atomic_fetch_add_u64(&target->others_waited, times->waited);
+	SpinLockAcquire(&target->mutex);
+	target->others.looked += times->looked;
+	target->others.ran += times->ran;
+	target->others.waited += times->waited;
+	target->others.cores_are_unknown |= times->cores_are_unknown;
+	SpinLockRelease(&target->mutex);
 }
 
 /* target_tick_if_due -- measure and control, unless it was done a moment ago. */
@@ -214,18 +196,10 @@ target_tick_if_due(LatencyTarget *target, uint64 now)
 void
 target_state(LatencyTarget *target, TargetState *state)
 {
-	state->target_ms = read_double(&target->target_ms);
-	state->latency_ms = read_double(&target->latency_ms);
-	state->budget = read_double(&target->budget);
-	state->limit = pg_atomic_read_u32(&target->limit);
+	SpinLockAcquire(&target->mutex);
+	*state = target->state;
+	SpinLockRelease(&target->mutex);
 	state->vacuums = target->vacuums;
-}
-
-/* target_is_out_of_reach -- is it missed although VACUUM hardly moves? */
-bool
-target_is_out_of_reach(LatencyTarget *target)
-{
-	return pg_atomic_read_u32(&target->out_of_reach) != 0;
 }
 
 /* leave -- a VACUUM less has the target.  Under the lock. */
@@ -288,7 +262,7 @@ skip_what_was(LatencyTarget *target, uint64 now)
 	(void) take_times(target);
 	latency_read(target->counts);
 	forget_window(target);
-	write_double(&target->latency_ms, NAN);
+	target->latency_ms = NAN;
 	publish(target, now);
 }
 
@@ -309,7 +283,7 @@ control(LatencyTarget *target, uint64 now, const BudgetUse *use)
 		.looked = (double) times.looked / NS_PER_S,
 		.others_ran = (double) times.ran / NS_PER_S,
 		.others_waited = (double) times.waited / NS_PER_S,
-		.cores_are_unknown = pg_atomic_read_u32(&target->cores_are_unknown) != 0,
+		.cores_are_unknown = times.cores_are_unknown,
 	};
 
 	if (target_is_in_ms(target))
@@ -377,7 +351,7 @@ show_percentile(LatencyTarget *target)
 		number += target->window[i];
 	is_full = number >= WINDOW_STATEMENTS || target->window_seconds >= WINDOW_SECONDS;
 	if (is_full || number >= SHOWN_STATEMENTS)
-		write_double(&target->latency_ms, latency_percentile(target->window, target->percentile));
+		target->latency_ms = latency_percentile(target->window, target->percentile);
 	if (is_full)
 		forget_window(target);
 }
@@ -386,17 +360,13 @@ show_percentile(LatencyTarget *target)
 static NeighboursTimes
 take_times(LatencyTarget *target)
 {
-	NeighboursTimes before = target->before;
+	NeighboursTimes times;
 
-	target->before.looked = pg_atomic_read_u64(&target->looked);
-	target->before.ran = pg_atomic_read_u64(&target->others_ran);
-	target->before.waited = pg_atomic_read_u64(&target->others_waited);
-	return (NeighboursTimes)
-	{
-		.looked = target->before.looked - before.looked,
-			.ran = target->before.ran - before.ran,
-			.waited = target->before.waited - before.waited
-	};
+	SpinLockAcquire(&target->mutex);
+	times = target->others;
+	memset(&target->others, 0, sizeof(target->others));
+	SpinLockRelease(&target->mutex);
+	return times;
 }
 
 /* publish -- let all see what the controller has come to. */
@@ -405,15 +375,19 @@ publish(LatencyTarget *target, uint64 now)
 {
 	const Controller *controller = &target->controller;
 	double		budget = controller_budget(controller);
-	double		before = read_double(&target->budget);
+	double		before;
 
-	write_double(&target->target_ms, controller->target_ms);
-	pg_atomic_write_u32(&target->limit, controller->limit);
-	pg_atomic_write_u32(&target->out_of_reach, controller_target_is_out_of_reach(controller));
+	SpinLockAcquire(&target->mutex);
+	before = target->state.budget;
+	target->state.budget = budget;
+	target->state.target_ms = controller->target_ms;
+	target->state.latency_ms = target->latency_ms;
+	target->state.limit = controller->limit;
+	target->state.is_out_of_reach = controller_target_is_out_of_reach(controller);
+	SpinLockRelease(&target->mutex);
 	if (budget == before)
 		return;
 	budget_change_rate(&target->time, now, isinf(before) ? 1 : before / budget);
-	write_double(&target->budget, budget);
 	pg_atomic_fetch_add_u32(&target->version, 1);
 }
 
@@ -453,15 +427,7 @@ target_shmem_init(void)
 		LatencyTarget *target = &targets[i];
 
 		budget_init(&target->time);
-		pg_atomic_init_u64(&target->looked, 0);
-		pg_atomic_init_u64(&target->others_ran, 0);
-		pg_atomic_init_u64(&target->others_waited, 0);
-		pg_atomic_init_u32(&target->cores_are_unknown, 0);
 		pg_atomic_init_u32(&target->version, 0);
-		pg_atomic_init_u64(&target->budget, 0);
-		pg_atomic_init_u64(&target->latency_ms, 0);
-		pg_atomic_init_u64(&target->target_ms, 0);
-		pg_atomic_init_u32(&target->limit, 0);
-		pg_atomic_init_u32(&target->out_of_reach, 0);
+		SpinLockInit(&target->mutex);
 	}
 }
