@@ -196,7 +196,7 @@ COMMENT ON COLUMN pace.datid IS 'OID of the database';
 COMMENT ON COLUMN pace.datname IS 'Name of the database';
 COMMENT ON COLUMN pace.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN pace.relation IS 'Name of the table; null if it is in another database';
-COMMENT ON COLUMN pace.target_ms IS 'Latency target, in milliseconds; null if there is none, or if it goes by waits, or if it is still to be learned';
+COMMENT ON COLUMN pace.target_ms IS 'Latency target, in milliseconds; null if there is none, and with auto, which goes by waits';
 COMMENT ON COLUMN pace.latency_of IS 'What the target is kept by: "statements" of others, or how long others have to wait ("waits", with auto); null without one';
 COMMENT ON COLUMN pace.percentile IS 'Which percentile of their latency is to be kept at the target; null without one';
 COMMENT ON COLUMN pace.latency_ms IS 'The percentile of the latency of others'' statements as last measured, in milliseconds; null if there were none of late, or if they are not timed';
@@ -483,7 +483,7 @@ COMMENT ON COLUMN history.wal_records IS 'WAL records written, by all processes'
 COMMENT ON COLUMN history.wal_full_page_images IS 'Full page images among them';
 COMMENT ON COLUMN history.wal_bytes IS 'WAL written, in bytes';
 COMMENT ON COLUMN history.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
-COMMENT ON COLUMN history.target_ms IS 'Latency target at the end, in milliseconds, given or learned; null without one, and with auto where it goes by waits';
+COMMENT ON COLUMN history.target_ms IS 'Latency target at the end, in milliseconds; null without one, and with auto, which goes by waits';
 COMMENT ON COLUMN history.latency_ms IS 'The percentile that the target is about as last measured, in milliseconds; null if there was nothing to measure';
 COMMENT ON COLUMN history.audited_pages IS 'Pages of the table and its indexes that cyclone.audit had judged twice, as often as they were; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
 COMMENT ON COLUMN history.audit_failed IS 'Did it end as these verdicts differed? A report is in the folder pg_cyclone of the data directory then';
