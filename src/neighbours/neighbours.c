@@ -225,11 +225,12 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 	neighbours_note(&seen, at_work, (double) passed / NS_PER_S);
 	last_look = now;
 
-	is_first = processes[MyProcNumber].pid != MyProcPid;
+	is_first = reads_times && (processes[MyProcNumber].pid != MyProcPid ||
+							   now > processes[MyProcNumber].read_at + NS_RECENT);
 	times->looked = passed;
 	if (reads_times && !read_others(now, times))
 	{
-		/* of the first time nothing is known yet */
+		/* of the first time nothing is known yet, if the kernel tells */
 		is_first = is_first && processes[MyProcNumber].pid == MyProcPid;
 		times->cores_are_unknown = !is_first;
 		times->ran = at_work * passed;

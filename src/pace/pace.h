@@ -23,7 +23,7 @@ typedef struct PaceSummary
 	bool		is_known;		/* has it been through with one? */
 	double		slept_seconds;	/* by all processes */
 	bool		has_target;
-	double		target_ms;		/* 0: none, or not learned in ms */
+	double		target_ms;		/* 0: none, or auto */
 	double		latency_ms;		/* as last measured; NAN: there was nothing to
 								 * measure */
 	GuardTimes	held;			/* by guards */
