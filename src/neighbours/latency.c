@@ -64,6 +64,8 @@ typedef struct LatencyRunning
 	pg_atomic_uint32 pid;
 	pg_atomic_uint64 since;		/* ns; 0 if none is running */
 	pg_atomic_uint32 is_excused;
+	/* written a few times a statement: no other backend is to wait for it */
+	char		padding[PG_CACHE_LINE_SIZE - 20];
 } LatencyRunning;
 
 typedef struct LatencyShared
@@ -447,7 +449,8 @@ time_commit(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			if (awaits_commit && nesting == 0)
+			/* one that has written nothing takes no time */
+			if (awaits_commit && nesting == 0 && TransactionIdIsValid(GetTopTransactionIdIfAny()))
 			{
 				start = begin_call();
 				is_committing = true;
