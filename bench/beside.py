@@ -22,7 +22,8 @@ CANCEL_SECONDS = 0.5
 # a VACUUM has gone on for a quarter of a second, when one at full speed is through.
 QUERY = """
     SELECT limited_by, vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0), latency_ms
-    FROM cyclone.pace JOIN pg_stat_user_tables ON relname = 't' LEFT JOIN pg_stat_progress_vacuum USING (pid)
+    FROM pg_stat_user_tables LEFT JOIN pg_stat_progress_vacuum USING (relid) LEFT JOIN cyclone.pace USING (pid)
+    WHERE pg_stat_user_tables.relid = %s::regclass
 """
 
 
@@ -40,15 +41,16 @@ def in_thread(run, is_over: threading.Event | None = None):
 
 
 class VacuumBeside:
-    """VACUUMs of the table t, one after the other while the block runs, with this latency target in ms. Raises psycopg.Error at
-    the block's end if one failed.
+    """VACUUMs of a table, one after the other while the block runs, with this latency target in ms or, if that is 0, as the
+    `settings` say. Raises psycopg.Error at the block's end if one failed.
 
     `samples` has what QUERY returned every `interval` seconds, after the time since the epoch.
     """
 
-    def __init__(self, cluster: Cluster, target_ms: float, *, interval: float):
-        self.samples: list[tuple[float, str, float, float | None]] = []
-        self._cluster, self._target_ms, self._interval = cluster, target_ms, interval
+    def __init__(self, cluster: Cluster, target_ms: float, *, interval: float, table: str = "t", settings: dict[str, str] | None = None):
+        self.samples: list[tuple[float, str | None, float, float | None]] = []
+        self._cluster, self._target_ms, self._interval, self._table = cluster, target_ms, interval, table
+        self._settings = settings or {}
         self._done = threading.Event()
         self._error: psycopg.Error | None = None
 
@@ -81,10 +83,13 @@ class VacuumBeside:
 
     def _vacuum(self) -> None:
         """VACUUM the table again and again, in one command, which has one pace."""
-        tables = ", ".join(["t"] * 2000)
+        tables = ", ".join([self._table] * 2000)
+        target = f", LATENCY_TARGET '{self._target_ms:.3f}ms'" if self._target_ms else ""
         try:
+            for name, value in self._settings.items():
+                self._conn.execute(f"SET {name} = '{value}'")
             while not self._done.is_set():
-                self._conn.execute(f"VACUUM (DISABLE_PAGE_SKIPPING, PROCESS_TOAST off, LATENCY_TARGET '{self._target_ms:.3f}ms') {tables}")
+                self._conn.execute(f"VACUUM (DISABLE_PAGE_SKIPPING, PROCESS_TOAST off{target}) {tables}")
         except psycopg.errors.QueryCanceled:
             pass
         except psycopg.Error as error:  # the block's end says so
@@ -92,7 +97,7 @@ class VacuumBeside:
 
     def _sample(self) -> None:
         while not self._done.wait(self._interval):
-            self.samples += [(time.time(), *row) for row in self._watcher.execute(QUERY)]
+            self.samples += [(time.time(), *row) for row in self._watcher.execute(QUERY, [self._table])]
 
 
 def percentile(values: list[float]) -> float:

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -47,6 +48,7 @@ def find_circumstances(prefix: Path, config: dict, base: Path) -> dict:
         cluster.start()
         [(version, checksums)] = cluster.sql("SELECT version(), current_setting('data_checksums')")
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
         "PostgreSQL": " ".join(version.split()[:2]),
         "cores": cores(),

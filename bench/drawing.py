@@ -1,4 +1,6 @@
-"""What the pictures of all benchmarks have in common."""
+"""What the pictures of all benchmarks have in common: a ground of their own, so that they can be read in dark mode, and text that can
+be read when a page shows them 880 pixels wide.
+"""
 
 from pathlib import Path
 
@@ -10,27 +12,35 @@ from matplotlib.figure import Figure
 
 STYLE = {
     "axes.axisbelow": True,
+    "axes.facecolor": "white",
     "axes.grid": True,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlesize": 10,
-    "font.size": 9,
+    "axes.titlesize": 12,
+    "figure.facecolor": "white",
+    "font.size": 11,
     "grid.color": "#e4e4e4",
     "legend.frameon": False,
+    "savefig.facecolor": "white",
 }
+OURS, CORE, OTHER = "#20639b", "#ed553b", "#8a8a8a"
 
 
-def save_figures(folder: Path, circumstances: dict, figures: dict[str, Figure]) -> dict[str, str]:
-    """Write each figure into `folder` as NAME.png, with the most important circumstances below; return the file names."""
-    footnote = ", ".join(
+def footnote(circumstances: dict) -> str:
+    """Return the most important circumstances in a line."""
+    return ", ".join(
         [
             circumstances["PostgreSQL"],
             f"pg_cyclone {circumstances['commit']}",
             f"{circumstances['cores']} cores of {circumstances['CPU']}",
         ]
     )
+
+
+def save_figures(folder: Path, circumstances: dict, figures: dict[str, Figure]) -> dict[str, str]:
+    """Write each figure into `folder` as NAME.png, with the most important circumstances below; return the file names."""
     for name, figure in figures.items():
-        figure.supxlabel(footnote, fontsize=7, color="#707070")
+        figure.supxlabel(footnote(circumstances), fontsize=8, color="#606060")
         figure.savefig(folder / f"{name}.png", dpi=150)
         pyplot.close(figure)
     return {name: f"{name}.png" for name in figures}

@@ -1,17 +1,17 @@
-"""Shows why one would want pg_cyclone: three things that PostgreSQL's VACUUM doesn't do, each with its proof.
+"""Shows why one would want pg_cyclone: three things that PostgreSQL's VACUUM doesn't do, each with its figure and its proof.
 
-1. VACUUM of one table with several processes, beside PostgreSQL's own, on equal copies of the data.
-2. VACUUM that keeps to a latency target while pgbench uses the table, beside PostgreSQL's own without a delay.
-3. VACUUM (FULL INPLACE): a bloated table becomes small while pgbench goes on.
+1. A table of 1 GB becomes small while pgbench uses it and the disk has 300 kB left.
+2. VACUUM of one table with several processes, beside PostgreSQL's own, on equal copies of the data.
+3. VACUUM that keeps to a latency target while pgbench comes and goes, and that uses the time when nobody is there.
 
-Fetches PostgreSQL 18, builds the extension, fills a table with some orders, and deletes every tenth. After each part amcheck and
-other checks prove that all is sound, and contents are compared. A picture is drawn at the end. Run it as
-`make demo DEMO_ARGS="--rows 500000"`; all its data is temporary.
+Fetches PostgreSQL 18 and builds the extension. Afterwards amcheck and other checks prove that all is sound, and contents are compared.
+A picture is drawn at the end. Run it as `make demo DEMO_ARGS="--rows 500000"`; all its data is temporary.
 """
 
 import argparse
 import os
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -21,14 +21,12 @@ from pathlib import Path
 
 import psycopg
 from rich.console import Console
-from rich.table import Table
 
+from beside import Pgbench, VacuumBeside, in_thread, percentile
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO
-from demo_load import LIVE_STEP, Load, most, percentile
-from demo_picture import draw
-from demo_watch import Watch
+from demo_disk import Disk, can_be_small
 
 MAJOR = 18
 TABLE = "orders"
@@ -36,26 +34,46 @@ CONFIG = {
     "shared_preload_libraries": "pg_cyclone",
     "autovacuum": "off",
     "fsync": "off",  # the disks of a laptop or a CI machine are not what is shown here
-    "shared_buffers": "1GB",
-    "maintenance_work_mem": "256MB",
-    "max_wal_size": "20GB",
+    "shared_buffers": "512MB",
+    "maintenance_work_mem": "64MB",
+    "max_wal_size": "2GB",
     "checkpoint_timeout": "1h",
     "max_worker_processes": 64,
     "max_parallel_workers": 64,
     "max_parallel_maintenance_workers": 64,
+    # what loads a table in the transaction that makes it writes no WAL
+    "wal_level": "minimal",
+    "max_wal_senders": 0,
 }
-PHASES = (
-    "initializing",
-    "scanning heap",
-    "vacuuming indexes",
-    "vacuuming heap",
-    "cleaning up indexes",
-    "truncating heap",
-    "performing final cleanup",
-)
-LOAD_PART = 0.4  # pgbench's rate, as a part of what it could
+WIDE_ROW, WIDE_SHARE = 470, 2  # bytes of filler in the table that becomes small; it has one row where the other has so many
+LIVE_STEP = 20  # the load is about rows whose id is a multiple of this: these are never deleted
+LEFT_FREE = 300 * 1024
 SETTLE_SECONDS = 2  # in which pgbench connects and warms up, before it is watched
+LOAD_PART = 0.4  # pgbench's rate, as a part of what it could
+TARGET_MARGIN = 1.5  # the target, as a multiple of the percentile without VACUUM
+KEPT_FROM = 3  # seconds after the load's begin the target is to be kept
+NEAR = 1.1
+SAMPLE_SECONDS = 0.05
+MB = 1 << 20
 CONTENTS = f"SELECT count(*), sum(hashint8extended(id, customer)) FROM {TABLE}"
+# One statement, as a latency target is about statements
+CHANGE = """\\set id {step} * random(1, {rows} / {step})
+WITH changed AS (UPDATE orders SET touched = touched + 1 WHERE id = :id RETURNING id),
+    seen AS (SELECT sum(customer) AS customers FROM orders WHERE id BETWEEN :id - {seen} AND :id)
+INSERT INTO history SELECT id, customers FROM changed, seen;
+"""
+
+
+@dataclass
+class Shrunk:
+    """The first part: a table that became small, and what went on meanwhile. Moments are seconds since the epoch."""
+
+    begin: float = 0.0
+    end: float = 0.0
+    sizes: list[tuple[float, int]] = field(default_factory=list)  # of table and indexes
+    most_extra: int = 0  # bytes that the disk took beyond what it did before
+    transactions: list[tuple[float, float]] = field(default_factory=list)  # end and milliseconds
+    verdict: str = ""
 
 
 @dataclass
@@ -64,65 +82,68 @@ class Contender:
 
     name: str
     enabled: str  # cyclone.enabled: "on" or "off"
-    workers: int
-    seconds: float = 0.0
-    phase_seconds: dict[str, float] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
     state: dict = field(default_factory=dict)
     verdict: str = ""
 
+    @property
+    def middle(self) -> float:
+        return statistics.median(self.seconds)
+
 
 @dataclass
-class BusyRun:
-    """A VACUUM beside pgbench, and what came of both."""
+class Paced:
+    """The third part: statements and a VACUUM's speed while a load comes and goes."""
 
-    name: str
-    begin: float = 0.0  # seconds since the epoch
-    end: float = 0.0
-    finished: bool = True
-    usual_ms: float = 0.0  # that 95 % of the transactions stay below without VACUUM
-    loaded: float = 0.0  # when pgbench began
-    transactions: list[tuple[float, float]] = field(default_factory=list)  # begin and milliseconds
-    sizes: list[tuple[float, int]] = field(default_factory=list)
+    alone_ms: float = 0.0  # the percentile without VACUUM
+    core_ms: float = 0.0  # beside PostgreSQL's VACUUM without a delay
+    target_ms: float = 0.0
+    heap_bytes: int = 0
+    loads: list[tuple[float, float]] = field(default_factory=list)  # begin and end
+    rests: list[tuple[float, float]] = field(default_factory=list)
+    transactions: list[tuple[float, float]] = field(default_factory=list)
+    scanned: list[tuple[float, float]] = field(default_factory=list)  # moment, and how many times the table
     verdict: str = ""
 
-    def before(self, percent: float) -> float:
-        """Return this percentile of the milliseconds of the transactions before VACUUM began."""
-        return percentile([ms for begin, ms in self.transactions if self.loaded + SETTLE_SECONDS <= begin < self.begin - ms / 1000],
-                          percent)  # fmt: skip
+    def kept_ms(self) -> float:
+        """Return the percentile of the statements from some seconds after each begin of the load."""
+        return percentile([ms for end, ms in self.transactions if any(first + KEPT_FROM <= end < last for first, last in self.loads)])
 
-    def during(self, percent: float) -> float:
-        """Return this percentile of the milliseconds of the transactions of which some part was beside VACUUM."""
-        return percentile([ms for begin, ms in self.transactions if self.begin - ms / 1000 < begin < self.end], percent)
-
-
-def load(cluster: Cluster, rows: int) -> None:
-    """Fill the table with `rows` rows, index it, and delete every tenth."""
-    with cluster.connect() as conn:
-        conn.execute("CREATE EXTENSION pg_cyclone")
-        conn.execute("CREATE EXTENSION pg_prewarm")
-        checks.create_extensions(conn)
-        conn.execute("SELECT setseed(0.5)")
-        conn.execute(f"CREATE TABLE {TABLE} (id bigint, customer int, touched int NOT NULL)")
-        conn.execute("CREATE TABLE history (id bigint)")
-        conn.execute(
-            f"INSERT INTO {TABLE} SELECT id, (random() * {rows // 10})::int, 0 FROM generate_series(1, {rows}) id",
-        )
-        conn.execute(f"ALTER TABLE {TABLE} ADD PRIMARY KEY (id)")
-        conn.execute(f"CREATE INDEX orders_by_customer ON {TABLE} (customer)")
-        conn.execute(f"VACUUM (FREEZE, ANALYZE) {TABLE}")
-        conn.execute(f"DELETE FROM {TABLE} WHERE id % 10 = 7")
-        conn.execute("CHECKPOINT")
+    def speed(self, spans: list[tuple[float, float]]) -> float:
+        """Return how many bytes of the table were scanned a second in these spans of time."""
+        tables = seconds = 0.0
+        for first, last in spans:
+            within = [(moment, tables) for moment, tables in self.scanned if first <= moment < last]
+            if len(within) > 1:
+                tables += within[-1][1] - within[0][1]
+                seconds += within[-1][0] - within[0][0]
+        return tables * self.heap_bytes / seconds if seconds else 0.0
 
 
-def vacuum(cluster: Cluster, contender: Contender, console: Console) -> None:
-    """Vacuum the table in this contender's way, showing the progress; record its time in all and by phase."""
-    with cluster.connect() as conn:
-        conn.execute(f"SET cyclone.enabled = {contender.enabled}")
-        with Watch(cluster, TABLE, console, engine=contender.enabled == "on") as watch:
-            start = time.perf_counter()
-            conn.execute(f"VACUUM (PARALLEL {contender.workers}) {TABLE}")
-            contender.seconds = time.perf_counter() - start
-    contender.phase_seconds = dict(watch.phase_seconds)
+def make_table(conn: psycopg.Connection, rows: int, *, filler: int = 0, tablespace: str = "pg_default") -> None:
+    """Make a table with two indexes, and that of pgbench's changes. Its rows are not frozen, and no page is all-visible."""
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    conn.execute("CREATE EXTENSION pg_prewarm")
+    checks.create_extensions(conn)
+    conn.execute("SELECT setseed(0.5)")
+    conn.execute("CREATE TABLE history (id bigint, customers bigint)")
+    with conn.transaction():
+        conn.execute(f"CREATE TABLE {TABLE} (id bigint, customer int, touched int NOT NULL, filler text) TABLESPACE {tablespace}")
+        conn.execute(f"INSERT INTO {TABLE} SELECT id, (random() * {rows // 10})::int, 0, nullif(repeat('x', {filler}), '')"
+                     f" FROM generate_series(1, {rows}) id")  # fmt: skip
+        conn.execute(f"ALTER TABLE {TABLE} ADD PRIMARY KEY (id) USING INDEX TABLESPACE {tablespace}")
+        conn.execute(f"CREATE INDEX orders_by_customer ON {TABLE} (customer) TABLESPACE {tablespace}")
+
+
+def change(rows: int, seen: int) -> str:
+    """Return pgbench's script for a table of so many rows: it changes one, and reads `seen` others."""
+    return CHANGE.format(step=LIVE_STEP, rows=rows, seen=seen)
+
+
+def most(cluster: Cluster, script: str, seconds: float) -> float:
+    """Return how many transactions a second pgbench does without a limit."""
+    with Pgbench(cluster, script, None, seconds=max(1, round(seconds))) as pgbench:
+        return max(1.0, len(pgbench.wait()) / max(1, round(seconds)))
 
 
 def soundness(conn: psycopg.Connection) -> str:
@@ -134,141 +155,6 @@ def soundness(conn: psycopg.Connection) -> str:
     return "sound"
 
 
-def prove(cluster: Cluster, contender: Contender) -> None:
-    """Record whether every check finds the vacuumed table sound, and its state."""
-    with cluster.connect() as conn:
-        contender.verdict = soundness(conn)
-        contender.state = checks.table_state(conn, TABLE)
-
-
-def report(console: Console, contenders: list[Contender], rounds: int) -> bool:
-    """Print the times, the ratios to the first contender and the proof; return whether all is sound and equal."""
-    core = contenders[0]
-    times = Table(title="VACUUM, seconds by phase" + (f", the round in the middle of {rounds}" if rounds > 1 else ""))
-    times.add_column("phase")
-    for contender in contenders:
-        times.add_column(contender.name, justify="right")
-    for phase in PHASES:
-        if any(phase in contender.phase_seconds for contender in contenders):
-            times.add_row(phase, *(f"{contender.phase_seconds.get(phase, 0):.2f}" for contender in contenders))
-    times.add_section()
-    times.add_row("total", *(f"{contender.seconds:.2f}" for contender in contenders), style="bold")
-    times.add_row("times as fast as core", *(f"{core.seconds / contender.seconds:.2f}" for contender in contenders))
-    times.add_section()
-    for name in ("rows", "dead_items", "dead_tuples", "all_visible", "free_space"):
-        times.add_row(name.replace("_", " "), *(f"{contender.state[name]:,}" for contender in contenders))
-    console.print(times)
-
-    for contender in contenders:
-        console.print(f"{contender.name}: amcheck, visibility map and index entries: {contender.verdict}", highlight=False)
-    equal = len({(contender.state["rows"], contender.state["content_hash"]) for contender in contenders}) == 1
-    console.print("The contents of all copies are equal." if equal else "THE CONTENTS OF THE COPIES DIFFER.")
-    return equal and all(contender.verdict == "sound" for contender in contenders)
-
-
-def race(original: Cluster, workers: int, rounds: int, console: Console) -> tuple[list[Contender], bool]:
-    """The first part: in each round each contender vacuums a copy of the stopped cluster.
-
-    Return them, with the times of the round in the middle, and whether all is sound and equal, by the copies of the last one.
-    """
-    contenders = [
-        Contender(f"core, PARALLEL {workers}", "off", workers),
-        Contender("pg_cyclone, PARALLEL 0", "on", 0),
-        Contender(f"pg_cyclone, PARALLEL {workers}", "on", workers),
-    ]
-    runs = {contender.name: [] for contender in contenders}
-    for number in range(rounds):
-        for contender in contenders:
-            with original.copy() as copy:
-                copy.start()
-                copy.warm_up(TABLE)
-                console.print(f"Vacuuming a copy: {contender.name}", highlight=False)
-                vacuum(copy, contender, console)
-                runs[contender.name].append((contender.seconds, contender.phase_seconds))
-                console.print(f"  [bold]{contender.seconds:.2f} s[/bold]", highlight=False)
-                if number == rounds - 1:
-                    with _busy(console, "  checking it"):
-                        prove(copy, contender)
-    for contender in contenders:
-        middle = sorted(runs[contender.name], key=lambda run: run[0])[rounds // 2]
-        contender.seconds, contender.phase_seconds = middle
-    return contenders, report(console, contenders, rounds)
-
-
-def run_beside_load(cluster: Cluster, run: BusyRun, settings: dict, statement: str, rows: int, rate: float, options, console: Console,
-                    *, with_sizes: bool = False) -> None:  # fmt: skip
-    """Run the statement while pgbench does `rate` transactions a second; record in `run` what came of it.
-
-    pgbench has some seconds by itself before and after. The statement is cancelled if it isn't through in time.
-    """
-    pgbench = Load(cluster, rows, rate)
-    try:
-        run.loaded = pgbench.started
-        time.sleep(SETTLE_SECONDS + options.seconds)
-        with cluster.connect() as conn:
-            for name, value in settings.items():
-                conn.execute(f"SET {name} = '{value}'")
-            watch = Watch(cluster, TABLE, console, engine=settings.get("cyclone.enabled") != "off", note=lambda: pgbench.note,
-                          with_sizes=with_sizes)  # fmt: skip
-            timer = threading.Timer(options.cap, conn.cancel)
-            with watch:
-                timer.start()
-                run.begin = time.time()
-                try:
-                    conn.execute(statement)
-                except psycopg.errors.QueryCanceled:
-                    run.finished = False
-                finally:
-                    timer.cancel()
-                run.end = time.time()
-        time.sleep(min(2, options.seconds))
-    finally:
-        run.transactions = pgbench.stop()
-    run.sizes = watch.sizes
-
-
-def keep_target(original: Cluster, options, console: Console) -> tuple[list[BusyRun], float, Cluster, bool]:
-    """The second part: VACUUM beside pgbench, by core without a delay, and by pg_cyclone with a latency target.
-
-    Return the runs, pgbench's rate, the cluster of the last one, which the caller removes, and whether that is sound.
-    """
-    core, target = BusyRun("core, no delay"), BusyRun("pg_cyclone, latency target")
-    with original.copy() as copy:
-        copy.start()
-        copy.warm_up(TABLE)
-        rate = LOAD_PART * most(copy, options.rows, options.seconds)
-        console.print(f"pgbench at {rate:,.0f} transactions a second, {LOAD_PART:.0%} of what it could; core's VACUUM beside it",
-                      highlight=False)  # fmt: skip
-        run_beside_load(copy, core, {"cyclone.enabled": "off"}, f"VACUUM (PARALLEL 0) {TABLE}", options.rows, rate, options, console)
-    copy = original.copy()
-    copy.start()
-    copy.warm_up(TABLE)
-    target.usual_ms = usual(copy, options.rows, rate, options.seconds)
-    console.print(f"pg_cyclone's VACUUM, with the latency target auto; without it 95 % of the transactions take less than {target.usual_ms:.2f} ms",
-                  highlight=False)  # fmt: skip
-    settings = {"cyclone.latency_target": "auto"}
-    run_beside_load(copy, target, settings, f"VACUUM (PARALLEL 0) {TABLE}", options.rows, rate, options, console)
-    with _busy(console, "  checking it"):
-        target.verdict = prove_load(copy)
-    runs = [core, target]
-    report_load(console, runs)
-    return runs, rate, copy, target.verdict == "sound"
-
-
-def report_load(console: Console, runs: list[BusyRun]) -> None:
-    """Print how long each VACUUM took, and how long transactions took before and beside it."""
-    table = Table(title="Milliseconds of pgbench's transactions")
-    for column in ("VACUUM by", "seconds", "95 % before", "95 % meanwhile", "99 % before", "99 % meanwhile", "longest"):
-        table.add_column(column, justify="left" if column == "VACUUM by" else "right")
-    for run in runs:
-        seconds = f"{run.end - run.begin:.1f}" + ("" if run.finished else ", broken off")
-        table.add_row(run.name, seconds, *(f"{value:.2f}" for percent in (95, 99) for value in (run.before(percent), run.during(percent))),
-                      f"{run.during(100):.1f}")  # fmt: skip
-    console.print(table)
-    console.print(f"{runs[-1].name}: amcheck, visibility map and index entries, and pgbench's changes: {runs[-1].verdict}",
-                  highlight=False)  # fmt: skip
-
-
 def prove_load(cluster: Cluster) -> str:
     """Return "sound" if the table is, and has each change that pgbench has committed; otherwise what is wrong.
 
@@ -277,97 +163,248 @@ def prove_load(cluster: Cluster) -> str:
     with cluster.connect() as conn:
         [(touched, committed)] = conn.execute(f"SELECT (SELECT sum(touched) FROM {TABLE}), (SELECT count(*) FROM history)")
         if touched != committed:
-            return f"{committed} TRANSACTIONS WERE COMMITTED, {touched} CHANGES ARE THERE"
+            return f"{committed} STATEMENTS WERE COMMITTED, {touched} CHANGES ARE THERE"
         conn.execute(f"VACUUM (INDEX_CLEANUP on) {TABLE}")
         return soundness(conn)
 
 
-def shrink(cluster: Cluster, rate: float, options, console: Console) -> tuple[BusyRun, bool]:
-    """The third part: nineteen rows in twenty deleted, and FULL INPLACE beside pgbench. Return the run, and whether all is sound."""
-    run = BusyRun("FULL INPLACE")
-    with _busy(console, "Deleting nineteen rows in twenty, and VACUUM, which leaves the files as large as they are"):
-        with cluster.connect() as conn:
-            conn.execute(f"DELETE FROM {TABLE} WHERE id % {LIVE_STEP} > 0")
-            conn.execute(f"VACUUM {TABLE}")
-            [contents] = conn.execute(CONTENTS)
-    console.print(f"VACUUM (FULL INPLACE) with pgbench at {rate:,.0f} transactions a second", highlight=False)
-    settings = {"max_parallel_maintenance_workers": options.workers}
-    run_beside_load(cluster, run, settings, f"VACUUM (FULL INPLACE) {TABLE}", options.rows, rate, options, console, with_sizes=True)
-    with _busy(console, "  checking it"), cluster.connect() as conn:
-        run.verdict = prove_load(cluster)
-        equal = conn.execute(CONTENTS).fetchone() == contents
-    before, after = (size / 2**20 for _, size in (run.sizes[0], run.sizes[-1]))
-    console.print(f"  [bold]{before:,.0f} MB before, {after:,.0f} MB after {run.end - run.begin:.1f} s"
-                  f"{'' if run.finished else ', when it was broken off'}[/bold]; 95 % of the transactions took less than"
-                  f" {run.before(95):.2f} ms before and {run.during(95):.2f} ms meanwhile, the longest {run.during(100):.0f} ms",
-                  highlight=False)  # fmt: skip
-    console.print(f"{run.name}: amcheck, visibility map and index entries, and pgbench's changes: {run.verdict}", highlight=False)
+def shrink(prefix: Path, options, small: bool, why_not: str, console: Console) -> tuple[Shrunk, bool]:
+    """The first part. Return what came of it, and whether all is sound."""
+    rows = options.rows // WIDE_SHARE
+    shrunk = Shrunk()
+    # Images of whole pages in WAL are switched on when the table is there.
+    with Cluster.create(prefix, {**CONFIG, "shared_buffers": "256MB", "full_page_writes": "off"}) as cluster:
+        disk = Disk(cluster.home / "disk", small=small, megabytes=100 + rows * (WIDE_ROW + 200) // MB)
+        try:
+            cluster.start()
+            with _busy(console, "A table with two indexes on a disk of its own; nineteen rows in twenty are deleted, and VACUUM"):
+                with cluster.connect() as conn:
+                    conn.execute(f"CREATE TABLESPACE disk LOCATION '{disk.folder}'")
+                    make_table(conn, rows, filler=WIDE_ROW, tablespace="disk")
+                    conn.execute(f"DELETE FROM {TABLE} WHERE id % {LIVE_STEP} > 0")
+                    conn.execute(f"VACUUM {TABLE}")
+                    conn.execute("ALTER SYSTEM SET full_page_writes = on")
+                    conn.execute("SELECT pg_reload_conf()")
+                    [contents] = conn.execute(CONTENTS)
+                    conn.execute("CHECKPOINT")
+            disk.leave(LEFT_FREE)
+            if small:
+                console.print(f"  PostgreSQL's VACUUM FULL: {core_full(cluster)}", highlight=False)
+            run_shrink(cluster, disk, shrunk, change(rows, 200), options)
+            shrunk.verdict = prove_load(cluster)
+            equal = cluster.sql(CONTENTS)[0] == contents
+        finally:
+            cluster.stop()
+            disk.remove()
+    report_shrunk(console, shrunk, small, why_not)
     console.print("The rows are those that there were." if equal else "THE ROWS ARE NOT THOSE THAT THERE WERE.")
-    return run, equal and run.verdict == "sound"
+    return shrunk, equal and shrunk.verdict == "sound"
 
 
-def usual(cluster: Cluster, rows: int, rate: float, seconds: float) -> float:
-    """Return the milliseconds that 95 % of pgbench's transactions stay below at this rate when nothing else goes on."""
-    pgbench = Load(cluster, rows, rate)
-    time.sleep(SETTLE_SECONDS + seconds)
-    transactions = pgbench.stop()
-    return percentile([ms for begin, ms in transactions if begin >= pgbench.started + SETTLE_SECONDS], 95)
+def core_full(cluster: Cluster) -> str:
+    """Return what becomes of PostgreSQL's VACUUM FULL of the table."""
+    with cluster.connect() as conn:
+        conn.execute("SET cyclone.enabled = off")
+        try:
+            conn.execute(f"VACUUM FULL {TABLE}")
+        except psycopg.errors.DiskFull as error:
+            return f"ERROR: {str(error).split(': ')[-1].splitlines()[0]}"
+    return "had room enough"
+
+
+def run_shrink(cluster: Cluster, disk: Disk, shrunk: Shrunk, script: str, options) -> None:
+    """Run FULL INPLACE beside pgbench, and watch the table's size and the disk."""
+    rate = LOAD_PART * most(cluster, script, options.seconds)
+    before, is_over = disk.used(), threading.Event()
+
+    def watch() -> None:
+        with cluster.connect() as conn:
+            while True:
+                is_last = is_over.is_set()
+                [(size,)] = conn.execute("SELECT pg_total_relation_size(%s::regclass)", [TABLE])
+                shrunk.sizes.append((time.time(), size))
+                shrunk.most_extra = max(shrunk.most_extra, disk.used() - before)
+                if is_last:
+                    break
+                is_over.wait(SAMPLE_SECONDS / 2)
+
+    with Pgbench(cluster, script, rate) as pgbench:
+        time.sleep(SETTLE_SECONDS + options.seconds)
+        with cluster.connect() as conn, in_thread(watch, is_over):
+            time.sleep(0.2)
+            shrunk.begin = time.time()
+            conn.execute(f"VACUUM (FULL INPLACE, PARALLEL 0) {TABLE}")
+            shrunk.end = time.time()
+        time.sleep(min(1, options.seconds))
+        shrunk.transactions = pgbench.stop()
+
+
+def report_shrunk(console: Console, shrunk: Shrunk, small: bool, why_not: str) -> None:
+    """Print what became of the table."""
+    first = shrunk.transactions[0][0] if shrunk.transactions else 0
+    before = [ms for end, ms in shrunk.transactions if first + SETTLE_SECONDS <= end < shrunk.begin]
+    beside = [ms for end, ms in shrunk.transactions if shrunk.begin < end and end - ms / 1000 < shrunk.end]
+    sizes = [size / MB for _, size in shrunk.sizes]
+    console.print(f"  VACUUM (FULL INPLACE): [bold]{sizes[0]:,.0f} MB before, {sizes[-1]:,.0f} MB after {shrunk.end - shrunk.begin:.1f} s"
+                  f"[/bold], and pgbench went on: 95 % of {len(beside):,} statements took less than {percentile(beside):.1f} ms"
+                  f" ({percentile(before):.1f} before), the longest {max(beside, default=0):.0f} ms.", highlight=False)  # fmt: skip
+    room = f"The disk had {LEFT_FREE // 1024} kB left" if small else f"A small disk can't be made here ({why_not}), so there was room"
+    console.print(f"  {room}; [bold]{max(0, shrunk.most_extra) // 1024} kB more[/bold] were used at most (WAL is on another disk).", highlight=False)
+    console.print(f"FULL INPLACE: amcheck, visibility map and index entries, and pgbench's changes: {shrunk.verdict}", highlight=False)
+
+
+def race(original: Cluster, options, console: Console) -> tuple[list[Contender], bool]:
+    """The second part: in each round each contender vacuums a copy of the stopped cluster.
+
+    Return them, and whether all is sound and equal, by the copies of the last round.
+    """
+    contenders = [Contender("PostgreSQL", "off"), Contender("pg_cyclone", "on")]
+    for number in range(options.rounds):
+        for contender in contenders:
+            with original.copy() as copy, _busy(console, f"VACUUM (PARALLEL {options.workers}) of a copy by {contender.name}"):
+                copy.start()
+                copy.warm_up(TABLE)
+                with copy.connect() as conn:
+                    conn.execute(f"SET cyclone.enabled = {contender.enabled}")
+                    start = time.perf_counter()
+                    conn.execute(f"VACUUM (PARALLEL {options.workers}) {TABLE}")
+                    contender.seconds.append(time.perf_counter() - start)
+                    if number == options.rounds - 1:
+                        contender.verdict = soundness(conn)
+                        contender.state = checks.table_state(conn, TABLE)
+    return contenders, report_race(console, contenders)
+
+
+def report_race(console: Console, contenders: list[Contender]) -> bool:
+    """Print the times, the ratio and the proof; return whether all is sound and equal."""
+    core, ours = contenders
+    console.print(f"  {core.name} [bold]{core.middle:.2f} s[/bold], {ours.name} [bold]{ours.middle:.2f} s: {core.middle / ours.middle:.2f} times"
+                  " as fast[/bold]", highlight=False)  # fmt: skip
+    for contender in contenders:
+        console.print(f"{contender.name}: amcheck, visibility map and index entries: {contender.verdict}", highlight=False)
+    equal = len({(contender.state["rows"], contender.state["content_hash"]) for contender in contenders}) == 1
+    console.print("The contents of both copies are equal." if equal else "THE CONTENTS OF THE COPIES DIFFER.")
+    return equal and all(contender.verdict == "sound" for contender in contenders)
+
+
+def pace(cluster: Cluster, options, console: Console) -> tuple[Paced, bool]:
+    """The third part. Return what came of it, and whether all is sound."""
+    paced = Paced()
+    script = change(options.rows, options.seen)
+    cluster.start()
+    cluster.warm_up(TABLE)
+    cluster.sql(f"VACUUM {TABLE}")
+    [(paced.heap_bytes,)] = cluster.sql(f"SELECT pg_relation_size('{TABLE}')")
+    with _busy(console, "pgbench alone"):
+        rate = LOAD_PART * most(cluster, script, options.seconds)
+        paced.alone_ms = percentile(_load(cluster, script, rate, SETTLE_SECONDS + 2 * options.seconds)[1])
+    paced.target_ms = TARGET_MARGIN * paced.alone_ms
+    with _busy(console, f"pgbench, {rate:,.0f} statements a second; PostgreSQL's VACUUM beside it"):
+        with VacuumBeside(cluster, 0, interval=1, table=TABLE, settings={"cyclone.enabled": "off"}):
+            paced.core_ms = percentile(_load(cluster, script, rate, SETTLE_SECONDS + options.seconds)[1])
+    with (
+        _busy(console, f"pgbench comes and goes; VACUUM (LATENCY_TARGET '{paced.target_ms:.1f}ms') beside it"),
+        VacuumBeside(cluster, paced.target_ms, interval=SAMPLE_SECONDS, table=TABLE) as vacuum,
+    ):
+        for _ in range(options.loads):
+            begin = time.time()
+            time.sleep(options.rest)
+            paced.rests.append((begin, time.time()))
+            transactions, _ = _load(cluster, script, rate, options.load)
+            paced.transactions += transactions
+            paced.loads.append((transactions[0][0], transactions[-1][0]))
+        begin = time.time()
+        time.sleep(options.rest)
+        paced.rests.append((begin, time.time()))
+    paced.scanned = [(moment, tables) for moment, _, tables, _ in vacuum.samples]
+    with _busy(console, "Checking it"):
+        paced.verdict = prove_load(cluster)
+    report_paced(console, paced)
+    return paced, paced.verdict == "sound"
+
+
+def _load(cluster: Cluster, script: str, rate: float, seconds: float) -> tuple[list[tuple[float, float]], list[float]]:
+    """Let pgbench run; return the end of each statement and its milliseconds, and those of them that came after it had warmed up."""
+    with Pgbench(cluster, script, rate, seconds=max(1, round(seconds))) as pgbench:
+        transactions = sorted(pgbench.wait())
+    if not transactions:
+        raise RuntimeError("pgbench has done nothing: give it more time")
+    first = transactions[0][0] + min(SETTLE_SECONDS, seconds / 2)
+    return transactions, [ms for end, ms in transactions if end >= first]
+
+
+def report_paced(console: Console, paced: Paced) -> None:
+    """Print how the target was kept, and what VACUUM did meanwhile."""
+    kept = paced.kept_ms()
+    verdict = "kept" if kept <= NEAR * paced.target_ms else "NOT KEPT"
+    console.print(f"  95 % of the statements took less than {paced.alone_ms:.1f} ms without VACUUM, {paced.core_ms:.1f} ms beside PostgreSQL's,"
+                  f" [bold]{kept:.1f} ms beside pg_cyclone's, with a target of {paced.target_ms:.1f} ms: {verdict}[/bold]"
+                  f" (from {KEPT_FROM} s after the load's begin, within a tenth).", highlight=False)  # fmt: skip
+    busy, idle = (paced.speed([(first + 1, last) for first, last in spans]) / MB for spans in (paced.loads, paced.rests))
+    console.print(f"  VACUUM scanned [bold]{busy:,.0f} MB/s beside the load, {idle:,.0f} MB/s while it rested[/bold].", highlight=False)
+    console.print(f"LATENCY_TARGET: amcheck, visibility map and index entries, and pgbench's changes: {paced.verdict}", highlight=False)
 
 
 @contextmanager
 def _busy(console: Console, task: str):
     """Show that this task goes on, and how long it took."""
     start = time.perf_counter()
-    with console.status(task.strip()):
+    with console.status(task):
         yield
     console.print(f"{task} ... {time.perf_counter() - start:.0f} s", highlight=False)
 
 
 def _parse(cores: int) -> argparse.Namespace:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--rows", type=int, default=4_000_000, help="size of the table (default: %(default)s)")
+    arguments.add_argument("--rows", type=int, default=4_000_000, help="size of the tables (default: %(default)s)")
     arguments.add_argument("--workers", type=int, default=max(1, cores - 1), help="parallel workers (default: cores - 1, at least 1)")
-    arguments.add_argument("--rounds", type=int, default=3, help="how often each VACUUM of the first part runs (default: %(default)s)")
-    arguments.add_argument("--seconds", type=float, default=4, help="how long pgbench is watched before VACUUM (default: %(default)s)")
-    arguments.add_argument("--cap", type=float, default=30, help="seconds after which a VACUUM beside it is broken off (default: %(default)s)")
+    arguments.add_argument("--rounds", type=int, default=3, help="how often each VACUUM of the second part runs (default: %(default)s)")
+    arguments.add_argument("--seconds", type=float, default=3, help="how long pgbench is watched before VACUUM (default: %(default)s)")
+    arguments.add_argument("--loads", type=int, default=3, help="how often the load comes in the third part (default: %(default)s)")
+    arguments.add_argument("--load", type=float, default=12, help="for how many seconds (default: %(default)s)")
+    arguments.add_argument("--rest", type=float, default=5, help="for how many seconds it rests before and after (default: %(default)s)")
+    arguments.add_argument("--seen", type=int, default=10_000, help="how many rows a statement reads then (default: %(default)s)")
     arguments.add_argument("--picture", type=Path, default=REPO / "build" / "demo.png", help="where to (default: %(default)s)")
     options = arguments.parse_args()
-    if options.rows < LIVE_STEP:
-        arguments.error(f"--rows must be {LIVE_STEP} at least")
-    if options.rounds < 1:
-        arguments.error("--rounds must be 1 at least")
+    if options.rows < WIDE_SHARE * LIVE_STEP:
+        arguments.error(f"--rows must be {WIDE_SHARE * LIVE_STEP} at least")
+    if min(options.rounds, options.loads) < 1:
+        arguments.error("--rounds and --loads must be 1 at least")
     return options
 
 
 def main() -> int:
     cores = len(os.sched_getaffinity(0))
     options = _parse(cores)
+    why_not = can_be_small()
     console = Console(width=None if sys.stdout.isatty() else 110)
-
     with _busy(console, f"Getting PostgreSQL {MAJOR} and building the extension"):
         prefix = build.install(MAJOR)
     start = time.perf_counter()
+    console.rule("1. The disk is full: a table becomes small while it is used")
+    shrunk, whole = shrink(prefix, options, not why_not, why_not, console)
     with Cluster.create(prefix, CONFIG) as original:
         original.start()
-        with _busy(console, "Loading and indexing the table, deleting every tenth row"):
-            load(original, options.rows)
-        [(heap, indexes, version)] = original.sql(
-            f"SELECT pg_size_pretty(pg_table_size('{TABLE}')), pg_size_pretty(pg_indexes_size('{TABLE}')), version()"
-        )
+        console.rule("2. VACUUM of a big table")
+        with _busy(console, "A table with two indexes; every tenth row is deleted"), original.connect() as conn:
+            make_table(conn, options.rows)
+            conn.execute(f"VACUUM (FREEZE, ANALYZE) {TABLE}")
+            conn.execute(f"DELETE FROM {TABLE} WHERE id % 10 = 7")
+            [(heap, indexes, version)] = conn.execute(
+                f"SELECT pg_size_pretty(pg_table_size('{TABLE}')), pg_size_pretty(pg_indexes_size('{TABLE}')), version()"
+            )
         original.stop()
-        circumstances = f"{cores} cores; {options.rows:,} rows: heap {heap}, two indexes of {indexes} in all, in memory; fsync off"
-        console.print(circumstances, highlight=False)
-        console.rule("1. VACUUM, nobody else at work")
-        contenders, equal = race(original, options.workers, options.rounds, console)
-        console.rule("2. VACUUM beside others")
-        runs, rate, cluster, sound = keep_target(original, options, console)
-    with cluster:
-        console.rule("3. A bloated table becomes small, beside others")
-        shrunk, whole = shrink(cluster, rate, options, console)
-    draw(options.picture, f"{version.split(' on ')[0]}, {circumstances}", contenders, PHASES, runs, shrunk)
+        contenders, equal = race(original, options, console)
+        console.rule("3. A latency target is kept, and idleness used")
+        paced, sound = pace(original, options, console)
+    from demo_picture import draw  # here, as numpy starts threads, with which there is no small disk
+
+    circumstances = f"{cores} cores; VACUUM of {options.rows:,} rows: heap {heap}, two indexes of {indexes}, in memory; fsync off"
+    draw(options.picture, f"{version.split(' on ')[0]}, {circumstances}", shrunk, contenders, paced)
     console.rule()
+    console.print(circumstances, highlight=False)
     console.print(f"{time.perf_counter() - start:.0f} s after PostgreSQL was there. The picture: {options.picture}", highlight=False)
-    return 0 if equal and sound and whole else 1
+    return 0 if whole and equal and sound else 1
 
 
 if __name__ == "__main__":

@@ -1,84 +1,89 @@
-"""The demo's picture: times by phase, latencies beside a VACUUM, and a table that becomes small while others use it."""
+"""The demo's picture: a table that becomes small while others use it, the time of a VACUUM, and a target beside a load that comes and goes."""
 
+from collections import defaultdict
 from pathlib import Path
 
 from matplotlib import pyplot
 
-from drawing import STYLE
+from beside import percentile
+from drawing import CORE, OTHER, OURS, STYLE
 
-COLORS = ("#b8b8b8", "#3b6fb6", "#e08a3c", "#5aa469", "#b65f9e", "#8c6d4f", "#d9c24a")
-MOST_DOTS = 8000
+MB = 1 << 20
+SHADE = "#f7dfa5"
+SPEED_SECONDS = 0.5
 
 
-def draw(file: Path, footnote: str, contenders: list, phases: tuple[str, ...], runs: list, shrunk) -> None:
+def draw(file: Path, footnote: str, shrunk, contenders: list, paced) -> None:
     """Write the picture to `file`."""
     with pyplot.rc_context(STYLE):
-        figure, panels = pyplot.subplots(2, 2, figsize=(12, 8), layout="constrained")
-        panels[1][1].sharey(panels[1][0])
-        _draw_times(panels[0][0], contenders, phases)
-        _draw_size(panels[0][1], shrunk)
-        highest = max((ms for run in runs for _, ms in run.transactions), default=1)
-        for panel, run in zip(panels[1], runs):
-            _draw_latencies(panel, run, highest)
-        figure.supxlabel(footnote, fontsize=7, color="#707070")
+        figure = pyplot.figure(figsize=(11, 10), layout="constrained")
+        grid = figure.add_gridspec(3, 2, height_ratios=(1, 1, 0.8))
+        _draw_size(figure.add_subplot(grid[0, 0]), shrunk)
+        _draw_times(figure.add_subplot(grid[0, 1]), contenders)
+        statements = figure.add_subplot(grid[1, :])
+        _draw_statements(statements, paced)
+        _draw_speed(figure.add_subplot(grid[2, :], sharex=statements), paced)
+        figure.supxlabel(footnote, fontsize=8, color="#606060")
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=130)
         pyplot.close(figure)
 
 
-def _draw_times(panel: pyplot.Axes, contenders: list, phases: tuple[str, ...]) -> None:
-    """Draw a bar for each contender, from phase to phase."""
-    shown = [phase for phase in phases if any(contender.phase_seconds.get(phase) for contender in contenders)]
-    for position, contender in enumerate(contenders):
-        left = 0.0
-        scale = contender.seconds / (sum(contender.phase_seconds.values()) or 1)  # the samples don't add up to the whole
-        for phase in shown:
-            width = contender.phase_seconds.get(phase, 0) * scale
-            panel.barh(position, width, left=left, color=COLORS[phases.index(phase)], label=phase if position == 0 else None)
-            left += width
-        ratio = contenders[0].seconds / contender.seconds
-        panel.annotate(f"{contender.seconds:.2f} s, {ratio:.2f} ×", (contender.seconds, position), (4, 0), va="center",
-                       textcoords="offset points")  # fmt: skip
-    panel.set_yticks(range(len(contenders)), [contender.name.replace(", ", "\n") for contender in contenders])
-    panel.invert_yaxis()
-    panel.set_xlim(0, 1.3 * max(contender.seconds for contender in contenders))
-    panel.set_xlabel("seconds")
-    panel.grid(axis="y", visible=False)
-    panel.set_title("VACUUM, nobody else at work", loc="left")
-    if shown:
-        panel.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
-
-
-def _draw_latencies(panel: pyplot.Axes, run, highest: float) -> None:
-    """Draw each transaction as a dot, and the time of the VACUUM as a band."""
-    step = max(1, len(run.transactions) // MOST_DOTS)
-    dots = [(begin - run.begin, ms) for begin, ms in run.transactions[::step]]
-    panel.axvspan(0, run.end - run.begin, color="#3b6fb6", alpha=0.15, linewidth=0)
-    panel.scatter([begin for begin, _ in dots], [max(ms, 0.01) for _, ms in dots], s=2, color="#20639b", alpha=0.5, linewidths=0)
-    if run.usual_ms:
-        panel.axhline(run.usual_ms, color="#ed553b", linewidth=1, label=f"95 % without VACUUM: {run.usual_ms:.2f} ms")
-        panel.legend(loc="upper right")
-    panel.set_yscale("log")
-    panel.set_ylim(top=highest * 1.5)
-    panel.set_xlabel("seconds since VACUUM began" + ("" if run.finished else " (broken off)"))
-    panel.set_ylabel("milliseconds of a transaction")
-    panel.set_title(f"{run.name}: 95 % below {run.before(95):.2f} ms before, {run.during(95):.2f} ms meanwhile", loc="left")
-
-
 def _draw_size(panel: pyplot.Axes, shrunk) -> None:
-    """Draw the size of the table with its indexes, and what pgbench did meanwhile."""
-    panel.axvspan(0, shrunk.end - shrunk.begin, color="#3b6fb6", alpha=0.15, linewidth=0)
-    panel.plot([moment - shrunk.begin for moment, _ in shrunk.sizes], [size / 2**20 for _, size in shrunk.sizes], color="#3b6fb6")
+    """Draw the size of the table with its indexes over time."""
+    panel.plot([moment - shrunk.begin for moment, _ in shrunk.sizes], [size / MB for _, size in shrunk.sizes], color=OURS, linewidth=2)
     panel.set_ylim(bottom=0)
     panel.set_xlabel("seconds since VACUUM (FULL INPLACE) began")
-    panel.set_ylabel("MB, table and indexes", color="#3b6fb6")
-    panel.set_title("VACUUM (FULL INPLACE) beside pgbench", loc="left")
-    ends = [begin + ms / 1000 - shrunk.begin for begin, ms in shrunk.transactions]
-    if ends:
-        first, last = int(min(ends)) + 1, int(max(ends))
-        counts = [sum(1 for end in ends if second <= end < second + 1) for second in range(first, last)]
-        rate = panel.twinx()
-        rate.step(range(first, last), counts, where="post", color="#e08a3c", linewidth=1)
-        rate.set_ylim(0, 1.15 * max(counts, default=1))
-        rate.set_ylabel("transactions a second", color="#e08a3c")
-        rate.grid(visible=False)
+    panel.set_ylabel("MB, table and indexes")
+    panel.set_title(f"1. {max(0, shrunk.most_extra) // 1024} kB of disk, beside pgbench", loc="left")
+
+
+def _draw_times(panel: pyplot.Axes, contenders: list) -> None:
+    """Draw a bar for each contender."""
+    core = contenders[0]
+    for position, contender in enumerate(contenders):
+        panel.barh(position, contender.middle, color=OTHER if contender is core else OURS, height=0.6)
+        panel.annotate(f"{contender.middle:.2f} s" + ("" if contender is core else f", {core.middle / contender.middle:.1f} ×"),
+                       (contender.middle, position), (4, 0), va="center", textcoords="offset points")  # fmt: skip
+    panel.set_yticks(range(len(contenders)), [contender.name for contender in contenders])
+    panel.invert_yaxis()
+    panel.set_xlim(0, 1.35 * max(contender.middle for contender in contenders))
+    panel.set_xlabel("seconds")
+    panel.grid(axis="y", visible=False)
+    panel.set_title("2. VACUUM of a big table, nobody else at work", loc="left")
+
+
+def _draw_statements(panel: pyplot.Axes, paced) -> None:
+    """Draw the percentile of each second's statements beside the target, and when there was a load."""
+    start = paced.rests[0][0]
+    seconds = defaultdict(list)
+    for end, ms in paced.transactions:
+        seconds[int(end - start)].append(ms)
+    for number, (first, last) in enumerate(paced.loads):
+        panel.axvspan(first - start, last - start, color=SHADE, alpha=0.6, linewidth=0, label="pgbench is at work" if number == 0 else None)
+        inside = [second for second in sorted(seconds) if first - 1 <= second + start <= last]
+        panel.plot([second + 0.5 for second in inside], [percentile(seconds[second]) for second in inside], color=OURS, marker="o", markersize=4,
+                   label="beside pg_cyclone's VACUUM" if number == 0 else None)  # fmt: skip
+    panel.axhline(paced.core_ms, color=CORE, linestyle="--", label="beside PostgreSQL's VACUUM")
+    panel.axhline(paced.target_ms, color="#303030", linewidth=1.5, label="target")
+    panel.axhline(paced.alone_ms, color=OTHER, linestyle=":", linewidth=2, label="without VACUUM")
+    panel.set_ylim(0, 1.6 * max(paced.core_ms, paced.target_ms, *(percentile(values) for values in seconds.values())))
+    panel.set_ylabel("ms, below which 95 %\nof the statements stay")
+    panel.set_title(f"3. A latency target of {paced.target_ms:.1f} ms while a load comes and goes", loc="left")
+    panel.legend(loc="upper center", ncols=3, fontsize=10)
+
+
+def _draw_speed(panel: pyplot.Axes, paced) -> None:
+    """Draw how fast VACUUM is meanwhile."""
+    start = paced.rests[0][0]
+    for first, last in paced.loads:
+        panel.axvspan(first - start, last - start, color=SHADE, alpha=0.6, linewidth=0)
+    points, (at, was) = [], paced.scanned[0] if paced.scanned else (start, 0)
+    for moment, tables in paced.scanned:
+        if moment - at >= SPEED_SECONDS:
+            points.append(((at + moment) / 2 - start, (tables - was) * paced.heap_bytes / MB / (moment - at)))
+            at, was = moment, tables
+    panel.plot(*zip(*points), color=OURS) if points else None
+    panel.set_ylim(bottom=0)
+    panel.set_xlabel("seconds")
+    panel.set_ylabel("MB/s that\nVACUUM scans")
