@@ -1,37 +1,56 @@
-"""What guards do for a standby or a subscriber that is slow: its lag, the WAL and the progress of a VACUUM over time, with and without them.
+"""What guards do for a standby or a subscriber that is slow, and for a disk on which an archiver that fails leaves WAL: lag or free
+space, the WAL and the progress of a VACUUM over time, with and without them.
 
 A primary with writers, and a standby whose replay is stopped for most of the time, as if its disk were slow, or a logical subscriber
 whose apply worker is. Each command runs once without guards, and once with `cyclone.max_replica_lag`. Lag is measured here: since when
-the WAL has been at the place that the standby has come to, or that the subscriber has confirmed. `make bench-guards`.
+the WAL has been at the place that the standby has come to, or that the subscriber has confirmed.
+
+Or WAL is on a small disk of its own, and its archiver fails for some seconds: once with `cyclone.min_free_disk`, and once without, when
+the server goes down. `make bench-guards`; where no small disk can be made this is left out.
 """
 
 import argparse
-import csv
+import json
 import os
+import shutil
 import signal
+import subprocess
 import threading
 import time
 from bisect import bisect_right
 from contextlib import contextmanager
 from pathlib import Path
 
-from matplotlib import pyplot
+import psycopg
 from rich.console import Console
 from rich.table import Table
 
 from beside import in_thread
-from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
+from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, wait_until
 from cyclone_lab.cluster import Cluster
-from drawing import STYLE, save_figures
+from cyclone_lab.small_disk import Disk, can_be_small
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "shared_buffers": "1GB", "max_wal_size": "20GB",
     "wal_keep_size": "20GB", "checkpoint_timeout": "1h", "synchronous_commit": "local",
     "wal_level": "logical",
 }  # fmt: skip
-CASES = (("standby", "VACUUM (FREEZE, PARALLEL 1)"), ("standby", "VACUUM (FULL INPLACE)"), ("subscriber", "VACUUM (FREEZE, PARALLEL 1)"))
+ARCHIVER = "archiver"
+CASES = (("standby", "VACUUM (FREEZE, PARALLEL 1)"), ("standby", "VACUUM (FULL INPLACE)"), ("subscriber", "VACUUM (FREEZE, PARALLEL 1)"),
+         (ARCHIVER, "VACUUM (FREEZE, PARALLEL 1)"))  # fmt: skip
+# For WAL on a small disk: it goes as soon as it may
+ARCHIVER_CONFIG = {
+    "archive_mode": "on", "archive_command": "true", "wal_level": "replica", "wal_keep_size": 0, "max_wal_size": "64MB",
+    "min_wal_size": "32MB", "wal_recycle": "off", "checkpoint_timeout": "30s",
+}  # fmt: skip
+WAL_DISK_MB, FREE_MB, FAILS_SECONDS = 192, 64, 15
+LOOK = """
+    SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn,
+           (SELECT sum(blocks_done) / max(blocks_total) FROM cyclone.progress WHERE blocks_total > 0)
+"""
+NAMES = {"standby": "a slow standby", "subscriber": "a slow subscriber", ARCHIVER: "an archiver that fails"}
 SAMPLE_SECONDS, DUTY_SECONDS = 0.1, 0.1
 MB = 1 << 20
 
@@ -43,15 +62,20 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=0.1, help="share of the time that the standby or subscriber is at work (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "guards")
     options = parser.parse_args()
+    why_not = can_be_small()
     prefix, config = build.install(options.major), {**CONFIG, **dict(options.set)}
     console = Console()
     circumstances = find_circumstances(prefix, config, options.base)
     print_circumstances(console, circumstances)
     runs = {}
     for who, command in CASES:
-        for bound in (0, options.bound):
-            runs[who, command, bound] = measure(prefix, config, options, who, command, bound)
-            console.print(f"{command}, {who}, {f'lag of {bound:g} s' if bound else 'no guard'}: {summary(runs[who, command, bound])}")
+        if who == ARCHIVER and why_not:
+            console.print(f"{command}, {who}: left out, as a small disk can't be made here: {why_not}", highlight=False)
+            continue
+        for bound in (0, FREE_MB if who == ARCHIVER else options.bound):
+            case = measure_archiver if who == ARCHIVER else measure
+            runs[who, command, bound] = case(prefix, config, options, who, command, bound)
+            console.print(f"{command}, {who}, {guard_of(who, bound)}: {summary(who, runs[who, command, bound])}", highlight=False)
     report(console, options.results, circumstances, runs)
 
 
@@ -69,6 +93,59 @@ def measure(prefix: Path, config: dict, options, who: str, command: str, bound: 
                 samples = sample(primary, place_of, command)
             checks.assert_clean(conn, "t")
         conn.close()
+    return samples
+
+
+def measure_archiver(prefix: Path, config: dict, options, _who: str, command: str, bound: float) -> list[tuple]:
+    """The same with MB that are free where WAL is, while archiving fails for some seconds. The samples end when the server does."""
+    config = {**config, **ARCHIVER_CONFIG, "cyclone.min_free_disk": f"{int(bound)}MB" if bound else "0"}
+    with Cluster.create(prefix, config, base=options.base) as primary:
+        disk = Disk(primary.home / "wal", small=True, megabytes=WAL_DISK_MB)
+        wal = primary.data / "pg_wal"
+        subprocess.run(["cp", "--archive", f"{wal}/.", disk.folder], check=True)
+        shutil.rmtree(wal)
+        wal.symlink_to(disk.folder)
+        try:
+            primary.start()
+            with primary.connect() as conn:
+                make_tables(conn, options.rows)
+                conn.execute("CHECKPOINT")
+                wait_until(lambda: disk.used() < 80 * MB, "WAL to be archived and removed", 120)
+                conn.execute("ALTER SYSTEM SET archive_command = 'false'")
+                conn.execute("SELECT pg_reload_conf()")
+            samples = sample_disk(primary, disk, command)
+            if primary.running and samples[-1][1] > 0:
+                with primary.connect() as conn:
+                    checks.assert_clean(conn, "t")
+        finally:
+            primary.stop("immediate")
+            disk.remove()
+    return samples
+
+
+def sample_disk(primary: Cluster, disk: Disk, command: str) -> list[tuple]:
+    """Run a command beside writers, let the archiver work again after some seconds, and see how it gets on until it or the server ends."""
+    start, samples, is_mended = time.monotonic(), [], False
+    conn = primary.connect()
+    [(first,)] = conn.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+    try:
+        with writing(primary):
+            vacuum = Background(primary, "postgres", f"{command} t")
+            while True:
+                is_running = vacuum.running
+                passed = time.monotonic() - start
+                [(place, progress)] = conn.execute(LOOK)
+                samples.append((passed, WAL_DISK_MB - disk.used() / MB, float(place - first) / MB, float(progress or 0), is_running))
+                if not is_running:
+                    break
+                if passed > FAILS_SECONDS and not is_mended:
+                    conn.execute("ALTER SYSTEM SET archive_command = 'true'")
+                    conn.execute("SELECT pg_reload_conf()")
+                    is_mended = True
+                time.sleep(SAMPLE_SECONDS)
+            vacuum.finish()
+    except psycopg.OperationalError:  # the server has gone down
+        samples.append((time.monotonic() - start, 0.0, *samples[-1][2:4], False))
     return samples
 
 
@@ -147,10 +224,7 @@ def sample(primary: Cluster, place_of, command: str) -> list[tuple]:
     vacuum = Background(primary, "postgres", f"{command} t")
 
     def look() -> bool:
-        [(place, progress)] = conn.execute(
-            "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn,"
-            " (SELECT sum(blocks_done) / max(blocks_total) FROM cyclone.progress WHERE blocks_total > 0)"
-        )
+        [(place, progress)] = conn.execute(LOOK)
         times.append(time.monotonic())
         places.append(place)
         replayed = place_of()
@@ -168,46 +242,69 @@ def sample(primary: Cluster, place_of, command: str) -> list[tuple]:
     return samples
 
 
-def summary(samples: list[tuple]) -> str:
+def guard_of(who: str, bound: float) -> str:
+    """Return what holds VACUUM back, for people."""
+    if not bound:
+        return "no guard"
+    return f"min_free_disk {bound:g} MB" if who == ARCHIVER else f"max_replica_lag {bound:g} s"
+
+
+def summary(who: str, samples: list[tuple]) -> str:
     took = max(time for time, *_, is_running in samples if is_running)
+    if who == ARCHIVER:
+        return f"the server went down after {took:.1f} s" if is_down(samples) else f"{took:.1f} s, at least {min(line[1] for line in samples):.0f} MB free"
     return f"{took:.1f} s, longest lag {max(lag for _, lag, *_ in samples):.1f} s, caught up after {samples[-1][0]:.1f} s"
 
 
+def is_down(samples: list[tuple]) -> bool:
+    """Tell whether the samples of an archiver that fails end with the server's end."""
+    return samples[-1][1] == 0
+
+
 def report(console: Console, folder: Path, circumstances: dict, runs: dict) -> None:
-    """Print a table, and write it, the samples and the chart."""
+    """Print a table, and write the samples and the chart."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = Table("who is slow", "command", "bound of lag, s", "it takes, s", "longest lag, s", "WAL, MB", "until it has caught up, s")
-    with open(folder / "samples.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["who", "command", "bound", "seconds", "lag", "wal_mb", "progress", "running"])
-        for (who, command, bound), samples in runs.items():
-            writer.writerows((who, command, bound, *line) for line in samples)
-            took = max(time for time, *_, is_running in samples if is_running)
-            table.add_row(who, command, f"{bound:g}" if bound else "none", f"{took:.1f}", f"{max(line[1] for line in samples):.1f}",
-                          f"{samples[-1][2]:.0f}", f"{samples[-1][0]:.1f}")  # fmt: skip
+    table = Table("beside", "command", "guard", "what came of it")
+    for (who, command, bound), samples in runs.items():
+        table.add_row(who, command, guard_of(who, bound), summary(who, samples))
     console.print(table)
-    (folder / "circumstances.md").write_text(circumstances_markdown(circumstances))
+    cases = [{"who": who, "command": command, "bound": bound, "samples": [[round(value, 2) for value in line] for line in samples]}
+             for (who, command, bound), samples in runs.items()]  # fmt: skip
+    content = {"circumstances": circumstances, "runs": cases}
+    (folder / "guards.json").write_text(json.dumps(content) + "\n")
+    from drawing import STYLE, pyplot, save_figures  # here, as numpy starts threads, with which there is no small disk
+
     with pyplot.rc_context(STYLE):
         save_figures(folder, circumstances, {"guards": draw(runs)})
 
 
 def draw(runs: dict):
-    """Draw lag, WAL and progress over time, a column for each case."""
-    figure, axes = pyplot.subplots(3, len(CASES), figsize=(4.5 * len(CASES), 7), sharex="col", layout="constrained", squeeze=False)
-    for column, case in enumerate(CASES):
-        for row, (index, label) in enumerate(((1, "lag, s"), (2, "WAL, MB"), (3, "progress of the phase"))):
-            for (who, command, bound), samples in runs.items():
-                if (who, command) == case:
-                    axes[row][column].plot([line[0] for line in samples], [line[index] for line in samples],
-                                           color="#20639b" if bound else "#ed553b",
-                                           label=f"bound of {bound:g} s" if bound else "no guard")  # fmt: skip
-                    if bound and row == 0:
-                        axes[row][column].axhline(bound, color="#20639b", linewidth=0.8, linestyle=":")
-            axes[row][column].set_ylabel(label if column == 0 else "")
-            axes[row][column].set_ylim(bottom=0)
-        axes[0][column].set_title(f"{case[1]}, {case[0]}", loc="left")
-        axes[2][column].set_xlabel("seconds")
-    axes[0][0].legend()
+    """Draw lag or free space, WAL and progress over time, a row for each case."""
+    from drawing import CORE, OURS, pyplot
+
+    cases = list(dict.fromkeys((who, command) for who, command, _ in runs))
+    figure, axes = pyplot.subplots(len(cases), 3, figsize=(7, 2.3 * len(cases)), layout="constrained", squeeze=False)
+    for row, (who, command) in enumerate(cases):
+        first = "free disk, MB" if who == ARCHIVER else "lag, s"
+        for column, label in enumerate((first, "WAL, MB", "progress of\nthe phase, %")):
+            panel, scale = axes[row][column], 100 if column == 2 else 1
+            for (of, what, bound), samples in runs.items():
+                if (of, what) == (who, command):
+                    panel.plot([line[0] for line in samples], [scale * line[1 + column] for line in samples],
+                               color=OURS if bound else CORE, linewidth=1.5)  # fmt: skip
+                    if bound and column == 0:
+                        panel.axhline(bound, color=OURS, linewidth=1, linestyle=":")
+                    if who == ARCHIVER and not bound and column == 0 and is_down(samples):
+                        panel.annotate("the server\nis down", (samples[-1][0], 0), (8, 12), textcoords="offset points", color=CORE, fontsize=9)
+            panel.set_ylabel(label)
+            panel.set_ylim(bottom=0)
+            panel.locator_params(nbins=4)
+            panel.tick_params(labelsize=9)
+        axes[row][0].set_title(f"{command}, {NAMES[who]}", loc="left", fontsize=11)
+    for panel in axes[-1]:
+        panel.set_xlabel("seconds")
+    lines = [pyplot.Line2D([], [], color=CORE), pyplot.Line2D([], [], color=OURS), pyplot.Line2D([], [], color=OURS, linestyle=":")]
+    figure.legend(lines, ["no guard", "with a guard", "its bound"], loc="outside upper center", ncols=3)
     return figure
 
 

@@ -26,7 +26,7 @@ from beside import Pgbench, VacuumBeside, in_thread, percentile
 from cyclone_lab import build, checks
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO
-from demo_disk import Disk, can_be_small
+from cyclone_lab.small_disk import Disk, can_be_small
 
 MAJOR = 18
 TABLE = "orders"
@@ -50,6 +50,7 @@ LIVE_STEP = 20  # the load is about rows whose id is a multiple of this: these a
 LEFT_FREE = 300 * 1024
 SETTLE_SECONDS = 2  # in which pgbench connects and warms up, before it is watched
 LOAD_PART = 0.4  # pgbench's rate, as a part of what it could
+PACED_PART = 0.5  # in the third part
 TARGET_MARGIN = 1.5  # the target, as a multiple of the percentile without VACUUM
 KEPT_FROM = 3  # seconds after the load's begin the target is to be kept
 NEAR = 1.1
@@ -208,7 +209,7 @@ def core_full(cluster: Cluster) -> str:
         try:
             conn.execute(f"VACUUM FULL {TABLE}")
         except psycopg.errors.DiskFull as error:
-            return f"ERROR: {str(error).split(': ')[-1].splitlines()[0]}"
+            return f"ERROR: {error.diag.message_primary}"
     return "had room enough"
 
 
@@ -296,7 +297,7 @@ def pace(cluster: Cluster, options, console: Console) -> tuple[Paced, bool]:
     cluster.sql(f"VACUUM {TABLE}")
     [(paced.heap_bytes,)] = cluster.sql(f"SELECT pg_relation_size('{TABLE}')")
     with _busy(console, "pgbench alone"):
-        rate = LOAD_PART * most(cluster, script, options.seconds)
+        rate = PACED_PART * most(cluster, script, options.seconds)
         paced.alone_ms = percentile(_load(cluster, script, rate, SETTLE_SECONDS + 2 * options.seconds)[1])
     paced.target_ms = TARGET_MARGIN * paced.alone_ms
     with _busy(console, f"pgbench, {rate:,.0f} statements a second; PostgreSQL's VACUUM beside it"):

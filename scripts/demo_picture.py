@@ -22,6 +22,7 @@ def draw(file: Path, footnote: str, shrunk, contenders: list, paced) -> None:
         _draw_times(figure.add_subplot(grid[0, 1]), contenders)
         statements = figure.add_subplot(grid[1, :])
         _draw_statements(statements, paced)
+        statements.tick_params(labelbottom=False)
         _draw_speed(figure.add_subplot(grid[2, :], sharex=statements), paced)
         figure.supxlabel(footnote, fontsize=8, color="#606060")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +36,7 @@ def _draw_size(panel: pyplot.Axes, shrunk) -> None:
     panel.set_ylim(bottom=0)
     panel.set_xlabel("seconds since VACUUM (FULL INPLACE) began")
     panel.set_ylabel("MB, table and indexes")
-    panel.set_title(f"1. {max(0, shrunk.most_extra) // 1024} kB of disk, beside pgbench", loc="left")
+    panel.set_title(f"1. {max(0, shrunk.most_extra) // 1024} kB of disk more at most, beside pgbench", loc="left")
 
 
 def _draw_times(panel: pyplot.Axes, contenders: list) -> None:
@@ -61,7 +62,7 @@ def _draw_statements(panel: pyplot.Axes, paced) -> None:
         seconds[int(end - start)].append(ms)
     for number, (first, last) in enumerate(paced.loads):
         panel.axvspan(first - start, last - start, color=SHADE, alpha=0.6, linewidth=0, label="pgbench is at work" if number == 0 else None)
-        inside = [second for second in sorted(seconds) if first - 1 <= second + start <= last]
+        inside = [second for second in sorted(seconds) if first - 0.5 <= second + start <= last - 0.5]
         panel.plot([second + 0.5 for second in inside], [percentile(seconds[second]) for second in inside], color=OURS, marker="o", markersize=4,
                    label="beside pg_cyclone's VACUUM" if number == 0 else None)  # fmt: skip
     panel.axhline(paced.core_ms, color=CORE, linestyle="--", label="beside PostgreSQL's VACUUM")

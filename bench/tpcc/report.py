@@ -11,7 +11,7 @@ from rich.console import Console
 from circumstances import circumstances_markdown
 from grid import Grid
 from tpcc.curve import PERCENTILES as HARM_PERCENTILES
-from tpcc.curve import harm
+from tpcc.curve import harm, points
 from tpcc.measure import Experiment, Run
 from tpcc.percentiles import PERCENTILES, percentile, percentiles
 from tpcc.plots import save_plots
@@ -189,7 +189,7 @@ def save_results(folder: Path, circumstances: dict, experiment: Experiment) -> N
     ]
     (folder / "results.md").write_text("\n".join(part for part in parts if part))
     _save_csv(folder / "results.csv", experiment)
-    content = {"circumstances": circumstances, **asdict(experiment)}
+    content = {"circumstances": circumstances, **asdict(experiment), "points": [asdict(point) for point in points(experiment)]}
     (folder / "results.json").write_text(json.dumps(content) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""A small disk for the demo, as an ordinary user has none: a file system in memory that only this process and its children see.
+"""A small disk, as an ordinary user has none: a file system in memory that only this process and its children see.
 
 Linux lets a process have mounts of its own: root at once, others in a user namespace of their own where the system allows that. The
 file system is gone when the last process that sees it has ended.

@@ -1,0 +1,302 @@
+"""The pictures and tables of README and docs/, of results that are kept in bench/saved: `make figures`.
+
+A benchmark writes what it found into bench/results. With `--save NAME FILE` what the documents need of that is kept as
+bench/saved/NAME.json, with the circumstances, the date and the command. `make figures` writes all tables, which stand between two
+comments in the documents, and draws all pictures. `--check`, a rule of `make tidy`, fails if a table isn't what the saved result says,
+or a picture was drawn of another one.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean, median
+
+TOP = Path(__file__).resolve().parents[1]
+SAVED = TOP / "bench" / "saved"
+BEGIN, END = "<!-- make figures: {} -->", "<!-- end -->"
+PHASES = {"heap scan": "#3b6fb6", "index vacuum": "#e08a3c", "heap vacuum": "#5aa469", "other": "#b8b8b8"}
+MB = 1 << 20
+LINE = 118
+
+
+@dataclass(frozen=True)
+class Picture:
+    file: str
+    saved: str  # the name of the result that it shows
+    draw: Callable[[dict], object]  # of that a figure
+
+
+@dataclass(frozen=True)
+class Table:
+    page: str
+    name: str
+    saved: str
+    lines: Callable[[dict], list[str]]
+
+
+def load(name: str) -> dict:
+    return json.loads((SAVED / f"{name}.json").read_text())
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256((SAVED / f"{name}.json").read_bytes()).hexdigest()
+
+
+# VACUUM: results.json of `make bench`
+
+
+def keep_vacuum(result: dict) -> dict:
+    """Return what is kept of a run of `make bench`."""
+    scenarios = [
+        {
+            "name": one["scenario"]["name"], "about": one["scenario"]["about"], "rows": one["rows"],
+            "heap_bytes": one["heap_bytes"], "index_bytes": one["index_bytes"],
+            "runs": [{"engine": run["contender"]["engine"], "workers": run["contender"]["workers"], "round": run["round"],
+                      "seconds": round(run["seconds"], 4), "phases": {name: round(value, 4) for name, value in run["phases"].items()}}
+                     for run in one["runs"]],
+        }
+        for one in result["results"]
+    ]  # fmt: skip
+    return {"circumstances": result["circumstances"], "scenarios": scenarios}
+
+
+def runs_of(scenario: dict, engine: str, workers: int) -> list[dict]:
+    return sorted((run for run in scenario["runs"] if (run["engine"], run["workers"]) == (engine, workers)), key=lambda run: run["round"])
+
+
+def seconds_of(scenario: dict, engine: str, workers: int) -> float:
+    return median(run["seconds"] for run in runs_of(scenario, engine, workers))
+
+
+def ratio(scenario: dict, workers: int) -> float:
+    """Return how many times as fast pg_cyclone is as PostgreSQL: the median of the rounds."""
+    pairs = zip(runs_of(scenario, "core", 0), runs_of(scenario, "pg_cyclone", workers), strict=True)
+    return median(core["seconds"] / ours["seconds"] for core, ours in pairs)
+
+
+def is_case(scenario: dict) -> bool:
+    return scenario["name"].startswith("case-")
+
+
+def vacuum_lines(saved: dict) -> list[str]:
+    """Return the table of all scenarios."""
+    lines = ["| scenario | size | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|---|"]
+    for one in saved["scenarios"]:
+        size = " + ".join(f"{part // MB:,}" for part in (one["heap_bytes"], one["index_bytes"]) if part)
+        ours = (f"{seconds_of(one, 'pg_cyclone', workers):.2f} s ({ratio(one, workers):.2f} ×)" for workers in (0, 1))
+        lines.append(f"| `{one['name']}`: {one['about']} | {size} MB | {seconds_of(one, 'core', 0):.2f} s | {' | '.join(ours)} |")
+    return lines
+
+
+def readme_lines(saved: dict) -> list[str]:
+    """Return the table in short."""
+    lines = ["| VACUUM of 20 million rows, in memory | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|"]
+    names = {"heap-deleted": "no index, every tenth row deleted, logged in full", "one-index": "primary key, every tenth row deleted"}
+    for one in saved["scenarios"]:
+        if about := names.get(one["name"]):
+            ours = (f"{ratio(one, workers):.1f} times as fast" for workers in (0, 1))
+            lines.append(f"| {about} | {seconds_of(one, 'core', 0):.2f} s | {' | '.join(ours)} |")
+    cases = [one for one in saved["scenarios"] if is_case(one)]
+    means = (f"{geometric_mean(ratio(one, workers) for one in cases):.1f} times (mean)" for workers in (0, 1))
+    times = [seconds_of(one, "core", 0) for one in cases]
+    lines.append(f"| the picture's five cases | {min(times):.2f} to {max(times):.2f} s | {' | '.join(means)} |")
+    return lines
+
+
+def draw_vacuum(saved: dict):
+    """Draw the five cases, one below the other on one scale, a bar for each contender from phase to phase."""
+    from drawing import pyplot
+
+    cases = [one for one in saved["scenarios"] if is_case(one)]
+    contenders = {("core", 0): "PostgreSQL", ("pg_cyclone", 0): "pg_cyclone, 1 process", ("pg_cyclone", 1): "leader and 1 worker"}
+    figure, panel = pyplot.subplots(figsize=(7, 8), layout="constrained")
+    marks, names = [], []
+    for number, one in enumerate(cases):
+        for place, ((engine, workers), name) in enumerate(contenders.items()):
+            at, runs, left = 4 * number + place, runs_of(one, engine, workers), 0.0
+            middle = median(run["seconds"] for run in runs)
+            known = {phase: median(run["phases"].get(phase, 0) for run in runs) for phase in PHASES if phase != "other"}
+            for phase, width in {**known, "other": max(0.0, middle - sum(known.values()))}.items():
+                panel.barh(at, width, left=left, color=PHASES[phase], height=0.85)
+                left += width
+            text = f"{middle:.2f} s" + ("" if engine == "core" else f", {ratio(one, workers):.1f} ×")
+            panel.annotate(text, (max(left, middle), at), (4, 0), va="center", textcoords="offset points", fontsize=10)
+            marks.append(at)
+            names.append(name)
+        panel.annotate(f"{one['name']}: {one['about']}", (0, 4 * number - 0.5), (0, 3), textcoords="offset points", fontweight="bold", fontsize=10)
+    panel.set_yticks(marks, names)
+    panel.set_ylim(4 * len(cases) - 0.8, -1.4)
+    panel.set_xlim(0, 1.22 * max(seconds_of(one, "core", 0) for one in cases))
+    panel.set_xlabel(f"seconds of VACUUM, {cases[0]['rows'] // 1_000_000} million rows, one btree, unlogged")
+    panel.grid(axis="y", visible=False)
+    figure.legend([pyplot.Rectangle((0, 0), 1, 1, color=color) for color in PHASES.values()], list(PHASES), loc="outside upper center", ncols=4)
+    return figure
+
+
+# Harm against time: results.json of `make bench-tpcc`
+
+
+def keep_latency(result: dict) -> dict:
+    """Return what is kept of a run of `make bench-tpcc` with --curve."""
+    common = {name: result[name] for name in ("rate", "database_bytes", "buffers", "sizes")}
+    return {"circumstances": result["circumstances"], **common, "points": result["points"]}
+
+
+def latency_lines(saved: dict) -> list[str]:
+    lines = ["| VACUUM of the large tables | seconds | p95, × before | p99, × before |", "|---|---|---|---|"]
+    for point in sorted(saved["points"], key=lambda point: -point["seconds"]["median"]):
+        took, *harms = (f"{one['median']:.{digits}f} ({one['low']:.{digits}f}–{one['high']:.{digits}f})"
+                        for one, digits in ((point["seconds"], 1), (point["harm"]["95"], 2), (point["harm"]["99"], 2)))  # fmt: skip
+        lines.append(f"| {spelled(point['title'])} | {took}{'' if point['finished'] else ', not finished'} | {' | '.join(harms)} |")
+    return lines
+
+
+def spelled(title: str) -> str:
+    """Return a setting's title with the budget as one sets it."""
+    return re.sub(r"(\d+) a (\d+) ms", r"`vacuum_cost_limit = \1`, `vacuum_cost_delay = \2ms`", title)
+
+
+def draw_latency(saved: dict):
+    from drawing import CORE, OURS, pyplot
+
+    figure, panels = pyplot.subplots(2, 1, figsize=(7, 8.5), layout="constrained", sharex=True, sharey=True)
+    curves = list(dict.fromkeys(point["curve"] for point in saved["points"]))
+    looks = {curve: look for curve, look in zip(curves, ((CORE, "o-", (-8, -14)), (OURS, "s-", (8, 6)), ("#2e8b57", "D", (8, 6))))}
+    for panel, percent in zip(panels, ("95", "99")):
+        for curve, (color, style, place) in looks.items():
+            points = sorted((point for point in saved["points"] if point["curve"] == curve), key=lambda point: point["seconds"]["median"])
+            panel.plot([point["seconds"]["median"] for point in points], [point["harm"][percent]["median"] for point in points], style,
+                       color=color, markersize=6, label=curve)  # fmt: skip
+            for point in points:
+                middle, spread = point["harm"][percent]["median"], point["harm"][percent]
+                panel.errorbar(point["seconds"]["median"], middle, yerr=[[middle - spread["low"]], [spread["high"] - middle]], color=color,
+                               capsize=3, linewidth=1)  # fmt: skip
+                name = point["title"].split(", ", 1)[1].removeprefix("latency target ")
+                panel.annotate(name, (point["seconds"]["median"], middle), place, textcoords="offset points", color=color, fontsize=9,
+                               ha="right" if place[0] < 0 else "left")  # fmt: skip
+        panel.axhline(1, color="#909090", linewidth=1)
+        panel.set_xscale("log", subs=(2, 5))
+        panel.set_yscale("log", subs=(2, 5))
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_formatter(lambda value, _position: f"{value:g}")
+            axis.set_minor_formatter(lambda value, _position: f"{value:g}")
+        panel.set_title(f"{percent}th percentile of New-Order, × that before VACUUM", loc="left")
+        panel.margins(x=0.15)
+    panels[1].set_xlabel("seconds that VACUUM took")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure
+
+
+# Guards: guards.json of `make bench-guards`
+
+
+def guards_lines(saved: dict) -> list[str]:
+    from guards import NAMES, guard_of, summary
+
+    lines = ["| beside | command | guard | what came of it |", "|---|---|---|---|"]
+    return lines + [f"| {NAMES[run['who']]} | `{run['command']}` | {guard_of(run['who'], run['bound'])} | {summary(run['who'], run['samples'])} |"
+                    for run in saved["runs"]]  # fmt: skip
+
+
+def draw_guards(saved: dict):
+    from guards import draw
+
+    return draw({(run["who"], run["command"], run["bound"]): run["samples"] for run in saved["runs"]})
+
+
+KEEPERS = {"vacuum": keep_vacuum, "latency": keep_latency, "guards": lambda result: result}
+PICTURES = (
+    Picture("docs/cases.png", "vacuum", draw_vacuum),
+    Picture("docs/curve.png", "latency", draw_latency),
+    Picture("docs/guards.png", "guards", draw_guards),
+)
+TABLES = (
+    Table("README.md", "readme", "vacuum", readme_lines),
+    Table("docs/performance.md", "vacuum", "vacuum", vacuum_lines),
+    Table("docs/performance.md", "latency", "latency", latency_lines),
+    Table("docs/guards.md", "guards", "guards", guards_lines),
+)
+
+
+def block(table: Table) -> str:
+    """Return what stands between the comments: the table, and where it is from."""
+    saved = load(table.saved)
+    facts, folder = saved["circumstances"], "" if table.page == "README.md" else "../"
+    where = textwrap.fill(
+        f"({facts['PostgreSQL']}, {facts['cores']} cores of {facts['CPU']}, {facts['date']}, commit {facts['commit']};"
+        f" [saved result]({folder}bench/saved/{table.saved}.json), which has the command.)", LINE, break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return "\n".join([*table.lines(saved), "", where])
+
+
+def with_block(text: str, table: Table) -> str:
+    """Return the page with the table as it is to be. Raises ValueError if the page has no place for it."""
+    begin = BEGIN.format(table.name)
+    before, found, rest = text.partition(begin + "\n")
+    _, end, after = rest.partition("\n" + END)
+    if not (found and end):
+        raise ValueError(f"{table.page} has no lines {begin} and {END}")
+    return f"{before}{begin}\n{block(table)}\n{END}{after}"
+
+
+def problems() -> list[str]:
+    """Return what isn't as the saved results say."""
+    found = []
+    for table in TABLES:
+        try:
+            if (text := (TOP / table.page).read_text()) != with_block(text, table):
+                found.append(f"{table.page}: the table {table.name} is not that of bench/saved/{table.saved}.json: run make figures")
+        except (OSError, ValueError) as error:
+            found.append(str(error))
+    for picture in PICTURES:
+        if digest(picture.saved).encode() not in (TOP / picture.file).read_bytes():
+            found.append(f"{picture.file} was not drawn of bench/saved/{picture.saved}.json: run make figures")
+    return found
+
+
+def write() -> None:
+    """Write each table, and draw each picture, with the saved result's digest in it."""
+    from drawing import STYLE, footnote, pyplot
+
+    for table in TABLES:
+        page = TOP / table.page
+        page.write_text(with_block(page.read_text(), table))
+    for picture in PICTURES:
+        with pyplot.rc_context(STYLE):
+            saved = load(picture.saved)
+            figure = picture.draw(saved)
+            figure.supxlabel(f"{footnote(saved['circumstances'])}, {saved['circumstances']['date']}", fontsize=8, color="#606060")
+            figure.savefig(TOP / picture.file, dpi=150, metadata={"Source": digest(picture.saved)})
+            pyplot.close(figure)
+
+
+def save(name: str, file: Path, command: str) -> None:
+    """Keep what the documents need of a benchmark's result."""
+    kept = {"command": command, **KEEPERS[name](json.loads(file.read_text()))}
+    SAVED.mkdir(exist_ok=True)
+    (SAVED / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n" if name != "guards" else json.dumps(kept) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="say what isn't as the saved results say, and fail then")
+    parser.add_argument("--save", nargs=3, metavar=("NAME", "FILE", "COMMAND"), help=f"keep a result that COMMAND wrote; names: {', '.join(KEEPERS)}")
+    options = parser.parse_args()
+    if options.save:
+        save(options.save[0], Path(options.save[1]), options.save[2])
+    elif options.check:
+        found = problems()
+        print("\n".join(found), end="\n" if found else "")
+        return 1 if found else 0
+    else:
+        write()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
