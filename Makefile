@@ -4,7 +4,8 @@
 #   make installcheck PG_CONFIG=...              regression and isolation tests on a running server with pg_cyclone preloaded
 #   make image-volume IMAGE_VOLUME=/folder PG_CONFIG=...   the files apart from a server's, as CloudNativePG mounts them
 #   make dist                                    build/pg_cyclone-VERSION.zip for PGXN, of the last commit
-#   make demo  [DEMO_ARGS="--rows 500000"]       core's VACUUM beside pg_cyclone's, under load, too; a picture into build
+#   make demo  [DEMO_ARGS="--rows 500000"]       a full disk, a big table, a latency target: three parts, each with its figure; a picture into build
+#   make figures                                 the pictures and tables of README and docs/, of the results in bench/saved
 #   make demo-cluster PG_CONFIG=... [DEMO_ARGS="--rows 100000"]   a distributed table compacted under load on three nodes, of a PostgreSQL in which Citus is installed
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] the tests on embedded PostgreSQL 18, and on 17 and 19 what can differ there, after make tidy
 #   make check-all [PG_VERSIONS=18] [PYTEST_ARGS=-v] [PGSRC=/path/to/postgresql-18]   every test on each version, long ones, too; check-minors; check-builds with PGSRC
@@ -59,7 +60,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors check-units tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-guards bench-history bench-large bench-online bench-pace bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-fast check-minors check-units tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-guards bench-history bench-large bench-online bench-pace bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -78,6 +79,7 @@ dist:
 	@mkdir -p build
 	git archive --format=zip --prefix=pg_cyclone-$(EXTENSION_VERSION)/ --output=build/pg_cyclone-$(EXTENSION_VERSION).zip HEAD
 	@echo build/pg_cyclone-$(EXTENSION_VERSION).zip
+	@! grep -q 'pg-cyclone\.invalid' META.json || echo 'Not to be uploaded yet: the addresses in META.json are placeholders' >&2
 
 distclean: clean
 	rm -rf .venv .postgres
@@ -145,6 +147,9 @@ prove-large: .venv/stamp
 
 bench: .venv/stamp
 	$(VENV_PYTHON) bench/run.py $(BENCH_ARGS)
+
+figures: .venv/stamp
+	$(VENV_PYTHON) bench/figures.py $(FIGURES_ARGS)
 
 bench-large: .venv/stamp
 	$(VENV_PYTHON) bench/large.py $(if $(SIZE),--size $(SIZE)) $(if $(BASE),--base $(BASE)) $(LARGE_ARGS)

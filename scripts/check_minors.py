@@ -77,11 +77,12 @@ def main() -> int:
     arguments = parser.parse_args()
     public, failed = documented(arguments.pgsrc), False
     found, problems = minors(arguments.majors)
-    usual = {}
+    usual, numbers = {}, {}
     for major in arguments.majors:
         try:
             prefix = find_or_fetch(major)
             number = run_program(prefix, "pg_config", "--version").stdout.split()[1]
+            numbers[major] = number
             wrong, usual[major] = check(prefix, f"{major}-usual", major, public)
             print(f"{number:7} that of the tests: {wrong or f'compiles, uses {len(usual[major])} names'}", flush=True)
             failed |= bool(wrong)
@@ -97,6 +98,9 @@ def main() -> int:
         failed |= bool(wrong)
         other = difference(used, usual.get(minor.major) or {}) if used else ""
         print(f"{minor.number:7} {minor.origin}: {wrong or 'compiles'}{other and f'; differs in {other}'}", flush=True)
+        if "." in minor.number and re.search("beta|rc", numbers.get(minor.major, "")):
+            print(f"{minor.number} IS RELEASED, AND TESTS RUN ON {numbers[minor.major]}: remove .postgres/{minor.major}")
+            failed = True
     for problem in problems:
         print(f"NOT CHECKED: {problem}")
     return int(failed)

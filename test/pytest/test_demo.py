@@ -1,51 +1,64 @@
 """`make demo`, small: it comes to its end, its proofs hold, and they notice what is wrong."""
 
+import os
 import re
+import subprocess
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
-from cyclone_lab import build
 from cyclone_lab.postgres import REPO
 
 PNG = b"\x89PNG\r\n\x1a\n"
+# A process of its own, as a small disk can only be had before there are threads
+PROGRAM = """
+import sys
+from pathlib import Path
+from cyclone_lab import build
+build.install = lambda major: Path(sys.argv.pop(1))
+without_disk = sys.argv.pop(1)
+import demo
+if without_disk:
+    demo.can_be_small = lambda: without_disk
+sys.exit(demo.main())
+"""
 
 
 @pytest.fixture
 def demo(monkeypatch):
     """The module of scripts/demo.py."""
+    monkeypatch.syspath_prepend(REPO / "bench")
     monkeypatch.syspath_prepend(REPO / "scripts")
     import demo
 
     return demo
 
 
-def test_runs_through(demo, prefix, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("without_disk", ["", "not allowed"])
+def test_runs_through(prefix, tmp_path, without_disk):
     picture = tmp_path / "folder" / "demo.png"
-    arguments = ["--rows=20000", "--workers=1", "--rounds=1", "--seconds=0.5", "--cap=60", f"--picture={picture}"]
-    monkeypatch.setattr(sys, "argv", ["demo.py", *arguments])
-    monkeypatch.setattr(build, "install", lambda major: prefix)
-    assert demo.main() == 0
-    output = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert output.count("index entries: sound") == 3
+    arguments = ["--rows=20000", "--workers=1", "--rounds=1", "--seconds=1", "--loads=1", "--load=4", "--rest=1", "--seen=500", f"--picture={picture}"]
+    path = ":".join(str(REPO / folder) for folder in ("python", "bench", "scripts"))
+    result = subprocess.run([sys.executable, "-c", PROGRAM, prefix, without_disk, *arguments], text=True, capture_output=True,
+                            env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    output = re.sub(r"\s+", " ", result.stdout)
+    assert output.count("index entries: sound") == 2
     assert output.count("and pgbench's changes: sound") == 2
-    assert "The contents of all copies are equal." in output
+    assert "The contents of both copies are equal." in output
     assert "The rows are those that there were." in output
-    assert "times as fast as core" in output
+    assert "times as fast" in output
+    assert re.search(r"with a target of [\d.]+ ms: (kept|NOT KEPT)", output)
     assert picture.read_bytes().startswith(PNG)
     before, after = map(int, re.search(r"(\d+) MB before, (\d+) MB after", output).groups())
     assert after < before
-
-
-def test_the_first_size_is_from_before_what_is_watched(demo, conn):
-    """However short that is."""
-    conn.execute("CREATE TABLE orders (id int)")
-    cluster = SimpleNamespace(connect=lambda: nullcontext(conn))
-    with demo.Watch(cluster, "orders", Console(), engine=True, with_sizes=True) as watch:
-        assert [size for _, size in watch.sizes] == [0]
+    if without_disk:
+        assert "A small disk can't be made here (not allowed)" in output
+    elif "The disk had 300 kB left" in output:
+        assert "could not extend file" in output
+        assert int(re.search(r"(\d+) kB more were used", output)[1]) <= 300
 
 
 def test_lost_change_is_noticed(demo, conn):
@@ -54,13 +67,14 @@ def test_lost_change_is_noticed(demo, conn):
     cluster = SimpleNamespace(connect=lambda: nullcontext(conn))
     assert demo.prove_load(cluster) == "sound"
     conn.execute("UPDATE orders SET touched = 0 WHERE id = 5")
-    assert "100 TRANSACTIONS WERE COMMITTED, 99 CHANGES ARE THERE" in demo.prove_load(cluster)
+    assert "100 STATEMENTS WERE COMMITTED, 99 CHANGES ARE THERE" in demo.prove_load(cluster)
 
 
-def test_percentiles_and_what_is_beside_vacuum(demo):
-    run = demo.BusyRun("x", begin=110, end=120, loaded=100)
-    run.transactions = [(100.5, 90.0), (103, 1.0), (104, 2.0), (109.99, 20.0), (115, 5.0), (119.9, 500.0), (121, 1.0)]
-    assert run.before(100) == 2.0
-    assert run.during(100) == 500.0
-    assert run.during(0) == 5.0
-    assert demo.percentile([], 95) == 0
+def test_what_counts_for_a_target_and_for_speed(demo):
+    """Statements from some seconds after a load's begin; of a VACUUM what it scanned within the spans of time."""
+    paced = demo.Paced(heap_bytes=100, loads=[(100, 110), (120, 130)])
+    paced.transactions = [(101, 90.0), (104, 1.0), (109, 2.0), (115, 50.0), (124, 3.0), (131, 70.0)]
+    assert paced.kept_ms() == 3.0
+    paced.scanned = [(100, 0.0), (105, 10.0), (109, 18.0), (115, 100.0), (120, 200.0), (129, 209.0)]
+    assert paced.speed(paced.loads) == pytest.approx(100 * (18 + 9) / (9 + 9))
+    assert paced.speed([(200, 300)]) == 0

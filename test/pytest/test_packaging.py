@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import zipfile
 
-from cyclone_lab.postgres import REPO
+from cyclone_lab.postgres import REPO, run_program
 
 META = json.loads((REPO / "META.json").read_text())
 SEMANTIC_VERSION = r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-?[A-Za-z][0-9A-Za-z-]*)?"
@@ -68,3 +68,14 @@ def test_the_archive_has_what_a_build_needs():
     assert {"META.json", "Makefile", "pg_cyclone.control", "LICENSE", provided["file"], provided["docfile"]} <= files
     assert {"debian/control", "debian/rules", "debian/pgversions", "packaging/pg_cyclone.spec", "packaging/Dockerfile"} <= files
     assert {"test/sql/extension.sql", "test/expected/extension.out"} <= files  # for `make installcheck`
+
+
+def test_facts_that_go_stale(pg_major, prefix):
+    """SECURITY.md sends nobody to a placeholder; the documents say that 19 is a release candidate just as long as tests run on one."""
+    has_placeholder = ".invalid" in json.dumps(META["resources"])
+    assert has_placeholder == ("has no address\nyet" in (REPO / "SECURITY.md").read_text())
+    assert has_placeholder == (".invalid" in META["maintainer"])
+    if pg_major == 19:
+        version = run_program(prefix, "pg_config", "--version").stdout
+        for page in ("docs/reliability.md", "test/proofs.md"):
+            assert ("rc" in version) == ("release candidate" in (REPO / page).read_text()), f"{page} and {version}"
