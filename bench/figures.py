@@ -115,7 +115,7 @@ def draw_vacuum(saved: dict):
 
     cases = [one for one in saved["scenarios"] if is_case(one)]
     contenders = {("core", 0): "PostgreSQL", ("pg_cyclone", 0): "pg_cyclone, 1 process", ("pg_cyclone", 1): "leader and 1 worker"}
-    figure, panel = pyplot.subplots(figsize=(7, 8), layout="constrained")
+    figure, panel = pyplot.subplots(figsize=(7, 6.2), layout="constrained")
     marks, names = [], []
     for number, one in enumerate(cases):
         for place, ((engine, workers), name) in enumerate(contenders.items()):
@@ -129,7 +129,7 @@ def draw_vacuum(saved: dict):
             panel.annotate(text, (max(left, middle), at), (4, 0), va="center", textcoords="offset points", fontsize=10)
             marks.append(at)
             names.append(name)
-        panel.annotate(f"{one['name']}: {one['about']}", (0, 4 * number - 0.5), (0, 3), textcoords="offset points", fontweight="bold", fontsize=10)
+        panel.annotate(f"{one['name']}: {one['about'].replace(', first 30 % of the pages deleted', '')}", (0, 4 * number - 0.5), (0, 3), textcoords="offset points", fontweight="bold", fontsize=10)
     panel.set_yticks(marks, names)
     panel.set_ylim(4 * len(cases) - 0.8, -1.4)
     panel.set_xlim(0, 1.22 * max(seconds_of(one, "core", 0) for one in cases))
@@ -177,7 +177,7 @@ def draw_latency(saved: dict):
                 middle, spread = point["harm"][percent]["median"], point["harm"][percent]
                 panel.errorbar(point["seconds"]["median"], middle, yerr=[[middle - spread["low"]], [spread["high"] - middle]], color=color,
                                capsize=3, linewidth=1)  # fmt: skip
-                name = point["title"].split(", ", 1)[1].removeprefix("latency target ")
+                name = re.sub(r"(\d+) a (\d+) ms", r"limit \1, \2 ms", point["title"].split(", ", 1)[1].removeprefix("latency target "))
                 panel.annotate(name, (point["seconds"]["median"], middle), place, textcoords="offset points", color=color, fontsize=9,
                                ha="right" if place[0] < 0 else "left")  # fmt: skip
         panel.axhline(1, color="#909090", linewidth=1)
