@@ -129,7 +129,8 @@ def draw_vacuum(saved: dict):
             panel.annotate(text, (max(left, middle), at), (4, 0), va="center", textcoords="offset points", fontsize=10)
             marks.append(at)
             names.append(name)
-        panel.annotate(f"{one['name']}: {one['about'].replace(', first 30 % of the pages deleted', '')}", (0, 4 * number - 0.5), (0, 3), textcoords="offset points", fontweight="bold", fontsize=10)
+        title = f"{one['name']}: {one['about'].replace(', first 30 % of the pages deleted', '')}"
+        panel.annotate(title, (0, 4 * number - 0.5), (0, 3), textcoords="offset points", fontweight="bold", fontsize=10)
     panel.set_yticks(marks, names)
     panel.set_ylim(4 * len(cases) - 0.8, -1.4)
     panel.set_xlim(0, 1.22 * max(seconds_of(one, "core", 0) for one in cases))
