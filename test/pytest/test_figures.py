@@ -44,6 +44,10 @@ def test_tables_and_pictures_are_those_of_the_saved_result(figures, tmp_path, mo
         "| `heap-deleted`: of heap-deleted | 844 MB | 2.00 s | 1.00 s (2.00 ×) | 0.50 s (4.00 ×) |",
     ]
     page = tmp_path / "page.md"
+    page.write_text(PAGE.replace("vacuum", "guards"))
+    monkeypatch.setattr(figures, "TABLES", [figures.Table("page.md", "guards", "guards", figures.guards_lines)])
+    monkeypatch.setattr(figures, "PICTURES", [])
+    assert figures.problems() == ["page.md: there is no bench/saved/guards.json for the table guards"]
     page.write_text(PAGE)
     monkeypatch.setattr(figures, "TABLES", [figures.Table("page.md", "vacuum", "vacuum", figures.vacuum_lines)])
     monkeypatch.setattr(figures, "PICTURES", [figures.Picture("cases.png", "vacuum", figures.draw_vacuum)])
