@@ -239,7 +239,7 @@ def with_block(text: str, table: Table) -> str:
     """Return the page with the table as it is to be. Raises ValueError if the page has no place for it."""
     begin = BEGIN.format(table.name)
     before, found, rest = text.partition(begin + "\n")
-    _, end, after = rest.partition("\n" + END)
+    _, end, after = rest.partition(END)
     if not (found and end):
         raise ValueError(f"{table.page} has no lines {begin} and {END}")
     return f"{before}{begin}\n{block(table)}\n{END}{after}"
