@@ -17,8 +17,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from cyclone_lab import build
-build.install = lambda major: Path(sys.argv.pop(1))
-without_disk = sys.argv.pop(1)
+prefix, without_disk = sys.argv[1:3]
+del sys.argv[1:3]
+build.install = lambda major: Path(prefix)
 import demo
 if without_disk:
     demo.can_be_small = lambda: without_disk
