@@ -294,8 +294,8 @@ def draw(runs: dict):
                                color=OURS if bound else CORE, linewidth=1.5)  # fmt: skip
                     if bound and column == 0:
                         panel.axhline(bound, color=OURS, linewidth=1, linestyle=":")
-                    if who == ARCHIVER and not bound and column == 0 and is_down(samples):
-                        panel.annotate("the server\nis down", (samples[-1][0], 0), (8, 12), textcoords="offset points", color=CORE, fontsize=9)
+                    if who == ARCHIVER and column == 0 and is_down(samples):
+                        panel.plot([samples[-1][0]], [0], marker="x", color=OURS if bound else CORE, markersize=9, markeredgewidth=2, clip_on=False)
             panel.set_ylabel(label)
             panel.set_ylim(bottom=0)
             panel.locator_params(nbins=4)
@@ -303,8 +303,9 @@ def draw(runs: dict):
         axes[row][0].set_title(f"{command}, {NAMES[who]}", loc="left", fontsize=11)
     for panel in axes[-1]:
         panel.set_xlabel("seconds")
-    lines = [pyplot.Line2D([], [], color=CORE), pyplot.Line2D([], [], color=OURS), pyplot.Line2D([], [], color=OURS, linestyle=":")]
-    figure.legend(lines, ["no guard", "with a guard", "its bound"], loc="outside upper center", ncols=3)
+    lines = [pyplot.Line2D([], [], color=CORE), pyplot.Line2D([], [], color=OURS), pyplot.Line2D([], [], color=OURS, linestyle=":"),
+             pyplot.Line2D([], [], color="#303030", linestyle="", marker="x", markeredgewidth=2)]
+    figure.legend(lines, ["no guard", "with a guard", "its bound", "the server goes down"], loc="outside upper center", ncols=4)
     return figure
 
 
