@@ -46,7 +46,7 @@ CONFIG = {
     "wal_level": "minimal",
     "max_wal_senders": 0,
 }
-WIDE_ROW, WIDE_SHARE = 470, 2  # bytes of filler in the table that becomes small; it has one row where the other has so many
+WIDE_ROW, WIDE_SHARE = 640, 2  # bytes of filler in the table that becomes small; it has one row where the other has so many
 LIVE_STEP = 20  # the load is about rows whose id is a multiple of this: these are never deleted
 LEFT_FREE = 300 * 1024
 SETTLE_SECONDS = 2  # in which pgbench connects and warms up, before it is watched
@@ -358,7 +358,7 @@ def _busy(console: Console, task: str):
 
 def _parse(cores: int) -> argparse.Namespace:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--rows", type=int, default=4_000_000, help="size of the tables (default: %(default)s)")
+    arguments.add_argument("--rows", type=int, default=3_000_000, help="size of the tables (default: %(default)s)")
     arguments.add_argument("--workers", type=int, default=max(1, cores - 1), help="parallel workers (default: cores - 1, at least 1)")
     arguments.add_argument("--rounds", type=int, default=3, help="how often each VACUUM of the second part runs (default: %(default)s)")
     arguments.add_argument("--seconds", type=float, default=3, help="how long pgbench is watched before VACUUM (default: %(default)s)")
@@ -401,7 +401,7 @@ def main() -> int:
         paced, sound = pace(original, options, console)
     from demo_picture import draw  # here, as numpy starts threads, with which there is no small disk
 
-    circumstances = f"{cores} cores; VACUUM of {options.rows:,} rows: heap {heap}, two indexes of {indexes}, in memory; fsync off"
+    circumstances = f"{cores} cores; VACUUM of {options.rows:,} rows: heap {heap}, two indexes of {indexes} in all, in memory; fsync off"
     draw(options.picture, f"{version.split(' on ')[0]}, {circumstances}", shrunk, contenders, paced)
     console.rule()
     console.print(circumstances, highlight=False)
