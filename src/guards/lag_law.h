@@ -11,14 +11,15 @@
 #ifndef CYCLONE_LAG_LAW_H
 #define CYCLONE_LAG_LAW_H
 
-/* What is remembered of the standby that lags most; zeroed at first */
+/* The law's memory of the standby that lags most; zeroed at first */
 typedef struct LagLaw
 {
 	double		speed;			/* bytes that it replays a second */
 	double		others;			/* bytes that others write a second */
+	double		unreported;		/* seconds since it last told of progress */
 } LagLaw;
 
-/* What was seen since the last step */
+/* The figures since the last step */
 typedef struct LagSeen
 {
 	double		seconds;

@@ -17,7 +17,7 @@ SPEED = 40 * MB  # of what VACUUM writes without a bound
 class Law(ctypes.Structure):
     """LagLaw of src/guards/lag_law.h."""
 
-    _fields_ = [("speed", ctypes.c_double), ("others", ctypes.c_double)]
+    _fields_ = [("speed", ctypes.c_double), ("others", ctypes.c_double), ("unreported", ctypes.c_double)]
 
 
 class Seen(ctypes.Structure):
@@ -40,15 +40,17 @@ def step(server_headers, tmp_path_factory):
     return function
 
 
-def simulate(step, standby, *, bound=10.0, seconds=300, others=0.0, delay=0.2, noise=0.2, seed=1) -> tuple[float, float]:
+def simulate(step, standby, *, bound=10.0, seconds=300, others=0.0, delay=0.2, every=0.0, noise=0.2, seed=1) -> tuple[float, float]:
     """Return the greatest lag, and what VACUUM wrote a second.
 
-    The standby replays `standby(time)` bytes a second, and what it has done is known `delay` seconds later.
+    The standby replays `standby(time)` bytes a second, and tells each `every` seconds what it has done, which is known `delay` seconds later.
     """
     chance, law = random.Random(seed), Law()
     written = replayed = ours = 0.0
-    history = deque([(0.0, 0.0)])  # when the WAL was at which position
+    history = deque([(0.0, 0.0)])  # when the WAL was at which position, from what is not replayed on
+    seen = deque([(0.0, 0.0)])  # the same, from what is not known to be replayed on
     reports = deque([(0.0, 0.0)])
+    next_report = 0.0
     rate = step(law, Seen(seconds=STEP_SECONDS, bound=bound))
     last = dict(time=0.0, written=0.0, ours=0.0, replayed=0.0)
     greatest, time = 0.0, 0.0
@@ -59,8 +61,11 @@ def simulate(step, standby, *, bound=10.0, seconds=300, others=0.0, delay=0.2, n
         ours += mine
         written += mine + others * FINE
         history.append((time, written))
+        seen.append((time, written))
         replayed = min(replayed + standby(time) * FINE * (1 + chance.uniform(-noise, noise)), written)
-        reports.append((time, replayed))
+        if time >= next_report:
+            reports.append((time, replayed))
+            next_report = time + every
         # the true lag: since when what comes next has been there
         while len(history) > 1 and history[1][1] <= replayed:
             history.popleft()
@@ -70,7 +75,9 @@ def simulate(step, standby, *, bound=10.0, seconds=300, others=0.0, delay=0.2, n
         while len(reports) > 1 and reports[1][0] <= time - delay:
             reports.popleft()
         known = reports[0][1]
-        seen_lag = time - next((t for t, position in history if position > known), time)
+        while len(seen) > 1 and seen[1][1] <= known:
+            seen.popleft()
+        seen_lag = time - seen[0][0] if known < written else 0
         rate = step(
             law,
             Seen(
@@ -106,6 +113,22 @@ def test_a_standby_that_becomes_slower_and_faster_again(step, seed):
     lag, rate = simulate(step, lambda time: SPEED / 5 if 100 < time < 160 else SPEED * 2, bound=10, seed=seed)
     assert lag <= 1.2 * 10
     assert rate >= 0.8 * (SPEED * 240 + SPEED / 5 * 60) / 300
+
+
+@pytest.mark.parametrize("every", [1, 2.5, 5, 8])
+@pytest.mark.parametrize("factor", [0.5, 1, 2])
+def test_a_follower_that_confirms_seldom(step, factor, every):
+    """Up to nearly the bound between two of its reports: within the bound, and nearly as much as of one that reports at once."""
+    lag, rate = simulate(step, lambda time: SPEED * factor, bound=10, every=every)
+    assert lag <= 1.2 * 10
+    assert rate >= 0.8 * min(SPEED, SPEED * factor)
+
+
+def test_a_follower_that_stands_still_after_a_report(step):
+    """What was seen of its speed is no reason to write on."""
+    law = Law(speed=SPEED, unreported=5)
+    assert step(law, Seen(seconds=STEP_SECONDS, bound=10, lag=8, backlog=10 * SPEED)) == 32 * 1024
+    assert law.speed == SPEED and law.unreported == 5 + STEP_SECONDS
 
 
 def test_a_standby_that_stands_still_stops_vacuum(step):
