@@ -12,7 +12,8 @@
  * Where no WAL is retained it goes on however little is free, as what it frees may be
  * what is missing.  Not so VACUUM FULL: it writes a second copy of the table, so it ends
  * with an error, be it for the table's file system or that of pg_wal.  It doesn't wait,
- * as nobody else gets to the table meanwhile.
+ * as nobody else gets to the table meanwhile.  FULL INPLACE leaves an index as it is if
+ * there is no room for a second one beside what is to stay free (rewrite/disk_space.c).
  *
  * Once a second one of a vacuum's processes looks, whichever comes first.  In the
  * routines of other access methods none does.
@@ -45,12 +46,13 @@
 
 static void look(GuardedVacuum *vacuum, double min_free);
 static bool is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound);
+static uint64 bytes_of(double min_free, uint64 size_bytes);
 static DiskHolder find_holder(void);
 static bool archiver_is_behind(void);
 static char *holding_slot(void);
 static void end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound);
 
-/* guards_look_at_disk -- unless that was done a moment ago, or nobody wants it. */
+/* guards_look_at_disk -- unless a process has just looked, or no bound is set. */
 void
 guards_look_at_disk(uint64 now)
 {
@@ -94,6 +96,21 @@ guards_forget_disk(void)
 {
 	if (guarded.vacuum != NULL)
 		pg_atomic_write_u32(&guarded.vacuum->is_ending, 0);
+}
+
+/*
+ * guards_disk_reserve
+ *		How much of a file system of this size the command that this process works for is
+ *		to leave free, in bytes.
+ */
+uint64
+guards_disk_reserve(uint64 size_bytes)
+{
+	GuardedVacuum *vacuum = guarded.vacuum;
+
+	if (vacuum == NULL || VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->is_urgent) != 0)
+		return 0;
+	return bytes_of(read_double(&vacuum->min_free_disk), size_bytes);
 }
 
 /* guards_disk_holder -- what retains WAL, for people; palloc'd. */
@@ -153,8 +170,15 @@ is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound)
 		return false;
 	*free_bytes = DEBUG_LIMIT(free_disk_mb, 0) > 0 ?
 		(uint64) DEBUG_LIMIT(free_disk_mb, 0) << 20 : space.free_bytes;
-	*bound = min_free < 0 ? (uint64) (space.size_bytes * -min_free) : (uint64) min_free;
+	*bound = bytes_of(min_free, space.size_bytes);
 	return *free_bytes < *bound;
+}
+
+/* bytes_of -- what is to stay free of a file system of this size. */
+static uint64
+bytes_of(double min_free, uint64 size_bytes)
+{
+	return min_free < 0 ? (uint64) (size_bytes * -min_free) : (uint64) min_free;
 }
 
 /* find_holder -- what keeps WAL that the next checkpoint would remove? */

@@ -52,6 +52,7 @@ extern void guards_point(void);
 extern bool guards_wait_in_server_code(void);
 extern bool guards_disk_is_short(void);
 extern void guards_forget_disk(void);
+extern uint64 guards_disk_reserve(uint64 size_bytes);
 extern bool guards_pace_is_set(void);
 extern void guards_apply_pace(double *cost_delay, int *cost_limit, double *latency_target);
 extern uint32 guards_workers(void);

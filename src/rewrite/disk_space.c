@@ -35,6 +35,7 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "disk_free.h"
+#include "guards/guards.h"
 #include "relation_size.h"
 #include "report/pretty_bytes.h"
 #include "rewrite/disk_space.h"
@@ -46,6 +47,7 @@ typedef struct FileSystem
 	dev_t		device;
 	char	   *path;			/* one that is in it */
 	uint64		free_bytes;
+	uint64		size_bytes;
 	uint64		needed_bytes;
 } FileSystem;
 
@@ -118,8 +120,8 @@ disk_space_check(Relation rel, const char *command)
 
 /*
  * disk_space_suffices
- *		Is there room for another index like this one, of so many pages?  If not, there
- *		is a warning.
+ *		Is there room for another index like this one, of so many pages, beside what
+ *		cyclone.min_free_disk says should stay free?  If not, there is a warning.
  */
 bool
 disk_space_suffices(Relation index, BlockNumber pages)
@@ -136,15 +138,17 @@ disk_space_suffices(Relation index, BlockNumber pages)
 		file_systems = need(file_systems, XLOGDIR, bytes);
 	foreach_ptr(FileSystem, fs, file_systems)
 	{
-		if (fs->needed_bytes > fs->free_bytes)
+		uint64		reserve = guards_disk_reserve(fs->size_bytes);
+
+		if (fs->needed_bytes + reserve > fs->free_bytes)
 		{
 			ereport(WARNING,
 					(errcode(ERRCODE_DISK_FULL),
 					 errmsg("index \"%s\" stays bloated, as disk space may not suffice to build it anew",
 							RelationGetRelationName(index)),
-					 errdetail("It is likely to need %s in the file system of \"%s\", where %s are free.",
+					 errdetail("It is likely to need %s in the file system of \"%s\", where %s are free, of which %s should stay free.",
 							   pretty_bytes(fs->needed_bytes), fs->path,
-							   pretty_bytes(fs->free_bytes)),
+							   pretty_bytes(fs->free_bytes), pretty_bytes(reserve)),
 					 errhint("Free some space, and run VACUUM (FULL INPLACE) again.")));
 			return false;
 		}
@@ -184,6 +188,7 @@ need(List *file_systems, const char *path, uint64 bytes)
 	added->path = pstrdup(path);
 	added->free_bytes = DEBUG_LIMIT(max_free_mb, 0) > 0 ?
 		(uint64) DEBUG_LIMIT(max_free_mb, 0) << 20 : space.free_bytes;
+	added->size_bytes = space.size_bytes;
 	added->needed_bytes = bytes;
 	return lappend(file_systems, added);
 }
