@@ -4,7 +4,7 @@
  *	  Is a table to be compacted now?  If not, why not?
  *
  * A table is due when a sample of its pages has shown that enough can be won, in
- * bytes and as a share.  What costs nothing comes first: a table that is smaller
+ * bytes and as a share.  Checks that cost nothing come first: a table that is smaller
  * than what must be won isn't sampled, nor is one that has hardly changed since it
  * was.
  *
@@ -42,7 +42,7 @@
 /* The cooldown is no longer than that many times its setting. */
 #define MAX_BACKOFF			5
 
-/* What a run takes if nothing is known of the table, in bytes a second */
+/* The pace of a run of a table that has had none, in bytes a second */
 #define READ_PACE			(16.0 * 1024 * 1024)
 #define MOVE_PACE			(8.0 * 1024 * 1024)
 
@@ -213,9 +213,9 @@ compaction_wal(const CompactionFacts *facts)
 
 /*
  * compaction_backoff
- *		How often the cooldown has doubled after a run that began so many seconds after
- *		the one before it had ended (negative: there was none), and won so much of what
- *		was expected.
+ *		How often the cooldown has doubled after a run that began since_last seconds
+ *		after the one before it had ended (negative: there was none), and won that much of
+ *		what was expected.
  */
 int
 compaction_backoff(int backoff, double won, double expected, double since_last, double cooldown)

@@ -10,7 +10,7 @@
 #ifndef CYCLONE_DECISION_H
 #define CYCLONE_DECISION_H
 
-/* What was decided, and what the figure is; in the order of reasons in decision.c */
+/* The decision, and the meaning of its figure; in the order of reasons in decision.c */
 typedef enum CompactionReason
 {
 	COMPACTION_DUE,				/* bytes a second */
@@ -41,7 +41,7 @@ typedef enum CompactionOutcome
 	OUTCOME_NONE,				/* none has ended yet */
 	OUTCOME_DONE,
 	OUTCOME_STOPPED,			/* at the window's end, or it was switched off */
-	OUTCOME_GAVE_WAY,			/* somebody waited for the table, or cancelled
+	OUTCOME_GAVE_WAY,			/* a session waited for the table, or cancelled
 								 * it */
 	OUTCOME_FAILED,
 	OUTCOME_KILLED,				/* or the server has crashed */
@@ -69,7 +69,7 @@ typedef struct CompactionFacts
 	double		min_size;		/* bytes */
 	double		threshold;		/* per cent */
 	double		cooldown;		/* seconds */
-	double		held_since;		/* seconds; 0: by nobody who matters */
+	double		held_since;		/* seconds; 0: by no one that matters */
 	CompactionOutcome outcome;
 	int			failures;		/* in a row, of any kind */
 	int			backoff;		/* how often the cooldown has doubled */

@@ -21,8 +21,8 @@
  * keeps WAL for its slot.  It doesn't tell its primary of the delay, and to guess it
  * from lag that stays the same is not safe: a slow standby's lag stays the same, too,
  * as it is kept at the bound here.  So cyclone.delayed_standbys names them.  And
- * one for which vacuums have stood still as long as a pause may last, as when somebody
- * has paused its replay, is waited for in vain: it counts no more until its lag is
+ * one for which vacuums have stood still as long as a pause may last, as when its
+ * replay was paused, is waited for in vain: it counts no more until its lag is
  * below the bound.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -54,7 +54,7 @@
 /* After so long without a look marks are worth nothing. */
 #define GAP_NS				(5 * (uint64) NS_PER_S)
 
-/* What a walsender says */
+/* One walsender's figures */
 typedef struct Standby
 {
 	int			pid;
@@ -82,7 +82,7 @@ static double seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flush
 
 /*
  * guards_look_at_standbys
- *		Look, unless that was done a moment ago, or nobody wants it.
+ *		Look, unless a process has just looked, or no bound is set.
  */
 void
 guards_look_at_standbys(uint64 now)
@@ -106,8 +106,8 @@ guards_look_at_standbys(uint64 now)
 	PG_END_TRY();
 
 	/*
-	 * not before, as this process may be terminated here, and nobody would
-	 * look any more
+	 * Not before, as this process may be terminated here, and no other would
+	 * look any more.
 	 */
 	if (given_up != 0)
 		ereport(LOG,
@@ -256,7 +256,7 @@ note_stop(LagWatch *watch, uint64 now, int pid)
 	return true;
 }
 
-/* ask -- a walsender, if it streams to somebody who counts and tells how far it is. */
+/* ask -- a walsender, if its standby counts and tells how far it is. */
 static bool
 ask(WalSnd *walsnd, const char *lag_of, const char *delayed, Standby *standby)
 {

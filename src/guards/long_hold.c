@@ -17,7 +17,7 @@
 #include "guards/guards_state.h"
 #include "report/pretty_bytes.h"
 
-/* A guard that has held a vacuum for so long says so in the log. */
+/* The log says so when a guard has held a vacuum for this time. */
 #define LONG_HOLD_MS		60000
 
 /* guards_say_if_held_for_long -- once for each guard and command, in the log, with what to do. */

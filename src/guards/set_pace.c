@@ -3,12 +3,12 @@
  * set_pace.c
  *	  cyclone.set_pace: another pace for a running vacuum.
  *
- * What it sets overrides the settings of the vacuum's session, and its options, until
- * the statement ends.  The leader is told as it is of a reload of the configuration: it
+ * It overrides the settings of the vacuum's session, and its options, until the
+ * statement ends.  The leader is told as it is of a reload of the configuration: it
  * works out its settings anew, and asks here what is set.  So it is in force where and
  * when a reload would be.
  *
- * Who may cancel the statement may do that; nothing speeds up what is in a hurry.
+ * A role that may cancel the statement may do that.  A vacuum in a hurry isn't changed.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
