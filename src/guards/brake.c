@@ -3,9 +3,9 @@
  * brake.c
  *	  cyclone.pause and cyclone.resume, and what the view says of guards.
  *
- * Who may cancel a VACUUM's statement may pause it, and let it go on.  A superuser's
- * pause of all holds those that begin later, too, lest one has to run after
- * autovacuum's; what others may cancel is for each of them to say when it is there.
+ * A role that may cancel a VACUUM's statement may pause it, and let it go on.  A
+ * superuser's pause of all holds those that begin later, too, or he would have to
+ * catch each autovacuum anew; the pause of another role holds only those that run.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -20,7 +20,6 @@
 #include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "compat.h"
@@ -31,12 +30,12 @@
 #include "clock.h"
 #include "settings.h"
 
-/* The view says that WAL holds a vacuum if it did so lately. */
+/* The view says that WAL holds a vacuum if it did so within this time. */
 #define LATELY_NS			((uint64) NS_PER_S)
 
 #define GUARD_COLUMNS		9
 
-/* What holds a vacuum just now */
+/* The guard that holds a vacuum just now, with its figures */
 typedef struct GuardState
 {
 	Guard		guard;
@@ -115,14 +114,14 @@ pg_cyclone_pause_all(PG_FUNCTION_ARGS)
 		PG_RETURN_INT32(0);
 	if (superuser())
 	{
-		TimestampTz now = GetCurrentTimestamp();
+		uint64		now = now_ns();
 
 		LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 		pg_atomic_write_u32(&guards_shared->general_pause_by, GetUserId());
 		pg_atomic_write_u64(&guards_shared->general_pause_at, now);
 		pg_write_barrier();
 		pg_atomic_write_u64(&guards_shared->general_pause_until,
-							TimestampTzPlusMilliseconds(now, (int64) cyclone_max_pause * 1000));
+							now + (uint64) cyclone_max_pause * NS_PER_S);
 		LWLockRelease(guards_shared->lock);
 	}
 	for (int i = 0; i < MaxBackends; i++)
@@ -167,7 +166,8 @@ static bool
 find_hold(GuardedVacuum *vacuum, GuardState *state)
 {
 	uint64		until = guards_paused_until(vacuum);
-	TimestampTz at = pg_atomic_read_u64(guards_paused_at(vacuum));
+	uint64		at = pg_atomic_read_u64(guards_paused_at(vacuum));
+	uint64		now = now_ns();
 	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
 	bool		is_urgent = pg_atomic_read_u32(&vacuum->is_urgent) != 0;
 
@@ -176,8 +176,8 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 	{
 		state->guard = GUARD_PAUSE;
 		state->paused_by = pg_atomic_read_u32(guards_paused_by(vacuum));
-		state->figure = (double) (GetCurrentTimestamp() - at) / USECS_PER_SEC;
-		state->bound = (double) ((TimestampTz) until - at) / USECS_PER_SEC;
+		state->figure = now > at ? (double) (now - at) / NS_PER_S : 0;
+		state->bound = until > at ? (double) (until - at) / NS_PER_S : 0;
 		return true;
 	}
 	if (pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE && !is_urgent)
@@ -219,7 +219,8 @@ waited_lately(GuardedVacuum *vacuum, Guard guard)
  *		The vacuum that a process leads or works for, and its leader's number; a warning,
  *		and NULL, if there is none, as for pg_cancel_backend.
  *
- * Who has checked the user's rights acts only if that process still leads it then.
+ * A caller that has checked the user's rights must act only if that process still
+ * leads it then.
  */
 GuardedVacuum *
 guards_find_vacuum(int *pid)
@@ -228,8 +229,8 @@ guards_find_vacuum(int *pid)
 	PGPROC	   *leader = proc != NULL && proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc;
 
 	/*
-	 * the number may be somebody else's by now, who then leads none, or has
-	 * another pid
+	 * The number may belong to another process now, which then leads none, or
+	 * has another pid.
 	 */
 	if (leader != NULL && guards_shared != NULL)
 	{
@@ -279,7 +280,7 @@ guards_check_privileges(GuardedVacuum *vacuum, int pid)
 static bool
 pause_vacuum(GuardedVacuum *vacuum, int pid)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	uint64		now = now_ns();
 	bool		can_wait = !guards_is_urgent(vacuum);
 
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
@@ -291,7 +292,7 @@ pause_vacuum(GuardedVacuum *vacuum, int pid)
 			pg_atomic_write_u64(&vacuum->paused_at, now);
 		pg_write_barrier();
 		pg_atomic_write_u64(&vacuum->paused_until,
-							TimestampTzPlusMilliseconds(now, (int64) cyclone_max_pause * 1000));
+							now + (uint64) cyclone_max_pause * NS_PER_S);
 	}
 	LWLockRelease(guards_shared->lock);
 	return can_wait;

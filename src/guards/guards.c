@@ -1,28 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * guards.c
- *	  What holds a vacuum back besides cost and latency: a pause that somebody has
- *	  asked for, and the WAL that all vacuums of the server may write a second.
+ *	  What holds a vacuum back besides cost and latency: a pause that a user has
+ *	  asked for, the WAL that all vacuums of the server may write a second, standbys
+ *	  that lag, and disks that get full.
  *
- * Who is guarded
- * --------------
+ * Which processes are guarded
+ * ---------------------------
  * The leader of each command has a place in shared memory, from the beginning of
  * the command to its end; its workers find it by the leader's number.  All that a
  * process has to do is to call guards_point where it holds no lock on a page: a
- * delay point (pace.c) does that, and so do loops that cost nobody's budget, as
+ * delay point (pace.c) does that, and so do loops that take from no budget, as
  * those that build indexes.
  *
  * A pause
  * -------
- * It may last for an hour, so who is paused has no page pinned either.  A read
+ * It may last for an hour, so a paused process has no page pinned either.  A read
  * stream has some pinned ahead.  Its loop says so (guards_begin_pins), and no
  * process is paused there; instead the stream's callback ends the stream
  * (guards_cut_stream), the loop does the pages that it has got, without any naps,
  * and when the last one is released guards_resume_stream waits, and has the
- * same stream go on.  What has been collected, and claimed, stays as it is.
+ * same stream go on.  Dead items that were collected, and blocks that were claimed, stay.
  *
- * What remains locked is the table, as the lock is what makes the rest of the
- * work valid; so a pause is bounded.  It ends, too, when it would become
+ * The table remains locked, as its lock makes the rest of the work valid; so a pause
+ * is bounded.  It ends, too, when it would become
  * dangerous: when the table is so old that autovacuum would come to prevent
  * wraparound, and couldn't, because of our lock.  The failsafe comes much later.
  * Such a vacuum can't be paused to begin with, and none while any database is as old
@@ -71,7 +72,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -82,9 +82,9 @@
 #include "clock.h"
 #include "settings.h"
 
-/* Who stands still looks again so often. */
+/* A process that stands still looks again after this time. */
 #define HOLD_NAP_MS		200
-/* Every so many calls a process looks at the clock, if it is time to look at the disk. */
+/* After this number of calls a process looks at the clock, if it is time to look at the disk. */
 #define CALLS_A_LOOK		16
 
 static char *folder_of(Form_pg_class form);
@@ -102,8 +102,8 @@ static const char *reread_standbys(const char *name, ConfigVariable *files,
  *		This process leads a vacuum from now on.  While it is held, while_held is
  *		called now and then.
  *
- * A VACUUM of several tables may be several commands to us.  What was said of one
- * holds for the statement.
+ * A VACUUM of several tables may be several commands to us.  A pause and a pace that
+ * were set for one hold for the whole statement.
  */
 void
 guards_begin_command(void (*while_held) (void))
@@ -158,7 +158,7 @@ guards_begin_command(void (*while_held) (void))
 	set_limits(cyclone_max_wal_rate, cyclone_max_replica_lag, cyclone_lag_of,
 			   cyclone_delayed_standbys, cyclone_min_free_disk);
 	guarded.while_held = while_held;
-	/* or nobody would, for VACUUMs of many small tables */
+	/* or no process would, while VACUUMs of small tables follow each other */
 	guards_look_at_standbys(now_ns());
 }
 
@@ -245,10 +245,10 @@ folder_of(Form_pg_class form)
 
 /*
  * set_limits
- *		So many kilobytes of WAL may all vacuums write a second, so many milliseconds may
- *		these standbys lag, of which some are delayed on purpose, and so much of a disk
- *		is to stay free while this process's vacuum runs (see settings_parse_min_free_disk); 0:
- *		any number.
+ *		Set the WAL that all vacuums may write (kilobytes a second), the lag that these
+ *		standbys may have (milliseconds), of which some are delayed on purpose, and, for
+ *		this process's vacuum, how much of a disk must stay free (settings_parse_min_free_disk).  0
+ *		is no bound.
  */
 static void
 set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
@@ -346,8 +346,8 @@ guards_join(int leader)
 
 /*
  * guards_leave
- *		It takes part no more; harmless if it didn't.  What it hasn't paid for, the next
- *		ones do.
+ *		It takes part no more; harmless if it didn't.  The WAL that it hasn't paid for is
+ *		paid by the next writers.
  */
 void
 guards_leave(void)
@@ -396,11 +396,11 @@ guards_wait_in_server_code(void)
 		return false;
 
 	/*
-	 * Nobody ends here what is over; and what was seen some time ago, nobody
-	 * may see again meanwhile.
+	 * This process can't end a pause that is over.  Nor can it look again at
+	 * standbys and disks, so an old look doesn't count.
 	 */
 	if (guards_hold_is_due() && !guards_is_urgent(guarded.vacuum) &&
-		(GetCurrentTimestamp() < (TimestampTz) guards_paused_until(guarded.vacuum) ||
+		(now < guards_paused_until(guarded.vacuum) ||
 		 now < LOOK_COUNTS_NS + (pg_atomic_read_u32(&guarded.vacuum->disk_stops) != DISK_NONE ?
 								 pg_atomic_read_u64(&guarded.vacuum->next_disk_look) :
 								 pg_atomic_read_u64(&guards_shared->next_look))))
@@ -527,7 +527,7 @@ end_pause_if_over(GuardedVacuum *vacuum)
 							guards_vacuum_name(vacuum))));
 		return true;
 	}
-	if (GetCurrentTimestamp() < (TimestampTz) until)
+	if (now_ns() < until)
 		return false;
 	if (end_pause(&vacuum->paused_until, until) ||
 		end_pause(&guards_shared->general_pause_until, until))
@@ -537,7 +537,7 @@ end_pause_if_over(GuardedVacuum *vacuum)
 	return guards_paused_until(vacuum) == 0;
 }
 
-/* end_pause -- if it is the one that lasts until then, and nobody else has ended it. */
+/* end_pause -- if it is the one that lasts until then, and no other process has ended it. */
 static bool
 end_pause(pg_atomic_uint64 *place, uint64 until)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * guards_state.c
- *	  What the files of the guards share: who is guarded, and what holds whom.
+ *	  The shared state of the guards: which vacuums there are, and what holds each.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -12,6 +12,7 @@
 #include "access/multixact.h"
 #include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog_internal.h"
 #include "commands/vacuum.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
@@ -73,7 +74,7 @@ guards_hold_is_due(void)
 /*
  * guards_is_urgent
  *		Is the table so old that autovacuum must come?  Or is any so old that its
- *		workers must not stand still, as there are only so many?
+ *		workers must not stand still, as their number is limited?
  */
 bool
 guards_is_urgent(GuardedVacuum *vacuum)
@@ -150,7 +151,7 @@ guards_end_hold(Guard guard)
 	Assert(vacuum != NULL);
 	holds = pg_atomic_read_u32(&vacuum->holds[guard]);
 	guarded.holds[guard] = false;
-	/* who moved rows for the command before may come late: it counts no more */
+	/* a process that moved rows for the command before may come late */
 	do
 	{
 		if (holds == 0)
@@ -171,11 +172,26 @@ guards_held_ns(GuardedVacuum *vacuum, Guard guard)
 	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
 }
 
-/* guards_skip_wal -- what this process is said to have written so far, others have. */
+/*
+ * guards_wal_bytes
+ *		How much room in the WAL's files this process's records have taken.
+ *
+ * The server counts the records alone.  Each is padded, by half of what it may be on
+ * average, and each page of WAL has a header.
+ */
+uint64
+guards_wal_bytes(void)
+{
+	uint64		bytes = pgWalUsage.wal_bytes + pgWalUsage.wal_records * (MAXIMUM_ALIGNOF / 2);
+
+	return bytes + bytes / (XLOG_BLCKSZ - SizeOfXLogShortPHD) * SizeOfXLogShortPHD;
+}
+
+/* guards_skip_wal -- the WAL that this process has written so far is not a vacuum's. */
 void
 guards_skip_wal(void)
 {
-	guarded.wal_bytes = pgWalUsage.wal_bytes;
+	guarded.wal_bytes = guards_wal_bytes();
 }
 
 /* guards_vacuum_name -- of its table, for messages. */

@@ -26,10 +26,10 @@
 /* "pg_tblspc/OID/PG_version_catversion/OID", and some */
 #define PATH_SIZE			80
 
-/* So long counts a look at standbys or disks for who can't look. */
+/* For this long a look at standbys or disks counts for a process that can't look. */
 #define LOOK_COUNTS_NS		(2 * (uint64) NS_PER_S)
 
-/* What is known of standbys, and of where the WAL was at which time */
+/* The last look at standbys, and where the WAL was at which time */
 typedef struct LagWatch
 {
 	uint64		time;			/* of the last look; 0: there was none */
@@ -38,17 +38,17 @@ typedef struct LagWatch
 	int			pid;			/* its walsender; 0: none */
 	uint64		stop_start;		/* since when it has held vacuums; 0: it
 								 * doesn't */
-	uint32		nin_vain;		/* so many have held them for too long */
+	uint32		nin_vain;		/* how many have held them for too long */
 	int			in_vain[LAG_IN_VAIN];	/* walsenders of the last ones; 0:
 										 * none */
 	uint64		ours;			/* what vacuums had written */
 	LagLaw		law;
-	uint64		nmarks;			/* so many there have been */
+	uint64		nmarks;			/* how many there have been */
 	uint64		mark_time[LAG_MARKS];
 	XLogRecPtr	mark_flushed[LAG_MARKS];
 } LagWatch;
 
-/* What retains WAL where too little is free */
+/* The holder of WAL where too little is free */
 typedef enum DiskHolder
 {
 	DISK_NONE,					/* nothing, or enough is */
@@ -60,7 +60,7 @@ typedef enum DiskHolder
 typedef struct Guarded
 {
 	struct GuardedVacuum *vacuum;	/* NULL: this process isn't guarded */
-	int			pins;			/* so many loops in hand have pages pinned */
+	int			pins;			/* how many loops in hand have pages pinned */
 	uint32		calls;			/* of guards_point */
 	bool		stream_is_cut;
 	uint64		wal_bytes;		/* of this process, that are accounted for */
@@ -69,7 +69,7 @@ typedef struct Guarded
 	void		(*while_held) (void);	/* a leader's */
 } Guarded;
 
-/* What cyclone.set_pace has set */
+/* The pace that cyclone.set_pace has set */
 typedef struct SetPace
 {
 	bool		is_set;			/* any of it */
@@ -91,13 +91,14 @@ typedef struct GuardedVacuum
 	MultiXactId relminmxid;
 	pg_atomic_uint32 relid;
 
-	/* written under the lock by who pauses or resumes it */
-	pg_atomic_uint64 paused_until;	/* TimestampTz; 0: it isn't */
+	/* written under the lock by the session that pauses or resumes it */
+	pg_atomic_uint64 paused_until;	/* by now_ns, which no change of the clock
+									 * moves; 0: it isn't */
 	pg_atomic_uint64 paused_at;
 	pg_atomic_uint32 paused_by;
 	pg_atomic_uint32 ignores_general_pause;
 
-	/* written under the lock by who sets its pace */
+	/* written under the lock by the session that sets its pace */
 	SetPace		set_pace;
 
 	/* written by the leader, also after a reload */
@@ -112,7 +113,7 @@ typedef struct GuardedVacuum
 	pg_atomic_uint64 disk_bound;
 	pg_atomic_uint32 is_urgent; /* no pause counts */
 	pg_atomic_uint32 is_in_a_hurry; /* nor does WAL */
-	pg_atomic_uint64 waited_at[NUM_GUARDS]; /* when somebody last did */
+	pg_atomic_uint64 waited_at[NUM_GUARDS]; /* when a process last did */
 	pg_atomic_uint32 holds[NUM_GUARDS]; /* processes */
 	pg_atomic_uint64 hold_start[NUM_GUARDS];	/* of the first of them */
 	pg_atomic_uint64 held_ns[NUM_GUARDS];	/* before */
@@ -146,8 +147,8 @@ typedef struct GuardsShared
 	pg_atomic_uint64 lag_ms;	/* of the one that lags most */
 	pg_atomic_uint32 lag_pid;	/* its walsender */
 	pg_atomic_uint64 next_look;
-	pg_atomic_uint32 looking;	/* is somebody in the middle of it? */
-	LagWatch	lag_watch;		/* written by whoever looks */
+	pg_atomic_uint32 looking;	/* is a process in the middle of it? */
+	LagWatch	lag_watch;		/* written by the process that looks */
 
 	GuardedVacuum vacuums[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends of them, by
 													 * leader */
@@ -161,6 +162,7 @@ extern bool guards_is_urgent(GuardedVacuum *vacuum);
 extern void guards_nap(long ms, Guard guard);
 extern void guards_begin_hold(Guard guard);
 extern void guards_end_hold(Guard guard);
+extern uint64 guards_wal_bytes(void);
 extern uint64 guards_held_ns(GuardedVacuum *vacuum, Guard guard);
 extern char *guards_vacuum_name(GuardedVacuum *vacuum);
 
@@ -201,8 +203,8 @@ guards_general_pause_counts(GuardedVacuum *vacuum)
 
 /*
  * guards_paused_until
- *		Until when somebody wants a vacuum to be paused; 0: nobody does.  A pause of its
- *		own counts first.
+ *		Until when a vacuum is to be paused; 0: it isn't.  A pause of its own counts
+ *		before that of all.
  */
 static inline uint64
 guards_paused_until(GuardedVacuum *vacuum)

@@ -12,7 +12,7 @@
  * The rate is the lesser one of cyclone.max_wal_rate and what standbys stand
  * (lag.c).  It is the server's, so it is in shared memory; each leader writes there
  * what its parameters say, when it begins and after each reload.  If the rate
- * changes, what is not paid for yet is priced anew: nobody waits for hours at a
+ * changes, what is not paid for yet is priced anew: no process waits for hours at a
  * rate that was a moment's.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -31,13 +31,13 @@
 #include "guards/guards_state.h"
 #include "clock.h"
 
-/* It is no use to sleep for less, nor good to for longer at a time. */
+/* The shortest nap that is of use, and the longest at a time */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
 #define LONGEST_NAP_MS		100
-/* So long is the WAL not looked at, at that rate, or for so many bytes at most. */
+/* WAL that takes less time at that rate isn't looked at, up to this number of bytes. */
 #define CHARGE_SECONDS		0.002
 #define GREATEST_CHARGE		(256 * 1024.0)
-/* What the view says of WAL is as old as this, and no older. */
+/* The view's figure of WAL is measured over this time. */
 #define MEASURE_NS			((uint64) NS_PER_S)
 
 static bool is_exempt(Guard guard);
@@ -56,7 +56,7 @@ wal_rate_is_due(void)
 {
 	Guard		guard;
 	double		rate = rate_in_force(&guard);
-	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
+	uint64		written = guards_wal_bytes() - guarded.wal_bytes;
 
 	if ((isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0) || is_exempt(guard))
 	{
@@ -71,7 +71,7 @@ wal_rate_is_due(void)
 void
 wal_rate_account(uint64 now)
 {
-	uint64		written = pgWalUsage.wal_bytes - guarded.wal_bytes;
+	uint64		written = guards_wal_bytes() - guarded.wal_bytes;
 	Guard		guard;
 	double		rate = rate_in_force(&guard);
 
@@ -171,7 +171,7 @@ price_all_anew(double rate, uint64 now)
 	memcpy(&new_bits, &rate, sizeof(new_bits));
 	if (rate == before || !pg_atomic_compare_exchange_u64(&guards_shared->priced_at, &bits, new_bits))
 		return;
-	/* who pays meanwhile is right about the rest */
+	/* a process that pays meanwhile is right about the rest */
 	if (until > now && before > 0 && !isinf(before))
 		(void) pg_atomic_compare_exchange_u64(&guards_shared->wal_paid_until, &until,
 											  now + (uint64) ((until - now) * (before / rate)));

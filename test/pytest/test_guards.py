@@ -500,6 +500,33 @@ def test_wal_stays_within_its_rate(conn, options):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.full
+def test_the_rate_of_wal_is_exact(new_cluster):
+    """Of two VACUUMs together, images and all, within 3 % over ten seconds, by where the WAL is; more never, less where one is at rest."""
+    cluster = new_cluster(**SETTINGS, autovacuum="off", **{"cyclone.max_wal_rate": "1MB", "max_wal_size": "4GB"})
+    conn = cluster.connect("postgres")
+    conn.execute("CREATE EXTENSION pg_cyclone")
+    for table in "ab":
+        conn.execute(f"CREATE TABLE {table} AS SELECT i id, md5(i::text) note FROM generate_series(1, 300000) i")
+        conn.execute(f"CREATE INDEX ON {table} (note); DELETE FROM {table} WHERE id % 3 = 0")
+    conn.execute("CHECKPOINT")
+    vacuums = [Background(cluster, "postgres", f"VACUUM ({options}) {table}") for options, table in
+               (("PARALLEL 2, FREEZE", "a"), ("FULL INPLACE", "b"))]  # fmt: skip
+    held = "SELECT count(DISTINCT pid) FROM cyclone.pace WHERE limited_by = 'WAL rate'"
+    wait_until(lambda: one(conn, held) == 2, "two VACUUMs that keep to the rate")
+    rates = []
+    where = "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8, extract(epoch FROM clock_timestamp())::float8"
+    while (not rates or rates[-1] < 0.97) and len(rates) < 5:
+        [(before, start)] = conn.execute(where)
+        time.sleep(10)
+        [(after, end)] = conn.execute(where)
+        rates.append((after - before) / (end - start) / (1 << 20))
+        assert all(vacuum.running for vacuum in vacuums)
+    conn.execute("SELECT pg_cancel_backend(pid) FROM cyclone.pace")
+    assert all(isinstance(vacuum.wait(), psycopg.errors.QueryCanceled) for vacuum in vacuums)
+    assert max(rates) <= 1.03 and rates[-1] >= 0.97, rates
+
+
 def test_the_rate_of_wal_is_seen_and_changed_while_it_runs(cluster, db, conn):
     """The view has rate and bound, a reload ends the wait, and VERBOSE tells."""
     before = make_table(conn)
