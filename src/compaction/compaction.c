@@ -7,7 +7,7 @@
  * While cyclone.compaction is on there is a launcher (launcher.c), which starts a
  * worker for one database after the other (worker.c).  The worker asks which tables
  * are due (compaction_view.c, decision.c), and runs VACUUM (FULL INPLACE) of one at a
- * time, as if somebody had sent it.  What it knows of tables is in the database, in
+ * time, as if a client had sent it.  Its knowledge of tables is in the database, in
  * cyclone.compaction_state; in shared memory there is only what runs now.
  *
  * The postmaster can't start the launcher, as a library gets no say there when
@@ -16,8 +16,8 @@
  * takes no longer than autovacuum_naptime.  While compaction is off that costs a look
  * at the setting, and no place for a worker.
  *
- * Nobody is kept waiting.  Who drops, renames or copies a database would find the
- * worker in it: the utility hook has it end first (compaction_make_way).
+ * No session is kept waiting.  A statement that drops, renames or copies a database
+ * would find the worker in it: the utility hook has it end first (compaction_make_way).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -45,7 +45,7 @@
 
 #define TRANCHE		"pg_cyclone_compaction"
 
-/* So long after the launcher couldn't be started, or died, it is tried again. */
+/* If the launcher couldn't be started, or died, the next try comes after this time. */
 #define RETRY_MS	60000
 
 CompactionShared *compaction_shared = NULL;
@@ -111,7 +111,9 @@ start_when_due(XactEvent event, void *arg)
 	now = GetCurrentTimestamp();
 	due = pg_atomic_read_u64(&compaction_shared->launch_at);
 	/* of several who see it one starts it */
-	if (now < (TimestampTz) due ||
+	/* a moment further ahead was meant before the clock was set back */
+	if ((now < (TimestampTz) due &&
+		 (TimestampTz) due <= TimestampTzPlusMilliseconds(now, RETRY_MS)) ||
 		!pg_atomic_compare_exchange_u64(&compaction_shared->launch_at, &due,
 										TimestampTzPlusMilliseconds(now, RETRY_MS)))
 		return;
@@ -248,14 +250,15 @@ compaction_wall_clock(pg_time_t moment)
 double
 compaction_wal_left(void)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	uint64		written;
 
 	if (cyclone_compaction_max_wal < 0)
 		return -1;
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
-	if (GetCurrentTimestamp() - compaction_shared->wal_since >= USECS_PER_DAY)
+	if (compaction_is_over(compaction_shared->wal_since, now, USECS_PER_DAY / 1000))
 	{
-		compaction_shared->wal_since = GetCurrentTimestamp();
+		compaction_shared->wal_since = now;
 		compaction_shared->wal_bytes = 0;
 	}
 	written = compaction_shared->wal_bytes;

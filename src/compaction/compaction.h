@@ -19,7 +19,7 @@
 /* The most tables that are compacted at a time */
 #define COMPACTION_MAX_WORKERS	8
 
-/* A database is visited so often at most, and after such a time others have their turn. */
+/* The least time between two visits of a database, and after which others have their turn */
 #define COMPACTION_VISIT_MS	60000
 
 /* A place for a worker */
@@ -68,5 +68,16 @@ extern void compaction_make_way(Node *stmt);
 extern bool compaction_has_database(const char *name);
 extern int	compaction_wall_clock(pg_time_t moment);
 extern double compaction_wal_left(void);
+
+/*
+ * compaction_is_over
+ *		Are these milliseconds over since a moment?  If the clock was set back behind that
+ *		moment they are, or it would take as long as the clock was wrong.
+ */
+static inline bool
+compaction_is_over(TimestampTz since, TimestampTz now, int64 ms)
+{
+	return now < since || now - since >= ms * INT64CONST(1000);
+}
 
 #endif							/* CYCLONE_COMPACTION_H */

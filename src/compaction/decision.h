@@ -41,8 +41,8 @@ typedef enum CompactionOutcome
 	OUTCOME_NONE,				/* none has ended yet */
 	OUTCOME_DONE,
 	OUTCOME_STOPPED,			/* at the window's end, or it was switched off */
-	OUTCOME_GAVE_WAY,			/* a session waited for the table, or cancelled
-								 * it */
+	OUTCOME_GAVE_WAY,			/* a session waited for the table, or
+								 * cancelled it */
 	OUTCOME_FAILED,
 	OUTCOME_KILLED,				/* or the server has crashed */
 } CompactionOutcome;

@@ -9,13 +9,13 @@
  *
  * While a worker is at a table the launcher watches out for what the worker, which
  * may be anywhere in VACUUM, can't: that the window ends, that compaction was
- * switched off, or that somebody waits for a lock that the worker has.  It ends that
+ * switched off, or that a session waits for a lock that the worker has.  It ends that
  * table then by the signal that pg_cancel_backend sends, which is as good at any
  * moment: what has been committed stays.  Locks that VACUUM takes for a moment only
- * are no reason, so it doesn't count who has waited for less than WAIT_MS.
+ * are no reason, so sessions that have waited for less than WAIT_MS don't count.
  *
  * To see who waits costs all partitions of the lock table, as reading pg_locks does.
- * So first it looks, without any lock, whether somebody in that database waits at
+ * So first it looks, without any lock, whether a session in that database waits at
  * all; what it sees may be out of date, and then it sees it WATCH_MS later.
  *
  * The slots in shared memory are all that it knows of workers.  So one that takes the
@@ -53,11 +53,11 @@
 #include "debug_point.h"
 #include "library.h"
 
-/* So long does a worker have to start. */
+/* The time that a worker has to start */
 #define START_MS	60000
-/* So long after the launcher has ended there is another one at the earliest. */
+/* After the launcher has ended the next one comes no earlier than this. */
 #define RESTART_MS	5000
-/* How often to look while a worker is at a table, and who has waited for long */
+/* How often to look while a worker is at a table; how long a session waits before it counts */
 #define WATCH_MS	100
 #define WAIT_MS		200
 
@@ -183,7 +183,7 @@ window_has_ended(const CompactionSlot *slot)
 		(after > 0 && now - slot->started >= after * INT64CONST(1000));
 }
 
-/* is_in_the_way -- does somebody wait for a lock that a worker, or one of its own workers, has? */
+/* is_in_the_way -- does a session wait for a lock that a worker, or one of its own workers, has? */
 static bool
 is_in_the_way(const CompactionSlot *slot)
 {
@@ -284,7 +284,7 @@ static bool
 slot_is_busy(const CompactionSlot *slot, TimestampTz now)
 {
 	return slot->pid != 0 ||
-		(slot->launched != 0 && now - slot->launched < START_MS * INT64CONST(1000));
+		(slot->launched != 0 && !compaction_is_over(slot->launched, now, START_MS));
 }
 
 /* free_slot -- one that a worker can have; NULL if as many are at work as may be. */
@@ -308,7 +308,7 @@ free_slot(TimestampTz now)
 	return busy < cyclone_compaction_workers ? found : NULL;
 }
 
-/* next_database -- that which was visited longest ago, if that is long enough, and nobody is there. */
+/* next_database -- that which was visited longest ago, if that is long enough, and no worker is there. */
 static Oid
 next_database(TimestampTz now)
 {
@@ -325,7 +325,7 @@ next_database(TimestampTz now)
 				slot_is_busy(&compaction_shared->slots[i], now);
 		LWLockRelease(compaction_shared->lock);
 		if (!is_busy &&
-			now - visit->at >= DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS) * INT64CONST(1000) &&
+			compaction_is_over(visit->at, now, DEBUG_LIMIT(compaction_visit, COMPACTION_VISIT_MS)) &&
 			(best == NULL || visit->at < best->at))
 			best = visit;
 	}

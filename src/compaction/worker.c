@@ -14,8 +14,8 @@
  * doesn't wait for the table's lock.  An error is that table's, and goes to the log.
  *
  * Before VACUUM begins, and when it is done, that is written to cyclone.compaction_state,
- * in transactions of their own.  What has begun and not ended, with nobody at it, was
- * killed, or the server with it: that table waits for a while, or it could bring the
+ * in transactions of their own.  A run that has begun and not ended, with no worker at
+ * it, was killed, or the server with it: that table waits for a while, or it could bring the
  * server down again and again.  A note on disk counts it among the crashes by which
  * autovacuum leaves a table, or all, to the server (running_notes.c).
  *
@@ -70,7 +70,7 @@
 #include "scope.h"
 #include "settings.h"
 
-/* As many tables are sampled in a visit at most. */
+/* The most tables that are sampled in a visit */
 #define MAX_SAMPLES		20
 
 /* A table that is sampled or due */
@@ -87,11 +87,11 @@ typedef struct Table
 	double		since_last;		/* seconds since the last run that was
 								 * complete was done; -1: there was none */
 	int64		size;			/* bytes; -1: not known */
-	bool		is_locked;		/* by somebody else */
+	bool		is_locked;		/* by another session */
 	const char *why_not;		/* it can't be compacted, or NULL */
 } Table;
 
-/* What has become of it */
+/* How the run at a table ended */
 typedef struct RunResult
 {
 	CompactionOutcome outcome;
@@ -321,6 +321,15 @@ tidy_up(void)
 			0, NULL, NULL, NULL);
 	run_sql("UPDATE cyclone.compaction_state SET outcome = 'killed', ended_at = now(), began_at = NULL,"
 			" failures = failures + 1, error = NULL WHERE began_at IS NOT NULL",
+			0, NULL, NULL, NULL);
+
+	/*
+	 * the clock was set back: or a pause would last for as long as it was
+	 * wrong
+	 */
+	run_sql("UPDATE cyclone.compaction_state SET ended_at = least(ended_at, now()),"
+			" done_at = least(done_at, now()), sampled_at = least(sampled_at, now())"
+			" WHERE greatest(ended_at, done_at, sampled_at) > now() + interval '1 minute'",
 			0, NULL, NULL, NULL);
 	end();
 }

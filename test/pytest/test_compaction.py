@@ -339,6 +339,18 @@ def test_killed_worker_leaves_a_pause(server):
         checks.assert_clean(conn, "t")
 
 
+def test_clock_that_was_set_back(server):
+    """What is noted of a moment that hasn't come yet doesn't count for as long as the clock was wrong."""
+    with server.connect() as conn:
+        conn.execute("INSERT INTO cyclone.compaction_state (relid, sampled_at, ended_at, done_at, outcome)"
+                     " SELECT 't'::regclass, at, at, at, 'done' FROM (SELECT now() + interval '1 year' at)")  # fmt: skip
+        server.on()
+        past = "SELECT FROM cyclone.compaction_state WHERE greatest(sampled_at, ended_at, done_at) <= now()"
+        wait_until(lambda: conn.execute(past).fetchall(), "moments that have been")
+        row = server.row()
+        assert row["reason"] == "cooldown" and 0 < row["figure"] <= 86400
+
+
 def test_switched_off_while_the_launcher_starts(server):
     """Signals of a reload are ignored by a background worker that has only just been forked."""
     postmaster = server.cluster.postmaster.pid
