@@ -25,7 +25,7 @@ from cyclone_lab import autovacuum, checks, long_run
 from cyclone_lab.autovacuum import Autovacuums, Key
 from cyclone_lab.background import DEBUG_POINT_LOCK, wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.load import Load
+from cyclone_lab.load import Load, reset_limits
 from cyclone_lab.postgres import REPO
 from cyclone_lab.proof import STALE_LOCK, STALE_LOCK_COUNT, assert_sound, assert_sound_before_vacuum, vacuum_all, wait_for_restart
 from cyclone_lab.statements import KINDS, PLAIN_POINTS, random_vacuum
@@ -345,6 +345,7 @@ class CrashTest:
         """The tables are as the ledger says and sound, before VACUUM and after, beside prepared transactions and without."""
         with self.cluster.connect(self.database) as conn:
             conn.execute("SET statement_timeout = '60s'")
+            reset_limits(conn)
             if self.autovacuums:
                 conn.execute("ALTER SYSTEM RESET cyclone.debug_point")
                 autovacuum.turn_off(conn, at_once=rng.random() < 0.5)

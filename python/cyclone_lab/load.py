@@ -14,7 +14,20 @@ from cyclone_lab.workload import CONFLICTS, SESSION, Workload, Writer
 
 JOIN_SECONDS = 300  # more than statement_timeout anywhere, by which some statements end
 # That a VACUUM doesn't get its lock is no failure; what the server says when it goes down is looked at in `Load._guard`
-ALLOWED_OF_VACUUM = (*CONFLICTS, psycopg.errors.QueryCanceled)
+ALLOWED_OF_VACUUM = (*CONFLICTS, psycopg.errors.QueryCanceled, psycopg.errors.DiskFull)
+# What guards bound, by chance: VACUUM FULL ends where 99 % of a disk are to be free, FULL INPLACE, too, or others wait, if WAL is retained
+LIMITS = {
+    "cyclone.max_wal_rate": ("0", "0", "4MB"),
+    "cyclone.max_replica_lag": ("0", "0", "500ms"),
+    "cyclone.min_free_disk": ("5%", "5%", "5%", "99%"),
+}
+
+
+def reset_limits(conn: psycopg.Connection) -> None:
+    """Let guards bound what they do by default."""
+    for name in LIMITS:
+        conn.execute(f"ALTER SYSTEM RESET {name}")
+    conn.execute("SELECT pg_reload_conf()")
 
 
 class Sessions:
@@ -154,8 +167,13 @@ class Load(Sessions):
             self.pause(rng.uniform(0, 0.05))
 
     def _brake(self, conn: psycopg.Connection, rng: random.Random) -> None:
-        """Pause all VACUUMs, for moments, and let them go on, one by one or all."""
+        """Pause all VACUUMs, for moments, and let them go on, one by one or all; change what guards bound, and in the end no more."""
         while not self.stopped:
+            if rng.random() < 0.3:
+                name = rng.choice(list(LIMITS))
+                conn.execute(f"ALTER SYSTEM SET {name} = '{rng.choice(LIMITS[name])}'")
+                conn.execute("SELECT pg_reload_conf()")
+                self.workload.count("changes of limits")
             self.pause(rng.uniform(0, 0.5))
             [(paused,)] = conn.execute("SELECT cyclone.pause()")
             self.workload.count("pauses of VACUUM", paused)
@@ -166,6 +184,7 @@ class Load(Sessions):
             if rng.random() < 0.5:
                 conn.execute("SELECT cyclone.resume(pid) FROM cyclone.pace WHERE limited_by = 'paused'")
             conn.execute("SELECT cyclone.resume()")
+        reset_limits(conn)
 
     def _read(self, conn: psycopg.Connection, rng: random.Random) -> None:
         """Keep a snapshot for a while; then all indexes of a table must lead to what a sequential scan finds.
