@@ -228,8 +228,8 @@ def _pg_squeeze(cluster: Cluster):
 def _report(console: Console, folder: Path, circumstances: dict, runs: dict[str, Run]) -> None:
     """Print a table, and write it, the sizes and the chart."""
     folder.mkdir(parents=True, exist_ok=True)
-    head = ["contender", "size at a night's end, times what the rows need, at most", "mean size after the first day, MB", "p95, ms", "p95 by night, ms", "WAL, MB",
-            "longest wait for a lock, ms"]  # fmt: skip
+    head = ["contender", "size at a night's end, times what the rows need, at most", "mean size after the first day, MB", "p95, ms",
+            "p95 by night, ms", "WAL, MB", "longest wait for a lock, ms"]  # fmt: skip
     table, lines = Table(*head), []
     for name, run in runs.items():
         p95, night = (statistics.quantiles(times, n=20)[18] for times in (run.times_ms, run.night_times_ms))
