@@ -343,7 +343,7 @@ def test_clock_that_was_set_back(server):
     """What is noted of a moment that hasn't come yet doesn't count for as long as the clock was wrong."""
     with server.connect() as conn:
         conn.execute("INSERT INTO cyclone.compaction_state (relid, sampled_at, ended_at, done_at, outcome)"
-                     " SELECT 't'::regclass, at, at, at, 'done' FROM (SELECT now() + interval '1 year' at)")  # fmt: skip
+                     " SELECT 't'::regclass, at, at, at, 'done' FROM (SELECT now() + interval '1 year' AS at)")  # fmt: skip
         server.on()
         past = "SELECT FROM cyclone.compaction_state WHERE greatest(sampled_at, ended_at, done_at) <= now()"
         wait_until(lambda: conn.execute(past).fetchall(), "moments that have been")
