@@ -670,6 +670,27 @@ def bucket_circle(index: Index) -> None:
     index.put("<I", following, NEXT_OF_HASH, overflow[0])
 
 
+def page_of_another_bucket(index: Index) -> None:
+    index.put("<I", index.blocks("<H", -4, 2)[1], -8, 12345)  # LH_BUCKET_PAGE
+
+
+def unreached_leaf(index: Index) -> None:
+    """At the end is a copy of a leaf of the entry tree, to which nothing leads, with a line pointer that leads nowhere."""
+    leaf = index.blocks("<H", -2, 2)[0] * PAGE
+    index.pages += index.pages[leaf : leaf + PAGE]
+    index.put("<I", len(index.pages) // PAGE - 1, 24, 0)
+
+
+def shorten_an_entry_with_a_tree(index: Index) -> None:
+    """An entry that has a posting tree says that it is shorter than its line pointer does."""
+    for block in index.blocks("<H", -2, 2):
+        for item in range((index.get("<H", block, 12)[0] - 24) // 4):
+            place = index.get("<I", block, 24 + 4 * item)[0] & 0x7FFF
+            posting, info = index.get("<HH", block, place + 4)
+            if posting == 0xFFFF:
+                index.put("<H", block, place + 6, info & ~0x1FFF | 8)
+
+
 def lengthen_items(index: Index) -> None:
     """An item on each page, as its line pointer has it, is longer than the page."""
     for block in range(1, len(index.pages) // PAGE):
@@ -690,6 +711,9 @@ LINKS = {
     "gin-order": ("gin", misdirect_a_downlink, "", ["", "do not lead to block"]),
     "hash-self": ("hash", bucket_to_itself, CIRCLE, [CIRCLE] * 2),
     "hash-circle": ("hash", bucket_circle, CIRCLE, [CIRCLE] * 2),
+    "hash-bucket": ("hash", page_of_another_bucket, "", ["is of bucket 12345"] * 2),
+    "gin-entry": ("gin", shorten_an_entry_with_a_tree, "unexpected data", [""] * 2),
+    "gin-unreached": ("gin", unreached_leaf, "corrupted line pointer", [""] * 2),
     **{f"{kind}-item": (kind, lengthen_items, "corrupted line pointer", [""] * 2) for kind in ("btree", "gist", "hash", "spgist")},
 }
 INDEXED = {

@@ -55,6 +55,8 @@
 /* The TIDs of a page */
 struct AuditTids
 {
+	Relation	index;
+	BlockNumber blkno;
 	bool		expects;		/* those that are to be left after its change */
 	int			ntids;
 	ItemPointerData tids[MAX_TIDS];
@@ -70,11 +72,13 @@ static void fail(TableVacuum *vacuum, int number, Buffer buffer,
 static char *describe(ItemPointer tid, const char *what);
 static void gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno);
 static void add_tid(struct AuditTids *tids, ItemPointer tid);
+static void *item_at(const struct AuditTids *tids, Page page, OffsetNumber off);
 static void add_items(struct AuditTids *tids, Page page);
 static void gather_btree(struct AuditTids *tids, Page page);
 static void gather_spgist(struct AuditTids *tids, Page page);
 static void gather_gin(struct AuditTids *tids, Page page);
-static void add_list(struct AuditTids *tids, Page page, GinPostingList *list, int ntids);
+static void add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids);
+static void raise_list_corruption(void);
 static bool keeps_order(Relation index);
 static uint64 index_claims(const IndexShared *index);
 static bool is_chosen(const TableVacuum *vacuum, int number, uint64 section);
@@ -344,6 +348,8 @@ gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
 {
 	ambulkdelete_function routine = index->rd_indam->ambulkdelete;
 
+	tids->index = index;
+	tids->blkno = blkno;
 	tids->ntids = 0;
 	if (PageIsNew(page))
 		return;
@@ -371,12 +377,35 @@ add_tid(struct AuditTids *tids, ItemPointer tid)
 	tids->tids[tids->ntids++] = *tid;
 }
 
+/*
+ * item_at
+ *		An index tuple of a page, all of which is on the page.
+ *
+ * A damaged page may be one that nobody comes to but the second look.
+ */
+static void *
+item_at(const struct AuditTids *tids, Page page, OffsetNumber off)
+{
+	ItemId		item = PageGetItemId(page, off);
+	Size		start = ItemIdGetOffset(item);
+	Size		size = ItemIdGetLength(item);
+
+	if (size < sizeof(IndexTupleData) || start < SizeOfPageHeaderData ||
+		start + size > ((PageHeader) page)->pd_special)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("index \"%s\" has a corrupted line pointer in block %u: offset = %zu, size = %zu",
+						RelationGetRelationName(tids->index), tids->blkno, start, size),
+				 errhint("Please REINDEX it.")));
+	return PageGetItem(page, item);
+}
+
 /* add_items -- of a page whose items are index tuples, each with one. */
 static void
 add_items(struct AuditTids *tids, Page page)
 {
 	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
-		add_tid(tids, &((IndexTuple) PageGetItem(page, PageGetItemId(page, off)))->t_tid);
+		add_tid(tids, &((IndexTuple) item_at(tids, page, off))->t_tid);
 }
 
 /* gather_btree -- of a page of a btree, posting lists included. */
@@ -389,10 +418,14 @@ gather_btree(struct AuditTids *tids, Page page)
 		return;
 	for (OffsetNumber off = P_FIRSTDATAKEY(opaque); off <= PageGetMaxOffsetNumber(page); off++)
 	{
-		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		IndexTuple	tuple = (IndexTuple) item_at(tids, page, off);
 
 		if (!BTreeTupleIsPosting(tuple))
 			add_tid(tids, &tuple->t_tid);
+		else if (BTreeTupleGetPostingOffset(tuple) +
+				 BTreeTupleGetNPosting(tuple) * sizeof(ItemPointerData) > IndexTupleSize(tuple) ||
+				 ItemIdGetLength(PageGetItemId(page, off)) < IndexTupleSize(tuple))
+			raise_list_corruption();
 		else
 			for (int i = 0; i < BTreeTupleGetNPosting(tuple); i++)
 				add_tid(tids, BTreeTupleGetPostingN(tuple, i));
@@ -405,7 +438,7 @@ gather_spgist(struct AuditTids *tids, Page page)
 {
 	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
 	{
-		SpGistLeafTuple tuple = (SpGistLeafTuple) PageGetItem(page, PageGetItemId(page, off));
+		SpGistLeafTuple tuple = (SpGistLeafTuple) item_at(tids, page, off);
 
 		if (tuple->tupstate == SPGIST_LIVE)
 			add_tid(tids, &tuple->heapPtr);
@@ -427,7 +460,7 @@ gather_gin(struct AuditTids *tids, Page page)
 
 		while (place < end)
 		{
-			add_list(tids, page, (GinPostingList *) place, -1);
+			add_list(tids, (GinPostingList *) place, end, -1);
 			place += SizeOfGinPostingList((GinPostingList *) place);
 		}
 	}
@@ -435,25 +468,33 @@ gather_gin(struct AuditTids *tids, Page page)
 	{
 		for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
 		{
-			IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+			IndexTuple	tuple = (IndexTuple) item_at(tids, page, off);
 
+			if (ItemIdGetLength(PageGetItemId(page, off)) < IndexTupleSize(tuple))
+				raise_list_corruption();
 			if (!GinIsPostingTree(tuple) && GinGetNPosting(tuple) > 0 && GinItupIsCompressed(tuple))
-				add_list(tids, page, (GinPostingList *) GinGetPosting(tuple), GinGetNPosting(tuple));
+				add_list(tids, (GinPostingList *) GinGetPosting(tuple), (char *) tuple + IndexTupleSize(tuple),
+						 GinGetNPosting(tuple));
 		}
 	}
 }
 
-/* add_list -- the TIDs of a compressed list, so many if that is known. */
+/*
+ * add_list
+ *		The TIDs of a compressed list, which end says is on the page as far as that;
+ *		so many if that is known.
+ */
 static void
-add_list(struct AuditTids *tids, Page page, GinPostingList *list, int ntids)
+add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids)
 {
 	int			ndecoded;
 	ItemPointer decoded;
 
-	if ((char *) list + SizeOfGinPostingList(list) > (char *) page + BLCKSZ)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg_internal("a list of TIDs goes past the end of its page")));
+	/* in this order: the list may begin anywhere */
+	if (end - (char *) list < (ptrdiff_t) offsetof(GinPostingList, bytes) ||
+		end - (char *) list < (ptrdiff_t) SizeOfGinPostingList(list) ||
+		(list->nbytes > 0 && (list->bytes[list->nbytes - 1] & 0x80) != 0))
+		raise_list_corruption();
 	if (list->nbytes == 0 && ntids <= 1)
 	{
 		add_tid(tids, &list->first);
@@ -467,4 +508,13 @@ add_list(struct AuditTids *tids, Page page, GinPostingList *list, int ntids)
 	for (int i = 0; i < ndecoded; i++)
 		add_tid(tids, &decoded[i]);
 	pfree(decoded);
+}
+
+/* raise_list_corruption -- of a list of TIDs. */
+static void
+raise_list_corruption(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg_internal("a list of TIDs goes past the end of its page")));
 }

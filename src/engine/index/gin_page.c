@@ -43,6 +43,7 @@
 #include "compat.h"
 #include "engine/audit.h"
 #include "engine/index/gin_page.h"
+#include "engine/index/index_kind.h"
 
 /* A record names segments by a byte. */
 #define MAX_LOGGED_SEGMENT	PG_UINT8_MAX
@@ -227,6 +228,8 @@ append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno)
 /*
  * rewrite_entry_leaf
  *		Put shorter tuples in the place of those that have dead TIDs.
+ *
+ * All others are copied, so it must be sure how long they are.
  */
 static void
 rewrite_entry_leaf(GinPages *pages, Buffer buffer)
@@ -237,6 +240,7 @@ rewrite_entry_leaf(GinPages *pages, Buffer buffer)
 	Page		new_page = (Page) image.data;
 	int			first = 0;
 
+	index_check_items(pages->index, buffer);
 	GinInitPage(new_page, GinPageGetOpaque(page)->flags, BLCKSZ);
 	*GinPageGetOpaque(new_page) = *GinPageGetOpaque(page);
 	PageSetLSN(new_page, PageGetLSN(page));
@@ -244,9 +248,12 @@ rewrite_entry_leaf(GinPages *pages, Buffer buffer)
 	for (int i = 0; i < pages->nlists; i++)
 	{
 		OffsetNumber off = FirstOffsetNumber + i;
-		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		ItemId		item = PageGetItemId(page, off);
+		IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
 		int			ndead = count_dead(pages, first, pages->lengths[i]);
 
+		if (IndexTupleSize(tuple) != ItemIdGetLength(item))
+			gin_report_corruption(pages->index, blkno);
 		if (ndead > 0)
 			tuple = shorten_tuple(pages, tuple, first, pages->lengths[i] - ndead, blkno);
 		first += pages->lengths[i];

@@ -175,6 +175,7 @@ static Buffer lock_bucket(HashScan *scan, Bucket bucket);
 static bool is_being_populated(Buffer primary);
 static void clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts);
 static void clean_chain(HashScan *scan, BucketVisit *visit);
+static void check_bucket(HashScan *scan, BucketVisit *visit, Buffer buffer);
 static void check_link_back(HashScan *scan, BucketVisit *visit, Buffer buffer, BlockNumber before);
 static bool needs_split_cleanup(HashScan *scan, Buffer primary);
 static void clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer);
@@ -509,7 +510,6 @@ visit_put_off(HashScan *scan, Bucket bucket)
 		Assert(bucket > 0);
 		UnlockReleaseBuffer(primary);
 		old_primary = lock_bucket(scan, old);
-		Assert(!is_being_populated(old_primary));
 		clean_bucket(scan, old, old_primary, false);
 		primary = lock_bucket(scan, bucket);
 	}
@@ -551,9 +551,8 @@ clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts)
 	BlockNumber blkno = BufferGetBlockNumber(primary);
 	BucketVisit visit = {.bucket = bucket,.primary = primary,.counts = counts};
 
-	Assert(HashPageGetOpaque(BufferGetPage(primary))->hasho_bucket == bucket);
-
-	visit.split_cleanup = needs_split_cleanup(scan, primary);
+	check_bucket(scan, &visit, primary);
+	visit.split_cleanup = !visit.damaged && needs_split_cleanup(scan, primary);
 	clean_chain(scan, &visit);
 	if (visit.split_cleanup)
 		end_split_cleanup(scan, primary);
@@ -596,7 +595,6 @@ needs_split_cleanup(HashScan *scan, Buffer primary)
 		return false;
 
 	/* on a primary page this is the number of the last bucket at that time */
-	Assert(opaque->hasho_prevblkno != InvalidBlockNumber);
 	if (opaque->hasho_prevblkno > scan->meta.hashm_maxbucket)
 		refresh_meta(scan);
 	return true;
@@ -630,6 +628,7 @@ clean_chain(HashScan *scan, BucketVisit *visit)
 												 LH_OVERFLOW_PAGE,
 												 vacuum_strategy(scan->vacuum));
 		check_link_back(scan, visit, next_buffer, blkno);
+		check_bucket(scan, visit, next_buffer);
 		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 		if (buffer != visit->primary)
 			ReleaseBuffer(buffer);
@@ -641,6 +640,30 @@ clean_chain(HashScan *scan, BucketVisit *visit)
 		UnlockReleaseBuffer(buffer);
 		LockBuffer(visit->primary, BUFFER_LOCK_EXCLUSIVE);
 	}
+}
+
+/*
+ * check_bucket
+ *		Is a locked page of the bucket that leads to it?
+ *
+ * What is dead can be deleted from another bucket's page, too, but nothing else:
+ * after a split, all the rest of such a page would be taken for what was moved.
+ */
+static void
+check_bucket(HashScan *scan, BucketVisit *visit, Buffer buffer)
+{
+	Bucket		bucket = HashPageGetOpaque(BufferGetPage(buffer))->hasho_bucket;
+
+	if (likely(bucket == visit->bucket))
+		return;
+	visit->damaged = true;
+	visit->split_cleanup = false;
+	ereport(LOG,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("block %u of index \"%s\" is of bucket %u, and bucket %u leads to it",
+					BufferGetBlockNumber(buffer), RelationGetRelationName(scan->index),
+					bucket, visit->bucket),
+			 errhint("Please REINDEX it.")));
 }
 
 /* check_link_back -- does an overflow page, which is locked, lead back to the one before it? */
