@@ -72,7 +72,7 @@ def fetch(major: int, tree: Path, libraries: Path, version: str | None = None) -
     _run(tree / "bin" / "postgres", "--version")
 
 
-def _mirrors() -> dict[str, str]:
+def mirrors() -> dict[str, str]:
     """Return the addresses of Debian's archive that this machine's apt uses: of the archive, "", and of its part "-security"."""
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text(), re.MULTILINE))
     if release.get("ID") != "debian" or not KEYRING.exists():
@@ -81,10 +81,10 @@ def _mirrors() -> dict[str, str]:
         private = [f"--option=Dir::{folder}={scratch}" for folder in ("State", "Cache")]
         listing = _run("apt-get", "update", "--print-uris", *private)
     found = re.findall(rf"^'(\S+)/dists/{release['VERSION_CODENAME']}(|-security)/InRelease'", listing, re.MULTILINE)
-    mirrors = {part: address for address, part in found}
-    if "" not in mirrors:
+    addresses = {part: address for address, part in found}
+    if "" not in addresses:
         raise NotInDebian("apt's sources of this machine name no mirror of Debian")
-    return mirrors
+    return addresses
 
 
 class _Packages:
@@ -98,8 +98,8 @@ class _Packages:
             (home / folder).mkdir(parents=True)
         (home / "status").touch()
         self._suites = suites
-        mirrors = _mirrors()
-        sources = [(mirrors.get("-security" if suite.endswith("-security") else ""), suite) for suite in suites]
+        addresses = mirrors()
+        sources = [(addresses.get("-security" if suite.endswith("-security") else ""), suite) for suite in suites]
         lines = [f"deb [signed-by={KEYRING}] {mirror} {suite} main\n" for mirror, suite in sources if mirror]
         (home / "sources.list").write_text("".join(lines))
         (home / "apt.conf").write_text(APT_CONFIG.format(home=home))
