@@ -178,7 +178,7 @@ static bool may_call = false;
 
 #ifdef SYSTEM_CAN
 
-static bool call_once(void);
+static bool make_calls(void);
 static void begin_piece(FileCache *cache, Relation rel, FileCacheMap *map,
 						BlockNumber start);
 static void leave_piece(FileCache *cache);
@@ -204,7 +204,7 @@ void
 file_cache_init(void)
 {
 #ifdef SYSTEM_CAN
-	(void) trial_survived(call_once, &may_call);
+	(void) trial_survived(make_calls, &may_call);
 	if (!may_call)
 		ereport(cyclone_preserve_page_cache ? LOG : DEBUG1,
 				(errmsg("pg_cyclone cannot leave the page cache as it finds it"),
@@ -358,9 +358,9 @@ file_cache_end(FileCache *cache)
 
 #ifdef SYSTEM_CAN
 
-/* call_once -- in a child: each of the calls, on a file of the cluster. */
+/* make_calls -- in a child: each of the calls, on a file of the cluster. */
 static bool
-call_once(void)
+make_calls(void)
 {
 	int			fd = open("PG_VERSION", O_RDONLY | PG_BINARY);
 	unsigned char in_core;
