@@ -123,6 +123,9 @@ def build(bare: System, version: str) -> list[Path]:
     system.run("pg_buildext updatecontrol; chown -R builder:builder /build", folder)
     system.run("dpkg-buildpackage --no-sign", folder, "builder")
     system.run(f"lintian --fail-on error --info --tag-display-limit 0 {SOURCE}_*.changes", "/build", "builder")
+    for substvars in (system.root / folder.lstrip("/") / "debian").glob("postgresql-*.substvars"):
+        if not re.search(r"^cyclone:Depends=postgresql-\d+ \(>= \d+[.~]\w+~\)$", substvars.read_text(), re.MULTILINE):
+            raise Failed(f"{substvars.name} doesn't name the minor version:\n{substvars.read_text()}")
     packages = [package for package in (system.root / "build").glob("*.deb") if "-dbgsym_" not in package.name]
     system.run("apt-get --quiet --yes install " + " ".join(f"./{package.name}" for package in packages), "/build")
     system.run("debian/tests/installcheck", folder, "builder")

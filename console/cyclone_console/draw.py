@@ -69,6 +69,9 @@ def picture(look: Look | None, memory: Memory, title: str, trouble: str | None =
         parts += [Text(), _holders(look.holders)]
     else:
         parts += [Text(), Text(f"Database {plain(look.database)} has no extension pg_cyclone: shown is what the server tells.", style="dim")]
+    if look.role:
+        told = f"Role {plain(look.role)} sees its own sessions only: pg_monitor, or pg_read_all_stats, sees all."
+        parts += [Text(), Text(told, style="dim")]
     return Group(*parts)
 
 
@@ -91,6 +94,8 @@ def _vacuum(vacuum: Vacuum, trail: Trail) -> RenderableType:
     if vacuum.seconds is not None:
         head.append(f"  for {duration(vacuum.seconds)}")
     lines: list[RenderableType] = [head]
+    if vacuum.statement:
+        lines.append(Text(f"  {plain(vacuum.statement)}", style="dim", no_wrap=True, overflow="ellipsis"))
     if vacuum.phase:
         lines += [_path(vacuum.phase), _phase(vacuum)]
     if vacuum.left:

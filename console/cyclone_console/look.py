@@ -43,6 +43,7 @@ class Vacuum:
     by_engine: bool = False
     is_autovacuum: bool = False
     usename: str | None = None
+    statement: str | None = None  # of a command on a table whose name can't be looked up
     phase: str | None = None
     done: int | None = None  # blocks, of the phase
     total: int | None = None
@@ -65,6 +66,7 @@ class Look:
     vacuums: list[Vacuum]
     holders: list[dict] | None  # None if the extension is too old to tell
     is_preloaded: bool = True  # if not, the views are there and refuse to answer
+    role: str | None = None  # one that isn't told of what other users do; None: all can be seen
 
 
 def ask(conn: psycopg.Connection, query: str) -> list[dict]:
@@ -86,7 +88,8 @@ def _look(conn: psycopg.Connection) -> Look:
         SELECT clock_timestamp() AS taken, current_setting('server_version') AS version, current_database() AS database,
                to_regclass('cyclone.progress') IS NOT NULL AND to_regclass('cyclone.pace') IS NOT NULL AS has_views,
                to_regclass('cyclone.horizon') IS NOT NULL AS has_horizon,
-               to_regclass('pg_catalog.pg_stat_progress_repack') IS NOT NULL AS has_repack
+               to_regclass('pg_catalog.pg_stat_progress_repack') IS NOT NULL AS has_repack,
+               CASE WHEN NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN current_user::text END AS role
         """,
     )
     rewrites = "pg_stat_progress_repack" if server["has_repack"] else "pg_stat_progress_cluster"
@@ -103,7 +106,7 @@ def _look(conn: psycopg.Connection) -> Look:
         is_preloaded = False
     return Look(
         server["taken"], server["version"], server["database"], server["has_views"],
-        sorted(vacuums.values(), key=lambda vacuum: (-(vacuum.seconds or 0), vacuum.pid)), holders, is_preloaded,
+        sorted(vacuums.values(), key=lambda vacuum: (-(vacuum.seconds or 0), vacuum.pid)), holders, is_preloaded, server["role"],
     )  # fmt: skip
 
 
@@ -134,9 +137,11 @@ def _servers_vacuum(row: dict) -> Vacuum:
     name = row["relation"]
     if name is None and (told := re.fullmatch(r"autovacuum: VACUUM (?:ANALYZE )?(.+?)(?: \(to prevent wraparound\))?", row["query"] or "")):
         name = told[1]
+    # of another user it would only be told that it isn't told
+    statement = row["query"] if name is None and row["relid"] is not None else None
     counts = row["phase"] in ("scanning heap", "vacuuming heap", "seq scanning heap")
     return Vacuum(
-        row["pid"], row["datname"], name, row["relid"], False, is_autovacuum, row["usename"], row["phase"],
+        row["pid"], row["datname"], name, row["relid"], False, is_autovacuum, row["usename"], statement, row["phase"],
         row["done"] if counts else None, (row["heap_blks_total"] or None) if counts else None, row["seconds"],
         [Process(row["pid"], "leader", row["phase"]), *(Process(pid, "worker", "") for pid in row["workers"] or [])],
     )  # fmt: skip
@@ -202,6 +207,7 @@ def _merge(vacuum: Vacuum, servers: Vacuum | None) -> Vacuum:
     if servers.relid == vacuum.relid and servers.phase == vacuum.phase and servers.total:
         vacuum.done, vacuum.total = servers.done, servers.total
     vacuum.relation = vacuum.relation or servers.relation
+    vacuum.statement = servers.statement
     return vacuum
 
 

@@ -11,6 +11,8 @@ from datetime import datetime
 
 NOTHING = "–"
 VOID = {"meta", "rect", "line", "br"}
+THIN = "\u202f"  # between thousands
+UNITS = ("bytes", "kB", "MB", "GB", "TB")
 # What neither XML nor HTML may contain.
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -47,7 +49,7 @@ code { font: 13px/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu San
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
 svg { display: block; } .good { fill: var(--good); } .warn { fill: var(--warn); } .bad { fill: var(--bad); } .quiet { fill: var(--quiet); } .accent { fill: var(--accent); }
 i.good { background: var(--good); } i.warn { background: var(--warn); } i.bad { background: var(--bad); } i.quiet { background: var(--quiet); } i.accent { background: var(--accent); }
-.chart { display: grid; grid-template-columns: auto 1fr; gap: 2px 8px; font-size: 12px; color: var(--faint); }
+.chart { display: grid; grid-template-columns: 64px 1fr; gap: 2px 8px; font-size: 12px; color: var(--faint); }
 .chart .scale { display: flex; flex-direction: column; justify-content: space-between; text-align: right; line-height: 1; }
 .chart svg { width: 100%; height: 150px; border-left: 1px solid var(--line); border-bottom: 1px solid var(--line); }
 .chart .axis { grid-column: 2; display: flex; justify-content: space-between; }
@@ -162,7 +164,7 @@ def columns(values: Sequence[Sequence[float]], colors: Sequence[str], titles: Se
 
 def count(number) -> str | None:
     """Return a number with separators."""
-    return None if number is None else f"{number:,.0f}".replace(",", "\u202f")
+    return None if number is None else f"{number:,.0f}".replace(",", THIN)
 
 
 def size(number) -> str | None:
@@ -170,12 +172,34 @@ def size(number) -> str | None:
     if number is None:
         return None
     value = float(number)
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if abs(value) < 1000 or unit == "TB":
+    for unit in UNITS:
+        if abs(value) < 1000 or unit == UNITS[-1]:
             break
         value /= 1024
-    digits = 1 if unit != "bytes" and 0 < abs(value) < 10 else 0
+    digits = 1 if unit != UNITS[0] and 0 < abs(value) < 10 else 0
     return f"{value:.{digits}f} {unit}"
+
+
+def sizes(numbers: Iterable) -> list[str | None]:
+    """Return sizes that are to be compared, in one unit. The largest has up to four digits, so that small ones are more than nothing."""
+    numbers = [None if number is None else float(number) for number in numbers]
+    most = max((abs(number) for number in numbers if number is not None), default=0.0)
+    place = 0
+    while most >= 10_000 and place < len(UNITS) - 1:
+        most, place = most / 1024, place + 1
+    return [None if number is None else _in_unit(number / 1024**place, UNITS[place]) for number in numbers]
+
+
+def _in_unit(value: float, unit: str) -> str:
+    if unit != UNITS[0] and 0 < abs(value) < 0.05:
+        return f"{'-' if value < 0 else ''}under 0.1 {unit}"
+    digits = 1 if unit != UNITS[0] and 0 < abs(value) < 100 else 0
+    return f"{value:,.{digits}f} {unit}".replace(",", THIN)
+
+
+def milliseconds(number) -> str | None:
+    """Return a latency, which is always in milliseconds."""
+    return None if number is None else f"{number:,.1f} ms".replace(",", THIN)
 
 
 def duration(seconds) -> str | None:

@@ -27,10 +27,12 @@ from cyclone_console.page import (
     join,
     legend,
     mark,
+    milliseconds,
     moment,
     note,
     percent,
     size,
+    sizes,
     table,
 )
 from cyclone_console.session import connect, read_any_text
@@ -40,6 +42,8 @@ MOST_RUNS = 60
 SHOWN_RUNS = 12  # the rest of them is folded away
 MOST_ADVICE = 40
 CHART_COLUMNS = 48
+MOST_QUERY = 300
+SHARED = "shared"  # catalogs that are in each database
 XIDS = 2_144_483_647  # a database that is so old is given no more transaction IDs
 
 
@@ -67,6 +71,10 @@ class Report:
     def tile(self, value: str | None, text: str, color: str = "quiet") -> None:
         self.tiles.append((value or "none", text, color))
 
+    def hidden(self, what: str, needed: str) -> Markup:
+        """Return a remark on what this role may not see, and what would change that."""
+        return note(f"{what} Role ", element("code", self.server["role"]), " is not a member of ", element("code", needed), ", which pg_monitor is.")
+
     def section(self, build: Callable[["Report"], Markup], needs_extension: bool) -> Markup:
         """Return a section's content, or why there is none."""
         if needs_extension and not self.server["extension"]:
@@ -89,6 +97,11 @@ class Report:
             return note(f"Not available: {error.diag.message_primary or error}.")
 
 
+def statement(query: str | None) -> Markup | None:
+    """Return a session's query, or its beginning."""
+    return element("code", query[:MOST_QUERY] + ("..." if len(query) > MOST_QUERY else "")) if query else None
+
+
 def running(report: Report) -> Markup:
     """VACUUMs at work, with their pace."""
     found = report.rows(
@@ -98,22 +111,23 @@ def running(report: Report) -> Markup:
         " JOIN (SELECT leader_pid, count(*) AS processes, sum(blocks_done) AS done FROM cyclone.progress GROUP BY 1) a ON a.leader_pid = l.pid"
         " LEFT JOIN cyclone.pace p ON p.pid = l.pid WHERE l.role = 'leader' ORDER BY l.pid"
     )
+    statements = {row["pid"]: row["query"] for row in report.rows("SELECT pid, query FROM pg_stat_activity WHERE state = 'active'")}
     hidden = report.rows("SELECT count(*) AS n FROM cyclone.progress WHERE role IS NULL")[0]["n"]
     report.tile(f"{len(found)}{' or more' if hidden else ''}", "VACUUMs running")
-    parts = [note(f"{hidden} process(es) of VACUUMs belong to users of whom this role may see nothing.") if hidden else None]
+    parts = [report.hidden(f"{hidden} process(es) of VACUUMs belong to other users.", "pg_read_all_stats") if hidden else None]
     if not found:
         return join([*parts, element("p", f"{'No other' if hidden else 'None'} when this page was made.", class_="faint")])
     drawn = [
-        (f"{row['relation']}: {row['phase']}", [(float(row["done"] or 0) / row["total"] if row["total"] else 0, "accent")],
+        (f"{row['datname']}: {row['relation']}, {row['phase']}", [(float(row["done"] or 0) / row["total"] if row["total"] else 0, "accent")],
          percent(float(row["done"] or 0) / row["total"]) if row["total"] else "", f"{count(row['done'])} of {count(row['total'])} blocks")
         for row in found
     ]
     detail = [
-        [row["relation"], row["datname"], row["limited_by"], str(row["pid"]), count(row["processes"]),
-         row["target_ms"] and duration(row["target_ms"] / 1000), row["latency_ms"] and duration(row["latency_ms"] / 1000), percent(row["asleep"])]
+        [row["relation"], row["datname"], statement(statements.get(row["pid"])), row["limited_by"], str(row["pid"]), count(row["processes"]),
+         milliseconds(row["target_ms"]), milliseconds(row["latency_ms"]), percent(row["asleep"])]
         for row in found
     ]
-    names = ["Table", "Database", "Limited by", "#Process ID", "#Processes", "#Target", "#Latency", "#Asleep"]
+    names = ["Table", "Database", "Statement", "Limited by", "#Process ID", "#Processes", "#Target", "#Latency", "#Asleep"]
     return join([*parts, bars(drawn, 1), table(names, detail)])
 
 
@@ -128,13 +142,13 @@ def wraparound(report: Report) -> Markup:
     report.tile(percent(oldest), "of the way to a forced autovacuum", "bad" if oldest > 1.2 else "warn" if oldest > 0.9 else "good")
     drawn = []
     for row in found:
-        share = row["xids"] / row["xid_limit"]
-        color = "bad" if share > 1.2 else "warn" if share > 0.9 else "accent"
-        drawn.append((row["datname"], [(row["xids"], color)], count(row["xids"]), f"{count(row['multixacts'])} multixact IDs"))
-    limit = found[0]["xid_limit"]
-    text = f"Age of each database in transactions. Autovacuum to prevent wraparound begins at {count(limit)};"
-    text += f" at {count(XIDS)} the server stops assigning transaction IDs."
-    return join([element("p", text, class_="faint"), bars(drawn, max(limit, found[0]["xids"]))])
+        for kind, name in (("xid", "transactions"), ("multixact", "multixact IDs")):
+            age, limit = row[f"{kind}s"], row[f"{kind}_limit"]
+            color = "bad" if age > 1.2 * limit else "warn" if age > 0.9 * limit else "accent"
+            drawn.append((f"{row['datname']}: {name}", [(age / limit, color)], percent(age / limit), f"{count(age)} of {count(limit)} {name}"))
+    text = f"Age of each database. Full is where autovacuum to prevent wraparound begins: {count(found[0]['xid_limit'])} transactions,"
+    text += f" {count(found[0]['multixact_limit'])} multixact IDs. At {count(XIDS)} transactions the server assigns no more."
+    return join([element("p", text, class_="faint"), bars(drawn, max(1.0, oldest))])
 
 
 def horizon(report: Report) -> Markup:
@@ -160,9 +174,12 @@ def horizon(report: Report) -> Markup:
         detail.append(
             [join([row["kind"], " ", mark("oldest", "warn")]) if row["is_oldest"] else row["kind"], who, row["datname"],
              row["held"] and duration(row["held"].total_seconds()), count(age),
-             element("code", row["query"][:300] + ("..." if len(row["query"]) > 300 else "")) if row["query"] else None,
+             statement(row["query"]),
              element("code", row["how_to_end"])]
         )
+    hidden = sum(row["kind"] == "session" and row["state"] is None for row in found)
+    if hidden:
+        parts.append(report.hidden(f"What {hidden} of these sessions do, and since when, is for their users.", "pg_read_all_stats"))
     parts.append(table(["Kind", "Who", "Database", "#For", "#Transactions", "Query", "What would end it"], detail))
     parts.append(element("p", "What would end it is a text; mind what its users lose.", class_="faint"))
     return join(parts)
@@ -174,7 +191,8 @@ def advice(report: Report) -> Markup:
         "SELECT relation::text AS name, *, next_at - clock_timestamp() AS wait FROM cyclone.advice ORDER BY due IS NULL, next_at NULLS LAST, relation"
     )
     due = [row for row in found if row["due"]]
-    report.tile(str(len(due)), "tables due for autovacuum", "warn" if any(row["due"].startswith("age of") for row in due) else "good")
+    color = "warn" if any(row["due"].startswith("age of") for row in due) else "good"
+    report.tile(str(len(due)), f"tables of {report.server['database']} due for autovacuum", color)
     texts = [(row["name"], text) for row in found for text in row["advice"] or []]
     parts = [element("h3", "What would help")]
     if texts:
@@ -214,28 +232,29 @@ def bloat(report: Report) -> Markup:
     parts = []
     told = len({row["table_name"] for row in found})
     if told < len(asked["oids"]):
-        parts.append(note(
-            f"{len(asked['oids']) - told} of the {len(asked['oids'])} largest tables are left out: role ", element("code", report.server["role"]),
-            " may neither VACUUM them nor is it a member of ", element("code", "pg_stat_scan_tables"), ", which pg_monitor is.",
-        ))
+        missing = f"{len(asked['oids']) - told} of the {len(asked['oids'])} largest tables are left out, which this role may not VACUUM."
+        parts.append(report.hidden(missing, "pg_stat_scan_tables"))
     if not found:
         return join(parts)
     total = sum(row["bloat_bytes"] or 0 for row in found)
     whole = sum(row["size"] or 0 for row in found)
-    report.tile(size(total), f"bloat, of {size(whole)}", "warn" if whole and total > 0.3 * whole else "good")
+    report.tile(size(total), f"bloat in {report.server['database']}, of {size(whole)}", "warn" if whole and total > 0.3 * whole else "good")
     text = f"Estimated from up to 5\u202f000 pages of each, of {told} of {asked['total']} tables, the largest, with their indexes and TOAST tables."
     parts.append(element("p", text, class_="faint"))
+    columns_of_sizes = ("size", "bloat_bytes", "error_bytes", "held_bytes", "inplace_bytes")
+    texts = iter(sizes(row[column] for row in found for column in columns_of_sizes))
+    in_one_unit = [{column: next(texts) for column in columns_of_sizes} for _ in found]
     drawn = [
         (row["relation"], [((row["size"] or 0) - (row["bloat_bytes"] or 0), "quiet"), (row["bloat_bytes"] or 0, "warn")],
-         f"{size(row['bloat_bytes'])} of {size(row['size'])}", f"{row['relation']}: {percent(row['bloat_ratio'])} bloat")
-        for row in found[:12] if row["bloat_bytes"]
+         f"{text['bloat_bytes']} of {text['size']}", f"{row['relation']}: {percent(row['bloat_ratio'])} bloat")
+        for row, text in zip(found[:12], in_one_unit, strict=False) if row["bloat_bytes"]
     ]
     if drawn:
         parts += [legend([("needed", "quiet"), ("bloat", "warn")]), bars(drawn)]
     rows = [
-        [row["relation"], row["kind"], size(row["size"]), size(row["bloat_bytes"]), percent(row["bloat_ratio"]),
-         row["error_bytes"] and f"±{size(row['error_bytes'])}", size(row["held_bytes"]), size(row["inplace_bytes"])]
-        for row in found[:30]
+        [row["relation"], row["kind"], text["size"], text["bloat_bytes"], percent(row["bloat_ratio"]),
+         row["error_bytes"] and f"±{text['error_bytes']}", text["held_bytes"], text["inplace_bytes"]]
+        for row, text in zip(found[:30], in_one_unit, strict=False)
     ]
     parts.append(table(["Relation", "Kind", "#Size", "#Bloat", "#Share", "#Error", "#Held", "#INPLACE gives back"], rows))
     if len(found) > 30:
@@ -278,33 +297,35 @@ def history(report: Report) -> Markup:
     report.tile(f"{len(bad)}{more}", "of them failed", "bad" if bad else "quiet" if hidden else "good")
     parts = []
     if hidden:
-        parts.append(note(f"{hidden} runs are hidden, as role ", element("code", report.server["role"]), " is not a member of ",
-                          element("code", "pg_read_all_stats"), ", which pg_monitor is."))
+        parts.append(report.hidden(f"{hidden} runs are hidden.", "pg_read_all_stats"))
     if not runs:
         return join([*parts, element("p", f"No {'other ' if hidden else ''}run in the last {report.days:g} days.", class_="faint")])
     parts.append(history_chart(report, runs))
     by_table: dict = defaultdict(float)
     for run in runs:
-        by_table[f"{run['datname'] or 'shared'}: {run['relation']}"] += run["seconds"] or 0
+        by_table[f"{run['datname'] or SHARED}: {run['relation']}"] += run["seconds"] or 0
     longest = sorted(by_table.items(), key=lambda item: -item[1])[:8]
     parts += [element("h3", "Where the time goes"), bars([(name, [(took, "accent")], duration(took), name) for name, took in longest])]
     troubled = [run for run in runs if run["outcome"] != "done" or run["warning_count"]][:MOST_RUNS]
     if troubled:
         rows = [
-            [moment(run["started"]), run["relation"], run["operation"], mark(run["outcome"], OUTCOMES[run["outcome"]]), run["sqlstate"],
+            [moment(run["started"]), run["datname"] or SHARED, run["relation"], run["operation"],
+             mark(run["outcome"], OUTCOMES[run["outcome"]]), run["sqlstate"],
              " – ".join(filter(None, [run["error"], run["warnings"]]))]
             for run in troubled
         ]
-        parts += [element("h3", "What went wrong"), table(["@Started", "Table", ".Operation", ".Outcome", "SQLSTATE", "Message"], rows)]
+        parts += [element("h3", "What went wrong"), table(["@Started", "Database", "Table", ".Operation", ".Outcome", "SQLSTATE", "Message"], rows)]
     rows = []
+    freed, wal = (iter(sizes(run[column] for run in runs[:MOST_RUNS])) for column in ("freed", "wal_bytes"))
     for run in runs[:MOST_RUNS]:
         measured = "–" if run["latency_ms"] is None else f"{run['latency_ms']:.1f}"
         latency = f"{measured} of {run['target_ms']:.1f} ms" if run["target_ms"] else None
-        rows.append([moment(run["started"]), run["relation"], run["operation"], run["door"] + (", server" if run["run_by"] == "server" else ""),
-                     mark(run["outcome"], OUTCOMES[run["outcome"]]), duration(run["seconds"]), count(run["rows_removed"]), size(run["freed"]),
-                     size(run["wal_bytes"]), latency])
+        rows.append([moment(run["started"]), run["datname"] or SHARED,
+                     run["relation"], run["operation"], run["door"] + (", server" if run["run_by"] == "server" else ""),
+                     mark(run["outcome"], OUTCOMES[run["outcome"]]), duration(run["seconds"]), count(run["rows_removed"]), next(freed),
+                     next(wal), latency])
     parts.append(element("h3", f"The last {len(rows)} of {len(runs)} runs"))
-    names = ["@Started", "Table", ".Operation", "Door", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL", "#Latency"]
+    names = ["@Started", "Database", "Table", ".Operation", "Door", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL", "#Latency"]
     parts.append(table(names, rows[:SHOWN_RUNS]))
     if len(rows) > SHOWN_RUNS:
         parts.append(folded(f"{len(rows) - SHOWN_RUNS} more", table(names, rows[SHOWN_RUNS:])))
@@ -334,8 +355,8 @@ SECTIONS = (
     ("running", "At work now", running, True),
     ("history", "What past VACUUMs have done", history, True),
     ("horizon", "Who holds dead rows", horizon, True),
-    ("advice", "What comes next", advice, True),
-    ("bloat", "Bloat", bloat, True),
+    ("advice", "What comes next in {database}", advice, True),
+    ("bloat", "Bloat in {database}", bloat, True),
     ("autovacuum", "Autovacuum", autovacuum, True),
     ("wraparound", "Wraparound", wraparound, False),
 )
@@ -344,7 +365,7 @@ SECTIONS = (
 def make(conn: psycopg.Connection, days: float = 7, tables: int = 20) -> str:
     """Return the page. The connection is to be in autocommit mode, with `dict_row`; raise psycopg.Error if it is lost."""
     report = Report(conn, days, tables)
-    sections = [(name, title, report.section(build, needs)) for name, title, build, needs in SECTIONS]
+    sections = [(name, title.format(database=report.server["database"]), report.section(build, needs)) for name, title, build, needs in SECTIONS]
     server = report.server
     extension = f"pg_cyclone {server['extension']}" if server["extension"] else "without pg_cyclone"
     up = duration((server["now"] - server["started"]).total_seconds())

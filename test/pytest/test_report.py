@@ -1,6 +1,7 @@
 """cyclone-report: one page, whole in itself, that tells what the views tell, and cannot be broken by the texts that it shows."""
 
 import html
+import json
 import re
 import shutil
 import subprocess
@@ -44,6 +45,16 @@ def text_of(root: ElementTree.Element, section: str) -> str:
     return " ".join(" ".join(found.itertext()).split())
 
 
+def tables_of(root: ElementTree.Element, section: str) -> list[tuple[list[str], list[list[str]]]]:
+    """Return the header and the rows of each table of a section."""
+    [found] = [element for element in root.iter("section") if element.get("id") == section]
+    return [
+        (["".join(cell.itertext()) for cell in table.iter("th")],
+         [["".join(cell.itertext()) for cell in row.iter("td")] for row in table.iter("tr") if row.find("td") is not None])
+        for table in found.iter("table")
+    ]
+
+
 def report_of(cluster, db: str, user: str = "postgres", **options) -> ElementTree.Element:
     with cluster.connect(db, user=user, row_factory=dict_row) as conn:
         return parse(make(conn, **options))
@@ -85,7 +96,14 @@ def test_numbers():
     assert [page.duration(seconds) for seconds in (None, 0, 0.0004, 0.25, 59.96, 61, 3600, 90061, 10**7)] == [
         None, "0 ms", "under 1 ms", "250 ms", "60.0 s", "1 min 1 s", "1 h 0 min", "1 d 1 h", "115 d 17 h"
     ]
+    assert page.milliseconds(None) is None and page.milliseconds(1234.56) == "1\u202f234.6 ms"
     assert page.count(1234567) == "1\u202f234\u202f567" and page.percent(0.256) == "26\u202f%"
+
+
+def test_sizes_that_are_compared_have_one_unit():
+    assert page.sizes([5 << 40, 9 << 30, 8192, None, 0]) == ["5\u202f120 GB", "9.0 GB", "under 0.1 GB", None, "0 GB"]
+    assert page.sizes([100, -3]) == ["100 bytes", "-3 bytes"] and page.sizes([None]) == [None] and page.sizes([]) == []
+    assert page.sizes([-(20 << 20), 5 << 20, -10]) == ["-20.0 MB", "5.0 MB", "-under 0.1 MB"]
 
 
 def test_connection_strings():
@@ -111,7 +129,8 @@ def test_all_sections(cluster, db, conn, roles):
             root = report_of(cluster, db, "watcher")
             vacuum.release()
             vacuum.finish()
-    assert "scanning heap" in text_of(root, "running") and "<script" in text_of(root, "running")
+    assert f"{db}: public." in text_of(root, "running") and "scanning heap" in text_of(root, "running") and "<script" in text_of(root, "running")
+    assert "VACUUM (PARALLEL 0)" in text_of(root, "running")
     history = text_of(root, "history")
     assert "debug point" in history and "failed" in history and "public.t" in history and "<script" in history
     horizon = text_of(root, "horizon")
@@ -119,19 +138,29 @@ def test_all_sections(cluster, db, conn, roles):
     assert "dead rows" in text_of(root, "advice") and "until forced" in text_of(root, "advice")
     bloat = text_of(root, "bloat")
     assert "t_pkey" in bloat and "<script" in bloat and "left out" not in bloat
-    assert db in text_of(root, "wraparound")
+    assert f"{db}: transactions" in text_of(root, "wraparound") and f"{db}: multixact IDs" in text_of(root, "wraparound")
+    assert all(f"in {db}" in text_of(root, name) for name in ("advice", "bloat"))
+    named = [row[header.index("Database")] for header, rows in tables_of(root, "history") for row in rows]
+    assert named.count(db) >= 4, "three runs, and one more time the one that failed"
     assert not any("Not available" in text_of(root, name) for name in NAMES)
     assert len(list(root.iter("svg"))) > 5
 
 
 def test_few_rights(cluster, db, conn, roles):
-    """Each section that says less to this role says so, and the others are there."""
+    """Each section that says less to this role says so, and what it lacks; the others are there."""
     fill(conn)
-    root = report_of(cluster, db, "nobody")
-    assert "pg_read_all_stats" in text_of(root, "history") and "No other run" in text_of(root, "history")
+    with cluster.connect(db) as holder:
+        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM t")
+        with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) t"):
+            root = report_of(cluster, db, "nobody")
+    for section in ("running", "history", "horizon"):
+        assert "Role nobody is not a member of pg_read_all_stats" in text_of(root, section), section
+    assert "No other" in text_of(root, "running") and "No other run" in text_of(root, "history")
+    assert "sessions do, and since when" in text_of(root, "horizon") and "repeatable read" not in text_of(root, "horizon").lower()
     tiles = [" ".join(tile.itertext()) for tile in root.iter("div") if (tile.get("class") or "").startswith("tile ")]
     assert any(re.fullmatch("0 or more ?of them failed", tile) for tile in tiles), "what is hidden is not taken for nothing"
-    assert "pg_stat_scan_tables" in text_of(root, "bloat")
+    assert "Role nobody is not a member of pg_stat_scan_tables" in text_of(root, "bloat")
     assert "Not available: permission denied" in text_of(root, "autovacuum") and "pg_monitor" in text_of(root, "autovacuum")
     assert "Not available" not in text_of(root, "advice") + text_of(root, "wraparound")
 
@@ -184,10 +213,15 @@ def test_in_a_browser(cluster, db, conn, tmp_path):
     with cluster.connect(db, row_factory=dict_row) as reader:
         text = make(reader)
     # In a frame, as the window of a browser is not as narrow as a phone. The script that measures is outside of it: the page has none.
-    script = """onload = () => { const page = frames[0].document, root = page.documentElement; document.documentElement.setAttribute('data-seen',
-        [root.scrollWidth, root.clientWidth, frames[0].getComputedStyle(page.body).backgroundColor, page.querySelectorAll('svg').length].join('|')); }"""
+    script = """onload = () => { const page = frames[0].document, root = page.documentElement, all = [...page.body.querySelectorAll('*')];
+        const right = Math.max(...all.map(element => element.getBoundingClientRect().right));
+        const lefts = new Set([...page.querySelectorAll('.chart svg')].map(chart => chart.getBoundingClientRect().left));
+        const cut = all.filter(element => element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0 && element.tagName != 'svg');
+        document.documentElement.setAttribute('data-seen', [Math.max(root.scrollWidth, Math.ceil(right)), root.clientWidth,
+        frames[0].getComputedStyle(page.body).backgroundColor, page.querySelectorAll('svg').length, lefts.size, cut.length,
+        page.body.innerText.split(NAME).length - 1].join('|')); }""".replace("NAME", json.dumps(db))
     seen = set()
-    for width in (390, 1200):
+    for width in (390, 1280):
         frame = f'<iframe width="{width}" height="2000" style="border: 0" srcdoc="{html.escape(text)}"></iframe>'
         (tmp_path / "frame.html").write_text(f"<!DOCTYPE html><meta charset='utf-8'><script>{script}</script>{frame}")
         for scheme in (0, 1):
@@ -197,10 +231,13 @@ def test_in_a_browser(cluster, db, conn, tmp_path):
                  f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", (tmp_path / "frame.html").as_uri()],
                 text=True, capture_output=True, timeout=120,
             )
-            found = re.search(r'data-seen="(\d+)\|(\d+)\|([^|]*)\|(\d+)"', shown.stdout)
+            found = re.search(r'data-seen="(\d+)\|(\d+)\|([^|]*)\|(\d+)\|(\d+)\|(\d+)\|(\d+)"', shown.stdout)
             assert found, shown.stderr
             assert int(found[1]) <= int(found[2]) <= width, f"it is {found[1]} wide in {found[2]}"
             assert int(found[4]) > 3
+            assert int(found[5]) == 1, "charts over the same time begin at the same place"
+            assert int(found[6]) == 0, "no text is cut off"
+            assert int(found[7]) >= 8, "the database is named in the heading, two titles, and with each run"
             seen.add(found[3])
     assert len(seen) == 2, "light and dark have grounds of their own"
 

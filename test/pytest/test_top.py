@@ -36,8 +36,8 @@ PROGRAM = [sys.executable, "-m", "cyclone_console.top"]
 ENV = {**os.environ, "PYTHONPATH": str(CONSOLE), "TERM": "xterm-256color", "PYTHONIOENCODING": "utf8"}
 
 
-def dsn(cluster: Cluster, db: str) -> str:
-    return f"host={cluster.socket_dir} user=postgres dbname={db}"
+def dsn(cluster: Cluster, db: str, user: str = "postgres") -> str:
+    return f"host={cluster.socket_dir} user={user} dbname={db}"
 
 
 # what it calls in each look, as somebody else might define it
@@ -47,9 +47,9 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-def once(cluster: Cluster, db: str, **variables: str) -> str:
+def once(cluster: Cluster, db: str, user: str = "postgres", **variables: str) -> str:
     """Return what cyclone-top prints for scripts."""
-    result = subprocess.run([*PROGRAM, "--once", dsn(cluster, db)], env={**ENV, "COLUMNS": "200", **variables}, text=True, capture_output=True)
+    result = subprocess.run([*PROGRAM, "--once", dsn(cluster, db, user)], env={**ENV, "COLUMNS": "200", **variables}, text=True, capture_output=True)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
 
@@ -271,6 +271,32 @@ def test_texts_of_another_encoding_are_shown(cluster, db, conn, latin):
         with pytest.raises(UnicodeDecodeError):
             conn.execute("SELECT query FROM pg_stat_activity").fetchall()
         assert re.search(rf"latin +pid {vacuum.pid} .*\n.*scanning heap", once(cluster, db))
+
+
+def test_a_table_of_another_database_is_shown_with_its_statement(cluster, db, conn, table):
+    """Its name can't be looked up from here."""
+    cluster.sql("CREATE EXTENSION pg_cyclone")
+    try:
+        with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched") as vacuum:
+            text = once(cluster, "postgres")
+            assert "(PARALLEL 0)" not in once(cluster, db)
+    finally:
+        cluster.sql("DROP EXTENSION pg_cyclone")
+    assert re.search(rf"OID \d+ +{db} +pid {vacuum.pid} .*\n +VACUUM \(PARALLEL 0\) watched", text)
+
+
+def test_a_role_is_told_what_it_is_not_shown(cluster, db, conn, table):
+    """An ordinary role sees that a VACUUM runs, and its own whole."""
+    cluster.sql("DROP ROLE IF EXISTS ordinary")
+    cluster.sql("CREATE ROLE ordinary LOGIN")
+    try:
+        with Parked(cluster, db, "heap-scan:leader", 1, "VACUUM (PARALLEL 0) watched") as vacuum:
+            text = once(cluster, db, "ordinary")
+            assert "Role " not in once(cluster, db)
+        assert re.search(rf"table of another user +{db} +pid {vacuum.pid}", text) and "insufficient" not in text
+        assert "Role ordinary sees its own sessions only: pg_monitor" in text
+    finally:
+        cluster.sql("DROP ROLE ordinary")
 
 
 @pytest.mark.parametrize("columns", ["wide", "0", "-3"])
