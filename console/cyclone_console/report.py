@@ -346,7 +346,7 @@ def autovacuum(report: Report) -> Markup:
          count(row["server_count"]), count(row["error_count"])]
         for row in found[:25]
     ]
-    names = ["Table", "Database", "Breaker", "Failed with", "Last by", "Why not the engine", "@Last began", "#Took", "#Engine", "#Server", "#Errors"]
+    names = ["Table", "Database", ".Breaker", "Failed with", ".Last by", "Why not the engine", "@Last began", "#Took", "#Engine", "#Server", "#Errors"]
     rest = f" {len(found) - 25} more are in cyclone.autovacuum." if len(found) > 25 else ""
     return join([table(names, rows), element("p", rest, class_="faint") if rest else None])
 
