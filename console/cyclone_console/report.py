@@ -43,7 +43,6 @@ SHOWN_RUNS = 12  # the rest of them is folded away
 MOST_ADVICE = 40
 CHART_COLUMNS = 48
 MOST_QUERY = 300
-SHARED = "shared"  # catalogs that are in each database
 XIDS = 2_144_483_647  # a database that is so old is given no more transaction IDs
 
 
@@ -303,13 +302,13 @@ def history(report: Report) -> Markup:
     parts.append(history_chart(report, runs))
     by_table: dict = defaultdict(float)
     for run in runs:
-        by_table[f"{run['datname'] or SHARED}: {run['relation']}"] += run["seconds"] or 0
+        by_table[f"{run['datname'] or 'shared'}: {run['relation']}"] += run["seconds"] or 0
     longest = sorted(by_table.items(), key=lambda item: -item[1])[:8]
     parts += [element("h3", "Where the time goes"), bars([(name, [(took, "accent")], duration(took), name) for name, took in longest])]
     troubled = [run for run in runs if run["outcome"] != "done" or run["warning_count"]][:MOST_RUNS]
     if troubled:
         rows = [
-            [moment(run["started"]), run["datname"] or SHARED, run["relation"], run["operation"],
+            [moment(run["started"]), run["datname"] or "shared", run["relation"], run["operation"],
              mark(run["outcome"], OUTCOMES[run["outcome"]]), run["sqlstate"],
              " – ".join(filter(None, [run["error"], run["warnings"]]))]
             for run in troubled
@@ -320,7 +319,7 @@ def history(report: Report) -> Markup:
     for run in runs[:MOST_RUNS]:
         measured = "–" if run["latency_ms"] is None else f"{run['latency_ms']:.1f}"
         latency = f"{measured} of {run['target_ms']:.1f} ms" if run["target_ms"] else None
-        rows.append([moment(run["started"]), run["datname"] or SHARED,
+        rows.append([moment(run["started"]), run["datname"] or "shared",
                      run["relation"], run["operation"], run["door"] + (", server" if run["run_by"] == "server" else ""),
                      mark(run["outcome"], OUTCOMES[run["outcome"]]), duration(run["seconds"]), count(run["rows_removed"]), next(freed),
                      next(wal), latency])
