@@ -140,6 +140,7 @@ def test_packages_tell_the_same():
     described = [words(part) for part in re.split(r"^%description.*", spec, flags=re.MULTILINE)[1:]]
     for stanza, told in zip(stanzas("debian/control.in")[1:], (described[0], described[2]), strict=True):
         assert told.startswith(words(stanza["Description"].partition("\n")[2]))
+        assert max(map(len, stanza["Description"].splitlines()[1:])) < 80
 
     web, git, home = META["resources"]["repository"]["web"], META["resources"]["repository"]["url"], META["resources"]["homepage"]
     source = stanzas("debian/control.in")[0]
