@@ -7,7 +7,7 @@ debian/tests run on the installed packages. In another copy they are installed, 
 In others the steps of the Dockerfiles run as docker runs them, with Debian's server in place of the image's.
 
 What is built is the last commit. The mirror is that of this machine's apt, with its settings. It needs root, Debian, debootstrap, 5 GB in
-the folder, and some ten minutes for each release. The packages are in build/debs/<release> in the end, beside the log; the folder is
+the folder, and some five minutes for each release. The packages are in build/debs/<release> in the end, beside the log; the folder is
 deleted unless --keep says otherwise.
 """
 
