@@ -37,7 +37,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .note { border-left: 4px solid var(--warn); background: var(--code); padding: 8px 12px; border-radius: 4px; margin: 8px 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--faint); font-weight: 600; font-size: 13px; border-bottom: 1px solid var(--line); padding: 6px 14px 6px 0; vertical-align: bottom; }
-td { border-bottom: 1px solid var(--line); padding: 6px 14px 6px 0; vertical-align: top; overflow-wrap: anywhere; min-width: 110px; }
+td { border-bottom: 1px solid var(--line); padding: 6px 14px 6px 0; vertical-align: top; overflow-wrap: anywhere; min-width: 90px; }
 td.number, td.short { min-width: 0; }
 tr:last-child td { border-bottom: 0; } th.number, td.number { text-align: right; white-space: nowrap; }
 td.time, td.short { white-space: nowrap; } td ul { margin: 0; padding-left: 16px; }
@@ -66,7 +66,7 @@ details summary { cursor: pointer; color: var(--accent); padding: 8px 0; }
   tr { border: 1px solid var(--line); border-radius: 8px; padding: 6px 12px; margin: 10px 0; }
   td, td.number, td.time, td.short { display: grid; grid-template-columns: 110px minmax(0, 1fr); gap: 10px; text-align: left; white-space: normal; border-bottom: 0; padding: 3px 0; min-width: 0; }
   td::before { content: attr(data-label); color: var(--faint); font-size: 14px; } td.empty { display: none; }
-  td > * { justify-self: start; }
+  td > * { justify-self: start; } .mark { white-space: normal; }
 }
 @media print { section { break-inside: avoid; } nav { display: none; } }
 """

@@ -340,12 +340,13 @@ def autovacuum(report: Report) -> Markup:
         return element("p", "Autovacuum has come to no table since the server's start.", class_="faint")
     rows = [
         [row["relation"] or f"OID {row['relid']}", row["datname"],
-         mark(f"open until {moment(row['breaker_until']) or 'reset'}", "bad") if row["breaker_open"] else mark("closed", "quiet"), row["failed_with"],
+         join([mark("open", "bad"), f" until {moment(row['breaker_until']) or 'reset'}"]) if row["breaker_open"] else mark("closed", "quiet"),
+         row["failed_with"],
          row["last_by"], row["last_reason"], moment(row["last_start"]), duration(row["last_seconds"]), count(row["engine_count"]),
          count(row["server_count"]), count(row["error_count"])]
         for row in found[:25]
     ]
-    names = ["Table", "Database", ".Breaker", "Failed with", ".Last by", "Why not the engine", "@Last began", "#Took", "#Engine", "#Server", "#Errors"]
+    names = ["Table", "Database", "Breaker", "Failed with", ".Last by", "Why not the engine", "@Last began", "#Took", "#Engine", "#Server", "#Errors"]
     rest = f" {len(found) - 25} more are in cyclone.autovacuum." if len(found) > 25 else ""
     return join([table(names, rows), element("p", rest, class_="faint") if rest else None])
 

@@ -171,7 +171,7 @@ def rpmspec(prefix: Path, *options: str) -> str:
 def rpm_defines(prefix: Path) -> list[str]:
     """Return what makes rpm see the server in `prefix`, which isn't where its packages are."""
     major = re.search(r"\d+", run_program(prefix, "pg_config", "--version").stdout)[0]
-    return [f"--define=pgmajorversion {major}", f"--define=pginstdir {prefix}"]
+    return [f"--define=pgmajorversion {major}", f"--define=pginstdir {prefix.resolve()}"]
 
 
 def test_the_rpms_spec(prefix, pg_major):
@@ -189,7 +189,7 @@ def test_the_rpms(prefix, pg_major, tmp_path):
     """They are built of the archive, and have each file."""
     if not shutil.which("rpmbuild"):
         pytest.xfail("NOT TESTED: there is no rpmbuild here (Debian's package rpm)")
-    plain = find_or_fetch(pg_major)
+    plain = find_or_fetch(pg_major).resolve()  # as its pg_config calls it
     env = {**program_env(plain), "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     env = {name: value for name, value in env.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     subprocess.run(["make", "--silent", "-C", REPO, "dist"], check=True, capture_output=True, env=env)
