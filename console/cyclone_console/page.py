@@ -36,8 +36,8 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .tile.good { border-left-color: var(--good); } .tile.warn { border-left-color: var(--warn); } .tile.bad { border-left-color: var(--bad); }
 .note { border-left: 4px solid var(--warn); background: var(--code); padding: 8px 12px; border-radius: 4px; margin: 8px 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
-th { text-align: left; color: var(--faint); font-weight: 600; font-size: 13px; border-bottom: 1px solid var(--line); padding: 6px 14px 6px 0; vertical-align: bottom; }
-td { border-bottom: 1px solid var(--line); padding: 6px 14px 6px 0; vertical-align: top; overflow-wrap: anywhere; min-width: 90px; }
+th { text-align: left; color: var(--faint); font-weight: 600; font-size: 13px; border-bottom: 1px solid var(--line); padding: 6px 10px 6px 0; vertical-align: bottom; }
+td { border-bottom: 1px solid var(--line); padding: 6px 10px 6px 0; vertical-align: top; overflow-wrap: anywhere; min-width: 90px; }
 td.number, td.short { min-width: 0; }
 tr:last-child td { border-bottom: 0; } th.number, td.number { text-align: right; white-space: nowrap; }
 td.time, td.short { white-space: nowrap; } td ul { margin: 0; padding-left: 16px; }
