@@ -17,9 +17,9 @@ from cyclone_lab.cluster import Cluster
 CONFIG = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_parallel_maintenance_workers": 0}
 TABLES = 1000
 QUERIES = {
-    "all rows and columns": "SELECT * FROM cyclone.history",
-    "last night's, the longest first": "SELECT * FROM cyclone.history WHERE started > now() - interval '12h' ORDER BY seconds DESC LIMIT 20",
-    "time by table and phase": "SELECT relation, key, sum(value::float8) FROM cyclone.history, jsonb_each_text(phases) GROUP BY 1, 2",
+    "all rows and columns": "SELECT * FROM cyclone.history_details",
+    "last night's, the longest first": "SELECT * FROM cyclone.history_details WHERE started > now() - interval '12h' ORDER BY seconds DESC LIMIT 20",
+    "time by table and phase": "SELECT relation, key, sum(value::float8) FROM cyclone.history_details, jsonb_each_text(phases) GROUP BY 1, 2",
 }
 
 

@@ -19,17 +19,17 @@ CONFIG = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync"
 LARGE = 10
 ROUNDS = 7
 QUERIES = {
-    "horizon": "SELECT * FROM cyclone.horizon",
+    "horizon": "SELECT * FROM cyclone.horizon_details",
     "horizon, the holder only": "SELECT kind, pid, xmin_age, how_to_end FROM cyclone.horizon WHERE is_oldest",
-    "advice": "SELECT * FROM cyclone.advice",
+    "advice": "SELECT * FROM cyclone.advice_details",
     "advice, what is due only": "SELECT relation FROM cyclone.advice WHERE due IS NOT NULL",
-    "advice, one table": "SELECT * FROM cyclone.advice WHERE relation = 't1'::regclass",
-    "history": "SELECT * FROM cyclone.history",
-    "progress": "SELECT * FROM cyclone.progress",
-    "pace": "SELECT * FROM cyclone.pace",
-    "autovacuum": "SELECT * FROM cyclone.autovacuum",
-    "bloat": "SELECT * FROM cyclone.bloat",
-    "bloat, one table": "SELECT * FROM cyclone.bloat WHERE table_name = 't1'::regclass",
+    "advice, one table": "SELECT * FROM cyclone.advice_details WHERE relation = 't1'::regclass",
+    "history": "SELECT * FROM cyclone.history_details",
+    "progress": "SELECT * FROM cyclone.progress_details",
+    "pace": "SELECT * FROM cyclone.pace_details",
+    "autovacuum": "SELECT * FROM cyclone.autovacuum_details",
+    "bloat": "SELECT * FROM cyclone.bloat_details",
+    "bloat, one table": "SELECT * FROM cyclone.bloat_details WHERE of_table = 't1'::regclass",
 }
 
 

@@ -117,7 +117,7 @@ def shrink(conn: psycopg.Connection) -> None:
     conn.execute("RESET cyclone.debug_point")
     for statement in ("VACUUM (FULL INPLACE, PARALLEL 2, VERBOSE) moved", "VACUUM (FULL, PARALLEL 2, VERBOSE) dropped",
                       "VACUUM (FULL INPLACE) dropped", "VACUUM (FULL, PARALLEL 0) moved"):  # fmt: skip
-        for query in ("SELECT * FROM cyclone.bloat", "SELECT * FROM cyclone.estimate_bloat('moved', 4, 1)",
+        for query in ("SELECT * FROM cyclone.bloat_details", "SELECT * FROM cyclone.estimate_bloat('moved', 4, 1)",
                       "SELECT * FROM cyclone.estimate_bloat('dropped')"):  # fmt: skip
             assert conn.execute(query).fetchall()
         conn.execute(statement)

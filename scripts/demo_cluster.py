@@ -28,7 +28,7 @@ def show_bloat(conn: psycopg.Connection) -> None:
     rows = conn.execute("""
         SELECT nodeport, nodename, coalesce(max(error), format('%s shards, %s of %s could be given back', count(*),
                pg_size_pretty(sum(bloat_bytes)), pg_size_pretty(sum(size))))
-        FROM cyclone.cluster_bloat WHERE error IS NOT NULL OR kind = 'table' AND relation ~ 'events_[0-9]'
+        FROM cyclone.cluster_bloat WHERE error IS NOT NULL OR kind = 'table' AND relation_name ~ 'events_[0-9]'
         GROUP BY 1, 2 ORDER BY 1, 2
         """)
     for port, name, what in rows:
@@ -38,7 +38,7 @@ def show_bloat(conn: psycopg.Connection) -> None:
 def show(conn: psycopg.Connection) -> None:
     """Print what the views of all nodes say now."""
     rows = conn.execute("""
-        SELECT g.nodeport, g.nodename, coalesce(g.error, g.relation || ', ' || g.phase), p.budget, p.latency_ms
+        SELECT g.nodeport, g.nodename, coalesce(g.error, g.relation_name || ', ' || g.phase), p.budget, p.latency_ms
         FROM cyclone.cluster_progress g LEFT JOIN cyclone.cluster_pace p USING (nodename, nodeport, pid)
         WHERE g.role = 'leader' OR g.error IS NOT NULL ORDER BY 1, 2
         """)

@@ -3,8 +3,8 @@
 
 \echo Use "CREATE EXTENSION pg_cyclone" to load this file. \quit
 
--- Functions and operators that somebody has put into the schema before would be taken for the server's in what follows, and
--- run with the rights of whoever reads the views; and the schema's owner could put other views in the place of these.
+-- Functions and operators that another role has put into the schema before would be taken for the server's in what follows, and
+-- run with the rights of a user who reads the views; and the schema's owner could put other views in the place of these.
 DO $$
 BEGIN
     IF EXISTS (
@@ -23,7 +23,7 @@ BEGIN
     THEN
         RAISE EXCEPTION 'schema cyclone belongs to somebody else, or has objects or a privilege CREATE of somebody else'
             USING ERRCODE = 'insufficient_privilege',
-                  DETAIL = 'What they have put there would run with the rights of whoever reads the views of pg_cyclone.',
+                  DETAIL = 'What they have put there would run with the rights of a user who reads the views of pg_cyclone.',
                   HINT = 'Look what is in the schema, and rename or drop it, or what is theirs in it.';
     END IF;
 END
@@ -67,59 +67,69 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_eta';
 COMMENT ON FUNCTION eta_rows() IS
 'What the view cyclone.progress says of the time that running VACUUMs take, by leader.';
 
-CREATE VIEW progress AS
+CREATE VIEW progress_details AS
 SELECT p.pid,
        p.leader_pid,
+       p.role,
        p.datid,
        d.datname,
        p.relid,
-       CASE WHEN p.datid = (SELECT oid FROM pg_catalog.pg_database
-                            WHERE datname = pg_catalog.current_database())
-            THEN p.relid::pg_catalog.regclass::pg_catalog.text END AS relation,
-       p.role,
+       CASE WHEN p.datid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+            THEN p.relid::pg_catalog.regclass END AS relation,
        p.phase,
+       p.index_relid,
+       CASE WHEN p.datid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+            THEN p.index_relid::pg_catalog.regclass END AS index,
        p.blocks_done,
        p.blocks_total,
-       p.index_relid,
+       e.phase_eta,
+       e.eta,
+       e.phase_eta_earliest,
+       e.phase_eta_latest,
+       e.eta_earliest,
+       e.eta_latest,
+       e.eta_runs,
        p.dead_tids,
        p.store_bytes,
        p.store_limit,
-       p.bytes_freed,
-       e.phase_eta,
-       e.phase_eta_earliest,
-       e.phase_eta_latest,
-       e.eta,
-       e.eta_earliest,
-       e.eta_latest,
-       e.eta_runs
+       p.bytes_freed
 FROM cyclone.progress_rows() p
 LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid
 LEFT JOIN cyclone.eta_rows() e ON e.pid = p.pid AND p.role = 'leader';
 
+COMMENT ON VIEW progress_details IS
+'The view cyclone.progress with all columns. What each process of each running VACUUM is doing. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
+COMMENT ON COLUMN progress_details.pid IS 'Process ID of the leader or worker';
+COMMENT ON COLUMN progress_details.leader_pid IS 'Process ID of the leader, which runs the command';
+COMMENT ON COLUMN progress_details.role IS '"leader" or "worker"';
+COMMENT ON COLUMN progress_details.datid IS 'OID of the database';
+COMMENT ON COLUMN progress_details.datname IS 'Name of the database';
+COMMENT ON COLUMN progress_details.relid IS 'OID of the table being vacuumed';
+COMMENT ON COLUMN progress_details.relation IS 'The table; null if it is in another database';
+COMMENT ON COLUMN progress_details.phase IS 'What the process does, in the words of pg_stat_progress_vacuum, and some more for VACUUM FULL';
+COMMENT ON COLUMN progress_details.index_relid IS 'OID of the index that the process works on; null if none';
+COMMENT ON COLUMN progress_details.index IS 'That index; null, too, if it is in another database';
+COMMENT ON COLUMN progress_details.blocks_done IS 'Blocks that this process has done in this phase: of the heap, scanned or skipped; of a btree, visited; of other indexes, 0; when rows are moved, vacated';
+COMMENT ON COLUMN progress_details.blocks_total IS 'Blocks of the table, for all processes together; in index phases, of the current index; when rows are moved, to be vacated';
+COMMENT ON COLUMN progress_details.phase_eta IS 'When the phase is likely to be done: at the rate that it goes, or, of a phase whose blocks are not counted, as in past runs; null if neither is known; like all columns after it, for the leader only';
+COMMENT ON COLUMN progress_details.eta IS 'When the VACUUM of the table is likely to be done: when the phase is, and then as in past runs of the same operation on this table, started by the same, a command or autovacuum (cyclone.history); null if there are none, or if it takes longer than all of them';
+COMMENT ON COLUMN progress_details.phase_eta_earliest IS 'phase_eta at the faster one of the recent rate and the rate before, or by the shortest past run';
+COMMENT ON COLUMN progress_details.phase_eta_latest IS 'phase_eta at the slower one, or by the longest past run';
+COMMENT ON COLUMN progress_details.eta_earliest IS 'eta if all goes as fast as the rates and past runs know it';
+COMMENT ON COLUMN progress_details.eta_latest IS 'eta if all goes as slowly';
+COMMENT ON COLUMN progress_details.eta_runs IS 'How many past runs there were to go by, 10 at most';
+COMMENT ON COLUMN progress_details.dead_tids IS 'Dead item identifiers in the store';
+COMMENT ON COLUMN progress_details.store_bytes IS 'Memory used by the dead-TID store, in bytes';
+COMMENT ON COLUMN progress_details.store_limit IS 'Memory that the store may use (maintenance_work_mem), in bytes';
+COMMENT ON COLUMN progress_details.bytes_freed IS 'What VACUUM (FULL INPLACE) has given back of the table so far, in bytes';
+
+CREATE VIEW progress AS
+SELECT v.pid, v.leader_pid, v.role, v.datname, v.relation, v.phase, v.index, v.blocks_done, v.blocks_total,
+       v.eta
+FROM cyclone.progress_details v;
+
 COMMENT ON VIEW progress IS
-'What each process of each running VACUUM is doing. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
-COMMENT ON COLUMN progress.pid IS 'Process ID of the leader or worker';
-COMMENT ON COLUMN progress.leader_pid IS 'Process ID of the leader, which runs the command';
-COMMENT ON COLUMN progress.datid IS 'OID of the database';
-COMMENT ON COLUMN progress.datname IS 'Name of the database';
-COMMENT ON COLUMN progress.relid IS 'OID of the table being vacuumed';
-COMMENT ON COLUMN progress.relation IS 'Name of the table; null if it is in another database';
-COMMENT ON COLUMN progress.role IS '"leader" or "worker"';
-COMMENT ON COLUMN progress.phase IS 'What the process does, in the words of pg_stat_progress_vacuum, and some more for VACUUM FULL';
-COMMENT ON COLUMN progress.blocks_done IS 'Blocks that this process has done in this phase: of the heap, scanned or skipped; of a btree, visited; of other indexes, 0; when rows are moved, vacated';
-COMMENT ON COLUMN progress.blocks_total IS 'Blocks of the table, for all processes together; in index phases, of the current index; when rows are moved, to be vacated';
-COMMENT ON COLUMN progress.index_relid IS 'OID of the index that the process works on; null if none';
-COMMENT ON COLUMN progress.dead_tids IS 'Dead item identifiers in the store; for the leader only';
-COMMENT ON COLUMN progress.store_bytes IS 'Memory used by the dead-TID store, in bytes; for the leader only';
-COMMENT ON COLUMN progress.store_limit IS 'Memory that the store may use (maintenance_work_mem), in bytes; for the leader only';
-COMMENT ON COLUMN progress.bytes_freed IS 'What VACUUM (FULL INPLACE) has given back of the table so far, in bytes; for the leader only';
-COMMENT ON COLUMN progress.phase_eta IS 'When the phase is likely to be done: at the rate that it goes, or, of a phase whose blocks are not counted, as in past runs; null if neither is known; like all that follows for the leader only';
-COMMENT ON COLUMN progress.phase_eta_earliest IS 'The same at the faster one of the rate of late and the rate before, or by the shortest past run';
-COMMENT ON COLUMN progress.phase_eta_latest IS 'The same at the slower one, or by the longest past run';
-COMMENT ON COLUMN progress.eta IS 'When the VACUUM of the table is likely to be done: when the phase is, and then as in past runs of the same operation on this table by the same door (cyclone.history); null if there are none, or if it takes longer than all of them';
-COMMENT ON COLUMN progress.eta_earliest IS 'The same if all goes as fast as the rates and past runs know it';
-COMMENT ON COLUMN progress.eta_latest IS 'The same if all goes as slowly';
-COMMENT ON COLUMN progress.eta_runs IS 'How many past runs there were to go by, 10 at most';
+'What each process of each running VACUUM is doing. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only. The columns that one looks at first; cyclone.progress_details has all of them.';
 
 CREATE FUNCTION pace_rows(
     OUT pid int,
@@ -159,22 +169,13 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_guards';
 COMMENT ON FUNCTION guard_rows() IS
 'What the view cyclone.pace says of VACUUMs that are paused, or wait to keep to cyclone.max_wal_rate, cyclone.max_replica_lag or cyclone.min_free_disk.';
 
-CREATE VIEW pace AS
+CREATE VIEW pace_details AS
 SELECT coalesce(p.pid, g.pid) AS pid,
        coalesce(p.datid, g.datid) AS datid,
        d.datname,
        coalesce(p.relid, g.relid) AS relid,
-       CASE WHEN coalesce(p.datid, g.datid) = (SELECT oid FROM pg_catalog.pg_database
-                                               WHERE datname = pg_catalog.current_database())
-            THEN coalesce(p.relid, g.relid)::pg_catalog.regclass::pg_catalog.text END AS relation,
-       p.target_ms,
-       p.latency_of,
-       p.percentile,
-       p.latency_ms,
-       p.budget,
-       p.rate,
-       p.asleep,
-       p.shared_by,
+       CASE WHEN coalesce(p.datid, g.datid) = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+            THEN coalesce(p.relid, g.relid)::pg_catalog.regclass END AS relation,
        coalesce(g.limited_by, p.limited_by) AS limited_by,
        CASE WHEN g.pid IS NOT NULL THEN g.figure
             WHEN p.limited_by = 'cost delay' THEN p.rate
@@ -184,30 +185,51 @@ SELECT coalesce(p.pid, g.pid) AS pid,
             WHEN p.limited_by IN ('latency target', 'floor') THEN p.target_ms END AS bound,
        CASE WHEN g.paused_by IS NOT NULL THEN pg_catalog.pg_get_userbyid(g.paused_by)::pg_catalog.text
             WHEN g.standby_pid IS NOT NULL THEN (SELECT a.application_name FROM pg_catalog.pg_stat_get_activity(g.standby_pid) a)
-            ELSE g.wal_holder END AS held_by
+            ELSE g.wal_holder END AS held_by,
+       p.target_ms,
+       p.latency_ms,
+       p.latency_of,
+       p.percentile,
+       p.asleep,
+       p.rate,
+       p.budget,
+       p.shared_by
 FROM cyclone.pace_rows() p
 FULL JOIN cyclone.guard_rows() g ON g.pid = p.pid
 LEFT JOIN pg_catalog.pg_database d ON d.oid = coalesce(p.datid, g.datid);
 
+COMMENT ON VIEW pace_details IS
+'The view cyclone.pace with all columns. How fast each running VACUUM goes, and why not faster; it is brought up to date a few times a second. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
+COMMENT ON COLUMN pace_details.pid IS 'Process ID of the leader, which runs the command';
+COMMENT ON COLUMN pace_details.datid IS 'OID of the database';
+COMMENT ON COLUMN pace_details.datname IS 'Name of the database';
+COMMENT ON COLUMN pace_details.relid IS 'OID of the table being vacuumed';
+COMMENT ON COLUMN pace_details.relation IS 'The table; null if it is in another database';
+COMMENT ON COLUMN pace_details.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
+COMMENT ON COLUMN pace_details.figure IS 'What is bounded by limited_by: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
+COMMENT ON COLUMN pace_details.bound IS 'The bound of figure, in its unit';
+COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what retains WAL where the disk gets full; null for other limits';
+COMMENT ON COLUMN pace_details.target_ms IS 'Latency target, in milliseconds; null if there is none, and with auto, which goes by waits';
+COMMENT ON COLUMN pace_details.latency_ms IS 'The percentile of the latency of others'' statements as last measured, in milliseconds; null if there were none recently, or if they are not timed';
+COMMENT ON COLUMN pace_details.latency_of IS 'What the target is kept by: "statements" of others, or how long others have to wait ("waits", with auto); null without a target';
+COMMENT ON COLUMN pace_details.percentile IS 'Which percentile of the latency of others'' statements is to be kept at the target, 0 to 100; null without a target';
+COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
+COMMENT ON COLUMN pace_details.rate IS 'How much of the budget they used recently, in its unit; null if it is not counted, as there is neither cost-based delay nor a target';
+COMMENT ON COLUMN pace_details.budget IS 'What all processes of the VACUUM together may use: if a latency target sets the pace, how many may be at work on average; else cost a second by vacuum_cost_page_hit and its like; null if there is no bound';
+COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without a target';
+
+CREATE VIEW pace AS
+SELECT v.pid, v.datname, v.relation, v.limited_by, pg_catalog.round(v.figure::numeric, 1)::float8 AS figure,
+       pg_catalog.round(v.bound::numeric, 1)::float8 AS bound, v.held_by,
+       pg_catalog.round(v.target_ms::numeric, 1)::float8 AS target_ms,
+       pg_catalog.round(v.latency_ms::numeric, 1)::float8 AS latency_ms,
+       pg_catalog.round(v.asleep::numeric, 2)::float8 AS asleep,
+       pg_catalog.round(v.rate::numeric, 1)::float8 AS rate,
+       pg_catalog.round(v.budget::numeric, 1)::float8 AS budget
+FROM cyclone.pace_details v;
+
 COMMENT ON VIEW pace IS
-'How fast each running VACUUM goes, and why not faster; it is brought up to date a few times a second. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
-COMMENT ON COLUMN pace.pid IS 'Process ID of the leader, which runs the command';
-COMMENT ON COLUMN pace.datid IS 'OID of the database';
-COMMENT ON COLUMN pace.datname IS 'Name of the database';
-COMMENT ON COLUMN pace.relid IS 'OID of the table being vacuumed';
-COMMENT ON COLUMN pace.relation IS 'Name of the table; null if it is in another database';
-COMMENT ON COLUMN pace.target_ms IS 'Latency target, in milliseconds; null if there is none, and with auto, which goes by waits';
-COMMENT ON COLUMN pace.latency_of IS 'What the target is kept by: "statements" of others, or how long others have to wait ("waits", with auto); null without one';
-COMMENT ON COLUMN pace.percentile IS 'Which percentile of their latency is to be kept at the target; null without one';
-COMMENT ON COLUMN pace.latency_ms IS 'The percentile of the latency of others'' statements as last measured, in milliseconds; null if there were none of late, or if they are not timed';
-COMMENT ON COLUMN pace.budget IS 'What all processes of the VACUUM together may use: if a latency target sets the pace, how many may be at work on average; else cost a second by vacuum_cost_page_hit and its like; null if there is no bound';
-COMMENT ON COLUMN pace.rate IS 'How much of that they use of late; null if it is not counted, as there is neither cost-based delay nor a target';
-COMMENT ON COLUMN pace.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
-COMMENT ON COLUMN pace.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without one';
-COMMENT ON COLUMN pace.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
-COMMENT ON COLUMN pace.figure IS 'What is bounded by that: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
-COMMENT ON COLUMN pace.bound IS 'The bound of it';
-COMMENT ON COLUMN pace.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what retains WAL where the disk gets full; null for other limits';
+'How fast each running VACUUM goes, and why not faster; it is brought up to date a few times a second. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only. The columns that one looks at first; cyclone.pace_details has all of them.';
 
 CREATE FUNCTION pause(pid int)
 RETURNS bool
@@ -279,53 +301,60 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_autovacuum';
 COMMENT ON FUNCTION autovacuum_rows() IS
 'What became of the tables that autovacuum came to; see the view cyclone.autovacuum';
 
-CREATE VIEW autovacuum AS
+CREATE VIEW autovacuum_details AS
 SELECT a.datid,
        d.datname,
        a.relid,
-       CASE WHEN a.datid = 0 OR
-                 a.datid = (SELECT oid FROM pg_catalog.pg_database
-                            WHERE datname = pg_catalog.current_database())
-            THEN a.relid::pg_catalog.regclass::pg_catalog.text END AS relation,
+       c.oid::pg_catalog.regclass AS relation,
+       a.last_start,
+       a.last_seconds,
+       a.last_by,
+       a.last_reason,
+       a.last_rows_removed,
+       a.last_pages_scanned,
+       a.last_workers,
        a.engine_count,
        a.server_count,
        a.cancel_count,
        a.error_count,
-       a.last_by,
-       a.last_reason,
-       a.last_start,
-       a.last_seconds,
-       a.last_rows_removed,
-       a.last_pages_scanned,
-       a.last_workers,
-       a.failures,
-       a.failed_with,
        a.breaker_open,
-       a.breaker_until
+       a.breaker_until,
+       a.failures,
+       a.failed_with
 FROM cyclone.autovacuum_rows() a
-LEFT JOIN pg_catalog.pg_database d ON d.oid = a.datid;
+LEFT JOIN pg_catalog.pg_database d ON d.oid = a.datid
+LEFT JOIN pg_catalog.pg_class c ON c.oid = a.relid AND a.datid IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()));
+
+COMMENT ON VIEW autovacuum_details IS
+'The view cyclone.autovacuum with all columns. A row for each table that autovacuum came to since the server''s start or the last reset: who vacuumed it, and what came of it.';
+COMMENT ON COLUMN autovacuum_details.datid IS 'OID of the database; 0 for a shared catalog';
+COMMENT ON COLUMN autovacuum_details.datname IS 'Name of the database';
+COMMENT ON COLUMN autovacuum_details.relid IS 'OID of the table or TOAST table';
+COMMENT ON COLUMN autovacuum_details.relation IS 'The table or TOAST table; null if it is in another database, or was dropped';
+COMMENT ON COLUMN autovacuum_details.last_start IS 'When it was vacuumed last: the beginning';
+COMMENT ON COLUMN autovacuum_details.last_seconds IS 'How long that took, in seconds, also if it was cancelled or failed';
+COMMENT ON COLUMN autovacuum_details.last_by IS 'What vacuumed it last: "engine" or "server"';
+COMMENT ON COLUMN autovacuum_details.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (after several of them all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
+COMMENT ON COLUMN autovacuum_details.last_rows_removed IS 'Rows that the engine removed then; null if it was the server';
+COMMENT ON COLUMN autovacuum_details.last_pages_scanned IS 'Pages of the table that the engine scanned then; null if it was the server';
+COMMENT ON COLUMN autovacuum_details.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
+COMMENT ON COLUMN autovacuum_details.engine_count IS 'How often pg_cyclone''s engine vacuumed it to the end';
+COMMENT ON COLUMN autovacuum_details.server_count IS 'How often it was left to PostgreSQL''s own VACUUM, to the end';
+COMMENT ON COLUMN autovacuum_details.cancel_count IS 'How often the engine gave way, as somebody waited for a lock on the table, cancelled it, or terminated one of its parallel workers';
+COMMENT ON COLUMN autovacuum_details.error_count IS 'How often the engine failed, or a crash of the server came while it was at work';
+COMMENT ON COLUMN autovacuum_details.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because the engine failed, or are all tables because of crashes?';
+COMMENT ON COLUMN autovacuum_details.breaker_until IS 'Until when the breaker is open; null if it is not, or until cyclone.autovacuum_reset()';
+COMMENT ON COLUMN autovacuum_details.failures IS 'How often in a row the engine has failed';
+COMMENT ON COLUMN autovacuum_details.failed_with IS 'The last failure: an SQLSTATE, "crash" or "audit"; null if the engine was successful since';
+
+CREATE VIEW autovacuum AS
+SELECT v.datname, v.relid, v.relation, v.last_start,
+       pg_catalog.round(v.last_seconds::numeric, 3)::float8 AS last_seconds, v.last_by, v.last_reason,
+       v.engine_count, v.server_count, v.failures, v.failed_with
+FROM cyclone.autovacuum_details v;
 
 COMMENT ON VIEW autovacuum IS
-'A row for each table that autovacuum came to since the server''s start or the last reset: who vacuumed it, and what came of it';
-COMMENT ON COLUMN autovacuum.datid IS 'OID of the database; 0 for a shared catalog';
-COMMENT ON COLUMN autovacuum.datname IS 'Name of the database';
-COMMENT ON COLUMN autovacuum.relid IS 'OID of the table or TOAST table';
-COMMENT ON COLUMN autovacuum.relation IS 'Its name; null if it is in another database';
-COMMENT ON COLUMN autovacuum.engine_count IS 'How often pg_cyclone''s engine vacuumed it to the end';
-COMMENT ON COLUMN autovacuum.server_count IS 'How often it was left to PostgreSQL''s own VACUUM, to the end';
-COMMENT ON COLUMN autovacuum.cancel_count IS 'How often the engine gave way, as somebody waited for a lock on the table, cancelled it, or terminated one of its parallel workers';
-COMMENT ON COLUMN autovacuum.error_count IS 'How often the engine failed, or a crash of the server came while it was at work';
-COMMENT ON COLUMN autovacuum.last_by IS 'Who vacuumed it last: "engine" or "server"';
-COMMENT ON COLUMN autovacuum.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (so many that all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
-COMMENT ON COLUMN autovacuum.last_start IS 'When that began';
-COMMENT ON COLUMN autovacuum.last_seconds IS 'How long it took, in seconds, also if it was cancelled or failed';
-COMMENT ON COLUMN autovacuum.last_rows_removed IS 'Rows that the engine removed then; null if it was the server';
-COMMENT ON COLUMN autovacuum.last_pages_scanned IS 'Pages of the table that the engine scanned then; null if it was the server';
-COMMENT ON COLUMN autovacuum.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
-COMMENT ON COLUMN autovacuum.failures IS 'How often in a row the engine failed by now';
-COMMENT ON COLUMN autovacuum.failed_with IS 'The last failure: an SQLSTATE, "crash" or "audit"; null if the engine was successful since';
-COMMENT ON COLUMN autovacuum.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because of that, or are all tables because of crashes?';
-COMMENT ON COLUMN autovacuum.breaker_until IS 'Until when; null if it is not, or until cyclone.autovacuum_reset()';
+'A row for each table that autovacuum came to since the server''s start or the last reset: who vacuumed it, and what came of it. The columns that one looks at first; cyclone.autovacuum_details has all of them.';
 
 CREATE FUNCTION autovacuum_reset(relation regclass DEFAULT NULL)
 RETURNS bigint
@@ -336,16 +365,16 @@ COMMENT ON FUNCTION autovacuum_reset(regclass) IS
 'Forgets what became of a table in autovacuum and closes its circuit breaker; without an argument, of all tables. Returns how many there were';
 
 REVOKE ALL ON FUNCTION autovacuum_rows(), autovacuum_reset(regclass) FROM PUBLIC;
-REVOKE ALL ON autovacuum FROM PUBLIC;
+REVOKE ALL ON autovacuum, autovacuum_details FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION autovacuum_rows() TO pg_monitor;
-GRANT SELECT ON autovacuum TO pg_monitor;
+GRANT SELECT ON autovacuum, autovacuum_details TO pg_monitor;
 
 CREATE FUNCTION history_rows(
     OUT id bigint,
     OUT datid oid,
     OUT relid oid,
-    OUT relation text,
-    OUT door text,
+    OUT relation_name text,
+    OUT started_by text,
     OUT operation text,
     OUT options text,
     OUT run_by text,
@@ -392,32 +421,25 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_history';
 COMMENT ON FUNCTION history_rows() IS
 'The rows of the view cyclone.history, without names.';
 
-CREATE VIEW history AS
+CREATE VIEW history_details AS
 SELECT h.id,
+       h.started,
+       h.seconds,
        h.datid,
        d.datname,
        h.relid,
-       h.relation,
-       h.door,
-       h.operation,
-       h.options,
+       c.oid::pg_catalog.regclass AS relation,
+       h.relation_name,
+       h.started_by,
        h.run_by,
        h.usesysid,
        u.rolname AS usename,
        h.pid,
-       h.started,
-       h.seconds,
-       h.phases,
+       h.operation,
+       h.options,
        h.outcome,
-       h.sqlstate,
-       h.error,
-       h.warning_count,
-       h.warnings,
        h.forced,
        h.aggressive,
-       h.workers_planned,
-       h.workers_launched,
-       h.index_scans,
        h.rows_removed,
        h.rows_remaining,
        h.rows_dead,
@@ -427,70 +449,88 @@ SELECT h.id,
        h.pages_after,
        h.bytes_before,
        h.bytes_after,
+       h.index_scans,
+       h.workers_planned,
+       h.workers_launched,
        h.wal_records,
        h.wal_full_page_images,
        h.wal_bytes,
        h.slept_seconds,
        h.target_ms,
        h.latency_ms,
-       h.audited_pages,
-       h.audit_failed,
        h.paused_seconds,
        h.wal_rate_seconds,
        h.replica_lag_seconds,
-       h.disk_space_seconds
+       h.disk_space_seconds,
+       h.audited_pages,
+       h.audit_failed,
+       h.warning_count,
+       h.sqlstate,
+       h.error,
+       h.warnings,
+       h.phases
 FROM cyclone.history_rows() h
 LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
+LEFT JOIN pg_catalog.pg_class c ON c.oid = h.relid AND h.datid IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))
 LEFT JOIN pg_catalog.pg_roles u ON u.oid = h.usesysid;
 
+COMMENT ON VIEW history_details IS
+'The view cyclone.history with all columns. A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, the oldest row of the table that has the most gives way. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s.';
+COMMENT ON COLUMN history_details.id IS 'Number of the run; they count up, so a program that collects runs can ask for those after the last one that it has';
+COMMENT ON COLUMN history_details.started IS 'When it began, with the lock on the table';
+COMMENT ON COLUMN history_details.seconds IS 'How long it took, in seconds';
+COMMENT ON COLUMN history_details.datid IS 'OID of the database; 0 for a shared catalog';
+COMMENT ON COLUMN history_details.datname IS 'Name of the database; null for a shared catalog, or if there is no such database any more';
+COMMENT ON COLUMN history_details.relid IS 'OID of the table or TOAST table';
+COMMENT ON COLUMN history_details.relation IS 'The table or TOAST table; null if it is in another database, or was dropped';
+COMMENT ON COLUMN history_details.relation_name IS 'Its name at the time, with its schema';
+COMMENT ON COLUMN history_details.started_by IS 'What had the table vacuumed: "command" or "autovacuum"';
+COMMENT ON COLUMN history_details.run_by IS '"engine" or, in autovacuum, "server": it was left to PostgreSQL''s own VACUUM, of which only times, pages and WAL are known';
+COMMENT ON COLUMN history_details.usesysid IS 'OID of the command''s user; null in autovacuum';
+COMMENT ON COLUMN history_details.usename IS 'Name of the command''s user';
+COMMENT ON COLUMN history_details.pid IS 'Process ID of the leader';
+COMMENT ON COLUMN history_details.operation IS '"VACUUM", "FULL REWRITE", "FULL INPLACE" or, since PostgreSQL 19, "REPACK"';
+COMMENT ON COLUMN history_details.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation, LATENCY_TARGET is target_ms, and BUFFER_USAGE_LIMIT is not recorded';
+COMMENT ON COLUMN history_details.outcome IS '"done", "cancelled" (by a user, for somebody who waited for the table, by the end of the process or of the server) or "failed"';
+COMMENT ON COLUMN history_details.forced IS 'Was it an autovacuum that the table''s age had forced, to prevent wraparound?';
+COMMENT ON COLUMN history_details.aggressive IS 'Was it one that visits all pages that are not all-frozen? Null unless it is a VACUUM by the engine that was done';
+COMMENT ON COLUMN history_details.rows_removed IS 'Rows removed; like all that follows up to bytes_after null if it is not known, as after an error';
+COMMENT ON COLUMN history_details.rows_remaining IS 'Rows that remain, as estimated by VACUUM';
+COMMENT ON COLUMN history_details.rows_dead IS 'Rows of these that are dead but not yet removable';
+COMMENT ON COLUMN history_details.rows_moved IS 'Rows moved by FULL INPLACE';
+COMMENT ON COLUMN history_details.pages_scanned IS 'Pages of the table that were scanned';
+COMMENT ON COLUMN history_details.pages_before IS 'Pages of the table at the beginning';
+COMMENT ON COLUMN history_details.pages_after IS 'Pages of the table at the end';
+COMMENT ON COLUMN history_details.bytes_before IS 'Size of the table and its indexes at the beginning, in bytes, without free space map and visibility map; of FULL REWRITE and FULL INPLACE with that of the TOAST table';
+COMMENT ON COLUMN history_details.bytes_after IS 'The same size at the end, in bytes';
+COMMENT ON COLUMN history_details.index_scans IS 'How often the indexes were vacuumed; null if it is not VACUUM by the engine, or not done';
+COMMENT ON COLUMN history_details.workers_planned IS 'Parallel workers planned; in FULL INPLACE, to move rows, the most at a time';
+COMMENT ON COLUMN history_details.workers_launched IS 'Parallel workers launched, likewise';
+COMMENT ON COLUMN history_details.wal_records IS 'WAL records written, by all processes';
+COMMENT ON COLUMN history_details.wal_full_page_images IS 'Full page images in that WAL';
+COMMENT ON COLUMN history_details.wal_bytes IS 'WAL written, in bytes, by all processes';
+COMMENT ON COLUMN history_details.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
+COMMENT ON COLUMN history_details.target_ms IS 'Latency target at the end, in milliseconds; null without one, and with auto, which goes by waits';
+COMMENT ON COLUMN history_details.latency_ms IS 'The percentile that the target is about as last measured, in milliseconds; null if there was nothing to measure';
+COMMENT ON COLUMN history_details.paused_seconds IS 'How long it was paused by cyclone.pause(), in seconds; null if it is not known';
+COMMENT ON COLUMN history_details.wal_rate_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_wal_rate, in seconds; null if it is not known';
+COMMENT ON COLUMN history_details.replica_lag_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_replica_lag, in seconds; null if it is not known';
+COMMENT ON COLUMN history_details.disk_space_seconds IS 'How long at least one of its processes waited to keep to cyclone.min_free_disk, in seconds; null if it is not known';
+COMMENT ON COLUMN history_details.audited_pages IS 'Pages of the table and its indexes that cyclone.audit had judged twice, as often as they were; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
+COMMENT ON COLUMN history_details.audit_failed IS 'Did it end as verdicts of an audit differed? A report is in the folder pg_cyclone of the data directory then';
+COMMENT ON COLUMN history_details.warning_count IS 'How many warnings there were that log_min_messages lets into the log';
+COMMENT ON COLUMN history_details.sqlstate IS 'SQLSTATE of the error that ended it';
+COMMENT ON COLUMN history_details.error IS 'Message of that error; if it is longer than 255 bytes it ends in dots';
+COMMENT ON COLUMN history_details.warnings IS 'Their messages, a line each; if that is longer than 255 bytes it ends in dots';
+COMMENT ON COLUMN history_details.phases IS 'How long each phase took that there was, in seconds, as VERBOSE has it; null if it was not done to the end';
+
+CREATE VIEW history AS
+SELECT v.id, v.started, pg_catalog.round(v.seconds::numeric, 3)::float8 AS seconds, v.datname, v.relation,
+       v.relation_name, v.started_by, v.operation, v.outcome, v.rows_removed, v.error
+FROM cyclone.history_details v;
+
 COMMENT ON VIEW history IS
-'A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are so many, the oldest row of the table that has the most gives way. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s.';
-COMMENT ON COLUMN history.id IS 'Number of the run; they count up, so whoever collects runs can ask for those after the last one he has';
-COMMENT ON COLUMN history.datid IS 'OID of the database; 0 for a shared catalog';
-COMMENT ON COLUMN history.datname IS 'Name of the database; null for a shared catalog, or if there is no such database any more';
-COMMENT ON COLUMN history.relid IS 'OID of the table or TOAST table';
-COMMENT ON COLUMN history.relation IS 'Its name at the time, with its schema';
-COMMENT ON COLUMN history.door IS 'How it came to VACUUM: "command" or "autovacuum"';
-COMMENT ON COLUMN history.operation IS '"VACUUM", "FULL REWRITE", "FULL INPLACE" or, since PostgreSQL 19, "REPACK"';
-COMMENT ON COLUMN history.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation, LATENCY_TARGET is target_ms, and BUFFER_USAGE_LIMIT is not recorded';
-COMMENT ON COLUMN history.run_by IS '"engine" or, in autovacuum, "server": it was left to PostgreSQL''s own VACUUM, of which only times, pages and WAL are known';
-COMMENT ON COLUMN history.usesysid IS 'OID of the command''s user; null in autovacuum';
-COMMENT ON COLUMN history.usename IS 'Name of the command''s user';
-COMMENT ON COLUMN history.pid IS 'Process ID of the leader';
-COMMENT ON COLUMN history.started IS 'When it began, with the lock on the table';
-COMMENT ON COLUMN history.seconds IS 'How long it took, in seconds';
-COMMENT ON COLUMN history.phases IS 'How long each phase took that there was, in seconds, as VERBOSE has it; null if it was not done to the end';
-COMMENT ON COLUMN history.outcome IS '"done", "cancelled" (by a user, for somebody who waited for the table, by the end of the process or of the server) or "failed"';
-COMMENT ON COLUMN history.sqlstate IS 'SQLSTATE of the error that ended it';
-COMMENT ON COLUMN history.error IS 'Message of that error; if it is longer than 255 bytes it ends in dots';
-COMMENT ON COLUMN history.warning_count IS 'How many warnings there were that log_min_messages lets into the log';
-COMMENT ON COLUMN history.warnings IS 'Their messages, a line each; if that is longer than 255 bytes it ends in dots';
-COMMENT ON COLUMN history.forced IS 'Was it an autovacuum that the table''s age had forced, to prevent wraparound?';
-COMMENT ON COLUMN history.aggressive IS 'Was it one that visits all pages that are not all-frozen? Null unless it is a VACUUM by the engine that was done';
-COMMENT ON COLUMN history.workers_planned IS 'Parallel workers planned; in FULL INPLACE, to move rows, the most at a time';
-COMMENT ON COLUMN history.workers_launched IS 'Parallel workers launched, likewise';
-COMMENT ON COLUMN history.index_scans IS 'How often the indexes were vacuumed; null if it is not VACUUM by the engine, or not done';
-COMMENT ON COLUMN history.rows_removed IS 'Rows removed; like all that follows up to bytes_after null if it is not known, as after an error';
-COMMENT ON COLUMN history.rows_remaining IS 'Rows that remain, as estimated by VACUUM';
-COMMENT ON COLUMN history.rows_dead IS 'Rows of these that are dead but not yet removable';
-COMMENT ON COLUMN history.rows_moved IS 'Rows moved by FULL INPLACE';
-COMMENT ON COLUMN history.pages_scanned IS 'Pages of the table that were scanned';
-COMMENT ON COLUMN history.pages_before IS 'Pages of the table at the beginning';
-COMMENT ON COLUMN history.pages_after IS 'Pages of the table at the end';
-COMMENT ON COLUMN history.bytes_before IS 'Size of the table and its indexes at the beginning, in bytes, without free space map and visibility map; of FULL REWRITE and FULL INPLACE with that of the TOAST table';
-COMMENT ON COLUMN history.bytes_after IS 'The same at the end';
-COMMENT ON COLUMN history.wal_records IS 'WAL records written, by all processes';
-COMMENT ON COLUMN history.wal_full_page_images IS 'Full page images among them';
-COMMENT ON COLUMN history.wal_bytes IS 'WAL written, in bytes';
-COMMENT ON COLUMN history.slept_seconds IS 'How long all processes together slept for cost-based delay or a latency target, in seconds; null if it is not known';
-COMMENT ON COLUMN history.target_ms IS 'Latency target at the end, in milliseconds; null without one, and with auto, which goes by waits';
-COMMENT ON COLUMN history.latency_ms IS 'The percentile that the target is about as last measured, in milliseconds; null if there was nothing to measure';
-COMMENT ON COLUMN history.audited_pages IS 'Pages of the table and its indexes that cyclone.audit had judged twice, as often as they were; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
-COMMENT ON COLUMN history.audit_failed IS 'Did it end as these verdicts differed? A report is in the folder pg_cyclone of the data directory then';
-COMMENT ON COLUMN history.paused_seconds IS 'How long it was paused by cyclone.pause(), in seconds; null if it is not known';
-COMMENT ON COLUMN history.wal_rate_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_wal_rate, in seconds; null if it is not known';
-COMMENT ON COLUMN history.replica_lag_seconds IS 'The same for cyclone.max_replica_lag';
-COMMENT ON COLUMN history.disk_space_seconds IS 'The same for cyclone.min_free_disk';
+'A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, the oldest row of the table that has the most gives way. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s. The columns that one looks at first; cyclone.history_details has all of them.';
 
 CREATE FUNCTION history_reset()
 RETURNS bigint
@@ -503,7 +543,7 @@ COMMENT ON FUNCTION history_reset() IS
 REVOKE ALL ON FUNCTION history_reset() FROM PUBLIC;
 
 CREATE FUNCTION estimate_bloat(
-    table_name regclass,
+    "table" regclass,
     sample_pages int DEFAULT 5000,
     seed bigint DEFAULT NULL,
     OUT relation regclass,
@@ -560,53 +600,62 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_rows';
 COMMENT ON FUNCTION bloat_rows(oid) IS
 'The rows of the view cyclone.bloat for a table: none if the user may not see them or if they cannot be had.';
 
-CREATE VIEW bloat AS
-SELECT c.oid::pg_catalog.regclass AS table_name,
+CREATE VIEW bloat_details AS
+SELECT c.oid::pg_catalog.regclass AS of_table,
        b.relation,
        b.kind,
        b.size,
+       b.bloat_bytes,
+       b.bloat_ratio,
+       b.error_bytes,
        b.live_bytes,
        b.dead_bytes,
        b.held_bytes,
        b.free_bytes,
-       b.bloat_bytes,
-       b.bloat_ratio,
-       b.error_bytes,
        b.sampled_pages,
        b.total_pages,
-       b.rewrite_size,
-       b.rewrite_disk,
-       b.rewrite_lock,
        b.inplace_size,
        b.inplace_bytes,
        b.inplace_disk,
-       b.inplace_lock
+       b.rewrite_size,
+       b.rewrite_disk,
+       b.inplace_lock,
+       b.rewrite_lock
 FROM pg_catalog.pg_class c
 CROSS JOIN LATERAL cyclone.bloat_rows(c.oid) b
 WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't';
 
+COMMENT ON VIEW bloat_details IS
+'The view cyclone.bloat with all columns. The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. Of what another session has locked exclusively there are no figures; nor of what cannot be read, of which a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only.';
+COMMENT ON COLUMN bloat_details.of_table IS 'Table that the row belongs to; a condition on this column keeps other tables from being read';
+COMMENT ON COLUMN bloat_details.relation IS 'What the row is about: the table, its TOAST table, or an index of either';
+COMMENT ON COLUMN bloat_details.kind IS '"table", "materialized view", "TOAST table" or "index"';
+COMMENT ON COLUMN bloat_details.size IS 'Present size, in bytes, without free space map and visibility map; null, as all figures are, if another session has it locked exclusively, or if it cannot be read';
+COMMENT ON COLUMN bloat_details.bloat_bytes IS 'What VACUUM (FULL REWRITE) would give back, in bytes: size less rewrite_size, or 0. The space that fillfactor asks for is no bloat';
+COMMENT ON COLUMN bloat_details.bloat_ratio IS 'bloat_bytes as a share of size, 0 to 1';
+COMMENT ON COLUMN bloat_details.error_bytes IS 'With a confidence of 95 %, by how many bytes bloat_bytes is wrong at most because only a sample was read; 0 if all pages were read';
+COMMENT ON COLUMN bloat_details.live_bytes IS 'Length of the live rows, or of the index entries, in bytes, as pgstattuple counts it';
+COMMENT ON COLUMN bloat_details.dead_bytes IS 'Length of the dead rows that VACUUM would free, in bytes; of an index, of the entries that are marked as dead';
+COMMENT ON COLUMN bloat_details.held_bytes IS 'Length of the dead rows that VACUUM would not free yet as a transaction, a replication slot or a standby may need them, in bytes; 0 for an index';
+COMMENT ON COLUMN bloat_details.free_bytes IS 'Free space in the pages, in bytes, the part included that fillfactor asks for; of an index, that in leaf pages, and its empty pages';
+COMMENT ON COLUMN bloat_details.sampled_pages IS 'Pages that were read';
+COMMENT ON COLUMN bloat_details.total_pages IS 'Pages that there are';
+COMMENT ON COLUMN bloat_details.inplace_size IS 'Size after VACUUM (FULL INPLACE) at best, in bytes: when no old transaction keeps it from moving and freeing rows; null for catalogs';
+COMMENT ON COLUMN bloat_details.inplace_bytes IS 'What VACUUM (FULL INPLACE) would give back at best, in bytes; null for catalogs';
+COMMENT ON COLUMN bloat_details.inplace_disk IS 'Disk space that VACUUM (FULL INPLACE) of the table needs besides, in bytes, for rebuilding the largest index; in the row of the table only, null for catalogs';
+COMMENT ON COLUMN bloat_details.rewrite_size IS 'Size after VACUUM (FULL REWRITE) or, of an index, REINDEX, in bytes';
+COMMENT ON COLUMN bloat_details.rewrite_disk IS 'Disk space that VACUUM (FULL REWRITE) of the table needs besides, in bytes: the new table, TOAST table and indexes, as they are estimated; others than heaps and btrees with their present size. As much WAL comes on top unless the table is unlogged or wal_level is minimal, and files for sorting the largest index if it is larger than maintenance_work_mem. In the row of the table only';
+COMMENT ON COLUMN bloat_details.inplace_lock IS 'Lock that VACUUM (FULL INPLACE) holds; in the row of the table only, null for catalogs';
+COMMENT ON COLUMN bloat_details.rewrite_lock IS 'Lock that VACUUM (FULL REWRITE) holds; in the row of the table only';
+
+CREATE VIEW bloat AS
+SELECT v.of_table, v.relation, v.kind, v.size, v.bloat_bytes,
+       pg_catalog.round(v.bloat_ratio::numeric, 2)::float8 AS bloat_ratio, v.error_bytes, v.held_bytes,
+       v.inplace_bytes, v.inplace_disk, v.rewrite_disk
+FROM cyclone.bloat_details v;
+
 COMMENT ON VIEW bloat IS
-'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. Of what another session has locked exclusively there are no figures; nor of what cannot be read, of which a WARNING says why.';
-COMMENT ON COLUMN bloat.table_name IS 'Table that the row belongs to; a condition on this column keeps other tables from being read';
-COMMENT ON COLUMN bloat.relation IS 'What the row is about: the table, its TOAST table, or an index of either';
-COMMENT ON COLUMN bloat.kind IS '"table", "materialized view", "TOAST table" or "index"';
-COMMENT ON COLUMN bloat.size IS 'Present size, in bytes, without free space map and visibility map; like all that follows null if another session has it locked exclusively, or if it cannot be read';
-COMMENT ON COLUMN bloat.live_bytes IS 'Length of the live rows, or of the index entries, in bytes, as pgstattuple counts it; like all sizes below null if the access method is neither heap nor btree, if the index is invalid, or if its table cannot be read';
-COMMENT ON COLUMN bloat.dead_bytes IS 'Length of the dead rows that VACUUM would free, in bytes; of an index, of the entries that are marked as dead';
-COMMENT ON COLUMN bloat.held_bytes IS 'Length of the dead rows that VACUUM would not free yet as a transaction, a replication slot or a standby may need them, in bytes; 0 for an index';
-COMMENT ON COLUMN bloat.free_bytes IS 'Free space in the pages, in bytes, the part included that fillfactor asks for; of an index, that in leaf pages, and its empty pages';
-COMMENT ON COLUMN bloat.bloat_bytes IS 'What VACUUM (FULL REWRITE) would give back, in bytes: size less rewrite_size, or 0. The space that fillfactor asks for is no bloat';
-COMMENT ON COLUMN bloat.bloat_ratio IS 'bloat_bytes as a share of size, 0 to 1';
-COMMENT ON COLUMN bloat.error_bytes IS 'With a confidence of 95 %, by how many bytes bloat_bytes is wrong at most for the sake of the sample; 0 if all pages were read';
-COMMENT ON COLUMN bloat.sampled_pages IS 'Pages that were read';
-COMMENT ON COLUMN bloat.total_pages IS 'Pages that there are';
-COMMENT ON COLUMN bloat.rewrite_size IS 'Size after VACUUM (FULL REWRITE) or, of an index, REINDEX, in bytes';
-COMMENT ON COLUMN bloat.rewrite_disk IS 'Disk space that VACUUM (FULL REWRITE) of the table needs besides, in bytes: the new table, TOAST table and indexes, as they are estimated; others than heaps and btrees with their present size. As much WAL comes on top unless the table is unlogged or wal_level is minimal, and files for sorting the largest index if it is larger than maintenance_work_mem. In the row of the table only';
-COMMENT ON COLUMN bloat.rewrite_lock IS 'Lock that VACUUM (FULL REWRITE) holds; in the row of the table only';
-COMMENT ON COLUMN bloat.inplace_size IS 'Size after VACUUM (FULL INPLACE) at best, in bytes: when no old transaction keeps it from moving and freeing rows; null for catalogs';
-COMMENT ON COLUMN bloat.inplace_bytes IS 'What VACUUM (FULL INPLACE) would give back at best, in bytes; null for catalogs';
-COMMENT ON COLUMN bloat.inplace_disk IS 'Disk space that VACUUM (FULL INPLACE) of the table needs besides, in bytes, for rebuilding the largest index; in the row of the table only, null for catalogs';
-COMMENT ON COLUMN bloat.inplace_lock IS 'Lock that VACUUM (FULL INPLACE) holds; in the row of the table only, null for catalogs';
+'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. Of what another session has locked exclusively there are no figures; nor of what cannot be read, of which a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only. The columns that one looks at first; cyclone.bloat_details has all of them.';
 
 CREATE FUNCTION bloat_sample(
     relation_oid oid,
@@ -663,7 +712,7 @@ rows_removed: rows that are dead to all. rows_remaining: others on these pages; 
 rows_frozen, pages_frozen: what would be frozen; null for FULL.
 dead_items, dead_item_pages: rows to be deleted from indexes, and pages that have some. index_scans: passes over the indexes for their sake, as far as maintenance_work_mem goes; 0 if they would be bypassed; null for FULL.
 bytes_freed: given back to the file system, in bytes, by indexes and the TOAST table, too, in FULL REWRITE. disk_bytes: needed meanwhile, in bytes. wal_bytes: WAL written, in bytes; null for FULL INPLACE. All are estimates.
-seconds, phases: how long it would take, and each phase, in seconds, as so many past runs in cyclone.history have it (past_runs), of this table or of others (past_runs_are_own); null if there is none that the user may see.';
+seconds, phases: how long it would take, and each phase, in seconds, as past runs in cyclone.history have it (their number is past_runs), of this table or of others (past_runs_are_own); null if there is none that the user may see.';
 
 CREATE FUNCTION horizon_rows(
     OUT kind text,
@@ -693,7 +742,7 @@ COMMENT ON FUNCTION horizon_rows() IS
 'The rows of the view cyclone.horizon, without names.';
 
 CREATE FUNCTION dead_tables(
-    OUT relation oid,
+    OUT relid oid,
     OUT dead_rows bigint)
 RETURNS SETOF record
 LANGUAGE SQL STABLE PARALLEL SAFE
@@ -709,7 +758,7 @@ $$;
 COMMENT ON FUNCTION dead_tables() IS
 'The tables of this database that have dead rows by the counters of the statistics system, those with the most first.';
 
-CREATE VIEW horizon AS
+CREATE VIEW horizon_details AS
 SELECT h.kind,
        h.name,
        h.pid,
@@ -720,7 +769,6 @@ SELECT h.kind,
        h.application,
        h.backend_type,
        h.state,
-       h.query,
        h.since,
        h.xmin,
        h.xmin_age,
@@ -731,9 +779,9 @@ SELECT h.kind,
        h.is_oldest_for_catalogs,
        CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
             THEN (SELECT pg_catalog.sum(t.dead_rows)::bigint FROM cyclone.dead_tables() t) END AS dead_rows,
-       CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
-            THEN ARRAY(SELECT t.relation::pg_catalog.regclass::text FROM cyclone.dead_tables() t LIMIT 5) END AS dead_tables,
        s.held_bytes,
+       CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
+            THEN ARRAY(SELECT t.relid::pg_catalog.regclass FROM cyclone.dead_tables() t LIMIT 5) END AS dead_tables,
        CASE
            WHEN h.kind = 'prepared transaction' THEN
                pg_catalog.format('ROLLBACK PREPARED %L; -- or COMMIT PREPARED; in the database of column datname', h.name)
@@ -745,53 +793,62 @@ SELECT h.kind,
            WHEN h.kind IN ('replication slot', 'standby') THEN
                'ALTER SYSTEM SET hot_standby_feedback = off; SELECT pg_reload_conf(); -- on the standby; or end the queries there'
            ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', h.pid)
-       END AS how_to_end
+       END AS how_to_end,
+       h.query
 FROM cyclone.horizon_rows() h
 LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
 -- apart, so that the tables are read once, and only for who asks for the column
 CROSS JOIN LATERAL (
     SELECT CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
                 THEN (SELECT pg_catalog.sum(s.held_bytes)::bigint
-                      FROM (SELECT t.relation FROM cyclone.dead_tables() t LIMIT 5) t
-                      CROSS JOIN LATERAL cyclone.bloat_sample(t.relation, 200) s) END AS held_bytes
+                      FROM (SELECT t.relid FROM cyclone.dead_tables() t LIMIT 5) t
+                      CROSS JOIN LATERAL cyclone.bloat_sample(t.relid, 200) s) END AS held_bytes
     OFFSET 0
 ) s
 UNION ALL
 -- those whose queries VACUUM doesn't know of; one that feeds back always has an xmin
 SELECT 'standby without feedback', NULL, w.pid, NULL, NULL, a.usesysid, pg_catalog.pg_get_userbyid(a.usesysid),
-       a.application_name, a.backend_type, a.state, NULL, a.backend_start,
-       NULL, NULL, NULL, NULL, NULL, false, false, NULL, NULL, NULL,
-       'ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); -- on the standby, if VACUUM is to wait for its queries, and not to cancel them'
+       a.application_name, a.backend_type, a.state, a.backend_start, NULL, NULL, NULL, NULL, NULL, false, false, NULL, NULL,
+       NULL,
+       'ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf(); -- on the standby, if VACUUM is to wait for its queries, and not to cancel them',
+       NULL
 FROM pg_catalog.pg_stat_get_wal_senders() w
 JOIN pg_catalog.pg_stat_get_activity(NULL) a ON a.pid = w.pid
 WHERE a.datid IS NULL AND a.backend_xmin IS NULL AND w.replay_lsn IS NOT NULL
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_get_replication_slots() s WHERE s.active_pid = w.pid AND s.xmin IS NOT NULL);
 
+COMMENT ON VIEW horizon_details IS
+'The view cyclone.horizon with all columns. A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. What a user may not see of another''s session in pg_stat_activity is null.';
+COMMENT ON COLUMN horizon_details.kind IS '"session" (any process in a transaction), "prepared transaction", "replication slot", "standby" (with hot_standby_feedback and without a slot), or "standby without feedback" (it holds nothing, as hot_standby_feedback is off there, so VACUUM may cancel its queries)';
+COMMENT ON COLUMN horizon_details.name IS 'Name of the replication slot or of the prepared transaction; null for others';
+COMMENT ON COLUMN horizon_details.pid IS 'Process ID; of a slot, that of the process that uses it; null if there is none';
+COMMENT ON COLUMN horizon_details.datid IS 'OID of the database; null if it belongs to none. A session or prepared transaction holds the tables of its database and the shared catalogs; a slot and a standby, the tables of all databases';
+COMMENT ON COLUMN horizon_details.datname IS 'Name of the database';
+COMMENT ON COLUMN horizon_details.usesysid IS 'OID of the user';
+COMMENT ON COLUMN horizon_details.usename IS 'Name of the user';
+COMMENT ON COLUMN horizon_details.application IS 'application_name of the session; of a slot, of the process that uses it';
+COMMENT ON COLUMN horizon_details.backend_type IS 'Type of the process, as in pg_stat_activity';
+COMMENT ON COLUMN horizon_details.state IS 'State of the session, as in pg_stat_activity';
+COMMENT ON COLUMN horizon_details.since IS 'When the transaction began, or was prepared; of a slot, since when nobody uses it, or, like that of a standby, since when the process that uses it is connected';
+COMMENT ON COLUMN horizon_details.xmin IS 'The oldest transaction whose effects it may still have to tell from others'': rows deleted by it or later are kept; null if it holds no rows of tables';
+COMMENT ON COLUMN horizon_details.xmin_age IS 'How many transactions have come since xmin';
+COMMENT ON COLUMN horizon_details.catalog_xmin IS 'The same as xmin for system catalogs, if a slot or a standby holds only these';
+COMMENT ON COLUMN horizon_details.catalog_xmin_age IS 'How many transactions have come since catalog_xmin';
+COMMENT ON COLUMN horizon_details.multixact_age IS 'How many multixact IDs have been assigned since the oldest that some transaction may need, the same in all rows; null if it cannot be this one''s doing. Which transaction it is the server does not tell';
+COMMENT ON COLUMN horizon_details.is_oldest IS 'Is it the first that VACUUM of a table waits for, in its database, or in the current one if it holds the tables of all? True for several if they are equally old';
+COMMENT ON COLUMN horizon_details.is_oldest_for_catalogs IS 'The same for system catalogs that are not shared';
+COMMENT ON COLUMN horizon_details.dead_rows IS 'Dead rows in all tables of the current database, by the counters of pg_stat_all_tables: what VACUUM could remove at most if this one ended and no other held it; in the row of the oldest only';
+COMMENT ON COLUMN horizon_details.held_bytes IS 'Length of the rows in dead_tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only. Those that cannot be read are left out, with a WARNING. Nothing is read unless the column is asked for';
+COMMENT ON COLUMN horizon_details.dead_tables IS 'The up to five tables that have most of these dead rows; in the row of the oldest only';
+COMMENT ON COLUMN horizon_details.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose. Of a standby without feedback: what would have VACUUM wait for its queries';
+COMMENT ON COLUMN horizon_details.query IS 'The session''s present query, or the last one, as in pg_stat_activity';
+
+CREATE VIEW horizon AS
+SELECT v.kind, v.name, v.pid, v.usename, v.state, v.since, v.xmin_age, v.is_oldest, v.how_to_end
+FROM cyclone.horizon_details v;
+
 COMMENT ON VIEW horizon IS
-'A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. What a user may not see of another''s session in pg_stat_activity is null';
-COMMENT ON COLUMN horizon.kind IS '"session" (any process in a transaction), "prepared transaction", "replication slot", "standby" (with hot_standby_feedback and without a slot), or "standby without feedback" (it holds nothing, as hot_standby_feedback is off there, so VACUUM may cancel its queries)';
-COMMENT ON COLUMN horizon.name IS 'Name of the replication slot or of the prepared transaction; null for others';
-COMMENT ON COLUMN horizon.pid IS 'Process ID; of a slot, that of the process that uses it; null if there is none';
-COMMENT ON COLUMN horizon.datid IS 'OID of the database; null if it belongs to none. A session or prepared transaction holds the tables of its database and the shared catalogs; a slot and a standby, the tables of all databases';
-COMMENT ON COLUMN horizon.datname IS 'Name of the database';
-COMMENT ON COLUMN horizon.usesysid IS 'OID of the user';
-COMMENT ON COLUMN horizon.usename IS 'Name of the user';
-COMMENT ON COLUMN horizon.application IS 'application_name of the session; of a slot, of the process that uses it';
-COMMENT ON COLUMN horizon.backend_type IS 'Type of the process, as in pg_stat_activity';
-COMMENT ON COLUMN horizon.state IS 'State of the session, as in pg_stat_activity';
-COMMENT ON COLUMN horizon.query IS 'Its present query, or the last one, as in pg_stat_activity';
-COMMENT ON COLUMN horizon.since IS 'When the transaction began, or was prepared; of a slot, since when nobody uses it, or, like that of a standby, since when the process that uses it is connected';
-COMMENT ON COLUMN horizon.xmin IS 'The oldest transaction whose effects it may still have to tell from others'': rows deleted by it or later are kept; null if it holds no rows of tables';
-COMMENT ON COLUMN horizon.xmin_age IS 'How many transactions have come since then';
-COMMENT ON COLUMN horizon.catalog_xmin IS 'The same for system catalogs, if a slot or a standby holds only these';
-COMMENT ON COLUMN horizon.catalog_xmin_age IS 'How many transactions have come since then';
-COMMENT ON COLUMN horizon.multixact_age IS 'How many multixact IDs have been assigned since the oldest that some transaction may need, the same in all rows; null if it cannot be this one''s doing. Which transaction it is the server does not tell';
-COMMENT ON COLUMN horizon.is_oldest IS 'Is it the first that VACUUM of a table waits for, in its database, or in the current one if it holds the tables of all? True for several if they are equally old';
-COMMENT ON COLUMN horizon.is_oldest_for_catalogs IS 'The same for system catalogs that are not shared';
-COMMENT ON COLUMN horizon.dead_rows IS 'Dead rows in all tables of the current database, by the counters of pg_stat_all_tables: what VACUUM could remove at most if this one ended and no other held it; in the row of the oldest only';
-COMMENT ON COLUMN horizon.dead_tables IS 'The up to five tables that have most of them; in the row of the oldest only';
-COMMENT ON COLUMN horizon.held_bytes IS 'Length of the rows in these tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only. Those that cannot be read are left out, with a WARNING. Nothing is read unless the column is asked for';
-COMMENT ON COLUMN horizon.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose. Of a standby without feedback: what would have VACUUM wait for its queries';
+'A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. What a user may not see of another''s session in pg_stat_activity is null. The columns that one looks at first; cyclone.horizon_details has all of them.';
 
 CREATE FUNCTION compaction_matches(pattern text, schema name, relation name)
 RETURNS boolean
@@ -893,7 +950,7 @@ AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_policy';
 COMMENT ON FUNCTION compaction_policy(regclass, boolean, bigint, float8, interval, text, text) IS
 'Sets what compaction does with a table, in the place of what was set before; what is null is as the settings have it, and with nothing but the table its policy is removed. For the owner of the table. The columns of cyclone.compaction_policies have the meanings.';
 
-CREATE VIEW compaction WITH (security_barrier) AS
+CREATE VIEW compaction_details WITH (security_barrier) AS
 WITH indexes AS MATERIALIZED (
     SELECT x.indrelid, pg_catalog.sum(i.relpages::bigint) AS pages
     FROM pg_catalog.pg_index x
@@ -908,24 +965,24 @@ SELECT c.oid::pg_catalog.regclass AS relation,
        z.size,
        s.would_win,
        s.sampled_at,
-       coalesce((p.policy).relation::text, (p.policy).pattern, 'settings') AS policy,
-       v.enabled,
-       v.min_size,
-       v.threshold,
-       v.cooldown,
-       v.hours,
-       v.window_ends,
-       v.latency_target,
        s.began_at AS running_since,
        s.ended_at AS last_end,
        s.outcome AS last_outcome,
        s.won AS last_won,
        s.seconds AS last_seconds,
        s.wal AS last_wal,
-       s.error AS last_error,
        s.runs,
        s.total_won,
-       z.changes
+       z.changes,
+       coalesce((p.policy).relation::text, (p.policy).pattern, 'settings') AS policy,
+       v.enabled,
+       v.min_size,
+       v.threshold,
+       v.cooldown,
+       v.window_ends,
+       v.hours,
+       v.latency_target,
+       s.error AS last_error
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_class t ON t.oid = c.reltoastrelid
@@ -947,36 +1004,44 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL cyclone.compaction_verdict(c.oid, z.size, c.reltuples, z.changes, p.policy, s) v
 WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND c.oid >= 16384 AND n.nspname <> 'cyclone' AND v.reason IS NOT NULL;
 
-COMMENT ON VIEW compaction IS
-'What cyclone.compaction has decided on each table of this database that the user may VACUUM, and why; of all for members of pg_stat_scan_tables.';
-COMMENT ON COLUMN compaction.relation IS 'Table';
-COMMENT ON COLUMN compaction.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "database not listed", "never, by its policy", "its policy''s window is not valid", "small", "little to be won", "below the threshold", "circuit breaker" (that of autovacuum), "failed", "killed", "gave way" (after which there is a pause), "cooldown", "horizon held back" (see cyclone.horizon), "WAL of the day used up", or "outside the window"';
-COMMENT ON COLUMN compaction.figure IS 'The number that was decided by; of tables that are due the greatest comes first';
-COMMENT ON COLUMN compaction.figure_is IS 'What the figure is';
-COMMENT ON COLUMN compaction.next_at IS 'When that reason is over; null if it is not known';
-COMMENT ON COLUMN compaction.size IS 'Size with TOAST table and indexes, in bytes, by pg_class.relpages';
-COMMENT ON COLUMN compaction.would_win IS 'What VACUUM (FULL INPLACE) would give back, in bytes, by a sample of pages as in cyclone.bloat; null if there is none';
-COMMENT ON COLUMN compaction.sampled_at IS 'When the sample was taken';
-COMMENT ON COLUMN compaction.policy IS 'The policy that counts: the table or pattern in cyclone.compaction_policies, or "settings"';
-COMMENT ON COLUMN compaction.enabled IS 'False: never, by the policy';
-COMMENT ON COLUMN compaction.min_size IS 'So much must be won, in bytes';
-COMMENT ON COLUMN compaction.threshold IS 'And that share of the size, in per cent';
-COMMENT ON COLUMN compaction.cooldown IS 'So long it is left alone after a run, twice as long each time that one was in vain';
-COMMENT ON COLUMN compaction.hours IS 'The hours of the week in which it may be compacted; empty: always';
-COMMENT ON COLUMN compaction.window_ends IS 'When these hours end; null if they are not now, or never end';
-COMMENT ON COLUMN compaction.latency_target IS 'The latency of other sessions'' statements that is kept to';
-COMMENT ON COLUMN compaction.running_since IS 'When the run began that has not ended; null if there is none';
-COMMENT ON COLUMN compaction.last_end IS 'When the last run ended';
-COMMENT ON COLUMN compaction.last_outcome IS '"done"; "stopped" at the window''s end, or as it was switched off; "gave way" to somebody who wanted the table, or cancelled; "failed"; "killed", or the server with it';
-COMMENT ON COLUMN compaction.last_won IS 'By how many bytes it became smaller then';
-COMMENT ON COLUMN compaction.last_seconds IS 'How long that took';
-COMMENT ON COLUMN compaction.last_wal IS 'WAL of it, in bytes';
-COMMENT ON COLUMN compaction.last_error IS 'The error that ended it';
-COMMENT ON COLUMN compaction.runs IS 'Complete runs';
-COMMENT ON COLUMN compaction.total_won IS 'What all runs have given back, in bytes';
-COMMENT ON COLUMN compaction.changes IS 'Rows that were updated and deleted, by the counters of pg_stat_all_tables; when they have changed much the table is sampled again';
+COMMENT ON VIEW compaction_details IS
+'The view cyclone.compaction with all columns. What cyclone.compaction has decided on each table of this database that the user may VACUUM, and why; of all for members of pg_stat_scan_tables.';
+COMMENT ON COLUMN compaction_details.relation IS 'Table';
+COMMENT ON COLUMN compaction_details.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "database not listed", "never, by its policy", "its policy''s window is not valid", "small", "little to be won", "below the threshold", "circuit breaker" (that of autovacuum), "failed", "killed", "gave way" (after which there is a pause), "cooldown", "horizon held back" (see cyclone.horizon), "WAL of the day used up", or "outside the window"';
+COMMENT ON COLUMN compaction_details.figure IS 'The number that was decided by; of tables that are due the greatest comes first';
+COMMENT ON COLUMN compaction_details.figure_is IS 'What figure is, and its unit';
+COMMENT ON COLUMN compaction_details.next_at IS 'When the reason is over; null if it is not known';
+COMMENT ON COLUMN compaction_details.size IS 'Size with TOAST table and indexes, in bytes, by pg_class.relpages';
+COMMENT ON COLUMN compaction_details.would_win IS 'What VACUUM (FULL INPLACE) would give back, in bytes, by a sample of pages as in cyclone.bloat; null if there is none';
+COMMENT ON COLUMN compaction_details.sampled_at IS 'When the sample was taken';
+COMMENT ON COLUMN compaction_details.running_since IS 'When the run began that has not ended; null if there is none';
+COMMENT ON COLUMN compaction_details.last_end IS 'When the last run ended';
+COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, or as it was switched off; "gave way" to somebody who wanted the table, or cancelled; "failed"; "killed", or the server with it';
+COMMENT ON COLUMN compaction_details.last_won IS 'By how many bytes the last run made it smaller';
+COMMENT ON COLUMN compaction_details.last_seconds IS 'How long the last run took, in seconds';
+COMMENT ON COLUMN compaction_details.last_wal IS 'WAL of the last run, in bytes';
+COMMENT ON COLUMN compaction_details.runs IS 'How many complete runs there were';
+COMMENT ON COLUMN compaction_details.total_won IS 'What all runs have given back, in bytes';
+COMMENT ON COLUMN compaction_details.changes IS 'How many rows were updated and deleted, by the counters of pg_stat_all_tables; when that has changed much the table is sampled again';
+COMMENT ON COLUMN compaction_details.policy IS 'The policy that counts: the table or pattern in cyclone.compaction_policies, or "settings"';
+COMMENT ON COLUMN compaction_details.enabled IS 'False: never, by the policy';
+COMMENT ON COLUMN compaction_details.min_size IS 'What a run must win at least, in bytes';
+COMMENT ON COLUMN compaction_details.threshold IS 'What share of the size that must be at least, in per cent';
+COMMENT ON COLUMN compaction_details.cooldown IS 'How long it is left alone after a run; twice as long each time that one was in vain';
+COMMENT ON COLUMN compaction_details.window_ends IS 'When the hours end in which it may be compacted; null if they are not now, or never end';
+COMMENT ON COLUMN compaction_details.hours IS 'The hours of the week in which it may be compacted; empty: always';
+COMMENT ON COLUMN compaction_details.latency_target IS 'The latency of other sessions'' statements that is kept to';
+COMMENT ON COLUMN compaction_details.last_error IS 'The error that ended the last run';
 
-GRANT SELECT ON compaction TO PUBLIC;
+CREATE VIEW compaction WITH (security_barrier) AS
+SELECT v.relation, v.reason, v.next_at, v.size, v.would_win, v.last_end, v.last_outcome, v.last_won,
+       v.total_won, v.last_error
+FROM cyclone.compaction_details v;
+
+COMMENT ON VIEW compaction IS
+'What cyclone.compaction has decided on each table of this database that the user may VACUUM, and why; of all for members of pg_stat_scan_tables. The columns that one looks at first; cyclone.compaction_details has all of them.';
+
+GRANT SELECT ON compaction, compaction_details TO PUBLIC;
 
 CREATE FUNCTION advice_row(
     relation_oid oid,
@@ -1023,7 +1088,7 @@ COMMENT ON FUNCTION xid_rate() IS
 
 CREATE FUNCTION unused_indexes(
     counted_for interval DEFAULT '7 days',
-    OUT relation oid,
+    OUT relid oid,
     OUT advice text[])
 RETURNS SETOF record
 LANGUAGE SQL STABLE PARALLEL SAFE
@@ -1059,7 +1124,7 @@ $$;
 COMMENT ON FUNCTION unused_indexes(interval) IS
 'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables. None before scans have been counted for so long, as after a crash.';
 
-CREATE VIEW advice AS
+CREATE VIEW advice_details AS
 WITH base AS (
     SELECT c.oid, c.relkind, c.relpages::bigint * pg_catalog.current_setting('block_size')::int AS bytes,
            c.reltuples, m.oid AS main, a.*,
@@ -1091,7 +1156,7 @@ WITH base AS (
     FROM (SELECT r.*, pg_catalog.max(r.id) FILTER (WHERE r.outcome = 'done') OVER (PARTITION BY r.relid) AS last_done
           FROM cyclone.history_rows() r
           WHERE r.datid IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))) h
-    WHERE h.door = 'autovacuum' AND h.outcome = 'failed' AND h.id > coalesce(h.last_done, 0)
+    WHERE h.started_by = 'autovacuum' AND h.outcome = 'failed' AND h.id > coalesce(h.last_done, 0)
     GROUP BY h.relid
     HAVING pg_catalog.count(*) > 1
 ), holder AS (
@@ -1103,7 +1168,7 @@ WITH base AS (
 )
 SELECT b.oid::pg_catalog.regclass AS relation,
        b.main::pg_catalog.regclass AS toast_of,
-       b.autovacuum_enabled,
+       b.due,
        b.dead_rows,
        b.dead_threshold,
        b.inserted_rows,
@@ -1114,7 +1179,7 @@ SELECT b.oid::pg_catalog.regclass AS relation,
        b.xid_limit,
        b.multixact_age,
        b.multixact_limit,
-       b.due,
+       b.autovacuum_enabled,
        b.last_vacuum,
        n.reason AS next_reason,
        pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => n.seconds) AS next_at,
@@ -1158,7 +1223,7 @@ SELECT b.oid::pg_catalog.regclass AS relation,
                                        b.xid_age - b.xid_limit, coalesce(b.main, b.oid)::pg_catalog.regclass) END,
            CASE WHEN b.multixact_age > b.multixact_limit AND NOT b.is_left_alone
                 THEN pg_catalog.format(CASE WHEN b.has_many_members
-                                            THEN 'Multixacts have so many members that autovacuum to prevent wraparound comes at an age of %3$s multixact IDs, not %4$s (autovacuum_multixact_freeze_max_age). It should have come %1$s multixact IDs ago (relminmxid), and has not, or did not get there: VACUUM (FREEZE) %2$s, and see cyclone.horizon.'
+                                            THEN 'As multixacts have many members, autovacuum to prevent wraparound comes at an age of %3$s multixact IDs, not %4$s (autovacuum_multixact_freeze_max_age). It should have come %1$s multixact IDs ago (relminmxid), and has not, or did not get there: VACUUM (FREEZE) %2$s, and see cyclone.horizon.'
                                             ELSE 'Autovacuum to prevent wraparound should have come %1$s multixact IDs ago (relminmxid), and has not, or did not get there: VACUUM (FREEZE) %2$s, and see cyclone.horizon.' END,
                                        b.multixact_age - b.multixact_limit, coalesce(b.main, b.oid)::pg_catalog.regclass,
                                        b.multixact_limit, pg_catalog.current_setting('autovacuum_multixact_freeze_max_age')) END,
@@ -1173,7 +1238,7 @@ SELECT b.oid::pg_catalog.regclass AS relation,
                                                b.oid::pg_catalog.regclass, pg_catalog.pg_size_pretty(s.inplace_bytes),
                                                pg_catalog.pg_size_pretty(b.bytes), pg_catalog.pg_size_pretty(s.error_bytes), k.reason) END
             FROM sampled s
-            LEFT JOIN cyclone.compaction k ON k.relation = s.oid
+            LEFT JOIN cyclone.compaction_details k ON k.relation = s.oid
                 AND k.reason IN ('due', 'running', 'not sampled yet', 'gave way', 'cooldown', 'horizon held back', 'WAL of the day used up',
                                  'outside the window')
             WHERE s.oid = b.oid AND s.inplace_bytes - s.error_bytes >= 0.2 * b.bytes)
@@ -1205,7 +1270,7 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) n ON true
 LEFT JOIN holder h ON true
-LEFT JOIN cyclone.unused_indexes() u ON u.relation = b.oid
+LEFT JOIN cyclone.unused_indexes() u ON u.relid = b.oid
 LEFT JOIN (
     SELECT x.indrelid, pg_catalog.array_agg(CASE WHEN d.objid IS NOT NULL
                THEN pg_catalog.format('Index %s is what a VACUUM (FULL INPLACE) that was killed has left, and not needed: DROP INDEX. As long as it is invalid the next one of %s drops it, too.',
@@ -1221,33 +1286,42 @@ LEFT JOIN (
     GROUP BY x.indrelid
 ) i ON i.indrelid = b.oid;
 
+COMMENT ON VIEW advice_details IS
+'The view cyclone.advice with all columns. A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Of temporary tables only those are there that are older than xid_limit or multixact_limit.';
+COMMENT ON COLUMN advice_details.relation IS 'The table';
+COMMENT ON COLUMN advice_details.toast_of IS 'Of a TOAST table, its table; null for others';
+COMMENT ON COLUMN advice_details.due IS 'Why the next autovacuum worker of this database takes the table: "age of transaction IDs", "age of multixact IDs" (both to prevent wraparound), "dead rows" or "inserted rows"; null if it does not';
+COMMENT ON COLUMN advice_details.dead_rows IS 'Dead rows, by the counters that autovacuum goes by';
+COMMENT ON COLUMN advice_details.dead_threshold IS 'Autovacuum comes when there are more dead rows than that';
+COMMENT ON COLUMN advice_details.inserted_rows IS 'Rows inserted since the last VACUUM, by these counters';
+COMMENT ON COLUMN advice_details.insert_threshold IS 'Autovacuum comes when there are more inserted rows than that; null if it does not go by them';
+COMMENT ON COLUMN advice_details.changed_rows IS 'Rows inserted, updated or deleted since the last ANALYZE, by these counters';
+COMMENT ON COLUMN advice_details.analyze_threshold IS 'Autovacuum analyzes the table when there are more changed rows than that; never a TOAST table';
+COMMENT ON COLUMN advice_details.xid_age IS 'Age of relfrozenxid, in transactions';
+COMMENT ON COLUMN advice_details.xid_limit IS 'Autovacuum comes to prevent wraparound when xid_age is higher than that';
+COMMENT ON COLUMN advice_details.multixact_age IS 'Age of relminmxid, in multixact IDs';
+COMMENT ON COLUMN advice_details.multixact_limit IS 'Autovacuum comes to prevent wraparound when multixact_age is higher than that; less than the setting if there are very many members of multixacts';
+COMMENT ON COLUMN advice_details.autovacuum_enabled IS 'The table option of that name; if off, autovacuum comes to prevent wraparound only';
+COMMENT ON COLUMN advice_details.last_vacuum IS 'When the last VACUUM or autovacuum of the table ended; null if there was none';
+COMMENT ON COLUMN advice_details.next_reason IS 'Why autovacuum will come next, in the words of due, at the present rate: of rows, that since last_vacuum, or since the statistics began if that is null; of transaction and multixact IDs, that since the last checkpoint';
+COMMENT ON COLUMN advice_details.next_at IS 'When next_reason will be; it takes up to autovacuum_naptime, and a free worker, on top; null if not within a hundred years';
+COMMENT ON COLUMN advice_details.forced_in IS 'In how many transactions the age of transaction IDs forces an autovacuum, to prevent wraparound; 0 if it is due';
+COMMENT ON COLUMN advice_details.forced_at IS 'When forced_in will be 0 at the rate since the last checkpoint; null if no transaction ID was assigned since then';
+COMMENT ON COLUMN advice_details.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
+COMMENT ON COLUMN advice_details.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
+COMMENT ON COLUMN advice_details.advice IS 'What would help, each with its numbers and what they rest on; empty if there is nothing to be said. Pages of tables are read only if the column is asked for';
+
+CREATE VIEW advice AS
+SELECT v.relation, v.due, v.dead_rows, v.dead_threshold, v.xid_age, v.last_vacuum, v.next_reason, v.next_at,
+       v.advice
+FROM cyclone.advice_details v;
+
 COMMENT ON VIEW advice IS
-'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Of temporary tables only those are there that are older than xid_limit or multixact_limit';
-COMMENT ON COLUMN advice.relation IS 'The table';
-COMMENT ON COLUMN advice.toast_of IS 'Of a TOAST table, its table; null for others';
-COMMENT ON COLUMN advice.autovacuum_enabled IS 'The table option of that name; if off, autovacuum comes to prevent wraparound only';
-COMMENT ON COLUMN advice.dead_rows IS 'Dead rows, by the counters that autovacuum goes by';
-COMMENT ON COLUMN advice.dead_threshold IS 'Autovacuum comes when there are more dead rows than that';
-COMMENT ON COLUMN advice.inserted_rows IS 'Rows inserted since the last VACUUM, by these counters';
-COMMENT ON COLUMN advice.insert_threshold IS 'Autovacuum comes when there are more of them than that; null if it does not go by them';
-COMMENT ON COLUMN advice.changed_rows IS 'Rows inserted, updated or deleted since the last ANALYZE, by these counters';
-COMMENT ON COLUMN advice.analyze_threshold IS 'Autovacuum analyzes the table when there are more of them than that; never a TOAST table';
-COMMENT ON COLUMN advice.xid_age IS 'Age of relfrozenxid, in transactions';
-COMMENT ON COLUMN advice.xid_limit IS 'Autovacuum comes to prevent wraparound when xid_age is higher than that';
-COMMENT ON COLUMN advice.multixact_age IS 'Age of relminmxid, in multixact IDs';
-COMMENT ON COLUMN advice.multixact_limit IS 'Autovacuum comes to prevent wraparound when multixact_age is higher than that; less than the setting if there are very many members of multixacts';
-COMMENT ON COLUMN advice.due IS 'Why the next autovacuum worker of this database takes the table: "age of transaction IDs", "age of multixact IDs" (both to prevent wraparound), "dead rows" or "inserted rows"; null if it does not';
-COMMENT ON COLUMN advice.last_vacuum IS 'When the last VACUUM or autovacuum of the table ended; null if there was none';
-COMMENT ON COLUMN advice.next_reason IS 'Why autovacuum will come next, in the words of due, at the present rate: of rows, that since last_vacuum, or since the statistics began if that is null; of transaction and multixact IDs, that since the last checkpoint';
-COMMENT ON COLUMN advice.next_at IS 'When that will be; it takes up to autovacuum_naptime, and a free worker, on top; null if not within a hundred years';
-COMMENT ON COLUMN advice.forced_in IS 'In how many transactions the age of transaction IDs forces an autovacuum, to prevent wraparound; 0 if it is due';
-COMMENT ON COLUMN advice.forced_at IS 'When that will be at the rate since the last checkpoint; null if no transaction ID was assigned since then';
-COMMENT ON COLUMN advice.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
-COMMENT ON COLUMN advice.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
-COMMENT ON COLUMN advice.advice IS 'What would help, each with its numbers and what they rest on; empty if there is nothing to be said. Pages of tables are read only if the column is asked for';
+'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Of temporary tables only those are there that are older than xid_limit or multixact_limit. The columns that one looks at first; cyclone.advice_details has all of them.';
 
 GRANT USAGE ON SCHEMA cyclone TO PUBLIC;
 GRANT SELECT ON progress, pace, history, bloat, horizon, advice TO PUBLIC;
+GRANT SELECT ON progress_details, pace_details, history_details, bloat_details, horizon_details, advice_details TO PUBLIC;
 
 -- Clusters: VACUUM of tables whose shards are on several nodes, and the views of all nodes.
 
@@ -1282,7 +1356,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_node_rows';
 
 COMMENT ON FUNCTION node_rows(text, int) IS
-'The rows of one of pg_cyclone''s views on this node, as JSON, if that takes no longer than so many milliseconds.';
+'The rows of one of pg_cyclone''s views on this node, as JSON, if that takes no longer than the timeout, in milliseconds.';
 
 CREATE FUNCTION cluster_rows(
     view text,
@@ -1296,181 +1370,93 @@ LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_cluster_rows';
 
 COMMENT ON FUNCTION cluster_rows(text, int) IS
-'A row for each node: the rows of one of pg_cyclone''s views there, as JSON, or why there are none; a node may take so many milliseconds.';
+'A row for each node: the rows of one of pg_cyclone''s views there, as JSON, or why there are none; a node may take that many milliseconds.';
 
 CREATE VIEW cluster_progress AS
-SELECT c.nodename,
-       c.nodeport,
-       c.error,
-       v.pid,
-       v.leader_pid,
-       v.datid,
-       v.datname,
-       v.relid,
-       v.relation,
-       v.role,
-       v.phase,
-       v.blocks_done,
-       v.blocks_total,
-       v.index_relid,
-       v.dead_tids,
-       v.store_bytes,
-       v.store_limit,
-       v.bytes_freed,
-       v.phase_eta,
-       v.phase_eta_earliest,
-       v.phase_eta_latest,
-       v.eta,
-       v.eta_earliest,
-       v.eta_latest,
-       v.eta_runs
+SELECT c.nodename, c.nodeport, v.pid, v.leader_pid, v.role, v.datname, v.relation AS relation_name, v.phase,
+       v.blocks_done, v.blocks_total, v.eta, c.error
 FROM cyclone.cluster_rows('progress') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(pid int, leader_pid int, datid oid, datname name, relid oid, relation text, role text, phase text, blocks_done bigint, blocks_total bigint, index_relid oid, dead_tids bigint, store_bytes bigint, store_limit bigint, bytes_freed bigint, phase_eta timestamptz, phase_eta_earliest timestamptz, phase_eta_latest timestamptz, eta timestamptz, eta_earliest timestamptz, eta_latest timestamptz, eta_runs int) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
+    pid int, leader_pid int, role text, datname name, relation text, phase text, blocks_done bigint, blocks_total
+    bigint, eta timestamptz) ON true
 WHERE c.error IS NOT NULL OR v.pid IS NOT NULL;
 
 COMMENT ON VIEW cluster_progress IS
-'The view cyclone.progress of each node of a cluster; a node that does not answer within a second has a row with an error.';
-COMMENT ON COLUMN cluster_progress.nodename IS 'Name of the node';
-COMMENT ON COLUMN cluster_progress.nodeport IS 'Its port';
-COMMENT ON COLUMN cluster_progress.error IS 'Why the node has no other row; null if all is well';
+'The view cyclone.progress of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''progress_details'') has all columns.';
 
 CREATE VIEW cluster_pace AS
-SELECT c.nodename,
-       c.nodeport,
-       c.error,
-       v.pid,
-       v.datid,
-       v.datname,
-       v.relid,
-       v.relation,
-       v.target_ms,
-       v.latency_of,
-       v.percentile,
-       v.latency_ms,
-       v.budget,
-       v.rate,
-       v.asleep,
-       v.shared_by,
-       v.limited_by,
-       v.figure,
-       v.bound,
-       v.held_by
+SELECT c.nodename, c.nodeport, v.pid, v.datname, v.relation AS relation_name, v.limited_by, v.figure, v.bound,
+       v.held_by, v.target_ms, v.latency_ms, v.asleep, v.rate, v.budget, c.error
 FROM cyclone.cluster_rows('pace') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(pid int, datid oid, datname name, relid oid, relation text, target_ms float8, latency_of text, percentile float8, latency_ms float8, budget float8, rate float8, asleep float8, shared_by int, limited_by text, figure float8, bound float8, held_by text) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
+    pid int, datname name, relation text, limited_by text, figure float8, bound float8, held_by text, target_ms float8,
+    latency_ms float8, asleep float8, rate float8, budget float8) ON true
 WHERE c.error IS NOT NULL OR v.pid IS NOT NULL;
 
 COMMENT ON VIEW cluster_pace IS
-'The view cyclone.pace of each node of a cluster; a node that does not answer within a second has a row with an error.';
-COMMENT ON COLUMN cluster_pace.nodename IS 'Name of the node';
-COMMENT ON COLUMN cluster_pace.nodeport IS 'Its port';
-COMMENT ON COLUMN cluster_pace.error IS 'Why the node has no other row; null if all is well';
+'The view cyclone.pace of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''pace_details'') has all columns.';
 
 CREATE VIEW cluster_bloat AS
-SELECT c.nodename,
-       c.nodeport,
-       c.error,
-       v.table_name,
-       v.relation,
-       v.kind,
-       v.size,
-       v.live_bytes,
-       v.dead_bytes,
-       v.held_bytes,
-       v.free_bytes,
-       v.bloat_bytes,
-       v.bloat_ratio,
-       v.error_bytes,
-       v.sampled_pages,
-       v.total_pages,
-       v.rewrite_size,
-       v.rewrite_disk,
-       v.rewrite_lock,
-       v.inplace_size,
-       v.inplace_bytes,
-       v.inplace_disk,
-       v.inplace_lock
+SELECT c.nodename, c.nodeport, v.of_table AS table_name, v.relation AS relation_name, v.kind, v.size, v.bloat_bytes,
+       v.bloat_ratio, v.error_bytes, v.held_bytes, v.inplace_bytes, c.error
 FROM cyclone.cluster_rows('bloat') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(table_name text, relation text, kind text, size bigint, live_bytes bigint, dead_bytes bigint, held_bytes bigint, free_bytes bigint, bloat_bytes bigint, bloat_ratio float8, error_bytes bigint, sampled_pages bigint, total_pages bigint, rewrite_size bigint, rewrite_disk bigint, rewrite_lock text, inplace_size bigint, inplace_bytes bigint, inplace_disk bigint, inplace_lock text) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
+    of_table text, relation text, kind text, size bigint, bloat_bytes bigint, bloat_ratio float8, error_bytes bigint,
+    held_bytes bigint, inplace_bytes bigint) ON true
 WHERE c.error IS NOT NULL OR v.relation IS NOT NULL;
 
 COMMENT ON VIEW cluster_bloat IS
-'The view cyclone.bloat of each node of a cluster; a node that does not answer within a second has a row with an error.';
-COMMENT ON COLUMN cluster_bloat.nodename IS 'Name of the node';
-COMMENT ON COLUMN cluster_bloat.nodeport IS 'Its port';
-COMMENT ON COLUMN cluster_bloat.error IS 'Why the node has no other row; null if all is well';
+'The view cyclone.bloat of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''bloat_details'') has all columns.';
 
 CREATE VIEW cluster_autovacuum AS
-SELECT c.nodename,
-       c.nodeport,
-       c.error,
-       v.datid,
-       v.datname,
-       v.relid,
-       v.relation,
-       v.engine_count,
-       v.server_count,
-       v.cancel_count,
-       v.error_count,
-       v.last_by,
-       v.last_reason,
-       v.last_start,
-       v.last_seconds,
-       v.last_rows_removed,
-       v.last_pages_scanned,
-       v.last_workers,
-       v.failures,
-       v.failed_with,
-       v.breaker_open,
-       v.breaker_until
+SELECT c.nodename, c.nodeport, v.datname, v.relid, v.relation AS relation_name, v.last_start, v.last_seconds,
+       v.last_by, v.last_reason, v.failures, v.failed_with, c.error
 FROM cyclone.cluster_rows('autovacuum') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(datid oid, datname name, relid oid, relation text, engine_count bigint, server_count bigint, cancel_count bigint, error_count bigint, last_by text, last_reason text, last_start timestamptz, last_seconds float8, last_rows_removed bigint, last_pages_scanned bigint, last_workers int, failures int, failed_with text, breaker_open boolean, breaker_until timestamptz) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
+    datname name, relid oid, relation text, last_start timestamptz, last_seconds float8, last_by text, last_reason text,
+    failures int, failed_with text) ON true
 WHERE c.error IS NOT NULL OR v.relid IS NOT NULL;
 
 COMMENT ON VIEW cluster_autovacuum IS
-'The view cyclone.autovacuum of each node of a cluster; a node that does not answer within a second has a row with an error.';
-COMMENT ON COLUMN cluster_autovacuum.nodename IS 'Name of the node';
-COMMENT ON COLUMN cluster_autovacuum.nodeport IS 'Its port';
-COMMENT ON COLUMN cluster_autovacuum.error IS 'Why the node has no other row; null if all is well';
+'The view cyclone.autovacuum of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''autovacuum_details'') has all columns.';
 
 CREATE VIEW cluster_compaction AS
-SELECT c.nodename,
-       c.nodeport,
-       c.error,
-       v.relation,
-       v.reason,
-       v.figure,
-       v.figure_is,
-       v.next_at,
-       v.size,
-       v.would_win,
-       v.sampled_at,
-       v.policy,
-       v.enabled,
-       v.min_size,
-       v.threshold,
-       v.cooldown,
-       v.hours,
-       v.window_ends,
-       v.latency_target,
-       v.running_since,
-       v.last_end,
-       v.last_outcome,
-       v.last_won,
-       v.last_seconds,
-       v.last_wal,
-       v.last_error,
-       v.runs,
-       v.total_won,
-       v.changes
+SELECT c.nodename, c.nodeport, v.relation AS relation_name, v.reason, v.next_at, v.size, v.would_win, v.last_outcome,
+       v.last_won, v.total_won, v.last_error, c.error
 FROM cyclone.cluster_rows('compaction') c
-LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v(relation text, reason text, figure float8, figure_is text, next_at timestamptz, size bigint, would_win bigint, sampled_at timestamptz, policy text, enabled boolean, min_size bigint, threshold float8, cooldown interval, hours text, window_ends timestamptz, latency_target text, running_since timestamptz, last_end timestamptz, last_outcome text, last_won bigint, last_seconds float8, last_wal bigint, last_error text, runs bigint, total_won bigint, changes bigint) ON true
+LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
+    relation text, reason text, next_at timestamptz, size bigint, would_win bigint, last_outcome text, last_won bigint,
+    total_won bigint, last_error text) ON true
 WHERE c.error IS NOT NULL OR v.relation IS NOT NULL;
 
 COMMENT ON VIEW cluster_compaction IS
-'The view cyclone.compaction of each node of a cluster; a node that does not answer within a second has a row with an error.';
-COMMENT ON COLUMN cluster_compaction.nodename IS 'Name of the node';
-COMMENT ON COLUMN cluster_compaction.nodeport IS 'Its port';
-COMMENT ON COLUMN cluster_compaction.error IS 'Why the node has no other row; null if all is well';
+'The view cyclone.compaction of each node of a cluster; a node that does not answer within a second has a row with an error. cyclone.cluster_rows(''compaction_details'') has all columns.';
+
+-- The columns of a view that another view, or that of each node, has from it mean the same, in the same units.
+DO $$
+DECLARE
+    c record;
+BEGIN
+    FOR c IN
+        SELECT v.relname AS view, a.attname AS "column",
+               coalesce(pg_catalog.col_description(d.oid, b.attnum),
+                        CASE a.attname
+                            WHEN 'nodename' THEN 'Name of the node'
+                            WHEN 'nodeport' THEN 'Port of the node'
+                            WHEN 'error' THEN 'Why the node has no other row; null if all is well'
+                            WHEN 'relation_name' THEN 'Name of the table on that node, or of what the row is about'
+                            WHEN 'table_name' THEN 'Name of the table that it belongs to, on that node' END) AS comment
+        FROM pg_catalog.pg_class v
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = v.oid AND a.attnum > 0
+        JOIN pg_catalog.pg_class d ON d.relnamespace = v.relnamespace
+             AND d.relname = pg_catalog.replace(v.relname, 'cluster_', '') || '_details'
+        LEFT JOIN pg_catalog.pg_attribute b ON b.attrelid = d.oid AND b.attname = a.attname
+        WHERE v.relnamespace = 'cyclone'::pg_catalog.regnamespace AND v.relkind = 'v'
+    LOOP
+        EXECUTE pg_catalog.format('COMMENT ON COLUMN cyclone.%I.%I IS %L', c.view, c."column", c.comment);
+    END LOOP;
+END
+$$;
 
 REVOKE ALL ON cluster_autovacuum FROM PUBLIC;
 GRANT SELECT ON cluster_autovacuum TO pg_monitor;

@@ -43,6 +43,7 @@ double		cyclone_min_free_disk = 0;
 int			cyclone_check_disk_space = DISK_SPACE_WARNING;
 bool		cyclone_preserve_page_cache = false;
 char	   *cyclone_tables = NULL;
+bool		cyclone_verbose_details = false;
 
 static char *min_free_disk = NULL;
 
@@ -137,6 +138,15 @@ settings_init(void)
 					"The tables that pg_cyclone takes from the server, as a list of patterns.",
 					"A pattern is as in a shell; with a dot it is of the schema's and the table's name. An empty list stands for all of them.",
 					&cyclone_tables);
+
+	DefineCustomBoolVariable("cyclone.verbose_details",
+							 "Has VACUUM (VERBOSE) say what each process did to the table and to each index.",
+							 NULL,
+							 &cyclone_verbose_details,
+							 false,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("cyclone");
 }

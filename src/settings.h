@@ -45,6 +45,7 @@ extern int	cyclone_max_wal_rate;	/* kB a second; 0: no bound */
 extern double cyclone_min_free_disk;	/* see settings_parse_min_free_disk */
 extern bool cyclone_preserve_page_cache;
 extern char *cyclone_tables;	/* patterns */
+extern bool cyclone_verbose_details;
 
 extern void settings_init(void);
 extern bool settings_is_standby_list(const char *value, bool may_be_empty);

@@ -87,7 +87,7 @@ class Run:
     server_seconds: float = 0.0  # of the server with all of these
     wal_bytes: int = 0
     autovacuums: list[tuple[str, float]] = field(default_factory=list)  # that came to their end: table, seconds
-    doors: dict[str, int] = field(default_factory=dict)  # how many of them by "engine" and "server"
+    vacuumed_by: dict[str, int] = field(default_factory=dict)  # how many of them by "engine" and "server"
     samples: list[Sample] = field(default_factory=list)
 
     def over_time(self, value: Callable[[Sample], int]) -> tuple[list[float], list[int]]:
@@ -192,7 +192,7 @@ def run(original: Cluster, churn: Churn, name: str, settings: dict[str, str], *,
                 result.samples += [Sample(moment, *row) for row in conn.execute(_SIZES, (list(TABLES),))]
             _finish(load)
             result.seconds = time.time() - begin
-            result.doors = dict(
+            result.vacuumed_by = dict(
                 zip(("engine", "server"), conn.execute(
                     "SELECT coalesce(sum(engine_count), 0)::int, coalesce(sum(server_count), 0)::int"
                     " FROM cyclone.autovacuum WHERE relid = ANY (%s::regclass[])", (list(TABLES),)).fetchone())

@@ -148,7 +148,7 @@ def _run(server: Cluster, name: str, number: int) -> Run:
                 raise TimeoutError(f"no autovacuum of the table came to its end in {PATIENCE_SECONDS} s:\n{server.log[-4000:]}")
             time.sleep(POLL_SECONDS)
         used = server_seconds(server.postmaster.pid) - used
-        row = conn.execute("SELECT last_workers FROM cyclone.autovacuum WHERE relid = 't'::regclass").fetchone()
+        row = conn.execute("SELECT last_workers FROM cyclone.autovacuum_details WHERE relid = 't'::regclass").fetchone()
         return Run(name, number, float(ended[1]), used, row[0] if row else None, _state(conn), ended[0])
 
 

@@ -62,7 +62,7 @@ def churn_grid(measured: Churn) -> Grid:
             [
                 run.name,
                 str(len(run.autovacuums)),
-                str(run.doors["engine"]),
+                str(run.vacuumed_by["engine"]),
                 f"{median(seconds for _, seconds in run.autovacuums):.1f}" if run.autovacuums else "",
                 f"{bloat / MEBIBYTE:,.0f}",
                 f"{bloat / core.bloat()[1][-1]:.2f}" if core and core.bloat()[1][-1] else "",
@@ -104,8 +104,8 @@ def churn_objections(measured: Churn) -> list[str]:
         if rate < LEAST_SHARE * measured.rate:
             found.append(f"{run.name}: the load came to {rate:.0f} transactions a second only, of {measured.rate:.0f}")
         expected = "server" if run.name == churn.CORE else "engine"
-        if run.doors[expected] < sum(run.doors.values()):
-            found.append(f"{run.name}: autovacuums by {run.doors}")
+        if run.vacuumed_by[expected] < sum(run.vacuumed_by.values()):
+            found.append(f"{run.name}: autovacuums by {run.vacuumed_by}")
         if not run.autovacuums:
             found.append(f"{run.name}: no autovacuum came to its end; more --minutes, or fewer --churn-rows")
     return found

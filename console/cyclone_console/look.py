@@ -154,14 +154,13 @@ def _engines_vacuums(conn: psycopg.Connection) -> list[Vacuum]:
         """
         SELECT p.*, clock_timestamp() AS now, a.usename, a.backend_type,
                extract(epoch FROM clock_timestamp() - CASE WHEN a.backend_type = 'autovacuum worker'
-                                                           THEN a.xact_start ELSE a.query_start END)::float8 AS seconds,
-               CASE WHEN p.datname = current_database() THEN p.index_relid::regclass::text END AS index
-        FROM cyclone.progress p
+                                                           THEN a.xact_start ELSE a.query_start END)::float8 AS seconds
+        FROM cyclone.progress_details p
         LEFT JOIN pg_stat_activity a ON a.pid = p.pid
         ORDER BY p.role, p.pid
         """,
     )
-    paces = {row["pid"]: row for row in ask(conn, "SELECT * FROM cyclone.pace")}
+    paces = {row["pid"]: row for row in ask(conn, "SELECT * FROM cyclone.pace_details")}
     return [
         _engines_vacuum(row, [other for other in rows if row["role"] and other["leader_pid"] == row["pid"]], paces.get(row["pid"]))
         for row in rows
@@ -218,7 +217,7 @@ def _holders(conn: psycopg.Connection) -> list[dict]:
         """
         SELECT kind, name, pid, datname, usename, application, state, xmin_age, is_oldest, how_to_end,
                extract(epoch FROM clock_timestamp() - since)::float8 AS seconds
-        FROM cyclone.horizon
+        FROM cyclone.horizon_details
         WHERE pid IS DISTINCT FROM pg_backend_pid() AND xmin_age IS NOT NULL
         ORDER BY xmin_age DESC, seconds DESC NULLS LAST
         """,

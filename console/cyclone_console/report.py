@@ -104,9 +104,9 @@ def statement(query: str | None) -> Markup | None:
 def running(report: Report) -> Markup:
     """VACUUMs at work, with their pace."""
     found = report.rows(
-        "SELECT l.pid, l.datname, coalesce(l.relation, 'OID ' || l.relid::text) AS relation, l.phase, a.processes, a.done, l.blocks_total AS total,"
+        "SELECT l.pid, l.datname, coalesce(l.relation::text, 'OID ' || l.relid::text) AS relation, l.phase, a.processes, a.done, l.blocks_total AS total,"
         " p.limited_by, p.target_ms, p.latency_ms, p.asleep"
-        " FROM cyclone.progress l"
+        " FROM cyclone.progress_details l"
         " JOIN (SELECT leader_pid, count(*) AS processes, sum(blocks_done) AS done FROM cyclone.progress GROUP BY 1) a ON a.leader_pid = l.pid"
         " LEFT JOIN cyclone.pace p ON p.pid = l.pid WHERE l.role = 'leader' ORDER BY l.pid"
     )
@@ -152,7 +152,7 @@ def wraparound(report: Report) -> Markup:
 
 def horizon(report: Report) -> Markup:
     """Who keeps dead rows."""
-    found = report.rows("SELECT *, clock_timestamp() - since AS held FROM cyclone.horizon WHERE pid IS DISTINCT FROM pg_backend_pid()")
+    found = report.rows("SELECT *, clock_timestamp() - since AS held FROM cyclone.horizon_details WHERE pid IS DISTINCT FROM pg_backend_pid()")
     ages = [row["xmin_age"] if row["xmin_age"] is not None else row["catalog_xmin_age"] for row in found]
     oldest = max((age for age in ages if age is not None), default=None)
     color = "good" if (oldest or 0) <= 100_000 else "warn" if oldest <= 10_000_000 else "bad"
@@ -187,7 +187,7 @@ def horizon(report: Report) -> Markup:
 def advice(report: Report) -> Markup:
     """What autovacuum does next, and what would help."""
     found = report.rows(
-        "SELECT relation::text AS name, *, next_at - clock_timestamp() AS wait FROM cyclone.advice ORDER BY due IS NULL, next_at NULLS LAST, relation"
+        "SELECT relation::text AS name, *, next_at - clock_timestamp() AS wait FROM cyclone.advice_details ORDER BY due IS NULL, next_at NULLS LAST, relation"
     )
     due = [row for row in found if row["due"]]
     color = "warn" if any(row["due"].startswith("age of") for row in due) else "good"
@@ -223,13 +223,13 @@ def bloat(report: Report) -> Markup:
     if not asked["oids"]:
         return element("p", "There are no tables.", class_="faint")
     found = report.rows(
-        "SELECT table_name::text AS table_name, relation::text AS relation, kind, size, bloat_bytes, bloat_ratio, error_bytes, held_bytes,"
-        " inplace_bytes FROM cyclone.bloat WHERE table_name = ANY (%s::oid[]::regclass[])"
+        "SELECT of_table::text AS of_table, relation::text AS relation, kind, size, bloat_bytes, bloat_ratio, error_bytes, held_bytes,"
+        " inplace_bytes FROM cyclone.bloat WHERE of_table = ANY (%s::oid[]::regclass[])"
         " ORDER BY bloat_bytes DESC NULLS LAST, size DESC NULLS LAST",
         asked["oids"]
     )
     parts = []
-    told = len({row["table_name"] for row in found})
+    told = len({row["of_table"] for row in found})
     if told < len(asked["oids"]):
         missing = f"{len(asked['oids']) - told} of the {len(asked['oids'])} largest tables are left out, which this role may not VACUUM."
         parts.append(report.hidden(missing, "pg_stat_scan_tables"))
@@ -285,7 +285,7 @@ def history_chart(report: Report, runs: list[dict]) -> Markup:
 def history(report: Report) -> Markup:
     """What past runs have done."""
     found = report.rows(
-        "SELECT *, bytes_before - bytes_after AS freed FROM cyclone.history WHERE started > now() - make_interval(secs => %s) ORDER BY id DESC",
+        "SELECT *, bytes_before - bytes_after AS freed FROM cyclone.history_details WHERE started > now() - make_interval(secs => %s) ORDER BY id DESC",
         report.days * 86400
     )
     hidden = report.rows("SELECT count(*) AS n FROM cyclone.history WHERE started IS NULL")[0]["n"]
@@ -302,13 +302,13 @@ def history(report: Report) -> Markup:
     parts.append(history_chart(report, runs))
     by_table: dict = defaultdict(float)
     for run in runs:
-        by_table[f"{run['datname'] or 'shared'}: {run['relation']}"] += run["seconds"] or 0
+        by_table[f"{run['datname'] or 'shared'}: {run['relation_name']}"] += run["seconds"] or 0
     longest = sorted(by_table.items(), key=lambda item: -item[1])[:8]
     parts += [element("h3", "Where the time goes"), bars([(name, [(took, "accent")], duration(took), name) for name, took in longest])]
     troubled = [run for run in runs if run["outcome"] != "done" or run["warning_count"]][:MOST_RUNS]
     if troubled:
         rows = [
-            [moment(run["started"]), run["datname"] or "shared", run["relation"], run["operation"],
+            [moment(run["started"]), run["datname"] or "shared", run["relation_name"], run["operation"],
              mark(run["outcome"], OUTCOMES[run["outcome"]]), run["sqlstate"],
              " – ".join(filter(None, [run["error"], run["warnings"]]))]
             for run in troubled
@@ -320,11 +320,11 @@ def history(report: Report) -> Markup:
         measured = "–" if run["latency_ms"] is None else f"{run['latency_ms']:.1f}"
         latency = f"{measured} of {run['target_ms']:.1f} ms" if run["target_ms"] else None
         rows.append([moment(run["started"]), run["datname"] or "shared",
-                     run["relation"], run["operation"], run["door"] + (", server" if run["run_by"] == "server" else ""),
+                     run["relation_name"], run["operation"], run["started_by"] + (", server" if run["run_by"] == "server" else ""),
                      mark(run["outcome"], OUTCOMES[run["outcome"]]), duration(run["seconds"]), count(run["rows_removed"]), next(freed),
                      next(wal), latency])
     parts.append(element("h3", f"The last {len(rows)} of {len(runs)} runs"))
-    names = ["@Started", "Database", "Table", ".Operation", "Door", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL", "#Latency"]
+    names = ["@Started", "Database", "Table", ".Operation", "Started by", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL", "#Latency"]
     parts.append(table(names, rows[:SHOWN_RUNS]))
     if len(rows) > SHOWN_RUNS:
         parts.append(folded(f"{len(rows) - SHOWN_RUNS} more", table(names, rows[SHOWN_RUNS:])))
@@ -333,7 +333,7 @@ def history(report: Report) -> Markup:
 
 def autovacuum(report: Report) -> Markup:
     """Circuit breakers, and what is left to the server."""
-    found = report.rows("SELECT * FROM cyclone.autovacuum ORDER BY breaker_open DESC, failures DESC, last_start DESC")
+    found = report.rows("SELECT * FROM cyclone.autovacuum_details ORDER BY breaker_open DESC, failures DESC, last_start DESC")
     opened = sum(row["breaker_open"] for row in found)
     report.tile(str(opened), "circuit breakers open", "bad" if opened else "good")
     if not found:

@@ -149,7 +149,7 @@ def _read_notes(cluster: Cluster) -> list[tuple[Key, int]]:
 
 def view(conn: psycopg.Connection) -> dict[Key, dict]:
     """Return the rows of cyclone.autovacuum."""
-    cursor = conn.execute("SELECT * FROM cyclone.autovacuum")
+    cursor = conn.execute("SELECT * FROM cyclone.autovacuum_details")
     rows = [dict(zip((column.name for column in cursor.description), row, strict=True)) for row in cursor]
     return {Key(row["datid"], row["relid"]): row for row in rows}
 

@@ -279,7 +279,7 @@ OURS = (
     Run("team", "VACUUM (INDEX_CLEANUP on, PARALLEL 2) {0}", True, "core"),
     Run("FULL", "VACUUM (FULL) {0}", True, "core FULL"),
     Run("INPLACE", "VACUUM (FULL INPLACE) {0}", True, "core"),
-    Run("bloat", "SELECT count(*) FROM cyclone.bloat WHERE table_name = '{0}'::regclass", True, ""),
+    Run("bloat", "SELECT count(*) FROM cyclone.bloat WHERE of_table = '{0}'::regclass", True, ""),
 )
 BAD = ("crash", "hang", "timeout")
 IN_VACUUM = re.compile("while (scanning|pruning|vacuuming|cleaning up|truncating)|scanning heap|vacuuming|cleaning up|truncating")
@@ -483,7 +483,7 @@ class DamageTest:
         """The undamaged table is as it was, and is vacuumed; so is the damaged one's heap, if it isn't that that was damaged."""
         with self.cluster.connect("damaged") as conn:
             conn.execute(f"SET statement_timeout = '{TIMEOUT * LONGER}s'")
-            assert conn.execute("SELECT * FROM cyclone.progress").fetchall() == []
+            assert conn.execute("SELECT * FROM cyclone.progress_details").fetchall() == []
             conn.execute(f"VACUUM (INDEX_CLEANUP on) {OTHER}")
             tables = [OTHER] if any(file.has_rows and file.kind == "heap" for file in damaged) else [OTHER, table]
             for name in tables:

@@ -348,7 +348,7 @@ class FaultTest:
             else:
                 self.workload.assert_content(conn)
             assert_sound_before_vacuum(conn, self.workload)
-            assert conn.execute("SELECT * FROM cyclone.progress").fetchall() == []
+            assert conn.execute("SELECT * FROM cyclone.progress_details").fetchall() == []
             left = "SELECT relation::regclass, mode, pid FROM pg_locks WHERE locktype = 'relation' AND pid <> pg_backend_pid()"
             assert (locks := conn.execute(left).fetchall()) == [], locks
             conn.execute("CHECKPOINT")  # files that were dropped go by then

@@ -77,7 +77,7 @@ PLACES = "SELECT array_agg(ctid::text ORDER BY id) FROM compacted WHERE id = ANY
 LAST = f"""
     SELECT abs(id) %% {IDS} FROM compacted WHERE abs(id) >= {IDS} AND abs(id) %% {IDS} BETWEEN %s AND %s ORDER BY ctid DESC LIMIT 1
 """
-MOVING = "SELECT EXISTS (SELECT FROM cyclone.progress WHERE relation = 'compacted' AND phase = 'moving rows')"
+MOVING = "SELECT EXISTS (SELECT FROM cyclone.progress WHERE relation = 'compacted'::regclass AND phase = 'moving rows')"
 ORPHANS = """
     SELECT 'row', id FROM TWIN t WHERE parent IS NOT NULL AND NOT EXISTS (SELECT FROM parent p WHERE p.id = t.parent)
     UNION ALL SELECT 'child', id FROM TWIN_child c WHERE ref IS NOT NULL AND NOT EXISTS (SELECT FROM TWIN t WHERE t.id = c.ref)

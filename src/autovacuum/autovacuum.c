@@ -56,7 +56,7 @@
 /* In a hurry there is a worker for each so many pages, 1 MB. */
 #define HURRY_PAGES		((BlockNumber) (1024 * 1024 / BLCKSZ))
 
-static AutovacuumDoor choose_door(Relation rel, const TableKey *key, uint32 *failures);
+static AutovacuumReason choose_reason(Relation rel, const TableKey *key, uint32 *failures);
 static void vacuum_by_engine(Relation rel, const VacuumParams *params,
 							 BufferAccessStrategy strategy, const TableKey *key,
 							 AutovacuumResult *result);
@@ -85,40 +85,40 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 	TableKey	key = table_log_key(rel);
 	AutovacuumResult result = {.start = GetCurrentTimestamp()};
 	uint32		failures;
-	AutovacuumDoor door = choose_door(rel, &key, &failures);
+	AutovacuumReason reason = choose_reason(rel, &key, &failures);
 
-	if (door == DOOR_ENGINE && !running_notes_begin(&key, failures))
+	if (reason == REASON_ENGINE && !running_notes_begin(&key, failures))
 	{
 		(void) table_log_end_trial(false);
-		door = DOOR_NO_NOTE;
+		reason = REASON_NO_NOTE;
 	}
 
-	if (door == DOOR_ENGINE)
+	if (reason == REASON_ENGINE)
 		vacuum_by_engine(rel, params, strategy, &key, &result);
 	else
 		vacuum_by_server(rel, params, strategy, servers_vacuum);
-	table_log_done(&key, door, &result);
+	table_log_done(&key, reason, &result);
 }
 
 /*
- * choose_door
+ * choose_reason
  *		Who is to vacuum the table?  And how often in a row has the engine failed
  *		on it?
  */
-static AutovacuumDoor
-choose_door(Relation rel, const TableKey *key, uint32 *failures)
+static AutovacuumReason
+choose_reason(Relation rel, const TableKey *key, uint32 *failures)
 {
 	*failures = 0;
 	/* the one switch for all that pg_cyclone does counts here, too */
 	if (!cyclone_autovacuum || !cyclone_enabled)
-		return DOOR_OFF;
+		return REASON_OFF;
 	if (!scope_has_table(rel))
-		return DOOR_NOT_LISTED;
+		return REASON_NOT_LISTED;
 	if (table_log_breaker_is_open(key, failures))
-		return DOOR_BREAKER;
+		return REASON_BREAKER;
 	if (table_log_all_are_left())
-		return DOOR_CRASHES;
-	return DOOR_ENGINE;
+		return REASON_CRASHES;
+	return REASON_ENGINE;
 }
 
 /*

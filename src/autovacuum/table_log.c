@@ -61,7 +61,7 @@ typedef struct TableEntry
 	int64		cancelled;
 	int64		failed;
 	TimestampTz touched;
-	AutovacuumDoor last_door;
+	AutovacuumReason last_reason;
 	AutovacuumResult last;
 	double		last_seconds;
 	double		done_seconds;	/* of the last one that was not interrupted */
@@ -72,7 +72,7 @@ typedef struct TableEntry
 	TimestampTz breaker_until;	/* 0: closed */
 } TableEntry;
 
-/* in the order of AutovacuumDoor */
+/* in the order of AutovacuumReason */
 static const char *const reason_names[] = {
 	NULL, "off", "not listed", "circuit breaker", "crashes", "no note on disk",
 };
@@ -136,10 +136,10 @@ table_log_breaker_is_open(const TableKey *key, uint32 *failures)
 
 /*
  * table_log_done
- *		A table was vacuumed, by whom door says.
+ *		A table was vacuumed, for that reason by the engine or by PostgreSQL.
  */
 void
-table_log_done(const TableKey *key, AutovacuumDoor door, const AutovacuumResult *result)
+table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumResult *result)
 {
 	TableEntry *entry;
 
@@ -147,10 +147,10 @@ table_log_done(const TableKey *key, AutovacuumDoor door, const AutovacuumResult 
 	entry = enter(key);
 	if (entry != NULL)
 	{
-		entry->last_door = door;
+		entry->last_reason = reason;
 		note_end(entry, result);
 		entry->done_seconds = entry->last_seconds;
-		if (door == DOOR_ENGINE)
+		if (reason == REASON_ENGINE)
 		{
 			entry->by_engine++;
 			entry->failures = 0;
@@ -177,7 +177,7 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
 	entry = enter(key);
 	if (entry != NULL)
 	{
-		entry->last_door = DOOR_ENGINE;
+		entry->last_reason = REASON_ENGINE;
 		note_end(entry, result);
 		entry->cancelled++;
 	}
@@ -205,7 +205,7 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 	{
 		if (result != NULL)
 		{
-			entry->last_door = DOOR_ENGINE;
+			entry->last_reason = REASON_ENGINE;
 			note_end(entry, result);
 		}
 		note_failure(entry, sqlerrcode, is_audits);
@@ -568,7 +568,7 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	Datum		values[AUTOVACUUM_COLUMNS] = {0};
 	bool		nulls[AUTOVACUUM_COLUMNS] = {0};
 	bool		has_last = entry->last.start != 0;
-	bool		by_engine = has_last && entry->last_door == DOOR_ENGINE;
+	bool		by_engine = has_last && entry->last_reason == REASON_ENGINE;
 
 	/* as for the table, or as for all */
 	TimestampTz until = Max(entry->breaker_until,
@@ -588,7 +588,7 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	nulls[column] = !has_last || by_engine;
 	values[column] = (Datum) 0;
 	if (!nulls[column])
-		values[column] = CStringGetTextDatum(reason_names[entry->last_door]);
+		values[column] = CStringGetTextDatum(reason_names[entry->last_reason]);
 	column++;
 	nulls[column] = !has_last;
 	values[column++] = TimestampTzGetDatum(entry->last.start);

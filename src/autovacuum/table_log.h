@@ -21,17 +21,17 @@ typedef struct TableKey
 } TableKey;
 
 /* Who vacuums a table, and if it isn't the engine, why not; in the order of reason_names */
-typedef enum AutovacuumDoor
+typedef enum AutovacuumReason
 {
-	DOOR_ENGINE,
-	DOOR_OFF,					/* cyclone.autovacuum is off, or
+	REASON_ENGINE,
+	REASON_OFF,					/* cyclone.autovacuum is off, or
 								 * cyclone.enabled */
-	DOOR_NOT_LISTED,			/* by cyclone.databases or cyclone.tables */
-	DOOR_BREAKER,				/* the engine failed lately */
-	DOOR_CRASHES,				/* the server crashed several times lately */
-	DOOR_NO_NOTE,				/* no note could be written for the case of a
+	REASON_NOT_LISTED,			/* by cyclone.databases or cyclone.tables */
+	REASON_BREAKER,				/* the engine failed lately */
+	REASON_CRASHES,				/* the server crashed several times lately */
+	REASON_NO_NOTE,				/* no note could be written for the case of a
 								 * crash */
-} AutovacuumDoor;
+} AutovacuumReason;
 
 /* What one autovacuum of a table came to */
 typedef struct AutovacuumResult
@@ -46,7 +46,7 @@ extern void table_log_shmem_request(void);
 extern void table_log_shmem_init(void);
 extern TableKey table_log_key(Relation rel);
 extern bool table_log_breaker_is_open(const TableKey *key, uint32 *failures);
-extern void table_log_done(const TableKey *key, AutovacuumDoor door,
+extern void table_log_done(const TableKey *key, AutovacuumReason reason,
 						   const AutovacuumResult *result);
 extern void table_log_cancelled(const TableKey *key, const AutovacuumResult *result);
 extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,

@@ -139,7 +139,7 @@ static void put_command(const BloatReport *report, Datum *values, bool *nulls);
 
 /*
  * pg_cyclone_estimate_bloat
- *		The rows of a table: estimate_bloat(table_name, sample_pages, seed).
+ *		The rows of a table: estimate_bloat("table", sample_pages, seed).
  *
  * The same seed gives the same sample, as long as the table isn't changed.
  */

@@ -54,7 +54,9 @@ typedef struct Question
 } Question;
 
 static const char *const views[] = {
-	"advice", "autovacuum", "bloat", "compaction", "history", "horizon", "pace", "progress"
+	"advice", "autovacuum", "bloat", "compaction", "history", "horizon", "pace", "progress",
+	"advice_details", "autovacuum_details", "bloat_details", "compaction_details",
+	"history_details", "horizon_details", "pace_details", "progress_details",
 };
 
 static void check_view(const char *view, int timeout);

@@ -341,7 +341,7 @@ tables_to_sample(void)
 	List	   *tables = NIL;
 
 	begin();
-	run_sql("SELECT relation::oid FROM cyclone.compaction WHERE reason = 'not sampled yet' ORDER BY size DESC",
+	run_sql("SELECT relation::oid FROM cyclone.compaction_details WHERE reason = 'not sampled yet' ORDER BY size DESC",
 			0, NULL, NULL, NULL);
 	for (uint64 i = 0; i < Min(SPI_processed, MAX_SAMPLES); i++)
 	{
@@ -416,7 +416,7 @@ note_sample(const Table *table)
 		return;
 	begin();
 	run_sql("INSERT INTO cyclone.compaction_state AS s (relid, sampled_at, sampled_size, sampled_changes, would_win)"
-			" SELECT relation, now(), size, changes, CASE WHEN $2 >= 0 THEN $2 END FROM cyclone.compaction WHERE relation = $1"
+			" SELECT relation, now(), size, changes, CASE WHEN $2 >= 0 THEN $2 END FROM cyclone.compaction_details WHERE relation = $1"
 			" ON CONFLICT (relid) DO UPDATE SET began_at = NULL, sampled_at = excluded.sampled_at, sampled_size = excluded.sampled_size,"
 			" sampled_changes = excluded.sampled_changes, would_win = excluded.would_win",
 			2, types, values, NULL);
@@ -434,7 +434,7 @@ next_due(void)
 			" k.would_win::float8, date_part('epoch', k.cooldown), k.window_ends,"
 			" s.backoff::float8,"
 			" date_part('epoch', now() - s.done_at)"
-			" FROM cyclone.compaction k JOIN pg_class c ON c.oid = k.relation"
+			" FROM cyclone.compaction_details k JOIN pg_class c ON c.oid = k.relation"
 			" JOIN pg_namespace n ON n.oid = c.relnamespace"
 			" LEFT JOIN cyclone.compaction_state s ON s.relid = c.oid"
 			" WHERE k.reason = 'due' ORDER BY k.figure DESC LIMIT 1",

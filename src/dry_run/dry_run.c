@@ -80,7 +80,7 @@ static Oid	run_one(VacuumRelation *target, Oid relid, const VacuumParams *params
 					ReturnSetInfo *result);
 static bool is_table(Relation rel);
 static void rehearse(Relation rel, VacuumParams *params, DryRun *run);
-static void choose_door(Relation rel, DryRun *run);
+static void choose_engine(Relation rel, DryRun *run);
 static void plan_indexes(const VacuumParams *params, int nindexes, Relation *indexes, DryRun *run);
 static void plan_space(Relation rel, const VacuumParams *params, int nindexes,
 					   Relation *indexes, DryRun *run);
@@ -259,7 +259,7 @@ rehearse(Relation rel, VacuumParams *params, DryRun *run)
 
 	run->kind = (params->options & VACOPT_FULL) ? HISTORY_REWRITE :
 		(params->options & VACOPT_INPLACE) ? HISTORY_INPLACE : HISTORY_VACUUM;
-	choose_door(rel, run);
+	choose_engine(rel, run);
 	vac_open_indexes(rel, AccessShareLock, &nindexes, &indexes);
 	run->nindexes = nindexes;
 	for (int i = 0; i < nindexes; i++)
@@ -274,9 +274,9 @@ rehearse(Relation rel, VacuumParams *params, DryRun *run)
 		run->holder = horizon_describe_oldest(rel, run->oldest_xmin);
 }
 
-/* choose_door -- would it be the engine that does it?  If not, why? */
+/* choose_engine -- would it be the engine that does it?  If not, why? */
 static void
-choose_door(Relation rel, DryRun *run)
+choose_engine(Relation rel, DryRun *run)
 {
 	TableKey	key = table_log_key(rel);
 	const char *is_what;

@@ -39,6 +39,7 @@
 #include "engine/table_job.h"
 #include "library.h"
 #include "report/progress.h"
+#include "settings.h"
 #include "team/degree.h"
 
 PGDLLEXPORT void pg_cyclone_worker_main(dsm_segment *segment, shm_toc *toc);
@@ -581,7 +582,7 @@ run_phase(void *state, int phase)
 static bool
 members_are_reported(const VacuumShared *shared)
 {
-	return shared->verbose && shared->nmembers > 1;
+	return shared->verbose && cyclone_verbose_details && shared->nmembers > 1;
 }
 
 /*

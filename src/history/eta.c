@@ -5,8 +5,8 @@
  *
  * Two things are known of a VACUUM that runs.  How fast it goes through the
  * blocks of the phase it is in, from report/progress.c; and how long each
- * phase took in the last runs of the same kind, on the same table, through the
- * same door, from its history.
+ * phase took in the last runs of the same kind on the same table, started by a
+ * command or by autovacuum as this one, from its history.
  *
  * - A phase that goes over a known number of blocks ends when what is left is
  *	 done, at the rate of the phase so far.  The spread is what the rate of late

@@ -3,7 +3,7 @@
  * history.c
  *	  The run in hand, until it becomes a row of cyclone.history.
  *
- * Whoever has a table vacuumed, the command's doors and autovacuum's, tells
+ * The code that has a table vacuumed, for a command or for autovacuum, tells
  * here when that begins, what it came to, and how it ended.  A process has
  * one run at a time, in memory of its own, which costs nothing until it ends;
  * then it goes to history_rows.c.

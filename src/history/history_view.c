@@ -54,7 +54,7 @@ static const char *const phase_names[][HISTORY_PHASES] = {
 	{"heap scan", "index vacuum", "heap vacuum", "index cleanup", "truncation", "team"},
 	{NULL},
 	{"heap copy", "linked row versions", "TOAST copy", "TOAST index", "index build"},
-	{"vacuum", "moving values", "moving rows"},
+	{"vacuum", "moving values", "moving rows", "indexes rebuilt"},
 	{"heap copy", "linked row versions", "TOAST copy", "TOAST index", "index build"},
 };
 

@@ -291,10 +291,11 @@ tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool t
 	if (result->workers_planned > 0)
 		appendStringInfo(&buf, _("workers moving rows: %d planned, %d launched\n"),
 						 result->workers_planned, result->workers_launched);
-	appendStringInfo(&buf, _("phases: vacuum %.3f s, moving values %.3f s, moving rows %.3f s, other %.3f s\n"),
+	appendStringInfo(&buf, _("phases: vacuum %.3f s, moving values %.3f s, moving rows %.3f s, indexes rebuilt %.3f s, other %.3f s\n"),
 					 seconds[INPLACE_VACUUM], seconds[INPLACE_MOVE_VALUES], seconds[INPLACE_MOVE],
-					 elapsed - seconds[INPLACE_VACUUM] -
-					 seconds[INPLACE_MOVE_VALUES] - seconds[INPLACE_MOVE]);
+					 seconds[INPLACE_INDEXES],
+					 elapsed - seconds[INPLACE_VACUUM] - seconds[INPLACE_MOVE_VALUES] -
+					 seconds[INPLACE_MOVE] - seconds[INPLACE_INDEXES]);
 	report_append_held(&buf, &result->held);
 	appendStringInfo(&buf, _("WAL usage: " INT64_FORMAT " records, " INT64_FORMAT " full page images, " UINT64_FORMAT " bytes\n"),
 					 wal.wal_records, wal.wal_fpi, wal.wal_bytes);

@@ -24,9 +24,10 @@ typedef enum InplaceStep
 	INPLACE_VACUUM,
 	INPLACE_MOVE_VALUES,
 	INPLACE_MOVE,
+	INPLACE_INDEXES,
 } InplaceStep;
 
-#define NUM_INPLACE_STEPS	(INPLACE_MOVE + 1)
+#define NUM_INPLACE_STEPS	(INPLACE_INDEXES + 1)
 
 typedef struct InplaceResult
 {

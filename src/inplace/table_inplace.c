@@ -134,6 +134,7 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	Inplace    *job;
 	Inplace    *toast;
 	Oid			toast_relid;
+	instr_time	start;
 
 	/*
 	 * the passes are ours: they look at every page, and leave no dead item,
@@ -164,7 +165,11 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	inplace_report_heap(result, job);
 	if (params->index_cleanup != VACOPTVALUE_DISABLED && !VacuumFailsafeActive &&
 		!job->is_stopped)
+	{
+		INSTR_TIME_SET_CURRENT(start);
 		index_shrink(relid, context);
+		inplace_report_step(result, INPLACE_INDEXES, start);
+	}
 	inplace_report_end(result, job);
 	MemoryContextDelete(context);
 }

@@ -12,7 +12,7 @@ import pytest
 
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK
-from test_doors import by_engine, said
+from test_seam import by_engine, said
 
 ROWS = 4000
 LEFT = 'table "t" is left to PostgreSQL, as an audit has failed on it'
@@ -250,7 +250,7 @@ def test_rewrite_that_drops_or_changes_a_row(t, cluster, fault, found, workers):
     assert found in error.diag.message_detail and re.search(r"at item \d+ of block \d+$", error.diag.message_primary)
     conn.execute("CHECKPOINT")
     assert files(cluster) <= files_before
-    assert conn.execute("SELECT outcome, audit_failed FROM cyclone.history WHERE relid = 't'::regclass").fetchall() == [("failed", True)]
+    assert conn.execute("SELECT outcome, audit_failed FROM cyclone.history_details WHERE relid = 't'::regclass").fetchall() == [("failed", True)]
     assert_full_is_the_servers(conn, before)
 
 
@@ -306,7 +306,7 @@ def test_rewrite_of_all_shapes(t):
     of_indexes = conn.execute("SELECT sum(pg_relation_size(c.oid)) / 8192 FROM pg_class c WHERE relname = ANY (%s)", [list(names)]).fetchone()[0]
     assert index >= of_indexes - len(names)  # but for their first pages; and those of the TOAST table's
     checks.assert_clean(conn, "big")
-    [(audited,)] = conn.execute("SELECT audited_pages FROM cyclone.history WHERE relid = 'big'::regclass ORDER BY id DESC LIMIT 1")
+    [(audited,)] = conn.execute("SELECT audited_pages FROM cyclone.history_details WHERE relid = 'big'::regclass ORDER BY id DESC LIMIT 1")
     assert audited == heap + index
 
 
@@ -347,9 +347,9 @@ def test_inplace_that_changes_a_row_or_misses_an_entry(t, fault, index, found, w
         assert found in error.value.diag.message_detail
     assert rows(conn) == before
     assert checks.dangling_index_entries(conn, "t", between_passes=True) == []  # the batch's rows are dead
-    [(with_what, is_open)] = conn.execute("SELECT failed_with, breaker_open FROM cyclone.autovacuum WHERE relid = 't'::regclass").fetchall()
+    [(with_what, is_open)] = conn.execute("SELECT failed_with, breaker_open FROM cyclone.autovacuum_details WHERE relid = 't'::regclass").fetchall()
     assert (with_what, is_open) == ("audit", True)
-    query = "SELECT outcome, audit_failed FROM cyclone.history WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1"
+    query = "SELECT outcome, audit_failed FROM cyclone.history_details WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1"
     assert conn.execute(query).fetchone() == ("failed", True)
     report = said(conn, INPLACE)
     assert 'rows of "t" cannot be moved, vacuuming only' in report and LEFT in report
@@ -387,13 +387,13 @@ def test_report_and_history(t, cluster):
     assert re.search(r"\n([0-9a-f]{64}\n)+$", text)[0].count("\n") == 1 + 8192 // 32
     assert not list(file.parent.glob("audit-*.txt.*"))
     columns = "outcome, sqlstate, audited_pages, audit_failed"
-    assert conn.execute(f"SELECT {columns} FROM cyclone.history WHERE relid = 't'::regclass").fetchall() == [("failed", "XX001", None, True)]
+    assert conn.execute(f"SELECT {columns} FROM cyclone.history_details WHERE relid = 't'::regclass").fetchall() == [("failed", "XX001", None, True)]
     conn.execute("SELECT cyclone.autovacuum_reset()")
     report = said(conn, "VACUUM (VERBOSE) t")
     heap, index = re.search(r"\naudit: (\d+) heap pages and (\d+) index pages judged twice\n", report).groups()
     pages = conn.execute("SELECT pg_relation_size('t') / 8192, pg_relation_size('t_id_idx') / 8192").fetchone()
     assert int(heap) == 2 * pages[0] and int(index) >= 2 * (pages[1] - 10)
-    query = f"SELECT {columns} FROM cyclone.history WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1"
+    query = f"SELECT {columns} FROM cyclone.history_details WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1"
     assert conn.execute(query).fetchone() == ("done", None, int(heap) + int(index), False)
     checks.assert_clean(conn, "t")
 
@@ -409,7 +409,7 @@ def test_breaker_outlasts_restart_and_crash(new_cluster):
             conn.execute(f"INSERT INTO {name} SELECT generate_series(1, 1000)")
             conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0")
             fails(conn, "live-row", f"VACUUM {name}")
-        query = "SELECT relid::regclass::text, failures, failed_with, breaker_until FROM cyclone.autovacuum ORDER BY 1"
+        query = "SELECT relid::regclass::text, failures, failed_with, breaker_until FROM cyclone.autovacuum_details ORDER BY 1"
         before = conn.execute(query).fetchall()
     assert [row[:3] for row in before] == [("t", 1, "audit"), ("u", 1, "audit")]
 

@@ -104,7 +104,7 @@ class Auto:
     def row(self, name="t") -> dict | None:
         """The row of cyclone.autovacuum of a table."""
         cursor = self.conn.execute(
-            "SELECT * FROM cyclone.autovacuum WHERE relid = %s::regclass AND datname IS NOT DISTINCT FROM"
+            "SELECT * FROM cyclone.autovacuum_details WHERE relid = %s::regclass AND datname IS NOT DISTINCT FROM"
             " (SELECT CASE WHEN relisshared THEN NULL ELSE current_database() END FROM pg_class c WHERE c.oid = relid)",
             [name],
         )
@@ -295,21 +295,21 @@ OURS = ("horizon: ", "audit: ", "dead-TID store: ", "parallel workers: ", "phase
 
 def test_as_the_server_would(auto):
     """Equal tables, one by the engine and one by the server: the same state, statistics and report."""
-    for door in ("engine", "server"):
+    for who in ("engine", "server"):
         for pair, options in PAIRS.items():
-            auto.make_table(f"{pair}_{door}", **options)
-            auto.make_dead(f"{pair}_{door}", "id > 4000")
-    for door in ("engine", "server"):
-        auto.set(cyclone__autovacuum="on" if door == "engine" else "off")
-        auto.let(*(f"{pair}_{door}" for pair in PAIRS))
+            auto.make_table(f"{pair}_{who}", **options)
+            auto.make_dead(f"{pair}_{who}", "id > 4000")
+    for who in ("engine", "server"):
+        auto.set(cyclone__autovacuum="on" if who == "engine" else "off")
+        auto.let(*(f"{pair}_{who}" for pair in PAIRS))
         for pair in PAIRS:
-            row = auto.wait_for(f"{door}_count", f"{pair}_{door}")
-            assert row["last_by"] == door and row["last_reason"] == (None if door == "engine" else "off")
-            assert (row["last_rows_removed"] is not None) == (door == "engine")
+            row = auto.wait_for(f"{who}_count", f"{pair}_{who}")
+            assert row["last_by"] == who and row["last_reason"] == (None if who == "engine" else "off")
+            assert (row["last_rows_removed"] is not None) == (who == "engine")
     for pair in PAIRS:
         states, stats, reports = [], [], []
-        for door in ("engine", "server"):
-            name = f"{pair}_{door}"
+        for who in ("engine", "server"):
+            name = f"{pair}_{who}"
             state = checks.table_state(auto.conn, name)
             ages = state.pop("relfrozenxid_age"), state.pop("relminmxid_age")
             assert ages[0] < 1000 and ages[1] < 1000
@@ -326,7 +326,7 @@ def test_as_the_server_would(auto):
             assert REPORT.match("\n".join([*reports[-1], ""])), reports[-1]
         assert states[0] == states[1], pair
         assert stats[0] == stats[1] and stats[0][:2] == (0, 1), pair
-        ours, servers = (kinds(report, f"{pair}_{door}") for report, door in zip(reports, ("engine", "server"), strict=True))
+        ours, servers = (kinds(report, f"{pair}_{who}") for report, who in zip(reports, ("engine", "server"), strict=True))
         end = next(i for i, line in enumerate(ours) if line.strip().startswith("system usage:")) + 1
         assert ours[end:] and all(line.strip().startswith(OURS) for line in ours[end:]), pair
         same = lambda lines: [line.split(":")[0] for line in lines if "I/O timings" not in line]  # noqa: E731
@@ -352,7 +352,7 @@ def test_toast_tables_and_catalogs(auto):
     names = ("t", toast, "pg_authid", "pg_class")
     for name in names:
         wait_until(lambda: auto.count("engine_count", name) > 0, f"a vacuum of {name}", PATIENCE)  # noqa: B023
-    shared = auto.sql("SELECT datid, datname, relation FROM cyclone.autovacuum WHERE relid = 'pg_authid'::regclass")
+    shared = auto.sql("SELECT datid, datname, relation FROM cyclone.autovacuum_details WHERE relid = 'pg_authid'::regclass")
     assert shared == [(0, None, "pg_authid")]
     for name in names:
         counts = auto.sql(
@@ -487,7 +487,7 @@ def test_a_vacuum_to_prevent_wraparound(own):
     }
 
     wait_until(lambda: len(table() & waiting()) == 4, "a vacuum to prevent wraparound by four processes", PATIENCE)
-    [(limited_by, budget)] = auto.sql("SELECT limited_by, budget FROM cyclone.pace WHERE relid = 't'::regclass")
+    [(limited_by, budget)] = auto.sql("SELECT limited_by, budget FROM cyclone.pace_details WHERE relid = 't'::regclass")
     assert limited_by == "nothing" and budget is None
     ddl = Background(auto.cluster, TEMPLATE, "ALTER TABLE t ADD COLUMN more int")
     wait_until(lambda: "still waiting for AccessExclusiveLock" in auto.log, "the DDL's deadlock check")
@@ -532,10 +532,10 @@ def test_a_thousand_small_tables(own):
         auto.conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0")
     auto.conn.execute("SELECT pg_stat_force_next_flush()")
     auto.let(*names)
-    done = lambda: auto.sql("SELECT count(*) FROM cyclone.autovacuum WHERE relation ~ '^t' AND engine_count > 0")[0][0]  # noqa: E731
+    done = lambda: auto.sql("SELECT count(*) FROM cyclone.autovacuum WHERE relation::text ~ '^t' AND engine_count > 0")[0][0]  # noqa: E731
     wait_until(lambda: done() == 1000, "a vacuum of each table", 5 * PATIENCE)
     assert auto.sql(
-        "SELECT DISTINCT last_rows_removed, last_workers, server_count, error_count, breaker_open FROM cyclone.autovacuum WHERE relation ~ '^t'"
+        "SELECT DISTINCT last_rows_removed, last_workers, server_count, error_count, breaker_open FROM cyclone.autovacuum_details WHERE relation::text ~ '^t'"
     ) == [(20, 0, 0, 0, False)]
     assert auto.sql("SELECT DISTINCT autovacuum_count, n_live_tup FROM pg_stat_user_tables WHERE relname ~ '^t'") == [(1, 40)]
     assert_no_noise(auto.log)
@@ -1016,7 +1016,7 @@ def test_all_autovacuums_share_their_workers(auto, how):
 
 
 def budgets(auto) -> dict[str, float]:
-    return dict(auto.sql("SELECT relid::regclass::text, budget FROM cyclone.pace WHERE relid IS NOT NULL"))
+    return dict(auto.sql("SELECT relid::regclass::text, budget FROM cyclone.pace_details WHERE relid IS NOT NULL"))
 
 
 def wait_for_budgets(auto, **expected) -> None:
@@ -1144,7 +1144,7 @@ def test_a_latency_target_stands_in_for_the_delay(auto):
     auto.set(autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=1, cyclone__autovacuum_latency_target="1h")
     auto.make_table(parallel_workers=2)
     with auto.parked("t", processes=3):
-        assert auto.sql("SELECT target_ms, limited_by FROM cyclone.pace") == [(3600000.0, "nothing")]
+        assert auto.sql("SELECT target_ms, limited_by FROM cyclone.pace_details") == [(3600000.0, "nothing")]
     assert auto.wait_for("engine_count")["last_workers"] == 2
     assert "latency target 3600000.000 ms" in "\n".join(logged(auto.log, "t"))
     # a session's is another matter
@@ -1172,7 +1172,7 @@ def test_an_error_opens_the_breaker(auto, point, workers):
     assert (row["failures"], row["failed_with"], row["breaker_open"], row["last_by"]) == (1, "XX000", True, "engine")
     assert f'pg_cyclone has failed on table "{TEMPLATE}.public.t": autovacuum leaves it to PostgreSQL\'s own VACUUM until' in auto.log
     [(seconds,)] = auto.sql(
-        "SELECT extract(epoch FROM breaker_until - last_start)::float8 - last_seconds FROM cyclone.autovacuum WHERE relid = 't'::regclass"
+        "SELECT extract(epoch FROM breaker_until - last_start)::float8 - last_seconds FROM cyclone.autovacuum_details WHERE relid = 't'::regclass"
     )
     assert 3599 <= seconds <= 3601
     row = auto.vacuum(by="server")
@@ -1199,7 +1199,7 @@ def test_each_failure_doubles_the_time(auto):
         auto.come_only_once("t")
         gate.close()
         row = auto.wait_for("error_count", more_than=number - 1)
-        [(seconds,)] = auto.sql("SELECT extract(epoch FROM breaker_until - last_start)::float8 - last_seconds FROM cyclone.autovacuum")
+        [(seconds,)] = auto.sql("SELECT extract(epoch FROM breaker_until - last_start)::float8 - last_seconds FROM cyclone.autovacuum_details")
         assert row["failures"] == number and abs(seconds - 2 ** (number - 1)) < 0.25
     auto.unset("cyclone__debug_point")
     auto.make_dead("t", "id % 3 = 2")
@@ -1257,7 +1257,7 @@ def test_who_may_see_it(auto):
         allowed = {}
         for role in ("av_nobody", "av_monitor"):
             auto.conn.execute(f"SET ROLE {role}")
-            for query in ("SELECT * FROM cyclone.autovacuum", "SELECT * FROM cyclone.autovacuum_rows()", "SELECT cyclone.autovacuum_reset()"):
+            for query in ("SELECT * FROM cyclone.autovacuum_details", "SELECT * FROM cyclone.autovacuum_rows()", "SELECT cyclone.autovacuum_reset()"):
                 try:
                     auto.conn.execute(query)
                     allowed[role, query] = True

@@ -412,13 +412,13 @@ def test_temporary_tables(cluster, db, conn):
         with pytest.raises(psycopg.errors.FeatureNotSupported, match="temporary tables of other sessions"):
             other.execute("SELECT * FROM cyclone.estimate_bloat(%s::oid)", (oid,))
         for session in (conn, other):
-            assert session.execute("SELECT count(*) FROM cyclone.bloat WHERE table_name = %s::oid", (oid,)).fetchone() == (0,)
+            assert session.execute("SELECT count(*) FROM cyclone.bloat WHERE of_table = %s::oid", (oid,)).fetchone() == (0,)
 
 
 def test_the_view_has_all_tables_and_nothing_else(conn):
     conn.execute(KINDS)
     with conn.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute("SELECT *, table_name::text AS tab, relation::text AS rel FROM cyclone.bloat").fetchall()
+        rows = cursor.execute("SELECT *, of_table::text AS tab, relation::text AS rel FROM cyclone.bloat_details").fetchall()
     ours = {(row["tab"], row["rel"], row["kind"]) for row in rows if not row["tab"].startswith(("pg_", "information", "cyclone."))}
     assert ours == {
         ("t", "t", "table"),
@@ -438,14 +438,14 @@ def test_the_view_has_all_tables_and_nothing_else(conn):
     assert sum(row["tab"] == row["rel"] for row in rows) == tables
     assert sum(row["kind"] == "TOAST table" for row in rows) == toast
     # the view and the function have the same to say
-    [from_view] = conn.execute("SELECT size, live_bytes, rewrite_disk FROM cyclone.bloat WHERE relation = 'pg_proc'::regclass")
+    [from_view] = conn.execute("SELECT size, live_bytes, rewrite_disk FROM cyclone.bloat_details WHERE relation = 'pg_proc'::regclass")
     [of_function] = conn.execute("SELECT size, live_bytes, rewrite_disk FROM cyclone.estimate_bloat('pg_proc') LIMIT 1")
     assert from_view == of_function
 
 
 def test_a_condition_on_the_table_keeps_others_from_being_read(conn):
     conn.execute(KINDS)
-    [([plan],)] = conn.execute("EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM cyclone.bloat WHERE table_name = 't'::regclass")
+    [([plan],)] = conn.execute("EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM cyclone.bloat_details WHERE of_table = 't'::regclass")
     function = next(node for node in nodes(plan["Plan"]) if node["Node Type"] == "Function Scan")
     assert function["Actual Loops"] == 1
 
@@ -476,7 +476,7 @@ def test_what_fails_has_a_row_and_the_statement_goes_on(conn):
     warnings = []
     conn.add_notice_handler(lambda notice: warnings.append((notice.severity, notice.message_primary)))
     conn.execute("SET cyclone.debug_point = 'bloat-page:leader:error'")
-    for source in ("cyclone.bloat WHERE table_name = 't'::regclass", "cyclone.estimate_bloat('t')"):
+    for source in ("cyclone.bloat WHERE of_table = 't'::regclass", "cyclone.estimate_bloat('t')"):
         del warnings[:]
         rows = conn.execute(f"SELECT relation::text, kind, size, live_bytes, rewrite_lock FROM {source}").fetchall()
         assert rows[0] == ("t", "table", None, None, None)
@@ -493,7 +493,7 @@ def test_what_fails_has_a_row_and_the_statement_goes_on(conn):
 def test_what_ends_the_statement_is_not_caught(cluster, db, conn):
     conn.execute(KINDS)
     conn.execute("INSERT INTO t SELECT generate_series(1, 1000)")
-    for query in ("SELECT * FROM cyclone.bloat", "SELECT * FROM cyclone.estimate_bloat('t')", "SELECT cyclone.bloat_sample('t'::regclass, 10)"):
+    for query in ("SELECT * FROM cyclone.bloat_details", "SELECT * FROM cyclone.estimate_bloat('t')", "SELECT cyclone.bloat_sample('t'::regclass, 10)"):
         with Parked(cluster, db, "bloat-page:leader", 1, query) as reader:
             conn.execute("SELECT pg_cancel_backend(%s)", (reader.pid,))
             reader.wait()
@@ -504,7 +504,7 @@ def test_what_ends_the_statement_is_not_caught(cluster, db, conn):
 def test_the_view_waits_for_nobody(cluster, db, conn):
     conn.execute(KINDS)
     with cluster.connect(db) as other:
-        query = "SELECT relation::text, size FROM cyclone.bloat WHERE table_name = 't'::regclass"
+        query = "SELECT relation::text, size FROM cyclone.bloat WHERE of_table = 't'::regclass"
         with other.transaction():
             other.execute("LOCK TABLE t")
             conn.execute("SET statement_timeout = '30s'")
@@ -512,12 +512,12 @@ def test_the_view_waits_for_nobody(cluster, db, conn):
         with other.transaction():
             other.execute("REINDEX INDEX t_pkey")
             assert dict(conn.execute(query).fetchall()) == {"t": 0, "t_pkey": None}
-            needs = "SELECT rewrite_disk, inplace_disk, rewrite_lock FROM cyclone.bloat WHERE relation = 't'::regclass"
+            needs = "SELECT rewrite_disk, inplace_disk, rewrite_lock FROM cyclone.bloat_details WHERE relation = 't'::regclass"
             assert conn.execute(needs).fetchone() == (None, None, "access exclusive")
         assert dict(conn.execute(query).fetchall()) == {"t": 0, "t_pkey": 8192}
     # no lock remains of it in a transaction
     with conn.transaction():
-        conn.execute("SELECT * FROM cyclone.bloat")
+        conn.execute("SELECT * FROM cyclone.bloat_details")
         conn.execute("SELECT * FROM cyclone.estimate_bloat('t')")
         held = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation IN ('t'::regclass, 't_pkey'::regclass)"
         assert conn.execute(held).fetchone() == (0,)
@@ -546,7 +546,7 @@ def test_who_may_know(cluster, db, conn, role):
         if grant:
             conn.execute(grant.format(db=db))
         with cluster.connect(db, user="cyclone_role") as session:
-            view = "SELECT count(*) FROM cyclone.bloat WHERE table_name = 't'::regclass"
+            view = "SELECT count(*) FROM cyclone.bloat WHERE of_table = 't'::regclass"
             direct = "SELECT count(*) FROM cyclone.estimate_bloat('t')"
             rows = "SELECT count(*) FROM cyclone.bloat_rows('t'::regclass)"
             # the table, its index, its TOAST table, and the index of that
@@ -576,7 +576,7 @@ def test_on_a_standby(new_cluster):
         standby.wait_for_replay(primary)
         with standby.connect(TEMPLATE) as conn:
             assert conn.execute("SELECT relation, size, live_bytes FROM cyclone.estimate_bloat('t')").fetchall() == expected
-            names = {name for (name,) in conn.execute("SELECT table_name::text FROM cyclone.bloat")}
+            names = {name for (name,) in conn.execute("SELECT of_table::text FROM cyclone.bloat")}
             assert "t" in names and "u" not in names
             with pytest.raises(psycopg.errors.FeatureNotSupported, match="unlogged relations during recovery"):
                 conn.execute("SELECT * FROM cyclone.estimate_bloat('u')")
@@ -614,7 +614,7 @@ def test_the_view_stands_whatever_happens_to_tables_meanwhile(cluster, db, conn)
         worker.start()
     seen = set()
     while any(worker.is_alive() for worker in workers):
-        rows = conn.execute("SELECT kind, size > 0, live_bytes <= size FROM cyclone.bloat WHERE table_name >= 16384").fetchall()
+        rows = conn.execute("SELECT kind, size > 0, live_bytes <= size FROM cyclone.bloat_details WHERE of_table >= 16384").fetchall()
         assert all(fits in (True, None) for _, _, fits in rows)
         seen.update((kind, filled) for kind, filled, _ in rows)
     assert not failed

@@ -272,7 +272,7 @@ def test_a_node_that_is_down(nodes):
 
 def test_views_of_all_nodes(nodes):
     nodes.fill()
-    rows = nodes.coordinator.execute("SELECT nodename, relation FROM cyclone.cluster_bloat WHERE kind = 'table' AND error IS NULL").fetchall()
+    rows = nodes.coordinator.execute("SELECT nodename, relation_name FROM cyclone.cluster_bloat WHERE kind = 'table' AND error IS NULL").fetchall()
     found = {(name, relation) for name, relation in rows}
     assert {(nodes.name(node), shard) for node, shard in nodes.shards(*TABLES)} <= found
     for view in ("progress", "pace", "autovacuum"):

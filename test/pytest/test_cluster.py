@@ -430,7 +430,7 @@ def test_views(conn, said):
     conn.execute("INSERT INTO answers VALUES (9700, true, '[]'), (9702, false, 'failed to connect')")
     progress = json.dumps([{"pid": 7, "relation": "t_101", "phase": "scanning heap", "blocks_done": 5}])
     conn.execute("INSERT INTO answers VALUES (9701, true, %s)", (progress,))
-    rows = conn.execute("SELECT nodeport, error, pid, relation, phase, blocks_done FROM cyclone.cluster_progress ORDER BY 1").fetchall()
+    rows = conn.execute("SELECT nodeport, error, pid, relation_name, phase, blocks_done FROM cyclone.cluster_progress ORDER BY 1").fetchall()
     assert rows == [(9701, None, 7, "t_101", "scanning heap", 5), (9702, "failed to connect", None, None, None, None)]
     assert set(said.commands().values()) == {"SELECT cyclone.node_rows('progress', 1000)"}
     for view in ("pace", "bloat", "autovacuum", "compaction"):
@@ -455,18 +455,22 @@ def test_time_to_connect(conn, said, timeout, sent):
     assert conn.execute("SHOW citus.node_connection_timeout").fetchone() == ("30s",)
 
 
+TEXT, REGCLASS, INT4 = 25, 2205, 23
+
+
 def test_views_without_citus(conn):
     conn.execute(f"CREATE TABLE big AS SELECT i FROM generate_series(1, {ROWS}) i")
     here = conn.execute("SELECT relation::text, size FROM cyclone.bloat WHERE relation = 'big'::regclass").fetchone()
     rows = "SELECT r->>'relation', (r->>'size')::bigint FROM cyclone.cluster_rows('bloat', 600000), jsonb_array_elements(result) r"
     assert conn.execute(f"{rows} WHERE r->>'relation' = 'big'").fetchone() == here
     for view in ("progress", "pace", "autovacuum", "bloat", "compaction"):
-        columns = [(c.name, c.type_code) for c in conn.execute(f"SELECT * FROM cyclone.{view} WHERE false").description]
-        there = [(c.name, c.type_code) for c in conn.execute(f"SELECT * FROM cyclone.cluster_{view} WHERE false").description[3:]]
-        regclass_as_text = [(name, 25 if type_code == 2205 else type_code) for name, type_code in columns]
-        assert there == regclass_as_text
+        columns = {c.name: c.type_code for c in conn.execute(f"SELECT * FROM cyclone.{view} WHERE false").description}
+        there = {c.name: c.type_code for c in conn.execute(f"SELECT * FROM cyclone.cluster_{view} WHERE false").description}
+        assert list(there)[:2] == ["nodename", "nodeport"] and list(there)[-1] == "error" and REGCLASS not in there.values()
+        named = {"relation_name": TEXT, "table_name": TEXT, "nodename": TEXT, "nodeport": INT4, "error": TEXT}
+        assert there == {name: named.get(name) or columns[name] for name in there}
     here = conn.execute("SELECT relation::text, reason, size FROM cyclone.compaction WHERE relation = 'big'::regclass").fetchall()
-    assert len(here) == 1 and conn.execute("SELECT relation, reason, size FROM cyclone.cluster_compaction WHERE relation = 'big'").fetchall() == here
+    assert len(here) == 1 and conn.execute("SELECT relation_name, reason, size FROM cyclone.cluster_compaction WHERE relation_name = 'big'").fetchall() == here
     with pytest.raises(psycopg.errors.InvalidParameterValue):
         conn.execute("SELECT cyclone.node_rows('pg_authid')")
 

@@ -66,7 +66,7 @@ class Server:
     def row(self, table: str = "t") -> dict:
         """Return the row of a table in the view; a SELECT that commits, so that the launcher starts."""
         with self.connect() as conn:
-            cursor = conn.execute("SELECT * FROM cyclone.compaction WHERE relation = %s::regclass", [table])
+            cursor = conn.execute("SELECT * FROM cyclone.compaction_details WHERE relation = %s::regclass", [table])
             row = cursor.fetchone()
             assert row
             return dict(zip((column.name for column in cursor.description), row, strict=True))
@@ -170,7 +170,7 @@ def test_bloated_table_becomes_small(server):
         assert row["reason"] == "cooldown"
         assert 0 < row["figure"] <= 86400
         assert server.wait_for("dense", reason="little to be won")["runs"] == 0
-        [(command, options)] = conn.execute("SELECT operation, options FROM cyclone.history WHERE relid = 't'::regclass AND operation = 'FULL INPLACE'")
+        [(command, options)] = conn.execute("SELECT operation, options FROM cyclone.history_details WHERE relid = 't'::regclass AND operation = 'FULL INPLACE'")
         assert "SKIP_LOCKED" in options, command
         checks.assert_clean(conn, "t")
         checks.assert_clean(conn, "dense")
@@ -198,7 +198,7 @@ def policy(conn, sql: str) -> None:
 REASONS = {
     "never, by its policy": "SELECT cyclone.compaction_policy('t', false)",
     "small": "SELECT cyclone.compaction_policy('t', min_size => 9223372036854775807, cooldown => 'infinity')",
-    "little to be won": "SELECT cyclone.compaction_policy('t', min_size => (SELECT would_win + 1 FROM cyclone.compaction WHERE relation = 't'::regclass))",
+    "little to be won": "SELECT cyclone.compaction_policy('t', min_size => (SELECT would_win + 1 FROM cyclone.compaction_details WHERE relation = 't'::regclass))",
     "below the threshold": "SELECT cyclone.compaction_policy('t', threshold => 100)",
     "its policy's window is not valid": "INSERT INTO cyclone.compaction_policies (pattern, hours) VALUES ('*', 'noon')",
     "due": "SELECT cyclone.compaction_policy('t', hours => '')",
@@ -217,7 +217,7 @@ def test_reasons(server):
         for reason, change in REASONS.items():
             conn.execute("BEGIN")
             conn.execute(change)
-            found = conn.execute("SELECT reason, figure, figure_is FROM cyclone.compaction WHERE relation = 't'::regclass").fetchall()
+            found = conn.execute("SELECT reason, figure, figure_is FROM cyclone.compaction_details WHERE relation = 't'::regclass").fetchall()
             conn.execute("ROLLBACK")
             assert [r for r, *_ in found] == [reason]
             assert all((figure is None) == (unit is None) for _, figure, unit in found)
@@ -503,8 +503,8 @@ def test_privileges(roles):
     """A table's owner has its policy, and nobody else's; nobody writes to the tables, and what is said of a table is for its owner."""
     with roles.connect(user="compaction_owner") as owner, roles.connect(user="compaction_other") as other, roles.connect() as conn:
         policy(owner, "threshold => 50")
-        assert owner.execute("SELECT relation::text, policy, threshold FROM cyclone.compaction").fetchall() == [("t", "t", 50)]
-        assert other.execute("SELECT * FROM cyclone.compaction").fetchall() == []
+        assert owner.execute("SELECT relation::text, policy, threshold FROM cyclone.compaction_details").fetchall() == [("t", "t", 50)]
+        assert other.execute("SELECT * FROM cyclone.compaction_details").fetchall() == []
         for role in (owner, other):
             for table in ("compaction_policies", "compaction_state"):
                 for statement in (f"SELECT FROM cyclone.{table} FOR UPDATE", f"DELETE FROM cyclone.{table}", f"INSERT INTO cyclone.{table} DEFAULT VALUES"):
@@ -577,7 +577,7 @@ def test_policies_survive(server):
         conn.execute("ALTER TABLE renamed SET SCHEMA s")
         conn.execute("DROP TABLE dropped")
         conn.execute("CREATE TABLE log_1 (); CREATE TABLE logs ()")
-        chosen = "SELECT relation::text, policy, enabled FROM cyclone.compaction ORDER BY 1"
+        chosen = "SELECT relation::text, policy, enabled FROM cyclone.compaction_details ORDER BY 1"
         expected = [("log_1", "public.log*", False), ("logs", "public.log*", False), ("s.renamed", "s.renamed", False)]
         assert conn.execute(chosen).fetchall() == expected
         with pytest.raises(psycopg.errors.CheckViolation):
@@ -604,7 +604,7 @@ def test_view_is_cheap(server):
         blocks = "SELECT heap_blks_read + heap_blks_hit FROM pg_statio_all_tables WHERE relid = 'own'::regclass"
         before = conn.execute(blocks).fetchall()
         assert before > [(0,)]
-        conn.execute("SELECT * FROM cyclone.compaction").fetchall()
+        conn.execute("SELECT * FROM cyclone.compaction_details").fetchall()
         conn.execute("SELECT pg_stat_force_next_flush()")
         assert conn.execute(blocks).fetchall() == before
 

@@ -169,7 +169,7 @@ def assert_as_core(cluster, relation: str, block: int, how, message: str | None,
     if message:
         assert ours[0] and re.search(message, ours[1]), ours
     with cluster.connect(TEMPLATE) as conn:
-        assert conn.execute("SELECT * FROM cyclone.progress").fetchall() == []
+        assert conn.execute("SELECT * FROM cyclone.progress_details").fetchall() == []
         conn.execute("VACUUM other")
         after = checks.table_state(conn, "other")
         assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
@@ -354,7 +354,7 @@ def test_autovacuum_of_a_damaged_index_is_not_left_to_the_server(prefix, pg_majo
         with cluster.connect(TEMPLATE) as conn:
             for name in damaged:
                 conn.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = on)")
-            failed = "SELECT server_count, failed_with, breaker_open FROM cyclone.autovacuum WHERE relation = %s AND error_count > 1"
+            failed = "SELECT server_count, failed_with, breaker_open FROM cyclone.autovacuum_details WHERE relation = %s::regclass AND error_count > 1"
             for name in damaged:
                 assert wait_until(lambda name=name: conn.execute(failed, [name]).fetchone(), "autovacuum, twice") == (0, "XX002", False)
                 conn.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
@@ -372,7 +372,7 @@ def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_majo
         damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, misplace_an_item)
         with cluster.connect(TEMPLATE) as conn:
             conn.execute("ALTER TABLE t SET (autovacuum_enabled = on)")
-            failed = "SELECT server_count, failed_with, breaker_open FROM cyclone.autovacuum WHERE relation = 't' AND error_count > 1"
+            failed = "SELECT server_count, failed_with, breaker_open FROM cyclone.autovacuum_details WHERE relation = 't'::regclass AND error_count > 1"
             assert wait_until(lambda: conn.execute(failed).fetchone(), "autovacuum, twice") == (0, "XX001", False)
             advice = "SELECT text FROM cyclone.advice, unnest(advice) text WHERE relation = 't'::regclass AND text LIKE 'The last % autovacuums have failed%'"
             [text] = wait_until(lambda: conn.execute(advice).fetchone(), "advice")
@@ -477,7 +477,7 @@ def test_views_tell_of_the_rest_of_a_damaged_database(prefix, pg_major):
         with cluster.connect(TEMPLATE) as holder, cluster.connect(TEMPLATE) as conn:
             conn.add_notice_handler(lambda notice: warnings.append((notice.message_primary, notice.context or "")))
             holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM good")
-            found = conn.execute("SELECT table_name::text, relation::text, size, live_bytes FROM cyclone.bloat").fetchall()
+            found = conn.execute("SELECT of_table::text, relation::text, size, live_bytes FROM cyclone.bloat_details").fetchall()
             for name, (damaged, _, _, message, context) in UNREADABLE.items():
                 [row] = [row for row in found if row[1] == damaged]
                 assert row[2:] == (None, None), row
@@ -492,7 +492,7 @@ def test_views_tell_of_the_rest_of_a_damaged_database(prefix, pg_major):
             del warnings[:]
             advice = dict(conn.execute("SELECT relation::text, array_to_string(advice, ' ') FROM cyclone.advice").fetchall())
             assert "FULL INPLACE" in advice["good"] and "FULL INPLACE" not in advice["large"]
-            [(tables, held)] = conn.execute("SELECT dead_tables, held_bytes FROM cyclone.horizon WHERE is_oldest").fetchall()
+            [(tables, held)] = conn.execute("SELECT dead_tables, held_bytes FROM cyclone.horizon_details WHERE is_oldest").fetchall()
             assert {"good", "large"} <= set(tables) and held is not None
             assert {text.split(":")[0] for text, _ in warnings} >= {'cannot estimate the bloat of "large"'}
             for name, (query, _, _) in queries().items():

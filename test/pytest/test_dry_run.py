@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import checks
-from test_doors import by_engine, said
+from test_seam import by_engine, said
 
 EVERY_VERSION = "what PostgreSQL freezes, skips and truncates is its own, in each version"
 

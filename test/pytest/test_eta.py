@@ -29,7 +29,7 @@ class Eta:
 def look(conn, role: str = "leader") -> Eta | None:
     """Return what cyclone.progress says of the one VACUUM of this database; None if there is none, or all of it is hidden."""
     row = conn.execute(
-        f"SELECT {COLUMNS} FROM cyclone.progress WHERE datname = current_database() AND role IS NOT DISTINCT FROM %s", (role,)
+        f"SELECT {COLUMNS} FROM cyclone.progress_details WHERE datname = current_database() AND role IS NOT DISTINCT FROM %s", (role,)
     ).fetchone()
     return row and Eta(*row)
 
@@ -108,7 +108,7 @@ def test_who_may_not_see_progress_sees_no_estimate(cluster, db, conn, table, pri
         conn.execute("GRANT pg_read_all_stats TO cyclone_eta_watcher")
     try:
         with Parked(cluster, db, "heap-scan:leader", 1, VACUUM) as vacuum, cluster.connect(db, user="cyclone_eta_watcher") as watcher:
-            [row] = watcher.execute("SELECT pid, eta_runs FROM cyclone.progress WHERE datname = current_database()").fetchall()
+            [row] = watcher.execute("SELECT pid, eta_runs FROM cyclone.progress_details WHERE datname = current_database()").fetchall()
             assert row == (vacuum.pid, 1 if privileged else None)
             assert watcher.execute("SELECT count(*) FROM cyclone.eta_rows()").fetchone() == (int(privileged),)
     finally:

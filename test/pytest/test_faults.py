@@ -15,7 +15,7 @@ from conftest import TEMPLATE
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, time_out_while_parked, wait_until
 
-SETTINGS = {"min_parallel_index_scan_size": 0}
+SETTINGS = {"min_parallel_index_scan_size": 0, "cyclone.verbose_details": "on"}
 VACUUM = "VACUUM (VERBOSE, PARALLEL 2) t"
 PHASES = {
     # debug point: the context of an error there
@@ -80,7 +80,7 @@ def assert_no_traces(cluster, conn, log_position: int) -> None:
     wait_until(lambda: not conn.execute(others).fetchall(), "the end of all processes of the VACUUM")
     locks = "SELECT * FROM pg_locks WHERE relation = 't'::regclass OR locktype = 'advisory'"
     wait_until(lambda: not conn.execute(locks).fetchall(), "the end of all locks")
-    assert conn.execute("SELECT * FROM cyclone.progress WHERE datname = current_database()").fetchall() == []
+    assert conn.execute("SELECT * FROM cyclone.progress_details WHERE datname = current_database()").fetchall() == []
     assert conn.execute("SELECT * FROM pg_stat_progress_vacuum WHERE datname = current_database()").fetchall() == []
 
     # an aggressive vacuum waits for ever for a page that someone has pinned; on few pages it would leave dead items

@@ -51,7 +51,7 @@ def one(conn, query, *values):
 
 
 def pace_of(conn, pid: int) -> dict | None:
-    return conn.cursor(row_factory=dict_row).execute("SELECT * FROM cyclone.pace WHERE pid = %s", (pid,)).fetchone()
+    return conn.cursor(row_factory=dict_row).execute("SELECT * FROM cyclone.pace_details WHERE pid = %s", (pid,)).fetchone()
 
 
 def wait_until_paused(conn) -> None:
@@ -119,7 +119,7 @@ def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn,
         vacuum.finish()
     assert_done(conn, before)
     assert one(conn, "SELECT count(*) FROM cyclone.pace WHERE datname = current_database()") == 0
-    assert one(conn, "SELECT paused_seconds > 0 AND outcome = 'done' FROM cyclone.history WHERE relid = 't'::regclass")
+    assert one(conn, "SELECT paused_seconds > 0 AND outcome = 'done' FROM cyclone.history_details WHERE relid = 't'::regclass")
 
 
 @pytest.mark.parametrize("index", ["btree (id)", "gin (a)", "gist (p)", "spgist (p)", "hash (id)"])
@@ -266,7 +266,7 @@ def test_a_paused_process_is_killed(new_cluster):
             conn.execute("SELECT pg_sleep(60)")
         cluster.wait_for_recovery()
         conn = cluster.connect()
-        assert conn.execute("SELECT * FROM cyclone.pace").fetchall() == []
+        assert conn.execute("SELECT * FROM cyclone.pace_details").fetchall() == []
         conn.execute("SET statement_timeout = '100s'")
         conn.execute("VACUUM (FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on) t")
         assert_done(conn, before)
@@ -414,9 +414,9 @@ def test_ddl_passes_a_paused_autovacuum(new_cluster, pg_major):
     make_table(conn, 2000)
     conn.execute("ALTER TABLE t SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
-    held = "SELECT count(*) FROM cyclone.pace WHERE limited_by = 'paused' AND relation = 't'"
+    held = "SELECT count(*) FROM cyclone.pace WHERE limited_by = 'paused' AND relation = 't'::regclass"
     wait_until(lambda: one(conn, held) == 1, "a paused autovacuum")
-    pid = one(conn, "SELECT pid FROM cyclone.pace WHERE limited_by = 'paused' AND relation = 't'")
+    pid = one(conn, "SELECT pid FROM cyclone.pace WHERE limited_by = 'paused' AND relation = 't'::regclass")
     conn.execute("CREATE ROLE cyclone_g; GRANT pg_signal_backend TO cyclone_g")
     if pg_major >= 18:  # has a role for that
         conn.execute("CREATE ROLE cyclone_h; GRANT pg_signal_autovacuum_worker TO cyclone_h; SET ROLE cyclone_h")
@@ -490,7 +490,7 @@ def test_wal_stays_within_its_rate(conn, options):
         conn.execute("CHECKPOINT")
         conn.execute(f"VACUUM ({options}) t")
     [(seconds, written, held)] = conn.execute(
-        "SELECT sum(seconds), sum(wal_bytes), sum(wal_rate_seconds) FROM cyclone.history WHERE datname = current_database()"
+        "SELECT sum(seconds), sum(wal_bytes), sum(wal_rate_seconds) FROM cyclone.history_details WHERE datname = current_database()"
     )
     assert held > 0
     if "FULL, " not in options:  # what the server's routines write to new indexes is paid for later, or not at all at the end
@@ -617,7 +617,7 @@ def test_the_pace_of_an_autovacuum_is_set(new_cluster):
     checks.create_extensions(conn)
     make_table(conn)
     conn.execute("ALTER TABLE t SET (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0)")
-    row = "SELECT pid FROM cyclone.pace WHERE limited_by = 'cost delay' AND relation = 't'"
+    row = "SELECT pid FROM cyclone.pace WHERE limited_by = 'cost delay' AND relation = 't'::regclass"
     [(pid,)] = wait_until(lambda: conn.execute(row).fetchall(), "an autovacuum")
     assert one(conn, "SELECT cyclone.set_pace(%s, cost_delay => 0)", pid) is True
     wait_until(lambda: one(conn, "SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 't'") > 0, "its end")
@@ -669,7 +669,7 @@ def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, co
             change(conn, **{"cyclone.min_free_disk": "0"})
         vacuum.finish()
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.min_free_disk$", said, re.MULTILINE) for said in vacuum.messages)
-    assert one(conn, "SELECT sum(disk_space_seconds) > 0 FROM cyclone.history WHERE datname = current_database()")
+    assert one(conn, "SELECT sum(disk_space_seconds) > 0 FROM cyclone.history_details WHERE datname = current_database()")
     assert_done(conn, before)
 
 
@@ -794,7 +794,7 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     conn.execute("CHECKPOINT")
     vacuum = Background(primary, "postgres", f"VACUUM ({options}, VERBOSE) t", {**SETTINGS, "cyclone.debug_long_hold": 1})
     wait_until(
-        lambda: one(conn, "SELECT count(*) FROM cyclone.pace WHERE limited_by = 'replica lag' AND figure >= bound") == 1, "the lag"
+        lambda: one(conn, "SELECT count(*) FROM cyclone.pace_details WHERE limited_by = 'replica lag' AND figure >= bound") == 1, "the lag"
     )
     wait_until(
         lambda: one(conn, AT_REST.replace("'CyclonePaused'", "'CycloneReplicaLag'")) == 0 and pinned(conn) == [], "the halt"
@@ -815,7 +815,7 @@ def test_vacuum_stands_still_for_a_standby(replicated, options, end):
     vacuum.finish()
     assert any(re.search(r"^held: for \d+\.\d{3} s to keep to cyclone.max_replica_lag$", said, re.MULTILINE) for said in vacuum.messages)
     assert 'in all by "cyclone.max_replica_lag"' in primary.log
-    assert one(conn, "SELECT sum(replica_lag_seconds) > 0 FROM cyclone.history")
+    assert one(conn, "SELECT sum(replica_lag_seconds) > 0 FROM cyclone.history_details")
     after = checks.table_state(conn, "t")
     assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
     checks.assert_clean(conn, "t")
@@ -831,14 +831,14 @@ def test_no_standby_holds_vacuum_for_ever(replicated):
     conn.execute("SET cyclone.max_pause = '1s'")
     conn.execute("VACUUM (PARALLEL 0, FREEZE) t")
     conn.execute("RESET cyclone.max_pause")
-    assert one(conn, "SELECT sum(replica_lag_seconds) > 0.5 FROM cyclone.history")
+    assert one(conn, "SELECT sum(replica_lag_seconds) > 0.5 FROM cyclone.history_details")
     assert "does not wait for the standby or subscriber of process" in primary.log
     conn.execute("VACUUM (PARALLEL 0, FREEZE, DISABLE_PAGE_SKIPPING) t")
     assert_done(conn, before)
 
 
 def assert_held_by(conn, who: str) -> None:
-    held = "SELECT held_by FROM cyclone.pace WHERE limited_by = 'replica lag' AND figure >= bound"
+    held = "SELECT held_by FROM cyclone.pace_details WHERE limited_by = 'replica lag' AND figure >= bound"
     wait_until(lambda: conn.execute(held).fetchall() == [(who,)], f"a halt for {who}")
 
 
@@ -865,7 +865,7 @@ def test_who_replays_late_on_purpose(replicated):
     with open(primary.data / "postgresql.conf", "a") as file:
         file.write("cyclone.lag_of = 'a,,b'\n")
     change(conn, **{"cyclone.max_replica_lag": "900ms"})
-    wait_until(lambda: conn.execute("SELECT bound FROM cyclone.pace").fetchall() == [(0.9,)], "the new bound")
+    wait_until(lambda: conn.execute("SELECT bound FROM cyclone.pace_details").fetchall() == [(0.9,)], "the new bound")
     assert_held_by(conn, "reporting")
     change(conn, **{"cyclone.delayed_standbys": "other, Reporting"})
     vacuum.finish()
@@ -955,5 +955,5 @@ def test_whose_lag_counts(replicated):
     wait_until(lambda: (pace_of(conn, vacuum.pid) or {}).get("held_by") == "slow", "the lag")
     standby.sql("SELECT pg_wal_replay_resume()")
     vacuum.finish()
-    assert one(conn, "SELECT sum(replica_lag_seconds) > 0 FROM cyclone.history")
+    assert one(conn, "SELECT sum(replica_lag_seconds) > 0 FROM cyclone.history_details")
     checks.assert_clean(conn, "t")

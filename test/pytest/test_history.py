@@ -24,13 +24,13 @@ HEADER_BYTES = 24
 def history(conn, **where) -> list[dict]:
     """The rows of this database with these values, the oldest first."""
     conditions = " AND ".join(["datname = current_database()", *(f"{column} = %({column})s" for column in where)])
-    cursor = conn.execute(f"SELECT * FROM cyclone.history WHERE {conditions} ORDER BY id", where)
+    cursor = conn.execute(f"SELECT * FROM cyclone.history_details WHERE {conditions} ORDER BY id", where)
     columns = [column.name for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor]
 
 
 def everything(conn) -> list[tuple]:
-    return conn.execute("SELECT * FROM cyclone.history ORDER BY id").fetchall()
+    return conn.execute("SELECT * FROM cyclone.history_details ORDER BY id").fetchall()
 
 
 def make_table(conn, name="t", rows=6000, keep="id % 3 <> 0", **options) -> None:
@@ -72,7 +72,7 @@ def test_vacuum(conn):
     [row] = history(conn)
     [(oid, user, pid)] = conn.execute("SELECT 't'::regclass::oid, current_user::regrole::oid, pg_backend_pid()")
     expected = {
-        "relid": oid, "relation": "public.t", "door": "command", "operation": "VACUUM", "run_by": "engine",
+        "relid": oid, "relation_name": "public.t", "started_by": "command", "operation": "VACUUM", "run_by": "engine",
         "options": "FREEZE, PROCESS_TOAST false, TRUNCATE false, PARALLEL 2",
         "usesysid": user, "usename": "postgres", "pid": pid, "outcome": "done", "sqlstate": None, "error": None,
         "warning_count": 0, "warnings": None, "forced": False, "aggressive": True,
@@ -92,7 +92,7 @@ def test_vacuum(conn):
     conn.execute("VACUUM t")
     rows = history(conn)
     [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 't'::regclass")
-    assert [r["relation"] for r in rows] == ["public.t", "public.t", toast], "a TOAST table has a row of its own"
+    assert [r["relation_name"] for r in rows] == ["public.t", "public.t", toast], "a TOAST table has a row of its own"
     assert [r["id"] for r in rows] == sorted({r["id"] for r in rows})
     assert (rows[1]["options"], rows[1]["aggressive"], rows[1]["index_scans"]) == (None, False, 0)
 
@@ -107,7 +107,7 @@ def test_full(conn, kind, options):
     conn.execute(f"VACUUM ({options}, VERBOSE) t")
     after = sizes(conn, toast=True)
     [row] = history(conn, operation=f"FULL {kind}")
-    assert (row["relation"], row["door"], row["run_by"], row["outcome"]) == ("public.t", "command", "engine", "done")
+    assert (row["relation_name"], row["started_by"], row["run_by"], row["outcome"]) == ("public.t", "command", "engine", "done")
     assert (row["pages_before"], row["bytes_before"], row["pages_after"]) == (*before, after[0])
     # the TOAST table's own VACUUM, which comes after FULL INPLACE, may cut off more
     assert row["bytes_after"] == after[1] or kind == "INPLACE" and after[1] < row["bytes_after"] < before[1]
@@ -125,7 +125,7 @@ def test_full(conn, kind, options):
     else:
         # an estimate, as its last VACUUM may skip pages
         assert row["rows_removed"] is None and row["rows_remaining"] == pytest.approx(3000, rel=0.02) and row["rows_moved"] > 0
-        assert {"vacuum", "moving values", "moving rows", "other"} == set(row["phases"])
+        assert {"vacuum", "moving values", "moving rows", "indexes rebuilt", "other"} == set(row["phases"])
         assert [r["operation"] for r in history(conn)] == ["FULL INPLACE", "VACUUM"], "the TOAST table's comes at the end"
     assert row["wal_bytes"] > after[1] / 2
     checks.assert_clean(conn, "t")
@@ -209,7 +209,7 @@ def test_a_long_message_is_cut(conn):
     with pytest.raises(psycopg.errors.RaiseException):
         conn.execute(f'VACUUM (FULL) "{name}"')
     [row] = history(conn)
-    assert row["relation"] == f'public."{name}"' and row["sqlstate"] == "P0001"
+    assert row["relation_name"] == f'public."{name}"' and row["sqlstate"] == "P0001"
     assert re.fullmatch("ö{126}[.]{3}", row["error"]), row["error"]
 
 
@@ -254,10 +254,10 @@ def test_autovacuum(auto):
     auto.make_dead("t", "id % 3 = 1")
     before = sizes(conn)[0]
     auto.vacuum(by="server")
-    rows = [wait_until(lambda: history(conn, relation="public.t", run_by=door), f"a row of the {door}")[0] for door in ("engine", "server")]  # noqa: B023
+    rows = [wait_until(lambda: history(conn, relation_name="public.t", run_by=who), f"a row of the {who}")[0] for who in ("engine", "server")]  # noqa: B023
     [ours, servers] = rows
     for row in rows:
-        assert (row["door"], row["operation"], row["options"], row["outcome"]) == ("autovacuum", "VACUUM", None, "done")
+        assert (row["started_by"], row["operation"], row["options"], row["outcome"]) == ("autovacuum", "VACUUM", None, "done")
         assert row["usesysid"] is None and row["usename"] is None and row["forced"] is False
         assert row["wal_bytes"] > 0 and row["seconds"] > 0
     assert (ours["run_by"], ours["rows_removed"], ours["rows_remaining"]) == ("engine", 2000, 4000) and ours["phases"]
@@ -269,7 +269,7 @@ def test_autovacuum(auto):
     auto.let("t")
     auto.wait_for("error_count")
     row = wait_until(lambda: history(conn, outcome="failed"), "a row")[0]
-    assert (row["door"], row["run_by"], row["sqlstate"]) == ("autovacuum", "engine", "XX000")
+    assert (row["started_by"], row["run_by"], row["sqlstate"]) == ("autovacuum", "engine", "XX000")
     # somebody wants the table
     auto.unset("cyclone__debug_point")
     conn.execute("SELECT cyclone.autovacuum_reset()")
@@ -288,7 +288,7 @@ def test_a_busy_table_leaves_others_theirs(new_cluster):
         conn.execute(f"CREATE TABLE {name} (id int)")
 
     def counts():
-        return dict(conn.execute("SELECT relation, count(*) FROM cyclone.history GROUP BY 1"))
+        return dict(conn.execute("SELECT relation_name, count(*) FROM cyclone.history GROUP BY 1"))
 
     for name, times in (("quiet", 2), ("calm", 3), ("busy", 50)):
         for _ in range(times):
@@ -326,7 +326,7 @@ def test_a_busy_table_leaves_others_theirs(new_cluster):
 def test_nobody_pushes_out_what_belongs_to_others(new_cluster):
     """A role floods the history, with temporary tables or its own; of others it takes nothing as long as they have less."""
     cluster = new_cluster(**{"cyclone.history_size": 40})
-    rows = "SELECT count(*) FROM cyclone.history WHERE relation LIKE %s"
+    rows = "SELECT count(*) FROM cyclone.history WHERE relation_name LIKE %s"
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("CREATE ROLE flooder LOGIN; GRANT CREATE ON SCHEMA public TO flooder")
         conn.execute("CREATE TABLE important (id int)")
@@ -440,7 +440,7 @@ def test_an_error_beside_a_file_that_cannot_be_written(new_cluster):
     os.mkfifo(file)  # who opens it to write waits for a reader
     hand_over(file)
     vacuum = Background(cluster, TEMPLATE, "VACUUM t", {"cyclone.debug_point": "heap-scan:leader:error"})
-    [row] = wait_until(lambda: history(conn, relation="public.t"), "the row")
+    [row] = wait_until(lambda: history(conn, relation_name="public.t"), "the row")
     assert row["outcome"] == "failed"
     conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
     reader = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
@@ -460,7 +460,7 @@ def test_a_file_that_cannot_be_written(new_cluster):
     (folder / "history").unlink()
     conn.execute("VACUUM t")
     conn.execute("VACUUM t")
-    assert len(history(conn, relation="public.t")) == 2
+    assert len(history(conn, relation_name="public.t")) == 2
     assert cluster.log.count('could not write to file "pg_cyclone/history"') == 1, "once in a session"
     conn.close()
     cluster.stop()
@@ -470,7 +470,7 @@ def test_a_file_that_cannot_be_written(new_cluster):
     assert "the view cyclone.history won't survive the next restart" in cluster.log
     with cluster.connect(TEMPLATE) as conn:
         conn.execute("VACUUM t")
-        assert len(history(conn, relation="public.t")) == 1
+        assert len(history(conn, relation_name="public.t")) == 1
         assert conn.execute("SELECT cyclone.history_reset()").fetchall() == [(1,)]
     cluster.stop()
     shutil.rmtree(folder / "history.new")
@@ -536,7 +536,7 @@ def test_many_at_once(new_cluster):
     assert not errors
     rows = everything(conn)
     assert len(rows) == 100 and rows[-1][0] == 480
-    counts = dict(conn.execute("SELECT relation, count(*) FROM cyclone.history GROUP BY 1"))
+    counts = dict(conn.execute("SELECT relation_name, count(*) FROM cyclone.history GROUP BY 1"))
     assert len(counts) == 8 and set(counts.values()) <= {12, 13}
     cluster.crash()
     cluster.start()
@@ -573,7 +573,7 @@ def test_who_sees_what(cluster, db, conn):
             owner.execute("CREATE TABLE own (id int)")
             owner.execute("VACUUM (FREEZE) own")
             [of_super, of_owner] = history(owner)
-            assert of_owner["relation"] == "public.own" and of_owner["usename"] == "h_owner" and of_owner["options"] == "FREEZE"
+            assert of_owner["relation_name"] == "public.own" and of_owner["usename"] == "h_owner" and of_owner["options"] == "FREEZE"
             assert {column for column, value in of_super.items() if value is not None} == set(PUBLIC)
         for role, sees in (("h_other", False), ("h_monitor", True)):
             with cluster.connect(db, user=role) as session:
@@ -587,7 +587,7 @@ def test_who_sees_what(cluster, db, conn):
         conn.execute("DROP OWNED BY h_owner")
         conn.execute("DROP ROLE h_owner")
         row = history(conn)[1]
-        assert row["usename"] is None and row["usesysid"] is not None and row["relation"] == "public.own"
+        assert row["usename"] is None and row["usesysid"] is not None and row["relation_name"] == "public.own"
     finally:
         for role in ("h_owner", "h_other", "h_monitor"):
             if conn.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
@@ -604,10 +604,10 @@ def test_other_databases(new_cluster):
         there.execute('VACUUM "größe"')
     cluster.sql("VACUUM (PROCESS_TOAST false) pg_database")
     with cluster.connect(TEMPLATE) as conn:
-        [here, shared] = conn.execute("SELECT datid, datname, relation FROM cyclone.history ORDER BY id").fetchall()
+        [here, shared] = conn.execute("SELECT datid, datname, relation_name FROM cyclone.history_details ORDER BY id").fetchall()
         assert here[1:] == ("latin", 'public."gr??e"') and shared == (0, None, "pg_catalog.pg_database")
         cluster.sql("DROP DATABASE latin")
-        assert conn.execute("SELECT datname, relation FROM cyclone.history ORDER BY id").fetchone() == (None, 'public."gr??e"')
+        assert conn.execute("SELECT datname, relation_name FROM cyclone.history ORDER BY id").fetchone() == (None, 'public."gr??e"')
 
 
 # The report of a command, with lines of ours, and the last one

@@ -22,7 +22,7 @@ LINE = r"horizon: the removal of dead rows is held back by (.*)"
 
 def rows(conn, where: str = "true") -> list[dict]:
     """Return the rows of the view, the oldest first."""
-    cursor = conn.execute(f"SELECT * FROM cyclone.horizon WHERE {where}")
+    cursor = conn.execute(f"SELECT * FROM cyclone.horizon_details WHERE {where}")
     return [dict(zip((column.name for column in cursor.description), row, strict=True)) for row in cursor]
 
 
@@ -292,11 +292,11 @@ def test_tables_are_read_once_and_for_who_asks_only(cluster, db, conn):
             delete_half(conn)
             assert len(rows(conn, "is_oldest")) == 2
             [(pages,)] = conn.execute(
-                "SELECT sum(least(200, pg_relation_size(relation) / 8192)) FROM (SELECT relation FROM cyclone.dead_tables() LIMIT 5) t"
+                "SELECT sum(least(200, pg_relation_size(relid) / 8192)) FROM (SELECT relid FROM cyclone.dead_tables() LIMIT 5) t"
             )
-            assert pages_read(conn, "SELECT held_bytes FROM cyclone.horizon") == pages > 0
-            assert pages_read(conn, "SELECT held_bytes, held_bytes + 1 FROM cyclone.horizon WHERE held_bytes > 0 ORDER BY held_bytes") == pages
-            for query in ("SELECT kind, dead_rows, dead_tables, how_to_end FROM cyclone.horizon WHERE is_oldest",
+            assert pages_read(conn, "SELECT held_bytes FROM cyclone.horizon_details") == pages > 0
+            assert pages_read(conn, "SELECT held_bytes, held_bytes + 1 FROM cyclone.horizon_details WHERE held_bytes > 0 ORDER BY held_bytes") == pages
+            for query in ("SELECT kind, dead_rows, dead_tables, how_to_end FROM cyclone.horizon_details WHERE is_oldest",
                           "SELECT count(*) FROM cyclone.horizon"):  # fmt: skip
                 assert pages_read(conn, query) == 0
 

@@ -48,7 +48,7 @@ def test_all_works_from_an_image_volume(image, prefix):
             for number, options in enumerate(["PARALLEL 1", "FULL, PARALLEL 1", "FULL INPLACE, PARALLEL 1"]):
                 conn.execute("DELETE FROM t WHERE id %% 5 = %s", (number,))
                 conn.execute(f"VACUUM ({options}) t")
-            runs = conn.execute("SELECT operation, outcome, run_by, workers_launched FROM cyclone.history ORDER BY id").fetchall()
+            runs = conn.execute("SELECT operation, outcome, run_by, workers_launched FROM cyclone.history_details ORDER BY id").fetchall()
             kinds = ("VACUUM", "FULL REWRITE", "FULL INPLACE")
             assert [run[:3] for run in runs] == [(kind, "done", "engine") for kind in kinds]
             assert runs[0][3] == 1  # a worker loads the library by its name, too

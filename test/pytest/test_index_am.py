@@ -86,6 +86,7 @@ def test_the_team_comes_back_for_each_round(module, conn, workers):
     conn.execute("CREATE INDEX t_other ON t USING in_a_table (id) WHERE id % 100 < 2")
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
     conn.execute("SET maintenance_work_mem = '64kB'")
+    conn.execute("SET cyclone.verbose_details = on")
     report = said(conn, f"VACUUM (VERBOSE, PARALLEL {workers}) t")
     assert int(re.search(r"index scans: (\d+)", report)[1]) > 1
     assert f"parallel workers: {workers} planned, {workers} launched" in report
@@ -140,7 +141,7 @@ def test_autovacuum_with_workers_comes_to_a_foreign_index(module, new_cluster):
         wait_until(lambda: conn.execute(count).fetchone() > (0,), "autovacuum")
         conn.execute("ALTER TABLE t SET (autovacuum_enabled = off)")
         assert_entries(conn)
-        row = "SELECT engine_count > 0, error_count FROM cyclone.autovacuum WHERE relation = 't'"
+        row = "SELECT engine_count > 0, error_count FROM cyclone.autovacuum_details WHERE relation = 't'::regclass"
         assert conn.execute(row).fetchone() == (True, 0)
         checks.assert_clean(conn, "t")
 

@@ -176,7 +176,7 @@ def test_progress_says_who_is_waited_for(cluster, db, conn, table):
         vacuum.release()
         waiting = "SELECT current_locker_pid FROM pg_stat_progress_create_index WHERE relid = 't'::regclass"
         wait_until(lambda: conn.execute(waiting).fetchall() == [(other.info.backend_pid,)], "the wait for the snapshot")
-        assert conn.execute("SELECT phase FROM cyclone.progress WHERE relation = 't'").fetchall() == [("waiting for other transactions",)]
+        assert conn.execute("SELECT phase FROM cyclone.progress WHERE relation = 't'::regclass").fetchall() == [("waiting for other transactions",)]
         activity = "SELECT DISTINCT wait_event FROM pg_stat_activity WHERE pid = %s AND wait_event IS NOT NULL"
         wait_until(lambda: conn.execute(activity, (vacuum.pid,)).fetchall() == [("CycloneOtherTransactions",)], "the wait event")
         other.execute("COMMIT")

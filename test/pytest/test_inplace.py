@@ -445,7 +445,7 @@ def test_pending_lists_are_emptied_when_nobody_waits(cluster, db, conn, fastupda
 @pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
 def test_it_can_be_stopped_between_batches(cluster, db, conn, table, how):
     with Parked(cluster, db, "inplace-pause:leader", 1, INPLACE) as parked:
-        phase = conn.execute("SELECT phase, blocks_done >= 0, blocks_total > 0, bytes_freed = 0 FROM cyclone.progress WHERE relation = 't'")
+        phase = conn.execute("SELECT phase, blocks_done >= 0, blocks_total > 0, bytes_freed = 0 FROM cyclone.progress_details WHERE relation = 't'::regclass")
         assert phase.fetchall() == [("moving rows", True, True, True)]
         conn.execute(f"SELECT {how}(%s)", (parked.pid,))
         parked.wait()
@@ -704,7 +704,7 @@ def test_the_wait_for_old_snapshots_is_seen(cluster, db, conn):
         with Parked(cluster, db, "inplace-plan:leader", 1, INPLACE, {"cyclone.debug_horizon_wait": 100000}) as vacuum:
             other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
             vacuum.release()
-            seen = "SELECT phase, wait_event FROM cyclone.progress JOIN pg_stat_activity USING (pid) WHERE relation = 't' AND phase LIKE 'waiting%'"
+            seen = "SELECT phase, wait_event FROM cyclone.progress JOIN pg_stat_activity USING (pid) WHERE relation = 't'::regclass AND phase LIKE 'waiting%'"
             waits = [("waiting for other transactions", "CycloneOtherTransactions")]
             wait_until(lambda: conn.execute(seen).fetchall() == waits, "the wait")
             other.execute("COMMIT")

@@ -72,7 +72,7 @@ def test_no_filter_of_system_calls_ends_a_server(prefix, forbidding, calls):
         conn.execute("CREATE TABLE a (id int) WITH (autovacuum_vacuum_threshold = 10, autovacuum_vacuum_scale_factor = 0)")
         conn.execute("INSERT INTO a SELECT generate_series(1, 1000)")
         conn.execute("DELETE FROM a")
-        vacuumed = "SELECT engine_count > 0 FROM cyclone.autovacuum WHERE relation = 'a'"
+        vacuumed = "SELECT engine_count > 0 FROM cyclone.autovacuum WHERE relation = 'a'::regclass"
         wait_until(lambda: conn.execute(vacuumed).fetchone() == (True,), "autovacuum by the engine")
     assert "terminated by signal" not in cluster.log
     assert "cannot find out how much disk space is free" in cluster.log

@@ -46,7 +46,7 @@ def easy_target() -> str:
 
 def pace(conn) -> dict | None:
     """Return the only row of cyclone.pace of this database, or None."""
-    cursor = conn.execute("SELECT * FROM cyclone.pace WHERE datname = current_database()")
+    cursor = conn.execute("SELECT * FROM cyclone.pace_details WHERE datname = current_database()")
     rows = cursor.fetchall()
     assert len(rows) <= 1
     return dict(zip((column.name for column in cursor.description), rows[0], strict=True)) if rows else None
@@ -124,14 +124,14 @@ def test_settings_change_while_it_runs(new_cluster, workers):
         own = Background(cluster, "postgres", "VACUUM (PARALLEL 0) own", STANDSTILL)
         wait_until(lambda: len(conn.execute("SELECT FROM cyclone.pace").fetchall()) == 2, "two VACUUMs")
         wait_until(
-            lambda: conn.execute("SELECT FROM cyclone.pace WHERE pid = %s AND asleep > 0.5", (vacuum.pid,)).fetchall(), "sleep"
+            lambda: conn.execute("SELECT FROM cyclone.pace_details WHERE pid = %s AND asleep > 0.5", (vacuum.pid,)).fetchall(), "sleep"
         )
-        [(limit, budget)] = conn.execute("SELECT limited_by, budget FROM cyclone.pace WHERE pid = %s", (vacuum.pid,))
+        [(limit, budget)] = conn.execute("SELECT limited_by, budget FROM cyclone.pace_details WHERE pid = %s", (vacuum.pid,))
         assert (limit, budget) == ("cost delay", 10)
 
         conn.execute("ALTER SYSTEM SET vacuum_cost_limit = 20")
         conn.execute("SELECT pg_reload_conf()")
-        query = "SELECT budget FROM cyclone.pace WHERE pid = %s"
+        query = "SELECT budget FROM cyclone.pace_details WHERE pid = %s"
         wait_until(lambda: conn.execute(query, (vacuum.pid,)).fetchone() == (200,), "a new budget")
         conn.execute("ALTER SYSTEM SET vacuum_cost_delay = 0")
         conn.execute("SELECT pg_reload_conf()")
@@ -241,7 +241,7 @@ def test_a_statement_warns_once_that_its_target_is_out_of_reach(cluster, db, con
 
 def rows_by_pid(conn) -> dict:
     """Return the rows of cyclone.pace of this database by process ID."""
-    cursor = conn.execute("SELECT * FROM cyclone.pace WHERE datname = current_database()")
+    cursor = conn.execute("SELECT * FROM cyclone.pace_details WHERE datname = current_database()")
     names = [column.name for column in cursor.description]
     return {row["pid"]: row for row in (dict(zip(names, values, strict=True)) for values in cursor.fetchall())}
 
@@ -432,7 +432,7 @@ def cancel(conn, *processes):
 
 def latency(conn) -> float | None:
     """Return the latency that the VACUUM of this database measures; COPY isn't timed, so to ask is no statement."""
-    with conn.cursor().copy("COPY (SELECT latency_ms FROM cyclone.pace WHERE datname = current_database()) TO STDOUT") as copy:
+    with conn.cursor().copy("COPY (SELECT latency_ms FROM cyclone.pace_details WHERE datname = current_database()) TO STDOUT") as copy:
         [(text,)] = copy.rows()
     return None if text is None else float(text)
 
@@ -652,7 +652,7 @@ def test_a_command_that_fails_early_watches_nobody(cluster, db, conn):
             session.execute("VACUUM (LATENCY_TARGET 20) nowhere")
         vacuum = Background(cluster, db, f"VACUUM (PARALLEL 0, LATENCY_TARGET '{easy_target()}') t", {**SETTINGS, **STANDSTILL})
         wait_until(lambda: pace(conn), "a VACUUM")
-        wait_until(lambda: session.execute("SELECT 1") and session.execute("SELECT latency_ms FROM cyclone.pace").fetchone()[0],
+        wait_until(lambda: session.execute("SELECT 1") and session.execute("SELECT latency_ms FROM cyclone.pace_details").fetchone()[0],
                    "a measurement of the session's own statements")  # fmt: skip
         conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
         vacuum.wait()

@@ -9,12 +9,14 @@ from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 
 
-def vacuum_report(conn, table: str, options: str = "") -> str:
-    """Run VACUUM (VERBOSE) on the table and return all that it says."""
+def vacuum_report(conn, table: str, options: str = "", details: bool = False) -> str:
+    """Run VACUUM (VERBOSE) on the table and return all that it says; with the lines of DETAIL or without."""
     said = []
 
     def hear(message):
         said.append(message.message_primary)
+        if details and message.message_detail:
+            said.append(message.message_detail)
 
     conn.add_notice_handler(hear)
     try:
@@ -47,7 +49,7 @@ def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
     pages("t", count)
     conn.execute("CREATE INDEX ON t (id)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0 AND id % 8 <> 0")
-    conn.execute("SET min_parallel_index_scan_size = 0")
+    conn.execute("SET min_parallel_index_scan_size = 0; SET cyclone.verbose_details = on")
     gone = [i for i in range(1, 2 * count + 1) if i % 2 == 0 and i % 8 != 0]
     dead = len(gone), len({(i + 1) // 2 for i in gone})
     report = vacuum_report(conn, "t", f", DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on, PARALLEL {workers}")
@@ -68,6 +70,24 @@ def test_each_block_is_scanned_and_vacuumed_once(conn, pages, count, workers):
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_verbose_is_not_much_longer_than_in_postgresql(conn, workers):
+    """At most half again as long, for 20 indexes, when all of them are vacuumed; what each process did is there if asked for."""
+    conn.execute("CREATE TABLE t AS SELECT i AS id FROM generate_series(1, 20000) i")
+    for number in range(20):
+        conn.execute(f"CREATE INDEX t_{number} ON t (id)")
+    conn.execute("SET min_parallel_index_scan_size = 0; SET max_parallel_maintenance_workers = 4")
+    lines = {}
+    for who, settings in {"postgresql": "SET cyclone.enabled = off", "engine": "SET cyclone.enabled = on",
+                          "details": "SET cyclone.verbose_details = on"}.items():  # fmt: skip
+        conn.execute(f"{settings}; DELETE FROM t WHERE ctid = ANY (ARRAY(SELECT ctid FROM t WHERE id % 3 = 0 LIMIT 2000))")
+        lines[who] = vacuum_report(conn, "t", f", INDEX_CLEANUP on, PARALLEL {workers}", details=True).splitlines()
+    assert all(sum(line.startswith('index "t_') for line in lines[who]) >= 20 for who in lines), lines
+    assert len(lines["engine"]) <= 1.5 * len(lines["postgresql"]), lines
+    shares = [line for line in lines["details"] if line.startswith(('table "t": scanned', 'scanned index "t_'))]
+    assert (len(shares) > 20) == (workers > 0)
+
+
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("phase, verb", [("heap-scan", "scanned"), ("heap-vacuum", "vacuumed")])
 def test_each_process_does_a_share_and_says_which(cluster, db, conn, pages, phase, verb, workers):
@@ -75,7 +95,7 @@ def test_each_process_does_a_share_and_says_which(cluster, db, conn, pages, phas
     conn.execute("CREATE INDEX ON t (id)")
     conn.execute("DELETE FROM t WHERE id % 2 = 0")
     statement = f"VACUUM (VERBOSE, PROCESS_TOAST false, PARALLEL {workers}) t"
-    with Parked(cluster, db, f"{phase}:any", workers + 1, statement) as vacuum:  # none begins before all are there
+    with Parked(cluster, db, f"{phase}:any", workers + 1, statement, {"cyclone.verbose_details": "on"}) as vacuum:  # none begins before all are there
         vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)

@@ -34,7 +34,7 @@ def table(conn):
 
 def progress(conn) -> dict[int, dict]:
     """Return the rows of cyclone.progress by pid."""
-    rows = conn.execute(f"SELECT {', '.join(NAMES)} FROM cyclone.progress WHERE datname = current_database()")
+    rows = conn.execute(f"SELECT {', '.join(NAMES)} FROM cyclone.progress_details WHERE datname = current_database()")
     return {row[0]: dict(zip(NAMES, row, strict=True)) for row in rows}
 
 

@@ -107,7 +107,7 @@ def test_the_server_recovers_from_the_sudden_death_of_one_process(new_cluster, v
             witness.execute("SELECT pg_sleep(60)")
     wait_for_restart(cluster)
     with cluster.connect(TEMPLATE) as conn:
-        assert conn.execute("SELECT * FROM cyclone.progress").fetchall() == []
+        assert conn.execute("SELECT * FROM cyclone.progress_details").fetchall() == []
         conn.execute("VACUUM (INDEX_CLEANUP on, PARALLEL 2) t")
         after = checks.table_state(conn, "t")
         assert same_rows(after, before)

@@ -473,8 +473,8 @@ def test_the_history_has_it(conn):
 
     def outcomes():
         return conn.execute(
-            "SELECT relation, outcome, rows_removed FROM cyclone.history WHERE operation = 'REPACK'"
-            " AND datname = current_database() AND relation LIKE 'public.%' ORDER BY id"
+            "SELECT relation_name, outcome, rows_removed FROM cyclone.history WHERE operation = 'REPACK'"
+            " AND datname = current_database() AND relation_name LIKE 'public.%' ORDER BY id"
         ).fetchall()
 
     conn.execute("SET cyclone.debug_point = 'rewrite-swap:leader:error'")

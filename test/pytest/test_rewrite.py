@@ -502,7 +502,7 @@ def assert_failure_does_no_harm(cluster, db, conn, before, point, role, how, sta
     idle = "SELECT count(*) FROM pg_stat_activity WHERE query = %s AND state <> 'idle'"
     wait_until(lambda: conn.execute(idle, (statement,)).fetchone() == (0,), "the end of all processes of the statement")
     assert content(conn, "t") == before
-    assert conn.execute("SELECT * FROM cyclone.progress WHERE datname = current_database()").fetchall() == []
+    assert conn.execute("SELECT * FROM cyclone.progress_details WHERE datname = current_database()").fetchall() == []
     after = relation_files(cluster, conn)
     assert after.keys() - files.keys() == set(), "files are left over"
     conn.execute(statement)

@@ -381,7 +381,7 @@ def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point,
     wait_until(lambda: conn.execute(idle, (FULL,)).fetchone() == (0,), "the end of all processes of the VACUUM")
     assert content(conn, "t") == indexed
     assert checks.heap_corruption(conn, "t") == checks.btree_corruption(conn, "t") == []
-    assert conn.execute("SELECT * FROM cyclone.progress WHERE datname = current_database()").fetchall() == []
+    assert conn.execute("SELECT * FROM cyclone.progress_details WHERE datname = current_database()").fetchall() == []
     assert relation_files(cluster, conn).keys() - files.keys() == set(), "files are left over"
     assert list((cluster.data / "base" / "pgsql_tmp").glob("*")) == []
     conn.execute(FULL)
@@ -493,7 +493,7 @@ def test_progress_and_memory(cluster, db, conn, indexed):
     """Each process shows its index, and has its part of the memory."""
     with Parked(cluster, db, "rewrite-index:any", 3, "VACUUM (FULL, VERBOSE, PARALLEL 2) t", SETTINGS) as vacuum:
         rows = conn.execute(
-            "SELECT role, phase, index_relid::regclass::text FROM cyclone.progress WHERE datname = %s", (db,)
+            "SELECT role, phase, index_relid::regclass::text FROM cyclone.progress_details WHERE datname = %s", (db,)
         ).fetchall()
         assert sorted(role for role, _, _ in rows) == ["leader", "worker", "worker"]
         assert {phase for _, phase, _ in rows} == {"rebuilding indexes"}

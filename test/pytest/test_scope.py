@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from cyclone_lab import checks
-from test_doors import by_engine, said
+from test_seam import by_engine, said
 
 LEFT = "is left to PostgreSQL, by cyclone.databases or cyclone.tables"
 

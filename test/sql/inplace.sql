@@ -23,7 +23,7 @@ RESET enable_seqscan;
 INSERT INTO t VALUES (30000, 'twice');
 INSERT INTO t VALUES (30001, 'row 30000');
 SELECT run_by, operation, outcome, rows_moved > 0 AS moved, pages_after < pages_before AS smaller
-FROM cyclone.history WHERE relid = 't'::regclass AND datname = current_database();
+FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database();
 
 -- where it can't be done
 VACUUM (FULL INPLACE) pg_class;

@@ -23,7 +23,7 @@ SET vacuum_cost_delay = '1ms';
 VACUUM t;
 RESET vacuum_cost_delay;
 SELECT run_by, outcome, rows_removed, rows_remaining, index_scans, target_ms, slept_seconds IS NOT NULL AS could_sleep
-FROM cyclone.history WHERE relid = 't'::regclass AND datname = current_database() ORDER BY id;
+FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database() ORDER BY id;
 SELECT count(*) FROM t;
 -- nobody is at work any more
 SELECT count(*) FROM cyclone.pace WHERE datname = current_database();

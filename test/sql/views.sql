@@ -11,14 +11,14 @@ CREATE TABLE t (id int PRIMARY KEY, v text) WITH (autovacuum_enabled = off, vacu
 INSERT INTO t SELECT i, 'row ' || i FROM generate_series(1, 10000) i;
 DELETE FROM t WHERE id % 2 = 0;
 SELECT pg_stat_force_next_flush();
-SELECT relation, autovacuum_enabled, dead_rows FROM cyclone.advice WHERE relation = 't'::regclass;
+SELECT relation, autovacuum_enabled, dead_rows FROM cyclone.advice_details WHERE relation = 't'::regclass;
 SELECT count(*) FROM cyclone.progress WHERE datname = current_database();
 
 -- who has a snapshot holds VACUUM back
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM pg_am WHERE amname = 'heap';
 SELECT kind, datname = current_database() AS here, xmin_age >= 0 AS has_age, how_to_end LIKE 'SELECT pg_%' AS can_be_ended
-FROM cyclone.horizon WHERE pid = pg_backend_pid();
+FROM cyclone.horizon_details WHERE pid = pg_backend_pid();
 COMMIT;
 SELECT count(*) FROM cyclone.horizon WHERE pid = pg_backend_pid();
 
@@ -31,14 +31,14 @@ SELECT count(*) AS tables FROM cyclone.bloat WHERE relation = 't'::regclass;
 
 -- what has run
 VACUUM (FREEZE, INDEX_CLEANUP off) t;
-SELECT door, operation, options, run_by, outcome, rows_removed, rows_remaining, index_scans
-FROM cyclone.history WHERE relid = 't'::regclass AND datname = current_database() ORDER BY id;
+SELECT started_by, operation, options, run_by, outcome, rows_removed, rows_remaining, index_scans
+FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database() ORDER BY id;
 SELECT count(*) FROM cyclone.autovacuum WHERE relid = 't'::regclass AND datname = current_database();
-SELECT max(id) AS run FROM cyclone.history WHERE relid = 't'::regclass AND datname = current_database() \gset
+SELECT max(id) AS run FROM cyclone.history_details WHERE relid = 't'::regclass AND datname = current_database() \gset
 
 -- what is others' is theirs
 SET ROLE regress_cyclone_reader;
-SELECT count(*) AS rows, count(relation) AS relations, count(usename) AS users FROM cyclone.history WHERE id = :run;
+SELECT count(*) AS rows, count(relation) AS relations, count(usename) AS users FROM cyclone.history_details WHERE id = :run;
 SELECT * FROM cyclone.estimate_bloat('views.t');
 SELECT count(*) FROM cyclone.autovacuum;
 SELECT cyclone.history_reset();

@@ -47,6 +47,7 @@
 #include "engine/phases.h"
 #include "relation_size.h"
 #include "report/progress.h"
+#include "settings.h"
 
 static bool phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup);
 static const IndexWork *shared_work(const TableVacuum *vacuum, int number, bool cleanup);
@@ -530,8 +531,8 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexMemberShared *member = vacuum_index_member(shared, number, vacuum->member);
 	const IndexWork *work = shared_work(vacuum, number, cleanup);
 
-	/* for report_index; and two system calls an index tell on tiny tables */
-	bool		is_told = shared->verbose || message_level_is_interesting(DEBUG2);
+	/* for report_index; and two system calls an index are noticed on tiny tables */
+	bool		is_told = (shared->verbose && cyclone_verbose_details) || message_level_is_interesting(DEBUG2);
 	PGRUsage	rusage;
 
 	Assert(is_leader(vacuum) || !index->leader_only);
@@ -675,8 +676,8 @@ report_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
 	const char *name = RelationGetRelationName(vacuum->indexes[number]);
 
-	/* alone, the server's vacuum says this in the final report only */
-	int			level = shared->verbose && shared->nmembers > 1 ? INFO : DEBUG2;
+	/* PostgreSQL's VACUUM has the index in its final report only, and so has ours */
+	int			level = shared->verbose && cyclone_verbose_details && shared->nmembers > 1 ? INFO : DEBUG2;
 
 	for (int i = 0; i < shared->nmembers; i++)
 	{

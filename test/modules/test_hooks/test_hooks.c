@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
- * test_doors.c
+ * test_hooks.c
  *	  What other libraries do to VACUUM statements and to heap.
  *
- * A hook that tells of each VACUUM statement that it sees (test_doors.watch),
- * and runs it by itself (test_doors.run), as libraries do that distribute
+ * A hook that tells of each VACUUM statement that it sees (test_hooks.watch),
+ * and runs it by itself (test_hooks.run), as libraries do that distribute
  * tables; and a table access method whose routines are a copy of heap's, as
  * made by libraries that change a few of them.
  *
@@ -45,9 +45,9 @@ static void tell(const VacuumStmt *stmt);
 void
 _PG_init(void)
 {
-	DefineCustomBoolVariable("test_doors.watch", "Tell of each VACUUM.", NULL,
+	DefineCustomBoolVariable("test_hooks.watch", "Tell of each VACUUM.", NULL,
 							 &watch, false, PGC_USERSET, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("test_doors.run", "Run each VACUUM.", NULL,
+	DefineCustomBoolVariable("test_hooks.run", "Run each VACUUM.", NULL,
 							 &run, false, PGC_USERSET, 0, NULL, NULL, NULL);
 	next_hook = ProcessUtility_hook;
 	ProcessUtility_hook = see_vacuum;
@@ -85,7 +85,7 @@ tell(const VacuumStmt *stmt)
 	initStringInfo(&names);
 	foreach_node(DefElem, option, stmt->options)
 		appendStringInfo(&names, " %s", option->defname);
-	ereport(NOTICE, (errmsg("test_doors sees %s:%s", stmt->is_vacuumcmd ? "VACUUM" : "ANALYZE", names.data)));
+	ereport(NOTICE, (errmsg("test_hooks sees %s:%s", stmt->is_vacuumcmd ? "VACUUM" : "ANALYZE", names.data)));
 }
 
 /* heap_copy_handler -- the routines of a copy of heap. */

@@ -1,6 +1,6 @@
 """However a VACUUM comes, the engine gets its tables where the server asks heap to be vacuumed, and nobody else notices.
 
-The test module test_doors has a hook that tells of each VACUUM, and may run it by itself as other libraries do, and a table access
+The test module test_hooks has a hook that tells of each VACUUM, and may run it by itself as other libraries do, and a table access
 method that is a copy of heap.
 """
 
@@ -20,33 +20,33 @@ from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import as_server_user, program_env, program_path
 from test_options import random_statement, verdict
 
-ORDERS = {"first": "pg_cyclone,pg_stat_statements,test_doors", "last": "test_doors,pg_stat_statements,pg_cyclone"}
+ORDERS = {"first": "pg_cyclone,pg_stat_statements,test_hooks", "last": "test_hooks,pg_stat_statements,pg_cyclone"}
 SEED = int(os.environ.get("CYCLONE_SEED", random.randrange(1_000_000)))
 LISTS = 200
 
 
 @pytest.fixture(scope="module")
 def module(prefix):
-    build.install_test_module("test_doors", prefix)
+    build.install_test_module("test_hooks", prefix)
 
 
 @pytest.fixture(scope="module", params=ORDERS)
-def doors(request, module, prefix):
+def server(request, module, prefix):
     """A running server with pg_cyclone as the first or the last of its libraries; its attribute `order` says which."""
     with Cluster.create(prefix, {**CONFIG, "shared_preload_libraries": ORDERS[request.param]}) as cluster:
         cluster.order = request.param
         cluster.start()
         _create_template(cluster)
         with cluster.connect(TEMPLATE) as conn:
-            conn.execute("CREATE EXTENSION test_doors")
+            conn.execute("CREATE EXTENSION test_hooks")
             conn.execute("CREATE EXTENSION pg_stat_statements")
         yield cluster
 
 
 @pytest.fixture
-def conn(doors):
+def conn(server):
     """A connection with a table t of which every third row is dead."""
-    with doors.connect(TEMPLATE) as conn:
+    with server.connect(TEMPLATE) as conn:
         make_table(conn)
         yield conn
         conn.execute("DROP TABLE t")
@@ -82,26 +82,26 @@ def assert_vacuumed(conn, table="t"):
     checks.assert_clean(conn, table)
 
 
-def test_watchers_see_the_statement_and_the_engine_gets_the_table(doors, conn):
-    conn.execute("SET test_doors.watch = on")
+def test_watchers_see_the_statement_and_the_engine_gets_the_table(server, conn):
+    conn.execute("SET test_hooks.watch = on")
     conn.execute("SELECT pg_stat_statements_reset()")
     plain = said(conn, "VACUUM (VERBOSE) t")
-    assert by_engine(plain) and "test_doors sees VACUUM: verbose" in plain
+    assert by_engine(plain) and "test_hooks sees VACUUM: verbose" in plain
     with_target = said(conn, "VACUUM (LATENCY_TARGET '1h', VERBOSE) t")
     assert by_engine(with_target) and "latency target 3600000.000 ms" in with_target
     # hooks that run inside ours see it as the server does
-    seen = "verbose" if doors.order == "last" else "latency_target verbose"
-    assert f"test_doors sees VACUUM: {seen} \n" in with_target
+    seen = "verbose" if server.order == "last" else "latency_target verbose"
+    assert f"test_hooks sees VACUUM: {seen} \n" in with_target
     counts = conn.execute("SELECT query, calls FROM pg_stat_statements WHERE query ILIKE 'vacuum%' ORDER BY query").fetchall()
     assert counts == [("VACUUM (LATENCY_TARGET '1h', VERBOSE) t", 1), ("VACUUM (VERBOSE) t", 1)]
     assert_vacuumed(conn)
 
 
-def test_a_library_that_runs_the_vacuum_itself(doors, conn):
-    conn.execute("SET test_doors.run = on")
+def test_a_library_that_runs_the_vacuum_itself(server, conn):
+    conn.execute("SET test_hooks.run = on")
     assert by_engine(said(conn, "VACUUM (VERBOSE, ANALYZE) t"))
     assert_vacuumed(conn)
-    if doors.order == "last":
+    if server.order == "last":
         report = said(conn, "VACUUM (VERBOSE, LATENCY_TARGET '1h') t")
         assert by_engine(report) and "latency target" in report
     else:  # it doesn't know the option
@@ -136,7 +136,7 @@ def target_of(report: str) -> str | None:
     return found[1] if found else None
 
 
-def test_a_target_is_for_the_statement_only(doors, conn):
+def test_a_target_is_for_the_statement_only(server, conn):
     assert target_of(said(conn, "VACUUM (LATENCY_TARGET '2s', VERBOSE) t")) == "2000.000"
     assert "pace:" not in said(conn, "VACUUM (VERBOSE) t")
     failures = [
@@ -167,7 +167,7 @@ def test_each_table_of_a_statement_has_the_target(conn):
         conn.execute("DROP TABLE u")
 
 
-def test_a_target_beside_any_other_options(doors, conn):
+def test_a_target_beside_any_other_options(server, conn):
     """What becomes of a statement is the same as without a target, of those that are possible at all."""
     print(f"CYCLONE_SEED={SEED}")
     chance = random.Random(SEED)
@@ -259,7 +259,7 @@ def test_a_vacuum_that_is_tried_in_the_midst_of_one(conn):
 
 
 @pytest.mark.parametrize("statement", ["VACUUM (LATENCY_TARGET ''5s'') pg_class", "ANALYZE u"])
-def test_a_vacuum_that_is_tried_by_a_worker(doors, conn, statement):
+def test_a_vacuum_that_is_tried_by_a_worker(server, conn, statement):
     """One that moves rows; the function in its index goes on, and so does the worker, at its own pace."""
     settings = {"min_parallel_table_scan_size": 0, "vacuum_cost_delay": "0.01ms", "client_min_messages": "log"}
     conn.execute("CREATE TABLE u (id int) WITH (autovacuum_enabled = off)")
@@ -275,7 +275,7 @@ def test_a_vacuum_that_is_tried_by_a_worker(doors, conn, statement):
     conn.execute("DELETE FROM u WHERE id < 15000 AND id % 20 <> 0")
     try:
         # the leader stands still until a worker, which may take its time to start, has moved rows
-        with Parked(doors, TEMPLATE, "inplace-pause:leader", 1, "VACUUM (FULL INPLACE, PARALLEL 2) u", settings) as vacuum:
+        with Parked(server, TEMPLATE, "inplace-pause:leader", 1, "VACUUM (FULL INPLACE, PARALLEL 2) u", settings) as vacuum:
             wait_until(lambda: conn.execute("SELECT FROM outcomes LIMIT 1").fetchone() is not None, "a worker's try")
             vacuum.release()
             vacuum.finish()
@@ -301,14 +301,14 @@ def mapping(pid: int, address: int) -> str:
     raise AssertionError("no such memory")
 
 
-def test_memory_is_protected_as_before(doors, conn, prefix):
+def test_memory_is_protected_as_before(server, conn, prefix):
     [(address,)] = conn.execute("SELECT heap_address()")
-    protection = mapping(doors.postmaster.pid, address)
+    protection = mapping(server.postmaster.pid, address)
     assert mapping(conn.info.backend_pid, address) == protection
     config = {name: value for name, value in CONFIG.items() if "cyclone" not in name}
-    with Cluster.create(prefix, {**config, "shared_preload_libraries": "test_doors"}) as other:
+    with Cluster.create(prefix, {**config, "shared_preload_libraries": "test_hooks"}) as other:
         with other.start().connect() as other_conn:
-            other_conn.execute("CREATE EXTENSION test_doors")
+            other_conn.execute("CREATE EXTENSION test_hooks")
             [(address,)] = other_conn.execute("SELECT heap_address()")
         assert mapping(other.postmaster.pid, address) == protection
     assert "w" not in protection
@@ -348,10 +348,10 @@ def test_a_single_user_server_is_left_alone(new_cluster):
         assert_vacuumed(conn)
 
 
-def test_the_engine_can_be_stopped_at_the_seam(doors, conn):
+def test_the_engine_can_be_stopped_at_the_seam(server, conn):
     """A cancelled VACUUM leaves nothing armed, and the next one of the session is as ever."""
-    with Parked(doors, TEMPLATE, "heap-scan:any", 1, "VACUUM (LATENCY_TARGET '1h', DISABLE_PAGE_SKIPPING) t") as vacuum:
-        assert conn.execute("SELECT target_ms FROM cyclone.pace").fetchall() == [(3600000.0,)]
+    with Parked(server, TEMPLATE, "heap-scan:any", 1, "VACUUM (LATENCY_TARGET '1h', DISABLE_PAGE_SKIPPING) t") as vacuum:
+        assert conn.execute("SELECT target_ms FROM cyclone.pace_details").fetchall() == [(3600000.0,)]
         conn.execute("SELECT pg_cancel_backend(%s)", [vacuum.pid])
         assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
     assert conn.execute("SELECT count(*) FROM cyclone.pace").fetchone() == (0,)
