@@ -9,9 +9,9 @@
  * without options of its own goes by those of its table.  The test stages
  * tables on both sides of each threshold and sees which ones autovacuum takes.
  *
- * What everybody is told is in the server's own views for everybody, or follows
- * from them; the width of rows, by which bloat is suspected, is for those who
- * may see bloat.
+ * What every role is told is in PostgreSQL's views for every role, or follows from
+ * them.  The width of rows, by which bloat is suspected, is for roles that may see
+ * bloat.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -108,7 +108,7 @@ static double packed_bytes(Form_pg_class form);
  *		What there is to be known of a table, given the table that it is the TOAST
  *		table of, if it is one.  NULL if it is gone, or no table.
  *
- * Everybody may call it with whatever he likes.
+ * Every role may call it, with any OID.
  */
 Datum
 pg_cyclone_advice_row(PG_FUNCTION_ARGS)

@@ -13,18 +13,16 @@
  * longer.  The function waits for its locks; the view, which is about all
  * tables, doesn't, and has a row without figures for what it could not lock.
  *
- * Damage is for others to mend: what can't be read, be it a page, the file or the
- * commit log, has a row without figures, too, and a WARNING says why.  So each
- * relation is read in a subtransaction.  Of an index whose table can't be read only
+ * A damaged relation ends neither the function nor the view: what can't be read, be
+ * it a page, the file or the commit log, has a row without figures, too, and a
+ * WARNING says why.  So each relation is read in a subtransaction.  Of an index whose table can't be read only
  * the size is told.
  *
- * An index is looked into only if it is valid.  One that is being built is
- * written past the shared buffers, and reading it would leave there what is
- * out of date the next moment.
+ * An index is looked into only if it is valid.  One that is being built is written
+ * past the shared buffers: reading it would leave old pages in them.
  *
- * The figures tell something of what others have in their tables, so they are
- * for those who may VACUUM the table, and for members of pg_stat_scan_tables,
- * whom the like of pgstattuple serves, too.
+ * The figures tell something of what is in a table, so they are for roles that may
+ * VACUUM it, and for members of pg_stat_scan_tables, who may use pgstattuple, too.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -61,7 +59,7 @@
 /* As many pages of each relation are read for the view at most */
 #define USUAL_SAMPLE_PAGES	5000
 
-/* The confidence interval is so many standard errors to either side: 95 % */
+/* How many standard errors the confidence interval is wide to either side: 95 % */
 #define CONFIDENCE			1.96
 
 typedef enum BloatColumn
@@ -201,12 +199,12 @@ pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
 
 /*
  * pg_cyclone_bloat_sample
- *		The figures of one table, without indexes and TOAST table, from so many
+ *		The figures of one table, without indexes and TOAST table, from this many
  *		pages at most; NULL where the view has no row or no figures.
  *
  * For views about many tables, which want little of each.  Within a statement it
- * reads the same pages again, as a function must that is declared to be stable: a
- * view's column that is not asked for can only be left out then.
+ * reads the same pages again, so it may be declared to be stable; and only then is a
+ * view's column left out that is not asked for.
  */
 Datum
 pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
@@ -270,7 +268,7 @@ seed_by_statement(pg_prng_state *prng, Oid relid)
 	pg_prng_seed(prng, hash_combine64(GetCurrentStatementStartTimestamp(), relid));
 }
 
-/* can_estimate -- raise at elevel, or return false, what stands against it. */
+/* can_estimate -- if something stands against it, raise that at elevel, or return false. */
 static bool
 can_estimate(Relation rel, int elevel)
 {

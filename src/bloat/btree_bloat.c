@@ -49,7 +49,7 @@ enum
 /* The bytes of a page for items and line pointers */
 #define PAGE_ROOM	(BLCKSZ - SizeOfPageHeaderData - MAXALIGN(sizeof(BTPageOpaqueData)))
 
-/* As many bytes a posting list has in a newly built index at most */
+/* How many bytes a posting list has in a newly built index at most */
 #define MAX_POSTING_BYTES (MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
 
 /* Entries that are packed anew */
@@ -103,7 +103,7 @@ static double upper_pages(double leaf_pages, Size high_key);
 
 /*
  * btree_bloat
- *		Estimate the bloat of a btree, reading at most so many of its pages.
+ *		Estimate the bloat of a btree, reading at most this many of its pages.
  *		*heap is what has been found of its table.
  *
  * The caller has a lock on it, AccessShareLock or more, and knows that it has
@@ -339,7 +339,7 @@ add_entry(LeafPacking *packing, IndexTuple tuple)
 	add_tids(packing, ntids);
 }
 
-/* add_tids -- add so many entries to the group of equal ones in hand. */
+/* add_tids -- add this many entries to the group of equal ones in hand. */
 static void
 add_tids(LeafPacking *packing, int ntids)
 {
@@ -423,7 +423,7 @@ pages_per_byte(const LeafPacking *packing)
 		(packing->full_pages + on_last / usual) / packing->bytes : 0;
 }
 
-/* upper_pages -- the pages above so many leaf pages. */
+/* upper_pages -- the pages above this many leaf pages. */
 static double
 upper_pages(double leaf_pages, Size high_key)
 {

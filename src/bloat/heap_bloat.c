@@ -5,16 +5,16 @@
  *
  * Each page of the sample is read under a share lock, tuple by tuple.  What
  * is live, dead, or dead but perhaps seen by an old snapshot is found without
- * hint bits being set, so that nothing gets dirty or goes to WAL for the sake
- * of a report; row_state.c has the server's rules.
+ * hint bits being set, so that a report makes no page dirty and writes no
+ * WAL.  row_state.c has PostgreSQL's rules.
  *
  * How many pages the rows would fill if packed anew is found by packing them:
  * the rows of the sample, one after the other, as VACUUM FULL does it.  This
  * accounts for fillfactor, alignment, line pointers and for the space at the
  * end of a page where no row fits.  Values of dropped columns, which VACUUM
  * FULL may leave out, are not accounted for.  The chunks of a TOAST table are
- * rows like others: our rewrite copies them page by page, not value by value
- * as the server's does, which needs a few more pages.
+ * rows like others: pg_cyclone's rewrite copies them page by page, PostgreSQL's
+ * value by value, which needs a few more pages.
  *
  * A VACUUM in place leaves most pages where they are.  Those that are fuller
  * than fillfactor asks for stay so, and the others get more rows.
@@ -82,7 +82,7 @@ static double packed_pages(const Packing *packing);
 
 /*
  * heap_bloat
- *		Estimate the bloat of a table, reading at most so many of its pages.
+ *		Estimate the bloat of a table, reading at most this many of its pages.
  *
  * The caller has a lock on it, AccessShareLock or more.
  */

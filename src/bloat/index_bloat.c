@@ -3,7 +3,7 @@
  * index_bloat.c
  *	  How large a GIN, GiST or hash index would be if it were built anew.
  *
- * Roughly, and rather too large: the question is if a build is worth it.  Pages
+ * The estimate is rough, and rather too large: it answers if a build is worth it.  Pages
  * of a sample tell how much is in use; a new index needs as many pages as that fills
  * to the part that a build leaves filled at worst.  Where a build divides pages
  * that have become full that is a half, and so it is with entries of GIN and with
@@ -11,8 +11,8 @@
  * removed yet counts as in use.
  *
  * A hash index has as many buckets as its rows wanted at most, and never
- * fewer.  A build makes as many as its rows want now.  What doesn't go into the
- * bucket's first page for the sake of equal keys doesn't then, either.
+ * fewer.  A build makes as many as its rows want now.  Rows that overflow a
+ * bucket's first page because their keys are equal do so in the new index, too.
  *
  * Each page of the sample is read under a share lock.
  *
@@ -75,7 +75,7 @@ index_bloat_is_known(Oid access_method)
 /*
  * index_rebuilt_pages
  *		Estimate how many pages an index would have if it were built anew, reading
- *		at most so many of it.
+ *		at most this many of it.
  *
  * It is of a kind that index_bloat_is_known of.  The caller has a lock on it,
  * AccessShareLock or more, and knows that it has been built.
@@ -196,7 +196,7 @@ measure_hash_page(Page page, double *quantities)
 	}
 }
 
-/* hash_buckets -- how many buckets a build makes for so many entries. */
+/* hash_buckets -- how many buckets a build makes for this many entries. */
 static double
 hash_buckets(Relation index, double entries)
 {

@@ -22,8 +22,8 @@
  * The standard error is judged by how much neighbouring strata differ in what
  * the maps don't explain, and in the maps where not all was looked up.
  *
- * Reads at most so many pages as told, and of the maps as many pages as cover
- * the relation (1 of about 4,000), or fewer.  Nothing is written.  One pin is
+ * Reads at most the number of pages that the caller gives, and at most the pages of
+ * the maps that cover the relation (1 of about 4,000).  Nothing is written.  One pin is
  * held for the caller, and those of the read stream; no lock.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -44,7 +44,7 @@
 #include "compat.h"
 #include "debug_point.h"
 
-/* The maps are asked about so many pages for each page read */
+/* About how many pages the maps are asked for each page read */
 #define LOOKUPS_PER_PAGE	16
 
 /* What the maps say of a page */
@@ -95,7 +95,7 @@ static void worth_of_maps(const PageSample *sample, int quantity, double *worth)
 
 /*
  * page_sample_begin
- *		Prepare to read at most so many pages, from first_block to the end.
+ *		Prepare to read at most this many pages, from first_block to the end.
  *
  * The caller has a lock on the relation that keeps it from being truncated.
  */

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * row_state.c
- *	  Whether a row is live, for those who only look.
+ *	  Whether a row is live, for code that only reads.
  *
- * HeapTupleSatisfiesVacuum sets hint bits, so who is to write nothing can't
+ * HeapTupleSatisfiesVacuum sets hint bits, so code that must write nothing can't
  * call it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

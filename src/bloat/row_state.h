@@ -14,7 +14,7 @@
 
 typedef enum RowState
 {
-	ROW_NONE,					/* no row in this item, or not any more */
+	ROW_NONE,					/* no row in this item, or no longer */
 	ROW_LIVE,
 	ROW_INSERTED,				/* by a running transaction, perhaps ours */
 	ROW_DELETED,				/* likewise */

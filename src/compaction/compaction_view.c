@@ -2,14 +2,14 @@
  *
  * compaction_view.c
  *	  What the view cyclone.compaction says of a table, and the function by which its
- *	  owner says what is to be done with it.
+ *	  owner sets its policy.
  *
  * The view gathers what the catalogs and the counters have, the table's policy, and
  * what earlier runs came to.  Here the settings fill in what the policy leaves open,
  * and decision.c decides.  The workers read the same view, so what it says is what
  * they do.
  *
- * What a sample has found of a table is for those who may see cyclone.bloat of it.
+ * What a sample has found of a table is for roles that may see it in cyclone.bloat.
  *
  * A policy is a row of a table that only its owner may write.  The function checks
  * that the caller owns the table, by the caller's own rights, and then writes the row
@@ -61,7 +61,7 @@
 #include "server_check.h"
 #include "settings.h"
 
-/* Whoever holds the horizon for longer than that is likely to stay. */
+/* A transaction that holds the horizon for longer than that is likely to stay. */
 #define HELD_MS		300000
 
 /* 100 years, in seconds */
@@ -74,7 +74,7 @@
 
 #define VERDICT_COLUMNS	11
 
-/* A policy, what it leaves open filled in */
+/* A policy; what it leaves open is filled in */
 typedef struct Policy
 {
 	bool		is_wanted;

@@ -9,11 +9,11 @@
  * command or by autovacuum as this one, from its history.
  *
  * - A phase that goes over a known number of blocks ends when what is left is
- *	 done, at the rate of the phase so far.  The spread is what the rate of late
- *	 and the rate before that would have it be.
+ *	 done, at the rate of the phase so far.  The spread is by the most
+ *	 recent rate and by the rate before that.
  * - Any other phase, and that one until there are both rates, is taken to be as
  *	 long as in one of those runs, times what the table has grown since.  Runs in
- *	 which it was over by now don't count.
+ *	 which it was over earlier don't count.
  * - What comes after the phase likewise; and once more in proportion to how the
  *	 phase goes now, as a run may have been on a tighter budget than this one.
  *	 The median is the estimate, and the least and the most are its spread.
@@ -72,7 +72,7 @@ typedef struct Estimate
 typedef struct RunningVacuum
 {
 	const ProgressRow *leader;
-	double		phase_seconds;	/* of the phase, and of the run, by now */
+	double		phase_seconds;	/* of the phase, and of the run, until now */
 	double		run_seconds;
 	int			nruns;			/* past runs, the latest first */
 	const HistoryRow *runs[MAX_RUNS];
@@ -256,7 +256,7 @@ estimate_by_runs(const RunningVacuum *vacuum, Estimate *phase, Estimate *whole)
 	const ProgressRow *leader = vacuum->leader;
 	int			place = place_in_history(leader);
 	Guesses		of_phase = {0};
-	Guesses		of_rest = {0};	/* after the phase, or by now */
+	Guesses		of_rest = {0};	/* after the phase, or from now on */
 	bool		goes_by_rate = phase->is_known && place >= 0;
 
 	for (int i = 0; i < vacuum->nruns; i++)

@@ -5,25 +5,25 @@
  *
  * There is room for cyclone.history_size rows.  When that is used up, a new row
  * takes the place of one of the user who has the most rows; autovacuum is a user,
- * too.  So nobody pushes out what there is of others, as long as they have less than
- * he.  Of that user it is the oldest row of a table that is temporary or has been
- * dropped, or else of the table that has the most rows: tables have about the same
- * number of rows, or all that they ever had if that is less.
+ * too.  So no user pushes out rows of users who have fewer.  The row that goes is
+ * the oldest one of a table that is temporary or has been dropped, or else of the
+ * table that has the most rows.  So tables have about the same number of rows, or
+ * all that they ever had if that is less.
  *
  * For that there is a hash table of users, and one of tables; a table with the runs of
  * several users is there for each of them.  Tables have a chain of rows by age.  Users
  * are in a heap by their number of rows, and so is each user's share of the tables by
- * whose row goes first, so a row costs about the same however many there are.  Which
- * tables have been dropped is found out now and then, by who can look into their
- * database's catalog.
+ * whose row goes first, so a row costs about the same however many there are.  Now
+ * and then a process of a table's database looks into the catalog for tables that
+ * have been dropped.
  *
  * On disk
  * -------
  * A row is written to a file of the data directory as soon as it is made, at the
  * place that it has in memory.  So the file doesn't grow beyond the rows that
  * there are, and a crash of the server loses none.  It isn't synced, so a loss
- * of power may cost the latest ones.  Each has a checksum, by which one is
- * told that was written in part.  Who has written one keeps the file open.  When
+ * of power may cost the latest ones.  Each has a checksum, which tells
+ * of a row that was written in part.  A process that has written one keeps the file open.  When
  * the server starts it reads the file, gives the rows their places, and writes a
  * new file.
  *
@@ -34,11 +34,11 @@
  *
  * Locks
  * -----
- * Who adds a row holds the lock on the file, and for the time of a copy that on
- * the rows; who reads them only the latter, so nobody waits for a disk to
- * read.  Nobody takes any other lock, waits for anything but the disk, or
- * raises an error while he has one of these.  So they may be taken wherever an
- * error is on its way, with whatever locks held.
+ * A process that adds a row holds the lock on the file, and for the time of a copy
+ * the lock on the rows.  One that reads rows holds only the latter, so it never
+ * waits for a disk.  A process that has one of these locks takes no other lock,
+ * waits for nothing but the disk, and raises no error.  So they may be taken where
+ * an error is on its way, whatever locks are held.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -80,7 +80,7 @@
 
 /* What the names of schemas of temporary tables begin with */
 #define TEMPORARY_SCHEMA	"pg_temp_"
-/* So many rows are looked at a run, for tables that have been dropped, once room is short. */
+/* How many rows a run looks at for tables that have been dropped, once room is short */
 #define LOOKS_A_RUN			2
 
 /* What the file begins with; then come records */
@@ -114,7 +114,7 @@ typedef struct HistoryUser
 	Oid			user_id;		/* the key; InvalidOid: autovacuum */
 	int			nrows;
 	pairingheap_node node;		/* of shared->users_by_rows */
-	pairingheap tables;			/* of his, the one whose row goes first */
+	pairingheap tables;			/* of this user, the one whose row goes first */
 } HistoryUser;
 
 /* A table, as far as it has rows of a user */
@@ -313,7 +313,7 @@ history_rows_forget(void)
  *		Find a place for a row that has a number higher than all others, and put it
  *		there.  The caller holds the lock on the rows exclusively.
  *
- * Who has rows is counted with this one when it is decided whose row goes.
+ * The new row counts as its user's when it is decided whose row goes.
  */
 static int
 place_row(const HistoryRow *row)
@@ -344,7 +344,7 @@ place_row(const HistoryRow *row)
  * evict_row
  *		Give up a row, so that this one has a place; returns which.
  *
- * own is this one's user, NULL if he has no others.
+ * own is the new row's user, NULL if that user has no other row.
  */
 static int
 evict_row(HistoryUser *own, const HistoryRow *row)
@@ -354,7 +354,7 @@ evict_row(HistoryUser *own, const HistoryRow *row)
 	HistoryTable *table;
 	int			slot;
 
-	/* rather his own than another's */
+	/* rather a row of this user than of another */
 	if (own != NULL && own->nrows == user->nrows)
 		user = own;
 	table = pairingheap_container(HistoryTable, node, pairingheap_first(&user->tables));
@@ -398,7 +398,7 @@ find_table(const TableKey *key)
 	return hash_search(tables, key, HASH_FIND, NULL);
 }
 
-/* add_user -- a user gets his first row. */
+/* add_user -- a user gets the first row. */
 static HistoryUser *
 add_user(Oid user_id)
 {
@@ -475,7 +475,7 @@ is_temporary(const HistoryRow *row)
 /*
  * history_rows_look_for_dropped
  *		If room for rows has become short, see for a few of them whether their tables
- *		are no more.  In a transaction, with no lock of ours held.
+ *		have been dropped.  In a transaction, with no lock of ours held.
  *
  * The catalog is asked only where there are no statistics: it would take much of the
  * time of a tiny table.
@@ -494,8 +494,8 @@ history_rows_look_for_dropped(void)
 
 /*
  * is_looked_at
- *		The table of the next row but so many, if it is time to look at it, and from
- *		this database.
+ *		The table of the row that is this many after the next, if it is time to look
+ *		at it, and if it is in this database.
  *
  * As each run gets a number, all rows have their turn.
  */

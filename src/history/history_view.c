@@ -28,7 +28,7 @@
 #include "library.h"
 
 #define HISTORY_COLUMNS	44
-/* Others may see so many of them of somebody's run. */
+/* The first ones, which everybody may see of each run */
 #define PUBLIC_COLUMNS	2
 
 /* A row being made, from left to right */
@@ -82,7 +82,7 @@ history_phase_name(HistoryKind kind, int phase)
 
 /*
  * pg_cyclone_history
- *		The rows of cyclone.history.  As in cyclone.progress, who may not see the
+ *		The rows of cyclone.history.  As in cyclone.progress, a role that may not see the
  *		statistics of the run's user sees only that there was one.
  */
 Datum
@@ -255,8 +255,8 @@ add_real(RowMaker *maker, double number)
  * add_text
  *		It is a text, null if that is empty.
  *
- * It may come from a database with another encoding than ours; what is no text
- * in ours is shown with question marks for all that isn't ASCII.
+ * It may come from a database with another encoding than ours; bytes that
+ * are no text in ours are shown with question marks for all that isn't ASCII.
  */
 static void
 add_text(RowMaker *maker, const char *text)

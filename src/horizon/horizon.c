@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * horizon.c
- *	  Who keeps VACUUM from removing dead rows: whoever may still see them.
+ *	  What keeps VACUUM from removing dead rows: sessions, slots and standbys that
+ *	  may still see them.
  *
  * A holder is a process in a transaction, a prepared transaction, a
  * replication slot, or a standby that tells what its queries need.  The rules
@@ -15,8 +16,8 @@
  * don't count.  So processes are looked at here, under ProcArrayLock in shared
  * mode and for no longer than the server itself does for each snapshot.
  *
- * Which transaction holds back the oldest multixact the server tells nobody,
- * only that there is one: it may be any that is in progress.
+ * The server doesn't tell which transaction holds back the oldest multixact, only
+ * that there is one.  It may be any that is in progress.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -82,9 +83,9 @@ static void append_fact(StringInfo facts, const char *what, const char *value);
  * horizon_holders
  *		All holders, the oldest first, as this role may see them.
  *
- * What pg_stat_activity doesn't show it of another's session isn't in it.  The
- * own session is among them only in a transaction block: what a lone statement
- * holds ends with it.  In a transaction; the list is in the caller's context.
+ * What pg_stat_activity hides of another user's session is hidden here, too.  The
+ * caller's own session is among them only in a transaction block: what a single
+ * statement holds ends with it.  In a transaction; the list is in the caller's context.
  */
 List *
 horizon_holders(Oid viewer)
@@ -123,12 +124,12 @@ horizon_of(const HorizonHolder *holder, HorizonScope scope, Oid database)
 
 /*
  * horizon_describe_oldest
- *		Describe who holds rows of a table longest; NULL if nobody needs what was
- *		deleted at cutoff or later, so that a new VACUUM would get further than to
- *		that cutoff.
+ *		Describe the holder that holds rows of a table longest.  NULL if none needs what
+ *		was deleted at cutoff or later: then a new VACUUM gets further than to that
+ *		cutoff.
  *
  * For messages to the client, or to the server's log: it tells what the session's
- * user may see, whomever the table belongs to.
+ * user may see, whichever user owns the table.
  */
 char *
 horizon_describe_oldest(Relation rel, TransactionId cutoff)
@@ -178,7 +179,7 @@ scope_of(Relation rel)
  * copy_processes
  *		Copy what matters of each process that pgstat has an entry of.
  *
- * An entry may be older than the process that has its place by now.
+ * An entry may be older than the process that has its place now.
  */
 static void
 copy_processes(ProcessCopy *copies, int ncopies)
@@ -384,7 +385,7 @@ add_slots(List *holders, Oid viewer)
 	return holders;
 }
 
-/* note_slot_user -- who uses the slot, as far as the viewer may know. */
+/* note_slot_user -- the process that uses the slot, as far as the viewer may know. */
 static void
 note_slot_user(HorizonHolder *holder, Oid viewer)
 {
@@ -435,7 +436,7 @@ state_name(BackendState state)
 	}
 }
 
-/* compare_holders -- the oldest first; of equals, who has been there longer. */
+/* compare_holders -- the oldest first; of equals, the one that has been there longer. */
 static int
 compare_holders(const ListCell *a, const ListCell *b)
 {

@@ -14,11 +14,11 @@
  *
  * For estimates of how long it will take (history/eta.c) a slot also has when
  * the phase began, and a mark: how far the process was some time ago, between a
- * quarter and a half of the phase's time.  So one can tell the rate of late from
- * that before.  Both numbers of the mark are in one atomic.
+ * quarter and a half of the phase's time.  So the most recent rate can be told
+ * from the one before.  Both numbers of the mark are in one atomic.
  *
- * There is one exception to whose slot is whose: a worker that leaves in the
- * midst of a phase adds what it has done there to a field of its leader's slot.
+ * There is one exception to this rule: a worker that leaves in the midst of a phase
+ * adds what it has done there to a field of its leader's slot.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -104,8 +104,8 @@ PG_FUNCTION_INFO_V1(pg_cyclone_progress);
 
 /*
  * progress_run
- *		A run begins, of a table of so many pages: all that this process does,
- *		until the next one, belongs to it.  kind is a HistoryKind.
+ *		A run begins, of a table of this many pages.  All that this process does until
+ *		the next run belongs to it.  kind is a HistoryKind.
  */
 void
 progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages)
@@ -172,7 +172,7 @@ progress_phase(int phase, BlockNumber blocks_total)
 
 /*
  * progress_blocks_done
- *		This process has done so many blocks of the phase.
+ *		This process has done this number of blocks of the phase.
  */
 void
 progress_blocks_done(BlockNumber blocks_done)
@@ -186,7 +186,7 @@ progress_blocks_done(BlockNumber blocks_done)
 
 /*
  * progress_rounds
- *		Leader: a round of the heap scan ends with so many blocks scanned in all,
+ *		Leader: a round of the heap scan ends with this many blocks scanned in all,
  *		and there will be another.
  */
 void
@@ -197,7 +197,7 @@ progress_rounds(BlockNumber blocks_scanned)
 
 /*
  * progress_index
- *		This process works on that index of so many blocks now.
+ *		This process works on that index now, which has this many blocks.
  */
 void
 progress_index(Oid index_relid, BlockNumber blocks_total)
@@ -225,7 +225,7 @@ progress_store(int64 items, Size bytes, Size limit)
 
 /*
  * progress_bytes_freed
- *		The table in hand has become smaller by so many bytes, all in all.
+ *		The table in hand has become smaller by this many bytes, all in all.
  */
 void
 progress_bytes_freed(uint64 bytes)
@@ -290,8 +290,8 @@ progress_is_visible(const ProgressRow *row)
 
 /*
  * pg_cyclone_progress
- *		The rows of cyclone.progress.  As in pg_stat_activity, who may not see
- *		the statistics of the command's user sees only that it runs.
+ *		The rows of cyclone.progress.  As in pg_stat_activity, a role that may not
+ *		see the statistics of the command's user sees only that it runs.
  */
 Datum
 pg_cyclone_progress(PG_FUNCTION_ARGS)

@@ -105,7 +105,7 @@ typedef struct TableResult
 	int64		index_pages_before; /* of all indexes together */
 	int64		index_pages_after;
 
-	/* what core's report doesn't have */
+	/* what PostgreSQL's report doesn't have */
 	int			workers_planned;
 	int			workers_launched;
 	int			workers_not_allowed;	/* by the server's own limits of

@@ -3,14 +3,14 @@
  * verbose.c
  *	  The report on a finished VACUUM.
  *
- * The lines that core's report has are worded as the server's own version
- * words them, in its order, because tools read them, some with one pattern
- * for all of them; what pg_cyclone adds are lines of its own at the end.
+ * The lines of PostgreSQL's report are in the words and the order of the server's
+ * version, because tools read them, some with one pattern for all of them.  What
+ * pg_cyclone adds are lines of its own at the end.
  *
- * The server logs autovacuums, and knows no such thing for commands.  With
- * cyclone.log_min_duration these are logged, too, in an autovacuum's words from
- * the first one on, as those are the only ones that programs which read logs
- * look for; who it was is in a line at the end.
+ * PostgreSQL logs autovacuums, but not VACUUM commands.  With
+ * cyclone.log_min_duration these are logged, too.  Their reports begin with an
+ * autovacuum's words, as programs that read logs look for no others.  A line at
+ * the end tells which user's command it was.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -295,8 +295,8 @@ append_index_lines(StringInfo buf, const TableResult *result)
 
 /*
  * append_horizon_line
- *		Who holds the table's dead rows back; without such rows, who holds back
- *		freezing, if anybody still does.
+ *		Tells which session or slot holds the table's dead rows back; without such rows,
+ *		which one holds back freezing, if any still does.
  */
 static void
 append_horizon_line(StringInfo buf, Relation rel, const TableResult *result)

@@ -76,7 +76,8 @@ def test_types_are_found_in_headers(check_c, tmp_path):
         ('ereport(ok(1, 2) ? NOTICE : WARNING, (errmsg("wrote " UINT64_FORMAT " of %5.1f%%", a, b)));', ["wrote … of …%"]),
         ('elog(ERROR, "two " "parts");', ["two parts"]),
         ('ereport(ERROR, (n ? errmsg("one") : errmsg_plural("%d", "%ds", n, n)));', ["one", "…"]),
-        ('ereport(LOG, (errmsg("for the log")));', []),
+        ('ereport(LOG, (errmsg("for the log of %s", name)));', ["for the log of …"]),
+        ('ereport(DEBUG1, (errmsg("for us")));', []),
         ('/* elog(ERROR, "in a comment"); */', []),
     ],
 )
