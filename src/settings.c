@@ -59,6 +59,7 @@ static void define_autovacuum_settings(void);
 static void define_patterns(const char *name, const char *what, const char *more, char **value);
 static void define_guards(void);
 static void define_page_cache_setting(void);
+static void define_reports(void);
 static bool check_min_free_disk(char **newval, void **extra, GucSource source);
 static void assign_min_free_disk(const char *newval, void *extra);
 static bool check_lag_of(char **newval, void **extra, GucSource source);
@@ -120,15 +121,7 @@ settings_init(void)
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
-	DefineCustomIntVariable("cyclone.log_min_duration",
-							"The time from which on VACUUM commands are logged as autovacuums are.",
-							"0 logs all; -1 logs none.",
-							&cyclone_log_min_duration,
-							-1,
-							-1, INT_MAX,
-							PGC_SUSET,
-							GUC_UNIT_MS,
-							NULL, NULL, NULL);
+	define_reports();
 
 	define_guards();
 
@@ -138,15 +131,6 @@ settings_init(void)
 					"The tables that pg_cyclone takes from the server, as a list of patterns.",
 					"A pattern is as in a shell; with a dot it is of the schema's and the table's name. An empty list stands for all of them.",
 					&cyclone_tables);
-
-	DefineCustomBoolVariable("cyclone.verbose_details",
-							 "Has VACUUM (VERBOSE) say what each process did to the table and to each index.",
-							 NULL,
-							 &cyclone_verbose_details,
-							 false,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("cyclone");
 }
@@ -299,6 +283,30 @@ define_guards(void)
 							   PGC_SUSET,
 							   0,
 							   check_min_free_disk, assign_min_free_disk, NULL);
+}
+
+/* define_reports -- what is said of a VACUUM that has ended. */
+static void
+define_reports(void)
+{
+	DefineCustomIntVariable("cyclone.log_min_duration",
+							"The time from which on VACUUM commands are logged as autovacuums are.",
+							"0 logs all; -1 logs none.",
+							&cyclone_log_min_duration,
+							-1,
+							-1, INT_MAX,
+							PGC_SUSET,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("cyclone.verbose_details",
+							 "Has VACUUM (VERBOSE) say what each process did to the table and to each index.",
+							 NULL,
+							 &cyclone_verbose_details,
+							 false,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
 }
 
 /* define_page_cache_setting -- cyclone.preserve_page_cache. */

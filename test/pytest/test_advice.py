@@ -187,7 +187,8 @@ def test_autovacuum_takes_what_is_due(server, pg_major):
     assert row_of(conn, "dead_below")["expected_seconds"] is None
     conn.execute("SELECT cyclone.autovacuum_reset()")
     row = row_of(conn, "dead_above")
-    [(kept,)] = conn.execute("SELECT seconds FROM cyclone.history_details WHERE relation_name = 'public.dead_above' AND started_by = 'autovacuum' ORDER BY id DESC LIMIT 1")
+    query = "SELECT seconds FROM cyclone.history_details WHERE relation = 'dead_above'::regclass AND started_by = 'autovacuum' ORDER BY id DESC LIMIT 1"
+    [(kept,)] = conn.execute(query)
     assert (row["expected_from"], row["expected_seconds"]) == ("last autovacuum", kept), "as after a restart"
     assert row_of(conn, "dead_below")["expected_seconds"] is None
     conn.execute("SELECT cyclone.history_reset()")

@@ -198,7 +198,7 @@ def policy(conn, sql: str) -> None:
 REASONS = {
     "never, by its policy": "SELECT cyclone.compaction_policy('t', false)",
     "small": "SELECT cyclone.compaction_policy('t', min_size => 9223372036854775807, cooldown => 'infinity')",
-    "little to be won": "SELECT cyclone.compaction_policy('t', min_size => (SELECT would_win + 1 FROM cyclone.compaction_details WHERE relation = 't'::regclass))",
+    "little to be won": "SELECT cyclone.compaction_policy('t', min_size => (SELECT would_win + 1 FROM cyclone.compaction WHERE relation = 't'::regclass))",
     "below the threshold": "SELECT cyclone.compaction_policy('t', threshold => 100)",
     "its policy's window is not valid": "INSERT INTO cyclone.compaction_policies (pattern, hours) VALUES ('*', 'noon')",
     "due": "SELECT cyclone.compaction_policy('t', hours => '')",

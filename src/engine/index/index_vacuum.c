@@ -531,7 +531,10 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexMemberShared *member = vacuum_index_member(shared, number, vacuum->member);
 	const IndexWork *work = shared_work(vacuum, number, cleanup);
 
-	/* for report_index; and two system calls an index are noticed on tiny tables */
+	/*
+	 * for report_index; and two system calls an index are noticed on tiny
+	 * tables
+	 */
 	bool		is_told = (shared->verbose && cyclone_verbose_details) || message_level_is_interesting(DEBUG2);
 	PGRUsage	rusage;
 
@@ -676,7 +679,10 @@ report_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
 	const char *name = RelationGetRelationName(vacuum->indexes[number]);
 
-	/* PostgreSQL's VACUUM has the index in its final report only, and so has ours */
+	/*
+	 * PostgreSQL's VACUUM has the index in its final report only, and so has
+	 * ours
+	 */
 	int			level = shared->verbose && cyclone_verbose_details && shared->nmembers > 1 ? INFO : DEBUG2;
 
 	for (int i = 0; i < shared->nmembers; i++)
