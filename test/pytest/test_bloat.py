@@ -476,7 +476,7 @@ def test_what_fails_has_a_row_and_the_statement_goes_on(conn):
     warnings = []
     conn.add_notice_handler(lambda notice: warnings.append((notice.severity, notice.message_primary)))
     conn.execute("SET cyclone.debug_point = 'bloat-page:leader:error'")
-    for source in ("cyclone.bloat WHERE of_table = 't'::regclass", "cyclone.estimate_bloat('t')"):
+    for source in ("cyclone.bloat_details WHERE of_table = 't'::regclass", "cyclone.estimate_bloat('t')"):
         del warnings[:]
         rows = conn.execute(f"SELECT relation::text, kind, size, live_bytes, rewrite_lock FROM {source}").fetchall()
         assert rows[0] == ("t", "table", None, None, None)

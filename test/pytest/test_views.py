@@ -5,8 +5,8 @@ What each one says is tested in a file of its own.
 
 import pytest
 
+from conftest import TEMPLATE
 from cyclone_lab.background import Parked
-from cyclone_lab.cluster import TEMPLATE
 
 VIEWS = ("advice", "autovacuum", "bloat", "compaction", "history", "horizon", "pace", "progress")
 WIDTH = 160
