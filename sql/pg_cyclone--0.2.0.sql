@@ -797,7 +797,7 @@ SELECT h.kind,
        h.query
 FROM cyclone.horizon_rows() h
 LEFT JOIN pg_catalog.pg_database d ON d.oid = h.datid
--- apart, so that the tables are read once, and only for who asks for the column
+-- apart, so that the tables are read once, and only if the column is asked for
 CROSS JOIN LATERAL (
     SELECT CASE WHEN h.is_oldest AND (h.everywhere OR d.datname = pg_catalog.current_database())
                 THEN (SELECT pg_catalog.sum(s.held_bytes)::bigint
@@ -806,7 +806,7 @@ CROSS JOIN LATERAL (
     OFFSET 0
 ) s
 UNION ALL
--- those whose queries VACUUM doesn't know of; one that feeds back always has an xmin
+-- standbys whose queries VACUUM doesn't know of; one with feedback always has an xmin
 SELECT 'standby without feedback', NULL, w.pid, NULL, NULL, a.usesysid, pg_catalog.pg_get_userbyid(a.usesysid),
        a.application_name, a.backend_type, a.state, a.backend_start, NULL, NULL, NULL, NULL, NULL, false, false, NULL, NULL,
        NULL,
