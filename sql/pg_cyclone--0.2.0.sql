@@ -1035,7 +1035,7 @@ COMMENT ON COLUMN compaction_details.last_error IS 'The error that ended the las
 
 CREATE VIEW compaction WITH (security_barrier) AS
 SELECT v.relation, v.reason, v.next_at, v.size, v.would_win, v.last_end, v.last_outcome, v.last_won,
-       v.total_won, v.last_error
+       v.total_won
 FROM cyclone.compaction_details v;
 
 COMMENT ON VIEW compaction IS
@@ -1422,11 +1422,11 @@ COMMENT ON VIEW cluster_autovacuum IS
 
 CREATE VIEW cluster_compaction AS
 SELECT c.nodename, c.nodeport, v.relation AS relation_name, v.reason, v.next_at, v.size, v.would_win, v.last_outcome,
-       v.last_won, v.total_won, v.last_error, c.error
+       v.last_won, v.total_won, c.error
 FROM cyclone.cluster_rows('compaction') c
 LEFT JOIN LATERAL pg_catalog.jsonb_to_recordset(c.result) AS v (
     relation text, reason text, next_at timestamptz, size bigint, would_win bigint, last_outcome text, last_won bigint,
-    total_won bigint, last_error text) ON true
+    total_won bigint) ON true
 WHERE c.error IS NOT NULL OR v.relation IS NOT NULL;
 
 COMMENT ON VIEW cluster_compaction IS

@@ -515,7 +515,7 @@ def test_privileges(roles):
         # nor does a condition see what the view hides
         conn.execute("UPDATE cyclone.compaction_state SET error = 'secret'; INSERT INTO cyclone.compaction_state (relid, error)"
                      " VALUES ('t'::regclass, 'secret') ON CONFLICT DO NOTHING")
-        assert other.execute("SELECT FROM cyclone.compaction WHERE last_error::int = 1").fetchall() == []
+        assert other.execute("SELECT FROM cyclone.compaction_details WHERE last_error::int = 1").fetchall() == []
         conn.execute("DELETE FROM cyclone.compaction_state")
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="must be owner of table t"):
             policy(other, "false")
