@@ -651,7 +651,7 @@ COMMENT ON COLUMN bloat_details.rewrite_lock IS 'Lock that VACUUM (FULL REWRITE)
 CREATE VIEW bloat AS
 SELECT v.of_table, v.relation, v.kind, v.size, v.bloat_bytes,
        pg_catalog.round(v.bloat_ratio::numeric, 2)::float8 AS bloat_ratio, v.error_bytes, v.held_bytes,
-       v.inplace_bytes, v.inplace_disk, v.rewrite_disk
+       v.inplace_bytes, v.inplace_disk
 FROM cyclone.bloat_details v;
 
 COMMENT ON VIEW bloat IS

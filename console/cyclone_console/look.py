@@ -152,7 +152,7 @@ def _engines_vacuums(conn: psycopg.Connection) -> list[Vacuum]:
     rows = ask(
         conn,
         """
-        SELECT p.*, clock_timestamp() AS now, a.usename, a.backend_type,
+        SELECT p.*, p.relation::text AS relation, p.index::text AS index, clock_timestamp() AS now, a.usename, a.backend_type,
                extract(epoch FROM clock_timestamp() - CASE WHEN a.backend_type = 'autovacuum worker'
                                                            THEN a.xact_start ELSE a.query_start END)::float8 AS seconds
         FROM cyclone.progress_details p

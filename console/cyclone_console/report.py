@@ -152,7 +152,10 @@ def wraparound(report: Report) -> Markup:
 
 def horizon(report: Report) -> Markup:
     """Who keeps dead rows."""
-    found = report.rows("SELECT *, clock_timestamp() - since AS held FROM cyclone.horizon_details WHERE pid IS DISTINCT FROM pg_backend_pid()")
+    found = report.rows(
+        "SELECT *, dead_tables::text[] AS dead_tables, clock_timestamp() - since AS held FROM cyclone.horizon_details"
+        " WHERE pid IS DISTINCT FROM pg_backend_pid()"
+    )
     ages = [row["xmin_age"] if row["xmin_age"] is not None else row["catalog_xmin_age"] for row in found]
     oldest = max((age for age in ages if age is not None), default=None)
     color = "good" if (oldest or 0) <= 100_000 else "warn" if oldest <= 10_000_000 else "bad"
@@ -333,7 +336,7 @@ def history(report: Report) -> Markup:
 
 def autovacuum(report: Report) -> Markup:
     """Circuit breakers, and what is left to the server."""
-    found = report.rows("SELECT * FROM cyclone.autovacuum_details ORDER BY breaker_open DESC, failures DESC, last_start DESC")
+    found = report.rows("SELECT *, relation::text AS relation FROM cyclone.autovacuum_details ORDER BY breaker_open DESC, failures DESC, last_start DESC")
     opened = sum(row["breaker_open"] for row in found)
     report.tile(str(opened), "circuit breakers open", "bad" if opened else "good")
     if not found:

@@ -176,16 +176,16 @@ def test_no_extension(cluster, db, conn):
 def test_a_section_that_fails(cluster, db, conn):
     """It is left out, as when it takes too long, and those after it are there."""
     fill(conn)
-    conn.execute("ALTER VIEW cyclone.horizon RENAME TO horizon_before")
+    conn.execute("ALTER VIEW cyclone.horizon_details RENAME TO horizon_before")
     conn.execute(
         "CREATE FUNCTION too_long() RETURNS boolean LANGUAGE plpgsql AS"
         " $$BEGIN RAISE EXCEPTION 'canceling statement due to <statement timeout>' USING ERRCODE = 'query_canceled'; END$$"
     )
-    conn.execute("CREATE VIEW cyclone.horizon AS SELECT h.* FROM too_long() LEFT JOIN cyclone.horizon_before h ON true")
-    conn.execute("ALTER VIEW cyclone.autovacuum RENAME TO autovacuum_before")
+    conn.execute("CREATE VIEW cyclone.horizon_details AS SELECT h.* FROM too_long() LEFT JOIN cyclone.horizon_before h ON true")
+    conn.execute("ALTER VIEW cyclone.autovacuum_details RENAME TO autovacuum_before")
     root = report_of(cluster, db)
     assert "Not available: canceling statement due to <statement timeout>" in text_of(root, "horizon")
-    assert 'Not available: relation "cyclone.autovacuum" does not exist' in text_of(root, "autovacuum")
+    assert 'Not available: relation "cyclone.autovacuum_details" does not exist' in text_of(root, "autovacuum")
     assert "t_pkey" in text_of(root, "bloat")
 
 
