@@ -19,17 +19,22 @@
 #include "storage/bufmgr.h"
 #include "utils/tuplesort.h"
 
+#include "cache_line.h"
 #include "compat.h"
 #include "index_build/btree_build_private.h"
 #include "index_build/btree_level.h"
 #include "index_build/entry_sort.h"
 #include "index_build/key_code.h"
 
+/* The tuple of an entry so far ahead is asked for: they lie in the order of the rows */
+#define ENTRIES_AHEAD		12
+
 /* As the server has it: a tenth of a page at most is one posting list */
 #define MAX_POSTING_SIZE	(MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
 
 static void load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level);
 static void load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
+static void prefetch_tuple(PartSort *sort);
 static bool have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left,
 						   const uint64 *right);
 static IndexTuple tuple_of_entry(const NewBtree *btree, PartSort *sort, const uint64 *entry);
@@ -98,6 +103,8 @@ load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 
 		memcpy(entry, next, nwords * sizeof(uint64));
 		next = entry_sort_next(sort->sort);
+		if (sort->tuples != NULL)
+			prefetch_tuple(sort);
 		tuple = tuple_of_entry(btree, sort, entry);
 		if (pending.base != NULL && !_bt_dedup_save_htid(&pending, tuple))
 			add_pending(level, &pending);
@@ -116,6 +123,21 @@ load_entries(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 	}
 	Assert(pending.base == NULL);
 	pfree(pending.htids);
+}
+
+/* prefetch_tuple -- of an entry that comes soon. */
+static void
+prefetch_tuple(PartSort *sort)
+{
+	const uint64 *entry = entry_sort_ahead(sort->sort, ENTRIES_AHEAD);
+
+	if (entry != NULL)
+	{
+		const char *tuple = (const char *) key_code_tuple(sort->code, entry);
+
+		PREFETCH(tuple);
+		PREFETCH(tuple + CACHE_LINE_BYTES);
+	}
 }
 
 /* wants_posting_lists -- are equal keys stored once? */

@@ -236,6 +236,18 @@ entry_sort_next(EntrySort *sort)
 	return entry_at(sort, run->buffer, run->next);
 }
 
+/*
+ * entry_sort_ahead
+ *		The entry that so many calls of entry_sort_next will come to after the next
+ *		one; NULL if there is none, or if it isn't in memory yet.
+ */
+const uint64 *
+entry_sort_ahead(const EntrySort *sort, Size number)
+{
+	return sort->heap == NULL && number < sort->nentries - sort->next ?
+		entry_at(sort, sort->entries, sort->next + number) : NULL;
+}
+
 /* entry_sort_end -- no more is wanted. */
 void
 entry_sort_end(EntrySort *sort)

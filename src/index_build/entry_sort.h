@@ -21,6 +21,7 @@ extern bool entry_sort_is_full(const EntrySort *sort);
 extern void entry_sort_perform(EntrySort *sort);
 extern void entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg);
 extern const uint64 *entry_sort_next(EntrySort *sort);
+extern const uint64 *entry_sort_ahead(const EntrySort *sort, Size number);
 extern void entry_sort_end(EntrySort *sort);
 
 /* entries_compare -- as strcmp. */

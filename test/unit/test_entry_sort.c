@@ -12,166 +12,10 @@
 
 #include <stdlib.h>
 
-#include "index_build/entry_sort.c"
+#include "entry_sort_server.h"
 #include "unit.h"
 
 #define MOST_ENTRIES	20000
-
-MemoryContext CurrentMemoryContext = NULL;
-
-/* A temporary file */
-struct BufFile
-{
-	char	   *data;
-	size_t		size;
-	size_t		position;
-};
-
-static int	open_files = 0;
-
-/* GetMemoryChunkContext -- there are no contexts. */
-MemoryContext
-GetMemoryChunkContext(void *pointer)
-{
-	return CurrentMemoryContext;
-}
-
-/* MemoryContextAllocHuge -- the server's. */
-void *
-MemoryContextAllocHuge(MemoryContext context, Size size)
-{
-	return malloc(size);
-}
-
-/* repalloc -- the same. */
-void *
-repalloc(void *pointer, Size size)
-{
-	return realloc(pointer, size);
-}
-
-/* mul_size -- no size is too large. */
-Size
-mul_size(Size a, Size b)
-{
-	return a * b;
-}
-
-/* BufFileCreateTemp -- a file in memory. */
-BufFile *
-BufFileCreateTemp(bool interXact)
-{
-	open_files++;
-	return calloc(1, sizeof(BufFile));
-}
-
-/* BufFileWrite -- at its position. */
-void
-BufFileWrite(BufFile *file, const void *data, size_t size)
-{
-	file->data = realloc(file->data, file->position + size);
-	memcpy(file->data + file->position, data, size);
-	file->size = file->position += size;
-}
-
-/* BufFileSeek -- to a position from the beginning. */
-int
-BufFileSeek(BufFile *file, int number, off_t offset, int whence)
-{
-	file->position = offset;
-	return 0;
-}
-
-/* BufFileReadExact -- no more than there is. */
-void
-BufFileReadExact(BufFile *file, void *data, size_t size)
-{
-	CHECK(file->position + size <= file->size);
-	memcpy(data, file->data + file->position, size);
-	file->position += size;
-}
-
-/* BufFileClose -- it is gone. */
-void
-BufFileClose(BufFile *file)
-{
-	open_files--;
-	free(file->data);
-	free(file);
-}
-
-/* binaryheap_allocate -- the first node is the greatest; the others are in no order. */
-binaryheap *
-binaryheap_allocate(int capacity, binaryheap_comparator compare, void *arg)
-{
-	binaryheap *heap = calloc(1, offsetof(binaryheap, bh_nodes) + capacity * sizeof(bh_node_type));
-
-	heap->bh_space = capacity;
-	heap->bh_compare = compare;
-	heap->bh_arg = arg;
-	return heap;
-}
-
-/* binaryheap_free -- the server's. */
-void
-binaryheap_free(binaryheap *heap)
-{
-	free(heap);
-}
-
-/* binaryheap_add_unordered -- behind the others. */
-void
-binaryheap_add_unordered(binaryheap *heap, bh_node_type node)
-{
-	heap->bh_nodes[heap->bh_size++] = node;
-}
-
-/* binaryheap_build -- put the greatest first. */
-void
-binaryheap_build(binaryheap *heap)
-{
-	for (int i = 1; i < heap->bh_size; i++)
-		if (heap->bh_compare(heap->bh_nodes[i], heap->bh_nodes[0], heap->bh_arg) > 0)
-		{
-			bh_node_type node = heap->bh_nodes[0];
-
-			heap->bh_nodes[0] = heap->bh_nodes[i];
-			heap->bh_nodes[i] = node;
-		}
-}
-
-/* binaryheap_first -- the greatest. */
-bh_node_type
-binaryheap_first(binaryheap *heap)
-{
-	return heap->bh_nodes[0];
-}
-
-/* binaryheap_replace_first -- by another. */
-void
-binaryheap_replace_first(binaryheap *heap, bh_node_type node)
-{
-	heap->bh_nodes[0] = node;
-	binaryheap_build(heap);
-}
-
-/* binaryheap_remove_first -- by the last one. */
-bh_node_type
-binaryheap_remove_first(binaryheap *heap)
-{
-	bh_node_type node = heap->bh_nodes[0];
-
-	heap->bh_nodes[0] = heap->bh_nodes[--heap->bh_size];
-	binaryheap_build(heap);
-	return node;
-}
-
-/* qsort_arg -- that of the C library. */
-void
-qsort_arg(void *base, size_t number, size_t size, qsort_arg_comparator compare, void *arg)
-{
-	qsort_r(base, number, size, compare, arg);
-}
 
 /* compare_entries -- as integers. */
 static int
@@ -241,6 +85,7 @@ test_all_come_out_in_order(void)
 		int			capacity = unit_number(0, 1) ? MOST_ENTRIES : Max(n / nruns, 1);
 		EntrySort  *sort = entry_sort_begin(nwords, tail_bits, capacity);
 		const uint64 *entry;
+		const uint64 *ahead;
 		int			done = 0;
 
 		unit_case("%d entries of %d words with a tail of %d bits, %d at a time", n, nwords, tail_bits, capacity);
@@ -253,9 +98,13 @@ test_all_come_out_in_order(void)
 		entry_sort_perform(sort);
 		CHECK_EQ(open_files, n > capacity ? (n + capacity - 1) / capacity : 0);
 		qsort_r(entries, n, nwords * sizeof(uint64), compare_entries, &nwords);
+		ahead = entry_sort_ahead(sort, n / 2);
+		CHECK_EQ(ahead != NULL, n > 0 && n <= capacity);
 		for (; (entry = entry_sort_next(sort)) != NULL; done++)
 		{
 			CHECK(done < n);
+			if (done == n / 2 && ahead != NULL)
+				CHECK(ahead == entry);
 			CHECK_EQ(entries_compare(entry, entries + done * nwords, nwords), 0);
 		}
 		CHECK_EQ(done, n);
