@@ -50,7 +50,8 @@ def scenario_grid(result: Result) -> Grid:
     """Return times, ratios and phases of one scenario, a row each contender."""
     baselines = dict.fromkeys((result.core_alone(), result.best_core()))
     known = [phase for phase in PHASES if any(phase in run.phases for run in result.runs)]
-    header = ["VACUUM", "median", "min–max", *(f"× {core.name}" for core in baselines), *known, "serial share", "MB after"]
+    waits = ["longest wait"] if result.scenario.full else []
+    header = ["VACUUM", "median", "min–max", *(f"× {core.name}" for core in baselines), *waits, *known, "serial share", "MB after"]
     rows = []
     for contender in result.contenders():
         seconds = [run.seconds for run in result.runs_of(contender)]
@@ -62,6 +63,7 @@ def scenario_grid(result: Result) -> Grid:
                 f"{median(seconds):.3f}",
                 f"{min(seconds):.3f}–{max(seconds):.3f}",
                 *(_ratio_text(result.ratio(contender, core)) for core in baselines),
+                *(f"{max(run.longest_wait for run in result.runs_of(contender)):.3f}" for _ in waits),
                 *(f"{phases[phase]:.3f}" if phase in phases else "" for phase in known),
                 "" if share is None else f"{share:.1%}",
                 f"{result.runs_of(contender)[0].bytes_after / MEBIBYTE:,.1f}",
