@@ -2,12 +2,17 @@
 
 import random
 import struct
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from conftest import CONFIG
 from cyclone_lab import checks
-from test_rewrite import content, run_script
+from cyclone_lab.background import Parked
+from cyclone_lab.cluster import Cluster
+from cyclone_lab.shim import Disk
+from test_rewrite import content, relation_files, run_script
 from test_rewrite_indexes import SHAPES
 
 # By type: values at the ends of its order and beside them, and an expression of a number i and a random r for the rest.
@@ -200,6 +205,21 @@ def test_several_columns(conn):
         assert_as_built_by_core(conn, f"t{number}")
 
 
+def test_as_many_columns_as_an_index_may_have(conn):
+    """Of all types, so that only the first ones fit into an integer; and of one byte each, where the most do."""
+    run_script(conn, MAKE_TYPES)
+    kinds = (list(TYPES) * 2)[:32]
+    for table, columns in (("t", [*kinds[12:], *kinds[:12]]), ("narrow", ["bool", '"char"'] * 16)):
+        fill(conn, table, {f"c{i}": kind for i, kind in enumerate(columns)}, rows=1500, distinct=40, seed=32)
+        names = [f"c{i}" for i in range(32)]
+        conn.execute(f"CREATE INDEX ON {table} ({', '.join(names)})")
+        conn.execute(f"CREATE INDEX ON {table} ({', '.join(f'{name} DESC' for name in names[5:])})")
+        conn.execute(f"CREATE INDEX ON {table} ({', '.join(names[:15])})")
+        assert is_sorted_by_us(conn, table)
+        conn.execute(f"VACUUM (FULL, PARALLEL 0) {table}")
+        assert_as_built_by_core(conn, table)
+
+
 def test_in_parts(conn):
     """Built in parts by several processes, they are sound, and have the same rows in the same order."""
     run_script(conn, MAKE_TYPES)
@@ -231,6 +251,52 @@ def test_more_entries_than_memory(conn):
     assert sum("temporary file" in message for message in said) > 3
     conn.execute("RESET client_min_messages")
     assert_as_built_by_core(conn, "t")
+
+
+def private_memory(pid: int) -> int:
+    """Return how much memory of its own a process has, in bytes, with what it has given back since it had the most."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+    kilobytes = {line[0]: int(line[1]) for line in lines if line[-1] == "kB"}
+    return (kilobytes["RssAnon:"] + kilobytes["VmPeak:"] - kilobytes["VmSize:"]) << 10
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("memory", [16, 48])
+def test_all_processes_together_keep_to_their_memory(cluster, db, conn, memory, workers):
+    """When the first index of each has its leaves, all entries are there, and the array for sorting has just been given back."""
+    conn.execute("CREATE TABLE t (id int, n int, u uuid, note text)")
+    conn.execute("INSERT INTO t SELECT i, hashint4(i), md5(i::text)::uuid, md5(i::text) FROM generate_series(1, 300000) i")
+    for index in ("(id)", "(n)", "(u)", '(note COLLATE "C")', "(n, id)", "(id DESC)", "((n % 1000))", "(n) WHERE id > 7"):
+        conn.execute(f"CREATE INDEX ON t {index}")
+    settings = {"maintenance_work_mem": f"{memory}MB"}
+    with Parked(cluster, db, "rewrite-btree-part:any", workers + 1, f"VACUUM (FULL, PARALLEL {workers}) t", settings) as vacuum:
+        used = sum(private_memory(pid) for pid in vacuum.parked)
+    # what a process has anyway: catalogs, pages of a level
+    assert memory << 18 < used < (memory + 20 * (workers + 1)) << 20
+    checks.assert_clean(conn, "t")
+
+
+def test_a_disk_that_is_full(prefix):
+    """Of temporary files or of the new ones: the statement fails, nothing is left of it, and the table is what it was."""
+    with Cluster.create(prefix, {**CONFIG, "maintenance_work_mem": "1MB"}) as cluster:
+        disk = Disk(cluster)
+        cluster.start()
+        with cluster.connect() as conn:
+            conn.execute("CREATE EXTENSION amcheck; CREATE EXTENSION pageinspect; CREATE EXTENSION pg_visibility")
+            conn.execute("CREATE TABLE t (a int, b int)")
+            conn.execute("INSERT INTO t SELECT i, hashint4(i) FROM generate_series(1, 60000) i")
+            conn.execute("CREATE INDEX ON t (a); CREATE INDEX ON t (b)")
+            before, files = content(conn, "t"), relation_files(cluster, conn)
+            for paths, after in ((["pgsql_tmp"], 0), (["pgsql_tmp"], 5), (["base/"], 8), (["base/"], 20)):
+                with disk.fault(paths, ["write", "allocate"], "ENOSPC", after=after) as seen:
+                    with pytest.raises(psycopg.errors.DiskFull):
+                        conn.execute("VACUUM (FULL, PARALLEL 0) t")
+                    assert seen().failed == 1
+                assert content(conn, "t") == before
+                assert relation_files(cluster, conn).keys() == files.keys()
+                assert list((cluster.data / "base" / "pgsql_tmp").glob("*")) == []
+            conn.execute("VACUUM (FULL, PARALLEL 0) t")
+            assert_as_built_by_core(conn, "t")
 
 
 @pytest.mark.parametrize(("text", "memory"), [
