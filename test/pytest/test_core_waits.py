@@ -13,7 +13,7 @@ from cyclone_lab import checks
 from cyclone_lab.background import Background, wait_until
 from cyclone_lab.postgres import REPO, hand_over
 from cyclone_lab.shim import preloadable
-from test_pace import BUSY, FIRST_BUDGET, SETTINGS, SLOW, Load, make_slow_table, pace
+from test_pace import BURN, BUSY, FIRST_BUDGET, SETTINGS, SLOW, Load, cancel, make_slow_table, pace
 
 AUTO = {**SETTINGS, **SLOW, "cyclone.latency_target": "auto"}
 SECONDS = 0.05
@@ -100,13 +100,17 @@ def test_where_it_is_not_known_a_small_budget_is_kept_to(kernel, what):
         kernel.file.write_text("0 0 0\n")
     elif what == "no file":
         kernel.file.unlink()
-    with kernel.cluster.connect() as conn, Load(kernel.cluster, "postgres", BUSY, 4):
+    with kernel.cluster.connect() as conn:
+        conn.execute(BURN)
+        # at work all the time, however slow the machine is
+        burner = Background(kernel.cluster, "postgres", "SELECT burn(600)")
         vacuum = Background(kernel.cluster, "postgres", "VACUUM (PARALLEL 0) t", AUTO)
         wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "learning the target", "learning")
         wait_until(lambda: budget(conn), "its pace")
         for _ in range(10):
             assert (budget(conn) or 0) <= FIRST_BUDGET and vacuum.running
             time.sleep(0.2)
+        cancel(conn, burner)
     vacuum.finish()
     with kernel.cluster.connect() as conn:
         checks.assert_clean(conn, "t")
