@@ -33,7 +33,7 @@
  *
  * What happens on failure.  The page's lock is released, a report goes to a file, and
  * an error ends the VACUUM, a worker's by way of the leader, as any other does.
- * Before the second pass no item has become unused by then, so that nothing is lost
+ * An audit comes before the second pass, so no item has become unused, and nothing is lost
  * whatever else is wrong.  The error is marked (AUDIT_MARK), as the table is then to
  * be left to the server, which an error of its class alone doesn't lead to:
  * table_log.c.  If the page is damaged, that is to be said first (page_check.c).

@@ -8,8 +8,8 @@
  *
  * - A look-up goes straight from the block number to the items: no tree to
  *	 walk, a few memory accesses.
- * - Filling takes no lock.  A chunk is 64 heap blocks, aligned; whoever scans
- *	 a chunk scans all of it and alone stores what it finds there.
+ * - Filling takes no lock.  A chunk is 64 heap blocks, aligned; one
+ *	 process scans all of it, and alone stores what it finds there.
  * - Memory is taken as it is needed, and never exceeds the limit.
  *
  * The layout, from the block number down:
@@ -42,8 +42,8 @@
  * the round early, it is continued at once if there is more memory, and if
  * there is none to be had that is as if the limit were reached.  So running out
  * of shared memory can't strike in the midst of filling the store.  The members
- * map new extents before they go on (dead_tids_catch_up); who can't must sit
- * out, and the leader, who made them, needn't.
+ * map new extents before they go on (dead_tids_catch_up); a member that
+ * can't must sit out, and the leader, which made them, needn't.
  *
  * The store must never be too small for dead items that are already found, so
  * room is reserved before a block is read: dead_tids_reserve takes room for
@@ -73,7 +73,7 @@
 
 #define SEGMENTS_A_MEMBER	32
 
-/* The first extent holds so many segments for each member, if that is not too much. */
+/* Segments for each member in the first extent, if that is not too much */
 #define FIRST_SEGMENTS		2
 
 /* Where memory is: the number of its extent, and how far from its start */

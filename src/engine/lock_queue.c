@@ -3,8 +3,8 @@
  * lock_queue.c
  *	  An exclusive lock for a moment, on a table that others use all the time.
  *
- * Whoever asks for a table's exclusive lock again and again, without waiting, never
- * gets it where somebody has the table locked at any moment.  So, while a table is
+ * A session that asks for a table's exclusive lock again and again, without waiting,
+ * never gets it where another session has the table locked at any moment.  So, while a table is
  * compacted, we stand in the lock's queue now and then, for QUEUE_MS at most.
  *
  * Others who come meanwhile wait behind us, and a NOWAIT fails.  That is no worse than
@@ -86,7 +86,7 @@ lock_queue_for_a_moment(Oid relid)
 
 	if (queue_timeout == MAX_TIMEOUTS)
 		queue_timeout = RegisterTimeout(USER_TIMEOUT, end_waiting);
-	/* who waits no longer than that anyway has no use for the user's limit */
+	/* we wait no longer than that anyway, so the user's limit is of no use */
 	(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 	BeginInternalSubTransaction(NULL);

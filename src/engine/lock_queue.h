@@ -15,7 +15,7 @@
  * ShareUpdateExclusiveLock.
  */
 
-/* Has somebody who has the table locked been in his transaction for longer than that? */
+/* Has a session that has the table locked been in its transaction for longer than that? */
 extern bool lock_is_held_for(Oid relid, int ms);
 
 /*

@@ -12,7 +12,7 @@
 
 #include "storage/block.h"
 
-/* Runs of so many blocks, or more, that needn't be looked at are skipped. */
+/* Runs of at least this number of blocks that needn't be looked at are skipped. */
 #define SKIP_RUN_BLOCKS			((BlockNumber) 32)
 
 /* Dead items stay where they are on less of a table's pages, in less memory. */

@@ -57,9 +57,10 @@ typedef struct IndexShared
 	bool		was_begun;		/* in this round, by its kind's routine */
 
 	/*
-	 * Written by whoever processes the index as a whole in a phase, read by
-	 * whoever does in a later one, and by the leader between phases.  Of an
-	 * index that several process, stats is written under the mutex.
+	 * Written by the process that has the index as a whole in a phase, read
+	 * by the one that has it in a later phase, and by the leader between
+	 * phases.  Of an index that several process, stats is written under the
+	 * mutex.
 	 */
 	bool		has_stats;
 	IndexBulkDeleteResult stats;
@@ -93,7 +94,7 @@ typedef struct MemberShared
 
 	/*
 	 * What is left of its range when a round of the heap scan has ended, for
-	 * whoever comes to it first in the next one: see heap_scan.c.
+	 * the process that comes to it first in the next one: see heap_scan.c.
 	 */
 	pg_atomic_uint64 scan_rest;
 
@@ -200,8 +201,8 @@ typedef struct TableVacuum
 	DeadTids   *dead_tids;		/* NULL without a store */
 
 	/*
-	 * The ring of buffers, NULL if none is wanted.  Whoever uses it must ask
-	 * vacuum_strategy(), as the failsafe does away with it.
+	 * The ring of buffers, NULL if none is wanted.  Ask vacuum_strategy() for
+	 * it, as the failsafe does away with it.
 	 */
 	BufferAccessStrategy strategy;
 	GlobalVisState *vistest;

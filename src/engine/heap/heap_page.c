@@ -9,7 +9,7 @@
  *
  * A page that others have pinned is waited for a moment, as who pinned it may
  * be writing it, to make room in the shared buffers: another member of the
- * team for example.  If the cleanup lock is not to be had by then, the page is
+ * team for example.  If the cleanup lock is not to be had in the end, the page is
  * only looked at, under a shared lock; an aggressive vacuum waits for the lock
  * where it must freeze something.
  *
@@ -51,8 +51,8 @@
 #define PIN_RETRIES			7
 
 /*
- * So long, in ms, a process waits for pinned pages of one table, and for a
- * millisecond more for each so many pages it has scanned.  Sessions may stand
+ * For how many ms a process waits for pinned pages of one table, and how many pages
+ * that it has scanned allow for a millisecond more.  Sessions may stand
  * still on many pages, and a scan that is slower than we are would have us
  * follow it page by page: then it is better to overtake.
  */
@@ -319,7 +319,7 @@ look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 			continue;
 		if (ItemIdIsDead(itemid))
 		{
-			/* no obstacle to truncation: it will be unused by then */
+			/* no obstacle to truncation: it will be unused before that */
 			verdict->dead[tally.dead_items++] = off;
 			continue;
 		}
@@ -562,7 +562,7 @@ set_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	if (result->all_frozen)
 		bits |= VISIBILITYMAP_ALL_FROZEN;
 
-	/* who reads the page may have set them since they were looked at */
+	/* a reader of the page may have set them since they were looked at */
 	if (PageIsAllVisible(page) &&
 		(visibilitymap_get_status(vacuum->rel, blkno, &vmbuffer) & bits) == bits)
 		return;

@@ -15,20 +15,20 @@
  * last page, and what is scanned beside that, again and again, drives the
  * estimate away.  And no more: what the map says behind one's range may be the
  * work of another member a moment ago, and skipping can cost the advance of
- * relfrozenxid.  So whoever claims a range looks at the run that is cut by its
+ * relfrozenxid.  So the process that claims a range looks at the run that is cut by its
  * end while nobody has claimed what is behind it (claim_range), and leaves a
  * note for the next one if the run is long enough.
  *
  * A round of the scan ends when there are no blocks left, or when a process
  * finds no room for more dead items.  Then it leaves the rest of its range to
- * whoever comes first in the next round, most often itself: a worker may be
- * gone by then, or have to sit out.  A read stream runs ahead of the page in hand, so it is
+ * the process that comes first in the next round, most often itself: a worker may
+ * have ended, or have to sit out.  A read stream runs ahead of the page in hand, so it is
  * the stream's callback that reserves room in the store, and that ends the
  * stream when there is none; the blocks already in the stream are still
  * scanned, and their room is reserved.
  *
  * A worker that is to be parked leaves the rest of its range in the same way, at
- * the next chunk of the store.  If all the others are home by then the phase ends
+ * the next chunk of the store.  If all the others have finished, the phase ends
  * with that, and the leader runs it again (scan_and_vacuum).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -434,8 +434,9 @@ report_progress(HeapScan *scan, BlockNumber scan_block)
  *		known to those who look for it, once in 8 GB.
  *
  * Only for tables without indexes: with them it is done after each round.
- * Who takes a range that was left over isn't known to be there until he reports, and we
- * may be past it by then: it is done once more at the end, from the first such block on.
+ * A process that takes a range that was left over isn't known to be there until it
+ * reports, and we may be past it: it is done once more at the end, from the first such
+ * block on.
  */
 static void
 vacuum_fsm_now_and_then(TableVacuum *vacuum)

@@ -61,20 +61,20 @@
 #define PREFETCH_BLOCKS			((BlockNumber) 32)
 
 /*
- * When a table is compacted: so many pages are cut off under one lock, which is
+ * When a table is compacted: how many pages are cut off under one lock, which is
  * more while others make us queue for it more often than MAX_QUEUED allows.  Each
  * step looks through all of shared_buffers, so it cuts off such a part of that at
  * least.
  */
 #define COMPACTION_STEP			((BlockNumber) 1024)
 #define BUFFERS_FRACTION		512
-/* So many are read before the lock is taken, to be found in shared buffers then. */
+/* How many pages are read before the lock is taken, to be found in shared buffers then */
 #define MOST_READ_BEFORE		((BlockNumber) 4096)
 #define MOST_BUFFERS_FRACTION	8
 #define COMPACTION_CHECK_MS		10.0
 /* How often to queue for the lock at most: after such a time, and in all steps together */
 #define QUEUE_RETRY_MS			200
-/* Who has been in a transaction for so long is likely to stay. */
+/* A session that has been in a transaction for this time is likely to stay. */
 #define LONG_MS					2000
 #define MAX_QUEUED				50
 
@@ -238,7 +238,10 @@ cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nque
 	Assert(new_pages >= floor);
 	RelationTruncate(vacuum->rel, new_pages);
 
-	/* Who gets the lock now learns of the new size by invalidation. */
+	/*
+	 * The session that gets the lock now learns of the new size by
+	 * invalidation.
+	 */
 	UnlockRelation(vacuum->rel, AccessExclusiveLock);
 
 	ereport(level,
@@ -265,8 +268,8 @@ next_floor(TableVacuum *vacuum, BlockNumber rel_pages, const CompactionPass *pas
 
 /*
  * compaction_step
- *		How many pages to cut off at a time, if so many are left and we have had
- *		to queue for the lock so often.
+ *		How many of the pages that are left to cut off at a time, if we have had to
+ *		queue for the lock this number of times.
  */
 static BlockNumber
 compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages,

@@ -23,7 +23,7 @@
  * are too old that is damage, and the server's error stands; so is an old xmin.
  *
  * Whether the transaction has ended can be told without the commit log, which
- * may have been truncated past it: whoever is before OldestXmin has.  Only
+ * may have been truncated past it: one before OldestXmin has.  Only
  * where OldestXmin has gone backwards since relfrozenxid was set (a standby or
  * replication slot came that holds it back), the server is asked, as it asks
  * itself when it prunes the page.

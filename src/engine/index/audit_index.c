@@ -13,7 +13,7 @@
  *	 for more; of these only the first is asked.
  * - When all indexes have been passed over, in a phase of its own: is an entry of
  *	 a dead item left?  No one can make one any more, so there is no excuse, wherever
- *	 its page was split, and whoever was to visit that.  This is about pages, not about
+ *	 its page was split, and whichever member was to visit that.  This is about pages, not about
  *	 looking up TIDs, so it is done in one go, which the first look has compared.
  *
  * The second look goes by sections of blocks that follow each other, which disks
@@ -481,8 +481,8 @@ gather_gin(struct AuditTids *tids, Page page)
 
 /*
  * add_list
- *		The TIDs of a compressed list, which end says is on the page as far as that;
- *		so many if that is known.
+ *		The TIDs of a compressed list, ntids of them unless that is -1.  No byte from end
+ *		on is read.
  */
 static void
 add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids)

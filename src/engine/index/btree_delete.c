@@ -140,7 +140,7 @@ delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 		return;
 	}
 
-	/* Only we change who is to the right of a half-dead page. */
+	/* Only we change which page is to the right of a half-dead one. */
 	if (P_ISHALFDEAD(opaque))
 	{
 		bool		clear;
@@ -216,7 +216,7 @@ clear_right_side(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 		}
 		tried = here;
 		delete_locked(vacuum, state, buffer);
-		/* who is to the right now? */
+		/* which page is to the right now? */
 		next = blkno;
 		walk.steps = 0;
 	}

@@ -54,7 +54,7 @@
  * - A block that is recycled was deleted before we began; the page that comes
  *	 into it is made by a split, which is dealt with above.
  *
- * Whoever visits more than its share does no harm: a page without dead TIDs
+ * To visit more than its share does no harm: a page without dead TIDs
  * stays as it is.  So nothing depends on how fresh the number of blocks is,
  * or on which process is where.  (test/pytest/test_btree_model.py explores
  * every order of events in a small index.)
@@ -80,12 +80,12 @@
  * - When all ranges are done, in all processes, no process has a stream any
  *	 more.  Then the duties that were put off are done, by waiting
  *	 (btree_do_duties).  The processes take turns at an index, so no two of
- *	 them wait for one page, and whoever waits for a page or for its turn has
+ *	 them wait for one page, and a process that waits for a page or its turn has
  *	 nothing pinned that another one waits for.
  *
  * Trying alone would not do: sessions that pin a page in turn may leave it
- * free only at moments when nobody tries.  Who waits is woken by the last one
- * to let go, so from then on we wait for nothing that the server's own vacuum
+ * free only at moments when nobody tries.  A process that waits is woken
+ * by the last one to let go, so from then on we wait for nothing that the server's own vacuum
  * would not wait for.  (test_btree_model.py has a model of this, too.)
  *
  * Empty pages
@@ -117,7 +117,7 @@
 #include "pace/pace.h"
 #include "wal_writer.h"
 
-/* With so many duties due, the stream is interrupted to do them. */
+/* With this number of duties due, the stream is interrupted to do them. */
 #define MAX_DUTIES			DEBUG_LIMIT(max_duties, 1024)
 
 /*
@@ -274,7 +274,7 @@ btree_do_duties(TableVacuum *vacuum, int number)
 	if (put_off->count == 0)
 		return;
 
-	/* all of it has been handed out, and whoever took some is through */
+	/* all of it has been handed out, and is done */
 	Assert(index_blocks_are_claimed(vacuum, number));
 
 	scan = make_scan(vacuum, number, true);
@@ -357,7 +357,7 @@ visit_in_range(void *scan, Buffer buffer)
 	visit_page(scan, buffer);
 }
 
-/* has_many_duties -- are there so many that they are to be done first? */
+/* has_many_duties -- are there enough to be done before the visits go on? */
 static bool
 has_many_duties(void *scan)
 {
@@ -370,7 +370,7 @@ has_many_duties(void *scan)
  *
  * Return false if it hasn't.  What these pages hold is dealt with anyway, by
  * those that they were split from, but so are they counted, and get their
- * cleanup locks from someone who waits for them.
+ * cleanup locks from a process that waits for them.
  */
 static bool
 claim_blocks(BtreeScan *scan)
@@ -382,8 +382,8 @@ claim_blocks(BtreeScan *scan)
  * visit_page
  *		Visit a page of a range of our own, and release it.
  *
- * That a page is free is recorded when its lock is gone: who waits for the free
- * space map with a lock can't be interrupted, and if the member that reads it has
+ * That a page is free is recorded when its lock is gone: a process that waits for
+ * the free space map with a lock can't be interrupted, and if the member that reads it has
  * failed, that one waits for us.
  */
 static void
@@ -589,7 +589,7 @@ clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
 		MarkBufferDirtyHint(buffer, true);
 	}
 
-	/* who comes later must see that we have been here */
+	/* a later visitor must see that we have been here */
 	Assert(opaque->btpo_cycleid != scan->cycle_id);
 	Assert(ndead <= scan->ntids);
 

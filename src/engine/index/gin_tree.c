@@ -17,15 +17,15 @@
  * Deletion of empty pages
  * -----------------------
  * As by GIN's own vacuum (see its README on page deletion), with the same WAL
- * record: a cleanup lock on the root of a posting tree, which whoever inserts
+ * record: a cleanup lock on the root of a posting tree, which an insertion
  * keeps pinned, keeps out insertions; the pages on the way down, and on each
  * level the last page that stays, are kept locked, so that what is changed
  * together (a page, its parent and its left sibling) is locked from left to
  * right and top down, as scans go.  Pages that are deleted remember the next
  * XID, so that nobody makes use of them who could be met by a scan.
  *
- * Who goes down a damaged tree may come to a page that it has locked already, and
- * would wait for itself.  So each page is looked for among these first.
+ * On the way down a damaged tree a process may come to a page that it has locked
+ * already, and would wait for itself.  So each page is looked for among these first.
  *
  * What we do otherwise: a page isn't deleted if it or its left sibling has been
  * split without a downlink for the new page, which a crash can leave behind.
@@ -253,7 +253,7 @@ copy_page_above_leaves(const GinTree *tree, BlockNumber *blkno, Page copy)
 		next = child_block(tree, copy, 0);
 		link_walk_step(&walk, *blkno, next, ERROR);
 		if (!copy_inner_page(tree, next, child))
-			return true;		/* who goes there will see whether it's a leaf */
+			return true;		/* a visit there will see whether it's a leaf */
 		memcpy(copy, child, BLCKSZ);
 		*blkno = next;
 		CHECK_FOR_INTERRUPTS();
@@ -300,7 +300,7 @@ add_leaf(GinCuts *cuts, BlockNumber blkno)
  * gin_delete_empty_pages
  *		Take empty pages out of a posting tree.
  *
- * No other process may vacuum the tree.  Waits for whoever has its root pinned.
+ * No other process may vacuum the tree.  Waits for those that have its root pinned.
  */
 void
 gin_delete_empty_pages(const GinTree *tree, IndexBulkDeleteResult *stats)

@@ -19,12 +19,12 @@
  * all entries have been visited that had TIDs of dead items, each once.
  *
  * - No dead item gets a new entry.  Those that had one in the pending list have
- *	 it in the tree, as the leader has emptied that list before, and whoever
- *	 emptied it at the same time is through, too (ginInsertCleanup).
+ *	 it in the tree, as the leader has emptied that list before, and a
+ *	 session that emptied it at the same time is through, too (ginInsertCleanup).
  * - Pages of the entry tree are never deleted, and entries neither.  A page that
  *	 splits keeps the left half of its entries; the right half goes to a new
  *	 page, its right sibling.  So the first leaf of each stretch stays in the
- *	 chain, in this order, and whoever goes right from one comes to the next one.
+ *	 chain, in this order, and a way to the right leads from one to the next.
  * - An entry is always on the leaf in hand or to the right of it, in the chain,
  *	 until it is visited.  For if its page splits, it stays or goes to the next
  *	 one, and right links are followed as they are while the page is locked for
@@ -32,7 +32,7 @@
  *	 is skipped, and was visited with it.
  * - An entry doesn't leave its stretch: the page that it moves to is linked from
  *	 the page where it was, so in front of the next stretch's first leaf.
- * - If the root is a leaf there is one stretch, and whoever claims it looks for
+ * - If the root is a leaf there is one stretch, and the process that claims it looks for
  *	 the leftmost leaf as it is then.  That is no root any more if it has been
  *	 split, and stays the leftmost one.
  * - A posting list that becomes too long is moved to a posting tree while the
@@ -53,14 +53,15 @@
  * one is cut into pieces in the same way as the entries, and they are put where
  * all members find them.  Each member looks there when it is through with a
  * stretch, and once no stretch is left it stays as long as anybody is at one, as
- * that may bring up another tree.  (Who waits has nothing locked.  If who is
- * waited for fails, the team does, which ends the wait: see team_sleep.)  There is
+ * that may bring up another tree.  (A process that waits has nothing
+ * locked.  If the one it waits for fails, the team does, which ends the wait: see
+ * team_sleep.)  There is
  * only room for
  * some trees; with more than that, who finds another one does pieces itself
  * until there is.
  *
  * Empty pages of a posting tree are deleted when all its leaves have been
- * visited: by who found the tree, or by who is through with its last piece.  So
+ * visited: by the process that found the tree, or that is through with its last piece.  So
  * it is one process, and nobody walks along the tree, or holds a pin on its
  * root, who doesn't let it go soon.
  *
@@ -105,8 +106,8 @@
 #define MAX_STRETCHES		512
 
 /*
- * A posting tree of so many leaves is large (1 MB), and cut into pieces of a
- * quarter of that, or longer ones if they were too many.
+ * A posting tree with this number of leaves is large (1 MB), and cut into pieces of
+ * a quarter of that, or into longer ones if there were too many.
  */
 #define LARGE_TREE_LEAVES	DEBUG_LIMIT(max_tree_pages, 128)
 #define PIECES_A_LARGE_TREE	4
@@ -136,8 +137,7 @@ typedef struct GinShared
 											 * invalid: the leftmost one, as
 											 * it is then */
 
-	pg_atomic_uint32 at_stretches;	/* so many members are at some, or claim
-									 * some */
+	pg_atomic_uint32 at_stretches;	/* members that are at some, or claim some */
 	ConditionVariable changed;	/* there are trees, or nobody is at stretches */
 	slock_t		mutex;			/* protects the rest */
 	LargeTree	trees[MAX_LARGE_TREES];
@@ -337,8 +337,8 @@ gin_is_done(TableVacuum *vacuum, int number)
 	GinShared  *shared = index_area(vacuum, number);
 
 	/*
-	 * in this order: who claims stretches is counted before, and adds trees
-	 * before it is through
+	 * in this order: a process that claims stretches is counted before, and
+	 * adds trees before it is through
 	 */
 	if (ranges_position(&index->ranges) < index->ranges.end)
 		return false;
@@ -597,7 +597,10 @@ wait_for_piece(GinShared *shared)
 
 	for (;;)
 	{
-		/* in this order: who is at stretches adds trees before it is through */
+		/*
+		 * in this order: a process at a stretch adds trees before it is
+		 * through
+		 */
 		bool		may_come = pg_atomic_read_u32(&shared->at_stretches) > 0;
 
 		pg_read_barrier();

@@ -51,7 +51,7 @@
  * - A split under way when the leader takes the start NSN may show an older one
  *	 in the end.  But then its pages were there, and locked, before that; the
  *	 leader looks how many blocks there are after it, so they are in ranges, and
- *	 whoever visits them does so when the split is done.
+ *	 they are visited when the split is done.
  * - No page is deleted meanwhile, as only vacuum does that, and we don't before
  *	 all ranges and duties are done.  A block that is recycled was deleted before
  *	 we began; the page that comes into it is made by a split, as above.
@@ -484,8 +484,8 @@ visit_in_range(void *scan, Buffer buffer)
  *		Visit a pinned page of a range of our own, release it, and visit those
  *		that its entries may have moved to.
  *
- * That a page is free is recorded when its lock is gone: who waits for the free
- * space map with a lock can't be interrupted.
+ * That a page is free is recorded when its lock is gone: a process that waits for
+ * the free space map with a lock can't be interrupted.
  */
 static void
 visit_page(GistScan *scan, Buffer buffer)

@@ -3,8 +3,8 @@
  * hash_vacuum.c
  *	  Bulk deletion in hash indexes, by any number of processes in one index.
  *
- * The members of a team claim ranges of bucket numbers.  Who has claimed a
- * bucket passes over its pages, the primary page first and then the chain of
+ * The members of a team claim ranges of bucket numbers.  The process that has
+ * claimed a bucket passes over its pages, the primary page first and then the chain of
  * overflow pages.  All TIDs of a page are looked up in the dead-TID store in
  * one go, and then the page is changed once.  What is done to a bucket, how it
  * is locked and how it is logged is as in the server's hashbucketcleanup:
@@ -36,8 +36,8 @@
  * and loses it when the split is complete; it never gets it again.  A bucket
  * with that mark is not itself split, nor is the one that it is populated from
  * marked so (_hash_expandtable completes a split before it begins another one).
- * The process that splits keeps the primary pages of both pinned; so who has a
- * cleanup lock on either, and finds the mark on N, has before it a split that
+ * The process that splits keeps the primary pages of both pinned; so a
+ * process that has a cleanup lock on either, and finds the mark on N, sees a split that
  * was interrupted, and that any insertion may take up again.
  *
  * Call a visit final if the bucket isn't marked as being populated when the
@@ -57,7 +57,7 @@
  *	 knows of (claim_new_buckets), whether that is in a range or was put off; so
  *	 that one finds it, unless it was found before.
  *
- * Who visits a bucket twice does no harm; but in the second visit tuples are not
+ * To visit a bucket twice does no harm; but in the second visit tuples are not
  * counted.
  *
  * Waiting
@@ -67,8 +67,8 @@
  * cleanup locks on pages of its own ranges only, which no other member pins or
  * waits for.  Buckets that were put off may lead to anybody's, so these are
  * visited when all members are through with their ranges, without a stream, and
- * in turns (index_kind.c): no two members wait for one page, and who waits has
- * nothing pinned.  Sessions don't wait for pins: to split a bucket, or to go on
+ * in turns (index_kind.c): no two members wait for one page, and a member that
+ * waits has nothing pinned.  Sessions don't wait for pins: to split a bucket, or to go on
  * with that, they need a cleanup lock, and do without the split if they can't
  * have it at once.  So pins ahead put splits off, to some later insertion, and
  * nobody waits for them (index_kind.h says why that is so for all kinds).

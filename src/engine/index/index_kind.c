@@ -5,7 +5,7 @@
  *
  * Ranges of blocks.  A kind that visits pages in physical order hands out the
  * blocks there are when the phase begins in ranges, and what the index has
- * grown by meanwhile to whoever comes first (index_claim_growth).
+ * grown by meanwhile to the process that comes first (index_claim_growth).
  *
  * Turns.  What only one member at a time may do to an index, it does in its
  * turn.  That is a flag and a condition variable: heavyweight locks don't
@@ -45,7 +45,7 @@ static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_
 void
 index_want_more_work(TableVacuum *vacuum, int number)
 {
-	/* who is alone with an index goes on with it at once */
+	/* a process that is alone with an index goes on with it at once */
 	if (!vacuum_index(vacuum->shared, number)->leader_only)
 		pg_atomic_write_u32(&vacuum->shared->more_work, 1);
 }
@@ -264,8 +264,8 @@ index_claim_growth(TableVacuum *vacuum, int number, BlockNumber *start, BlockNum
 
 /*
  * index_blocks_are_claimed
- *		The is_done of kinds that hand out blocks: whoever has claimed a range
- *		finishes it before the phase ends.
+ *		The is_done of kinds that hand out blocks: a range that is claimed is
+ *		finished before the phase ends.
  */
 bool
 index_blocks_are_claimed(TableVacuum *vacuum, int number)

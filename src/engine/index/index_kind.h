@@ -106,7 +106,7 @@ typedef struct IndexKind
 {
 	const char *name;			/* of the access method */
 
-	/* the server has room for so many that are begun, one a backend */
+	/* the server has room for one that is begun a backend */
 	bool		is_registered;
 
 	/*

@@ -117,8 +117,8 @@ index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool es
  * index_begin_round
  *		Leader: begin the round for all indexes that a team can process.
  *
- * Btrees are registered as being vacuumed, but only so many at a time as
- * batch_size says: the server has room for one a backend.  After the phase
+ * Btrees are registered as being vacuumed, but at most batch_size at a time: the
+ * server has room for one a backend.  After the phase
  * index_next_batch says if it is to be run again, for more of them.  The caller
  * sees to it that index_abort_round is called after an error.
  */
@@ -658,7 +658,7 @@ was_processed(TableVacuum *vacuum, int number, bool cleanup)
 {
 	const IndexWork *work = shared_work(vacuum, number, cleanup);
 
-	/* whoever has claimed something has finished it */
+	/* what was claimed is finished */
 	if (work != NULL)
 		return vacuum_index(vacuum->shared, number)->was_begun && work->is_done(vacuum, number);
 

@@ -5,7 +5,7 @@
  *	  damaged.
  *
  * While VACUUM has its lock on a table, nobody else deletes pages of its indexes.
- * So whoever follows links of one kind, say to the right or down, comes to no page
+ * So a walk along links of one kind, say to the right or down, comes to no page
  * twice, and is through after as many steps as the index has blocks.  More steps
  * mean that links lead in a circle, as they may when a page has been written to
  * another one's place.  The server doesn't count; its own walks are in another

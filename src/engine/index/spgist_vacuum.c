@@ -16,12 +16,13 @@
  * inner tuple to its head.  A chain moves to another page as a whole, or is
  * replaced by an inner tuple with several chains below it, some on the same page
  * and some on another one.  Either way a redirect takes the place of its head,
- * with the transaction ID of whoever did it, and leads to the new head or to the
- * inner tuple.  An inner tuple may be changed in its place, and may move, which
+ * with the transaction ID of the session that did it, and leads to the new head or
+ * to the inner tuple.  An inner tuple may be changed in its place, and may move, which
  * leaves a redirect, too, but no leaf tuple moves then.
  *
- * Let the start xmin be the xmin of the VACUUM's snapshot.  Who moves something
- * after the snapshot was taken has a transaction ID that is not below it; call a
+ * Let the start xmin be the xmin of the VACUUM's snapshot.  A session that
+ * moves something after the snapshot was taken has a transaction ID that is not
+ * below it; call a
  * redirect with such an ID young.  No young redirect is removed while we are at
  * it: only vacuum does that, and we leave them all to the next one, even if
  * everyone has forgotten their transactions.  (The server's routine asks for that
@@ -64,7 +65,7 @@
  *	 or before.  If before, it was on their trails then, as it has been since it
  *	 was made.
  * - To follow an inner tuple replaces one place of a trail by the next one, under
- *	 the lock that who changes it needs.  If it has been followed before, at its
+ *	 the lock that a change of it needs.  If it has been followed before, at its
  *	 place or when there was a redirect already, it was on the same trails then.
  * - To go by where redirects lead to, and to visit each such place once, would not
  *	 do.  A young redirect from before we began may lead to a placeholder.  When that
@@ -83,7 +84,7 @@
  * The order in which a member does what is pending doesn't matter, nor who does
  * it.  It ends even if others go on moving things: each place where something has
  * been followed is so once, makes a limited number of places pending then, and
- * nothing else makes any; and an index has only so many.
+ * nothing else makes any; and an index has a limited number of places.
  *
  * test/pytest/test_spgist_model.py explores every order of events in a small
  * index, with these rules and with weaker ones.
@@ -100,7 +101,7 @@
  *
  * Pages with free space
  * ---------------------
- * Whoever inserts looks first at the pages that were used last, which each process
+ * An insertion looks first at the pages that were used last, which each process
  * remembers for itself; the index's metapage has what is told there.  Each member
  * remembers the emptiest pages that it has seen, and the leader tells the metapage
  * once, in the end.  (That is not logged, and needn't be right.)
@@ -247,7 +248,7 @@ spgist_vacuum(TableVacuum *vacuum, int number)
 		index_visit_blocks(&scan->blocks);
 	while (index_claim_growth(vacuum, number, &scan->blocks.next, &scan->blocks.end));
 
-	/* who leaves owes nothing */
+	/* a process that leaves owes nothing */
 	Assert(scan->npending == 0);
 	pages_done = scan->blocks.pages_done;
 	free_scan(scan);
@@ -337,8 +338,8 @@ visit_in_range(void *scan, Buffer buffer)
  *		Visit a pinned page of a range of our own, or a root; release it, and visit
  *		what is pending then.
  *
- * That a page is free is recorded when its lock is gone: who waits for the free
- * space map with a lock can't be interrupted.
+ * That a page is free is recorded when its lock is gone: a process that waits for
+ * the free space map with a lock can't be interrupted.
  */
 static void
 visit_page(SpgistScan *scan, Buffer buffer)
