@@ -11,6 +11,7 @@
 #   make check-all [PG_VERSIONS=18] [PYTEST_ARGS=-v] [PGSRC=/path/to/postgresql-18]   every test on each version, long ones, too; check-minors; check-builds with PGSRC
 #   make check-fast                              those tests on PostgreSQL 18 that take two minutes together
 #   make check-units                             what needs no server, in seconds, with gcc's sanitizers
+#   make coverage                                which lines that those tests are for they don't reach, by gcov
 #   make tidy [PGSRC=/path/to/postgresql-18]     the rules of the source tree; C has pgindent's shape if PostgreSQL's source is there
 #   make measure-versions [FILES="test_smoke.py"]   test/versions.tsv: which tests come by what differs between versions, by gcov
 #   make check-ubsan [PG_VERSIONS=18] [PYTEST_ARGS=-v]   the same with gcc's -fsanitize=undefined in pg_cyclone
@@ -62,7 +63,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-debs check-fast check-minors check-units tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-debs check-fast check-minors check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -110,6 +111,9 @@ check-fast: tidy
 
 check-units: .venv/stamp
 	PG_VERSIONS=18 $(VENV_PYTHON) -m pytest -n 0 test/pytest/test_units.py $(PYTEST_ARGS)
+
+coverage: .venv/stamp
+	$(VENV_PYTHON) scripts/coverage.py
 
 tidy: .venv/stamp
 	PGSRC="$(PGSRC)" scripts/tidy

@@ -47,6 +47,13 @@ typedef struct ClusterVacuum
 	StringInfoData failures;
 } ClusterVacuum;
 
+/*
+ * cluster_answer_take
+ *		Note what a node's answer says of these shards, all of that node, and pass
+ *		its messages on.
+ *
+ * What failed there is a warning, and in vacuum->failed; no error comes of it.
+ */
 extern void cluster_answer_take(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer);
 
 #endif							/* CYCLONE_CLUSTER_ANSWER_H */

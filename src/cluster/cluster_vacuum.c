@@ -285,7 +285,7 @@ add_table(ClusterVacuum *vacuum, Oid relid, List *columns)
 
 /*
  * run_rounds
- *		Have the nodes vacuum all shards, then those that are in places by then where
+ *		Have the nodes vacuum all shards, then those that are now in places where
  *		they weren't, and so on.
  *
  * Citus may leave a shard that was moved where it was for a while, so that all

@@ -22,6 +22,7 @@ typedef struct BlockList
 	int64		size;
 } BlockList;
 
+/* A list that is zeroed is empty.  It lives in the context of its first block. */
 extern void block_list_add(BlockList *list, BlockNumber blkno);
 extern void block_list_free(BlockList *list);
 

@@ -32,28 +32,36 @@ typedef struct DeadTidsPage
 	OffsetNumber offsets[MaxHeapTuplesPerPage];
 } DeadTidsPage;
 
-/* Set up */
+/*
+ * Set up.  dead_tids_init fills dead_tids_shared_size bytes, which in a team are of
+ * its shared block; each member attaches, and detaches.  No locks are held between
+ * calls, and running out of memory is never an error: see dead_tids.c.
+ */
 extern Size dead_tids_shared_size(bool is_shared, BlockNumber nblocks, Size limit, int nmembers);
 extern void dead_tids_init(DeadTidsShared *shared, bool is_shared,
 						   BlockNumber nblocks, Size limit, int nmembers);
 extern DeadTids *dead_tids_attach(DeadTidsShared *shared);
 extern void dead_tids_detach(DeadTids *store);
 
-/* Leader, between phases */
+/* Leader, between phases, while nobody else uses the store; false: no more memory */
 extern bool dead_tids_grow(DeadTids *store, char **failure);
 extern void dead_tids_reset(DeadTids *store);
 
-/* Before each phase */
+/* Each member, before each phase; false: it can't map all, and must sit out */
 extern bool dead_tids_catch_up(DeadTids *store, char **failure);
 
-/* Collect */
+/*
+ * Collect.  Each member begins, and ends even if it has found nothing.  Before it
+ * reads a block it reserves room for the block's items; if there is none it adds the
+ * items of all blocks before it, and ends.  Blocks of a chunk belong to one member.
+ */
 extern void dead_tids_begin_collecting(DeadTids *store);
 extern bool dead_tids_reserve(DeadTids *store, BlockNumber blkno);
 extern void dead_tids_add(DeadTids *store, BlockNumber blkno,
 						  OffsetNumber *offsets, int noffsets);
 extern void dead_tids_end_collecting(DeadTids *store);
 
-/* Read */
+/* Read, when all members have ended collecting */
 extern bool dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 							   OffsetNumber offset);
 extern void dead_tids_search(const DeadTids *store, const ItemPointerData *tids,

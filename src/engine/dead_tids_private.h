@@ -156,6 +156,11 @@ static const uint64 empty_blob_data[2] = {0};
 
 #define empty_blob			((const char *) empty_blob_data)
 
+/*
+ * dead_tids_allocate returns 0 if there is no memory left, with none of it taken.
+ * dead_tids_address raises an error if this process hasn't mapped the memory
+ * (dead_tids_catch_up).
+ */
 extern uint64 dead_tids_allocate(DeadTids *store, Size size, Size spare);
 extern char *dead_tids_address(const DeadTids *store, uint64 memory);
 

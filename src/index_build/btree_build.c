@@ -69,7 +69,7 @@ static BufFile *downlinks_of(void *state, int part);
 
 /*
  * btree_build_size
- *		How much shared memory a build of so many parts takes.  One of a single
+ *		How much shared memory a build of nparts parts takes.  One of a single
  *		part needs no sample.
  */
 Size
@@ -244,7 +244,7 @@ btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	if (pg_atomic_read_u32(&build->parts_done) != build->nparts)
 		elog(ERROR, "parts of index \"%s\" are missing", RelationGetRelationName(index));
-	/* who has built the only part has done the rest */
+	/* an only part was joined by the process that built it */
 	if (build->nparts > 1)
 		join(build, files, NULL, heap, index);
 }

@@ -93,7 +93,8 @@ typedef struct PartSort
 	EntrySort  *sort;
 	MemoryContext tuples;		/* that entries point at; NULL if they don't */
 	Size		max_tuples;		/* bytes */
-	int			next_look;		/* whether it is worth while, at so many */
+	int			next_look;		/* number of entries at which to ask if it is
+								 * worth while */
 	bool		is_given_up;	/* the server is to sort */
 	uint64		coded_lower[ENTRY_MAX_WORDS];
 	uint64		coded_upper[ENTRY_MAX_WORDS];
@@ -111,7 +112,13 @@ typedef struct TablePass
 	BlockNumber nblocks;
 } TablePass;
 
-/* in btree_entry.c */
+/*
+ * in btree_entry.c
+ *
+ * btree_entry_order is the order of an index, palloc'd.  btree_entry_make makes the
+ * values of the row in the maker's slot, valid until the next row; it returns false
+ * for a row that a partial index leaves out.
+ */
 extern void btree_entry_order(KeyOrder *order, Relation index);
 extern int	btree_entry_compare(const KeyOrder *order, Entry *left, const Datum *values,
 								const bool *isnull, ItemPointer tid);
@@ -120,13 +127,23 @@ extern void btree_entry_maker_begin(EntryMaker *maker, IndexInfo *info, TupleTab
 extern bool btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull);
 extern void btree_entry_maker_end(EntryMaker *maker);
 
-/* in btree_sort.c */
+/*
+ * in btree_sort.c
+ *
+ * btree_sort_begin for each part of a pass, then btree_sort_share_memory, then
+ * btree_sort_rows reads the table once.  A part that is_given_up then is to be built
+ * by another pass, by the server's sort.  The index is locked exclusively, and the
+ * table against changes.
+ */
 extern void btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort);
 extern void btree_sort_share_memory(TablePass *pass);
 extern void btree_sort_rows(TablePass *pass);
 extern int	btree_sort_compare_ties(const void *a, const void *b, void *arg);
 
-/* in btree_load.c */
+/*
+ * in btree_load.c: put what was sorted into the pages of a level, which the caller
+ * begins and ends.  An entry that is too large is an error, as in the server's build.
+ */
 extern void btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level);
 
 #endif							/* CYCLONE_BTREE_BUILD_PRIVATE_H */

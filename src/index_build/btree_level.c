@@ -40,7 +40,7 @@
 
 /* A run, of which the first pages may have waited, and the page being filled */
 #define RUN_PAGES		NEW_BLOCKS_RUN
-/* So many pages of a part wait, to take up what is on the last one */
+/* How many pages of a part wait, to take up what is on the last one */
 #define KEPT_PAGES		16
 /* Space on each of them that is tried to be enough, and more of it, in steps */
 #define SHARE_STEP		(BLCKSZ / 400)

@@ -27,7 +27,7 @@
 #include "index_build/btree_build.h"
 #include "index_build/btree_build_private.h"
 
-/* So many pages are looked at for each part, a row of each */
+/* How many pages are looked at for each part, a row of each */
 #define SAMPLE_PAGES		500
 
 /* With fewer rows there is nothing to divide */
@@ -40,7 +40,7 @@ static int	compare_samples(const void *a, const void *b, void *arg);
 /*
  * btree_sample
  *		Take a sample of the rows of a heap that nobody changes, for dividing an
- *		index into so many parts at most.  Returns NULL if there are too few.
+ *		index into at most nparts parts.  Returns NULL if there are too few.
  */
 BtreeSample *
 btree_sample(Relation heap, Relation index, int nparts)

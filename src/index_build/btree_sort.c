@@ -35,7 +35,7 @@
 #include "index_build/entry_sort.h"
 #include "index_build/key_code.h"
 
-/* At so many entries it is asked for the first time whether abbreviations are of use */
+/* The number of entries at which we first ask whether abbreviations are of use */
 #define FIRST_LOOK			1000
 
 /* Tuples are given memory in pieces of this size at most, as what is begun counts */

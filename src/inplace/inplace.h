@@ -62,7 +62,7 @@ typedef struct MoveShares
 	 * for values, the blocks of the table whose rows may have them.
 	 */
 	Ranges		visits;
-	pg_atomic_uint32 target;	/* who has room to fill next */
+	pg_atomic_uint32 target;	/* the block with room to fill next */
 } MoveShares;
 
 /* The state of compacting one table, in one process */
@@ -98,7 +98,8 @@ typedef struct Inplace
 	/* of a TOAST table: the values with parts in its tail, in order */
 	Oid		   *values;
 	int			nvalues;
-	BlockNumber look_through;	/* so many blocks of the table, for their rows */
+	BlockNumber look_through;	/* how many blocks of the table, for their
+								 * rows */
 
 	/* this process's part of it; in the end the leader's has that of all */
 	MoveShares *shares;

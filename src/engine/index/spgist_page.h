@@ -90,6 +90,18 @@ typedef struct SpgistScan
 	LeafPlan	plan;
 } SpgistScan;
 
+/*
+ * All of these want the page locked exclusively, and leave it so.  Damage that
+ * they find is an error.
+ *
+ * spgist_check_page		is this page, which isn't new, of an SP-GiST index?
+ * spgist_clean_root		delete the tuples of dead TIDs of a root that is a leaf
+ * spgist_clean_leaf		the same of another leaf page; count says if its tuples
+ *							are counted
+ * spgist_clean_redirects	old redirects become placeholders
+ * spgist_follow_inner_tuple	make pending what an inner tuple leads to
+ * spgist_report_corruption	raise the error
+ */
 extern void spgist_check_page(Relation index, Buffer buffer);
 extern void spgist_clean_root(SpgistScan *scan, Buffer buffer);
 extern void spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count);
