@@ -3,7 +3,7 @@
  * audit.c
  *	  A sample of pages, judged a second time by other code than the engine's.
  *
- * What is sampled.  Each page of the heap that is scanned, each page of an index
+ * Samples.  Each page of the heap that is scanned, each page of an index
  * that is visited, and each page of the heap whose dead items are freed, is audited
  * by chance: cyclone.audit is how likely that is.  The numbers come from the
  * server's generator, which each process seeds by itself.  When all indexes have
@@ -31,9 +31,9 @@
  * for as long as it takes to copy a page.  Nothing is audited in a critical section:
  * plans are before it begins, results when it has ended and is logged.
  *
- * What happens on failure.  The page's lock is released, a report goes to a file, and
+ * Failure.  The page's lock is released, a report goes to a file, and
  * an error ends the VACUUM, a worker's by way of the leader, as any other does.
- * An audit comes before the second pass, so no item has become unused, and nothing is lost
+ * An audit comes before the second pass, so no item is unused, and nothing is lost
  * whatever else is wrong.  The error is marked (AUDIT_MARK), as the table is then to
  * be left to the server, which an error of its class alone doesn't lead to:
  * table_log.c.  If the page is damaged, that is to be said first (page_check.c).

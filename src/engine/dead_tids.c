@@ -211,7 +211,7 @@ dead_tids_catch_up(DeadTids *store, char **failure)
  *		Return false if there may be no more, or, with why in *failure, if there
  *		is none.
  *
- * What the store holds stays.
+ * The items that the store holds stay.
  */
 bool
 dead_tids_grow(DeadTids *store, char **failure)

@@ -149,8 +149,8 @@ struct DeadTids
 #define InvalidChunk		PG_UINT32_MAX
 
 /*
- * A blob without pages.  What follows the bitmap is read as a position, and used
- * for nothing.
+ * A blob without pages.  The bytes behind the bitmap are read as a position, and
+ * used for nothing.
  */
 static const uint64 empty_blob_data[2] = {0};
 

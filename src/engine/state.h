@@ -93,8 +93,8 @@ typedef struct MemberShared
 	pg_atomic_uint32 scan_block;
 
 	/*
-	 * What is left of its range when a round of the heap scan has ended, for
-	 * the process that comes to it first in the next one: see heap_scan.c.
+	 * The rest of its range when a round of the heap scan has ended, for the
+	 * process that comes to it first in the next one: see heap_scan.c.
 	 */
 	pg_atomic_uint64 scan_rest;
 

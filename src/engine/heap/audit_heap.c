@@ -9,7 +9,7 @@
  *
  * Asking the server may set hint bits, as reading the page may at any time.
  *
- * What the server says of a row that was inserted and never touched depends on nothing but its
+ * The server's word on a row that was inserted and never touched depends on nothing but its
  * XIDs and flags.  So it isn't asked again for one that has those of the row before
  * (is_repeated), as most have in many tables.
  *

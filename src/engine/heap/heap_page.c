@@ -151,7 +151,7 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
  *		Get a cleanup lock on a page, and return true, unless others keep it
  *		pinned for longer than a moment, or too much was waited for such already.
  *
- * What was known of the page before may not be true any more.
+ * Earlier knowledge of the page may not be true any more.
  */
 static bool
 lock_for_cleanup_soon(TableVacuum *vacuum, Buffer buffer)
@@ -507,7 +507,7 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	else if (vm_all_visible && !PageIsAllVisible(page) &&
 			 visibilitymap_get_status(rel, blkno, &vmbuffer) != 0)
 	{
-		/* What was read before locking could be out of date; this is not. */
+		/* An answer of before the lock could be out of date; this is not. */
 		elog(WARNING, "page is not marked all-visible but visibility map bit is set in relation \"%s\" page %u",
 			 vacuum->relname, blkno);
 		compat_clear_wrong_map(rel, blkno, vmbuffer);

@@ -5,8 +5,8 @@
  *
  * The server moves the rows of a page together where it prunes it, in a critical
  * section.  If an item leads elsewhere it notices there, and an error in a critical
- * section ends the server, again and again if it is autovacuum's.  What it looks at
- * is looked at here before, where it is an error that names block and item.
+ * section ends the server, again and again if it is autovacuum's.  The same
+ * fields are looked at here before, where damage is an error that names block and item.
  * Freezing writes to where items lead, so the same goes for it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

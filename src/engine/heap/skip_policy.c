@@ -37,7 +37,7 @@ static pg_atomic_uint32 *eager_fails(VacuumShared *shared, BlockNumber blkno,
  * skip_policy_judge
  *		Must this block be scanned?  If so, *flags is what is known of it.
  *
- * What the map says may be out of date at once.  That is no problem: a
+ * The map may be out of date at once.  That is no problem: a
  * session that clears a bit later than we began has an XID, or MXID, that this vacuum does
  * not care about.  *vmbuffer keeps the page of the map pinned; the caller releases it.
  */

@@ -18,7 +18,7 @@
  *
  * Nothing is wrong with the row.  So such a lock is removed, in the way that the
  * server freezes one: any lock from before OldestXmin, whatever became of its
- * transaction, as a lock ends with it.  What else may be in xmax says something
+ * transaction, as a lock ends with it.  Everything else in xmax says something
  * about the row: XIDs of updates and deletions, MultiXactIds.  If they
  * are too old that is damage, and the server's error stands; so is an old xmin.
  *

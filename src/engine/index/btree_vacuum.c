@@ -6,7 +6,7 @@
  * The members of a team claim ranges of an index's blocks and visit each page
  * in them.  On a leaf page all TIDs, posting lists included, are gathered and
  * looked up in the dead-TID store in one go; then the page is changed once.
- * What is done to a page, and how it is logged, is nbtree's own
+ * Changes of a page, and their WAL, are nbtree's own
  * (_bt_delitems_vacuum, _bt_pagedel).
  *
  * Order
@@ -368,8 +368,8 @@ has_many_duties(void *scan)
  * claim_blocks
  *		With no range left, claim what the index has grown by.
  *
- * Return false if it hasn't.  What these pages hold is dealt with anyway, by
- * those that they were split from, but so are they counted, and get their
+ * Return false if it hasn't.  The tuples of these pages are dealt with anyway,
+ * by the pages that they were split from, but so are they counted, and get their
  * cleanup locks from a process that waits for them.
  */
 static bool

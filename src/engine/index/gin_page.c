@@ -8,8 +8,8 @@
  * tree.  Those of a posting tree are a row of posting lists, the segments.
  *
  * Of either kind all lists are decoded, all TIDs are looked up in the dead-TID
- * store in one go, and the page is changed once.  What becomes of the page, and
- * the WAL record, are those of GIN's own vacuum:
+ * store in one go, and the page is changed once.  The page's new contents and
+ * the WAL record are those of GIN's own vacuum:
  *
  * - On an entry tree's page the tuples with dead TIDs are replaced by shorter
  *	 ones, which keep all that is in front of the list.  A tuple without any TID
@@ -22,8 +22,8 @@
  * has the proof), so what is left always fits.
  *
  * The caller holds an exclusive lock on the page.  A cleanup lock isn't needed:
- * scans of a GIN index are bitmap scans, which don't rely on pins.  What is read
- * from the page is checked as far as memory depends on it.  Lists of TIDs that
+ * scans of a GIN index are bitmap scans, which don't rely on pins.  Data of
+ * the page are checked as far as memory depends on them.  Lists of TIDs that
  * aren't compressed, as PostgreSQL before 9.4 had them, are not expected; see
  * gin_is_ours.
  *

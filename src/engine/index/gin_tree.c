@@ -27,7 +27,7 @@
  * On the way down a damaged tree a process may come to a page that it has locked
  * already, and would wait for itself.  So each page is looked for among these first.
  *
- * What we do otherwise: a page isn't deleted if it or its left sibling has been
+ * One thing is done otherwise: a page isn't deleted if it or its left sibling has been
  * split without a downlink for the new page, which a crash can leave behind.
  * Else the key space of that new page would go to another, or the page would
  * drop out of the chain.  And as an inner page without children may not stay in

@@ -6,8 +6,8 @@
  * The members of a team claim ranges of bucket numbers.  The process that has
  * claimed a bucket passes over its pages, the primary page first and then the chain of
  * overflow pages.  All TIDs of a page are looked up in the dead-TID store in
- * one go, and then the page is changed once.  What is done to a bucket, how it
- * is locked and how it is logged is as in the server's hashbucketcleanup:
+ * one go, and then the page is changed once.  Changes of a bucket, locks
+ * and WAL are those of the server's hashbucketcleanup:
  *
  * - An index scan keeps its bucket's primary page pinned, or is on a page of
  *	 the chain.  So we begin with a cleanup lock on the primary page, keep that
@@ -49,8 +49,8 @@
  * - A bucket N with the mark is put off until all members are through with
  *	 their ranges (hash_visit_put_off).  Then, if it still has the mark, the
  *	 bucket P that it is populated from is visited first, which is a final
- *	 visit, as P isn't marked.  What comes to N after that comes from P and is
- *	 live; so N is visited next, and done with.
+ *	 visit, as P isn't marked.  Tuples that come to N after that come from P and
+ *	 are live; so N is visited next, and done with.
  * - A bucket that isn't there yet is made by a split of a bucket P.  If it gets
  *	 entries of dead TIDs, P hasn't had its final visit, so somebody has P still
  *	 before it.  Each member looks for new buckets after the last one that it

@@ -7,8 +7,8 @@
  * blocks there are when the phase begins in ranges, and what the index has
  * grown by meanwhile to the process that comes first (index_claim_growth).
  *
- * Turns.  What only one member at a time may do to an index, it does in its
- * turn.  That is a flag and a condition variable: heavyweight locks don't
+ * Turns.  A member does in its turn to an index what only one may do at a time.
+ * A turn is a flag and a condition variable: heavyweight locks don't
  * conflict within a team, and an LWLock would hold off interrupts.  If a member
  * fails its turn never ends, but the team does.
  *

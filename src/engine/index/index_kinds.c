@@ -25,8 +25,8 @@ static bool has_routines(Relation index, ambulkdelete_function bulk_delete,
  * index_kind
  *		Of which kind is this index?  NULL: of none that we know.
  *
- * What counts are the routines that the server would call: an access method with
- * another name may have them, and one of the same name others.
+ * The routines that the server would call decide: an access method with another
+ * name may have them, and one of the same name others.
  */
 const IndexKind *
 index_kind(Relation index)

@@ -181,7 +181,7 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
  * index_shared_size
  *		Leader: how much shared memory the kinds of all indexes want.
  *
- * What each wants is remembered, as it may depend on the index's size, and the
+ * The size that each wants is remembered, as it may depend on the index's size, and the
  * index grows.
  */
 Size

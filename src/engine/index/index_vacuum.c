@@ -3,9 +3,10 @@
  * index_vacuum.c
  *	  Index vacuum and index cleanup: who does which index.
  *
- * What each index allows was planned before (index_plan.c).  Both phases go over all indexes.  First the leader does those that are its
- * alone: the AM does not allow this phase in a worker, or the index is so
- * small that it is not worth the trouble.  The others are shared out by size:
+ * index_plan.c has planned what each index allows.  Both phases go over all
+ * indexes.  First the leader does those that are its alone: the AM does not allow
+ * this phase in a worker, or the index is so small that it is not worth the trouble.
+ * The others are shared out by size:
  *
  * - Most AMs process an index as a whole.  All members claim such indexes one
  *	 by one, the largest first.

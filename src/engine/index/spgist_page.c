@@ -6,8 +6,8 @@
  * A page is locked exclusively by the caller.  On a leaf page all TIDs are looked
  * up in the dead-TID store in one go; then the page is changed once: tuples of
  * dead TIDs are taken out of their chains, and old redirects become placeholders.
- * What young redirects and inner tuples lead to becomes pending (scan->pending),
- * and is followed just once (scan->followed).  Why that is right, and
+ * The places that young redirects and inner tuples lead to become pending
+ * (scan->pending), and are followed just once (scan->followed).  Why that is right, and
  * which process visits which page, is in spgist_vacuum.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers

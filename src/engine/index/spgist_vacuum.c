@@ -6,9 +6,9 @@
  *
  * The members of a team claim ranges of an index's blocks and visit each page
  * in them.  On a leaf page all TIDs are looked up in the dead-TID store in one
- * go; then the page is changed once.  What is locked, what is done to a page and
- * how it is logged is as in spgbulkdelete, the server's own routine, which makes
- * one process do all this in physical order.
+ * go; then the page is changed once.  Locks, changes of a page and their WAL
+ * are those of spgbulkdelete, the server's own routine, in which one process does
+ * all this in physical order.
  *
  * Order
  * -----
