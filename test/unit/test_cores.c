@@ -143,6 +143,18 @@ test_cores_of_this_machine(void)
 	CHECK_BETWEEN(1, cores_for_process(""), CPU_COUNT(&usable));
 }
 
+/* test_a_long_path -- it is no file. */
+static void
+test_a_long_path(void)
+{
+	char		folder[MAXPGPATH + 1];
+	char		text[MOST_TEXT];
+
+	memset(folder, 'x', MAXPGPATH);
+	folder[MAXPGPATH] = '\0';
+	CHECK(!read_file("", folder, "", "", text));
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -152,5 +164,6 @@ main(void)
 	UNIT_RUN(test_cores_are_those_that_a_container_has);
 	UNIT_RUN(test_any_text);
 	UNIT_RUN(test_cores_of_this_machine);
+	UNIT_RUN(test_a_long_path);
 	return unit_end();
 }

@@ -628,6 +628,17 @@ test_repack_that_is_the_servers(void)
 	CHECK(repack_options_read(&stmt, &options));
 }
 
+/* test_a_value_that_no_option_has -- the server refuses it. */
+static void
+test_a_value_that_no_option_has(void)
+{
+	VacuumStmt	stmt = statement("verbose list");
+	VacuumOptions options;
+
+	linitial_node(DefElem, stmt.options)->arg = (Node *) named_table(false);
+	CHECK(!vacuum_options_read(&stmt, &options));
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -643,5 +654,6 @@ main(void)
 	UNIT_RUN(test_options_as_the_server_knows_them);
 	UNIT_RUN(test_options_of_repack);
 	UNIT_RUN(test_repack_that_is_the_servers);
+	UNIT_RUN(test_a_value_that_no_option_has);
 	return unit_end();
 }

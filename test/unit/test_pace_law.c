@@ -705,6 +705,16 @@ test_somebody_who_only_looks(void)
 	}
 }
 
+/* test_nobody_ran -- then how long others wait says nothing. */
+static void
+test_nobody_ran(void)
+{
+	Controller	controller = {.base_ran = 1};
+	ControllerInput input = {.seconds = 1,.others_waited = 1};
+
+	CHECK_EQ(vote_of_waits(&controller, &input), 0);
+}
+
 /* main -- run them all. */
 int
 main(void)
@@ -731,5 +741,6 @@ main(void)
 	UNIT_RUN(test_a_vacuum_that_waits_for_something_else);
 	UNIT_RUN(test_one_who_takes_long);
 	UNIT_RUN(test_somebody_who_only_looks);
+	UNIT_RUN(test_nobody_ran);
 	return unit_end();
 }
