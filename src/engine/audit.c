@@ -90,6 +90,7 @@ audit_stored(TableVacuum *vacuum, BlockNumber blkno, const OffsetNumber *offsets
 	struct AuditNotes *notes = vacuum->audit_notes;
 	uint32		chunk = blkno / DEAD_TIDS_CHUNK_BLOCKS;
 
+	Assert(noffsets >= 0 && noffsets <= MaxHeapTuplesPerPage);
 	if (notes == NULL)
 		return;
 	if (chunk != notes->chunk)
@@ -190,5 +191,6 @@ audit_fail(TableVacuum *vacuum, const AuditPlace *place, const char *engine, con
 				 vacuum->counters.new_relfrozenxid, vacuum->counters.new_relminmxid,
 				 vacuum->nindexes, vacuum->shared->num_index_scans, vacuum->shared->aggressive);
 
+	Assert(engine != NULL && audit != NULL);
 	audit_raise(place, "VACUUM", state, engine, audit);
 }

@@ -99,6 +99,7 @@ dead_tids_shared_size(bool is_shared, BlockNumber nblocks, Size limit, int nmemb
 {
 	DeadTidsShared plan;
 
+	Assert(nmembers > 0);
 	plan_memory(nblocks, limit, nmembers, &plan);
 	return plan.tables_size + (is_shared ? plan.first_extent : 0);
 }
@@ -115,6 +116,8 @@ void
 dead_tids_init(DeadTidsShared *shared, bool is_shared,
 			   BlockNumber nblocks, Size limit, int nmembers)
 {
+	Assert(nmembers > 0);
+	Assert(shared == (DeadTidsShared *) MAXALIGN(shared));
 	plan_memory(nblocks, limit, nmembers, shared);
 	shared->is_shared = is_shared;
 	shared->nextents = 1;
@@ -141,6 +144,7 @@ dead_tids_attach(DeadTidsShared *shared)
 {
 	DeadTids   *store = palloc0_object(DeadTids);
 
+	Assert(shared->nextents > 0 && shared->nextents <= MAX_EXTENTS);
 	store->shared = shared;
 	store->context = CurrentMemoryContext;
 	store->segments = palloc0_array(char *, shared->max_segments);
@@ -158,6 +162,7 @@ dead_tids_attach(DeadTidsShared *shared)
 void
 dead_tids_detach(DeadTids *store)
 {
+	Assert(store->nextents > 0 && store->nextents <= MAX_EXTENTS);
 	if (!store->shared->is_shared)
 	{
 		for (int i = 0; i < store->shared->nextents; i++)
@@ -186,6 +191,7 @@ dead_tids_catch_up(DeadTids *store, char **failure)
 {
 	const DeadTidsShared *shared = store->shared;
 
+	Assert(!shared->is_shared || store->nextents <= shared->nextents);
 	if (store->round != shared->round)
 		forget_round(store);
 	while (shared->is_shared && store->nextents < shared->nextents)
@@ -417,6 +423,7 @@ dead_tids_allocate(DeadTids *store, Size size, Size spare)
 	DeadTidsShared *shared = store->shared;
 	uint64		memory = cut_off(shared, size, spare);
 
+	Assert(size > 0 && size <= shared->extents_limit);
 	while (memory == 0 && !shared->is_shared && next_extent(shared) > 0 &&
 		   add_extent(store, next_extent(shared), NULL))
 		memory = cut_off(shared, size, spare);
@@ -461,6 +468,7 @@ dead_tids_address(const DeadTids *store, uint64 memory)
 {
 	int			extent = POINTER_EXTENT(memory);
 
+	Assert(memory != 0);
 	if (!store->shared->is_shared)
 		return store->shared->extents[extent].address + POINTER_OFFSET(memory);
 	if (extent >= store->nextents)

@@ -43,6 +43,7 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 {
 	const char *blob = find_blob(store, blkno / CHUNK_BLOCKS);
 
+	Assert(store->round == store->shared->round);
 	return page_contains(find_page(blob, blkno), offset);
 }
 
@@ -56,6 +57,8 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
 void
 dead_tids_search(const DeadTids *store, const ItemPointerData *tids, int ntids, bool *dead)
 {
+	Assert(store->round == store->shared->round);
+	Assert(ntids >= 0);
 	for (int start = 0; start < ntids; start += MATCH_BATCH)
 	{
 		int			n = Min(MATCH_BATCH, ntids - start);

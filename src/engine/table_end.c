@@ -46,6 +46,7 @@ static void set_size(Relation rel, BlockNumber npages, double tuples, bool has_i
 void
 table_update_index_statistics(VacuumJob *job)
 {
+	Assert(is_leader(&job->vacuum));
 	if (!job->do_index_cleanup || VacuumFailsafeActive)
 		return;
 

@@ -80,6 +80,7 @@ table_plan_workers(VacuumJob *job)
 	int			asked = job->params->nworkers;
 	int			nworkers;
 
+	Assert(is_leader(&job->vacuum));
 	if (!degree_allows_workers(vacuum->rel, asked, "vacuum") || job->plan.rel_pages == 0)
 		return 0;
 
@@ -231,6 +232,8 @@ table_start_team(VacuumJob *job, int nworkers)
 	Size		size;
 	instr_time	start;
 
+	Assert(is_leader(&job->vacuum));
+	Assert(nworkers >= 0);
 	INSTR_TIME_SET_CURRENT(start);
 
 	plan->nmembers = nworkers + 1;
@@ -486,6 +489,8 @@ table_run_phase_alone(VacuumJob *job, VacuumPhase phase)
 {
 	VacuumShared *shared = job->vacuum.shared;
 
+	Assert(is_leader(&job->vacuum));
+	Assert(!job->vacuum.shared->team_is_paused);
 	pause_team(job);
 	shared->team_is_paused = true;
 	table_run_phase(job, phase);
@@ -636,6 +641,7 @@ table_report_members(VacuumJob *job, VacuumPhase phase)
 	VacuumShared *shared = job->vacuum.shared;
 	const char *verb = phase == PHASE_HEAP_SCAN ? "scanned" : "vacuumed";
 
+	Assert(is_leader(&job->vacuum));
 	if (!members_are_reported(shared))
 		return;
 
@@ -662,6 +668,7 @@ table_sum_counters(VacuumJob *job)
 	VacuumShared *shared = job->vacuum.shared;
 	VacuumCounters *sum = &job->result.counters;
 
+	Assert(is_leader(&job->vacuum));
 	memset(sum, 0, sizeof(VacuumCounters));
 	sum->new_relfrozenxid = shared->cutoffs.OldestXmin;
 	sum->new_relminmxid = shared->cutoffs.OldestMxact;
@@ -718,6 +725,7 @@ table_finish_team(VacuumJob *job)
 	TableResult *result = &job->result;
 	instr_time	start;
 
+	Assert(is_leader(&job->vacuum));
 	INSTR_TIME_SET_CURRENT(start);
 
 	file_cache_end(vacuum->file_cache);

@@ -50,6 +50,7 @@
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/smgr.h"
 #include "utils/lsyscache.h"
@@ -105,6 +106,7 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	ReportStart start;
 	ErrorContextCallback callback;
 
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	if (is_reported)
 		report_begin(&start);
 	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));

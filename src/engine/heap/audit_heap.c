@@ -94,6 +94,7 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	int			next_frozen = 0;
 	TransactionId oldest_xid;
 
+	Assert(BufferIsValid(buffer));
 	/* what is damaged is no matter of verdicts */
 	page_check_before_change(vacuum->rel, buffer,
 							 has_indexes ? plan->nowdead : plan->nowunused,
@@ -148,6 +149,7 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 	TransactionId oldest_xid;
 	MultiXactId oldest_multi;
 
+	Assert(BufferIsValid(buffer));
 	begin_page(&audit, vacuum, buffer);
 	oldest_xid = audit.freeze.NoFreezePageRelfrozenXid;
 	oldest_multi = audit.freeze.NoFreezePageRelminMxid;
@@ -190,6 +192,7 @@ audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 	PageAudit	audit;
 	uint8		bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
 
+	Assert(BufferIsValid(buffer));
 	begin_page(&audit, vacuum, buffer);
 	if (bits != 0 && !PageIsAllVisible(audit.page))
 		audit_fail(vacuum, &audit.place, "the page is all-visible, by its bit in the map",
@@ -212,6 +215,8 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 	int			nfreed = 0;
 
+	Assert(BufferIsValid(buffer));
+	Assert(dead->noffsets > 0);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -260,6 +265,8 @@ audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const DeadTidsP
 	unsigned	upper = ((PageHeader) before)->pd_upper;
 	int			nfreed = 0;
 
+	Assert(BufferIsValid(buffer));
+	Assert(dead->noffsets > 0);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= old_maxoff; off++)
 	{

@@ -56,6 +56,8 @@ page_check_count(Relation rel, Buffer buffer)
 void
 page_check_before_change(Relation rel, Buffer buffer, const OffsetNumber *removed, int nremoved)
 {
+	Assert(BufferIsValid(buffer));
+	Assert(nremoved >= 0);
 	if (unlikely(!seems_sound(BufferGetPage(buffer))))
 		check_thoroughly(rel, buffer, removed, nremoved);
 }

@@ -85,6 +85,7 @@ stale_locks_on_page(Page page, const struct VacuumCutoffs *cutoffs)
 	const TransactionId relfrozenxid = cutoffs->relfrozenxid;
 	const TransactionId oldest_xmin = cutoffs->OldestXmin;
 
+	Assert(TransactionIdIsValid(cutoffs->OldestXmin));
 	/* backwards, as simple_page.c says */
 	for (OffsetNumber off = PageGetMaxOffsetNumber(page); off >= FirstOffsetNumber; off--)
 	{

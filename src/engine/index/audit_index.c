@@ -100,6 +100,8 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 	int			ndead = dead_tids_match(vacuum->dead_tids, tids, ntids, dead);
 	struct AuditTids *audit;
 
+	Assert(number >= 0 && number < vacuum->nindexes);
+	Assert(ntids >= 0);
 	if (DEBUG_FAULT("index-entry"))
 		ndead -= misjudge(true, ntids, dead);
 	if (DEBUG_FAULT("index-live"))
@@ -160,6 +162,8 @@ audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
 	struct AuditTids *audit = vacuum->audit_tids;
 	Relation	index = vacuum->indexes[number];
 
+	Assert(number >= 0 && number < vacuum->nindexes);
+	Assert(BufferIsValid(buffer));
 	if (audit == NULL || !audit->expects)
 		return;
 	audit->expects = false;

@@ -66,6 +66,7 @@ btree_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
 {
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 
+	Assert(number >= 0 && number < vacuum->nindexes);
 	return vacuum->empty_pages[number].count > 0 &&
 		(wait || pg_atomic_read_u32(&shared->turn_taken) == 0);
 }

@@ -68,6 +68,7 @@ gin_pages_begin(TableVacuum *vacuum, int number)
 {
 	GinPages   *pages = palloc(sizeof(GinPages));
 
+	Assert(number >= 0 && number < vacuum->nindexes);
 	pages->vacuum = vacuum;
 	pages->number = number;
 	pages->index = vacuum->indexes[number];

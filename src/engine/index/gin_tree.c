@@ -140,6 +140,7 @@ gin_lock_leaf(const GinTree *tree, BlockNumber blkno)
 {
 	Buffer		buffer = read_page(tree, blkno);
 
+	Assert(BlockNumberIsValid(blkno));
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	gin_check_page(tree->index, buffer, tree->flags | GIN_LEAF);
 	return buffer;

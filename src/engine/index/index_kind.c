@@ -45,6 +45,7 @@ static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_
 void
 index_want_more_work(TableVacuum *vacuum, int number)
 {
+	Assert(number >= 0 && number < vacuum->nindexes);
 	/* a process that is alone with an index goes on with it at once */
 	if (!vacuum_index(vacuum->shared, number)->leader_only)
 		pg_atomic_write_u32(&vacuum->shared->more_work, 1);
@@ -64,6 +65,7 @@ index_note_empty_pages(TableVacuum *vacuum)
 void
 index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
 {
+	Assert(stats->tuples_removed >= 0 && stats->num_index_tuples >= 0);
 	SpinLockAcquire(&index->mutex);
 	index->stats.num_index_tuples += stats->num_index_tuples;
 	index->stats.tuples_removed += stats->tuples_removed;
@@ -246,6 +248,7 @@ index_claim_growth(TableVacuum *vacuum, int number, BlockNumber *start, BlockNum
 	uint64		known_end;
 	uint64		size;
 
+	Assert(number >= 0 && number < vacuum->nindexes);
 	/* in turn, as the session's lock_timeout isn't meant for teammates */
 	(void) index_take_turn(index, true);
 	known_end = pg_atomic_read_u64(&index->known_end);
@@ -272,6 +275,7 @@ index_blocks_are_claimed(TableVacuum *vacuum, int number)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
+	Assert(number >= 0 && number < vacuum->nindexes);
 	return ranges_position(&index->ranges) >= index->ranges.end;
 }
 

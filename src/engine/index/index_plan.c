@@ -169,6 +169,7 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
 {
 	int			users = 0;
 
+	Assert(nworkers > 0 && memory_kb > 0);
 	for (int i = 0; i < vacuum->nindexes; i++)
 		if (index_may_be_parallel(vacuum, i) &&
 			vacuum->indexes[i]->rd_indam->amusemaintenanceworkmem)
@@ -279,6 +280,7 @@ index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 bool
 index_may_be_parallel(const TableVacuum *vacuum, int number)
 {
+	Assert(number >= 0 && number < vacuum->nindexes);
 	return vacuum->indexes[number]->rd_indam->amparallelvacuumoptions != VACUUM_OPTION_NO_PARALLEL &&
 		vacuum->index_blocks[number] >= min_parallel_index_scan_size;
 }

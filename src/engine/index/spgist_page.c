@@ -55,6 +55,7 @@ spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	SpGistNodeTuple node;
 	int			i;
 
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	if (offset < FirstOffsetNumber || offset > PageGetMaxOffsetNumber(page))
 		return;
 
@@ -134,6 +135,8 @@ spgist_clean_root(SpgistScan *scan, Buffer buffer)
 	spgxlogVacuumRoot record;
 	int			ndead = 0;
 
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(SpGistBlockIsRoot(BufferGetBlockNumber(buffer)));
 	look_at_leaf(scan, buffer);
 	if (scan->ntids != PageGetMaxOffsetNumber(page))
 		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
@@ -176,6 +179,7 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 	LeafPlan   *plan = &scan->plan;
 	int			ndead = 0;
 
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	look_at_leaf(scan, buffer);
 	for (int i = 0; i < scan->ntids; i++)
 		ndead += scan->dead[i];
