@@ -247,8 +247,8 @@ folder_of(Form_pg_class form)
  * set_limits
  *		Set the WAL that all vacuums may write (kilobytes a second), the lag that these
  *		standbys may have (milliseconds), of which some are delayed on purpose, and, for
- *		this process's vacuum, how much of a disk must stay free (settings_parse_min_free_disk).  0
- *		is no bound.
+ *		this process's vacuum, how much of a disk must stay free
+ *		(settings_parse_min_free_disk).  0 is no bound.
  */
 static void
 set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
