@@ -15,8 +15,10 @@
  * as nobody else gets to the table meanwhile.  FULL INPLACE leaves an index as it is if
  * there is no room for a second one beside what is to stay free (rewrite/disk_space.c).
  *
- * Once a second one of a vacuum's processes looks, whichever comes first.  In the
- * routines of other access methods none does.
+ * One of a vacuum's processes looks, whichever comes first: once a second where there is
+ * room, and more often the less there is above the bound, so that a server that writes
+ * FASTEST_WRITES doesn't fill a small disk between two looks.  In the routines of other
+ * access methods none looks.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -40,11 +42,18 @@
 #include "clock.h"
 #include "report/pretty_bytes.h"
 
+/* The longest and the shortest time between two looks */
 #define LOOK_NS				((uint64) NS_PER_S)
+#define SHORTEST_LOOK_NS	(LOOK_NS / 50)
+
+/* As fast is no disk filled, in bytes a second: twice what NVMe takes. */
+#define FASTEST_WRITES		(4.0 * 1024 * 1024 * 1024)
+
 /* Of the segments that an archiver has not done yet one may be in its hands. */
 #define READY_SEGMENTS		2
 
-static void look(GuardedVacuum *vacuum, double min_free);
+static uint64 look(GuardedVacuum *vacuum, double min_free);
+static uint64 time_to_next_look(uint64 free_bytes, uint64 bound);
 static bool is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound);
 static uint64 bytes_of(double min_free, uint64 size_bytes);
 static DiskHolder find_holder(void);
@@ -65,7 +74,7 @@ guards_look_at_disk(uint64 now)
 	if (min_free == 0 || VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->is_ending) != 0)
 		pg_atomic_write_u32(&vacuum->disk_stops, DISK_NONE);
 	else
-		look(vacuum, min_free);
+		pg_atomic_write_u64(&vacuum->next_disk_look, now + look(vacuum, min_free));
 }
 
 /*
@@ -127,18 +136,26 @@ guards_disk_holder(GuardedVacuum *vacuum)
 	return NULL;
 }
 
-/* look -- how much is free, and does that hold the vacuum? */
-static void
+/*
+ * look
+ *		How much is free, and does that hold the vacuum?  Returns after which time, in
+ *		nanoseconds, to look again.
+ */
+static uint64
 look(GuardedVacuum *vacuum, double min_free)
 {
 	uint64		free_bytes,
-				bound;
+				bound,
+				next = LOOK_NS;
 	DiskHolder	holder = DISK_NONE;
 	uint32		not_yet = 0;
 
-	if (vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0 &&
-		is_short(vacuum->path, min_free, &free_bytes, &bound))
-		end_rewrite(vacuum, vacuum->path, free_bytes, bound);
+	if (vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0)
+	{
+		if (is_short(vacuum->path, min_free, &free_bytes, &bound))
+			end_rewrite(vacuum, vacuum->path, free_bytes, bound);
+		next = time_to_next_look(free_bytes, bound);
+	}
 	if (is_short(XLOGDIR, min_free, &free_bytes, &bound))
 	{
 		if (vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0)
@@ -156,6 +173,20 @@ look(GuardedVacuum *vacuum, double min_free)
 						guards_vacuum_name(vacuum)),
 				 errdetail("%s are free in the file system of \"%s\", where WAL is retained by %s.",
 						   pretty_bytes(free_bytes), XLOGDIR, guards_disk_holder(vacuum))));
+	return Min(next, time_to_next_look(free_bytes, bound));
+}
+
+/*
+ * time_to_next_look
+ *		How long it takes to fill the room above the bound, in nanoseconds.  Where there is
+ *		none it changes nothing to know it sooner.
+ */
+static uint64
+time_to_next_look(uint64 free_bytes, uint64 bound)
+{
+	if (free_bytes <= bound)
+		return LOOK_NS;
+	return (uint64) Min(Max((free_bytes - bound) / FASTEST_WRITES * LOOK_NS, SHORTEST_LOOK_NS), LOOK_NS);
 }
 
 /* is_short -- is less free in the file system of that path than there should be? */
