@@ -98,11 +98,7 @@ class TwinTest:
             began = time.monotonic()
             if self.autovacuums:
                 self._vary_autovacuum(period)
-            length = min(PERIOD, left) if left > 0 else PERIOD
-            # the last one goes on until enough has happened, as a check costs more than some seconds of load
-            while not sessions.failed and (
-                (passed := time.monotonic() - began) < length or (left <= PERIOD and self._missing_of_load() and passed < length + EXTRA)
-            ):
+            while time.monotonic() - began < (min(PERIOD, left) if left > 0 else PERIOD) and not sessions.failed:
                 time.sleep(0.1)
             try:
                 sessions.stop()
@@ -117,11 +113,9 @@ class TwinTest:
             self.twins.done += self.autovacuums.summary()
         assert not self._missing(), f"it proves too little, for lack of {self._missing()}"
 
-    def _missing_of_load(self) -> list[str]:
-        return [what for what in NEEDED if not self.done[what]]
-
     def _missing(self) -> list[str]:
-        return self._missing_of_load() + (self.autovacuums.missing(*NEEDED_OF_AUTOVACUUM) if self.autovacuums else [])
+        missing = [what for what in NEEDED if not self.done[what]]
+        return missing + (self.autovacuums.missing(*NEEDED_OF_AUTOVACUUM) if self.autovacuums else [])
 
     def _vary_autovacuum(self, period: int) -> None:
         """Turn it on, change its settings, and now and then make tables old."""
