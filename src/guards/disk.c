@@ -173,19 +173,19 @@ look(GuardedVacuum *vacuum, double min_free)
 						guards_vacuum_name(vacuum)),
 				 errdetail("%s are free in the file system of \"%s\", where WAL is retained by %s.",
 						   pretty_bytes(free_bytes), XLOGDIR, guards_disk_holder(vacuum))));
-	return Min(next, time_to_next_look(free_bytes, bound));
+	/* what holds a vacuum needs no hurry; that WAL is retained may show any time */
+	return holder != DISK_NONE ? LOOK_NS : Min(next, time_to_next_look(free_bytes, bound));
 }
 
 /*
  * time_to_next_look
- *		How long it takes to fill the room above the bound, in nanoseconds.  Where there is
- *		none it changes nothing to know it sooner.
+ *		How long it takes to fill the room above the bound, in nanoseconds.
  */
 static uint64
 time_to_next_look(uint64 free_bytes, uint64 bound)
 {
 	if (free_bytes <= bound)
-		return LOOK_NS;
+		return SHORTEST_LOOK_NS;
 	return (uint64) Min(Max((free_bytes - bound) / FASTEST_WRITES * LOOK_NS, SHORTEST_LOOK_NS), LOOK_NS);
 }
 
