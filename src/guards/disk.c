@@ -173,7 +173,11 @@ look(GuardedVacuum *vacuum, double min_free)
 						guards_vacuum_name(vacuum)),
 				 errdetail("%s are free in the file system of \"%s\", where WAL is retained by %s.",
 						   pretty_bytes(free_bytes), XLOGDIR, guards_disk_holder(vacuum))));
-	/* what holds a vacuum needs no hurry; that WAL is retained may show any time */
+
+	/*
+	 * what holds a vacuum needs no hurry; that WAL is retained may show any
+	 * time
+	 */
 	return holder != DISK_NONE ? LOOK_NS : Min(next, time_to_next_look(free_bytes, bound));
 }
 
