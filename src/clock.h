@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *	  Clocks that processes share: until when is paid for what they have used.
+ *	  Clocks that processes share: up to which moment they have paid for what they used.
  *
- * For the budgets of the pace, and for guards.
+ * The budgets of the pace and the guards use them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -15,7 +15,7 @@
 #include "port/atomics.h"
 #include "portability/instr_time.h"
 
-/* Of what wasn't used so much remains. */
+/* At most this much of an unused budget is kept. */
 #define CREDIT_NS			(50 * (uint64) NS_PER_MS)
 
 /* now_ns -- nanoseconds since some moment. */
@@ -28,7 +28,7 @@ now_ns(void)
 	return INSTR_TIME_GET_NANOSEC(now);
 }
 
-/* clock_pay -- move a clock on by what something is worth (ns); returns until when to sleep. */
+/* clock_pay -- move a clock on by a price in ns; returns the moment until which the caller sleeps. */
 static inline uint64
 clock_pay(pg_atomic_uint64 *paid_until, uint64 now, uint64 price)
 {
@@ -42,7 +42,7 @@ clock_pay(pg_atomic_uint64 *paid_until, uint64 now, uint64 price)
 	return until;
 }
 
-/* write_double -- atomically. */
+/* write_double -- write a number atomically. */
 static inline void
 write_double(pg_atomic_uint64 *place, double value)
 {
@@ -52,7 +52,7 @@ write_double(pg_atomic_uint64 *place, double value)
 	pg_atomic_write_u64(place, bits);
 }
 
-/* read_double -- likewise. */
+/* read_double -- read a number that write_double has written. */
 static inline double
 read_double(pg_atomic_uint64 *place)
 {

@@ -9,9 +9,9 @@
  * calls them where an older one has another signature, another text or lacks
  * the feature.
  *
- * What differs between minor versions of one major version goes by no number: a
- * probe (scripts/probe-server) asks the headers that we are built with, and
- * makes macros SERVER_HAS_... of what they say.
+ * Differences between minor versions of one major version don't go by a number: a
+ * probe (scripts/probe-server) looks at the headers that we are built with, and
+ * defines macros SERVER_HAS_... accordingly.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -65,10 +65,10 @@
 #define COMPAT_BUILT_FOR	PG_VERSION_NUM
 
 /*
- * What pruning and freezing a heap page has come to.  A server that sets bits
- * of the visibility map along with that has done so if map_done is true, and
- * newly_... says which were not set before.  Otherwise the map is left to the
- * caller, who learns from all_visible, all_frozen and vm_conflict_horizon.
+ * The result of pruning and freezing a heap page.  If map_done is true, the server
+ * has set bits of the visibility map, too, and newly_... says which were not set
+ * before.  Otherwise the caller sets them, by all_visible, all_frozen and
+ * vm_conflict_horizon.
  */
 typedef struct PruneResult
 {

@@ -3,9 +3,9 @@
  * config_files.c
  *	  What a parameter would be if the configuration files were reloaded now.
  *
- * In the middle of a parallel command the server must not reload them.  Here they are
- * read without setting anything.  What was set in the session, for the user or for the
- * database takes precedence over the files, as ever.
+ * In the middle of a parallel command the server must not reload them.  These functions
+ * read them without setting anything.  As usual, a value that was set in the session,
+ * for the user or for the database takes precedence over the files.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -20,9 +20,9 @@
 #include "config_files.h"
 
 /*
- * config_files_read
- *		Read them; false if that can't be, which the server says in its log, as it reads
- *		them, too.  Otherwise FreeConfigVariables is to be called.
+ * config_files_read -- see config_files.h.
+ *
+ * Errors are logged at DEBUG2 only: the server reads the files, too, and logs them.
  */
 bool
 config_files_read(ConfigVariable **files)
@@ -39,11 +39,7 @@ config_files_read(ConfigVariable **files)
 	return false;
 }
 
-/*
- * config_files_text
- *		A parameter's value in the files; "" if it is not there, so that the
- *		default holds; NULL if that isn't where this session takes it from.
- */
+/* config_files_text -- see config_files.h. */
 const char *
 config_files_text(const char *name, ConfigVariable *files)
 {
@@ -58,7 +54,7 @@ config_files_text(const char *name, ConfigVariable *files)
 	return value;
 }
 
-/* config_files_real -- likewise of a number; unless that is so, or none can be read there, *value stays. */
+/* config_files_real -- see config_files.h. */
 void
 config_files_real(const char *name, ConfigVariable *files, double *value)
 {
@@ -77,7 +73,7 @@ config_files_real(const char *name, ConfigVariable *files, double *value)
 		*value = number;
 }
 
-/* config_files_int -- likewise of an integer. */
+/* config_files_int -- see config_files.h. */
 void
 config_files_int(const char *name, ConfigVariable *files, int *value)
 {

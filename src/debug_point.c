@@ -6,10 +6,10 @@
  * SET cyclone.debug_point = 'heap-scan:worker:wait' makes workers
  * wait at the point "heap-scan"; the words in the middle and at the end are
  * leader, worker or any, and wait, error or notice.  Several such settings are
- * separated by spaces.  Who waits does so until a test releases an advisory
- * lock that it holds: the lock (with key) 51966 of the same database.
+ * separated by spaces.  A process waits until a test releases an advisory lock
+ * that it holds: the lock with the key 51966 of the same database.
  *
- * SET cyclone.debug_fault = 'index-entry:10' has the engine make a fault of that name
+ * SET cyclone.debug_fault = 'index-entry:10' has the engine make a mistake of that name
  * each tenth time that it could, in each process.
  *
  * Other settings named cyclone.debug_* make limits small, so that a small table
@@ -58,7 +58,7 @@ int			cyclone_debug_workers = 0;
 char	   *cyclone_debug_fault = "";
 char	   *cyclone_debug_point = "";
 
-/* The settings that are numbers, by name; GUC_NOT_IN_SAMPLE, all of them */
+/* The settings that are numbers, by name; all are GUC_NOT_IN_SAMPLE */
 static const struct
 {
 	const char *name;
@@ -168,7 +168,7 @@ static const struct
 	&cyclone_debug_workers, 0, INT_MAX, PGC_SUSET},
 };
 
-/* How often a fault that the setting names could have been made in this process */
+/* How often this process came to a place for the fault that the setting names */
 static int	faults_passed = 0;
 
 static bool is_set(const char *name, const char *role, const char *action);
@@ -197,7 +197,7 @@ debug_point_init(void)
 
 /*
  * debug_point_reached
- *		Do what the setting asks for here, if it does.
+ *		Do what the setting asks for at this point, if anything.
  */
 void
 debug_point_reached(const char *name)
@@ -249,7 +249,7 @@ is_set(const char *name, const char *role, const char *action)
 	return false;
 }
 
-/* wait_for_lock -- wait for the test, for as long as it takes, interruptibly. */
+/* wait_for_lock -- wait for the test, without a timeout, interruptibly. */
 static void
 wait_for_lock(void)
 {

@@ -3,11 +3,10 @@
  * debug_point.h
  *	  Named points in the code where a test can make a process wait or fail.
  *
- * Built with DEBUG_POINTS=1, DEBUG_POINT("name") looks at the setting
- * cyclone.debug_point; otherwise it is nothing at all.  DEBUG_LIMIT(name,
- * usual) is the usual number, or that of the setting cyclone.debug_<name> if
- * a test has set one.  DEBUG_FAULT("name") is true where a test wants the engine to
- * do something wrong.
+ * In a build with DEBUG_POINTS=1, DEBUG_POINT("name") looks at the setting
+ * cyclone.debug_point; in others it does nothing.  DEBUG_LIMIT(name, usual) is the
+ * usual number, or that of the setting cyclone.debug_<name> if a test has set it.
+ * DEBUG_FAULT("name") is true where a test wants the engine to do something wrong.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -3,18 +3,17 @@
  * declared_rows.c
  *	  Do SQL functions return rows as they are declared?
  *
- * The library and the extension's objects in a database are not of one
- * version all the time.  New packages bring a new library with the server's
- * next start, and the objects remain what they were until somebody says ALTER
- * EXTENSION ... UPDATE in that database; CREATE EXTENSION may also find new
- * scripts while the server still has the old library.  So a function may have
- * been declared with fewer columns than the library fills in, or with more,
- * which would be read from behind its arrays.
+ * The library and the extension's objects in a database may have different
+ * versions.  New packages bring a new library with the server's next start, and
+ * the objects remain as they were until ALTER EXTENSION ... UPDATE runs in that
+ * database.  CREATE EXTENSION may also find new scripts while the server still
+ * has the old library.  So a function may be declared with fewer columns than the
+ * library fills in, or with more, which would be read from behind its arrays.
  *
- * All our functions that return rows come here first, and a declaration with
- * another number of columns is an error, with what to do.  Nothing compares
- * types: so whoever changes a column's type gives the function another number
- * of columns, or another name of its C function.
+ * All our functions that return rows call these first.  A declaration with
+ * another number of columns is an error, whose hint says what to do.  Types are
+ * not compared: so a change of a column's type needs another number of columns,
+ * or another name of the C function.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -30,13 +29,7 @@
 
 static void check_columns(FunctionCallInfo fcinfo, TupleDesc desc, int columns);
 
-/*
- * begin_rows
- *		Begin the result of a function that returns a set of rows of so many
- *		columns.  Raises an error if it is declared otherwise.
- *
- * Rows go to setResult of the function's ReturnSetInfo, described by setDesc.
- */
+/* begin_rows -- see declared_rows.h. */
 void
 begin_rows(FunctionCallInfo fcinfo, int columns)
 {
@@ -44,11 +37,7 @@ begin_rows(FunctionCallInfo fcinfo, int columns)
 	check_columns(fcinfo, ((ReturnSetInfo *) fcinfo->resultinfo)->setDesc, columns);
 }
 
-/*
- * row_description
- *		Describe the one row, of so many columns, that a function returns.
- *		Raises an error if it is declared otherwise.
- */
+/* row_description -- see declared_rows.h. */
 TupleDesc
 row_description(FunctionCallInfo fcinfo, int columns)
 {

@@ -13,7 +13,14 @@
 #include "access/tupdesc.h"
 #include "fmgr.h"
 
+/*
+ * Begin the result of a function that returns a set of rows.  The caller puts rows into
+ * setResult of its ReturnSetInfo, described by setDesc.  Raises an error if the function
+ * is declared with another number of columns.
+ */
 extern void begin_rows(FunctionCallInfo fcinfo, int columns);
+
+/* Describe the one row that a function returns.  Raises the same error. */
 extern TupleDesc row_description(FunctionCallInfo fcinfo, int columns);
 
 #endif							/* CYCLONE_DECLARED_ROWS_H */

@@ -17,12 +17,12 @@
 #include "disk_free.h"
 #include "trial.h"
 
-/* May this process ask? */
+/* May this process make the system call? */
 static bool may_ask = false;
 
 static bool ask_once(void);
 
-/* ask_once -- in a child. */
+/* ask_once -- make the system call, in a child process. */
 static bool
 ask_once(void)
 {
@@ -32,11 +32,7 @@ ask_once(void)
 	return true;
 }
 
-/*
- * disk_free_init
- *		Find out whether a process may ask for free space.  To be called in the
- *		postmaster, while the library is preloaded.
- */
+/* disk_free_init -- see disk_free.h. */
 void
 disk_free_init(void)
 {
@@ -50,7 +46,7 @@ disk_free_init(void)
 				 errhint("cyclone.check_disk_space and cyclone.min_free_disk have no effect.")));
 }
 
-/* disk_free -- of the file system in which a path is; false if that can't be found out. */
+/* disk_free -- see disk_free.h. */
 bool
 disk_free(const char *path, DiskFree *result)
 {

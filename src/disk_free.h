@@ -3,8 +3,6 @@
  * disk_free.h
  *	  How much of a file system is free.
  *
- * See disk_free.c.
- *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
  *-------------------------------------------------------------------------
@@ -21,7 +19,13 @@ typedef struct DiskFree
 	uint64		size_bytes;
 } DiskFree;
 
+/*
+ * Find out whether a process may ask for free space.  To be called in the postmaster,
+ * while the library is preloaded.
+ */
 extern void disk_free_init(void);
+
+/* The space of the file system that has this path; false if that can't be found out. */
 extern bool disk_free(const char *path, DiskFree *result);
 
 #endif							/* CYCLONE_DISK_FREE_H */

@@ -3,49 +3,49 @@
  * file_cache.c
  *	  The page cache of the operating system, left as it was found.
  *
- * A VACUUM reads each page of a large table once.  What it reads pushes out of the
- * page cache what others need, and will not be read again soon.  So, if
- * cyclone.preserve_page_cache says so, a process looks at a file piece by piece:
+ * A VACUUM reads each page of a large table once, and will not read it again soon.  These
+ * pages push out of the page cache those that others need.  So, if
+ * cyclone.preserve_page_cache is on, a process looks at a file piece by piece:
  *
- * - Before anybody of the team reads from a piece somebody asks what of it is in the
- *	 page cache (mincore), and notes that for all (FileCacheMap).  What is there stays,
- *	 whoever has brought it.
- * - When the process is so far past it that its ring of buffers has turned over, the
- *	 server has written to the piece what was changed.  The system is told to begin
- *	 to write that to disk (sync_file_range).
- * - Some MB later what wasn't there before is dropped (posix_fadvise).  What isn't
- *	 clean by then is left by the system, and the piece is tried again later.
+ * - Before the team reads from a piece, one member asks which of its pages are in the
+ *	 page cache (mincore), and notes that for all members (FileCacheMap).  These pages
+ *	 stay, no matter which process has read them.
+ * - When the process is past the piece by more than its ring of buffers, the server has
+ *	 written the changed pages of the piece.  The process tells the system to begin to
+ *	 write them to disk (sync_file_range).
+ * - Some MB later it drops the pages that weren't there before (posix_fadvise).  The
+ *	 system keeps those that are not clean yet, and the process tries the piece again later.
  *
- * Nobody waits for a write to end.  To begin one may wait for room in the device's
+ * No process waits for a write to end.  To begin one may wait for room in the device's
  * queue, as any read does; the process has no page locked then.  It may have pages
  * pinned, and reads of a batch not yet submitted, but the device needs neither.
  *
- * The second pass over the heap goes by the same notes.  Of a table that finds room in
- * the page cache (half of effective_cache_size, with its indexes) the first pass drops
- * nothing, or it would be read from disk twice: it holds what it has brought until the
- * second is done (file_cache_hold), or it goes home.  A larger one would have been pushed
- * out meanwhile.  In an emergency (failsafe) nothing is asked, written or dropped any more.
+ * The second pass over the heap goes by the same notes.  If a table fits in the page
+ * cache (half of effective_cache_size, with its indexes), the first pass drops nothing, as
+ * the table would be read from disk twice.  It holds the pages until the second pass has
+ * ended (file_cache_hold), or the process leaves the team.  A larger table would be pushed
+ * out meanwhile.  In the failsafe nothing is asked, written or dropped any more.
  *
- * What others have read since then, and didn't have before, is dropped as well: it is in
- * shared buffers, or wasn't wanted for long.  What is written after the last try stays:
- * by a disk that is slower than the VACUUM, pages that were in no ring but in shared
- * buffers, and at the end of the VACUUM the last few MB.
+ * Pages that others have read since then, and that weren't there before, are dropped as
+ * well: they are in shared buffers, or weren't wanted for long.  Pages that are written
+ * after the last try stay: with a disk that is slower than the VACUUM, pages that were
+ * in no ring but in shared buffers, and at the end of the VACUUM the last few MB.
  *
  * Why it does no harm
  * -------------------
- * Only clean pages are dropped, and to write early what the server has handed to the
- * system is what the system may do at any time.  Nothing here asks how a write
- * ended: neither call takes note of an error, which is left for the checkpointer's
- * fsync.  (So sync_file_range must not be told to wait, as then it would.)  If one fails
- * the system takes the page for clean, and whoever reads it before that fsync stops the
- * server may find what was there before.  So it is where memory is short.
+ * Only clean pages are dropped.  The system may write at any time what the server has
+ * handed to it, so an early write does no harm.  Nothing here asks how a write ended:
+ * neither call consumes an error, which is left for the checkpointer's fsync.  (So
+ * sync_file_range must not be told to wait: then it would consume one.)  If a write fails,
+ * the system takes the page for clean, and a process that reads it before that fsync stops
+ * the server may find the old contents.  The same happens where memory is short.
  *
- * A call that fails is no error.  It ends all this for the VACUUM; if the system
- * doesn't allow it, for the process.  Whether it may be made at all a child of the
- * postmaster has tried: see trial.c.  A file that is gone, or shorter than it was, is
- * nothing to drop from.  No descriptor is kept open, and none is taken from the
- * server's: BasicOpenFile makes room by itself.  Nothing here raises an error with a
- * descriptor or a mapping in hand.
+ * A call that fails raises no error.  It ends all this for the VACUUM, or for the process
+ * if the system doesn't allow the call.  A child of the postmaster has tried whether
+ * the calls may be made at all: see trial.c.  If a file is gone, or shorter than it was,
+ * there is nothing to drop.  No descriptor is kept open, and none is taken from the
+ * server's: BasicOpenFile makes room by itself.  Nothing here raises an error while it
+ * has a descriptor or a mapping.
  *
  * A file system in memory has all blocks there at any time, so nothing is dropped.
  * With direct I/O nothing is in the page cache; nothing is asked.
@@ -94,24 +94,24 @@
 #define AHEAD_BLOCKS		(2 * PIECE_BLOCKS)
 #define WRITING_BLOCKS		(8 * PIECE_BLOCKS)
 
-/* How many pieces ahead it is asked what is there: more than the system reads ahead */
+/* How many pieces ahead a process asks which pages are there: more than the system reads ahead */
 #define ASK_AHEAD			8
 
 /* No page of memory is smaller. */
 #define MIN_PAGE_BYTES		4096
 
 /*
- * How far it is to the next try (64 MB), how often a piece is tried, and how many may
- * wait for it
+ * How far it is to the next try (64 MB), how often a piece is tried, and how many pieces
+ * may wait for a try
  */
 #define LATE_BLOCKS			(32 * PIECE_BLOCKS)
 #define MAX_TRIES			8
 #define MAX_PIECES			4096
 
 /*
- * How many pieces are written or dropped at most when another one is come to, as reads wait
- * meanwhile, and at the end before it is seen whether the VACUUM has been cancelled.  More
- * than one are due only after file_cache_release.
+ * How many pieces are written or dropped at most at the begin of another piece, as reads
+ * wait meanwhile, and at the end between two checks for interrupts.  More than one are due
+ * only after file_cache_release.
  */
 #define PIECES_AT_ONCE		4
 #define PIECES_AT_END		64
@@ -129,7 +129,7 @@ typedef struct Piece
 	uint32		absent;			/* units that were not there before */
 } Piece;
 
-/* By piece: 0 as long as nobody has asked, then KNOWN and the units not there */
+/* By piece: 0 until a process has asked, then KNOWN and the units that are not there */
 #define KNOWN				(UINT64CONST(1) << 32)
 
 struct FileCacheMap
@@ -195,11 +195,7 @@ static void note_failure(FileCache *cache, const char *call, int error);
 
 #endif
 
-/*
- * file_cache_init
- *		Find out whether a process may make the calls.  To be called in the postmaster,
- *		while the library is preloaded.
- */
+/* file_cache_init -- see file_cache.h. */
 void
 file_cache_init(void)
 {
@@ -215,7 +211,7 @@ file_cache_init(void)
 
 /*
  * file_cache_is_wanted
- *		Is the page cache to be left as it is, when a relation of so many blocks is read?
+ *		Does a VACUUM that reads a relation of this many blocks preserve the page cache?
  */
 bool
 file_cache_is_wanted(Relation rel, BlockNumber nblocks)
@@ -225,7 +221,7 @@ file_cache_is_wanted(Relation rel, BlockNumber nblocks)
 		(io_direct_flags & IO_DIRECT_DATA) == 0;
 }
 
-/* file_cache_map_size -- of a map of a relation of so many blocks. */
+/* file_cache_map_size -- the bytes of a map of a relation of this many blocks. */
 Size
 file_cache_map_size(BlockNumber nblocks)
 {
@@ -234,7 +230,7 @@ file_cache_map_size(BlockNumber nblocks)
 	return file_cache_map_bytes(&map);
 }
 
-/* file_cache_map_bytes -- of a map that there is. */
+/* file_cache_map_bytes -- the bytes of an existing map. */
 Size
 file_cache_map_bytes(const FileCacheMap *map)
 {
@@ -252,7 +248,7 @@ file_cache_map_init(FileCacheMap *map, BlockNumber nblocks)
 
 /*
  * file_cache_begin
- *		Prepare to read relations with a ring of so many buffers.
+ *		Prepare to read relations with a ring of this many buffers.
  */
 FileCache *
 file_cache_begin(int ring_nbuffers)
@@ -266,7 +262,7 @@ file_cache_begin(int ring_nbuffers)
 
 /*
  * file_cache_hold
- *		Is what is read from now on dropped only when file_cache_release says so?
+ *		Keep what is read from now on until file_cache_release is called, or don't.
  */
 void
 file_cache_hold(FileCache *cache, bool hold)
@@ -275,13 +271,7 @@ file_cache_hold(FileCache *cache, bool hold)
 		cache->holds = hold;
 }
 
-/*
- * file_cache_before_read
- *		A block of the main fork will be read.  To be called for each, in the order in
- *		which they are asked for; without a cache it does nothing.
- *
- * Does no I/O of the server's, takes no lock and raises no error but for lack of memory.
- */
+/* file_cache_before_read -- see file_cache.h. */
 void
 file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber blkno)
 {
@@ -324,8 +314,8 @@ file_cache_release(FileCache *cache)
 
 /*
  * file_cache_end
- *		Nothing more will be read.  What is still to be written stays.  Here the VACUUM
- *		may be cancelled.
+ *		Nothing more will be read.  Pages that are still to be written stay.  Serves
+ *		interrupts.
  */
 void
 file_cache_end(FileCache *cache)
@@ -377,11 +367,11 @@ make_calls(void)
 
 /*
  * begin_piece
- *		Another piece is come to: deal with those that are far enough behind, and look
- *		what of this one was in the page cache.
+ *		Another piece begins: deal with those that are far enough behind, and ask which
+ *		pages of this one are in the page cache.
  *
- * It is looked at some pieces ahead, as the system reads ahead.  What lies behind the
- * map, as the relation has grown, isn't dropped.
+ * It asks some pieces ahead, as the system reads ahead.  Blocks behind the map, which the
+ * relation got meanwhile, aren't dropped.
  */
 static void
 begin_piece(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber start)
@@ -414,7 +404,7 @@ begin_piece(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber start
 	cache->has_piece = true;
 }
 
-/* leave_piece -- the one that is read is passed: note it if something is to be done. */
+/* leave_piece -- the current piece has been read: note it if there is something to drop. */
 static void
 leave_piece(FileCache *cache)
 {
@@ -428,8 +418,8 @@ leave_piece(FileCache *cache)
 
 /*
  * append
- *		Add a piece behind others; for lack of memory that is a failure like others, as a
- *		descriptor is open.
+ *		Add a piece behind others.  Lack of memory is noted as a failed call and raises no
+ *		error, as a descriptor may be open.
  */
 static void
 append(FileCache *cache, Pieces *pieces, const Piece *piece)
@@ -463,8 +453,8 @@ append(FileCache *cache, Pieces *pieces, const Piece *piece)
 
 /*
  * work_off
- *		Have written some of what is far enough behind, and drop some of what is farther; or
- *		some of all, which is written before any is dropped.
+ *		Have some pieces written that are far enough behind, and drop some that are farther
+ *		behind; or, with all, some of all pieces: then all are written before any is dropped.
  */
 static void
 work_off(FileCache *cache, bool all)
@@ -518,7 +508,7 @@ work_off(FileCache *cache, bool all)
 	close_segment(&segment);
 }
 
-/* try_later -- what is left of a piece was still to be written, or has been just now. */
+/* try_later -- some pages of a piece were not clean: have them written, and try again later. */
 static void
 try_later(FileCache *cache, Segment *segment, Piece *piece)
 {
@@ -541,8 +531,8 @@ write_back(FileCache *cache, Segment *segment, const Piece *piece)
 
 /*
  * drop_piece
- *		Drop what of a piece wasn't there before; what of that is there all the same is
- *		absent in it from then on, and nothing else.
+ *		Drop the units of a piece that weren't there before.  Afterwards piece->absent has
+ *		those that are still there.
  */
 static void
 drop_piece(FileCache *cache, Segment *segment, Piece *piece)
@@ -577,7 +567,7 @@ drop_piece(FileCache *cache, Segment *segment, Piece *piece)
 
 /*
  * ask
- *		What of a piece is not in the page cache?  0 if that can't be found out.
+ *		Which units of a piece are not in the page cache?  0 if that can't be found out.
  */
 static uint32
 ask(FileCache *cache, Segment *segment, const Piece *piece)
@@ -614,7 +604,7 @@ ask(FileCache *cache, Segment *segment, const Piece *piece)
 
 /*
  * open_segment
- *		Have the segment open that a piece is in; return false if that can't be.
+ *		Open the segment that a piece is in, unless it is open.  False if that fails.
  */
 static bool
 open_segment(Segment *segment, const Piece *piece)
@@ -639,7 +629,7 @@ open_segment(Segment *segment, const Piece *piece)
 	return segment->fd >= 0;
 }
 
-/* close_segment -- if there is one open. */
+/* close_segment -- close the segment if one is open. */
 static void
 close_segment(Segment *segment)
 {
@@ -655,7 +645,7 @@ piece_offset(const Piece *piece)
 	return (off_t) (piece->start % RELSEG_SIZE) * BLCKSZ;
 }
 
-/* note_failure -- a call has failed: no more of them. */
+/* note_failure -- a call has failed: make no more calls. */
 static void
 note_failure(FileCache *cache, const char *call, int error)
 {

@@ -15,19 +15,30 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
-/* What of a file was in the page cache at first; in shared memory, for all processes */
+/* Which parts of a file were in the page cache at first; in shared memory, for all processes */
 typedef struct FileCacheMap FileCacheMap;
 
 /* What one process does about it; in the memory context of file_cache_begin */
 typedef struct FileCache FileCache;
 
+/*
+ * Find out whether a process may make the system calls.  To be called in the postmaster,
+ * while the library is preloaded.
+ */
 extern void file_cache_init(void);
+
 extern bool file_cache_is_wanted(Relation rel, BlockNumber nblocks);
 extern Size file_cache_map_size(BlockNumber nblocks);
 extern void file_cache_map_init(FileCacheMap *map, BlockNumber nblocks);
 extern Size file_cache_map_bytes(const FileCacheMap *map);
 extern FileCache *file_cache_begin(int ring_nbuffers);
 extern void file_cache_hold(FileCache *cache, bool hold);
+
+/*
+ * A block of the main fork will be read.  To be called for each block, in the order in
+ * which they are asked for; does nothing if cache is NULL.  Does no I/O by the server's
+ * routines, takes no lock and raises no error but for lack of memory.
+ */
 extern void file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map,
 								   BlockNumber blkno);
 extern void file_cache_release(FileCache *cache);
