@@ -35,8 +35,8 @@ PG_MODULE_MAGIC;
  *		Starts everything up, in the postmaster; or, in a server that the library
  *		doesn't fit, only what says so.
  *
- * Does nothing if the library is loaded later than that: there is no shared memory
- * to be had then.  library.c says what comes of it.
+ * Does nothing if the library is loaded later, as then it can't get shared memory.
+ * library.c says what that means.
  */
 void
 _PG_init(void)

@@ -9,12 +9,12 @@
  * session_preload_libraries, for LOAD, and where pg_upgrade or pg_restore only look
  * whether its functions are there.
  *
- * A background worker looks its routine up by the name of the library.  By the bare
- * name the server would search for the file.  If that has been replaced, by a
- * package's upgrade say, it would load the new one beside the one that the worker has
- * inherited; if it has been moved, find none.  By the very path under which the
- * postmaster has loaded it the server finds it among what is loaded, and looks for no
- * file.  So a server goes on with the library that it was started with.
+ * A background worker looks up its routine by the name of the library.  By the bare
+ * name the server would search for the file.  If a package's upgrade has replaced the
+ * file, the server would load the new one beside the one that the worker has inherited;
+ * if the file was moved, it would find none.  So workers use the path under which the
+ * postmaster has loaded the library: the server finds it among its loaded files, and
+ * goes on with the library that it was started with.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -6,16 +6,16 @@
  * The server's REINDEX CONCURRENTLY waits for others by queueing for the lock that
  * each transaction has on itself, while it holds its own lock on the table.  If one
  * of these then wants a lock on the table that ours forbids, say for ANALYZE after
- * an INSERT, that is a deadlock, and whoever has waited for longer is made to fail.
- * VACUUM never does that to anyone.
+ * an INSERT, that is a deadlock, and one of the two sessions fails.  VACUUM must
+ * never make another session fail.
  *
- * So here we look again and again whether they have ended.  Nobody can wait for us
- * in a circle, as we never wait in a queue; but one of those that we look for may
- * wait for a lock of ours, directly or behind others.  Then we are told
- * (OTHERS_WAIT_FOR_US), and have to let go.
+ * So these functions look again and again whether the transactions have ended.  There
+ * is no deadlock, as we never wait in a queue.  But one of the transactions may wait for
+ * a lock of ours, directly or behind others.  Then the result is OTHERS_WAIT_FOR_US, and
+ * the caller has to release its locks.
  *
  * Each wait is bounded.  Meanwhile the wait event is CycloneOtherTransactions, and
- * pg_stat_progress_create_index.current_locker_pid says who is waited for.
+ * pg_stat_progress_create_index.current_locker_pid has the process that we wait for.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -46,10 +46,10 @@
 #define FIRST_NAP_MS	1
 #define LAST_NAP_MS		50
 
-/* Those who vacuum, or build an index safely, use none of the snapshots that matter. */
+/* Sessions that vacuum, or build an index safely, use none of the snapshots that matter. */
 #define OTHERS_EXCLUDED	(PROC_IS_AUTOVACUUM | PROC_IN_VACUUM | PROC_IN_SAFE_IC)
 
-/* as far as we follow those who wait for each other */
+/* How many processes that wait for each other we follow at most */
 #define MOST_IN_CHAIN	64
 
 static bool has_old_snapshot(VirtualTransactionId vxid, const VirtualTransactionId *with, int nwith);
@@ -136,7 +136,7 @@ others_look(Others *others)
 
 /*
  * others_wait
- *		Wait until they have ended, for so long at most.
+ *		Wait until they have ended, for this many ms at most.
  *
  * Called and returns outside any transaction, with the table locked for the session.
  * Looks, and sleeps, in transactions, as no error outside of any would end that lock.
@@ -169,9 +169,9 @@ others_wait(Others *others, int ms)
 
 /*
  * others_for_longer_than
- *		Is one of these in a transaction that has been running for longer than that?
+ *		Is one of these in a transaction that has been running for longer than this many ms?
  *
- * So it is taken for if that isn't known, with track_activities off.
+ * Yes if that isn't known, with track_activities off.
  */
 OthersFound
 others_for_longer_than(const Others *others, int ms)
@@ -215,7 +215,7 @@ others_nap(int ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* others_describe -- who was found, in words; palloc'd. */
+/* others_describe -- the transaction that was found, in words; palloc'd. */
 char *
 others_describe(const OthersFound *who)
 {
@@ -237,9 +237,9 @@ has_old_snapshot(VirtualTransactionId vxid, const VirtualTransactionId *with, in
 
 /*
  * pid_of
- *		The process that runs a transaction; 0 if none does, as it is prepared or over.
+ *		The process that runs a transaction; 0 if the transaction is prepared or over.
  *
- * Call it before you see whether the transaction is there still, as otherwise one that
+ * Call it before you look whether the transaction still exists.  Otherwise one that
  * ends in that moment is taken for a prepared one.  A process forgets its number in
  * PGPROC.vxid some time before it lets go of the lock by which we see that it has
  * ended; the number beside that lock lives as long as the lock.
@@ -260,7 +260,7 @@ pid_of(VirtualTransactionId vxid)
 
 /*
  * waits_for_us
- *		Does a process wait for a lock of ours, or for somebody who does?
+ *		Does a process wait for a lock of ours, directly or behind others?
  */
 static bool
 waits_for_us(int pid)
@@ -303,7 +303,7 @@ waits_for_lock(int pid)
 	return proc != NULL && (proc->wait_event_info & 0xFF000000) == PG_WAIT_LOCK;
 }
 
-/* found -- what others_look and its like return. */
+/* found -- make the result of others_look and its like. */
 static OthersFound
 found(OthersEnd end, int pid)
 {

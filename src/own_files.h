@@ -4,9 +4,9 @@
  *	  What our small files in the data directory have in common.
  *
  * They are journals of new files, the history, notes of running autovacuums and
- * of failed audits, each of records with a checksum at the end.  How they are
- * opened, synced and replaced differs: by who may raise an error there, and by
- * what a crash may undo.
+ * of failed audits, each of records with a checksum at the end.  They differ in how
+ * they are opened, synced and replaced: some callers must not raise an error, and
+ * some files must survive a crash.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -19,7 +19,7 @@
 
 #define OWN_FOLDER	"pg_cyclone"
 
-/* own_record_crc -- the checksum of a record, of as many bytes as are in front of it. */
+/* own_record_crc -- the checksum of a record, over this many bytes in front of it. */
 static inline pg_crc32c
 own_record_crc(const void *record, size_t size)
 {

@@ -4,15 +4,15 @@
  *	  Which tables are pg_cyclone's, as the settings have it.
  *
  * cyclone.databases and cyclone.tables are lists of patterns, so that the engine
- * can be let loose on one table, one database, all of them.  An empty list is no
- * bound.  Whoever takes a table from the server asks here first, for commands and
- * for autovacuum; what isn't in both lists is the server's.
+ * can be used for one table, one database, or all of them.  An empty list is no
+ * bound.  Code that takes a table from the server asks here first, for commands and
+ * for autovacuum.  A table that isn't in both lists is the server's.
  *
- * A pattern is as in a shell, and fnmatch's.  One with a dot is of a schema's and a
- * table's name, any other of a table's name.  A TOAST table goes with its table.
+ * Patterns are as in a shell (fnmatch).  One with a dot stands for a schema's and a
+ * table's name, any other for a table's name.  A TOAST table goes with its table.
  *
- * The lists are taken apart for each table, which is nothing beside vacuuming one.
- * They can be, as settings_check_patterns has tried it.
+ * The lists are parsed for each table, which costs little beside vacuuming one.
+ * They are valid: settings_check_patterns has parsed them before.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -64,8 +64,8 @@ scope_has_table(Relation rel)
 
 /*
  * scope_matches
- *		Is there a pattern in a list that a name matches, by itself or behind its
- *		schema's, if there is one?  Nothing matches what is no list.
+ *		Does a name match a pattern in a list, by itself or behind its schema's name, if
+ *		that isn't NULL?  No if the list is invalid.
  */
 bool
 scope_matches(const char *list, const char *schema, const char *name)
@@ -84,8 +84,8 @@ scope_matches(const char *list, const char *schema, const char *name)
 
 /*
  * table_of_toast
- *		The table whose TOAST table this is; itself if it is none, or isn't named as
- *		they are.
+ *		The table whose TOAST table this is; the relation itself if it is no TOAST table,
+ *		or isn't named like one.
  */
 static Oid
 table_of_toast(Relation rel)

@@ -14,18 +14,17 @@
  * - If it is an older one, the library isn't used.  What a minor version adds
  *	 is made for libraries that don't know of it yet, never the other way
  *	 round.
- * - Whatever the versions, the server is asked about what it would not notice,
- *	 or not in time, if we had another idea of it (probes).  A probe has the
- *	 server make or fill something, and compares that with what we would have
- *	 made.  If one fails, the library isn't used.
+ * - In any case probes look for differences that the server would not notice, or
+ *	 not in time.  A probe has the server make or fill something, and compares
+ *	 that with what we would have made.  If one fails, the library isn't used.
  *
- * Not to be used means that nothing of it but this and its parameters is set
- * up: the server runs every VACUUM itself.  Options that it doesn't know are
- * an error, and so are estimates of bloat.
+ * If the library isn't used, only this file, its parameters and the utility hook
+ * are set up, and shared memory isn't: the server runs every VACUUM itself.  Options
+ * that it doesn't know are an error, and so are estimates of bloat.
  *
- * Probes can't show that all is well.  A function whose meaning has changed is
- * out of their reach, and so are structs that the server fills only in the
- * midst of a VACUUM.  Hence the warning, even if all of them are passed.
+ * Probes can't show that all is well.  They don't find a function whose meaning
+ * has changed, nor a change of structs that the server fills only in the midst
+ * of a VACUUM.  Hence the warning, even if all probes succeed.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -162,8 +161,8 @@ server_fits(void)
 
 /*
  * refuse_unfit_server
- *		Raise an error if the library isn't used, as then what is asked for can't be
- *		had.
+ *		Raise an error if the library isn't used.  what names the option or function that
+ *		was asked for.
  */
 void
 refuse_unfit_server(const char *what)

@@ -4,7 +4,7 @@
  *	  The configuration parameters, all named cyclone.*.
  *
  * Every parameter is defined here, in alphabetical order, and read through
- * its variable by whoever needs it.  The exceptions are those about latency,
+ * its variable.  The exceptions are those about latency,
  * in pace/pace_settings.c, those of compaction/compaction_settings.c, and those of
  * debug_point.c, which only exist in builds for tests.
  *
@@ -194,7 +194,7 @@ define_autovacuum_settings(void)
 							NULL, NULL, NULL);
 }
 
-/* define_patterns -- one that lists what the engine may take. */
+/* define_patterns -- a parameter that lists what the engine may take. */
 static void
 define_patterns(const char *name, const char *what, const char *more, char **value)
 {
@@ -285,7 +285,7 @@ define_guards(void)
 							   check_min_free_disk, assign_min_free_disk, NULL);
 }
 
-/* define_reports -- what is said of a VACUUM that has ended. */
+/* define_reports -- the parameters for reports on a VACUUM that has ended. */
 static void
 define_reports(void)
 {
@@ -325,8 +325,8 @@ define_page_cache_setting(void)
 
 /*
  * settings_parse_min_free_disk
- *		Read such a value: in bytes, or if it is a share less than 0.  Return false if
- *		that isn't possible.
+ *		Read a value of cyclone.min_free_disk: a size in bytes, or a share as a number
+ *		below 0.  False if it is invalid.
  */
 bool
 settings_parse_min_free_disk(const char *value, double *result)
@@ -395,7 +395,7 @@ check_delayed_standbys(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* settings_is_standby_list -- of names, that have room in shared memory? */
+/* settings_is_standby_list -- is this a list of names that fits in shared memory? */
 bool
 settings_is_standby_list(const char *value, bool may_be_empty)
 {

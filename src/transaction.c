@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * transaction.c
- *	  The transactions that a VACUUM consists of, and whom they run as.
+ *	  The transactions that a VACUUM consists of, and the users that they run as.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -90,8 +90,8 @@ try_in_subtransaction(void (*routine) (void *), void *arg)
 
 /*
  * transaction_error_is_about_data
- *		Is it about what was read?  Otherwise it is about the statement, which must
- *		end: it was cancelled, memory is short, or a standby has to go on.
+ *		Is an error about the data that was read?  Otherwise it must end the statement:
+ *		it was cancelled, memory is short, or recovery of a standby has to go on.
  */
 bool
 transaction_error_is_about_data(const ErrorData *error)
@@ -109,8 +109,8 @@ transaction_error_is_about_data(const ErrorData *error)
 
 /*
  * become_owner
- *		Go on as the owner of a relation, in a safe environment, as functions in
- *		its indexes may be called.
+ *		Become the owner of a relation, in a safe environment, as functions in its
+ *		indexes may be called.
  *
  * An error leaves user and settings as they are inside: the end of the
  * transaction restores them.

@@ -12,7 +12,7 @@
 
 #include "utils/rel.h"
 
-/* Who we were before become_owner */
+/* The user and the settings before become_owner */
 typedef struct SavedUser
 {
 	Oid			userid;

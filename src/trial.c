@@ -3,8 +3,8 @@
  * trial.c
  *	  Whether the system lets us make a call that the server itself never makes.
  *
- * A filter of system calls that ends a process which makes such a call would end all
- * sessions with it.  So a child of the postmaster makes it first.
+ * A filter of system calls may end a process that makes such a call, and the server
+ * would end all sessions with it.  So a child of the postmaster makes the call first.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -19,8 +19,8 @@
 
 /*
  * trial_survived
- *		Have a child make a call; return whether it lived on, and in *result what it
- *		returned.
+ *		Have a child make a call.  Returns whether the child survived it, and in *result
+ *		what the call returned.
  *
  * To be called in the postmaster, while the library is preloaded.  The child does
  * nothing else, and ends without running anything of the server's.

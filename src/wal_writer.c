@@ -4,18 +4,18 @@
  *	  Having our WAL written by the WAL writer.
  *
  * A vacuum that must log pages in full fills the WAL buffers (16 MB as a
- * rule) many times over.  Whoever finds them full writes out a page, one at a
- * time and under a lock; several processes that do this get into each other's
+ * rule) many times over.  A process that finds them full writes out pages, one at a
+ * time and under a lock.  Several processes that do this get into each other's
  * way so much that two vacuum a table more slowly than one.  (See the bench's
  * scenario heap-deleted without this.)  Writing WAL in big pieces is the WAL
  * writer's job, but it looks only now and then unless it is told that there
  * is something to do.  Transactions that commit asynchronously tell it so,
- * and we do the same: nobody waits for our WAL either.
+ * and we do the same: nobody waits for our WAL, either.
  *
  * If there are more processes than cores, the WAL writer is one of many that
  * want to run, and gets behind.  So we wait for it before the buffers are
- * full, which gives it the core that it needs.  Not so if the settings let it
- * sleep on until the buffers are that full.
+ * full, which gives it the core that it needs.  We don't if the settings let it
+ * sleep until the buffers are that full.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -44,7 +44,7 @@
 /* How long to wait at a time, and how often: we get by without it. */
 #define WAIT_MS				1
 #define MAX_WAITS			10
-/* It may be writing, but so long without progress it is not. */
+/* The WAL writer may be writing, but not if this many waits show no progress. */
 #define MAX_WAITS_IN_VAIN	2
 
 static bool writer_is_behind(XLogRecPtr written);
