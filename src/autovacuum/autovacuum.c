@@ -3,16 +3,16 @@
  * autovacuum.c
  *	  Autovacuum's tables, by the engine or by the server's own VACUUM.
  *
- * Which tables, in which order, when and by how many autovacuum workers, that
- * is all the server's doing.  heap_seam.c brings us each table that such a
- * worker wants vacuumed, and here it is decided who does it.
+ * The server chooses the tables, their order, the time and the number of autovacuum
+ * workers.  heap_seam.c brings each table that such a worker vacuums here, and this
+ * file decides whether the engine or the server vacuums it.
  *
  * Nothing may depend on the engine for safety.  If it fails on a table, or the
- * server crashes while it is at it, that table's circuit breaker opens, and
+ * server crashes while the engine vacuums one, that table's circuit breaker opens, and
  * PostgreSQL's own VACUUM has the next turns (table_log.c, running_notes.c).
- * It is no failure if an operator has intervened: the autovacuum was
- * cancelled, as somebody wanted the table, or one of its processes was
- * terminated, or the server stopped.  That goes by the class of the error.
+ * An intervention is no failure: the autovacuum was cancelled, as another session
+ * wanted the table, or one of its processes was terminated, or the server stopped.
+ * The class of the error tells.
  *
  * With a cost delay in force workers gain nothing, so a table gets no more
  * of them than the budget feeds; all autovacuums together get no more than
@@ -53,7 +53,7 @@
 
 /* From this part of the failsafe's age on a table is in a hurry. */
 #define HURRY_FRACTION	0.8
-/* In a hurry there is a worker for each so many pages, 1 MB. */
+/* In a hurry there is a worker for each 1 MB of the table. */
 #define HURRY_PAGES		((BlockNumber) (1024 * 1024 / BLCKSZ))
 
 static AutovacuumReason choose_reason(Relation rel, const TableKey *key, uint32 *failures);
@@ -102,8 +102,8 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 
 /*
  * choose_reason
- *		Who is to vacuum the table?  And how often in a row has the engine failed
- *		on it?
+ *		Does the engine vacuum the table, and if not, why?  *failures is how often in a
+ *		row the engine has failed on it.
  */
 static AutovacuumReason
 choose_reason(Relation rel, const TableKey *key, uint32 *failures)
@@ -125,7 +125,7 @@ choose_reason(Relation rel, const TableKey *key, uint32 *failures)
  * vacuum_by_engine
  *		Have the engine vacuum a table, for which there is a note on disk.
  *
- * If that fails the error is the caller's, when all is noted.
+ * An error is noted, and raised again.
  */
 static void
 vacuum_by_engine(Relation rel, const VacuumParams *params, BufferAccessStrategy strategy,
@@ -182,9 +182,9 @@ vacuum_by_engine(Relation rel, const VacuumParams *params, BufferAccessStrategy 
 
 /*
  * vacuum_by_server
- *		Have the server vacuum a table, and record what can be told of that.
+ *		Have the server vacuum a table, and record in the history what is known of that.
  *
- * There is nothing to be recorded where cyclone.enabled is off.
+ * Records nothing if cyclone.enabled is off.
  */
 static void
 vacuum_by_server(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy,
@@ -217,8 +217,8 @@ vacuum_by_server(Relation rel, compat_am_vacuum_params *params, BufferAccessStra
 
 /*
  * note_failure
- *		An error ends the engine's vacuum of a table of this name, which is NULL if it
- *		came that early: see what kind of error.
+ *		An error ends the engine's vacuum of a table: note it by its kind.  name is NULL
+ *		if the error came before the name was known.
  */
 static void
 note_failure(const TableKey *key, const char *name, const AutovacuumResult *result)
@@ -241,8 +241,8 @@ note_failure(const TableKey *key, const char *name, const AutovacuumResult *resu
 
 /*
  * autovacuum_audit_has_failed
- *		An error ends a command's VACUUM of a table of this name, which may be NULL: if it
- *		is an audit's, leave the table to the server.  Returns whether it is.
+ *		An error ends a command's VACUUM of a table of this name, which may be NULL.  If
+ *		an audit has raised it, leave the table to the server.  Returns whether one has.
  */
 bool
 autovacuum_audit_has_failed(const TableKey *key, const char *name)
@@ -259,8 +259,8 @@ autovacuum_audit_has_failed(const TableKey *key, const char *name)
 
 /*
  * tell_breaker
- *		Say in the log that a table's breaker has opened, where an error passes by; and write
- *		it down if that is because of an audit.
+ *		Log that a table's breaker has opened, while an error is handled; and write a note
+ *		if an audit has opened it.
  */
 static void
 tell_breaker(const TableKey *key, const char *name, bool is_audits, TimestampTz until)
@@ -268,8 +268,8 @@ tell_breaker(const TableKey *key, const char *name, bool is_audits, TimestampTz 
 	uint32		failures;
 
 	/*
-	 * The error itself comes next.  A message serves interrupts, and that the
-	 * worker whose error it is has gone would be another error.
+	 * The error itself comes next.  Sending a message serves interrupts, and
+	 * the end of the worker that raised the error would be another error.
 	 */
 	HOLD_INTERRUPTS();
 	ereport(LOG,

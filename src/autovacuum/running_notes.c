@@ -7,30 +7,30 @@
  * If the engine brought a server down with some table, autovacuum would come
  * to that table again as soon as the server is back, and so on.  So a worker
  * writes down which table it is at, and crosses that out when it is done.
- * What a server finds written at its start goes to PostgreSQL's own VACUUM
- * next (table_log_crashed); whether the engine was to blame nobody knows.
+ * Tables that a server finds in the notes at its start go to PostgreSQL's own VACUUM
+ * next (table_log_crashed); nobody knows whether the engine was to blame.
  *
- * A crash takes the breakers in shared memory with it.  So those that crashes
- * have opened are in the notes, too, until their time is over: two tables that
- * are the end of the server could take turns otherwise, for ever.  And there
- * may be a thousand of them: after a few crashes within that time all tables
- * are PostgreSQL's for as long as a single one would be.  Then there is a trial,
- * with one table; each crash in the week after leaves them all to PostgreSQL at once
- * and for twice as long, and after a few of these until somebody resets it.
+ * A crash takes the breakers in shared memory with it.  So breakers that crashes
+ * have opened are in the notes, too, until their time is over: otherwise two tables
+ * that crash the server could take turns for ever.  And there may be a thousand such
+ * tables: after a few crashes within that time all tables are left to PostgreSQL, for
+ * as long as a single one would be.  Then there is a trial with one table.  Each crash
+ * in the week after it leaves them all to PostgreSQL at once and for twice as long, and
+ * after a few of these until somebody resets it.
  *
  * What is no crash of an autovacuum
  * ---------------------------------
  * A worker that is terminated, or whose postmaster has died, crosses out its
- * note as it exits.  So does one that an immediate stop of the server
- * ends, in its signal handler: somebody asked for that, and it says nothing of
- * the engine.  If the server is ended because another process has crashed, the
- * note stays: memory that the engine spoiled may have been the reason.
+ * note as it exits.  So does a worker that an immediate stop of the server
+ * ends, in its signal handler: a person asked for that, and it says nothing about
+ * the engine.  If the server ends because another process has crashed, the
+ * note stays: memory that the engine has overwritten may have been the reason.
  *
  * A server that starts from a base backup has a copy of the notes of another
- * one, which was alive and well.  It ignores what was running there, but not
- * which tables had been somebody's end: it has the same ones.  A snapshot of
- * the whole disk can't be told from a crash, nor need it be: what comes of it
- * is that a table or two are PostgreSQL's for a while.
+ * server, which had not crashed.  It ignores the tables that were being vacuumed
+ * there, but not those that had crashed that server: it has the same tables.  A
+ * snapshot of the whole disk looks like a crash.  That does no harm: a table or two
+ * are left to PostgreSQL for a while.
  *
  * A failed audit
  * --------------
@@ -40,11 +40,11 @@
  * These breakers are no crashes, so they don't count as such.
  *
  * The notes are in one file of the data directory, with a place for each
- * process that there can be, and behind these one for each breaker.  It need
+ * possible process, and behind these one for each breaker.  The file need
  * not survive a loss of power, so it isn't synced.  Nothing here raises an
- * error; who can't write a note gets told.  Files are opened without the
- * server's bookkeeping, as that may raise one; a process keeps its own open, so a
- * signal handler only has to write.
+ * error: if a note can't be written, the result says so.  Files are opened without
+ * the server's bookkeeping, as that may raise an error.  A process keeps its file open,
+ * so that a signal handler only has to write.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -76,15 +76,15 @@
 #define AUDITS_PATH		OWN_FOLDER "/audits"
 #define NEW_AUDITS_PATH	AUDITS_PATH ".new"
 
-/* After so many crashes all tables are PostgreSQL's. */
+/* After this many crashes all tables are left to PostgreSQL. */
 #define CRASHES_FOR_ALL	3
 
-/* So many trials may end in a crash. */
+/* This many trials may end in a crash. */
 #define MOST_TRIALS		5
 
 /* A note of all tables has this for breaker_until if the trial went well, at crashed_at. */
 #define TRIAL_WENT_WELL	1
-/* So long after that, or after a break without a trial, do we remember that they were left. */
+/* For this long after that, or after a break without a trial, we remember that they were left. */
 #define MEMORY_MS		(7 * 24 * 3600 * INT64CONST(1000))
 
 /* A note; zeros if a place has none */
@@ -173,8 +173,8 @@ running_notes_end(void)
 
 /*
  * running_notes_trial_went_well
- *		The engine has vacuumed a table again, after all had been left to the server:
- *		they are no more, but what the next crash means isn't forgotten.
+ *		The engine has vacuumed a table again, after all had been left to the server: they
+ *		no longer are.  The note stays, as the next crash leaves them all again at once.
  */
 void
 running_notes_trial_went_well(void)
@@ -246,7 +246,7 @@ register_process(void)
 	is_registered = true;
 }
 
-/* end_at_exit -- who is terminated has not crashed. */
+/* end_at_exit -- a process that is terminated has not crashed. */
 static void
 end_at_exit(int code, Datum arg)
 {
@@ -285,9 +285,9 @@ make_note(const TableKey *key, uint32 failures,
 
 /*
  * running_notes_audit_failed
- *		An audit has failed on a table, which is left to the server until then, after so
- *		many failures in a row.  If that can't be written down, it is forgotten when the
- *		server is restarted.
+ *		An audit has failed on a table, after this many failures in a row, and the table is
+ *		left to the server until then.  If that can't be written down, a restart of the
+ *		server forgets it.
  */
 void
 running_notes_audit_failed(const TableKey *key, uint32 failures, TimestampTz until)
@@ -296,7 +296,7 @@ running_notes_audit_failed(const TableKey *key, uint32 failures, TimestampTz unt
 	int			fd = open_notes(AUDITS_PATH);
 	off_t		size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
 
-	/* without what a full disk may have left of one */
+	/* a full disk may have left a part of a note: cut it off */
 	if (fd < 0 || (size % sizeof(RunningNote) != 0 &&
 				   ftruncate(fd, size - size % sizeof(RunningNote)) != 0) ||
 		fcntl(fd, F_SETFL, O_APPEND) != 0 ||
@@ -406,7 +406,7 @@ read_notes(void)
 	judge_all_tables(&all, &crashes, has_crashed);
 	if (is_about_all(&all) && write_note(NEW_NOTES_PATH, MaxBackends + nbreakers, &all))
 		nbreakers++;
-	/* lest it be read again */
+	/* otherwise the old notes would be read again */
 	if (nbreakers == 0 || rename(NEW_NOTES_PATH, NOTES_PATH) != 0)
 		(void) unlink(NOTES_PATH);
 }
@@ -441,8 +441,8 @@ read_audits(void)
 	close(fd);
 
 	/*
-	 * with a full disk the old file will do, whose notes are over by
-	 * themselves
+	 * with a full disk the old file stays: the time of its notes ends by
+	 * itself
 	 */
 	if (nbreakers == 0)
 		(void) unlink(AUDITS_PATH);
@@ -472,7 +472,7 @@ take_over_crash(RunningNote *note, TimestampTz now)
 	}
 }
 
-/* count_crash -- a table's breaker is open: for a crash that hasn't been counted? */
+/* count_crash -- count the crash that has opened a table's breaker, once for all its tables. */
 static void
 count_crash(Crashes *crashes, const RunningNote *note)
 {
@@ -538,7 +538,7 @@ running_notes_read(void)
 	if (IsPostmasterEnvironment && !IsUnderPostmaster)
 	{
 		read_notes();
-		/* which hold for commands, too, so they have the last word */
+		/* last, as these breakers hold for commands, too */
 		read_audits();
 	}
 }

@@ -1,27 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * table_log.c
- *	  What has become of autovacuum's tables: the view cyclone.autovacuum, and
- *	  the circuit breakers.
+ *	  The view cyclone.autovacuum, and the circuit breakers.
  *
  * A hash table in shared memory has an entry for each table that autovacuum
  * came to, the latest cyclone.autovacuum_max_tables of them.  It lasts until
- * the server is restarted or crashes, like a cache: what it forgets is only
+ * the server is restarted or crashes, like a cache: an entry that it forgets is only
  * missing in the view.
  *
- * A table's breaker opens when the engine has failed on it, unless that is the
- * table's fault: its next
- * autovacuums are the server's, until a time has passed, twice as long after
- * each failure in a row, or somebody resets it.  After a crash
- * running_notes.c says which tables were being vacuumed; theirs open, too, and
- * those that earlier crashes, or failed audits, have opened stay open.  There is one for all tables, too,
- * which it opens after several crashes.  When its time is over one process at a time
- * may try the engine, on one table, until that went well.
+ * A table's breaker opens when the engine has failed on it, unless the table is
+ * damaged.  Then its next autovacuums are the server's until a time has passed, which
+ * is twice as long after each failure in a row, or until somebody resets it.  After a
+ * crash running_notes.c says which tables were being vacuumed: their breakers open,
+ * too, and those that earlier crashes or failed audits have opened stay open.
+ * running_notes.c also opens a breaker for all tables after several crashes.  When its
+ * time is over, one process at a time may try the engine on one table, until one
+ * succeeds.
  *
- * Autovacuum workers call this, where an error would be the end of more than
- * a table.  So nothing here raises one, but for the functions of the view; and
- * the one lock is held for no longer than it takes to copy an entry, or to look
- * for the oldest one.
+ * Autovacuum workers call these functions where an error would end more than the work
+ * on one table.  So none raises an error, but for the functions of the view.  The lock
+ * is held for no longer than it takes to copy an entry, or to look for the oldest one.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -48,7 +46,7 @@
 
 #define TRANCHE				"pg_cyclone autovacuum"
 #define AUTOVACUUM_COLUMNS	17
-/* A breaker is open for twice as long after each failure, so many times, */
+/* A breaker is open for twice as long after each failure, up to this many times, */
 #define MAX_DOUBLINGS		20
 /* but never for longer than this, the maximum of the setting. */
 #define LONGEST_BREAK_MS	(7 * 24 * 3600 * INT64CONST(1000))
@@ -88,7 +86,7 @@ typedef struct AllTables
 	pg_atomic_uint32 on_trial;	/* when that is over: one at a time, until one
 								 * has been vacuumed */
 	pg_atomic_uint32 tried_by;	/* a process; 0: none */
-	pg_atomic_uint32 audits_failed; /* ever, so that most need look no further */
+	pg_atomic_uint32 audits_failed; /* 1: one has, since the start; 0 saves a lookup */
 } AllTables;
 
 static AllTables *all = NULL;
@@ -117,7 +115,8 @@ table_log_key(Relation rel)
 
 /*
  * table_log_breaker_is_open
- *		Has the engine failed on this table lately?  And how often in a row?
+ *		Is this table's breaker open?  *failures is how often in a row the engine has
+ *		failed on it.
  */
 bool
 table_log_breaker_is_open(const TableKey *key, uint32 *failures)
@@ -165,8 +164,8 @@ table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumRes
 
 /*
  * table_log_cancelled
- *		The engine's vacuum of a table gave way to somebody.  Neither a failure, nor
- *		is what failed before forgotten.
+ *		The engine's vacuum of a table was cancelled, or gave way to another session.  That
+ *		is no failure, and earlier failures still count.
  */
 void
 table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
@@ -186,11 +185,10 @@ table_log_cancelled(const TableKey *key, const AutovacuumResult *result)
 
 /*
  * table_log_failed
- *		The engine has failed on a table, with this error.  Returns how long it is
- *		left to the server: not at all if the table or an index is damaged, as the server
+ *		The engine has failed on a table, with this error.  Returns until when the table is
+ *		left to the server; 0 for not at all, if the table or an index is damaged: the server
  *		would do no better, and may crash (page_check.c) or never end (link_walk.c).
- *		That an audit has failed is no sign of that.  Without a result it was a
- *		command's VACUUM, not autovacuum's.
+ *		A failed audit is no sign of damage.  result is NULL if it was a command's VACUUM.
  */
 TimestampTz
 table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
@@ -218,7 +216,7 @@ table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 
 /*
  * table_log_audit_has_failed
- *		Is a table left to the server because of that, in commands, too?
+ *		Is a table left to the server, in commands, too, because an audit has failed on it?
  */
 bool
 table_log_audit_has_failed(const TableKey *key)
@@ -237,8 +235,8 @@ table_log_audit_has_failed(const TableKey *key)
 
 /*
  * table_log_crashed
- *		The server crashed while the engine was vacuuming a table, on which it has
- *		failed so often in a row by now.  Returns how long it is left to the server.
+ *		The server crashed while the engine was vacuuming a table, on which it has now
+ *		failed this often in a row.  Returns until when the table is left to the server.
  *		For the postmaster, at the start.
  */
 TimestampTz
@@ -260,8 +258,8 @@ table_log_crashed(const TableKey *key, uint32 failures)
 
 /*
  * table_log_reopen
- *		The breaker that an earlier crash, or a failed audit, has opened for a table is
- *		open until then.  Returns until when it really is, 0 if it is closed.  For the
+ *		Open a table's breaker again, which an earlier crash or a failed audit has opened
+ *		until then.  Returns until when it is open now, 0 if it is closed.  For the
  *		postmaster, at the start.
  */
 TimestampTz
@@ -292,14 +290,14 @@ table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, Timestamp
 	return until;
 }
 
-/* table_log_longest_break -- no break that begins now ends later, but one for good. */
+/* table_log_longest_break -- the latest end of a break that begins now, but for DT_NOEND. */
 TimestampTz
 table_log_longest_break(TimestampTz now)
 {
 	return TimestampTzPlusMilliseconds(now, LONGEST_BREAK_MS);
 }
 
-/* table_log_break_until -- the end of a break that begins now, after so many failures in a row. */
+/* table_log_break_until -- the end of a break that begins now, after this many failures in a row. */
 TimestampTz
 table_log_break_until(uint32 failures)
 {
@@ -311,7 +309,7 @@ table_log_break_until(uint32 failures)
 
 /*
  * table_log_lock_crashes
- *		Who changes on disk what is known of crashes, after having read it, does so
+ *		Lock the notes on disk.  A process that reads notes and then changes them does both
  *		between this and table_log_unlock_crashes.
  */
 void
@@ -329,9 +327,9 @@ table_log_unlock_crashes(void)
 
 /*
  * table_log_leave_all
- *		All tables are the server's until then, as it crashed several times; and
- *		afterwards, until the engine has vacuumed one, all but one at a time.  For the
- *		postmaster, at the start.
+ *		Leave all tables to the server until then, as it crashed several times; afterwards
+ *		all but one at a time, until the engine has vacuumed one.  For the postmaster, at
+ *		the start.
  */
 void
 table_log_leave_all(TimestampTz until)
@@ -342,8 +340,8 @@ table_log_leave_all(TimestampTz until)
 
 /*
  * table_log_all_are_left
- *		Is it so?  If not, table_log_end_trial is to be called when the table is done,
- *		or isn't the engine's after all.
+ *		Are all tables left to the server?  If not, this may begin a trial: the caller calls
+ *		table_log_end_trial when the table is done, or isn't the engine's after all.
  */
 bool
 table_log_all_are_left(void)
@@ -356,7 +354,7 @@ table_log_all_are_left(void)
 		!pg_atomic_compare_exchange_u32(&all->tried_by, &nobody, MyProcPid);
 }
 
-/* table_log_all_may_be_left -- is it so, or may only one at a time be tried?  Begins no trial. */
+/* table_log_all_may_be_left -- are they, or may only one at a time be tried?  Begins no trial. */
 bool
 table_log_all_may_be_left(void)
 {
@@ -366,8 +364,8 @@ table_log_all_may_be_left(void)
 
 /*
  * table_log_end_trial
- *		Another process may try, if this one did; or all may, if it went well.  Returns
- *		whether that is so since now.
+ *		End this process's trial, if it has one: now another process may try, or all may if
+ *		it went well.  Returns true in this last case.
  */
 bool
 table_log_end_trial(bool went_well)
@@ -402,8 +400,8 @@ table_log_last_seconds(const TableKey *key, double *seconds)
 
 /*
  * table_log_forget
- *		Forget about a table, or about all of them if key is NULL; that closes
- *		their breakers, and the server's for all of them.  Returns how many there
+ *		Forget about a table, or about all of them if key is NULL.  That closes their
+ *		breakers, and with NULL the one for all tables.  Returns how many entries there
  *		were.
  */
 int64
@@ -489,7 +487,7 @@ forget_oldest(void)
 	hash_search(entries, &key, HASH_REMOVE, NULL);
 }
 
-/* note_end -- what the vacuum that ends now came to. */
+/* note_end -- note the result of a vacuum that ends now. */
 static void
 note_end(TableEntry *entry, const AutovacuumResult *result)
 {
@@ -510,7 +508,7 @@ note_failure(TableEntry *entry, int sqlerrcode, bool is_audits)
 		pg_atomic_write_u32(&all->audits_failed, 1);
 }
 
-/* note_crash -- the last of so many failures in a row was a crash. */
+/* note_crash -- the last of this many failures in a row was a crash. */
 static void
 note_crash(TableEntry *entry, uint32 failures)
 {
@@ -570,7 +568,7 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	bool		has_last = entry->last.start != 0;
 	bool		by_engine = has_last && entry->last_reason == REASON_ENGINE;
 
-	/* as for the table, or as for all */
+	/* the breaker of the table, or the one for all */
 	TimestampTz until = Max(entry->breaker_until,
 							(TimestampTz) pg_atomic_read_u64(&all->left_until));
 	bool		is_open = until > GetCurrentTimestamp();
