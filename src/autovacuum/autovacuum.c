@@ -43,10 +43,10 @@
 #include "engine/audit.h"
 #include "engine/table_vacuum.h"
 #include "history/history.h"
-#include "library.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "scope.h"
+#include "server_check.h"
 #include "settings.h"
 #include "team/degree.h"
 #include "team/team.h"
@@ -292,7 +292,7 @@ pg_cyclone_autovacuum_reset(PG_FUNCTION_ARGS)
 	TableKey	keys[] = {{.database = MyDatabaseId}, {.database = InvalidOid}};
 	int64		forgotten = 0;
 
-	refuse_without_preloading();
+	refuse_unfit_server("cyclone.autovacuum_reset()");
 	if (PG_ARGISNULL(0))
 	{
 		running_notes_forget(NULL);

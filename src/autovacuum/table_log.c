@@ -541,6 +541,9 @@ pg_cyclone_autovacuum(PG_FUNCTION_ARGS)
 
 	refuse_without_preloading();
 	begin_rows(fcinfo, AUTOVACUUM_COLUMNS);
+	/* there is no log on a server that the library doesn't fit */
+	if (entries == NULL)
+		return (Datum) 0;
 
 	/* rows are made without the lock */
 	copies = palloc_array(TableEntry, cyclone_autovacuum_max_tables);

@@ -393,7 +393,7 @@ add_item(LeafPacking *packing, Size bytes, Size posting_bytes)
 
 		packing->full_pages++;
 		begin_page(packing);
-		packing->free -= moved + sizeof(ItemIdData);
+		packing->free -= Min(packing->free, moved + sizeof(ItemIdData));
 		packing->nitems = 1;
 	}
 	packing->free -= Min(packing->free, bytes + sizeof(ItemIdData));

@@ -89,6 +89,9 @@ def assert_core_serves(cluster, differs: str) -> None:
                 conn.execute("REPACK (PARALLEL 2) t")
         conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
         assert conn.execute("SELECT * FROM cyclone.progress_details, cyclone.pace").fetchall() == []
+        assert conn.execute("SELECT * FROM cyclone.autovacuum_details").fetchall() == []
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not fit this server"):
+            conn.execute("SELECT cyclone.autovacuum_reset()")
         assert conn.execute("SELECT cyclone.pause(), cyclone.resume(), cyclone.pause(1), cyclone.resume(1)").fetchone() == (0, 0, False, False)
         of_mine = "cyclone.pause(pg_backend_pid()), cyclone.resume(pg_backend_pid()), cyclone.set_pace(pg_backend_pid(), '0')"
         assert conn.execute(f"SELECT {of_mine}").fetchone() == (False, False, False)
