@@ -53,6 +53,8 @@ row_description(FunctionCallInfo fcinfo, int columns)
 static void
 check_columns(FunctionCallInfo fcinfo, TupleDesc desc, int columns)
 {
+	Assert(columns > 0);
+
 	if (desc->natts != columns)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include "miscadmin.h"
+
 #include "disk_free.h"
 #include "trial.h"
 
@@ -37,6 +39,8 @@ void
 disk_free_init(void)
 {
 	bool		result;
+
+	Assert(process_shared_preload_libraries_in_progress);
 
 	may_ask = trial_survived(ask_once, &result);
 	if (!may_ask)

@@ -255,6 +255,8 @@ file_cache_begin(int ring_nbuffers)
 {
 	FileCache  *cache = palloc0_object(FileCache);
 
+	Assert(ring_nbuffers >= 0);
+
 	cache->ring_blocks = ring_nbuffers;
 	cache->context = CurrentMemoryContext;
 	return cache;
@@ -448,6 +450,7 @@ append(FileCache *cache, Pieces *pieces, const Piece *piece)
 		pieces->array = array;
 		pieces->size = size;
 	}
+	Assert(pieces->first + pieces->count < pieces->size);
 	pieces->array[pieces->first + pieces->count++] = *piece;
 }
 
@@ -613,6 +616,8 @@ open_segment(Segment *segment, const Piece *piece)
 	char	   *path;
 	char		segment_path[MAXPGPATH];
 
+	Assert(piece->start % PIECE_BLOCKS == 0);
+
 	if (segment->fd >= 0 && segment->number == number &&
 		RelFileLocatorEquals(segment->file, piece->file))
 		return true;
@@ -649,6 +654,8 @@ piece_offset(const Piece *piece)
 static void
 note_failure(FileCache *cache, const char *call, int error)
 {
+	Assert(error != 0);
+
 	cache->error = error;
 	cache->failed_call = call;
 	if (error == ENOSYS || error == EPERM || error == EACCES)

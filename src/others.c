@@ -69,6 +69,7 @@ others_with_lock(Oid relid, LOCKMODE conflicting)
 	LOCKTAG		tag;
 
 	Assert(IsTransactionState());
+	Assert(OidIsValid(relid));
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	others->vxids = GetLockConflicts(&tag, conflicting, &others->count);
 	return others;
@@ -147,6 +148,8 @@ others_wait(Others *others, int ms)
 	TimestampTz start = GetCurrentTimestamp();
 	int			nap = FIRST_NAP_MS;
 
+	Assert(!IsTransactionState());
+
 	for (;;)
 	{
 		OthersFound now;
@@ -177,6 +180,8 @@ OthersFound
 others_for_longer_than(const Others *others, int ms)
 {
 	TimestampTz now;
+
+	Assert(IsTransactionState());
 
 	/* or we would see them as they were when this transaction looked first */
 	pgstat_clear_backend_activity_snapshot();

@@ -29,6 +29,8 @@
 void
 begin_vacuum_transaction(bool full)
 {
+	Assert(!IsTransactionState());
+
 	StartTransactionCommand();
 
 	/* before there is a snapshot, or others would see its xmin for a while */
@@ -48,6 +50,9 @@ begin_vacuum_transaction(bool full)
 void
 end_transaction(void)
 {
+	Assert(IsTransactionState());
+	Assert(ActiveSnapshotSet());
+
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }
@@ -118,6 +123,8 @@ transaction_error_is_about_data(const ErrorData *error)
 void
 become_owner(Relation rel, SavedUser *saved)
 {
+	Assert(IsTransactionState());
+
 	GetUserIdAndSecContext(&saved->userid, &saved->sec_context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner,
 						   saved->sec_context | SECURITY_RESTRICTED_OPERATION);
@@ -129,6 +136,8 @@ become_owner(Relation rel, SavedUser *saved)
 void
 become_user_again(const SavedUser *saved)
 {
+	Assert(saved->nestlevel > 0);
+
 	AtEOXact_GUC(false, saved->nestlevel);
 	SetUserIdAndSecContext(saved->userid, saved->sec_context);
 }

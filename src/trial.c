@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "miscadmin.h"
+
 #include "trial.h"
 
 /*
@@ -31,6 +33,8 @@ trial_survived(bool (*call) (void), bool *result)
 	int			status = 0;
 	pid_t		child;
 	pid_t		ended;
+
+	Assert(process_shared_preload_libraries_in_progress);
 
 	fflush(NULL);
 	child = fork();

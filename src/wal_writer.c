@@ -64,6 +64,8 @@ wal_keep_pace(void)
 	XLogRecPtr	written;
 	int			waits_in_vain = 0;
 
+	Assert(CritSectionCount == 0);
+
 	if (pgWalUsage.wal_bytes - told_bytes < WAL_BYTES_A_CALL ||
 		XLogRecPtrIsInvalid(XactLastRecEnd))
 		return;

@@ -29,11 +29,13 @@
 
 #include "access/multixact.h"
 #include "access/transam.h"
+#include "access/xact.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
@@ -86,6 +88,10 @@ autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params, BufferAccessStr
 	AutovacuumResult result = {.start = GetCurrentTimestamp()};
 	uint32		failures;
 	AutovacuumReason reason = choose_reason(rel, &key, &failures);
+
+	Assert(AmAutoVacuumWorkerProcess());
+	Assert(IsTransactionState());
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 
 	if (reason == REASON_ENGINE && !running_notes_begin(&key, failures))
 	{

@@ -143,6 +143,10 @@ running_notes_begin(const TableKey *key, uint32 failures)
 {
 	RunningNote note = make_note(key, failures, 0, 0);
 
+	Assert(AmAutoVacuumWorkerProcess());
+	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
+	Assert(!has_note);
+
 	register_process();
 
 	if (notes_fd < 0)
@@ -296,6 +300,8 @@ running_notes_audit_failed(const TableKey *key, uint32 failures, TimestampTz unt
 	int			fd = open_notes(AUDITS_PATH);
 	off_t		size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
 
+	Assert(until != 0);
+
 	/* a full disk may have left a part of a note: cut it off */
 	if (fd < 0 || (size % sizeof(RunningNote) != 0 &&
 				   ftruncate(fd, size - size % sizeof(RunningNote)) != 0) ||
@@ -346,6 +352,8 @@ sync_notes(const char *path)
 static bool
 write_to_place(int fd, int place, const RunningNote *note)
 {
+	Assert(fd >= 0 && place >= 0);
+
 	return pwrite(fd, note, sizeof(RunningNote), (off_t) place * sizeof(RunningNote)) ==
 		sizeof(RunningNote);
 }
@@ -476,6 +484,9 @@ take_over_crash(RunningNote *note, TimestampTz now)
 static void
 count_crash(Crashes *crashes, const RunningNote *note)
 {
+	Assert(note->breaker_until != 0);
+	Assert(crashes->number >= 0 && crashes->number <= CRASHES_FOR_ALL);
+
 	for (int i = 0; i < crashes->number; i++)
 		if (crashes->at[i] == note->crashed_at)
 			return;

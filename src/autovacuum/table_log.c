@@ -86,7 +86,8 @@ typedef struct AllTables
 	pg_atomic_uint32 on_trial;	/* when that is over: one at a time, until one
 								 * has been vacuumed */
 	pg_atomic_uint32 tried_by;	/* a process; 0: none */
-	pg_atomic_uint32 audits_failed; /* 1: one has, since the start; 0 saves a lookup */
+	pg_atomic_uint32 audits_failed; /* 1: one has, since the start; 0 saves a
+									 * lookup */
 } AllTables;
 
 static AllTables *all = NULL;
@@ -141,6 +142,8 @@ void
 table_log_done(const TableKey *key, AutovacuumReason reason, const AutovacuumResult *result)
 {
 	TableEntry *entry;
+
+	Assert(reason <= REASON_NO_NOTE);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
@@ -245,6 +248,8 @@ table_log_crashed(const TableKey *key, uint32 failures)
 	TableEntry *entry;
 	TimestampTz until = 0;
 
+	Assert(!IsUnderPostmaster);
+
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = enter(key);
 	if (entry != NULL)
@@ -267,6 +272,8 @@ table_log_reopen(const TableKey *key, uint32 failures, bool is_audits, Timestamp
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TableEntry *entry;
+
+	Assert(!IsUnderPostmaster);
 
 	if (until <= now)
 		return 0;
@@ -315,6 +322,7 @@ table_log_break_until(uint32 failures)
 void
 table_log_lock_crashes(void)
 {
+	Assert(!LWLockHeldByMe(crashes_lock));
 	LWLockAcquire(crashes_lock, LW_EXCLUSIVE);
 }
 
@@ -322,6 +330,7 @@ table_log_lock_crashes(void)
 void
 table_log_unlock_crashes(void)
 {
+	Assert(LWLockHeldByMe(crashes_lock));
 	LWLockRelease(crashes_lock);
 }
 
@@ -334,6 +343,8 @@ table_log_unlock_crashes(void)
 void
 table_log_leave_all(TimestampTz until)
 {
+	Assert(!IsUnderPostmaster);
+
 	pg_atomic_write_u64(&all->left_until, until);
 	pg_atomic_write_u32(&all->on_trial, 1);
 }
@@ -443,8 +454,12 @@ table_log_forget(const TableKey *key)
 static TableEntry *
 enter(const TableKey *key)
 {
-	TableEntry *entry = hash_search(entries, key, HASH_FIND, NULL);
+	TableEntry *entry;
 
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	Assert(OidIsValid(key->relid));
+
+	entry = hash_search(entries, key, HASH_FIND, NULL);
 	if (entry == NULL)
 	{
 		if (hash_get_num_entries(entries) >= cyclone_autovacuum_max_tables)
@@ -471,6 +486,8 @@ forget_oldest(void)
 	TimestampTz now = GetCurrentTimestamp();
 	TableKey	key;
 
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+
 	hash_seq_init(&scan, entries);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
@@ -491,6 +508,8 @@ forget_oldest(void)
 static void
 note_end(TableEntry *entry, const AutovacuumResult *result)
 {
+	Assert(result->start != 0);
+
 	entry->last = *result;
 	entry->last_seconds = (double) (GetCurrentTimestamp() - result->start) / USECS_PER_SEC;
 }
@@ -589,7 +608,10 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 	nulls[column] = !has_last || by_engine;
 	values[column] = (Datum) 0;
 	if (!nulls[column])
+	{
+		Assert(entry->last_reason < lengthof(reason_names));
 		values[column] = CStringGetTextDatum(reason_names[entry->last_reason]);
+	}
 	column++;
 	nulls[column] = !has_last;
 	values[column++] = TimestampTzGetDatum(entry->last.start);
@@ -619,6 +641,7 @@ put_row(ReturnSetInfo *result, const TableEntry *entry)
 void
 table_log_shmem_request(void)
 {
+	StaticAssertStmt(lengthof(reason_names) == REASON_NO_NOTE + 1, "a reason has no name");
 	RequestAddinShmemSpace(hash_estimate_size(cyclone_autovacuum_max_tables, sizeof(TableEntry)));
 	RequestAddinShmemSpace(sizeof(AllTables));
 	RequestNamedLWLockTranche(TRANCHE, 2);

@@ -418,8 +418,11 @@ bool
 bloat_try(Relation rel, void (*routine) (void *), void *arg)
 {
 	ErrorContextCallback *stack = error_context_stack;
-	ErrorData  *error = try_in_subtransaction(routine, arg);
+	ErrorData  *error;
 
+	Assert(!IsInParallelMode());
+
+	error = try_in_subtransaction(routine, arg);
 	if (error == NULL)
 		return true;
 	if (!transaction_error_is_about_data(error))

@@ -183,6 +183,9 @@ share_with_row(const BtreeSurvey *survey, Relation index, const BloatEstimate *h
 	double		marked = survey->marked_entries / survey->entries;
 	double		least;
 
+	Assert(survey->entries > 0);
+	Assert(heap->dead_roots >= 0 && heap->dead_roots <= 1);
+
 	if (heap->dead_roots <= marked)
 		return 1;
 	least = (1 - heap->dead_roots) / (1 - marked);
@@ -294,6 +297,8 @@ leaf_entry(const BtreeSurvey *survey, Page page, OffsetNumber off)
 static void
 begin_packing(LeafPacking *packing, Relation index, double keep)
 {
+	Assert(keep >= 0 && keep <= 1);
+
 	packing->deduplicate = !index->rd_index->indisunique &&
 		BTGetDeduplicateItems(index) && _bt_allequalimage(index, false);
 	packing->target_free = BTGetTargetPageFreeSpace(index);

@@ -38,6 +38,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
+#include "storage/lmgr.h"
 #include "storage/read_stream.h"
 
 #include "bloat/page_sample.h"
@@ -106,6 +107,8 @@ page_sample_begin(Relation rel, BlockNumber first_block, uint32 most_pages,
 	PageSample *sample = palloc0_object(PageSample);
 	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
+
 	sample->rel = rel;
 	sample->first_block = first_block;
 	sample->nblocks = nblocks > first_block ? nblocks - first_block : 0;
@@ -145,7 +148,10 @@ page_sample_measured(PageSample *sample, Buffer buffer,
 	double		answers[NMAPS];
 	double		averages[NMAPS];
 
-	Assert(nquantities <= MAX_QUANTITIES);
+	Assert(nquantities > 0 && nquantities <= MAX_QUANTITIES);
+	Assert(stratum < sample->nstrata);
+	Assert(BufferGetBlockNumber(buffer) >= stratum_start(sample, stratum) &&
+		   BufferGetBlockNumber(buffer) < stratum_start(sample, stratum + 1));
 	DEBUG_POINT("bloat-page");
 	for (int q = 0; q < nquantities; q++)
 		sample->quantity_sum[q] += nblocks * quantities[q];
@@ -208,6 +214,7 @@ page_sample_total(const PageSample *sample, int quantity)
 	double		explained = 0;
 	double		unexplained;
 
+	Assert(quantity >= 0 && quantity < MAX_QUANTITIES);
 	Assert(sample->next_measured == sample->nstrata);
 	if (sample->nstrata == 0)
 		return total;
@@ -268,6 +275,9 @@ next_block(ReadStream *stream, void *callback_data, void *per_buffer_data)
 static BlockNumber
 stratum_start(const PageSample *sample, BlockNumber stratum)
 {
+	Assert(sample->nstrata > 0 && sample->nstrata <= sample->nblocks);
+	Assert(stratum <= sample->nstrata);
+
 	return sample->first_block +
 		(BlockNumber) ((uint64) stratum * sample->nblocks / sample->nstrata);
 }

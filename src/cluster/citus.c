@@ -24,6 +24,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -147,6 +148,8 @@ citus_placements(List *relids)
 		oids[i] = ObjectIdGetDatum(list_nth_oid(relids, i));
 	array = PointerGetDatum(construct_array_builtin(oids, list_length(relids), OIDOID));
 
+	Assert(IsTransactionState());
+
 	PushActiveSnapshot(GetLatestSnapshot());
 	SPI_connect();
 	nrows = query(placements_query, true, 1, &type, &array);
@@ -213,6 +216,9 @@ citus_run(List *nodes, List *commands)
 	Datum		values[3];
 	List	   *answers = NIL;
 	uint64		nrows;
+
+	Assert(IsTransactionState());
+	Assert(nodes != NIL && list_length(nodes) == list_length(commands));
 
 	values[0] = array_of(nodes, node_name_datum, TEXTOID, -1, false, TYPALIGN_INT);
 	values[1] = array_of(nodes, node_port_datum, INT4OID, sizeof(int32), true, TYPALIGN_INT);

@@ -62,6 +62,8 @@ cluster_answer_take(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answ
 	List	   *messages;
 	bool		failed;
 
+	Assert(shards != NIL);
+
 	if (!answer->success)
 	{
 		fail_node(vacuum, shards, answer->result, NULL);

@@ -512,6 +512,7 @@ tell_moved(const ClusterVacuum *vacuum)
 	{
 		const CitusPlacement *placement = shard->placement;
 
+		Assert(shard->status != NULL);
 		if (shard->is_late && strcmp(shard->status, "vacuumed") == 0)
 			ereport(NOTICE,
 					(errmsg("shard %s has come to %s:%d during VACUUM, and was vacuumed there",

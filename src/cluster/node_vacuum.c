@@ -354,6 +354,8 @@ take_message(char type, const char *text, size_t length)
 	if (type != PqMsg_NoticeResponse && !(type == PqMsg_ErrorResponse && takes_errors))
 		return server_methods->putmessage(type, text, length);
 
+	Assert(running != NULL && running->current < running->nshards);
+
 	old = MemoryContextSwitchTo(running->context);
 	initStringInfo(&message);
 	appendBinaryStringInfo(&message, text, length);

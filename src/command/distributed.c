@@ -397,6 +397,8 @@ find_one(const OtherLibrary *library, List *relids, Owner *owner)
 {
 	bool		found = false;
 
+	Assert(relids != NIL);
+
 	*owner = (Owner)
 	{
 		library, linitial_oid(relids), library->are_what

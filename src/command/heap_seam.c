@@ -115,6 +115,8 @@ heap_seam_is_set(void)
 static void
 vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy)
 {
+	Assert(servers_vacuum != NULL);
+
 	if (!IsUnderPostmaster || rel->rd_tableam != GetHeapamTableAmRoutine())
 		servers_vacuum(rel, params, strategy);
 	else if (AmAutoVacuumWorkerProcess())

@@ -324,6 +324,8 @@ static void
 process_targets(List *targets, const VacuumParams *params,
 				BufferAccessStrategy ring, MemoryContext context)
 {
+	Assert(!IsTransactionState());
+
 	relations_reset_costs();
 
 	foreach_node(VacuumRelation, target, targets)
@@ -587,6 +589,8 @@ relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params
 	TableKey	key = table_log_key(rel);
 	char	   *name = pstrdup(RelationGetRelationName(rel));
 
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
+
 	become_owner(rel, &saved);
 	pace_write_steadily();
 	PG_TRY();
@@ -641,6 +645,8 @@ leave_to_server(VacuumRelation *target, const VacuumParams *params,
 	MemoryContext scratch;
 	MemoryContext old;
 	List	   *targets;
+
+	Assert(!IsTransactionState());
 
 	/* we update them ourselves, once for all targets */
 	server_params.options |= VACOPT_SKIP_DATABASE_STATS;

@@ -31,6 +31,7 @@
 #include "catalog/pg_inherits.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -273,6 +274,8 @@ static void
 repack_open(Relation rel, const VacuumParams *params, bool is_named)
 {
 	const char *is_what;
+
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
 
 	CHECK_FOR_INTERRUPTS();
 	/* checked before, but without a lock */

@@ -131,6 +131,9 @@ progress_begin(Oid relid, int leader_pid)
 {
 	ProgressSlot *slot = my_slot();
 
+	Assert(OidIsValid(relid));
+	Assert(leader_pid > 0);
+
 	if (!exit_callback_registered)
 	{
 		before_shmem_exit(clear_at_exit, (Datum) 0);
@@ -217,6 +220,8 @@ void
 progress_store(int64 items, Size bytes, Size limit)
 {
 	ProgressSlot *slot = my_slot();
+
+	Assert(items >= 0);
 
 	pg_atomic_write_u64(&slot->dead_tids, items);
 	pg_atomic_write_u64(&slot->store_bytes, bytes);
@@ -447,6 +452,8 @@ static void
 leave_blocks(ProgressSlot *slot)
 {
 	uint32		leader_pid = pg_atomic_read_u32(&slot->leader_pid);
+
+	Assert(slot == my_slot());
 
 	if (leader_pid == MyProcPid || OidIsValid(pg_atomic_read_u32(&slot->index_relid)))
 		return;
