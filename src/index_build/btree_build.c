@@ -19,7 +19,7 @@
  *
  * An index of one part is built by one process from beginning to end.
  *
- * What divides the entries (btree_entry.c) is one of them.
+ * The bounds between parts are entries, too (btree_entry.c).
  *
  * Only for plain indexes (see plain_index.c), and like the server when it
  * rebuilds the indexes of a table that VACUUM FULL has written: without a check
@@ -69,8 +69,8 @@ static BufFile *downlinks_of(void *state, int part);
 
 /*
  * btree_build_size
- *		How much shared memory a build of nparts parts takes.  One of a single
- *		part needs no sample.
+ *		How much shared memory a build of nparts parts takes.  A single part needs no
+ *		sample.
  */
 Size
 btree_build_size(const BtreeSample *sample, int nparts)
@@ -81,7 +81,7 @@ btree_build_size(const BtreeSample *sample, int nparts)
 
 /*
  * btree_build_begin
- *		Leader, before anybody builds a part.  The index has an empty file.
+ *		Leader, before any process builds a part.  The index has an empty file.
  */
 void
 btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Relation index)
@@ -115,7 +115,7 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	}
 	Assert(next == nparts);
 
-	/* the metapage comes last, but is the first */
+	/* the metapage is written last, but is the first block */
 	if (RelationGetNumberOfBlocks(index) != 0)
 		elog(ERROR, "index \"%s\" is not empty", RelationGetRelationName(index));
 	new_blocks_init(&build->blocks);
@@ -127,8 +127,8 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
  *		Build parts of different indexes, with one pass over the table, and at most
  *		maintenance_work_mem, and count the indexes that are ready by it.
  *
- * If there are several, all of them are built by_code.  files has been attached
- * to, if any index has more than one part.  An index of one part is whole then.
+ * If there are several, all of them are built by_code.  If any index has more than
+ * one part, this process is attached to files.  An index of one part is whole then.
  * Raises an error if an entry is too large, as the server's build does.
  */
 void
@@ -175,7 +175,7 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 
 /*
  * build_part
- *		Fill the leaf pages of a part whose entries are all there.
+ *		Sort the entries of a part, which are all there, and fill its leaf pages.
  */
 static void
 build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
@@ -244,7 +244,7 @@ btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 	if (pg_atomic_read_u32(&build->parts_done) != build->nparts)
 		elog(ERROR, "parts of index \"%s\" are missing", RelationGetRelationName(index));
-	/* an only part was joined by the process that built it */
+	/* the process that built a single part has joined it */
 	if (build->nparts > 1)
 		join(build, files, NULL, heap, index);
 }

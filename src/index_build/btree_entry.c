@@ -4,9 +4,7 @@
  *	  Entries of an index that is built: how one is made of a row, and which of
  *	  two comes first.
  *
- * Entries are in the order of their keys, and with equal keys in that of their
- * rows: of two that differ in nothing else, the row further in front has the
- * first.
+ * Entries are in the order of their keys, and with equal keys in that of their TIDs.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -103,7 +101,7 @@ void
 btree_entry_maker_end(EntryMaker *maker)
 {
 	FreeExecutorState(maker->estate);
-	/* they may have been made with the executor's memory */
+	/* they may be in the executor's memory */
 	maker->info->ii_ExpressionsState = NIL;
 	maker->info->ii_PredicateState = NULL;
 }

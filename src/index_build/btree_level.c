@@ -9,20 +9,19 @@
  * page of a run waits for the next run.  When a page has its block, its
  * downlink goes one level up.
  *
- * What a page holds is what the server's own build of an index would put there:
- * until it is full up to the fillfactor, and then its last tuple goes to the
- * next page, and serves as high key, truncated if the page is a leaf.  A page
- * keeps room for the line pointer of its high key, which has offset 1, so its
- * first tuple is at P_FIRSTKEY.  In the last page of a level, which has no high
- * key, they are moved up at the end.
+ * A page gets the tuples that the server's build of an index puts there, until it
+ * is full up to the fillfactor.  Then its last tuple goes to the next page, and serves
+ * as high key, truncated if the page is a leaf.  A page keeps room for the line
+ * pointer of its high key, which has offset 1, so its first tuple is at P_FIRSTKEY.
+ * The last page of a level has no high key: its line pointers are moved up at the end.
  *
  * The leaf level is filled in parts, by several processes, each part with the
  * keys of a range.  The pages at the ends of a part have siblings in other
  * parts.  They are kept until all parts are there.  Then the leader joins them,
- * and fills the levels above from the downlinks, which are few.  So that the
- * index has no more pages than if one process had filled them, what is on the
- * last page of a part, which is not full, is shared out to the pages before, if
- * the fillfactor has left room there.
+ * and fills the levels above from the downlinks, which are few.  The last page of a
+ * part is not full.  What is on it is shared out to the pages before, if the
+ * fillfactor has left room there, so that the index has no more pages than if one
+ * process had filled them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -40,9 +39,9 @@
 
 /* A run, of which the first pages may have waited, and the page being filled */
 #define RUN_PAGES		NEW_BLOCKS_RUN
-/* How many pages of a part wait, to take up what is on the last one */
+/* How many pages of a part are kept, to take up what is on the last one */
 #define KEPT_PAGES		16
-/* Space on each of them that is tried to be enough, and more of it, in steps */
+/* The space on each of them that takes up more is raised in steps of this */
 #define SHARE_STEP		(BLCKSZ / 400)
 
 struct BtreeLevel
@@ -128,8 +127,8 @@ begin_level(const NewBtree *btree, uint32 number)
 
 /*
  * btree_level_begin_leaves
- *		Begin to fill a part of the leaf level.  Downlinks go to that file, those
- *		of the last page excepted, and the pages at the ends to *ends.
+ *		Begin to fill a part of the leaf level.  Downlinks go to that file, except
+ *		that of the last page, and the pages at the ends go to *ends.
  */
 BtreeLevel *
 btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks, BtreeEnds *ends)
@@ -181,7 +180,7 @@ btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size)
 /*
  * end_tree
  *		No more tuples come to this level, which is not that of the leaves: end
- *		it and all that are above, and return the block of the root.
+ *		it and all levels above, and return the block of the root.
  */
 static BlockNumber
 end_tree(BtreeLevel *level, uint32 *root_number)
@@ -197,7 +196,7 @@ end_tree(BtreeLevel *level, uint32 *root_number)
 		take_and_link(level);
 		write_pages(level, 1);
 
-		/* which is the first in the run now */
+		/* the last page is the first in the run now */
 		last = run_page(level, 0);
 		block = level->blocks[0];
 		remove_place_of_high_key(last);
@@ -216,7 +215,7 @@ end_tree(BtreeLevel *level, uint32 *root_number)
 
 /*
  * btree_level_end_leaves
- *		End a part of the leaf level: write what can be, and note its ends.
+ *		End a part of the leaf level: write what can be written, and note its ends.
  */
 void
 btree_level_end_leaves(BtreeLevel *level, bool is_last)
@@ -246,8 +245,8 @@ btree_level_end_leaves(BtreeLevel *level, bool is_last)
  *		Join the parts of the leaf level, fill the levels above, and write the
  *		metapage, for which block 0 was taken.
  *
- * ends_of and downlinks_of return those of a part.  The file is opened only if
- * the part has more than one page, and closed.
+ * ends_of and downlinks_of return those of a part.  downlinks_of is called only for
+ * a part of more than one page, and the file that it opens is closed here.
  */
 void
 btree_level_join(const NewBtree *btree, int nparts,
@@ -312,7 +311,7 @@ join_part(Joining *join, const BtreeEnds *ends, BlockNumber previous, BufFile *f
 {
 	IndexTuple	downlink = read_downlink(file);
 
-	/* who filled its first page didn't know the low key */
+	/* the process that filled its first page didn't know the low key */
 	pfree(downlink);
 	memcpy(join->other, ends->first.data, BLCKSZ);
 	BTPageGetOpaque(join->other)->btpo_prev = previous;
@@ -497,7 +496,7 @@ remove_last(Page page)
 	return copy;
 }
 
-/* set_high_key -- put it where a place is kept for it. */
+/* set_high_key -- put it at the offset that was kept for it. */
 static void
 set_high_key(Page page, IndexTuple high_key)
 {
@@ -576,8 +575,8 @@ take_and_link(BtreeLevel *level)
 
 /*
  * write_pages
- *		Write the pages of the run, which are linked, but for the last ones, which
- *		become the first of it.  The very last one must be kept, as it isn't
+ *		Write the pages of the run, which are linked, except the last nkept.  These
+ *		become the first of the run.  The very last page must be kept, as it isn't
  *		linked on the right.
  *
  * The first page of a part of the leaves isn't written, but noted as its end.
@@ -676,8 +675,8 @@ share_out_last_page(BtreeLevel *level)
 
 /*
  * fill_again
- *		Fill the pages of the run with the tuples of these images, leaving so much
- *		space on each.
+ *		Fill the pages of the run with the tuples of these images, leaving reserved
+ *		bytes on each.
  */
 static void
 fill_again(BtreeLevel *level, Page images, int nimages, Size reserved)
@@ -799,8 +798,8 @@ is_behind_last(const BtreeLevel *level, Page page, IndexTuple tuple)
 
 /*
  * may_be_written
- *		Is a page whole?  All of its items are in use, and one that isn't the last
- *		of its level has a high key and something behind it.
+ *		Is a page whole?  All of its items are in use, and a page that isn't the last
+ *		of its level has a high key and at least one tuple.
  */
 static bool
 may_be_written(Page page, BlockNumber block)

@@ -36,13 +36,13 @@ typedef struct BtreeLevel BtreeLevel;
  */
 typedef struct BtreeEnds
 {
-	int			npages;			/* 0, 1 or "more", which is 2; if 1, first
-								 * isn't filled */
+	int			npages;			/* 0, 1, or 2 for more; if 1, first isn't
+								 * filled */
 	BlockNumber first_block;
 	BlockNumber last_block;
 	PGAlignedBlock first;
 	PGAlignedBlock last;
-	PGAlignedBlock last_low_key;	/* an index tuple; as valid as npages is 2 */
+	PGAlignedBlock last_low_key;	/* an index tuple; valid if npages is 2 */
 } BtreeEnds;
 
 extern void btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size);

@@ -4,7 +4,7 @@
  *	  Filling the leaf pages of a part of a btree with entries that are sorted.
  *
  * They come from the server's tuplesort, or from our own sort (btree_sort.c).
- * With equal keys they become posting lists, where that is possible and wanted.
+ * Entries with equal keys become posting lists, where that is possible and wanted.
  * The pages are those of btree_level.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -26,10 +26,10 @@
 #include "index_build/entry_sort.h"
 #include "index_build/key_code.h"
 
-/* The tuple of an entry so far ahead is asked for: they lie in the order of the rows */
+/* The tuple of the entry this far ahead is prefetched: tuples lie in the order of the rows */
 #define ENTRIES_AHEAD		12
 
-/* As the server has it: a tenth of a page at most is one posting list */
+/* As in the server: a posting list has at most a tenth of a page */
 #define MAX_POSTING_SIZE	(MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
 
 static void load_sorted_by_server(const NewBtree *btree, Tuplesortstate *sort, BtreeLevel *level);
@@ -147,7 +147,7 @@ wants_posting_lists(const NewBtree *btree)
 	return btree->key->allequalimage && BTGetDeduplicateItems(btree->index);
 }
 
-/* start_pending -- there may be posting lists. */
+/* start_pending -- prepare to collect posting lists. */
 static void
 start_pending(BTDedupState pending)
 {
@@ -157,7 +157,7 @@ start_pending(BTDedupState pending)
 	pending->htids = palloc(MAX_POSTING_SIZE);
 }
 
-/* add_pending -- add a key that comes no more, with all of its rows, if there is one. */
+/* add_pending -- add the key whose rows were collected, if there is one. */
 static void
 add_pending(BtreeLevel *level, BTDedupState pending)
 {
@@ -179,7 +179,7 @@ add_pending(BtreeLevel *level, BTDedupState pending)
 	pending->phystupsize = 0;
 }
 
-/* have_same_keys -- two entries, as far as posting lists go. */
+/* have_same_keys -- may two entries share a posting list? */
 static bool
 have_same_keys(const NewBtree *btree, PartSort *sort, const uint64 *left, const uint64 *right)
 {

@@ -61,7 +61,7 @@ btree_sample(Relation heap, Relation index, int nparts)
  * take_sample
  *		The index's entries for random rows; one of each page at most.
  *
- * Rows that are dead are as good.
+ * Dead rows are as good as live ones.
  */
 static void
 take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
@@ -113,7 +113,7 @@ take_sample(BtreeSample *sample, Relation heap, Relation index, int npages)
 	FreeAccessStrategy(strategy);
 }
 
-/* random_row -- a copy of one that is on this page; NULL if there is none. */
+/* random_row -- a copy of a row on this page; NULL if the random item has none. */
 static HeapTuple
 random_row(Page page, BlockNumber blkno, pg_prng_state *random)
 {

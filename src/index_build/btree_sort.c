@@ -6,9 +6,9 @@
  * Where integers have the order of an index (key_code.c), we sort these
  * (entry_sort.c), and one pass over the table is enough for several indexes.
  * Otherwise the server's tuplesort has the entries.  If integers are only the
- * beginning of the keys, the tuples are kept in memory with them; if that turns out
- * to be too little, or integers tell too little, the sort is given up, and done
- * by the server after another pass (btree_build_parts).
+ * beginning of the keys, the tuples are kept in memory with them.  If memory turns
+ * out to be too small, or integers tell too few entries apart, the sort is given up,
+ * and the server does it after another pass (btree_build_parts).
  *
  * What was sorted goes into pages in btree_load.c.
  *
@@ -38,7 +38,7 @@
 /* The number of entries at which we first ask whether abbreviations are of use */
 #define FIRST_LOOK			1000
 
-/* Tuples are given memory in pieces of this size at most, as what is begun counts */
+/* Tuples get memory in blocks of at most this size, as a block begun counts as used */
 #define MAX_TUPLES_BLOCK	(256 * 1024)
 
 static IndexTuple separator(BtreeBuild *build, int number);
@@ -92,7 +92,7 @@ btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort)
 	sort->code = key_code_begin(part->index);
 	if (sort->code == NULL)
 	{
-		/* somebody may have added a value to an enum meanwhile */
+		/* another session may have added a value to an enum meanwhile */
 		sort->is_given_up = true;
 		return;
 	}
@@ -130,8 +130,8 @@ encode_separator(PartSort *sort, const Entry *separator, uint64 *entry)
 
 /*
  * btree_sort_share_memory
- *		Begin the sorts of a pass that are our own, each with room for as many
- *		entries, and one at a time with as much again.
+ *		Begin the sorts of a pass that are our own.  Each has room for the same number
+ *		of entries, and one at a time has as much again while it sorts.
  */
 void
 btree_sort_share_memory(TablePass *pass)
@@ -167,9 +167,9 @@ btree_sort_share_memory(TablePass *pass)
  * btree_sort_rows
  *		Read all rows, and sort the entries of each part.
  *
- * Each is a row for itself, as VACUUM FULL leaves no chains of HOT updates, and
- * was committed before.  Nobody changes the pages, so a copy of one is as good
- * when it comes to what takes time.
+ * VACUUM FULL leaves no chains of HOT updates, so each row has entries of its own,
+ * and was committed before.  Nobody changes the pages, so what takes time is done with
+ * a copy of a page, without a lock.
  */
 void
 btree_sort_rows(TablePass *pass)
@@ -222,7 +222,7 @@ btree_sort_rows(TablePass *pass)
 		}
 		ExecClearTuple(pass->slot);
 	}
-	/* if all have given up */
+	/* needed if all sorts have been given up */
 	guards_drop_stream();
 	guards_end_pins();
 	read_stream_end(stream);
@@ -250,9 +250,9 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 /*
  * is_to_be_found
- *		May anyone look for this row version?  Count it if it is no dead one.
+ *		May a snapshot still see this row version?  Count it if it isn't dead.
  *
- * As in the server's own builds, those that are dead to all may be left out.
+ * As in the server's builds, versions that are dead to all may be left out.
  */
 static bool
 is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin)
@@ -294,11 +294,11 @@ sort_row(PartSort *sort, HeapTuple row)
 	sort->part->counts.index_tuples++;
 }
 
-/* is_of_part -- is a row's entry?  If we sort by ourselves, returns that as an integer. */
+/* is_of_part -- is a row's entry of this part?  If we sort ourselves, *entry is its integer. */
 static bool
 is_of_part(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull, uint64 *entry)
 {
-	/* whatever a comparison leaves behind, goes with the row */
+	/* memory that a comparison leaves behind is freed with the row */
 	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(sort->maker.estate));
 	bool		is_ours;
 
@@ -332,8 +332,7 @@ compare_coded(PartSort *sort, const uint64 *coded, Entry *separator, const uint6
 
 /*
  * add_tuple
- *		Sort an entry with its index tuple.  Returns false if the server is to do
- *		it.
+ *		Sort an entry with its index tuple.  Returns false if the sort is given up.
  */
 static bool
 add_tuple(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull, uint64 *entry)

@@ -3,17 +3,15 @@
  * entry_sort.c
  *	  Sorting index entries that are integers.
  *
- * An entry has its key in the high bits, and in its tail, the low bits, the row
- * that it is of (see key_code.c).  Entries come in the order of their rows, so a
- * sort that keeps those with equal keys in the order in which they came needs to
- * look at keys only.
+ * An entry has its key in the high bits, and the TID of its row in the low bits, its
+ * tail (see key_code.c).  Entries come in the order of their rows, so a stable sort
+ * needs to look at keys only.
  *
  * So entries are sorted by radix: a pass for each digit of eight bits, from low
  * to high, moves them from one array to another.  Digits in which all keys are
- * equal are left out.  With long keys, so many high digits are taken as divide
- * the entries into groups of a few, and each group is sorted for itself
- * afterwards, large ones by the same means.  Entries that come in order are left
- * as they are.
+ * equal are left out.  With long keys, only as many high digits are used as divide
+ * the entries into groups of a few.  Each group is sorted by itself afterwards, large
+ * ones by the same means.  Entries that come in order are left as they are.
  *
  * When the array is full, what is in it is sorted and written to a temporary
  * file as a run, and the runs are merged at the end.  Files are the server's, and
@@ -36,14 +34,14 @@
 #define WORD_BITS		64
 #define DIGIT_BITS		8
 #define DIGIT_VALUES	(1 << DIGIT_BITS)
-/* So many digits at most are looked at before entries are divided into groups */
+/* The most digits that are looked at before entries are divided into groups */
 #define MAX_DIGITS		4
 /* Groups up to this size are sorted by insertion */
 #define SMALL_GROUP		16
-/* Entries are read from a run so many bytes at a time, if memory allows it */
+/* How many bytes are read from a run at a time, if memory allows it */
 #define RUN_BUFFER		(256 * 1024)
 
-/* Interrupts are served once in so many entries, a power of two */
+/* Interrupts are served once in this many entries, a power of two */
 #define INTERRUPT_ENTRIES	(1024 * 1024)
 
 /* Some bits of an entry */
@@ -123,8 +121,8 @@ copy_entry(uint64 *to, const uint64 *from, int nwords)
 
 /*
  * entry_sort_begin
- *		Begin to sort entries of so many words, with the current context's memory:
- *		for so many entries, and as much again while they are sorted.
+ *		Begin to sort entries of nwords words, with the current context's memory: for
+ *		capacity entries, and as much again while they are sorted.
  *
  * Of entries that are equal but for the last tail_bits, the one that comes first
  * must be the smallest.
@@ -180,7 +178,7 @@ entry_sort_perform(EntrySort *sort)
 /*
  * entry_sort_end_ties
  *		After entry_sort_perform, if all entries were kept in memory: sort those
- *		with equal keys by another comparison, which says so of no two.
+ *		with equal keys by another comparison, to which no two are equal.
  */
 void
 entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg)
@@ -238,8 +236,8 @@ entry_sort_next(EntrySort *sort)
 
 /*
  * entry_sort_ahead
- *		The entry that so many calls of entry_sort_next will come to after the next
- *		one; NULL if there is none, or if it isn't in memory yet.
+ *		The entry that is number entries behind the next one; NULL if there is none,
+ *		or if it isn't in memory yet.
  */
 const uint64 *
 entry_sort_ahead(const EntrySort *sort, Size number)
@@ -268,7 +266,7 @@ sort_entries(EntrySort *sort)
 {
 	MemoryContext context = GetMemoryChunkContext(sort->entries);
 
-	/* with runs, whichever array is left is needed whole */
+	/* with runs, either array may be the one that is kept, so both are whole */
 	Size		n = sort->nruns > 0 ? sort->capacity : Max(sort->nentries, 1);
 	uint64	   *other = MemoryContextAllocHuge(context, mul_size(n, sort->nwords * sizeof(uint64)));
 
@@ -352,8 +350,8 @@ find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *d
 
 /*
  * choose_digits
- *		The highest digits in which keys differ, as many as it takes to divide so
- *		many entries.  What differs below them remains in differ.
+ *		The highest digits in which keys differ, as many as it takes to divide n
+ *		entries.  What differs below them remains in differ.
  */
 static int
 choose_digits(const EntrySort *sort, Size n, uint64 *differ, Digit *digits)
@@ -416,7 +414,7 @@ move_by_digit(const EntrySort *sort, const uint64 *from, uint64 *to, Size n,
 	const uint64 *entry = from;
 
 	/*
-	 * the last digit's lowest bits may be of the tail, in which order they
+	 * the last digit's lowest bits may be of the tail, in whose order entries
 	 * come
 	 */
 	if (sort->nwords == 2)

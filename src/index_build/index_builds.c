@@ -17,25 +17,26 @@
  *		are so much cheaper that there is a team of the leader alone, too.
  *	 2. the others one at a time, each by the server
  *
- * Which are the others is planned beforehand (index_builds_plan.c).  An index that
- * isn't plain (see plain_index.c) is, but there may be only one of that sort: while
- * the server builds it, all others are there, so code that runs for it may do as it likes,
- * and the server keeps it from using that index itself.  And so are the most
- * costly ones if that makes it sooner ready, because the rest can't keep the
- * processes equally busy.  Btrees are divided for the same reason, again the
- * most costly first.
+ * index_builds_plan.c decides beforehand which are the others.  An index that
+ * isn't plain (see plain_index.c) is one, but a table may have only one of that
+ * sort.  While the server builds it, all other indexes are there, so code that runs
+ * for it may do as it likes, and the server keeps that code from using the index
+ * itself.  The most costly indexes are left to the server, too, if all finish
+ * earlier then, because the rest can't keep the processes equally busy.  Btrees are
+ * divided for the same reason, again the most costly first.
  *
- * What is in parallel mode must not write to catalogs.  So the leader gives all
+ * A process in parallel mode must not write to catalogs.  So the leader gives all
  * indexes of the first step their new files before there is a team, and notes
- * their sizes after it.  For any other index that is whole the members call the access
- * method's own routine, as the server would, which writes the new file and WAL.
- * As in the server's VACUUM FULL, unique indexes are not checked for duplicates.
+ * their sizes after it.  For an index that we don't sort, and don't divide, a member
+ * calls the access method's own routine, as the server does.  It writes the new file
+ * and WAL.  As in the server's VACUUM FULL, unique indexes are not checked for
+ * duplicates.
  *
  * maintenance_work_mem is shared out among the processes of the team.
  *
- * This file has the way of a rebuild, from the leader's plan to the sizes in the
- * catalogs, in its order.  What decides is in index_builds_plan.c, what builds in
- * btree_build.c and server_build.c.
+ * This file has the steps of a rebuild in their order, from the new files to the
+ * sizes in the catalogs.  index_builds_plan.c decides; btree_build.c and
+ * server_build.c build.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -79,10 +80,10 @@
 #include "report/progress.h"
 #include "team/team.h"
 
-/* Parts are unequal, by so much at most as a rule */
+/* As a rule the largest part has at most this much of the average */
 #define INEQUALITY			1.25
 
-/* Less is no maintenance_work_mem, in kB */
+/* No process gets less of maintenance_work_mem, in kB, unless that is less itself */
 #define LEAST_MEMORY		1024
 
 /* One index of the first step, or one part of it, as the team sees it */
@@ -114,7 +115,7 @@ typedef struct TeamShared
 	SharedFileSet files;		/* of btrees that are divided */
 
 	pg_atomic_uint32 next;		/* group to be taken */
-	pg_atomic_uint32 done;		/* how many indexes are */
+	pg_atomic_uint32 done;		/* number of indexes that are ready */
 	TeamBuild	builds[FLEXIBLE_ARRAY_MEMBER];
 } TeamShared;
 
@@ -167,8 +168,8 @@ index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 
 /*
  * index_builds_spare_memory
- *		If there was no shared memory for our last team, have the server, too, do
- *		without workers: it would fail.  The caller restores the setting.
+ *		If there was no shared memory for our most recent team, have the server do
+ *		without workers, too: it would fail.  The caller restores the setting.
  */
 void
 index_builds_spare_memory(void)
@@ -182,7 +183,7 @@ index_builds_spare_memory(void)
  * give_new_file
  *		Make an index's content an empty file.
  *
- * That of an unlogged table gets what it is reset to after a crash, too.
+ * An index of an unlogged table also gets the fork that it is reset to after a crash.
  */
 static void
 give_new_file(Oid relid)
@@ -248,8 +249,8 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	pg_atomic_init_u32(&shared->done, 0);
 
 	/*
-	 * the workers wait until the phase begins, so it isn't too late to say
-	 * what there is to do
+	 * workers wait until the phase begins, so the list of builds may be
+	 * filled after they are launched
 	 */
 	team_launch(team);
 	result->members = team_launched_workers(team) + 1;
@@ -277,8 +278,8 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 
 /*
  * take_samples
- *		For each index of the first step that is to be divided, into so many parts
- *		at most, a sample; NULL for the others.
+ *		For each index of the first step that is to be divided, into nparts parts at
+ *		most, a sample; NULL for the others.
  */
 static BtreeSample **
 take_samples(IndexBuilds *builds, int nparts)
@@ -305,8 +306,8 @@ take_samples(IndexBuilds *builds, int nparts)
 
 /*
  * list_builds
- *		What there is to do: so many parts of each divided index, and then the
- *		whole ones.  What the parts share is kept from place on.
+ *		List what there is to do: nparts parts of each divided index, and then the
+ *		whole ones.  What the parts share begins at place in the shared block.
  */
 static void
 list_builds(TeamShared *shared, const IndexBuilds *builds, BtreeSample **samples,
@@ -343,8 +344,8 @@ list_builds(TeamShared *shared, const IndexBuilds *builds, BtreeSample **samples
 	list_groups(shared, builds, divided, btrees, nparts);
 
 	/*
-	 * those that we sort are dealt out, so that each process reads the table
-	 * once
+	 * whole indexes that we sort are dealt out, so that each process reads
+	 * the table once for them
 	 */
 	for (int i = 0; i < nbuilds; i++)
 		if (samples[i] == NULL && first[i].entry_size == 0)
@@ -365,8 +366,8 @@ list_builds(TeamShared *shared, const IndexBuilds *builds, BtreeSample **samples
 
 /*
  * list_groups
- *		Add these indexes, each in so many parts, to what there is to do: in as few
- *		groups as their entries fit into memory.
+ *		Add these indexes, each in nparts parts, to what there is to do.  A group has
+ *		as many indexes as have room for their entries in memory.
  */
 static void
 list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers, const Size *btrees,
@@ -462,7 +463,7 @@ join_as_worker(void *block, dsm_segment *segment)
 	return shared;
 }
 
-/* leave_as_worker -- the files go with the segment. */
+/* leave_as_worker -- the temporary files are removed with the segment. */
 static void
 leave_as_worker(void *state)
 {
@@ -473,7 +474,7 @@ leave_as_worker(void *state)
 
 /*
  * build_phase
- *		Every member's part: build indexes as long as there are any.
+ *		Every member: build indexes as long as there are any.
  */
 static void
 build_phase(void *state, int phase)
@@ -561,8 +562,8 @@ build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
  * join_parts
  *		Leader, when the team has done its work: make whole btrees of the parts.
  *
- * The first part's entry becomes that of the whole, and the others' are marked
- * as no index's.
+ * The TeamBuild of the first part becomes that of the whole index.  Those of the
+ * other parts lose their relid.
  */
 static void
 join_parts(TeamShared *shared)
@@ -633,8 +634,7 @@ take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result)
 
 /*
  * set_index_statistics
- *		Note the size of an index in pg_class, unless it is empty, as it is
- *		marked there already.
+ *		Note the size of an index in pg_class.  An empty one has its size there already.
  */
 static void
 set_index_statistics(const TeamBuild *build)
@@ -648,8 +648,7 @@ set_index_statistics(const TeamBuild *build)
 
 /*
  * set_table_statistics
- *		Note the number of rows, as it was counted while an index was built: only
- *		of live ones.
+ *		Note the number of live rows, as it was counted while an index was built.
  */
 static void
 set_table_statistics(Oid relid, double tuples)

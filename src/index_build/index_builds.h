@@ -14,14 +14,14 @@
 
 typedef struct IndexBuilds IndexBuilds;
 
-/* What came of it */
+/* What the builds came to */
 typedef struct IndexBuildsResult
 {
 	int			at_once;		/* how many indexes were built by a team */
 	int			divided;		/* how many of those into parts */
 	int			members;		/* of that team */
 	int			memory;			/* of each, in kB */
-	/* to be called for each index, with the time that it took, if known */
+	/* the caller's, called for each index with the time that its build took */
 	void		(*built) (void *arg, Oid relid, double seconds);
 	void	   *arg;
 } IndexBuildsResult;

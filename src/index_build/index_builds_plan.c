@@ -3,8 +3,8 @@
  * index_builds_plan.c
  *	  Planning which indexes of a table are built at once, and which one by one.
  *
- * index_builds.c has the two steps.  Here their costs are compared: what is left to
- * the server, and which btrees are divided.
+ * index_builds.c has the two steps.  Here their costs are compared, to decide which
+ * indexes are left to the server, and which btrees are divided.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -35,11 +35,10 @@
 #include "team/degree.h"
 
 /*
- * What is known of costs, to compare plans.  The unit is sorting and writing a
- * page of a btree whose first column is passed by value.  That takes about
- * 0.1 ms, and was compared with the others in CPU time, in tables of one and two
- * million rows.  The serial part of a build by several processes is what one of
- * them does alone.
+ * Costs, to compare plans.  The unit is sorting and writing a page of a btree whose
+ * first column is passed by value, which takes about 0.1 ms.  The other costs were
+ * measured against it in CPU time, in tables of one and two million rows.  The serial
+ * part of a build by several processes is what one of them does alone.
  */
 #define HEAP_PAGE_COST				0.08
 #define BY_CODE_PAGE_COST			0.25
@@ -51,8 +50,8 @@
 #define OTHER_SERIAL_PART			0.15
 
 /*
- * Dividing a btree: each part reads the whole table and compares all rows with
- * its bounds, and there is a sample to be looked at, and parts to be joined.
+ * Dividing a btree: for each part a process reads the whole table and compares all
+ * rows with the bounds.  There is a sample to be taken, and parts to be joined.
  */
 #define BY_VALUE_BOUND_COST			0.05	/* a page of the index */
 #define BY_REFERENCE_BOUND_COST		0.2
@@ -61,7 +60,7 @@
 /* How many entries such a page has, unless duplicates are stored once */
 #define ENTRIES_OF_PAGE				366
 
-/* With more runs than this for an index, the server had better sort */
+/* An index whose entries make more runs than this is sorted by the server */
 #define MAX_RUNS			256
 
 static IndexBuilds *list_indexes(Relation rel, Oid new_relid, int asked);
@@ -78,10 +77,11 @@ static double time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, 
 
 /*
  * index_builds_plan
- *		How to rebuild the indexes of this table, whose new files are those of
- *		new_relid?  asked is what PARALLEL says, as in VacuumParams.
+ *		Plan how to rebuild the indexes of this table, whose new files are those of
+ *		new_relid.  asked is what PARALLEL says, as in VacuumParams.
  *
- * Returns NULL if nothing is better than what the server does.
+ * Both tables are locked exclusively.  Returns NULL if nothing is better than what
+ * the server does.
  */
 IndexBuilds *
 index_builds_plan(Relation rel, Oid new_relid, int asked)
@@ -186,7 +186,11 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 	build->cost = build->pass_cost + build->entries_cost;
 	build->bounds_cost = DIVISION_COST +
 		(by_value || build->entry_size > 0 ? BY_VALUE_BOUND_COST : BY_REFERENCE_BOUND_COST) * pages;
-	/* what doesn't fit in memory may have to be read again for each part */
+
+	/*
+	 * a table that doesn't fit in memory may have to be read again for each
+	 * part
+	 */
 	build->disk_cost = heap_pages > effective_cache_size ? HEAP_PAGE_COST * heap_pages : 0;
 	build->has_workers = nworkers > 0;
 	build->server_cost = (build->pass_cost + server_entries_cost) *
@@ -195,7 +199,7 @@ estimate_costs(IndexBuild *build, Relation index, BlockNumber heap_pages, double
 
 /*
  * plan_sort
- *		Do we sort the entries of this index by ourselves, and what do they take?
+ *		Do we sort the entries of this index ourselves, and how large are they?
  */
 static void
 plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
@@ -220,8 +224,8 @@ plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
 
 /*
  * average_tuple_size
- *		What a tuple of an index takes, as far as its size and the statistics of its
- *		columns say.
+ *		How large is a tuple of an index?  The larger of what the index's size and the
+ *		statistics of its columns say.
  */
 static Size
 average_tuple_size(Relation index, double pages, double entries)
@@ -315,7 +319,7 @@ plan_members(IndexBuilds *builds, Relation rel, int asked)
 /*
  * plan_alone
  *		How many indexes, from the first one on, are best left to the server, and
- *		how many btrees behind them had best be divided?
+ *		how many btrees behind them are best divided?
  *
  * Any that isn't plain is left to the server.
  */
@@ -336,7 +340,10 @@ plan_alone(const IndexBuilds *builds, int *ndivided)
 			double		total = alone + best_time_at_once(rest, builds->nbuilds - i,
 														  builds->nmembers, &divided);
 
-			/* the server is to save more than a rounding error */
+			/*
+			 * the server gets more of them only to save more than a rounding
+			 * error
+			 */
 			if (best < 0 || total < best_time * 0.999)
 			{
 				best = i;
@@ -352,7 +359,7 @@ plan_alone(const IndexBuilds *builds, int *ndivided)
 
 /*
  * best_time_at_once
- *		How long do so many processes take for these indexes, with as many btrees
+ *		How long do nmembers processes take for these indexes, with as many btrees
  *		divided as is best?
  */
 static double
@@ -380,11 +387,11 @@ best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndiv
 
 /*
  * time_at_once
- *		How long do so many processes take for these indexes, if each takes the
- *		next one once it is through with what it does?
+ *		How long do nmembers processes take for these indexes, if each takes the next
+ *		one when it has finished one?
  *
- * So many of the btrees, the first ones, are divided, and come before all
- * others.  Those whose entries we sort share a pass over the table.
+ * The first ndivided btrees are divided, and come before all other indexes.  Those
+ * whose entries we sort share a pass over the table.
  */
 static double
 time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided)

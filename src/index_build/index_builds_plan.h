@@ -18,10 +18,10 @@ typedef struct IndexBuild
 	bool		plain;
 	bool		is_divisible;
 	Size		entry_size;		/* if we sort it as integers, otherwise 0 */
-	Size		tuple_size;		/* about, if such an entry needs a tuple */
+	Size		tuple_size;		/* estimated, if such an entry needs a tuple */
 	bool		is_divided;		/* into a part for each process of the team */
 	bool		has_workers;	/* if the server builds it */
-	double		pages;			/* to be expected */
+	double		pages;			/* expected */
 	double		cost;			/* of building it by one process, in units of
 								 * index_builds_plan.c */
 	double		pass_cost;		/* what of that is reading the table */

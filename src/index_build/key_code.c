@@ -17,14 +17,14 @@
  *
  * The values come back from an integer bit by bit.  The exceptions are -0 and
  * some NaNs, which as floating-point numbers are equal to others: such an entry
- * is inexact, and whoever needs the values looks at the row.  Indexes on those
- * have no posting lists, so entries with equal keys otherwise have the same
- * image, too.
+ * is inexact, and its values are taken from the row.  Indexes on floating-point
+ * numbers have no posting lists, so in indexes with posting lists entries with equal
+ * keys have the same image, too.
  *
- * Where that isn't known of all columns, or they don't fit, an entry has the
- * first ones only, or the first one as the server abbreviates it, which is where
- * it trusts the collation.  A last word points at an index tuple, and who sorts
- * compares those of equal integers.
+ * If we don't know the comparison of all columns, or they don't fit, an entry has
+ * only the first ones, or the first one as the server abbreviates it, which it does
+ * where it trusts the collation.  A last word points at an index tuple, and the sort
+ * compares the tuples of equal integers.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -132,7 +132,7 @@ static inline Datum value_of(const KeyColumn *column, uint64 code);
 static void get_bytes(const KeyCode *code, const KeyColumn *column, const uint64 *entry, char *bytes);
 static IndexTuple form_with_nulls(KeyCode *code, const uint64 *entry);
 
-/* mask_of -- so many low bits. */
+/* mask_of -- this many low bits. */
 static inline uint64
 mask_of(int bits)
 {
@@ -151,7 +151,7 @@ put_bits(uint64 *entry, int nwords, int position, uint64 bits)
 		entry[word - 1] |= bits >> (WORD_BITS - shift);
 }
 
-/* get_bits -- so many from this position on. */
+/* get_bits -- n bits from this position on. */
 static inline uint64
 get_bits(const uint64 *entry, int nwords, int position, int n)
 {
@@ -191,7 +191,7 @@ comparison_of(Relation index, int column)
  * has_even_values
  *		Does the server compare all values of an enum by their OIDs?
  *
- * A value that is added later is not in a table that is locked by us.
+ * A table that we have locked has no value that is added later.
  */
 static bool
 has_even_values(Oid type)
@@ -212,7 +212,7 @@ has_even_values(Oid type)
 /*
  * key_code_begin
  *		How to make integers of the entries of an index, NULL if that isn't
- *		possible.
+ *		possible.  Memory is the current context's.
  */
 KeyCode *
 key_code_begin(Relation index)
@@ -335,8 +335,8 @@ key_code_tail_bits(const KeyCode *code)
 
 /*
  * key_code_is_worthless
- *		After so many entries, as the server asks it now and then: do abbreviations
- *		tell too few of them apart?
+ *		After nentries entries: do abbreviations tell too few of them apart?  The server
+ *		asks this now and then.
  */
 bool
 key_code_is_worthless(KeyCode *code, int nentries)
@@ -459,8 +459,8 @@ value_of(const KeyColumn *column, uint64 code)
 
 /*
  * key_code_tuple
- *		The index tuple of an entry.  If it has none one is made, valid until the
- *		next call; it is exact then.
+ *		The index tuple of an entry.  If it has none it must be exact: then a tuple is
+ *		made, valid until the next call.
  */
 IndexTuple
 key_code_tuple(KeyCode *code, const uint64 *entry)
@@ -513,7 +513,7 @@ get_bytes(const KeyCode *code, const KeyColumn *column, const uint64 *entry, cha
 	}
 }
 
-/* form_with_nulls -- likewise, if any of its values is null. */
+/* form_with_nulls -- make the tuple of an entry of which a value is null. */
 static IndexTuple
 form_with_nulls(KeyCode *code, const uint64 *entry)
 {

@@ -5,17 +5,16 @@
  *
  * While indexes of a table are missing, a query that reads the table could use
  * one of them.  No other session can, but a function that is called to build an
- * index may run queries.  The server lets them fail, and keeps the list of the
- * indexes that are missing where only it can write to it.  So what we build by
- * ourselves are plain indexes: all code that runs for them comes with the
- * server, and reads no tables of users.
+ * index may run queries.  The server lets such queries fail, and keeps the list of
+ * missing indexes where only it can write to it.  So we ourselves build only plain
+ * indexes: all code that runs for them comes with the server, and reads no tables of
+ * users.
  *
- * Code runs for an index as functions of its access method and its operator
- * classes, and in its expressions and predicate.  Some of the server's functions call others,
- * by the type of their arguments: those on arrays call the functions of the
- * elements, for example.  So types have to be plain as well.  And an expression
- * consists of such nodes only whose code is known to be the functions that they
- * name.
+ * The code that runs for an index is that of its access method, its operator
+ * classes, its expressions and its predicate.  Some of the server's functions call
+ * others, by the type of their arguments: those on arrays call the functions of the
+ * elements, for example.  So types have to be plain as well.  And an expression may
+ * have only nodes that run nothing but the functions that they name.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -46,9 +45,9 @@ static bool is_builtin(Oid object);
 
 /*
  * index_is_plain
- *		May this index, open and locked, be built by us, in any process?
+ *		May we build this index, which is open and locked, in any process?
  *
- * It is whole and in use, too, so nothing but its content changes.
+ * A plain index is also valid and in use, so nothing but its content changes.
  */
 bool
 index_is_plain(Relation index)
@@ -67,8 +66,8 @@ index_is_plain(Relation index)
  * has_plain_columns
  *		Are the types and operator classes of all keys plain?
  *
- * It is the type in the table that matters: what an index stores is made of it.
- * Those of expressions are looked at with these.
+ * The type in the table is what matters: what an index stores is made of it.
+ * has_other_code looks at the types of expressions.
  */
 static bool
 has_plain_columns(Relation index)
@@ -94,8 +93,8 @@ has_plain_columns(Relation index)
  * stored_expression
  *		The expressions or the predicate of an index, NULL if it has none.
  *
- * The relcache has them with calls of SQL functions replaced by what these say
- * at present, and another process may find them saying something else.
+ * In the relcache calls of SQL functions are replaced by the bodies that these have
+ * at present, and another process may find other bodies.
  */
 static Node *
 stored_expression(Relation index, AttrNumber column)
@@ -144,7 +143,7 @@ has_other_code(Node *node, void *context)
 		expression_tree_walker(node, has_other_code, context);
 }
 
-/* is_other_function -- is this none of the server's that any process may run? */
+/* is_other_function -- is this other than a function of the server that any process may run? */
 static bool
 is_other_function(Oid function, void *context)
 {
@@ -155,12 +154,11 @@ is_other_function(Oid function, void *context)
 
 /*
  * is_plain_type
- *		Do functions of the server, given values of this type, call plain code
- *		only?
+ *		Do functions of the server, given values of this type, call only plain code?
  *
- * Enums are compared by a function of the server.  Composite types and ranges
- * may have anything inside.  Configurations of full-text search name functions.
- * Types without an operator class of the server may have been given one.
+ * A function of the server compares enums.  Composite types and ranges may have
+ * anything inside.  Configurations of full-text search name functions.  A user may
+ * have given an operator class to a type that has none of the server's.
  */
 static bool
 is_plain_type(Oid type)
@@ -179,7 +177,7 @@ is_plain_type(Oid type)
 	return is_builtin(entry->eq_opr) && is_builtin(entry->cmp_proc) && is_builtin(entry->hash_proc);
 }
 
-/* is_builtin -- did the server bring this, or is it none at all? */
+/* is_builtin -- does this come with the server?  Also true of InvalidOid. */
 static bool
 is_builtin(Oid object)
 {

@@ -9,24 +9,24 @@
  * lack of resources, all that it did is undone with it, and it builds once
  * more, without workers.
  *
- * Nothing less will do.  What the server shares with its workers has sizes and
- * a number of segments that only its routines know, and whoever else uses
- * shared memory may take it meanwhile.  So to try beforehand whether there is
- * enough proves nothing.  And where the error strikes, the server has given the
+ * Nothing less will do.  Only the server's routines know the sizes and the number
+ * of the segments that it shares with its workers, and another session may take
+ * shared memory meanwhile.  So to try beforehand whether there is enough proves
+ * nothing.  And where the error strikes, the server has given the
  * index a new file, has a parallel context, and may be the table's owner in a
  * restricted context.  Only the end of a subtransaction clears all this away.
  *
  * A subtransaction that gives an index a new file takes a transaction ID.  So
- * there is one only where the server would start workers, as it is the server
- * itself that says, by the function that its build asks.  Whether they are
- * used is seen beforehand, for the whole build, while the table still has the
- * indexes of its old files: to look at an index's expressions may run code of
- * users, which must not come near it later (see index_builds.c).
+ * there is one only where the server would start workers.  The server itself says
+ * whether it would: we call the function that its build calls.  We ask it
+ * beforehand, for the whole build, while the table still has the indexes of its old
+ * files: to look at an index's expressions may run code of users, which must not
+ * come near the table later (see index_builds.c).
  *
- * In the subtransaction is nothing but a REINDEX, as somebody may run it after
- * a SAVEPOINT: locks on the table and its indexes, the files of the table, and
- * what the relcache knows of them are the outer transaction's.  Beyond what the
- * end of a subtransaction undoes by itself:
+ * The subtransaction has nothing but a REINDEX, as a session may run it after a
+ * SAVEPOINT: locks on the table and its indexes, the files of the table, and what
+ * the relcache knows of them are the outer transaction's.  Beyond what the end of a
+ * subtransaction undoes by itself:
  *
  *	- it ends the progress report, which is put back
  *	- the journal of new files has to know of it (new_files.c)
@@ -34,11 +34,11 @@
  *	- an error that it doesn't catch must not leave it open: the session would
  *	  wait for a ROLLBACK
  *
- * Lack of resources is a matter of the error's code.  But a disk without space
- * is one only as far as it is that of shared memory, as two tries take as much
- * of any other; and that a worker did not start, or is gone, has a code that
- * says less than the place that it comes from.  A worker or leader that is
- * canceled or terminated is none.
+ * The error's code says whether resources were lacking.  There are two exceptions.
+ * A full disk counts only if it is that of shared memory, as a second try needs as
+ * much of any other.  An error that a worker did not start, or is gone, has a code
+ * that says little, so the source file that it comes from counts.  A worker or leader
+ * that is canceled or terminated does not count.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -87,7 +87,7 @@ static void restore_progress(const ProgressReport *report);
 
 /*
  * server_build_workers
- *		With how many workers would the server build this index, for a table with
+ *		How many workers would the server build this index with, for a table with
  *		the rows and files of heap_relid?  Both are locked.
  */
 int
@@ -121,13 +121,12 @@ server_build_has_workers(Relation rel, Oid heap_relid)
 
 /*
  * server_build
- *		Call a routine that has the server build indexes, with workers or without
- *		as was said before by the functions above.
+ *		Call a routine that has the server build indexes.  has_workers is what one of
+ *		the functions above said before.
  *
- * With workers it may be called twice, and what it did before is undone then;
- * so it changes nothing but what belongs to those indexes.  Not in parallel mode
- * nor in a subtransaction.  The caller restores
- * max_parallel_maintenance_workers.
+ * With workers the routine may be called twice, and what it did the first time is
+ * undone then; so it must change nothing but those indexes.  Not in parallel mode,
+ * nor in a subtransaction.  The caller restores max_parallel_maintenance_workers.
  */
 void
 server_build(bool has_workers, void (*routine) (void *), void *arg)
