@@ -4,9 +4,9 @@
  *	  VACUUM (FULL INPLACE) of one table: its state in one process, and the
  *	  steps that it consists of.
  *
- * For the one who plans passes (table_inplace.c), and for each step.  A batch of
- * moves is in move_batch.h, a change of a page in page_change.h, what subscriptions
- * have to do with it in subscription.h.
+ * For the plan of passes (table_inplace.c), and for each step.  A batch of moves is
+ * in move_batch.h, a change of a page in page_change.h, what subscriptions have to do
+ * with it in subscription.h.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -29,16 +29,16 @@
 /* Why rows of the tail stayed where they are, in one pass */
 typedef struct MoveObstacles
 {
-	int64		locked;			/* others hold or change them */
+	int64		locked;			/* others have locked or changed them */
 	int64		uncommitted;	/* others are inserting them */
 } MoveObstacles;
 
-/* Why no more rows were to be moved, after the last pass */
+/* Why no pass comes after the last one */
 typedef enum PlanEnd
 {
 	PLAN_GOES_ON,
 	PLAN_NO_ROOM,				/* too few rows fit in front */
-	PLAN_NO_PROGRESS,			/* others undo what is won */
+	PLAN_NO_PROGRESS,			/* others take the room that is won */
 	PLAN_TOO_OLD,				/* the table has to be frozen first */
 	PLAN_STOPPED,				/* they mustn't be moved any more */
 } PlanEnd;
@@ -75,20 +75,20 @@ typedef struct Inplace
 
 	BlockNumber first_pages;	/* size at the beginning */
 	CompactionPass pass;		/* for the last VACUUM, and by it */
-	bool		is_alone;		/* are there to be no workers any more? */
+	bool		is_alone;		/* does it go on without workers? */
 	int64		rows_moved;		/* in all passes, by all */
 	int64		rows_undone;	/* likewise, and moved back */
 	int64		rows_audited;
 	TransactionId last_xid;		/* the last to move something out of it */
 
-	/* as this process saw it last; is it to move no more for that reason? */
+	/* as this process saw it last */
 	SubscriptionVerdict subscriptions;
-	int			waited_ms;		/* until it can be told */
-	bool		is_stopped;
+	int			waited_ms;		/* for a verdict that lets rows be moved */
+	bool		is_stopped;		/* are no more rows to be moved? */
 	bool		disk_is_short;	/* that is why */
 
 	/* the plan of the pass in hand */
-	int64		room_for_others;	/* in bytes, that is not filled */
+	int64		room_for_others;	/* in bytes, left to other sessions */
 	BlockNumber npages;
 	BlockNumber tail_start;		/* where the table could end */
 	PlanEnd		end;
@@ -98,21 +98,21 @@ typedef struct Inplace
 	/* of a TOAST table: the values with parts in its tail, in order */
 	Oid		   *values;
 	int			nvalues;
-	BlockNumber look_through;	/* how many blocks of the table, for their
-								 * rows */
+	BlockNumber look_through;	/* blocks of the table whose rows may have
+								 * them */
 
-	/* this process's part of it; in the end the leader's has that of all */
+	/* this process's part of the pass; in the end the leader's has all */
 	MoveShares *shares;
 	uint64		next_visit;
 	uint64		end_visits;
-	uint64		one_by_one;		/* visits before that are to be made one a
-								 * batch */
+	uint64		one_by_one;		/* each visit before this one has a batch of
+								 * its own */
 	BlockNumber target;			/* to be filled, if it is valid */
 	BlockList	refill;			/* to be filled before others */
 	double		row_ms;			/* that a row takes to move; 0 if none has
 								 * been moved */
-	bool		lists_are_empty;	/* pending lists, just now, as far as
-									 * others let us */
+	bool		lists_are_empty;	/* were pending lists just emptied, as far
+									 * as others let us? */
 	MoveCounts	moved;
 } Inplace;
 

@@ -3,29 +3,29 @@
  * movers.c
  *	  The processes that move rows, in one pass.
  *
- * Moving takes transactions of their own, which the server's parallel workers
- * can't have.  So the workers here are background workers: sessions without a
- * client, with the leader's user and settings, that do what the leader does.
- * What there is to visit they claim as they go, and each fills pages of its
- * own, so they seldom meet but in the indexes.  What they share is in a segment
- * of dynamic shared memory, which lasts for the pass.
+ * Each batch of moves is a transaction of its own, which parallel workers of the
+ * server can't have.  So the workers here are background workers: sessions without a
+ * client, with the leader's user and settings, that do what the leader does.  They
+ * claim blocks to visit as they go, and each fills pages of its own, so they seldom
+ * meet except in the indexes.  What they share is in a segment of dynamic shared
+ * memory, which lasts for the pass.
  *
- * To the server leader and workers have nothing to do with each other.  So if
- * a worker waited for someone who waits for the leader's lock on the table, nobody
- * would see that this is a deadlock.  Hence a worker takes its own lock on the
- * table without waiting and keeps it, and waits for no other lock for long.
+ * For the server, leader and workers have nothing to do with each other.  If a worker
+ * waited for a session that waits for the leader's lock on the table, the server would
+ * not see that this is a deadlock.  So a worker takes its own lock on the table without
+ * waiting and keeps it, and waits for no other lock for long.
  *
- * A worker that fails, for that or another reason, ends.  Its last batch is
- * undone, the server's log has the error, and what it has left is for the next
- * pass, which the leader does alone: if the reason is still there, the error is
- * the leader's.  If the leader fails it sends the workers home.  If an audit fails,
- * in whatever process, all end (may_move), and the command does.
+ * A worker that fails, for that or another reason, ends.  Its last batch is undone, the
+ * server's log has the error, and the next pass, which the leader does alone, moves
+ * what the worker has left.  If the reason is still there, the leader gets the error.
+ * If the leader fails it ends the workers.  If an audit fails in any process, all end
+ * (may_move), and the command does.
  *
- * More processes take more from those who use the table meanwhile, for whose sake
+ * More processes slow down the sessions that use the table meanwhile, for whose sake
  * rows are moved at all; so there are no workers unless the command asks for them.
  *
  * This is one file, as leader and worker are the two ends of one segment of shared
- * memory, whose layout nobody else knows.
+ * memory, whose layout is known only here.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -75,9 +75,9 @@
 #define MOVERS_KEY_SETTINGS		5
 #define MOVERS_KEY_QUERY_TEXT	6
 
-/* So many blocks are claimed at a time, or fewer towards the end. */
+/* Blocks that are claimed at a time; fewer towards the end */
 #define MOST_VISITS		32
-/* So long does a worker wait for a lock. */
+/* How long a worker waits for a lock */
 #define LOCK_TIMEOUT	"1s"
 #define LOCK_TIMEOUT_MS	1000
 /* How often the leader has something to do while it waits for the others */
@@ -181,7 +181,7 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 	static bool exit_callback_registered = false;
 	volatile bool all_through = false;
 
-	/* once and for all, as others may register theirs while we are at it */
+	/* never taken back, as only the callback registered last can be */
 	if (!exit_callback_registered)
 	{
 		before_shmem_exit(dismiss_at_exit, (Datum) 0);
@@ -220,8 +220,8 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 /*
  * plan_workers
  *		How many workers to ask for: as PARALLEL says, but no more than one for
- *		each min_parallel_table_scan_size of the tail, as a new session takes its
- *		time, too, and no more than the budget feeds.
+ *		each min_parallel_table_scan_size of the tail, as starting a session takes
+ *		time, and no more than the budget feeds.
  */
 static int
 plan_workers(Inplace *job, Inplace *toast, Relation rel)
@@ -288,7 +288,7 @@ gather(void)
  *		Make the segment that is shared with workers, if the server has room for
  *		it, and put in what they need to be like the leader.
  *
- * If it has none, this pass and the next are done without workers.
+ * If it has none, this pass and all later ones go without workers.
  */
 static void
 make_segment(void)
@@ -350,7 +350,7 @@ request_segment(void *arg)
 		dsm_pin_mapping(request->segment);
 }
 
-/* fill_segment -- put in what workers need; what is shared besides is zeroed. */
+/* fill_segment -- put in what workers need; the rest is zeroed. */
 static void
 fill_segment(Size size)
 {
@@ -391,7 +391,7 @@ query_size(void)
 	return debug_query_string != NULL ? strlen(debug_query_string) + 1 : 1;
 }
 
-/* add_chunk -- zeroed, as it may be memory that was used before. */
+/* add_chunk -- allocate a chunk and zero it, as its memory may have been used before. */
 static void *
 add_chunk(shm_toc *toc, uint64 key, Size size)
 {
@@ -402,7 +402,7 @@ add_chunk(shm_toc *toc, uint64 key, Size size)
 	return chunk;
 }
 
-/* fill_shared -- say what is to be done; the block is zeroed. */
+/* fill_shared -- say what is to be done, in a block that is zeroed. */
 static void
 fill_shared(void)
 {
@@ -469,8 +469,8 @@ move_some(Inplace *job, Inplace *toast)
  * wait_for_workers
  *		Wait until all have ended.
  *
- * In a transaction, as an interrupt outside of any would not end the session's
- * lock.
+ * In a transaction of its own, as an interrupt outside of any would not end the
+ * session's lock.
  */
 static void
 wait_for_workers(void)
@@ -500,7 +500,7 @@ wait_for_workers(void)
 /*
  * add_up
  *		Add what the workers have done to what the leader has; warn and return
- *		false if one has failed.  Raises an error if it was an audit.
+ *		false if one has failed.  Raises an error if an audit has failed.
  */
 static bool
 add_up(void)
@@ -517,7 +517,7 @@ add_up(void)
 		InstrAccumParallelQuery(&mover->buffer_usage, &mover->wal_usage);
 		all_through &= mover->is_through;
 	}
-	/* they have waited for their WAL themselves */
+	/* each worker has waited for its own WAL */
 	guards_skip_wal();
 	job->rows_moved += job->moved.rows;
 	job->rows_undone += job->moved.undone;
@@ -544,8 +544,8 @@ add_up(void)
 
 /*
  * note_failed_audit
- *		An error ends the moves of this process: if it is the first audit's that fails,
- *		leave the table to the server.  shared may be NULL.
+ *		An error ends the moves of this process.  If it is a failed audit, the first
+ *		of this table, leave the table to the server.  shared may be NULL.
  */
 static void
 note_failed_audit(Oid relid, const MoversShared *shared)
@@ -572,7 +572,7 @@ add_counts(MoveCounts *sum, const MoveCounts *part)
 		sum->last_xid = part->last_xid;
 }
 
-/* part -- give back what was shared. */
+/* part -- release what was shared. */
 static void
 part(void)
 {
@@ -589,9 +589,9 @@ part(void)
 
 /*
  * dismiss
- *		The leader has failed: send the workers home.
+ *		The leader has failed: end the workers.
  *
- * It may still hold locks on pages that they wait for, so it can't wait for them.
+ * The leader may still hold locks on pages that they wait for, so it can't wait for them.
  */
 static void
 dismiss(void)
@@ -623,7 +623,7 @@ wait_event_movers(void)
 	return event;
 }
 
-/* begin_work -- show what this process does, and begin to cost something. */
+/* begin_work -- show what this process does, and keep the pace from here on. */
 static void
 begin_work(const MoversShared *shared)
 {
@@ -653,7 +653,7 @@ pg_cyclone_mover_main(Datum main_arg)
 	BackgroundWorkerUnblockSignals();
 	CurrentMemoryContext = AllocSetContextCreate(TopMemoryContext, "Mover", ALLOCSET_DEFAULT_SIZES);
 
-	/* if it is gone, so is the leader */
+	/* if the segment is gone, so is the leader */
 	segment = dsm_attach(DatumGetUInt32(main_arg));
 	if (segment == NULL)
 		return;
@@ -701,7 +701,7 @@ pg_cyclone_mover_main(Datum main_arg)
 	me->is_through = true;
 }
 
-/* work -- move rows as long as there are some, or until the leader fails. */
+/* work -- move rows until there are no more, or the leader fails. */
 static void
 work(MoversShared *shared, MoverShared *me, Inplace *job, Inplace *toast)
 {
@@ -724,8 +724,8 @@ work(MoversShared *shared, MoverShared *me, Inplace *job, Inplace *toast)
 
 /*
  * be_like_leader
- *		Take over what functions in indexes may depend on, and what others see of
- *		us.
+ *		Take over the settings that functions in indexes may depend on, and what
+ *		pg_stat_activity shows.
  */
 static void
 be_like_leader(shm_toc *toc)
@@ -748,11 +748,11 @@ be_like_leader(shm_toc *toc)
 
 /*
  * keep_locked
- *		Lock the table, and its TOAST table if it matters, for as long as this
- *		process lives, if that can be done without waiting.
+ *		Lock the table, and its TOAST table if values are moved, for as long as this
+ *		process lives; false if that can't be done without waiting.
  *
- * An error in a transaction ends these locks, too.  Outside of any there must be
- * none until unlock.
+ * An error in a transaction ends these locks, too.  So until unlock there must be no
+ * error outside of any.
  */
 static bool
 keep_locked(const MoversShared *shared)
@@ -762,7 +762,7 @@ keep_locked(const MoversShared *shared)
 
 	StartTransactionCommand();
 	for (int i = 0; i < lengthof(relids) && is_locked && OidIsValid(relids[i]); i++)
-		/* if the leader has died it may have been dropped */
+		/* if the leader has died the table may have been dropped */
 		is_locked = ConditionalLockRelationOid(relids[i], RowExclusiveLock) &&
 			SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relids[i]));
 	for (int i = 0; i < lengthof(relids) && is_locked && OidIsValid(relids[i]); i++)
@@ -775,7 +775,7 @@ keep_locked(const MoversShared *shared)
 	return is_locked;
 }
 
-/* unlock -- the opposite. */
+/* unlock -- undo keep_locked. */
 static void
 unlock(const MoversShared *shared)
 {

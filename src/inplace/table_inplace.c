@@ -12,24 +12,23 @@
  *		a TOAST table, the values (value_move.c); with workers (movers.c)
  *	 4. wait a little for those who still need the old versions
  *
- * and so on until the table is as small as its rows allow, or nothing
- * more can be won: that ends with a VACUUM.  The TOAST table comes first, as
- * that makes new versions of rows.  At last indexes that have
- * become too large are built anew beside the old ones (index_shrink.c); but not
- * that of the TOAST table: while REINDEX CONCURRENTLY is at it, others may find
- * no valid index there, or not all of a value.
+ * and so on until the table is as small as its rows allow, or nothing more can be
+ * won.  The last step is a VACUUM.  The TOAST table comes first, as moving its
+ * values makes new versions of rows.  At the end, indexes that have become too large
+ * are built anew beside the old ones (index_shrink.c).  That of the TOAST table isn't:
+ * while REINDEX CONCURRENTLY is at it, other sessions may find no valid index there,
+ * or not all of a value.
  *
- * All of it happens under the lock of a plain VACUUM, held for the
- * session, in transactions of their own, each of which leaves the table as
- * valid as it was.  So it can be interrupted at any moment, and what has
- * been achieved stays.  The TOAST table is locked in the same way while it is its
- * turn, or another VACUUM could cut off what a plan is about.  Each VACUUM
- * takes the two in this order, if it takes both.
+ * All of it happens under the lock of a plain VACUUM, held for the session, in
+ * several transactions, each of which leaves the table as valid as it was.  So it can
+ * be interrupted at any moment, and what has been achieved stays.  The TOAST table is
+ * locked in the same way during its turn, or another VACUUM could cut off what a plan
+ * is about.  Each VACUUM that takes both locks takes them in this order.
  *
- * An error ends these locks if it comes in a transaction, as its abort gives back
- * all.  Outside of any it would not, and the session would keep them.  So what
- * allocates memory, waits, or serves interrupts does so in a
- * transaction; between them there are assignments, and releases of what is held.
+ * An error in a transaction ends these locks, as the abort releases all.  An error
+ * outside of any does not, and the session would keep them.  So all that allocates
+ * memory, waits, or serves interrupts is in a transaction.  Between transactions there
+ * are only assignments, and releases of what is held.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -63,11 +62,11 @@
 #include "report/progress.h"
 #include "transaction.h"
 
-/* It isn't worth another pass if less than that could be gained ... */
+/* Another pass must promise to free more than this fraction of the table ... */
 #define WORTHWHILE_FRACTION		256
-/* ... or if so many have gained less, as others fill or need what is freed. */
+/* ... and one of the last MAX_IDLE_PASSES must have freed more than this fraction. */
 #define PROGRESS_FRACTION		64
-/* But where the lock doesn't suffice to cut off the end at once, this will do. */
+/* Where the end could not be cut off at once, this number of pages is enough. */
 #define PROGRESS_PAGES			1000
 #define MAX_IDLE_PASSES			6
 
@@ -93,10 +92,10 @@ static void end_planning(PaceShared *pace);
  *
  * - Not those of catalogs, as caches and snapshots for logical decoding know
  *	 catalog rows by their places.
- * - Nor those of TOAST tables by themselves: whoever looks for a value there
- *	 takes each version of its parts that he finds.
+ * - Nor those of TOAST tables by themselves: a session that reads a value takes each
+ *	 version of its parts that it finds.
  * - Nor where a subscription writes, as subscription.c says.  This look saves the
- *	 trouble; whoever moves rows looks again each time.
+ *	 trouble; each batch of moves looks again.
  */
 bool
 table_inplace_is_possible(Relation rel, const char **why_not)
@@ -137,8 +136,8 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	instr_time	start;
 
 	/*
-	 * the passes are ours: they look at every page, and leave no dead item,
-	 * as one is enough to keep a page where it is
+	 * the VACUUM of a pass looks at every page, and leaves no dead item, as
+	 * one is enough to keep a page where it is
 	 */
 	quiet.options &= ~VACOPT_VERBOSE;
 	compat_set_log_duration(&quiet, -1);
@@ -208,9 +207,9 @@ compact_toast(Inplace *toast, Inplace *rows, InplaceResult *result)
  *		Lock a TOAST table for the session; with SKIP_LOCKED return false, with a
  *		warning, if that can't be done at once.
  *
- * Others who take locks on both tables have to wait for the first one, that on the
- * table, which we have; who has the TOAST table's alone waits for nothing else.  It
- * can't be dropped without the table.
+ * That is no deadlock.  Sessions that lock both tables begin with the table, for which
+ * they wait, as we have it locked; one that has only the TOAST table locked waits for
+ * nothing else.  The TOAST table can't be dropped without the table.
  */
 static bool
 lock_toast(const Inplace *toast)
@@ -267,7 +266,7 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 		if (!plan_moves(job, rows, idle_passes >= MAX_IDLE_PASSES))
 			break;
 		all_through = move_tail(job, rows, result);
-		/* which may have become shorter, if it has very many values */
+		/* value_move_plan makes a tail shorter that has very many values */
 		job->pass.tail_start = job->tail_start;
 		result->passes++;
 		if (mover->moved.rows == 0 && all_through)
@@ -275,7 +274,7 @@ compact(Inplace *job, Inplace *rows, InplaceResult *result)
 		if (TransactionIdIsValid(mover->moved.last_xid))
 			job->last_xid = mover->moved.last_xid;
 		old_versions_wait(job->relid, job->last_xid);
-		/* what is all-visible now was so before, or has been looked at */
+		/* the first VACUUM has looked at all pages */
 		job->params.options &= ~VACOPT_DISABLE_PAGE_SKIPPING;
 	}
 }
@@ -311,8 +310,9 @@ vacuum_once(Inplace *job, InplaceResult *result)
 	PG_END_TRY();
 
 	/*
-	 * it has told the statistics system what is dead now; workers had told
-	 * before, but what this session has counted would be added at its end
+	 * VACUUM has told the statistics system what is dead now.  Workers had
+	 * told before, but what this session has counted would be added at the
+	 * transaction's end.
 	 */
 	if (pgstat_should_count_relation(rel))
 		rel->pgstat_info->counts.delta_dead_tuples = 0;
@@ -330,8 +330,8 @@ vacuum_once(Inplace *job, InplaceResult *result)
  *		Cut off a part of the empty end, in a transaction of its own; return whether
  *		there is more to be cut off now.
  *
- * A standby lets go of the table when that transaction has ended there: hence it
- * goes to disk at once, whatever the setting, but isn't waited for on standbys.
+ * A standby releases the table's lock when it replays the end of that transaction.
+ * So the commit goes to disk at once, whatever the setting, but doesn't wait for standbys.
  */
 static bool
 cut_off_some(Inplace *job)
@@ -353,7 +353,7 @@ cut_off_some(Inplace *job)
  * plan_moves
  *		Offer the room that the last pass has left in its tail, set what is to be
  *		moved in the next one, and have all sessions forget where they put their
- *		last rows; false if there is no next one, for job->end.
+ *		last rows; false if there is no next one, for the reason in job->end.
  */
 static bool
 plan_moves(Inplace *job, Inplace *rows, bool is_idle)
@@ -371,7 +371,10 @@ plan_moves(Inplace *job, Inplace *rows, bool is_idle)
 	job->end = plan_end(job, rows, is_idle);
 	if (job->end == PLAN_GOES_ON)
 	{
-		/* that of a TOAST table may become shorter yet, by value_move_plan */
+		/*
+		 * value_move_plan does so for a TOAST table, whose tail it may
+		 * shorten
+		 */
 		if (rows == NULL)
 			tail_hide(job, rel);
 		if (!RelationUsesLocalBuffers(rel))
@@ -408,7 +411,7 @@ plan_end(Inplace *job, Inplace *rows, bool is_idle)
 
 /*
  * move_tail
- *		Move rows out of the tail until it is done with, or there is no room for
+ *		Move rows out of the tail until all are looked at, or there is no room for
  *		more; or values of a TOAST table, if rows says whose.  Returns false if a
  *		worker failed, and left some.
  */
