@@ -9,13 +9,11 @@
  * look like.
  *
  * A journal is a row of records of the same size, each with a checksum.
- * It ends at the first that isn't right: a crash may have torn the last one,
- * or a full disk.  Who goes on writing writes over that.
+ * It ends at the first record that isn't right: a crash, or a full disk, may have torn
+ * the last one.  The next record is written over that.
  *
- * Nothing that is said of a file here is an error unless elevel says so.
- * Without elevel, what fails is logged.  But memory may run out, or the places
- * for open files, and whatever is logged lets interrupts in: who is called
- * where an error would do harm has to see to that (new_files.c, leftovers.c).
+ * Callers that must not raise an error guard against what journal.h says can still be
+ * one (new_files.c, leftovers.c).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -38,14 +36,11 @@
 #define JOURNAL_PREFIX	"rewrite-"
 #define JOURNAL_MAGIC	0x43594a31	/* changes with the format */
 
-/* More than this is no journal, nor to be had from palloc */
+/* A larger file is no journal. */
 #define MAX_JOURNAL_BYTES	(64 * 1024 * 1024)
 
 
-/*
- * journal_new_path
- *		A name for a journal that no other has or had.
- */
+/* journal_new_path -- a name for a journal that no other has or had. */
 const char *
 journal_new_path(void)
 {
@@ -53,10 +48,7 @@ journal_new_path(void)
 					(unsigned long long) GetCurrentTimestamp(), MyProcPid);
 }
 
-/*
- * journal_list
- *		The paths of all journals there are.
- */
+/* journal_list -- the paths of all journals. */
 List *
 journal_list(void)
 {
@@ -76,11 +68,7 @@ journal_list(void)
 	return paths;
 }
 
-/*
- * journal_read
- *		Read a journal; NULL if it can't be read.  It has no records if it isn't
- *		one of this cluster.
- */
+/* journal_read -- read a journal. */
 Journal *
 journal_read(const char *path)
 {
@@ -135,15 +123,7 @@ journal_read(const char *path)
 	return journal;
 }
 
-/*
- * journal_write
- *		Write records to a journal, the first one at this position.  Position 0
- *		makes the journal.  What is behind the records is cut off.
- *
- * Fills in what all records have in common.  "durable" is whether a loss of
- * power must not undo it; for a new journal that takes journal_sync.  Returns
- * false if that failed.
- */
+/* journal_write -- write records to a journal. */
 bool
 journal_write(const char *path, int position, JournalRecord *records,
 			  int nrecords, bool durable, int elevel)
@@ -183,10 +163,7 @@ journal_write(const char *path, int position, JournalRecord *records,
 	return done;
 }
 
-/*
- * journal_make_folder
- *		See to it that there is a folder for journals.
- */
+/* journal_make_folder -- make the folder for journals, unless it is there. */
 bool
 journal_make_folder(int elevel)
 {
@@ -200,10 +177,7 @@ journal_make_folder(int elevel)
 	return false;
 }
 
-/*
- * journal_sync
- *		See to it that a loss of power doesn't undo a journal, nor what is in it.
- */
+/* journal_sync -- make a journal durable, with what is in it. */
 void
 journal_sync(const char *path, int elevel)
 {
@@ -211,11 +185,7 @@ journal_sync(const char *path, int elevel)
 	fsync_fname_ext(OWN_FOLDER, true, false, elevel);
 }
 
-/*
- * journal_remove
- *		Remove a journal, which may be gone already.  A loss of power may bring
- *		it back: that must be harmless.
- */
+/* journal_remove -- remove a journal. */
 void
 journal_remove(const char *path)
 {

@@ -32,7 +32,7 @@ typedef struct JournalRecord
 	uint64		system_id;		/* the cluster it was written for */
 	RelFileLocator file;		/* BEGIN: the database only; SPACE: that and
 								 * the tablespace */
-	Oid			next_oid;		/* BEGIN, FILE: the OID counter afterwards */
+	Oid			next_oid;		/* BEGIN, FILE: the OID counter then */
 	uint64		number;			/* BEGIN: the full transaction ID; FOUND: the
 								 * server's start, see leftovers.c */
 	uint32		must_be_empty;	/* FOUND: boolean */
@@ -46,6 +46,22 @@ typedef struct Journal
 	JournalRecord records[FLEXIBLE_ARRAY_MEMBER];
 } Journal;
 
+/*
+ * Failures are reported at elevel; without an elevel they are logged.  But memory may
+ * run out, or the places for open files, which is an error; and a message lets
+ * interrupts in.
+ *
+ * journal_read returns NULL if the file can't be read, and no records if it is no
+ * journal of this cluster.
+ *
+ * journal_write writes records from this position on, cuts off what is behind them,
+ * and fills in what all records have in common.  Position 0 makes the file.  "durable"
+ * is whether a loss of power must not undo it; a new journal needs journal_sync for that.
+ * It returns false if that failed.
+ *
+ * journal_remove removes a journal, which may be gone already.  A loss of power may
+ * bring it back: that must be harmless.
+ */
 extern List *journal_list(void);
 extern Journal *journal_read(const char *path);
 extern bool journal_write(const char *path, int position, JournalRecord *records,

@@ -4,16 +4,16 @@
  *	  A server that starts after a crash removes files of unfinished rewrites.
  *
  * Each journal that is found then (journal.c) is of a rewrite that a crash of
- * the server has ended, in this life of it, or in that of the server that this
- * one is a copy of.  It goes like this:
+ * this server has ended, or a crash of the server that this one is a copy of.  The
+ * steps:
  *
- *	- The postmaster, before anybody else exists, looks which files there are of
- *	  those that the journals speak of, and adds that to the journals
- *	  (look_around).  This also happens when it restarts after a crash of its
+ *	- The postmaster, before any other process exists, looks which of the files exist
+ *	  that the journals name or allow for, and adds these to the journals
+ *	  (look_around).  It also does so when it restarts after a crash of its
  *	  children.
  *	- It can't register a background worker then.  The first process that commits
- *	  a transaction after recovery does (start_when_due); as the server's own
- *	  launchers do so when they start, that is at once.
+ *	  a transaction after recovery does (start_when_due).  That is at once, as the
+ *	  server's own launchers commit one when they start.
  *	- That worker goes from database to database, with a further worker in each
  *	  that has journals (visit_databases).
  *	- The worker in a database decides which files are nobody's, removes them as
@@ -26,36 +26,34 @@
  * Which files are nobody's:
  *
  * A file that the journal names was created by the rewrite's transaction.  The
- * journal was there for as long as that ran, and a little longer.  So it has
- * either committed just before the crash, or never will: the commit log knows.
- * If it has, no file is touched.  If not, nobody but that transaction could
- * know of the file, unless it is gone and another has got its name.
+ * journal was there for as long as that ran, and a little longer.  So the transaction
+ * has either committed just before the crash, or never will: the commit log knows.
+ * If it has, no file is touched.  If not, only that transaction could
+ * know of the file, unless it is gone and another file has its name.
  *
  * A file that was created but not yet noted is empty: new_files.c says why.  An
  * empty file in one of the journal's tablespaces, with a name from later on,
- * may be one.  If not, it was created and forgotten by another transaction in
- * the same crash, or is one that was dropped and whose name is still reserved.
- * To remove it is no loss either way: it is empty, so there is nothing to lose.
+ * may be one.  If not, another transaction created it, and the same crash ended
+ * that; or it was dropped and its name is still reserved.
+ * To remove it is no loss either way, as it is empty.
  *
  * In both cases the file must have been there when the server started, so it
  * is not one that a transaction is just creating: the server doesn't give a
- * name to a new file if there is one that has it.  And in both cases, whatever
- * has been said so far, no row of pg_class may have the name, neither one that
- * is valid for us nor one of an open or prepared transaction, in whichever
- * tablespace, nor may the relation map.  So if all else were wrong, by a
- * backup put together by hand, say, files of existing tables and indexes
- * remain.
+ * name to a new file if a file with that name exists.  And in both cases
+ * no row of pg_class may have the name, neither one that
+ * is valid for us nor one of an open or prepared transaction, in any
+ * tablespace, nor may the relation map.  So files of existing tables and indexes
+ * remain even if all else is wrong, say in a backup put together by hand.
  *
- * Whatever is doubtful stays.  A journal of another cluster, or one that isn't
- * readable as one, is removed without further ado; so is one whose transaction
- * is too old for the commit log, or is yet to come, as after a restore of an
+ * A doubtful file stays.  A journal of another cluster, or one that can't be read as a
+ * journal, is removed, and no file with it.  So is one whose transaction
+ * is too old for the commit log, or in the future, as after a restore of an
  * old backup into a data directory that was not empty.
  *
  * Nothing here can keep the server from starting: an error in the postmaster,
  * which would end it, is caught and logged, and the journals wait for the next
- * start.  Should a worker bring it
- * down, against all odds, it does so a few times only: each attempt leaves a
- * record in the journal.
+ * start.  A worker that brings the server down does so a few times only: each attempt
+ * leaves a record in the journal.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -113,7 +111,7 @@ typedef struct LeftoversShared
 	pg_atomic_uint64 due_at;	/* but not before that time */
 } LeftoversShared;
 
-/* What has become of a journal's transaction */
+/* How a journal's transaction has ended */
 typedef enum RewriteFate
 {
 	FATE_FAILED,
@@ -146,10 +144,7 @@ static bool is_listed(List *files, const RelFileLocator *file);
 static List *without_referenced(List *files, Snapshot snapshot);
 static void drop_files(List *files);
 
-/*
- * leftovers_init
- *		Install the hooks.  Call while the library is preloaded.
- */
+/* leftovers_init -- install the callback. */
 void
 leftovers_init(void)
 {
@@ -178,7 +173,7 @@ leftovers_shmem_init(void)
 	}
 }
 
-/* leftovers_look_around -- is anything left of a crash?  Not asked by children. */
+/* leftovers_look_around -- is anything left of a crash?  Processes of the postmaster don't ask. */
 void
 leftovers_look_around(void)
 {
@@ -188,7 +183,7 @@ leftovers_look_around(void)
 
 /*
  * try_to_look_around
- *		Look around, and get over an error as if nothing had been found.
+ *		Look around; log an error, and take it for nothing found.
  *
  * The postmaster has no transaction, and no files open at this time.
  */
@@ -207,7 +202,7 @@ try_to_look_around(uint64 start)
 		MemoryContextSwitchTo(caller);
 		EmitErrorReport();
 		FlushErrorState();
-		/* close what was open */
+		/* close the files that are open */
 		AtEOXact_Files(false);
 		ereport(LOG,
 				(errmsg("files of an unfinished VACUUM FULL may be left over until the next start of the server")));
@@ -216,10 +211,7 @@ try_to_look_around(uint64 start)
 	return found;
 }
 
-/*
- * look_around
- *		Find the files that journals speak of.  Returns whether there are any.
- */
+/* look_around -- find the files that journals name or allow for; return whether there are any. */
 static bool
 look_around(uint64 start)
 {
@@ -255,8 +247,8 @@ look_around(uint64 start)
 
 /*
  * look_for_files_of
- *		Find the files that a journal speaks of, and add them to it.  Without
- *		any, the journal is removed.
+ *		Find the files that a journal names or allows for, and add them to it.
+ *		Without any, the journal is removed.
  */
 static bool
 look_for_files_of(const char *path, Journal *journal, uint64 start)
@@ -271,7 +263,7 @@ look_for_files_of(const char *path, Journal *journal, uint64 start)
 	for (int i = 0; i < journal->nrecords; i++)
 		ntries += journal->records[i].kind == JOURNAL_TRIED;
 
-	/* what an earlier start of the server has added is of no use any more */
+	/* what an earlier start of the server has added is no longer valid */
 	for (nrecords = 0; nrecords < journal->nrecords; nrecords++)
 	{
 		JournalRecord *record = &journal->records[nrecords];
@@ -315,10 +307,7 @@ look_for_files_of(const char *path, Journal *journal, uint64 start)
 	return journal_write(path, nrecords, records, list_length(found) + ntries, false, LOG);
 }
 
-/*
- * find_noted
- *		Those files that the journal names.
- */
+/* find_noted -- add those files that the journal names, and that exist. */
 static List *
 find_noted(List *found, const Journal *journal)
 {
@@ -342,8 +331,8 @@ find_noted(List *found, const Journal *journal)
 
 /*
  * find_empty
- *		Empty files that may have been created just before the crash, with
- *		names from next_oid on, in a circle.
+ *		Add empty files that may have been created just before the crash, with
+ *		names from next_oid on, modulo 2^32.
  */
 static List *
 find_empty(List *found, const Journal *journal, Oid tablespace, Oid next_oid)
@@ -389,7 +378,7 @@ is_noted(const Journal *journal, const RelFileLocator *file)
 	return false;
 }
 
-/* add_found -- add a record of a file to a list. */
+/* add_found -- add a record of a file. */
 static List *
 add_found(List *found, RelFileLocator file, bool must_be_empty)
 {
@@ -406,7 +395,7 @@ add_found(List *found, RelFileLocator file, bool must_be_empty)
  *		The transaction callback: start the worker, if it is due.
  *
  * The transaction has committed, so an error would be a PANIC.  There is none:
- * the worker's description is as it must be, no handle is wanted, which would
+ * the worker's description is valid, we want no handle, which would
  * take memory, and interrupts are held off.
  */
 static void
@@ -429,7 +418,7 @@ start_when_due(XactEvent event, void *arg)
 
 /*
  * start_worker
- *		Start a worker for a database, or without one that which visits all.
+ *		Start a worker for a database; without one, the worker that visits all.
  */
 static bool
 start_worker(Oid database, BackgroundWorkerHandle **handle)
@@ -451,7 +440,7 @@ start_worker(Oid database, BackgroundWorkerHandle **handle)
 	return RegisterDynamicBackgroundWorker(&worker, handle);
 }
 
-/* try_later -- there was no place for a worker. */
+/* try_later -- there was no place for a worker: have it started later. */
 static void
 try_later(void)
 {
@@ -488,7 +477,7 @@ pg_cyclone_leftovers_main(Datum arg)
 /*
  * visit_databases
  *		Start a worker for each database with journals, one after the other, and
- *		remove journals of databases that are no more.
+ *		remove journals of databases that no longer exist.
  */
 static void
 visit_databases(void)
@@ -534,8 +523,8 @@ visit_databases(void)
 
 /*
  * is_from_before
- *		Is this a journal that was there when the server started, not one of a
- *		rewrite that runs now?
+ *		Was this journal there when the server started?  Otherwise it is one of a
+ *		rewrite that runs now.
  */
 static bool
 is_from_before(const Journal *journal)
@@ -551,7 +540,7 @@ is_from_before(const Journal *journal)
 
 /*
  * connectable_databases
- *		All databases but those whose dropping was interrupted; and all.
+ *		List all databases but those whose dropping was interrupted; and all.
  */
 static List *
 connectable_databases(List **all)
@@ -575,10 +564,7 @@ connectable_databases(List **all)
 	return connectable;
 }
 
-/*
- * clean_database
- *		Remove what the journals of this database have left, and them.
- */
+/* clean_database -- remove the leftovers of this database's journals, and the journals. */
 static void
 clean_database(void)
 {
@@ -605,8 +591,8 @@ clean_database(void)
 	}
 
 	/*
-	 * A row that is changed during a scan that sees what isn't committed may
-	 * be missed by it, both old and new, but not by one with a snapshot.
+	 * A scan that sees what isn't committed may miss both versions of a row
+	 * that is changed meanwhile.  One with a snapshot does not.
 	 */
 	InitDirtySnapshot(dirty);
 	files = without_referenced(files, &dirty);
@@ -624,8 +610,8 @@ clean_database(void)
 
 /*
  * add_leftovers
- *		Add to the list those of a journal's files that there was no need for
- *		when the server crashed.
+ *		Add those of a journal's files that its transaction has left: it has failed,
+ *		and they are still there.
  */
 static List *
 add_leftovers(List *files, const Journal *journal)
@@ -673,10 +659,10 @@ is_listed(List *files, const RelFileLocator *file)
 
 /*
  * fate_of
- *		What has become of the transaction that this is a journal of?
+ *		How has the transaction of this journal ended?
  *
- * Without named files, its ID may not have been durable, and may be another's
- * by now; but then all that matters is whether the files are empty.
+ * Without named files, its ID may not have been durable, and another transaction may
+ * have it now.  But then it only matters whether the files are empty.
  */
 static RewriteFate
 fate_of(const Journal *journal)
@@ -706,10 +692,7 @@ fate_of(const Journal *journal)
 	return strcmp(TextDatumGetCString(status), "aborted") == 0 ? FATE_FAILED : FATE_UNKNOWN;
 }
 
-/*
- * exists
- *		Is the file there, and empty if it must be?
- */
+/* exists -- is the file there, and empty if it must be? */
 static bool
 exists(const JournalRecord *record)
 {
@@ -727,10 +710,7 @@ exists(const JournalRecord *record)
 	return found;
 }
 
-/*
- * without_referenced
- *		Take all files off the list whose name a relation has, wherever it is.
- */
+/* without_referenced -- take all files off the list whose name a relation has, in any tablespace. */
 static List *
 without_referenced(List *files, Snapshot snapshot)
 {
@@ -757,10 +737,7 @@ without_referenced(List *files, Snapshot snapshot)
 	return files;
 }
 
-/*
- * drop_files
- *		Drop these files at commit.
- */
+/* drop_files -- drop these files at commit. */
 static void
 drop_files(List *files)
 {

@@ -6,25 +6,25 @@
  * Nobody else knows of the file until its transaction commits, so its pages
  * needn't go through shared buffers.  Each process makes pages in memory of its
  * own, takes the next blocks of the file for them, logs the pages in full if
- * the relation is logged, and writes them.  So the file has no gaps, whoever is
- * the faster.
+ * the relation is logged, and writes them.  So the file has no gaps, whichever process
+ * is faster.
  *
- * Who takes blocks holds a lightweight lock of the team's own.  The server's
+ * A process that takes blocks holds a lightweight lock of the team's own.  The server's
  * lock on the extension of a relation is a heavyweight one: the session's
- * lock_timeout would end a process that waits for another of its team, though
- * nobody else can have anything to do with the file.
+ * lock_timeout would end a process that waits for another of its team, although
+ * no other session knows of the file.
  *
- * The server's bulk writer (smgr_bulk_*) wants to know a page's block before
- * the page is full, and takes for granted that it is the only one to extend
+ * The server's bulk writer (smgr_bulk_*) doesn't fit.  It needs a page's block before
+ * the page is full, and must be the only one to extend
  * the file, or it would write zeroes over other processes' pages.  The rules
  * are the same as there:
  *
  * - WAL needn't be flushed before a page is written, as the page doesn't count
  *	 until our commit record is flushed.
  * - Writes aren't registered with the checkpointer one by one, but the whole
- *	 file is at the end.  If a checkpoint has begun since, which knows nothing
- *	 of the pages written before it, replay may start behind their WAL records,
- *	 so the file is synced at once.
+ *	 file is at the end.  A checkpoint that has begun meanwhile knows nothing
+ *	 of the pages written before it, and replay may start behind their WAL records.
+ *	 Then the file is synced at once.
  * - If the transaction needs no WAL for the relation (wal_level = minimal), its
  *	 commit syncs the file.
  *
@@ -55,9 +55,9 @@
 
 /*
  * new_blocks_shmem_request
- *		Have the server know the name of our locks as that of a wait event.
+ *		Make the name of our locks known to the server, as that of a wait event.
  *
- * The lock that it makes isn't used: each file has one of its own.
+ * The lock that the server makes isn't used: each file has one of its own.
  */
 void
 new_blocks_shmem_request(void)
@@ -65,10 +65,7 @@ new_blocks_shmem_request(void)
 	RequestNamedLWLockTranche(LOCK_NAME, 1);
 }
 
-/*
- * new_blocks_init
- *		Leader: before any process begins.
- */
+/* new_blocks_init -- make what the processes share that write a file. */
 void
 new_blocks_init(NewBlocksShared *shared)
 {
@@ -80,8 +77,7 @@ new_blocks_init(NewBlocksShared *shared)
 
 /*
  * new_blocks_go_on_behind
- *		Leader, while nobody takes blocks: leave to the file those that the server
- *		has filled.
+ *		Take blocks behind those that the server has filled.
  */
 void
 new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared)
@@ -93,10 +89,10 @@ new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared)
 
 /*
  * new_blocks_take
- *		Extend the file by so many blocks; return the first.
+ *		Extend the file by n blocks; return the first.
  *
- * No other lightweight lock may be held.  If it fails, the abort of the
- * transaction releases ours before it waits for anybody.
+ * If it fails, the abort of the transaction releases our lock before it waits for
+ * anybody.
  */
 BlockNumber
 new_blocks_take(Relation rel, NewBlocksShared *shared, int n)
@@ -115,12 +111,7 @@ new_blocks_take(Relation rel, NewBlocksShared *shared, int n)
 	return start;
 }
 
-/*
- * new_blocks_write
- *		Log pages and write them to blocks that were taken for them.
- *
- * Memory of the images must be aligned for I/O.
- */
+/* new_blocks_write -- log pages and write them to blocks that were taken for them. */
 void
 new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 {
@@ -152,7 +143,7 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 	for (int i = 0; i < n; i++)
 		PageSetChecksum(images[i], blknos[i]);
 
-	/* none may cross the border between two segments of the file */
+	/* no write may cross the border between two segments of the file */
 	for (int done = 0; done < n; done += piece)
 	{
 		BlockNumber start = blknos[done];
@@ -174,8 +165,8 @@ new_blocks_write(Relation rel, BlockNumber *blknos, Page *images, int n)
 
 /*
  * new_blocks_sync
- *		Leader, when all pages are written: make sure that they will be on disk
- *		by the time that their WAL isn't needed any more.
+ *		Make sure that the pages are on disk before their WAL isn't needed any
+ *		more.
  */
 void
 new_blocks_sync(Relation rel, const NewBlocksShared *shared)
@@ -186,7 +177,7 @@ new_blocks_sync(Relation rel, const NewBlocksShared *shared)
 		return;
 	if (!RelationNeedsWAL(rel))
 	{
-		/* unlogged: for a clean shutdown; or the commit will do it */
+		/* if unlogged, for a clean shutdown; otherwise the commit syncs it */
 		smgrregistersync(smgr, MAIN_FORKNUM);
 		return;
 	}

@@ -16,22 +16,31 @@
 #include "storage/lwlock.h"
 #include "utils/rel.h"
 
-/* So many pages had best be written at a time (512 kB). */
+/* It is best to write this number of pages at a time (512 kB). */
 #define NEW_BLOCKS_RUN		64
 
-/* What those who write a file share */
+/* What the processes that write a file share */
 typedef struct NewBlocksShared
 {
-	/* on the extension of the file */
+	/* held to extend the file */
 	LWLock		lock;
 	/* changed under the lock */
 	pg_atomic_uint32 nblocks;
-	/* of a heap, on pages that were written, by all processes */
+	/* of a heap: on pages that were written, by all processes */
 	pg_atomic_uint64 rows;
-	/* constant: where a checkpoint would have started from at the beginning */
+	/* constant: the redo pointer at the beginning */
 	XLogRecPtr	redo;
 } NewBlocksShared;
 
+/*
+ * The leader calls new_blocks_init before any process begins, new_blocks_go_on_behind,
+ * if the server has filled blocks, while no process takes any, and new_blocks_sync when
+ * all pages are written.
+ *
+ * new_blocks_take extends the file by n blocks and returns the first one.  No other
+ * lightweight lock is held.  new_blocks_write logs pages and writes them to such blocks,
+ * which are in ascending order.  Images are aligned for I/O; they get their checksums.
+ */
 extern void new_blocks_shmem_request(void);
 extern void new_blocks_init(NewBlocksShared *shared);
 extern void new_blocks_go_on_behind(Relation rel, NewBlocksShared *shared);

@@ -5,35 +5,35 @@
  *
  * A transaction that fails removes the files that it has created.  One that
  * dies with the whole server can't, and nobody else knows of them.  So the
- * leader of a rewrite keeps a journal (journal.c) of them, and a server that
- * starts and finds one removes what has become of them (leftovers.c).
+ * leader of a rewrite keeps a journal (journal.c) of them.  A server that
+ * starts and finds a journal removes the files that are left (leftovers.c).
  *
- * The journal is there before the first file, and vanishes after the last one
+ * The journal is there before the first file, and is removed after the last one
  * has found its place: when the transaction's memory is released, which is
- * the last thing that becomes of a transaction.  After a commit the files are
- * the table's and the old ones have been unlinked, after an abort the new ones
+ * the last step of a transaction.  After a commit the files are
+ * the table's and the old ones have been unlinked; after an abort the new ones
  * have.
  *
- * Files are noted by name once they exist, as it is the server that chooses
+ * Files are noted by name once they exist, as the server chooses
  * their names.  It creates a file, adds or changes a row of pg_class, and ends
  * the command, and only then fills the file.  The end of the command brings us
- * here, as a callback for changes of pg_class: a file that is not yet in the
- * journal is an empty one.  For these the journal has the tablespaces that
- * files may come up in, and, as of each time that it was written, the counter
+ * here, as a callback for changes of pg_class.  So a file that is not yet in the
+ * journal is an empty one.  For these the journal has the tablespaces in which
+ * files may be created and, as of each time that it was written, the counter
  * that their names come from.  Files that are created in any other way are
  * noted if new_files_note is called before they are filled.
  *
  * Files that a subtransaction of the rewrite's own creates are noted likewise,
- * those of any other are not.  If it fails their names stay in the journal: a
- * crash may lose the record of that, with what was to become of the files,
- * which are empty then.
+ * those of any other are not.  If the subtransaction fails, their names stay in the
+ * journal: a crash may lose the record of its abort, which has the files removed.
+ * They are empty then.
  *
- * With the name of a file the journal says that this transaction has made it,
- * so the transaction ID must never be given to another: WAL that bears it is
+ * With the name of a file the journal says that this transaction has made it.
+ * So no other transaction may get this transaction's ID: WAL with that ID is
  * flushed before the first name is written.
  *
  * The kernel has what is written, so a crash of the server loses nothing of a
- * journal.  A loss of power may, unless the disk is waited for.  That is done
+ * journal.  A loss of power may, unless we wait for the disk.  We do so
  * once when the new table and its TOAST table exist, which are still empty,
  * and from then on for each note.
  *
@@ -63,8 +63,9 @@
 static char journal_path[MAXPGPATH];	/* empty if there is none */
 static int	nrecords;
 static int	nfiles;				/* noted by name, of this level's transaction */
-static int	outer_nfiles;		/* of that around it */
-static int	level;				/* nesting level of that whose files we note */
+static int	outer_nfiles;		/* of the one around it */
+static int	level;				/* nesting level of the transaction whose
+								 * files we note */
 static bool is_durable;
 static bool has_warned;
 
@@ -76,13 +77,7 @@ static void append(JournalRecord *records, int n, int elevel);
 static void set_next_oid(JournalRecord *record);
 static void transaction_is_over(void *arg);
 
-/*
- * new_files_begin
- *		Begin a journal for a rewrite of this table.
- *
- * To be called before files are created, in a transaction of the table's own
- * that can't be prepared.  Raises an error if the journal can't be written.
- */
+/* new_files_begin -- begin a journal for a rewrite of this table. */
 void
 new_files_begin(Relation rel)
 {
@@ -137,8 +132,8 @@ new_files_begin(Relation rel)
 
 /*
  * new_files_sync
- *		The files that there are will be filled now: a loss of power must not
- *		undo the journal.  Nor what is noted later.
+ *		The files that exist will be filled now: a loss of power must not undo the
+ *		journal, nor what is noted later.
  */
 void
 new_files_sync(void)
@@ -153,8 +148,8 @@ new_files_sync(void)
  * new_files_enter_subtransaction
  *		From now on note the files of the subtransaction that has just begun.
  *
- * new_files_note was called before it began: that finds the files by their
- * number, and not yet noted are the newest.
+ * new_files_note was called before it began: note_files takes the newest files for
+ * those that aren't noted yet.
  */
 void
 new_files_enter_subtransaction(void)
@@ -167,8 +162,8 @@ new_files_enter_subtransaction(void)
 
 /*
  * new_files_leave_subtransaction
- *		It has ended.  If it has committed, its files are those of the one around
- *		it; otherwise they are gone.
+ *		It has ended.  If it has committed, its files are the outer transaction's now;
+ *		otherwise they are gone.
  */
 void
 new_files_leave_subtransaction(bool committed)
@@ -183,14 +178,14 @@ new_files_leave_subtransaction(bool committed)
  * new_files_note
  *		Note the files that the transaction has created since the last time.
  *
- * Does nothing if there is no journal.  If it can't be written there is a
- * warning: the rewrite is none the worse for it as long as nothing crashes.
+ * If the journal can't be written it warns: the rewrite is valid all the same, unless
+ * the server crashes.
  *
- * Raises no error: as a callback for changes of pg_class it is called amid
- * invalidation, and caches would keep what the failed transaction has put
- * there.  What can fail is to get memory, to open the file, or to flush WAL, and
- * what is left of that is closed with the transaction.  Interrupts are held
- * off, as a warning would serve them.
+ * It raises no error: as a callback for changes of pg_class it is called during
+ * invalidation, and after an error caches would keep what the failed transaction has
+ * put there.  It can fail to get memory, to open the file, or to flush WAL.  The end of
+ * the transaction closes what such a failure leaves open.  Interrupts are held off, as a
+ * warning would serve them.
  */
 void
 new_files_note(void)
@@ -231,7 +226,7 @@ new_files_note(void)
 	RESUME_INTERRUPTS();
 }
 
-/* note_files -- the part of it that may fail. */
+/* note_files -- the part of new_files_note that may fail. */
 static void
 note_files(void)
 {
@@ -291,7 +286,7 @@ tablespaces_of(Relation rel)
 	return tablespaces;
 }
 
-/* warn_once -- say that files could not be noted, if it hasn't been said. */
+/* warn_once -- warn that files could not be noted, unless we have. */
 static void
 warn_once(const char *failure)
 {
@@ -302,7 +297,7 @@ warn_once(const char *failure)
 	has_warned = true;
 }
 
-/* append -- add records to the journal; it is a warning at most once. */
+/* append -- add records to the journal; what fails is a warning at most once. */
 static void
 append(JournalRecord *records, int n, int elevel)
 {
@@ -318,7 +313,7 @@ append(JournalRecord *records, int n, int elevel)
 		nfiles += records[i].kind == JOURNAL_FILE;
 }
 
-/* set_next_oid -- names of files that are created from now on begin there. */
+/* set_next_oid -- note where names of files begin that are created from now on. */
 static void
 set_next_oid(JournalRecord *record)
 {
@@ -331,7 +326,7 @@ set_next_oid(JournalRecord *record)
 static void
 transaction_is_over(void *arg)
 {
-	/* what is logged must not serve them here */
+	/* a message must not serve interrupts here */
 	HOLD_INTERRUPTS();
 	if (journal_path[0] != '\0')
 		journal_remove(journal_path);
