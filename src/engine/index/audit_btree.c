@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * audit_btree.c
- *	  The order of a btree that is new: see audit_report.c for what comes of it.
+ *	  The order of a btree that is new: see audit_report.c for what a failure does.
  *
  * On a sample of its pages each entry must come before the next one, and none behind
- * the page's high key: by the server's own comparison, and with the row's place where
- * keys are equal.  Pages are compared in copies, so that no page is locked while
+ * the page's high key, by the server's own comparison.  The row's place decides where
+ * keys are equal.  Copies of pages are compared, so that no page is locked while
  * functions of the operator class run.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -23,7 +23,7 @@
 #include "engine/audit.h"
 #include "guards/guards.h"
 
-/* Blocks that are looked at together (128 kB), as disks like that better */
+/* Blocks that are looked at together (128 kB), which disks read faster */
 #define SECTION_BLOCKS		16
 
 /* The page in hand */
@@ -46,7 +46,7 @@ static void fail(const BtreeAudit *audit, OffsetNumber off, const char *engine, 
 /*
  * audit_new_btree
  *		Look at a sample of pages of an index that command has built, before anybody
- *		depends on it.  Returns how many that were; none if it is no btree.
+ *		depends on it.  Returns how many pages that were: none if it is no btree.
  */
 int64
 audit_new_btree(Relation index, Relation table, const char *command)
@@ -87,7 +87,7 @@ audit_new_btree(Relation index, Relation table, const char *command)
 	return naudited;
 }
 
-/* audit_block -- one of them; false if nothing is on it that must be in order. */
+/* audit_block -- look at one of them; false if nothing is on it that must be in order. */
 static bool
 audit_block(BtreeAudit *audit, BufferAccessStrategy strategy)
 {
@@ -123,7 +123,7 @@ compare_page(BtreeAudit *audit)
 		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
 		BTScanInsert key = _bt_mkscankey(audit->index, tuple);
 
-		/* what is truncated in one of them is less, and not like anything */
+		/* a truncated attribute is less than any value, not equal to it */
 		key->backward = true;
 		if (key->scantid != NULL && BTreeTupleIsPosting(tuple))
 			key->scantid = BTreeTupleGetMaxHeapTID(tuple);
@@ -153,7 +153,7 @@ comes_before(const BtreeAudit *audit, BTScanInsert key, OffsetNumber next)
 	if (!key->heapkeyspace || order != 0)
 		return key->heapkeyspace ? order < 0 : order <= 0;
 
-	/* equal as far as the shorter one goes: then that comes first */
+	/* if they are equal as far as the shorter one goes, that comes first */
 	if (P_ISLEAF(BTPageGetOpaque(page)) && next != P_HIKEY)
 		return false;
 	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, next));

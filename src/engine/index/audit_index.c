@@ -7,20 +7,21 @@
  * by that of the kinds.  A page is looked at twice:
  *
  * - When it is visited, before and after it is changed, under the visitor's lock:
- *	 each TID is searched for in the store by itself (audit_match), and what is left
- *	 must be what was there without the dead, in the same order (audit_deleted).  Only
- *	 SP-GiST, and a bucket of a hash index that is cleaned up after a split, have reason
- *	 for more; of these only the first is asked.
+ *	 each TID is searched for in the store by itself (audit_match), and the TIDs that
+ *	 are left must be those that were there without the dead ones, in the same order
+ *	 (audit_deleted).  SP-GiST changes the order, so there only their number is compared.
+ *	 A page of a hash index that loses other entries, too, after a split, has the first
+ *	 half of this only.
  * - When all indexes have been passed over, in a phase of its own: is an entry of
- *	 a dead item left?  No one can make one any more, so there is no excuse, wherever
- *	 its page was split, and whichever member was to visit that.  This is about pages, not about
- *	 looking up TIDs, so it is done in one go, which the first look has compared.
+ *	 a dead item left?  Nobody can make one any more, so there is no excuse, wherever
+ *	 its page was split, and whichever member had to visit it.  This is about pages, not
+ *	 about looking up TIDs, so all TIDs of a page are looked up in one go.
  *
- * The second look goes by sections of blocks that follow each other, which disks
- * like better than single ones.  Whether a section is looked at depends on a hash of its
- * place and of a number that the leader has drawn.  So it can tell at once if there
- * are any, which most tables are too small for.  Half as many pages are looked at as when
- * they are visited, unless all are, as they are read for nothing else.
+ * The second look goes by sections of adjacent blocks, which disks
+ * read faster than single ones.  Whether a section is looked at depends on a hash of its
+ * place and of a number that the leader has drawn.  So the leader can tell at once if
+ * there are any; most tables are too small for one.  Half as many pages are looked at as
+ * when they are visited, as they are read for nothing else; but all if all are audited.
  *
  * Indexes of other access methods aren't audited.
  *
@@ -45,7 +46,7 @@
 #include "pace/pace.h"
 #include "report/progress.h"
 
-/* Blocks that are looked at together (128 kB), and how many such are claimed at a time */
+/* A section is this number of blocks (128 kB); a member claims several at a time. */
 #define SECTION_BLOCKS		16
 #define SECTIONS_A_CLAIM	64
 
@@ -57,7 +58,7 @@ struct AuditTids
 {
 	Relation	index;
 	BlockNumber blkno;
-	bool		expects;		/* those that are to be left after its change */
+	bool		expects;		/* is left what its change must leave? */
 	int			ntids;
 	ItemPointerData tids[MAX_TIDS];
 	bool		dead[MAX_TIDS];
@@ -90,8 +91,8 @@ static void audit_page(TableVacuum *vacuum, int number, BlockNumber blkno);
  *		Which of the TIDs of a locked page are dead?  Return how many, and which in dead.
  *
  * That is dead_tids_match, with a second opinion on audited pages.  The caller
- * passes all TIDs of the page, in its order; and calls audit_deleted when they are
- * deleted, and only if these are all that goes.
+ * passes all TIDs of the page, in its order.  It calls audit_deleted when they are
+ * deleted, if it has deleted nothing else.
  */
 int
 audit_match(TableVacuum *vacuum, int number, Buffer buffer,
@@ -138,7 +139,7 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 	return ndead;
 }
 
-/* misjudge -- for tests: take the last dead TID for a live one, or the reverse; returns how many there were, 0 or 1. */
+/* misjudge -- for tests: misjudge the last TID that is (not) dead; returns 0 if there is none, else 1. */
 static int
 misjudge(bool is_dead, int ntids, bool *dead)
 {
@@ -153,8 +154,8 @@ misjudge(bool is_dead, int ntids, bool *dead)
 
 /*
  * audit_deleted
- *		The dead TIDs of a page have been deleted, which is still locked: if it is
- *		audited, are all others left?
+ *		The dead TIDs of a locked page have been deleted: if the page is audited, are
+ *		all others left?
  */
 void
 audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
@@ -178,7 +179,7 @@ audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
 
 /*
  * audit_begin_indexes
- *		Leader, when all indexes have been passed over: draw the sections to be looked
+ *		Leader, when all indexes have been passed over: choose the sections to be looked
  *		at, and return whether there are any.
  */
 bool
@@ -262,7 +263,7 @@ is_chosen(const TableVacuum *vacuum, int number, uint64 section)
 	return hash < share * ((double) PG_UINT32_MAX + 1);
 }
 
-/* audit_section -- look at blocks that follow each other. */
+/* audit_section -- look at the blocks of a section. */
 static void
 audit_section(TableVacuum *vacuum, int number, BlockNumber start, BlockNumber end)
 {
@@ -303,7 +304,7 @@ audit_page(TableVacuum *vacuum, int number, BlockNumber blkno)
 	vacuum->counters.audited_index_pages++;
 }
 
-/* get_tids -- where a process puts them, from the first time on. */
+/* get_tids -- where this process puts the TIDs of a page, made when first needed. */
 static struct AuditTids *
 get_tids(TableVacuum *vacuum)
 {
@@ -344,8 +345,7 @@ keeps_order(Relation index)
 
 /*
  * gather
- *		Read the heap TIDs of an index's page; none if it isn't one of those that have
- *		any.
+ *		Read the heap TIDs of an index's page; none if it is no page that has any.
  */
 static void
 gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
@@ -370,7 +370,7 @@ gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
 		gather_gin(tids, page);
 }
 
-/* add_tid -- one more. */
+/* add_tid -- add a TID; an error if there are too many. */
 static void
 add_tid(struct AuditTids *tids, ItemPointer tid)
 {
@@ -383,9 +383,9 @@ add_tid(struct AuditTids *tids, ItemPointer tid)
 
 /*
  * item_at
- *		An index tuple of a page, all of which is on the page.
+ *		An index tuple of a page; an error unless it is on the page.
  *
- * A damaged page may be one that nobody comes to but the second look.
+ * The second look may come to a damaged page that nobody else comes to.
  */
 static void *
 item_at(const struct AuditTids *tids, Page page, OffsetNumber off)
@@ -404,7 +404,7 @@ item_at(const struct AuditTids *tids, Page page, OffsetNumber off)
 	return PageGetItem(page, item);
 }
 
-/* add_items -- of a page whose items are index tuples, each with one. */
+/* add_items -- add the TIDs of a page whose items are index tuples with one TID each. */
 static void
 add_items(struct AuditTids *tids, Page page)
 {
@@ -412,7 +412,7 @@ add_items(struct AuditTids *tids, Page page)
 		add_tid(tids, &((IndexTuple) item_at(tids, page, off))->t_tid);
 }
 
-/* gather_btree -- of a page of a btree, posting lists included. */
+/* gather_btree -- read those of a page of a btree, posting lists included. */
 static void
 gather_btree(struct AuditTids *tids, Page page)
 {
@@ -436,7 +436,7 @@ gather_btree(struct AuditTids *tids, Page page)
 	}
 }
 
-/* gather_spgist -- of a leaf page of an SP-GiST index. */
+/* gather_spgist -- read those of a leaf page of an SP-GiST index. */
 static void
 gather_spgist(struct AuditTids *tids, Page page)
 {
@@ -449,7 +449,7 @@ gather_spgist(struct AuditTids *tids, Page page)
 	}
 }
 
-/* gather_gin -- of a page of a GIN index: of either tree, or of the pending list. */
+/* gather_gin -- read those of a page of a GIN index: of either tree, or of the pending list. */
 static void
 gather_gin(struct AuditTids *tids, Page page)
 {
@@ -485,8 +485,8 @@ gather_gin(struct AuditTids *tids, Page page)
 
 /*
  * add_list
- *		The TIDs of a compressed list, ntids of them unless that is -1.  No byte from end
- *		on is read.
+ *		Add the TIDs of a compressed list: ntids of them, unless that is -1.  No byte from
+ *		end on is read.
  */
 static void
 add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids)
@@ -514,7 +514,7 @@ add_list(struct AuditTids *tids, GinPostingList *list, char *end, int ntids)
 	pfree(decoded);
 }
 
-/* raise_list_corruption -- of a list of TIDs. */
+/* raise_list_corruption -- raise an error about a list of TIDs. */
 static void
 raise_list_corruption(void)
 {

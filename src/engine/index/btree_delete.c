@@ -6,23 +6,23 @@
  * Visitors only note which leaf pages are empty.  When the whole team is
  * through with all indexes, each member deletes those that it found
  * (btree_delete_pages).  _bt_pagedel relies on being the only one that deletes
- * pages of the index, so the members take turns (index_kind.c).  So that
- * nobody is idle meanwhile, this is done while the heap is vacuumed, which has
- * nothing to do with it: the entries are gone, and an empty page more or less
- * in the tree makes no difference to scans.  A page that isn't empty any more
- * is left alone by _bt_pagedel.  It goes on to the right while pages are empty,
+ * pages of the index, so the members take turns (index_kind.c).  They do so
+ * while the heap is vacuumed, so that nobody is idle meanwhile.  The heap doesn't
+ * depend on it: the entries are gone, and an empty page more or less
+ * in the tree makes no difference to scans.  _bt_pagedel leaves a page alone that
+ * isn't empty any more.  It goes on to the right while pages are empty,
  * which could be all of them; so they are deleted from the end.  If it begins
- * with a page that an interrupted vacuum left half-dead it must not find an
- * empty one there, as it would have no search stack for that; so those are
- * deleted first (clear_right_side).
+ * with a page that an interrupted vacuum left half-dead, it must not find an
+ * empty one to the right, as it would have no search stack for that.  So
+ * clear_right_side deletes that one first.
  *
  * _bt_pagedel relies on links between siblings where it can't look at them in
- * time: it locks a page's siblings together with the page, so it would wait for
- * itself if two of the three were one; and it goes to the right from the left sibling until
- * it comes to the page, so it would go on for ever if it came into a circle.
- * In the order of blocks, where pages to the left have been deleted before, it
- * mostly finds damage earlier.  So we look at the links before (siblings_agree), and
- * leave a page where it is that can't be got at.
+ * time.  It locks a page's siblings together with the page, so it would wait for
+ * itself if two of the three were one.  It goes to the right from the left sibling until
+ * it comes to the page, so it would never end in a circle.
+ * The server's vacuum goes in the order of blocks and has deleted pages to the left
+ * before, so it mostly finds damage earlier.  We look at the links first
+ * (siblings_agree), and leave a page in the tree if they don't lead to it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -59,7 +59,7 @@ static bool siblings_agree(TableVacuum *vacuum, BTVacState *state, BlockNumber l
  * btree_has_empty_pages
  *		Has this process found empty pages that it can delete now?
  *
- * Not while another one does so, unless it may wait for that.
+ * Not while another process deletes pages, unless this one may wait for that.
  */
 bool
 btree_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
@@ -77,8 +77,8 @@ btree_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
  *		forget them.
  *
  * No member may be visiting pages of the index any more.  If another one is
- * deleting pages, wait for it to end, or leave them for later; so, too, if there are
- * pages pinned that are in the way of a pause.
+ * deleting pages, wait for it to end, or leave these for later.  Unless it may wait,
+ * this process has pages of the heap pinned; so it leaves them when a pause is due, too.
  */
 void
 btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
@@ -112,7 +112,10 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 		empty_pages->count--;
 	}
 
-	/* _bt_pagedel expects some to be counted when they are visited later */
+	/*
+	 * _bt_pagedel leaves some to be counted by a later visit, which there
+	 * isn't
+	 */
 	stats.pages_deleted = stats.pages_newly_deleted;
 	_bt_pendingfsm_finalize(index, &state);
 	index_add_stats(shared, &stats);
@@ -123,10 +126,7 @@ btree_delete_pages(TableVacuum *vacuum, int number, bool wait)
 		block_list_free(empty_pages);
 }
 
-/*
- * delete_page
- *		Take a leaf page out of the tree, if it is still empty.
- */
+/* delete_page -- take a leaf page out of the tree, if it is still empty. */
 static void
 delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 {
@@ -134,14 +134,14 @@ delete_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)
 	Page		page = BufferGetPage(buffer);
 	BTPageOpaque opaque = PageIsNew(page) ? NULL : BTPageGetOpaque(page);
 
-	/* It may be gone already, with its left sibling. */
+	/* It may have been deleted already, with its left sibling. */
 	if (opaque == NULL || !P_ISLEAF(opaque) || P_ISDELETED(opaque))
 	{
 		UnlockReleaseBuffer(buffer);
 		return;
 	}
 
-	/* Only we change which page is to the right of a half-dead one. */
+	/* Nobody else changes which page is to the right of a half-dead one. */
 	if (P_ISHALFDEAD(opaque))
 	{
 		bool		clear;
@@ -174,8 +174,8 @@ lock_page(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno, int mode)
 
 /*
  * clear_right_side
- *		Delete empty pages to the right of a half-dead one; return false if that
- *		is not possible.
+ *		Delete empty pages to the right of a half-dead one; return false if one
+ *		stays.
  */
 static bool
 clear_right_side(TableVacuum *vacuum, BTVacState *state, BlockNumber blkno)

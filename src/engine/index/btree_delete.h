@@ -12,7 +12,7 @@
 
 #include "engine/index/index_kind.h"
 
-/* See IndexKind for when they are called; they take turns at an index. */
+/* See IndexKind for when they are called.  Members take turns at an index. */
 extern bool btree_has_empty_pages(TableVacuum *vacuum, int number, bool wait);
 extern void btree_delete_pages(TableVacuum *vacuum, int number, bool wait);
 

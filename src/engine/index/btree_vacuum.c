@@ -11,8 +11,8 @@
  *
  * Order
  * -----
- * nbtree's own vacuum visits pages in physical order, and reasons with it: a
- * split that moves tuples to a block that it has already passed is found out
+ * nbtree's own vacuum visits pages in physical order, and relies on it: it finds
+ * out about a split that moves tuples to a block that it has already passed
  * when it comes to the page that was split.  Several processes pass pages in
  * no particular order, so we need an argument that does without.
  *
@@ -30,19 +30,19 @@
  * it is at that moment, which goes on likewise (visit_chain).  Claim: when
  * all ranges and duties are done, no index entry of a dead TID is left.
  *
- * Call a page fresh if no one has visited it since it last received tuples,
+ * Call a page fresh if nobody has visited it since it last received tuples,
  * and covered if (a) its block is in a range yet to be visited, or (b) some
  * process has the duty to visit it, or (c) its left sibling is covered, has
  * our cycle ID, and isn't marked BTP_SPLIT_END.  Every fresh page with entries
  * of dead TIDs is covered, always:
  *
- * - At the start by (a), as all entries of dead TIDs exist then: no one can
+ * - At the start by (a), as all entries of dead TIDs exist then: nobody can
  *	 insert a new entry for a dead TID, so entries only move.
  * - When a covered page P splits, P keeps its block and so its cover; it gets
  *	 the ID and loses the mark.  The new page Q is covered by (c).  The old
  *	 right sibling S, if it was covered by (c) through P, has the ID or is
  *	 followed in spite of not having it: if it has, Q isn't marked and covers
- *	 it; if it hasn't, someone has visited S after it was made (only a visit
+ *	 it; if it hasn't, somebody has visited S after it was made (only a visit
  *	 clears the ID), so it isn't fresh.
  * - When a page that isn't fresh splits, no half has entries of dead TIDs.
  * - A visit to P makes it not fresh; what P covered by (c) is covered by the
@@ -54,8 +54,8 @@
  * - A block that is recycled was deleted before we began; the page that comes
  *	 into it is made by a split, which is dealt with above.
  *
- * To visit more than its share does no harm: a page without dead TIDs
- * stays as it is.  So nothing depends on how fresh the number of blocks is,
+ * A second visit to a page does no harm: a page without dead TIDs
+ * stays as it is.  So nothing depends on how recent the number of blocks is,
  * or on which process is where.  (test/pytest/test_btree_model.py explores
  * every order of events in a small index.)
  *
@@ -71,21 +71,21 @@
  * process to wait for a cleanup lock on a page.  Hence:
  *
  * - While ranges are visited, a process waits for a cleanup lock only on pages
- *	 of its own ranges.  Nobody else waits for those, nor keeps them pinned for
- *	 long, except for sessions that scan the index.
- * - A duty may lead to another process's page.  So duties are done without a
- *	 stream, with no pin held, and at first by trying.  After some tries a
- *	 duty is put off: it remains a duty, which is all that the argument above
- *	 asks for.
+ *	 of its own ranges.  No other process waits for those.  Only sessions that scan
+ *	 the index keep them pinned for long.
+ * - A duty may lead to another process's page.  So a process does duties without a
+ *	 stream, with no pin held, and at first it only tries.  After some tries it
+ *	 puts a duty off.  That remains a duty, and the argument above asks for no
+ *	 more.
  * - When all ranges are done, in all processes, no process has a stream any
- *	 more.  Then the duties that were put off are done, by waiting
- *	 (btree_do_duties).  The processes take turns at an index, so no two of
+ *	 more.  Then the processes do the duties that they have put off, and wait
+ *	 (btree_do_duties).  They take turns at an index, so no two of
  *	 them wait for one page, and a process that waits for a page or its turn has
  *	 nothing pinned that another one waits for.
  *
- * Trying alone would not do: sessions that pin a page in turn may leave it
- * free only at moments when nobody tries.  A process that waits is woken
- * by the last one to let go, so from then on we wait for nothing that the server's own vacuum
+ * To try is not enough: sessions that pin a page one after the other may leave it
+ * free only at moments when nobody tries.  The last session to release its pin wakes a
+ * process that waits.  So here we wait for nothing that the server's own vacuum
  * would not wait for.  (test_btree_model.py has a model of this, too.)
  *
  * Empty pages
@@ -146,8 +146,8 @@ typedef struct BtreeScan
 	IndexBlocks blocks;			/* the pages of our own ranges */
 
 	BlockList	duties;			/* right siblings to visit */
-	BlockList  *put_off;		/* those to be waited for, in the end; NULL if
-								 * that is now */
+	BlockList  *put_off;		/* right siblings to wait for in the end; NULL
+								 * if that is now */
 	BlockList  *empty_pages;	/* found so far, to be deleted later */
 
 	/* the TIDs of the page in hand, and which of them are dead */
@@ -198,8 +198,8 @@ const IndexKind btree_kind = {
  * btree_begin
  *		Register an index as being vacuumed, and make its blocks available.
  *
- * From now on all members have the cycle ID, so a page that is not there yet
- * will be dealt with by the page that it is split from.
+ * From now on all members have the cycle ID, so a page that is not there yet is
+ * found from the page that it is split from.
  */
 static void
 btree_begin(TableVacuum *vacuum, int number, int nmembers)
@@ -216,7 +216,7 @@ btree_begin(TableVacuum *vacuum, int number, int nmembers)
 	shared->stats.pages_free = 0;
 }
 
-/* btree_end -- splits in an index need not be noticed any more. */
+/* btree_end -- an index isn't being vacuumed any more. */
 static void
 btree_end(TableVacuum *vacuum, int number)
 {
@@ -228,9 +228,9 @@ btree_end(TableVacuum *vacuum, int number)
  *		One process's part of an index: claim ranges until none is left, or this
  *		process is to be parked.
  *
- * Pages that are empty are added to the process's empty_pages.  Those that it
- * is bound to visit, but that others had pinned for too long, are added to its
- * put_off: btree_do_duties has to be called in this process.
+ * Empty pages are added to the process's empty_pages.  Pages that it has to visit,
+ * but that others had pinned for too long, are added to its put_off:
+ * btree_do_duties has to be called in this process.
  */
 static BlockNumber
 btree_vacuum(TableVacuum *vacuum, int number)
@@ -292,8 +292,8 @@ btree_do_duties(TableVacuum *vacuum, int number)
 
 /*
  * make_scan
- *		What a process needs to visit pages of an index, and to wait for them or
- *		not; palloc'd.
+ *		Make what a process needs to visit pages of an index, and to wait for them
+ *		or not; palloc'd.
  */
 static BtreeScan *
 make_scan(TableVacuum *vacuum, int number, bool wait)
@@ -320,7 +320,7 @@ make_scan(TableVacuum *vacuum, int number, bool wait)
 	return scan;
 }
 
-/* free_scan -- tell what was done, and forget it. */
+/* free_scan -- tell what was done, and free it. */
 static void
 free_scan(BtreeScan *scan)
 {
@@ -331,10 +331,7 @@ free_scan(BtreeScan *scan)
 	pfree(scan);
 }
 
-/*
- * btree_finish
- *		Leader, when all of the index has been visited, and pages deleted.
- */
+/* btree_finish -- complete the statistics. */
 static void
 btree_finish(TableVacuum *vacuum, int number)
 {
@@ -348,7 +345,7 @@ btree_finish(TableVacuum *vacuum, int number)
 		IndexFreeSpaceMapVacuum(index);
 }
 
-/* visit_in_range -- visit a pinned page of a range of our own, and release it. */
+/* visit_in_range -- the IndexBlocks' visit. */
 static void
 visit_in_range(void *scan, Buffer buffer)
 {
@@ -357,7 +354,7 @@ visit_in_range(void *scan, Buffer buffer)
 	visit_page(scan, buffer);
 }
 
-/* has_many_duties -- are there enough to be done before the visits go on? */
+/* has_many_duties -- are they to be done before the visits go on?  The IndexBlocks' is_enough. */
 static bool
 has_many_duties(void *scan)
 {
@@ -366,11 +363,12 @@ has_many_duties(void *scan)
 
 /*
  * claim_blocks
- *		With no range left, claim what the index has grown by.
+ *		With no range left, claim what the index has grown by; return false if it
+ *		hasn't.
  *
- * Return false if it hasn't.  The tuples of these pages are dealt with anyway,
- * by the pages that they were split from, but so are they counted, and get their
- * cleanup locks from a process that waits for them.
+ * The dead tuples of these pages are found anyway, from the pages that they were
+ * split from.  But this way their tuples are counted, and a process waits for their
+ * cleanup locks.
  */
 static bool
 claim_blocks(BtreeScan *scan)
@@ -382,9 +380,9 @@ claim_blocks(BtreeScan *scan)
  * visit_page
  *		Visit a page of a range of our own, and release it.
  *
- * That a page is free is recorded when its lock is gone: a process that waits for
- * the free space map with a lock can't be interrupted, and if the member that reads it has
- * failed, that one waits for us.
+ * A free page is recorded when its lock is released.  A process that waits for
+ * the free space map with a lock can't be interrupted, and if the member that reads the
+ * map fails, that member waits for us.
  */
 static void
 visit_page(BtreeScan *scan, Buffer buffer)
@@ -424,7 +422,7 @@ visit_page(BtreeScan *scan, Buffer buffer)
 			BlockNumber duty;
 			int			nlive;
 
-			/* As the lock is let go, look again at what page this is. */
+			/* The lock is released, so look again at what page this is. */
 			if (!have_cleanup_lock)
 			{
 				LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
@@ -494,7 +492,7 @@ visit_chain(BtreeScan *scan, BlockNumber blkno, bool wait)
 	}
 }
 
-/* read_due_page -- read a page that is ours to visit, perhaps in another's range. */
+/* read_due_page -- pin a page that we have to visit, perhaps of another member's range. */
 static Buffer
 read_due_page(BtreeScan *scan, BlockNumber blkno)
 {
@@ -505,7 +503,7 @@ read_due_page(BtreeScan *scan, BlockNumber blkno)
 
 /*
  * lock_due_page
- *		Read a page that is ours to visit, and get a cleanup lock on it.
+ *		Pin a page that we have to visit, and get a cleanup lock on it.
  *
  * If we may not wait, as another member may have it pinned or wait for it,
  * try for a moment; without success return InvalidBuffer, with no pin.
@@ -550,8 +548,8 @@ lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait)
  *		Delete the entries of dead TIDs from a leaf page; return how many TIDs
  *		are left.
  *
- * The caller holds a cleanup lock.  *duty is the block that this visit makes
- * it our duty to visit, or P_NONE.
+ * The caller holds a cleanup lock.  *duty becomes the block that we have to visit
+ * next, or P_NONE.
  */
 static int
 clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty)
@@ -629,7 +627,7 @@ gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber ma
 /*
  * delete_dead_tids
  *		Delete the items whose TIDs are all dead, and shorten the posting lists
- *		of which some are, in one change of the page.
+ *		that have some dead ones, in one change of the page.
  */
 static void
 delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber maxoff)
@@ -643,7 +641,7 @@ delete_dead_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumb
 	bool		has_postings = scan->ntids != maxoff - minoff + 1;
 
 	index_check_items(scan->index, buffer);
-	/* The usual case, without a branch that no processor can foresee. */
+	/* The usual case, without a branch that a processor can't predict. */
 	if (!has_postings)
 		for (; tid < scan->ntids; tid++)
 		{
@@ -688,7 +686,7 @@ plan_posting(BtreeScan *scan, IndexTuple posting, OffsetNumber off,
 								  ndead * sizeof(uint16));
 	int			nposting = BTreeTupleGetNPosting(posting);
 
-	/* one without any TID left is deleted instead */
+	/* a list without any TID left is deleted instead */
 	Assert(BTreeTupleIsPosting(posting));
 	Assert(ndead > 0 && ndead < nposting);
 	Assert(first_tid + nposting <= scan->ntids);

@@ -22,10 +22,9 @@
  * has the proof), so what is left always fits.
  *
  * The caller holds an exclusive lock on the page.  A cleanup lock isn't needed:
- * scans of a GIN index are bitmap scans, which don't rely on pins.  Data of
- * the page are checked as far as memory depends on them.  Lists of TIDs that
- * aren't compressed, as PostgreSQL before 9.4 had them, are not expected; see
- * gin_is_ours.
+ * scans of a GIN index are bitmap scans, which don't rely on pins.  We check what
+ * the page says as far as it decides which memory is read or written.  All lists of
+ * TIDs are compressed, unlike those of PostgreSQL before 9.4: see gin_is_ours.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -79,7 +78,7 @@ gin_pages_begin(TableVacuum *vacuum, int number)
 	return pages;
 }
 
-/* gin_pages_end -- be done with it. */
+/* gin_pages_end -- free it. */
 void
 gin_pages_end(GinPages *pages)
 {
@@ -87,7 +86,7 @@ gin_pages_end(GinPages *pages)
 	pfree(pages);
 }
 
-/* gin_report_corruption -- a page of the index can't be what it is. */
+/* gin_report_corruption -- raise an error: what is on a page can't be right. */
 void
 gin_report_corruption(Relation index, BlockNumber blkno)
 {
@@ -109,7 +108,7 @@ gin_page_is(Buffer buffer, uint16 flags)
 		(GinPageGetOpaque(page)->flags & GIN_KIND_FLAGS) == flags;
 }
 
-/* gin_check_page -- raise an error if it isn't. */
+/* gin_check_page -- raise an error if gin_page_is says no. */
 void
 gin_check_page(Relation index, Buffer buffer, uint16 flags)
 {
@@ -121,8 +120,6 @@ gin_check_page(Relation index, Buffer buffer, uint16 flags)
  * gin_clean_entry_leaf
  *		Take dead TIDs out of a leaf page of the entry tree, and put the roots of
  *		the posting trees that it points at into pages->roots.
- *
- * The caller holds an exclusive lock.
  */
 void
 gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
@@ -148,8 +145,8 @@ gin_clean_entry_leaf(GinPages *pages, Buffer buffer)
 
 /*
  * gather_entry_lists
- *		Decode all posting lists on a page of the entry tree, in order; an entry
- *		with a posting tree instead has a list without TIDs.
+ *		Decode all posting lists on a page of the entry tree, in order; the list of
+ *		an entry with a posting tree has no TIDs.
  */
 static void
 gather_entry_lists(GinPages *pages, Page page, BlockNumber blkno)
@@ -198,8 +195,8 @@ append_inline_list(GinPages *pages, IndexTuple tuple, BlockNumber blkno)
 
 /*
  * append_list
- *		Decode a posting list, for which there is so much room where it is, and
- *		add its TIDs to those of the page; return how many they are.
+ *		Decode a posting list, which may be at most as long as room, and add its
+ *		TIDs to those of the page; return how many they are.
  */
 static int
 append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno)
@@ -207,13 +204,13 @@ append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno)
 	ItemPointer tids;
 	int			ntids = 1;
 
-	/* each byte ends a TID at most, and the last one does */
+	/* each byte ends at most one TID, and the last byte ends one */
 	if (room < offsetof(GinPostingList, bytes) || room < SizeOfGinPostingList(list) ||
 		pages->ntids + list->nbytes >= GIN_MAX_TIDS ||
 		(list->nbytes > 0 && (list->bytes[list->nbytes - 1] & 0x80) != 0))
 		gin_report_corruption(pages->index, blkno);
 
-	/* many keys are in one row */
+	/* the list of a key that is in one row only */
 	if (list->nbytes == 0)
 		pages->tids[pages->ntids++] = list->first;
 	else
@@ -230,7 +227,7 @@ append_list(GinPages *pages, GinPostingList *list, Size room, BlockNumber blkno)
  * rewrite_entry_leaf
  *		Put shorter tuples in the place of those that have dead TIDs.
  *
- * All others are copied, so it must be sure how long they are.
+ * All others are copied, so their sizes are checked, too.
  */
 static void
 rewrite_entry_leaf(GinPages *pages, Buffer buffer)
@@ -277,9 +274,10 @@ rewrite_entry_leaf(GinPages *pages, Buffer buffer)
 
 /*
  * shorten_tuple
- *		The tuple that has nlive of the TIDs, from first on, of this one; palloc'd.
+ *		Make a tuple with the nlive TIDs of this one that aren't dead; palloc'd.  The
+ *		TIDs of this one begin at first.
  *
- * What GinFormTuple would make of the key is already there, in front of the list.
+ * What GinFormTuple would make of the key is in front of the list already.
  */
 static IndexTuple
 shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive, BlockNumber blkno)
@@ -312,8 +310,6 @@ shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive, BlockNumb
 /*
  * gin_clean_posting_leaf
  *		Take dead TIDs out of a leaf page of a posting tree; is nothing left?
- *
- * The caller holds an exclusive lock.
  */
 bool
 gin_clean_posting_leaf(GinPages *pages, Buffer buffer)
@@ -367,7 +363,7 @@ gather_segments(GinPages *pages, Page page, BlockNumber blkno)
 /*
  * plan_posting_leaf
  *		Make the lists of a posting tree's page without the dead TIDs, and the
- *		record of the difference.
+ *		record that says what changes.
  */
 static void
 plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno)
@@ -408,7 +404,7 @@ plan_posting_leaf(GinPages *pages, Page page, BlockNumber blkno)
 	Assert(leaf->size <= GinDataLeafPageGetPostingListSize(page));
 }
 
-/* log_action -- add what becomes of a segment to the record. */
+/* log_action -- add to the record what is done to a segment. */
 static void
 log_action(GinNewLeaf *leaf, int segment, uint8 action, const GinPostingList *list)
 {
@@ -459,8 +455,8 @@ count_dead(const GinPages *pages, int first, int ntids)
 
 /*
  * compress_live
- *		A list of those of the ntids TIDs from first on that aren't dead, nlive of
- *		them; palloc'd.
+ *		Make a list of the nlive TIDs that aren't dead, of the ntids ones from first
+ *		on; palloc'd.
  */
 static GinPostingList *
 compress_live(GinPages *pages, int first, int ntids, int nlive, Size max_size, BlockNumber blkno)

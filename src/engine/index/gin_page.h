@@ -16,7 +16,7 @@
 
 #include "engine/state.h"
 
-/* As many entries fit on a page, and as many TIDs: each takes a byte or more. */
+/* The most entries that fit on a page, and the most TIDs: each takes a byte or more. */
 #define GIN_MAX_ENTRIES		(BLCKSZ / (sizeof(IndexTupleData) + sizeof(ItemIdData)))
 #define GIN_MAX_TIDS		BLCKSZ
 
@@ -54,6 +54,12 @@ typedef struct GinPages
 	GinNewLeaf	leaf;
 } GinPages;
 
+/*
+ * gin_clean_entry_leaf and gin_clean_posting_leaf take dead TIDs out of a page that is
+ * locked exclusively, and leave it so.  The first puts the posting trees' roots into
+ * pages->roots; the second returns whether nothing is left.  gin_page_is wants any
+ * lock on the page.  Damage is an error.
+ */
 extern GinPages *gin_pages_begin(TableVacuum *vacuum, int number);
 extern void gin_pages_end(GinPages *pages);
 extern bool gin_page_is(Buffer buffer, uint16 flags);

@@ -7,31 +7,31 @@
  * these trees are alike: each level is a chain, linked to the right.  A page
  * that splits keeps the left half, and its block; only a root, whose block
  * never changes, moves both halves elsewhere, and is no leaf any more.  So two
- * things that we learn of a page with a share lock on it stay true:
+ * things that we learn of a page under a share lock stay true:
  *
  * - A page other than a root is a leaf, or not, for good.
  * - A page on a level, other than the root, is to the left of another one for
- *	 good, as long as neither is deleted.  Only vacuum deletes pages, and of the
- *	 entry tree never any.
+ *	 good, as long as neither is deleted.  Only vacuum deletes pages, and none of
+ *	 the entry tree.
  *
  * Deletion of empty pages
  * -----------------------
  * As by GIN's own vacuum (see its README on page deletion), with the same WAL
- * record: a cleanup lock on the root of a posting tree, which an insertion
- * keeps pinned, keeps out insertions; the pages on the way down, and on each
- * level the last page that stays, are kept locked, so that what is changed
+ * record.  A cleanup lock on the root of a posting tree keeps out insertions, as
+ * each keeps the root pinned.  The pages on the way down, and on each
+ * level the last page that stays, are kept locked.  So what is changed
  * together (a page, its parent and its left sibling) is locked from left to
- * right and top down, as scans go.  Pages that are deleted remember the next
- * XID, so that nobody makes use of them who could be met by a scan.
+ * right and top down, as scans go.  A deleted page carries the next
+ * XID, so that it isn't reused while a scan may still come to it.
  *
  * On the way down a damaged tree a process may come to a page that it has locked
- * already, and would wait for itself.  So each page is looked for among these first.
+ * already, and would wait for itself.  So it looks for each page among these first.
  *
- * One thing is done otherwise: a page isn't deleted if it or its left sibling has been
+ * One thing differs: a page isn't deleted if it or its left sibling has been
  * split without a downlink for the new page, which a crash can leave behind.
- * Else the key space of that new page would go to another, or the page would
+ * Otherwise the key space of that new page would go to another, or the page would
  * drop out of the chain.  And as an inner page without children may not stay in
- * the tree, the last child of one that can't be deleted isn't, either.
+ * the tree, an inner page that can't be deleted keeps its last child.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -53,7 +53,7 @@
 #include "engine/index/link_walk.h"
 #include "pace/pace.h"
 
-/* No tree is so high; but a corrupt one might seem to be. */
+/* No tree is as high, but a corrupt one may seem to be. */
 #define MAX_LEVELS			32
 
 /* Deletion of empty pages in a posting tree */
@@ -99,8 +99,8 @@ read_page(const GinTree *tree, BlockNumber blkno)
  * children_fit
  *		Can an inner page have as many children as it says?
  *
- * One at least, but in a tree of TIDs: there the server may leave the last page
- * of a level without any, if a split was interrupted by a crash.
+ * At least one.  In a posting tree it may have none: the server may leave the last
+ * page of a level without any if a crash has interrupted a split.
  */
 static bool
 children_fit(const GinTree *tree, Page page)
@@ -111,7 +111,7 @@ children_fit(const GinTree *tree, Page page)
 		PageGetMaxOffsetNumber(page) <= BLCKSZ / sizeof(ItemIdData);
 }
 
-/* count_children -- how many children has an inner page? */
+/* count_children -- how many children has an inner page?  An error if they don't fit. */
 static int
 count_children(const GinTree *tree, Page page, BlockNumber blkno)
 {
@@ -131,10 +131,7 @@ child_block(const GinTree *tree, Page page, int child)
 	return GinGetDownlink((IndexTuple) PageGetItem(page, PageGetItemId(page, off)));
 }
 
-/*
- * gin_lock_leaf
- *		Pin a leaf page that is known as such, and lock it exclusively.
- */
+/* gin_lock_leaf -- pin a leaf page, and lock it exclusively. */
 Buffer
 gin_lock_leaf(const GinTree *tree, BlockNumber blkno)
 {
@@ -146,10 +143,7 @@ gin_lock_leaf(const GinTree *tree, BlockNumber blkno)
 	return buffer;
 }
 
-/*
- * gin_lock_first_leaf
- *		Pin the leftmost leaf page, and lock it exclusively.
- */
+/* gin_lock_first_leaf -- pin the leftmost leaf page, and lock it exclusively. */
 Buffer
 gin_lock_first_leaf(const GinTree *tree)
 {
@@ -188,15 +182,15 @@ gin_lock_first_leaf(const GinTree *tree)
 /*
  * gin_find_cuts
  *		Find leaves at which the chain of leaves can be cut, the leftmost leaf
- *		among them: cuts->max_count at most, evenly, and not closer than every
- *		cuts->distance leaves.  None if the root is a leaf.
+ *		among them: cuts->max_count at most, evenly, and at least cuts->distance
+ *		leaves from each other.  None if the root is a leaf.
  *
- * All downlinks to leaves are looked at, by a walk along the level above them.
- * Leaves that came by a split meanwhile are just not among those found.
+ * This looks at all downlinks to leaves, by a walk along the level above them.
+ * It just doesn't find leaves that a split makes meanwhile.
  *
- * To vacuum a tree without cuts is to go along its leaves only.  So where inner
- * pages, or links between them, are damaged there are none: the server's routine
- * doesn't need these pages either.
+ * A tree without cuts is vacuumed along its leaves only.  So there are no cuts if inner
+ * pages, or links between them, are damaged: the server's routine doesn't need these
+ * pages either.
  */
 void
 gin_find_cuts(const GinTree *tree, GinCuts *cuts)
@@ -277,14 +271,14 @@ copy_inner_page(const GinTree *tree, BlockNumber blkno, Page copy)
 	return is_inner;
 }
 
-/* add_leaf -- count a leaf, and perhaps let it be a cut. */
+/* add_leaf -- count a leaf, and make it a cut if it is far enough from the last one. */
 static void
 add_leaf(GinCuts *cuts, BlockNumber blkno)
 {
 	if (cuts->nleaves++ % cuts->distance != 0)
 		return;
 
-	/* if there are too many cuts, every second one will do */
+	/* if there is no room for another cut, keep every second one */
 	if (cuts->count == cuts->max_count)
 	{
 		cuts->distance *= 2;
@@ -300,8 +294,6 @@ add_leaf(GinCuts *cuts, BlockNumber blkno)
 /*
  * gin_delete_empty_pages
  *		Take empty pages out of a posting tree.
- *
- * No other process may vacuum the tree.  Waits for those that have its root pinned.
  */
 void
 gin_delete_empty_pages(const GinTree *tree, IndexBulkDeleteResult *stats)
@@ -345,8 +337,8 @@ pass_children(PageDeletion *deletion, const PageOnPath *page)
 
 /*
  * pass_child
- *		Delete what is empty at or below a child of a page; return true if that is
- *		the child itself.  Otherwise it is now the left sibling of the next one.
+ *		Delete what is empty at or below a child of a page; return true if the child
+ *		itself is deleted.  Otherwise it is now the left sibling of the next one.
  */
 static bool
 pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
@@ -389,7 +381,7 @@ pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
 	return false;
 }
 
-/* is_locked -- is a block that of a page on the path, or of one that stays locked? */
+/* is_locked -- have we locked this block already, on the path or as a left sibling? */
 static bool
 is_locked(const PageDeletion *deletion, const PageOnPath *path, BlockNumber blkno)
 {
@@ -407,8 +399,8 @@ is_locked(const PageDeletion *deletion, const PageOnPath *path, BlockNumber blkn
  * may_delete
  *		May a page be taken out of its level, if it is empty?
  *
- * It has a left sibling, which is locked, and a right one, and neither it nor
- * its left sibling has a sibling that has no downlink.
+ * It must have a left sibling, which is locked, and a right one.  Neither it nor its
+ * left sibling may have been split without a downlink for the new page.
  */
 static bool
 may_delete(const PageDeletion *deletion, Buffer buffer, int level)
@@ -426,8 +418,8 @@ may_delete(const PageDeletion *deletion, Buffer buffer, int level)
 
 /*
  * delete_page
- *		Take a page out of the tree: its parent's downlink, and its left sibling's
- *		link to it.  All three are locked.
+ *		Take a page out of the tree: remove its parent's downlink and its left
+ *		sibling's link to it.  All three are locked.
  */
 static void
 delete_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
@@ -444,7 +436,7 @@ delete_page(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off,
 	Assert(PostingItemGetBlockNumber(GinDataPageGetPostingItem(parent_page, off)) ==
 		   BufferGetBlockNumber(buffer));
 
-	/* what would have been inserted here will now go to the right sibling */
+	/* later insertions of what belongs here go to the right sibling */
 	PredicateLockPageCombine(index, BufferGetBlockNumber(buffer), right);
 
 	START_CRIT_SECTION();

@@ -33,6 +33,13 @@ typedef struct GinCuts
 	BlockNumber *blocks;		/* in the order of the chain */
 } GinCuts;
 
+/*
+ * gin_lock_leaf pins and locks exclusively a page that is known to be a leaf,
+ * gin_lock_first_leaf the leftmost leaf.  gin_find_cuts locks one page at a time;
+ * it takes cuts->max_count, distance and blocks, and sets the rest.
+ * gin_delete_empty_pages is for a posting tree that no other process vacuums.  It waits
+ * for all pins on its root; the caller has none.  Damage is an error.
+ */
 extern Buffer gin_lock_leaf(const GinTree *tree, BlockNumber blkno);
 extern Buffer gin_lock_first_leaf(const GinTree *tree);
 extern void gin_find_cuts(const GinTree *tree, GinCuts *cuts);

@@ -6,38 +6,39 @@
  * A GIN index is a tree of entries, one for each key.  An entry has the TIDs of
  * the rows with that key, in a posting list of its own or, if they are many, in
  * a posting tree.  gin_tree.c finds the way in these trees and deletes pages,
- * gin_page.c takes dead TIDs out of a leaf page; here is who does what.
+ * gin_page.c takes dead TIDs out of a leaf page.  This file says which process does
+ * what.
  *
  * Stretches
  * ---------
  * The leaves of the entry tree are a chain, linked to the right.  The leader
  * cuts it into stretches, at leaves whose downlinks it reads in the level above.
- * A member claims stretches that follow each other, and walks from the first
- * leaf by right links to the first leaf of what it hasn't claimed, or to the
+ * A member claims adjacent stretches, and walks from their first
+ * leaf by right links to the first leaf of a stretch that it hasn't claimed, or to the
  * end.  It takes the dead TIDs out of the posting lists of each leaf, and does
  * the posting trees that the leaf points at.  Claim: when all stretches are done,
  * all entries have been visited that had TIDs of dead items, each once.
  *
- * - No dead item gets a new entry.  Those that had one in the pending list have
- *	 it in the tree, as the leader has emptied that list before, and a
+ * - No dead item gets a new entry.  Entries of dead items that were in the pending
+ *	 list are in the tree, as the leader has emptied that list before, and a
  *	 session that emptied it at the same time is through, too (ginInsertCleanup).
- * - Pages of the entry tree are never deleted, and entries neither.  A page that
+ * - Pages of the entry tree are never deleted, nor are entries.  A page that
  *	 splits keeps the left half of its entries; the right half goes to a new
  *	 page, its right sibling.  So the first leaf of each stretch stays in the
- *	 chain, in this order, and a way to the right leads from one to the next.
+ *	 chain, in this order, and right links lead from one to the next.
  * - An entry is always on the leaf in hand or to the right of it, in the chain,
  *	 until it is visited.  For if its page splits, it stays or goes to the next
  *	 one, and right links are followed as they are while the page is locked for
- *	 its visit: what it was split into before is met, what it is split into later
- *	 is skipped, and was visited with it.
+ *	 its visit.  So the walk comes to pages that it was split into before.  It skips
+ *	 those that it is split into later, but their entries were visited with it.
  * - An entry doesn't leave its stretch: the page that it moves to is linked from
  *	 the page where it was, so in front of the next stretch's first leaf.
  * - If the root is a leaf there is one stretch, and the process that claims it looks for
- *	 the leftmost leaf as it is then.  That is no root any more if it has been
- *	 split, and stays the leftmost one.
- * - A posting list that becomes too long is moved to a posting tree while the
- *	 entry's page is locked: before the visit with its dead TIDs, which the visit
- *	 finds there; or after it, without.
+ *	 the leftmost leaf as it is then.  If the root has been split by then, that is
+ *	 another page, and stays the leftmost one.
+ * - A session moves a posting list that becomes too long to a posting tree while the
+ *	 entry's page is locked.  If that is before the visit, the visit finds the dead
+ *	 TIDs there; if it is after the visit, there are none.
  *
  * (test/pytest/test_gin_model.py explores every order of events in small trees.)
  *
@@ -48,31 +49,28 @@
  * as above, as only vacuum deletes its pages: a walk along its leaves finds all
  * dead TIDs.
  *
- * Who finds a tree does it at once, unless it is large: one key in each row
- * would keep a member busy while the others have nothing left to do.  A large
- * one is cut into pieces in the same way as the entries, and they are put where
+ * A process that finds a tree vacuums it at once, unless it is large: one key in each
+ * row would keep a member busy while the others have nothing left to do.  A large
+ * tree is cut into pieces in the same way as the entries, and the pieces are put where
  * all members find them.  Each member looks there when it is through with a
- * stretch, and once no stretch is left it stays as long as anybody is at one, as
- * that may bring up another tree.  (A process that waits has nothing
- * locked.  If the one it waits for fails, the team does, which ends the wait: see
- * team_sleep.)  There is
- * only room for
- * some trees; with more than that, who finds another one does pieces itself
- * until there is.
+ * stretch.  Once no stretch is left it stays as long as a member is at one, as
+ * that may find another tree.  (A process that waits has nothing
+ * locked.  If the process that it waits for fails, the team does, which ends the wait:
+ * see team_sleep.)  There is only room for some trees; a process that finds another
+ * one does pieces itself until there is room.
  *
  * Empty pages of a posting tree are deleted when all its leaves have been
- * visited: by the process that found the tree, or that is through with its last piece.  So
- * it is one process, and nobody walks along the tree, or holds a pin on its
- * root, who doesn't let it go soon.
+ * visited, by the process that found the tree, or that does its last piece.  So
+ * it is one process, and no other walks along the tree, or keeps its root
+ * pinned for long.
  *
- * Scans of a GIN index are bitmap scans: they don't rely on their pins.  So a
- * leaf is locked exclusively for its visit, as by the server's routine, and not
- * for cleanup.
+ * Scans of a GIN index are bitmap scans: they don't rely on their pins.  So, as by the
+ * server's routine, a leaf is locked exclusively for its visit, and not for cleanup.
  *
  * What is left to the server
  * --------------------------
  * An index that PostgreSQL before 9.4 has built may have lists that aren't
- * compressed.  It is vacuumed by the server's routine.  So is cleanup, which
+ * compressed.  The server's routine vacuums it.  The server does cleanup, too, which
  * reads each page once to count it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -137,7 +135,7 @@ typedef struct GinShared
 											 * invalid: the leftmost one, as
 											 * it is then */
 
-	pg_atomic_uint32 at_stretches;	/* members that are at some, or claim some */
+	pg_atomic_uint32 at_stretches;	/* members that visit or claim some */
 	ConditionVariable changed;	/* there are trees, or nobody is at stretches */
 	slock_t		mutex;			/* protects the rest */
 	LargeTree	trees[MAX_LARGE_TREES];
@@ -192,12 +190,7 @@ const IndexKind gin_kind = {
 	},
 };
 
-/*
- * gin_is_ours
- *		Is bulk deletion in this index done here?
- *
- * It is a GIN index whose lists are all compressed.
- */
+/* gin_is_ours -- is bulk deletion in this index done here? */
 bool
 gin_is_ours(Relation index)
 {
@@ -211,13 +204,12 @@ gin_is_ours(Relation index)
 
 /*
  * gin_empty_pending_list
- *		Bring what the index has in its pending list to where bulk deletion looks.
+ *		Move what the index has in its pending list to where bulk deletion looks.
  *
- * ginbulkdelete only does so when it is called for the first time.  Since then
- * entries of rows may have come into the list that were found dead in this
- * round, as their insertion was rolled back; they would lead to other rows
- * later.  As in the server, autovacuum leaves what comes into the list while it
- * is at it: those are entries of rows that were not found dead.
+ * ginbulkdelete does so only in its first call.  Since then entries may have come into
+ * the list whose rows this round has found dead, as their insertion was rolled back.
+ * They would lead to other rows later.  As in the server, autovacuum leaves what comes
+ * into the list meanwhile: those are entries of rows that were not found dead.
  */
 void
 gin_empty_pending_list(Relation index, bool is_autovacuum, IndexBulkDeleteResult *stats)
@@ -251,7 +243,7 @@ gin_begin(TableVacuum *vacuum, int number, int nmembers)
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 	GinShared  *shared = index_area(vacuum, number);
 
-	/* what is shared out of a round is done with in this round */
+	/* a round leaves no work to the next one */
 	Assert(pg_atomic_read_u32(&shared->at_stretches) == 0);
 
 	pace_begin_server_code();
@@ -267,7 +259,7 @@ gin_begin(TableVacuum *vacuum, int number, int nmembers)
 	index->stats.num_index_tuples = 0;
 }
 
-/* cut_entry_tree -- make stretches: one if there are no other members. */
+/* cut_entry_tree -- make stretches; one if there are no other members. */
 static void
 cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared)
 {
@@ -292,7 +284,7 @@ cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared)
 
 /*
  * gin_vacuum
- *		One process's part of an index: stretches, and pieces of posting trees,
+ *		One process's part of an index: do stretches, and pieces of posting trees,
  *		until there are none.
  */
 static BlockNumber
@@ -325,9 +317,9 @@ gin_vacuum(TableVacuum *vacuum, int number)
 
 /*
  * gin_is_done
- *		Has all been claimed, and can nothing more come up?
+ *		Has all been claimed, and can no more posting trees be found?
  *
- * With few entry pages, most of the work may come up when all stretches are
+ * With few entry pages, most of the work may be found when all stretches are
  * claimed.
  */
 static bool
@@ -337,7 +329,7 @@ gin_is_done(TableVacuum *vacuum, int number)
 	GinShared  *shared = index_area(vacuum, number);
 
 	/*
-	 * in this order: a process that claims stretches is counted before, and
+	 * in this order: a process is counted before it claims stretches, and
 	 * adds trees before it is through
 	 */
 	if (ranges_position(&index->ranges) < index->ranges.end)
@@ -374,8 +366,8 @@ tree_of(const GinScan *scan, BlockNumber root, uint16 flags)
  * visit_stretches
  *		Claim stretches and visit them; return false if there were none.
  *
- * While others see this process at stretches they know that there may be more
- * pieces of posting trees.
+ * As long as this process is counted at stretches, the others know that there may be
+ * more pieces of posting trees.
  */
 static bool
 visit_stretches(GinScan *scan)
@@ -434,7 +426,7 @@ walk_entry_leaves(GinScan *scan, uint64 start, uint64 end)
 
 /*
  * vacuum_posting_tree
- *		Vacuum a posting tree, or see to it that all members do.
+ *		Vacuum a posting tree, or share it out to all members.
  */
 static void
 vacuum_posting_tree(GinScan *scan, BlockNumber root)
@@ -449,8 +441,8 @@ vacuum_posting_tree(GinScan *scan, BlockNumber root)
 
 /*
  * share_out_tree
- *		Share out the leaves of a posting tree; return false if that isn't worth
- *		it, or not possible.
+ *		Share out the leaves of a posting tree; return false if that isn't worthwhile
+ *		or possible.
  */
 static bool
 share_out_tree(GinScan *scan, const GinTree *tree)
@@ -466,7 +458,7 @@ share_out_tree(GinScan *scan, const GinTree *tree)
 	if (cuts.nleaves < LARGE_TREE_LEAVES || cuts.count < 2)
 		return false;
 
-	/* with no room for it, help to make some */
+	/* if there is no room for it, do pieces of others until there is */
 	while (!add_large_tree(scan->shared, tree->root, &cuts))
 		if (!do_piece(scan))
 			return false;
@@ -540,7 +532,7 @@ claim_piece(GinShared *shared, BlockNumber *start, BlockNumber *end)
 	return found;
 }
 
-/* finish_piece -- if it was a tree's last one, delete the tree's empty pages. */
+/* finish_piece -- a piece is done; if it was a tree's last one, delete the tree's empty pages. */
 static void
 finish_piece(GinScan *scan, LargeTree *large, bool has_empty_pages)
 {
@@ -664,7 +656,7 @@ right_leaf(LinkWalk *walk, Buffer buffer)
  *		as downlinks say.
  *
  * No leaf has been missed: the first walk begins with the leftmost leaf, and each
- * has come to where the next one begins, or, as this one, to the end of the chain.
+ * has come to where the next one begins, or, like this one, to the end of the chain.
  */
 static void
 log_missed_leaf(GinScan *scan, BlockNumber blkno)
@@ -676,7 +668,7 @@ log_missed_leaf(GinScan *scan, BlockNumber blkno)
 			 errhint("Please REINDEX it.")));
 }
 
-/* delete_empty_pages -- take them out of a posting tree, all of which has been visited. */
+/* delete_empty_pages -- take them out of a posting tree whose leaves have all been visited. */
 static void
 delete_empty_pages(GinScan *scan, const GinTree *tree)
 {

@@ -15,9 +15,9 @@
  * Several processes pass pages in no particular order, so we need an argument
  * that does without.  A page that splits keeps its block and the entries that
  * go left; the others move to new pages, which become its right siblings.  That
- * shows: until the parent knows the new pages the page to the left of each has
- * F_FOLLOW_RIGHT, and when it does, the flag goes and the page gets an NSN that
- * is larger than any there was before.  All pages that take part are locked
+ * shows: until the parent knows the new pages, the page to the left of each has
+ * F_FOLLOW_RIGHT.  When it knows them, the flag is cleared and the page gets an NSN
+ * that is larger than any before.  All pages that take part are locked
  * from before the first change until then, unless an error or a crash comes in
  * between; then the flag stays, and nobody splits a page that has it.  Of all
  * the pages that result the rightmost has the NSN that the page had before the
@@ -25,7 +25,7 @@
  *
  * So if the leader remembers the current NSN before anything else (start NSN),
  * a page that has split since then, and is not locked, has the flag or an NSN
- * that is newer; we say that it shows a split.  It goes on to do so, as
+ * that is newer; we say that it shows a split.  It still does so later, as
  * NSNs only grow, and nothing is deleted while we visit.
  *
  * A visit to a leaf page happens under one exclusive lock.  It (1) deletes the
@@ -38,50 +38,51 @@
  * and covered if (a) its block is in a range yet to be visited, or (b) some
  * process has the duty to visit it, or (c) it is the right sibling of a covered
  * page that shows a split.  Every fresh page with entries of dead TIDs is covered,
- * always (that blocks which are added get a visit, too, is not needed for that):
+ * always (which doesn't depend on visits to blocks that are added):
  *
  * - At the start by (a), as nobody can insert a new entry for a dead TID.
  * - When a covered page P splits into P, Q1, ... Qn, P keeps its block, and so
  *	 its cover.  P and each Qi but the last show a split, so all Qi are covered
  *	 by (c).  If P showed a split before, because its NSN was newer, then Qn has
- *	 that NSN, and covers what P covered.  (It can't have been for the flag.)
+ *	 that NSN, and covers what P covered.  (P didn't have the flag, or it would not
+ *	 have been split.)
  * - When a page that isn't fresh splits, no part has entries of dead TIDs.
  * - A visit to P makes it not fresh; what P covered by (c) is covered by the
  *	 duty that the visitor incurs in the same moment, under the same lock.
- * - A split under way when the leader takes the start NSN may show an older one
- *	 in the end.  But then its pages were there, and locked, before that; the
- *	 leader looks how many blocks there are after it, so they are in ranges, and
- *	 they are visited when the split is done.
+ * - A split under way when the leader takes the start NSN may show an older NSN
+ *	 in the end.  But then its pages existed, and were locked, before that.  The
+ *	 leader counts the blocks afterwards, so these pages are in ranges, and
+ *	 are visited when the split is done.
  * - No page is deleted meanwhile, as only vacuum does that, and we don't before
  *	 all ranges and duties are done.  A block that is recycled was deleted before
  *	 we began; the page that comes into it is made by a split, as above.
  * - The root is special: when it splits, all its entries move to new pages, it
- *	 becomes an internal page, and none of them shows anything.  So if the root
- *	 is a leaf page that must be visited before any other page is.  The leader
+ *	 becomes an internal page, and none of them shows a split.  So a root that is
+ *	 a leaf page must be visited before any other page.  The leader
  *	 does so before it makes the ranges available (begin_blocks).  An internal page
  *	 never becomes a leaf page again.
  *
  * An NSN isn't cleared by a visit, unlike a btree's cycle ID, so chains would
  * be followed again from each of their pages.  A process that has visited a
- * leaf page as a duty doesn't do so again (scan->followed): it isn't fresh, and
- * can't be again, as a page receives others' entries only when it is made; and
- * what it covered was visited then.  A block that held no leaf page then is not
- * among those remembered, as one may come into it.
+ * leaf page as a duty doesn't do so again (scan->followed): the page isn't fresh, and
+ * can't be again, as a page receives other pages' entries only when it is made; and
+ * what it covered was visited then.  A block that held no leaf page is not
+ * remembered, as a leaf page may come into it.
  *
  * test/pytest/test_gist_model.py explores every order of events in a small
  * index, with these rules and with weaker ones.
  *
  * Locks
  * -----
- * No cleanup locks: scans of GiST indexes don't rely on pins, at least the
- * server's own vacuum takes none.  Visitors lock one page at a time, and wait
+ * No cleanup locks: like the server's own vacuum, we take for granted that scans of
+ * GiST indexes don't rely on pins.  Visitors lock one page at a time, and wait
  * for locks on pages only, so pins of read streams are in nobody's way.
  *
  * Counts
  * ------
- * A block has just one visit as part of a range, and only those count its
- * entries.  Entries that move while we are at it may be counted twice or not at
- * all, as by the server's routine; gistvacuumcleanup corrects the sum.
+ * A block has just one visit as part of a range, and only that one counts its
+ * entries.  As by the server's routine, entries that move meanwhile may be counted
+ * twice or not at all; gistvacuumcleanup corrects the sum.
  *
  * Deletion of empty pages
  * -----------------------
@@ -90,15 +91,16 @@
  * index's size when the vacuum began.  Pages in blocks added since then are left
  * for the next vacuum.  When the whole team is through with all indexes, one
  * member goes over the internal pages and deletes what it can, while the others
- * vacuum the heap, which has nothing to do with it.  As in the server's routine a
- * leaf page is locked first, then its parent; conditions are looked at again; a
+ * vacuum the heap, which doesn't depend on it.  As in the server's routine a
+ * leaf page is locked first, then its parent, and conditions are checked again.  A
  * page that isn't empty any more, or whose downlink has moved, is left for the
- * next vacuum; and an internal page keeps its last downlink.
+ * next vacuum, and an internal page keeps its last downlink.
  *
  * Cleanup
  * -------
- * Without bulk deletion before it, cleanup visits all pages likewise, for free
- * pages, empty pages and the count, but deletes no entry, so there are no duties.
+ * Without bulk deletion before it, cleanup visits all pages in the same way, to find
+ * free and empty pages and to count entries.  It deletes no entry, so there are no
+ * duties.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -127,7 +129,7 @@
 #include "wal_writer.h"
 #include "relation_size.h"
 
-/* The leaf pages that a process has visited as duties */
+/* A leaf page that a process has visited as a duty */
 typedef struct FollowedPage
 {
 	BlockNumber blkno;
@@ -237,7 +239,7 @@ const IndexKind gist_kind = {
 	.delete_pages = gist_delete_pages,
 };
 
-/* gist_bitmaps_size -- how much memory the bitmaps of this index take. */
+/* gist_bitmaps_size -- how much memory do the bitmaps of this index take? */
 static Size
 gist_bitmaps_size(Relation index)
 {
@@ -271,8 +273,8 @@ gist_begin(TableVacuum *vacuum, int number, int nmembers)
 
 /*
  * gist_begin_cleanup
- *		The leader's part before cleanup: if bulk deletion has gone over the index,
- *		there is only something to be claimed, so that somebody reports on it.
+ *		The leader's part before cleanup: if bulk deletion has passed over the index,
+ *		there is one thing to claim, and only so that a member reports on the index.
  */
 static void
 gist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers)
@@ -354,10 +356,7 @@ gist_vacuum(TableVacuum *vacuum, int number)
 	return pages_done;
 }
 
-/*
- * gist_finish
- *		Leader, when all of the index has been visited, and pages deleted.
- */
+/* gist_finish -- complete the statistics. */
 static void
 gist_finish(TableVacuum *vacuum, int number)
 {
@@ -373,7 +372,7 @@ gist_finish(TableVacuum *vacuum, int number)
 
 /*
  * gist_finish_cleanup
- *		Leader, after cleanup: the pages that are found empty there are deleted now.
+ *		Leader, after cleanup: delete the pages that were found empty there.
  */
 static void
 gist_finish_cleanup(TableVacuum *vacuum, int number)
@@ -391,7 +390,7 @@ gist_finish_cleanup(TableVacuum *vacuum, int number)
 
 /*
  * gist_has_empty_pages
- *		Were empty leaf pages found, and does nobody delete them yet?
+ *		Were empty leaf pages found that no member has begun to delete?
  */
 static bool
 gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
@@ -404,7 +403,7 @@ gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
 
 /*
  * gist_delete_pages
- *		Take the leaf pages that all members found empty out of the tree, unless
+ *		Take the leaf pages that any members found empty out of the tree, unless
  *		another member does.
  *
  * No member may be visiting pages of the index any more.
@@ -416,7 +415,7 @@ gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
 	IndexBulkDeleteResult stats = {0};
 	int64		remaining;
 
-	/* later, if there are pages pinned that are in the way of a pause */
+	/* pages of the heap may be pinned, which are in the way of a pause */
 	if (!wait && guards_hold_is_due())
 		return;
 	if (pg_atomic_exchange_u32(&gist->deletion_begun, 1) != 0)
@@ -439,7 +438,7 @@ gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
 	index_add_stats(vacuum_index(vacuum->shared, number), &stats);
 }
 
-/* make_scan -- what a process needs to visit pages of an index; palloc'd. */
+/* make_scan -- make what a process needs to visit pages of an index; palloc'd. */
 static GistScan *
 make_scan(TableVacuum *vacuum, int number)
 {
@@ -460,7 +459,7 @@ make_scan(TableVacuum *vacuum, int number)
 	return scan;
 }
 
-/* free_scan -- tell what was done, and forget it. */
+/* free_scan -- tell what was done, and free it. */
 static void
 free_scan(GistScan *scan)
 {
@@ -470,7 +469,7 @@ free_scan(GistScan *scan)
 	pfree(scan);
 }
 
-/* visit_in_range -- visit a pinned page of a range of our own, and release it. */
+/* visit_in_range -- the IndexBlocks' visit. */
 static void
 visit_in_range(void *scan, Buffer buffer)
 {
@@ -484,8 +483,8 @@ visit_in_range(void *scan, Buffer buffer)
  *		Visit a pinned page of a range of our own, release it, and visit those
  *		that its entries may have moved to.
  *
- * That a page is free is recorded when its lock is gone: a process that waits for
- * the free space map with a lock can't be interrupted.
+ * A free page is recorded when its lock is released: a process that waits for the
+ * free space map with a lock can't be interrupted.
  */
 static void
 visit_page(GistScan *scan, Buffer buffer)
@@ -568,8 +567,8 @@ follow_chain(GistScan *scan, BlockNumber blkno)
  *		Delete the entries of dead TIDs from a leaf page; return how many entries
  *		are left.
  *
- * The caller holds an exclusive lock.  *right is the block that this visit makes
- * it our duty to visit, or InvalidBlockNumber.
+ * The caller holds an exclusive lock.  *right becomes the block that we have to visit
+ * next, or InvalidBlockNumber.
  */
 static int
 clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
@@ -633,7 +632,7 @@ delete_dead_tids(GistScan *scan, Buffer buffer, int ndead)
 	int			ndeletable = 0;
 	XLogRecPtr	lsn;
 
-	/* without a branch that no processor can foresee */
+	/* without a branch that a processor can't predict */
 	for (int i = 0; i < ntids; i++)
 	{
 		deletable[ndeletable] = FirstOffsetNumber + i;
@@ -658,9 +657,8 @@ delete_dead_tids(GistScan *scan, Buffer buffer, int ndead)
 
 /*
  * look_for_invalid_tuples
- *		Say so if an internal page has tuples that only servers up to 9.0 made.
- *
- * The server's routine says it in these words, for each of them, and so do we.
+ *		Log each tuple of an internal page that only servers up to 9.0 made, in the
+ *		words of the server's routine.
  */
 static void
 look_for_invalid_tuples(Relation index, Page page)
@@ -709,7 +707,7 @@ note_page(GistShared *gist, bool empty_leaf, BlockNumber blkno)
 	return word != NULL && (pg_atomic_fetch_or_u32(word, bit) & bit) == 0;
 }
 
-/* was_empty -- did someone note that the block is an empty leaf page? */
+/* was_empty -- is it noted that the block is an empty leaf page? */
 static bool
 was_empty(GistShared *gist, BlockNumber blkno)
 {
@@ -844,9 +842,9 @@ find_downlink(Page parent, BlockNumber child)
  * unlink_leaf
  *		Delete a leaf page and its downlink; both pages are locked exclusively.
  *
- * A scan that has read the downlink may still come to the page.  So it carries
- * the next transaction ID, and is not recycled before all who may see an older
- * one are gone.
+ * A scan that has read the downlink may still come to the page.  So the page carries
+ * the next transaction ID, and is not recycled as long as a snapshot may see an
+ * older one.
  */
 static void
 unlink_leaf(Relation index, Buffer parent, OffsetNumber downlink, Buffer leaf)

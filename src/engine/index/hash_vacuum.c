@@ -12,50 +12,49 @@
  * - An index scan keeps its bucket's primary page pinned, or is on a page of
  *	 the chain.  So we begin with a cleanup lock on the primary page, keep that
  *	 pinned until the bucket is done, and lock the next page of the chain
- *	 before we let go of the last one: no scan can be overtaken, or overtake
- *	 us, and then come back to a TID that has been reused.
+ *	 before we release the last one.  So we overtake no scan, and no scan overtakes
+ *	 us and then comes to a TID that has been reused.
  * - The pin also keeps the bucket from being split, as that needs a cleanup
  *	 lock on the same page.
  * - Tuples that a split has copied to another bucket are deleted (the split
  *	 cleanup), and what is left is squeezed together if nobody else has the
  *	 primary page pinned at that moment.
  *
- * Unlike the server, we never nap while a page is locked; the pages of a bucket
- * are paid for when it is done.
+ * Unlike the server, we never nap while a page is locked: we pay for the pages of a
+ * bucket when it is done.
  *
  * Order
  * -----
  * The server goes over the buckets in the order of their numbers, and so comes
  * to a bucket later than to the one that it is split from.  Several processes
- * do so in no particular order; then this is why no entry of a dead TID is
- * left.
+ * go over them in no particular order.  No entry of a dead TID is left all the same:
  *
- * No one can insert a new entry for a dead TID.  So such entries only move, and
+ * Nobody can insert a new entry for a dead TID.  So such entries only move, and
  * across buckets they only do so in a split, which copies tuples of an old
  * bucket P to a new one N.  N comes into being with the mark "being populated",
  * and loses it when the split is complete; it never gets it again.  A bucket
- * with that mark is not itself split, nor is the one that it is populated from
- * marked so (_hash_expandtable completes a split before it begins another one).
+ * with that mark is not itself split, and the bucket that it is populated from has no
+ * such mark (_hash_expandtable completes a split before it begins another one).
  * The process that splits keeps the primary pages of both pinned; so a
  * process that has a cleanup lock on either, and finds the mark on N, sees a split that
- * was interrupted, and that any insertion may take up again.
+ * was interrupted, and that any insertion may continue.
  *
  * Call a visit final if the bucket isn't marked as being populated when the
- * cleanup lock has been got.  After a final visit the bucket has no entries of
+ * visitor has the cleanup lock.  After a final visit the bucket has no entries of
  * dead TIDs, and will never have any.  So it is enough that each bucket gets a
- * final visit, or one when nothing but a bucket with a final visit can populate
- * it any more:
+ * final visit, or a visit when only a bucket that has had a final one can still
+ * populate it:
  *
  * - A bucket N with the mark is put off until all members are through with
  *	 their ranges (hash_visit_put_off).  Then, if it still has the mark, the
  *	 bucket P that it is populated from is visited first, which is a final
  *	 visit, as P isn't marked.  Tuples that come to N after that come from P and
- *	 are live; so N is visited next, and done with.
+ *	 are live; so the visit to N that follows is its last one.
  * - A bucket that isn't there yet is made by a split of a bucket P.  If it gets
  *	 entries of dead TIDs, P hasn't had its final visit, so somebody has P still
  *	 before it.  Each member looks for new buckets after the last one that it
- *	 knows of (claim_new_buckets), whether that is in a range or was put off; so
- *	 that one finds it, unless it was found before.
+ *	 knows of (claim_new_buckets), whether that is in a range or was put off.  So
+ *	 the member that visits P finds it, unless another member has before.
  *
  * To visit a bucket twice does no harm; but in the second visit tuples are not
  * counted.
@@ -70,7 +69,7 @@
  * in turns (index_kind.c): no two members wait for one page, and a member that
  * waits has nothing pinned.  Sessions don't wait for pins: to split a bucket, or to go on
  * with that, they need a cleanup lock, and do without the split if they can't
- * have it at once.  So pins ahead put splits off, to some later insertion, and
+ * have it at once.  So pins ahead delay a split until a later insertion, and
  * nobody waits for them (index_kind.h says why that is so for all kinds).
  *
  * Squeezing takes locks on bitmap pages and on the metapage as sessions do that
@@ -79,8 +78,8 @@
  * The metapage's count
  * --------------------
  * The leader sets it when all is done (hash_conclude), as the server does: to
- * what was counted, if nothing was inserted or split meanwhile; otherwise it is
- * reduced by what was removed.
+ * what was counted, if nothing was inserted or split meanwhile.  Otherwise the leader
+ * reduces it by what was removed.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -151,9 +150,9 @@ typedef struct BucketVisit
 	Bucket		bucket;
 	Buffer		primary;		/* pinned until the end */
 	bool		split_cleanup;	/* delete what a split has copied elsewhere? */
-	bool		counts;			/* does it have to be counted what is left? */
+	bool		counts;			/* are tuples that are left to be counted? */
 	bool		dirty;			/* was something deleted? */
-	bool		damaged;		/* do links back lead elsewhere? */
+	bool		damaged;		/* do links lead to, or back to, other pages? */
 } BucketVisit;
 
 static void hash_begin(TableVacuum *vacuum, int number, int nmembers);
@@ -225,7 +224,7 @@ hash_begin(TableVacuum *vacuum, int number, int nmembers)
  * hash_vacuum
  *		One process's part of an index: claim buckets until none is left.
  *
- * Those whose split was interrupted are added to the process's put_off.
+ * Buckets that an interrupted split was populating are added to the process's put_off.
  */
 static BlockNumber
 hash_vacuum(TableVacuum *vacuum, int number)
@@ -246,7 +245,7 @@ hash_vacuum(TableVacuum *vacuum, int number)
 
 /*
  * hash_visit_put_off
- *		Visit the buckets that this process has put off, and those they lead to.
+ *		Visit the buckets that this process has put off, and new ones.
  *
  * No member may be in hash_vacuum at this index.
  */
@@ -274,10 +273,7 @@ hash_visit_put_off(TableVacuum *vacuum, int number)
 	free_scan(scan);
 }
 
-/*
- * hash_conclude
- *		Leader, when all is done: set the metapage's count of tuples.
- */
+/* hash_conclude -- set the metapage's count of tuples. */
 static void
 hash_conclude(TableVacuum *vacuum, int number)
 {
@@ -318,14 +314,14 @@ hash_conclude(TableVacuum *vacuum, int number)
 	UnlockReleaseBuffer(buffer);
 }
 
-/* hash_finish -- now there are statistics, of which hashvacuumcleanup adds some. */
+/* hash_finish -- now there are statistics; hashvacuumcleanup completes them. */
 static void
 hash_finish(TableVacuum *vacuum, int number)
 {
 	vacuum_index(vacuum->shared, number)->has_stats = true;
 }
 
-/* make_scan -- what a process needs to visit buckets of an index; palloc'd. */
+/* make_scan -- make what a process needs to visit buckets of an index; palloc'd. */
 static HashScan *
 make_scan(TableVacuum *vacuum, int number)
 {
@@ -343,7 +339,7 @@ make_scan(TableVacuum *vacuum, int number)
 	return scan;
 }
 
-/* free_scan -- tell what was done, and forget it. */
+/* free_scan -- tell what was done, and free it. */
 static void
 free_scan(HashScan *scan)
 {
@@ -406,7 +402,7 @@ scan_ranges(HashScan *scan)
 	progress_blocks_done(scan->pages_done);
 }
 
-/* next_primary -- the next bucket's primary page, pinned, and its number; or Invalid. */
+/* next_primary -- the next bucket's primary page, pinned, and the bucket's number; or Invalid. */
 static Buffer
 next_primary(ReadStream *stream, Bucket *bucket)
 {
@@ -461,7 +457,7 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 /*
  * claim_new_buckets
- *		With no bucket left, claim those that have been added; return false if
+ *		With no bucket left, claim buckets that have been added; return false if
  *		there are none.
  */
 static bool
@@ -487,7 +483,7 @@ claim_new_buckets(HashScan *scan)
 
 /*
  * visit_put_off
- *		Visit a bucket that may be populated by a split, and before it the one
+ *		Visit a bucket that a split may be populating, and before it the bucket
  *		that it is populated from.
  *
  * It is this process's turn, and it has nothing pinned.
@@ -531,7 +527,7 @@ lock_bucket(HashScan *scan, Bucket bucket)
 	return primary;
 }
 
-/* is_being_populated -- is a split under way, or interrupted, that fills it? */
+/* is_being_populated -- is it marked so?  Its primary page is locked. */
 static bool
 is_being_populated(Buffer primary)
 {
@@ -540,10 +536,10 @@ is_being_populated(Buffer primary)
 
 /*
  * clean_bucket
- *		Delete the entries of dead TIDs from a bucket, and what is there no more
- *		after a split; squeeze the rest together.
+ *		Delete the entries of dead TIDs from a bucket, and those that a split has
+ *		copied elsewhere; squeeze the rest together.
  *
- * The caller has a cleanup lock on the primary page, and gives it up.
+ * The caller has a cleanup lock on the primary page; this releases lock and pin.
  */
 static void
 clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts)
@@ -558,8 +554,8 @@ clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts)
 		end_split_cleanup(scan, primary);
 
 	/*
-	 * Scans that have come meanwhile rely on where tuples are.  To squeeze is
-	 * to go back by links.
+	 * Scans that have come meanwhile rely on where tuples are.  Squeezing
+	 * goes back by links.
 	 */
 	if (visit.dirty && !visit.damaged && IsBufferCleanupOK(primary))
 		_hash_squeezebucket(scan->index, bucket, blkno, primary,
@@ -581,20 +577,20 @@ clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts)
  * needs_split_cleanup
  *		Has a split copied tuples of this bucket elsewhere that are still here?
  *
- * The caller has the primary page locked, so no split can begin.  If it was
- * split after we looked at the metapage, look again, so that we can tell which
- * those tuples are.
+ * The caller has the primary page locked, so no split can begin.  If the bucket was
+ * split after we copied the metapage, copy it again, so that we can tell which
+ * tuples these are.
  */
 static bool
 needs_split_cleanup(HashScan *scan, Buffer primary)
 {
 	HashPageOpaque opaque = HashPageGetOpaque(BufferGetPage(primary));
 
-	/* while that goes on, scans need them */
+	/* while the split goes on, scans need them */
 	if (!H_NEEDS_SPLIT_CLEANUP(opaque) || H_BUCKET_BEING_SPLIT(opaque))
 		return false;
 
-	/* on a primary page this is the number of the last bucket at that time */
+	/* on a primary page this is the last bucket's number when it was split */
 	if (opaque->hasho_prevblkno > scan->meta.hashm_maxbucket)
 		refresh_meta(scan);
 	return true;
@@ -602,8 +598,8 @@ needs_split_cleanup(HashScan *scan, Buffer primary)
 
 /*
  * clean_chain
- *		Pass over the pages of a bucket, each locked before the last one is let
- *		go of; return with the primary page locked.
+ *		Pass over the pages of a bucket, each locked before the last one is
+ *		released; return with the primary page locked.
  */
 static void
 clean_chain(HashScan *scan, BucketVisit *visit)
@@ -644,10 +640,10 @@ clean_chain(HashScan *scan, BucketVisit *visit)
 
 /*
  * check_bucket
- *		Is a locked page of the bucket that leads to it?
+ *		Is a locked page one of the bucket whose chain leads to it?
  *
- * What is dead can be deleted from another bucket's page, too, but nothing else:
- * after a split, all the rest of such a page would be taken for what was moved.
+ * Dead entries can be deleted from another bucket's page, too, but nothing else:
+ * the split cleanup would take all the rest of such a page for moved tuples.
  */
 static void
 check_bucket(HashScan *scan, BucketVisit *visit, Buffer buffer)
@@ -706,7 +702,7 @@ clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 	else
 		for (int i = 0; ndeletable < ndead; i++)
 		{
-			/* without a branch that no processor can foresee */
+			/* without a branch that a processor can't predict */
 			deletable[ndeletable] = FirstOffsetNumber + i;
 			ndeletable += scan->dead[i];
 		}
@@ -717,7 +713,7 @@ clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 		scan->stats.num_index_tuples += nitems - ndeletable;
 	if (ndeletable > 0)
 		delete_items(scan, visit, buffer, deletable, ndeletable, ndead > 0);
-	/* not if entries have gone that had moved to another bucket */
+	/* not if entries were deleted that a split has moved to another bucket */
 	if (ndeletable == ndead && ndead > 0)
 		audit_deleted(scan->vacuum, scan->number, buffer);
 }
@@ -744,8 +740,8 @@ match_page(HashScan *scan, Buffer buffer)
  * delete_items
  *		Delete items from a page of a bucket, and log it.
  *
- * Replay needs a cleanup lock on the primary page, as we did, so that is part
- * of the record.
+ * Replay needs a cleanup lock on the primary page, as we did, so the record names
+ * that page, too.
  */
 static void
 delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
@@ -791,8 +787,8 @@ delete_items(HashScan *scan, BucketVisit *visit, Buffer buffer,
  * end_split_cleanup
  *		Note in the locked primary page that nothing of the last split is left.
  *
- * Before squeezing: if we don't come to the end of that, no one need look for
- * those tuples again.
+ * This comes before squeezing, which may fail: then nobody need look for those
+ * tuples again.
  */
 static void
 end_split_cleanup(HashScan *scan, Buffer primary)

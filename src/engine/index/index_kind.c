@@ -3,14 +3,14 @@
  * index_kind.c
  *	  What kinds of indexes that a team vacuums together have in common.
  *
- * Ranges of blocks.  A kind that visits pages in physical order hands out the
- * blocks there are when the phase begins in ranges, and what the index has
- * grown by meanwhile to the process that comes first (index_claim_growth).
+ * Ranges of blocks.  A kind that visits pages in physical order hands out in
+ * ranges the blocks that the index has when the phase begins.  What it has grown by
+ * meanwhile goes to the process that comes first (index_claim_growth).
  *
- * Turns.  A member does in its turn to an index what only one may do at a time.
+ * Turns.  What only one member may do to an index at a time, it does in its turn.
  * A turn is a flag and a condition variable: heavyweight locks don't
- * conflict within a team, and an LWLock would hold off interrupts.  If a member
- * fails its turn never ends, but the team does.
+ * conflict within a team, and an LWLock would hold off interrupts.  The turn of a
+ * member that fails never ends, but the team does.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -40,7 +40,7 @@ static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_
 
 /*
  * index_want_more_work
- *		There will be something to do for more_work, in some member.
+ *		Have more_work called, in all members.
  */
 void
 index_want_more_work(TableVacuum *vacuum, int number)
@@ -58,10 +58,7 @@ index_note_empty_pages(TableVacuum *vacuum)
 	pg_atomic_write_u32(&vacuum->shared->empty_pages_found, 1);
 }
 
-/*
- * index_add_stats
- *		Add what one process did to what all did.
- */
+/* index_add_stats -- add what one process did to what all did. */
 void
 index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
 {
@@ -75,7 +72,7 @@ index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats)
 	SpinLockRelease(&index->mutex);
 }
 
-/* index_report_overfull -- a page of an index is corrupt. */
+/* index_report_overfull -- raise an error: a page of an index is corrupt. */
 void
 index_report_overfull(Relation index, BlockNumber blkno)
 {
@@ -88,8 +85,8 @@ index_report_overfull(Relation index, BlockNumber blkno)
 
 /*
  * index_cap_tuples
- *		Leader, after cleanup: entries that move meanwhile may be counted twice, but
- *		there can't be more than rows, if their number is known.
+ *		Count no more entries than there are rows, if their number is known: an entry
+ *		that moves meanwhile may be counted twice.
  */
 void
 index_cap_tuples(TableVacuum *vacuum, int number)
@@ -103,7 +100,7 @@ index_cap_tuples(TableVacuum *vacuum, int number)
 											vacuum->shared->index_reltuples);
 }
 
-/* index_fill_info -- what the server's routines want to know of an index. */
+/* index_fill_info -- describe an index for the server's routines. */
 void
 index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info)
 {
@@ -122,8 +119,8 @@ index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info)
 
 /*
  * index_current_size
- *		The index's number of blocks, not counting one that is being added and
- *		not yet initialized, as that would look like one to recycle.
+ *		The index's number of blocks, without one that is being added and
+ *		not yet initialized: that would look like one to recycle.
  */
 BlockNumber
 index_current_size(Relation index)
@@ -139,10 +136,7 @@ index_current_size(Relation index)
 	return nblocks;
 }
 
-/*
- * index_begin_blocks
- *		Leader: make the blocks from first on available (index->ranges).
- */
+/* index_begin_blocks -- make the blocks from first on available (index->ranges). */
 void
 index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmembers)
 {
@@ -157,7 +151,7 @@ index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmemb
 /*
  * index_visit_blocks
  *		Visit the pages of the range in hand, and of ranges claimed one by one,
- *		until there are none, or it is enough for now.
+ *		until there are none left, or is_enough says so.
  *
  * The next page's content is asked for before one is visited.
  */
@@ -167,7 +161,7 @@ index_visit_blocks(IndexBlocks *blocks)
 	ReadStream *stream;
 	Buffer		next;
 
-	/* with enough already, the stream would end at once, for ever */
+	/* or the stream would end at once, again and again */
 	Assert(blocks->is_enough == NULL || !blocks->is_enough(blocks->scan));
 
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
@@ -225,9 +219,9 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 
 /*
  * index_claim_range
- *		Claim the next range of an index, *start to *end - 1; return false if none
- *		is left, or if this process is to be parked, which *gives_up says from then
- *		on.
+ *		Claim the next range of an index, *start to *end - 1.  Return false if none
+ *		is left, or if this process is to be parked; *gives_up is true then, and
+ *		stays so.
  */
 bool
 index_claim_range(IndexShared *index, bool *gives_up, uint64 *start, uint64 *end)
@@ -238,8 +232,8 @@ index_claim_range(IndexShared *index, bool *gives_up, uint64 *start, uint64 *end
 
 /*
  * index_claim_growth
- *		With no range left, claim the blocks that the index has grown by,
- *		*start to *end - 1; return false if it hasn't.
+ *		Claim the blocks that the index has grown by, *start to *end - 1, when no
+ *		range is left; return false if it hasn't.
  */
 bool
 index_claim_growth(TableVacuum *vacuum, int number, BlockNumber *start, BlockNumber *end)
@@ -267,8 +261,8 @@ index_claim_growth(TableVacuum *vacuum, int number, BlockNumber *start, BlockNum
 
 /*
  * index_blocks_are_claimed
- *		The is_done of kinds that hand out blocks: a range that is claimed is
- *		finished before the phase ends.
+ *		Is no range left?  The is_done of kinds that hand out blocks: a range that is
+ *		claimed is finished before the phase ends.
  */
 bool
 index_blocks_are_claimed(TableVacuum *vacuum, int number)
@@ -281,10 +275,8 @@ index_blocks_are_claimed(TableVacuum *vacuum, int number)
 
 /*
  * index_take_turn
- *		Be the only member that does to the index what is done in turns; if
- *		another one does, wait, or return false.
- *
- * The caller has no page pinned that another member may wait for.
+ *		Begin this member's turn at an index; if it is another one's, wait, or
+ *		return false.
  */
 bool
 index_take_turn(IndexShared *index, bool wait)
@@ -320,8 +312,8 @@ index_end_turn(IndexShared *index)
  * index_check_items
  *		Raise an error if a locked page's line pointers can't be right.
  *
- * Before a critical section in which items are deleted: the server's routines for
- * that raise the same error, which there brings the server down.
+ * The server's routines that delete items raise the same error, but they run in a
+ * critical section, where it brings the server down.
  */
 void
 index_check_items(Relation index, Buffer buffer)

@@ -6,7 +6,7 @@
  *
  * A kind is an access method whose bulk deletion, or whose cleanup, is ours:
  * any number of processes work in one index.  index_vacuum.c calls a kind's
- * routines in an order that is told here, and knows nothing else of it.  All
+ * routines in the order that IndexWork gives, and knows nothing else of it.  All
  * other indexes are vacuumed by their access method's own routines, by one
  * process each.
  *
@@ -16,20 +16,20 @@
  * Pins ahead
  * ----------
  * A read stream keeps pages pinned that are not yet visited, while its process
- * waits for something, or sleeps.  The server knows of no deadlock of processes
+ * waits for something, or sleeps.  The server doesn't detect a deadlock of processes
  * that wait for each other's pins, so there must be none.  A pin is in the way of
  * a cleanup lock, and of nothing else.  These wait for cleanup locks on an index's
  * pages:
  *
- * - Sessions: none.  That of a hash index that splits, or goes on with a split,
- *	 takes such a lock if it can be had at once, and else does without.  Sessions
- *	 at the other kinds need none.
+ * - Sessions: none.  A session that splits a bucket of a hash index, or goes on
+ *	 with a split, takes such a lock only if it gets it at once.  Sessions at the
+ *	 other kinds need none.
  * - The server's own VACUUM, CREATE INDEX or REINDEX, of the same table: not
  *	 while we have our lock on it.  Replay: not where VACUUM runs.
  * - Members in bulk deletion of a btree or a hash index.  With a stream they only
- *	 wait for pages of their own ranges, which are one member's.  For any other page
- *	 they wait when all members are through with their ranges, so there are no
- *	 streams, and in turns; or don't wait, but try (btree_vacuum.c).
+ *	 wait for pages of their own ranges, which no other member visits.  For any other
+ *	 page they wait in turns, when all members are through with their ranges, so that
+ *	 there are no streams.  Before that they only try (btree_vacuum.c).
  * - A member at the root of a GIN posting tree whose leaves have all been visited
  *	 (gin_vacuum.c).  There are no streams in GIN indexes.
  *
@@ -52,9 +52,9 @@
 /*
  * One of the two things that are done to an index: bulk deletion, or cleanup.
  *
- * begin, work in every member, more_work in every member as long as somebody
- * asks for it, end, conclude, finish; routines that are NULL are left out.  "number" is
- * the index's, of vacuum->indexes.
+ * The order: begin, work in every member, more_work in every member as long as a
+ * member asks for it, end, conclude, finish.  Routines that are NULL are left out.
+ * "number" is the index's, of vacuum->indexes.
  */
 typedef struct IndexWork
 {
@@ -72,15 +72,15 @@ typedef struct IndexWork
 	 */
 	BlockNumber (*work) (TableVacuum *vacuum, int number);
 
-	/* Has all been claimed?  When the phase has ended, then all is done. */
+	/* Has all been claimed?  If so, all is done when the phase has ended. */
 	bool		(*is_done) (TableVacuum *vacuum, int number);
 
 	/*
 	 * A member's part of what could only be done when all members had
 	 * returned from work.  It is called if any member has called
-	 * index_want_more_work, which this routine may do again, then in another
-	 * phase; but one that the leader does alone is called just once.  If the
-	 * failsafe is on, it is called all the same.
+	 * index_want_more_work.  This routine may call that, too, and is called
+	 * again in another phase then; but for an index that the leader does
+	 * alone it is called just once.  It is called even if the failsafe is on.
 	 */
 	void		(*more_work) (TableVacuum *vacuum, int number);
 
@@ -90,15 +90,10 @@ typedef struct IndexWork
 	 */
 	void		(*end) (TableVacuum *vacuum, int number);
 
-	/*
-	 * Leader, when all is done, and before the heap is vacuumed: what is to
-	 * be done once, at the end.
-	 */
+	/* Leader, once, when all is done, and before the heap is vacuumed. */
 	void		(*conclude) (TableVacuum *vacuum, int number);
 
-	/*
-	 * Leader, after that, and after delete_pages: complete the index's stats.
-	 */
+	/* Leader, after that, and after delete_pages: complete the index's stats. */
 	void		(*finish) (TableVacuum *vacuum, int number);
 } IndexWork;
 
@@ -106,29 +101,28 @@ typedef struct IndexKind
 {
 	const char *name;			/* of the access method */
 
-	/* the server has room for one that is begun a backend */
+	/* the server has room for one index a backend that is begun */
 	bool		is_registered;
 
 	/*
-	 * How much shared memory, beside IndexShared, each index gets
-	 * (index_area): so much, and what a routine says of this index, if there
-	 * is one.  It comes zeroed and MAXALIGNed; a routine that the leader
-	 * calls once, before the team is launched, initializes it, and is not
-	 * told how much it is but by area_size of IndexShared.
+	 * How much shared memory each index gets beside IndexShared (index_area):
+	 * shared_size, and what more_shared_size says of this index.  It comes
+	 * zeroed and MAXALIGNed.  The leader calls setup once, before the team is
+	 * launched, to initialize it; area_size of IndexShared is its size.
 	 */
 	Size		shared_size;
 	Size		(*more_shared_size) (Relation index);
 	void		(*setup) (TableVacuum *vacuum, int number);
 
-	/* without a routine "work", the access method's own is called */
+	/* without a routine "work" the access method's own is called */
 	IndexWork	bulk_delete;
 	IndexWork	cleanup;
 
 	/*
-	 * Deletion of empty pages, while the heap is vacuumed: each member is
-	 * asked now and then, and at last with wait = true, when there is nothing
-	 * else to do, if it has any to delete now.  index_note_empty_pages has to
-	 * be called in bulk deletion by somebody who finds one.
+	 * Deletion of empty pages, while the heap is vacuumed.  Each member is
+	 * asked now and then if it has any to delete now; with wait = true when
+	 * there is nothing else to do.  A member that finds one in bulk deletion
+	 * calls index_note_empty_pages.
 	 */
 	bool		(*has_empty_pages) (TableVacuum *vacuum, int number, bool wait);
 	void		(*delete_pages) (TableVacuum *vacuum, int number, bool wait);
@@ -141,7 +135,7 @@ typedef struct IndexBlocks
 	int			number;			/* of the index */
 	void		(*visit) (void *scan, Buffer buffer);	/* releases the page */
 	bool		(*is_enough) (void *scan);	/* for now? NULL: never */
-	void	   *scan;			/* what these two are told */
+	void	   *scan;			/* for these two */
 
 	/* what is left of the range in hand */
 	BlockNumber next;
@@ -158,18 +152,29 @@ extern const IndexKind spgist_kind;
 extern const IndexKind hash_kind;
 extern const IndexKind gin_kind;
 
+/* NULL: of none of these kinds */
 extern const IndexKind *index_kind(Relation index);
 
-/* What kinds tell index_vacuum.c */
+/* What kinds tell index_vacuum.c, in any member */
 extern void index_want_more_work(TableVacuum *vacuum, int number);
 extern void index_note_empty_pages(TableVacuum *vacuum);
 
-/* What kinds have in common */
+/*
+ * What kinds have in common.  index_add_stats adds what one process did to what all
+ * did; index_cap_tuples is the leader's, after cleanup.  index_report_overfull raises an
+ * error.  index_current_size waits for the lock on the index's extension.
+ */
 extern void index_add_stats(IndexShared *index, const IndexBulkDeleteResult *stats);
 extern void index_report_overfull(Relation index, BlockNumber blkno);
 extern void index_cap_tuples(TableVacuum *vacuum, int number);
 extern void index_fill_info(const TableVacuum *vacuum, int number, IndexVacuumInfo *info);
 extern BlockNumber index_current_size(Relation index);
+
+/*
+ * Ranges of blocks.  The leader begins; each member visits or claims.  No page is
+ * locked when index_visit_blocks or index_claim_growth is called, and none pinned that
+ * another member may wait for.
+ */
 extern void index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first,
 							   int nmembers);
 extern void index_visit_blocks(IndexBlocks *blocks);
@@ -177,8 +182,18 @@ extern bool index_claim_range(IndexShared *index, bool *gives_up, uint64 *start,
 extern bool index_claim_growth(TableVacuum *vacuum, int number,
 							   BlockNumber *start, BlockNumber *end);
 extern bool index_blocks_are_claimed(TableVacuum *vacuum, int number);
+
+/*
+ * Turns.  A member that waits for its turn has no page locked, and none pinned that
+ * another member may wait for.
+ */
 extern bool index_take_turn(IndexShared *index, bool wait);
 extern void index_end_turn(IndexShared *index);
+
+/*
+ * Raises an error if line pointers of a page can't be right.  The page is locked
+ * exclusively, and the critical section in which items are deleted begins later.
+ */
 extern void index_check_items(Relation index, Buffer buffer);
 
 /* index_area -- a kind's own shared memory for an index. */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * index_kinds.c
- *	  Which kinds of indexes there are that a team vacuums together.
+ *	  The kinds of indexes that a team vacuums together.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -23,10 +23,10 @@ static bool has_routines(Relation index, ambulkdelete_function bulk_delete,
 
 /*
  * index_kind
- *		Of which kind is this index?  NULL: of none that we know.
+ *		Which kind is this index of?  NULL: of none that we know.
  *
  * The routines that the server would call decide: an access method with another
- * name may have them, and one of the same name others.
+ * name may have them, and one of the same name may have others.
  */
 const IndexKind *
 index_kind(Relation index)
@@ -46,7 +46,7 @@ index_kind(Relation index)
 
 /*
  * has_routines
- *		Would the server call these two?  Where cleanup is ours, too, both must be
+ *		Would the server call these two?  If cleanup is ours, too, both must be
  *		known.
  */
 static bool

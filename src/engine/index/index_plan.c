@@ -4,12 +4,11 @@
  *	  The plan of a table's index vacuum: which indexes several processes may
  *	  vacuum, how many of them, and the shared memory for it.
  *
- * The leader makes it before the team is launched.  index_vacuum.c does what was
- * planned.
+ * The leader makes it before the team is launched.  index_vacuum.c carries it out.
  *
- * Others' access methods may do what parallel mode forbids, such as assigning a
+ * Other access methods may do what parallel mode forbids, such as assigning a
  * transaction ID, unless they declare that a phase may be done in a worker.  So
- * such a phase is the leader's, while the team is paused: bulk deletion before
+ * the leader does such a phase while the team is paused: bulk deletion before
  * all other indexes are passed over, when workers hold nothing of their own yet,
  * and cleanup after them.  The same goes for cleanup of BRIN indexes on expressions
  * that aren't parallel safe, as summarizing evaluates them.
@@ -45,10 +44,10 @@ static bool must_be_outside(Relation index, bool cleanup);
  * index_measure
  *		Leader: note how large the indexes are, of a table that is_tiny or not.
  *
- * To open files is most of what the vacuum of a tiny table costs, and if it has no
- * dead rows it needs none of its indexes.  So of these a small one is as large as
- * the catalog has it, until it is to be processed.  That is not far off, as a heap
- * becomes smaller, and gives line pointers to new index entries again, only by a
+ * Most of the cost of vacuuming a tiny table is to open files, and without dead
+ * rows the table needs none of its indexes.  So for a small index of such a table the
+ * catalog's size counts until the index is to be processed.  That is not far off, as a
+ * heap becomes smaller, and gives line pointers to new index entries again, only by a
  * VACUUM, which corrects the catalog.
  */
 void
@@ -68,8 +67,8 @@ index_measure(TableVacuum *vacuum, bool is_tiny)
 
 /*
  * index_parallel_degree
- *		How many workers the indexes have use for: one index for each process,
- *		or as many processes as the size of the largest one calls for whose work
+ *		How many workers do the indexes have use for?  One index for each process,
+ *		or as many processes as the size of the largest index calls for whose work
  *		can be shared.
  */
 int
@@ -100,8 +99,8 @@ index_parallel_degree(const TableVacuum *vacuum)
 
 /*
  * index_plan
- *		Leader, before there is a team: look for indexes with which it can't be in
- *		parallel mode, if it wants to, in some phase; return whether there are any.
+ *		Leader, before there is a team: if it is to be parallel, look for indexes that
+ *		rule out parallel mode in some phase; return whether there are any.
  */
 bool
 index_plan(TableVacuum *vacuum, bool parallel)
@@ -122,10 +121,7 @@ index_plan(TableVacuum *vacuum, bool parallel)
 	return found;
 }
 
-/*
- * has_unsafe_code
- *		Do its expressions or its predicate call functions that aren't parallel safe?
- */
+/* has_unsafe_code -- do its expressions or its predicate call functions that aren't parallel safe? */
 static bool
 has_unsafe_code(Relation index)
 {
@@ -161,8 +157,8 @@ must_be_outside(Relation index, bool cleanup)
 
 /*
  * index_worker_memory_kb
- *		The maintenance_work_mem of each worker, if the leader has memory_kb: if
- *		AMs use it, the workers together may use one.
+ *		The maintenance_work_mem of each worker, if the leader has memory_kb.  The
+ *		workers that vacuum indexes of AMs that use it share one such amount.
  */
 int
 index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
@@ -182,7 +178,7 @@ index_worker_memory_kb(const TableVacuum *vacuum, int nworkers, int memory_kb)
  * index_shared_size
  *		Leader: how much shared memory the kinds of all indexes want.
  *
- * The size that each wants is remembered, as it may depend on the index's size, and the
+ * The size that each wants is kept: it may depend on the index's size, and the
  * index grows.
  */
 Size
@@ -209,10 +205,7 @@ index_shared_size(TableVacuum *vacuum)
 	return size;
 }
 
-/*
- * index_join
- *		Every member, when it knows the shared block.
- */
+/* index_join -- every member, when it knows the shared block: find the indexes' kinds. */
 void
 index_join(TableVacuum *vacuum)
 {

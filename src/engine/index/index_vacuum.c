@@ -4,25 +4,25 @@
  *	  Index vacuum and index cleanup: who does which index.
  *
  * index_plan.c has planned what each index allows.  Both phases go over all
- * indexes.  First the leader does those that are its alone: the AM does not allow
- * this phase in a worker, or the index is so small that it is not worth the trouble.
+ * indexes.  First the leader does those that only it does: the AM does not allow
+ * this phase in a worker, or the index is too small to be worth the trouble.
  * The others are shared out by size:
  *
  * - Most AMs process an index as a whole.  All members claim such indexes one
  *	 by one, the largest first.
- * - Of some kinds (index_kind.h) bulk deletion, or cleanup, is ours, and can be
- *	 done by any number of processes at once.  So such indexes come last, and
+ * - Bulk deletion, or cleanup, of some kinds (index_kind.h) is ours, and any
+ *	 number of processes do it at once.  So such indexes come last, and
  *	 every member works on each of them until nothing is left to claim.  If
- *	 there are more btrees than processes, the phase is run several times; and
- *	 once more for what has to wait until all members are through, such as
+ *	 there are more btrees than processes, the phase is run several times.  It is
+ *	 run once more for what has to wait until all members are through, such as
  *	 pages that sessions have pinned too long (btree_vacuum.c).
  *
  * The heap may be vacuumed only after each index has been passed over whole;
  * index_finish_round says if that is so.
  *
  * Results: an AM returns a struct that it wants back the next time.  If the
- * index may be processed by changing processes, the struct lives in the
- * team's shared block, and by its choice of amparallelvacuumoptions the AM
+ * index may be processed by different processes, the struct lives in the
+ * team's shared block; by its choice of amparallelvacuumoptions the AM
  * declares that copying it is fine.  Otherwise the leader keeps the AM's own
  * struct, which may be longer than the server knows.
  *
@@ -70,9 +70,9 @@ static void report_index(TableVacuum *vacuum, int number, bool cleanup);
 
 /*
  * index_prepare_round
- *		Leader: prepare a round over all indexes, with the number of heap tuples to
- *		tell the AMs; return whether there are any to be processed outside of the
- *		team.
+ *		Leader: prepare a round over all indexes; return whether any are to be
+ *		processed outside of the team.  The AMs are told reltuples, the number of heap
+ *		tuples.
  */
 bool
 index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool estimated)
@@ -120,8 +120,8 @@ index_prepare_round(TableVacuum *vacuum, bool cleanup, double reltuples, bool es
  *
  * Btrees are registered as being vacuumed, but at most batch_size at a time: the
  * server has room for one a backend.  After the phase
- * index_next_batch says if it is to be run again, for more of them.  The caller
- * sees to it that index_abort_round is called after an error.
+ * index_next_batch says if it is to be run again, for more of them.  After an error
+ * the caller has index_abort_round called.
  */
 void
 index_begin_round(TableVacuum *vacuum, int batch_size)
@@ -201,7 +201,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 	if (shared->team_is_paused)
 		return;
 
-	/* those that one process does as a whole */
+	/* indexes that one process does as a whole */
 	while (!pace_give_place() &&
 		   (place = pg_atomic_fetch_add_u32(&shared->next_index, 1)) < vacuum->nindexes)
 	{
@@ -215,7 +215,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 		process_index(vacuum, number, cleanup);
 	}
 
-	/* those that all do together */
+	/* indexes that all members do together */
 	for (int i = shared->batch_start; i < shared->batch_end && may_go_on(vacuum); i++)
 	{
 		int			number = vacuum_index(shared, i)->claim_order;
@@ -232,10 +232,10 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 
 /*
  * index_next_batch
- *		Leader, around phases over the indexes: is the phase to be run again?
+ *		Leader, before and after a phase over the indexes: is it to be run (again)?
  *
- * It is if more work is wanted.  Else the indexes that were processed together
- * are done with, and if there are more, begin with them.
+ * It is if more work is wanted.  Otherwise the indexes that were processed together
+ * are done, and the next ones, if there are any, are begun.
  */
 bool
 index_next_batch(TableVacuum *vacuum)
@@ -247,7 +247,7 @@ index_next_batch(TableVacuum *vacuum)
 
 	Assert(is_leader(vacuum));
 
-	/* while splits still show, so before these indexes are done with */
+	/* while splits still show, so before end_index */
 	shared->doing_more_work = pg_atomic_exchange_u32(&shared->more_work, 0) != 0;
 	if (shared->doing_more_work)
 		return true;
@@ -282,7 +282,7 @@ begin_index(TableVacuum *vacuum, int number, int nmembers)
 	Assert(!vacuum->begun[number]);
 
 	enter_index(vacuum, number);
-	/* also if it fails halfway there is something to end */
+	/* even if it fails halfway there is something to end */
 	vacuum->begun[number] = true;
 	shared_work(vacuum, number, vacuum->shared->in_cleanup)->begin(vacuum, number, nmembers);
 	pg_atomic_write_u32(&index->counted, 0);
@@ -302,10 +302,7 @@ end_index(TableVacuum *vacuum, int number)
 	vacuum->begun[number] = false;
 }
 
-/*
- * index_duties_put_off
- *		Has this process put off pages that it is bound to visit?
- */
+/* index_duties_put_off -- has this process put off pages that it has to visit? */
 bool
 index_duties_put_off(const TableVacuum *vacuum)
 {
@@ -315,10 +312,7 @@ index_duties_put_off(const TableVacuum *vacuum)
 	return false;
 }
 
-/*
- * index_found_empty_pages
- *		Leader, after bulk deletion: are there pages to delete?
- */
+/* index_found_empty_pages -- leader, after bulk deletion: are there pages to delete? */
 bool
 index_found_empty_pages(TableVacuum *vacuum)
 {
@@ -330,15 +324,15 @@ index_found_empty_pages(TableVacuum *vacuum)
  * index_delete_pages
  *		Delete pages that were found empty in bulk deletion.
  *
- * All indexes must have been passed over.  If wait is false, what can't be done
- * at once, as another member is at it, is left for later.
+ * All indexes must have been passed over.  If wait is false, this leaves for later
+ * what it can't do at once because another member is at it.
  */
 void
 index_delete_pages(TableVacuum *vacuum, bool wait)
 {
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
-		/* so that members that wait begin with different ones */
+		/* members that wait begin with different ones */
 		int			number = (i + vacuum->member) % vacuum->nindexes;
 		const IndexKind *kind = vacuum->kinds[number];
 
@@ -356,7 +350,8 @@ index_delete_pages(TableVacuum *vacuum, bool wait)
 
 /*
  * index_finish_page_deletion
- *		Leader, after that, and before the indexes' statistics are used.
+ *		Leader, after that, and before the indexes' statistics are used: complete
+ *		these.
  */
 void
 index_finish_page_deletion(TableVacuum *vacuum)
@@ -413,8 +408,8 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
  * index_abort_round
  *		Leader, on an error or at exit: no index is being vacuumed any more.
  *
- * Members may still be at it for a moment; but as the heap's second pass will
- * not come, an entry that they miss does no harm.
+ * Members may still be at work for a moment.  The heap's second pass will not
+ * come, so an entry that they miss does no harm.
  */
 void
 index_abort_round(int code, Datum arg)
@@ -437,7 +432,7 @@ index_stats(TableVacuum *vacuum, int number)
 	return current_stats(vacuum, number);
 }
 
-/* may_go_on -- has this process still a place at work? */
+/* may_go_on -- does this process still have a place at work? */
 static bool
 may_go_on(const TableVacuum *vacuum)
 {
@@ -464,8 +459,8 @@ phase_is_parallel(const TableVacuum *vacuum, int number, bool cleanup)
 
 /*
  * shared_work
- *		What the index's kind has for this phase, for any number of processes;
- *		NULL if the AM's own routine is to be called, in one.
+ *		The routines of the index's kind for this phase, for any number of
+ *		processes; NULL if one process calls the AM's own routine.
  */
 static const IndexWork *
 shared_work(const TableVacuum *vacuum, int number, bool cleanup)
@@ -510,7 +505,7 @@ enter_index(TableVacuum *vacuum, int number)
 				   vacuum_index(vacuum->shared, number)->nblocks);
 }
 
-/* leave_index -- say that it does no more. */
+/* leave_index -- the reverse. */
 static void
 leave_index(TableVacuum *vacuum)
 {
@@ -533,7 +528,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	const IndexWork *work = shared_work(vacuum, number, cleanup);
 
 	/*
-	 * for report_index; and two system calls an index are noticed on tiny
+	 * for report_index only: two system calls an index are noticed on tiny
 	 * tables
 	 */
 	bool		is_told = (shared->verbose && cyclone_verbose_details) || message_level_is_interesting(DEBUG2);
@@ -551,7 +546,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	else
 		DEBUG_POINT("index-vacuum");
 
-	/* or it comes back to the index, after it was parked */
+	/* otherwise it was parked and comes back to the index */
 	if (!member->took_part)
 		member->pages = 0;
 	if (work != NULL)
@@ -562,7 +557,7 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	strlcpy(member->usage, is_told ? pg_rusage_show(&rusage) : "", USAGE_SIZE);
 
 	leave_index(vacuum);
-	/* not if the last one to be here was parked, and others will go on */
+	/* not if it was parked, and others will go on */
 	if (work == NULL ||
 		(work->is_done(vacuum, number) && pg_atomic_exchange_u32(&index->counted, 1) == 0))
 		pgstat_progress_parallel_incr_param(PROGRESS_VACUUM_INDEXES_PROCESSED, 1);
@@ -583,7 +578,7 @@ call_server(TableVacuum *vacuum, int number, bool cleanup)
 	{
 		IndexBulkDeleteResult *stats = current_stats(vacuum, number);
 
-		/* at the first time it is done there */
+		/* the first call does so itself */
 		if (stats != NULL && info.index->rd_indam->ambulkdelete == ginbulkdelete)
 			gin_empty_pending_list(info.index, vacuum->shared->is_autovacuum, stats);
 		keep_stats(vacuum, number,
@@ -594,7 +589,7 @@ call_server(TableVacuum *vacuum, int number, bool cleanup)
 
 /*
  * do_more_work
- *		Do what could only be done when no member is at work in an index any
+ *		Do in an index what could only be done when no member is at work there any
  *		more.
  */
 static void
@@ -640,7 +635,7 @@ keep_stats(TableVacuum *vacuum, int number, IndexBulkDeleteResult *stats)
 	}
 }
 
-/* is_dead -- IndexBulkDeleteCallback: is this heap tuple to go? */
+/* is_dead -- IndexBulkDeleteCallback: is this a dead item's TID? */
 static bool
 is_dead(ItemPointer tid, void *state)
 {
@@ -680,10 +675,7 @@ report_index(TableVacuum *vacuum, int number, bool cleanup)
 	IndexBulkDeleteResult *stats = current_stats(vacuum, number);
 	const char *name = RelationGetRelationName(vacuum->indexes[number]);
 
-	/*
-	 * PostgreSQL's VACUUM has the index in its final report only, and so has
-	 * ours
-	 */
+	/* like PostgreSQL's VACUUM, ours has the index in its final report only */
 	int			level = shared->verbose && cyclone_verbose_details && shared->nmembers > 1 ? INFO : DEBUG2;
 
 	for (int i = 0; i < shared->nmembers; i++)

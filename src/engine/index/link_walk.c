@@ -6,14 +6,13 @@
  *
  * While VACUUM has its lock on a table, nobody else deletes pages of its indexes.
  * So a walk along links of one kind, say to the right or down, comes to no page
- * twice, and is through after as many steps as the index has blocks.  More steps
+ * twice, and ends after as many steps as the index has blocks.  More steps
  * mean that links lead in a circle, as they may when a page has been written to
  * another one's place.  The server doesn't count; its own walks are in another
  * order, or along other links, and so may end where ours would not.
  *
- * A walk that goes by what it has found out beside the links ends by itself: a
- * btree's duties, as each visit clears the cycle ID, and those in GiST and SP-GiST
- * indexes, which remember where they have been.
+ * Some walks end by themselves: a btree's duties, as each visit clears the cycle ID,
+ * and walks in GiST and SP-GiST indexes, which remember where they have been.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -28,9 +27,7 @@
 
 /*
  * link_walk_step
- *		Count a step from a page to another one, to which its link leads.  If it
- *		leads beyond the index's end, or links lead in a circle, report that and, if
- *		elevel is below ERROR, return false.
+ *		Count a step.
  *
  * A page that links to itself is found out at once: the caller may have it locked.
  */

@@ -21,6 +21,11 @@ typedef struct LinkWalk
 	BlockNumber nblocks;		/* of the index, as far as is known */
 } LinkWalk;
 
+/*
+ * Count a step from a page to the one that its link leads to.  If that is beyond the
+ * index's end, or links lead in a circle, report it at elevel, LOG or ERROR, and
+ * return false.  The caller may have pages locked.
+ */
 extern bool link_walk_step(LinkWalk *walk, BlockNumber from, BlockNumber to, int elevel);
 
 #endif							/* CYCLONE_LINK_WALK_H */

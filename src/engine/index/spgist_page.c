@@ -3,12 +3,12 @@
  * spgist_page.c
  *	  What vacuum does to one page of an SP-GiST index.
  *
- * A page is locked exclusively by the caller.  On a leaf page all TIDs are looked
- * up in the dead-TID store in one go; then the page is changed once: tuples of
- * dead TIDs are taken out of their chains, and old redirects become placeholders.
- * The places that young redirects and inner tuples lead to become pending
- * (scan->pending), and are followed just once (scan->followed).  Why that is right, and
- * which process visits which page, is in spgist_vacuum.c.
+ * On a leaf page all TIDs are looked up in the dead-TID store in one go; then the
+ * tuples of dead TIDs are taken out of their chains in one change of the page.  Old
+ * redirects become placeholders.  The places that young redirects and inner tuples lead
+ * to become pending (scan->pending); each redirect and inner tuple is followed just
+ * once (scan->followed).  Why that is right, and which process visits which page, is in
+ * spgist_vacuum.c.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -44,8 +44,8 @@ static bool is_old_redirect(SpgistScan *scan, const SpGistDeadTupleData *tuple);
 
 /*
  * spgist_follow_inner_tuple
- *		Make pending what an inner tuple on a locked page leads to, or the place
- *		that it has moved to.  It may be gone: see the top of this file.
+ *		Make pending what an inner tuple leads to, or the place that it has moved to.
+ *		It may be gone: see the top of spgist_vacuum.c.
  */
 void
 spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
@@ -76,8 +76,8 @@ spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
  * follow_redirect
  *		Make pending what a redirect on a locked page leads to, if it is young.
  *
- * An old one that is followed might make way to something else later, which then
- * would not be.
+ * An old redirect may be replaced by something else later.  If it had been followed,
+ * that would not be followed.
  */
 static void
 follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
@@ -93,7 +93,7 @@ follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 
 /*
  * is_to_follow
- *		Has what is at this place yet to be followed?  Then the caller does so.
+ *		Is what is at this place still to be followed?  If so, the caller follows it.
  */
 static bool
 is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
@@ -124,8 +124,8 @@ add_pending(SpgistScan *scan, const ItemPointerData *place)
 
 /*
  * spgist_clean_root
- *		Delete the tuples of dead TIDs from a root that is a leaf page, locked
- *		exclusively.  They form no chains.
+ *		Delete the tuples of dead TIDs from a root that is a leaf page.  They form no
+ *		chains.
  */
 void
 spgist_clean_root(SpgistScan *scan, Buffer buffer)
@@ -168,10 +168,10 @@ spgist_clean_root(SpgistScan *scan, Buffer buffer)
 
 /*
  * spgist_clean_leaf
- *		Delete the tuples of dead TIDs from a leaf page, locked exclusively, that is
- *		no root; make the targets of its young redirects pending.
+ *		Delete the tuples of dead TIDs from a leaf page that is no root; make the
+ *		targets of its young redirects pending.
  *
- * Heads of chains stay where they are, as a downlink leads there.
+ * A chain's head stays in its place, as a downlink leads there.
  */
 void
 spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
@@ -205,7 +205,7 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 
 /*
  * look_at_leaf
- *		See which tuples a leaf page has, which of their TIDs are dead, and how
+ *		Find out which tuples a leaf page has, which of their TIDs are dead, and how
  *		they are chained; make the targets of young redirects pending.
  */
 static void
@@ -239,7 +239,7 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 		memset(scan->dead, 0, sizeof(bool) * scan->ntids);
 }
 
-/* note_next -- a tuple on a leaf page is followed by another one in its chain, or by none. */
+/* note_next -- note which tuple comes next in a tuple's chain, if any. */
 static void
 note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset, OffsetNumber next)
 {
@@ -255,8 +255,8 @@ note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset, OffsetNumber nex
  * plan_chain
  *		Plan how to take the deletable tuples out of a chain.
  *
- * The first one that stays moves to the head's place, unless it has it.  If none
- * stays, the head becomes a dead tuple there.
+ * The first tuple that stays moves to the head's place, unless it is the head.  If none
+ * stays, the head becomes a dead tuple in its place.
  */
 static void
 plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head)
@@ -310,10 +310,7 @@ plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head)
 	}
 }
 
-/*
- * apply_plan
- *		Do with a leaf page as planned, in the order in which replay does it.
- */
+/* apply_plan -- change a leaf page as planned, in the order in which replay does it. */
 static void
 apply_plan(SpgistScan *scan, Buffer buffer)
 {
@@ -329,7 +326,7 @@ apply_plan(SpgistScan *scan, Buffer buffer)
 							SPGIST_PLACEHOLDER, SPGIST_PLACEHOLDER,
 							InvalidBlockNumber, InvalidOffsetNumber);
 
-	/* a tuple moves by its line pointer, and gets the one of what goes */
+	/* to move a tuple is to swap its line pointer with the head's */
 	for (int i = 0; i < plan->nmove; i++)
 	{
 		ItemId		from = PageGetItemId(page, plan->move_from[i]);
@@ -358,7 +355,7 @@ apply_plan(SpgistScan *scan, Buffer buffer)
 	END_CRIT_SECTION();
 }
 
-/* log_plan -- log what apply_plan has done; within a critical section. */
+/* log_plan -- log what apply_plan has done, in its critical section. */
 static XLogRecPtr
 log_plan(SpgistScan *scan, Buffer buffer)
 {
@@ -385,8 +382,8 @@ log_plan(SpgistScan *scan, Buffer buffer)
 
 /*
  * spgist_clean_redirects
- *		Make placeholders of the old redirects on a page, locked exclusively, and
- *		delete the placeholders at its end, which keep no offset as it is.
+ *		Make placeholders of the old redirects on a page, and delete the placeholders
+ *		at its end: no other tuple's offset depends on them.
  */
 void
 spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
@@ -450,9 +447,8 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 
 /*
  * find_old_redirects
- *		Find the old redirects on a page; return the first offset from which there
- *		will be placeholders only, or InvalidOffsetNumber if there are none at the
- *		end.
+ *		Find the old redirects on a page; return the first offset from which on there
+ *		will be placeholders only, or InvalidOffsetNumber if none will be at the end.
  */
 static OffsetNumber
 find_old_redirects(SpgistScan *scan, Page page, OffsetNumber *old, int *nold)
@@ -486,11 +482,11 @@ find_old_redirects(SpgistScan *scan, Page page, OffsetNumber *old, int *nold)
 
 /*
  * is_old_redirect
- *		Can a redirect go?
+ *		Can a redirect be removed?
  *
- * Not one that has come about since we began, as what it leads to must be found;
- * nor one that a scan may need that began before it.  One without a transaction
- * ID is of REINDEX CONCURRENTLY, which no scan was beside.
+ * Not one that was made since we began, as we must find what it leads to; nor one that
+ * a scan may need that began before it.  One without a transaction ID was made by
+ * REINDEX CONCURRENTLY, while no scan used the index.
  */
 static bool
 is_old_redirect(SpgistScan *scan, const SpGistDeadTupleData *tuple)
@@ -500,7 +496,7 @@ is_old_redirect(SpgistScan *scan, const SpGistDeadTupleData *tuple)
 		 compat_is_removable_xid(scan->vacuum->vistest, tuple->xid));
 }
 
-/* spgist_check_page -- is this page, which is locked and not new, of an SP-GiST index? */
+/* spgist_check_page -- raise an error unless this is a page of an SP-GiST index. */
 void
 spgist_check_page(Relation index, Buffer buffer)
 {
@@ -512,7 +508,7 @@ spgist_check_page(Relation index, Buffer buffer)
 		spgist_report_corruption(index, BufferGetBlockNumber(buffer));
 }
 
-/* spgist_report_corruption -- a page of the index isn't what it should be. */
+/* spgist_report_corruption -- raise an error: a page of the index isn't valid. */
 void
 spgist_report_corruption(Relation index, BlockNumber blkno)
 {

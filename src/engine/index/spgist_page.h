@@ -15,7 +15,7 @@
 
 #include "engine/index/index_kind.h"
 
-/* Where redirects and inner tuples are that have been followed */
+/* Where a redirect or an inner tuple is that has been followed */
 typedef struct FollowedPlace
 {
 	uint64		tid;			/* block number and offset: see is_to_follow */
@@ -47,7 +47,7 @@ typedef struct LeafPlan
 	uint16		ndead;			/* heads of chains of which nothing is left */
 	uint16		nplaceholder;	/* others to be replaced by placeholders */
 	uint16		nmove;			/* to be moved to their head's place */
-	uint16		nchain;			/* whose next one changes */
+	uint16		nchain;			/* to be linked to another next one */
 	OffsetNumber dead[MaxIndexTuplesPerPage];
 	OffsetNumber placeholder[MaxIndexTuplesPerPage];
 	OffsetNumber move_from[MaxIndexTuplesPerPage];
@@ -91,15 +91,17 @@ typedef struct SpgistScan
 } SpgistScan;
 
 /*
- * All of these want the page locked exclusively, and leave it so.  Damage that
- * they find is an error.
+ * All of these but the last want the page locked exclusively, and leave it so.  Damage
+ * that they find is an error.  The page isn't new; all routines but the first want it
+ * checked by that.
  *
- * spgist_check_page		is this page, which isn't new, of an SP-GiST index?
+ * spgist_check_page		is this page of an SP-GiST index?
  * spgist_clean_root		delete the tuples of dead TIDs of a root that is a leaf
  * spgist_clean_leaf		the same of another leaf page; count says if its tuples
  *							are counted
  * spgist_clean_redirects	old redirects become placeholders
- * spgist_follow_inner_tuple	make pending what an inner tuple leads to
+ * spgist_follow_inner_tuple	make pending what an inner tuple leads to, or the place
+ *							that it has moved to
  * spgist_report_corruption	raise the error
  */
 extern void spgist_check_page(Relation index, Buffer buffer);

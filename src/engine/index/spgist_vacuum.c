@@ -12,40 +12,39 @@
  *
  * Order
  * -----
- * Leaf tuples form chains, each on one page and led to by a downlink from an
- * inner tuple to its head.  A chain moves to another page as a whole, or is
+ * Leaf tuples form chains.  Each is on one page, and a downlink of an
+ * inner tuple leads to its head.  A chain moves to another page as a whole, or is
  * replaced by an inner tuple with several chains below it, some on the same page
  * and some on another one.  Either way a redirect takes the place of its head,
  * with the transaction ID of the session that did it, and leads to the new head or
- * to the inner tuple.  An inner tuple may be changed in its place, and may move, which
- * leaves a redirect, too, but no leaf tuple moves then.
+ * to the inner tuple.  An inner tuple may be changed in its place.  It may move, too,
+ * and leave a redirect, but no leaf tuple moves then.
  *
  * Let the start xmin be the xmin of the VACUUM's snapshot.  A session that
  * moves something after the snapshot was taken has a transaction ID that is not
- * below it; call a
- * redirect with such an ID young.  No young redirect is removed while we are at
- * it: only vacuum does that, and we leave them all to the next one, even if
- * everyone has forgotten their transactions.  (The server's routine asks for that
- * only.)  An inner tuple is never deleted.  A chain keeps its head's place as long
+ * below it; call a redirect with such an ID young.  No young redirect is removed during
+ * this vacuum: only vacuum does that, and we leave them all to the next one, even if
+ * no snapshot still needs their transactions.  (The server's routine asks for nothing
+ * else.)  An inner tuple is never deleted.  A chain keeps its head's place as long
  * as it has tuples, and when it has none that place holds a dead tuple.  So a
  * tuple that has moved since we began has a trail: the redirect that its first
  * move left, which leads to the place of a head or of an inner tuple, that place
  * when it has become a redirect, or the downlink, and so on to where the tuple is.
- * A trail only grows, at its end or by places in between, and none of its places is
- * taken by something else, for the whole vacuum.
+ * A trail only grows, at its end or by places in between, and nothing else takes one of
+ * its places, for the whole vacuum.
  *
  * Some young redirects were made before we began, by a transaction that still
- * runs.  These may lead to a place that has been left by an older transaction, and
- * has been reused.  They lead nowhere, or astray, and both does no harm: what
- * moved before we began is where it is, and what moves later leaves a redirect
+ * runs.  Such a redirect may lead to a place that an older transaction has left, and
+ * that has been reused.  It leads nowhere, or astray, and both do no harm: a tuple that
+ * moved before we began is where it is, and one that moves later leaves a redirect
  * there.  (The server's routine raises an error if one leads to a placeholder.)
  *
  * A visit to a leaf page happens under one exclusive lock.  It (1) deletes the
  * tuples of dead TIDs and (2) makes the targets of all young redirects on the
- * page pending for the visitor.  To do what is pending is to visit that page, if
- * it is a leaf page; and if it is an inner page, to make pending the target of
- * each downlink of that tuple, or of the young redirect that it has become, under
- * one lock.  Call either to follow the redirect, or the inner tuple.  Each visitor
+ * page pending for the visitor.  If a pending place is on a leaf page, that page is
+ * visited.  If it is on an inner page, the target of each downlink of the tuple
+ * there, or of the young redirect that it has become, is made pending, under
+ * one lock.  We call both to follow the redirect, or the inner tuple.  Each visitor
  * does what is pending before it goes on to the next page (visit_pending), and
  * until then it follows each redirect and each inner tuple just once (scan->followed).
  * Claim: when all ranges are visited and nothing is pending, no tuple of a dead TID
@@ -67,49 +66,50 @@
  * - To follow an inner tuple replaces one place of a trail by the next one, under
  *	 the lock that a change of it needs.  If it has been followed before, at its
  *	 place or when there was a redirect already, it was on the same trails then.
- * - To go by where redirects lead to, and to visit each such place once, would not
- *	 do.  A young redirect from before we began may lead to a placeholder.  When that
- *	 has been visited for its sake something may move there, and the redirect which
- *	 that leaves leads there, too.  (The server's routine doesn't follow it.)
+ * - It is not enough to remember the places that redirects lead to, and to visit each
+ *	 such place once.  A young redirect from before we began may lead to a placeholder.
+ *	 After a visit to that, something may move there, and leaves another redirect that
+ *	 leads there.  (The server's routine doesn't follow it.)
  * - The roots, of the tree and of that for NULLs, are special: when one that is a
- *	 leaf page splits all its tuples move to other pages, and there is no redirect.
- *	 So they must be visited before any other page is, which the leader does
+ *	 leaf page splits, all its tuples move to other pages, and there is no redirect.
+ *	 So they must be visited before any other page.  The leader does so
  *	 before it makes the ranges available (begin_blocks).  An inner page never
  *	 becomes a leaf page again.
- * - No page is deleted; one that is empty, and free to be taken, may be taken at
- *	 any time, but that is to move something to it, as above.
+ * - No page is deleted.  An empty page may be taken at any time, but only to move
+ *	 something to it, as above.
  *
  * The start xmin is the leader's.  Members have it from the shared block.
  *
- * The order in which a member does what is pending doesn't matter, nor who does
- * it.  It ends even if others go on moving things: each place where something has
- * been followed is so once, makes a limited number of places pending then, and
- * nothing else makes any; and an index has a limited number of places.
+ * The order in which a member does what is pending doesn't matter, nor does it matter
+ * which member does it.  It ends even if others go on moving things: what is at a place
+ * is followed once, makes a limited number of places pending then, and
+ * nothing else makes any pending; and an index has a limited number of places.
  *
  * test/pytest/test_spgist_model.py explores every order of events in a small
  * index, with these rules and with weaker ones.
  *
  * Locks
  * -----
- * No cleanup locks: scans of SP-GiST indexes don't rely on pins, at least the
- * server's own vacuum takes none.  Visitors lock one page at a time, so they are
+ * No cleanup locks: like the server's own vacuum, we take for granted that scans of
+ * SP-GiST indexes don't rely on pins.  Visitors lock one page at a time, so they are
  * in nobody's way.
  *
  * Counts
  * ------
- * A block has just one visit as part of a range, and only those count its tuples.
+ * A block has just one visit as part of a range, and only that one counts its tuples.
  *
  * Pages with free space
  * ---------------------
  * An insertion looks first at the pages that were used last, which each process
- * remembers for itself; the index's metapage has what is told there.  Each member
- * remembers the emptiest pages that it has seen, and the leader tells the metapage
- * once, in the end.  (That is not logged, and needn't be right.)
+ * remembers for itself; a process may also note them in the index's metapage.  Each
+ * member remembers the emptiest pages that it has seen, and the leader notes its own in
+ * the metapage once, in the end.  (That is not logged, and needn't be right.)
  *
  * Cleanup
  * -------
- * Without bulk deletion before it, cleanup visits all pages likewise, for old
- * redirects, free pages and the count, but deletes nothing, so nothing is pending.
+ * Without bulk deletion before it, cleanup visits all pages in the same way, to remove
+ * old redirects, to find free pages and to count tuples.  It deletes no tuple, so nothing
+ * is pending.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -171,8 +171,8 @@ spgist_begin(TableVacuum *vacuum, int number, int nmembers)
 
 /*
  * spgist_begin_cleanup
- *		The leader's part before cleanup: if bulk deletion has gone over the index,
- *		there is only something to be claimed, so that somebody reports on it.
+ *		The leader's part before cleanup: if bulk deletion has passed over the index,
+ *		there is one thing to claim, and only so that a member reports on the index.
  */
 static void
 spgist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers)
@@ -248,17 +248,14 @@ spgist_vacuum(TableVacuum *vacuum, int number)
 		index_visit_blocks(&scan->blocks);
 	while (index_claim_growth(vacuum, number, &scan->blocks.next, &scan->blocks.end));
 
-	/* a process that leaves owes nothing */
+	/* nothing that is pending is left undone */
 	Assert(scan->npending == 0);
 	pages_done = scan->blocks.pages_done;
 	free_scan(scan);
 	return pages_done;
 }
 
-/*
- * spgist_finish
- *		Leader, when all of the index has been visited.
- */
+/* spgist_finish -- update the metapage, and complete the statistics. */
 static void
 spgist_finish(TableVacuum *vacuum, int number)
 {
@@ -270,7 +267,7 @@ spgist_finish(TableVacuum *vacuum, int number)
 	if (shared->stats.pages_deleted > 0)
 		IndexFreeSpaceMapVacuum(index);
 
-	/* as the server's routine has it: empty pages are free at once */
+	/* like the server's routine: empty pages are free at once */
 	shared->has_stats = true;
 	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
 	shared->stats.pages_newly_deleted = shared->stats.pages_deleted;
@@ -288,7 +285,7 @@ spgist_finish_cleanup(TableVacuum *vacuum, int number)
 	index_cap_tuples(vacuum, number);
 }
 
-/* make_scan -- what a process needs to visit pages of an index; palloc'd. */
+/* make_scan -- make what a process needs to visit pages of an index; palloc'd. */
 static SpgistScan *
 make_scan(TableVacuum *vacuum, int number)
 {
@@ -311,7 +308,7 @@ make_scan(TableVacuum *vacuum, int number)
 	return scan;
 }
 
-/* free_scan -- tell what was done, and forget it. */
+/* free_scan -- tell what was done, and free it. */
 static void
 free_scan(SpgistScan *scan)
 {
@@ -324,7 +321,7 @@ free_scan(SpgistScan *scan)
 	pfree(scan);
 }
 
-/* visit_in_range -- visit a pinned page of a range of our own, and release it. */
+/* visit_in_range -- the IndexBlocks' visit. */
 static void
 visit_in_range(void *scan, Buffer buffer)
 {
@@ -338,8 +335,8 @@ visit_in_range(void *scan, Buffer buffer)
  *		Visit a pinned page of a range of our own, or a root; release it, and visit
  *		what is pending then.
  *
- * That a page is free is recorded when its lock is gone: a process that waits for
- * the free space map with a lock can't be interrupted.
+ * A free page is recorded when its lock is released: a process that waits for the
+ * free space map with a lock can't be interrupted.
  */
 static void
 visit_page(SpgistScan *scan, Buffer buffer)
@@ -360,7 +357,7 @@ visit_page(SpgistScan *scan, Buffer buffer)
 			spgist_clean_redirects(scan, buffer);
 	}
 
-	/* roots are never free, nor a place for others' tuples */
+	/* roots are never free, and no chain moves to them */
 	if (!SpGistBlockIsRoot(blkno))
 	{
 		is_free = PageIsNew(page) || PageIsEmpty(page);
@@ -381,7 +378,7 @@ visit_page(SpgistScan *scan, Buffer buffer)
  * visit_pending
  *		Visit the places that are pending, and those that they lead to.
  *
- * They are visited in batches, in the order of their blocks, and each page once a
+ * They are visited in batches, in the order of their blocks, each page once in a
  * batch.  The caller has no page of the index locked.
  */
 static void
@@ -418,8 +415,7 @@ visit_pending(SpgistScan *scan)
 
 /*
  * visit_places
- *		Visit a page where there are places that are pending: all those that are in
- *		this batch.
+ *		Visit a page, for all pending places of this batch that are there.
  */
 static void
 visit_places(SpgistScan *scan, const ItemPointerData *places, int nplaces)
