@@ -37,7 +37,7 @@ def demo(monkeypatch):
     return demo
 
 
-@pytest.mark.parametrize("without_disk", ["", "not allowed"])
+@pytest.mark.parametrize("without_disk", ["", pytest.param("not allowed", marks=pytest.mark.full)])
 def test_runs_through(prefix, tmp_path, without_disk):
     picture = tmp_path / "folder" / "demo.png"
     arguments = ["--rows=20000", "--workers=1", "--rounds=1", "--seconds=1", "--loads=1", "--load=4", "--rest=1", "--seen=500", f"--picture={picture}"]
