@@ -7,14 +7,13 @@
  * no memory left, or no descriptor.  A team without it, or with less of it,
  * does the same work, so here such an error becomes an answer.
  *
- * That is usually a subtransaction's work, which parallel mode forbids.  What
- * an attempt leaves behind is little, and all of it is cleared away here:
- * what it had taken belongs to a resource owner of its own, which is released
- * as by an abort; the locks it may have held are lightweight ones, and as its
- * caller held none, all can be released; and it changes no data.  So it must
- * be called from the main path, never from inside a callback.
+ * That is usually a subtransaction's work, which parallel mode forbids.  An
+ * attempt leaves little behind, and all of it is cleared away here.  Its resources
+ * belong to a resource owner of its own, which is released as by an abort.  Its
+ * locks are lightweight ones, and as its caller held none, all can be released.  It
+ * changes no data.  So it must be called from the main path, never from a callback.
  *
- * What has been taken successfully belongs to that resource owner, too, which
+ * The resources of a successful attempt belong to that resource owner, too, which
  * is the current one's child and lasts as long.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -46,8 +45,7 @@ static void open_segment(void *arg);
  *		for lack of memory, descriptors or the like.
  *
  * undo, which may be NULL, is called then, before all that the routine had
- * taken is given back.  Other errors are raised as they are.  The caller holds
- * no lightweight lock and is not in a critical section.
+ * taken is given back.
  */
 bool
 attempt(void (*routine) (void *), void (*undo) (void *), void *arg, char **failure)
@@ -57,7 +55,7 @@ attempt(void (*routine) (void *), void (*undo) (void *), void *arg, char **failu
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool done = false;
 
-	/* which means that there are no lightweight locks */
+	/* so this process holds no lightweight locks */
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 
 	CurrentResourceOwner = owner;

@@ -14,6 +14,10 @@
 
 #include "storage/dsm.h"
 
+/*
+ * The caller holds no lightweight lock and is in no critical section.  Errors other than
+ * those for lack of memory, descriptors and the like are raised.
+ */
 extern bool attempt(void (*routine) (void *), void (*undo) (void *), void *arg,
 					char **failure);
 extern dsm_segment *attempt_create_segment(Size size, char **failure);

@@ -4,9 +4,9 @@
  *	  How many workers a team gets.
  *
  * The teams of autovacuum share what cyclone.autovacuum_max_parallel_workers
- * allows: who plans a team takes its workers from a counter in shared memory,
- * and puts them back when the table is done, or the process.  A crash begins
- * anew.
+ * allows.  An autovacuum worker that plans a team takes the team's workers from a
+ * counter in shared memory.  It puts them back when the table is done, or when it
+ * exits.  After a crash the counter is 0 again.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -45,7 +45,7 @@ degree_autovacuum_limit(void)
 
 /*
  * degree_reserve
- *		Take so many workers for an autovacuum's team, or as many as are left.
+ *		Take up to nworkers workers, if they are left, for an autovacuum's team.
  *		Returns how many; degree_release puts them back.
  */
 int
@@ -118,8 +118,8 @@ degree_for_table(Relation rel, BlockNumber pages)
 
 /*
  * degree_for_size
- *		How many workers so many blocks call for, as for a parallel scan: one
- *		from the threshold on, and another each time it triples.
+ *		How many workers nblocks blocks call for, as for a parallel scan: one from
+ *		the threshold on, and another each time it triples.
  */
 int
 degree_for_size(BlockNumber nblocks, int threshold)

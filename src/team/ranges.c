@@ -7,7 +7,7 @@
  * idles while blocks are left.  Ranges are long at first, to read
  * sequentially and to claim seldom, and shrink towards the end, so that the
  * members finish together: each is an eighth of a member's fair share of
- * what is left.  Who is alone gets everything at once.
+ * the rest.  A member that is alone gets everything at once.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -23,9 +23,8 @@
  * ranges_init
  *		Make all numbers from start to end - 1 available.
  *
- * Ranges begin at multiples of unit, start among them, and with several
- * members hold at most max_size numbers, which is a multiple of it too.  Only
- * the leader may call this, and only while no phase is running.
+ * Ranges begin at multiples of unit, and with several members hold at most max_size
+ * numbers.
  */
 void
 ranges_init(Ranges *ranges, uint64 start, uint64 end,
@@ -96,10 +95,8 @@ ranges_look(Ranges *ranges, RangeOffer *offer)
 
 /*
  * ranges_take
- *		Take the range that was offered, and leave a note, for whoever takes the one
- *		behind it; return false if somebody else was first.
- *
- * If true, nobody had taken anything behind the range's start since ranges_look.
+ *		Take the range that was offered, and leave the note, if there is one, for the
+ *		member that takes the next range; return false if another member was first.
  */
 bool
 ranges_take(Ranges *ranges, const RangeOffer *offer, bool note)

@@ -11,26 +11,25 @@
  * leader alone, with the shared block in private memory.
  *
  * The workers attach to the team as they come, and from then on take part in
- * each phase.  Who comes while a phase is running takes part in what is left
- * of it, which is why a phase must get by with whoever turns up: the leader
- * never waits for a worker to start.  A phase has ended when all who are
- * attached are through with it.
+ * each phase.  A worker that comes while a phase is running takes part in the rest
+ * of it.  So a phase must get by with the workers that are there: the leader
+ * never waits for one to start.  A phase has ended when all attached workers are
+ * through with it.
  *
- * A worker may rest: then it takes part in no phase, which ends without it, and
- * sleeps until somebody sets its latch because there is need of it again.  It
- * begins to at the start of a phase, or in the midst of one, if its routine has
- * given its place up (has_place) and returned early; then it may come back to the
- * same phase, and has its routine called once more.  Whether it has a place is not
- * for the team to know.
+ * A worker may rest: then it takes part in no phase, and phases end without it.  It
+ * sleeps until another process needs it again and sets its latch.  It begins to
+ * rest at the start of a phase, or in the midst of one if its routine has given its
+ * place up (has_place) and returned early.  Then it may come back to the same phase,
+ * and its routine is called once more.  The team doesn't know what a place is.
  *
  * The workers may be launched at any time, even in the midst of a phase.
  *
- * Between two phases the workers do nothing but wait, so whatever the leader
- * writes to the shared block then needs no lock: the mutex of the team orders
- * it before all that the workers read in the next phase, and likewise all that
+ * Between two phases the workers do nothing but wait, so the leader needs no lock
+ * to write to the shared block then.  The mutex of the team orders its writes
+ * before all that the workers read in the next phase.  Likewise it orders all that
  * a worker wrote in a phase before what the leader reads after it.
  *
- * What a worker that fails, or is terminated, costs:
+ * The costs of a worker that fails, or is terminated:
  *
  *	- It can't be started, or dies before it can speak to the leader: its help
  *	  (team_end).
@@ -54,11 +53,10 @@
  *
  * Without shared memory for it a team has no workers: see team_create.
  *
- * Parallel mode lasts from team_create to team_end: nothing may be done in
- * between that assigns a transaction ID, or whatever else it forbids.  A team that
- * has to do such things pauses: its workers go home, but what they had found stays
- * in the shared block, which then is in a segment of its own; and it resumes, with
- * new workers.
+ * Parallel mode lasts from team_create to team_end.  It forbids to assign a
+ * transaction ID, and more.  A team that has to do such things pauses: its workers
+ * end, and what they have found stays in the shared block, which is in a segment of
+ * its own.  Then the team resumes, with new workers.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -87,7 +85,7 @@
 /* How often the leader has something to do while it waits for others */
 #define WAITING_MS			250
 
-/* For so long, in all, a leader that has failed waits for workers that are only just starting. */
+/* How long, in all, a leader that has failed waits for workers that are only just starting */
 #define ARRIVAL_MS			500
 
 /* the team that this process leads, and valid as long, its context */
@@ -121,11 +119,6 @@ static void give_up_at_exit(int code, Datum arg);
  * team_create
  *		Plan a team of this many workers, each of which will call the
  *		function worker_main of this library, and make its shared block.
- *
- * The block is zeroed and MAXALIGNed; it lasts until team_end.  With workers
- * this enters parallel mode, and fewer may come of it, even none.  If there is
- * no shared memory for them, there is a warning, and the leader is on its own.
- * Only a team that may_pause can do so.
  */
 Team *
 team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pause)
@@ -262,7 +255,7 @@ lay_out(Team *team, Size shared_size, const char *query)
 		memset(team->shared, 0, shared_size);
 	}
 
-	/* zero is what a worker has spent that never comes */
+	/* a worker that never comes has spent nothing */
 	size = mul_size(sizeof(BufferUsage), pcxt->nworkers);
 	team->buffer_usage = shm_toc_allocate(pcxt->toc, size);
 	memset(team->buffer_usage, 0, size);
@@ -302,17 +295,17 @@ lead(TeamControl *control, ParallelContext *pcxt)
 /*
  * team_give_up
  *		The leader has failed: its workers will be terminated, and need not say so
- *		in the server's log.  Harmless if there is no team.
+ *		in the server's log.
  *
  * A worker that is only just starting doesn't know of the team yet, so it would
- * say so.  It is waited for, for a moment.
+ * say so.  The leader waits a moment for it.
  */
 void
 team_give_up(void)
 {
 	if (my_control == NULL || IsParallelWorker() || pg_atomic_read_u32(&my_control->given_up))
 		return;
-	/* before it is looked who has arrived: the others will see it */
+	/* before we look who has arrived: the others will see it */
 	pg_atomic_write_membarrier_u32(&my_control->given_up, 1);
 	wait_for_arrivals();
 }
@@ -358,9 +351,6 @@ somebody_is_starting(void)
 /*
  * team_launch
  *		Start the workers; they wait for the first phase, or join the one that runs.
- *
- * All that they read when they join must be in the shared block by now.  No lock
- * on a page may be held.
  */
 void
 team_launch(Team *team)
@@ -374,8 +364,6 @@ team_launch(Team *team)
 /*
  * team_run
  *		Run one phase in all members and return when all are through with it.
- *
- * While the leader waits for others, while_waiting is called now and then.
  */
 void
 team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
@@ -456,8 +444,8 @@ end_phase(TeamControl *control)
  * check_workers
  *		Leader: raise an error if a worker is no more that hadn't done its part.
  *
- * Such a worker has said why, and that is thrown again here first.  It is only
- * if it couldn't say so that we would wait for it in vain.
+ * Such a worker has said why, and that error is thrown again here first.  If it
+ * couldn't say so, we would wait for it in vain.
  */
 static void
 check_workers(void)
@@ -465,7 +453,7 @@ check_workers(void)
 	int			alive = 0;
 	int			attached;
 
-	/* first those who may be alive, as who leaves detaches before that */
+	/* first the live ones, as a worker detaches before it ends */
 	for (int i = 0; i < my_pcxt->nworkers_launched; i++)
 	{
 		pid_t		pid;
@@ -493,8 +481,7 @@ check_workers(void)
  *		Send the workers home, take over what they spent, and leave parallel
  *		mode, until team_resume.
  *
- * The shared block stays where it is; what workers had elsewhere is gone.  Phases
- * that are run meanwhile are the leader's alone.
+ * The shared block stays where it is; the workers' own memory is gone.
  */
 void
 team_pause(Team *team)
@@ -506,8 +493,8 @@ team_pause(Team *team)
 
 /*
  * team_resume
- *		Enter parallel mode again.  What workers read when they join is what the
- *		shared block has by the time of team_launch.
+ *		Enter parallel mode again.  Workers that join read the shared block as it is
+ *		at team_launch.
  */
 void
 team_resume(Team *team)
@@ -591,7 +578,7 @@ forget_workers_not_started(ParallelContext *pcxt)
 			CHECK_FOR_INTERRUPTS();
 			if (worker->error_mqh == NULL)
 				break;
-			/* in this order: who has stopped attaches no more */
+			/* in this order: a worker that has stopped attaches no more */
 			status = GetBackgroundWorkerPid(worker->bgwhandle, &pid);
 			pg_memory_barrier();
 			if (shm_mq_get_sender(shm_mq_get_queue(worker->error_mqh)) != NULL)

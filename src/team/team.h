@@ -21,7 +21,25 @@ typedef struct Team Team;
 /* What every member of a team does in one phase. */
 typedef void (*TeamPhaseRoutine) (void *state, int phase);
 
-/* The leader's side */
+/*
+ * The leader's side.
+ *
+ * team_create: outside of parallel mode, which it enters if nworkers > 0.  The shared
+ * block is zeroed and MAXALIGNed, and lasts until team_end.  Fewer workers may come,
+ * even none.  Without shared memory for them there is a warning, and the leader is alone.
+ * Only a team that may_pause can pause.
+ *
+ * team_launch: all that workers read when they join is in the shared block, and no
+ * lock on a page is held.
+ *
+ * team_run: returns when all members are through with the phase, and raises the
+ * errors of workers.  Now and then while the leader waits, while_waiting is called.
+ *
+ * team_pause, team_resume, team_end: between phases; they leave parallel mode, enter it
+ * again, and leave it.  Phases between the first two are the leader's alone.
+ *
+ * team_give_up: on an error or exit; harmless without a team.  Serves no interrupts.
+ */
 extern Team *team_create(const char *worker_main, int nworkers,
 						 Size shared_size, bool may_pause);
 extern void team_launch(Team *team);
@@ -60,9 +78,13 @@ typedef struct TeamWorker
 	void		(*error_context) (void *state);
 } TeamWorker;
 
+/* Called by the worker's main function.  An error in join costs only its help. */
 extern void team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc);
 
-/* Either side */
+/*
+ * Either side.  team_sleep is ConditionVariableSleep, in a phase, and without any lock;
+ * the caller loops around it and cancels the sleep.
+ */
 extern void team_sleep(ConditionVariable *changed, uint32 wait_event);
 extern void *team_shared(const Team *team);
 extern dsm_segment *team_segment(const Team *team);

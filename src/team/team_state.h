@@ -20,7 +20,7 @@
 #include "compat.h"
 #include "team/team.h"
 
-/* What is ours in the segment of a team */
+/* Our keys in the segment of a team */
 #define TEAM_KEY_CONTROL		UINT64CONST(0xC1C10E0000000001)
 #define TEAM_KEY_SHARED			UINT64CONST(0xC1C10E0000000002)
 #define TEAM_KEY_QUERY_TEXT		UINT64CONST(0xC1C10E0000000003)
@@ -35,9 +35,10 @@ typedef struct TeamControl
 	uint32		phase_count;	/* phases begun so far */
 	bool		is_running;		/* a phase has begun and not yet ended */
 	bool		is_over;		/* there will be no more of them */
-	int			attached;		/* workers that take part */
-	int			done;			/* those of them that are through with it */
-	int			resting;		/* those that take no part, for now */
+	int			attached;		/* workers that have joined */
+	int			done;			/* those of them that are through with the
+								 * phase */
+	int			resting;		/* those of them that take no part, for now */
 
 	ConditionVariable begun;	/* a phase, or the end of the team */
 	ConditionVariable over;		/* the team, for those that rest */

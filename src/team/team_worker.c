@@ -4,9 +4,9 @@
  *	  A worker of a team: it joins, works phase by phase, rests, and leaves.
  *
  * team.c says how a team lives, and what a worker costs that fails or is
- * terminated.  The latter is a matter of the handler of SIGTERM, which changes
- * with what the worker is doing: request_leave while it joins, be_terminated in
- * a phase, note_leave else.
+ * terminated.  The handler of SIGTERM decides what a termination does: it is
+ * request_leave while the worker joins, be_terminated in a phase, and note_leave
+ * otherwise.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -135,7 +135,7 @@ find_shared(const TeamControl *control, shm_toc *toc)
  *		The handler of SIGTERM in the join routine, where termination costs only
  *		this worker's help.
  *
- * It makes whatever waits raise the error of a cancellation.
+ * It makes each wait end with the error of a cancellation.
  */
 static void
 request_leave(SIGNAL_ARGS)
@@ -353,8 +353,8 @@ look_for_phase(Team *team, bool *is_over)
 			return true;
 
 		/*
-		 * the phase may have ended while it was resting; who rests waits for
-		 * other events
+		 * the phase may have ended while it was resting, and a resting worker
+		 * waits for other events
 		 */
 		if (was_resting == has_place)
 			return false;
@@ -380,8 +380,8 @@ forget_control_at_exit(int code, Datum arg)
 
 /*
  * be_quiet_if_given_up
- *		A worker that is terminated as its leader has failed, which has said why,
- *		leaves no word in the log.
+ *		If the leader has failed, which has said why, its worker that is terminated
+ *		writes nothing to the log.
  */
 static void
 be_quiet_if_given_up(void)
