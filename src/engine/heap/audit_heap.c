@@ -3,9 +3,9 @@
  * audit_heap.c
  *	  Pages of the heap, judged a second time: see audit.c.
  *
- * The caller has the page locked exclusively, so what is seen of it here is what
- * the engine has seen.  A row may have changed its fate since only where its
- * transaction had not ended, and of such rows the engine makes no statement.
+ * The caller has the page locked exclusively, so the audit sees the same page as the
+ * engine.  Only a row whose transaction had not ended may have changed its fate
+ * since, and of such rows the engine makes no statement.
  *
  * Asking the server may set hint bits, as reading the page may at any time.
  *
@@ -81,7 +81,7 @@ static void compare_dead(PageAudit *audit, const PruneResult *result);
 
 /*
  * audit_before_prune
- *		Before a simple page is changed: is what is planned what the server would do?
+ *		Before a simple page is changed: does the plan do what the server would do?
  */
 void
 audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
@@ -95,7 +95,7 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	TransactionId oldest_xid;
 
 	Assert(BufferIsValid(buffer));
-	/* what is damaged is no matter of verdicts */
+	/* damage is no matter of verdicts */
 	page_check_before_change(vacuum->rel, buffer,
 							 has_indexes ? plan->nowdead : plan->nowunused,
 							 has_indexes ? plan->nnowdead : plan->nnowunused);
@@ -138,8 +138,8 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 
 /*
  * audit_pruned
- *		After the server has pruned a page, and before the map is changed: is what is
- *		reported of the page so?
+ *		After the server has pruned a page, and before the map is changed: is its
+ *		report on the page right?
  */
 void
 audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
@@ -336,8 +336,8 @@ end_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi)
 
 /*
  * read_plan
- *		What is planned for each item?  Each may be named once, in ascending order, as
- *		the WAL record wants it.
+ *		Note the planned fate of each item.  Each may be named once, in ascending order,
+ *		as the WAL record wants it.
  */
 static void
 read_plan(PageAudit *audit, const PagePlan *plan, uint8 *fates)
@@ -434,7 +434,7 @@ audit_freezing(PageAudit *audit, HeapTupleHeader tuple, ItemFate fate, const Pag
 		compare_freezing(audit, &plan->frozen[(*next_frozen)++]);
 }
 
-/* compare_freezing -- is what is planned for a row what the server would do, as it said last? */
+/* compare_freezing -- is the plan for a row the server's, which is in last_freeze? */
 static void
 compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned)
 {
@@ -448,8 +448,8 @@ compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned)
 
 /*
  * is_repeated
- *		Is a row like the last one that was found live and untouched, so that asking about
- *		it would add nothing but its number?
+ *		Is a row like the last one that was found live and untouched?  Then the server's
+ *		word on it would be the same.
  */
 static inline bool
 is_repeated(const PageAudit *audit, HeapTupleHeader tuple)
@@ -481,7 +481,7 @@ note_visibility(PageAudit *audit, ItemId item)
 	verdict = HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, audit->buffer);
 	if (verdict == HEAPTUPLE_DEAD)
 		return false;
-	/* what is asked about freezing next is about this one */
+	/* last_freeze will be of this row */
 	audit->last_live = NULL;
 	if (verdict != HEAPTUPLE_LIVE || !HeapTupleHeaderXminCommitted(tuple.t_data))
 	{

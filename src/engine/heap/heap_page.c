@@ -7,11 +7,10 @@
  * map are brought up to date.  simple_page.c prunes and freezes pages that are
  * easy to judge, and the server's heap_page_prune_and_freeze all others.
  *
- * A page that others have pinned is waited for a moment, as who pinned it may
- * be writing it, to make room in the shared buffers: another member of the
- * team for example.  If the cleanup lock is not to be had in the end, the page is
- * only looked at, under a shared lock; an aggressive vacuum waits for the lock
- * where it must freeze something.
+ * We wait a moment for a page that others have pinned, as one of them may be writing
+ * it to make room in the shared buffers: another member of the team for example.  If
+ * we don't get the cleanup lock in the end, we only look at the page, under a shared
+ * lock.  An aggressive vacuum waits for the lock if it must freeze something.
  *
  * Before anyone else looks for XIDs to freeze, row locks are removed that the
  * server would take for damage: see stale_lock.c.
@@ -45,21 +44,21 @@
 
 /*
  * How often to try again to lock a page that is pinned: after 1, 2, 4, ... ms,
- * in all 127.  Where there are more processes than cores, who pinned it may
+ * in all 127.  If there are more processes than cores, the one that has pinned it may
  * have to wait that long to run again.
  */
 #define PIN_RETRIES			7
 
 /*
  * For how many ms a process waits for pinned pages of one table, and how many pages
- * that it has scanned allow for a millisecond more.  Sessions may stand
- * still on many pages, and a scan that is slower than we are would have us
- * follow it page by page: then it is better to overtake.
+ * that it has scanned allow for a millisecond more.  Sessions may stand still on many
+ * pages.  And we would follow a scan that is slower than we are page by page: then
+ * it is better to overtake.
  */
 #define PIN_WAIT_MS			DEBUG_LIMIT(max_pin_ms, 1000)
 #define PAGES_PER_WAIT_MS	1024
 
-/* What is on a page that isn't changed */
+/* Counts of a page that isn't changed */
 typedef struct PageTally
 {
 	int			dead_items;
@@ -100,10 +99,6 @@ static int	compare_offsets(const void *a, const void *b);
 /*
  * scan_heap_page
  *		Do the first pass's work on one page.
- *
- * The caller holds a pin on the buffer and on the page's part of the
- * visibility map; vm_all_visible is what the map said when the block was
- * chosen.  Takes and releases the lock on the buffer; the pin stays.
  */
 void
 scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
@@ -148,8 +143,8 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 /*
  * lock_for_cleanup_soon
- *		Get a cleanup lock on a page, and return true, unless others keep it
- *		pinned for longer than a moment, or too much was waited for such already.
+ *		Get a cleanup lock on a page, and return true, unless others keep it pinned for
+ *		longer than a moment, or this process has waited too long for such pages.
  *
  * Earlier knowledge of the page may not be true any more.
  */
@@ -290,7 +285,7 @@ heal_page(TableVacuum *vacuum, Buffer buffer, bool have_cleanup_lock)
 
 /*
  * look_at_page
- *		Count what is on a page, and collect its dead items, without changing it.
+ *		Count a page's tuples, and collect its dead items, without changing it.
  *
  * The caller holds a shared lock.  Returns false, with nothing counted, if
  * this vacuum is aggressive and must freeze something on the page.
@@ -344,7 +339,7 @@ look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 	}
 	vacuum->offnum = InvalidOffsetNumber;
 
-	/* These hold relfrozenxid back for what stays on the page. */
+	/* These hold relfrozenxid back for the IDs that stay on the page. */
 	counters->new_relfrozenxid = relfrozenxid;
 	counters->new_relminmxid = relminmxid;
 	count_unchanged_page(vacuum, blkno, &tally, verdict);
@@ -379,7 +374,7 @@ tally_tuple(PageTally *tally, HeapTuple tuple, TransactionId oldest_xmin, Buffer
 
 /*
  * count_unchanged_page
- *		Add what is on a page that wasn't changed to the counters.
+ *		Add the counts of a page that wasn't changed to the counters.
  */
 static void
 count_unchanged_page(TableVacuum *vacuum, BlockNumber blkno, PageTally *tally,
@@ -412,8 +407,8 @@ count_unchanged_page(TableVacuum *vacuum, BlockNumber blkno, PageTally *tally,
 
 /*
  * clean_page
- *		Prune and freeze a page as needed, count what is left, and update its
- *		bits in the visibility map.
+ *		Prune and freeze a page as needed, count the rest, and update its bits in the
+ *		visibility map.
  *
  * The caller holds a cleanup lock.
  */
@@ -482,7 +477,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 /*
  * update_visibility_map
- *		Make the page's bits in the map, and on the page, what they should be.
+ *		Make the page's bits in the map, and on the page, right.
  *
  * The caller holds a cleanup lock.  The bit of the map may never be set while
  * the page's own is not.
@@ -515,8 +510,9 @@ update_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	else if (result->lpdead_items > 0 && PageIsAllVisible(page))
 	{
 		/*
-		 * Tuples that seem invisible to some on such a page prove nothing, as
-		 * our horizon is conservative, but dead items should not be there.
+		 * Tuples on such a page that some snapshots seem not to see prove
+		 * nothing, as our horizon is conservative.  Dead items are wrong
+		 * there.
 		 */
 		elog(WARNING, "page containing LP_DEAD items is marked as all-visible in relation \"%s\" page %u",
 			 vacuum->relname, blkno);
@@ -580,7 +576,7 @@ set_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 
 /*
  * count_vm_change
- *		Count what was newly set in the visibility map.
+ *		Count the bits that are newly set in the visibility map.
  */
 static void
 count_vm_change(VacuumCounters *counters, uint8 old_bits, bool all_frozen,
@@ -605,8 +601,8 @@ count_vm_change(VacuumCounters *counters, uint8 old_bits, bool all_frozen,
  *		Is every tuple on the page visible to all, now and in future, and are
  *		there no dead items, but for as many as the caller is about to free?
  *
- * The caller holds at least a shared lock.  If so, *newest_xmin is the newest
- * XID that inserted one of them, and *all_frozen says if all are frozen.
+ * If so, *newest_xmin is the newest XID that inserted one of them, and *all_frozen
+ * says if all are frozen.
  */
 bool
 heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,

@@ -12,7 +12,7 @@
 
 #include "engine/state.h"
 
-/* What became of a page in the heap scan, besides what the counters say. */
+/* The results of one page in the heap scan, beside the counters */
 typedef struct PageVerdict
 {
 	bool		cleaned;		/* pruned, not only looked at */
@@ -23,8 +23,15 @@ typedef struct PageVerdict
 	OffsetNumber dead[MaxHeapTuplesPerPage];
 } PageVerdict;
 
+/*
+ * The caller has pinned the buffer, once, and the page's part of the visibility map, and
+ * has locked neither.  vm_all_visible is the map's bit when the block was chosen.  The
+ * pins stay.
+ */
 extern void scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 						   bool vm_all_visible, PageVerdict *verdict);
+
+/* The caller holds at least a shared lock, and has the page's items counted. */
 extern bool heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 								  TransactionId *newest_xmin, bool *all_frozen);
 

@@ -5,27 +5,27 @@
  *
  * The members of the team claim ranges of blocks in ascending order and scan
  * them, each with a read stream of its own.  scan_heap_page does the work on
- * a page; here is what goes on around it: skipping, the dead-TID store, the free space
+ * a page.  This file has the rest: skipping, the dead-TID store, the free space
  * map, and the failsafe.  skip_policy.c says which block need not be looked at.
  *
  * Skipping follows the server's rule: a run of 32 or more blocks that need
  * not be looked at is skipped, a shorter one is read along.  A team skips the
  * blocks that a single process skips, no fewer: the server estimates reltuples
  * on the supposition that a VACUUM of an unchanged table scans no more than its
- * last page, and what is scanned beside that, again and again, drives the
- * estimate away.  And no more: what the map says behind one's range may be the
- * work of another member a moment ago, and skipping can cost the advance of
- * relfrozenxid.  So the process that claims a range looks at the run that is cut by its
- * end while nobody has claimed what is behind it (claim_range), and leaves a
- * note for the next one if the run is long enough.
+ * last page.  Other pages that are scanned again and again drive the estimate away.
+ * And no more: the map's bits behind a range may be the work of another member a
+ * moment ago, and skipping can cost the advance of relfrozenxid.  So the process that
+ * claims a range looks at the run that its end cuts, while nobody has claimed the
+ * blocks behind it (claim_range).  It leaves a note for the next one if the run is
+ * long enough.
  *
  * A round of the scan ends when there are no blocks left, or when a process
  * finds no room for more dead items.  Then it leaves the rest of its range to
- * the process that comes first in the next round, most often itself: a worker may
- * have ended, or have to sit out.  A read stream runs ahead of the page in hand, so it is
- * the stream's callback that reserves room in the store, and that ends the
- * stream when there is none; the blocks already in the stream are still
- * scanned, and their room is reserved.
+ * the process that comes first in the next round.  That is most often itself, but a
+ * worker may have ended, or have to sit out.  A read stream runs ahead of the page in
+ * hand, so the stream's callback reserves room in the store, and ends the stream when
+ * there is none.  The blocks already in the stream are still scanned, and their room
+ * is reserved.
  *
  * A worker that is to be parked leaves the rest of its range in the same way, at
  * the next chunk of the store.  If all the others have finished, the phase ends
@@ -131,8 +131,8 @@ heap_scan_begin(TableVacuum *vacuum)
  *		Leader: the first block that is still to be scanned.
  *
  * Others may be scanning.  They say where they are before they claim a range, and
- * leave the rest of one before they say that they are nowhere; so the position of
- * the ranges is looked at first, then where they are, then what they have left.
+ * leave the rest of one before they say that they are nowhere.  So we look at the
+ * position of the ranges first, then at where they are, then at their rests.
  */
 BlockNumber
 heap_scan_first_unscanned(TableVacuum *vacuum)
@@ -231,10 +231,10 @@ heap_scan_phase(TableVacuum *vacuum)
 
 /*
  * leave_rest
- *		Leave what is left of this process's range to others, or to the next round.
+ *		Leave the rest of this process's range to others, or to the next round.
  *
- * Its own place may hold the rest of an earlier round, taken by nobody yet: it
- * hasn't, as everybody looks there before it goes home.
+ * Its own place is empty: it holds no rest of an earlier round, as each member takes
+ * such rests before it claims a range, its own first.
  */
 static void
 leave_rest(TableVacuum *vacuum)
@@ -271,7 +271,7 @@ take_rest(TableVacuum *vacuum)
 		MemberShared *member = vacuum_member(shared, (vacuum->member + i) % shared->nmembers);
 		uint64		rest;
 
-		/* seldom, and then not by many */
+		/* most often there is none */
 		if (pg_atomic_read_u64(&member->scan_rest) == 0)
 			continue;
 		rest = pg_atomic_exchange_u64(&member->scan_rest, 0);
@@ -375,7 +375,7 @@ finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags, PageVerdict *verdict
 		report_progress(scan, blkno + 1);
 }
 
-/* set_scan_block -- for heap_scan_first_unscanned */
+/* set_scan_block -- tell heap_scan_first_unscanned where this process is. */
 static void
 set_scan_block(TableVacuum *vacuum, BlockNumber blkno)
 {
@@ -385,8 +385,8 @@ set_scan_block(TableVacuum *vacuum, BlockNumber blkno)
 
 /*
  * report_progress
- *		Tell that this process is through with its blocks below this one.  The
- *		leader also does here what must be done now and then.
+ *		Tell that this process is through with its blocks below this one.  The leader
+ *		also looks after the failsafe and the free space map.
  */
 static void
 report_progress(HeapScan *scan, BlockNumber scan_block)
@@ -430,13 +430,13 @@ report_progress(HeapScan *scan, BlockNumber scan_block)
 
 /*
  * vacuum_fsm_now_and_then
- *		Make the free space of the blocks that all members are through with
- *		known to those who look for it, once in 8 GB.
+ *		Offer the free space of the blocks that all members are through with to other
+ *		sessions, once in 8 GB.
  *
  * Only for tables without indexes: with them it is done after each round.
- * A process that takes a range that was left over isn't known to be there until it
- * reports, and we may be past it: it is done once more at the end, from the first such
- * block on.
+ * A process that has taken a range that was left over isn't known to be there until
+ * it reports, and we may be past it.  So it is done once more at the end, from the
+ * first such block on.
  */
 static void
 vacuum_fsm_now_and_then(TableVacuum *vacuum)
@@ -522,7 +522,7 @@ claim_range(HeapScan *scan)
 	if (take_rest(vacuum))
 		return true;
 
-	/* what is looked at behind the range is untouched, if it can be taken */
+	/* if the range can be taken, nobody has changed the blocks behind it */
 	do
 	{
 		if (!ranges_look(ranges, &offer))
@@ -568,8 +568,8 @@ is_cut_in_long_run(HeapScan *scan, BlockNumber end)
 
 /*
  * choose_block
- *		Choose the next block of the range and say what is known of it; if the
- *		rest of the range may be skipped, skip it and return false.
+ *		Choose the next block of the range, with its flags; if the rest of the range
+ *		may be skipped, skip it and return false.
  *
  * The block does not count as chosen: asked again, the answer is the same.
  */

@@ -6,23 +6,22 @@
  * It needs an exclusive lock, which it neither waits for long nor keeps for
  * long: it gives up after five seconds of trying, and lets go when others
  * wait for the table, to try again for the rest.  While a table is being
- * compacted it takes steps, and waits its turn for a moment: a table that is used
- * all the time could not become smaller else.
+ * compacted it takes steps, and waits its turn for a moment: otherwise a table that
+ * is used all the time could not become smaller.
  *
- * A step keeps others waiting for no longer than the look at pages until the next
- * check for waiters, which is COMPACTION_CHECK_MS and WAITER_CHECK_BLOCKS pages, most
- * of them read before; and then for RelationTruncate, which looks through
- * shared_buffers, waits for one record to be on disk, and makes the file shorter by
- * what was looked at.
+ * A step keeps others waiting until the next check for waiters, which comes after
+ * COMPACTION_CHECK_MS and WAITER_CHECK_BLOCKS pages, most of them read before.  Then
+ * they wait for RelationTruncate, which looks through shared_buffers, waits for one
+ * record to be on disk, and makes the file shorter.
  *
  * The lock is in the WAL, as standbys have to take it, too.  There it lasts until
  * the end of the transaction, whatever is released here.  So each step is a
- * transaction of its own, which is on disk when the step is over.  Not a
- * subtransaction: a standby that begins, or a checkpoint, is told of the locks held
+ * transaction of its own, which is on disk when the step is over.  A subtransaction
+ * would not do: a standby that begins, or a checkpoint, is told of the locks held
  * at that moment as those of the top-level transaction.  As queries on a standby may
- * be in the way of each step, these become larger while nobody waits here, up to a
+ * be in the way of each step, steps become larger while nobody waits here, up to a
  * segment of the table's file.  A plain VACUUM does it all in its one transaction,
- * as the server's.
+ * like the server's.
  *
  * Done by the leader alone, after the team has ended.
  *
@@ -61,10 +60,10 @@
 #define PREFETCH_BLOCKS			((BlockNumber) 32)
 
 /*
- * When a table is compacted: how many pages are cut off under one lock, which is
+ * When a table is compacted: how many pages are cut off under one lock.  There are
  * more while others make us queue for it more often than MAX_QUEUED allows.  Each
- * step looks through all of shared_buffers, so it cuts off such a part of that at
- * least.
+ * step looks through all of shared_buffers, so it cuts off at least this part of
+ * their number.
  */
 #define COMPACTION_STEP			((BlockNumber) 1024)
 #define BUFFERS_FRACTION		512
@@ -81,9 +80,9 @@
 /* Why the table was cut off there */
 typedef enum CutEnd
 {
-	AT_FLOOR,					/* that was all that was asked for */
+	AT_FLOOR,					/* nothing more was asked for */
 	OTHERS_WAIT,				/* it let go, as others wanted the table */
-	NO_LOCK,					/* it wasn't, as others used the table */
+	NO_LOCK,					/* not at all, as others used the table */
 	IN_USE						/* a page there has got items, or is new */
 } CutEnd;
 
@@ -142,8 +141,8 @@ heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages)
  *		Cut off some of the empty pages at the end of a table that is compacted;
  *		return whether there are more to be cut off now.
  *
- * In a transaction that the caller ends at once.  pass says what the table's last
- * VACUUM and the steps since have come to, and is brought up to date.
+ * The caller ends the transaction at once.  pass has the results of the table's last
+ * VACUUM and of the steps since, and is brought up to date.
  */
 bool
 heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
@@ -190,9 +189,9 @@ begin(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages)
 
 /*
  * cut_off
- *		Under an exclusive lock cut off what is empty from floor on; return the
- *		table's new size, which is the old one if that can't be done now.  *end says
- *		why it is no smaller.
+ *		Under an exclusive lock cut off the empty pages at the end, but none before
+ *		floor.  Return the table's new size, which is the old one if that can't be done
+ *		now; *end says why it is no smaller.
  */
 static BlockNumber
 cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nqueued,
@@ -268,8 +267,8 @@ next_floor(TableVacuum *vacuum, BlockNumber rel_pages, const CompactionPass *pas
 
 /*
  * compaction_step
- *		How many of the pages that are left to cut off at a time, if we have had to
- *		queue for the lock this number of times.
+ *		How many pages to cut off at a time, if we have queued for the lock this number
+ *		of times.
  */
 static BlockNumber
 compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber nonempty_pages,
@@ -291,9 +290,8 @@ compaction_step(const TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber no
  * lock_exclusively
  *		Try for a while to lock the table; return false if others are in the way.
  *
- * Doesn't wait in the lock's queue, unless for a moment while a table is
- * compacted: we hold a weaker lock, so that could deadlock, and makes others
- * queue behind us.
+ * Doesn't wait in the lock's queue, except for a moment while a table is compacted.
+ * We hold a weaker lock, so waiting could deadlock, and others would queue behind us.
  */
 static bool
 lock_exclusively(TableVacuum *vacuum, int *nqueued)
@@ -315,10 +313,7 @@ lock_exclusively(TableVacuum *vacuum, int *nqueued)
 			if (lock_queue_for_a_moment(relid))
 				return true;
 
-			/*
-			 * which the end of the subtransaction has taken for that of the
-			 * command
-			 */
+			/* the end of the subtransaction has ended the progress report */
 			pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(vacuum->rel));
 			compat_report_vacuum_start(false, vacuum->shared->aggressive);
 			pgstat_progress_update_param(PROGRESS_VACUUM_PHASE, PROGRESS_VACUUM_PHASE_TRUNCATE);
@@ -420,7 +415,7 @@ find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 	return nonempty_pages;
 }
 
-/* block_is_free -- is a page free, which is to be read? */
+/* block_is_free -- read a page; is it free? */
 static bool
 block_is_free(TableVacuum *vacuum, BlockNumber blkno, BufferAccessStrategy strategy)
 {

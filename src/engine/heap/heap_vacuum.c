@@ -112,9 +112,9 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
  * heap_vacuum_phase
  *		One process's part of the second pass.
  *
- * There may be other work that only some processes can do at a time.
- * other_work does what there is for this one; if it may not wait, only what
- * can be done at once.
+ * There may be other work that only some processes can do at a time.  other_work
+ * does this process's part of it; if it may not wait, only the part that can be done
+ * at once.
  */
 void
 heap_vacuum_phase(TableVacuum *vacuum,
@@ -339,8 +339,8 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
  * check_dead_items
  *		Raise an error if something about to be freed is no dead item.
  *
- * Nothing but a vacuum frees dead items, and we hold the lock that keeps others
- * out.  To free anything else would lose a row.
+ * Only a vacuum frees dead items, and we hold the lock that keeps others out.  To
+ * free anything else would lose a row.
  */
 static void
 check_dead_items(const TableVacuum *vacuum, Page page, const DeadTidsPage *dead)
@@ -362,8 +362,8 @@ check_dead_items(const TableVacuum *vacuum, Page page, const DeadTidsPage *dead)
 
 /*
  * bits_when_freed
- *		Which bits will be right for a page, in the visibility map, when these
- *		dead items are unused?  0 if none.
+ *		Which bits of the visibility map will be right for a page when these dead items
+ *		are unused?  0 if none.
  *
  * The caller holds an exclusive lock.  *newest_xmin is what heap_page_all_visible
  * says.

@@ -30,8 +30,7 @@ static void report_item(Relation rel, Buffer buffer, OffsetNumber off);
  * page_check_count
  *		Raise an error if a page, which isn't new, has more items than rows fit on one.
  *
- * The caller has the page locked, in whatever mode.  Here and in the server, arrays
- * have room for that many.
+ * Arrays of ours and of the server have room for that many.
  */
 void
 page_check_count(Relation rel, Buffer buffer)
@@ -48,10 +47,7 @@ page_check_count(Relation rel, Buffer buffer)
 
 /*
  * page_check_before_change
- *		Raise an error if the items of a page that has some aren't where rows can be.
- *
- * The caller has the page locked exclusively, and its items counted.  Those that are
- * about to be removed, in ascending order, may lead anywhere.
+ *		Raise an error if the items of a page that stay aren't where rows can be.
  */
 void
 page_check_before_change(Relation rel, Buffer buffer, const OffsetNumber *removed, int nremoved)

@@ -14,6 +14,11 @@
 #include "storage/off.h"
 #include "utils/rel.h"
 
+/*
+ * Both raise an error if the page is damaged.  page_check_count: the page isn't new, and
+ * is locked in any mode.  page_check_before_change: it is locked exclusively, and its
+ * items are counted; removed are in ascending order, and may lead anywhere.
+ */
 extern void page_check_count(Relation rel, Buffer buffer);
 extern void page_check_before_change(Relation rel, Buffer buffer,
 									 const OffsetNumber *removed, int nremoved);

@@ -5,7 +5,7 @@
  *
  * The server's heap_page_prune_and_freeze can deal with every page, and takes
  * some 28 ns a tuple to find out what there is to do, mostly nothing.  Most
- * pages hold but four kinds of items, which tell their story by themselves:
+ * pages hold only four kinds of items, each of which can be judged by itself:
  *
  * - live tuples: inserted by a transaction whose commit is hinted, and never
  *	 deleted, updated or locked since;
@@ -14,16 +14,15 @@
  * - line pointers that are unused, or dead already;
  * - line pointers redirected to a live heap-only tuple.
  *
- * On such a page pruning chases no chains, sets no hint bits and leaves
- * nothing prunable behind; each item's fate is its own.  One cheap pass finds
- * out whether a page is like this (judge_page makes no statement about any
- * other), and then what the server would do to it is done, by the server's
- * own functions for changing and logging a page: the same items removed, the
- * same tuples frozen, the same conflict horizon.  One thing is better: a dead
+ * On such a page pruning follows no chains, sets no hint bits and leaves nothing
+ * prunable behind.  One cheap pass finds out whether a page is like this (judge_page
+ * makes no statement about any other).  Then we do to it what the server would do, by
+ * the server's own functions for changing and logging a page: the same items removed,
+ * the same tuples frozen, the same conflict horizon.  One thing is better: a dead
  * tuple that is about to go gets no hint bit, so with checksums the page isn't
  * logged twice.
  *
- * Where the server's verdict could come out otherwise, the page isn't simple:
+ * Where the server's verdict could be another, the page isn't simple:
  * multixacts, locks, HOT chains with a dead member, transactions aborted or
  * in progress, rows deleted after OldestXmin, XIDs from before relfrozenxid.
  *
@@ -112,8 +111,7 @@ static void reverse(OffsetNumber *offsets, int noffsets);
  *		*result, with deadoffsets sorted, and return true; else return false,
  *		with nothing changed.
  *
- * The caller holds a cleanup lock, and a pin on the page's part of the
- * visibility map.  The oldest XIDs left, in the counters, are brought up to date.
+ * The oldest XIDs left, in the counters, are brought up to date.
  */
 bool
 prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResult *result)
@@ -127,10 +125,7 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	bool		do_prune,
 				do_hint;
 
-	/*
-	 * of the cleanup lock, what can be seen: others may pin the page again,
-	 * and wait
-	 */
+	/* not that it is a cleanup lock: others may pin the page again, and wait */
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
 	Assert(TransactionIdIsNormal(counters->new_relfrozenxid));
@@ -183,8 +178,8 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 
 /*
  * horizon_of_freezing
- *		What a standby's snapshots must have seen committed, if tuples of the
- *		page are frozen.
+ *		The newest XID that a standby's snapshots must see as committed, if tuples of
+ *		the page are frozen.
  */
 static TransactionId
 horizon_of_freezing(const TableVacuum *vacuum, const Judgement *judgement)
@@ -215,7 +210,7 @@ audit_plan(TableVacuum *vacuum, Buffer buffer, const Judgement *judgement,
 
 /*
  * fill_result
- *		Say what comes of a page, of which the dead items are in *result.
+ *		Fill in *result, which has the dead items already.
  */
 static void
 fill_result(const Judgement *judgement, int nfrozen, PruneResult *result)
@@ -551,8 +546,8 @@ bits_to_set_along(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const Pru
 
 /*
  * change_page
- *		Carry out what has been decided, set those bits in the visibility map, and
- *		log it.
+ *		Carry out the judgement and the freeze plans, set these bits in the visibility
+ *		map, and log it.
  */
 static void
 change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judgement,
@@ -570,7 +565,7 @@ change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judg
 		compat_lock_map(vmbuffer);
 	START_CRIT_SECTION();
 
-	/* Nothing that is left will ever be prunable as things are. */
+	/* No tuple that stays is dead, or being deleted. */
 	header->pd_prune_xid = InvalidTransactionId;
 	PageClearFull((Page) header);
 

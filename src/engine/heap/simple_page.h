@@ -15,6 +15,10 @@
 #include "compat.h"
 #include "engine/state.h"
 
+/*
+ * The caller holds a cleanup lock, has the page's items counted, and has its part of the
+ * visibility map pinned.  False: nothing is changed.
+ */
 extern bool prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 							  PruneResult *result);
 

@@ -3,14 +3,14 @@
  * skip_policy.c
  *	  Which blocks of a heap a VACUUM need not look at.
  *
- * By the visibility map, as the server's VACUUM: what is all-frozen may be skipped,
- * what is all-visible, too, if the VACUUM isn't aggressive.
+ * The visibility map says it, as to the server's VACUUM: all-frozen pages may be
+ * skipped, and all-visible ones, too, if the VACUUM isn't aggressive.
  *
  * Eager scanning: an ordinary vacuum that has old XIDs to freeze scans some
  * all-visible pages too, to leave less to the next aggressive one.  It stops
  * for good when a fifth of them has been frozen, and for the rest of a region
- * of 4096 blocks when too many there could not be.  The members share the
- * counts, and may overshoot by what is in their read streams, as the server
+ * of 4096 blocks when too many of its pages could not be frozen.  The members share
+ * the counts, and may overshoot by the pages in their read streams, as the server
  * does.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -35,11 +35,11 @@ static pg_atomic_uint32 *eager_fails(VacuumShared *shared, BlockNumber blkno,
 
 /*
  * skip_policy_judge
- *		Must this block be scanned?  If so, *flags is what is known of it.
+ *		Must this block be scanned?  *flags are those of the block.
  *
- * The map may be out of date at once.  That is no problem: a
- * session that clears a bit later than we began has an XID, or MXID, that this vacuum does
- * not care about.  *vmbuffer keeps the page of the map pinned; the caller releases it.
+ * The map may be out of date at once.  That is no problem: a session that clears a
+ * bit after we began has an XID, or MXID, that this vacuum does not care about.
+ * *vmbuffer keeps the page of the map pinned; the caller releases it.
  */
 BlockChoice
 skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer, uint8 *flags)
@@ -56,8 +56,8 @@ skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer, uint
 	*flags = BLOCK_VM_ALL_VISIBLE;
 
 	/*
-	 * The last block is always scanned, to find out if it holds tuples:
-	 * truncation would take an exclusive lock in vain if it does.
+	 * The last block is always scanned: if it holds tuples, truncation would
+	 * take an exclusive lock in vain.
 	 */
 	if (blkno == shared->rel_pages - 1 || !shared->skip_with_vm)
 		return MUST_SCAN;

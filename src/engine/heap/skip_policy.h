@@ -12,7 +12,7 @@
 
 #include "engine/state.h"
 
-/* What is told of a block, beside its number */
+/* Flags of a block */
 #define BLOCK_VM_ALL_VISIBLE	(1 << 0)
 #define BLOCK_EAGERLY_SCANNED	(1 << 1)
 

@@ -5,12 +5,12 @@
  *
  * The server can leave such a lock on a row, and takes it for damage from then
  * on: each VACUUM that looks at the page fails with "found xmax ... from before
- * relfrozenxid ...", and relfrozenxid never advances again.  It comes about so:
+ * relfrozenxid ...", and relfrozenxid never advances again.  This is how:
  *
  * - One transaction locks a row FOR KEY SHARE.  A second one updates it, which
  *	 need not wait, and gives the lock's XID to the new version, as its xmax.
  * - The first transaction ends, and a VACUUM begins.  Its OldestXmin, and with
- *	 FREEZE its relfrozenxid to be, is past the first transaction's XID.
+ *	 FREEZE the new relfrozenxid, is past the first transaction's XID.
  * - The second transaction updates the row again.  HeapTupleSatisfiesUpdate finds
  *	 that the lock on its version is over, but sets no hint, so heap_update takes
  *	 it for one to be carried on.  The newest version may come to a page that the
@@ -22,11 +22,10 @@
  * about the row: XIDs of updates and deletions, MultiXactIds.  If they
  * are too old that is damage, and the server's error stands; so is an old xmin.
  *
- * Whether the transaction has ended can be told without the commit log, which
- * may have been truncated past it: one before OldestXmin has.  Only
- * where OldestXmin has gone backwards since relfrozenxid was set (a standby or
- * replication slot came that holds it back), the server is asked, as it asks
- * itself when it prunes the page.
+ * The commit log may have been truncated past the transaction, but isn't needed: a
+ * transaction before OldestXmin has ended.  OldestXmin may have gone backwards since
+ * relfrozenxid was set, as a standby or replication slot came that holds it back.
+ * Then the server is asked whether the transaction is in progress.
  *
  * The order of XIDs is cyclic, so "before" is right for XIDs less than 2^31
  * apart.  Those compared here are: when the lock was carried on, its XID, that
@@ -36,12 +35,12 @@
  * update's XID in xmin has to be frozen for it to go past that, on the very page that
  * no VACUUM gets through.
  *
- * MultiXactIds don't get there.  They are carried on in the same way, but who asks for the
- * members of one holds relminmxid back until its own transaction ends.
+ * MultiXactIds don't get there.  They are carried on in the same way, but a transaction
+ * that asks for the members of one holds relminmxid back until it ends.
  *
- * No cleanup lock is needed, as no tuple moves: others who have the page pinned
- * must reckon with changes of xmax in any case.  Nor has a standby to
- * wait for anybody: that the lock is gone changes nothing of what a snapshot sees.
+ * No cleanup lock is needed, as no tuple moves: sessions that have the page pinned
+ * must reckon with changes of xmax in any case.  A standby need not wait for queries,
+ * as every snapshot sees the same with and without the lock.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -77,7 +76,7 @@ stale_lock_forget(HeapTupleHeader tuple)
 
 /*
  * stale_locks_on_page
- *		Are there any?  The caller holds a lock on the page, at least a shared one.
+ *		Are there any?
  */
 bool
 stale_locks_on_page(Page page, const struct VacuumCutoffs *cutoffs)
@@ -101,9 +100,7 @@ stale_locks_on_page(Page page, const struct VacuumCutoffs *cutoffs)
 
 /*
  * stale_locks_remove
- *		Remove all on a page, and log that; return how many there were.
- *
- * The caller holds an exclusive lock on the page.
+ *		Remove all on a page, and log that.
  */
 int
 stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cutoffs)
