@@ -9,22 +9,22 @@
  * server's generator, which each process seeds by itself.  When all indexes have
  * been passed over, sections of their blocks are chosen once more (audit_index.c).
  *
- * What is compared:
+ * Comparisons:
  *
- * - before a page is pruned and frozen by simple_page.c: each item's fate by
+ * - before simple_page.c prunes and freezes a page: each item's fate by
  *	 HeapTupleSatisfiesVacuum and heap_prepare_freeze_tuple with the same cutoffs,
- *	 what is said of visibility, the oldest XIDs left (audit_heap.c).  Other pages
- *	 are the server's work; of these, what is reported of them;
+ *	 visibility, the oldest XIDs left (audit_heap.c).  Other pages are the server's
+ *	 work: of these, its report on them;
  * - when the dead items of a chunk are in the store: those of sampled pages are
  *	 found there, and no others;
  * - before an index page is changed: which TIDs are dead, by a search for each, and
  *	 afterwards that all others are still there, in the same order.  Before the heap's
  *	 second pass: that no entry of a dead item is left on sampled pages;
- * - before dead items are freed: that they are in the store, and what is said of
- *	 visibility; afterwards that nothing else has changed;
+ * - before dead items are freed: that they are in the store, and visibility;
+ *	 afterwards that nothing else has changed;
  * - whenever bits of the visibility map may have been set: that the page's is;
- * - at the end: that relfrozenxid and relminmxid to be are not newer than what the
- *	 sampled pages have.
+ * - at the end: that the new relfrozenxid and relminmxid are not newer than the
+ *	 oldest IDs of the sampled pages.
  *
  * Locks and pins: those that the engine has on the page at that moment, and no
  * others; only the search for entries that are left takes shared locks of its own,
@@ -34,9 +34,9 @@
  * Failure.  The page's lock is released, a report goes to a file, and
  * an error ends the VACUUM, a worker's by way of the leader, as any other does.
  * An audit comes before the second pass, so no item is unused, and nothing is lost
- * whatever else is wrong.  The error is marked (AUDIT_MARK), as the table is then to
- * be left to the server, which an error of its class alone doesn't lead to:
- * table_log.c.  If the page is damaged, that is to be said first (page_check.c).
+ * whatever else is wrong.  The error is marked (AUDIT_MARK), as only this mark leaves
+ * the table to the server (table_log.c).  If the page is damaged, that is reported
+ * first (page_check.c).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -81,8 +81,8 @@ audit_begin(TableVacuum *vacuum)
 
 /*
  * audit_stored
- *		These are the dead items of a block, which have been added to the store: if its
- *		page is audited, look for them there when the chunk is complete.
+ *		These dead items of a block have been added to the store.  If its page is
+ *		audited, look for them there when the chunk is complete.
  */
 void
 audit_stored(TableVacuum *vacuum, BlockNumber blkno, const OffsetNumber *offsets, int noffsets)
@@ -121,7 +121,8 @@ audit_collected(TableVacuum *vacuum)
  * check_notes
  *		Compare what is noted of a chunk with the store, and forget it.
  *
- * A chunk without dead items has nothing there that others couldn't still be making.
+ * A chunk without dead items is left out: it leads to the store's segment 0, which
+ * another member may be making just now.
  */
 static void
 check_notes(TableVacuum *vacuum)
@@ -148,8 +149,8 @@ check_notes(TableVacuum *vacuum)
 
 /*
  * audit_age
- *		Leader: is what relfrozenxid and relminmxid are about to be newer than what
- *		was seen on an audited page?
+ *		Leader: is the new relfrozenxid or relminmxid newer than an ID that was seen
+ *		on an audited page?
  */
 void
 audit_age(TableVacuum *vacuum, const VacuumCounters *counters)

@@ -31,7 +31,7 @@ typedef struct PagePlan
 	const PruneResult *result;
 } PagePlan;
 
-/* Where a verdict is about: its block is of the table, unless index says otherwise */
+/* The page, or the item, that a verdict is about */
 typedef struct AuditPlace
 {
 	Relation	rel;
@@ -41,7 +41,12 @@ typedef struct AuditPlace
 	OffsetNumber off;			/* may be invalid */
 } AuditPlace;
 
-/* audit_report.c */
+/*
+ * If verdicts differ there is an error, and the lock on the page is released before.  None
+ * of these is called in a critical section.  audit_prepare comes first, in each process.
+ */
+
+/* audit_report.c; audit_has_failed: where an error is caught */
 extern void audit_prepare(void);
 extern void audit_raise(const AuditPlace *place, const char *command, const char *state,
 						const char *engine, const char *audit);
@@ -56,7 +61,7 @@ extern void audit_stored(TableVacuum *vacuum, BlockNumber blkno,
 extern void audit_collected(TableVacuum *vacuum);
 extern void audit_age(TableVacuum *vacuum, const VacuumCounters *counters);
 
-/* audit_heap.c */
+/* audit_heap.c: the page is locked exclusively, and stays so; the map's is pinned */
 extern void audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan);
 extern void audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result);
 extern void audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * audit_report.c
- *	  What comes of an audit that fails: an error, and a file about it.
+ *	  The results of an audit that fails: an error, and a file about it.
  *
  * audit.c has what is audited in VACUUM, rewrite/rewrite_audit.c in VACUUM (FULL), and
  * inplace/move_audit.c where rows are moved.
@@ -86,9 +86,8 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 
 /*
  * audit_has_failed
- *		Is the error that is being handled one of an audit's, in whatever process?
- *
- * To be called where it is caught.
+ *		Is the error that is being handled one of an audit's, in this process or a
+ *		worker?
  */
 bool
 audit_has_failed(void)
@@ -109,8 +108,7 @@ audit_has_failed(void)
 
 /*
  * write_report
- *		Write what there is to be told to a file, one for each relation, of which the
- *		latest stays.
+ *		Write a report to a file.  Each relation has one file, with the latest report.
  *
  * If that isn't possible the log says so; the error itself is more important.
  */

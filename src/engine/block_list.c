@@ -14,8 +14,7 @@
 
 /*
  * block_list_add
- *		Append to a list, which lives in the current context.  It is bounded by
- *		the number of pages: 4 bytes each.
+ *		Append to a list.  It is bounded by the number of pages: 4 bytes each.
  */
 void
 block_list_add(BlockList *list, BlockNumber blkno)

@@ -36,14 +36,13 @@
  * which the first is there from the beginning and the others double what
  * there is, up to an eighth of the limit.  Without a team an extent is private
  * memory, and taken when it is needed.  With one the first is in the team's
- * shared block, the others are segments of dynamic shared memory, and only the
- * leader creates one, between phases
- * (dead_tids_grow), while the others wait: members that find no more room end
- * the round early, it is continued at once if there is more memory, and if
- * there is none to be had that is as if the limit were reached.  So running out
+ * shared block, and the others are segments of dynamic shared memory.  Only the
+ * leader creates one, between phases (dead_tids_grow), while the others wait.
+ * Members that find no more room end the round early.  It is continued at once if
+ * there is more memory; if not, that is as if the limit were reached.  So running out
  * of shared memory can't strike in the midst of filling the store.  The members
- * map new extents before they go on (dead_tids_catch_up); a member that
- * can't must sit out, and the leader, which made them, needn't.
+ * map new extents before they go on (dead_tids_catch_up).  A member that can't must
+ * sit out.  The leader never has to, as it has made them.
  *
  * The store must never be too small for dead items that are already found, so
  * room is reserved before a block is read: dead_tids_reserve takes room for
@@ -91,8 +90,8 @@ static uint64 cut_off(DeadTidsShared *shared, Size size, Size spare);
 
 /*
  * dead_tids_shared_size
- *		How many bytes a store needs in a block that is_shared says is to be in a DSM
- *		segment or not, for a heap of this many blocks.
+ *		How many bytes a store needs in a block, which is in a DSM segment if
+ *		is_shared, for a heap of this many blocks.
  */
 Size
 dead_tids_shared_size(bool is_shared, BlockNumber nblocks, Size limit, int nmembers)
@@ -106,8 +105,8 @@ dead_tids_shared_size(bool is_shared, BlockNumber nblocks, Size limit, int nmemb
 
 /*
  * dead_tids_init
- *		Make an empty store in dead_tids_shared_size bytes of memory, which
- *		is_shared says is in a DSM segment or not.
+ *		Make an empty store in dead_tids_shared_size bytes of memory, which is in a
+ *		DSM segment if is_shared.
  *
  * If it isn't, memory for items is taken from the current context, and more from
  * that in which the leader attaches; else more is in other DSM segments.
@@ -414,8 +413,8 @@ add_extent(DeadTids *store, Size size, char **failure)
 
 /*
  * dead_tids_allocate
- *		Allocate memory, not zeroed, if so much and spare on top of it are left.
- *		Return 0 if not.
+ *		Allocate size bytes, not zeroed, if these and spare more are left.  Return 0
+ *		if not.
  */
 uint64
 dead_tids_allocate(DeadTids *store, Size size, Size spare)
@@ -432,7 +431,7 @@ dead_tids_allocate(DeadTids *store, Size size, Size spare)
 
 /*
  * cut_off
- *		Take memory from an extent, if so much and spare are left in any.
+ *		Take size bytes from an extent, if spare more are left in any.
  */
 static uint64
 cut_off(DeadTidsShared *shared, Size size, Size spare)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * dead_tids_collect.c
- *	  Filling the dead-TID store: what each member of a team does with the dead
- *	  items that it finds in the heap.
+ *	  Filling the dead-TID store with the dead items that each member of a team finds
+ *	  in the heap.
  *
  * A process builds the blob of the chunk it scans in its own memory.  When it
  * comes to another chunk, it copies the blob into a segment that it has to
@@ -54,8 +54,8 @@ dead_tids_begin_collecting(DeadTids *store)
  *
  * Ask before reading a block; blocks of a chunk must be asked for one after
  * the other, and get the same answer.  If it is false, add the items of all
- * blocks asked for so far, end collecting, and ask again: that the answer is
- * still false means that memory is used up.
+ * blocks asked for so far, end collecting, and ask again.  If the answer is still
+ * false, memory is used up.
  */
 bool
 dead_tids_reserve(DeadTids *store, BlockNumber blkno)

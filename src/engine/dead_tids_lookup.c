@@ -52,7 +52,7 @@ dead_tids_contains(const DeadTids *store, BlockNumber blkno,
  *		Which of these items are in the store?  Each is looked up by itself, for a second
  *		opinion.
  *
- * First where their pages are, as one look-up needn't wait for another then.
+ * All pages of a batch are found first, so that no look-up waits for another.
  */
 void
 dead_tids_search(const DeadTids *store, const ItemPointerData *tids, int ntids, bool *dead)
@@ -83,7 +83,7 @@ dead_tids_search(const DeadTids *store, const ItemPointerData *tids, int ntids, 
  *
  * One look-up waits for memory accesses that depend on each other, and has
  * branches that no processor can foresee if the items are in random order.  So
- * many are done side by side and step by step, almost without branches.  Where
+ * a batch of them is done side by side and step by step, almost without branches.  Where
  * an index is in the order of the table, items come in runs of the same block,
  * which is looked up once.
  */
@@ -206,8 +206,8 @@ find_blob(const DeadTids *store, uint32 chunk)
  * find_segment
  *		Learn the address of a segment.
  *
- * Segment 0 may be asked for by those who will not use it, and not exist; when
- * more is collected it may.
+ * Place 0 leads to segment 0, which may not exist yet.  It may when more is
+ * collected: dead_tids_begin_collecting forgets it.
  */
 static void
 find_segment(const DeadTids *store, uint32 number)
@@ -230,7 +230,10 @@ find_page(const char *blob, BlockNumber blkno)
 	uintptr_t	page;
 	uintptr_t	mask;
 
-	/* what is read for a page that isn't there is used for nothing */
+	/*
+	 * the position that is read for a page that isn't there is used for
+	 * nothing
+	 */
 	page = (uintptr_t) blob +
 		positions[pg_popcount64(page_bitmap & (page_bit - 1))];
 	/* a choice without a branch, which would be hard to foresee */

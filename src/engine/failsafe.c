@@ -3,11 +3,11 @@
  * failsafe.c
  *	  The wraparound failsafe of a running VACUUM.
  *
- * When a table's relfrozenxid or relminmxid has become dangerously old, only
- * what advances it matters: from then on indexes are left alone, nothing is
- * truncated, cost-based delay ends, and the ring of buffers is given up for
- * all of shared buffers.  The leader decides; the workers follow when they
- * see the shared flag, which they look at once a page.
+ * When a table's relfrozenxid or relminmxid has become dangerously old, VACUUM does
+ * only what advances it: from then on indexes are left alone, nothing is truncated,
+ * cost-based delay ends, and the ring of buffers is given up for all of shared
+ * buffers.  The leader decides; the workers follow when they see the shared flag,
+ * which they look at once a page.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -101,7 +101,7 @@ need_of_age(double age, int limit, int failsafe_age)
 void
 failsafe_notice(TableVacuum *vacuum)
 {
-	/* it doesn't come on by itself, nor goes off */
+	/* only the leader turns it on, and nothing turns it off */
 	Assert(!VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->shared->failsafe) != 0);
 
 	if (unlikely(pg_atomic_read_u32(&vacuum->shared->failsafe) != 0) &&

@@ -7,11 +7,11 @@
  * never gets it where another session has the table locked at any moment.  So, while a table is
  * compacted, we stand in the lock's queue now and then, for QUEUE_MS at most.
  *
- * Others who come meanwhile wait behind us, and a NOWAIT fails.  That is no worse than
- * the moments for which VACUUM has the lock, but it must not be in vain.  So we don't
- * queue behind a transaction that is older than that: it is likely to stay.
- * pg_dump's is, from the moment on at which it locks its tables; its helpers, which
- * lock them once more with NOWAIT, never meet us in the queue.
+ * Sessions that come meanwhile wait behind us, and a NOWAIT fails.  That is no worse
+ * than the moments for which VACUUM has the lock, but it must not be in vain.  So we
+ * don't queue behind a transaction that is older than QUEUE_MS: it is likely to stay.
+ * pg_dump's is older when its helpers lock its tables once more with NOWAIT, so these
+ * never meet us in the queue.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -35,7 +35,7 @@
 #include "engine/lock_queue.h"
 #include "others.h"
 
-/* So long do we wait for the lock, and others behind us. */
+/* How long we wait for the lock, and others behind us */
 #define QUEUE_MS	20
 
 /* The timeout of lock_queue_for_a_moment; MAX_TIMEOUTS stands for none yet. */
@@ -69,10 +69,10 @@ lock_queue_may_help(Oid relid)
 /*
  * lock_queue_for_a_moment -- see lock_queue.h.
  *
- * The server tells of an end of waiting or of a deadlock by an error, so this
- * is a subtransaction.  Our own end of waiting looks like a request to cancel,
- * and so does lock_timeout's; but requests of others must not get lost in it,
- * if they come at the same time, so here we watch out for their signals.
+ * The server reports the end of a wait, or a deadlock, by an error, so this is a
+ * subtransaction.  Our own end of waiting looks like a request to cancel, and so
+ * does lock_timeout's.  A request of another session must not get lost if it comes at
+ * the same time, so here we watch out for its signal.
  */
 bool
 lock_queue_for_a_moment(Oid relid)
@@ -86,7 +86,7 @@ lock_queue_for_a_moment(Oid relid)
 
 	if (queue_timeout == MAX_TIMEOUTS)
 		queue_timeout = RegisterTimeout(USER_TIMEOUT, end_waiting);
-	/* we wait no longer than that anyway, so the user's limit is of no use */
+	/* QUEUE_MS is our limit, so the user's is of no use */
 	(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 	BeginInternalSubTransaction(NULL);
@@ -101,7 +101,7 @@ lock_queue_for_a_moment(Oid relid)
 	sigaction(SIGINT, &action, NULL);
 	PG_TRY();
 	{
-		/* what came before we watched out */
+		/* serve interrupts from before we watched out */
 		CHECK_FOR_INTERRUPTS();
 		enable_timeout_after(queue_timeout, QUEUE_MS);
 		LockRelationOid(relid, AccessExclusiveLock);
@@ -157,7 +157,7 @@ end_waiting(void)
  * note_cancel_request
  *		Handler of SIGINT: what the usual one does, but remember it.
  *
- * The usual one may want to know who has sent the signal, or not.
+ * The usual one may take the sender of the signal as an argument, or not.
  */
 static void
 note_cancel_request(int signo, siginfo_t *info, void *context)

@@ -19,8 +19,8 @@
 extern bool lock_is_held_for(Oid relid, int ms);
 
 /*
- * May all who have the table locked end in a moment?  False also if somebody waits for
- * a lock of ours, as he may have one that we would wait for.
+ * May all transactions that have the table locked end in a moment?  False also if a
+ * session waits for a lock of ours, as it may have one that we would wait for.
  */
 extern bool lock_queue_may_help(Oid relid);
 

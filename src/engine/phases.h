@@ -14,7 +14,10 @@
 #include "engine/state.h"
 #include "engine/table_vacuum.h"
 
-/* heap_scan.c */
+/*
+ * heap_scan.c: the leader calls all but the phase between phases, and
+ * heap_scan_first_unscanned in a scan, too.  The phase leaves no lock and no pin.
+ */
 extern void heap_scan_begin(TableVacuum *vacuum);
 extern void heap_scan_phase(TableVacuum *vacuum);
 extern BlockNumber heap_scan_first_unscanned(TableVacuum *vacuum);
@@ -50,13 +53,16 @@ extern bool index_finish_round(TableVacuum *vacuum, bool cleanup);
 extern void index_abort_round(int code, Datum vacuum);
 extern IndexBulkDeleteResult *index_stats(TableVacuum *vacuum, int index);
 
-/* heap_truncate.c */
+/*
+ * heap_truncate.c: the leader, not in parallel mode, holds a ShareUpdateExclusiveLock.  An
+ * AccessExclusiveLock is released at the end, here, but not on standbys.
+ */
 extern bool heap_truncate_is_worthwhile(BlockNumber rel_pages,
 										BlockNumber nonempty_pages);
 extern BlockNumber heap_truncate(TableVacuum *vacuum, BlockNumber nonempty_pages);
 extern bool heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass);
 
-/* failsafe.c */
+/* failsafe.c: the leader at any time in a phase or between; workers in phases */
 extern bool failsafe_check(TableVacuum *vacuum);
 extern void failsafe_notice(TableVacuum *vacuum);
 

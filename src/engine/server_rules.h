@@ -15,7 +15,7 @@
 /* Runs of at least this number of blocks that needn't be looked at are skipped. */
 #define SKIP_RUN_BLOCKS			((BlockNumber) 32)
 
-/* Dead items stay where they are on less of a table's pages, in less memory. */
+/* Dead items stay if they are on less than this of a table's pages, and take less memory. */
 #define BYPASS_PAGES_FRACTION	0.02
 #define BYPASS_STORE_BYTES		((Size) 32 * 1024 * 1024)
 

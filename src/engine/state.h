@@ -35,7 +35,7 @@
 /* The heap is scanned by ranges of at most this many blocks (256 MB). */
 #define SCAN_RANGE_BLOCKS	32768
 
-/* What pg_rusage_show returns fits in here. */
+/* Room for the text of pg_rusage_show */
 #define USAGE_SIZE			100
 
 /* A process tells how far it is once in this many blocks. */
@@ -48,7 +48,7 @@ typedef struct IndexShared
 	bool		may_be_parallel;	/* big enough, and its AM allows it at all */
 	BlockNumber nblocks;
 	int			claim_order;	/* the index to be claimed in this place */
-	Size		area_start;		/* what its kind shares: index_area(); or 0 */
+	Size		area_start;		/* of its kind's area: index_area(); or 0 */
 	Size		area_size;
 
 	/* written by the leader before each index phase */
@@ -167,8 +167,8 @@ typedef struct VacuumShared
 	/* written by all members */
 	pg_atomic_uint64 blocks_passed; /* scanned or skipped */
 	pg_atomic_uint64 blocks_vacuumed;
-	pg_atomic_uint32 store_is_full; /* somebody's range had to be left over
-									 * for that */
+	pg_atomic_uint32 store_is_full; /* so a member has left the rest of its
+									 * range over */
 	pg_atomic_uint32 least_rest;	/* the first block left over, since the
 									 * free space map was vacuumed */
 	pg_atomic_uint64 audit_next;	/* claim on these */
@@ -177,7 +177,7 @@ typedef struct VacuumShared
 	pg_atomic_uint32 more_work; /* likewise, was put off */
 } VacuumShared;
 
-/* What an error message says about where we are. */
+/* Where we are, for error messages */
 typedef enum ErrorPlace
 {
 	PLACE_UNKNOWN,
@@ -274,8 +274,8 @@ typedef struct TableVacuum
  * is_in_tail
  *		Is a block to be cut off, once its rows have been moved?
  *
- * Then nothing is written down about it that is of no use before: no free space,
- * and not that it is all-visible, if there is nothing on it.
+ * Nothing is recorded of such a block that is of no use until then: no free space,
+ * and no bit of the visibility map if it is empty.
  */
 static inline bool
 is_in_tail(const TableVacuum *vacuum, BlockNumber blkno)
@@ -285,8 +285,8 @@ is_in_tail(const TableVacuum *vacuum, BlockNumber blkno)
 
 /*
  * record_free_space
- *		Offer a block's free space to those who look for some; not in a tail
- *		that is being vacated.
+ *		Offer a block's free space to other sessions; not in a tail that is being
+ *		vacated.
  */
 static inline void
 record_free_space(const TableVacuum *vacuum, BlockNumber blkno, Size space)

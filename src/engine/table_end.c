@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * table_end.c
- *	  The end of a table's VACUUM: truncation, and what goes to pg_class and to
- *	  the statistics system.
+ *	  The end of a table's VACUUM: truncation, pg_class and the statistics system.
  *
  * All of this is the leader's, after the team has ended, as it needs a
  * transaction ID.
@@ -76,8 +75,8 @@ table_truncate(VacuumJob *job)
 	Assert(job->team == NULL && !IsInParallelMode());
 
 	/*
-	 * In an emergency there may be no transaction IDs left to do it with. Who
-	 * compacts the table does it in steps, after this transaction.
+	 * In an emergency there may be no transaction IDs left to do it with.
+	 * Compaction does it in steps, after this transaction.
 	 */
 	if (!job->do_truncate || VacuumFailsafeActive || job->pass != NULL ||
 		!heap_truncate_is_worthwhile(result->orig_rel_pages,
@@ -94,9 +93,6 @@ table_truncate(VacuumJob *job)
  * table_truncate_step
  *		Cut off a part of the empty end of a table that is compacted, after its VACUUM;
  *		return whether there is more to be cut off now.
- *
- * The caller is in a transaction with a snapshot, which it ends at once, and holds a
- * ShareUpdateExclusiveLock on rel.  strategy may be NULL.
  */
 bool
 table_truncate_step(Relation rel, BufferAccessStrategy strategy, CompactionPass *pass)
@@ -201,7 +197,7 @@ set_size(Relation rel, BlockNumber npages, double tuples, bool has_index,
 							   false);
 }
 
-/* table_describe_pass -- tell who compacts the table what this VACUUM came to. */
+/* table_describe_pass -- fill in *pass with what this VACUUM came to. */
 void
 table_describe_pass(const VacuumJob *job, CompactionPass *pass)
 {

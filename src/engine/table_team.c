@@ -68,10 +68,10 @@ static void forget_member_reports(VacuumShared *shared);
  * table_plan_workers
  *		How many workers to ask for.
  *
- * As many as PARALLEL says, or as the table's size or its indexes call for,
- * but not more than max_parallel_maintenance_workers; in an autovacuum worker,
- * than its settings leave, and than the budget feeds.  In an emergency the
- * indexes call for none, as they are left alone; all the others freeze.
+ * That is the number that PARALLEL says, or that the table's size or its indexes
+ * call for, but at most max_parallel_maintenance_workers.  In an autovacuum worker it
+ * is at most what its settings leave, and what the budget feeds.  In an emergency the
+ * indexes call for none, as they are left alone.
  */
 int
 table_plan_workers(VacuumJob *job)
@@ -115,8 +115,8 @@ memory_kb(void)
 
 /*
  * lay_out_shared
- *		Note where what is of variable size will be in the shared block; return
- *		the size of that.
+ *		Note where the parts of variable size will be in the shared block; return
+ *		its size.
  *
  * The plan has the number of members; memory is for dead TIDs, in bytes.  The
  * areas of kinds of indexes begin at *areas_start.
@@ -169,8 +169,8 @@ lay_out_shared(VacuumJob *job, Size memory, Size *areas_start)
 
 /*
  * fits_in_page_cache
- *		Leader: will what the first pass has brought to the page cache still be there when
- *		the second comes?
+ *		Leader: will the pages that the first pass brings to the page cache still be
+ *		there for the second?
  */
 static bool
 fits_in_page_cache(const TableVacuum *vacuum)
@@ -426,8 +426,8 @@ dead_tids_shared(VacuumShared *shared)
  * join_vacuum
  *		Fill in what every member needs to run phases.
  *
- * Each has its own idea of which rows are dead to all, which may be ahead of
- * the leader's cutoffs, never behind them: pruning honours both.
+ * Each has its own horizon (vistest), which may be ahead of the leader's cutoffs, but
+ * never behind them.  Pruning honours both.
  */
 static void
 join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
@@ -456,7 +456,7 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 {
 	instr_time	start;
 
-	/* in this order: the plan, the team, its phases, and all that takes an ID */
+	/* in this order: the plan, the team, its phases, and then transaction IDs */
 	Assert(job->team != NULL && job->vacuum.shared == team_shared(job->team));
 	Assert(!IsInParallelMode() || job->team_may_pause ||
 		   !TransactionIdIsValid(GetTopTransactionIdIfAny()));
@@ -596,8 +596,8 @@ members_are_reported(const VacuumShared *shared)
  *		phase to come; return false if it can't, so that it has to sit out.
  *
  * The leader always can: it is the one that gets memory for it.  A worker that
- * could until now still can if there is no more memory than there was, so who
- * has found something in a phase can make use of it in the next.
+ * could until now still can if there is no more memory than there was.  So a worker
+ * that has found something in a phase can make use of it in the next.
  */
 static bool
 find_store(TableVacuum *vacuum, VacuumPhase phase)
@@ -716,7 +716,7 @@ table_sum_counters(VacuumJob *job)
 
 /*
  * table_finish_team
- *		Save what is in the shared block, and send the workers home.
+ *		Save the results that are in the shared block, and end the team.
  */
 void
 table_finish_team(VacuumJob *job)

@@ -14,14 +14,14 @@
  *	 6. truncate, update the statistics, report
  *
  * Steps 3 and 4 are the phases that the whole team runs; workers enter at
- * pg_cyclone_worker_main and run them until they are sent home.  All that
- * needs a transaction ID (truncation, statistics) comes after, or, in an index
- * of somebody else's access method, while the team is paused (index_vacuum.c).
+ * pg_cyclone_worker_main and run them until the team ends.  All that needs a
+ * transaction ID (truncation, statistics) comes after, or, in an index of another
+ * access method, while the team is paused (index_vacuum.c).
  *
- * Why the order of index vacuum and heap vacuum matters: an index scan that
- * holds a TID must never find another row under it.  So line pointers stay
- * dead until no index entry points at them, and become unused in a second
- * pass over the heap.  A table without indexes needs no second pass.
+ * The order of index vacuum and heap vacuum matters, as an index scan that holds a
+ * TID must never find another row under it.  So line pointers stay dead until no
+ * index entry points at them, and become unused in a second pass over the heap.  A
+ * table without indexes needs no second pass.
  *
  * Memory: everything here lives in the transaction's context, and goes with
  * it.  The dead TIDs are in the team's shared block, which is bounded by
@@ -88,11 +88,6 @@ static void clean_up_indexes(VacuumJob *job);
 /*
  * table_vacuum
  *		Vacuum one table.
- *
- * The caller is in a transaction with a snapshot, holds a
- * ShareUpdateExclusiveLock on rel, runs as its owner, and has resolved
- * params' index_cleanup and truncate.  strategy may be NULL; pass is, unless
- * the table is being compacted.  *result, if it isn't NULL, is what was done.
  */
 void
 table_vacuum(Relation rel, const VacuumParams *params,
@@ -148,7 +143,7 @@ table_vacuum(Relation rel, const VacuumParams *params,
 
 /*
  * open_table
- *		Note all that has to do with the table, its indexes and the options.
+ *		Note the table, its indexes and the options.
  */
 static void
 open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
@@ -188,7 +183,7 @@ open_table(VacuumJob *job, Relation rel, const VacuumParams *params,
 /*
  * count_index_pages
  *		How large were all indexes of the table together, and how large are they?
- *		Those to which nothing was done, as large as they were.
+ *		An index to which nothing was done counts as unchanged.
  */
 static void
 count_index_pages(VacuumJob *job)
@@ -265,8 +260,8 @@ plan_vacuum(VacuumJob *job)
 
 /*
  * freezing_is_held
- *		Is the horizon older than what is to be frozen by age?  The same rule as for
- *		FreezeLimit.
+ *		Is the horizon older than the age at which rows are to be frozen?  The rule is
+ *		that of FreezeLimit.
  */
 static bool
 freezing_is_held(const VacuumParams *params, TransactionId oldest_xmin)
@@ -357,8 +352,8 @@ scan_and_vacuum(VacuumJob *job)
  *		Get more memory for dead TIDs, if there may be more; return false if it
  *		is time for another round.
  *
- * Warns if the memory isn't there to be had: what has been found so far is
- * vacuumed then, as if the limit were reached.
+ * Warns if there is no such memory: then the items found so far are vacuumed, as if
+ * the limit were reached.
  */
 static bool
 grow_store(VacuumJob *job)
@@ -487,7 +482,7 @@ count_dead_tids(VacuumJob *job)
  *		Are the dead items so few that a pass over the indexes, and another one
  *		over the heap, would cost more than it gains?
  *
- * Few pages is what counts, as each such page can't become all-visible.
+ * The number of pages counts, as each such page can't become all-visible.
  */
 static bool
 bypass_is_worthwhile(VacuumJob *job)

@@ -30,8 +30,9 @@ typedef struct CompactionPass
 	BlockNumber new_pages;
 	int64		live_tuples;
 	int64		recently_dead_tuples;
-	TransactionId oldest_xmin;	/* what was deleted before it was removed */
-	BlockNumber nonempty_pages; /* what comes after is unused */
+	TransactionId oldest_xmin;	/* rows that were deleted before it are
+								 * removed */
+	BlockNumber nonempty_pages; /* the pages behind them are unused */
 	int			nqueued;		/* times that others had to wait behind us to
 								 * cut that off */
 	BlockNumber step;			/* to cut off next, if it is more than usual */
@@ -42,6 +43,16 @@ typedef struct CompactionPass
 	int64		audited_pages;
 } CompactionPass;
 
+/*
+ * The caller is in a transaction with a snapshot, and holds a ShareUpdateExclusiveLock on
+ * rel.  strategy may be NULL.
+ *
+ * table_vacuum: it runs as the owner of rel, and has resolved params' index_cleanup and
+ * truncate.  pass is NULL unless the table is being compacted.  *result, if it isn't
+ * NULL, is what was done.
+ *
+ * table_truncate_step: it ends the transaction at once.
+ */
 extern void table_vacuum(Relation rel, const VacuumParams *params,
 						 BufferAccessStrategy strategy, CompactionPass *pass,
 						 TableResult *result);
