@@ -27,6 +27,7 @@
 #include "debug_point.h"
 #include "engine/audit.h"
 #include "engine/heap/heap_page.h"
+#include "engine/heap/page_check.h"
 #include "engine/phases.h"
 #include "guards/guards.h"
 #include "pace/pace.h"
@@ -281,8 +282,9 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(BufferGetBlockNumber(buffer) == vacuum->blkno && dead->blkno == vacuum->blkno);
 	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
-	Assert(!PageIsAllVisible(page));
 
+	/* it may have been read again, and damaged, since the first pass */
+	page_check_count(vacuum->rel, buffer);
 	check_dead_items(vacuum, page, dead);
 
 	/* before the critical section, as this may read from disk */

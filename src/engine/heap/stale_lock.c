@@ -54,6 +54,7 @@
 #include "storage/bufmgr.h"
 
 #include "compat.h"
+#include "engine/heap/page_check.h"
 #include "engine/heap/stale_lock.h"
 
 static void plan_removal(HeapTupleHeader tuple, OffsetNumber off, HeapTupleFreeze *plan);
@@ -126,6 +127,8 @@ stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cuto
 	}
 	if (nplans == 0)
 		return 0;
+	/* an item of a damaged page may lead to another page */
+	page_check_before_change(rel, buffer, NULL, 0);
 
 	START_CRIT_SECTION();
 	heap_freeze_prepared_tuples(buffer, plans, nplans);

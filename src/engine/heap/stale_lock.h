@@ -42,7 +42,8 @@ has_stale_lock(HeapTupleHeader tuple, TransactionId relfrozenxid, TransactionId 
 /*
  * stale_lock_forget: of a tuple that is in no page yet, or not yet logged.
  * stale_locks_on_page: the page is locked in any mode.  stale_locks_remove: it is locked
- * exclusively, and its items are counted; returns how many there were.
+ * exclusively, and its items are counted; returns how many there were.  If the page is
+ * damaged and has some, that is an error.
  */
 extern void stale_lock_forget(HeapTupleHeader tuple);
 extern bool stale_locks_on_page(Page page, const struct VacuumCutoffs *cutoffs);
