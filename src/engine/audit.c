@@ -91,6 +91,7 @@ audit_stored(TableVacuum *vacuum, BlockNumber blkno, const OffsetNumber *offsets
 	uint32		chunk = blkno / DEAD_TIDS_CHUNK_BLOCKS;
 
 	Assert(noffsets >= 0 && noffsets <= MaxHeapTuplesPerPage);
+	Assert(blkno < vacuum->shared->rel_pages);
 	if (notes == NULL)
 		return;
 	if (chunk != notes->chunk)
@@ -129,6 +130,8 @@ check_notes(TableVacuum *vacuum)
 {
 	struct AuditNotes *notes = vacuum->audit_notes;
 
+	Assert(vacuum->dead_tids != NULL);
+	Assert(notes->npages >= 0 && notes->npages <= lengthof(notes->pages));
 	for (int i = 0; notes->has_dead && i < notes->npages; i++)
 	{
 		const DeadTidsPage *noted = &notes->pages[i];

@@ -62,6 +62,7 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 	char		where[64] = "";
 
 	Assert(CritSectionCount == 0);
+	Assert(!BufferIsValid(place->buffer) || compat_is_locked(place->buffer));
 	if (BufferIsValid(place->buffer))
 	{
 		page = (Page) copy.data;

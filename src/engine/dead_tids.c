@@ -227,7 +227,7 @@ dead_tids_grow(DeadTids *store, char **failure)
 	/* without a team it has grown by itself */
 	if (!shared->is_shared)
 		return false;
-	Assert(store->nextents == shared->nextents);
+	Assert(store->nextents == shared->nextents && store->round == shared->round);
 	Assert(store->current.reserved == 0 && store->spare.reserved == 0);
 
 	/* if there isn't that much, there may be less */
@@ -385,6 +385,8 @@ add_extent(DeadTids *store, Size size, char **failure)
 	int			number = shared->nextents;
 	Extent	   *extent = &shared->extents[number];
 
+	Assert(number > 0 && number < MAX_EXTENTS);
+	Assert(!shared->is_shared || (failure != NULL && store->nextents == number));
 	if (shared->is_shared)
 	{
 		dsm_segment *segment = attempt_create_segment(size, failure);
@@ -467,7 +469,8 @@ dead_tids_address(const DeadTids *store, uint64 memory)
 {
 	int			extent = POINTER_EXTENT(memory);
 
-	Assert(memory != 0);
+	Assert(extent >= 0 && extent < store->shared->nextents);
+	Assert(POINTER_OFFSET(memory) < store->shared->extents[extent].size);
 	if (!store->shared->is_shared)
 		return store->shared->extents[extent].address + POINTER_OFFSET(memory);
 	if (extent >= store->nextents)

@@ -100,6 +100,8 @@ dead_tids_add(DeadTids *store, BlockNumber blkno,
 {
 	uint32		chunk = blkno / CHUNK_BLOCKS;
 
+	Assert(chunk < store->shared->nchunks);
+	Assert(noffsets >= 0 && noffsets <= MaxHeapTuplesPerPage);
 	if (chunk != store->chunk)
 	{
 		publish_chunk(store);
@@ -117,6 +119,7 @@ dead_tids_add(DeadTids *store, BlockNumber blkno,
 		Assert(store->round == store->shared->round);
 		Assert(store->current.reserved + store->spare.reserved > 0);
 		Assert(store->page_bitmap >> page == 0);
+		Assert(store->pages_size + MAX_PAGE_SIZE <= sizeof(store->pages));
 
 		store->page_positions[pg_popcount64(store->page_bitmap)] = store->pages_size;
 		store->page_bitmap |= UINT64CONST(1) << page;
@@ -134,6 +137,7 @@ dead_tids_add(DeadTids *store, BlockNumber blkno,
 void
 dead_tids_end_collecting(DeadTids *store)
 {
+	Assert(store->round == store->shared->round);
 	publish_chunk(store);
 
 	/* The last room may not have been used after all. */
@@ -155,6 +159,7 @@ take_segment(DeadTids *store, Segment *segment)
 	uint32		number;
 	uint64		memory;
 
+	Assert(segment->next == NULL && segment->reserved == 0);
 	if (pg_atomic_read_u32(&shared->segments_taken) >= shared->max_segments)
 		return false;
 	memory = dead_tids_allocate(store, size, shared->directory_page);
@@ -232,6 +237,7 @@ publish_chunk(DeadTids *store)
 		uint64		place;
 		uint16	   *positions;
 
+		Assert(size <= MAX_BLOB_SIZE && store->chunk_items > 0);
 		if (store->current.next + size > store->current.end)
 		{
 			Assert(store->current.reserved == 0);

@@ -94,6 +94,7 @@ dead_tids_match(const DeadTids *store, const ItemPointerData *tids, int ntids,
 	int			ndead = 0;
 
 	Assert(store->round == store->shared->round);
+	Assert(ntids >= 0);
 	for (int start = 0; start < ntids; start += MATCH_BATCH)
 	{
 		const ItemPointerData *batch = &tids[start];
@@ -161,6 +162,7 @@ dead_tids_next_page(const DeadTids *store, BlockNumber start, BlockNumber end,
 			if (page->blkno >= end)
 				return false;
 			page->noffsets = decode_page(blob + positions[rank], page->offsets);
+			Assert(page->noffsets > 0 && page->noffsets <= MaxHeapTuplesPerPage);
 			return true;
 		}
 
@@ -196,6 +198,7 @@ find_blob(const DeadTids *store, uint32 chunk)
 	/* at place 0, the start of segment 0, is a blob without pages */
 	place = directory_page[chunk % DIRECTORY_PAGE_CHUNKS];
 	segment = place >> (shared->segment_shift - BLOB_UNIT_SHIFT);
+	Assert(segment < shared->max_segments);
 	if (unlikely(store->segments[segment] == NULL))
 		find_segment(store, segment);
 	return store->segments[segment] +

@@ -52,6 +52,7 @@ static void stop_watching(void);
 bool
 lock_is_held_for(Oid relid, int ms)
 {
+	Assert(IsTransactionState());
 	return others_for_longer_than(others_with_lock(relid, AccessExclusiveLock), ms).end != OTHERS_GONE;
 }
 
@@ -84,6 +85,10 @@ lock_queue_for_a_moment(Oid relid)
 	struct sigaction action;
 	bool		is_ours;
 
+	/* an interrupt is to end the wait, and an error the subtransaction */
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+	Assert(IsTransactionState() && !IsInParallelMode());
+	Assert(!CheckRelationOidLockedByMe(relid, AccessExclusiveLock, false));
 	if (queue_timeout == MAX_TIMEOUTS)
 		queue_timeout = RegisterTimeout(USER_TIMEOUT, end_waiting);
 	/* QUEUE_MS is our limit, so the user's is of no use */

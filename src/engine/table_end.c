@@ -23,6 +23,7 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
+#include "storage/lmgr.h"
 #include "storage/smgr.h"
 #include "utils/lsyscache.h"
 
@@ -46,6 +47,7 @@ void
 table_update_index_statistics(VacuumJob *job)
 {
 	Assert(is_leader(&job->vacuum));
+	Assert(job->team == NULL && !IsInParallelMode());
 	if (!job->do_index_cleanup || VacuumFailsafeActive)
 		return;
 
@@ -102,7 +104,9 @@ table_truncate_step(Relation rel, BufferAccessStrategy strategy, CompactionPass 
 	ErrorContextCallback callback;
 	bool		more;
 
-	Assert(pass->new_pages > pass->nonempty_pages);
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+	Assert(!IsInParallelMode());
+	Assert(pass->new_pages > pass->nonempty_pages && pass->new_pages <= pass->old_pages);
 	shared->relid = RelationGetRelid(rel);
 	shared->rel_pages = pass->old_pages;
 	shared->compacting = true;
@@ -147,6 +151,7 @@ table_update_statistics(VacuumJob *job, TimestampTz start)
 	const struct VacuumCutoffs *cutoffs PG_USED_FOR_ASSERTS_ONLY = &job->plan.cutoffs;
 
 	Assert(job->team == NULL && !IsInParallelMode());
+	Assert(result->new_rel_pages <= result->orig_rel_pages);
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
 								 PROGRESS_VACUUM_PHASE_FINAL_CLEANUP);
 	progress_phase(PROGRESS_VACUUM_PHASE_FINAL_CLEANUP, 0);
@@ -188,6 +193,7 @@ set_size(Relation rel, BlockNumber npages, double tuples, bool has_index,
 	BlockNumber all_visible,
 				all_frozen;
 
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	/* The map may know of pages that were added since. */
 	visibilitymap_count(rel, &all_visible, &all_frozen);
 	all_visible = Min(all_visible, npages);
@@ -203,6 +209,7 @@ table_describe_pass(const VacuumJob *job, CompactionPass *pass)
 {
 	const TableResult *result = &job->result;
 
+	Assert(job->team == NULL && job->pass == pass);
 	pass->old_pages = result->orig_rel_pages;
 	pass->new_pages = result->new_rel_pages;
 	pass->live_tuples = result->new_live_tuples;

@@ -80,7 +80,7 @@ table_plan_workers(VacuumJob *job)
 	int			asked = job->params->nworkers;
 	int			nworkers;
 
-	Assert(is_leader(&job->vacuum));
+	Assert(is_leader(&job->vacuum) && job->team == NULL);
 	if (!degree_allows_workers(vacuum->rel, asked, "vacuum") || job->plan.rel_pages == 0)
 		return 0;
 
@@ -233,6 +233,7 @@ table_start_team(VacuumJob *job, int nworkers)
 	instr_time	start;
 
 	Assert(is_leader(&job->vacuum));
+	Assert(job->team == NULL && !IsInParallelMode());
 	Assert(nworkers >= 0);
 	INSTR_TIME_SET_CURRENT(start);
 
@@ -432,6 +433,7 @@ dead_tids_shared(VacuumShared *shared)
 static void
 join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
 {
+	Assert(member >= 0 && member < shared->nmembers);
 	vacuum->shared = shared;
 	vacuum->member = member;
 	vacuum->vistest = GlobalVisTestFor(vacuum->rel);
@@ -456,6 +458,7 @@ table_run_phase(VacuumJob *job, VacuumPhase phase)
 {
 	instr_time	start;
 
+	Assert(is_leader(&job->vacuum) && CritSectionCount == 0);
 	/* in this order: the plan, the team, its phases, and then transaction IDs */
 	Assert(job->team != NULL && job->vacuum.shared == team_shared(job->team));
 	Assert(!IsInParallelMode() || job->team_may_pause ||
@@ -642,6 +645,7 @@ table_report_members(VacuumJob *job, VacuumPhase phase)
 	const char *verb = phase == PHASE_HEAP_SCAN ? "scanned" : "vacuumed";
 
 	Assert(is_leader(&job->vacuum));
+	Assert(phase == PHASE_HEAP_SCAN || phase == PHASE_HEAP_VACUUM);
 	if (!members_are_reported(shared))
 		return;
 
@@ -682,6 +686,7 @@ table_sum_counters(VacuumJob *job)
 
 		if (!pg_atomic_read_u32(&member->joined))
 			continue;
+		Assert(part->nonempty_pages <= shared->rel_pages);
 		sum->scanned_pages += part->scanned_pages;
 		sum->skipped_pages += part->skipped_pages;
 		sum->eager_scanned_pages += part->eager_scanned_pages;
@@ -726,6 +731,7 @@ table_finish_team(VacuumJob *job)
 	instr_time	start;
 
 	Assert(is_leader(&job->vacuum));
+	Assert(job->team != NULL && vacuum->shared == team_shared(job->team));
 	INSTR_TIME_SET_CURRENT(start);
 
 	file_cache_end(vacuum->file_cache);

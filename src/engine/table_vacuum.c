@@ -102,6 +102,7 @@ table_vacuum(Relation rel, const VacuumParams *params,
 	ErrorContextCallback callback;
 
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+	Assert(!IsInParallelMode());
 	if (is_reported)
 		report_begin(&start);
 	pgstat_progress_start_command(PROGRESS_COMMAND_VACUUM, RelationGetRelid(rel));
@@ -361,6 +362,7 @@ grow_store(VacuumJob *job)
 	TableVacuum *vacuum = &job->vacuum;
 	char	   *failure = NULL;
 
+	Assert(vacuum->dead_tids != NULL);
 	if (dead_tids_grow(vacuum->dead_tids, &failure))
 		return true;
 	if (failure != NULL && !job->memory_ran_out)
@@ -465,6 +467,7 @@ count_dead_tids(VacuumJob *job)
 	const int	progress[] = {PROGRESS_VACUUM_NUM_DEAD_ITEM_IDS, PROGRESS_VACUUM_DEAD_TUPLE_BYTES};
 	const int64 values[] = {items, bytes};
 
+	Assert(items > 0);
 	pgstat_progress_update_multi_param(lengthof(progress), progress, values);
 	progress_store(items, bytes, dead_tids_limit(job->vacuum.dead_tids));
 

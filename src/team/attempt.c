@@ -57,6 +57,7 @@ attempt(void (*routine) (void *), void (*undo) (void *), void *arg, char **failu
 
 	/* so this process holds no lightweight locks */
 	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
+	Assert(caller != NULL);
 
 	CurrentResourceOwner = owner;
 	PG_TRY();
@@ -115,6 +116,7 @@ attempt_attach_segment(dsm_handle handle, char **failure)
 {
 	SegmentAttempt arg = {.handle = handle};
 
+	Assert(handle != DSM_HANDLE_INVALID);
 	return attempt_segment(&arg, failure);
 }
 

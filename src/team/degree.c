@@ -55,7 +55,8 @@ degree_reserve(int nworkers)
 	uint32		before = pg_atomic_read_u32(taken);
 	int			number;
 
-	Assert(reserved == 0);
+	Assert(reserved == 0 && nworkers >= 0);
+	Assert(AmAutoVacuumWorkerProcess());
 	if (!is_registered)
 		before_shmem_exit(release_at_exit, (Datum) 0);
 	is_registered = true;
@@ -75,6 +76,8 @@ degree_reserve(int nworkers)
 void
 degree_release(void)
 {
+	Assert(reserved >= 0);
+	Assert(reserved == 0 || pg_atomic_read_u32(taken) >= (uint32) reserved);
 	if (reserved > 0)
 		pg_atomic_fetch_sub_u32(taken, reserved);
 	reserved = 0;

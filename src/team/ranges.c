@@ -103,7 +103,8 @@ ranges_take(Ranges *ranges, const RangeOffer *offer, bool note)
 {
 	uint64		next = offer->next;
 
-	Assert(offer->start < offer->end);
+	Assert(offer->start < offer->end && offer->end <= ranges->end);
+	Assert(offer->start == (offer->next & ~RANGES_NOTE));
 
 	return pg_atomic_compare_exchange_u64(&ranges->next, &next,
 										  offer->end | (note ? RANGES_NOTE : 0));

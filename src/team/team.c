@@ -127,6 +127,8 @@ team_create(const char *worker_main, int nworkers, Size shared_size, bool may_pa
 	char	   *failure = NULL;
 
 	Assert(!IsParallelWorker() && !IsInParallelMode());
+	Assert(nworkers >= 0 && nworkers <= MAX_PARALLEL_WORKER_LIMIT);
+	Assert(nworkers == 0 || worker_main != NULL);
 
 	team->planned_workers = nworkers;
 	team->worker_main = worker_main;
@@ -283,6 +285,10 @@ lead(TeamControl *control, ParallelContext *pcxt)
 {
 	static bool is_registered = false;
 
+	/* a process leads one team at a time */
+	Assert(my_control == NULL && my_pcxt == NULL);
+	Assert(pcxt->seg != NULL);
+
 	if (!is_registered)
 		before_shmem_exit(give_up_at_exit, (Datum) 0);
 	is_registered = true;
@@ -357,6 +363,7 @@ team_launch(Team *team)
 {
 	if (team->pcxt == NULL)
 		return;
+	Assert(my_pcxt == team->pcxt);
 	Assert(IsInParallelMode() && team->pcxt->nworkers_launched == 0);
 	LaunchParallelWorkers(team->pcxt);
 }
@@ -372,6 +379,8 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
 	TeamControl *control = team->control;
 
 	Assert(!IsParallelWorker());
+	Assert(CritSectionCount == 0);
+	Assert((control == NULL) == (team->pcxt == NULL));
 	if (control == NULL)
 	{
 		routine(state, phase);
@@ -380,6 +389,7 @@ team_run(Team *team, int phase, TeamPhaseRoutine routine, void *state,
 
 	/* Workers would have to be told of a transaction ID: there is none. */
 	Assert(IsInParallelMode());
+	Assert(my_control == control && while_waiting != NULL);
 
 	SpinLockAcquire(&control->mutex);
 	Assert(!control->is_running && !control->is_over);
@@ -453,6 +463,7 @@ check_workers(void)
 	int			alive = 0;
 	int			attached;
 
+	Assert(my_pcxt != NULL && my_control != NULL);
 	/* first the live ones, as a worker detaches before it ends */
 	for (int i = 0; i < my_pcxt->nworkers_launched; i++)
 	{
@@ -486,6 +497,7 @@ check_workers(void)
 void
 team_pause(Team *team)
 {
+	Assert(!IsParallelWorker());
 	Assert(team->pcxt == NULL || team->block != NULL);
 	if (team->pcxt != NULL)
 		dismiss(team);
@@ -501,7 +513,8 @@ team_resume(Team *team)
 {
 	char	   *failure = NULL;
 
-	Assert(team->pcxt == NULL);
+	Assert(!IsParallelWorker() && !IsInParallelMode());
+	Assert(team->pcxt == NULL && team->control == NULL);
 	if (team->block != NULL && !assemble(team, 0, &failure))
 		warn_of_memory(failure);
 }
@@ -516,6 +529,8 @@ team_end(Team *team)
 {
 	bool		is_private = team->pcxt == NULL && team->block == NULL;
 
+	Assert(!IsParallelWorker());
+	Assert(team->shared != NULL);
 	if (team->pcxt != NULL)
 		dismiss(team);
 	if (team->block != NULL)

@@ -65,6 +65,8 @@ team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)
 	ErrorContextCallback callback;
 
 	Assert(IsParallelWorker() && IsInParallelMode());
+	Assert(my_control == NULL);
+	Assert(ParallelWorkerNumber >= 0 && ParallelWorkerNumber < MAX_PARALLEL_WORKER_LIMIT);
 
 	team->control = shm_toc_lookup(toc, TEAM_KEY_CONTROL, false);
 
@@ -212,6 +214,8 @@ run_phases(Team *team)
 
 	/* of this phase, too, if there is one that it is through with */
 	SpinLockAcquire(&control->mutex);
+	Assert(control->attached > 0);
+	Assert(control->attached >= control->resting && (!team->is_resting || control->resting > 0));
 	control->attached--;
 	if (team->is_resting)
 		control->resting--;
@@ -262,6 +266,8 @@ take_place(Team *team)
 	bool		rests_now = !has_place && !team->is_resting;
 
 	SpinLockAcquire(&control->mutex);
+	Assert(!team->is_resting || control->resting > 0);
+	Assert(team->is_resting || control->resting < control->attached);
 	if (has_place && team->is_resting)
 		control->resting--;
 	else if (rests_now)

@@ -106,6 +106,7 @@ scan_heap_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 {
 	bool		have_cleanup_lock = lock_for_cleanup_soon(vacuum, buffer);
 
+	Assert(CritSectionCount == 0);
 	Assert(BufferGetBlockNumber(buffer) < vacuum->shared->rel_pages);
 	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 
@@ -273,6 +274,8 @@ heal_page(TableVacuum *vacuum, Buffer buffer, bool have_cleanup_lock)
 {
 	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
 
+	Assert(compat_is_locked(buffer));
+	Assert(!have_cleanup_lock || compat_buffer_is_locked_exclusively(buffer));
 	if (likely(!stale_locks_on_page(BufferGetPage(buffer), cutoffs)))
 		return;
 	if (!have_cleanup_lock)
@@ -450,6 +453,7 @@ clean_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 		counters->nonempty_pages = Max(counters->nonempty_pages,
 									   BufferGetBlockNumber(buffer) + 1);
 
+	Assert(result.lpdead_items >= 0 && result.lpdead_items <= MaxHeapTuplesPerPage);
 	verdict->cleaned = true;
 	verdict->ndeleted = result.ndeleted;
 	verdict->ndead = result.lpdead_items;
@@ -555,6 +559,8 @@ set_visibility_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
 	uint8		bits = VISIBILITYMAP_ALL_VISIBLE;
 	uint8		old_bits;
 
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(result->all_visible && visibilitymap_pin_ok(blkno, vmbuffer));
 	if (result->all_frozen)
 		bits |= VISIBILITYMAP_ALL_FROZEN;
 
@@ -616,6 +622,7 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 
 	Assert(compat_is_locked(buffer));
 	Assert(maxoff <= MaxHeapTuplesPerPage);
+	Assert(ndead_freed >= 0);
 
 	*newest_xmin = InvalidTransactionId;
 	*all_frozen = true;

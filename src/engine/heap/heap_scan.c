@@ -281,6 +281,7 @@ take_rest(TableVacuum *vacuum)
 			vacuum->scan_end = Min((uint64) REST_END_CHUNK(rest) * DEAD_TIDS_CHUNK_BLOCKS,
 								   shared->rel_pages);
 			vacuum->scan_skip_end = REST_SKIP_END(rest);
+			Assert(vacuum->scan_next < vacuum->scan_end);
 			DEBUG_POINT("heap-scan-rest");
 			return true;
 		}
@@ -350,6 +351,8 @@ finish_page(HeapScan *scan, BlockNumber blkno, uint8 flags, PageVerdict *verdict
 	bool		index_vacuum_comes = vacuum->shared->do_index_vacuuming &&
 		!VacuumFailsafeActive;
 
+	Assert(blkno < vacuum->shared->rel_pages);
+	Assert(verdict->ndead >= 0 && verdict->ndead <= MaxHeapTuplesPerPage);
 	vacuum->phase_pages++;
 	vacuum->counters.scanned_pages++;
 	if (flags & BLOCK_EAGERLY_SCANNED)
@@ -514,6 +517,7 @@ claim_range(HeapScan *scan)
 	RangeOffer	offer;
 	bool		skip_end;
 
+	Assert(vacuum->scan_next >= vacuum->scan_end);
 	scan->run_known = false;
 	scan->skip_start = false;
 	if (pace_give_place())
@@ -551,6 +555,7 @@ is_cut_in_long_run(HeapScan *scan, BlockNumber end)
 
 	StaticAssertStmt(SKIP_RUN_BLOCKS <= DEAD_TIDS_CHUNK_BLOCKS,
 					 "no range may lie within a run that is too short");
+	Assert(end > 0);
 	if (end >= shared->rel_pages)
 		return false;
 
@@ -600,6 +605,7 @@ find_run(HeapScan *scan)
 	BlockNumber blkno;
 	bool		all_frozen = true;
 
+	Assert(vacuum->scan_next < vacuum->scan_end && vacuum->scan_end <= vacuum->shared->rel_pages);
 	for (blkno = vacuum->scan_next; blkno < vacuum->scan_end; blkno++)
 	{
 		BlockChoice choice = judge_block(scan, blkno, &scan->run_end_flags);

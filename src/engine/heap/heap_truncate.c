@@ -165,6 +165,7 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 		pass->new_pages = cut_off(vacuum, rel_pages, floor, &pass->nqueued, &end);
 
 	/* each step is an exclusive lock on standbys, so few of them are better */
+	Assert(pass->nqueued >= nqueued && pass->nqueued <= MAX_QUEUED);
 	pass->step = 0;
 	if (end == AT_FLOOR && pass->nqueued == nqueued)
 		pass->step = Min((rel_pages - floor) * 2, (BlockNumber) RELSEG_SIZE);
@@ -201,6 +202,7 @@ cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nque
 	BlockNumber new_pages;
 	bool		others_wait;
 
+	Assert(floor < rel_pages);
 	/* RelationTruncate waits for this, too, but that is under the lock */
 	XLogFlush(ProcLastRecPtr);
 
@@ -368,6 +370,7 @@ find_end(TableVacuum *vacuum, BlockNumber rel_pages,
 	BlockNumber prefetched = InvalidBlockNumber;
 	instr_time	last_check;
 
+	Assert(CheckRelationLockedByMe(vacuum->rel, AccessExclusiveLock, false));
 	*others_wait = false;
 	INSTR_TIME_SET_CURRENT(last_check);
 

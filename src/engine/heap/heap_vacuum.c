@@ -84,6 +84,7 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 	Assert(is_leader(vacuum));
 	Assert(shared->do_index_vacuuming && shared->num_index_scans > 0);
 	Assert(!VacuumFailsafeActive);
+	Assert(dead_tids_count(vacuum->dead_tids) > 0);
 
 	/* one process: from one end to the other */
 	shared->reap_lane_blocks = shared->reap_slot_blocks = Max(shared->rel_pages, 1);
@@ -126,6 +127,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 	BlockNumber pages_before;	/* in this phase, before it was parked */
 	ReadStream *stream;
 
+	Assert(vacuum->dead_tids != NULL && vacuum->shared->do_index_vacuuming);
 	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_HEAP, vacuum->shared->rel_pages);
 	set_place(vacuum, PLACE_HEAP_VACUUM, InvalidBlockNumber);
 	if (!vacuum->comes_back)
@@ -238,6 +240,7 @@ claim_slot(HeapVacuum *pass)
 	uint64		slot,
 				end;
 
+	Assert(pass->next >= pass->end);
 	while (!pace_give_place() && ranges_claim(&shared->reap_slots, &slot, &end))
 	{
 		uint64		group = slot / (shared->reap_lanes * slots_a_lane);
@@ -282,6 +285,7 @@ free_dead_items(TableVacuum *vacuum, Buffer buffer, DeadTidsPage *dead,
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(BufferGetBlockNumber(buffer) == vacuum->blkno && dead->blkno == vacuum->blkno);
 	Assert(visibilitymap_pin_ok(vacuum->blkno, vmbuffer));
+	Assert(dead->noffsets > 0 && dead->noffsets <= MaxHeapTuplesPerPage);
 
 	/* it may have been read again, and damaged, since the first pass */
 	page_check_count(vacuum->rel, buffer);

@@ -19,6 +19,7 @@
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 
+#include "compat.h"
 #include "engine/heap/page_check.h"
 
 static bool seems_sound(Page page);
@@ -37,6 +38,7 @@ page_check_count(Relation rel, Buffer buffer)
 {
 	OffsetNumber count = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 
+	Assert(compat_is_locked(buffer));
 	if (unlikely(count > MaxHeapTuplesPerPage))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
@@ -52,8 +54,8 @@ page_check_count(Relation rel, Buffer buffer)
 void
 page_check_before_change(Relation rel, Buffer buffer, const OffsetNumber *removed, int nremoved)
 {
-	Assert(BufferIsValid(buffer));
-	Assert(nremoved >= 0);
+	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(nremoved >= 0 && (nremoved == 0 || removed != NULL));
 	if (unlikely(!seems_sound(BufferGetPage(buffer))))
 		check_thoroughly(rel, buffer, removed, nremoved);
 }

@@ -127,6 +127,7 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 
 	/* not that it is a cleanup lock: others may pin the page again, and wait */
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(visibilitymap_pin_ok(BufferGetBlockNumber(buffer), vmbuffer));
 	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
 	Assert(TransactionIdIsNormal(counters->new_relfrozenxid));
 
@@ -215,6 +216,8 @@ audit_plan(TableVacuum *vacuum, Buffer buffer, const Judgement *judgement,
 static void
 fill_result(const Judgement *judgement, int nfrozen, PruneResult *result)
 {
+	Assert(judgement->nlive + judgement->ndead_tuples <= MaxHeapTuplesPerPage);
+	Assert(result->lpdead_items >= judgement->nnowdead);
 	result->ndeleted = judgement->ndead_tuples;
 	result->nnewlpdead = judgement->nnowdead;
 	result->nfrozen = nfrozen;
@@ -561,6 +564,8 @@ change_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, Judgement *judg
 								 vacuum->nindexes > 0 ? judgement->nowdead : judgement->nowunused,
 								 vacuum->nindexes > 0 ? judgement->nnowdead : judgement->nnowunused);
 	Assert(bits == 0 || do_prune || nfrozen > 0);
+	Assert(nfrozen >= 0 && nfrozen <= MaxHeapTuplesPerPage);
+	Assert(judgement->nnowdead == 0 || judgement->nnowunused == 0);
 	if (bits != 0)
 		compat_lock_map(vmbuffer);
 	START_CRIT_SECTION();

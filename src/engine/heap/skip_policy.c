@@ -151,6 +151,7 @@ eager_fails(VacuumShared *shared, BlockNumber blkno, uint32 *max_fails)
 	EagerShared *eager = &shared->eager;
 	pg_atomic_uint32 *fails = (pg_atomic_uint32 *) ((char *) shared + eager->fails_start);
 
+	Assert(eager->fails_start > 0 && blkno < shared->rel_pages);
 	if (blkno < eager->first_region_end)
 	{
 		*max_fails = eager->max_fails_first_region;

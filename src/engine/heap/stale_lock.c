@@ -85,7 +85,7 @@ stale_locks_on_page(Page page, const struct VacuumCutoffs *cutoffs)
 	const TransactionId relfrozenxid = cutoffs->relfrozenxid;
 	const TransactionId oldest_xmin = cutoffs->OldestXmin;
 
-	Assert(TransactionIdIsValid(cutoffs->OldestXmin));
+	Assert(TransactionIdIsNormal(cutoffs->OldestXmin) && TransactionIdIsNormal(cutoffs->relfrozenxid));
 	/* backwards, as simple_page.c says */
 	for (OffsetNumber off = PageGetMaxOffsetNumber(page); off >= FirstOffsetNumber; off--)
 	{
@@ -112,6 +112,7 @@ stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cuto
 	int			nplans = 0;
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(CritSectionCount == 0);
 	Assert(maxoff <= MaxHeapTuplesPerPage);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
