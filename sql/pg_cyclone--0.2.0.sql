@@ -475,7 +475,7 @@ LEFT JOIN pg_catalog.pg_class c ON c.oid = h.relid AND h.datid IN (0, (SELECT oi
 LEFT JOIN pg_catalog.pg_roles u ON u.oid = h.usesysid;
 
 COMMENT ON VIEW history_details IS
-'The view cyclone.history with all columns. A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, the oldest row of the table that has the most gives way. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s.';
+'The view cyclone.history with all columns. A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, a row of the user who has the most gives way; autovacuum counts as a user. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s.';
 COMMENT ON COLUMN history_details.id IS 'Number of the run; they count up, so a program that collects runs can ask for those after the last one that it has';
 COMMENT ON COLUMN history_details.started IS 'When it began, with the lock on the table';
 COMMENT ON COLUMN history_details.seconds IS 'How long it took, in seconds';
@@ -530,7 +530,7 @@ SELECT v.id, v.started, pg_catalog.round(v.seconds::numeric, 3)::float8 AS secon
 FROM cyclone.history_details v;
 
 COMMENT ON VIEW history IS
-'A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, the oldest row of the table that has the most gives way. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s. The columns that one looks at first; cyclone.history_details has all of them.';
+'A row for each of the last runs of VACUUM on a table, cyclone.history_size of them. When there are more, a row of the user who has the most gives way; autovacuum counts as a user. They survive a restart and a crash of the server. A user without the rights of the run''s user or of pg_read_all_stats sees id, datid and datname only; that holds for all of autovacuum''s. The columns that one looks at first; cyclone.history_details has all of them.';
 
 CREATE FUNCTION history_reset()
 RETURNS bigint
