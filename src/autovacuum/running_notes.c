@@ -121,6 +121,7 @@ static void end_at_quit(SIGNAL_ARGS);
 static RunningNote make_note(const TableKey *key, uint32 failures,
 							 TimestampTz crashed_at, TimestampTz until);
 static int	open_notes(const char *path);
+static bool append_note(int fd, const RunningNote *note);
 static bool write_to_place(int fd, int place, const RunningNote *note);
 static bool write_note(const char *path, int place, const RunningNote *note);
 static bool sync_notes(const char *path);
@@ -298,20 +299,31 @@ running_notes_audit_failed(const TableKey *key, uint32 failures, TimestampTz unt
 {
 	RunningNote note = make_note(key, failures, 0, until);
 	int			fd = open_notes(AUDITS_PATH);
-	off_t		size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
 
 	Assert(until != 0);
 
-	/* a full disk may have left a part of a note: cut it off */
-	if (fd < 0 || (size % sizeof(RunningNote) != 0 &&
-				   ftruncate(fd, size - size % sizeof(RunningNote)) != 0) ||
-		fcntl(fd, F_SETFL, O_APPEND) != 0 ||
-		write(fd, &note, sizeof(RunningNote)) != sizeof(RunningNote) || pg_fsync(fd) != 0)
+	if (fd < 0 || !append_note(fd, &note))
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", AUDITS_PATH)));
 	if (fd >= 0)
 		close(fd);
+}
+
+/* append_note -- append to an open file, and have it on disk; false with errno if that fails. */
+static bool
+append_note(int fd, const RunningNote *note)
+{
+	off_t		size = lseek(fd, 0, SEEK_END);
+
+	/* a full disk may have left a part of a note: cut it off */
+	if (size < 0 ||
+		(size % sizeof(RunningNote) != 0 &&
+		 ftruncate(fd, size - size % sizeof(RunningNote)) != 0) ||
+		fcntl(fd, F_SETFL, O_APPEND) != 0)
+		return false;
+	errno = ENOSPC;				/* if it is written in part */
+	return write(fd, note, sizeof(RunningNote)) == sizeof(RunningNote) && pg_fsync(fd) == 0;
 }
 
 /* write_note -- write to a place of a file. */
