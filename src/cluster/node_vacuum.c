@@ -88,6 +88,7 @@ typedef struct NodeShard
 typedef struct NodeVacuum
 {
 	MemoryContext context;
+	MemoryContext scratch;		/* emptied after each message */
 	VacuumStmt *stmt;			/* of the shards that are here */
 	NodeShard  *shards;
 	int			nshards;
@@ -281,6 +282,9 @@ run(NodeVacuum *vacuum)
 	pstmt->utilityStmt = (Node *) vacuum->stmt;
 	InitializeQueryCompletion(&qc);
 
+	vacuum->scratch = AllocSetContextCreate(vacuum->context, "Cyclone node message",
+											ALLOCSET_SMALL_SIZES);
+
 	/* settings of the connection's are to outlive the transactions of VACUUM */
 	CommitTransactionCommand();
 	StartTransactionCommand();
@@ -356,12 +360,13 @@ take_message(char type, const char *text, size_t length)
 
 	Assert(running != NULL && running->current < running->nshards);
 
-	old = MemoryContextSwitchTo(running->context);
+	old = MemoryContextSwitchTo(running->scratch);
 	initStringInfo(&message);
 	appendBinaryStringInfo(&message, text, length);
 	pq_parse_errornotice(&message, &edata);
 	note_message(running, &edata);
 	MemoryContextSwitchTo(old);
+	MemoryContextReset(running->scratch);
 	return 0;
 }
 

@@ -610,6 +610,23 @@ def test_messages_in_other_languages(conn, shards, text):
     assert {message["shard"] for message in messages} == {"public.a_12"}
 
 
+def test_messages_are_kept_once(conn):
+    """What VACUUM says may be long: of each message only its JSON stays in memory."""
+    conn.execute("""
+        CREATE TABLE talks_1 AS SELECT i AS id FROM generate_series(1, 300) i;
+        CREATE FUNCTION talk(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $f$
+        BEGIN
+            RAISE NOTICE '% %', (SELECT sum(used_bytes) FROM pg_backend_memory_contexts WHERE name LIKE 'Cyclone node%'), repeat('x', 10000);
+            RETURN $1;
+        END $f$;
+        CREATE INDEX ON talks_1 (talk(id))
+        """)
+    messages = vacuum_node(conn, "analyze", "public.talks_1")["messages"]
+    used = [int(message["message"].split()[0]) for message in messages if message["message"].endswith("x")]
+    # a buffer for the JSON, which doubles when it is full
+    assert len(used) == 300 and max(used) < 2 * 1.2 * 300 * 10000
+
+
 @pytest.mark.parametrize("encoding", ["latin1", "utf8"])
 def test_messages_in_another_encoding(conn, encoding):
     """The coordinator's database may have another one than the node's, and Citus makes that its client's."""
