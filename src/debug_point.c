@@ -185,7 +185,7 @@ debug_point_init(void)
 								GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomStringVariable("cyclone.debug_fault",
 							   "Has VACUUM make a fault of this name, for audits to find.",
-							   "With a colon and a number n: each n-th time.",
+							   "With a colon and a number n: each n-th time, or never if n isn't positive.",
 							   &cyclone_debug_fault, "", PGC_SUSET,
 							   GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	DefineCustomStringVariable("cyclone.debug_point",
@@ -221,7 +221,11 @@ debug_fault_is_due(const char *name)
 	if (strncmp(cyclone_debug_fault, name, length) != 0)
 		return false;
 	if (cyclone_debug_fault[length] == ':')
-		return ++faults_passed % atoi(cyclone_debug_fault + length + 1) == 0;
+	{
+		int			every = atoi(cyclone_debug_fault + length + 1);
+
+		return every > 0 && ++faults_passed % every == 0;
+	}
 	return cyclone_debug_fault[length] == '\0';
 }
 

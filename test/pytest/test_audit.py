@@ -452,6 +452,14 @@ def test_switched_off(t):
     conn.execute("VACUUM t")
 
 
+@pytest.mark.parametrize("fault", ["store-loses:", "store-loses:0", "store-loses:-1"])
+def test_a_fault_that_is_never_due(t, fault):
+    conn = t()
+    conn.execute("SELECT set_config('cyclone.debug_fault', %s, false)", (fault,))
+    assert by_engine(said(conn, "VACUUM (VERBOSE) t"))
+    checks.assert_clean(conn, "t")
+
+
 def test_who_may_set_it(conn):
     for value in ("-0.1", "1.1"):
         with pytest.raises(psycopg.errors.InvalidParameterValue):
