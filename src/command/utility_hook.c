@@ -93,6 +93,7 @@ static bool is_repack_done(const Call *call);
 static void pass_on(const Call *call);
 static void pass_on_for_server(const Call *call);
 static PlannedStmt *for_server(const PlannedStmt *pstmt);
+static MemoryContext statement_context(void);
 static void check_target(const VacuumStmt *stmt, const VacuumOptions *options);
 static bool is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 					VacuumOptions *options);
@@ -296,8 +297,8 @@ is_dry_run_done(const Call *call)
 	if (!IsUnderPostmaster || !vacuum_options_have_dry_run(stmt, &is_dry))
 		return false;
 
-	/* the portal's, as what isn't dry commits */
-	old = MemoryContextSwitchTo(PortalContext != NULL ? PortalContext : CurrentMemoryContext);
+	/* what isn't dry commits */
+	old = MemoryContextSwitchTo(statement_context());
 	inner.pstmt = copyObject(call->pstmt);
 	stmt = castNode(VacuumStmt, inner.pstmt->utilityStmt);
 	stmt->options = vacuum_options_without_dry_run(stmt->options);
@@ -352,7 +353,7 @@ is_cluster_done(const Call *call)
 	PreventInTransactionBlock(call->context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
 
 	/* both may commit, and the statement may be a cached one */
-	old = MemoryContextSwitchTo(PortalContext);
+	old = MemoryContextSwitchTo(statement_context());
 	rest = copyObject(unconstify(VacuumStmt *, stmt));
 	rest->rels = copyObject(list_difference_ptr(stmt->rels, here));
 	/* what doesn't exist is to be an error before anything is done */
@@ -456,8 +457,7 @@ pass_on_for_server(const Call *call)
 static PlannedStmt *
 for_server(const PlannedStmt *pstmt)
 {
-	MemoryContext context = PortalContext != NULL ? PortalContext : CurrentMemoryContext;
-	MemoryContext old = MemoryContextSwitchTo(context);
+	MemoryContext old = MemoryContextSwitchTo(statement_context());
 	PlannedStmt *copy = copyObject(unconstify(PlannedStmt *, pstmt));
 
 	if (IsA(copy->utilityStmt, RepackStmt))
@@ -475,6 +475,19 @@ for_server(const PlannedStmt *pstmt)
 	MemoryContextSwitchTo(old);
 
 	return copy;
+}
+
+/*
+ * statement_context
+ *		Memory that outlives the transactions of a statement: the portal's.
+ *
+ * Code that calls ProcessUtility without a portal keeps the statement in memory of its
+ * own, which has to outlive them, too: that is the current context.
+ */
+static MemoryContext
+statement_context(void)
+{
+	return PortalContext != NULL ? PortalContext : CurrentMemoryContext;
 }
 
 /*
