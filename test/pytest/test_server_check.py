@@ -88,7 +88,6 @@ def assert_core_serves(cluster, differs: str) -> None:
             with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not fit this server"):
                 conn.execute("REPACK (PARALLEL 2) t")
         conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
-        assert conn.execute("SELECT * FROM cyclone.progress_details, cyclone.pace").fetchall() == []
         assert conn.execute("SELECT * FROM cyclone.autovacuum_details").fetchall() == []
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="does not fit this server"):
             conn.execute("SELECT cyclone.autovacuum_reset()")
@@ -102,6 +101,81 @@ def assert_core_serves(cluster, differs: str) -> None:
         with pytest.raises(psycopg.errors.SyntaxError, match="requires a Boolean value"):
             conn.execute("VACUUM (FULL INPLACE) t")
     assert cluster.log.count(UNFIT) == 1
+
+
+# A value for each argument of the extension's functions, by its name, or else its type
+ARGUMENTS = {
+    "view": "'progress'",
+    "latency_target": "'20ms'",
+    "full": "'inplace'",
+    "result": "NULL",
+    "boolean": "true",
+    "integer": "1000",
+    "bigint": "1000",
+    "real": "0.1",
+    "double precision": "10",
+    "interval": "'1 day'",
+    "name": "'t'",
+    "text": "''",
+    "text[]": "'{public.t}'",
+    "oid": "'t'::regclass",
+    "regclass": "'t'",
+    "regclass[]": "'{t}'",
+}
+
+
+def all_that_can_be_asked(conn) -> dict[str, str]:
+    """Return a statement for each view, table, function and procedure of the schema cyclone, by its name."""
+    named = "SELECT c.oid::regclass::text FROM pg_class c WHERE relnamespace = 'cyclone'::regnamespace AND relkind IN ('v', 'm', 'r')"
+    statements = {name: f"SELECT * FROM {name}" for (name,) in conn.execute(named)}
+    called = """
+        SELECT p.oid::regproc::text, p.oid::regprocedure::text, p.prokind,
+               ARRAY(SELECT ARRAY[p.proargnames[n], format_type(u.type, NULL)] FROM unnest(p.proargtypes) WITH ORDINALITY u(type, n) ORDER BY n)
+          FROM pg_proc p WHERE pronamespace = 'cyclone'::regnamespace AND prorettype <> 'trigger'::regtype
+        """
+    for name, signature, kind, named_types in conn.execute(called):
+        arguments = ", ".join(ARGUMENTS.get(argument) or ARGUMENTS.get(of_type, f"NULL::{of_type}") for argument, of_type in named_types)
+        statements[signature] = f"CALL {name}({arguments})" if kind == "p" else f"SELECT * FROM {name}({arguments})"
+    return statements
+
+
+def answers(cluster) -> dict[str, str]:
+    """Ask for all of it, each in a session of its own, and return what it came to: "rows", or the error's message."""
+    with cluster.connect() as conn:
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cyclone")
+        conn.execute("CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, note text)")
+        statements = all_that_can_be_asked(conn)
+    found = {}
+    for name, statement in statements.items():
+        with cluster.connect() as conn:
+            try:
+                conn.execute(statement)
+                found[name] = "rows"
+            except psycopg.Error as error:
+                # without an SQLSTATE the connection is lost, XX000 is for what should not happen
+                assert error.sqlstate is not None and not error.sqlstate.startswith("XX"), (statement, str(error))
+                found[name] = error.diag.message_primary
+    assert "terminated by signal" not in cluster.log and "TRAP" not in cluster.log
+    return found
+
+
+def test_all_that_can_be_asked_of_a_server_that_differs(new_cluster):
+    """Each view and function of the extension has rows, or an error that says what is wrong."""
+    found = answers(new_cluster(**{"cyclone.debug_failed_probe": 1}))
+    assert found.pop("cyclone.vacuum_cluster(regclass[],text)") == '"t" is not distributed by Citus'
+    assert len(found) > 40 and found["cyclone.progress_details"] == found["cyclone.pace"] == "rows"
+    assert {name: said for name, said in found.items() if said != "rows" and not said.endswith("does not fit this server")} == {}
+
+
+def test_all_that_can_be_asked_without_preloading(new_cluster):
+    cluster = new_cluster()
+    cluster.stop()
+    cluster.config = {name: value for name, value in cluster.config.items() if not name.startswith("cyclone.")}
+    cluster.config["shared_preload_libraries"] = ""
+    cluster.start()
+    found = answers(cluster)
+    assert len(found) > 40 and found["cyclone.progress_details"] != "rows"
+    assert {name: said for name, said in found.items() if said != "rows" and 'must be loaded via "shared_preload_libraries"' not in said} == {}
 
 
 def test_the_server_it_was_built_for_is_fit_without_a_word(new_cluster):
