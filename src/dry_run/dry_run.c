@@ -60,6 +60,7 @@
 #include "rewrite/disk_space.h"
 #include "rewrite/table_rewrite.h"
 #include "scope.h"
+#include "server_check.h"
 #include "settings.h"
 
 #define DRY_RUN_COLUMNS		24
@@ -127,6 +128,7 @@ pg_cyclone_dry_run(PG_FUNCTION_ARGS)
 	List	   *targets = NIL;
 
 	refuse_without_preloading();
+	refuse_unfit_server("cyclone.dry_run");
 	begin_rows(fcinfo, DRY_RUN_COLUMNS);
 	if (get_rel_name(relid) == NULL)
 		ereport(ERROR,
