@@ -3,20 +3,17 @@
  * citus.c
  *	  What we ask of Citus: where shards are, and to run a command on nodes.
  *
- * All that we know of its tables, functions and settings in order to reach
- * other nodes is here, and used by name through SPI, so nothing of Citus is
- * needed to build or load the library.  (By which catalog a table is known to
- * be distributed is in command/distributed.c.)
+ * This file has all that we know of its tables, functions and settings in order to
+ * reach other nodes.  It uses them by name, through SPI, so the library is built and
+ * loaded without Citus.  (command/distributed.c knows the catalog that says whether a
+ * table is distributed.)
  *
  * Commands go through master_run_on_worker, which opens a new connection to
  * each node with the user's own credentials, as Citus is configured, and runs
- * one command on each, side by side.  The first line of an error is its result
- * then.  If the transaction that called it fails, be it that the statement is
- * canceled or has timed out, Citus cancels what is still running before it
- * closes the connections.
- *
- * Results are allocated in the memory context of the caller.  All functions
- * run inside a transaction, and none leaves a snapshot behind.
+ * one command on each, side by side.  Of a command that fails, the result is the
+ * first line of its error.  If the transaction that called the function fails, for
+ * example because the statement is canceled, Citus cancels the commands that still
+ * run before it closes the connections.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -38,15 +35,15 @@
 #include "cluster/citus.h"
 #include "compat.h"
 
-/* the limit of the time in which Citus wants to be connected, in ms */
+/* Citus's setting for how long connecting to a node may take, in ms, and its bounds */
 #define CONNECT_SETTING		"citus.node_connection_timeout"
 #define MIN_CONNECT_MS		10
 #define MAX_CONNECT_MS		(60 * 60 * 1000)
 
 /*
- * Shards that are partitioned themselves have no storage.  The name of a long
- * one is shortened, which only shard_name knows how to do; whether it puts the
- * schema in front depends on the version.
+ * Shards that are partitioned themselves have no storage.  Citus shortens long names
+ * of shards: shard_name returns the name that a shard has.  Whether that has the schema
+ * in front depends on the version.
  */
 static const char placements_query[] =
 "SELECT a.nodename::text, a.nodeport::int, coalesce(a.isactive, false), s.logicalrelid::oid, s.shardid,"
@@ -63,7 +60,7 @@ static const char placements_query[] =
 " WHERE s.logicalrelid::oid = ANY ($1)"
 " ORDER BY a.nodename, a.nodeport, pg_catalog.array_position($1, s.logicalrelid::oid), s.shardid";
 
-/* A coordinator that isn't among its nodes is one for us, as it has tables, too. */
+/* A coordinator that isn't in pg_dist_node counts as a node, as it has tables, too. */
 static const char nodes_query[] =
 "SELECT nodename::text, nodeport::int, isactive"
 "  FROM pg_catalog.pg_dist_node"
@@ -86,11 +83,7 @@ static Datum node_name_datum(void *node);
 static Datum node_port_datum(void *node);
 static Datum command_datum(void *command);
 
-/*
- * citus_check_order
- *		Warn, in the postmaster, if Citus is still to be loaded: it refuses to come
- *		after a library that has hooks.
- */
+/* citus_check_order -- see citus.h. */
 void
 citus_check_order(void)
 {
@@ -113,10 +106,7 @@ citus_check_order(void)
 	}
 }
 
-/*
- * citus_can_run
- *		Is there a Citus that runs commands on nodes in the way that we know?
- */
+/* citus_can_run -- see citus.h. */
 bool
 citus_can_run(void)
 {
@@ -126,14 +116,7 @@ citus_can_run(void)
 	return OidIsValid(LookupFuncName(name, lengthof(types), types, true));
 }
 
-/*
- * citus_placements
- *		Find the shards of these tables, a CitusPlacement for each node that has a
- *		shard, those of one node together.
- *
- * A shard that is on no node that takes part is there, too.  What is committed by
- * now is seen, whatever the transaction's snapshot is.
- */
+/* citus_placements -- see citus.h. */
 List *
 citus_placements(List *relids)
 {
@@ -175,7 +158,7 @@ citus_placements(List *relids)
 	return placements;
 }
 
-/* citus_nodes -- the nodes, a CitusNode for each. */
+/* citus_nodes -- see citus.h. */
 List *
 citus_nodes(void)
 {
@@ -201,13 +184,7 @@ citus_nodes(void)
 	return nodes;
 }
 
-/*
- * citus_run
- *		Run a command on each of these nodes, side by side; return what has become
- *		of each, in their order.
- *
- * nodes are CitusNodes, commands are strings.
- */
+/* citus_run -- see citus.h. */
 List *
 citus_run(List *nodes, List *commands)
 {
@@ -248,11 +225,7 @@ citus_run(List *nodes, List *commands)
 	return answers;
 }
 
-/*
- * citus_limit_connecting
- *		Have Citus give up on a node that it can't connect to in that time, or the
- *		next one that it allows, until the caller's level of settings ends.
- */
+/* citus_limit_connecting -- see citus.h. */
 void
 citus_limit_connecting(int ms)
 {
@@ -267,8 +240,8 @@ citus_limit_connecting(int ms)
  * query
  *		Run a query in SPI; returns the number of rows.
  *
- * Operators can't be told to be the server's as functions can, so nobody else's
- * are to be found: it may be a superuser whom a VACUUM makes call them.
+ * The search path is restricted meanwhile, so that operators are the server's: the user
+ * of a VACUUM may be a superuser, who must not call another user's operator.
  */
 static uint64
 query(const char *text, bool read_only, int nargs, Oid *types, Datum *values)
@@ -303,7 +276,7 @@ datum_of(uint64 row, int column)
 	return isnull ? (Datum) 0 : value;
 }
 
-/* array_of -- make an array of something of each item. */
+/* array_of -- make an array of what item_datum returns for each item. */
 static Datum
 array_of(List *items, Datum (*item_datum) (void *item), Oid type, int length,
 		 bool by_value, char align)
@@ -336,7 +309,7 @@ command_datum(void *command)
 	return CStringGetTextDatum((char *) command);
 }
 
-/* citus_is_same_node -- are these the same?  Neither name may be NULL, or both. */
+/* citus_is_same_node -- see citus.h. */
 bool
 citus_is_same_node(const CitusNode *one, const CitusNode *other)
 {
@@ -345,7 +318,7 @@ citus_is_same_node(const CitusNode *one, const CitusNode *other)
 	return one->port == other->port && strcmp(one->name, other->name) == 0;
 }
 
-/* citus_add_node -- add a node to those that had a command, or an error, unless it is there. */
+/* citus_add_node -- see citus.h. */
 List *
 citus_add_node(List *nodes, const CitusNode *node)
 {

@@ -3,9 +3,9 @@
  * cluster_answer.c
  *	  What a node answers to the command that cluster_vacuum.c sent it.
  *
- * The answer is JSON, made by vacuum_node (node_vacuum.c).  What it says of shards
- * is noted there, and its messages are passed on here, with the node and shard in
- * front.  A node that fails, or has another version, leaves the others to finish.
+ * The answer is JSON, made by vacuum_node (node_vacuum.c).  What it says of shards is
+ * noted in these, and its messages are passed on with the node and shard in front.  If a
+ * node fails, or has another version, the others finish all the same.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -50,10 +50,7 @@ static void tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message
 static int	level_of(const char *severity);
 static void note_failure(ClusterVacuum *vacuum, const CitusNode *node, const char *text);
 
-/*
- * cluster_answer_take
- *		Note what a node has made of its shards, and pass on what it has said.
- */
+/* cluster_answer_take -- see cluster_answer.h. */
 void
 cluster_answer_take(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer)
 {
@@ -85,7 +82,7 @@ cluster_answer_take(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answ
 		note_failure(vacuum, node, error ? error : "VACUUM failed");
 }
 
-/* fail_node -- note that a node has not done what it should, and nothing is known of its shards. */
+/* fail_node -- note and tell that a node has failed, and that nothing is known of its shards. */
 static void
 fail_node(ClusterVacuum *vacuum, List *shards, const char *reason, const char *hint)
 {
@@ -108,7 +105,7 @@ fail_node(ClusterVacuum *vacuum, List *shards, const char *reason, const char *h
  *		Read the JSON of vacuum_node: status and sizes into the shards, which are in
  *		the same order, and the messages.
  *
- * Returns false if it isn't as it should be: then the node has another version.
+ * Returns false if the JSON is not what this version makes: then the node has another.
  */
 static bool
 read_answer(ClusterVacuum *vacuum, List *shards, const char *json, List **messages, bool *failed)
@@ -210,7 +207,7 @@ field(uint64 row, int column)
  * tell
  *		Pass on a message, with the node and shard in front.
  *
- * An error there is a warning here, as others may still have something to tell.
+ * An error of the node is a warning here, so that the other nodes are heard, too.
  */
 static void
 tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message)
@@ -222,7 +219,7 @@ tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message)
 
 	foreach_ptr(ClusterShard, shard, shards)
 	{
-		/* with columns, the name is longer there */
+		/* the node's name of a shard may have columns after it */
 		if (level == WARNING && fields[SHARD] != NULL &&
 			strncmp(fields[SHARD], shard->placement->shard, strlen(shard->placement->shard)) == 0 &&
 			strchr("( ", fields[SHARD][strlen(shard->placement->shard)]) != NULL)
@@ -239,7 +236,7 @@ tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message)
 			 fields[HINT] ? errhint("%s", fields[HINT]) : 0));
 }
 
-/* level_of -- the level of a message here, by what it is there. */
+/* level_of -- the level at which a message of that severity is passed on. */
 static int
 level_of(const char *severity)
 {

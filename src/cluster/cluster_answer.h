@@ -36,14 +36,14 @@ typedef struct ClusterShard
 typedef struct ClusterVacuum
 {
 	MemoryContext context;
-	bool		is_statement;	/* may it end transactions? */
-	bool		skips_here;		/* leave out what is on this server? */
+	bool		is_statement;	/* a VACUUM, which may end transactions? */
+	bool		skips_here;		/* leave out shards on this server? */
 	bool		is_verbose;
 	char	   *options;		/* as in a statement, may be empty */
 	List	   *tables;			/* ClusterTables */
 	List	   *shards;			/* ClusterShards, in the order of their rounds */
 	List	   *nodes;			/* CitusNodes to which a command was sent */
-	List	   *failed;			/* those of them that had an error */
+	List	   *failed;			/* the nodes that had an error */
 	StringInfoData failures;
 } ClusterVacuum;
 
@@ -52,7 +52,8 @@ typedef struct ClusterVacuum
  *		Note what a node's answer says of these shards, all of that node, and pass
  *		its messages on.
  *
- * What failed there is a warning, and in vacuum->failed; no error comes of it.
+ * A failure of the node is a warning, and is noted in vacuum->failed: no error is
+ * raised.  There is at least one shard, in the order in which the command has them.
  */
 extern void cluster_answer_take(ClusterVacuum *vacuum, List *shards, const CitusAnswer *answer);
 

@@ -4,18 +4,19 @@
  *	  VACUUM of tables whose shards are on several nodes.
  *
  * Each node gets one command for all shards there, and all nodes get theirs at
- * once: several VACUUMs of one node would each have the whole budget.  The
- * command calls vacuum_node (node_vacuum.c), and what that returns is read by
- * cluster_answer.c.  An error on a node leaves the others to finish.
+ * once: several VACUUMs of one node would each have the whole budget.  The command
+ * calls vacuum_node (node_vacuum.c), and cluster_answer.c reads what that returns.
+ * After an error on a node the others finish all the same.
  *
- * Shards may move meanwhile.  So we look again when the nodes are through, and
- * have those vacuumed that have come to another place.
+ * Shards may move meanwhile.  So when the nodes have finished we look again where the
+ * shards are, and vacuum those that have come to another node.
  *
  * A VACUUM statement waits for the nodes in a transaction that holds back no
- * VACUUM, as this server may be one of the nodes.  The function vacuum_cluster
- * can't do that: it is called in somebody's transaction, for which a FULL INPLACE
- * on this server would wait for ever, so that leaves out what is here.  The
- * statement's transaction must not write anything, as others take no notice of it.
+ * VACUUM, as this server may be one of the nodes.  The function vacuum_cluster can't
+ * do that, as the caller's transaction goes on.  FULL INPLACE on this server would wait
+ * for that transaction, without end.  So FULL INPLACE by the function leaves out the
+ * shards on this server.  The statement's transaction must not write anything, as other
+ * sessions ignore it when they decide which rows are dead.
  *
  * Memory: a CitusPlacement for each shard, and what the nodes have said.
  *
@@ -86,15 +87,7 @@ static void tell_sum(const ClusterVacuum *vacuum, int level);
 static void return_rows(const ClusterVacuum *vacuum, FunctionCallInfo fcinfo);
 static char *deparse_options(List *options);
 
-/*
- * cluster_vacuum
- *		Run a VACUUM statement of distributed tables on their nodes.
- *
- * rels are VacuumRelations, read says what the options mean.  The caller has seen
- * to it that VACUUM is possible here; like the server's this commits the
- * transaction that it is called in and returns in another one.  Raises an error,
- * when all nodes are through, if one of them had one.
- */
+/* cluster_vacuum -- see cluster_vacuum.h. */
 void
 cluster_vacuum(List *rels, List *options, const VacuumOptions *read)
 {
@@ -122,7 +115,7 @@ cluster_vacuum(List *rels, List *options, const VacuumOptions *read)
 						list_length(vacuum.failed), list_length(vacuum.nodes)),
 				 errdetail_internal("%s", vacuum.failures.data),
 				 errhint("The other nodes have finished. VACUUM the table again when the cause is gone.")));
-	/* where a transaction begins, as the one that was current has ended */
+	/* what was current has gone with the transaction that was open */
 	MemoryContextSwitchTo(CurTransactionContext);
 	MemoryContextDelete(context);
 }
@@ -131,8 +124,8 @@ cluster_vacuum(List *rels, List *options, const VacuumOptions *read)
  * pg_cyclone_vacuum_cluster
  *		The function vacuum_cluster(tables, options): a row for each shard and node.
  *
- * What fails is in the rows, and a warning.  It can't be called in a transaction
- * block.
+ * A failure of a node is in the rows, and a warning.  The function can't be called in
+ * a transaction block.
  */
 Datum
 pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
@@ -186,10 +179,7 @@ pg_cyclone_vacuum_cluster(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/*
- * cluster_parse_vacuum
- *		Parse a text that should be one VACUUM; returns NULL if it is something else.
- */
+/* cluster_parse_vacuum -- see cluster_vacuum.h. */
 VacuumStmt *
 cluster_parse_vacuum(const char *text)
 {
@@ -217,18 +207,18 @@ init_cluster_vacuum(ClusterVacuum *vacuum, List *options, const VacuumOptions *r
 
 /*
  * check_transaction
- *		Raise an error if vacuum_cluster is called where others could do harm to it.
+ *		Raise an error if vacuum_cluster is called where it can't run.
  *
- * What the transaction has read or written before, on the nodes, too, VACUUM FULL
- * there would wait for, and the transaction for VACUUM.  And Citus ends commands on
- * nodes when the transaction fails, but not when a part of it does.
+ * If the transaction has read or written a table before, here or on a node, VACUUM FULL
+ * of it would wait for the transaction, and the transaction waits for VACUUM.  And Citus
+ * ends commands on nodes when the transaction fails, but not when a subtransaction does.
  */
 static void
 check_transaction(void)
 {
 	/*
-	 * a function in an index expression may try it, and it would take the
-	 * other one's pace away
+	 * a function in an index expression may call it, and the VACUUM that
+	 * calls the function would lose its pace
 	 */
 	if (vacuum_relations_running() || pace_command_is_running() || pace_is_worker())
 		ereport(ERROR,
@@ -241,7 +231,7 @@ check_transaction(void)
 				 errhint("Call it in a statement of its own.")));
 }
 
-/* add_tables -- add a table, with its partitions if it has such. */
+/* add_tables -- add a table, with its partitions or children if with_children. */
 static void
 add_tables(ClusterVacuum *vacuum, Oid relid, bool with_children, List *columns)
 {
@@ -261,7 +251,7 @@ add_tables(ClusterVacuum *vacuum, Oid relid, bool with_children, List *columns)
 		add_table(vacuum, child, columns);
 }
 
-/* add_table -- add a table, or the columns if it is there; no columns are all. */
+/* add_table -- add a table, or its columns if the table is there; NIL is all columns. */
 static void
 add_table(ClusterVacuum *vacuum, Oid relid, List *columns)
 {
@@ -285,11 +275,11 @@ add_table(ClusterVacuum *vacuum, Oid relid, List *columns)
 
 /*
  * run_rounds
- *		Have the nodes vacuum all shards, then those that are now in places where
- *		they weren't, and so on.
+ *		Have the nodes vacuum all shards, then those that have come to another node
+ *		meanwhile, and so on.
  *
- * Citus may leave a shard that was moved where it was for a while, so that all
- * were found does not mean that all were where they should be.
+ * Citus may keep the old copy of a moved shard for a while.  So even if each node has
+ * found all its shards, some of them may have moved.
  */
 static void
 run_rounds(ClusterVacuum *vacuum)
@@ -306,7 +296,7 @@ run_rounds(ClusterVacuum *vacuum)
 			(errmsg("shards were moved again and again during VACUUM, and the last moves were not followed")));
 }
 
-/* new_shards -- the shards that weren't tried where they are now, added to those of the VACUUM. */
+/* new_shards -- add the shards to the VACUUM that weren't tried on their node; returns them. */
 static List *
 new_shards(ClusterVacuum *vacuum, bool is_late)
 {
@@ -339,7 +329,7 @@ new_shards(ClusterVacuum *vacuum, bool is_late)
  * was_tried
  *		Has this node been asked about this shard before?
  *
- * The order is the same each time, so usually it is the next one.
+ * The order is the same each time, so the search begins at *next, and sets it.
  */
 static bool
 was_tried(const ClusterVacuum *vacuum, const CitusPlacement *placement, int *next)
@@ -362,14 +352,15 @@ was_tried(const ClusterVacuum *vacuum, const CitusPlacement *placement, int *nex
 
 /*
  * run_round
- *		Send each node its shards, which stand together, and wait for all nodes.
+ *		Send each node its shards, and wait for all nodes.  Shards of one node stand
+ *		together in the list.
  */
 static void
 run_round(ClusterVacuum *vacuum, List *shards)
 {
 	MemoryContext old = MemoryContextSwitchTo(vacuum->context);
 	List	   *nodes = NIL;
-	List	   *parts = NIL;	/* the shards of each */
+	List	   *parts = NIL;	/* a list of shards for each node */
 	List	   *commands = NIL;
 
 	foreach_ptr(ClusterShard, shard, shards)
@@ -429,9 +420,9 @@ skip_here(ClusterShard *shard)
  * run_commands
  *		Run the commands, and return the answers.
  *
- * A statement waits in a transaction of its own, which like a VACUUM's holds
- * nothing back.  Others take no notice of such a transaction, so what it wrote
- * would be taken for the work of one that has failed: it must not write.
+ * A statement waits in a transaction of its own, which like a VACUUM's holds back no
+ * horizon.  It must not write: other sessions ignore such a transaction, and could take
+ * its rows for those of a failed one.
  */
 static List *
 run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
@@ -504,7 +495,7 @@ columns_of(const ClusterVacuum *vacuum, Oid relid)
 	return "";
 }
 
-/* tell_moved -- name the shards that were not where they had been, or came to where they weren't. */
+/* tell_moved -- name the shards that came to a node, or left one, during the VACUUM. */
 static void
 tell_moved(const ClusterVacuum *vacuum)
 {
@@ -525,7 +516,7 @@ tell_moved(const ClusterVacuum *vacuum)
 	}
 }
 
-/* is_done_elsewhere -- was this shard vacuumed in another place, to which it has come? */
+/* is_done_elsewhere -- was this shard vacuumed on the node to which it has come? */
 static bool
 is_done_elsewhere(const ClusterVacuum *vacuum, const CitusPlacement *placement)
 {
@@ -538,7 +529,7 @@ is_done_elsewhere(const ClusterVacuum *vacuum, const CitusPlacement *placement)
 	return false;
 }
 
-/* tell_sum -- say how many shards were vacuumed, and what that came to. */
+/* tell_sum -- say how many shards were vacuumed, and their sizes before and after. */
 static void
 tell_sum(const ClusterVacuum *vacuum, int level)
 {
@@ -562,7 +553,7 @@ tell_sum(const ClusterVacuum *vacuum, int level)
 					ndone, list_length(vacuum->shards), list_length(vacuum->nodes), before, after)));
 }
 
-/* return_rows -- the result of vacuum_cluster. */
+/* return_rows -- add a row for each shard to the result of vacuum_cluster. */
 static void
 return_rows(const ClusterVacuum *vacuum, FunctionCallInfo fcinfo)
 {

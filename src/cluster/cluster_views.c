@@ -5,12 +5,11 @@
  *
  * cluster_rows asks each node for the rows of one of our views, as JSON, by the
  * function node_rows, and returns a row for each node; the views cluster_... are
- * SQL on top of that.  A node that can't be reached or has an error has a row
- * that says so.  Connecting and answering may take no longer than the timeout,
- * for each node.
+ * SQL on top of that.  A node that can't be reached or has an error has a row that
+ * says so.  Each node has to connect and answer within the timeout.
  *
- * Without Citus the cluster is this server.  An error is caught, as that of
- * another node would be: in a subtransaction, as PL/pgSQL does it.
+ * Without Citus the cluster is this server alone.  Its errors are rows, too: the view
+ * is read in a subtransaction, as PL/pgSQL catches errors.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -139,7 +138,7 @@ pg_cyclone_cluster_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* check_view -- raise an error if there is no such view, or the timeout is none. */
+/* check_view -- raise an error if there is no such view, or the timeout isn't positive. */
 static void
 check_view(const char *view, int timeout)
 {
@@ -159,10 +158,11 @@ check_view(const char *view, int timeout)
 
 /*
  * ask_here
- *		Read a view of this server as if it were another node: false if it can't be
- *		read, and then the answer is the error's message.
+ *		Read a view of this server as if it were another node.  Returns false if that
+ *		fails, and then the answer is the error's message.
  *
- * What ends the statement is no answer, a timeout that isn't ours included.
+ * An error that is to end the statement is raised: a cancel, or a timeout that isn't
+ * ours.
  */
 static bool
 ask_here(const char *view, int timeout, char **answer)
@@ -194,7 +194,7 @@ ask(void *arg)
 	question->answer = node_rows(question->view, question->until);
 }
 
-/* in_ms -- the time that is so many ms from now. */
+/* in_ms -- the time this many ms from now. */
 static TimestampTz
 in_ms(int ms)
 {
@@ -203,10 +203,11 @@ in_ms(int ms)
 
 /*
  * node_rows
- *		Read a view of this server, in the rights of the user.
+ *		Read a view of this server, with the rights of the user; an error if that isn't
+ *		done at that time.
  *
- * The time is that of the statement's timeout, set for a while; one that comes
- * earlier stays as it is.  An error need not be the end of the statement.
+ * The statement's timeout is set to that time meanwhile, unless it comes earlier.  It is
+ * set back after an error, too, as the caller may catch that.
  */
 static char *
 node_rows(const char *view, TimestampTz until)
@@ -222,7 +223,7 @@ node_rows(const char *view, TimestampTz until)
 	{
 		enable_timeout_at(STATEMENT_TIMEOUT, until);
 		rows = read_view(view);
-		/* one that has just struck is told from a cancel here only */
+		/* a timeout that has just come is told from a cancel only here */
 		disable_timeout(STATEMENT_TIMEOUT, true);
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -254,9 +255,9 @@ read_view(const char *view)
 
 /*
  * put_row
- *		A row of cluster_rows; if there was no success, the result is the error.
+ *		Add a row of cluster_rows; without success, the result is the error's text.
  *
- * So it is with a result that isn't JSON, as no version of ours gives it.
+ * A result that isn't JSON is an error, too: no version of pg_cyclone returns one.
  */
 static void
 put_row(FunctionCallInfo fcinfo, const CitusNode *node, bool success, const char *result)

@@ -4,23 +4,22 @@
  *	  The part of a cluster's VACUUM that runs on one node.
  *
  * The coordinator sends each node one CALL of the procedure vacuum_node, for
- * all shards there.  It runs VACUUM as if it had been sent by the client: a
- * procedure that is called at top level may end transactions, so it ends the
- * one that it is called in, as VACUUM wants to be in none, and hands the
- * statement to ProcessUtility as a top-level one.  No snapshot is held
- * meanwhile.  The VACUUM runs with the rights of the caller.
+ * all shards there.  It runs VACUUM as if the client had sent it: a procedure that is
+ * called at top level may end transactions.  So it ends the one that it is called in, as
+ * VACUUM must be in none, and hands the statement to ProcessUtility as a top-level one.
+ * It holds no snapshot meanwhile.  The VACUUM runs with the rights of the caller.
  *
- * What VACUUM says doesn't go to the client, but into the procedure's result,
- * with the shard that it is about: we stand between the server and the
- * connection as long as it runs (take_message).  An error becomes part of the
- * result, too, as much may have been done before.  It ends the transaction, as
- * ROLLBACK in a procedure would, and is in the server's log as ever.
+ * Messages of VACUUM don't go to the client, but into the procedure's result, with the
+ * shard that each is about: while VACUUM runs, take_message stands in for the routine
+ * that sends them.  An error becomes part of the result, too, as other shards may have
+ * been vacuumed before.  It ends the transaction, as ROLLBACK in a procedure does, and is
+ * in the server's log as always.
  *
- * The result is JSON: "failed", whether there was an error; "shards", what has
- * become of each; "messages".
+ * The result is JSON: "failed", whether there was an error; "shards", the outcome of
+ * each; "messages".
  *
- * If the coordinator goes away without a word, the connection is found to be
- * lost within a second, and VACUUM ends.
+ * If the coordinator's connection is lost, the server notices that within a second, and
+ * VACUUM ends.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -29,8 +28,8 @@
 #include "postgres.h"
 
 /*
- * libpq.h wants the headers of GSSAPI in a server that was built with it.  They
- * need not be on this machine, and nothing here depends on them.
+ * libpq.h includes the headers of GSSAPI if the server was built with it.  They need not
+ * be on this machine, and nothing here depends on them.
  */
 #undef ENABLE_GSS
 
@@ -71,7 +70,7 @@
 
 PG_FUNCTION_INFO_V1(pg_cyclone_vacuum_node);
 
-/* How much VACUUM may say, in bytes of JSON; what is more is counted */
+/* How many bytes of JSON are kept of messages; further ones are only counted */
 #define MAX_MESSAGES	(64 * 1024 * 1024)
 
 /* A shard to be vacuumed, or a table that isn't here */
@@ -80,7 +79,7 @@ typedef struct NodeShard
 	const char *name;			/* as it was given */
 	const char *relname;		/* without schema and quotes, as in messages */
 	Oid			relid;
-	bool		skipped;		/* did VACUUM say that it leaves it out? */
+	bool		skipped;		/* has VACUUM said that it skips it? */
 	int64		before;			/* total size, -1 if not known */
 } NodeShard;
 
@@ -92,10 +91,11 @@ typedef struct NodeVacuum
 	VacuumStmt *stmt;			/* of the shards that are here */
 	NodeShard  *shards;
 	int			nshards;
-	int			current;		/* the last one that was spoken of, or -1 */
+	int			current;		/* the shard that the latest message is about,
+								 * or -1 */
 	bool		failed;
 	StringInfoData messages;
-	int64		not_kept;		/* messages that were too many */
+	int64		not_kept;		/* how many messages were only counted */
 } NodeVacuum;
 
 static NodeVacuum *running = NULL;
@@ -122,9 +122,9 @@ static Datum result_row(TupleDesc desc, const char *result);
  * pg_cyclone_vacuum_node
  *		The procedure vacuum_node(options, tables, INOUT result).
  *
- * tables are as in a VACUUM statement, with columns if options say ANALYZE.
- * Raises an error if they, or the options, can't be read, or if it isn't called
- * at top level; errors of VACUUM itself are in the result.
+ * tables are as in a VACUUM statement, with columns if options have ANALYZE.  Raises an
+ * error if tables or options can't be read, or if the procedure isn't called at top
+ * level; errors of VACUUM itself are in the result.
  */
 Datum
 pg_cyclone_vacuum_node(PG_FUNCTION_ARGS)
@@ -172,9 +172,9 @@ pg_cyclone_vacuum_node(PG_FUNCTION_ARGS)
 
 /*
  * read_statement
- *		Make the statement, of those tables that are here.
+ *		Make the statement, with the tables that are here.
  *
- * The others have been moved or dropped since the coordinator looked.
+ * The other tables were moved or dropped since the coordinator looked.
  */
 static void
 read_statement(NodeVacuum *vacuum, const char *options, ArrayType *tables)
@@ -197,7 +197,7 @@ read_statement(NodeVacuum *vacuum, const char *options, ArrayType *tables)
 		appendStringInfo(&sql, "%s %s", i == 0 ? "" : ",", vacuum->shards[i].name);
 	}
 	vacuum->stmt = cluster_parse_vacuum(sql.data);
-	/* the whole database is not what was meant, nor is more than was named */
+	/* it must not become a VACUUM of the whole database, or of further tables */
 	if (vacuum->stmt == NULL || vacuum->nshards == 0 ||
 		list_length(vacuum->stmt->rels) != vacuum->nshards)
 		ereport(ERROR,
@@ -208,8 +208,8 @@ read_statement(NodeVacuum *vacuum, const char *options, ArrayType *tables)
 
 /*
  * find_shards
- *		Find the tables by their names, and leave in the statement those that are
- *		there, by their OIDs: one that goes away later is passed over then.
+ *		Find the tables by their names, and leave in the statement those that are here,
+ *		by their OIDs, so that VACUUM skips one that is dropped meanwhile.
  *
  * Sizes are looked up here, in the transaction that the CALL has begun.
  */
@@ -235,7 +235,7 @@ find_shards(NodeVacuum *vacuum, List *rels)
 	}
 }
 
-/* may_vacuum -- is this a table, say, not a foreign one, that the user may vacuum? */
+/* may_vacuum -- is this of a kind that can be vacuumed, and may the user do that? */
 static bool
 may_vacuum(Oid relid)
 {
@@ -248,7 +248,7 @@ may_vacuum(Oid relid)
 		pg_class_aclcheck(relid, GetUserId(), ACL_MAINTAIN) == ACLCHECK_OK;
 }
 
-/* size_of -- total size, or -1 if the table is gone, or locked, as it isn't waited for. */
+/* size_of -- total size, or -1 if the table is gone, or locked: this doesn't wait for it. */
 static int64
 size_of(Oid relid)
 {
@@ -285,10 +285,10 @@ run(NodeVacuum *vacuum)
 	vacuum->scratch = AllocSetContextCreate(vacuum->context, "Cyclone node message",
 											ALLOCSET_SMALL_SIZES);
 
-	/* settings of the connection's are to outlive the transactions of VACUUM */
+	/* changes to the connection are to outlive the transactions of VACUUM */
 	CommitTransactionCommand();
 	StartTransactionCommand();
-	/* and so is what the server makes for the statement */
+	/* so is the memory that the server allocates for the statement */
 	MemoryContextSwitchTo(vacuum->context);
 
 	methods.putmessage = take_message;
@@ -328,11 +328,11 @@ run(NodeVacuum *vacuum)
 
 /*
  * keep_all_messages
- *		Have messages come to take_message as they are here: not in the encoding of
- *		the client, and warnings in any case, as they tell what was skipped.
+ *		Have messages come to take_message in the database's encoding, not the client's,
+ *		and warnings in any case, as they tell which shards are skipped.
  *
- * The caller undoes it.  Neither is done as a setting, which would be reported
- * to the client.
+ * The caller undoes both.  Neither is a change of a setting, which the server would
+ * report to the client.
  */
 static void
 keep_all_messages(void)
@@ -343,10 +343,10 @@ keep_all_messages(void)
 
 /*
  * take_message
- *		In the place of the routine that sends a message to the client: keep what
- *		VACUUM says, send everything else.
+ *		Keep the messages of VACUUM, and send everything else to the client.
  *
- * An error that ends the session goes to the client.
+ * The server calls it instead of its routine that sends messages.  An error that ends
+ * the session goes to the client.
  */
 static int
 take_message(char type, const char *text, size_t length)
@@ -374,8 +374,8 @@ take_message(char type, const char *text, size_t length)
  * note_message
  *		Keep a message, with the shard that it is about.
  *
- * Which one that is it says itself, by its name; if not, it is the one that was
- * spoken of before, as a TOAST table comes after its table.
+ * That is the shard whose name it has.  A message without such a name is about the same
+ * shard as the one before, as a TOAST table comes after its table.
  */
 static void
 note_message(NodeVacuum *vacuum, const ErrorData *edata)
@@ -410,7 +410,7 @@ note_message(NodeVacuum *vacuum, const ErrorData *edata)
 	appendStringInfoChar(json, '}');
 }
 
-/* shard_of -- which shard does a text speak of?  -1 if of none. */
+/* shard_of -- the shard with the longest name that a text has; -1 if none. */
 static int
 shard_of(const NodeVacuum *vacuum, const char *text)
 {
@@ -429,10 +429,9 @@ shard_of(const NodeVacuum *vacuum, const char *text)
 
 /*
  * names
- *		Does a text speak of that name?
+ *		Does a text have that name, not as a part of a longer word?
  *
- * In English it stands at the end of something in quotes, but other languages
- * have other quotes, with and without spaces.
+ * Quotes don't tell, as each language has its own, with or without spaces.
  */
 static bool
 names(const char *text, const char *relname)
@@ -447,7 +446,7 @@ names(const char *text, const char *relname)
 	return false;
 }
 
-/* is_in_word -- may a character stand next to others in a word?  Those beyond ASCII may be quotes. */
+/* is_in_word -- is a character part of a word?  No if it is not ASCII: it may be a quote. */
 static bool
 is_in_word(char c)
 {
@@ -455,7 +454,7 @@ is_in_word(char c)
 		c == '_' || c == '$';
 }
 
-/* add_field -- add a field to a JSON object that has one, unless it is null. */
+/* add_field -- add a field to a JSON object that has fields, unless the value is NULL. */
 static void
 add_field(StringInfo json, const char *name, const char *value)
 {
@@ -495,10 +494,10 @@ report(NodeVacuum *vacuum)
 
 /*
  * status_of
- *		What has become of a shard?
+ *		Returns the outcome of a shard.
  *
- * After an error, VACUUM has been through with those that come before the one
- * in hand, if it is known which that was.
+ * After an error, VACUUM has finished the shards before the one that the latest message
+ * was about.  If there was no message, none counts as vacuumed.
  */
 static const char *
 status_of(const NodeVacuum *vacuum, int i, bool is_here)
@@ -512,7 +511,7 @@ status_of(const NodeVacuum *vacuum, int i, bool is_here)
 	return i == vacuum->current ? "failed" : "not reached";
 }
 
-/* result_row -- the row that a procedure with one INOUT argument returns. */
+/* result_row -- make the row that a procedure with one INOUT argument returns. */
 static Datum
 result_row(TupleDesc desc, const char *result)
 {

@@ -3,10 +3,10 @@
  * watch_client.c
  *	  Notices that the client has gone away.
  *
- * The server finds a lost connection when it sends something, and meanwhile
- * only if client_connection_check_interval says so when a statement begins.
- * What runs on many nodes should not go on for nobody, so we have it look in
- * any case.  The setting is what the server goes by for each next look.
+ * The server finds a lost connection when it sends something, and between that only if
+ * client_connection_check_interval isn't 0 when a statement begins.  A VACUUM on many
+ * nodes has to end with its client, so we set the interval, and start the first check
+ * ourselves.  The server starts each further one by the setting.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -22,19 +22,12 @@
 #include "cluster/watch_client.h"
 #include "compat.h"
 
-/* How often to look, in ms */
+/* How often the server checks the connection at least, in ms */
 #define LOOK_MS		500
 
 static void set_interval(int ms, GucAction action);
 
-/*
- * watch_client
- *		Have the server look for a lost connection from now on.
- *
- * That holds for a level of settings (GUC_ACTION_SAVE), or, over several
- * transactions, until stop_watching_client is told what this returned
- * (GUC_ACTION_SET).  Where the system can't tell, nothing happens.
- */
+/* watch_client -- see watch_client.h. */
 int
 watch_client(GucAction action)
 {
@@ -47,7 +40,7 @@ watch_client(GucAction action)
 	return before;
 }
 
-/* stop_watching_client -- do as the settings say again. */
+/* stop_watching_client -- see watch_client.h. */
 void
 stop_watching_client(int interval)
 {
@@ -55,7 +48,7 @@ stop_watching_client(int interval)
 		set_interval(interval, GUC_ACTION_SET);
 }
 
-/* set_interval -- set the parameter. */
+/* set_interval -- set the parameter to this many ms. */
 static void
 set_interval(int ms, GucAction action)
 {

@@ -4,25 +4,25 @@
  *	  Tables that another library distributes or divides.
  *
  * The rows of a table of Citus are in shards, on this node and others, and
- * those of TimescaleDB's hypertables in chunks.  Those libraries see to it
- * that a VACUUM of the table reaches them all: Citus sends a statement for
- * each shard to its node, TimescaleDB names the chunks to the server.  If a
- * VACUUM FULL of such a table ended at our hook, it would rewrite a table that
- * is empty, and nothing else.  So it is passed on, and what the other library
- * can't do is an error.  Shards and chunks themselves are like any table.
+ * those of TimescaleDB's hypertables in chunks.  Those libraries have a VACUUM of
+ * the table reach all of them: Citus sends a statement for each shard to its node,
+ * TimescaleDB names the chunks to the server.  If our hook ran a VACUUM FULL of such a
+ * table, it would rewrite a table that is empty, and nothing else.  So it passes the
+ * statement on, and what the other library can't do is an error.  Shards and chunks
+ * themselves are like any table.
  *
  * A REPACK is like a VACUUM FULL.
  *
- * A lazy VACUUM goes on to the other library anyway.  A LATENCY_TARGET holds
- * in this session: for chunks, but not for shards.
+ * A lazy VACUUM goes on to the other library in any case.  A LATENCY_TARGET holds in
+ * this session: for chunks, but not for shards.
  *
- * What Citus can't do, as it doesn't know our options, we do ourselves if it
- * has the means: a VACUUM that names tables of Citus is sent to the nodes by
- * cluster/cluster_vacuum.c (distributed_is_for_cluster).
+ * Citus doesn't know our options.  If it can run our commands on its nodes,
+ * cluster/cluster_vacuum.c sends them a VACUUM with such options that names tables of
+ * Citus (distributed_is_for_cluster).
  *
- * We know the libraries' catalogs by name only, and look at them only if the
- * extension is there.  If they aren't as we know them, any table may be one of
- * theirs, and is taken for one.
+ * We know the libraries' catalogs by name only, and read them only if the extension is
+ * there.  If they differ from what we know, any table may be one of the library's, and
+ * counts as one.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -48,9 +48,9 @@
 #include "compat.h"
 
 /*
- * A catalog with a row for each relation that a library distributes or
- * divides.  The relation is named by its OID, or by schema and name in other
- * versions; a column that is NULL here is in none.
+ * A catalog with a row for each relation that a library distributes or divides.  Some
+ * versions name the relation by its OID, others by schema and name.  A column that is
+ * NULL here is in no version.
  */
 typedef struct OtherCatalog
 {
@@ -58,25 +58,29 @@ typedef struct OtherCatalog
 	const char *relid_column;
 	const char *schema_column;
 	const char *name_column;
-	/* an int4 that is 0 in the rows of what is like any table */
+	/* an int4: a relation with 0 there is like any table */
 	const char *status_column;
 	/* what a relation is that is found here, for messages */
 	const char *is_what;
 } OtherCatalog;
 
-/* A library that has a hand in VACUUM. */
+/* A library that takes part in VACUUM. */
 typedef struct OtherLibrary
 {
 	const char *extension;
 	const char *schema;
 	OtherCatalog catalogs[3];
-	/* a bare VACUUM is the library's if one of these has a row */
+	/* a VACUUM without tables is the library's if one of these has a row */
 	const char *database_catalogs[2];
 	/* a Boolean setting by which it keeps out of VACUUM */
 	const char *off_switch;
 	/* does it vacuum the parts in this session? */
 	bool		in_session;
-	/* does it end VACUUM statements without calling the hooks before its own? */
+
+	/*
+	 * does its hook run VACUUM statements without calling the hooks behind
+	 * it?
+	 */
 	bool		ends_vacuums;
 	/* can it run commands on other nodes for us?  NULL if not */
 	bool		(*can_run) (void);
@@ -86,7 +90,7 @@ typedef struct OtherLibrary
 	const char *target_hint;
 } OtherLibrary;
 
-/* Whose a VACUUM is, and because of which relation, if not of the database. */
+/* The library that a VACUUM is for, and the relation that is why, unless it is the database */
 typedef struct Owner
 {
 	const OtherLibrary *library;
@@ -105,7 +109,11 @@ static const OtherLibrary libraries[] = {
 				.is_what = "distributed by Citus"
 			}
 		},
-		/* a bare VACUUM goes to other nodes without a look at the tables */
+
+		/*
+		 * a VACUUM without tables goes to all nodes, whatever tables there
+		 * are
+		 */
 		.database_catalogs = {"pg_dist_partition", "pg_dist_node"},
 		.off_switch = "citus.enable_ddl_propagation",
 		.can_run = citus_can_run,
@@ -124,7 +132,7 @@ static const OtherLibrary libraries[] = {
 				.name_column = "table_name",
 				.is_what = "divided into chunks by TimescaleDB"
 			},
-			/* one that is compressed has a second table */
+			/* a compressed chunk has a second table */
 			{
 				.name = "chunk",
 				.relid_column = "relid",
@@ -163,16 +171,7 @@ static Oid	read_relid(HeapTuple tuple, TupleDesc desc, AttrNumber relid_column,
 					   AttrNumber schema_column, AttrNumber name_column);
 static void refuse(const char *options, const Owner *owner, const char *hint);
 
-/*
- * distributed_is_for_other
- *		Must a VACUUM or REPACK of these, or of the whole database, go to another
- *		library?  options are the statement's.
- *
- * Only a VACUUM with FULL, INPLACE or LATENCY_TARGET may be asked about.  Names
- * are looked up without a lock, and those that don't exist are passed over:
- * distributed_table_is_for_other has the last word on a table.  Raises an
- * error if the other library couldn't do what the statement says.
- */
+/* distributed_is_for_other -- see distributed.h. */
 bool
 distributed_is_for_other(List *rels, const VacuumOptions *options)
 {
@@ -202,14 +201,7 @@ distributed_is_for_other(List *rels, const VacuumOptions *options)
 	return true;
 }
 
-/*
- * distributed_is_for_cluster
- *		Is this a VACUUM for the nodes of a cluster, with options that the library
- *		that distributes a table doesn't know, and which we can send ourselves?
- *
- * If so, *here are the relations of the list that aren't distributed.  One that
- * doesn't exist is among the others.
- */
+/* distributed_is_for_cluster -- see distributed.h. */
 bool
 distributed_is_for_cluster(List *rels, const VacuumOptions *options, List **here)
 {
@@ -233,14 +225,14 @@ distributed_is_for_cluster(List *rels, const VacuumOptions *options, List **here
 	return list_length(*here) < list_length(rels);
 }
 
-/* distributed_has_cluster -- are there nodes that we can send commands to? */
+/* distributed_has_cluster -- see distributed.h. */
 bool
 distributed_has_cluster(void)
 {
 	return find_cluster() != NULL;
 }
 
-/* distributed_is_in_cluster -- is a table distributed over nodes that we can send commands to? */
+/* distributed_is_in_cluster -- see distributed.h. */
 bool
 distributed_is_in_cluster(Oid relid)
 {
@@ -263,12 +255,7 @@ find_cluster(void)
 	return NULL;
 }
 
-/*
- * distributed_table_is_for_other
- *		Is a table, on which the caller has a lock, for another library?
- *
- * Then *is_what says what that has made of it, for a message.
- */
+/* distributed_table_is_for_other -- see distributed.h. */
 bool
 distributed_table_is_for_other(Oid relid, const char **is_what)
 {
@@ -286,10 +273,7 @@ distributed_table_is_for_other(Oid relid, const char **is_what)
 	return false;
 }
 
-/*
- * distributed_other_ends_vacuums
- *		Is there a library in this database that doesn't pass on VACUUMs?
- */
+/* distributed_other_ends_vacuums -- see distributed.h. */
 bool
 distributed_other_ends_vacuums(void)
 {
@@ -315,7 +299,7 @@ is_present(const OtherLibrary *library)
 	return value == NULL || strcmp(value, "off") != 0;
 }
 
-/* find_owner -- is a VACUUM another library's?  Then *owner says whose. */
+/* find_owner -- is a VACUUM another library's?  If so, *owner says which and why. */
 static bool
 find_owner(List *rels, Owner *owner)
 {
@@ -361,7 +345,7 @@ named_relations(List *rels)
 	return relids;
 }
 
-/* has_any -- is a bare VACUUM the library's? */
+/* has_any -- is a VACUUM without tables the library's? */
 static bool
 has_any(const OtherLibrary *library)
 {
@@ -387,10 +371,10 @@ has_any(const OtherLibrary *library)
 
 /*
  * find_one
- *		Is one of these relations the library's?  Then *owner says which.
+ *		Is one of these relations the library's?  If so, *owner says which.
  *
- * The first of them is, for all we know, if there is no such catalog, or if we
- * don't know how to read it.
+ * If a catalog is missing, or we don't know how to read it, the first relation counts as
+ * the library's.
  */
 static bool
 find_one(const OtherLibrary *library, List *relids, Owner *owner)
@@ -434,12 +418,13 @@ open_catalog(const OtherLibrary *library, const char *name)
 
 /*
  * find_in_catalog
- *		Is one of these relations in a catalog, or one that we can't read?
+ *		Is one of these relations in a catalog?  Yes, too, if we can't read the catalog.
  *
- * If it is, *owner says which; if we can't read it that stays as it was.
+ * If the relation is found, *owner says which it is; if the catalog can't be read, *owner
+ * stays as it was.
  *
- * The scan has a new snapshot, as such a table isn't one of the system's
- * catalogs: it sees whatever was committed before the call.
+ * The scan takes a new snapshot, as the table isn't a system catalog: it sees all that
+ * was committed before the call.
  */
 static bool
 find_in_catalog(Relation rel, const OtherCatalog *catalog, List *relids, Owner *owner)
@@ -480,7 +465,7 @@ find_in_catalog(Relation rel, const OtherCatalog *catalog, List *relids, Owner *
 	return found;
 }
 
-/* find_column -- returns a column's number, or InvalidAttrNumber if it isn't there. */
+/* find_column -- returns a column's number; InvalidAttrNumber if there is none of this type. */
 static AttrNumber
 find_column(Relation rel, const char *name, Oid type)
 {
@@ -520,7 +505,7 @@ read_relid(HeapTuple tuple, TupleDesc desc, AttrNumber relid_column,
 	return get_relname_relid(NameStr(*DatumGetName(value)), schema);
 }
 
-/* refuse -- raise the error for options that another library can't have. */
+/* refuse -- raise the error for options that the other library doesn't have. */
 static void
 refuse(const char *options, const Owner *owner, const char *hint)
 {

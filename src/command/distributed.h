@@ -12,11 +12,47 @@
 
 #include "command/options.h"
 
+/*
+ * distributed_is_for_other
+ *		Must a VACUUM or REPACK of these relations, or of the whole database if there
+ *		are none, go to another library?  options are the statement's.
+ *
+ * The statement is a REPACK, or a VACUUM with FULL, INPLACE or LATENCY_TARGET.  Names are
+ * looked up without a lock, and names that don't exist are skipped:
+ * distributed_table_is_for_other decides on a table that is locked.  Raises an error if
+ * the other library can't do what the statement says.
+ */
 extern bool distributed_is_for_other(List *rels, const VacuumOptions *options);
+
+/*
+ * distributed_is_for_cluster
+ *		Is this a VACUUM that we have to send to the nodes of a cluster ourselves, as the
+ *		library that distributes a table doesn't know the options?
+ *
+ * If so, *here are the relations of the list that aren't distributed.  A relation that
+ * doesn't exist is not in *here.
+ */
 extern bool distributed_is_for_cluster(List *rels, const VacuumOptions *options, List **here);
+
+/* distributed_has_cluster -- are there nodes that we can send commands to? */
 extern bool distributed_has_cluster(void);
+
+/* distributed_is_in_cluster -- is a table distributed over nodes that we can send commands to? */
 extern bool distributed_is_in_cluster(Oid relid);
+
+/*
+ * distributed_table_is_for_other
+ *		Is a table, on which the caller has a lock, another library's?
+ *
+ * If so, *is_what is what the library has made of it, for a message.
+ */
 extern bool distributed_table_is_for_other(Oid relid, const char **is_what);
+
+/*
+ * distributed_other_ends_vacuums
+ *		Has this database a library whose hook runs VACUUMs without calling the hooks
+ *		behind it?
+ */
 extern bool distributed_other_ends_vacuums(void);
 
 #endif							/* CYCLONE_DISTRIBUTED_H */

@@ -1,29 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * heap_seam.c
- *	  Where the server asks heap to be vacuumed, the engine takes over.
+ *	  Where the server asks heap to vacuum a table, the engine takes over.
  *
- * Each lazy VACUUM of a heap, whoever asks for it, comes to one function: the
- * relation_vacuum of heap's table access method.  A VACUUM command, one that
- * another library has rewritten or runs by itself, and autovacuum do all come
- * there, with the table opened and locked, in a transaction of its own, as
- * its owner, its options resolved.  What the server does before and after,
- * the list of tables, privileges, TOAST tables, ANALYZE, is none of our
- * business.
+ * Each lazy VACUUM of a heap comes to one function: the relation_vacuum of heap's table
+ * access method.  That holds for a VACUUM command, for one that another library has
+ * rewritten or runs by itself, and for autovacuum.  The table is open and locked then,
+ * in a transaction of its own, as its owner, with its options resolved.  What comes
+ * before and after stays with the server: the list of tables, privileges, TOAST tables,
+ * ANALYZE.
  *
  * The server has no hook there, and heap's routines are a constant.  So the
  * one pointer is changed when the library is preloaded: in the postmaster,
  * before it has a child, so that each process inherits it.  The constant's
  * page is made writable for that moment, and gets back the protection that it
- * had.  No table's routine is changed, so all tables of heap still have the
- * same one, and whoever compares pointers finds what was there before.
+ * had.  The address of heap's routines stays as it is, for code that compares a table's
+ * routines with it.
  *
- * If that fails, there is a warning at the server's start; each lazy VACUUM
- * is the server's then.  VACUUM FULL doesn't come here: see utility_hook.c.
+ * If that fails, there is a warning at the server's start, and each lazy VACUUM is the
+ * server's.  VACUUM FULL doesn't come here: see utility_hook.c.
  *
- * An access method that made itself a copy of heap's routines may bring its
- * own tables here.  They are left to the server's routine, as is everything in
- * a single-user server, which is for emergencies.
+ * An access method that has copied heap's routines may call this for its own tables.
+ * These are left to the server's routine, and so is each table in a single-user server,
+ * which is for emergencies.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -52,7 +51,7 @@
 #include "settings.h"
 #include "team/team.h"
 
-/* A place in memory, and what may be done with it */
+/* A place in memory, and its protection */
 typedef struct Place
 {
 	uintptr_t	address;
@@ -61,6 +60,7 @@ typedef struct Place
 	int			protection;		/* PROT_... */
 } Place;
 
+/* Heap's own routine; NULL until heap_seam_init has put ours in its place */
 static RelationVacuum servers_vacuum = NULL;
 
 static void vacuum_heap(Relation rel, compat_am_vacuum_params *params,
@@ -72,13 +72,7 @@ static void end_command(bool own_command);
 static const char *replace_pointer(RelationVacuum *place, RelationVacuum value);
 static int	find_protection(struct dl_phdr_info *program, size_t size, void *arg);
 
-/*
- * heap_seam_init
- *		Have heap's tables vacuumed by the engine.
- *
- * To be called once, in the postmaster, while the library is preloaded.
- * Warns, and changes nothing, if that isn't possible.
- */
+/* heap_seam_init -- see heap_seam.h. */
 void
 heap_seam_init(void)
 {
@@ -95,10 +89,7 @@ heap_seam_init(void)
 				 errdetail("VACUUM and autovacuum are PostgreSQL's own. VACUUM (FULL) is pg_cyclone's.")));
 }
 
-/*
- * heap_seam_is_set
- *		Do VACUUMs of heap come to the engine, if nobody has switched it off?
- */
+/* heap_seam_is_set -- see heap_seam.h. */
 bool
 heap_seam_is_set(void)
 {
@@ -129,8 +120,8 @@ vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy 
 
 /*
  * is_for_engine
- *		Is a table one for the engine, by cyclone.databases and cyclone.tables, and by
- *		what audits have found?  Else say so.
+ *		Is a table for the engine, by cyclone.databases and cyclone.tables, and by what
+ *		audits have found?  If not, say so.
  */
 static bool
 is_for_engine(Relation rel, compat_am_vacuum_params *params)
@@ -160,7 +151,7 @@ is_for_engine(Relation rel, compat_am_vacuum_params *params)
 static void
 vacuum_by_engine(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy)
 {
-	/* not if utility_hook.c has seen the statement */
+	/* false if utility_hook.c has begun the command */
 	bool		own_command = !pace_command_is_running();
 	TableKey	key = table_log_key(rel);
 	char	   *name = pstrdup(RelationGetRelationName(rel));
@@ -188,7 +179,7 @@ vacuum_by_engine(Relation rel, compat_am_vacuum_params *params, BufferAccessStra
 	history_end();
 }
 
-/* end_command -- a table is done, or has failed. */
+/* end_command -- clean up after a table, whether it is done or has failed. */
 static void
 end_command(bool own_command)
 {
@@ -202,7 +193,7 @@ end_command(bool own_command)
  *		Write a function's address to a place in memory that may be for reading
  *		only.
  *
- * Returns NULL, or what failed; then nothing has changed.
+ * Returns NULL, or the text of what failed, and then nothing has changed.
  */
 static const char *
 replace_pointer(RelationVacuum *place, RelationVacuum value)
@@ -230,12 +221,12 @@ replace_pointer(RelationVacuum *place, RelationVacuum value)
 
 /*
  * find_protection
- *		A callback of dl_iterate_phdr: what may be done with the memory of a place, if
- *		it is in this program or library?
+ *		A callback of dl_iterate_phdr: find the protection of a place in memory, if the
+ *		place is in this program or library.
  *
- * Its headers say how its parts were mapped, and which pages the loader has
- * protected when it had filled in addresses.  A pointer can't be in two parts, as it is
- * aligned.
+ * The headers say how the parts of the program were mapped, and which pages the loader
+ * protected after it had filled in addresses.  A pointer is aligned, so it can't be in
+ * two parts.
  */
 static int
 find_protection(struct dl_phdr_info *program, size_t size, void *arg)
@@ -260,7 +251,7 @@ find_protection(struct dl_phdr_info *program, size_t size, void *arg)
 		const		ElfW(Phdr) * part = &program->dlpi_phdr[i];
 		uintptr_t	start = program->dlpi_addr + part->p_vaddr;
 
-		/* a page of which only the beginning is meant stays as it was */
+		/* the loader doesn't protect a last page that is covered in part */
 		if (part->p_type == PT_GNU_RELRO && place->address >= start &&
 			place->address < TYPEALIGN_DOWN(place->page_size, start + part->p_memsz))
 			place->protection = PROT_READ;

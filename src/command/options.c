@@ -3,14 +3,14 @@
  * options.c
  *	  Reads the options of a VACUUM, ANALYZE or REPACK statement.
  *
- * The server reads the same options in ExecVacuum or ExecRepack and raises an error for
- * whatever it doesn't like.  Here the answer to all of that is "no": the
- * caller leaves the statement to the server, which then raises its own
- * error, with its own text and position.  So nothing in this file may be
- * laxer than the server; being stricter only costs us the statement.
+ * The server reads the same options in ExecVacuum or ExecRepack, and raises an error for
+ * each that it refuses.  The functions here return false for all of these: the caller
+ * leaves the statement to the server, which raises its own error, with its own text and
+ * position.  So this file must refuse whatever the server refuses.  If it refuses more,
+ * the server runs the statement.
  *
- * The exceptions are DRY_RUN, LATENCY_TARGET, FULL REWRITE, FULL INPLACE, PARALLEL with FULL and PARALLEL
- * of REPACK, which the server doesn't know: what is wrong with them is for us to say.
+ * The exceptions are DRY_RUN, LATENCY_TARGET, FULL REWRITE, FULL INPLACE, PARALLEL with
+ * FULL and PARALLEL of REPACK.  The server doesn't know these, so we raise their errors.
  *
  * Takes no locks and reads no catalogs.
  *
@@ -30,7 +30,7 @@
 #include "pace/pace.h"
 #include "settings.h"
 
-/* The options that are nothing but a flag. */
+/* The options that are a flag. */
 static const struct
 {
 	const char *name;
@@ -68,15 +68,7 @@ static int	read_repack_parallel(DefElem *def);
 static void refuse_repack_parallel_with(const char *what);
 static bool options_agree(const VacuumStmt *stmt, const VacuumOptions *options);
 
-/*
- * vacuum_options_read
- *		Reads the options of a statement.
- *
- * Returns false if the server would raise an error for them, or might.
- * VACOPT_ONLY_DATABASE_STATS may be set in the result: it is for the caller to
- * say whether it can do that.  index_cleanup and truncate
- * are VACOPTVALUE_UNSPECIFIED unless given.  Doesn't change the statement.
- */
+/* vacuum_options_read -- see options.h. */
 bool
 vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 {
@@ -102,11 +94,7 @@ vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options)
 	return options_agree(stmt, options);
 }
 
-/*
- * vacuum_options_have_dry_run
- *		Does a VACUUM have the option DRY_RUN?  Then *on is its value, the last one if
- *		there are several.
- */
+/* vacuum_options_have_dry_run -- see options.h. */
 bool
 vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
 {
@@ -127,7 +115,7 @@ vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on)
 	return found;
 }
 
-/* vacuum_options_without_dry_run -- a list with all others. */
+/* vacuum_options_without_dry_run -- see options.h. */
 List *
 vacuum_options_without_dry_run(List *list)
 {
@@ -141,10 +129,7 @@ vacuum_options_without_dry_run(List *list)
 	return others;
 }
 
-/*
- * vacuum_options_are_ours
- *		Does FULL have a value in a statement that the server doesn't know?
- */
+/* vacuum_options_are_ours -- see options.h. */
 bool
 vacuum_options_are_ours(const VacuumStmt *stmt)
 {
@@ -157,10 +142,7 @@ vacuum_options_are_ours(const VacuumStmt *stmt)
 	return false;
 }
 
-/*
- * vacuum_options_have_full
- *		Does a statement have the option FULL, whatever its value?
- */
+/* vacuum_options_have_full -- see options.h. */
 bool
 vacuum_options_have_full(const VacuumStmt *stmt)
 {
@@ -172,10 +154,7 @@ vacuum_options_have_full(const VacuumStmt *stmt)
 	return false;
 }
 
-/*
- * vacuum_options_have_latency_target
- *		Does a VACUUM have the option LATENCY_TARGET?
- */
+/* vacuum_options_have_latency_target -- see options.h. */
 bool
 vacuum_options_have_latency_target(const VacuumStmt *stmt)
 {
@@ -189,20 +168,12 @@ vacuum_options_have_latency_target(const VacuumStmt *stmt)
 	return false;
 }
 
-/*
- * vacuum_options_read_latency_target
- *		Reads the options of a VACUUM that has a LATENCY_TARGET, the last of which
- *		counts, as for any option.
- *
- * Of the other options there may be less, if the server would raise an error.
- * Raises one itself if the value of a target is none, or if it makes no sense
- * beside the other options.
- */
+/* vacuum_options_read_latency_target -- see options.h. */
 void
 vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options)
 {
 	(void) vacuum_options_read(stmt, options);
-	/* where the server finds a fault, that may have stopped short of it */
+	/* that stops at an option that the server refuses */
 	foreach_node(DefElem, def, stmt->options)
 	{
 		if (strcmp(def->defname, "latency_target") == 0)
@@ -211,15 +182,7 @@ vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *option
 	Assert(options->has_latency_target);
 }
 
-/*
- * vacuum_options_for_server
- *		Returns a list of options as the server knows them, and changes them: without
- *		LATENCY_TARGET, with FULL for FULL REWRITE, and without a FULL INPLACE that
- *		another FULL follows, as the last one counts.
- *
- * A FULL INPLACE that counts comes last, as there must be another reason for the
- * server to refuse the statement, and its error is to be about that.
- */
+/* vacuum_options_for_server -- see options.h. */
 List *
 vacuum_options_for_server(List *list)
 {
@@ -243,12 +206,7 @@ vacuum_options_for_server(List *list)
 	return inplace == NULL ? others : lappend(others, inplace);
 }
 
-/*
- * vacuum_options_explain_faults
- *		Raises the error that the server would raise for options of a VACUUM, where
- *		ours can say what to do about it; and says so if there are to be more workers
- *		than may be.
- */
+/* vacuum_options_explain_faults -- see options.h. */
 void
 vacuum_options_explain_faults(const VacuumStmt *stmt)
 {
@@ -275,7 +233,7 @@ vacuum_options_explain_faults(const VacuumStmt *stmt)
 	}
 }
 
-/* explain_full -- likewise, for FULL. */
+/* explain_full -- raises the error for a value of FULL, if it is wrong. */
 static void
 explain_full(const DefElem *def)
 {
@@ -316,12 +274,7 @@ explain_parallel(const DefElem *def)
 				 errhint("Raise max_parallel_maintenance_workers, and max_parallel_workers if that is less.")));
 }
 
-/*
- * vacuum_options_make_ring
- *		Makes the buffer ring for a statement, in the current memory context.
- *
- * Returns NULL if the size in force is 0: no ring, all of shared buffers.
- */
+/* vacuum_options_make_ring -- see options.h. */
 BufferAccessStrategy
 vacuum_options_make_ring(const VacuumOptions *options)
 {
@@ -335,7 +288,7 @@ vacuum_options_make_ring(const VacuumOptions *options)
 
 /*
  * read_option
- *		Reads one option into *options, false if that isn't possible.
+ *		Reads one option into *options; false if the server refuses it.
  *
  * An option given twice is no error: the last one counts.
  */
@@ -416,7 +369,7 @@ read_full(const DefElem *def, VacuumParams *params)
 
 /*
  * says
- *		Is that word an option's value?
+ *		Is an option's value this word, in upper or lower case?
  */
 static bool
 says(const DefElem *def, const char *word)
@@ -466,7 +419,7 @@ read_truncate(const DefElem *def, VacOptValue *value)
 
 /*
  * read_parallel
- *		Reads PARALLEL: PARALLEL 0 becomes -1, as 0 means that it wasn't given.
+ *		Reads PARALLEL: PARALLEL 0 becomes -1, as 0 means that there is no PARALLEL.
  */
 static bool
 read_parallel(const DefElem *def, int *nworkers)
@@ -530,7 +483,7 @@ read_latency_target(const DefElem *def, VacuumOptions *options)
 
 /*
  * option_string
- *		Returns an option's value as text, NULL if it has none or a strange one.
+ *		Returns an option's value as text; NULL if it has none, or one of another type.
  */
 static const char *
 option_string(const DefElem *def)
@@ -544,7 +497,7 @@ option_string(const DefElem *def)
 		case T_Float:
 		case T_Integer:
 		case T_String:
-			/* it only reads, whatever its signature says */
+			/* it only reads, although its argument isn't const */
 			return defGetString(unconstify(DefElem *, def));
 		default:
 			return NULL;
@@ -584,7 +537,7 @@ read_bool(const DefElem *def, bool *value)
 
 /*
  * set_freeze_ages
- *		Sets the freeze ages: all 0 with FREEZE, else -1 for "as configured".
+ *		Sets the freeze ages: all 0 with FREEZE; else -1, which stands for the settings.
  */
 static void
 set_freeze_ages(VacuumParams *params)
@@ -646,7 +599,7 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 		{
 			if (named->va_cols == NIL)
 				continue;
-			/* the server would first complain about the value of FULL */
+			/* the server's error would be about the value of FULL */
 			if (flags & VACOPT_INPLACE)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -660,7 +613,7 @@ options_agree(const VacuumStmt *stmt, const VacuumOptions *options)
 
 /*
  * refuse_inplace_with
- *		Raises the error for an option that has no meaning with FULL INPLACE.
+ *		Raises the error for an option that can't be used with FULL INPLACE.
  */
 static void
 refuse_inplace_with(const char *option)
@@ -671,15 +624,7 @@ refuse_inplace_with(const char *option)
 			 errhint("Leave %s out.", option)));
 }
 
-/*
- * repack_options_read
- *		Reads the options of a REPACK.
- *
- * Returns false if the server is to run it, be it that it would raise an error
- * for the options, or that the statement is about an index or CONCURRENTLY.
- * Raises an error if PARALLEL makes no sense, or can't be had there.  params
- * are as for the VACUUM FULL that does the same.
- */
+/* repack_options_read -- see options.h. */
 bool
 repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 {
@@ -725,10 +670,7 @@ repack_options_read(const RepackStmt *stmt, VacuumOptions *options)
 	return stmt->relation == NULL || stmt->relation->va_cols == NIL;
 }
 
-/*
- * repack_options_have_parallel
- *		Does a REPACK have the option PARALLEL?
- */
+/* repack_options_have_parallel -- see options.h. */
 bool
 repack_options_have_parallel(const RepackStmt *stmt)
 {
@@ -740,13 +682,7 @@ repack_options_have_parallel(const RepackStmt *stmt)
 	return false;
 }
 
-/*
- * repack_options_for_server
- *		Returns a list of options of a REPACK as the server knows them.
- *
- * For a statement that the server will refuse for another reason, or whose
- * PARALLEL has been refused where it says something.
- */
+/* repack_options_for_server -- see options.h. */
 List *
 repack_options_for_server(List *list)
 {
@@ -762,7 +698,7 @@ repack_options_for_server(List *list)
 
 /*
  * read_repack_parallel
- *		Reads PARALLEL of a REPACK, as read_parallel, but it is an error if it is none.
+ *		Reads PARALLEL of a REPACK, as read_parallel, but raises an error if it is wrong.
  */
 static int
 read_repack_parallel(DefElem *def)
@@ -778,7 +714,7 @@ read_repack_parallel(DefElem *def)
 
 /*
  * refuse_repack_parallel_with
- *		Raises the error for PARALLEL in a REPACK that is the server's.
+ *		Raises the error for PARALLEL in a REPACK that the server has to run.
  */
 static void
 refuse_repack_parallel_with(const char *what)

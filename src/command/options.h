@@ -16,7 +16,7 @@
 
 #include "compat.h"
 
-/* FULL INPLACE: without VACOPT_FULL, as it is so unlike it */
+/* FULL INPLACE; VACOPT_FULL isn't set beside it, as the two have little in common */
 #define VACOPT_INPLACE	((bits32) 1 << 30)
 
 typedef struct VacuumOptions
@@ -28,19 +28,95 @@ typedef struct VacuumOptions
 	double		latency_target; /* LATENCY_TARGET, see pace.h */
 } VacuumOptions;
 
+/*
+ * vacuum_options_read
+ *		Reads the options of a VACUUM or ANALYZE, and doesn't change the statement.
+ *
+ * Returns false if the server raises an error for them, or may raise one.  Raises an
+ * error itself for options that the server doesn't know.  VACOPT_ONLY_DATABASE_STATS may
+ * be set in the result: the caller checks whether it can do that.  index_cleanup and
+ * truncate are VACOPTVALUE_UNSPECIFIED if the statement doesn't have them.
+ */
 extern bool vacuum_options_read(const VacuumStmt *stmt, VacuumOptions *options);
+
+/*
+ * vacuum_options_have_dry_run
+ *		Does a VACUUM have the option DRY_RUN?  If so, *on is its value, the last one if
+ *		there are several.
+ */
 extern bool vacuum_options_have_dry_run(const VacuumStmt *stmt, bool *on);
+
+/* vacuum_options_without_dry_run -- returns a list of the other options. */
 extern List *vacuum_options_without_dry_run(List *list);
+
+/* vacuum_options_are_ours -- has a statement FULL with a value that the server doesn't know? */
 extern bool vacuum_options_are_ours(const VacuumStmt *stmt);
+
+/* vacuum_options_have_full -- has a statement the option FULL, with any value? */
 extern bool vacuum_options_have_full(const VacuumStmt *stmt);
+
+/* vacuum_options_have_latency_target -- has a VACUUM the option LATENCY_TARGET? */
 extern bool vacuum_options_have_latency_target(const VacuumStmt *stmt);
+
+/*
+ * vacuum_options_read_latency_target
+ *		Reads the options of a VACUUM that has a LATENCY_TARGET.  If it has several, the
+ *		last one counts, as for any option.
+ *
+ * If the server refuses another option, those after it are not read.  Raises an error if
+ * the value of a target is wrong, or if it can't be used with the other options.
+ */
 extern void vacuum_options_read_latency_target(const VacuumStmt *stmt, VacuumOptions *options);
+
+/*
+ * vacuum_options_explain_faults
+ *		Raises the error that the server would raise for options of a VACUUM, where
+ *		ours can say what to do about it.  Tells the user if the statement asks for more
+ *		workers than the server allows.
+ */
 extern void vacuum_options_explain_faults(const VacuumStmt *stmt);
+
+/*
+ * vacuum_options_for_server
+ *		Returns a list of the options that the server knows, and changes them: without
+ *		LATENCY_TARGET, with FULL for FULL REWRITE, and without a FULL INPLACE that
+ *		another FULL follows, as the last one counts.
+ *
+ * A FULL INPLACE that counts comes last.  The server has another reason to refuse such a
+ * statement, and so its error is about that.
+ */
 extern List *vacuum_options_for_server(List *list);
+
+/*
+ * vacuum_options_make_ring
+ *		Makes the buffer ring for a statement, in the current memory context.
+ *
+ * Returns NULL if the size of the statement, or else of the setting, is 0: then VACUUM
+ * uses all of shared buffers.
+ */
 extern BufferAccessStrategy vacuum_options_make_ring(const VacuumOptions *options);
 
+/*
+ * repack_options_read
+ *		Reads the options of a REPACK.  params are those of the VACUUM FULL that does the
+ *		same.
+ *
+ * Returns false if the server has to run the statement: if the server raises an error for
+ * the options, or if it is a REPACK CONCURRENTLY or by an index.  Raises an error if the
+ * value of PARALLEL is wrong, or if the server has to run a statement with PARALLEL.
+ */
 extern bool repack_options_read(const RepackStmt *stmt, VacuumOptions *options);
+
+/* repack_options_have_parallel -- has a REPACK the option PARALLEL? */
 extern bool repack_options_have_parallel(const RepackStmt *stmt);
+
+/*
+ * repack_options_for_server
+ *		Returns a list of the options of a REPACK without PARALLEL.
+ *
+ * This is for a statement that the server refuses for another reason, or in which
+ * PARALLEL has no effect.
+ */
 extern List *repack_options_for_server(List *list);
 
 #endif							/* CYCLONE_OPTIONS_H */

@@ -4,18 +4,17 @@
  *	  Which relations a VACUUM FULL processes, and each one's transactions.
  *
  * Does what the server's vacuum() does for the VACUUM command, for FULL,
- * REWRITE or INPLACE, and like it in two steps.  First the list of targets is
- * made in the transaction that the statement came in: the named tables with
- * their partitions and children, or all tables of the database.  No lock
- * outlives this step.  Then that transaction is committed, and every target
- * gets its own: opened under AccessExclusiveLock, or ShareUpdateExclusiveLock
- * for INPLACE, checked once more, and rewritten or compacted.  If it isn't
- * one for that, the server gets it, whose lazy VACUUMs come to the engine
- * (heap_seam.c).  So does the TOAST table of one that was compacted, under a
- * session lock on the table.  ANALYZE follows if it was asked for.  At the
- * end a new transaction is open for the caller to commit.
+ * REWRITE or INPLACE, and like it in two steps.  First it makes the list of targets, in
+ * the transaction of the statement: the named tables with their partitions and children,
+ * or all tables of the database.  No lock outlives this step.  Then it commits that
+ * transaction, and each target gets its own.  There it opens the target under
+ * AccessExclusiveLock, or ShareUpdateExclusiveLock for INPLACE, checks it once more, and
+ * rewrites or compacts it.  It leaves to the server a target for which that isn't
+ * possible, and the TOAST table of a compacted one, under a session lock on the table;
+ * the server's lazy VACUUMs come to the engine (heap_seam.c).  ANALYZE follows if the
+ * statement has it.  At the end a new transaction is open for the caller to commit.
  *
- * What must survive the transactions lives in the caller's memory context.
+ * What must survive the transactions is in the caller's memory context.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -59,7 +58,7 @@
 typedef enum TargetVerdict
 {
 	TARGET_SKIP,				/* nothing, not even ANALYZE */
-	TARGET_EMPTY,				/* nothing, but ANALYZE is welcome */
+	TARGET_EMPTY,				/* nothing but ANALYZE */
 	TARGET_FOR_SERVER,			/* not for our VACUUM FULL */
 	TARGET_FOR_US
 } TargetVerdict;
@@ -92,16 +91,7 @@ static void analyze_target(const VacuumRelation *target,
 						   const VacuumParams *params,
 						   BufferAccessStrategy ring);
 
-/*
- * vacuum_relations
- *		Vacuums the named relations, or the whole database if there are none.
- *
- * To be called outside a transaction block, in a transaction as of a
- * statement's start; returns in another one, for the caller to commit.
- * named, params and ring live in context or elsewhere safe from commits.
- * Relations that can't be processed are skipped, with a warning where the
- * server has one.
- */
+/* vacuum_relations -- see relations.h. */
 void
 vacuum_relations(List *named, const VacuumParams *params,
 				 BufferAccessStrategy ring, MemoryContext context)
@@ -136,11 +126,7 @@ vacuum_relations(List *named, const VacuumParams *params,
 		vac_update_datfrozenxid();
 }
 
-/*
- * relations_list
- *		List the targets that the named relations stand for, or those of the whole
- *		database if there are none, in context.  No lock on them is left.
- */
+/* relations_list -- see relations.h. */
 List *
 relations_list(List *named, bits32 options, MemoryContext context)
 {
@@ -153,12 +139,7 @@ relations_list(List *named, bits32 options, MemoryContext context)
 	return targets;
 }
 
-/*
- * vacuum_relations_running
- *		Is a VACUUM of ours at work in this session, or is this a worker of one?
- *
- * True only while functions of users may run inside it.
- */
+/* vacuum_relations_running -- see relations.h. */
 bool
 vacuum_relations_running(void)
 {
@@ -169,8 +150,8 @@ vacuum_relations_running(void)
  * expand_named
  *		Appends the targets that a named relation stands for.
  *
- * Holds an AccessShareLock on it meanwhile.  Raises an error if it doesn't
- * exist; warns and appends nothing if SKIP_LOCKED and it is locked.
+ * Holds an AccessShareLock on it meanwhile.  Raises an error if it doesn't exist.  With
+ * SKIP_LOCKED, warns and appends nothing if it is locked.
  */
 static List *
 expand_named(List *targets, VacuumRelation *named, bits32 options,
@@ -202,7 +183,7 @@ expand_named(List *targets, VacuumRelation *named, bits32 options,
 		elog(ERROR, "cache lookup failed for relation %u", relid);
 	form = (Form_pg_class) GETSTRUCT(tuple);
 
-	/* who may not vacuum a parent may still own some of its children */
+	/* a user who may not vacuum a parent may own some of its children */
 	if (vacuum_is_permitted_for_relation(relid, form, options))
 		targets = append_target(targets, name, relid, named->va_cols, context);
 	with_children = wants_children(name, form->relkind);
@@ -211,7 +192,7 @@ expand_named(List *targets, VacuumRelation *named, bits32 options,
 	if (with_children)
 		targets = append_children(targets, relid, named->va_cols, context);
 
-	/* locks on many relations at once would invite deadlocks */
+	/* locks on many relations at once could lead to deadlocks */
 	UnlockRelationOid(relid, AccessShareLock);
 
 	return targets;
@@ -221,7 +202,7 @@ expand_named(List *targets, VacuumRelation *named, bits32 options,
  * wants_children
  *		Does naming this relation name its children or partitions, too?
  *
- * Warns if it doesn't and nothing is left to be done.
+ * Warns if it doesn't, and the statement has nothing to do for the relation.
  */
 static bool
 wants_children(const RangeVar *name, char relkind)
@@ -243,8 +224,8 @@ wants_children(const RangeVar *name, char relkind)
  * append_children
  *		Appends all children of a relation, on which the caller has some lock.
  *
- * They aren't locked, so they get no name: that one of them is gone when
- * its turn comes is nothing to complain about.
+ * They aren't locked, and get no name, so that there is no warning if one of them is gone
+ * when its turn comes.
  */
 static List *
 append_children(List *targets, Oid relid, List *columns,
@@ -264,9 +245,8 @@ append_children(List *targets, Oid relid, List *columns,
 
 /*
  * whole_database
- *		Lists the tables of the database that the user may vacuum, without names.
- *
- * Warns of those that he may not.
+ *		Lists the tables of the database that the user may vacuum, without names.  Warns
+ *		of the others.
  */
 static List *
 whole_database(bits32 options, MemoryContext context)
@@ -280,7 +260,7 @@ whole_database(bits32 options, MemoryContext context)
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
-		/* partitioned tables are there for ANALYZE */
+		/* partitioned tables are for ANALYZE */
 		if (form->relkind != RELKIND_RELATION &&
 			form->relkind != RELKIND_MATVIEW &&
 			form->relkind != RELKIND_PARTITIONED_TABLE)
@@ -300,7 +280,7 @@ whole_database(bits32 options, MemoryContext context)
  * append_target
  *		Appends one target, in context.
  *
- * A target with a name is complained about if it can't be opened.
+ * There is a warning if a target with a name can't be opened.
  */
 static List *
 append_target(List *targets, RangeVar *name, Oid relid, List *columns,
@@ -316,7 +296,7 @@ append_target(List *targets, RangeVar *name, Oid relid, List *columns,
 
 /*
  * process_targets
- *		Vacuums, and analyzes if asked to, one target after the other.
+ *		Vacuums one target after the other, and analyzes it if the statement has ANALYZE.
  *
  * Called and returns outside any transaction.
  */
@@ -342,8 +322,8 @@ process_targets(List *targets, const VacuumParams *params,
  * vacuum_target
  *		Rewrites or compacts one target, and its TOAST table with it.
  *
- * Called and returns outside any transaction.  Returns whether an ANALYZE
- * that was asked for is still to be done.
+ * Called and returns outside any transaction.  Returns true if the caller has to do an
+ * ANALYZE of the statement, and false if it is done or the target is skipped.
  */
 static bool
 vacuum_target(VacuumRelation *target, const VacuumParams *params,
@@ -410,9 +390,9 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
  * is_surely_for_server
  *		Will VACUUM FULL of this relation be left to the server?
  *
- * To be found out before the exclusive lock is taken, as that costs a
- * transaction ID, and users twice the wait if the server takes it again.  If
- * even a weak lock can't be had at once, the answer is no.
+ * This is asked before the exclusive lock is taken: that lock costs a transaction ID, and
+ * other sessions wait twice if the server takes it again.  Returns false if it can't get
+ * a weak lock at once.
  */
 static bool
 is_surely_for_server(Oid relid, const VacuumParams *params)
@@ -430,10 +410,7 @@ is_surely_for_server(Oid relid, const VacuumParams *params)
 	return for_server;
 }
 
-/*
- * relation_is_for_server
- *		Is this relation, open and locked, one that we can't rewrite?
- */
+/* relation_is_for_server -- see relations.h. */
 bool
 relation_is_for_server(Relation rel, const VacuumParams *params)
 {
@@ -454,7 +431,7 @@ relation_is_for_server(Relation rel, const VacuumParams *params)
 				 errhint("The function cyclone.autovacuum_reset() ends that.")));
 		return true;
 	}
-	/* without the table itself, it is about its TOAST table */
+	/* without PROCESS_MAIN the statement is about the TOAST table */
 	return (params->options & VACOPT_FULL) &&
 		(!(params->options & VACOPT_PROCESS_MAIN) || !table_rewrite_is_possible(rel));
 }
@@ -487,7 +464,7 @@ judge_target(Relation rel, const VacuumParams *params, bool is_named)
 		return TARGET_SKIP;
 	}
 
-	/* without a word, as every VACUUM of a database comes across some */
+	/* no warning, as each VACUUM of a database meets some */
 	if (RELATION_IS_OTHER_TEMP(rel))
 		return TARGET_SKIP;
 
@@ -511,10 +488,10 @@ judge_target(Relation rel, const VacuumParams *params, bool is_named)
 
 /*
  * can_compact
- *		Can the rows of a table be moved, as FULL INPLACE wants it?
+ *		Can FULL INPLACE move the rows of a table?
  *
- * If not it is only vacuumed, with a warning if it was named, and else a word
- * in VERBOSE.
+ * If not, the table is only vacuumed.  There is a warning if the statement names it, and
+ * otherwise a line of VERBOSE.
  */
 static bool
 can_compact(Relation rel, bool is_named, bits32 options)
@@ -536,10 +513,7 @@ can_compact(Relation rel, bool is_named, bits32 options)
 	return false;
 }
 
-/*
- * relations_apply_reloptions
- *		Fills in what the statement left open from the table's options.
- */
+/* relations_apply_reloptions -- see relations.h. */
 void
 relations_apply_reloptions(Relation rel, VacuumParams *params)
 {
@@ -578,10 +552,7 @@ index_cleanup_default(const StdRdOptions *opts)
 	return VACOPTVALUE_AUTO;
 }
 
-/*
- * relation_rewrite
- *		Rewrites an open table, as its owner, in a safe environment, and closes it.
- */
+/* relation_rewrite -- see relations.h. */
 void
 relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 {
@@ -608,10 +579,10 @@ relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params
 
 /*
  * vacuum_toast
- *		Vacuums the TOAST table of a compacted table, under the session lock on that.
+ *		Vacuums the TOAST table of a compacted table, under the session lock on the table.
  *
- * It has options of its own, so params are those of the statement; but what
- * INDEX_CLEANUP says with FULL INPLACE is not about it.
+ * The TOAST table has reloptions of its own, so params are those of the statement.  An
+ * INDEX_CLEANUP beside FULL INPLACE doesn't apply to it.
  */
 static void
 vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
@@ -632,8 +603,7 @@ vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 
 /*
  * leave_to_server
- *		Lets the server vacuum a target that isn't to be rewritten or compacted by us,
- *		and analyze it.
+ *		Has the server vacuum a target that we don't rewrite or compact, and analyze it.
  *
  * Called and returns outside any transaction, without a lock on the target.
  */
@@ -648,7 +618,7 @@ leave_to_server(VacuumRelation *target, const VacuumParams *params,
 
 	Assert(!IsTransactionState());
 
-	/* we update them ourselves, once for all targets */
+	/* vacuum_relations updates them, once for all targets */
 	server_params.options |= VACOPT_SKIP_DATABASE_STATS;
 	server_params.options &= ~VACOPT_INPLACE;
 
@@ -667,7 +637,7 @@ leave_to_server(VacuumRelation *target, const VacuumParams *params,
 	CommitTransactionCommand();
 	MemoryContextDelete(scratch);
 
-	/* the server has switched it off at its end */
+	/* the server has switched cost accounting off at its end */
 	relations_reset_costs();
 }
 
@@ -682,7 +652,7 @@ analyze_target(const VacuumRelation *target, const VacuumParams *params,
 	VacuumParams analyze_params = *params;
 
 	StartTransactionCommand();
-	/* functions in indexes may want a snapshot */
+	/* functions in indexes may need a snapshot */
 	PushActiveSnapshot(GetTransactionSnapshot());
 
 	analyze_rel(target->oid, target->relation, &analyze_params,
@@ -693,10 +663,7 @@ analyze_target(const VacuumRelation *target, const VacuumParams *params,
 	CommitTransactionCommand();
 }
 
-/*
- * relations_reset_costs
- *		Starts the cost accounting of VACUUM afresh, as the settings have it.
- */
+/* relations_reset_costs -- see relations.h. */
 void
 relations_reset_costs(void)
 {
@@ -709,10 +676,7 @@ relations_reset_costs(void)
 	compat_reset_page_counters();
 }
 
-/*
- * relations_end
- *		Clears what must not outlive the last relation, or an error.
- */
+/* relations_end -- see relations.h. */
 void
 relations_end(void)
 {

@@ -17,19 +17,60 @@
 
 #include "compat.h"
 
+/*
+ * vacuum_relations
+ *		Vacuums the named relations, or the whole database if there are none.
+ *
+ * Called outside a transaction block, in a transaction as of a statement's start;
+ * returns in another one, for the caller to commit.  named, params and ring are in
+ * context, or in other memory that outlives transactions.  Skips relations that can't be
+ * processed, with the warnings that the server has.
+ */
 extern void vacuum_relations(List *named, const VacuumParams *params,
 							 BufferAccessStrategy ring,
 							 MemoryContext context);
+
+/*
+ * vacuum_relations_running
+ *		Is a VACUUM (FULL) of ours at work in this session, or is this a worker of a
+ *		VACUUM?
+ *
+ * If a statement comes then, a function in an index expression has called it.
+ */
 extern bool vacuum_relations_running(void);
 
-/* what a dry run shares */
+/*
+ * relations_list
+ *		Lists the targets that the named relations stand for, or those of the whole
+ *		database if there are none, in context.  Leaves no lock on them.
+ */
 extern List *relations_list(List *named, bits32 options, MemoryContext context);
+
+/*
+ * relations_apply_reloptions
+ *		Fills in from the table's options what the statement leaves open.
+ */
 extern void relations_apply_reloptions(Relation rel, VacuumParams *params);
 
-/* what REPACK shares */
+/* relations_reset_costs -- starts the cost accounting of VACUUM anew, by the settings. */
 extern void relations_reset_costs(void);
+
+/* relations_end -- clears the state that must not outlive the last relation, or an error. */
 extern void relations_end(void);
+
+/*
+ * relation_is_for_server
+ *		Is this relation, open and locked, one that the server has to vacuum or repack?
+ *
+ * Warns if that is because an audit has failed on it.
+ */
 extern bool relation_is_for_server(Relation rel, const VacuumParams *params);
+
+/*
+ * relation_rewrite
+ *		Rewrites a table that is open under AccessExclusiveLock, as its owner, in a safe
+ *		environment, and closes it.  The lock remains.
+ */
 extern void relation_rewrite(Relation rel, RepackCommand command, const VacuumParams *params);
 
 #endif							/* CYCLONE_RELATIONS_H */

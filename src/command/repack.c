@@ -3,18 +3,17 @@
  * repack.c
  *	  Which relations a REPACK rewrites, and each one's transaction.
  *
- * A rewrite is the same in REPACK as in VACUUM FULL, but what is around it is
- * not, and here it is as in the server's REPACK.  One table that is named is
- * rewritten in the transaction that the statement came in, under the lock with
- * which its name was looked up, and it is an error if that can't be; ANALYZE
- * follows in a transaction of its own.  The partitions of a partitioned table,
- * or all tables of the database, are listed there and rewritten in one
- * transaction each.  Those that the user may not repack are passed over with a
- * warning, and those that are gone, or temporary ones of others, without a
- * word.  datfrozenxid is left to VACUUM.
+ * REPACK rewrites a table as VACUUM FULL does.  The steps before and after that are those
+ * of the server's REPACK.  It rewrites a named table in the transaction of the statement,
+ * under the lock with which its name was looked up, and raises an error if that isn't
+ * possible; ANALYZE follows in a transaction of its own.  It lists the partitions of a
+ * partitioned table, or all tables of the database, and rewrites each in one transaction.
+ * Then it skips tables that the user may not repack, with a warning.  Those that are gone,
+ * and temporary tables of other sessions, it skips without one.  datfrozenxid is left to
+ * VACUUM.
  *
- * A table that isn't one for us, such as a catalog, is repacked by the server,
- * in the same transaction and under the same lock.
+ * The server repacks tables that we can't rewrite, such as catalogs, in the same
+ * transaction and under the same lock.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -58,15 +57,7 @@ static void repack_open(Relation rel, const VacuumParams *params, bool is_named)
 static void repack_by_server(Relation rel, const VacuumParams *params, bool is_named);
 static void analyze_named(Oid relid, List *columns, const VacuumParams *params);
 
-/*
- * repack_relations
- *		Repacks the named relation, or the whole database if it is NULL.
- *
- * To be called outside a transaction block, in a transaction as of a
- * statement's start, with a snapshot; returns in it or in another one, for the
- * caller to commit.  named and params live in context or elsewhere safe from
- * commits.
- */
+/* repack_relations -- see repack.h. */
 void
 repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
 {
@@ -85,7 +76,7 @@ repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContex
 
 /*
  * repack_all
- *		Does it: what may fail.
+ *		Does what repack_relations has to do, but for the end.
  */
 static void
 repack_all(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
@@ -147,7 +138,7 @@ open_named(const VacuumRelation *named)
 /*
  * list_partitions
  *		Lists the partitions of a partitioned table, on which the caller has a lock,
- *		that the user may repack.  Those that are foreign tables don't count.
+ *		that the user may repack, but no foreign tables.
  */
 static List *
 list_partitions(Oid parent, MemoryContext context)
@@ -192,7 +183,7 @@ list_database(MemoryContext context)
 
 /*
  * is_in_list
- *		Is it a kind of relation that a REPACK of the database is about?
+ *		Is a relation of a kind that a REPACK of the database repacks?
  */
 static bool
 is_in_list(Form_pg_class form)
@@ -241,8 +232,8 @@ append_oid(List *relids, Oid relid, MemoryContext context)
  *		Repacks one of several tables, in a transaction of its own, if it is still
  *		there, and still one that the user may repack.
  *
- * The snapshot comes after the lock: rows that die while we wait for that are
- * then none that we need.
+ * It takes the snapshot after the lock, so that the snapshot doesn't need rows that die
+ * while we wait for the lock.
  */
 static void
 repack_listed(Oid relid, const VacuumParams *params)
@@ -294,10 +285,10 @@ repack_open(Relation rel, const VacuumParams *params, bool is_named)
 
 /*
  * repack_by_server
- *		Has the server repack such a table.
+ *		Has the server repack a table that we can't rewrite.
  *
- * It has no parallel workers for that: a warning if they were asked for, for
- * this table, and else a word in VERBOSE.
+ * The server has no parallel workers for that.  If the statement has PARALLEL, there is a
+ * warning if it names the table, and otherwise a line of VERBOSE.
  */
 static void
 repack_by_server(Relation rel, const VacuumParams *params, bool is_named)
@@ -315,8 +306,7 @@ repack_by_server(Relation rel, const VacuumParams *params, bool is_named)
 
 /*
  * analyze_named
- *		Analyzes the table that was named, in the new transaction that has begun, as it
- *		need not be locked exclusively any longer.
+ *		Analyzes the named table, in the new transaction, without an exclusive lock.
  */
 static void
 analyze_named(Oid relid, List *columns, const VacuumParams *params)

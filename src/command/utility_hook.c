@@ -1,31 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * utility_hook.c
- *	  What the server doesn't know of VACUUM and REPACK statements.
+ *	  Options of VACUUM and REPACK statements that the server doesn't know.
  *
- * A ProcessUtility hook.  A lazy VACUUM goes on to the next hook and the
- * server, and the engine gets its tables where the server asks heap to be
- * vacuumed: see heap_seam.c.  If the statement has a LATENCY_TARGET, that is
- * taken out of it here, and holds for as long as the statement runs.
+ * A ProcessUtility hook.  A lazy VACUUM goes on to the next hook and the server, and
+ * the engine gets its tables where the server asks heap to vacuum them: see
+ * heap_seam.c.  If the statement has a LATENCY_TARGET, the hook removes that option, and
+ * keeps to the target for as long as the statement runs.
  *
- * A VACUUM FULL ends here: the next hook doesn't see it.  We take it only if
- * it is certain to be legal here and now and the engine is made for it;
- * everything else goes on unchanged, errors of every kind included, so that
- * all messages are the server's own.  Modules that watch statements, like
- * pg_stat_statements, see a VACUUM FULL if their hooks run around ours: if
- * they come after us in shared_preload_libraries.  A VACUUM FULL of a table
- * that another library distributes goes on to it: see distributed.c.  With
- * options that it doesn't know we send it to the nodes ourselves.
+ * A VACUUM FULL ends here: the next hook doesn't see it.  We take it only if it is
+ * legal here and now and the engine can do it.  Everything else goes on unchanged, also
+ * statements with errors, so that all messages are the server's own.  Modules that watch
+ * statements, like pg_stat_statements, see a VACUUM FULL if their hooks run around ours:
+ * if they come after us in shared_preload_libraries.  A VACUUM FULL of a table that
+ * another library distributes goes on to that library: see distributed.c.  If that
+ * doesn't know the options, we send the statement to the nodes ourselves.
  *
- * A REPACK is treated like a VACUUM FULL.  PARALLEL is an option of ours there,
- * and an error where the server must run it.
+ * A REPACK is treated like a VACUUM FULL.  PARALLEL is an option of ours there, and an
+ * error where the server must run the statement.
  *
- * A library that a session loads puts its hook in front of ours.  TimescaleDB's
- * ends each VACUUM there, so in its databases we come first (come_first).
+ * A library that a session loads puts its hook in front of ours.  TimescaleDB's hook
+ * runs each VACUUM itself, so in its databases we put ours in front (come_first).
  *
- * On the way, latency.c may time other statements, and workers that compact tables leave
- * a database that is to be dropped, say (compaction.c).  In a server that we don't
- * fit (server_check.c) all goes on unchanged, but for options of ours.
+ * The hook also lets latency.c time other statements, and lets workers that compact
+ * tables leave a database, for example before DROP DATABASE (compaction.c).  In a server
+ * that the library doesn't fit (server_check.c) everything goes on unchanged, and options
+ * of ours are errors.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -60,10 +60,10 @@
 static ProcessUtility_hook_type next_hook = NULL;
 static post_parse_analyze_hook_type previous_analyze_hook = NULL;
 
-/* what was in front of us in this session, and now isn't */
+/* The first hook of this session before come_first put ours in front; or NULL */
 static ProcessUtility_hook_type overtaken_hook = NULL;
 
-/* What a ProcessUtility hook is called with, and what comes after ours */
+/* The arguments of a ProcessUtility hook, and the hook or function that comes next */
 typedef struct Call
 {
 	ProcessUtility_hook_type next;
@@ -103,10 +103,7 @@ static void run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options);
 static void run_repack(const RepackStmt *stmt, const VacuumOptions *options);
 static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context);
 
-/*
- * utility_hook_init
- *		Installs the hook.
- */
+/* utility_hook_init -- see utility_hook.h. */
 void
 utility_hook_init(void)
 {
@@ -155,13 +152,14 @@ take_vacuum(PlannedStmt *pstmt, const char *query_string,
 
 /*
  * come_first
- *		A hook for when a statement has been analyzed, which is the last moment before
- *		the ProcessUtility hooks: puts ours in front of those that this session has
- *		loaded, if we need that.
+ *		A hook that the server calls when it has analyzed a statement, before the
+ *		ProcessUtility hooks: puts ours in front of those that this session has loaded,
+ *		if we need that.
  *
- * TimescaleDB loads the library of its version when a statement is analyzed, in
- * such a hook, so whoever is called first, it has done so by the time that we look.
- * Only once, or hooks could come to call each other in a circle.
+ * TimescaleDB loads the library of its version in such a hook, before it calls the next
+ * one, and this hook calls the next ones first.  So in either order that library is
+ * loaded when we look.  We do this once in a session, as otherwise hooks could call each
+ * other in a circle.
  */
 static void
 come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate)
@@ -183,10 +181,10 @@ come_first(ParseState *pstate, Query *query, compat_jumble_state *jstate)
 
 /*
  * take_vacuum_first
- *		The hook that is in front of others: they get whatever isn't done here.
+ *		The hook that come_first puts in front of others: they get each statement that it
+ *		doesn't run.
  *
- * One that passes it on brings it to take_vacuum, which finds nothing more to do
- * with it.
+ * If these pass the statement on, it comes to take_vacuum, which passes it on, too.
  */
 static void
 take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
@@ -203,14 +201,13 @@ take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 
 /*
  * is_done
- *		Runs a VACUUM or REPACK that is ours, and passes on to the next hook one that has
- *		options of ours, without them.  A latency target is kept to meanwhile.
+ *		Runs a VACUUM or REPACK that is ours.  Passes on to the next hook one that has
+ *		options of ours, without these, and keeps to its latency target meanwhile.
  *
- * Returns false if the statement is neither, and is still to be passed on.
- * Raises an error if an option can't be had.  In the midst of another VACUUM,
- * where a function in an index expression may try one, there is only the
- * server's error to come, and that other one's pace must stay as it is: who
- * called the function may catch the error.
+ * Returns false if the statement is neither, and the caller has to pass it on.  Raises an
+ * error if an option is not possible.  A function in an index expression may call this in
+ * the midst of another VACUUM.  Then there is only the server's error to raise, and the
+ * pace of the other VACUUM stays as it is: the function may catch the error.
  */
 static bool
 is_done(const Call *call)
@@ -280,10 +277,10 @@ is_done(const Call *call)
 
 /*
  * is_dry_run_done
- *		Runs a VACUUM that has the option DRY_RUN, dry or not.
+ *		Runs a VACUUM that has the option DRY_RUN, whether that is on or off.
  *
- * Returns false if it hasn't.  One that is to be dry goes on to nobody, whatever is wrong
- * with it.
+ * Returns false if it hasn't the option.  A statement with DRY_RUN on is never passed on,
+ * also if other options of it are wrong.
  */
 static bool
 is_dry_run_done(const Call *call)
@@ -297,7 +294,7 @@ is_dry_run_done(const Call *call)
 	if (!IsUnderPostmaster || !vacuum_options_have_dry_run(stmt, &is_dry))
 		return false;
 
-	/* what isn't dry commits */
+	/* with DRY_RUN off it commits */
 	old = MemoryContextSwitchTo(statement_context());
 	inner.pstmt = copyObject(call->pstmt);
 	stmt = castNode(VacuumStmt, inner.pstmt->utilityStmt);
@@ -329,11 +326,11 @@ is_dry_run_done(const Call *call)
 
 /*
  * is_cluster_done
- *		Runs a VACUUM that we send to the nodes of a cluster: first what the statement
- *		names here, as if that had been all, then the rest.
+ *		Runs a VACUUM that we send to the nodes of a cluster: first the tables that aren't
+ *		distributed, as a statement of their own, then the others.
  *
- * Returns false if it is none, or isn't allowed where it stands, or the server
- * would raise an error for its options.
+ * Returns false if the statement is no such VACUUM, isn't allowed in this place, or has
+ * options for which the server raises an error.
  */
 static bool
 is_cluster_done(const Call *call)
@@ -356,7 +353,7 @@ is_cluster_done(const Call *call)
 	old = MemoryContextSwitchTo(statement_context());
 	rest = copyObject(unconstify(VacuumStmt *, stmt));
 	rest->rels = copyObject(list_difference_ptr(stmt->rels, here));
-	/* what doesn't exist is to be an error before anything is done */
+	/* a table that doesn't exist is an error before anything is done */
 	foreach_node(VacuumRelation, named, rest->rels)
 	{
 		if (!OidIsValid(named->oid))
@@ -396,7 +393,7 @@ check_target(const VacuumStmt *stmt, const VacuumOptions *options)
 
 /*
  * is_repack_done
- *		The same for a REPACK, whose only option of ours is PARALLEL.
+ *		As is_done, for a REPACK, whose only option of ours is PARALLEL.
  */
 static bool
 is_repack_done(const Call *call)
@@ -405,7 +402,7 @@ is_repack_done(const Call *call)
 	bool		has_parallel = repack_options_have_parallel(stmt);
 	VacuumOptions options;
 
-	/* elsewhere it is the server's to say that it is not possible */
+	/* in these cases the server raises the error */
 	if (!cyclone_enabled || !IsUnderPostmaster || stmt->command != REPACK_COMMAND_REPACK ||
 		IsInParallelMode() || RecoveryInProgress())
 		return false;
@@ -431,7 +428,7 @@ is_repack_done(const Call *call)
 	return true;
 }
 
-/* pass_on -- the statement goes on to the next hook, or the server. */
+/* pass_on -- pass the statement on to the next hook, or the server. */
 static void
 pass_on(const Call *call)
 {
@@ -451,8 +448,8 @@ pass_on_for_server(const Call *call)
 
 /*
  * for_server
- *		Returns a copy of a VACUUM or REPACK statement with options that the server knows, which
- *		lives as long as the portal, if there is one: both commit.
+ *		Returns a copy of a VACUUM or REPACK statement, with options that the server
+ *		knows, in memory that outlives the statement's transactions.
  */
 static PlannedStmt *
 for_server(const PlannedStmt *pstmt)
@@ -501,7 +498,7 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 	if (!cyclone_enabled || !stmt->is_vacuumcmd || !vacuum_options_have_full(stmt))
 		return false;
 
-	/* the server wouldn't know the options */
+	/* the error is raised here, as the server doesn't know the options */
 	if ((context != PROCESS_UTILITY_TOPLEVEL || IsTransactionBlock()) &&
 		vacuum_options_are_ours(stmt))
 		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "VACUUM");
@@ -519,16 +516,15 @@ is_ours(const VacuumStmt *stmt, ProcessUtilityContext context,
 	if (!vacuum_options_read(stmt, options))
 		return false;
 
-	/* FULL may have been said to be false */
+	/* FULL may be false */
 	return (options->params.options & (VACOPT_FULL | VACOPT_INPLACE)) != 0;
 }
 
 /*
  * is_repack_ours
- *		Is a REPACK, where there may be one, one that we run?  If so, *options are its
- *		options.
+ *		Is a REPACK one that we run?  If so, *options are its options.
  *
- * The server also runs that of one table inside a transaction block.
+ * Inside a transaction block the server may REPACK one table, and we don't.
  */
 static bool
 is_repack_ours(const RepackStmt *stmt, ProcessUtilityContext context,
@@ -559,7 +555,7 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 	BufferAccessStrategy ring;
 	List	   *named;
 
-	/* can't fail, but tells the transaction that it is to be committed */
+	/* can't fail here, but tells the transaction to commit at the end */
 	PreventInTransactionBlock(true, "VACUUM");
 
 	/* a child of the portal's, so that it goes away after an error */
@@ -567,7 +563,7 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 									ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
 	ring = vacuum_options_make_ring(options);
-	/* the statement may be a cached one, and names end up in our list */
+	/* the statement may be a cached one, and our list keeps its names */
 	named = copyObject(stmt->rels);
 	MemoryContextSwitchTo(old);
 
@@ -591,8 +587,8 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
  * run_repack
  *		Runs a REPACK that is ours, likewise.
  *
- * The server commits that of a single table with whatever comes after it, if
- * more was sent to it at once.  We rewrite tables in transactions of their own.
+ * If the client sends several statements at once, the server commits a REPACK of a single
+ * table together with the next ones.  We rewrite tables in transactions of their own.
  */
 static void
 run_repack(const RepackStmt *stmt, const VacuumOptions *options)
@@ -628,8 +624,8 @@ run_repack(const RepackStmt *stmt, const VacuumOptions *options)
  * refuse_nested
  *		Raises the server's error for a VACUUM or ANALYZE inside a VACUUM of ours.
  *
- * A function in an index expression may call one.  Returns if the server
- * finds another fault first and is to raise that.
+ * A function in an index expression may call one.  Returns if the server finds another
+ * error first, and raises that.
  */
 static void
 refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context)

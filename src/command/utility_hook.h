@@ -10,6 +10,7 @@
 #ifndef CYCLONE_UTILITY_HOOK_H
 #define CYCLONE_UTILITY_HOOK_H
 
+/* utility_hook_init -- install the hooks; called once, while the library is preloaded. */
 extern void utility_hook_init(void);
 
 #endif							/* CYCLONE_UTILITY_HOOK_H */

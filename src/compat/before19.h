@@ -53,10 +53,10 @@ typedef struct RepackStmt
 
 #define PageSetChecksum(page, blkno)	PageSetChecksumInplace(page, blkno)
 
-/* What a handler of signals passes on to another one. */
+/* The arguments that a handler of signals passes on to another one. */
 #define COMPAT_SIGNAL_ARGUMENTS			postgres_signal_arg
 
-/* What an index access method tells of itself is allocated for who asks. */
+/* amhandler functions return allocated memory. */
 #define COMPAT_STATIC_AM_ROUTINES		false
 
 /* Bits of the visibility map are not set by the record of the heap page's changes. */
@@ -70,8 +70,8 @@ typedef JumbleState compat_jumble_state;
 
 /*
  * compat_bt_search
- *		The leaf page of a btree on which a key is, or would be, locked; an invalid buffer
- *		if the btree is empty.
+ *		Finds the leaf page of a btree to which a key belongs, and locks it; the buffer is
+ *		invalid if the btree is empty.
  */
 static inline void
 compat_bt_search(Relation index, Relation rel, BTScanInsert key, Buffer *buffer)
@@ -80,7 +80,7 @@ compat_bt_search(Relation index, Relation rel, BTScanInsert key, Buffer *buffer)
 }
 
 #ifdef USE_ASSERT_CHECKING
-/* compat_is_locked -- have we a lock on this page, of any kind? */
+/* compat_is_locked -- has this process a lock on the page, of any kind? */
 static inline bool
 compat_is_locked(Buffer buffer)
 {
@@ -98,18 +98,18 @@ compat_buffer_is_locked_exclusively(Buffer buffer)
 }
 
 /*
- * Taking a heap page's bits out of the visibility map, in a critical section,
- * as part of a WAL record on that page.  Since the minor versions of August 2026 such a
- * record names the map's page, too, which stays locked until it is written.
+ * Clearing a heap page's bits in the visibility map, in a critical section, as part of a
+ * WAL record on that page.  Since the minor versions of August 2026 such a record names
+ * the map's page, too, which stays locked until the record is written.
  *
- * A server that does so has this function.  As a weak symbol it doesn't keep
- * the library from being loaded into one that hasn't, to tell of that.
+ * A server that does so has this function.  The symbol is weak, so that the library can be
+ * loaded into another server, and say there that it doesn't fit.
  */
 extern bool visibilitymap_clear_locked(Relation rel, BlockNumber heapBlk,
 									   Buffer vmbuf, uint8 flags);
 #pragma weak visibilitymap_clear_locked
 
-/* compat_server_logs_map -- does the server that runs log bits taken out of the map? */
+/* compat_server_logs_map -- does the running server log that bits of the map are cleared? */
 static inline bool
 compat_server_logs_map(void)
 {
@@ -180,14 +180,14 @@ compat_register_map(Buffer vmbuffer)
 
 #endif							/* SERVER_HAS_HEAP_MULTI_INSERT_BLKREF_VM */
 
-/* compat_clear_wrong_map -- take out bits that should not be there, unlogged. */
+/* compat_clear_wrong_map -- clear bits that are set by mistake, unlogged. */
 static inline void
 compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 {
 	(void) visibilitymap_clear(rel, blkno, vmbuffer, VISIBILITYMAP_VALID_BITS);
 }
 
-/* compat_note_insertion -- leave a note of an insertion on a page, where there are such. */
+/* compat_note_insertion -- nothing: pages have no note of insertions. */
 static inline void
 compat_note_insertion(Page page, TransactionId xid)
 {
@@ -218,8 +218,7 @@ compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
 
 /*
  * compat_prune_and_freeze
- *		Has the server prune and freeze a page; bits in the map are for the
- *		caller to set.
+ *		Has the server prune and freeze a page; the caller sets its bits in the map.
  */
 static inline void
 compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_map,
@@ -275,14 +274,14 @@ compat_shmem_hash(const char *name, long size, HASHCTL *info, int flags)
 	return ShmemInitHash(name, size, size, info, flags);
 }
 
-/* compat_guc_real -- what is particular to a parameter of this type. */
+/* compat_guc_real -- the fields that parameters of this type have. */
 static inline struct config_real *
 compat_guc_real(struct config_generic *parameter)
 {
 	return (struct config_real *) parameter;
 }
 
-/* compat_guc_int -- what is particular to a parameter of this type. */
+/* compat_guc_int -- the fields that parameters of this type have. */
 static inline struct config_int *
 compat_guc_int(struct config_generic *parameter)
 {
@@ -292,7 +291,7 @@ compat_guc_int(struct config_generic *parameter)
 /* The class of waits for pins and, since 19, locks of buffers */
 #define COMPAT_WAIT_BUFFER	PG_WAIT_BUFFERPIN
 
-/* compat_set_is_autovacuum -- no index access method asks for whom it works. */
+/* compat_set_is_autovacuum -- nothing: index access methods aren't told. */
 static inline void
 compat_set_is_autovacuum(IndexVacuumInfo *info, bool is_autovacuum)
 {
@@ -319,7 +318,7 @@ compat_set_log_duration(VacuumParams *params, int ms)
 	params->log_min_duration = ms;
 }
 
-/* compat_log_panics_only -- keep this process's words out of the log. */
+/* compat_log_panics_only -- log nothing of this process below PANIC. */
 static inline void
 compat_log_panics_only(void)
 {

@@ -21,10 +21,10 @@
 
 typedef uint32 bits32;
 
-/* What a handler of signals passes on to another one. */
+/* The arguments that a handler of signals passes on to another one. */
 #define COMPAT_SIGNAL_ARGUMENTS			postgres_signal_arg, pg_siginfo
 
-/* What an index access method tells of itself is the server's own memory. */
+/* amhandler functions return static memory. */
 #define COMPAT_STATIC_AM_ROUTINES		true
 
 /* Bits of the visibility map are set by the record of the heap page's changes. */
@@ -36,16 +36,16 @@ typedef uint32 bits32;
 /* What a rewrite says when it begins, with a schema and a table. */
 #define COMPAT_REPORT_REWRITE			"repacking \"%s.%s\" in physical order"
 
-/* What a table access method's VACUUM gets, and what a hook of parse analysis. */
+/* Arguments of a table access method's VACUUM, and of a hook of parse analysis. */
 typedef const VacuumParams compat_am_vacuum_params;
 typedef const JumbleState compat_jumble_state;
 
 #ifdef USE_ASSERT_CHECKING
-/* compat_is_locked -- have we a lock on this page, of any kind? */
+/* compat_is_locked -- has this process a lock on the page, of any kind? */
 static inline bool
 compat_is_locked(Buffer buffer)
 {
-	/* those of temporary tables need none */
+	/* nobody locks pages of temporary tables */
 	return BufferIsLocal(buffer) || BufferIsLockedByMe(buffer);
 }
 #endif
@@ -62,8 +62,8 @@ compat_buffer_is_locked_exclusively(Buffer buffer)
 
 /*
  * compat_server_logs_map
- *		Does the server that runs log it if a heap page's bits are taken out of the
- *		visibility map?  COMPAT_LOGS_MAP says whether we do.
+ *		Does the running server log that a heap page's bits in the visibility map are
+ *		cleared?  COMPAT_LOGS_MAP says whether the library does.
  */
 #define COMPAT_LOGS_MAP true
 
@@ -75,8 +75,8 @@ compat_server_logs_map(void)
 
 /*
  * compat_lock_map
- *		The map's page is locked before a critical section in which it changes
- *		along with the heap page, and until both are logged in one record.
+ *		Locks the map's page before a critical section in which it changes together with
+ *		the heap page.  It stays locked until one record has logged both.
  */
 static inline void
 compat_lock_map(Buffer vmbuffer)
@@ -93,7 +93,8 @@ compat_unlock_map(Buffer vmbuffer)
 
 /*
  * compat_clear_map
- *		Returns whether the map's page is to be registered, and to get the LSN.
+ *		Clears a page's bits; returns true if the map's page is to be registered, and to
+ *		get the LSN.
  */
 static inline bool
 compat_clear_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
@@ -110,7 +111,8 @@ compat_register_map(Buffer vmbuffer)
 
 /*
  * compat_note_insertion
- *		Leaves a note of an insertion on a page, so that who reads it later looks if all see its rows by then.
+ *		Notes an insertion on a page, so that a later reader checks whether all
+ *		transactions see its rows.
  */
 static inline void
 compat_note_insertion(Page page, TransactionId xid)
@@ -120,7 +122,7 @@ compat_note_insertion(Page page, TransactionId xid)
 
 /*
  * compat_clear_wrong_map
- *		Takes out bits that should not be there, which isn't logged.
+ *		Clears bits that are set by mistake, unlogged.
  */
 static inline void
 compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
@@ -132,9 +134,9 @@ compat_clear_wrong_map(Relation rel, BlockNumber blkno, Buffer vmbuffer)
 
 /*
  * compat_set_locked_map
- *		Sets a heap page's bits, on it and in the map, of which both pages are
- *		locked, in a critical section.  The caller marks the heap page dirty and
- *		logs it, with compat_log_prune.
+ *		Sets a heap page's bits, on the page and in the map, in a critical section.  The
+ *		caller has locked both pages, marks the heap page dirty, and logs it with
+ *		compat_log_prune.
  */
 static inline void
 compat_set_locked_map(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 flags)
@@ -146,8 +148,8 @@ compat_set_locked_map(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 flags)
 
 /*
  * compat_log_prune
- *		Logs what has been done to a heap page, and which of its bits were set in
- *		the map if vmflags isn't 0.
+ *		Logs the changes of a heap page, and if vmflags isn't 0 the bits that were set in
+ *		the map.
  */
 static inline void
 compat_log_prune(Relation rel, Buffer buffer, Buffer vmbuffer, uint8 vmflags,
@@ -186,8 +188,8 @@ compat_visibilitymap_set(Relation rel, BlockNumber blkno, Buffer buffer,
 
 /*
  * compat_prune_and_freeze
- *		Has the server prune and freeze a page, and bring its bits in the map up to
- *		date if it can and set_map says so.  Without that it may freeze less.
+ *		Has the server prune and freeze a page, and with set_map also set its bits in the
+ *		map.  Without set_map it may freeze less.
  */
 static inline void
 compat_prune_and_freeze(Relation rel, Buffer buffer, Buffer vmbuffer, bool set_map,
@@ -268,8 +270,8 @@ compat_truncate_default(const StdRdOptions *opts)
 
 /*
  * compat_bt_search
- *		The leaf page of a btree on which a key is, or would be, locked; an invalid buffer
- *		if the btree is empty.
+ *		Finds the leaf page of a btree to which a key belongs, and locks it; the buffer is
+ *		invalid if the btree is empty.
  */
 static inline void
 compat_bt_search(Relation index, Relation rel, BTScanInsert key, Buffer *buffer)
@@ -304,7 +306,7 @@ compat_shmem_hash(const char *name, long size, HASHCTL *info, int flags)
 	return ShmemInitHash(name, size, info, flags);
 }
 
-/* compat_guc_real -- what is particular to a parameter of this type. */
+/* compat_guc_real -- the fields that parameters of this type have. */
 static inline struct config_real *
 compat_guc_real(struct config_generic *parameter)
 {
@@ -312,7 +314,7 @@ compat_guc_real(struct config_generic *parameter)
 	return &parameter->_real;
 }
 
-/* compat_guc_int -- what is particular to a parameter of this type. */
+/* compat_guc_int -- the fields that parameters of this type have. */
 static inline struct config_int *
 compat_guc_int(struct config_generic *parameter)
 {
@@ -325,7 +327,7 @@ compat_guc_int(struct config_generic *parameter)
 
 /*
  * compat_set_is_autovacuum
- *		Tells an index access method, in whatever process, for whom it works.
+ *		Tells an index access method whether it works for autovacuum; in a worker, too.
  */
 static inline void
 compat_set_is_autovacuum(IndexVacuumInfo *info, bool is_autovacuum)
@@ -367,7 +369,7 @@ compat_set_log_duration(VacuumParams *params, int ms)
 
 /*
  * compat_log_panics_only
- *		Keeps this process's words out of the server's log, but for the last ones.
+ *		Logs nothing of this process below PANIC.
  */
 static inline void
 compat_log_panics_only(void)
@@ -377,7 +379,7 @@ compat_log_panics_only(void)
 
 /*
  * compat_report_vacuum_start
- *		Shows in pg_stat_progress_vacuum what kind of VACUUM begins, and who wants it.
+ *		Shows in pg_stat_progress_vacuum which kind of VACUUM begins, and what started it.
  */
 static inline void
 compat_report_vacuum_start(bool is_wraparound, bool aggressive)

@@ -21,7 +21,7 @@
 /* For read streams whose callback takes no lock and does no I/O. */
 #define COMPAT_READ_STREAM_BATCHING READ_STREAM_USE_BATCHING
 
-/* What an ExecutorRun hook gets, and passes on. */
+/* The arguments of an ExecutorRun hook, which it passes on. */
 #define COMPAT_EXECUTOR_RUN_PARAMS \
 	QueryDesc *query, ScanDirection direction, uint64 count
 #define COMPAT_EXECUTOR_RUN_ARGUMENTS query, direction, count
@@ -44,7 +44,7 @@ compat_vac_update_relstats(Relation rel, BlockNumber pages, double tuples,
 
 /*
  * compat_copy_relallfrozen
- *		Gives a relation's row in pg_class what another's row has.
+ *		Copies relallfrozen from one row of pg_class to another.
  */
 static inline void
 compat_copy_relallfrozen(Form_pg_class form, Form_pg_class other)
@@ -104,8 +104,8 @@ compat_delay_time_ms(void)
 
 /*
  * compat_report_delay
- *		Reports that this process has slept.  A worker does so now and then only:
- *		it takes a message to the leader.
+ *		Reports that this process has slept.  A worker reports once for each second of
+ *		sleep, as it has to send a message to the leader.
  */
 static inline void
 compat_report_delay(uint64 ns)
@@ -124,7 +124,7 @@ compat_report_delay(uint64 ns)
 
 /*
  * compat_flush_worker_delay
- *		A worker tells the leader what it slept since its last message.
+ *		A worker reports to the leader the time that it slept since its last report.
  */
 static inline void
 compat_flush_worker_delay(void)
@@ -163,7 +163,7 @@ compat_relation_path(RelFileLocator file, ForkNumber fork)
 
 /*
  * compat_prepare_sort_support
- *		Prepares to compare keys of an index whose order it is, or the reverse of it.
+ *		Prepares to compare keys, in an index's order or the reverse.
  */
 static inline void
 compat_prepare_sort_support(Relation index, bool reverse, SortSupport support)
@@ -180,7 +180,7 @@ compat_make_index_info(void)
 
 /*
  * compat_vacuum_max_threshold
- *		The most that autovacuum's threshold of dead rows comes to, -1 for no bound.
+ *		The upper bound of autovacuum's threshold of dead rows; -1 for no bound.
  */
 static inline int
 compat_vacuum_max_threshold(const AutoVacOpts *opts)

@@ -5,20 +5,20 @@
  *	  cyclone.progress.
  *
  * The server's own progress reports (pg_stat_progress_vacuum, which we fill
- * too) have a row a command; this is a row a process.  There is a slot in
- * shared memory for every process that can have one, written by that process
- * alone.  Its fields are atomics, each right by itself: a reader may see the
- * blocks of one moment with the phase of the next, but no torn value.  The
- * process ID is written last when a slot comes into use and first when it
- * falls out of use.
+ * too) have one row for each command; this view has one for each process.  Shared
+ * memory has a slot for every process, which that process alone writes.  Its fields
+ * are atomics, each right by itself: a reader may see the blocks of one moment with
+ * the phase of the next, but no torn value.  The process ID is written last when a
+ * slot comes into use, and first when it falls out of use.
  *
- * For estimates of how long it will take (history/eta.c) a slot also has when
- * the phase began, and a mark: how far the process was some time ago, between a
- * quarter and a half of the phase's time.  So the most recent rate can be told
- * from the one before.  Both numbers of the mark are in one atomic.
+ * For estimates of how long a VACUUM will take (history/eta.c) a slot also has the
+ * time when the phase began, and a mark: how far the process was some time ago,
+ * between a quarter and a half of the phase's time.  So a reader can tell the most
+ * recent rate from the one before.  Both numbers of the mark are in one atomic.
  *
- * There is one exception to this rule: a worker that leaves in the midst of a phase
- * adds what it has done there to a field of its leader's slot.
+ * There is one exception to the rule that a process writes its own slot only: a worker
+ * that leaves in the midst of a phase adds the blocks that it has done there to a field
+ * of its leader's slot.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -69,14 +69,14 @@ typedef struct ProgressSlot
 	pg_atomic_uint64 dead_tids;
 	pg_atomic_uint64 store_bytes;
 	pg_atomic_uint64 store_limit;
-	pg_atomic_uint64 bytes_freed;	/* outlives what other fields are about */
+	pg_atomic_uint64 bytes_freed;	/* progress_begin leaves it as it is */
 	pg_atomic_uint64 phase_start;	/* TimestampTz */
 	pg_atomic_uint32 phase_blocks;	/* blocks_total when the phase began */
 	pg_atomic_uint64 mark;		/* see MARK; 0: none */
 	pg_atomic_uint32 blocks_of_leavers; /* in the leader's slot; workers add */
 	pg_atomic_uint32 blocks_of_rounds;
 
-	/* these outlive the others, too: see progress_run */
+	/* progress_begin leaves these, too: see progress_run */
 	pg_atomic_uint32 run_kind;
 	pg_atomic_uint32 run_relid;
 	pg_atomic_uint32 run_is_autovacuum;
@@ -88,7 +88,7 @@ typedef struct ProgressSlot
 static ProgressSlot *slots = NULL;	/* MaxBackends of them */
 static bool exit_callback_registered = false;
 
-/* what becomes the mark when the next one is made */
+/* The mark that goes to the slot when the next one is made */
 static uint64 next_mark;
 
 static void clear_at_exit(int code, Datum arg);
@@ -102,11 +102,7 @@ static const char *phase_name(uint32 phase);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_progress);
 
-/*
- * progress_run
- *		A run begins, of a table of this many pages.  All that this process does until
- *		the next run belongs to it.  kind is a HistoryKind.
- */
+/* progress_run -- see progress.h. */
 void
 progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages)
 {
@@ -122,10 +118,7 @@ progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages)
 	pg_atomic_write_u32(&slot->run_pages, pages);
 }
 
-/*
- * progress_begin
- *		This process begins to vacuum a table, for that leader's command.
- */
+/* progress_begin -- see progress.h. */
 void
 progress_begin(Oid relid, int leader_pid)
 {
@@ -156,11 +149,7 @@ progress_begin(Oid relid, int leader_pid)
 	pg_atomic_write_u32(&slot->pid, MyProcPid);
 }
 
-/*
- * progress_phase
- *		A phase of a vacuum or a rewrite begins, over this many blocks; or goes
- *		on, if it is the one that this process was in.
- */
+/* progress_phase -- see progress.h. */
 void
 progress_phase(int phase, BlockNumber blocks_total)
 {
@@ -173,10 +162,7 @@ progress_phase(int phase, BlockNumber blocks_total)
 	pg_atomic_write_u32(&slot->blocks_total, blocks_total);
 }
 
-/*
- * progress_blocks_done
- *		This process has done this number of blocks of the phase.
- */
+/* progress_blocks_done -- see progress.h. */
 void
 progress_blocks_done(BlockNumber blocks_done)
 {
@@ -187,21 +173,14 @@ progress_blocks_done(BlockNumber blocks_done)
 		set_mark(slot, blocks_done);
 }
 
-/*
- * progress_rounds
- *		Leader: a round of the heap scan ends with this many blocks scanned in all,
- *		and there will be another.
- */
+/* progress_rounds -- see progress.h. */
 void
 progress_rounds(BlockNumber blocks_scanned)
 {
 	pg_atomic_write_u32(&my_slot()->blocks_of_rounds, blocks_scanned);
 }
 
-/*
- * progress_index
- *		This process works on that index now, which has this many blocks.
- */
+/* progress_index -- see progress.h. */
 void
 progress_index(Oid index_relid, BlockNumber blocks_total)
 {
@@ -212,10 +191,7 @@ progress_index(Oid index_relid, BlockNumber blocks_total)
 	pg_atomic_write_u32(&slot->blocks_total, blocks_total);
 }
 
-/*
- * progress_store
- *		How full the dead-TID store is, in items and bytes.
- */
+/* progress_store -- see progress.h. */
 void
 progress_store(int64 items, Size bytes, Size limit)
 {
@@ -228,10 +204,7 @@ progress_store(int64 items, Size bytes, Size limit)
 	pg_atomic_write_u64(&slot->store_limit, limit);
 }
 
-/*
- * progress_bytes_freed
- *		The table in hand has become smaller by this many bytes, all in all.
- */
+/* progress_bytes_freed -- see progress.h. */
 void
 progress_bytes_freed(uint64 bytes)
 {
@@ -239,10 +212,7 @@ progress_bytes_freed(uint64 bytes)
 		pg_atomic_write_u64(&slots[MyProcNumber].bytes_freed, bytes);
 }
 
-/*
- * progress_clear
- *		This process no longer vacuums; harmless if it never did.
- */
+/* progress_clear -- see progress.h. */
 void
 progress_clear(void)
 {
@@ -256,11 +226,7 @@ progress_clear(void)
 	pg_atomic_write_u32(&slot->pid, 0);
 }
 
-/*
- * progress_read
- *		What all processes that vacuum are doing, in an array that is palloc'd;
- *		returns how many they are.  Not all of them may be shown to everybody.
- */
+/* progress_read -- see progress.h. */
 int
 progress_read(ProgressRow **rows)
 {
@@ -281,11 +247,7 @@ progress_read(ProgressRow **rows)
 	return nrows;
 }
 
-/*
- * progress_is_visible
- *		May the current user see more of it than that it runs?  As in
- *		pg_stat_activity: with the rights of the command's user, or all.
- */
+/* progress_is_visible -- see progress.h. */
 bool
 progress_is_visible(const ProgressRow *row)
 {
@@ -389,7 +351,7 @@ progress_shmem_init(void)
 	}
 }
 
-/* clear_at_exit -- a process that dies leaves no row behind. */
+/* clear_at_exit -- remove the row of a process that ends. */
 static void
 clear_at_exit(int code, Datum arg)
 {
@@ -413,7 +375,7 @@ slot_is_mine(void)
 	return slots != NULL && MyProcNumber != INVALID_PROC_NUMBER;
 }
 
-/* begin_phase -- this process enters another phase than it was in. */
+/* begin_phase -- note that this process enters another phase. */
 static void
 begin_phase(ProgressSlot *slot, int phase, BlockNumber blocks_total)
 {
@@ -445,8 +407,8 @@ set_mark(ProgressSlot *slot, BlockNumber blocks_done)
 
 /*
  * leave_blocks
- *		If this process is a worker, leave with its leader what it has done in the
- *		phase they are in, as its own slot will be gone.
+ *		Add the blocks that this worker has done in the phase to its leader's slot, if
+ *		the leader is in the same phase.  Does nothing in the leader itself.
  */
 static void
 leave_blocks(ProgressSlot *slot)
@@ -467,7 +429,7 @@ leave_blocks(ProgressSlot *slot)
 		}
 }
 
-/* read_slot -- what is in a slot. */
+/* read_slot -- copy a slot to a row, but for the process ID. */
 static void
 read_slot(ProgressSlot *slot, ProgressRow *row)
 {
@@ -501,7 +463,7 @@ read_slot(ProgressSlot *slot, ProgressRow *row)
 	row->run_pages = pg_atomic_read_u32(&slot->run_pages);
 }
 
-/* phase_name -- the words of pg_stat_progress_vacuum, and our own. */
+/* phase_name -- the phase in the words of pg_stat_progress_vacuum, or in our own. */
 static const char *
 phase_name(uint32 phase)
 {

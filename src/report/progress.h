@@ -31,7 +31,7 @@
 #define PROGRESS_INPLACE_REINDEX		203
 #define PROGRESS_INPLACE_WAIT			204
 
-/* What a process is doing, as last told; the fields may be of different moments */
+/* What a process is doing, as it last noted; the fields may be of different moments */
 typedef struct ProgressRow
 {
 	int			pid;
@@ -73,17 +73,73 @@ typedef struct ProgressRow
 extern void progress_shmem_request(void);
 extern void progress_shmem_init(void);
 
+/*
+ * progress_run
+ *		Note that a run begins, of a table of this many pages.  All that this process
+ *		does until the next run belongs to it.  kind is a HistoryKind.
+ *
+ * Does nothing in a process without a slot.
+ */
 extern void progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages);
+
+/*
+ * progress_begin
+ *		Note that this process begins to vacuum a table, for that leader's command.
+ *
+ * From here until progress_clear the process has a row in the view.  This function, and
+ * those up to progress_store, are for processes with a slot: backends, autovacuum workers
+ * and background workers, while the library is preloaded.
+ */
 extern void progress_begin(Oid relid, int leader_pid);
+
+/*
+ * progress_phase
+ *		Note that a phase of a vacuum or a rewrite begins, over this many blocks; or goes
+ *		on, if this process was in it before.
+ */
 extern void progress_phase(int phase, BlockNumber blocks_total);
+
+/* progress_blocks_done -- note how many blocks of the phase this process has done. */
 extern void progress_blocks_done(BlockNumber blocks_done);
+
+/*
+ * progress_rounds
+ *		Leader: note that a round of the heap scan ends with this many blocks scanned in
+ *		all, and that there will be another.
+ */
 extern void progress_rounds(BlockNumber blocks_scanned);
+
+/* progress_index -- note that this process begins to work on an index of this many blocks. */
 extern void progress_index(Oid index_relid, BlockNumber blocks_total);
+
+/* progress_store -- note how full the dead-TID store is, in items and bytes. */
 extern void progress_store(int64 items, Size bytes, Size limit);
+
+/*
+ * progress_bytes_freed
+ *		Note by how many bytes the table in hand has become smaller since its run began.
+ *
+ * Does nothing in a process without a slot.
+ */
 extern void progress_bytes_freed(uint64 bytes);
+
+/* progress_clear -- note that this process no longer vacuums; harmless if it never did. */
 extern void progress_clear(void);
 
+/*
+ * progress_read
+ *		Return how many processes vacuum, and what each is doing, in a palloc'd array.
+ *
+ * The caller asks progress_is_visible what the user may see of each.
+ */
 extern int	progress_read(ProgressRow **rows);
+
+/*
+ * progress_is_visible
+ *		May the current user see more of it than that it runs?  As in
+ *		pg_stat_activity: with the rights of the command's user or of
+ *		pg_read_all_stats.
+ */
 extern bool progress_is_visible(const ProgressRow *row);
 
 #endif							/* CYCLONE_PROGRESS_H */

@@ -30,7 +30,7 @@ typedef enum VacuumPhase
 
 #define NUM_PHASES	(PHASE_INDEX_CLEANUP + 1)
 
-/* The constraint's name that an error of an audit has, in whatever process */
+/* The constraint's name in an error of an audit, of the leader or a worker */
 #define AUDIT_MARK	"cyclone.audit"
 
 /* What one member of the team did, summed up over all phases so far. */
@@ -95,7 +95,8 @@ typedef struct TableResult
 	double		new_rel_tuples;
 	VacuumCounters counters;	/* of the whole team */
 	TransactionId oldest_xmin;
-	bool		freezing_is_held;	/* by that, of what is old enough? */
+	bool		freezing_is_held;	/* does oldest_xmin keep rows from being
+									 * frozen that are old enough? */
 	TransactionId old_relfrozenxid;
 	MultiXactId old_relminmxid;
 	bool		frozenxid_updated;

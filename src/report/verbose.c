@@ -3,9 +3,9 @@
  * verbose.c
  *	  The report on a finished VACUUM.
  *
- * The lines of PostgreSQL's report are in the words and the order of the server's
- * version, because tools read them, some with one pattern for all of them.  What
- * pg_cyclone adds are lines of its own at the end.
+ * The lines of PostgreSQL's report have the words and the order of the server's
+ * version, because tools read them, some with one pattern for all lines.  pg_cyclone
+ * adds lines of its own at the end.
  *
  * PostgreSQL logs autovacuums, but not VACUUM commands.  With
  * cyclone.log_min_duration these are logged, too.  Their reports begin with an
@@ -45,10 +45,7 @@ static void append_wal_line(StringInfo buf, const WalUsage *wal);
 static void append_memory_line(StringInfo buf, const TableResult *result);
 static double percent_of_pages(const TableResult *result, BlockNumber pages);
 
-/*
- * report_is_wanted
- *		Could a report come of this vacuum?
- */
+/* report_is_wanted -- see verbose.h. */
 bool
 report_is_wanted(const VacuumParams *params)
 {
@@ -56,20 +53,14 @@ report_is_wanted(const VacuumParams *params)
 		(AmAutoVacuumWorkerProcess() ? compat_log_duration(params) : cyclone_log_min_duration) >= 0;
 }
 
-/*
- * report_command_is_for_log
- *		Is a command that took so long on a table to be logged?
- */
+/* report_command_is_for_log -- see verbose.h. */
 bool
 report_command_is_for_log(double seconds)
 {
 	return cyclone_log_min_duration >= 0 && seconds * 1000 >= cyclone_log_min_duration;
 }
 
-/*
- * report_append_command
- *		A line for the log on who has run a command.  In a transaction.
- */
+/* report_append_command -- see verbose.h. */
 void
 report_append_command(StringInfo buf, const char *command)
 {
@@ -79,10 +70,7 @@ report_append_command(StringInfo buf, const char *command)
 					 command, user != NULL ? user : "?");
 }
 
-/*
- * report_begin
- *		Note what has been counted so far.
- */
+/* report_begin -- see verbose.h. */
 void
 report_begin(ReportStart *start)
 {
@@ -95,10 +83,7 @@ report_begin(ReportStart *start)
 	start->buffers = pgBufferUsage;
 }
 
-/*
- * report_end
- *		Tell the client, or the log, what was done to rel since report_begin.
- */
+/* report_end -- see verbose.h. */
 void
 report_end(const ReportStart *start, const VacuumParams *params,
 		   Relation rel, const TableResult *result)
@@ -237,7 +222,7 @@ append_xid_lines(StringInfo buf, const TableResult *result)
 						 counters->vm_new_frozen_pages);
 }
 
-/* append_index_lines -- dead items, and what came of each index. */
+/* append_index_lines -- dead items, and what each index has after it. */
 static void
 append_index_lines(StringInfo buf, const TableResult *result)
 {
@@ -265,10 +250,7 @@ append_index_lines(StringInfo buf, const TableResult *result)
 					 percent_of_pages(result, counters->lpdead_item_pages),
 					 (long long) counters->lpdead_items);
 
-	/*
-	 * the whole team takes part in each index scan, and in what cleanup there
-	 * is to share
-	 */
+	/* the whole team takes part in each index scan, and in shared cleanup */
 	if (COMPAT_REPORT_MEMORY && result->workers_planned > 0 && result->num_index_scans > 0)
 		appendStringInfo(buf,
 						 _("parallel workers: index vacuum: %d planned, %d launched in total\n"),
@@ -295,7 +277,7 @@ append_index_lines(StringInfo buf, const TableResult *result)
 
 /*
  * append_horizon_line
- *		Tells which session or slot holds the table's dead rows back; without such rows,
+ *		Tell which session or slot holds the table's dead rows back; without such rows,
  *		which one holds back freezing, if any still does.
  */
 static void
@@ -362,7 +344,7 @@ append_engine_lines(StringInfo buf, const TableResult *result,
 						 result->slept_seconds);
 }
 
-/* report_append_held -- for how long guards have held it since then, if they have. */
+/* report_append_held -- see verbose.h. */
 void
 report_append_held(StringInfo buf, const GuardTimes *before)
 {
@@ -440,9 +422,9 @@ append_wal_line(StringInfo buf, const WalUsage *wal)
 
 /*
  * append_memory_line
- *		What the store of dead items has taken, each time.
+ *		How much memory the store of dead items has taken, each time.
  *
- * The server has one, and empties it once, even if it leaves all indexes alone.
+ * The server counts one reset even if it leaves all indexes alone, so this does, too.
  */
 static void
 append_memory_line(StringInfo buf, const TableResult *result)

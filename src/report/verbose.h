@@ -32,11 +32,35 @@ typedef struct ReportStart
 	GuardTimes	held;
 } ReportStart;
 
+/* report_is_wanted -- could there be a report on this vacuum, to the client or the log? */
 extern bool report_is_wanted(const VacuumParams *params);
+
+/* report_command_is_for_log -- is a command logged that took this long on a table? */
 extern bool report_command_is_for_log(double seconds);
+
+/*
+ * report_append_command
+ *		Append a line that says which user has run a command.  The caller is in a
+ *		transaction.
+ */
 extern void report_append_command(StringInfo buf, const char *command);
+
+/*
+ * report_append_held
+ *		Append for how long each guard has held this process since guards_held() was
+ *		*before; nothing for a guard that hasn't.
+ */
 extern void report_append_held(StringInfo buf, const GuardTimes *before);
+
+/* report_begin -- note the server's counters, for report_end. */
 extern void report_begin(ReportStart *start);
+
+/*
+ * report_end
+ *		Tell the client, the log, or both what was done to rel since report_begin.
+ *
+ * The caller is in a transaction, and has rel open.
+ */
 extern void report_end(const ReportStart *start, const VacuumParams *params,
 					   Relation rel, const TableResult *result);
 
