@@ -127,11 +127,11 @@ citus_placements(List *relids)
 	Datum		array;
 	uint64		nrows;
 
+	Assert(IsTransactionState());
+
 	for (int i = 0; i < list_length(relids); i++)
 		oids[i] = ObjectIdGetDatum(list_nth_oid(relids, i));
 	array = PointerGetDatum(construct_array_builtin(oids, list_length(relids), OIDOID));
-
-	Assert(IsTransactionState());
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	SPI_connect();

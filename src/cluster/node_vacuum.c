@@ -277,6 +277,8 @@ run(NodeVacuum *vacuum)
 	int			min_messages = client_min_messages;
 	QueryCompletion qc;
 
+	Assert(running == NULL);
+
 	pstmt->commandType = CMD_UTILITY;
 	pstmt->canSetTag = true;
 	pstmt->utilityStmt = (Node *) vacuum->stmt;

@@ -259,6 +259,8 @@ find_cluster(void)
 bool
 distributed_table_is_for_other(Oid relid, const char **is_what)
 {
+	Assert(OidIsValid(relid));
+
 	for (int i = 0; i < lengthof(libraries); i++)
 	{
 		Owner		owner;

@@ -78,8 +78,11 @@ heap_seam_init(void)
 {
 	TableAmRoutine *heap = unconstify(TableAmRoutine *, GetHeapamTableAmRoutine());
 	RelationVacuum before = heap->relation_vacuum;
-	const char *failure = replace_pointer(&heap->relation_vacuum, vacuum_heap);
+	const char *failure;
 
+	Assert(!IsUnderPostmaster && servers_vacuum == NULL);
+
+	failure = replace_pointer(&heap->relation_vacuum, vacuum_heap);
 	if (failure == NULL)
 		servers_vacuum = before;
 	else

@@ -100,6 +100,7 @@ vacuum_relations(List *named, const VacuumParams *params,
 
 	Assert((params->options & VACOPT_VACUUM) != 0);
 	Assert((params->options & VACOPT_ONLY_DATABASE_STATS) == 0);
+	Assert(IsTransactionState() && !running);
 
 	targets = relations_list(named, params->options, context);
 
@@ -416,6 +417,8 @@ relation_is_for_server(Relation rel, const VacuumParams *params)
 {
 	char		relkind = rel->rd_rel->relkind;
 	TableKey	key = table_log_key(rel);
+
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 
 	if (relkind != RELKIND_RELATION &&
 		relkind != RELKIND_MATVIEW &&

@@ -61,6 +61,8 @@ static void analyze_named(Oid relid, List *columns, const VacuumParams *params);
 void
 repack_relations(VacuumRelation *named, const VacuumParams *params, MemoryContext context)
 {
+	Assert(IsTransactionState());
+
 	PG_TRY();
 	{
 		relations_reset_costs();

@@ -107,6 +107,8 @@ static void refuse_nested(const VacuumStmt *stmt, ProcessUtilityContext context)
 void
 utility_hook_init(void)
 {
+	Assert(ProcessUtility_hook != take_vacuum);
+
 	next_hook = ProcessUtility_hook;
 	ProcessUtility_hook = take_vacuum;
 	previous_analyze_hook = post_parse_analyze_hook;
