@@ -340,7 +340,7 @@ COMMENT ON COLUMN autovacuum_details.last_pages_scanned IS 'Pages of the table t
 COMMENT ON COLUMN autovacuum_details.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
 COMMENT ON COLUMN autovacuum_details.engine_count IS 'How often pg_cyclone''s engine vacuumed it to the end';
 COMMENT ON COLUMN autovacuum_details.server_count IS 'How often it was left to PostgreSQL''s own VACUUM, to the end';
-COMMENT ON COLUMN autovacuum_details.cancel_count IS 'How often the engine gave way, as somebody waited for a lock on the table, cancelled it, or terminated one of its parallel workers';
+COMMENT ON COLUMN autovacuum_details.cancel_count IS 'How often the engine gave way: a session waited for a lock on the table, or a user cancelled it or terminated one of its parallel workers';
 COMMENT ON COLUMN autovacuum_details.error_count IS 'How often the engine failed, or a crash of the server came while it was at work';
 COMMENT ON COLUMN autovacuum_details.breaker_open IS 'Is the table left to PostgreSQL''s own VACUUM because the engine failed, or are all tables because of crashes?';
 COMMENT ON COLUMN autovacuum_details.breaker_until IS 'Until when the breaker is open; null if it is not, or until cyclone.autovacuum_reset()';
@@ -491,7 +491,7 @@ COMMENT ON COLUMN history_details.usename IS 'Name of the command''s user';
 COMMENT ON COLUMN history_details.pid IS 'Process ID of the leader';
 COMMENT ON COLUMN history_details.operation IS '"VACUUM", "FULL REWRITE", "FULL INPLACE" or, since PostgreSQL 19, "REPACK"';
 COMMENT ON COLUMN history_details.options IS 'Options of a command as they held for the table, from the statement, the table or a setting; null if there were none. FULL and its kind are the operation, LATENCY_TARGET is target_ms, and BUFFER_USAGE_LIMIT is not recorded';
-COMMENT ON COLUMN history_details.outcome IS '"done", "cancelled" (by a user, for somebody who waited for the table, by the end of the process or of the server) or "failed"';
+COMMENT ON COLUMN history_details.outcome IS '"done", "cancelled" (by a user, for a session that waited for the table, by the end of the process or of the server) or "failed"';
 COMMENT ON COLUMN history_details.forced IS 'Was it an autovacuum that the table''s age had forced, to prevent wraparound?';
 COMMENT ON COLUMN history_details.aggressive IS 'Was it one that visits all pages that are not all-frozen? Null unless it is a VACUUM by the engine that was done';
 COMMENT ON COLUMN history_details.rows_removed IS 'Rows removed; like all that follows up to bytes_after null if it is not known, as after an error';
@@ -517,7 +517,7 @@ COMMENT ON COLUMN history_details.wal_rate_seconds IS 'How long at least one of 
 COMMENT ON COLUMN history_details.replica_lag_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_replica_lag, in seconds; null if it is not known';
 COMMENT ON COLUMN history_details.disk_space_seconds IS 'How long at least one of its processes waited to keep to cyclone.min_free_disk, in seconds; null if it is not known';
 COMMENT ON COLUMN history_details.audited_pages IS 'Pages of the table and its indexes that cyclone.audit had judged twice, as often as they were; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
-COMMENT ON COLUMN history_details.audit_failed IS 'Did it end as verdicts of an audit differed? A report is in the folder pg_cyclone of the data directory then';
+COMMENT ON COLUMN history_details.audit_failed IS 'Did it end because verdicts of an audit differed? Then a report is in the folder pg_cyclone of the data directory';
 COMMENT ON COLUMN history_details.warning_count IS 'How many warnings there were that log_min_messages lets into the log';
 COMMENT ON COLUMN history_details.sqlstate IS 'SQLSTATE of the error that ended it';
 COMMENT ON COLUMN history_details.error IS 'Message of that error; if it is longer than 255 bytes it ends in dots';
@@ -1016,7 +1016,7 @@ COMMENT ON COLUMN compaction_details.would_win IS 'What VACUUM (FULL INPLACE) wo
 COMMENT ON COLUMN compaction_details.sampled_at IS 'When the sample was taken';
 COMMENT ON COLUMN compaction_details.running_since IS 'When the run began that has not ended; null if there is none';
 COMMENT ON COLUMN compaction_details.last_end IS 'When the last run ended';
-COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, or as it was switched off; "gave way" to somebody who wanted the table, or cancelled; "failed"; "killed", or the server with it';
+COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, or as it was switched off; "gave way" to a session that wanted the table, or was cancelled; "failed"; "killed", or the server with it';
 COMMENT ON COLUMN compaction_details.last_won IS 'By how many bytes the last run made it smaller';
 COMMENT ON COLUMN compaction_details.last_seconds IS 'How long the last run took, in seconds';
 COMMENT ON COLUMN compaction_details.last_wal IS 'WAL of the last run, in bytes';
@@ -1122,7 +1122,7 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION unused_indexes(interval) IS
-'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables. None before scans have been counted for so long, as after a crash.';
+'Indexes of at least 1 MB that no scan has used, whose table was vacuumed, and which stand for no constraint: advice for their tables. None until scans have been counted for that time, as after a crash.';
 
 CREATE VIEW advice_details AS
 WITH base AS (

@@ -113,7 +113,7 @@ settings_init(void)
 
 	DefineCustomIntVariable("cyclone.index_wait",
 							"How long VACUUM (FULL INPLACE) waits for other transactions when it builds an index anew.",
-							"After that the index stays as it is, with a warning. It waits so long for each of several steps.",
+							"After that the index stays as it is, with a warning. Each of several steps has this limit.",
 							&cyclone_index_wait,
 							600000,
 							0, INT_MAX,
@@ -247,7 +247,7 @@ define_guards(void)
 
 	DefineCustomIntVariable("cyclone.max_pause",
 							"How long a VACUUM stays paused that cyclone.pause() has paused.",
-							"Its table stays locked meanwhile. Who pauses it once more begins anew. The lag of a standby holds VACUUMs for no longer, either.",
+							"Its table stays locked meanwhile. If it is paused again, the time begins anew. The lag of a standby holds VACUUMs for no longer, either.",
 							&cyclone_max_pause,
 							3600,
 							1, 24 * 3600,
