@@ -120,10 +120,14 @@ class Parked(Background):
 
     def step(self) -> None:
         """Let a statement of one process go on until it is parked again."""
+        self.let_pass()
+        self.wait_for(1)
+
+    def let_pass(self) -> None:
+        """Let a statement of one process go on; it will be parked again when it comes to a debug point."""
         old, self._gate = self._gate, self._gate_behind()
         old.close()  # the process gets the lock, then the new gate, which stands in the queue before the process comes again
         wait_until(lambda: self._gate.info.transaction_status != psycopg.pq.TransactionStatus.ACTIVE, "the next gate")
-        self.wait_for(1)
 
     def _gate_behind(self) -> psycopg.Connection:
         """Return a session that waits for the lock, behind the process that is parked."""

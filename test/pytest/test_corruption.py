@@ -699,6 +699,99 @@ def lengthen_items(index: Index) -> None:
             index.put("<I", block, 28, pointer | 0x7FF8 << 17)
 
 
+def populated_first_bucket(index: Index) -> None:
+    """Bucket 0 is marked as being populated by a split, which it can't be."""
+    index.put("<H", 1, -4, index.get("<H", 1, -4)[0] | 1 << 4)
+
+
+def posting_lists(index: Index) -> list[tuple[int, int]]:
+    """Where on leaves of a btree the items are that have posting lists: block, and place on the page."""
+    found = []
+    for block in btree_leaves(index):
+        for item in range((index.get("<H", block, 12)[0] - 24) // 4):
+            place = index.get("<I", block, 24 + 4 * item)[0] & 0x7FFF
+            posid, info = index.get("<HH", block, place + 4)
+            if info & 0x2000 and posid & 0x2000:  # INDEX_ALT_TID_MASK, BT_IS_POSTING
+                found.append((block, place))
+    assert len(found) > 10
+    return found
+
+
+def posting_list_far_away(index: Index) -> None:
+    """A posting list begins 2 GB behind its item."""
+    index.put("<H", *posting_lists(index)[5], 0x7FFF)
+
+
+def empty_posting_list(index: Index) -> None:
+    block, place = posting_lists(index)[5]
+    index.put("<H", block, place + 4, 0x2000)
+
+
+def spgist_leaves(index: Index) -> list[int]:
+    """Leaf pages that are no roots, with room for another item."""
+    leaves = [block for block in index.blocks("<H", -8, 4) if block > 2 and index.get("<H", block, 12)[0] > 24]  # SPGIST_LEAF
+    found = [block for block in leaves if index.get("<H", block, 14)[0] - index.get("<H", block, 12)[0] > 64]
+    assert found
+    return found
+
+
+def add_dead_tuples(index: Index, state: int) -> None:
+    """Each leaf has one more redirect or placeholder than it says."""
+    for block in spgist_leaves(index):
+        lower, upper = index.get("<HH", block, 12)
+        index.put("<HH", block, 12, lower + 4, upper - 16)
+        index.put("<I", block, lower, upper - 16 | 1 << 15 | 16 << 17)
+        index.put("<IHHHHI", block, upper - 16, 16 << 2 | state, 0, 0xFFFF, 0xFFFF, 0, 0)
+
+
+def uncounted_redirects(index: Index) -> None:
+    add_dead_tuples(index, 1)
+
+
+def uncounted_placeholders(index: Index) -> None:
+    add_dead_tuples(index, 3)
+
+
+def short_leaf_tuples(index: Index) -> None:
+    """Leaves are full: of the first tuple, to which all room belongs. The others are too short to make way to a placeholder."""
+    for block in spgist_leaves(index):
+        lower, _, special = index.get("<HHH", block, 12)
+        items = (lower - 24) // 4
+        [pointer] = index.get("<I", block, 24)
+        place = (lower + 7) // 8 * 8
+        begin = block * PAGE + (pointer & 0x7FFF)
+        index.pages[block * PAGE + place : block * PAGE + place + 32] = index.pages[begin : begin + 32]
+        index.put("<H", block, 14, place)
+        index.put("<I", block, 24, place | 1 << 15 | (special - lower - 8 * (items - 1)) // 8 * 8 << 17)
+        for item in range(1, items):
+            [pointer] = index.get("<I", block, 24 + 4 * item)
+            index.put("<I", block, 24 + 4 * item, pointer & 0x1FFFF | 8 << 17)
+
+
+def too_many_posting_items(index: Index) -> None:
+    """An inner page of a posting tree has more children than fit on it."""
+    root = index.blocks("<H", -2, 1)[0]  # GIN_DATA, and no leaf
+    index.put("<H", root, -4, 819)
+
+
+def repeated_tids(index: Index) -> None:
+    """In each list of a posting tree a TID comes twice."""
+    for block in index.blocks("<H", -2, 131):  # GIN_DATA, GIN_LEAF, GIN_COMPRESSED
+        place, [end] = 32, index.get("<H", block, 12)
+        while place < end:
+            [size] = index.get("<H", block, place + 6)
+            distances = index.pages[block * PAGE + place + 8 : block * PAGE + place + 8 + size]
+            second = next((at for at in range(1, size) if max(distances[at - 1 : at + 1]) < 0x80), None)
+            if second is not None:
+                index.put("<B", block, place + 8 + second, 0)
+            place += 8 + (size + 1) // 2 * 2
+
+
+def unreached_page_without_special_space(index: Index) -> None:
+    unreached_leaf(index)
+    index.put("<H", len(index.pages) // PAGE - 1, 16, PAGE)
+
+
 CIRCLE = "lead in a circle"
 # Name: the index, the damage, the error ("" is none), and what the log says: of a VACUUM by one process, and by a team
 LINKS = {
@@ -714,10 +807,19 @@ LINKS = {
     "hash-bucket": ("hash", page_of_another_bucket, "", ["is of bucket 12345"] * 2),
     "gin-entry": ("gin", shorten_an_entry_with_a_tree, "unexpected data", [""] * 2),
     "gin-unreached": ("gin", unreached_leaf, "corrupted line pointer", [""] * 2),
+    "gin-special": ("gin", unreached_page_without_special_space, "contains corrupted page", [""] * 2),
+    "gin-children": ("gin", too_many_posting_items, "unexpected data", [""] * 2),
+    "gin-tids": ("gin", repeated_tids, "unexpected data", [""] * 2),
+    "hash-first": ("hash", populated_first_bucket, "", [""] * 2),
+    "btree-posting": ("lists", posting_list_far_away, "has a corrupted entry", [""] * 2),
+    "btree-empty-list": ("lists", empty_posting_list, "has a corrupted entry", [""] * 2),
+    "spgist-redirects": ("spgist", uncounted_redirects, "contains corrupted page", [""] * 2),
+    "spgist-placeholders": ("spgist", uncounted_placeholders, "contains corrupted page", [""] * 2),
+    "spgist-short": ("spgist", short_leaf_tuples, "contains corrupted page", [""] * 2),
     **{f"{kind}-item": (kind, lengthen_items, "corrupted line pointer", [""] * 2) for kind in ("btree", "gist", "hash", "spgist")},
 }
 INDEXED = {
-    "btree": "btree (id)", "gin": "gin (tags) WITH (fastupdate = off)", "hash": "hash (n)", "gist": "gist (place)", "spgist": "spgist (place)",
+    "btree": "btree (id)", "lists": "btree (n)", "gin": "gin (tags) WITH (fastupdate = off)", "hash": "hash (n)", "gist": "gist (place)", "spgist": "spgist (place)",
 }  # fmt: skip
 
 

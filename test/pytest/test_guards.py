@@ -135,6 +135,32 @@ def test_a_pause_before_the_first_page_of_an_index(cluster, db, conn, index):
     assert_done(conn, before)
 
 
+def test_a_pause_while_empty_pages_are_deleted_with_heap_pages_pinned(cluster, db, conn):
+    """The rest of them waits for the pause's end, not the pause for them."""
+    deleted = """
+        SELECT count(*) FROM generate_series(0, pg_relation_size('t_p') / 8192 - 1) block
+        WHERE 'deleted' = ANY ((gist_page_opaque_info(get_raw_page('t_p', block))).flags)
+    """
+    before = make_table(conn, indexes=["gist (p)"])
+    points = {"cyclone.debug_point": "index-page-deletion:leader:wait gist-page-deletion:leader:wait"}
+    with Parked(cluster, db, "index-page-deletion:leader", 1, "VACUUM (PARALLEL 0) t", {**SETTINGS, **points}) as vacuum:
+        # they are left for later, and so the heap's pages come first
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        vacuum.let_pass()
+        wait_until_paused(conn)
+        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+        vacuum.wait_for(1)
+        vacuum.step()
+        conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
+        vacuum.release()
+        wait_until_paused(conn)
+        assert pinned(conn) == [] and one(conn, deleted) == 0
+        conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,))
+        vacuum.finish()
+    assert one(conn, deleted) > 5
+    assert_done(conn, before)
+
+
 @pytest.mark.parametrize(
     "options, point",
     [

@@ -72,6 +72,7 @@ static void fail(TableVacuum *vacuum, int number, Buffer buffer,
 				 const char *engine, const char *audit);
 static char *describe(ItemPointer tid, const char *what);
 static void gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno);
+static Size special_size(ambulkdelete_function routine);
 static void add_tid(struct AuditTids *tids, ItemPointer tid);
 static void *item_at(const struct AuditTids *tids, Page page, OffsetNumber off);
 static void add_items(struct AuditTids *tids, Page page);
@@ -357,6 +358,13 @@ gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
 	tids->ntids = 0;
 	if (PageIsNew(page))
 		return;
+	/* what kind of page it is stands there */
+	if (PageGetSpecialSize(page) != MAXALIGN(special_size(routine)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("index \"%s\" contains corrupted page at block %u",
+						RelationGetRelationName(index), blkno),
+				 errhint("Please REINDEX it.")));
 	if (routine == btbulkdelete && blkno != BTREE_METAPAGE)
 		gather_btree(tids, page);
 	else if (routine == hashbulkdelete &&
@@ -368,6 +376,22 @@ gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
 		gather_spgist(tids, page);
 	else if (routine == ginbulkdelete && blkno != GIN_METAPAGE_BLKNO)
 		gather_gin(tids, page);
+}
+
+/* special_size -- how large is the special space of each page of an index? */
+static Size
+special_size(ambulkdelete_function routine)
+{
+	if (routine == btbulkdelete)
+		return sizeof(BTPageOpaqueData);
+	if (routine == hashbulkdelete)
+		return sizeof(HashPageOpaqueData);
+	if (routine == gistbulkdelete)
+		return sizeof(GISTPageOpaqueData);
+	if (routine == spgbulkdelete)
+		return sizeof(SpGistPageOpaqueData);
+	Assert(routine == ginbulkdelete);
+	return sizeof(GinPageOpaqueData);
 }
 
 /* add_tid -- add a TID; an error if there are too many. */
@@ -460,8 +484,12 @@ gather_gin(struct AuditTids *tids, Page page)
 	else if (GinPageIsData(page) && GinPageIsLeaf(page) && GinPageIsCompressed(page))
 	{
 		char	   *place = (char *) GinDataLeafPageGetPostingList(page);
-		char	   *end = place + GinDataLeafPageGetPostingListSize(page);
+		Size		room = PageGetSpecialPointer(page) - place;
+		Size		size = GinDataLeafPageGetPostingListSize(page);
+		char	   *end = place + size;
 
+		if (size > room)
+			raise_list_corruption();
 		while (place < end)
 		{
 			add_list(tids, (GinPostingList *) place, end, -1);

@@ -173,6 +173,7 @@ static Buffer lock_due_page(BtreeScan *scan, BlockNumber blkno, bool wait);
 static int	clean_leaf(BtreeScan *scan, Buffer buffer, BlockNumber *duty);
 static void gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff,
 						OffsetNumber maxoff);
+static void check_posting_list(BtreeScan *scan, Buffer buffer, OffsetNumber off);
 static void delete_dead_tids(BtreeScan *scan, Buffer buffer,
 							 OffsetNumber minoff, OffsetNumber maxoff);
 static BTVacuumPosting plan_posting(BtreeScan *scan, IndexTuple posting,
@@ -616,12 +617,43 @@ gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber ma
 			scan->tids[ntids++] = tuple->t_tid;
 		else
 		{
+			check_posting_list(scan, buffer, off);
 			memcpy(&scan->tids[ntids], BTreeTupleGetPosting(tuple),
 				   nposting * sizeof(ItemPointerData));
 			ntids += nposting;
 		}
 	}
 	scan->ntids = ntids;
+}
+
+/*
+ * check_posting_list
+ *		Raise an error if an item's posting list isn't all within the item, or has no
+ *		TID.
+ *
+ * With empty lists the number of a page's TIDs wouldn't tell whether there are
+ * posting lists.  nbtree makes none with fewer than two TIDs, and puts each behind
+ * the key's last aligned byte.
+ */
+static void
+check_posting_list(BtreeScan *scan, Buffer buffer, OffsetNumber off)
+{
+	Page		page = BufferGetPage(buffer);
+	ItemId		item = PageGetItemId(page, off);
+	IndexTuple	tuple = (IndexTuple) PageGetItem(page, item);
+	Size		size = IndexTupleSize(tuple);
+	Size		start = BTreeTupleGetPostingOffset(tuple);
+	int			nposting = BTreeTupleGetNPosting(tuple);
+
+	if (nposting < 1 || start < sizeof(IndexTupleData) || start != MAXALIGN(start) ||
+		start > size || nposting * sizeof(ItemPointerData) > size - start ||
+		size > ItemIdGetLength(item) ||
+		ItemIdGetOffset(item) + size > ((PageHeader) page)->pd_special)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDEX_CORRUPTED),
+				 errmsg("index \"%s\" has a corrupted entry in block %u, item %u",
+						RelationGetRelationName(scan->index), BufferGetBlockNumber(buffer), off),
+				 errhint("Please REINDEX it.")));
 }
 
 /*

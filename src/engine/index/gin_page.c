@@ -473,6 +473,10 @@ compress_live(GinPages *pages, int first, int ntids, int nlive, Size max_size, B
 	}
 	Assert(n == nlive && nlive > 0);
 
+	/* what compresses them relies on that */
+	for (int i = 1; i < nlive; i++)
+		if (ItemPointerCompare(&tids[i - 1], &tids[i]) >= 0)
+			gin_report_corruption(pages->index, blkno);
 	list = ginCompressPostingList(tids, nlive, max_size, &n);
 	if (n != nlive)
 		gin_report_corruption(pages->index, blkno);

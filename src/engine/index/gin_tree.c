@@ -106,7 +106,7 @@ static bool
 children_fit(const GinTree *tree, Page page)
 {
 	if (tree->flags & GIN_DATA)
-		return GinPageGetOpaque(page)->maxoff <= BLCKSZ / sizeof(PostingItem);
+		return GinPageGetOpaque(page)->maxoff <= GinDataPageMaxDataSize / sizeof(PostingItem);
 	return PageGetMaxOffsetNumber(page) > 0 &&
 		PageGetMaxOffsetNumber(page) <= BLCKSZ / sizeof(ItemIdData);
 }

@@ -161,7 +161,8 @@ typedef struct GistShared
 
 	/* written by all members */
 	pg_atomic_uint32 empty_leaves;	/* bits that are set */
-	pg_atomic_uint32 deletion_begun;	/* by some member */
+	pg_atomic_uint32 deletion_begun;	/* by some member, which is at it or
+										 * through */
 
 	/* two bitmaps, one after the other: internal pages, empty leaf pages */
 	pg_atomic_uint32 words[FLEXIBLE_ARRAY_MEMBER];
@@ -208,10 +209,11 @@ static void look_for_invalid_tuples(Relation index, Page page);
 static pg_atomic_uint32 *bitmap_word(GistShared *gist, bool empty_leaf,
 									 BlockNumber blkno);
 static bool note_page(GistShared *gist, bool empty_leaf, BlockNumber blkno);
+static bool forget_page(GistShared *gist, bool empty_leaf, BlockNumber blkno);
 static bool was_empty(GistShared *gist, BlockNumber blkno);
 static int	find_empty_children(GistShared *gist, Buffer parent,
 								BlockNumber *children);
-static int	delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
+static bool delete_children(TableVacuum *vacuum, int number, BlockNumber blkno, bool wait,
 							IndexBulkDeleteResult *stats);
 static bool delete_leaf(Relation index, Buffer parent, Buffer leaf);
 static OffsetNumber find_downlink(Page parent, BlockNumber child);
@@ -406,36 +408,40 @@ gist_has_empty_pages(TableVacuum *vacuum, int number, bool wait)
  *		Take the leaf pages that any members found empty out of the tree, unless
  *		another member does.
  *
- * No member may be visiting pages of the index any more.
+ * No member may be visiting pages of the index any more.  Unless it may wait, this
+ * process has pages of the heap pinned, which are in the way of a pause; so when a
+ * pause is due it leaves the rest for later.
  */
 static void
 gist_delete_pages(TableVacuum *vacuum, int number, bool wait)
 {
 	GistShared *gist = index_area(vacuum, number);
 	IndexBulkDeleteResult stats = {0};
-	int64		remaining;
+	bool		go_on = wait || !guards_hold_is_due();
 
-	/* pages of the heap may be pinned, which are in the way of a pause */
-	if (!wait && guards_hold_is_due())
-		return;
-	if (pg_atomic_exchange_u32(&gist->deletion_begun, 1) != 0)
+	if (!go_on || pg_atomic_exchange_u32(&gist->deletion_begun, 1) != 0)
 		return;
 
-	remaining = pg_atomic_read_u32(&gist->empty_leaves);
-	for (uint32 word = 0; word < gist->nwords && remaining > 0; word++)
+	for (uint32 word = 0; go_on && word < gist->nwords; word++)
 	{
 		uint32		bits = pg_atomic_read_u32(&gist->words[word]);
 
-		for (; bits != 0; bits &= bits - 1)
+		for (; go_on && bits != 0 && pg_atomic_read_u32(&gist->empty_leaves) > 0; bits &= bits - 1)
 		{
 			BlockNumber blkno = word * WORD_BITS + pg_rightmost_one_pos32(bits);
 
 			delay_point();
 			wal_keep_pace();
-			remaining -= delete_children(vacuum, number, blkno, &stats);
+			go_on = delete_children(vacuum, number, blkno, wait, &stats);
+			if (go_on)
+				(void) forget_page(gist, false, blkno);
 		}
 	}
 	index_add_stats(vacuum_index(vacuum->shared, number), &stats);
+
+	/* this process comes back for the rest, unless another one does before */
+	if (!go_on)
+		pg_atomic_write_membarrier_u32(&gist->deletion_begun, 0);
 }
 
 /* make_scan -- make what a process needs to visit pages of an index; palloc'd. */
@@ -707,6 +713,16 @@ note_page(GistShared *gist, bool empty_leaf, BlockNumber blkno)
 	return word != NULL && (pg_atomic_fetch_or_u32(word, bit) & bit) == 0;
 }
 
+/* forget_page -- the reverse of note_page: return false if it isn't noted. */
+static bool
+forget_page(GistShared *gist, bool empty_leaf, BlockNumber blkno)
+{
+	pg_atomic_uint32 *word = bitmap_word(gist, empty_leaf, blkno);
+	uint32		bit = (uint32) 1 << blkno % WORD_BITS;
+
+	return word != NULL && (pg_atomic_fetch_and_u32(word, ~bit) & bit) != 0;
+}
+
 /* was_empty -- is it noted that the block is an empty leaf page? */
 static bool
 was_empty(GistShared *gist, BlockNumber blkno)
@@ -719,15 +735,17 @@ was_empty(GistShared *gist, BlockNumber blkno)
 /*
  * delete_children
  *		Delete the children of an internal page that were found empty, if they
- *		still are; return how many were found.
+ *		still are; return false if some are left because a pause is due.
  *
  * A child is locked before its parent, as insertions do it.
  */
-static int
-delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
+static bool
+delete_children(TableVacuum *vacuum, int number, BlockNumber blkno, bool wait,
 				IndexBulkDeleteResult *stats)
 {
 	Relation	index = vacuum->indexes[number];
+	GistShared *gist = index_area(vacuum, number);
+	bool		go_on = true;
 	BlockNumber children[MaxIndexTuplesPerPage];
 	Buffer		parent;
 	int			nchildren;
@@ -736,7 +754,7 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
 								vacuum_strategy(vacuum));
 	LockBuffer(parent, GIST_SHARE);
 	gistcheckpage(index, parent);
-	nchildren = find_empty_children(index_area(vacuum, number), parent, children);
+	nchildren = find_empty_children(gist, parent, children);
 	LockBuffer(parent, GIST_UNLOCK);
 
 	/* the parent's page is */
@@ -746,6 +764,10 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
 		Buffer		leaf;
 
 		delay_point();
+		DEBUG_POINT("gist-page-deletion");
+		go_on = wait || !guards_hold_is_due();
+		if (!go_on)
+			break;
 		leaf = ReadBufferExtended(index, MAIN_FORKNUM, children[i], RBM_NORMAL,
 								  vacuum_strategy(vacuum));
 		LockBuffer(leaf, GIST_EXCLUSIVE);
@@ -758,10 +780,12 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno,
 		}
 		LockBuffer(parent, GIST_UNLOCK);
 		UnlockReleaseBuffer(leaf);
+		if (forget_page(gist, true, children[i]))
+			pg_atomic_fetch_sub_u32(&gist->empty_leaves, 1);
 	}
 	guards_end_pins();
 	ReleaseBuffer(parent);
-	return nchildren;
+	return go_on;
 }
 
 /*

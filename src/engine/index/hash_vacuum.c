@@ -497,13 +497,13 @@ visit_put_off(HashScan *scan, Bucket bucket)
 	failsafe_notice(scan->vacuum);
 
 	primary = lock_bucket(scan, bucket);
-	if (is_being_populated(primary))
+	/* bucket 0 comes from no split; if it is marked so, its page is damaged */
+	if (bucket > 0 && is_being_populated(primary))
 	{
 		/* its number without the highest bit */
 		Bucket		old = bucket ^ pg_prevpower2_32(bucket);
 		Buffer		old_primary;
 
-		Assert(bucket > 0);
 		UnlockReleaseBuffer(primary);
 		old_primary = lock_bucket(scan, old);
 		clean_bucket(scan, old, old_primary, false);

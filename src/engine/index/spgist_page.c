@@ -29,6 +29,7 @@
 #include "engine/index/index_kind.h"
 #include "engine/index/spgist_page.h"
 
+static void follow_nodes(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
 static void follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
 static bool is_to_follow(SpgistScan *scan, Buffer buffer, OffsetNumber offset);
 static void add_pending(SpgistScan *scan, const ItemPointerData *place);
@@ -52,8 +53,6 @@ spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 {
 	Page		page = BufferGetPage(buffer);
 	SpGistInnerTuple tuple;
-	SpGistNodeTuple node;
-	int			i;
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	if (offset < FirstOffsetNumber || offset > PageGetMaxOffsetNumber(page))
@@ -63,12 +62,35 @@ spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	if (tuple->tupstate == SPGIST_REDIRECT)
 		follow_redirect(scan, buffer, offset);
 	else if (tuple->tupstate == SPGIST_LIVE && is_to_follow(scan, buffer, offset))
+		follow_nodes(scan, buffer, offset);
+}
+
+/*
+ * follow_nodes
+ *		Make pending what the downlinks of a live inner tuple lead to.
+ *
+ * It is an error if the nodes aren't all in the tuple, and that on the page.
+ */
+static void
+follow_nodes(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
+{
+	Page		page = BufferGetPage(buffer);
+	ItemId		item = PageGetItemId(page, offset);
+	SpGistInnerTuple tuple = (SpGistInnerTuple) PageGetItem(page, item);
+	Size		size = ItemIdGetLength(item);
+	SpGistNodeTuple node;
+	int			i;
+
+	if (ItemIdGetOffset(item) + size > ((PageHeader) page)->pd_special)
+		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+	SGITITERATE(tuple, i, node)
 	{
-		SGITITERATE(tuple, i, node)
-		{
-			if (ItemPointerIsValid(&node->t_tid))
-				add_pending(scan, &node->t_tid);
-		}
+		Size		start = (char *) node - (char *) tuple;
+
+		if (start + SGNTHDRSZ > size || IndexTupleSize(node) < SGNTHDRSZ)
+			spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+		if (ItemPointerIsValid(&node->t_tid))
+			add_pending(scan, &node->t_tid);
 	}
 }
 
@@ -176,6 +198,7 @@ spgist_clean_root(SpgistScan *scan, Buffer buffer)
 void
 spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 {
+	Page		page = BufferGetPage(buffer);
 	LeafPlan   *plan = &scan->plan;
 	int			ndead = 0;
 
@@ -191,7 +214,12 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 
 	plan->ndead = plan->nplaceholder = plan->nmove = plan->nchain = 0;
 	for (int i = 0; i < scan->ntids; i++)
+	{
 		scan->deletable[scan->offsets[i]] = scan->dead[i];
+		/* a dead tuple or a placeholder takes its place, and must fit there */
+		if (scan->dead[i] && ItemIdGetLength(PageGetItemId(page, scan->offsets[i])) < SGDTSIZE)
+			spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+	}
 	for (int i = 0; i < scan->ntids; i++)
 		if (scan->before[scan->offsets[i]] == InvalidOffsetNumber)
 			plan_chain(scan, buffer, scan->offsets[i]);
@@ -317,6 +345,7 @@ apply_plan(SpgistScan *scan, Buffer buffer)
 	Page		page = BufferGetPage(buffer);
 	LeafPlan   *plan = &scan->plan;
 
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	index_check_items(scan->index, buffer);
 	START_CRIT_SECTION();
 	spgPageIndexMultiDelete(&scan->state, page, plan->dead, plan->ndead,
@@ -362,6 +391,7 @@ log_plan(SpgistScan *scan, Buffer buffer)
 	LeafPlan   *plan = &scan->plan;
 	spgxlogVacuumLeaf record;
 
+	Assert(CritSectionCount > 0);
 	record.nDead = plan->ndead;
 	record.nPlaceholder = plan->nplaceholder;
 	record.nMove = plan->nmove;
@@ -396,10 +426,17 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 	spgxlogVacuumRedirect record = {0};
 	OffsetNumber first;
 	int			nold;
+	int			ntail;
 
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	first = find_old_redirects(scan, page, old, &nold);
 	if (nold == 0 && first == InvalidOffsetNumber)
 		return;
+
+	/* the page's own counts go by what is done, and may be damaged */
+	ntail = first == InvalidOffsetNumber ? 0 : maxoff - first + 1;
+	if (opaque->nRedirection < nold || opaque->nPlaceholder + nold < ntail)
+		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
 
 	record.nToPlaceholder = nold;
 	record.firstPlaceholder = first;
@@ -418,17 +455,13 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 		tuple->tupstate = SPGIST_PLACEHOLDER;
 		ItemPointerSetInvalid(&tuple->pointer);
 	}
-	Assert(opaque->nRedirection >= nold);
 	opaque->nRedirection -= nold;
 	opaque->nPlaceholder += nold;
 
-	if (first != InvalidOffsetNumber)
+	if (ntail > 0)
 	{
-		int			ntail = maxoff - first + 1;
-
 		for (int i = 0; i < ntail; i++)
 			tail[i] = first + i;
-		Assert(opaque->nPlaceholder >= ntail);
 		opaque->nPlaceholder -= ntail;
 		PageIndexMultiDelete(page, tail, ntail);
 	}
