@@ -133,6 +133,10 @@ journal_write(const char *path, int position, JournalRecord *records,
 	ssize_t		written;
 	bool		done;
 
+	/* a new file is made durable by journal_sync */
+	Assert(position >= 0 && nrecords > 0);
+	Assert(!durable || position > 0);
+
 	for (int i = 0; i < nrecords; i++)
 	{
 		records[i].magic = JOURNAL_MAGIC;

@@ -148,6 +148,7 @@ static void drop_files(List *files);
 void
 leftovers_init(void)
 {
+	Assert(process_shared_preload_libraries_in_progress);
 	RegisterXactCallback(start_when_due, NULL);
 }
 
@@ -164,6 +165,7 @@ leftovers_shmem_init(void)
 {
 	bool		found;
 
+	Assert(LWLockHeldByMe(AddinShmemInitLock));
 	leftovers = ShmemInitStruct("pg_cyclone leftovers", sizeof(LeftoversShared), &found);
 	if (!found)
 	{
@@ -718,6 +720,7 @@ without_referenced(List *files, Snapshot snapshot)
 	SysScanDesc scan = systable_beginscan(pg_class, InvalidOid, false, snapshot, 0, NULL);
 	HeapTuple	tuple;
 
+	Assert(IsTransactionState());
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
@@ -743,6 +746,7 @@ drop_files(List *files)
 {
 	ListCell   *cell;
 
+	Assert(IsTransactionState());
 	/* only a transaction with an ID can remove files */
 	if (files != NIL)
 		(void) GetCurrentTransactionId();

@@ -233,6 +233,8 @@ note_files(void)
 	RelFileLocator *files;
 	int			n;
 
+	/* so that a message serves none */
+	Assert(InterruptHoldoffCount > 0);
 	DEBUG_POINT("journal-note");
 
 	/* the newest come first */
@@ -301,6 +303,7 @@ warn_once(const char *failure)
 static void
 append(JournalRecord *records, int n, int elevel)
 {
+	Assert(journal_path[0] != '\0' && n > 0);
 	if (has_warned && elevel == WARNING)
 		elevel = DEBUG1;
 	if (!journal_write(journal_path, nrecords, records, n, is_durable, elevel))

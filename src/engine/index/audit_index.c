@@ -104,6 +104,7 @@ audit_match(TableVacuum *vacuum, int number, Buffer buffer,
 
 	Assert(number >= 0 && number < vacuum->nindexes);
 	Assert(ntids >= 0);
+	Assert(CritSectionCount == 0 && compat_buffer_is_locked_exclusively(buffer));
 	if (DEBUG_FAULT("index-entry"))
 		ndead -= misjudge(true, ntids, dead);
 	if (DEBUG_FAULT("index-live"))
@@ -166,6 +167,7 @@ audit_deleted(TableVacuum *vacuum, int number, Buffer buffer)
 
 	Assert(number >= 0 && number < vacuum->nindexes);
 	Assert(BufferIsValid(buffer));
+	Assert(CritSectionCount == 0 && compat_buffer_is_locked_exclusively(buffer));
 	if (audit == NULL || !audit->expects)
 		return;
 	audit->expects = false;
@@ -190,6 +192,7 @@ audit_begin_indexes(TableVacuum *vacuum)
 	bool		any = false;
 
 	Assert(is_leader(vacuum));
+	Assert(vacuum->dead_tids != NULL);
 
 	if (cyclone_audit <= 0)
 		return false;
@@ -216,6 +219,7 @@ audit_indexes(TableVacuum *vacuum)
 	VacuumShared *shared = vacuum->shared;
 	uint64		claim;
 
+	Assert(vacuum->dead_tids != NULL);
 	progress_phase(PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
 	while (!VacuumFailsafeActive && !pace_give_place())
 	{

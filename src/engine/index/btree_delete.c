@@ -238,6 +238,7 @@ delete_locked(TableVacuum *vacuum, BTVacState *state, Buffer buffer)
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(P_ISLEAF(opaque));
+	Assert(!P_ISDELETED(opaque));
 
 	/* siblings are locked from left to right */
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);

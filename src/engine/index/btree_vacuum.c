@@ -208,7 +208,10 @@ btree_begin(TableVacuum *vacuum, int number, int nmembers)
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	BtreeShared *btree = index_area(vacuum, number);
 
+	Assert(is_leader(vacuum));
+
 	btree->cycle_id = _bt_start_vacuum(vacuum->indexes[number]);
+	Assert(btree->cycle_id != 0);
 	index_begin_blocks(vacuum, number, BTREE_METAPAGE + 1, nmembers);
 
 	shared->stats.estimated_count = false;
@@ -221,6 +224,7 @@ btree_begin(TableVacuum *vacuum, int number, int nmembers)
 static void
 btree_end(TableVacuum *vacuum, int number)
 {
+	Assert(is_leader(vacuum));
 	_bt_end_vacuum(vacuum->indexes[number]);
 }
 
@@ -325,6 +329,8 @@ make_scan(TableVacuum *vacuum, int number, bool wait)
 static void
 free_scan(BtreeScan *scan)
 {
+	/* nothing that was claimed is left */
+	Assert(!scan->blocks.has_stream && scan->blocks.next >= scan->blocks.end);
 	index_add_stats(scan->shared, &scan->stats);
 	if (scan->empty_pages->count > 0)
 		index_note_empty_pages(scan->vacuum);
@@ -338,6 +344,8 @@ btree_finish(TableVacuum *vacuum, int number)
 {
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	Relation	index = vacuum->indexes[number];
+
+	Assert(is_leader(vacuum));
 
 	shared->has_stats = true;
 	shared->stats.num_pages = RelationGetNumberOfBlocks(index);

@@ -103,6 +103,7 @@ gin_page_is(Buffer buffer, uint16 flags)
 {
 	Page		page = BufferGetPage(buffer);
 
+	Assert(compat_is_locked(buffer));
 	return !PageIsNew(page) &&
 		PageGetSpecialSize(page) == MAXALIGN(sizeof(GinPageOpaqueData)) &&
 		(GinPageGetOpaque(page)->flags & GIN_KIND_FLAGS) == flags;
@@ -448,6 +449,7 @@ count_dead(const GinPages *pages, int first, int ntids)
 {
 	int			ndead = 0;
 
+	Assert(first >= 0 && ntids >= 0 && first + ntids <= pages->ntids);
 	for (int i = first; i < first + ntids; i++)
 		ndead += pages->dead[i];
 	return ndead;
@@ -466,6 +468,7 @@ compress_live(GinPages *pages, int first, int ntids, int nlive, Size max_size, B
 	GinPostingList *list;
 	int			n = 0;
 
+	Assert(first >= 0 && first + ntids <= pages->ntids);
 	for (int i = 0; i < ntids; i++)
 	{
 		tids[n] = tids[i];

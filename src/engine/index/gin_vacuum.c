@@ -243,6 +243,7 @@ gin_begin(TableVacuum *vacuum, int number, int nmembers)
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 	GinShared  *shared = index_area(vacuum, number);
 
+	Assert(is_leader(vacuum));
 	/* a round leaves no work to the next one */
 	Assert(pg_atomic_read_u32(&shared->at_stretches) == 0);
 
@@ -345,6 +346,7 @@ gin_is_done(TableVacuum *vacuum, int number)
 static void
 gin_finish(TableVacuum *vacuum, int number)
 {
+	Assert(is_leader(vacuum));
 	vacuum_index(vacuum->shared, number)->has_stats = true;
 }
 
@@ -381,6 +383,7 @@ visit_stretches(GinScan *scan)
 	claimed = ranges_claim(&scan->index_shared->ranges, &start, &end);
 	if (claimed)
 		walk_entry_leaves(scan, start, end);
+	Assert(pg_atomic_read_u32(&shared->at_stretches) > 0);
 	if (pg_atomic_sub_fetch_u32(&shared->at_stretches, 1) == 0)
 		ConditionVariableBroadcast(&shared->changed);
 	return claimed;
@@ -398,6 +401,7 @@ walk_entry_leaves(GinScan *scan, uint64 start, uint64 end)
 	BlockNumber stop = InvalidBlockNumber;
 	LinkWalk	walk = {.index = scan->index};
 
+	Assert(start < end && end <= scan->index_shared->ranges.end);
 	if (end < scan->index_shared->ranges.end)
 		stop = shared->stretches[end];
 
@@ -472,6 +476,7 @@ add_large_tree(GinShared *shared, BlockNumber root, const GinCuts *cuts)
 {
 	LargeTree  *tree = NULL;
 
+	Assert(cuts->count >= 2 && cuts->count <= MAX_PIECES);
 	SpinLockAcquire(&shared->mutex);
 	for (int i = 0; i < MAX_LARGE_TREES && tree == NULL; i++)
 		if (!shared->trees[i].in_use)

@@ -365,6 +365,8 @@ gist_finish(TableVacuum *vacuum, int number)
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	Relation	index = vacuum->indexes[number];
 
+	Assert(is_leader(vacuum));
+
 	shared->has_stats = true;
 	shared->stats.num_pages = RelationGetNumberOfBlocks(index);
 	/* make what was put into the free space map findable */
@@ -469,6 +471,8 @@ make_scan(TableVacuum *vacuum, int number)
 static void
 free_scan(GistScan *scan)
 {
+	/* nothing that was claimed is left */
+	Assert(!scan->blocks.has_stream && scan->blocks.next >= scan->blocks.end);
 	index_add_stats(scan->shared, &scan->stats);
 	if (scan->followed != NULL)
 		followed_destroy(scan->followed);

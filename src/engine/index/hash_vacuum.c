@@ -208,6 +208,8 @@ hash_begin(TableVacuum *vacuum, int number, int nmembers)
 	Buffer		metabuf = InvalidBuffer;
 	HashMetaPage meta = _hash_getcachedmetap(vacuum->indexes[number], &metabuf, true);
 
+	Assert(is_leader(vacuum));
+
 	hash->first_maxbucket = meta->hashm_maxbucket;
 	hash->first_ntuples = meta->hashm_ntuples;
 	hash->removed_before = shared->stats.tuples_removed;
@@ -284,6 +286,8 @@ hash_conclude(TableVacuum *vacuum, int number)
 	Buffer		buffer = _hash_getbuf(index, HASH_METAPAGE, HASH_WRITE, LH_META_PAGE);
 	HashMetaPage meta = HashPageGetMeta(BufferGetPage(buffer));
 
+	Assert(is_leader(vacuum));
+
 	START_CRIT_SECTION();
 
 	if (meta->hashm_maxbucket == hash->first_maxbucket &&
@@ -318,6 +322,7 @@ hash_conclude(TableVacuum *vacuum, int number)
 static void
 hash_finish(TableVacuum *vacuum, int number)
 {
+	Assert(is_leader(vacuum));
 	vacuum_index(vacuum->shared, number)->has_stats = true;
 }
 
@@ -343,6 +348,8 @@ make_scan(TableVacuum *vacuum, int number)
 static void
 free_scan(HashScan *scan)
 {
+	/* nothing that was claimed is left */
+	Assert(!scan->has_stream && scan->next >= scan->end);
 	index_add_stats(scan->shared, &scan->stats);
 	pfree(scan);
 }
@@ -366,6 +373,7 @@ scan_ranges(HashScan *scan)
 	Buffer		next;
 	Bucket		next_bucket;
 
+	Assert(!scan->has_stream);
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
 										COMPAT_READ_STREAM_BATCHING,
 										vacuum_strategy(scan->vacuum),
@@ -466,6 +474,7 @@ claim_new_buckets(HashScan *scan)
 	uint64		known_end;
 	uint64		end;
 
+	Assert(!scan->has_stream);
 	Assert(scan->next >= scan->end);
 	known_end = pg_atomic_read_u64(&scan->shared->known_end);
 	refresh_meta(scan);
@@ -547,6 +556,7 @@ clean_bucket(HashScan *scan, Bucket bucket, Buffer primary, bool counts)
 	BlockNumber blkno = BufferGetBlockNumber(primary);
 	BucketVisit visit = {.bucket = bucket,.primary = primary,.counts = counts};
 
+	Assert(compat_buffer_is_locked_exclusively(primary));
 	check_bucket(scan, &visit, primary);
 	visit.split_cleanup = !visit.damaged && needs_split_cleanup(scan, primary);
 	clean_chain(scan, &visit);
@@ -795,6 +805,7 @@ end_split_cleanup(HashScan *scan, Buffer primary)
 {
 	Page		page = BufferGetPage(primary);
 
+	Assert(compat_buffer_is_locked_exclusively(primary));
 	START_CRIT_SECTION();
 
 	HashPageGetOpaque(page)->hasho_flag &= ~LH_BUCKET_NEEDS_SPLIT_CLEANUP;

@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/read_stream.h"
@@ -94,6 +95,7 @@ index_cap_tuples(TableVacuum *vacuum, int number)
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
 	Assert(is_leader(vacuum));
+	Assert(vacuum->shared->in_cleanup);
 
 	if (!vacuum->shared->index_reltuples_estimated)
 		index->stats.num_index_tuples = Min(index->stats.num_index_tuples,
@@ -127,6 +129,7 @@ index_current_size(Relation index)
 {
 	BlockNumber nblocks;
 
+	Assert(CheckRelationLockedByMe(index, RowExclusiveLock, true));
 	if (RELATION_IS_LOCAL(index))
 		return RelationGetNumberOfBlocks(index);
 
@@ -161,6 +164,8 @@ index_visit_blocks(IndexBlocks *blocks)
 	ReadStream *stream;
 	Buffer		next;
 
+	Assert(!blocks->has_stream && blocks->visit != NULL);
+	Assert(blocks->next <= blocks->end);
 	/* or the stream would end at once, again and again */
 	Assert(blocks->is_enough == NULL || !blocks->is_enough(blocks->scan));
 
@@ -284,6 +289,8 @@ index_take_turn(IndexShared *index, bool wait)
 	static uint32 wait_event = 0;
 	uint32		nobody = 0;
 
+	/* or a member that waits couldn't be cancelled */
+	Assert(!wait || InterruptHoldoffCount == 0);
 	if (wait_event == 0)
 		wait_event = WaitEventExtensionNew("CycloneIndexTurn");
 
@@ -322,6 +329,9 @@ index_check_items(Relation index, Buffer buffer)
 	PageHeader	header = (PageHeader) page;
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	Size		total = 0;
+
+	Assert(CritSectionCount == 0);
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{

@@ -226,6 +226,7 @@ void
 index_setup(TableVacuum *vacuum, bool parallel, Size areas_start)
 {
 	Assert(is_leader(vacuum));
+	Assert(areas_start == MAXALIGN(areas_start));
 	vacuum->private_stats = palloc0_array(IndexBulkDeleteResult *, vacuum->nindexes);
 	vacuum->begun = palloc0_array(bool, vacuum->nindexes);
 

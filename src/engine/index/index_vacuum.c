@@ -165,7 +165,7 @@ index_phase(TableVacuum *vacuum, bool cleanup)
 
 	/* nothing is left over from another phase */
 	Assert(vacuum->indname == NULL && vacuum->place == PLACE_UNKNOWN);
-	Assert(cleanup || vacuum->dead_tids != NULL);
+	Assert(shared->in_cleanup == cleanup && (cleanup || vacuum->dead_tids != NULL));
 	progress_phase(cleanup ? PROGRESS_VACUUM_PHASE_INDEX_CLEANUP :
 				   PROGRESS_VACUUM_PHASE_VACUUM_INDEX, 0);
 
@@ -330,6 +330,7 @@ index_found_empty_pages(TableVacuum *vacuum)
 void
 index_delete_pages(TableVacuum *vacuum, bool wait)
 {
+	Assert(!vacuum->shared->in_cleanup);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		/* members that wait begin with different ones */
@@ -357,6 +358,7 @@ void
 index_finish_page_deletion(TableVacuum *vacuum)
 {
 	Assert(is_leader(vacuum));
+	Assert(!vacuum->shared->in_cleanup);
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
 		const IndexWork *work = shared_work(vacuum, i, false);
@@ -378,6 +380,7 @@ index_finish_round(TableVacuum *vacuum, bool cleanup)
 	bool		all = true;
 
 	Assert(is_leader(vacuum));
+	Assert(vacuum->shared->in_cleanup == cleanup && !vacuum->shared->doing_more_work);
 
 	for (int i = 0; i < vacuum->nindexes; i++)
 	{
@@ -537,6 +540,8 @@ process_index(TableVacuum *vacuum, int number, bool cleanup)
 	Assert(is_leader(vacuum) || !index->leader_only);
 	Assert(is_leader(vacuum) || index->may_be_parallel);
 	Assert(work == NULL || index->was_begun);
+	Assert(!index->outside_team || shared->team_is_paused);
+	Assert(!shared->team_is_paused || is_leader(vacuum));
 
 	if (is_told)
 		pg_rusage_init(&rusage);
@@ -614,6 +619,7 @@ current_stats(TableVacuum *vacuum, int number)
 {
 	IndexShared *index = vacuum_index(vacuum->shared, number);
 
+	Assert(!keeps_private_stats(vacuum, number) || is_leader(vacuum));
 	if (keeps_private_stats(vacuum, number))
 		return vacuum->private_stats[number];
 	return index->has_stats ? &index->stats : NULL;

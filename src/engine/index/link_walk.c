@@ -37,6 +37,8 @@ link_walk_step(LinkWalk *walk, BlockNumber from, BlockNumber to, int elevel)
 	bool		is_beyond;
 
 	Assert(walk->index != NULL);
+	Assert(elevel == LOG || elevel == ERROR);
+	Assert(BlockNumberIsValid(from));
 
 	walk->steps++;
 	if (to >= walk->nblocks || walk->steps > walk->nblocks)

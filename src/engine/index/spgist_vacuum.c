@@ -262,6 +262,8 @@ spgist_finish(TableVacuum *vacuum, int number)
 	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	Relation	index = vacuum->indexes[number];
 
+	Assert(is_leader(vacuum));
+
 	SpGistUpdateMetaPage(index);
 	/* make what was put into the free space map findable */
 	if (shared->stats.pages_deleted > 0)
@@ -312,6 +314,8 @@ make_scan(TableVacuum *vacuum, int number)
 static void
 free_scan(SpgistScan *scan)
 {
+	/* nothing that was claimed is left */
+	Assert(!scan->blocks.has_stream && scan->blocks.next >= scan->blocks.end);
 	index_add_stats(scan->shared, &scan->stats);
 	if (scan->pending != NULL)
 		pfree(scan->pending);
