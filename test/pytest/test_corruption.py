@@ -781,9 +781,10 @@ def repeated_tids(index: Index) -> None:
         while place < end:
             [size] = index.get("<H", block, place + 6)
             distances = index.pages[block * PAGE + place + 8 : block * PAGE + place + 8 + size]
-            second = next((at for at in range(1, size) if max(distances[at - 1 : at + 1]) < 0x80), None)
+            # of one byte each; those behind them stay as they are
+            second = next((at for at in range(1, size - 1) if max(distances[at - 1 : at + 2]) < 0x40), None)
             if second is not None:
-                index.put("<B", block, place + 8 + second, 0)
+                index.put("<BB", block, place + 8 + second, 0, sum(distances[second : second + 2]))
             place += 8 + (size + 1) // 2 * 2
 
 
