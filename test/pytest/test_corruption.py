@@ -820,7 +820,8 @@ LINKS = {
     **{f"{kind}-item": (kind, lengthen_items, "corrupted line pointer", [""] * 2) for kind in ("btree", "gist", "hash", "spgist")},
 }
 INDEXED = {
-    "btree": "btree (id)", "lists": "btree (n)", "gin": "gin (tags) WITH (fastupdate = off)", "hash": "hash (n)", "gist": "gist (place)", "spgist": "spgist (place)",
+    "btree": "btree (id)", "lists": "btree (n)",
+    "gin": "gin (tags) WITH (fastupdate = off)", "hash": "hash (n)", "gist": "gist (place)", "spgist": "spgist (place)",
 }  # fmt: skip
 
 
