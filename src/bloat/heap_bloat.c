@@ -164,7 +164,7 @@ check_item(const HeapSurvey *survey, Page page, ItemId item)
 {
 	const PageHeaderData *header = (PageHeader) page;
 
-	if (ItemIdGetOffset(item) < header->pd_upper ||
+	if (!ItemIdHasStorage(item) || ItemIdGetOffset(item) < header->pd_upper ||
 		ItemIdGetOffset(item) + SizeofHeapTupleHeader > header->pd_special)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
@@ -283,7 +283,7 @@ chain_has_row(Page page, const RowState *states, OffsetNumber off)
 		if (!HeapTupleHeaderIsHotUpdated(tuple))
 			return false;
 		previous_xmax = HeapTupleHeaderGetUpdateXid(tuple);
-		off = ItemPointerGetOffsetNumber(&tuple->t_ctid);
+		off = ItemPointerGetOffsetNumberNoCheck(&tuple->t_ctid);
 	}
 	return false;
 }

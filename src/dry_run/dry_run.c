@@ -41,6 +41,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 #include "utils/tuplestore.h"
 
 #include "autovacuum/table_log.h"
@@ -79,6 +80,7 @@ static const char *const operation_names[] = {
 static void run_targets(List *targets, const VacuumParams *params, ReturnSetInfo *result);
 static Oid	run_one(VacuumRelation *target, Oid relid, const VacuumParams *params,
 					ReturnSetInfo *result);
+static bool is_permitted(Oid relid, const VacuumParams *params);
 static bool is_table(Relation rel);
 static void rehearse(Relation rel, VacuumParams *params, DryRun *run);
 static void choose_engine(Relation rel, DryRun *run);
@@ -175,7 +177,9 @@ run_targets(List *targets, const VacuumParams *params, ReturnSetInfo *result)
  *		Rehearse the VACUUM of a relation, unless it is gone, locked, none that VACUUM takes,
  *		or not the user's.  Returns its TOAST table, if it has one.
  *
- * Without a target it is a TOAST table.
+ * Without a target it is a TOAST table, for which the privileges on its table do.
+ * Privileges are looked at before the lock is asked for, so that nobody without them stands
+ * in its queue; and once more under the lock, as they may have been taken away.
  */
 static Oid
 run_one(VacuumRelation *target, Oid relid, const VacuumParams *params, ReturnSetInfo *result)
@@ -186,13 +190,18 @@ run_one(VacuumRelation *target, Oid relid, const VacuumParams *params, ReturnSet
 	Oid			toast_relid;
 
 	CHECK_FOR_INTERRUPTS();
+	if (target != NULL && !is_permitted(relid, params))
+		return InvalidOid;
 	if (params->options & VACOPT_SKIP_LOCKED)
 	{
 		if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		{
-			ereport(WARNING,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("skipping vacuum of \"%s\" --- lock not available", get_rel_name(relid))));
+			const char *name = get_rel_name(relid);
+
+			if (name != NULL)
+				ereport(WARNING,
+						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+						 errmsg("skipping vacuum of \"%s\" --- lock not available", name)));
 			return InvalidOid;
 		}
 	}
@@ -223,6 +232,25 @@ run_one(VacuumRelation *target, Oid relid, const VacuumParams *params, ReturnSet
 		toast_relid = InvalidOid;
 	relation_close(rel, AccessShareLock);
 	return toast_relid;
+}
+
+/*
+ * is_permitted
+ *		May the user VACUUM a relation that isn't locked yet?  Warns if not, but not of one
+ *		that is gone.
+ */
+static bool
+is_permitted(Oid relid, const VacuumParams *params)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		is_so;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	is_so = vacuum_is_permitted_for_relation(relid, (Form_pg_class) GETSTRUCT(tuple),
+											 params->options);
+	ReleaseSysCache(tuple);
+	return is_so;
 }
 
 /* is_table -- is a relation one that VACUUM takes?  Warns if it is none at all. */

@@ -29,6 +29,7 @@
 #include "access/xloginsert.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "storage/read_stream.h"
 
@@ -83,6 +84,7 @@ dry_run_heap(Relation rel, const VacuumParams *params, DryRun *run)
 	ReadStream *stream;
 	Buffer		buffer;
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	look->rel = rel;
 	look->run = run;
 	look->has_indexes = run->nindexes > 0;
@@ -183,7 +185,7 @@ judge_rows(HeapLook *look, Page page)
 		look->states[off] = ROW_NONE;
 		if (!ItemIdIsNormal(item))
 			continue;
-		if (ItemIdGetOffset(item) < SizeOfPageHeaderData ||
+		if (!ItemIdHasStorage(item) || ItemIdGetOffset(item) < SizeOfPageHeaderData ||
 			ItemIdGetOffset(item) + Max(ItemIdGetLength(item), SizeofHeapTupleHeader) > BLCKSZ)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATA_CORRUPTED),
@@ -262,7 +264,7 @@ prune_chain(HeapLook *look, Page page, OffsetNumber root)
 			!HeapTupleHeaderIsHotUpdated(tuple))
 			break;
 		previous_xmax = HeapTupleHeaderGetUpdateXid(tuple);
-		off = ItemPointerGetOffsetNumber(&tuple->t_ctid);
+		off = ItemPointerGetOffsetNumberNoCheck(&tuple->t_ctid);
 	}
 
 	for (int i = 0; i < ndead; i++)

@@ -155,6 +155,7 @@ index_shrink(Oid relid, MemoryContext context)
 	Shrink	   *shrink = MemoryContextAllocZero(context, sizeof(Shrink));
 	bool		goes_on = true;
 
+	Assert(!IsTransactionState());
 	shrink->table = relid;
 	shrink->context = context;
 	remove_leftovers(shrink);
@@ -808,7 +809,9 @@ warn(const Shrink *shrink, const OthersFound *others)
 	if (!in_transaction)
 		begin_vacuum_transaction(false);
 	name = get_rel_name(shrink->index);
-	if (others->end == OTHERS_GONE)
+	if (name == NULL)
+		 /* dropped while the table wasn't locked by us: nothing stays bloated */ ;
+	else if (others->end == OTHERS_GONE)
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("index \"%s\" stays bloated, as others use its table all the time", name),

@@ -34,7 +34,6 @@
 static void tell_end(const InplaceResult *result, const Inplace *job, double elapsed,
 					 bool to_log);
 static void note_history(const InplaceResult *result, const Inplace *job);
-static Oid	present_relid(const InplaceResult *result, int i);
 static BlockNumber size_of(Oid relid);
 static void tell_why_not(const InplaceResult *result, const Inplace *job);
 static bool warn_of_end(const Inplace *job, const char *name);
@@ -265,7 +264,7 @@ tell_end(const InplaceResult *result, const Inplace *job, double elapsed, bool t
 					 get_rel_name(result->relid));
 	for (int i = 0; i < result->nsizes; i++)
 	{
-		Oid			relid = present_relid(result, i);
+		Oid			relid = result->relids[i];
 
 		if (i == 0)
 			appendStringInfoString(&buf, _("heap"));
@@ -334,20 +333,8 @@ note_history(const InplaceResult *result, const Inplace *job)
 	for (int i = 0; i < result->nsizes; i++)
 	{
 		figures->bytes_before += (int64) result->sizes[i] * BLCKSZ;
-		figures->bytes_after += (int64) size_of(present_relid(result, i)) * BLCKSZ;
+		figures->bytes_after += (int64) size_of(result->relids[i]) * BLCKSZ;
 	}
-}
-
-/* present_relid -- the relation in the place of one from the beginning. */
-static Oid
-present_relid(const InplaceResult *result, int i)
-{
-	Oid			relid = result->relids[i];
-
-	if (i == 0 || get_rel_relkind(relid) == RELKIND_TOASTVALUE)
-		return relid;
-	/* an index that was built anew is another relation */
-	return get_relname_relid(result->names[i], get_rel_namespace(result->relid));
 }
 
 /* size_of -- the size of a relation, 0 if it is gone. */

@@ -64,6 +64,15 @@
 #define NEARLY_EMPTY \
 	(MaxHeapTupleSize - MaxHeapTuplesPerPage / 8 * sizeof(ItemIdData))
 
+/*
+ * The most that a record of headers has: of the page's own, and of each item a header
+ * and the bytes behind the row.  Each fragment begins with two numbers.
+ */
+#define FRAGMENT_START	(2 * sizeof(OffsetNumber))
+#define MOST_HEADERS \
+	(FRAGMENT_START + SizeOfPageHeaderData + \
+	 MaxHeapTuplesPerPage * (2 * FRAGMENT_START + SizeofHeapTupleHeader + MAXIMUM_ALIGNOF))
+
 static bool item_is_sound(Page page, ItemId item, OffsetNumber last);
 static bool begin_change(Buffer buffer, Buffer vmbuffer);
 static void clear_visibility(Relation rel, Buffer buffer, Buffer vmbuffer);
@@ -188,7 +197,8 @@ page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *f
 
 	if (PageHasFreeLinePointers(page))
 		for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
-			if (!ItemIdIsUsed(PageGetItemId(page, off)))
+			if (!ItemIdIsUsed(PageGetItemId(page, off)) &&
+				!ItemIdHasStorage(PageGetItemId(page, off)))
 				lines++;
 
 	for (int i = 0; i < ntuples; i++)
@@ -421,16 +431,18 @@ log_rows(Buffer buffer, HeapTuple *tuples, int ntuples, bool was_empty,
  *		Write the generic WAL record for the headers of these tuples, and of the
  *		page; return its end.
  *
- * It is never larger than what is in use of the page: what there is of a tuple
- * in the record is smaller than the tuple and its line pointer.
+ * On a sound page the record is never larger than what is in use of the page: what
+ * the record has of a tuple is smaller than the tuple and its line pointer.  On a damaged
+ * page line pointers may lead to the same bytes, so there is room for as many tuples
+ * as a page has items.
  */
 static XLogRecPtr
 log_headers(Buffer buffer, const OffsetNumber *offsets, int noffsets)
 {
 	const Size	page_start = offsetof(PageHeaderData, pd_flags);
 	Page		page = BufferGetPage(buffer);
-	PGAlignedBlock scratch;
-	char	   *delta = scratch.data;
+	char		record[MOST_HEADERS];
+	char	   *delta = record;
 
 	delta = add_fragment(delta, page, page_start, SizeOfPageHeaderData - page_start);
 	if (!wal_consistency_checking[RM_GENERIC_ID])
@@ -443,20 +455,17 @@ log_headers(Buffer buffer, const OffsetNumber *offsets, int noffsets)
 			Size		length = ItemIdGetLength(item);
 
 			if (!ItemIdIsNormal(item))
-			{
-				Assert(!ItemIdHasStorage(item));
 				continue;
-			}
 			delta = add_header(delta, page, off);
 			if (length < MAXALIGN(length))
 				delta = add_fragment(delta, page, ItemIdGetOffset(item) + length,
 									 MAXALIGN(length) - length);
 		}
-	Assert(delta - scratch.data < BLCKSZ);
+	Assert(delta - record <= sizeof(record));
 
 	XLogBeginInsert();
 	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
-	XLogRegisterBufData(0, scratch.data, delta - scratch.data);
+	XLogRegisterBufData(0, record, delta - record);
 	return XLogInsert(RM_GENERIC_ID, 0);
 }
 

@@ -99,17 +99,26 @@ bool
 subscription_writes_to(Oid relid)
 {
 	bool		writes = false;
+	List	   *seen = NIL;
 
 	Assert(IsTransactionState());
 
 	for (Oid target = relid; OidIsValid(target) && !writes; target = partition_parent(target))
 	{
-		CatCList   *subscriptions = SearchSysCacheList1(SUBSCRIPTIONRELMAP,
-														ObjectIdGetDatum(target));
+		CatCList   *subscriptions;
 
+		CHECK_FOR_INTERRUPTS();
+		/* a damaged catalog might lead in a circle */
+		if (list_member_oid(seen, target))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("relation with OID %u is a partition of itself", target)));
+		seen = lappend_oid(seen, target);
+		subscriptions = SearchSysCacheList1(SUBSCRIPTIONRELMAP, ObjectIdGetDatum(target));
 		writes = subscriptions->n_members > 0;
 		ReleaseSysCacheList(subscriptions);
 	}
+	list_free(seen);
 	return writes;
 }
 

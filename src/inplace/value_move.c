@@ -59,6 +59,7 @@ typedef struct ValueMove
 } ValueMove;
 
 static void note_values(Inplace *toast, Relation rel);
+static Oid	value_of_part(Relation rel, Buffer buffer, OffsetNumber off);
 static bool look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno);
 static List *find_rows(ValueMove *move, Inplace *toast, Buffer buffer, int64 *nlocked);
 static int	find_pointers(ValueMove *move, Inplace *toast, HeapTuple row, struct varlena **pointers);
@@ -78,6 +79,7 @@ value_move_plan(Inplace *job, Inplace *toast)
 {
 	Relation	rel;
 
+	Assert(IsTransactionState());
 	rel = table_open(toast->relid, ShareUpdateExclusiveLock);
 	Assert(RelationGetNumberOfBlocks(rel) >= toast->npages);
 	note_values(toast, rel);
@@ -129,13 +131,9 @@ note_values(Inplace *toast, Relation rel)
 		for (OffsetNumber off = FirstOffsetNumber;
 			 !PageIsNew(page) && off <= PageGetMaxOffsetNumber(page); off++)
 		{
-			ItemId		item = PageGetItemId(page, off);
-
-			/* chunk_id is the first column, and never null */
-			if (ItemIdIsNormal(item))
+			if (ItemIdIsNormal(PageGetItemId(page, off)))
 			{
-				HeapTupleHeader header = (HeapTupleHeader) PageGetItem(page, item);
-				Oid			value = *(Oid *) ((char *) header + header->t_hoff);
+				Oid			value = value_of_part(rel, buffer, off);
 
 				if (toast->nvalues == 0 || toast->values[toast->nvalues - 1] != value)
 					toast->values[toast->nvalues++] = value;
@@ -149,6 +147,31 @@ note_values(Inplace *toast, Relation rel)
 		if (i == 0 || toast->values[i] != toast->values[i - 1])
 			toast->values[nunique++] = toast->values[i];
 	toast->nvalues = nunique;
+}
+
+/*
+ * value_of_part
+ *		Return the value that a row of a TOAST table is a part of.  Raises an error if
+ *		the row is too short to say so.
+ *
+ * The page is locked, and its items have been checked.
+ */
+static Oid
+value_of_part(Relation rel, Buffer buffer, OffsetNumber off)
+{
+	Page		page = BufferGetPage(buffer);
+	ItemId		item = PageGetItemId(page, off);
+	HeapTupleHeader header = (HeapTupleHeader) PageGetItem(page, item);
+	Oid			value;
+
+	if (header->t_hoff + sizeof(Oid) > ItemIdGetLength(item))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("tuple (%u,%u) of relation \"%s\" is not one of a TOAST table",
+						BufferGetBlockNumber(buffer), off, RelationGetRelationName(rel))));
+	/* chunk_id is the first column, and never null; t_hoff may be any number */
+	memcpy(&value, (char *) header + header->t_hoff, sizeof(Oid));
+	return value;
 }
 
 /*
@@ -391,6 +414,7 @@ replace_row(ValueMove *move, Buffer buffer, HeapTuple old)
 	}
 	if (is_same)
 	{
+		page_check_header(batch->rel, target);
 		move_batch_check_readers(batch, &old->t_self);
 		page_put(batch->rel, target, move->target_map, &new_version, 1);
 		DEBUG_POINT("inplace-half");

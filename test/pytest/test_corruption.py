@@ -3,7 +3,7 @@ they were."""
 
 import re
 import struct
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 import pytest
@@ -282,6 +282,34 @@ def test_an_error_of_vacuum_full_names_the_row(prefix, pg_major):
         with cluster.connect(TEMPLATE) as conn, pytest.raises(psycopg.errors.DataCorrupted) as error:
             conn.execute("VACUUM FULL t")
         assert f'while rewriting block {HEAP_BLOCK} offset 2 of relation "t"' in error.value.diag.context
+
+
+def lead_chains_nowhere(page: bytearray) -> None:
+    """Let versions that were updated in place say that no item has the next one; give an item no length."""
+    for number in range(1, (struct.unpack_from("<H", page, 12)[0] - 24) // 4 + 1):
+        offset, flags, _ = item(page, number)
+        if flags == 1 and struct.unpack_from("<H", page, offset + 18)[0] & 0x4000:
+            struct.pack_into("<H", page, offset + 16, 0)
+
+
+def empty_an_item(page: bytearray) -> None:
+    set_item(page, live_items(page)[3], item(page, live_items(page)[3])[0], 0)
+
+
+@pytest.mark.parametrize("how", [lead_chains_nowhere, empty_an_item])
+def test_who_only_reads_survives_damaged_chains_and_items(prefix, pg_major, how):
+    """Also on a server with assertions."""
+    with damageable(prefix, pg_major) as cluster:
+        with cluster.connect(TEMPLATE) as conn:
+            make_table(conn, "t")
+            conn.execute("UPDATE t SET note = note WHERE id % 3 = 1")
+            conn.execute("UPDATE t SET note = note WHERE id % 6 = 1")
+        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, how)
+        with cluster.connect(TEMPLATE) as conn:
+            for query in ("SELECT FROM cyclone.estimate_bloat('t')", "SELECT FROM cyclone.dry_run('t')"):
+                with suppress(psycopg.errors.DataCorrupted):
+                    conn.execute(query)
+        assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
 def test_an_error_of_full_inplace_names_the_row(prefix, pg_major):

@@ -170,13 +170,18 @@ def test_which_tables(t):
     assert said(t, "VACUUM (DRY_RUN) t").count("dry run: ") == 2
 
 
-def test_who_may(t):
-    """Those who may VACUUM the table."""
+def test_who_may(t, cluster, db):
+    """Those who may VACUUM the table; others don't wait for its lock."""
     t.execute("CREATE ROLE clerk; GRANT SELECT ON t TO clerk; GRANT USAGE ON SCHEMA cyclone TO clerk")
     try:
         t.execute("SET ROLE clerk")
         assert 'permission denied to vacuum "t", skipping it' in said(t, "VACUUM (DRY_RUN) t")
         assert expected(t) is None
+        with cluster.connect(db) as other, other.transaction():
+            other.execute("LOCK TABLE t")
+            t.execute("SET statement_timeout = '10s'")
+            assert expected(t) is None, "it stood in the queue for a lock"
+            t.execute("RESET statement_timeout")
         t.execute("RESET ROLE; GRANT MAINTAIN ON t TO clerk; SET ROLE clerk")
         assert expected(t)[4] == 4000
     finally:

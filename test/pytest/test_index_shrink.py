@@ -1,5 +1,6 @@
 """VACUUM (FULL INPLACE) builds bloated indexes anew, and no statement of others fails because of that."""
 
+import re
 import threading
 
 import psycopg
@@ -302,6 +303,25 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(cluster, db, conn
         conn.execute("ALTER INDEX t_key SET TABLESPACE pg_default")
         vacuum.release()
         vacuum.finish()
+    conn.execute("ALTER INDEX t_key RENAME TO t_pkey")
+    assert_sound(conn)
+
+
+def test_an_index_that_is_renamed_meanwhile_is_reported(cluster, db, conn, table):
+    with Parked(cluster, db, "shrink-built:leader", 1, "VACUUM (FULL INPLACE, VERBOSE) t") as vacuum:
+        conn.execute("ALTER INDEX t_pkey RENAME TO t_key")
+        vacuum.release()
+        vacuum.finish()
+    [report] = [text for text in vacuum.messages if text.startswith("finished compacting")]
+    assert (found := re.search(r'index "t_pkey": (.+) before, (.+) after', report)) and found[2] != "0 bytes"
+    [(size,)] = conn.execute(
+        "SELECT sum(pg_relation_size(c.oid)) FROM pg_class c LEFT JOIN pg_index ON indexrelid = oid"
+        " WHERE 't'::regclass IN (oid, indrelid) OR oid = (SELECT reltoastrelid FROM pg_class WHERE oid = 't'::regclass)"
+    )
+    [(noted,)] = conn.execute(
+        "SELECT bytes_after FROM cyclone.history_details WHERE relation = 't'::regclass ORDER BY started DESC LIMIT 1"
+    )
+    assert noted == size
     conn.execute("ALTER INDEX t_key RENAME TO t_pkey")
     assert_sound(conn)
 

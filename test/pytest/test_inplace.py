@@ -986,12 +986,69 @@ def test_items_that_lead_astray_are_damage(cluster, db, conn, damage, what):
     conn.execute(f"CREATE TABLE t (id int, note text STORAGE {storage})")
     conn.execute(f"INSERT INTO t SELECT i, {filler} FROM generate_series(1, 4000) i")
     conn.execute("DELETE FROM t WHERE id % 4 > 0")
-    [(relation, path)] = conn.execute(
-        "SELECT oid::regclass::text, pg_relation_filepath(oid) FROM pg_class WHERE oid = %s",
-        (conn.execute("SELECT CASE WHEN %s = 'values' THEN reltoastrelid ELSE oid END FROM pg_class WHERE relname = 't'", (what,)).fetchone()[0],),
+    [(relation,)] = conn.execute(
+        "SELECT (CASE WHEN %s = 'values' THEN reltoastrelid ELSE oid END)::regclass::text FROM pg_class WHERE relname = 't'", (what,)
     )
-    with Parked(cluster, db, "inplace-plan:leader", 1, MOVE, {"ignore_checksum_failure": "on"}) as compaction:
-        block = 0 if what == "target" else blocks(conn, relation) - 2
+    block = 0 if what == "target" else blocks(conn, relation) - 2
+    error, page = error_of_move(cluster, db, conn, relation, block, damage)
+    assert isinstance(error, psycopg.errors.DataCorrupted), error
+    assert error.diag.message_primary == DAMAGES[damage].format(upper=int.from_bytes(page[14:16], "little"))
+    assert f"block {block}" in error.diag.context and f'"{relation.removeprefix("pg_toast.")}"' in error.diag.context
+    assert conn.execute("SELECT FROM pg_locks WHERE relation = %s::regclass", (relation,)).fetchall() == []
+
+
+def test_a_part_of_a_value_that_is_too_short_is_damage(cluster, db, conn):
+    """A row of a TOAST table without room for the value's OID."""
+    conn.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+    conn.execute("CREATE TABLE t (id int, note text STORAGE EXTERNAL)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 2040) FROM generate_series(1, 4000) i")  # the second part is short
+    conn.execute("DELETE FROM t WHERE id % 2 > 0")
+    [(relation,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 't'")
+    found = []
+
+    def have_a_long_header(page: bytearray) -> None:
+        for number in range(1, (int.from_bytes(page[12:14], "little") - 24) // 4 + 1):
+            pointer = int.from_bytes(page[20 + 4 * number : 24 + 4 * number], "little")
+            offset, flags, length = pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17
+            if flags == 1 and length < 256:
+                page[offset + 22] = length
+                found.append(number)
+                return
+
+    block = blocks(conn, relation) - 2
+    error, _ = error_of_move(cluster, db, conn, relation, block, have_a_long_header)
+    assert isinstance(error, psycopg.errors.DataCorrupted), error
+    name = relation.removeprefix("pg_toast.")
+    assert error.diag.message_primary == f'tuple ({block},{found[0]}) of relation "{name}" is not one of a TOAST table'
+
+
+def have_items_in_one_place(page: bytearray) -> None:
+    """As many rows as a page may have, all of them the same, of odd length; and a dead item with a length."""
+    page[12:14], page[14:16] = (24 + 4 * 291).to_bytes(2, "little"), (4000).to_bytes(2, "little")
+    offset = int.from_bytes(page[20 + 4 : 24 + 4], "little") & 0x7FFF
+    for number in range(1, 292):
+        set_item(page, number, offset, 1, 225)
+    set_item(page, 291, offset, 3, 200)
+
+
+def test_items_that_overlap(cluster, db, conn):
+    """What goes to WAL of all of them has room, also where WAL is checked."""
+    conn.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
+    conn.execute("CREATE TABLE t (id int, note text STORAGE PLAIN)")
+    conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 4000) i")
+    conn.execute("DELETE FROM t WHERE id < 3900")
+    settings = {"wal_consistency_checking": "generic", "cyclone.audit": "0"}
+    block = blocks(conn, "t") - 2
+    error, _ = error_of_move(cluster, db, conn, "t", block, have_items_in_one_place, settings)
+    assert re.findall(".*(?:PANIC|TRAP|terminated by signal).*", cluster.log) == []
+    assert not isinstance(error, psycopg.OperationalError), error
+
+
+def error_of_move(cluster, db, conn, relation, block, damage, settings=None):
+    """Have rows moved from a table of which a page was damaged after VACUUM has been there; return the error, and the page."""
+    [(path,)] = conn.execute("SELECT pg_relation_filepath(%s::regclass)", (relation,))
+    settings = {"ignore_checksum_failure": "on", **(settings or {})}
+    with Parked(cluster, db, "inplace-plan:leader", 1, MOVE, settings) as compaction:
         conn.execute(
             "SELECT pg_buffercache_evict(bufferid) FROM pg_buffercache WHERE relfilenode = pg_relation_filenode(%s::regclass)"
             " AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relforknumber = 0",
@@ -1004,11 +1061,7 @@ def test_items_that_lead_astray_are_damage(cluster, db, conn, damage, what):
             file.seek(block * 8192)
             file.write(page)
         compaction.release()
-        error = compaction.wait()
-    assert isinstance(error, psycopg.errors.DataCorrupted), error
-    assert error.diag.message_primary == DAMAGES[damage].format(upper=int.from_bytes(page[14:16], "little"))
-    assert f"block {block}" in error.diag.context and f'"{relation.removeprefix("pg_toast.")}"' in error.diag.context
-    assert conn.execute("SELECT FROM pg_locks WHERE relation = %s::regclass", (relation,)).fetchall() == []
+        return compaction.wait(), page
 
 
 MANY_EMPTY_PAGES = """

@@ -76,6 +76,16 @@ def test_relatives_of_a_target_are_no_targets(conn, subscription):
     checks.assert_clean(conn, "t")
 
 
+def test_a_circle_in_the_catalog_is_damage(conn, subscription):
+    """A partition that is its own parent."""
+    run_script(conn, LEAF)
+    conn.execute("SET allow_system_table_mods = on; UPDATE pg_inherits SET inhparent = inhrelid WHERE inhrelid = 'branch'::regclass")
+    [(branch,)] = conn.execute("SELECT 'branch'::regclass::oid")
+    with pytest.raises(psycopg.errors.DataCorrupted, match=f"relation with OID {branch} is a partition of itself"):
+        conn.execute(INPLACE)
+    conn.execute("UPDATE pg_inherits SET inhparent = 'root'::regclass WHERE inhrelid = 'branch'::regclass")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make, target, statement", [(PLAIN, "t", INPLACE), (LEAF, "root", MOVE), (MAKE_VALUES, "t", MOVE)])
 def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, make, target, statement, workers):
