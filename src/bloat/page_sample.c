@@ -108,6 +108,7 @@ page_sample_begin(Relation rel, BlockNumber first_block, uint32 most_pages,
 	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 
 	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
+	Assert(most_pages > 0);
 
 	sample->rel = rel;
 	sample->first_block = first_block;

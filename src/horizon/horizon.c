@@ -94,6 +94,7 @@ horizon_holders(Oid viewer)
 		MultiXactIdPrecedes(GetOldestMultiXactId(), ReadNextMultiXactId());
 	List	   *holders;
 
+	Assert(IsTransactionState());
 	holders = add_processes(NIL, viewer, multixact_is_held);
 	if (max_prepared_xacts > 0)
 		holders = add_prepared(holders, multixact_is_held);

@@ -94,6 +94,7 @@ index_entries_add(IndexEntries *entries, HeapTuple tuple)
 {
 	bool		is_fine = true;
 
+	Assert(ItemPointerIsValid(&tuple->t_self));
 	ExecStoreHeapTuple(tuple, entries->slot, false);
 	for (int i = 0; i < entries->nindexes && is_fine; i++)
 		if (entries->infos[i]->ii_ReadyForInserts)

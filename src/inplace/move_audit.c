@@ -78,6 +78,8 @@ move_audit_note(MoveBatch *batch, const ItemPointerData *old, const ItemPointerD
 {
 	struct MoveAudit *audit = batch->audit;
 
+	/* it allocates memory */
+	Assert(CritSectionCount == 0);
 	if (likely(!audit_is_due()))
 		return;
 	if (audit == NULL)

@@ -303,6 +303,7 @@ move_batch_learn(MoveBatch *batch, int nrows, instr_time start)
 {
 	double		row_ms = ms_since(start) / nrows;
 
+	Assert(nrows > 0);
 	batch->job->row_ms = Max(row_ms, batch->job->row_ms * 7 / 8);
 }
 
@@ -540,6 +541,8 @@ move_batch_add_entries(MoveBatch *batch, HeapTuple row)
 		.arg = &in_hand
 	};
 
+	/* an access method waits for pages, and raises errors */
+	Assert(CritSectionCount == 0 && TransactionIdIsValid(batch->xid));
 	error_context_stack = &callback;
 	if (!index_entries_add(batch->entries, row))
 		batch->is_in_the_way = true;

@@ -15,6 +15,7 @@
 
 #include "access/table.h"
 #include "access/transam.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/procarray.h"
 
@@ -42,6 +43,7 @@ static bool wait_a_little(Oid relid, TransactionId last_xid, int ms);
 void
 old_versions_wait(Oid relid, TransactionId last_xid)
 {
+	Assert(!IsTransactionState());
 	if (!TransactionIdIsValid(last_xid))
 		return;
 	progress_begin(relid, MyProcPid);

@@ -274,6 +274,7 @@ clear_bits(Relation rel, Buffer vmbuffer, int start, int nblocks)
 	uint8	   *map = (uint8 *) PageGetContents(BufferGetPage(vmbuffer));
 	bool		any = false;
 
+	Assert(start >= 0 && nblocks > 0 && start + nblocks <= MAP_PAGE_BLOCKS);
 	for (int i = start; i < start + nblocks && !any; i++)
 		any = (map[i / MAP_BYTE_BLOCKS] & map_bits(i)) != 0;
 	if (!any)

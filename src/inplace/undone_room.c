@@ -45,6 +45,7 @@ undone_room_note(MoveBatch *batch, BlockNumber blkno)
 	BlockList  *filled = &batch->filled;
 	MemoryContext old;
 
+	Assert(BlockNumberIsValid(blkno));
 	/* who can't undo it needs no list */
 	if (!batch->can_be_undone ||
 		(filled->count > 0 && filled->blocks[filled->count - 1] == blkno))

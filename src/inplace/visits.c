@@ -35,6 +35,7 @@ visits_next(Inplace *job, BlockNumber *number)
 void
 visits_done(Inplace *job)
 {
+	Assert(job->next_visit < job->end_visits);
 	job->next_visit++;
 	progress_blocks_done(++job->moved.blocks);
 }

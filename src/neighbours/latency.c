@@ -200,7 +200,10 @@ void
 latency_end_call(uint64 start)
 {
 	if (start == UNTIMED)
+	{
+		Assert(hidden > 0);
 		hidden--;
+	}
 	else
 		end_call(start);
 }
@@ -219,6 +222,7 @@ latency_excuse(int backend)
 {
 	LatencyRunning *running = &latency->running[backend];
 
+	Assert(backend >= 0 && backend < MaxBackends);
 	if (pg_atomic_read_u64(&running->since) != 0)
 		pg_atomic_write_u32(&running->is_excused, 1);
 }
@@ -559,6 +563,7 @@ begin_call(void)
 static void
 end_call(uint64 start)
 {
+	Assert(nesting > 0);
 	if (--nesting == 0)
 	{
 		elapsed += now_ns() - start;

@@ -125,6 +125,7 @@ neighbours_note(NeighboursSeen *seen, int count, double seconds)
 	int		   *counts = seen->counts;
 	int			middle;
 
+	Assert(count >= 0);
 	if (seconds > SECONDS_KEPT)
 		seen->looks = 0;
 	counts[0] = counts[1];
