@@ -249,7 +249,7 @@ pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
-/* bloat_may_be_told -- may the current user see figures of this table, if it exists? */
+/* bloat_may_be_told -- see bloat.h. */
 bool
 bloat_may_be_told(Oid relid)
 {
@@ -409,11 +409,7 @@ estimate_relation(Reading *reading)
 	return false;
 }
 
-/*
- * bloat_try
- *		Call a routine that reads an open relation, in a subtransaction.  Returns
- *		false, with a warning, if the relation can't be read.
- */
+/* bloat_try -- see bloat.h. */
 bool
 bloat_try(Relation rel, void (*routine) (void *), void *arg)
 {

@@ -38,13 +38,40 @@ typedef struct BloatEstimate
 	double		dead_roots;		/* share of those that are dead, 0 to 1 */
 } BloatEstimate;
 
+/* May the current user see figures of this table, if it exists? */
 extern bool bloat_may_be_told(Oid relid);
+
+/*
+ * Call a routine that reads an open relation, in a subtransaction.  Returns false,
+ * with a warning, if the relation can't be read.  Not in parallel mode.
+ */
 extern bool bloat_try(Relation rel, void (*routine) (void *), void *arg);
+
+/*
+ * Estimate the bloat of a table, reading at most most_pages of its pages.  The caller
+ * has a lock on it, AccessShareLock or more.
+ */
 extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 					   BloatEstimate *estimate);
+
+/*
+ * Estimate the bloat of a btree, reading at most most_pages of its pages.  *heap is
+ * what has been found of its table.  The caller has a lock on the index,
+ * AccessShareLock or more, and knows that it has been built.
+ */
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 						const BloatEstimate *heap, BloatEstimate *estimate);
+
+/*
+ * Does index_rebuilt_pages know indexes of this access method?  It knows no btrees.
+ */
 extern bool index_bloat_is_known(Oid access_method);
+
+/*
+ * Estimate how many pages an index would have if it were built anew, reading at most
+ * most_pages of it.  It is of a kind for which index_bloat_is_known is true.  The caller
+ * has a lock on it, AccessShareLock or more, and knows that it has been built.
+ */
 extern double index_rebuilt_pages(Relation index, uint32 most_pages, pg_prng_state *prng);
 
 #endif							/* CYCLONE_BLOAT_H */

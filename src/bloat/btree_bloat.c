@@ -101,14 +101,7 @@ static void begin_page(LeafPacking *packing);
 static double pages_per_byte(const LeafPacking *packing);
 static double upper_pages(double leaf_pages, Size high_key);
 
-/*
- * btree_bloat
- *		Estimate the bloat of a btree, reading at most this many of its pages.
- *		*heap is what has been found of its table.
- *
- * The caller has a lock on it, AccessShareLock or more, and knows that it has
- * been built.
- */
+/* btree_bloat -- see bloat.h. */
 void
 btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 			const BloatEstimate *heap, BloatEstimate *estimate)

@@ -80,12 +80,7 @@ static void pack(Packing *packing, Size length);
 static double packed_bytes(const Packing *packing);
 static double packed_pages(const Packing *packing);
 
-/*
- * heap_bloat
- *		Estimate the bloat of a table, reading at most this many of its pages.
- *
- * The caller has a lock on it, AccessShareLock or more.
- */
+/* heap_bloat -- see bloat.h. */
 void
 heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 		   BloatEstimate *estimate)

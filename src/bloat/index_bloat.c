@@ -61,10 +61,7 @@ static double gin_pages(Page page);
 static void measure_hash_page(Page page, double *quantities);
 static double hash_buckets(Relation index, double entries);
 
-/*
- * index_bloat_is_known
- *		Is there an estimate for indexes of this access method, but for btrees?
- */
+/* index_bloat_is_known -- see bloat.h. */
 bool
 index_bloat_is_known(Oid access_method)
 {
@@ -72,14 +69,7 @@ index_bloat_is_known(Oid access_method)
 		access_method == HASH_AM_OID;
 }
 
-/*
- * index_rebuilt_pages
- *		Estimate how many pages an index would have if it were built anew, reading
- *		at most this many of it.
- *
- * It is of a kind that index_bloat_is_known of.  The caller has a lock on it,
- * AccessShareLock or more, and knows that it has been built.
- */
+/* index_rebuilt_pages -- see bloat.h. */
 double
 index_rebuilt_pages(Relation index, uint32 most_pages, pg_prng_state *prng)
 {

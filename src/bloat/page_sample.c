@@ -94,12 +94,7 @@ static void ask_maps_of_stratum(PageSample *sample, BlockNumber stratum,
 static void ask_maps(PageSample *sample, BlockNumber block, double *answers);
 static void worth_of_maps(const PageSample *sample, int quantity, double *worth);
 
-/*
- * page_sample_begin
- *		Prepare to read at most this many pages, from first_block to the end.
- *
- * The caller has a lock on the relation that keeps it from being truncated.
- */
+/* page_sample_begin -- see page_sample.h. */
 PageSample *
 page_sample_begin(Relation rel, BlockNumber first_block, uint32 most_pages,
 				  pg_prng_state *prng)
@@ -124,11 +119,7 @@ page_sample_begin(Relation rel, BlockNumber first_block, uint32 most_pages,
 	return sample;
 }
 
-/*
- * page_sample_next
- *		Return the next page, pinned, or InvalidBuffer after the last one.
- *		page_sample_measured must be called before the next call.
- */
+/* page_sample_next -- see page_sample.h. */
 Buffer
 page_sample_next(PageSample *sample)
 {
@@ -136,10 +127,7 @@ page_sample_next(PageSample *sample)
 	return read_stream_next_buffer(sample->stream, NULL);
 }
 
-/*
- * page_sample_measured
- *		Take note of what was found on a page, and give its pin back.
- */
+/* page_sample_measured -- see page_sample.h. */
 void
 page_sample_measured(PageSample *sample, Buffer buffer,
 					 const double *quantities, int nquantities)
@@ -188,24 +176,21 @@ page_sample_measured(PageSample *sample, Buffer buffer,
 	memcpy(sample->previous_answer, answers, sizeof(answers));
 }
 
-/* page_sample_size -- how many pages were measured. */
+/* page_sample_size -- see page_sample.h. */
 BlockNumber
 page_sample_size(const PageSample *sample)
 {
 	return sample->next_measured;
 }
 
-/* page_sample_of -- how many pages the totals are about. */
+/* page_sample_of -- see page_sample.h. */
 BlockNumber
 page_sample_of(const PageSample *sample)
 {
 	return sample->nblocks;
 }
 
-/*
- * page_sample_total
- *		Estimate a quantity's total over all pages, when all have been measured.
- */
+/* page_sample_total -- see page_sample.h. */
 Total
 page_sample_total(const PageSample *sample, int quantity)
 {
@@ -247,7 +232,7 @@ page_sample_total(const PageSample *sample, int quantity)
 	return total;
 }
 
-/* page_sample_end -- free the sample and what it has pinned. */
+/* page_sample_end -- see page_sample.h. */
 void
 page_sample_end(PageSample *sample)
 {

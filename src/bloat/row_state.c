@@ -18,14 +18,7 @@
 
 #include "bloat/row_state.h"
 
-/*
- * row_state
- *		What HeapTupleSatisfiesVacuum would say, setting no hint bit.
- *
- * *lacks_hints becomes true if it would have set one.  The page must be locked,
- * so that VACUUM can't freeze the row's transactions meanwhile and then let the
- * commit log forget them.
- */
+/* row_state -- see row_state.h. */
 RowState
 row_state(HeapTupleHeader tuple, TransactionId oldest_xmin, bool *lacks_hints)
 {

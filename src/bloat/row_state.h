@@ -22,6 +22,12 @@ typedef enum RowState
 	ROW_DEAD,
 } RowState;
 
+/*
+ * Return what HeapTupleSatisfiesVacuum would say, and set no hint bit.  *lacks_hints
+ * becomes true if the server's routine would have set one.  The page must be locked,
+ * so that VACUUM can't freeze the row's transactions meanwhile and then let the commit
+ * log forget them.
+ */
 extern RowState row_state(HeapTupleHeader tuple, TransactionId oldest_xmin, bool *lacks_hints);
 
 #endif							/* CYCLONE_ROW_STATE_H */

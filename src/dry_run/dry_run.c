@@ -98,10 +98,7 @@ static void put_row(ReturnSetInfo *result, Relation rel, const DryRun *run);
 
 PG_FUNCTION_INFO_V1(pg_cyclone_dry_run);
 
-/*
- * dry_run_statement
- *		Rehearse a VACUUM whose options are these, DRY_RUN left out.
- */
+/* dry_run_statement -- see dry_run.h. */
 void
 dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *options)
 {

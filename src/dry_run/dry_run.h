@@ -56,12 +56,24 @@ typedef struct DryRun
 } DryRun;
 
 /* dry_run.c */
+
+/* Rehearse a VACUUM with these options, which no longer have DRY_RUN. */
 extern void dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *options);
 
 /* dry_run_heap.c */
+
+/*
+ * Fill in what is to be expected of the heap.  The caller has the table locked, so
+ * that it isn't truncated meanwhile.
+ */
 extern void dry_run_heap(Relation rel, const VacuumParams *params, DryRun *run);
 
 /* dry_run_time.c */
+
+/*
+ * Fill in phase_seconds, in the order of phase_names in history_view.c.  No phase's
+ * time is known if there are no past runs that the user may see.
+ */
 extern void dry_run_time(Relation rel, DryRun *run);
 
 #endif							/* CYCLONE_DRY_RUN_H */

@@ -70,12 +70,7 @@ static void prune_chain(HeapLook *look, Page page, OffsetNumber root);
 static void count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image);
 static bool freeze(HeapLook *look, Page page, bool is_full_image);
 
-/*
- * dry_run_heap
- *		Fill in what is to be expected of the heap.
- *
- * The caller has the table locked, so that it isn't truncated meanwhile.
- */
+/* dry_run_heap -- see dry_run.h. */
 void
 dry_run_heap(Relation rel, const VacuumParams *params, DryRun *run)
 {

@@ -31,11 +31,7 @@ static double work_of_phase(const DryRun *run, int phase);
 static double work_done(const HistoryRow *row, int phase);
 static int	compare_doubles(const void *a, const void *b);
 
-/*
- * dry_run_time
- *		Fill in phase_seconds, in the order of phase_names in history_view.c; nothing
- *		is known of any if there are no past runs that the user may see.
- */
+/* dry_run_time -- see dry_run.h. */
 void
 dry_run_time(Relation rel, DryRun *run)
 {

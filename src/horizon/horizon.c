@@ -79,14 +79,7 @@ static TransactionId older(TransactionId a, TransactionId b);
 static char *describe(const HorizonHolder *holder);
 static void append_fact(StringInfo facts, const char *what, const char *value);
 
-/*
- * horizon_holders
- *		All holders, the oldest first, as this role may see them.
- *
- * What pg_stat_activity hides of another user's session is hidden here, too.  The
- * caller's own session is among them only in a transaction block: what a single
- * statement holds ends with it.  In a transaction; the list is in the caller's context.
- */
+/* horizon_holders -- see horizon.h. */
 List *
 horizon_holders(Oid viewer)
 {
@@ -103,11 +96,7 @@ horizon_holders(Oid viewer)
 	return holders;
 }
 
-/*
- * horizon_of
- *		The oldest transaction ID that a holder keeps from becoming removable, in
- *		tables of this scope in this database; invalid if none.
- */
+/* horizon_of -- see horizon.h. */
 TransactionId
 horizon_of(const HorizonHolder *holder, HorizonScope scope, Oid database)
 {
@@ -123,15 +112,7 @@ horizon_of(const HorizonHolder *holder, HorizonScope scope, Oid database)
 	return xid;
 }
 
-/*
- * horizon_describe_oldest
- *		Describe the holder that holds rows of a table longest.  NULL if none needs what
- *		was deleted at cutoff or later: then a new VACUUM gets further than to that
- *		cutoff.
- *
- * For messages to the client, or to the server's log: it tells what the session's
- * user may see, whichever user owns the table.
- */
+/* horizon_describe_oldest -- see horizon.h. */
 char *
 horizon_describe_oldest(Relation rel, TransactionId cutoff)
 {
@@ -154,7 +135,7 @@ horizon_describe_oldest(Relation rel, TransactionId cutoff)
 	return describe(who);
 }
 
-/* horizon_line -- the same, as a line of a report, without its end. */
+/* horizon_line -- see horizon.h. */
 char *
 horizon_line(Relation rel, TransactionId cutoff)
 {

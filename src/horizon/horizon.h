@@ -52,10 +52,30 @@ typedef struct HorizonHolder
 	bool		may_hold_multixact;
 } HorizonHolder;
 
+/*
+ * Return all holders, the oldest first, as this role may see them.  What
+ * pg_stat_activity hides of another user's session is hidden here, too.  The caller's
+ * own session is among them only in a transaction block: what a single statement holds
+ * ends with it.  In a transaction; the list is in the current context.
+ */
 extern List *horizon_holders(Oid viewer);
+
+/*
+ * Return the oldest transaction ID that a holder keeps from becoming removable, in
+ * tables of this scope in this database; an invalid one if there is none.
+ */
 extern TransactionId horizon_of(const HorizonHolder *holder, HorizonScope scope,
 								Oid database);
+
+/*
+ * Describe the holder that holds back the rows of a table the longest.  NULL if no
+ * holder needs what was deleted at cutoff or later: then a new VACUUM gets further
+ * than that cutoff.  For messages to the client, or to the server's log: it tells what
+ * the session's user may see, whichever user owns the table.  In a transaction.
+ */
 extern char *horizon_describe_oldest(Relation rel, TransactionId cutoff);
+
+/* The same, as a line of a report, without the line's end. */
 extern char *horizon_line(Relation rel, TransactionId cutoff);
 
 #endif							/* CYCLONE_HORIZON_H */

@@ -32,13 +32,13 @@ typedef struct IndexCopy
 extern bool index_copy_create(IndexCopy *copy, Relation rel, Oid index);
 
 /*
- * Fill it.  From the commit on, who writes to the table maintains it.  Raises an
+ * Fill it.  From the commit on, all sessions that write to the table maintain it.  Raises an
  * error, as REINDEX does, if there are duplicates under a unique index.
  */
 extern void index_copy_build(const IndexCopy *copy);
 
 /*
- * Tell standbys that nobody may need any more what it lacks, which is so on this
+ * Tell standbys that no snapshot may need any more what it lacks, which is so on this
  * server.  What XIDs from this one on have deleted is in it.  To be done before it takes
  * the index's place.
  */
@@ -55,9 +55,9 @@ extern bool index_copy_swap(const IndexCopy *copy);
 extern List *index_copies_of(Oid table);
 
 /*
- * Have nobody maintain a copy any more; false if it is gone.  Only a dead one may be
- * dropped.  When all who have the
- * table locked at the commit have ended, it can be dropped.
+ * Have no session maintain a copy any more; false if it is gone.  Only a dead copy may be
+ * dropped, and only when all transactions have ended that have the table locked at the
+ * commit.
  */
 extern bool index_copy_set_dead(Oid table, Oid copy);
 extern bool index_copy_is_dead(Oid copy);

@@ -8,9 +8,9 @@
  *
  *	 1. make an empty copy of it (index_copy.c)
  *	 2. build the copy
- *	 3. wait for those who have had the table locked since before that commit, and so
- *		don't maintain the copy; then add what they have written (validate)
- *	 4. wait for those whose snapshots need entries that the copy lacks
+ *	 3. wait for transactions that have had the table locked since before that commit, and
+ *		so don't maintain the copy; then add what they have written (validate)
+ *	 4. wait for transactions whose snapshots need entries that the copy lacks
  *	 5. under an exclusive lock, kept for some catalog rows, let the copy take the
  *		index's place
  *
@@ -26,8 +26,8 @@
  * it does if disk space may not suffice, or somebody's transaction is as old as that
  * when we begin.
  *
- * After an error, too, the copy is dropped, as soon as nobody maintains it any more.
- * For that moment the table isn't locked by us: those who are waited for then may wait
+ * After an error, too, the copy is dropped, as soon as no session maintains it any more.
+ * For that moment the table isn't locked by us: the sessions that we wait for may wait
  * for it.  What a session that was killed, or a crash, has left is removed by the next VACUUM
  * (FULL INPLACE) of the table, and cyclone.advice names it.  An index that is damaged
  * doesn't keep the others from being built anew: the first error is raised at

@@ -40,12 +40,7 @@ static bool warn_of_end(const Inplace *job, const char *name);
 static char *holder_of(Oid relid, TransactionId cutoff);
 static void warn_of_obstacles(const InplaceResult *result, const Inplace *job);
 
-/*
- * inplace_report_begin
- *		Note sizes, and return which is the TOAST table, if there is one.
- *
- * In a transaction; what is noted lives in context.
- */
+/* inplace_report_begin -- see inplace_report.h. */
 Oid
 inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 					 const VacuumParams *params)
@@ -87,7 +82,7 @@ inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 	return toast_relid;
 }
 
-/* inplace_report_step -- a step has ended that began at start. */
+/* inplace_report_step -- see inplace_report.h. */
 void
 inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
 {
@@ -98,11 +93,7 @@ inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start)
 	result->step_seconds[step] += INSTR_TIME_GET_DOUBLE(now);
 }
 
-/*
- * inplace_report_heap
- *		Tell what became of the heap, and who was in the way.  Outside any
- *		transaction.
- */
+/* inplace_report_heap -- see inplace_report.h. */
 void
 inplace_report_heap(InplaceResult *result, const Inplace *job)
 {
@@ -221,11 +212,7 @@ warn_of_obstacles(const InplaceResult *result, const Inplace *job)
 				 errhint("VACUUM will do so when it gets the chance.")));
 }
 
-/*
- * inplace_report_end
- *		Tell of sizes, WAL and time: the client, the log and the history.  Outside
- *		any transaction.
- */
+/* inplace_report_end -- see inplace_report.h. */
 void
 inplace_report_end(InplaceResult *result, const Inplace *job)
 {

@@ -50,10 +50,25 @@ typedef struct InplaceResult
 	BlockNumber *sizes;			/* before */
 } InplaceResult;
 
+/*
+ * Note sizes, and return the OID of the TOAST table, or an invalid one if there is
+ * none.  In a transaction; what is noted lives in context.
+ */
 extern Oid	inplace_report_begin(InplaceResult *result, Oid relid, MemoryContext context,
 								 const VacuumParams *params);
+
+/* A step has ended that began at start. */
 extern void inplace_report_step(InplaceResult *result, InplaceStep step, instr_time start);
+
+/*
+ * Tell what became of the heap, and what was in the way.  Outside any transaction.
+ */
 extern void inplace_report_heap(InplaceResult *result, const Inplace *job);
+
+/*
+ * Tell of sizes, WAL and time: the client, the log and the history.  Outside any
+ * transaction.
+ */
 extern void inplace_report_end(InplaceResult *result, const Inplace *job);
 
 #endif							/* CYCLONE_INPLACE_REPORT_H */

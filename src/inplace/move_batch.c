@@ -90,17 +90,7 @@ static void nap(int ms);
 static void name_row(void *arg);
 static double ms_since(instr_time start);
 
-/*
- * move_batch_begin
- *		Start a transaction to move rows, and open the table.
- *
- * The caller is outside any transaction, and has the table locked for the
- * session.  Returns false, outside any transaction again, if rows must not be
- * moved now; if that is for good job->is_stopped is set, else try again.
- *
- * The pace is kept here, when nobody waits for us, and in a
- * transaction, as an interrupt outside of any would not end the session's lock.
- */
+/* move_batch_begin -- see move_batch.h. */
 bool
 move_batch_begin(MoveBatch *batch, Inplace *job)
 {
@@ -247,7 +237,7 @@ begin_subtransaction(MoveBatch *batch)
 	MemoryContextSwitchTo(batch->outer_context);
 }
 
-/* move_batch_goes_on -- is there time for more in this batch, and any use? */
+/* move_batch_goes_on -- see move_batch.h. */
 bool
 move_batch_goes_on(const MoveBatch *batch)
 {
@@ -276,11 +266,7 @@ ms_since(instr_time start)
 	return INSTR_TIME_GET_MILLISEC(now);
 }
 
-/*
- * move_batch_rows_left
- *		For how many rows of a page is there time in this batch?  For one at least,
- *		and no more as long as nobody knows what they take.
- */
+/* move_batch_rows_left -- see move_batch.h. */
 int
 move_batch_rows_left(const MoveBatch *batch)
 {
@@ -292,12 +278,7 @@ move_batch_rows_left(const MoveBatch *batch)
 	return (int) Min(Max(left, 1), MaxHeapTuplesPerPage);
 }
 
-/*
- * move_batch_learn
- *		So many rows have been moved since start, with their index entries.
- *
- * What takes longer than thought is believed at once, what doesn't by and by.
- */
+/* move_batch_learn -- see move_batch.h. */
 void
 move_batch_learn(MoveBatch *batch, int nrows, instr_time start)
 {
@@ -307,11 +288,7 @@ move_batch_learn(MoveBatch *batch, int nrows, instr_time start)
 	batch->job->row_ms = Max(row_ms, batch->job->row_ms * 7 / 8);
 }
 
-/*
- * move_batch_end
- *		Close, and commit; or undo it all, if it is in the way.  Returns whether
- *		visits are to be made once more for that reason.
- */
+/* move_batch_end -- see move_batch.h. */
 bool
 move_batch_end(MoveBatch *batch)
 {
@@ -406,13 +383,7 @@ forget(MoveBatch *batch)
 	job->moved = batch->before;
 }
 
-/*
- * move_batch_abandon
- *		After an error: end a batch's subtransaction.
- *
- * The transaction's own abort would end nothing else, and leave the session in
- * it.  To be called before the error is passed on, whose memory context stays.
- */
+/* move_batch_abandon -- see move_batch.h. */
 void
 move_batch_abandon(void)
 {
@@ -423,13 +394,7 @@ move_batch_abandon(void)
 	MemoryContextSwitchTo(error_context);
 }
 
-/*
- * move_batch_judge
- *		May a row be moved?  Only if the answer is TM_Ok.
- *
- * The tuple is in the page, which is at least share-locked; to move the row
- * the page must be exclusively locked from then on.
- */
+/* move_batch_judge -- see move_batch.h. */
 TM_Result
 move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer)
 {
@@ -463,14 +428,7 @@ name_row(void *arg)
 			   in_hand->table);
 }
 
-/*
- * move_batch_check_readers
- *		Tell serializable transactions that the row at this place is about to
- *		move.
- *
- * To be called for each that is going to, and no other, with its page
- * exclusively locked until that is done; raises an error if it must not be.
- */
+/* move_batch_check_readers -- see move_batch.h. */
 void
 move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place)
 {
@@ -479,7 +437,7 @@ move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place)
 								   ItemPointerGetBlockNumber(place));
 }
 
-/* move_batch_assign_xid -- to be done before pages are locked. */
+/* move_batch_assign_xid -- see move_batch.h. */
 void
 move_batch_assign_xid(MoveBatch *batch)
 {
@@ -490,10 +448,7 @@ move_batch_assign_xid(MoveBatch *batch)
 	batch->xid = GetCurrentTransactionId();
 }
 
-/*
- * move_batch_new_version
- *		Return a copy of a row as the version that our transaction makes of it.
- */
+/* move_batch_new_version -- see move_batch.h. */
 HeapTuple
 move_batch_new_version(MoveBatch *batch, HeapTuple old)
 {
@@ -512,11 +467,7 @@ move_batch_new_version(MoveBatch *batch, HeapTuple old)
 	return tuple;
 }
 
-/*
- * move_batch_count
- *		So many rows have moved: each leaves a dead version, the old one if the
- *		transaction commits, else the new one.
- */
+/* move_batch_count -- see move_batch.h. */
 void
 move_batch_count(MoveBatch *batch, int nrows)
 {
@@ -525,12 +476,7 @@ move_batch_count(MoveBatch *batch, int nrows)
 		batch->rel->pgstat_info->counts.delta_dead_tuples += nrows;
 }
 
-/*
- * move_batch_add_entries
- *		Make a row's entries in the indexes, at its new place.
- *
- * If that is in the way of others, the batch doesn't go on.
- */
+/* move_batch_add_entries -- see move_batch.h. */
 void
 move_batch_add_entries(MoveBatch *batch, HeapTuple row)
 {

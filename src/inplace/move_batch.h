@@ -62,17 +62,76 @@ typedef struct MoveBatch
 } MoveBatch;
 
 /* move_batch.c */
+
+/*
+ * Start a transaction to move rows, and open the table.  The caller is outside any
+ * transaction, and has the table locked for the session.  Returns false, outside any
+ * transaction again, if rows must not be moved now: for good if job->is_stopped is
+ * set, else the caller tries again.
+ */
 extern bool move_batch_begin(MoveBatch *batch, Inplace *job);
+
+/* Is there time for more in this batch, and any use in it? */
 extern bool move_batch_goes_on(const MoveBatch *batch);
+
+/*
+ * Return for how many rows of a page there is time in this batch: for one at least,
+ * and for no more than one as long as it isn't known how long a row takes.
+ */
 extern int	move_batch_rows_left(const MoveBatch *batch);
+
+/*
+ * nrows rows, at least one, have been moved since start, with their index entries.  A
+ * longer time than expected is believed at once, a shorter one bit by bit.
+ */
 extern void move_batch_learn(MoveBatch *batch, int nrows, instr_time start);
+
+/*
+ * Close the batch and commit it; or undo all of it, if it is in the way of others.
+ * Returns whether visits are to be made once more for that reason.
+ */
 extern bool move_batch_end(MoveBatch *batch);
+
+/*
+ * After an error, and before it is passed on: end a batch's subtransaction.  The
+ * transaction's own abort would end nothing else, and leave the session in it.  The
+ * memory context of the error stays.
+ */
 extern void move_batch_abandon(void);
+
+/*
+ * May a row be moved?  Only if the answer is TM_Ok.  The tuple is in the page, which
+ * is at least share-locked.  A caller that moves the row has the page exclusively
+ * locked from this call on.
+ */
 extern TM_Result move_batch_judge(MoveBatch *batch, HeapTuple row, Buffer buffer);
+
+/*
+ * Tell serializable transactions that the row at this place is about to move.  To be
+ * called for each row that moves, and no other, with its page exclusively locked until
+ * it has moved.  Raises an error if the row must not move.
+ */
 extern void move_batch_check_readers(MoveBatch *batch, const ItemPointerData *place);
+
+/* Give the transaction an XID.  To be called before pages are locked. */
 extern void move_batch_assign_xid(MoveBatch *batch);
+
+/*
+ * Return a copy of a row as the version that our transaction makes of it.  The
+ * transaction has an XID.
+ */
 extern HeapTuple move_batch_new_version(MoveBatch *batch, HeapTuple old);
+
+/*
+ * nrows rows have moved.  Each leaves a dead version: the old one if the transaction
+ * commits, else the new one.
+ */
 extern void move_batch_count(MoveBatch *batch, int nrows);
+
+/*
+ * Make a row's entries in the indexes, at its new place.  If that is in the way of
+ * others, the batch doesn't go on.
+ */
 extern void move_batch_add_entries(MoveBatch *batch, HeapTuple row);
 
 /* move_audit.c */

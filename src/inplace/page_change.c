@@ -84,15 +84,7 @@ static XLogRecPtr log_headers(Buffer buffer, const OffsetNumber *offsets, int no
 static char *add_header(char *delta, Page page, OffsetNumber off);
 static char *add_fragment(char *delta, Page page, Size offset, Size length);
 
-/*
- * page_check_header
- *		Raise an error if the header of a page, which isn't new, doesn't say where
- *		items and free space are.
- *
- * The caller has the page locked, in whatever mode.  Who puts rows on a page does
- * this first: the server's routine for that, in a critical section, would end the
- * server.
- */
+/* page_check_header -- see page_change.h. */
 void
 page_check_header(Relation rel, Buffer buffer)
 {
@@ -110,14 +102,7 @@ page_check_header(Relation rel, Buffer buffer)
 							BufferGetBlockNumber(buffer), RelationGetRelationName(rel))));
 }
 
-/*
- * page_check_items
- *		Raise an error if the items of a page aren't where items can be.
- *
- * The caller has the page locked, in whatever mode.  Who reads rows of a page does
- * this first: a page with wrong bytes, and a checksum that is right or not looked at, would
- * have him read what is behind the page, or overrun what is for MaxHeapTuplesPerPage.
- */
+/* page_check_items -- see page_change.h. */
 void
 page_check_items(Relation rel, Buffer buffer)
 {
@@ -164,11 +149,7 @@ item_is_sound(Page page, ItemId item, OffsetNumber last)
 	return tuple->t_hoff >= SizeofHeapTupleHeader && tuple->t_hoff <= ItemIdGetLength(item);
 }
 
-/*
- * page_space_needed
- *		How much space, as the free space map has it, a page must have to take a
- *		row of this size, aligned, if so much is to remain free?
- */
+/* page_space_needed -- see page_change.h. */
 Size
 page_space_needed(Size row, Size reserve)
 {
@@ -177,14 +158,7 @@ page_space_needed(Size row, Size reserve)
 	return Min(Max(row, NEARLY_EMPTY), MaxHeapTupleSize);
 }
 
-/*
- * page_room
- *		Find out which of some tuples fit on a page, if that much is to remain
- *		free.
- *
- * Sets fits for each, and returns how many do.  The caller has the page locked,
- * which has been initialized.
- */
+/* page_room -- see page_change.h. */
 int
 page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *fits)
 {
@@ -217,14 +191,7 @@ page_room(Page page, Size reserve, const HeapTuple *tuples, int ntuples, bool *f
 	return nfit;
 }
 
-/*
- * page_put
- *		Put tuples on a page that has room for them, and set their t_self.
- *
- * The tuples are the current transaction's, with all of their headers set but
- * t_ctid.  The caller has buffer exclusively locked, and vmbuffer is its page
- * of the visibility map, pinned.  Adding entries to indexes is his, too.
- */
+/* page_put -- see page_change.h. */
 void
 page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int ntuples)
 {
@@ -239,12 +206,7 @@ page_put(Relation rel, Buffer buffer, Buffer vmbuffer, HeapTuple *tuples, int nt
 	end_change(rel, buffer, vmbuffer, lock_map, tuples, ntuples, was_empty);
 }
 
-/*
- * page_mark_moved
- *		Make versions on a page updated ones, whose new versions are these.
- *
- * They are live and locked by nobody; buffer and vmbuffer are as for page_put.
- */
+/* page_mark_moved -- see page_change.h. */
 void
 page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid, CommandId cid,
 				const OffsetNumber *offsets, HeapTuple *new_versions, int ntuples)

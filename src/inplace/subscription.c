@@ -15,40 +15,40 @@
  * by way of the latter is routed to the partition.  (Children by inheritance
  * alone get none of their parents' changes.)  That holds for workers of each kind:
  * one that copies a table only inserts at first, and what it and those that
- * apply streamed changes in parallel look up is the same catalog.  Who adds such a row has
- * pg_subscription_rel locked in row exclusive mode until he has committed.  So a
+ * apply streamed changes in parallel look up is the same catalog.  A session that adds such a row
+ * has pg_subscription_rel locked in row exclusive mode until it has committed.  So a
  * transaction that moves rows locks it in share mode before it looks, and keeps that until
  * it has committed, too.  Then either the row was there, and taking the lock has
  * made us see it, or it comes after our commit, and each search sees all that we
  * moved in its new place.  A look without that lock would not do: the
  * subscription might come, and a search begin, between the look and the commit.
  *
- * Whoever drops a table, whichever it is, needs that lock, too, for a moment, and
+ * A session that drops any table needs that lock, too, for a moment, and
  * a batch may take long if it moves a large value, or makes entries in a GIN index.
  * So where the database has no subscription at all, pg_subscription is locked
- * instead, which only those need who create or change one.  Who creates one gives
- * that lock back before he commits, so what he has put there must count at
+ * instead, which only sessions need that create or change one.  CREATE SUBSCRIPTION
+ * gives that lock back before it commits, so what it has put there must count at
  * once, committed or not.  Then none is there until our commit, and none on its
- * way: who creates one later comes to its tables after us.  That catalog is shared by all
- * databases, so if somebody is at it there's still the other lock.
+ * way: a session that creates one later comes to its tables after us.  That catalog is shared
+ * by all databases, so if a session in any of them has it locked, the other lock is taken.
  *
  * Nothing can be put above a table meanwhile, as ATTACH PARTITION locks all that it
  * attaches exclusively, down to the leaves, while the table is locked for our
  * session, and for those of our workers.  What is taken away counts until
  * it has gone for good: DETACH PARTITION CONCURRENTLY marks the link first, and
- * removes it when nobody uses it any more; and without CONCURRENTLY, who
+ * removes it when no transaction uses it any more; and without CONCURRENTLY, a worker that
  * searches has the parents locked.
  *
- * We never wait for either lock: who has it may be at it for long, CREATE
- * SUBSCRIPTION for one, which waits for another server.  Who waits for us does so for a
- * batch, as our next attempt doesn't get past him.
+ * We never wait for either lock: its holder may keep it for long, as CREATE
+ * SUBSCRIPTION does, which waits for another server.  A session that waits for us does so
+ * for one batch, as our next attempt doesn't get past it in the queue.
  *
  * A table that is taken out of a subscription is none of its tables from then on,
  * but a worker that is behind goes on with what it gets of that table: it asks the
  * catalog no more once it has found the table ready.  So as long as the database has
  * a subscription, a batch looks once more when all that it has to write is written,
  * and nothing of it is committed: does a worker of a subscription have the table locked?
- * Whoever searches has, until his transaction ends.  If none does, each search that
+ * A worker that searches has, until its transaction ends.  If none does, each search that
  * is still to come finds what we moved in its new place, and waits for our commit.
  * If one does, the batch is undone.  A worker that only writes to the table by way of
  * triggers can't be told from that, so we don't give up at once, but try again.
@@ -87,14 +87,7 @@ static bool keep_database_without(void);
 static bool has_subscription(void);
 static Oid	partition_parent(Oid relid);
 
-/*
- * subscription_writes_to
- *		Does a subscription write to this table, by itself or by way of a
- *		partitioned table above it?
- *
- * In a transaction, with the table locked in a mode that conflicts with an
- * exclusive lock.
- */
+/* subscription_writes_to -- see subscription.h. */
 bool
 subscription_writes_to(Oid relid)
 {
@@ -122,16 +115,7 @@ subscription_writes_to(Oid relid)
 	return writes;
 }
 
-/*
- * subscription_keep_away
- *		The same, and keep it so until the end of the transaction, if the answer is
- *		SUBSCRIPTION_NONE or SUBSCRIPTION_ELSEWHERE.
- *
- * Waits for nobody: SUBSCRIPTION_CHANGING means that it can't be told now.
- * SUBSCRIPTION_AT_WORK is only about this moment, so whoever was told
- * SUBSCRIPTION_ELSEWHERE asks subscription_is_at_work before he commits.
- * Not in a subtransaction, whose end might give the lock back.
- */
+/* subscription_keep_away -- see subscription.h. */
 SubscriptionVerdict
 subscription_keep_away(Oid relid)
 {
@@ -147,12 +131,7 @@ subscription_keep_away(Oid relid)
 	return subscription_is_at_work(relid) ? SUBSCRIPTION_AT_WORK : SUBSCRIPTION_ELSEWHERE;
 }
 
-/*
- * subscription_is_at_work
- *		Has a worker of a subscription this table locked, as one that writes to it?
- *
- * Who waits for the lock doesn't count, nor does who asks for it later.
- */
+/* subscription_is_at_work -- see subscription.h. */
 bool
 subscription_is_at_work(Oid relid)
 {
@@ -177,7 +156,7 @@ subscription_is_at_work(Oid relid)
 }
 
 #ifdef USE_ASSERT_CHECKING
-/* subscription_is_kept_away -- has the transaction the lock that sees to it? */
+/* subscription_is_kept_away -- see subscription.h. */
 bool
 subscription_is_kept_away(void)
 {
@@ -210,9 +189,9 @@ keep_database_without(void)
  *		Has the database a subscription, if only for a transaction that is still
  *		running, or that deletes it?
  *
- * The caller has pg_subscription locked against changes.  So none is missed: who
- * still runs has made his changes, and of each row they leave a version to be seen
- * whether he commits meanwhile or not.
+ * The caller has pg_subscription locked against changes.  So none is missed: a
+ * transaction that still runs has made its changes, and of each row they leave a version
+ * to be seen whether it commits meanwhile or not.
  */
 static bool
 has_subscription(void)

@@ -43,14 +43,14 @@
 #include "inplace/inplace.h"
 #include "inplace/page_change.h"
 
-/* At first no more than that part of the table is left to others */
+/* At first other sessions are left no more than this fraction of the table. */
 #define MOST_ROOM_FRACTION	32
 
 /* The layout of the visibility map, which visibilitymap.c keeps to itself */
 #define MAP_BYTE_BLOCKS	(BITS_PER_BYTE / BITS_PER_HEAPBLOCK)
 #define MAP_PAGE_BLOCKS	((BLCKSZ - MAXALIGN(SizeOfPageHeaderData)) * MAP_BYTE_BLOCKS)
 
-/* What the map doesn't tell apart */
+/* The free space map counts in steps of this many bytes. */
 #define FSM_STEP	(BLCKSZ / 256)
 
 static BlockNumber find_tail(Relation rel, BlockNumber npages, Size unit, int64 room);
@@ -89,8 +89,8 @@ tail_plan(Inplace *job, Relation rel)
 
 /*
  * find_tail
- *		Where the table could end, with so much room, which may be negative, in
- *		addition.
+ *		Return where the table could end, with this much room in addition, which may be
+ *		negative.
  */
 static BlockNumber
 find_tail(Relation rel, BlockNumber npages, Size unit, int64 room)
@@ -233,9 +233,14 @@ tail_hide(Inplace *job, Relation rel)
  * forget_visibility
  *		Take blocks out of the visibility map.
  *
- * Their pages needn't be locked, as nobody else can make them all-visible.  But
- * it must be logged, and under one lock: who changes a page logs whether he
- * took it out of the map, and replay must not find it there if he had not to.
+ * Their pages needn't be locked.  Another session may make one all-visible again, as
+ * PostgreSQL 19 does when it prunes a page that it reads: then the page is so, and all
+ * that is lost is that the next VACUUM may skip it.  A page that isn't in the map may be
+ * marked all-visible, but not the other way round.
+ *
+ * The change must be logged, under the lock under which it is made: a session that
+ * changes a page logs whether it took the page out of the map, and replay must not find
+ * the page there if the session didn't have to.
  */
 static void
 forget_visibility(Relation rel, BlockNumber start, BlockNumber end)
@@ -262,7 +267,7 @@ forget_visibility(Relation rel, BlockNumber start, BlockNumber end)
 
 /*
  * clear_bits
- *		Clear both bits of so many blocks on a page of the visibility map, which
+ *		Clear both bits of nblocks blocks on a page of the visibility map, which
  *		the caller has locked exclusively.
  *
  * The page is logged as a whole, as the server has no record for this.  Its
@@ -301,8 +306,8 @@ map_bits(int block)
  *		Note in the map what room there is in what remains of the tail, for the
  *		next plan.
  *
- * Until tail_offer_room is called those who look for room find little of it:
- * what shares a page of the map with room that is offered.
+ * Until tail_offer_room is called sessions that look for room find little of it:
+ * only what shares a page of the map with room that is offered.
  */
 void
 tail_note_room(Inplace *job, Relation rel)

@@ -31,11 +31,7 @@ static int	whole_cores(double quota, double period);
 static bool read_file(const char *root, const char *folder, const char *group, const char *file,
 					  char *text);
 
-/*
- * cores_for_process
- *		At least 1, and 0 if the system doesn't tell.  root is where its files are: "",
- *		or a folder in tests.  Reads files, and raises no error.
- */
+/* cores_for_process -- see neighbours.h. */
 int
 cores_for_process(const char *root)
 {

@@ -114,7 +114,7 @@ static void count_statement(void);
 static int	bucket_of(uint64 ns);
 static double bucket_start_ms(int bucket);
 
-/* latency_init -- install the hooks.  Call while the library is preloaded. */
+/* latency_init -- see neighbours.h. */
 void
 latency_init(void)
 {
@@ -128,11 +128,7 @@ latency_init(void)
 	RegisterSubXactCallback(forget_query, NULL);
 }
 
-/*
- * latency_prepare
- *		This process is going to watch, maybe.  To be called when no callback
- *		for its exit has been registered that will be taken back.
- */
+/* latency_prepare -- see neighbours.h. */
 void
 latency_prepare(void)
 {
@@ -141,11 +137,7 @@ latency_prepare(void)
 	exit_callback_registered = true;
 }
 
-/*
- * latency_watch
- *		Have statements timed from now on, until latency_unwatch or the end of
- *		this process.
- */
+/* latency_watch -- see neighbours.h. */
 void
 latency_watch(void)
 {
@@ -156,10 +148,7 @@ latency_watch(void)
 	is_watching = true;
 }
 
-/*
- * latency_unwatch
- *		This process doesn't want to know any more; harmless if it never did.
- */
+/* latency_unwatch -- see neighbours.h. */
 void
 latency_unwatch(void)
 {
@@ -168,12 +157,7 @@ latency_unwatch(void)
 	is_watching = false;
 }
 
-/*
- * latency_begin_utility
- *		A utility statement begins.  If this returns true, latency_end_call must
- *		be called, after an error too, and then latency_end_utility unless there
- *		was one; *commits is for that, as the statement may be gone by then.
- */
+/* latency_begin_utility -- see neighbours.h. */
 bool
 latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits)
 {
@@ -216,7 +200,7 @@ latency_end_utility(uint64 start, bool commits)
 		end_statement(commits || !IsTransactionBlock());
 }
 
-/* latency_excuse -- what this backend's statement takes, if it has one, isn't to count. */
+/* latency_excuse -- see neighbours.h. */
 void
 latency_excuse(int backend)
 {
@@ -227,11 +211,7 @@ latency_excuse(int backend)
 		pg_atomic_write_u32(&running->is_excused, 1);
 }
 
-/*
- * latency_read
- *		Read the counters, LATENCY_BUCKETS of them.  They overflow; what counts is by how
- *		much they have grown.
- */
+/* latency_read -- see neighbours.h. */
 void
 latency_read(uint32 *counts)
 {
@@ -243,13 +223,7 @@ latency_read(uint32 *counts)
 	}
 }
 
-/*
- * latency_count_running
- *		Count the statements that have been running for longer than late_ms as if they
- *		had ended now; return how many there are, and in *nrunning how many run, late or
- *		not.  Those that have been for longer than long_ms don't count: they are slow by
- *		nature; nor do those that are excused.
- */
+/* latency_count_running -- see neighbours.h. */
 int
 latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunning)
 {
@@ -276,11 +250,7 @@ latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunn
 	return nlate;
 }
 
-/*
- * latency_percentile
- *		The latency in ms that so many per cent of the statements stay below;
- *		NaN if there are none.
- */
+/* latency_percentile -- see neighbours.h. */
 double
 latency_percentile(const uint32 *counts, double percent)
 {
@@ -307,7 +277,7 @@ latency_percentile(const uint32 *counts, double percent)
 	return bucket_start_ms(LATENCY_BUCKETS);
 }
 
-/* latency_count_above -- how many took longer than that. */
+/* latency_count_above -- see neighbours.h. */
 double
 latency_count_above(const uint32 *counts, double ms)
 {

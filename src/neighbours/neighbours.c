@@ -99,11 +99,7 @@ static bool read_others(uint64 now, NeighboursTimes *times);
 static bool read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
 static int	cores(void);
 
-/*
- * neighbours_law
- *		For how many workers there is room, if so many processes of others want one of
- *		so many cores.
- */
+/* neighbours_law -- see neighbours.h. */
 uint32
 neighbours_law(double others, int cores)
 {
@@ -112,13 +108,7 @@ neighbours_law(double others, int cores)
 	return (uint32) Max(cores - ceil(others) - 1, 0);
 }
 
-/*
- * neighbours_note
- *		A look, so many seconds after the one before, has counted so many others.
- *
- * Until there are three of them, none older than SECONDS_KEPT, the average stays as
- * it was.
- */
+/* neighbours_note -- see neighbours.h. */
 void
 neighbours_note(NeighboursSeen *seen, int count, double seconds)
 {
@@ -141,21 +131,21 @@ neighbours_note(NeighboursSeen *seen, int count, double seconds)
 	seen->seconds = 0;
 }
 
-/* neighbours_join -- this process takes part in a VACUUM, until neighbours_leave or its end. */
+/* neighbours_join -- see neighbours.h. */
 void
 neighbours_join(void)
 {
 	pg_atomic_write_u32(&takes_part[MyProcNumber], 1);
 }
 
-/* neighbours_leave -- not any more; harmless if it never did. */
+/* neighbours_leave -- see neighbours.h. */
 void
 neighbours_leave(void)
 {
 	pg_atomic_write_u32(&takes_part[MyProcNumber], 0);
 }
 
-/* neighbours_prepare -- to be called in a process before it looks. */
+/* neighbours_prepare -- see neighbours.h. */
 void
 neighbours_prepare(void)
 {
@@ -163,11 +153,7 @@ neighbours_prepare(void)
 		processes = MemoryContextAllocZero(TopMemoryContext, MaxBackends * sizeof(Process));
 }
 
-/*
- * neighbours_begin
- *		The leader may have workers: look around now, so often that something is
- *		known.  It sleeps for some ms if nobody has looked lately.
- */
+/* neighbours_begin -- see neighbours.h. */
 void
 neighbours_begin(void)
 {
@@ -182,11 +168,7 @@ neighbours_begin(void)
 	}
 }
 
-/*
- * neighbours_look
- *		Look around, unless it was a moment ago: has it?  With reads_times *times is
- *		what others have had since.
- */
+/* neighbours_look -- see neighbours.h. */
 bool
 neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
@@ -196,7 +178,7 @@ neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times)
 	return true;
 }
 
-/* neighbours_room -- for how many workers there is room, by what was seen so far. */
+/* neighbours_room -- see neighbours.h. */
 uint32
 neighbours_room(void)
 {

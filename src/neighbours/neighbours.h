@@ -4,8 +4,7 @@
  *	  Other sessions of the server: what they do, how long they wait, and how long
  *	  their statements take.
  *
- * It is measured here, for whoever wants to spare them; what comes of it is not decided
- * here.
+ * It is measured here, for code that spares them; what comes of it is not decided here.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -21,7 +20,10 @@
  * ---------------------------------------------------------------------------
  */
 
-/* At least 1; 0: the system doesn't tell.  root: "", or a folder in tests. */
+/*
+ * Return on how many cores this process may run, at least 1; 0 if the system doesn't
+ * tell.  Files are looked for under root: "", or a folder in tests.  Raises no error.
+ */
 extern int	cores_for_process(const char *root);
 
 /* ---------------------------------------------------------------------------
@@ -32,17 +34,58 @@ extern int	cores_for_process(const char *root);
 /* Latencies are counted by their logarithm, with 16 steps a doubling. */
 #define LATENCY_BUCKETS		481
 
+/*
+ * This process may watch later.  To be called when no callback for its exit is
+ * registered that will be taken back.
+ */
 extern void latency_prepare(void);
+
+/*
+ * Have statements timed from now on, until latency_unwatch or the end of this process.
+ * latency_prepare has been called.
+ */
 extern void latency_watch(void);
+
+/* This process no longer watches; harmless if it never did. */
 extern void latency_unwatch(void);
+
+/* The statement of this backend, if it runs one, isn't to be counted. */
 extern void latency_excuse(int backend);
+
+/*
+ * Read the counters, LATENCY_BUCKETS of them.  They overflow; what counts is by how
+ * much they have grown.
+ */
 extern void latency_read(uint32 *counts);
+
+/*
+ * Count the statements that have been running for longer than late_ms as if they had
+ * ended now; return how many there are, and in *nrunning how many run, late or not.
+ * Those that have been running for longer than long_ms don't count: they are slow by
+ * nature.  Nor do those that are excused.
+ */
 extern int	latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunning);
+
+/*
+ * Return the latency in ms that percent per cent of the statements stay below; NaN if
+ * there are none.
+ */
 extern double latency_percentile(const uint32 *counts, double percent);
+
+/* Return how many statements took longer than ms. */
 extern double latency_count_above(const uint32 *counts, double ms);
 
-/* in each of them */
+/* The rest is called in each of them. */
+
+/* Install the hooks.  To be called while the library is preloaded. */
 extern void latency_init(void);
+
+/*
+ * A utility statement begins.  If this returns true, the caller calls
+ * latency_end_call, after an error too, and then, unless there was an error,
+ * latency_end_utility.  *commits is for the latter, as the statement may be gone by
+ * then.
+ */
 extern bool latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits);
 extern void latency_end_call(uint64 start);
 extern void latency_end_utility(uint64 start, bool commits);
@@ -55,9 +98,9 @@ extern void latency_shmem_init(void);
  * ---------------------------------------------------------------------------
  */
 
-/* There is room for so many workers if nobody else is there. */
+/* The room for workers if no other session is there */
 #define NEIGHBOURS_NONE		PG_INT32_MAX
-/* So many looks in succession are compared. */
+/* This many looks in succession are compared. */
 #define NEIGHBOURS_LOOKS	3
 
 /* How many were at work in looks so far; zeroed at first */
@@ -79,15 +122,45 @@ typedef struct NeighboursTimes
 									 * part of the time that they ran */
 } NeighboursTimes;
 
-/* the law, which knows nothing of the server */
+/* The law, which knows nothing of the server, is neighbours_law and neighbours_note. */
+
+/*
+ * A look, this many seconds after the one before, has counted this many others.  Until
+ * there are three looks, none more than a second after the one before, the average
+ * stays as it was.
+ */
 extern void neighbours_note(NeighboursSeen *seen, int count, double seconds);
+
+/*
+ * Return for how many workers there is room if this many processes of others want one
+ * of the cores.
+ */
 extern uint32 neighbours_law(double others, int cores);
 
+/* This process takes part in a VACUUM, until neighbours_leave or its end. */
 extern void neighbours_join(void);
+
+/* It no longer does; harmless if it never did. */
 extern void neighbours_leave(void);
+
+/* To be called in a process before it looks. */
 extern void neighbours_prepare(void);
+
+/*
+ * The leader may have workers: look around now, as often as it takes to know
+ * something.  Sleeps for some ms if this process has not looked within the last
+ * second.
+ */
 extern void neighbours_begin(void);
+
+/*
+ * Look around, unless this process has done so within the last tenth of a second;
+ * return whether it has looked.  With reads_times, *times is what others have had
+ * since the last look.
+ */
 extern bool neighbours_look(uint64 now, bool reads_times, NeighboursTimes *times);
+
+/* Return for how many workers there is room, by the looks so far. */
 extern uint32 neighbours_room(void);
 
 extern void neighbours_shmem_request(void);
