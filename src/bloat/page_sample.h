@@ -14,7 +14,7 @@
 #include "storage/buf.h"
 #include "utils/rel.h"
 
-/* As many quantities may be measured on a page */
+/* The most quantities that are measured on a page */
 #define MAX_QUANTITIES	7
 
 typedef struct PageSample PageSample;

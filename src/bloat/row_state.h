@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * row_state.h
- *	  Whether a row is live, for those who only look.
+ *	  Whether a row is live, for code that only reads.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * horizon.h
- *	  Who keeps VACUUM from removing dead rows.
+ *	  What keeps VACUUM from removing dead rows: sessions, slots and standbys.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -10,14 +10,14 @@
  * keep locked.  They find the old place being deleted by a running transaction,
  * ours, wait for it, and then find the new one.
  *
- * Exclusion constraints have no such page.  Who makes an entry there looks for
- * others afterwards, and relies on them to do the same: if he has missed the new
- * place, as he was past it, and misses the old one, as we have committed by then,
- * his entry was there before ours was.  So we look for him, too.  He is still at it,
- * as either place makes him wait for us; then the move has to be undone.  Those
- * who have committed excluded the row before it moved, and are none of our concern.
+ * Exclusion constraints have no such page.  A session that makes an entry there looks for
+ * other entries afterwards, and relies on all sessions to do the same.  It may miss the new
+ * place, as it was past it, and then the old one, as we have committed by then; but then
+ * its entry was there before ours was.  So we look for its entry, too.  The session is
+ * still at it, as either place makes it wait for us; then the move has to be undone.
+ * Rows that are committed excluded the row before it moved, and are none of our concern.
  *
- * He may be a teammate, if two rows are there that exclude each other, which the
+ * The session may be a process of this pass, if two rows are there that exclude each other, which the
  * constraint doesn't allow but a changed operator may have brought about.  Then both
  * may undo their batches, neither waits for the other, and in the end a row
  * stays where it is, in the worst case both: that is counted as a row in use, and
@@ -86,7 +86,7 @@ index_entries_open(Relation rel)
  * index_entries_add
  *		Make the entries of one row, which is at its t_self now.
  *
- * Returns false if that may be in the way of somebody who checks an exclusion
+ * Returns false if that may be in the way of a session that checks an exclusion
  * constraint: then some may be missing, and our transaction must not commit.
  */
 bool

@@ -69,7 +69,8 @@ static void fail(MoveBatch *batch, const ItemPointerData *place,
 
 /*
  * move_audit_note
- *		A row has moved from an old place to a new one: by chance, remember it.
+ *		A row has moved from an old place to a new one: remember it, if it is one of the
+ *		sample.
  *
  * Pages may be locked.
  */
@@ -138,8 +139,8 @@ audit_row(MoveBatch *batch, const MovedRow *row)
 		fail(batch, &row->old, "the old version points at the new one", "it doesn't");
 
 	/*
-	 * who checks a foreign key locks the latest version of a row, also this
-	 * one already
+	 * a session that checks a foreign key locks the latest version of a row,
+	 * and may have locked this one already
 	 */
 	if (HeapTupleHeaderGetRawXmin(new->t_data) != batch->xid ||
 		!((new->t_data->t_infomask & HEAP_XMAX_INVALID) ||

@@ -3,13 +3,13 @@
  * pending_lists.c
  *	  Emptying the pending lists of GIN indexes between two batches of moved rows.
  *
- * With fastupdate an entry comes into a pending list, and whoever makes the list too
- * long brings all of it to where it belongs.  That takes a second, by default, and
- * if it were us others would wait so long for the rows of a batch.  So we do it before,
- * when nobody waits, and while the list has room for what a batch may add.
+ * With fastupdate an entry comes into a pending list, and the session that makes the list
+ * too long brings all of it to where it belongs.  That takes a second, by default.  If a
+ * batch did it, others would wait that long for its rows.  So it is done before a batch,
+ * when no session waits, and while the list has room for what a batch may add.
  *
- * It has a transaction of its own, which holds nobody's horizon back.  A batch's is
- * serializable, and would be in conflict with whoever has read a page of the index,
+ * It has a transaction of its own, which holds no horizon back.  A batch's transaction is
+ * serializable, and would be in conflict with those that have read a page of the index,
  * although these entries are none of its own.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -32,7 +32,7 @@
 #include "inplace/move_batch.h"
 #include "transaction.h"
 
-/* That part of its limit may be in a list before a batch. */
+/* This fraction of its limit may be in a list before a batch. */
 #define LONG_FRACTION	8
 
 static bool list_is_long(Relation index);
@@ -64,8 +64,8 @@ list_is_long(Relation index)
  * pending_lists_empty
  *		Empty those that are long, in a transaction of its own.
  *
- * The pace is kept.  If somebody else is emptying one, it is left to him: he may wait
- * for us if we waited for him.
+ * The pace is kept.  A list that another session is emptying is left to that session,
+ * which may wait for us: if we waited for it, that would be a deadlock.
  */
 void
 pending_lists_empty(Inplace *job)

@@ -6,8 +6,8 @@
  * Page by page from the end, into the first pages with room from the beginning, as
  * move_batch.c has it; each process (movers.c) fills pages of its own.  None of
  * these is in the tail, even if others have noted room there: a row that
- * came there would have to move once more, and who visits its page next would take it
- * for somebody else's that is being inserted.  Values in
+ * came there would have to move once more, and the process that visits its page next would
+ * take it for a row that another session is inserting.  Values in
  * the TOAST table stay where they are, as both versions point at them.  The two
  * pages are locked in the order of their block numbers, as the server does;
  * page_change.c has the changes to each.  If a batch has no time for all rows of a
@@ -322,7 +322,7 @@ move_rows(RowMove *move, Buffer target, bool *all_moved, bool *is_full)
 
 /*
  * leave_rows
- *		Of so many rows that fit, leave those that there is no time for; return how
+ *		Of the nfit rows that fit, leave those that there is no time for; return how
  *		many remain, at least one if there was one.
  */
 static int

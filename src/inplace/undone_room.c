@@ -4,7 +4,7 @@
  *	  Getting back the room that rows have taken whose move was undone.
  *
  * The new versions of a batch that is rolled back are dead at once, but they fill
- * the pages that they came to.  Without further ado those would be full until the next
+ * the pages that they came to.  Those would be full until the next
  * VACUUM, and the pass would find too little room for the rows that it has planned for.  So
  * they are pruned, and filled once more by the same process.  What remains is an item
  * for each row, of four bytes, until that VACUUM has removed its index entries.
@@ -46,7 +46,7 @@ undone_room_note(MoveBatch *batch, BlockNumber blkno)
 	MemoryContext old;
 
 	Assert(BlockNumberIsValid(blkno));
-	/* who can't undo it needs no list */
+	/* a batch that can't be undone needs no list */
 	if (!batch->can_be_undone ||
 		(filled->count > 0 && filled->blocks[filled->count - 1] == blkno))
 		return;

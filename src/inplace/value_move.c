@@ -3,15 +3,15 @@
  * value_move.c
  *	  Moving values from the end of a TOAST table to free space before it.
  *
- * The rows of a TOAST table can't be moved as others are: whoever looks
- * for a value takes each version of its parts that he finds, and would find them
+ * The rows of a TOAST table can't be moved as others are: a session that reads a
+ * value takes each version of its parts that it finds, and would find them
  * twice.  So a value is moved by storing it once more, as it is, compressed or
  * not, and giving the row that points at it a new version that points at
  * the new one.  The old value is deleted with the old version, by the same
  * transaction, as in any update of a value.
  *
- * Which rows those are is found out by reading the table, once in a pass, each
- * process (movers.c) some of its blocks.  The tail of the TOAST table is taken out
+ * Which rows point at such values is found out by reading the table, once in a pass;
+ * each process (movers.c) reads some of its blocks.  The tail of the TOAST table is taken out
  * of the free space map before, so that the server, which stores the values, puts
  * them elsewhere.
  *

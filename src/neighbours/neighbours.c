@@ -9,23 +9,23 @@
  *
  * How many are at work
  * --------------------
- * A team that occupies all cores makes everybody else wait for one, and is not much
+ * A team that occupies all cores makes other sessions wait for one, and is not much
  * faster for it.  So it leaves others as many cores as they want; the leader itself
- * goes on at any rate (neighbours_law).  Who is in a transaction and doesn't wait
- * wants a core; who waits for a file wants one in a moment, and where files are slow
- * it is the disk that a team would occupy.  A look is of a moment, so what counts is
+ * goes on at any rate (neighbours_law).  A session in a transaction that doesn't wait
+ * wants a core.  One that waits for a file wants a core in a moment, and where files are
+ * slow it is the disk that a team would occupy.  A look is of a moment, so what counts is
  * the middle one of three in succession, on average (neighbours_note): no single look
- * sends anybody home.  Before the first table the leader looks three times, a few ms
+ * makes a worker rest.  Before the first table the leader looks three times, a few ms
  * apart (neighbours_begin).
  *
  * How long they wait
  * ------------------
  * Linux counts for each process how long it ran, and how long it was ready to run and
  * had no core; that includes the time before a session begins with a statement that
- * has come for it, which its own clocks don't show.  Who waits for a file, or for a
- * lock on a page or another of the server's, in the moment of a look is taken to have
- * waited since the last one.  Of many processes only so many are read at a time, in
- * turn.  Where the kernel doesn't tell, as if this process itself has not run since the
+ * has come for it, which its own clocks don't show.  A session that waits for a file,
+ * or for a lock on a page or another of the server's, in the moment of a look is taken to
+ * have waited since the last one.  At most MOST_FILES_A_LOOK processes are read at a time,
+ * in turn.  Where the kernel doesn't tell, as if this process itself has not run since the
  * last look, though it is here, those at work are taken to have run since then.
  *
  * What VACUUM can't cause isn't held against it: a statement that is seen to wait
