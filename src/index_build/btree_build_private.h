@@ -93,7 +93,7 @@ typedef struct PartSort
 	EntrySort  *sort;
 	MemoryContext tuples;		/* that entries point at; NULL if they don't */
 	Size		max_tuples;		/* bytes */
-	int			next_look;		/* number of entries at which to ask if it is
+	int64		next_look;		/* number of entries at which to ask if it is
 								 * worth while */
 	bool		is_given_up;	/* the server is to sort */
 	uint64		coded_lower[ENTRY_MAX_WORDS];

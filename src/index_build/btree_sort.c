@@ -150,7 +150,8 @@ btree_sort_share_memory(TablePass *pass)
 		}
 	if (total == 0)
 		return;
-	capacity = (Size) maintenance_work_mem * 1024 / (total + largest);
+	/* of an empty table, any number of indexes may be in a pass */
+	capacity = Max((Size) maintenance_work_mem * 1024 / (total + largest), 1);
 	for (int i = 0; i < pass->nsorts; i++)
 	{
 		PartSort   *sort = &pass->sorts[i];
@@ -197,11 +198,17 @@ btree_sort_rows(TablePass *pass)
 		maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 		for (OffsetNumber offset = FirstOffsetNumber; offset <= maxoff; offset++)
 		{
-			HeapTuple	row = &rows[nrows];
+			HeapTuple	row;
 			ItemId		item = PageGetItemId(BufferGetPage(buffer), offset);
 
 			if (!ItemIdIsNormal(item))
 				continue;
+			if (unlikely(offset > MaxHeapTuplesPerPage))
+				ereport(ERROR,
+						(errcode(ERRCODE_DATA_CORRUPTED),
+						 errmsg("block %u of relation \"%s\" has a corrupted item %u",
+								blkno, RelationGetRelationName(pass->heap), offset)));
+			row = &rows[nrows];
 			row->t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
 			row->t_len = ItemIdGetLength(item);
 			row->t_tableOid = RelationGetRelid(pass->heap);

@@ -339,11 +339,12 @@ key_code_tail_bits(const KeyCode *code)
  *		asks this now and then.
  */
 bool
-key_code_is_worthless(KeyCode *code, int nentries)
+key_code_is_worthless(KeyCode *code, int64 nentries)
 {
 	SortSupport support = &code->abbreviation;
 
-	return support->abbrev_abort != NULL && support->abbrev_abort(nentries, support);
+	return support->abbrev_abort != NULL &&
+		support->abbrev_abort((int) Min(nentries, INT_MAX), support);
 }
 
 /* key_code_set_tuple -- have an entry point at its index tuple. */

@@ -21,7 +21,7 @@ extern int	key_code_words(const KeyCode *code);
 extern int	key_code_tail_bits(const KeyCode *code);
 extern void key_code_encode(const KeyCode *code, const Datum *values, const bool *isnull,
 							ItemPointer tid, uint64 *entry);
-extern bool key_code_is_worthless(KeyCode *code, int nentries);
+extern bool key_code_is_worthless(KeyCode *code, int64 nentries);
 extern void key_code_set_tuple(const KeyCode *code, uint64 *entry, IndexTuple tuple);
 extern IndexTuple key_code_tuple(KeyCode *code, const uint64 *entry);
 extern void key_code_tid(const KeyCode *code, const uint64 *entry, ItemPointer tid);

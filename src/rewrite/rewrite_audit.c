@@ -162,7 +162,9 @@ audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 		return;
 	}
 	compare_copy(rewrite, heap, place, tuple, copy, rewrite->audit_page->lengths[place->off]);
-	compare_visibility(rewrite, place, tuple->t_data, copy, is_deleted);
+	/* of a row whose xmin isn't known to have committed, xmax says nothing */
+	if (verdict != HEAPTUPLE_INSERT_IN_PROGRESS)
+		compare_visibility(rewrite, place, tuple->t_data, copy, is_deleted);
 }
 
 /* is_for_leader -- may a row have been left to the leader, as it is linked with others or too big? */

@@ -7,9 +7,9 @@
  * lacks columns that were added since: then it is formed anew, as the new table
  * will have no missing values to fill in.  Values in the TOAST table stay there.
  *
- * A tuple's length is where its item says.  The server reads tuples by what is in
- * them, so that to it a wrong length is no damage.  Nor is it to us: a tuple that
- * may be longer than its item says is formed anew, too (tuple_copy_begin_page).
+ * A tuple's length is what its item says.  The server reads tuples by what is in
+ * them, so to it a wrong length is no damage.  Nor is it to us: a tuple that may be
+ * longer than its item says is formed anew, too (tuple_copy_begin_page).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -28,6 +28,10 @@
 #include "engine/heap/stale_lock.h"
 #include "rewrite/rewrite.h"
 
+/* Of marks for places on a page */
+#define BITS_A_WORD		64
+
+static bool items_fill_page(Page page);
 static bool is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
 static void check_item(Relation rel, Page page, ItemId item, BlockNumber blkno,
 					   OffsetNumber off);
@@ -123,18 +127,18 @@ tuple_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied)
 
 /*
  * tuple_copy_begin_page
- *		Before tuples of a page are looked for: do its items say truly how long they
- *		are?
+ *		Before tuples of a page are looked for: are the lengths of its items right?
  *
- * On a sound page they fill all that isn't free, up to MAXALIGN.
+ * On a sound page the items fill all that isn't free, up to MAXALIGN, and none
+ * overlap.  Most pages have them in falling order, which is quickly seen.
  */
 void
 tuple_copy_begin_page(TableRewrite *rewrite, Page page)
 {
 	PageHeader	header = (PageHeader) page;
 	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
-	Size		total = 0;
-	Size		offsets = 0;
+	Size		begin = header->pd_special;
+	bool		in_order = true;
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
@@ -142,11 +146,63 @@ tuple_copy_begin_page(TableRewrite *rewrite, Page page)
 
 		if (!ItemIdIsNormal(item))
 			continue;
-		total += MAXALIGN(ItemIdGetLength(item));
-		offsets |= ItemIdGetOffset(item);
+		in_order &= ItemIdGetOffset(item) + MAXALIGN(ItemIdGetLength(item)) == begin;
+		begin = ItemIdGetOffset(item);
 	}
-	rewrite->lengths_are_doubtful = offsets != MAXALIGN(offsets) ||
-		total != header->pd_special - header->pd_upper;
+	rewrite->lengths_are_doubtful = !(in_order && begin == header->pd_upper) &&
+		!items_fill_page(page);
+}
+
+/* toggle_border -- mark a place on a page, or remove its mark. */
+static inline void
+toggle_border(uint64 *borders, Size place)
+{
+	borders[place / MAXIMUM_ALIGNOF / BITS_A_WORD] ^=
+		UINT64CONST(1) << place / MAXIMUM_ALIGNOF % BITS_A_WORD;
+}
+
+/*
+ * items_fill_page
+ *		Do the items of a page, in any order, lie side by side and fill all that
+ *		isn't free?
+ *
+ * Each begin and each end toggles a mark.  If only the marks at the two ends of all
+ * items remain, the items lead from one to the other, on their way or on detours.
+ * With the right sum of lengths there are no detours.
+ */
+static bool
+items_fill_page(Page page)
+{
+	PageHeader	header = (PageHeader) page;
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
+	uint64		borders[BLCKSZ / MAXIMUM_ALIGNOF / BITS_A_WORD + 1] = {0};
+	uint64		left = 0;
+	Size		total = 0;
+
+	if (header->pd_upper != MAXALIGN(header->pd_upper) ||
+		header->pd_special != MAXALIGN(header->pd_special) ||
+		header->pd_upper > header->pd_special || header->pd_special > BLCKSZ)
+		return false;
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(page, off);
+		Size		begin = ItemIdGetOffset(item);
+		Size		end = begin + MAXALIGN(ItemIdGetLength(item));
+
+		if (!ItemIdIsNormal(item))
+			continue;
+		if (begin != MAXALIGN(begin) || end > BLCKSZ)
+			return false;
+		toggle_border(borders, begin);
+		toggle_border(borders, end);
+		total += end - begin;
+	}
+	toggle_border(borders, header->pd_upper);
+	toggle_border(borders, header->pd_special);
+	for (int i = 0; i < lengthof(borders); i++)
+		left |= borders[i];
+	return left == 0 && total == header->pd_special - header->pd_upper;
 }
 
 /*
@@ -223,7 +279,9 @@ tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHead
 bool
 tuple_copy_must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
-	if (unlikely(rewrite->lengths_are_doubtful || is_cut(rewrite, heap, tuple)))
+	if (unlikely(rewrite->lengths_are_doubtful ||
+				 tuple->t_len < Max(tuple->t_data->t_hoff, SizeofHeapTupleHeader) ||
+				 is_cut(rewrite, heap, tuple)))
 		return true;
 	if (heap == REWRITE_TOAST)
 		return false;
@@ -275,13 +333,18 @@ tuple_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 						   rewrite->values, rewrite->nulls);
 }
 
-/* check_item -- a tuple must begin, and its values too, on its page. */
+/*
+ * check_item
+ *		A tuple must begin, and its values too, on its page.  A page has no more
+ *		items than MaxHeapTuplesPerPage, which new_pages_add relies on.
+ */
 static void
 check_item(Relation rel, Page page, ItemId item, BlockNumber blkno, OffsetNumber off)
 {
 	Size		begin = ItemIdGetOffset(item);
 
-	if (unlikely(begin < SizeOfPageHeaderData ||
+	if (unlikely(off > MaxHeapTuplesPerPage ||
+				 begin < SizeOfPageHeaderData ||
 				 begin + SizeofHeapTupleHeader > BLCKSZ ||
 				 begin + ((HeapTupleHeader) PageGetItem(page, item))->t_hoff > BLCKSZ))
 		ereport(ERROR,

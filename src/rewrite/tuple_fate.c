@@ -118,14 +118,15 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
  * Then its place in the new table, or what it points at, depends on others.
  * It is one if its deleter updated it and isn't old, or if it is the result of
  * such an update.  A dead tuple counts in the latter case: an old version that
- * isn't known to be dead may point at it.
+ * isn't known to be dead may point at it.  A live one is no old version: if its
+ * xmin is damaged, it may be live to the server in spite of its xmax.
  */
 bool
 tuple_is_in_chain(HeapTuple tuple, TupleFate fate, uint16 infomask,
 				  TransactionId oldest_xmin)
 {
 	return tuple_is_newer_end(tuple->t_data, infomask, oldest_xmin) ||
-		(fate != TUPLE_DEAD && tuple_is_older_end(tuple, infomask));
+		tuple_is_older_end(tuple, fate, infomask);
 }
 
 /*
@@ -147,18 +148,21 @@ tuple_is_newer_end(HeapTupleHeader tuple, uint16 infomask, TransactionId oldest_
 
 /*
  * tuple_is_older_end
- *		Does the tuple, which isn't dead, point at a newer version?
+ *		Is the tuple recently dead, and points at a newer version?
+ *
+ * One whose updater is no transaction is damaged, and heap_freeze_tuple says so.
  */
 bool
-tuple_is_older_end(HeapTuple tuple, uint16 infomask)
+tuple_is_older_end(HeapTuple tuple, TupleFate fate, uint16 infomask)
 {
 	HeapTupleHeader header = tuple->t_data;
 
-	return !(infomask & HEAP_XMAX_INVALID) &&
+	return fate == TUPLE_RECENTLY_DEAD && !(infomask & HEAP_XMAX_INVALID) &&
 		!HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
 		!HeapTupleHeaderIndicatesMovedPartitions(header) &&
 		!ItemPointerEquals(&tuple->t_self, &header->t_ctid) &&
-		!HeapTupleHeaderIsOnlyLocked(header);
+		!HeapTupleHeaderIsOnlyLocked(header) &&
+		TransactionIdIsNormal(HeapTupleHeaderGetUpdateXid(header));
 }
 
 /*

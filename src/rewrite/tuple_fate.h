@@ -28,6 +28,6 @@ extern bool tuple_is_in_chain(HeapTuple tuple, TupleFate fate, uint16 infomask,
 							  TransactionId oldest_xmin);
 extern bool tuple_is_newer_end(HeapTupleHeader tuple, uint16 infomask,
 							   TransactionId oldest_xmin);
-extern bool tuple_is_older_end(HeapTuple tuple, uint16 infomask);
+extern bool tuple_is_older_end(HeapTuple tuple, TupleFate fate, uint16 infomask);
 
 #endif							/* CYCLONE_TUPLE_FATE_H */

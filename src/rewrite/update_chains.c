@@ -143,7 +143,7 @@ static void note_death(LinkSort *deaths, DeathNote kind, const ItemPointerData *
 					   const ItemPointerData *other);
 static void find_dead(ChainCopy *chains);
 static LinkSort *follow_deaths(LinkSort *deaths, int64 *nopen);
-static bool is_dead_after_all(ChainCopy *chains, HeapTuple tuple);
+static bool is_dead_after_all(ChainCopy *chains, HeapTuple tuple, TupleFate fate);
 static void write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
 static void write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old);
 static LinkNote link_note(const ItemPointerData *tid, TransactionId xid, int kind);
@@ -273,7 +273,7 @@ plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 		return;
 	chains->ntuples++;
 
-	if (fate == TUPLE_DEAD || is_dead_after_all(chains, tuple))
+	if (fate == TUPLE_DEAD || is_dead_after_all(chains, tuple, fate))
 	{
 		if (is_newer_end)
 		{
@@ -284,8 +284,7 @@ plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 	}
 
 	/* a live one is linked with older ones only */
-	is_older_end = tuple_is_older_end(tuple, infomask);
-	Assert(fate == TUPLE_RECENTLY_DEAD || !is_older_end);
+	is_older_end = tuple_is_older_end(tuple, fate, infomask);
 	Assert(is_newer_end || is_older_end);
 
 	place_version(chains, &tuple->t_self, tuple_copy_length(chains->rewrite, tuple));
@@ -473,10 +472,10 @@ follow_deaths(LinkSort *deaths, int64 *nopen)
  *		Has find_dead found so of this version?
  */
 static bool
-is_dead_after_all(ChainCopy *chains, HeapTuple tuple)
+is_dead_after_all(ChainCopy *chains, HeapTuple tuple, TupleFate fate)
 {
 	/* what is known comes first */
-	return cursor_find(&chains->dead, &tuple->t_self) &&
+	return fate == TUPLE_RECENTLY_DEAD && cursor_find(&chains->dead, &tuple->t_self) &&
 		chains->dead.note.kind == DEATH_KNOWN;
 }
 
@@ -497,9 +496,8 @@ write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 
 	if (fate == TUPLE_DEAD)
 		return;					/* counted as removed already */
-	if (is_dead_after_all(chains, tuple))
+	if (is_dead_after_all(chains, tuple, fate))
 	{
-		Assert(fate == TUPLE_RECENTLY_DEAD);
 		sum->tuples_removed++;
 		sum->tuples_kept--;
 		sum->tuples_recently_dead--;

@@ -215,11 +215,18 @@ def live_items(page: bytearray) -> list[int]:
     return [number for number in rows if struct.unpack_from("<I", page, item(page, number)[0] + 4) == (0,)]
 
 
+def aligned(length: int) -> int:
+    return (length + 7) & ~7
+
+
+# Of every second row, and of the one behind it: what their line pointers say
 LENGTHS = {
-    "a word less": lambda length: length - 16,
-    "some bytes less": lambda length: length - 3,
-    "less than a header": lambda length: 4,
-    "more than a page": lambda length: 20000,
+    "a word less": lambda length, other: (length - 16, other),
+    "some bytes less": lambda length, other: (length - 3, other),
+    "less than a header": lambda length, other: (4, other),
+    "more than a page": lambda length, other: (20000, other),
+    "a word for the other": lambda length, other: (aligned(length) - 8, aligned(other) + 8),
+    "all for the other": lambda length, other: (0, aligned(length) + aligned(other)),
 }
 
 
@@ -229,9 +236,12 @@ def test_rows_whose_item_has_a_wrong_length_survive_vacuum_full(prefix, pg_major
     """To PostgreSQL that is no damage, as it goes by what is in a row. A transaction makes that linked versions are kept."""
 
     def damage_all(page: bytearray) -> None:
-        for number in live_items(page)[::2]:
-            offset, _, length = item(page, number)
-            set_item(page, number, offset, LENGTHS[name](length))
+        rows = live_items(page)
+        for pair in zip(rows[::2], rows[1::2], strict=False):
+            (offset, _, length), (other_offset, _, other_length) = (item(page, number) for number in pair)
+            length, other_length = LENGTHS[name](length, other_length)
+            set_item(page, pair[0], offset, length)
+            set_item(page, pair[1], other_offset, other_length)
 
     with damageable(prefix, pg_major) as cluster:
         rows = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM t"
@@ -272,6 +282,25 @@ ITEM_DAMAGE = {
     "long": (lengthen_an_item, rf'block {HEAP_BLOCK} of relation "t" is corrupted: its items have \d+ bytes, where there is room for \d+'),
     "too many": (make_too_many_items, rf'block {HEAP_BLOCK} of relation "t" is corrupted: it has 1000 items, and room for \d+'),
 }
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_vacuum_full_of_a_page_with_more_items_than_fit_is_an_error(prefix, pg_major, workers):
+    """All of them point at a row that fills a page of the new table."""
+
+    def multiply(page: bytearray) -> None:
+        struct.pack_into("<H", page, 12, 24 + 4 * 600)
+        for number in range(2, 601):
+            set_item(page, number, item(page, 1)[0], item(page, 1)[2])
+
+    with damageable(prefix, pg_major, {**CONFIG, "min_parallel_table_scan_size": 0}) as cluster:
+        with cluster.connect(TEMPLATE) as conn:
+            conn.execute("CREATE TABLE t (id int, big text STORAGE PLAIN)")
+            conn.execute("INSERT INTO t SELECT i, repeat('x', 5000) FROM generate_series(1, 10) i")
+        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, multiply)
+        code, ending, _ = verdict(cluster, f"VACUUM (FULL, PARALLEL {workers}) t", "on")
+        assert (code, ending) == ("XX001", f'block {HEAP_BLOCK} of relation "t" has a corrupted item 292')
+        assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
 
 
 def test_an_error_of_vacuum_full_names_the_row(prefix, pg_major):

@@ -299,6 +299,18 @@ def test_a_disk_that_is_full(prefix):
             assert_as_built_by_core(conn, "t")
 
 
+def test_an_emptied_table_with_many_wide_indexes(conn):
+    """What an entry of each takes is more than all memory, and there are none."""
+    conn.execute("CREATE TABLE t (k text COLLATE \"C\" STORAGE PLAIN)")
+    conn.execute("INSERT INTO t SELECT repeat('x', 2000) FROM generate_series(1, 10); ANALYZE t; DELETE FROM t")
+    for _ in range(40):
+        conn.execute("CREATE INDEX ON t (k)")
+    conn.execute("SELECT set_config(name, min_val, false) FROM pg_settings WHERE name = 'maintenance_work_mem'")
+    conn.execute("VACUUM (FULL, PARALLEL 0) t")
+    conn.execute("INSERT INTO t VALUES ('a')")
+    checks.assert_clean(conn, "t")
+
+
 @pytest.mark.parametrize(("text", "memory"), [
     ("'https://example.com/' || md5(i::text)", "64MB"),  # abbreviations are all the same
     ("repeat(md5((i % 10)::text), 30)", "1MB"),  # whose size doesn't show in that of the index

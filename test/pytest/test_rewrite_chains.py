@@ -195,6 +195,35 @@ def test_versions_before_damaged_links_are_kept(prefix, pg_major, workers):
             checks.assert_clean(conn, "t")
 
 
+@pytest.mark.parametrize("newer", ["live", "dead"])
+def test_an_old_version_of_the_future_is_kept(prefix, pg_major, newer):
+    """A damaged xmin that no transaction has had yet counts as running. Whatever became of the newer version, this one isn't dead."""
+
+    def xmin_of_the_future(page: bytearray) -> None:
+        at = tuple_at(page, 1)
+        [infomask] = struct.unpack_from("<H", page, at + 20)
+        struct.pack_into("<I", page, at, 5_000_000)
+        struct.pack_into("<H", page, at + 20, infomask & ~0x0300)
+
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+        cluster.start()
+        with cluster.connect("postgres") as conn, cluster.connect("postgres") as deleter:
+            conn.execute("CREATE EXTENSION pg_cyclone")
+            checks.create_extensions(conn)
+            conn.execute("CREATE TABLE t (id int, n int); INSERT INTO t VALUES (1, 0), (2, 0)")
+            deleter.execute("BEGIN; SELECT pg_current_xact_id()")
+            conn.execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'old'")
+            conn.execute("UPDATE t SET n = 1")
+            deleter.execute("DELETE FROM t WHERE id = 1; COMMIT" if newer == "dead" else "COMMIT")
+        damage(cluster, cluster.connect("postgres"), "t", 0, xmin_of_the_future)
+        with cluster.connect("postgres") as conn:
+            full(conn, "t")
+            assert versions(conn, "t") == (3 if newer == "dead" else 4)
+            assert sorted(conn.execute("TABLE t")) == [(id, 1) for id in (1, 2) if newer == "live" or id == 2]
+            conn.execute("COMMIT PREPARED 'old'")
+
+
 def peak_memory(cluster, conn) -> int:
     """Return how much memory a session's process has had at most, in kB, shared memory included."""
     with open(f"/proc/{conn.info.backend_pid}/status") as status:
