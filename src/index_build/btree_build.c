@@ -75,6 +75,7 @@ static BufFile *downlinks_of(void *state, int part);
 Size
 btree_build_size(const BtreeSample *sample, int nparts)
 {
+	Assert(nparts == 1 || (nparts > 1 && sample != NULL));
 	return MAXALIGN(offsetof(BtreeBuild, parts) + nparts * sizeof(BtreeEnds)) +
 		(nparts - 1) * (sample ? sample->largest : 0);
 }
@@ -90,6 +91,7 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	int64		passed = 0;
 	int			next = 1;
 
+	Assert(nparts == 1 || (nparts > 1 && sample != NULL));
 	Assert(nparts == 1 || (sample->nrows > 0 && sample->weight > 0));
 	Assert(CheckRelationLockedByMe(index, AccessExclusiveLock, true));
 
@@ -137,6 +139,7 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 	TablePass	pass = {.heap = heap,.nsorts = nparts};
 	instr_time	start;
 
+	Assert(nparts > 0);
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 	pass.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
 	pass.nblocks = RelationGetNumberOfBlocks(heap);

@@ -360,8 +360,11 @@ move_last_tuple(Joining *join)
 	const NewBtree *btree = join->btree;
 	BlockNumber extra = new_blocks_take(btree->index, btree->blocks, 1);
 	IndexTuple	tuple = remove_last(join->page);
-	IndexTuple	middle = _bt_truncate(btree->index, last_tuple(join->page), tuple, btree->key);
+	IndexTuple	middle;
 
+	/* with one tuple there would have been room for a high key */
+	Assert(PageGetMaxOffsetNumber(join->page) >= P_FIRSTKEY);
+	middle = _bt_truncate(btree->index, last_tuple(join->page), tuple, btree->key);
 	set_high_key(join->page, middle);
 	BTPageGetOpaque(join->page)->btpo_next = extra;
 	link_page(join);

@@ -51,6 +51,7 @@ static void add_pending(BtreeLevel *level, BTDedupState pending);
 void
 btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 {
+	Assert((sort->code == NULL) == (sort->server_sort != NULL));
 	if (sort->code != NULL)
 		load_entries(btree, sort, level);
 	else

@@ -48,6 +48,7 @@ btree_sample(Relation heap, Relation index, int nparts)
 	BtreeSample *sample = palloc0_object(BtreeSample);
 	KeyOrder	order;
 
+	Assert(nparts > 0);
 	take_sample(sample, heap, index, nparts * SAMPLE_PAGES);
 	if (sample->nrows < (DEBUG_LIMIT(btree_parts, 0) > 0 ? 1 : nparts * MIN_SAMPLE_ROWS))
 		return NULL;

@@ -180,6 +180,7 @@ btree_sort_rows(TablePass *pass)
 	ReadStream *stream;
 	Buffer		buffer;
 
+	Assert(pass->nsorts > 0);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
 										strategy, pass->heap, MAIN_FORKNUM, next_block, pass, 0);
 	guards_begin_pins();

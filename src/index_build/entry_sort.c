@@ -165,6 +165,7 @@ entry_sort_is_full(const EntrySort *sort)
 void
 entry_sort_perform(EntrySort *sort)
 {
+	Assert(sort->heap == NULL && sort->next == 0);
 	if (sort->nruns == 0)
 	{
 		sort_entries(sort);

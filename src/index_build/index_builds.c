@@ -156,6 +156,8 @@ static void reindex_by_server(void *arg);
 void
 index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 {
+	Assert(builds->nalone >= 0 && builds->nalone < builds->nbuilds);
+	Assert(builds->nmembers > 0);
 	for (int i = builds->nalone; i < builds->nbuilds; i++)
 		give_new_file(builds->builds[i].relid);
 	DEBUG_POINT("rewrite-index-files");
@@ -490,7 +492,10 @@ build_phase(void *state, int phase)
 
 		guards_point();
 		while (shared->builds[first].group != next)
+		{
 			first++;
+			Assert(first < shared->nbuilds);
+		}
 		while (first + n < shared->nbuilds && shared->builds[first + n].group == next)
 			n++;
 		build_group(shared, &shared->builds[first], n);

@@ -23,6 +23,7 @@
 #include "optimizer/optimizer.h"
 #include "optimizer/paths.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 
 #include "compat.h"
@@ -91,6 +92,7 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 	int			nsorted = 0;
 	int			ndivided = 0;
 
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
 	if (RelationUsesLocalBuffers(rel))
 		return NULL;
 
@@ -109,11 +111,14 @@ index_builds_plan(Relation rel, Oid new_relid, int asked)
 		return NULL;
 
 	for (int i = builds->nalone; ndivided > 0; i++)
+	{
+		Assert(i < builds->nbuilds);
 		if (builds->builds[i].is_divisible)
 		{
 			builds->builds[i].is_divided = true;
 			ndivided--;
 		}
+	}
 	return builds;
 }
 

@@ -241,7 +241,7 @@ heap_copy_take_over(TableRewrite *rewrite)
 {
 	RewriteShared *shared = rewrite->shared;
 
-	Assert(rewrite_is_leader(rewrite));
+	Assert(rewrite_is_leader(rewrite) && rewrite->new_pages != NULL);
 
 	for (int i = 1; i < shared->nmembers; i++)
 	{
@@ -261,7 +261,7 @@ heap_copy_take_over(TableRewrite *rewrite)
 void
 heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 {
-	Assert(rewrite_is_leader(rewrite));
+	Assert(rewrite_is_leader(rewrite) && rewrite->new_pages != NULL);
 	new_pages_end(rewrite->new_pages);
 	rewrite->new_pages = NULL;
 	new_blocks_sync(rewrite->new_heaps[heap], &rewrite->shared->heaps[heap].new_blocks);

@@ -133,6 +133,9 @@ left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *sum)
 {
 	BigRows		rows = {.rewrite = rewrite};
 
+	Assert(rewrite_is_leader(rewrite));
+	Assert(sum->tuples_too_big > 0);
+
 	progress_phase(PROGRESS_REWRITE_COPY_CHAINS,
 				   heap_copy_left_blocks(rewrite->shared, &rewrite->shared->heaps[REWRITE_TABLE]));
 	left_tuples_visit(rewrite, copy_if_big, &rows);

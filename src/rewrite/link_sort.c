@@ -48,6 +48,7 @@ link_sort_begin(int memory, bool is_read_again)
 	LinkSort   *sort = palloc0_object(LinkSort);
 	TypeCacheEntry *type = lookup_type_cache(UUIDOID, TYPECACHE_LT_OPR);
 
+	Assert(memory > 0);
 	sort->sort = tuplesort_begin_datum(UUIDOID, type->lt_opr, InvalidOid, false, memory, NULL,
 									   is_read_again ? TUPLESORT_RANDOMACCESS : TUPLESORT_NONE);
 	return sort;

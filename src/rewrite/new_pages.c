@@ -146,6 +146,7 @@ new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 	int			number = ((char *) tuple - pages->run) / BLCKSZ;
 	Page		page = run_page(pages, number);
 
+	Assert((char *) tuple >= pages->run && number <= pages->nfull);
 	/* the latest has the highest offset */
 	ItemPointerSet(tid, pg_atomic_read_u32(&pages->shared->nblocks) + number,
 				   PageGetMaxOffsetNumber(page));
@@ -265,6 +266,8 @@ new_pages_take_over(NewPages *pages, Page leftover)
 {
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(leftover);
 
+	/* it was begun with a tuple */
+	Assert(maxoff >= FirstOffsetNumber && maxoff <= MaxHeapTuplesPerPage);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		ItemId		item = PageGetItemId(leftover, off);

@@ -96,6 +96,7 @@ rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy
 {
 	if (likely(rewrite->audit_page == NULL))
 		return;
+	Assert(off >= FirstOffsetNumber && off <= rewrite->audit_page->maxoff);
 	rewrite->audit_page->copies[off] = copy;
 	rewrite->audit_page->lengths[off] = length;
 }

@@ -83,6 +83,7 @@ rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start)
 {
 	instr_time	now;
 
+	Assert(step >= 0 && step < NUM_REWRITE_STEPS);
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, start);
 	result->step_seconds[step] += INSTR_TIME_GET_DOUBLE(now);

@@ -57,6 +57,7 @@ swap_files(Oid relid, Oid new_relid, TransactionId frozenxid, MultiXactId minmul
 {
 	Relation	pg_class = table_open(RelationRelationId, RowExclusiveLock);
 
+	Assert(relid != new_relid);
 	swap_pair(pg_class, relid, new_relid, frozenxid, minmulti);
 	table_close(pg_class, RowExclusiveLock);
 	CommandCounterIncrement();
@@ -72,6 +73,7 @@ swap_finish(Oid relid, Oid new_relid)
 	ObjectAddress copy;
 	Relation	rel;
 
+	Assert(relid != new_relid);
 	ObjectAddressSet(copy, RelationRelationId, new_relid);
 	performDeletion(&copy, DROP_RESTRICT, PERFORM_DELETION_INTERNAL);
 

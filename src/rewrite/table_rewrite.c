@@ -181,6 +181,9 @@ table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 	bool		verbose = (params->options & VACOPT_VERBOSE) != 0;
 	ErrorContextCallback callback;
 
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, true));
+	Assert(table_rewrite_is_possible(rel));
+
 	CheckTableNotInUse(rel, is_repack ? "REPACK" : "VACUUM");
 	if (rel->rd_rel->relkind == RELKIND_MATVIEW && !RelationIsPopulated(rel))
 	{

@@ -53,6 +53,7 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
 	TupleFate	fate;
 
+	Assert(TransactionIdIsNormal(oldest_xmin));
 	*infomask = header->t_infomask;
 
 	if (!HeapTupleHeaderXminCommitted(header))
