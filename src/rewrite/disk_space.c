@@ -3,13 +3,14 @@
  * disk_space.c
  *	  Is there room for a second copy of a table, or of an index?
  *
- * A rewrite needs room for the new table, its TOAST table and its indexes
- * until it commits, for sorting the entries of the largest indexes, as many as
- * may be built at once, and for WAL of about the same size.  How big the new table will be isn't known before it
- * is written; the estimate goes by the share of live rows that the statistics
- * system knows of, or by the old size if it knows of none.  It may be wrong
- * either way, which is why the answer is a warning unless the user wants an
- * error.
+ * Until it commits, a rewrite needs room for the new table, its TOAST table and its
+ * indexes, and for WAL of about the same size.  It also needs room to sort the entries
+ * of the largest indexes, of as many as may be built at once.
+ *
+ * How big the new table will be isn't known before it is written.  The estimate goes
+ * by the share of live rows that the statistics system knows of, or by the old size
+ * if it knows of none.  It may be wrong either way, so the answer is a warning, unless
+ * the user wants an error.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -45,7 +46,7 @@
 typedef struct FileSystem
 {
 	dev_t		device;
-	char	   *path;			/* one that is in it */
+	char	   *path;			/* that the need was first found for */
 	uint64		free_bytes;
 	uint64		size_bytes;
 	uint64		needed_bytes;
@@ -59,11 +60,7 @@ static List *need_for_file(List *file_systems, Relation rel, uint64 bytes);
 static List *need_for_sorts(List *file_systems, uint64 bytes);
 static double share_of_live_rows(Oid relid, bool is_shared);
 
-/*
- * disk_space_check
- *		Warn, or raise an error, if a rewrite of rel by this command is likely to
- *		fill a file system, as cyclone.check_disk_space says.
- */
+/* disk_space_check -- is a rewrite of rel likely to fill a file system? */
 void
 disk_space_check(Relation rel, const char *command)
 {
@@ -120,8 +117,7 @@ disk_space_check(Relation rel, const char *command)
 
 /*
  * disk_space_suffices
- *		Is there room for another index like this one, of so many pages, beside what
- *		cyclone.min_free_disk says should stay free?  If not, there is a warning.
+ *		Is there room for another index like this one, beside what is to stay free?
  */
 bool
 disk_space_suffices(Relation index, BlockNumber pages)
@@ -163,14 +159,14 @@ compare_falling(const void *a, const void *b)
 	return pg_cmp_u64(*(const uint64 *) b, *(const uint64 *) a);
 }
 
-/* need -- so many more bytes are needed in the file system of this path. */
+/* need -- add to what is needed in the file system of this path. */
 static List *
 need(List *file_systems, const char *path, uint64 bytes)
 {
 	FileSystem *added;
 	DiskFree	space;
 
-	/* who can't find out can't warn */
+	/* nothing is known of such a file system, so there is no warning */
 	if (!disk_free(path, &space))
 		return file_systems;
 
@@ -193,10 +189,7 @@ need(List *file_systems, const char *path, uint64 bytes)
 	return lappend(file_systems, added);
 }
 
-/*
- * need_for_relation
- *		A new copy of this relation is needed, *bytes in size.
- */
+/* need_for_relation -- a new copy of this relation is needed; set *bytes to its size. */
 static List *
 need_for_relation(List *file_systems, Oid relid, double live_share, uint64 *bytes)
 {
@@ -208,7 +201,7 @@ need_for_relation(List *file_systems, Oid relid, double live_share, uint64 *byte
 	return file_systems;
 }
 
-/* need_for_file -- so many bytes are needed where a relation's files are. */
+/* need_for_file -- the bytes are needed where a relation's files are. */
 static List *
 need_for_file(List *file_systems, Relation rel, uint64 bytes)
 {
@@ -220,10 +213,7 @@ need_for_file(List *file_systems, Relation rel, uint64 bytes)
 				bytes);
 }
 
-/*
- * need_for_sorts
- *		Indexes of so many bytes are built at once.
- */
+/* need_for_sorts -- indexes that are built at once have this many bytes together. */
 static List *
 need_for_sorts(List *file_systems, uint64 bytes)
 {

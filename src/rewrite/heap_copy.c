@@ -3,28 +3,28 @@
  * heap_copy.c
  *	  Copying a heap: what each member of the team does.
  *
- * The members claim ranges of the old heap's blocks and copy the tuples that
- * someone may still see to pages of their own (new_pages.c), frozen as far as
- * they can be.  What a tuple's copy is like tuple_copy.c says.  Values in
- * the TOAST table stay there: it is copied as the heap that it is, with the
- * same chunk ids, and the pointers to it stay right.  It comes last, so that
- * it is known by then which of its values the rows point at (value_ids.c).
+ * The members claim ranges of the old heap's blocks.  They copy the tuples that a
+ * snapshot may still see to pages of their own (new_pages.c), frozen as far as
+ * they can be; tuple_copy.c makes the copies.  Values in the TOAST table stay there.
+ * That table is copied in the same way, with the same chunk ids, so the pointers to
+ * it stay right.  It is copied last, when it is known which of its values the rows
+ * point at (value_ids.c).
  *
  * Two sorts of tuples are left to the leader.  Their blocks are marked, and it
  * copies them when the phase is over:
  *
  * - The ends of links between versions of a row that must survive (see
- *	 tuple_fate.c), as both ends must be known, and others may come across the
- *	 other one (update_chains.c).
- * - Rows that would be too big for a page, when formed anew: columns that were
- *	 added may have values, and those that are null or dropped need a bitmap
- *	 that the old tuple could do without.  Values of such a row have to be
- *	 compressed, or moved to the new TOAST table, and a worker must not write
- *	 there as the server does (left_tuples.c).
+ *	 tuple_fate.c).  Both ends of a link must be known, and two members may have
+ *	 come across them (update_chains.c).
+ * - Rows that would be too big for a page when they are formed anew: columns that
+ *	 were added may have values, and null or dropped columns need a bitmap that the
+ *	 old tuple could do without.  Values of such a row have to be compressed, or
+ *	 moved to the new TOAST table, and a worker must not write there as the server
+ *	 does (left_tuples.c).
  *
- * Ranges are small, so that what is side by side stays so: the new table has
- * about the order of the old one, which BRIN indexes depend on, and index
- * scans gain from.
+ * Ranges are small, so rows that were side by side remain so.  The new table has
+ * about the order of the old one, which BRIN indexes depend on, and from which index
+ * scans gain.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -50,9 +50,9 @@
 #include "rewrite/rewrite.h"
 #include "rewrite/tuple_fate.h"
 
-/* The old heap is claimed by ranges of at most so many blocks. */
+/* The old heap is claimed by ranges of at most this many blocks. */
 #define COPY_RANGE_BLOCKS	128
-/* A process tells how far it is once in this many blocks. */
+/* A process reports its progress once in this many blocks. */
 #define PROGRESS_BLOCKS		32
 #define BITS_A_WORD			32
 /* The chunk's value, its number, and what is in it */
@@ -66,8 +66,8 @@ typedef struct HeapCopy
 	HeapCopyShared *shared;
 	RewriteCounters *counters;
 	MemoryContext tuple_context;
-	BlockNumber done;			/* pages, not told yet */
-	int64		tuples_told;
+	BlockNumber done;			/* pages, not reported yet */
+	int64		tuples_told;	/* reported */
 
 	/* the read stream's */
 	uint64		next;
@@ -85,10 +85,7 @@ static pg_atomic_uint32 *left_word(RewriteShared *shared, HeapCopyShared *copy,
 								   BlockNumber blkno);
 static void tell_progress(HeapCopy *copy);
 
-/*
- * heap_copy_open
- *		Open the old and the new heap, which the leader has locked.
- */
+/* heap_copy_open -- open the old and the new heap, if the table has such a one. */
 void
 heap_copy_open(TableRewrite *rewrite, RewriteHeap heap)
 {
@@ -112,20 +109,14 @@ heap_copy_open(TableRewrite *rewrite, RewriteHeap heap)
 	}
 }
 
-/*
- * heap_copy_shared_size
- *		How much shared memory there must be at left_blocks_start.
- */
+/* heap_copy_shared_size -- the size of the bits for blocks, in bytes. */
 Size
 heap_copy_shared_size(const HeapCopyShared *copy)
 {
 	return mul_size(sizeof(uint32), copy->old_blocks / BITS_A_WORD + 1);
 }
 
-/*
- * heap_copy_init_shared
- *		Leader: the constants are filled in; prepare the rest, which is zeroed.
- */
+/* heap_copy_init_shared -- prepare what isn't constant. */
 void
 heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 {
@@ -165,8 +156,8 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	ReadStream *stream;
 
 	/*
-	 * so whoever wrote to the old heap has ended, and nobody knows the new
-	 * one
+	 * transactions that wrote to the old heap have ended, and no other
+	 * session knows the new one
 	 */
 	Assert(CheckRelationLockedByMe(old_heap, AccessExclusiveLock, true));
 	Assert(CheckRelationLockedByMe(rewrite->new_heaps[heap], AccessExclusiveLock, true));
@@ -176,7 +167,7 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 
 	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_blocks,
 										 shared->nmembers > 1);
-	/* its own, when it comes back after it was parked */
+	/* what it left itself, if it was parked meanwhile */
 	if (!rewrite_is_leader(rewrite) && member->has_leftover)
 		new_pages_take_over(rewrite->new_pages, member->leftover.data);
 	member->has_leftover = false;
@@ -232,10 +223,7 @@ copy_pages(HeapCopy *copy, ReadStream *stream)
 	guards_end_pins();
 }
 
-/*
- * heap_copy_take_over
- *		Leader, after the phase: add what the others left over.
- */
+/* heap_copy_take_over -- add the tuples of pages that workers didn't fill. */
 void
 heap_copy_take_over(TableRewrite *rewrite)
 {
@@ -253,11 +241,7 @@ heap_copy_take_over(TableRewrite *rewrite)
 	}
 }
 
-/*
- * heap_copy_finish
- *		Leader, when all tuples are there: write the last pages, and see to it that
- *		all of the new heap gets to disk.
- */
+/* heap_copy_finish -- write the last pages, and have all of the new heap synced. */
 void
 heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 {
@@ -267,10 +251,7 @@ heap_copy_finish(TableRewrite *rewrite, RewriteHeap heap)
 	new_blocks_sync(rewrite->new_heaps[heap], &rewrite->shared->heaps[heap].new_blocks);
 }
 
-/*
- * heap_copy_left_blocks
- *		Leader, after the phase: how many blocks have tuples that are left to it?
- */
+/* heap_copy_left_blocks -- how many blocks have tuples that are left to the leader? */
 int64
 heap_copy_left_blocks(RewriteShared *shared, HeapCopyShared *copy)
 {
@@ -281,11 +262,7 @@ heap_copy_left_blocks(RewriteShared *shared, HeapCopyShared *copy)
 	return n;
 }
 
-/*
- * heap_copy_next_left_block
- *		The first of these blocks from this one on; InvalidBlockNumber if there is
- *		none.
- */
+/* heap_copy_next_left_block -- the first of these blocks from this one on. */
 BlockNumber
 heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
 {
@@ -301,7 +278,7 @@ heap_copy_next_left_block(RewriteShared *shared, HeapCopyShared *copy, BlockNumb
 	return InvalidBlockNumber;
 }
 
-/* next_block -- the read stream's callback; ends it, too, if this process is to be parked. */
+/* next_block -- the read stream's callback; ends it also if this process is to be parked. */
 static BlockNumber
 next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
@@ -420,10 +397,7 @@ copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask)
 	return true;
 }
 
-/*
- * heap_copy_note_values
- *		The new table gets this tuple: its values in the TOAST table are needed.
- */
+/* heap_copy_note_values -- note which values in the TOAST table this tuple needs. */
 void
 heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple)
 {
@@ -471,7 +445,7 @@ is_orphan(HeapCopy *copy, HeapTuple tuple)
 	return !value_ids_include(rewrite_value_ids(copy->rewrite->shared), DatumGetObjectId(value_id));
 }
 
-/* leave_to_leader -- this block has tuples that are for the leader. */
+/* leave_to_leader -- mark this block: it has tuples for the leader. */
 static void
 leave_to_leader(HeapCopy *copy, BlockNumber blkno)
 {
@@ -479,10 +453,7 @@ leave_to_leader(HeapCopy *copy, BlockNumber blkno)
 								  (uint32) 1 << (blkno % BITS_A_WORD));
 }
 
-/*
- * heap_copy_show_progress
- *		Leader: bring pg_stat_progress_cluster, or ..._repack, up to date.
- */
+/* heap_copy_show_progress -- bring pg_stat_progress_cluster, or ..._repack, up to date. */
 void
 heap_copy_show_progress(TableRewrite *rewrite, RewriteHeap heap)
 {
@@ -508,7 +479,7 @@ left_word(RewriteShared *shared, HeapCopyShared *copy, BlockNumber blkno)
 	return (pg_atomic_uint32 *) ((char *) shared + copy->left_blocks_start) + blkno / BITS_A_WORD;
 }
 
-/* tell_progress -- add what was done since the last time. */
+/* tell_progress -- report what was done since the last time. */
 static void
 tell_progress(HeapCopy *copy)
 {

@@ -4,10 +4,9 @@
  *	  The tuples that the team leaves to the leader.
  *
  * heap_copy.c says which these are.  The leader passes over the blocks that
- * have some as often as it needs to, and each time finds the same: the old
- * heap does not change, and a tuple's fate comes out the same whenever it is
- * asked for (tuple_fate.c).  So nothing is kept in memory from one pass to the
- * next, but for what update_chains.c sorts.
+ * have some as often as it needs to, and finds the same each time: the old
+ * heap does not change, nor does a tuple's fate (tuple_fate.c).  So nothing is
+ * kept in memory from one pass to the next, except what update_chains.c sorts.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -44,15 +43,7 @@ typedef struct BigRows
 static void read_page(TableRewrite *rewrite, BlockNumber blkno, LeftPage *page);
 static void copy_if_big(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
 
-/*
- * left_tuples_visit
- *		Call the routine with each tuple of the blocks that have some for the
- *		leader, from the first to the last, also with those that were copied or
- *		are dead.
- *
- * No lock on a page is held meanwhile, and what the routine allocates is freed
- * after each page.  Full pages of the new heap are written after each tuple.
- */
+/* left_tuples_visit -- call the routine with each tuple of the blocks that have some left. */
 void
 left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state)
 {
@@ -100,10 +91,7 @@ left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state)
 	pfree(page);
 }
 
-/*
- * read_page
- *		Find out about the tuples of a page, and copy it.
- */
+/* read_page -- copy a page, and find the fates of its tuples. */
 static void
 read_page(TableRewrite *rewrite, BlockNumber blkno, LeftPage *page)
 {
@@ -124,10 +112,7 @@ read_page(TableRewrite *rewrite, BlockNumber blkno, LeftPage *page)
 	UnlockReleaseBuffer(buffer);
 }
 
-/*
- * left_tuples_copy_big
- *		Copy the rows that are too big and not linked with others.
- */
+/* left_tuples_copy_big -- copy the rows that are too big and not linked with others. */
 void
 left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *sum)
 {

@@ -3,11 +3,11 @@
  * link_sort.c
  *	  Sorting notes on row versions and the links between them.
  *
- * There may be as many notes as the table has rows, so they are sorted by the
- * server's tuplesort, which writes to temporary files what doesn't fit in
- * memory.  A note is 16 bytes, and tuplesort takes it for a uuid: those are
- * compared byte by byte, and fast.  So numbers are stored with their highest
- * byte first, and the order is that of TID, XID, kind, and the other TID.
+ * There may be as many notes as the table has rows.  So the server's tuplesort
+ * sorts them, which writes to temporary files what doesn't fit in memory.  A note
+ * has 16 bytes, and tuplesort takes it for a uuid, as it compares these fast, byte
+ * by byte.  So numbers are stored with their highest byte first, and the order is
+ * that of TID, XID, kind, and the other TID.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -37,11 +37,7 @@ struct LinkSort
 	bool		is_performed;
 };
 
-/*
- * link_sort_begin
- *		Begin to sort notes, with so many kilobytes of memory, or what tuplesort
- *		needs at least.  May they be read more than once?
- */
+/* link_sort_begin -- begin to sort notes. */
 LinkSort *
 link_sort_begin(int memory, bool is_read_again)
 {
@@ -77,7 +73,7 @@ link_sort_put(LinkSort *sort, const LinkNote *note)
 	tuplesort_putdatum(sort->sort, UUIDPGetDatum(&packed), false);
 }
 
-/* link_sort_perform -- all notes are there: sort them. */
+/* link_sort_perform -- sort the notes. */
 void
 link_sort_perform(LinkSort *sort)
 {
@@ -86,7 +82,7 @@ link_sort_perform(LinkSort *sort)
 	sort->is_performed = true;
 }
 
-/* link_sort_next -- the next note in order; false if there is none. */
+/* link_sort_next -- the next note in order. */
 bool
 link_sort_next(LinkSort *sort, LinkNote *note)
 {
@@ -118,7 +114,7 @@ link_sort_next(LinkSort *sort, LinkNote *note)
 	return true;
 }
 
-/* link_sort_rewind -- begin with the first note again, as was asked for. */
+/* link_sort_rewind -- begin with the first note again. */
 void
 link_sort_rewind(LinkSort *sort)
 {
@@ -126,7 +122,7 @@ link_sort_rewind(LinkSort *sort)
 	tuplesort_rescan(sort->sort);
 }
 
-/* link_sort_end -- no more is wanted. */
+/* link_sort_end -- free a sort. */
 void
 link_sort_end(LinkSort *sort)
 {

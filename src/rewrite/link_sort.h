@@ -23,6 +23,12 @@ typedef struct LinkNote
 
 typedef struct LinkSort LinkSort;
 
+/*
+ * link_sort_begin takes the current context's memory: that many kilobytes, or what
+ * tuplesort needs at least.  link_sort_put adds copies of notes.  link_sort_perform is
+ * called when all are there; then link_sort_next returns them in order, and false
+ * behind the last one.  If is_read_again, link_sort_rewind begins with the first again.
+ */
 extern LinkSort *link_sort_begin(int memory, bool is_read_again);
 extern void link_sort_put(LinkSort *sort, const LinkNote *note);
 extern void link_sort_perform(LinkSort *sort);

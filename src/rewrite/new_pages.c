@@ -5,12 +5,12 @@
  *
  * Each process fills pages in memory of its own, and writes a run of them at a
  * time (see new_blocks.c), so the new rows are in about the order of the old
- * ones.  The page that is not full at the end is handed over to the leader, who
- * fills up the rest with them.
+ * ones.  A process that ends hands over its last page, if that isn't full, and the
+ * leader adds the tuples of these pages to its own.
  *
- * The leader, once it is alone, can tell where tuples will be before it adds
- * them: new_pages_place is where the last one is, and new_place_next goes on
- * from there by the same rule as new_pages_add (room_for_tuple).
+ * When the leader is alone it can tell where tuples will be before it adds them:
+ * new_pages_place is where the last one is, and new_place_next goes on from there
+ * by the same rule as new_pages_add (room_for_tuple).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -23,7 +23,7 @@
 #include "compat.h"
 #include "rewrite/new_pages.h"
 
-/* Between two flushes no more pages than this may be filled in addition. */
+/* The most pages that tuples of one old page, added between two flushes, fill */
 #define MAX_SPARE_PAGES	(MaxHeapTuplesPerPage + 1)
 
 struct NewPages
@@ -32,8 +32,8 @@ struct NewPages
 	NewBlocksShared *shared;
 	Size		reserved;		/* space to leave on each page: fillfactor */
 	char	   *run;			/* NEW_BLOCKS_RUN and MAX_SPARE_PAGES */
-	int			nfull;			/* pages at the beginning of it */
-	Page		page;			/* the one behind them, NULL if not begun */
+	int			nfull;			/* pages at its beginning that are full */
+	Page		page;			/* the page behind them, NULL if not begun */
 	bool		packs_tightly;	/* look for room on the page before, too */
 	Size		room_before;	/* on that page, as long as it isn't written */
 };
@@ -44,15 +44,7 @@ static Page run_page(const NewPages *pages, int number);
 static void write_run(NewPages *pages);
 static void point_tuples_at_themselves(Page page, BlockNumber blkno);
 
-/*
- * new_pages_begin
- *		This process begins to fill pages of rel, which is empty but for what
- *		others do just like this one.  Memory is the current context's.
- *
- * packs_tightly makes up for the pages that a team leaves part-filled: a tuple
- * that fits on the page before the last goes there, out of order by a page.
- * Without it, tuples lie as the server would have laid them.
- */
+/* new_pages_begin -- this process begins to fill pages of rel. */
 NewPages *
 new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
 {
@@ -68,21 +60,14 @@ new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
 	return pages;
 }
 
-/*
- * new_pages_add
- *		Add a copy of a tuple; return the copy.  If its t_ctid is made invalid, it
- *		will point at itself.
- *
- * Writes nothing, so locks may be held, but before MaxHeapTuplesPerPage tuples
- * more are added, new_pages_flush must be called.
- */
+/* new_pages_add -- add a copy of a tuple; return the copy. */
 HeapTupleHeader
 new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 {
 	OffsetNumber offset;
 	Page		page;
 
-	/* heap_copy.c sees to it */
+	/* tuple_copy.c sees to it */
 	Assert(len >= SizeofHeapTupleHeader && MAXALIGN(len) <= MaxHeapTupleSize);
 	Assert(pages->nfull < NEW_BLOCKS_RUN + MAX_SPARE_PAGES);
 	Assert(pages->room_before == 0 || (pages->packs_tightly && pages->nfull > 0));
@@ -115,10 +100,7 @@ new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len)
 	return (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, offset));
 }
 
-/*
- * new_pages_flush
- *		Write the full pages if there are enough of them.  No lock may be held.
- */
+/* new_pages_flush -- write the full pages if there are enough for a run. */
 void
 new_pages_flush(NewPages *pages)
 {
@@ -127,7 +109,7 @@ new_pages_flush(NewPages *pages)
 		return;
 	write_run(pages);
 
-	/* the one that isn't full becomes the first */
+	/* the page that isn't full becomes the first */
 	if (pages->page != NULL)
 	{
 		memcpy(run_page(pages, 0), pages->page, BLCKSZ);
@@ -135,11 +117,7 @@ new_pages_flush(NewPages *pages)
 	}
 }
 
-/*
- * new_pages_tid
- *		Where a tuple that was just added will be, if nobody else fills pages of
- *		this heap any more.
- */
+/* new_pages_tid -- where the tuple that was added last will be. */
 void
 new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 {
@@ -147,15 +125,12 @@ new_pages_tid(const NewPages *pages, HeapTupleHeader tuple, ItemPointer tid)
 	Page		page = run_page(pages, number);
 
 	Assert((char *) tuple >= pages->run && number <= pages->nfull);
-	/* the latest has the highest offset */
+	/* the last one has the highest offset */
 	ItemPointerSet(tid, pg_atomic_read_u32(&pages->shared->nblocks) + number,
 				   PageGetMaxOffsetNumber(page));
 }
 
-/*
- * new_pages_end_page
- *		Put the next tuple on a page of its own.
- */
+/* new_pages_end_page -- have the next tuple begin a page. */
 void
 new_pages_end_page(NewPages *pages)
 {
@@ -168,9 +143,7 @@ new_pages_end_page(NewPages *pages)
 
 /*
  * new_pages_place
- *		Where the last tuple is, if nobody else fills pages of this heap any more.
- *
- * From now on tuples lie one behind the other.
+ *		Where the last tuple will be.  From now on tuples lie one behind the other.
  */
 NewPlace
 new_pages_place(NewPages *pages)
@@ -189,10 +162,7 @@ new_pages_place(NewPages *pages)
 	return place;
 }
 
-/*
- * new_place_next
- *		Go on to where new_pages_add will put a tuple of that length.
- */
+/* new_place_next -- go on to where new_pages_add will put a tuple of that length. */
 void
 new_place_next(NewPlace *place, Size len)
 {
@@ -229,8 +199,8 @@ room_on(const NewPages *pages, Page page)
 
 /*
  * room_for_tuple
- *		How long a tuple may be to fit on a page with so many bytes between its
- *		line pointers, which are all used, and its tuples.
+ *		How long a tuple may be to fit on a page that has this many free bytes, and
+ *		whose line pointers are all used.
  */
 static Size
 room_for_tuple(Size free, OffsetNumber maxoff, Size reserved)
@@ -242,8 +212,8 @@ room_for_tuple(Size free, OffsetNumber maxoff, Size reserved)
 
 /*
  * new_pages_hand_over
- *		Write all pages but the last; if that one isn't full, copy it to
- *		*leftover and return true.  That's the end of *pages.
+ *		Write all full pages, copy the one that isn't full, if there is one, and free
+ *		*pages.
  */
 bool
 new_pages_hand_over(NewPages *pages, Page leftover)
@@ -257,10 +227,7 @@ new_pages_hand_over(NewPages *pages, Page leftover)
 	return has_leftover;
 }
 
-/*
- * new_pages_take_over
- *		Add all tuples of a page that another process has handed over.
- */
+/* new_pages_take_over -- add all tuples of a page that was handed over. */
 void
 new_pages_take_over(NewPages *pages, Page leftover)
 {
@@ -278,10 +245,7 @@ new_pages_take_over(NewPages *pages, Page leftover)
 	new_pages_flush(pages);
 }
 
-/*
- * new_pages_end
- *		Write what there is, and free *pages.
- */
+/* new_pages_end -- write all pages, and free *pages. */
 void
 new_pages_end(NewPages *pages)
 {
@@ -332,7 +296,11 @@ write_run(NewPages *pages)
 	pg_atomic_fetch_add_u64(&pages->shared->rows, nrows);
 }
 
-/* point_tuples_at_themselves -- those that point nowhere, now that their block is known. */
+/*
+ * point_tuples_at_themselves
+ *		The page has its block: have tuples whose t_ctid is invalid point at
+ *		themselves.
+ */
 static void
 point_tuples_at_themselves(Page page, BlockNumber blkno)
 {

@@ -32,15 +32,15 @@ typedef enum RewriteHeap
 
 #define NUM_REWRITE_HEAPS	(REWRITE_TOAST + 1)
 
-/* What was found and done; of one member, or summed up */
+/* What was found and done: by one member, or the sum */
 typedef struct RewriteCounters
 {
 	int64		tuples_kept;	/* live or recently dead */
 	int64		tuples_removed;
 	int64		tuples_recently_dead;
 	int64		tuples_in_chains;	/* kept or removed, and left to the leader */
-	int64		tuples_too_big; /* kept, after values were made smaller by the
-								 * leader */
+	int64		tuples_too_big; /* kept, after the leader has made values
+								 * smaller */
 	int64		tuples_orphaned;	/* of the TOAST table: removed, as no row
 									 * needs them */
 	int64		audited_pages;
@@ -63,7 +63,7 @@ typedef struct HeapCopyShared
 	Ranges		ranges;			/* of old blocks */
 	NewBlocksShared new_blocks;
 
-	/* for progress; brought up to date by all members now and then */
+	/* for progress; all members bring them up to date now and then */
 	pg_atomic_uint64 blocks_done;
 	pg_atomic_uint64 tuples_kept;
 
@@ -111,7 +111,7 @@ typedef struct TableRewrite
 	Relation	old_heaps[NUM_REWRITE_HEAPS];
 	Relation	new_heaps[NUM_REWRITE_HEAPS];
 
-	/* columns whose values are to be left out, if a tuple has any */
+	/* dropped columns, whose values are left out */
 	int			ndropped;
 	AttrNumber *dropped;
 
@@ -119,18 +119,18 @@ typedef struct TableRewrite
 	Datum	   *values;
 	bool	   *nulls;
 
-	/* of the page in hand: may its items be longer than they say? */
+	/* of the page in hand: may the lengths of its items be wrong? */
 	bool		lengths_are_doubtful;
 
-	/* the leader's, from a phase to what it does with what is left */
+	/* during a phase; the leader's also until it has copied what is left */
 	NewPages   *new_pages;
 
 	RewriteCounters counters[NUM_REWRITE_HEAPS];
 	BlockNumber phase_pages;
-	int			last_phase;		/* that it has been in, plus one */
+	int			last_phase;		/* the last one that it was in, plus one */
 
 	/*
-	 * see rewrite_audit.c; the other is NULL unless the page in hand is
+	 * see rewrite_audit.c; audit_page is NULL unless the page in hand is
 	 * audited
 	 */
 	struct RewriteAudit *audit;
@@ -145,7 +145,25 @@ typedef struct TableRewrite
 /* What the leader does with a tuple that may have been left to it */
 typedef void (*LeftTupleRoutine) (void *state, HeapTuple tuple, TupleFate fate, uint16 infomask);
 
-/* heap_copy.c */
+/*
+ * heap_copy.c
+ *
+ * heap_copy_open is called by each process, for heaps that the leader has locked.  The
+ * leader calls the rest, except heap_copy_phase, which each member calls, and
+ * heap_copy_note_values.
+ *
+ * Before there is a team: heap_copy_init_shared when the constants are filled in and
+ * the rest is zeroed.  At left_blocks_start there are heap_copy_shared_size bytes.
+ *
+ * heap_copy_phase copies blocks until there are no more, or until this member is parked.
+ * It leaves the leader's new_pages open.  After the phase comes heap_copy_take_over; then
+ * left_tuples_copy_big and update_chains_copy, if the counters say so; then
+ * heap_copy_finish.  Blocks with tuples for the leader are counted and found by
+ * heap_copy_left_blocks and heap_copy_next_left_block, which returns InvalidBlockNumber
+ * behind the last one.
+ *
+ * heap_copy_note_values is called for each tuple that the new table gets.
+ */
 extern void heap_copy_open(TableRewrite *rewrite, RewriteHeap heap);
 extern Size heap_copy_shared_size(const HeapCopyShared *copy);
 extern void heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy);
@@ -158,7 +176,22 @@ extern BlockNumber heap_copy_next_left_block(RewriteShared *shared, HeapCopyShar
 											 BlockNumber blkno);
 extern void heap_copy_show_progress(TableRewrite *rewrite, RewriteHeap heap);
 
-/* tuple_copy.c */
+/*
+ * tuple_copy.c
+ *
+ * tuple_copy_begin_page comes first for each page, then tuple_copy_find for its items:
+ * it returns false for an item that is no tuple, and a damaged one is an error.  The
+ * page is locked, or a copy.
+ *
+ * A tuple that tuple_copy_must_be_reformed is copied by tuple_copy_reform, and any other
+ * as it stands.  tuple_copy_prepare_header then gives the copy the visibility of the
+ * original, frozen as far as it can be; infomask is what tuple_fate said.  tuple_copy
+ * does all that for a tuple of the table, and tuple_copy_length is the length of its copy.
+ *
+ * tuple_copy_make_smaller is for the leader, before the TOAST table is copied, and for
+ * a copy that tuple_copy_is_too_big.  It frees the copy, and returns one that fits on a
+ * page; if that can't be, it raises an error, as PostgreSQL does.
+ */
 extern HeapTuple tuple_copy(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask);
 extern Size tuple_copy_length(TableRewrite *rewrite, HeapTuple tuple);
 extern bool tuple_copy_is_too_big(Size len);
@@ -171,11 +204,29 @@ extern HeapTuple tuple_copy_reform(TableRewrite *rewrite, RewriteHeap heap, Heap
 extern void tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHeader copied,
 									  HeapTupleHeader original, uint16 infomask);
 
-/* left_tuples.c */
+/*
+ * left_tuples.c, for the leader after the phase of the table
+ *
+ * left_tuples_visit calls the routine with each tuple of the blocks that have some for
+ * the leader, in order, also with tuples that were copied or are dead.  No lock on a page
+ * is held meanwhile, and what the routine allocates is freed after each page.  Full
+ * pages of the new heap are written after each tuple.
+ */
 extern void left_tuples_visit(TableRewrite *rewrite, LeftTupleRoutine routine, void *state);
 extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *sum);
 
-/* rewrite_audit.c */
+/*
+ * rewrite_audit.c
+ *
+ * Of a page of the old heap, which is locked all the time: rewrite_audit_begin_page before
+ * its tuples are copied, rewrite_audit_note for each copy, which isn't written yet, and
+ * rewrite_audit_page at the end.
+ *
+ * The leader calls rewrite_audit_linked for each linked version with its copy, which
+ * isn't written yet; rewrite_audit_count when a new heap is complete; and
+ * rewrite_audit_indexes when the table has its new files and all indexes, and all of
+ * them are locked exclusively.  The latter returns how many pages were looked at.
+ */
 extern void rewrite_audit_begin_page(TableRewrite *rewrite, Page page);
 extern void rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy,
 							   Size length);
@@ -185,7 +236,11 @@ extern void rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTuple
 extern void rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept);
 extern int64 rewrite_audit_indexes(Oid relid, const char *command);
 
-/* update_chains.c */
+/*
+ * update_chains.c: the leader, after the phase of the table, copies its linked versions.
+ * Counters are corrected for versions that turn out to be dead.  The new heap may have
+ * had other tuples from the leader before, and may get more afterwards.
+ */
 extern void update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum);
 
 /* rewrite_is_leader -- is this process the leader? */

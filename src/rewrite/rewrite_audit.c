@@ -3,20 +3,20 @@
  * rewrite_audit.c
  *	  Rows that VACUUM FULL or REPACK has copied, compared with their copies.
  *
- * As in engine/audit.c, cyclone.audit is the share of pages.  When a page of the old heap
- * has been copied, and while it is still locked, each of its rows is judged by
- * HeapTupleSatisfiesVacuum: who may still be seen must have a copy, or be linked with
- * other versions or too big, which is for the leader; and who may not, none.  Row and
- * copy are compared column by column, and as to what is said of their visibility.  Of linked
- * versions the leader compares each that it writes, by chance.
+ * As in engine/audit.c, cyclone.audit is the share of pages.  When a page of the old
+ * heap has been copied, and while it is still locked, HeapTupleSatisfiesVacuum judges
+ * each of its rows.  A row that a snapshot may still see must have a copy, unless it is
+ * for the leader: linked with other versions, or too big.  Any other row must have none.
+ * Row and copy are compared column by column, and so is their visibility.  Of the
+ * linked versions that the leader writes, it compares a random sample.
  *
  * The number of rows is compared for all pages: what was found to be kept, row by
  * row, with what is on the pages that were written.
  *
  * Asking the server may set hint bits in the old file, as reading it may at any time.
  *
- * All that is before the new files are the table's, so if it fails nothing is lost but
- * the work.  New btrees come last (audit_btree.c), before the transaction commits.
+ * All this happens before the new files are the table's, so a failure costs nothing
+ * but the work.  New btrees come last (audit_btree.c), before the transaction commits.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -73,8 +73,8 @@ prepare(TableRewrite *rewrite)
 
 /*
  * rewrite_audit_begin_page
- *		Before the rows of a page are copied: is it one of the sample?  Then
- *		rewrite->audit_page is where copies are to be noted, else it is NULL.
+ *		Is this page one of the sample?  Then rewrite->audit_page is where copies are
+ *		noted, otherwise it is NULL.
  */
 void
 rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
@@ -90,7 +90,7 @@ rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
 		   (rewrite->audit->maxoff + 1) * sizeof(HeapTupleHeader));
 }
 
-/* rewrite_audit_note -- of such a page: that item has this copy, which isn't written yet. */
+/* rewrite_audit_note -- of such a page, note the copy of an item. */
 void
 rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy, Size length)
 {
@@ -101,11 +101,7 @@ rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy
 	rewrite->audit_page->lengths[off] = length;
 }
 
-/*
- * rewrite_audit_page
- *		The rows of a page have been copied, which is still locked: if it is one of the
- *		sample, judge them once more.
- */
+/* rewrite_audit_page -- judge the rows of a page of the sample once more. */
 void
 rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer)
 {
@@ -168,7 +164,7 @@ audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 		compare_visibility(rewrite, place, tuple->t_data, copy, is_deleted);
 }
 
-/* is_for_leader -- may a row have been left to the leader, as it is linked with others or too big? */
+/* is_for_leader -- may a row have been left to the leader, as linked with others or too big? */
 static bool
 is_for_leader(TableRewrite *rewrite, HeapTuple tuple)
 {
@@ -180,10 +176,7 @@ is_for_leader(TableRewrite *rewrite, HeapTuple tuple)
 		tuple_copy_is_too_big(tuple_copy_length(rewrite, tuple));
 }
 
-/*
- * rewrite_audit_linked
- *		Leader: this is a linked version, and its copy, which isn't written yet.
- */
+/* rewrite_audit_linked -- compare a linked version with its copy, if chance says so. */
 void
 rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy, Size length)
 {
@@ -195,7 +188,7 @@ rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
 	MemoryContext context;
 
 	Assert(rewrite_is_leader(rewrite));
-	/* whose context is used here */
+	/* its context is used here */
 	Assert(rewrite->audit_page == NULL);
 
 	if (likely(!audit_is_due()))
@@ -207,11 +200,7 @@ rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
 	MemoryContextReset(rewrite->audit->context);
 }
 
-/*
- * rewrite_audit_count
- *		Leader, when a new heap is complete: are as many rows on the pages that were
- *		written as were to be kept?
- */
+/* rewrite_audit_count -- have the pages that were written as many rows as were to be kept? */
 void
 rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 {
@@ -236,10 +225,7 @@ rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept)
 
 /*
  * rewrite_audit_indexes
- *		When a table has its new file and all indexes: are new btrees in order, those of
- *		its TOAST table, too?  Returns how many pages were looked at.
- *
- * All of them are locked exclusively.
+ *		Are new btrees in order, also those of the TOAST table?
  */
 int64
 rewrite_audit_indexes(Oid relid, const char *command)
@@ -278,7 +264,7 @@ compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 		fail(rewrite, place, "the row is copied", "its copy has other values");
 }
 
-/* columns_differ -- the same for one that was formed anew. */
+/* columns_differ -- has a copy that was formed anew other values than its row? */
 static bool
 columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple copy)
 {
@@ -308,8 +294,10 @@ columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple
 
 /*
  * value_differs
- *		Is it another value?  Where a row was formed anew the same one may have a shorter
- *		header, or be compressed; one that is stored elsewhere keeps its pointer.
+ *		Is it another value?
+ *
+ * In a row that was formed anew, the same value may have a shorter header, or be
+ * compressed.  A value that is stored elsewhere keeps its pointer.
  */
 static bool
 value_differs(Datum old, Datum copied, Form_pg_attribute attr)
@@ -328,10 +316,9 @@ value_differs(Datum old, Datum copied, Form_pg_attribute attr)
 
 /*
  * compare_visibility
- *		Is the same said of who can see a copy as of its row, and is it frozen where it
- *		should be?
+ *		Has a copy the visibility of its row, and is it frozen if it is old enough?
  *
- * An xmax that is several transactions may have become another one.
+ * An xmax that is a multixact may have become another one.
  */
 static void
 compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
@@ -357,7 +344,11 @@ compare_visibility(TableRewrite *rewrite, const AuditPlace *place,
 			 psprintf("that of the row is %u", HeapTupleHeaderGetRawXmax(old)));
 }
 
-/* fail -- there are two verdicts on a row; releases the page's lock, if the place has one. */
+/*
+ * fail
+ *		Two verdicts on a row differ: raise an error.  Releases the page's lock, if the
+ *		place has one.
+ */
 static void
 fail(TableRewrite *rewrite, const AuditPlace *place, const char *engine, const char *audit)
 {

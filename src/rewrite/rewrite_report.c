@@ -3,8 +3,8 @@
  * rewrite_report.c
  *	  Telling the client what VACUUM FULL or REPACK of one table did.
  *
- * The messages that the server's own command has are worded as it words them;
- * the last one, with sizes and times, is ours.
+ * Messages that PostgreSQL's command has, too, are worded as there.  The last one,
+ * with sizes and times, is ours.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -31,7 +31,7 @@
 #include "report/verbose.h"
 #include "rewrite/rewrite_report.h"
 
-/* In sizes: which relation is which */
+/* In sizes: where each relation is */
 #define SIZE_TABLE		0
 #define SIZE_TOAST		1
 #define SIZE_INDEXES	2
@@ -43,10 +43,7 @@ static double elapsed_seconds(const RewriteResult *result);
 static BlockNumber size_of(Oid relid);
 static void append_size(StringInfo buf, const RewriteSize *size);
 
-/*
- * rewrite_report_begin
- *		Note names and sizes, and tell that it begins.
- */
+/* rewrite_report_begin -- note names and sizes, and say that it begins. */
 void
 rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
 {
@@ -77,7 +74,7 @@ rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose)
 			(errmsg(COMPAT_REPORT_REWRITE, result->relnamespace, result->relname)));
 }
 
-/* rewrite_report_step -- a step has ended that began at start. */
+/* rewrite_report_step -- note the time of a step that began at start. */
 void
 rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start)
 {
@@ -89,7 +86,7 @@ rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start)
 	result->step_seconds[step] += INSTR_TIME_GET_DOUBLE(now);
 }
 
-/* rewrite_report_index -- an index has been built in so many seconds. */
+/* rewrite_report_index -- note the time that an index's build took. */
 void
 rewrite_report_index(void *arg, Oid relid, double seconds)
 {
@@ -102,8 +99,8 @@ rewrite_report_index(void *arg, Oid relid, double seconds)
 
 /*
  * rewrite_report_heap
- *		Tell what was found in the table, as the server does; and note who has to
- *		do with it if rows that were deleted at oldest_xmin or later were kept.
+ *		Say what was found in the table, and note who holds the horizon if dead rows
+ *		were kept.
  */
 void
 rewrite_report_heap(RewriteResult *result, bool verbose, Relation rel,
@@ -127,8 +124,8 @@ rewrite_report_heap(RewriteResult *result, bool verbose, Relation rel,
 
 /*
  * rewrite_report_end
- *		Tell of the sizes before and after, and of the time it took: the client, the
- *		log and the history.
+ *		Give the sizes before and after, and the times, to the client, the log and the
+ *		history.
  */
 void
 rewrite_report_end(const RewriteResult *result, bool verbose)
@@ -185,7 +182,7 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	pfree(buf.data);
 }
 
-/* note_history -- what cyclone.history has of it. */
+/* note_history -- note what cyclone.history has of it. */
 static void
 note_history(const RewriteResult *result)
 {
@@ -260,7 +257,7 @@ elapsed_seconds(const RewriteResult *result)
 	return INSTR_TIME_GET_DOUBLE(now);
 }
 
-/* size_of -- the size of a relation, of which we have a lock. */
+/* size_of -- the size of a relation that we have locked. */
 static BlockNumber
 size_of(Oid relid)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rewrite_report.h
- *	  What VACUUM FULL or REPACK of one table did, and telling the client of it.
+ *	  What VACUUM FULL or REPACK of one table did, and the report to the client.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -29,7 +29,7 @@ typedef enum RewriteStep
 
 #define NUM_REWRITE_STEPS	(STEP_SWAP_AND_INDEX + 1)
 
-/* A relation's size before; after is found out at the end */
+/* A relation's size before; that after is looked up at the end */
 typedef struct RewriteSize
 {
 	Oid			relid;
@@ -46,7 +46,7 @@ typedef struct RewriteResult
 	char	   *relnamespace;
 	char	   *relname;
 	PGRUsage	rusage;
-	GuardTimes	held;			/* before */
+	GuardTimes	held;			/* before it began */
 	instr_time	start;
 	BlockNumber old_blocks;
 	RewriteCounters counters[NUM_REWRITE_HEAPS];
@@ -62,6 +62,12 @@ typedef struct RewriteResult
 	RewriteSize *sizes;
 } RewriteResult;
 
+/*
+ * The leader calls rewrite_report_begin with rel locked, rewrite_report_step at the end
+ * of each step, rewrite_report_index for each index that has been built,
+ * rewrite_report_heap when the heaps are copied, and rewrite_report_end when the table
+ * has its new files.  Rows that were deleted at oldest_xmin or later were kept.
+ */
 extern void rewrite_report_begin(RewriteResult *result, Relation rel, bool verbose);
 extern void rewrite_report_step(RewriteResult *result, RewriteStep step, instr_time start);
 extern void rewrite_report_index(void *result, Oid relid, double seconds);

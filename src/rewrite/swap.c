@@ -4,12 +4,11 @@
  *	  Giving a table the files of its rewritten copy.
  *
  * The server's finish_heap_swap does that, rebuilds the indexes one after the
- * other, and drops the copy.  These are the first and the last of the three,
- * as the second is done by index_builds.c, or in a subtransaction
- * (server_build.c); what becomes of the catalogs is the same.  Much is simpler
- * than in the server, as the tables that come here are alike in more respects:
- * no catalogs, nothing mapped, the same access method and persistence, and both
- * with a TOAST table or both without.
+ * other, and drops the copy.  Here are the first and the last of the three.
+ * index_builds.c does the second, or server_build.c in a subtransaction.  What
+ * becomes of the catalogs is the same.  Much is simpler than in the server, as the
+ * tables that come here are alike in more respects: no catalogs, nothing mapped, the
+ * same access method and persistence, and both with a TOAST table or both without.
  *
  * A TOAST table keeps its identity and gets the files of the new one, as does
  * its index.  So the pointers in the rows, which name it, stay right.
@@ -45,12 +44,8 @@ static void exchange_relcache_marks(Oid relid, Oid new_relid);
 
 /*
  * swap_files
- *		Let a table and its copy change their files, and likewise their TOAST
- *		tables and the indexes of these.
- *
- * Both are locked exclusively, and not open.  The table's own indexes still
- * belong to its old files, so until they are built anew no query may come near
- * it, not even one of our own.
+ *		Exchange the files of a relation and its copy, and likewise those of their
+ *		TOAST tables and the indexes of these.
  */
 void
 swap_files(Oid relid, Oid new_relid, TransactionId frozenxid, MultiXactId minmulti)
@@ -63,10 +58,7 @@ swap_files(Oid relid, Oid new_relid, TransactionId frozenxid, MultiXactId minmul
 	CommandCounterIncrement();
 }
 
-/*
- * swap_finish
- *		Drop the copy, which has the old files now.
- */
+/* swap_finish -- drop the copy, which has the old files now. */
 void
 swap_finish(Oid relid, Oid new_relid)
 {
@@ -85,10 +77,10 @@ swap_finish(Oid relid, Oid new_relid)
 
 /*
  * swap_pair
- *		Let two relations change their files, and what belongs to these.
+ *		Exchange the files of two relations, and what belongs to these.
  *
- * The new one's row in pg_class is left with sizes that aren't right: it is to
- * be dropped.
+ * The sizes in the new relation's row in pg_class are left wrong, as it will be
+ * dropped.
  */
 static void
 swap_pair(Relation pg_class, Oid relid, Oid new_relid,
@@ -150,7 +142,7 @@ class_tuple(Oid relid)
 	return tuple;
 }
 
-/* exchange -- let two change their values. */
+/* exchange -- two variables exchange their values. */
 static void
 exchange(Oid *a, Oid *b)
 {
@@ -162,10 +154,10 @@ exchange(Oid *a, Oid *b)
 
 /*
  * exchange_relcache_marks
- *		Note whose files are new in this transaction.
+ *		Note which relation's files are new in this transaction.
  *
- * It decides on WAL with wal_level = minimal, and on what the end of the
- * transaction has to do in the relcache.
+ * With wal_level = minimal the server needs no WAL for those.  The end of the
+ * transaction goes by the marks, too, in the relcache.
  */
 static void
 exchange_relcache_marks(Oid relid, Oid new_relid)

@@ -16,26 +16,25 @@
  *		indexes (index_builds.c, or server_build.c), and drop the transient
  *		table with the old files
  *
- * Copying the two is what the whole team does; workers enter at
+ * The whole team copies the two heaps; workers enter at
  * pg_cyclone_rewrite_worker_main.  Another team builds indexes, where there
  * are several.  Otherwise the server does, with parallel workers of its own.
- * Whoever it is, what becomes of the catalogs is what becomes of them in the
- * server's own VACUUM FULL.
+ * In both cases the catalogs become what they become in PostgreSQL's VACUUM FULL.
  *
  * To the server the two commands differ in words only, and so they do here.
  *
  * All of it is one transaction, under an AccessExclusiveLock.  The old files
- * are not touched, so whatever happens before it commits, the table is what it
- * was.
+ * are not touched: if it doesn't commit, the table is what it was.
  *
  * The TOAST table is copied by the visibility of its own rows, with the
  * cutoffs of the table: a value dies with the rows that point at it, by the
  * same transaction.  What no row of the new table points at is left out
- * (value_ids.c).  So the pointers in the rows stay right, and no value is
- * looked at, nor compressed or moved anew where the table's options have
- * changed.  That's why tables are left to the server whose rows have values
- * by default, of a column that was added later: they may be too large for the
- * rows.
+ * (value_ids.c).  So the pointers in the rows stay right.  No value is looked at,
+ * nor compressed or moved anew where the table's options have changed.
+ *
+ * A column that was added later may have a default that rows don't have stored, and
+ * which is too large for them.  So a table with such a column of variable length,
+ * and with a TOAST table, is left to the server.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -134,10 +133,7 @@ static void reindex_by_server(void *arg);
 static void limit_index_workers(const VacuumParams *params);
 static void error_context(void *arg);
 
-/*
- * table_rewrite_is_possible
- *		Can this table, which is a heap and locked, be rewritten by us?
- */
+/* table_rewrite_is_possible -- can we rewrite this table? */
 bool
 table_rewrite_is_possible(Relation rel)
 {
@@ -152,7 +148,7 @@ table_rewrite_is_possible(Relation rel)
 	if (!OidIsValid(rel->rd_rel->reltoastrelid))
 		return true;
 
-	/* the server would move all values back into the rows */
+	/* the server moves all values back into the rows */
 	if (!table_relation_needs_toast_table(rel))
 		return false;
 	for (int i = 0; i < desc->natts; i++)
@@ -165,14 +161,7 @@ table_rewrite_is_possible(Relation rel)
 	return true;
 }
 
-/*
- * table_rewrite
- *		Rewrite one table, and close it.
- *
- * The caller is in a transaction with a snapshot, holds an AccessExclusiveLock
- * on rel, for which table_rewrite_is_possible, runs as its owner, and changes
- * of parameters are undone afterwards.
- */
+/* table_rewrite -- rewrite one table, and close it. */
 void
 table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 {
@@ -240,8 +229,8 @@ table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
  * create_new_table
  *		Create the transient table, with a TOAST table if the old one has one.
  *
- * The old TOAST table is locked before the cutoffs are known, or its own
- * VACUUM might go by later ones, and remove what recently dead rows need.
+ * The old TOAST table is locked before the cutoffs are known.  Otherwise a VACUUM of
+ * it may go by later ones, and remove what recently dead rows need.
  */
 static void
 create_new_table(RewriteJob *job, Relation rel)
@@ -251,7 +240,7 @@ create_new_table(RewriteJob *job, Relation rel)
 	if (OidIsValid(rel->rd_rel->reltoastrelid))
 		LockRelationOid(rel->rd_rel->reltoastrelid, AccessExclusiveLock);
 
-	/* the index of the TOAST table is built with it, and needs no workers yet */
+	/* the new TOAST table gets an empty index, which needs no workers */
 	nestlevel = NewGUCNestLevel();
 	(void) set_config_option("max_parallel_maintenance_workers", "0",
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
@@ -282,7 +271,10 @@ plan_rewrite(RewriteJob *job, Relation rel)
 		elog(ERROR, "new table of relation \"%s\" is unlike the old one in having a TOAST table",
 			 RelationGetRelationName(rel));
 
-	/* as all is written anew, freeze all that can be; but never go backwards */
+	/*
+	 * as all is written anew, freeze all that can be frozen, but never go
+	 * backwards
+	 */
 	vacuum_get_cutoffs(rel, &eager, &cutoffs);
 	plan->freeze_limit = cutoffs.FreezeLimit;
 	if (TransactionIdIsValid(relfrozenxid) &&
@@ -311,7 +303,7 @@ plan_rewrite(RewriteJob *job, Relation rel)
 	job->result.old_blocks = plan->heaps[REWRITE_TABLE].old_blocks;
 }
 
-/* plan_heap -- note what there is to know of a heap to be copied. */
+/* plan_heap -- note what the team must know of a heap to be copied. */
 static void
 plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid)
 {
@@ -448,7 +440,7 @@ take_place(void *state)
 	return pace_take_place(false);
 }
 
-/* has_place -- or has it given it up? */
+/* has_place -- has this worker still a place at work? */
 static bool
 has_place(void *state)
 {
@@ -463,10 +455,7 @@ leave_as_worker(void *state)
 	close_heaps((TableRewrite *) state);
 }
 
-/*
- * copy_heaps
- *		Have the team copy what there is to copy.
- */
+/* copy_heaps -- have the team copy the table and its TOAST table. */
 static void
 copy_heaps(RewriteJob *job)
 {
@@ -498,10 +487,7 @@ copy_heaps(RewriteJob *job)
 	heap_copy_show_progress(rewrite, REWRITE_TABLE);
 }
 
-/*
- * copy_what_is_left
- *		Copy those tuples of the table that the team has left to the leader.
- */
+/* copy_what_is_left -- copy the tuples of the table that are left to the leader. */
 static void
 copy_what_is_left(RewriteJob *job)
 {
@@ -524,10 +510,7 @@ copy_what_is_left(RewriteJob *job)
 	rewrite_report_step(&job->result, STEP_COPY_CHAINS, start);
 }
 
-/*
- * run_phase
- *		Every member's part of a phase.
- */
+/* run_phase -- every member's part of a phase. */
 static void
 run_phase(void *state, int phase)
 {
@@ -536,7 +519,7 @@ run_phase(void *state, int phase)
 	RewriteMemberShared *member = rewrite_member(shared, rewrite->member);
 
 	pg_atomic_write_u32(&member->joined, 1);
-	/* or it comes back, after it was parked */
+	/* a worker that was parked comes back to the same phase */
 	if (rewrite->last_phase != phase + 1)
 		rewrite->phase_pages = 0;
 	rewrite->last_phase = phase + 1;
@@ -584,10 +567,7 @@ sum_counters(RewriteJob *job, RewriteHeap heap)
 	}
 }
 
-/*
- * finish_team
- *		Save what is in the shared block, and send the workers home.
- */
+/* finish_team -- save what is in the shared block, and end the team. */
 static void
 finish_team(RewriteJob *job)
 {
@@ -604,9 +584,10 @@ finish_team(RewriteJob *job)
  * index_new_toast_table
  *		Build the index of the new TOAST table.
  *
- * The server takes for granted that old snapshots need nothing of a table that
- * is as new as our transaction, and leaves recently dead rows out of its
- * indexes.  But this one has rows of the old table, and will take its place.
+ * To the server, old snapshots need nothing of a table that is as new as our
+ * transaction, so it leaves recently dead rows out of its indexes.  But this table
+ * has rows of the old one, and will take its place.  So it isn't marked as new
+ * meanwhile (build_toast_index).
  */
 static void
 index_new_toast_table(RewriteJob *job)
@@ -625,7 +606,7 @@ index_new_toast_table(RewriteJob *job)
 	rewrite_report_step(&job->result, STEP_INDEX_TOAST, start);
 }
 
-/* build_toast_index -- the server's part of it. */
+/* build_toast_index -- have the server build it. */
 static void
 build_toast_index(void *arg)
 {
@@ -724,8 +705,8 @@ swap_and_index(RewriteJob *job)
 
 /*
  * plan_index_builds
- *		Will it be us who build the indexes, and how?  If not, may it be that the
- *		server starts workers for them?
+ *		Plan how we build the indexes.  NULL: the server builds them, and
+ *		*server_has_workers is whether it may start workers.
  */
 static IndexBuilds *
 plan_index_builds(RewriteJob *job, bool *server_has_workers)
@@ -742,8 +723,8 @@ plan_index_builds(RewriteJob *job, bool *server_has_workers)
  * reindex_by_server
  *		Have the server build all indexes of the table.
  *
- * It uses none until it is built.  As in its own VACUUM FULL, unique ones are
- * not checked for duplicates.
+ * It uses no index until that is built.  As in its own VACUUM FULL, unique indexes
+ * are not checked for duplicates.
  */
 static void
 reindex_by_server(void *arg)
@@ -754,10 +735,7 @@ reindex_by_server(void *arg)
 	reindex_relation(NULL, job->relid, REINDEX_REL_SUPPRESS_INDEX_USE, &params);
 }
 
-/*
- * limit_index_workers
- *		Have the server build indexes with as many workers as PARALLEL says.
- */
+/* limit_index_workers -- have the server build indexes with as many workers as PARALLEL says. */
 static void
 limit_index_workers(const VacuumParams *params)
 {

@@ -15,6 +15,12 @@
 
 #include "compat.h"
 
+/*
+ * table_rewrite rewrites a table for which table_rewrite_is_possible, and closes it.
+ * The table is a heap, and locked with an AccessExclusiveLock.  The caller is in a
+ * transaction with a snapshot, not in a subtransaction, runs as the table's owner, and
+ * undoes changes of parameters afterwards.
+ */
 extern bool table_rewrite_is_possible(Relation rel);
 extern void table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tuple_copy.c
- *	  One tuple of a heap that is copied: what its copy is like.
+ *	  The copy of a tuple of a heap that is copied.
  *
  * A tuple is copied as it stands, unless it has values of dropped columns, or
  * lacks columns that were added since: then it is formed anew, as the new table
@@ -36,10 +36,7 @@ static bool is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
 static void check_item(Relation rel, Page page, ItemId item, BlockNumber blkno,
 					   OffsetNumber off);
 
-/*
- * tuple_copy
- *		Return a copy of a tuple of the table for its new heap, palloc'd.
- */
+/* tuple_copy -- return a copy of a tuple of the table, palloc'd. */
 HeapTuple
 tuple_copy(TableRewrite *rewrite, HeapTuple tuple, uint16 infomask)
 {
@@ -77,20 +74,17 @@ tuple_copy_is_too_big(Size len)
 
 /*
  * tuple_copy_make_smaller
- *		Leader, before the TOAST table is copied: compress values of a tuple that
- *		is too big, or move them out, as if it were inserted.  Frees *copied, and
- *		returns a tuple that fits on a page.
+ *		Compress values of a tuple that is too big, or move them out, as if it were
+ *		inserted.
  *
- * The server's VACUUM FULL does so with every tuple of more than about 2 kB.
+ * PostgreSQL's VACUUM FULL does so with every tuple of more than about 2 kB.
  * It fetches all values from the old TOAST table, to store them in the new one.
- * To us the tuple is an update of itself, so that values stored there before
- * stay where they are: their chunks are copied later on.  Values that are
- * stored now get ids that are free in both tables.  Their chunks go to the
- * beginning of the new table, by way of shared buffers; the copied ones will
- * come behind them (new_blocks_go_on_behind).  That is allowed in the leader of
- * a team, as our transaction has its ID.
- *
- * Raises an error if it is too big nevertheless, as the server does.
+ * To us the tuple is an update of itself, so values stored there before stay where
+ * they are: their chunks are copied later on.  Values that are stored now get ids
+ * that are free in both tables.  Their chunks go to the beginning of the new table,
+ * by way of shared buffers; the copied chunks will come behind them
+ * (new_blocks_go_on_behind).  That is allowed in the leader of a team, as our
+ * transaction has its ID.
  */
 HeapTuple
 tuple_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied)
@@ -127,7 +121,7 @@ tuple_copy_make_smaller(TableRewrite *rewrite, HeapTuple copied)
 
 /*
  * tuple_copy_begin_page
- *		Before tuples of a page are looked for: are the lengths of its items right?
+ *		Are the lengths of a page's items right?
  *
  * On a sound page the items fill all that isn't free, up to MAXALIGN, and none
  * overlap.  Most pages have them in falling order, which is quickly seen.
@@ -205,10 +199,7 @@ items_fill_page(Page page)
 	return left == 0 && total == header->pd_special - header->pd_upper;
 }
 
-/*
- * tuple_copy_find
- *		Point *tuple at that item of a page, if it is a tuple; return false if not.
- */
+/* tuple_copy_find -- point *tuple at that item of a page, if it is a tuple. */
 bool
 tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 				HeapTuple tuple)
@@ -223,7 +214,7 @@ tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 	check_item(rel, page, item, blkno, off);
 	ItemPointerSet(&tuple->t_self, blkno, off);
 	tuple->t_tableOid = RelationGetRelid(rel);
-	/* whatever it says */
+	/* the item may say more than the page has */
 	tuple->t_len = Min(ItemIdGetLength(item), BLCKSZ - ItemIdGetOffset(item));
 	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
 	return true;
@@ -245,11 +236,11 @@ tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHead
 	copied->t_choice.t_heap = original->t_choice.t_heap;
 	copied->t_infomask &= ~HEAP_XACT_MASK;
 	copied->t_infomask |= infomask & HEAP_XACT_MASK;
-	/* it's no part of a HOT chain any more */
+	/* it isn't in a HOT chain any more */
 	copied->t_infomask2 &= ~HEAP2_XACT_MASK;
 	ItemPointerSetInvalid(&copied->t_ctid);
 
-	/* what heap_freeze_tuple would do, for most */
+	/* for most tuples, what heap_freeze_tuple does */
 	if (xmax == InvalidTransactionId && !(infomask & HEAP_MOVED))
 	{
 		if ((infomask & HEAP_XMIN_FROZEN) == HEAP_XMIN_FROZEN)
@@ -262,7 +253,7 @@ tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHead
 			return;
 		}
 	}
-	/* which it would take for damage */
+	/* to heap_freeze_tuple that is damage */
 	if (unlikely(has_stale_lock(copied, copy->relfrozenxid, copy->oldest_xmin)))
 	{
 		stale_lock_forget(copied);
@@ -272,10 +263,7 @@ tuple_copy_prepare_header(TableRewrite *rewrite, RewriteHeap heap, HeapTupleHead
 							 shared->freeze_limit, shared->multi_cutoff);
 }
 
-/*
- * tuple_copy_must_be_reformed
- *		Is the tuple other than the new table wants it?
- */
+/* tuple_copy_must_be_reformed -- can't the tuple be copied as it stands? */
 bool
 tuple_copy_must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
@@ -300,7 +288,7 @@ tuple_copy_must_be_reformed(TableRewrite *rewrite, RewriteHeap heap, HeapTuple t
  * is_cut
  *		Does the tuple go on behind its length, in what should be padding?
  *
- * If all that is zero nothing is lost, as it will be zero in the new place.
+ * If the padding is zero nothing is lost, as it will be zero in the new place.
  */
 static bool
 is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
@@ -318,10 +306,7 @@ is_cut(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 		heap_compute_data_size(desc, rewrite->values, rewrite->nulls) > tuple->t_len;
 }
 
-/*
- * tuple_copy_reform
- *		Form a tuple anew: complete, without values of dropped columns.
- */
+/* tuple_copy_reform -- form a tuple anew: complete, without values of dropped columns. */
 HeapTuple
 tuple_copy_reform(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {

@@ -3,19 +3,18 @@
  * tuple_fate.c
  *	  Which tuples of a table a rewrite takes along.
  *
- * The server's HeapTupleSatisfiesVacuum answers that, too, but leaves hint
- * bits behind, which dirty pages that are about to be thrown away, and with
- * checksums log each of them in full.  Here the hints go into the copy of the
- * tuple instead.
+ * The server's HeapTupleSatisfiesVacuum answers that, too, but sets hint bits.
+ * These dirty pages that are about to be thrown away, and with checksums each such
+ * page is logged in full.  Here the hints go into the copy of the tuple instead.
  *
- * That is easy to do right under an AccessExclusiveLock: whoever inserted,
- * updated, deleted or locked a row of the table had a lock on it until the
- * end of the transaction, so all of them have committed or aborted.  What is
- * not as expected, and multixacts, are left to the server's function.
+ * That is easy to do right under an AccessExclusiveLock.  A transaction that
+ * inserted, updated, deleted or locked a row had the table locked to its end, so all
+ * such transactions have committed or aborted.  What is not as expected, and
+ * multixacts, are left to the server's function.
  *
- * Hints may be set without asking whether the commit record that they tell of
- * has reached the disk: the new pages count only once our own commit record
- * has, which comes after it.
+ * Hints may be set without asking whether the commit record that they tell of has
+ * reached the disk.  The new pages count only when our own commit record has reached
+ * it, and that record comes later.
  *
  * Builds with assertions ask the server about every tuple.
  *
@@ -38,13 +37,7 @@ static TupleFate ask_server(Relation rel, HeapTuple tuple, Buffer buffer,
 							TransactionId oldest_xmin, uint16 *infomask);
 static bool is_settled(TransactionId xid);
 
-/*
- * tuple_fate
- *		Decide about a tuple on a page of rel, whose buffer is pinned and locked
- *		in share mode; *infomask is its t_infomask with all hints set.
- *
- * Warns, as the server does, if the tuple's transaction is still running.
- */
+/* tuple_fate -- decide about a tuple. */
 TupleFate
 tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 		   TransactionId oldest_xmin, uint16 *infomask)
@@ -102,8 +95,8 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 		Assert(ask_server(rel, tuple, buffer, oldest_xmin, &server_infomask) == fate);
 
 		/*
-		 * a hint about a commit that isn't on disk yet is not for the old
-		 * page
+		 * the server has fewer hints: it sets none about a commit that isn't
+		 * on disk yet
 		 */
 		Assert((server_infomask & ~*infomask) == 0);
 	}
@@ -113,13 +106,11 @@ tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 
 /*
  * tuple_is_in_chain
- *		Is the tuple one end of a link from an old version of a row to a newer
- *		one that must survive the rewrite?
+ *		Is the tuple one end of a link between versions of a row?
  *
- * Then its place in the new table, or what it points at, depends on others.
  * It is one if its deleter updated it and isn't old, or if it is the result of
  * such an update.  A dead tuple counts in the latter case: an old version that
- * isn't known to be dead may point at it.  A live one is no old version: if its
+ * isn't known to be dead may point at it.  A live tuple is no old version: if its
  * xmin is damaged, it may be live to the server in spite of its xmax.
  */
 bool
@@ -134,8 +125,8 @@ tuple_is_in_chain(HeapTuple tuple, TupleFate fate, uint16 infomask,
  * tuple_is_newer_end
  *		Is the tuple the result of an update that isn't old?
  *
- * What is asked must not depend on which hints have been set: the answer
- * must be the same each time.  A running transaction is never old.
+ * The answer must be the same each time, so it must not depend on which hints have
+ * been set.  A running transaction is never old.
  */
 bool
 tuple_is_newer_end(HeapTupleHeader tuple, uint16 infomask, TransactionId oldest_xmin)
@@ -149,9 +140,9 @@ tuple_is_newer_end(HeapTupleHeader tuple, uint16 infomask, TransactionId oldest_
 
 /*
  * tuple_is_older_end
- *		Is the tuple recently dead, and points at a newer version?
+ *		Is the tuple recently dead, and does it point at a newer version?
  *
- * One whose updater is no transaction is damaged, and heap_freeze_tuple says so.
+ * A tuple whose updater is no transaction is damaged, and heap_freeze_tuple says so.
  */
 bool
 tuple_is_older_end(HeapTuple tuple, TupleFate fate, uint16 infomask)
@@ -176,7 +167,7 @@ ask_server(Relation rel, HeapTuple tuple, Buffer buffer,
 {
 	HTSV_Result result = HeapTupleSatisfiesVacuum(tuple, oldest_xmin, buffer);
 
-	/* it may not have been allowed to set hints that we know of */
+	/* it may not have been allowed to set a hint that we have set */
 	*infomask = tuple->t_data->t_infomask | (*infomask & HEAP_XMIN_COMMITTED);
 	switch (result)
 	{
@@ -200,7 +191,7 @@ ask_server(Relation rel, HeapTuple tuple, Buffer buffer,
 	elog(ERROR, "unexpected HeapTupleSatisfiesVacuum result");
 }
 
-/* is_settled -- has this transaction committed or aborted, and isn't it ours? */
+/* is_settled -- has this transaction, other than ours, committed or aborted? */
 static bool
 is_settled(TransactionId xid)
 {

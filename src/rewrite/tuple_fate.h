@@ -18,10 +18,20 @@
 typedef enum TupleFate
 {
 	TUPLE_DEAD,					/* leave it behind */
-	TUPLE_RECENTLY_DEAD,		/* take it along: a snapshot may still see it */
+	TUPLE_RECENTLY_DEAD,		/* copy it: a snapshot may still see it */
 	TUPLE_LIVE,
 } TupleFate;
 
+/*
+ * tuple_fate decides about a tuple on a page of rel, whose buffer is pinned and locked
+ * in share mode.  rel is locked exclusively.  *infomask becomes the tuple's t_infomask
+ * with all hints set.  Warns, as the server does, if the tuple's transaction is still
+ * running.
+ *
+ * tuple_is_in_chain: is the tuple one end of a link, from an old version of a row to a
+ * newer one, that must survive the rewrite?  Then its place in the new table, or what
+ * it points at, depends on other tuples.  fate and infomask are what tuple_fate said.
+ */
 extern TupleFate tuple_fate(Relation rel, HeapTuple tuple, Buffer buffer,
 							TransactionId oldest_xmin, uint16 *infomask);
 extern bool tuple_is_in_chain(HeapTuple tuple, TupleFate fate, uint16 infomask,

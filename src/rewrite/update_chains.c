@@ -4,63 +4,64 @@
  *	  Copying those versions of rows that are linked with others.
  *
  * An old version of a row that a snapshot may still see points at the newer
- * one, so the place of the newer one must be known before the old one is
- * written, wherever in the table the two are.  There are few of them as a
- * rule: of rows that were updated since the oldest snapshot was taken.  So
- * the leader copies them (see left_tuples.c), when it is the only one who
- * fills pages, and so can tell the place of each tuple before it adds any
- * (see new_pages.c).
+ * one.  So the place of the newer one must be known before the old one is
+ * written, wherever in the table the two are.  As a rule there are few such
+ * versions: of rows that were updated since the oldest snapshot was taken.  So
+ * the leader copies them (see left_tuples.c), when no other process fills pages.
+ * Then it can tell the place of each tuple before it adds any (see new_pages.c).
  *
- * A link is known by its newer end: by the XID of the update, which is the
- * xmin there and the updating xmax at the older end, and by the old TID, which
- * the older end has as its t_ctid.  No other tuple is ever known by the same
- * two: the item can't be used anew before its tuple is removed, and whoever
- * removes it finds that the transaction has ended.
+ * The key of a link is the XID of the update and the TID of the newer end.  The XID
+ * is the xmin of the newer end and the updating xmax of the older end, which has the
+ * TID as its t_ctid.  No two tuples ever have the same key: an item can't be used
+ * anew before its tuple is removed, and it is removed only after its transaction has
+ * ended.
  *
  *	 1. plan_links passes over the versions, and notes of each newer end its new
- *		place, and of each older end its TID.  Sorted, the notes of a link lie
- *		one behind the other.
- *	 2. find_dead finds those older ends that are dead after all (see below).
+ *		place, and of each older end its TID.  When they are sorted, the notes of
+ *		a link lie one behind the other.
+ *	 2. find_dead finds the older ends that are dead after all (see below).
  *		If there are any, plan_links does its work again without them.
  *	 3. write_versions passes over the versions once more, in the same order,
  *		and writes them.
  *
- * Nothing is kept in memory but notes, of 16 bytes each, which tuplesort writes
- * to temporary files when they take more than maintenance_work_mem.  However
- * many links there are, and however long a row's chain of versions, it takes
- * three passes at most, and each note is sorted twice, or, of rows updated more
- * than once, as often as it takes to double 1 to the length of their chain.
+ * Nothing is kept in memory but notes of 16 bytes, which tuplesort writes to
+ * temporary files when they take more than maintenance_work_mem.  It takes three
+ * passes at most, however many links there are, and however long a row's chain of
+ * versions is.  Each note is sorted twice.  Notes of rows updated more than once are
+ * sorted as often as it takes to double 1 to the length of their chain.
  *
  * Which older ends are dead after all
  *
- * tuple_fate takes a version for recently dead if its updater, call it X, is
- * not older than OldestXmin.  Three more are dead to everyone:
+ * To tuple_fate a version is recently dead if its updater, call it X, is not
+ * older than OldestXmin.  Some of these versions are dead to every snapshot:
  *
- * - One whose newer end is dead.  X has committed, so the newer end was deleted
- *	 or updated in turn, by a transaction Y older than OldestXmin.  XIDs say
+ * - The newer end is dead.  X has committed, so the newer end was deleted or
+ *	 updated in turn, by a transaction Y older than OldestXmin.  XIDs say
  *	 nothing of the order of commits, but Y could only touch what X had left
  *	 after X had committed, unless both have the same top-level transaction,
  *	 which commits as one.  All snapshots count Y as committed, so all count X.
- * - One whose newer end there is none of any more: no tuple at this TID has X as
- *	 its xmin.  X has committed, which is asked for here, so the newer end was
- *	 not removed as the work of an aborted transaction.  Then someone has
- *	 removed it as dead by a horizon of that time, and the same is true of it.
- *	 That horizon may have been later than OldestXmin, which can move backwards,
- *	 but what was dead to everyone remains so.  A newer end that was frozen
- *	 counts as none: X was older than such a horizon.
- * - One whose newer end is dead after all.  It is older than X in the same way.
+ * - The newer end is gone: no tuple at this TID has X as its xmin.  X has
+ *	 committed, which is asked for here, so the newer end was not removed as the
+ *	 work of an aborted transaction.  It was removed as dead by a horizon of that
+ *	 time, and what is said above of a dead newer end is true of it.  That horizon
+ *	 may have been later than OldestXmin, which can move backwards, but what was
+ *	 dead to every snapshot remains so.  A newer end that was frozen counts as
+ *	 gone: X was older than such a horizon.
+ * - The newer end is dead after all, for one of these three reasons.
  *
- * They must go, and not only for the space: what they point at in the TOAST
- * table was deleted by the last transaction in their chain that deleted or
- * changed it, and if that is old, the values are left behind, or have been
- * removed before.  And no value is missing to those that stay.  A value is
- * deleted by whoever ends the last version that has it, call it Z, and that
- * version is an older end, or the last of its chain.  If Z is old, that version
- * is dead, by tuple_fate or because it is gone, and so are all before it.
+ * These versions must go, and not only for the space.  What they point at in the
+ * TOAST table was deleted by the last transaction in their chain that deleted or
+ * changed it.  If that transaction is old, the values are left behind, or have
+ * been removed before.
+ *
+ * Versions that stay have all their values.  A value is deleted by the transaction,
+ * call it Z, that ends the last version with that value.  That version is an older
+ * end, or the last of its chain.  If Z is old, that version is dead, by tuple_fate
+ * or because it is gone, and so are all before it.
  *
  * A snapshot that does see an old version does not count X as committed.  While
- * there is such a snapshot, nobody finds the newer end dead: that would take a
- * Y that the snapshot counts, and with Y it would count X.
+ * there is such a snapshot, no process finds the newer end dead: that takes a Y that
+ * the snapshot counts, and a snapshot that counts Y counts X.
  *
  * If X has aborted, the old version is no older end but live.  If X is still
  * running, which the server only warns of, a version without a newer end is
@@ -84,7 +85,7 @@
 #include "rewrite/link_sort.h"
 #include "rewrite/rewrite.h"
 
-/* Of what a link's key is known, in the order that they are sorted in */
+/* What a note says of a link, in the order of sorting */
 typedef enum LinkEnd
 {
 	LINK_NEWER_DEAD,
@@ -93,7 +94,7 @@ typedef enum LinkEnd
 	LINK_OLDER,					/* other: its old TID */
 } LinkEnd;
 
-/* What is known of a version's death, in the order that they are sorted in */
+/* What a note says of a version's death, in the order of sorting */
 typedef enum DeathNote
 {
 	DEATH_KNOWN,
@@ -151,14 +152,7 @@ static void cursor_begin(LinkCursor *cursor, LinkSort *sort);
 static bool cursor_find(LinkCursor *cursor, const ItemPointerData *tid);
 static void cursor_end(LinkCursor *cursor);
 
-/*
- * update_chains_copy
- *		Leader, after the phase: copy the linked versions of the table.  What the
- *		team has counted is brought up to date.
- *
- * Its new heap may have had other tuples from the leader before, and may have
- * more afterwards.
- */
+/* update_chains_copy -- copy the linked versions of the table. */
 void
 update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum)
 {
@@ -204,8 +198,8 @@ update_chains_copy(TableRewrite *rewrite, RewriteCounters *sum)
  *		Find out where each older end must point at, and which of them are dead
  *		after all.
  *
- * Leaves chains->newer ready to be read, and chains->deaths with ndead notes
- * of dead older ends, and those of whom their death may depend on.
+ * Leaves chains->newer ready to be read.  chains->deaths has ndead notes of dead
+ * older ends, and notes of the versions on which the death of others may depend.
  */
 static void
 plan_links(ChainCopy *chains)
@@ -245,7 +239,7 @@ begin_pass(ChainCopy *chains)
 	}
 }
 
-/* end_pass -- have all been seen that the team has counted? */
+/* end_pass -- have all versions been seen that the team has counted? */
 static void
 end_pass(ChainCopy *chains)
 {
@@ -256,10 +250,7 @@ end_pass(ChainCopy *chains)
 			 (long long) chains->sum->tuples_in_chains);
 }
 
-/*
- * plan_version
- *		Note which ends of links a tuple is.
- */
+/* plan_version -- note which ends of links a tuple is. */
 static void
 plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 {
@@ -307,7 +298,7 @@ plan_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
  * place_version
  *		Set chains->place to where a version will be, whose copy has that length.
  *
- * One that is too big gets a page of its own, as it isn't known how much
+ * A version that is too big gets a page of its own, as it isn't known how much
  * smaller it will become.
  */
 static void
@@ -344,7 +335,7 @@ match_ends(ChainCopy *chains)
 		CHECK_FOR_INTERRUPTS();
 		if (note.kind != LINK_OLDER)
 		{
-			/* the tuple there, of which there is one */
+			/* at each TID there is one tuple */
 			Assert(newer.xid != note.xid || !ItemPointerEquals(&newer.tid, &note.tid));
 			newer = note;
 		}
@@ -359,8 +350,8 @@ match_ends(ChainCopy *chains)
 
 /*
  * match_older_end
- *		Note where an older end must point at, or that it is dead, or whose death
- *		would be its own.  newer is NULL if there is none any more.
+ *		Note where an older end must point at, or that it is dead, or on which
+ *		version its death depends.  newer is NULL if the newer end is gone.
  */
 static void
 match_older_end(ChainCopy *chains, const LinkNote *newer, const LinkNote *older)
@@ -403,11 +394,12 @@ note_death(LinkSort *deaths, DeathNote kind, const ItemPointerData *tid,
  * find_dead
  *		Make chains->dead a list with all older ends that are dead after all.
  *
- * Each round, whoever depends on another one comes to depend on that on which
- * the other one does, so twice as far down the chain of versions; those are done
- * with whose fate is known.  Rounds are limited only for the sake of links that
- * are damaged and go round in a circle.  Notes on these are left in the list:
- * such versions, and those whose links lead there, aren't known to be dead.
+ * In each round, if a version depends on a second one, and that on a third one, the
+ * first comes to depend on the third.  So dependence reaches twice as far down the
+ * chain of versions.  A version whose fate is known is finished.  The number of
+ * rounds is limited because damaged links may go round in a circle.  Notes on such
+ * versions are left in the list: they, and the versions whose links lead there,
+ * aren't known to be dead.
  */
 static void
 find_dead(ChainCopy *chains)
@@ -428,14 +420,14 @@ find_dead(ChainCopy *chains)
 
 /*
  * follow_deaths
- *		One round of find_dead: return a sorted list of what is known then, and
- *		end the one before.  *nopen is how many still depend on others.
+ *		One round of find_dead: return a sorted list of what is known now, and free
+ *		the old list.  *nopen is how many versions still depend on others.
  */
 static LinkSort *
 follow_deaths(LinkSort *deaths, int64 *nopen)
 {
 	LinkSort   *next = link_sort_begin(maintenance_work_mem / 8, true);
-	LinkNote	known = {0};	/* of the version to which the notes belong */
+	LinkNote	known = {0};	/* the best note on the version in hand */
 	LinkNote	note;
 
 	*nopen = 0;
@@ -450,7 +442,7 @@ follow_deaths(LinkSort *deaths, int64 *nopen)
 			known = note;
 			continue;
 		}
-		/* if nothing is known of it, it isn't dead */
+		/* a version of which nothing is known isn't dead */
 		if (known.kind == DEATH_OF_OTHER || !ItemPointerEquals(&known.tid, &note.tid))
 			continue;
 		if (known.kind == DEATH_KNOWN)
@@ -467,22 +459,16 @@ follow_deaths(LinkSort *deaths, int64 *nopen)
 	return next;
 }
 
-/*
- * is_dead_after_all
- *		Has find_dead found so of this version?
- */
+/* is_dead_after_all -- has find_dead found this version dead? */
 static bool
 is_dead_after_all(ChainCopy *chains, HeapTuple tuple, TupleFate fate)
 {
-	/* what is known comes first */
+	/* DEATH_KNOWN is the first note on a version */
 	return fate == TUPLE_RECENTLY_DEAD && cursor_find(&chains->dead, &tuple->t_self) &&
 		chains->dead.note.kind == DEATH_KNOWN;
 }
 
-/*
- * write_version
- *		Write a version where it was planned, unless it is dead after all.
- */
+/* write_version -- write a version where it was planned, unless it is dead after all. */
 static void
 write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 {
@@ -510,10 +496,7 @@ write_version(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 	write_copy(chains, copy, tuple);
 }
 
-/*
- * write_copy
- *		Write the copy of an old version, and free it.
- */
+/* write_copy -- write the copy of an old version, and free it. */
 static void
 write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old)
 {
@@ -534,7 +517,7 @@ write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old)
 	written = new_pages_add(pages, copy->t_data, copy->t_len);
 	if (DEBUG_FAULT("rewrite-link-change"))
 		((char *) written)[copy->t_len - 1] ^= 1;
-	/* values that were moved out just now are elsewhere */
+	/* a tuple whose values were moved out just now differs */
 	if (!is_too_big)
 		rewrite_audit_linked(rewrite, old, written, copy->t_len);
 	new_pages_tid(pages, written, &new_tid);
@@ -571,8 +554,8 @@ cursor_begin(LinkCursor *cursor, LinkSort *sort)
 
 /*
  * cursor_find
- *		Is there a note on this version?  Then it is cursor->note.  Versions are
- *		asked for in ascending order, and none twice.
+ *		Is there a note on this version?  Then it is cursor->note.  Callers ask for
+ *		versions in ascending order.
  */
 static bool
 cursor_find(LinkCursor *cursor, const ItemPointerData *tid)

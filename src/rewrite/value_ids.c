@@ -3,16 +3,17 @@
  * value_ids.c
  *	  Which values in the TOAST table the rows of the new table point at.
  *
- * The members of the team note them as they copy the table (heap_copy.c), and
- * then leave out of the new TOAST table what nothing points at: the values of
- * dropped columns, or of rows that the server's VACUUM FULL left values of.
+ * The members of the team note them as they copy the table (heap_copy.c).  Then
+ * they leave out of the new TOAST table what nothing points at: the values of
+ * dropped columns, or of rows that PostgreSQL's VACUUM FULL removed without their
+ * values.
  *
- * It is a bitmap in the team's shared memory.  Ids come from a counter, so
- * those of one table mostly lie in a part of all ids, and the bitmap is no
- * larger than a part of the TOAST table, nor than maintenance_work_mem or
- * 16 MB, as there may be little shared memory in a container.  Where
- * the ids range wider than that, one bit stands for several of them.  Then
- * a value to which nothing points may stay because of another; none is lost.
+ * The ids are in a bitmap in the team's shared memory.  They come from a counter, so
+ * those of one table mostly lie close together.  The bitmap's size is a fraction of
+ * the TOAST table's, and at most maintenance_work_mem or 16 MB, as there may be
+ * little shared memory in a container.  Where the ids range wider than the bitmap, a
+ * bit stands for several of them.  Then a value to which nothing points may stay
+ * because of another one; none is lost.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -27,7 +28,7 @@
 #include "rewrite/value_ids.h"
 
 #define BITS_A_WORD			32
-/* So many bits for a page of the TOAST table, which has a few values at most */
+/* For a page of the TOAST table, which has a few values at most */
 #define BITS_A_PAGE			1024
 #define LEAST_BITS			((uint64) 1 << 19)
 #define MOST_BITS			((uint64) 1 << 27)
@@ -40,17 +41,14 @@ struct ValueIds
 
 static uint64 bits_for(BlockNumber toast_blocks);
 
-/*
- * value_ids_size
- *		How much shared memory it takes for a TOAST table of that size, in bytes.
- */
+/* value_ids_size -- the shared memory that it takes, in bytes. */
 Size
 value_ids_size(BlockNumber toast_blocks)
 {
 	return offsetof(ValueIds, words) + bits_for(toast_blocks) / BITS_PER_BYTE;
 }
 
-/* value_ids_init -- none are noted; the memory is of the size for toast_blocks. */
+/* value_ids_init -- begin with no ids. */
 void
 value_ids_init(ValueIds *ids, BlockNumber toast_blocks)
 {
@@ -73,10 +71,7 @@ value_ids_note(ValueIds *ids, Oid value_id)
 		(void) pg_atomic_fetch_or_u32(word, bit);
 }
 
-/*
- * value_ids_include
- *		Does a row point at this value?  To be asked once all are noted.
- */
+/* value_ids_include -- may a row point at this value? */
 bool
 value_ids_include(ValueIds *ids, Oid value_id)
 {
@@ -85,10 +80,7 @@ value_ids_include(ValueIds *ids, Oid value_id)
 	return (pg_atomic_read_u32(&ids->words[position / BITS_A_WORD]) >> (position % BITS_A_WORD)) & 1;
 }
 
-/*
- * bits_for
- *		The bitmap's size: a power of two.
- */
+/* bits_for -- the bitmap's size, a power of two. */
 static uint64
 bits_for(BlockNumber toast_blocks)
 {

@@ -14,6 +14,12 @@
 
 typedef struct ValueIds ValueIds;
 
+/*
+ * value_ids_size is for a TOAST table of that many blocks, and value_ids_init is called
+ * in shared memory of that size, while maintenance_work_mem is the same.  Any member
+ * may note ids at any time.  value_ids_include is asked when all are noted: it is true
+ * of each id that was noted, and perhaps of others.
+ */
 extern Size value_ids_size(BlockNumber toast_blocks);
 extern void value_ids_init(ValueIds *ids, BlockNumber toast_blocks);
 extern void value_ids_note(ValueIds *ids, Oid value_id);
