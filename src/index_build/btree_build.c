@@ -67,11 +67,7 @@ static char *file_name(const BtreeBuild *build, int part);
 static BtreeEnds *ends_of(void *state, int part);
 static BufFile *downlinks_of(void *state, int part);
 
-/*
- * btree_build_size
- *		How much shared memory a build of nparts parts takes.  A single part needs no
- *		sample.
- */
+/* btree_build_size -- how much shared memory a build of nparts parts takes. */
 Size
 btree_build_size(const BtreeSample *sample, int nparts)
 {
@@ -80,10 +76,7 @@ btree_build_size(const BtreeSample *sample, int nparts)
 		(nparts - 1) * (sample ? sample->largest : 0);
 }
 
-/*
- * btree_build_begin
- *		Leader, before any process builds a part.  The index has an empty file.
- */
+/* btree_build_begin -- prepare what the processes share that build parts. */
 void
 btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Relation index)
 {
@@ -124,15 +117,7 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	(void) new_blocks_take(index, &build->blocks, 1);
 }
 
-/*
- * btree_build_parts
- *		Build parts of different indexes, with one pass over the table, and at most
- *		maintenance_work_mem, and count the indexes that are ready by it.
- *
- * If there are several, all of them are built by_code.  If any index has more than
- * one part, this process is attached to files.  An index of one part is whole then.
- * Raises an error if an entry is too large, as the server's build does.
- */
+/* btree_build_parts -- build parts of different indexes, with one pass over the table. */
 void
 btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation heap)
 {
@@ -236,10 +221,7 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 	MemoryContextDelete(context);
 }
 
-/*
- * btree_build_end
- *		Leader, when all parts are ready: make a btree of them.
- */
+/* btree_build_end -- make a btree of all parts. */
 void
 btree_build_end(BtreeBuild *build, SharedFileSet *files, Relation heap, Relation index)
 {

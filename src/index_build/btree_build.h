@@ -38,6 +38,21 @@ typedef struct BtreePart
 	double		seconds;		/* what it took */
 } BtreePart;
 
+/*
+ * The leader calls btree_sample for an index of a heap that no process changes, to divide
+ * it into at most nparts parts; NULL if there are too few rows.  In shared memory of
+ * btree_build_size, it calls btree_build_begin before any process builds a part, when the
+ * index has an empty file, and btree_build_end when all parts are ready.  A single part
+ * needs no sample.
+ *
+ * btree_build_parts builds parts of different indexes, with one pass over the table and at
+ * most maintenance_work_mem, and counts in ndone the indexes that are ready by it.  If
+ * there are several, all of them are by_code.  If any index has more than one part, this
+ * process is attached to files.  An index of one part is whole afterwards.  An entry that
+ * is too large is an error, as in the server's build.
+ *
+ * The indexes are locked exclusively, and the table against changes.
+ */
 extern BtreeSample *btree_sample(Relation heap, Relation index, int nparts);
 extern Size btree_build_size(const BtreeSample *sample, int nparts);
 extern void btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts,

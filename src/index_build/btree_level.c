@@ -125,11 +125,7 @@ begin_level(const NewBtree *btree, uint32 number)
 	return level;
 }
 
-/*
- * btree_level_begin_leaves
- *		Begin to fill a part of the leaf level.  Downlinks go to that file, except
- *		that of the last page, and the pages at the ends go to *ends.
- */
+/* btree_level_begin_leaves -- begin to fill a part of the leaf level. */
 BtreeLevel *
 btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks, BtreeEnds *ends)
 {
@@ -143,11 +139,10 @@ btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks, BtreeEnds *e
 
 /*
  * btree_level_add
- *		Add a tuple that is greater than all before.
+ *		Add a tuple.
  *
- * posting_size is the size of its posting list.  Before that tuple becomes a
- * high key, the list is cut off, which counts when it is decided whether the
- * page is full.
+ * Before a tuple becomes a high key its posting list is cut off, which counts when it
+ * is decided whether the page is full.
  */
 void
 btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size)
@@ -213,10 +208,7 @@ end_tree(BtreeLevel *level, uint32 *root_number)
 	}
 }
 
-/*
- * btree_level_end_leaves
- *		End a part of the leaf level: write what can be written, and note its ends.
- */
+/* btree_level_end_leaves -- end a part of the leaf level, and note its ends. */
 void
 btree_level_end_leaves(BtreeLevel *level, bool is_last)
 {
@@ -243,10 +235,7 @@ btree_level_end_leaves(BtreeLevel *level, bool is_last)
 /*
  * btree_level_join
  *		Join the parts of the leaf level, fill the levels above, and write the
- *		metapage, for which block 0 was taken.
- *
- * ends_of and downlinks_of return those of a part.  downlinks_of is called only for
- * a part of more than one page, and the file that it opens is closed here.
+ *		metapage.
  */
 void
 btree_level_join(const NewBtree *btree, int nparts,

@@ -45,6 +45,18 @@ typedef struct BtreeEnds
 	PGAlignedBlock last_low_key;	/* an index tuple; valid if npages is 2 */
 } BtreeEnds;
 
+/*
+ * btree_level_begin_leaves begins a part of the leaf level, with the current context's
+ * memory.  Its downlinks go to that file, except that of the last page; the pages at its
+ * ends go to *ends.  btree_level_add adds a tuple that is greater than all before, and
+ * with a posting list of posting_size bytes, 0 if there is none; a tuple that is too
+ * large is an error.  btree_level_end_leaves writes what can be written; is_last is for
+ * the last part.
+ *
+ * btree_level_join is called when all parts are there, and block 0 was taken for the
+ * metapage.  ends_of and downlinks_of return those of a part.  downlinks_of is called
+ * only for a part of more than one page, and the file that it returns is closed here.
+ */
 extern void btree_level_add(BtreeLevel *level, IndexTuple tuple, Size posting_size);
 extern BtreeLevel *btree_level_begin_leaves(const NewBtree *btree, BufFile *downlinks,
 											BtreeEnds *ends);

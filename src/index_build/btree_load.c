@@ -43,11 +43,7 @@ static bool wants_posting_lists(const NewBtree *btree);
 static void start_pending(BTDedupState pending);
 static void add_pending(BtreeLevel *level, BTDedupState pending);
 
-/*
- * btree_load_leaves
- *		Fill leaf pages with what was sorted, equal keys in posting lists where
- *		that is possible and wanted.
- */
+/* btree_load_leaves -- fill leaf pages with what was sorted. */
 void
 btree_load_leaves(const NewBtree *btree, PartSort *sort, BtreeLevel *level)
 {

@@ -37,11 +37,7 @@ static void take_sample(BtreeSample *sample, Relation heap, Relation index, int 
 static HeapTuple random_row(Page page, BlockNumber blkno, pg_prng_state *random);
 static int	compare_samples(const void *a, const void *b, void *arg);
 
-/*
- * btree_sample
- *		Take a sample of the rows of a heap that nobody changes, for dividing an
- *		index into at most nparts parts.  Returns NULL if there are too few.
- */
+/* btree_sample -- take a sample of the rows of a heap, to divide an index. */
 BtreeSample *
 btree_sample(Relation heap, Relation index, int nparts)
 {

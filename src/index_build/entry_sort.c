@@ -119,14 +119,7 @@ copy_entry(uint64 *to, const uint64 *from, int nwords)
 		to[2] = from[2];
 }
 
-/*
- * entry_sort_begin
- *		Begin to sort entries of nwords words, with the current context's memory: for
- *		capacity entries, and as much again while they are sorted.
- *
- * Of entries that are equal but for the last tail_bits, the one that comes first
- * must be the smallest.
- */
+/* entry_sort_begin -- begin to sort entries. */
 EntrySort *
 entry_sort_begin(int nwords, int tail_bits, Size capacity)
 {
@@ -161,7 +154,7 @@ entry_sort_is_full(const EntrySort *sort)
 	return sort->nentries == sort->capacity;
 }
 
-/* entry_sort_perform -- all entries are there: sort them. */
+/* entry_sort_perform -- sort the entries. */
 void
 entry_sort_perform(EntrySort *sort)
 {
@@ -176,11 +169,7 @@ entry_sort_perform(EntrySort *sort)
 	begin_merge(sort);
 }
 
-/*
- * entry_sort_end_ties
- *		After entry_sort_perform, if all entries were kept in memory: sort those
- *		with equal keys by another comparison, to which no two are equal.
- */
+/* entry_sort_end_ties -- sort entries with equal keys by another comparison. */
 void
 entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg)
 {
@@ -204,10 +193,7 @@ entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg)
 	}
 }
 
-/*
- * entry_sort_next
- *		The next entry in order, valid until the next call; NULL if there is none.
- */
+/* entry_sort_next -- the next entry in order. */
 const uint64 *
 entry_sort_next(EntrySort *sort)
 {
@@ -235,11 +221,7 @@ entry_sort_next(EntrySort *sort)
 	return entry_at(sort, run->buffer, run->next);
 }
 
-/*
- * entry_sort_ahead
- *		The entry that is number entries behind the next one; NULL if there is none,
- *		or if it isn't in memory yet.
- */
+/* entry_sort_ahead -- an entry that comes soon. */
 const uint64 *
 entry_sort_ahead(const EntrySort *sort, Size number)
 {
@@ -247,7 +229,7 @@ entry_sort_ahead(const EntrySort *sort, Size number)
 		entry_at(sort, sort->entries, sort->next + number) : NULL;
 }
 
-/* entry_sort_end -- no more is wanted. */
+/* entry_sort_end -- free a sort, and close its files. */
 void
 entry_sort_end(EntrySort *sort)
 {

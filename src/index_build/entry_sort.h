@@ -15,6 +15,20 @@
 
 typedef struct EntrySort EntrySort;
 
+/*
+ * entry_sort_begin takes the current context's memory for capacity entries, at least one,
+ * of nwords words.  While they are sorted there is as much again.  Of entries that are
+ * equal but for the last tail_bits, the one that is put first must be the smallest.
+ *
+ * entry_sort_put adds a copy of an entry.  If entry_sort_is_full, it writes those before
+ * to a file.  When all are there comes entry_sort_perform; then, if none were written to a
+ * file, perhaps entry_sort_end_ties, which sorts those with equal keys by a comparison
+ * to which no two are equal.
+ *
+ * entry_sort_next returns the next entry in order, valid until the next call, and NULL
+ * behind the last one.  entry_sort_ahead is the entry that is number entries behind the
+ * next one; NULL if there is none, or if it isn't in memory yet.
+ */
 extern EntrySort *entry_sort_begin(int nwords, int tail_bits, Size capacity);
 extern void entry_sort_put(EntrySort *sort, const uint64 *entry);
 extern bool entry_sort_is_full(const EntrySort *sort);

@@ -146,13 +146,7 @@ static void set_size(Relation rel, double tuples);
 static void build_alone(IndexBuilds *builds, IndexBuildsResult *result);
 static void reindex_by_server(void *arg);
 
-/*
- * index_builds_run
- *		Rebuild all indexes, as planned.
- *
- * The table has its new files.  It and its indexes are locked exclusively, and
- * the caller has none of them open.
- */
+/* index_builds_run -- rebuild all indexes, as planned. */
 void
 index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 {
@@ -171,7 +165,7 @@ index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 /*
  * index_builds_spare_memory
  *		If there was no shared memory for our most recent team, have the server do
- *		without workers, too: it would fail.  The caller restores the setting.
+ *		without workers, too: with them it would fail.
  */
 void
 index_builds_spare_memory(void)

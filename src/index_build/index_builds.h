@@ -26,6 +26,19 @@ typedef struct IndexBuildsResult
 	void	   *arg;
 } IndexBuildsResult;
 
+/*
+ * index_builds_plan plans how to rebuild the indexes of this table, whose new files are
+ * those of new_relid.  asked is what PARALLEL says, as in VacuumParams.  Both tables are
+ * locked exclusively, and so are the indexes afterwards.  Returns NULL if nothing is
+ * better than what the server does.
+ *
+ * index_builds_run rebuilds them as planned, when the table has its new files.  The caller
+ * has neither it nor its indexes open.
+ *
+ * index_builds_spare_memory has the server do without workers, too, if there was no
+ * shared memory for our most recent team.  The caller restores the setting,
+ * max_parallel_maintenance_workers.
+ */
 extern IndexBuilds *index_builds_plan(Relation rel, Oid new_relid, int asked);
 extern void index_builds_spare_memory(void);
 extern void index_builds_run(IndexBuilds *builds, IndexBuildsResult *result);

@@ -76,14 +76,7 @@ static int	plan_alone(const IndexBuilds *builds, int *ndivided);
 static double best_time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int *ndivided);
 static double time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided);
 
-/*
- * index_builds_plan
- *		Plan how to rebuild the indexes of this table, whose new files are those of
- *		new_relid.  asked is what PARALLEL says, as in VacuumParams.
- *
- * Both tables are locked exclusively.  Returns NULL if nothing is better than what
- * the server does.
- */
+/* index_builds_plan -- plan how to rebuild the indexes of a table. */
 IndexBuilds *
 index_builds_plan(Relation rel, Oid new_relid, int asked)
 {

@@ -209,11 +209,7 @@ has_even_values(Oid type)
 	return all_even;
 }
 
-/*
- * key_code_begin
- *		How to make integers of the entries of an index, NULL if that isn't
- *		possible.  Memory is the current context's.
- */
+/* key_code_begin -- how to make integers of the entries of an index. */
 KeyCode *
 key_code_begin(Relation index)
 {
@@ -333,11 +329,7 @@ key_code_tail_bits(const KeyCode *code)
 	return TAIL_BITS + (code->has_tuples ? WORD_BITS : 0);
 }
 
-/*
- * key_code_is_worthless
- *		After nentries entries: do abbreviations tell too few of them apart?  The server
- *		asks this now and then.
- */
+/* key_code_is_worthless -- do abbreviations tell too few entries apart? */
 bool
 key_code_is_worthless(KeyCode *code, int64 nentries)
 {
@@ -458,11 +450,7 @@ value_of(const KeyColumn *column, uint64 code)
 	return (Datum) code;
 }
 
-/*
- * key_code_tuple
- *		The index tuple of an entry.  If it has none it must be exact: then a tuple is
- *		made, valid until the next call.
- */
+/* key_code_tuple -- the index tuple of an entry. */
 IndexTuple
 key_code_tuple(KeyCode *code, const uint64 *entry)
 {

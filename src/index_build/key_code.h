@@ -15,6 +15,21 @@
 
 typedef struct KeyCode KeyCode;
 
+/*
+ * key_code_begin says how to make integers of the entries of an index, with the current
+ * context's memory; NULL if that isn't possible.  An entry has key_code_words words.  The
+ * low key_code_tail_bits of them aren't of the key.
+ *
+ * key_code_encode makes an entry.  It may leave memory behind in the current context.  If
+ * key_code_has_tuples, key_code_set_tuple then has it point at its index tuple, which
+ * stays where it is, and the sort compares the tuples of entries with the same integer.
+ * key_code_is_worthless, asked now and then, after nentries entries: do abbreviations
+ * tell too few of them apart?
+ *
+ * key_code_tuple is the index tuple of an entry.  Without tuples, the entry must be
+ * key_code_is_exact, and a tuple is made, valid until the next call; of any other entry
+ * the caller reads the row at key_code_tid.  key_code_same_keys compares integers only.
+ */
 extern KeyCode *key_code_begin(Relation index);
 extern bool key_code_has_tuples(const KeyCode *code);
 extern int	key_code_words(const KeyCode *code);

@@ -43,12 +43,7 @@ static bool is_other_function(Oid function, void *context);
 static bool is_plain_type(Oid type);
 static bool is_builtin(Oid object);
 
-/*
- * index_is_plain
- *		May we build this index, which is open and locked, in any process?
- *
- * A plain index is also valid and in use, so nothing but its content changes.
- */
+/* index_is_plain -- may we build this index in any process? */
 bool
 index_is_plain(Relation index)
 {

@@ -12,6 +12,10 @@
 
 #include "utils/rel.h"
 
+/*
+ * The index is open and locked.  A plain index is also valid and in use, so nothing but
+ * its content changes.
+ */
 extern bool index_is_plain(Relation index);
 
 #endif							/* CYCLONE_PLAIN_INDEX_H */

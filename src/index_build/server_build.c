@@ -85,11 +85,7 @@ static bool is_lack_of_resources(const ErrorData *error);
 static void save_progress(ProgressReport *report);
 static void restore_progress(const ProgressReport *report);
 
-/*
- * server_build_workers
- *		How many workers would the server build this index with, for a table with
- *		the rows and files of heap_relid?  Both are locked.
- */
+/* server_build_workers -- how many workers would the server build this index with? */
 int
 server_build_workers(Oid heap_relid, Relation index)
 {
@@ -98,12 +94,7 @@ server_build_workers(Oid heap_relid, Relation index)
 	return plan_create_index_workers(heap_relid, RelationGetRelid(index));
 }
 
-/*
- * server_build_has_workers
- *		Would the server start workers for any index of this table, once it has the
- *		rows and files of heap_relid?  Both are locked exclusively, and so are the
- *		indexes afterwards.
- */
+/* server_build_has_workers -- would the server start workers for any index of this table? */
 bool
 server_build_has_workers(Relation rel, Oid heap_relid)
 {
@@ -119,15 +110,7 @@ server_build_has_workers(Relation rel, Oid heap_relid)
 	return found;
 }
 
-/*
- * server_build
- *		Call a routine that has the server build indexes.  has_workers is what one of
- *		the functions above said before.
- *
- * With workers the routine may be called twice, and what it did the first time is
- * undone then; so it must change nothing but those indexes.  Not in parallel mode,
- * nor in a subtransaction.  The caller restores max_parallel_maintenance_workers.
- */
+/* server_build -- call a routine that has the server build indexes. */
 void
 server_build(bool has_workers, void (*routine) (void *), void *arg)
 {
