@@ -226,7 +226,7 @@ LENGTHS = {
     "less than a header": lambda length, other: (4, other),
     "more than a page": lambda length, other: (20000, other),
     "a word for the other": lambda length, other: (aligned(length) - 8, aligned(other) + 8),
-    "all for the other": lambda length, other: (0, aligned(length) + aligned(other)),
+    "nearly all for the other": lambda length, other: (8, aligned(length) + aligned(other) - 8),
 }
 
 

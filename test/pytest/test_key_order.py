@@ -301,7 +301,7 @@ def test_a_disk_that_is_full(prefix):
 
 def test_an_emptied_table_with_many_wide_indexes(conn):
     """What an entry of each takes is more than all memory, and there are none."""
-    conn.execute("CREATE TABLE t (k text COLLATE \"C\" STORAGE PLAIN)")
+    conn.execute("CREATE TABLE t (k text STORAGE PLAIN COLLATE \"C\")")
     conn.execute("INSERT INTO t SELECT repeat('x', 2000) FROM generate_series(1, 10); ANALYZE t; DELETE FROM t")
     for _ in range(40):
         conn.execute("CREATE INDEX ON t (k)")
