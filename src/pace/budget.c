@@ -3,13 +3,13 @@
  * budget.c
  *	  A budget that processes share: of cost, or of time awake.
  *
- * A clock, paid_until, says until when all is paid for that any of them has used.
- * Who has used something moves it on by the time that this is worth, and sleeps
- * until then.  So the rate is exact however many they are, and however long naps or
- * pages take.  What wasn't used isn't saved up, but for a moment's worth.
+ * A clock, paid_until, says until when everything that they have used is paid for.
+ * A process that has used something moves it on by the time that this is worth, and
+ * sleeps until then.  So the rate is exact for any number of processes, and for any
+ * length of naps and pages.  Of a budget that isn't used, only a moment's worth is saved.
  *
- * A few times a second one of them, whichever comes first, makes a tick: it finds
- * what was used since the last one.  No process has this for a duty.
+ * A few times a second the process that comes first makes a tick: it finds what was
+ * used since the last tick.  No process in particular has this duty.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -36,7 +36,7 @@ budget_init(Budget *budget)
 	budget->slept_before = 0;
 }
 
-/* budget_restart -- without debts, and what was used before isn't measured; nobody ticks. */
+/* budget_restart -- forget debts, and what was used so far; while no process ticks. */
 void
 budget_restart(Budget *budget, uint64 now)
 {
@@ -47,7 +47,7 @@ budget_restart(Budget *budget, uint64 now)
 	pg_atomic_write_u64(&budget->next_tick, now + NS_A_TICK);
 }
 
-/* budget_change_rate -- what is still to be paid is worth so many times as long from now on. */
+/* budget_change_rate -- what is still to be paid takes this many times as long from now on. */
 void
 budget_change_rate(Budget *budget, uint64 now, double times)
 {
@@ -66,8 +66,8 @@ budget_change_rate(Budget *budget, uint64 now, double times)
 
 /*
  * budget_begin_tick
- *		If a tick is due, and is this process's, find what was used since the last one,
- *		and return true; then budget_end_tick must be called.
+ *		If a tick is due, and no other process makes it, find what was used since the
+ *		last one, and return true; then budget_end_tick must be called.
  */
 bool
 budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use)
@@ -97,7 +97,7 @@ budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use)
 	return true;
 }
 
-/* budget_end_tick -- the others may tick again. */
+/* budget_end_tick -- other processes may tick again. */
 void
 budget_end_tick(Budget *budget)
 {

@@ -3,48 +3,49 @@
  * controller.c
  *	  The law of a latency target: how many processes of VACUUM may be at work.
  *
- * A budget is a number of processes at work on average, 0.02 to all of them: 0.1
+ * A budget is a number of processes at work on average, from 0.02 to all of them: 0.1
  * is one process that is awake for a tenth of the time.  controller_step moves it
  * four times a second, by what was measured.  It knows nothing of the server, so
  * test/unit/test_pace_law.c drives it in simulations.
  *
  * The harm that VACUUM does grows with the square of its speed: statements of
  * TPC-C took 1.04, 1.17 and 1.91 times as long at 9, 18 and 36 % of full speed.  So
- * a VACUUM that is now fast and now slow does more harm than a steady one, and the
- * law moves the budget's logarithm by small steps, in proportion to how far from its
- * aim it is.
+ * a VACUUM that is now fast and now slow does more harm than a steady one.  The law
+ * moves the budget's logarithm by small steps, in proportion to the distance from its
+ * aim.
  *
  * A target in ms
  * --------------
  * Each statement votes once: it is late, or it isn't.  At the 95th percentile, one
- * that is late weighs as much as nineteen that aren't.  So if one in twenty is late
- * the budget stays, chance averages out by itself, and the fewer statements there
- * are the slower they move it, but never faster than GROWTH.  A target that is missed
- * by far cuts the budget at once: if all are late they outweigh twenty times what is
- * expected.  Statements that had begun before such a cut tell of the old budget, so
- * for as long as they take nothing is looked at.
+ * late statement weighs as much as nineteen others.  So if one in twenty is late the
+ * budget stays, and chance averages out.  The fewer statements there are, the slower
+ * they move the budget; they never raise it faster than GROWTH.  A target that is missed
+ * by far cuts the budget at once: if all are late, there are twenty times as many late
+ * ones as expected.  Statements that had begun before such a cut tell of the old budget,
+ * so the law looks at nothing for as long as they take.
  *
- * If nothing ends any more for as long as thirty statements usually take, those that
- * run and are late already vote (controller_misses_statements).
+ * If no statement ends for as long as thirty of them usually take, those that run and
+ * are already late vote (controller_misses_statements).
  *
  * auto
  * ----
  * The caller says how long other sessions had a core, and how long they waited: for
  * a core, a file, a lock on a page.  (ran + waited) / ran says how many times as long
- * as alone on the machine they take.  What that is without VACUUM is measured while it
- * rests for a moment, and then it goes on for nine times as long, as LEDBAT++ does in
- * networks; the mean of the last eight rests counts.  The budget grows while others
- * take less than STRETCH_MARGIN times as long as that, and shrinks beyond, in
- * proportion, so waits that vary by themselves average out.  One rest alone tells
- * little of them, so the first ones come sooner, and until there are eight the budget
- * moves the less from FIRST_BUDGET the fewer there were.  It stays there at most where
- * it isn't known how long others wait for a core.
+ * as alone on the machine they take.  To measure this without VACUUM, VACUUM rests for a
+ * moment, and then goes on for nine times as long, as LEDBAT++ does in networks.  The
+ * mean of the last eight rests counts.  The budget grows while others take less than
+ * STRETCH_MARGIN times as long as in rests, and shrinks while they take longer, in
+ * proportion, so waits that vary by themselves average out.  One rest tells little of
+ * them, so the first rests come sooner.  Until there were eight, the budget moves the
+ * less the fewer there were.  Where it isn't known how long others wait for a core, the
+ * budget is FIRST_BUDGET at most.
  *
  * Nobody
  * ------
- * If for a second there was nobody to be spared nothing bounds VACUUM.  Statements by
- * chance don't come for a while, so it takes as long as thirty of them usually do.
- * Also, if hardly any is left of the load that the last cut was for.
+ * If for a second there was nobody to be spared, nothing bounds VACUUM.  By chance no
+ * statement comes for a while, so with a target in ms it takes as long as thirty
+ * statements usually do.  Nor does anything bound VACUUM if hardly any of the load is left
+ * that the last cut was for.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -56,7 +57,7 @@
 
 #include "pace/pace_private.h"
 
-/* Where no measurement is named the number is one with which the simulations hold. */
+/* A number without a measurement is one with which the simulations hold. */
 #define FIRST_BUDGET	0.1		/* processes: harm of 1.05 on TPC-C */
 #define AIM				0.95	/* part of the target, as what is kept varies */
 #define VOTE			0.4		/* what a late statement takes of the budget's
@@ -73,16 +74,17 @@
 #define NOBODY_CORES	0.02	/* others that use less of a core, and wait
 								 * for no longer, are nobody: autovacuum's
 								 * launcher, monitoring */
-#define NOBODY_A_SECOND	1.5		/* so are fewer statements than this */
+#define NOBODY_A_SECOND	1.5		/* fewer statements than this are nobody, too */
 #define ALONE_SECONDS	1.0		/* until that is sure; waits are averaged over
 								 * it, and a rest takes as long */
-#define PAUSE			30.0	/* statements, by chance they all don't come
+#define PAUSE			30.0	/* statements; by chance none of them comes
 								 * once in 10^13 times */
 #define PATIENCE		5.0		/* seconds: longest pause, longest rest, mean
 								 * of the load */
-#define GONE			0.25	/* this part of a load that was cut for */
-#define RESTS			8		/* that are averaged; and it runs for so many
-								 * times as long, and once more */
+#define GONE			0.25	/* part of a load that was cut for, below
+								 * which it is gone */
+#define RESTS			8		/* rests that are averaged; between two it
+								 * runs for RESTS + 1 times as long */
 
 static void note_load(Controller *controller, const ControllerInput *input);
 static bool is_alone(const Controller *controller);
@@ -92,7 +94,7 @@ static double vote_of_statements(const Controller *controller, const ControllerI
 static double vote_of_waits(Controller *controller, const ControllerInput *input);
 static void move(Controller *controller, const ControllerInput *input, double step);
 
-/* controller_init -- begin, with a target in ms, or 0: auto. */
+/* controller_init -- begin with a target in ms, or 0 for auto. */
 void
 controller_init(Controller *controller, double target_ms)
 {
@@ -103,8 +105,8 @@ controller_init(Controller *controller, double target_ms)
 
 /*
  * controller_resume
- *		Nobody has measured for a while: what was learned is still right, but the load
- *		may have become another.
+ *		Nothing was measured for a while: what was learned is still right, but the load
+ *		may have changed.
  */
 void
 controller_resume(Controller *controller)
@@ -152,14 +154,14 @@ controller_budget(const Controller *controller)
 	return controller->alone ? INFINITY : controller->resting ? LEAST_BUDGET / 4 : controller->budget;
 }
 
-/* controller_late_ms -- a statement that takes longer is late; INFINITY: none is. */
+/* controller_late_ms -- the time beyond which a statement is late; INFINITY: none is. */
 double
 controller_late_ms(const Controller *controller)
 {
 	return controller->target_ms > 0 ? controller->target_ms * AIM : INFINITY;
 }
 
-/* controller_misses_statements -- has none ended for so long that those that run are to vote? */
+/* controller_misses_statements -- has none ended for long, so that those that run vote? */
 bool
 controller_misses_statements(const Controller *controller)
 {
@@ -173,7 +175,7 @@ controller_target_is_out_of_reach(const Controller *controller)
 	return controller->target_ms > 0 && controller->at_floor >= 2 * PATIENCE;
 }
 
-/* note_load -- how many statements there are, and since when nobody. */
+/* note_load -- how many statements there are, and for how long there was nobody. */
 static void
 note_load(Controller *controller, const ControllerInput *input)
 {
@@ -205,13 +207,13 @@ is_alone(const Controller *controller)
 
 	if (controller->target_ms == 0)
 		return controller->idle >= ALONE_SECONDS;
-	/* of those who have come to a halt it says nothing that they are few */
+	/* that few statements end says nothing while sessions are stuck */
 	return controller->idle >= pause ||
 		((controller->idle > 0 || controller->silent < pause) && load < NOBODY_A_SECOND) ||
 		(controller->silent < pause && load < GONE * controller->load_at_cut);
 }
 
-/* pause_seconds -- after how long without a statement is that no chance? */
+/* pause_seconds -- a time without a statement that is not due to chance. */
 static double
 pause_seconds(const Controller *controller)
 {
@@ -222,8 +224,8 @@ pause_seconds(const Controller *controller)
  * rests
  *		Is VACUUM at rest, to learn how fast others are without it?
  *
- * What it has done shows for a moment longer, so the first step of a rest tells
- * nothing.
+ * The effect of what VACUUM did lasts for a moment, so the first step of a rest doesn't
+ * count.
  */
 static bool
 rests(Controller *controller, const ControllerInput *input)
@@ -246,7 +248,7 @@ rests(Controller *controller, const ControllerInput *input)
 		return true;
 	controller->rest_ran += input->others_ran;
 	controller->rest_waited += input->others_waited;
-	/* of the first one there is no mean yet */
+	/* the first rest is longer, as there is no mean yet */
 	if (controller->rest_seconds < (controller->nrests == 0 ? 2 : 1) * ALONE_SECONDS || controller->rest_ran <= 0)
 		return true;
 	weight = 1.0 / (Min(controller->nrests++, RESTS - 1) + 1);
@@ -270,7 +272,7 @@ vote_of_statements(const Controller *controller, const ControllerInput *input)
 	return Min(VOTE * expected, GROWTH * input->seconds) * (1 - input->late / expected);
 }
 
-/* vote_of_waits -- likewise, by how much longer others take than in rests. */
+/* vote_of_waits -- the same, by how much longer others take than in rests. */
 static double
 vote_of_waits(Controller *controller, const ControllerInput *input)
 {
@@ -286,17 +288,17 @@ vote_of_waits(Controller *controller, const ControllerInput *input)
 	return STRETCH_GROWTH * Min(controller->nrests, RESTS) / RESTS * input->seconds * room / base;
 }
 
-/* move -- change the budget by so much, as a logarithm. */
+/* move -- change the budget's logarithm by a step. */
 static void
 move(Controller *controller, const ControllerInput *input, double step)
 {
-	/* what it doesn't use is none to shrink from */
+	/* a budget that VACUUM doesn't use shrinks from what it uses */
 	if (step < 0 && input->awake > 0)
 		controller->budget = Min(controller->budget, Max(2 * input->awake, LEAST_BUDGET));
 	controller->budget = Max(controller->budget * exp(step), LEAST_BUDGET);
 	if (input->cores_are_unknown)
 		controller->budget = Min(controller->budget, FIRST_BUDGET);
-	/* nor need it be bounded */
+	/* a budget that is twice what VACUUM uses needs no bound */
 	if (controller->budget > 2 * input->awake && controller->budget > 1 && input->awake > 0)
 		controller->budget = INFINITY;
 

@@ -9,9 +9,10 @@
  * one.  There it pays for what it has used, and sleeps until that is paid for: of the
  * cost that the settings allow, and of the time awake that a latency target allows
  * (pace_process.c).  The server's delay point makes each process sleep in proportion
- * to its own cost, so n processes cost n times the budget, and doesn't count the time
- * between two naps, so one process costs less.  Here the processes share a clock
- * (budget.c).  What else holds a process back is guards_point's (guards/guards.c).
+ * to its own cost, so n processes cost n times the budget.  It doesn't count the time
+ * between two naps, so one process costs less than the budget.  Here the processes share
+ * a clock (budget.c).  guards_point (guards/guards.c) sees to all else that holds a
+ * process back.
  *
  * pace_private.h says what the other files are for.
  *
@@ -35,7 +36,7 @@
 #include "compat.h"
 #include "pace/pace_private.h"
 
-/* Every so many pages the leader looks at the clock, if it is time to look around. */
+/* The number of calls of delay_point between two looks at the clock */
 #define CALLS_A_LOOK		16
 #define LONGEST_NAP_MS		100
 
@@ -63,8 +64,8 @@ pace_shared_size(void)
 
 /*
  * pace_create
- *		The leader initializes the shared block, which is zeroed, for a table.  Is that
- *		locked against all others?
+ *		The leader initializes the shared block, which is zeroed, for a table, and joins.
+ *		is_locked: nobody else can even read the table.
  */
 void
 pace_create(PaceShared *shared, Oid relid, bool is_locked)
@@ -146,7 +147,7 @@ pace_leave(void)
 /*
  * pace_join_as_builder
  *		This process takes part in a VACUUM, but spends of no budget: it builds indexes.
- *		To others, who would make way for it, it is none that they have to spare.
+ *		Other VACUUMs don't make way for it.
  */
 void
 pace_join_as_builder(void)
@@ -155,7 +156,7 @@ pace_join_as_builder(void)
 	neighbours_join();
 }
 
-/* pace_leave_as_builder -- not any more. */
+/* pace_leave_as_builder -- it takes part no more. */
 void
 pace_leave_as_builder(void)
 {
@@ -168,7 +169,7 @@ pace_report(TableResult *result)
 {
 	double		slept = (double) pg_atomic_read_u64(&my_pace.shared->cost.slept) / NS_PER_S;
 
-	/* or it was, until a reload */
+	/* a reload may have ended that */
 	result->was_paced = VacuumCostActive || slept > 0;
 	result->slept_seconds = slept;
 	result->has_latency_target = my_pace.target != NULL;
@@ -181,7 +182,7 @@ pace_report(TableResult *result)
 	}
 }
 
-/* pace_begin_summary -- begin to sum up. */
+/* pace_begin_summary -- begin to sum up the tables that this process leads. */
 void
 pace_begin_summary(void)
 {
@@ -189,7 +190,7 @@ pace_begin_summary(void)
 	held_before = guards_held();
 }
 
-/* pace_summary -- what it has come to since, of tables that this process led. */
+/* pace_summary -- their sum since then. */
 const PaceSummary *
 pace_summary(void)
 {
@@ -225,7 +226,7 @@ pace_give_up(void)
 	if (my_pace.shared == NULL)
 		return;
 	pg_atomic_write_u32(&my_pace.shared->failsafe, 1);
-	/* others go on to spend of it */
+	/* other VACUUMs still spend of the target's budget */
 	process_take_target(NULL);
 	my_pace.budget = INFINITY;
 	process_bound_team();
@@ -253,8 +254,8 @@ delay_point(void)
 	guards_point();
 
 	/*
-	 * who has pages pinned that are in the way of a pause is not to sleep
-	 * over them
+	 * A process that is to be paused, and still has pages pinned, doesn't
+	 * sleep over them.
 	 */
 	if (VacuumCostActive && !guards_hold_is_due())
 	{
@@ -265,7 +266,7 @@ delay_point(void)
 	}
 }
 
-/* pay -- for what this process has used, and sleep until that is paid for. */
+/* pay -- account for what this process has used, and sleep until that is paid for. */
 static void
 pay(uint64 now)
 {
@@ -279,7 +280,7 @@ pay(uint64 now)
 		nap(until);
 }
 
-/* look_and_tick -- see to all that comes a few times a second. */
+/* look_and_tick -- do what is due a few times a second. */
 static void
 look_and_tick(uint64 now)
 {
@@ -292,8 +293,8 @@ look_and_tick(uint64 now)
 
 /*
  * nap
- *		Sleep until this time, or until settings or budget change.  What isn't
- *		paid by then is paid later.
+ *		Sleep until this time, or until settings or budget change.  What isn't paid
+ *		then is paid later.
  */
 static void
 nap(uint64 until)
@@ -329,8 +330,8 @@ nap(uint64 until)
 
 /*
  * pace_while_waiting
- *		The leader waits for the others: do what they can't, or may not get to.
- *		To be called a few times a second, with no lock held.
+ *		The leader waits for its workers: do what only a leader can do, and what workers
+ *		may not get to.  To be called a few times a second, with no lock held.
  */
 void
 pace_while_waiting(void)
@@ -344,7 +345,7 @@ pace_while_waiting(void)
 	pace_warn_if_out_of_reach();
 }
 
-/* pace_shmem_request -- how much shared memory the pace needs. */
+/* pace_shmem_request -- reserve shared memory for the pace. */
 void
 pace_shmem_request(void)
 {

@@ -20,7 +20,7 @@
 /* What the pace has meant for the tables of this process since pace_begin_summary */
 typedef struct PaceSummary
 {
-	bool		is_known;		/* has it been through with one? */
+	bool		is_known;		/* has it left a table since? */
 	double		slept_seconds;	/* by all processes */
 	bool		has_target;
 	double		target_ms;		/* 0: none, or auto */
@@ -32,13 +32,16 @@ typedef struct PaceSummary
 /* The budget of one vacuum's processes, in memory that they share */
 typedef struct PaceShared PaceShared;
 
-/* settings */
+/* Settings.  A value that is no target is no error: *problem says what is wrong. */
 extern double cyclone_latency_percentile;
 
 extern bool pace_parse_latency_target(const char *value, double *target, const char **problem);
 extern void pace_settings_init(void);
 
-/* a command */
+/*
+ * A command, in the process that leads it.  A command that was begun must be ended, also
+ * after an error; pace_end_command does nothing if none was begun.
+ */
 extern void pace_shmem_request(void);
 extern void pace_shmem_init(void);
 extern void pace_begin_command(const double *latency_target);
@@ -52,7 +55,10 @@ extern void pace_write_steadily(void);
 extern void pace_begin_summary(void);
 extern const PaceSummary *pace_summary(void);
 
-/* a table */
+/*
+ * A table.  The leader creates the shared block in a transaction, and each other process
+ * joins.  pace_leave does nothing in a process that hasn't joined.  Places are for workers.
+ */
 extern Size pace_shared_size(void);
 extern void pace_create(PaceShared *shared, Oid relid, bool is_locked);
 extern void pace_join(PaceShared *shared);
@@ -72,7 +78,12 @@ extern void pace_begin_work(void);
 extern void pace_end_work(void);
 extern void pace_give_up(void);
 
-/* where it spends */
+/*
+ * Where it spends.  delay_point and pace_while_waiting serve interrupts or read files, and
+ * may raise errors: no LWLock, and no lock on a page, may be held.  Pages may be pinned only
+ * between guards_begin_pins and guards_end_pins.  pace_in_server_code is called with a page
+ * locked, and doesn't sleep.
+ */
 extern void delay_point(void);
 extern void pace_pages_written(int number);
 extern void pace_while_waiting(void);

@@ -4,21 +4,20 @@
  *	  The command whose tables are vacuumed at a pace: its settings, from the
  *	  beginning to the end.
  *
- * A command begins with what the server's parameters say, and with its options,
- * which override them.  From that come the settings in force, which its leader
- * publishes for each table (process_publish), and the latency target that it has
- * joined (target.c).
+ * A command begins with the server's parameters, which its options override.  They
+ * make the settings in force.  Its leader publishes these for each table
+ * (process_publish), and joins their latency target (target.c).
  *
  * The leader takes over changed settings as soon as the server is told to
- * reload its files (pace_settings.c); the others notice by the version number
+ * reload its files (pace_settings.c); its workers notice by the version number
  * of the shared block.  The parameters themselves stay as they are until the
  * end of the command, when the server reloads the files.
  *
  * All of this is the leader's; it joins and leaves targets under their lock.
  *
  * An autovacuum worker's delay point in the server's code would read the files and set
- * the parameters by itself, and fail: not in parallel mode.  So it is not to hear of a
- * reload there (pace_hide_reloads).
+ * the parameters by itself.  In parallel mode that fails, so a reload is hidden from it
+ * there (pace_hide_reloads).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -57,8 +56,8 @@ static void clear_at_exit(int code, Datum arg);
 
 /*
  * pace_begin_command
- *		A VACUUM begins, with this latency target (in ms, or a special value)
- *		unless it is NULL: then it is as the settings say.
+ *		A VACUUM begins, with this latency target (in ms, or a special value); if it is
+ *		NULL, with that of the settings.
  */
 void
 pace_begin_command(const double *latency_target)
@@ -91,7 +90,7 @@ pace_begin_command(const double *latency_target)
 
 /*
  * pace_end_command
- *		It has ended, or failed; harmless if it never began.
+ *		The VACUUM has ended, or failed; does nothing if none has begun.
  */
 void
 pace_end_command(void)
@@ -138,8 +137,8 @@ pace_hurry(void)
 
 /*
  * pace_processes_fed
- *		How many processes the command's settings would keep busy; with a latency
- *		target, which moves the budget, any number.
+ *		How many processes the command's cost settings keep busy.  A latency target
+ *		doesn't count here, as it moves its budget.
  */
 int
 pace_processes_fed(void)
@@ -151,8 +150,8 @@ pace_processes_fed(void)
 
 /*
  * pace_workers_now
- *		How many workers the command's budget, or target, would feed just now; for
- *		teams that don't change until they are through.
+ *		How many workers the command's budget and target feed now; for teams whose size
+ *		doesn't change.
  */
 int
 pace_workers_now(void)
@@ -171,10 +170,10 @@ pace_workers_now(void)
  * pace_write_steadily
  *		With a latency target, have the kernel write what we write soon.
  *
- * It would gather that for half a minute, and then write so much at once that
- * commits of others wait: what the vacuum does must show in their latency while
- * it does it, or it can't be held back.  Undone with the caller's nest level of
- * settings; workers that are launched from now on do the same.
+ * The kernel would gather writes for half a minute, and then write so much at once that
+ * other sessions' commits wait.  The vacuum can be held back only if what it does shows in
+ * their latency at once.  Undone with the caller's nest level of settings; workers that
+ * are launched from now on inherit it.
  */
 void
 pace_write_steadily(void)
@@ -206,10 +205,7 @@ pace_reload(void)
 
 	change_target();
 
-	/*
-	 * between two tables, or while indexes are built, nobody else is to be
-	 * told
-	 */
+	/* between two tables, or while indexes are built, there are no workers */
 	if (my_pace.shared == NULL)
 		return;
 	parking_set_told(&my_pace.shared->parking, guards_workers());
@@ -219,7 +215,7 @@ pace_reload(void)
 	view_show(my_pace.shared, NAN, NAN, 0);
 }
 
-/* reload_if_due -- likewise, if it was. */
+/* reload_if_due -- pace_reload, if the server was told to. */
 static void
 reload_if_due(void)
 {
@@ -242,7 +238,7 @@ pace_rebalance(void)
 	process_take_budget();
 }
 
-/* adapt_settings -- let the command's own wishes override the settings. */
+/* adapt_settings -- let the command's options override the settings. */
 static void
 adapt_settings(PaceSettings *settings)
 {
@@ -306,7 +302,7 @@ pace_hide_reloads(void)
 		pace_reload();
 }
 
-/* pace_show_reloads -- as before; what was hidden is for our delay point. */
+/* pace_show_reloads -- it is back; what was hidden is for our delay point. */
 void
 pace_show_reloads(void)
 {
@@ -318,7 +314,7 @@ pace_show_reloads(void)
 	reload_was_hidden = false;
 }
 
-/* note_hidden_reload -- the signal handler meanwhile. */
+/* note_hidden_reload -- the signal handler while reloads are hidden. */
 static void
 note_hidden_reload(SIGNAL_ARGS)
 {
@@ -328,7 +324,7 @@ note_hidden_reload(SIGNAL_ARGS)
 
 /*
  * pace_warn_if_out_of_reach
- *		Say so once a statement, in whichever process, or once in an autovacuum
+ *		Say so once a statement, in any of its processes, or once in an autovacuum
  *		worker's life.
  */
 void
@@ -337,7 +333,7 @@ pace_warn_if_out_of_reach(void)
 	uint32		not_yet = 0;
 	TargetState target;
 
-	/* from other workers the client hears nothing */
+	/* messages of other workers don't reach the client */
 	if (!pace_is_leader() && !IsParallelWorker())
 		return;
 	if (my_pace.target == NULL)
@@ -356,8 +352,7 @@ pace_warn_if_out_of_reach(void)
 
 /*
  * pace_prepare_process
- *		Do once in each process what can't be done in the middle of a command,
- *		nor be taken back.
+ *		Do what is done once in each process: clear up when it exits.
  */
 void
 pace_prepare_process(void)

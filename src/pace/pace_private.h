@@ -32,7 +32,7 @@
 
 /* ---- budget.c: a budget that processes share ---- */
 
-/* Ticks come that often. */
+/* The time between two ticks */
 #define NS_A_TICK			(NS_PER_S / 4)
 
 /* In shared memory: of cost, or of time awake (ns) */
@@ -44,14 +44,14 @@ typedef struct Budget
 	pg_atomic_uint64 slept;		/* ns */
 	pg_atomic_uint32 at_work;	/* processes */
 	pg_atomic_uint64 next_tick;
-	pg_atomic_uint32 ticking;	/* is someone in the middle of it? */
-	/* written by whoever ticks */
+	pg_atomic_uint32 ticking;	/* is a process in the middle of it? */
+	/* written by the process that ticks */
 	uint64		tick_time;
 	uint64		used_before;
 	uint64		slept_before;
 } Budget;
 
-/* What came of it between two ticks */
+/* What was used of it between two ticks */
 typedef struct BudgetUse
 {
 	double		seconds;
@@ -80,16 +80,16 @@ typedef struct ControllerInput
 	double		elapsed;		/* by the clock */
 	double		percent;		/* which percentile is the target */
 	double		votes;			/* statements that are late or not */
-	double		late;			/* so many of them are */
+	double		late;			/* how many of them are */
 	double		ended;			/* statements */
 	bool		some_run;		/* late or not */
 	double		awake;			/* processes of VACUUMs, on average */
 	double		looked;			/* seconds for which the following is known */
 	double		others_ran;		/* seconds of other sessions on a core */
-	double		others_waited;	/* likewise, that they waited for something
-								 * that VACUUM uses */
-	bool		cores_are_unknown;	/* but not for a core, and ran includes
-									 * that */
+	double		others_waited;	/* seconds that they waited for something that
+								 * VACUUM uses */
+	bool		cores_are_unknown;	/* waits for a core are in others_ran, not
+									 * in others_waited */
 } ControllerInput;
 
 /* What keeps the vacuum from going faster */
@@ -107,14 +107,16 @@ typedef struct Controller
 	double		budget;			/* see controller_budget */
 	ControllerLimit limit;
 
-	double		load;			/* statements a second, of late */
-	double		usual_load;		/* likewise, when one ended last */
-	double		load_for;		/* seconds, since it began */
+	double		load;			/* statements a second, averaged */
+	double		usual_load;		/* the same, when the last one ended */
+	double		load_for;		/* seconds since the first step */
 	double		load_at_cut;
 	double		silent;			/* seconds in which no statement has ended */
-	double		idle;			/* seconds without anybody */
-	double		settling;		/* seconds to go in which to see nothing */
-	double		at_floor;		/* seconds of missing the target there */
+	double		idle;			/* seconds in which there was nobody to be
+								 * spared */
+	double		settling;		/* seconds to go in which it doesn't look */
+	double		at_floor;		/* seconds of missing the target at the
+								 * slowest pace */
 
 	bool		alone;			/* with nobody to be spared */
 	bool		resting;		/* to learn */
@@ -125,7 +127,7 @@ typedef struct Controller
 	int			nrests;
 	double		base_ran;		/* seconds a rest */
 	double		base_waited;
-	double		ran;			/* of late */
+	double		ran;			/* by others, averaged over ALONE_SECONDS */
 	double		waited;
 } Controller;
 
@@ -139,7 +141,7 @@ extern bool controller_target_is_out_of_reach(const Controller *controller);
 
 /* ---- parking.c: a team no larger than its budget feeds ---- */
 
-/* So many workers are wanted if nothing bounds the pace. */
+/* The number of workers that are wanted if nothing bounds the pace */
 #define PARKING_ALL			PG_INT32_MAX
 
 /* The places at work of one team's workers; the leader needs none. */
@@ -147,12 +149,11 @@ typedef struct Parking
 {
 	int			leader;			/* its slot */
 	int			most;			/* workers that there can be */
-	pg_atomic_uint32 wanted;	/* as many workers as the budget feeds */
-	pg_atomic_uint32 room;		/* for as many workers others leave cores */
-	pg_atomic_uint32 told;		/* so many may be at work, cyclone.set_pace
-								 * says */
+	pg_atomic_uint32 wanted;	/* how many workers the budget feeds */
+	pg_atomic_uint32 room;		/* for how many workers others leave cores */
+	pg_atomic_uint32 told;		/* how many workers cyclone.set_pace allows */
 	pg_atomic_uint32 taken;		/* places taken by workers */
-	pg_atomic_uint32 is_bounded;	/* by a budget, as far as someone has
+	pg_atomic_uint32 is_bounded;	/* by a budget, as far as a process has
 									 * noticed */
 } Parking;
 
@@ -185,7 +186,7 @@ typedef struct PaceSettings
 	double		latency_percentile;
 } PaceSettings;
 
-/* Those of the server's parameters that a command changes for its duration */
+/* The server's parameters that a command changes for its duration */
 typedef struct PaceParameters
 {
 	double		cost_delay;
@@ -249,14 +250,14 @@ extern void target_state(LatencyTarget *target, TargetState *state);
 
 /* ---- pace_process.c: a vacuum, and this process in it ---- */
 
-/* It is no use to sleep for less. */
+/* The shortest nap that is of use */
 #define LEAST_NAP_NS		((uint64) NS_PER_MS)
 /*
  * What one process costs a second without any delay, about: 5 million for 5
  * million rows with two indexes, in 2.5 s by two processes (2 cores).
  */
 #define COST_OF_A_PROCESS	1e6
-/* As in the server: so many times the limit is paid for at most. */
+/* As in the server: at most this many times the limit is paid for at once. */
 #define GREATEST_OVERRUN	4
 
 struct PaceShared
@@ -265,10 +266,12 @@ struct PaceShared
 	slock_t		mutex;
 	PaceSettings settings;
 	LatencyTarget *target;		/* NULL: none */
-	double		least;			/* processes that may be at work at any rate */
+	double		least;			/* processes that may be at work whatever the
+								 * target's budget is */
 	pg_atomic_uint32 version;
-	pg_atomic_uint32 failsafe;	/* is it on, as far as someone has noticed? */
-	bool		in_a_hurry;		/* these never change: does no budget count? */
+	pg_atomic_uint32 failsafe;	/* is it on, as far as a process has noticed? */
+	/* these never change */
+	bool		in_a_hurry;		/* no budget counts */
 	Oid			relid;
 	int			leader;			/* its slot */
 	char		padding[PG_CACHE_LINE_SIZE];
@@ -276,7 +279,7 @@ struct PaceShared
 	/* written by all */
 	Budget		cost;			/* by the settings */
 	Budget		time;			/* awake, of this vacuum alone */
-	pg_atomic_uint32 with_server;	/* so many leave it to the server to make
+	pg_atomic_uint32 with_server;	/* how many leave it to the server to make
 									 * them sleep */
 	pg_atomic_uint32 by_target; /* is it the target that makes them sleep? */
 	pg_atomic_uint32 has_warned;	/* that the target is out of reach */
@@ -293,17 +296,18 @@ typedef struct Pace
 	uint32		target_version; /* of its budget below */
 	double		rate;			/* of the settings, cost a second; INFINITY:
 								 * no bound */
-	double		budget;			/* of the target, processes; likewise */
-	double		least;			/* processes, at any rate */
-	uint64		slice;			/* look at the budgets so long (ns) after the
-								 * last time */
+	double		budget;			/* of the target, processes; INFINITY: no
+								 * bound */
+	double		least;			/* processes, as in PaceShared */
+	uint64		slice;			/* ns between two looks at the budgets */
 	uint32		calls;			/* of the delay point */
 	bool		at_work;
 	bool		in_server_code;
-	bool		with_server;	/* counted there */
+	bool		with_server;	/* is it counted in with_server? */
 	uint64		awake_since;
-	int64		accounted;		/* cost of this process so far, likewise */
-	double		ns_a_cost;		/* awake, of late */
+	int64		accounted;		/* cost of this process that is accounted for */
+	double		ns_a_cost;		/* time awake for a cost of 1, at the last
+								 * payment */
 } Pace;
 
 extern Pace my_pace;
@@ -335,14 +339,16 @@ typedef struct PaceCommand
 	double		target;
 	bool		reload_owed;	/* to the server, which was told to */
 	PaceParameters parameters;	/* to be put back */
-	PaceSettings settings_at_start; /* the parameters' */
+	PaceSettings settings_at_start; /* of the parameters */
 	PaceSettings settings;		/* in force */
 	LatencyTarget *latency_target;	/* NULL: none */
-	TimestampTz statement;		/* in which it is run, maybe one of many */
-	bool		has_warned;		/* in there, that it is out of reach */
-	void		(*launch) (void *); /* workers; NULL: there are none to launch */
+	TimestampTz statement;		/* start of the statement, which may run
+								 * several commands */
+	bool		has_warned;		/* in that statement: out of reach */
+	void		(*launch) (void *); /* launches workers; NULL: there are none
+									 * to launch */
 	void	   *launch_argument;
-	bool		workers_asked_for;	/* by PARALLEL n, for the table in hand */
+	bool		workers_asked_for;	/* by PARALLEL n, for this table */
 } PaceCommand;
 
 extern PaceCommand pace_command;

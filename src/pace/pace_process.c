@@ -3,15 +3,15 @@
  * pace_process.c
  *	  A vacuum, and this process in it: what it may spend.
  *
- * Two budgets hold side by side, and the one that makes a process sleep for longer
- * counts.  Cost-based delay is a cost a second for the processes of one vacuum; what
- * a page costs is the user's to say, and pages are counted by the server.  A latency
- * target is a number of processes at work on average, for all vacuums that share it;
- * what is used of it is time awake.  As a table comes nearer to wraparound its vacuum
+ * There are two budgets, and the one that makes a process sleep for longer counts.
+ * Cost-based delay is a cost a second for the processes of one vacuum: the settings say
+ * what a page costs, and the server counts the pages.  A latency target is a number of
+ * processes at work on average, for all vacuums that share it; they use it by being
+ * awake.  As a table comes nearer to wraparound its vacuum
  * may be at work more than the target allows (pace_set_need).
  *
- * The leader publishes settings in the shared block, and raises its version.  Each
- * process takes them from there when it sees that (process_take_budget).
+ * The leader publishes settings in the shared block, and raises its version.  A process
+ * that sees a new version takes the settings from there (process_take_budget).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -29,9 +29,9 @@
 #include "debug_point.h"
 #include "pace/pace_private.h"
 
-/* Under a budget it is looked at so often: a page takes 5 to 20 us. */
+/* Under a budget, the time between two looks at it: a page takes 5 to 20 us. */
 #define SLICE_NS			(20 * (uint64) NS_PER_US)
-/* Who was awake for longer has waited, for a lock perhaps, and used nothing. */
+/* A process that was awake for longer has waited, for a lock perhaps, and used nothing. */
 #define LONGEST_AWAKE_NS	(100 * (uint64) NS_PER_MS)
 
 Pace		my_pace;
@@ -42,7 +42,7 @@ static int64 pages_written = 0; /* by this process, past shared buffers */
 static uint64 pay_for_time(uint64 now, double price);
 static double cost_so_far(void);
 
-/* process_publish -- the leader tells all which settings are in force, and which target. */
+/* process_publish -- the leader tells its workers which settings and target are in force. */
 void
 process_publish(const PaceSettings *settings, LatencyTarget *target)
 {
@@ -61,8 +61,8 @@ process_publish(const PaceSettings *settings, LatencyTarget *target)
  *		nearer: from the floor of a latency target to full speed.  For the leader; does
  *		nothing before pace_create.
  *
- * At work at any rate are so many processes of the most that it can have: the floor
- * to the power of what is not needed, so the speed rises evenly on a scale of factors.
+ * It may always have this many processes at work: between the floor and the most that it
+ * can have, evenly on a logarithmic scale.
  */
 void
 pace_set_need(double need)
@@ -116,16 +116,16 @@ process_take_budget(void)
 	}
 	my_pace.slice = isinf(my_pace.budget) && isinf(my_pace.rate) ? LEAST_NAP_NS : SLICE_NS;
 
-	/* with a target, even if nothing bounds it now, what it costs is counted */
+	/* with a target, cost is counted even if nothing bounds it now */
 	if (!VacuumFailsafeActive)
 		VacuumCostActive = process_is_counted();
-	/* what came before is not to be paid for */
+	/* what was used before isn't paid for */
 	if (VacuumCostActive && !was_active)
 		process_reset(now_ns());
 	process_bound_team();
 }
 
-/* process_is_counted -- does it matter what this process uses? */
+/* process_is_counted -- is what this process uses accounted for? */
 bool
 process_is_counted(void)
 {
@@ -151,7 +151,7 @@ process_take_target(LatencyTarget *now)
 		pg_atomic_fetch_sub_u32(&target_time(before)->at_work, 1);
 }
 
-/* process_budget_has_changed -- or that of the target? */
+/* process_budget_has_changed -- has the vacuum's budget, or its target's, since it was taken? */
 bool
 process_budget_has_changed(void)
 {
@@ -162,10 +162,10 @@ process_budget_has_changed(void)
 /*
  * process_pay
  *		Account for what this process has used since the last time; returns until when it
- *		is to sleep for that.
+ *		is to sleep.
  *
- * As in the server, a cost that exceeds the limit several times, in one go, is not paid
- * in full, so that no nap gets too long.
+ * As in the server, a cost of several times the limit at once isn't paid in full, so that
+ * no nap gets too long.
  */
 uint64
 process_pay(uint64 now)
@@ -189,7 +189,10 @@ process_pay(uint64 now)
 
 	if (!isinf(my_pace.rate))
 	{
-		/* those who leave it to the server take their share by themselves */
+		/*
+		 * processes that leave it to the server take their share by
+		 * themselves
+		 */
 		int			at_work = pg_atomic_read_u32(&shared->cost.at_work);
 		int			with_server = pg_atomic_read_u32(&shared->with_server);
 		double		share = with_server == 0 ? 1 : (double) at_work / Max(at_work - with_server, 1);
@@ -204,7 +207,7 @@ process_pay(uint64 now)
 	return Max(until, until_by_target);
 }
 
-/* pay_for_time -- to the target; or, if this vacuum is needed more than that, to its own clock. */
+/* pay_for_time -- on the target's clock; on this vacuum's own if that lets it go on earlier. */
 static uint64
 pay_for_time(uint64 now, double price)
 {
@@ -215,7 +218,7 @@ pay_for_time(uint64 now, double price)
 	return until;
 }
 
-/* process_reset -- what this process has used so far is not to be paid for. */
+/* process_reset -- what this process has used so far isn't paid for. */
 void
 process_reset(uint64 now)
 {
@@ -235,7 +238,7 @@ cost_so_far(void)
 	const BufferUsage *usage = &pgBufferUsage;
 	const PaceSettings *settings = &my_pace.settings;
 
-	/* to make those of temporary tables dirty costs nothing */
+	/* dirty pages of temporary tables cost nothing */
 	return (double) (usage->shared_blks_hit + usage->local_blks_hit) * settings->page_hit +
 		(double) (usage->shared_blks_read + usage->local_blks_read) * settings->page_miss +
 		(double) (usage->shared_blks_dirtied + pages_written) * settings->page_dirty;
@@ -243,8 +246,8 @@ cost_so_far(void)
 
 /*
  * pace_pages_written
- *		This process has written so many pages past shared buffers, which costs as
- *		much as making them dirty.
+ *		This process has written pages past shared buffers, which costs as much as making
+ *		them dirty.
  */
 void
 pace_pages_written(int number)
@@ -257,7 +260,7 @@ pace_pages_written(int number)
 /*
  * process_bound_team
  *		Tell the team whether there is a budget, and how many processes it is likely to
- *		feed.  Ticks find out.
+ *		feed; ticks correct the number.
  */
 void
 process_bound_team(void)

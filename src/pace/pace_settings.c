@@ -6,11 +6,11 @@
  *
  * The server reloads its configuration files between two commands, or in an
  * autovacuum worker.  In the middle of a parallel command it must not, as
- * parameters can't be set then.  But to change the pace of a vacuum of hours
- * is what one reloads the files for.  So the leader reads in them what
+ * parameters can't be set then.  But a user who reloads the files may want to
+ * change the pace of a vacuum that takes hours.  So the leader reads from them what
  * concerns the pace, and leaves the parameters themselves as they are until
- * the command has ended.  What was set in the session, for the user or for the
- * database takes precedence over the files, as ever.
+ * the command has ended.  Values set in the session, for the user or for the
+ * database take precedence over the files, as they do in the server.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -26,7 +26,7 @@
 #include "pace/pace_private.h"
 #include "settings.h"
 
-/* Statements that are faster than this can't be slowed down noticeably. */
+/* The bounds of a target; statements that are faster can't be slowed down noticeably */
 #define LEAST_TARGET_MS		0.1
 #define GREATEST_TARGET_MS	(24 * 3600 * 1000.0)
 
@@ -45,7 +45,7 @@ static void reread_target(const char *name, ConfigVariable *files, double *value
 
 /*
  * pace_settings_init
- *		Defines the parameters that are about latency.  To be called once, when the
+ *		Define the parameters that are about latency.  To be called once, when the
  *		library is loaded.
  */
 void
@@ -141,7 +141,7 @@ pace_settings_current(PaceSettings *settings)
 
 /*
  * pace_settings_save
- *		Note those parameters which pace_settings_reread may change.
+ *		Note the parameters that pace_settings_reread may change.
  */
 void
 pace_settings_save(PaceParameters *saved)
@@ -170,11 +170,10 @@ pace_settings_restore(const PaceParameters *saved)
 
 /*
  * pace_settings_rebalance
- *		In an autovacuum worker, what the cost limit is now, as the server shares it
- *		out among all such workers.
+ *		In an autovacuum worker, take over the cost limit, as the server shares it out
+ *		among all such workers.  Returns whether it has changed.
  *
- * Returns whether it has changed.  The server's routine has an error for the
- * case that it counts no such worker, not even this one.
+ * The server's routine raises an error if it counts no such worker, not even this one.
  */
 bool
 pace_settings_rebalance(PaceSettings *settings)
@@ -193,7 +192,7 @@ pace_settings_rebalance(PaceSettings *settings)
  *		The settings as this session's parameters would have them if the
  *		configuration files were reloaded now.
  *
- * *settings are those in force; what can't be read stays as it is.
+ * *settings are those in force; those that can't be read stay as they are.
  */
 void
 pace_settings_reread(PaceSettings *settings)
@@ -256,11 +255,11 @@ assign_autovacuum_target(const char *newval, void *extra)
 
 /*
  * reread_autovacuum
- *		Reread what an autovacuum worker goes by.
+ *		Reread the settings of an autovacuum worker.
  *
- * What of it counts depends on the table's options, which only the server
- * knows.  So the parameters' variables are changed under its feet, for
- * as long as the command lasts: see pace_settings_save.
+ * Which of them count depends on the table's options, which only the server knows.
+ * So the parameters' variables are changed for as long as the command lasts, without
+ * the server's knowledge: see pace_settings_save.
  */
 static void
 reread_autovacuum(ConfigVariable *files, PaceSettings *settings)

@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * pace_team.c
- *	  How many processes of a vacuum may be at work: what its budget feeds, and
- *	  what others leave cores for.
+ *	  How many processes of a vacuum may be at work: those that its budget feeds, and
+ *	  that others leave cores for.
  *
- * parking.c has the places, and says who rests; neighbours.c looks at others.
- * Here both are told of this vacuum, a few times a second: by a tick, which whatever
- * process comes first makes, and by the leader's look around.  The leader launches its
- * workers when there is a place for the first one, at a delay point, with no lock held.
+ * parking.c has the places, and says which workers rest; neighbours.c looks at other
+ * sessions.  Here both are told of this vacuum, a few times a second: by a tick, which
+ * the process that comes first makes, and by the leader's look around.  The leader
+ * launches its workers at a delay point, with no lock held, when there is a place for
+ * the first one.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -22,17 +23,17 @@
 
 #include "pace/pace_private.h"
 
-/* Under a budget no more blocks are taken at a time: a cost of ten thousand or so. */
+/* The most blocks that are taken at a time under a budget: a cost of about ten thousand */
 #define GREATEST_PIECE		512
 
 static void make_room(void);
 
 /*
  * pace_allow_workers
- *		The leader may have so many workers, to be launched by this routine: at once
- *		if the budget feeds any, else at a delay point as soon as it does.
+ *		The leader may have at most this many workers, to be launched by this routine: at
+ *		once if the budget feeds any, else at a delay point as soon as it does.
  *
- * If the user has asked for so many, others who want the cores don't count.
+ * If the user has asked for them, sessions that want the cores don't count.
  */
 void
 pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argument)
@@ -55,7 +56,7 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 		pace_launch_workers();
 }
 
-/* pace_withhold_workers -- none are launched, for now: those there were have gone. */
+/* pace_withhold_workers -- none are launched for now; those that there were have gone. */
 void
 pace_withhold_workers(void)
 {
@@ -75,7 +76,7 @@ pace_allow_workers_again(void (*launch) (void *), void *argument)
 		pace_launch_workers();
 }
 
-/* pace_launch_workers -- launch them, only once. */
+/* pace_launch_workers -- launch those that are allowed, once. */
 void
 pace_launch_workers(void)
 {
@@ -87,8 +88,8 @@ pace_launch_workers(void)
 
 /*
  * pace_piece
- *		How many blocks to take at a time, at most, if usually it is so many: under a
- *		budget few, as who is to be parked finishes what it has taken.
+ *		How many blocks to take at a time, at most: under a budget fewer than usual, as a
+ *		worker that is to be parked finishes what it has taken first.
  */
 uint32
 pace_piece(uint32 usual)
@@ -98,8 +99,8 @@ pace_piece(uint32 usual)
 
 /*
  * pace_take_place
- *		Has this worker a place at work, or can it take one?  If not, its latch will
- *		be set when there may be one.
+ *		Has this worker a place at work, or can it take one?  At any rate it can.  If not,
+ *		its latch will be set when there may be one.
  */
 bool
 pace_take_place(bool at_any_rate)
@@ -117,8 +118,8 @@ pace_has_place(void)
 
 /*
  * pace_give_place
- *		Before this process takes its next piece of work: are there too many for the
- *		budget?  If so it has given up its place, and is to end its part of the phase.
+ *		Before this process takes its next piece of work: are there too many workers?  If
+ *		so it has given up its place, and must end its part of the phase.
  */
 bool
 pace_give_place(void)
@@ -149,9 +150,9 @@ pace_end_work(void)
 
 /*
  * pace_look_around
- *		The leader sees to it that others find a core, and what they wait for, unless it
- *		was a moment ago.  Workers that find room now are woken; none are launched
- *		before the next delay point.
+ *		The leader looks at other sessions, unless it did a moment ago: its team makes
+ *		way for those that want a core, and the target hears how long they wait.  Workers
+ *		that find room now are woken; none are launched before the next delay point.
  */
 void
 pace_look_around(uint64 now)
@@ -179,7 +180,7 @@ make_room(void)
 	parking_set_room(&my_pace.shared->parking, takes_all ? PARKING_ALL : neighbours_room());
 }
 
-/* pace_tick_if_due -- measure, and see to the target, unless it was done a moment ago. */
+/* pace_tick_if_due -- measure, and have the target take a step, unless that was a moment ago. */
 void
 pace_tick_if_due(uint64 now)
 {
@@ -194,7 +195,7 @@ pace_tick_if_due(uint64 now)
 		return;
 	if (budget_begin_tick(&shared->time, now, &time))
 		budget_end_tick(&shared->time);
-	/* of those who leave it to the server it isn't known */
+	/* how long processes sleep that leave it to the server isn't known */
 	if (pg_atomic_read_u32(&shared->with_server) == 0)
 		parking_adjust(&shared->parking, cost.asleep);
 	view_show(shared, cost.used, time.used / NS_PER_S, Min(cost.asleep / at_work, 1));

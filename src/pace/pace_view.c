@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * pace_view.c
- *	  The view cyclone.pace: what is known of the pace of each vacuum.
+ *	  The view cyclone.pace: the pace of each vacuum.
  *
  * Each leader has a slot in shared memory, with a row while it vacuums a table.
- * Whoever ticks fills it in (view_show).
+ * The process that ticks fills it in (view_show).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -29,7 +29,7 @@
 
 #define PACE_COLUMNS		13
 
-/* What keeps a vacuum from going faster, as the view has it */
+/* What keeps a vacuum from going faster, in the words of the view */
 static const char *const limit_names[] = {
 	[LIMIT_NOTHING] = "nothing",
 	[LIMIT_LATENCY] = "latency target",
@@ -55,11 +55,11 @@ typedef struct PaceRow
 	double		rate;
 	double		asleep;
 	bool		by_waits;		/* does the target go by others' waits? */
-	int			shared_by;		/* so many VACUUMs have the target */
+	int			shared_by;		/* how many VACUUMs have the target */
 	int			limited_by;
 } PaceRow;
 
-/* Written by the leader, and by whoever ticks */
+/* Written by the leader, and by the process that ticks */
 typedef struct PaceSlot
 {
 	slock_t		mutex;
@@ -90,7 +90,7 @@ view_begin_row(PaceShared *shared)
 	SpinLockRelease(&slot->mutex);
 }
 
-/* view_end_row -- it has none any more; harmless if it had none. */
+/* view_end_row -- it has none any more; does nothing if it had none. */
 void
 view_end_row(void)
 {
@@ -144,7 +144,7 @@ find_limit(const TargetState *target, bool by_target)
 
 /*
  * pg_cyclone_pace
- *		The rows of cyclone.pace.  As in cyclone.progress, who may not see the
+ *		The rows of cyclone.pace.  As in cyclone.progress, a role that may not see the
  *		statistics of the command's user sees only that it runs.
  */
 Datum
@@ -183,7 +183,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 				nulls[column] = isnan(numbers[k]);
 				values[column] = Float8GetDatum(numbers[k]);
 			}
-			/* of what, if it is about a latency, and by how many it is shared */
+			/* null without a latency target */
 			nulls[column] = nulls[column + 1] = isnan(row.percentile);
 			values[column++] = CStringGetTextDatum(row.by_waits ? "waits" : "statements");
 			values[column++] = Int32GetDatum(row.shared_by);

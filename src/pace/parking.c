@@ -3,14 +3,14 @@
  * parking.c
  *	  A team no larger than its budget feeds: workers that are parked.
  *
- * Processes that a budget can't keep busy do harm by being there: they wake up,
- * take a core from somebody in the midst of a statement, do little, and sleep
- * again.  So under a budget, or a latency target, workers need a place to work,
- * and there are as many places as the budget feeds: none until the leader is
- * busy nearly all the time, then one, and so on, and back (parking_law).  What
- * counts is how long the processes at work sleep for the budget, so one that
- * waits for a disk or a lock is busy, and others help it.  Nor are there more than
- * others leave cores for (neighbours.c), budget or not.
+ * Processes that a budget can't keep busy do harm: they wake up, take a core from a
+ * session in the midst of a statement, do little, and sleep again.  So under a budget,
+ * or a latency target, workers need a place to work, and there are as many places as
+ * the budget feeds: none until the leader is busy nearly all the time, then one, and so
+ * on, and back (parking_law).  What counts is how long the processes at work sleep for
+ * the budget, so a process that waits for a disk or a lock is busy, and others help it.
+ * With a budget or without, there are no more places than others leave cores for
+ * (neighbours.c).
  *
  * A worker looks at this where it takes its next piece of work, when it holds
  * nothing that others wait for, and gives its place up if there are too many
@@ -18,11 +18,11 @@
  * and sleeps until it is woken by its latch (team.c).  A leader that has not
  * launched its workers yet does so when the first one is wanted (pace_team.c).
  *
- * Nobody has a duty to wake others but whoever raises the number of places, from
- * a tick, at the latest with the next one.  Who is to be parked says so in shared
- * memory before it looks for a place for the last time, and who raises the number
- * looks there afterwards, so no one sleeps on that is wanted.  The place of a worker
- * that dies is given up at its exit.
+ * The process that raises the number of places wakes others, from a tick, at the latest
+ * with the next one; no other process has to.  A worker that is to be parked says so in
+ * shared memory before it looks for a place for the last time.  The process that raises
+ * the number looks there afterwards, so no worker that is wanted sleeps on.  A worker
+ * that dies gives up its place at its exit.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -41,12 +41,12 @@
 #include "debug_point.h"
 #include "pace/pace_private.h"
 
-/* Who sleeps for less of the time, in processes, is busy nearly all of it. */
+/* Processes that sleep for less than this, in processes, are busy nearly all the time. */
 #define BUSY_ASLEEP			0.1
-/* If all of them together sleep for so much, one less has time to spare, too. */
+/* If together they sleep for more than this, one less would have time to spare, too. */
 #define IDLE_ASLEEP			1.25
 
-/* By process: for which team it is parked, that is its leader's slot plus one */
+/* By process: the team for which it is parked, as its leader's slot plus one; 0: none */
 static pg_atomic_uint32 *parked_for = NULL;
 
 /* Has this worker a place? */
@@ -58,16 +58,16 @@ static bool is_told_to_rest(void);
 
 /*
  * parking_law
- *		How many workers are wanted, after so many were and had places taken, while
- *		the processes at work, leader included, together slept for so much of the time,
- *		in processes.
+ *		How many workers are wanted from now on?  So far this many were wanted and had
+ *		taken places.  asleep is how much the processes at work, leader included, have
+ *		slept together, in processes.
  *
  * Knows nothing of the server, so that a simulation can call it.
  */
 uint32
 parking_law(uint32 wanted, uint32 taken, double asleep)
 {
-	/* nobody is to come before those who were called are there */
+	/* no more are wanted before those that are wanted are there */
 	if (asleep < BUSY_ASLEEP)
 		return taken >= wanted && wanted < PARKING_ALL ? wanted + 1 : wanted;
 	return asleep > IDLE_ASLEEP && wanted > 0 ? wanted - 1 : wanted;
@@ -75,7 +75,7 @@ parking_law(uint32 wanted, uint32 taken, double asleep)
 
 /*
  * parking_set_up
- *		The leader initializes it, for a team of so many workers at most; all are
+ *		The leader initializes it, for a team of at most this many workers; all are
  *		wanted.
  */
 void
@@ -92,8 +92,8 @@ parking_set_up(Parking *parking, int leader, int most)
 
 /*
  * parking_set_bound
- *		The pace is bounded now, by a budget that feeds about so many processes; or
- *		by none, and all are wanted.  Changes nothing if that was so before.
+ *		The pace is bounded now, by a budget that feeds about this many processes, or it
+ *		isn't, and all are wanted.  Changes nothing if that was so before.
  */
 void
 parking_set_bound(Parking *parking, bool is_bounded, double fed)
@@ -109,7 +109,7 @@ parking_set_bound(Parking *parking, bool is_bounded, double fed)
  * parking_adjust
  *		Change the number of workers that are wanted by how long processes slept.
  *
- * Also wakes those who are wanted for the place of somebody who has left.
+ * Also wakes workers that are wanted in the places of those that have left.
  */
 void
 parking_adjust(Parking *parking, double asleep)
@@ -125,7 +125,7 @@ parking_adjust(Parking *parking, double asleep)
 	wake(parking);
 }
 
-/* parking_set_room -- others leave cores for so many workers. */
+/* parking_set_room -- others leave cores for this many workers. */
 void
 parking_set_room(Parking *parking, uint32 room)
 {
@@ -133,7 +133,7 @@ parking_set_room(Parking *parking, uint32 room)
 		wake(parking);
 }
 
-/* parking_set_told -- somebody wants no more than so many at work. */
+/* parking_set_told -- cyclone.set_pace allows this many workers. */
 void
 parking_set_told(Parking *parking, uint32 told)
 {
@@ -157,8 +157,8 @@ parking_has_place(void)
 
 /*
  * parking_take_place
- *		Has this worker a place, or can it take one?  With at_any_rate it does, even
- *		if there are too many then.
+ *		Has this worker a place, or can it take one?  At any rate it takes one, even if
+ *		there are too many then.
  *
  * If not it may sleep: its latch will be set when there is one, or before.
  */
@@ -206,7 +206,7 @@ parking_give_place(Parking *parking)
 	return true;
 }
 
-/* parking_leave -- this worker takes no part any more; harmless if it never did. */
+/* parking_leave -- this worker takes no part any more; does nothing if it never did. */
 void
 parking_leave(Parking *parking)
 {
@@ -214,7 +214,7 @@ parking_leave(Parking *parking)
 	if (has_place)
 	{
 		pg_atomic_fetch_sub_u32(&parking->taken, 1);
-		/* it is for somebody else now */
+		/* another worker can have it */
 		wake(parking);
 	}
 	has_place = false;
@@ -228,7 +228,7 @@ places(Parking *parking)
 			   Min(pg_atomic_read_u32(&parking->wanted), pg_atomic_read_u32(&parking->room)));
 }
 
-/* wake -- wake as many of those who are parked as there are places for. */
+/* wake -- wake as many parked workers as there are places for. */
 static void
 wake(Parking *parking)
 {

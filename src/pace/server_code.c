@@ -4,13 +4,13 @@
  *	  The pace of routines that call the server's own delay point.
  *
  * The vacuum routines of other index types call the server's delay point, not ours.
- * While they delete they ask for each entry whether it is dead: there this process
- * pays for what it has used, as at a delay point of ours, and has the server's next
- * one sleep until that is paid for (pace_in_server_code).  A page is locked then, so it
- * doesn't sleep there.  If a guard holds it, it sleeps at each of the server's delay
- * points.  In cleanup nobody asks, so the server makes the process sleep for its share of
- * the budget, as it was when it began, and the others leave it that share; guards don't
- * hold it there.
+ * While they delete they ask for each entry whether it is dead.  There this process
+ * pays for what it has used, as at a delay point of ours.  A page is locked then, so it
+ * doesn't sleep there, but has the server's next delay point sleep until that is paid
+ * for (pace_in_server_code).  If a guard holds it, it sleeps at each of the server's delay
+ * points.  In cleanup the routines don't ask.  There the server makes the process sleep
+ * for its share of the budget, as it was when cleanup began, and the others leave it that
+ * share; guards don't hold it there.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -26,15 +26,15 @@
 
 #include "pace/pace_private.h"
 
-/* Every so many entries it looks at the clock: a page has some hundred. */
+/* The number of entries between two looks at the clock: a page has some hundred. */
 #define CALLS_A_LOOK		32
 
-/* Its cost limit while we say how long to sleep: a page more makes a hundredth of it */
+/* The server's cost limit while we say how long to sleep: a page more is a hundredth of it. */
 #define LIMIT				2000
-/* What it is told if there is nothing to sleep for */
+/* The server's limit and delay (ms) if there is nothing to sleep for */
 #define NO_LIMIT			100000000
 #define NO_DELAY			0.001
-/* And if a guard holds it, ms: a page or so after each */
+/* The delay (ms) if a guard holds the process, after a page or so each time */
 #define WAITING_DELAY		250.0
 
 static void leave_it_to_server(void);
@@ -59,9 +59,9 @@ pace_begin_server_code(void)
  * pace_in_server_code
  *		It is in there; call for each entry.
  *
- * A lock on a page may be held, and it isn't nice to read files then; but configuration
- * files are for once, when someone has asked for it, and others' times are some small
- * ones, ten times a second.
+ * A lock on a page may be held, and reading files takes time.  But configuration files
+ * are read only after a reload, and the files with other sessions' times are small, and
+ * read ten times a second.
  */
 void
 pace_in_server_code(void)
@@ -92,10 +92,7 @@ pace_in_server_code(void)
 		process_take_budget();
 	now = now_ns();
 
-	/*
-	 * not until the server's delay point has come, nor if there is little to
-	 * pay
-	 */
+	/* not before the server's delay point has come, nor for little to pay */
 	if (now < my_pace.awake_since + my_pace.slice)
 		return;
 	pace_look_around(now);
@@ -130,10 +127,10 @@ pace_end_server_code(void)
 
 /*
  * leave_it_to_server
- *		Have the server's delay point give this process its share of the budget that is
- *		tighter.
+ *		Have the server's delay point give this process its share of the tighter budget.
  *
- * It sleeps by cost, so a target's budget is worth what the cost of late took.
+ * The server sleeps by cost, so the time that a target's budget allows is converted by
+ * what the most recent cost took.
  */
 static void
 leave_it_to_server(void)
@@ -156,13 +153,13 @@ leave_it_to_server(void)
 		have_server_sleep(0);
 		return;
 	}
-	/* an autovacuum worker's limit is the server's, who shares it out */
+	/* an autovacuum worker's limit is the server's, which shares it out */
 	if (!AmAutoVacuumWorkerProcess())
 		vacuum_cost_limit = (int) Min(Max(5 * (double) NS_PER_MS / ns, 1), NO_LIMIT);
 	vacuum_cost_delay = vacuum_cost_limit * ns / NS_PER_MS;
 }
 
-/* have_server_sleep -- for so long, at the server's next delay point. */
+/* have_server_sleep -- for this time, at the server's next delay point. */
 static void
 have_server_sleep(double ms)
 {

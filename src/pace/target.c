@@ -4,19 +4,19 @@
  *	  A latency target, and the budget that keeps to it, of all VACUUMs of the
  *	  server that have it.
  *
- * What users feel doesn't depend on how many VACUUMs there are.  So those with
- * the same target, whoever has started them, autovacuum or sessions, share one
- * budget, one measurement, and one controller that moves the budget.  It is one of
- * time awake, in processes, so nobody's settings say what it is worth.
+ * All VACUUMs together slow users down.  So those with the same target, of autovacuum
+ * and of sessions, share one budget, one measurement, and one controller that moves the
+ * budget.  The budget is of time awake, in processes, so it doesn't depend on cost
+ * settings.
  *
  * A target is known by its value and percentile.  There is room for as many as there
- * can be leaders.  When its last VACUUM has left, it is kept for a while, for the next
- * one to go on with: so autovacuum doesn't begin anew, and learn anew, with each
- * table.  A place is used again only when all others have been, so a worker that
- * outlives its failed leader for a moment takes its leave from where it was.
+ * can be leaders.  When its last VACUUM has left, it is kept for a while for the next
+ * one: so autovacuum doesn't learn anew with each table.  The place that was left longest
+ * ago is used first, so a worker that outlives its failed leader for a moment still leaves
+ * the target that it had.
  *
- * Whoever ticks (budget.c) has the controller take a step.  Joining and leaving is
- * done under a lock, by leaders.
+ * The process that ticks (budget.c) has the controller take a step.  Leaders join and
+ * leave under a lock.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -34,13 +34,13 @@
 
 #define TRANCHE				"pg_cyclone latency targets"
 
-/* If there was no tick for so long, what it could measure says nothing. */
+/* After this time without a tick, what the next one measures says nothing. */
 #define GAP_SECONDS			2.0
-/* To the controller no more than this has passed between two. */
+/* The most seconds that the controller is told have passed between two */
 #define LONGEST_STEP		0.5
-/* Who has been running for so long, and for ten targets, is slow by nature. */
+/* A statement that runs for longer than this, and than ten targets, is slow by nature. */
 #define LONG_STATEMENT_MS	5000.0
-/* The percentile is shown of so many statements, to so many; or of those in so long */
+/* The percentile is shown of at least and at most this many statements, or of this time. */
 #define SHOWN_STATEMENTS	20
 #define WINDOW_STATEMENTS	200
 #define WINDOW_SECONDS		5.0
@@ -66,7 +66,7 @@ struct LatencyTarget
 	/* for ticks alone */
 	Controller	controller;
 	uint32		counts[LATENCY_BUCKETS];	/* of statements so far */
-	uint32		window[LATENCY_BUCKETS];	/* since that was forgotten */
+	uint32		window[LATENCY_BUCKETS];	/* since the window was forgotten */
 	double		window_seconds;
 	double		latency_ms;		/* the percentile, as last measured */
 };
@@ -89,11 +89,11 @@ static void publish(LatencyTarget *target, uint64 now);
 
 /*
  * target_join
- *		A VACUUM has the target of these settings now: find it, or make it.
+ *		A VACUUM has the target of these settings now: find it, or make it.  It leaves
+ *		the one that it had before, unless that is NULL.  In the end target_leave must be
+ *		called.
  *
- * It leaves the one that it had before, unless that is NULL.  In the end
- * target_leave must be called.  There is always room, as a leader has no more than
- * one but in here.
+ * There is always room, as a leader has more than one target only in here.
  */
 LatencyTarget *
 target_join(const PaceSettings *settings, LatencyTarget *before)
@@ -128,7 +128,7 @@ target_join(const PaceSettings *settings, LatencyTarget *before)
 	return found;
 }
 
-/* target_leave -- a VACUUM that has joined is through, or has no target any more. */
+/* target_leave -- a VACUUM that has joined ends, or has no target any more. */
 void
 target_leave(LatencyTarget *target)
 {
@@ -168,7 +168,7 @@ target_is_in_ms(const LatencyTarget *target)
 	return target->value != LATENCY_TARGET_AUTO;
 }
 
-/* target_note_others -- what other sessions have had. */
+/* target_note_others -- add the times of other sessions. */
 void
 target_note_others(LatencyTarget *target, const NeighboursTimes *times)
 {
@@ -192,7 +192,7 @@ target_tick_if_due(LatencyTarget *target, uint64 now)
 	budget_end_tick(&target->time);
 }
 
-/* target_state -- what it says of itself. */
+/* target_state -- what it tells views and reports. */
 void
 target_state(LatencyTarget *target, TargetState *state)
 {
@@ -211,7 +211,7 @@ leave(LatencyTarget *target)
 	target->left_at = now_ns();
 }
 
-/* is_kept -- has a VACUUM the target, or had it lately?  Under the lock. */
+/* is_kept -- has a VACUUM the target, or had it not long ago?  Under the lock. */
 static bool
 is_kept(const LatencyTarget *target, uint64 now)
 {
@@ -223,8 +223,8 @@ is_kept(const LatencyTarget *target, uint64 now)
  * begin_anew
  *		Make it the target of these settings.  Under the lock; no VACUUM has it.
  *
- * A worker whose leader has left it may not have noticed yet, so it is not for us
- * to change how many are at work.
+ * A worker whose leader has left the target may not have noticed yet.  So the number of
+ * processes at work stays: each takes itself off.
  */
 static void
 begin_anew(LatencyTarget *target, const PaceSettings *settings)
@@ -239,9 +239,9 @@ begin_anew(LatencyTarget *target, const PaceSettings *settings)
  * resume
  *		A VACUUM has a target again that was kept.  Under the lock.
  *
- * After no more than a moment, as between two tables, it goes on as if nothing
- * had happened.  After more than that nobody has measured what happened, so it
- * begins slowly, and without debts of the last one, which may have been cancelled.
+ * After a moment, as between two tables, it goes on as if nothing had happened.  After
+ * more than that, what happened since wasn't measured.  So it begins slowly, and without
+ * debts of the last VACUUM, which may have been cancelled.
  */
 static void
 resume(LatencyTarget *target)
@@ -254,7 +254,7 @@ resume(LatencyTarget *target)
 	skip_what_was(target, now);
 }
 
-/* skip_what_was -- begin to measure. */
+/* skip_what_was -- begin to measure from now on. */
 static void
 skip_what_was(LatencyTarget *target, uint64 now)
 {
@@ -268,8 +268,8 @@ skip_what_was(LatencyTarget *target, uint64 now)
 
 /*
  * control
- *		Have the controller take a step.  Raises no error, as the others would wait for
- *		this process to end it.
+ *		Have the controller take a step.  Raises no error, as then no process would tick
+ *		any more.
  */
 static void
 control(LatencyTarget *target, uint64 now, const BudgetUse *use)
@@ -298,8 +298,8 @@ control(LatencyTarget *target, uint64 now, const BudgetUse *use)
 
 /*
  * collect_votes
- *		The statements that have ended since the last tick, and those that run and are
- *		late, if they are to vote already.
+ *		Count the statements that have ended since the last tick, and those that run and
+ *		are late, if they vote already.
  */
 static void
 collect_votes(LatencyTarget *target, ControllerInput *input)
@@ -332,7 +332,7 @@ collect_votes(LatencyTarget *target, ControllerInput *input)
 	show_percentile(target);
 }
 
-/* forget_window -- begin to collect statements for their percentile. */
+/* forget_window -- begin a new window of statements. */
 static void
 forget_window(LatencyTarget *target)
 {
@@ -340,7 +340,7 @@ forget_window(LatencyTarget *target)
 	target->window_seconds = 0;
 }
 
-/* show_percentile -- as soon as there are some; and begin anew when there are enough. */
+/* show_percentile -- of the window, as soon as it has some statements; begin a new one when it is full. */
 static void
 show_percentile(LatencyTarget *target)
 {
@@ -356,7 +356,7 @@ show_percentile(LatencyTarget *target)
 		forget_window(target);
 }
 
-/* take_times -- what others have had since the last call. */
+/* take_times -- other sessions' times since the last call. */
 static NeighboursTimes
 take_times(LatencyTarget *target)
 {
@@ -369,7 +369,7 @@ take_times(LatencyTarget *target)
 	return times;
 }
 
-/* publish -- let all see what the controller has come to. */
+/* publish -- let all processes see the controller's result. */
 static void
 publish(LatencyTarget *target, uint64 now)
 {
@@ -393,7 +393,7 @@ publish(LatencyTarget *target, uint64 now)
 
 /*
  * number_of_targets
- *		One for each leader, and one for who is about to change from one to another,
+ *		One for each leader, and one more for the leader that changes from one to another
  *		under the lock.
  */
 static int
