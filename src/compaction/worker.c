@@ -65,6 +65,7 @@
 #include "autovacuum/running_notes.h"
 #include "compaction/compaction.h"
 #include "compaction/decision.h"
+#include "debug_point.h"
 #include "inplace/table_inplace.h"
 #include "library.h"
 #include "scope.h"
@@ -88,6 +89,7 @@ typedef struct Table
 								 * complete was done; -1: there was none */
 	int64		size;			/* bytes; -1: not known */
 	bool		is_locked;		/* by another session */
+	bool		is_skipped;		/* by VACUUM, as it was locked meanwhile */
 	const char *why_not;		/* it can't be compacted, or NULL */
 } Table;
 
@@ -164,6 +166,7 @@ take_slot(int number, Oid *database)
 {
 	bool		is_free;
 
+	Assert(number >= 0 && number < COMPACTION_MAX_WORKERS);
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	slot = &compaction_shared->slots[number];
 	*database = slot->database;
@@ -175,6 +178,12 @@ take_slot(int number, Oid *database)
 	{
 		slot->pid = MyProcPid;
 		slot->relid = InvalidOid;
+	}
+	else if (slot->pid == 0)
+	{
+		/* no worker comes any more, so the launcher can have it at once */
+		slot->launched = 0;
+		slot->database = InvalidOid;
 	}
 	LWLockRelease(compaction_shared->lock);
 	if (is_free)
@@ -491,7 +500,11 @@ compact_table(Table *table)
 	run(table, prepare_run, &result);
 	is_prepared = result.outcome == OUTCOME_DONE && !table->is_locked && table->why_not == NULL;
 	if (is_prepared)
+	{
 		run(table, run_vacuum, &result);
+		if (result.outcome == OUTCOME_DONE && table->is_skipped)
+			result.outcome = OUTCOME_GAVE_WAY;
+	}
 	else if (table->is_locked)
 		result.outcome = OUTCOME_GAVE_WAY;
 	else if (table->why_not != NULL)
@@ -600,9 +613,11 @@ run_vacuum(Table *table)
 	VacuumStmt *stmt;
 	char	   *sql;
 	QueryCompletion qc;
+	uint64		compacted = table_inplace_count();
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
+	DEBUG_POINT("compaction-run");
 
 	/*
 	 * what the server makes for the statement outlives the transactions of
@@ -627,6 +642,7 @@ run_vacuum(Table *table)
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
 	CommitTransactionCommand();
+	table->is_skipped = table_inplace_count() == compacted;
 }
 
 /* at_table -- say at which table we are, and when that has to end. */

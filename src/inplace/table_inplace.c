@@ -70,6 +70,9 @@
 #define PROGRESS_PAGES			1000
 #define MAX_IDLE_PASSES			6
 
+/* How many tables this process has begun to compact */
+static uint64 tables_begun = 0;
+
 static Inplace *make_job(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 						 MemoryContext context);
 static void compact_toast(Inplace *toast, Inplace *rows, InplaceResult *result);
@@ -83,6 +86,17 @@ static bool move_tail(Inplace *job, Inplace *rows, InplaceResult *result);
 static void plan_values(Inplace *rows, Inplace *toast);
 static void begin_planning(Inplace *job, PaceShared **pace);
 static void end_planning(PaceShared *pace);
+
+/*
+ * table_inplace_count
+ *		How many tables this process has begun to compact: if a statement doesn't change
+ *		that, it has compacted none.
+ */
+uint64
+table_inplace_count(void)
+{
+	return tables_begun;
+}
 
 /*
  * table_inplace_is_possible
@@ -145,6 +159,7 @@ table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 	quiet.index_cleanup = VACOPTVALUE_ENABLED;
 	quiet.options |= VACOPT_DISABLE_PAGE_SKIPPING;
 
+	tables_begun++;
 	guards_forget_disk();
 	/* an error outside of a transaction would not end the session's lock */
 	begin_vacuum_transaction(false);

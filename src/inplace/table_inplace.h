@@ -13,6 +13,7 @@
 #include "commands/vacuum.h"
 #include "utils/rel.h"
 
+extern uint64 table_inplace_count(void);
 extern bool table_inplace_is_possible(Relation rel, const char **why_not);
 extern void table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,
 						  MemoryContext parent);

@@ -297,6 +297,18 @@ def test_table_that_is_locked_is_left_alone(server):
         other.execute("ROLLBACK")
 
 
+def test_table_that_is_locked_at_the_last_moment(server):
+    """VACUUM skips it: that is no run in vain, by which the cooldown would double."""
+    with server.connect() as conn, server.connect() as other:
+        with server.parked("compaction-run"):
+            other.execute("BEGIN")
+            other.execute("LOCK t IN SHARE UPDATE EXCLUSIVE MODE")
+        row = server.wait_for(last_outcome="gave way")
+        assert (row["runs"], row["reason"]) == (0, "gave way")
+        assert conn.execute("SELECT backoff, failures, done_at FROM cyclone.compaction_state").fetchall() == [(0, 1, None)]
+        other.execute("ROLLBACK")
+
+
 def test_ends_when_it_is_switched_off(server):
     with server.parked("inplace-plan"):
         server.set(**{"cyclone.compaction": None})
@@ -422,6 +434,36 @@ def test_databases_are_left_at_once(server, statement):
     if isinstance(background.wait(), psycopg.errors.ObjectInUse):  # it waits for five seconds
         server.cluster.sql(statement)
     assert not background.error or isinstance(background.error, psycopg.errors.ObjectInUse)
+
+
+def test_worker_that_comes_too_late_is_in_nobodys_place(server):
+    """A database was left before its worker had begun: its place is free at once, not after the minute that a worker has to start."""
+    postmaster = server.cluster.postmaster.pid
+    with server.cluster.connect() as conn:
+        server.set(post_auth_delay="3")  # s
+        wait_until(lambda: server.cluster.sql("SHOW post_auth_delay") == [("3s",)], "the reload")
+        conn.execute("ALTER SYSTEM SET cyclone.compaction = on")
+        conn.execute("SELECT pg_reload_conf()")
+
+        def worker() -> Path | None:
+            conn.execute("SELECT 1")  # a transaction that commits, by which the launcher starts
+            for pid in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if b"compaction worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return Path(f"/proc/{pid}")
+            return None
+
+        starting = wait_until(worker, "a worker")
+        conn.execute("ALTER SYSTEM SET cyclone.compaction_databases = 'none'")
+        conn.execute("ALTER SYSTEM RESET post_auth_delay")
+        conn.execute("SELECT pg_reload_conf()")
+        conn.execute(f"ALTER DATABASE {server.db} RENAME TO {server.db}_late")
+        wait_until(lambda: not starting.exists(), "the worker's end")
+        server.db += "_late"
+        conn.execute(f"ALTER SYSTEM SET cyclone.compaction_databases = '{server.db}'")
+        conn.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: server.processes("worker"), "another worker", 45)
+    server.wait_for(last_outcome="done")
 
 
 def test_extension_is_dropped_and_created_anew(server):
