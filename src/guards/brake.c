@@ -57,7 +57,7 @@ static bool find_hold(GuardedVacuum *vacuum, GuardState *state);
 static bool waited_lately(GuardedVacuum *vacuum, Guard guard);
 static bool may_see(Oid owner);
 static bool may_brake(GuardedVacuum *vacuum);
-static bool pause_vacuum(GuardedVacuum *vacuum, int pid);
+static bool pause_vacuum(GuardedVacuum *vacuum, int pid, uint64 now);
 static bool resume_vacuum(GuardedVacuum *vacuum, int pid);
 
 /* pg_cyclone_pause -- cyclone.pause(pid): has it been told to? */
@@ -74,7 +74,7 @@ pg_cyclone_pause(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	guards_check_privileges(vacuum, pid);
 	is_locked = vacuum->is_locked;
-	if (!pause_vacuum(vacuum, pid))
+	if (!pause_vacuum(vacuum, pid, now_ns()))
 	{
 		ereport(WARNING,
 				(errmsg("VACUUM of process %d cannot be paused", pid),
@@ -108,14 +108,13 @@ Datum
 pg_cyclone_pause_all(PG_FUNCTION_ARGS)
 {
 	int			paused = 0;
+	uint64		now = now_ns();
 
 	refuse_without_preloading();
 	if (guards_shared == NULL)
 		PG_RETURN_INT32(0);
 	if (superuser())
 	{
-		uint64		now = now_ns();
-
 		LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 		pg_atomic_write_u32(&guards_shared->general_pause_by, GetUserId());
 		pg_atomic_write_u64(&guards_shared->general_pause_at, now);
@@ -129,7 +128,7 @@ pg_cyclone_pause_all(PG_FUNCTION_ARGS)
 		GuardedVacuum *vacuum = &guards_shared->vacuums[i];
 		int			pid = vacuum->pid;
 
-		if (pid != 0 && may_brake(vacuum) && pause_vacuum(vacuum, pid))
+		if (pid != 0 && may_brake(vacuum) && pause_vacuum(vacuum, pid, now))
 			paused++;
 	}
 	PG_RETURN_INT32(paused);
@@ -276,11 +275,16 @@ guards_check_privileges(GuardedVacuum *vacuum, int pid)
 				 errdetail("Only roles that may cancel its statement may do that: see pg_cancel_backend.")));
 }
 
-/* pause_vacuum -- unless it has ended since, or can't wait. */
+/*
+ * pause_vacuum
+ *		Pause it from now on, or for longer if it is paused.  Returns false if it has ended
+ *		since, or can't wait.
+ *
+ * A pause of all may hold it already.  Then it has been paused since that one began.
+ */
 static bool
-pause_vacuum(GuardedVacuum *vacuum, int pid)
+pause_vacuum(GuardedVacuum *vacuum, int pid, uint64 now)
 {
-	uint64		now = now_ns();
 	bool		can_wait = !guards_is_urgent(vacuum);
 
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
@@ -288,8 +292,10 @@ pause_vacuum(GuardedVacuum *vacuum, int pid)
 	if (can_wait)
 	{
 		pg_atomic_write_u32(&vacuum->paused_by, GetUserId());
-		if (guards_paused_until(vacuum) == 0)
-			pg_atomic_write_u64(&vacuum->paused_at, now);
+		if (pg_atomic_read_u64(&vacuum->paused_until) == 0)
+			pg_atomic_write_u64(&vacuum->paused_at,
+								now < guards_paused_until(vacuum) ?
+								pg_atomic_read_u64(guards_paused_at(vacuum)) : now);
 		pg_write_barrier();
 		pg_atomic_write_u64(&vacuum->paused_until,
 							now + (uint64) cyclone_max_pause * NS_PER_S);

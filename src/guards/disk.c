@@ -26,6 +26,8 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
+
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "access/xlogarchive.h"
@@ -58,6 +60,9 @@ static bool is_short(const char *path, double min_free, uint64 *free_bytes, uint
 static uint64 bytes_of(double min_free, uint64 size_bytes);
 static DiskHolder find_holder(void);
 static bool archiver_is_behind(void);
+static bool last_segments_are_ready(void);
+static bool is_ready(const char *segment);
+static char *holder_name(DiskHolder holder);
 static char *holding_slot(void);
 static void end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound);
 
@@ -66,9 +71,12 @@ void
 guards_look_at_disk(uint64 now)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
-	double		min_free = read_double(&vacuum->min_free_disk);
-	uint64		due = pg_atomic_read_u64(&vacuum->next_disk_look);
+	double		min_free;
+	uint64		due;
 
+	Assert(vacuum != NULL);
+	min_free = read_double(&vacuum->min_free_disk);
+	due = pg_atomic_read_u64(&vacuum->next_disk_look);
 	if (now < due || !pg_atomic_compare_exchange_u64(&vacuum->next_disk_look, &due, now + LOOK_NS))
 		return;
 	if (min_free == 0 || VacuumFailsafeActive || pg_atomic_read_u32(&vacuum->is_ending) != 0)
@@ -122,16 +130,25 @@ guards_disk_reserve(uint64 size_bytes)
 	return bytes_of(read_double(&vacuum->min_free_disk), size_bytes);
 }
 
-/* guards_disk_holder -- what retains WAL, for people; palloc'd. */
+/* guards_disk_holder -- what retains WAL, for people, palloc'd; NULL if nothing does any more. */
 char *
 guards_disk_holder(GuardedVacuum *vacuum)
 {
-	switch (pg_atomic_read_u32(&vacuum->disk_stops))
+	return holder_name(pg_atomic_read_u32(&vacuum->disk_stops));
+}
+
+/* holder_name -- likewise, of one that was found. */
+static char *
+holder_name(DiskHolder holder)
+{
+	switch (holder)
 	{
 		case DISK_SLOT:
 			return holding_slot();
 		case DISK_ARCHIVER:
 			return pstrdup("archiver");
+		case DISK_NONE:
+			break;
 	}
 	return NULL;
 }
@@ -167,12 +184,16 @@ look(GuardedVacuum *vacuum, double min_free)
 	pg_atomic_write_u32(&vacuum->disk_stops, holder);
 	if (holder != DISK_NONE && guards_is_urgent(vacuum) &&
 		pg_atomic_compare_exchange_u32(&vacuum->has_logged[GUARD_DISK], &not_yet, 1))
+	{
+		char	   *name = holder_name(holder);
+
 		ereport(WARNING,
 				(errcode(ERRCODE_DISK_FULL),
 				 errmsg("VACUUM of %s goes on although less is free than \"cyclone.min_free_disk\": it is needed to prevent transaction ID wraparound",
 						guards_vacuum_name(vacuum)),
 				 errdetail("%s are free in the file system of \"%s\", where WAL is retained by %s.",
-						   pretty_bytes(free_bytes), XLOGDIR, guards_disk_holder(vacuum))));
+						   pretty_bytes(free_bytes), XLOGDIR, name != NULL ? name : "a slot")));
+	}
 
 	/*
 	 * what holds a vacuum needs no hurry; that WAL is retained may show any
@@ -183,11 +204,14 @@ look(GuardedVacuum *vacuum, double min_free)
 
 /*
  * time_to_next_look
- *		How long it takes to fill the room above the bound, in nanoseconds.
+ *		How long it takes to fill the room above the bound, in nanoseconds.  Without a
+ *		bound, and where the figures aren't known, there is no hurry.
  */
 static uint64
 time_to_next_look(uint64 free_bytes, uint64 bound)
 {
+	if (bound == 0)
+		return LOOK_NS;
 	if (free_bytes <= bound)
 		return SHORTEST_LOOK_NS;
 	return (uint64) Min(Max((free_bytes - bound) / FASTEST_WRITES * LOOK_NS, SHORTEST_LOOK_NS), LOOK_NS);
@@ -229,14 +253,29 @@ find_holder(void)
 	return DISK_NONE;
 }
 
-/* archiver_is_behind -- are there segments that it should have done by now? */
+/*
+ * archiver_is_behind
+ *		Are there segments that it should have done by now?
+ *
+ * It does them in order, so as a rule the last ones tell.  Not so at the beginning of a
+ * timeline: once in LOOK_NS all of the folder is read, which may have a file for each
+ * segment that is kept.
+ */
 static bool
 archiver_is_behind(void)
 {
+	static uint64 last_reading = 0;
 	const char *path = XLOGDIR "/archive_status";
-	DIR		   *folder = AllocateDir(path);
+	DIR		   *folder;
 	struct dirent *file;
 	int			ready = 0;
+
+	if (last_segments_are_ready())
+		return true;
+	if (last_reading != 0 && now_ns() < last_reading + LOOK_NS)
+		return false;
+	last_reading = now_ns();
+	folder = AllocateDir(path);
 
 	while (ready < READY_SEGMENTS && (file = ReadDirExtended(folder, path, DEBUG1)) != NULL)
 	{
@@ -250,7 +289,40 @@ archiver_is_behind(void)
 	return ready >= READY_SEGMENTS;
 }
 
-/* holding_slot -- the slot that retains most, by its name. */
+/* last_segments_are_ready -- do the last ones that are complete wait for the archiver? */
+static bool
+last_segments_are_ready(void)
+{
+	TimeLineID	timeline;
+	XLogRecPtr	flushed = GetFlushRecPtr(&timeline);
+	XLogSegNo	current;
+
+	XLByteToSeg(flushed, current, wal_segment_size);
+	for (int i = 1; i <= READY_SEGMENTS; i++)
+	{
+		char		segment[MAXFNAMELEN];
+
+		if (current <= i)
+			return false;
+		XLogFileName(segment, timeline, current - i, wal_segment_size);
+		if (!is_ready(segment))
+			return false;
+	}
+	return true;
+}
+
+/* is_ready -- does the archiver still have to do it? */
+static bool
+is_ready(const char *segment)
+{
+	char		path[MAXPGPATH];
+	struct stat status;
+
+	StatusFilePath(path, segment, ".ready");
+	return stat(path, &status) == 0;
+}
+
+/* holding_slot -- the slot that retains most, by its name; NULL if there is none any more. */
 static char *
 holding_slot(void)
 {
@@ -275,7 +347,7 @@ holding_slot(void)
 		}
 	}
 	LWLockRelease(ReplicationSlotControlLock);
-	return psprintf("slot %s", NameStr(name));
+	return XLogRecPtrIsInvalid(least) ? NULL : psprintf("slot %s", NameStr(name));
 }
 
 /* end_rewrite -- by an error, which removes the second copy. */

@@ -26,6 +26,7 @@
 
 #include "clock.h"
 #include "compat.h"
+#include "debug_point.h"
 #include "guards/guards_state.h"
 
 GuardsShared *guards_shared = NULL;
@@ -51,6 +52,7 @@ guards_shmem_init(void)
 	{
 		/* atomics of no more than 64 bits that are zero need no more */
 		memset(guards_shared, 0, guards_shmem_size());
+		SpinLockInit(&guards_shared->wal_mutex);
 		guards_shared->lock = &GetNamedLWLockTranche(GUARDS_TRANCHE)[0].lock;
 	}
 }
@@ -81,7 +83,7 @@ guards_is_urgent(GuardedVacuum *vacuum)
 {
 	TransactionId next = ReadNextTransactionId();
 	TransactionId xid_limit = next - autovacuum_freeze_max_age;
-	MultiXactId multi_limit = ReadNextMultiXactId() - autovacuum_multixact_freeze_max_age;
+	MultiXactId multi_limit;
 
 	if (pg_atomic_read_u32(&vacuum->is_urgent) != 0)
 		return true;
@@ -90,6 +92,9 @@ guards_is_urgent(GuardedVacuum *vacuum)
 		return true;
 	if (!TransactionIdIsNormal(vacuum->relfrozenxid))
 		return false;
+	/* autovacuum's limit: the more members there are, the lower it is */
+	multi_limit = ReadNextMultiXactId() -
+		DEBUG_LIMIT(multixact_limit, MultiXactMemberFreezeThreshold());
 	if (xid_limit < FirstNormalTransactionId)
 		xid_limit -= FirstNormalTransactionId;
 	if (multi_limit < FirstMultiXactId)
@@ -142,13 +147,13 @@ void
 guards_end_hold(Guard guard)
 {
 	GuardedVacuum *vacuum = guarded.vacuum;
-
-	/* read before, lest the next one changes it */
-	uint64		start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
+	uint64		start;
 	uint64		now = now_ns();
 	uint32		holds;
 
 	Assert(vacuum != NULL);
+	/* before the count, lest the next one changes it */
+	start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
 	holds = pg_atomic_read_u32(&vacuum->holds[guard]);
 	guarded.holds[guard] = false;
 	/* a process that moved rows for the command before may come late */

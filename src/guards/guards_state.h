@@ -15,6 +15,7 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
+#include "storage/spin.h"
 
 #include "guards/guards.h"
 #include "guards/lag_law.h"
@@ -131,8 +132,9 @@ typedef struct GuardsShared
 
 	/* WAL of all vacuums */
 	pg_atomic_uint64 wal_rate;	/* bytes a second; 0: no bound */
-	pg_atomic_uint64 wal_paid_until;
-	pg_atomic_uint64 priced_at; /* the rate that is based on; a double */
+	slock_t		wal_mutex;		/* of the next two */
+	uint64		wal_paid_until;
+	double		priced_at;		/* the rate that is based on; 0: none yet */
 	pg_atomic_uint64 wal_written;
 	pg_atomic_uint64 measured_at;
 	pg_atomic_uint64 measured_before;	/* what was written then */

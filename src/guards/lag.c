@@ -140,6 +140,9 @@ look(uint64 now, uint32 max_lag_ms)
 		watch->time = 0;
 		return 0;
 	}
+	/* another process has looked later, while this one was on its way */
+	if (now <= watch->time)
+		return 0;
 	if (watch->time == 0 || now > watch->time + GAP_NS)
 	{
 		watch->nmarks = 0;

@@ -26,6 +26,7 @@
 #include "commands/vacuum.h"
 #include "executor/instrument.h"
 #include "storage/lwlock.h"
+#include "storage/spin.h"
 
 #include "guards/guards.h"
 #include "guards/guards_state.h"
@@ -37,12 +38,15 @@
 /* WAL that takes less time at that rate isn't looked at, up to this number of bytes. */
 #define CHARGE_SECONDS		0.002
 #define GREATEST_CHARGE		(256 * 1024.0)
+/* No debt takes longer to pay, lest it be more than the clock can have. */
+#define LONGEST_DEBT_NS		1e18
 /* The view's figure of WAL is measured over this time. */
 #define MEASURE_NS			((uint64) NS_PER_S)
 
 static bool is_exempt(Guard guard);
 static double rate_in_force(Guard *guard);
 static void price_anew(double rate, uint64 now);
+static void pay(double rate, uint64 now, double bytes);
 static void price_all_anew(double rate, uint64 now);
 static void measure(uint64 now);
 
@@ -75,11 +79,11 @@ wal_rate_account(uint64 now)
 	Guard		guard;
 	double		rate = rate_in_force(&guard);
 
+	Assert(guarded.vacuum != NULL);
 	price_anew(rate, now);
 	guarded.wal_bytes += written;
 	if (written > 0 && !isinf(rate))
-		guarded.wal_paid_until = clock_pay(&guards_shared->wal_paid_until, now,
-										   (uint64) (written * NS_PER_S / rate));
+		pay(rate, now, written);
 	pg_atomic_fetch_add_u64(&guards_shared->wal_written, written);
 	measure(now);
 	/* less than the least nap is slept with what comes next */
@@ -97,6 +101,7 @@ wal_rate_account(uint64 now)
 void
 wal_rate_sleep(void)
 {
+	Assert(guarded.vacuum != NULL);
 	while (guarded.wal_paid_until != 0 && !guards_hold_is_due())
 	{
 		uint64		now = now_ns();
@@ -153,28 +158,47 @@ rate_in_force(Guard *guard)
 static void
 price_anew(double rate, uint64 now)
 {
+	uint64		until;
+
+	SpinLockAcquire(&guards_shared->wal_mutex);
 	price_all_anew(rate, now);
-	guarded.wal_paid_until = Min(guarded.wal_paid_until,
-								 pg_atomic_read_u64(&guards_shared->wal_paid_until));
+	until = guards_shared->wal_paid_until;
+	SpinLockRelease(&guards_shared->wal_mutex);
+	guarded.wal_paid_until = Min(guarded.wal_paid_until, until);
 }
 
-/* price_all_anew -- likewise, by all. */
+/* pay -- for bytes that this process has written. */
+static void
+pay(double rate, uint64 now, double bytes)
+{
+	uint64	   *until = &guards_shared->wal_paid_until;
+
+	SpinLockAcquire(&guards_shared->wal_mutex);
+	/* a process with an older rate may have come in between */
+	price_all_anew(rate, now);
+	*until = Max(*until, now - CREDIT_NS) + (uint64) Min(bytes * NS_PER_S / rate, LONGEST_DEBT_NS);
+	guarded.wal_paid_until = *until;
+	SpinLockRelease(&guards_shared->wal_mutex);
+}
+
+/*
+ * price_all_anew
+ *		Have all that isn't paid for yet at this rate.  Under the mutex, so that no debt is
+ *		added meanwhile at another one: at 1 byte a second, which is what vacuums have that
+ *		stand still, some kB would be worth hours.
+ */
 static void
 price_all_anew(double rate, uint64 now)
 {
-	uint64		bits = pg_atomic_read_u64(&guards_shared->priced_at);
-	uint64		until = pg_atomic_read_u64(&guards_shared->wal_paid_until);
-	uint64		new_bits;
-	double		before;
+	GuardsShared *shared = guards_shared;
+	double		before = shared->priced_at;
 
-	memcpy(&before, &bits, sizeof(before));
-	memcpy(&new_bits, &rate, sizeof(new_bits));
-	if (rate == before || !pg_atomic_compare_exchange_u64(&guards_shared->priced_at, &bits, new_bits))
+	if (rate == before)
 		return;
-	/* a process that pays meanwhile is right about the rest */
-	if (until > now && before > 0 && !isinf(before))
-		(void) pg_atomic_compare_exchange_u64(&guards_shared->wal_paid_until, &until,
-											  now + (uint64) ((until - now) * (before / rate)));
+	shared->priced_at = rate;
+	if (shared->wal_paid_until > now && before > 0 && !isinf(before))
+		shared->wal_paid_until = now +
+			(uint64) Min((shared->wal_paid_until - now) * (before / rate), LONGEST_DEBT_NS);
 }
 
 /* measure -- how much all vacuums write a second, for the view. */

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
@@ -12,6 +14,7 @@ from psycopg.rows import dict_row
 
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
+from cyclone_lab.postgres import REPO
 
 SETTINGS = {
     "min_parallel_table_scan_size": 0,
@@ -233,6 +236,24 @@ def test_who_pauses_all_holds_those_that_begin_later(cluster, db, conn):
     assert_done(conn, before)
 
 
+def test_the_view_tells_since_when_a_pause_of_all_holds_it(cluster, db, conn):
+    """Also where the session has never been paused before, and where it is paused by itself then, too."""
+    before = make_table(conn, 2000)
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+        try:
+            assert one(conn, "SELECT cyclone.pause()") == 1
+            row = pace_of(conn, vacuum.pid)
+            assert (row["limited_by"], row["bound"]) == ("paused", 3600) and 0 <= row["figure"] < 3600
+            assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+            row = pace_of(conn, vacuum.pid)
+            assert 0 <= row["figure"] < 3600 <= row["bound"] < 7200
+        finally:
+            conn.execute("SELECT cyclone.resume()")
+        vacuum.release()
+        vacuum.finish()
+    assert_done(conn, before)
+
+
 @pytest.mark.parametrize("victim, workers", [("leader", 0), ("leader", 2), ("worker", 2)])
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
 def test_a_paused_process_is_stopped(cluster, db, conn, how, victim, workers):
@@ -428,6 +449,25 @@ def test_an_emergency_ends_a_pause(new_cluster):
     checks.assert_clean(conn, "t", "young")
     conn.close()
     other.close()
+
+
+def test_an_emergency_of_multixact_members(cluster, db, conn):
+    """Where there are many members autovacuum comes earlier for the sake of multixact IDs, so a pause counts no more."""
+    before = make_table(conn, 2000)
+    conn.execute("CREATE TABLE locked AS SELECT 1 AS id; CREATE PROCEDURE lock() LANGUAGE plpgsql AS"
+                 " $$BEGIN FOR i IN 1..10 LOOP PERFORM FROM locked FOR KEY SHARE; COMMIT; END LOOP; END$$")  # fmt: skip
+    with cluster.connect(db) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT FROM locked FOR KEY SHARE")
+        conn.execute("CALL lock()")
+        other.execute("ROLLBACK")
+    with Parked(cluster, db, "heap-scan:any", 1, "VACUUM (PARALLEL 0, FREEZE) t") as vacuum:
+        assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True
+        assert one(conn, "SELECT cyclone.resume(%s)", vacuum.pid) is True
+        conn.execute("SET cyclone.debug_multixact_limit = 5")
+        assert_cannot_be_paused(conn, vacuum)
+    conn.execute("RESET cyclone.debug_multixact_limit")
+    assert_done(conn, before)
 
 
 def test_ddl_passes_a_paused_autovacuum(new_cluster, pg_major):
@@ -681,13 +721,15 @@ def slot_that_retains_wal(conn):
         conn.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'retains'")
 
 
-@pytest.mark.parametrize("options, end", [("PARALLEL 0, FREEZE", "drop"), ("PARALLEL 2, FREEZE", "drop"), ("PARALLEL 2, FREEZE", "reload")])
+@pytest.mark.parametrize(
+    "options, end", [("PARALLEL 0, FREEZE", "drop"), ("PARALLEL 2, FREEZE", "drop"), ("PARALLEL 2, FREEZE", "reload"), ("PARALLEL 2, FREEZE", "lost")]
+)
 def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, conn, options, end):
-    """Without a page pinned, until the slot is gone, or the bound."""
+    """Without a page pinned, until the slot is gone, or lost as it retains too much, or until the bound is gone."""
     before = make_table(conn)
     position = len(cluster.log)
     settings = {**SETTINGS, **SHORT, "cyclone.debug_long_hold": 1}
-    with slot_that_retains_wal(conn), files(conn, **{"cyclone.min_free_disk": "1GB"}):
+    with slot_that_retains_wal(conn), files(conn, **{"cyclone.min_free_disk": "1GB", "max_slot_wal_keep_size": "-1"}):
         del settings["cyclone.min_free_disk"]  # or a reload would not be for this session
         vacuum = Background(cluster, db, f"VACUUM ({options}, VERBOSE) t", settings)
         wait_until(lambda: one(conn, HELD_BY_DISK) > 0 and "has been held back" in cluster.log[position:], "the wait")
@@ -697,6 +739,10 @@ def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, co
         assert "WAL is retained there by: slot retains." in cluster.log[position:]
         if end == "drop":
             conn.execute("SELECT pg_drop_replication_slot('retains')")
+        elif end == "lost":
+            change(conn, max_slot_wal_keep_size="1MB")
+            conn.execute("CHECKPOINT")
+            assert one(conn, "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'retains'") == "lost"
         else:
             change(conn, **{"cyclone.min_free_disk": "0"})
         vacuum.finish()
@@ -765,6 +811,100 @@ def test_vacuum_waits_for_an_archiver_that_fails(new_cluster):
     vacuum.finish()
     assert_done(conn, before)
     conn.close()
+
+
+# A process of its own, as a small disk is made before there is a second thread
+FULL_DISK = """
+import shutil, subprocess, sys
+from pathlib import Path
+from cyclone_lab.small_disk import Disk, can_be_small
+
+why_not = can_be_small()
+if why_not:
+    sys.exit(f"no small disk: {why_not}")
+
+from cyclone_lab import checks
+from cyclone_lab.background import Background, wait_until
+from cyclone_lab.cluster import Cluster
+
+MB = 1 << 20
+HELD = "SELECT held_by FROM cyclone.pace WHERE limited_by = 'disk space'"
+config = {
+    "shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "archive_mode": "on", "archive_command": "true",
+    "wal_keep_size": 0, "max_wal_size": "64MB", "min_wal_size": "32MB", "wal_recycle": "off", "checkpoint_completion_target": 0,
+    "cyclone.min_free_disk": sys.argv[2],
+}
+with Cluster.create(Path(sys.argv[1]), config) as cluster:
+    disk = Disk(cluster.home / "wal", small=True, megabytes=128)
+    wal = cluster.data / "pg_wal"
+    subprocess.run(["cp", "--archive", f"{wal}/.", disk.folder], check=True)
+    shutil.rmtree(wal)
+    wal.symlink_to(disk.folder)
+    try:
+        cluster.start()
+        conn = cluster.connect()
+
+        def archived():
+            conn.execute("CHECKPOINT")
+            return disk.used() < 36 * MB
+
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.create_extensions(conn)
+        conn.execute("CREATE TABLE t (id int, note text)")
+        conn.execute("CREATE INDEX ON t (id)")
+        for part in range(8):
+            conn.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(%s::int, %s::int) i", (part * 15000 + 1, part * 15000 + 15000))
+            conn.execute("DELETE FROM t WHERE id > %s AND id % 100 = 0", (part * 15000,))
+            wait_until(archived, "WAL to be archived and removed")
+        before = checks.table_state(conn, "t")
+        conn.execute("ALTER SYSTEM SET archive_command = 'false'")
+        conn.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: conn.execute("SHOW archive_command").fetchone() == ("false",), "the reload")
+        conn.execute("CHECKPOINT")  # from now on each page's first change is an image
+        vacuum = Background(cluster, "postgres", "VACUUM (PARALLEL 1, FREEZE) t")
+        held = wait_until(lambda: conn.execute(HELD).fetchall() or not vacuum.running, "the wait")
+        assert held == [("archiver",)], (held, vacuum.error)
+        free = 128 - disk.used() // MB
+        assert 16 <= free < 64, free
+        conn.execute("INSERT INTO t VALUES (0, 'others write')")
+        conn.execute("DELETE FROM t WHERE id = 0")
+        assert vacuum.running and conn.execute(HELD).fetchall() == [("archiver",)]
+        # what is left is written slowly, as nothing retains WAL any more: VACUUM leaves the rest to checkpoints
+        conn.execute("ALTER SYSTEM SET cyclone.max_wal_rate = '32MB'")
+        conn.execute("ALTER SYSTEM SET archive_command = 'true'")
+        conn.execute("SELECT pg_reload_conf()")
+        vacuum.finish()
+        after = checks.table_state(conn, "t")
+        assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
+        checks.assert_clean(conn, "t")
+        assert "PANIC" not in cluster.log
+        conn.close()
+        print(f"held with {free} MB free")
+    finally:
+        cluster.stop("immediate")
+        disk.remove()
+"""
+
+
+def run_on_full_disk(prefix, min_free: str) -> subprocess.CompletedProcess:
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, prefix, min_free], text=True, capture_output=True,
+                          env={**os.environ, "PYTHONPATH": str(REPO / "python")})  # fmt: skip
+    if "no small disk: " in done.stderr:
+        pytest.xfail(f"NOT TESTED: a disk that gets full of WAL: {done.stderr.strip()}")
+    return done
+
+
+def test_an_archiver_that_fails_does_not_fill_the_disk(prefix):
+    """The server stays up, with the guard alone between it and its end; VACUUM goes on when the archiver does."""
+    done = run_on_full_disk(prefix, "64MB")
+    assert done.returncode == 0 and "held with" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.full
+def test_without_the_guard_it_does(prefix):
+    """Or the test before would prove nothing."""
+    done = run_on_full_disk(prefix, "0")
+    assert done.returncode != 0 and "held with" not in done.stdout, done.stdout + done.stderr
 
 
 @pytest.fixture
