@@ -233,6 +233,7 @@ compaction_backoff(int backoff, double won, double expected, double since_last, 
 const char *
 compaction_reason_name(CompactionReason reason)
 {
+	Assert((unsigned) reason < lengthof(reasons));
 	return reasons[reason].name;
 }
 
@@ -240,6 +241,7 @@ compaction_reason_name(CompactionReason reason)
 const char *
 compaction_figure_unit(CompactionReason reason)
 {
+	Assert((unsigned) reason < lengthof(reasons));
 	return reasons[reason].unit;
 }
 
@@ -247,6 +249,7 @@ compaction_figure_unit(CompactionReason reason)
 const char *
 compaction_outcome_name(CompactionOutcome outcome)
 {
+	Assert((unsigned) outcome < lengthof(outcomes));
 	return outcomes[outcome];
 }
 

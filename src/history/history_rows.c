@@ -323,6 +323,7 @@ place_row(const HistoryRow *row)
 	HistoryTable *table = find_table(&key);
 	int			slot;
 
+	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(rows_lock, LW_EXCLUSIVE));
 	if (user != NULL)
 		count_row(user, table, is_temporary(row));
 	slot = shared->nrows < cyclone_history_size ? shared->nrows++ : evict_row(user, row);
@@ -354,6 +355,7 @@ evict_row(HistoryUser *own, const HistoryRow *row)
 	HistoryTable *table;
 	int			slot;
 
+	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(rows_lock, LW_EXCLUSIVE));
 	/* rather a row of this user than of another */
 	if (own != NULL && own->nrows == user->nrows)
 		user = own;
@@ -431,6 +433,7 @@ add_table(HistoryUser *user, const TableKey *key, const HistoryRow *row, int slo
 static void
 count_row(HistoryUser *user, HistoryTable *table, bool is_gone)
 {
+	Assert(!IsUnderPostmaster || LWLockHeldByMeInMode(rows_lock, LW_EXCLUSIVE));
 	pairingheap_remove(&shared->users_by_rows, &user->node);
 	user->nrows++;
 	pairingheap_add(&shared->users_by_rows, &user->node);
@@ -558,6 +561,7 @@ write_row(int slot, const HistoryRow *row)
 {
 	HistoryRecord record;
 
+	Assert(LWLockHeldByMeInMode(file_lock, LW_EXCLUSIVE));
 	make_record(&record, row);
 	return write_at(sizeof(HistoryHeader) + (off_t) slot * sizeof(HistoryRecord),
 					&record, sizeof(record));
@@ -603,6 +607,7 @@ empty_file(void)
 {
 	HistoryHeader header = make_header();
 
+	Assert(LWLockHeldByMeInMode(file_lock, LW_EXCLUSIVE));
 	return truncate(HISTORY_PATH, sizeof(header)) == 0 &&
 		write_at(0, &header, sizeof(header));
 }

@@ -77,6 +77,8 @@ PG_FUNCTION_INFO_V1(pg_cyclone_history_reset);
 const char *
 history_phase_name(HistoryKind kind, int phase)
 {
+	Assert((unsigned) kind < lengthof(phase_names));
+	Assert(phase >= 0 && phase < HISTORY_PHASES);
 	return phase_names[kind][phase];
 }
 

@@ -182,6 +182,7 @@ note_load(Controller *controller, const ControllerInput *input)
 	double		averaged;
 	bool		somebody;
 
+	Assert(input->elapsed > 0);
 	controller->load_for += input->elapsed;
 	averaged = Min(controller->load_for + ALONE_SECONDS, PATIENCE);
 	controller->load += (input->ended / input->elapsed - controller->load) *

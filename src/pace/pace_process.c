@@ -178,6 +178,7 @@ process_pay(uint64 now)
 	uint64		until = 0;
 	uint64		until_by_target = 0;
 
+	Assert(cost >= 0);
 	my_pace.accounted = cost_now;
 	my_pace.awake_since = now;
 	if (cost > 0)

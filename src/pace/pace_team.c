@@ -131,6 +131,7 @@ pace_give_place(void)
 void
 pace_begin_work(void)
 {
+	Assert(my_pace.shared != NULL);
 	pg_atomic_fetch_add_u32(&my_pace.shared->cost.at_work, 1);
 	if (my_pace.target != NULL)
 		pg_atomic_fetch_add_u32(&target_time(my_pace.target)->at_work, 1);
@@ -142,6 +143,7 @@ pace_begin_work(void)
 void
 pace_end_work(void)
 {
+	Assert(my_pace.shared != NULL && my_pace.at_work);
 	pg_atomic_fetch_sub_u32(&my_pace.shared->cost.at_work, 1);
 	if (my_pace.target != NULL)
 		pg_atomic_fetch_sub_u32(&target_time(my_pace.target)->at_work, 1);

@@ -197,6 +197,7 @@ parking_give_place(Parking *parking)
 
 	if (!has_place)
 		return false;
+	Assert(taken > 0);
 	do
 	{
 		if (taken <= places(parking) && !is_told_to_rest())
@@ -213,6 +214,7 @@ parking_leave(Parking *parking)
 	pg_atomic_write_u32(&parked_for[MyProcNumber], 0);
 	if (has_place)
 	{
+		Assert(pg_atomic_read_u32(&parking->taken) > 0);
 		pg_atomic_fetch_sub_u32(&parking->taken, 1);
 		/* another worker can have it */
 		wake(parking);

@@ -206,6 +206,7 @@ target_state(LatencyTarget *target, TargetState *state)
 static void
 leave(LatencyTarget *target)
 {
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 	Assert(target->vacuums > 0);
 	target->vacuums--;
 	target->left_at = now_ns();
@@ -215,6 +216,7 @@ leave(LatencyTarget *target)
 static bool
 is_kept(const LatencyTarget *target, uint64 now)
 {
+	Assert(LWLockHeldByMe(lock));
 	return target->vacuums > 0 ||
 		(target->left_at > 0 && now < target->left_at + KEPT_NS);
 }
@@ -229,6 +231,8 @@ is_kept(const LatencyTarget *target, uint64 now)
 static void
 begin_anew(LatencyTarget *target, const PaceSettings *settings)
 {
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	Assert(target->vacuums == 0);
 	target->value = settings->latency_target;
 	target->percentile = settings->latency_percentile;
 	controller_init(&target->controller, target_is_in_ms(target) ? target->value : 0);
@@ -248,6 +252,8 @@ resume(LatencyTarget *target)
 {
 	uint64		now = now_ns();
 
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	Assert(target->vacuums == 0);
 	if (now <= target->left_at + NS_A_TICK)
 		return;
 	controller_resume(&target->controller);
