@@ -59,12 +59,20 @@ extern double cyclone_compaction_threshold; /* per cent */
 extern char *cyclone_compaction_window;
 extern int	cyclone_compaction_workers;
 
+/*
+ * compaction_make_way must be called before a utility statement runs, in whatever state
+ * the session is; it raises no error for what is wrong with the statement.
+ */
 extern void compaction_settings_init(void);
 extern void compaction_init(void);
 extern void compaction_shmem_request(void);
 extern void compaction_shmem_init(void);
 extern void compaction_make_way(Node *stmt);
 
+/*
+ * For workers and the view.  compaction_wal_left may begin a new day for all processes;
+ * it takes the lock.
+ */
 extern bool compaction_has_database(const char *name);
 extern int	compaction_wall_clock(pg_time_t moment);
 extern double compaction_wal_left(void);

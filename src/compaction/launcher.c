@@ -7,16 +7,17 @@
  * each database in turn, that which was visited longest ago first.  The workers find
  * out themselves whether there is anything to be done.
  *
- * While a worker is at a table the launcher watches out for what the worker, which
- * may be anywhere in VACUUM, can't: that the window ends, that compaction was
- * switched off, or that a session waits for a lock that the worker has.  It ends that
- * table then by the signal that pg_cancel_backend sends, which is as good at any
- * moment: what has been committed stays.  Locks that VACUUM takes for a moment only
- * are no reason, so sessions that have waited for less than WAIT_MS don't count.
+ * While a worker is at a table it may be anywhere in VACUUM.  So the launcher watches
+ * for it: does the window end, was compaction switched off, does a session wait for a
+ * lock that the worker has?  Then the launcher ends the work at that table, by the
+ * signal that pg_cancel_backend sends.  That is right at any moment, as what has been
+ * committed stays.  VACUUM takes some locks for a moment only, so sessions that have
+ * waited for less than WAIT_MS don't count.
  *
- * To see who waits costs all partitions of the lock table, as reading pg_locks does.
- * So first it looks, without any lock, whether a session in that database waits at
- * all; what it sees may be out of date, and then it sees it WATCH_MS later.
+ * To see which sessions wait takes the locks of all partitions of the lock table, as
+ * reading pg_locks does.  So the launcher first looks, without any lock, whether a
+ * session in that database waits at all.  If what it sees is out of date, it sees it
+ * WATCH_MS later.
  *
  * The slots in shared memory are all that it knows of workers.  So one that takes the
  * place of a launcher that was killed finds them as they are.
@@ -148,7 +149,7 @@ leave(int code, Datum arg)
 	pg_atomic_write_u32(&compaction_shared->has_launcher, 0);
 }
 
-/* watch_slots -- stop those who have to; are there workers, and are there any at a table? */
+/* watch_slots -- stop the workers that must stop; are there workers, and are any at a table? */
 static void
 watch_slots(bool *are_there, bool *are_at_tables)
 {

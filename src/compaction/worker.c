@@ -5,13 +5,14 @@
  *
  * A visit: forget what is about dropped tables, sample those tables of which a sample
  * might show that they are due, and then, as long as there is one, compact the one
- * that is due first.  Which ones, that says the view cyclone.compaction, and it is
- * asked anew each time.
+ * that is due first.  The view cyclone.compaction says which one that is, and is asked
+ * anew each time.
  *
  * A table is compacted by a VACUUM statement, handed to ProcessUtility as if a client
- * had sent it.  So it comes to the same as the command: with the same hooks around it,
+ * had sent it.  So it does what the command does: with the same hooks around it, and
  * with the locks and the rights of the command, which works as the table's owner.  It
- * doesn't wait for the table's lock.  An error is that table's, and goes to the log.
+ * doesn't wait for the table's lock.  An error ends the work at that table, and goes to
+ * the log.
  *
  * Before VACUUM begins, and when it is done, that is written to cyclone.compaction_state,
  * in transactions of their own.  A run that has begun and not ended, with no worker at
@@ -369,8 +370,8 @@ tables_to_sample(void)
  * sample_table
  *		Estimate what VACUUM (FULL INPLACE) would win of a table, and note it.
  *
- * While pages are read no object of the extension is locked, and who wants the table
- * ends it.
+ * While pages are read no object of the extension is locked.  A session that wants the
+ * table ends the sample.
  */
 static void
 sample_table(Oid relid)

@@ -4,8 +4,8 @@
  *	  cyclone.pause and cyclone.resume, and what the view says of guards.
  *
  * A role that may cancel a VACUUM's statement may pause it, and let it go on.  A
- * superuser's pause of all holds those that begin later, too, or he would have to
- * catch each autovacuum anew; the pause of another role holds only those that run.
+ * superuser's pause of all holds VACUUMs that begin later, too: otherwise each autovacuum
+ * would have to be paused anew.  The pause of another role holds only those that run.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -60,7 +60,7 @@ static bool may_brake(GuardedVacuum *vacuum);
 static bool pause_vacuum(GuardedVacuum *vacuum, int pid, uint64 now);
 static bool resume_vacuum(GuardedVacuum *vacuum, int pid);
 
-/* pg_cyclone_pause -- cyclone.pause(pid): has it been told to? */
+/* pg_cyclone_pause -- cyclone.pause(pid): was the VACUUM told to pause? */
 Datum
 pg_cyclone_pause(PG_FUNCTION_ARGS)
 {
@@ -88,7 +88,7 @@ pg_cyclone_pause(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(true);
 }
 
-/* pg_cyclone_resume -- cyclone.resume(pid): is it no longer told to? */
+/* pg_cyclone_resume -- cyclone.resume(pid): was it paused, and may go on now? */
 Datum
 pg_cyclone_resume(PG_FUNCTION_ARGS)
 {
@@ -103,7 +103,7 @@ pg_cyclone_resume(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(resume_vacuum(vacuum, pid));
 }
 
-/* pg_cyclone_pause_all -- cyclone.pause(): how many were told to. */
+/* pg_cyclone_pause_all -- cyclone.pause(): how many VACUUMs were told to pause. */
 Datum
 pg_cyclone_pause_all(PG_FUNCTION_ARGS)
 {
@@ -134,7 +134,7 @@ pg_cyclone_pause_all(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32(paused);
 }
 
-/* pg_cyclone_resume_all -- cyclone.resume(): how many are no longer told to. */
+/* pg_cyclone_resume_all -- cyclone.resume(): how many were paused, and may go on now. */
 Datum
 pg_cyclone_resume_all(PG_FUNCTION_ARGS)
 {
@@ -218,8 +218,8 @@ waited_lately(GuardedVacuum *vacuum, Guard guard)
  *		The vacuum that a process leads or works for, and its leader's number; a warning,
  *		and NULL, if there is none, as for pg_cancel_backend.
  *
- * A caller that has checked the user's rights must act only if that process still
- * leads it then.
+ * A caller that has checked the user's rights must look again, under the lock, whether
+ * that process still leads it.
  */
 GuardedVacuum *
 guards_find_vacuum(int *pid)
@@ -248,7 +248,7 @@ guards_find_vacuum(int *pid)
 	return NULL;
 }
 
-/* may_brake -- may this user cancel it? */
+/* may_brake -- may this user cancel the vacuum, and so pause it? */
 static bool
 may_brake(GuardedVacuum *vacuum)
 {
@@ -264,7 +264,7 @@ may_brake(GuardedVacuum *vacuum)
 		has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND);
 }
 
-/* guards_check_privileges -- an error if not. */
+/* guards_check_privileges -- raise an error if this user may not pause a vacuum. */
 void
 guards_check_privileges(GuardedVacuum *vacuum, int pid)
 {
@@ -304,7 +304,7 @@ pause_vacuum(GuardedVacuum *vacuum, int pid, uint64 now)
 	return can_wait;
 }
 
-/* resume_vacuum -- unless it has ended since, or wasn't paused, or not for long. */
+/* resume_vacuum -- let it go on.  Returns false if it has ended since, wasn't paused, or is in an emergency. */
 static bool
 resume_vacuum(GuardedVacuum *vacuum, int pid)
 {
@@ -325,7 +325,7 @@ resume_vacuum(GuardedVacuum *vacuum, int pid)
 
 /*
  * pg_cyclone_guards
- *		The rows of cyclone.guard_rows.  As in cyclone.pace, who may not see the
+ *		The rows of cyclone.guard_rows.  As in cyclone.pace, a role that may not see the
  *		statistics of the command's user doesn't see why it is held.
  */
 Datum

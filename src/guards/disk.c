@@ -3,22 +3,22 @@
  * disk.c
  *	  No vacuum that can wait fills a disk.
  *
- * A vacuum of any kind writes WAL.  As a rule a checkpoint makes room for more.  Not so
- * if a replication slot retains it, or an archiver that fails: then all that is written
+ * A vacuum of any kind writes WAL.  As a rule a checkpoint makes room for more.  But a
+ * replication slot may retain WAL, or an archiver that fails.  Then all that is written
  * stays, and when pg_wal is full the server goes down.  So where less is free than
- * cyclone.min_free_disk, and WAL is retained, a vacuum waits for one of these to change;
- * FULL INPLACE ends with what it has achieved, once it moves rows.
+ * cyclone.min_free_disk, and WAL is retained, a vacuum waits until one of these changes.
+ * FULL INPLACE, once it moves rows, ends with what it has achieved.
  *
- * Where no WAL is retained it goes on however little is free, as what it frees may be
- * what is missing.  Not so VACUUM FULL: it writes a second copy of the table, so it ends
- * with an error, be it for the table's file system or that of pg_wal.  It doesn't wait,
- * as nobody else gets to the table meanwhile.  FULL INPLACE leaves an index as it is if
+ * Where no WAL is retained a vacuum goes on however little is free, as what it frees may
+ * be what is missing.  VACUUM FULL doesn't: it writes a second copy of the table, so it
+ * ends with an error, for the table's file system or that of pg_wal.  It doesn't wait, as
+ * no other session gets to the table meanwhile.  FULL INPLACE leaves an index as it is if
  * there is no room for a second one beside what is to stay free (rewrite/disk_space.c).
  *
- * One of a vacuum's processes looks, whichever comes first: once a second where there is
- * room, and more often the less there is above the bound, so that a server that writes
- * FASTEST_WRITES doesn't fill a small disk between two looks.  In the routines of other
- * access methods none looks.
+ * One of a vacuum's processes looks, whichever comes first.  Where there is room it looks
+ * once a second, and more often the less there is above the bound: a server that writes
+ * FASTEST_WRITES is not to fill a small disk between two looks.  In the routines of other
+ * access methods no process looks.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -48,7 +48,7 @@
 #define LOOK_NS				((uint64) NS_PER_S)
 #define SHORTEST_LOOK_NS	(LOOK_NS / 50)
 
-/* As fast is no disk filled, in bytes a second: twice what NVMe takes. */
+/* No disk is filled faster than this, in bytes a second: twice what NVMe takes. */
 #define FASTEST_WRITES		(4.0 * 1024 * 1024 * 1024)
 
 /* Of the segments that an archiver has not done yet one may be in its hands. */
@@ -66,7 +66,7 @@ static char *holder_name(DiskHolder holder);
 static char *holding_slot(void);
 static void end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound);
 
-/* guards_look_at_disk -- unless a process has just looked, or no bound is set. */
+/* guards_look_at_disk -- look, unless a process has just looked, or no bound is set. */
 void
 guards_look_at_disk(uint64 now)
 {
@@ -87,8 +87,9 @@ guards_look_at_disk(uint64 now)
 
 /*
  * guards_disk_is_short
- *		Is a command that can end with what it has achieved to do so, to leave room for
- *		WAL?  If so, it is for all of its processes, and nothing holds what is left to do.
+ *		A command can end with what it has achieved: is it to do so now, to leave room for
+ *		WAL?  If so, that holds for all of its processes, and no disk holds the rest of its
+ *		work.
  */
 bool
 guards_disk_is_short(void)
@@ -224,7 +225,7 @@ is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound)
 	DiskFree	space;
 
 	*free_bytes = *bound = 0;
-	/* who can't find out doesn't wait */
+	/* without figures nothing waits */
 	if (!disk_free(path, &space))
 		return false;
 	*free_bytes = DEBUG_LIMIT(free_disk_mb, 0) > 0 ?
@@ -350,7 +351,7 @@ holding_slot(void)
 	return XLogRecPtrIsInvalid(least) ? NULL : psprintf("slot %s", NameStr(name));
 }
 
-/* end_rewrite -- by an error, which removes the second copy. */
+/* end_rewrite -- end VACUUM FULL by an error, which removes the second copy. */
 static void
 end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound)
 {

@@ -17,18 +17,17 @@
  * -------
  * It may last for an hour, so a paused process has no page pinned either.  A read
  * stream has some pinned ahead.  Its loop says so (guards_begin_pins), and no
- * process is paused there; instead the stream's callback ends the stream
- * (guards_cut_stream), the loop does the pages that it has got, without any naps,
- * and when the last one is released guards_resume_stream waits, and has the
- * same stream go on.  Dead items that were collected, and blocks that were claimed, stay.
+ * process is paused there.  Instead the stream's callback ends the stream
+ * (guards_cut_stream), and the loop does the pages that it has got, without any naps.
+ * When the last one is released guards_resume_stream waits, and has the same stream
+ * go on.  Dead items that were collected, and blocks that were claimed, stay.
  *
- * The table remains locked, as its lock makes the rest of the work valid; so a pause
- * is bounded.  It ends, too, when it would become
- * dangerous: when the table is so old that autovacuum would come to prevent
- * wraparound, and couldn't, because of our lock.  The failsafe comes much later.
- * Such a vacuum can't be paused to begin with, and none while any database is as old
- * as the failsafe has it.  Requests to cancel it are served
- * as ever: so autovacuum still gives way to those who want to lock the table.
+ * The table remains locked, as its lock makes the rest of the work valid.  So a pause
+ * is bounded.  It also ends when it would become dangerous: when the table is so old
+ * that autovacuum would come to prevent wraparound, and couldn't, because of our lock.
+ * The failsafe comes much later.  A vacuum of such a table can't be paused, and none can
+ * while any database is as old as vacuum_failsafe_age.  Requests to cancel are served as
+ * ever, so autovacuum still gives way to sessions that want to lock the table.
  *
  * The server's code (routines of other access methods) can't be told to wait.  While
  * it deletes it asks us for each entry, and there its own delay point is told to sleep
@@ -172,7 +171,7 @@ guards_hurry(void)
 	pg_atomic_write_u32(&guarded.vacuum->is_in_a_hurry, 1);
 }
 
-/* guards_end_command -- it does no more; harmless if it never did. */
+/* guards_end_command -- the command has ended; does nothing if none has begun. */
 void
 guards_end_command(void)
 {
@@ -346,8 +345,8 @@ guards_join(int leader)
 
 /*
  * guards_leave
- *		It takes part no more; harmless if it didn't.  The WAL that it hasn't paid for is
- *		paid by the next writers.
+ *		This process takes part no more; does nothing if it didn't.  The next writers pay for
+ *		WAL that it hasn't paid for.
  */
 void
 guards_leave(void)

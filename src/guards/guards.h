@@ -32,6 +32,12 @@ typedef struct GuardTimes
 	double		seconds[NUM_GUARDS];
 } GuardTimes;
 
+/*
+ * A command, in the process that leads it.  A command that was begun must be ended, also
+ * after an error; guards_end_command does nothing if none was begun.  while_held is called
+ * now and then while a guard holds the leader, with no page pinned and no lock but those
+ * of tables.  It may raise errors.  guards_begin_table must be called in a transaction.
+ */
 extern void guards_shmem_request(void);
 extern void guards_shmem_init(void);
 extern void guards_begin_command(void (*while_held) (void));
@@ -42,11 +48,25 @@ extern void guards_reread(ConfigVariable *files);
 extern GuardTimes guards_held(void);
 extern GuardTimes guards_held_since(const GuardTimes *before);
 
+/*
+ * The other processes of a vacuum.  They join by the number that guards_leader returns in
+ * the leader; INVALID_PROC_NUMBER is no vacuum, and then nothing holds them.
+ * guards_leave does nothing in a process that hasn't joined.  WAL that was written before
+ * guards_skip_wal counts for no rate.
+ */
 extern int	guards_leader(void);
 extern void guards_join(int leader);
 extern void guards_leave(void);
 extern void guards_skip_wal(void);
 
+/*
+ * Where it waits.  guards_point serves interrupts, so it may raise errors: no LWLock, and
+ * no lock on a page, may be held.  Pages may be pinned only between guards_begin_pins and
+ * guards_end_pins.  guards_wait_in_server_code doesn't wait: the caller may hold such
+ * locks.  guards_disk_is_short, guards_forget_disk and guards_disk_reserve are for
+ * commands that can end early, or need room; guards_apply_pace and guards_workers for
+ * leaders, without which nothing is set.
+ */
 extern bool guards_hold_is_due(void);
 extern void guards_point(void);
 extern bool guards_wait_in_server_code(void);
@@ -57,6 +77,13 @@ extern bool guards_pace_is_set(void);
 extern void guards_apply_pace(double *cost_delay, int *cost_limit, double *latency_target);
 extern uint32 guards_workers(void);
 
+/*
+ * Read streams, in a loop that begins with guards_begin_pins and ends with
+ * guards_end_pins; loops may be nested.  The stream's callback ends the stream where
+ * guards_cut_stream says so, and continues later where it stopped.  The loop calls
+ * guards_resume_stream when the stream has ended, with nothing pinned but *other_pin.
+ * A loop that stops before the end calls guards_drop_stream.
+ */
 extern void guards_begin_pins(void);
 extern void guards_end_pins(void);
 extern void guards_drop_stream(void);

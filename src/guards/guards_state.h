@@ -112,8 +112,8 @@ typedef struct GuardedVacuum
 	pg_atomic_uint32 is_ending; /* for that reason */
 	pg_atomic_uint64 disk_free; /* bytes, then */
 	pg_atomic_uint64 disk_bound;
-	pg_atomic_uint32 is_urgent; /* no pause counts */
-	pg_atomic_uint32 is_in_a_hurry; /* nor does WAL */
+	pg_atomic_uint32 is_urgent; /* only the rate of WAL holds it */
+	pg_atomic_uint32 is_in_a_hurry; /* nothing holds it */
 	pg_atomic_uint64 waited_at[NUM_GUARDS]; /* when a process last did */
 	pg_atomic_uint32 holds[NUM_GUARDS]; /* processes */
 	pg_atomic_uint64 hold_start[NUM_GUARDS];	/* of the first of them */
@@ -195,7 +195,7 @@ guards_shmem_size(void)
 					mul_size(sizeof(GuardedVacuum), MaxBackends));
 }
 
-/* guards_general_pause_counts -- is a vacuum subject to it? */
+/* guards_general_pause_counts -- does a pause of all hold this vacuum? */
 static inline bool
 guards_general_pause_counts(GuardedVacuum *vacuum)
 {
@@ -218,7 +218,7 @@ guards_paused_until(GuardedVacuum *vacuum)
 	return until;
 }
 
-/* guards_paused_by -- where it says who that is. */
+/* guards_paused_by -- where it says which role has paused a vacuum. */
 static inline pg_atomic_uint32 *
 guards_paused_by(GuardedVacuum *vacuum)
 {
@@ -226,7 +226,7 @@ guards_paused_by(GuardedVacuum *vacuum)
 		&guards_shared->general_pause_by : &vacuum->paused_by;
 }
 
-/* guards_paused_at -- and since when. */
+/* guards_paused_at -- where it says since when. */
 static inline pg_atomic_uint64 *
 guards_paused_at(GuardedVacuum *vacuum)
 {

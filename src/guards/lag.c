@@ -4,12 +4,11 @@
  *	  Looking at standbys, and at how far they are behind.
  *
  * Four times a second one of the processes of vacuums, whichever comes first, notes
- * where the WAL is (a mark), and asks each walsender what its standby has replayed, or
- * its subscriber has confirmed.  When the WAL was at that place, by the marks, is
- * since when the standby is behind.  What the server measures itself
- * (pg_stat_replication) is how long it took to replay what was replayed last: of a
- * standby that stands still it says nothing.  It is asked only for what was written
- * before the first mark.
+ * where the WAL is (a mark).  It asks each walsender what its standby has replayed, or
+ * its subscriber has confirmed.  The marks tell when the WAL was at that place: since
+ * then the standby is behind.  The server itself measures how long the most recent replay
+ * took (pg_stat_replication), which says nothing of a standby that stands still.  That
+ * counts only for what was written before the first mark.
  *
  * The standby that lags most sets the rate (lag_law.c).  One whose connection is
  * gone doesn't count, nor does one that catches up after it was away: it has its
@@ -224,7 +223,7 @@ find_slowest(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound, Stan
 	return slowest->pid != 0;
 }
 
-/* is_waited_for_in_vain -- has it been, and is it still behind? */
+/* is_waited_for_in_vain -- was a standby waited for in vain, and is it still behind? */
 static bool
 is_waited_for_in_vain(LagWatch *watch, const Standby *standby, double bound)
 {
@@ -259,7 +258,7 @@ note_stop(LagWatch *watch, uint64 now, int pid)
 	return true;
 }
 
-/* ask -- a walsender, if its standby counts and tells how far it is. */
+/* ask -- how far is a walsender's standby?  False if it doesn't count, or doesn't tell. */
 static bool
 ask(WalSnd *walsnd, const char *lag_of, const char *delayed, Standby *standby)
 {
@@ -283,7 +282,7 @@ ask(WalSnd *walsnd, const char *lag_of, const char *delayed, Standby *standby)
 	return !XLogRecPtrIsInvalid(standby->replayed);
 }
 
-/* counts -- is it one of those that cyclone.lag_of is about? */
+/* counts -- is a standby one of those in cyclone.lag_of? */
 static bool
 counts(const char *lag_of, const Standby *standby)
 {
@@ -294,7 +293,7 @@ counts(const char *lag_of, const Standby *standby)
 	return is_named(lag_of, standby->pid);
 }
 
-/* is_named -- is its application name in this list? */
+/* is_named -- is a walsender's application name in this list? */
 static bool
 is_named(const char *list, int pid)
 {
@@ -328,8 +327,8 @@ name_of(int pid)
 
 /*
  * seconds_behind
- *		Since when is there WAL behind that place?  Between two marks it is taken to
- *		have grown evenly.
+ *		For how long has there been WAL behind that place?  Between two marks it is taken
+ *		to have grown evenly.
  */
 static double
 seconds_behind(const LagWatch *watch, uint64 now, XLogRecPtr flushed, XLogRecPtr replayed,

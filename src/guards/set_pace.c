@@ -33,7 +33,7 @@ PG_FUNCTION_INFO_V1(pg_cyclone_set_pace);
 static SetPace read_arguments(FunctionCallInfo fcinfo);
 static double check_number(double value, double least, double greatest, const char *name);
 
-/* pg_cyclone_set_pace -- cyclone.set_pace(pid, ...): has it been told? */
+/* pg_cyclone_set_pace -- cyclone.set_pace(pid, ...): was the VACUUM told? */
 Datum
 pg_cyclone_set_pace(PG_FUNCTION_ARGS)
 {
@@ -112,7 +112,7 @@ check_number(double value, double least, double greatest, const char *name)
 	return value;
 }
 
-/* guards_pace_is_set -- for the vacuum that this process leads? */
+/* guards_pace_is_set -- is any of it set for the vacuum that this process leads? */
 bool
 guards_pace_is_set(void)
 {

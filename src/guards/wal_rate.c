@@ -4,16 +4,15 @@
  *	  How much WAL all vacuums of the server write a second.
  *
  * All processes of all vacuums move one clock, as they do for the cost budgets, by
- * the bytes that they have written since they were last here, images included, and
- * sleep until it says that theirs are paid for; but for no longer than
- * LONGEST_NAP_MS at a time where pages are pinned: what is left of it is slept at the
- * next points.
+ * the bytes that they have written since they were last here, images included.  They
+ * sleep until the clock says that their bytes are paid for.  Where pages are pinned they
+ * sleep for no longer than LONGEST_NAP_MS at a time, and for the rest at the next points.
  *
- * The rate is the lesser one of cyclone.max_wal_rate and what standbys stand
+ * The rate is the lesser one of cyclone.max_wal_rate and what standbys can follow
  * (lag.c).  It is the server's, so it is in shared memory; each leader writes there
  * what its parameters say, when it begins and after each reload.  If the rate
  * changes, what is not paid for yet is priced anew: no process waits for hours at a
- * rate that was a moment's.
+ * rate that was in force for a moment.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -71,7 +70,7 @@ wal_rate_is_due(void)
 	return guarded.wal_paid_until != 0 || written > Min(rate * CHARGE_SECONDS, GREATEST_CHARGE);
 }
 
-/* wal_rate_account -- for what this process has written. */
+/* wal_rate_account -- account for what this process has written. */
 void
 wal_rate_account(uint64 now)
 {
@@ -135,7 +134,7 @@ is_exempt(Guard guard)
 		(guard == GUARD_LAG && pg_atomic_read_u32(&guarded.vacuum->is_urgent) != 0);
 }
 
-/* rate_in_force -- in bytes a second, INFINITY if there is none; and whose it is. */
+/* rate_in_force -- in bytes a second, INFINITY if there is none; and which guard sets it. */
 static double
 rate_in_force(Guard *guard)
 {

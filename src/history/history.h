@@ -50,6 +50,12 @@ typedef struct HistoryFigures
 extern void history_init(void);
 extern bool history_is_kept(void);
 
+/*
+ * A run, in the process that has the table vacuumed; it has one at a time.  history_begin
+ * must be called in a transaction and may raise an error.  The others raise none, and do
+ * nothing if no run has begun.  history_fail must be called where an error is caught,
+ * before the error is thrown again.
+ */
 extern void history_begin(HistoryKind kind, Relation rel, const VacuumParams *params);
 extern HistoryFigures *history_figures(void);
 extern void history_vacuumed(const TableResult *result);

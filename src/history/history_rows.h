@@ -63,6 +63,12 @@ typedef struct HistoryRow
 	char		error[HISTORY_ERROR_SIZE];
 } HistoryRow;
 
+/*
+ * All but history_rows_add do nothing, or return nothing, where no history is kept;
+ * history_rows_add must not be called there.  It raises no error, and takes locks that
+ * nothing else is waited for with, so a caller may hold any other lock.
+ * history_rows_look_for_dropped must be called in a transaction.
+ */
 extern void history_rows_shmem_request(void);
 extern void history_rows_shmem_init(void);
 extern void history_rows_load(void);
