@@ -854,7 +854,7 @@ with Cluster.create(Path(sys.argv[1]), config) as cluster:
         conn.execute("CREATE INDEX ON t (id)")
         for part in range(8):
             conn.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(%s::int, %s::int) i", (part * 15000 + 1, part * 15000 + 15000))
-            conn.execute("DELETE FROM t WHERE id > %s AND id % 100 = 0", (part * 15000,))
+            conn.execute("DELETE FROM t WHERE id > %s AND id %% 100 = 0", (part * 15000,))
             wait_until(archived, "WAL to be archived and removed")
         before = checks.table_state(conn, "t")
         conn.execute("ALTER SYSTEM SET archive_command = 'false'")
