@@ -365,8 +365,10 @@ def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
         assert_sound(cluster, conn, before)
 
 
-def test_without_a_journal_there_is_no_rewrite(cluster, conn):
+def test_without_a_journal_there_is_no_rewrite(new_cluster):
     """What can't be written at the begin is an error, what can't later on a warning."""
+    cluster = new_cluster()  # of its own, as history's file is gone afterwards
+    conn = cluster.connect(TEMPLATE)
     folder = cluster.data / "pg_cyclone"
     conn.execute("CREATE TABLE t AS SELECT * FROM generate_series(1, 1000) id")
     conn.execute("CREATE INDEX ON t (id)")
@@ -386,6 +388,7 @@ def test_without_a_journal_there_is_no_rewrite(cluster, conn):
     assert [message for message in vacuum.messages if "could not open file" in message] == vacuum.messages[:1]
     assert same_rows(checks.table_state(conn, "t"), before)
     assert stray_files(cluster, conn) == []
+    conn.close()
 
 
 def test_a_standby_loses_the_files_with_its_primary(new_cluster):
