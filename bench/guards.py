@@ -2,8 +2,9 @@
 space, the WAL and the progress of a VACUUM over time, with and without them.
 
 A primary with writers, and a standby whose replay is stopped for most of the time, as if its disk were slow, or a logical subscriber
-whose apply worker is. Each command runs once without guards, and once with `cyclone.max_replica_lag`. Lag is measured here: since when
-the WAL has been at the place that the standby has come to, or that the subscriber has confirmed.
+whose walsender is: it has to decode all WAL for the few changes that it sends. Each command runs once without guards, and once with
+`cyclone.max_replica_lag`. Lag is measured here: since when the WAL has been at the place that the standby has come to, or that the
+subscriber has confirmed.
 
 Or WAL is on a small disk of its own, and its archiver fails for some seconds: once with `cyclone.min_free_disk`, and once without, when
 the server goes down. `make bench-guards`; where no small disk can be made this is left out.
@@ -38,7 +39,7 @@ CONFIG = {
     "wal_level": "logical",
 }  # fmt: skip
 ARCHIVER = "archiver"
-CASES = (("standby", "VACUUM (FREEZE, PARALLEL 1)"), ("standby", "VACUUM (FULL INPLACE)"), ("subscriber", "VACUUM (FREEZE, PARALLEL 1)"),
+CASES = (("standby", "VACUUM (FREEZE, PARALLEL 1)"), ("standby", "VACUUM (FULL INPLACE)"), ("subscriber", "VACUUM (FULL INPLACE)"),
          (ARCHIVER, "VACUUM (FREEZE, PARALLEL 1)"))  # fmt: skip
 # For WAL on a small disk: it goes as soon as it may
 ARCHIVER_CONFIG = {
@@ -59,7 +60,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_500_000, help="size of the table (default: %(default)s)")
     parser.add_argument("--bound", type=float, default=3, help="cyclone.max_replica_lag, in s (default: %(default)s)")
-    parser.add_argument("--speed", type=float, default=0.1, help="share of the time that the standby or subscriber is at work (default: %(default)s)")
+    parser.add_argument("--speed", type=float, default=0.1, help="share of the time that a standby replays (default: %(default)s)")
+    parser.add_argument("--decoding-speed", type=float, default=0.02, help="share of the time that a subscriber's walsender works (default: %(default)s)")
     add_common_arguments(parser, RESULTS / "guards")
     options = parser.parse_args()
     why_not = can_be_small()
@@ -89,7 +91,7 @@ def measure(prefix: Path, config: dict, options, who: str, command: str, bound: 
         follower = with_subscriber(primary) if who == "subscriber" else with_standby(primary, options.base)
         with follower as (pid, place_of):
             conn.execute("CHECKPOINT")
-            with slowed(pid, options.speed), writing(primary):
+            with slowed(pid, options.decoding_speed if who == "subscriber" else options.speed), writing(primary):
                 samples = sample(primary, place_of, command)
             checks.assert_clean(conn, "t")
         conn.close()
@@ -173,7 +175,7 @@ def with_standby(primary: Cluster, base: Path):
 
 @contextmanager
 def with_subscriber(primary: Cluster):
-    """The same for a subscriber, in another database of the server: the process that applies, and what it has confirmed."""
+    """The same for a subscriber, in another database of the server: its walsender, and what it has confirmed."""
     primary.sql("CREATE DATABASE subscriber")
     with primary.connect() as conn, primary.connect("subscriber") as other:
         conn.execute("CREATE PUBLICATION p FOR TABLE others")
@@ -181,8 +183,9 @@ def with_subscriber(primary: Cluster):
         other.execute("CREATE TABLE others (id int PRIMARY KEY, n int)")
         other.execute(f"CREATE SUBSCRIPTION slow CONNECTION 'host={primary.socket_dir} dbname=postgres user=postgres'"
                       " PUBLICATION p WITH (create_slot = false)")  # fmt: skip
-        ready = "SELECT pid FROM pg_stat_subscription, pg_subscription_rel WHERE pid IS NOT NULL AND relid IS NULL AND srsubstate = 'r'"
-        [(pid,)] = wait_until(lambda: other.execute(ready).fetchall(), "the subscriber")
+        ready = "SELECT FROM pg_stat_subscription, pg_subscription_rel WHERE pid IS NOT NULL AND relid IS NULL AND srsubstate = 'r'"
+        wait_until(lambda: other.execute(ready).fetchall(), "the subscriber")
+        [(pid,)] = conn.execute("SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'slow'")
         yield pid, lambda: conn.execute("SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = 'slow'").fetchone()[0]
 
 
