@@ -869,10 +869,17 @@ with Cluster.create(Path(sys.argv[1]), config) as cluster:
         conn.execute("INSERT INTO t VALUES (0, 'others write')")
         conn.execute("DELETE FROM t WHERE id = 0")
         assert vacuum.running and conn.execute(HELD).fetchall() == [("archiver",)]
-        # what is left is written slowly, as nothing retains WAL any more: VACUUM leaves the rest to checkpoints
-        conn.execute("ALTER SYSTEM SET cyclone.max_wal_rate = '32MB'")
+        # nothing retains WAL then, and VACUUM leaves the rest to checkpoints: so they come, and it writes slowly
+        conn.execute("ALTER SYSTEM SET cyclone.max_wal_rate = '16MB'")
+        conn.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: conn.execute("SHOW cyclone.max_wal_rate").fetchone() == ("16MB",), "the reload")
+        assert conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,)).fetchone() == (True,)
         conn.execute("ALTER SYSTEM SET archive_command = 'true'")
         conn.execute("SELECT pg_reload_conf()")
+        wait_until(archived, "WAL to be archived and removed")
+        assert vacuum.running and conn.execute("SELECT cyclone.resume(%s)", (vacuum.pid,)).fetchone() == (True,)
+        while vacuum.running:
+            conn.execute("CHECKPOINT")
         vacuum.finish()
         after = checks.table_state(conn, "t")
         assert (after["rows"], after["content_hash"]) == (before["rows"], before["content_hash"])
