@@ -13,9 +13,7 @@ the server goes down. `make bench-guards`; where no small disk can be made this 
 import argparse
 import json
 import os
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from bisect import bisect_right
@@ -31,7 +29,7 @@ from circumstances import RESULTS, add_common_arguments, find_circumstances, pri
 from cyclone_lab import build, checks
 from cyclone_lab.background import Background, wait_until
 from cyclone_lab.cluster import Cluster
-from cyclone_lab.small_disk import Disk, can_be_small
+from cyclone_lab.small_disk import Disk, can_be_small, move_wal
 
 CONFIG = {
     "shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "shared_buffers": "1GB", "max_wal_size": "20GB",
@@ -102,11 +100,7 @@ def measure_archiver(prefix: Path, config: dict, options, _who: str, command: st
     """The same with MB that are free where WAL is, while archiving fails for some seconds. The samples end when the server does."""
     config = {**config, **ARCHIVER_CONFIG, "cyclone.min_free_disk": f"{int(bound)}MB" if bound else "0"}
     with Cluster.create(prefix, config, base=options.base) as primary:
-        disk = Disk(primary.home / "wal", small=True, megabytes=WAL_DISK_MB)
-        wal = primary.data / "pg_wal"
-        subprocess.run(["cp", "--archive", f"{wal}/.", disk.folder], check=True)
-        shutil.rmtree(wal)
-        wal.symlink_to(disk.folder)
+        disk = move_wal(primary, WAL_DISK_MB)
         try:
             primary.start()
             with primary.connect() as conn:

@@ -6,8 +6,11 @@ file system is gone when the last process that sees it has ended.
 
 import ctypes
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
+from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
@@ -51,6 +54,15 @@ class Disk:
         """Take a small disk away; its files are not in use any more."""
         if self.small:
             _libc.umount2(os.fsencode(self.folder), MNT_DETACH)
+
+
+def move_wal(cluster: Cluster, megabytes: int) -> Disk:
+    """Put the WAL of a cluster that is stopped on a small disk of its own, which `can_be_small` allowed; return the disk."""
+    disk, wal = Disk(cluster.home / "wal", small=True, megabytes=megabytes), cluster.data / "pg_wal"
+    subprocess.run(["cp", "--archive", f"{wal}/.", disk.folder], check=True)
+    shutil.rmtree(wal)
+    wal.symlink_to(disk.folder)
+    return disk
 
 
 def can_be_small() -> str:

@@ -363,24 +363,25 @@ def test_clock_that_was_set_back(server):
         assert row["reason"] == "cooldown" and 0 < row["figure"] <= 86400
 
 
+def child(server, conn, kind: str) -> Path | None:
+    """Return the folder in /proc of the server's compaction launcher or worker, also of one that has only just been forked."""
+    conn.execute("SELECT 1")  # a transaction that commits, by which the launcher starts
+    postmaster = server.cluster.postmaster.pid
+    for pid in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if f"compaction {kind}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return Path(f"/proc/{pid}")
+    return None
+
+
 def test_switched_off_while_the_launcher_starts(server):
     """Signals of a reload are ignored by a background worker that has only just been forked."""
-    postmaster = server.cluster.postmaster.pid
     with server.connect() as conn:
         server.set(post_auth_delay="2")  # s
         wait_until(lambda: server.cluster.sql("SHOW post_auth_delay") == [("2s",)], "the reload")
         conn.execute("ALTER SYSTEM SET cyclone.compaction = on")
         conn.execute("SELECT pg_reload_conf()")
-
-        def launcher() -> Path | None:
-            conn.execute("SELECT 1")  # a transaction that commits, by which it starts
-            for pid in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
-                with suppress(FileNotFoundError, ProcessLookupError):
-                    if b"compaction launcher" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        return Path(f"/proc/{pid}")
-            return None
-
-        starting = wait_until(launcher, "the launcher")
+        starting = wait_until(lambda: child(server, conn, "launcher"), "the launcher")
         conn.execute("ALTER SYSTEM RESET cyclone.compaction")
         conn.execute("ALTER SYSTEM RESET post_auth_delay")
         conn.execute("SELECT pg_reload_conf()")
@@ -438,22 +439,12 @@ def test_databases_are_left_at_once(server, statement):
 
 def test_worker_that_comes_too_late_is_in_nobodys_place(server):
     """A database was left before its worker had begun: its place is free at once, not after the minute that a worker has to start."""
-    postmaster = server.cluster.postmaster.pid
     with server.cluster.connect() as conn:
         server.set(post_auth_delay="3")  # s
         wait_until(lambda: server.cluster.sql("SHOW post_auth_delay") == [("3s",)], "the reload")
         conn.execute("ALTER SYSTEM SET cyclone.compaction = on")
         conn.execute("SELECT pg_reload_conf()")
-
-        def worker() -> Path | None:
-            conn.execute("SELECT 1")  # a transaction that commits, by which the launcher starts
-            for pid in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
-                with suppress(FileNotFoundError, ProcessLookupError):
-                    if b"compaction worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        return Path(f"/proc/{pid}")
-            return None
-
-        starting = wait_until(worker, "a worker")
+        starting = wait_until(lambda: child(server, conn, "worker"), "a worker")
         conn.execute("ALTER SYSTEM SET cyclone.compaction_databases = 'none'")
         conn.execute("ALTER SYSTEM RESET post_auth_delay")
         conn.execute("SELECT pg_reload_conf()")

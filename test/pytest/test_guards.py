@@ -815,9 +815,9 @@ def test_vacuum_waits_for_an_archiver_that_fails(new_cluster):
 
 # A process of its own, as a small disk is made before there is a second thread
 FULL_DISK = """
-import shutil, subprocess, sys
+import sys
 from pathlib import Path
-from cyclone_lab.small_disk import Disk, can_be_small
+from cyclone_lab.small_disk import can_be_small, move_wal
 
 why_not = can_be_small()
 if why_not:
@@ -835,11 +835,7 @@ config = {
     "cyclone.min_free_disk": sys.argv[2],
 }
 with Cluster.create(Path(sys.argv[1]), config) as cluster:
-    disk = Disk(cluster.home / "wal", small=True, megabytes=128)
-    wal = cluster.data / "pg_wal"
-    subprocess.run(["cp", "--archive", f"{wal}/.", disk.folder], check=True)
-    shutil.rmtree(wal)
-    wal.symlink_to(disk.folder)
+    disk = move_wal(cluster, 128)
     try:
         cluster.start()
         conn = cluster.connect()

@@ -168,21 +168,30 @@ def test_long_chains_are_read_a_few_times_only(cluster, db, conn, length):
     checks.assert_clean(conn, "t")
 
 
+def make_links(cluster, updates, end: str) -> None:
+    """Update two rows of a table t while a prepared transaction needs their old versions, and a transaction with an older ID ends."""
+    with cluster.connect("postgres") as conn, cluster.connect("postgres") as deleter:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        checks.create_extensions(conn)
+        conn.execute("CREATE TABLE t (id int, n int); INSERT INTO t VALUES (1, 0), (2, 0)")
+        deleter.execute("BEGIN; SELECT pg_current_xact_id()")
+        conn.execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'old'")
+        for update in updates:
+            conn.execute(update)
+        deleter.execute(end)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_versions_before_damaged_links_are_kept(prefix, pg_major, workers):
     """Links that go round in a circle, by one that is damaged, don't tell who is dead, whatever is found of other rows."""
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
     with Cluster.create(prefix, {**CONFIG, "min_parallel_table_scan_size": 0}, initdb=initdb) as cluster:
         cluster.start()
-        with cluster.connect("postgres") as conn, cluster.connect("postgres") as deleter:
-            conn.execute("CREATE EXTENSION pg_cyclone")
-            checks.create_extensions(conn)
-            conn.execute("CREATE TABLE t (id int, n int); INSERT INTO t VALUES (1, 0), (2, 0)")
-            deleter.execute("BEGIN; SELECT pg_current_xact_id()")
-            conn.execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'old'")
-            conn.execute("UPDATE t SET n = 1 WHERE id = 2")
-            conn.execute("BEGIN; UPDATE t SET n = 1 WHERE id = 1; UPDATE t SET n = 2 WHERE id = 1; UPDATE t SET n = 3 WHERE id = 1; COMMIT")
-            deleter.execute("DELETE FROM t WHERE id = 2; COMMIT")
+        updates = (
+            "UPDATE t SET n = 1 WHERE id = 2",
+            "BEGIN; UPDATE t SET n = 1 WHERE id = 1; UPDATE t SET n = 2 WHERE id = 1; UPDATE t SET n = 3 WHERE id = 1; COMMIT",
+        )
+        make_links(cluster, updates, "DELETE FROM t WHERE id = 2; COMMIT")
         # the versions of row 1 are items 1, 4, 5 and 6; 5 shall point at 4 instead of 6
         damage(cluster, cluster.connect("postgres"), "t", 0, lambda page: struct.pack_into("<H", page, tuple_at(page, 5) + 16, 4))
         with cluster.connect("postgres") as conn:
@@ -208,14 +217,7 @@ def test_an_old_version_of_the_future_is_kept(prefix, pg_major, newer):
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
     with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
         cluster.start()
-        with cluster.connect("postgres") as conn, cluster.connect("postgres") as deleter:
-            conn.execute("CREATE EXTENSION pg_cyclone")
-            checks.create_extensions(conn)
-            conn.execute("CREATE TABLE t (id int, n int); INSERT INTO t VALUES (1, 0), (2, 0)")
-            deleter.execute("BEGIN; SELECT pg_current_xact_id()")
-            conn.execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'old'")
-            conn.execute("UPDATE t SET n = 1")
-            deleter.execute("DELETE FROM t WHERE id = 1; COMMIT" if newer == "dead" else "COMMIT")
+        make_links(cluster, ["UPDATE t SET n = 1"], "DELETE FROM t WHERE id = 1; COMMIT" if newer == "dead" else "COMMIT")
         damage(cluster, cluster.connect("postgres"), "t", 0, xmin_of_the_future)
         with cluster.connect("postgres") as conn:
             full(conn, "t")
