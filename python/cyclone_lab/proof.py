@@ -20,7 +20,7 @@ STALE_LOCK_COUNT = "known fault of PostgreSQL: found xmax from before relfrozenx
 # cleanup lock of a page with such a lock as STALE_LOCK is about.
 SERVER_ASSERTION = re.compile(
     r'TRAP: failed Assert\("(HEAP_XMAX_IS_LOCKED_ONLY\(infomask_lock_old_tuple\)|TransactionIdPrecedesOrEquals\(cutoffs->relfrozenxid, xid\))"\),'
-    r' File: "heapam\.c"'
+    r' File: "(?:[^"]*/)?heapam\.c"'
 )  # fmt: skip
 PATIENCE = 300  # for a recovery that compares each page
 ASSERTION_COUNT = "known fault of PostgreSQL: an assertion that ends the server"

@@ -726,6 +726,9 @@ def slot_that_retains_wal(conn):
 )
 def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, conn, options, end):
     """Without a page pinned, until the slot is gone, or lost as it retains too much, or until the bound is gone."""
+    if end == "lost" and one(conn, "SHOW debug_assertions") == "on":
+        # ReplicationSlotRelease writes to the process array, where the checkpointer, which invalidates the slot, has no place
+        pytest.xfail("NOT TESTED: a slot that is lost: then an assertion of PostgreSQL's may fail in any VACUUM")
     before = make_table(conn)
     position = len(cluster.log)
     settings = {**SETTINGS, **SHORT, "cyclone.debug_long_hold": 1}
