@@ -284,7 +284,7 @@ OURS = (
 BAD = ("crash", "hang", "timeout")
 IN_VACUUM = re.compile("while (scanning|pruning|vacuuming|cleaning up|truncating)|scanning heap|vacuuming|cleaning up|truncating")
 # An assertion of the server's about pages that it comes by on its way to insert; VACUUM does, too, but other runs than INPLACE show that
-IN_INSERTION = re.compile(r'TRAP: .*File: "[^"]*/(?:nbt(?:search|insert)|hash(?:page|insert))\.c"')
+IN_INSERTION = re.compile(r'TRAP: .*File: "[^"]*/(?:nbt(?:search|insert|page)|hash(?:page|insert))\.c"')
 
 
 class Outcome(NamedTuple):

@@ -108,6 +108,7 @@ typedef struct Estimated
 typedef struct Shrink
 {
 	Oid			table;
+	bool		may_queue;		/* without SKIP_LOCKED: for the table's lock */
 	MemoryContext context;		/* for what outlives transactions */
 	Oid			index;			/* the one in hand */
 	IndexCopy	copy;			/* of it, if it's valid */
@@ -136,9 +137,10 @@ static void begin_swap(Shrink *shrink);
 static bool swap_locked(Shrink *shrink);
 static void remove_copy(Shrink *shrink, Oid copy);
 static bool set_dead(Shrink *shrink, Oid copy);
-static void drop_dead(Shrink *shrink, Oid copy, int patience_ms);
-static void take_lock_back(Oid table, int patience_ms);
-static bool lock_again(Oid table);
+static void drop_dead(Shrink *shrink, Oid copy, int patience_ms, bool may_queue);
+static void take_lock_back(Oid table, int patience_ms, bool may_queue);
+static bool lock_again(Oid table, bool may_queue);
+static bool lock_or_queue(Oid table, bool may_queue);
 static bool lock_soon(Oid table, LOCKMODE mode);
 static void warn(const Shrink *shrink, const OthersFound *others);
 
@@ -150,13 +152,14 @@ static void warn(const Shrink *shrink, const OthersFound *others);
  * session.  What must outlive transactions lives in context.
  */
 void
-index_shrink(Oid relid, MemoryContext context)
+index_shrink(Oid relid, bool may_queue, MemoryContext context)
 {
 	Shrink	   *shrink = MemoryContextAllocZero(context, sizeof(Shrink));
 	bool		goes_on = true;
 
 	Assert(!IsTransactionState());
 	shrink->table = relid;
+	shrink->may_queue = may_queue;
 	shrink->context = context;
 	remove_leftovers(shrink);
 	foreach_ptr(Bloated, bloated, bloated_indexes(relid, context))
@@ -371,9 +374,9 @@ rebuild_safely(Shrink *shrink)
 		if (OidIsValid(shrink->copy.copy))
 		{
 			(void) set_dead(shrink, shrink->copy.copy);
-			drop_dead(shrink, shrink->copy.copy, PATIENCE_MS);
+			drop_dead(shrink, shrink->copy.copy, PATIENCE_MS, false);
 		}
-		if (!is_about_one_index(error->sqlerrcode) || !lock_again(shrink->table))
+		if (!is_about_one_index(error->sqlerrcode) || !lock_again(shrink->table, false))
 			ReThrowError(error);
 		if (shrink->error == NULL)
 			shrink->error = error;
@@ -629,7 +632,7 @@ swap_from_queue(Shrink *shrink, bool *is_done)
 	}
 	end_transaction();
 	if (!is_locked)
-		take_lock_back(shrink->table, cyclone_index_wait);
+		take_lock_back(shrink->table, cyclone_index_wait, false);
 	return is_locked;
 }
 
@@ -671,7 +674,9 @@ swap_locked(Shrink *shrink)
  *		Drop a copy that isn't needed.
  *
  * The table is locked for the session before and afterwards, but not while others
- * are waited for, who may want to lock it.
+ * are waited for, who may want to lock it.  If an autovacuum or another command has it
+ * by then, we wait for it as at the statement's begin: with nothing locked, and with no
+ * copy that others maintain.
  */
 static void
 remove_copy(Shrink *shrink, Oid copy)
@@ -680,8 +685,8 @@ remove_copy(Shrink *shrink, Oid copy)
 
 	(void) set_dead(shrink, copy);
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
-	drop_dead(shrink, copy, cyclone_index_wait);
-	take_lock_back(shrink->table, 0);
+	drop_dead(shrink, copy, cyclone_index_wait, shrink->may_queue);
+	take_lock_back(shrink->table, 0, shrink->may_queue);
 }
 
 /*
@@ -709,11 +714,12 @@ set_dead(Shrink *shrink, Oid copy)
  * Called and returns outside any transaction, with the table not locked.
  */
 static void
-drop_dead(Shrink *shrink, Oid copy, int patience_ms)
+drop_dead(Shrink *shrink, Oid copy, int patience_ms, bool may_queue)
 {
 	OthersFound found;
 	Others	   *others;
 	MemoryContext old;
+	bool		is_locked;
 
 	begin_vacuum_transaction(false);
 	DEBUG_POINT("shrink-drop");
@@ -723,9 +729,16 @@ drop_dead(Shrink *shrink, Oid copy, int patience_ms)
 	end_transaction();
 	found = others_wait(others, patience_ms);
 
+	/*
+	 * no snapshot in the queue: those who have the lock may wait for
+	 * snapshots
+	 */
 	begin_vacuum_transaction(true);
-	if (found.end == OTHERS_GONE && lock_soon(shrink->table, ShareUpdateExclusiveLock) &&
-		index_copy_is_dead(copy))
+	DEBUG_POINT("shrink-drop-lock");
+	PopActiveSnapshot();
+	is_locked = found.end == OTHERS_GONE && lock_or_queue(shrink->table, may_queue);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (is_locked && index_copy_is_dead(copy))
 		index_copy_drop(copy);
 	else if (get_rel_name(copy) != NULL)
 		ereport(WARNING,
@@ -739,14 +752,14 @@ drop_dead(Shrink *shrink, Oid copy, int patience_ms)
 /*
  * take_lock_back
  *		Lock a table for the session again, after it was left to others; an error if
- *		they keep it for longer than that, or have dropped it.
+ *		they have dropped it or, where we may not queue, keep it for longer than that.
  */
 static void
-take_lock_back(Oid table, int patience_ms)
+take_lock_back(Oid table, int patience_ms, bool may_queue)
 {
 	TimestampTz start = GetCurrentTimestamp();
 
-	while (!lock_again(table))
+	while (!lock_again(table, may_queue))
 	{
 		bool		is_gone;
 
@@ -761,19 +774,33 @@ take_lock_back(Oid table, int patience_ms)
 	}
 }
 
-/* lock_again -- lock a table for the session, as before; false if others have it. */
+/* lock_again -- lock a table for the session, as before; false if others have it, or it is gone. */
 static bool
-lock_again(Oid table)
+lock_again(Oid table, bool may_queue)
 {
 	LockRelId	lock = {.relId = table,.dbId = MyDatabaseId};
 	bool		is_locked;
 
 	begin_vacuum_transaction(false);
-	is_locked = lock_soon(table, ShareUpdateExclusiveLock) && get_rel_name(table) != NULL;
+	is_locked = lock_or_queue(table, may_queue) && get_rel_name(table) != NULL;
 	if (is_locked)
 		LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	end_transaction();
 	return is_locked;
+}
+
+/*
+ * lock_or_queue
+ *		Lock a table as VACUUM does, in a transaction: wait in the lock's queue, or
+ *		only try for a moment.  True if it's locked.
+ */
+static bool
+lock_or_queue(Oid table, bool may_queue)
+{
+	if (!may_queue)
+		return lock_soon(table, ShareUpdateExclusiveLock);
+	LockRelationOid(table, ShareUpdateExclusiveLock);
+	return true;
 }
 
 /*

@@ -289,6 +289,32 @@ def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, 
     assert_sound(conn)
 
 
+@pytest.mark.parametrize("options", ["FULL INPLACE", "FULL INPLACE, SKIP_LOCKED"])
+def test_what_has_the_table_when_a_copy_is_dropped_is_waited_for(cluster, db, conn, table, options):
+    """As at the begin of VACUUM, an autovacuum for instance; with SKIP_LOCKED it is not, and the leftover stays for the next run."""
+    with Parked(cluster, db, "shrink-wait:leader", 1, INPLACE) as vacuum:
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    with cluster.connect(db) as other:
+        with Parked(cluster, db, "shrink-drop-lock:leader", 1, f"VACUUM ({options}) t") as vacuum:
+            other.execute("BEGIN; LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE")
+            vacuum.release()
+            if "SKIP_LOCKED" in options:
+                assert isinstance(vacuum.wait(), psycopg.errors.LockNotAvailable)
+                assert any("is left over" in message for message in vacuum.messages), vacuum.messages
+            else:
+                wait_until(lambda: conn.execute("SELECT %s = ANY (pg_blocking_pids(%s))", (other.info.backend_pid, vacuum.pid)).fetchone()[0], "that it is blocked")
+                other.execute("COMMIT")
+                vacuum.finish()
+                assert not any("left over" in message or "bloated" in message for message in vacuum.messages), vacuum.messages
+        other.execute("COMMIT")
+    if "SKIP_LOCKED" in options:
+        conn.execute(INPLACE)
+    assert max(sizes(conn).values()) < 100 * 8192
+    assert content(conn) == table
+    assert_sound(conn)
+
+
 def test_a_leftover_goes_with_its_index(cluster, db, conn, table):
     with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
         conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
