@@ -315,6 +315,27 @@ def test_what_has_the_table_when_a_copy_is_dropped_is_waited_for(cluster, db, co
     assert_sound(conn)
 
 
+@pytest.mark.parametrize("end", ["cancel", "statement_timeout"])
+def test_what_an_idle_transaction_keeps_is_not_maintained(cluster, db, conn, table, end):
+    """A transaction that has used the table may have the copy open, so the copy is left over: nobody maintains it, and the next run drops it."""
+    with cluster.connect(db) as idle:
+        idle.execute("BEGIN; SELECT FROM t LIMIT 1")
+        if end == "statement_timeout":
+            time_out_while_parked(cluster, db, "shrink-wait:leader", 1, INPLACE)
+        else:
+            with Parked(cluster, db, "shrink-wait:leader", 1, INPLACE) as vacuum:
+                conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+                assert isinstance(vacuum.wait(), psycopg.errors.QueryCanceled)
+            assert any("an unfinished copy, is left over" in message for message in vacuum.messages), vacuum.messages
+        assert conn.execute(f"{INVALID} AND NOT indislive").fetchall() == [("t_pkey_cyclone",)]
+        insert_or_update(conn)
+        [(advice,)] = conn.execute("SELECT array_to_string(advice, ' ') FROM cyclone.advice WHERE relation = 't'::regclass").fetchall()
+        assert "Index t_pkey_cyclone is what a VACUUM (FULL INPLACE) that ended early has left" in advice
+        idle.execute("COMMIT")
+    conn.execute(INPLACE)
+    assert_sound(conn)
+
+
 def test_a_leftover_goes_with_its_index(cluster, db, conn, table):
     with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
         conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
