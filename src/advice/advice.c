@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * advice.c
- *	  What the view cyclone.advice knows of a table: how far it is from what
- *	  autovacuum goes by.
+ *	  Rows of the view cyclone.advice: how far a table is from autovacuum's
+ *	  thresholds.
  *
  * The thresholds are computed as an autovacuum worker computes them, in the
- * same precision, from the same options, settings and counters; a TOAST table
- * without options of its own goes by those of its table.  The test stages
+ * same precision, from the same options, settings and counters.  A TOAST table
+ * without options of its own has those of its table.  test_advice.py stages
  * tables on both sides of each threshold and sees which ones autovacuum takes.
  *
- * What every role is told is in PostgreSQL's views for every role, or follows from
- * them.  The width of rows, by which bloat is suspected, is for roles that may see
- * bloat.
+ * Every role sees counters, thresholds and ages, as in PostgreSQL's views, and how
+ * long the last autovacuum took.  The width of rows, by which bloat is suspected,
+ * is for roles that may see bloat.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -50,7 +50,7 @@
 #include "library.h"
 #include "server_check.h"
 
-/* Shorter ones aren't worth a look at their bloat. */
+/* The bloat of a shorter table isn't worth a look. */
 #define SHORT_TABLE		(INT64CONST(8) * 1024 * 1024)
 
 typedef enum AdviceColumn
@@ -74,12 +74,12 @@ typedef enum AdviceColumn
 	ADVICE_COLUMNS
 } AdviceColumn;
 
-/* What autovacuum goes by, for one table */
+/* Autovacuum's thresholds for one table */
 typedef struct Thresholds
 {
 	bool		enabled;
 	float4		dead;
-	float4		inserted;		/* negative: not gone by */
+	float4		inserted;		/* negative: none */
 	float4		changed;
 	int			freeze_max_age;
 	int			multixact_freeze_max_age;
@@ -105,8 +105,9 @@ static double packed_bytes(Form_pg_class form);
 
 /*
  * pg_cyclone_advice_row
- *		What there is to be known of a table, given the table that it is the TOAST
- *		table of, if it is one.  NULL if it is gone, or no table.
+ *		The row of a table: advice_row(relation_oid, main_oid), where main_oid is
+ *		the table that a TOAST table belongs to.  NULL if it is gone, or if
+ *		autovacuum doesn't come to relations of its kind.
  *
  * Every role may call it, with any OID.
  */
@@ -174,7 +175,7 @@ pg_cyclone_advice_row(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
-/* is_vacuumed -- is it a kind of relation that autovacuum comes to? */
+/* is_vacuumed -- does autovacuum come to relations of this kind? */
 static bool
 is_vacuumed(char relkind)
 {
@@ -184,8 +185,8 @@ is_vacuumed(char relkind)
 
 /*
  * options_of
- *		The options for autovacuum of a table; NULL if it has none at all, or if
- *		its options are other ones, as it is no table.
+ *		Return a relation's options for autovacuum; NULL if it has no options, or
+ *		is no table.
  */
 static AutoVacOpts *
 options_of(HeapTuple tuple)
@@ -202,7 +203,7 @@ options_of(HeapTuple tuple)
 	return options != NULL ? &((StdRdOptions *) options)->autovacuum : NULL;
 }
 
-/* set_thresholds -- what autovacuum goes by for a table with these options. */
+/* set_thresholds -- set those of a table with these options. */
 static void
 set_thresholds(Thresholds *thresholds, const AutoVacOpts *opts, Form_pg_class form)
 {
@@ -265,7 +266,7 @@ due_for(const Thresholds *thresholds, Form_pg_class form,
 
 	if (RecoveryInProgress() || form->relpersistence == RELPERSISTENCE_TEMP)
 		return NULL;
-	/* the first IDs are left out when they wrap around */
+	/* IDs that wrap around pass over the first ones, which are special */
 	if (xid_limit < FirstNormalTransactionId)
 		xid_limit -= FirstNormalTransactionId;
 	if (multixact_limit < FirstMultiXactId)
@@ -286,7 +287,7 @@ due_for(const Thresholds *thresholds, Form_pg_class form,
 	return NULL;
 }
 
-/* put_counters -- what has been counted, and what autovacuum compares it with. */
+/* put_counters -- put the counters, and what autovacuum compares them with. */
 static void
 put_counters(const Thresholds *thresholds, const PgStat_StatTabEntry *entry,
 			 Datum *values, bool *nulls)
@@ -335,9 +336,9 @@ put_expected(Form_pg_class form, const PgStat_StatTabEntry *entry,
 
 /*
  * packed_bytes
- *		About how long a table would be without bloat, by the statistics of
- *		ANALYZE; 0 if there are none, if it is short anyway, or if that may not be
- *		told.
+ *		Return about how long a table would be without bloat, by the statistics of
+ *		ANALYZE; 0 if there are none, if the table is short, or if the user may not
+ *		see its bloat.
  *
  * Only good enough to choose the tables that are worth a closer look.
  */
@@ -359,8 +360,8 @@ packed_bytes(Form_pg_class form)
 
 /*
  * pg_cyclone_session_of_schema
- *		The process ID of the session whose temporary tables are in this schema.
- *		NULL if there is none, as of tables that a crash has left.
+ *		The process ID of the session whose temporary tables are in this schema;
+ *		NULL if there is none, as after a crash.
  */
 Datum
 pg_cyclone_session_of_schema(PG_FUNCTION_ARGS)
@@ -378,7 +379,7 @@ pg_cyclone_session_of_schema(PG_FUNCTION_ARGS)
 /*
  * pg_cyclone_xid_rate
  *		How many transaction IDs and multixact IDs were assigned since the last
- *		checkpoint, and how long that is ago.
+ *		checkpoint, and how many seconds ago that was.
  */
 Datum
 pg_cyclone_xid_rate(PG_FUNCTION_ARGS)

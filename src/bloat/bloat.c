@@ -4,25 +4,25 @@
  *	  The SQL function cyclone.estimate_bloat and the rows of the view
  *	  cyclone.bloat.
  *
- * A row for a table, its TOAST table and each index of both, with what is
- * estimated of it (heap_bloat.c, btree_bloat.c) and with what the two forms of
- * VACUUM FULL would make of it.  Of other tables than heaps, and of other
- * indexes than btrees, only the size is told.
+ * There is a row for a table, its TOAST table and each index of both.  It has the
+ * estimate (heap_bloat.c, btree_bloat.c), and what the two forms of VACUUM FULL
+ * would make of the relation.  A table that is no heap and an index that is no
+ * btree have their size only.
  *
  * Each relation is locked in AccessShareLock while it is looked at, and no
- * longer.  The function waits for its locks; the view, which is about all
- * tables, doesn't, and has a row without figures for what it could not lock.
+ * longer.  The function waits for its locks.  The view is about all tables, so it
+ * doesn't wait, and has a row without figures for a relation that it could not lock.
  *
- * A damaged relation ends neither the function nor the view: what can't be read, be
- * it a page, the file or the commit log, has a row without figures, too, and a
- * WARNING says why.  So each relation is read in a subtransaction.  Of an index whose table can't be read only
- * the size is told.
+ * A damaged relation ends neither the function nor the view.  Each relation is read
+ * in a subtransaction; if a page, the file or the commit log can't be read its row
+ * has no figures, and a WARNING says why.  An index whose table can't be read has
+ * its size only.
  *
- * An index is looked into only if it is valid.  One that is being built is written
- * past the shared buffers: reading it would leave old pages in them.
+ * Only valid indexes are read.  One that is being built is written past the shared
+ * buffers: reading it would leave old pages in them.
  *
- * The figures tell something of what is in a table, so they are for roles that may
- * VACUUM it, and for members of pg_stat_scan_tables, who may use pgstattuple, too.
+ * The figures tell something about the rows of a table, so they are for roles that
+ * may VACUUM it, and for members of pg_stat_scan_tables, who may use pgstattuple.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -56,10 +56,10 @@
 #include "server_check.h"
 #include "transaction.h"
 
-/* As many pages of each relation are read for the view at most */
+/* The most pages of each relation that are read for the view */
 #define USUAL_SAMPLE_PAGES	5000
 
-/* How many standard errors the confidence interval is wide to either side: 95 % */
+/* Standard errors to either side of an estimate, for a confidence of 95 % */
 #define CONFIDENCE			1.96
 
 typedef enum BloatColumn
@@ -86,7 +86,7 @@ typedef enum BloatColumn
 	BLOAT_COLUMNS
 } BloatColumn;
 
-/* A row to be */
+/* A row of the result */
 typedef struct RelationBloat
 {
 	Oid			relid;
@@ -106,13 +106,13 @@ typedef struct Reading
 	BloatEstimate *estimate;
 } Reading;
 
-/* What is asked for, and what has been found */
+/* A request, and its result */
 typedef struct BloatReport
 {
 	bool		wait;
 	uint32		most_pages;
 	pg_prng_state prng;
-	bool		in_place;		/* is VACUUM (FULL INPLACE) to be had? */
+	bool		in_place;		/* can VACUUM (FULL INPLACE) compact it? */
 	List	   *rows;			/* of RelationBloat; the table's is first */
 } BloatReport;
 
@@ -177,8 +177,8 @@ pg_cyclone_estimate_bloat(PG_FUNCTION_ARGS)
 
 /*
  * pg_cyclone_bloat_rows
- *		The same for the view: no rows where the caller may not see any, or of
- *		what is gone or kept from us, and no waiting.
+ *		The same for the view: it waits for no lock, and there are no rows if the
+ *		table is gone or the caller may not see them.
  */
 Datum
 pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
@@ -199,12 +199,12 @@ pg_cyclone_bloat_rows(PG_FUNCTION_ARGS)
 
 /*
  * pg_cyclone_bloat_sample
- *		The figures of one table, without indexes and TOAST table, from this many
- *		pages at most; NULL where the view has no row or no figures.
+ *		Some figures of one table, without indexes and TOAST table: bloat_sample(
+ *		relation_oid, sample_pages).  NULL where the view has no row or no figures.
  *
- * For views about many tables, which want little of each.  Within a statement it
- * reads the same pages again, so it may be declared to be stable; and only then is a
- * view's column left out that is not asked for.
+ * For views that need little about each of many tables.  Within a statement it reads
+ * the same pages again, so it may be declared stable.  That is needed: the planner
+ * doesn't leave out a view's unused column with a volatile function.
  */
 Datum
 pg_cyclone_bloat_sample(PG_FUNCTION_ARGS)
@@ -261,14 +261,14 @@ bloat_may_be_told(Oid relid)
 		 object_ownercheck(DatabaseRelationId, MyDatabaseId, GetUserId()));
 }
 
-/* seed_by_statement -- so that a statement's samples of a table are the same. */
+/* seed_by_statement -- have all samples of a table in one statement be the same. */
 static void
 seed_by_statement(pg_prng_state *prng, Oid relid)
 {
 	pg_prng_seed(prng, hash_combine64(GetCurrentStatementStartTimestamp(), relid));
 }
 
-/* can_estimate -- if something stands against it, raise that at elevel, or return false. */
+/* can_estimate -- can it be read?  If not, say why at elevel, and return false. */
 static bool
 can_estimate(Relation rel, int elevel)
 {
@@ -345,7 +345,7 @@ report_table(BloatReport *report, Oid relid)
 	relation_close(rel, AccessShareLock);
 }
 
-/* report_heap -- estimate an open table of whatever kind, and its indexes. */
+/* report_heap -- estimate an open table or TOAST table, and its indexes. */
 static void
 report_heap(BloatReport *report, Relation rel)
 {
@@ -393,11 +393,11 @@ report_index(BloatReport *report, Oid relid, const RelationBloat *table)
 	relation_close(index, AccessShareLock);
 }
 
-/* estimate_relation -- false, with a warning, if it can't be read; the estimate is empty then. */
+/* estimate_relation -- returns false, with a warning and an empty estimate, if it can't be read. */
 static bool
 estimate_relation(Reading *reading)
 {
-	/* as it may be in a function that passes for parallel safe */
+	/* as in a user's function that is wrongly marked parallel safe */
 	if (IsInParallelMode())
 	{
 		read_relation(reading);
@@ -424,7 +424,7 @@ bloat_try(Relation rel, void (*routine) (void *), void *arg)
 	if (!transaction_error_is_about_data(error))
 		ReThrowError(error);
 
-	/* the error's context has all of it already */
+	/* the error has the context already */
 	error_context_stack = NULL;
 	ereport(WARNING,
 			(errcode(error->sqlerrcode),
@@ -457,7 +457,7 @@ read_relation(void *arg)
 
 /*
  * open_relation
- *		Open and lock a relation, or return NULL: if it is gone, or if another
+ *		Open and lock a relation.  Returns NULL if it is gone, or if another session
  *		has locked it and the report doesn't wait.
  */
 static Relation
@@ -566,9 +566,9 @@ put_sizes(const BloatReport *report, const BloatEstimate *estimate,
  * put_command
  *		The columns about VACUUM FULL of the table, in its row.
  *
- * A rewrite has a new copy of everything before the old one goes.  In place,
- * the most that there is twice is an index.  What isn't known counts with its
- * present size; of what couldn't be locked or read, not even that is known.
+ * A rewrite needs disk space for a new copy of everything, FULL INPLACE for one of
+ * the largest index.  A relation without an estimate counts with its present size.
+ * If one could not be locked or read, not even that is known.
  */
 static void
 put_command(const BloatReport *report, Datum *values, bool *nulls)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * bloat.h
- *	  What is estimated of one relation.
+ *	  Estimates of the bloat of a relation.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -22,8 +22,8 @@ typedef struct BloatEstimate
 
 	/* as pgstattuple counts, in bytes */
 	double		live_bytes;
-	double		dead_bytes;		/* that VACUUM would free */
-	double		held_bytes;		/* dead, but an old snapshot may see it */
+	double		dead_bytes;		/* VACUUM would free them */
+	double		held_bytes;		/* dead, but an old snapshot may see them */
 	double		free_bytes;
 
 	/* size when all is packed anew by its fillfactor, in pages */
@@ -56,8 +56,8 @@ extern void heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 
 /*
  * Estimate the bloat of a btree, reading at most most_pages of its pages.  *heap is
- * what has been found of its table.  The caller has a lock on the index,
- * AccessShareLock or more, and knows that it has been built.
+ * the estimate of its table.  The caller has a lock on the index, AccessShareLock or
+ * more, and knows that it has been built.
  */
 extern void btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
 						const BloatEstimate *heap, BloatEstimate *estimate);

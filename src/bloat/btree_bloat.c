@@ -10,13 +10,13 @@
  * levels follow from the number of leaf pages and the size of the high keys
  * that there are.
  *
- * Entries of dead rows are not built anew.  Those that the index has marked as
- * dead are known.  As for the others, the table says how many rows there are to
- * be indexed.  How much less the others need depends on what they look like:
- * versions of one row are equal in most indexes, so most of them are merged, and
- * the last one that remains needs nearly as much.  So the entries are packed
- * twice, all of them and as many as the table's share of live rows, evenly taken
- * from each group of equal ones, and the truth is between the two.
+ * A new index has no entries of dead rows.  The index has marked some of these
+ * entries as dead; as for the others, the table tells how many rows there are to be
+ * indexed.  How much space goes with them depends on their keys: versions of one row
+ * are equal in most indexes, so most of their entries are merged, and the last one
+ * that remains needs nearly as much.  So the entries are packed twice: all of them,
+ * and the table's share of live rows, evenly taken from each group of equal ones.
+ * The truth is between the two.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -49,7 +49,7 @@ enum
 /* The bytes of a page for items and line pointers */
 #define PAGE_ROOM	(BLCKSZ - SizeOfPageHeaderData - MAXALIGN(sizeof(BTPageOpaqueData)))
 
-/* How many bytes a posting list has in a newly built index at most */
+/* The most bytes that a posting list has in a newly built index */
 #define MAX_POSTING_BYTES (MAXALIGN_DOWN(BLCKSZ * 10 / 100) - sizeof(ItemIdData))
 
 /* Entries that are packed anew */
@@ -164,10 +164,10 @@ btree_bloat(Relation index, uint32 most_pages, pg_prng_state *prng,
  * share_with_row
  *		Of the entries that aren't marked as dead, the share that leads to a row.
  *
- * If nothing is dead in the table, that's all.  Otherwise the table's rows are
- * compared with the entries; but no more of these can be dead than the dead
- * rows in the table account for.  A partial index has rows of its own kind,
- * so there the share of dead rows in the table must do.
+ * If nothing is dead in the table, all do.  Otherwise the table's rows are
+ * compared with the entries, of which no more can be dead than the dead rows in
+ * the table account for.  A partial index has only some of the rows; the table's
+ * share of dead rows is taken for that of the index.
  */
 static double
 share_with_row(const BtreeSurvey *survey, Relation index, const BloatEstimate *heap,
@@ -187,7 +187,7 @@ share_with_row(const BtreeSurvey *survey, Relation index, const BloatEstimate *h
 	return Min(Max(heap->live_roots.value / entries, least), 1);
 }
 
-/* measure_page -- what is on a page, which is locked. */
+/* measure_page -- measure a page, which is locked. */
 static void
 measure_page(BtreeSurvey *survey, Page page, double *quantities)
 {
@@ -198,7 +198,7 @@ measure_page(BtreeSurvey *survey, Page page, double *quantities)
 		quantities[BTREE_FREE] = BLCKSZ;
 		return;
 	}
-	/* amcheck is there to complain of pages that aren't a btree's */
+	/* not a btree's page: left to amcheck to report */
 	if (PageGetSpecialSize(page) != MAXALIGN(sizeof(BTPageOpaqueData)))
 		return;
 
@@ -209,7 +209,7 @@ measure_page(BtreeSurvey *survey, Page page, double *quantities)
 		measure_leaf(survey, page, quantities);
 }
 
-/* measure_leaf -- what is on a leaf page that is in use. */
+/* measure_leaf -- measure a leaf page that is in use. */
 static void
 measure_leaf(BtreeSurvey *survey, Page page, double *quantities)
 {
@@ -252,8 +252,8 @@ measure_leaf(BtreeSurvey *survey, Page page, double *quantities)
 
 /*
  * leaf_entry
- *		An entry of a leaf page.  Raises an error if it isn't as long as it says, as
- *		it would lead to memory that isn't the page's.
+ *		An entry of a leaf page.  Raises an error if its lengths contradict each
+ *		other: they would lead to memory behind the page.
  */
 static IndexTuple
 leaf_entry(const BtreeSurvey *survey, Page page, OffsetNumber off)
@@ -401,7 +401,7 @@ add_item(LeafPacking *packing, Size bytes, Size posting_bytes)
 	packing->bytes += bytes + sizeof(ItemIdData);
 }
 
-/* begin_page -- an empty page, but for the line pointer of its high key. */
+/* begin_page -- begin a page, which has only the line pointer of its high key. */
 static void
 begin_page(LeafPacking *packing)
 {
@@ -421,7 +421,7 @@ pages_per_byte(const LeafPacking *packing)
 		(packing->full_pages + on_last / usual) / packing->bytes : 0;
 }
 
-/* upper_pages -- the pages above this many leaf pages. */
+/* upper_pages -- how many pages there are above these leaf pages. */
 static double
 upper_pages(double leaf_pages, Size high_key)
 {

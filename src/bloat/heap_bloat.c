@@ -3,20 +3,20 @@
  * heap_bloat.c
  *	  How much of a table's pages its rows need.
  *
- * Each page of the sample is read under a share lock, tuple by tuple.  What
- * is live, dead, or dead but perhaps seen by an old snapshot is found without
- * hint bits being set, so that a report makes no page dirty and writes no
- * WAL.  row_state.c has PostgreSQL's rules.
+ * Each page of the sample is read under a share lock, tuple by tuple.  A tuple is
+ * live, dead, or dead but perhaps visible to an old snapshot.  row_state.c finds
+ * that out by PostgreSQL's rules, but sets no hint bits: a report makes no page
+ * dirty and writes no WAL.
  *
- * How many pages the rows would fill if packed anew is found by packing them:
- * the rows of the sample, one after the other, as VACUUM FULL does it.  This
- * accounts for fillfactor, alignment, line pointers and for the space at the
- * end of a page where no row fits.  Values of dropped columns, which VACUUM
- * FULL may leave out, are not accounted for.  The chunks of a TOAST table are
- * rows like others: pg_cyclone's rewrite copies them page by page, PostgreSQL's
- * value by value, which needs a few more pages.
+ * The rows of the sample are packed anew, one after the other, as VACUUM FULL does
+ * it, to learn how many pages all rows would fill.  This accounts for fillfactor,
+ * alignment, line pointers and for the space at the end of a page where no row
+ * fits.  Values of dropped columns, which VACUUM FULL may leave out, are not
+ * accounted for.  The chunks of a TOAST table are rows like others: pg_cyclone's
+ * rewrite copies them page by page, PostgreSQL's value by value, which needs a few
+ * more pages.
  *
- * A VACUUM in place leaves most pages where they are.  Those that are fuller
+ * VACUUM (FULL INPLACE) leaves most rows where they are.  Pages that are fuller
  * than fillfactor asks for stay so, and the others get more rows.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -46,7 +46,8 @@ enum
 	HEAP_FREE,
 	HEAP_KEPT,					/* what a rewrite copies: with line pointers */
 	HEAP_ROOM,					/* how much of that the page can hold */
-	HEAP_ROOTS,					/* not in bytes: roots of what isn't dead */
+	HEAP_ROOTS,					/* not in bytes: roots with a row that isn't
+								 * dead */
 	HEAP_QUANTITIES
 };
 
@@ -153,7 +154,7 @@ name_place(void *arg)
 				   survey->block, survey->item, survey->table);
 }
 
-/* check_item -- raise an error if an item leads to where no row can be. */
+/* check_item -- raise an error if a row can't be where an item points. */
 static void
 check_item(const HeapSurvey *survey, Page page, ItemId item)
 {
@@ -167,7 +168,7 @@ check_item(const HeapSurvey *survey, Page page, ItemId item)
 						survey->block, survey->table, survey->item)));
 }
 
-/* measure_page -- what is on a page, which is locked. */
+/* measure_page -- measure a page, which is locked. */
 static void
 measure_page(HeapSurvey *survey, Page page, double *quantities)
 {
@@ -197,7 +198,7 @@ measure_page(HeapSurvey *survey, Page page, double *quantities)
 			continue;
 		check_item(survey, page, item);
 
-		/* where all rows are visible to all, none has to be asked */
+		/* on an all-visible page each row is live */
 		states[off] = PageIsAllVisible(page) ? ROW_LIVE :
 			short_state(survey, (HeapTupleHeader) PageGetItem(page, item));
 		if (states[off] == ROW_DEAD)
@@ -285,7 +286,8 @@ chain_has_row(Page page, const RowState *states, OffsetNumber off)
 
 /*
  * short_state
- *		The same in short: what running transactions have inserted or deleted is live.
+ *		The state of a row; if running transactions have inserted or deleted it, it
+ *		is live.
  */
 static RowState
 short_state(const HeapSurvey *survey, HeapTupleHeader tuple)

@@ -3,16 +3,16 @@
  * index_bloat.c
  *	  How large a GIN, GiST or hash index would be if it were built anew.
  *
- * The estimate is rough, and rather too large: it answers if a build is worth it.  Pages
- * of a sample tell how much is in use; a new index needs as many pages as that fills
- * to the part that a build leaves filled at worst.  Where a build divides pages
- * that have become full that is a half, and so it is with entries of GIN and with
- * GiST.  Where it appends, as with GIN's posting trees, it is more.  What VACUUM has not
- * removed yet counts as in use.
+ * The estimate is rough, and rather too large: it answers whether a build is worth it.
+ * A sample of pages tells how much space is in use.  A new index needs the pages that
+ * this fills if each is as empty as a build leaves it at worst.  A build of GiST, or
+ * of GIN's entries, splits full pages, so that is a half.  GIN's posting trees are
+ * appended to, so their pages are fuller.  Entries that VACUUM has not removed yet
+ * count as in use.
  *
- * A hash index has as many buckets as its rows wanted at most, and never
- * fewer.  A build makes as many as its rows want now.  Rows that overflow a
- * bucket's first page because their keys are equal do so in the new index, too.
+ * A hash index keeps the largest number of buckets that its rows ever needed.  A
+ * build makes as many as they need now.  Rows that overflow a bucket's first page
+ * because their keys are equal do so in the new index, too.
  *
  * Each page of the sample is read under a share lock.
  *
@@ -34,22 +34,22 @@
 
 #include "bloat/bloat.h"
 
-/* Such a part of a page is filled by a build at worst. */
+/* The part of a page that a build fills at worst */
 #define DIVIDED_FILL		0.5
 #define GIN_POSTING_FILL	0.75
 
-/* Pages of an index that hold no entries: GIN has a root, too, from the start */
+/* Pages that an empty index has: in GIN its metapage and its root */
 #define FIXED_PAGES			2
 
 /* What is measured on each page */
 enum
 {
-	INDEX_PACKED,				/* pages that what is on it fills */
+	INDEX_PACKED,				/* pages that its entries fill */
 	INDEX_ENTRIES,				/* of a hash index */
 	INDEX_QUANTITIES
 };
 
-/* What an entry of a hash index takes on a page, and the least a bucket is made for */
+/* The room for an entry of a hash index, and the fewest that a bucket is made for */
 #define HASH_ENTRY_BYTES \
 	(MAXALIGN(sizeof(IndexTupleData)) + MAXALIGN(sizeof(uint32)) + sizeof(ItemIdData))
 #define HASH_LEAST_ENTRIES	10
@@ -94,13 +94,13 @@ index_rebuilt_pages(Relation index, uint32 most_pages, pg_prng_state *prng)
 	return pages;
 }
 
-/* measure_page -- what is on a page, which is locked. */
+/* measure_page -- measure a page, which is locked. */
 static void
 measure_page(Relation index, Page page, double *quantities)
 {
 	if (PageIsNew(page))
 		return;
-	/* amcheck is there to complain of such pages; nothing is won by a guess */
+	/* left to amcheck to report; it counts as a full page */
 	if (!is_of_kind(index, page))
 	{
 		quantities[INDEX_PACKED] = 1;
@@ -121,7 +121,7 @@ measure_page(Relation index, Page page, double *quantities)
 	}
 }
 
-/* is_of_kind -- has a page the room at its end that the access method uses? */
+/* is_of_kind -- has a page the special space of its access method? */
 static bool
 is_of_kind(Relation index, Page page)
 {
@@ -145,7 +145,7 @@ used_part(Page page)
 	return (room - PageGetExactFreeSpace(page)) / room;
 }
 
-/* gin_pages -- how many pages of a new GIN index what is on this one fills. */
+/* gin_pages -- how many pages of a new GIN index the entries of this one fill. */
 static double
 gin_pages(Page page)
 {
@@ -172,7 +172,7 @@ measure_hash_page(Page page, double *quantities)
 	switch (HashPageGetOpaque(page)->hasho_flag & LH_PAGE_TYPE)
 	{
 		case LH_OVERFLOW_PAGE:
-			/* and so is the last one of each bucket */
+			/* the last page of a bucket is there in a new index, too */
 			quantities[INDEX_PACKED] =
 				BlockNumberIsValid(HashPageGetOpaque(page)->hasho_nextblkno) ? used_part(page) : 1;
 			quantities[INDEX_ENTRIES] = PageGetMaxOffsetNumber(page);

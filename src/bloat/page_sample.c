@@ -3,24 +3,23 @@
  * page_sample.c
  *	  Totals over all pages of a relation, estimated from some of them.
  *
- * The blocks are cut into as many strata of adjacent blocks as pages may be read,
- * and of each stratum one page is read, at random.  What lies together in a
- * table (a deleted range, the old end, the recent end) thus has its share in
- * the sample, not just on average: for rows deleted in ranges that is far
- * better than as many pages from anywhere.  A relation of no more pages than
- * may be read is read whole, and then the totals are exact.
+ * The blocks are divided into as many strata of adjacent blocks as pages may be
+ * read, and one page of each stratum is read, at random.  So each part of a table (a
+ * deleted range, its old end, its recent end) has its share in every sample, not
+ * just on average.  For rows that were deleted in ranges that is far better than as
+ * many pages from anywhere.  A relation that has no more pages than may be read is
+ * read whole; the totals are exact then.
  *
- * Where there are ranges shorter than a stratum, it is chance on which one its
- * page falls.  The free space map and the visibility map know something of
- * the other pages, if they are up to date: they are asked about the page and
- * about some more in its stratum, and the difference tells how unusual the
- * page is.  How much that is worth (nothing, if the maps are out of date) is
- * found from the sample itself, by least squares.  This is a regression
- * estimator: maps that are wrong make the estimate no more wrong than it would
- * be without them.
+ * If ranges are shorter than a stratum, it is chance which of them its page is in.
+ * The free space map and the visibility map know something about the other pages,
+ * if they are up to date.  So they are asked about the page and about some more in
+ * its stratum, and the difference tells how unusual the page is.  How much that is
+ * worth (nothing, if the maps are out of date) is found from the sample itself, by
+ * least squares.  This is a regression estimator: maps that are wrong make the
+ * estimate no more wrong than it would be without them.
  *
- * The standard error is judged by how much neighbouring strata differ in what
- * the maps don't explain, and in the maps where not all was looked up.
+ * The standard error comes from the differences between neighbouring strata: in
+ * the part that the maps don't explain, and in the maps where not all was looked up.
  *
  * Reads at most the number of pages that the caller gives, and at most the pages of
  * the maps that cover the relation (1 of about 4,000).  Nothing is written.  One pin is
@@ -63,7 +62,7 @@ struct PageSample
 	BlockNumber first_block;
 	BlockNumber nblocks;		/* from the first on */
 	BlockNumber nstrata;
-	/* apart, as how far reading is ahead of looking up depends on the caches */
+	/* two, as caches decide how far reads are ahead of the looks into maps */
 	pg_prng_state read_prng;
 	pg_prng_state lookup_prng;
 
@@ -71,7 +70,7 @@ struct PageSample
 	ReadStream *stream;
 	BufferAccessStrategy strategy;
 	Buffer		vmbuffer;
-	BlockNumber next_read;		/* stratum to name a block of */
+	BlockNumber next_read;		/* stratum of the next page to be read */
 	BlockNumber next_measured;	/* stratum of the next page to be measured */
 
 	/* sums over the strata, weighted with their blocks */
@@ -144,7 +143,7 @@ page_sample_measured(PageSample *sample, Buffer buffer,
 	DEBUG_POINT("bloat-page");
 	for (int q = 0; q < nquantities; q++)
 		sample->quantity_sum[q] += nblocks * quantities[q];
-	/* where all pages are read, the maps have nothing to tell */
+	/* if all pages are read the maps add nothing */
 	if (sample->nstrata == sample->nblocks)
 	{
 		ReleaseBuffer(buffer);
@@ -270,8 +269,8 @@ stratum_start(const PageSample *sample, BlockNumber stratum)
 
 /*
  * ask_maps_of_stratum
- *		What the maps say of a stratum on average, or of some of its blocks at
- *		equal distances.
+ *		The average of what the maps say of a stratum's blocks; if these are many,
+ *		of some of them, at equal distances.
  */
 static void
 ask_maps_of_stratum(PageSample *sample, BlockNumber stratum, double *answers)
@@ -306,8 +305,8 @@ ask_maps(PageSample *sample, BlockNumber block, double *answers)
 
 /*
  * worth_of_maps
- *		By how much of a quantity a map's answer counts: the least squares of
- *		what remains of the differences between neighbouring strata.
+ *		Find the factors by which the maps' answers predict a quantity: those that
+ *		leave the least squares of differences between neighbouring strata.
  */
 static void
 worth_of_maps(const PageSample *sample, int quantity, double *worth)

@@ -19,7 +19,7 @@
 
 typedef struct PageSample PageSample;
 
-/* What a quantity comes to over all pages */
+/* A quantity's total over all pages */
 typedef struct Total
 {
 	double		value;

@@ -18,7 +18,7 @@ typedef enum RowState
 	ROW_LIVE,
 	ROW_INSERTED,				/* by a running transaction, perhaps ours */
 	ROW_DELETED,				/* likewise */
-	ROW_HELD,					/* dead, but somebody may see it */
+	ROW_HELD,					/* dead, but a snapshot may see it */
 	ROW_DEAD,
 } RowState;
 

@@ -7,17 +7,18 @@
  * While cyclone.compaction is on there is a launcher (launcher.c), which starts a
  * worker for one database after the other (worker.c).  The worker asks which tables
  * are due (compaction_view.c, decision.c), and runs VACUUM (FULL INPLACE) of one at a
- * time, as if a client had sent it.  Its knowledge of tables is in the database, in
- * cyclone.compaction_state; in shared memory there is only what runs now.
+ * time, as if a client had sent it.  It knows tables by cyclone.compaction_state, in
+ * the database; shared memory has only the tables that are compacted now.
  *
- * The postmaster can't start the launcher, as a library gets no say there when
- * settings change.  Whichever process commits a transaction first finds that it is
- * missing, and asks for it (start_when_due); with the server's own launchers that
- * takes no longer than autovacuum_naptime.  While compaction is off that costs a look
- * at the setting, and no place for a worker.
+ * The postmaster can't start the launcher, as a library isn't called there when
+ * settings change.  The first process that commits a transaction finds that the
+ * launcher is missing, and registers it (start_when_due).  PostgreSQL's own launchers
+ * commit transactions, so that takes no longer than autovacuum_naptime.  While
+ * compaction is off it costs a look at the setting, and no place for a worker.
  *
  * No session is kept waiting.  A statement that drops, renames or copies a database
- * would find the worker in it: the utility hook has it end first (compaction_make_way).
+ * would find the worker in it, so the utility hook ends that first
+ * (compaction_make_way).
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -110,8 +111,8 @@ start_when_due(XactEvent event, void *arg)
 		return;
 	now = GetCurrentTimestamp();
 	due = pg_atomic_read_u64(&compaction_shared->launch_at);
-	/* of several who see it one starts it */
-	/* a moment further ahead was meant before the clock was set back */
+	/* of several processes that see it one starts it */
+	/* a time further ahead is from before the clock was set back */
 	if ((now < (TimestampTz) due &&
 		 (TimestampTz) due <= TimestampTzPlusMilliseconds(now, RETRY_MS)) ||
 		!pg_atomic_compare_exchange_u64(&compaction_shared->launch_at, &due,
@@ -143,11 +144,11 @@ start_launcher(void)
 
 /*
  * compaction_make_way
- *		Have a worker leave the database that a utility statement is about, if that wants
- *		nobody to be there, and the user owns it.
+ *		If a utility statement needs a database without sessions, and the user owns that
+ *		database, have its worker leave it.
  *
  * The statement itself waits some seconds for sessions to leave, so this doesn't.  It
- * raises no error: what is wrong with the statement the server will say.
+ * raises no error: the server will say what is wrong with the statement.
  */
 void
 compaction_make_way(Node *stmt)
@@ -184,7 +185,7 @@ compaction_make_way(Node *stmt)
 		leave_database(database);
 }
 
-/* defines -- the text that a list of options gives this one; NULL if none. */
+/* defines -- the text of an option in a list; NULL if it isn't there. */
 static const char *
 defines(List *options, const char *option)
 {
@@ -196,7 +197,7 @@ defines(List *options, const char *option)
 	return NULL;
 }
 
-/* workers_are_there -- anywhere?  Without a lock, as it is asked for each utility statement. */
+/* workers_are_there -- in any database?  Without a lock, as each utility statement asks. */
 static bool
 workers_are_there(void)
 {
@@ -208,7 +209,7 @@ workers_are_there(void)
 	return false;
 }
 
-/* leave_database -- end the workers that are there, or on their way. */
+/* leave_database -- end the workers that are there, or that are starting. */
 static void
 leave_database(Oid database)
 {
@@ -219,7 +220,7 @@ leave_database(Oid database)
 
 		if (slot->database != database)
 			continue;
-		/* one that comes later finds none */
+		/* a worker that is starting finds no database, and ends */
 		slot->database = InvalidOid;
 		if (slot->pid != 0)
 			(void) kill(slot->pid, SIGTERM);
@@ -241,7 +242,7 @@ compaction_wall_clock(pg_time_t moment)
 {
 	const struct pg_tm *local = pg_localtime(&moment, log_timezone);
 
-	/* NULL only far outside of what a clock shows */
+	/* NULL only for times that no clock shows */
 	return local == NULL ? 0 :
 		local->tm_wday * MINUTES_PER_DAY + local->tm_hour * 60 + local->tm_min;
 }

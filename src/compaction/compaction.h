@@ -19,30 +19,30 @@
 /* The most tables that are compacted at a time */
 #define COMPACTION_MAX_WORKERS	8
 
-/* The least time between two visits of a database, and after which others have their turn */
+/* The least time between two visits of a database, after which a visit begins no more tables */
 #define COMPACTION_VISIT_MS	60000
 
 /* A place for a worker */
 typedef struct CompactionSlot
 {
 	int			pid;			/* 0: none */
-	TimestampTz launched;		/* by the launcher; 0: not */
+	TimestampTz launched;		/* by the launcher; 0: it was not */
 	Oid			database;
 	Oid			relid;			/* invalid: it compacts none at the moment */
 	TimestampTz started;		/* with relid */
 	TimestampTz must_end;		/* when the window ends; 0: never */
-	bool		stopped;		/* for that, or as compaction was switched
-								 * off? */
+	bool		stopped;		/* by the launcher, at the window's end or as
+								 * compaction was switched off? */
 } CompactionSlot;
 
-/* All but the atomics under the lock */
+/* The lock protects all but the atomics. */
 typedef struct CompactionShared
 {
 	pg_atomic_uint32 has_launcher;
 	pg_atomic_uint64 launch_at; /* no launcher is started before that time */
 	LWLock	   *lock;
-	TimestampTz wal_since;		/* of what follows */
-	uint64		wal_bytes;		/* in this day */
+	TimestampTz wal_since;		/* when the day began */
+	uint64		wal_bytes;		/* written in this day */
 	CompactionSlot slots[COMPACTION_MAX_WORKERS];
 } CompactionShared;
 
@@ -79,8 +79,8 @@ extern double compaction_wal_left(void);
 
 /*
  * compaction_is_over
- *		Are these milliseconds over since a moment?  If the clock was set back behind that
- *		moment they are, or it would take as long as the clock was wrong.
+ *		Have these milliseconds passed since a moment?  True, too, if the clock was set
+ *		back to before that moment: else that would take as long as the clock was wrong.
  */
 static inline bool
 compaction_is_over(TimestampTz since, TimestampTz now, int64 ms)

@@ -3,8 +3,8 @@
  * compaction_settings.c
  *	  The configuration parameters named cyclone.compaction*.
  *
- * All are the server's, in the configuration files only: what differs from table
- * to table is data, in the table cyclone.compaction_policies.
+ * All are the server's, in the configuration files only.  Settings of one table are
+ * rows of cyclone.compaction_policies.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

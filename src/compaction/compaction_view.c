@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * compaction_view.c
- *	  What the view cyclone.compaction says of a table, and the function by which its
- *	  owner sets its policy.
+ *	  Rows of the view cyclone.compaction, and the function by which the owner of a
+ *	  table sets its policy.
  *
- * The view gathers what the catalogs and the counters have, the table's policy, and
- * what earlier runs came to.  Here the settings fill in what the policy leaves open,
- * and decision.c decides.  The workers read the same view, so what it says is what
- * they do.
+ * The view has figures from the catalogs and the counters, the table's policy, and
+ * the results of earlier runs.  Here the settings fill in what the policy leaves
+ * open, and decision.c decides.  The workers read the same view, so they do what it
+ * says.
  *
- * What a sample has found of a table is for roles that may see it in cyclone.bloat.
+ * A role that may not see a table in cyclone.bloat doesn't see it here.
  *
- * A policy is a row of a table that only its owner may write.  The function checks
- * that the caller owns the table, by the caller's own rights, and then writes the row
- * with the rights of the policies' owner, with values as parameters and all names
- * in full.
+ * Policies are rows of cyclone.compaction_policies, which only the owner of that table
+ * may write.  The function checks that the caller owns the table in question, and then
+ * writes the row with the rights of the policies' owner.  Values are parameters, and
+ * all names are qualified.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -69,12 +69,12 @@
 
 #define MOST_BYTES			1e18
 
-/* Bytes of what a policy has as text, with its header */
+/* The most bytes of a text in a policy, with its header */
 #define MAX_TEXT			1000
 
 #define VERDICT_COLUMNS	11
 
-/* A policy; what it leaves open is filled in */
+/* A policy, where settings fill in what it leaves open */
 typedef struct Policy
 {
 	bool		is_wanted;
@@ -85,7 +85,7 @@ typedef struct Policy
 	const char *latency_target;
 } Policy;
 
-/* What is the same for all tables of a statement */
+/* Facts that are the same for all tables of a statement */
 typedef struct StatementFacts
 {
 	TimestampTz statement;		/* when it began */
@@ -93,7 +93,7 @@ typedef struct StatementFacts
 	bool		is_listed;
 	double		held_since;
 	double		wal_left;
-	char	   *hours;			/* the window that what follows is of, or NULL */
+	char	   *hours;			/* the window that the rest is about, or NULL */
 	bool		hours_are_valid;
 	bool		is_open;
 	int64		changes_in;		/* seconds; -1: never */
@@ -121,7 +121,7 @@ static void write_policy(FunctionCallInfo fcinfo, Oid policies);
 
 /*
  * pg_cyclone_compaction_verdict
- *		What is decided of a table: compaction_verdict(relation_oid, size, live_rows,
+ *		The decision on a table: compaction_verdict(relation_oid, size, live_rows,
  *		changed_rows, policy, state).  NULLs if the caller may not see it.
  */
 Datum
@@ -163,7 +163,7 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	return verdict_row(fcinfo, &facts, &policy);
 }
 
-/* gather_statement -- what is the same for all tables, once for each statement. */
+/* gather_statement -- find out what is the same for all tables, once a statement. */
 static void
 gather_statement(void)
 {
@@ -183,7 +183,7 @@ gather_statement(void)
 	statement.statement = GetCurrentStatementStartTimestamp();
 }
 
-/* gather_window -- what is known of a window; of the one that was asked for before, at no cost. */
+/* gather_window -- find out about a window, unless it is the one that was asked for before. */
 static void
 gather_window(const char *hours)
 {
@@ -209,11 +209,11 @@ gather_window(const char *hours)
 
 /*
  * horizon_held_since
- *		Since when, in seconds, somebody keeps VACUUM from removing rows of this
- *		database's tables who is likely to stay; 0 if nobody does.
+ *		For how many seconds a holder that is likely to stay has kept VACUUM from
+ *		removing rows of this database's tables; 0 if there is none.
  *
- * A standby that is connected doesn't count: it needs rows for as long as its queries
- * do, which isn't told here.
+ * A connected standby doesn't count: it needs rows for as long as its queries run, and
+ * how long that is isn't known here.
  */
 static double
 horizon_held_since(TimestampTz now)
@@ -248,7 +248,7 @@ read_policy(HeapTupleHeader row, Policy *policy)
 		value = GetAttributeByName(row, "enabled", &is_null);
 	policy->is_wanted = is_null || DatumGetBool(value);
 	policy->min_size = number_of(row, "min_size", cyclone_compaction_min_size * 1024.0 * 1024.0);
-	/* as a double the greatest bigint is beyond them */
+	/* as a double the greatest bigint is none any more */
 	policy->min_size = Min(policy->min_size, MOST_BYTES);
 	policy->threshold = number_of(row, "threshold", cyclone_compaction_threshold);
 	policy->cooldown = cyclone_compaction_cooldown;
@@ -270,7 +270,7 @@ read_policy(HeapTupleHeader row, Policy *policy)
 	policy->latency_target = text != NULL ? text : cyclone_compaction_latency_target;
 }
 
-/* read_state -- what earlier runs and samples came to. */
+/* read_state -- the results of earlier runs and samples. */
 static void
 read_state(HeapTupleHeader row, CompactionFacts *facts)
 {
@@ -281,8 +281,7 @@ read_state(HeapTupleHeader row, CompactionFacts *facts)
 	facts->would_win = number_of(row, "would_win", -1);
 
 	/*
-	 * where that was not to be had, the sample is out of date as soon as may
-	 * be
+	 * a sample without that figure is out of date as soon as possible
 	 */
 	facts->sampled_bytes = facts->would_win >= 0 ? number_of(row, "sampled_size", 0) : 0;
 	facts->would_win = Max(facts->would_win, 0);
@@ -312,7 +311,7 @@ read_running(Oid relid, CompactionFacts *facts)
 	LWLockRelease(compaction_shared->lock);
 }
 
-/* number_of -- a column that is a bigint, an int or a float8; otherwise if it is null, or there is no row. */
+/* number_of -- a bigint, int or float8 of a row; the last argument if it is null, or there is no row. */
 static double
 number_of(HeapTupleHeader row, const char *column, double otherwise)
 {
@@ -408,7 +407,7 @@ verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy 
 /*
  * pg_cyclone_compaction_matches
  *		Does a pattern stand for a table of this schema and name?  NULL if it is no
- *		list of patterns, which a CHECK of the table refuses.
+ *		list of patterns; a CHECK of cyclone.compaction_policies refuses that.
  */
 Datum
 pg_cyclone_compaction_matches(PG_FUNCTION_ARGS)
@@ -423,9 +422,9 @@ pg_cyclone_compaction_matches(PG_FUNCTION_ARGS)
 
 /*
  * pg_cyclone_compaction_policy
- *		Set what is to be done with a table, or forget about it if all else is null:
+ *		Set the policy of a table, or remove it if all other arguments are null:
  *		compaction_policy(relation, enabled, min_size, threshold, cooldown, hours,
- *		latency_target).  For its owner.
+ *		latency_target).  For the table's owner.
  */
 Datum
 pg_cyclone_compaction_policy(PG_FUNCTION_ARGS)
@@ -495,8 +494,8 @@ check_texts(FunctionCallInfo fcinfo)
 
 /*
  * write_policy
- *		Put the row in the place of the one that there is, with the rights of the
- *		table's owner, and in the search path that the server has for such cases.
+ *		Replace the row of a table, with the rights of the policies' owner, and with
+ *		the search path that the server has for such cases.
  *
  * An error gives the rights back, as it ends the (sub)transaction.
  */

@@ -5,19 +5,20 @@
  *
  * A table is due when a sample of its pages has shown that enough can be won, in
  * bytes and as a share.  Checks that cost nothing come first: a table that is smaller
- * than what must be won isn't sampled, nor is one that has hardly changed since it
- * was.
+ * than what must be won isn't sampled, nor is one that has hardly changed since its
+ * last sample.
  *
- * Patience grows where it isn't worth the work.  The cooldown doubles each time that
- * a run wins less than half of what was expected, or that others have undone by the
- * cooldown's end what it had won; it is back at its length when neither is so.
- * After failures, or when it gave way, the pause doubles likewise.  A table in such a
- * pause isn't sampled.
+ * Where compaction isn't worth the work it comes less often.  The cooldown doubles
+ * each time that a run wins less than half of what was expected, or that the table is
+ * due again when the cooldown ends; it is back at its setting when neither is so.
+ * After failures, or when compaction gave way, the pause doubles likewise.  A table in
+ * such a pause isn't sampled.
  *
- * Of several the one comes first that wins most bytes a second, by the time that its
- * last run took, or, without one, by what reading and moving take at a modest pace.
+ * Of several tables that are due, the one comes first that wins most bytes a second.
+ * The time is that of its last run, or, without one, of reading and moving at a modest
+ * pace.
  *
- * Nothing here asks the server: test/unit/test_compaction.c has all of it.
+ * Nothing here needs the server: test/unit/test_compaction.c tests all of it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -29,17 +30,17 @@
 
 #include "compaction/decision.h"
 
-/* A sample is out of date when that share of the rows, or of the size, has changed. */
+/* A sample is out of date when this share of the rows, or of the size, has changed. */
 #define STALE_FRACTION		0.05
-/* But a table isn't sampled more often than that, in seconds. */
+/* But a table isn't sampled again before this time, in seconds. */
 #define SAMPLE_PAUSE		3600.0
 
-/* Pauses after a failure or a crash, and after it gave way, at first and at most */
+/* Seconds of the first pause after a failure or crash, and after giving way; of the longest */
 #define FAILURE_PAUSE		3600.0
 #define GAVE_WAY_PAUSE		600.0
 #define LONGEST_PAUSE		(7 * 24 * 3600.0)
 
-/* The cooldown is no longer than that many times its setting. */
+/* How many times in a row the cooldown doubles */
 #define MAX_BACKOFF			5
 
 /* The pace of a run of a table that has had none, in bytes a second */
@@ -93,8 +94,8 @@ static double pause_left(const CompactionFacts *facts, CompactionReason *reason)
 
 /*
  * compaction_decide
- *		Judge one table.  Of several reasons why it is not due the most lasting one is
- *		told.
+ *		Judge one table.  If there are several reasons why it isn't due, the most
+ *		lasting one counts.
  */
 CompactionVerdict
 compaction_decide(const CompactionFacts *facts)
@@ -138,7 +139,7 @@ compaction_decide(const CompactionFacts *facts)
 	return verdict(COMPACTION_DUE, facts->would_win / compaction_seconds(facts), 0);
 }
 
-/* verdict -- one, whose figure is NAN if there is none. */
+/* verdict -- make one; figure is NAN if it has none. */
 static CompactionVerdict
 verdict(CompactionReason reason, double figure, double next)
 {
@@ -152,7 +153,7 @@ verdict(CompactionReason reason, double figure, double next)
 static bool
 sample_is_stale(const CompactionFacts *facts)
 {
-	/* they may have been reset meanwhile */
+	/* the counters may have been reset meanwhile */
 	double		changes = facts->changes >= facts->sampled_changes ?
 		facts->changes - facts->sampled_changes : facts->changes;
 
@@ -161,7 +162,7 @@ sample_is_stale(const CompactionFacts *facts)
 		 fabs(facts->bytes - facts->sampled_bytes) > STALE_FRACTION * facts->bytes);
 }
 
-/* pause_left -- how long the last run's end keeps the table from the next, and why. */
+/* pause_left -- the seconds left of the pause after the last run, and why there is one. */
 static double
 pause_left(const CompactionFacts *facts, CompactionReason *reason)
 {
@@ -213,9 +214,9 @@ compaction_wal(const CompactionFacts *facts)
 
 /*
  * compaction_backoff
- *		How often the cooldown has doubled after a run that began since_last seconds
- *		after the one before it had ended (negative: there was none), and won that much of
- *		what was expected.
+ *		How often the cooldown has doubled after a run that won that much of what was
+ *		expected.  It began since_last seconds after the run before it had ended;
+ *		negative: there was none.
  */
 int
 compaction_backoff(int backoff, double won, double expected, double since_last, double cooldown)
@@ -223,7 +224,7 @@ compaction_backoff(int backoff, double won, double expected, double since_last, 
 	bool		was_in_vain = won < expected / 2;
 	double		length = cooldown * ldexp(1, Min(backoff, MAX_BACKOFF));
 
-	/* it was due as soon as might be */
+	/* it was due as soon as the cooldown had ended, or nearly so */
 	bool		was_undone = since_last >= 0 && since_last < 1.25 * length;
 
 	return was_in_vain || was_undone ? Min(backoff + 1, MAX_BACKOFF) : 0;
@@ -237,7 +238,7 @@ compaction_reason_name(CompactionReason reason)
 	return reasons[reason].name;
 }
 
-/* compaction_figure_unit -- what the figure is; NULL if there is none. */
+/* compaction_figure_unit -- what the figure counts; NULL if there is none. */
 const char *
 compaction_figure_unit(CompactionReason reason)
 {
@@ -253,7 +254,7 @@ compaction_outcome_name(CompactionOutcome outcome)
 	return outcomes[outcome];
 }
 
-/* compaction_outcome_of -- the opposite. */
+/* compaction_outcome_of -- the outcome of that name; none if there is no such name. */
 CompactionOutcome
 compaction_outcome_of(const char *name)
 {

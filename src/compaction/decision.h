@@ -10,13 +10,13 @@
 #ifndef CYCLONE_DECISION_H
 #define CYCLONE_DECISION_H
 
-/* The decision, and the meaning of its figure; in the order of reasons in decision.c */
+/* The decision, and the meaning of its figure; names are in decision.c */
 typedef enum CompactionReason
 {
 	COMPACTION_DUE,				/* bytes a second */
-	COMPACTION_RUNNING,			/* seconds by now */
-	COMPACTION_NOT_SAMPLED,		/* bytes: may be due, but for a sample of
-								 * pages */
+	COMPACTION_RUNNING,			/* seconds so far */
+	COMPACTION_NOT_SAMPLED,		/* bytes that it has; a sample of pages will
+								 * tell */
 	COMPACTION_STANDBY,
 	COMPACTION_OFF,
 	COMPACTION_OTHER_DATABASE,
@@ -30,12 +30,12 @@ typedef enum CompactionReason
 	COMPACTION_KILLED,
 	COMPACTION_GAVE_WAY,
 	COMPACTION_COOLDOWN,
-	COMPACTION_HELD,			/* seconds since which */
+	COMPACTION_HELD,			/* seconds so far */
 	COMPACTION_WAL,				/* bytes that it is likely to take */
 	COMPACTION_WINDOW,
 } CompactionReason;
 
-/* How the last run ended; in the order of outcomes in decision.c */
+/* How the last run ended; names are in decision.c */
 typedef enum CompactionOutcome
 {
 	OUTCOME_NONE,				/* none has ended yet */
@@ -47,7 +47,7 @@ typedef enum CompactionOutcome
 	OUTCOME_KILLED,				/* or the server has crashed */
 } CompactionOutcome;
 
-/* All that a decision rests on */
+/* All facts that a decision rests on */
 typedef struct CompactionFacts
 {
 	bool		is_standby;
@@ -69,15 +69,14 @@ typedef struct CompactionFacts
 	double		min_size;		/* bytes */
 	double		threshold;		/* per cent */
 	double		cooldown;		/* seconds */
-	double		held_since;		/* seconds; 0: by no one that matters */
+	double		held_since;		/* seconds; 0: by none that is likely to stay */
 	CompactionOutcome outcome;
 	int			failures;		/* in a row, of any kind */
 	int			backoff;		/* how often the cooldown has doubled */
 	double		ended_since;	/* seconds */
 	double		running_since;	/* seconds */
-	double		last_seconds;	/* that the last complete run took, and how
-								 * large */
-	double		last_bytes;		/* the table was before it; 0: there was none */
+	double		last_seconds;	/* of the last complete run; 0: there was none */
+	double		last_bytes;		/* size of the table before it */
 	double		wal_left;		/* bytes; negative: no bound */
 	bool		window_is_open;
 	double		window_opens;	/* seconds to go; negative: never */

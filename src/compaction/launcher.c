@@ -3,24 +3,24 @@
  * launcher.c
  *	  The process that has tables compacted by themselves.
  *
- * It is there while cyclone.compaction is on, in no database, and starts a worker for
- * each database in turn, that which was visited longest ago first.  The workers find
- * out themselves whether there is anything to be done.
+ * It runs while cyclone.compaction is on, in no database, and starts a worker for each
+ * database in turn, first for the one whose last visit is longest ago.  The workers
+ * find out themselves whether there is anything to be done.
  *
  * While a worker is at a table it may be anywhere in VACUUM.  So the launcher watches
  * for it: does the window end, was compaction switched off, does a session wait for a
- * lock that the worker has?  Then the launcher ends the work at that table, by the
- * signal that pg_cancel_backend sends.  That is right at any moment, as what has been
- * committed stays.  VACUUM takes some locks for a moment only, so sessions that have
+ * lock that the worker has?  If so, the launcher ends the work at that table, by the
+ * signal that pg_cancel_backend sends.  That is right at any moment, as committed
+ * moves stay.  VACUUM takes some locks for a moment only, so sessions that have
  * waited for less than WAIT_MS don't count.
  *
  * To see which sessions wait takes the locks of all partitions of the lock table, as
  * reading pg_locks does.  So the launcher first looks, without any lock, whether a
- * session in that database waits at all.  If what it sees is out of date, it sees it
- * WATCH_MS later.
+ * session in that database waits at all.  If that look is out of date, the next one
+ * comes WATCH_MS later.
  *
- * The slots in shared memory are all that it knows of workers.  So one that takes the
- * place of a launcher that was killed finds them as they are.
+ * The launcher knows of workers only by the slots in shared memory.  So the next one,
+ * after it was terminated, finds them as they are.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -58,11 +58,11 @@
 #define START_MS	60000
 /* After the launcher has ended the next one comes no earlier than this. */
 #define RESTART_MS	5000
-/* How often to look while a worker is at a table; how long a session waits before it counts */
+/* How often to look while a worker is at a table; how long a session must have waited to count */
 #define WATCH_MS	100
 #define WAIT_MS		200
 
-/* When a database was visited last */
+/* The last visit of a database */
 typedef struct Visit
 {
 	Oid			database;
@@ -138,7 +138,7 @@ pg_cyclone_compaction_launcher(Datum arg)
 
 /*
  * leave
- *		When the process ends: the next one comes a little later, as a session in a long
+ *		The process ends.  The next one comes a little later, as a session in a long
  *		statement may not know yet that compaction was switched off.
  */
 static void
@@ -173,7 +173,7 @@ watch_slots(bool *are_there, bool *are_at_tables)
 	}
 }
 
-/* window_has_ended -- that of the table at which a worker is? */
+/* window_has_ended -- has the window of a worker's table ended? */
 static bool
 window_has_ended(const CompactionSlot *slot)
 {
@@ -223,7 +223,7 @@ somebody_waits(const CompactionSlot *slot)
 	return false;
 }
 
-/* waits_for -- does a process that waits do so for one that has this leader? */
+/* waits_for -- does a waiting process wait for this leader, or one of its parallel workers? */
 static bool
 waits_for(const LockInstanceData *waiter, const LockData *locks, int pid)
 {
@@ -248,8 +248,8 @@ waits_for(const LockInstanceData *waiter, const LockData *locks, int pid)
  * stop_slot
  *		End what a worker does with its table, if it is still at the one that was seen.
  *
- * The signal is sent under the lock: afterwards the worker says that it is at none,
- * and forgets signals that have come.
+ * The signal is sent under the lock.  A worker that is done says under the lock that it
+ * is at no table, and then forgets a signal that has come.
  */
 static void
 stop_slot(CompactionSlot *slot, const CompactionSlot *seen, bool on_time)
@@ -280,7 +280,7 @@ visit_next(void)
 	}
 }
 
-/* slot_is_busy -- is there a worker, or on its way?  Under the lock. */
+/* slot_is_busy -- has it a worker, or one that is starting?  Under the lock. */
 static bool
 slot_is_busy(const CompactionSlot *slot, TimestampTz now)
 {
@@ -288,7 +288,7 @@ slot_is_busy(const CompactionSlot *slot, TimestampTz now)
 		(slot->launched != 0 && !compaction_is_over(slot->launched, now, START_MS));
 }
 
-/* free_slot -- one that a worker can have; NULL if as many are at work as may be. */
+/* free_slot -- a slot for one more worker; NULL if there are as many as allowed. */
 static CompactionSlot *
 free_slot(TimestampTz now)
 {
@@ -309,7 +309,7 @@ free_slot(TimestampTz now)
 	return busy < cyclone_compaction_workers ? found : NULL;
 }
 
-/* next_database -- that which was visited longest ago, if that is long enough, and no worker is there. */
+/* next_database -- the one to be visited now, with no worker in it; invalid if there is none. */
 static Oid
 next_database(TimestampTz now)
 {
@@ -333,7 +333,7 @@ next_database(TimestampTz now)
 	return best != NULL ? best->database : InvalidOid;
 }
 
-/* databases -- those that compaction may be wanted in; those that are gone are forgotten. */
+/* databases -- list those that are to be visited, and forget the others. */
 static List *
 databases(void)
 {
@@ -372,7 +372,7 @@ databases(void)
 			visits[nleft++] = visits[i];
 	}
 	nvisits = nleft;
-	/* so that a pointer to one stays good while others are looked up */
+	/* room for all, so that pointers stay valid while others are looked up */
 	visits = visits == NULL ? MemoryContextAlloc(TopMemoryContext, (list_length(found) + 1) * sizeof(Visit)) :
 		repalloc(visits, (Max(list_length(found), nvisits) + 1) * sizeof(Visit));
 	foreach_oid(database, found)
@@ -380,7 +380,7 @@ databases(void)
 	return found;
 }
 
-/* visit_of -- when a database was visited, which is one of those that there is room for. */
+/* visit_of -- the last visit of a database that databases() has listed. */
 static Visit *
 visit_of(Oid database)
 {

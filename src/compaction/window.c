@@ -8,11 +8,11 @@
  * that end before they begin, or as they begin, go over midnight and belong to
  * the day on which they begin.
  *
- * All of it is about the clock on the wall, so a window is what it shows, minute
- * by minute, and nothing is computed across a change of that clock.  An hour that
+ * A window is about the clock on the wall: it has a bit for each minute that this
+ * clock shows, and nothing is computed across a change of the clock.  An hour that
  * daylight saving leaves out has no window; one that comes twice has it twice.
- * When the window opens or ends next is found by looking at the clock for each
- * minute to come: two weeks of that are some milliseconds.
+ * window_next_change looks at the clock of each minute to come, to find when the
+ * window opens or ends: two weeks of that take some milliseconds.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -27,7 +27,7 @@
 
 #include "compaction/window.h"
 
-/* Longer than a week, as one in which a clock is changed may leave out the window. */
+/* Longer than a week, as a change of the clock may leave out a week's window. */
 #define LONGEST_LOOK	(2 * MINUTES_PER_WEEK)
 
 #define EVERY_DAY		0x7f
@@ -42,8 +42,8 @@ static void add_minutes(CompactionWindow *window, int days, int from, int to);
 
 /*
  * window_parse
- *		Read a window; an empty text is always.  Returns false, with the problem, if
- *		it is none.
+ *		Read a window; an empty text stands for all hours.  Returns false, and the
+ *		problem, if the text is no window.
  */
 bool
 window_parse(const char *text, CompactionWindow *window, const char **problem)
@@ -83,7 +83,8 @@ window_has(const CompactionWindow *window, int minute)
 
 /*
  * window_next_change
- *		In how many seconds the window opens, or ends; -1 if it doesn't in two weeks.
+ *		In how many seconds the window opens or ends; -1 if it does neither in two
+ *		weeks.
  */
 int64
 window_next_change(const CompactionWindow *window, pg_time_t moment, WallClock clock)
@@ -100,7 +101,7 @@ window_next_change(const CompactionWindow *window, pg_time_t moment, WallClock c
 	return -1;
 }
 
-/* parse_item -- days, hours, or both, into the window. */
+/* parse_item -- read days, hours, or both, into the window. */
 static bool
 parse_item(const char **at, CompactionWindow *window, const char **problem)
 {
@@ -126,7 +127,7 @@ parse_item(const char **at, CompactionWindow *window, const char **problem)
 	return true;
 }
 
-/* parse_days -- a day, or the first and the last of some, which may go around the week's end. */
+/* parse_days -- read a day, or the first and the last of some, which may go around the week's end. */
 static bool
 parse_days(const char **at, int *days, const char **problem)
 {
@@ -151,7 +152,7 @@ parse_days(const char **at, int *days, const char **problem)
 	return true;
 }
 
-/* parse_day -- its number from Sunday on, or -1. */
+/* parse_day -- read a day; returns its number from Sunday on, or -1. */
 static int
 parse_day(const char **at)
 {
@@ -168,7 +169,7 @@ parse_day(const char **at)
 	return -1;
 }
 
-/* parse_hours -- from and to, in minutes. */
+/* parse_hours -- read hours; from and to are minutes. */
 static bool
 parse_hours(const char **at, int *from, int *to, const char **problem)
 {
@@ -186,7 +187,7 @@ parse_hours(const char **at, int *from, int *to, const char **problem)
 	return false;
 }
 
-/* parse_time -- as in 22:00, in minutes; -1 if it is none, and up to that of 24:59. */
+/* parse_time -- read a time of 00:00 to 24:59; returns its minutes, or -1. */
 static int
 parse_time(const char **at)
 {
@@ -204,7 +205,7 @@ parse_time(const char **at)
 	return hour <= 24 && minute < 60 ? hour * 60 + minute : -1;
 }
 
-/* skip_spaces -- go on to what is no space. */
+/* skip_spaces -- go on to the next character that is no space. */
 static void
 skip_spaces(const char **at)
 {

@@ -14,15 +14,15 @@
  * doesn't wait for the table's lock.  An error ends the work at that table, and goes to
  * the log.
  *
- * Before VACUUM begins, and when it is done, that is written to cyclone.compaction_state,
- * in transactions of their own.  A run that has begun and not ended, with no worker at
- * it, was killed, or the server with it: that table waits for a while, or it could bring the
- * server down again and again.  A note on disk counts it among the crashes by which
- * autovacuum leaves a table, or all, to the server (running_notes.c).
+ * The worker notes in cyclone.compaction_state that VACUUM begins, and that it is done,
+ * each in a transaction of its own.  A run that has begun and not ended, with no worker
+ * at it, was killed, or the server with it.  Its table has to wait for a while, or it could
+ * bring the server down again and again.  By a note on disk the crash counts among
+ * those for which autovacuum leaves a table, or all, to PostgreSQL (running_notes.c).
  *
- * The worker looks into no object in schema cyclone that isn't the extension's, as it
- * has all rights; and no transaction of it is open while VACUUM works, so that the
- * extension can be dropped or updated at any time.
+ * The worker has all rights, so it uses no object in schema cyclone that isn't the
+ * extension's.  While VACUUM works the worker has no transaction of its own open, so
+ * the extension can be dropped or updated at any time.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -86,8 +86,8 @@ typedef struct Table
 	double		cooldown;		/* seconds */
 	TimestampTz must_end;		/* 0: never */
 	int			backoff;
-	double		since_last;		/* seconds since the last run that was
-								 * complete was done; -1: there was none */
+	double		since_last;		/* seconds since the last complete run; -1:
+								 * there was none */
 	int64		size;			/* bytes; -1: not known */
 	bool		is_locked;		/* by another session */
 	bool		is_skipped;		/* by VACUUM, as it was locked meanwhile */
@@ -161,7 +161,7 @@ pg_cyclone_compaction_worker(Datum arg)
 	proc_exit(0);
 }
 
-/* take_slot -- returns false if it is another's, or the database isn't to be visited any more. */
+/* take_slot -- returns false if another worker has it, or the database isn't to be visited any more. */
 static bool
 take_slot(int number, Oid *database)
 {
@@ -172,7 +172,7 @@ take_slot(int number, Oid *database)
 	slot = &compaction_shared->slots[number];
 	*database = slot->database;
 	is_free = slot->pid == 0 && OidIsValid(*database);
-	/* one in a database is what tidy_up relies on */
+	/* tidy_up relies on being alone in the database */
 	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
 		is_free &= compaction_shared->slots[i].pid == 0 || compaction_shared->slots[i].database != *database;
 	if (is_free)
@@ -205,7 +205,7 @@ leave_slot(int code, Datum arg)
 
 /*
  * prepare_session
- *		Settings that a role or the database may have must not matter.
+ *		Set what the settings of a role or the database must not change.
  */
 static void
 prepare_session(void)
@@ -222,7 +222,7 @@ prepare_session(void)
 		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* visit -- do what there is to be done in this database. */
+/* visit -- sample and compact the tables of this database, as far as is due. */
 static void
 visit(void)
 {
@@ -256,7 +256,7 @@ is_wanted(void)
 	return cyclone_compaction && cyclone_enabled && extension_is_there();
 }
 
-/* extension_is_there -- with all that we need of it? */
+/* extension_is_there -- is it, with all objects that we need? */
 static bool
 extension_is_there(void)
 {
@@ -318,7 +318,7 @@ run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls
 		elog(ERROR, "statement \"%s\" failed: %s", sql, SPI_result_code_string(code));
 }
 
-/* tidy_up -- forget what is about dropped tables; what has begun and not ended was killed, as we are alone here. */
+/* tidy_up -- forget dropped tables; and note that runs that have not ended were killed, as we are alone here. */
 static void
 tidy_up(void)
 {
@@ -334,7 +334,7 @@ tidy_up(void)
 			0, NULL, NULL, NULL);
 
 	/*
-	 * the clock was set back: or a pause would last for as long as it was
+	 * if the clock was set back, a pause would last for as long as it was
 	 * wrong
 	 */
 	run_sql("UPDATE cyclone.compaction_state SET ended_at = least(ended_at, now()),"
@@ -391,7 +391,7 @@ sample_table(Oid relid)
 	RESUME_CANCEL_INTERRUPTS();
 }
 
-/* prepare_sample -- note that it is begun. */
+/* prepare_sample -- note that it begins. */
 static void
 prepare_sample(Table *table)
 {
@@ -400,7 +400,7 @@ prepare_sample(Table *table)
 	end();
 }
 
-/* read_sample -- of a table that is locked, or can't be read, there is no figure. */
+/* read_sample -- read the pages; without a figure if the table is locked, or can't be read. */
 static void
 read_sample(Table *table)
 {
@@ -415,7 +415,7 @@ read_sample(Table *table)
 	end();
 }
 
-/* note_sample -- what it has shown. */
+/* note_sample -- note its result. */
 static void
 note_sample(const Table *table)
 {
@@ -433,7 +433,7 @@ note_sample(const Table *table)
 	end();
 }
 
-/* next_due -- the table that wins most a second; NULL if none is due. */
+/* next_due -- the table that is to be compacted next; NULL if none is due. */
 static Table *
 next_due(void)
 {
@@ -473,7 +473,7 @@ next_due(void)
 	return table;
 }
 
-/* double_of -- a column of a row; otherwise if it is null. */
+/* double_of -- a column of a row; the last argument if it is null. */
 static double
 double_of(HeapTuple row, TupleDesc desc, int column, double otherwise)
 {
@@ -485,10 +485,10 @@ double_of(HeapTuple row, TupleDesc desc, int column, double otherwise)
 
 /*
  * compact_table
- *		Compact one table, and note what it came to.
+ *		Compact one table, and note the result.
  *
- * Requests to end that come when it is done are of no use any more: until the end is
- * noted they wait, and then they are forgotten.
+ * A cancellation that comes when it is done is of no use any more: it is held off until
+ * the end is noted, and then forgotten.
  */
 static void
 compact_table(Table *table)
@@ -521,7 +521,7 @@ compact_table(Table *table)
 	RESUME_CANCEL_INTERRUPTS();
 }
 
-/* prepare_run -- look at the table once more, and, if it can be compacted, note that it is begun. */
+/* prepare_run -- look at the table once more, and, if it can be compacted, note that a run begins. */
 static void
 prepare_run(Table *table)
 {
@@ -557,11 +557,11 @@ why_not_possible(Oid relid)
 
 /*
  * run
- *		Run something at a table, in transactions of its own; an error is the table's, and
- *		is logged.
+ *		Run a routine at a table, in transactions of its own.  An error goes to the log,
+ *		and into the result.
  *
- * Locks that are held for the session are gone after an error, as it comes in a
- * transaction (table_inplace.c).
+ * An error releases the locks that are held for the session, as it comes in a transaction
+ * (table_inplace.c).
  */
 static void
 run(Table *table, void (*routine) (Table *), RunResult *result)
@@ -631,7 +631,7 @@ run_vacuum(Table *table)
 	debug_query_string = sql;
 	pgstat_report_activity(STATE_RUNNING, sql);
 	stmt = castNode(VacuumStmt, linitial_node(RawStmt, raw_parser(sql, RAW_PARSE_DEFAULT))->stmt);
-	/* whatever its name is by now */
+	/* its name may have changed */
 	linitial_node(VacuumRelation, stmt->rels)->oid = table->relid;
 	pstmt = makeNode(PlannedStmt);
 	pstmt->commandType = CMD_UTILITY;
@@ -646,7 +646,7 @@ run_vacuum(Table *table)
 	table->is_skipped = table_inplace_count() == compacted;
 }
 
-/* at_table -- say at which table we are, and when that has to end. */
+/* at_table -- say that we are at this table, and when we have to leave it. */
 static void
 at_table(const Table *table)
 {
@@ -658,7 +658,7 @@ at_table(const Table *table)
 	LWLockRelease(compaction_shared->lock);
 }
 
-/* at_no_table -- say that we are at none; returns whether the launcher wanted it to end. */
+/* at_no_table -- say that we are at none; returns whether the launcher has stopped us. */
 static bool
 at_no_table(void)
 {
@@ -671,7 +671,7 @@ at_no_table(void)
 	return was_stopped;
 }
 
-/* measure -- what a run came to. */
+/* measure -- the figures of a run. */
 static void
 measure(const Table *table, TimestampTz start, const WalUsage *before, RunResult *result)
 {
@@ -701,7 +701,7 @@ size_of(Oid relid)
 	return size;
 }
 
-/* note_begin -- so that a crash is known by it. */
+/* note_begin -- note that work at it begins, by which a crash is recognized. */
 static void
 note_begin(const Table *table)
 {
@@ -715,8 +715,8 @@ note_begin(const Table *table)
 
 /*
  * note_end
- *		Note what has become of the table, unless the extension is gone meanwhile; the
- *		table is to be sampled again.
+ *		Note how the run has ended, unless the extension is gone meanwhile.  The table is
+ *		to be sampled again.
  */
 static void
 note_end(const Table *table, const RunResult *result)

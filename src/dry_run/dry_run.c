@@ -3,16 +3,16 @@
  * dry_run.c
  *	  VACUUM (DRY_RUN): what a VACUUM would do, without doing it.
  *
- * Also the function cyclone.dry_run.  All of it is in the caller's transaction, on a
- * standby, too.  The lock on a table is AccessShareLock, which is in nobody's way that
- * reads or writes it; it keeps the table from being truncated while it is read.
+ * The function cyclone.dry_run is here, too.  All of it is in the caller's transaction,
+ * also on a standby.  The lock on a table is AccessShareLock: it lets other sessions read
+ * and write, and keeps the table from being truncated while it is read.
  *
- * dry_run_heap.c says which pages of the table are read, and that nothing is written.  Of
- * indexes, VACUUM's size is all that is asked for; for FULL up to MOST_PAGES pages of each, and of
- * the table, are read once more to estimate their size afterwards, as in cyclone.bloat.
+ * dry_run_heap.c says which pages of the table are read, and why nothing is written.  Of
+ * indexes only the size is needed.  For FULL, up to MOST_PAGES pages of the table and of
+ * each index are read once more to estimate their sizes afterwards, as in cyclone.bloat.
  *
- * What is counted in the table is what VACUUM would count now.  All else are estimates: how many
- * passes over the indexes the memory suffices for, WAL, disk space, and times.
+ * Rows and pages are counted as VACUUM would count them now.  The rest are estimates:
+ * passes over the indexes, by the memory for dead items, WAL, disk space, and times.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -69,7 +69,7 @@
 /* Pages that are read to estimate the size of a relation after FULL */
 #define MOST_PAGES			10000
 
-/* A share of a page that its full image has, and what a record takes beside that */
+/* The share of a page that its full image has, and the bytes of a record beside that */
 #define IMAGE_SHARE			0.7
 #define RECORD_BYTES		60
 
@@ -154,7 +154,7 @@ pg_cyclone_dry_run(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* run_targets -- rehearse all of them; with a result there are rows, and else words. */
+/* run_targets -- rehearse all of them; put rows into the result, or tell the client if it is NULL. */
 static void
 run_targets(List *targets, const VacuumParams *params, ReturnSetInfo *result)
 {
@@ -171,12 +171,12 @@ run_targets(List *targets, const VacuumParams *params, ReturnSetInfo *result)
 
 /*
  * run_one
- *		Rehearse the VACUUM of a relation, unless it is gone, locked, none that VACUUM takes,
- *		or not the user's.  Returns its TOAST table, if it has one.
+ *		Rehearse the VACUUM of a relation, unless it is gone, locked, not of a kind that
+ *		VACUUM takes, or the user may not VACUUM it.  Returns its TOAST table, if it has one.
  *
- * Without a target it is a TOAST table, for which the privileges on its table do.
- * Privileges are looked at before the lock is asked for, so that nobody without them stands
- * in its queue; and once more under the lock, as they may have been taken away.
+ * Without a target it is a TOAST table, for which the privileges on its table suffice.
+ * Privileges are checked before the lock is asked for, so that no user without them stands
+ * in its queue; and once more under the lock, as they may have been revoked.
  */
 static Oid
 run_one(VacuumRelation *target, Oid relid, const VacuumParams *params, ReturnSetInfo *result)
@@ -301,7 +301,7 @@ rehearse(Relation rel, VacuumParams *params, DryRun *run)
 		run->holder = horizon_describe_oldest(rel, run->oldest_xmin);
 }
 
-/* choose_engine -- would it be the engine that does it?  If not, why? */
+/* choose_engine -- would the engine do it?  If not, why? */
 static void
 choose_engine(Relation rel, DryRun *run)
 {
@@ -339,7 +339,7 @@ plan_indexes(const VacuumParams *params, int nindexes, Relation *indexes, DryRun
 		run->index_scans = 1 + (run->dead_item_bytes - 1) / limit;
 }
 
-/* plan_space -- what becomes of the table's size, what does it take meanwhile, and how much WAL? */
+/* plan_space -- the table's size afterwards, disk space needed meanwhile, and WAL. */
 static void
 plan_space(Relation rel, const VacuumParams *params, int nindexes, Relation *indexes,
 		   DryRun *run)
@@ -358,8 +358,8 @@ plan_space(Relation rel, const VacuumParams *params, int nindexes, Relation *ind
 	run->bytes_freed = (int64) (run->pages - run->pages_after) * BLCKSZ;
 
 	/*
-	 * pages of an index that entries of dead items are on, if these are
-	 * anywhere, and as many of them logged in full as of the table
+	 * pages of an index with entries of dead items, if these are spread at
+	 * random; the same share of them is logged in full as of the table's
 	 */
 	for (int i = 0; i < nindexes && run->index_scans > 0 && RelationNeedsWAL(rel); i++)
 	{
@@ -375,7 +375,7 @@ plan_space(Relation rel, const VacuumParams *params, int nindexes, Relation *ind
 
 /*
  * plan_space_of_full
- *		The same for FULL.  How much WAL FULL INPLACE writes isn't known before.
+ *		The same for FULL.  How much WAL FULL INPLACE writes can't be known before.
  */
 static void
 plan_space_of_full(Relation rel, int nindexes, Relation *indexes, DryRun *run)
@@ -410,7 +410,7 @@ plan_space_of_full(Relation rel, int nindexes, Relation *indexes, DryRun *run)
 	run->rows_frozen = -1;
 }
 
-/* pages_of_rewritten -- the size of a TOAST table when it is written anew; adds the present one. */
+/* pages_of_rewritten -- the size of a TOAST table that is written anew; adds its present size to *pages_before. */
 static double
 pages_of_rewritten(Oid toast_relid, int64 *pages_before)
 {
@@ -427,7 +427,7 @@ pages_of_rewritten(Oid toast_relid, int64 *pages_before)
 	return estimate.known ? Min(ceil(estimate.rewritten_pages), pages) : pages;
 }
 
-/* pages_of_rebuilt -- the size of an index when it is built anew, or its own if that isn't known. */
+/* pages_of_rebuilt -- the size of an index that is built anew; its present size if that isn't known. */
 static double
 pages_of_rebuilt(Relation index, const BloatEstimate *heap, pg_prng_state *prng)
 {

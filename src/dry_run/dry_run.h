@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * dry_run.h
- *	  What a VACUUM would do, without doing it.
+ *	  Rehearsals of VACUUM: what it would do, without doing it.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -17,7 +17,7 @@
 #include "command/options.h"
 #include "history/history.h"
 
-/* What is expected; numbers are -1 if they aren't known */
+/* The expected results; numbers are -1 if they aren't known */
 typedef struct DryRun
 {
 	HistoryKind kind;
@@ -49,10 +49,10 @@ typedef struct DryRun
 	int64		bytes_freed;	/* given back, by the indexes, too */
 	int64		disk_bytes;		/* needed in addition meanwhile */
 	int64		wal_bytes;
-	int			nruns;			/* past ones that the times rest on */
+	int			nruns;			/* past ones, on which the times are based */
 	bool		runs_are_own;	/* of this table? */
 	double		phase_seconds[HISTORY_PHASES];
-	char	   *holder;			/* who holds dead rows back, or NULL */
+	char	   *holder;			/* what holds dead rows back, or NULL */
 } DryRun;
 
 /* dry_run.c */
@@ -63,8 +63,8 @@ extern void dry_run_statement(const VacuumStmt *stmt, const VacuumOptions *optio
 /* dry_run_heap.c */
 
 /*
- * Fill in what is to be expected of the heap.  The caller has the table locked, so
- * that it isn't truncated meanwhile.
+ * Fill in what is expected of the heap.  The caller has the table locked, so that it
+ * isn't truncated meanwhile.
  */
 extern void dry_run_heap(Relation rel, const VacuumParams *params, DryRun *run);
 

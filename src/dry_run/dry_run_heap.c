@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * dry_run_heap.c
- *	  What VACUUM would find in a heap, and what it would do there.
+ *	  Rehearsals of VACUUM: what it would find in a heap, and do there.
  *
- * The pages that VACUUM would scan are read, and no others but those of the
- * visibility map: what it skips is skipped, by the same rule.  (Which all-visible pages it scans
- * eagerly, since PostgreSQL 18, isn't foreseen.)  A page is copied under a share lock,
- * and judged in the copy: which rows are dead to all, what becomes of each HOT chain,
- * whether the page is frozen.  These are the server's rules, in short, and without
- * its routines, as these set hint bits.  So nothing is written here: no page becomes dirty,
- * nothing goes to WAL, and no transaction ID is assigned.
+ * The pages that VACUUM would scan are read, and those of the visibility map: pages are
+ * skipped by VACUUM's own rule.  (All-visible pages that it scans eagerly, since
+ * PostgreSQL 18, can't be foreseen.)  A page is copied under a share lock, and judged in
+ * the copy: which rows are dead to all, what becomes of each HOT chain, whether the page
+ * is frozen.  The rules are the server's, but its routines set hint bits, so they are not
+ * called.  Nothing is written here: no page becomes dirty, nothing goes to WAL, and no
+ * transaction ID is assigned.
  *
- * The lock is held until all that has been asked, so that VACUUM can't freeze a row's
+ * The lock is held until the page is judged, so that VACUUM can't freeze a row's
  * transactions meanwhile, and then let the commit log and multixacts forget them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
@@ -38,7 +38,7 @@
 #include "dry_run/dry_run.h"
 #include "engine/server_rules.h"
 
-/* What a record takes in WAL, beside what is in it */
+/* The bytes of a WAL record, beside its data */
 #define RECORD_BYTES		60
 
 /* The heap, and the page in hand */
@@ -120,16 +120,16 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 		if (look->run_end - look->next >= SKIP_RUN_BLOCKS)
 		{
 			look->next = look->run_end;
-			/* what is skipped has rows, as far as VACUUM knows */
+			/* VACUUM takes it that skipped pages have rows */
 			look->run->nonempty_pages = Max(look->run->nonempty_pages, look->next);
 		}
-		/* the block behind the run, or that comes in its place */
+		/* the block behind the run is scanned, too */
 		look->run_end++;
 	}
 	return look->next < look->run->pages ? look->next++ : InvalidBlockNumber;
 }
 
-/* may_skip -- needn't this block be scanned?  The last one always is. */
+/* may_skip -- may VACUUM skip this block?  It always scans the last one. */
 static bool
 may_skip(HeapLook *look, BlockNumber blkno)
 {
@@ -159,7 +159,7 @@ look_at_page(HeapLook *look, Buffer buffer)
 		return;
 	}
 	judge_rows(look, page);
-	/* in recovery nobody writes WAL, and nobody knows */
+	/* in recovery that isn't known */
 	is_full_image = RelationNeedsWAL(look->rel) && !RecoveryInProgress() &&
 		XLogCheckBufferNeedsBackup(buffer);
 	prune(look, page);
@@ -167,7 +167,7 @@ look_at_page(HeapLook *look, Buffer buffer)
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 }
 
-/* judge_rows -- find out about each row of the page, which is locked. */
+/* judge_rows -- find out the state of each row of the page, which is locked. */
 static void
 judge_rows(HeapLook *look, Page page)
 {
@@ -193,7 +193,7 @@ judge_rows(HeapLook *look, Page page)
 
 /*
  * prune
- *		What would pruning do?  Rows that it removes are ROW_NONE afterwards.
+ *		Find out what pruning would do.  Rows that it removes are ROW_NONE afterwards.
  */
 static void
 prune(HeapLook *look, Page page)
@@ -215,7 +215,7 @@ prune(HeapLook *look, Page page)
 				  !HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, item))))
 			prune_chain(look, page, off);
 	}
-	/* left by transactions that failed, so that no chain leads to them */
+	/* left by aborted transactions, so that no chain leads to them */
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 		if (look->states[off] == ROW_DEAD && !look->is_reached[off])
 		{
@@ -227,9 +227,9 @@ prune(HeapLook *look, Page page)
 
 /*
  * prune_chain
- *		The same for the HOT chain, if only of one row, that begins at an item.
+ *		The same for the HOT chain, maybe of a single row, that begins at an item.
  *
- * All up to the last dead version goes.
+ * All versions up to the last dead one go.
  */
 static void
 prune_chain(HeapLook *look, Page page, OffsetNumber root)
@@ -268,14 +268,14 @@ prune_chain(HeapLook *look, Page page, OffsetNumber root)
 	look->nremoved += ndead;
 
 	/*
-	 * without any version left, its item becomes dead, or unused where no
-	 * index is
+	 * if no version is left its item becomes dead, or unused if there is no
+	 * index
 	 */
 	if (ndead == length && (ndead > 0 || ItemIdIsRedirected(PageGetItemId(page, root))))
 		look->ndead_items += look->has_indexes;
 }
 
-/* count_page -- add what would become of the page. */
+/* count_page -- count what would become of the page. */
 static void
 count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image)
 {
@@ -315,7 +315,7 @@ count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image)
  * freeze
  *		Would rows of the page be frozen?  Count them if so.
  *
- * They are if one is old enough; or if all of the page becomes frozen with that, and it is
+ * They are if one is old enough; or if the whole page would be frozen by that, and is
  * logged in full anyway.
  */
 static bool

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * dry_run_time.c
- *	  How long a VACUUM would take, as past ones have it.
+ *	  How long a VACUUM would take, by past ones.
  *
  * cyclone.history has how long each phase took in past runs, and how much there was to
- * do.  The time of a phase is what it took for each page, or dead row, times as many
- * as are expected now: the median of the table's own runs, of the same kind, or else
- * of other tables'.  What rests on nothing isn't known.
+ * do.  The time of a phase is the time for each page, or dead row, times as many as are
+ * expected now.  It is the median of the table's own runs of the same kind, or else of
+ * those of other tables.  Without such runs it isn't known.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -22,7 +22,7 @@
 #include "dry_run/dry_run.h"
 #include "history/history_rows.h"
 
-/* That many past runs are gone by, the latest ones. */
+/* How many past runs count, the most recent ones */
 #define MAX_RUNS	10
 
 static int	find_runs(const DryRun *run, Oid relid, const HistoryRow *rows, int nrows,
@@ -66,8 +66,8 @@ dry_run_time(Relation rel, DryRun *run)
 
 /*
  * find_runs
- *		Find the latest runs of the same kind, of a table, or of any if relid is
- *		invalid, as far as the user may know of them; return how many.
+ *		Find the most recent runs of the same kind that the user may see, of a table,
+ *		or of any if relid is invalid.  Returns how many there are.
  */
 static int
 find_runs(const DryRun *run, Oid relid, const HistoryRow *rows, int nrows,

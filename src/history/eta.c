@@ -3,26 +3,25 @@
  * eta.c
  *	  When the running VACUUMs will be done: columns of cyclone.progress.
  *
- * Two things are known of a VACUUM that runs.  How fast it goes through the
- * blocks of the phase it is in, from report/progress.c; and how long each
- * phase took in the last runs of the same kind on the same table, started by a
- * command or by autovacuum as this one, from its history.
+ * Two things are known of a running VACUUM: how fast it goes through the blocks of
+ * its phase, from report/progress.c; and how long each phase took in the last runs
+ * of the same kind on the same table, from the history.  Runs of commands count for
+ * a command, those of autovacuum for autovacuum.
  *
- * - A phase that goes over a known number of blocks ends when what is left is
- *	 done, at the rate of the phase so far.  The spread is by the most
- *	 recent rate and by the rate before that.
- * - Any other phase, and that one until there are both rates, is taken to be as
- *	 long as in one of those runs, times what the table has grown since.  Runs in
- *	 which it was over earlier don't count.
- * - What comes after the phase likewise; and once more in proportion to how the
- *	 phase goes now, as a run may have been on a tighter budget than this one.
- *	 The median is the estimate, and the least and the most are its spread.
- * - Where phases come several times (FULL INPLACE, a heap scan in rounds), or
- *	 it can't be told what the process is at, only the run's time in all is gone
- *	 by.
+ * - A phase that goes over a known number of blocks ends when the rest of them is
+ *	 done, at the rate of the phase so far.  The spread is by the most recent rate
+ *	 and by the rate before that.
+ * - Any other phase, and that one until both rates are known, takes as long as in
+ *	 one of those runs, times the growth of the table since.  Runs in which the
+ *	 phase was over earlier don't count.
+ * - For later phases there are two guesses by each run: its own times, and these in
+ *	 proportion to how fast the phase goes now, as that run may have been on another
+ *	 budget.  The median is the estimate, the least and the most are its spread.
+ * - Where phases come several times (FULL INPLACE, a heap scan in rounds), or if the
+ *	 phase isn't one of the history's, only the total times of runs count.
  *
- * What rests on nothing is null.  A phase that takes longer than ever before is
- * such a case, as is the first run of a table.
+ * Without such a basis an estimate is null: in the first run of a table, or in a
+ * phase that takes longer than ever before.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -46,13 +45,13 @@
 
 #define ETA_COLUMNS		8
 
-/* That many past runs are gone by, the latest ones. */
+/* How many past runs count, the most recent ones */
 #define MAX_RUNS		10
 
 /* Phases of the history that come one after the other, in this order */
 #define ORDERED_PHASES	5
 
-/* Seconds left, as each of some reasons has it; none: it isn't known */
+/* Guesses at the seconds left; without any it isn't known */
 typedef struct Guesses
 {
 	int			number;
@@ -68,13 +67,13 @@ typedef struct Estimate
 	double		most;
 } Estimate;
 
-/* A VACUUM that runs */
+/* A running VACUUM */
 typedef struct RunningVacuum
 {
 	const ProgressRow *leader;
 	double		phase_seconds;	/* of the phase, and of the run, until now */
 	double		run_seconds;
-	int			nruns;			/* past runs, the latest first */
+	int			nruns;			/* past runs, the most recent first */
 	const HistoryRow *runs[MAX_RUNS];
 } RunningVacuum;
 
@@ -94,7 +93,7 @@ PG_FUNCTION_INFO_V1(pg_cyclone_eta);
 
 /*
  * pg_cyclone_eta
- *		A row for each VACUUM that runs, and whose progress the user may see.
+ *		A row for each running VACUUM whose progress the user may see.
  */
 Datum
 pg_cyclone_eta(PG_FUNCTION_ARGS)
@@ -119,7 +118,7 @@ pg_cyclone_eta(PG_FUNCTION_ARGS)
 
 		if (rows[i].pid != rows[i].leader_pid || !progress_is_visible(&rows[i]))
 			continue;
-		/* not before somebody needs it, as it may be long */
+		/* not before it is needed, as it may be long */
 		if (nhistory < 0)
 			nhistory = history_rows_copy(&history);
 
@@ -141,7 +140,7 @@ pg_cyclone_eta(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* find_runs -- find the latest runs that say something about this one. */
+/* find_runs -- find the most recent runs that say something about this one. */
 static void
 find_runs(RunningVacuum *vacuum, const HistoryRow *rows, int nrows)
 {
@@ -182,11 +181,11 @@ run_counts(const ProgressRow *leader, const HistoryRow *row)
 
 /*
  * estimate_by_rate
- *		When the phase will be done at the rate that it goes.
+ *		Estimate when the phase will be done, by its rate.
  *
- * All processes together count; those that have left, as if they had gone on
- * steadily.  Of one that is at an index meanwhile, it counts how far it was at
- * its last mark.
+ * That is the rate of all processes together; those that have left count as if
+ * they had gone on steadily.  A process that is at an index meanwhile counts with
+ * the blocks of its last mark.
  */
 static void
 estimate_by_rate(const RunningVacuum *vacuum, const ProgressRow *rows, int nrows,
@@ -238,7 +237,7 @@ goes_by_blocks(const ProgressRow *leader)
 		case PROGRESS_INPLACE_MOVE_VALUES:
 			return leader->phase_blocks > 0;
 		case PROGRESS_VACUUM_PHASE_VACUUM_HEAP:
-			/* if there are rounds, each goes over a part that isn't told */
+			/* if there are rounds, each goes over an unknown part */
 			return leader->phase_blocks > 0 && leader->blocks_of_rounds == 0;
 		default:
 			return false;
@@ -247,8 +246,8 @@ goes_by_blocks(const ProgressRow *leader)
 
 /*
  * estimate_by_runs
- *		When the whole will be done, and the phase unless that is known, as past
- *		runs have it.
+ *		Estimate by past runs when the whole will be done, and the phase, too,
+ *		unless that is known.
  */
 static void
 estimate_by_runs(const RunningVacuum *vacuum, Estimate *phase, Estimate *whole)
@@ -268,7 +267,7 @@ estimate_by_runs(const RunningVacuum *vacuum, Estimate *phase, Estimate *whole)
 		double		phase_seconds = place < 0 ? 0 : run->figures.phase_seconds[place];
 		double		before = phase_seconds;
 		double		later = 0;
-		double		rest;		/* later phases, and what has no name */
+		double		rest;		/* later phases, and time of no phase */
 
 		for (int k = 0; k < place; k++)
 			before += run->figures.phase_seconds[k];
@@ -344,7 +343,7 @@ place_in_history(const ProgressRow *leader)
 	return -1;
 }
 
-/* add_guess -- there is one more. */
+/* add_guess -- add one. */
 static void
 add_guess(Guesses *guesses, double seconds)
 {
@@ -382,8 +381,7 @@ static void
 put_estimate(const Estimate *estimate, TimestampTz now, Datum *values, bool *nulls)
 {
 	/*
-	 * so that a rate of next to nothing doesn't lead beyond what a date can
-	 * be
+	 * a rate of nearly nothing must not lead beyond the range of timestamps
 	 */
 	const double longest = 100.0 * 365 * SECS_PER_DAY;
 	const double seconds[] = {estimate->likely, estimate->least, estimate->most};

@@ -3,27 +3,26 @@
  * history.c
  *	  The run in hand, until it becomes a row of cyclone.history.
  *
- * The code that has a table vacuumed, for a command or for autovacuum, tells
- * here when that begins, what it came to, and how it ended.  A process has
- * one run at a time, in memory of its own, which costs nothing until it ends;
- * then it goes to history_rows.c.
+ * The code that vacuums a table, for a command or for autovacuum, says here when
+ * that begins, what it has done, and how it ends.  A process has one run at a time,
+ * in its own memory.  When the run ends, history_rows.c makes a row of it.
  *
  * How a run may end
  * -----------------
  * - history_end: it is done.  For a rewrite that is after the commit, as until
  *	 then nothing has happened.
- * - history_fail, from where an error passes by.  Locks may be held there that
- *	 only the end of the transaction gives back, lightweight ones included.  That
- *	 does no harm: the locks of history_rows.c are the last that anyone takes.
- * - The process is ended: then it is recorded as it exits.
- * - A crash, or an immediate stop: then there is no row.
+ * - history_fail: an error ends it.  Locks may be held there that only the end of
+ *	 the transaction releases, LWLocks included.  That does no harm: no process
+ *	 takes another lock after those of history_rows.c.
+ * - The process is terminated: it records the run as it exits.
+ * - A crash, or an immediate shutdown: there is no row.
  *
- * Nothing here raises an error once the work has been done, nor in the path of
- * one.  A message is copied into memory that was set aside before.
+ * Nothing here raises an error when the work has been done, or while an error is
+ * handled.  A message is copied into memory that was set aside before.
  *
  * Warnings are caught where the server sends messages to its log.  So they are
- * missing if log_min_messages keeps them out of it.  Those of parallel workers
- * come by, too, as the leader repeats them.
+ * missing if log_min_messages keeps them out of it.  Those of parallel workers are
+ * there, too, as the leader repeats them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -51,14 +50,14 @@
 #include "pace/pace.h"
 #include "report/progress.h"
 
-/* Where a text was cut off */
+/* The end of a text that was cut off */
 #define CUT_OFF		"..."
 
 static HistoryRow run;
 static bool is_running = false;
 static WalUsage wal_before;
 
-/* for an error's texts, of which only the message is kept */
+/* for the texts of an error, until its message is copied */
 static MemoryContext error_context = NULL;
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
@@ -91,10 +90,9 @@ history_is_kept(void)
 
 /*
  * history_begin
- *		A run begins, of a table that is open and locked, with options as they
- *		hold for it.
+ *		A run begins; params has the options as they hold for the table.
  *
- * In a transaction.  May raise an error, as nothing has been done yet.
+ * It may raise an error, as nothing has been done yet.
  */
 void
 history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
@@ -135,8 +133,8 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 
 /*
  * history_figures
- *		What the run in hand came to, to be filled in; NULL if there is none, or
- *		no history.
+ *		Return the results of the run in hand, for the caller to fill in; NULL if
+ *		there is no run, or no history.
  */
 HistoryFigures *
 history_figures(void)
@@ -179,7 +177,7 @@ history_vacuumed(const TableResult *result)
 	figures->bytes_after = (result->new_rel_pages + result->index_pages_after) * BLCKSZ;
 }
 
-/* history_end -- the run in hand is done; harmless if there is none. */
+/* history_end -- the run in hand is done. */
 void
 history_end(void)
 {
@@ -189,10 +187,7 @@ history_end(void)
 
 /*
  * history_fail
- *		An error ends the run in hand; harmless if there is none.
- *
- * Call it where the error is caught, as the last thing before it is thrown
- * again.
+ *		An error ends the run in hand.
  */
 void
 history_fail(void)
@@ -204,8 +199,8 @@ history_fail(void)
 		return;
 
 	/*
-	 * A complaint about the file would serve interrupts, and that the worker
-	 * whose error it is has gone would be another error.
+	 * A message about the file would serve interrupts.  One may be that the
+	 * worker that has raised this error is gone, which is another error.
 	 */
 	HOLD_INTERRUPTS();
 	/* before all else, as even a copy of the error may fail */
@@ -229,7 +224,7 @@ history_fail(void)
 	RESUME_INTERRUPTS();
 }
 
-/* prepare_process -- do what has to be done once in a process. */
+/* prepare_process -- prepare for runs, once in a process. */
 static void
 prepare_process(void)
 {
@@ -240,7 +235,7 @@ prepare_process(void)
 	before_shmem_exit(fail_at_exit, (Datum) 0);
 }
 
-/* forget_figures -- nothing is known, but how many pages there were. */
+/* forget_figures -- nothing is known but the number of pages before. */
 static void
 forget_figures(void)
 {
@@ -264,8 +259,8 @@ forget_figures(void)
 
 /*
  * describe_options
- *		The options of a command as they hold for the table, be they from the
- *		statement, the table or a setting.
+ *		Note the options that hold for the table, from the statement, the table or a
+ *		setting.
  */
 static void
 describe_options(const VacuumParams *params)
@@ -309,7 +304,7 @@ finish(HistoryOutcome outcome)
 	const PaceSummary *pace = pace_summary();
 	WalUsage	wal = {0};
 
-	/* first, lest it be recorded twice */
+	/* first, so that it isn't recorded twice */
 	is_running = false;
 
 	run.end = GetCurrentTimestamp();
@@ -330,7 +325,7 @@ finish(HistoryOutcome outcome)
 	history_rows_add(&run);
 }
 
-/* note_message -- a message goes to the server's log: a warning during a run? */
+/* note_message -- the emit_log hook: note warnings of the run in hand. */
 static void
 note_message(ErrorData *edata)
 {
@@ -361,7 +356,7 @@ append_text(char *text, Size size, const char *what, const char *separator)
 	strlcat(text, CUT_OFF, size);
 }
 
-/* fail_at_exit -- the process was ended in the midst of a run. */
+/* fail_at_exit -- the process exits in the middle of a run. */
 static void
 fail_at_exit(int code, Datum arg)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * history.h
- *	  What VACUUMs have done: the view cyclone.history, for those who run them.
+ *	  The history of VACUUMs, for the code that runs them.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -15,11 +15,11 @@
 
 #include "report/result.h"
 
-/* What a run is; in the order of operation_names in history_view.c */
+/* The kind of a run; in the order of operation_names in history_view.c */
 typedef enum HistoryKind
 {
 	HISTORY_VACUUM,
-	HISTORY_SERVERS_VACUUM,		/* left to the server */
+	HISTORY_SERVERS_VACUUM,		/* left to PostgreSQL */
 	HISTORY_REWRITE,
 	HISTORY_INPLACE,
 	HISTORY_REPACK,
@@ -28,7 +28,7 @@ typedef enum HistoryKind
 /* Most phases that a kind has; in the order of phase_names in history_view.c */
 #define HISTORY_PHASES	6
 
-/* What a run came to; numbers are -1 if they aren't known */
+/* The results of a run; numbers are -1 if they aren't known */
 typedef struct HistoryFigures
 {
 	double		phase_seconds[HISTORY_PHASES];
@@ -51,10 +51,10 @@ extern void history_init(void);
 extern bool history_is_kept(void);
 
 /*
- * A run, in the process that has the table vacuumed; it has one at a time.  history_begin
- * must be called in a transaction and may raise an error.  The others raise none, and do
- * nothing if no run has begun.  history_fail must be called where an error is caught,
- * before the error is thrown again.
+ * A run, in the process that leads it; a process has one run at a time.  history_begin
+ * must be called in a transaction, with the table open and locked, and may raise an
+ * error.  The others raise none, and do nothing if no run has begun.  history_fail must be
+ * called where an error is caught, as the last thing before it is thrown again.
  */
 extern void history_begin(HistoryKind kind, Relation rel, const VacuumParams *params);
 extern HistoryFigures *history_figures(void);

@@ -12,8 +12,8 @@
  *
  * For that there is a hash table of users, and one of tables; a table with the runs of
  * several users is there for each of them.  Tables have a chain of rows by age.  Users
- * are in a heap by their number of rows, and so is each user's share of the tables by
- * whose row goes first, so a row costs about the same however many there are.  Now
+ * are in a heap by their number of rows; each user has a heap of tables, by which of
+ * their rows goes first.  So a row costs about the same however many there are.  Now
  * and then a process of a table's database looks into the catalog for tables that
  * have been dropped.
  *
@@ -21,11 +21,11 @@
  * -------
  * A row is written to a file of the data directory as soon as it is made, at the
  * place that it has in memory.  So the file doesn't grow beyond the rows that
- * there are, and a crash of the server loses none.  It isn't synced, so a loss
- * of power may cost the latest ones.  Each has a checksum, which tells
- * of a row that was written in part.  A process that has written one keeps the file open.  When
- * the server starts it reads the file, gives the rows their places, and writes a
- * new file.
+ * there are, and a crash of the server loses none.  It isn't synced, so a loss of
+ * power may cost the most recent ones.  By its checksum a row is recognized that was
+ * written in part.  A process that has written a row keeps the file open.  When the
+ * server starts it reads the file, gives the rows their places, and writes a new
+ * file.
  *
  * A base backup has a copy of the file, maybe in the midst of a row.  These
  * rows are the past of the same tables, so the copy keeps them.  pg_upgrade
@@ -78,20 +78,19 @@
 
 #define NO_ROW				(-1)
 
-/* What the names of schemas of temporary tables begin with */
+/* The names of schemas of temporary tables begin with this. */
 #define TEMPORARY_SCHEMA	"pg_temp_"
 /* How many rows a run looks at for tables that have been dropped, once room is short */
 #define LOOKS_A_RUN			2
 
-/* What the file begins with; then come records */
+/* The beginning of the file; records follow */
 typedef struct HistoryHeader
 {
 	uint32		magic;
 	uint32		version;
 	uint32		record_size;
 	uint32		unused;
-	uint64		last_number;	/* when it was last written as a whole, or
-								 * emptied */
+	uint64		last_number;	/* when it was written as a whole, or emptied */
 } HistoryHeader;
 
 typedef struct HistoryRecord
@@ -245,8 +244,8 @@ history_rows_copy(HistoryRow **rows)
 
 /*
  * history_rows_last_autovacuum
- *		How long did the last autovacuum of a table take that was done?  False if
- *		that isn't known.  The database of a shared catalog is InvalidOid.
+ *		Find how long the last autovacuum of a table took that was done.  Returns
+ *		false if that isn't known.  The database of a shared catalog is InvalidOid.
  */
 bool
 history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
@@ -276,8 +275,8 @@ history_rows_last_autovacuum(Oid database, Oid relid, double *seconds)
  * history_rows_forget
  *		Remove all rows, here and in the file.  Returns how many there were.
  *
- * Numbers go on, as somebody may go by them.  Raises an error, if the file can't
- * be changed, when all is done that can be.
+ * Numbers go on, as programs that collect rows rely on them.  If the file can't be
+ * changed, it raises an error when all else is done.
  */
 int64
 history_rows_forget(void)
@@ -328,7 +327,7 @@ place_row(const HistoryRow *row)
 		count_row(user, table, is_temporary(row));
 	slot = shared->nrows < cyclone_history_size ? shared->nrows++ : evict_row(user, row);
 
-	/* each of the others has a row, so there are entries for these */
+	/* each user and table in the hash tables has a row, so there is room */
 	if (user == NULL)
 		user = add_user(row->user_id);
 	if (table == NULL)
@@ -429,7 +428,7 @@ add_table(HistoryUser *user, const TableKey *key, const HistoryRow *row, int slo
 	return table;
 }
 
-/* count_row -- a user gets a row more, and so does the table unless it is NULL. */
+/* count_row -- count one more row of a user, and of a table unless it is NULL. */
 static void
 count_row(HistoryUser *user, HistoryTable *table, bool is_gone)
 {
@@ -446,7 +445,7 @@ count_row(HistoryUser *user, HistoryTable *table, bool is_gone)
 	pairingheap_add(&user->tables, &table->node);
 }
 
-/* compare_users -- who has more rows comes first. */
+/* compare_users -- the user with more rows comes first. */
 static int
 compare_users(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {
@@ -454,7 +453,7 @@ compare_users(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 					  pairingheap_const_container(HistoryUser, node, b)->nrows);
 }
 
-/* compare_tables -- whose row is to be given up first comes first. */
+/* compare_tables -- the table that loses a row first comes first. */
 static int
 compare_tables(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {
@@ -468,7 +467,7 @@ compare_tables(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	return pg_cmp_u64(y->oldest_number, x->oldest_number);
 }
 
-/* is_temporary -- is it of a temporary table, which is gone as good as? */
+/* is_temporary -- is it of a temporary table, which will soon be gone? */
 static bool
 is_temporary(const HistoryRow *row)
 {
@@ -497,10 +496,10 @@ history_rows_look_for_dropped(void)
 
 /*
  * is_looked_at
- *		The table of the row that is this many after the next, if it is time to look
- *		at it, and if it is in this database.
+ *		Find the table of the row whose turn it is, or of one after it.  Returns
+ *		false if there is no need to look, or if it is in another database.
  *
- * As each run gets a number, all rows have their turn.
+ * The number of the last run says whose turn it is, so all rows have theirs.
  */
 static bool
 is_looked_at(int number, TableKey *key)
@@ -519,7 +518,7 @@ is_looked_at(int number, TableKey *key)
 	return found;
 }
 
-/* mark_gone -- a table has been dropped. */
+/* mark_gone -- note that a table has been dropped. */
 static void
 mark_gone(const TableKey *key)
 {
@@ -569,10 +568,10 @@ write_row(int slot, const HistoryRow *row)
 
 /*
  * write_at
- *		Write somewhere in the file, which stays open if that goes well; else false,
- *		with errno set.
+ *		Write to a place in the file, which stays open; returns false, with errno set
+ *		and the file closed, if that fails.
  *
- * Nobody puts another file in its place while there are processes to have it open.
+ * No other file is put in its place while there are processes that have it open.
  */
 static bool
 write_at(off_t place, const void *what, Size size)
@@ -601,7 +600,7 @@ write_at(off_t place, const void *what, Size size)
 	return false;
 }
 
-/* empty_file -- remove the rows from the file, likewise. */
+/* empty_file -- remove the rows from the file; likewise. */
 static bool
 empty_file(void)
 {
@@ -615,7 +614,7 @@ empty_file(void)
 /*
  * load_rows
  *		Take over the rows of the file, and write it anew.  For the postmaster, at
- *		the start, when there is nobody to lock out.
+ *		the start, when no lock is needed.
  */
 static void
 load_rows(void)
@@ -644,8 +643,8 @@ load_rows(void)
 
 /*
  * read_file
- *		Return the rows of the file that are valid, and how many these are; and set
- *		the last number to what the file says.
+ *		Read the valid rows of the file, and the last number.  Returns how many rows
+ *		there are.
  */
 static int
 read_file(HistoryRow **rows)
@@ -736,7 +735,7 @@ compare_numbers(const void *a, const void *b)
 	return pg_cmp_u64(((const HistoryRow *) a)->number, ((const HistoryRow *) b)->number);
 }
 
-/* make_header -- what the file begins with. */
+/* make_header -- the beginning of the file. */
 static HistoryHeader
 make_header(void)
 {
@@ -763,7 +762,7 @@ make_record(HistoryRecord *record, const HistoryRow *row)
 	record->crc = own_record_crc(record, offsetof(HistoryRecord, crc));
 }
 
-/* history_rows_shmem_request -- how much shared memory we need, if there is to be a history. */
+/* history_rows_shmem_request -- ask for shared memory, if there is to be a history. */
 void
 history_rows_shmem_request(void)
 {
@@ -776,7 +775,7 @@ history_rows_shmem_request(void)
 	RequestNamedLWLockTranche(TRANCHE, 2);
 }
 
-/* history_rows_shmem_init -- make it, or find it. */
+/* history_rows_shmem_init -- find our shared memory, or make it. */
 void
 history_rows_shmem_init(void)
 {

@@ -14,7 +14,7 @@
 
 #include "history/history.h"
 
-#define HISTORY_OPTIONS_SIZE	160 /* suffices for all that there are */
+#define HISTORY_OPTIONS_SIZE	160 /* enough for all options */
 #define HISTORY_WARNINGS_SIZE	256
 #define HISTORY_ERROR_SIZE		256
 
@@ -42,7 +42,7 @@ typedef struct HistoryRow
 	bool		is_wraparound;
 	bool		is_aggressive;
 	bool		has_figures;
-	bool		audit_failed;	/* by which it ended */
+	bool		audit_failed;	/* did a failed audit end it? */
 	int32		sqlerrcode;		/* 0: none */
 	int32		nwarnings;
 	HistoryFigures figures;
@@ -65,8 +65,8 @@ typedef struct HistoryRow
 
 /*
  * All but history_rows_add do nothing, or return nothing, where no history is kept;
- * history_rows_add must not be called there.  It raises no error, and takes locks that
- * nothing else is waited for with, so a caller may hold any other lock.
+ * history_rows_add must not be called there.  It raises no error.  It takes two locks,
+ * and waits for no other while it has them, so a caller may hold any lock.
  * history_rows_look_for_dropped must be called in a transaction.
  */
 extern void history_rows_shmem_request(void);

@@ -28,10 +28,10 @@
 #include "library.h"
 
 #define HISTORY_COLUMNS	44
-/* The first ones, which everybody may see of each run */
+/* The first ones, which every role may see of each run */
 #define PUBLIC_COLUMNS	2
 
-/* A row being made, from left to right */
+/* A row that is made from left to right */
 typedef struct RowMaker
 {
 	int			column;
@@ -49,7 +49,7 @@ static const char *const outcome_names[] = {
 	"done", "cancelled", "failed",
 };
 
-/* of each kind; what they leave of the time is "other" */
+/* of each kind; the rest of the time is "other" */
 static const char *const phase_names[][HISTORY_PHASES] = {
 	{"heap scan", "index vacuum", "heap vacuum", "index cleanup", "truncation", "team"},
 	{NULL},
@@ -73,7 +73,7 @@ static double run_seconds(const HistoryRow *row);
 PG_FUNCTION_INFO_V1(pg_cyclone_history);
 PG_FUNCTION_INFO_V1(pg_cyclone_history_reset);
 
-/* history_phase_name -- what a phase of that kind is called; NULL if there is none. */
+/* history_phase_name -- the name of a phase of that kind; NULL if there is none. */
 const char *
 history_phase_name(HistoryKind kind, int phase)
 {
@@ -142,7 +142,7 @@ put_row(ReturnSetInfo *result, const HistoryRow *row, bool sees_all)
 			pfree(DatumGetPointer(maker.values[i]));
 }
 
-/* add_identity -- what was run, by whom, when, and how it ended. */
+/* add_identity -- the table, the statement, its user, its time, and how it ended. */
 static void
 add_identity(RowMaker *maker, const HistoryRow *row)
 {
@@ -170,7 +170,7 @@ add_identity(RowMaker *maker, const HistoryRow *row)
 	add_text(maker, row->warnings);
 }
 
-/* add_figures -- what it came to. */
+/* add_figures -- its results. */
 static void
 add_figures(RowMaker *maker, const HistoryRow *row)
 {

@@ -7,8 +7,8 @@
  * the index, but it is no constraint, and not unique from the moment on at which
  * others maintain it.  So it forbids nothing: neither a duplicate that a deferred
  * constraint allows for a while, nor a row that INSERT ... ON CONFLICT has found to
- * be free in the index which it goes by.  The index itself goes on to enforce what
- * it enforces.  In the end the two change their files, as VACUUM FULL does with tables.
+ * be free in its arbiter index.  The index itself goes on to enforce what
+ * it enforces.  In the end the two swap their files, as VACUUM FULL does with tables.
  * The index keeps its OID, its constraint, its name and all else that hangs on
  * it.
  *
@@ -75,7 +75,7 @@ index_copy_create(IndexCopy *copy, Relation rel, Oid index)
 
 	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 
-	/* who renames or moves an index has no lock on the table */
+	/* sessions that rename or move an index have no lock on the table */
 	if (!ConditionalLockRelationOid(index, ShareUpdateExclusiveLock))
 		return false;
 	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(index)) || !get_index_isvalid(index))
@@ -112,7 +112,7 @@ index_copy_build(const IndexCopy *copy)
 /*
  * index_copy_end_snapshots_on_standbys -- see index_copy.h.
  *
- * What the copy lacks had been deleted by transactions with older XIDs, that had ended
+ * The copy lacks rows that transactions with older XIDs had deleted, which had ended
  * when it was validated.  A standby deals with queries of this database that have a
  * snapshot in which one of these may be running: as max_standby_streaming_delay has
  * it.  Those that have begun since, and new ones, have none, unless an older transaction
@@ -213,7 +213,7 @@ index_copy_set_dead(Oid table, Oid copy)
 	return true;
 }
 
-/* index_copy_is_dead -- does nobody maintain it any more?  So it is if it's gone. */
+/* index_copy_is_dead -- has no session to maintain it?  True, too, if it is gone. */
 bool
 index_copy_is_dead(Oid copy)
 {

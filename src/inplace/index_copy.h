@@ -39,7 +39,7 @@ extern void index_copy_build(const IndexCopy *copy);
 
 /*
  * Tell standbys that no snapshot may need any more what it lacks, which is so on this
- * server.  What XIDs from this one on have deleted is in it.  To be done before it takes
+ * server.  The copy has what XIDs from this one on have deleted.  To be done before it takes
  * the index's place.
  */
 extern void index_copy_end_snapshots_on_standbys(const IndexCopy *copy, TransactionId unseen_xid);

@@ -5,7 +5,7 @@
  *
  * A row that moves is the one that was there, so no key can be a duplicate now
  * that wasn't one before.  All the same, the entry of a unique index is made as if it were
- * checked, but without waiting or complaint: those who check at the same time
+ * checked, but without waiting or complaint: sessions that check at the same time
  * rely on each entry to begin at the first page that may have the key, which they
  * keep locked.  They find the old place being deleted by a running transaction,
  * ours, wait for it, and then find the new one.

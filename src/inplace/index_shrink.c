@@ -23,7 +23,7 @@
  * (others.c), but for the moments in which truncation would, too (lock_queue.c), and
  * then with nothing locked that others may want.  If others don't end within cyclone.index_wait, or one of them
  * waits for us, the copy is dropped, and the index stays as it is, with a warning.  So
- * it does if disk space may not suffice, or somebody's transaction is as old as that
+ * it does if disk space may not suffice, or a transaction is as old as that
  * when we begin.
  *
  * After an error, too, the copy is dropped, as soon as no session maintains it any more.
@@ -87,7 +87,7 @@
 #define LOCK_RETRY_MS		2
 #define LOCK_TRIES			100
 
-/* After an error it is waited for others only that long. */
+/* How long to wait for others after an error */
 #define PATIENCE_MS			1000
 
 /* An index that is to be built anew */
@@ -246,7 +246,7 @@ bloated_indexes(Oid relid, MemoryContext context)
 		index_close(index, AccessShareLock);
 	}
 
-	/* as REINDEX will check it; not all who may VACUUM may do that, too */
+	/* REINDEX will check it: not every role that may VACUUM may do that */
 	if (bloated != NIL &&
 		(object_aclcheck(NamespaceRelationId, RelationGetNamespace(rel), GetUserId(),
 						 ACL_USAGE) != ACLCHECK_OK ||
@@ -308,9 +308,9 @@ estimate_index(void *arg)
 
 /*
  * may_begin
- *		Is there room for another such index, and nobody about who would make us give
- *		up in the end?  If not, there is a warning.  *is_temporary says whether the
- *		table is this session's alone.
+ *		Is there room for another such index, and no transaction that would make us
+ *		give up in the end?  If not, there is a warning.  *is_temporary says whether
+ *		the table is temporary.
  */
 static bool
 may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
@@ -389,7 +389,7 @@ rebuild_safely(Shrink *shrink)
 
 /*
  * is_about_one_index
- *		May other indexes be built anew after such an error?  Not if somebody wants us
+ *		May other indexes be built anew after such an error?  Not if we are told
  *		to end, or something is lacking that they need, too.
  */
 static bool
@@ -425,7 +425,11 @@ rebuild(Shrink *shrink)
 	if (others_are_gone)
 	{
 		limit_xmin = validate(shrink);
-		/* twice, as a snapshot may go from one of them to who came later */
+
+		/*
+		 * twice, as a transaction that came later may import a snapshot of
+		 * one
+		 */
 		others_are_gone = wait_for_others(shrink, limit_xmin) &&
 			wait_for_others(shrink, limit_xmin);
 	}
@@ -494,10 +498,10 @@ build(Shrink *shrink)
 
 /*
  * validate
- *		Step 3: add the rows that were written by those who didn't maintain it.
+ *		Step 3: add the rows of transactions that didn't maintain it.
  *
- * Returns the xmin of the snapshot by which that was done: what no row version
- * that it saw needs may be lacking.
+ * Returns the xmin of the snapshot by which that was done: the copy may lack
+ * entries of row versions that this snapshot doesn't see.
  */
 static TransactionId
 validate(Shrink *shrink)
@@ -517,9 +521,9 @@ validate(Shrink *shrink)
 
 /*
  * wait_for_others
- *		Wait for those who may write to the table without knowing of the copy; or,
- *		given an xmin, for those who may need what it lacks (step 4).  False, with
- *		a warning, if they don't end.
+ *		Wait for transactions that may write to the table without knowing of the
+ *		copy; or, given an xmin, for those that may need what it lacks (step 4).
+ *		False, with a warning, if they don't end.
  */
 static bool
 wait_for_others(Shrink *shrink, TransactionId limit_xmin)
@@ -553,8 +557,8 @@ wait_for_others(Shrink *shrink, TransactionId limit_xmin)
  * swap
  *		Step 5; false, with a warning, if the lock can't be had.
  *
- * Standing in the lock's queue holds others up, so where it was in vain we do it
- * again only after twice the time.
+ * Standing in the lock's queue holds others up, so after each time in vain we stand
+ * there again only after twice as many tries.
  */
 static bool
 swap(Shrink *shrink)
@@ -609,10 +613,9 @@ try_to_swap(Shrink *shrink, bool may_queue, OthersFound *others, bool *is_done)
  * swap_from_queue
  *		The same on a table that others use all the time: stand in the lock's queue.
  *
- * Meanwhile the table isn't locked by us.  The server would fail a statement of
- * somebody who has the table locked, so that we wait for him, and now wants a
- * lock that ours forbids.  Who changes the table in that time is found out by
- * index_copy_swap.
+ * Meanwhile the table isn't locked by us.  If it were, and a session that we wait
+ * for wanted a lock that ours forbids, the server would fail its statement.
+ * index_copy_swap finds out whether the table was changed in that time.
  */
 static bool
 swap_from_queue(Shrink *shrink, bool *is_done)

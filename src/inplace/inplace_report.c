@@ -166,7 +166,7 @@ warn_of_end(const Inplace *job, const char *name)
 	return true;
 }
 
-/* holder_of -- who needs what was deleted at cutoff or later; NULL if nobody now. */
+/* holder_of -- the holder of rows that were deleted at cutoff or later; NULL if there is none now. */
 static char *
 holder_of(Oid relid, TransactionId cutoff)
 {

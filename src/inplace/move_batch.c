@@ -4,18 +4,19 @@
  *	  The transactions that move rows, what they may move, and what becomes of it.
  *
  * A move is an update that changes nothing: the old version gets our
- * transaction as its xmax and points at the new one, which others who hold the
- * old one's row number follow, as with any update.  Until we commit they wait
+ * transaction as its xmax and points at the new one, to which sessions that have
+ * the old one's TID follow it, as with any update.  Until we commit they wait
  * for us, so each batch is a transaction of a few milliseconds.  It moves no more
- * rows than fit into that, going by what those before have taken; one whose index
- * entries take longer moves alone.  Pending lists that it might make too long are
- * emptied before, when nobody waits (pending_lists.c).  No key changes, so those
- * who check foreign keys don't wait.  What is not like an update: the place is
- * ours to choose, no trigger fires, no value is looked at, nothing is counted as
- * an update, and logical decoding hears nothing.  But the statistics system hears
- * of a dead version for each, whatever becomes of the batch, so that autovacuum
- * comes if no VACUUM of ours does any more; and of a change for each that is
- * committed, so that ANALYZE learns where rows are.
+ * rows than fit into that, by the time that those before have taken; one whose
+ * index entries take longer moves alone.  Pending lists that it might make too long
+ * are emptied before, when no session waits (pending_lists.c).  No key changes, so
+ * sessions that check foreign keys don't wait.
+ *
+ * Unlike with an update, we choose the place, no trigger fires, no value is looked
+ * at, nothing is counted as an update, and logical decoding hears nothing.  But the
+ * statistics system hears of a dead version for each move, whatever becomes of the
+ * batch, so that autovacuum comes if no VACUUM of ours does any more; and of a change
+ * for each that is committed, so that ANALYZE learns where rows are.
  *
  * Nor may a subscription of logical replication write to the table: its worker
  * follows no old version to the new one.  subscription.c sees to that for as long as
@@ -64,7 +65,7 @@
 #include "inplace/move_batch.h"
 #include "inplace/subscription.h"
 
-/* So long may others wait for a row, unless it takes longer alone. */
+/* How long others may wait for a row, unless that row alone takes longer */
 #define BATCH_MS	5
 
 /* How often, and for how long, to look again at subscriptions that are changing */

@@ -49,7 +49,7 @@ typedef struct MoveBatch
 	SavedUser	saved_user;
 	bool		is_watched;		/* is it to look for workers of subscriptions? */
 	bool		can_be_undone;	/* are we in a subtransaction? */
-	bool		is_in_the_way;	/* of somebody else: to be undone */
+	bool		is_in_the_way;	/* of another session: to be undone */
 	bool		is_too_late;	/* a worker may miss what it moves: likewise */
 	bool		is_short;		/* as a longer one was in the way? */
 	MemoryContext outer_context;	/* outside the subtransaction */

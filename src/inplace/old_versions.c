@@ -72,7 +72,7 @@ wait_a_little(Oid relid, TransactionId last_xid, int ms)
 	oldest = GetOldestNonRemovableTransactionId(rel);
 	table_close(rel, AccessShareLock);
 	are_dead = TransactionIdPrecedes(last_xid, oldest);
-	/* our own snapshot holds nothing back, as of all who VACUUM */
+	/* like that of each VACUUM our own snapshot holds nothing back */
 	if (!are_dead)
 		others_nap(ms);
 	end_transaction();

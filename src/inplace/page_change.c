@@ -24,7 +24,7 @@
  *	 be, and that is all.
  * - What a page on a standby may lack: hints, and the space behind rows of odd
  *	 length.  Readers don't care, but wal_consistency_checking compares pages after
- *	 a generic record byte by byte, but for the hole.  So where that is on the record has
+ *	 a generic record byte by byte, but for the hole.  So if that is on, the record has
  *	 all such bytes of the page: of each header the part from xmax on, as another
  *	 session might give it a hint.  Otherwise it has those of the changed headers
  *	 only.  Hints are true wherever the record is replayed, as what they tell of is
@@ -227,7 +227,7 @@ page_mark_moved(Relation rel, Buffer buffer, Buffer vmbuffer, TransactionId xid,
 		Assert(ItemIdIsNormal(item) && ItemIdGetLength(item) == new_versions[i]->t_len);
 		Assert(HeapTupleHeaderGetRawXmin(new_versions[i]->t_data) == xid);
 		Assert(ItemPointerIsValid(&new_versions[i]->t_self));
-		/* no key is changed, so who checks foreign keys need not wait */
+		/* no key changes, so sessions that check foreign keys don't wait */
 		header->t_infomask &= ~(HEAP_XMAX_BITS | HEAP_MOVED);
 		header->t_infomask2 &= ~HEAP_KEYS_UPDATED;
 		HeapTupleHeaderClearHotUpdated(header);

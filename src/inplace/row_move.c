@@ -3,15 +3,15 @@
  * row_move.c
  *	  Moving rows from the end of a table into free space at its beginning.
  *
- * Page by page from the end, into the first pages with room from the beginning, as
- * move_batch.c has it; each process (movers.c) fills pages of its own.  None of
- * these is in the tail, even if others have noted room there: a row that
- * came there would have to move once more, and the process that visits its page next would
- * take it for a row that another session is inserting.  Values in
- * the TOAST table stay where they are, as both versions point at them.  The two
- * pages are locked in the order of their block numbers, as the server does;
- * page_change.c has the changes to each.  If a batch has no time for all rows of a
- * page, the next one goes on there.
+ * Rows move page by page from the end, into the first pages with room from the
+ * beginning; move_batch.c has the rules.  Each process (movers.c) fills pages of its
+ * own.  None of these is in the tail, even if other sessions have noted room there: a
+ * row that came there would have to move once more, and the process that visits its
+ * page next would take it for a row that another session is inserting.  Values in the
+ * TOAST table stay where they are, as both versions point at them.  The two pages are
+ * locked in the order of their block numbers, as the server does; page_change.c has
+ * the changes to each.  If a batch has no time for all rows of a page, the next one
+ * goes on there.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

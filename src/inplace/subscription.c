@@ -34,8 +34,8 @@
  *
  * Nothing can be put above a table meanwhile, as ATTACH PARTITION locks all that it
  * attaches exclusively, down to the leaves, while the table is locked for our
- * session, and for those of our workers.  What is taken away counts until
- * it has gone for good: DETACH PARTITION CONCURRENTLY marks the link first, and
+ * session, and for those of our workers.  A link that is taken away counts
+ * until it has gone for good: DETACH PARTITION CONCURRENTLY marks the link first, and
  * removes it when no transaction uses it any more; and without CONCURRENTLY, a worker that
  * searches has the parents locked.
  *
@@ -123,7 +123,7 @@ subscription_keep_away(Oid relid)
 
 	if (keep_database_without())
 		return SUBSCRIPTION_NONE;
-	/* this takes in what was committed by those who had it locked */
+	/* this makes us see what sessions have committed that had it locked */
 	if (!ConditionalLockRelationOid(SubscriptionRelRelationId, ShareLock))
 		return SUBSCRIPTION_CHANGING;
 	if (subscription_writes_to(relid))
@@ -141,7 +141,7 @@ subscription_is_at_work(Oid relid)
 	bool		found = false;
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	/* with this conflict those who write, and some more */
+	/* the modes of sessions that write conflict with it, and some more */
 	holders = GetLockConflicts(&tag, ShareLock, &nholders);
 	for (int i = 0; i < nholders && !found; i++)
 	{
@@ -179,7 +179,7 @@ keep_database_without(void)
 		return false;
 	if (!has_subscription())
 		return true;
-	/* theirs to change, now as before */
+	/* sessions may go on to change it */
 	UnlockRelationOid(SubscriptionRelationId, ShareLock);
 	return false;
 }

@@ -10,7 +10,7 @@
  *	 2. plan: what of the table would fit into the room before it?
  *	 3. move the rows of that tail to the front, in batches (row_move.c); if it is
  *		a TOAST table, the values (value_move.c); with workers (movers.c)
- *	 4. wait a little for those who still need the old versions
+ *	 4. wait a little for transactions that still need the old versions
  *
  * and so on until the table is as small as its rows allow, or nothing more can be
  * won.  The last step is a VACUUM.  The TOAST table comes first, as moving its

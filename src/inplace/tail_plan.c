@@ -3,10 +3,9 @@
  * tail_plan.c
  *	  Where a table could end, and keeping new rows away from what comes after.
  *
- * By the free space map, which the VACUUM before has brought up to date: the
- * tail is what fits into the free space before it.  The map knows
- * 1/256 of a page, and rows have their sizes, so this is an estimate; each
- * pass makes its own.
+ * The tail is what fits into the free space before it.  The free space map tells
+ * that; the VACUUM before has brought it up to date.  It knows 1/256 of a page, and
+ * rows have their sizes, so this is an estimate; each pass makes its own.
  *
  * The tail is taken out of the map before rows are moved, so that new ones are
  * not put there.  They come all the same from sessions that still have such a
@@ -16,15 +15,14 @@
  * during the VACUUM before, and then, if the table has grown nonetheless, for
  * twice as much as it has grown by.
  *
- * A VACUUM between two passes keeps the tail out of the map, so what room is there
- * is noted when that has ended, by the plan.  If it is cancelled before, that
- * room stays unknown until the page changes or is looked at again, as it may be
- * all-visible by then: by the next VACUUM (FULL INPLACE), which passes over no page at
- * first, or an aggressive VACUUM.  Nothing else is lost: rows are put elsewhere,
- * and an empty end is cut off by any VACUUM, which doesn't ask the map.  To
- * note the room as the VACUUM goes would offer it while that lasts, for
- * a part of the map has no more than one page, and new rows would keep the end
- * from being cut off.
+ * A VACUUM between two passes keeps the tail out of the map; when it has ended, the
+ * plan notes the room in the tail.  If it is cancelled before, that room stays
+ * unknown until the page changes or a VACUUM looks at it again.  As the page may be
+ * all-visible, that is the next VACUUM (FULL INPLACE), which skips no page at first,
+ * or an aggressive VACUUM.  Nothing else is lost: rows are put elsewhere, and any
+ * VACUUM cuts off an empty end, as it doesn't ask the map.  To note the room as the
+ * VACUUM goes would offer it while that lasts, for a part of the map has no more than
+ * one page, and new rows would keep the end from being cut off.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

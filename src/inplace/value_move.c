@@ -199,7 +199,7 @@ value_move_some(Inplace *job, Inplace *toast)
 	{
 		CHECK_FOR_INTERRUPTS();
 		more = visits_next(job, &blkno);
-		/* not again for those who had to be left in peace */
+		/* not again for values that had to be left to other sessions */
 		if (more && (look_through_page(move, toast, blkno) || move->batch.is_in_the_way))
 			visits_done(job);
 		more = more && !move->is_full;
