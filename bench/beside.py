@@ -1,4 +1,4 @@
-"""What goes on beside something else: a VACUUM with a latency target, without a break and watched; pgbench; any function."""
+"""Work beside something else: a VACUUM with a latency target, without a break and watched; pgbench; any function."""
 
 import signal
 import subprocess
@@ -18,7 +18,7 @@ PERCENTILE = 95
 CLIENTS = 8
 MOST_SECONDS = 3
 CANCEL_SECONDS = 0.5
-# What limits the VACUUM; how many times the table has been scanned; and the percentile in the server.  A rate isn't known before
+# The limit of the VACUUM; how many times the table has been scanned; and the percentile in the server.  A rate isn't known before
 # a VACUUM has gone on for a quarter of a second, when one at full speed is through.
 QUERY = """
     SELECT limited_by, vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0), latency_ms
@@ -123,7 +123,7 @@ def run_pgbench(cluster: Cluster, script: str, seconds: float, rate: float | Non
 
 
 class Pgbench:
-    """pgbench at work from the moment it is made, for so many seconds or until `stop`."""
+    """pgbench at work from the moment it is made, for `seconds` or until `stop`."""
 
     def __init__(self, cluster: Cluster, script: str, rate: float | None, *, seconds: float = 1_000_000):
         self._folder = tempfile.TemporaryDirectory()

@@ -1,4 +1,4 @@
-"""What the numbers of every benchmark depend on, found and shown; and what their command lines have in common."""
+"""The circumstances on which the numbers of every benchmark depend, found and shown; and options that their command lines share."""
 
 import argparse
 import os

@@ -40,7 +40,7 @@ PERCENTS = (50, 95, 99)
 
 @dataclass
 class Run:
-    """What one contender did, with the clients beside it; latencies are in ms, sizes in bytes."""
+    """The results of one contender, with the clients beside it; latencies are in ms, sizes in bytes."""
 
     contender: str
     seconds: float

@@ -56,7 +56,7 @@ LOCK_WAIT = re.compile(r"^pgbench: LOG: .* acquired .* after ([0-9.]+) ms", re.M
 
 @dataclass
 class Run:
-    """What happened with one contender."""
+    """The results of one contender."""
 
     sizes: list[tuple[float, float]] = field(default_factory=list)  # days, MB
     needs: list[tuple[float, float]] = field(default_factory=list)  # the same of what the rows need
@@ -154,7 +154,7 @@ def _week(cluster: Cluster, options, night, extensions: list[str]) -> Run:
 
 
 def _evening(conn, day: int, day_seconds: float) -> None:
-    """What is done in one go before the night."""
+    """The work that is done in one go before the night."""
     conn.execute("DELETE FROM expires WHERE at < clock_timestamp() - make_interval(secs => %s)", (day_seconds,))
     if day == 2:
         conn.execute("DELETE FROM purged WHERE id % 10 <> 0")

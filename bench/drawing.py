@@ -1,4 +1,4 @@
-"""What the pictures of all benchmarks have in common: a ground of their own, so that they can be read in dark mode, and text that can
+"""The parts that the pictures of all benchmarks share: a ground of their own, so that they can be read in dark mode, and text that can
 be read when a page shows them 880 pixels wide.
 """
 

@@ -1,4 +1,4 @@
-"""What guards do for a standby or a subscriber that is slow, and for a disk on which an archiver that fails leaves WAL: lag or free
+"""Guards beside a standby or a subscriber that is slow, and on a disk on which an archiver that fails leaves WAL: lag or free
 space, the WAL and the progress of a VACUUM over time, with and without them.
 
 A primary with writers, and a standby whose replay is stopped for most of the time, as if its disk were slow, or a logical subscriber

@@ -1,4 +1,4 @@
-"""What becomes of a hot table in the page cache while a cold one is vacuumed: pgbench reads rows of it at random all the time."""
+"""How much of a hot table stays in the page cache while a cold one is vacuumed: pgbench reads rows of it at random all the time."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What the kernel says of a server's VACUUM: processor time, the disk's traffic, and the page cache; and what a small program of our
+"""The kernel's figures of a server's VACUUM: processor time, the disk's traffic, and the page cache; and the speed that a program of our
 own gets from the same disk, doing with files what VACUUM does with them.
 """
 
@@ -26,7 +26,7 @@ _SYNC_FILE_RANGE = {"begin": 2, "wait": 1 | 2 | 4}
 
 @dataclass(frozen=True)
 class KernelUse:
-    """What the kernel has counted at a moment, or between two."""
+    """The kernel's counters at a moment, or their growth between two."""
 
     user: float  # seconds of all processes of the server
     system: float
@@ -72,7 +72,7 @@ def table_files(cluster: Cluster, conn: psycopg.Connection, table: str) -> list[
 
 @dataclass(frozen=True)
 class Way:
-    """What the program does with a file: read it in CHUNK_BYTES, and write all back in pieces of `write` bytes, if not 0."""
+    """How the program treats a file: read it in CHUNK_BYTES, and write all back in pieces of `write` bytes, if not 0."""
 
     write: int
     behind: bool  # what it has passed is written back and dropped from the page cache

@@ -47,7 +47,7 @@ KINDS = (
 
 @dataclass
 class Beside:
-    """What one run measured; milliseconds."""
+    """The figures of one run, in milliseconds."""
 
     kind: str
     per_second: float  # statements, while there were any

@@ -49,7 +49,7 @@ CONFIG = {
 LEAST_BUFFERS_MB = 2048  # unless a scenario wants the table not to fit
 # Of a table on the device, which is not in them: with much less, a process may hold too few pages to read ahead.
 COLD_BUFFERS_MB = 128
-# What the whole team does together; all the rest of a VACUUM is the leader's alone.
+# Phases that the whole team does together; all the rest of a VACUUM is the leader's alone.
 PARALLEL_PHASES = (
     *("heap scan", "index vacuum", "heap vacuum", "index cleanup"),
     *("heap copy", "TOAST copy", "TOAST index", "index build"),
@@ -82,7 +82,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """What all processes have read from the device and written there, by the server's own count."""
+    """Reads and writes of the device by all processes, by the server's own count."""
 
     read_seconds: float  # that they waited
     writes: int
@@ -435,9 +435,9 @@ class PhaseSampler:
 
 
 class Reader:
-    """Somebody who wants to read the table every SAMPLE_SECONDS, but no row of it; knows how long that took at most.
+    """A session that opens the table every SAMPLE_SECONDS, but reads no row of it; knows how long that took at most.
 
-    Whoever is timed gets one, to disturb all alike: it waits for most of the time.
+    Each contender has one, so that it disturbs all alike: it waits for most of the time.
     """
 
     def __init__(self, cluster: Cluster):
@@ -487,8 +487,8 @@ def parse_phases(messages: list[str]) -> dict[str, float]:
 
 
 def parse_launched(messages: list[str]) -> int | None:
-    """Return the second number of pg_cyclone's line like `parallel workers: 2 planned, 1 launched`, or the first one of core's
-    like `launched 1 parallel vacuum worker for index vacuuming (planned: 2)`; None if there is neither.
+    """Return the second number of pg_cyclone's line like `parallel workers: 2 planned, 1 launched`, or the first one of
+    PostgreSQL's, like `launched 1 parallel vacuum worker for index vacuuming (planned: 2)`; None if there is neither.
     """
     text = "\n".join(messages)
     found = re.search(r"^parallel workers: \d+ planned, (\d+) launched$", text, re.MULTILINE)

@@ -70,7 +70,7 @@ MOST_SECONDS = 300  # before a contender is given up
 
 @dataclass
 class Run:
-    """What one contender did, with pgbench beside it."""
+    """The results of one contender, with pgbench beside it."""
 
     contender: str
     seconds: float

@@ -74,7 +74,7 @@ def _draw_group(title: str, results: list[Result]) -> Figure:
 
 
 def _draw_bars(panel: pyplot.Axes, result: Result) -> None:
-    """Draw the bars of one scenario, with the ratio to core's best above each."""
+    """Draw the bars of one scenario, with the ratio to PostgreSQL's best above each."""
     contenders = result.contenders()
     best = result.best_core()
     for position, contender in enumerate(contenders):

@@ -1,4 +1,4 @@
-"""What comes out: tables for the terminal and as Markdown, every run's numbers as CSV and JSON. The pictures are in plots.py."""
+"""The reports: tables for the terminal and as Markdown, every run's numbers as CSV and JSON. The pictures are in plots.py."""
 
 import csv
 import json
@@ -73,7 +73,7 @@ def scenario_grid(result: Result) -> Grid:
 
 
 def summary_grid(results: list[Result]) -> Grid:
-    """Return the ratios of pg_cyclone to core's best, a row each scenario."""
+    """Return the ratios of pg_cyclone to PostgreSQL's best, a row each scenario."""
     counts = sorted({contender.workers for result in results for contender in result.contenders() if not contender.is_core})
     header = [
         "scenario",
@@ -101,7 +101,7 @@ def summary_grid(results: list[Result]) -> Grid:
 
 
 def mean_lines(results: list[Result]) -> list[str]:
-    """Return the geometric mean of the ratios to core's best for each group that has several scenarios."""
+    """Return the geometric mean of the ratios to PostgreSQL's best for each group that has several scenarios."""
     lines = []
     for group in GROUPS:
         members = [result for result in results if result.scenario.group == group]
@@ -242,7 +242,7 @@ def _markdown(circumstances: dict, results: list[Result], store_results: list[St
     parts = ["# VACUUM: pg_cyclone and PostgreSQL\n"]
     parts.append(circumstances_markdown(circumstances))
     if results:
-        parts.append("## Summary\n\nHow many times as fast as core's VACUUM with its best PARALLEL setting: the median of the"
+        parts.append("## Summary\n\nHow many times as fast as PostgreSQL's VACUUM with its best PARALLEL setting: the median of the"
                      " rounds, and the lowest and highest one.\n")  # fmt: skip
         parts += [_picture(pictures, "summary"), summary_grid(results).to_markdown()]
         parts.append("".join(f"- {line}\n" for line in mean_lines(results)))

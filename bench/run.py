@@ -1,4 +1,4 @@
-"""Measures pg_cyclone's VACUUM as a ratio to core's in the same run.
+"""Measures pg_cyclone's VACUUM as a ratio to PostgreSQL's in the same run.
 
 Every timed VACUUM starts from an equal copy of one data directory, with the table in shared buffers; the contenders
 take turns, in another order each round, and the median counts. Tables, pictures and every run's numbers are written to a

@@ -1,4 +1,4 @@
-"""What is measured: each scenario is a table in a certain state and the VACUUM it gets. To add one, add it to SCENARIOS."""
+"""The scenarios: each is a table in a certain state and the VACUUM it gets. To add one, add it to SCENARIOS."""
 
 from dataclasses import dataclass, field
 
@@ -89,7 +89,7 @@ _EIGHT_INDEXES_OF_ALL_SORTS = (
     f"CREATE INDEX ON {TABLE} (at) WHERE v > 0",
 )
 _TWO_INDEXES = (_PRIMARY_KEY, f"CREATE INDEX ON {TABLE} (v)")
-# Made by so many sessions at the same time
+# How many sessions load a table at the same time
 _LOADERS = 2
 _CREATE_LARGE = f"CREATE %(persistence)s TABLE {TABLE} (id bigint, v int) WITH (autovacuum_enabled = off)"
 _LOAD_LARGE = tuple(
@@ -148,7 +148,7 @@ class Scenario:
     rows: int  # at scale 1
     setup: tuple[str | tuple[str, ...], ...]  # statements, those in a tuple at the same time; %(rows)s stands for the number of rows
     vacuum: str = _VACUUM  # %(workers)s stands for the number of workers
-    full: bool = False  # VACUUM FULL, to which core's command gives no degree: it takes that from a parameter
+    full: bool = False  # VACUUM FULL, for which PostgreSQL's command has no degree: a parameter gives it
     indexes: int = 0
     logged: bool = True
     repeatable: bool = False  # VACUUM leaves the table as it found it, so that all runs can share one copy

@@ -35,7 +35,7 @@ KINDS = {
     "int4-int8": f"{HASH}::bit(64)::bit(32)::int AS a, hashint8extended(i, 1) AS b",
 }
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
-# Few entries are sorted again and again, until so many were
+# Few entries are sorted again and again, until this many were
 LEAST_ENTRIES = 2_000_000
 
 

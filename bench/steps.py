@@ -26,7 +26,7 @@ TARGET_MARGIN = 1.5
 
 @dataclass
 class Steps:
-    """What one run measured; seconds and milliseconds."""
+    """The figures of one run, in seconds and milliseconds."""
 
     alone_ms: float  # the percentile without VACUUM
     target_ms: float

@@ -7,7 +7,7 @@ compile, warnings being errors; does the server have each function; and what tha
 build/minors/<version>.txt; with PGSRC, a source tree of PostgreSQL, functions, macros and types that its documentation names are left out
 there.
 
-A version that can be had and doesn't compile is a failure. What could not be had is said.
+A version that can be had and doesn't compile is a failure. It says which ones could not be had.
 """
 
 import argparse

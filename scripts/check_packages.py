@@ -6,7 +6,7 @@ user, with their tests, where nothing is installed but what debian/control names
 debian/tests run on the installed packages. In another copy they are installed, used by debian/tests/engine, and removed without a trace.
 In others the steps of the Dockerfiles run as docker runs them, with Debian's server in place of the image's.
 
-What is built is the last commit. The mirror is that of this machine's apt, with its settings. It needs root, Debian, debootstrap, 5 GB in
+The last commit is built. The mirror is that of this machine's apt, with its settings. It needs root, Debian, debootstrap, 5 GB in
 the folder, and some five minutes for each release. The packages are in build/debs/<release> in the end, beside the log; the folder is
 deleted unless --keep says otherwise.
 """

@@ -17,7 +17,7 @@ from cyclone_lab import build
 from cyclone_lab.postgres import find_or_fetch, run_program
 
 UNIT = build.REPO / "test" / "unit"
-# What a function that isn't called refers to needn't be there; inlined functions would have lines of their callers.
+# Symbols of functions that aren't called needn't be there; inlined functions would have lines of their callers.
 FLAGS = ["-std=gnu11", "-O0", "-g", "-w", "-fno-strict-aliasing", "-fno-inline", "--coverage", "-D_GNU_SOURCE",
          "-no-pie", "-Wl,--unresolved-symbols=ignore-all", *build.ASSERTION_FLAGS.split()]  # fmt: skip
 RAISES = re.compile(r"\b(?:ereport|elog|errcode|errmsg\w*|errdetail\w*|errhint|PG_RE_THROW|pg_unreachable|Assert)\b")

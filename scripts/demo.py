@@ -46,7 +46,7 @@ CONFIG = {
     "wal_level": "minimal",
     "max_wal_senders": 0,
 }
-WIDE_ROW, WIDE_SHARE = 640, 2  # bytes of filler in the table that becomes small; it has one row where the other has so many
+WIDE_ROW, WIDE_SHARE = 640, 2  # bytes of filler in the table that becomes small; it has one row where the other has WIDE_SHARE
 LIVE_STEP = 20  # the load is about rows whose id is a multiple of this: these are never deleted
 LEFT_FREE = 300 * 1024
 SETTLE_SECONDS = 2  # in which pgbench connects and warms up, before it is watched

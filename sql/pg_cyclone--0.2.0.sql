@@ -1,5 +1,5 @@
--- The objects of pg_cyclone: the progress and the pace of running VACUUMs, the history of past ones, the bloat of tables, who holds VACUUM back, and
--- what comes next.
+-- The objects of pg_cyclone: progress and pace of running VACUUMs, the history of past ones, the bloat of tables, sessions that hold VACUUM back,
+-- and advice.
 
 \echo Use "CREATE EXTENSION pg_cyclone" to load this file. \quit
 
@@ -21,10 +21,10 @@ BEGIN
             WHERE n.nspname = 'cyclone'::pg_catalog.name) others
         WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = others.role AND (r.rolsuper OR r.rolname = current_user)))
     THEN
-        RAISE EXCEPTION 'schema cyclone belongs to somebody else, or has objects or a privilege CREATE of somebody else'
+        RAISE EXCEPTION 'schema cyclone belongs to another role, or another role has objects or the CREATE privilege in it'
             USING ERRCODE = 'insufficient_privilege',
-                  DETAIL = 'What they have put there would run with the rights of a user who reads the views of pg_cyclone.',
-                  HINT = 'Look what is in the schema, and rename or drop it, or what is theirs in it.';
+                  DETAIL = 'Objects of that role would run with the rights of a user who reads the views of pg_cyclone.',
+                  HINT = 'Look at the objects in the schema, and rename or drop the schema, or the objects of other roles.';
     END IF;
 END
 $$;
@@ -65,7 +65,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_eta';
 
 COMMENT ON FUNCTION eta_rows() IS
-'What the view cyclone.progress says of the time that running VACUUMs take, by leader.';
+'Estimates of when running VACUUMs will be done, by the process ID of their leader, for the view cyclone.progress.';
 
 CREATE VIEW progress_details AS
 SELECT p.pid,
@@ -98,7 +98,7 @@ LEFT JOIN pg_catalog.pg_database d ON d.oid = p.datid
 LEFT JOIN cyclone.eta_rows() e ON e.pid = p.pid AND p.role = 'leader';
 
 COMMENT ON VIEW progress_details IS
-'The view cyclone.progress with all columns. What each process of each running VACUUM is doing. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
+'The view cyclone.progress with all columns. A row for each process of each running VACUUM: its phase, and how many blocks are done. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only.';
 COMMENT ON COLUMN progress_details.pid IS 'Process ID of the leader or worker';
 COMMENT ON COLUMN progress_details.leader_pid IS 'Process ID of the leader, which runs the command';
 COMMENT ON COLUMN progress_details.role IS '"leader" or "worker"';
@@ -106,7 +106,7 @@ COMMENT ON COLUMN progress_details.datid IS 'OID of the database';
 COMMENT ON COLUMN progress_details.datname IS 'Name of the database';
 COMMENT ON COLUMN progress_details.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN progress_details.relation IS 'The table; null if it is in another database';
-COMMENT ON COLUMN progress_details.phase IS 'What the process does, in the words of pg_stat_progress_vacuum, and some more for VACUUM FULL';
+COMMENT ON COLUMN progress_details.phase IS 'Phase of the process, in the words of pg_stat_progress_vacuum, and more words for VACUUM FULL';
 COMMENT ON COLUMN progress_details.index_relid IS 'OID of the index that the process works on; null if none';
 COMMENT ON COLUMN progress_details.index IS 'That index; null, too, if it is in another database';
 COMMENT ON COLUMN progress_details.blocks_done IS 'Blocks that this process has done in this phase: of the heap, scanned or skipped; of a btree, visited; of other indexes, 0; when rows are moved, vacated';
@@ -121,7 +121,7 @@ COMMENT ON COLUMN progress_details.eta_runs IS 'How many past runs there were to
 COMMENT ON COLUMN progress_details.dead_tids IS 'Dead item identifiers in the store';
 COMMENT ON COLUMN progress_details.store_bytes IS 'Memory used by the dead-TID store, in bytes';
 COMMENT ON COLUMN progress_details.store_limit IS 'Memory that the store may use (maintenance_work_mem), in bytes';
-COMMENT ON COLUMN progress_details.bytes_freed IS 'What VACUUM (FULL INPLACE) has given back of the table so far, in bytes';
+COMMENT ON COLUMN progress_details.bytes_freed IS 'How much of the table VACUUM (FULL INPLACE) has given back so far, in bytes';
 
 CREATE VIEW progress AS
 SELECT v.pid, v.leader_pid, v.role, v.datname, v.relation, v.phase, v.index, v.blocks_done, v.blocks_total,
@@ -129,7 +129,7 @@ SELECT v.pid, v.leader_pid, v.role, v.datname, v.relation, v.phase, v.index, v.b
 FROM cyclone.progress_details v;
 
 COMMENT ON VIEW progress IS
-'What each process of each running VACUUM is doing. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only. The columns that one looks at first; cyclone.progress_details has all of them.';
+'A row for each process of each running VACUUM: its phase, and how many blocks are done. A user without the rights of the command''s user or of pg_read_all_stats sees pid, datid and datname only. The columns that one looks at first; cyclone.progress_details has all of them.';
 
 CREATE FUNCTION pace_rows(
     OUT pid int,
@@ -167,7 +167,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_guards';
 
 COMMENT ON FUNCTION guard_rows() IS
-'What the view cyclone.pace says of VACUUMs that are paused, or wait to keep to cyclone.max_wal_rate, cyclone.max_replica_lag or cyclone.min_free_disk.';
+'A row for each VACUUM that is paused, or waits to keep to cyclone.max_wal_rate, cyclone.max_replica_lag or cyclone.min_free_disk, for the view cyclone.pace.';
 
 CREATE VIEW pace_details AS
 SELECT coalesce(p.pid, g.pid) AS pid,
@@ -205,17 +205,17 @@ COMMENT ON COLUMN pace_details.datid IS 'OID of the database';
 COMMENT ON COLUMN pace_details.datname IS 'Name of the database';
 COMMENT ON COLUMN pace_details.relid IS 'OID of the table being vacuumed';
 COMMENT ON COLUMN pace_details.relation IS 'The table; null if it is in another database';
-COMMENT ON COLUMN pace_details.limited_by IS 'What keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
-COMMENT ON COLUMN pace_details.figure IS 'What is bounded by limited_by: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
+COMMENT ON COLUMN pace_details.limited_by IS 'The limit that keeps the VACUUM from going faster: "nothing", "cost delay", "latency target", "learning the target", "floor" (the target is missed at the slowest pace), "WAL rate" (cyclone.max_wal_rate), "replica lag" (cyclone.max_replica_lag), "disk space" (cyclone.min_free_disk), "paused" (by cyclone.pause()), or "nothing (failsafe)"';
+COMMENT ON COLUMN pace_details.figure IS 'The figure that limited_by bounds: cost a second, latency in milliseconds, bytes of WAL that all VACUUMs write a second, lag in seconds, bytes that are free in the file system of pg_wal, or for how many seconds it has been paused; null for other limits';
 COMMENT ON COLUMN pace_details.bound IS 'The bound of figure, in its unit';
 COMMENT ON COLUMN pace_details.held_by IS 'Name of the role that has paused it, application name of the standby or subscriber that lags, or what retains WAL where the disk gets full; null for other limits';
 COMMENT ON COLUMN pace_details.target_ms IS 'Latency target, in milliseconds; null if there is none, and with auto, which goes by waits';
 COMMENT ON COLUMN pace_details.latency_ms IS 'The percentile of the latency of others'' statements as last measured, in milliseconds; null if there were none recently, or if they are not timed';
-COMMENT ON COLUMN pace_details.latency_of IS 'What the target is kept by: "statements" of others, or how long others have to wait ("waits", with auto); null without a target';
+COMMENT ON COLUMN pace_details.latency_of IS 'The measure by which the target is kept: "statements" of other sessions, or "waits" of these (with auto); null without a target';
 COMMENT ON COLUMN pace_details.percentile IS 'Which percentile of the latency of others'' statements is to be kept at the target, 0 to 100; null without a target';
 COMMENT ON COLUMN pace_details.asleep IS 'Share of their time that the processes sleep to keep to the budget, 0 to 1';
 COMMENT ON COLUMN pace_details.rate IS 'How much of the budget they used recently, in its unit; null if it is not counted, as there is neither cost-based delay nor a target';
-COMMENT ON COLUMN pace_details.budget IS 'What all processes of the VACUUM together may use: if a latency target sets the pace, how many may be at work on average; else cost a second by vacuum_cost_page_hit and its like; null if there is no bound';
+COMMENT ON COLUMN pace_details.budget IS 'Budget of all processes of the VACUUM together: if a latency target sets the pace, how many may be at work on average; else cost a second by vacuum_cost_page_hit and its like; null if there is no bound';
 COMMENT ON COLUMN pace_details.shared_by IS 'How many VACUUMs of the server have this target, and share its budget; null without a target';
 
 CREATE VIEW pace AS
@@ -237,7 +237,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_pause';
 
 COMMENT ON FUNCTION pause(int) IS
-'Pauses a running VACUUM, for cyclone.max_pause at most; for roles that may cancel it. It keeps what it has done, and its lock on the table. False, with a warning, if it is none, or prevents transaction ID wraparound.';
+'Pauses a running VACUUM, for cyclone.max_pause at most; for roles that may cancel it. It keeps what it has done, and its lock on the table. False, with a warning, if the process runs no VACUUM, or one that prevents transaction ID wraparound.';
 
 CREATE FUNCTION pause()
 RETURNS int
@@ -299,7 +299,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_autovacuum';
 
 COMMENT ON FUNCTION autovacuum_rows() IS
-'What became of the tables that autovacuum came to; see the view cyclone.autovacuum';
+'The rows of the view cyclone.autovacuum, without names.';
 
 CREATE VIEW autovacuum_details AS
 SELECT a.datid,
@@ -326,15 +326,15 @@ LEFT JOIN pg_catalog.pg_database d ON d.oid = a.datid
 LEFT JOIN pg_catalog.pg_class c ON c.oid = a.relid AND a.datid IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()));
 
 COMMENT ON VIEW autovacuum_details IS
-'The view cyclone.autovacuum with all columns. A row for each table that autovacuum came to since the server''s start or the last reset: who vacuumed it, and what came of it.';
+'The view cyclone.autovacuum with all columns. A row for each table that autovacuum came to since the server''s start or the last reset: whether pg_cyclone''s engine or PostgreSQL vacuumed it, and how that ended.';
 COMMENT ON COLUMN autovacuum_details.datid IS 'OID of the database; 0 for a shared catalog';
 COMMENT ON COLUMN autovacuum_details.datname IS 'Name of the database';
 COMMENT ON COLUMN autovacuum_details.relid IS 'OID of the table or TOAST table';
 COMMENT ON COLUMN autovacuum_details.relation IS 'The table or TOAST table; null if it is in another database, or was dropped';
-COMMENT ON COLUMN autovacuum_details.last_start IS 'When it was vacuumed last: the beginning';
+COMMENT ON COLUMN autovacuum_details.last_start IS 'When its last autovacuum began';
 COMMENT ON COLUMN autovacuum_details.last_seconds IS 'How long that took, in seconds, also if it was cancelled or failed';
-COMMENT ON COLUMN autovacuum_details.last_by IS 'What vacuumed it last: "engine" or "server"';
-COMMENT ON COLUMN autovacuum_details.last_reason IS 'Why not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (after several of them all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
+COMMENT ON COLUMN autovacuum_details.last_by IS 'By which VACUUM that was: "engine" or, PostgreSQL''s own, "server"';
+COMMENT ON COLUMN autovacuum_details.last_reason IS 'Why it was not the engine: "off" (cyclone.autovacuum), "not listed" (cyclone.databases, cyclone.tables), "circuit breaker", "crashes" (after several of them all tables are left to PostgreSQL for a while), or "no note on disk" (it couldn''t be written)';
 COMMENT ON COLUMN autovacuum_details.last_rows_removed IS 'Rows that the engine removed then; null if it was the server';
 COMMENT ON COLUMN autovacuum_details.last_pages_scanned IS 'Pages of the table that the engine scanned then; null if it was the server';
 COMMENT ON COLUMN autovacuum_details.last_workers IS 'Parallel workers that the engine had then; since PostgreSQL 19 no more than autovacuum_max_parallel_workers allows, which is 0 by default; null if it was the server';
@@ -354,7 +354,7 @@ SELECT v.datname, v.relid, v.relation, v.last_start,
 FROM cyclone.autovacuum_details v;
 
 COMMENT ON VIEW autovacuum IS
-'A row for each table that autovacuum came to since the server''s start or the last reset: who vacuumed it, and what came of it. The columns that one looks at first; cyclone.autovacuum_details has all of them.';
+'A row for each table that autovacuum came to since the server''s start or the last reset: whether pg_cyclone''s engine or PostgreSQL vacuumed it, and how that ended. The columns that one looks at first; cyclone.autovacuum_details has all of them.';
 
 CREATE FUNCTION autovacuum_reset(relation regclass DEFAULT NULL)
 RETURNS bigint
@@ -362,7 +362,7 @@ LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_autovacuum_reset';
 
 COMMENT ON FUNCTION autovacuum_reset(regclass) IS
-'Forgets what became of a table in autovacuum and closes its circuit breaker; without an argument, of all tables. Returns how many there were';
+'Removes a table from the view cyclone.autovacuum and closes its circuit breaker; without an argument, all tables. Returns how many there were.';
 
 REVOKE ALL ON FUNCTION autovacuum_rows(), autovacuum_reset(regclass) FROM PUBLIC;
 REVOKE ALL ON autovacuum, autovacuum_details FROM PUBLIC;
@@ -484,7 +484,7 @@ COMMENT ON COLUMN history_details.datname IS 'Name of the database; null for a s
 COMMENT ON COLUMN history_details.relid IS 'OID of the table or TOAST table';
 COMMENT ON COLUMN history_details.relation IS 'The table or TOAST table; null if it is in another database, or was dropped';
 COMMENT ON COLUMN history_details.relation_name IS 'Its name at the time, with its schema';
-COMMENT ON COLUMN history_details.started_by IS 'What had the table vacuumed: "command" or "autovacuum"';
+COMMENT ON COLUMN history_details.started_by IS 'How it was started: by a "command" or by "autovacuum"';
 COMMENT ON COLUMN history_details.run_by IS '"engine" or, in autovacuum, "server": it was left to PostgreSQL''s own VACUUM, of which only times, pages and WAL are known';
 COMMENT ON COLUMN history_details.usesysid IS 'OID of the command''s user; null in autovacuum';
 COMMENT ON COLUMN history_details.usename IS 'Name of the command''s user';
@@ -516,13 +516,13 @@ COMMENT ON COLUMN history_details.paused_seconds IS 'How long it was paused by c
 COMMENT ON COLUMN history_details.wal_rate_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_wal_rate, in seconds; null if it is not known';
 COMMENT ON COLUMN history_details.replica_lag_seconds IS 'How long at least one of its processes waited to keep to cyclone.max_replica_lag, in seconds; null if it is not known';
 COMMENT ON COLUMN history_details.disk_space_seconds IS 'How long at least one of its processes waited to keep to cyclone.min_free_disk, in seconds; null if it is not known';
-COMMENT ON COLUMN history_details.audited_pages IS 'Pages of the table and its indexes that cyclone.audit had judged twice, as often as they were; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
+COMMENT ON COLUMN history_details.audited_pages IS 'How many pages of the table and its indexes were judged twice, by cyclone.audit; a page counts each time; of FULL REWRITE and REPACK pages of the old table and of new btrees; null if it is not by the engine, or not done';
 COMMENT ON COLUMN history_details.audit_failed IS 'Did it end because verdicts of an audit differed? Then a report is in the folder pg_cyclone of the data directory';
 COMMENT ON COLUMN history_details.warning_count IS 'How many warnings there were that log_min_messages lets into the log';
 COMMENT ON COLUMN history_details.sqlstate IS 'SQLSTATE of the error that ended it';
 COMMENT ON COLUMN history_details.error IS 'Message of that error; if it is longer than 255 bytes it ends in dots';
-COMMENT ON COLUMN history_details.warnings IS 'Their messages, a line each; if that is longer than 255 bytes it ends in dots';
-COMMENT ON COLUMN history_details.phases IS 'How long each phase took that there was, in seconds, as VERBOSE has it; null if it was not done to the end';
+COMMENT ON COLUMN history_details.warnings IS 'Messages of these warnings, a line each; if that is longer than 255 bytes it ends in dots';
+COMMENT ON COLUMN history_details.phases IS 'How long each phase took, in seconds, as VERBOSE has it; null if the run was not done to the end';
 
 CREATE VIEW history AS
 SELECT v.id, v.started, pg_catalog.round(v.seconds::numeric, 3)::float8 AS seconds, v.datname, v.relation,
@@ -538,7 +538,7 @@ LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_history_reset';
 
 COMMENT ON FUNCTION history_reset() IS
-'Removes all rows of the view cyclone.history. Returns how many there were';
+'Removes all rows of the view cyclone.history. Returns how many there were.';
 
 REVOKE ALL ON FUNCTION history_reset() FROM PUBLIC;
 
@@ -570,7 +570,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_estimate_bloat';
 
 COMMENT ON FUNCTION estimate_bloat(regclass, int, bigint) IS
-'The bloat of a table, its TOAST table and its indexes, estimated from at most sample_pages pages of each; of smaller ones it is exact. The same seed chooses the same pages. For those who may VACUUM the table and for members of pg_stat_scan_tables. The columns are those of the view cyclone.bloat.';
+'The bloat of a table, its TOAST table and its indexes, estimated from at most sample_pages pages of each; of smaller ones it is exact. The same seed chooses the same pages. For roles that may VACUUM the table and for members of pg_stat_scan_tables. The columns are those of the view cyclone.bloat.';
 
 CREATE FUNCTION bloat_rows(
     relation_oid oid,
@@ -626,12 +626,12 @@ CROSS JOIN LATERAL cyclone.bloat_rows(c.oid) b
 WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't';
 
 COMMENT ON VIEW bloat_details IS
-'The view cyclone.bloat with all columns. The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. Of what another session has locked exclusively there are no figures; nor of what cannot be read, of which a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only.';
+'The view cyclone.bloat with all columns. The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. There are no figures of a relation that another session has locked exclusively, nor of one that cannot be read; then a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only.';
 COMMENT ON COLUMN bloat_details.of_table IS 'Table that the row belongs to; a condition on this column keeps other tables from being read';
-COMMENT ON COLUMN bloat_details.relation IS 'What the row is about: the table, its TOAST table, or an index of either';
+COMMENT ON COLUMN bloat_details.relation IS 'The table, its TOAST table, or an index of either';
 COMMENT ON COLUMN bloat_details.kind IS '"table", "materialized view", "TOAST table" or "index"';
 COMMENT ON COLUMN bloat_details.size IS 'Present size, in bytes, without free space map and visibility map; null, as all figures are, if another session has it locked exclusively, or if it cannot be read';
-COMMENT ON COLUMN bloat_details.bloat_bytes IS 'What VACUUM (FULL REWRITE) would give back, in bytes: size less rewrite_size, or 0. The space that fillfactor asks for is no bloat';
+COMMENT ON COLUMN bloat_details.bloat_bytes IS 'How much VACUUM (FULL REWRITE) would give back, in bytes: size less rewrite_size, or 0. The space that fillfactor asks for is no bloat';
 COMMENT ON COLUMN bloat_details.bloat_ratio IS 'bloat_bytes as a share of size, 0 to 1';
 COMMENT ON COLUMN bloat_details.error_bytes IS 'With a confidence of 95 %, by how many bytes bloat_bytes is wrong at most because only a sample was read; 0 if all pages were read';
 COMMENT ON COLUMN bloat_details.live_bytes IS 'Length of the live rows, or of the index entries, in bytes, as pgstattuple counts it';
@@ -641,7 +641,7 @@ COMMENT ON COLUMN bloat_details.free_bytes IS 'Free space in the pages, in bytes
 COMMENT ON COLUMN bloat_details.sampled_pages IS 'Pages that were read';
 COMMENT ON COLUMN bloat_details.total_pages IS 'Pages that there are';
 COMMENT ON COLUMN bloat_details.inplace_size IS 'Size after VACUUM (FULL INPLACE) at best, in bytes: when no old transaction keeps it from moving and freeing rows; null for catalogs';
-COMMENT ON COLUMN bloat_details.inplace_bytes IS 'What VACUUM (FULL INPLACE) would give back at best, in bytes; null for catalogs';
+COMMENT ON COLUMN bloat_details.inplace_bytes IS 'How much VACUUM (FULL INPLACE) would give back at best, in bytes; null for catalogs';
 COMMENT ON COLUMN bloat_details.inplace_disk IS 'Disk space that VACUUM (FULL INPLACE) of the table needs besides, in bytes, for rebuilding the largest index; in the row of the table only, null for catalogs';
 COMMENT ON COLUMN bloat_details.rewrite_size IS 'Size after VACUUM (FULL REWRITE) or, of an index, REINDEX, in bytes';
 COMMENT ON COLUMN bloat_details.rewrite_disk IS 'Disk space that VACUUM (FULL REWRITE) of the table needs besides, in bytes: the new table, TOAST table and indexes, as they are estimated; others than heaps and btrees with their present size. As much WAL comes on top unless the table is unlogged or wal_level is minimal, and files for sorting the largest index if it is larger than maintenance_work_mem. In the row of the table only';
@@ -655,7 +655,7 @@ SELECT v.of_table, v.relation, v.kind, v.size, v.bloat_bytes,
 FROM cyclone.bloat_details v;
 
 COMMENT ON VIEW bloat IS
-'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. Of what another session has locked exclusively there are no figures; nor of what cannot be read, of which a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only. The columns that one looks at first; cyclone.bloat_details has all of them.';
+'The bloat of each table, TOAST table and index of this database that the user may VACUUM; of all for members of pg_stat_scan_tables. It is estimated when the view is read, from at most 5000 pages of each. Temporary tables are left out; on a standby, unlogged ones, too. There are no figures of a relation that another session has locked exclusively, nor of one that cannot be read; then a WARNING says why. If the access method is neither heap nor btree, if an index is invalid, or if its table cannot be read, there is the size only. The columns that one looks at first; cyclone.bloat_details has all of them.';
 
 CREATE FUNCTION bloat_sample(
     relation_oid oid,
@@ -668,7 +668,7 @@ LANGUAGE C STRICT STABLE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_sample';
 
 COMMENT ON FUNCTION bloat_sample(oid, int) IS
-'Some figures of cyclone.bloat for one table without its indexes, for the views horizon and advice; null if the user may not see them or if they cannot be had, of which a WARNING tells if the table cannot be read.';
+'Figures of cyclone.bloat for one table without its indexes, in bytes, estimated from at most sample_pages pages, for the views horizon and advice. Null if the user may not see them, if another session has the table locked exclusively, or if it cannot be read; then a WARNING says why.';
 
 CREATE FUNCTION dry_run(
     "table" regclass,
@@ -703,7 +703,7 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_dry_run';
 
 COMMENT ON FUNCTION dry_run(regclass, text, boolean) IS
-'What VACUUM would do to a table, its partitions and their TOAST tables, a row for each, without doing it: nothing is written. "full" is null for VACUUM, or "inplace" or "rewrite"; freeze is VACUUM''s FREEZE. Reads the pages that VACUUM would scan, all of them for FULL, under AccessShareLock; for those who may VACUUM the table.
+'Rehearses VACUUM of a table, its partitions and their TOAST tables: a row for each says what would be done, and nothing is written. "full" is null for VACUUM, or "inplace" or "rewrite"; freeze is VACUUM''s FREEZE. Reads the pages that VACUUM would scan, all of them for FULL, under AccessShareLock; for roles that may VACUUM the table.
 operation: "VACUUM", "FULL REWRITE" or "FULL INPLACE"; VACUUM also where FULL INPLACE can only vacuum.
 run_by: "engine", or "server": the table would be left to PostgreSQL, and reason says why.
 aggressive: would all pages be scanned that are not all-frozen?
@@ -712,7 +712,7 @@ rows_removed: rows that are dead to all. rows_remaining: others on these pages; 
 rows_frozen, pages_frozen: what would be frozen; null for FULL.
 dead_items, dead_item_pages: rows to be deleted from indexes, and pages that have some. index_scans: passes over the indexes for their sake, as far as maintenance_work_mem goes; 0 if they would be bypassed; null for FULL.
 bytes_freed: given back to the file system, in bytes, by indexes and the TOAST table, too, in FULL REWRITE. disk_bytes: needed meanwhile, in bytes. wal_bytes: WAL written, in bytes; null for FULL INPLACE. All are estimates.
-seconds, phases: how long it would take, and each phase, in seconds, as past runs in cyclone.history have it (their number is past_runs), of this table or of others (past_runs_are_own); null if there is none that the user may see.';
+seconds, phases: how long it would take, and each phase, in seconds, estimated from past runs in cyclone.history (their number is past_runs), of this table or of others (past_runs_are_own); null if there is none that the user may see.';
 
 CREATE FUNCTION horizon_rows(
     OUT kind text,
@@ -818,7 +818,7 @@ WHERE a.datid IS NULL AND a.backend_xmin IS NULL AND w.replay_lsn IS NOT NULL
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_get_replication_slots() s WHERE s.active_pid = w.pid AND s.xmin IS NOT NULL);
 
 COMMENT ON VIEW horizon_details IS
-'The view cyclone.horizon with all columns. A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. What a user may not see of another''s session in pg_stat_activity is null.';
+'The view cyclone.horizon with all columns. A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. Columns that pg_stat_activity hides from the user are null here, too.';
 COMMENT ON COLUMN horizon_details.kind IS '"session" (any process in a transaction), "prepared transaction", "replication slot", "standby" (with hot_standby_feedback and without a slot), or "standby without feedback" (it holds nothing, as hot_standby_feedback is off there, so VACUUM may cancel its queries)';
 COMMENT ON COLUMN horizon_details.name IS 'Name of the replication slot or of the prepared transaction; null for others';
 COMMENT ON COLUMN horizon_details.pid IS 'Process ID; of a slot, that of the process that uses it; null if there is none';
@@ -838,9 +838,9 @@ COMMENT ON COLUMN horizon_details.multixact_age IS 'How many multixact IDs have 
 COMMENT ON COLUMN horizon_details.is_oldest IS 'Is it the first that VACUUM of a table waits for, in its database, or in the current one if it holds the tables of all? True for several if they are equally old';
 COMMENT ON COLUMN horizon_details.is_oldest_for_catalogs IS 'The same for system catalogs that are not shared';
 COMMENT ON COLUMN horizon_details.dead_rows IS 'Dead rows in all tables of the current database, by the counters of pg_stat_all_tables: what VACUUM could remove at most if this one ended and no other held it; in the row of the oldest only';
-COMMENT ON COLUMN horizon_details.held_bytes IS 'Length of the rows in dead_tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each that the user may see figures of, as in cyclone.bloat; in the row of the oldest only. Those that cannot be read are left out, with a WARNING. Nothing is read unless the column is asked for';
+COMMENT ON COLUMN horizon_details.held_bytes IS 'Length of the rows in dead_tables that are dead and not removable now, in bytes, estimated from up to 200 pages of each table whose figures the user may see, as in cyclone.bloat; in the row of the oldest only. Tables that cannot be read are left out, with a WARNING. Nothing is read unless the column is selected';
 COMMENT ON COLUMN horizon_details.dead_tables IS 'The up to five tables that have most of these dead rows; in the row of the oldest only';
-COMMENT ON COLUMN horizon_details.how_to_end IS 'What would end it, as text: nothing is done by reading it. Mind what its users lose. Of a standby without feedback: what would have VACUUM wait for its queries';
+COMMENT ON COLUMN horizon_details.how_to_end IS 'Statement that would end it, as text: reading it does nothing. Consider what its users lose. Of a standby without feedback: how to have VACUUM wait for its queries';
 COMMENT ON COLUMN horizon_details.query IS 'The session''s present query, or the last one, as in pg_stat_activity';
 
 CREATE VIEW horizon AS
@@ -848,7 +848,7 @@ SELECT v.kind, v.name, v.pid, v.usename, v.state, v.since, v.xmin_age, v.is_olde
 FROM cyclone.horizon_details v;
 
 COMMENT ON VIEW horizon IS
-'A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. What a user may not see of another''s session in pg_stat_activity is null. The columns that one looks at first; cyclone.horizon_details has all of them.';
+'A row for each session, prepared transaction, replication slot and standby that keeps VACUUM from removing dead rows, the oldest first. Columns that pg_stat_activity hides from the user are null here, too. The columns that one looks at first; cyclone.horizon_details has all of them.';
 
 CREATE FUNCTION compaction_matches(pattern text, schema name, relation name)
 RETURNS boolean
@@ -871,15 +871,15 @@ CREATE TABLE compaction_policies (
 );
 
 COMMENT ON TABLE compaction_policies IS
-'What compaction does with a table, or with all that a pattern stands for; what is null is as the settings have it. The row of the table counts, or else that of the longest pattern. Owners of tables have the function cyclone.compaction_policy; patterns are for the owner of this table. It is dumped with the database, with the rights of those who dump it, so everybody may read it.';
+'Policies of compaction for a table, or for all tables that a pattern stands for; where a column is null the setting counts. A table''s own row counts, or else that of the longest pattern. Owners of tables have the function cyclone.compaction_policy; patterns are for the owner of this table. pg_dump dumps it with the rights of the role that runs it, so every role may read it.';
 COMMENT ON COLUMN compaction_policies.relation IS 'The table; it may be renamed';
-COMMENT ON COLUMN compaction_policies.pattern IS 'As in a shell; with a dot it is of the schema''s and the table''s name, any other of the table''s name';
-COMMENT ON COLUMN compaction_policies.enabled IS 'False: never';
-COMMENT ON COLUMN compaction_policies.min_size IS 'For cyclone.compaction_min_size, in bytes';
-COMMENT ON COLUMN compaction_policies.threshold IS 'For cyclone.compaction_threshold, in per cent';
-COMMENT ON COLUMN compaction_policies.cooldown IS 'For cyclone.compaction_cooldown';
-COMMENT ON COLUMN compaction_policies.hours IS 'For cyclone.compaction_window';
-COMMENT ON COLUMN compaction_policies.latency_target IS 'For cyclone.compaction_latency_target';
+COMMENT ON COLUMN compaction_policies.pattern IS 'Pattern as in a shell: with a dot, for the names of schema and table; without, for the name of the table';
+COMMENT ON COLUMN compaction_policies.enabled IS 'False: never compact it';
+COMMENT ON COLUMN compaction_policies.min_size IS 'Instead of cyclone.compaction_min_size, in bytes';
+COMMENT ON COLUMN compaction_policies.threshold IS 'Instead of cyclone.compaction_threshold, in percent';
+COMMENT ON COLUMN compaction_policies.cooldown IS 'Instead of cyclone.compaction_cooldown';
+COMMENT ON COLUMN compaction_policies.hours IS 'Instead of cyclone.compaction_window';
+COMMENT ON COLUMN compaction_policies.latency_target IS 'Instead of cyclone.compaction_latency_target';
 
 GRANT SELECT ON compaction_policies TO PUBLIC;
 
@@ -909,7 +909,7 @@ CREATE TABLE compaction_state (
 );
 
 COMMENT ON TABLE compaction_state IS
-'What compaction has found and done, for itself: the view cyclone.compaction shows it.';
+'Samples and runs of compaction, which only compaction writes; the view cyclone.compaction shows them. Sizes are bytes.';
 
 CREATE FUNCTION compaction_verdict(
     relation_oid oid,
@@ -933,7 +933,7 @@ LANGUAGE C STABLE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_verdict';
 
 COMMENT ON FUNCTION compaction_verdict(oid, bigint, float4, bigint, compaction_policies, compaction_state) IS
-'What the view cyclone.compaction says of one table; nulls if the user may not see it.';
+'The decision on one table, for the view cyclone.compaction; size is in bytes. Nulls if the user may not see it.';
 
 CREATE FUNCTION compaction_policy(
     relation regclass,
@@ -948,7 +948,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_compaction_policy';
 
 COMMENT ON FUNCTION compaction_policy(regclass, boolean, bigint, float8, interval, text, text) IS
-'Sets what compaction does with a table, in the place of what was set before; what is null is as the settings have it, and with nothing but the table its policy is removed. For the owner of the table. The columns of cyclone.compaction_policies have the meanings.';
+'Sets the policy of compaction for a table, in place of the one before; where an argument is null the setting counts, and if all are but the table its policy is removed. For the owner of the table. See cyclone.compaction_policies for the arguments and their units.';
 
 CREATE VIEW compaction_details WITH (security_barrier) AS
 WITH indexes AS MATERIALIZED (
@@ -1005,32 +1005,32 @@ CROSS JOIN LATERAL cyclone.compaction_verdict(c.oid, z.size, c.reltuples, z.chan
 WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND c.oid >= 16384 AND n.nspname <> 'cyclone' AND v.reason IS NOT NULL;
 
 COMMENT ON VIEW compaction_details IS
-'The view cyclone.compaction with all columns. What cyclone.compaction has decided on each table of this database that the user may VACUUM, and why; of all for members of pg_stat_scan_tables.';
-COMMENT ON COLUMN compaction_details.relation IS 'Table';
+'The view cyclone.compaction with all columns. A row for each table of this database that the user may VACUUM, with the decision of cyclone.compaction and the reason; for members of pg_stat_scan_tables, for all tables.';
+COMMENT ON COLUMN compaction_details.relation IS 'The table';
 COMMENT ON COLUMN compaction_details.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "database not listed", "never, by its policy", "its policy''s window is not valid", "small", "little to be won", "below the threshold", "circuit breaker" (that of autovacuum), "failed", "killed", "gave way" (after which there is a pause), "cooldown", "horizon held back" (see cyclone.horizon), "WAL of the day used up", or "outside the window"';
-COMMENT ON COLUMN compaction_details.figure IS 'The number that was decided by; of tables that are due the greatest comes first';
-COMMENT ON COLUMN compaction_details.figure_is IS 'What figure is, and its unit';
-COMMENT ON COLUMN compaction_details.next_at IS 'When the reason is over; null if it is not known';
+COMMENT ON COLUMN compaction_details.figure IS 'The number that decided it; of the tables that are due the one with the greatest comes first';
+COMMENT ON COLUMN compaction_details.figure_is IS 'Unit and meaning of figure';
+COMMENT ON COLUMN compaction_details.next_at IS 'When the reason ends; null if it is not known';
 COMMENT ON COLUMN compaction_details.size IS 'Size with TOAST table and indexes, in bytes, by pg_class.relpages';
-COMMENT ON COLUMN compaction_details.would_win IS 'What VACUUM (FULL INPLACE) would give back, in bytes, by a sample of pages as in cyclone.bloat; null if there is none';
+COMMENT ON COLUMN compaction_details.would_win IS 'How much VACUUM (FULL INPLACE) would give back, in bytes, by a sample of pages as in cyclone.bloat; null if there is none';
 COMMENT ON COLUMN compaction_details.sampled_at IS 'When the sample was taken';
-COMMENT ON COLUMN compaction_details.running_since IS 'When the run began that has not ended; null if there is none';
+COMMENT ON COLUMN compaction_details.running_since IS 'When the present run began; null if there is none';
 COMMENT ON COLUMN compaction_details.last_end IS 'When the last run ended';
 COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, or as it was switched off; "gave way" to a session that wanted the table, or was cancelled; "failed"; "killed", or the server with it';
 COMMENT ON COLUMN compaction_details.last_won IS 'By how many bytes the last run made it smaller';
 COMMENT ON COLUMN compaction_details.last_seconds IS 'How long the last run took, in seconds';
 COMMENT ON COLUMN compaction_details.last_wal IS 'WAL of the last run, in bytes';
 COMMENT ON COLUMN compaction_details.runs IS 'How many complete runs there were';
-COMMENT ON COLUMN compaction_details.total_won IS 'What all runs have given back, in bytes';
+COMMENT ON COLUMN compaction_details.total_won IS 'How much all runs have given back, in bytes';
 COMMENT ON COLUMN compaction_details.changes IS 'How many rows were updated and deleted, by the counters of pg_stat_all_tables; when that has changed much the table is sampled again';
 COMMENT ON COLUMN compaction_details.policy IS 'The policy that counts: the table or pattern in cyclone.compaction_policies, or "settings"';
-COMMENT ON COLUMN compaction_details.enabled IS 'False: never, by the policy';
-COMMENT ON COLUMN compaction_details.min_size IS 'What a run must win at least, in bytes';
-COMMENT ON COLUMN compaction_details.threshold IS 'What share of the size that must be at least, in per cent';
-COMMENT ON COLUMN compaction_details.cooldown IS 'How long it is left alone after a run; twice as long each time that one was in vain';
+COMMENT ON COLUMN compaction_details.enabled IS 'False: by its policy it is never compacted';
+COMMENT ON COLUMN compaction_details.min_size IS 'The least that a run must win, in bytes';
+COMMENT ON COLUMN compaction_details.threshold IS 'The least share of the size that a run must win, in percent';
+COMMENT ON COLUMN compaction_details.cooldown IS 'How long it is left alone after a run; each run in vain doubles that';
 COMMENT ON COLUMN compaction_details.window_ends IS 'When the hours end in which it may be compacted; null if they are not now, or never end';
 COMMENT ON COLUMN compaction_details.hours IS 'The hours of the week in which it may be compacted; empty: always';
-COMMENT ON COLUMN compaction_details.latency_target IS 'The latency of other sessions'' statements that is kept to';
+COMMENT ON COLUMN compaction_details.latency_target IS 'The latency target of its runs, as cyclone.latency_target';
 COMMENT ON COLUMN compaction_details.last_error IS 'The error that ended the last run';
 
 CREATE VIEW compaction WITH (security_barrier) AS
@@ -1039,7 +1039,7 @@ SELECT v.relation, v.reason, v.next_at, v.size, v.would_win, v.last_end, v.last_
 FROM cyclone.compaction_details v;
 
 COMMENT ON VIEW compaction IS
-'What cyclone.compaction has decided on each table of this database that the user may VACUUM, and why; of all for members of pg_stat_scan_tables. The columns that one looks at first; cyclone.compaction_details has all of them.';
+'A row for each table of this database that the user may VACUUM, with the decision of cyclone.compaction and the reason; for members of pg_stat_scan_tables, for all tables. The columns that one looks at first; cyclone.compaction_details has all of them.';
 
 GRANT SELECT ON compaction, compaction_details TO PUBLIC;
 
@@ -1066,7 +1066,7 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'pg_cyclone_advice_row';
 
 COMMENT ON FUNCTION advice_row(oid, oid) IS
-'What the view cyclone.advice says of one table; of a TOAST table, main_oid is its table.';
+'The figures of the view cyclone.advice for one table; main_oid is the table that a TOAST table belongs to, null for others. packed_bytes is about its size without bloat.';
 
 CREATE FUNCTION session_of_schema(schema_oid oid)
 RETURNS int
@@ -1227,7 +1227,7 @@ SELECT b.oid::pg_catalog.regclass AS relation,
                                             ELSE 'Autovacuum to prevent wraparound should have come %1$s multixact IDs ago (relminmxid), and has not, or did not get there: VACUUM (FREEZE) %2$s, and see cyclone.horizon.' END,
                                        b.multixact_age - b.multixact_limit, coalesce(b.main, b.oid)::pg_catalog.regclass,
                                        b.multixact_limit, pg_catalog.current_setting('autovacuum_multixact_freeze_max_age')) END,
-           (SELECT pg_catalog.format('The last %s autovacuums have failed, the last one at %s with "%s" (cyclone.history). Until that is mended the table is not vacuumed.',
+           (SELECT pg_catalog.format('The last %s autovacuums have failed, the last one at %s with "%s" (cyclone.history). Until that is fixed the table is not vacuumed.',
                                      f.times, pg_catalog.date_trunc('second', f.started), f.error)
             FROM failed f WHERE f.relid = b.oid),
            (SELECT CASE WHEN k.reason IS NULL
@@ -1273,7 +1273,7 @@ LEFT JOIN holder h ON true
 LEFT JOIN cyclone.unused_indexes() u ON u.relid = b.oid
 LEFT JOIN (
     SELECT x.indrelid, pg_catalog.array_agg(CASE WHEN d.objid IS NOT NULL
-               THEN pg_catalog.format('Index %s is what a VACUUM (FULL INPLACE) that ended early has left, and not needed: DROP INDEX. As long as it is invalid the next one of %s drops it, too.',
+               THEN pg_catalog.format('Index %s was left by a VACUUM (FULL INPLACE) that ended early, and is not needed: DROP INDEX. As long as it is invalid the next one of %s drops it, too.',
                                       x.indexrelid::pg_catalog.regclass, x.indrelid::pg_catalog.regclass)
                ELSE pg_catalog.format('Index %s is invalid (pg_index): no query uses it, but each change of a row may have to maintain it: DROP INDEX, or REINDEX INDEX CONCURRENTLY.',
                                       x.indexrelid::pg_catalog.regclass) END ORDER BY x.indexrelid) AS advice
@@ -1287,14 +1287,14 @@ LEFT JOIN (
 ) i ON i.indrelid = b.oid;
 
 COMMENT ON VIEW advice_details IS
-'The view cyclone.advice with all columns. A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Of temporary tables only those are there that are older than xid_limit or multixact_limit.';
+'The view cyclone.advice with all columns. A row for each table, materialized view, TOAST table and catalog of this database: how far it is from autovacuum''s thresholds, when autovacuum comes at the present rate, and advice. Temporary tables are there only if they are older than xid_limit or multixact_limit.';
 COMMENT ON COLUMN advice_details.relation IS 'The table';
 COMMENT ON COLUMN advice_details.toast_of IS 'Of a TOAST table, its table; null for others';
 COMMENT ON COLUMN advice_details.due IS 'Why the next autovacuum worker of this database takes the table: "age of transaction IDs", "age of multixact IDs" (both to prevent wraparound), "dead rows" or "inserted rows"; null if it does not';
-COMMENT ON COLUMN advice_details.dead_rows IS 'Dead rows, by the counters that autovacuum goes by';
+COMMENT ON COLUMN advice_details.dead_rows IS 'Dead rows, by the counters that autovacuum uses';
 COMMENT ON COLUMN advice_details.dead_threshold IS 'Autovacuum comes when there are more dead rows than that';
 COMMENT ON COLUMN advice_details.inserted_rows IS 'Rows inserted since the last VACUUM, by these counters';
-COMMENT ON COLUMN advice_details.insert_threshold IS 'Autovacuum comes when there are more inserted rows than that; null if it does not go by them';
+COMMENT ON COLUMN advice_details.insert_threshold IS 'Autovacuum comes when there are more inserted rows than that; null if they do not count';
 COMMENT ON COLUMN advice_details.changed_rows IS 'Rows inserted, updated or deleted since the last ANALYZE, by these counters';
 COMMENT ON COLUMN advice_details.analyze_threshold IS 'Autovacuum analyzes the table when there are more changed rows than that; never a TOAST table';
 COMMENT ON COLUMN advice_details.xid_age IS 'Age of relfrozenxid, in transactions';
@@ -1303,13 +1303,13 @@ COMMENT ON COLUMN advice_details.multixact_age IS 'Age of relminmxid, in multixa
 COMMENT ON COLUMN advice_details.multixact_limit IS 'Autovacuum comes to prevent wraparound when multixact_age is higher than that; less than the setting if there are very many members of multixacts';
 COMMENT ON COLUMN advice_details.autovacuum_enabled IS 'The table option of that name; if off, autovacuum comes to prevent wraparound only';
 COMMENT ON COLUMN advice_details.last_vacuum IS 'When the last VACUUM or autovacuum of the table ended; null if there was none';
-COMMENT ON COLUMN advice_details.next_reason IS 'Why autovacuum will come next, in the words of due, at the present rate: of rows, that since last_vacuum, or since the statistics began if that is null; of transaction and multixact IDs, that since the last checkpoint';
+COMMENT ON COLUMN advice_details.next_reason IS 'Why autovacuum will come next, in the words of due, at the present rate. The rate of rows is that since last_vacuum, or since the statistics began if that is null; the rate of transaction and multixact IDs is that since the last checkpoint';
 COMMENT ON COLUMN advice_details.next_at IS 'When next_reason will be; it takes up to autovacuum_naptime, and a free worker, on top; null if not within a hundred years';
 COMMENT ON COLUMN advice_details.forced_in IS 'In how many transactions the age of transaction IDs forces an autovacuum, to prevent wraparound; 0 if it is due';
 COMMENT ON COLUMN advice_details.forced_at IS 'When forced_in will be 0 at the rate since the last checkpoint; null if no transaction ID was assigned since then';
 COMMENT ON COLUMN advice_details.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
-COMMENT ON COLUMN advice_details.expected_from IS 'What expected_seconds rests on: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
-COMMENT ON COLUMN advice_details.advice IS 'What would help, each with its numbers and what they rest on; empty if there is nothing to be said. Pages of tables are read only if the column is asked for';
+COMMENT ON COLUMN advice_details.expected_from IS 'Source of expected_seconds: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
+COMMENT ON COLUMN advice_details.advice IS 'Advice, each piece with its numbers and where they are from; empty if there is none. Pages of tables are read only if the column is selected';
 
 CREATE VIEW advice AS
 SELECT v.relation, v.due, v.dead_rows, v.dead_threshold, v.xid_age, v.last_vacuum, v.next_reason, v.next_at,
@@ -1317,7 +1317,7 @@ SELECT v.relation, v.due, v.dead_rows, v.dead_threshold, v.xid_age, v.last_vacuu
 FROM cyclone.advice_details v;
 
 COMMENT ON VIEW advice IS
-'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from what autovacuum goes by, when autovacuum comes at the present rate, and what would help. Of temporary tables only those are there that are older than xid_limit or multixact_limit. The columns that one looks at first; cyclone.advice_details has all of them.';
+'A row for each table, materialized view, TOAST table and catalog of this database: how far it is from autovacuum''s thresholds, when autovacuum comes at the present rate, and advice. Temporary tables are there only if they are older than xid_limit or multixact_limit. The columns that one looks at first; cyclone.advice_details has all of them.';
 
 GRANT USAGE ON SCHEMA cyclone TO PUBLIC;
 GRANT SELECT ON progress, pace, history, bloat, horizon, advice TO PUBLIC;
@@ -1330,7 +1330,7 @@ LANGUAGE C
 AS 'MODULE_PATHNAME', 'pg_cyclone_vacuum_node';
 
 COMMENT ON PROCEDURE vacuum_node(text, text[], text) IS
-'Vacuums tables of this node for a cluster''s VACUUM, with the rights of the caller, and returns what became of them, and what VACUUM said, as JSON.';
+'Vacuums tables of this node for a cluster''s VACUUM, with the rights of the caller, and returns their outcomes and VACUUM''s messages as JSON.';
 
 CREATE FUNCTION vacuum_cluster(
     tables regclass[],

@@ -160,7 +160,7 @@ def _pace(pace: dict, trail: Trail) -> Text:
         else:
             line.append(spark(value / 2), style="red" if value > 1.05 else "green")
     if pace["target_ms"] is not None:
-        latency = "none of late" if pace["latency_ms"] is None else f"{pace['latency_ms']:.1f} ms"
+        latency = "none recently" if pace["latency_ms"] is None else f"{pace['latency_ms']:.1f} ms"
         line.append(f" latency {latency}, target {pace['target_ms']:.1f} ms")
     elif pace["rate"] is not None and pace["budget"] is not None:
         line.append(f" cost {pace['rate']:,.0f} of {pace['budget']:,.0f} a second")

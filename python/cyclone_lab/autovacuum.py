@@ -161,7 +161,7 @@ def assert_no_failures(conn: psycopg.Connection) -> None:
 
 
 class Autovacuums:
-    """What one server's autovacuums came to, by its log; `done` counts it."""
+    """The results of one server's autovacuums, by its log; `done` counts them."""
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster

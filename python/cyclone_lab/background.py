@@ -155,7 +155,7 @@ class Parked(Background):
 
 
 def time_out_while_parked(cluster: Cluster, dbname: str, point: str, processes: int, statement: str, settings: dict | None = None) -> psycopg.Error:
-    """Return the error of a statement whose statement_timeout is over when so many of its processes are parked.
+    """Return the error of a statement whose statement_timeout is over when this number of its processes is parked.
 
     The timeout is as long as it takes them to come there, on however slow a machine.
     """

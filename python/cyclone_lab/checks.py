@@ -1,4 +1,4 @@
-"""The proof that a table is sound after a VACUUM: core's own checkers, and the one rule of VACUUM they do not cover.
+"""The proof that a table is sound after a VACUUM: PostgreSQL's own checkers, and the one rule of VACUUM they do not cover.
 
 That rule: no index entry may point at a heap line pointer that VACUUM has freed. All checks look at the table with its
 TOAST table, or at every partition of a partitioned one; they need a database with `EXTENSIONS` and a quiet table.

@@ -25,7 +25,7 @@ START_SECONDS = 120
 STOP_SECONDS = 120
 WAL_FILE_BYTES = 16 << 20
 
-# What a server says of pins, locks and memory that somebody has forgotten about: a fault, but no error.
+# Words of a server about pins, locks and memory that were not released: a bug, but no error.
 FORGOTTEN = re.compile(r"resource was not closed|write past chunk end|you don't own a lock of type")
 
 _heard: list[str] = []

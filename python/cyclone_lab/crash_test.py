@@ -1,8 +1,8 @@
 """Crashes at random moments and at named points, under load, and the proof after each that nothing is lost or wrong.
 
 `make crash-test ROUNDS=500 SEED=1`. In a round, writers change tables of many kinds (`workload`) while VACUUMs of all kinds run
-(`statements`); then the server is killed, or one of its processes, or shut down at once, and recovers. What is compared with the
-ledger, and by which checks, is in `proof`. Every LIFE rounds begin with fresh tables and other settings of the server, all
+(`statements`); then the server is killed, or one of its processes, or shut down at once, and recovers. `proof` compares
+tables with the ledger, and checks them. Every LIFE rounds begin with fresh tables and other settings of the server, all
 chosen by the seed, so that a failed round can be repeated by the rounds of its life, as far as timing lets it.
 
 With `--autovacuum` (`AUTOVACUUM=1`), autovacuum on the engine is at work in each round (`autovacuum`), and most crashes come in its midst.

@@ -264,7 +264,7 @@ def applies(how, file: File) -> bool:
 
 
 class Run(NamedTuple):
-    """What is run on a copy: by whom, and how."""
+    """A statement that is run on a copy: by whom, and how."""
 
     name: str
     statement: str
@@ -320,7 +320,7 @@ class DamageTest:
         self.pristine.remove()
 
     def run(self, damages: int, first: int = 0, show=lambda text: None) -> None:
-        """Damage files so many times; raise AssertionError at the first that ends worse than with PostgreSQL."""
+        """Damage files `damages` times; raise AssertionError at the first that ends worse than with PostgreSQL."""
         if not self.files:
             self._make_tables()
         for number in range(first, first + damages):
@@ -355,7 +355,7 @@ class DamageTest:
         self.pristine.stop()
 
     def _rows(self, conn, table: str) -> tuple:
-        """What a table's heap has, without its indexes, which not even the planner may look at, and its TOAST table."""
+        """The rows of a table's heap, read without its TOAST table and its indexes, at which not even the planner may look."""
         with conn.transaction(force_rollback=True):
             conn.execute(f"UPDATE pg_index SET indisvalid = false WHERE indrelid = '{table}'::regclass")
             [row] = conn.execute(f"SELECT count(*), sum(hashint4(id)) FROM {table}")
@@ -477,7 +477,7 @@ class DamageTest:
             os.kill(pid, signal.SIGKILL)
 
     def _last_words(self) -> str:
-        """What the log says of the crash."""
+        """The words of the log about the crash."""
         words = re.findall(r"PANIC: .*(?:\n.*CONTEXT: .*)?|TRAP: .*|terminated by signal.*", self.cluster.log)
         return " ".join(words[-2:])
 

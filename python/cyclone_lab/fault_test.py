@@ -106,7 +106,7 @@ class FaultTest:
         self.cluster.remove()
 
     def run(self, faults: int, first: int = 0, show=lambda text: None) -> None:
-        """Try until so many faults have struck; raise AssertionError at the first that has done harm.
+        """Try until `faults` of them have struck; raise AssertionError at the first that has done harm.
 
         With autovacuum, go on until it has come to all that a run should prove.
         """
@@ -331,7 +331,7 @@ class FaultTest:
         return re.compile(rf'could not [a-z -]+ [^\n]*("base/[^"]+"|"/PostgreSQL\.\d+")[^\n]*: {TEXT[error]}')
 
     def _panic(self, error: str) -> re.Pattern:
-        """What PostgreSQL goes down for."""
+        """The PANIC by which PostgreSQL goes down."""
         return re.compile(rf'PANIC:  could not (truncate|fsync) file "base/[^"]+"[^\n]*: {TEXT[error]}')
 
     def _is_lost(self, failure: psycopg.Error) -> bool:
@@ -351,7 +351,7 @@ class FaultTest:
             assert conn.execute("SELECT * FROM cyclone.progress_details").fetchall() == []
             left = "SELECT relation::regclass, mode, pid FROM pg_locks WHERE locktype = 'relation' AND pid <> pg_backend_pid()"
             assert (locks := conn.execute(left).fetchall()) == [], locks
-            conn.execute("CHECKPOINT")  # files that were dropped go by then
+            conn.execute("CHECKPOINT")  # it removes files that were dropped
             rows = conn.execute(
                 "SELECT name FROM pg_ls_dir((SELECT 'base/' || oid FROM pg_database WHERE datname = current_database())) name"
                 r" WHERE name ~ '^\d+$' AND pg_filenode_relation(0, name::oid) IS NULL"

@@ -18,7 +18,7 @@ BEGIN, SPACE, FILE, FOUND, TRIED = range(1, 6)
 
 
 def assert_free(folder: Path, needed: float, advice: str) -> None:
-    """Raise RuntimeError, with this advice, unless so many bytes are free where `folder` is."""
+    """Raise RuntimeError, with this advice, unless `needed` bytes are free where `folder` is."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise RuntimeError(f"{folder} has {free / GIBIBYTE:.1f} GB left, and {needed / GIBIBYTE:.1f} GB are needed: {advice}")

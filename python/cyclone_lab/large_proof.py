@@ -41,7 +41,7 @@ SUM = f"SELECT count(*), sum(hashtextextended(note, id)), sum(v::bigint) FROM {T
 
 
 class LargeProof:
-    """A server with a table of so many GB, as a context manager; `memory` is maintenance_work_mem."""
+    """A server with a table of this size in GB, as a context manager; `memory` is maintenance_work_mem."""
 
     def __init__(self, prefix: Path, gigabytes: float, *, memory: str = "", base: Path | None = None, say: Callable[[str], None] = show):
         size = int(gigabytes * GIBIBYTE)

@@ -15,7 +15,7 @@ from cyclone_lab.workload import CONFLICTS, SESSION, Workload, Writer
 JOIN_SECONDS = 300  # more than statement_timeout anywhere, by which some statements end
 # That a VACUUM doesn't get its lock is no failure; what the server says when it goes down is looked at in `Load._guard`
 ALLOWED_OF_VACUUM = (*CONFLICTS, psycopg.errors.QueryCanceled, psycopg.errors.DiskFull)
-# What guards bound, by chance: VACUUM FULL ends where 99 % of a disk are to be free, FULL INPLACE, too, or others wait, if WAL is retained
+# Bounds of guards, by chance: VACUUM FULL ends where 99 % of a disk are to be free, FULL INPLACE, too, or others wait, if WAL is retained
 LIMITS = {
     "cyclone.max_wal_rate": ("0", "0", "4MB"),
     "cyclone.max_replica_lag": ("0", "0", "500ms"),
@@ -119,9 +119,9 @@ class Load(Sessions):
         self._parked: list[Background] = []
 
     def start(self, *, vacuums: int, readers: int, writers: bool = True, pause: float = 0.0) -> None:
-        """Start all writers, or none, and so many others; writers pause up to `pause` seconds after a transaction.
+        """Start all writers, or none, and these numbers of others; writers pause up to `pause` seconds after a transaction.
 
-        Somebody pauses the VACUUMs now and then.
+        A session pauses the VACUUMs now and then.
         """
         numbers = range(self.workload.writers if writers else 0)
         jobs = [lambda conn, rng, number=number: self._write(conn, rng, number, pause) for number in numbers]

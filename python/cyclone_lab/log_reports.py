@@ -1,7 +1,7 @@
 """The report that the server's log has of a vacuum of one table, as the programs that read logs know it.
 
-What pgBadger and pganalyze look for, in words of our own: the first line, at the beginning of a message, and then the others, in this
-order. They take what follows for no more than the rest of the message.
+pgBadger and pganalyze look for these lines, here in words of our own: the first one at the beginning of a message, then the others, in
+this order. They take what follows for no more than the rest of the message.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What the commands of the long runs have in common: their options, and how they begin and end."""
+"""The parts that the commands of the long runs share: their options, and how they begin and end."""
 
 import argparse
 import random

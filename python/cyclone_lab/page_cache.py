@@ -15,7 +15,7 @@ def held(files: Iterable[Path]) -> int:
 
 
 def drop(files: Iterable[Path]) -> None:
-    """Put these files out of the page cache, after writing back what is dirty. What a process has mapped may stay; see `held`."""
+    """Put these files out of the page cache, after writing back what is dirty. Pages that a process has mapped may stay; see `held`."""
     for file in files:
         descriptor = os.open(file, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""What crash test, fault test, soak and twins prove of a workload's tables: by the ledger, and by all `checks`."""
+"""The proof of a workload's tables in crash test, fault test, soak and twins: by the ledger, and by all `checks`."""
 
 import re
 import time
@@ -11,11 +11,11 @@ from cyclone_lab.cluster import Cluster, what_was_forgotten
 from cyclone_lab.workload import Workload
 
 PROVING = "VACUUM (INDEX_CLEANUP on, DISABLE_PAGE_SKIPPING, PARALLEL 2)"
-# What PostgreSQL's own VACUUM, autovacuum included, may say of sound rows that it has left with the lock of an ended transaction
+# An error of PostgreSQL's own VACUUM, autovacuum included, about sound rows that it has left with the lock of an ended transaction
 # (docs/upstream/stale-row-lock.md). pg_cyclone's removes such a lock, and never says so; that is not forgiven anywhere.
 STALE_LOCK = re.compile(r"found xmax \d+ from before relfrozenxid \d+")
 STALE_LOCK_COUNT = "known fault of PostgreSQL: found xmax from before relfrozenxid"
-# What ends a server with assertions, by PostgreSQL's own code, without a fault in the data (docs/upstream/aborted-update-lock.md
+# Assertions of PostgreSQL's own that fail without a fault in the data (docs/upstream/aborted-update-lock.md
 # and stale-row-lock.md): a row is updated whose update was rolled back to a savepoint while it was locked; VACUUM can't get the
 # cleanup lock of a page with such a lock as STALE_LOCK is about.
 SERVER_ASSERTION = re.compile(

@@ -1,9 +1,9 @@
-"""What pg_cyclone uses of a server: functions, variables, macros, constants, types and parts of structs, with what each is there.
+"""The parts of a server that pg_cyclone uses: functions, variables, macros, constants, types and parts of structs, with what each is there.
 
 Names come from our sources, and for functions and variables from the compiled objects; what they are comes from the server's headers as
 the preprocessor leaves them. A struct counts as used if a type that we use leads to it over members whose names occur in our sources:
-so there may be some too many, and a macro's or an inline function's own use of others isn't followed. What we use stays silent here as to
-its meaning: a function that does something else under the same declaration looks the same.
+so there may be some too many, and a macro's or an inline function's own use of others isn't followed. The meaning of what we use isn't
+compared: a function that does something else under the same declaration looks the same.
 """
 
 import re
@@ -30,7 +30,7 @@ class Struct:
 
 @dataclass
 class Headers:
-    """What the headers of a server declare, by name: the kind of each, and its text."""
+    """The declarations in the headers of a server, by name: the kind of each, and its text."""
 
     declared: dict[str, tuple[str, str]] = field(default_factory=dict)
     structs: dict[str, Struct] = field(default_factory=dict)  # under the tag, and under the name of a typedef

@@ -37,7 +37,7 @@ def preloadable(source: Path, size: int, *, base: Path) -> tuple[Path, Path, mma
 
 
 class Seen(NamedTuple):
-    """What a fault came to: calls on the file, those that failed, and of which kinds these were."""
+    """The effects of a fault: calls on the file, those that failed, and their kinds."""
 
     calls: int
     failed: int

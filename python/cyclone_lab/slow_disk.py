@@ -17,7 +17,7 @@ HEAD_START_US = 100_000_000  # more than any burst
 
 @dataclass(frozen=True)
 class Model:
-    """What a disk can do. An operation is a read, a write or a sync."""
+    """The abilities of a disk. An operation is a read, a write or a sync."""
 
     operation_us: int  # that the position of an operation takes, or 1 / the operations a second
     bytes_per_second: int
@@ -55,7 +55,7 @@ FAST = Model(operation_us=1, bytes_per_second=1 << 40, merge_bytes=1 << 20, late
 
 
 class Counts(NamedTuple):
-    """What a disk has been asked for; times in microseconds."""
+    """The operations of a disk; times in microseconds."""
 
     reads: int
     read_bytes: int

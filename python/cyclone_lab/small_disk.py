@@ -32,7 +32,7 @@ class Disk:
         hand_over(folder)
 
     def leave(self, free: int) -> None:
-        """From now on only so many bytes are free, if the disk is small. A page is the least that is given, so it may be some kB less."""
+        """From now on only `free` bytes are free, if the disk is small. A page is the least that is given, so it may be some kB less."""
         if self.small:
             _mount("tmpfs", self.folder, MS_REMOUNT, f"size={self.used() + free}")
 

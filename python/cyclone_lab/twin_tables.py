@@ -1,10 +1,10 @@
 """Two equal tables, and sessions that do the same to both: what must come of it must come of both.
 
-Each statement goes to `control` first, then to `compacted`, which is made smaller meanwhile. So who has locked, changed or inserted a
-row of `control` has the row of `compacted` to himself, and there the statement must find the same rows and return the same of them,
+Each statement goes to `control` first, then to `compacted`, which is made smaller meanwhile. So a session that has locked, changed or
+inserted a row of `control` has the row of `compacted` to itself, and there the statement must find the same rows and return the same of them,
 whatever moves. No ledger is needed: `control` is one.
 
-What succeeds beside PostgreSQL's VACUUM must succeed: keys that all writers insert or update, values that two rows have until a deferred
+Statements that succeed beside PostgreSQL's VACUUM must succeed: keys that all writers insert or update, values that two rows have until a deferred
 constraint is checked, ANALYZE in a transaction that has changed rows. Some transactions have a `lock_timeout`, and may end by it.
 
 Both refer to `parent`, and a table of its own refers to each. Apart from the writers' rows are accounts in pairs, of which only
@@ -32,7 +32,7 @@ PAIRS = 10  # of accounts, for each duel
 START = 100  # what an account has in the beginning
 WITHDRAWAL = 150
 PATIENCE = 0.5  # seconds to wait for a row to move
-BREATH = 4.0, 0.5  # every so many seconds all hold their breath for so long, so that the end of a table can be cut off
+BREATH = 4.0, 0.5  # seconds after which all hold their breath, and for how long, so that the end of a table can be cut off
 
 COLUMNS = """
     (id int NOT NULL, u bigint NOT NULL, k int NOT NULL, n int NOT NULL, seed int NOT NULL, tags int[] NOT NULL, parent int,
@@ -324,7 +324,7 @@ class Writer:
         self.twins.count("ANALYZE in transactions")
 
     def _insert_again(self, _count: int) -> None:
-        """What is unique is refused a second time."""
+        """A unique key is refused a second time."""
         for id in self._some(1, "KEY SHARE"):
             [(u,)] = self.conn.execute("SELECT u FROM control WHERE id = %s", (id,))
             key = self.rng.choice([(id, 10 * IDS), (10 * IDS + self.number, u)])

@@ -1,4 +1,4 @@
-"""What can differ between versions of PostgreSQL, and which tests show it: `make check` runs these on each version.
+"""Differences between versions of PostgreSQL, and the tests that show them: `make check` runs these on each version.
 
 All that differs goes through names in src/compat/: functions and macros. A use is such a name in a line of another file of src. The table
 test/versions.tsv, made by scripts/measure_versions.py, says for each version and use which files of tests come by it.

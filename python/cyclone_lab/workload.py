@@ -1,7 +1,7 @@
 """Tables of many kinds, writers that change them at random, and a ledger of what they committed, kept outside the server.
 
-Each writer owns the rows whose id is its number modulo the number of writers, and knows them all. What a transaction is going
-to change is noted before its COMMIT is sent, and counts as committed once the server has said so. If a crash comes in between,
+Each writer owns the rows whose id is its number modulo the number of writers, and knows them all. The changes of a transaction
+are noted before its COMMIT is sent, and count as committed once the server has said so. If a crash comes in between,
 `Workload.settle` asks the server which it was: the transaction is there as a whole or not at all, or else that is an error.
 """
 
@@ -19,7 +19,7 @@ import psycopg
 # Nor a hash index: a record of its deletions has an image of a page that others may change meanwhile, and so a wrong checksum,
 # at which replay ends. docs/upstream/wal-consistency.md
 CHECKED_WAL = "heap, heap2, btree, gin, brin, spgist, sequence, generic"
-# What a writer may run into beside others, and what it answers by rolling back
+# Errors that a writer may get beside others, after which it rolls back
 CONFLICTS = (psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable, psycopg.errors.SerializationFailure)
 SESSION = "SET deadlock_timeout = '50ms'; SET lock_timeout = '2s'"
 

@@ -458,7 +458,7 @@ def test_indexes_that_are_left_over(cluster, db, conn):
     with pytest.raises(psycopg.errors.UniqueViolation):
         conn.execute("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (n)")
     [ours, other] = said()
-    assert ours.startswith("Index t_pkey_cyclone is what a VACUUM (FULL INPLACE) that ended early has left, and not needed")
+    assert ours.startswith("Index t_pkey_cyclone was left by a VACUUM (FULL INPLACE) that ended early, and is not needed")
     assert other.startswith("Index broken is invalid")
     conn.execute("DROP INDEX broken")
     # REINDEX of the table makes it valid; then it is named all the same
