@@ -261,8 +261,8 @@ read_policy(HeapTupleHeader row, Policy *policy)
 
 		policy->cooldown = (double) interval->time / USECS_PER_SEC +
 			((double) interval->day + 30.0 * interval->month) * SECS_PER_DAY;
-		/* it may be infinite */
-		policy->cooldown = Min(policy->cooldown, LONGEST_COOLDOWN);
+		/* it may be infinite; a row that isn't the table's may have any */
+		policy->cooldown = Min(Max(policy->cooldown, 0), LONGEST_COOLDOWN);
 	}
 	text = text_of(row, "hours");
 	policy->hours = text != NULL ? text : cyclone_compaction_window;
@@ -365,7 +365,7 @@ seconds_since(HeapTupleHeader row, const char *column)
 	if (row == NULL)
 		return -1;
 	value = GetAttributeByName(row, column, &is_null);
-	return is_null ? -1 : Max((double) (statement.now - DatumGetTimestampTz(value)) / USECS_PER_SEC, 0);
+	return is_null ? -1 : Max(((double) statement.now - (double) DatumGetTimestampTz(value)) / USECS_PER_SEC, 0);
 }
 
 /* verdict_row -- the verdict as a row; one of nulls without facts. */

@@ -211,7 +211,7 @@ static void
 prepare_session(void)
 {
 	static const char *const settings[][2] = {
-		{"search_path", "pg_catalog, pg_temp"}, {"zero_damaged_pages", "false"}, {"statement_timeout", "0"},
+		{"role", "none"}, {"search_path", "pg_catalog, pg_temp"}, {"zero_damaged_pages", "false"}, {"statement_timeout", "0"},
 		{"transaction_timeout", "0"}, {"lock_timeout", "0"},
 		{"idle_in_transaction_session_timeout", "0"},
 		{"synchronous_commit", "local"}, {"default_transaction_isolation", "read committed"},

@@ -78,8 +78,9 @@
 
 #define NO_ROW				(-1)
 
-/* The names of schemas of temporary tables begin with this. */
+/* The names of schemas of temporary tables and their TOAST tables begin with these. */
 #define TEMPORARY_SCHEMA	"pg_temp_"
+#define TEMPORARY_TOAST		"pg_toast_temp_"
 /* How many rows a run looks at for tables that have been dropped, once room is short */
 #define LOOKS_A_RUN			2
 
@@ -471,7 +472,8 @@ compare_tables(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 static bool
 is_temporary(const HistoryRow *row)
 {
-	return strncmp(row->schema, TEMPORARY_SCHEMA, strlen(TEMPORARY_SCHEMA)) == 0;
+	return strncmp(row->schema, TEMPORARY_SCHEMA, strlen(TEMPORARY_SCHEMA)) == 0 ||
+		strncmp(row->schema, TEMPORARY_TOAST, strlen(TEMPORARY_TOAST)) == 0;
 }
 
 /*

@@ -457,6 +457,21 @@ def test_worker_that_comes_too_late_is_in_nobodys_place(server):
     server.wait_for(last_outcome="done")
 
 
+def test_settings_of_a_database_do_not_matter(server):
+    """Not even a role that may neither read nor write what the worker does."""
+    settings = {
+        "role": "pg_read_all_stats", "search_path": "nowhere", "statement_timeout": "1ms", "lock_timeout": "1ms",
+        "default_transaction_read_only": "on", "default_transaction_isolation": "serializable", "default_transaction_deferrable": "on",
+    }  # fmt: skip
+    with server.connect() as conn:
+        for name, value in settings.items():
+            server.cluster.sql(f"ALTER DATABASE {server.db} SET {name} = '{value}'")
+        server.on()
+        done = "SELECT FROM cyclone.compaction WHERE relation = 't'::regclass AND last_outcome = 'done'"
+        wait_until(lambda: conn.execute(done).fetchall(), "the end of a run")
+        checks.assert_clean(conn, "t")
+
+
 def test_extension_is_dropped_and_created_anew(server):
     """Nobody waits for a worker that is at a table, which ends without a word when it is done."""
     with server.connect() as conn:
@@ -585,6 +600,17 @@ def test_privileges(roles):
 def test_wrong_policies(server, arguments, error):
     with server.connect() as conn, pytest.raises(psycopg.Error, match=error):
         conn.execute(f"SELECT cyclone.compaction_policy({arguments})")
+
+
+def test_rows_that_no_constraint_has_seen(server):
+    """The function behind the view takes a row that is made by hand, too, with times that a CHECK would refuse."""
+    with server.connect() as conn:
+        for sign in ("", "-"):
+            policy_row = f"ROW(NULL, '*', true, NULL, NULL, '{sign}infinity', NULL, NULL)::cyclone.compaction_policies"
+            state = f"jsonb_populate_record(NULL::cyclone.compaction_state, '{{\"ended_at\": \"{sign}infinity\", \"outcome\": \"done\"}}')"
+            verdict = f"cyclone.compaction_verdict('t'::regclass, 1e9::bigint, 1, 1, {policy_row}, {state})"
+            [(cooldown,)] = conn.execute(f"SELECT date_part('epoch', cooldown) FROM {verdict}").fetchall()
+            assert cooldown == (0 if sign else 100 * 365 * 86400)
 
 
 def test_wrong_settings(server):

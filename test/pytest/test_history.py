@@ -337,10 +337,10 @@ def test_nobody_pushes_out_what_belongs_to_others(new_cluster):
             for _ in range(3):
                 flooder.execute("VACUUM precious")
             for number in range(60):
-                flooder.execute(f"CREATE TEMP TABLE t{number} ()")
+                flooder.execute(f"CREATE TEMP TABLE t{number} (note text)")  # with a TOAST table
                 flooder.execute(f"VACUUM t{number}")
             assert conn.execute(rows, ("%important",)).fetchone() == (15,)
-            # of one's own it is temporary tables that go first
+            # of one's own, temporary tables and their TOAST tables go first
             assert conn.execute(rows, ("%precious",)).fetchone() == (3,)
             # and dropped ones, as of jobs
             for number in range(60):
