@@ -264,6 +264,8 @@ due_for(const Thresholds *thresholds, Form_pg_class form,
 	TransactionId xid_limit = ReadNextTransactionId() - thresholds->freeze_max_age;
 	MultiXactId multixact_limit = ReadNextMultiXactId() - thresholds->multixact_freeze_max_age;
 
+	Assert(thresholds->freeze_max_age >= 0 && thresholds->multixact_freeze_max_age >= 0);
+
 	if (RecoveryInProgress() || form->relpersistence == RELPERSISTENCE_TEMP)
 		return NULL;
 	/* IDs that wrap around pass over the first ones, which are special */
@@ -373,6 +375,7 @@ pg_cyclone_session_of_schema(PG_FUNCTION_ARGS)
 	if (number == INVALID_PROC_NUMBER ||
 		checkTempNamespaceStatus(schema) != TEMP_NAMESPACE_IN_USE)
 		PG_RETURN_NULL();
+	Assert(number >= 0 && number < ProcGlobal->allProcCount);
 	PG_RETURN_INT32(GetPGProcByNumber(number)->pid);
 }
 

@@ -313,6 +313,9 @@ report_table(BloatReport *report, Oid relid)
 	bool		locked_by_other;
 	Relation	rel = open_relation(report, relid, &locked_by_other);
 
+	Assert(report->rows == NIL);
+	Assert(report->most_pages > 0);
+
 	if (locked_by_other)
 		add_row(report, relid, get_rel_relkind(relid))->is_missing = true;
 	if (rel == NULL && report->wait)
@@ -357,6 +360,8 @@ report_heap(BloatReport *report, Relation rel)
 		.prng = &report->prng,
 		.estimate = &row->estimate
 	};
+
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 
 	row->is_missing = !estimate_relation(&reading);
 	foreach_oid(index, indexes)
@@ -445,6 +450,9 @@ read_relation(void *arg)
 	const Reading *reading = arg;
 	Relation	rel = reading->rel;
 	Oid			am = rel->rd_rel->relam;
+
+	Assert(reading->most_pages > 0);
+	Assert(rel->rd_rel->relkind != RELKIND_INDEX || reading->heap != NULL);
 
 	if (am == HEAP_TABLE_AM_OID)
 		heap_bloat(rel, reading->most_pages, reading->prng, reading->estimate);
@@ -540,6 +548,9 @@ put_sizes(const BloatReport *report, const BloatEstimate *estimate,
 	int64		in_place = (int64) Min(estimate->inplace_pages, estimate->pages) * BLCKSZ;
 	int64		bloat = Max(size - rewritten, 0);
 
+	Assert(estimate->sampled_pages <= estimate->pages);
+	Assert(estimate->known || estimate->sampled_pages == 0);
+
 #define PUT(column, value) (values[column] = (value), nulls[column] = false)
 	PUT(COLUMN_SIZE, Int64GetDatum(size));
 	PUT(COLUMN_PAGES, Int64GetDatum(estimate->pages));
@@ -576,6 +587,8 @@ put_command(const BloatReport *report, Datum *values, bool *nulls)
 	int64		all = 0;
 	int64		largest_index = 0;
 	bool		complete = true;
+
+	Assert(report->rows != NIL);
 
 	foreach_ptr(RelationBloat, row, report->rows)
 	{

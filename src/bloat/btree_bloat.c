@@ -311,6 +311,7 @@ add_entry(LeafPacking *packing, IndexTuple tuple)
 	packing->owed += packing->keep * (is_posting ? BTreeTupleGetNPosting(tuple) : 1);
 	ntids = floor(packing->owed);
 	packing->owed -= ntids;
+	Assert(packing->owed >= 0 && packing->owed < 1);
 
 	if (!packing->deduplicate)
 	{
@@ -428,6 +429,8 @@ upper_pages(double leaf_pages, Size high_key)
 	double		room = PAGE_ROOM * BTREE_NONLEAF_FILLFACTOR / 100.0;
 	double		fanout = Max(floor(room / (MAXALIGN(high_key) + sizeof(ItemIdData))), 2);
 	double		pages = 0;
+
+	Assert(fanout >= 2 && !isinf(leaf_pages));
 
 	for (double level = leaf_pages; level > 1; pages += level)
 		level = ceil(level / fanout);

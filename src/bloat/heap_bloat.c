@@ -127,6 +127,7 @@ heap_bloat(Relation rel, uint32 most_pages, pg_prng_state *prng,
 	estimate->live_roots = page_sample_total(sample, HEAP_ROOTS);
 	if (survey.dead_roots > 0)
 		estimate->dead_roots = survey.dead_roots / (survey.live_roots + survey.dead_roots);
+	Assert(estimate->dead_roots >= 0 && estimate->dead_roots <= 1);
 
 	kept = page_sample_total(sample, HEAP_KEPT);
 	if (packed_bytes(&survey.packing) > 0)
@@ -184,7 +185,9 @@ measure_page(HeapSurvey *survey, Page page, double *quantities)
 		return;
 	}
 
+	/* the server reads no page in whose header the line pointers are too many */
 	maxoff = PageGetMaxOffsetNumber(page);
+	Assert(maxoff <= MaxOffsetNumber);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
 		ItemId		item = PageGetItemId(page, off);
@@ -303,6 +306,8 @@ static void
 pack(Packing *packing, Size length)
 {
 	Size		needed = MAXALIGN(length) + sizeof(ItemIdData);
+
+	Assert(packing->page_room > 0 && packing->page_room <= BLCKSZ);
 
 	if (packing->page_used > 0 && packing->page_used + needed > packing->page_room)
 	{

@@ -142,6 +142,8 @@ used_part(Page page)
 {
 	double		room = ((PageHeader) page)->pd_special - SizeOfPageHeaderData;
 
+	Assert(room > 0);
+
 	return (room - PageGetExactFreeSpace(page)) / room;
 }
 

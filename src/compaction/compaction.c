@@ -213,6 +213,8 @@ workers_are_there(void)
 static void
 leave_database(Oid database)
 {
+	Assert(OidIsValid(database));
+
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
 	{
@@ -253,6 +255,8 @@ compaction_wal_left(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	uint64		written;
+
+	Assert(!LWLockHeldByMe(compaction_shared->lock));
 
 	if (cyclone_compaction_max_wal < 0)
 		return -1;

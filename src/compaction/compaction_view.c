@@ -191,6 +191,8 @@ gather_window(const char *hours)
 	const char *problem;
 	pg_time_t	now = timestamptz_to_time_t(statement.now);
 
+	Assert(statement.statement == GetCurrentStatementStartTimestamp());
+
 	if (statement.hours != NULL && strcmp(statement.hours, hours) == 0)
 		return;
 	if (statement.hours != NULL)
@@ -298,6 +300,8 @@ read_state(HeapTupleHeader row, CompactionFacts *facts)
 static void
 read_running(Oid relid, CompactionFacts *facts)
 {
+	Assert(!facts->is_running);
+
 	LWLockAcquire(compaction_shared->lock, LW_SHARED);
 	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
 	{
@@ -377,6 +381,8 @@ verdict_row(FunctionCallInfo fcinfo, const CompactionFacts *facts, const Policy 
 	bool		nulls[VERDICT_COLUMNS] = {0};
 	CompactionVerdict verdict;
 	Interval   *cooldown;
+
+	Assert((facts == NULL) == (policy == NULL));
 
 	if (facts == NULL)
 	{

@@ -145,6 +145,8 @@ verdict(CompactionReason reason, double figure, double next)
 {
 	CompactionVerdict result = {.reason = reason,.has_figure = !isnan(figure),.next = next};
 
+	Assert(!result.has_figure || reasons[reason].unit != NULL);
+
 	result.figure = result.has_figure ? figure : 0;
 	return result;
 }
@@ -168,6 +170,8 @@ pause_left(const CompactionFacts *facts, CompactionReason *reason)
 {
 	double		doubled = ldexp(1, Max(Min(facts->failures, 20) - 1, 0));
 	double		pause = 0;
+
+	Assert(facts->ended_since >= 0);
 
 	switch (facts->outcome)
 	{

@@ -78,7 +78,7 @@ static void leave(int code, Datum arg);
 static void watch_slots(bool *are_there, bool *are_at_tables);
 static bool window_has_ended(const CompactionSlot *slot);
 static bool is_in_the_way(const CompactionSlot *slot);
-static bool somebody_waits(const CompactionSlot *slot);
+static bool database_has_waiter(const CompactionSlot *slot);
 static bool waits_for(const LockInstanceData *waiter, const LockData *locks, int pid);
 static void stop_slot(CompactionSlot *slot, const CompactionSlot *seen, bool on_time);
 static void visit_next(void);
@@ -191,7 +191,9 @@ is_in_the_way(const CompactionSlot *slot)
 	LockData   *locks;
 	TimestampTz now = GetCurrentTimestamp();
 
-	if (!somebody_waits(slot))
+	Assert(slot->pid != 0 && OidIsValid(slot->relid));
+
+	if (!database_has_waiter(slot))
 		return false;
 	locks = GetLockStatusData();
 	for (int i = 0; i < locks->nelements; i++)
@@ -208,9 +210,9 @@ is_in_the_way(const CompactionSlot *slot)
 	return false;
 }
 
-/* somebody_waits -- is there a process in its database that waits for a lock?  Without any lock. */
+/* database_has_waiter -- does a process in its database wait for a lock?  Without any lock. */
 static bool
-somebody_waits(const CompactionSlot *slot)
+database_has_waiter(const CompactionSlot *slot)
 {
 	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{
@@ -284,6 +286,8 @@ visit_next(void)
 static bool
 slot_is_busy(const CompactionSlot *slot, TimestampTz now)
 {
+	Assert(LWLockHeldByMe(compaction_shared->lock));
+
 	return slot->pid != 0 ||
 		(slot->launched != 0 && !compaction_is_over(slot->launched, now, START_MS));
 }
@@ -399,6 +403,9 @@ static bool
 start_worker(CompactionSlot *slot, Oid database)
 {
 	BackgroundWorker worker = {0};
+
+	Assert(slot >= compaction_shared->slots && slot < compaction_shared->slots + COMPACTION_MAX_WORKERS);
+	Assert(OidIsValid(database));
 
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	slot->database = database;

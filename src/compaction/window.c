@@ -217,6 +217,10 @@ skip_spaces(const char **at)
 static void
 add_minutes(CompactionWindow *window, int days, int from, int to)
 {
+	Assert((days & ~EVERY_DAY) == 0);
+	Assert(from >= 0 && from < MINUTES_PER_DAY);
+	Assert(to >= 0 && to <= MINUTES_PER_DAY);
+
 	if (to <= from)
 		to += MINUTES_PER_DAY;
 	for (int day = 0; day < 7; day++)

@@ -197,6 +197,7 @@ static void
 leave_slot(int code, Datum arg)
 {
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	Assert(slot->pid == MyProcPid);
 	slot->pid = 0;
 	slot->launched = 0;
 	slot->database = slot->relid = InvalidOid;
@@ -289,6 +290,8 @@ is_extensions(Oid schema, const char *name, Oid extension)
 static void
 begin(void)
 {
+	Assert(!IsTransactionState());
+
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	SPI_connect();
@@ -311,6 +314,8 @@ static void
 run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
 {
 	int			code;
+
+	Assert(IsTransactionState() && ActiveSnapshotSet());
 
 	pgstat_report_activity(STATE_RUNNING, sql);
 	code = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
@@ -569,6 +574,8 @@ run(Table *table, void (*routine) (Table *), RunResult *result)
 	TableKey	key = {.database = MyDatabaseId,.relid = table->relid};
 	uint32		failures;
 
+	Assert(!IsTransactionState());
+
 	(void) table_log_breaker_is_open(&key, &failures);
 	if (!running_notes_begin(&key, failures))
 	{
@@ -651,6 +658,7 @@ static void
 at_table(const Table *table)
 {
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
+	Assert(slot->pid == MyProcPid && !OidIsValid(slot->relid));
 	slot->relid = table->relid;
 	slot->started = GetCurrentTimestamp();
 	slot->must_end = table->must_end;

@@ -284,6 +284,8 @@ rehearse(Relation rel, VacuumParams *params, DryRun *run)
 	int			nindexes;
 	Relation   *indexes;
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
+
 	run->kind = (params->options & VACOPT_FULL) ? HISTORY_REWRITE :
 		(params->options & VACOPT_INPLACE) ? HISTORY_INPLACE : HISTORY_VACUUM;
 	choose_engine(rel, run);
@@ -296,6 +298,7 @@ rehearse(Relation rel, VacuumParams *params, DryRun *run)
 	plan_indexes(params, nindexes, indexes, run);
 	plan_space(rel, params, nindexes, indexes, run);
 	vac_close_indexes(nindexes, indexes, AccessShareLock);
+	Assert(run->pages_scanned <= run->pages && run->pages_after <= run->pages);
 	dry_run_time(rel, run);
 	if (run->rows_dead > 0)
 		run->holder = horizon_describe_oldest(rel, run->oldest_xmin);

@@ -150,6 +150,8 @@ look_at_page(HeapLook *look, Buffer buffer)
 	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	bool		is_full_image;
 
+	Assert(blkno < look->run->pages);
+
 	look->run->pages_scanned++;
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(page, BufferGetPage(buffer), BLCKSZ);
@@ -284,6 +286,8 @@ count_page(HeapLook *look, Page page, BlockNumber blkno, bool is_full_image)
 	bool		has_rows = false;
 	bool		is_frozen = freeze(look, page, is_full_image);
 	bool		is_changed = look->nremoved > 0 || is_frozen;
+
+	Assert(look->ndead_items >= 0 && look->ndead_items <= maxoff);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{

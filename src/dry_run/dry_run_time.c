@@ -44,6 +44,7 @@ dry_run_time(Relation rel, DryRun *run)
 	if (!run->runs_are_own)
 		run->nruns = find_runs(run, InvalidOid, rows, nrows, found);
 
+	Assert(run->nruns >= 0 && run->nruns <= MAX_RUNS);
 	for (int phase = 0; phase < HISTORY_PHASES && run->nruns > 0; phase++)
 	{
 		double		rates[MAX_RUNS];

@@ -194,7 +194,7 @@ estimate_by_rate(const RunningVacuum *vacuum, const ProgressRow *rows, int nrows
 	const ProgressRow *leader = vacuum->leader;
 	double		done = leader->blocks_of_leavers;
 	double		rate_before = done / Max(vacuum->phase_seconds, 0.001);
-	double		rate_of_late = rate_before;
+	double		recent_rate = rate_before;
 	double		left;
 
 	if (!goes_by_blocks(leader))
@@ -212,16 +212,16 @@ estimate_by_rate(const RunningVacuum *vacuum, const ProgressRow *rows, int nrows
 			continue;
 		rate_before += row->mark_blocks / row->mark_seconds;
 		if (!is_at_index && row->blocks_done > row->mark_blocks)
-			rate_of_late += (row->blocks_done - row->mark_blocks) / seconds;
+			recent_rate += (row->blocks_done - row->mark_blocks) / seconds;
 	}
 
 	left = (double) leader->phase_blocks - leader->blocks_of_rounds - done;
-	phase->is_known = done > 0 && rate_before > 0 && rate_of_late > 0;
+	phase->is_known = done > 0 && rate_before > 0 && recent_rate > 0;
 	if (!phase->is_known || left <= 0)
 		return;
 	phase->likely = left * vacuum->phase_seconds / done;
-	phase->least = Min(left / Max(rate_before, rate_of_late), phase->likely);
-	phase->most = Max(left / Min(rate_before, rate_of_late), phase->likely);
+	phase->least = Min(left / Max(rate_before, recent_rate), phase->likely);
+	phase->most = Max(left / Min(rate_before, recent_rate), phase->likely);
 }
 
 /* goes_by_blocks -- is the leader in a phase over a known number of blocks? */
@@ -257,6 +257,9 @@ estimate_by_runs(const RunningVacuum *vacuum, Estimate *phase, Estimate *whole)
 	Guesses		of_phase = {0};
 	Guesses		of_rest = {0};	/* after the phase, or from now on */
 	bool		goes_by_rate = phase->is_known && place >= 0;
+
+	Assert(place < ORDERED_PHASES);
+	Assert(vacuum->nruns <= MAX_RUNS);
 
 	for (int i = 0; i < vacuum->nruns; i++)
 	{
@@ -385,6 +388,9 @@ put_estimate(const Estimate *estimate, TimestampTz now, Datum *values, bool *nul
 	 */
 	const double longest = 100.0 * 365 * SECS_PER_DAY;
 	const double seconds[] = {estimate->likely, estimate->least, estimate->most};
+
+	Assert(!estimate->is_known ||
+		   (estimate->least <= estimate->likely && estimate->likely <= estimate->most));
 
 	for (int i = 0; i < lengthof(seconds); i++)
 	{

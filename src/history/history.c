@@ -40,6 +40,7 @@
 #include "postmaster/autovacuum.h"
 #include "storage/bufmgr.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -99,6 +100,10 @@ history_begin(HistoryKind kind, Relation rel, const VacuumParams *params)
 {
 	BlockNumber pages = RelationGetNumberOfBlocks(rel);
 	char	   *schema;
+
+	Assert((unsigned) kind <= HISTORY_REPACK);
+	Assert(IsTransactionState());
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 
 	is_running = false;
 	progress_run(kind, RelationGetRelid(rel), AmAutoVacuumWorkerProcess(), pages);
@@ -304,6 +309,9 @@ finish(HistoryOutcome outcome)
 	const PaceSummary *pace = pace_summary();
 	WalUsage	wal = {0};
 
+	Assert(is_running || outcome == HISTORY_FAILED || outcome == HISTORY_CANCELLED);
+	Assert(history_is_kept());
+
 	/* first, so that it isn't recorded twice */
 	is_running = false;
 
@@ -347,6 +355,8 @@ static void
 append_text(char *text, Size size, const char *what, const char *separator)
 {
 	Size		room = size - sizeof(CUT_OFF);
+
+	Assert(size > sizeof(CUT_OFF));
 
 	if (text[0] != '\0')
 		strlcat(text, separator, size);

@@ -50,6 +50,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "access/xact.h"
 #include "common/file_perm.h"
 #include "common/int.h"
 #include "lib/pairingheap.h"
@@ -197,6 +198,10 @@ history_rows_add(HistoryRow *row)
 	bool		is_written;
 	int			error;
 
+	Assert(shared != NULL);
+	Assert(row->kind <= HISTORY_REPACK && row->outcome <= HISTORY_FAILED);
+	Assert(!LWLockHeldByMe(file_lock) && !LWLockHeldByMe(rows_lock));
+
 	LWLockAcquire(file_lock, LW_EXCLUSIVE);
 	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
 	row->number = ++shared->last_number;
@@ -327,6 +332,7 @@ place_row(const HistoryRow *row)
 	if (user != NULL)
 		count_row(user, table, is_temporary(row));
 	slot = shared->nrows < cyclone_history_size ? shared->nrows++ : evict_row(user, row);
+	Assert(slot >= 0 && slot < shared->nrows);
 
 	/* each user and table in the hash tables has a row, so there is room */
 	if (user == NULL)
@@ -361,6 +367,8 @@ evict_row(HistoryUser *own, const HistoryRow *row)
 		user = own;
 	table = pairingheap_container(HistoryTable, node, pairingheap_first(&user->tables));
 	slot = table->oldest;
+	Assert(user->nrows > 0 && table->nrows > 0);
+	Assert(table->key.user_id == user->user_id && slots[slot].row.relid == table->key.relid);
 
 	pairingheap_remove(&user->tables, &table->node);
 	if (--table->nrows == 0)
@@ -489,6 +497,8 @@ history_rows_look_for_dropped(void)
 {
 	TableKey	key;
 
+	Assert(IsTransactionState());
+
 	for (int i = 0; shared != NULL && i < LOOKS_A_RUN; i++)
 		if (is_looked_at(i, &key) &&
 			!pgstat_have_entry(PGSTAT_KIND_RELATION, key.database, key.relid) &&
@@ -530,6 +540,7 @@ mark_gone(const TableKey *key)
 	LWLockAcquire(rows_lock, LW_EXCLUSIVE);
 	table = find_table(key);
 	user = hash_search(users, &key->user_id, HASH_FIND, NULL);
+	Assert(table == NULL || user != NULL);
 	if (table != NULL)
 	{
 		pairingheap_remove(&user->tables, &table->node);
@@ -563,6 +574,7 @@ write_row(int slot, const HistoryRow *row)
 	HistoryRecord record;
 
 	Assert(LWLockHeldByMeInMode(file_lock, LW_EXCLUSIVE));
+	Assert(slot >= 0 && slot < cyclone_history_size);
 	make_record(&record, row);
 	return write_at(sizeof(HistoryHeader) + (off_t) slot * sizeof(HistoryRecord),
 					&record, sizeof(record));
