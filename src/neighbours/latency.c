@@ -19,8 +19,8 @@
  * result doesn't go to the client.  If such a query comes when the statement
  * has ended it is a deferred trigger's, and its time belongs to the statement.
  *
- * What a VACUUM can't cause isn't held against it: who looks at other sessions
- * excuses a statement that it sees wait for its client, for a lock on a table or row,
+ * Waits that a VACUUM can't cause aren't held against it: a look at other sessions
+ * excuses a statement that is seen to wait for its client, for a lock on a table or row,
  * or for time to pass (neighbours.c), and then it isn't counted.  A wait of less than a
  * tenth of a second may be missed.
  *
@@ -51,7 +51,7 @@
 #include "compat.h"
 #include "neighbours/neighbours.h"
 
-/* Arrays of counters: who uses which is a matter of its number. */
+/* Arrays of counters; the number of a backend says which one it uses. */
 #define SHARDS				16
 
 /* The first bucket ends at 2 to this power, in ns: about a microsecond. */
@@ -77,12 +77,12 @@ typedef struct LatencyShared
 
 static LatencyShared *latency = NULL;
 
-/* What a call has begun at if it isn't timed, nor what happens in it. */
+/* The start of a call that isn't timed, nor anything within it */
 #define UNTIMED				PG_UINT64_MAX
 
 /* The statement of this backend; times are in ns. */
 static int	nesting = 0;		/* of timed calls */
-static int	hidden = 0;			/* in so many utility statements not timed */
+static int	hidden = 0;			/* of utility statements that aren't timed */
 static QueryDesc *top_query = NULL; /* the one that is timed */
 static uint64 elapsed = 0;		/* so far */
 static bool awaits_commit = false;	/* it has ended, but for its commit */
