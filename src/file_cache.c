@@ -16,6 +16,18 @@
  * - Some MB later it drops the pages that weren't there before (posix_fadvise).  The
  *	 system keeps those that are not clean yet, and the process tries the piece again later.
  *
+ * A process that comes back to a piece, as in indexes that are not read in file order,
+ * notes it once, as long as it hasn't been written.
+ *
+ * Code of the server that reads all of a file tells us no block.  So all pieces are asked
+ * about before (file_cache_before_all), and what the code has brought is dropped when it
+ * has ended (file_cache_after_all).
+ *
+ * A new file takes the place of an old one.  It stays in the page cache if most of the
+ * old one was there (file_cache_has_most).  Otherwise what is written of it
+ * (file_cache_written) is dropped like what is read, and all that is left of it at the
+ * end.
+ *
  * No process waits for a write to end.  To begin one may wait for room in the device's
  * queue, as any read does; the process has no page locked then.  It may have pages
  * pinned, and reads of a batch not yet submitted, but the device needs neither.
@@ -64,6 +76,7 @@
 #include "common/relpath.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
+#include "port/pg_bitutils.h"
 #include "storage/fd.h"
 #include "storage/relfilelocator.h"
 
@@ -93,6 +106,9 @@
  */
 #define AHEAD_BLOCKS		(2 * PIECE_BLOCKS)
 #define WRITING_BLOCKS		(8 * PIECE_BLOCKS)
+
+/* Of how many pieces file_cache_has_most makes up its mind */
+#define SAMPLE_PIECES		64
 
 /* How many pieces ahead a process asks which pages are there: more than the system reads ahead */
 #define ASK_AHEAD			8
@@ -181,12 +197,16 @@ static bool may_call = false;
 static bool make_calls(void);
 static void begin_piece(FileCache *cache, Relation rel, FileCacheMap *map,
 						BlockNumber start);
+static void change_piece(FileCache *cache, const Piece *piece);
+static bool is_piece(const Piece *piece, RelFileLocator file, BlockNumber start);
 static void leave_piece(FileCache *cache);
 static void append(FileCache *cache, Pieces *pieces, const Piece *piece);
 static void work_off(FileCache *cache, bool all);
 static void try_later(FileCache *cache, Segment *segment, Piece *piece);
 static void write_back(FileCache *cache, Segment *segment, const Piece *piece);
 static void drop_piece(FileCache *cache, Segment *segment, Piece *piece);
+static void ask_for_map(FileCache *cache, Segment *segment, Relation rel, FileCacheMap *map,
+						BlockNumber number);
 static uint32 ask(FileCache *cache, Segment *segment, const Piece *piece);
 static bool open_segment(Segment *segment, const Piece *piece);
 static void close_segment(Segment *segment);
@@ -282,11 +302,111 @@ file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockN
 
 	if (cache == NULL || cache->error != 0 || VacuumFailsafeActive)
 		return;
-	if (!cache->has_piece || cache->piece.start != start ||
-		!RelFileLocatorEquals(cache->piece.file, rel->rd_locator))
+	if (!cache->has_piece || !is_piece(&cache->piece, rel->rd_locator, start))
 		begin_piece(cache, rel, map, start);
 	cache->blocks_asked++;
 #endif
+}
+
+/* file_cache_written -- see file_cache.h. */
+void
+file_cache_written(FileCache *cache, Relation rel, BlockNumber blkno)
+{
+#ifdef SYSTEM_CAN
+	Piece		piece = {.file = rel->rd_locator,.start = blkno - blkno % PIECE_BLOCKS};
+
+	if (cache == NULL || cache->error != 0)
+		return;
+	if (!cache->has_piece || !is_piece(&cache->piece, piece.file, piece.start))
+		change_piece(cache, &piece);
+	cache->piece.absent |= (uint32) 1 << (blkno - piece.start) / (UNIT_BYTES / BLCKSZ);
+	cache->blocks_asked++;
+#endif
+}
+
+/*
+ * file_cache_before_all
+ *		All of a relation will be read by code of the server.  Serves interrupts.
+ */
+void
+file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map)
+{
+#ifdef SYSTEM_CAN
+	if (cache == NULL)
+		return;
+	for (BlockNumber i = 0; i < map->npieces && cache->error == 0 && !VacuumFailsafeActive; i++)
+	{
+		Segment		segment = {.fd = -1};
+
+		CHECK_FOR_INTERRUPTS();
+		ask_for_map(cache, &segment, rel, map, i);
+		close_segment(&segment);
+	}
+#endif
+}
+
+/*
+ * file_cache_after_all
+ *		It has been, or written: drop what wasn't there before; without a map, all of it.
+ *		Serves interrupts.
+ */
+void
+file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map)
+{
+#ifdef SYSTEM_CAN
+	BlockNumber npieces;
+
+	if (cache == NULL)
+		return;
+	npieces = map != NULL ? map->npieces : RelationGetNumberOfBlocks(rel) / PIECE_BLOCKS + 1;
+	/* all are written before any is dropped */
+	for (int pass = 0; pass < 2; pass++)
+		for (BlockNumber i = 0; i < npieces && cache->error == 0 && !VacuumFailsafeActive; i++)
+		{
+			Segment		segment = {.fd = -1};
+			Piece		piece = {.file = rel->rd_locator,.start = i * PIECE_BLOCKS};
+
+			CHECK_FOR_INTERRUPTS();
+			piece.absent = map != NULL ? (uint32) pg_atomic_read_u64(&map->pieces[i]) : ~0U;
+			if (piece.absent == 0)
+				continue;
+			if (pass == 0)
+				write_back(cache, &segment, &piece);
+			else
+				drop_piece(cache, &segment, &piece);
+			close_segment(&segment);
+		}
+#endif
+}
+
+/*
+ * file_cache_has_most
+ *		Is most of a relation in the page cache, by a sample?  True if that can't be
+ *		found out.
+ */
+bool
+file_cache_has_most(Relation rel, BlockNumber nblocks)
+{
+	int			nabsent = 0;
+	int			nasked = 0;
+
+#ifdef SYSTEM_CAN
+	FileCache  *cache = file_cache_begin(0);
+	Segment		segment = {.fd = -1};
+	BlockNumber npieces = nblocks / PIECE_BLOCKS;
+	BlockNumber step = npieces / SAMPLE_PIECES + 1;
+
+	for (BlockNumber i = 0; i < npieces && cache->error == 0; i += step)
+	{
+		Piece		piece = {.file = rel->rd_locator,.start = i * PIECE_BLOCKS};
+
+		nabsent += pg_popcount32(ask(cache, &segment, &piece));
+		nasked += PIECE_BYTES / UNIT_BYTES;
+	}
+	close_segment(&segment);
+	pfree(cache);
+#endif
+	return nabsent <= nasked / 2;
 }
 
 /*
@@ -380,33 +500,51 @@ begin_piece(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber start
 {
 	Segment		segment = {.fd = -1};
 	BlockNumber number = start / PIECE_BLOCKS;
-	Piece		piece = {.file = rel->rd_locator};
+	Piece		piece = {.file = rel->rd_locator,.start = start,.is_held = cache->holds};
 
+	change_piece(cache, &piece);
+	for (BlockNumber i = number; i <= number + ASK_AHEAD && i < map->npieces; i++)
+		ask_for_map(cache, &segment, rel, map, i);
+	close_segment(&segment);
+	if (number < map->npieces)
+		cache->piece.absent = (uint32) pg_atomic_read_u64(&map->pieces[number]);
+}
+
+/* change_piece -- the current piece is left, and this one begins. */
+static void
+change_piece(FileCache *cache, const Piece *piece)
+{
 	if (cache->has_piece)
 		leave_piece(cache);
 	work_off(cache, false);
-
-	for (BlockNumber i = number; i <= number + ASK_AHEAD && i < map->npieces; i++)
-	{
-		uint64		unknown = 0;
-
-		if (pg_atomic_read_u64(&map->pieces[i]) != 0)
-			continue;
-		piece.start = i * PIECE_BLOCKS;
-		(void) pg_atomic_compare_exchange_u64(&map->pieces[i], &unknown,
-											  KNOWN | ask(cache, &segment, &piece));
-	}
-	close_segment(&segment);
-
-	piece.start = start;
-	piece.is_held = cache->holds;
-	if (number < map->npieces)
-		piece.absent = (uint32) pg_atomic_read_u64(&map->pieces[number]);
-	cache->piece = piece;
+	cache->piece = *piece;
 	cache->has_piece = true;
 }
 
-/* leave_piece -- the current piece has been read: note it if there is something to drop. */
+/* ask_for_map -- note which pages of a piece are there, unless a process has done so. */
+static void
+ask_for_map(FileCache *cache, Segment *segment, Relation rel, FileCacheMap *map, BlockNumber number)
+{
+	Piece		piece = {.file = rel->rd_locator,.start = number * PIECE_BLOCKS};
+	uint64		unknown = 0;
+
+	if (pg_atomic_read_u64(&map->pieces[number]) == 0)
+		(void) pg_atomic_compare_exchange_u64(&map->pieces[number], &unknown,
+											  KNOWN | ask(cache, segment, &piece));
+}
+
+/* is_piece -- is it this piece of this file? */
+static bool
+is_piece(const Piece *piece, RelFileLocator file, BlockNumber start)
+{
+	return piece->start == start && RelFileLocatorEquals(piece->file, file);
+}
+
+/*
+ * leave_piece
+ *		The current piece has been read or written: note it if there is something to drop,
+ *		unless it is among those noted that aren't written yet.
+ */
 static void
 leave_piece(FileCache *cache)
 {
@@ -414,6 +552,16 @@ leave_piece(FileCache *cache)
 
 	if (cache->error != 0 || piece->absent == 0)
 		return;
+	for (int i = cache->passed.count - 1; i >= cache->nwritten; i--)
+	{
+		Piece	   *noted = &cache->passed.array[cache->passed.first + i];
+
+		if (is_piece(noted, piece->file, piece->start))
+		{
+			noted->absent |= piece->absent;
+			return;
+		}
+	}
 	piece->passed_at = cache->blocks_asked;
 	append(cache, &cache->passed, piece);
 }

@@ -359,6 +359,24 @@ before_index_read(TableVacuum *vacuum, int number, BlockNumber blkno)
 							   vacuum->file_cache_maps[number + 1], blkno);
 }
 
+/* before_server_reads -- the server's code will read all of an index: see file_cache.c. */
+static inline void
+before_server_reads(TableVacuum *vacuum, int number)
+{
+	if (vacuum->file_cache != NULL)
+		file_cache_before_all(vacuum->file_cache, vacuum->indexes[number],
+							  vacuum->file_cache_maps[number + 1]);
+}
+
+/* after_server_reads -- it has done so. */
+static inline void
+after_server_reads(TableVacuum *vacuum, int number)
+{
+	if (vacuum->file_cache != NULL)
+		file_cache_after_all(vacuum->file_cache, vacuum->indexes[number],
+							 vacuum->file_cache_maps[number + 1]);
+}
+
 /*
  * set_place
  *		Where we are, for error messages; blkno and offnum may be invalid.

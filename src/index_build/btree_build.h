@@ -31,6 +31,7 @@ typedef struct BtreePart
 	Relation	index;
 	IndexInfo  *info;
 	bool		by_code;		/* do we sort it, as key_code.h allows? */
+	bool		drops_behind;	/* is nothing of it to stay in the page cache? */
 	Size		tuple_size;		/* about what a tuple takes, if entries need
 								 * one */
 	pg_atomic_uint32 *ndone;	/* indexes of which all parts are ready */

@@ -110,6 +110,8 @@ typedef struct TablePass
 	PartSort   *sorts;
 	BlockNumber next;			/* block to be read */
 	BlockNumber nblocks;
+	FileCache  *file_cache;		/* NULL: the page cache doesn't matter */
+	FileCacheMap *file_cache_map;
 } TablePass;
 
 /*

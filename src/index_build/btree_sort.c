@@ -44,6 +44,7 @@
 static IndexTuple separator(BtreeBuild *build, int number);
 static void give_up(PartSort *sort);
 static void encode_separator(PartSort *sort, const Entry *separator, uint64 *entry);
+static void begin_file_cache(TablePass *pass, BufferAccessStrategy strategy);
 static bool has_sorts(const TablePass *pass);
 static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
 static bool is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin);
@@ -181,6 +182,7 @@ btree_sort_rows(TablePass *pass)
 	Buffer		buffer;
 
 	Assert(pass->nsorts > 0);
+	begin_file_cache(pass, strategy);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
 										strategy, pass->heap, MAIN_FORKNUM, next_block, pass, 0);
 	guards_begin_pins();
@@ -234,7 +236,25 @@ btree_sort_rows(TablePass *pass)
 	guards_drop_stream();
 	guards_end_pins();
 	read_stream_end(stream);
+	file_cache_end(pass->file_cache);
 	FreeAccessStrategy(strategy);
+}
+
+/*
+ * begin_file_cache
+ *		Prepare to drop what of the table isn't in the page cache.
+ *
+ * It is if it was to stay until indexes are built.  Otherwise each pass drops what it
+ * reads: passes are seldom at the same block at the same time.
+ */
+static void
+begin_file_cache(TablePass *pass, BufferAccessStrategy strategy)
+{
+	if (!file_cache_is_wanted(pass->heap, pass->nblocks))
+		return;
+	pass->file_cache = file_cache_begin(GetAccessStrategyBufferCount(strategy));
+	pass->file_cache_map = palloc(file_cache_map_size(pass->nblocks));
+	file_cache_map_init(pass->file_cache_map, pass->nblocks);
 }
 
 /* has_sorts -- is there a sort that has not been given up? */
@@ -253,7 +273,10 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 {
 	TablePass  *pass = private_data;
 
-	return pass->next < pass->nblocks && !guards_cut_stream() ? pass->next++ : InvalidBlockNumber;
+	if (pass->next >= pass->nblocks || guards_cut_stream())
+		return InvalidBlockNumber;
+	file_cache_before_read(pass->file_cache, pass->heap, pass->file_cache_map, pass->next);
+	return pass->next++;
 }
 
 /*

@@ -92,6 +92,7 @@ typedef struct TeamBuild
 	/* constant once the team is launched */
 	Oid			relid;
 	uint32		group;			/* those of a group are built with one pass */
+	bool		drops_behind;	/* is nothing to stay in the page cache? */
 	Size		btree;			/* where its BtreeBuild is, 0 if the access
 								 * method builds it */
 	int			part;
@@ -148,10 +149,11 @@ static void reindex_by_server(void *arg);
 
 /* index_builds_run -- rebuild all indexes, as planned. */
 void
-index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
+index_builds_run(IndexBuilds *builds, List *cold, IndexBuildsResult *result)
 {
 	Assert(builds->nalone >= 0 && builds->nalone < builds->nbuilds);
 	Assert(builds->nmembers > 0);
+	builds->cold = cold;
 	for (int i = builds->nalone; i < builds->nbuilds; i++)
 		give_new_file(builds->builds[i].relid);
 	DEBUG_POINT("rewrite-index-files");
@@ -400,6 +402,7 @@ list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers, const 
 						.group = shared->ngroups,
 						.btree = btrees[number],
 						.part = part,
+						.drops_behind = list_member_oid(builds->cold, first[number].relid),
 						.by_code = first[number].entry_size > 0,
 						.tuple_size = first[number].tuple_size
 				};
@@ -527,6 +530,7 @@ build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
 		parts[i].number = builds[i].part;
 		parts[i].index = index_open(builds[i].relid, AccessExclusiveLock);
 		parts[i].by_code = builds[i].by_code;
+		parts[i].drops_behind = builds[i].drops_behind;
 		parts[i].ndone = &shared->done;
 		parts[i].tuple_size = builds[i].tuple_size;
 		parts[i].info = info = BuildIndexInfo(parts[i].index);

@@ -22,6 +22,7 @@
 
 #include "engine/state.h"
 #include "engine/table_vacuum.h"
+#include "file_cache.h"
 #include "inplace/subscription.h"
 #include "pace/pace.h"
 #include "team/ranges.h"
@@ -101,6 +102,10 @@ typedef struct Inplace
 	BlockNumber look_through;	/* blocks of the table whose rows may have
 								 * them */
 
+	/* while pages are read; NULL if the page cache doesn't matter */
+	FileCache  *file_cache;
+	FileCacheMap *file_cache_map;
+
 	/* this process's part of the pass; in the end the leader's has all */
 	MoveShares *shares;
 	uint64		next_visit;
@@ -122,6 +127,8 @@ extern void tail_hide_block(Relation rel, BlockNumber blkno);
 extern void tail_hide(Inplace *job, Relation rel);
 extern void tail_note_room(Inplace *job, Relation rel);
 extern void tail_offer_room(Relation rel, BlockNumber start);
+extern void tail_begin_reading(Inplace *job, Relation rel);
+extern void tail_end_reading(Inplace *job);
 
 /* movers.c */
 extern bool movers_run(Inplace *job, Inplace *toast, int *planned, int *launched);

@@ -74,6 +74,7 @@
 #define MOVERS_KEY_LIBRARIES	4
 #define MOVERS_KEY_SETTINGS		5
 #define MOVERS_KEY_QUERY_TEXT	6
+#define MOVERS_KEY_FILE_CACHE	7
 
 /* Blocks that are claimed at a time; fewer towards the end */
 #define MOST_VISITS		32
@@ -104,6 +105,7 @@ typedef struct MoversShared
 	BlockNumber npages;
 	int			nvalues;
 	int			ring_kb;		/* 0: no ring */
+	bool		preserves_cache;	/* does the page cache matter? */
 
 	MoveShares	shares;
 	pg_atomic_uint32 dismissed; /* has the leader failed? */
@@ -126,6 +128,9 @@ typedef struct Movers
 	dsm_segment *segment;		/* NULL without workers */
 	MoversShared *shared;
 	PaceShared *pace;
+	BlockNumber cached_blocks;	/* of the table, if the page cache matters;
+								 * otherwise 0 */
+	FileCacheMap *map;			/* then */
 } Movers;
 
 /* A segment that is to be made */
@@ -148,11 +153,14 @@ static void request_segment(void *arg);
 static void fill_segment(Size size);
 static Size shared_size(void);
 static Size values_size(void);
+static Size map_size(void);
 static Size query_size(void);
 static void *add_chunk(shm_toc *toc, uint64 key, Size size);
 static void fill_shared(void);
 static void launch(void);
 static bool move_some(Inplace *job, Inplace *toast);
+static void begin_file_cache(Inplace *job, FileCacheMap *map);
+static void end_file_cache(Inplace *job);
 static void wait_for_workers(void);
 static bool add_up(void);
 static void note_failed_audit(Oid relid, const MoversShared *shared);
@@ -200,6 +208,7 @@ movers_run(Inplace *job, Inplace *toast, int *planned, int *launched)
 		while (!job->is_stopped && move_some(job, toast))
 			;
 		pace_end_work();
+		end_file_cache(job);
 		wait_for_workers();
 		all_through = add_up();
 	}
@@ -254,6 +263,8 @@ gather(void)
 	begin_vacuum_transaction(false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	movers.planned = plan_workers(job, movers.toast, rel);
+	if (file_cache_is_wanted(rel, RelationGetNumberOfBlocks(rel)))
+		movers.cached_blocks = RelationGetNumberOfBlocks(rel);
 	/* the workers take over its settings */
 	become_owner(rel, &saved);
 	pace_write_steadily();
@@ -264,6 +275,8 @@ gather(void)
 		movers.planned_for = 0;
 		movers.shared = MemoryContextAllocZero(job->context, shared_size());
 		movers.pace = MemoryContextAllocZero(job->context, pace_shared_size());
+		if (movers.cached_blocks > 0)
+			movers.map = MemoryContextAlloc(job->context, map_size());
 	}
 	fill_shared();
 	strlcpy(movers.shared->relname, RelationGetRelationName(rel), NAMEDATALEN);
@@ -273,6 +286,8 @@ gather(void)
 	job->next_visit = job->end_visits = job->one_by_one = 0;
 	job->target = InvalidBlockNumber;
 	job->refill.count = 0;
+	if (movers.cached_blocks > 0)
+		begin_file_cache(job, movers.map);
 
 	pace_create(movers.pace, job->relid, false);
 	begin_work(movers.shared);
@@ -304,7 +319,8 @@ make_segment(void)
 	shm_toc_estimate_chunk(&estimator, EstimateLibraryStateSpace());
 	shm_toc_estimate_chunk(&estimator, EstimateGUCStateSpace());
 	shm_toc_estimate_chunk(&estimator, query_size());
-	shm_toc_estimate_keys(&estimator, 6);
+	shm_toc_estimate_chunk(&estimator, map_size());
+	shm_toc_estimate_keys(&estimator, 7);
 	size = shm_toc_estimate(&estimator);
 	movers.segment = create_segment(size);
 	if (movers.segment != NULL)
@@ -368,6 +384,7 @@ fill_segment(Size size)
 	SerializeGUCState(settings_size, add_chunk(toc, MOVERS_KEY_SETTINGS, settings_size));
 	chunk = add_chunk(toc, MOVERS_KEY_QUERY_TEXT, query_size());
 	strlcpy(chunk, debug_query_string != NULL ? debug_query_string : "", query_size());
+	movers.map = add_chunk(toc, MOVERS_KEY_FILE_CACHE, map_size());
 }
 
 /* shared_size -- of what is shared, with room for the workers. */
@@ -382,6 +399,13 @@ static Size
 values_size(void)
 {
 	return movers.toast != NULL ? movers.toast->nvalues * sizeof(Oid) : 0;
+}
+
+/* map_size -- of what is known of the page cache, if that matters. */
+static Size
+map_size(void)
+{
+	return movers.cached_blocks > 0 ? file_cache_map_size(movers.cached_blocks) : 0;
 }
 
 /* query_size -- of the statement's text. */
@@ -424,6 +448,9 @@ fill_shared(void)
 	pg_atomic_init_u32(&shared->shares.target, 0);
 	pg_atomic_init_u32(&shared->dismissed, 0);
 	shared->nmovers = movers.planned_for;
+	shared->preserves_cache = movers.cached_blocks > 0;
+	if (shared->preserves_cache)
+		file_cache_map_init(movers.map, movers.cached_blocks);
 }
 
 /* launch -- start as many of the planned workers as the server has room for. */
@@ -463,6 +490,34 @@ static bool
 move_some(Inplace *job, Inplace *toast)
 {
 	return toast != NULL ? value_move_some(job, toast) : row_move_some(job);
+}
+
+/* begin_file_cache -- this process begins to drop what it reads. */
+static void
+begin_file_cache(Inplace *job, FileCacheMap *map)
+{
+	MemoryContext old = MemoryContextSwitchTo(job->context);
+
+	job->file_cache = file_cache_begin(GetAccessStrategyBufferCount(job->ring));
+	job->file_cache_map = map;
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * end_file_cache
+ *		It has ended.
+ *
+ * In a transaction of its own, as wait_for_workers.
+ */
+static void
+end_file_cache(Inplace *job)
+{
+	if (job->file_cache == NULL)
+		return;
+	begin_vacuum_transaction(false);
+	file_cache_end(job->file_cache);
+	job->file_cache = NULL;
+	end_transaction();
 }
 
 /*
@@ -680,6 +735,8 @@ pg_cyclone_mover_main(Datum main_arg)
 		toast->values = shm_toc_lookup(toc, MOVERS_KEY_VALUES, false);
 		toast->nvalues = shared->nvalues;
 	}
+	if (shared->preserves_cache)
+		begin_file_cache(job, shm_toc_lookup(toc, MOVERS_KEY_FILE_CACHE, false));
 
 	BackgroundWorkerInitializeConnectionByOid(shared->database, shared->session_user,
 											  BGWORKER_BYPASS_ALLOWCONN |
@@ -691,6 +748,7 @@ pg_cyclone_mover_main(Datum main_arg)
 	if (keep_locked(shared))
 	{
 		work(shared, me, job, toast);
+		end_file_cache(job);
 		unlock(shared);
 	}
 	pace_end_work();

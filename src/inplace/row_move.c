@@ -113,6 +113,7 @@ vacate_page(RowMove *move, BlockNumber blkno)
 	Assert(blkno >= tail_start(job) && blkno < job->npages);
 	Assert(IsSubTransaction() == batch->can_be_undone);
 
+	file_cache_before_read(job->file_cache, batch->rel, job->file_cache_map, blkno);
 	move->source = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, job->ring);
 	visibilitymap_pin(batch->rel, blkno, &move->source_map);
 	room = smallest_row(batch->rel, move->source);
@@ -250,8 +251,12 @@ next_target(RowMove *move, Size room)
 			return InvalidBuffer;
 		if (GetRecordedFreeSpace(batch->rel, job->target) >=
 			page_space_needed(room, batch->reserve))
+		{
+			file_cache_before_read(job->file_cache, batch->rel, job->file_cache_map,
+								   job->target);
 			return ReadBufferExtended(batch->rel, MAIN_FORKNUM, job->target, RBM_NORMAL,
 									  job->ring);
+		}
 		job->target = InvalidBlockNumber;
 	}
 }

@@ -312,6 +312,7 @@ tail_note_room(Inplace *job, Relation rel)
 {
 	BlockNumber npages = RelationGetNumberOfBlocks(rel);
 
+	tail_begin_reading(job, rel);
 	for (BlockNumber blkno = job->tail_start; blkno < npages; blkno++)
 	{
 		Buffer		buffer;
@@ -319,6 +320,7 @@ tail_note_room(Inplace *job, Relation rel)
 		Size		space;
 
 		delay_point();
+		file_cache_before_read(job->file_cache, rel, job->file_cache_map, blkno);
 		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL, job->ring);
 		page = BufferGetPage(buffer);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
@@ -326,6 +328,7 @@ tail_note_room(Inplace *job, Relation rel)
 		UnlockReleaseBuffer(buffer);
 		RecordPageWithFreeSpace(rel, blkno, space);
 	}
+	tail_end_reading(job);
 }
 
 /*
@@ -336,4 +339,34 @@ void
 tail_offer_room(Relation rel, BlockNumber start)
 {
 	FreeSpaceMapVacuumRange(rel, start, InvalidBlockNumber);
+}
+
+/*
+ * tail_begin_reading
+ *		Pages of a relation will be read by this process alone, for a plan: those that
+ *		aren't in the page cache are not to stay there.
+ */
+void
+tail_begin_reading(Inplace *job, Relation rel)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
+
+	Assert(job->file_cache == NULL);
+	if (!file_cache_is_wanted(rel, nblocks))
+		return;
+	job->file_cache = file_cache_begin(GetAccessStrategyBufferCount(job->ring));
+	job->file_cache_map = palloc(file_cache_map_size(nblocks));
+	file_cache_map_init(job->file_cache_map, nblocks);
+}
+
+/* tail_end_reading -- they have been. */
+void
+tail_end_reading(Inplace *job)
+{
+	if (job->file_cache == NULL)
+		return;
+	file_cache_end(job->file_cache);
+	pfree(job->file_cache_map);
+	job->file_cache = NULL;
+	job->file_cache_map = NULL;
 }

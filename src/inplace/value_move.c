@@ -107,6 +107,7 @@ note_values(Inplace *toast, Relation rel)
 		pfree(toast->values);
 	toast->values = MemoryContextAlloc(toast->context, size * sizeof(Oid));
 	toast->nvalues = 0;
+	tail_begin_reading(toast, rel);
 	for (BlockNumber blkno = toast->npages; blkno > toast->tail_start; blkno--)
 	{
 		Buffer		buffer;
@@ -124,6 +125,7 @@ note_values(Inplace *toast, Relation rel)
 			toast->values = repalloc(toast->values, size * sizeof(Oid));
 		}
 
+		file_cache_before_read(toast->file_cache, rel, toast->file_cache_map, blkno - 1);
 		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, blkno - 1, RBM_NORMAL, toast->ring);
 		page = BufferGetPage(buffer);
 		LockBuffer(buffer, BUFFER_LOCK_SHARE);
@@ -141,6 +143,7 @@ note_values(Inplace *toast, Relation rel)
 		}
 		UnlockReleaseBuffer(buffer);
 	}
+	tail_end_reading(toast);
 
 	qsort(toast->values, toast->nvalues, sizeof(Oid), oid_cmp);
 	for (int i = 0; i < toast->nvalues; i++)
@@ -233,6 +236,7 @@ look_through_page(ValueMove *move, Inplace *toast, BlockNumber blkno)
 	int64		nlocked = 0;
 
 	Assert(IsSubTransaction() == batch->can_be_undone);
+	file_cache_before_read(batch->job->file_cache, batch->rel, batch->job->file_cache_map, blkno);
 	buffer = ReadBufferExtended(batch->rel, MAIN_FORKNUM, blkno, RBM_NORMAL, batch->job->ring);
 	old = MemoryContextSwitchTo(batch->row_context);
 	foreach_ptr(HeapTupleData, row, find_rows(move, toast, buffer, &nlocked))

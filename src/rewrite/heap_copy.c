@@ -72,10 +72,13 @@ typedef struct HeapCopy
 	/* the read stream's */
 	uint64		next;
 	uint64		end;
+	FileCache  *file_cache;		/* NULL: the page cache doesn't matter */
+	FileCacheMap *file_cache_map;
 } HeapCopy;
 
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
+static void begin_file_cache(HeapCopy *copy, BufferAccessStrategy strategy);
 static void copy_pages(HeapCopy *copy, ReadStream *stream);
 static void copy_page(HeapCopy *copy, Buffer buffer);
 static bool copy_tuple(HeapCopy *copy, HeapTuple tuple, uint16 infomask);
@@ -132,6 +135,9 @@ heap_copy_init_shared(RewriteShared *shared, HeapCopyShared *copy)
 	words = (pg_atomic_uint32 *) ((char *) shared + copy->left_blocks_start);
 	for (BlockNumber i = 0; i <= copy->old_blocks / BITS_A_WORD; i++)
 		pg_atomic_init_u32(&words[i], 0);
+	if (copy->preserves_cache)
+		file_cache_map_init((FileCacheMap *) ((char *) shared + copy->file_cache_start),
+							copy->old_blocks);
 }
 
 /*
@@ -166,7 +172,7 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	Assert(TransactionIdIsNormal(shared->freeze_limit));
 
 	rewrite->new_pages = new_pages_begin(rewrite->new_heaps[heap], &copy.shared->new_blocks,
-										 shared->nmembers > 1);
+										 shared->nmembers > 1, copy.shared->drops_behind);
 	/* what it left itself, if it was parked meanwhile */
 	if (!rewrite_is_leader(rewrite) && member->has_leftover)
 		new_pages_take_over(rewrite->new_pages, member->leftover.data);
@@ -175,11 +181,13 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 	/* as the server's scans do, so that a big table doesn't empty the buffers */
 	if (!RelationUsesLocalBuffers(old_heap) && copy.shared->old_blocks > NBuffers / 4)
 		strategy = GetAccessStrategy(BAS_BULKREAD);
+	begin_file_cache(&copy, strategy);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | COMPAT_READ_STREAM_BATCHING,
 										strategy, old_heap, MAIN_FORKNUM,
 										next_block, &copy, 0);
 	copy_pages(&copy, stream);
 	read_stream_end(stream);
+	file_cache_end(copy.file_cache);
 	tell_progress(&copy);
 	if (strategy != NULL)
 		FreeAccessStrategy(strategy);
@@ -190,6 +198,18 @@ heap_copy_phase(TableRewrite *rewrite, RewriteHeap heap)
 		member->has_leftover = new_pages_hand_over(rewrite->new_pages, member->leftover.data);
 		rewrite->new_pages = NULL;
 	}
+}
+
+/* begin_file_cache -- if what is read of the old heap is to be dropped. */
+static void
+begin_file_cache(HeapCopy *copy, BufferAccessStrategy strategy)
+{
+	HeapCopyShared *shared = copy->shared;
+
+	if (!shared->preserves_cache)
+		return;
+	copy->file_cache = file_cache_begin(GetAccessStrategyBufferCount(strategy));
+	copy->file_cache_map = (FileCacheMap *) ((char *) copy->rewrite->shared + shared->file_cache_start);
 }
 
 /* copy_pages -- all that a stream has, or the part of it until this process is parked. */
@@ -290,6 +310,8 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 		(pace_give_place() ||
 		 !ranges_claim(&copy->shared->ranges, &copy->next, &copy->end)))
 		return InvalidBlockNumber;
+	file_cache_before_read(copy->file_cache, copy->rewrite->old_heaps[copy->heap],
+						   copy->file_cache_map, copy->next);
 	return copy->next++;
 }
 

@@ -17,6 +17,7 @@
 #include "storage/bufpage.h"
 #include "utils/rel.h"
 
+#include "file_cache.h"
 #include "pace/pace.h"
 #include "rewrite/new_pages.h"
 #include "rewrite/tuple_fate.h"
@@ -59,6 +60,9 @@ typedef struct HeapCopyShared
 	MultiXactId relminmxid;
 	Size		left_blocks_start;	/* a bit for each old block: see
 									 * heap_copy.c */
+	bool		preserves_cache;	/* does the page cache matter? */
+	Size		file_cache_start;	/* then the old heap's FileCacheMap */
+	bool		drops_behind;	/* what is written of the new one? */
 
 	Ranges		ranges;			/* of old blocks */
 	NewBlocksShared new_blocks;

@@ -55,6 +55,7 @@
 #include "commands/tablecmds.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "optimizer/optimizer.h"
 #include "optimizer/paths.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -75,6 +76,7 @@
 #include "new_files/new_files.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "rewrite/cold_files.h"
 #include "rewrite/disk_space.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/rewrite_report.h"
@@ -96,6 +98,8 @@ typedef struct RewriteJob
 	Oid			relid;
 	Oid			new_relid;
 	char		persistence;
+	List	   *cold;			/* relations whose new files are not to stay
+								 * in the page cache */
 
 	/* found before the team exists, and copied to its shared block */
 	RewriteShared plan;
@@ -204,6 +208,7 @@ table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 
+	job->cold = cold_files_list(rel);
 	create_new_table(job, rel);
 	plan_rewrite(job, rel);
 	start_team(job, plan_workers(job, rel));
@@ -316,6 +321,10 @@ plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid)
 	copy->old_blocks = RelationGetNumberOfBlocks(old_heap);
 	copy->relfrozenxid = old_heap->rd_rel->relfrozenxid;
 	copy->relminmxid = old_heap->rd_rel->relminmxid;
+	copy->preserves_cache = file_cache_is_wanted(old_heap, copy->old_blocks);
+	/* if indexes are built of it, and it can stay until then, it does */
+	copy->drops_behind = list_member_oid(job->cold, old_relid) &&
+		(!old_heap->rd_rel->relhasindex || copy->old_blocks > effective_cache_size / 2);
 	table_close(old_heap, NoLock);
 }
 
@@ -359,6 +368,12 @@ start_team(RewriteJob *job, int nworkers)
 			continue;
 		plan->heaps[i].left_blocks_start = MAXALIGN(size);
 		size = add_size(plan->heaps[i].left_blocks_start, heap_copy_shared_size(&plan->heaps[i]));
+		if (plan->heaps[i].preserves_cache)
+		{
+			plan->heaps[i].file_cache_start = MAXALIGN(size);
+			size = add_size(plan->heaps[i].file_cache_start,
+							file_cache_map_size(plan->heaps[i].old_blocks));
+		}
 	}
 	if (plan->heaps[REWRITE_TOAST].is_wanted)
 	{
@@ -689,7 +704,7 @@ swap_and_index(RewriteJob *job)
 	{
 		job->result.indexes.built = rewrite_report_index;
 		job->result.indexes.arg = &job->result;
-		index_builds_run(builds, &job->result.indexes);
+		index_builds_run(builds, job->cold, &job->result.indexes);
 	}
 	else
 		server_build(server_has_workers, reindex_by_server, job);
@@ -698,6 +713,7 @@ swap_and_index(RewriteJob *job)
 								 PROGRESS_REPACK_PHASE_FINAL_CLEANUP);
 	if (cyclone_audit > 0)
 		job->result.audited_index_pages = rewrite_audit_indexes(job->relid, job->result.command);
+	cold_files_drop(job->cold);
 	swap_finish(job->relid, job->new_relid);
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);

@@ -97,17 +97,25 @@ def cold(server):
         conn.execute("CREATE INDEX t_btree ON t (id, filler) WITH (fillfactor = 10)")
         conn.execute("CREATE INDEX t_hash ON t USING hash (id) WITH (fillfactor = 10)")
         conn.execute("DELETE FROM t WHERE id % 3 = 0")
-        conn.execute("CHECKPOINT")
-        files = {
-            name: server.data / conn.execute("SELECT pg_relation_filepath(%s)", (name,)).fetchone()[0]
-            for name in ("t", "t_btree", "t_hash")
-        }
-        for file in files.values():
-            drop(file)
-            assert file.stat().st_size > 4 * MB
-            assert in_cache(file) == 0
-        server.calls[:] = bytes(LAYOUT.size)
-        yield conn, files
+        yield conn, forget(server, conn, "t", "t_btree", "t_hash")
+
+
+def forget(server, conn, *relations: str) -> dict[str, Path]:
+    """Have nothing of these relations in the page cache, and no call counted; return their files."""
+    conn.execute("CHECKPOINT")
+    found = files_of(server, conn, *relations)
+    for file in found.values():
+        drop(file)
+        assert file.stat().st_size > 4 * MB
+        assert in_cache(file) == 0
+    server.calls[:] = bytes(LAYOUT.size)
+    return found
+
+
+def files_of(server, conn, *relations: str) -> dict[str, Path]:
+    return {
+        name: server.data / conn.execute("SELECT pg_relation_filepath(%s)", (name,)).fetchone()[0] for name in relations
+    }
 
 
 def vacuum(conn, setting: str = "on", workers: int = 0) -> None:
@@ -190,3 +198,113 @@ def test_a_call_that_fails_ends_it_and_no_more(server, cold, call, error):
     again = LAYOUT.unpack(server.calls[:])[2:5]
     assert (again == calls) == (error == "ENOSYS"), "what is not allowed a process tries once"
     assert_vacuumed(conn)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
+def test_gin(server, cold, workers):
+    """Entries of their own, and one with a posting tree: also after cleanup, which reads all of the index."""
+    conn, _ = cold
+    conn.execute("DROP INDEX t_btree, t_hash")
+    conn.execute("VACUUM t")
+    conn.execute("ALTER TABLE t ADD keys int[]")
+    conn.execute("UPDATE t SET keys = ARRAY(SELECT id * 40 + i FROM generate_series(1, 40) i) || 0")
+    conn.execute("VACUUM t")
+    conn.execute("CREATE INDEX t_gin ON t USING gin (keys)")
+    conn.execute("DELETE FROM t WHERE id % 3 = 1")
+    files = forget(server, conn, "t", "t_gin")
+    vacuum(conn, workers=workers)
+    _, _, asked, written, dropped, waited = LAYOUT.unpack(server.calls[:])
+    assert min(asked, written, dropped) > 0 and waited == 0
+    assert max(cached(files).values()) < 0.3, cached(files)
+    server.calls[:] = bytes(LAYOUT.size)
+    files["t_gin"].read_bytes()
+    conn.execute("DELETE FROM t WHERE id % 30 = 2")
+    vacuum(conn, workers=workers)
+    assert cached(files)["t_gin"] == 1, "what was there stays"
+    assert conn.execute("SELECT count(*) FROM t WHERE keys @> '{0}'").fetchone() == (4799,)
+    checks.assert_clean(conn, "t")
+
+
+FULL_KINDS = ("t", "t_btree", "t_hash")
+
+
+@pytest.mark.parametrize(
+    "effective_cache_size, workers",  # in 64 kB the new table finds no room until indexes are built
+    [("64kB", 2), ("4GB", 0), pytest.param("64kB", 0, marks=pytest.mark.full), pytest.param("4GB", 2, marks=pytest.mark.full)],
+)
+def test_full_leaves_nothing_of_what_was_not_there(server, cold, effective_cache_size, workers):
+    conn, _ = cold
+    conn.execute(f"SET effective_cache_size = '{effective_cache_size}'")
+    full(conn, workers)
+    _, _, asked, written, dropped, waited = LAYOUT.unpack(server.calls[:])
+    assert min(asked, written, dropped) > 0 and waited == 0
+    after = cached(files_of(server, conn, *FULL_KINDS))
+    # the server writes its hash index when others need its buffers
+    assert after["t"] == after["t_btree"] == 0 and after["t_hash"] < 0.5, after
+    assert_vacuumed(conn)
+
+
+def test_full_leaves_what_takes_the_place_of_what_was_there(server, cold):
+    conn, files = cold
+    files["t_btree"].read_bytes()
+    full(conn)
+    after = cached(files_of(server, conn, *FULL_KINDS))
+    assert after["t_btree"] > 0.9 and after["t"] == 0, after
+    assert_vacuumed(conn)
+
+
+def test_full_without_the_setting_asks_nothing(server, cold):
+    conn, _ = cold
+    full(conn, setting="off")
+    assert min(cached(files_of(server, conn, *FULL_KINDS)).values()) > 0.9
+    assert server.calls[:] == bytes(LAYOUT.size)
+    assert_vacuumed(conn)
+
+
+def full(conn, workers: int = 0, setting: str = "on") -> None:
+    conn.execute(f"SET cyclone.preserve_page_cache = {setting}")
+    conn.execute("SET min_parallel_table_scan_size = 0")
+    conn.execute(f"VACUUM (FULL, PARALLEL {workers}) t")
+
+
+@pytest.fixture
+def sparse(server):
+    """As cold, with a table m whose front has room for its tail."""
+    with server.connect() as conn:
+        conn.execute("DROP TABLE IF EXISTS m")
+        conn.execute("CREATE TABLE m (id int, filler text) WITH (autovacuum_enabled = off)")
+        conn.execute("INSERT INTO m SELECT i, repeat('x', 1500) FROM generate_series(1, 16000) i")
+        conn.execute("DELETE FROM m WHERE id % 4 > 0")
+        yield conn, forget(server, conn, "m")
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_inplace(server, sparse, setting, workers):
+    conn, files = sparse
+    conn.execute("SET min_parallel_table_scan_size = 0")
+    conn.execute(f"SET cyclone.preserve_page_cache = {setting}")
+    before = files["m"].stat().st_size
+    conn.execute(f"VACUUM (FULL INPLACE, PARALLEL {workers}) m")
+    assert files["m"].stat().st_size < before / 3
+    after = cached(files)["m"]
+    if setting == "off":
+        assert after > 0.9 and server.calls[:] == bytes(LAYOUT.size)
+    else:
+        assert after < 0.5 and LAYOUT.unpack(server.calls[:])[5] == 0
+    assert conn.execute("SELECT count(*) FROM m").fetchone() == (4000,)
+    checks.assert_clean(conn, "m")
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("statement", ["VACUUM (FULL, PARALLEL 2) m", "VACUUM (FULL INPLACE, PARALLEL 2) m"])
+def test_a_call_that_fails_ends_no_full(server, sparse, call, statement):
+    conn, _ = sparse
+    conn.execute("CREATE INDEX m_btree ON m (id)")
+    conn.execute("SET min_parallel_table_scan_size = 0")
+    conn.execute("SET cyclone.preserve_page_cache = on")
+    server.calls[:] = LAYOUT.pack(CALLS[call], errno.EIO, 0, 0, 0, 0)
+    conn.execute(statement)
+    assert LAYOUT.unpack(server.calls[:])[2 + list(CALLS).index(call)] > 0
+    assert conn.execute("SELECT count(*) FROM m").fetchone() == (4000,)
+    checks.assert_clean(conn, "m")

@@ -75,6 +75,7 @@ typedef struct PageOnPath
 } PageOnPath;
 
 static Buffer read_page(const GinTree *tree, BlockNumber blkno);
+static Buffer visit_page(const GinTree *tree, BlockNumber blkno);
 static bool children_fit(const GinTree *tree, Page page);
 static int	count_children(const GinTree *tree, Page page, BlockNumber blkno);
 static BlockNumber child_block(const GinTree *tree, Page page, int child);
@@ -92,7 +93,22 @@ static void delete_page(PageDeletion *deletion, const PageOnPath *parent, Offset
 static Buffer
 read_page(const GinTree *tree, BlockNumber blkno)
 {
-	return ReadBufferExtended(tree->index, MAIN_FORKNUM, blkno, RBM_NORMAL, tree->strategy);
+	return ReadBufferExtended(tree->index, MAIN_FORKNUM, blkno, RBM_NORMAL,
+							  vacuum_strategy(tree->vacuum));
+}
+
+/*
+ * visit_page
+ *		The same, of a page that a walk comes to, with nothing locked.
+ *
+ * Pages that are looked at for the deletion of others are read while some are locked.
+ * What that leaves in the page cache is dropped after cleanup, which reads all pages.
+ */
+static Buffer
+visit_page(const GinTree *tree, BlockNumber blkno)
+{
+	before_index_read(tree->vacuum, tree->number, blkno);
+	return read_page(tree, blkno);
 }
 
 /*
@@ -135,7 +151,7 @@ child_block(const GinTree *tree, Page page, int child)
 Buffer
 gin_lock_leaf(const GinTree *tree, BlockNumber blkno)
 {
-	Buffer		buffer = read_page(tree, blkno);
+	Buffer		buffer = visit_page(tree, blkno);
 
 	Assert(BlockNumberIsValid(blkno));
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
@@ -152,7 +168,7 @@ gin_lock_first_leaf(const GinTree *tree)
 
 	for (;;)
 	{
-		Buffer		buffer = read_page(tree, blkno);
+		Buffer		buffer = visit_page(tree, blkno);
 		Page		page = BufferGetPage(buffer);
 		BlockNumber child;
 
@@ -259,7 +275,7 @@ copy_page_above_leaves(const GinTree *tree, BlockNumber *blkno, Page copy)
 static bool
 copy_inner_page(const GinTree *tree, BlockNumber blkno, Page copy)
 {
-	Buffer		buffer = read_page(tree, blkno);
+	Buffer		buffer = visit_page(tree, blkno);
 	Page		page = BufferGetPage(buffer);
 	bool		is_inner;
 

@@ -14,13 +14,16 @@
 #include "storage/buf.h"
 #include "storage/bufmgr.h"
 
+#include "engine/state.h"
+
 /* A tree of a GIN index: the entry tree, or one of the posting trees */
 typedef struct GinTree
 {
+	TableVacuum *vacuum;
+	int			number;			/* of the index */
 	Relation	index;
 	BlockNumber root;
 	uint16		flags;			/* of all its pages: GIN_DATA or 0 */
-	BufferAccessStrategy strategy;
 } GinTree;
 
 /* Leaves at which its chain of leaf pages can be cut */

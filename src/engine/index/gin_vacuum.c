@@ -265,9 +265,10 @@ static void
 cut_entry_tree(TableVacuum *vacuum, int number, GinShared *shared)
 {
 	GinTree		tree = {
+		.vacuum = vacuum,
+		.number = number,
 		.index = vacuum->indexes[number],
 		.root = GIN_ROOT_BLKNO,
-		.strategy = vacuum_strategy(vacuum),
 	};
 	GinCuts		cuts = {
 		.distance = 1,
@@ -355,10 +356,11 @@ static GinTree
 tree_of(const GinScan *scan, BlockNumber root, uint16 flags)
 {
 	GinTree		tree = {
+		.vacuum = scan->vacuum,
+		.number = scan->number,
 		.index = scan->index,
 		.root = root,
 		.flags = flags,
-		.strategy = vacuum_strategy(scan->vacuum),
 	};
 
 	return tree;
