@@ -60,7 +60,8 @@ def measure_hot(
         script = f"\\set id random(1, {rows})\nSELECT v FROM {HOT} WHERE id = :id;\n"
         rate = rate or SHARE_OF_MOST * most(server, script)
         with Pgbench(server, script, rate) as pgbench, Watch(server, hot) as watch, server.connect() as conn:
-            conn.execute(f"SET cyclone.enabled = {'off' if contender.is_core else 'on'}")
+            for setting in contender.settings:
+                conn.execute(setting)
             time.sleep(before)
             begin = time.time()
             conn.execute(scenario.vacuum_statement(contender.workers))

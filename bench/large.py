@@ -9,6 +9,7 @@ better. Then a hot table, a part of the page cache, is read by pgbench at random
 
 import argparse
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -29,17 +30,18 @@ from drawing import STYLE, save_figures
 from grid import Grid
 from hot import PARTS, HotRun, average_kept, make_hot_table, measure_hot
 from kernel import data_files
-from measure import CONFIG, Contender, Result, made, run_rounds
+from measure import CONFIG, Contender, Result, contenders_for, made, run_rounds
 from report import MEBIBYTE, objections, print_result, save_results
 from scenarios import LARGE, SCENARIOS
 from tpcc.percentiles import percentile
 
 ROWS_PER_GB = 4_800_000  # with the indexes
 WORKER_COUNTS = (0, 1, 3)
-HOT_CONTENDERS = (Contender("core", 1), Contender("pg_cyclone", 1))
+PRESERVED_COUNTS = (1,)
+HOT_CONTENDERS = (Contender("core", 1), Contender("pg_cyclone", 1), Contender("pg_cyclone", 1, preserves=True))
 HOT_SHARE = 1 / 8  # of the large table's size
 ROOM = 1.03  # of what there is; and a GB for WAL of the catalogs
-HOT_COLORS = ("#8a8a8a", "#3b6fb6")
+HOT_COLORS = ("#8a8a8a", "#3b6fb6", "#c8553d")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -50,8 +52,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--hot-rounds", type=int, default=1, help="runs of each beside the hot table (default: %(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=WORKER_COUNTS, metavar="N",
                         help="counts of pg_cyclone's parallel workers (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--core-workers", type=int, nargs="+", metavar="N", help="the same of core (default: 0 1 7)")
+    parser.add_argument("--preserved", type=int, nargs="*", default=PRESERVED_COUNTS, metavar="N",
+                        help="the same with cyclone.preserve_page_cache on (default: %(default)s)")  # fmt: skip
     parser.add_argument("--before", type=float, default=15, help="seconds of load on the hot table before VACUUM (default: %(default)s)")
     parser.add_argument("--after", type=float, default=60, help="seconds of load after it (default: %(default)s)")
+    parser.add_argument("--left", type=float, metavar="GB",
+                        help="hold memory while it is measured, so that this much is left for the page cache")  # fmt: skip
     parser.add_argument("--logged", action="store_true", help="a logged table, as most are: WAL takes a part of the disk's rate, and of its room")
     add_common_arguments(parser, RESULTS / "large")
     options = parser.parse_args()
@@ -68,6 +75,22 @@ def assert_fits(folder: Path, size: float, hot: float, *, logged: bool) -> None:
     most = ((shutil.disk_usage(folder).free / GIBIBYTE - 1) / ROOM - 2 * hot) / parts
     needed = (parts * size + 2 * hot) * ROOM + 1
     assert_free(folder, needed * GIBIBYTE, f"choose another folder with --base, or --size {max(0, most):.1f} or less")
+
+
+def hold_memory(left: float) -> mmap.mmap | None:
+    """Fill memory of our own until so many GB are available; return it, or None if no more are now.
+
+    A small table is then larger than memory. Where there is swap it proves nothing.
+    """
+    [line] = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")]
+    surplus = int(line.split()[1]) * 1024 - int(left * GIBIBYTE)
+    if surplus < MEBIBYTE:
+        return None
+    memory = mmap.mmap(-1, surplus)
+    page = os.urandom(mmap.PAGESIZE)
+    for start in range(0, surplus - mmap.PAGESIZE, mmap.PAGESIZE):
+        memory[start : start + mmap.PAGESIZE] = page
+    return memory
 
 
 def cold_grid(result: Result) -> Grid:
@@ -193,9 +216,14 @@ def main() -> int:
     hot_runs: list[HotRun] = []
     more = make_hot_table(options.hot * 1024) if options.hot else ()
     with made(scenario, prefix, config, rows=rows, base=options.base, say=say, more=more) as (original, result):
+        held = hold_memory(options.left) if options.left else None
+        if held:
+            circumstances["memory held"] = f"{len(held) / GIBIBYTE:.1f} GB, so that {options.left:g} GB were left for all else"
         circumstances["GB in all"] = f"{sum(file.stat().st_size for file in data_files(original)) / GIBIBYTE:.1f}"
         try:
-            run_rounds(original, result, rounds=options.rounds, worker_counts=list(options.workers), base=options.base, say=say)
+            contenders = contenders_for(scenario, list(options.workers), options.core_workers)
+            contenders += [Contender("pg_cyclone", workers, preserves=True) for workers in dict.fromkeys(options.preserved)]
+            run_rounds(original, result, contenders, rounds=options.rounds, base=options.base, say=say)
             for number in range(options.hot_rounds if options.hot else 0):
                 for contender in HOT_CONTENDERS[:: -1 if number % 2 else 1]:
                     rate = hot_runs[0].rate if hot_runs else None

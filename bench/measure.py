@@ -70,14 +70,33 @@ class Contender:
 
     engine: str  # "core" or "pg_cyclone"
     workers: int  # parallel workers beside the leader
+    preserves: bool = False  # does it leave the page cache as it finds it? (cyclone.preserve_page_cache)
 
     @property
     def name(self) -> str:
-        return f"{self.engine}, PARALLEL {self.workers}"
+        return f"{self.label}, PARALLEL {self.workers}"
+
+    @property
+    def label(self) -> str:
+        """The engine, with the setting that isn't the default."""
+        return f"{self.engine} (page cache preserved)" if self.preserves else self.engine
 
     @property
     def is_core(self) -> bool:
         return self.engine == "core"
+
+    @property
+    def is_usual(self) -> bool:
+        """pg_cyclone with its defaults, for which the summaries are."""
+        return not self.is_core and not self.preserves
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The statements with which a session becomes this contender's."""
+        return (
+            f"SET cyclone.enabled = {'off' if self.is_core else 'on'}",
+            f"SET cyclone.preserve_page_cache = {'on' if self.preserves else 'off'}",
+        )
 
 
 @dataclass(frozen=True)
@@ -145,7 +164,7 @@ class Result:
 
     def contenders(self) -> list[Contender]:
         """Return the contenders in the order in which they were named: core first, each with more and more workers."""
-        return sorted({run.contender for run in self.runs}, key=lambda contender: (contender.engine, contender.workers))
+        return sorted({run.contender for run in self.runs}, key=lambda contender: (contender.label, contender.workers))
 
     def runs_of(self, contender: Contender) -> list[Run]:
         """Return the contender's runs by round."""
@@ -161,8 +180,8 @@ class Result:
         return {name: median(run.phases.get(name, 0) for run in runs) for name in names}
 
     def core_alone(self) -> Contender:
-        """Return core in one process."""
-        return Contender("core", 0)
+        """Return core in one process, or with as few workers as it had."""
+        return next(contender for contender in self.contenders() if contender.is_core)
 
     def best_core(self) -> Contender:
         """Return core with the PARALLEL setting that was the fastest here."""
@@ -182,11 +201,12 @@ class Result:
         return median(size / items for items, size in stores) if stores else None
 
 
-def contenders_for(scenario: Scenario, worker_counts: list[int]) -> list[Contender]:
-    """Return who competes: core alone, core with one worker and with a process an index, where there are several; pg_cyclone
-    with each count.
+def contenders_for(scenario: Scenario, worker_counts: list[int], core_counts: list[int] | None = None) -> list[Contender]:
+    """Return who competes: core with these counts, by default alone, with one worker and with a process an index, where there are
+    several; pg_cyclone with each count.
     """
-    core_counts = [0, 1, scenario.indexes - 1] if scenario.indexes > 1 else [0]
+    if core_counts is None:
+        core_counts = [0, 1, scenario.indexes - 1] if scenario.indexes > 1 else [0]
     if scenario.full:
         core_counts = [0, CORE_FULL_WORKERS]
     counts = [("core", core_counts), ("pg_cyclone", worker_counts)]
@@ -210,16 +230,15 @@ def measure(
     progress. Raises RuntimeError if there is too little room for the copies.
     """
     with made(scenario, prefix, config, rows=rows, base=base, say=say) as (original, result):
-        run_rounds(original, result, rounds=rounds, worker_counts=worker_counts, base=base, say=say)
+        run_rounds(original, result, contenders_for(scenario, worker_counts), rounds=rounds, base=base, say=say)
     return result
 
 
 def run_rounds(
-    original: Cluster, result: Result, *, rounds: int, worker_counts: list[int], base: Path | None, say: Callable[[str], None]
+    original: Cluster, result: Result, contenders: list[Contender], *, rounds: int, base: Path | None, say: Callable[[str], None]
 ) -> None:
     """Run all contenders `rounds` times on copies of a stopped cluster that `made` has made, and add the runs to the result."""
     scenario = result.scenario
-    contenders = contenders_for(scenario, worker_counts)
     with ExitStack() as stack:
         shared = stack.enter_context(original.copy(base=base)) if scenario.repeatable else None
         if shared:
@@ -324,7 +343,8 @@ def _timed_vacuum(cluster: Cluster, scenario: Scenario, contender: Contender, nu
         Reader(cluster) if scenario.full else nullcontext() as reader,
     ):
         conn.add_notice_handler(lambda notice: messages.append(f"{notice.message_primary}\n{notice.message_detail or ''}"))
-        conn.execute(f"SET cyclone.enabled = {'off' if contender.is_core else 'on'}")
+        for setting in contender.settings:
+            conn.execute(setting)
         if scenario.full and contender.is_core:
             conn.execute(f"SET max_parallel_maintenance_workers = {contender.workers}")
             statement = scenario.vacuum_statement(0).replace(", PARALLEL 0", "")

@@ -38,7 +38,7 @@ def save_plots(folder: Path, circumstances: dict, results: list[Result], store_r
 
 def _draw_summary(results: list[Result]) -> Figure:
     """Draw a line each scenario, with a dot for each count of workers: how many times as fast as core at its best."""
-    counts = sorted({contender.workers for result in results for contender in result.contenders() if not contender.is_core})
+    counts = sorted({contender.workers for result in results for contender in result.contenders() if contender.is_usual})
     figure, axes = pyplot.subplots(figsize=(8.5, 1.4 + 0.42 * len(results)), layout="constrained")
     for number, count in enumerate(counts):
         ratios = [result.ratio(Contender("pg_cyclone", count), result.best_core()) for result in results]
@@ -91,7 +91,7 @@ def _draw_bars(panel: pyplot.Axes, result: Result) -> None:
         panel.errorbar(position, middle, yerr=[[middle - min(seconds)], [max(seconds) - middle]], capsize=3, color="#303030")
         ratio = f"{result.ratio(contender, best).median:.2f}×"
         panel.annotate(ratio, (position, max(seconds)), (0, 3), textcoords="offset points", ha="center", fontsize=8)
-    names = [f"{'core' if contender.is_core else 'ours'}\n+{contender.workers}" for contender in contenders]
+    names = [f"{'core' if contender.is_core else 'ours'}{'*' if contender.preserves else ''}\n+{contender.workers}" for contender in contenders]
     panel.set_xticks(range(len(contenders)), names)
     panel.grid(axis="x", visible=False)
     panel.set_xlabel("+ workers")

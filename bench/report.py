@@ -74,7 +74,7 @@ def scenario_grid(result: Result) -> Grid:
 
 def summary_grid(results: list[Result]) -> Grid:
     """Return the ratios of pg_cyclone to PostgreSQL's best, a row each scenario."""
-    counts = sorted({contender.workers for result in results for contender in result.contenders() if not contender.is_core})
+    counts = sorted({contender.workers for result in results for contender in result.contenders() if contender.is_usual})
     header = [
         "scenario",
         "rows",
@@ -107,7 +107,7 @@ def mean_lines(results: list[Result]) -> list[str]:
         members = [result for result in results if result.scenario.group == group]
         if len(members) < 2:
             continue
-        ours = [contender for contender in members[0].contenders() if not contender.is_core]
+        ours = [contender for contender in members[0].contenders() if contender.is_usual]
         means = [
             f"{_workers(contender.workers)}"
             f" {geometric_mean(result.ratio(contender, result.best_core()).median for result in members):.2f}"
@@ -155,7 +155,7 @@ def serial_share(result: Result, contender: Contender) -> float | None:
 
 def amdahl_lines(result: Result) -> list[str]:
     """Return, for each count of workers, the serial fraction that Amdahl's law finds in its gain over one process."""
-    ours = {contender.workers: contender for contender in result.contenders() if not contender.is_core}
+    ours = {contender.workers: contender for contender in result.contenders() if contender.is_usual}
     if 0 not in ours:
         return []
     alone = result.median_seconds(ours[0])
@@ -282,7 +282,7 @@ def _save_csv(file: Path, results: list[Result]) -> None:
             about = [scenario.group, scenario.name, result.rows, result.heap_bytes, result.index_bytes, result.buffers]
             for run in result.runs:
                 phases = [f"{run.phases[phase]:.3f}" if phase in run.phases else "" for phase in PHASES]
-                writer.writerow([*about, run.contender.engine, run.contender.workers, run.round, f"{run.seconds:.4f}",
+                writer.writerow([*about, run.contender.label, run.contender.workers, run.round, f"{run.seconds:.4f}",
                                  run.launched, run.bytes_after, *(run.store or ("", "")), *phases])  # fmt: skip
 
 
