@@ -2,7 +2,8 @@
 
 How well a team keeps to the budget of cost-based delay: what it costs a second, as a part of what the settings allow, for
 PostgreSQL's VACUUM in one process and pg_cyclone's with workers. And what it costs other sessions that their statements are
-timed while a VACUUM has a latency target: `pgbench -S` beside a VACUUM that sleeps, with and without a target, taking turns.
+timed while a VACUUM has a latency target in ms: `pgbench -S`, and a statement that sends many rows, beside a VACUUM that sleeps,
+with and without a target, taking turns.
 How fast a latency target is kept again when a load begins, and full speed reached again when it ends (steps.py). And how it is
 kept beside slow and fast loads, bursts, and one that grows tenfold (loads.py).
 `make bench-pace`.
@@ -16,9 +17,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import psycopg
 from rich.console import Console
@@ -43,6 +48,10 @@ CONFIG = {
 PAGE_COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 2, "vacuum_cost_page_dirty": 20}
 BUDGETS = ((200, 20), (200, 2), (2000, 20))  # vacuum_cost_limit, vacuum_cost_delay in ms
 WORKERS = (0, 1, 2, 4)
+PARTS = ("budget", "timing", "steps", "loads")
+# By time of the processor, so that nothing else counts; the least of several, as others on the machine only add to it.
+MANY_ROWS = 700_000
+STATEMENTS_OF_MANY_ROWS = 3
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -53,6 +62,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5, help="runs of a load that begins and ends (default: %(default)s)")
     parser.add_argument("--loads", type=int, default=1, help="runs of each other load (default: %(default)s)")
     parser.add_argument("--clients", type=int, default=2, help="clients of pgbench (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
     add_common_arguments(parser, RESULTS / "pace")
     options = parser.parse_args()
     if options.rounds < 2:
@@ -93,10 +103,26 @@ def use_of_budget(cluster: Cluster, limit: int, delay_ms: int, *, workers: int |
     return cost / seconds / (limit / delay_ms * 1000)
 
 
-def cost_of_a_transaction(cluster: Cluster, options: argparse.Namespace, *, target: str) -> tuple[float, float]:
-    """Return what `pgbench -S` does beside a VACUUM that hardly moves, with this latency target: the transactions a second, and
-    the processor time of the server for one, in microseconds.
-    """
+def budget_grid(cluster: Cluster) -> Grid:
+    """Return a row for each contender, with what it costs a second of each budget."""
+    contenders = {"PostgreSQL": None, **{f"pg_cyclone, {workers} workers": workers for workers in WORKERS}}
+    rows = [[name, *(f"{use_of_budget(cluster, *budget, workers=workers):.3f}" for budget in BUDGETS)] for name, workers in contenders.items()]
+    return Grid(["cost a second, of limit/delay", *(f"{limit} / {delay} ms" for limit, delay in BUDGETS)], rows)
+
+
+def in_turn(rounds: int, measure: Callable[[str], Any]) -> list[tuple[Any, Any]]:
+    """Return what `measure` has measured of untimed and of timed statements in each round; the first one takes turns."""
+    measured = []
+    for number in range(rounds):
+        order = ("0", "1h") if number % 2 else ("1h", "0")
+        costs = {target: measure(target) for target in order}
+        measured.append((costs["0"], costs["1h"]))
+    return measured
+
+
+@contextmanager
+def vacuum_that_hardly_moves(cluster: Cluster, target: str) -> Iterator[psycopg.Connection]:
+    """Beside the block a VACUUM sleeps, with this latency target; yields a connection."""
     with cluster.connect() as conn, cluster.connect() as watcher:
         for name, value in {"vacuum_cost_limit": 1, "vacuum_cost_delay": 100, "cyclone.latency_target": target}.items():
             conn.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
@@ -111,15 +137,37 @@ def cost_of_a_transaction(cluster: Cluster, options: argparse.Namespace, *, targ
         thread.start()
         while not watcher.execute("SELECT FROM cyclone.pace").fetchall():
             time.sleep(0.01)
-        with ProcessorTime(watcher) as time_used:
-            done = cluster.run(
-                "pgbench", "-n", "-S", "-M", "prepared", "-c", str(options.clients), "-T", str(options.seconds), "postgres"
-            )  # fmt: skip
-        assert thread.is_alive(), "the VACUUM ended before pgbench did"
+        yield watcher
+        assert thread.is_alive(), "the VACUUM ended before what is beside it did"
         conn.cancel()
         thread.join()
+
+
+def cost_of_a_transaction(cluster: Cluster, options: argparse.Namespace, *, target: str) -> tuple[float, float]:
+    """Return what `pgbench -S` does beside a VACUUM with this latency target: the transactions a second, and the processor time of
+    the server for one, in microseconds.
+    """
+    with vacuum_that_hardly_moves(cluster, target) as watcher, ProcessorTime(watcher) as time_used:
+        done = cluster.run(
+            "pgbench", "-n", "-S", "-M", "prepared", "-c", str(options.clients), "-T", str(options.seconds), "postgres"
+        )  # fmt: skip
     transactions = int(re.search(r"actually processed: (\d+)", done.stdout)[1])
     return float(re.search(r"tps = ([\d.]+)", done.stdout)[1]), time_used.nanoseconds / transactions / 1000
+
+
+def cost_of_many_rows(cluster: Cluster, *, target: str) -> float:
+    """Return the processor time of the server, in milliseconds, for a statement of MANY_ROWS rows beside such a VACUUM."""
+    with vacuum_that_hardly_moves(cluster, target), cluster.connect() as conn:
+        used = [processor_time(conn.info.backend_pid)]
+        for _ in range(STATEMENTS_OF_MANY_ROWS):
+            conn.pgconn.exec_(f"SELECT * FROM generate_series(1, {MANY_ROWS})".encode())
+            used.append(processor_time(conn.info.backend_pid))
+    return min(after - before for before, after in pairwise(used)) / 1e6
+
+
+def processor_time(pid: int) -> int:
+    """Return for how many nanoseconds a process has run, as the kernel's scheduler counts it; raises OSError if it has ended."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
 class ProcessorTime:
@@ -154,7 +202,7 @@ class ProcessorTime:
                 pids = [pid for (pid,) in self._watcher.execute(query)]
             for pid in pids:
                 try:
-                    self._used[pid] = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+                    self._used[pid] = processor_time(pid)
                 except OSError:  # it has ended
                     pass
 
@@ -169,6 +217,17 @@ def timing_grid(rounds: list[tuple[tuple[float, float], tuple[float, float]]]) -
         cells[0] += [f"{median(untimed[what] for untimed, _ in rounds):{form}}", "1"]
         cells[1] += [f"{median(timed[what] for _, timed in rounds):{form}}", f"{median(ratios):.4f} ({lower:.4f}–{upper:.4f})"]
     return Grid(header, cells)
+
+
+def rows_grid(rounds: list[tuple[float, float]]) -> Grid:
+    """The same for a statement of many rows."""
+    lower, _, upper = quantiles([timed / untimed for untimed, timed in rounds], n=4)
+    return Grid(
+        [f"a statement of {MANY_ROWS:,} rows", "processor time, ms", "of untimed"],
+        [["untimed", f"{median(untimed for untimed, _ in rounds):.1f}", "1"],
+         ["timed", f"{median(timed for _, timed in rounds):.1f}",
+          f"{median(timed / untimed for untimed, timed in rounds):.4f} ({lower:.4f}–{upper:.4f})"]],
+    )  # fmt: skip
 
 
 def steps_grid(runs: list[steps.Steps]) -> Grid:
@@ -210,41 +269,43 @@ def main() -> int:
     circumstances = find_circumstances(prefix, config, options.base)
     print_circumstances(console, circumstances)
 
+    grids: list[Grid] = []
+    numbers: dict[str, list] = {}
+
+    def show(grid: Grid, title: str) -> None:
+        grids.append(grid)
+        console.print(grid.to_rich(title))
+
     with Cluster.create(prefix, config, base=options.base) as cluster:
         cluster.start()
         load(cluster, options.rows)
-        contenders = {"PostgreSQL": None, **{f"pg_cyclone, {workers} workers": workers for workers in WORKERS}}
-        budgets = Grid(["cost a second, of limit/delay", *(f"{limit} / {delay} ms" for limit, delay in BUDGETS)], [])
-        for name, workers in contenders.items():
-            used = [use_of_budget(cluster, *budget, workers=workers) for budget in BUDGETS]
-            budgets.rows.append([name, *(f"{part:.3f}" for part in used)])
-        console.print(budgets.to_rich("Budget"))
+        if "budget" in options.only:
+            show(budget_grid(cluster), "Budget")
 
         cluster.run("pgbench", "-i", "-q", "-s", "10", "postgres")
-        rounds = []
-        for number in range(options.rounds):
-            order = ("0", "1h") if number % 2 else ("1h", "0")
-            costs = {target: cost_of_a_transaction(cluster, options, target=target) for target in order}
-            rounds.append((costs["0"], costs["1h"]))
-        timing = timing_grid(rounds)
-        console.print(timing.to_rich("Timing statements"))
+        if "timing" in options.only:
+            numbers["pgbench"] = in_turn(options.rounds, lambda target: cost_of_a_transaction(cluster, options, target=target))
+            show(timing_grid(numbers["pgbench"]), "Timing statements")
+            numbers["rows"] = in_turn(options.rounds, lambda target: cost_of_many_rows(cluster, target=target))
+            show(rows_grid(numbers["rows"]), "Timing a statement of many rows")
 
-        most = steps.most(cluster)
-        runs = [steps.measure_steps(cluster, most) for _ in range(options.steps)]
-        stepping = steps_grid(runs)
-        console.print(stepping.to_rich(f"A load of {steps.SHARE_OF_MOST * most:.0f} transactions a second begins and ends"))
+        if "steps" in options.only:
+            most = steps.most(cluster)
+            runs = [steps.measure_steps(cluster, most) for _ in range(options.steps)]
+            numbers["steps"] = [asdict(run) for run in runs]
+            show(steps_grid(runs), f"A load of {steps.SHARE_OF_MOST * most:.0f} transactions a second begins and ends")
 
-        others = [loads.measure_load(cluster, kind) for _ in range(options.loads) for kind in loads.KINDS]
-        kinds = loads_grid(others)
-        console.print(kinds.to_rich("Loads"))
+        if "loads" in options.only:
+            others = [loads.measure_load(cluster, kind) for _ in range(options.loads) for kind in loads.KINDS]
+            numbers["loads"] = [asdict(run) for run in others]
+            show(loads_grid(others), "Loads")
 
     options.results.mkdir(parents=True, exist_ok=True)
-    tables = [grid.to_markdown() for grid in (budgets, timing, stepping, kinds)]
+    tables = [grid.to_markdown() for grid in grids]
     (options.results / "pace.md").write_text("\n".join(["# Pace\n", circumstances_markdown(circumstances), *tables]))
-    everything = {"circumstances": circumstances, "pgbench": rounds, "steps": [asdict(run) for run in runs], "loads": [asdict(run) for run in others]}
-    (options.results / "pace.json").write_text(json.dumps(everything, indent=1))
+    (options.results / "pace.json").write_text(json.dumps({"circumstances": circumstances, **numbers}, indent=1))
     with open(options.results / "pace.csv", "w", newline="") as file:
-        csv.writer(file).writerows([budgets.header, *budgets.rows])
+        csv.writer(file).writerows(row for grid in grids for row in (grid.header, *grid.rows))
     console.print(f"\ntables and numbers: {options.results}", highlight=False)
     return 0
 

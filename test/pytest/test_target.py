@@ -5,6 +5,7 @@ What differs between versions of PostgreSQL is in test_pace.py.
 
 import os
 import signal
+import struct
 import time
 
 import psycopg
@@ -12,6 +13,8 @@ import pytest
 
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
+from cyclone_lab.postgres import REPO
+from cyclone_lab.shim import preloadable
 from test_pace import (
     BURN,
     BUSY,
@@ -44,9 +47,7 @@ def test_a_target_out_of_reach(cluster, db, conn, workers):
         warnings = lambda: [message for message in vacuum.messages if "latency target" in message]  # noqa: E731
         wait_until(warnings, "the warning")
         assert f"latency target of {target.removesuffix('ms')} ms is missed" in warnings()[0]
-        row = wait_until(
-            lambda: (row := pace(conn)) and row["limited_by"] == "floor" and row["latency_ms"] and row, "the floor"
-        )
+        row = wait_until(lambda: (row := pace(conn)) and row["limited_by"] == "floor" and row["latency_ms"] and row, "the floor")
         assert (row["relation"], row["latency_of"], row["percentile"]) == ("t", "statements", 95)
         assert row["target_ms"] == pytest.approx(float(target.removesuffix("ms")))
         assert row["latency_ms"] > row["target_ms"]
@@ -252,3 +253,31 @@ def test_what_a_vacuum_can_not_cause_does_not_count(cluster, db, conn, statement
             wait_until(lambda: seen.append(latency(conn)) or seen[-1], "a measurement")
     assert all((ms or 0) < 500 for ms in seen)
     cancel(conn, vacuum)
+
+
+def test_rows_of_a_timed_statement_are_not_timed(new_cluster):
+    """Timing it takes a few readings of the clock, however many rows it has. Those in the server's code are counted, too."""
+    rows = 10_000
+    query = f"SELECT repeat('x', 10) FROM generate_series(1, {rows})"
+    cluster = new_cluster(autovacuum="off")
+    layout = struct.Struct("ii")
+    library, control, memory = preloadable(REPO / "test" / "shim" / "clock_calls.c", layout.size, base=cluster.home)
+    cluster.env = {"LD_PRELOAD": str(library), "CYCLONE_CLOCK_CALLS": str(control)}
+    cluster.restart()
+
+    with cluster.connect() as conn, cluster.connect() as session:
+        conn.execute("CREATE EXTENSION pg_cyclone")
+        make_table(conn)
+        session.execute("SELECT set_config(name, 'system', false) FROM pg_settings WHERE name = 'timing_clock_source'")
+
+        def readings(statement: str) -> int:
+            memory[:] = layout.pack(session.info.backend_pid, 0)
+            assert session.execute(statement).fetchall()
+            return layout.unpack(memory[:])[1]
+
+        assert readings(f"EXPLAIN (ANALYZE, TIMING) {query}") > rows, "the clock is not read where it is counted"
+        assert readings(query) < rows / 100
+        vacuum = watching_vacuum(cluster, "postgres", conn)
+        assert readings(query) < rows / 100
+        wait_until(lambda: session.execute("SELECT 1") and latency(conn), "a measurement: it is timed")
+        cancel(conn, vacuum)
