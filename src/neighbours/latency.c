@@ -43,7 +43,6 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
-#include "storage/ipc.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
@@ -88,13 +87,11 @@ static uint64 elapsed = 0;		/* so far */
 static bool awaits_commit = false;	/* it has ended, but for its commit */
 
 static bool is_watching = false;
-static bool exit_callback_registered = false;
 
 static ExecutorRun_hook_type next_run_hook = NULL;
 static ExecutorFinish_hook_type next_finish_hook = NULL;
 static ExecutorEnd_hook_type next_end_hook = NULL;
 
-static void unwatch_at_exit(int code, Datum arg);
 static void time_run(COMPAT_EXECUTOR_RUN_PARAMS);
 static void time_finish(QueryDesc *query);
 static void time_end(QueryDesc *query);
@@ -128,20 +125,10 @@ latency_init(void)
 	RegisterSubXactCallback(forget_query, NULL);
 }
 
-/* latency_prepare -- see neighbours.h. */
-void
-latency_prepare(void)
-{
-	if (!exit_callback_registered)
-		before_shmem_exit(unwatch_at_exit, (Datum) 0);
-	exit_callback_registered = true;
-}
-
 /* latency_watch -- see neighbours.h. */
 void
 latency_watch(void)
 {
-	Assert(exit_callback_registered);
 	if (is_watching)
 		return;
 	pg_atomic_fetch_add_u32(&latency->watchers, 1);
@@ -600,13 +587,6 @@ bucket_start_ms(int bucket)
 		return 0;
 	return ldexp(1 + (double) (step & ((1 << STEP_BITS) - 1)) / (1 << STEP_BITS),
 				 LEAST_EXPONENT + (step >> STEP_BITS)) / 1e6;
-}
-
-/* unwatch_at_exit -- a vacuum that dies doesn't watch. */
-static void
-unwatch_at_exit(int code, Datum arg)
-{
-	latency_unwatch();
 }
 
 /* latency_shmem_size -- the size of what is shared by all backends. */

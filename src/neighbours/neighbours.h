@@ -35,14 +35,8 @@ extern int	cores_for_process(const char *root);
 #define LATENCY_BUCKETS		481
 
 /*
- * This process may watch later.  To be called when no callback for its exit is
- * registered that will be taken back.
- */
-extern void latency_prepare(void);
-
-/*
- * Have statements timed from now on, until latency_unwatch or the end of this process.
- * latency_prepare has been called.
+ * Have statements timed from now on, until latency_unwatch, which the caller calls when this
+ * process exits, too.
  */
 extern void latency_watch(void);
 

@@ -23,17 +23,13 @@
 void
 budget_init(Budget *budget)
 {
-	uint64		now = now_ns();
-
-	pg_atomic_init_u64(&budget->paid_until, now);
+	pg_atomic_init_u64(&budget->paid_until, 0);
 	pg_atomic_init_u64(&budget->used, 0);
 	pg_atomic_init_u64(&budget->slept, 0);
 	pg_atomic_init_u32(&budget->at_work, 0);
-	pg_atomic_init_u64(&budget->next_tick, now + NS_A_TICK);
+	pg_atomic_init_u64(&budget->next_tick, 0);
 	pg_atomic_init_u32(&budget->ticking, 0);
-	budget->tick_time = now;
-	budget->used_before = 0;
-	budget->slept_before = 0;
+	budget_restart(budget, now_ns());
 }
 
 /* budget_restart -- forget debts, and what was used so far; while no process ticks. */

@@ -43,6 +43,7 @@
 static PaceSummary summary;
 static GuardTimes held_before;
 
+static double slept_seconds(void);
 static void add_to_summary(void);
 static void pay(uint64 now);
 static void nap(uint64 until);
@@ -104,7 +105,6 @@ pace_join(PaceShared *shared)
 	if (!pace_is_leader())
 		guards_join(shared->leader);
 	guards_skip_wal();
-	process_reset(now_ns());
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;
 	VacuumActiveNWorkers = NULL;
@@ -163,30 +163,35 @@ pace_leave_as_builder(void)
 	neighbours_leave();
 }
 
+/* slept_seconds -- how long processes have slept for the budgets of this table, in all. */
+static double
+slept_seconds(void)
+{
+	return (double) pg_atomic_read_u64(&my_pace.shared->cost.slept) / NS_PER_S;
+}
+
 /* pace_report -- say how the pace of the table was. */
 void
 pace_report(TableResult *result)
 {
-	double		slept = (double) pg_atomic_read_u64(&my_pace.shared->cost.slept) / NS_PER_S;
+	TargetState state;
 
+	target_state(my_pace.target, &state);
+	result->slept_seconds = slept_seconds();
 	/* a reload may have ended that */
-	result->was_paced = VacuumCostActive || slept > 0;
-	result->slept_seconds = slept;
+	result->was_paced = VacuumCostActive || result->slept_seconds > 0;
 	result->has_latency_target = my_pace.target != NULL;
-	if (my_pace.target != NULL)
-	{
-		TargetState state;
-
-		target_state(my_pace.target, &state);
-		result->latency_target_ms = state.target_ms;
-	}
+	result->latency_target_ms = state.target_ms;
 }
 
 /* pace_begin_summary -- begin to sum up the tables that this process leads. */
 void
 pace_begin_summary(void)
 {
-	memset(&summary, 0, sizeof(summary));
+	summary = (PaceSummary)
+	{
+		.latency_ms = NAN
+	};
 	held_before = guards_held();
 }
 
@@ -204,12 +209,9 @@ add_to_summary(void)
 {
 	TargetState state;
 
-	summary.is_known = true;
-	summary.slept_seconds += (double) pg_atomic_read_u64(&my_pace.shared->cost.slept) / NS_PER_S;
-	summary.has_target = my_pace.target != NULL;
-	if (my_pace.target == NULL)
-		return;
 	target_state(my_pace.target, &state);
+	summary.is_known = true;
+	summary.slept_seconds += slept_seconds();
 	summary.target_ms = state.target_ms;
 	summary.latency_ms = state.latency_ms;
 }
@@ -320,10 +322,7 @@ nap(uint64 until)
 		if (my_pace.target != NULL)
 			pg_atomic_fetch_add_u64(&target_time(my_pace.target)->slept, now - start);
 		compat_report_delay(now - start);
-		if (ConfigReloadPending)
-			pace_reload();
-		if (process_budget_has_changed())
-			process_take_budget();
+		pace_reload_if_due();
 		look_and_tick(now);
 	}
 }
@@ -336,8 +335,7 @@ nap(uint64 until)
 void
 pace_while_waiting(void)
 {
-	if (ConfigReloadPending)
-		pace_reload();
+	pace_reload_if_due();
 	pace_rebalance();
 	pace_look_around(now_ns());
 	if (VacuumCostActive && !VacuumFailsafeActive)

@@ -22,10 +22,9 @@ typedef struct PaceSummary
 {
 	bool		is_known;		/* has it left a table since? */
 	double		slept_seconds;	/* by all processes */
-	bool		has_target;
 	double		target_ms;		/* 0: none, or auto */
-	double		latency_ms;		/* as last measured; NAN: there was nothing to
-								 * measure */
+	double		latency_ms;		/* as last measured; NAN: there was no target,
+								 * or nothing to measure */
 	GuardTimes	held;			/* by guards */
 } PaceSummary;
 

@@ -49,8 +49,7 @@ static volatile sig_atomic_t reload_was_hidden = false;
 
 static void adapt_settings(PaceSettings *settings);
 static void change_target(void);
-static void leave_target(void);
-static void reload_if_due(void);
+static void let_go(void);
 static void note_hidden_reload(SIGNAL_ARGS);
 static void clear_at_exit(int code, Datum arg);
 
@@ -69,23 +68,18 @@ pace_begin_command(const double *latency_target)
 	Assert(!pace_command.is_running && my_pace.shared == NULL);
 	pace_prepare_process();
 	neighbours_prepare();
-	latency_prepare();
 
 	memset(&pace_command, 0, sizeof(pace_command));
 	pace_command.is_running = true;
 	pace_command.statement = statement;
 	pace_command.has_warned = has_warned;
-	if (latency_target != NULL)
-	{
-		pace_command.has_target = true;
-		pace_command.target = *latency_target;
-	}
+	pace_command.target = latency_target != NULL ? *latency_target : NAN;
 	pace_settings_save(&pace_command.parameters);
 	pace_settings_current(&pace_command.settings_at_start);
 	pace_command.settings = pace_command.settings_at_start;
 	adapt_settings(&pace_command.settings);
 	change_target();
-	guards_begin_command(reload_if_due);
+	guards_begin_command(pace_reload_if_due);
 }
 
 /*
@@ -100,14 +94,10 @@ pace_end_command(void)
 	pace_show_reloads();
 	pace_command.is_running = false;
 	pace_command.launch = NULL;
-	leave_target();
+	let_go();
 	my_pace.in_server_code = my_pace.with_server = false;
 	my_pace.at_work = false;
 	my_pace.shared = NULL;
-	latency_unwatch();
-	neighbours_leave();
-	view_end_row();
-	guards_end_command();
 
 	pace_settings_restore(&pace_command.parameters);
 	if (pace_command.reload_owed)
@@ -143,9 +133,7 @@ pace_hurry(void)
 int
 pace_processes_fed(void)
 {
-	double		rate = settings_rate(&pace_command.settings);
-
-	return isinf(rate) ? INT_MAX : (int) Min(ceil(rate / COST_OF_A_PROCESS), INT_MAX);
+	return (int) Min(ceil(settings_rate(&pace_command.settings) / COST_OF_A_PROCESS), INT_MAX);
 }
 
 /*
@@ -156,14 +144,9 @@ pace_processes_fed(void)
 int
 pace_workers_now(void)
 {
-	double		feeds = settings_rate(&pace_command.settings) / COST_OF_A_PROCESS;
-	uint32		fed = PARKING_ALL;
+	int			fed = (int) Min(pace_processes_fed(), ceil(target_budget(pace_command.latency_target)));
 
-	if (pace_command.latency_target != NULL)
-		feeds = Min(feeds, target_budget(pace_command.latency_target));
-	if (!isinf(feeds))
-		fed = (uint32) Min(Max(ceil(feeds) - 1, 0), PARKING_ALL);
-	return (int) DEBUG_LIMIT(fed, fed);
+	return (int) DEBUG_LIMIT(fed, Max(fed - 1, 0));
 }
 
 /*
@@ -215,11 +198,11 @@ pace_reload(void)
 	view_show(my_pace.shared, NAN, NAN, 0);
 }
 
-/* reload_if_due -- pace_reload, if the server was told to. */
-static void
-reload_if_due(void)
+/* pace_reload_if_due -- pace_reload, if the server was told to, hidden from it or not. */
+void
+pace_reload_if_due(void)
 {
-	if (pace_reload_is_due())
+	if (ConfigReloadPending || reload_was_hidden)
 		pace_reload();
 }
 
@@ -242,7 +225,7 @@ pace_rebalance(void)
 static void
 adapt_settings(PaceSettings *settings)
 {
-	if (pace_command.has_target)
+	if (!isnan(pace_command.target))
 		settings->latency_target = pace_command.target;
 	if (pace_command.in_a_hurry)
 	{
@@ -274,21 +257,18 @@ change_target(void)
 		latency_unwatch();
 }
 
-/* leave_target -- the leader, and the VACUUM with it, has no target any more. */
+/* let_go -- this process has no target any more, watches nobody, and leaves no row behind. */
 static void
-leave_target(void)
+let_go(void)
 {
 	process_take_target(NULL);
 	if (pace_command.latency_target != NULL)
 		target_leave(pace_command.latency_target);
 	pace_command.latency_target = NULL;
-}
-
-/* pace_reload_is_due -- was the server told to reload its files, hidden or not? */
-bool
-pace_reload_is_due(void)
-{
-	return ConfigReloadPending || reload_was_hidden;
+	latency_unwatch();
+	neighbours_leave();
+	view_end_row();
+	guards_end_command();
 }
 
 /* pace_hide_reloads -- this process is about to run the server's code. */
@@ -336,8 +316,6 @@ pace_warn_if_out_of_reach(void)
 	/* messages of other workers don't reach the client */
 	if (!pace_is_leader() && !IsParallelWorker())
 		return;
-	if (my_pace.target == NULL)
-		return;
 	target_state(my_pace.target, &target);
 	if (!target.is_out_of_reach ||
 		!pg_atomic_compare_exchange_u32(&my_pace.shared->has_warned, &not_yet, 1))
@@ -367,8 +345,8 @@ pace_prepare_process(void)
 
 /*
  * clear_at_exit
- *		A process that dies leaves no row behind.  A worker doesn't count as being at
- *		work, or in the server's code.
+ *		A process that dies lets go.  A worker doesn't count as being at work, or in the
+ *		server's code.
  */
 static void
 clear_at_exit(int code, Datum arg)
@@ -381,8 +359,5 @@ clear_at_exit(int code, Datum arg)
 			pace_end_work();
 		parking_leave(&my_pace.shared->parking);
 	}
-	leave_target();
-	neighbours_leave();
-	view_end_row();
-	guards_end_command();
+	let_go();
 }

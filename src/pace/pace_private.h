@@ -171,7 +171,6 @@ extern bool parking_wants_workers(Parking *parking);
 extern bool parking_take_place(Parking *parking, bool at_any_rate);
 extern bool parking_give_place(Parking *parking);
 extern void parking_leave(Parking *parking);
-extern bool parking_has_place(void);
 
 /* ---- pace_settings.c ---- */
 
@@ -224,7 +223,7 @@ settings_have_target(const PaceSettings *settings)
 /* In shared memory */
 typedef struct LatencyTarget LatencyTarget;
 
-/* What a target says of itself, for views and reports */
+/* What a target says of itself; of none, that nothing is bounded or known */
 typedef struct TargetState
 {
 	double		target_ms;		/* 0: it goes by others' times */
@@ -335,8 +334,8 @@ typedef struct PaceCommand
 {
 	bool		is_running;
 	bool		in_a_hurry;		/* no budget counts */
-	bool		has_target;		/* as an option, which overrides the setting */
-	double		target;
+	double		target;			/* as an option, which overrides the setting;
+								 * NaN: none */
 	bool		reload_owed;	/* to the server, which was told to */
 	PaceParameters parameters;	/* to be put back */
 	PaceSettings settings_at_start; /* of the parameters */
@@ -361,7 +360,7 @@ pace_is_leader(void)
 }
 
 extern void pace_reload(void);
-extern bool pace_reload_is_due(void);
+extern void pace_reload_if_due(void);
 extern void pace_hide_reloads(void);
 extern void pace_show_reloads(void);
 extern void pace_rebalance(void);

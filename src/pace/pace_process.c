@@ -108,12 +108,9 @@ process_take_budget(void)
 
 	process_take_target(VacuumFailsafeActive ? NULL : target);
 	my_pace.rate = settings_rate(settings);
-	my_pace.budget = INFINITY;
 	if (my_pace.target != NULL)
-	{
 		my_pace.target_version = target_version(my_pace.target);
-		my_pace.budget = target_budget(my_pace.target);
-	}
+	my_pace.budget = target_budget(my_pace.target);
 	my_pace.slice = isinf(my_pace.budget) && isinf(my_pace.rate) ? LEAST_NAP_NS : SLICE_NS;
 
 	/* with a target, cost is counted even if nothing bounds it now */
@@ -254,8 +251,6 @@ void
 pace_pages_written(int number)
 {
 	pages_written += number;
-	if (VacuumCostActive)
-		VacuumCostBalance += number * VacuumCostPageDirty;
 }
 
 /*

@@ -27,6 +27,7 @@
 #define GREATEST_PIECE		512
 
 static void make_room(void);
+static void count_at_work(int more);
 
 /*
  * pace_allow_workers
@@ -45,15 +46,12 @@ pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argu
 	parking_set_up(&my_pace.shared->parking, MyProcNumber, most);
 	parking_set_told(&my_pace.shared->parking, guards_workers());
 	process_bound_team();
-	pace_command.launch = launch;
-	pace_command.launch_argument = argument;
 	if (!asked_for)
 	{
 		neighbours_begin();
 		make_room();
 	}
-	if (parking_wants_workers(&my_pace.shared->parking))
-		pace_launch_workers();
+	pace_allow_workers_again(launch, argument);
 }
 
 /* pace_withhold_workers -- none are launched for now; those that there were have gone. */
@@ -109,13 +107,6 @@ pace_take_place(bool at_any_rate)
 	return parking_take_place(&my_pace.shared->parking, at_any_rate);
 }
 
-/* pace_has_place -- has this worker one? */
-bool
-pace_has_place(void)
-{
-	return parking_has_place();
-}
-
 /*
  * pace_give_place
  *		Before this process takes its next piece of work: are there too many workers?  If
@@ -131,10 +122,7 @@ pace_give_place(void)
 void
 pace_begin_work(void)
 {
-	Assert(my_pace.shared != NULL);
-	pg_atomic_fetch_add_u32(&my_pace.shared->cost.at_work, 1);
-	if (my_pace.target != NULL)
-		pg_atomic_fetch_add_u32(&target_time(my_pace.target)->at_work, 1);
+	count_at_work(1);
 	my_pace.at_work = true;
 	my_pace.awake_since = now_ns();
 }
@@ -143,11 +131,19 @@ pace_begin_work(void)
 void
 pace_end_work(void)
 {
-	Assert(my_pace.shared != NULL && my_pace.at_work);
-	pg_atomic_fetch_sub_u32(&my_pace.shared->cost.at_work, 1);
-	if (my_pace.target != NULL)
-		pg_atomic_fetch_sub_u32(&target_time(my_pace.target)->at_work, 1);
+	Assert(my_pace.at_work);
+	count_at_work(-1);
 	my_pace.at_work = false;
+}
+
+/* count_at_work -- so many more processes are at work, for both budgets. */
+static void
+count_at_work(int more)
+{
+	Assert(my_pace.shared != NULL);
+	pg_atomic_fetch_add_u32(&my_pace.shared->cost.at_work, more);
+	if (my_pace.target != NULL)
+		pg_atomic_fetch_add_u32(&target_time(my_pace.target)->at_work, more);
 }
 
 /*

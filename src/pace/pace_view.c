@@ -54,7 +54,6 @@ typedef struct PaceRow
 	double		budget;
 	double		rate;
 	double		asleep;
-	bool		by_waits;		/* does the target go by others' waits? */
 	int			shared_by;		/* how many VACUUMs have the target */
 	int			limited_by;
 } PaceRow;
@@ -108,14 +107,13 @@ void
 view_show(PaceShared *shared, double cost, double awake, double asleep)
 {
 	PaceSlot   *slot = &slots[shared->leader];
-	TargetState target = {.latency_ms = NAN,.budget = INFINITY};
+	TargetState target;
 	bool		by_target = my_pace.target != NULL &&
 		(isinf(my_pace.rate) || pg_atomic_read_u32(&shared->by_target) != 0);
 	double		budget;
 	int			limit;
 
-	if (my_pace.target != NULL)
-		target_state(my_pace.target, &target);
+	target_state(my_pace.target, &target);
 	limit = find_limit(&target, by_target);
 	budget = by_target ? Max(target.budget, my_pace.least > LEAST_BUDGET ? my_pace.least : 0) : my_pace.rate;
 	SpinLockAcquire(&slot->mutex);
@@ -125,7 +123,6 @@ view_show(PaceShared *shared, double cost, double awake, double asleep)
 	slot->row.budget = isinf(budget) ? NAN : budget;
 	slot->row.rate = !VacuumCostActive ? NAN : by_target ? awake : cost;
 	slot->row.asleep = asleep;
-	slot->row.by_waits = target.target_ms == 0;
 	slot->row.shared_by = target.vacuums;
 	slot->row.limited_by = limit;
 	SpinLockRelease(&slot->mutex);
@@ -185,7 +182,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 			}
 			/* null without a latency target */
 			nulls[column] = nulls[column + 1] = isnan(row.percentile);
-			values[column++] = CStringGetTextDatum(row.by_waits ? "waits" : "statements");
+			values[column++] = CStringGetTextDatum(isnan(row.target_ms) ? "waits" : "statements");
 			values[column++] = Int32GetDatum(row.shared_by);
 			values[column++] = CStringGetTextDatum(limit_names[row.limited_by]);
 			values[column++] = ObjectIdGetDatum(row.user_id);

@@ -148,9 +148,9 @@ parking_wants_workers(Parking *parking)
 	return places(parking) > 0;
 }
 
-/* parking_has_place -- has this worker one? */
+/* pace_has_place -- see pace.h. */
 bool
-parking_has_place(void)
+pace_has_place(void)
 {
 	return has_place;
 }

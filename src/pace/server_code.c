@@ -79,8 +79,7 @@ pace_in_server_code(void)
 		process_reset(now_ns());
 		have_server_sleep(0);
 	}
-	if (pace_reload_is_due())
-		pace_reload();
+	pace_reload_if_due();
 	waits = guards_wait_in_server_code();
 	if (!VacuumFailsafeActive)
 		VacuumCostActive = waits || process_is_counted();
@@ -120,8 +119,7 @@ pace_end_server_code(void)
 		VacuumCostActive = process_is_counted();
 	process_reset(now_ns());
 	pace_show_reloads();
-	if (pace_reload_is_due())
-		pace_reload();
+	pace_reload_if_due();
 	pace_warn_if_out_of_reach();
 }
 

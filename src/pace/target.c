@@ -151,7 +151,7 @@ target_version(LatencyTarget *target)
 	return pg_atomic_read_u32(&target->version);
 }
 
-/* target_budget -- how many processes may be at work on average; INFINITY: no bound. */
+/* target_budget -- how many processes may be at work on average; INFINITY: no bound, or no target. */
 double
 target_budget(LatencyTarget *target)
 {
@@ -192,10 +192,16 @@ target_tick_if_due(LatencyTarget *target, uint64 now)
 	budget_end_tick(&target->time);
 }
 
-/* target_state -- what it tells views and reports. */
+/* target_state -- what it tells views and reports; NULL: that there is none. */
 void
 target_state(LatencyTarget *target, TargetState *state)
 {
+	*state = (TargetState)
+	{
+		.latency_ms = NAN,.budget = INFINITY
+	};
+	if (target == NULL)
+		return;
 	SpinLockAcquire(&target->mutex);
 	*state = target->state;
 	SpinLockRelease(&target->mutex);
@@ -380,20 +386,22 @@ static void
 publish(LatencyTarget *target, uint64 now)
 {
 	const Controller *controller = &target->controller;
-	double		budget = controller_budget(controller);
+	TargetState state = {
+		.target_ms = controller->target_ms,
+		.latency_ms = target->latency_ms,
+		.budget = controller_budget(controller),
+		.limit = controller->limit,
+		.is_out_of_reach = controller_target_is_out_of_reach(controller),
+	};
 	double		before;
 
 	SpinLockAcquire(&target->mutex);
 	before = target->state.budget;
-	target->state.budget = budget;
-	target->state.target_ms = controller->target_ms;
-	target->state.latency_ms = target->latency_ms;
-	target->state.limit = controller->limit;
-	target->state.is_out_of_reach = controller_target_is_out_of_reach(controller);
+	target->state = state;
 	SpinLockRelease(&target->mutex);
-	if (budget == before)
+	if (state.budget == before)
 		return;
-	budget_change_rate(&target->time, now, isinf(before) ? 1 : before / budget);
+	budget_change_rate(&target->time, now, isinf(before) ? 1 : before / state.budget);
 	pg_atomic_fetch_add_u32(&target->version, 1);
 }
 
