@@ -7,7 +7,7 @@ When all visitors are done no entry of a dead TID may be left, none may have bee
 there at the start must have had its cleanup lock. Weaker rules must fail, or the check proves nothing.
 """
 
-
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -17,6 +17,7 @@ from cyclone_lab.state_search import replace
 
 NOWHERE = -1
 FREE, LEAF, DELETED = "free", "leaf", "deleted"
+THERE = frozenset({1, 3})  # the pages of the start
 
 
 class Page(NamedTuple):
@@ -36,8 +37,8 @@ class State(NamedTuple):
     to_visit: tuple[frozenset, ...]  # by visitor: blocks of its ranges
     duties: tuple[frozenset, ...]  # by visitor: right siblings
     splits_left: int
-    removed: tuple[int, ...]  # in order of removal, sorted at the end
-    locked: frozenset  # blocks of the start that had a cleanup lock
+    removed: tuple[int, ...]
+    locked: frozenset  # of THERE, those that had a cleanup lock
 
 
 class Rules(NamedTuple):
@@ -50,35 +51,31 @@ class Rules(NamedTuple):
     delete_at_once: bool = False  # an empty page goes before all visits are done, perhaps before its own
 
 
-def changed(pages: tuple[Page, ...], **by_block: Page) -> tuple[Page, ...]:
-    """Return the pages with some replaced; blocks are named b0, b1, ..."""
-    new = list(pages)
-    for name, page in by_block.items():
-        new[int(name[1:])] = page
-    return tuple(new)
+def changed(pages: tuple[Page, ...], by_block: dict[int, Page]) -> tuple[Page, ...]:
+    """Return the pages with some replaced."""
+    return tuple(by_block.get(block, page) for block, page in enumerate(pages))
+
+
+def put(values: tuple, at: int, value) -> tuple:
+    return values[:at] + (value,) + values[at + 1 :]
 
 
 def visit(state: State, visitor: int, block: int, rules: Rules, is_duty: bool) -> State:
     """One page under its cleanup lock: remove the dead entries, clear the ID, incur a duty."""
     page = state.pages[block]
-    to_visit, duties = list(state.to_visit), list(state.duties)
+    pages, to_visit, duties, splits_left, removed, locked = state
     if is_duty:
-        duties[visitor] -= {block}
+        duties = put(duties, visitor, duties[visitor] - {block})
     else:
-        to_visit[visitor] -= {block}
-    state = replace(state, to_visit=tuple(to_visit), duties=tuple(duties), locked=state.locked | {block})
-    if page.kind != LEAF or (is_duty and not page.stamped):
-        return state
-    follow = page.stamped and not page.split_end and page.right != NOWHERE and rules.follow_chains
-    follow = follow and not (rules.only_leftwards and page.right > block) and not (is_duty and rules.clear_without_duty)
-    if follow:
-        duties[visitor] |= {page.right}
-    return replace(
-        state,
-        duties=tuple(duties),
-        pages=changed(state.pages, **{f"b{block}": replace(page, stamped=False, dead=frozenset())}),
-        removed=state.removed + tuple(sorted(page.dead)),
-    )
+        to_visit = put(to_visit, visitor, to_visit[visitor] - {block})
+    if page.kind == LEAF and (page.stamped or not is_duty):
+        follow = page.stamped and not page.split_end and page.right != NOWHERE and rules.follow_chains
+        if follow and not (rules.only_leftwards and page.right > block) and not (is_duty and rules.clear_without_duty):
+            duties = put(duties, visitor, duties[visitor] | {page.right})
+        if page.stamped or page.dead:
+            pages = put(pages, block, replace(page, stamped=False, dead=frozenset()))
+            removed = tuple(sorted(removed + tuple(page.dead)))
+    return State(pages, to_visit, duties, splits_left, removed, locked | THERE & {block})
 
 
 def split(state: State, block: int, target: int, moved: frozenset, rules: Rules) -> State:
@@ -88,7 +85,7 @@ def split(state: State, block: int, target: int, moved: frozenset, rules: Rules)
     left = replace(page, right=target, stamped=rules.stamp_splits, split_end=False, dead=page.dead - moved)
     right = Page(LEAF, page.right, rules.stamp_splits, rules.stamp_splits and not sibling_stamped, moved)
     return replace(
-        state, pages=changed(state.pages, **{f"b{block}": left, f"b{target}": right}), splits_left=state.splits_left - 1
+        state, pages=changed(state.pages, {block: left, target: right}), splits_left=state.splits_left - 1
     )
 
 
@@ -96,9 +93,9 @@ def delete(state: State, block: int) -> State:
     """Take an empty page out of the chain, and with it what it says of its right sibling."""
     page = state.pages[block]
     left = next((b for b, p in enumerate(state.pages) if p.kind == LEAF and p.right == block), None)
-    pages = changed(state.pages, **{f"b{block}": Page(DELETED)})
+    pages = changed(state.pages, {block: Page(DELETED)})
     if left is not None:
-        pages = changed(pages, **{f"b{left}": replace(pages[left], right=page.right)})
+        pages = changed(pages, {left: replace(pages[left], right=page.right)})
     return replace(state, pages=pages)
 
 
@@ -122,8 +119,8 @@ def successors(state: State, rules: Rules):
                     yield split(state, block, target, frozenset(entries[at:]), rules)
         if page.kind == LEAF and page.dead and rules.delete_at_once:
             # others may remove entries as well, once they are known to be dead
-            removed = state.removed + tuple(sorted(page.dead))
-            pages = changed(state.pages, **{f"b{block}": replace(page, dead=frozenset())})
+            removed = tuple(sorted(state.removed + tuple(page.dead)))
+            pages = changed(state.pages, {block: replace(page, dead=frozenset())})
             yield replace(state, pages=pages, removed=removed)
         if page.kind == LEAF and not page.dead and page.right != NOWHERE and rules.delete_at_once:
             yield delete(state, block)
@@ -148,15 +145,12 @@ def explore(rules: Rules, *, splits: int, blocks: int = 5) -> tuple[int, list[st
         if not any(state.to_visit) and not any(state.duties):
             if left := everything - set(state.removed):
                 yield f"entries {sorted(left)} are left in {state.pages}"
-            if not {1, 3} <= state.locked and not rules.delete_at_once:
+            if state.locked != THERE and not rules.delete_at_once:
                 yield f"a leaf page never had its cleanup lock: {state}"
         if len(state.removed) != len(set(state.removed)):
             yield f"removed twice: {state.removed}"
 
-    def in_order(state: State):
-        return (replace(following, removed=tuple(sorted(following.removed))) for following in successors(state, rules))
-
-    return state_search.explore(start, in_order, problems_of)
+    return state_search.explore(start, partial(successors, rules=rules), problems_of)
 
 
 def test_no_entry_of_a_dead_tid_is_left_whatever_the_order():
@@ -234,7 +228,7 @@ def end_split(now: Beginning, under_way: Split) -> Beginning:
     moved = under_way.moved & page.dead  # without locks, some may be gone
     left = replace(page, right=under_way.target, stamped=under_way.stamp, split_end=False, dead=page.dead - moved)
     right = Page(LEAF, page.right, under_way.stamp, split_end, moved)
-    pages = changed(now.state.pages, **{f"b{under_way.block}": left, f"b{under_way.target}": right})
+    pages = changed(now.state.pages, {under_way.block: left, under_way.target: right})
     in_flight = tuple(split for split in now.in_flight if split != under_way)
     return replace(now, state=replace(now.state, pages=pages), in_flight=in_flight)
 
@@ -289,12 +283,11 @@ def explore_from_the_beginning(rules: BeginningRules, *, splits: int) -> tuple[i
         if len(now.state.removed) != len(set(now.state.removed)):
             yield f"removed twice: {now.state.removed}"
 
-    def in_order(now: Beginning):
+    def without_locks(now: Beginning):
         for following in successors_from_the_beginning(now, rules):
-            state = replace(following.state, removed=tuple(sorted(following.state.removed)), locked=frozenset())
-            yield replace(following, state=state)
+            yield replace(following, state=replace(following.state, locked=frozenset()))
 
-    return state_search.explore(start, in_order, problems_of)
+    return state_search.explore(start, without_locks, problems_of)
 
 
 def test_no_entry_is_left_by_a_split_under_way_when_the_vacuum_begins():

@@ -53,12 +53,9 @@ class Rules(NamedTuple):
     remember_own: bool = False  # the pages of a range are remembered as followed, whatever they were then
 
 
-def with_pages(state: State, **by_block: Page) -> State:
-    """Return the state with some pages replaced; blocks are named b0, b1, ..."""
-    pages = list(state.pages)
-    for name, page in by_block.items():
-        pages[int(name[1:])] = page
-    return replace(state, pages=tuple(pages))
+def with_pages(state: State, by_block: dict[int, Page]) -> State:
+    """Return the state with some pages replaced."""
+    return replace(state, pages=tuple(by_block.get(block, page) for block, page in enumerate(state.pages)))
 
 
 def put(values: tuple, at: int, value) -> tuple:
@@ -68,23 +65,24 @@ def put(values: tuple, at: int, value) -> tuple:
 def visit(state: State, visitor: int, block: int, rules: Rules, is_duty: bool) -> State:
     """One page under its lock: remove the dead entries, incur a duty, which is done before anything else."""
     page = state.pages[block]
+    pages, to_visit, duty, followed, splits_left, removed = state
     if is_duty:
-        state = replace(state, duty=put(state.duty, visitor, NOWHERE))
-        if block in state.followed[visitor]:
-            return state
+        duty = put(duty, visitor, NOWHERE)
+        if block in followed[visitor]:
+            return State(pages, to_visit, duty, followed, splits_left, removed)
     else:
-        state = replace(state, to_visit=put(state.to_visit, visitor, state.to_visit[visitor] - {block}))
-    remember = is_duty and page.kind == LEAF or rules.remember_own
-    if remember:
-        state = replace(state, followed=put(state.followed, visitor, state.followed[visitor] | {block}))
-    if page.kind != LEAF:
-        return state
-    shows = page.newer and rules.see_nsn or page.follow and rules.see_flag
-    go = shows and page.right != NOWHERE and rules.follow_chains
-    if go and not (rules.only_leftwards and page.right > block) and not (is_duty and rules.one_page):
-        state = replace(state, duty=put(state.duty, visitor, page.right))
-    state = with_pages(state, **{f"b{block}": replace(page, dead=frozenset())})
-    return replace(state, removed=tuple(sorted(state.removed + tuple(page.dead))))
+        to_visit = put(to_visit, visitor, to_visit[visitor] - {block})
+    if is_duty and page.kind == LEAF or rules.remember_own:
+        followed = put(followed, visitor, followed[visitor] | {block})
+    if page.kind == LEAF:
+        shows = page.newer and rules.see_nsn or page.follow and rules.see_flag
+        go = shows and page.right != NOWHERE and rules.follow_chains
+        if go and not (rules.only_leftwards and page.right > block) and not (is_duty and rules.one_page):
+            duty = put(duty, visitor, page.right)
+        if page.dead:
+            pages = put(pages, block, replace(page, dead=frozenset()))
+            removed = tuple(sorted(removed + tuple(page.dead)))
+    return State(pages, to_visit, duty, followed, splits_left, removed)
 
 
 def splits_of(state: State, block: int):
@@ -99,7 +97,7 @@ def splits_of(state: State, block: int):
             right = Page(LEAF, page.right, page.newer, False, go)
             for newer, follow in ((True, False), (page.newer, True)):  # completed, or failed halfway
                 left = replace(page, right=target, newer=newer, follow=follow, dead=stay)
-                yield with_pages(state, **{f"b{block}": left, f"b{target}": right})
+                yield with_pages(state, {block: left, target: right})
     for middle, last in ((free[0], free[-1]), (free[-1], free[0])) if len(free) > 1 else ():
         for where in product(range(3), repeat=len(entries)):
             parts = [frozenset(e for e, part in zip(entries, where, strict=True) if part == i) for i in range(3)]
@@ -108,7 +106,7 @@ def splits_of(state: State, block: int):
             for done_left, done_middle in ((True, True), (False, True), (False, False)):
                 mid = Page(LEAF, last, done_middle or page.newer, not done_middle, parts[1])
                 left = replace(page, right=middle, newer=done_left or page.newer, follow=not done_left, dead=parts[0])
-                yield with_pages(state, **{f"b{block}": left, f"b{middle}": mid, f"b{last}": end})
+                yield with_pages(state, {block: left, middle: mid, last: end})
 
 
 def root_splits(state: State, block: int):
@@ -121,8 +119,8 @@ def root_splits(state: State, block: int):
     for at in range(len(entries) + 1):
         first = Page(LEAF, free[-1], dead=frozenset(entries[:at]))
         second = Page(LEAF, dead=frozenset(entries[at:]))
-        pages = {f"b{block}": Page(INTERNAL), f"b{free[0]}": first, f"b{free[-1]}": second}
-        yield with_pages(replace(state, splits_left=state.splits_left - 1), **pages)
+        pages = {block: Page(INTERNAL), free[0]: first, free[-1]: second}
+        yield with_pages(replace(state, splits_left=state.splits_left - 1), pages)
 
 
 def completed(state: State, block: int) -> State:
@@ -131,7 +129,7 @@ def completed(state: State, block: int) -> State:
         page = state.pages[block]
         if not page.follow:
             return state
-        state = with_pages(state, **{f"b{block}": replace(page, newer=True, follow=False)})
+        state = with_pages(state, {block: replace(page, newer=True, follow=False)})
         block = page.right
 
 
@@ -160,10 +158,10 @@ def successors(state: State, rules: Rules, root: int):
         elif state.splits_left > 0 and any(p.kind == FREE for p in state.pages):
             yield from root_splits(state, block) if block == root else splits_of(state, block)
         if rules.delete_at_once and not page.dead and block != root and not page.follow:
-            yield with_pages(state, **{f"b{block}": Page()})
+            yield with_pages(state, {block: Page()})
         if rules.delete_at_once and page.dead:
             # others may remove entries as well, once they are known to be dead
-            gone = with_pages(state, **{f"b{block}": replace(page, dead=frozenset())})
+            gone = with_pages(state, {block: replace(page, dead=frozenset())})
             yield replace(gone, removed=tuple(sorted(state.removed + tuple(page.dead))))
 
 
@@ -172,8 +170,7 @@ def explore(start: State, rules: Rules, root: int = NOWHERE) -> tuple[int, list[
     everything = frozenset().union(*(page.dead for page in start.pages))
 
     def problems_of(state: State):
-        left = everything - set(state.removed)
-        if is_over(state) and left:
+        if is_over(state) and (left := everything - set(state.removed)):
             yield f"entries {sorted(left)} are left in {state.pages}"
         if len(state.removed) != len(set(state.removed)):
             yield f"removed twice: {state.removed}"
@@ -283,7 +280,7 @@ def end_split(now: Beginning, split: Split) -> Beginning:
     moved = split.moved & page.dead  # without locks, some may be gone
     left = replace(page, right=split.target, newer=split.newer or page.newer, dead=page.dead - moved)
     right = Page(LEAF, page.right, page.newer, False, moved)
-    state = with_pages(now.state, **{f"b{split.block}": left, f"b{split.target}": right})
+    state = with_pages(now.state, {split.block: left, split.target: right})
     return replace(now, state=state, in_flight=tuple(other for other in now.in_flight if other != split))
 
 
