@@ -165,19 +165,24 @@ def dangling_index_entries(conn: psycopg.Connection, heap: str, *, between_passe
 
     With `between_passes`, as after a VACUUM that was interrupted, they may lead to dead ones.
     """
-    problems = []
+    # one query, as the roots are the same for all indexes
+    of_index, parameters = [], {"heap": heap, "between_passes": between_passes}
     for method, entries in _ENTRIES.items():
         for index in _indexes(conn, heap, method):
-            rows = conn.execute(
-                f"""
-                WITH {_HEAP_ROOTS}, {_INDEX_PAGES}, entries AS ({entries})
-                SELECT block, itemoffset, entries.tid::text
-                FROM entries LEFT JOIN roots ON roots.tid = entries.tid
-                WHERE roots.tid IS NULL
-                """,
-                {"heap": heap, "index": index, "between_passes": between_passes},
-            )
-            problems += [f"index {index}, block {block}, item {item} dangles: {tid}" for block, item, tid in rows]
+            name = f"index{len(of_index)}"
+            parameters[name] = index
+            query = f"SELECT %(index)s::text, block, itemoffset, tid FROM (WITH {_INDEX_PAGES} {entries}) entries"
+            of_index.append(query.replace("%(index)s", f"%({name})s"))
+    rows = conn.execute(
+        f"""
+        WITH {_HEAP_ROOTS}
+        SELECT index, block, itemoffset, entries.tid::text
+        FROM ({" UNION ALL ".join(of_index)}) entries (index, block, itemoffset, tid) LEFT JOIN roots ON roots.tid = entries.tid
+        WHERE roots.tid IS NULL
+        """,
+        parameters,
+    ) if of_index else ()  # fmt: skip
+    problems = [f"index {index}, block {block}, item {item} dangles: {tid}" for index, block, item, tid in rows]
     for index in _indexes(conn, heap, "gin"):
         found = list(gin.entries(gin.read_pages(conn, index)))
         tids = [f"({block},{offset})" for block, offset in {entry.tid for entry in found}]
