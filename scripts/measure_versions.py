@@ -76,7 +76,7 @@ def _measure(major: int, file: str, uses: dict) -> tuple[float, bool, set[str]]:
         counts = Path(folder)
         counts.chmod(0o777)
         env = {**os.environ, "PG_VERSIONS": str(major), "GCOV_PREFIX": folder, "PYTHONPATH": str(REPO / "python")}
-        command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=0", "-p", "no:cacheprovider", str(TESTS / file)]
+        command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=0", "-p", "no:cacheprovider", "-m", "not once", str(TESTS / file)]
         began = time.monotonic()
         result = subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, timeout=LIMIT)
         seconds = time.monotonic() - began

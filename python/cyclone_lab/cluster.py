@@ -147,7 +147,7 @@ class Cluster:
             with suppress(psycopg.OperationalError):
                 self.connect().close()
                 return
-            time.sleep(0.05)
+            time.sleep(0.01)
         self.stop("immediate")
         raise RuntimeError(f"the server did not start:\n{self.log[-4000:]}")
 

@@ -6,6 +6,8 @@ Every test that asks for a server runs once for each major version in PG_VERSION
 import os
 import re
 import tempfile
+from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -137,10 +139,8 @@ def server_headers() -> Path:
 @pytest.fixture(scope="session")
 def cluster(prefix):
     """A running server that all tests of a major version share; a test that stops it makes its own from `new_cluster`."""
-    with Cluster.create(prefix, CONFIG) as shared:
-        shared.start()
-        _create_template(shared)
-        yield shared
+    with create_with_template(prefix) as shared:
+        yield shared.start()
 
 
 @pytest.fixture
@@ -149,10 +149,8 @@ def new_cluster(prefix):
     made = []
 
     def make(**config) -> Cluster:
-        made.append(Cluster.create(prefix, {**CONFIG, **config}))
-        made[-1].start()
-        _create_template(made[-1])
-        return made[-1]
+        made.append(create_with_template(prefix, {**CONFIG, **config}))
+        return made[-1].start()
 
     yield make
     for own in made:
@@ -169,10 +167,16 @@ def neighbours_prefix(request):
 
 
 @pytest.fixture
-def db(cluster):
+def template() -> str:
+    """The name of the database that `db` is a copy of; a file whose tests need the same tables has another one."""
+    return TEMPLATE
+
+
+@pytest.fixture
+def db(cluster, template):
     """The name of a fresh database with pg_cyclone and the extensions of the checks, dropped after the test."""
     name = f"test_{next(_database_number)}"
-    cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy")  # 50 ms instead of 80
+    cluster.sql(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")  # 50 ms instead of 80
     yield name
     wait_until(lambda: _dropped(cluster, name), f"the end of the sessions in {name}")
 
@@ -221,12 +225,36 @@ def _is_left_out(item, option) -> bool:
     if item.get_closest_marker("full"):
         return True
     main = max(first_major, versions.MAIN if versions.MAIN in PG_VERSIONS else PG_VERSIONS[-1])
-    is_asked_for = option.every_version or getattr(item.module, "EVERY_VERSION", "") or item.path.name in versions.tests(major)
+    is_for_all = getattr(item.module, "EVERY_VERSION", "") or item.path.name in versions.tests(major)
+    is_asked_for = option.every_version or is_for_all and not item.get_closest_marker("once")
     return major not in (main, NO_VERSION) and not is_asked_for
 
 
-def _create_template(cluster: Cluster) -> None:
+@contextmanager
+def made_once(cluster: Cluster, name: str, make):
+    """A copy of the template database in which make(connection) has made what several tests need, for `template`: to copy it takes much
+    less time. Yields what `make` returned."""
+    cluster.sql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy")
+    with cluster.connect(name) as connection:
+        result = make(connection)
+    yield result
+    wait_until(lambda: _dropped(cluster, name), f"the end of the sessions in {name}")
+
+
+def create_with_template(prefix: Path, config: dict = CONFIG, *, initdb: tuple[str, ...] = ()) -> Cluster:
+    """Return a new, stopped cluster with these settings that has the template database, made with these options of initdb."""
+    cluster = _with_template(prefix, initdb).copy()
+    cluster.config = dict(config)
+    return cluster
+
+
+@cache
+def _with_template(prefix: Path, initdb: tuple[str, ...]) -> Cluster:
+    """Return a stopped cluster with the template database, to be copied: it is made once in a process."""
+    cluster = Cluster.create(prefix, CONFIG, initdb=initdb).start()
     cluster.sql(f"CREATE DATABASE {TEMPLATE}")
     with cluster.connect(TEMPLATE) as connection:
         connection.execute("CREATE EXTENSION pg_cyclone")
         checks.create_extensions(connection)
+    cluster.stop()
+    return cluster

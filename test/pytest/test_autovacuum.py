@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
 from cyclone_lab.cluster import Cluster
@@ -236,9 +236,8 @@ def autovacuum_config(pg_major) -> dict:
 
 @pytest.fixture(scope="module")
 def shared(prefix, autovacuum_config):
-    with Cluster.create(prefix, {**CONFIG, **autovacuum_config}) as cluster:
+    with create_with_template(prefix, {**CONFIG, **autovacuum_config}) as cluster:
         cluster.start()
-        _create_template(cluster)
         yield cluster
 
 

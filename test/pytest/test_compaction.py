@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
 from cyclone_lab.cluster import Cluster
@@ -128,9 +128,8 @@ def make_bloated_index(conn) -> None:
 
 @pytest.fixture(scope="module")
 def running(prefix):
-    with Cluster.create(prefix, {**CONFIG, **SETTINGS}) as cluster:
+    with create_with_template(prefix, {**CONFIG, **SETTINGS}) as cluster:
         cluster.start()
-        _create_template(cluster)
         yield Server(cluster)
 
 
@@ -178,6 +177,7 @@ def test_bloated_table_becomes_small(server):
     server.off()
 
 
+@pytest.mark.once
 def test_index_alone_is_rebuilt(server):
     """A table whose index alone is bloated keeps its rows where they are."""
     with server.connect() as conn:
@@ -205,6 +205,7 @@ REASONS = {
 }
 
 
+@pytest.mark.once
 def test_reasons(server):
     """Each reason that the view gives, with its number. An hour that isn't now keeps the worker from doing anything about it."""
     with server.connect() as conn:
@@ -231,6 +232,7 @@ def test_reasons(server):
         assert row["figure"] == 2 * row["would_win"]
 
 
+@pytest.mark.once
 def test_holder_of_the_horizon_is_waited_for(server):
     holder = server.connect()
     holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -242,6 +244,7 @@ def test_holder_of_the_horizon_is_waited_for(server):
     server.wait_for(last_outcome="done")
 
 
+@pytest.mark.once
 def test_advice_says_that_it_will_be_compacted(server):
     with server.connect() as conn:
         conn.execute("CREATE TABLE large (id int, note text) WITH (autovacuum_enabled = off)")
@@ -273,6 +276,7 @@ def test_gives_way_to_ddl(server):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_gives_way_to_ddl_while_paused(server):
     """As when it isn't paused."""
     with server.connect() as conn:
@@ -309,6 +313,7 @@ def test_table_that_is_locked_at_the_last_moment(server):
         other.execute("ROLLBACK")
 
 
+@pytest.mark.once
 def test_ends_when_it_is_switched_off(server):
     with server.parked("inplace-plan"):
         server.set(**{"cyclone.compaction": None})
@@ -318,6 +323,7 @@ def test_ends_when_it_is_switched_off(server):
     server.wait_for(last_outcome="done")
 
 
+@pytest.mark.once
 def test_ends_with_its_window(server):
     """What the window has ended goes on in the next one, without a pause; here that is at once."""
     with server.parked("inplace-plan"):
@@ -329,6 +335,7 @@ def test_ends_with_its_window(server):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_error_is_one_tables(server):
     with server.connect() as conn:
         server.on(**{"cyclone.debug_point": "inplace-plan:worker:error"})
@@ -351,6 +358,7 @@ def test_killed_worker_leaves_a_pause(server):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_clock_that_was_set_back(server):
     """What is noted of a moment that hasn't come yet doesn't count for as long as the clock was wrong."""
     with server.connect() as conn:
@@ -547,6 +555,7 @@ def roles(server):
     server.cluster.sql("DROP ROLE compaction_owner, compaction_other")
 
 
+@pytest.mark.once
 def test_privileges(roles):
     """A table's owner has its policy, and nobody else's; nobody writes to the tables, and what is said of a table is for its owner."""
     with roles.connect(user="compaction_owner") as owner, roles.connect(user="compaction_other") as other, roles.connect() as conn:
@@ -582,6 +591,7 @@ def test_privileges(roles):
         assert owner.execute("SELECT current_user, current_setting('search_path')").fetchall() == [("compaction_owner", "pg_temp, public")]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -613,6 +623,7 @@ def test_rows_that_no_constraint_has_seen(server):
             assert cooldown == (0 if sign else 100 * 365 * 86400)
 
 
+@pytest.mark.once
 def test_wrong_settings(server):
     with server.connect() as conn:
         with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
@@ -655,6 +666,7 @@ def test_policies_survive(server):
         wait_until(lambda: conn.execute("SELECT count(*) FROM cyclone.compaction_policies").fetchall() == [(3,)], "the end of a policy")
 
 
+@pytest.mark.once
 def test_view_is_cheap(server):
     """No page of a table is read for the view, whatever is asked."""
     with server.connect() as conn:
@@ -668,6 +680,7 @@ def test_view_is_cheap(server):
         assert conn.execute(blocks).fetchall() == before
 
 
+@pytest.mark.once
 def test_reader_never_waits_for_long(server):
     """Who reads and writes the table goes on while a worker stands still at it, lock and all."""
     with server.connect() as conn, server.parked("inplace-plan"):

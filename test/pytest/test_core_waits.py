@@ -1,4 +1,4 @@
-"""The target auto goes by how long others wait for a core, which their statements don't show.
+"""The target auto goes by how long others wait for a core, which their statements don't show, or for a page.
 
 What the kernel says of that is the test's (test/shim/core_times.c).
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cyclone_lab import checks
-from cyclone_lab.background import Background, wait_until
+from cyclone_lab.background import DEBUG_POINT_LOCK, Background, wait_until
 from cyclone_lab.postgres import REPO, hand_over
 from cyclone_lab.shim import preloadable
 from test_pace import BURN, BUSY, FIRST_BUDGET, SETTINGS, SLOW, Load, cancel, make_slow_table, pace
@@ -72,6 +72,7 @@ def budget(conn) -> float | None:
     return row["budget"] if row and row["limited_by"] in ("latency target", "floor") else None
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
     """Statements take 20 ms come what may; so without that it would go faster and faster, until it is through."""
@@ -93,6 +94,48 @@ def test_a_vacuum_makes_way_for_those_who_wait_for_a_core(kernel, workers):
         checks.assert_clean(conn, "t")
 
 
+# Keys whose comparison waits for the test, with their page locked, in a session that asks for that
+LOCKED_PAGE = f"""
+    CREATE FUNCTION compared(int, int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
+        IF current_setting('my.wait', true) = 'on' THEN
+            PERFORM pg_advisory_xact_lock_shared({DEBUG_POINT_LOCK});
+        END IF;
+        RETURN btint4cmp($1, $2);
+    END $$;
+    CREATE OPERATOR CLASS waiting FOR TYPE int USING btree AS
+        OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 compared(int, int);
+    CREATE TABLE page (k int);
+    CREATE INDEX ON page (k waiting);
+    INSERT INTO page VALUES (1)
+"""
+WAITERS = 12
+
+
+def test_a_vacuum_makes_way_for_those_who_wait_for_a_page(kernel):
+    """Which is a wait of another class since PostgreSQL 19. The lock is held until they have been seen, however long that takes."""
+    kernel.waits = 0
+    with kernel.cluster.connect() as conn, kernel.cluster.connect() as gate:
+        conn.execute(LOCKED_PAGE)
+        vacuum = Background(kernel.cluster, "postgres", "VACUUM (PARALLEL 0) t", AUTO)
+        wait_until(lambda: budget(conn), "what they wait for alone")
+        gate.execute("SELECT pg_advisory_lock(%s)", (DEBUG_POINT_LOCK,))
+        sessions = [Background(kernel.cluster, "postgres", "INSERT INTO page VALUES (2)", {"my.wait": "on"})]
+        held = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event = 'advisory'"
+        wait_until(lambda: conn.execute(held, (sessions[0].pid,)).fetchall(), "a locked page")
+        sessions += [Background(kernel.cluster, "postgres", "INSERT INTO page VALUES (3)") for _ in range(WAITERS)]
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE query ~ '^INSERT' AND wait_event_type IN ('LWLock', 'Buffer')"
+        wait_until(lambda: conn.execute(waiting).fetchone() == (WAITERS,), "those who wait for it")
+        low = wait_until(lambda: (found := budget(conn)) and found < FIRST_BUDGET / 4 and found, "less of a budget")
+        gate.close()
+        for session in sessions:
+            session.finish()
+        wait_until(lambda: (budget(conn) or 0) > 1.5 * low, "more of it", 120)
+        cancel(conn, vacuum)
+    with kernel.cluster.connect() as conn:
+        checks.assert_clean(conn, "t", "page")
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("what", ["nothing", *(pytest.param(what, marks=pytest.mark.full) for what in ("always the same", "no file"))])
 def test_where_it_is_not_known_a_small_budget_is_kept_to(kernel, what):
     """While others are at work; when they have gone the rest is done at full speed."""

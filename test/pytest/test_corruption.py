@@ -8,10 +8,9 @@ from contextlib import contextmanager, suppress
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import wait_until
-from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import as_server_user, hand_over, run_program
 from test_monitoring import queries
 
@@ -100,9 +99,8 @@ CHECKSUM_DAMAGE = {
 def damageable(prefix, pg_major, config: dict = CONFIG):
     """A running server that finds no page damaged by its checksum, with the template database."""
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()  # before, there are none if nothing is said
-    with Cluster.create(prefix, config, initdb=initdb) as cluster:
+    with create_with_template(prefix, config, initdb=initdb) as cluster:
         cluster.start()
-        _create_template(cluster)
         yield cluster
 
 
@@ -115,20 +113,23 @@ def make_table(conn, name: str) -> None:
     conn.execute(f"DELETE FROM {name} WHERE id % 3 = 0")
 
 
-def damage(cluster, conn, relation: str, block: int, how) -> None:
-    """Change one page of a relation's fork in its file; the server must not have it in memory, nor be running."""
-    name, _, fork = relation.partition(":")
-    [(path,)] = conn.execute("SELECT pg_relation_filepath(%s)", (name,))
-    file = cluster.data / (path + (f"_{fork}" if fork else ""))
+def damage(cluster, conn, relations: tuple[str, ...], block: int, how) -> None:
+    """Change one page of each relation's fork in its file; the server must not have it in memory, nor be running."""
+    files = []
+    for relation in relations:
+        name, _, fork = relation.partition(":")
+        [(path,)] = conn.execute("SELECT pg_relation_filepath(%s)", (name,))
+        files.append(cluster.data / (path + (f"_{fork}" if fork else "")))
     conn.close()
     cluster.stop()
-    with open(file, "r+b") as pages:
-        pages.seek(block * PAGE)
-        page = bytearray(pages.read(PAGE))
-        assert len(page) == PAGE
-        how(page)
-        pages.seek(block * PAGE)
-        pages.write(page)
+    for file in files:
+        with open(file, "r+b") as pages:
+            pages.seek(block * PAGE)
+            page = bytearray(pages.read(PAGE))
+            assert len(page) == PAGE
+            how(page)
+            pages.seek(block * PAGE)
+            pages.write(page)
     cluster.start()
 
 
@@ -153,14 +154,11 @@ def verdict(cluster, statement: str, enabled: str) -> tuple:
 def assert_as_core(cluster, relation: str, block: int, how, message: str | None, options: str) -> None:
     """Damage a table and a copy alike, and compare what VACUUM says, with and without pg_cyclone."""
     cluster.start()
-    _create_template(cluster)
     with cluster.connect(TEMPLATE) as conn:
         for name in ("t", "core", "other"):
             make_table(conn, name)
         before = checks.table_state(conn, "other")
-        conn.execute("CHECKPOINT")
-    for name in (relation, re.sub(r"^t\b|^t(?=_)", "core", relation)):
-        damage(cluster, cluster.connect(TEMPLATE), name, block, how)
+    damage(cluster, cluster.connect(TEMPLATE), (relation, re.sub(r"^t\b|^t(?=_)", "core", relation)), block, how)
     log_position = len(cluster.log)
     ours = verdict(cluster, f"VACUUM ({options}) t", "on")
     assert not re.search("PANIC|TRAP|terminated by signal", cluster.log[log_position:])
@@ -181,20 +179,20 @@ def assert_as_core(cluster, relation: str, block: int, how, message: str | None,
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_page(prefix, pg_major, name, workers):
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()  # before, there are none if nothing is said
-    with Cluster.create(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=initdb) as cluster:
+    with create_with_template(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=initdb) as cluster:
         assert_as_core(cluster, *DAMAGE[name], f"INDEX_CLEANUP on, FREEZE, PARALLEL {workers}")
 
 
 @pytest.mark.parametrize("name", CHECKSUM_DAMAGE)
 def test_a_wrong_checksum(prefix, name):
-    with Cluster.create(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=("--data-checksums",)) as cluster:
+    with create_with_template(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}, initdb=("--data-checksums",)) as cluster:
         assert_as_core(cluster, *CHECKSUM_DAMAGE[name], "INDEX_CLEANUP on, PARALLEL 2")
 
 
 @pytest.mark.parametrize("name", ["heap-header", "heap-old-xmin", "heap-future-xmin", "heap-multixact"])
 def test_a_damaged_page_in_vacuum_full(prefix, pg_major, name):
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+    with create_with_template(prefix, CONFIG, initdb=initdb) as cluster:
         assert_as_core(cluster, *DAMAGE[name], "FULL")
 
 
@@ -252,7 +250,7 @@ def test_rows_whose_item_has_a_wrong_length_survive_vacuum_full(prefix, pg_major
             conn.execute("UPDATE t SET note = note || 'xy' WHERE id % 7 = 0")
             [before] = conn.execute(rows).fetchall()
             [(toast,)] = conn.execute("SELECT reltoastrelid::regclass::text FROM pg_class WHERE relname = 't'")
-        damage(cluster, cluster.connect(TEMPLATE), toast if fork == "toast" else "t", HEAP_BLOCK, damage_all)
+        damage(cluster, cluster.connect(TEMPLATE), (toast if fork == "toast" else "t",), HEAP_BLOCK, damage_all)
         with cluster.connect(TEMPLATE) as conn:
             assert conn.execute(rows).fetchall() == [before]
             conn.execute("VACUUM FULL t")
@@ -297,7 +295,7 @@ def test_vacuum_full_of_a_page_with_more_items_than_fit_is_an_error(prefix, pg_m
         with cluster.connect(TEMPLATE) as conn:
             conn.execute("CREATE TABLE t (id int, big text STORAGE PLAIN)")
             conn.execute("INSERT INTO t SELECT i, repeat('x', 5000) FROM generate_series(1, 10) i")
-        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, multiply)
+        damage(cluster, cluster.connect(TEMPLATE), ("t",), HEAP_BLOCK, multiply)
         code, ending, _ = verdict(cluster, f"VACUUM (FULL, PARALLEL {workers}) t", "on")
         assert (code, ending) == ("XX001", f'block {HEAP_BLOCK} of relation "t" has a corrupted item 292')
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
@@ -307,7 +305,7 @@ def test_an_error_of_vacuum_full_names_the_row(prefix, pg_major):
     with damageable(prefix, pg_major) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
-        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, xmin_before_all_others)
+        damage(cluster, cluster.connect(TEMPLATE), ("t",), HEAP_BLOCK, xmin_before_all_others)
         with cluster.connect(TEMPLATE) as conn, pytest.raises(psycopg.errors.DataCorrupted) as error:
             conn.execute("VACUUM FULL t")
         assert f'while rewriting block {HEAP_BLOCK} offset 2 of relation "t"' in error.value.diag.context
@@ -333,7 +331,7 @@ def test_who_only_reads_survives_damaged_chains_and_items(prefix, pg_major, how)
             make_table(conn, "t")
             conn.execute("UPDATE t SET note = note WHERE id % 3 = 1")
             conn.execute("UPDATE t SET note = note WHERE id % 6 = 1")
-        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, how)
+        damage(cluster, cluster.connect(TEMPLATE), ("t",), HEAP_BLOCK, how)
         with cluster.connect(TEMPLATE) as conn:
             for query in ("SELECT FROM cyclone.estimate_bloat('t')", "SELECT FROM cyclone.dry_run('t')"):
                 with suppress(psycopg.errors.DataCorrupted):
@@ -348,7 +346,7 @@ def test_an_error_of_full_inplace_names_the_row(prefix, pg_major):
             make_table(conn, "t")
             conn.execute("DELETE FROM t WHERE id % 3 = 1")
             [(root,)] = conn.execute("SELECT root FROM bt_metap('t_pkey')")
-        damage(cluster, cluster.connect(TEMPLATE), "t_pkey", root, zero_everything)
+        damage(cluster, cluster.connect(TEMPLATE), ("t_pkey",), root, zero_everything)
         with cluster.connect(TEMPLATE) as conn, pytest.raises(psycopg.errors.IndexCorrupted, match=f"zero page at block {root}") as error:
             conn.execute("VACUUM (FULL INPLACE) t")
         assert re.search(r'while moving rows of block \d+, offset \d+, of relation "t"', error.value.diag.context)
@@ -364,7 +362,7 @@ def test_full_inplace_leaves_an_index_that_it_can_not_estimate(prefix, pg_major)
             conn.execute("INSERT INTO t SELECT i, i FROM generate_series(5001, 10000) i")
             conn.execute("DELETE FROM t WHERE id % 10 > 0")
             [before] = conn.execute(sizes)
-        damage(cluster, cluster.connect(TEMPLATE), "t_pkey", 2, shorten_an_entry)
+        damage(cluster, cluster.connect(TEMPLATE), ("t_pkey",), 2, shorten_an_entry)
         code, ending, [warning] = verdict(cluster, "VACUUM (FULL INPLACE) t", "on")
         assert (code, ending) == ("", "")
         assert re.fullmatch(r'cannot estimate the bloat of "t_pkey": index "t_pkey" has a corrupted entry in block 2, item \d', warning)
@@ -386,7 +384,7 @@ def test_a_bad_item_is_an_error_before_the_page_is_changed(prefix, pg_major, nam
             make_table(conn, "t")
             if not simple:
                 conn.execute("UPDATE t SET n = 0 WHERE id % 3 = 1")
-        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, how)
+        damage(cluster, cluster.connect(TEMPLATE), ("t",), HEAP_BLOCK, how)
         code, ending, _ = verdict(cluster, f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) t", "on")
         assert code == "XX001" and re.fullmatch(message, ending), ending
         assert not re.search("PANIC|TRAP|terminated by signal", cluster.log)
@@ -426,7 +424,7 @@ def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_majo
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
             conn.execute("ALTER TABLE t SET (autovacuum_enabled = off, autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0)")
-        damage(cluster, cluster.connect(TEMPLATE), "t", HEAP_BLOCK, misplace_an_item)
+        damage(cluster, cluster.connect(TEMPLATE), ("t",), HEAP_BLOCK, misplace_an_item)
         with cluster.connect(TEMPLATE) as conn:
             conn.execute("ALTER TABLE t SET (autovacuum_enabled = on)")
             failed = "SELECT server_count, failed_with, breaker_open FROM cyclone.autovacuum_details WHERE relation = 't'::regclass AND error_count > 1"
@@ -442,9 +440,8 @@ def test_autovacuum_of_a_damaged_table_is_not_left_to_the_server(prefix, pg_majo
 
 def test_an_index_whose_file_is_missing_is_in_nobodys_way_who_does_not_read_it(prefix):
     indexes = ("btree (id)", "hash (id)", "gin (a)", "gist (p)", "spgist (p)", "brin (id)")
-    with Cluster.create(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}) as cluster:
+    with create_with_template(prefix, {**CONFIG, "min_parallel_index_scan_size": 0}) as cluster:
         cluster.start()
-        _create_template(cluster)
         paths = []
         with cluster.connect(TEMPLATE) as conn:
             for table in ("t", "core"):
@@ -575,7 +572,7 @@ def test_all_frozen_bits_that_were_lost_come_back(prefix, pg_major):
             conn.execute("VACUUM FREEZE t")
             before = checks.table_state(conn, "t")
             assert before["all_frozen"] == before["relpages"]
-        damage(cluster, cluster.connect(TEMPLATE), "t:vm", 0, clear_all_frozen_bits)
+        damage(cluster, cluster.connect(TEMPLATE), ("t:vm",), 0, clear_all_frozen_bits)
         with cluster.connect(TEMPLATE) as conn:
             lost = checks.table_state(conn, "t")
             assert lost["all_frozen"] == 0 and lost["all_visible"] == lost["relpages"]
@@ -614,9 +611,7 @@ def test_a_bit_of_the_map_that_the_page_belies_is_taken_out(prefix, pg_major, na
             for table in ("t", "core"):
                 make_table(conn, table)
                 conn.execute(f"VACUUM (FREEZE) {table}")
-            conn.execute("CHECKPOINT")
-        for table in ("t", "core"):
-            damage(cluster, cluster.connect(TEMPLATE), table, 3, how)
+        damage(cluster, cluster.connect(TEMPLATE), ("t", "core"), 3, how)
         options = "DISABLE_PAGE_SKIPPING, INDEX_CLEANUP on, PARALLEL"
         ours = verdict(cluster, f"VACUUM ({options} {workers}) t", "on")
         cores = verdict(cluster, f"VACUUM ({options} 0) core", "off")
@@ -892,7 +887,8 @@ def make_indexed_table(conn, name: str, kind: str) -> None:
     conn.execute(f"DELETE FROM {name} WHERE id BETWEEN 2000 AND 30000")
 
 
-def test_damaged_links_and_items_of_indexes(prefix, pg_major):
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
+def test_damaged_links_and_items_of_indexes(prefix, pg_major, workers):
     """VACUUM ends: as PostgreSQL's, or with an error where that goes on for ever or brings the server down."""
     with damageable(prefix, pg_major, {**CONFIG, "min_parallel_index_scan_size": 0, "statement_timeout": "20s"}) as cluster:
         files = {}
@@ -900,29 +896,29 @@ def test_damaged_links_and_items_of_indexes(prefix, pg_major):
             [(asserts,)] = conn.execute("SHOW debug_assertions")
             # a server with assertions has one at what it logs of misdirected leaves
             links = {name: case for name, case in LINKS.items() if asserts == "off" or name != "btree-misdirected"}
-            names = {(name, workers): f"{name}_{workers}".replace("-", "_") for name in links for workers in (0, 2)}
-            for (name, _), table in names.items():
+            tables = {name: name.replace("-", "_") for name in links}
+            for name, table in tables.items():
                 make_indexed_table(conn, table, links[name][0])
                 [(path,)] = conn.execute(f"SELECT pg_relation_filepath('{table}_i')")
                 files[table] = cluster.data / path
         cluster.stop()
-        for (name, _), table in names.items():
+        for name, table in tables.items():
             index = Index(files[table])
             links[name][1](index)
             index.file.write_bytes(index.pages)
         cluster.start()
-        for (name, workers), table in names.items():
+        for name, table in tables.items():
             _, _, error, said = links[name]
             log_position = len(cluster.log)
             state, message, _ = verdict(cluster, f"VACUUM (INDEX_CLEANUP on, PARALLEL {workers}) {table}", "on")
             log = cluster.log[log_position:]
             found = error in message or (name == "gin-leaf" and workers > 0 and "unexpected data" in message)
-            assert (state, found) == ("XX002" if error else "", True), (name, workers, message)
+            assert (state, found) == ("XX002" if error else "", True), (name, message)
             # of a circle of leaves with other contents either fault may be met first where several processes walk
             either = name == "gin-leaf" and workers > 0
             # who comes to the misdirected leaf first may be about to delete it, and leaves it there
             either |= name == "btree-misdirected" and workers > 0 and "left-link doesn't match" in log
-            assert either or (said[workers > 0] in log and (CIRCLE in log) == (said[workers > 0] == CIRCLE)), (name, workers, log)
+            assert either or (said[workers > 0] in log and (CIRCLE in log) == (said[workers > 0] == CIRCLE)), (name, log)
             with cluster.connect(TEMPLATE) as conn:
                 conn.execute(f"REINDEX TABLE {table}")
                 conn.execute(f"VACUUM (INDEX_CLEANUP on) {table}")

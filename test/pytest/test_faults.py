@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import TEMPLATE
+from conftest import TEMPLATE, made_once
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, time_out_while_parked, wait_until
 
@@ -53,9 +53,8 @@ def context_lines(error: psycopg.Error) -> list[str]:
     return [line for line in error.diag.context.splitlines() if not line.startswith("waiting for")]
 
 
-@pytest.fixture
-def table(conn):
-    """Table t of some 700 pages, dead rows on each and nothing else at the end, with an index for each process of a team
+def make_table(conn) -> dict:
+    """Make table t of some 700 pages, dead rows on each and nothing else at the end, with an index for each process of a team
     of three in index vacuum (btree, hash, gin, gist, sp-gist) and in index cleanup (gin, brin), and empty pages in btree and gist."""
     conn.execute("CREATE TABLE t (id int, a int[], p point, note text) WITH (fillfactor = 20)")
     conn.execute("INSERT INTO t SELECT i, ARRAY[i, -i], point(i, i), md5(i::text) FROM generate_series(1, 9000) i")
@@ -68,6 +67,24 @@ def table(conn):
     conn.execute("CREATE INDEX t_brin_note ON t USING brin (note)")
     conn.execute("DELETE FROM t WHERE id % 3 = 0 OR id > 7000")
     return checks.table_state(conn, "t")
+
+
+@pytest.fixture(scope="module")
+def made(cluster):
+    """The state of table t, which is in database made."""
+    with made_once(cluster, "made", make_table) as state:
+        yield state
+
+
+@pytest.fixture
+def template(request):
+    return "made" if "table" in request.fixturenames and request.getfixturevalue("made") else TEMPLATE
+
+
+@pytest.fixture
+def table(made):
+    """The state of table t, which the test's database has."""
+    return made
 
 
 def assert_no_traces(cluster, conn, log_position: int) -> None:

@@ -6,7 +6,7 @@ import re
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
@@ -58,9 +58,8 @@ def make_tables(conn) -> None:
 def base(prefix):
     """A stopped server with the tables."""
     config = {**CONFIG, "checkpoint_timeout": "1h", "max_wal_size": "10GB"}
-    with Cluster.create(prefix, config) as cluster:
+    with create_with_template(prefix, config) as cluster:
         cluster.start()
-        _create_template(cluster)
         cluster.sql(f"CREATE DATABASE {DB} TEMPLATE {TEMPLATE}")
         with cluster.connect(DB) as conn:
             conn.execute("SET cyclone.enabled = off")

@@ -10,9 +10,8 @@ from contextlib import contextmanager, suppress
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab.background import Background, Parked, wait_until
-from cyclone_lab.cluster import Cluster
 from test_bloat import pages_read
 from test_wraparound import report_of
 
@@ -147,9 +146,8 @@ def test_a_prepared_transaction(cluster, db, conn):
 def replicating(prefix):
     """A primary with logical decoding, which has a standby that uses a slot and one that doesn't."""
     config = {"wal_level": "logical", "wal_receiver_status_interval": "1s"}
-    with Cluster.create(prefix, {**CONFIG, **config}) as primary:
+    with create_with_template(prefix, {**CONFIG, **config}) as primary:
         primary.start()
-        _create_template(primary)
         yield primary
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import CONFIG
+from conftest import CONFIG, TEMPLATE, made_once
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
@@ -260,14 +260,30 @@ def private_memory(pid: int) -> int:
     return (kilobytes["RssAnon:"] + kilobytes["VmPeak:"] - kilobytes["VmSize:"]) << 10
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("memory", [16, 48])
-def test_all_processes_together_keep_to_their_memory(cluster, db, conn, memory, workers):
-    """When the first index of each has its leaves, all entries are there, and the array for sorting has just been given back."""
+def make_large(conn) -> None:
+    """Make table t with more entries than memory."""
     conn.execute("CREATE TABLE t (id int, n int, u uuid, note text)")
     conn.execute("INSERT INTO t SELECT i, hashint4(i), md5(i::text)::uuid, md5(i::text) FROM generate_series(1, 300000) i")
     for index in ("(id)", "(n)", "(u)", '(note COLLATE "C")', "(n, id)", "(id DESC)", "((n % 1000))", "(n) WHERE id > 7"):
         conn.execute(f"CREATE INDEX ON t {index}")
+
+
+@pytest.fixture(scope="module")
+def large(cluster):
+    """The name of a database with that table."""
+    with made_once(cluster, "large", make_large):
+        yield "large"
+
+
+@pytest.fixture
+def template(request):
+    return request.getfixturevalue("large") if {"memory", "workers"} <= {*request.fixturenames} else TEMPLATE
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("memory", [16, 48])
+def test_all_processes_together_keep_to_their_memory(cluster, db, conn, memory, workers):
+    """When the first index of each has its leaves, all entries are there, and the array for sorting has just been given back."""
     settings = {"maintenance_work_mem": f"{memory}MB"}
     with Parked(cluster, db, "rewrite-btree-part:any", workers + 1, f"VACUUM (FULL, PARALLEL {workers}) t", settings) as vacuum:
         used = sum(private_memory(pid) for pid in vacuum.parked)

@@ -154,7 +154,7 @@ def pair(new_cluster, request):
         standby.remove()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_a_standby_replays_what_a_vacuum_did(pair, workers):
     primary, standby = pair
     with primary.connect(TEMPLATE) as conn:
@@ -178,7 +178,7 @@ def test_a_standby_replays_what_a_vacuum_did(pair, workers):
 
 
 @pytest.mark.parametrize("pair", [0], indirect=True)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 @pytest.mark.parametrize("how", ["first-pass", "second-pass"])
 def test_a_standby_query_that_must_not_see_all_visible_rows_is_cancelled(pair, how, workers):
     """New rows share their pages with rows that were deleted long before the standby's snapshot, or with no dead ones:

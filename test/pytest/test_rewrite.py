@@ -9,7 +9,7 @@ import time
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
@@ -103,9 +103,8 @@ LEFT_TO_SERVER = {"missing_values", "dropped_columns", "now_plain", *CATALOGS}
 @pytest.fixture(scope="module")
 def base(prefix):
     """A stopped cluster with a database of all shapes."""
-    with Cluster.create(prefix, {**CONFIG, "checkpoint_timeout": "1h", "max_wal_size": "10GB"}) as cluster:
+    with create_with_template(prefix, {**CONFIG, "checkpoint_timeout": "1h", "max_wal_size": "10GB"}) as cluster:
         cluster.start()
-        _create_template(cluster)
         cluster.sql(f"CREATE DATABASE {DB} TEMPLATE {TEMPLATE}")
         with cluster.connect(DB) as conn:
             conn.execute("SET cyclone.enabled = off")
@@ -312,9 +311,8 @@ def test_old_snapshots_see_what_they_saw(cluster, db, conn, workers):
 def test_row_versions_are_kept_as_core_keeps_them(prefix):
     """With an old snapshot open, the same versions of rows and values survive as in core's VACUUM FULL."""
     kept = {}
-    with Cluster.create(prefix, CONFIG) as original:
+    with create_with_template(prefix, CONFIG) as original:
         original.start()
-        _create_template(original)
         with original.connect(TEMPLATE) as conn:
             run_script(conn, MAKE_VERSIONS)
         original.stop()

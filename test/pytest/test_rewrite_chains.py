@@ -193,7 +193,7 @@ def test_versions_before_damaged_links_are_kept(prefix, pg_major, workers):
         )
         make_links(cluster, updates, "DELETE FROM t WHERE id = 2; COMMIT")
         # the versions of row 1 are items 1, 4, 5 and 6; 5 shall point at 4 instead of 6
-        damage(cluster, cluster.connect("postgres"), "t", 0, lambda page: struct.pack_into("<H", page, tuple_at(page, 5) + 16, 4))
+        damage(cluster, cluster.connect("postgres"), ("t",), 0, lambda page: struct.pack_into("<H", page, tuple_at(page, 5) + 16, 4))
         with cluster.connect("postgres") as conn:
             assert versions(conn, "t") == 6
             full(conn, "t", workers)
@@ -218,7 +218,7 @@ def test_an_old_version_of_the_future_is_kept(prefix, pg_major, newer):
     with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
         cluster.start()
         make_links(cluster, ["UPDATE t SET n = 1"], "DELETE FROM t WHERE id = 1; COMMIT" if newer == "dead" else "COMMIT")
-        damage(cluster, cluster.connect("postgres"), "t", 0, xmin_of_the_future)
+        damage(cluster, cluster.connect("postgres"), ("t",), 0, xmin_of_the_future)
         with cluster.connect("postgres") as conn:
             full(conn, "t")
             assert versions(conn, "t") == (3 if newer == "dead" else 4)

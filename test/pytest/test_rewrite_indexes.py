@@ -7,7 +7,7 @@ import signal
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, wait_until
 from cyclone_lab.cluster import Cluster
@@ -149,9 +149,8 @@ _IGNORED = ("relfilenode", "relpages", "reltuples")
 def base(prefix):
     """A stopped cluster with a database of all tables, where autovacuum is on, but comes to nothing."""
     config = {**CONFIG, "autovacuum": "on", "autovacuum_naptime": "1d", "allow_in_place_tablespaces": "on"}
-    with Cluster.create(prefix, config) as cluster:
+    with create_with_template(prefix, config) as cluster:
         cluster.start()
-        _create_template(cluster)
         cluster.sql("CREATE TABLESPACE elsewhere LOCATION ''")
         cluster.sql(f"CREATE DATABASE {DB} TEMPLATE {TEMPLATE}")
         with cluster.connect(DB) as conn:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import build, checks
 from cyclone_lab.background import Parked, wait_until
 from cyclone_lab.cluster import Cluster
@@ -33,10 +33,9 @@ def module(prefix):
 @pytest.fixture(scope="module", params=ORDERS)
 def server(request, module, prefix):
     """A running server with pg_cyclone as the first or the last of its libraries; its attribute `order` says which."""
-    with Cluster.create(prefix, {**CONFIG, "shared_preload_libraries": ORDERS[request.param]}) as cluster:
+    with create_with_template(prefix, {**CONFIG, "shared_preload_libraries": ORDERS[request.param]}) as cluster:
         cluster.order = request.param
         cluster.start()
-        _create_template(cluster)
         with cluster.connect(TEMPLATE) as conn:
             conn.execute("CREATE EXTENSION test_hooks")
             conn.execute("CREATE EXTENSION pg_stat_statements")

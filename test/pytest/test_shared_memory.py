@@ -7,10 +7,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template, made_once
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
-from cyclone_lab.cluster import Cluster
 from cyclone_lab.fault_test import SHARED_MEMORY
 from cyclone_lab.files import missing_files, stray_files
 from cyclone_lab.shim import Disk
@@ -27,10 +26,9 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def faulty(prefix):
     """A server on a machine whose shared memory can run out, and what makes it."""
-    with Cluster.create(prefix, {**CONFIG, **SETTINGS}) as cluster:
+    with create_with_template(prefix, {**CONFIG, **SETTINGS}) as cluster:
         disk = Disk(cluster)
         cluster.start()
-        _create_template(cluster)
         yield cluster, disk
 
 
@@ -44,15 +42,32 @@ def disk(faulty):
     return faulty[1]
 
 
-@pytest.fixture
-def table(conn):
-    """Table t of 2700 pages with dead rows on each, more than the store can take in at first."""
+def make_table(conn) -> dict:
+    """Make table t of 2700 pages with dead rows on each, more than the store can take in at first."""
     conn.execute("CREATE TABLE t (id int, n int) WITH (autovacuum_enabled = off)")
     conn.execute(f"INSERT INTO t SELECT i, i FROM generate_series(1, {ROWS}) i")
     conn.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
     conn.execute("CREATE INDEX t_n ON t (n)")
     conn.execute("DELETE FROM t WHERE id % 3 = 0")
     return checks.table_state(conn, "t")
+
+
+@pytest.fixture(scope="module")
+def made(faulty):
+    """The state of table t, which is in database made."""
+    with made_once(faulty[0], "made", make_table) as state:
+        yield state
+
+
+@pytest.fixture
+def template(request):
+    return "made" if "table" in request.fixturenames and request.getfixturevalue("made") else TEMPLATE
+
+
+@pytest.fixture
+def table(made):
+    """The state of table t, which the test's database has."""
+    return made
 
 
 def said(conn, command: str) -> str:

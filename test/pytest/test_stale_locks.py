@@ -7,9 +7,8 @@ import struct
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
-from cyclone_lab.cluster import Cluster
 from test_corruption import PAGE, tuple_at
 
 KEYSHR_LOCK, EXCL_LOCK, LOCK_ONLY, XMAX_COMMITTED, XMAX_INVALID, XMAX_IS_MULTI = 0x10, 0x40, 0x80, 0x400, 0x800, 0x1000
@@ -121,9 +120,8 @@ def forged(prefix, pg_major):
     """A stopped cluster with a table for each kind of VACUUM, and more, that have stale locks; and how many."""
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
     config = {**CONFIG, "statement_timeout": "20s", "min_parallel_table_scan_size": 0, "wal_consistency_checking": "all"}
-    with Cluster.create(prefix, config, initdb=initdb) as cluster:
+    with create_with_template(prefix, config, initdb=initdb) as cluster:
         cluster.start()
-        _create_template(cluster)
         conn = cluster.connect(TEMPLATE)
         forgery = Forgery(cluster, conn)
         for kind in (*KINDS, "t_pinned", "t_chain"):
@@ -265,9 +263,8 @@ def use_up_multixacts(cluster, conn) -> None:
 def test_damage_is_still_an_error(prefix, pg_major, options):
     """It is the error that PostgreSQL gives where no lock is stale."""
     initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
-    with Cluster.create(prefix, CONFIG, initdb=initdb) as cluster:
+    with create_with_template(prefix, CONFIG, initdb=initdb) as cluster:
         cluster.start()
-        _create_template(cluster)
         conn = cluster.connect(TEMPLATE)
         use_up_multixacts(cluster, conn)
         forgery = Forgery(cluster, conn)

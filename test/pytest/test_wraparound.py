@@ -5,10 +5,9 @@ import re
 
 import pytest
 
-from conftest import CONFIG, TEMPLATE, _create_template
+from conftest import CONFIG, TEMPLATE, create_with_template
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
-from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import hand_over
 from test_pace import BUSY, LEAST_BUDGET, Load, pace
 
@@ -94,9 +93,8 @@ def make_table(conn, name: str, indexes: int = 2) -> None:
 @pytest.fixture(scope="module")
 def failsafe_base(prefix):
     """A stopped cluster where the failsafe is 6000 transactions away for tables core, alone and team, all equal."""
-    with Cluster.create(prefix, {**CONFIG, **FAILSAFE_CONFIG}) as cluster:
+    with create_with_template(prefix, {**CONFIG, **FAILSAFE_CONFIG}) as cluster:
         cluster.start()
-        _create_template(cluster)
         with cluster.connect(TEMPLATE) as conn:
             conn.execute(BURN)
             conn.execute("SET min_parallel_index_scan_size = 0")
