@@ -215,7 +215,8 @@ def _is_left_out(item, option) -> bool:
     """Tell whether a test isn't for the version that it would run on, or stands for nothing more than others do.
 
     One version sees every test; on others run the files that come by what differs there (cyclone_lab.versions) or that are about
-    the server itself: EVERY_VERSION says why. A file about what only newer versions have says by FIRST_MAJOR which is the first.
+    the server itself: EVERY_VERSION says why; of these not the tests marked once. A file about what only newer versions have says by
+    FIRST_MAJOR which is the first.
     """
     major, first_major = _major_of(item), getattr(item.module, "FIRST_MAJOR", 0)
     if major < first_major:
