@@ -14,7 +14,8 @@
  * - before simple_page.c prunes and freezes a page: each item's fate by
  *	 HeapTupleSatisfiesVacuum and heap_prepare_freeze_tuple with the same cutoffs,
  *	 visibility, the oldest XIDs left (audit_heap.c).  Other pages are the server's
- *	 work: of these, its report on them;
+ *	 work: of these, its report on them.  Of a page that is only looked at, its dead
+ *	 items and oldest IDs;
  * - when the dead items of a chunk are in the store: those of sampled pages are
  *	 found there, and no others;
  * - before an index page is changed: which TIDs are dead, by a search for each, and

@@ -61,9 +61,13 @@ extern void audit_stored(TableVacuum *vacuum, BlockNumber blkno,
 extern void audit_collected(TableVacuum *vacuum);
 extern void audit_age(TableVacuum *vacuum, const VacuumCounters *counters);
 
-/* audit_heap.c: the page is locked exclusively, and stays so; the map's is pinned */
+/*
+ * audit_heap.c: the page is locked exclusively, but for audit_unchanged, and stays so; the
+ * map's is pinned
+ */
 extern void audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan);
 extern void audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result);
+extern void audit_unchanged(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead);
 extern void audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer);
 extern void audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 							  uint8 bits, TransactionId newest_xmin, Page before);

@@ -12,9 +12,11 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "access/htup_details.h"
+#include "access/itup.h"
 #include "catalog/catalog.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
@@ -27,12 +29,20 @@
 #include "own_files.h"
 
 
+/* The folder has at most this many reports: a new one may take the place of the oldest. */
+#define MOST_REPORTS	100
+#define REPORT_PREFIX	"audit-"
+
 /* for a copy of an error */
 static MemoryContext error_context = NULL;
 
-static void write_report(const AuditPlace *place, Page page, const char *state,
+static bool write_report(const AuditPlace *place, Page page, const char *state,
 						 const char *engine, const char *audit, char *path);
-static void write_items(FILE * file, Page page);
+static bool fill_file(const char *path, const AuditPlace *place, Page page, const char *state,
+					  const char *engine, const char *audit);
+static void make_room(const char *path);
+static void write_header(FILE * file, Page page);
+static void write_items(FILE * file, Page page, bool is_index);
 static void write_image(FILE * file, Page page);
 
 /* audit_prepare -- before anything is audited in this process, or in one of its team. */
@@ -60,6 +70,7 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 	Page		page = place->page;
 	char		path[MAXPGPATH];
 	char		where[64] = "";
+	bool		is_written;
 
 	Assert(CritSectionCount == 0);
 	Assert(!BufferIsValid(place->buffer) || compat_is_locked(place->buffer));
@@ -69,7 +80,7 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 		memcpy(page, BufferGetPage(place->buffer), BLCKSZ);
 		LockBuffer(place->buffer, BUFFER_LOCK_UNLOCK);
 	}
-	write_report(place, page, state, engine, audit, path);
+	is_written = write_report(place, page, state, engine, audit, path);
 
 	if (OffsetNumberIsValid(place->off))
 		snprintf(where, sizeof(where), " at item %u of block %u", place->off, place->blkno);
@@ -80,8 +91,10 @@ audit_raise(const AuditPlace *place, const char *command, const char *state,
 			 errmsg("an audit of %s has failed in relation \"%s\"%s",
 					command, RelationGetRelationName(place->rel), where),
 			 errdetail("pg_cyclone's verdict: %s. The audit's: %s.", engine, audit),
+			 is_written ?
 			 errhint("The table is left to PostgreSQL's own VACUUM. Please send a report to the developers; \"%s\" in the data directory has one, with the rows of that page.",
-					 path),
+					 path) :
+			 errhint("The table is left to PostgreSQL's own VACUUM. The report for the developers could not be written: the log says why. Please send them this message."),
 			 err_generic_string(PG_DIAG_CONSTRAINT_NAME, AUDIT_MARK)));
 }
 
@@ -111,29 +124,46 @@ audit_has_failed(void)
  * write_report
  *		Write a report to a file.  Each relation has one file, with the latest report.
  *
- * If that isn't possible the log says so; the error itself is more important.
+ * If that isn't possible the log says so, and false is returned; the error itself is more
+ * important.
  */
-static void
+static bool
 write_report(const AuditPlace *place, Page page, const char *state,
 			 const char *engine, const char *audit, char *path)
 {
 	char		new_path[MAXPGPATH];
-	FILE	   *file;
-	bool		is_written;
 
-	snprintf(path, MAXPGPATH, "%s/audit-%u-%u.txt", OWN_FOLDER,
+	snprintf(path, MAXPGPATH, "%s/%s%u-%u.txt", OWN_FOLDER, REPORT_PREFIX,
 			 place->rel->rd_rel->relisshared ? InvalidOid : MyDatabaseId,
 			 RelationGetRelid(place->rel));
 	snprintf(new_path, MAXPGPATH, "%s.%d", path, MyProcPid);
 	(void) MakePGDirectory(OWN_FOLDER);
-	file = AllocateFile(new_path, PG_BINARY_W);
-	if (file == NULL)
+	make_room(path);
+	if (!fill_file(new_path, place, page, state, engine, audit))
 	{
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", new_path)));
-		return;
+		(void) unlink(new_path);
+		return false;
 	}
+	if (durable_rename(new_path, path, LOG) == 0)
+		return true;
+	(void) unlink(new_path);
+	return false;
+}
+
+/* fill_file -- write a report to a new file; false, and errno, if that isn't possible. */
+static bool
+fill_file(const char *path, const AuditPlace *place, Page page, const char *state,
+		  const char *engine, const char *audit)
+{
+	FILE	   *file = AllocateFile(path, PG_BINARY_W);
+	bool		is_index = place->rel->rd_rel->relkind == RELKIND_INDEX;
+	bool		is_written;
+
+	if (file == NULL)
+		return false;
 	fprintf(file, "pg_cyclone %s, %s\n", CppAsString2(CYCLONE_VERSION), PG_VERSION_STR);
 	fprintf(file, "%s, process %d, cyclone.audit %g\n",
 			timestamptz_to_str(GetCurrentTimestamp()), MyProcPid, cyclone_audit);
@@ -143,41 +173,87 @@ write_report(const AuditPlace *place, Page page, const char *state,
 	fprintf(file, "pg_cyclone's verdict: %s\naudit's verdict: %s\n%s\n", engine, audit, state);
 	if (page != NULL)
 	{
-		if (place->rel->rd_rel->relkind != RELKIND_INDEX)
-			write_items(file, page);
+		write_header(file, page);
+		write_items(file, page, is_index);
 		write_image(file, page);
 	}
-	is_written = !ferror(file);
-	if (FreeFile(file) != 0 || !is_written)
-	{
-		ereport(LOG,
-				(errcode_for_file_access(),
-				 errmsg("could not write file \"%s\": %m", new_path)));
-		(void) unlink(new_path);
-		return;
-	}
-	(void) durable_rename(new_path, path, LOG);
+	is_written = fflush(file) == 0 && !ferror(file);
+	return FreeFile(file) == 0 && is_written;
 }
 
-/* write_items -- the items of a heap page, and the headers of its rows. */
+/*
+ * make_room
+ *		Before a report goes to this path: if there are as many others as there may be,
+ *		remove the oldest one.  What a crash left of a report counts as one.
+ */
 static void
-write_items(FILE * file, Page page)
+make_room(const char *path)
+{
+	DIR		   *dir = AllocateDir(OWN_FOLDER);
+	char		oldest[MAXPGPATH] = "";
+	time_t		oldest_time = 0;
+	int			nothers = 0;
+	struct dirent *entry;
+
+	if (dir == NULL)
+		return;
+	while ((entry = ReadDirExtended(dir, OWN_FOLDER, LOG)) != NULL)
+	{
+		char		other[MAXPGPATH];
+		struct stat state;
+
+		snprintf(other, sizeof(other), "%s/%s", OWN_FOLDER, entry->d_name);
+		if (strncmp(entry->d_name, REPORT_PREFIX, strlen(REPORT_PREFIX)) != 0 ||
+			strcmp(other, path) == 0 || stat(other, &state) != 0)
+			continue;
+		nothers++;
+		if (oldest[0] == '\0' || state.st_mtime < oldest_time)
+		{
+			oldest_time = state.st_mtime;
+			strlcpy(oldest, other, sizeof(oldest));
+		}
+	}
+	FreeDir(dir);
+	if (nothers >= MOST_REPORTS)
+		(void) unlink(oldest);
+}
+
+/* write_header -- the header of a page. */
+static void
+write_header(FILE * file, Page page)
+{
+	PageHeader	header = (PageHeader) page;
+
+	fprintf(file, "page: LSN %X/%X, checksum %u, flags %04X, lower %u, upper %u, special %u, size and version %04X, prune XID %u\n",
+			LSN_FORMAT_ARGS(PageGetLSN(page)), header->pd_checksum, header->pd_flags,
+			header->pd_lower, header->pd_upper, header->pd_special,
+			header->pd_pagesize_version, header->pd_prune_xid);
+}
+
+/* write_items -- the items of a page, and the headers of its rows or the TIDs of its entries. */
+static void
+write_items(FILE * file, Page page, bool is_index)
 {
 	OffsetNumber maxoff = PageIsNew(page) ? 0 : PageGetMaxOffsetNumber(page);
 
-	for (OffsetNumber off = FirstOffsetNumber; off <= Min(maxoff, MaxHeapTuplesPerPage); off++)
+	for (OffsetNumber off = FirstOffsetNumber; off <= Min(maxoff, MaxIndexTuplesPerPage); off++)
 	{
 		ItemId		item = PageGetItemId(page, off);
-		HeapTupleHeader tuple = (HeapTupleHeader) ((char *) page + ItemIdGetOffset(item));
+		char	   *tuple = (char *) page + ItemIdGetOffset(item);
+		HeapTupleHeader row = (HeapTupleHeader) tuple;
+		ItemPointer tid = &((IndexTuple) tuple)->t_tid;
 
 		fprintf(file, "item %u: flags %u, offset %u, length %u", off, ItemIdGetFlags(item),
 				ItemIdGetOffset(item), ItemIdGetLength(item));
-		if (ItemIdIsNormal(item) && ItemIdGetOffset(item) + SizeofHeapTupleHeader <= BLCKSZ)
+		if (is_index && ItemIdHasStorage(item) && ItemIdGetOffset(item) + sizeof(ItemPointerData) <= BLCKSZ)
+			fprintf(file, ", TID (%u,%u)", ItemPointerGetBlockNumberNoCheck(tid),
+					ItemPointerGetOffsetNumberNoCheck(tid));
+		else if (!is_index && ItemIdIsNormal(item) && ItemIdGetOffset(item) + SizeofHeapTupleHeader <= BLCKSZ)
 			fprintf(file, ", xmin %u, xmax %u, infomask %04X, infomask2 %04X, ctid (%u,%u)",
-					HeapTupleHeaderGetRawXmin(tuple), HeapTupleHeaderGetRawXmax(tuple),
-					tuple->t_infomask, tuple->t_infomask2,
-					ItemPointerGetBlockNumberNoCheck(&tuple->t_ctid),
-					ItemPointerGetOffsetNumberNoCheck(&tuple->t_ctid));
+					HeapTupleHeaderGetRawXmin(row), HeapTupleHeaderGetRawXmax(row),
+					row->t_infomask, row->t_infomask2,
+					ItemPointerGetBlockNumberNoCheck(&row->t_ctid),
+					ItemPointerGetOffsetNumberNoCheck(&row->t_ctid));
 		fputc('\n', file);
 	}
 }

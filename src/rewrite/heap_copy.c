@@ -346,9 +346,13 @@ copy_page(HeapCopy *copy, Buffer buffer)
 		if (!tuple_copy_find(rel, page, blkno, off, &tuple))
 			continue;
 		fate = tuple_fate(rel, &tuple, buffer, oldest_xmin, &infomask);
+		if (DEBUG_FAULT(copy->heap == REWRITE_TABLE ? "rewrite-dead" : "rewrite-dead-chunk"))
+			fate = TUPLE_DEAD;
+		rewrite_audit_fate(rewrite, off, fate);
 		if (copy->heap == REWRITE_TOAST && fate != TUPLE_DEAD && is_orphan(copy, &tuple))
 		{
 			counters->tuples_orphaned++;
+			rewrite_audit_left(rewrite, off);
 			continue;
 		}
 		if (fate == TUPLE_DEAD)
@@ -425,7 +429,8 @@ heap_copy_note_values(TableRewrite *rewrite, HeapTuple tuple)
 {
 	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[REWRITE_TABLE]);
 
-	if (!HeapTupleHasExternal(tuple) || rewrite->shared->value_ids_start == 0)
+	if (!HeapTupleHasExternal(tuple) || rewrite->shared->value_ids_start == 0 ||
+		DEBUG_FAULT("rewrite-value"))
 		return;
 	heap_deform_tuple(tuple, desc, rewrite->values, rewrite->nulls);
 	for (int i = 0; i < desc->natts; i++)
@@ -467,10 +472,11 @@ is_orphan(HeapCopy *copy, HeapTuple tuple)
 	return !value_ids_include(rewrite_value_ids(copy->rewrite->shared), DatumGetObjectId(value_id));
 }
 
-/* leave_to_leader -- mark this block: it has tuples for the leader. */
+/* leave_to_leader -- mark this block: it has tuples for the leader, one of them that in hand. */
 static void
 leave_to_leader(HeapCopy *copy, BlockNumber blkno)
 {
+	rewrite_audit_left(copy->rewrite, copy->rewrite->offnum);
 	(void) pg_atomic_fetch_or_u32(left_word(copy->rewrite->shared, copy->shared, blkno),
 								  (uint32) 1 << (blkno % BITS_A_WORD));
 }

@@ -223,8 +223,9 @@ extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *s
  * rewrite_audit.c
  *
  * Of a page of the old heap, which is locked all the time: rewrite_audit_begin_page before
- * its tuples are copied, rewrite_audit_note for each copy, which isn't written yet, and
- * rewrite_audit_page at the end.
+ * its tuples are copied; rewrite_audit_fate for each tuple; then rewrite_audit_note for its
+ * copy, which isn't written yet, or rewrite_audit_left if it is left to the leader, or is a
+ * chunk that no row needs; and rewrite_audit_page at the end.
  *
  * The leader calls rewrite_audit_linked for each linked version with its copy, which
  * isn't written yet; rewrite_audit_count when a new heap is complete; and
@@ -232,6 +233,8 @@ extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *s
  * them are locked exclusively.  The latter returns how many pages were looked at.
  */
 extern void rewrite_audit_begin_page(TableRewrite *rewrite, Page page);
+extern void rewrite_audit_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate);
+extern void rewrite_audit_left(TableRewrite *rewrite, OffsetNumber off);
 extern void rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy,
 							   Size length);
 extern void rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer);

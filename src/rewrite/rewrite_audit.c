@@ -5,10 +5,12 @@
  *
  * As in engine/audit.c, cyclone.audit is the share of pages.  When a page of the old
  * heap has been copied, and while it is still locked, HeapTupleSatisfiesVacuum judges
- * each of its rows.  A row that a snapshot may still see must have a copy, unless it is
- * for the leader: linked with other versions, or too big.  Any other row must have none.
- * Row and copy are compared column by column, and so is their visibility.  Of the
- * linked versions that the leader writes, it compares a random sample.
+ * each of its rows, and tuple_fate must have come to the same.  A row that a snapshot may
+ * still see must have a copy, unless it was left to the leader, as linked with other
+ * versions or too big, or is a chunk that no row needs.  Any other row must have none.
+ * Row and copy are compared column by column, and so is their visibility; and the values
+ * that a copy needs of the TOAST table must be noted as needed.  Of the linked versions
+ * that the leader writes, it compares a random sample.
  *
  * The number of rows is compared for all pages: what was found to be kept, row by
  * row, with what is on the pages that were written.
@@ -24,6 +26,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
@@ -37,19 +40,26 @@
 #include "engine/audit.h"
 #include "rewrite/rewrite.h"
 
-/* Copies of the rows of a page, by their old items; NULL: none */
+/* What was made of the rows of a page, by their old items */
 struct RewriteAudit
 {
 	MemoryContext context;
 	OffsetNumber maxoff;
-	HeapTupleHeader copies[MaxOffsetNumber + 1];
+	bool		has_fate[MaxOffsetNumber + 1];
+	TupleFate	fates[MaxOffsetNumber + 1];
+	bool		is_left[MaxOffsetNumber + 1];	/* to the leader, or as an
+												 * orphan */
+	HeapTupleHeader copies[MaxOffsetNumber + 1];	/* NULL: none */
 	Size		lengths[MaxOffsetNumber + 1];
 };
 
 static void prepare(TableRewrite *rewrite);
 static void audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 					  HeapTuple tuple, HTSV_Result verdict);
-static bool is_for_leader(TableRewrite *rewrite, HeapTuple tuple);
+static TupleFate fate_of(HTSV_Result verdict);
+static bool may_be_left(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple);
+static void compare_needed_values(TableRewrite *rewrite, const AuditPlace *place,
+								  HeapTupleHeader copy, Size length);
 static void compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 						 HeapTuple old, HeapTupleHeader copy, Size length);
 static bool columns_differ(TableRewrite *rewrite, RewriteHeap heap, HeapTuple old, HeapTuple copy);
@@ -88,6 +98,29 @@ rewrite_audit_begin_page(TableRewrite *rewrite, Page page)
 	rewrite->audit->maxoff = PageGetMaxOffsetNumber(page);
 	memset(rewrite->audit->copies, 0,
 		   (rewrite->audit->maxoff + 1) * sizeof(HeapTupleHeader));
+	memset(rewrite->audit->has_fate, 0, (rewrite->audit->maxoff + 1) * sizeof(bool));
+	memset(rewrite->audit->is_left, 0, (rewrite->audit->maxoff + 1) * sizeof(bool));
+}
+
+/* rewrite_audit_fate -- of such a page, note the fate of an item. */
+void
+rewrite_audit_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate)
+{
+	if (likely(rewrite->audit_page == NULL))
+		return;
+	Assert(off >= FirstOffsetNumber && off <= rewrite->audit_page->maxoff);
+	rewrite->audit_page->has_fate[off] = true;
+	rewrite->audit_page->fates[off] = fate;
+}
+
+/* rewrite_audit_left -- of such a page, note that an item is left to the leader, or left out as an orphan. */
+void
+rewrite_audit_left(TableRewrite *rewrite, OffsetNumber off)
+{
+	if (likely(rewrite->audit_page == NULL))
+		return;
+	Assert(off >= FirstOffsetNumber && off <= rewrite->audit_page->maxoff);
+	rewrite->audit_page->is_left[off] = true;
 }
 
 /* rewrite_audit_note -- of such a page, note the copy of an item. */
@@ -141,11 +174,18 @@ static void
 audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 		  HeapTuple tuple, HTSV_Result verdict)
 {
-	HeapTupleHeader copy = rewrite->audit_page->copies[place->off];
-	bool		is_deleted = verdict == HEAPTUPLE_RECENTLY_DEAD ||
-		verdict == HEAPTUPLE_DELETE_IN_PROGRESS;
+	static const char *const fate_names[] = {
+		"the row is dead", "the row is deleted, and may be seen", "the row is live",
+	};
+	const struct RewriteAudit *page = rewrite->audit_page;
+	HeapTupleHeader copy = page->copies[place->off];
+	TupleFate	fate = fate_of(verdict);
 
-	if (verdict == HEAPTUPLE_DEAD)
+	if (!page->has_fate[place->off])
+		fail(rewrite, place, "there is no row", fate_names[fate]);
+	if (page->fates[place->off] != fate)
+		fail(rewrite, place, fate_names[page->fates[place->off]], fate_names[fate]);
+	if (fate == TUPLE_DEAD)
 	{
 		if (copy != NULL)
 			fail(rewrite, place, "the row is kept", "it is dead");
@@ -153,24 +193,39 @@ audit_row(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 	}
 	if (copy == NULL)
 	{
-		/* of a TOAST table, chunks that no row needs are left out */
-		if (heap == REWRITE_TABLE && !is_for_leader(rewrite, tuple))
+		if (!page->is_left[place->off] || !may_be_left(rewrite, heap, tuple))
 			fail(rewrite, place, "the row is left out", "it isn't dead");
 		return;
 	}
-	compare_copy(rewrite, heap, place, tuple, copy, rewrite->audit_page->lengths[place->off]);
+	compare_copy(rewrite, heap, place, tuple, copy, page->lengths[place->off]);
 	/* of a row whose xmin isn't known to have committed, xmax says nothing */
 	if (verdict != HEAPTUPLE_INSERT_IN_PROGRESS)
-		compare_visibility(rewrite, place, tuple->t_data, copy, is_deleted);
+		compare_visibility(rewrite, place, tuple->t_data, copy, fate == TUPLE_RECENTLY_DEAD);
+	if (heap == REWRITE_TABLE)
+		compare_needed_values(rewrite, place, copy, page->lengths[place->off]);
 }
 
-/* is_for_leader -- may a row have been left to the leader, as linked with others or too big? */
+/* fate_of -- what does a row's state mean for a rewrite? */
+static TupleFate
+fate_of(HTSV_Result verdict)
+{
+	if (verdict == HEAPTUPLE_DEAD)
+		return TUPLE_DEAD;
+	return verdict == HEAPTUPLE_RECENTLY_DEAD || verdict == HEAPTUPLE_DELETE_IN_PROGRESS ?
+		TUPLE_RECENTLY_DEAD : TUPLE_LIVE;
+}
+
+/*
+ * may_be_left
+ *		May a row have been left to the leader, as linked with others or too big; or, in
+ *		a TOAST table, left out as one that no row needs?
+ */
 static bool
-is_for_leader(TableRewrite *rewrite, HeapTuple tuple)
+may_be_left(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 {
 	HeapTupleHeader header = tuple->t_data;
 
-	return (header->t_infomask & HEAP_UPDATED) != 0 ||
+	return heap == REWRITE_TOAST || (header->t_infomask & HEAP_UPDATED) != 0 ||
 		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
 		 !ItemPointerEquals(&header->t_ctid, &tuple->t_self)) ||
 		tuple_copy_is_too_big(tuple_copy_length(rewrite, tuple));
@@ -262,6 +317,35 @@ compare_copy(TableRewrite *rewrite, RewriteHeap heap, const AuditPlace *place,
 		return;
 	if (columns_differ(rewrite, heap, old, &copied))
 		fail(rewrite, place, "the row is copied", "its copy has other values");
+}
+
+/* compare_needed_values -- are the values in the TOAST table that a copy points at noted as needed? */
+static void
+compare_needed_values(TableRewrite *rewrite, const AuditPlace *place,
+					  HeapTupleHeader copy, Size length)
+{
+	TupleDesc	desc = RelationGetDescr(rewrite->old_heaps[REWRITE_TABLE]);
+	HeapTupleData tuple = {.t_data = copy,.t_len = length};
+	Datum	   *values;
+	bool	   *nulls;
+
+	if (!HeapTupleHasExternal(&tuple) || rewrite->shared->value_ids_start == 0)
+		return;
+	values = palloc_array(Datum, desc->natts);
+	nulls = palloc_array(bool, desc->natts);
+	heap_deform_tuple(&tuple, desc, values, nulls);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		struct varlena *value = (struct varlena *) DatumGetPointer(values[i]);
+		struct varatt_external pointer;
+
+		if (nulls[i] || TupleDescAttr(desc, i)->attlen != -1 || !VARATT_IS_EXTERNAL_ONDISK(value))
+			continue;
+		VARATT_EXTERNAL_GET_POINTER(pointer, value);
+		if (!value_ids_include(rewrite_value_ids(rewrite->shared), pointer.va_valueid))
+			fail(rewrite, place, psprintf("no row needs value %u of the TOAST table", pointer.va_valueid),
+				 "this row does");
+	}
 }
 
 /* columns_differ -- has a copy that was formed anew other values than its row? */

@@ -4,6 +4,7 @@ The setting cyclone.debug_fault has the engine make a fault; the tests' servers 
 nothing is what all other tests prove, as an audit that fails fails their VACUUM.
 """
 
+import os
 import re
 import stat
 
@@ -133,7 +134,71 @@ def test_map_bit_without_page_bit(t):
     conn.execute("DELETE FROM t WHERE ctid IN (SELECT max(ctid) FROM t GROUP BY id HAVING count(*) > 1)")
     error = fails(conn, "page-bit")
     assert "the page is all-visible, by its bit in the map. The audit's: it isn't, by the page's own" in error.diag.message_detail
-    assert_server_finishes(conn, before, "VACUUM (VERBOSE, FREEZE, PROCESS_TOAST off, DISABLE_PAGE_SKIPPING) t")
+    assert conn.execute("SELECT count(*) FROM generate_series(0, pg_relation_size('t') / 8192 - 1) b, pg_visibility('t', b) WHERE all_visible AND NOT pd_all_visible").fetchone() == (0,)
+    assert_server_finishes(conn, before)  # which may skip pages by the map
+
+
+@pytest.mark.parametrize(("fault", "found"), [("look-age", "oldest XID left"), ("look-dead", "dead items: 1. The audit's: 2")])
+def test_page_that_is_only_looked_at(t, cluster, db, fault, found):
+    """As a session has it pinned: its dead items, and its oldest XID, which nothing else holds relfrozenxid for."""
+    conn = t(dead="false")
+    for statement in ("DELETE FROM t", "VACUUM t", "INSERT INTO t (id) VALUES (1), (2)", "DELETE FROM t", "VACUUM (INDEX_CLEANUP off, TRUNCATE off) t"):
+        conn.execute(statement)
+    conn.execute("INSERT INTO t (id) VALUES (3), (4)")  # on one page with two dead items
+    before = rows(conn)
+    [(age,)] = conn.execute("SELECT age(relfrozenxid) FROM pg_class WHERE oid = 't'::regclass").fetchall()
+    for i in range(3):
+        conn.execute(f"CREATE TABLE younger_{i} ()")
+    with cluster.connect(db) as other, other.transaction():
+        other.execute("DECLARE c CURSOR FOR SELECT FROM t; FETCH c")
+        assert found in fails(conn, fault, "VACUUM (INDEX_CLEANUP on) t").diag.message_detail
+    assert conn.execute("SELECT age(relfrozenxid) >= %s FROM pg_class WHERE oid = 't'::regclass", [age]).fetchone() == (True,)
+    assert_server_finishes(conn, before)
+
+
+SHARE = 0.1
+
+
+@pytest.fixture
+def large(conn):
+    """A connection with a table t of 3000 pages, three rows on each, the first of them dead, and a btree of as many leaf pages."""
+    conn.execute("CREATE TABLE t (id int, note text) WITH (autovacuum_enabled = off); ALTER TABLE t ALTER note SET STORAGE PLAIN")
+    conn.execute("INSERT INTO t SELECT i, lpad(i::text, 2600, '0') FROM generate_series(1, 9000) i; CREATE INDEX ON t (note)")
+    conn.execute("DELETE FROM t WHERE id % 3 = 1")
+    assert conn.execute("SELECT pg_relation_size('t') / 8192").fetchone() == (3000,)
+    return conn
+
+
+def test_size_of_the_sample(large):
+    """Of 3000 pages 10 %, give or take eight standard deviations: missed once in 10 ** 15."""
+    large.execute(f"SET cyclone.audit = {SHARE}")
+    report = said(large, "VACUUM (VERBOSE, PARALLEL 0) t")
+    heap, index = map(int, re.search(r"\naudit: (\d+) heap pages and (\d+) index pages judged twice\n", report).groups())
+    assert abs(heap - 2 * 3000 * SHARE) < 8 * (2 * 3000 * SHARE) ** 0.5  # in the first pass, and in the second
+    # at the visit, and half as many in sections of 16 pages
+    assert abs(index - 1.5 * 3000 * SHARE) < 8 * (3000 * SHARE + 16 * 0.5 * 3000 * SHARE) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("fault", "statement", "share", "most_pages"),
+    [
+        # on one page in ten; that 29 times as many as expected are passed over has a probability of exp(-29)
+        ("store-loses:10", "VACUUM (PARALLEL 0) t", SHARE, 29 * 10 / SHARE),
+        ("rewrite-change:20", "VACUUM (FULL, PARALLEL 0) t", SHARE, 29 * 10 / SHARE),
+        # on one leaf in five, so in each section of 16 pages
+        ("leaf:5", "VACUUM (PARALLEL 0) t", 3 * SHARE, 16 * 180),
+    ],
+)
+def test_found_within_the_expected_number_of_pages(large, fault, statement, share, most_pages):
+    before = rows(large)
+    large.execute(f"SET cyclone.audit = {share}")
+    error = fails(large, fault, statement)
+    assert int(re.search(r"of block (\d+)$|at block (\d+)$", error.diag.message_primary)[0].split()[-1]) < most_pages
+    large.execute("RESET cyclone.audit")
+    if "FULL" in statement:
+        assert_full_is_the_servers(large, before)
+    else:
+        assert_server_finishes(large, before)
 
 
 def test_leaf_that_nobody_visits(t):
@@ -251,6 +316,32 @@ def test_rewrite_that_drops_or_changes_a_row(t, cluster, fault, found, workers):
     conn.execute("CHECKPOINT")
     assert files(cluster) <= files_before
     assert conn.execute("SELECT outcome, audit_failed FROM cyclone.history_details WHERE relid = 't'::regclass").fetchall() == [("failed", True)]
+    assert_full_is_the_servers(conn, before)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rewrite_that_takes_a_live_row_for_dead(t, workers):
+    """Though it was updated, as versions that are linked with others were. Nothing counts a row that is taken for dead."""
+    conn = t(dead="false")
+    conn.execute("UPDATE t SET note = note || '.'")
+    before = rows(conn)
+    conn.execute("SET min_parallel_table_scan_size = 0")
+    assert "the row is dead. The audit's: the row is live" in fails(conn, "rewrite-dead:7", f"VACUUM (FULL, PARALLEL {workers}) t").diag.message_detail
+    assert_full_is_the_servers(conn, before)
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ("rewrite-dead-chunk:7", "the row is dead. The audit's: the row is live"),
+        ("rewrite-value:7", r"no row needs value \d+ of the TOAST table. The audit's: this row does"),
+    ],
+)
+def test_rewrite_that_loses_a_value_of_the_toast_table(t, fault, found):
+    conn = t(None)
+    conn.execute("ALTER TABLE t ALTER note SET STORAGE EXTERNAL; UPDATE t SET note = repeat(note, 100) WHERE id < 500; DELETE FROM t WHERE id < 100")
+    before = rows(conn)
+    assert re.search(found, fails(conn, fault, "VACUUM (FULL, PARALLEL 0) t").diag.message_detail)
     assert_full_is_the_servers(conn, before)
 
 
@@ -396,6 +487,51 @@ def test_report_and_history(t, cluster):
     query = f"SELECT {columns} FROM cyclone.history_details WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1"
     assert conn.execute(query).fetchone() == ("done", None, int(heap) + int(index), False)
     checks.assert_clean(conn, "t")
+
+
+def report_path(conn, cluster, relation):
+    [(database, relid)] = conn.execute("SELECT d.oid, %s::regclass::oid FROM pg_database d WHERE datname = current_database()", [relation]).fetchall()
+    return cluster.data / "pg_cyclone" / f"audit-{database}-{relid}.txt"
+
+
+def test_report_on_an_index(t, cluster):
+    conn = t()
+    fails(conn, "leaf:5")
+    text = report_path(conn, cluster, "t_id_idx").read_text()
+    assert re.search(r"\npage: LSN [0-9A-F]+/[0-9A-F]+, checksum \d+, flags [0-9A-F]{4}, lower \d+, upper \d+, special 8176, ", text)
+    assert re.search(r"\nitem 2: flags 1, offset \d+, length 16, TID \(\d+,\d+\)\n", text)
+
+
+def test_report_on_a_full_disk(t, cluster):
+    """The error is the audit's all the same, and claims no report."""
+    conn = t()
+    before = rows(conn)
+    path = report_path(conn, cluster, "t")
+    (cluster.data / "pg_cyclone").mkdir(exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{conn.info.backend_pid}")
+    temporary.symlink_to("/dev/full")
+    error = fails(conn, "live-row")
+    assert "The report for the developers could not be written" in error.diag.message_hint and path.name not in error.diag.message_hint
+    assert not path.exists() and not temporary.is_symlink()
+    assert f'could not write file "pg_cyclone/{temporary.name}": No space left on device' in cluster.log
+    assert_server_finishes(conn, before)
+
+
+def test_number_of_reports_is_bounded(new_cluster):
+    own = new_cluster(autovacuum="off")
+    folder = own.data / "pg_cyclone"
+    folder.mkdir(exist_ok=True)
+    for i in range(100):
+        (folder / f"audit-1-{i}.txt").write_text("")
+        os.utime(folder / f"audit-1-{i}.txt", (2_000_000 + (i - 50) ** 2, 2_000_000 + (i - 50) ** 2))
+    with own.connect("postgres") as conn:
+        for statement in ("CREATE EXTENSION IF NOT EXISTS pg_cyclone", "CREATE TABLE t (id int)", "INSERT INTO t SELECT generate_series(1, 1000)", "DELETE FROM t WHERE id % 3 = 0"):
+            conn.execute(statement)
+        for _ in range(2):  # its own report gives way to its next one
+            fails(conn, "live-row", "VACUUM t")
+            conn.execute("SELECT cyclone.autovacuum_reset('t')")
+            assert len(list(folder.glob("audit-*"))) == 100 and not (folder / "audit-1-50.txt").exists()
+        assert report_path(conn, own, "t").exists()
 
 
 def test_breaker_outlasts_restart_and_crash(new_cluster):

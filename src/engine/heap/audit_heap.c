@@ -77,7 +77,7 @@ static void compare_freezing(PageAudit *audit, const HeapTupleFreeze *planned);
 static inline bool is_repeated(const PageAudit *audit, HeapTupleHeader tuple);
 static bool note_visibility(PageAudit *audit, ItemId item);
 static void compare(PageAudit *audit, const char *what, int64 engine, int64 right);
-static void compare_dead(PageAudit *audit, const PruneResult *result);
+static void compare_dead(PageAudit *audit, const OffsetNumber *dead, int ndead);
 
 /*
  * audit_before_prune
@@ -94,7 +94,7 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	int			next_frozen = 0;
 	TransactionId oldest_xid;
 
-	Assert(BufferIsValid(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	/* damage is no matter of verdicts */
 	page_check_before_change(vacuum->rel, buffer,
 							 has_indexes ? plan->nowdead : plan->nowunused,
@@ -119,7 +119,7 @@ audit_before_prune(TableVacuum *vacuum, Buffer buffer, const PagePlan *plan)
 	audit.all_visible &= audit.ndead == 0;
 	audit.all_frozen &= audit.all_visible;
 
-	compare_dead(&audit, result);
+	compare_dead(&audit, result->deadoffsets, result->lpdead_items);
 	compare(&audit, "the page is all-visible", result->all_visible, audit.all_visible);
 	compare(&audit, "the page is all-frozen", result->all_frozen, audit.all_frozen);
 	compare(&audit, "live rows", result->live_tuples, audit.nlive);
@@ -149,7 +149,7 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 	TransactionId oldest_xid;
 	MultiXactId oldest_multi;
 
-	Assert(BufferIsValid(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	begin_page(&audit, vacuum, buffer);
 	oldest_xid = audit.freeze.NoFreezePageRelfrozenXid;
 	oldest_multi = audit.freeze.NoFreezePageRelminMxid;
@@ -173,7 +173,7 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 	}
 	audit.place.off = InvalidOffsetNumber;
 
-	compare_dead(&audit, result);
+	compare_dead(&audit, result->deadoffsets, result->lpdead_items);
 	if (result->all_visible && !result->map_done)
 	{
 		compare(&audit, "the page is all-visible", true, audit.all_visible && audit.ndead == 0);
@@ -183,8 +183,44 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 }
 
 /*
+ * audit_unchanged
+ *		Of a page that is only looked at, as others have it pinned: are these its dead items,
+ *		and does the engine reckon with its oldest IDs?  Need it not be changed?
+ *
+ * Any lock on the page will do.
+ */
+void
+audit_unchanged(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, int ndead)
+{
+	PageAudit	audit;
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+	bool		must_freeze = false;
+
+	Assert(compat_is_locked(buffer));
+	begin_page(&audit, vacuum, buffer);
+	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
+	{
+		ItemId		item = PageGetItemId(audit.page, off);
+
+		if (ItemIdIsDead(item) && vacuum->nindexes > 0)
+			audit.dead[audit.ndead++] = off;
+		else if (ItemIdIsNormal(item))
+			must_freeze |= heap_tuple_should_freeze((HeapTupleHeader) PageGetItem(audit.page, item),
+													&vacuum->shared->cutoffs,
+													&audit.freeze.NoFreezePageRelfrozenXid,
+													&audit.freeze.NoFreezePageRelminMxid);
+	}
+	compare_dead(&audit, dead, ndead);
+	if (vacuum->shared->aggressive)
+		compare(&audit, "rows must be frozen", false, must_freeze);
+	end_page(&audit, audit.freeze.NoFreezePageRelfrozenXid, audit.freeze.NoFreezePageRelminMxid);
+}
+
+/*
  * audit_map
  *		Is the page's own bit set if the map's is?  The caller has the map's page pinned.
+ *
+ * If it isn't, the map's bits are cleared, which is always right, before that is reported.
  */
 void
 audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
@@ -192,8 +228,10 @@ audit_map(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer)
 	PageAudit	audit;
 	uint8		bits = visibilitymap_get_status(vacuum->rel, BufferGetBlockNumber(buffer), &vmbuffer);
 
-	Assert(BufferIsValid(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	begin_page(&audit, vacuum, buffer);
+	if ((bits != 0 && !PageIsAllVisible(audit.page)) || bits == VISIBILITYMAP_ALL_FROZEN)
+		compat_clear_wrong_map(vacuum->rel, audit.place.blkno, vmbuffer);
 	if (bits != 0 && !PageIsAllVisible(audit.page))
 		audit_fail(vacuum, &audit.place, "the page is all-visible, by its bit in the map",
 				   "it isn't, by the page's own");
@@ -215,7 +253,7 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
 	int			nfreed = 0;
 
-	Assert(BufferIsValid(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(dead->noffsets > 0);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -265,7 +303,7 @@ audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const DeadTidsP
 	unsigned	upper = ((PageHeader) before)->pd_upper;
 	int			nfreed = 0;
 
-	Assert(BufferIsValid(buffer));
+	Assert(compat_buffer_is_locked_exclusively(buffer));
 	Assert(dead->noffsets > 0);
 	begin_page(&audit, vacuum, buffer);
 	for (OffsetNumber off = FirstOffsetNumber; off <= old_maxoff; off++)
@@ -295,7 +333,7 @@ begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
 {
 	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
 
-	Assert(compat_buffer_is_locked_exclusively(buffer));
+	Assert(compat_is_locked(buffer));
 	audit->vacuum = vacuum;
 	audit->buffer = buffer;
 	audit->page = BufferGetPage(buffer);
@@ -511,9 +549,9 @@ compare(PageAudit *audit, const char *what, int64 engine, int64 right)
 
 /* compare_dead -- are the dead items of a page those that are to be stored? */
 static void
-compare_dead(PageAudit *audit, const PruneResult *result)
+compare_dead(PageAudit *audit, const OffsetNumber *dead, int ndead)
 {
-	compare(audit, "dead items", result->lpdead_items, audit->ndead);
+	compare(audit, "dead items", ndead, audit->ndead);
 	for (int i = 0; i < audit->ndead; i++)
-		compare(audit, "place of a dead item", result->deadoffsets[i], audit->dead[i]);
+		compare(audit, "place of a dead item", dead[i], audit->dead[i]);
 }

@@ -343,9 +343,16 @@ look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 	vacuum->offnum = InvalidOffsetNumber;
 
 	/* These hold relfrozenxid back for the IDs that stay on the page. */
-	counters->new_relfrozenxid = relfrozenxid;
-	counters->new_relminmxid = relminmxid;
+	if (!DEBUG_FAULT("look-age"))
+	{
+		counters->new_relfrozenxid = relfrozenxid;
+		counters->new_relminmxid = relminmxid;
+	}
 	count_unchanged_page(vacuum, blkno, &tally, verdict);
+	if (DEBUG_FAULT("look-dead") && verdict->ndead > 0)
+		verdict->ndead--;
+	if (vacuum->page_is_audited)
+		audit_unchanged(vacuum, buffer, verdict->dead, verdict->ndead);
 	return true;
 }
 
