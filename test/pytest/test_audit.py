@@ -162,7 +162,7 @@ SHARE = 0.1
 @pytest.fixture
 def large(conn):
     """A connection with a table t of 3000 pages, three rows on each, the first of them dead, and a btree of as many leaf pages."""
-    conn.execute("CREATE TABLE t (id int, note text) WITH (autovacuum_enabled = off); ALTER TABLE t ALTER note SET STORAGE PLAIN")
+    conn.execute("CREATE TABLE t (id int, note text STORAGE PLAIN) WITH (autovacuum_enabled = off)")
     conn.execute("INSERT INTO t SELECT i, lpad(i::text, 2600, '0') FROM generate_series(1, 9000) i; CREATE INDEX ON t (note)")
     conn.execute("DELETE FROM t WHERE id % 3 = 1")
     assert conn.execute("SELECT pg_relation_size('t') / 8192").fetchone() == (3000,)
