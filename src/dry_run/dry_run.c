@@ -47,6 +47,7 @@
 #include "autovacuum/table_log.h"
 #include "bloat/bloat.h"
 #include "command/distributed.h"
+#include "command/heap_seam.h"
 #include "command/relations.h"
 #include "declared_rows.h"
 #include "dry_run/dry_run.h"
@@ -311,7 +312,11 @@ choose_engine(Relation rel, DryRun *run)
 	TableKey	key = table_log_key(rel);
 	const char *is_what;
 
-	if (table_log_audit_has_failed(&key))
+	if (!cyclone_enabled)
+		run->reason = "cyclone.enabled is off";
+	else if (run->kind == HISTORY_VACUUM && !heap_seam_is_set())
+		run->reason = "heap's table access method could not be changed";
+	else if (table_log_audit_has_failed(&key))
 		run->reason = "an audit has failed on it";
 	else if (!scope_has_table(rel))
 		run->reason = "by cyclone.databases or cyclone.tables";

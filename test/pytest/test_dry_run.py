@@ -149,6 +149,9 @@ def test_who_would_do_it(t):
     assert '" by PostgreSQL: by cyclone.databases or cyclone.tables\n' in said(t, "VACUUM (DRY_RUN) t")
     t.execute("RESET cyclone.tables")
     assert expected(t, columns="run_by, reason") == ("engine", None)
+    t.execute("SET cyclone.enabled = off")
+    assert expected(t, columns="run_by, reason") == ("server", "cyclone.enabled is off")
+    t.execute("RESET cyclone.enabled")
     [(operation, run_by, reason)] = t.execute("SELECT operation, run_by, reason FROM cyclone.dry_run('pg_class', 'rewrite')").fetchall()
     assert (operation, run_by) == ("FULL REWRITE", "server") and "catalog" in reason
 
