@@ -303,7 +303,8 @@ def test_what_has_the_table_when_a_copy_is_dropped_is_waited_for(cluster, db, co
                 assert isinstance(vacuum.wait(), psycopg.errors.LockNotAvailable)
                 assert any("is left over" in message for message in vacuum.messages), vacuum.messages
             else:
-                wait_until(lambda: conn.execute("SELECT %s = ANY (pg_blocking_pids(%s))", (other.info.backend_pid, vacuum.pid)).fetchone()[0], "that it is blocked")
+                blocked = "SELECT %s = ANY (pg_blocking_pids(%s))"
+                wait_until(lambda: conn.execute(blocked, (other.info.backend_pid, vacuum.pid)).fetchone()[0], "that it is blocked")
                 other.execute("COMMIT")
                 vacuum.finish()
                 assert not any("left over" in message or "bloated" in message for message in vacuum.messages), vacuum.messages
