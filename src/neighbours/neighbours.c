@@ -235,8 +235,10 @@ look_at_waits(int number, uint64 passed, NeighboursTimes *times)
 			break;
 		case PG_WAIT_LOCK:
 		case PG_WAIT_CLIENT:
+			latency_excuse(number, false);
+			break;
 		case PG_WAIT_TIMEOUT:
-			latency_excuse(number);
+			latency_excuse(number, true);
 			break;
 		default:
 			break;
