@@ -125,11 +125,11 @@ def run_pgbench(cluster: Cluster, script: str, seconds: float, rate: float | Non
 class Pgbench:
     """pgbench at work from the moment it is made, for `seconds` or until `stop`."""
 
-    def __init__(self, cluster: Cluster, script: str, rate: float | None, *, seconds: float = 1_000_000):
+    def __init__(self, cluster: Cluster, script: str, rate: float | None, *, seconds: float = 1_000_000, clients: int = CLIENTS):
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
         (folder / "script.sql").write_text(script)
-        command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--protocol=prepared", f"--client={CLIENTS}"]
+        command = [program_path(cluster.prefix, "pgbench"), "--no-vacuum", "--protocol=prepared", f"--client={clients}"]
         command += ["--log", f"--log-prefix={folder / 'log'}", f"--time={seconds}", f"--file={folder / 'script.sql'}"]
         command += [f"--rate={rate:.2f}"] if rate else []
         env = program_env(cluster.prefix, **cluster.client_env())

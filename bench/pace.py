@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -31,6 +32,7 @@ from rich.console import Console
 import beside
 import loads
 import steps
+from beside import Pgbench
 from circumstances import RESULTS, add_common_arguments, circumstances_markdown, find_circumstances, print_circumstances
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
@@ -48,7 +50,9 @@ CONFIG = {
 PAGE_COSTS = {"vacuum_cost_page_hit": 1, "vacuum_cost_page_miss": 2, "vacuum_cost_page_dirty": 20}
 BUDGETS = ((200, 20), (200, 2), (2000, 20))  # vacuum_cost_limit, vacuum_cost_delay in ms
 WORKERS = (0, 1, 2, 4)
-PARTS = ("budget", "timing", "steps", "loads")
+PARTS = ("budget", "timing", "rows", "steps", "loads")
+# Transactions a second, and the processor time of the server for one, in microseconds
+Cost = tuple[float, float]
 # By time of the processor, so that nothing else counts; the least of several, as others on the machine only add to it.
 MANY_ROWS = 700_000
 STATEMENTS_OF_MANY_ROWS = 3
@@ -57,8 +61,8 @@ STATEMENTS_OF_MANY_ROWS = 3
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="size of the table (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=41, help="runs of pgbench with and without (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=2, help="length of a run of pgbench (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=41, help="periods without and with a target (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a period of pgbench (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="runs of a load that begins and ends (default: %(default)s)")
     parser.add_argument("--loads", type=int, default=1, help="runs of each other load (default: %(default)s)")
     parser.add_argument("--clients", type=int, default=2, help="clients of pgbench (default: %(default)s)")
@@ -143,16 +147,31 @@ def vacuum_that_hardly_moves(cluster: Cluster, target: str) -> Iterator[psycopg.
         thread.join()
 
 
-def cost_of_a_transaction(cluster: Cluster, options: argparse.Namespace, *, target: str) -> tuple[float, float]:
-    """Return what `pgbench -S` does beside a VACUUM with this latency target: the transactions a second, and the processor time of
-    the server for one, in microseconds.
+def cost_of_transactions(cluster: Cluster, options: argparse.Namespace) -> list[tuple[Cost, Cost]]:
+    """Return what `pgbench -S` does beside such a VACUUM, without and with a target, in each round.
+
+    All rounds are of the same sessions, as what new ones do depends on where the kernel happens to place them.
     """
-    with vacuum_that_hardly_moves(cluster, target) as watcher, ProcessorTime(watcher) as time_used:
-        done = cluster.run(
-            "pgbench", "-n", "-S", "-M", "prepared", "-c", str(options.clients), "-T", str(options.seconds), "postgres"
-        )  # fmt: skip
-    transactions = int(re.search(r"actually processed: (\d+)", done.stdout)[1])
-    return float(re.search(r"tps = ([\d.]+)", done.stdout)[1]), time_used.nanoseconds / transactions / 1000
+    with Pgbench(cluster, loads.LOOK_UP, None, clients=options.clients) as pgbench, cluster.connect() as watcher:
+        pids: list[int] = []
+        while len(pids) < options.clients:
+            pids = [pid for (pid,) in watcher.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'pgbench'")]
+            time.sleep(0.1)
+
+        def period(target: str) -> tuple[float, float, int]:
+            with vacuum_that_hardly_moves(cluster, target):
+                start, before = time.time(), sum(map(processor_time, pids))
+                time.sleep(options.seconds)
+                return start, time.time(), sum(map(processor_time, pids)) - before
+
+        periods = in_turn(options.rounds, period)
+        ended = sorted(moment for moment, _ in pgbench.stop())
+
+    def cost(start: float, end: float, nanoseconds: int) -> Cost:
+        transactions = bisect(ended, end) - bisect(ended, start)
+        return transactions / (end - start), nanoseconds / transactions / 1000
+
+    return [(cost(*untimed), cost(*timed)) for untimed, timed in periods]
 
 
 def cost_of_many_rows(cluster: Cluster, *, target: str) -> float:
@@ -170,44 +189,7 @@ def processor_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
-class ProcessorTime:
-    """The processor time of pgbench's sessions while the block runs, as the kernel's scheduler counts it."""
-
-    POLL_SECONDS = 0.003
-
-    def __init__(self, watcher: psycopg.Connection):
-        self._watcher = watcher
-        self._used: dict[int, int] = {}  # nanoseconds by process
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._poll)
-
-    def __enter__(self) -> "ProcessorTime":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exception) -> None:
-        self._done.set()
-        self._thread.join()
-
-    @property
-    def nanoseconds(self) -> int:
-        return sum(self._used.values())
-
-    def _poll(self) -> None:
-        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgbench'"
-        pids: list[int] = []
-        while not self._done.wait(self.POLL_SECONDS):
-            if not pids:
-                time.sleep(0.1)  # all have come then
-                pids = [pid for (pid,) in self._watcher.execute(query)]
-            for pid in pids:
-                try:
-                    self._used[pid] = processor_time(pid)
-                except OSError:  # it has ended
-                    pass
-
-
-def timing_grid(rounds: list[tuple[tuple[float, float], tuple[float, float]]]) -> Grid:
+def timing_grid(rounds: list[tuple[Cost, Cost]]) -> Grid:
     """Return a row for untimed and timed sessions: medians, and of the ratios the median and the middle half."""
     header = ["pgbench -S", "transactions a second", "of untimed", "processor time of one, µs", "of untimed"]
     cells = [["untimed"], ["timed"]]
@@ -284,8 +266,9 @@ def main() -> int:
 
         cluster.run("pgbench", "-i", "-q", "-s", "10", "postgres")
         if "timing" in options.only:
-            numbers["pgbench"] = in_turn(options.rounds, lambda target: cost_of_a_transaction(cluster, options, target=target))
+            numbers["pgbench"] = cost_of_transactions(cluster, options)
             show(timing_grid(numbers["pgbench"]), "Timing statements")
+        if "rows" in options.only:
             numbers["rows"] = in_turn(options.rounds, lambda target: cost_of_many_rows(cluster, target=target))
             show(rows_grid(numbers["rows"]), "Timing a statement of many rows")
 
