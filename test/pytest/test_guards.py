@@ -104,7 +104,7 @@ def change(conn, **settings) -> None:
     )
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn, point, workers):
     """Wherever it is, and whatever its streams have read ahead."""
@@ -125,6 +125,7 @@ def test_a_paused_vacuum_has_no_page_pinned_and_loses_nothing(cluster, db, conn,
     assert one(conn, "SELECT paused_seconds > 0 AND outcome = 'done' FROM cyclone.history_details WHERE relid = 't'::regclass")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("index", ["btree (id)", "gin (a)", "gist (p)", "spgist (p)", "hash (id)"])
 def test_a_pause_before_the_first_page_of_an_index(cluster, db, conn, index):
     """Its stream ends before it has begun, and then reads all of it."""
@@ -902,6 +903,7 @@ def run_on_full_disk(prefix, min_free: str) -> subprocess.CompletedProcess:
     return done
 
 
+@pytest.mark.once
 def test_an_archiver_that_fails_does_not_fill_the_disk(prefix):
     """The server stays up, with the guard alone between it and its end; VACUUM goes on when the archiver does."""
     done = run_on_full_disk(prefix, "64MB")

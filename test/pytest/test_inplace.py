@@ -11,7 +11,7 @@ from types import NoneType
 import psycopg
 import pytest
 
-from conftest import TEMPLATE
+from conftest import TEMPLATE, made_once
 from cyclone_lab import checks
 from cyclone_lab.background import Background, Parked, wait_until
 from test_as_core import DB, MIXED_MAP, MULTIXACTS, SHAPES
@@ -49,22 +49,15 @@ MAKE = """
 
 @pytest.fixture(scope="module")
 def made(cluster):
-    """The name of a database with table t, to be copied: that takes much less time than to make one."""
-    cluster.sql(f"CREATE DATABASE made TEMPLATE {TEMPLATE}")
-    with cluster.connect("made") as conn:
-        run_script(conn, MAKE)
-    yield "made"
-    cluster.sql("DROP DATABASE made WITH (FORCE)")
+    """The name of a database with table t, to be copied."""
+    with made_once(cluster, "made", lambda conn: run_script(conn, MAKE)):
+        yield "made"
 
 
 @pytest.fixture
-def db(cluster, db, request):
-    """The name of the test's own database; it has table t, if the test asks for that."""
-    if "table" in request.fixturenames:
-        made = request.getfixturevalue("made")
-        cluster.sql(f"DROP DATABASE {db}")
-        cluster.sql(f"CREATE DATABASE {db} TEMPLATE {made}")
-    return db
+def template(request):
+    """The database that the test's own is a copy of: the one with table t, if the test asks for that."""
+    return request.getfixturevalue("made") if "table" in request.fixturenames else TEMPLATE
 
 
 @pytest.fixture
@@ -617,6 +610,7 @@ def test_who_waits_for_its_end_with_a_lock_of_his_own_is_no_deadlock(cluster, db
     checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_crashes(new_cluster):
     """kill -9 of everything at random moments; what had been achieved stays, as far as it was on disk."""
     rng = random.Random(SEED)
@@ -671,6 +665,7 @@ def test_who_changes_a_hidden_page_before_a_crash(new_cluster, how):
         checks.assert_clean(conn, "t")
 
 
+@pytest.mark.once
 def test_logical_decoding_hears_nothing(new_cluster):
     """Moving rows is no change to subscribers; what users change before and after comes as ever."""
     cluster = new_cluster(wal_level="logical")

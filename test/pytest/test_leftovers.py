@@ -199,6 +199,7 @@ def test_nothing_is_left_over_when_one_process_dies(new_cluster):
     assert REMOVED in cluster.log
 
 
+@pytest.mark.once
 def test_several_rewrites_in_several_databases(new_cluster):
     """One of them lets nobody in, one has been dropped."""
     cluster = new_cluster()
@@ -233,6 +234,7 @@ def test_several_rewrites_in_several_databases(new_cluster):
     wait_for_cleaning(cluster)
 
 
+@pytest.mark.once
 def test_without_a_free_worker_files_remain_until_there_is_one(new_cluster):
     cluster = new_cluster()
     with cluster.connect(TEMPLATE) as conn:
@@ -273,6 +275,7 @@ def test_files_of_a_transaction_that_ended_in_time_stay(new_cluster, end):
     assert REMOVED not in cluster.log
 
 
+@pytest.mark.once
 def test_files_that_belong_to_something_stay_whatever_a_journal_says(new_cluster):
     """Tables, indexes, catalogs, and what a prepared transaction has created are named by a journal of a transaction that
     was rolled back."""
@@ -314,6 +317,7 @@ def test_files_that_belong_to_something_stay_whatever_a_journal_says(new_cluster
         assert_sound(cluster, conn, before)
 
 
+@pytest.mark.once
 def test_files_not_yet_named_are_those_that_are_empty(new_cluster):
     """Others that belong to nothing are left alone: those that hold something, or have a name from before the rewrite."""
     cluster = new_cluster()
@@ -336,6 +340,7 @@ def test_files_not_yet_named_are_those_that_are_empty(new_cluster):
         assert_sound(cluster, conn, before)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("what", ["garbage", "empty", "other cluster", "to come", "torn", "tried", "committed"])
 def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
     """Nor does it keep the server from starting."""
@@ -365,6 +370,7 @@ def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
         assert_sound(cluster, conn, before)
 
 
+@pytest.mark.once
 def test_without_a_journal_there_is_no_rewrite(new_cluster):
     """What can't be written at the begin is an error, what can't later on a warning."""
     cluster = new_cluster()  # of its own, as history's file is gone afterwards

@@ -70,7 +70,7 @@ def make_slow_table(conn, name="t", pages=5000) -> None:
 
 
 @pytest.mark.parametrize("indexes", [("btree (id)",), ("gin (a)", "btree (id)", "hash (id)")], ids=["btree", "several"])
-@pytest.mark.parametrize("workers", [0, 1, 4, 8])
+@pytest.mark.parametrize("workers", [*(pytest.param(number, marks=pytest.mark.once) for number in (0, 1, 4)), 8])
 def test_a_team_has_the_budget_of_one_process(conn, workers, indexes):
     """It takes at least as long as all that it costs, at the rate of the settings; that it takes no longer is for the bench."""
     make_table(conn, indexes)
@@ -286,7 +286,7 @@ def reloaded(prefix):
 
 
 @pytest.mark.parametrize("point", ["heap-scan", "index-vacuum", "btree-page", "heap-vacuum", "index-cleanup"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.once), 2])
 def test_a_target_is_set_by_a_reload_in_each_phase(reloaded, point, workers):
     """And taken back in the next: the VACUUM goes on, and its session ends in peace."""
     cluster = reloaded
