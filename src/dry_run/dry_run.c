@@ -383,7 +383,7 @@ plan_space(Relation rel, const VacuumParams *params, int nindexes, Relation *ind
 
 /*
  * plan_space_of_full
- *		The same for FULL.  How much WAL FULL INPLACE writes can't be known before.
+ *		The same for FULL.  How much WAL FULL INPLACE writes only past runs know.
  */
 static void
 plan_space_of_full(Relation rel, int nindexes, Relation *indexes, DryRun *run)

@@ -71,8 +71,9 @@ extern void dry_run_heap(Relation rel, const VacuumParams *params, DryRun *run);
 /* dry_run_time.c */
 
 /*
- * Fill in phase_seconds, in the order of phase_names in history_view.c.  No phase's
- * time is known if there are no past runs that the user may see.
+ * Fill in phase_seconds, in the order of phase_names in history_view.c, and wal_bytes if
+ * it isn't known yet.  No phase's time is known if there are no past runs that the user may
+ * see.
  */
 extern void dry_run_time(Relation rel, DryRun *run);
 

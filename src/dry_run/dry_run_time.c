@@ -6,7 +6,8 @@
  * cyclone.history has how long each phase took in past runs, and how much there was to
  * do.  The time of a phase is the time for each page, or dead row, times as many as are
  * expected now.  It is the median of the table's own runs of the same kind, or else of
- * those of other tables.  Without such runs it isn't known.
+ * those of other tables.  Without such runs it isn't known.  The WAL of FULL INPLACE is known
+ * in the same way, by the table's own runs only.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -27,6 +28,7 @@
 
 static int	find_runs(const DryRun *run, Oid relid, const HistoryRow *rows, int nrows,
 					  const HistoryRow **found);
+static int64 wal_of_moves(const DryRun *run, const HistoryRow **found);
 static double work_of_phase(const DryRun *run, int phase);
 static double work_done(const HistoryRow *row, int phase);
 static int	compare_doubles(const void *a, const void *b);
@@ -61,8 +63,35 @@ dry_run_time(Relation rel, DryRun *run)
 		qsort(rates, nrates, sizeof(double), compare_doubles);
 		run->phase_seconds[phase] = work <= 0 ? 0 : nrates == 0 ? -1 : work * rates[nrates / 2];
 	}
+	if (run->wal_bytes < 0 && run->runs_are_own)
+		run->wal_bytes = wal_of_moves(run, found);
 	if (rows != NULL)
 		pfree(rows);
+}
+
+/*
+ * wal_of_moves
+ *		How much WAL FULL INPLACE writes, as past runs of the table have it for each page
+ *		that they vacated; -1 if none has vacated any.
+ */
+static int64
+wal_of_moves(const DryRun *run, const HistoryRow **found)
+{
+	double		rates[MAX_RUNS];
+	int			nrates = 0;
+
+	Assert(run->nruns <= MAX_RUNS);
+	for (int i = 0; i < run->nruns; i++)
+	{
+		double		vacated = (double) found[i]->figures.pages_before - found[i]->figures.pages_after;
+
+		if (vacated > 0)
+			rates[nrates++] = found[i]->wal_bytes / vacated;
+	}
+	if (nrates == 0)
+		return -1;
+	qsort(rates, nrates, sizeof(double), compare_doubles);
+	return rates[nrates / 2] * (run->pages - run->pages_after);
 }
 
 /*

@@ -143,6 +143,21 @@ def test_full(t):
     checks.assert_clean(t, "t")
 
 
+def test_wal_of_full_inplace(t):
+    """Only past runs of the table know."""
+    t.execute("DELETE FROM t WHERE id % 2 = 0")
+    query = "SELECT wal_bytes FROM cyclone.dry_run('t', 'inplace') LIMIT 1"
+    assert t.execute(query).fetchone() == (None,)
+    t.execute("VACUUM (FULL INPLACE) t")
+    t.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(4001, 8000) i")
+    t.execute("DELETE FROM t WHERE id % 4 = 0")
+    [(foreseen,)] = t.execute(query).fetchall()
+    assert f"\nWAL: about {foreseen // 1024}" in said(t, "VACUUM (DRY_RUN, FULL INPLACE) t")
+    t.execute("VACUUM (FULL INPLACE) t")
+    [(written,)] = t.execute("SELECT wal_bytes FROM cyclone.history_details WHERE relid = 't'::regclass ORDER BY id DESC LIMIT 1").fetchall()
+    assert written / 4 < foreseen < 4 * written
+
+
 def test_who_would_do_it(t):
     t.execute("SET cyclone.tables = 'other*'")
     assert expected(t, columns="run_by, reason") == ("server", "by cyclone.databases or cyclone.tables")
