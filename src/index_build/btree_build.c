@@ -10,10 +10,10 @@
  *	 1. The leader takes a sample of the rows (btree_sample.c), which shows where
  *		to divide the index into parts of about the same size
  *		(btree_build_begin).
- *	 2. Each process reads the whole table, sorts the entries of its part
- *		(btree_sort.c), and fills leaf pages with them (btree_load.c).  To read
- *		all rows is cheap next to sorting, and nothing has to be passed from one
- *		to another.
+ *	 2. Each process gets the entries of its part, sorts them (btree_sort.c), and
+ *		fills leaf pages with them (btree_load.c).  Either all processes have
+ *		collected the entries of all parts before (btree_collect.c), or, if there
+ *		is no memory for these, each process reads the whole table.
  *	 3. The leader joins the parts, and fills the few pages above the leaves
  *		(btree_build_end; see btree_level.c).
  *
@@ -125,16 +125,22 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 	instr_time	start;
 
 	Assert(nparts > 0);
+	Assert(parts[0].collection == NULL || nparts == 1);
 	Assert(CheckRelationLockedByMe(heap, ShareLock, true));
 	pass.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
 	pass.nblocks = RelationGetNumberOfBlocks(heap);
 	pass.sorts = palloc0_array(PartSort, nparts);
 	for (int i = 0; i < nparts; i++)
 		btree_sort_begin(&pass, &parts[i], &pass.sorts[i]);
-	btree_sort_share_memory(&pass);
 
 	INSTR_TIME_SET_CURRENT(start);
-	btree_sort_rows(&pass);
+	if (parts[0].collection == NULL)
+	{
+		btree_sort_share_memory(&pass);
+		btree_sort_rows(&pass);
+	}
+	else if (!pass.sorts[0].is_given_up)
+		btree_collect_take(parts[0].collection, &pass.sorts[0]);
 	for (int i = 0; i < nparts; i++)
 		parts[i].seconds = seconds_since(start) / nparts;
 	for (int i = 0; i < nparts; i++)
@@ -143,7 +149,8 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 			continue;
 		INSTR_TIME_SET_CURRENT(start);
 		progress_index(RelationGetRelid(parts[i].index), 0);
-		parts[i].counts.heap_tuples = pass.rows;
+		if (parts[i].collection == NULL)
+			parts[i].counts.heap_tuples = pass.rows;
 		build_part(&pass, &pass.sorts[i], files);
 		parts[i].seconds += seconds_since(start);
 	}
@@ -154,6 +161,7 @@ btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation h
 
 			btree_entry_maker_end(&pass.sorts[i].maker);
 			parts[i].by_code = false;
+			parts[i].collection = NULL;
 			parts[i].counts.index_tuples = 0;
 			btree_build_parts(&parts[i], 1, files, heap);
 			parts[i].seconds += wasted;

@@ -23,6 +23,9 @@ typedef struct BtreeSample BtreeSample;
 /* A btree in the making, in shared memory */
 typedef struct BtreeBuild BtreeBuild;
 
+/* The entries of btrees, collected by all processes, in shared memory */
+typedef struct BtreeCollection BtreeCollection;
+
 /* A part of one, or all of it, to be built by one process */
 typedef struct BtreePart
 {
@@ -34,6 +37,9 @@ typedef struct BtreePart
 	bool		drops_behind;	/* is nothing of it to stay in the page cache? */
 	Size		tuple_size;		/* about what a tuple takes, if entries need
 								 * one */
+	BtreeCollection *collection;	/* where its entries are; NULL if nowhere */
+	int			collected;		/* which one of the indexes there */
+	int			nsharing;		/* how many processes share its memory */
 	pg_atomic_uint32 *ndone;	/* indexes of which all parts are ready */
 	IndexBuildResult counts;	/* what was found */
 	double		seconds;		/* what it took */
@@ -61,6 +67,23 @@ extern void btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int 
 extern void btree_build_parts(BtreePart *parts, int nparts, SharedFileSet *files, Relation heap);
 extern void btree_build_end(BtreeBuild *build, SharedFileSet *files,
 							Relation heap, Relation index);
+
+/*
+ * Collecting entries beforehand, with one pass over the table that all processes share, for
+ * indexes that are divided into nparts parts, and whose entries are integers without
+ * tuples, of entry_sizes bytes in all.  The leader gets a segment of
+ * btree_collection_size, for a table of not more rows than that, calls
+ * btree_collection_begin, and asks when all members are through with btree_collect_rows:
+ * btree_collection_is_whole?  If not, no part has a collection.  parts has one part of each
+ * index.  Those with a collection are built one at a time.  Each process may use
+ * maintenance_work_mem less its share of the segment.
+ */
+extern Size btree_collection_size(double rows, BlockNumber nblocks, int nparts, int nindexes,
+								  Size entry_sizes);
+extern void btree_collection_begin(BtreeCollection *collection, Size size, BlockNumber nblocks,
+								   int nparts, int nindexes);
+extern bool btree_collection_is_whole(BtreeCollection *collection);
+extern void btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap);
 
 /* seconds_since -- how long ago that was. */
 static inline double

@@ -2,8 +2,8 @@
  *
  * btree_build_private.h
  *	  What the files of a btree's build share: btree_build.c, which has the way
- *	  of a build, and btree_entry.c, btree_sample.c, btree_sort.c, btree_load.c,
- *	  which it calls in this order.
+ *	  of a build, and btree_entry.c, btree_sample.c, btree_collect.c, btree_sort.c,
+ *	  btree_load.c, which it calls in this order.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -75,6 +75,7 @@ typedef struct EntryMaker
 	EState	   *estate;
 	ExprState  *predicate;
 	TupleTableSlot *slot;
+	bool		is_direct;		/* all values lie at known places of a row */
 } EntryMaker;
 
 /* One process, while it sorts a part: either by itself, or the server does */
@@ -108,10 +109,8 @@ typedef struct TablePass
 	double		rows;			/* that aren't dead */
 	int			nsorts;
 	PartSort   *sorts;
-	BlockNumber next;			/* block to be read */
 	BlockNumber nblocks;
-	FileCache  *file_cache;		/* NULL: the page cache doesn't matter */
-	FileCacheMap *file_cache_map;
+	bool		has_begun;		/* to read them */
 } TablePass;
 
 /*
@@ -135,12 +134,19 @@ extern void btree_entry_maker_end(EntryMaker *maker);
  * btree_sort_begin for each part of a pass, then btree_sort_share_memory, then
  * btree_sort_rows reads the table once.  A part that is_given_up then is to be built
  * by another pass, by the server's sort.  The index is locked exclusively, and the
- * table against changes.
+ * table against changes.  btree_separator is the first entry of the part behind this one.
  */
 extern void btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort);
 extern void btree_sort_share_memory(TablePass *pass);
 extern void btree_sort_rows(TablePass *pass);
+extern IndexTuple btree_separator(BtreeBuild *build, int number);
 extern int	btree_sort_compare_ties(const void *a, const void *b, void *arg);
+
+/*
+ * in btree_collect.c: instead of a pass, take a part's entries out of a collection that is
+ * whole.  The part has a code.
+ */
+extern void btree_collect_take(BtreeCollection *collection, PartSort *sort);
 
 /*
  * in btree_load.c: put what was sorted into the pages of a level, which the caller

@@ -22,18 +22,15 @@
 #include "catalog/index.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "storage/procarray.h"
-#include "storage/read_stream.h"
 #include "utils/memutils.h"
 #include "utils/tuplesort.h"
 
 #include "compat.h"
-#include "guards/guards.h"
 #include "index_build/btree_build_private.h"
 #include "index_build/entry_sort.h"
 #include "index_build/key_code.h"
+#include "index_build/table_rows.h"
 
 /* The number of entries at which we first ask whether abbreviations are of use */
 #define FIRST_LOOK			1000
@@ -41,13 +38,11 @@
 /* Tuples get memory in blocks of at most this size, as a block begun counts as used */
 #define MAX_TUPLES_BLOCK	(256 * 1024)
 
-static IndexTuple separator(BtreeBuild *build, int number);
 static void give_up(PartSort *sort);
 static void encode_separator(PartSort *sort, const Entry *separator, uint64 *entry);
-static void begin_file_cache(TablePass *pass, BufferAccessStrategy strategy);
 static bool has_sorts(const TablePass *pass);
-static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
-static bool is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin);
+static bool all_blocks(void *arg, BlockNumber *next, BlockNumber *end);
+static bool sort_page(void *arg, HeapTuple rows, int nrows);
 static void sort_row(PartSort *sort, HeapTuple row);
 static bool add_tuple(PartSort *sort, HeapTuple row, const Datum *values, const bool *isnull,
 					  uint64 *entry);
@@ -76,9 +71,9 @@ btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort)
 	sort->has_lower = part->number > 0;
 	sort->has_upper = part->number < build->nparts - 1;
 	if (sort->has_lower)
-		btree_entry_take_apart(&sort->order, separator(build, part->number - 1), &sort->lower);
+		btree_entry_take_apart(&sort->order, btree_separator(build, part->number - 1), &sort->lower);
 	if (sort->has_upper)
-		btree_entry_take_apart(&sort->order, separator(build, part->number), &sort->upper);
+		btree_entry_take_apart(&sort->order, btree_separator(build, part->number), &sort->upper);
 	Assert(!sort->has_lower || !sort->has_upper ||
 		   btree_entry_compare(&sort->order, &sort->lower, sort->upper.values,
 							   sort->upper.isnull, &sort->upper.tid) <= 0);
@@ -108,9 +103,9 @@ btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort)
 		encode_separator(sort, &sort->upper, sort->coded_upper);
 }
 
-/* separator -- the first entry of the part behind this one. */
-static IndexTuple
-separator(BtreeBuild *build, int number)
+/* btree_separator -- the first entry of the part behind this one. */
+IndexTuple
+btree_separator(BtreeBuild *build, int number)
 {
 	char	   *place = (char *) build + build->separators;
 
@@ -168,93 +163,17 @@ btree_sort_share_memory(TablePass *pass)
 /*
  * btree_sort_rows
  *		Read all rows, and sort the entries of each part.
- *
- * VACUUM FULL leaves no chains of HOT updates, so each row has entries of its own,
- * and was committed before.  Nobody changes the pages, so what takes time is done with
- * a copy of a page, without a lock.
  */
 void
 btree_sort_rows(TablePass *pass)
 {
-	TransactionId oldest_xmin = GetOldestNonRemovableTransactionId(pass->heap);
-	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
-	ReadStream *stream;
-	Buffer		buffer;
+	TableRows	rows = {.heap = pass->heap,.next_blocks = all_blocks,.take_page = sort_page,.arg = pass};
 
 	Assert(pass->nsorts > 0);
-	begin_file_cache(pass, strategy);
-	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
-										strategy, pass->heap, MAIN_FORKNUM, next_block, pass, 0);
-	guards_begin_pins();
-	while (has_sorts(pass) &&
-		   (BufferIsValid(buffer = read_stream_next_buffer(stream, NULL)) ||
-			BufferIsValid(buffer = guards_resume_stream(stream, NULL, NULL))))
-	{
-		BlockNumber blkno = BufferGetBlockNumber(buffer);
-		HeapTupleData rows[MaxHeapTuplesPerPage];
-		int			nrows = 0;
-		PGAlignedBlock copy;
-		OffsetNumber maxoff;
-
-		CHECK_FOR_INTERRUPTS();
-		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		maxoff = PageGetMaxOffsetNumber(BufferGetPage(buffer));
-		for (OffsetNumber offset = FirstOffsetNumber; offset <= maxoff; offset++)
-		{
-			HeapTuple	row;
-			ItemId		item = PageGetItemId(BufferGetPage(buffer), offset);
-
-			if (!ItemIdIsNormal(item))
-				continue;
-			if (unlikely(offset > MaxHeapTuplesPerPage))
-				ereport(ERROR,
-						(errcode(ERRCODE_DATA_CORRUPTED),
-						 errmsg("block %u of relation \"%s\" has a corrupted item %u",
-								blkno, RelationGetRelationName(pass->heap), offset)));
-			row = &rows[nrows];
-			row->t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);
-			row->t_len = ItemIdGetLength(item);
-			row->t_tableOid = RelationGetRelid(pass->heap);
-			ItemPointerSet(&row->t_self, blkno, offset);
-			if (!is_to_be_found(pass, row, buffer, oldest_xmin))
-				continue;
-			row->t_data = (HeapTupleHeader) (copy.data + ItemIdGetOffset(item));
-			nrows++;
-		}
-		memcpy(copy.data, BufferGetPage(buffer), BLCKSZ);
-		UnlockReleaseBuffer(buffer);
-
-		for (int i = 0; i < nrows; i++)
-		{
-			ExecStoreHeapTuple(&rows[i], pass->slot, false);
-			for (int j = 0; j < pass->nsorts; j++)
-				sort_row(&pass->sorts[j], &rows[i]);
-		}
-		ExecClearTuple(pass->slot);
-	}
-	/* needed if all sorts have been given up */
-	guards_drop_stream();
-	guards_end_pins();
-	read_stream_end(stream);
-	file_cache_end(pass->file_cache);
-	FreeAccessStrategy(strategy);
-}
-
-/*
- * begin_file_cache
- *		Prepare to drop what of the table isn't in the page cache.
- *
- * It is if it was to stay until indexes are built.  Otherwise each pass drops what it
- * reads: passes are seldom at the same block at the same time.
- */
-static void
-begin_file_cache(TablePass *pass, BufferAccessStrategy strategy)
-{
-	if (!file_cache_is_wanted(pass->heap, pass->nblocks))
-		return;
-	pass->file_cache = file_cache_begin(GetAccessStrategyBufferCount(strategy));
-	pass->file_cache_map = palloc(file_cache_map_size(pass->nblocks));
-	file_cache_map_init(pass->file_cache_map, pass->nblocks);
+	if (has_sorts(pass))
+		table_rows_read(&rows);
+	pass->rows = rows.live;
+	ExecClearTuple(pass->slot);
 }
 
 /* has_sorts -- is there a sort that has not been given up? */
@@ -267,38 +186,33 @@ has_sorts(const TablePass *pass)
 	return false;
 }
 
-/* next_block -- the read stream's callback: one after the other. */
-static BlockNumber
-next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
+/* all_blocks -- for table_rows_read: all of the table, at once. */
+static bool
+all_blocks(void *arg, BlockNumber *next, BlockNumber *end)
 {
-	TablePass  *pass = private_data;
+	TablePass  *pass = arg;
 
-	if (pass->next >= pass->nblocks || guards_cut_stream())
-		return InvalidBlockNumber;
-	file_cache_before_read(pass->file_cache, pass->heap, pass->file_cache_map, pass->next);
-	return pass->next++;
+	if (pass->has_begun || pass->nblocks == 0)
+		return false;
+	pass->has_begun = true;
+	*next = 0;
+	*end = pass->nblocks;
+	return true;
 }
 
-/*
- * is_to_be_found
- *		May a snapshot still see this row version?  Count it if it isn't dead.
- *
- * As in the server's builds, versions that are dead to all may be left out.
- */
+/* sort_page -- for table_rows_read: sort the entries of a page's rows. */
 static bool
-is_to_be_found(TablePass *pass, HeapTuple row, Buffer buffer, TransactionId oldest_xmin)
+sort_page(void *arg, HeapTuple rows, int nrows)
 {
-	if ((row->t_data->t_infomask & HEAP_XMAX_INVALID) == 0)
-	{
-		HTSV_Result fate = HeapTupleSatisfiesVacuum(row, oldest_xmin, buffer);
+	TablePass  *pass = arg;
 
-		if (fate == HEAPTUPLE_DEAD)
-			return false;
-		if (fate == HEAPTUPLE_RECENTLY_DEAD)
-			return true;
+	for (int i = 0; i < nrows; i++)
+	{
+		ExecStoreHeapTuple(&rows[i], pass->slot, false);
+		for (int j = 0; j < pass->nsorts; j++)
+			sort_row(&pass->sorts[j], &rows[i]);
 	}
-	pass->rows++;
-	return true;
+	return has_sorts(pass);
 }
 
 /* sort_row -- sort the entry of the row in the slot, if it is of this part. */

@@ -147,6 +147,26 @@ entry_sort_put(EntrySort *sort, const uint64 *entry)
 	copy_entry(entry_at(sort, sort->entries, sort->nentries++), entry, sort->nwords);
 }
 
+/* entry_sort_put_all -- add copies of n entries. */
+void
+entry_sort_put_all(EntrySort *sort, const uint64 *entries, Size n)
+{
+	Assert(sort->heap == NULL && sort->next == 0);
+	while (n > 0)
+	{
+		Size		some;
+
+		if (sort->nentries == sort->capacity)
+			write_run(sort);
+		some = Min(n, sort->capacity - sort->nentries);
+		memcpy(entry_at(sort, sort->entries, sort->nentries), entries,
+			   some * sort->nwords * sizeof(uint64));
+		sort->nentries += some;
+		entries += some * sort->nwords;
+		n -= some;
+	}
+}
+
 /* entry_sort_is_full -- will the next entry make it write to a file? */
 bool
 entry_sort_is_full(const EntrySort *sort)

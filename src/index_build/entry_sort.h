@@ -20,7 +20,8 @@ typedef struct EntrySort EntrySort;
  * of nwords words.  While they are sorted there is as much again.  Of entries that are
  * equal but for the last tail_bits, the one that is put first must be the smallest.
  *
- * entry_sort_put adds a copy of an entry.  If entry_sort_is_full, it writes those before
+ * entry_sort_put adds a copy of an entry, entry_sort_put_all of n that lie one behind the
+ * other.  If entry_sort_is_full, it writes those before
  * to a file.  When all are there comes entry_sort_perform; then, if none were written to a
  * file, perhaps entry_sort_end_ties, which sorts those with equal keys by a comparison
  * to which no two are equal.
@@ -31,6 +32,7 @@ typedef struct EntrySort EntrySort;
  */
 extern EntrySort *entry_sort_begin(int nwords, int tail_bits, Size capacity);
 extern void entry_sort_put(EntrySort *sort, const uint64 *entry);
+extern void entry_sort_put_all(EntrySort *sort, const uint64 *entries, Size n);
 extern bool entry_sort_is_full(const EntrySort *sort);
 extern void entry_sort_perform(EntrySort *sort);
 extern void entry_sort_end_ties(EntrySort *sort, qsort_arg_comparator compare, void *arg);

@@ -32,11 +32,15 @@
  * and WAL.  As in the server's VACUUM FULL, unique indexes are not checked for
  * duplicates.
  *
+ * For btrees that are divided, and that we sort, the processes collect the entries
+ * first, with one pass over the table that all share (btree_collect.c), as far as there
+ * is memory.
+ *
  * maintenance_work_mem is shared out among the processes of the team.
  *
  * This file has the steps of a rebuild in their order, from the new files to the
- * sizes in the catalogs.  index_builds_plan.c decides; btree_build.c and
- * server_build.c build.
+ * sizes in the catalogs.  index_builds_plan.c decides, index_builds_list.c lists
+ * what the team does; btree_build.c and server_build.c build.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -72,53 +76,34 @@
 #include "guards/guards.h"
 #include "index_build/btree_build.h"
 #include "index_build/index_builds.h"
+#include "index_build/index_builds_list.h"
 #include "index_build/index_builds_plan.h"
 #include "index_build/plain_index.h"
 #include "index_build/server_build.h"
 #include "library.h"
 #include "pace/pace.h"
 #include "report/progress.h"
+#include "team/attempt.h"
 #include "team/team.h"
-
-/* As a rule the largest part has at most this much of the average */
-#define INEQUALITY			1.25
 
 /* No process gets less of maintenance_work_mem, in kB, unless that is less itself */
 #define LEAST_MEMORY		1024
 
-/* One index of the first step, or one part of it, as the team sees it */
-typedef struct TeamBuild
+/* What the team does; the first two only if entries are collected */
+typedef enum BuildPhase
 {
-	/* constant once the team is launched */
-	Oid			relid;
-	uint32		group;			/* those of a group are built with one pass */
-	bool		drops_behind;	/* is nothing to stay in the page cache? */
-	Size		btree;			/* where its BtreeBuild is, 0 if the access
-								 * method builds it */
-	int			part;
-	bool		by_code;
-	Size		tuple_size;
+	COLLECT_ENTRIES,
+	BUILD_COLLECTED,
+	BUILD_OTHERS
+} BuildPhase;
 
-	/* written by the member that has built it */
-	IndexBuildResult counts;
-	double		seconds;
-} TeamBuild;
-
-typedef struct TeamShared
+/* One process */
+typedef struct Builder
 {
-	/* constant once the team is launched */
-	int			leader_pid;
-	int			leader_number;	/* guards_leader() */
-	Oid			relid;
-	bool		has_files;
-	uint32		nbuilds;
-	uint32		ngroups;
-	SharedFileSet files;		/* of btrees that are divided */
-
-	pg_atomic_uint32 next;		/* group to be taken */
-	pg_atomic_uint32 done;		/* number of indexes that are ready */
-	TeamBuild	builds[FLEXIBLE_ARRAY_MEMBER];
-} TeamShared;
+	TeamShared *shared;
+	dsm_segment *segment;		/* with collected entries; NULL if it isn't
+								 * attached */
+} Builder;
 
 /* For the function that is called while the leader waits */
 static TeamShared *current_shared;
@@ -130,14 +115,16 @@ static void leave_as_worker(void *state);
 static void give_new_file(Oid relid);
 static void build_at_once(IndexBuilds *builds, IndexBuildsResult *result);
 static void share_memory(int nmembers);
-static BtreeSample **take_samples(IndexBuilds *builds, int nparts);
-static void list_builds(TeamShared *shared, const IndexBuilds *builds, BtreeSample **samples,
-						int nparts, int nmembers, Size place);
-static void list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers,
-						const Size *btrees, int nparts);
+static void begin_collection(Builder *leader, const IndexBuilds *builds, Division *divisions);
 static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
+static void run_phases(Team *team, Builder *builder);
 static void build_phase(void *state, int phase);
-static void build_group(TeamShared *shared, TeamBuild *builds, int nbuilds);
+static bool attach_collection(Builder *builder);
+static void detach_collection(Builder *builder);
+static void collect_entries(Builder *builder);
+static void build_groups(Builder *builder, pg_atomic_uint32 *next, uint32 end);
+static void build_group(Builder *builder, TeamBuild *builds, int nbuilds);
+static void open_part(Builder *builder, const TeamBuild *build, BtreePart *part);
 static void join_parts(TeamShared *shared);
 static void while_waiting(void);
 static void take_over(IndexBuilds *builds, TeamShared *shared, IndexBuildsResult *result);
@@ -208,16 +195,14 @@ give_new_file(Oid relid)
 static void
 build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 {
-	const IndexBuild *first = &builds->builds[builds->nalone];
 	int			nbuilds = builds->nbuilds - builds->nalone;
 	int			nest_level = NewGUCNestLevel();
-	int			nparts = DEBUG_LIMIT(btree_parts, builds->nmembers);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "samples for btrees",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	BtreeSample **samples = take_samples(builds, nparts);
-	Size		size = offsetof(TeamShared, builds);
-	Size		list_size;
+	Division   *divisions = builds_sample(builds);
+	Size		list_size = builds_list_room(builds, divisions);
+	Builder		leader = {0};
 	Team	   *team;
 	TeamShared *shared;
 	TeamShared *found;
@@ -226,16 +211,9 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	share_memory(builds->nmembers);
 	result->at_once = nbuilds;
 	result->memory = maintenance_work_mem;
-
-	for (int i = 0; i < nbuilds; i++)
-		size = add_size(size, mul_size(sizeof(TeamBuild), samples[i] ? nparts : 1));
-	list_size = size = MAXALIGN(size);
-	for (int i = 0; i < nbuilds; i++)
-		if (samples[i] || first[i].entry_size > 0)
-			size = MAXALIGN(add_size(size, btree_build_size(samples[i], samples[i] ? nparts : 1)));
-
-	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1, size, false);
-	shared = team_shared(team);
+	team = team_create("pg_cyclone_index_worker_main", builds->nmembers - 1,
+					   add_size(list_size, builds_btrees_room(builds, divisions)), false);
+	leader.shared = shared = team_shared(team);
 	shared->leader_pid = MyProcPid;
 	shared->leader_number = guards_leader();
 	shared->relid = builds->relid;
@@ -243,7 +221,6 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	shared->has_files = team_segment(team) != NULL;
 	if (shared->has_files)
 		SharedFileSetInit(&shared->files, team_segment(team));
-	pg_atomic_init_u32(&shared->next, 0);
 	pg_atomic_init_u32(&shared->done, 0);
 
 	/*
@@ -251,17 +228,17 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	 * filled after they are launched
 	 */
 	team_launch(team);
-	result->members = team_launched_workers(team) + 1;
-	if (result->members == 1)
-		memset(samples, 0, nbuilds * sizeof(BtreeSample *));
+	result->members = shared->nmembers = team_launched_workers(team) + 1;
+	builds_divide(builds, divisions, shared->nmembers);
+	begin_collection(&leader, builds, divisions);
 	for (int i = 0; i < nbuilds; i++)
-		result->divided += samples[i] != NULL;
-	list_builds(shared, builds, samples, DEBUG_LIMIT(btree_parts, result->members), result->members,
-				list_size);
+		result->divided += divisions[i].nparts > 1;
+	builds_list(shared, builds, divisions, list_size);
 	MemoryContextDelete(context);
 
 	current_shared = shared;
-	team_run(team, 0, build_phase, shared, while_waiting);
+	run_phases(team, &leader);
+	result->collected = shared->ncollected;
 	while_waiting();
 	join_parts(shared);
 	/* the shared block ends with the team */
@@ -275,140 +252,62 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 }
 
 /*
- * take_samples
- *		For each index of the first step that is to be divided, into nparts parts at
- *		most, a sample; NULL for the others.
+ * begin_collection
+ *		Leader: have the entries of divided indexes collected, of as many as there is
+ *		memory for.
+ *
+ * What is collected of all, and what sorting a part takes in each process, must be within
+ * the memory of the team.
  */
-static BtreeSample **
-take_samples(IndexBuilds *builds, int nparts)
+static void
+begin_collection(Builder *leader, const IndexBuilds *builds, Division *divisions)
 {
-	int			nbuilds = builds->nbuilds - builds->nalone;
-	BtreeSample **samples = palloc0_array(BtreeSample *, nbuilds);
+	TeamShared *shared = leader->shared;
+	const IndexBuild *first = &builds->builds[builds->nalone];
+	int			nparts = builds_collected_parts(shared->nmembers);
+	double		part_rows = builds->rows * INEQUALITY / nparts;
+	Size		entry_sizes = 0;
+	Size		largest = 0;
+	Size		size = 0;
+	char	   *failure = NULL;
 	Relation	heap = table_open(builds->relid, NoLock);
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
 
-	for (int i = 0; i < nbuilds; i++)
-	{
-		const IndexBuild *build = &builds->builds[builds->nalone + i];
-
-		if (build->is_divided)
-		{
-			Relation	index = index_open(build->relid, NoLock);
-
-			samples[i] = btree_sample(heap, index, nparts);
-			index_close(index, NoLock);
-		}
-	}
 	table_close(heap, NoLock);
-	return samples;
-}
-
-/*
- * list_builds
- *		List what there is to do: nparts parts of each divided index, and then the
- *		whole ones.  What the parts share begins at place in the shared block.
- */
-static void
-list_builds(TeamShared *shared, const IndexBuilds *builds, BtreeSample **samples,
-			int nparts, int nmembers, Size place)
-{
-	const IndexBuild *first = &builds->builds[builds->nalone];
-	int			nbuilds = builds->nbuilds - builds->nalone;
-	Size	   *btrees = palloc0_array(Size, nbuilds);
-	double	   *costs = palloc0_array(double, nmembers);
-	List	  **whole = palloc0_array(List *, nmembers);
-	List	   *divided = NIL;
-
-	for (int i = 0; i < nbuilds; i++)
+	shared->collection = DSM_HANDLE_INVALID;
+	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
 	{
-		int			n = samples[i] ? nparts : 1;
-		Relation	index;
+		Size		size_with;
 
-		if (samples[i] == NULL && first[i].entry_size == 0)
+		if (divisions[i].sample == NULL || !builds_can_collect(&first[i]))
 			continue;
-		btrees[i] = place;
-		index = index_open(first[i].relid, NoLock);
-		btree_build_begin((BtreeBuild *) ((char *) shared + place), samples[i], n, index);
-		index_close(index, NoLock);
-		place = MAXALIGN(place + btree_build_size(samples[i], n));
+		size_with = btree_collection_size(builds->rows, nblocks, nparts, shared->ncollected + 1,
+										  entry_sizes + first[i].entry_size);
+		if (size_with + shared->nmembers * part_rows * 2 * Max(largest, first[i].entry_size) >
+			shared->nmembers * maintenance_work_mem * 1024.0)
+			continue;
+		size = size_with;
+		entry_sizes += first[i].entry_size;
+		largest = Max(largest, first[i].entry_size);
+		divisions[i].collected = shared->ncollected++;
 	}
+	if (shared->ncollected == 0)
+		return;
 
-	shared->nbuilds = 0;
-	shared->ngroups = 0;
-	for (int i = 0; i < nbuilds; i++)
-		if (samples[i] && first[i].entry_size == 0)
-			list_groups(shared, builds, list_make1_int(i), btrees, nparts);
-		else if (samples[i])
-			divided = lappend_int(divided, i);
-	list_groups(shared, builds, divided, btrees, nparts);
-
-	/*
-	 * whole indexes that we sort are dealt out, so that each process reads
-	 * the table once for them
-	 */
-	for (int i = 0; i < nbuilds; i++)
-		if (samples[i] == NULL && first[i].entry_size == 0)
-			list_groups(shared, builds, list_make1_int(i), btrees, 1);
-		else if (samples[i] == NULL)
-		{
-			int			member = 0;
-
-			for (int j = 1; j < nmembers; j++)
-				if (costs[j] < costs[member])
-					member = j;
-			costs[member] += first[i].cost;
-			whole[member] = lappend_int(whole[member], i);
-		}
-	for (int i = 0; i < nmembers; i++)
-		list_groups(shared, builds, whole[i], btrees, 1);
-}
-
-/*
- * list_groups
- *		Add these indexes, each in nparts parts, to what there is to do.  A group has
- *		as many indexes as have room for their entries in memory.
- */
-static void
-list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers, const Size *btrees,
-			int nparts)
-{
-	const IndexBuild *first = &builds->builds[builds->nalone];
-	double		rows = nparts > 1 ? builds->rows * INEQUALITY / nparts : builds->rows;
-	int			begin = 0;
-
-	while (begin < list_length(numbers))
+	leader->segment = attempt_create_segment(size, &failure);
+	if (leader->segment == NULL)
+		shared->ncollected = 0;
+	else
 	{
-		int			end = begin;
-		Size		total = 0;
-		Size		largest = 0;
-
-		do
-		{
-			const IndexBuild *build = &first[list_nth_int(numbers, end)];
-
-			total += build->entry_size + build->tuple_size;
-			largest = Max(largest, build->entry_size);
-			if (end > begin && rows * (total + largest) > maintenance_work_mem * 1024.0)
-				break;
-		} while (++end < list_length(numbers));
-
-		for (int part = 0; part < nparts; part++, shared->ngroups++)
-			for (int i = begin; i < end; i++)
-			{
-				int			number = list_nth_int(numbers, i);
-
-				shared->builds[shared->nbuilds++] = (TeamBuild)
-				{
-					.relid = first[number].relid,
-						.group = shared->ngroups,
-						.btree = btrees[number],
-						.part = part,
-						.drops_behind = list_member_oid(builds->cold, first[number].relid),
-						.by_code = first[number].entry_size > 0,
-						.tuple_size = first[number].tuple_size
-				};
-			}
-		begin = end;
+		btree_collection_begin(dsm_segment_address(leader->segment), size, nblocks, nparts,
+							   shared->ncollected);
+		shared->collection = dsm_segment_handle(leader->segment);
 	}
+	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
+		if (leader->segment == NULL)
+			divisions[i].collected = -1;
+		else if (divisions[i].collected >= 0)
+			divisions[i].nparts = nparts;
 }
 
 /* btree_of -- what the parts of a btree share; NULL if the access method builds it. */
@@ -453,13 +352,15 @@ static void *
 join_as_worker(void *block, dsm_segment *segment)
 {
 	TeamShared *shared = block;
+	Builder    *builder = palloc0_object(Builder);
 
 	progress_begin(shared->relid, shared->leader_pid);
 	pace_join_as_builder();
 	guards_join(shared->leader_number);
 	if (shared->has_files)
 		SharedFileSetAttach(&shared->files, segment);
-	return shared;
+	builder->shared = shared;
+	return builder;
 }
 
 /* leave_as_worker -- the temporary files are removed with the segment. */
@@ -472,30 +373,129 @@ leave_as_worker(void *state)
 }
 
 /*
+ * run_phases
+ *		Leader: have the team do its work.
+ *
+ * What was collected is given back before others are built, which may need all memory.
+ */
+static void
+run_phases(Team *team, Builder *leader)
+{
+	TeamShared *shared = leader->shared;
+	instr_time	start;
+
+	if (shared->ncollected > 0)
+	{
+		INSTR_TIME_SET_CURRENT(start);
+		team_run(team, COLLECT_ENTRIES, build_phase, leader, while_waiting);
+		if (!btree_collection_is_whole(dsm_segment_address(leader->segment)))
+		{
+			shared->collection = DSM_HANDLE_INVALID;
+			shared->ncollected = 0;
+		}
+		shared->collect_seconds = seconds_since(start);
+		team_run(team, BUILD_COLLECTED, build_phase, leader, while_waiting);
+		shared->collection = DSM_HANDLE_INVALID;
+		detach_collection(leader);
+	}
+	if (shared->ngroups > shared->ncollected_groups)
+		team_run(team, BUILD_OTHERS, build_phase, leader, while_waiting);
+}
+
+/*
  * build_phase
- *		Every member: build indexes as long as there are any.
+ *		Every member: its part of a phase.
  */
 static void
 build_phase(void *state, int phase)
 {
-	TeamShared *shared = state;
-	uint32		next;
+	Builder    *builder = state;
+	TeamShared *shared = builder->shared;
 
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
-	while ((next = pg_atomic_fetch_add_u32(&shared->next, 1)) < shared->ngroups)
+	if (shared->collection == DSM_HANDLE_INVALID)
+		detach_collection(builder);
+	else if (!attach_collection(builder))
+		return;
+
+	switch ((BuildPhase) phase)
+	{
+		case COLLECT_ENTRIES:
+			collect_entries(builder);
+			break;
+		case BUILD_COLLECTED:
+			build_groups(builder, &shared->next_collected, shared->ncollected_groups);
+			break;
+		case BUILD_OTHERS:
+			build_groups(builder, &shared->next, shared->ngroups);
+			break;
+	}
+}
+
+/* attach_collection -- map what is collected.  If that can't be done, others do the work. */
+static bool
+attach_collection(Builder *builder)
+{
+	char	   *failure = NULL;
+
+	if (builder->segment == NULL)
+		builder->segment = attempt_attach_segment(builder->shared->collection, &failure);
+	return builder->segment != NULL;
+}
+
+/* detach_collection -- it isn't needed any more. */
+static void
+detach_collection(Builder *builder)
+{
+	if (builder->segment != NULL)
+		dsm_detach(builder->segment);
+	builder->segment = NULL;
+}
+
+/* collect_entries -- collect those of all indexes that are wanted. */
+static void
+collect_entries(Builder *builder)
+{
+	TeamShared *shared = builder->shared;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "entries of indexes",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	Relation	heap = table_open(shared->relid, ShareLock);
+	BtreePart  *parts = palloc0_array(BtreePart, shared->ncollected);
+
+	progress_index(shared->builds[0].relid, 0);
+	for (int i = 0; i < shared->nbuilds; i++)
+		if (shared->builds[i].collected >= 0 && shared->builds[i].part == 0)
+			open_part(builder, &shared->builds[i], &parts[shared->builds[i].collected]);
+	btree_collect_rows(dsm_segment_address(builder->segment), parts, heap);
+	for (int i = 0; i < shared->ncollected; i++)
+		index_close(parts[i].index, NoLock);
+	table_close(heap, NoLock);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
+
+/* build_groups -- build indexes as long as there are any, up to the group end. */
+static void
+build_groups(Builder *builder, pg_atomic_uint32 *next, uint32 end)
+{
+	TeamShared *shared = builder->shared;
+	uint32		group;
+
+	while ((group = pg_atomic_fetch_add_u32(next, 1)) < end)
 	{
 		uint32		first = 0;
 		uint32		n = 1;
 
 		guards_point();
-		while (shared->builds[first].group != next)
+		while (shared->builds[first].group != group)
 		{
 			first++;
 			Assert(first < shared->nbuilds);
 		}
-		while (first + n < shared->nbuilds && shared->builds[first + n].group == next)
+		while (first + n < shared->nbuilds && shared->builds[first + n].group == group)
 			n++;
-		build_group(shared, &shared->builds[first], n);
+		build_group(builder, &shared->builds[first], n);
 		if (!IsParallelWorker())
 			while_waiting();
 	}
@@ -509,8 +509,9 @@ build_phase(void *state, int phase)
  * The locks don't conflict with the leader's.
  */
 static void
-build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
+build_group(Builder *builder, TeamBuild *builds, int nbuilds)
 {
+	TeamShared *shared = builder->shared;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "index build",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
@@ -523,22 +524,7 @@ build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
 	DEBUG_POINT("rewrite-index");
 
 	for (int i = 0; i < nbuilds; i++)
-	{
-		IndexInfo  *info;
-
-		parts[i].build = btree_of(shared, &builds[i]);
-		parts[i].number = builds[i].part;
-		parts[i].index = index_open(builds[i].relid, AccessExclusiveLock);
-		parts[i].by_code = builds[i].by_code;
-		parts[i].drops_behind = builds[i].drops_behind;
-		parts[i].ndone = &shared->done;
-		parts[i].tuple_size = builds[i].tuple_size;
-		parts[i].info = info = BuildIndexInfo(parts[i].index);
-		info->ii_Unique = false;
-		info->ii_ExclusionOps = NULL;
-		info->ii_ExclusionProcs = NULL;
-		info->ii_ExclusionStrats = NULL;
-	}
+		open_part(builder, &builds[i], &parts[i]);
 	if (builds[0].btree != 0)
 		btree_build_parts(parts, nbuilds, shared->has_files ? &shared->files : NULL, heap);
 	else
@@ -561,6 +547,32 @@ build_group(TeamShared *shared, TeamBuild *builds, int nbuilds)
 	MemoryContextDelete(context);
 }
 
+/* open_part -- open the index of a build, and fill in what its part is. */
+static void
+open_part(Builder *builder, const TeamBuild *build, BtreePart *part)
+{
+	IndexInfo  *info;
+
+	part->build = btree_of(builder->shared, build);
+	part->number = build->part;
+	part->index = index_open(build->relid, AccessExclusiveLock);
+	part->by_code = build->by_code;
+	part->drops_behind = build->drops_behind;
+	part->ndone = &builder->shared->done;
+	part->tuple_size = build->tuple_size;
+	if (build->collected >= 0 && builder->segment != NULL)
+	{
+		part->collection = dsm_segment_address(builder->segment);
+		part->collected = build->collected;
+		part->nsharing = builder->shared->nmembers;
+	}
+	part->info = info = BuildIndexInfo(part->index);
+	info->ii_Unique = false;
+	info->ii_ExclusionOps = NULL;
+	info->ii_ExclusionProcs = NULL;
+	info->ii_ExclusionStrats = NULL;
+}
+
 /*
  * join_parts
  *		Leader, when the team has done its work: make whole btrees of the parts.
@@ -579,6 +591,7 @@ join_parts(TeamShared *shared)
 	{
 		TeamBuild  *whole = &shared->builds[i];
 		BtreeBuild *btree = btree_of(shared, whole);
+		bool		is_collected = whole->collected >= 0 && shared->ncollected > 0;
 		Relation	heap;
 		Relation	index;
 		instr_time	start;
@@ -592,9 +605,15 @@ join_parts(TeamShared *shared)
 			if (build->btree != whole->btree || build->part == 0)
 				continue;
 			whole->counts.index_tuples += build->counts.index_tuples;
-			whole->seconds = Max(whole->seconds, build->seconds);
+			whole->seconds = is_collected ? whole->seconds + build->seconds :
+				Max(whole->seconds, build->seconds);
 			build->relid = InvalidOid;
 		}
+
+		/* a process builds several such parts, one after the other */
+		if (is_collected)
+			whole->seconds = whole->seconds / shared->nmembers +
+				shared->collect_seconds / shared->ncollected;
 
 		INSTR_TIME_SET_CURRENT(start);
 		heap = table_open(shared->relid, NoLock);

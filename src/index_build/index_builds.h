@@ -20,6 +20,7 @@ typedef struct IndexBuildsResult
 {
 	int			at_once;		/* how many indexes were built by a team */
 	int			divided;		/* how many of those into parts */
+	int			collected;		/* and of these, with one pass that all share */
 	int			members;		/* of that team */
 	int			memory;			/* of each, in kB */
 	/* the caller's, called for each index with the time that its build took */

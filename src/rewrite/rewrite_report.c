@@ -162,9 +162,9 @@ rewrite_report_end(const RewriteResult *result, bool verbose)
 	appendStringInfo(&buf, _("parallel workers: %d planned, %d launched\n"),
 					 result->workers_planned, result->workers_launched);
 	if (result->indexes.at_once > 0)
-		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d of them divided, %d alone\n"),
+		appendStringInfo(&buf, _("index builds: %d at once by %d processes with %d kB of memory each, %d of them divided, %d of these by a shared pass, %d alone\n"),
 						 result->indexes.at_once, result->indexes.members, result->indexes.memory,
-						 result->indexes.divided,
+						 result->indexes.divided, result->indexes.collected,
 						 result->nsizes - SIZE_INDEXES - result->indexes.at_once);
 	append_steps(&buf, result, elapsed);
 	report_append_held(&buf, &result->held);

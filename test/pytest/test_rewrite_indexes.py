@@ -206,7 +206,7 @@ def builds(messages: list[str]) -> tuple[int, int] | None:
     """Return how many indexes were built at once and alone, as VERBOSE says; None if core has built them."""
     [report] = [message for message in messages if message.startswith("finished rewriting")]
     found = re.search(
-        r"^index builds: (\d+) at once by \d+ processes with \d+ kB of memory each, \d+ of them divided, (\d+) alone$", report, re.M
+        r"^index builds: (\d+) at once by \d+ processes with \d+ kB of memory each, \d+ of them divided, \d+ of these by a shared pass, (\d+) alone$", report, re.M
     )
     timed = len(re.findall(r"^index .* after, built in [\d.]+ s$", report, re.M))
     assert timed == (int(found[1]) + int(found[2]) if found else 0)
@@ -502,7 +502,7 @@ def test_progress_and_memory(cluster, db, conn, indexed):
         vacuum.release()
         vacuum.finish()
     said = "\n".join(vacuum.messages)
-    assert f"index builds: 3 at once by 3 processes with {(32 << 10) // 3} kB of memory each, 0 of them divided, 1 alone\n" in said
+    assert f"index builds: 3 at once by 3 processes with {(32 << 10) // 3} kB of memory each, 0 of them divided, 0 of these by a shared pass, 1 alone\n" in said
     with Parked(cluster, db, "rewrite-index-alone:leader", 1, FULL, SETTINGS):
         assert conn.execute(shown, (db,)).fetchall() == [("rebuilding index", 3)]
 

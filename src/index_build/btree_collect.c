@@ -1,0 +1,404 @@
+/*-------------------------------------------------------------------------
+ *
+ * btree_collect.c
+ *	  One pass over a table, which all processes share, for btrees that are
+ *	  divided into parts.
+ *
+ * To sort a part of a btree, a process needs the entries of that part, of all rows.
+ * If it reads the table for that, each row is read as often as there are processes.
+ * So where there is memory, the processes first collect the entries of all parts
+ * together (btree_collect_rows): each claims stretches of the table, makes integers of
+ * the entries of its rows (key_code.c), and puts them into shared memory.
+ * When that is done, each process takes the entries of a part at a time
+ * (btree_collect_take), and sorts them.
+ *
+ * The entries of a stretch are together, in pieces by part, each piece in the
+ * order of its rows.  So taken in the order of stretches, whichever process
+ * has collected which, a part's entries come in the order of their rows, as
+ * from a pass of its own: that is what the sort relies on.
+ *
+ * The memory is a segment of its own.  It has room for as many entries as
+ * there are rows.  Should it turn out to be too small, or an index not to have such
+ * integers after all, the collection is broken, and all parts are built as if there
+ * were none.
+ *
+ * Only for entries that are integers and nothing else: one that needs an index tuple
+ * points into the memory of one process.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "debug_point.h"
+#include "index_build/btree_build.h"
+#include "index_build/btree_build_private.h"
+#include "index_build/entry_sort.h"
+#include "index_build/key_code.h"
+#include "index_build/table_rows.h"
+
+/* How many blocks a process claims at a time */
+#define STRETCH_BLOCKS		32
+
+/* In case that the number of rows is an estimate, of which float4 keeps 24 bits */
+#define SPARE_SHARE			0.001
+#define SPARE_ENTRIES		1024
+
+struct BtreeCollection
+{
+	/* constant once the team works with it */
+	Size		size;			/* of the segment */
+	int			nindexes;
+	int			nparts;			/* of each */
+	BlockNumber nblocks;
+	uint32		nstretches;
+	Size		stretches_start;	/* for each index, where each stretch
+									 * begins; 0: it has no entries */
+
+	pg_atomic_uint32 next_stretch;	/* to be claimed */
+	pg_atomic_uint32 is_broken;
+	pg_atomic_uint64 used;		/* bytes, from the beginning */
+	pg_atomic_uint64 rows;		/* that aren't dead */
+};
+
+/*
+ * The entries of a stretch: these numbers, which say where each part ends, and then
+ * the entries.
+ */
+typedef uint32 PartEnd;
+
+/* One index in one process */
+typedef struct CollectedIndex
+{
+	EntryMaker	maker;
+	KeyCode    *code;
+	int			nwords;
+	uint64	   *separators;		/* the first entry of each part but the first */
+
+	/* the entries of the stretch in hand, and the part that each is of */
+	uint32		nentries;
+	uint64	   *entries;
+	uint16	   *parts;
+	PartEnd    *counts;			/* of each part */
+} CollectedIndex;
+
+/* One process, while it collects */
+typedef struct Collecting
+{
+	BtreeCollection *collection;
+	CollectedIndex *indexes;
+	TupleTableSlot *slot;
+	BlockNumber stretch;		/* in hand */
+} Collecting;
+
+static Size head_size(int nparts);
+static bool collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *index);
+static bool next_stretch(void *arg, BlockNumber *next, BlockNumber *end);
+static bool collect_page(void *arg, HeapTuple rows, int nrows);
+static void collect_row(CollectedIndex *index, HeapTuple row, int nparts);
+static bool end_stretch(Collecting *collecting);
+static bool write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place);
+
+/* stretch_place -- where it is noted where a stretch's entries of an index are. */
+static inline Size *
+stretch_place(BtreeCollection *collection, int number, uint32 stretch)
+{
+	Assert(number >= 0 && number < collection->nindexes);
+	Assert(stretch < collection->nstretches);
+	return (Size *) ((char *) collection + collection->stretches_start) +
+		(Size) number * collection->nstretches + stretch;
+}
+
+/* head_size -- what comes before the entries of a stretch. */
+static Size
+head_size(int nparts)
+{
+	return MAXALIGN(nparts * sizeof(PartEnd));
+}
+
+/* btree_collection_size -- how much memory the entries of several indexes take. */
+Size
+btree_collection_size(double rows, BlockNumber nblocks, int nparts, int nindexes, Size entry_sizes)
+{
+	Size		nstretches = nblocks / STRETCH_BLOCKS + 1;
+	Size		entries = (Size) (rows * (1 + SPARE_SHARE)) + SPARE_ENTRIES;
+
+	Assert(nparts > 0 && nparts <= PG_UINT16_MAX && nindexes > 0);
+	return add_size(MAXALIGN(sizeof(BtreeCollection)),
+					add_size(mul_size(mul_size(nindexes, nstretches), sizeof(Size) + head_size(nparts)),
+							 mul_size(entries, entry_sizes)));
+}
+
+/* btree_collection_begin -- prepare to collect, in zeroed memory of that size. */
+void
+btree_collection_begin(BtreeCollection *collection, Size size, BlockNumber nblocks, int nparts,
+					   int nindexes)
+{
+	collection->size = size;
+	collection->nindexes = nindexes;
+	collection->nparts = nparts;
+	collection->nblocks = nblocks;
+	collection->nstretches = nblocks / STRETCH_BLOCKS + 1;
+	collection->stretches_start = MAXALIGN(sizeof(BtreeCollection));
+	memset(stretch_place(collection, 0, 0), 0,
+		   (Size) nindexes * collection->nstretches * sizeof(Size));
+	pg_atomic_init_u32(&collection->next_stretch, 0);
+	pg_atomic_init_u32(&collection->is_broken, 0);
+	pg_atomic_init_u64(&collection->used,
+					   (char *) stretch_place(collection, nindexes - 1, collection->nstretches - 1) +
+					   sizeof(Size) - (char *) collection);
+	pg_atomic_init_u64(&collection->rows, 0);
+}
+
+/* btree_collection_is_whole -- are all entries there? */
+bool
+btree_collection_is_whole(BtreeCollection *collection)
+{
+	return pg_atomic_read_u32(&collection->is_broken) == 0;
+}
+
+/*
+ * btree_collect_rows
+ *		Every member: collect entries of these indexes as long as there are rows.
+ */
+void
+btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
+{
+	Collecting	collecting = {.collection = collection,.stretch = InvalidBlockNumber};
+	TableRows	rows = {.heap = heap,.next_blocks = next_stretch,.take_page = collect_page,.arg = &collecting};
+	bool		is_whole = true;
+
+	DEBUG_POINT("rewrite-collect");
+	collecting.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
+	collecting.indexes = palloc0_array(CollectedIndex, collection->nindexes);
+	for (int i = 0; i < collection->nindexes; i++)
+		is_whole &= collect_begin_index(&collecting, &parts[i], &collecting.indexes[i]);
+	if (is_whole)
+	{
+		table_rows_read(&rows);
+		is_whole = end_stretch(&collecting);
+	}
+	if (!is_whole)
+		pg_atomic_write_u32(&collection->is_broken, 1);
+	pg_atomic_fetch_add_u64(&collection->rows, (uint64) rows.live);
+	for (int i = 0; i < collection->nindexes; i++)
+		btree_entry_maker_end(&collecting.indexes[i].maker);
+	ExecDropSingleTupleTableSlot(collecting.slot);
+}
+
+/*
+ * collect_begin_index
+ *		Prepare to collect entries of an index.  Returns false if it has no integers,
+ *		as another session may have added a value to an enum meanwhile.
+ */
+static bool
+collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *index)
+{
+	BtreeCollection *collection = collecting->collection;
+	Size		capacity = STRETCH_BLOCKS * MaxHeapTuplesPerPage;
+	KeyOrder	order;
+
+	Assert(part->build->nparts == collection->nparts);
+	btree_entry_maker_begin(&index->maker, part->info, collecting->slot);
+	index->code = key_code_begin(part->index);
+	if (index->code == NULL || key_code_has_tuples(index->code))
+		return false;
+	index->nwords = key_code_words(index->code);
+	index->entries = palloc_array(uint64, capacity * index->nwords);
+	index->parts = palloc_array(uint16, capacity);
+	index->counts = palloc0_array(PartEnd, collection->nparts);
+	index->separators = palloc_array(uint64, collection->nparts * index->nwords);
+	btree_entry_order(&order, part->index);
+	for (int i = 0; i < collection->nparts - 1; i++)
+	{
+		Entry		separator;
+
+		btree_entry_take_apart(&order, btree_separator(part->build, i), &separator);
+		key_code_encode(index->code, separator.values, separator.isnull, &separator.tid,
+						index->separators + i * index->nwords);
+	}
+	return true;
+}
+
+/* next_stretch -- for table_rows_read: claim blocks. */
+static bool
+next_stretch(void *arg, BlockNumber *next, BlockNumber *end)
+{
+	Collecting *collecting = arg;
+	BtreeCollection *collection = collecting->collection;
+	uint32		stretch = pg_atomic_fetch_add_u32(&collection->next_stretch, 1);
+
+	if (stretch >= collection->nstretches || stretch * STRETCH_BLOCKS >= collection->nblocks)
+		return false;
+	*next = stretch * STRETCH_BLOCKS;
+	*end = Min(*next + STRETCH_BLOCKS, collection->nblocks);
+	return true;
+}
+
+/* collect_page -- for table_rows_read: make entries of the rows of a page. */
+static bool
+collect_page(void *arg, HeapTuple rows, int nrows)
+{
+	Collecting *collecting = arg;
+	BtreeCollection *collection = collecting->collection;
+	BlockNumber stretch;
+
+	if (nrows == 0)
+		return true;
+	stretch = ItemPointerGetBlockNumber(&rows[0].t_self) / STRETCH_BLOCKS;
+	if (stretch != collecting->stretch && !end_stretch(collecting))
+		return false;
+	collecting->stretch = stretch;
+
+	for (int i = 0; i < nrows; i++)
+	{
+		ExecStoreHeapTuple(&rows[i], collecting->slot, false);
+		for (int j = 0; j < collection->nindexes; j++)
+			collect_row(&collecting->indexes[j], &rows[i], collection->nparts);
+	}
+	ExecClearTuple(collecting->slot);
+	return true;
+}
+
+/* collect_row -- make the entry of the row in the slot, and find the part that it is of. */
+static void
+collect_row(CollectedIndex *index, HeapTuple row, int nparts)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+	uint64	   *entry = index->entries + (Size) index->nentries * index->nwords;
+	int			low = 0;
+	int			high = nparts - 1;
+
+	if (!btree_entry_make(&index->maker, values, isnull))
+		return;
+	key_code_encode(index->code, values, isnull, &row->t_self, entry);
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+
+		if (entries_compare(index->separators + middle * index->nwords, entry, index->nwords) <= 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	index->parts[index->nentries++] = low;
+	index->counts[low]++;
+}
+
+/*
+ * end_stretch
+ *		Put the entries of the stretch in hand into shared memory.  Returns false if
+ *		the collection is broken.
+ */
+static bool
+end_stretch(Collecting *collecting)
+{
+	BtreeCollection *collection = collecting->collection;
+
+	if (collecting->stretch == InvalidBlockNumber)
+		return true;
+	for (int i = 0; i < collection->nindexes; i++)
+	{
+		CollectedIndex *index = &collecting->indexes[i];
+
+		if (index->nentries > 0 &&
+			!write_entries(collection, index, stretch_place(collection, i, collecting->stretch)))
+			pg_atomic_write_u32(&collection->is_broken, 1);
+	}
+	DEBUG_POINT("rewrite-collect-stretch");
+	return btree_collection_is_whole(collection);
+}
+
+/* write_entries -- those of an index; false if there is no room. */
+static bool
+write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place)
+{
+	int			nwords = index->nwords;
+	int			nparts = collection->nparts;
+	Size		size = head_size(nparts) + (Size) index->nentries * nwords * sizeof(uint64);
+	Size		start = pg_atomic_fetch_add_u64(&collection->used, size);
+	PartEnd    *ends = (PartEnd *) ((char *) collection + start);
+	uint64	   *entries = (uint64 *) ((char *) collection + start + head_size(nparts));
+	PartEnd		before = 0;
+
+	Assert(*place == 0);
+	if (start + size > collection->size)
+		return false;
+	for (int part = 0; part < nparts; part++)
+	{
+		ends[part] = before;
+		before += index->counts[part];
+	}
+	for (uint32 i = 0; i < index->nentries; i++)
+	{
+		const uint64 *from = index->entries + (Size) i * nwords;
+		uint64	   *to = entries + (Size) ends[index->parts[i]]++ * nwords;
+
+		to[0] = from[0];
+		to[1] = from[1];
+		if (nwords == 3)
+			to[2] = from[2];
+	}
+	Assert(ends[nparts - 1] == index->nentries);
+	*place = start;
+	index->nentries = 0;
+	memset(index->counts, 0, nparts * sizeof(PartEnd));
+	return true;
+}
+
+/*
+ * btree_collect_take
+ *		Begin to sort the entries of a part: take them out of a collection that is whole.
+ *
+ * With what the segment leaves of this process's memory; the sort takes the same again.
+ */
+void
+btree_collect_take(BtreeCollection *collection, PartSort *sort)
+{
+	BtreePart  *part = sort->part;
+	int			nwords = key_code_words(sort->code);
+	Size		memory = (Size) maintenance_work_mem * 1024;
+	Size		share = collection->size / part->nsharing;
+	Size		room = memory > share ? memory - share : 0;
+	Size		total = 0;
+
+	Assert(!key_code_has_tuples(sort->code) && btree_collection_is_whole(collection));
+	Assert(part->number >= 0 && part->number < collection->nparts);
+	for (int pass = 0; pass < 2; pass++)
+	{
+		if (pass == 1)
+			sort->sort = entry_sort_begin(nwords, key_code_tail_bits(sort->code),
+										  Max(Min(total, room / 2 / (nwords * sizeof(uint64))), 1));
+		for (uint32 stretch = 0; stretch < collection->nstretches; stretch++)
+		{
+			Size		start = *stretch_place(collection, part->collected, stretch);
+			const PartEnd *ends = (const PartEnd *) ((char *) collection + start);
+			PartEnd		before;
+
+			if (start == 0)
+				continue;
+			before = part->number == 0 ? 0 : ends[part->number - 1];
+			if (pass == 1)
+				entry_sort_put_all(sort->sort,
+								   (const uint64 *) ((const char *) ends + head_size(collection->nparts)) +
+								   (Size) before * nwords,
+								   ends[part->number] - before);
+			else
+				total += ends[part->number] - before;
+			CHECK_FOR_INTERRUPTS();
+		}
+	}
+	part->counts.index_tuples = total;
+	part->counts.heap_tuples = pg_atomic_read_u64(&collection->rows);
+}
