@@ -206,7 +206,10 @@ def builds(messages: list[str]) -> tuple[int, int] | None:
     """Return how many indexes were built at once and alone, as VERBOSE says; None if core has built them."""
     [report] = [message for message in messages if message.startswith("finished rewriting")]
     found = re.search(
-        r"^index builds: (\d+) at once by \d+ processes with \d+ kB of memory each, \d+ of them divided, \d+ of these by a shared pass, (\d+) alone$", report, re.M
+        r"^index builds: (\d+) at once by \d+ processes with \d+ kB of memory each, \d+ of them divided,"
+        r" \d+ of these by a shared pass, (\d+) alone$",
+        report,
+        re.M,
     )
     timed = len(re.findall(r"^index .* after, built in [\d.]+ s$", report, re.M))
     assert timed == (int(found[1]) + int(found[2]) if found else 0)
@@ -355,13 +358,14 @@ def indexed(conn):
     ("rewrite-index-files", "leader", 0), ("rewrite-index", "leader", 0), ("rewrite-index", "worker", 0),
     ("rewrite-btree-part", "worker", 3), ("rewrite-btree-part", "leader", 3), ("rewrite-btree-join", "leader", 3),
     ("rewrite-index-alone", "leader", 0), ("rewrite-entry-sort", "leader", 3), ("rewrite-entry-sort", "worker", 3),
+    ("rewrite-collect", "leader", 3), ("rewrite-collect", "worker", 3),
 ])  # fmt: skip
 def test_who_fails_leaves_the_table_as_it_was(cluster, db, conn, indexed, point, role, parts, how):
     settings = {**SETTINGS, "cyclone.debug_btree_parts": parts}
     files = relation_files(cluster, conn)
     log_position = len(cluster.log)
     # the others wait, or they might have built all indexes before this one comes there
-    processes = 3 if point in ("rewrite-index", "rewrite-btree-part", "rewrite-entry-sort") else 1
+    processes = 3 if point in ("rewrite-index", "rewrite-btree-part", "rewrite-entry-sort", "rewrite-collect") else 1
     if how == "error":
         other = "worker" if role == "leader" else "leader"
         with cluster.connect(db) as gate:
@@ -433,7 +437,7 @@ def test_crashes(new_cluster):
     in_parts = {**SETTINGS, "cyclone.debug_btree_parts": 3}
     for point, settings in (
         ("rewrite-index-files:leader", SETTINGS), ("rewrite-index:any", SETTINGS), ("rewrite-entry-sort:any", SETTINGS),
-        ("rewrite-btree-join:leader", in_parts),
+        ("rewrite-btree-join:leader", in_parts), ("rewrite-collect-stretch:any", in_parts),
         ("rewrite-index-alone:leader", SETTINGS), ("rewrite-swapped:leader", in_parts),
     ):  # fmt: skip
         with Parked(cluster, TEMPLATE, point, 1, FULL, settings) as vacuum:
@@ -650,6 +654,28 @@ def test_no_part_has_a_leaf_more_than_it_needs(conn):
         conn.execute("SET cyclone.debug_btree_parts = 2")
         conn.execute("VACUUM (FULL, PARALLEL 1) t")
         assert conn.execute(leaves).fetchone()[0] <= of_core, rows
+    checks.assert_clean(conn, "t")
+
+
+@pytest.mark.parametrize(("memory", "parts", "collected"), [
+    ("64MB", 0, 2), ("64MB", 5, 2),
+    ("8MB", 0, 1),  # two don't fit
+    ("1MB", 0, 0),
+])  # fmt: skip
+def test_processes_read_the_table_together(conn, memory, parts, collected):
+    """As many indexes as have room in memory come of one pass; their rows are all there, in the same order as by core."""
+    conn.execute("CREATE TABLE t (id int, n int, note text STORAGE PLAIN)")
+    conn.execute("INSERT INTO t SELECT i, hashint4(i) % 1000, i::text FROM generate_series(1, 200000) i")
+    run_script(conn, "CREATE INDEX t_id ON t (id); CREATE INDEX t_n ON t (n DESC, id); DELETE FROM t WHERE id % 3 = 0")
+    conn.execute("UPDATE t SET n = NULL WHERE id % 7 = 0")
+    rows = content(conn, "t")
+    said: list[str] = []
+    conn.add_notice_handler(lambda message: said.append(message.message_primary))
+    conn.execute(f"SET maintenance_work_mem = '{memory}'; SET cyclone.debug_btree_parts = {parts}")
+    conn.execute("VACUUM (FULL, VERBOSE, PARALLEL 1) t")
+    assert builds(said) == (2, 0)
+    assert f"{collected} of these by a shared pass" in said[-1]
+    assert content(conn, "t") == rows
     checks.assert_clean(conn, "t")
 
 
