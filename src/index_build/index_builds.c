@@ -367,6 +367,7 @@ join_as_worker(void *block, dsm_segment *segment)
 static void
 leave_as_worker(void *state)
 {
+	detach_collection((Builder *) state);
 	guards_leave();
 	pace_leave_as_builder();
 	progress_clear();
@@ -425,6 +426,9 @@ build_phase(void *state, int phase)
 			break;
 		case BUILD_COLLECTED:
 			build_groups(builder, &shared->next_collected, shared->ncollected_groups);
+			/* the leader keeps it, as another worker may still come */
+			if (IsParallelWorker())
+				detach_collection(builder);
 			break;
 		case BUILD_OTHERS:
 			build_groups(builder, &shared->next, shared->ngroups);
