@@ -658,9 +658,9 @@ def test_no_part_has_a_leaf_more_than_it_needs(conn):
 
 
 @pytest.mark.parametrize(("memory", "parts", "collected"), [
-    ("64MB", 0, 2), ("64MB", 5, 2),
-    ("8MB", 0, 1),  # two don't fit
-    ("1MB", 0, 0),
+    ("64MB", 8, 2), ("64MB", 5, 2),
+    ("4MB", 8, 1),  # two don't fit
+    ("1MB", 8, 0),
 ])  # fmt: skip
 def test_processes_read_the_table_together(conn, memory, parts, collected):
     """As many indexes as have room in memory come of one pass; their rows are all there, in the same order as by core."""
