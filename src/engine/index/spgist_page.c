@@ -39,9 +39,10 @@ static void note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset,
 static void plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head);
 static void apply_plan(SpgistScan *scan, Buffer buffer);
 static XLogRecPtr log_plan(SpgistScan *scan, Buffer buffer);
-static OffsetNumber find_old_redirects(SpgistScan *scan, Page page, OffsetNumber *old,
+static OffsetNumber find_old_redirects(SpgistScan *scan, Buffer buffer, OffsetNumber *old,
 									   int *nold);
 static bool is_old_redirect(SpgistScan *scan, const SpGistDeadTupleData *tuple);
+static void *tuple_at(const SpgistScan *scan, Buffer buffer, OffsetNumber offset);
 
 /*
  * spgist_follow_inner_tuple
@@ -58,7 +59,7 @@ spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 	if (offset < FirstOffsetNumber || offset > PageGetMaxOffsetNumber(page))
 		return;
 
-	tuple = (SpGistInnerTuple) PageGetItem(page, PageGetItemId(page, offset));
+	tuple = tuple_at(scan, buffer, offset);
 	if (tuple->tupstate == SPGIST_REDIRECT)
 		follow_redirect(scan, buffer, offset);
 	else if (tuple->tupstate == SPGIST_LIVE && is_to_follow(scan, buffer, offset))
@@ -69,20 +70,16 @@ spgist_follow_inner_tuple(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
  * follow_nodes
  *		Make pending what the downlinks of a live inner tuple lead to.
  *
- * It is an error if the nodes aren't all in the tuple, and that on the page.
+ * It is an error if the nodes aren't all in the tuple.
  */
 static void
 follow_nodes(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 {
-	Page		page = BufferGetPage(buffer);
-	ItemId		item = PageGetItemId(page, offset);
-	SpGistInnerTuple tuple = (SpGistInnerTuple) PageGetItem(page, item);
-	Size		size = ItemIdGetLength(item);
+	SpGistInnerTuple tuple = tuple_at(scan, buffer, offset);
+	Size		size = ItemIdGetLength(PageGetItemId(BufferGetPage(buffer), offset));
 	SpGistNodeTuple node;
 	int			i;
 
-	if (ItemIdGetOffset(item) + size > ((PageHeader) page)->pd_special)
-		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
 	SGITITERATE(tuple, i, node)
 	{
 		Size		start = (char *) node - (char *) tuple;
@@ -104,8 +101,7 @@ follow_nodes(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 static void
 follow_redirect(SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 {
-	Page		page = BufferGetPage(buffer);
-	SpGistDeadTuple redirect = (SpGistDeadTuple) PageGetItem(page, PageGetItemId(page, offset));
+	SpGistDeadTuple redirect = tuple_at(scan, buffer, offset);
 
 	Assert(redirect->tupstate == SPGIST_REDIRECT);
 	if (TransactionIdFollowsOrEquals(redirect->xid, scan->spgist->start_xmin) &&
@@ -198,7 +194,6 @@ spgist_clean_root(SpgistScan *scan, Buffer buffer)
 void
 spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 {
-	Page		page = BufferGetPage(buffer);
 	LeafPlan   *plan = &scan->plan;
 	int			ndead = 0;
 
@@ -214,12 +209,7 @@ spgist_clean_leaf(SpgistScan *scan, Buffer buffer, bool count)
 
 	plan->ndead = plan->nplaceholder = plan->nmove = plan->nchain = 0;
 	for (int i = 0; i < scan->ntids; i++)
-	{
 		scan->deletable[scan->offsets[i]] = scan->dead[i];
-		/* a dead tuple or a placeholder takes its place, and must fit there */
-		if (scan->dead[i] && ItemIdGetLength(PageGetItemId(page, scan->offsets[i])) < SGDTSIZE)
-			spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
-	}
 	for (int i = 0; i < scan->ntids; i++)
 		if (scan->before[scan->offsets[i]] == InvalidOffsetNumber)
 			plan_chain(scan, buffer, scan->offsets[i]);
@@ -249,7 +239,7 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 	memset(scan->before, 0, (maxoff + 1) * sizeof(OffsetNumber));
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		SpGistLeafTuple tuple = (SpGistLeafTuple) PageGetItem(page, PageGetItemId(page, off));
+		SpGistLeafTuple tuple = tuple_at(scan, buffer, off);
 
 		if (tuple->tupstate == SPGIST_LIVE)
 		{
@@ -289,7 +279,6 @@ note_next(SpgistScan *scan, Buffer buffer, OffsetNumber offset, OffsetNumber nex
 static void
 plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head)
 {
-	Page		page = BufferGetPage(buffer);
 	LeafPlan   *plan = &scan->plan;
 	OffsetNumber last = InvalidOffsetNumber;	/* that stays, where it will
 												 * be */
@@ -298,7 +287,7 @@ plan_chain(SpgistScan *scan, Buffer buffer, OffsetNumber head)
 
 	for (OffsetNumber off = head; off != InvalidOffsetNumber; off = next)
 	{
-		SpGistLeafTuple tuple = (SpGistLeafTuple) PageGetItem(page, PageGetItemId(page, off));
+		SpGistLeafTuple tuple = tuple_at(scan, buffer, off);
 
 		if (tuple->tupstate != SPGIST_LIVE)
 			spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
@@ -429,7 +418,7 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
 	int			ntail;
 
 	Assert(compat_buffer_is_locked_exclusively(buffer));
-	first = find_old_redirects(scan, page, old, &nold);
+	first = find_old_redirects(scan, buffer, old, &nold);
 	if (nold == 0 && first == InvalidOffsetNumber)
 		return;
 
@@ -484,8 +473,9 @@ spgist_clean_redirects(SpgistScan *scan, Buffer buffer)
  *		will be placeholders only, or InvalidOffsetNumber if none will be at the end.
  */
 static OffsetNumber
-find_old_redirects(SpgistScan *scan, Page page, OffsetNumber *old, int *nold)
+find_old_redirects(SpgistScan *scan, Buffer buffer, OffsetNumber *old, int *nold)
 {
+	Page		page = BufferGetPage(buffer);
 	int			redirects = SpGistPageGetOpaque(page)->nRedirection;
 	OffsetNumber first = InvalidOffsetNumber;
 	bool		in_tail = true;
@@ -494,7 +484,7 @@ find_old_redirects(SpgistScan *scan, Page page, OffsetNumber *old, int *nold)
 	for (OffsetNumber off = PageGetMaxOffsetNumber(page);
 		 off >= FirstOffsetNumber && (in_tail || redirects > 0); off--)
 	{
-		SpGistDeadTuple tuple = (SpGistDeadTuple) PageGetItem(page, PageGetItemId(page, off));
+		SpGistDeadTuple tuple = tuple_at(scan, buffer, off);
 		bool		placeholder = tuple->tupstate == SPGIST_PLACEHOLDER;
 
 		if (tuple->tupstate == SPGIST_REDIRECT)
@@ -527,6 +517,23 @@ is_old_redirect(SpgistScan *scan, const SpGistDeadTupleData *tuple)
 	return !TransactionIdIsValid(tuple->xid) ||
 		(TransactionIdPrecedes(tuple->xid, scan->spgist->start_xmin) &&
 		 compat_is_removable_xid(scan->vacuum->vistest, tuple->xid));
+}
+
+/*
+ * tuple_at
+ *		A tuple of a locked page; an error unless all of it is on the page, and a dead
+ *		tuple or a placeholder fits into its place, as the server's code sees to.
+ */
+static void *
+tuple_at(const SpgistScan *scan, Buffer buffer, OffsetNumber offset)
+{
+	Page		page = BufferGetPage(buffer);
+	ItemId		item = PageGetItemId(page, offset);
+
+	if (ItemIdGetLength(item) < SGDTSIZE || ItemIdGetOffset(item) < SizeOfPageHeaderData ||
+		ItemIdGetOffset(item) + ItemIdGetLength(item) > ((PageHeader) page)->pd_special)
+		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+	return PageGetItem(page, item);
 }
 
 /* spgist_check_page -- raise an error unless this is a page of an SP-GiST index. */
