@@ -23,10 +23,9 @@
  * about before (file_cache_before_all), and what the code has brought is dropped when it
  * has ended (file_cache_after_all).
  *
- * A new file takes the place of an old one.  It stays in the page cache if most of the
- * old one was there (file_cache_has_most).  Otherwise what is written of it
- * (file_cache_written) is dropped like what is read, and all that is left of it at the
- * end.
+ * New files of VACUUM FULL stay in the page cache: if their pages were dropped before the
+ * server's fsync, and the system had failed to write one, it would be read as zeros, and
+ * its rows be missing in the indexes that are built of it.
  *
  * No process waits for a write to end.  To begin one may wait for room in the device's
  * queue, as any read does; the process has no page locked then.  It may have pages
@@ -107,8 +106,8 @@
 #define AHEAD_BLOCKS		(2 * PIECE_BLOCKS)
 #define WRITING_BLOCKS		(8 * PIECE_BLOCKS)
 
-/* Of how many pieces file_cache_has_most makes up its mind */
-#define SAMPLE_PIECES		64
+/* How many of the pieces noted last a process looks through for one that it comes back to */
+#define LOOK_BACK			64
 
 /* How many pieces ahead a process asks which pages are there: more than the system reads ahead */
 #define ASK_AHEAD			8
@@ -308,22 +307,6 @@ file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockN
 #endif
 }
 
-/* file_cache_written -- see file_cache.h. */
-void
-file_cache_written(FileCache *cache, Relation rel, BlockNumber blkno)
-{
-#ifdef SYSTEM_CAN
-	Piece		piece = {.file = rel->rd_locator,.start = blkno - blkno % PIECE_BLOCKS};
-
-	if (cache == NULL || cache->error != 0)
-		return;
-	if (!cache->has_piece || !is_piece(&cache->piece, piece.file, piece.start))
-		change_piece(cache, &piece);
-	cache->piece.absent |= (uint32) 1 << (blkno - piece.start) / (UNIT_BYTES / BLCKSZ);
-	cache->blocks_asked++;
-#endif
-}
-
 /*
  * file_cache_before_all
  *		All of a relation will be read by code of the server.  Serves interrupts.
@@ -347,27 +330,23 @@ file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map)
 
 /*
  * file_cache_after_all
- *		It has been, or written: drop what wasn't there before; without a map, all of it.
- *		Serves interrupts.
+ *		It has been: drop what wasn't there before.  Serves interrupts.
  */
 void
 file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map)
 {
 #ifdef SYSTEM_CAN
-	BlockNumber npieces;
-
 	if (cache == NULL)
 		return;
-	npieces = map != NULL ? map->npieces : RelationGetNumberOfBlocks(rel) / PIECE_BLOCKS + 1;
 	/* all are written before any is dropped */
 	for (int pass = 0; pass < 2; pass++)
-		for (BlockNumber i = 0; i < npieces && cache->error == 0 && !VacuumFailsafeActive; i++)
+		for (BlockNumber i = 0; i < map->npieces && cache->error == 0 && !VacuumFailsafeActive; i++)
 		{
 			Segment		segment = {.fd = -1};
 			Piece		piece = {.file = rel->rd_locator,.start = i * PIECE_BLOCKS};
 
 			CHECK_FOR_INTERRUPTS();
-			piece.absent = map != NULL ? (uint32) pg_atomic_read_u64(&map->pieces[i]) : ~0U;
+			piece.absent = (uint32) pg_atomic_read_u64(&map->pieces[i]);
 			if (piece.absent == 0)
 				continue;
 			if (pass == 0)
@@ -377,36 +356,6 @@ file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map)
 			close_segment(&segment);
 		}
 #endif
-}
-
-/*
- * file_cache_has_most
- *		Is most of a relation in the page cache, by a sample?  True if that can't be
- *		found out.
- */
-bool
-file_cache_has_most(Relation rel, BlockNumber nblocks)
-{
-	int			nabsent = 0;
-	int			nasked = 0;
-
-#ifdef SYSTEM_CAN
-	FileCache  *cache = file_cache_begin(0);
-	Segment		segment = {.fd = -1};
-	BlockNumber npieces = nblocks / PIECE_BLOCKS;
-	BlockNumber step = npieces / SAMPLE_PIECES + 1;
-
-	for (BlockNumber i = 0; i < npieces && cache->error == 0; i += step)
-	{
-		Piece		piece = {.file = rel->rd_locator,.start = i * PIECE_BLOCKS};
-
-		nabsent += pg_popcount32(ask(cache, &segment, &piece));
-		nasked += PIECE_BYTES / UNIT_BYTES;
-	}
-	close_segment(&segment);
-	pfree(cache);
-#endif
-	return nabsent <= nasked / 2;
 }
 
 /*
@@ -542,7 +491,7 @@ is_piece(const Piece *piece, RelFileLocator file, BlockNumber start)
 
 /*
  * leave_piece
- *		The current piece has been read or written: note it if there is something to drop,
+ *		The current piece has been read: note it if there is something to drop,
  *		unless it is among those noted that aren't written yet.
  */
 static void
@@ -552,7 +501,7 @@ leave_piece(FileCache *cache)
 
 	if (cache->error != 0 || piece->absent == 0)
 		return;
-	for (int i = cache->passed.count - 1; i >= cache->nwritten; i--)
+	for (int i = cache->passed.count - 1; i >= Max(cache->nwritten, cache->passed.count - LOOK_BACK); i--)
 	{
 		Piece	   *noted = &cache->passed.array[cache->passed.first + i];
 

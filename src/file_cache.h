@@ -43,20 +43,10 @@ extern void file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap 
 								   BlockNumber blkno);
 extern void file_cache_release(FileCache *cache);
 
-/*
- * Code of the server will read all of a relation, or has done so.  After it the map may
- * be NULL: then nothing of the file is to stay, as it is a new one.
- */
+/* Code of the server will read all of a relation, or has done so. */
 extern void file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map);
 extern void file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map);
 
-/*
- * A block of a new file, of which nothing is to stay, has been written past shared
- * buffers.  To be called without a lock on a page, as file_cache_before_read.
- * file_cache_has_most is about the file whose place a new one is to take.
- */
-extern void file_cache_written(FileCache *cache, Relation rel, BlockNumber blkno);
-extern bool file_cache_has_most(Relation rel, BlockNumber nblocks);
 extern void file_cache_end(FileCache *cache);
 
 #endif							/* CYCLONE_FILE_CACHE_H */

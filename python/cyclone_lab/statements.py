@@ -42,7 +42,7 @@ INPLACE_OPTIONS = (
     ("", "", "", "PROCESS_TOAST off"),
 )  # fmt: skip
 SHRINK_POINTS = (
-    "shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-validate", "shrink-swap", "shrink-swapped", "shrink-drop", "shrink-drop-lock",
+    "shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-validate", "shrink-swap", "shrink-swapped", "shrink-drop", "shrink-lock",
 )  # fmt: skip
 INPLACE_POINTS = ("inplace-pause", "inplace-batch", "inplace-value", "heap-scan", "heap-vacuum", "truncate", *SHRINK_POINTS)
 KINDS = {

@@ -197,8 +197,6 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 	}
 
 	new_btree_begin(&btree, build, pass->heap, part->index);
-	if (part->drops_behind)
-		btree.file_cache = file_cache_begin(0);
 	downlinks = is_whole ? BufFileCreateTemp(false) :
 		BufFileCreateFileSet(&files->fs, file_name(build, part->number));
 	level = btree_level_begin_leaves(&btree, downlinks, &build->parts[part->number]);
@@ -206,7 +204,6 @@ build_part(TablePass *pass, PartSort *sort, SharedFileSet *files)
 	btree_entry_maker_end(&sort->maker);
 	DEBUG_POINT("rewrite-btree-part");
 	btree_level_end_leaves(level, part->number == build->nparts - 1);
-	file_cache_end(btree.file_cache);
 	if (!is_whole)
 	{
 		BufFileExportFileSet(downlinks);
@@ -270,7 +267,6 @@ new_btree_begin(NewBtree *btree, BtreeBuild *build, Relation heap, Relation inde
 	btree->key = _bt_mkscankey(index, NULL);
 	btree->key->allequalimage = _bt_allequalimage(index, false);
 	btree->blocks = &build->blocks;
-	btree->file_cache = NULL;
 }
 
 /* file_name -- of a part's downlinks. */

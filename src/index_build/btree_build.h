@@ -34,7 +34,6 @@ typedef struct BtreePart
 	Relation	index;
 	IndexInfo  *info;
 	bool		by_code;		/* do we sort it, as key_code.h allows? */
-	bool		drops_behind;	/* is nothing of it to stay in the page cache? */
 	Size		tuple_size;		/* about what a tuple takes, if entries need
 								 * one */
 	BtreeCollection *collection;	/* where its entries are; NULL if nowhere */

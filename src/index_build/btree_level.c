@@ -603,8 +603,6 @@ write_pages(BtreeLevel *level, int nkept)
 #endif
 	if (n > first)
 		new_blocks_write(level->btree->index, &level->blocks[first], &images[first], n - first);
-	for (int i = first; i < n; i++)
-		file_cache_written(level->btree->file_cache, level->btree->index, level->blocks[i]);
 	for (int i = 0; i < n; i++)
 		pass_up(level, level->low_keys[i], level->blocks[i]);
 

@@ -15,7 +15,6 @@
 #include "storage/buffile.h"
 #include "utils/rel.h"
 
-#include "file_cache.h"
 #include "new_files/new_blocks.h"
 
 /* A btree in the making, as one process sees it */
@@ -25,7 +24,6 @@ typedef struct NewBtree
 	Relation	index;
 	BTScanInsert key;			/* for the truncation of high keys */
 	NewBlocksShared *blocks;
-	FileCache  *file_cache;		/* NULL: it may stay in the page cache */
 } NewBtree;
 
 /* One process's pages of one level */

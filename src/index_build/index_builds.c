@@ -136,11 +136,10 @@ static void reindex_by_server(void *arg);
 
 /* index_builds_run -- rebuild all indexes, as planned. */
 void
-index_builds_run(IndexBuilds *builds, List *cold, IndexBuildsResult *result)
+index_builds_run(IndexBuilds *builds, IndexBuildsResult *result)
 {
 	Assert(builds->nalone >= 0 && builds->nalone < builds->nbuilds);
 	Assert(builds->nmembers > 0);
-	builds->cold = cold;
 	for (int i = builds->nalone; i < builds->nbuilds; i++)
 		give_new_file(builds->builds[i].relid);
 	DEBUG_POINT("rewrite-index-files");
@@ -561,7 +560,6 @@ open_part(Builder *builder, const TeamBuild *build, BtreePart *part)
 	part->number = build->part;
 	part->index = index_open(build->relid, AccessExclusiveLock);
 	part->by_code = build->by_code;
-	part->drops_behind = build->drops_behind;
 	part->ndone = &builder->shared->done;
 	part->tuple_size = build->tuple_size;
 	if (build->collected >= 0 && builder->segment != NULL)

@@ -10,7 +10,6 @@
 #ifndef CYCLONE_INDEX_BUILDS_H
 #define CYCLONE_INDEX_BUILDS_H
 
-#include "nodes/pg_list.h"
 #include "utils/rel.h"
 
 typedef struct IndexBuilds IndexBuilds;
@@ -35,8 +34,7 @@ typedef struct IndexBuildsResult
  * better than what the server does.
  *
  * index_builds_run rebuilds them as planned, when the table has its new files.  The caller
- * has neither it nor its indexes open.  Of the indexes in cold nothing is to stay in the
- * page cache; the caller drops what is left there.
+ * has neither it nor its indexes open.
  *
  * index_builds_spare_memory has the server do without workers, too, if there was no
  * shared memory for our most recent team.  The caller restores the setting,
@@ -44,6 +42,6 @@ typedef struct IndexBuildsResult
  */
 extern IndexBuilds *index_builds_plan(Relation rel, Oid new_relid, int asked);
 extern void index_builds_spare_memory(void);
-extern void index_builds_run(IndexBuilds *builds, List *cold, IndexBuildsResult *result);
+extern void index_builds_run(IndexBuilds *builds, IndexBuildsResult *result);
 
 #endif							/* CYCLONE_INDEX_BUILDS_H */

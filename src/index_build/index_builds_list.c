@@ -225,7 +225,6 @@ list_groups(TeamShared *shared, const IndexBuilds *builds, List *numbers, const 
 						.btree = btrees[number],
 						.part = part,
 						.by_code = first[number].entry_size > 0,
-						.drops_behind = list_member_oid(builds->cold, first[number].relid),
 						.tuple_size = first[number].tuple_size,
 						.collected = divisions[number].collected
 				};

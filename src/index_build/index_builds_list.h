@@ -30,7 +30,6 @@ typedef struct TeamBuild
 								 * method builds it */
 	int			part;
 	bool		by_code;
-	bool		drops_behind;	/* is nothing to stay in the page cache? */
 	Size		tuple_size;
 	int			collected;		/* which one of those whose entries are
 								 * collected, or -1 */

@@ -40,8 +40,6 @@ struct IndexBuilds
 	IndexBuild *builds;
 	int			nalone;
 	int			nmembers;		/* processes of the team */
-	List	   *cold;			/* those of which nothing is to stay in the
-								 * page cache */
 };
 
 #endif							/* CYCLONE_INDEX_BUILDS_PLAN_H */

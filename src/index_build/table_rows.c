@@ -24,7 +24,6 @@
 #include "guards/guards.h"
 #include "index_build/table_rows.h"
 
-static void begin_file_cache(TableRows *rows, BufferAccessStrategy strategy);
 static BlockNumber next_block(ReadStream *stream, void *private_data, void *per_buffer_data);
 static int	find_rows(TableRows *rows, Buffer buffer, TransactionId oldest_xmin, HeapTuple found);
 static bool is_to_be_found(TableRows *rows, HeapTuple row, Buffer buffer,
@@ -41,7 +40,6 @@ table_rows_read(TableRows *rows)
 	bool		goes_on = true;
 
 	Assert(CheckRelationLockedByMe(rows->heap, ShareLock, true));
-	begin_file_cache(rows, strategy);
 	stream = read_stream_begin_relation(READ_STREAM_FULL | READ_STREAM_SEQUENTIAL | COMPAT_READ_STREAM_BATCHING,
 										strategy, rows->heap, MAIN_FORKNUM, next_block, rows, 0);
 	guards_begin_pins();
@@ -67,27 +65,7 @@ table_rows_read(TableRows *rows)
 	guards_drop_stream();
 	guards_end_pins();
 	read_stream_end(stream);
-	file_cache_end(rows->file_cache);
 	FreeAccessStrategy(strategy);
-}
-
-/*
- * begin_file_cache
- *		Prepare to drop what of the table isn't in the page cache.
- *
- * It is if it was to stay until indexes are built.  Otherwise each pass drops what it
- * reads: passes are seldom at the same block at the same time.
- */
-static void
-begin_file_cache(TableRows *rows, BufferAccessStrategy strategy)
-{
-	BlockNumber nblocks = RelationGetNumberOfBlocks(rows->heap);
-
-	if (!file_cache_is_wanted(rows->heap, nblocks))
-		return;
-	rows->file_cache = file_cache_begin(GetAccessStrategyBufferCount(strategy));
-	rows->file_cache_map = palloc(file_cache_map_size(nblocks));
-	file_cache_map_init(rows->file_cache_map, nblocks);
 }
 
 /* next_block -- the read stream's callback: one after the other. */
@@ -101,7 +79,6 @@ next_block(ReadStream *stream, void *private_data, void *per_buffer_data)
 	if (rows->next == rows->end && !rows->next_blocks(rows->arg, &rows->next, &rows->end))
 		return InvalidBlockNumber;
 	Assert(rows->next < rows->end);
-	file_cache_before_read(rows->file_cache, rows->heap, rows->file_cache_map, rows->next);
 	return rows->next++;
 }
 

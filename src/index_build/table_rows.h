@@ -14,8 +14,6 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
-#include "file_cache.h"
-
 /* One process, while it reads rows */
 typedef struct TableRows
 {
@@ -29,8 +27,6 @@ typedef struct TableRows
 	double		live;			/* rows that were read and aren't dead */
 	BlockNumber next;			/* block to be read */
 	BlockNumber end;
-	FileCache  *file_cache;		/* NULL: the page cache doesn't matter */
-	FileCacheMap *file_cache_map;
 } TableRows;
 
 /*

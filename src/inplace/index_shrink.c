@@ -137,10 +137,10 @@ static void begin_swap(Shrink *shrink);
 static bool swap_locked(Shrink *shrink);
 static void remove_copy(Shrink *shrink, Oid copy);
 static bool set_dead(Shrink *shrink, Oid copy);
-static void drop_dead(Shrink *shrink, Oid copy, int patience_ms, bool may_queue);
+static OthersEnd wait_for_users(Shrink *shrink, int patience_ms);
+static void drop_dead(Shrink *shrink, Oid copy, OthersEnd users);
 static void take_lock_back(Oid table, int patience_ms, bool may_queue);
 static bool lock_again(Oid table, bool may_queue);
-static bool lock_or_queue(Oid table, bool may_queue);
 static bool lock_soon(Oid table, LOCKMODE mode);
 static void warn(const Shrink *shrink, const OthersFound *others);
 
@@ -374,7 +374,7 @@ rebuild_safely(Shrink *shrink)
 		if (OidIsValid(shrink->copy.copy))
 		{
 			(void) set_dead(shrink, shrink->copy.copy);
-			drop_dead(shrink, shrink->copy.copy, PATIENCE_MS, false);
+			drop_dead(shrink, shrink->copy.copy, wait_for_users(shrink, PATIENCE_MS));
 		}
 		if (!is_about_one_index(error->sqlerrcode) || !lock_again(shrink->table, false))
 			ReThrowError(error);
@@ -678,18 +678,23 @@ swap_locked(Shrink *shrink)
  *
  * The table is locked for the session before and afterwards, but not while others
  * are waited for, who may want to lock it.  If an autovacuum or another command has it
- * by then, we wait for it as at the statement's begin: with nothing locked, and with no
- * copy that others maintain.
+ * by then, we wait for it as at the statement's begin: with nothing locked, with no copy
+ * that others maintain, and without a snapshot for which they may wait.
  */
 static void
 remove_copy(Shrink *shrink, Oid copy)
 {
 	LockRelId	lock = {.relId = shrink->table,.dbId = MyDatabaseId};
+	OthersEnd	users;
 
 	(void) set_dead(shrink, copy);
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
-	drop_dead(shrink, copy, cyclone_index_wait, shrink->may_queue);
-	take_lock_back(shrink->table, 0, shrink->may_queue);
+	users = wait_for_users(shrink, cyclone_index_wait);
+	if (shrink->may_queue)
+		take_lock_back(shrink->table, 0, true);
+	drop_dead(shrink, copy, users);
+	if (!shrink->may_queue)
+		take_lock_back(shrink->table, 0, false);
 }
 
 /*
@@ -710,19 +715,17 @@ set_dead(Shrink *shrink, Oid copy)
 }
 
 /*
- * drop_dead
- *		Drop a copy that nobody maintains, when nobody may have it open any more; warn
- *		if that takes too long.
+ * wait_for_users
+ *		Wait for those who may have an index of the table open that nobody maintains any
+ *		more.
  *
  * Called and returns outside any transaction, with the table not locked.
  */
-static void
-drop_dead(Shrink *shrink, Oid copy, int patience_ms, bool may_queue)
+static OthersEnd
+wait_for_users(Shrink *shrink, int patience_ms)
 {
-	OthersFound found;
 	Others	   *others;
 	MemoryContext old;
-	bool		is_locked;
 
 	begin_vacuum_transaction(false);
 	DEBUG_POINT("shrink-drop");
@@ -730,18 +733,22 @@ drop_dead(Shrink *shrink, Oid copy, int patience_ms, bool may_queue)
 	others = others_with_lock(shrink->table, AccessExclusiveLock);
 	MemoryContextSwitchTo(old);
 	end_transaction();
-	found = others_wait(others, patience_ms);
+	return others_wait(others, patience_ms).end;
+}
 
-	/*
-	 * no snapshot in the queue: those who have the lock may wait for
-	 * snapshots
-	 */
+/*
+ * drop_dead
+ *		Drop a copy that nobody maintains, if nobody may have it open any more; warn if
+ *		that can't be done.
+ *
+ * Called and returns outside any transaction.
+ */
+static void
+drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
+{
 	begin_vacuum_transaction(true);
-	DEBUG_POINT("shrink-drop-lock");
-	PopActiveSnapshot();
-	is_locked = found.end == OTHERS_GONE && lock_or_queue(shrink->table, may_queue);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (is_locked && index_copy_is_dead(copy))
+	if (users == OTHERS_GONE && lock_soon(shrink->table, ShareUpdateExclusiveLock) &&
+		index_copy_is_dead(copy))
 		index_copy_drop(copy);
 	else if (get_rel_name(copy) != NULL)
 		ereport(WARNING,
@@ -785,25 +792,15 @@ lock_again(Oid table, bool may_queue)
 	bool		is_locked;
 
 	begin_vacuum_transaction(false);
-	is_locked = lock_or_queue(table, may_queue) && get_rel_name(table) != NULL;
+	DEBUG_POINT("shrink-lock");
+	if (may_queue)
+		LockRelationOid(table, ShareUpdateExclusiveLock);
+	is_locked = (may_queue || lock_soon(table, ShareUpdateExclusiveLock)) &&
+		get_rel_name(table) != NULL;
 	if (is_locked)
 		LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	end_transaction();
 	return is_locked;
-}
-
-/*
- * lock_or_queue
- *		Lock a table as VACUUM does, in a transaction: wait in the lock's queue, or
- *		only try for a moment.  True if it's locked.
- */
-static bool
-lock_or_queue(Oid table, bool may_queue)
-{
-	if (!may_queue)
-		return lock_soon(table, ShareUpdateExclusiveLock);
-	LockRelationOid(table, ShareUpdateExclusiveLock);
-	return true;
 }
 
 /*

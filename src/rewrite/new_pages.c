@@ -21,7 +21,6 @@
 #include "access/htup_details.h"
 
 #include "compat.h"
-#include "file_cache.h"
 #include "rewrite/new_pages.h"
 
 /* The most pages that tuples of one old page, added between two flushes, fill */
@@ -37,7 +36,6 @@ struct NewPages
 	Page		page;			/* the page behind them, NULL if not begun */
 	bool		packs_tightly;	/* look for room on the page before, too */
 	Size		room_before;	/* on that page, as long as it isn't written */
-	FileCache  *file_cache;		/* NULL: they may stay in the page cache */
 };
 
 static Size room_on(const NewPages *pages, Page page);
@@ -48,7 +46,7 @@ static void point_tuples_at_themselves(Page page, BlockNumber blkno);
 
 /* new_pages_begin -- this process begins to fill pages of rel. */
 NewPages *
-new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly, bool drops_behind)
+new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly)
 {
 	NewPages   *pages = palloc0_object(NewPages);
 
@@ -59,8 +57,6 @@ new_pages_begin(Relation rel, NewBlocksShared *shared, bool packs_tightly, bool 
 	pages->run = MemoryContextAllocAligned(CurrentMemoryContext,
 										   (NEW_BLOCKS_RUN + MAX_SPARE_PAGES) * BLCKSZ,
 										   PG_IO_ALIGN_SIZE, 0);
-	if (drops_behind)
-		pages->file_cache = file_cache_begin(0);
 	return pages;
 }
 
@@ -257,7 +253,6 @@ new_pages_end(NewPages *pages)
 		pages->nfull++;
 	if (pages->nfull > 0)
 		write_run(pages);
-	file_cache_end(pages->file_cache);
 	pfree(pages->run);
 	pfree(pages);
 }
@@ -295,8 +290,6 @@ write_run(NewPages *pages)
 			point_tuples_at_themselves(images[i], blknos[i]);
 		}
 		new_blocks_write(pages->rel, blknos, images, n);
-		for (int i = 0; i < n; i++)
-			file_cache_written(pages->file_cache, pages->rel, blknos[i]);
 	}
 	pages->nfull = 0;
 	pages->room_before = 0;

@@ -32,8 +32,7 @@ typedef struct NewPlace
  * Several processes fill pages of rel, which was empty.  Memory is that of the context
  * in which new_pages_begin is called.  packs_tightly makes up for the pages that a team
  * leaves part-filled: a tuple that fits on the page before the last goes there, out of
- * order by a page.  Without it, tuples lie as the server would have laid them.  With
- * drops_behind nothing of the file is to stay in the page cache.
+ * order by a page.  Without it, tuples lie as the server would have laid them.
  *
  * new_pages_add writes nothing, so locks on pages may be held.  The tuple is no shorter
  * than its header, and fits on a page.  If the t_ctid of the copy that it returns is made
@@ -44,7 +43,7 @@ typedef struct NewPlace
  * to *leftover, for another's new_pages_take_over.  The leader ends with new_pages_end.
  */
 extern NewPages *new_pages_begin(Relation rel, NewBlocksShared *shared,
-								 bool packs_tightly, bool drops_behind);
+								 bool packs_tightly);
 extern HeapTupleHeader new_pages_add(NewPages *pages, HeapTupleHeader tuple, Size len);
 extern void new_pages_flush(NewPages *pages);
 

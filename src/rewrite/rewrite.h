@@ -62,7 +62,6 @@ typedef struct HeapCopyShared
 									 * heap_copy.c */
 	bool		preserves_cache;	/* does the page cache matter? */
 	Size		file_cache_start;	/* then the old heap's FileCacheMap */
-	bool		drops_behind;	/* what is written of the new one? */
 
 	Ranges		ranges;			/* of old blocks */
 	NewBlocksShared new_blocks;

@@ -55,7 +55,6 @@
 #include "commands/tablecmds.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "optimizer/optimizer.h"
 #include "optimizer/paths.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
@@ -77,7 +76,6 @@
 #include "new_files/new_files.h"
 #include "pace/pace.h"
 #include "report/progress.h"
-#include "rewrite/cold_files.h"
 #include "rewrite/disk_space.h"
 #include "rewrite/rewrite.h"
 #include "rewrite/rewrite_report.h"
@@ -99,8 +97,6 @@ typedef struct RewriteJob
 	Oid			relid;
 	Oid			new_relid;
 	char		persistence;
-	List	   *cold;			/* relations whose new files are not to stay
-								 * in the page cache */
 
 	/* found before the team exists, and copied to its shared block */
 	RewriteShared plan;
@@ -211,7 +207,6 @@ table_rewrite(Relation rel, RepackCommand command, const VacuumParams *params)
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 
-	job->cold = cold_files_list(rel);
 	create_new_table(job, rel);
 	plan_rewrite(job, rel);
 	start_team(job, plan_workers(job, rel));
@@ -325,9 +320,6 @@ plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid)
 	copy->relfrozenxid = old_heap->rd_rel->relfrozenxid;
 	copy->relminmxid = old_heap->rd_rel->relminmxid;
 	copy->preserves_cache = file_cache_is_wanted(old_heap, copy->old_blocks);
-	/* if indexes are built of it, and it can stay until then, it does */
-	copy->drops_behind = list_member_oid(job->cold, old_relid) &&
-		(!old_heap->rd_rel->relhasindex || copy->old_blocks > effective_cache_size / 2);
 	table_close(old_heap, NoLock);
 }
 
@@ -707,7 +699,7 @@ swap_and_index(RewriteJob *job)
 	{
 		job->result.indexes.built = rewrite_report_index;
 		job->result.indexes.arg = &job->result;
-		index_builds_run(builds, job->cold, &job->result.indexes);
+		index_builds_run(builds, &job->result.indexes);
 	}
 	else
 		server_build(server_has_workers, reindex_by_server, job);
@@ -716,7 +708,6 @@ swap_and_index(RewriteJob *job)
 								 PROGRESS_REPACK_PHASE_FINAL_CLEANUP);
 	if (cyclone_audit > 0)
 		job->result.audited_index_pages = rewrite_audit_indexes(job->relid, job->result.command);
-	cold_files_drop(job->cold);
 	swap_finish(job->relid, job->new_relid);
 	DEBUG_POINT("rewrite-swapped");
 	rewrite_report_step(&job->result, STEP_SWAP_AND_INDEX, start);
