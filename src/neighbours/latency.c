@@ -22,8 +22,7 @@
  * Waits that a VACUUM can't cause aren't held against it: a look at other sessions
  * excuses a statement that is seen to wait for its client, for a lock on a table or row,
  * or for time to pass (neighbours.c), and then it isn't counted.  A wait of less than a
- * tenth of a second may be missed.  A session that waits for time to pass is likely to do
- * so again and again, so its next statements aren't counted either, for EXCUSED_NS.
+ * tenth of a second may be missed.
  *
  * The counters are spread over several arrays, so that processors don't fight
  * for them; they are only ever added to, and readers look at differences.
@@ -58,18 +57,14 @@
 #define LEAST_EXPONENT		10
 #define STEP_BITS			4
 
-/* How long after it was seen asleep a session's statements aren't counted: several looks */
-#define EXCUSED_NS			(300 * (uint64) NS_PER_MS)
-
 /* A backend's statement; a process that dies may leave it behind. */
 typedef struct LatencyRunning
 {
 	pg_atomic_uint32 pid;
 	pg_atomic_uint64 since;		/* ns; 0 if none is running */
 	pg_atomic_uint32 is_excused;
-	pg_atomic_uint64 excused_until; /* those that begin before are, too */
 	/* written a few times a statement: no other backend is to wait for it */
-	char		padding[PG_CACHE_LINE_SIZE - 32];
+	char		padding[PG_CACHE_LINE_SIZE - 20];
 } LatencyRunning;
 
 typedef struct LatencyShared
@@ -194,16 +189,13 @@ latency_end_utility(uint64 start, bool commits)
 
 /* latency_excuse -- see neighbours.h. */
 void
-latency_excuse(int backend, bool is_asleep)
+latency_excuse(int backend)
 {
 	LatencyRunning *running = &latency->running[backend];
 
 	Assert(backend >= 0 && backend < MaxBackends);
-	if (pg_atomic_read_u64(&running->since) == 0)
-		return;
-	pg_atomic_write_u32(&running->is_excused, 1);
-	if (is_asleep)
-		pg_atomic_write_u64(&running->excused_until, now_ns() + EXCUSED_NS);
+	if (pg_atomic_read_u64(&running->since) != 0)
+		pg_atomic_write_u32(&running->is_excused, 1);
 }
 
 /* latency_read -- see neighbours.h. */
@@ -545,14 +537,11 @@ end_call(uint64 start)
 static void
 begin_statement(QueryDesc *query)
 {
-	LatencyRunning *running = &latency->running[MyProcNumber];
-	uint64		until = pg_atomic_read_u64(&running->excused_until);
-
 	if (awaits_commit || top_query != NULL)
 		count_statement();
 	top_query = query;
 	elapsed = 0;
-	pg_atomic_write_u32(&running->is_excused, until != 0 && now_ns() < until);
+	pg_atomic_write_u32(&latency->running[MyProcNumber].is_excused, 0);
 }
 
 /* end_statement -- count it now, or when its transaction commits. */
@@ -626,6 +615,5 @@ latency_shmem_init(void)
 		pg_atomic_init_u32(&latency->running[i].pid, 0);
 		pg_atomic_init_u64(&latency->running[i].since, 0);
 		pg_atomic_init_u32(&latency->running[i].is_excused, 0);
-		pg_atomic_init_u64(&latency->running[i].excused_until, 0);
 	}
 }

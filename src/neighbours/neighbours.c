@@ -235,10 +235,8 @@ look_at_waits(int number, uint64 passed, NeighboursTimes *times)
 			break;
 		case PG_WAIT_LOCK:
 		case PG_WAIT_CLIENT:
-			latency_excuse(number, false);
-			break;
 		case PG_WAIT_TIMEOUT:
-			latency_excuse(number, true);
+			latency_excuse(number);
 			break;
 		default:
 			break;

@@ -43,11 +43,8 @@ extern void latency_watch(void);
 /* This process no longer watches; harmless if it never did. */
 extern void latency_unwatch(void);
 
-/*
- * The statement of this backend, if it runs one, isn't to be counted; nor, if it is
- * asleep, are those that begin in the next moments.
- */
-extern void latency_excuse(int backend, bool is_asleep);
+/* The statement of this backend, if it runs one, isn't to be counted. */
+extern void latency_excuse(int backend);
 
 /*
  * Read the counters, LATENCY_BUCKETS of them.  They overflow; what counts is by how
