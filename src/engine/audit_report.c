@@ -138,7 +138,6 @@ write_report(const AuditPlace *place, Page page, const char *state,
 			 RelationGetRelid(place->rel));
 	snprintf(new_path, MAXPGPATH, "%s.%d", path, MyProcPid);
 	(void) MakePGDirectory(OWN_FOLDER);
-	make_room(path);
 	if (!fill_file(new_path, place, page, state, engine, audit))
 	{
 		ereport(LOG,
@@ -147,6 +146,7 @@ write_report(const AuditPlace *place, Page page, const char *state,
 		(void) unlink(new_path);
 		return false;
 	}
+	make_room(path);
 	if (durable_rename(new_path, path, LOG) == 0)
 		return true;
 	(void) unlink(new_path);
@@ -161,6 +161,7 @@ fill_file(const char *path, const AuditPlace *place, Page page, const char *stat
 	FILE	   *file = AllocateFile(path, PG_BINARY_W);
 	bool		is_index = place->rel->rd_rel->relkind == RELKIND_INDEX;
 	bool		is_written;
+	int			saved_errno;
 
 	if (file == NULL)
 		return false;
@@ -178,13 +179,17 @@ fill_file(const char *path, const AuditPlace *place, Page page, const char *stat
 		write_image(file, page);
 	}
 	is_written = fflush(file) == 0 && !ferror(file);
-	return FreeFile(file) == 0 && is_written;
+	saved_errno = errno;
+	if (FreeFile(file) != 0)
+		return false;
+	errno = saved_errno;
+	return is_written;
 }
 
 /*
  * make_room
  *		Before a report goes to this path: if there are as many others as there may be,
- *		remove the oldest one.  What a crash left of a report counts as one.
+ *		remove the oldest one.  Other files are left alone.
  */
 static void
 make_room(const char *path)
@@ -201,10 +206,14 @@ make_room(const char *path)
 	{
 		char		other[MAXPGPATH];
 		struct stat state;
+		unsigned int database;
+		unsigned int relation;
+		int			length = 0;
 
 		snprintf(other, sizeof(other), "%s/%s", OWN_FOLDER, entry->d_name);
-		if (strncmp(entry->d_name, REPORT_PREFIX, strlen(REPORT_PREFIX)) != 0 ||
-			strcmp(other, path) == 0 || stat(other, &state) != 0)
+		if (sscanf(entry->d_name, REPORT_PREFIX "%u-%u.txt%n", &database, &relation, &length) != 2 ||
+			length != strlen(entry->d_name) || strcmp(other, path) == 0 ||
+			lstat(other, &state) != 0 || !S_ISREG(state.st_mode))
 			continue;
 		nothers++;
 		if (oldest[0] == '\0' || state.st_mtime < oldest_time)

@@ -241,7 +241,7 @@ next_stretch(void *arg, BlockNumber *next, BlockNumber *end)
 	if (stretch >= collection->nstretches || stretch * STRETCH_BLOCKS >= collection->nblocks)
 		return false;
 	*next = stretch * STRETCH_BLOCKS;
-	*end = Min(*next + STRETCH_BLOCKS, collection->nblocks);
+	*end = *next + Min(STRETCH_BLOCKS, collection->nblocks - *next);
 	return true;
 }
 

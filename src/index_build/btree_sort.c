@@ -86,9 +86,12 @@ btree_sort_begin(TablePass *pass, BtreePart *part, PartSort *sort)
 		return;
 	}
 	sort->code = key_code_begin(part->index);
-	if (sort->code == NULL)
+	if (sort->code == NULL || (part->collection != NULL && key_code_has_tuples(sort->code)))
 	{
-		/* another session may have added a value to an enum meanwhile */
+		/*
+		 * another session may have added a value to an enum meanwhile, after
+		 * entries were collected, too
+		 */
 		sort->is_given_up = true;
 		return;
 	}

@@ -144,7 +144,8 @@ pace_processes_fed(void)
 int
 pace_workers_now(void)
 {
-	int			fed = (int) Min(pace_processes_fed(), ceil(target_budget(pace_command.latency_target)));
+	double		budget = target_budget(pace_command.latency_target);	/* changes at any time */
+	int			fed = (int) Min(pace_processes_fed(), ceil(budget));
 
 	return (int) DEBUG_LIMIT(fed, Max(fed - 1, 0));
 }

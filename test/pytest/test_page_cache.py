@@ -15,6 +15,7 @@ import pytest
 
 from conftest import CONFIG
 from cyclone_lab import checks
+from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO
 from cyclone_lab.shim import preloadable
@@ -228,28 +229,18 @@ def test_gin(server, cold, workers):
 FULL_KINDS = ("t", "t_btree", "t_hash")
 
 
-@pytest.mark.parametrize(
-    "effective_cache_size, workers",  # in 64 kB the new table finds no room until indexes are built
-    [("64kB", 2), ("4GB", 0), pytest.param("64kB", 0, marks=pytest.mark.full), pytest.param("4GB", 2, marks=pytest.mark.full)],
-)
-def test_full_leaves_nothing_of_what_was_not_there(server, cold, effective_cache_size, workers):
-    conn, _ = cold
-    conn.execute(f"SET effective_cache_size = '{effective_cache_size}'")
-    full(conn, workers)
-    _, _, asked, written, dropped, waited = LAYOUT.unpack(server.calls[:])
-    assert min(asked, written, dropped) > 0 and waited == 0
-    after = cached(files_of(server, conn, *FULL_KINDS))
-    # the server writes its hash index when others need its buffers
-    assert after["t"] == after["t_btree"] == 0 and after["t_hash"] < 0.5, after
-    assert_vacuumed(conn)
-
-
-def test_full_leaves_what_takes_the_place_of_what_was_there(server, cold):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_full_drops_what_it_reads(server, cold, workers):
+    """Of the old table; its new files stay."""
     conn, files = cold
-    files["t_btree"].read_bytes()
-    full(conn)
-    after = cached(files_of(server, conn, *FULL_KINDS))
-    assert after["t_btree"] > 0.9 and after["t"] == 0, after
+    settings = {"cyclone.preserve_page_cache": "on", "min_parallel_table_scan_size": 0}
+    with Parked(server, conn.info.dbname, "rewrite-swap:leader", 1, f"VACUUM (FULL, PARALLEL {workers}) t", settings) as rewrite:
+        assert cached(files)["t"] < 0.3
+        rewrite.release()
+        rewrite.finish()
+    _, _, asked, _, dropped, waited = LAYOUT.unpack(server.calls[:])
+    assert min(asked, dropped) > 0 and waited == 0
+    assert min(cached(files_of(server, conn, *FULL_KINDS)).values()) > 0.9
     assert_vacuumed(conn)
 
 

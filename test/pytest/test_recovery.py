@@ -184,6 +184,7 @@ def test_a_standby_query_that_must_not_see_all_visible_rows_is_cancelled(pair, h
     """New rows share their pages with rows that were deleted long before the standby's snapshot, or with no dead ones:
     then it is the first pass that makes the pages all-visible, else the second."""
     primary, standby = pair
+    standby.wait_for_replay(primary)  # of what the test before has left, which might cancel the connection
     with primary.connect(TEMPLATE) as conn, standby.connect(TEMPLATE) as reader:
         conn.execute("CREATE TABLE t (id int PRIMARY KEY, note text) WITH (fillfactor = 30)")
         conn.execute("INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 5000) i")

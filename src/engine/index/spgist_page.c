@@ -532,7 +532,11 @@ tuple_at(const SpgistScan *scan, Buffer buffer, OffsetNumber offset)
 
 	if (ItemIdGetLength(item) < SGDTSIZE || ItemIdGetOffset(item) < SizeOfPageHeaderData ||
 		ItemIdGetOffset(item) + ItemIdGetLength(item) > ((PageHeader) page)->pd_special)
+	{
+		/* names the line pointer, if it can't be right */
+		index_check_items(scan->index, buffer);
 		spgist_report_corruption(scan->index, BufferGetBlockNumber(buffer));
+	}
 	return PageGetItem(page, item);
 }
 
