@@ -473,7 +473,9 @@ def test_an_emergency_of_multixact_members(cluster, db, conn):
 
 def test_ddl_passes_a_paused_autovacuum(new_cluster, pg_major):
     """It is cancelled by who wants to lock the table, as it is when it isn't paused."""
-    cluster = new_cluster(autovacuum="on", autovacuum_naptime="1s", deadlock_timeout="100ms")
+    # paused autovacuums of template1 would take the places of all workers
+    config = {"autovacuum": "on", "autovacuum_naptime": "1s", "deadlock_timeout": "100ms", "cyclone.databases": "postgres"}
+    cluster = new_cluster(**config)
     conn = cluster.connect("postgres")
     conn.execute("CREATE EXTENSION pg_cyclone")
     checks.create_extensions(conn)
