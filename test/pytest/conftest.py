@@ -242,6 +242,26 @@ def made_once(cluster: Cluster, name: str, make):
     wait_until(lambda: _dropped(cluster, name), f"the end of the sessions in {name}")
 
 
+def table_made_once(cluster_of, make):
+    """Return the fixtures made, template and table of a file whose tests need the table t that make(connection) makes: it is made once, in
+    database made of cluster_of(request), and the database of a test that asks for `table` is a copy of it. `table` is what `make` returned."""
+
+    @pytest.fixture(scope="module")
+    def made(request):
+        with made_once(cluster_of(request), "made", make) as result:
+            yield result
+
+    @pytest.fixture
+    def template(request):
+        return "made" if "table" in request.fixturenames and request.getfixturevalue("made") else TEMPLATE
+
+    @pytest.fixture
+    def table(made):
+        return made
+
+    return made, template, table
+
+
 def create_with_template(prefix: Path, config: dict = CONFIG, *, initdb: tuple[str, ...] = ()) -> Cluster:
     """Return a new, stopped cluster with these settings that has the template database, made with these options of initdb."""
     cluster = _with_template(prefix, initdb).copy()

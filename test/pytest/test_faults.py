@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import TEMPLATE, made_once
+from conftest import TEMPLATE, table_made_once
 from cyclone_lab import checks
 from cyclone_lab.background import DEBUG_POINT_LOCK, Background, Parked, time_out_while_parked, wait_until
 
@@ -69,22 +69,8 @@ def make_table(conn) -> dict:
     return checks.table_state(conn, "t")
 
 
-@pytest.fixture(scope="module")
-def made(cluster):
-    """The state of table t, which is in database made."""
-    with made_once(cluster, "made", make_table) as state:
-        yield state
-
-
-@pytest.fixture
-def template(request):
-    return "made" if "table" in request.fixturenames and request.getfixturevalue("made") else TEMPLATE
-
-
-@pytest.fixture
-def table(made):
-    """The state of table t, which the test's database has."""
-    return made
+# the state of table t
+made, template, table = table_made_once(lambda request: request.getfixturevalue("cluster"), make_table)
 
 
 def assert_no_traces(cluster, conn, log_position: int) -> None:

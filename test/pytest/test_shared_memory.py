@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, create_with_template, made_once
+from conftest import CONFIG, TEMPLATE, create_with_template, table_made_once
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.fault_test import SHARED_MEMORY
@@ -52,22 +52,8 @@ def make_table(conn) -> dict:
     return checks.table_state(conn, "t")
 
 
-@pytest.fixture(scope="module")
-def made(faulty):
-    """The state of table t, which is in database made."""
-    with made_once(faulty[0], "made", make_table) as state:
-        yield state
-
-
-@pytest.fixture
-def template(request):
-    return "made" if "table" in request.fixturenames and request.getfixturevalue("made") else TEMPLATE
-
-
-@pytest.fixture
-def table(made):
-    """The state of table t, which the test's database has."""
-    return made
+# the state of table t
+made, template, table = table_made_once(lambda request: request.getfixturevalue("faulty")[0], make_table)
 
 
 def said(conn, command: str) -> str:
