@@ -29,6 +29,7 @@
 #include "postmaster/autovacuum.h"
 #include "storage/bufmgr.h"
 #include "storage/proc.h"
+#include "storage/shmem.h"
 #include "storage/smgr.h"
 #include "utils/lsyscache.h"
 

@@ -37,6 +37,7 @@
 #include "port/atomics.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/shmem.h"
 #include "utils/memutils.h"
 
 #include "compat.h"

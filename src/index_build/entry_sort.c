@@ -27,6 +27,7 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/buffile.h"
+#include "storage/shmem.h"
 #include "utils/memutils.h"
 
 #include "index_build/entry_sort.h"

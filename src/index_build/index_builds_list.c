@@ -16,6 +16,7 @@
 #include "access/table.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "storage/shmem.h"
 
 #include "debug_point.h"
 #include "index_build/btree_build.h"

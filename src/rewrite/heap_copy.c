@@ -40,6 +40,7 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/read_stream.h"
+#include "storage/shmem.h"
 #include "utils/memutils.h"
 
 #include "compat.h"

@@ -71,6 +71,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/shm_mq.h"
+#include "storage/shmem.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 #include "utils/memutils.h"

@@ -56,6 +56,12 @@ def test_includes(check_c, headers, misplaced):
     assert misplaced in found[0] if misplaced else not found
 
 
+def test_header_of_older_minor_versions(check_c):
+    text = "\tsize = add_size(size, mul_size(2, sizeof(int)));\n"
+    assert "storage/shmem.h" in check_c.includes(Path("src/some.c"), text)[0]
+    assert not check_c.includes(Path("src/some.c"), '#include "postgres.h"\n#include "storage/shmem.h"\n' + text)
+
+
 def test_shape_by_eye(check_c):
     text = "static void\ndo_it(void)\n{\n\tif (true) {\n    ;\n\t}\t\n}\n"
     assert [problem.split(":")[1] for problem in check_c.shape_by_eye(Path("src/some.c"), text)] == ["4", "5", "6"]

@@ -21,6 +21,7 @@
 
 #include "access/visibilitymap.h"
 #include "common/pg_prng.h"
+#include "storage/shmem.h"
 
 #include "compat.h"
 #include "engine/heap/skip_policy.h"

@@ -29,6 +29,7 @@
 #include "optimizer/paths.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/shmem.h"
 #include "storage/spin.h"
 
 #include "compat.h"
