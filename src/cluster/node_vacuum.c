@@ -28,9 +28,12 @@
 #include "postgres.h"
 
 /*
- * libpq.h includes the headers of GSSAPI if the server was built with it.  They need not
- * be on this machine, and nothing here depends on them.
+ * Of libpq.h only PQcommMethods is wanted.  With these its headers would need
+ * those of OpenSSL and GSSAPI, which a machine with PostgreSQL's headers may
+ * not have; what they change is struct Port, which isn't looked at here.
  */
+#undef USE_OPENSSL
+#undef USE_SSL
 #undef ENABLE_GSS
 
 #include "access/htup_details.h"
