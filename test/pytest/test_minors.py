@@ -152,3 +152,16 @@ def test_what_is_used_is_listed(prefix, pg_major):
     assert [name for name in names if name not in used] == []
     other = {**used, "function gone": "", "struct PruneFreezeResult: its size": "1"}
     assert check_minors.difference(other, used) == "function gone, struct PruneFreezeResult: its size"
+
+
+def test_no_other_library_headers_are_needed(tmp_path, server_headers):
+    """gcc, make and the headers of the server and of libc are enough to build: OpenSSL's, for example, are in a package of their own."""
+    libc = {"arpa", "asm", "asm-generic", "bits", "gnu", "linux", "net", "netinet", "rpc", "sys"}
+    features = subprocess.run([REPO / "scripts/probe-server", "gcc", f"-I{server_headers}"], check=True, capture_output=True)
+    (tmp_path / "server_features.h").write_bytes(features.stdout)
+    command = ["gcc", "-M", "-MG", "-D_GNU_SOURCE", f"-I{REPO / 'src'}", f"-I{server_headers}", f"-I{tmp_path}"]
+    found = subprocess.run(command + sorted(map(str, (REPO / "src").rglob("*.c"))), check=True, capture_output=True, text=True).stdout
+    folders = {parts[1] for parts in re.findall(r"/usr/include/(x86_64-linux-gnu/|aarch64-linux-gnu/)?([^/\s]+)/", found)}
+    missing = {part for part in re.findall(r"\s([a-z]\w*)/\w+\.h", found) if not (REPO / "src" / part).is_dir()}  # not on this machine
+    assert "bits" in folders
+    assert folders | missing <= libc
