@@ -52,6 +52,7 @@ int			cyclone_debug_multixact_limit = 0;
 int			cyclone_debug_parking = 0;
 int			cyclone_debug_price = 0;
 int			cyclone_debug_queue_age = 0;
+int			cyclone_debug_ring_turn = 0;
 int			cyclone_debug_seam_fails = 0;
 int			cyclone_debug_server_version = 0;
 int			cyclone_debug_workers = 0;
@@ -154,6 +155,10 @@ static const struct
 		"The age in ms of transactions behind which FULL INPLACE queues for a table's lock.",
 		"0 is the usual number.",
 	&cyclone_debug_queue_age, 0, INT_MAX, PGC_SUSET},
+	{"cyclone.debug_ring_turn",
+		"Write the pages of a ring together after this many visits, whether they were read from disk or not.",
+		"0 is the usual number, and only those that were read.",
+	&cyclone_debug_ring_turn, 0, 256, PGC_SUSET},
 	{"cyclone.debug_seam_fails",
 		"1: heap's table access method can't be changed.",
 		NULL,

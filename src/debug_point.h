@@ -38,6 +38,7 @@ extern int	cyclone_debug_multixact_limit;
 extern int	cyclone_debug_parking;
 extern int	cyclone_debug_price;
 extern int	cyclone_debug_queue_age;
+extern int	cyclone_debug_ring_turn;
 extern int	cyclone_debug_seam_fails;
 extern int	cyclone_debug_server_version;
 extern int	cyclone_debug_workers;

@@ -19,6 +19,7 @@ HEADERS = {17: ("pg17.h", "before19.h"), 18: ("pg18.h", "since18.h", "before19.h
 # Names that coverage doesn't show on a version to which they mean nothing, and why
 UNSEEN = {
     "COMPAT_VACUUM_RECURSES_INHERITANCE": "a constant: what goes by it is decided by the compiler",
+    "COMPAT_WRITES_TOGETHER": "a constant: what goes by it is decided by the compiler",
     "compat_guc_enum": "no more than a cast before 19",
     "compat_may_signal_autovacuum": "a constant before 18",
     "compat_total_autovacuum_ms": "a constant before 18",

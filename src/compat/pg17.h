@@ -18,6 +18,8 @@
 #define COMPAT_REPORT_VISIBILITY_MAP false
 #define COMPAT_REPORT_READS "misses"
 #define COMPAT_READ_STREAM_BATCHING 0
+/* Buffers' I/O is the server's own: it writes pages of shared buffers one by one. */
+#define COMPAT_WRITES_TOGETHER 0
 
 #define COMPAT_EXECUTOR_RUN_PARAMS \
 	QueryDesc *query, ScanDirection direction, uint64 count, bool execute_once

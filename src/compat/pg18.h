@@ -56,4 +56,46 @@ compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkey
 	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
 }
 
+/*
+ * compat_buffer_is_idle_and_dirty
+ *		Is a page of shared buffers dirty, not pinned, and hardly used?  What it tells may
+ *		be out of date.
+ */
+static inline bool
+compat_buffer_is_idle_and_dirty(Buffer buffer)
+{
+	uint32		state = pg_atomic_read_u32(&GetBufferDescriptor(buffer - 1)->state);
+
+	return (state & BM_DIRTY) != 0 && BUF_STATE_GET_REFCOUNT(state) == 0 &&
+		BUF_STATE_GET_USAGECOUNT(state) <= 1;
+}
+
+/*
+ * compat_pin_recent
+ *		Pin a page of the main fork if it is still in that buffer.  Its usage count stays.
+ */
+static inline bool
+compat_pin_recent(Relation rel, BlockNumber blkno, Buffer buffer)
+{
+	return ReadRecentBuffer(rel->rd_locator, MAIN_FORKNUM, blkno, buffer);
+}
+
+/*
+ * compat_start_write
+ *		Begin to write a page that this process has locked exclusively; false if it is clean, or
+ *		another process writes it.
+ */
+static inline bool
+compat_start_write(Buffer buffer)
+{
+	BufferDesc *desc = GetBufferDescriptor(buffer - 1);
+	uint32		state;
+
+	if (!StartBufferIO(desc, false, true))
+		return false;
+	state = LockBufHdr(desc);
+	UnlockBufHdr(desc, state & ~BM_JUST_DIRTIED);
+	return true;
+}
+
 #endif							/* CYCLONE_COMPAT_PG18_H */

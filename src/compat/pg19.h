@@ -487,4 +487,46 @@ compat_index_create_copy(Relation rel, Oid index, Oid tablespace, const char *na
 							 index, tablespace, name);
 }
 
+/*
+ * compat_buffer_is_idle_and_dirty
+ *		Is a page of shared buffers dirty, not pinned, and hardly used?  What it tells may
+ *		be out of date.
+ */
+static inline bool
+compat_buffer_is_idle_and_dirty(Buffer buffer)
+{
+	uint64		state = pg_atomic_read_u64(&GetBufferDescriptor(buffer - 1)->state);
+
+	return (state & BM_DIRTY) != 0 && BUF_STATE_GET_REFCOUNT(state) == 0 &&
+		BUF_STATE_GET_USAGECOUNT(state) <= 1;
+}
+
+/*
+ * compat_pin_recent
+ *		Pin a page of the main fork if it is still in that buffer.  Its usage count, which the
+ *		server raises, becomes 1 again: else the ring wouldn't reuse the buffer.
+ */
+static inline bool
+compat_pin_recent(Relation rel, BlockNumber blkno, Buffer buffer)
+{
+	BufferDesc *desc = GetBufferDescriptor(buffer - 1);
+
+	if (!ReadRecentBuffer(rel->rd_locator, MAIN_FORKNUM, blkno, buffer))
+		return false;
+	(void) UnlockBufHdrExt(desc, LockBufHdr(desc), BUF_USAGECOUNT_ONE, BUF_USAGECOUNT_MASK, 0);
+	return true;
+}
+
+/*
+ * compat_start_write
+ *		Begin to write a page that this process has locked exclusively; false if it is clean, or
+ *		another process writes it.
+ */
+static inline bool
+compat_start_write(Buffer buffer)
+{
+	return StartSharedBufferIO(GetBufferDescriptor(buffer - 1), false, false, NULL) ==
+		BUFFER_IO_READY_FOR_IO;
+}
+
 #endif							/* CYCLONE_COMPAT_PG19_H */

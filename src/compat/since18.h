@@ -20,6 +20,8 @@
 #define COMPAT_REPORT_READS "reads"
 /* For read streams whose callback takes no lock and does no I/O. */
 #define COMPAT_READ_STREAM_BATCHING READ_STREAM_USE_BATCHING
+/* Several pages of shared buffers can be written together. */
+#define COMPAT_WRITES_TOGETHER 1
 
 /* The arguments of an ExecutorRun hook, which it passes on. */
 #define COMPAT_EXECUTOR_RUN_PARAMS \
@@ -216,6 +218,28 @@ static inline bool
 compat_may_signal_autovacuum(Oid role)
 {
 	return has_privs_of_role(role, ROLE_PG_SIGNAL_AUTOVACUUM_WORKER);
+}
+
+/* compat_additional_pins -- how many pages more may this process have pinned? */
+static inline int
+compat_additional_pins(void)
+{
+	return GetAdditionalPinLimit();
+}
+
+/* compat_end_write -- the page has been written, and nobody could change it meanwhile. */
+static inline void
+compat_end_write(Buffer buffer)
+{
+	TerminateBufferIO(GetBufferDescriptor(buffer - 1), true, 0, true, false);
+}
+
+/* compat_count_write -- count that a ring's pages were written together. */
+static inline void
+compat_count_write(instr_time start, int npages)
+{
+	pgstat_count_io_op_time(IOOBJECT_RELATION, IOCONTEXT_VACUUM, IOOP_WRITE, start,
+							1, (uint64) npages * BLCKSZ);
 }
 
 #endif							/* CYCLONE_COMPAT_SINCE18_H */

@@ -27,6 +27,7 @@
 
 #include "engine/block_list.h"
 #include "engine/dead_tids.h"
+#include "engine/ring_pages.h"
 #include "file_cache.h"
 #include "pace/pace.h"
 #include "report/result.h"
@@ -205,6 +206,7 @@ typedef struct TableVacuum
 	 * it, as the failsafe does away with it.
 	 */
 	BufferAccessStrategy strategy;
+	RingPages  *ring_pages;		/* visited in it; NULL: the server writes them */
 	GlobalVisState *vistest;
 	FileCache  *file_cache;		/* NULL: the page cache doesn't matter */
 	FileCacheMap **file_cache_maps; /* of the table, and of each index */

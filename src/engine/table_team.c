@@ -443,6 +443,7 @@ join_vacuum(TableVacuum *vacuum, VacuumShared *shared, int member)
 
 	index_join(vacuum);
 	join_file_cache(vacuum);
+	vacuum->ring_pages = ring_pages_begin(shared->ring_nbuffers);
 
 	/* If no page holds them back, these are what the table advances to. */
 	vacuum->counters.new_relfrozenxid = shared->cutoffs.OldestXmin;

@@ -25,6 +25,7 @@ CONFIG = {
     "fsync": "off",
     "cyclone.audit": 1,  # each page is judged twice
     "cyclone.min_free_disk": 0,  # however full the disk is on which tests run
+    "cyclone.debug_ring_turn": 4,  # as if each table were larger than shared buffers
     "cyclone.debug_horizon_wait": 300,  # ms, as many tests are about those who are waited for
     "max_connections": 50,
     "max_worker_processes": 16,

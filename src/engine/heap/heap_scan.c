@@ -335,6 +335,7 @@ scan_stream(HeapScan *scan)
 		ReleaseBuffer(buffer);
 
 		finish_page(scan, blkno, flags, &verdict);
+		ring_pages_visited(vacuum->ring_pages, vacuum->rel, blkno, buffer);
 	}
 	guards_end_pins();
 	read_stream_end(stream);

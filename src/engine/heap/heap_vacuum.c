@@ -164,6 +164,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 		free_space = PageGetHeapFreeSpace(BufferGetPage(buffer));
 		UnlockReleaseBuffer(buffer);
 		record_free_space(vacuum, vacuum->blkno, free_space);
+		ring_pages_visited(vacuum->ring_pages, vacuum->rel, vacuum->blkno, buffer);
 
 		vacuum->phase_pages++;
 		if (pass.passed >= PROGRESS_BLOCKS)

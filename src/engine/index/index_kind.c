@@ -161,6 +161,8 @@ index_begin_blocks(TableVacuum *vacuum, int number, BlockNumber first, int nmemb
 void
 index_visit_blocks(IndexBlocks *blocks)
 {
+	TableVacuum *vacuum = blocks->vacuum;
+	Relation	index = vacuum->indexes[blocks->number];
 	ReadStream *stream;
 	Buffer		next;
 
@@ -171,8 +173,7 @@ index_visit_blocks(IndexBlocks *blocks)
 
 	stream = read_stream_begin_relation(READ_STREAM_MAINTENANCE |
 										COMPAT_READ_STREAM_BATCHING,
-										vacuum_strategy(blocks->vacuum),
-										blocks->vacuum->indexes[blocks->number],
+										vacuum_strategy(vacuum), index,
 										MAIN_FORKNUM, next_block, blocks, 0);
 	blocks->has_stream = true;
 	guards_begin_pins();
@@ -180,13 +181,15 @@ index_visit_blocks(IndexBlocks *blocks)
 	while (BufferIsValid(next) || BufferIsValid(next = guards_resume_stream(stream, NULL, NULL)))
 	{
 		Buffer		buffer = next;
+		BlockNumber blkno = BufferGetBlockNumber(buffer);
 
 		delay_point();
-		failsafe_notice(blocks->vacuum);
+		failsafe_notice(vacuum);
 
 		next = read_stream_next_buffer(stream, NULL);
 		prefetch_page(next);
 		blocks->visit(blocks->scan, buffer);
+		ring_pages_visited(vacuum->ring_pages, index, blkno, buffer);
 
 		if (++blocks->pages_done % PROGRESS_BLOCKS == 0)
 		{
