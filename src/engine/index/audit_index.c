@@ -409,27 +409,11 @@ add_tid(struct AuditTids *tids, ItemPointer tid)
 	tids->tids[tids->ntids++] = *tid;
 }
 
-/*
- * item_at
- *		An index tuple of a page; an error unless it is on the page.
- *
- * The second look may come to a damaged page that nobody else comes to.
- */
+/* item_at -- an index tuple of a page; an error unless it is on the page. */
 static void *
 item_at(const struct AuditTids *tids, Page page, OffsetNumber off)
 {
-	ItemId		item = PageGetItemId(page, off);
-	Size		start = ItemIdGetOffset(item);
-	Size		size = ItemIdGetLength(item);
-
-	if (size < sizeof(IndexTupleData) || start < SizeOfPageHeaderData ||
-		start + size > ((PageHeader) page)->pd_special)
-		ereport(ERROR,
-				(errcode(ERRCODE_INDEX_CORRUPTED),
-				 errmsg("index \"%s\" has a corrupted line pointer in block %u: offset = %zu, size = %zu",
-						RelationGetRelationName(tids->index), tids->blkno, start, size),
-				 errhint("Please REINDEX it.")));
-	return PageGetItem(page, item);
+	return index_whole_tuple_at(tids->index, tids->blkno, page, off);
 }
 
 /* add_items -- add the TIDs of a page whose items are index tuples with one TID each. */

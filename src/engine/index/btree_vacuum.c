@@ -610,17 +610,18 @@ static void
 gather_tids(BtreeScan *scan, Buffer buffer, OffsetNumber minoff, OffsetNumber maxoff)
 {
 	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	int			ntids = 0;
 
 	if (maxoff > MaxIndexTuplesPerPage)
-		index_report_overfull(scan->index, BufferGetBlockNumber(buffer));
+		index_report_overfull(scan->index, blkno);
 	for (OffsetNumber off = minoff; off <= maxoff; off++)
 	{
-		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		IndexTuple	tuple = index_tuple_at(scan->index, blkno, page, off);
 		int			nposting = BTreeTupleIsPosting(tuple) ? BTreeTupleGetNPosting(tuple) : 1;
 
 		if (ntids + nposting > MaxTIDsPerBTreePage)
-			index_report_overfull(scan->index, BufferGetBlockNumber(buffer));
+			index_report_overfull(scan->index, blkno);
 		if (!BTreeTupleIsPosting(tuple))
 			scan->tids[ntids++] = tuple->t_tid;
 		else

@@ -162,9 +162,11 @@ gather_entry_lists(GinPages *pages, Page page, BlockNumber blkno)
 	pages->nlists = maxoff;
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		IndexTuple	tuple = index_whole_tuple_at(pages->index, blkno, page, off);
 		int			length = 0;
 
+		if (IndexTupleSize(tuple) > ItemIdGetLength(PageGetItemId(page, off)))
+			gin_report_corruption(pages->index, blkno);
 		if (GinIsPostingTree(tuple))
 			pages->roots[pages->nroots++] = GinGetPostingTree(tuple);
 		else if (GinGetNPosting(tuple) > 0)

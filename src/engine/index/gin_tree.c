@@ -50,6 +50,7 @@
 #include "compat.h"
 #include "engine/index/gin_page.h"
 #include "engine/index/gin_tree.h"
+#include "engine/index/index_kind.h"
 #include "engine/index/link_walk.h"
 #include "pace/pace.h"
 
@@ -78,7 +79,8 @@ static Buffer read_page(const GinTree *tree, BlockNumber blkno);
 static Buffer visit_page(const GinTree *tree, BlockNumber blkno);
 static bool children_fit(const GinTree *tree, Page page);
 static int	count_children(const GinTree *tree, Page page, BlockNumber blkno);
-static BlockNumber child_block(const GinTree *tree, Page page, int child);
+static BlockNumber child_block(const GinTree *tree, BlockNumber blkno, Page page, int child);
+static bool downlinks_fit(const GinTree *tree, Page page);
 static bool copy_page_above_leaves(const GinTree *tree, BlockNumber *blkno, Page copy);
 static bool copy_inner_page(const GinTree *tree, BlockNumber blkno, Page copy);
 static void add_leaf(GinCuts *cuts, BlockNumber blkno);
@@ -136,15 +138,15 @@ count_children(const GinTree *tree, Page page, BlockNumber blkno)
 	return (tree->flags & GIN_DATA) ? GinPageGetOpaque(page)->maxoff : PageGetMaxOffsetNumber(page);
 }
 
-/* child_block -- which page does an inner page's downlink lead to? */
+/* child_block -- which page does a downlink of the inner page blkno lead to? */
 static BlockNumber
-child_block(const GinTree *tree, Page page, int child)
+child_block(const GinTree *tree, BlockNumber blkno, Page page, int child)
 {
 	OffsetNumber off = FirstOffsetNumber + child;
 
 	if (tree->flags & GIN_DATA)
 		return PostingItemGetBlockNumber(GinDataPageGetPostingItem(page, off));
-	return GinGetDownlink((IndexTuple) PageGetItem(page, PageGetItemId(page, off)));
+	return GinGetDownlink(index_tuple_at(tree->index, blkno, page, off));
 }
 
 /* gin_lock_leaf -- pin a leaf page, and lock it exclusively. */
@@ -187,7 +189,7 @@ gin_lock_first_leaf(const GinTree *tree)
 		gin_check_page(tree->index, buffer, tree->flags);
 		if (count_children(tree, page, blkno) == 0)
 			gin_report_corruption(tree->index, blkno);
-		child = child_block(tree, page, 0);
+		child = child_block(tree, blkno, page, 0);
 		link_walk_step(&walk, blkno, child, ERROR);
 		blkno = child;
 		UnlockReleaseBuffer(buffer);
@@ -228,7 +230,7 @@ gin_find_cuts(const GinTree *tree, GinCuts *cuts)
 		BlockNumber right = GinPageGetOpaque(page)->rightlink;
 
 		for (int i = 0; i < nchildren; i++)
-			add_leaf(cuts, child_block(tree, page, i));
+			add_leaf(cuts, child_block(tree, blkno, page, i));
 		if (right == InvalidBlockNumber)
 			return;
 		delay_point();
@@ -261,7 +263,7 @@ copy_page_above_leaves(const GinTree *tree, BlockNumber *blkno, Page copy)
 
 		if (count_children(tree, copy, *blkno) == 0)
 			gin_report_corruption(tree->index, *blkno);
-		next = child_block(tree, copy, 0);
+		next = child_block(tree, *blkno, copy, 0);
 		link_walk_step(&walk, *blkno, next, ERROR);
 		if (!copy_inner_page(tree, next, child))
 			return true;		/* a visit there will see whether it's a leaf */
@@ -271,7 +273,19 @@ copy_page_above_leaves(const GinTree *tree, BlockNumber *blkno, Page copy)
 	}
 }
 
-/* copy_inner_page -- copy a page; return false if it is no inner page of the tree. */
+/* downlinks_fit -- are all downlinks of an inner page on it? */
+static bool
+downlinks_fit(const GinTree *tree, Page page)
+{
+	if (tree->flags & GIN_DATA)
+		return true;
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+		if (!index_tuple_begins(page, PageGetItemId(page, off)))
+			return false;
+	return true;
+}
+
+/* copy_inner_page -- copy a page; return false if it is no sound inner page of the tree. */
 static bool
 copy_inner_page(const GinTree *tree, BlockNumber blkno, Page copy)
 {
@@ -280,7 +294,7 @@ copy_inner_page(const GinTree *tree, BlockNumber blkno, Page copy)
 	bool		is_inner;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	is_inner = gin_page_is(buffer, tree->flags) && children_fit(tree, page);
+	is_inner = gin_page_is(buffer, tree->flags) && children_fit(tree, page) && downlinks_fit(tree, page);
 	if (is_inner)
 		memcpy(copy, page, BLCKSZ);
 	UnlockReleaseBuffer(buffer);
@@ -364,7 +378,8 @@ pass_child(PageDeletion *deletion, const PageOnPath *parent, OffsetNumber off)
 	Page		parent_page = BufferGetPage(parent->buffer);
 	Buffer	   *left = &deletion->left[child.level];
 	Page		page;
-	BlockNumber blkno = child_block(tree, parent_page, off - FirstOffsetNumber);
+	BlockNumber blkno = child_block(tree, BufferGetBlockNumber(parent->buffer), parent_page,
+									off - FirstOffsetNumber);
 	bool		is_empty;
 
 	if (is_locked(deletion, parent, blkno))

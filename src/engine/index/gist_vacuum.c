@@ -205,18 +205,18 @@ static void follow_chain(GistScan *scan, BlockNumber blkno);
 static int	clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right);
 static bool shows_split(const GistScan *scan, Page page);
 static void delete_dead_tids(GistScan *scan, Buffer buffer, int ndead);
-static void look_for_invalid_tuples(Relation index, Page page);
+static void look_for_invalid_tuples(Relation index, BlockNumber blkno, Page page);
 static pg_atomic_uint32 *bitmap_word(GistShared *gist, bool empty_leaf,
 									 BlockNumber blkno);
 static bool note_page(GistShared *gist, bool empty_leaf, BlockNumber blkno);
 static bool forget_page(GistShared *gist, bool empty_leaf, BlockNumber blkno);
 static bool was_empty(GistShared *gist, BlockNumber blkno);
-static int	find_empty_children(GistShared *gist, Buffer parent,
+static int	find_empty_children(Relation index, GistShared *gist, Buffer parent,
 								BlockNumber *children);
 static bool delete_children(TableVacuum *vacuum, int number, BlockNumber blkno, bool wait,
 							IndexBulkDeleteResult *stats);
 static bool delete_leaf(Relation index, Buffer parent, Buffer leaf);
-static OffsetNumber find_downlink(Page parent, BlockNumber child);
+static OffsetNumber find_downlink(Relation index, Buffer parent, BlockNumber child);
 static void unlink_leaf(Relation index, Buffer parent, OffsetNumber downlink,
 						Buffer leaf);
 
@@ -515,7 +515,7 @@ visit_page(GistScan *scan, Buffer buffer)
 		scan->stats.num_index_tuples += clean_leaf(scan, buffer, &right);
 	else
 	{
-		look_for_invalid_tuples(scan->index, page);
+		look_for_invalid_tuples(scan->index, blkno, page);
 		(void) note_page(scan->gist, false, blkno);
 	}
 	UnlockReleaseBuffer(buffer);
@@ -601,9 +601,9 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 			*right = GistPageGetOpaque(page)->rightlink;
 		for (int i = 0; i < ntids; i++)
 		{
-			ItemId		id = PageGetItemId(page, FirstOffsetNumber + i);
+			OffsetNumber off = FirstOffsetNumber + i;
 
-			scan->tids[i] = ((IndexTuple) PageGetItem(page, id))->t_tid;
+			scan->tids[i] = index_tuple_at(scan->index, blkno, page, off)->t_tid;
 		}
 		ndead = audit_match(scan->vacuum, scan->number, buffer, scan->tids, ntids, scan->dead);
 		if (ndead > 0)
@@ -671,13 +671,13 @@ delete_dead_tids(GistScan *scan, Buffer buffer, int ndead)
  *		words of the server's routine.
  */
 static void
-look_for_invalid_tuples(Relation index, Page page)
+look_for_invalid_tuples(Relation index, BlockNumber blkno, Page page)
 {
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		IndexTuple	tuple = index_tuple_at(index, blkno, page, off);
 
 		if (GistTupleIsInvalid(tuple))
 			ereport(LOG,
@@ -758,7 +758,7 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno, bool wait,
 								vacuum_strategy(vacuum));
 	LockBuffer(parent, GIST_SHARE);
 	gistcheckpage(index, parent);
-	nchildren = find_empty_children(gist, parent, children);
+	nchildren = find_empty_children(index, gist, parent, children);
 	LockBuffer(parent, GIST_UNLOCK);
 
 	/* the parent's page is */
@@ -798,9 +798,10 @@ delete_children(TableVacuum *vacuum, int number, BlockNumber blkno, bool wait,
  *		pages that were found empty; return how many.
  */
 static int
-find_empty_children(GistShared *gist, Buffer parent, BlockNumber *children)
+find_empty_children(Relation index, GistShared *gist, Buffer parent, BlockNumber *children)
 {
 	Page		page = BufferGetPage(parent);
+	BlockNumber blkno = BufferGetBlockNumber(parent);
 	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	int			nchildren = 0;
 
@@ -810,7 +811,7 @@ find_empty_children(GistShared *gist, Buffer parent, BlockNumber *children)
 	maxoff = Min(maxoff, MaxIndexTuplesPerPage);
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		IndexTuple	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, off));
+		IndexTuple	tuple = index_tuple_at(index, blkno, page, off);
 		BlockNumber child = ItemPointerGetBlockNumber(&tuple->t_tid);
 
 		if (was_empty(gist, child))
@@ -843,7 +844,7 @@ delete_leaf(Relation index, Buffer parent, Buffer leaf)
 	if (PageGetMaxOffsetNumber(parent_page) <= FirstOffsetNumber)
 		return false;
 
-	downlink = find_downlink(parent_page, BufferGetBlockNumber(leaf));
+	downlink = find_downlink(index, parent, BufferGetBlockNumber(leaf));
 	if (downlink == InvalidOffsetNumber)
 		return false;
 	unlink_leaf(index, parent, downlink, leaf);
@@ -852,13 +853,15 @@ delete_leaf(Relation index, Buffer parent, Buffer leaf)
 
 /* find_downlink -- where on a page is the downlink to a block? */
 static OffsetNumber
-find_downlink(Page parent, BlockNumber child)
+find_downlink(Relation index, Buffer parent, BlockNumber child)
 {
-	OffsetNumber maxoff = PageGetMaxOffsetNumber(parent);
+	Page		page = BufferGetPage(parent);
+	BlockNumber blkno = BufferGetBlockNumber(parent);
+	OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
 	{
-		IndexTuple	tuple = (IndexTuple) PageGetItem(parent, PageGetItemId(parent, off));
+		IndexTuple	tuple = index_tuple_at(index, blkno, page, off);
 
 		if (ItemPointerGetBlockNumber(&tuple->t_tid) == child)
 			return off;

@@ -698,6 +698,10 @@ clean_page(HashScan *scan, BucketVisit *visit, Buffer buffer)
 	int			nitems = PageGetMaxOffsetNumber(page);
 	int			ndead = match_page(scan, buffer);
 
+	/*
+	 * match_page has found each header in front of the special space, which
+	 * is longer than a key
+	 */
 	if (visit->split_cleanup)
 		for (int i = 0; i < nitems; i++)
 		{
@@ -733,16 +737,13 @@ static int
 match_page(HashScan *scan, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	int			nitems = PageGetMaxOffsetNumber(page);
 
 	if (nitems > MaxIndexTuplesPerPage)
-		index_report_overfull(scan->index, BufferGetBlockNumber(buffer));
+		index_report_overfull(scan->index, blkno);
 	for (int i = 0; i < nitems; i++)
-	{
-		ItemId		item = PageGetItemId(page, FirstOffsetNumber + i);
-
-		scan->tids[i] = ((IndexTuple) PageGetItem(page, item))->t_tid;
-	}
+		scan->tids[i] = index_tuple_at(scan->index, blkno, page, FirstOffsetNumber + i)->t_tid;
 	return audit_match(scan->vacuum, scan->number, buffer, scan->tids, nitems, scan->dead);
 }
 

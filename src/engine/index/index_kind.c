@@ -84,6 +84,18 @@ index_report_overfull(Relation index, BlockNumber blkno)
 			 errhint("Please REINDEX it.")));
 }
 
+/* index_report_item -- raise an error: a line pointer of an index can't be right. */
+void
+index_report_item(Relation index, BlockNumber blkno, ItemId item)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INDEX_CORRUPTED),
+			 errmsg("index \"%s\" has a corrupted line pointer in block %u: offset = %u, size = %u",
+					RelationGetRelationName(index), blkno,
+					ItemIdGetOffset(item), ItemIdGetLength(item)),
+			 errhint("Please REINDEX it.")));
+}
+
 /*
  * index_cap_tuples
  *		Count no more entries than there are rows, if their number is known: an entry
@@ -345,11 +357,20 @@ index_check_items(Relation index, Buffer buffer)
 		total += MAXALIGN(size);
 		if (start < header->pd_upper || start + size > header->pd_special ||
 			start != MAXALIGN(start) || total > header->pd_special - header->pd_lower)
-			ereport(ERROR,
-					(errcode(ERRCODE_INDEX_CORRUPTED),
-					 errmsg("index \"%s\" has a corrupted line pointer in block %u: offset = %zu, size = %zu",
-							RelationGetRelationName(index), BufferGetBlockNumber(buffer),
-							start, size),
-					 errhint("Please REINDEX it.")));
+			index_report_item(index, BufferGetBlockNumber(buffer), item);
 	}
+}
+
+/* index_whole_tuple_at -- a tuple of a page, or an error: see index_kind.h. */
+IndexTuple
+index_whole_tuple_at(Relation index, BlockNumber blkno, Page page, OffsetNumber off)
+{
+	ItemId		item = PageGetItemId(page, off);
+	IndexTuple	tuple = index_tuple_at(index, blkno, page, off);
+
+	if (ItemIdGetLength(item) < sizeof(IndexTupleData) ||
+		ItemIdGetOffset(item) < SizeOfPageHeaderData ||
+		ItemIdGetOffset(item) + ItemIdGetLength(item) > ((PageHeader) page)->pd_special)
+		index_report_item(index, blkno, item);
+	return tuple;
 }
