@@ -37,6 +37,7 @@
 
 #include "compat.h"
 #include "engine/audit.h"
+#include "engine/index/index_kind.h"
 #include "inplace/move_batch.h"
 #include "inplace/page_change.h"
 
@@ -62,7 +63,7 @@ static void compare_versions(MoveBatch *batch, HeapTuple old, HeapTuple new);
 static bool value_differs(Datum old, Datum new, Form_pg_attribute attr);
 static bool is_in_index(IndexEntries *entries, int i, HeapTuple tuple);
 static bool is_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid);
-static bool page_has_entry(Relation index, BTScanInsert key, Page page, ItemPointer tid);
+static bool page_has_entry(Relation index, BTScanInsert key, Buffer buffer, ItemPointer tid);
 static bool is_in_hash(Relation rel, Relation index, Datum value, ItemPointer tid);
 static void fail(MoveBatch *batch, const ItemPointerData *place,
 				 const char *engine, const char *audit);
@@ -281,7 +282,7 @@ is_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid)
 	compat_bt_search(index, rel, key, &buffer);
 	if (BufferIsValid(buffer))
 	{
-		found = page_has_entry(index, key, BufferGetPage(buffer), tid);
+		found = page_has_entry(index, key, buffer, tid);
 		_bt_relbuf(index, buffer);
 	}
 	return found;
@@ -289,8 +290,10 @@ is_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid)
 
 /* page_has_entry -- does the leaf page on which it would be have it? */
 static bool
-page_has_entry(Relation index, BTScanInsert key, Page page, ItemPointer tid)
+page_has_entry(Relation index, BTScanInsert key, Buffer buffer, ItemPointer tid)
 {
+	Page		page = BufferGetPage(buffer);
+	BlockNumber blkno = BufferGetBlockNumber(buffer);
 	OffsetNumber low = P_FIRSTDATAKEY(BTPageGetOpaque(page));
 	OffsetNumber high = PageGetMaxOffsetNumber(page) + 1;
 	IndexTuple	tuple;
@@ -307,9 +310,12 @@ page_has_entry(Relation index, BTScanInsert key, Page page, ItemPointer tid)
 	}
 	if (low > PageGetMaxOffsetNumber(page) || _bt_compare(index, key, page, low) != 0)
 		return false;
-	tuple = (IndexTuple) PageGetItem(page, PageGetItemId(page, low));
+	tuple = index_whole_tuple_at(index, blkno, page, low);
 	if (!BTreeTupleIsPosting(tuple))
 		return ItemPointerEquals(&tuple->t_tid, tid);
+	if (BTreeTupleGetPostingOffset(tuple) + BTreeTupleGetNPosting(tuple) * sizeof(ItemPointerData) >
+		ItemIdGetLength(PageGetItemId(page, low)))
+		index_report_item(index, blkno, PageGetItemId(page, low));
 	for (int i = 0; i < BTreeTupleGetNPosting(tuple); i++)
 		if (ItemPointerEquals(BTreeTupleGetPostingN(tuple, i), tid))
 			return true;

@@ -216,7 +216,8 @@ tuple_copy_find(Relation rel, Page page, BlockNumber blkno, OffsetNumber off,
 	tuple->t_tableOid = RelationGetRelid(rel);
 	/* the item may say more than the page has */
 	tuple->t_len = Min(ItemIdGetLength(item), BLCKSZ - ItemIdGetOffset(item));
-	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	/* which may have a length of 0 */
+	tuple->t_data = (HeapTupleHeader) ((char *) page + ItemIdGetOffset(item));
 	return true;
 }
 
@@ -331,7 +332,7 @@ check_item(Relation rel, Page page, ItemId item, BlockNumber blkno, OffsetNumber
 	if (unlikely(off > MaxHeapTuplesPerPage ||
 				 begin < SizeOfPageHeaderData ||
 				 begin + SizeofHeapTupleHeader > BLCKSZ ||
-				 begin + ((HeapTupleHeader) PageGetItem(page, item))->t_hoff > BLCKSZ))
+				 begin + ((HeapTupleHeader) ((char *) page + begin))->t_hoff > BLCKSZ))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("block %u of relation \"%s\" has a corrupted item %u",

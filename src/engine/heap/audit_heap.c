@@ -63,6 +63,7 @@ typedef struct PageAudit
 	HeapTupleFreeze last_freeze;	/* are frozen */
 } PageAudit;
 
+static HeapTupleHeader row_at(const PageAudit *audit, OffsetNumber off);
 static void begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer);
 static void end_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi);
 static void read_plan(PageAudit *audit, const PagePlan *plan, uint8 *fates);
@@ -163,7 +164,7 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 			audit.dead[audit.ndead++] = off;
 		if (!ItemIdIsNormal(item))
 			continue;
-		tuple = (HeapTupleHeader) PageGetItem(audit.page, item);
+		tuple = row_at(&audit, off);
 		(void) heap_tuple_should_freeze(tuple, &vacuum->shared->cutoffs,
 										&oldest_xid, &oldest_multi);
 		if (!result->all_visible || result->map_done || is_repeated(&audit, tuple))
@@ -205,7 +206,7 @@ audit_unchanged(TableVacuum *vacuum, Buffer buffer, const OffsetNumber *dead, in
 		if (ItemIdIsDead(item) && vacuum->nindexes > 0)
 			audit.dead[audit.ndead++] = off;
 		else if (ItemIdIsNormal(item))
-			must_freeze |= heap_tuple_should_freeze((HeapTupleHeader) PageGetItem(audit.page, item),
+			must_freeze |= heap_tuple_should_freeze(row_at(&audit, off),
 													&vacuum->shared->cutoffs,
 													&audit.freeze.NoFreezePageRelfrozenXid,
 													&audit.freeze.NoFreezePageRelminMxid);
@@ -269,11 +270,11 @@ audit_before_free(TableVacuum *vacuum, Buffer buffer, const DeadTidsPage *dead,
 		if (!is_freed && ItemIdIsDead(item))
 			audit.all_visible = false;
 		if (bits == 0 || !ItemIdIsNormal(item) ||
-			is_repeated(&audit, (HeapTupleHeader) PageGetItem(audit.page, item)))
+			is_repeated(&audit, row_at(&audit, off)))
 			continue;
 		audit.all_visible &= note_visibility(&audit, item);
 		audit.all_frozen &=
-			!heap_tuple_needs_eventual_freeze((HeapTupleHeader) PageGetItem(audit.page, item));
+			!heap_tuple_needs_eventual_freeze(row_at(&audit, off));
 	}
 	audit.place.off = InvalidOffsetNumber;
 	compare(&audit, "items to be freed", dead->noffsets, nfreed);
@@ -325,6 +326,13 @@ audit_freed(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, const DeadTidsP
 	if (memcmp((char *) before + upper, (char *) audit.page + upper, BLCKSZ - upper) != 0)
 		audit_fail(vacuum, &audit.place, "rows have changed", "they were to stay as they were");
 	audit_map(vacuum, buffer, vmbuffer);
+}
+
+/* row_at -- the row that an item of the page leads to. */
+static HeapTupleHeader
+row_at(const PageAudit *audit, OffsetNumber off)
+{
+	return page_check_row_at(audit->vacuum->rel, audit->buffer, audit->page, off);
 }
 
 /* begin_page -- nothing is known of a page yet. */
@@ -418,7 +426,7 @@ expect_fate(PageAudit *audit, ItemFate planned, ItemFate right)
 static void
 audit_tuple(PageAudit *audit, ItemId item, ItemFate fate, const PagePlan *plan, int *next_frozen)
 {
-	HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(audit->page, item);
+	HeapTupleHeader tuple = row_at(audit, audit->place.off);
 
 	if (is_repeated(audit, tuple))
 	{
@@ -513,7 +521,7 @@ note_visibility(PageAudit *audit, ItemId item)
 	HTSV_Result verdict;
 
 	ItemPointerSet(&tuple.t_self, audit->place.blkno, audit->place.off);
-	tuple.t_data = (HeapTupleHeader) PageGetItem(audit->page, item);
+	tuple.t_data = row_at(audit, audit->place.off);
 	tuple.t_len = ItemIdGetLength(item);
 	tuple.t_tableOid = RelationGetRelid(audit->vacuum->rel);
 	verdict = HeapTupleSatisfiesVacuum(&tuple, oldest_xmin, audit->buffer);

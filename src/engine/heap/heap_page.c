@@ -326,7 +326,7 @@ look_at_page(TableVacuum *vacuum, Buffer buffer, PageVerdict *verdict)
 			continue;
 
 		ItemPointerSet(&tuple.t_self, blkno, off);
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, itemid);
+		tuple.t_data = page_check_row_at(vacuum->rel, buffer, page, off);
 		tuple.t_len = ItemIdGetLength(itemid);
 		tuple.t_tableOid = RelationGetRelid(vacuum->rel);
 
@@ -648,7 +648,7 @@ heap_page_all_visible(TableVacuum *vacuum, Buffer buffer, int ndead_freed,
 		}
 
 		vacuum->offnum = off;
-		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
+		tuple = page_check_row_at(vacuum->rel, buffer, page, off);
 		if (!is_live(vacuum, buffer, off, itemid, tuple))
 		{
 			all_visible = false;

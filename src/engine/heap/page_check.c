@@ -25,7 +25,6 @@
 static bool seems_sound(Page page);
 static void check_thoroughly(Relation rel, Buffer buffer, const OffsetNumber *removed,
 							 int nremoved);
-static void report_item(Relation rel, Buffer buffer, OffsetNumber off);
 
 /*
  * page_check_count
@@ -82,7 +81,8 @@ seems_sound(Page page)
 		unsigned	begin = ItemIdGetOffset(item);
 
 		first = Min(first, length == 0 ? BLCKSZ : begin);
-		last = Max(last, length == 0 ? 0 : begin);
+		last = Max(last, begin);	/* of an item without storage it is 0, or
+									 * an item's number */
 		total += MAXALIGN(length);
 	}
 	return header->pd_lower <= header->pd_upper && header->pd_upper <= first &&
@@ -119,11 +119,13 @@ check_thoroughly(Relation rel, Buffer buffer, const OffsetNumber *removed, int n
 			next++;
 			continue;
 		}
+		if (ItemIdIsNormal(item) && !page_check_fits(item))
+			page_check_report_item(rel, buffer, off);
 		if (!ItemIdHasStorage(item))
 			continue;
 		if (ItemIdGetOffset(item) < header->pd_upper ||
 			ItemIdGetOffset(item) + SizeofHeapTupleHeader > header->pd_special)
-			report_item(rel, buffer, off);
+			page_check_report_item(rel, buffer, off);
 		total += MAXALIGN(ItemIdGetLength(item));
 	}
 	if (total > header->pd_special - header->pd_lower)
@@ -134,9 +136,9 @@ check_thoroughly(Relation rel, Buffer buffer, const OffsetNumber *removed, int n
 						total, (unsigned) (header->pd_special - header->pd_lower))));
 }
 
-/* report_item -- raise the error on an item. */
-static void
-report_item(Relation rel, Buffer buffer, OffsetNumber off)
+/* page_check_report_item -- raise the error on an item. */
+void
+page_check_report_item(Relation rel, Buffer buffer, OffsetNumber off)
 {
 	Page		page = BufferGetPage(buffer);
 	ItemId		item = PageGetItemId(page, off);

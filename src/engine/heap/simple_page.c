@@ -80,7 +80,7 @@ static TransactionId horizon_of_freezing(const TableVacuum *vacuum,
 static void audit_plan(TableVacuum *vacuum, Buffer buffer, const Judgement *judgement,
 					   const HeapTupleFreeze *frozen, int nfrozen, const PruneResult *result);
 static void fill_result(const Judgement *judgement, int nfrozen, PruneResult *result);
-static bool judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
+static bool judge_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 					   PruneResult *result);
 static void misjudge_live(TableVacuum *vacuum, Page page, Judgement *judgement,
 						  PruneResult *result);
@@ -91,11 +91,11 @@ static inline void judge_xmin(Judgement *judgement, const struct VacuumCutoffs *
 							  TransactionId xmin);
 static bool was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
 								HeapTupleHeader tuple, TransactionId *known_dead);
-static bool redirects_are_sound(Page page, OffsetNumber maxoff);
+static bool redirects_are_sound(Relation rel, Buffer buffer, OffsetNumber maxoff);
 static bool freezing_is_opportune(Relation rel, Buffer buffer,
 								  const Judgement *judgement,
 								  bool do_prune, bool do_hint);
-static int	plan_freezing(TableVacuum *vacuum, Page page,
+static int	plan_freezing(TableVacuum *vacuum, Buffer buffer,
 						  const Judgement *judgement,
 						  HeapTupleFreeze *frozen, bool *all_frozen);
 static uint8 bits_to_set_along(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer,
@@ -131,7 +131,7 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 	Assert(PageGetMaxOffsetNumber(page) <= MaxHeapTuplesPerPage);
 	Assert(TransactionIdIsNormal(counters->new_relfrozenxid));
 
-	if (!judge_page(vacuum, page, &judgement, result))
+	if (!judge_page(vacuum, buffer, &judgement, result))
 		return false;
 
 	if (DEBUG_FAULT("live-row") || (!is_leader(vacuum) && DEBUG_FAULT("worker-live-row")))
@@ -142,7 +142,7 @@ prune_simple_page(TableVacuum *vacuum, Buffer buffer, Buffer vmbuffer, PruneResu
 
 	if (judgement.must_freeze ||
 		freezing_is_opportune(vacuum->rel, buffer, &judgement, do_prune, do_hint))
-		nfrozen = plan_freezing(vacuum, page, &judgement, frozen,
+		nfrozen = plan_freezing(vacuum, buffer, &judgement, frozen,
 								&judgement.all_frozen);
 	if (nfrozen < 0)
 		return false;
@@ -242,9 +242,10 @@ fill_result(const Judgement *judgement, int nfrozen, PruneResult *result)
  * known_dead.
  */
 static bool
-judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
+judge_page(TableVacuum *vacuum, Buffer buffer, Judgement *judgement,
 		   PruneResult *result)
 {
+	Page		page = BufferGetPage(buffer);
 	const struct VacuumCutoffs *cutoffs = &vacuum->shared->cutoffs;
 	const bool	has_indexes = vacuum->nindexes > 0;
 	const OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
@@ -272,7 +273,7 @@ judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 			continue;
 		}
 
-		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
+		tuple = page_check_row_at(vacuum->rel, buffer, page, off);
 		if ((tuple->t_infomask & (HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID |
 								  HEAP_XMAX_IS_MULTI | HEAP_MOVED)) !=
 			(HEAP_XMIN_COMMITTED | HEAP_XMAX_INVALID))
@@ -303,7 +304,7 @@ judge_page(TableVacuum *vacuum, Page page, Judgement *judgement,
 	}
 	judgement->nlive = nlive;
 
-	if (has_redirects && !redirects_are_sound(page, maxoff))
+	if (has_redirects && !redirects_are_sound(vacuum->rel, buffer, maxoff))
 		return false;
 
 	reverse(judgement->nowdead, judgement->nnowdead);
@@ -419,8 +420,9 @@ was_deleted_for_all(const struct VacuumCutoffs *cutoffs,
  * have made the page not simple.
  */
 static bool
-redirects_are_sound(Page page, OffsetNumber maxoff)
+redirects_are_sound(Relation rel, Buffer buffer, OffsetNumber maxoff)
 {
+	Page		page = BufferGetPage(buffer);
 	bool		reached[MaxHeapTuplesPerPage + 1] = {0};
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= maxoff; off++)
@@ -435,7 +437,7 @@ redirects_are_sound(Page page, OffsetNumber maxoff)
 			return false;
 		itemid = PageGetItemId(page, target);
 		if (!ItemIdIsNormal(itemid) ||
-			!HeapTupleHeaderIsHeapOnly((HeapTupleHeader) PageGetItem(page, itemid)))
+			!HeapTupleHeaderIsHeapOnly(page_check_row_at(rel, buffer, page, target)))
 			return false;
 		reached[target] = true;
 	}
@@ -470,9 +472,10 @@ freezing_is_opportune(Relation rel, Buffer buffer, const Judgement *judgement,
  * commit log denies what a hint bit says: that is for the server to report.
  */
 static int
-plan_freezing(TableVacuum *vacuum, Page page, const Judgement *judgement,
+plan_freezing(TableVacuum *vacuum, Buffer buffer, const Judgement *judgement,
 			  HeapTupleFreeze *frozen, bool *all_frozen)
 {
+	Page		page = BufferGetPage(buffer);
 	const TransactionId oldest_xmin = vacuum->shared->cutoffs.OldestXmin;
 	const OffsetNumber maxoff = PageGetMaxOffsetNumber(page);
 	const OffsetNumber *removed = vacuum->nindexes > 0 ?
@@ -496,7 +499,7 @@ plan_freezing(TableVacuum *vacuum, Page page, const Judgement *judgement,
 		}
 		if (!ItemIdIsNormal(itemid))
 			continue;
-		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
+		tuple = page_check_row_at(vacuum->rel, buffer, page, off);
 		xmin = HeapTupleHeaderGetXmin(tuple);
 		if (!TransactionIdIsNormal(xmin))
 			continue;

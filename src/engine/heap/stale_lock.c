@@ -91,8 +91,9 @@ stale_locks_on_page(Page page, const struct VacuumCutoffs *cutoffs)
 	{
 		ItemId		itemid = PageGetItemId(page, off);
 
-		if (ItemIdIsNormal(itemid) &&
-			unlikely(has_stale_lock((HeapTupleHeader) PageGetItem(page, itemid),
+		/* one that leads elsewhere is found where the page is judged */
+		if (ItemIdIsNormal(itemid) && page_check_fits(itemid) &&
+			unlikely(has_stale_lock((HeapTupleHeader) ((char *) page + ItemIdGetOffset(itemid)),
 									relfrozenxid, oldest_xmin)))
 			return true;
 	}
@@ -122,7 +123,7 @@ stale_locks_remove(Relation rel, Buffer buffer, const struct VacuumCutoffs *cuto
 
 		if (!ItemIdIsNormal(itemid))
 			continue;
-		tuple = (HeapTupleHeader) PageGetItem(page, itemid);
+		tuple = page_check_row_at(rel, buffer, page, off);
 		if (has_stale_lock(tuple, cutoffs->relfrozenxid, cutoffs->OldestXmin))
 			plan_removal(tuple, off, &plans[nplans++]);
 	}
