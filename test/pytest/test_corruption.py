@@ -222,6 +222,7 @@ LENGTHS = {
     "a word less": lambda length, other: (length - 16, other),
     "some bytes less": lambda length, other: (length - 3, other),
     "less than a header": lambda length, other: (4, other),
+    "nothing": lambda length, other: (0, other),
     "more than a page": lambda length, other: (20000, other),
     "a word for the other": lambda length, other: (aligned(length) - 8, aligned(other) + 8),
     "nearly all for the other": lambda length, other: (8, aligned(length) + aligned(other) - 8),
@@ -242,6 +243,8 @@ def test_rows_whose_item_has_a_wrong_length_survive_vacuum_full(prefix, pg_major
             set_item(page, pair[1], other_offset, other_length)
 
     with damageable(prefix, pg_major) as cluster:
+        if name == "nothing" and cluster.sql("SHOW debug_assertions") == [("on",)]:
+            pytest.skip("an assertion of PostgreSQL's own says that it has a length")
         rows = "SELECT count(*), sum(hashtextextended(t::text, 0)) FROM t"
         with cluster.connect(TEMPLATE) as conn:
             conn.execute("CREATE TABLE t (id int, note text, big text STORAGE EXTERNAL)")
@@ -275,7 +278,13 @@ def make_too_many_items(page: bytearray) -> None:
     struct.pack_into("<HH", page, 12, 24 + 4 * 1000, 24 + 4 * 1000)
 
 
+def lead_nowhere(page: bytearray) -> None:
+    """Let the line pointer of a row lead beyond the page, and say that nothing is there."""
+    set_item(page, live_items(page)[3], 0x7FF8, 0)
+
+
 ITEM_DAMAGE = {
+    "nowhere": (lead_nowhere, rf'block {HEAP_BLOCK} of relation "t" has a corrupted item \d+'),
     "misplaced": (misplace_an_item, rf'block {HEAP_BLOCK} of relation "t" has a corrupted item \d+'),
     "long": (lengthen_an_item, rf'block {HEAP_BLOCK} of relation "t" is corrupted: its items have \d+ bytes, where there is room for \d+'),
     "too many": (make_too_many_items, rf'block {HEAP_BLOCK} of relation "t" is corrupted: it has 1000 items, and room for \d+'),
@@ -321,6 +330,17 @@ def lead_chains_nowhere(page: bytearray) -> None:
 
 def empty_an_item(page: bytearray) -> None:
     set_item(page, live_items(page)[3], item(page, live_items(page)[3])[0], 0)
+
+
+@pytest.mark.parametrize("options", ["INDEX_CLEANUP on, FREEZE, PARALLEL 0", "INDEX_CLEANUP on, PARALLEL 2"])
+def test_a_row_whose_item_has_no_length_is_vacuumed(prefix, pg_major, options):
+    """As by PostgreSQL, which goes by what is in the row."""
+    initdb = ("--no-data-checksums",) if pg_major >= 18 else ()
+    with create_with_template(prefix, {**CONFIG, "cyclone.audit": 1, "min_parallel_index_scan_size": 0}, initdb=initdb) as cluster:
+        if cluster.start().sql("SHOW debug_assertions") == [("on",)]:
+            pytest.skip("an assertion of PostgreSQL's own says that it has a length")
+        cluster.stop()
+        assert_as_core(cluster, "t", HEAP_BLOCK, empty_an_item, None, options)
 
 
 @pytest.mark.parametrize("how", [lead_chains_nowhere, empty_an_item])
@@ -751,6 +771,35 @@ def lengthen_items(index: Index) -> None:
             index.put("<I", block, 28, pointer | 0x7FF8 << 17)
 
 
+def lead_items_nowhere(index: Index) -> None:
+    """On leaves whose entries are all live an item leads beyond the page, and says that nothing is there."""
+    pages = {}
+    for block in index.blocks("<H", 16, PAGE - 16):
+        [flags], [lower] = index.get("<H", block, -4), index.get("<H", block, 12)
+        if flags & 3 and lower >= 36:  # leaves of btree and GiST, pages of buckets
+            # but for the first one, which may be a high key
+            places = [index.get("<I", block, 24 + 4 * number)[0] & 0x7FFF for number in range(1, (lower - 24) // 4)]
+            pages[block] = [index.get("<HH", block, place)[1] for place in places]
+    end = max(map(max, pages.values()))
+    live = [block for block, of_heap in pages.items() if min(of_heap) > end * 0.8]
+    assert live
+    for block in live:
+        index.put("<I", block, 28, 0x7FF8 | 1 << 15)
+
+
+def lead_first_downlink_nowhere(index: Index) -> None:
+    index.put("<I", 1, 24, 0x7FF8 | 1 << 15)
+
+
+def lead_a_downlink_nowhere(index: Index) -> None:
+    """Of the root of the entry tree, to which only a team looks."""
+    index.put("<I", 1, 32, 0x7FF8 | 1 << 15)
+
+
+def lead_a_downlink_of_the_root_nowhere(index: Index) -> None:
+    index.put("<I", 0, 24, 0x7FF8 | 1 << 15)
+
+
 def populated_first_bucket(index: Index) -> None:
     """Bucket 0 is marked as being populated by a split, which it can't be."""
     index.put("<H", 1, -4, index.get("<H", 1, -4)[0] | 1 << 4)
@@ -869,6 +918,10 @@ LINKS = {
     "spgist-redirects": ("spgist", uncounted_redirects, "contains corrupted page", [""] * 2),
     "spgist-placeholders": ("spgist", uncounted_placeholders, "contains corrupted page", [""] * 2),
     "spgist-short": ("spgist", short_leaf_tuples, "contains corrupted page", [""] * 2),
+    **{f"{kind}-nowhere": (kind, lead_items_nowhere, "corrupted line pointer", [""] * 2) for kind in ("btree", "gist", "hash")},
+    "gin-nowhere": ("gin", lead_first_downlink_nowhere, "corrupted line pointer", [""] * 2),
+    "gin-no-cut": ("gin", lead_a_downlink_nowhere, "", [""] * 2),
+    "gist-inner": ("gist", lead_a_downlink_of_the_root_nowhere, "corrupted line pointer", [""] * 2),
     **{f"{kind}-item": (kind, lengthen_items, "corrupted line pointer", [""] * 2) for kind in ("btree", "gist", "hash", "spgist")},
 }
 INDEXED = {
