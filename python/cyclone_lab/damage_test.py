@@ -25,6 +25,7 @@ from typing import NamedTuple
 import psycopg
 
 from cyclone_lab import long_run
+from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, hand_over
 
@@ -477,7 +478,9 @@ class DamageTest:
             os.kill(pid, signal.SIGKILL)
 
     def _last_words(self) -> str:
-        """The words of the log about the crash."""
+        """The words of the log about the crash, of which the last ones come when the process is gone."""
+        with suppress(TimeoutError):
+            wait_until(lambda: "terminated by signal" in self.cluster.log, "the end of the process in the log", PATIENCE)
         words = re.findall(r"PANIC: .*(?:\n.*CONTEXT: .*)?|TRAP: .*|terminated by signal.*", self.cluster.log)
         return " ".join(words[-2:])
 

@@ -81,8 +81,8 @@ seems_sound(Page page)
 		unsigned	begin = ItemIdGetOffset(item);
 
 		first = Min(first, length == 0 ? BLCKSZ : begin);
-		last = Max(last, begin);	/* of an item without storage it is 0, or
-									 * an item's number */
+		/* without storage it is 0, or an item's number */
+		last = Max(last, begin);
 		total += MAXALIGN(length);
 	}
 	return header->pd_lower <= header->pd_upper && header->pd_upper <= first &&
