@@ -7,9 +7,20 @@
  * When all entries of a batch have been made, both of its versions are read once more:
  * the old one must be updated by us and point at the new one, which nobody has
  * changed; they must have the same values, byte for byte, but for values in the
- * TOAST table that have been moved, which are compared themselves.  Then each btree and
- * hash index is asked for the new version's entry.  Indexes of other kinds can't be asked for a
- * single entry.
+ * TOAST table that have been moved, which are compared themselves.  Then each index is
+ * asked for the new version's entry:
+ *
+ * - a btree for the key with its TID, on the leaf page where that would be;
+ * - a hash, GiST or SP-GiST index by a scan for rows that are equal to this one, by operators
+ *	 of its operator classes that are named = or ~=.  That these hold of the row's own values
+ *	 is tried beforehand, and the scan must also find the old version: an index
+ *	 may not find what its operators say, as with NaN in a box.  It ends after
+ *	 MOST_ENTRIES, as others wait for the batch;
+ * - of a BRIN index the summary of the new block's range: adding the row to it must
+ *	 change nothing.  If adding it twice changes it twice, that says nothing.
+ *
+ * What can't be asked is counted.  So is each entry of a GIN index: a scan for it would
+ * read all rows with its keys.
  *
  * If that fails the batch is undone, in a worker, too, and the table is left to the
  * server: autovacuum/table_log.c.  That ends the moves of all (may_move, movers.c).
@@ -20,26 +31,44 @@
  */
 #include "postgres.h"
 
+#include "access/brin_internal.h"
+#include "access/brin_revmap.h"
+#include "access/brin_tuple.h"
 #include "access/detoast.h"
 #include "access/genam.h"
-#include "access/hash.h"
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_amop.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "utils/catcache.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "engine/audit.h"
 #include "engine/index/index_kind.h"
 #include "inplace/move_batch.h"
 #include "inplace/page_change.h"
+
+/* After as many entries of equal rows as this, a search is given up */
+#define MOST_ENTRIES	10000
+
+/* What an index says of an entry that should be there */
+typedef enum EntryState
+{
+	ENTRY_FOUND,				/* or there is to be none */
+	ENTRY_MISSING,
+	ENTRY_NOT_ASKED,			/* as it can't be */
+} EntryState;
 
 /* A row of the sample */
 typedef struct MovedRow
@@ -61,10 +90,20 @@ static void audit_row(MoveBatch *batch, const MovedRow *row);
 static HeapTuple read_version(MoveBatch *batch, const ItemPointerData *place);
 static void compare_versions(MoveBatch *batch, HeapTuple old, HeapTuple new);
 static bool value_differs(Datum old, Datum new, Form_pg_attribute attr);
-static bool is_in_index(IndexEntries *entries, int i, HeapTuple tuple);
-static bool is_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid);
+static OffsetNumber root_of(Page page, OffsetNumber off);
+static EntryState find_entry(IndexEntries *entries, int i, HeapTuple tuple, ItemPointer old_root);
+static EntryState ask_index(Relation rel, Relation index, Datum *values, bool *isnull,
+							ItemPointer tid, ItemPointer old_root);
+static EntryState find_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid);
 static bool page_has_entry(Relation index, BTScanInsert key, Buffer buffer, ItemPointer tid);
-static bool is_in_hash(Relation rel, Relation index, Datum value, ItemPointer tid);
+static EntryState find_by_scan(Relation rel, Relation index, const Datum *values,
+							   const bool *isnull, ItemPointer tid, ItemPointer old_root);
+static int	make_scan_keys(Relation index, const Datum *values, const bool *isnull, ScanKey keys);
+static Oid	find_equality(Oid opfamily, Oid type, StrategyNumber *strategy);
+static EntryState find_in_brin(Relation index, const Datum *values, const bool *isnull,
+							   ItemPointer tid);
+static bool add_to_summary(Relation index, BrinDesc *desc, BrinMemTuple *summary,
+						   const Datum *values, const bool *isnull);
 static void fail(MoveBatch *batch, const ItemPointerData *place,
 				 const char *engine, const char *audit);
 
@@ -133,7 +172,13 @@ audit_row(MoveBatch *batch, const MovedRow *row)
 {
 	IndexEntries *entries = batch->entries;
 	HeapTuple	old = read_version(batch, &row->old);
-	HeapTuple	new = read_version(batch, &row->new);
+	ItemPointerData old_root;
+	HeapTuple	new;
+
+	ItemPointerSet(&old_root, ItemPointerGetBlockNumber(&row->old),
+				   entries->nindexes == 0 ? InvalidOffsetNumber :
+				   root_of((Page) batch->audit->page.data, ItemPointerGetOffsetNumber(&row->old)));
+	new = read_version(batch, &row->new);
 
 	if (HeapTupleHeaderGetUpdateXid(old->t_data) != batch->xid ||
 		!ItemPointerEquals(&old->t_data->t_ctid, unconstify(ItemPointerData *, &row->new)))
@@ -150,10 +195,15 @@ audit_row(MoveBatch *batch, const MovedRow *row)
 		fail(batch, &row->new, "the new version is ours, and the latest one", "it isn't");
 	compare_versions(batch, old, new);
 	for (int i = 0; i < entries->nindexes; i++)
-		if (!is_in_index(entries, i, new))
+	{
+		EntryState	state = find_entry(entries, i, new, &old_root);
+
+		if (state == ENTRY_MISSING)
 			fail(batch, &row->new,
 				 psprintf("index \"%s\" has an entry of the new version",
 						  RelationGetRelationName(entries->indexes[i])), "it isn't found");
+		batch->job->moved.entries_not_asked += state == ENTRY_NOT_ASKED;
+	}
 }
 
 /* read_version -- a copy of what is at that place now; that of its page stays in batch->audit. */
@@ -228,56 +278,90 @@ value_differs(Datum old, Datum new, Form_pg_attribute attr)
 }
 
 /*
- * is_in_index
- *		Does an index have an entry of a version that should be there?  True if it
- *		can't be asked.
+ * root_of
+ *		Which item of a page leads to this version, and is what entries have of
+ *		it?  Invalid if none does.
  */
-static bool
-is_in_index(IndexEntries *entries, int i, HeapTuple tuple)
+static OffsetNumber
+root_of(Page page, OffsetNumber off)
 {
-	Relation	index = entries->indexes[i];
+	OffsetNumber roots[MaxHeapTuplesPerPage];
+
+	if (PageGetMaxOffsetNumber(page) > MaxHeapTuplesPerPage)
+		return InvalidOffsetNumber;
+	heap_get_root_tuples(page, roots);
+	return roots[off - 1];
+}
+
+/*
+ * find_entry
+ *		Does an index have an entry of a version that should be there?
+ *
+ * The old version's entry has old_root.
+ */
+static EntryState
+find_entry(IndexEntries *entries, int i, HeapTuple tuple, ItemPointer old_root)
+{
 	IndexInfo  *info = entries->infos[i];
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
-	bool		found = true;
+	EntryState	state = ENTRY_FOUND;
 	MemoryContext old;
 
-	if (!info->ii_ReadyForInserts ||
-		(index->rd_rel->relam != BTREE_AM_OID && index->rd_rel->relam != HASH_AM_OID))
-		return true;
+	if (!info->ii_ReadyForInserts)
+		return ENTRY_FOUND;
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(entries->estate));
 	ExecStoreHeapTuple(tuple, entries->slot, false);
 	if (entries->predicates[i] == NULL ||
 		ExecQual(entries->predicates[i], GetPerTupleExprContext(entries->estate)))
 	{
 		FormIndexDatum(info, entries->slot, entries->estate, values, isnull);
-		if (index->rd_rel->relam == BTREE_AM_OID)
-			found = is_in_btree(entries->rel, index,
-								index_form_tuple(RelationGetDescr(index), values, isnull),
-								&tuple->t_self);
-		else if (!isnull[0])
-			found = is_in_hash(entries->rel, index, values[0], &tuple->t_self);
+		state = ask_index(entries->rel, entries->indexes[i], values, isnull, &tuple->t_self, old_root);
 	}
 	ExecClearTuple(entries->slot);
 	MemoryContextSwitchTo(old);
 	ResetPerTupleExprContext(entries->estate);
-	return found;
+	return state;
+}
+
+/* ask_index -- the same, when it is known what the entry is. */
+static EntryState
+ask_index(Relation rel, Relation index, Datum *values, bool *isnull, ItemPointer tid,
+		  ItemPointer old_root)
+{
+	switch (index->rd_rel->relam)
+	{
+		case BTREE_AM_OID:
+			return find_in_btree(rel, index,
+								 index_form_tuple(RelationGetDescr(index), values, isnull), tid);
+		case HASH_AM_OID:
+			if (isnull[0])
+				return ENTRY_FOUND;
+			return find_by_scan(rel, index, values, isnull, tid, old_root);
+		case GIST_AM_OID:
+		case SPGIST_AM_OID:
+			return find_by_scan(rel, index, values, isnull, tid, old_root);
+		case BRIN_AM_OID:
+			return find_in_brin(index, values, isnull, tid);
+		default:
+			return ENTRY_NOT_ASKED;
+	}
 }
 
 /*
- * is_in_btree
+ * find_in_btree
  *		The same for a btree, whose entries are in the order of keys and TIDs; not for
  *		one from before PostgreSQL 12, which would have to be searched.
  */
-static bool
-is_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid)
+static EntryState
+find_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid)
 {
 	BTScanInsert key = _bt_mkscankey(index, entry);
 	Buffer		buffer;
 	bool		found = false;
 
 	if (!key->heapkeyspace)
-		return true;
+		return ENTRY_NOT_ASKED;
 	key->scantid = tid;
 	compat_bt_search(index, rel, key, &buffer);
 	if (BufferIsValid(buffer))
@@ -285,7 +369,7 @@ is_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid)
 		found = page_has_entry(index, key, buffer, tid);
 		_bt_relbuf(index, buffer);
 	}
-	return found;
+	return found ? ENTRY_FOUND : ENTRY_MISSING;
 }
 
 /* page_has_entry -- does the leaf page on which it would be have it? */
@@ -322,30 +406,167 @@ page_has_entry(Relation index, BTScanInsert key, Buffer buffer, ItemPointer tid)
 	return false;
 }
 
-/* is_in_hash -- the same for a hash index, by a scan for all entries of the value. */
-static bool
-is_in_hash(Relation rel, Relation index, Datum value, ItemPointer tid)
+/*
+ * find_by_scan
+ *		The same for a hash, GiST or SP-GiST index, by a scan for all equal rows.
+ *
+ * It isn't counted as a scan: indexes that aren't used are found by that.
+ */
+static EntryState
+find_by_scan(Relation rel, Relation index, const Datum *values, const bool *isnull,
+			 ItemPointer tid, ItemPointer old_root)
 {
-	Oid			type = index->rd_opcintype[0];
-	Oid			equals = get_opfamily_member(index->rd_opfamily[0], type, type,
-											 HTEqualStrategyNumber);
-	ScanKeyData key;
+	ScanKeyData keys[INDEX_MAX_KEYS];
+	int			nkeys = make_scan_keys(index, values, isnull, keys);
 	SnapshotData dirty;
 	IndexScanDesc scan;
-	ItemPointer found;
+	ItemPointer entry = NULL;
+	EntryState	state = ENTRY_NOT_ASKED;
+	bool		has_old = false;
+	int			nentries = 0;
 
-	if (!OidIsValid(equals))
-		return true;
-	ScanKeyEntryInitialize(&key, 0, 1, HTEqualStrategyNumber, InvalidOid,
-						   index->rd_indcollation[0], get_opcode(equals), value);
+	if (nkeys == 0)
+		return ENTRY_NOT_ASKED;
 	InitDirtySnapshot(dirty);
-	scan = compat_index_beginscan(rel, index, &dirty, 1);
-	index_rescan(scan, &key, 1, NULL, 0);
-	while ((found = index_getnext_tid(scan, ForwardScanDirection)) != NULL &&
-		   !ItemPointerEquals(found, tid))
+	scan = compat_index_beginscan(rel, index, &dirty, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	while (state == ENTRY_NOT_ASKED && nentries++ < MOST_ENTRIES)
+	{
 		CHECK_FOR_INTERRUPTS();
+		entry = index_getnext_tid(scan, ForwardScanDirection);
+		if (entry == NULL)
+			break;
+		if (ItemPointerEquals(entry, tid))
+			state = ENTRY_FOUND;
+		has_old |= ItemPointerEquals(entry, old_root);
+	}
+	if (entry == NULL && has_old)
+		state = ENTRY_MISSING;
 	index_endscan(scan);
-	return found != NULL;
+	if (pgstat_should_count_relation(index))
+		index->pgstat_info->counts.numscans--;
+	return state;
+}
+
+/*
+ * make_scan_keys
+ *		Make keys by which a scan finds the row that has these values; return how
+ *		many.  There is none of a column that can't be asked for its own value.
+ */
+static int
+make_scan_keys(Relation index, const Datum *values, const bool *isnull, ScanKey keys)
+{
+	int			nkeys = 0;
+
+	for (int k = 0; k < IndexRelationGetNumberOfKeyAttributes(index); k++)
+	{
+		Oid			collation = index->rd_indcollation[k];
+		StrategyNumber strategy;
+		Oid			function;
+
+		if (isnull[k])
+		{
+			ScanKeyEntryInitialize(&keys[nkeys++], SK_ISNULL | SK_SEARCHNULL, k + 1, InvalidStrategy,
+								   InvalidOid, InvalidOid, InvalidOid, (Datum) 0);
+			continue;
+		}
+		function = find_equality(index->rd_opfamily[k], index->rd_opcintype[k], &strategy);
+		if (OidIsValid(function) &&
+			DatumGetBool(OidFunctionCall2Coll(function, collation, values[k], values[k])))
+			ScanKeyEntryInitialize(&keys[nkeys++], 0, k + 1, strategy, index->rd_opcintype[k],
+								   collation, function, values[k]);
+	}
+	return nkeys;
+}
+
+/* find_equality -- the function of an operator = or ~= that an index can search by, and its strategy. */
+static Oid
+find_equality(Oid opfamily, Oid type, StrategyNumber *strategy)
+{
+	CatCList   *members = SearchSysCacheList1(AMOPSTRATEGY, ObjectIdGetDatum(opfamily));
+	Oid			function = InvalidOid;
+
+	for (int i = 0; i < members->n_members && !OidIsValid(function); i++)
+	{
+		Form_pg_amop member = (Form_pg_amop) GETSTRUCT(&members->members[i]->tuple);
+		const char *name;
+
+		if (member->amoppurpose != AMOP_SEARCH || member->amoplefttype != type ||
+			member->amoprighttype != type)
+			continue;
+		name = get_opname(member->amopopr);
+		if (name == NULL || (strcmp(name, "=") != 0 && strcmp(name, "~=") != 0))
+			continue;
+		function = get_opcode(member->amopopr);
+		*strategy = member->amopstrategy;
+	}
+	ReleaseSysCacheList(members);
+	return function;
+}
+
+/*
+ * find_in_brin
+ *		The same for a BRIN index: is the row in the summary of its range, if there is
+ *		one?  One that is being made will have the row.
+ */
+static EntryState
+find_in_brin(Relation index, const Datum *values, const bool *isnull, ItemPointer tid)
+{
+	BlockNumber range;
+	BrinRevmap *revmap = brinRevmapInitialize(index, &range);
+	BlockNumber blkno = ItemPointerGetBlockNumber(tid);
+	Buffer		buffer = InvalidBuffer;
+	EntryState	state = ENTRY_FOUND;
+	OffsetNumber off;
+	Size		size;
+	BrinTuple  *stored = brinGetTupleForHeapBlock(revmap, blkno - blkno % range, &buffer, &off,
+												  &size, BUFFER_LOCK_SHARE);
+
+	if (stored != NULL)
+	{
+		BrinDesc   *desc = brin_build_desc(index);
+		BrinMemTuple *summary;
+
+		stored = brin_copy_tuple(stored, size, NULL, NULL);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		summary = brin_deform_tuple(desc, stored, NULL);
+		if (summary->bt_placeholder)
+			state = ENTRY_NOT_ASKED;
+		else if (add_to_summary(index, desc, summary, values, isnull))
+			state = add_to_summary(index, desc, summary, values, isnull) ?
+				ENTRY_NOT_ASKED : ENTRY_MISSING;
+		brin_free_desc(desc);
+	}
+	if (BufferIsValid(buffer))
+		ReleaseBuffer(buffer);
+	brinRevmapTerminate(revmap);
+	return state;
+}
+
+/* add_to_summary -- add a row to a summary, in memory.  Does that change it? */
+static bool
+add_to_summary(Relation index, BrinDesc *desc, BrinMemTuple *summary, const Datum *values,
+			   const bool *isnull)
+{
+	bool		changes = summary->bt_empty_range;
+
+	for (int k = 0; k < desc->bd_tupdesc->natts; k++)
+	{
+		BrinValues *column = &summary->bt_columns[k];
+
+		if (desc->bd_info[k]->oi_regular_nulls && isnull[k])
+		{
+			changes |= !column->bv_hasnulls && !column->bv_allnulls;
+			column->bv_hasnulls = true;
+		}
+		else
+			changes |= DatumGetBool(FunctionCall4Coll(index_getprocinfo(index, k + 1, BRIN_PROCNUM_ADDVALUE),
+													  index->rd_indcollation[k],
+													  PointerGetDatum(desc), PointerGetDatum(column),
+													  values[k], BoolGetDatum(isnull[k])));
+	}
+	summary->bt_empty_range = false;
+	return changes;
 }
 
 /* fail -- there are two verdicts on a moved row. */

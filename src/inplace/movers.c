@@ -577,6 +577,7 @@ add_up(void)
 	job->rows_moved += job->moved.rows;
 	job->rows_undone += job->moved.undone;
 	job->rows_audited += job->moved.audited;
+	job->entries_not_asked += job->moved.entries_not_asked;
 	if (all_through)
 		return true;
 
@@ -619,6 +620,7 @@ add_counts(MoveCounts *sum, const MoveCounts *part)
 	sum->blocks += part->blocks;
 	sum->undone += part->undone;
 	sum->audited += part->audited;
+	sum->entries_not_asked += part->entries_not_asked;
 	sum->obstacles.locked += part->obstacles.locked;
 	sum->obstacles.uncommitted += part->obstacles.uncommitted;
 	if (TransactionIdIsValid(part->last_xid) &&
