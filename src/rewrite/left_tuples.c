@@ -136,14 +136,16 @@ copy_if_big(void *state, HeapTuple tuple, TupleFate fate, uint16 infomask)
 {
 	BigRows    *rows = state;
 	TableRewrite *rewrite = rows->rewrite;
+	HeapTupleHeader written;
 	HeapTuple	copy;
 
 	if (fate == TUPLE_DEAD || !tuple_copy_is_too_big(tuple_copy_length(rewrite, tuple)) ||
 		tuple_is_in_chain(tuple, fate, infomask, rewrite->shared->heaps[REWRITE_TABLE].oldest_xmin))
 		return;
 	copy = tuple_copy_make_smaller(rewrite, tuple_copy(rewrite, tuple, infomask));
-	(void) new_pages_add(rewrite->new_pages, copy->t_data, copy->t_len);
+	written = new_pages_add(rewrite->new_pages, copy->t_data, copy->t_len);
 	heap_copy_note_values(rewrite, copy);
+	rewrite_audit_by_leader(rewrite, tuple, written, copy->t_len);
 	heap_freetuple(copy);
 	rows->ntuples++;
 }

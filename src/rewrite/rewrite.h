@@ -226,8 +226,8 @@ extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *s
  * copy, which isn't written yet, or rewrite_audit_left if it is left to the leader, or is a
  * chunk that no row needs; and rewrite_audit_page at the end.
  *
- * The leader calls rewrite_audit_linked for each linked version with its copy, which
- * isn't written yet; rewrite_audit_count when a new heap is complete; and
+ * The leader calls rewrite_audit_by_leader for each row that was left to it with its copy,
+ * which isn't written yet, when its values are noted; rewrite_audit_count when a new heap is complete; and
  * rewrite_audit_indexes when the table has its new files and all indexes, and all of
  * them are locked exclusively.  The latter returns how many pages were looked at.
  */
@@ -237,8 +237,8 @@ extern void rewrite_audit_left(TableRewrite *rewrite, OffsetNumber off);
 extern void rewrite_audit_note(TableRewrite *rewrite, OffsetNumber off, HeapTupleHeader copy,
 							   Size length);
 extern void rewrite_audit_page(TableRewrite *rewrite, RewriteHeap heap, Buffer buffer);
-extern void rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
-								 Size length);
+extern void rewrite_audit_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
+									Size length);
 extern void rewrite_audit_count(TableRewrite *rewrite, RewriteHeap heap, int64 kept);
 extern int64 rewrite_audit_indexes(Oid relid, const char *command);
 

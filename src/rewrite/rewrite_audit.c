@@ -9,8 +9,9 @@
  * still see must have a copy, unless it was left to the leader, as linked with other
  * versions or too big, or is a chunk that no row needs.  Any other row must have none.
  * Row and copy are compared column by column, and so is their visibility; and the values
- * that a copy needs of the TOAST table must be noted as needed.  Of the linked versions
- * that the leader writes, it compares a random sample.
+ * that a copy needs of the TOAST table must be noted as needed.  Of what is left to the
+ * leader, it compares a random sample; of a row that was too big, whose values have moved
+ * just now, only which values are needed.
  *
  * The number of rows is compared for all pages: what was found to be kept, row by
  * row, with what is on the pages that were written.
@@ -231,9 +232,9 @@ may_be_left(TableRewrite *rewrite, RewriteHeap heap, HeapTuple tuple)
 		tuple_copy_is_too_big(tuple_copy_length(rewrite, tuple));
 }
 
-/* rewrite_audit_linked -- compare a linked version with its copy, if chance says so. */
+/* rewrite_audit_by_leader -- compare a row that was left to the leader with its copy, if chance says so. */
 void
-rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy, Size length)
+rewrite_audit_by_leader(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy, Size length)
 {
 	AuditPlace	place = {
 		.rel = rewrite->old_heaps[REWRITE_TABLE],
@@ -250,7 +251,9 @@ rewrite_audit_linked(TableRewrite *rewrite, HeapTuple old, HeapTupleHeader copy,
 		return;
 	prepare(rewrite);
 	context = MemoryContextSwitchTo(rewrite->audit->context);
-	compare_copy(rewrite, REWRITE_TABLE, &place, old, copy, length);
+	if (!tuple_copy_is_too_big(tuple_copy_length(rewrite, old)))
+		compare_copy(rewrite, REWRITE_TABLE, &place, old, copy, length);
+	compare_needed_values(rewrite, &place, copy, length);
 	MemoryContextSwitchTo(context);
 	MemoryContextReset(rewrite->audit->context);
 }

@@ -517,9 +517,8 @@ write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old)
 	written = new_pages_add(pages, copy->t_data, copy->t_len);
 	if (DEBUG_FAULT("rewrite-link-change"))
 		((char *) written)[copy->t_len - 1] ^= 1;
-	/* a tuple whose values were moved out just now differs */
-	if (!is_too_big)
-		rewrite_audit_linked(rewrite, old, written, copy->t_len);
+	heap_copy_note_values(rewrite, copy);
+	rewrite_audit_by_leader(rewrite, old, written, copy->t_len);
 	new_pages_tid(pages, written, &new_tid);
 	if (is_too_big)
 		new_pages_end_page(pages);
@@ -530,7 +529,6 @@ write_copy(ChainCopy *chains, HeapTuple copy, HeapTuple old)
 			 RelationGetRelationName(rewrite->old_heaps[REWRITE_TABLE]),
 			 ItemPointerGetBlockNumber(&new_tid), ItemPointerGetOffsetNumber(&new_tid),
 			 chains->place.blkno, chains->place.offset);
-	heap_copy_note_values(rewrite, copy);
 	heap_freetuple(copy);
 }
 

@@ -347,6 +347,34 @@ def test_rewrite_that_loses_a_value_of_the_toast_table(t, fault, found):
     assert_full_is_the_servers(conn, before)
 
 
+def test_rewrite_that_loses_a_value_of_a_linked_version(t, cluster, db):
+    conn = t(None, dead="false")
+    conn.execute("ALTER TABLE t ALTER note SET STORAGE EXTERNAL; DELETE FROM t WHERE id > 200")
+    conn.execute("VACUUM t")
+    with cluster.connect(db) as other:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT txid_current()")
+        conn.execute("UPDATE t SET note = repeat(note, 100)")  # so all with a value there are linked
+        before = rows(conn)
+        error = fails(conn, "rewrite-value", "VACUUM (FULL, PARALLEL 0) t")
+        assert re.search(r"no row needs value \d+ of the TOAST table. The audit's: this row does", error.diag.message_detail)
+        assert_full_is_the_servers(conn, before)
+
+
+def test_rewrite_that_loses_a_value_of_a_row_that_is_too_big(t):
+    conn = t(None)
+    conn.execute("DROP TABLE t; CREATE TABLE t (id int, body text STORAGE MAIN, note text STORAGE EXTERNAL)")
+    conn.execute(
+        "INSERT INTO t SELECT i, (SELECT string_agg(chr(33 + (random() * 90)::int), '') FROM generate_series(1, 8080) WHERE i > 0), repeat('x', 3000)"
+        " FROM generate_series(1, 20) i"
+    )
+    conn.execute("".join(f"ALTER TABLE t ADD c{i} bigint NOT NULL DEFAULT 7;" for i in range(20)))
+    before = rows(conn)
+    error = fails(conn, "rewrite-value", "VACUUM (FULL, PARALLEL 0) t")
+    assert re.search(r"no row needs value \d+ of the TOAST table. The audit's: this row does", error.diag.message_detail)
+    assert_full_is_the_servers(conn, before)
+
+
 def test_rewrite_is_counted_on_all_pages(t):
     """Even if next to none is looked at row by row."""
     conn = t()
