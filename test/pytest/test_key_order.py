@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conftest import CONFIG, TEMPLATE, made_once
+from conftest import CONFIG
 from cyclone_lab import checks
 from cyclone_lab.background import Parked
 from cyclone_lab.cluster import Cluster
@@ -260,6 +260,13 @@ def private_memory(pid: int) -> int:
     return (kilobytes["RssAnon:"] + kilobytes["VmPeak:"] - kilobytes["VmSize:"]) << 10
 
 
+def shared_segments(pids: list[int]) -> int:
+    """Return how much memory the segments have, in bytes, that these processes have mapped besides the server's own."""
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    segments = {line.split()[-1] for line in lines if "/PostgreSQL." in line}
+    return sum(Path(segment).stat().st_blocks * 512 for segment in segments)
+
+
 def make_large(conn) -> None:
     """Make table t with more entries than memory."""
     conn.execute("CREATE TABLE t (id int, n int, u uuid, note text)")
@@ -269,28 +276,30 @@ def make_large(conn) -> None:
 
 
 @pytest.fixture(scope="module")
-def large(cluster):
-    """The name of a database with that table."""
-    with made_once(cluster, "large", make_large):
-        yield "large"
+def large(prefix):
+    """A server on which each segment of shared memory is a file, with that table."""
+    with Cluster.create(prefix, {**CONFIG, "min_dynamic_shared_memory": 0, "dynamic_shared_memory_type": "posix"}) as cluster:
+        cluster.start()
+        with cluster.connect() as conn:
+            conn.execute("CREATE EXTENSION amcheck; CREATE EXTENSION pageinspect; CREATE EXTENSION pg_visibility")
+            make_large(conn)
+        yield cluster
 
 
-@pytest.fixture
-def template(request):
-    return request.getfixturevalue("large") if {"memory", "workers"} <= {*request.fixturenames} else TEMPLATE
-
-
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("workers", "parts"), [(0, 0), (1, 0), (1, 8)], ids=["alone", "whole", "collected"])
 @pytest.mark.parametrize("memory", [16, 48])
-def test_all_processes_together_keep_to_their_memory(cluster, db, conn, memory, workers):
+def test_all_processes_together_keep_to_their_memory(large, memory, workers, parts):
     """When the first index of each has its leaves, all entries are there, and the array for sorting has just been given back."""
-    settings = {"maintenance_work_mem": f"{memory}MB"}
-    with Parked(cluster, db, "rewrite-btree-part:any", workers + 1, f"VACUUM (FULL, PARALLEL {workers}) t", settings) as vacuum:
-        used = sum(private_memory(pid) for pid in vacuum.parked)
-    # what a process has anyway: catalogs, pages of a level; and each chunk's mark where assertions are
-    usual = 22 if conn.execute("SHOW debug_assertions").fetchone() == ("on",) else 20
-    assert memory << 18 < used < (memory + usual * (workers + 1)) << 20
-    checks.assert_clean(conn, "t")
+    settings = {"maintenance_work_mem": f"{memory}MB", "cyclone.debug_btree_parts": parts}
+    with Parked(large, "postgres", "rewrite-btree-part:any", workers + 1, f"VACUUM (FULL, PARALLEL {workers}) t", settings) as vacuum:
+        private = sum(private_memory(pid) for pid in vacuum.parked)
+        shared = shared_segments(vacuum.parked)
+    with large.connect() as conn:
+        # what a process has anyway: catalogs, pages of a level; and each chunk's mark where assertions are
+        usual = 22 if conn.execute("SHOW debug_assertions").fetchone() == ("on",) else 20
+        assert memory << 18 < private + shared < (memory + usual * (workers + 1)) << 20
+        assert (shared > memory << 18) == (parts > 0), "what all have collected"
+        checks.assert_clean(conn, "t")
 
 
 def test_a_disk_that_is_full(prefix):
