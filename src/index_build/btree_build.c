@@ -110,11 +110,16 @@ btree_build_begin(BtreeBuild *build, const BtreeSample *sample, int nparts, Rela
 	}
 	Assert(next == nparts);
 
-	/* the metapage is written last, but is the first block */
-	if (RelationGetNumberOfBlocks(index) != 0)
+	/*
+	 * the metapage is written last, but is the first block; it is there if
+	 * the index is divided anew
+	 */
+	if (RelationGetNumberOfBlocks(index) > 1)
 		elog(ERROR, "index \"%s\" is not empty", RelationGetRelationName(index));
 	new_blocks_init(&build->blocks);
-	(void) new_blocks_take(index, &build->blocks, 1);
+	new_blocks_go_on_behind(index, &build->blocks);
+	if (RelationGetNumberOfBlocks(index) == 0)
+		(void) new_blocks_take(index, &build->blocks, 1);
 }
 
 /* btree_build_parts -- build parts of different indexes, with one pass over the table. */

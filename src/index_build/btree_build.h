@@ -48,8 +48,8 @@ typedef struct BtreePart
  * The leader calls btree_sample for an index of a heap that no process changes, to divide
  * it into at most nparts parts; NULL if there are too few rows.  In shared memory of
  * btree_build_size, it calls btree_build_begin before any process builds a part, when the
- * index has an empty file, and btree_build_end when all parts are ready.  A single part
- * needs no sample.
+ * index has an empty file, once more if it is to be divided otherwise, and btree_build_end
+ * when all parts are ready.  A single part needs no sample.
  *
  * btree_build_parts builds parts of different indexes, with one pass over the table and at
  * most maintenance_work_mem, and counts in ndone the indexes that are ready by it.  If

@@ -19,8 +19,8 @@
  *
  * The memory is a segment of its own.  It has room for as many entries as
  * there are rows.  Should it turn out to be too small, or an index not to have such
- * integers after all, the collection is broken, and all parts are built as if there
- * were none.
+ * integers after all, the collection is broken, and all is built as if it had never been
+ * meant.
  *
  * Only for entries that are integers and nothing else: one that needs an index tuple
  * points into the memory of one process.
@@ -179,7 +179,6 @@ btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
 	TableRows	rows = {.heap = heap,.next_blocks = next_stretch,.take_page = collect_page,.arg = &collecting};
 	bool		is_whole = true;
 
-	DEBUG_POINT("rewrite-collect");
 	collecting.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
 	collecting.indexes = palloc0_array(CollectedIndex, collection->nindexes);
 	for (int i = 0; i < collection->nindexes; i++)

@@ -34,7 +34,7 @@
  *
  * For btrees that are divided, and that we sort, the processes collect the entries
  * first, with one pass over the table that all share (btree_collect.c), as far as there
- * is memory.
+ * is memory.  If that fails they are divided as if it hadn't been tried.
  *
  * maintenance_work_mem is shared out among the processes of the team.
  *
@@ -118,7 +118,8 @@ static void build_at_once(IndexBuilds *builds, IndexBuildsResult *result);
 static void share_memory(int nmembers);
 static void begin_collection(Builder *leader, const IndexBuilds *builds, Division *divisions);
 static BtreeBuild *btree_of(TeamShared *shared, const TeamBuild *build);
-static void run_phases(Team *team, Builder *builder);
+static bool collect(Team *team, Builder *leader);
+static void run_phases(Team *team, Builder *leader);
 static void build_phase(void *state, int phase);
 static bool attach_collection(Builder *builder);
 static void detach_collection(Builder *builder);
@@ -234,9 +235,14 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
 	for (int i = 0; i < nbuilds; i++)
 		result->divided += divisions[i].nparts > 1;
 	builds_list(shared, builds, divisions, list_size);
-	MemoryContextDelete(context);
 
 	current_shared = shared;
+	if (shared->ncollected > 0 && !collect(team, &leader))
+	{
+		builds_divide(builds, divisions, shared->nmembers);
+		builds_list(shared, builds, divisions, list_size);
+	}
+	MemoryContextDelete(context);
 	run_phases(team, &leader);
 	result->collected = shared->ncollected;
 	while_waiting();
@@ -374,8 +380,29 @@ leave_as_worker(void *state)
 }
 
 /*
+ * collect
+ *		Leader: have the team collect entries; false if they aren't all there.
+ */
+static bool
+collect(Team *team, Builder *leader)
+{
+	TeamShared *shared = leader->shared;
+	instr_time	start;
+
+	INSTR_TIME_SET_CURRENT(start);
+	team_run(team, COLLECT_ENTRIES, build_phase, leader, while_waiting);
+	shared->collect_seconds = seconds_since(start);
+	if (btree_collection_is_whole(dsm_segment_address(leader->segment)))
+		return true;
+	shared->collection = DSM_HANDLE_INVALID;
+	shared->ncollected = 0;
+	detach_collection(leader);
+	return false;
+}
+
+/*
  * run_phases
- *		Leader: have the team do its work.
+ *		Leader: have the team build.
  *
  * What was collected is given back before others are built, which may need all memory.
  */
@@ -383,18 +410,9 @@ static void
 run_phases(Team *team, Builder *leader)
 {
 	TeamShared *shared = leader->shared;
-	instr_time	start;
 
 	if (shared->ncollected > 0)
 	{
-		INSTR_TIME_SET_CURRENT(start);
-		team_run(team, COLLECT_ENTRIES, build_phase, leader, while_waiting);
-		if (!btree_collection_is_whole(dsm_segment_address(leader->segment)))
-		{
-			shared->collection = DSM_HANDLE_INVALID;
-			shared->ncollected = 0;
-		}
-		shared->collect_seconds = seconds_since(start);
 		team_run(team, BUILD_COLLECTED, build_phase, leader, while_waiting);
 		shared->collection = DSM_HANDLE_INVALID;
 		detach_collection(leader);
@@ -468,6 +486,7 @@ collect_entries(Builder *builder)
 	BtreePart  *parts = palloc0_array(BtreePart, shared->ncollected);
 
 	progress_index(shared->builds[0].relid, 0);
+	DEBUG_POINT("rewrite-collect");
 	for (int i = 0; i < shared->nbuilds; i++)
 		if (shared->builds[i].collected >= 0 && shared->builds[i].part == 0)
 			open_part(builder, &shared->builds[i], &parts[shared->builds[i].collected]);

@@ -111,6 +111,7 @@ builds_divide(const IndexBuilds *builds, Division *divisions, int nmembers)
 		if (nmembers == 1)
 			divisions[i].sample = NULL;
 		divisions[i].nparts = divisions[i].sample ? DEBUG_LIMIT(btree_parts, nmembers) : 1;
+		divisions[i].collected = -1;
 	}
 }
 

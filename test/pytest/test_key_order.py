@@ -232,6 +232,30 @@ def test_in_parts(conn):
         checks.assert_clean(conn, f"t{number}")
 
 
+@pytest.mark.parametrize("point", ["rewrite-index", "rewrite-collect"])
+def test_an_enum_that_gets_a_value_meanwhile(cluster, db, conn, point):
+    """When entries have been collected, and before: what remains of the order by integers is the first column, if it is no enum."""
+    is_collected = point == "rewrite-index"
+    run_script(conn, MAKE_TYPES)
+    conn.execute("CREATE TABLE t (id int, m mood)")
+    conn.execute("INSERT INTO t SELECT hashint4(i), (enum_range(NULL::mood))[1 + i % 3] FROM generate_series(1, 400000) i")
+    conn.execute("CREATE INDEX ON t (id, m)")
+    if is_collected:
+        conn.execute("CREATE INDEX ON t (m, id)")
+    rows = content(conn, "t")
+    settings = {"cyclone.debug_point": f"{point}:any:wait rewrite-index:any:notice", "cyclone.debug_btree_parts": 3 if is_collected else 0}
+    with Parked(cluster, db, point, 2, "VACUUM (FULL, VERBOSE, PARALLEL 1) t", settings) as vacuum:
+        conn.execute("ALTER TYPE mood ADD VALUE 'so-so' BEFORE 'ok'")
+        vacuum.release()
+        vacuum.finish()
+    assert f"{2 if is_collected else 0} of these by a shared pass" in vacuum.messages[-1]
+    assert content(conn, "t") == rows
+    checks.assert_clean(conn, "t")
+    if not is_collected:
+        # a part for each process, not as many as are taken out of a collection, each with a pass of its own
+        assert sum('"rewrite-index" reached' in message for message in vacuum.messages) == 2
+
+
 def test_more_entries_than_memory(conn):
     """What doesn't fit into memory is sorted in temporary files, to the same end, as far as temp_file_limit goes."""
     fill(conn, "t", {"a": "int4", "b": "uuid"}, rows=60_000, distinct=40_000, seed=1)
