@@ -527,7 +527,8 @@ def test_inplace_asks_all_kinds_of_indexes(t):
         checks.assert_clean(conn, "t")
         conn.execute(f"DROP INDEX i{number}")
         # the same rows at the table's end once more
-        conn.execute("CREATE TABLE other AS TABLE t; TRUNCATE t; INSERT INTO t SELECT o.* FROM generate_series(1, 3) i, LATERAL (SELECT * FROM other ORDER BY id) o")
+        conn.execute("CREATE TABLE other AS TABLE t; TRUNCATE t")
+        conn.execute("INSERT INTO t SELECT o.* FROM generate_series(1, 3) i, LATERAL (SELECT * FROM other ORDER BY id) o")
         conn.execute("DELETE FROM t WHERE ctid < (SELECT ctid FROM t ORDER BY ctid OFFSET 2 * (SELECT count(*) FROM other) LIMIT 1); DROP TABLE other")
 
 
