@@ -83,11 +83,11 @@ struct MoveAudit
 	int			nrows;
 	int			size;
 	MovedRow   *rows;
-	PGAlignedBlock page;		/* of the version read last */
 };
 
 static void audit_row(MoveBatch *batch, const MovedRow *row);
-static HeapTuple read_version(MoveBatch *batch, const ItemPointerData *place);
+static bool has_scans(const IndexEntries *entries);
+static HeapTuple read_version(MoveBatch *batch, const ItemPointerData *place, OffsetNumber *root);
 static void compare_versions(MoveBatch *batch, HeapTuple old, HeapTuple new);
 static bool value_differs(Datum old, Datum new, Form_pg_attribute attr);
 static OffsetNumber root_of(Page page, OffsetNumber off);
@@ -171,14 +171,10 @@ static void
 audit_row(MoveBatch *batch, const MovedRow *row)
 {
 	IndexEntries *entries = batch->entries;
-	HeapTuple	old = read_version(batch, &row->old);
+	OffsetNumber root = InvalidOffsetNumber;
+	HeapTuple	old = read_version(batch, &row->old, has_scans(entries) ? &root : NULL);
+	HeapTuple	new = read_version(batch, &row->new, NULL);
 	ItemPointerData old_root;
-	HeapTuple	new;
-
-	ItemPointerSet(&old_root, ItemPointerGetBlockNumber(&row->old),
-				   entries->nindexes == 0 ? InvalidOffsetNumber :
-				   root_of((Page) batch->audit->page.data, ItemPointerGetOffsetNumber(&row->old)));
-	new = read_version(batch, &row->new);
 
 	if (HeapTupleHeaderGetUpdateXid(old->t_data) != batch->xid ||
 		!ItemPointerEquals(&old->t_data->t_ctid, unconstify(ItemPointerData *, &row->new)))
@@ -194,6 +190,7 @@ audit_row(MoveBatch *batch, const MovedRow *row)
 		!ItemPointerEquals(&new->t_data->t_ctid, &new->t_self))
 		fail(batch, &row->new, "the new version is ours, and the latest one", "it isn't");
 	compare_versions(batch, old, new);
+	ItemPointerSet(&old_root, ItemPointerGetBlockNumber(&row->old), root);
 	for (int i = 0; i < entries->nindexes; i++)
 	{
 		EntryState	state = find_entry(entries, i, new, &old_root);
@@ -206,28 +203,52 @@ audit_row(MoveBatch *batch, const MovedRow *row)
 	}
 }
 
-/* read_version -- a copy of what is at that place now; that of its page stays in batch->audit. */
-static HeapTuple
-read_version(MoveBatch *batch, const ItemPointerData *place)
+/* has_scans -- is one of the indexes asked by a scan, which must find the old version, too? */
+static bool
+has_scans(const IndexEntries *entries)
 {
-	Page		page = (Page) batch->audit->page.data;
+	for (int i = 0; i < entries->nindexes; i++)
+	{
+		Oid			kind = entries->indexes[i]->rd_rel->relam;
+
+		if (kind == HASH_AM_OID || kind == GIST_AM_OID || kind == SPGIST_AM_OID)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * read_version
+ *		Return a copy of the version that is at that place now, and in *root, if it
+ *		isn't NULL, the item that leads to it.
+ */
+static HeapTuple
+read_version(MoveBatch *batch, const ItemPointerData *place, OffsetNumber *root)
+{
 	OffsetNumber off = ItemPointerGetOffsetNumber(place);
 	Buffer		buffer = ReadBufferExtended(batch->rel, MAIN_FORKNUM,
 											ItemPointerGetBlockNumber(place), RBM_NORMAL,
 											batch->job->ring);
-	ItemId		item;
+	Page		page = BufferGetPage(buffer);
 	HeapTupleData tuple = {.t_self = *place,.t_tableOid = RelationGetRelid(batch->rel)};
+	HeapTuple	copy = NULL;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	page_check_items(batch->rel, buffer);
-	memcpy(page, BufferGetPage(buffer), BLCKSZ);
+	if (page_check_row(batch->rel, buffer, off))
+	{
+		tuple.t_data = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, off));
+		tuple.t_len = ItemIdGetLength(PageGetItemId(page, off));
+		copy = heap_copytuple(&tuple);
+		if (root != NULL)
+		{
+			page_check_items(batch->rel, buffer);
+			*root = root_of(page, off);
+		}
+	}
 	UnlockReleaseBuffer(buffer);
-	item = PageGetItemId(page, off);
-	if (PageIsNew(page) || off > PageGetMaxOffsetNumber(page) || !ItemIdIsNormal(item))
+	if (copy == NULL)
 		fail(batch, place, "a version is there", "none is");
-	tuple.t_data = (HeapTupleHeader) PageGetItem(page, item);
-	tuple.t_len = ItemIdGetLength(item);
-	return heap_copytuple(&tuple);
+	return copy;
 }
 
 /* compare_versions -- have both the same columns, and values? */
@@ -279,16 +300,14 @@ value_differs(Datum old, Datum new, Form_pg_attribute attr)
 
 /*
  * root_of
- *		Which item of a page leads to this version, and is what entries have of
- *		it?  Invalid if none does.
+ *		Which item of a page, whose items have been checked, leads to this version,
+ *		and is what entries have of it?  Invalid if none does.
  */
 static OffsetNumber
 root_of(Page page, OffsetNumber off)
 {
 	OffsetNumber roots[MaxHeapTuplesPerPage];
 
-	if (PageGetMaxOffsetNumber(page) > MaxHeapTuplesPerPage)
-		return InvalidOffsetNumber;
 	heap_get_root_tuples(page, roots);
 	return roots[off - 1];
 }
@@ -569,15 +588,17 @@ add_to_summary(Relation index, BrinDesc *desc, BrinMemTuple *summary, const Datu
 	return changes;
 }
 
-/* fail -- there are two verdicts on a moved row. */
+/* fail -- there are two verdicts on a moved row.  The report has its page as it is now. */
 static void
 fail(MoveBatch *batch, const ItemPointerData *place, const char *engine, const char *audit)
 {
 	AuditPlace	at = {
-		.rel = batch->rel,.page = (Page) batch->audit->page.data,
-		.blkno = ItemPointerGetBlockNumber(place),.off = ItemPointerGetOffsetNumber(place)
+		.rel = batch->rel,.blkno = ItemPointerGetBlockNumber(place),
+		.off = ItemPointerGetOffsetNumber(place)
 	};
 
+	at.buffer = ReadBuffer(batch->rel, at.blkno);
+	LockBuffer(at.buffer, BUFFER_LOCK_SHARE);
 	audit_raise(&at, "VACUUM (FULL INPLACE)",
 				psprintf("XID %u, command %u, rows moved in this pass " INT64_FORMAT ", indexes %d",
 						 batch->xid, batch->cid, batch->job->moved.rows, batch->entries->nindexes),

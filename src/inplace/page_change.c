@@ -73,6 +73,7 @@
 	(FRAGMENT_START + SizeOfPageHeaderData + \
 	 MaxHeapTuplesPerPage * (2 * FRAGMENT_START + SizeofHeapTupleHeader + MAXIMUM_ALIGNOF))
 
+static void check_item(Relation rel, Buffer buffer, OffsetNumber off);
 static bool item_is_sound(Page page, ItemId item, OffsetNumber last);
 static bool begin_change(Buffer buffer, Buffer vmbuffer);
 static void clear_visibility(Relation rel, Buffer buffer, Buffer vmbuffer);
@@ -107,24 +108,43 @@ void
 page_check_items(Relation rel, Buffer buffer)
 {
 	Page		page = BufferGetPage(buffer);
-	OffsetNumber last = PageGetMaxOffsetNumber(page);
 
 	if (PageIsNew(page))
 		return;
 	page_check_header(rel, buffer);
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(page); off++)
+		check_item(rel, buffer, off);
+}
 
-	for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
-	{
-		ItemId		item = PageGetItemId(page, off);
+/* page_check_row -- see page_change.h. */
+bool
+page_check_row(Relation rel, Buffer buffer, OffsetNumber off)
+{
+	Page		page = BufferGetPage(buffer);
 
-		if (!item_is_sound(page, item, last))
-			ereport(ERROR,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("corrupted line pointer: offset = %u, size = %u",
-							ItemIdGetOffset(item), ItemIdGetLength(item)),
-					 errcontext("while moving rows of block %u, offset %u, of relation \"%s\"",
-								BufferGetBlockNumber(buffer), off, RelationGetRelationName(rel))));
-	}
+	if (PageIsNew(page))
+		return false;
+	page_check_header(rel, buffer);
+	if (off > PageGetMaxOffsetNumber(page))
+		return false;
+	check_item(rel, buffer, off);
+	return ItemIdIsNormal(PageGetItemId(page, off));
+}
+
+/* check_item -- raise an error if an item isn't sound. */
+static void
+check_item(Relation rel, Buffer buffer, OffsetNumber off)
+{
+	Page		page = BufferGetPage(buffer);
+	ItemId		item = PageGetItemId(page, off);
+
+	if (!item_is_sound(page, item, PageGetMaxOffsetNumber(page)))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("corrupted line pointer: offset = %u, size = %u",
+						ItemIdGetOffset(item), ItemIdGetLength(item)),
+				 errcontext("while moving rows of block %u, offset %u, of relation \"%s\"",
+							BufferGetBlockNumber(buffer), off, RelationGetRelationName(rel))));
 }
 
 /* item_is_sound -- does an item lead to a row's header, or to an item, if it leads anywhere? */
