@@ -21,8 +21,21 @@
  *
  * Waits that a VACUUM can't cause aren't held against it: a look at other sessions
  * excuses a statement that is seen to wait for its client, for a lock on a table or row,
- * or for time to pass (neighbours.c), and then it isn't counted.  A wait of less than a
- * tenth of a second may be missed.
+ * or for time to pass (neighbours.c), and then it isn't counted.
+ *
+ * Looks come ten times a second, and miss most of the waits that are shorter than that.
+ * But a session waits for as large a part of the time as of the looks.  So a look that
+ * finds it waiting gives it credit for the time since the last look, and a third more;
+ * each statement that ends takes what it has lasted from the credit, and only the rest
+ * counts.  A session that does nothing but nap is excused wholly, after one look.  One
+ * that never naps has no credit.  One that naps between statements which VACUUM makes late
+ * is excused for four thirds of its naps; its other time votes.  The third is for the
+ * moments in which a nap begins and ends, which add up to a late statement otherwise.
+ * There is no credit for a lock on a table or row, as a short wait for one may well be due
+ * to VACUUM: the session that has it is slow.
+ *
+ * A statement that takes longer than SEEN_NS was seen if it waited.  It takes no credit,
+ * and leaves none.
  *
  * The counters are spread over several arrays, so that processors don't fight
  * for them; they are only ever added to, and readers look at differences.
@@ -57,20 +70,27 @@
 #define LEAST_EXPONENT		10
 #define STEP_BITS			4
 
+/* A statement that takes longer is seen by a look, though some come late. */
+#define SEEN_NS				(200 * (uint64) NS_PER_MS)
+/* The most credit: for ten looks, as whether a nap is seen varies by chance. */
+#define MOST_CREDIT_NS		((uint64) NS_PER_S)
+
 /* A backend's statement; a process that dies may leave it behind. */
 typedef struct LatencyRunning
 {
 	pg_atomic_uint32 pid;
 	pg_atomic_uint64 since;		/* ns; 0 if none is running */
 	pg_atomic_uint32 is_excused;
+	pg_atomic_uint32 credit;	/* ns */
 	/* written a few times a statement: no other backend is to wait for it */
-	char		padding[PG_CACHE_LINE_SIZE - 20];
+	char		padding[PG_CACHE_LINE_SIZE - 24];
 } LatencyRunning;
 
 typedef struct LatencyShared
 {
 	pg_atomic_uint32 watchers;	/* vacuums that want to know */
 	pg_atomic_uint32 counts[SHARDS][LATENCY_BUCKETS];
+	pg_atomic_uint64 looked_at; /* when any process looked last at others */
 	LatencyRunning running[FLEXIBLE_ARRAY_MEMBER];	/* by backend */
 } LatencyShared;
 
@@ -108,6 +128,8 @@ static void end_call(uint64 start);
 static void begin_statement(QueryDesc *query);
 static void end_statement(bool commit_comes);
 static void count_statement(void);
+static uint64 not_excused(LatencyRunning *running, uint64 ns);
+static void spend_credit(void);
 static int	bucket_of(uint64 ns);
 static double bucket_start_ms(int bucket);
 
@@ -187,15 +209,32 @@ latency_end_utility(uint64 start, bool commits)
 		end_statement(commits || !IsTransactionBlock());
 }
 
-/* latency_excuse -- see neighbours.h. */
+/* latency_begin_look -- see neighbours.h. */
+uint64
+latency_begin_look(uint64 now)
+{
+	uint64		before = pg_atomic_exchange_u64(&latency->looked_at, now);
+
+	return now > before ? now - before : 0;
+}
+
+/*
+ * latency_excuse -- see neighbours.h.
+ *
+ * If the backend takes of its credit just now, one of the two is lost; both are small.
+ */
 void
-latency_excuse(int backend)
+latency_excuse(int backend, uint64 unseen)
 {
 	LatencyRunning *running = &latency->running[backend];
+	uint64		more = Min(unseen, MOST_CREDIT_NS);
 
 	Assert(backend >= 0 && backend < MaxBackends);
-	if (pg_atomic_read_u64(&running->since) != 0)
-		pg_atomic_write_u32(&running->is_excused, 1);
+	if (pg_atomic_read_u64(&running->since) == 0)
+		return;
+	pg_atomic_write_u32(&running->is_excused, 1);
+	more += more / 3;
+	pg_atomic_write_u32(&running->credit, Min(pg_atomic_read_u32(&running->credit) + more, MOST_CREDIT_NS));
 }
 
 /* latency_read -- see neighbours.h. */
@@ -225,8 +264,10 @@ latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunn
 		uint64		taken = now - since;
 
 		if (since == 0 || since >= now || taken / 1e6 > long_ms ||
-			GetPGProcByNumber(i)->pid != (int) pg_atomic_read_u32(&running->pid) ||
-			pg_atomic_read_u32(&running->is_excused) != 0)
+			GetPGProcByNumber(i)->pid != (int) pg_atomic_read_u32(&running->pid))
+			continue;
+		taken = not_excused(running, taken);
+		if (taken == 0)
 			continue;
 		(*nrunning)++;
 		if (taken / 1e6 <= late_ms)
@@ -374,7 +415,7 @@ forget_query(SubXactEvent event, SubTransactionId subid,
 	if (event == SUBXACT_EVENT_ABORT_SUB && nesting == 0)
 	{
 		top_query = NULL;
-		elapsed = 0;
+		spend_credit();
 	}
 }
 
@@ -427,6 +468,8 @@ time_commit(XactEvent event, void *arg)
 			{
 				awaits_commit = false;
 				top_query = NULL;
+				if (nesting == 0)
+					spend_credit();
 			}
 			else if (nesting == 0 && awaits_commit)
 				count_statement();
@@ -509,8 +552,12 @@ begin_call(void)
 
 		start = now_ns();
 
+		if (pg_atomic_read_u32(&running->pid) != MyProcPid)
+		{
+			pg_atomic_write_u32(&running->pid, MyProcPid);
+			pg_atomic_write_u32(&running->credit, 0);
+		}
 		/* what it has taken before, in other calls, is part of it */
-		pg_atomic_write_u32(&running->pid, MyProcPid);
 		pg_atomic_write_u64(&running->since, start - elapsed);
 	}
 	return start;
@@ -557,9 +604,34 @@ end_statement(bool commit_comes)
 static void
 count_statement(void)
 {
-	if (pg_atomic_read_u32(&latency->running[MyProcNumber].is_excused) == 0)
-		pg_atomic_fetch_add_u32(&latency->counts[MyProcNumber % SHARDS][bucket_of(elapsed)], 1);
+	uint64		ns = not_excused(&latency->running[MyProcNumber], elapsed);
+
+	if (ns > 0)
+		pg_atomic_fetch_add_u32(&latency->counts[MyProcNumber % SHARDS][bucket_of(ns)], 1);
 	awaits_commit = false;
+	spend_credit();
+}
+
+/* not_excused -- how much of the time that a statement has taken counts; 0: it doesn't count. */
+static uint64
+not_excused(LatencyRunning *running, uint64 ns)
+{
+	uint32		credit = pg_atomic_read_u32(&running->credit);
+
+	if (pg_atomic_read_u32(&running->is_excused) != 0)
+		return 0;
+	return ns < SEEN_NS ? ns - Min(ns, credit) : ns;
+}
+
+/* spend_credit -- this backend's statement has ended or failed: its time is taken from the credit. */
+static void
+spend_credit(void)
+{
+	LatencyRunning *running = &latency->running[MyProcNumber];
+	uint32		credit;
+
+	if (elapsed > 0 && (credit = pg_atomic_read_u32(&running->credit)) != 0)
+		pg_atomic_write_u32(&running->credit, elapsed < SEEN_NS ? credit - Min(elapsed, credit) : 0);
 	elapsed = 0;
 }
 
@@ -607,6 +679,7 @@ latency_shmem_init(void)
 	if (found)
 		return;
 	pg_atomic_init_u32(&latency->watchers, 0);
+	pg_atomic_init_u64(&latency->looked_at, 0);
 	for (int shard = 0; shard < SHARDS; shard++)
 		for (int i = 0; i < LATENCY_BUCKETS; i++)
 			pg_atomic_init_u32(&latency->counts[shard][i], 0);
@@ -615,5 +688,6 @@ latency_shmem_init(void)
 		pg_atomic_init_u32(&latency->running[i].pid, 0);
 		pg_atomic_init_u64(&latency->running[i].since, 0);
 		pg_atomic_init_u32(&latency->running[i].is_excused, 0);
+		pg_atomic_init_u32(&latency->running[i].credit, 0);
 	}
 }

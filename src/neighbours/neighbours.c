@@ -29,8 +29,8 @@
  * last look, though it is here, those at work are taken to have run since then.
  *
  * What VACUUM can't cause isn't held against it: a statement that is seen to wait
- * for its client, for a lock on a table or row, or for time to pass, is excused
- * (latency.c).
+ * for its client, for a lock, or for time to pass, is excused, and its session gets credit
+ * for short waits that no look sees (latency.c).
  *
  * All this reads words of other processes without locks; what it is about changes all
  * the time anyway.
@@ -93,7 +93,7 @@ static int	next_process = 0;
 static uint64 last_look = 0;
 
 static void look(uint64 now, bool reads_times, NeighboursTimes *times);
-static void look_at_waits(int number, uint64 passed, NeighboursTimes *times);
+static void look_at_waits(int number, uint64 passed, uint64 unseen, NeighboursTimes *times);
 static bool is_other(int number);
 static bool read_others(uint64 now, NeighboursTimes *times);
 static bool read_process(int number, uint64 now, uint64 *ran, uint64 *waited);
@@ -190,6 +190,7 @@ static void
 look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	uint64		passed = now - last_look;
+	uint64		unseen = latency_begin_look(now);
 	int			at_work = 0;
 	bool		is_first;
 
@@ -203,7 +204,7 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 			continue;
 		if (proc->wait_event_info == 0 || wait_class == PG_WAIT_IO)
 			at_work++;
-		look_at_waits(i, passed, times);
+		look_at_waits(i, passed, unseen, times);
 	}
 	neighbours_note(&seen, at_work, (double) passed / NS_PER_S);
 	last_look = now;
@@ -224,9 +225,11 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 
 /* look_at_waits -- what does this process, in a transaction, wait for, and is that due to VACUUM? */
 static void
-look_at_waits(int number, uint64 passed, NeighboursTimes *times)
+look_at_waits(int number, uint64 passed, uint64 unseen, NeighboursTimes *times)
 {
-	switch (GetPGProcByNumber(number)->wait_event_info & WAIT_CLASS_MASK)
+	uint32		wait = GetPGProcByNumber(number)->wait_event_info;
+
+	switch (wait & WAIT_CLASS_MASK)
 	{
 		case PG_WAIT_IO:
 		case PG_WAIT_LWLOCK:
@@ -234,9 +237,11 @@ look_at_waits(int number, uint64 passed, NeighboursTimes *times)
 			times->waited += passed;
 			break;
 		case PG_WAIT_LOCK:
+			latency_excuse(number, (wait & ~WAIT_CLASS_MASK) == LOCKTAG_ADVISORY ? unseen : 0);
+			break;
 		case PG_WAIT_CLIENT:
 		case PG_WAIT_TIMEOUT:
-			latency_excuse(number);
+			latency_excuse(number, unseen);
 			break;
 		default:
 			break;

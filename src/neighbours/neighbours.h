@@ -43,8 +43,15 @@ extern void latency_watch(void);
 /* This process no longer watches; harmless if it never did. */
 extern void latency_unwatch(void);
 
-/* The statement of this backend, if it runs one, isn't to be counted. */
-extern void latency_excuse(int backend);
+/* Other sessions are looked at now; returns how long ago any process did so before, in ns. */
+extern uint64 latency_begin_look(uint64 now);
+
+/*
+ * The statement of this backend, if it runs one, waits for what no VACUUM causes, and isn't
+ * to be counted.  It stands for the time in which no process looked: about as much of the
+ * time of its short statements isn't counted either.
+ */
+extern void latency_excuse(int backend, uint64 unseen);
 
 /*
  * Read the counters, LATENCY_BUCKETS of them.  They overflow; what counts is by how

@@ -236,6 +236,17 @@ def test_a_statement_is_late_before_it_ends(cluster, db, conn, end):
     cancel(conn, vacuum)
 
 
+def test_naps_that_few_looks_see_do_not_count(cluster, db, conn):
+    """A session that sleeps again and again, for less than the time between two looks."""
+    make_table(conn)
+    vacuum = watching_vacuum(cluster, db, conn, hard_target())
+    with Load(cluster, db, "SELECT 1", 4):
+        wait_until(lambda: latency(conn), "a measurement")
+    with Load(cluster, db, "SELECT pg_sleep(0.02)", 1):
+        wait_until(lambda: latency(conn) is None, "five seconds without a statement that counts")
+    cancel(conn, vacuum)
+
+
 @pytest.mark.parametrize("statement", ["SELECT pg_sleep(60)", "SELECT pg_advisory_lock(1)", "UPDATE locked SET v = 1"])
 def test_what_a_vacuum_can_not_cause_does_not_count(cluster, db, conn, statement):
     """Neither while it hangs nor when it has ended."""

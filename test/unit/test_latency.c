@@ -1,0 +1,227 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_latency.c
+ *	  Which statements count, of sessions that wait for what no VACUUM causes: the rule
+ *	  of neighbours/latency.c.
+ *
+ * What a server makes of it is in test_target.py.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "neighbours/latency.c"
+#include "unit.h"
+
+/* The statements of a session, one after the other, in ms */
+typedef struct Statement
+{
+	double		naps;
+	double		works;			/* after that */
+} Statement;
+
+#define MS(ms)			((uint64) ((ms) * NS_PER_MS))
+#define TARGET_MS		20
+#define BREAK_MS		0.3		/* between two statements */
+#define SECONDS			60
+/* as a process that sleeps between them wakes up */
+#define MS_BETWEEN_LOOKS (100 + 10 * unit_chance())
+
+int			MaxBackends = 1;
+ProcNumber	MyProcNumber = 0;
+int			MyProcPid = 4711;
+
+/* GetTopTransactionIdIfAny -- what time_commit asks for. */
+TransactionId
+GetTopTransactionIdIfAny(void)
+{
+	return InvalidTransactionId;
+}
+
+static uint32 counted;			/* statements of the last session */
+static double late;				/* of those */
+static int	ended;				/* counted or not */
+
+/* begin -- nothing has been counted yet. */
+static void
+begin(void)
+{
+	free(latency);
+	latency = calloc(1, sizeof(LatencyShared) + sizeof(LatencyRunning));
+	elapsed = 0;
+}
+
+/* read_counts -- what has been counted. */
+static void
+read_counts(void)
+{
+	uint32		counts[LATENCY_BUCKETS];
+
+	latency_read(counts);
+	counted = 0;
+	for (int i = 0; i < LATENCY_BUCKETS; i++)
+		counted += counts[i];
+	late = latency_count_above(counts, TARGET_MS);
+}
+
+/*
+ * run
+ *		One statement from this time on, with the looks that are due; returns when it has
+ *		ended.
+ */
+static uint64
+run(uint64 now, const Statement *statement, uint64 *look)
+{
+	LatencyRunning *running = &latency->running[0];
+	uint64		end = now + MS(statement->naps + statement->works);
+
+	for (; *look < now; *look += MS(MS_BETWEEN_LOOKS))
+		(void) latency_begin_look(*look);
+	begin_statement(NULL);
+	pg_atomic_write_u64(&running->since, now);
+	for (; *look < end; *look += MS(MS_BETWEEN_LOOKS))
+	{
+		uint64		unseen = latency_begin_look(*look);
+
+		if (*look < now + MS(statement->naps))
+			latency_excuse(0, unseen);
+	}
+	pg_atomic_write_u64(&running->since, 0);
+	elapsed = end - now;
+	count_statement();
+	return end;
+}
+
+/* simulate -- a session with these statements, over and over. */
+static void
+simulate(const Statement *statements, int number)
+{
+	uint64		now = MS(1000);
+	uint64		look = now + MS(33);
+
+	begin();
+	for (ended = 0; now < MS(1000 * SECONDS); ended++)
+		now = run(now, &statements[ended % number], &look) + MS(BREAK_MS);
+	read_counts();
+}
+
+/* test_who_always_naps -- isn't counted, but for naps before the first looks. */
+static void
+test_who_always_naps(void)
+{
+	for (double length = 1; length < 200; length *= 1.1)
+		for (double works = 0; works < 0.2; works += 0.05)
+		{
+			Statement	statement = {length * (1 - works), length * works};
+
+			unit_case("naps of %g ms, %g of it at work", length, works);
+			simulate(&statement, 1);
+			/* while the first looks happen to fall into other moments, too */
+			CHECK(counted * length <= 1000);
+		}
+}
+
+/* test_who_never_naps -- is counted, each time with all that it takes. */
+static void
+test_who_never_naps(void)
+{
+	static const double lengths[] = {0.01, 5, 19, 21, 50, 99, 150, 1000};
+
+	for (int i = 0; i < lengthof(lengths); i++)
+	{
+		Statement	statement = {0, lengths[i]};
+
+		unit_case("%g ms", lengths[i]);
+		simulate(&statement, 1);
+		CHECK_EQ(counted, ended);
+		CHECK_BETWEEN(lengths[i] < TARGET_MS ? 0 : ended * 0.9, late, lengths[i] < TARGET_MS ? ended * 0.1 : ended);
+	}
+}
+
+/*
+ * test_late_ones_between_naps
+ *		The time that isn't napped votes, less a third of the naps.
+ */
+static void
+test_late_ones_between_naps(void)
+{
+	static const double naps[] = {3, 11, 29, 47, 83};
+	static const double works[] = {23, 41, 71, 97};
+
+	for (int i = 0; i < lengthof(naps); i++)
+		for (int j = 0; j < lengthof(works); j++)
+		{
+			Statement	statements[2] = {{naps[i], 0}, {0, works[j]}};
+			double		votes = (works[j] - naps[i] / 3) / works[j];
+
+			unit_case("naps of %g ms, statements of %g", naps[i], works[j]);
+			simulate(statements, 2);
+			CHECK(late >= ended / 2 * votes * 0.6);
+			CHECK(counted < ended);
+		}
+}
+
+/* test_long_waits_leave_nothing -- they are seen themselves, and those that come after them count. */
+static void
+test_long_waits_leave_nothing(void)
+{
+	Statement	statements[2] = {{450, 0}, {0, 33}};
+
+	simulate(statements, 2);
+	CHECK_EQ(counted, ended / 2);
+	CHECK_EQ(late, ended / 2);
+}
+
+/* test_credit_ends -- with what has failed, and with the session; and it is never more than a second. */
+static void
+test_credit_ends(void)
+{
+	LatencyRunning *running;
+	uint64		now = MS(1000);
+
+	begin();
+	running = &latency->running[0];
+	pg_atomic_write_u32(&running->pid, MyProcPid);
+	pg_atomic_write_u64(&running->since, now);
+	latency_excuse(0, latency_begin_look(now));
+	CHECK_EQ(pg_atomic_read_u32(&running->credit), NS_PER_S);
+	latency_excuse(0, PG_UINT64_MAX);
+	CHECK_EQ(pg_atomic_read_u32(&running->credit), NS_PER_S);
+
+	elapsed = MS(150);
+	forget_query(SUBXACT_EVENT_ABORT_SUB, 2, 1, NULL);
+	CHECK_EQ(pg_atomic_read_u32(&running->credit), MS(850));
+	elapsed = MS(150);
+	time_commit(XACT_EVENT_ABORT, NULL);
+	CHECK_EQ(pg_atomic_read_u32(&running->credit), MS(700));
+
+	MyProcPid++;
+	end_call(begin_call());
+	CHECK_EQ(pg_atomic_read_u32(&running->credit), 0);
+}
+
+/* test_two_that_look -- share the time: none is given twice. */
+static void
+test_two_that_look(void)
+{
+	begin();
+	(void) latency_begin_look(MS(1000));
+	CHECK_EQ(latency_begin_look(MS(1070)), MS(70));
+	CHECK_EQ(latency_begin_look(MS(1100)), MS(30));
+	CHECK_EQ(latency_begin_look(MS(1099)), 0);
+}
+
+/* main -- run them all. */
+int
+main(void)
+{
+	UNIT_RUN(test_who_always_naps);
+	UNIT_RUN(test_who_never_naps);
+	UNIT_RUN(test_late_ones_between_naps);
+	UNIT_RUN(test_long_waits_leave_nothing);
+	UNIT_RUN(test_credit_ends);
+	UNIT_RUN(test_two_that_look);
+	return unit_end();
+}
