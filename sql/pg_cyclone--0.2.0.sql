@@ -1308,7 +1308,7 @@ COMMENT ON COLUMN advice_details.next_at IS 'When next_reason will be; it takes 
 COMMENT ON COLUMN advice_details.forced_in IS 'In how many transactions the age of transaction IDs forces an autovacuum, to prevent wraparound; 0 if it is due';
 COMMENT ON COLUMN advice_details.forced_at IS 'When forced_in will be 0 at the rate since the last checkpoint; null if no transaction ID was assigned since then';
 COMMENT ON COLUMN advice_details.expected_seconds IS 'How long autovacuum is likely to take, in seconds; null if nothing is known';
-COMMENT ON COLUMN advice_details.expected_from IS 'Source of expected_seconds: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
+COMMENT ON COLUMN advice_details.expected_from IS 'Source of expected_seconds: "last autovacuum" (in cyclone.autovacuum or, from before the last restart, cyclone.history; for roles with the rights of pg_read_all_stats), or "average of autovacuums" (of pg_stat_all_tables, on PostgreSQL 18 and later)';
 COMMENT ON COLUMN advice_details.advice IS 'Advice, each piece with its numbers and where they are from; empty if there is none. Pages of tables are read only if the column is selected';
 
 CREATE VIEW advice AS

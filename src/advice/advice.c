@@ -9,9 +9,9 @@
  * without options of its own has those of its table.  test_advice.py stages
  * tables on both sides of each threshold and sees which ones autovacuum takes.
  *
- * Every role sees counters, thresholds and ages, as in PostgreSQL's views, and how
- * long the last autovacuum took.  The width of rows, by which bloat is suspected,
- * is for roles that may see bloat.
+ * Every role sees counters, thresholds and ages, as in PostgreSQL's views.  How long
+ * the last autovacuum took is for roles that see autovacuum's runs in cyclone.history.
+ * The width of rows, by which bloat is suspected, is for roles that may see bloat.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -310,7 +310,8 @@ put_counters(const Thresholds *thresholds, const PgStat_StatTabEntry *entry,
  * put_expected
  *		How long an autovacuum of the table is likely to take.
  *
- * The table log is empty after a restart; the history isn't.
+ * The table log is empty after a restart; the history isn't.  A role that may not
+ * see autovacuum's runs gets the average that pg_stat_all_tables shows to every role.
  */
 static void
 put_expected(Form_pg_class form, const PgStat_StatTabEntry *entry,
@@ -322,8 +323,9 @@ put_expected(Form_pg_class form, const PgStat_StatTabEntry *entry,
 	};
 	double		seconds;
 
-	if (table_log_last_seconds(&key, &seconds) ||
-		history_rows_last_autovacuum(key.database, key.relid, &seconds))
+	if (history_is_visible(InvalidOid) &&
+		(table_log_last_seconds(&key, &seconds) ||
+		 history_rows_last_autovacuum(key.database, key.relid, &seconds)))
 	{
 		PUT(COLUMN_EXPECTED_SECONDS, Float8GetDatum(seconds));
 		PUT(COLUMN_EXPECTED_FROM, CStringGetTextDatum("last autovacuum"));

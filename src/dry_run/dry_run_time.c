@@ -15,9 +15,7 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_authid.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/timestamp.h"
 
 #include "dry_run/dry_run.h"
@@ -103,7 +101,6 @@ static int
 find_runs(const DryRun *run, Oid relid, const HistoryRow *rows, int nrows,
 		  const HistoryRow **found)
 {
-	bool		sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	int			nfound = 0;
 
 	for (int i = 0; i < nrows; i++)
@@ -115,7 +112,7 @@ find_runs(const DryRun *run, Oid relid, const HistoryRow *rows, int nrows,
 			(OidIsValid(relid) &&
 			 (row->relid != relid ||
 			  (OidIsValid(row->database) && row->database != MyDatabaseId))) ||
-			!(sees_all || (OidIsValid(row->user_id) && has_privs_of_role(GetUserId(), row->user_id))))
+			!history_is_visible(row->user_id))
 			continue;
 		if (nfound < MAX_RUNS)
 		{

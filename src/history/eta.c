@@ -29,12 +29,10 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_authid.h"
 #include "commands/progress.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -175,8 +173,7 @@ run_counts(const ProgressRow *leader, const HistoryRow *row)
 		row->kind == leader->run_kind &&
 		row->is_autovacuum == leader->run_is_autovacuum &&
 		row->outcome == HISTORY_DONE && row->has_figures &&
-		(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		 (OidIsValid(row->user_id) && has_privs_of_role(GetUserId(), row->user_id)));
+		history_is_visible(row->user_id);
 }
 
 /*

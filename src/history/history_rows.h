@@ -79,7 +79,11 @@ extern bool history_rows_last_autovacuum(Oid database, Oid relid, double *second
 extern int64 history_rows_forget(void);
 extern void history_rows_look_for_dropped(void);
 
-/* history_view.c */
+/*
+ * history_view.c.  history_is_visible tells whether the current role may see the runs
+ * of a user, by the rule of pg_stat_activity; autovacuum is the user InvalidOid.
+ */
+extern bool history_is_visible(Oid user_id);
 extern const char *history_phase_name(HistoryKind kind, int phase);
 
 #endif							/* CYCLONE_HISTORY_ROWS_H */

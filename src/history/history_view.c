@@ -58,7 +58,7 @@ static const char *const phase_names[][HISTORY_PHASES] = {
 	{"heap copy", "linked row versions", "TOAST copy", "TOAST index", "index build"},
 };
 
-static void put_row(ReturnSetInfo *result, const HistoryRow *row, bool sees_all);
+static void put_row(ReturnSetInfo *result, const HistoryRow *row);
 static void add_identity(RowMaker *maker, const HistoryRow *row);
 static void add_figures(RowMaker *maker, const HistoryRow *row);
 static void add(RowMaker *maker, Datum value);
@@ -91,7 +91,6 @@ Datum
 pg_cyclone_history(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	bool		sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	HistoryRow *rows;
 	int			nrows;
 
@@ -99,7 +98,7 @@ pg_cyclone_history(PG_FUNCTION_ARGS)
 	begin_rows(fcinfo, HISTORY_COLUMNS);
 	nrows = history_rows_copy(&rows);
 	for (int i = 0; i < nrows; i++)
-		put_row(result, &rows[i], sees_all);
+		put_row(result, &rows[i]);
 	if (rows != NULL)
 		pfree(rows);
 	return (Datum) 0;
@@ -116,17 +115,24 @@ pg_cyclone_history_reset(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(history_rows_forget());
 }
 
+/* history_is_visible -- see history_rows.h. */
+bool
+history_is_visible(Oid user_id)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		(OidIsValid(user_id) && has_privs_of_role(GetUserId(), user_id));
+}
+
 /* put_row -- a row of the view. */
 static void
-put_row(ReturnSetInfo *result, const HistoryRow *row, bool sees_all)
+put_row(ReturnSetInfo *result, const HistoryRow *row)
 {
 	RowMaker	maker = {0};
 
 	add(&maker, Int64GetDatum((int64) row->number));
 	add(&maker, ObjectIdGetDatum(row->database));
 	Assert(maker.column == PUBLIC_COLUMNS);
-	if (sees_all ||
-		(OidIsValid(row->user_id) && has_privs_of_role(GetUserId(), row->user_id)))
+	if (history_is_visible(row->user_id))
 	{
 		add_identity(&maker, row);
 		add_figures(&maker, row);
