@@ -27,13 +27,13 @@
 #   make soak [MINUTES=60] [WRITERS=8] [SEED=1]  load and VACUUM with a physical standby and a logical subscriber, likewise
 #   make twins [MINUTES=10] [WRITERS=8] [SEED=1] the same work on two equal tables, one of them compacted all the time
 #     AUTOVACUUM=1: all of these but the damage test with autovacuum on the engine as a driver, with low thresholds, teams and forced ones
-#   make prove-large [SIZE=6] [BASE=/on/a/disk]  a table of so many GB after each kind of VACUUM, by every check
+#   make prove-large [SIZE=6] [BASE=/on/a/disk]  a table of SIZE GB after each kind of VACUUM, by every check
 #   make bench [BENCH_ARGS="--base /dev/shm"]    the benchmarks, into bench/results; BENCH_ARGS=--help lists their options
 #   make bench-audit                             what audits cost
 #   make bench-sorting [SORTING_ARGS="--sizes 1000000"]  what sorting takes for an entry, by pg_cyclone and by PostgreSQL
 #   make bench-history                           what the view cyclone.history costs
 #   make bench-tables [TABLES_ARGS="--rounds 5"] a database of many small tables
-#   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of so many GB, larger than memory at best, and others' page cache, into bench/results/large
+#   make bench-large [SIZE=4] [BASE=/on/a/disk] [LARGE_ARGS="--rounds 1"]  a table of SIZE GB, larger than memory at best, and others' page cache, into bench/results/large
 #   make bench-pace                              how exact budgets are, and what timing statements costs
 #   make bench-guards [BENCH_ARGS="--base /dev/shm"]   the lag of a slow standby while VACUUM runs, with and without a bound
 #   make bench-compaction [COMPACTION_ARGS="--minutes 3"]  a week in an hour: sizes with autovacuum alone, and with compaction

@@ -1,7 +1,8 @@
 """Measures what audits cost: the CPU time of VACUUM in one process, of tables in memory, without audits and with several shares of pages.
 
-What a share of the pages costs is that share of the difference, which is larger than the noise. VACUUM (FULL) counts the rows of the new
-file whatever the share is: what audits of next to no page add is a column of its own, as exact as the machine is quiet. `make bench-audit`.
+An audit of a share of the pages costs that share of the difference, which is larger than the noise. VACUUM (FULL) counts the rows of the
+new file whatever the share is: what audits of next to no page add is a column of its own, as exact as the machine is quiet. `make
+bench-audit`.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 pgbench works by day at one rate and by night, the last third of a day, at another. One table grows; in one rows and keys of an index
 change all the time; in one each evening deletes what is older than a day; one is purged of nine rows in ten on the third evening; and of
-the second all rows are changed at once on the fifth. What the rows need is what they took when the tables were new.
+the second all rows are changed at once on the fifth. The rows need the space that they took when the tables were new.
 
 Time is compressed: compaction visits the database so many times as often, is on by night as by its window, and what it remembers
 becomes older as days go by. pg_repack and pg_squeeze, built from their sources, do all tables each night; who is not named is left out.

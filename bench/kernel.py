@@ -88,7 +88,7 @@ WAYS = tuple(Way(write, behind) for write in (0, BLOCK_BYTES, CHUNK_BYTES) for b
 
 def program_rates(cluster: Cluster) -> dict[str, float]:
     """Return how many bytes a second the program goes over, in each way, of the largest files of a stopped cluster: not in the page
-    cache before. What it writes is what it read.
+    cache before. It writes the bytes that it has read.
     """
     files, total = [], 0
     for file in sorted(data_files(cluster), key=lambda file: -file.stat().st_size):

@@ -78,7 +78,7 @@ def assert_fits(folder: Path, size: float, hot: float, *, logged: bool) -> None:
 
 
 def hold_memory(left: float) -> mmap.mmap | None:
-    """Fill memory of our own until so many GB are available; return it, or None if no more are now.
+    """Fill memory of our own until `left` GB are available; return it, or None if no more are now.
 
     A small table is then larger than memory. Where there is swap it proves nothing.
     """

@@ -395,7 +395,7 @@ def _device_use(conn: psycopg.Connection) -> DeviceUse:
 class PhaseSampler:
     """Asks pg_stat_progress_vacuum or _cluster every SAMPLE_SECONDS in which phase a VACUUM is.
 
-    Core does not report the time of its phases in any other way. Whoever is timed gets sampled, to disturb all alike: it takes
+    Core does not report the time of its phases in any other way. All contenders are sampled, so that it disturbs all alike: it takes
     about a hundredth of a core.
     """
 

@@ -155,7 +155,7 @@ class Scenario:
     settings: dict = field(default_factory=dict)  # of the server that is timed
     prepare: tuple[str, ...] = ()  # statements that it gets before
     page_cache_dropped: bool = False  # the table's files are not in the page cache when VACUUM begins
-    buffers: float | None = None  # shared_buffers as a part of heap and indexes; None: so much that they fit
+    buffers: float | None = None  # shared_buffers as a part of heap and indexes; None: large enough for them
 
     @property
     def is_cold(self) -> bool:

@@ -91,7 +91,7 @@ def run(log: Path, *command: str | Path) -> str:
 
 
 def git(*arguments: str) -> str:
-    """Run git in the repository, whoever owns it."""
+    """Run git in the repository, even if another user owns it."""
     return subprocess.run(["git", "-c", f"safe.directory={REPO}", "-C", REPO, *arguments], text=True, capture_output=True, check=True).stdout
 
 

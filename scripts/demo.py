@@ -138,7 +138,7 @@ def make_table(conn: psycopg.Connection, rows: int, *, filler: int = 0, tablespa
 
 
 def change(rows: int, seen: int) -> str:
-    """Return pgbench's script for a table of so many rows: it changes one, and reads `seen` others."""
+    """Return pgbench's script for a table of `rows` rows: it changes one, and reads `seen` others."""
     return CHANGE.format(step=LIVE_STEP, rows=rows, seen=seen)
 
 

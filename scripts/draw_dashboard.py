@@ -81,7 +81,7 @@ def vacuums(cluster: Cluster, end: float) -> None:
 
 
 def work(cluster: Cluster, seconds: float) -> None:
-    """Keep the server at work for so long."""
+    """Keep the server at work for `seconds`."""
     end = time.time() + seconds
     threads = [threading.Thread(target=routine, args=(cluster, end)) for routine in (load, vacuums)]
     for thread in threads:

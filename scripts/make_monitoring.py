@@ -52,7 +52,7 @@ def postgres_exporter(queries: dict) -> str:
 
 
 def sql_exporter(queries: dict, every: int) -> str:
-    """Return the collector for sql_exporter of those queries whose results may be kept so long."""
+    """Return the collector for sql_exporter of those queries whose results may be kept for `every` seconds."""
     name = f"cyclone_{every}s" if every else "cyclone"
     out = NOTE + f"# For sql_exporter (github.com/burningalchemist/sql_exporter): collector_files: [cyclone*.collector.yml]\n\ncollector_name: {name}\n"
     out += f"min_interval: {every}s\n\nmetrics:\n"

@@ -598,7 +598,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'pg_cyclone_bloat_rows';
 
 COMMENT ON FUNCTION bloat_rows(oid) IS
-'The rows of the view cyclone.bloat for a table: none if the user may not see them or if they cannot be had.';
+'The rows of the view cyclone.bloat for a table: none if the user may not see them or if there is no estimate.';
 
 CREATE VIEW bloat_details AS
 SELECT c.oid::pg_catalog.regclass AS of_table,

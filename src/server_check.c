@@ -11,9 +11,8 @@
  *
  * - If it is another minor version than the one that we were built against, a
  *	 warning in its log names both.
- * - If it is an older one, the library isn't used.  What a minor version adds
- *	 is made for libraries that don't know of it yet, never the other way
- *	 round.
+ * - If it is an older one, the library isn't used.  A minor version's additions are
+ *	 made for libraries that don't know of them yet, never the other way round.
  * - In any case probes look for differences that the server would not notice, or
  *	 not in time.  A probe has the server make or fill something, and compares
  *	 that with what we would have made.  If one fails, the library isn't used.
@@ -180,8 +179,8 @@ refuse_unfit_server(const char *what)
  * run_probes
  *		List what differs in the server, separated by commas.
  *
- * What the server makes goes into a context whose chunks are as long as what
- * was asked for, so has_size can compare lengths.
+ * The server allocates in a context whose chunks are as long as the request, so
+ * has_size can compare lengths.
  */
 static void
 run_probes(StringInfo misfits)

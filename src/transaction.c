@@ -62,7 +62,7 @@ end_transaction(void)
  *		Call the routine in a subtransaction, and in the caller's memory context.
  *		Returns NULL, or the error that has ended it.
  *
- * Not in parallel mode.  What the caller has opened or locked before stays so.
+ * Not in parallel mode.  Relations that the caller has opened or locked before stay so.
  */
 ErrorData *
 try_in_subtransaction(void (*routine) (void *), void *arg)

@@ -9,7 +9,7 @@ which no VACUUM changes. Files don't shrink while rows at their end are in use: 
 server's statistics have them (n_dead_tup), which is when the next autovacuum comes.
 
 Autovacuum has the server's defaults: a look at the database each minute, a table when a fifth of its rows is dead, three workers,
-200 cost a 2 ms for all of them together. So dead rows pile up until a fifth is dead and the minute over, whoever vacuums; what
+200 cost a 2 ms for all of them together. So dead rows pile up until a fifth is dead and the minute over, whichever engine vacuums; what
 comes on top while autovacuum is under way is what can be won. In tables so small that it takes seconds, that is next to
 nothing.
 """

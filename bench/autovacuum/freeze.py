@@ -105,7 +105,7 @@ class Freeze:
 def measure(
     prefix: Path, config: dict, *, rows: int, rounds: int, base: Path, say: Callable[[str], None] = print
 ) -> Freeze:
-    """Let each contender freeze a table of so many rows `rounds` times, in turn; return the times.
+    """Let each contender freeze a table of `rows` rows, `rounds` times in turn; return the times.
 
     `config` is the server's settings; `say` is called with each line of progress. Raises RuntimeError if there is too
     little room for the copies, TimeoutError if no autovacuum comes to its end.

@@ -44,7 +44,7 @@ class Seam:
 
 
 def measure(prefix: Path, config: dict, *, rounds: int, base: Path, say: Callable[[str], None] = print) -> Seam:
-    """Measure both servers, with these settings, in so many rounds; `say` is called with each line of progress."""
+    """Measure both servers, with these settings, in `rounds` rounds; `say` is called with each line of progress."""
     result = Seam()
     with Cluster.create(prefix, config, base=base) as here:
         here.start()

@@ -14,7 +14,7 @@ class CoreUse:
     waited: float  # for a core, while they could have run
 
     def since(self, before: "CoreUse | None", seconds: float) -> "CoreUse | None":
-        """Return what they have had a second since `before`, so many seconds ago; None if that isn't known."""
+        """Return what they have had a second since `before`, which is `seconds` old; None if that isn't known."""
         return before and CoreUse((self.ran - before.ran) / seconds, (self.waited - before.waited) / seconds)
 
 

@@ -34,7 +34,7 @@ class Estimate:
 
 @dataclass
 class Vacuum:
-    """A VACUUM that runs. What the user may not see is None."""
+    """A VACUUM that runs. A value that the user may not see is None."""
 
     pid: int
     datname: str | None

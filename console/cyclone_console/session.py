@@ -1,6 +1,6 @@
 """Connections to a server whose databases others own.
 
-What they have set or written there is not to be trusted. The search path may be one that they have chosen for the database, so that their
+Their settings and texts there are not to be trusted. The search path may be one that they have chosen for the database, so that their
 functions come before the server's: a session has none, and names of tables come with their schema. And a text may come from a database with
 another encoding, as the query of a session does: what can't be read is replaced.
 """

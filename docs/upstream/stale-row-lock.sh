@@ -21,6 +21,6 @@ say A "SELECT ctid, xmin, xmax FROM t WHERE id = 4; SELECT relfrozenxid FROM pg_
 say V "VACUUM t;"
 say V "VACUUM (FREEZE) t;"
 say V "VACUUM FULL t;"
-# who changes or locks the row mends it
+# a session that changes or locks the row clears it
 say V "SELECT FROM t WHERE id = 4 FOR UPDATE;"
 say V "VACUUM (FREEZE) t;"

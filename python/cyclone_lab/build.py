@@ -102,7 +102,7 @@ def _is_copy(prefix: Path, origin: Path) -> bool:
 def _make(makefile: Path, folder: Path, prefix: Path, **variables: str) -> None:
     """Run `make install` for `prefix` in the build folder; show the compiler's warnings, raise on failure.
 
-    What is installed already stays as it is, and the rest appears as a whole, as other tests' servers may be about to read it.
+    Installed files stay as they are, and the rest appears as a whole, as other tests' servers may be about to read it.
     """
     with tempfile.TemporaryDirectory(dir=folder) as stage:
         command = ["make", "--silent", f"--jobs={os.cpu_count()}", "-C", folder, "-f", makefile, "install"]

@@ -1,4 +1,4 @@
-"""A filter of system calls that ends whoever makes one of some, on Linux, x86-64 and arm64. Needs no privilege."""
+"""A filter that ends each process that makes one of these system calls, on Linux, x86-64 and arm64. Needs no privilege."""
 
 import ctypes
 import platform

@@ -108,7 +108,7 @@ class Soak:
         self.remove()
 
     def run(self, minutes: float, show=lambda text: None) -> None:
-        """Load and compare for so long, then promote; raise AssertionError at the first difference, or if too little has happened."""
+        """Load and compare for `minutes`, then promote; raise AssertionError at the first difference, or if too little has happened."""
         deadline = time.monotonic() + 60 * minutes
         period = 0
         while (left := deadline - time.monotonic()) > 0 or (self._missing() and left > -EXTRA):

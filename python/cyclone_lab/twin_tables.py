@@ -292,7 +292,7 @@ class Writer:
         return [number for (number,) in self.conn.execute("SELECT nextval('slots')::int FROM generate_series(1, %s)", (count,))]
 
     def _upsert_shared(self, _count: int) -> None:
-        """Insert ids that others insert, too, maybe at this moment: whoever comes second changes the row.
+        """Insert ids that others insert, too, maybe at this moment: the second one changes the row.
 
         Everything else that is unique must be new: PostgreSQL itself refuses a second one there, as only ids are asked about.
         """

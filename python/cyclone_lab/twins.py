@@ -84,7 +84,7 @@ class TwinTest:
         return self.twins.done
 
     def run(self, minutes: float, show=lambda text: None) -> None:
-        """Work and compare for so long; raise AssertionError at the first difference, or if too little has happened."""
+        """Work and compare for `minutes`; raise AssertionError at the first difference, or if too little has happened."""
         self.cluster.start()
         with self.cluster.connect(DATABASE) as conn:
             conn.execute("CREATE EXTENSION pg_cyclone")

@@ -288,7 +288,7 @@ class Writer:
     def _some_changes(self) -> None:
         """Do one thing to one table, perhaps in a savepoint, which perhaps is rolled back.
 
-        What is rolled back may not change rows that this transaction has changed before. Such a row version keeps HEAP_COMBOCID
+        A transaction that rolls back may not change rows that this transaction has changed before. Such a row version keeps HEAP_COMBOCID
         when it is frozen; replay of a lock on it clears that, PostgreSQL itself doesn't, and wal_consistency_checking says so.
         """
         table = self.rng.choice(self.workload.tables)

@@ -18,7 +18,7 @@
  * in the week after it leaves them all to PostgreSQL at once and for twice as long, and
  * after a few of these until somebody resets it.
  *
- * What is no crash of an autovacuum
+ * Ends that are no crash
  * ---------------------------------
  * A worker that is terminated, or whose postmaster has died, crosses out its
  * note as it exits.  So does a worker that an immediate stop of the server

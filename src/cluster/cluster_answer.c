@@ -3,9 +3,9 @@
  * cluster_answer.c
  *	  What a node answers to the command that cluster_vacuum.c sent it.
  *
- * The answer is JSON, made by vacuum_node (node_vacuum.c).  What it says of shards is
- * noted in these, and its messages are passed on with the node and shard in front.  If a
- * node fails, or has another version, the others finish all the same.
+ * The answer is JSON, made by vacuum_node (node_vacuum.c).  Its answers about shards
+ * are noted in these, and its messages are passed on with the node and shard in front.
+ * If a node fails, or has another version, the others finish all the same.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

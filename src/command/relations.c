@@ -14,7 +14,7 @@
  * the server's lazy VACUUMs come to the engine (heap_seam.c).  ANALYZE follows if the
  * statement has it.  At the end a new transaction is open for the caller to commit.
  *
- * What must survive the transactions is in the caller's memory context.
+ * Memory that must survive the transactions is in the caller's memory context.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

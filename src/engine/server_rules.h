@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * server_rules.h
- *	  Numbers by which the server's VACUUM decides, and so does ours, and a dry run.
+ *	  Numbers by which PostgreSQL's VACUUM, the engine and a dry run decide.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

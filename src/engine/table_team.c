@@ -366,8 +366,8 @@ worker_is_needed(void *state)
 
 /*
  * take_place
- *		Has this worker a place at work, or can it take one?  It does at any rate if it
- *		knows of pages that are to be visited, or deleted, and nobody else does.
+ *		Has this worker a place at work, or can it take one?  It must if only it knows
+ *		of pages that are to be visited or deleted.
  */
 static bool
 take_place(void *state)

@@ -293,7 +293,7 @@ scan_and_vacuum(VacuumJob *job)
 	for (;;)
 	{
 		pgstat_progress_update_multi_param(lengthof(progress), progress, values);
-		/* More memory is to be had only where all the others wait. */
+		/* Only where all the others wait can the store get more memory. */
 		shared->scan_goes_on = false;
 		do
 		{

@@ -315,7 +315,7 @@ guards_held(void)
 	return times;
 }
 
-/* guards_held_since -- likewise, since it was so much. */
+/* guards_held_since -- likewise, without what *before has. */
 GuardTimes
 guards_held_since(const GuardTimes *before)
 {

@@ -152,7 +152,7 @@ guards_end_hold(Guard guard)
 	uint32		holds;
 
 	Assert(vacuum != NULL);
-	/* before the count, lest the next one changes it */
+	/* before the count, as the next hold changes it */
 	start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
 	holds = pg_atomic_read_u32(&vacuum->holds[guard]);
 	guarded.holds[guard] = false;

@@ -50,7 +50,7 @@
 #include "clock.h"
 
 #define LOOK_NS				(NS_PER_S / 4)
-/* After so long without a look marks are worth nothing. */
+/* After this time without a look the marks are worth nothing. */
 #define GAP_NS				(5 * (uint64) NS_PER_S)
 
 /* One walsender's figures */

@@ -13,7 +13,7 @@
  *		rate = speed + (PART * bound * speed - backlog) / time
  *
  * At the wanted backlog that is the standby's own speed; it falls smoothly beyond, and
- * is nothing at the bound.  What others write is taken off.
+ * is nothing at the bound.  WAL that others write is taken off.
  *
  * The law sees how fast a standby is only while it has a backlog.  While it has none
  * the law takes it for somewhat faster than what it was given, so the rate goes up

@@ -37,7 +37,7 @@
 /* WAL that takes less time at that rate isn't looked at, up to this number of bytes. */
 #define CHARGE_SECONDS		0.002
 #define GREATEST_CHARGE		(256 * 1024.0)
-/* No debt takes longer to pay, lest it be more than the clock can have. */
+/* No debt takes longer to pay, so the clock never overflows. */
 #define LONGEST_DEBT_NS		1e18
 /* The view's figure of WAL is measured over this time. */
 #define MEASURE_NS			((uint64) NS_PER_S)

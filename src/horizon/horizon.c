@@ -250,9 +250,9 @@ process_holder(const PgBackendStatus *status, const ProcessCopy *process, Oid vi
  * add_prepared
  *		The prepared transactions, which everybody may see.
  *
- * The list that the server has of them is only to be had by its function, for
- * one row a call.  It is called without a query around it: an autovacuum, whose
- * report may want to know, is no place for what other libraries do with queries.
+ * Only a function of the server has the list of them, for one row a call.  It is called
+ * without a query around it: an autovacuum, whose report may want to know, is no place
+ * for what other libraries do with queries.
  */
 static List *
 add_prepared(List *holders, bool multixact_is_held)

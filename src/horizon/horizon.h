@@ -53,10 +53,10 @@ typedef struct HorizonHolder
 } HorizonHolder;
 
 /*
- * Return all holders, the oldest first, as this role may see them.  What
- * pg_stat_activity hides of another user's session is hidden here, too.  The caller's
- * own session is among them only in a transaction block: what a single statement holds
- * ends with it.  In a transaction; the list is in the current context.
+ * Return all holders, the oldest first, as this role may see them.  Like
+ * pg_stat_activity, it hides the details of another user's session.  The caller's own
+ * session is among them only in a transaction block: what a single statement holds ends
+ * with it.  In a transaction; the list is in the current context.
  */
 extern List *horizon_holders(Oid viewer);
 

@@ -78,7 +78,7 @@ typedef struct EntryMaker
 	bool		is_direct;		/* all values lie at known places of a row */
 } EntryMaker;
 
-/* One process, while it sorts a part: either by itself, or the server does */
+/* One process, while it sorts a part, with our sort or the server's */
 typedef struct PartSort
 {
 	BtreePart  *part;

@@ -5,8 +5,7 @@
  *	  it into parts of about the same size.
  *
  * An uneven division costs time and nothing else, so a row of each of a few
- * hundred pages for each part is enough.  What becomes of the sample is in
- * btree_build_begin.
+ * hundred pages for each part is enough.  btree_build_begin uses the sample.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

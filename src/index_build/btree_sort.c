@@ -10,7 +10,7 @@
  * out to be too small, or integers tell too few entries apart, the sort is given up,
  * and the server does it after another pass (btree_build_parts).
  *
- * What was sorted goes into pages in btree_load.c.
+ * btree_load.c puts the sorted entries into pages.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

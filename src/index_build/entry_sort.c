@@ -355,7 +355,7 @@ find_differences(const EntrySort *sort, const uint64 *entries, Size n, uint64 *d
 /*
  * choose_digits
  *		The highest digits in which keys differ, as many as it takes to divide n
- *		entries.  What differs below them remains in differ.
+ *		entries.  Differences below them remain in differ.
  */
 static int
 choose_digits(const EntrySort *sort, Size n, uint64 *differ, Digit *digits)

@@ -262,8 +262,8 @@ build_at_once(IndexBuilds *builds, IndexBuildsResult *result)
  *		Leader: have the entries of divided indexes collected, of as many as there is
  *		memory for.
  *
- * What is collected of all, and what sorting a part takes in each process, must be within
- * the memory of the team.
+ * The entries collected of all indexes, and the memory to sort a part in each process,
+ * must be within the memory of the team.
  */
 static void
 begin_collection(Builder *leader, const IndexBuilds *builds, Division *divisions)
@@ -404,7 +404,8 @@ collect(Team *team, Builder *leader)
  * run_phases
  *		Leader: have the team build.
  *
- * What was collected is given back before others are built, which may need all memory.
+ * The collected entries are given back before other indexes are built, which may need
+ * all memory.
  */
 static void
 run_phases(Team *team, Builder *leader)

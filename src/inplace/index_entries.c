@@ -147,8 +147,7 @@ add_entry(IndexEntries *entries, int i, HeapTuple tuple)
  *		Is a running transaction about to add, or delete, a row that excludes this
  *		one, whose entry has been made?
  *
- * Waits for nobody.  Values are those of the index.  What is allocated here is
- * the caller's to free.
+ * Waits for nobody.  Values are those of the index.  The caller frees the memory.
  */
 static bool
 is_in_the_way(IndexEntries *entries, int i, const Datum *values, const bool *isnull)

@@ -28,10 +28,10 @@
  *
  * After an error, too, the copy is dropped, as soon as no session maintains it any more.
  * For that moment the table isn't locked by us: the sessions that we wait for may wait
- * for it.  What a session that was killed, or a crash, has left is removed by the next VACUUM
- * (FULL INPLACE) of the table, and cyclone.advice names it.  An index that is damaged
- * doesn't keep the others from being built anew: the first error is raised at
- * the end.
+ * for it.  After a crash, or if the session was killed, the next VACUUM (FULL INPLACE)
+ * of the table removes the copy, and cyclone.advice names it until then.  An index that
+ * is damaged doesn't keep the others from being built anew: the first error is raised
+ * at the end.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -149,7 +149,7 @@ static void warn(const Shrink *shrink, const OthersFound *others);
  *		Build a table's bloated indexes anew.
  *
  * Called and returns outside any transaction, with the table locked for the
- * session.  What must outlive transactions lives in context.
+ * session.  Memory that must outlive transactions is in context.
  */
 void
 index_shrink(Oid relid, bool may_queue, MemoryContext context)
@@ -555,7 +555,7 @@ wait_for_others(Shrink *shrink, TransactionId limit_xmin)
 
 /*
  * swap
- *		Step 5; false, with a warning, if the lock can't be had.
+ *		Step 5; false, with a warning, if it doesn't get the lock.
  *
  * Standing in the lock's queue holds others up, so after each time in vain we stand
  * there again only after twice as many tries.

@@ -28,7 +28,7 @@
 #include "report/verbose.h"
 #include "transaction.h"
 
-/* What keeps less of a table than that from being freed isn't worth a word. */
+/* A smaller part of the table that can't be freed isn't worth a word. */
 #define NOTABLE_FRACTION	64
 
 static void tell_end(const InplaceResult *result, const Inplace *job, double elapsed,

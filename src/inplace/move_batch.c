@@ -209,7 +209,7 @@ may_move(Inplace *job)
 
 /*
  * wait_for_subscriptions
- *		Before the next batch; or not at all, as after so long there is no use in it.
+ *		Before the next batch; not at all if that is of no use any more.
  */
 static void
 wait_for_subscriptions(Inplace *job)
@@ -218,7 +218,7 @@ wait_for_subscriptions(Inplace *job)
 	job->is_stopped = job->waited_ms >= DEBUG_LIMIT(horizon_wait, WAIT_MS);
 }
 
-/* nap -- for so long, in a transaction. */
+/* nap -- sleep, in a transaction. */
 static void
 nap(int ms)
 {

@@ -3,8 +3,8 @@
  * move_batch.h
  *	  A transaction that moves some rows, and what it consists of.
  *
- * For those that move rows or values.  What a pass is to do, and how far it is, is
- * in inplace.h.
+ * For those that move rows or values.  inplace.h has the task of a pass, and its
+ * progress.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

@@ -7,8 +7,8 @@
  * server can't have.  So the workers here are background workers: sessions without a
  * client, with the leader's user and settings, that do what the leader does.  They
  * claim blocks to visit as they go, and each fills pages of its own, so they seldom
- * meet except in the indexes.  What they share is in a segment of dynamic shared
- * memory, which lasts for the pass.
+ * meet except in the indexes.  They share a segment of dynamic shared memory, which
+ * lasts for the pass.
  *
  * For the server, leader and workers have nothing to do with each other.  If a worker
  * waited for a session that waits for the leader's lock on the table, the server would

@@ -34,7 +34,7 @@
  * wants is then free, as the server has it: no page would take that row
  * otherwise.
  *
- * Whatever a crash leaves of the two belongs to a transaction that didn't commit.
+ * If a crash leaves one of the two, it belongs to a transaction that didn't commit.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -58,7 +58,7 @@
 #include "inplace/page_change.h"
 
 /*
- * A page with so much room is as good as empty: line pointers may be left.  The
+ * A page with this much room is as good as empty: line pointers may be left.  The
  * server draws the line there, too.
  */
 #define NEARLY_EMPTY \

@@ -6,8 +6,8 @@
  * The new versions of a batch that is rolled back are dead at once, but they fill
  * the pages that they came to.  Those would be full until the next
  * VACUUM, and the pass would find too little room for the rows that it has planned for.  So
- * they are pruned, and filled once more by the same process.  What remains is an item
- * for each row, of four bytes, until that VACUUM has removed its index entries.
+ * they are pruned, and filled once more by the same process.  An item of four bytes
+ * remains for each row, until that VACUUM has removed its index entries.
  *
  * A page that others have pinned is left as it is: that room is lost for the pass.
  * So is that of values in a TOAST table, as the server has chosen the pages there.  The

@@ -176,7 +176,7 @@ whole_cores(double quota, double period)
 	return Max((int) (quota / period), 1);
 }
 
-/* read_file -- the beginning of a file, as a string; false if that can't be had. */
+/* read_file -- the beginning of a file, as a string; false if it can't be read. */
 static bool
 read_file(const char *root, const char *folder, const char *group, const char *file, char *text)
 {

@@ -5,11 +5,11 @@
  *
  * While some vacuum has a latency target in ms, each client backend times its top-level
  * statements and counts them in shared memory, by the logarithm of their latency;
- * nothing is timed at other times.  What counts is the time in the executor, and that
- * of the commit that ends the statement or is one; the time in which a cursor waits for
- * its client does not.  Of the utility
- * statements those are timed that stand for work of the application (see
- * is_timed); a VACUUM or CREATE INDEX is slow by nature and says nothing.
+ * nothing is timed at other times.  The time in the executor counts, and that of the
+ * commit that ends the statement or is one; the time in which a cursor waits for its
+ * client does not.  Of the utility statements those are timed that stand for work of
+ * the application (see is_timed); a VACUUM or CREATE INDEX is slow by nature and says
+ * nothing.
  *
  * A statement that is still running is known by the time it has begun, so
  * that one that is held up is noticed before it ends.

@@ -11,9 +11,9 @@
  * --------------------
  * A team that occupies all cores makes other sessions wait for one, and is not much
  * faster for it.  So it leaves others as many cores as they want; the leader itself
- * goes on at any rate (neighbours_law).  A session in a transaction that doesn't wait
- * wants a core.  One that waits for a file wants a core in a moment, and where files are
- * slow it is the disk that a team would occupy.  A look is of a moment, so what counts is
+ * always goes on (neighbours_law).  A session in a transaction that doesn't wait wants
+ * a core.  One that waits for a file wants a core in a moment, and where files are slow
+ * it is the disk that a team would occupy.  A look is of a moment, so what counts is
  * the middle one of three in succession, on average (neighbours_note): no single look
  * makes a worker rest.  Before the first table the leader looks three times, a few ms
  * apart (neighbours_begin).
@@ -28,9 +28,9 @@
  * in turn.  Where the kernel doesn't tell, as if this process itself has not run since the
  * last look, though it is here, those at work are taken to have run since then.
  *
- * What VACUUM can't cause isn't held against it: a statement that is seen to wait
- * for its client, for a lock, or for time to pass, is excused, and its session gets credit
- * for short waits that no look sees (latency.c).
+ * Waits that VACUUM can't cause don't count against it: a statement that is seen to
+ * wait for its client, for a lock on a table or row, or for time to pass, is excused, and its
+ * session gets credit for short waits that no look sees (latency.c).
  *
  * All this reads words of other processes without locks; what it is about changes all
  * the time anyway.
@@ -59,10 +59,10 @@
 #include "neighbours/neighbours.h"
 
 #define NS_A_LOOK			(100 * (uint64) NS_PER_MS)
-/* What was read longer ago says nothing of now. */
+/* Older figures say nothing of now. */
 #define NS_RECENT			NS_PER_S
 #define MOST_FILES_A_LOOK	200
-/* How many are at work is averaged over about so long; */
+/* The number at work is averaged over about this time; */
 #define SECONDS_AVERAGED	0.5
 /* after such a time without a look it begins anew. */
 #define SECONDS_KEPT		1.0
@@ -291,7 +291,7 @@ read_others(uint64 now, NeighboursTimes *times)
 		else if (processes[number].pid == 0)
 			nfailed++;
 	}
-	/* who may read nothing but of itself knows nothing of others */
+	/* a process that may read only its own file knows nothing of others */
 	return nread == 0 || nfailed < nread;
 }
 

@@ -116,7 +116,7 @@ typedef struct NeighboursSeen
 /* What others have had since they were looked at last, in ns */
 typedef struct NeighboursTimes
 {
-	uint64		looked;			/* for so long that is known */
+	uint64		looked;			/* the time that the figures are of */
 	uint64		ran;
 	uint64		waited;			/* for what VACUUM uses, too */
 	bool		cores_are_unknown;	/* the time for which they wait for one is

@@ -295,8 +295,8 @@ look_and_tick(uint64 now)
 
 /*
  * nap
- *		Sleep until this time, or until settings or budget change.  What isn't paid
- *		then is paid later.
+ *		Sleep until this time, or until settings or budget change.  The rest is paid
+ *		later.
  */
 static void
 nap(uint64 until)

@@ -136,7 +136,7 @@ pace_end_work(void)
 	my_pace.at_work = false;
 }
 
-/* count_at_work -- so many more processes are at work, for both budgets. */
+/* count_at_work -- add to the processes at work, for both budgets. */
 static void
 count_at_work(int more)
 {

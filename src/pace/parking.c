@@ -7,8 +7,8 @@
  * session in the midst of a statement, do little, and sleep again.  So under a budget,
  * or a latency target, workers need a place to work, and there are as many places as
  * the budget feeds: none until the leader is busy nearly all the time, then one, and so
- * on, and back (parking_law).  What counts is how long the processes at work sleep for
- * the budget, so a process that waits for a disk or a lock is busy, and others help it.
+ * on, and back (parking_law).  The time counts that the processes at work sleep for the
+ * budget, so a process that waits for a disk or a lock is busy, and others help it.
  * With a budget or without, there are no more places than others leave cores for
  * (neighbours.c).
  *

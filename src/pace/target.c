@@ -218,7 +218,8 @@ leave(LatencyTarget *target)
 	target->left_at = now_ns();
 }
 
-/* is_kept -- has a VACUUM the target, or had it not long ago?  Under the lock. */
+/* is_kept -- does a VACUUM have the target, or did one have it recently?  Under the
+lock. */
 static bool
 is_kept(const LatencyTarget *target, uint64 now)
 {

@@ -5,10 +5,10 @@
  *
  * The server's finish_heap_swap does that, rebuilds the indexes one after the
  * other, and drops the copy.  Here are the first and the last of the three.
- * index_builds.c does the second, or server_build.c in a subtransaction.  What
- * becomes of the catalogs is the same.  Much is simpler than in the server, as the
- * tables that come here are alike in more respects: no catalogs, nothing mapped, the
- * same access method and persistence, and both with a TOAST table or both without.
+ * index_builds.c does the second, or server_build.c in a subtransaction.  The catalogs
+ * become the same.  Much is simpler than in the server, as the tables that come here
+ * are alike in more respects: no catalogs, nothing mapped, the same access method and
+ * persistence, and both with a TOAST table or both without.
  *
  * A TOAST table keeps its identity and gets the files of the new one, as does
  * its index.  So the pointers in the rows, which name it, stay right.

@@ -28,9 +28,9 @@
  *
  * The TOAST table is copied by the visibility of its own rows, with the
  * cutoffs of the table: a value dies with the rows that point at it, by the
- * same transaction.  What no row of the new table points at is left out
- * (value_ids.c).  So the pointers in the rows stay right.  No value is looked at,
- * nor compressed or moved anew where the table's options have changed.
+ * same transaction.  A value that no row of the new table points at is left out
+ * (value_ids.c).  So the pointers in the rows stay right.  No value is looked at, nor
+ * compressed or moved anew where the table's options have changed.
  *
  * A column that was added later may have a default that rows don't have stored, and
  * which is too large for them.  So a table with such a column of variable length,

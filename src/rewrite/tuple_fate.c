@@ -9,8 +9,8 @@
  *
  * That is easy to do right under an AccessExclusiveLock.  A transaction that
  * inserted, updated, deleted or locked a row had the table locked to its end, so all
- * such transactions have committed or aborted.  What is not as expected, and
- * multixacts, are left to the server's function.
+ * such transactions have committed or aborted.  Unexpected states and multixacts are
+ * left to the server's function.
  *
  * Hints may be set without asking whether the commit record that they tell of has
  * reached the disk.  The new pages count only when our own commit record has reached

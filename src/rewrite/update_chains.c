@@ -49,10 +49,9 @@
  *	 gone: X was older than such a horizon.
  * - The newer end is dead after all, for one of these three reasons.
  *
- * These versions must go, and not only for the space.  What they point at in the
- * TOAST table was deleted by the last transaction in their chain that deleted or
- * changed it.  If that transaction is old, the values are left behind, or have
- * been removed before.
+ * These versions must go, and not only for the space.  The last transaction in their
+ * chain that deleted or changed a value has deleted it in the TOAST table.  If that
+ * transaction is old, the values are left behind, or have been removed before.
  *
  * Versions that stay have all their values.  A value is deleted by the transaction,
  * call it Z, that ends the last version with that value.  That version is an older

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * attempt.c
- *	  Taking shared memory that may not be there to be had.
+ *	  Taking shared memory that may not be available.
  *
  * The server's functions for dynamic shared memory raise an error if there is
  * no memory left, or no descriptor.  A team without it, or with less of it,
@@ -94,8 +94,8 @@ attempt(void (*routine) (void *), void (*undo) (void *), void *arg, char **failu
 
 /*
  * attempt_create_segment
- *		Create a segment of shared memory; return NULL, and why in *failure, if
- *		there is none to be had.
+ *		Create a segment of shared memory; return NULL, and why in *failure, if none is
+ *		available.
  */
 dsm_segment *
 attempt_create_segment(Size size, char **failure)

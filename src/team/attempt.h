@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * attempt.h
- *	  Taking shared memory that may not be there to be had.
+ *	  Taking shared memory that may not be available.
  *
  * See attempt.c.
  *

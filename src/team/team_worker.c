@@ -53,8 +53,8 @@ static uint32 wait_event_parked(void);
  *		All that a worker does: find its team, join it, work as the leader says,
  *		phase by phase, and leave.  To be called by the worker's main function.
  *
- * An error in the join routine costs only this worker's help.  What it has
- * opened goes with its transaction then, and the leader gets a warning.
+ * An error in the join routine costs only this worker's help.  Its transaction then
+ * closes the relations that it has opened, and the leader gets a warning.
  */
 void
 team_work(const TeamWorker *worker, dsm_segment *segment, shm_toc *toc)

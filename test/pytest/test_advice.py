@@ -80,7 +80,7 @@ def flush(conn) -> None:
 
 
 def make_table(conn, name: str, options: dict, dead: int = 0, inserted: int = 0) -> None:
-    """Make a table of ROWS rows, all of them frozen, of which so many are deleted then, and to which so many come."""
+    """Make a table of ROWS rows, all of them frozen, then delete `dead` rows and insert `inserted`."""
     text = ", ".join(f"{option} = {value}" for option, value in options.items())
     conn.execute(f"CREATE TABLE {name} (id int)" + (f" WITH ({text})" if text else ""))
     conn.execute(f"INSERT INTO {name} SELECT generate_series(1, {ROWS})")
@@ -92,7 +92,7 @@ def make_table(conn, name: str, options: dict, dead: int = 0, inserted: int = 0)
 
 
 def make_toast(conn, name: str, options: dict, dead: int) -> None:
-    """Make a table with a TOAST table of 2 * ROWS rows, of which twice so many are deleted."""
+    """Make a table with a TOAST table of 2 * ROWS rows, of which 2 * `dead` are deleted."""
     text = ", ".join(f"{option} = {value}" for option, value in options.items())
     conn.execute(f"CREATE TABLE {name} (id int, value text) WITH (autovacuum_vacuum_threshold = {NEVER}{', ' + text if text else ''})")
     conn.execute(f"ALTER TABLE {name} ALTER value SET STORAGE EXTERNAL")
@@ -112,7 +112,7 @@ def autovacuums(conn, name: str) -> int:
 
 
 def use_up_multixacts(cluster, conn, number: int) -> None:
-    """Make so many multixacts, each of one transaction that goes on and another that locks the same row."""
+    """Make `number` multixacts, each of one transaction that goes on and another that locks the same row."""
     with cluster.connect(TEMPLATE) as other:
         other.execute("BEGIN")
         other.execute("SELECT FROM locked FOR KEY SHARE")
@@ -173,7 +173,7 @@ def test_autovacuum_takes_what_is_due(server, pg_major):
     for name, reason in due.items():
         if reason:
             wait_until(lambda: autovacuums(conn, name), f"autovacuum of {name}")  # noqa: B023
-    # who comes to the last one has looked at all
+    # a worker that comes to the last one has looked at all
     make_table(conn, "last", {"autovacuum_vacuum_threshold": 0, "autovacuum_vacuum_scale_factor": 0}, 1)
     wait_until(lambda: autovacuums(conn, "last"), "autovacuum of the last table")
     taken = {name: autovacuums(conn, name) > 0 for name in due}
@@ -454,7 +454,8 @@ def test_on_a_standby(new_cluster):
 
 
 def test_indexes_that_are_left_over(cluster, db, conn):
-    """What a killed VACUUM (FULL INPLACE) leaves is told from what CREATE INDEX CONCURRENTLY does, and neither is named while it is built."""
+    """The view tells the copy that a killed VACUUM (FULL INPLACE) leaves from an index of CREATE INDEX CONCURRENTLY, and neither is named
+    while it is built."""
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, n int) WITH (autovacuum_enabled = off)")
     conn.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20000) i")
     conn.execute("DELETE FROM t WHERE id % 10 > 0")

@@ -427,7 +427,7 @@ def reports(messages: list[str], exact: bool) -> list[str]:
 
 
 def start_copy(base: Cluster, workers: int) -> Cluster:
-    """Return a running copy of the cluster, for a VACUUM with so many workers.
+    """Return a running copy of the cluster, for a VACUUM with `workers` workers.
 
     Without them, VACUUM freezes pages of which the WAL gets a full image anyhow. A process cannot tell for the first page
     it changes, so a worker freezes one page less than the leader would have: there, full-page images are off.

@@ -257,7 +257,7 @@ def test_relfrozenxid_that_is_too_new(t):
 
 @pytest.mark.parametrize("fault", ["live-row:4", "leaf:3", "index-live:3", "store-loses:7", "row-changes"])
 def test_in_workers(t, fault):
-    """Whoever finds it, its error is the statement's, and marked as an audit's."""
+    """The error of any process is the statement's, and marked as an audit's."""
     conn = t()
     before = rows(conn)
     conn.execute("SET min_parallel_table_scan_size = 0; SET min_parallel_index_scan_size = 0")

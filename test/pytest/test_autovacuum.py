@@ -167,7 +167,7 @@ class Auto:
         return [pid for (pid,) in self.sql(query, [DEBUG_POINT_LOCK])]
 
     def wait_for_parking(self, processes: int) -> None:
-        """Wait until so many of them do."""
+        """Wait until this many of them do."""
         wait_until(lambda: len(self.waiters()) >= processes, f"parking of {processes} processes\n{self.log[-2000:]}", PATIENCE)
 
     @contextmanager
@@ -761,7 +761,7 @@ def left_until(auto) -> list[str]:
 
 
 def write_note_of_all(auto, times: int, crashed_days_ago: float, until_days_ago: float | None) -> None:
-    """Have the notes on disk say that all tables were left so often to the server (None: a trial went well). Ends the server."""
+    """Have the notes on disk say that all tables were left `times` times to the server (None: a trial went well). Ends the server."""
     auto.conn.close()
     auto.cluster.stop()
 
@@ -898,7 +898,7 @@ def test_a_crash_breaker_ends(own):
 
 
 def test_damaged_notes(own):
-    """Whatever is in the file, the server starts, and nobody suffers for it."""
+    """The server starts with any contents of the file, and no session suffers for it."""
     auto = own()
     notes = auto.cluster.data / "pg_cyclone" / "autovacuum"
     auto.make_table()
@@ -1082,7 +1082,7 @@ def test_the_limit_is_shared_out(auto):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_reload_while_a_gin_index_is_vacuumed(auto, workers, point):
     """The server's own delay point is in charge there, and may not read the files beside workers: it would fail."""
-    # it is so long until the server's own delay point has heard of the end of all delay
+    # the rows last until the server's delay point has heard that there is no delay any more
     rows = 30000 if point.startswith("index-vacuum") else 3000
     auto.make_table("t", rows=rows, indexes=("gin (a)", "gin (a)"), parallel_workers=workers)
     auto.make_table("u", rows=30000)
@@ -1103,7 +1103,7 @@ def test_a_reload_while_a_gin_index_is_vacuumed(auto, workers, point):
 
 
 def test_the_parameters_of_the_next_table(own):
-    """What is set, and what is taken out of the files, while a table is vacuumed, holds for the next one of the same worker."""
+    """A setting that enters or leaves the files while a table is vacuumed counts for the next table of the same worker."""
     auto = own(autovacuum_max_workers=1)
     auto.set(autovacuum_vacuum_cost_delay="100ms", autovacuum_vacuum_cost_limit=300, vacuum_cost_page_hit=20)
     names = ("t", "u", "v")

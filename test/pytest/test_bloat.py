@@ -33,7 +33,7 @@ def big(rows: int = 760000, width: str = "170", options: str = "") -> str:
 
 
 def scattered(tenths: int) -> str:
-    """Return a statement that deletes so many tenths of the rows, here and there."""
+    """Return a statement that deletes `tenths` tenths of the rows, here and there."""
     return f"DELETE FROM t WHERE abs(hashint4(id + 7) % 10) < {tenths}"
 
 

@@ -459,7 +459,8 @@ def test_a_shard_that_is_split_meanwhile(nodes, writers, mode):
 
 
 def test_a_logical_move_of_what_is_compacted(nodes, writers):
-    """What is moved at the source is as it was for a subscriber; the target, to which a subscription writes, is not compacted."""
+    """A row that is moved at the source stays the same row for a subscriber; the target, to which a subscription writes, is not
+    compacted."""
     before = placements(nodes)
     first = min(shard for node, shard in before if node == 1)
     # where Citus's own tests stop a logical move: its subscription is at work

@@ -1,7 +1,7 @@
 """VACUUM of tables that are on several nodes: what is sent to each, and what a node makes of it.
 
 The nodes are a stand-in for Citus, in SQL: its catalog, and a function that says which command it would run where, and answers
-what the test wants. What a node does with such a command is tried here, too. Citus itself is in test_citus.py.
+what the test wants. The commands that a node gets are tried here, too. Citus itself is in test_citus.py.
 """
 
 import json
@@ -163,7 +163,7 @@ def test_what_is_sent_can_be_executed(conn, said):
 
 
 def test_operators_of_others_are_not_called(conn, said):
-    """What is asked of catalogs and answers doesn't come by operators that anybody could put before the server's."""
+    """Queries of catalogs and answers use no operators that other roles could put before the server's."""
     traps = [("=", "oid", "regclass"), ("=", "regclass", "oid"), ("->>", "jsonb", "jsonb"), ("=", "name", "text"), ("<>", '"char"', "text")]
     for i, (operator, left, right) in enumerate(traps):
         conn.execute(f"""
@@ -206,7 +206,7 @@ def test_only_a_partitioned_table(pg_major, conn, said):
 
 
 def test_tables_that_are_not_distributed(conn, said):
-    """What a list names beside distributed tables is vacuumed here, with the same options."""
+    """Other tables of a list are vacuumed here, with the same options."""
     conn.execute(f"INSERT INTO own SELECT i, repeat('x', 100) FROM generate_series(1, {ROWS}) i")
     for options in ("FULL INPLACE", "LATENCY_TARGET 20", "FULL, PARALLEL 2"):
         conn.execute("DELETE FROM own WHERE id % 7 = 0")
@@ -414,7 +414,7 @@ def test_function_sees_a_shard_that_moves(cluster, db, conn, said):
 
 
 def test_function_is_a_statement_of_its_own(conn, said):
-    """What a transaction has done on nodes VACUUM FULL would wait for there, and nodes stop only if it fails as a whole."""
+    """VACUUM FULL would wait on nodes for its own transaction there, and nodes stop only if it fails as a whole."""
     call = "SELECT * FROM cyclone.vacuum_cluster('{t}')"
     caught = "DO $$ BEGIN BEGIN PERFORM cyclone.vacuum_cluster('{t}'); EXCEPTION WHEN query_canceled THEN END; END $$"
     for statement in (f"BEGIN; {call}", f"SELECT 1; {call}", caught):
@@ -611,7 +611,7 @@ def test_messages_in_other_languages(conn, shards, text):
 
 
 def test_messages_are_kept_once(conn):
-    """What VACUUM says may be long: of each message only its JSON stays in memory."""
+    """Messages of VACUUM may be long: of each message only its JSON stays in memory."""
     conn.execute("""
         CREATE TABLE talks_1 AS SELECT i AS id FROM generate_series(1, 300) i;
         CREATE FUNCTION talk(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $f$
@@ -672,7 +672,7 @@ def test_a_coordinator_that_goes_away(cluster, db, conn, shards):
 
 
 def test_order_of_preloading(new_cluster):
-    """Who names Citus after pg_cyclone is told of it at the start, which then fails in Citus, or here for the lack of it."""
+    """If Citus is named after pg_cyclone, the log says so at the start, which then fails in Citus, or here for the lack of it."""
     with pytest.raises(RuntimeError) as caught:
         new_cluster(shared_preload_libraries="pg_cyclone, citus")
     assert 'WARNING:  citus must come before pg_cyclone in "shared_preload_libraries"' in str(caught.value)

@@ -109,7 +109,7 @@ class Gate:
 
 
 def make(conn, name: str = "t", keep: int = 10) -> None:
-    """Make a table of 4 MB, of which one row in so many is left, at the end."""
+    """Make a table of 4 MB, of which one row in `keep` is left, at the end."""
     conn.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, note text) WITH (autovacuum_enabled = off)")
     conn.execute(f"INSERT INTO {name} SELECT i, repeat('x', 180) FROM generate_series(1, {ROWS}) i")
     if keep > 1:
@@ -325,7 +325,7 @@ def test_ends_when_it_is_switched_off(server):
 
 @pytest.mark.once
 def test_ends_with_its_window(server):
-    """What the window has ended goes on in the next one, without a pause; here that is at once."""
+    """A compaction that the end of the window has ended goes on in the next one, without a pause; here that is at once."""
     with server.parked("inplace-plan"):
         server.set(**{"cyclone.debug_compaction_window": 200})
         server.wait_for(last_outcome="stopped")
@@ -360,7 +360,7 @@ def test_killed_worker_leaves_a_pause(server):
 
 @pytest.mark.once
 def test_clock_that_was_set_back(server):
-    """What is noted of a moment that hasn't come yet doesn't count for as long as the clock was wrong."""
+    """A note of a moment that hasn't come yet doesn't count for as long as the clock was wrong."""
     with server.connect() as conn:
         conn.execute("INSERT INTO cyclone.compaction_state (relid, sampled_at, ended_at, done_at, outcome)"
                      " SELECT 't'::regclass, at, at, at, 'done' FROM (SELECT now() + interval '1 year' AS at)")  # fmt: skip
@@ -418,7 +418,7 @@ def test_stopped_at_any_point(server, point):
                     server.wait_for(table, last_outcome=expected)
                 server.set(**{"cyclone.compaction": None})
             server.off()
-            # whoever reads pages from which rows were moved may prune them: index entries of dead items are VACUUM's
+            # a session that reads pages from which rows were moved may prune them: index entries of dead items are VACUUM's
             assert checks.dangling_index_entries(conn, table, between_passes=True) == []
             conn.execute(f"VACUUM (INDEX_CLEANUP on) {table}")
             checks.assert_clean(conn, table)
@@ -682,7 +682,7 @@ def test_view_is_cheap(server):
 
 @pytest.mark.once
 def test_reader_never_waits_for_long(server):
-    """Who reads and writes the table goes on while a worker stands still at it, lock and all."""
+    """Sessions read and write the table while a worker stands still at it, with its lock."""
     with server.connect() as conn, server.parked("inplace-plan"):
         conn.execute("SET lock_timeout = '60s'")
         conn.execute("UPDATE t SET note = note || 'y' WHERE id = 10")

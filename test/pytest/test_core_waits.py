@@ -1,6 +1,6 @@
 """The target auto goes by how long others wait for a core, which their statements don't show, or for a page.
 
-What the kernel says of that is the test's (test/shim/core_times.c).
+The test says it in place of the kernel (test/shim/core_times.c).
 """
 
 import threading
@@ -20,7 +20,7 @@ SECONDS = 0.05
 
 
 class Kernel:
-    """Says that each process has run for half of the time, and waited for a core for so many times as long, `waits`."""
+    """Says that each process has run for half of the time, and waited for a core for `waits` times as long."""
 
     def __init__(self, folder: Path):
         self.file, self.waits = folder / "times", 0.2

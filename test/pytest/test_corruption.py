@@ -360,7 +360,7 @@ def test_who_only_reads_survives_damaged_chains_and_items(prefix, pg_major, how)
 
 
 def test_an_error_of_full_inplace_names_the_row(prefix, pg_major):
-    """VACUUM takes a page of zeros for a free one. Who comes from the root, as an insertion does, can't."""
+    """VACUUM takes a page of zeros for a free one. A descent from the root, as of an insertion, can't."""
     with damageable(prefix, pg_major) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             make_table(conn, "t")
@@ -535,7 +535,8 @@ def damage_them(cluster) -> None:
 
 
 def test_views_tell_of_the_rest_of_a_damaged_database(prefix, pg_major):
-    """What can't be read has a row without figures and a warning; so it is with what advice, horizon and the metrics take from samples."""
+    """A table that can't be read has a row without figures and a warning; so it is with what advice, horizon and the metrics take from
+    samples."""
     with damageable(prefix, pg_major) as cluster:
         with cluster.connect(TEMPLATE) as conn:
             for name in (*UNREADABLE, "good"):
@@ -969,7 +970,7 @@ def test_damaged_links_and_items_of_indexes(prefix, pg_major, workers):
             assert (state, found) == ("XX002" if error else "", True), (name, message)
             # of a circle of leaves with other contents either fault may be met first where several processes walk
             either = name == "gin-leaf" and workers > 0
-            # who comes to the misdirected leaf first may be about to delete it, and leaves it there
+            # the process that comes to the misdirected leaf first may be about to delete it, and leaves it there
             either |= name == "btree-misdirected" and workers > 0 and "left-link doesn't match" in log
             assert either or (said[workers > 0] in log and (CIRCLE in log) == (said[workers > 0] == CIRCLE)), (name, log)
             with cluster.connect(TEMPLATE) as conn:

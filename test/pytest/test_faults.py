@@ -306,7 +306,7 @@ def test_an_error_in_one_process_of_a_team_is_the_commands(cluster, db, conn, ta
 
 
 def test_after_an_error_in_a_team_nothing_of_its_cost_accounting_is_touched(cluster, conn, table):
-    """What the leader shared with its workers is gone: the next command of the session sleeps by itself."""
+    """The memory that the leader shared with its workers is gone: the next command of the session sleeps by itself."""
     log_position = len(cluster.log)
     conn.execute("SET vacuum_cost_delay = '20ms'; SET vacuum_cost_limit = 10")  # alone it would take half a minute
     conn.execute("SET cyclone.debug_point = 'heap-scan:worker:error'")

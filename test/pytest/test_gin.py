@@ -116,7 +116,7 @@ CHANGES = {
 }
 
 
-# Who is alone does whole trees, so comes to no pieces.
+# A process alone does whole trees, so comes to no pieces.
 PLACES = [
     ("few keys", "gin-page", 0), ("few keys", "gin-posting-page", 0), ("few keys", "gin-posting-page", 2), ("few keys", "gin-piece", 2),
     ("many keys", "gin-page", 0), ("many keys", "gin-page", 2),

@@ -279,7 +279,7 @@ def test_a_paused_process_is_stopped(cluster, db, conn, how, victim, workers):
 
 
 def test_a_worker_that_moves_rows_is_killed_while_paused(cluster, db, conn):
-    """What it has left is for the leader, which counts no pause for ever."""
+    """The leader gets its rest, and counts no pause for ever."""
     before = make_table(conn)
     with Parked(cluster, db, "inplace-pause:any", 3, "VACUUM (FULL INPLACE, PARALLEL 2) t", SETTINGS) as vacuum:
         conn.execute("SELECT cyclone.pause(%s)", (vacuum.pid,))
@@ -339,7 +339,7 @@ class OneUser:
      ("cyclone_a", {"cyclone_a": True, "cyclone_b": False, "cyclone_c": True, "cyclone_m": True, "postgres": True})],
 )  # fmt: skip
 def test_who_may_cancel_may_pause(cluster, db, conn, owner, may):
-    """Who has the rights of the session's role, and pg_signal_backend, but not if it is a superuser's; and so for each function."""
+    """A role may with the rights of the session's role, or of pg_signal_backend unless it is a superuser's; for each function."""
     conn.execute("CREATE ROLE cyclone_a LOGIN; CREATE ROLE cyclone_b; CREATE ROLE cyclone_c; GRANT pg_signal_backend TO cyclone_c")
     conn.execute("CREATE ROLE cyclone_m; GRANT cyclone_a TO cyclone_m")
     conn.execute("GRANT EXECUTE ON FUNCTION pg_advisory_lock(bigint) TO cyclone_a")
@@ -758,7 +758,7 @@ def test_vacuum_waits_where_wal_is_retained_and_a_disk_gets_full(cluster, db, co
 
 
 def test_however_full_a_disk_is_vacuum_goes_on_where_no_wal_is_retained(conn):
-    """What it frees may be what is missing."""
+    """The space that it frees may be what is missing."""
     before = make_table(conn, 2000)
     for name, value in {**SETTINGS, **SHORT, "cyclone.min_free_disk": "99%"}.items():
         conn.execute(f"SET {name} = '{value}'")

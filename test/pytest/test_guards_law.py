@@ -125,7 +125,7 @@ def test_a_follower_that_confirms_seldom(step, factor, every):
 
 
 def test_a_follower_that_stands_still_after_a_report(step):
-    """What was seen of its speed is no reason to write on."""
+    """Its speed before is no reason to write on."""
     law = Law(speed=SPEED, unreported=5)
     assert step(law, Seen(seconds=STEP_SECONDS, bound=10, lag=8, backlog=10 * SPEED)) == 32 * 1024
     assert law.speed == SPEED and law.unreported == 5 + STEP_SECONDS

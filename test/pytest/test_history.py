@@ -1,4 +1,4 @@
-"""What VACUUMs have done is in cyclone.history, across restarts and crashes, and in the log, in words that programs which read logs know."""
+"""cyclone.history has the past VACUUMs, across restarts and crashes; the log has them in words that log readers know."""
 
 import os
 import re

@@ -1,6 +1,6 @@
 """Who keeps dead rows from being removed: cyclone.horizon, and the line of VERBOSE and of the log, for each kind of holder.
 
-What a holder's row says is compared with what VACUUM does: rows stay as long as there is a holder, the cutoff that VACUUM reports is that of the
+Each holder's row is compared with what VACUUM does: rows stay as long as there is a holder, the cutoff that VACUUM reports is that of the
 oldest one, and what the view names as the way to end it lets VACUUM remove them.
 """
 

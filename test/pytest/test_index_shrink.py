@@ -102,7 +102,7 @@ def insert_or_update(conn) -> None:
 
 @pytest.mark.parametrize("step", STEPS[1:-1])
 def test_others_write_as_ever(cluster, db, conn, table, step):
-    """Whatever step it is at: deferred constraints with temporary duplicates, upserts by each key, and errors that are deserved."""
+    """At each of its steps: deferred constraints with temporary duplicates, upserts by each key, and errors that are deserved."""
     with Parked(cluster, db, f"{step}:leader", 1, INPLACE, settings={"cyclone.index_wait": "20s"}) as vacuum:
         if step == "shrink-swapped":  # the table is locked
             vacuum.release()
@@ -186,7 +186,7 @@ def test_progress_says_who_is_waited_for(cluster, db, conn, table):
 
 
 def test_an_old_snapshot_that_goes_from_one_to_another_is_waited_for(cluster, db, conn, table):
-    """Who came later may get it from somebody who is waited for, and needs entries that the copy lacks."""
+    """A later transaction may get a snapshot from one that is waited for, and needs entries that the copy lacks."""
     locker = "SELECT current_locker_pid FROM pg_stat_progress_create_index WHERE relid = 't'::regclass"
     with cluster.connect(db) as first, cluster.connect(db) as second:
         first.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -423,7 +423,7 @@ def test_without_disk_space_an_index_stays(conn):
 
 
 def test_no_queue_keeps_others_waiting(cluster, db, conn, table):
-    """Who reads all the time keeps the lock from being had, and is not kept waiting for it: NOWAIT succeeds."""
+    """A session that reads all the time keeps the command from its lock, and never waits for it: NOWAIT succeeds."""
     conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
     with cluster.connect(db) as reader:
         with Parked(cluster, db, "shrink-swap:leader", 1, INPLACE, settings={"cyclone.index_wait": "500ms"}) as vacuum:
@@ -482,7 +482,7 @@ def test_on_a_table_that_is_always_in_use_the_lock_is_queued_for(cluster, db, co
 
 @pytest.mark.parametrize("statement", ["ANALYZE t", "CREATE INDEX t_new ON t (note)", "DROP TABLE t"])
 def test_in_the_queue_it_has_nothing_locked(cluster, db, conn, table, statement):
-    """Who is waited for may lock the table as it likes, and change it."""
+    """A session that is waited for may lock the table in any mode, and change it."""
     settings = {"cyclone.debug_queue_age": 60000, "cyclone.index_wait": "30s"}
     conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
     with cluster.connect(db) as other:

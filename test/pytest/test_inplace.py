@@ -371,7 +371,7 @@ SLOW = """
 
 
 def test_a_row_with_costly_entries_is_moved_alone(conn):
-    """What fills a batch's time, as known from the rows before, is all that it moves; the next one goes on in the same pages."""
+    """A batch moves only the rows that fill its time, by the speed of the rows before; the next one goes on in the same pages."""
     run_script(
         conn,
         SLOW
@@ -1027,7 +1027,7 @@ def have_items_in_one_place(page: bytearray) -> None:
 
 
 def test_items_that_overlap(cluster, db, conn):
-    """What goes to WAL of all of them has room, also where WAL is checked."""
+    """A WAL record of all of them has room, also where WAL is checked."""
     conn.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
     conn.execute("CREATE TABLE t (id int, note text STORAGE PLAIN)")
     conn.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 4000) i")

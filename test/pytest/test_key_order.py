@@ -257,7 +257,7 @@ def test_an_enum_that_gets_a_value_meanwhile(cluster, db, conn, point):
 
 
 def test_more_entries_than_memory(conn):
-    """What doesn't fit into memory is sorted in temporary files, to the same end, as far as temp_file_limit goes."""
+    """Entries that don't fit into memory are sorted in temporary files, to the same end, as far as temp_file_limit goes."""
     fill(conn, "t", {"a": "int4", "b": "uuid"}, rows=60_000, distinct=40_000, seed=1)
     for index in ("(a)", "(b DESC)", "(filler)"):
         conn.execute(f"CREATE INDEX ON t {index}")
@@ -350,7 +350,7 @@ def test_a_disk_that_is_full(prefix):
 
 
 def test_an_emptied_table_with_many_wide_indexes(conn):
-    """What an entry of each takes is more than all memory, and there are none."""
+    """One entry of each takes more than all memory, and there are none."""
     conn.execute("CREATE TABLE t (k text STORAGE PLAIN COLLATE \"C\")")
     conn.execute("INSERT INTO t SELECT repeat('x', 2000) FROM generate_series(1, 10); ANALYZE t; DELETE FROM t")
     for _ in range(40):

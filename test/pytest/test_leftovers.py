@@ -372,7 +372,7 @@ def test_a_journal_that_is_no_good_does_no_harm(new_cluster, what):
 
 @pytest.mark.once
 def test_without_a_journal_there_is_no_rewrite(new_cluster):
-    """What can't be written at the begin is an error, what can't later on a warning."""
+    """A failed write of the first journal is an error, of a later one a warning."""
     cluster = new_cluster()  # of its own, as history's file is gone afterwards
     conn = cluster.connect(TEMPLATE)
     folder = cluster.data / "pg_cyclone"

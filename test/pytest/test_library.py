@@ -61,7 +61,7 @@ def postgres_makes(prefix, call: str) -> bool:
 
 @pytest.mark.parametrize("calls", [("statfs",), seccomp.CALLS], ids=["statfs", "all"])
 def test_no_filter_of_system_calls_ends_a_server(prefix, forbidding, calls):
-    """Whoever makes one of these is ended: all those that PostgreSQL by itself, or a library of its, doesn't make."""
+    """A process that makes one of these is ended: all that neither PostgreSQL nor a library of its makes."""
     cluster = forbidding(*(call for call in calls if not postgres_makes(prefix, call)))
     with cluster.connect() as conn:
         checks.create_extensions(conn)

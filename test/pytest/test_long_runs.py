@@ -34,7 +34,7 @@ def seed():
 
 
 def run_lives(test, amount: int, life: int, *wanted: str) -> None:
-    """Make a long run of so many rounds, and more of them until each of these has happened."""
+    """Make a long run of `amount` rounds, and more of them until each of these has happened."""
     for number in range(LIVES):
         test.run(amount, number * life, show=print)
         if all(test.done[what] for what in wanted):

@@ -1,4 +1,4 @@
-"""What differs between minor versions is found by what their headers have, not by their numbers."""
+"""Differences between minor versions are found in their headers, not by their numbers."""
 
 import re
 import shutil

@@ -234,7 +234,7 @@ def test_an_expression_that_leaves_something_behind_in_the_session(cluster, db, 
 
 
 def test_settings_and_roles_are_those_of_the_session(cluster, db, conn):
-    """What an expression in an index sees in a worker is what it sees in the leader, also after SET ROLE and SET SESSION AUTHORIZATION."""
+    """An expression in an index sees in a worker what it sees in the leader, also after SET ROLE and SET SESSION AUTHORIZATION."""
     as_member = {
         "cyclone.debug_point": "inplace-batch:any:wait",
         "my.own": "word",

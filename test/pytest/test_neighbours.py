@@ -1,7 +1,7 @@
 """Beside libraries that distribute or divide tables: which VACUUM goes to them, and which options they can't have.
 
-The libraries are stand-ins: test/modules/test_neighbours has the hooks, and the catalogs are made by hand. What happens beside the
-real ones is in test_citus.py and test_timescaledb.py, which are collected where there is a server that has them.
+The libraries are stand-ins: test/modules/test_neighbours has the hooks, and the catalogs are made by hand. The tests beside the real ones
+are in test_citus.py and test_timescaledb.py, which are collected where there is a server that has them.
 """
 
 import psycopg

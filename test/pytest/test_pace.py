@@ -377,7 +377,7 @@ def watched(cluster, db, conn, statement, percentile=95, rounds=5) -> float:
 
 
 def test_what_counts_as_a_statement(cluster, db, conn):
-    """What happens inside a statement belongs to it, deferred triggers too; what is slow by nature is left out."""
+    """Work inside a statement belongs to it, deferred triggers too; statements that are slow by nature are left out."""
     make_table(conn)
     conn.execute(BURN)
     conn.execute("CREATE TABLE many (v int)")

@@ -233,7 +233,7 @@ def check_engine(prefix: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_check_engine(prefix):
-    """What images and packages call says whether the engine is on."""
+    """The command that images and packages call says whether the engine is on."""
     command = 'test "$(psql --no-psqlrc --tuples-only --no-align --dbname=postgres --command="SELECT count(*) FROM checked")" = 5000'
     result = check_engine(prefix, "--", "sh", "-c", command)
     assert result.returncode == 0 and result.stdout.startswith("the engine is on: postgres"), result.stderr

@@ -76,7 +76,7 @@ def workers(conn) -> int:
 @pytest.mark.parametrize("options", ["PARALLEL 4", "PARALLEL 4, INDEX_CLEANUP off", "FULL, PARALLEL 4"])
 @pytest.mark.parametrize("one_in", [1, 2, 5])
 def test_workers_that_come_and_go_by_chance_do_each_page_once(conn, one_in, options):
-    """Whoever leaves a phase early comes back to it, or doesn't: the table is as it is after a VACUUM by one process."""
+    """A worker that leaves a phase early comes back to it, or doesn't: the table is as it is after a VACUUM by one process."""
     make_table(conn)
     set_all(conn, WORKERS | {"max_parallel_maintenance_workers": 4, "cyclone.debug_parking": one_in})
     before = conn.execute("SELECT count(*), sum(id) FROM t").fetchall()
@@ -172,7 +172,7 @@ def test_a_leader_that_is_killed_leaves_no_parked_worker(standing_still):
 
 
 def test_a_worker_that_came_after_the_scan_and_is_gone_holds_up_no_later_round(new_cluster):
-    """What it was doing when it left is not for the next round's heap scan to wait for, nor to run again for."""
+    """The next round's heap scan neither waits nor runs again for the work that it left."""
     slow = {"vacuum_cost_delay": "5ms", "vacuum_cost_limit": 500}
     cluster = new_cluster(**{**WORKERS, "max_parallel_maintenance_workers": 1}, **slow, maintenance_work_mem="64kB")
     points = {"cyclone.debug_point": "index-vacuum:leader:wait heap-vacuum:leader:wait"}

@@ -1,4 +1,4 @@
-"""What VACUUM writes to the WAL is right: after a crash in any phase, and on a standby, tables are sound and their rows
+"""VACUUM's WAL is right: after a crash in any phase, and on a standby, tables are sound and their rows
 are there. The WAL carries whole pages to compare with what replay makes of it (wal_consistency_checking)."""
 
 import os
@@ -117,7 +117,8 @@ def test_the_server_recovers_from_the_sudden_death_of_one_process(new_cluster, v
 
 @pytest.mark.parametrize("full_page_writes", ["on", "off"])
 def test_a_page_that_was_initialized_and_never_logged(new_cluster, full_page_writes):
-    """Who was to insert the first row has failed just before. Recovery has a page of zeros, of which WAL says that it is all-visible."""
+    """The session that was to insert the first row has failed just before. Recovery has a page of zeros, of which WAL says that it is
+    all-visible."""
     cluster = new_cluster(full_page_writes=full_page_writes)
     conn = cluster.connect(TEMPLATE)
     conn.execute("CREATE TABLE t (i int); CREATE TABLE a AS SELECT 1 AS i; CREATE TABLE b AS SELECT 1 AS i")
@@ -145,7 +146,7 @@ def test_a_page_that_was_initialized_and_never_logged(new_cluster, full_page_wri
 
 @pytest.fixture(params=[-1])
 def pair(new_cluster, request):
-    """A primary, and a hot standby whose replay waits for queries so many milliseconds, -1 is without an end."""
+    """A primary, and a hot standby whose replay waits this many milliseconds for queries, or without an end (-1)."""
     primary = new_cluster(**CHECK_WAL)
     standby = primary.standby({"max_standby_streaming_delay": request.param, "hot_standby_feedback": "off"})
     try:

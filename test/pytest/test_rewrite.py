@@ -200,7 +200,7 @@ def core(base, wal_level):
 
 
 def test_core_keeps_the_rows(base, core):
-    """What the outcomes are compared with is right itself."""
+    """The expected outcomes are right themselves."""
     with base.copy().start() as cluster, cluster.connect(DB) as conn:
         for table in TABLES:
             assert core[f"rows of {table}"]["content"] == content(conn, table), table
@@ -213,7 +213,7 @@ def test_tables_of_every_shape(base, core, workers, wal_level):
 
 
 def assert_alike(ours: dict, core: dict, workers: int) -> None:
-    """Compare what came of two rewrites, ours by so many workers."""
+    """Compare what came of two rewrites, ours by `workers` workers."""
     assert ours.keys() == core.keys()
     for heap, expected in core.items():
         actual = ours[heap]
@@ -592,7 +592,7 @@ def test_crashes_at_random_moments(new_cluster):
 @pytest.mark.parametrize("wal_level", ["minimal", "logical"])
 @pytest.mark.parametrize("kind", ["", "UNLOGGED"])
 def test_a_crash_after_it_with_each_wal_level(new_cluster, wal_level, kind):
-    """What was committed is there after a crash; unlogged tables are empty then, as they should be."""
+    """Committed rows are there after a crash; unlogged tables are empty then, as they should be."""
     extra = {"max_wal_senders": 0, "wal_skip_threshold": 0} if wal_level == "minimal" else {}
     cluster = new_cluster(wal_level=wal_level, fsync="on", **extra)
     with cluster.connect(TEMPLATE) as conn:

@@ -206,7 +206,7 @@ def test_versions_before_damaged_links_are_kept(prefix, pg_major, workers):
 
 @pytest.mark.parametrize("newer", ["live", "dead"])
 def test_an_old_version_of_the_future_is_kept(prefix, pg_major, newer):
-    """A damaged xmin that no transaction has had yet counts as running. Whatever became of the newer version, this one isn't dead."""
+    """A damaged xmin that no transaction has had yet counts as running. This version isn't dead, with any fate of the newer one."""
 
     def xmin_of_the_future(page: bytearray) -> None:
         at = tuple_at(page, 1)
@@ -394,7 +394,7 @@ def test_the_team_does_not_time_out_among_itself(new_cluster):
 
 @pytest.mark.parametrize("waits", ["heap-copy:leader", "heap-copy:any", "team-join:worker"])
 def test_statement_timeout_ends_the_whole_statement(cluster, db, conn, waits):
-    """Whoever is at work when the time is over; for workers that wait before their first phase, the leader waits in the end."""
+    """Any process may be at work when the time is over; for workers that wait before their first phase, the leader waits in the end."""
     conn.execute("CREATE TABLE t AS SELECT i AS id, repeat('x', 200) AS v FROM generate_series(1, 20000) i")
     conn.execute("SET min_parallel_table_scan_size = 0")
     before = content(conn, "t")

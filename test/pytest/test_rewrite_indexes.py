@@ -585,7 +585,7 @@ ICU_SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_btree_in_parts_is_a_btree(conn, shape):
-    """Whatever its keys are, it has no more pages than core's, but one a part if parts are small, and none that is no page of it."""
+    """With any keys it has no more pages than core's, except one a part if parts are small, and none that is no page of it."""
     assert_parts_make_a_btree(conn, shape, *SHAPES[shape])
 
 
@@ -643,7 +643,7 @@ def assert_parts_make_a_btree(conn, shape: str, columns: str, index: str, nrows:
 
 
 def test_no_part_has_a_leaf_more_than_it_needs(conn):
-    """What is on its last one finds room on the others, however many these are, and however little it is."""
+    """The entries of its last page find room on the others, with any number of pages and of entries."""
     run_script(conn, "SET min_parallel_index_scan_size = 0; CREATE TABLE t (a int, b text); CREATE INDEX t_index ON t (b)")
     leaves = "SELECT leaf_pages FROM pgstatindex('t_index')"
     for rows in range(16000, 19000, 60):

@@ -167,7 +167,7 @@ def test_each_table_of_a_statement_has_the_target(conn):
 
 
 def test_a_target_beside_any_other_options(server, conn):
-    """What becomes of a statement is the same as without a target, of those that are possible at all."""
+    """Each possible statement has the same effect as without a target."""
     print(f"CYCLONE_SEED={SEED}")
     chance = random.Random(SEED)
     conn.execute("DROP TABLE t")

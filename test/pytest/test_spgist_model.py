@@ -161,7 +161,7 @@ def problems_of(state: State):
 
 
 def start_of(contents: dict[Place, Content], leaf_blocks: int, moves_left: int, visitors: int) -> State:
-    """A state with these contents, else placeholders, two places a page, shared out to so many visitors."""
+    """A state with these contents, else placeholders, two places a page, shared out to `visitors` visitors."""
     blocks = [*range(leaf_blocks), INNER_BLOCK]
     places = tuple(((block, at), contents.get((block, at))) for block in blocks for at in range(2))
     ranges = (frozenset(range(leaf_blocks)[number::visitors]) for number in range(visitors))

@@ -112,15 +112,15 @@ def by_sequential_scan(conn, index: str) -> tuple:
 
 
 def assert_indexes_agree(conn, indexes) -> None:
-    """What each index leads to is what a sequential scan finds; within one snapshot, if the caller has opened one."""
+    """Each index leads to the rows that a sequential scan finds; within one snapshot, if the caller has opened one."""
     for index in indexes:
         expected, found = by_sequential_scan(conn, index), by_index(conn, index)
         assert found == expected, f"by {index}: {found}, by sequential scan: {expected}"
 
 
 class Stress:
-    """Writers, readers and a VACUUM, each a thread with a session, from `run` until everything was done, but for so many seconds
-    at least; or to the first failure."""
+    """Writers, readers and a VACUUM, each a thread with a session, from `run` until everything was done, for `seconds` at least, or to the
+    first failure."""
 
     def __init__(self, cluster, seconds: float, *, pairs: int, batch: int):
         """Prepare for a table where each writer has `pairs` / 2 to 3/2 `pairs`, and changes up to `batch` of them at once."""
@@ -340,7 +340,7 @@ class Writer:
         self.next_pair = max(self.ledger, default=number * 10_000_000) // 2 + 1
 
     def fill(self, pairs: int) -> None:
-        """Insert so many pairs, within the caller's transaction, which has to commit."""
+        """Insert `pairs` pairs, within the caller's transaction, which has to commit."""
         self.pending = dict(self.ledger)
         self._insert(pairs)
         self.ledger.update(self.pending)

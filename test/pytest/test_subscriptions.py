@@ -89,7 +89,7 @@ def test_a_circle_in_the_catalog_is_damage(conn, subscription):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make, target, statement", [(PLAIN, "t", INPLACE), (LEAF, "root", MOVE), (MAKE_VALUES, "t", MOVE)])
 def test_a_subscription_that_comes_meanwhile(cluster, db, conn, subscription, make, target, statement, workers):
-    """Whoever is about to begin a batch sees it, and nothing moves from then on."""
+    """A process that is about to begin a batch sees it, and nothing moves from then on."""
     run_script(conn, make)
     before, rows = conn.execute(PLACES).fetchone(), content(conn, "t")
     settings = {name: value for name, value in WORKERS.items() if workers} | {"cyclone.debug_horizon_wait": 200}
@@ -136,7 +136,7 @@ def test_who_drops_a_table_waits_for_no_batch(cluster, db, conn, make):
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_subscription_counts_before_it_is_committed(cluster, db, conn, committed):
-    """Whoever makes the first one has given back his lock on pg_subscription by then, but not that on its tables."""
+    """The session that makes the first one has then released its lock on pg_subscription, but not those on its tables."""
     run_script(conn, PLAIN)
     before = conn.execute(PLACES).fetchone()
     conn.execute("SET cyclone.debug_horizon_wait = 100")

@@ -1,6 +1,6 @@
 """VACUUMs with latency targets: the floor, what several of them share, and what counts as late.
 
-What differs between versions of PostgreSQL is in test_pace.py.
+test_pace.py has what differs between versions of PostgreSQL.
 """
 
 import os
@@ -97,7 +97,7 @@ def at_the_floor(cluster, db, conn, target, settings=None):
 
 
 def test_vacuums_with_one_target_share_one_budget(cluster, db, conn):
-    """What one has cost all of them sleep for; and what one has found out all of them know. Those with another don't."""
+    """All of them sleep for the cost of one, and all know what one has found out. Those with another don't."""
     make_slow_table(conn)
     make_slow_table(conn, "u")
     target = hard_target()
@@ -200,7 +200,7 @@ def test_who_was_killed_counts_no_more(new_cluster):
 
 
 def test_a_target_is_kept_to_by_the_next_vacuum_too(cluster, db, conn):
-    """What the first one has learned of the machine is still right: the floor is as low."""
+    """The first one's knowledge of the machine is still right: the floor is as low."""
     make_slow_table(conn)
     target = hard_target()
     with Load(cluster, db, BUSY, 4):

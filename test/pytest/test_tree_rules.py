@@ -24,7 +24,7 @@ def check_c():
 
 
 def function(length: int, comment: str = "/* do_it -- for a test. */") -> str:
-    """Return the source of a function of so many lines."""
+    """Return the source of a function of `length` lines."""
     return f"{comment}\nstatic void\ndo_it(void)\n{{\n" + "\t;\n" * (length - 2) + "}\n"
 
 

@@ -10,7 +10,7 @@ from cyclone_lab import build
 
 UNIT = build.REPO / "test" / "unit"
 PROGRAMS = sorted(path.stem.removeprefix("test_") for path in UNIT.glob("test_*.c"))
-# What isn't called needs no server: each function has a section of its own, and sections that nobody needs are left out.
+# Functions that are not called need no server: each function has a section of its own, and sections that nobody needs are left out.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-fno-strict-aliasing", "-fno-omit-frame-pointer", "-ffunction-sections",
          "-fdata-sections", "-Wl,--gc-sections", "-D_GNU_SOURCE", *build.ASSERTION_FLAGS.split()]  # fmt: skip
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

@@ -28,7 +28,7 @@ def test_the_version_is_the_same_everywhere():
 
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_function_declared_with_other_columns_is_refused(conn, more):
-    """Whatever C function returns rows checks its declaration; one column less or more ends in an error that says what to do."""
+    """Each C function that returns rows checks its declaration; one column less or more ends in an error that says what to do."""
     functions = conn.execute(
         """
         SELECT proname, prosrc, proretset, proargtypes::regtype[]::text[], proallargtypes::regtype[]::text[], proargnames
@@ -85,7 +85,7 @@ MALLORYS = "SET SESSION AUTHORIZATION mallory; "
     ],
 )
 def test_a_schema_that_somebody_else_has_prepared_is_refused(conn, mallory, prepared):
-    """What is in it would be taken for the server's operators, and run as whoever reads the views."""
+    """Its operators would be taken for the server's, and run with the rights of the role that reads the views."""
     conn.execute("DROP EXTENSION pg_cyclone; DROP SCHEMA cyclone")
     conn.execute(prepared + "; RESET SESSION AUTHORIZATION")
     try:

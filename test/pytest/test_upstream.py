@@ -1,6 +1,6 @@
 """Some of the faults of PostgreSQL in docs/upstream, shown by the scripts there on a server without pg_cyclone.
 
-If one of these tests fails, upstream has mended the fault: say so in docs/upstream, docs/reliability.md and test/proofs.md.
+If one of these tests fails, upstream has fixed the bug: say so in docs/upstream, docs/reliability.md and test/proofs.md.
 """
 
 import os

@@ -1,6 +1,6 @@
 """What all views have in common: the types of their columns, comments with units, and that psql can show them.
 
-What each one says is tested in a file of its own.
+A file for each view tests what it says.
 """
 
 import pytest

@@ -3,9 +3,8 @@
  * core_times.c
  *	  A kernel that says what a test wants of how long processes wait for a core.
  *
- * Preloaded (LD_PRELOAD) into a server by tests.  Whatever process's
- * /proc/PID/schedstat is opened, it is the file that the environment variable
- * CYCLONE_CORE_TIMES names.
+ * Preloaded (LD_PRELOAD) into a server by tests.  Each open of a /proc/PID/schedstat
+ * opens the file that the environment variable CYCLONE_CORE_TIMES names.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

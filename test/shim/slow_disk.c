@@ -23,12 +23,12 @@
  *   same file, is part of a sequence: the system reads ahead and merges writes, so
  *   only each merge_bytes of a sequence pay for a position, and for latency.  An arm
  *   that is there already, as nobody else has come between, moves on for nothing.
- * - What is written to a relation goes to the system's memory and returns at once;
+ * - A write to a relation goes to the system's memory and returns at once;
  *   the disk writes it when it has nothing else to do.  So whoever waits goes before
  *   that, as elevators do it, but what is being written is finished first.  Where
  *   more than dirty_us of work is queued, whoever writes waits for his turn.
- * - What is written to WAL goes out when it is synced, in one operation for all of
- *   it.  A sync returns when it is out, and not before an earlier sync of the file.
+ * - WAL goes out when it is synced, in one operation for all of it.  A sync returns
+ *   when it is out, and not before an earlier sync of the file.
  * - A sync of a relation's file waits until its writes are out, as if they were the
  *   last in the queue of writes.
  *
@@ -216,8 +216,8 @@ transfer_us(const Disk *disk, int64_t bytes)
 /*
  * catch_up -- let the disk have done by now what it does by itself.
  *
- * While nobody waited for it, it wrote; what it has begun it finishes, which may be later than now.  What it
- * could have done besides is lost, but for a burst.
+ * While nobody waited for it, it wrote; what it has begun it finishes, which may be
+ * later than now.  Its idle time is lost, except for a burst.
  */
 static void
 catch_up(Disk *disk, int64_t now)
@@ -384,8 +384,8 @@ disk_sync(Disk *disk, int64_t now, uint64_t file, bool wal)
 	else if (amount > 0)
 	{
 		/*
-		 * What isn't queued any more is out; the work was counted when it
-		 * came.
+		 * Work that isn't queued any more is out; the work was counted when
+		 * it came.
 		 */
 		int64_t		queued = at_most(amount, unpack(__atomic_load_n(&disk->clock, __ATOMIC_ACQUIRE)).queued);
 		Work		rest = {queued, disk->latency_us};

@@ -25,7 +25,7 @@
 #undef printf
 
 #define TAIL_BITS		49
-/* Few entries are sorted again and again, until so many were */
+/* Few entries are sorted again and again, until this many were */
 #define LEAST_ENTRIES	2000000
 
 typedef enum Kind
@@ -78,7 +78,7 @@ put_entry(EntrySort *sort, Kind kind, uint64 i)
 	entry_sort_put(sort, entry);
 }
 
-/* sort_once -- so many; returns something of each, so that none is left out. */
+/* sort_once -- sort n entries; returns something of each, so that none is left out. */
 static uint64
 sort_once(Kind kind, Size n)
 {

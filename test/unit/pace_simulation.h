@@ -34,7 +34,7 @@ typedef struct Samples
 	Sample	   *items;
 } Samples;
 
-/* What isn't said is 0, and then it is what the comment says */
+/* A member that isn't set is 0, and then means what its comment says */
 typedef struct Queue
 {
 	double		target_ms;

@@ -21,7 +21,7 @@ enum
 	SUN, MON, TUE, WED, THU, FRI, SAT
 };
 
-/* The clock on the wall is so much ahead until a change, and as much after it */
+/* How far the clock on the wall is ahead before a change, and after it */
 static pg_time_t change_at;
 static int	ahead_before;
 static int	ahead_after;

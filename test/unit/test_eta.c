@@ -38,7 +38,7 @@ has_privs_of_role(Oid member, Oid role)
 	return role == member || (role == ROLE_PG_READ_ALL_STATS && reads_all_stats);
 }
 
-/* leader_in -- a leader that has been in a phase for so many seconds. */
+/* leader_in -- a leader that has been in a phase for this time. */
 static ProgressRow
 leader_in(int phase, double seconds, BlockNumber done, BlockNumber total)
 {
@@ -52,7 +52,7 @@ leader_in(int phase, double seconds, BlockNumber done, BlockNumber total)
 	return leader;
 }
 
-/* running -- its VACUUM, which has taken so many seconds in all. */
+/* running -- its VACUUM, which has taken this time in all. */
 static RunningVacuum
 running(const ProgressRow *leader, double run_seconds)
 {
@@ -65,7 +65,7 @@ running(const ProgressRow *leader, double run_seconds)
 	return vacuum;
 }
 
-/* past_run -- one that has taken so many seconds, and in these phases. */
+/* past_run -- one that has taken this time, and these times in its phases. */
 static HistoryRow
 past_run(uint64 number, double seconds, double scan, double index, double heap)
 {
@@ -101,7 +101,7 @@ by_rate(const ProgressRow *rows, int nrows)
 	return phase;
 }
 
-/* test_a_phase_ends_at_its_rate -- which may be another of late. */
+/* test_a_phase_ends_at_its_rate -- and the most recent rate may be another one. */
 static void
 test_a_phase_ends_at_its_rate(void)
 {

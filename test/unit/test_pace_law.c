@@ -3,7 +3,7 @@
  * test_pace_law.c
  *	  The control law of a latency target, in simulation: pace/controller.c.
  *
- * What a server makes of the law is in test_pace.py.
+ * test_pace.py tests the law in a server.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

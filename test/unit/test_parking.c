@@ -4,7 +4,7 @@
  *	  How many workers a budget feeds, and others leave cores for: the laws of
  *	  pace/parking.c and neighbours/neighbours.c.
  *
- * What a server makes of them is in test_parking.py.
+ * test_parking.py tests them in a server.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -24,7 +24,7 @@ static uint32 history[MOST_TICKS];	/* workers that were wanted after each
 
 /*
  * simulate
- *		A team whose budget is that of so many processes, and of so many others from
+ *		A team whose budget feeds this many processes, and another number of them from
  *		tick 20 to 60.
  */
 static void
@@ -120,7 +120,7 @@ test_others_have_as_many_cores_as_they_want(void)
 
 /*
  * average_of
- *		The average of others after so many looks, the first ones of a session; the
+ *		The average of others after these looks, the first ones of a session; the
  *		looks repeat themselves.  No average before is more than the most.
  */
 static double

@@ -56,7 +56,7 @@ visibilitymap_count(Relation rel, BlockNumber *visible, BlockNumber *frozen)
 	*visible = all_visible;
 }
 
-/* make_table -- one with so many pages, each of which has so much free space. */
+/* make_table -- one with these pages, each of which has this free space. */
 static void
 make_table(BlockNumber pages, Size space, int fillfactor)
 {
@@ -77,7 +77,7 @@ used(BlockNumber blkno)
 	return free_space[blkno] >= EMPTY ? 0 : PAGE_BYTES - free_space[blkno];
 }
 
-/* takes -- how many rows of a size fit into a page with so much free space. */
+/* takes -- how many rows of a size fit into a page with this free space. */
 static int
 takes(Size space, Size row, Size reserve)
 {

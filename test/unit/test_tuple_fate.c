@@ -4,9 +4,9 @@
  *	  Which tuples a rewrite takes along: rewrite/tuple_fate.c.
  *
  * Each kind of inserter with each kind of deleter or locker, and all hints that
- * there may be of them.  What is right follows from how the transactions ended, so
- * it is worked out from that alone here, for the server's function, too.
- * A build with assertions asks the server's own one, about every tuple.
+ * there may be of them.  The right answer follows from how the transactions ended, so
+ * it is worked out from that alone here, for the server's function, too.  A build with
+ * assertions asks the server's own one, about every tuple.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

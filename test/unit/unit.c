@@ -4,8 +4,8 @@
  *	  Runs the tests of a program, and stands for the server in it.
  *
  * Memory is malloc's, and nobody frees it but pfree.  An error goes to the nearest
- * PG_TRY, as in the server, or fails the test.  What is declared otherwise, or not
- * at all, in some version of the server stands here, without its header.
+ * PG_TRY, as in the server, or fails the test.  Functions that some version of the
+ * server declares otherwise, or not at all, stand here without its header.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

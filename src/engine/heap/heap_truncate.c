@@ -164,7 +164,7 @@ heap_truncate_step(TableVacuum *vacuum, CompactionPass *pass)
 	else
 		pass->new_pages = cut_off(vacuum, rel_pages, floor, &pass->nqueued, &end);
 
-	/* each step is an exclusive lock on standbys, so few of them are better */
+	/* each step is an exclusive lock on standbys, so few steps are better */
 	Assert(pass->nqueued >= nqueued && pass->nqueued <= MAX_QUEUED);
 	pass->step = 0;
 	if (end == AT_FLOOR && pass->nqueued == nqueued)

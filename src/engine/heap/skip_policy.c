@@ -118,7 +118,7 @@ skip_policy_setup(TableVacuum *vacuum, const VacuumParams *params)
 		return;
 
 	/*
-	 * The first region is of random length, lest each vacuum try and fail on
+	 * The first region is of random length, so that vacuums don't all fail on
 	 * the same blocks.
 	 */
 	eager->first_region_end = pg_prng_uint32(&pg_global_prng_state) % EAGER_REGION_BLOCKS;

@@ -280,7 +280,7 @@ rewrite_entry_leaf(GinPages *pages, Buffer buffer)
  *		Make a tuple with the nlive TIDs of this one that aren't dead; palloc'd.  The
  *		TIDs of this one begin at first.
  *
- * What GinFormTuple would make of the key is in front of the list already.
+ * The list already has the key in front, as GinFormTuple would form it.
  */
 static IndexTuple
 shorten_tuple(GinPages *pages, IndexTuple tuple, int first, int nlive, BlockNumber blkno)

@@ -67,7 +67,7 @@
  * Scans of a GIN index are bitmap scans: they don't rely on their pins.  So, as by the
  * server's routine, a leaf is locked exclusively for its visit, and not for cleanup.
  *
- * What is left to the server
+ * Indexes that are left to the server
  * --------------------------
  * An index that PostgreSQL before 9.4 has built may have lists that aren't
  * compressed.  The server's routine vacuums it.  The server does cleanup, too, which

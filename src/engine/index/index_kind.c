@@ -4,13 +4,13 @@
  *	  What kinds of indexes that a team vacuums together have in common.
  *
  * Ranges of blocks.  A kind that visits pages in physical order hands out in
- * ranges the blocks that the index has when the phase begins.  What it has grown by
- * meanwhile goes to the process that comes first (index_claim_growth).
+ * ranges the blocks that the index has when the phase begins.  The blocks that it has
+ * grown by meanwhile go to the process that comes first (index_claim_growth).
  *
- * Turns.  What only one member may do to an index at a time, it does in its turn.
- * A turn is a flag and a condition variable: heavyweight locks don't
- * conflict within a team, and an LWLock would hold off interrupts.  The turn of a
- * member that fails never ends, but the team does.
+ * Turns.  A member takes its turn for work that only one of them may do to an index at
+ * a time.  A turn is a flag and a condition variable: heavyweight locks don't conflict
+ * within a team, and an LWLock would hold off interrupts.  The turn of a member that
+ * fails never ends, but the team does.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

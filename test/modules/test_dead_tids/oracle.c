@@ -3,9 +3,9 @@
  * oracle.c
  *	  A made-up table's dead items, as plain sorted arrays.
  *
- * What the dead-TID store must hold in the end is known before it is filled,
- * and kept in the simplest way there is.  Only blocks with dead items take
- * memory, so the table may be as large as tables can be.
+ * The final contents of the dead-TID store are known before it is filled, and kept in
+ * the simplest way.  Only blocks with dead items take memory, so the table may be as
+ * large as tables can be.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

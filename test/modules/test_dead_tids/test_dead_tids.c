@@ -56,7 +56,7 @@ PG_FUNCTION_INFO_V1(test_dead_tids_shared_size);
 #define MATCHES				20
 #define RANGES_READ			10
 
-/* What lies behind the store must stay as it is. */
+/* Memory behind the store must stay as it is. */
 #define GUARD_SIZE			64
 #define GUARD_BYTE			0xA5
 
@@ -85,7 +85,7 @@ typedef struct Member
 	bool		stream_ended;
 	bool		refused;
 	int			read_ahead;
-	int			patience;		/* adds a block once in so many steps */
+	int			patience;		/* steps from one added block to the next */
 	BlockAhead *ahead;			/* a ring */
 	int			ahead_first;
 	int			ahead_count;
@@ -663,7 +663,7 @@ check_facts(Simulation *sim)
 	for (int i = 0; i < GUARD_SIZE; i++)
 		CHECK(guard[i] == GUARD_BYTE);
 
-	/* Who is alone comes to an end only when most of the memory is in use. */
+	/* A process alone comes to an end only when most of the memory is in use. */
 	if (sim->nmembers == 1 && sim->memory_used_up && !sim->growth_failed &&
 		sim->memory >= MUCH_MEMORY && sim->nblocks <= ALL_BLOCKS_CHECKED)
 		CHECK(bytes >= limit / 3 * 2);
