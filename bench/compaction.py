@@ -4,9 +4,9 @@ pgbench works by day at one rate and by night, the last third of a day, at anoth
 change all the time; in one each evening deletes what is older than a day; one is purged of nine rows in ten on the third evening; and of
 the second all rows are changed at once on the fifth. The rows need the space that they took when the tables were new.
 
-Time is compressed: compaction visits the database so many times as often, is on by night as by its window, and what it remembers
-becomes older as days go by. pg_repack and pg_squeeze, built from their sources, do all tables each night; who is not named is left out.
-`make bench-compaction COMPACTION_ARGS="--minutes 3"`.
+Time is compressed: compaction visits the database more often by the same factor, is on by night as by its window, and what it remembers
+becomes older as days go by. pg_repack and pg_squeeze, built from their sources, do all tables each night; a contender that is not named is
+left out. `make bench-compaction COMPACTION_ARGS="--minutes 3"`.
 """
 
 import argparse

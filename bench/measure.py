@@ -189,7 +189,7 @@ class Result:
 
     def ratio(self, contender: Contender, baseline: Contender) -> Ratio:
         """Return how many times as fast the contender is as the baseline: its runs are compared with those of the same round,
-        which what else went on in the machine slowed down as well.
+        which other work of the machine slowed down as well.
         """
         pairs = zip(self.runs_of(baseline), self.runs_of(contender))
         ratios = [base.seconds / run.seconds for base, run in pairs]

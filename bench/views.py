@@ -1,6 +1,6 @@
 """How long the views take in a database of many tables, with a long history, beside one that holds rows back.
 
-Each of so many tables has ten columns, two indexes and a TOAST table, and dead rows; ten of them are large and bloated, and one index of
+Each table has ten columns, two indexes and a TOAST table, and dead rows; ten of them are large and bloated, and one index of
 each of these is never used. `make bench-views VIEWS_ARGS="--tables 1000 --runs 10000"`.
 """
 

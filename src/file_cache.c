@@ -5,21 +5,21 @@
  *
  * A VACUUM reads each page of a large table once, and will not read it again soon.  These
  * pages push out of the page cache those that others need.  So, if
- * cyclone.preserve_page_cache is on, a process looks at a file piece by piece:
+ * cyclone.preserve_page_cache is on, a process looks at a file stripe by stripe:
  *
- * - Before the team reads from a piece, one member asks which of its pages are in the
+ * - Before the team reads from a stripe, one member asks which of its pages are in the
  *	 page cache (mincore), and notes that for all members (FileCacheMap).  These pages
  *	 stay, no matter which process has read them.
- * - When the process is past the piece by more than its ring of buffers, the server has
- *	 written the changed pages of the piece.  The process tells the system to begin to
+ * - When the process is past the stripe by more than its ring of buffers, the server has
+ *	 written the changed pages of the stripe.  The process tells the system to begin to
  *	 write them to disk (sync_file_range).
  * - Some MB later it drops the pages that weren't there before (posix_fadvise).  The
- *	 system keeps those that are not clean yet, and the process tries the piece again later.
+ *	 system keeps those that are not clean yet, and the process tries the stripe again later.
  *
- * A process that comes back to a piece, as in indexes that are not read in file order,
+ * A process that comes back to a stripe, as in indexes that are not read in file order,
  * notes it once, as long as it hasn't been written.
  *
- * Code of the server that reads all of a file tells us no block.  So all pieces are asked
+ * Code of the server that reads all of a file tells us no block.  So all stripes are asked
  * about before (file_cache_before_all), and what the code has brought is dropped when it
  * has ended (file_cache_after_all).
  *
@@ -89,52 +89,52 @@
 #endif
 
 /*
- * A piece of a file: 2 MB, as large as the system's largest folios, which it drops
- * whole or not at all.  A piece is whole in one segment, or nothing is done.
+ * A stripe of a file: 2 MB, as large as the system's largest folios, which it drops
+ * whole or not at all.  A stripe is whole in one segment, or nothing is done.
  */
-#define PIECE_BYTES			(2 * 1024 * 1024)
-#define PIECE_BLOCKS		(PIECE_BYTES / BLCKSZ)
-#define PIECES_FIT			(RELSEG_SIZE % PIECE_BLOCKS == 0)
+#define STRIPE_BYTES			(2 * 1024 * 1024)
+#define STRIPE_BLOCKS		(STRIPE_BYTES / BLCKSZ)
+#define STRIPES_FIT			(RELSEG_SIZE % STRIPE_BLOCKS == 0)
 
 /* A relation of fewer blocks isn't worth it (8 MB). */
-#define WORTHWHILE_BLOCKS	(4 * PIECE_BLOCKS)
+#define WORTHWHILE_BLOCKS	(4 * STRIPE_BLOCKS)
 
 /*
  * Distances, in blocks that were asked for meanwhile: beside the ring, what a read
  * stream may be ahead (4 MB); and how long the system has to write (16 MB).
  */
-#define AHEAD_BLOCKS		(2 * PIECE_BLOCKS)
-#define WRITING_BLOCKS		(8 * PIECE_BLOCKS)
+#define AHEAD_BLOCKS		(2 * STRIPE_BLOCKS)
+#define WRITING_BLOCKS		(8 * STRIPE_BLOCKS)
 
-/* How many of the pieces noted last a process looks through for one that it comes back to */
+/* How many of the stripes noted last a process looks through for one that it comes back to */
 #define LOOK_BACK			64
 
-/* How many pieces ahead a process asks which pages are there: more than the system reads ahead */
+/* How many stripes ahead a process asks which pages are there: more than the system reads ahead */
 #define ASK_AHEAD			8
 
 /* No page of memory is smaller. */
 #define MIN_PAGE_BYTES		4096
 
 /*
- * How far it is to the next try (64 MB), how often a piece is tried, and how many pieces
+ * How far it is to the next try (64 MB), how often a stripe is tried, and how many stripes
  * may wait for a try
  */
-#define LATE_BLOCKS			(32 * PIECE_BLOCKS)
+#define LATE_BLOCKS			(32 * STRIPE_BLOCKS)
 #define MAX_TRIES			8
-#define MAX_PIECES			4096
+#define MAX_STRIPES			4096
 
 /*
- * How many pieces are written or dropped at most at the begin of another piece, as reads
+ * How many stripes are written or dropped at most at the begin of another stripe, as reads
  * wait meanwhile, and at the end between two checks for interrupts.  More than one are due
  * only after file_cache_release.
  */
-#define PIECES_AT_ONCE		4
-#define PIECES_AT_END		64
+#define STRIPES_AT_ONCE		4
+#define STRIPES_AT_END		64
 
 /* Presence is noted of this much (64 kB), a bit each; it is there if any of it is. */
-#define UNIT_BYTES			(PIECE_BYTES / 32)
+#define UNIT_BYTES			(STRIPE_BYTES / 32)
 
-typedef struct Piece
+typedef struct Stripe
 {
 	RelFileLocator file;
 	BlockNumber start;
@@ -142,25 +142,25 @@ typedef struct Piece
 	uint64		passed_at;		/* blocks_asked of FileCache, then */
 	int			tries;
 	uint32		absent;			/* units that were not there before */
-} Piece;
+} Stripe;
 
-/* By piece: 0 until a process has asked, then KNOWN and the units that are not there */
+/* By stripe: 0 until a process has asked, then KNOWN and the units that are not there */
 #define KNOWN				(UINT64CONST(1) << 32)
 
 struct FileCacheMap
 {
-	BlockNumber npieces;
-	pg_atomic_uint64 pieces[FLEXIBLE_ARRAY_MEMBER];
+	BlockNumber nstripes;
+	pg_atomic_uint64 stripes[FLEXIBLE_ARRAY_MEMBER];
 };
 
 /* Some of them, in an array that grows, from first on */
-typedef struct Pieces
+typedef struct Stripes
 {
-	Piece	   *array;
+	Stripe	   *array;
 	int			size;
 	int			first;
 	int			count;
-} Pieces;
+} Stripes;
 
 struct FileCache
 {
@@ -171,16 +171,16 @@ struct FileCache
 	MemoryContext context;
 
 	bool		holds;
-	Piece		piece;			/* that is read now */
-	bool		has_piece;
+	Stripe		stripe;			/* that is read now */
+	bool		has_stripe;
 
-	Pieces		passed;			/* in that order */
+	Stripes		passed;			/* in that order */
 	int			nwritten;		/* the first few of them are being written */
-	Pieces		late;			/* to be tried again */
-	Pieces		held;			/* until they are released */
+	Stripes		late;			/* to be tried again */
+	Stripes		held;			/* until they are released */
 };
 
-/* A segment that is open while some pieces are dealt with */
+/* A segment that is open while some stripes are dealt with */
 typedef struct Segment
 {
 	RelFileLocator file;
@@ -194,22 +194,22 @@ static bool may_call = false;
 #ifdef SYSTEM_CAN
 
 static bool make_calls(void);
-static void begin_piece(FileCache *cache, Relation rel, FileCacheMap *map,
-						BlockNumber start);
-static void change_piece(FileCache *cache, const Piece *piece);
-static bool is_piece(const Piece *piece, RelFileLocator file, BlockNumber start);
-static void leave_piece(FileCache *cache);
-static void append(FileCache *cache, Pieces *pieces, const Piece *piece);
+static void begin_stripe(FileCache *cache, Relation rel, FileCacheMap *map,
+						 BlockNumber start);
+static void change_stripe(FileCache *cache, const Stripe *stripe);
+static bool is_stripe(const Stripe *stripe, RelFileLocator file, BlockNumber start);
+static void leave_stripe(FileCache *cache);
+static void append(FileCache *cache, Stripes *stripes, const Stripe *stripe);
 static void work_off(FileCache *cache, bool all);
-static void try_later(FileCache *cache, Segment *segment, Piece *piece);
-static void write_back(FileCache *cache, Segment *segment, const Piece *piece);
-static void drop_piece(FileCache *cache, Segment *segment, Piece *piece);
+static void try_later(FileCache *cache, Segment *segment, Stripe *stripe);
+static void write_back(FileCache *cache, Segment *segment, const Stripe *stripe);
+static void drop_stripe(FileCache *cache, Segment *segment, Stripe *stripe);
 static void ask_for_map(FileCache *cache, Segment *segment, Relation rel, FileCacheMap *map,
 						BlockNumber number);
-static uint32 ask(FileCache *cache, Segment *segment, const Piece *piece);
-static bool open_segment(Segment *segment, const Piece *piece);
+static uint32 ask(FileCache *cache, Segment *segment, const Stripe *stripe);
+static bool open_segment(Segment *segment, const Stripe *stripe);
 static void close_segment(Segment *segment);
-static off_t piece_offset(const Piece *piece);
+static off_t stripe_offset(const Stripe *stripe);
 static void note_failure(FileCache *cache, const char *call, int error);
 
 #endif
@@ -235,7 +235,7 @@ file_cache_init(void)
 bool
 file_cache_is_wanted(Relation rel, BlockNumber nblocks)
 {
-	return may_call && cyclone_preserve_page_cache && PIECES_FIT &&
+	return may_call && cyclone_preserve_page_cache && STRIPES_FIT &&
 		nblocks >= WORTHWHILE_BLOCKS && !RelationUsesLocalBuffers(rel) &&
 		(io_direct_flags & IO_DIRECT_DATA) == 0;
 }
@@ -244,7 +244,7 @@ file_cache_is_wanted(Relation rel, BlockNumber nblocks)
 Size
 file_cache_map_size(BlockNumber nblocks)
 {
-	const FileCacheMap map = {.npieces = nblocks / PIECE_BLOCKS + 1};
+	const FileCacheMap map = {.nstripes = nblocks / STRIPE_BLOCKS + 1};
 
 	return file_cache_map_bytes(&map);
 }
@@ -253,16 +253,16 @@ file_cache_map_size(BlockNumber nblocks)
 Size
 file_cache_map_bytes(const FileCacheMap *map)
 {
-	return MAXALIGN(offsetof(FileCacheMap, pieces) + map->npieces * sizeof(pg_atomic_uint64));
+	return MAXALIGN(offsetof(FileCacheMap, stripes) + map->nstripes * sizeof(pg_atomic_uint64));
 }
 
 /* file_cache_map_init -- nothing is known yet. */
 void
 file_cache_map_init(FileCacheMap *map, BlockNumber nblocks)
 {
-	map->npieces = nblocks / PIECE_BLOCKS + 1;
-	for (BlockNumber i = 0; i < map->npieces; i++)
-		pg_atomic_init_u64(&map->pieces[i], 0);
+	map->nstripes = nblocks / STRIPE_BLOCKS + 1;
+	for (BlockNumber i = 0; i < map->nstripes; i++)
+		pg_atomic_init_u64(&map->stripes[i], 0);
 }
 
 /*
@@ -297,12 +297,12 @@ void
 file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber blkno)
 {
 #ifdef SYSTEM_CAN
-	BlockNumber start = blkno - blkno % PIECE_BLOCKS;
+	BlockNumber start = blkno - blkno % STRIPE_BLOCKS;
 
 	if (cache == NULL || cache->error != 0 || VacuumFailsafeActive)
 		return;
-	if (!cache->has_piece || !is_piece(&cache->piece, rel->rd_locator, start))
-		begin_piece(cache, rel, map, start);
+	if (!cache->has_stripe || !is_stripe(&cache->stripe, rel->rd_locator, start))
+		begin_stripe(cache, rel, map, start);
 	cache->blocks_asked++;
 #endif
 }
@@ -317,7 +317,7 @@ file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map)
 #ifdef SYSTEM_CAN
 	if (cache == NULL)
 		return;
-	for (BlockNumber i = 0; i < map->npieces && cache->error == 0 && !VacuumFailsafeActive; i++)
+	for (BlockNumber i = 0; i < map->nstripes && cache->error == 0 && !VacuumFailsafeActive; i++)
 	{
 		Segment		segment = {.fd = -1};
 
@@ -340,19 +340,19 @@ file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map)
 		return;
 	/* all are written before any is dropped */
 	for (int pass = 0; pass < 2; pass++)
-		for (BlockNumber i = 0; i < map->npieces && cache->error == 0 && !VacuumFailsafeActive; i++)
+		for (BlockNumber i = 0; i < map->nstripes && cache->error == 0 && !VacuumFailsafeActive; i++)
 		{
 			Segment		segment = {.fd = -1};
-			Piece		piece = {.file = rel->rd_locator,.start = i * PIECE_BLOCKS};
+			Stripe		stripe = {.file = rel->rd_locator,.start = i * STRIPE_BLOCKS};
 
 			CHECK_FOR_INTERRUPTS();
-			piece.absent = (uint32) pg_atomic_read_u64(&map->pieces[i]);
-			if (piece.absent == 0)
+			stripe.absent = (uint32) pg_atomic_read_u64(&map->stripes[i]);
+			if (stripe.absent == 0)
 				continue;
 			if (pass == 0)
-				write_back(cache, &segment, &piece);
+				write_back(cache, &segment, &stripe);
 			else
-				drop_piece(cache, &segment, &piece);
+				drop_stripe(cache, &segment, &stripe);
 			close_segment(&segment);
 		}
 #endif
@@ -368,16 +368,16 @@ file_cache_release(FileCache *cache)
 #ifdef SYSTEM_CAN
 	if (cache == NULL)
 		return;
-	cache->piece.is_held = false;
+	cache->stripe.is_held = false;
 	for (int i = 0; i < cache->passed.count; i++)
 		cache->passed.array[cache->passed.first + i].is_held = false;
 	for (int i = 0; i < cache->held.count; i++)
 	{
-		Piece	   *piece = &cache->held.array[i];
+		Stripe	   *stripe = &cache->held.array[i];
 
-		piece->is_held = false;
-		piece->passed_at = cache->blocks_asked;
-		append(cache, &cache->passed, piece);
+		stripe->is_held = false;
+		stripe->passed_at = cache->blocks_asked;
+		append(cache, &cache->passed, stripe);
 	}
 	cache->held.count = 0;
 #endif
@@ -394,8 +394,8 @@ file_cache_end(FileCache *cache)
 #ifdef SYSTEM_CAN
 	if (cache == NULL)
 		return;
-	if (cache->has_piece)
-		leave_piece(cache);
+	if (cache->has_stripe)
+		leave_stripe(cache);
 	file_cache_release(cache);
 	while (cache->error == 0 && !VacuumFailsafeActive &&
 		   cache->passed.count + cache->late.count > 0)
@@ -437,101 +437,106 @@ make_calls(void)
 }
 
 /*
- * begin_piece
- *		Another piece begins: deal with those that are far enough behind, and ask which
+ * begin_stripe
+ *		Another stripe begins: deal with those that are far enough behind, and ask which
  *		pages of this one are in the page cache.
  *
- * It asks some pieces ahead, as the system reads ahead.  Blocks behind the map, which the
+ * It asks some stripes ahead, as the system reads ahead.  Blocks behind the map, which the
  * relation got meanwhile, aren't dropped.
  */
 static void
-begin_piece(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber start)
+begin_stripe(FileCache *cache, Relation rel, FileCacheMap *map, BlockNumber start)
 {
 	Segment		segment = {.fd = -1};
-	BlockNumber number = start / PIECE_BLOCKS;
-	Piece		piece = {.file = rel->rd_locator,.start = start,.is_held = cache->holds};
+	BlockNumber number = start / STRIPE_BLOCKS;
+	Stripe		stripe = {.file = rel->rd_locator,.start = start,.is_held = cache->holds};
 
-	change_piece(cache, &piece);
-	for (BlockNumber i = number; i <= number + ASK_AHEAD && i < map->npieces; i++)
+	change_stripe(cache, &stripe);
+	for (BlockNumber i = number; i <= number + ASK_AHEAD && i < map->nstripes; i++)
 		ask_for_map(cache, &segment, rel, map, i);
 	close_segment(&segment);
-	if (number < map->npieces)
-		cache->piece.absent = (uint32) pg_atomic_read_u64(&map->pieces[number]);
+	if (number < map->nstripes)
+		cache->stripe.absent = (uint32) pg_atomic_read_u64(&map->stripes[number]);
 }
 
-/* change_piece -- the current piece is left, and this one begins. */
+/* change_stripe -- the current stripe is left, and this one begins. */
 static void
-change_piece(FileCache *cache, const Piece *piece)
+change_stripe(FileCache *cache, const Stripe *stripe)
 {
-	if (cache->has_piece)
-		leave_piece(cache);
+	Assert(stripe->start % STRIPE_BLOCKS == 0);
+	if (cache->has_stripe)
+		leave_stripe(cache);
 	work_off(cache, false);
-	cache->piece = *piece;
-	cache->has_piece = true;
+	cache->stripe = *stripe;
+	cache->has_stripe = true;
 }
 
-/* ask_for_map -- note which pages of a piece are there, unless a process has done so. */
+/* ask_for_map -- note which pages of a stripe are there, unless a process has done so. */
 static void
 ask_for_map(FileCache *cache, Segment *segment, Relation rel, FileCacheMap *map, BlockNumber number)
 {
-	Piece		piece = {.file = rel->rd_locator,.start = number * PIECE_BLOCKS};
+	Stripe		stripe = {.file = rel->rd_locator,.start = number * STRIPE_BLOCKS};
 	uint64		unknown = 0;
 
-	if (pg_atomic_read_u64(&map->pieces[number]) == 0)
-		(void) pg_atomic_compare_exchange_u64(&map->pieces[number], &unknown,
-											  KNOWN | ask(cache, segment, &piece));
+	Assert(number < map->nstripes);
+	if (pg_atomic_read_u64(&map->stripes[number]) == 0)
+		(void) pg_atomic_compare_exchange_u64(&map->stripes[number], &unknown,
+											  KNOWN | ask(cache, segment, &stripe));
 }
 
-/* is_piece -- is it this piece of this file? */
+/* is_stripe -- is it this stripe of this file? */
 static bool
-is_piece(const Piece *piece, RelFileLocator file, BlockNumber start)
+is_stripe(const Stripe *stripe, RelFileLocator file, BlockNumber start)
 {
-	return piece->start == start && RelFileLocatorEquals(piece->file, file);
+	return stripe->start == start && RelFileLocatorEquals(stripe->file, file);
 }
 
 /*
- * leave_piece
- *		The current piece has been read: note it if there is something to drop,
+ * leave_stripe
+ *		The current stripe has been read: note it if there is something to drop,
  *		unless it is among those noted that aren't written yet.
  */
 static void
-leave_piece(FileCache *cache)
+leave_stripe(FileCache *cache)
 {
-	Piece	   *piece = &cache->piece;
+	Stripe	   *stripe = &cache->stripe;
 
-	if (cache->error != 0 || piece->absent == 0)
+	Assert(cache->has_stripe);
+	if (cache->error != 0 || stripe->absent == 0)
 		return;
 	for (int i = cache->passed.count - 1; i >= Max(cache->nwritten, cache->passed.count - LOOK_BACK); i--)
 	{
-		Piece	   *noted = &cache->passed.array[cache->passed.first + i];
+		Stripe	   *noted = &cache->passed.array[cache->passed.first + i];
 
-		if (is_piece(noted, piece->file, piece->start))
+		if (is_stripe(noted, stripe->file, stripe->start))
 		{
-			noted->absent |= piece->absent;
+			noted->absent |= stripe->absent;
 			return;
 		}
 	}
-	piece->passed_at = cache->blocks_asked;
-	append(cache, &cache->passed, piece);
+	stripe->passed_at = cache->blocks_asked;
+	append(cache, &cache->passed, stripe);
 }
 
 /*
  * append
- *		Add a piece behind others.  Lack of memory is noted as a failed call and raises no
+ *		Add a stripe behind others.  Lack of memory is noted as a failed call and raises no
  *		error, as a descriptor may be open.
  */
 static void
-append(FileCache *cache, Pieces *pieces, const Piece *piece)
+append(FileCache *cache, Stripes *stripes, const Stripe *stripe)
 {
-	if (pieces->first + pieces->count == pieces->size && pieces->first > pieces->size / 2)
+	Assert(stripes->first >= 0 && stripes->count >= 0);
+	Assert(stripes->first + stripes->count <= stripes->size);
+	if (stripes->first + stripes->count == stripes->size && stripes->first > stripes->size / 2)
 	{
-		memmove(pieces->array, pieces->array + pieces->first, pieces->count * sizeof(Piece));
-		pieces->first = 0;
+		memmove(stripes->array, stripes->array + stripes->first, stripes->count * sizeof(Stripe));
+		stripes->first = 0;
 	}
-	else if (pieces->first + pieces->count == pieces->size)
+	else if (stripes->first + stripes->count == stripes->size)
 	{
-		int			size = Max(pieces->size * 2, 64);
-		Piece	   *array = MemoryContextAllocExtended(cache->context, size * sizeof(Piece),
+		int			size = Max(stripes->size * 2, 64);
+		Stripe	   *array = MemoryContextAllocExtended(cache->context, size * sizeof(Stripe),
 													   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_HUGE);
 
 		if (array == NULL)
@@ -539,110 +544,112 @@ append(FileCache *cache, Pieces *pieces, const Piece *piece)
 			note_failure(cache, "malloc", ENOMEM);
 			return;
 		}
-		if (pieces->array != NULL)
+		if (stripes->array != NULL)
 		{
-			memcpy(array, pieces->array, pieces->size * sizeof(Piece));
-			pfree(pieces->array);
+			memcpy(array, stripes->array, stripes->size * sizeof(Stripe));
+			pfree(stripes->array);
 		}
-		pieces->array = array;
-		pieces->size = size;
+		stripes->array = array;
+		stripes->size = size;
 	}
-	Assert(pieces->first + pieces->count < pieces->size);
-	pieces->array[pieces->first + pieces->count++] = *piece;
+	Assert(stripes->first + stripes->count < stripes->size);
+	stripes->array[stripes->first + stripes->count++] = *stripe;
 }
 
 /*
  * work_off
- *		Have some pieces written that are far enough behind, and drop some that are farther
- *		behind; or, with all, some of all pieces: then all are written before any is dropped.
+ *		Have some stripes written that are far enough behind, and drop some that are farther
+ *		behind; or, with all, some of all stripes: then all are written before any is dropped.
  */
 static void
 work_off(FileCache *cache, bool all)
 {
-	Pieces	   *passed = &cache->passed;
+	Stripes    *passed = &cache->passed;
 	uint64		write_distance = all ? 0 : cache->ring_blocks + AHEAD_BLOCKS;
 	uint64		drop_distance = all ? 0 : write_distance + WRITING_BLOCKS;
-	const int	most = all ? PIECES_AT_END : PIECES_AT_ONCE;
+	const int	most = all ? STRIPES_AT_END : STRIPES_AT_ONCE;
 	Segment		segment = {.fd = -1};
 
+	Assert(cache->nwritten >= 0 && cache->nwritten <= passed->count);
 	for (int i = 0; i < most && cache->error == 0 && cache->nwritten < passed->count; i++)
 	{
-		Piece	   *piece = &passed->array[passed->first + cache->nwritten];
+		Stripe	   *stripe = &passed->array[passed->first + cache->nwritten];
 
-		if (cache->blocks_asked - piece->passed_at < write_distance)
+		if (cache->blocks_asked - stripe->passed_at < write_distance)
 			break;
-		write_back(cache, &segment, piece);
+		write_back(cache, &segment, stripe);
 		cache->nwritten++;
 	}
 	for (int i = 0; i < most && cache->error == 0 && cache->nwritten > 0; i++)
 	{
-		Piece		piece = passed->array[passed->first];
+		Stripe		stripe = passed->array[passed->first];
 
 		if (all ? cache->nwritten < passed->count :
-			cache->blocks_asked - piece.passed_at < drop_distance)
+			cache->blocks_asked - stripe.passed_at < drop_distance)
 			break;
 		passed->first++;
 		passed->count--;
 		cache->nwritten--;
-		if (piece.is_held)
-			append(cache, &cache->held, &piece);
+		if (stripe.is_held)
+			append(cache, &cache->held, &stripe);
 		else
 		{
-			drop_piece(cache, &segment, &piece);
-			if (piece.absent != 0 && !all)
-				try_later(cache, &segment, &piece);
+			drop_stripe(cache, &segment, &stripe);
+			if (stripe.absent != 0 && !all)
+				try_later(cache, &segment, &stripe);
 		}
 	}
 	for (int i = 0; i < most && cache->error == 0 && cache->late.count > 0; i++)
 	{
-		Piece		piece = cache->late.array[cache->late.first];
+		Stripe		stripe = cache->late.array[cache->late.first];
 
-		if (!all && cache->blocks_asked - piece.passed_at < LATE_BLOCKS)
+		if (!all && cache->blocks_asked - stripe.passed_at < LATE_BLOCKS)
 			break;
 		cache->late.first++;
 		cache->late.count--;
-		drop_piece(cache, &segment, &piece);
-		if (piece.absent != 0 && !all)
-			try_later(cache, &segment, &piece);
+		drop_stripe(cache, &segment, &stripe);
+		if (stripe.absent != 0 && !all)
+			try_later(cache, &segment, &stripe);
 	}
 	close_segment(&segment);
 }
 
-/* try_later -- some pages of a piece were not clean: have them written, and try again later. */
+/* try_later -- some pages of a stripe were not clean: have them written, and try again later. */
 static void
-try_later(FileCache *cache, Segment *segment, Piece *piece)
+try_later(FileCache *cache, Segment *segment, Stripe *stripe)
 {
-	if (++piece->tries == MAX_TRIES || cache->late.count == MAX_PIECES)
+	Assert(stripe->tries < MAX_TRIES);
+	if (++stripe->tries == MAX_TRIES || cache->late.count == MAX_STRIPES)
 		return;
-	write_back(cache, segment, piece);
-	piece->passed_at = cache->blocks_asked;
-	append(cache, &cache->late, piece);
+	write_back(cache, segment, stripe);
+	stripe->passed_at = cache->blocks_asked;
+	append(cache, &cache->late, stripe);
 }
 
-/* write_back -- have the system begin to write a piece. */
+/* write_back -- have the system begin to write a stripe. */
 static void
-write_back(FileCache *cache, Segment *segment, const Piece *piece)
+write_back(FileCache *cache, Segment *segment, const Stripe *stripe)
 {
-	if (open_segment(segment, piece) &&
-		sync_file_range(segment->fd, piece_offset(piece), PIECE_BYTES,
+	if (open_segment(segment, stripe) &&
+		sync_file_range(segment->fd, stripe_offset(stripe), STRIPE_BYTES,
 						SYNC_FILE_RANGE_WRITE) != 0)
 		note_failure(cache, "sync_file_range", errno);
 }
 
 /*
- * drop_piece
- *		Drop the units of a piece that weren't there before.  Afterwards piece->absent has
+ * drop_stripe
+ *		Drop the units of a stripe that weren't there before.  Afterwards stripe->absent has
  *		those that are still there.
  */
 static void
-drop_piece(FileCache *cache, Segment *segment, Piece *piece)
+drop_stripe(FileCache *cache, Segment *segment, Stripe *stripe)
 {
-	const uint64 absent = piece->absent;
+	const uint64 absent = stripe->absent;
 	int			end;
 
-	if (!open_segment(segment, piece))
+	if (!open_segment(segment, stripe))
 	{
-		piece->absent = 0;
+		stripe->absent = 0;
 		return;
 	}
 	for (int unit = 0; absent >> unit != 0; unit = end)
@@ -654,7 +661,7 @@ drop_piece(FileCache *cache, Segment *segment, Piece *piece)
 			continue;
 		while (absent >> end & 1)
 			end++;
-		error = posix_fadvise(segment->fd, piece_offset(piece) + (off_t) unit * UNIT_BYTES,
+		error = posix_fadvise(segment->fd, stripe_offset(stripe) + (off_t) unit * UNIT_BYTES,
 							  (off_t) (end - unit) * UNIT_BYTES, POSIX_FADV_DONTNEED);
 		if (error != 0)
 		{
@@ -662,18 +669,18 @@ drop_piece(FileCache *cache, Segment *segment, Piece *piece)
 			return;
 		}
 	}
-	piece->absent &= ~ask(cache, segment, piece);
+	stripe->absent &= ~ask(cache, segment, stripe);
 }
 
 /*
  * ask
- *		Which units of a piece are not in the page cache?  0 if that can't be found out.
+ *		Which units of a stripe are not in the page cache?  0 if that can't be found out.
  */
 static uint32
-ask(FileCache *cache, Segment *segment, const Piece *piece)
+ask(FileCache *cache, Segment *segment, const Stripe *stripe)
 {
 	static long page_size = 0;
-	unsigned char in_core[PIECE_BYTES / MIN_PAGE_BYTES];
+	unsigned char in_core[STRIPE_BYTES / MIN_PAGE_BYTES];
 	uint32		there = 0;
 	void	   *map;
 	int			error;
@@ -681,22 +688,22 @@ ask(FileCache *cache, Segment *segment, const Piece *piece)
 	if (page_size == 0)
 		page_size = sysconf(_SC_PAGESIZE);
 	if (page_size < MIN_PAGE_BYTES || page_size > UNIT_BYTES ||
-		cache->error != 0 || !open_segment(segment, piece))
+		cache->error != 0 || !open_segment(segment, stripe))
 		return 0;
-	map = mmap(NULL, PIECE_BYTES, PROT_READ, MAP_SHARED, segment->fd, piece_offset(piece));
+	map = mmap(NULL, STRIPE_BYTES, PROT_READ, MAP_SHARED, segment->fd, stripe_offset(stripe));
 	if (map == MAP_FAILED)
 	{
 		note_failure(cache, "mmap", errno);
 		return 0;
 	}
-	error = mincore(map, PIECE_BYTES, in_core) == 0 ? 0 : errno;
-	(void) munmap(map, PIECE_BYTES);
+	error = mincore(map, STRIPE_BYTES, in_core) == 0 ? 0 : errno;
+	(void) munmap(map, STRIPE_BYTES);
 	if (error != 0)
 	{
 		note_failure(cache, "mincore", error);
 		return 0;
 	}
-	for (int i = 0; i < PIECE_BYTES / page_size; i++)
+	for (int i = 0; i < STRIPE_BYTES / page_size; i++)
 		if ((in_core[i] & 1) != 0)
 			there |= (uint32) 1 << i * page_size / UNIT_BYTES;
 	return ~there;
@@ -704,28 +711,28 @@ ask(FileCache *cache, Segment *segment, const Piece *piece)
 
 /*
  * open_segment
- *		Open the segment that a piece is in, unless it is open.  False if that fails.
+ *		Open the segment that a stripe is in, unless it is open.  False if that fails.
  */
 static bool
-open_segment(Segment *segment, const Piece *piece)
+open_segment(Segment *segment, const Stripe *stripe)
 {
-	BlockNumber number = piece->start / RELSEG_SIZE;
+	BlockNumber number = stripe->start / RELSEG_SIZE;
 	char	   *path;
 	char		segment_path[MAXPGPATH];
 
-	Assert(piece->start % PIECE_BLOCKS == 0);
+	Assert(stripe->start % STRIPE_BLOCKS == 0);
 
 	if (segment->fd >= 0 && segment->number == number &&
-		RelFileLocatorEquals(segment->file, piece->file))
+		RelFileLocatorEquals(segment->file, stripe->file))
 		return true;
 	close_segment(segment);
-	path = compat_relation_path(piece->file, MAIN_FORKNUM);
+	path = compat_relation_path(stripe->file, MAIN_FORKNUM);
 	if (number == 0)
 		strlcpy(segment_path, path, sizeof(segment_path));
 	else
 		snprintf(segment_path, sizeof(segment_path), "%s.%u", path, number);
 	pfree(path);
-	segment->file = piece->file;
+	segment->file = stripe->file;
 	segment->number = number;
 	segment->fd = BasicOpenFile(segment_path, O_RDONLY | PG_BINARY);
 	return segment->fd >= 0;
@@ -740,11 +747,11 @@ close_segment(Segment *segment)
 	segment->fd = -1;
 }
 
-/* piece_offset -- where it begins in its segment, in bytes. */
+/* stripe_offset -- where it begins in its segment, in bytes. */
 static off_t
-piece_offset(const Piece *piece)
+stripe_offset(const Stripe *stripe)
 {
-	return (off_t) (piece->start % RELSEG_SIZE) * BLCKSZ;
+	return (off_t) (stripe->start % RELSEG_SIZE) * BLCKSZ;
 }
 
 /* note_failure -- a call has failed: make no more calls. */

@@ -151,7 +151,7 @@ def wraparound(report: Report) -> Markup:
 
 
 def horizon(report: Report) -> Markup:
-    """Who keeps dead rows."""
+    """The holders of dead rows."""
     found = report.rows(
         "SELECT *, dead_tables::text[] AS dead_tables, clock_timestamp() - since AS held FROM cyclone.horizon_details"
         " WHERE pid IS DISTINCT FROM pg_backend_pid()"

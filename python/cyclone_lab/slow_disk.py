@@ -24,7 +24,7 @@ class Model:
     merge_bytes: int  # that one operation reads ahead, or writes, in a sequence
     latency_us: int  # the least time from an operation's begin to its answer, in which the disk serves others, too
     burst_us: int  # work that a disk which had nothing to do makes up for
-    dirty_us: int  # work of queued writes, from which on those who write have to wait
+    dirty_us: int  # work of queued writes above which writers have to wait
     has_arm: bool  # which takes its position first, and transfers then; else there are limits on operations and on bytes
 
 

@@ -20,7 +20,8 @@ typedef struct TableKey
 	Oid			relid;
 } TableKey;
 
-/* Who vacuums a table, and if it isn't the engine, why not; in the order of reason_names */
+/* The VACUUM that a table gets, and if it isn't the engine's, why; in the order of
+reason_names */
 typedef enum AutovacuumReason
 {
 	REASON_ENGINE,

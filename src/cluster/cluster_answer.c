@@ -200,6 +200,7 @@ query_answer(const char *text, Datum answer)
 static char *
 field(uint64 row, int column)
 {
+	Assert(row < SPI_processed && column > 0);
 	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
 }
 
@@ -217,6 +218,7 @@ tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message)
 	const char *state = fields[SQLSTATE];
 	int			level = level_of(fields[SEVERITY]);
 
+	Assert(fields[SEVERITY] != NULL && fields[MESSAGE] != NULL);
 	foreach_ptr(ClusterShard, shard, shards)
 	{
 		/* the node's name of a shard may have columns after it */
@@ -240,6 +242,7 @@ tell(ClusterVacuum *vacuum, List *shards, const NodeMessage *message)
 static int
 level_of(const char *severity)
 {
+	Assert(severity != NULL);
 	if (strcmp(severity, "INFO") == 0)
 		return INFO;
 	if (strcmp(severity, "NOTICE") == 0)

@@ -95,6 +95,7 @@ cluster_vacuum(List *rels, List *options, const VacuumOptions *read)
 												  ALLOCSET_DEFAULT_SIZES);
 	ClusterVacuum vacuum;
 
+	Assert(rels != NIL && IsTransactionState());
 	MemoryContextSwitchTo(context);
 	init_cluster_vacuum(&vacuum, options, read, true);
 	foreach_node(VacuumRelation, named, rels)
@@ -257,6 +258,7 @@ add_table(ClusterVacuum *vacuum, Oid relid, List *columns)
 {
 	ClusterTable *added;
 
+	Assert(OidIsValid(relid));
 	foreach_ptr(ClusterTable, table, vacuum->tables)
 	{
 		if (table->relid != relid)
@@ -336,6 +338,7 @@ was_tried(const ClusterVacuum *vacuum, const CitusPlacement *placement, int *nex
 {
 	int			nshards = list_length(vacuum->shards);
 
+	Assert(*next >= 0);
 	for (int n = 0; n < nshards; n++)
 	{
 		int			i = (*next + n) % nshards;
@@ -363,6 +366,7 @@ run_round(ClusterVacuum *vacuum, List *shards)
 	List	   *parts = NIL;	/* a list of shards for each node */
 	List	   *commands = NIL;
 
+	Assert(shards != NIL);
 	foreach_ptr(ClusterShard, shard, shards)
 	{
 		const CitusNode *node = &shard->placement->node;
@@ -430,6 +434,7 @@ run_commands(const ClusterVacuum *vacuum, List *nodes, List *commands)
 	List	   *answers;
 	int			level;
 
+	Assert(list_length(nodes) == list_length(commands));
 	if (vacuum->is_statement)
 	{
 		if (ActiveSnapshotSet())
@@ -460,6 +465,7 @@ make_command(const ClusterVacuum *vacuum, List *shards)
 	StringInfoData text;
 	bool		is_first = true;
 
+	Assert(shards != NIL);
 	initStringInfo(&text);
 	appendStringInfo(&text, "CALL cyclone.vacuum_node(%s, ARRAY[", quote_literal_cstr(vacuum->options));
 	foreach_ptr(ClusterShard, shard, shards)
@@ -571,6 +577,7 @@ return_rows(const ClusterVacuum *vacuum, FunctionCallInfo fcinfo)
 		values[1] = Int32GetDatum(placement->node.port);
 		values[2] = ObjectIdGetDatum(placement->relid);
 		values[3] = CStringGetTextDatum(placement->shard);
+		Assert(shard->status != NULL);
 		values[4] = CStringGetTextDatum(shard->status);
 		values[5] = Int64GetDatum(shard->before);
 		nulls[5] = shard->before < 0;

@@ -198,6 +198,7 @@ ask(void *arg)
 static TimestampTz
 in_ms(int ms)
 {
+	Assert(ms > 0);
 	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 }
 

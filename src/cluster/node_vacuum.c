@@ -219,6 +219,7 @@ read_statement(NodeVacuum *vacuum, const char *options, ArrayType *tables)
 static void
 find_shards(NodeVacuum *vacuum, List *rels)
 {
+	Assert(list_length(rels) == vacuum->nshards);
 	vacuum->stmt->rels = NIL;
 	for (int i = 0; i < vacuum->nshards; i++)
 	{
@@ -257,6 +258,7 @@ size_of(Oid relid)
 {
 	int64		size = -1;
 
+	Assert(OidIsValid(relid));
 	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return -1;
 	if (get_rel_name(relid) != NULL)
@@ -280,6 +282,7 @@ run(NodeVacuum *vacuum)
 	int			min_messages = client_min_messages;
 	QueryCompletion qc;
 
+	Assert(vacuum->stmt->rels != NIL);
 	Assert(running == NULL);
 
 	pstmt->commandType = CMD_UTILITY;
@@ -388,6 +391,7 @@ note_message(NodeVacuum *vacuum, const ErrorData *edata)
 	StringInfo	json = &vacuum->messages;
 	int			i = shard_of(vacuum, edata->message);
 
+	Assert(vacuum->current < vacuum->nshards);
 	if (i < 0 && edata->context != NULL)
 		i = shard_of(vacuum, edata->context);
 	if (i >= 0)
@@ -475,6 +479,7 @@ report(NodeVacuum *vacuum)
 {
 	StringInfoData json;
 
+	Assert(IsTransactionState());
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"failed\": %s, \"not_kept\": " INT64_FORMAT ", \"shards\": [",
 					 vacuum->failed ? "true" : "false", vacuum->not_kept);
@@ -507,6 +512,7 @@ report(NodeVacuum *vacuum)
 static const char *
 status_of(const NodeVacuum *vacuum, int i, bool is_here)
 {
+	Assert(i >= 0 && i < vacuum->nshards);
 	if (!is_here)
 		return "moved";
 	if (vacuum->shards[i].skipped)

@@ -52,6 +52,7 @@ stop_watching_client(int interval)
 static void
 set_interval(int ms, GucAction action)
 {
+	Assert(ms >= 0);
 	(void) set_config_option("client_connection_check_interval", psprintf("%d", ms),
 							 PGC_USERSET, PGC_S_SESSION, action, true, DEBUG1, false);
 }

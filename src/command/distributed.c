@@ -293,6 +293,7 @@ is_present(const OtherLibrary *library)
 {
 	const char *value;
 
+	Assert(IsTransactionState());
 	if (!OidIsValid(get_extension_oid(library->extension, true)))
 		return false;
 	if (library->off_switch == NULL)
@@ -439,6 +440,7 @@ find_in_catalog(Relation rel, const OtherCatalog *catalog, List *relids, Owner *
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
+	Assert(relids != NIL);
 	if (relid_column == InvalidAttrNumber &&
 		(schema_column == InvalidAttrNumber || name_column == InvalidAttrNumber))
 		return true;
@@ -493,6 +495,8 @@ read_relid(HeapTuple tuple, TupleDesc desc, AttrNumber relid_column,
 	bool		isnull;
 	Oid			schema;
 
+	Assert(relid_column != InvalidAttrNumber ||
+		   (schema_column != InvalidAttrNumber && name_column != InvalidAttrNumber));
 	if (relid_column != InvalidAttrNumber)
 	{
 		value = heap_getattr(tuple, relid_column, desc, &isnull);

@@ -38,6 +38,7 @@
 #include "access/tableam.h"
 #include "miscadmin.h"
 #include "postmaster/autovacuum.h"
+#include "storage/lmgr.h"
 
 #include "autovacuum/autovacuum.h"
 #include "command/heap_seam.h"
@@ -131,6 +132,7 @@ is_for_engine(Relation rel, compat_am_vacuum_params *params)
 {
 	TableKey	key = table_log_key(rel);
 
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	if (table_log_audit_has_failed(&key))
 	{
 		ereport(WARNING,
@@ -206,6 +208,7 @@ replace_pointer(RelationVacuum *place, RelationVacuum value)
 	uintptr_t	end = TYPEALIGN(page_size, (uintptr_t) (place + 1));
 	Place		found = {.address = (uintptr_t) place,.page_size = page_size};
 
+	Assert(place != NULL && value != NULL);
 	if (DEBUG_LIMIT(seam_fails, 0))
 		return "it was to fail";
 	(void) dl_iterate_phdr(find_protection, &found);

@@ -133,6 +133,7 @@ relations_list(List *named, bits32 options, MemoryContext context)
 {
 	List	   *targets = NIL;
 
+	Assert(IsTransactionState() && context != NULL);
 	if (named == NIL)
 		targets = whole_database(options, context);
 	foreach_node(VacuumRelation, one, named)
@@ -289,6 +290,7 @@ append_target(List *targets, RangeVar *name, Oid relid, List *columns,
 {
 	MemoryContext old = MemoryContextSwitchTo(context);
 
+	Assert(OidIsValid(relid));
 	targets = lappend(targets, makeVacuumRelation(name, relid, columns));
 	MemoryContextSwitchTo(old);
 
@@ -338,6 +340,7 @@ vacuum_target(VacuumRelation *target, const VacuumParams *params,
 	LOCKMODE	lock = full ? AccessExclusiveLock : ShareUpdateExclusiveLock;
 	TargetVerdict verdict = TARGET_SKIP;
 
+	Assert(!IsTransactionState() && running);
 	begin_vacuum_transaction(full);
 	if (full && is_surely_for_server(target->oid, params))
 	{
@@ -401,6 +404,7 @@ is_surely_for_server(Oid relid, const VacuumParams *params)
 	Relation	rel;
 	bool		for_server;
 
+	Assert(IsTransactionState());
 	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return false;
 	rel = try_relation_open(relid, NoLock);
@@ -451,6 +455,7 @@ judge_target(Relation rel, const VacuumParams *params, bool is_named)
 	char		relkind = rel->rd_rel->relkind;
 	const char *is_what;
 
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
 	/* checked before, but things may have changed since */
 	if (!vacuum_is_permitted_for_relation(RelationGetRelid(rel), rel->rd_rel,
 										  params->options & ~VACOPT_ANALYZE))
@@ -503,6 +508,7 @@ can_compact(Relation rel, bool is_named, bits32 options)
 	int			level = (options & VACOPT_VERBOSE) ? INFO : DEBUG1;
 	TableKey	key = table_log_key(rel);
 
+	Assert((options & VACOPT_INPLACE) != 0);
 	if (table_log_audit_has_failed(&key))
 		why_not = gettext_noop("It is left to PostgreSQL, as an audit has failed on it.");
 	else if (!scope_has_table(rel))
@@ -597,6 +603,7 @@ vacuum_toast(Oid relid, Oid parent, const VacuumParams *params,
 		.oid = relid
 	};
 
+	Assert(OidIsValid(relid) && OidIsValid(parent));
 	toast_params.options &= ~VACOPT_ANALYZE;
 	toast_params.toast_parent = parent;
 	toast_params.index_cleanup = VACOPTVALUE_UNSPECIFIED;

@@ -224,6 +224,7 @@ append_oid(List *relids, Oid relid, MemoryContext context)
 {
 	MemoryContext old = MemoryContextSwitchTo(context);
 
+	Assert(OidIsValid(relid));
 	relids = lappend_oid(relids, relid);
 	MemoryContextSwitchTo(old);
 	return relids;
@@ -242,6 +243,7 @@ repack_listed(Oid relid, const VacuumParams *params)
 {
 	Relation	rel;
 
+	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	rel = try_table_open(relid, AccessExclusiveLock);
 	if (rel == NULL)
@@ -297,6 +299,7 @@ repack_by_server(Relation rel, const VacuumParams *params, bool is_named)
 {
 	bool		verbose = (params->options & VACOPT_VERBOSE) != 0;
 
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
 	elog(DEBUG1, "pg_cyclone leaves relation %u to the server's REPACK",
 		 RelationGetRelid(rel));
 	if (params->nworkers > 0)

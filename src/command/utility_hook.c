@@ -197,6 +197,7 @@ take_vacuum_first(PlannedStmt *pstmt, const char *query_string,
 	Call		call = {overtaken_hook, pstmt, query_string,
 	read_only_tree, context, params, query_env, dest, qc};
 
+	Assert(overtaken_hook != NULL);
 	if (!is_done(&call))
 		pass_on(&call);
 }
@@ -218,6 +219,7 @@ is_done(const Call *call)
 	VacuumOptions options;
 	bool		has_target;
 
+	Assert(call->next != NULL);
 	if (IsA(stmt, RepackStmt))
 		return is_repack_done(call);
 	if (!IsA(stmt, VacuumStmt))
@@ -557,6 +559,7 @@ run_vacuum(const VacuumStmt *stmt, const VacuumOptions *options)
 	BufferAccessStrategy ring;
 	List	   *named;
 
+	Assert((options->params.options & (VACOPT_FULL | VACOPT_INPLACE)) != 0);
 	/* can't fail here, but tells the transaction to commit at the end */
 	PreventInTransactionBlock(true, "VACUUM");
 

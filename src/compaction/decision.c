@@ -258,7 +258,8 @@ compaction_outcome_name(CompactionOutcome outcome)
 	return outcomes[outcome];
 }
 
-/* compaction_outcome_of -- the outcome of that name; none if there is no such name. */
+/* compaction_outcome_of -- the outcome of that name; OUTCOME_NONE if there is no such
+name. */
 CompactionOutcome
 compaction_outcome_of(const char *name)
 {

@@ -180,6 +180,7 @@ window_has_ended(const CompactionSlot *slot)
 	TimestampTz now = GetCurrentTimestamp();
 	int			after = DEBUG_LIMIT(compaction_window, 0);
 
+	Assert(slot->pid != 0);
 	return (slot->must_end != 0 && now >= slot->must_end) ||
 		(after > 0 && now - slot->started >= after * INT64CONST(1000));
 }
@@ -256,6 +257,7 @@ waits_for(const LockInstanceData *waiter, const LockData *locks, int pid)
 static void
 stop_slot(CompactionSlot *slot, const CompactionSlot *seen, bool on_time)
 {
+	Assert(seen->pid != 0 && OidIsValid(seen->relid));
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	if (slot->pid == seen->pid && slot->relid == seen->relid && slot->started == seen->started)
 	{
@@ -310,6 +312,7 @@ free_slot(TimestampTz now)
 			found = slot;
 	}
 	LWLockRelease(compaction_shared->lock);
+	Assert(found != NULL || busy == COMPACTION_MAX_WORKERS);
 	return busy < cyclone_compaction_workers ? found : NULL;
 }
 
@@ -348,6 +351,7 @@ databases(void)
 	HeapTuple	tuple;
 	int			nleft = 0;
 
+	Assert(!IsTransactionState());
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	pg_database = table_open(DatabaseRelationId, AccessShareLock);
@@ -388,6 +392,7 @@ databases(void)
 static Visit *
 visit_of(Oid database)
 {
+	Assert(OidIsValid(database) && visits != NULL);
 	for (int i = 0; i < nvisits; i++)
 	{
 		if (visits[i].database == database)

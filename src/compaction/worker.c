@@ -302,6 +302,7 @@ begin(void)
 static void
 end(void)
 {
+	Assert(IsTransactionState());
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -384,6 +385,7 @@ sample_table(Oid relid)
 	Table		table = {.relid = relid,.size = -1,.since_last = -1};
 	RunResult	result = {.outcome = OUTCOME_DONE};
 
+	Assert(OidIsValid(relid));
 	run(&table, prepare_sample, &result);
 	if (result.outcome == OUTCOME_DONE)
 		run(&table, read_sample, &result);
@@ -503,6 +505,7 @@ compact_table(Table *table)
 	TimestampTz start = GetCurrentTimestamp();
 	bool		is_prepared;
 
+	Assert(table->name != NULL && table->latency_target != NULL);
 	run(table, prepare_run, &result);
 	is_prepared = result.outcome == OUTCOME_DONE && !table->is_locked && table->why_not == NULL;
 	if (is_prepared)
@@ -623,6 +626,7 @@ run_vacuum(Table *table)
 	QueryCompletion qc;
 	uint64		compacted = table_inplace_count();
 
+	Assert(!IsTransactionState());
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	DEBUG_POINT("compaction-run");
@@ -672,6 +676,7 @@ at_no_table(void)
 {
 	bool		was_stopped;
 
+	Assert(slot->pid == MyProcPid);
 	LWLockAcquire(compaction_shared->lock, LW_EXCLUSIVE);
 	slot->relid = InvalidOid;
 	was_stopped = slot->stopped;

@@ -187,6 +187,7 @@ run_one(VacuumRelation *target, Oid relid, const VacuumParams *params, ReturnSet
 	VacuumParams resolved = *params;
 	Oid			toast_relid;
 
+	Assert(OidIsValid(relid));
 	CHECK_FOR_INTERRUPTS();
 	if (target != NULL && !is_permitted(relid, params))
 		return InvalidOid;

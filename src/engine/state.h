@@ -97,7 +97,7 @@ typedef struct MemberShared
 	 * The rest of its range when a round of the heap scan has ended, for the
 	 * process that comes to it first in the next one: see heap_scan.c.
 	 */
-	pg_atomic_uint64 scan_rest;
+	pg_atomic_uint64 scan_remainder;
 
 	/* written by the member at the end of each phase */
 	VacuumCounters counters;
@@ -170,8 +170,8 @@ typedef struct VacuumShared
 	pg_atomic_uint64 blocks_vacuumed;
 	pg_atomic_uint32 store_is_full; /* so a member has left the rest of its
 									 * range over */
-	pg_atomic_uint32 least_rest;	/* the first block left over, since the
-									 * free space map was vacuumed */
+	pg_atomic_uint32 least_remainder;	/* the first block left over, since
+										 * the free space map was vacuumed */
 	pg_atomic_uint64 audit_next;	/* claim on these */
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
 	pg_atomic_uint32 empty_pages_found; /* by someone, in some index */

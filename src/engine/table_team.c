@@ -256,7 +256,7 @@ table_start_team(VacuumJob *job, int nworkers)
 	pg_atomic_init_u64(&shared->blocks_passed, 0);
 	pg_atomic_init_u64(&shared->blocks_vacuumed, 0);
 	pg_atomic_init_u32(&shared->store_is_full, 0);
-	pg_atomic_init_u32(&shared->least_rest, InvalidBlockNumber);
+	pg_atomic_init_u32(&shared->least_remainder, InvalidBlockNumber);
 	pg_atomic_init_u64(&shared->audit_next, 0);
 	pg_atomic_init_u32(&shared->next_index, 0);
 	pg_atomic_init_u32(&shared->empty_pages_found, 0);
@@ -266,7 +266,7 @@ table_start_team(VacuumJob *job, int nworkers)
 		pg_atomic_init_u32(&vacuum_member(shared, i)->joined, 0);
 		/* until it scans it is in nobody's way, whatever else it does before */
 		pg_atomic_init_u32(&vacuum_member(shared, i)->scan_block, InvalidBlockNumber);
-		pg_atomic_init_u64(&vacuum_member(shared, i)->scan_rest, 0);
+		pg_atomic_init_u64(&vacuum_member(shared, i)->scan_remainder, 0);
 	}
 	pace_create(vacuum_pace(shared), shared->relid, false);
 	if (shared->dead_tids_start > 0)

@@ -324,7 +324,7 @@ scan_and_vacuum(VacuumJob *job)
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed,
 								ranges_position(&shared->scan_ranges));
 		vacuum->fsm_vacuumed = unscanned;
-		pg_atomic_write_u32(&shared->least_rest, InvalidBlockNumber);
+		pg_atomic_write_u32(&shared->least_remainder, InvalidBlockNumber);
 		dead_tids_reset(vacuum->dead_tids);
 	}
 
@@ -342,7 +342,7 @@ scan_and_vacuum(VacuumJob *job)
 		counters->recently_dead_tuples + counters->missed_dead_tuples;
 
 	vacuum_indexes_and_heap(job);
-	vacuum->fsm_vacuumed = Min(vacuum->fsm_vacuumed, pg_atomic_read_u32(&shared->least_rest));
+	vacuum->fsm_vacuumed = Min(vacuum->fsm_vacuumed, pg_atomic_read_u32(&shared->least_remainder));
 	if (shared->rel_pages > vacuum->fsm_vacuumed)
 		FreeSpaceMapVacuumRange(vacuum->rel, vacuum->fsm_vacuumed, shared->rel_pages);
 	pgstat_progress_update_param(PROGRESS_VACUUM_HEAP_BLKS_VACUUMED, shared->rel_pages);

@@ -170,6 +170,7 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
 	bool		is_urgent = pg_atomic_read_u32(&vacuum->is_urgent) != 0;
 
+	Assert(guards_shared != NULL && vacuum != NULL);
 	memset(state, 0, sizeof(*state));
 	if (until != 0 && !is_urgent)
 	{
@@ -210,6 +211,7 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 static bool
 waited_lately(GuardedVacuum *vacuum, Guard guard)
 {
+	Assert(guard < NUM_GUARDS);
 	return now_ns() < pg_atomic_read_u64(&vacuum->waited_at[guard]) + LATELY_NS;
 }
 
@@ -254,6 +256,7 @@ may_brake(GuardedVacuum *vacuum)
 {
 	Oid			owner = GetPGProcByNumber(vacuum - guards_shared->vacuums)->roleId;
 
+	Assert(vacuum >= guards_shared->vacuums && vacuum < guards_shared->vacuums + MaxBackends);
 	if (superuser())
 		return true;
 	if (vacuum->is_autovacuum)
@@ -287,6 +290,8 @@ pause_vacuum(GuardedVacuum *vacuum, int pid, uint64 now)
 {
 	bool		can_wait = !guards_is_urgent(vacuum);
 
+	Assert(pid != 0);
+	Assert(vacuum >= guards_shared->vacuums && vacuum < guards_shared->vacuums + MaxBackends);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	can_wait = can_wait && vacuum->pid == pid;
 	if (can_wait)
@@ -311,6 +316,8 @@ resume_vacuum(GuardedVacuum *vacuum, int pid)
 	bool		can_wait = !guards_is_urgent(vacuum);
 	bool		was_paused;
 
+	Assert(pid != 0);
+	Assert(vacuum >= guards_shared->vacuums && vacuum < guards_shared->vacuums + MaxBackends);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
 	was_paused = can_wait && vacuum->pid == pid && guards_paused_until(vacuum) != 0;
 	if (was_paused)

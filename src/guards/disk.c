@@ -168,6 +168,7 @@ look(GuardedVacuum *vacuum, double min_free)
 	DiskHolder	holder = DISK_NONE;
 	uint32		not_yet = 0;
 
+	Assert(vacuum != NULL && min_free != 0);
 	if (vacuum->is_locked && pg_atomic_read_u32(&vacuum->is_urgent) == 0)
 	{
 		if (is_short(vacuum->path, min_free, &free_bytes, &bound))
@@ -224,6 +225,7 @@ is_short(const char *path, double min_free, uint64 *free_bytes, uint64 *bound)
 {
 	DiskFree	space;
 
+	Assert(path != NULL && path[0] != '\0');
 	*free_bytes = *bound = 0;
 	/* without figures nothing waits */
 	if (!disk_free(path, &space))
@@ -355,6 +357,7 @@ holding_slot(void)
 static void
 end_rewrite(GuardedVacuum *vacuum, const char *path, uint64 free_bytes, uint64 bound)
 {
+	Assert(vacuum->is_locked && free_bytes < bound);
 	ereport(ERROR,
 			(errcode(ERRCODE_DISK_FULL),
 			 errmsg("VACUUM FULL of %s ends, as less is free than \"cyclone.min_free_disk\"",

@@ -177,6 +177,7 @@ guards_end_command(void)
 {
 	GuardedVacuum *vacuum = &guards_shared->vacuums[MyProcNumber];
 
+	Assert(guards_shared != NULL);
 	guards_leave();
 	if (vacuum->pid != MyProcPid)
 		return;
@@ -253,6 +254,7 @@ static void
 set_limits(int wal_rate, int max_lag, const char *lag_of, const char *delayed,
 		   double min_free_disk)
 {
+	Assert(guards_shared != NULL && lag_of != NULL && delayed != NULL);
 	if (guarded.vacuum != NULL)
 		write_double(&guarded.vacuum->min_free_disk, min_free_disk);
 	LWLockAcquire(guards_shared->lock, LW_EXCLUSIVE);
@@ -337,6 +339,7 @@ guards_leader(void)
 void
 guards_join(int leader)
 {
+	Assert(leader == INVALID_PROC_NUMBER || (leader >= 0 && leader < MaxBackends));
 	memset(&guarded, 0, sizeof(guarded));
 	if (leader != INVALID_PROC_NUMBER)
 		guarded.vacuum = &guards_shared->vacuums[leader];
@@ -413,6 +416,7 @@ guards_wait_in_server_code(void)
 void
 guards_begin_pins(void)
 {
+	Assert(guarded.pins >= 0);
 	guarded.pins++;
 }
 
@@ -461,6 +465,7 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 {
 	Buffer		buffer = InvalidBuffer;
 
+	Assert(guarded.pins > 0);
 	while (unlikely(guarded.stream_is_cut) && !BufferIsValid(buffer))
 	{
 		Assert(guarded.pins == 1);
@@ -483,6 +488,7 @@ guards_resume_stream(ReadStream *stream, void **per_buffer_data, Buffer *other_p
 static void
 hold_while_due(void)
 {
+	Assert(guarded.vacuum != NULL && guarded.pins == 0);
 	while (guards_hold_is_due())
 	{
 		Guard		guard = guards_paused_until(guarded.vacuum) != 0 ? GUARD_PAUSE :

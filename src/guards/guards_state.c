@@ -85,6 +85,7 @@ guards_is_urgent(GuardedVacuum *vacuum)
 	TransactionId xid_limit = next - autovacuum_freeze_max_age;
 	MultiXactId multi_limit;
 
+	Assert(vacuum != NULL);
 	if (pg_atomic_read_u32(&vacuum->is_urgent) != 0)
 		return true;
 	if (next - TransamVariables->oldestXid >
@@ -174,6 +175,7 @@ guards_held_ns(GuardedVacuum *vacuum, Guard guard)
 	uint64		now = now_ns();
 	uint64		before = pg_atomic_read_u64(&vacuum->held_ns[guard]);
 
+	Assert(guard < NUM_GUARDS);
 	return pg_atomic_read_u32(&vacuum->holds[guard]) > 0 && now > start ? before + now - start : before;
 }
 

@@ -132,6 +132,7 @@ look(uint64 now, uint32 max_lag_ms)
 	double		rate = 0;
 	bool		gives_up;
 
+	Assert(pg_atomic_read_u32(&shared->looking) == 1);
 	if (max_lag_ms == 0 || RecoveryInProgress())
 	{
 		write_double(&shared->lag_rate, 0);
@@ -189,6 +190,7 @@ mark(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound)
 {
 	uint64		distance = Max(LOOK_NS, (uint64) (2 * bound * NS_PER_S / LAG_MARKS));
 
+	Assert(bound > 0);
 	if (watch->nmarks > 0 && now < watch->mark_time[(watch->nmarks - 1) % LAG_MARKS] + distance)
 		return;
 	watch->mark_time[watch->nmarks % LAG_MARKS] = now;
@@ -203,6 +205,7 @@ find_slowest(LagWatch *watch, uint64 now, XLogRecPtr flushed, double bound, Stan
 	char		lag_of[STANDBYS_SIZE];
 	char		delayed[STANDBYS_SIZE];
 
+	Assert(!LWLockHeldByMe(guards_shared->lock));
 	LWLockAcquire(guards_shared->lock, LW_SHARED);
 	strlcpy(lag_of, guards_shared->lag_of, sizeof(lag_of));
 	strlcpy(delayed, guards_shared->delayed, sizeof(delayed));
@@ -240,12 +243,13 @@ is_waited_for_in_vain(LagWatch *watch, const Standby *standby, double bound)
 
 /*
  * note_stop
- *		This walsender's standby, or none if it is 0, has vacuums stand still.  Has it for
- *		so long that it is waited for in vain?
+ *		This walsender's standby makes vacuums stand still; 0: none does.  Has it done
+ *		so for longer than cyclone.max_pause?
  */
 static bool
 note_stop(LagWatch *watch, uint64 now, int pid)
 {
+	Assert(pid >= 0);
 	if (pid == 0 || pid != watch->pid || watch->stop_start == 0)
 	{
 		watch->stop_start = pid == 0 ? 0 : now;

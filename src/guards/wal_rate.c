@@ -130,6 +130,7 @@ wal_rate_sleep(void)
 static bool
 is_exempt(Guard guard)
 {
+	Assert(guard < NUM_GUARDS && guarded.vacuum != NULL);
 	return VacuumFailsafeActive || pg_atomic_read_u32(&guarded.vacuum->is_in_a_hurry) != 0 ||
 		(guard == GUARD_LAG && pg_atomic_read_u32(&guarded.vacuum->is_urgent) != 0);
 }
@@ -172,6 +173,7 @@ pay(double rate, uint64 now, double bytes)
 {
 	uint64	   *until = &guards_shared->wal_paid_until;
 
+	Assert(rate > 0 && !isinf(rate) && bytes >= 0);
 	SpinLockAcquire(&guards_shared->wal_mutex);
 	/* a process with an older rate may have come in between */
 	price_all_anew(rate, now);
@@ -192,6 +194,7 @@ price_all_anew(double rate, uint64 now)
 	GuardsShared *shared = guards_shared;
 	double		before = shared->priced_at;
 
+	Assert(rate > 0);
 	if (rate == before)
 		return;
 	shared->priced_at = rate;

@@ -102,6 +102,7 @@ horizon_of(const HorizonHolder *holder, HorizonScope scope, Oid database)
 {
 	TransactionId xid = InvalidTransactionId;
 
+	Assert(holder != NULL);
 	if (scope == SCOPE_OWN)
 		return InvalidTransactionId;
 	if (scope == SCOPE_SHARED || holder->everywhere || holder->database == database)
@@ -120,6 +121,7 @@ horizon_describe_oldest(Relation rel, TransactionId cutoff)
 	TransactionId oldest = InvalidTransactionId;
 	const HorizonHolder *who = NULL;
 
+	Assert(TransactionIdIsValid(cutoff));
 	foreach_ptr(HorizonHolder, holder, horizon_holders(GetOuterUserId()))
 	{
 		TransactionId xid = horizon_of(holder, scope, MyDatabaseId);
@@ -150,6 +152,7 @@ horizon_line(Relation rel, TransactionId cutoff)
 static HorizonScope
 scope_of(Relation rel)
 {
+	Assert(RelationIsValid(rel));
 	if (rel->rd_rel->relisshared || RecoveryInProgress())
 		return SCOPE_SHARED;
 	if (IsCatalogRelation(rel) || RelationIsAccessibleInLogicalDecoding(rel))
@@ -166,6 +169,7 @@ scope_of(Relation rel)
 static void
 copy_processes(ProcessCopy *copies, int ncopies)
 {
+	Assert(ncopies >= 0 && !LWLockHeldByMe(ProcArrayLock));
 	LWLockAcquire(ProcArrayLock, LW_SHARED);
 	for (int i = 0; i < ncopies; i++)
 	{
@@ -224,6 +228,8 @@ process_holder(const PgBackendStatus *status, const ProcessCopy *process, Oid vi
 	HorizonHolder *holder = palloc0_object(HorizonHolder);
 	bool		is_standby = (process->flags & PROC_AFFECTS_ALL_HORIZONS) != 0;
 
+	Assert(process->is_there && !process->is_follower);
+	Assert(status->st_procpid > 0);
 	holder->kind = is_standby ? HOLDER_STANDBY : HOLDER_SESSION;
 	holder->pid = status->st_procpid;
 	holder->database = process->database;
@@ -354,6 +360,7 @@ add_slots(List *holders, Oid viewer)
 		nslots++;
 	}
 	LWLockRelease(ReplicationSlotControlLock);
+	Assert(nslots <= nplaces);
 
 	for (int i = 0; i < nslots; i++)
 	{
@@ -371,6 +378,7 @@ add_slots(List *holders, Oid viewer)
 static void
 note_slot_user(HorizonHolder *holder, Oid viewer)
 {
+	Assert(holder->kind == HOLDER_SLOT && holder->pid != 0);
 	holder->since = 0;
 	for (int i = 1; i <= pgstat_fetch_stat_numbackends(); i++)
 	{

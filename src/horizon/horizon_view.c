@@ -81,6 +81,7 @@ put_row(ReturnSetInfo *result, List *holders, const HorizonHolder *holder)
 	Datum		values[HORIZON_COLUMNS] = {0};
 	bool		nulls[HORIZON_COLUMNS];
 
+	Assert(holder->kind < lengthof(kind_names));
 	memset(nulls, true, sizeof(nulls));
 #define PUT(column, value) (values[column] = (value), nulls[column] = false)
 #define PUT_TEXT(column, text) \
@@ -151,5 +152,6 @@ is_oldest(List *holders, const HorizonHolder *holder, HorizonScope scope)
 static Datum
 age_of(TransactionId xid)
 {
+	Assert(TransactionIdIsValid(xid));
 	return Int32GetDatum((int32) (ReadNextTransactionId() - xid));
 }

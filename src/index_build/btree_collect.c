@@ -7,13 +7,13 @@
  * To sort a part of a btree, a process needs the entries of that part, of all rows.
  * If it reads the table for that, each row is read as often as there are processes.
  * So where there is memory, the processes first collect the entries of all parts
- * together (btree_collect_rows): each claims stretches of the table, makes integers of
+ * together (btree_collect_rows): each claims ranges of the table, makes integers of
  * the entries of its rows (key_code.c), and puts them into shared memory.
  * When that is done, each process takes the entries of a part at a time
  * (btree_collect_take), and sorts them.
  *
- * The entries of a stretch are together, in pieces by part, each piece in the
- * order of its rows.  So taken in the order of stretches, whichever process
+ * The entries of a range are together, in a group for each part, each group in the
+ * order of its rows.  So taken in the order of ranges, whichever process
  * has collected which, a part's entries come in the order of their rows, as
  * from a pass of its own: that is what the sort relies on.
  *
@@ -49,7 +49,7 @@
 #include "index_build/table_rows.h"
 
 /* How many blocks a process claims at a time */
-#define STRETCH_BLOCKS		32
+#define RANGE_BLOCKS		32
 
 /* In case that the number of rows is an estimate, of which float4 keeps 24 bits */
 #define SPARE_SHARE			0.001
@@ -62,18 +62,18 @@ struct BtreeCollection
 	int			nindexes;
 	int			nparts;			/* of each */
 	BlockNumber nblocks;
-	uint32		nstretches;
-	Size		stretches_start;	/* for each index, where each stretch
-									 * begins; 0: it has no entries */
+	uint32		nranges;
+	Size		ranges_start;	/* for each index, where each range begins; 0:
+								 * it has no entries */
 
-	pg_atomic_uint32 next_stretch;	/* to be claimed */
+	pg_atomic_uint32 next_range;	/* to be claimed */
 	pg_atomic_uint32 is_broken;
 	pg_atomic_uint64 used;		/* bytes, from the beginning */
 	pg_atomic_uint64 rows;		/* that aren't dead */
 };
 
 /*
- * The entries of a stretch: these numbers, which say where each part ends, and then
+ * The entries of a range: these numbers, which say where each part ends, and then
  * the entries.
  */
 typedef uint32 PartEnd;
@@ -86,7 +86,7 @@ typedef struct CollectedIndex
 	int			nwords;
 	uint64	   *separators;		/* the first entry of each part but the first */
 
-	/* the entries of the stretch in hand, and the part that each is of */
+	/* the entries of the range in hand, and the part that each is of */
 	uint32		nentries;
 	uint64	   *entries;
 	uint16	   *parts;
@@ -99,28 +99,28 @@ typedef struct Collecting
 	BtreeCollection *collection;
 	CollectedIndex *indexes;
 	TupleTableSlot *slot;
-	BlockNumber stretch;		/* in hand */
+	BlockNumber range;			/* in hand */
 } Collecting;
 
 static Size head_size(int nparts);
 static bool collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *index);
-static bool next_stretch(void *arg, BlockNumber *next, BlockNumber *end);
+static bool next_range(void *arg, BlockNumber *next, BlockNumber *end);
 static bool collect_page(void *arg, HeapTuple rows, int nrows);
 static void collect_row(CollectedIndex *index, HeapTuple row, int nparts);
-static bool end_stretch(Collecting *collecting);
+static bool end_range(Collecting *collecting);
 static bool write_entries(BtreeCollection *collection, CollectedIndex *index, Size *place);
 
-/* stretch_place -- where it is noted where a stretch's entries of an index are. */
+/* range_place -- where it is noted where a range's entries of an index are. */
 static inline Size *
-stretch_place(BtreeCollection *collection, int number, uint32 stretch)
+range_place(BtreeCollection *collection, int number, uint32 range)
 {
 	Assert(number >= 0 && number < collection->nindexes);
-	Assert(stretch < collection->nstretches);
-	return (Size *) ((char *) collection + collection->stretches_start) +
-		(Size) number * collection->nstretches + stretch;
+	Assert(range < collection->nranges);
+	return (Size *) ((char *) collection + collection->ranges_start) +
+		(Size) number * collection->nranges + range;
 }
 
-/* head_size -- what comes before the entries of a stretch. */
+/* head_size -- what comes before the entries of a range. */
 static Size
 head_size(int nparts)
 {
@@ -131,12 +131,12 @@ head_size(int nparts)
 Size
 btree_collection_size(double rows, BlockNumber nblocks, int nparts, int nindexes, Size entry_sizes)
 {
-	Size		nstretches = nblocks / STRETCH_BLOCKS + 1;
+	Size		nranges = nblocks / RANGE_BLOCKS + 1;
 	Size		entries = (Size) (rows * (1 + SPARE_SHARE)) + SPARE_ENTRIES;
 
 	Assert(nparts > 0 && nparts <= PG_UINT16_MAX && nindexes > 0);
 	return add_size(MAXALIGN(sizeof(BtreeCollection)),
-					add_size(mul_size(mul_size(nindexes, nstretches), sizeof(Size) + head_size(nparts)),
+					add_size(mul_size(mul_size(nindexes, nranges), sizeof(Size) + head_size(nparts)),
 							 mul_size(entries, entry_sizes)));
 }
 
@@ -149,14 +149,14 @@ btree_collection_begin(BtreeCollection *collection, Size size, BlockNumber nbloc
 	collection->nindexes = nindexes;
 	collection->nparts = nparts;
 	collection->nblocks = nblocks;
-	collection->nstretches = nblocks / STRETCH_BLOCKS + 1;
-	collection->stretches_start = MAXALIGN(sizeof(BtreeCollection));
-	memset(stretch_place(collection, 0, 0), 0,
-		   (Size) nindexes * collection->nstretches * sizeof(Size));
-	pg_atomic_init_u32(&collection->next_stretch, 0);
+	collection->nranges = nblocks / RANGE_BLOCKS + 1;
+	collection->ranges_start = MAXALIGN(sizeof(BtreeCollection));
+	memset(range_place(collection, 0, 0), 0,
+		   (Size) nindexes * collection->nranges * sizeof(Size));
+	pg_atomic_init_u32(&collection->next_range, 0);
 	pg_atomic_init_u32(&collection->is_broken, 0);
 	pg_atomic_init_u64(&collection->used,
-					   (char *) stretch_place(collection, nindexes - 1, collection->nstretches - 1) +
+					   (char *) range_place(collection, nindexes - 1, collection->nranges - 1) +
 					   sizeof(Size) - (char *) collection);
 	pg_atomic_init_u64(&collection->rows, 0);
 }
@@ -175,8 +175,8 @@ btree_collection_is_whole(BtreeCollection *collection)
 void
 btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
 {
-	Collecting	collecting = {.collection = collection,.stretch = InvalidBlockNumber};
-	TableRows	rows = {.heap = heap,.next_blocks = next_stretch,.take_page = collect_page,.arg = &collecting};
+	Collecting	collecting = {.collection = collection,.range = InvalidBlockNumber};
+	TableRows	rows = {.heap = heap,.next_blocks = next_range,.take_page = collect_page,.arg = &collecting};
 	bool		is_whole = true;
 
 	collecting.slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
@@ -186,7 +186,7 @@ btree_collect_rows(BtreeCollection *collection, BtreePart *parts, Relation heap)
 	if (is_whole)
 	{
 		table_rows_read(&rows);
-		is_whole = end_stretch(&collecting);
+		is_whole = end_range(&collecting);
 	}
 	if (!is_whole)
 		pg_atomic_write_u32(&collection->is_broken, 1);
@@ -205,7 +205,7 @@ static bool
 collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *index)
 {
 	BtreeCollection *collection = collecting->collection;
-	Size		capacity = STRETCH_BLOCKS * MaxHeapTuplesPerPage;
+	Size		capacity = RANGE_BLOCKS * MaxHeapTuplesPerPage;
 	KeyOrder	order;
 
 	Assert(part->build->nparts == collection->nparts);
@@ -230,18 +230,18 @@ collect_begin_index(Collecting *collecting, BtreePart *part, CollectedIndex *ind
 	return true;
 }
 
-/* next_stretch -- for table_rows_read: claim blocks. */
+/* next_range -- for table_rows_read: claim blocks. */
 static bool
-next_stretch(void *arg, BlockNumber *next, BlockNumber *end)
+next_range(void *arg, BlockNumber *next, BlockNumber *end)
 {
 	Collecting *collecting = arg;
 	BtreeCollection *collection = collecting->collection;
-	uint32		stretch = pg_atomic_fetch_add_u32(&collection->next_stretch, 1);
+	uint32		range = pg_atomic_fetch_add_u32(&collection->next_range, 1);
 
-	if (stretch >= collection->nstretches || stretch * STRETCH_BLOCKS >= collection->nblocks)
+	if (range >= collection->nranges || range * RANGE_BLOCKS >= collection->nblocks)
 		return false;
-	*next = stretch * STRETCH_BLOCKS;
-	*end = *next + Min(STRETCH_BLOCKS, collection->nblocks - *next);
+	*next = range * RANGE_BLOCKS;
+	*end = *next + Min(RANGE_BLOCKS, collection->nblocks - *next);
 	return true;
 }
 
@@ -251,14 +251,14 @@ collect_page(void *arg, HeapTuple rows, int nrows)
 {
 	Collecting *collecting = arg;
 	BtreeCollection *collection = collecting->collection;
-	BlockNumber stretch;
+	BlockNumber range;
 
 	if (nrows == 0)
 		return true;
-	stretch = ItemPointerGetBlockNumber(&rows[0].t_self) / STRETCH_BLOCKS;
-	if (stretch != collecting->stretch && !end_stretch(collecting))
+	range = ItemPointerGetBlockNumber(&rows[0].t_self) / RANGE_BLOCKS;
+	if (range != collecting->range && !end_range(collecting))
 		return false;
-	collecting->stretch = stretch;
+	collecting->range = range;
 
 	for (int i = 0; i < nrows; i++)
 	{
@@ -297,26 +297,26 @@ collect_row(CollectedIndex *index, HeapTuple row, int nparts)
 }
 
 /*
- * end_stretch
- *		Put the entries of the stretch in hand into shared memory.  Returns false if
+ * end_range
+ *		Put the entries of the range in hand into shared memory.  Returns false if
  *		the collection is broken.
  */
 static bool
-end_stretch(Collecting *collecting)
+end_range(Collecting *collecting)
 {
 	BtreeCollection *collection = collecting->collection;
 
-	if (collecting->stretch == InvalidBlockNumber)
+	if (collecting->range == InvalidBlockNumber)
 		return true;
 	for (int i = 0; i < collection->nindexes; i++)
 	{
 		CollectedIndex *index = &collecting->indexes[i];
 
 		if (index->nentries > 0 &&
-			!write_entries(collection, index, stretch_place(collection, i, collecting->stretch)))
+			!write_entries(collection, index, range_place(collection, i, collecting->range)))
 			pg_atomic_write_u32(&collection->is_broken, 1);
 	}
-	DEBUG_POINT("rewrite-collect-stretch");
+	DEBUG_POINT("rewrite-collect-range");
 	return btree_collection_is_whole(collection);
 }
 
@@ -380,9 +380,9 @@ btree_collect_take(BtreeCollection *collection, PartSort *sort)
 		if (pass == 1)
 			sort->sort = entry_sort_begin(nwords, key_code_tail_bits(sort->code),
 										  Max(Min(total, room / 2 / (nwords * sizeof(uint64))), 1));
-		for (uint32 stretch = 0; stretch < collection->nstretches; stretch++)
+		for (uint32 range = 0; range < collection->nranges; range++)
 		{
-			Size		start = *stretch_place(collection, part->collected, stretch);
+			Size		start = *range_place(collection, part->collected, range);
 			const PartEnd *ends = (const PartEnd *) ((char *) collection + start);
 			PartEnd		before;
 

@@ -54,6 +54,7 @@ int
 btree_entry_compare(const KeyOrder *order, Entry *left, const Datum *values,
 					const bool *isnull, ItemPointer tid)
 {
+	Assert(order->nkeys > 0 && order->nkeys <= INDEX_MAX_KEYS);
 	for (int i = 0; i < order->nkeys; i++)
 	{
 		int			result = ApplySortComparator(left->values[i], left->isnull[i],
@@ -121,6 +122,7 @@ has_places(const IndexInfo *info, TupleDesc desc)
 bool
 btree_entry_make(EntryMaker *maker, Datum *values, bool *isnull)
 {
+	Assert(maker->estate != NULL);
 	ResetPerTupleExprContext(maker->estate);
 	if (maker->predicate != NULL &&
 		!ExecQual(maker->predicate, GetPerTupleExprContext(maker->estate)))

@@ -215,6 +215,7 @@ tuple_of_row(const NewBtree *btree, EntryMaker *maker, ItemPointer tid)
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 
+	Assert(ItemPointerIsValid(tid));
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	item = PageGetItemId(BufferGetPage(buffer), ItemPointerGetOffsetNumber(tid));
 	row.t_data = (HeapTupleHeader) PageGetItem(BufferGetPage(buffer), item);

@@ -64,6 +64,7 @@
 #include "optimizer/cost.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/predicate.h"
 #include "storage/shmem.h"
 #include "storage/smgr.h"
@@ -176,6 +177,7 @@ give_new_file(Oid relid)
 {
 	Relation	index = index_open(relid, NoLock);
 
+	Assert(CheckRelationOidLockedByMe(relid, AccessExclusiveLock, false));
 	CheckTableNotInUse(index, "VACUUM");
 	/* locks on its pages become locks on the table */
 	TransferPredicateLocksToHeapRelation(index);
@@ -279,6 +281,7 @@ begin_collection(Builder *leader, const IndexBuilds *builds, Division *divisions
 	Relation	heap = table_open(builds->relid, NoLock);
 	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
 
+	Assert(shared->nmembers > 0);
 	table_close(heap, NoLock);
 	shared->collection = DSM_HANDLE_INVALID;
 	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
@@ -334,6 +337,7 @@ share_memory(int nmembers)
 {
 	char		number[12];
 
+	Assert(nmembers > 0);
 	pg_ltoa(Max(maintenance_work_mem / nmembers, Min(maintenance_work_mem, LEAST_MEMORY)), number);
 	(void) set_config_option("maintenance_work_mem", number,
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
@@ -486,6 +490,7 @@ collect_entries(Builder *builder)
 	Relation	heap = table_open(shared->relid, ShareLock);
 	BtreePart  *parts = palloc0_array(BtreePart, shared->ncollected);
 
+	Assert(builder->segment != NULL && shared->ncollected > 0);
 	progress_index(shared->builds[0].relid, 0);
 	DEBUG_POINT("rewrite-collect");
 	for (int i = 0; i < shared->nbuilds; i++)
@@ -543,6 +548,7 @@ build_group(Builder *builder, TeamBuild *builds, int nbuilds)
 	BtreePart  *parts = palloc0_array(BtreePart, nbuilds);
 	instr_time	start;
 
+	Assert(nbuilds > 0);
 	INSTR_TIME_SET_CURRENT(start);
 	progress_index(builds[0].relid, 0);
 	DEBUG_POINT("rewrite-index");
@@ -577,6 +583,7 @@ open_part(Builder *builder, const TeamBuild *build, BtreePart *part)
 {
 	IndexInfo  *info;
 
+	Assert(OidIsValid(build->relid));
 	part->build = btree_of(builder->shared, build);
 	part->number = build->part;
 	part->index = index_open(build->relid, AccessExclusiveLock);

@@ -72,6 +72,7 @@ builds_can_collect(const IndexBuild *build)
 int
 builds_collected_parts(int nmembers)
 {
+	Assert(nmembers > 0);
 	return DEBUG_LIMIT(btree_parts, COLLECTED_PARTS * nmembers);
 }
 
@@ -106,6 +107,7 @@ builds_btrees_room(const IndexBuilds *builds, const Division *divisions)
 void
 builds_divide(const IndexBuilds *builds, Division *divisions, int nmembers)
 {
+	Assert(nmembers > 0);
 	for (int i = 0; i < builds->nbuilds - builds->nalone; i++)
 	{
 		if (nmembers == 1)
@@ -132,6 +134,7 @@ builds_list(TeamShared *shared, const IndexBuilds *builds, const Division *divis
 	List	  **whole = palloc0_array(List *, nmembers);
 	List	   *divided = NIL;
 
+	Assert(nmembers > 0 && nbuilds > 0);
 	for (int i = 0; i < nbuilds; i++)
 	{
 		const Division *division = &divisions[i];
@@ -181,6 +184,7 @@ builds_list(TeamShared *shared, const IndexBuilds *builds, const Division *divis
 		}
 	for (int i = 0; i < nmembers; i++)
 		list_groups(shared, builds, whole[i], btrees, divisions);
+	Assert(shared->ncollected_groups <= shared->ngroups);
 	pg_atomic_init_u32(&shared->next_collected, 0);
 	pg_atomic_init_u32(&shared->next, shared->ncollected_groups);
 }

@@ -206,6 +206,7 @@ plan_sort(IndexBuild *build, const IndexBuilds *builds, Relation index)
 	KeyCode    *code = build->plain ? key_code_begin(index) : NULL;
 	Size		size;
 
+	Assert(builds->nmembers > 0);
 	if (code == NULL)
 		return;
 	size = key_code_words(code) * sizeof(uint64);
@@ -352,6 +353,7 @@ plan_alone(const IndexBuilds *builds, int *ndivided)
 		if (i < builds->nbuilds)
 			alone += rest->server_cost;
 	}
+	Assert(best >= 0 && best <= builds->nbuilds);
 	return best;
 }
 
@@ -401,6 +403,7 @@ time_at_once(const IndexBuild *builds, int nbuilds, int nmembers, int ndivided)
 	double		together = 0;
 	int			nbtrees = 0;
 
+	Assert(nmembers > 0 && ndivided >= 0 && ndivided <= nbuilds);
 	for (int i = 0; i < nbuilds; i++)
 	{
 		bool		is_sorted = builds[i].entry_size > 0;

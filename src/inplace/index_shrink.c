@@ -195,6 +195,7 @@ remove_leftovers(Shrink *shrink)
 	List	   *copies;
 	MemoryContext old;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(false);
 	old = MemoryContextSwitchTo(shrink->context);
 	copies = index_copies_of(shrink->table);
@@ -215,6 +216,7 @@ bloated_indexes(Oid relid, MemoryContext context)
 	List	   *bloated = NIL;
 	Relation	rel;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(false);
 	rel = table_open(relid, ShareUpdateExclusiveLock);
 	foreach_oid(oid, RelationGetIndexList(rel))
@@ -319,6 +321,7 @@ may_begin(Shrink *shrink, const Bloated *bloated, bool *is_temporary)
 	Relation	index;
 	bool		may = false;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(false);
 	guards_point();
 	index = try_relation_open(bloated->index, AccessShareLock);
@@ -356,6 +359,7 @@ rebuild_safely(Shrink *shrink)
 	volatile bool goes_on = false;
 	MemoryContext old = CurrentMemoryContext;
 
+	Assert(!IsTransactionState() && !OidIsValid(shrink->copy.copy));
 	PG_TRY();
 	{
 		goes_on = rebuild(shrink);
@@ -463,6 +467,7 @@ create_copy(Shrink *shrink)
 	Relation	rel;
 	bool		is_made;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(true);
 	DEBUG_POINT("shrink-create");
 	rel = table_open(shrink->table, ShareUpdateExclusiveLock);
@@ -481,6 +486,7 @@ create_copy(Shrink *shrink)
 static void
 build(Shrink *shrink)
 {
+	Assert(OidIsValid(shrink->copy.copy));
 	begin_vacuum_transaction(true);
 	DEBUG_POINT("shrink-build");
 	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX, shrink->table);
@@ -508,6 +514,7 @@ validate(Shrink *shrink)
 {
 	TransactionId xmin;
 
+	Assert(OidIsValid(shrink->copy.copy));
 	begin_vacuum_transaction(true);
 	DEBUG_POINT("shrink-validate");
 	progress_phase(PROGRESS_INPLACE_REINDEX, 0);
@@ -533,6 +540,7 @@ wait_for_others(Shrink *shrink, TransactionId limit_xmin)
 	Others	   *others;
 	MemoryContext old;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(false);
 	if (!for_snapshots)
 		DEBUG_POINT("shrink-wait");
@@ -567,6 +575,7 @@ swap(Shrink *shrink)
 	OthersFound others;
 	bool		is_done;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(true);
 	index_copy_end_snapshots_on_standbys(&shrink->copy, shrink->unseen_xid);
 	end_transaction();
@@ -594,6 +603,7 @@ try_to_swap(Shrink *shrink, bool may_queue, OthersFound *others, bool *is_done)
 {
 	bool		is_locked;
 
+	Assert(!IsTransactionState());
 	begin_swap(shrink);
 	is_locked = lock_soon(shrink->table, AccessExclusiveLock);
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -623,6 +633,7 @@ swap_from_queue(Shrink *shrink, bool *is_done)
 	LockRelId	lock = {.relId = shrink->table,.dbId = MyDatabaseId};
 	bool		is_locked;
 
+	Assert(!IsTransactionState());
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	begin_swap(shrink);
 	DEBUG_POINT("shrink-queue");
@@ -687,6 +698,7 @@ remove_copy(Shrink *shrink, Oid copy)
 	LockRelId	lock = {.relId = shrink->table,.dbId = MyDatabaseId};
 	OthersEnd	users;
 
+	Assert(OidIsValid(copy) && !IsTransactionState());
 	(void) set_dead(shrink, copy);
 	UnlockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	users = wait_for_users(shrink, cyclone_index_wait);
@@ -706,6 +718,7 @@ set_dead(Shrink *shrink, Oid copy)
 {
 	bool		is_locked;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(true);
 	is_locked = lock_soon(shrink->table, ShareUpdateExclusiveLock);
 	if (is_locked)
@@ -727,6 +740,7 @@ wait_for_users(Shrink *shrink, int patience_ms)
 	Others	   *others;
 	MemoryContext old;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(false);
 	DEBUG_POINT("shrink-drop");
 	old = MemoryContextSwitchTo(shrink->context);
@@ -746,6 +760,7 @@ wait_for_users(Shrink *shrink, int patience_ms)
 static void
 drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 {
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(true);
 	if (users == OTHERS_GONE && lock_soon(shrink->table, ShareUpdateExclusiveLock) &&
 		index_copy_is_dead(copy))
@@ -791,6 +806,7 @@ lock_again(Oid table, bool may_queue)
 	LockRelId	lock = {.relId = table,.dbId = MyDatabaseId};
 	bool		is_locked;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(false);
 	DEBUG_POINT("shrink-lock");
 	if (may_queue)
@@ -814,6 +830,7 @@ lock_again(Oid table, bool may_queue)
 static bool
 lock_soon(Oid table, LOCKMODE mode)
 {
+	Assert(IsTransactionState());
 	for (int tries = 0; tries < LOCK_TRIES; tries++)
 	{
 		if (others_with_lock(table, mode)->count == 0 && ConditionalLockRelationOid(table, mode))

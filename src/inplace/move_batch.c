@@ -311,7 +311,7 @@ move_batch_end(MoveBatch *batch)
 	Assert(!IsSubTransaction());
 	if (!batch->is_too_late)
 		batch->job->waited_ms = 0;
-	/* none if it was undone */
+	/* 0 if it was undone */
 	if (pgstat_should_count_relation(batch->rel))
 		batch->rel->pgstat_info->counts.changed_tuples +=
 			batch->job->moved.rows - batch->before.rows;

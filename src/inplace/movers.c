@@ -260,6 +260,7 @@ gather(void)
 	Relation	rel;
 	SavedUser	saved;
 
+	Assert(!IsTransactionState());
 	begin_vacuum_transaction(false);
 	rel = table_open(job->relid, ShareUpdateExclusiveLock);
 	movers.planned = plan_workers(job, movers.toast, rel);
@@ -311,6 +312,7 @@ make_segment(void)
 	shm_toc_estimator estimator;
 	Size		size;
 
+	Assert(movers.planned > 0 && movers.segment == NULL);
 	movers.planned_for = movers.planned;
 	shm_toc_initialize_estimator(&estimator);
 	shm_toc_estimate_chunk(&estimator, shared_size());

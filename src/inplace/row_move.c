@@ -156,6 +156,7 @@ move_to_page(RowMove *move, Buffer target)
 	int			nmoved;
 	Size		space;
 
+	Assert(BufferIsValid(target) && BufferIsValid(move->source));
 	visibilitymap_pin(batch->rel, target_block, &move->target_map);
 	move_batch_assign_xid(batch);
 	INSTR_TIME_SET_CURRENT(start);
@@ -219,13 +220,15 @@ smallest_row(Relation rel, Buffer buffer)
 static BlockNumber
 tail_start(const Inplace *job)
 {
+	Assert(job->shares->visits.end <= job->npages);
 	return job->npages - job->shares->visits.end;
 }
 
 /*
  * next_target
  *		Return the page that this process fills, or the next one that nobody does
- *		and that has that much room, pinned; none if there is none before the tail.
+ *		and that has that much room, pinned; InvalidBuffer if there is none before the
+ *		tail.
  */
 static Buffer
 next_target(RowMove *move, Size room)
@@ -233,6 +236,7 @@ next_target(RowMove *move, Size room)
 	MoveBatch  *batch = &move->batch;
 	Inplace    *job = batch->job;
 
+	Assert(room > 0);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -335,6 +339,7 @@ leave_rows(RowMove *move, int nfit)
 {
 	int			most = move_batch_rows_left(&move->batch);
 
+	Assert(nfit >= 0 && nfit <= move->nrows);
 	for (int i = move->nrows - 1; i >= 0 && nfit > most; i--)
 		if (move->fits[i])
 		{

@@ -41,6 +41,7 @@ cores_for_process(const char *root)
 	int			cores = allowed_cores(root);
 	int			quota = INT_MAX;
 
+	Assert(root != NULL);
 	if (cores > 0 && read_file(root, "/proc/self", "", "/cgroup", groups))
 	{
 		strcpy(text, groups);
@@ -129,6 +130,7 @@ group_of(char *text, const char *controller)
 	char	   *line,
 			   *next;
 
+	Assert(text != NULL && controller != NULL);
 	for (line = text; line != NULL; line = next)
 	{
 		char	   *controllers = strchr(line, ':');
@@ -190,6 +192,7 @@ read_file(const char *root, const char *folder, const char *group, const char *f
 		return false;
 	length = fread(text, 1, MOST_TEXT - 1, stream);
 	fclose(stream);
+	Assert(length < MOST_TEXT);
 	text[length] = '\0';
 	return length > 0;
 }

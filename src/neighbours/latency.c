@@ -151,6 +151,7 @@ latency_init(void)
 void
 latency_watch(void)
 {
+	Assert(latency != NULL);
 	if (is_watching)
 		return;
 	pg_atomic_fetch_add_u32(&latency->watchers, 1);
@@ -161,6 +162,7 @@ latency_watch(void)
 void
 latency_unwatch(void)
 {
+	Assert(!is_watching || pg_atomic_read_u32(&latency->watchers) > 0);
 	if (is_watching)
 		pg_atomic_fetch_sub_u32(&latency->watchers, 1);
 	is_watching = false;
@@ -256,6 +258,7 @@ latency_count_running(double late_ms, double long_ms, uint32 *counts, int *nrunn
 	uint64		now = now_ns();
 	int			nlate = 0;
 
+	Assert(latency != NULL && counts != NULL);
 	*nrunning = 0;
 	for (int i = 0; i < MaxBackends; i++)
 	{
@@ -286,6 +289,7 @@ latency_percentile(const uint32 *counts, double percent)
 				rank,
 				passed = 0;
 
+	Assert(percent > 0 && percent <= 100);
 	for (int i = 0; i < LATENCY_BUCKETS; i++)
 		total += counts[i];
 	if (total <= 0)
@@ -546,6 +550,7 @@ begin_call(void)
 {
 	uint64		start = 0;
 
+	Assert(nesting >= 0 && hidden == 0);
 	if (nesting++ == 0)
 	{
 		LatencyRunning *running = &latency->running[MyProcNumber];
@@ -606,6 +611,7 @@ count_statement(void)
 {
 	uint64		ns = not_excused(&latency->running[MyProcNumber], elapsed);
 
+	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	if (ns > 0)
 		pg_atomic_fetch_add_u32(&latency->counts[MyProcNumber % SHARDS][bucket_of(ns)], 1);
 	awaits_commit = false;
@@ -655,6 +661,7 @@ bucket_start_ms(int bucket)
 {
 	int			step = bucket - 1;
 
+	Assert(bucket >= 0 && bucket <= LATENCY_BUCKETS);
 	if (bucket == 0)
 		return 0;
 	return ldexp(1 + (double) (step & ((1 << STEP_BITS) - 1)) / (1 << STEP_BITS),

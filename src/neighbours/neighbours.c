@@ -103,6 +103,7 @@ static int	cores(void);
 uint32
 neighbours_law(double others, int cores)
 {
+	Assert(others >= 0);
 	if (others < NOBODY)
 		return NEIGHBOURS_NONE;
 	return (uint32) Max(cores - ceil(others) - 1, 0);
@@ -135,6 +136,8 @@ neighbours_note(NeighboursSeen *seen, int count, double seconds)
 void
 neighbours_join(void)
 {
+	Assert(takes_part != NULL);
+	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	pg_atomic_write_u32(&takes_part[MyProcNumber], 1);
 }
 
@@ -142,6 +145,8 @@ neighbours_join(void)
 void
 neighbours_leave(void)
 {
+	Assert(takes_part != NULL);
+	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	pg_atomic_write_u32(&takes_part[MyProcNumber], 0);
 }
 
@@ -194,6 +199,7 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 	int			at_work = 0;
 	bool		is_first;
 
+	Assert(!reads_times || processes != NULL);
 	memset(times, 0, sizeof(*times));
 	for (int i = 0; i < MaxBackends; i++)
 	{
@@ -229,6 +235,7 @@ look_at_waits(int number, uint64 passed, uint64 unseen, NeighboursTimes *times)
 {
 	uint32		wait = GetPGProcByNumber(number)->wait_event_info;
 
+	Assert(number >= 0 && number < MaxBackends);
 	switch (wait & WAIT_CLASS_MASK)
 	{
 		case PG_WAIT_IO:
@@ -254,6 +261,7 @@ is_other(int number)
 {
 	const PGPROC *proc = GetPGProcByNumber(number);
 
+	Assert(number >= 0 && number < MaxBackends);
 	return proc->pid != 0 && proc != MyProc && proc->lockGroupLeader != MyProc &&
 		(proc->statusFlags & PROC_IN_VACUUM) == 0 &&
 		pg_atomic_read_u32(&takes_part[number]) == 0;
@@ -268,6 +276,7 @@ read_others(uint64 now, NeighboursTimes *times)
 	int			nread = 0;
 	int			nfailed = 0;
 
+	Assert(next_process >= 0 && next_process < MaxBackends);
 	if (!read_process(MyProcNumber, now, &ran, &waited) || ran == 0)
 		return false;
 	for (int i = 0; i < MaxBackends && nread < MOST_FILES_A_LOOK; i++)
@@ -311,6 +320,7 @@ read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
 	int			fd;
 	ssize_t		length;
 
+	Assert(number >= 0 && number < MaxBackends && processes != NULL);
 	process->pid = 0;
 	process->read_at = now;
 	snprintf(name, sizeof(name), "/proc/%d/schedstat", GetPGProcByNumber(number)->pid);

@@ -85,6 +85,7 @@ budget_begin_tick(Budget *budget, uint64 now, BudgetUse *use)
 	used = pg_atomic_read_u64(&budget->used);
 	slept = pg_atomic_read_u64(&budget->slept);
 	use->seconds = (double) (now - budget->tick_time) / NS_PER_S;
+	Assert(use->seconds > 0 && used >= budget->used_before);
 	use->used = (used - budget->used_before) / use->seconds;
 	use->asleep = (slept - budget->slept_before) / use->seconds / NS_PER_S;
 	budget->tick_time = now;

@@ -34,7 +34,7 @@
  * as alone on the machine they take.  To measure this without VACUUM, VACUUM rests for a
  * moment, and then goes on for nine times as long, as LEDBAT++ does in networks.  The
  * mean of the last eight rests counts.  The budget grows while others take less than
- * STRETCH_MARGIN times as long as in rests, and shrinks while they take longer, in
+ * WAIT_MARGIN times as long as in rests, and shrinks while they take longer, in
  * proportion, so waits that vary by themselves average out.  One rest tells little of
  * them, so the first rests come sooner.  Until there were eight, the budget moves the
  * less the fewer there were.  Where it isn't known how long others wait for a core, the
@@ -65,10 +65,10 @@
 #define GROWTH			2.0		/* of that, a second: from floor to full speed
 								 * in two */
 #define DEEPEST_CUT		0.25	/* in one step */
-#define STRETCH_MARGIN	1.06	/* what others take, times what they do in
+#define WAIT_MARGIN	1.06		/* what others take, times what they do in
 								 * rests: as beside a steady 800 a 2 ms on
 								 * TPC-C */
-#define STRETCH_GROWTH	3.0		/* of the budget's logarithm, a second, for
+#define WAIT_GROWTH	3.0			/* of the budget's logarithm, a second, for
 								 * all that others take: calm enough for waits
 								 * that vary by a third by themselves */
 #define NOBODY_CORES	0.02	/* others that use less of a core, and wait
@@ -98,6 +98,7 @@ static void move(Controller *controller, const ControllerInput *input, double st
 void
 controller_init(Controller *controller, double target_ms)
 {
+	Assert(target_ms >= 0);
 	memset(controller, 0, sizeof(*controller));
 	controller->target_ms = target_ms;
 	controller->budget = FIRST_BUDGET;
@@ -124,6 +125,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 	bool		is_auto = controller->target_ms == 0;
 	double		step;
 
+	Assert(input->seconds > 0 && input->seconds <= input->elapsed);
 	note_load(controller, input);
 	controller->alone = is_alone(controller);
 	if (controller->alone)
@@ -281,12 +283,13 @@ vote_of_waits(Controller *controller, const ControllerInput *input)
 	double		base = 1 + controller->base_waited / controller->base_ran;
 	double		room;
 
+	Assert(controller->base_ran > 0);
 	controller->ran = controller->ran * kept + input->others_ran;
 	controller->waited = controller->waited * kept + input->others_waited;
 	if (controller->ran <= 0)
 		return 0;
-	room = base * STRETCH_MARGIN - (1 + controller->waited / controller->ran);
-	return STRETCH_GROWTH * Min(controller->nrests, RESTS) / RESTS * input->seconds * room / base;
+	room = base * WAIT_MARGIN - (1 + controller->waited / controller->ran);
+	return WAIT_GROWTH * Min(controller->nrests, RESTS) / RESTS * input->seconds * room / base;
 }
 
 /* move -- change the budget's logarithm by a step. */
@@ -303,6 +306,7 @@ move(Controller *controller, const ControllerInput *input, double step)
 	if (controller->budget > 2 * input->awake && controller->budget > 1 && input->awake > 0)
 		controller->budget = INFINITY;
 
+	Assert(controller->budget >= LEAST_BUDGET);
 	if (step < 0)
 		controller->load_at_cut = controller->load;
 	if (step < log(0.5) && controller->target_ms > 0)

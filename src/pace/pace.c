@@ -71,6 +71,7 @@ pace_shared_size(void)
 void
 pace_create(PaceShared *shared, Oid relid, bool is_locked)
 {
+	Assert(pace_command.is_running && OidIsValid(relid));
 	SpinLockInit(&shared->mutex);
 	pg_atomic_init_u32(&shared->version, 0);
 	pg_atomic_init_u32(&shared->failsafe, VacuumFailsafeActive);
@@ -99,6 +100,7 @@ pace_create(PaceShared *shared, Oid relid, bool is_locked)
 void
 pace_join(PaceShared *shared)
 {
+	Assert(shared != NULL);
 	pace_prepare_process();
 	neighbours_join();
 	my_pace.shared = shared;
@@ -167,6 +169,7 @@ pace_leave_as_builder(void)
 static double
 slept_seconds(void)
 {
+	Assert(my_pace.shared != NULL);
 	return (double) pg_atomic_read_u64(&my_pace.shared->cost.slept) / NS_PER_S;
 }
 
@@ -243,6 +246,8 @@ pace_give_up(void)
 void
 delay_point(void)
 {
+	Assert(my_pace.shared != NULL);
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 	CHECK_FOR_INTERRUPTS();
 
 	if (unlikely(ConfigReloadPending))
@@ -274,6 +279,7 @@ pay(uint64 now)
 {
 	uint64		until;
 
+	Assert(VacuumCostActive && my_pace.shared != NULL);
 	VacuumCostBalance = 0;
 	pace_rebalance();
 	look_and_tick(now);
@@ -335,6 +341,7 @@ nap(uint64 until)
 void
 pace_while_waiting(void)
 {
+	Assert(my_pace.shared != NULL);
 	pace_reload_if_due();
 	pace_rebalance();
 	pace_look_around(now_ns());

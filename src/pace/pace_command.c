@@ -119,6 +119,7 @@ pace_command_is_running(void)
 void
 pace_hurry(void)
 {
+	Assert(pace_command.is_running);
 	pace_command.in_a_hurry = true;
 	guards_hurry();
 	adapt_settings(&pace_command.settings);

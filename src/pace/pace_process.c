@@ -95,6 +95,7 @@ process_take_budget(void)
 	double		due = cost_so_far() - my_pace.accounted;
 	LatencyTarget *target;
 
+	Assert(shared != NULL);
 	my_pace.version = pg_atomic_read_u32(&shared->version);
 	SpinLockAcquire(&shared->mutex);
 	*settings = shared->settings;
@@ -211,6 +212,7 @@ pay_for_time(uint64 now, double price)
 {
 	uint64		until = clock_pay(&target_time(my_pace.target)->paid_until, now, price / my_pace.budget);
 
+	Assert(my_pace.target != NULL && my_pace.budget > 0 && price >= 0);
 	if (my_pace.least > LEAST_BUDGET)
 		until = Min(until, clock_pay(&my_pace.shared->time.paid_until, now, price / my_pace.least));
 	return until;
@@ -250,6 +252,7 @@ cost_so_far(void)
 void
 pace_pages_written(int number)
 {
+	Assert(number >= 0);
 	pages_written += number;
 }
 
@@ -264,5 +267,6 @@ process_bound_team(void)
 	double		fed = Min(my_pace.rate / COST_OF_A_PROCESS, Max(my_pace.budget, my_pace.least));
 	bool		failsafe = VacuumFailsafeActive || pg_atomic_read_u32(&my_pace.shared->failsafe) != 0;
 
+	Assert(my_pace.shared != NULL);
 	parking_set_bound(&my_pace.shared->parking, !isinf(fed) && !failsafe, fed);
 }

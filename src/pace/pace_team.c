@@ -24,7 +24,7 @@
 #include "pace/pace_private.h"
 
 /* The most blocks that are taken at a time under a budget: a cost of about ten thousand */
-#define GREATEST_PIECE		512
+#define GREATEST_RANGE		512
 
 static void make_room(void);
 static void count_at_work(int more);
@@ -39,6 +39,7 @@ static void count_at_work(int more);
 void
 pace_allow_workers(int most, bool asked_for, void (*launch) (void *), void *argument)
 {
+	Assert(most >= 0 && launch != NULL);
 	Assert(pace_is_leader() && pace_command.launch == NULL);
 	pace_command.workers_asked_for = asked_for;
 	if (most == 0)
@@ -80,19 +81,20 @@ pace_launch_workers(void)
 {
 	void		(*launch) (void *) = pace_command.launch;
 
+	Assert(launch != NULL);
 	pace_command.launch = NULL;
 	launch(pace_command.launch_argument);
 }
 
 /*
- * pace_piece
+ * pace_range_blocks
  *		How many blocks to take at a time, at most: under a budget fewer than usual, as a
  *		worker that is to be parked finishes what it has taken first.
  */
 uint32
-pace_piece(uint32 usual)
+pace_range_blocks(uint32 usual)
 {
-	return isinf(my_pace.rate) && isinf(my_pace.budget) ? usual : Min(usual, GREATEST_PIECE);
+	return isinf(my_pace.rate) && isinf(my_pace.budget) ? usual : Min(usual, GREATEST_RANGE);
 }
 
 /*
@@ -122,6 +124,7 @@ pace_give_place(void)
 void
 pace_begin_work(void)
 {
+	Assert(!my_pace.at_work);
 	count_at_work(1);
 	my_pace.at_work = true;
 	my_pace.awake_since = now_ns();

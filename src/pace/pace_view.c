@@ -113,6 +113,7 @@ view_show(PaceShared *shared, double cost, double awake, double asleep)
 	double		budget;
 	int			limit;
 
+	Assert(shared->leader >= 0 && shared->leader < MaxBackends);
 	target_state(my_pace.target, &target);
 	limit = find_limit(&target, by_target);
 	budget = by_target ? Max(target.budget, my_pace.least > LEAST_BUDGET ? my_pace.least : 0) : my_pace.rate;
@@ -132,6 +133,7 @@ view_show(PaceShared *shared, double cost, double awake, double asleep)
 static int
 find_limit(const TargetState *target, bool by_target)
 {
+	Assert(my_pace.shared != NULL);
 	if (pg_atomic_read_u32(&my_pace.shared->failsafe))
 		return LIMIT_FAILSAFE;
 	if (!by_target)
@@ -184,6 +186,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 			nulls[column] = nulls[column + 1] = isnan(row.percentile);
 			values[column++] = CStringGetTextDatum(isnan(row.target_ms) ? "waits" : "statements");
 			values[column++] = Int32GetDatum(row.shared_by);
+			Assert(row.limited_by >= 0 && row.limited_by < lengthof(limit_names));
 			values[column++] = CStringGetTextDatum(limit_names[row.limited_by]);
 			values[column++] = ObjectIdGetDatum(row.user_id);
 		}
@@ -191,6 +194,7 @@ pg_cyclone_pace(PG_FUNCTION_ARGS)
 			while (column < PACE_COLUMNS)
 				nulls[column++] = true;
 
+		Assert(column == PACE_COLUMNS);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -81,6 +81,7 @@ parking_law(uint32 wanted, uint32 taken, double asleep)
 void
 parking_set_up(Parking *parking, int leader, int most)
 {
+	Assert(leader >= 0 && most >= 0);
 	parking->leader = leader;
 	parking->most = most;
 	pg_atomic_init_u32(&parking->wanted, PARKING_ALL);
@@ -118,6 +119,7 @@ parking_adjust(Parking *parking, double asleep)
 	uint32		taken = pg_atomic_read_u32(&parking->taken);
 	uint32		better = Min(parking_law(wanted, taken, asleep), (uint32) parking->most);
 
+	Assert(asleep >= 0);
 	better = DEBUG_LIMIT(fed, better);
 	/* unless the bound has gone, or come, in this moment */
 	if (pg_atomic_read_u32(&parking->is_bounded) != 0)

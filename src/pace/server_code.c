@@ -48,6 +48,7 @@ static void have_server_sleep(double ms);
 void
 pace_begin_server_code(void)
 {
+	Assert(my_pace.shared != NULL && !my_pace.in_server_code);
 	pace_hide_reloads();
 	my_pace.in_server_code = my_pace.with_server = true;
 	my_pace.calls = 0;
@@ -112,6 +113,7 @@ pace_in_server_code(void)
 void
 pace_end_server_code(void)
 {
+	Assert(my_pace.shared != NULL && my_pace.in_server_code);
 	if (my_pace.with_server)
 		pg_atomic_fetch_sub_u32(&my_pace.shared->with_server, 1);
 	my_pace.in_server_code = my_pace.with_server = false;
@@ -161,6 +163,7 @@ leave_it_to_server(void)
 static void
 have_server_sleep(double ms)
 {
+	Assert(ms >= 0);
 	if (!AmAutoVacuumWorkerProcess())
 		vacuum_cost_limit = ms > 0 ? LIMIT : NO_LIMIT;
 	vacuum_cost_delay = ms > 0 ? ms : NO_DELAY;

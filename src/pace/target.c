@@ -116,6 +116,7 @@ target_join(const PaceSettings *settings, LatencyTarget *before)
 	}
 	if (found == NULL)
 	{
+		Assert(free != NULL);
 		found = free;
 		begin_anew(found, settings);
 	}
@@ -132,6 +133,7 @@ target_join(const PaceSettings *settings, LatencyTarget *before)
 void
 target_leave(LatencyTarget *target)
 {
+	Assert(target != NULL);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	leave(target);
 	LWLockRelease(lock);
@@ -218,8 +220,10 @@ leave(LatencyTarget *target)
 	target->left_at = now_ns();
 }
 
-/* is_kept -- does a VACUUM have the target, or did one have it recently?  Under the
-lock. */
+/*
+ * is_kept
+ *		Does a VACUUM have the target, or did one have it recently?  Under the lock.
+ */
 static bool
 is_kept(const LatencyTarget *target, uint64 now)
 {
@@ -271,6 +275,7 @@ resume(LatencyTarget *target)
 static void
 skip_what_was(LatencyTarget *target, uint64 now)
 {
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 	budget_restart(&target->time, now);
 	(void) take_times(target);
 	latency_read(target->counts);
@@ -299,6 +304,7 @@ control(LatencyTarget *target, uint64 now, const BudgetUse *use)
 		.cores_are_unknown = times.cores_are_unknown,
 	};
 
+	Assert(pg_atomic_read_u32(&target->time.ticking) == 1);
 	if (target_is_in_ms(target))
 		collect_votes(target, &input);
 	if (use->seconds >= GAP_SECONDS)
@@ -396,6 +402,7 @@ publish(LatencyTarget *target, uint64 now)
 	};
 	double		before;
 
+	Assert(state.budget > 0);
 	SpinLockAcquire(&target->mutex);
 	before = target->state.budget;
 	target->state = state;

@@ -108,6 +108,7 @@ progress_run(int kind, Oid relid, bool is_autovacuum, BlockNumber pages)
 {
 	ProgressSlot *slot;
 
+	Assert(OidIsValid(relid));
 	if (!slot_is_mine())
 		return;
 	slot = my_slot();
@@ -155,6 +156,7 @@ progress_phase(int phase, BlockNumber blocks_total)
 {
 	ProgressSlot *slot = my_slot();
 
+	Assert(phase >= 0);
 	if (pg_atomic_read_u32(&slot->phase) != phase)
 		begin_phase(slot, phase, blocks_total);
 	pg_atomic_write_u32(&slot->index_relid, InvalidOid);
@@ -435,6 +437,7 @@ read_slot(ProgressSlot *slot, ProgressRow *row)
 {
 	uint64		mark;
 
+	Assert(row->pid != 0);
 	row->leader_pid = pg_atomic_read_u32(&slot->leader_pid);
 	row->user_id = pg_atomic_read_u32(&slot->user_id);
 	row->database = pg_atomic_read_u32(&slot->database);

@@ -49,6 +49,7 @@ static double percent_of_pages(const TableResult *result, BlockNumber pages);
 bool
 report_is_wanted(const VacuumParams *params)
 {
+	Assert(params != NULL);
 	return (params->options & VACOPT_VERBOSE) != 0 ||
 		(AmAutoVacuumWorkerProcess() ? compat_log_duration(params) : cyclone_log_min_duration) >= 0;
 }
@@ -107,6 +108,7 @@ report_end(const ReportStart *start, const VacuumParams *params,
 	append_horizon_line(&body, rel, result);
 	append_engine_lines(&body, result, elapsed_seconds);
 
+	Assert(body.len > 0);
 	initStringInfo(&message);
 	if (verbose)
 	{

@@ -241,6 +241,7 @@ create_new_table(RewriteJob *job, Relation rel)
 {
 	int			nestlevel;
 
+	Assert(CheckRelationLockedByMe(rel, AccessExclusiveLock, false));
 	if (OidIsValid(rel->rd_rel->reltoastrelid))
 		LockRelationOid(rel->rd_rel->reltoastrelid, AccessExclusiveLock);
 
@@ -270,6 +271,7 @@ plan_rewrite(RewriteJob *job, Relation rel)
 	Relation	new_rel = table_open(job->new_relid, NoLock);
 	Oid			new_toast = new_rel->rd_rel->reltoastrelid;
 
+	Assert(OidIsValid(job->new_relid));
 	table_close(new_rel, NoLock);
 	if (OidIsValid(rel->rd_rel->reltoastrelid) != OidIsValid(new_toast))
 		elog(ERROR, "new table of relation \"%s\" is unlike the old one in having a TOAST table",
@@ -314,6 +316,7 @@ plan_heap(RewriteJob *job, RewriteHeap heap, Oid old_relid, Oid new_relid)
 	HeapCopyShared *copy = &job->plan.heaps[heap];
 	Relation	old_heap = table_open(old_relid, NoLock);
 
+	Assert(OidIsValid(old_relid) && OidIsValid(new_relid));
 	copy->is_wanted = true;
 	copy->old_relid = old_relid;
 	copy->new_relid = new_relid;
@@ -355,6 +358,7 @@ start_team(RewriteJob *job, int nworkers)
 	RewriteShared *shared;
 	Size		size = MAXALIGN(sizeof(RewriteShared));
 
+	Assert(nworkers >= 0 && job->team == NULL);
 	plan->nmembers = nworkers + 1;
 	plan->members_start = TYPEALIGN(PG_IO_ALIGN_SIZE, size);
 	size = add_size(plan->members_start, mul_size(sizeof(RewriteMemberShared), plan->nmembers));
@@ -405,6 +409,7 @@ launch_workers(void *argument)
 {
 	RewriteJob *job = argument;
 
+	Assert(job->team != NULL);
 	team_launch(job->team);
 	job->result.workers_launched = team_launched_workers(job->team);
 }
@@ -529,6 +534,7 @@ run_phase(void *state, int phase)
 	RewriteShared *shared = rewrite->shared;
 	RewriteMemberShared *member = rewrite_member(shared, rewrite->member);
 
+	Assert(phase >= 0 && phase < NUM_REWRITE_HEAPS);
 	pg_atomic_write_u32(&member->joined, 1);
 	/* a worker that was parked comes back to the same phase */
 	if (rewrite->last_phase != phase + 1)
@@ -584,6 +590,7 @@ finish_team(RewriteJob *job)
 {
 	TableRewrite *rewrite = &job->rewrite;
 
+	Assert(job->team != NULL);
 	pace_leave();
 	job->plan = *rewrite->shared;
 	rewrite->shared = &job->plan;
@@ -607,6 +614,7 @@ index_new_toast_table(RewriteJob *job)
 	Relation	new_toast = job->rewrite.new_heaps[REWRITE_TOAST];
 	instr_time	start;
 
+	Assert(job->team == NULL && !IsInParallelMode());
 	if (!toast->is_wanted || pg_atomic_read_u32(&toast->new_blocks.nblocks) == 0)
 		return;
 
@@ -687,6 +695,7 @@ swap_and_index(RewriteJob *job)
 	IndexBuilds *builds = plan_index_builds(job, &server_has_workers);
 	instr_time	start;
 
+	Assert(job->team == NULL && !IsInParallelMode());
 	INSTR_TIME_SET_CURRENT(start);
 	progress_phase(PROGRESS_REWRITE_INDEX, 0);
 	DEBUG_POINT("rewrite-swap");

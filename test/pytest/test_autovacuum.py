@@ -543,7 +543,7 @@ def test_a_thousand_small_tables(own):
 
 
 def test_workers_say_nothing_of_their_leaders_error(auto):
-    """Those that are at work by then; who has only just been started is the server's to end."""
+    """Those that are at work by then; the server ends workers that have only just been started."""
     auto.make_table(parallel_workers=2)
     with auto.parked("t", processes=3) as pids:
         [leader] = auto.leaders()

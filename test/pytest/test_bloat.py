@@ -494,7 +494,7 @@ def pages_read(conn, query: str) -> int:
 
 
 def test_what_fails_has_a_row_and_the_statement_goes_on(conn):
-    """Whatever it is; here it is the first page of each relation that has pages."""
+    """With any error; here it is the first page of each relation that has pages."""
     conn.execute(KINDS)
     conn.execute("INSERT INTO t SELECT generate_series(1, 1000); CREATE INDEX t_hash ON t USING hash (id)")
     warnings = []

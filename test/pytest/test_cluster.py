@@ -393,7 +393,7 @@ def test_function_for_schedulers(conn, said):
 
 
 def test_function_sees_a_shard_that_moves(cluster, db, conn, said):
-    """Whatever snapshot its transaction has."""
+    """With any snapshot of its transaction."""
     conn.execute("""
         ALTER FUNCTION pg_catalog.master_run_on_worker RENAME TO run_at_once;
         CREATE FUNCTION pg_catalog.master_run_on_worker(names text[], ports int[], commands text[], parallel bool,

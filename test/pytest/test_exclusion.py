@@ -229,7 +229,7 @@ def test_an_index_that_stays_bloated(conn):
 
 
 def test_without_overlaps(conn, pg_major):
-    """Keys of periods, and foreign keys to them; PostgreSQL 17 has but the constraint that they are made of."""
+    """Keys of periods, and foreign keys to them; PostgreSQL 17 has only the constraint that they are made of."""
     conn.execute("CREATE EXTENSION btree_gist")
     key = "PRIMARY KEY (id, during WITHOUT OVERLAPS)" if pg_major >= 18 else "EXCLUDE USING gist (id WITH =, during WITH &&)"
     run_script(

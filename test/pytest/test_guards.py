@@ -182,7 +182,7 @@ def test_the_same_while_the_table_shrinks(cluster, db, conn, options, point):
     size = one(conn, "SELECT pg_relation_size('t')")
     warnings = []
     conn.add_notice_handler(lambda message: warnings.append(message.message_primary))
-    # of five indexes three are begun then, and whoever takes the fourth is paused
+    # of five indexes three are begun then, and the process that takes the fourth is paused
     where, processes = (f"{point}:any", 3) if point == "rewrite-index" else (f"{point}:leader", 1)
     with Parked(cluster, db, where, processes, f"VACUUM ({options}) t", SETTINGS) as vacuum:
         assert one(conn, "SELECT cyclone.pause(%s)", vacuum.pid) is True

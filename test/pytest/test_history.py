@@ -52,10 +52,6 @@ def sizes(conn, name="t", toast=False) -> tuple[int, int]:
     ).fetchone()
 
 
-def without_time(rows: list[dict]) -> list[dict]:
-    return [{column: value for column, value in row.items() if column not in ("id", "started", "seconds", "phases")} for row in rows]
-
-
 def stop_and_start(cluster: Cluster, how: str) -> None:
     if how == "crash":
         cluster.crash()

@@ -1,4 +1,4 @@
-"""Who keeps dead rows from being removed: cyclone.horizon, and the line of VERBOSE and of the log, for each kind of holder.
+"""The holders that keep dead rows from being removed: cyclone.horizon, and the line of VERBOSE and of the log, for each kind of holder.
 
 Each holder's row is compared with what VACUUM does: rows stay as long as there is a holder, the cutoff that VACUUM reports is that of the
 oldest one, and what the view names as the way to end it lets VACUUM remove them.
@@ -367,7 +367,7 @@ def test_multixacts(cluster, db, conn):
 
 
 def test_privileges(cluster, db, conn):
-    """Of others' sessions there is what pg_stat_activity shows; so it is in VERBOSE, whomever the table belongs to."""
+    """Of others' sessions there is what pg_stat_activity shows; so it is in VERBOSE, for a table of any owner."""
     conn.execute("CREATE ROLE plain LOGIN")
     conn.execute("CREATE ROLE watcher LOGIN IN ROLE pg_read_all_stats")
     try:

@@ -370,7 +370,7 @@ def watched(cluster, db, conn, statement, percentile=95, rounds=5) -> float:
     vacuum = Background(cluster, db, f"VACUUM (PARALLEL 0, LATENCY_TARGET '{easy_target()}') t", settings)
     wait_until(lambda: pace(conn), "a VACUUM")
     with Load(cluster, db, statement, 2) as load:
-        wait_until(lambda: min(load.rounds) >= rounds, "so many rounds of each session")
+        wait_until(lambda: min(load.rounds) >= rounds, f"{rounds} rounds of each session")
         ms = wait_until(lambda: latency(conn), "a measurement")
     cancel(conn, vacuum)
     return ms

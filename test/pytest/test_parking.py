@@ -349,7 +349,7 @@ def test_free_space_that_a_worker_finds_late_is_offered(new_cluster):
         "cyclone.debug_workers": 1, "cyclone.debug_parking": 5, "cyclone.debug_fsm_blocks": 2048, "max_parallel_maintenance_workers": 1,
     }  # fmt: skip
     with cluster.connect(TEMPLATE) as conn, Parked(
-        cluster, TEMPLATE, "heap-scan-rest:worker", 1, "VACUUM (TRUNCATE off) t", settings
+        cluster, TEMPLATE, "heap-scan-remainder:worker", 1, "VACUUM (TRUNCATE off) t", settings
     ) as vacuum:
         # the leader does all the others meanwhile
         scanned = "SELECT FROM pg_stat_progress_vacuum WHERE heap_blks_scanned > %s"

@@ -225,7 +225,7 @@ def test_a_whole_database(cluster, db, conn):
 
 
 def test_privileges(cluster, db, conn):
-    """Who may do what: an error for a table that is named, a warning for one of several."""
+    """Which roles may do what: an error for a table that is named, a warning for one of several."""
     make_menagerie(conn)
     name = f"worker_of_{db}"
     conn.execute(f"CREATE ROLE {name}")

@@ -437,7 +437,7 @@ def test_crashes(new_cluster):
     in_parts = {**SETTINGS, "cyclone.debug_btree_parts": 3}
     for point, settings in (
         ("rewrite-index-files:leader", SETTINGS), ("rewrite-index:any", SETTINGS), ("rewrite-entry-sort:any", SETTINGS),
-        ("rewrite-btree-join:leader", in_parts), ("rewrite-collect-stretch:any", in_parts),
+        ("rewrite-btree-join:leader", in_parts), ("rewrite-collect-range:any", in_parts),
         ("rewrite-index-alone:leader", SETTINGS), ("rewrite-swapped:leader", in_parts),
     ):  # fmt: skip
         with Parked(cluster, TEMPLATE, point, 1, FULL, settings) as vacuum:

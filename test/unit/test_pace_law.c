@@ -332,7 +332,7 @@ test_waits_that_vary_by_themselves(void)
 	{
 		const Waiters *others = &loads[i].others;
 		double		aim = others->at_full_speed > 0 ?
-			Min((1 + others->waits) * (STRETCH_MARGIN - 1) / others->at_full_speed, 1) : 1;
+			Min((1 + others->waits) * (WAIT_MARGIN - 1) / others->at_full_speed, 1) : 1;
 		double		speed = 0;
 		double		stretch = 0;
 
@@ -355,7 +355,7 @@ test_waits_that_vary_by_themselves(void)
  *		(bench/research-log.md): at a part s of full speed they take 1 + 5.5 s^2 times as
  *		long, others run for 0.347 of a core, and wait for 0.093 + 0.49 s.
  *
- * VACUUM has so many seconds of work at full speed.  Its speed is the law's, or this one
+ * VACUUM has some seconds of work at full speed.  Its speed is the law's, or this one
  * all the time.  Transactions also take longer now and shorter then for reasons of their
  * own: the weather is the same for all speeds.  Returns the seconds, and in *p95 how
  * many times as long as usual the 95th percentile took.

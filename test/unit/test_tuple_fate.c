@@ -303,7 +303,8 @@ test_the_horizon_may_be_at_the_end_of_all_numbers(void)
 
 /*
  * test_a_newer_end
- *		Is the result of an update by whoever isn't old, and not known to have aborted.
+ *		Is the result of an update by a transaction that isn't old, and not known to
+ *		have aborted.
  */
 static void
 test_a_newer_end(void)

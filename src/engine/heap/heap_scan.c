@@ -67,12 +67,12 @@
  * A range that is left over: its first block, the chunk that it ends before,
  * and whether the run of blocks around its end is to be skipped.
  */
-#define MAKE_REST(start, end, skip_end) \
+#define MAKE_REMAINDER(start, end, skip_end) \
 	((uint64) (start) << 32 | \
 	 ((uint64) (end) + DEAD_TIDS_CHUNK_BLOCKS - 1) / DEAD_TIDS_CHUNK_BLOCKS << 1 | (skip_end))
-#define REST_START(rest)		((BlockNumber) ((rest) >> 32))
-#define REST_END_CHUNK(rest)	((uint32) (rest) >> 1)
-#define REST_SKIP_END(rest)		(((rest) & 1) != 0)
+#define REMAINDER_START(remainder)		((BlockNumber) ((remainder) >> 32))
+#define REMAINDER_END_CHUNK(remainder)	((uint32) (remainder) >> 1)
+#define REMAINDER_SKIP_END(remainder)		(((remainder) & 1) != 0)
 
 /* One process's scan in one round */
 typedef struct HeapScan
@@ -103,8 +103,8 @@ static void report_progress(HeapScan *scan, BlockNumber scan_block);
 static void vacuum_fsm_now_and_then(TableVacuum *vacuum);
 static BlockNumber next_block(ReadStream *stream, void *private_data,
 							  void *per_buffer_data);
-static void leave_rest(TableVacuum *vacuum);
-static bool take_rest(TableVacuum *vacuum);
+static void leave_remainder(TableVacuum *vacuum);
+static bool take_remainder(TableVacuum *vacuum);
 static bool claim_range(HeapScan *scan);
 static bool is_cut_in_long_run(HeapScan *scan, BlockNumber end);
 static bool choose_block(HeapScan *scan, BlockNumber *blkno, uint8 *flags);
@@ -132,7 +132,7 @@ heap_scan_begin(TableVacuum *vacuum)
  *
  * Others may be scanning.  They say where they are before they claim a range, and
  * leave the rest of one before they say that they are nowhere.  So we look at the
- * position of the ranges first, then at where they are, then at their rests.
+ * position of the ranges first, then at where they are, then at their remainders.
  */
 BlockNumber
 heap_scan_first_unscanned(TableVacuum *vacuum)
@@ -153,10 +153,10 @@ heap_scan_first_unscanned(TableVacuum *vacuum)
 	pg_read_barrier();
 	for (int i = 0; i < shared->nmembers; i++)
 	{
-		uint64		rest = pg_atomic_read_u64(&vacuum_member(shared, i)->scan_rest);
+		uint64		remainder = pg_atomic_read_u64(&vacuum_member(shared, i)->scan_remainder);
 
-		if (rest != 0)
-			first = Min(first, REST_START(rest));
+		if (remainder != 0)
+			first = Min(first, REMAINDER_START(remainder));
 	}
 	return first;
 }
@@ -175,7 +175,7 @@ heap_scan_is_left(TableVacuum *vacuum)
 	if (ranges_position(&shared->scan_ranges) < shared->rel_pages)
 		return true;
 	for (int i = 0; i < shared->nmembers; i++)
-		if (pg_atomic_read_u64(&vacuum_member(shared, i)->scan_rest) != 0)
+		if (pg_atomic_read_u64(&vacuum_member(shared, i)->scan_remainder) != 0)
 			return true;
 	return false;
 }
@@ -223,24 +223,24 @@ heap_scan_phase(TableVacuum *vacuum)
 
 	if (BufferIsValid(scan.vmbuffer))
 		ReleaseBuffer(scan.vmbuffer);
-	leave_rest(vacuum);
+	leave_remainder(vacuum);
 	file_cache_hold(vacuum->file_cache, false);
 	report_progress(&scan, InvalidBlockNumber);
 	set_place(vacuum, PLACE_UNKNOWN, InvalidBlockNumber);
 }
 
 /*
- * leave_rest
+ * leave_remainder
  *		Leave the rest of this process's range to others, or to the next round.
  *
- * Its own place is empty: it holds no rest of an earlier round, as each member takes
- * such rests before it claims a range, its own first.
+ * Its own place is empty: it holds no remainder of an earlier round, as each member takes
+ * such remainders before it claims a range, its own first.
  */
 static void
-leave_rest(TableVacuum *vacuum)
+leave_remainder(TableVacuum *vacuum)
 {
-	pg_atomic_uint64 *place = &vacuum_member(vacuum->shared, vacuum->member)->scan_rest;
-	pg_atomic_uint32 *least = &vacuum->shared->least_rest;
+	pg_atomic_uint64 *place = &vacuum_member(vacuum->shared, vacuum->member)->scan_remainder;
+	pg_atomic_uint32 *least = &vacuum->shared->least_remainder;
 
 	if (vacuum->scan_next < vacuum->scan_end)
 	{
@@ -249,40 +249,40 @@ leave_rest(TableVacuum *vacuum)
 		while (vacuum->scan_next < known &&
 			   !pg_atomic_compare_exchange_u32(least, &known, vacuum->scan_next))
 			;
-		if (pg_atomic_exchange_u64(place, MAKE_REST(vacuum->scan_next, vacuum->scan_end,
-													vacuum->scan_skip_end)) != 0)
+		if (pg_atomic_exchange_u64(place, MAKE_REMAINDER(vacuum->scan_next, vacuum->scan_end,
+														 vacuum->scan_skip_end)) != 0)
 			elog(ERROR, "two ranges of blocks are left over by one process");
 	}
 	vacuum->scan_next = vacuum->scan_end = 0;
 }
 
 /*
- * take_rest
+ * take_remainder
  *		Take a range that somebody has left over, first of all one's own.
  *		Return false if there is none.
  */
 static bool
-take_rest(TableVacuum *vacuum)
+take_remainder(TableVacuum *vacuum)
 {
 	VacuumShared *shared = vacuum->shared;
 
 	for (int i = 0; i < shared->nmembers; i++)
 	{
 		MemberShared *member = vacuum_member(shared, (vacuum->member + i) % shared->nmembers);
-		uint64		rest;
+		uint64		remainder;
 
 		/* most often there is none */
-		if (pg_atomic_read_u64(&member->scan_rest) == 0)
+		if (pg_atomic_read_u64(&member->scan_remainder) == 0)
 			continue;
-		rest = pg_atomic_exchange_u64(&member->scan_rest, 0);
-		if (rest != 0)
+		remainder = pg_atomic_exchange_u64(&member->scan_remainder, 0);
+		if (remainder != 0)
 		{
-			vacuum->scan_next = REST_START(rest);
-			vacuum->scan_end = Min((uint64) REST_END_CHUNK(rest) * DEAD_TIDS_CHUNK_BLOCKS,
+			vacuum->scan_next = REMAINDER_START(remainder);
+			vacuum->scan_end = Min((uint64) REMAINDER_END_CHUNK(remainder) * DEAD_TIDS_CHUNK_BLOCKS,
 								   shared->rel_pages);
-			vacuum->scan_skip_end = REST_SKIP_END(rest);
+			vacuum->scan_skip_end = REMAINDER_SKIP_END(remainder);
 			Assert(vacuum->scan_next < vacuum->scan_end);
-			DEBUG_POINT("heap-scan-rest");
+			DEBUG_POINT("heap-scan-remainder");
 			return true;
 		}
 	}
@@ -524,7 +524,7 @@ claim_range(HeapScan *scan)
 	if (pace_give_place())
 		return false;
 	/* it begins with a run's rest only if that is too short to be skipped */
-	if (take_rest(vacuum))
+	if (take_remainder(vacuum))
 		return true;
 
 	/* if the range can be taken, nobody has changed the blocks behind it */

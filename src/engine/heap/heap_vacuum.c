@@ -93,7 +93,7 @@ heap_vacuum_begin_round(TableVacuum *vacuum)
 	{
 		BlockNumber slot_blocks = shared->rel_pages / (8 * shared->nmembers);
 
-		slot_blocks = Min(slot_blocks, pace_piece(MAX_SLOT_BLOCKS));
+		slot_blocks = Min(slot_blocks, pace_range_blocks(MAX_SLOT_BLOCKS));
 		slot_blocks -= slot_blocks % DEAD_TIDS_CHUNK_BLOCKS;
 		shared->reap_slot_blocks = Max(slot_blocks, DEAD_TIDS_CHUNK_BLOCKS);
 		shared->reap_lane_blocks = LANE_BLOCKS;

@@ -46,7 +46,7 @@ static void fail(const BtreeAudit *audit, OffsetNumber off, const char *engine, 
 /*
  * audit_new_btree
  *		Look at a sample of pages of an index that command has built, before anybody
- *		depends on it.  Returns how many pages that were: none if it is no btree.
+ *		depends on it.  Returns how many pages that were: 0 if it is no btree.
  */
 int64
 audit_new_btree(Relation index, Relation table, const char *command)

@@ -350,7 +350,7 @@ keeps_order(Relation index)
 
 /*
  * gather
- *		Read the heap TIDs of an index's page; none if it is no page that has any.
+ *		Read the heap TIDs of an index's page; no TIDs if it is no page that has any.
  */
 static void
 gather(struct AuditTids *tids, Relation index, Page page, BlockNumber blkno)
