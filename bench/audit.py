@@ -2,10 +2,11 @@
 
 An audit of a share of the pages costs that share of the difference, which is larger than the noise. VACUUM (FULL) counts the rows of the
 new file whatever the share is: what audits of next to no page add is a column of its own, as exact as the machine is quiet. `make
-bench-audit`.
+bench-audit` prints a table, and writes the times into bench/results/audit/results.json.
 """
 
 import argparse
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ CONFIG = {
 DEFAULT = 0.01
 # next to none; and as many as let the second look at indexes take half as many, as with any share below 1
 LEAST, MOST = 1e-6, 0.99
+SHARES = {"none": 0, "least": LEAST, "most": MOST}
 POINT = "(point(v, id % 97))"
 FOUR = ("(id)", "(hashint8(id))", "((v % 1000))", "((to_hex(v)))")
 
@@ -91,10 +93,15 @@ def cpu_ms(conn: psycopg.Connection, case: Case, rows: int, audit: float) -> flo
     return (int(statistics.read_text().split()[0]) - before) / 1e6
 
 
-def line(name: str, best: dict[float, float]) -> str:
+def added(case: dict) -> tuple[float, float]:
+    """Return what audits of next to no page add, and what those of the default share do, as parts of the time without any."""
+    return case["least"] / case["none"] - 1, (case["most"] - case["least"]) * DEFAULT / MOST / case["none"]
+
+
+def line(case: dict) -> str:
     """Return what a case took with each share of pages, and what the default adds."""
-    default = (best[MOST] - best[LEAST]) * DEFAULT / MOST / best[0]
-    return f"| {name} | {best[0]:.1f} ms | {best[LEAST] / best[0] - 1:.1%} | {best[MOST]:.1f} ms | {default:.2%} |"
+    first, default = added(case)
+    return f"| {case['name']} | {case['none']:.1f} ms | {first:.1%} | {case['most']:.1f} ms | {default:.2%} |"
 
 
 def main() -> None:
@@ -106,17 +113,23 @@ def main() -> None:
     options = parser.parse_args()
     prefix = build.install(options.major)
     config = {**CONFIG, **dict(options.set)}
-    print_circumstances(Console(), find_circumstances(prefix, config, options.base))
+    circumstances = find_circumstances(prefix, config, options.base)
+    print_circumstances(Console(), circumstances)
+    cases = []
     print("| table | without audits | what the first page adds | 99 % of pages audited | what the default adds |")
     with Cluster.create(prefix, config, base=options.base) as cluster:
         cluster.start()
         with cluster.connect() as conn:
             for name in options.only:
-                runs = {audit: [] for audit in (0, LEAST, MOST)}
+                runs: dict[str, list[float]] = {share: [] for share in SHARES}
                 for _ in range(options.rounds):
-                    for audit, times in runs.items():
-                        times.append(cpu_ms(conn, CASES[name], options.rows, audit))
-                print(line(name, {audit: min(times) for audit, times in runs.items()}), flush=True)
+                    for share, times in runs.items():
+                        times.append(cpu_ms(conn, CASES[name], options.rows, SHARES[share]))
+                cases.append({"name": name, **{share: round(min(times), 3) for share, times in runs.items()}})
+                print(line(cases[-1]), flush=True)
+    options.results.mkdir(parents=True, exist_ok=True)
+    result = {"circumstances": circumstances, "rows": options.rows, "rounds": options.rounds, "cases": cases}
+    (options.results / "results.json").write_text(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

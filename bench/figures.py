@@ -1,9 +1,10 @@
 """The pictures and tables of README and docs/, of results that are kept in bench/saved: `make figures`.
 
-A benchmark writes what it found into bench/results. With `--save NAME FILE` what the documents need of that is kept as
+A benchmark writes what it found into bench/results. With `--save NAME FILE COMMAND` what the documents need of that is kept as
 bench/saved/NAME.json, with the circumstances, the date and the command. `make figures` writes all tables, which stand between two
 comments in the documents, and draws all pictures. `--check`, a rule of `make tidy`, fails if a table isn't what the saved result says,
-or a picture was drawn of another one.
+or a picture was drawn of another one. What stands between "<!-- make figures: NAME, once saved -->" and the end gives way to the table
+as soon as there is a saved result.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from statistics import geometric_mean, median
 
 TOP = Path(__file__).resolve().parents[1]
 SAVED = TOP / "bench" / "saved"
-BEGIN, END = "<!-- make figures: {} -->", "<!-- end -->"
+BEGIN, WAITING, END = "<!-- make figures: {} -->", "<!-- make figures: {}, once saved -->", "<!-- end -->"
 PHASES = {"heap scan": "#3b6fb6", "index vacuum": "#e08a3c", "heap vacuum": "#5aa469", "other": "#b8b8b8"}
 MB = 1 << 20
 LINE = 118
@@ -74,38 +75,67 @@ def seconds_of(scenario: dict, engine: str, workers: int) -> float:
     return median(run["seconds"] for run in runs_of(scenario, engine, workers))
 
 
+def best_core(scenario: dict) -> int:
+    """Return with how many workers PostgreSQL was the fastest."""
+    return min(sorted({run["workers"] for run in scenario["runs"] if run["engine"] == "core"}), key=lambda number: seconds_of(scenario, "core", number))
+
+
+def core_seconds(scenario: dict) -> float:
+    """Return what PostgreSQL took, as it does it best."""
+    return seconds_of(scenario, "core", best_core(scenario))
+
+
+def ratios(scenario: dict, workers: int) -> list[float]:
+    """Return how many times as fast as PostgreSQL at its best pg_cyclone was, from the least to the most of the rounds."""
+    pairs = zip(runs_of(scenario, "core", best_core(scenario)), runs_of(scenario, "pg_cyclone", workers), strict=True)
+    return sorted(core["seconds"] / ours["seconds"] for core, ours in pairs)
+
+
 def ratio(scenario: dict, workers: int) -> float:
-    """Return how many times as fast pg_cyclone is as PostgreSQL: the median of the rounds."""
-    pairs = zip(runs_of(scenario, "core", 0), runs_of(scenario, "pg_cyclone", workers), strict=True)
-    return median(core["seconds"] / ours["seconds"] for core, ours in pairs)
+    return median(ratios(scenario, workers))
 
 
 def is_case(scenario: dict) -> bool:
     return scenario["name"].startswith("case-")
 
 
+def rows_of(scenario: dict) -> str:
+    millions = scenario["rows"] / 1_000_000
+    return f"{millions:g} million" if millions >= 0.1 else f"{scenario['rows']:,}"
+
+
+def times(number: float, digits: int = 2) -> str:
+    return f"{number:.{digits}f} ×"
+
+
 def vacuum_lines(saved: dict) -> list[str]:
-    """Return the table of all scenarios."""
-    lines = ["| scenario | size | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|---|"]
+    """Return the table of all scenarios of a run."""
+    lines = ["| scenario | rows | heap + indexes | PostgreSQL at its best | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|---|---|"]
     for one in saved["scenarios"]:
         size = " + ".join(f"{part // MB:,}" for part in (one["heap_bytes"], one["index_bytes"]) if part)
-        ours = (f"{seconds_of(one, 'pg_cyclone', workers):.2f} s ({ratio(one, workers):.2f} ×)" for workers in (0, 1))
-        lines.append(f"| `{one['name']}`: {one['about']} | {size} MB | {seconds_of(one, 'core', 0):.2f} s | {' | '.join(ours)} |")
-    return lines
+        workers = best_core(one)
+        core = f"{core_seconds(one):.2f} s" + (f", {workers} worker{'s' if workers > 1 else ''}" if workers else "")
+        ours = " | ".join(
+            f"{seconds_of(one, 'pg_cyclone', number):.2f} s, {times(ratio(one, number))} ({low:.2f}–{high:.2f})"
+            for number, (low, *_, high) in ((number, 2 * ratios(one, number)) for number in (0, 1))
+        )
+        lines.append(f"| `{one['name']}`: {one['about']} | {rows_of(one)} | {size} MB | {core} | {ours} |")
+    rounds = max(run["round"] for one in saved["scenarios"] for run in one["runs"])
+    return [*lines, "", f"Seconds are the median of {rounds} round{'s' if rounds > 1 else ''}; the ratio is that of the rounds' ratios, the range theirs."]
 
 
 def readme_lines(saved: dict) -> list[str]:
     """Return the table in short."""
-    lines = ["| VACUUM of 20 million rows, in memory | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|"]
+    cases = [one for one in saved["scenarios"] if is_case(one)]
+    lines = [f"| VACUUM of {rows_of(cases[0])} rows, in memory | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|"]
     names = {"heap-deleted": "no index, every tenth row deleted, logged in full", "one-index": "primary key, every tenth row deleted"}
     for one in saved["scenarios"]:
         if about := names.get(one["name"]):
             ours = (f"{ratio(one, workers):.1f} times as fast" for workers in (0, 1))
-            lines.append(f"| {about} | {seconds_of(one, 'core', 0):.2f} s | {' | '.join(ours)} |")
-    cases = [one for one in saved["scenarios"] if is_case(one)]
+            lines.append(f"| {about} | {core_seconds(one):.2f} s | {' | '.join(ours)} |")
     means = (f"{geometric_mean(ratio(one, workers) for one in cases):.1f} times (mean)" for workers in (0, 1))
-    times = [seconds_of(one, "core", 0) for one in cases]
-    lines.append(f"| the picture's five cases | {min(times):.2f} to {max(times):.2f} s | {' | '.join(means)} |")
+    seconds = [core_seconds(one) for one in cases]
+    lines.append(f"| the picture's five cases | {min(seconds):.2f} to {max(seconds):.2f} s | {' | '.join(means)} |")
     return lines
 
 
@@ -114,8 +144,8 @@ def draw_vacuum(saved: dict):
     from drawing import pyplot
 
     cases = [one for one in saved["scenarios"] if is_case(one)]
-    contenders = {("core", 0): "PostgreSQL", ("pg_cyclone", 0): "pg_cyclone, 1 process", ("pg_cyclone", 1): "leader and 1 worker"}
-    figure, panel = pyplot.subplots(figsize=(7, 6.2), layout="constrained")
+    contenders = {("core", 0): "PostgreSQL", ("pg_cyclone", 0): "pg_cyclone,\n1 process", ("pg_cyclone", 1): "leader and\n1 worker"}
+    figure, panel = pyplot.subplots(figsize=(5.6, 6.6), layout="constrained")  # so narrow that a phone shows the text large enough
     marks, names = [], []
     for number, one in enumerate(cases):
         for place, ((engine, workers), name) in enumerate(contenders.items()):
@@ -134,7 +164,7 @@ def draw_vacuum(saved: dict):
     panel.set_yticks(marks, names)
     panel.set_ylim(4 * len(cases) - 0.8, -1.4)
     panel.set_xlim(0, 1.22 * max(seconds_of(one, "core", 0) for one in cases))
-    panel.set_xlabel(f"seconds of VACUUM, {cases[0]['rows'] // 1_000_000} million rows, one btree, unlogged")
+    panel.set_xlabel(f"seconds of VACUUM, {rows_of(cases[0])} rows, one btree, unlogged")
     panel.grid(axis="y", visible=False)
     figure.legend([pyplot.Rectangle((0, 0), 1, 1, color=color) for color in PHASES.values()], list(PHASES), loc="outside upper center", ncols=4)
     return figure
@@ -150,7 +180,9 @@ def keep_latency(result: dict) -> dict:
 
 
 def latency_lines(saved: dict) -> list[str]:
-    lines = ["| VACUUM of the large tables | seconds | p95, × before | p99, × before |", "|---|---|---|---|"]
+    intro = (f"{saved['sizes']['warehouses']} warehouses, {saved['database_bytes'] // MB:,} MB, {saved['buffers']} of `shared_buffers`,"
+             f" {saved['rate']:.0f} transactions a second; median and range of the rounds:")  # fmt: skip
+    lines = [intro, "", "| VACUUM of the large tables | seconds | p95, × before | p99, × before |", "|---|---|---|---|"]
     for point in sorted(saved["points"], key=lambda point: -point["seconds"]["median"]):
         took, *harms = (f"{one['median']:.{digits}f} ({one['low']:.{digits}f}–{one['high']:.{digits}f})"
                         for one, digits in ((point["seconds"], 1), (point["harm"]["95"], 2), (point["harm"]["99"], 2)))  # fmt: skip
@@ -160,7 +192,8 @@ def latency_lines(saved: dict) -> list[str]:
 
 def spelled(title: str) -> str:
     """Return a setting's title with the budget as one sets it."""
-    return re.sub(r"(\d+) a (\d+) ms", r"`vacuum_cost_limit = \1`, `vacuum_cost_delay = \2ms`", title)
+    spelled_out = re.sub(r"(\d+) a (\d+) ms", r"`vacuum_cost_limit = \1`, `vacuum_cost_delay = \2ms`", title)
+    return spelled_out + (" (autovacuum's default)" if title.endswith(" 200 a 2 ms") else "")
 
 
 def draw_latency(saved: dict):
@@ -211,7 +244,24 @@ def draw_guards(saved: dict):
     return draw({(run["who"], run["command"], run["bound"]): run["samples"] for run in saved["runs"]})
 
 
-KEEPERS = {"vacuum": keep_vacuum, "latency": keep_latency, "guards": lambda result: result}
+# Audits: results.json of `make bench-audit`
+
+
+def audit_lines(saved: dict) -> list[str]:
+    from audit import added
+
+    lines = ["| table | without audits | what audits of next to no page add | 99 % of pages audited | what the default adds |", "|---|---|---|---|---|"]
+    for case in saved["cases"]:
+        first, default = added(case)
+        lines.append(f"| {case['name']} | {case['none']:.1f} ms | {first:.1%} | {case['most']:.1f} ms | {default:.1%} |")
+    return lines
+
+
+def as_it_is(result: dict) -> dict:
+    return result
+
+
+KEEPERS = {"vacuum": keep_vacuum, "more": keep_vacuum, "latency": keep_latency, "guards": as_it_is, "audit": as_it_is}
 PICTURES = (
     Picture("docs/cases.png", "vacuum", draw_vacuum),
     Picture("docs/curve.png", "latency", draw_latency),
@@ -220,8 +270,10 @@ PICTURES = (
 TABLES = (
     Table("README.md", "readme", "vacuum", readme_lines),
     Table("docs/performance.md", "vacuum", "vacuum", vacuum_lines),
+    Table("docs/performance.md", "more", "more", vacuum_lines),
     Table("docs/performance.md", "latency", "latency", latency_lines),
     Table("docs/guards.md", "guards", "guards", guards_lines),
+    Table("docs/audit.md", "audit", "audit", audit_lines),
 )
 
 
@@ -229,16 +281,16 @@ def block(table: Table) -> str:
     """Return what stands between the comments: the table, and where it is from."""
     saved = load(table.saved)
     facts, folder = saved["circumstances"], "" if table.page == "README.md" else "../"
-    where = textwrap.fill(
-        f"({facts['PostgreSQL']}, {facts['cores']} cores of {facts['CPU']}, {facts['date']}, commit {facts['commit']};"
-        f" [saved result]({folder}bench/saved/{table.saved}.json), which has the command.)", LINE, break_long_words=False, break_on_hyphens=False)  # fmt: skip
-    return "\n".join([*table.lines(saved), "", where])
+    where = (f"({facts['PostgreSQL']}, {facts['cores']} cores of {facts['CPU']}, {facts['date']}, commit {facts['commit']};"
+             f" [saved result]({folder}bench/saved/{table.saved}.json), which has the command.)")  # fmt: skip
+    lines = [*table.lines(saved), "", where]
+    return "\n".join(line if line.startswith("|") else textwrap.fill(line, LINE, break_long_words=False, break_on_hyphens=False) for line in lines)
 
 
 def with_block(text: str, table: Table) -> str:
     """Return the page with the table as it is to be. Raises ValueError if the page has no place for it."""
     begin = BEGIN.format(table.name)
-    before, found, rest = text.partition(begin + "\n")
+    before, found, rest = text.replace(WAITING.format(table.name), begin).partition(begin + "\n")
     _, end, after = rest.partition(END)
     if not (found and end):
         raise ValueError(f"{table.page} has no lines {begin} and {END}")
@@ -286,8 +338,11 @@ def write() -> None:
 
 
 def save(name: str, file: Path, command: str) -> None:
-    """Keep what the documents need of a benchmark's result."""
+    """Keep what the documents need of a benchmark's result. Raises ValueError if nobody could tell of which source it is."""
     kept = {"command": command, **KEEPERS[name](json.loads(file.read_text()))}
+    commit = kept["circumstances"]["commit"]
+    if commit.endswith("-dirty") or commit.startswith("unknown"):
+        raise ValueError(f"{file} is not of a commit: {commit}")
     SAVED.mkdir(exist_ok=True)
     (SAVED / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n" if name != "guards" else json.dumps(kept) + "\n")
 

@@ -40,8 +40,14 @@ def test_tables_and_pictures_are_those_of_the_saved_result(figures, tmp_path, mo
     saved = figures.load("vacuum")
     assert saved["command"] == "make bench" and "messages" not in saved["scenarios"][0]["runs"][0]
     assert figures.vacuum_lines(saved)[2:] == [
-        "| `case-1`: of case-1 | 844 + 428 MB | 2.00 s | 1.00 s (2.00 ×) | 0.50 s (4.00 ×) |",
-        "| `heap-deleted`: of heap-deleted | 844 MB | 2.00 s | 1.00 s (2.00 ×) | 0.50 s (4.00 ×) |",
+        "| `case-1`: of case-1 | 20 million | 844 + 428 MB | 2.00 s | 1.00 s, 2.00 × (2.00–2.00) | 0.50 s, 4.00 × (4.00–4.00) |",
+        "| `heap-deleted`: of heap-deleted | 20 million | 844 MB | 2.00 s | 1.00 s, 2.00 × (2.00–2.00) | 0.50 s, 4.00 × (4.00–4.00) |",
+        "",
+        "Seconds are the median of 3 rounds; the ratio is that of the rounds' ratios, the range theirs.",
+    ]
+    assert figures.readme_lines(saved)[2:] == [
+        "| no index, every tenth row deleted, logged in full | 2.00 s | 2.0 times as fast | 4.0 times as fast |",
+        "| the picture's five cases | 2.00 to 2.00 s | 2.0 times (mean) | 4.0 times (mean) |",
     ]
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace("vacuum", "guards"))
@@ -66,6 +72,48 @@ def test_tables_and_pictures_are_those_of_the_saved_result(figures, tmp_path, mo
     file.write_text(json.dumps(other))
     figures.save("vacuum", file, "make bench")
     assert sorted(problem.split(":")[0].split(" was")[0] for problem in figures.problems()) == ["cases.png", "page.md"]
+
+
+def test_postgresql_is_compared_as_it_does_it_best(figures):
+    runs = [{"engine": engine, "workers": workers, "round": number, "seconds": seconds * number, "phases": {}} for number in (1, 2, 3)
+            for engine, workers, seconds in (("core", 0, 4.0), ("core", 2, 2.0), ("pg_cyclone", 0, 1.0), ("pg_cyclone", 1, 0.5))]  # fmt: skip
+    saved = {"scenarios": [{"name": "full", "about": "VACUUM FULL", "rows": 50_000, "heap_bytes": 1 << 30, "index_bytes": 0, "runs": runs}]}
+    assert figures.vacuum_lines(saved)[2] == (
+        "| `full`: VACUUM FULL | 50,000 | 1,024 MB | 4.00 s, 2 workers | 2.00 s, 2.00 × (2.00–2.00) | 1.00 s, 4.00 × (4.00–4.00) |")  # fmt: skip
+
+
+def test_what_waits_for_a_result_gives_way_to_it(figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "TABLES", [figures.Table("page.md", "vacuum", "vacuum", figures.vacuum_lines)])
+    monkeypatch.setattr(figures, "PICTURES", [])
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- make figures: vacuum, once saved -->\nby hand\n<!-- end -->\nafter\n")
+    figures.write()
+    assert figures.problems() == [] and "by hand" in page.read_text()
+    file = tmp_path / "results.json"
+    for commit in ("abc-dirty", "unknown (not in a commit)"):
+        file.write_text(json.dumps({**result(), "circumstances": {**CIRCUMSTANCES, "commit": commit}}))
+        with pytest.raises(ValueError, match="not of a commit"):
+            figures.save("vacuum", file, "make bench")
+    file.write_text(json.dumps(result()))
+    figures.save("vacuum", file, "make bench")
+    assert "the table vacuum" in figures.problems()[0]
+    figures.write()
+    assert figures.problems() == [] and "by hand" not in page.read_text() and "once saved" not in page.read_text()
+
+
+def test_audits_in_one_process_are_compared_with_none(figures):
+    saved = {"cases": [{"name": "no index", "none": 10.0, "least": 10.1, "most": 20.0}]}
+    assert figures.audit_lines(saved)[2:] == ["| no index | 10.0 ms | 1.0% | 20.0 ms | 1.0% |"]
+
+
+def test_harm_is_told_with_the_load(figures):
+    spread = {"low": 1, "median": 1.234, "high": 2}
+    point = {"title": "PostgreSQL, 200 a 2 ms", "curve": "PostgreSQL, budgets", "seconds": spread, "harm": {"95": spread, "99": spread}, "finished": True}
+    saved = {"rate": 450.0, "database_bytes": 787 << 20, "buffers": "196MB", "sizes": {"warehouses": 6}, "points": [point]}
+    lines = figures.latency_lines(saved)
+    assert lines[0].startswith("6 warehouses, 787 MB, 196MB of `shared_buffers`, 450 transactions a second")
+    assert lines[-1] == ("| PostgreSQL, `vacuum_cost_limit = 200`, `vacuum_cost_delay = 2ms` (autovacuum's default)"
+                         " | 1.2 (1.0–2.0) | 1.23 (1.00–2.00) | 1.23 (1.00–2.00) |")  # fmt: skip
 
 
 def test_a_budget_is_spelled_as_one_sets_it(figures):
