@@ -9,6 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 STYLE = {
     "axes.axisbelow": True,
@@ -23,6 +24,7 @@ STYLE = {
     "legend.frameon": False,
     "savefig.facecolor": "white",
 }
+HALO = [withStroke(linewidth=3, foreground="white")]  # of text that a line may cross
 OURS, CORE, OTHER = "#20639b", "#ed553b", "#8a8a8a"
 
 

@@ -24,6 +24,7 @@ BEGIN, WAITING, END = "<!-- make figures: {} -->", "<!-- make figures: {}, once 
 PHASES = {"heap scan": "#3b6fb6", "index vacuum": "#e08a3c", "heap vacuum": "#5aa469", "other": "#b8b8b8"}
 MB = 1 << 20
 LINE = 118
+NARROW = 5.6  # inches: a phone, 360 pixels wide, shows text of 10 points as 9 pixels
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,11 @@ def readme_lines(saved: dict) -> list[str]:
 
 def draw_vacuum(saved: dict):
     """Draw the five cases, one below the other on one scale, a bar for each contender from phase to phase."""
-    from drawing import pyplot
+    from drawing import HALO, pyplot
 
     cases = [one for one in saved["scenarios"] if is_case(one)]
-    contenders = {("core", 0): "PostgreSQL", ("pg_cyclone", 0): "pg_cyclone,\n1 process", ("pg_cyclone", 1): "leader and\n1 worker"}
-    figure, panel = pyplot.subplots(figsize=(5.6, 6.6), layout="constrained")  # so narrow that a phone shows the text large enough
+    contenders = {("core", 0): "PostgreSQL", ("pg_cyclone", 0): "pg_cyclone, 1 process", ("pg_cyclone", 1): "leader and 1 worker"}
+    figure, panel = pyplot.subplots(figsize=(NARROW, 6.6), layout="constrained")
     marks, names = [], []
     for number, one in enumerate(cases):
         for place, ((engine, workers), name) in enumerate(contenders.items()):
@@ -160,13 +161,14 @@ def draw_vacuum(saved: dict):
             marks.append(at)
             names.append(name)
         title = f"{one['name']}: {one['about'].replace(', first 30 % of the pages deleted', '')}"
-        panel.annotate(title, (0, 4 * number - 0.5), (0, 3), textcoords="offset points", fontweight="bold", fontsize=10)
+        panel.annotate(title, (0, 4 * number - 0.5), (-130, 3), textcoords="offset points", fontweight="bold", fontsize=10,
+                       path_effects=HALO).set_in_layout(False)  # fmt: skip
     panel.set_yticks(marks, names)
     panel.set_ylim(4 * len(cases) - 0.8, -1.4)
-    panel.set_xlim(0, 1.22 * max(seconds_of(one, "core", 0) for one in cases))
-    panel.set_xlabel(f"seconds of VACUUM, {rows_of(cases[0])} rows, one btree, unlogged")
+    panel.set_xlim(0, 1.35 * max(seconds_of(one, "core", 0) for one in cases))
+    panel.set_xlabel(f"seconds; {rows_of(cases[0])} rows, one btree")
     panel.grid(axis="y", visible=False)
-    figure.legend([pyplot.Rectangle((0, 0), 1, 1, color=color) for color in PHASES.values()], list(PHASES), loc="outside upper center", ncols=4)
+    figure.legend([pyplot.Rectangle((0, 0), 1, 1, color=color) for color in PHASES.values()], list(PHASES), loc="outside upper center", ncols=2)
     return figure
 
 
@@ -197,11 +199,11 @@ def spelled(title: str) -> str:
 
 
 def draw_latency(saved: dict):
-    from drawing import CORE, OURS, pyplot
+    from drawing import CORE, HALO, OURS, pyplot
 
-    figure, panels = pyplot.subplots(2, 1, figsize=(7, 8.5), layout="constrained", sharex=True, sharey=True)
+    figure, panels = pyplot.subplots(2, 1, figsize=(NARROW, 7.5), layout="constrained", sharex=True, sharey=True)
     curves = list(dict.fromkeys(point["curve"] for point in saved["points"]))
-    looks = {curve: look for curve, look in zip(curves, ((CORE, "o-", (-8, -14)), (OURS, "s-", (8, 6)), ("#2e8b57", "D", (8, 6))))}
+    looks = {curve: look for curve, look in zip(curves, ((CORE, "o-", "low"), (OURS, "s-", "high"), ("#2e8b57", "D", "high")))}
     for panel, percent in zip(panels, ("95", "99")):
         for curve, (color, style, place) in looks.items():
             points = sorted((point for point in saved["points"] if point["curve"] == curve), key=lambda point: point["seconds"]["median"])
@@ -211,19 +213,21 @@ def draw_latency(saved: dict):
                 middle, spread = point["harm"][percent]["median"], point["harm"][percent]
                 panel.errorbar(point["seconds"]["median"], middle, yerr=[[middle - spread["low"]], [spread["high"] - middle]], color=color,
                                capsize=3, linewidth=1)  # fmt: skip
-                name = re.sub(r"(\d+) a (\d+) ms", r"limit \1, \2 ms", point["title"].split(", ", 1)[1].removeprefix("latency target "))
-                panel.annotate(name, (point["seconds"]["median"], middle), place, textcoords="offset points", color=color, fontsize=9,
-                               ha="right" if place[0] < 0 else "left")  # fmt: skip
+                name = re.sub(r"(\d+) a \d+ ms", r"\1", point["title"].split(", ", 1)[1].removeprefix("latency target "))
+                panel.annotate(name, (point["seconds"]["median"], spread[place]), (0, 5 if place == "high" else -13),
+                               textcoords="offset points", color=color, fontsize=10, ha="center", path_effects=HALO)  # fmt: skip
         panel.axhline(1, color="#909090", linewidth=1)
         panel.set_xscale("log", subs=(2, 5))
         panel.set_yscale("log", subs=(2, 5))
         for axis in (panel.xaxis, panel.yaxis):
             axis.set_major_formatter(lambda value, _position: f"{value:g}")
             axis.set_minor_formatter(lambda value, _position: f"{value:g}")
-        panel.set_title(f"{percent}th percentile of New-Order, × that before VACUUM", loc="left")
-        panel.margins(x=0.15)
+        panel.set_title(f"{percent}th percentile of New-Order, × before", loc="left")
+        panel.margins(x=0.18, y=0.15)
     panels[1].set_xlabel("seconds that VACUUM took")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    delays = {found[1] for point in saved["points"] if (found := re.search(r"a (\d+) ms", point["title"]))}
+    title = f"numbers: vacuum_cost_limit, at {' or '.join(sorted(delays))} ms" if delays else None
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=1, title=title)
     return figure
 
 
