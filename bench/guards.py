@@ -280,10 +280,10 @@ def draw(runs: dict):
     from drawing import CORE, OURS, pyplot
 
     cases = list(dict.fromkeys((who, command) for who, command, _ in runs))
-    figure, axes = pyplot.subplots(len(cases), 3, figsize=(7, 2.3 * len(cases)), layout="constrained", squeeze=False)
+    figure, axes = pyplot.subplots(len(cases), 3, figsize=(5.6, 2.2 * len(cases)), layout="constrained", squeeze=False)
     for row, (who, command) in enumerate(cases):
         first = "free disk, MB" if who == ARCHIVER else "lag, s"
-        for column, label in enumerate((first, "WAL, MB", "progress of\nthe phase, %")):
+        for column, label in enumerate((first, "WAL, MB", "% of the phase")):
             panel, scale = axes[row][column], 100 if column == 2 else 1
             for (of, what, bound), samples in runs.items():
                 if (of, what) == (who, command):
@@ -293,16 +293,17 @@ def draw(runs: dict):
                         panel.axhline(bound, color=OURS, linewidth=1, linestyle=":")
                     if who == ARCHIVER and column == 0 and is_down(samples):
                         panel.plot([samples[-1][0]], [0], marker="x", color=OURS if bound else CORE, markersize=9, markeredgewidth=2, clip_on=False)
-            panel.set_ylabel(label)
+            panel.set_title(f"\n{label}", loc="left", fontsize=10)  # the line above it is the row's
             panel.set_ylim(bottom=0)
             panel.locator_params(nbins=4)
-            panel.tick_params(labelsize=9)
-        axes[row][0].set_title(f"{command}, {NAMES[who]}", loc="left", fontsize=11)
+            panel.tick_params(labelsize=10)
+        title = axes[row][0].annotate(f"{command}, {NAMES[who]}", (0, 1), (0, 21), xycoords="axes fraction", textcoords="offset points", fontsize=10)
+        title.set_in_layout(False)
     for panel in axes[-1]:
         panel.set_xlabel("seconds")
     lines = [pyplot.Line2D([], [], color=CORE), pyplot.Line2D([], [], color=OURS), pyplot.Line2D([], [], color=OURS, linestyle=":"),
              pyplot.Line2D([], [], color="#303030", linestyle="", marker="x", markeredgewidth=2)]
-    figure.legend(lines, ["no guard", "with a guard", "its bound", "the server goes down"], loc="outside upper center", ncols=4)
+    figure.legend(lines, ["no guard", "with a guard", "its bound", "the server goes down"], loc="outside upper center", ncols=2)
     return figure
 
 

@@ -91,6 +91,17 @@ def test_messages_are_found(call, found):
     assert list(script("check-errors").messages(call)) == found
 
 
+def test_errors_of_the_extensions_script_are_found():
+    text = "IF bad THEN RAISE EXCEPTION 'schema % isn''t yours' USING HINT = 'Drop it.'; END IF; RAISE NOTICE 'never mind'"
+    assert list(script("check-errors").messages_of_sql(text)) == ["schema … isn't yours"]
+
+
+def test_an_error_without_a_cure_is_found():
+    page = "| message | cause | cure |\n|---|---|---|\n| `a` | b | `x \\| y` |\n| `c` | d | |\n| `e` | f |\n"
+    assert [problem[-6:].strip() for problem in script("check-errors").unfinished_rows(page)] == ["| d | |", "e` | f |"[-6:]]
+
+
 def test_riddles_are_found():
     riddles = script("check-docs").RIDDLES
-    assert [bool(riddles.search(text)) for text in ("Nice. Who wants it waits", "A session that wants it", "so many rows")] == [True, False, True]
+    assert [bool(riddles.search(text)) for text in ("Nice. Who wants it waits", "A session that wants it", "so many rows", "mended")] == [
+        True, False, True, True]  # fmt: skip
