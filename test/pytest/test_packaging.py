@@ -159,6 +159,13 @@ def test_versions_of_postgresql_that_are_named():
     assert META["prereqs"]["runtime"]["requires"]["PostgreSQL"] == f">= {MAJORS[0]}.0.0, < {MAJORS[-1] + 1}.0.0"
 
 
+def test_what_is_said_of_a_release_candidate(prefix, pg_major):
+    """The pages say so as long as that is what tests run on, and no longer."""
+    if pg_major == MAJORS[-1]:
+        is_candidate = bool(re.search(r"\d(rc|beta)\d", run_program(prefix, "pg_config", "--version").stdout))
+        assert ("tests run on its release candidate" in " ".join(text("docs/reliability.md").split())) == is_candidate
+
+
 def rpmspec(prefix: Path, *options: str) -> str:
     if not shutil.which("rpmspec"):
         pytest.xfail("NOT TESTED: there is no rpmspec here (Debian's package rpm)")
