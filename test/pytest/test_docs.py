@@ -18,7 +18,7 @@ from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import REPO, as_server_user, run_program
 
-PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), REPO / "bench/research-log.md"]
+PAGES = [REPO / "README.md", REPO / "SECURITY.md", *sorted((REPO / "docs").glob("*.md")), REPO / "bench/research-log.md"]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SETTING = re.compile(r"\| `(cyclone\.\w+)` \| (?:`(.*?)`|empty.*?) \| (.*?) \| (\w+) \|")
 CONTEXTS = {"user": "user", "superuser": "superuser", "reload": "sighup", "restart": "postmaster"}
@@ -74,7 +74,7 @@ def shop(cluster):
     yield "shop"
     as_it_came(cluster)
     wait_until(lambda: conftest._dropped(cluster, "shop"), "the end of the sessions in shop")
-    cluster.sql("DROP ROLE IF EXISTS watcher")
+    cluster.sql("DROP ROLE IF EXISTS watcher, alice")
 
 
 def as_it_came(cluster):
@@ -171,6 +171,55 @@ def test_settings(conn):
         else:
             assert said_default == default, name
         assert set(re.findall(r"`(\w+)`", values)) == set(choices) if kind == "enum" else True, name
+
+
+def messages_shown(page: str) -> list[str]:
+    """Return what a page shows without having run it, each block as it stands."""
+    return [block.text for block in blocks(REPO / "docs" / page) if block.kind == ""]
+
+
+def assert_printed(shown: str, printed: str) -> None:
+    for line in alike(shown):
+        wanted = line.removesuffix("...").rstrip(", ")
+        assert any(wanted in one for one in alike(printed)), f"{line!r} is not in:\n{printed}"
+
+
+@pytest.mark.once
+def test_messages_that_pages_show(cluster, shop):
+    """Advice, the line of VERBOSE on the horizon, and a command's report in the log."""
+    advice, horizon = messages_shown("operating.md")
+    [report] = messages_shown("history.md")
+    psql(cluster, """
+        DROP TABLE IF EXISTS orders;
+        CREATE TABLE orders (id bigint PRIMARY KEY, note text) WITH (autovacuum_enabled = off);
+        INSERT INTO orders SELECT i, md5(i::text) FROM generate_series(1, 150000) i;
+        DELETE FROM orders WHERE id % 6 <> 0;
+        VACUUM ANALYZE orders;
+        CREATE ROLE alice LOGIN SUPERUSER;
+        """)
+    assert_printed(advice, psql(cluster, "SELECT unnest(advice) FROM cyclone.advice WHERE relation = 'orders'::regclass"))
+    with cluster.connect(shop, user="alice", application_name="report") as other:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        psql(cluster, "DELETE FROM orders WHERE id % 12 = 0")
+        assert_printed(horizon, psql(cluster, "VACUUM (VERBOSE) orders"))
+        other.execute("ROLLBACK")
+        before = len(cluster.log)
+        other.execute("SET cyclone.log_min_duration = 0")
+        other.execute("VACUUM (PARALLEL 2) orders")
+    assert_printed(report, cluster.log[before:])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("connections", [100, 1000])
+def test_shared_memory(prefix, connections):
+    """What docs/cost.md says of it, and of it the history."""
+    said = re.search(rf"\| {connections} \| ([\d.]+) MB \| ([\d.]+) MB \|", (REPO / "docs/cost.md").read_text())
+    query = """SELECT sum(allocated_size) / 1048576.0, sum(allocated_size) FILTER (WHERE name LIKE '%history%') / 1048576.0
+        FROM pg_shmem_allocations WHERE name LIKE 'pg_cyclone%'"""
+    with Cluster.create(prefix, {"shared_preload_libraries": "pg_cyclone", "max_connections": connections}) as server:
+        [found] = server.start().sql(query)
+    assert [float(one) for one in found] == pytest.approx([float(one) for one in said.groups()], abs=0.06)
 
 
 def test_rolling_out(new_cluster):
