@@ -158,7 +158,7 @@ static const struct
 	{"cyclone.debug_ring_turn",
 		"Write the pages of a ring together after this many visits, whether they were read from disk or not.",
 		"0 is the usual number, and only those that were read.",
-	&cyclone_debug_ring_turn, 0, 256, PGC_SUSET},
+	&cyclone_debug_ring_turn, 0, 64, PGC_SUSET},
 	{"cyclone.debug_seam_fails",
 		"1: heap's table access method can't be changed.",
 		NULL,

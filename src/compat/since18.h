@@ -220,18 +220,15 @@ compat_may_signal_autovacuum(Oid role)
 	return has_privs_of_role(role, ROLE_PG_SIGNAL_AUTOVACUUM_WORKER);
 }
 
-/* compat_additional_pins -- how many pages more may this process have pinned? */
-static inline int
-compat_additional_pins(void)
-{
-	return GetAdditionalPinLimit();
-}
-
-/* compat_end_write -- the page has been written, and nobody could change it meanwhile. */
+/*
+ * compat_end_write
+ *		The page has been written, and nobody could change it meanwhile; or this has failed.
+ */
 static inline void
-compat_end_write(Buffer buffer)
+compat_end_write(Buffer buffer, bool success)
 {
-	TerminateBufferIO(GetBufferDescriptor(buffer - 1), true, 0, true, false);
+	TerminateBufferIO(GetBufferDescriptor(buffer - 1), success, success ? 0 : BM_IO_ERROR,
+					  true, false);
 }
 
 /* compat_count_write -- count that a ring's pages were written together. */

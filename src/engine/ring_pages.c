@@ -13,14 +13,16 @@
  * ----
  * The ring's buffers are reused in the order in which blocks are asked for.  A read
  * stream asks for up to half a ring of blocks ahead.  So a page must be written before
- * another half ring has been visited.  Pages are remembered until there are half a ring
- * of them, and then the older half of these is written.  WAL up to the page's LSN has to
- * be flushed first, as always.  As the newer half waits, one flush is enough for two such
- * turns.
+ * another half ring has been visited.  The process remembers as many pages as that, and
+ * when it has that many it writes the oldest of them, a turn.  With a usual ring a turn
+ * is half of these.  WAL up to a page's LSN has to be flushed first, as always, and all
+ * WAL that has been inserted is flushed with it.  So one flush is enough for all pages
+ * that are remembered then.
  *
- * Only pages that the ring would write: if most of the pages visited since the last turn
- * were in shared buffers already, nothing is written.  Others have use for these pages,
- * or VACUUM comes back to them, so it is the checkpointer that writes them.
+ * Only pages that the ring would write.  So none is written before the process has read
+ * as many blocks as the ring has buffers.  And if most of the pages visited since the
+ * last turn were in shared buffers already, nothing is written: others have use for these
+ * pages, or VACUUM comes back to them, and the checkpointer writes them.
  *
  * How
  * ---
@@ -32,8 +34,12 @@
  * flushed before, with nothing locked; a page that has got a newer LSN meanwhile is left
  * to the server.
  *
- * If writing fails, the error is raised as by the server's routine.  The resource owner
- * ends the I/O and leaves the pages dirty.
+ * The pages of a run are pinned beyond the server's limit for a process.  They are few
+ * beside the ring, whose buffers are nobody else's to use.
+ *
+ * If writing fails, the pages stay dirty and are unlocked at once, before the error is
+ * passed on: a member of the team may wait for one of them, uninterruptibly, and the leader
+ * waits for its workers before it gives back what it holds.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -43,8 +49,8 @@
 
 #include "access/xlog.h"
 #include "commands/vacuum.h"
-#include "common/relpath.h"
 #include "executor/instrument.h"
+#include "miscadmin.h"
 #include "pgstat.h"
 #include "port/pg_iovec.h"
 #include "storage/bufmgr.h"
@@ -55,28 +61,49 @@
 #include "compat.h"
 #include "debug_point.h"
 #include "engine/ring_pages.h"
+#include "pace/pace.h"
 
 #if COMPAT_WRITES_TOGETHER
 
-/* The least and the most pages of a turn.  With fewer, runs are too short to matter. */
-#define MIN_TURN			16
+/* The least and the most pages of a turn, and the most that are remembered (96 kB) */
+#define MIN_TURN			15
 #define MAX_TURN			256
+#define MAX_REMEMBERED		8192
+
+/* What part of the ring's pages, at most, a run has pinned: as many as are in the usual runs */
+#define RUN_SHARE			16
 
 typedef struct RingPage
 {
 	BlockNumber blkno;
 	Buffer		buffer;
-	bool		is_due;			/* in this turn */
+	bool		is_due;
 } RingPage;
 
 struct RingPages
 {
 	Relation	rel;			/* of the pages, or NULL */
-	int64		reads_before;	/* of this process, when the last turn ended */
 	int			turn;			/* pages that are written in one */
-	int			npages;
-	RingPage	pages[FLEXIBLE_ARRAY_MEMBER];	/* 2 * turn */
+	int			most;			/* pages of a run */
+	int64		read_before;	/* blocks that the process had read when the
+								 * ring was full */
+	int64		reads;			/* and when the last turn ended */
+	int			visits;			/* since then */
+
+	/* those that are remembered, in a circle */
+	int			size;
+	int			first;
+	int			count;
+	RingPage	pages[FLEXIBLE_ARRAY_MEMBER];
 };
+
+/* The pages of a turn */
+typedef struct Turn
+{
+	Relation	rel;
+	int			npages;
+	RingPage	pages[MAX_TURN];
+} Turn;
 
 /* Pages that are being written */
 typedef struct Run
@@ -87,31 +114,40 @@ typedef struct Run
 	Buffer		buffers[PG_IOV_MAX];
 } Run;
 
-static void forget_pages(RingPages *ring, int n);
+static void take_oldest(RingPages *ring, Turn *turn);
 static bool were_read(RingPages *ring);
-static void write_turn(RingPages *ring);
-static XLogRecPtr find_due(RingPages *ring);
+static void write_turn(Turn *turn, int most);
+static XLogRecPtr find_due(Turn *turn);
 static bool lock_if_due(Relation rel, const RingPage *page);
-static void unlock(Buffer buffer);
 static bool add_to_run(Run *run, const RingPage *page, XLogRecPtr flushed);
 static void write_run(Run *run);
+static void write_pages(Run *run);
+static void give_up(Run *run);
 static void say_which(void *run);
 
 /* ring_pages_begin -- see ring_pages.h. */
 RingPages *
 ring_pages_begin(int ring_nbuffers)
 {
-	int			turn = Min(ring_nbuffers / 4, MAX_TURN);
+	/* a stream may be half a ring and two pages ahead of the one visited */
+	int			size = Min(ring_nbuffers / 2 - 2, MAX_REMEMBERED);
+	int			turn = Min(size / 2, MAX_TURN);
+	int			wanted = DEBUG_LIMIT(ring_turn, turn);
 	RingPages  *ring;
 
 	if (turn < MIN_TURN)
 		return NULL;
-	turn = DEBUG_LIMIT(ring_turn, turn);
-	ring = palloc(offsetof(RingPages, pages) + 2 * turn * sizeof(RingPage));
-	ring->rel = NULL;
-	ring->reads_before = pgBufferUsage.shared_blks_read;
+	if (wanted < turn)
+	{
+		turn = wanted;
+		size = 2 * turn;
+	}
+	ring = palloc0(offsetof(RingPages, pages) + size * sizeof(RingPage));
 	ring->turn = turn;
-	ring->npages = 0;
+	ring->most = Min(ring_nbuffers / RUN_SHARE, PG_IOV_MAX);
+	ring->reads = pgBufferUsage.shared_blks_read;
+	ring->read_before = ring->reads + ring_nbuffers;
+	ring->size = size;
 	return ring;
 }
 
@@ -120,62 +156,73 @@ void
 ring_pages_visited(RingPages *ring, Relation rel, BlockNumber blkno, Buffer buffer)
 {
 	RingPage   *page;
+	Turn		turn;
 
 	/* in the failsafe there is no ring */
 	if (ring == NULL || VacuumFailsafeActive || BufferIsLocal(buffer))
 		return;
 	if (ring->rel != rel)
-		ring->npages = 0;
-	ring->rel = rel;
+	{
+		ring->count = ring->visits = 0;
+		ring->reads = pgBufferUsage.shared_blks_read;
+		ring->rel = rel;
+	}
 
-	Assert(ring->npages < 2 * ring->turn);
-	page = &ring->pages[ring->npages++];
+	Assert(ring->count < ring->size);
+	page = &ring->pages[(ring->first + ring->count++) % ring->size];
 	page->blkno = blkno;
 	page->buffer = buffer;
-	page->is_due = false;
-	if (ring->npages < 2 * ring->turn)
+	ring->visits++;
+	if (ring->count < ring->size)
 		return;
+	take_oldest(ring, &turn);
 	if (were_read(ring))
-		write_turn(ring);
-	forget_pages(ring, ring->turn);
+		write_turn(&turn, Min(ring->most, io_combine_limit));
 }
 
-/* forget_pages -- the first n of them. */
+/* take_oldest -- forget the oldest pages: these are the turn. */
 static void
-forget_pages(RingPages *ring, int n)
+take_oldest(RingPages *ring, Turn *turn)
 {
-	Assert(n <= ring->npages);
-	ring->npages -= n;
-	memmove(ring->pages, ring->pages + n, ring->npages * sizeof(RingPage));
+	Assert(ring->turn <= MAX_TURN && ring->turn <= ring->count);
+	turn->rel = ring->rel;
+	turn->npages = ring->turn;
+	for (int i = 0; i < turn->npages; i++)
+		turn->pages[i] = ring->pages[(ring->first + i) % ring->size];
+	ring->first = (ring->first + turn->npages) % ring->size;
+	ring->count -= turn->npages;
 }
 
 /*
  * were_read
- *		Has this process read most of the pages of the last turn from disk?
+ *		Is the ring full, and has this process read most of the pages that it has visited
+ *		since the last turn from disk?
  */
 static bool
 were_read(RingPages *ring)
 {
-	int64		reads = pgBufferUsage.shared_blks_read - ring->reads_before;
+	const int64 reads = pgBufferUsage.shared_blks_read;
+	bool		most = (reads - ring->reads) * 4 >= (int64) ring->visits * 3;
 
-	ring->reads_before = pgBufferUsage.shared_blks_read;
-	return reads >= ring->turn * 3 / 4 || DEBUG_LIMIT(ring_turn, 0) > 0;
+	ring->reads = reads;
+	ring->visits = 0;
+	return (most && reads >= ring->read_before) || DEBUG_LIMIT(ring_turn, 0) > 0;
 }
 
-/* write_turn -- write the dirty ones of the older pages. */
+/* write_turn -- write the dirty ones of these pages, this many at a time. */
 static void
-write_turn(RingPages *ring)
+write_turn(Turn *turn, int most)
 {
-	XLogRecPtr	flushed = find_due(ring);
-	int			most = Min(Min(io_combine_limit, PG_IOV_MAX), compat_additional_pins());
-	Run			run = {.rel = ring->rel};
+	Run			run = {.rel = turn->rel};
+	XLogRecPtr	flushed;
 
 	if (most < 2)
 		return;
+	flushed = find_due(turn);
 	XLogFlush(flushed);
-	for (int i = 0; i < ring->turn; i++)
+	for (int i = 0; i < turn->npages; i++)
 	{
-		const RingPage *page = &ring->pages[i];
+		const RingPage *page = &turn->pages[i];
 
 		if (run.n > 0 &&
 			(run.n == most || !page->is_due || page->blkno != run.start + run.n ||
@@ -190,24 +237,34 @@ write_turn(RingPages *ring)
 
 /*
  * find_due
- *		Which of the older pages are to be written?  Returns up to where WAL has to be
- *		flushed for them.
+ *		Which of the pages are to be written?  Returns up to where WAL has to be flushed for
+ *		them.
+ *
+ * A page with an LSN that there isn't yet is damaged, or has been changed just now.  It is
+ * left to the server, whose error names it.
  */
 static XLogRecPtr
-find_due(RingPages *ring)
+find_due(Turn *turn)
 {
+	const XLogRecPtr inserted = GetXLogInsertRecPtr();
 	XLogRecPtr	last = InvalidXLogRecPtr;
 
-	for (int i = 0; i < ring->turn; i++)
+	for (int i = 0; i < turn->npages; i++)
 	{
-		RingPage   *page = &ring->pages[i];
+		RingPage   *page = &turn->pages[i];
 
-		page->is_due = lock_if_due(ring->rel, page);
+		page->is_due = lock_if_due(turn->rel, page);
 		if (!page->is_due)
 			continue;
 		if (BufferIsPermanent(page->buffer))
-			last = Max(last, PageGetLSN(BufferGetPage(page->buffer)));
-		unlock(page->buffer);
+		{
+			XLogRecPtr	lsn = PageGetLSN(BufferGetPage(page->buffer));
+
+			page->is_due = lsn <= inserted;
+			if (page->is_due)
+				last = Max(last, lsn);
+		}
+		UnlockReleaseBuffer(page->buffer);
 	}
 	return last;
 }
@@ -235,15 +292,8 @@ lock_if_due(Relation rel, const RingPage *page)
 	}
 	if (BufferIsDirty(page->buffer))
 		return true;
-	unlock(page->buffer);
+	UnlockReleaseBuffer(page->buffer);
 	return false;
-}
-
-/* unlock -- undo lock_if_due. */
-static void
-unlock(Buffer buffer)
-{
-	UnlockReleaseBuffer(buffer);
 }
 
 /* add_to_run -- lock a page and begin to write it; false if it is to be left to the server. */
@@ -258,7 +308,7 @@ add_to_run(Run *run, const RingPage *page, XLogRecPtr flushed)
 	if ((BufferIsPermanent(page->buffer) && PageGetLSN(BufferGetPage(page->buffer)) > flushed) ||
 		!compat_start_write(page->buffer))
 	{
-		unlock(page->buffer);
+		UnlockReleaseBuffer(page->buffer);
 		return false;
 	}
 	if (run->n == 0)
@@ -267,11 +317,41 @@ add_to_run(Run *run, const RingPage *page, XLogRecPtr flushed)
 	return true;
 }
 
-/* write_run -- write the pages, and unlock them.  The run is empty then. */
+/*
+ * write_run
+ *		Write the pages, and unlock them.  The run is empty then.
+ *
+ * Then spends time and cost as between two pages that are visited.
+ */
 static void
 write_run(Run *run)
 {
-	SMgrRelation smgr = RelationGetSmgr(run->rel);
+	Assert(run->n > 0);
+	PG_TRY();
+	{
+		write_pages(run);
+	}
+	PG_CATCH();
+	{
+		give_up(run);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	for (int i = 0; i < run->n; i++)
+	{
+		compat_end_write(run->buffers[i], true);
+		UnlockReleaseBuffer(run->buffers[i]);
+	}
+	if (backend_flush_after > 0 && (io_direct_flags & IO_DIRECT_DATA) == 0)
+		smgrwriteback(RelationGetSmgr(run->rel), MAIN_FORKNUM, run->start, run->n);
+	run->n = 0;
+	delay_point();
+}
+
+/* write_pages -- hand the pages, which are locked, to the system. */
+static void
+write_pages(Run *run)
+{
 	ErrorContextCallback context = {.callback = say_which,.arg = run,.previous = error_context_stack};
 	const void *pages[PG_IOV_MAX];
 	instr_time	start;
@@ -287,18 +367,22 @@ write_run(Run *run)
 		pages[i] = page;
 	}
 	start = pgstat_prepare_io_time(track_io_timing);
-	smgrwritev(smgr, MAIN_FORKNUM, run->start, pages, run->n, false);
+	smgrwritev(RelationGetSmgr(run->rel), MAIN_FORKNUM, run->start, pages, run->n, false);
 	compat_count_write(start, run->n);
 	pgBufferUsage.shared_blks_written += run->n;
+	error_context_stack = context.previous;
+}
+
+/* give_up -- after an error: the pages stay dirty, and are unlocked. */
+static void
+give_up(Run *run)
+{
 	for (int i = 0; i < run->n; i++)
 	{
-		compat_end_write(run->buffers[i]);
-		unlock(run->buffers[i]);
+		compat_end_write(run->buffers[i], false);
+		HOLD_INTERRUPTS();		/* as the lock did, until the error */
+		UnlockReleaseBuffer(run->buffers[i]);
 	}
-	if (backend_flush_after > 0 && (io_direct_flags & IO_DIRECT_DATA) == 0)
-		smgrwriteback(smgr, MAIN_FORKNUM, run->start, run->n);
-	error_context_stack = context.previous;
-	run->n = 0;
 }
 
 /* say_which -- the pages that an error is about. */

@@ -11,16 +11,15 @@
  * asked for the new version's entry:
  *
  * - a btree for the key with its TID, on the leaf page where that would be;
- * - a hash, GiST or SP-GiST index by a scan for rows that are equal to this one, by operators
- *	 of its operator classes that are named = or ~=.  That these hold of the row's own values
- *	 is tried beforehand, and the scan must also find the old version: an index
- *	 may not find what its operators say, as with NaN in a box.  It ends after
+ * - a hash index by a scan for the key, unless it isn't equal to itself.  It ends after
  *	 MOST_ENTRIES, as others wait for the batch;
  * - of a BRIN index the summary of the new block's range: adding the row to it must
  *	 change nothing.  If adding it twice changes it twice, that says nothing.
  *
- * What can't be asked is counted.  So is each entry of a GIN index: a scan for it would
- * read all rows with its keys.
+ * What can't be asked is counted.  So is each entry of a GIN, GiST or SP-GiST index.  In
+ * GIN a scan would read all rows with the keys.  In GiST a scan for an equal value may read
+ * much of the index, and may not find a row that a scan by another operator would: a NaN in
+ * one row hides others.
  *
  * If that fails the batch is undone, in a worker, too, and the table is left to the
  * server: autovacuum/table_log.c.  That ends the moves of all (may_move, movers.c).
@@ -42,16 +41,13 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am.h"
-#include "catalog/pg_amop.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/bufmgr.h"
-#include "utils/catcache.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
 
 #include "compat.h"
 #include "engine/audit.h"
@@ -86,20 +82,15 @@ struct MoveAudit
 };
 
 static void audit_row(MoveBatch *batch, const MovedRow *row);
-static bool has_scans(const IndexEntries *entries);
-static HeapTuple read_version(MoveBatch *batch, const ItemPointerData *place, OffsetNumber *root);
+static HeapTuple read_version(MoveBatch *batch, const ItemPointerData *place);
 static void compare_versions(MoveBatch *batch, HeapTuple old, HeapTuple new);
 static bool value_differs(Datum old, Datum new, Form_pg_attribute attr);
-static OffsetNumber root_of(Page page, OffsetNumber off);
-static EntryState find_entry(IndexEntries *entries, int i, HeapTuple tuple, ItemPointer old_root);
+static EntryState find_entry(IndexEntries *entries, int i, HeapTuple tuple);
 static EntryState ask_index(Relation rel, Relation index, Datum *values, bool *isnull,
-							ItemPointer tid, ItemPointer old_root);
+							ItemPointer tid);
 static EntryState find_in_btree(Relation rel, Relation index, IndexTuple entry, ItemPointer tid);
 static bool page_has_entry(Relation index, BTScanInsert key, Buffer buffer, ItemPointer tid);
-static EntryState find_by_scan(Relation rel, Relation index, const Datum *values,
-							   const bool *isnull, ItemPointer tid, ItemPointer old_root);
-static int	make_scan_keys(Relation index, const Datum *values, const bool *isnull, ScanKey keys);
-static Oid	find_equality(Oid opfamily, Oid type, StrategyNumber *strategy);
+static EntryState find_in_hash(Relation rel, Relation index, Datum value, ItemPointer tid);
 static EntryState find_in_brin(Relation index, const Datum *values, const bool *isnull,
 							   ItemPointer tid);
 static bool add_to_summary(Relation index, BrinDesc *desc, BrinMemTuple *summary,
@@ -171,10 +162,8 @@ static void
 audit_row(MoveBatch *batch, const MovedRow *row)
 {
 	IndexEntries *entries = batch->entries;
-	OffsetNumber root = InvalidOffsetNumber;
-	HeapTuple	old = read_version(batch, &row->old, has_scans(entries) ? &root : NULL);
-	HeapTuple	new = read_version(batch, &row->new, NULL);
-	ItemPointerData old_root;
+	HeapTuple	old = read_version(batch, &row->old);
+	HeapTuple	new = read_version(batch, &row->new);
 
 	if (HeapTupleHeaderGetUpdateXid(old->t_data) != batch->xid ||
 		!ItemPointerEquals(&old->t_data->t_ctid, unconstify(ItemPointerData *, &row->new)))
@@ -190,10 +179,9 @@ audit_row(MoveBatch *batch, const MovedRow *row)
 		!ItemPointerEquals(&new->t_data->t_ctid, &new->t_self))
 		fail(batch, &row->new, "the new version is ours, and the latest one", "it isn't");
 	compare_versions(batch, old, new);
-	ItemPointerSet(&old_root, ItemPointerGetBlockNumber(&row->old), root);
 	for (int i = 0; i < entries->nindexes; i++)
 	{
-		EntryState	state = find_entry(entries, i, new, &old_root);
+		EntryState	state = find_entry(entries, i, new);
 
 		if (state == ENTRY_MISSING)
 			fail(batch, &row->new,
@@ -203,27 +191,9 @@ audit_row(MoveBatch *batch, const MovedRow *row)
 	}
 }
 
-/* has_scans -- is one of the indexes asked by a scan, which must find the old version, too? */
-static bool
-has_scans(const IndexEntries *entries)
-{
-	for (int i = 0; i < entries->nindexes; i++)
-	{
-		Oid			kind = entries->indexes[i]->rd_rel->relam;
-
-		if (kind == HASH_AM_OID || kind == GIST_AM_OID || kind == SPGIST_AM_OID)
-			return true;
-	}
-	return false;
-}
-
-/*
- * read_version
- *		Return a copy of the version that is at that place now, and in *root, if it
- *		isn't NULL, the item that leads to it.
- */
+/* read_version -- return a copy of the version that is at that place now. */
 static HeapTuple
-read_version(MoveBatch *batch, const ItemPointerData *place, OffsetNumber *root)
+read_version(MoveBatch *batch, const ItemPointerData *place)
 {
 	OffsetNumber off = ItemPointerGetOffsetNumber(place);
 	Buffer		buffer = ReadBufferExtended(batch->rel, MAIN_FORKNUM,
@@ -239,11 +209,6 @@ read_version(MoveBatch *batch, const ItemPointerData *place, OffsetNumber *root)
 		tuple.t_data = (HeapTupleHeader) PageGetItem(page, PageGetItemId(page, off));
 		tuple.t_len = ItemIdGetLength(PageGetItemId(page, off));
 		copy = heap_copytuple(&tuple);
-		if (root != NULL)
-		{
-			page_check_items(batch->rel, buffer);
-			*root = root_of(page, off);
-		}
 	}
 	UnlockReleaseBuffer(buffer);
 	if (copy == NULL)
@@ -298,28 +263,9 @@ value_differs(Datum old, Datum new, Form_pg_attribute attr)
 		memcmp(values[0], values[1], VARSIZE_ANY(values[0])) != 0;
 }
 
-/*
- * root_of
- *		Which item of a page, whose items have been checked, leads to this version,
- *		and is what entries have of it?  Invalid if none does.
- */
-static OffsetNumber
-root_of(Page page, OffsetNumber off)
-{
-	OffsetNumber roots[MaxHeapTuplesPerPage];
-
-	heap_get_root_tuples(page, roots);
-	return roots[off - 1];
-}
-
-/*
- * find_entry
- *		Does an index have an entry of a version that should be there?
- *
- * The old version's entry has old_root.
- */
+/* find_entry -- does an index have an entry of a version that should be there? */
 static EntryState
-find_entry(IndexEntries *entries, int i, HeapTuple tuple, ItemPointer old_root)
+find_entry(IndexEntries *entries, int i, HeapTuple tuple)
 {
 	IndexInfo  *info = entries->infos[i];
 	Datum		values[INDEX_MAX_KEYS];
@@ -335,7 +281,7 @@ find_entry(IndexEntries *entries, int i, HeapTuple tuple, ItemPointer old_root)
 		ExecQual(entries->predicates[i], GetPerTupleExprContext(entries->estate)))
 	{
 		FormIndexDatum(info, entries->slot, entries->estate, values, isnull);
-		state = ask_index(entries->rel, entries->indexes[i], values, isnull, &tuple->t_self, old_root);
+		state = ask_index(entries->rel, entries->indexes[i], values, isnull, &tuple->t_self);
 	}
 	ExecClearTuple(entries->slot);
 	MemoryContextSwitchTo(old);
@@ -345,8 +291,7 @@ find_entry(IndexEntries *entries, int i, HeapTuple tuple, ItemPointer old_root)
 
 /* ask_index -- the same, when it is known what the entry is. */
 static EntryState
-ask_index(Relation rel, Relation index, Datum *values, bool *isnull, ItemPointer tid,
-		  ItemPointer old_root)
+ask_index(Relation rel, Relation index, Datum *values, bool *isnull, ItemPointer tid)
 {
 	switch (index->rd_rel->relam)
 	{
@@ -354,12 +299,7 @@ ask_index(Relation rel, Relation index, Datum *values, bool *isnull, ItemPointer
 			return find_in_btree(rel, index,
 								 index_form_tuple(RelationGetDescr(index), values, isnull), tid);
 		case HASH_AM_OID:
-			if (isnull[0])
-				return ENTRY_FOUND;
-			return find_by_scan(rel, index, values, isnull, tid, old_root);
-		case GIST_AM_OID:
-		case SPGIST_AM_OID:
-			return find_by_scan(rel, index, values, isnull, tid, old_root);
+			return isnull[0] ? ENTRY_FOUND : find_in_hash(rel, index, values[0], tid);
 		case BRIN_AM_OID:
 			return find_in_brin(index, values, isnull, tid);
 		default:
@@ -426,101 +366,47 @@ page_has_entry(Relation index, BTScanInsert key, Buffer buffer, ItemPointer tid)
 }
 
 /*
- * find_by_scan
- *		The same for a hash, GiST or SP-GiST index, by a scan for all equal rows.
+ * find_in_hash
+ *		The same for a hash index, by a scan for all entries of the key.
  *
  * It isn't counted as a scan: indexes that aren't used are found by that.
  */
 static EntryState
-find_by_scan(Relation rel, Relation index, const Datum *values, const bool *isnull,
-			 ItemPointer tid, ItemPointer old_root)
+find_in_hash(Relation rel, Relation index, Datum value, ItemPointer tid)
 {
-	ScanKeyData keys[INDEX_MAX_KEYS];
-	int			nkeys = make_scan_keys(index, values, isnull, keys);
+	Oid			type = index->rd_opcintype[0];
+	Oid			collation = index->rd_indcollation[0];
+	Oid			equals = get_opfamily_member(index->rd_opfamily[0], type, type,
+											 HTEqualStrategyNumber);
+	RegProcedure function = OidIsValid(equals) ? get_opcode(equals) : InvalidOid;
+	ScanKeyData key;
 	SnapshotData dirty;
 	IndexScanDesc scan;
-	ItemPointer entry = NULL;
 	EntryState	state = ENTRY_NOT_ASKED;
-	bool		has_old = false;
 	int			nentries = 0;
 
-	if (nkeys == 0)
+	if (!OidIsValid(function) ||
+		!DatumGetBool(OidFunctionCall2Coll(function, collation, value, value)))
 		return ENTRY_NOT_ASKED;
+	ScanKeyEntryInitialize(&key, 0, 1, HTEqualStrategyNumber, InvalidOid, collation, function,
+						   value);
 	InitDirtySnapshot(dirty);
-	scan = compat_index_beginscan(rel, index, &dirty, nkeys);
-	index_rescan(scan, keys, nkeys, NULL, 0);
+	scan = compat_index_beginscan(rel, index, &dirty, 1);
+	index_rescan(scan, &key, 1, NULL, 0);
 	while (state == ENTRY_NOT_ASKED && nentries++ < MOST_ENTRIES)
 	{
+		ItemPointer entry = index_getnext_tid(scan, ForwardScanDirection);
+
 		CHECK_FOR_INTERRUPTS();
-		entry = index_getnext_tid(scan, ForwardScanDirection);
 		if (entry == NULL)
-			break;
-		if (ItemPointerEquals(entry, tid))
+			state = ENTRY_MISSING;
+		else if (ItemPointerEquals(entry, tid))
 			state = ENTRY_FOUND;
-		has_old |= ItemPointerEquals(entry, old_root);
 	}
-	if (entry == NULL && has_old)
-		state = ENTRY_MISSING;
 	index_endscan(scan);
 	if (pgstat_should_count_relation(index))
 		index->pgstat_info->counts.numscans--;
 	return state;
-}
-
-/*
- * make_scan_keys
- *		Make keys by which a scan finds the row that has these values; return how
- *		many.  There is none of a column that can't be asked for its own value.
- */
-static int
-make_scan_keys(Relation index, const Datum *values, const bool *isnull, ScanKey keys)
-{
-	int			nkeys = 0;
-
-	for (int k = 0; k < IndexRelationGetNumberOfKeyAttributes(index); k++)
-	{
-		Oid			collation = index->rd_indcollation[k];
-		StrategyNumber strategy;
-		Oid			function;
-
-		if (isnull[k])
-		{
-			ScanKeyEntryInitialize(&keys[nkeys++], SK_ISNULL | SK_SEARCHNULL, k + 1, InvalidStrategy,
-								   InvalidOid, InvalidOid, InvalidOid, (Datum) 0);
-			continue;
-		}
-		function = find_equality(index->rd_opfamily[k], index->rd_opcintype[k], &strategy);
-		if (OidIsValid(function) &&
-			DatumGetBool(OidFunctionCall2Coll(function, collation, values[k], values[k])))
-			ScanKeyEntryInitialize(&keys[nkeys++], 0, k + 1, strategy, index->rd_opcintype[k],
-								   collation, function, values[k]);
-	}
-	return nkeys;
-}
-
-/* find_equality -- the function of an operator = or ~= that an index can search by, and its strategy. */
-static Oid
-find_equality(Oid opfamily, Oid type, StrategyNumber *strategy)
-{
-	CatCList   *members = SearchSysCacheList1(AMOPSTRATEGY, ObjectIdGetDatum(opfamily));
-	Oid			function = InvalidOid;
-
-	for (int i = 0; i < members->n_members && !OidIsValid(function); i++)
-	{
-		Form_pg_amop member = (Form_pg_amop) GETSTRUCT(&members->members[i]->tuple);
-		const char *name;
-
-		if (member->amoppurpose != AMOP_SEARCH || member->amoplefttype != type ||
-			member->amoprighttype != type)
-			continue;
-		name = get_opname(member->amopopr);
-		if (name == NULL || (strcmp(name, "=") != 0 && strcmp(name, "~=") != 0))
-			continue;
-		function = get_opcode(member->amopopr);
-		*strategy = member->amopstrategy;
-	}
-	ReleaseSysCacheList(members);
-	return function;
 }
 
 /*

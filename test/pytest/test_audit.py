@@ -413,7 +413,7 @@ def test_new_btree_out_of_order(t):
 def test_rewrite_of_all_shapes(t):
     """Rows that are formed anew, frozen, locked, with values elsewhere; btrees with lists, in levels, with a key cut short: no false alarm."""
     conn = t(dead="id % 9 = 0")
-    conn.execute("CREATE TABLE big (id int, a text COLLATE \"C\", gone int, b text)")
+    conn.execute('CREATE TABLE big (id int, a text COLLATE "C", gone int, b text)')
     conn.execute("ALTER TABLE big ALTER b SET STORAGE EXTERNAL")
     conn.execute("INSERT INTO big SELECT i, repeat('x', 200) || i % 3000, i, repeat(md5(i::text), i % 90) FROM generate_series(1, 6000) i")
     conn.execute("CREATE INDEX ON big (a, id); CREATE INDEX ON big (a DESC NULLS FIRST) INCLUDE (id); CREATE INDEX ON big ((id % 5), a)")
@@ -449,14 +449,10 @@ INPLACE = "VACUUM (FULL INPLACE, VERBOSE) t"
     ("fault", "index", "found"),
     [
         ("inplace-differs:50", "btree (note)", "the new version has the row's values. The audit's: they differ from those at"),
-        ("inplace-entry:50", "btree (note)", 'index "t_note_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
-        ("inplace-entry:50", "btree ((id % 7))", 'index "t_expr_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
-        ("inplace-entry:50", "hash (id)", 'index "t_id_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
-        ("inplace-entry:50", "gist (box)", 'index "t_box_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
-        ("inplace-entry:50", "gist (int4range(id, id + 9), box) WHERE id > 9", 'index "t_int4range_box_idx" has an entry of the new version.'),
-        ("inplace-entry:50", "spgist (place)", 'index "t_place_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
-        ("inplace-entry:50", 'spgist (left(note, 4) text_ops)', 'index "t_left_idx" has an entry of the new version.'),
-        ("inplace-entry", "brin (id) WITH (pages_per_range = 1)", 'index "t_id_idx" has an entry of the new version. The audit\'s: it isn\'t found'),
+        ("inplace-entry:50", "btree (note)", "index \"t_note_idx\" has an entry of the new version. The audit's: it isn't found"),
+        ("inplace-entry:50", "btree ((id % 7))", "index \"t_expr_idx\" has an entry of the new version. The audit's: it isn't found"),
+        ("inplace-entry:50", "hash (id)", "index \"t_id_idx\" has an entry of the new version. The audit's: it isn't found"),
+        ("inplace-entry", "brin (id) WITH (pages_per_range = 1)", "index \"t_id_idx\" has an entry of the new version. The audit's: it isn't found"),
         ("inplace-entry", "brin (box box_inclusion_ops) WITH (pages_per_range = 1)", 'index "t_box_idx" has an entry of the new version.'),
     ],
 )
@@ -482,31 +478,23 @@ def test_inplace_that_changes_a_row_or_misses_an_entry(t, fault, index, found, w
     assert 'rows of "t" cannot be moved, vacuuming only' in report and LEFT in report
     conn.execute("SELECT cyclone.autovacuum_reset('t')")
     report = said(conn, INPLACE)
-    pages, moved, audited = map(
-        int, re.search(r"rows moved: (\d+) out of .*?\naudit: (\d+) pages and (\d+) moved rows judged twice\n", report, re.S).groups()
-    )
+    pages, moved, audited = map(int, re.search(r"rows moved: (\d+) out of .*?\naudit: (\d+) pages and (\d+) moved rows judged twice\n", report, re.S).groups())
     assert 0 < pages <= audited and moved > 0
     assert rows(conn) == before
     checks.assert_clean(conn, "t")
 
 
-# 1: of some rows, or all, the index can't be asked for the entry
+# 1: the index can't be asked for an entry
 ASKED = {
-    "gist (box)": 0,
-    "gist (box, place, int4range(id, NULL))": 0,
-    "gist (to_tsvector('simple', note))": 1,  # no operator says that two are equal
-    "gist ((CASE WHEN id % 4 > 0 THEN box END))": 0,
-    "gist ((box(point('NaN', id), point(0, 0))))": 1,  # of which some aren't found by the server
-    "gist ((CASE WHEN id % 4 > 0 THEN numrange(id, id, '()') END))": 0,  # empty
-    "gist ((point(1, 1)))": 0,  # all are equal
-    "spgist ((CASE WHEN id % 4 > 0 THEN note END))": 0,
-    "spgist ((int4range(id, NULL)))": 0,
+    "gist (box)": 1,
+    "spgist (place)": 1,
+    "gin (list)": 1,
     "hash ((NULLIF(id % 4, 0)))": 0,
+    "hash ((id / 7))": 0,
     "brin (id, note) WITH (pages_per_range = 2)": 0,
     "brin ((NULLIF(id % 4, 0)) int4_minmax_multi_ops, note text_bloom_ops) WITH (pages_per_range = 1)": 0,
     "brin ((CASE WHEN id % 4 > 0 THEN box END) box_inclusion_ops) WITH (pages_per_range = 1)": 0,
     "brin ((int4range(id, id)))": 0,
-    "gin (list)": 1,
 }
 
 
@@ -520,7 +508,7 @@ def test_inplace_asks_all_kinds_of_indexes(t):
         audited = int(re.search(r"and (\d+) moved rows judged twice\n", report)[1])
         not_asked = int((re.search(r"audit: (\d+) index entries of these rows not looked for\n", report) or [0, 0])[1])
         assert audited > 100, index
-        assert 0 < not_asked <= audited if ASKED[index] else not_asked == 0, index
+        assert not_asked == (audited if ASKED[index] else 0), index
         conn.execute("SELECT pg_stat_force_next_flush()")
         assert conn.execute("SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = %s", (f"i{number}",)).fetchone() == (0,), index
         assert rows(conn) == before

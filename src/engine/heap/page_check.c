@@ -80,7 +80,7 @@ seems_sound(Page page)
 		unsigned	length = ItemIdGetLength(item);
 		unsigned	begin = ItemIdGetOffset(item);
 
-		first = Min(first, length == 0 ? BLCKSZ : begin);
+		first = Min(first, length == 0 && !ItemIdIsNormal(item) ? BLCKSZ : begin);
 		/* without storage it is 0, or an item's number */
 		last = Max(last, begin);
 		total += MAXALIGN(length);
@@ -119,7 +119,8 @@ check_thoroughly(Relation rel, Buffer buffer, const OffsetNumber *removed, int n
 			next++;
 			continue;
 		}
-		if (ItemIdIsNormal(item) && !page_check_fits(item))
+		if (ItemIdIsNormal(item) &&
+			(ItemIdGetOffset(item) < header->pd_upper || !page_check_fits(item)))
 			page_check_report_item(rel, buffer, off);
 		if (!ItemIdHasStorage(item))
 			continue;
