@@ -275,6 +275,7 @@ class Run(NamedTuple):
 
 CORE = Run("core", "VACUUM (INDEX_CLEANUP on, PARALLEL 0) {0}", False, "")
 CORE_FULL = Run("core FULL", "VACUUM (FULL) {0}", False, "")
+CORE_INSERT = Run("core INSERT", "INSERT INTO {0} SELECT * FROM {0}", False, "")  # what FULL INPLACE does to indexes, if it is asked why it ends
 OURS = (
     Run("one process", "VACUUM (INDEX_CLEANUP on, PARALLEL 0) {0}", True, "core"),
     Run("team", "VACUUM (INDEX_CLEANUP on, PARALLEL 2) {0}", True, "core"),
@@ -422,6 +423,9 @@ class DamageTest:
                 self.done[f"{run.name}: {outcome.kind} in an insertion into a damaged index"] += 1
             elif outcome.kind in BAD and reference.kind not in BAD:
                 outcome = self._run(run, table, damaged, LONGER)
+                if run.name == "INPLACE" and outcome.kind in BAD and self._run(CORE_INSERT, table, damaged).kind in BAD:
+                    self.done[f"{run.name}: {outcome.kind} where PostgreSQL's INSERT of all rows has one, too"] += 1
+                    continue
                 assert outcome.kind not in BAD, f"{told}: {run.name} of {table}: {outcome}, but PostgreSQL's: {reference}"
             elif outcome.kind != reference.kind:
                 self.done[f"{run.name}: {outcome.kind} where PostgreSQL's is {reference.kind}"] += 1
