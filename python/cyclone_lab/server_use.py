@@ -45,7 +45,8 @@ def list_use(prefix: Path, objects: Path, major: int) -> dict[str, str]:
     text = "\n".join(COMMENT.sub('""', path.read_text()) for path in sources if path.suffix in (".c", ".h"))
     includes = dict.fromkeys(name for path in sources for name in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE))
     include_dir = Path(run_program(prefix, "pg_config", "--includedir-server").stdout.strip())
-    program = '#include "postgres.h"\n#undef ENABLE_GSS\n'  # as our sources do, for want of that library's headers
+    # as our sources do, for want of these libraries' headers
+    program = '#include "postgres.h"\n#undef USE_OPENSSL\n#undef USE_SSL\n#undef ENABLE_GSS\n'
     program += "".join(f'#include "{name}"\n' for name in includes if (include_dir / name).exists())
     headers = _parse(_preprocess(program, include_dir))
 

@@ -65,10 +65,10 @@
 
 #if COMPAT_WRITES_TOGETHER
 
-/* The least and the most pages of a turn, and the most that are remembered (96 kB) */
+/* The least and the most pages of a turn, and the most that are remembered */
 #define MIN_TURN			15
 #define MAX_TURN			256
-#define MAX_REMEMBERED		8192
+#define MAX_REMEMBERED		1024
 
 /* What part of the ring's pages, at most, a run has pinned: as many as are in the usual runs */
 #define RUN_SHARE			16
@@ -105,7 +105,7 @@ typedef struct Turn
 	RingPage	pages[MAX_TURN];
 } Turn;
 
-/* Pages that are being written */
+/* Pages that are being written: locked, and their I/O has begun */
 typedef struct Run
 {
 	Relation	rel;
@@ -117,11 +117,12 @@ typedef struct Run
 static void take_oldest(RingPages *ring, Turn *turn);
 static bool were_read(RingPages *ring);
 static void write_turn(Turn *turn, int most);
+static int	fill_run(Run *run, const Turn *turn, int next, int most, XLogRecPtr flushed);
 static XLogRecPtr find_due(Turn *turn);
 static bool lock_if_due(Relation rel, const RingPage *page);
 static bool add_to_run(Run *run, const RingPage *page, XLogRecPtr flushed);
 static void write_run(Run *run);
-static void write_pages(Run *run);
+static void finish_run(Run *run);
 static void give_up(Run *run);
 static void say_which(void *run);
 
@@ -180,6 +181,17 @@ ring_pages_visited(RingPages *ring, Relation rel, BlockNumber blkno, Buffer buff
 		write_turn(&turn, Min(ring->most, io_combine_limit));
 }
 
+/* ring_pages_skip_reads -- see ring_pages.h. */
+void
+ring_pages_skip_reads(RingPages *ring, int64 nblocks)
+{
+	Assert(nblocks >= 0);
+	if (ring == NULL)
+		return;
+	ring->reads += nblocks;
+	ring->read_before += nblocks;
+}
+
 /* take_oldest -- forget the oldest pages: these are the turn. */
 static void
 take_oldest(RingPages *ring, Turn *turn)
@@ -209,30 +221,61 @@ were_read(RingPages *ring)
 	return (most && reads >= ring->read_before) || DEBUG_LIMIT(ring_turn, 0) > 0;
 }
 
-/* write_turn -- write the dirty ones of these pages, this many at a time. */
+/*
+ * write_turn
+ *		Write the dirty ones of these pages, this many at a time.
+ *
+ * Between two runs it spends time and cost as between two pages that are visited.
+ */
 static void
 write_turn(Turn *turn, int most)
 {
 	Run			run = {.rel = turn->rel};
 	XLogRecPtr	flushed;
+	int			next = 0;
 
 	if (most < 2)
 		return;
 	flushed = find_due(turn);
 	XLogFlush(flushed);
-	for (int i = 0; i < turn->npages; i++)
+	while (next < turn->npages)
 	{
-		const RingPage *page = &turn->pages[i];
-
-		if (run.n > 0 &&
-			(run.n == most || !page->is_due || page->blkno != run.start + run.n ||
-			 page->blkno % RELSEG_SIZE == 0))
-			write_run(&run);
-		if (page->is_due && !add_to_run(&run, page, flushed) && run.n > 0)
-			write_run(&run);
+		PG_TRY();
+		{
+			next = fill_run(&run, turn, next, most, flushed);
+			if (run.n > 0)
+				write_run(&run);
+		}
+		PG_CATCH();
+		{
+			give_up(&run);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+		finish_run(&run);
 	}
-	if (run.n > 0)
-		write_run(&run);
+}
+
+/*
+ * fill_run
+ *		Find the next pages with consecutive blocks, from a place in the turn on, and begin
+ *		to write them.  Returns the place behind them; there may be none.
+ */
+static int
+fill_run(Run *run, const Turn *turn, int next, int most, XLogRecPtr flushed)
+{
+	Assert(run->n == 0 && most <= PG_IOV_MAX);
+
+	for (; next < turn->npages && run->n < most; next++)
+	{
+		const RingPage *page = &turn->pages[next];
+
+		if (run->n > 0 && (page->blkno != run->start + run->n || page->blkno % RELSEG_SIZE == 0))
+			return next;
+		if ((!page->is_due || !add_to_run(run, page, flushed)) && run->n > 0)
+			return next + 1;
+	}
+	return next;
 }
 
 /*
@@ -317,40 +360,9 @@ add_to_run(Run *run, const RingPage *page, XLogRecPtr flushed)
 	return true;
 }
 
-/*
- * write_run
- *		Write the pages, and unlock them.  The run is empty then.
- *
- * Then spends time and cost as between two pages that are visited.
- */
+/* write_run -- hand the pages to the system. */
 static void
 write_run(Run *run)
-{
-	Assert(run->n > 0);
-	PG_TRY();
-	{
-		write_pages(run);
-	}
-	PG_CATCH();
-	{
-		give_up(run);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	for (int i = 0; i < run->n; i++)
-	{
-		compat_end_write(run->buffers[i], true);
-		UnlockReleaseBuffer(run->buffers[i]);
-	}
-	if (backend_flush_after > 0 && (io_direct_flags & IO_DIRECT_DATA) == 0)
-		smgrwriteback(RelationGetSmgr(run->rel), MAIN_FORKNUM, run->start, run->n);
-	run->n = 0;
-	delay_point();
-}
-
-/* write_pages -- hand the pages, which are locked, to the system. */
-static void
-write_pages(Run *run)
 {
 	ErrorContextCallback context = {.callback = say_which,.arg = run,.previous = error_context_stack};
 	const void *pages[PG_IOV_MAX];
@@ -371,6 +383,25 @@ write_pages(Run *run)
 	compat_count_write(start, run->n);
 	pgBufferUsage.shared_blks_written += run->n;
 	error_context_stack = context.previous;
+}
+
+/* finish_run -- they are clean: unlock them.  The run, which may be empty, is empty then. */
+static void
+finish_run(Run *run)
+{
+	const int	n = run->n;
+
+	for (int i = 0; i < n; i++)
+	{
+		compat_end_write(run->buffers[i], true);
+		UnlockReleaseBuffer(run->buffers[i]);
+	}
+	run->n = 0;
+	if (n == 0)
+		return;
+	if (backend_flush_after > 0 && (io_direct_flags & IO_DIRECT_DATA) == 0)
+		smgrwriteback(RelationGetSmgr(run->rel), MAIN_FORKNUM, run->start, n);
+	delay_point();
 }
 
 /* give_up -- after an error: the pages stay dirty, and are unlocked. */
@@ -402,6 +433,13 @@ RingPages *
 ring_pages_begin(int ring_nbuffers)
 {
 	return NULL;
+}
+
+/* ring_pages_skip_reads -- nobody asks. */
+void
+ring_pages_skip_reads(RingPages *ring, int64 nblocks)
+{
+	Assert(ring == NULL);
 }
 
 /* ring_pages_visited -- the server writes them. */

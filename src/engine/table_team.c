@@ -516,9 +516,12 @@ static void
 pause_team(VacuumJob *job)
 {
 	VacuumShared *shared = job->vacuum.shared;
+	int64		reads = pgBufferUsage.shared_blks_read;
 
 	pace_withhold_workers();
 	team_pause(job->team);
+	/* it has added what the workers have read to what this process has */
+	ring_pages_skip_reads(job->vacuum.ring_pages, pgBufferUsage.shared_blks_read - reads);
 
 	table_sum_counters(job);
 	job->vacuum.counters = job->result.counters;

@@ -195,8 +195,7 @@ static void
 look(uint64 now, bool reads_times, NeighboursTimes *times)
 {
 	uint64		passed = now - last_look;
-	uint64		unseen = Min(latency_begin_look(now), 2 * NS_A_LOOK);	/* nobody may have
-																		 * looked for long */
+	uint64		unseen = Min(latency_begin_look(now), passed);
 	int			at_work = 0;
 	bool		is_first;
 

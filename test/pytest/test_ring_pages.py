@@ -84,7 +84,7 @@ def test_several_pages_are_written_at_a_time(server, kind, workers):
     with cold(server, kind) as conn:
         writes, pages = written(conn, f"VACUUM (PARALLEL {workers}) t")
         # io_combine_limit is 8 pages; some are in use, or at the end of a range
-        assert pages > 3000 and pages > 4 * writes
+        assert pages > 3000 and pages > 3 * writes
         assert_vacuumed(conn)
     with cold(server, kind) as conn:
         conn.execute("SET io_combine_limit = '8kB'")
@@ -125,6 +125,7 @@ def test_a_crash_loses_nothing(server):
 def test_a_write_that_fails_ends_the_vacuum_only(server, relation, error, lasting, workers):
     with cold(server) as conn:
         path = conn.execute("SELECT pg_relation_filepath(%s)", (relation,)).fetchone()[0]
+        conn.execute("SET cyclone.debug_ring_turn = 16")  # before the ring comes round, and the server writes
         with server.disk.fault([path], ["write"], error, after=3, lasting=lasting) as seen, pytest.raises(Exception) as failure:
             conn.execute(f"VACUUM (PARALLEL {workers}) t")
         assert seen().failed > 0

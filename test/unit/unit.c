@@ -32,6 +32,16 @@ const char *unit_hint = NULL;
 const char *unit_notice = NULL;
 const char *unit_message = NULL;
 
+/* How the server's clock is read, where its headers have more than a call of the system */
+extern bool timing_initialized;
+extern bool timing_tsc_enabled;
+extern uint64 ticks_per_ns_scaled;
+extern uint64 max_ticks_no_overflow;
+bool		timing_initialized = true;
+bool		timing_tsc_enabled = false;
+uint64		ticks_per_ns_scaled = 0;
+uint64		max_ticks_no_overflow = 0;
+
 static sigjmp_buf end_of_test;
 static char case_text[256] = "";
 static int	ntests = 0;
