@@ -13,6 +13,10 @@
 #define CYCLONE_COMPAT_PG18_H
 
 #include "compat/before19.h"
+
+/* How the state of a shared buffer is read */
+#define COMPAT_READ_BUFFER_STATE(state) pg_atomic_read_u32(state)
+
 #include "compat/since18.h"
 
 /*
@@ -54,20 +58,6 @@ static inline IndexScanDesc
 compat_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
 {
 	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
-}
-
-/*
- * compat_buffer_is_idle_and_dirty
- *		Is a page of shared buffers dirty, not pinned, and hardly used?  What it tells may
- *		be out of date.
- */
-static inline bool
-compat_buffer_is_idle_and_dirty(Buffer buffer)
-{
-	uint32		state = pg_atomic_read_u32(&GetBufferDescriptor(buffer - 1)->state);
-
-	return (state & BM_DIRTY) != 0 && BUF_STATE_GET_REFCOUNT(state) == 0 &&
-		BUF_STATE_GET_USAGECOUNT(state) <= 1;
 }
 
 /*

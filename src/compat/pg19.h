@@ -17,6 +17,9 @@
 #include "catalog/index.h"
 #include "commands/repack.h"
 
+/* How the state of a shared buffer is read */
+#define COMPAT_READ_BUFFER_STATE(state) pg_atomic_read_u64(state)
+
 #include "compat/since18.h"
 
 typedef uint32 bits32;
@@ -485,20 +488,6 @@ compat_index_create_copy(Relation rel, Oid index, Oid tablespace, const char *na
 {
 	return index_create_copy(rel, INDEX_CREATE_SKIP_BUILD | INDEX_CREATE_CONCURRENT,
 							 index, tablespace, name);
-}
-
-/*
- * compat_buffer_is_idle_and_dirty
- *		Is a page of shared buffers dirty, not pinned, and hardly used?  What it tells may
- *		be out of date.
- */
-static inline bool
-compat_buffer_is_idle_and_dirty(Buffer buffer)
-{
-	uint64		state = pg_atomic_read_u64(&GetBufferDescriptor(buffer - 1)->state);
-
-	return (state & BM_DIRTY) != 0 && BUF_STATE_GET_REFCOUNT(state) == 0 &&
-		BUF_STATE_GET_USAGECOUNT(state) <= 1;
 }
 
 /*

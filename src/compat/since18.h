@@ -221,6 +221,20 @@ compat_may_signal_autovacuum(Oid role)
 }
 
 /*
+ * compat_buffer_is_idle_and_dirty
+ *		Is a page of shared buffers dirty, not pinned, and hardly used?  What it tells may
+ *		be out of date.
+ */
+static inline bool
+compat_buffer_is_idle_and_dirty(Buffer buffer)
+{
+	uint64		state = COMPAT_READ_BUFFER_STATE(&GetBufferDescriptor(buffer - 1)->state);
+
+	return (state & BM_DIRTY) != 0 && BUF_STATE_GET_REFCOUNT(state) == 0 &&
+		BUF_STATE_GET_USAGECOUNT(state) <= 1;
+}
+
+/*
  * compat_end_write
  *		The page has been written, and nobody could change it meanwhile; or this has failed.
  */
