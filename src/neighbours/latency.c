@@ -5,8 +5,9 @@
  *
  * While some vacuum has a latency target in ms, each client backend times its top-level
  * statements and counts them in shared memory, by the logarithm of their latency;
- * nothing is timed at other times.  The time in the executor counts, and that of the
- * commit that ends the statement or is one; the time in which a cursor waits for its
+ * nothing is timed at other times.  The time in the executor counts, that of the
+ * commit that ends the statement or is one, and the time for which the session waited for
+ * a core since its last statement (core_wait.c); the time in which a cursor waits for its
  * client does not.  Of the utility statements those are timed that stand for work of
  * the application (see is_timed); a VACUUM or CREATE INDEX is slow by nature and says
  * nothing.
@@ -89,6 +90,7 @@ typedef struct LatencyRunning
 typedef struct LatencyShared
 {
 	pg_atomic_uint32 watchers;	/* vacuums that want to know */
+	pg_atomic_uint32 nwatched;	/* so far */
 	pg_atomic_uint32 counts[SHARDS][LATENCY_BUCKETS];
 	pg_atomic_uint64 looked_at; /* when any process looked last at others */
 	LatencyRunning running[FLEXIBLE_ARRAY_MEMBER];	/* by backend */
@@ -105,6 +107,7 @@ static int	hidden = 0;			/* of utility statements that aren't timed */
 static QueryDesc *top_query = NULL; /* the one that is timed */
 static uint64 elapsed = 0;		/* so far */
 static bool awaits_commit = false;	/* it has ended, but for its commit */
+static uint32 nwatched = 0;		/* as the last one began */
 
 static bool is_watching = false;
 
@@ -154,6 +157,7 @@ latency_watch(void)
 	Assert(latency != NULL);
 	if (is_watching)
 		return;
+	pg_atomic_fetch_add_u32(&latency->nwatched, 1);
 	pg_atomic_fetch_add_u32(&latency->watchers, 1);
 	is_watching = true;
 }
@@ -182,6 +186,7 @@ latency_begin_utility(const PlannedStmt *pstmt, uint64 *start, bool *commits)
 		if (!is_timed(pstmt->utilityStmt) || IsAbortedTransactionBlockState())
 		{
 			hidden++;
+			elapsed = 0;
 			*start = UNTIMED;
 			return true;
 		}
@@ -197,7 +202,8 @@ latency_end_call(uint64 start)
 	if (start == UNTIMED)
 	{
 		Assert(hidden > 0);
-		hidden--;
+		if (--hidden == 0)
+			core_wait_end();
 	}
 	else
 		end_call(start);
@@ -589,10 +595,16 @@ end_call(uint64 start)
 static void
 begin_statement(QueryDesc *query)
 {
+	uint32		now_watched = pg_atomic_read_u32(&latency->nwatched);
+
 	if (awaits_commit || top_query != NULL)
 		count_statement();
 	top_query = query;
-	elapsed = 0;
+	/* what came while nobody watched wasn't timed */
+	if (now_watched != nwatched)
+		core_wait_forget();
+	nwatched = now_watched;
+	elapsed = core_wait_begin();
 	pg_atomic_write_u32(&latency->running[MyProcNumber].is_excused, 0);
 }
 
@@ -616,6 +628,7 @@ count_statement(void)
 		pg_atomic_fetch_add_u32(&latency->counts[MyProcNumber % SHARDS][bucket_of(ns)], 1);
 	awaits_commit = false;
 	spend_credit();
+	core_wait_end();
 }
 
 /* not_excused -- how much of the time that a statement has taken counts; 0: it doesn't count. */
@@ -686,6 +699,7 @@ latency_shmem_init(void)
 	if (found)
 		return;
 	pg_atomic_init_u32(&latency->watchers, 0);
+	pg_atomic_init_u32(&latency->nwatched, 0);
 	pg_atomic_init_u64(&latency->looked_at, 0);
 	for (int shard = 0; shard < SHARDS; shard++)
 		for (int i = 0; i < LATENCY_BUCKETS; i++)

@@ -315,10 +315,8 @@ read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
 	Process    *process = &processes[number];
 	Process		before = *process;
 	char		name[32];
-	char		text[96];
-	char	   *end;
 	int			fd;
-	ssize_t		length;
+	bool		is_read;
 
 	Assert(number >= 0 && number < MaxBackends && processes != NULL);
 	process->pid = 0;
@@ -327,15 +325,10 @@ read_process(int number, uint64 now, uint64 *ran, uint64 *waited)
 	fd = open(name, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return false;
-	length = read(fd, text, sizeof(text) - 1);
+	is_read = core_wait_read(fd, &process->ran, &process->waited);
 	close(fd);
-	if (length <= 0)
+	if (!is_read)
 		return false;
-	text[length] = '\0';
-	process->ran = strtou64(text, &end, 10);
-	if (process->ran == 0 || *end != ' ')
-		return false;
-	process->waited = strtou64(end, NULL, 10);
 	process->pid = GetPGProcByNumber(number)->pid;
 	*ran = process->ran - before.ran;
 	*waited = process->waited - before.waited;

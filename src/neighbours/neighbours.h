@@ -27,6 +27,28 @@
 extern int	cores_for_process(const char *root);
 
 /* ---------------------------------------------------------------------------
+ * core_wait.c: how long this session waited for a core before a statement
+ *
+ * Nothing here raises an error.
+ * ---------------------------------------------------------------------------
+ */
+
+/* What was measured before says nothing of the next statement. */
+extern void core_wait_forget(void);
+
+/* A statement of this session ends now. */
+extern void core_wait_end(void);
+
+/* The next begins now; return for how long it has waited for a core, in ns; 0 if that isn't known. */
+extern uint64 core_wait_begin(void);
+
+/*
+ * Read from a process's /proc/PID/schedstat how long it ran, and was ready to run and had
+ * no core, in ns since it began.  Return whether the kernel tells.
+ */
+extern bool core_wait_read(int fd, uint64 *ran, uint64 *waited);
+
+/* ---------------------------------------------------------------------------
  * latency.c: how long their statements take
  * ---------------------------------------------------------------------------
  */

@@ -5,8 +5,12 @@ test_pace.py has what differs between versions of PostgreSQL.
 
 import os
 import signal
+import statistics
 import struct
+import sys
 import time
+from pathlib import Path
+from subprocess import Popen
 
 import psycopg
 import pytest
@@ -263,6 +267,41 @@ def test_what_a_vacuum_can_not_cause_does_not_count(cluster, db, conn, statement
         with Load(cluster, db, "SELECT 1", 4):
             wait_until(lambda: seen.append(latency(conn)) or seen[-1], "a measurement")
     assert all((ms or 0) < 500 for ms in seen)
+    cancel(conn, vacuum)
+
+
+def test_a_wait_for_a_core_counts(cluster, db, conn):
+    """Before a session can read the statement that its client has sent, too: users feel it, and the session's clock doesn't show it."""
+    if Path("/proc/self/schedstat").read_text().startswith("0 "):
+        pytest.skip("the kernel doesn't count it")
+    make_table(conn)
+    vacuum = watching_vacuum(cluster, db, conn)
+    taken = []
+
+    def slow(times) -> float:
+        return statistics.quantiles(times, n=10)[-1]
+
+    with cluster.connect(db) as session:
+        # on one core, and behind a process that never lets it go
+        core, others = {min(os.sched_getaffinity(0))}, os.sched_getaffinity(0)
+        os.sched_setaffinity(session.info.backend_pid, core)
+        os.sched_setscheduler(session.info.backend_pid, os.SCHED_IDLE, os.sched_param(0))
+        with Popen([sys.executable, "-c", "while True: pass"]) as greedy:
+            try:
+                os.sched_setaffinity(greedy.pid, core)
+
+                def waits() -> bool:
+                    start = time.perf_counter()
+                    session.execute("SELECT 1")
+                    taken.append(1000 * (time.perf_counter() - start))
+                    time.sleep(0.01)
+                    return len(taken) >= 50 and (latency(conn) or 0) > slow(taken) / 3
+
+                wait_until(waits, "a third of what slow ones take for the client")
+            finally:
+                greedy.kill()
+        os.sched_setaffinity(session.info.backend_pid, others)
+    assert slow(taken) > 1, "the session found a core at once"
     cancel(conn, vacuum)
 
 

@@ -40,6 +40,25 @@ GetTopTransactionIdIfAny(void)
 	return InvalidTransactionId;
 }
 
+/* core_wait_forget -- there is always a core. */
+void
+core_wait_forget(void)
+{
+}
+
+/* core_wait_end -- likewise. */
+void
+core_wait_end(void)
+{
+}
+
+/* core_wait_begin -- likewise. */
+uint64
+core_wait_begin(void)
+{
+	return 0;
+}
+
 static uint32 counted;			/* statements of the last session */
 static double late;				/* of those */
 static int	ended;				/* counted or not */
