@@ -31,6 +31,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/shmem.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -146,11 +147,7 @@ pace_leave(void)
 		VacuumUpdateCosts();
 }
 
-/*
- * pace_join_as_builder
- *		This process takes part in a VACUUM, but spends of no budget: it builds indexes.
- *		Other VACUUMs don't make way for it.
- */
+/* pace_join_as_builder -- it builds indexes: others don't make way for it, and it has no budget. */
 void
 pace_join_as_builder(void)
 {
@@ -235,7 +232,7 @@ pace_give_up(void)
 	process_take_target(NULL);
 	my_pace.budget = INFINITY;
 	process_bound_team();
-	parking_set_room(&my_pace.shared->parking, PARKING_ALL);
+	parking_set_most(&my_pace.shared->parking, &my_pace.shared->parking.room, PARKING_ALL);
 	view_show(my_pace.shared, 0, 0, 0);
 }
 
@@ -354,9 +351,7 @@ pace_while_waiting(void)
 void
 pace_shmem_request(void)
 {
-	RequestAddinShmemSpace(target_shmem_size());
-	RequestAddinShmemSpace(parking_shmem_size());
-	RequestAddinShmemSpace(view_shmem_size());
+	RequestAddinShmemSpace(add_size(target_shmem_size(), add_size(parking_shmem_size(), view_shmem_size())));
 }
 
 /* pace_shmem_init -- find it, or make it. */

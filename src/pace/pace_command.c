@@ -193,7 +193,7 @@ pace_reload(void)
 	/* between two tables, or while indexes are built, there are no workers */
 	if (my_pace.shared == NULL)
 		return;
-	parking_set_told(&my_pace.shared->parking, guards_workers());
+	parking_set_most(&my_pace.shared->parking, &my_pace.shared->parking.told, guards_workers());
 	process_publish(&pace_command.settings, pace_command.latency_target);
 	process_take_budget();
 	/* if nothing bounds it any more, no tick will */

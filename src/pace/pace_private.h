@@ -165,8 +165,7 @@ extern void parking_shmem_init(void);
 extern void parking_set_up(Parking *parking, int leader, int most);
 extern void parking_set_bound(Parking *parking, bool is_bounded, double fed);
 extern void parking_adjust(Parking *parking, double asleep);
-extern void parking_set_room(Parking *parking, uint32 room);
-extern void parking_set_told(Parking *parking, uint32 told);
+extern void parking_set_most(Parking *parking, pg_atomic_uint32 *most, uint32 workers);
 extern bool parking_wants_workers(Parking *parking);
 extern bool parking_take_place(Parking *parking, bool at_any_rate);
 extern bool parking_give_place(Parking *parking);
@@ -186,15 +185,12 @@ typedef struct PaceSettings
 } PaceSettings;
 
 /* The server's parameters that a command changes for its duration */
+#define PACE_DELAYS			2
+#define PACE_COSTS			5
 typedef struct PaceParameters
 {
-	double		cost_delay;
-	int			cost_limit;
-	int			page_hit;
-	int			page_miss;
-	int			page_dirty;
-	double		autovacuum_cost_delay;
-	int			autovacuum_cost_limit;
+	double		delays[PACE_DELAYS];
+	int			costs[PACE_COSTS];
 } PaceParameters;
 
 extern void pace_settings_current(PaceSettings *settings);

@@ -32,14 +32,16 @@
 
 double		cyclone_latency_percentile = 95;
 
-static char *latency_target_string = NULL;
-static double latency_target = LATENCY_TARGET_OFF;
-static char *autovacuum_target_string = NULL;
-static double autovacuum_target = LATENCY_TARGET_OFF;
+static char *latency_target = NULL;
+static char *autovacuum_target = NULL;
+
+/* The server's parameters that a command changes for its duration */
+static double *const delays[PACE_DELAYS] = {&VacuumCostDelay, &autovacuum_vac_cost_delay};
+static int *const costs[PACE_COSTS] = {
+	&VacuumCostLimit, &VacuumCostPageHit, &VacuumCostPageMiss, &VacuumCostPageDirty, &autovacuum_vac_cost_limit
+};
 
 static bool check_latency_target(char **newval, void **extra, GucSource source);
-static void assign_latency_target(const char *newval, void *extra);
-static void assign_autovacuum_target(const char *newval, void *extra);
 static void reread_autovacuum(ConfigVariable *files, PaceSettings *settings);
 static void reread_target(const char *name, ConfigVariable *files, double *value);
 
@@ -54,11 +56,11 @@ pace_settings_init(void)
 	DefineCustomStringVariable("cyclone.autovacuum_latency_target",
 							   "The latency of statements that autovacuum keeps to by slowing down.",
 							   "As cyclone.latency_target; autovacuum's cost delay doesn't count then.",
-							   &autovacuum_target_string,
+							   &autovacuum_target,
 							   "0",
 							   PGC_SIGHUP,
 							   0,
-							   check_latency_target, assign_autovacuum_target, NULL);
+							   check_latency_target, NULL, NULL);
 
 	DefineCustomRealVariable("cyclone.latency_percentile",
 							 "The percentile of the latency of statements that is kept at cyclone.latency_target.",
@@ -73,11 +75,11 @@ pace_settings_init(void)
 	DefineCustomStringVariable("cyclone.latency_target",
 							   "The latency of statements that VACUUM keeps to by slowing down.",
 							   "A time, in milliseconds if it has no unit; \"auto\": others take little longer than without VACUUM; 0: VACUUM doesn't care.",
-							   &latency_target_string,
+							   &latency_target,
 							   "0",
 							   PGC_USERSET,
 							   0,
-							   check_latency_target, assign_latency_target, NULL);
+							   check_latency_target, NULL, NULL);
 }
 
 /*
@@ -128,45 +130,39 @@ void
 pace_settings_current(PaceSettings *settings)
 {
 	bool		autovacuum = AmAutoVacuumWorkerProcess();
+	const char *problem;
 
 	settings->cost_delay = autovacuum ? vacuum_cost_delay : VacuumCostDelay;
 	settings->cost_limit = autovacuum ? vacuum_cost_limit : VacuumCostLimit;
 	settings->page_hit = VacuumCostPageHit;
 	settings->page_miss = VacuumCostPageMiss;
 	settings->page_dirty = VacuumCostPageDirty;
-	settings->latency_target = autovacuum ? autovacuum_target : latency_target;
+	settings->latency_target = LATENCY_TARGET_OFF;
+	(void) pace_parse_latency_target(autovacuum ? autovacuum_target : latency_target,
+									 &settings->latency_target, &problem);
 	settings->latency_percentile = cyclone_latency_percentile;
 	if (autovacuum && settings->latency_target != LATENCY_TARGET_OFF)
 		settings->cost_delay = 0;
 }
 
-/*
- * pace_settings_save
- *		Note the parameters that pace_settings_reread may change.
- */
+/* pace_settings_save -- note the parameters that pace_settings_reread may change. */
 void
 pace_settings_save(PaceParameters *saved)
 {
-	saved->cost_delay = VacuumCostDelay;
-	saved->cost_limit = VacuumCostLimit;
-	saved->page_hit = VacuumCostPageHit;
-	saved->page_miss = VacuumCostPageMiss;
-	saved->page_dirty = VacuumCostPageDirty;
-	saved->autovacuum_cost_delay = autovacuum_vac_cost_delay;
-	saved->autovacuum_cost_limit = autovacuum_vac_cost_limit;
+	for (int i = 0; i < PACE_DELAYS; i++)
+		saved->delays[i] = *delays[i];
+	for (int i = 0; i < PACE_COSTS; i++)
+		saved->costs[i] = *costs[i];
 }
 
 /* pace_settings_restore -- put them back. */
 void
 pace_settings_restore(const PaceParameters *saved)
 {
-	VacuumCostDelay = saved->cost_delay;
-	VacuumCostLimit = saved->cost_limit;
-	VacuumCostPageHit = saved->page_hit;
-	VacuumCostPageMiss = saved->page_miss;
-	VacuumCostPageDirty = saved->page_dirty;
-	autovacuum_vac_cost_delay = saved->autovacuum_cost_delay;
-	autovacuum_vac_cost_limit = saved->autovacuum_cost_limit;
+	for (int i = 0; i < PACE_DELAYS; i++)
+		*delays[i] = saved->delays[i];
+	for (int i = 0; i < PACE_COSTS; i++)
+		*costs[i] = saved->costs[i];
 }
 
 /*
@@ -225,33 +221,11 @@ check_latency_target(char **newval, void **extra, GucSource source)
 {
 	double		target;
 	const char *problem;
-	double	   *result;
 
-	if (!pace_parse_latency_target(*newval, &target, &problem))
-	{
-		GUC_check_errhint("%s", _(problem));
-		return false;
-	}
-	result = guc_malloc(LOG, sizeof(double));
-	if (result == NULL)
-		return false;
-	*result = target;
-	*extra = result;
-	return true;
-}
-
-/* assign_latency_target -- its assign hook. */
-static void
-assign_latency_target(const char *newval, void *extra)
-{
-	latency_target = *(double *) extra;
-}
-
-/* assign_autovacuum_target -- that of cyclone.autovacuum_latency_target. */
-static void
-assign_autovacuum_target(const char *newval, void *extra)
-{
-	autovacuum_target = *(double *) extra;
+	if (pace_parse_latency_target(*newval, &target, &problem))
+		return true;
+	GUC_check_errhint("%s", _(problem));
+	return false;
 }
 
 /*

@@ -127,19 +127,12 @@ parking_adjust(Parking *parking, double asleep)
 	wake(parking);
 }
 
-/* parking_set_room -- others leave cores for this many workers. */
+/* parking_set_most -- its room, or what it was told, is for this many workers now. */
 void
-parking_set_room(Parking *parking, uint32 room)
+parking_set_most(Parking *parking, pg_atomic_uint32 *most, uint32 workers)
 {
-	if (pg_atomic_exchange_u32(&parking->room, room) < room)
-		wake(parking);
-}
-
-/* parking_set_told -- cyclone.set_pace allows this many workers. */
-void
-parking_set_told(Parking *parking, uint32 told)
-{
-	if (pg_atomic_exchange_u32(&parking->told, told) < told)
+	Assert(most == &parking->room || most == &parking->told);
+	if (pg_atomic_exchange_u32(most, workers) < workers)
 		wake(parking);
 }
 

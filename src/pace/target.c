@@ -71,12 +71,13 @@ struct LatencyTarget
 	double		latency_ms;		/* the percentile, as last measured */
 };
 
-static LatencyTarget *targets = NULL;	/* number_of_targets() of them */
+/* One for each leader, and for the leader that changes from one to another under the lock */
+#define NUMBER_OF_TARGETS	(MaxBackends + 1)
+
+static LatencyTarget *targets = NULL;
 static LWLock *lock = NULL;
 
-static int	number_of_targets(void);
 static void leave(LatencyTarget *target);
-static bool is_kept(const LatencyTarget *target, uint64 now);
 static void begin_anew(LatencyTarget *target, const PaceSettings *settings);
 static void resume(LatencyTarget *target);
 static void skip_what_was(LatencyTarget *target, uint64 now);
@@ -104,12 +105,13 @@ target_join(const PaceSettings *settings, LatencyTarget *before)
 
 	Assert(settings_have_target(settings));
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	for (int i = 0; i < number_of_targets() && found == NULL; i++)
+	for (int i = 0; i < NUMBER_OF_TARGETS && found == NULL; i++)
 	{
 		LatencyTarget *target = &targets[i];
 
 		if (target->value == settings->latency_target &&
-			target->percentile == settings->latency_percentile && is_kept(target, now))
+			target->percentile == settings->latency_percentile &&
+			(target->vacuums > 0 || (target->left_at > 0 && now < target->left_at + KEPT_NS)))
 			found = target;
 		else if (target->vacuums == 0 && (free == NULL || target->left_at < free->left_at))
 			free = target;
@@ -218,18 +220,6 @@ leave(LatencyTarget *target)
 	Assert(target->vacuums > 0);
 	target->vacuums--;
 	target->left_at = now_ns();
-}
-
-/*
- * is_kept
- *		Does a VACUUM have the target, or did one have it recently?  Under the lock.
- */
-static bool
-is_kept(const LatencyTarget *target, uint64 now)
-{
-	Assert(LWLockHeldByMe(lock));
-	return target->vacuums > 0 ||
-		(target->left_at > 0 && now < target->left_at + KEPT_NS);
 }
 
 /*
@@ -413,30 +403,19 @@ publish(LatencyTarget *target, uint64 now)
 	pg_atomic_fetch_add_u32(&target->version, 1);
 }
 
-/*
- * number_of_targets
- *		One for each leader, and one more for the leader that changes from one to another
- *		under the lock.
- */
-static int
-number_of_targets(void)
-{
-	return MaxBackends + 1;
-}
-
 /* target_shmem_size -- how much shared memory they need; asks for their lock. */
 Size
 target_shmem_size(void)
 {
 	RequestNamedLWLockTranche(TRANCHE, 1);
-	return mul_size(sizeof(LatencyTarget), number_of_targets());
+	return mul_size(sizeof(LatencyTarget), NUMBER_OF_TARGETS);
 }
 
 /* target_shmem_init -- make them, or find them. */
 void
 target_shmem_init(void)
 {
-	Size		size = mul_size(sizeof(LatencyTarget), number_of_targets());
+	Size		size = mul_size(sizeof(LatencyTarget), NUMBER_OF_TARGETS);
 	bool		found;
 
 	targets = ShmemInitStruct("pg_cyclone latency targets", size, &found);
@@ -444,7 +423,7 @@ target_shmem_init(void)
 	if (found)
 		return;
 	memset(targets, 0, size);
-	for (int i = 0; i < number_of_targets(); i++)
+	for (int i = 0; i < NUMBER_OF_TARGETS; i++)
 	{
 		LatencyTarget *target = &targets[i];
 

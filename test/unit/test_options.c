@@ -27,6 +27,13 @@ bool		cyclone_enabled = true;
 int			max_parallel_maintenance_workers = 2;
 int			max_parallel_workers = 8;
 int			VacuumBufferUsageLimit = 2048;
+int			VacuumCostLimit,
+			VacuumCostPageHit,
+			VacuumCostPageMiss,
+			VacuumCostPageDirty,
+			autovacuum_vac_cost_limit;
+double		VacuumCostDelay,
+			autovacuum_vac_cost_delay;
 double		vacuum_max_eager_freeze_failure_rate = 0.03;	/* since 18 */
 
 static int	asked_ring_kb;
