@@ -226,6 +226,7 @@ typedef struct TargetState
 	double		latency_ms;		/* as last measured; NaN: there was nothing to
 								 * measure */
 	double		budget;			/* processes; INFINITY: no bound */
+	double		unrested;		/* the same, but for a rest that it takes now */
 	ControllerLimit limit;
 	bool		is_out_of_reach;	/* missed although VACUUM hardly moves */
 	int			vacuums;		/* that share it */

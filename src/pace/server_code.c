@@ -138,12 +138,15 @@ leave_it_to_server(void)
 	int			at_work = Max(pg_atomic_read_u32(&my_pace.shared->cost.at_work), 1);
 	double		ns_a_cost = my_pace.ns_a_cost > 0 ? my_pace.ns_a_cost : NS_PER_S / COST_OF_A_PROCESS;
 	double		ns = 0;
+	TargetState target;
 
+	target_state(my_pace.target, &target);
 	if (!isinf(my_pace.rate))
 		ns = NS_PER_S / my_pace.rate * at_work;
-	if (!isinf(my_pace.budget))
+	if (!isinf(target.unrested))
 	{
-		double		budget = Max(my_pace.budget, my_pace.least);
+		/* for all of it, so not by a rest that takes a second */
+		double		budget = Max(target.unrested, my_pace.least);
 		int			sharing = Max(pg_atomic_read_u32(&target_time(my_pace.target)->at_work), 1);
 
 		ns = Max(ns, ns_a_cost * (sharing / budget - 1));

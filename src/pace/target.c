@@ -202,7 +202,7 @@ target_state(LatencyTarget *target, TargetState *state)
 {
 	*state = (TargetState)
 	{
-		.latency_ms = NAN,.budget = INFINITY
+		.latency_ms = NAN,.budget = INFINITY,.unrested = INFINITY
 	};
 	if (target == NULL)
 		return;
@@ -387,6 +387,7 @@ publish(LatencyTarget *target, uint64 now)
 		.target_ms = controller->target_ms,
 		.latency_ms = target->latency_ms,
 		.budget = controller_budget(controller),
+		.unrested = controller->alone ? INFINITY : controller->budget,
 		.limit = controller->limit,
 		.is_out_of_reach = controller_target_is_out_of_reach(controller),
 	};
