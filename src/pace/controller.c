@@ -37,15 +37,18 @@
  * WAIT_MARGIN times as long as in rests, and shrinks while they take longer, in
  * proportion, so waits that vary by themselves average out.  One rest tells little of
  * them, so the first rests come sooner.  Until there were eight, the budget moves the
- * less the fewer there were.  Where it isn't known how long others wait for a core, the
- * budget is FIRST_BUDGET at most.
+ * less the fewer there were.  A rest in which all others are held up, by a checkpoint
+ * perhaps, counts as FREAK times the mean, and one in which nobody runs not at all.
+ * Where it isn't known how long others wait for a core, the budget is FIRST_BUDGET at
+ * most.
  *
  * Nobody
  * ------
  * If for a second there was nobody to be spared, nothing bounds VACUUM.  By chance no
  * statement comes for a while, so with a target in ms it takes as long as thirty
- * statements usually do.  Nor does anything bound VACUUM if hardly any of the load is left
- * that the last cut was for.
+ * statements usually do.  Somebody who only looks now and then is nobody, too.  Nor does
+ * anything bound VACUUM if hardly any of the load is left that the last cut was for, unless
+ * the statements that are left are late: then the load isn't gone, but held up.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -85,11 +88,14 @@
 								 * which it is gone */
 #define RESTS			8		/* rests that are averaged; between two it
 								 * runs for RESTS + 1 times as long */
+#define FREAK			4.0		/* what others take in a rest, times the mean
+								 * so far, at most */
 
 static void note_load(Controller *controller, const ControllerInput *input);
-static bool is_alone(const Controller *controller);
+static bool is_alone(Controller *controller, const ControllerInput *input);
 static double pause_seconds(const Controller *controller);
 static bool rests(Controller *controller, const ControllerInput *input);
+static double base(const Controller *controller);
 static double vote_of_statements(const Controller *controller, const ControllerInput *input);
 static double vote_of_waits(Controller *controller, const ControllerInput *input);
 static void move(Controller *controller, const ControllerInput *input, double step);
@@ -102,6 +108,7 @@ controller_init(Controller *controller, double target_ms)
 	memset(controller, 0, sizeof(*controller));
 	controller->target_ms = target_ms;
 	controller->budget = FIRST_BUDGET;
+	controller->since_rest = INFINITY;
 }
 
 /*
@@ -116,6 +123,7 @@ controller_resume(Controller *controller)
 	controller->resting = false;
 	controller->ran = controller->waited = 0;
 	controller->at_floor = controller->idle = controller->silent = controller->settling = 0;
+	controller->owed = controller->held_up = 0;
 }
 
 /* controller_step -- move the budget by what has happened since the last step. */
@@ -127,11 +135,11 @@ controller_step(Controller *controller, const ControllerInput *input)
 
 	Assert(input->seconds > 0 && input->seconds <= input->elapsed);
 	note_load(controller, input);
-	controller->alone = is_alone(controller);
+	controller->alone = is_alone(controller, input);
 	if (controller->alone)
 	{
 		controller->resting = false;
-		controller->at_floor = controller->settling = 0;
+		controller->at_floor = controller->settling = controller->owed = 0;
 		controller->limit = LIMIT_NOTHING;
 		return;
 	}
@@ -146,7 +154,7 @@ controller_step(Controller *controller, const ControllerInput *input)
 		return;
 	}
 	step = is_auto ? vote_of_waits(controller, input) : vote_of_statements(controller, input);
-	move(controller, input, Max(step, log(DEEPEST_CUT)));
+	move(controller, input, step);
 }
 
 /* controller_budget -- processes at work on average; INFINITY: no bound. */
@@ -181,39 +189,43 @@ controller_target_is_out_of_reach(const Controller *controller)
 static void
 note_load(Controller *controller, const ControllerInput *input)
 {
+	bool		is_auto = controller->target_ms == 0;
+	double		load = is_auto ? (input->others_ran + input->others_waited) / input->looked :
+		input->ended / input->elapsed;
 	double		averaged;
 	bool		somebody;
 
-	Assert(input->elapsed > 0);
+	Assert(input->elapsed > 0 && (!is_auto || input->looked > 0));
 	controller->load_for += input->elapsed;
 	averaged = Min(controller->load_for + ALONE_SECONDS, PATIENCE);
-	controller->load += (input->ended / input->elapsed - controller->load) *
-		Min(input->elapsed / averaged, 1);
+	controller->load += (load - controller->load) * Min(input->elapsed / averaged, 1);
 	controller->silent = input->ended > 0 ? 0 : controller->silent + input->elapsed;
 	if (input->ended > 0)
 		controller->usual_load = controller->load;
 
-	if (controller->target_ms == 0)
-		somebody = input->others_ran + input->others_waited >= NOBODY_CORES * input->looked;
-	else
-		somebody = input->votes > 0 || input->ended > 0 ||
-			(input->some_run && controller->usual_load >= NOBODY_A_SECOND);
+	somebody = is_auto ? load >= NOBODY_CORES : input->votes > 0 || input->ended > 0 ||
+		(input->some_run && controller->usual_load >= NOBODY_A_SECOND);
 	controller->idle = somebody ? 0 : controller->idle + input->elapsed;
 }
 
 /* is_alone -- is there nobody to be spared? */
 static bool
-is_alone(const Controller *controller)
+is_alone(Controller *controller, const ControllerInput *input)
 {
 	double		load = controller->load;
 	double		pause = pause_seconds(controller);
+	bool		is_gone = controller->silent < pause && load < GONE * controller->load_at_cut;
 
 	if (controller->target_ms == 0)
-		return controller->idle >= ALONE_SECONDS;
+		return controller->idle >= ALONE_SECONDS ||
+			(controller->load_for >= PATIENCE && load < NOBODY_CORES);
+	/* as many late ones as make the deepest cut, if more than a part is late */
+	controller->held_up = is_gone ?
+		Max(controller->held_up + input->late - GONE * input->votes, 0) : 0;
 	/* that few statements end says nothing while sessions are stuck */
 	return controller->idle >= pause ||
 		((controller->idle > 0 || controller->silent < pause) && load < NOBODY_A_SECOND) ||
-		(controller->silent < pause && load < GONE * controller->load_at_cut);
+		(is_gone && controller->held_up * VOTE < -log(DEEPEST_CUT));
 }
 
 /* pause_seconds -- a time without a statement that is not due to chance. */
@@ -238,8 +250,7 @@ rests(Controller *controller, const ControllerInput *input)
 	controller->since_rest += input->seconds;
 	if (!controller->resting)
 	{
-		if (controller->nrests > 0 &&
-			controller->since_rest < (Min(controller->nrests, RESTS) + 1) * ALONE_SECONDS)
+		if (controller->since_rest < (Min(controller->nrests, RESTS) + 1) * ALONE_SECONDS)
 			return false;
 		controller->resting = true;
 		controller->rest_seconds = -input->seconds;
@@ -252,16 +263,30 @@ rests(Controller *controller, const ControllerInput *input)
 	controller->rest_ran += input->others_ran;
 	controller->rest_waited += input->others_waited;
 	/* the first rest is longer, as there is no mean yet */
-	if (controller->rest_seconds < (controller->nrests == 0 ? 2 : 1) * ALONE_SECONDS || controller->rest_ran <= 0)
+	if (controller->rest_seconds < (controller->nrests == 0 ? 2 : 1) * ALONE_SECONDS ||
+		(controller->rest_ran <= 0 && controller->rest_seconds < PATIENCE))
 		return true;
-	weight = 1.0 / (Min(controller->nrests++, RESTS - 1) + 1);
-	controller->base_ran += (controller->rest_ran - controller->base_ran) * weight;
-	controller->base_waited += (controller->rest_waited - controller->base_waited) * weight;
+	if (controller->rest_ran > 0)
+	{
+		if (controller->nrests > 0)
+			controller->rest_waited = Min(controller->rest_waited,
+										  controller->rest_ran * (FREAK * base(controller) - 1));
+		weight = 1.0 / (Min(controller->nrests++, RESTS - 1) + 1);
+		controller->base_ran += (controller->rest_ran - controller->base_ran) * weight;
+		controller->base_waited += (controller->rest_waited - controller->base_waited) * weight;
+	}
 	controller->resting = false;
 	controller->since_rest = 0;
 	controller->ran = controller->waited = 0;
 	controller->settling = input->seconds;
 	return true;
+}
+
+/* base -- how many times as long as alone on the machine others take in rests. */
+static double
+base(const Controller *controller)
+{
+	return 1 + (controller->base_ran > 0 ? controller->base_waited / controller->base_ran : 0);
 }
 
 /* vote_of_statements -- by how much the logarithm of the budget is to change. */
@@ -280,26 +305,30 @@ static double
 vote_of_waits(Controller *controller, const ControllerInput *input)
 {
 	double		kept = exp(-input->seconds / ALONE_SECONDS);
-	double		base = 1 + controller->base_waited / controller->base_ran;
 	double		room;
 
-	Assert(controller->base_ran > 0);
 	controller->ran = controller->ran * kept + input->others_ran;
 	controller->waited = controller->waited * kept + input->others_waited;
 	if (controller->ran <= 0)
 		return 0;
-	room = base * WAIT_MARGIN - (1 + controller->waited / controller->ran);
-	return WAIT_GROWTH * Min(controller->nrests, RESTS) / RESTS * input->seconds * room / base;
+	room = WAIT_MARGIN - (1 + controller->waited / controller->ran) / base(controller);
+	return WAIT_GROWTH * Min(controller->nrests, RESTS) / RESTS * input->seconds * room;
 }
 
-/* move -- change the budget's logarithm by a step. */
+/* move -- change the budget's logarithm by a step, or a part of it. */
 static void
 move(Controller *controller, const ControllerInput *input, double step)
 {
+	double		now = step > 0 ? Max(step - controller->owed, 0) : Max(step, log(DEEPEST_CUT));
+
+	if (step > 0)
+		controller->owed = Max(controller->owed - step, 0);
+	else if (controller->target_ms > 0)
+		controller->owed = Min(Max(controller->owed, now - step), GROWTH * PATIENCE);
 	/* a budget that VACUUM doesn't use shrinks from what it uses */
 	if (step < 0 && input->awake > 0)
 		controller->budget = Min(controller->budget, Max(2 * input->awake, LEAST_BUDGET));
-	controller->budget = Max(controller->budget * exp(step), LEAST_BUDGET);
+	controller->budget = Max(controller->budget * exp(now), LEAST_BUDGET);
 	if (input->cores_are_unknown)
 		controller->budget = Min(controller->budget, FIRST_BUDGET);
 	/* a budget that is twice what VACUUM uses needs no bound */
@@ -311,10 +340,7 @@ move(Controller *controller, const ControllerInput *input, double step)
 		controller->load_at_cut = controller->load;
 	if (step < log(0.5) && controller->target_ms > 0)
 		controller->settling = Min(controller->target_ms / 1000, ALONE_SECONDS) - input->seconds;
-	if (step > 0 || controller->budget > LEAST_BUDGET)
-		controller->at_floor = 0;
-	else
-		controller->at_floor += input->seconds;
+	controller->at_floor = step > 0 || controller->budget > LEAST_BUDGET ? 0 : controller->at_floor + input->seconds;
 	controller->limit = controller->at_floor > 0 ? LIMIT_FLOOR :
 		isinf(controller->budget) ? LIMIT_NOTHING : LIMIT_LATENCY;
 }

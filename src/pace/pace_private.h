@@ -107,10 +107,15 @@ typedef struct Controller
 	double		budget;			/* see controller_budget */
 	ControllerLimit limit;
 
-	double		load;			/* statements a second, averaged */
+	double		load;			/* averaged: statements a second, or with auto
+								 * sessions that run or wait */
 	double		usual_load;		/* the same, when the last one ended */
 	double		load_for;		/* seconds since the first step */
 	double		load_at_cut;
+	double		held_up;		/* late statements, more than GONE of them,
+								 * since the load has been gone */
+	double		owed;			/* of the budget's logarithm: by cuts that
+								 * were not as deep as they had to be */
 	double		silent;			/* seconds in which no statement has ended */
 	double		idle;			/* seconds in which there was nobody to be
 								 * spared */

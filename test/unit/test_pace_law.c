@@ -705,14 +705,138 @@ test_somebody_who_only_looks(void)
 	}
 }
 
-/* test_nobody_ran -- then how long others wait says nothing. */
+/* test_somebody_who_watches -- with auto: a hundredth of a second every two seconds. */
+static void
+test_somebody_who_watches(void)
+{
+	int			nbounded = 0;
+	Controller	controller;
+
+	controller_init(&controller, 0);
+	for (int tick = 0; tick < 400; tick++)
+	{
+		STEP(.looked = TICK_SECONDS,.others_ran = tick % 8 == 0 ? 0.01 : 0,.awake = 1);
+		nbounded += tick >= 40 && !isinf(controller_budget(&controller));
+	}
+	CHECK_EQ(nbounded, 0);
+}
+
+/*
+ * test_nobody_ran
+ *		Then how long others wait says nothing; and if nobody runs while VACUUM rests, it
+ *		doesn't rest for ever.
+ */
 static void
 test_nobody_ran(void)
 {
 	Controller	controller = {.base_ran = 1};
 	ControllerInput input = {.seconds = 1,.others_waited = 1};
+	int			nrests = 0;
 
 	CHECK_EQ(vote_of_waits(&controller, &input), 0);
+	controller_init(&controller, 0);
+	for (int tick = 0; tick < 400; tick++)
+	{
+		STEP(.looked = TICK_SECONDS,.others_waited = TICK_SECONDS,.awake = controller.budget);
+		nrests += controller.resting;
+	}
+	CHECK_BETWEEN(100, nrests, 350);
+	CHECK_BETWEEN(LEAST_BUDGET, controller.budget, 0.1);
+}
+
+/*
+ * test_all_are_late_or_none
+ *		Statements that all take the same: the budget doesn't swing so that more of them
+ *		are late than the percentile allows.
+ */
+static void
+test_all_are_late_or_none(void)
+{
+	static const int numbers[] = {10, 100, 5000};	/* a tick */
+
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		int			nlate = 0;
+		double		sum = 0;
+		Controller	controller;
+
+		unit_case("%d a tick", numbers[i]);
+		controller_init(&controller, 12);
+		for (int tick = 0; tick < 2480; tick++)
+		{
+			double		speed = Min(controller_budget(&controller), 0.5);
+			double		ms = 5 / (0.5 - 0.48 * speed);
+
+			if (tick >= 80)
+			{
+				nlate += ms > 12;
+				sum += speed;
+			}
+			STEP(.ended = numbers[i],.late = ms > controller_late_ms(&controller) ? numbers[i] : 0,
+				 .awake = speed);
+		}
+		CHECK_BETWEEN(0, nlate / 2400.0, 0.055);
+		CHECK(sum / 2400 > 0.04);	/* of 0.13, with which none would be late */
+	}
+}
+
+/*
+ * test_a_rest_of_the_load_is_spared
+ *		Nothing bounds VACUUM when most of the load has gone, until it makes the rest late.
+ */
+static void
+test_a_rest_of_the_load_is_spared(void)
+{
+	static const int numbers[] = {1, 2};	/* a tick */
+
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		int			nfast = 0;
+		bool		has_all = false;
+		Controller	controller;
+
+		unit_case("%d a tick", numbers[i]);
+		controller_init(&controller, 40);
+		for (int tick = 0; tick < 400; tick++)
+		{
+			double		ended = tick < 80 ? 100 : numbers[i];
+			double		speed = Min(controller_budget(&controller), 1);
+
+			STEP(.ended = ended,.late = tick < 80 ? 10 : speed > 0.4 ? ended : 0,.awake = speed);
+			has_all |= isinf(controller_budget(&controller));
+			nfast += tick >= 200 && controller_budget(&controller) > 0.4;
+		}
+		CHECK(has_all);
+		CHECK(nfast < 30);
+	}
+}
+
+/*
+ * test_all_are_held_up_in_a_rest
+ *		What others take in a single rest isn't what they take without VACUUM.
+ */
+static void
+test_all_are_held_up_in_a_rest(void)
+{
+	double		taken = 0;
+	int			nticks = 0;
+	Controller	controller;
+
+	controller_init(&controller, 0);
+	for (int tick = 0; tick < 1000; tick++)
+	{
+		double		speed = Min(controller_budget(&controller), 1);
+		double		waited = 0.3 + 1.2 * speed + (controller.resting && controller.nrests == 12 ? 50 : 0);
+		double		ran = 0.35 * TICK_SECONDS;
+
+		if (controller.nrests > 12 && nticks < 240)
+		{
+			taken += 1 + waited;
+			nticks++;
+		}
+		STEP(.looked = TICK_SECONDS,.others_ran = ran,.others_waited = ran * waited,.awake = speed);
+	}
+	CHECK_BETWEEN(1, taken / nticks / 1.3, 1.35);
 }
 
 /* main -- run them all. */
@@ -741,6 +865,10 @@ main(void)
 	UNIT_RUN(test_a_vacuum_that_waits_for_something_else);
 	UNIT_RUN(test_one_who_takes_long);
 	UNIT_RUN(test_somebody_who_only_looks);
+	UNIT_RUN(test_somebody_who_watches);
 	UNIT_RUN(test_nobody_ran);
+	UNIT_RUN(test_all_are_late_or_none);
+	UNIT_RUN(test_a_rest_of_the_load_is_spared);
+	UNIT_RUN(test_all_are_held_up_in_a_rest);
 	return unit_end();
 }
