@@ -22,6 +22,7 @@ TOP = Path(__file__).resolve().parents[1]
 SAVED = TOP / "bench" / "saved"
 BEGIN, WAITING, END = "<!-- make figures: {} -->", "<!-- make figures: {}, once saved -->", "<!-- end -->"
 PHASES = {"heap scan": "#3b6fb6", "index vacuum": "#e08a3c", "heap vacuum": "#5aa469", "other": "#b8b8b8"}
+SHORT = {"case-": "one btree: the picture's five cases", "kind-": "another kind of index: GiST, SP-GiST, GIN, hash", "full-": "VACUUM FULL, with indexes"}
 MB = 1 << 20
 LINE = 118
 NARROW = 5.6  # inches: a phone, 360 pixels wide, shows text of 10 points as 9 pixels
@@ -125,6 +126,25 @@ def vacuum_lines(saved: dict) -> list[str]:
     return [*lines, "", f"Seconds are the median of {rounds} round{'s' if rounds > 1 else ''}; the ratio is that of the rounds' ratios, the range theirs."]
 
 
+def between(numbers: list[float], form: str) -> str:
+    """Return from where to where numbers go, or the one that there is."""
+    ends = list(dict.fromkeys(f"{number:{form}}" for number in (min(numbers), max(numbers))))
+    return " to ".join(ends)
+
+
+def short_lines(saved: dict) -> list[str]:
+    """Return a line for each kind of scenario: how many times as fast, from the least to the most of the scenarios' medians."""
+    kinds: dict[str, list[dict]] = {}
+    for one in saved["scenarios"]:
+        about = next((text for beginning, text in SHORT.items() if one["name"].startswith(beginning)), one["about"])
+        kinds.setdefault(about, []).append(one)
+    lines = ["| scenario | PostgreSQL | pg_cyclone, 1 process | leader and 1 worker |", "|---|---|---|---|"]
+    for about, ones in kinds.items():
+        ours = (f"{between([ratio(one, workers) for one in ones], '.1f')} ×" for workers in (0, 1))
+        lines.append(f"| {about} | {between([core_seconds(one) for one in ones], '.2f')} s | {' | '.join(ours)} |")
+    return lines
+
+
 def readme_lines(saved: dict) -> list[str]:
     """Return the table in short."""
     cases = [one for one in saved["scenarios"] if is_case(one)]
@@ -136,19 +156,18 @@ def readme_lines(saved: dict) -> list[str]:
             lines.append(f"| {about} | {core_seconds(one):.2f} s | {' | '.join(ours)} |")
     means = (f"{geometric_mean(ratio(one, workers) for one in cases):.1f} times (mean)" for workers in (0, 1))
     seconds = [core_seconds(one) for one in cases]
-    lines.append(f"| the picture's five cases | {min(seconds):.2f} to {max(seconds):.2f} s | {' | '.join(means)} |")
+    lines.append(f"| [five cases](docs/cases.png) | {min(seconds):.2f} to {max(seconds):.2f} s | {' | '.join(means)} |")
     return lines
 
 
-def draw_vacuum(saved: dict):
-    """Draw the five cases, one below the other on one scale, a bar for each contender from phase to phase."""
+def draw_bars(scenarios: list[dict], titles: list[str], height: float):
+    """Return a figure and its panel: scenarios one below the other on one scale, a bar for each contender from phase to phase."""
     from drawing import HALO, pyplot
 
-    cases = [one for one in saved["scenarios"] if is_case(one)]
     contenders = {("core", 0): "PostgreSQL", ("pg_cyclone", 0): "pg_cyclone, 1 process", ("pg_cyclone", 1): "leader and 1 worker"}
-    figure, panel = pyplot.subplots(figsize=(NARROW, 6.6), layout="constrained")
+    figure, panel = pyplot.subplots(figsize=(NARROW, height), layout="constrained")
     marks, names = [], []
-    for number, one in enumerate(cases):
+    for number, (one, title) in enumerate(zip(scenarios, titles, strict=True)):
         for place, ((engine, workers), name) in enumerate(contenders.items()):
             at, runs, left = 4 * number + place, runs_of(one, engine, workers), 0.0
             middle = median(run["seconds"] for run in runs)
@@ -160,15 +179,43 @@ def draw_vacuum(saved: dict):
             panel.annotate(text, (max(left, middle), at), (4, 0), va="center", textcoords="offset points", fontsize=10)
             marks.append(at)
             names.append(name)
-        title = f"{one['name']}: {one['about'].replace(', first 30 % of the pages deleted', '')}"
         panel.annotate(title, (0, 4 * number - 0.5), (-130, 3), textcoords="offset points", fontweight="bold", fontsize=10,
                        path_effects=HALO).set_in_layout(False)  # fmt: skip
     panel.set_yticks(marks, names)
-    panel.set_ylim(4 * len(cases) - 0.8, -1.4)
-    panel.set_xlim(0, 1.35 * max(seconds_of(one, "core", 0) for one in cases))
-    panel.set_xlabel(f"seconds; {rows_of(cases[0])} rows, one btree")
+    panel.set_ylim(4 * len(scenarios) - 0.8, -1.4)
+    panel.set_xlim(0, 1.35 * max(seconds_of(one, "core", 0) for one in scenarios))
     panel.grid(axis="y", visible=False)
-    figure.legend([pyplot.Rectangle((0, 0), 1, 1, color=color) for color in PHASES.values()], list(PHASES), loc="outside upper center", ncols=2)
+    return figure, panel
+
+
+def add_phases(figure, columns: int, **looks) -> None:
+    from drawing import pyplot
+
+    colors = [pyplot.Rectangle((0, 0), 1, 1, color=color) for color in PHASES.values()]
+    figure.legend(colors, list(PHASES), loc="outside upper center", ncols=columns, **looks)
+
+
+def in_short(scenario: dict) -> str:
+    return f"{scenario['name']}: {scenario['about'].replace(', first 30 % of the pages deleted', '')}"
+
+
+def draw_vacuum(saved: dict):
+    """Draw the five cases."""
+    cases = [one for one in saved["scenarios"] if is_case(one)]
+    figure, panel = draw_bars(cases, [in_short(one) for one in cases], 6.6)
+    panel.set_xlabel(f"seconds; {rows_of(cases[0])} rows, one btree")
+    add_phases(figure, 2)
+    return figure
+
+
+def draw_readme(saved: dict):
+    """Draw the best and the worst of the five cases, low enough to leave room for the README's first words on the same screen."""
+    cases = sorted((one for one in saved["scenarios"] if is_case(one)), key=lambda one: ratio(one, 1))
+    shown = [cases[-1], cases[0]]
+    figure, panel = draw_bars(shown, [f"{which} of five, {in_short(one)}" for which, one in zip(("best", "worst"), shown)], 2.5)
+    panel.xaxis.set_visible(False)
+    panel.spines["bottom"].set_visible(False)
+    add_phases(figure, 4, fontsize=10, handlelength=1.2, columnspacing=1.2)
     return figure
 
 
@@ -261,22 +308,84 @@ def audit_lines(saved: dict) -> list[str]:
     return lines
 
 
+# Making a table small: online.json of `make bench-online`
+
+
+def online_lines(saved: dict) -> list[str]:
+    """Return the medians of each contender's runs, and the longest of the waits."""
+    from online import CONCURRENTLY, FORMS
+
+    runs = [run for run in saved["runs"] if run["contender"] != "nothing"]
+    rounds = len(runs) // len({run["contender"] for run in runs})
+    lines = [f"Beside {saved['rate']:,.0f} transactions a second of pgbench; medians of {rounds} rounds, and the longest wait of all:", "",
+             "| | time | disk besides | WAL | longest wait for a lock | table and indexes then |", "|---|---|---|---|---|---|"]  # fmt: skip
+    for name in dict.fromkeys(run["contender"] for run in runs):
+        mine = [run for run in runs if run["contender"] == name]
+        disk, wal, then = (median(numbers) / MB for numbers in zip(*((run["peak_disk"], run["wal"], run["table"] + run["indexes"]) for run in mine)))
+        shown = f"`VACUUM ({name})`" if name in FORMS else f"`{name}`" if name == CONCURRENTLY else name
+        given_up = "" if all(run["finished"] for run in mine) else ", given up"
+        wait = max(run["longest_lock_wait_ms"] for run in mine)
+        lines.append(f"| {shown}{given_up} | {median(run['seconds'] for run in mine):.1f} s | {disk:,.1f} MB | {wal:,.0f} MB |"
+                     f" {f'{wait:.0f} ms' if wait else 'none of 1 ms'} | {then:,.0f} MB |")  # fmt: skip
+    return lines
+
+
+# A table larger than memory: results.json of `make bench-large`
+
+
+def keep_large(result: dict) -> dict:
+    """Return what is kept of a run of `make bench-large`."""
+    [one] = result["results"]
+    scenario = {name: one[name] for name in ("rows", "heap_bytes", "index_bytes")} | {"about": one["scenario"]["about"]}
+    runs = [{"engine": run["contender"]["engine"], "workers": run["contender"]["workers"], "preserves": run["contender"].get("preserves", False),
+             "round": run["round"], "seconds": round(run["seconds"], 3)} for run in one["runs"]]  # fmt: skip
+    return {"circumstances": result["circumstances"], "scenario": scenario, "runs": runs}
+
+
+def large_lines(saved: dict) -> list[str]:
+    """Return the median of each contender, and how many times as fast as PostgreSQL at its best it was."""
+    one, facts = saved["scenario"], saved["circumstances"]
+    looks = dict.fromkeys((run["engine"], run["workers"], run["preserves"]) for run in saved["runs"])
+    seconds = {look: [run["seconds"] for run in sorted(saved["runs"], key=lambda run: run["round"])
+                      if (run["engine"], run["workers"], run["preserves"]) == look] for look in looks}  # fmt: skip
+    best = min((look for look in looks if look[0] == "core"), key=lambda look: median(seconds[look]))
+    held = f", held of it {facts['memory held']}" if "memory held" in facts else ""
+    lines = [f"{one['about'][0].upper()}{one['about'][1:]}; {one['rows']:,} rows, {one['heap_bytes'] // MB:,} + {one['index_bytes'] // MB:,} MB;"
+             f" memory {facts['memory']}{held}; medians of {len(seconds[best])} rounds:", "",
+             "| VACUUM | seconds | against PostgreSQL at its best |", "|---|---|---|"]  # fmt: skip
+    for engine, workers, preserves in looks:
+        mine = seconds[engine, workers, preserves]
+        name = "PostgreSQL" if engine == "core" else "pg_cyclone"
+        times_as_fast = median(core / ours for core, ours in zip(seconds[best], mine, strict=True))
+        lines.append(f"| {name}, `PARALLEL {workers}`{', `cyclone.preserve_page_cache = on`' if preserves else ''} | {median(mine):.1f} |"
+                     f" {times(times_as_fast)} |")  # fmt: skip
+    return lines
+
+
 def as_it_is(result: dict) -> dict:
     return result
 
 
-KEEPERS = {"vacuum": keep_vacuum, "more": keep_vacuum, "latency": keep_latency, "guards": as_it_is, "audit": as_it_is}
+KEEPERS = {
+    "vacuum": keep_vacuum, "more": keep_vacuum, "latency": keep_latency, "guards": as_it_is, "audit": as_it_is, "online": as_it_is,
+    "large": keep_large,
+}  # fmt: skip
 PICTURES = (
     Picture("docs/cases.png", "vacuum", draw_vacuum),
+    Picture("docs/best-and-worst.png", "vacuum", draw_readme),
     Picture("docs/curve.png", "latency", draw_latency),
     Picture("docs/guards.png", "guards", draw_guards),
 )
 TABLES = (
     Table("README.md", "readme", "vacuum", readme_lines),
-    Table("docs/performance.md", "vacuum", "vacuum", vacuum_lines),
-    Table("docs/performance.md", "more", "more", vacuum_lines),
+    Table("docs/performance.md", "vacuum in short", "vacuum", short_lines),
+    Table("docs/performance.md", "more in short", "more", short_lines),
     Table("docs/performance.md", "latency", "latency", latency_lines),
-    Table("docs/guards.md", "guards", "guards", guards_lines),
+    Table("docs/performance.md", "online", "online", online_lines),
+    Table("docs/benchmarks.md", "vacuum", "vacuum", vacuum_lines),
+    Table("docs/benchmarks.md", "more", "more", vacuum_lines),
+    Table("docs/benchmarks.md", "large", "large", large_lines),
+    Table("docs/benchmarks.md", "guards", "guards", guards_lines),
     Table("docs/audit.md", "audit", "audit", audit_lines),
 )
 

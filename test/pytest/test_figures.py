@@ -47,7 +47,7 @@ def test_tables_and_pictures_are_those_of_the_saved_result(figures, tmp_path, mo
     ]
     assert figures.readme_lines(saved)[2:] == [
         "| no index, every tenth row deleted, logged in full | 2.00 s | 2.0 times as fast | 4.0 times as fast |",
-        "| the picture's five cases | 2.00 to 2.00 s | 2.0 times (mean) | 4.0 times (mean) |",
+        "| [five cases](docs/cases.png) | 2.00 to 2.00 s | 2.0 times (mean) | 4.0 times (mean) |",
     ]
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace("vacuum", "guards"))
@@ -72,6 +72,51 @@ def test_tables_and_pictures_are_those_of_the_saved_result(figures, tmp_path, mo
     file.write_text(json.dumps(other))
     figures.save("vacuum", file, "make bench")
     assert sorted(problem.split(":")[0].split(" was")[0] for problem in figures.problems()) == ["cases.png", "page.md"]
+
+
+def test_scenarios_of_a_kind_are_told_in_a_line(figures):
+    def scenario(name: str, ours: float) -> dict:
+        runs = [{"engine": engine, "workers": workers, "round": 1, "seconds": seconds, "phases": {}}
+                for engine, workers, seconds in (("core", 0, 1.2), ("pg_cyclone", 0, ours), ("pg_cyclone", 1, ours / 2))]  # fmt: skip
+        return {"name": name, "about": f"of {name}", "rows": 50_000, "heap_bytes": 1 << 30, "index_bytes": 0, "runs": runs}
+
+    saved = {"scenarios": [scenario("kind-gin", 0.8), scenario("one-index", 0.6), scenario("kind-gist", 0.4)]}
+    assert figures.short_lines(saved)[2:] == [
+        "| another kind of index: GiST, SP-GiST, GIN, hash | 1.20 s | 1.5 to 3.0 × | 3.0 to 6.0 × |",
+        "| of one-index | 1.20 s | 2.0 × | 4.0 × |",
+    ]
+
+
+def test_contenders_that_make_a_table_small(figures):
+    def run(contender: str, seconds: float, wait: float) -> dict:
+        sizes = {"peak_disk": 3 << 19, "wal": 60 << 20, "table": 20 << 20, "indexes": 2 << 20}
+        return {"contender": contender, "seconds": seconds, "finished": contender != "pg_squeeze", "longest_lock_wait_ms": wait, **sizes}
+
+    runs = [run(name, seconds, wait) for seconds, wait in ((3, 0), (1, 9), (2, 1)) for name in ("nothing", "FULL INPLACE", "REPACK (CONCURRENTLY)")]
+    lines = figures.online_lines({"rate": 4143.6, "runs": [*runs, *(run("pg_squeeze", 300, 0) for _ in range(3))]})
+    assert lines[0] == "Beside 4,144 transactions a second of pgbench; medians of 3 rounds, and the longest wait of all:"
+    assert lines[4:] == [
+        "| `VACUUM (FULL INPLACE)` | 2.0 s | 1.5 MB | 60 MB | 9 ms | 22 MB |",
+        "| `REPACK (CONCURRENTLY)` | 2.0 s | 1.5 MB | 60 MB | 9 ms | 22 MB |",
+        "| pg_squeeze, given up | 300.0 s | 1.5 MB | 60 MB | none of 1 ms | 22 MB |",
+    ]
+
+
+def test_a_table_larger_than_memory(figures):
+    looks = (("core", 0, False, 4.0), ("core", 1, False, 2.0), ("pg_cyclone", 1, False, 1.6), ("pg_cyclone", 1, True, 1.0))
+    runs = [{"contender": {"engine": engine, "workers": workers, "preserves": preserves}, "round": number, "seconds": seconds * number}
+            for engine, workers, preserves, seconds in looks for number in (2, 1)]  # fmt: skip
+    one = {"scenario": {"about": "eight indexes"}, "rows": 1_000_000, "heap_bytes": 1 << 30, "index_bytes": 5 << 30, "runs": runs}
+    facts = {**CIRCUMSTANCES, "memory": "23.5 GB", "memory held": "16.4 GB, so that 3 GB were left for all else"}
+    lines = figures.large_lines(figures.keep_large({"circumstances": facts, "results": [one]}))
+    assert lines[0] == ("Eight indexes; 1,000,000 rows, 1,024 + 5,120 MB; memory 23.5 GB, held of it 16.4 GB, so that 3 GB were left for all else;"
+                        " medians of 2 rounds:")  # fmt: skip
+    assert lines[4:] == [
+        "| PostgreSQL, `PARALLEL 0` | 6.0 | 0.50 × |",
+        "| PostgreSQL, `PARALLEL 1` | 3.0 | 1.00 × |",
+        "| pg_cyclone, `PARALLEL 1` | 2.4 | 1.25 × |",
+        "| pg_cyclone, `PARALLEL 1`, `cyclone.preserve_page_cache = on` | 1.5 | 2.00 × |",
+    ]
 
 
 def test_postgresql_is_compared_as_it_does_it_best(figures):
