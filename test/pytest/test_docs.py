@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import conftest
@@ -20,7 +21,7 @@ from cyclone_lab.postgres import REPO, as_server_user, run_program
 
 PAGES = [REPO / "README.md", REPO / "SECURITY.md", *sorted((REPO / "docs").glob("*.md")), REPO / "bench/research-log.md"]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-SETTING = re.compile(r"\| `(cyclone\.\w+)` \| (?:`(.*?)`|empty.*?) \| (.*?) \| (\w+) \|")
+SETTING = re.compile(r"\| `(cyclone\.\w+)` \| (\w+) \| (?:`(.*?)`|empty.*?) \| (.*?) \| (\w+) \|")
 CONTEXTS = {"user": "user", "superuser": "superuser", "reload": "sighup", "restart": "postmaster"}
 UNITS = {"": 1, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400, "kB": 1, "MB": 1024, "GB": 1024 * 1024}
 # What the blocks are about: a database shop with some bloated tables.
@@ -152,15 +153,15 @@ def in_unit(value: str, unit: str) -> float:
 
 
 def test_settings(conn):
-    """docs/settings.md has each setting, with the default, the range and the context that the server has."""
-    said = {name: (default, values, who) for name, default, values, who in SETTING.findall((REPO / "docs/settings.md").read_text())}
+    """docs/settings.md has each setting, with the type, the default, the range and the context that the server has."""
+    said = {name: facts for name, *facts in SETTING.findall((REPO / "docs/settings.md").read_text())}
     query = """SELECT name, boot_val, coalesce(unit, ''), context, vartype, min_val, max_val, enumvals FROM pg_settings
         WHERE name LIKE 'cyclone.%' AND name NOT LIKE 'cyclone.debug%'"""
     settings = conn.execute(query).fetchall()
     assert said.keys() == {row[0] for row in settings}
     for name, default, unit, context, kind, lowest, highest, choices in settings:
-        said_default, values, who = said[name]
-        assert CONTEXTS[who] == context, name
+        said_kind, said_default, values, who = said[name]
+        assert (said_kind, CONTEXTS[who]) == (kind, context), name
         if kind in ("integer", "real"):
             assert in_unit(said_default, unit) == float(default), name
             bounds = re.fullmatch(r"`(.*?)` to `(.*?)`", values)
@@ -208,6 +209,31 @@ def test_messages_that_pages_show(cluster, shop):
         other.execute("SET cyclone.log_min_duration = 0")
         other.execute("VACUUM (PARALLEL 2) orders")
     assert_printed(report, cluster.log[before:])
+
+
+@pytest.mark.once
+def test_what_postgresql_says_where_pg_cyclone_is_missing(prefix, cluster):
+    """docs/errors.md has the first errors of someone who has forgotten a step, or has few rights, as PostgreSQL words them."""
+    page = (REPO / "docs/errors.md").read_text().split("## The command is refused")[0]
+
+    def is_told(conn, statement: str):
+        with pytest.raises(psycopg.Error) as error:
+            conn.execute(statement)
+        message = error.value.diag.message_primary
+        told = re.sub(r'"(cyclone\.)?[^"]*"', lambda found: f'"{found[1] or ""}…"', message)
+        assert any(text in page for text in (f"`{message}`", f"`{told}`")), f"{statement}: {message}"
+
+    with Cluster.create(prefix, {}) as plain, plain.start().connect() as conn:
+        conn.execute("CREATE TABLE orders (id int)")
+        conn.execute("SET cyclone.enabled = on")
+        for statement in ("VACUUM (FULL INPLACE) orders", "VACUUM (LATENCY_TARGET 'auto') orders", "VACUUM (DRY_RUN) orders",
+                          "SHOW cyclone.audit", "SELECT FROM cyclone.advice", "CREATE EXTENSION pg_cyclone_nowhere"):  # fmt: skip
+            is_told(conn, statement)
+    with cluster.connect() as conn:
+        conn.execute("DROP ROLE IF EXISTS bob; CREATE ROLE bob; SET ROLE bob")
+        for statement in ("CREATE EXTENSION pg_cyclone", "SET cyclone.audit = 1"):
+            is_told(conn, statement)
+        conn.execute("RESET ROLE; DROP ROLE bob")
 
 
 @pytest.mark.once
