@@ -239,6 +239,17 @@ def latency_lines(saved: dict) -> list[str]:
     return lines
 
 
+def latency_short_lines(saved: dict) -> list[str]:
+    """Return a line for each pace, with both engines beside each other."""
+    found: dict[str, dict[str, str]] = {}
+    for point in sorted(saved["points"], key=lambda point: -point["seconds"]["median"]):
+        engine, pace = point["title"].split(", ", 1)
+        told = f"{point['seconds']['median']:.1f} s, {times(point['harm']['95']['median'])}"
+        found.setdefault(re.sub(r"^(\d+) a (\d+) ms$", r"cost limit \1 at \2 ms", pace), {})[engine] = told
+    lines = [f"| seconds, and the 95th percentile; {saved['rate']:.0f} transactions a second | PostgreSQL | pg_cyclone |", "|---|---|---|"]
+    return lines + [f"| {pace} | {told.get('PostgreSQL', '')} | {told.get('pg_cyclone', '')} |" for pace, told in found.items()]
+
+
 def spelled(title: str) -> str:
     """Return a setting's title with the budget as one sets it."""
     spelled_out = re.sub(r"(\d+) a (\d+) ms", r"`vacuum_cost_limit = \1`, `vacuum_cost_delay = \2ms`", title)
@@ -362,13 +373,33 @@ def large_lines(saved: dict) -> list[str]:
     return lines
 
 
+# The views' cost, and many small tables: results.json of `make bench-views` and `make bench-tables`
+
+
+def views_lines(saved: dict) -> list[str]:
+    intro = (f"{saved['tables']:,} tables, ten of them large and bloated, and a history of {saved['runs']:,} runs; every column;"
+             f" {saved['rounds']} times, until the client had all rows:")  # fmt: skip
+    lines = [intro, "", "| view | median | longest |", "|---|---|---|"]
+    return lines + [f"| {one['name']} | {one['median']:,.0f} ms | {one['longest']:,.0f} ms |" for one in saved["views"]]
+
+
+def tables_lines(saved: dict) -> list[str]:
+    lines = [f"{saved['tables']:,} tables of {saved['rows']:,} rows; medians, and the ratio of each round:", "",
+             "| | PostgreSQL | pg_cyclone | times as fast |", "|---|---|---|---|"]  # fmt: skip
+    for one in saved["ways"]:
+        ratios_seen = sorted(core / ours for core, ours in zip(one["PostgreSQL"], one["pg_cyclone"], strict=True))
+        lines.append(f"| {one['way']} | {median(one['PostgreSQL']):.2f} s | {median(one['pg_cyclone']):.2f} s |"
+                     f" {median(ratios_seen):.2f} ({ratios_seen[0]:.2f}–{ratios_seen[-1]:.2f}) |")  # fmt: skip
+    return lines
+
+
 def as_it_is(result: dict) -> dict:
     return result
 
 
 KEEPERS = {
     "vacuum": keep_vacuum, "more": keep_vacuum, "latency": keep_latency, "guards": as_it_is, "audit": as_it_is, "online": as_it_is,
-    "large": keep_large,
+    "large": keep_large, "views": as_it_is, "tables": as_it_is,
 }  # fmt: skip
 PICTURES = (
     Picture("docs/cases.png", "vacuum", draw_vacuum),
@@ -380,13 +411,16 @@ TABLES = (
     Table("README.md", "readme", "vacuum", readme_lines),
     Table("docs/performance.md", "vacuum in short", "vacuum", short_lines),
     Table("docs/performance.md", "more in short", "more", short_lines),
-    Table("docs/performance.md", "latency", "latency", latency_lines),
-    Table("docs/performance.md", "online", "online", online_lines),
+    Table("docs/performance.md", "latency in short", "latency", latency_short_lines),
     Table("docs/benchmarks.md", "vacuum", "vacuum", vacuum_lines),
     Table("docs/benchmarks.md", "more", "more", vacuum_lines),
+    Table("docs/benchmarks.md", "latency", "latency", latency_lines),
+    Table("docs/benchmarks.md", "online", "online", online_lines),
     Table("docs/benchmarks.md", "large", "large", large_lines),
     Table("docs/benchmarks.md", "guards", "guards", guards_lines),
+    Table("docs/benchmarks.md", "tables", "tables", tables_lines),
     Table("docs/audit.md", "audit", "audit", audit_lines),
+    Table("docs/watching.md", "views", "views", views_lines),
 )
 
 

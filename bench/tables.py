@@ -6,6 +6,7 @@ TABLES_ARGS="--rounds 5"`; of tiny tables, where a table costs most before its f
 """
 
 import argparse
+import json
 import time
 from itertools import product
 from pathlib import Path
@@ -77,7 +78,8 @@ def main() -> None:
     add_common_arguments(parser, RESULTS / "tables")
     options = parser.parse_args()
     prefix = build.install(options.major)
-    print_circumstances(Console(), find_circumstances(prefix, {**CONFIG, **dict(options.set)}, options.base))
+    circumstances = find_circumstances(prefix, {**CONFIG, **dict(options.set)}, options.base)
+    print_circumstances(Console(), circumstances)
     seconds = {(way, engine): [] for way in (*PER_ROUND, CPU) for engine in ENGINES}
     with Cluster.create(prefix, LOAD_CONFIG, base=options.base) as original:
         original.start()
@@ -98,6 +100,10 @@ def main() -> None:
         ratios = [of_core / of_ours for of_core, of_ours in zip(core, ours, strict=True)]
         result.add_row(way, f"{median(core):.2f} s", f"{median(ours):.2f} s", f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     Console().print(result)
+    options.results.mkdir(parents=True, exist_ok=True)
+    ways = [{"way": way, **{engine: seconds[way, engine] for engine in ENGINES}} for way in (*PER_ROUND, CPU)]
+    told = {"circumstances": circumstances, "tables": options.tables, "rows": options.rows, "ways": ways}
+    (options.results / "results.json").write_text(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ each of these is never used. `make bench-views VIEWS_ARGS="--tables 1000 --runs 
 """
 
 import argparse
+import json
 import time
 from pathlib import Path
 from statistics import median
@@ -12,6 +13,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from circumstances import RESULTS, add_common_arguments, find_circumstances, print_circumstances
 from cyclone_lab import build
 from cyclone_lab.cluster import Cluster
 
@@ -70,12 +72,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=10000, help="in the history, 10,000 at most (default: %(default)s)")
-    parser.add_argument("--version", type=int, default=18)
+    add_common_arguments(parser, RESULTS / "views")
     arguments = parser.parse_args()
     if not 0 <= arguments.runs <= 10000:
         parser.error("--runs must be between 0 and 10000")
+    prefix, config = build.install(arguments.major), {**CONFIG, **dict(arguments.set)}
+    circumstances = find_circumstances(prefix, config, arguments.base)
+    print_circumstances(Console(), circumstances)
+    views = []
     result = Table("view", "median, ms", "longest, ms", "processor, ms", title=f"{arguments.tables} tables, a history of {arguments.runs} runs")
-    with Cluster.create(build.install(arguments.version), CONFIG) as cluster:
+    with Cluster.create(prefix, config, base=arguments.base) as cluster:
         cluster.start()
         with cluster.connect() as conn, cluster.connect() as holder:
             conn.execute("CREATE EXTENSION pg_cyclone")
@@ -85,8 +91,12 @@ def main() -> None:
             conn.execute("DELETE FROM t1 WHERE id % 10 = 1")
             for name, query in QUERIES.items():
                 times, work = zip(*(milliseconds(conn, query) for _ in range(ROUNDS)), strict=True)
-                result.add_row(name, f"{median(times):.1f}", f"{max(times):.1f}", f"{median(work):.1f}")
+                views.append({"name": name, "median": round(median(times), 2), "longest": round(max(times), 2), "processor": round(median(work), 2)})
+                result.add_row(name, *(f"{views[-1][column]:.1f}" for column in ("median", "longest", "processor")))
     Console().print(result)
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    told = {"circumstances": circumstances, "tables": arguments.tables, "runs": arguments.runs, "rounds": ROUNDS, "views": views}
+    (arguments.results / "results.json").write_text(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

@@ -102,6 +102,14 @@ def test_contenders_that_make_a_table_small(figures):
     ]
 
 
+def test_views_and_many_tables(figures):
+    saved = {"tables": 1000, "runs": 10_000, "rounds": 7, "views": [{"name": "advice", "median": 64.4, "longest": 1070.6, "processor": 60.0}]}
+    assert figures.views_lines(saved)[0].startswith("1,000 tables, ten of them large and bloated, and a history of 10,000 runs")
+    assert figures.views_lines(saved)[4:] == ["| advice | 64 ms | 1,071 ms |"]
+    saved = {"tables": 2000, "rows": 18_000, "ways": [{"way": "VACUUM", "PostgreSQL": [1.2, 1.5, 2.0], "pg_cyclone": [1.0, 1.0, 1.0]}]}
+    assert figures.tables_lines(saved)[4:] == ["| VACUUM | 1.50 s | 1.00 s | 1.50 (1.20–2.00) |"]
+
+
 def test_a_table_larger_than_memory(figures):
     looks = (("core", 0, False, 4.0), ("core", 1, False, 2.0), ("pg_cyclone", 1, False, 1.6), ("pg_cyclone", 1, True, 1.0))
     runs = [{"contender": {"engine": engine, "workers": workers, "preserves": preserves}, "round": number, "seconds": seconds * number}
@@ -157,6 +165,9 @@ def test_harm_is_told_with_the_load(figures):
     saved = {"rate": 450.0, "database_bytes": 787 << 20, "buffers": "196MB", "sizes": {"warehouses": 6}, "points": [point]}
     lines = figures.latency_lines(saved)
     assert lines[0].startswith("6 warehouses, 787 MB, 196MB of `shared_buffers`, 450 transactions a second")
+    auto = {**point, "title": "pg_cyclone, latency target auto", "seconds": {"median": 0.5}}
+    short = figures.latency_short_lines({**saved, "points": [auto, point, {**point, "title": "pg_cyclone, 200 a 2 ms"}]})
+    assert short[2:] == ["| cost limit 200 at 2 ms | 1.2 s, 1.23 × | 1.2 s, 1.23 × |", "| latency target auto |  | 0.5 s, 1.23 × |"]
     assert lines[-1] == ("| PostgreSQL, `vacuum_cost_limit = 200`, `vacuum_cost_delay = 2ms` (autovacuum's default)"
                          " | 1.2 (1.0–2.0) | 1.23 (1.00–2.00) | 1.23 (1.00–2.00) |")  # fmt: skip
 
