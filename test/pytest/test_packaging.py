@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cyclone_lab.postgres import REPO, as_server_user, find_or_fetch, program_env, program_path, run_program
 from cyclone_lab.versions import MAJORS
@@ -137,6 +138,8 @@ def test_packages_tell_the_same():
     assert text("debian/changelog").startswith(f"pg-cyclone ({version}-") and re.search(rf"^Version:\s+{version}$", spec, re.MULTILINE)
     assert f" - {version}-" in spec and f"pg-cyclone:{version}-" in text("packaging/Dockerfile.image-volume")
 
+    assert set(re.findall(r"pg-cyclone[-:](\d[\d.]*\d)", text("docs/install.md"))) == {version}
+
     described = [words(part) for part in re.split(r"^%description.*", spec, flags=re.MULTILINE)[1:]]
     for stanza, told in zip(stanzas("debian/control.in")[1:], (described[0], described[2]), strict=True):
         assert told.startswith(words(stanza["Description"].partition("\n")[2]))
@@ -229,6 +232,15 @@ def test_dockerfiles(name):
     assert '"postgresql-server-dev-${PG_MAJOR}=${PG_VERSION}"' in install
     [check] = [command for command in commands if "packaging/check-engine" in command]
     assert commands[-1] == check, "what is checked is what there will be"
+
+
+def test_the_cluster_of_cloudnativepg():
+    """What docs/install.md has of it is YAML, preloads the library, and names an image of this version."""
+    [block] = re.findall(r"^```yaml\n(.*?)^```$", text("docs/install.md"), re.MULTILINE | re.DOTALL)
+    server = yaml.safe_load(block)["spec"]["postgresql"]
+    [extension] = server["extensions"]
+    assert server["shared_preload_libraries"] == ["pg_cyclone"] and re.fullmatch(r"[a-z0-9][a-z0-9_-]*", extension["name"])
+    assert extension["image"]["reference"].split("/")[-1].startswith(f"pg-cyclone:{META['version']}-")
 
 
 def check_engine(prefix: Path, *arguments: str) -> subprocess.CompletedProcess:
