@@ -380,7 +380,7 @@ def views_lines(saved: dict) -> list[str]:
     intro = (f"{saved['tables']:,} tables, ten of them large and bloated, and a history of {saved['runs']:,} runs; every column;"
              f" {saved['rounds']} times, until the client had all rows:")  # fmt: skip
     lines = [intro, "", "| view | median | longest |", "|---|---|---|"]
-    return lines + [f"| {one['name']} | {one['median']:,.0f} ms | {one['longest']:,.0f} ms |" for one in saved["views"]]
+    return lines + [f"| {one['name']} | {one['median']:,.1f} ms | {one['longest']:,.1f} ms |" for one in saved["views"]]
 
 
 def tables_lines(saved: dict) -> list[str]:
