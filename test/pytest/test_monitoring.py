@@ -27,6 +27,14 @@ FLOAT8, INT8, TEXT = 701, 20, 25
 NOT_METRICS = {"by", "without", "and", "or", "max", "min", "sum", "topk", "absent", "vector"}
 
 
+def script(name: str):
+    """Return a program of scripts/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, REPO / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def read(name: str):
     return yaml.safe_load((FOLDER / name).read_text())
 
@@ -83,9 +91,7 @@ def test_files_are_made_of_the_metrics():
 
 def test_a_changed_query_is_noticed(tmp_path):
     """The check above can fail."""
-    spec = importlib.util.spec_from_file_location("make_monitoring", REPO / "scripts/make_monitoring.py")
-    make_monitoring = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_monitoring)
+    make_monitoring = script("make_monitoring")
     shutil.copytree(FOLDER, tmp_path / "monitoring")
     make_monitoring.FOLDER = tmp_path / "monitoring"
     for name, content in make_monitoring.files().items():
@@ -146,6 +152,12 @@ def test_dashboard():
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels, panel["title"]
             assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables
     assert len(numbers) == len(dashboard["panels"])
+
+
+def test_the_picture_is_of_these_panels():
+    drawing = script("draw_dashboard")
+    panels = json.loads((FOLDER / "grafana.json").read_text())["panels"]
+    assert drawing.drawn_of(panels).encode() in (REPO / "docs/dashboard.png").read_bytes(), "run scripts/draw_dashboard.py"
 
 
 def test_alerts():
