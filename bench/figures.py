@@ -507,6 +507,8 @@ def main() -> int:
         return 1 if found else 0
     else:
         write()
+        if missing := [name for name in KEEPERS if not is_saved(name)]:
+            print(f"no saved result yet of: {', '.join(missing)} (bench/README.md has the commands)")
     return 0
 
 
