@@ -38,9 +38,9 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--faint); font-weight: 600; font-size: 13px; border-bottom: 1px solid var(--line); padding: 6px 10px 6px 0; vertical-align: bottom; }
 td { border-bottom: 1px solid var(--line); padding: 6px 10px 6px 0; vertical-align: top; overflow-wrap: anywhere; min-width: 90px; }
-td.number, td.short { min-width: 0; }
-tr:last-child td { border-bottom: 0; } th.number, td.number { text-align: right; white-space: nowrap; }
-td.time, td.short { white-space: nowrap; } td ul { margin: 0; padding-left: 16px; }
+td:first-child { min-width: 150px; } td.number, td.short { min-width: 0; }
+tr:last-child td { border-bottom: 0; } th.number, td.number { text-align: right; }
+td.number, td.time, td.short { white-space: nowrap; } td ul { margin: 0; padding-left: 16px; }
 code { font: 13px/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; background: var(--code); padding: 1px 4px; border-radius: 4px;
   overflow-wrap: anywhere; white-space: pre-wrap; }
 .mark { display: inline-block; padding: 0 7px; border-radius: 9px; font-size: 13px; border: 1px solid currentColor; white-space: nowrap; }
@@ -64,7 +64,7 @@ details summary { cursor: pointer; color: var(--accent); padding: 8px 0; }
   .bar { grid-template: "name value" "picture picture" / minmax(0, 1fr) max-content; gap: 2px 12px; margin: 10px 0; }
   table, tbody, tr, td { display: block; width: 100%; } thead { display: none; }
   tr { border: 1px solid var(--line); border-radius: 8px; padding: 6px 12px; margin: 10px 0; }
-  td, td.number, td.time, td.short { display: grid; grid-template-columns: 110px minmax(0, 1fr); gap: 10px; text-align: left; white-space: normal; border-bottom: 0; padding: 3px 0; min-width: 0; }
+  td, td:first-child, td.number, td.time, td.short { display: grid; grid-template-columns: 110px minmax(0, 1fr); gap: 10px; text-align: left; white-space: normal; border-bottom: 0; padding: 3px 0; min-width: 0; }
   td::before { content: attr(data-label); color: var(--faint); font-size: 14px; } td.empty { display: none; }
   td > * { justify-self: start; } .mark { white-space: normal; }
 }

@@ -255,7 +255,7 @@ def bloat(report: Report) -> Markup:
         parts += [legend([("needed", "quiet"), ("bloat", "warn")]), bars(drawn)]
     rows = [
         [row["relation"], row["kind"], text["size"], text["bloat_bytes"], percent(row["bloat_ratio"]),
-         row["error_bytes"] and f"±{text['error_bytes']}", text["held_bytes"], text["inplace_bytes"]]
+         text["error_bytes"] and f"±{text['error_bytes']}", text["held_bytes"], text["inplace_bytes"]]
         for row, text in zip(found[:30], in_one_unit, strict=False)
     ]
     parts.append(table(["Relation", "Kind", "#Size", "#Bloat", "#Share", "#Error", "#Held", "#INPLACE gives back"], rows))
@@ -327,7 +327,7 @@ def history(report: Report) -> Markup:
                      mark(run["outcome"], OUTCOMES[run["outcome"]]), duration(run["seconds"]), count(run["rows_removed"]), next(freed),
                      next(wal), latency])
     parts.append(element("h3", f"The last {len(rows)} of {len(runs)} runs"))
-    names = ["@Started", "Database", "Table", ".Operation", "Started by", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL", "#Latency"]
+    names = ["@Started", "Database", "Table", ".Operation", ".Started by", ".Outcome", "#Took", "#Rows removed", "#Freed", "#WAL", "#Latency"]
     parts.append(table(names, rows[:SHOWN_RUNS]))
     if len(rows) > SHOWN_RUNS:
         parts.append(folded(f"{len(rows) - SHOWN_RUNS} more", table(names, rows[SHOWN_RUNS:])))

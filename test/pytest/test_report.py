@@ -138,6 +138,8 @@ def test_all_sections(cluster, db, conn, roles):
     assert "dead rows" in text_of(root, "advice") and "until forced" in text_of(root, "advice")
     bloat = text_of(root, "bloat")
     assert "t_pkey" in bloat and "<script" in bloat and "left out" not in bloat
+    [(header, rows)] = tables_of(root, "bloat")
+    assert all(row[header.index("Error")].startswith("±") for row in rows), "with a unit, where it is 0, too"
     assert f"{db}: transactions" in text_of(root, "wraparound") and f"{db}: multixact IDs" in text_of(root, "wraparound")
     assert all(f"in {db}" in text_of(root, name) for name in ("advice", "bloat"))
     named = [row[header.index("Database")] for header, rows in tables_of(root, "history") for row in rows]
