@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from psycopg.sql import SQL, Literal
 
 from cyclone_lab.cluster import Cluster
 from cyclone_lab.postgres import program_env, program_path
@@ -23,8 +24,9 @@ CANCEL_SECONDS = 0.5
 QUERY = """
     SELECT limited_by, vacuum_count + coalesce(heap_blks_scanned::float8 / nullif(heap_blks_total, 0), 0), latency_ms
     FROM pg_stat_user_tables LEFT JOIN pg_stat_progress_vacuum USING (relid) LEFT JOIN cyclone.pace USING (pid)
-    WHERE pg_stat_user_tables.relid = %s::regclass
+    WHERE pg_stat_user_tables.relid = {}::regclass
 """
+TYPES = ["text", "float8", "float8"]
 
 
 @contextmanager
@@ -96,8 +98,12 @@ class VacuumBeside:
             self._error = error
 
     def _sample(self) -> None:
+        # COPY isn't timed, so who watches is no load
+        copy = SQL("COPY ({}) TO STDOUT").format(SQL(QUERY).format(Literal(self._table)))
         while not self._done.wait(self._interval):
-            self.samples += [(time.time(), *row) for row in self._watcher.execute(QUERY, [self._table])]
+            with self._watcher.cursor().copy(copy) as rows:
+                rows.set_types(TYPES)
+                self.samples += [(time.time(), *row) for row in rows.rows()]
 
 
 def percentile(values: list[float]) -> float:

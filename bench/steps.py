@@ -1,8 +1,5 @@
 """How fast the pace follows a load that comes and goes: a VACUUM with a latency target runs without a break, and in the midst
 of it pgbench begins, and ends, adding up rows at half the rate that it could.
-
-The statements take milliseconds. Of shorter ones, a client whose server has too few cores sees more than the server does: what
-it waits until the server looks at its message.
 """
 
 import time

@@ -5,7 +5,8 @@
  *	  how long they have to wait.
  *
  * The leader of a VACUUM looks ten times a second, in one pass over the array of
- * processes.  Those of VACUUMs don't count, nor do auxiliary processes of the server.
+ * processes.  Those of VACUUMs don't count, nor do auxiliary processes of the server, nor
+ * walsenders, as their work is VACUUM's WAL.
  *
  * How many are at work
  * --------------------
@@ -46,6 +47,8 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
 #include "storage/ipc.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -206,7 +209,7 @@ look(uint64 now, bool reads_times, NeighboursTimes *times)
 		const PGPROC *proc = GetPGProcByNumber(i);
 		uint32		wait_class = proc->wait_event_info & WAIT_CLASS_MASK;
 
-		if (!is_other(i) || proc->vxid.lxid == InvalidLocalTransactionId)
+		if (proc->vxid.lxid == InvalidLocalTransactionId || !is_other(i))
 			continue;
 		if (proc->wait_event_info == 0 || wait_class == PG_WAIT_IO)
 			at_work++;
@@ -255,16 +258,26 @@ look_at_waits(int number, uint64 passed, uint64 unseen, NeighboursTimes *times)
 	}
 }
 
-/* is_other -- is there a process in this place that belongs to no VACUUM? */
+/*
+ * is_other
+ *		Is there a process in this place that belongs to no VACUUM, and sends nobody the WAL
+ *		that VACUUM writes?
+ */
 static bool
 is_other(int number)
 {
 	const PGPROC *proc = GetPGProcByNumber(number);
+	int			pid = proc->pid;
 
 	Assert(number >= 0 && number < MaxBackends);
-	return proc->pid != 0 && proc != MyProc && proc->lockGroupLeader != MyProc &&
-		(proc->statusFlags & PROC_IN_VACUUM) == 0 &&
-		pg_atomic_read_u32(&takes_part[number]) == 0;
+	if (pid == 0 || proc == MyProc || proc->lockGroupLeader == MyProc ||
+		(proc->statusFlags & PROC_IN_VACUUM) != 0 ||
+		pg_atomic_read_u32(&takes_part[number]) != 0)
+		return false;
+	for (int i = 0; i < max_wal_senders; i++)
+		if (WalSndCtl->walsnds[i].pid == pid)
+			return false;
+	return true;
 }
 
 /* read_others -- add what the kernel says of them, if it does. */

@@ -270,6 +270,30 @@ def test_what_a_vacuum_can_not_cause_does_not_count(cluster, db, conn, statement
     cancel(conn, vacuum)
 
 
+@pytest.mark.parametrize("replication, is_nobody", [("database", True), ("false", False)])
+def test_a_walsender_is_nobody(cluster, db, conn, replication, is_nobody):
+    """It sends the WAL that VACUUM writes, so to spare it would be to stop at once; any other session that is as busy counts."""
+    make_table(conn)
+    conn.execute(BURN)
+    # nobody else's "auto" is about this percentile
+    settings = {**SETTINGS, "cyclone.latency_target": "auto", "cyclone.latency_percentile": 93 if is_nobody else 92}
+    with cluster.connect(db, replication=replication) as session:
+        session.pgconn.send_query(b"SELECT burn(60)")
+        vacuum = Background(cluster, db, f"VACUUM (DISABLE_PAGE_SKIPPING, PARALLEL 0) {', '.join(['t'] * 50_000)}", settings)
+        wait_until(lambda: pace(conn), "a VACUUM")
+        time.sleep(3)
+        limits = []
+        while len(limits) < 3:
+            time.sleep(1)  # to look more often is to be somebody
+            limits += [row["limited_by"] for row in [pace(conn)] if row]
+        assert (limits == ["nothing"] * 3) == is_nobody, limits
+        assert ("nothing" in limits) == is_nobody, limits
+        cancel(conn, vacuum)
+        session.cancel()
+        session.pgconn.get_result()
+        session.pgconn.get_result()
+
+
 def test_a_wait_for_a_core_counts(cluster, db, conn):
     """Before a session can read the statement that its client has sent, too: users feel it, and the session's clock doesn't show it."""
     if Path("/proc/self/schedstat").read_text().startswith("0 "):
