@@ -49,6 +49,10 @@
 /* Sessions that vacuum, or build an index safely, use none of the snapshots that matter. */
 #define OTHERS_EXCLUDED	(PROC_IS_AUTOVACUUM | PROC_IN_VACUUM | PROC_IN_SAFE_IC)
 
+/* How often, and how many times, a transaction tries to lock a table */
+#define LOCK_RETRY_MS	2
+#define LOCK_TRIES		100
+
 /* How many processes that wait for each other we follow at most */
 #define MOST_IN_CHAIN	64
 
@@ -218,6 +222,25 @@ others_nap(int ms)
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, event);
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * others_lock_soon -- see others.h.
+ *
+ * Where standbys have to know of a lock, the server gives the transaction an XID before
+ * it tries.  So we only try where nobody has the table.
+ */
+bool
+others_lock_soon(Oid relid, LOCKMODE mode)
+{
+	Assert(IsTransactionState());
+	for (int tries = 0; tries < LOCK_TRIES; tries++)
+	{
+		if (others_with_lock(relid, mode)->count == 0 && ConditionalLockRelationOid(relid, mode))
+			return true;
+		others_nap(LOCK_RETRY_MS);
+	}
+	return false;
 }
 
 /* others_describe -- the transaction that was found, in words; palloc'd. */

@@ -48,6 +48,13 @@ extern OthersFound others_look(Others *others);
 extern OthersFound others_wait(Others *others, int ms);
 extern OthersFound others_for_longer_than(const Others *others, int ms);
 extern void others_nap(int ms);
+
+/*
+ * Lock a table, in a transaction, if that can be done within a moment without standing in
+ * the lock's queue.
+ */
+extern bool others_lock_soon(Oid relid, LOCKMODE mode);
+
 extern char *others_describe(const OthersFound *found);
 
 #endif							/* CYCLONE_OTHERS_H */

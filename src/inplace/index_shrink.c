@@ -28,8 +28,9 @@
  *
  * After an error, too, the copy is dropped, as soon as no session maintains it any more.
  * For that moment the table isn't locked by us: the sessions that we wait for may wait
- * for it.  After a crash, or if the session was killed, the next VACUUM (FULL INPLACE)
- * of the table removes the copy, and cyclone.advice names it until then.  An index that
+ * for it.  If they stay, or our session is terminated, a worker drops it later
+ * (copy_cleaner.c).  After a crash the next VACUUM (FULL INPLACE) of the table removes
+ * the copy, and cyclone.advice names it until then.  An index that
  * is damaged doesn't keep the others from being built anew: the first error is raised
  * at the end.
  *
@@ -66,6 +67,7 @@
 #include "debug_point.h"
 #include "engine/lock_queue.h"
 #include "guards/guards.h"
+#include "inplace/copy_cleaner.h"
 #include "inplace/index_copy.h"
 #include "inplace/inplace.h"
 #include "others.h"
@@ -82,10 +84,6 @@
 
 /* How many pages to look at for that */
 #define SAMPLE_PAGES		1000
-
-/* How often, and how many times, a transaction tries to lock the table */
-#define LOCK_RETRY_MS		2
-#define LOCK_TRIES			100
 
 /* How long to wait for others after an error */
 #define PATIENCE_MS			1000
@@ -141,7 +139,6 @@ static OthersEnd wait_for_users(Shrink *shrink, int patience_ms);
 static void drop_dead(Shrink *shrink, Oid copy, OthersEnd users);
 static void take_lock_back(Oid table, int patience_ms, bool may_queue);
 static bool lock_again(Oid table, bool may_queue);
-static bool lock_soon(Oid table, LOCKMODE mode);
 static void warn(const Shrink *shrink, const OthersFound *others);
 
 /*
@@ -379,6 +376,7 @@ rebuild_safely(Shrink *shrink)
 		{
 			(void) set_dead(shrink, shrink->copy.copy);
 			drop_dead(shrink, shrink->copy.copy, wait_for_users(shrink, PATIENCE_MS));
+			copy_cleaner_forget();
 		}
 		if (!is_about_one_index(error->sqlerrcode) || !lock_again(shrink->table, false))
 			ReThrowError(error);
@@ -441,6 +439,7 @@ rebuild(Shrink *shrink)
 		is_swapped = swap(shrink);
 	if (!is_swapped)
 		remove_copy(shrink, shrink->copy.copy);
+	copy_cleaner_forget();
 
 	begin_vacuum_transaction(false);
 	progress_clear();
@@ -472,6 +471,8 @@ create_copy(Shrink *shrink)
 	DEBUG_POINT("shrink-create");
 	rel = table_open(shrink->table, ShareUpdateExclusiveLock);
 	is_made = index_copy_create(&shrink->copy, rel, shrink->index);
+	if (is_made)
+		copy_cleaner_watch(shrink->table, shrink->copy.copy);
 	if (!is_made && get_rel_name(shrink->index) != NULL)
 		ereport(WARNING,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -605,7 +606,7 @@ try_to_swap(Shrink *shrink, bool may_queue, OthersFound *others, bool *is_done)
 
 	Assert(!IsTransactionState());
 	begin_swap(shrink);
-	is_locked = lock_soon(shrink->table, AccessExclusiveLock);
+	is_locked = others_lock_soon(shrink->table, AccessExclusiveLock);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (is_locked)
 		*is_done = swap_locked(shrink);
@@ -720,7 +721,7 @@ set_dead(Shrink *shrink, Oid copy)
 
 	Assert(!IsTransactionState());
 	begin_vacuum_transaction(true);
-	is_locked = lock_soon(shrink->table, ShareUpdateExclusiveLock);
+	is_locked = others_lock_soon(shrink->table, ShareUpdateExclusiveLock);
 	if (is_locked)
 		(void) index_copy_set_dead(shrink->table, copy);
 	end_transaction();
@@ -752,8 +753,8 @@ wait_for_users(Shrink *shrink, int patience_ms)
 
 /*
  * drop_dead
- *		Drop a copy that nobody maintains, if nobody may have it open any more; warn if
- *		that can't be done.
+ *		Drop a copy that nobody maintains, if nobody may have it open any more; if that
+ *		can't be done, warn, and leave it to a worker.
  *
  * Called and returns outside any transaction.
  */
@@ -762,15 +763,21 @@ drop_dead(Shrink *shrink, Oid copy, OthersEnd users)
 {
 	Assert(!IsTransactionState());
 	begin_vacuum_transaction(true);
-	if (users == OTHERS_GONE && lock_soon(shrink->table, ShareUpdateExclusiveLock) &&
+	if (users == OTHERS_GONE && others_lock_soon(shrink->table, ShareUpdateExclusiveLock) &&
 		index_copy_is_dead(copy))
 		index_copy_drop(copy);
 	else if (get_rel_name(copy) != NULL)
+	{
+		bool		is_cleaned = copy_cleaner_start(shrink->table, copy);
+
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("index \"%s\", an unfinished copy, is left over", get_rel_name(copy)),
 				 errdetail("It takes up disk space, but is not used."),
+				 is_cleaned ?
+				 errhint("A background worker drops it when the transactions that have used the table have ended, if that is within cyclone.index_wait.") :
 				 errhint("The next VACUUM (FULL INPLACE) of the table drops it, and so does DROP INDEX.")));
+	}
 	end_transaction();
 }
 
@@ -811,33 +818,12 @@ lock_again(Oid table, bool may_queue)
 	DEBUG_POINT("shrink-lock");
 	if (may_queue)
 		LockRelationOid(table, ShareUpdateExclusiveLock);
-	is_locked = (may_queue || lock_soon(table, ShareUpdateExclusiveLock)) &&
+	is_locked = (may_queue || others_lock_soon(table, ShareUpdateExclusiveLock)) &&
 		get_rel_name(table) != NULL;
 	if (is_locked)
 		LockRelationIdForSession(&lock, ShareUpdateExclusiveLock);
 	end_transaction();
 	return is_locked;
-}
-
-/*
- * lock_soon
- *		Lock a table, in a transaction, if that can be done within a moment without
- *		standing in the lock's queue.
- *
- * Where standbys have to know of a lock, the server gives the transaction an XID before
- * it tries.  So we only try where nobody has the table.
- */
-static bool
-lock_soon(Oid table, LOCKMODE mode)
-{
-	Assert(IsTransactionState());
-	for (int tries = 0; tries < LOCK_TRIES; tries++)
-	{
-		if (others_with_lock(table, mode)->count == 0 && ConditionalLockRelationOid(table, mode))
-			return true;
-		others_nap(LOCK_RETRY_MS);
-	}
-	return false;
 }
 
 /*

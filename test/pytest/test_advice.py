@@ -454,8 +454,9 @@ def test_on_a_standby(new_cluster):
 
 
 def test_indexes_that_are_left_over(cluster, db, conn):
-    """The view tells the copy that a killed VACUUM (FULL INPLACE) leaves from an index of CREATE INDEX CONCURRENTLY, and neither is named
-    while it is built."""
+    """The view tells the copy that a killed VACUUM (FULL INPLACE) leaves, if no worker drops it, from an index of CREATE INDEX
+    CONCURRENTLY, and neither is named while it is built."""
+    conn.execute(f"ALTER DATABASE {db} SET cyclone.debug_point = 'copy-cleaner:worker:error'")
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, n int) WITH (autovacuum_enabled = off)")
     conn.execute("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20000) i")
     conn.execute("DELETE FROM t WHERE id % 10 > 0")

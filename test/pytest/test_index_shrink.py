@@ -48,6 +48,12 @@ def table(conn):
     yield content(conn)
 
 
+@pytest.fixture
+def no_cleaner(conn, db):
+    """No worker drops a copy that is left over, as it fails when it has begun."""
+    conn.execute(f"ALTER DATABASE {db} SET cyclone.debug_point = 'copy-cleaner:worker:error'")
+
+
 def content(conn) -> list[tuple]:
     return conn.execute("SELECT id, pos, note, a, p::text FROM t ORDER BY id").fetchall()
 
@@ -274,8 +280,8 @@ def test_what_ends_it_leaves_nothing_behind(cluster, db, conn, table, end, step)
 
 
 @pytest.mark.parametrize("step", ["shrink-wait", "shrink-validate", "shrink-swap"])
-def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, table, step):
-    """It bothers nobody meanwhile, and advice names it."""
+def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, table, no_cleaner, step):
+    """It bothers nobody meanwhile."""
     with Parked(cluster, db, f"{step}:leader", 1, INPLACE) as vacuum:
         conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
         vacuum.wait()
@@ -289,8 +295,24 @@ def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, 
     assert_sound(conn)
 
 
+@pytest.mark.parametrize("step", ["shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-swap", "shrink-drop"])
+def test_what_a_killed_session_leaves_is_dropped_by_a_worker(cluster, db, conn, table, step):
+    """Whether others maintain it already or not, and while they use the table."""
+    with Parked(cluster, db, f"{step}:leader", 1, INPLACE) as vacuum:
+        if step == "shrink-drop":
+            conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+        conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
+        vacuum.wait()
+    insert_or_update(conn)
+    wait_until(lambda: conn.execute(INVALID).fetchall() == [], "the end of the copy")
+    wait_until(lambda: conn.execute("SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone cleaner'").fetchall() == [], "that it ends")
+    conn.execute("DELETE FROM t WHERE id = 10")
+    conn.execute(INPLACE)
+    assert_sound(conn)
+
+
 @pytest.mark.parametrize("options", ["FULL INPLACE", "FULL INPLACE, SKIP_LOCKED"])
-def test_what_has_the_table_when_a_copy_is_dropped_is_waited_for(cluster, db, conn, table, options):
+def test_what_has_the_table_when_a_copy_is_dropped_is_waited_for(cluster, db, conn, table, no_cleaner, options):
     """As at the begin of VACUUM, an autovacuum for instance; with SKIP_LOCKED it is not."""
     with Parked(cluster, db, "shrink-wait:leader", 1, INPLACE) as vacuum:
         conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
@@ -317,7 +339,7 @@ def test_what_has_the_table_when_a_copy_is_dropped_is_waited_for(cluster, db, co
 
 @pytest.mark.parametrize("end", ["cancel", "statement_timeout"])
 def test_what_an_idle_transaction_keeps_is_not_maintained(cluster, db, conn, table, end):
-    """A transaction that has used the table may have the copy open, so the copy is left over: nobody maintains it, and the next run drops it."""
+    """A transaction that has used the table may have the copy open, so the copy is left over: nobody maintains it, and a worker drops it."""
     with cluster.connect(db) as idle:
         idle.execute("BEGIN; SELECT FROM t LIMIT 1")
         if end == "statement_timeout":
@@ -332,11 +354,26 @@ def test_what_an_idle_transaction_keeps_is_not_maintained(cluster, db, conn, tab
         [(advice,)] = conn.execute("SELECT array_to_string(advice, ' ') FROM cyclone.advice WHERE relation = 't'::regclass").fetchall()
         assert "Index t_pkey_cyclone was left by a VACUUM (FULL INPLACE) that ended early" in advice
         idle.execute("COMMIT")
+        wait_until(lambda: conn.execute(INVALID).fetchall() == [], "the end of the copy")
     conn.execute(INPLACE)
     assert_sound(conn)
 
 
-def test_a_leftover_goes_with_its_index(cluster, db, conn, table):
+def test_a_worker_waits_for_no_longer_than_that(cluster, db, conn, table):
+    """What an idle transaction keeps for longer goes with the next run."""
+    said = cluster.log.count("an unfinished copy, stays until the next")
+    with cluster.connect(db) as idle:
+        idle.execute("BEGIN; SELECT FROM t LIMIT 1")
+        conn.execute("SET cyclone.index_wait = '10ms'")
+        conn.execute(INPLACE)
+        wait_until(lambda: cluster.log.count("an unfinished copy, stays until the next") > said, "that it gives up")
+        assert len(conn.execute(f"{INVALID} AND NOT indislive").fetchall()) == 1
+    conn.execute("RESET cyclone.index_wait")
+    conn.execute(INPLACE)
+    assert_sound(conn)
+
+
+def test_a_leftover_goes_with_its_index(cluster, db, conn, table, no_cleaner):
     with Parked(cluster, db, "shrink-validate:leader", 1, INPLACE) as vacuum:
         conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
         vacuum.wait()

@@ -1,0 +1,259 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy_cleaner.c
+ *	  A worker that drops the copy of an index which FULL INPLACE could not drop.
+ *
+ * A session that has used a table may have each of its indexes open until its
+ * transaction ends, a copy, too, that is nobody's any more.  If such a transaction goes on
+ * for long, the statement that has made the copy can't wait for it: it was cancelled, or
+ * has run into a timeout.  Nor can a session that is terminated.  So a background
+ * worker does.
+ *
+ * It waits as index_shrink.c does, in no lock's queue.  While it waits it has nothing
+ * locked and no snapshot that others would wait for.  It is in nobody's way who needs the
+ * database without sessions, as it leaves half a second after the last transaction that it
+ * waits for.  It gives up after cyclone.index_wait, as that session had it.  Then, and
+ * after a crash, the copy stays until the next FULL INPLACE of the table.
+ *
+ * Another FULL INPLACE, or DROP INDEX, may drop the copy meanwhile: the worker looks for it
+ * each time, under a lock on the table.
+ *
+ * Portions Copyright (c) 2026, the pg_cyclone developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "debug_point.h"
+#include "inplace/copy_cleaner.h"
+#include "inplace/index_copy.h"
+#include "library.h"
+#include "others.h"
+#include "settings.h"
+#include "transaction.h"
+
+/* How long to sleep between two looks: longer and longer */
+#define FIRST_NAP_MS	10
+#define LAST_NAP_MS		500
+
+/* How long to wait at least: the session that has made the copy has to end first. */
+#define LEAST_WAIT_MS	2000
+
+/* What a worker is to drop */
+typedef struct Leftover
+{
+	Oid			database;
+	Oid			table;
+	Oid			copy;
+	int			wait_ms;
+} Leftover;
+
+/* What the worker knows of it */
+typedef struct Cleaning
+{
+	Leftover	leftover;
+	Others	   *users;			/* who may have it open; NULL as long as it
+								 * isn't known to be dead */
+} Cleaning;
+
+PGDLLEXPORT void pg_cyclone_copy_cleaner_main(Datum arg);
+
+/* The copy that this session has made, and not dropped yet */
+static Leftover watched = {0};
+
+static void start_at_exit(int code, Datum arg);
+static void prepare_session(void);
+static bool look(Cleaning *cleaning);
+static bool is_there(const Leftover *leftover);
+static bool drop(const Leftover *leftover);
+static void nap(int ms);
+
+/* copy_cleaner_start -- see copy_cleaner.h. */
+bool
+copy_cleaner_start(Oid table, Oid copy)
+{
+	Leftover	leftover = {
+		.database = MyDatabaseId,.table = table,.copy = copy,.wait_ms = cyclone_index_wait
+	};
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = BGW_NEVER_RESTART,
+		.bgw_function_name = "pg_cyclone_copy_cleaner_main",
+		.bgw_type = "pg_cyclone cleaner",
+	};
+
+	Assert(OidIsValid(table) && OidIsValid(copy));
+	StaticAssertStmt(sizeof(leftover) <= BGW_EXTRALEN, "a leftover must fit into a worker's description");
+	if (!IsUnderPostmaster)
+		return false;
+	strlcpy(worker.bgw_library_name, library_path(), sizeof(worker.bgw_library_name));
+	snprintf(worker.bgw_name, BGW_MAXLEN, "pg_cyclone cleaner for index %u", copy);
+	memcpy(worker.bgw_extra, &leftover, sizeof(leftover));
+	return RegisterDynamicBackgroundWorker(&worker, NULL);
+}
+
+/* copy_cleaner_watch -- see copy_cleaner.h. */
+void
+copy_cleaner_watch(Oid table, Oid copy)
+{
+	static bool is_registered = false;
+
+	Assert(OidIsValid(table) && OidIsValid(copy));
+	/* never taken back, as only the callback registered last can be */
+	if (!is_registered)
+	{
+		before_shmem_exit(start_at_exit, (Datum) 0);
+		is_registered = true;
+	}
+	watched.table = table;
+	watched.copy = copy;
+}
+
+/* copy_cleaner_forget -- see copy_cleaner.h. */
+void
+copy_cleaner_forget(void)
+{
+	watched.copy = InvalidOid;
+}
+
+/*
+ * start_at_exit
+ *		The session ends, and may have left a copy.
+ *
+ * If its transaction has failed there is none, which the worker finds out; the worker also
+ * waits until this process has let go of the table.
+ */
+static void
+start_at_exit(int code, Datum arg)
+{
+	if (OidIsValid(watched.copy))
+		(void) copy_cleaner_start(watched.table, watched.copy);
+	watched.copy = InvalidOid;
+}
+
+/* pg_cyclone_copy_cleaner_main -- the worker. */
+void
+pg_cyclone_copy_cleaner_main(Datum arg)
+{
+	Cleaning	cleaning = {0};
+	Leftover   *leftover = &cleaning.leftover;
+	TimestampTz start;
+	int			ms = FIRST_NAP_MS;
+
+	refuse_without_preloading();
+	memcpy(leftover, MyBgworkerEntry->bgw_extra, sizeof(*leftover));
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(leftover->database, InvalidOid, BGWORKER_BYPASS_ALLOWCONN);
+	prepare_session();
+	DEBUG_POINT("copy-cleaner");
+
+	start = GetCurrentTimestamp();
+	while (!look(&cleaning))
+	{
+		if (TimestampDifferenceExceeds(start, GetCurrentTimestamp(), Max(leftover->wait_ms, LEAST_WAIT_MS)))
+		{
+			ereport(LOG,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("index %u of database %u, an unfinished copy, stays until the next VACUUM (FULL INPLACE) of its table",
+							leftover->copy, leftover->database),
+					 errdetail("Transactions that have used the table have not ended within cyclone.index_wait.")));
+			break;
+		}
+		nap(ms);
+		ms = Min(2 * ms, LAST_NAP_MS);
+	}
+}
+
+/* prepare_session -- set what settings of the database must not change. */
+static void
+prepare_session(void)
+{
+	static const char *const settings[][2] = {
+		{"transaction_timeout", "0"}, {"synchronous_commit", "local"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"}, {"default_transaction_deferrable", "off"},
+	};
+
+	for (int i = 0; i < lengthof(settings); i++)
+		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * look
+ *		Do the next step, if that is possible now; return whether the copy is gone.
+ */
+static bool
+look(Cleaning *cleaning)
+{
+	Leftover   *leftover = &cleaning->leftover;
+	MemoryContext old;
+	bool		is_gone;
+
+	SetCurrentStatementStartTimestamp();
+	begin_vacuum_transaction(true);
+	is_gone = !is_there(leftover);
+	if (is_gone)
+		 /* nothing to do */ ;
+	else if (!index_copy_is_dead(leftover->copy))
+	{
+		if (others_lock_soon(leftover->table, ShareUpdateExclusiveLock))
+			(void) index_copy_set_dead(leftover->table, leftover->copy);
+	}
+	else if (cleaning->users == NULL)
+	{
+		/* those that come from now on don't open it */
+		old = MemoryContextSwitchTo(TopMemoryContext);
+		cleaning->users = others_with_lock(leftover->table, AccessExclusiveLock);
+		MemoryContextSwitchTo(old);
+	}
+	if (!is_gone && cleaning->users != NULL && others_look(cleaning->users).end == OTHERS_GONE)
+		is_gone = drop(leftover);
+	end_transaction();
+	return is_gone;
+}
+
+/* is_there -- is it still an unfinished copy of an index of that table? */
+static bool
+is_there(const Leftover *leftover)
+{
+	return list_member_oid(index_copies_of(leftover->table), leftover->copy);
+}
+
+/* drop -- drop the copy; false if the table can't be locked just now. */
+static bool
+drop(const Leftover *leftover)
+{
+	if (!others_lock_soon(leftover->table, ShareUpdateExclusiveLock))
+		return false;
+	if (is_there(leftover))
+	{
+		ereport(LOG,
+				(errmsg("dropping index \"%s\", an unfinished copy that a VACUUM (FULL INPLACE) has left",
+						get_rel_name(leftover->copy))));
+		index_copy_drop(leftover->copy);
+	}
+	return true;
+}
+
+/* nap -- sleep, in a transaction that nobody waits for. */
+static void
+nap(int ms)
+{
+	SetCurrentStatementStartTimestamp();
+	begin_vacuum_transaction(false);
+	others_nap(ms);
+	end_transaction();
+}
