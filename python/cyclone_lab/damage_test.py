@@ -2,12 +2,11 @@
 
 `make damage-test DAMAGES=500 SEED=1`. A template database has tables of each kind of index, one with values in a TOAST table and one
 that stays undamaged. Of each damage there are copies, made by CREATE DATABASE and damaged before anybody reads them: one for
-PostgreSQL's VACUUM and one for its VACUUM FULL, and one each for pg_cyclone's VACUUM by one process and by a team, its VACUUM FULL
-and FULL INPLACE, and for cyclone.bloat, which tells of the table whatever has come over it. Ours may hang, run into the statement
-timeout or crash only where PostgreSQL does; FULL INPLACE also where it inserts into a damaged index, by PostgreSQL's routines, as
-each UPDATE does. Afterwards the server works, the undamaged table has its
-rows and is vacuumed, and so has the damaged one if the damage was elsewhere than in its heap. Where one gives an error and the other
-doesn't, that is counted.
+PostgreSQL's VACUUM and one for its VACUUM FULL, and one each for pg_cyclone's VACUUM by one process and by a team, its VACUUM FULL and
+FULL INPLACE, two dry runs, and for cyclone.bloat, which tells of the table whatever has come over it. Ours may hang, run into the
+statement timeout or crash only where PostgreSQL does; FULL INPLACE also where it inserts into a damaged index, by PostgreSQL's routines,
+as each UPDATE does. Afterwards the server works, the undamaged table has its rows and is vacuumed, and so has the damaged one if the
+damage was elsewhere than in its heap. Where one gives an error and the other doesn't, that is counted.
 """
 
 import os
@@ -281,6 +280,8 @@ OURS = (
     Run("team", "VACUUM (INDEX_CLEANUP on, PARALLEL 2) {0}", True, "core"),
     Run("FULL", "VACUUM (FULL) {0}", True, "core FULL"),
     Run("INPLACE", "VACUUM (FULL INPLACE) {0}", True, "core"),
+    Run("dry run", "VACUUM (DRY_RUN) {0}", True, "core"),
+    Run("dry run of INPLACE", "VACUUM (DRY_RUN, FULL INPLACE) {0}", True, "core"),
     Run("bloat", "SELECT count(*) FROM cyclone.bloat WHERE of_table = '{0}'::regclass", True, ""),
 )
 BAD = ("crash", "hang", "timeout")
