@@ -165,8 +165,6 @@ static bool
 find_hold(GuardedVacuum *vacuum, GuardState *state)
 {
 	uint64		until = guards_paused_until(vacuum);
-	uint64		at = pg_atomic_read_u64(guards_paused_at(vacuum));
-	uint64		now = now_ns();
 	uint64		rate = pg_atomic_read_u64(&guards_shared->wal_rate);
 	bool		is_urgent = pg_atomic_read_u32(&vacuum->is_urgent) != 0;
 
@@ -174,6 +172,12 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 	memset(state, 0, sizeof(*state));
 	if (until != 0 && !is_urgent)
 	{
+		uint64		now = now_ns();
+		uint64		at;
+
+		/* who has paused it, and since when, was written before until */
+		pg_read_barrier();
+		at = pg_atomic_read_u64(guards_paused_at(vacuum));
 		state->guard = GUARD_PAUSE;
 		state->paused_by = pg_atomic_read_u32(guards_paused_by(vacuum));
 		state->figure = now > at ? (double) (now - at) / NS_PER_S : 0;
@@ -182,6 +186,7 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 	}
 	if (pg_atomic_read_u32(&vacuum->disk_stops) != DISK_NONE && !is_urgent)
 	{
+		pg_read_barrier();
 		state->guard = GUARD_DISK;
 		state->wal_holder = guards_disk_holder(vacuum);
 		state->figure = pg_atomic_read_u64(&vacuum->disk_free);
@@ -191,6 +196,7 @@ find_hold(GuardedVacuum *vacuum, GuardState *state)
 	if ((pg_atomic_read_u32(&guards_shared->lag_stops) != 0 && !is_urgent) ||
 		waited_lately(vacuum, GUARD_LAG))
 	{
+		pg_read_barrier();
 		state->guard = GUARD_LAG;
 		state->standby = pg_atomic_read_u32(&guards_shared->lag_pid);
 		state->figure = read_double(&guards_shared->lag_ms) / 1000;

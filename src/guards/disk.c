@@ -183,6 +183,7 @@ look(GuardedVacuum *vacuum, double min_free)
 	}
 	pg_atomic_write_u64(&vacuum->disk_free, free_bytes);
 	pg_atomic_write_u64(&vacuum->disk_bound, bound);
+	pg_write_barrier();
 	pg_atomic_write_u32(&vacuum->disk_stops, holder);
 	if (holder != DISK_NONE && guards_is_urgent(vacuum) &&
 		pg_atomic_compare_exchange_u32(&vacuum->has_logged[GUARD_DISK], &not_yet, 1))

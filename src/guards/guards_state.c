@@ -155,6 +155,7 @@ guards_end_hold(Guard guard)
 	Assert(vacuum != NULL);
 	/* before the count, as the next hold changes it */
 	start = pg_atomic_read_u64(&vacuum->hold_start[guard]);
+	pg_read_barrier();
 	holds = pg_atomic_read_u32(&vacuum->holds[guard]);
 	guarded.holds[guard] = false;
 	/* a process that moved rows for the command before may come late */

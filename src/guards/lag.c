@@ -178,6 +178,7 @@ look(uint64 now, uint32 max_lag_ms)
 	watch->ours = ours;
 	pg_atomic_write_u32(&shared->lag_pid, slowest.pid);
 	write_double(&shared->lag_ms, seen.lag * 1000);
+	pg_write_barrier();
 	/* 0: they stand still, or nothing holds them */
 	pg_atomic_write_u32(&shared->lag_stops, slowest.pid != 0 && rate <= 0);
 	write_double(&shared->lag_rate, slowest.pid != 0 && rate <= 0 ? 1 : rate);
