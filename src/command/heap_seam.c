@@ -46,6 +46,7 @@
 #include "debug_point.h"
 #include "engine/table_vacuum.h"
 #include "history/history.h"
+#include "inplace/copy_cleaner.h"
 #include "pace/pace.h"
 #include "report/progress.h"
 #include "scope.h"
@@ -120,6 +121,8 @@ vacuum_heap(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy 
 		vacuum_by_engine(rel, params, strategy);
 	else
 		servers_vacuum(rel, params, strategy);
+	if (IsUnderPostmaster && cyclone_enabled)
+		copy_cleaner_find(rel);
 }
 
 /*

@@ -12,11 +12,15 @@
  * It waits as index_shrink.c does, in no lock's queue.  While it waits it has nothing
  * locked and no snapshot that others would wait for.  It is in nobody's way who needs the
  * database without sessions, as it leaves half a second after the last transaction that it
- * waits for.  It gives up after cyclone.index_wait, as that session had it.  Then, and
- * after a crash, the copy stays until the next FULL INPLACE of the table.
+ * waits for.  It gives up after cyclone.index_wait, as that session had it.
  *
- * Another FULL INPLACE, or DROP INDEX, may drop the copy meanwhile: the worker looks for it
- * each time, under a lock on the table.
+ * After that, and after a crash, each VACUUM of the table that meets a copy which others
+ * maintain starts a worker, and the next FULL INPLACE drops each copy.
+ *
+ * Whose a copy is shows a lock on it as an object, which nobody waits for: the session that
+ * makes it has that lock, and then the worker.  So no worker takes a copy from a session
+ * that lives, nor do two workers wait for the same.  FULL INPLACE, or DROP INDEX, may drop
+ * the copy meanwhile: the worker looks for it each time, under a lock on the table.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -25,14 +29,18 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_class.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/relcache.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "debug_point.h"
@@ -47,8 +55,11 @@
 #define FIRST_NAP_MS	10
 #define LAST_NAP_MS		500
 
-/* How long to wait at least: the session that has made the copy has to end first. */
+/* How long to wait at least, and for a copy that is another process's */
 #define LEAST_WAIT_MS	2000
+
+/* What the lock on a copy is on: no relation has such a column */
+#define COPY_SUBID		1
 
 /* What a worker is to drop */
 typedef struct Leftover
@@ -73,7 +84,9 @@ PGDLLEXPORT void pg_cyclone_copy_cleaner_main(Datum arg);
 static Leftover watched = {0};
 
 static void start_at_exit(int code, Datum arg);
+static LOCKTAG copy_tag(Oid copy);
 static void prepare_session(void);
+static bool make_own(const Leftover *leftover);
 static bool look(Cleaning *cleaning);
 static bool is_there(const Leftover *leftover);
 static bool drop(const Leftover *leftover);
@@ -104,11 +117,34 @@ copy_cleaner_start(Oid table, Oid copy)
 	return RegisterDynamicBackgroundWorker(&worker, NULL);
 }
 
+/*
+ * copy_cleaner_find -- see copy_cleaner.h.
+ *
+ * Most tables have no invalid index, and that is known without looking at the catalogs.  A copy
+ * that nobody maintains isn't in the list.
+ */
+void
+copy_cleaner_find(Relation rel)
+{
+	bool		has_invalid = false;
+
+	Assert(CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, true));
+	if (RelationUsesLocalBuffers(rel))
+		return;
+	foreach_oid(index, RelationGetIndexList(rel))
+		has_invalid |= !get_index_isvalid(index);
+	if (!has_invalid)
+		return;
+	foreach_oid(copy, index_copies_of(RelationGetRelid(rel)))
+		(void) copy_cleaner_start(RelationGetRelid(rel), copy);
+}
+
 /* copy_cleaner_watch -- see copy_cleaner.h. */
 void
 copy_cleaner_watch(Oid table, Oid copy)
 {
 	static bool is_registered = false;
+	LOCKTAG		tag = copy_tag(copy);
 
 	Assert(OidIsValid(table) && OidIsValid(copy));
 	/* never taken back, as only the callback registered last can be */
@@ -119,12 +155,18 @@ copy_cleaner_watch(Oid table, Oid copy)
 	}
 	watched.table = table;
 	watched.copy = copy;
+	(void) LockAcquire(&tag, ExclusiveLock, true, true);
 }
 
 /* copy_cleaner_forget -- see copy_cleaner.h. */
 void
 copy_cleaner_forget(void)
 {
+	LOCKTAG		tag = copy_tag(watched.copy);
+
+	/* an error has let go of it */
+	if (OidIsValid(watched.copy) && LockHeldByMe(&tag, ExclusiveLock, false))
+		LockRelease(&tag, ExclusiveLock, true);
 	watched.copy = InvalidOid;
 }
 
@@ -143,6 +185,16 @@ start_at_exit(int code, Datum arg)
 	watched.copy = InvalidOid;
 }
 
+/* copy_tag -- the lock on a copy as an object. */
+static LOCKTAG
+copy_tag(Oid copy)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, RelationRelationId, copy, COPY_SUBID);
+	return tag;
+}
+
 /* pg_cyclone_copy_cleaner_main -- the worker. */
 void
 pg_cyclone_copy_cleaner_main(Datum arg)
@@ -151,6 +203,8 @@ pg_cyclone_copy_cleaner_main(Datum arg)
 	Leftover   *leftover = &cleaning.leftover;
 	TimestampTz start;
 	int			ms = FIRST_NAP_MS;
+	bool		is_gone;
+	LOCKTAG		tag;
 
 	refuse_without_preloading();
 	memcpy(leftover, MyBgworkerEntry->bgw_extra, sizeof(*leftover));
@@ -159,22 +213,30 @@ pg_cyclone_copy_cleaner_main(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(leftover->database, InvalidOid, BGWORKER_BYPASS_ALLOWCONN);
 	prepare_session();
 	DEBUG_POINT("copy-cleaner");
+	if (!make_own(leftover))
+		return;
 
 	start = GetCurrentTimestamp();
-	while (!look(&cleaning))
+	while (!(is_gone = look(&cleaning)) &&
+		   !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), Max(leftover->wait_ms, LEAST_WAIT_MS)))
 	{
-		if (TimestampDifferenceExceeds(start, GetCurrentTimestamp(), Max(leftover->wait_ms, LEAST_WAIT_MS)))
-		{
-			ereport(LOG,
-					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("index %u of database %u, an unfinished copy, stays until the next VACUUM (FULL INPLACE) of its table",
-							leftover->copy, leftover->database),
-					 errdetail("Transactions that have used the table have not ended within cyclone.index_wait.")));
-			break;
-		}
 		nap(ms);
 		ms = Min(2 * ms, LAST_NAP_MS);
 	}
+
+	/*
+	 * at once, as an interrupt outside of a transaction would not let go of
+	 * it
+	 */
+	tag = copy_tag(leftover->copy);
+	LockRelease(&tag, ExclusiveLock, true);
+	if (!is_gone)
+		ereport(LOG,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("index %u of database %u, an unfinished copy, is still left over",
+						leftover->copy, leftover->database),
+				 errdetail("Transactions that have used the table have not ended within cyclone.index_wait."),
+				 errhint("The next VACUUM (FULL INPLACE) of the table drops it, and so does DROP INDEX.")));
 }
 
 /* prepare_session -- set what settings of the database must not change. */
@@ -189,6 +251,35 @@ prepare_session(void)
 
 	for (int i = 0; i < lengthof(settings); i++)
 		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * make_own
+ *		Make the copy this worker's; false if it is another process's, and stays so.
+ *
+ * A session that ends has the lock a moment longer.  The lock is the worker's until it lets
+ * go of it, or an error or interrupt in a transaction does.
+ */
+static bool
+make_own(const Leftover *leftover)
+{
+	LOCKTAG		tag = copy_tag(leftover->copy);
+	TimestampTz start = GetCurrentTimestamp();
+
+	while (!TimestampDifferenceExceeds(start, GetCurrentTimestamp(), LEAST_WAIT_MS))
+	{
+		bool		is_ours;
+
+		SetCurrentStatementStartTimestamp();
+		begin_vacuum_transaction(false);
+		is_ours = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+		if (!is_ours)
+			others_nap(FIRST_NAP_MS);
+		end_transaction();
+		if (is_ours)
+			return true;
+	}
+	return false;
 }
 
 /*

@@ -29,8 +29,8 @@
  * After an error, too, the copy is dropped, as soon as no session maintains it any more.
  * For that moment the table isn't locked by us: the sessions that we wait for may wait
  * for it.  If they stay, or our session is terminated, a worker drops it later
- * (copy_cleaner.c).  After a crash the next VACUUM (FULL INPLACE) of the table removes
- * the copy, and cyclone.advice names it until then.  An index that
+ * (copy_cleaner.c).  After a crash the next VACUUM of the table sees to that, or the next
+ * FULL INPLACE removes the copy, and cyclone.advice names it until then.  An index that
  * is damaged doesn't keep the others from being built anew: the first error is raised
  * at the end.
  *

@@ -298,9 +298,8 @@ def test_what_a_killed_session_leaves_goes_with_the_next_run(cluster, db, conn, 
 @pytest.mark.parametrize("step", ["shrink-create", "shrink-build", "shrink-built", "shrink-wait", "shrink-swap", "shrink-drop"])
 def test_what_a_killed_session_leaves_is_dropped_by_a_worker(cluster, db, conn, table, step):
     """Whether others maintain it already or not, and while they use the table."""
-    with Parked(cluster, db, f"{step}:leader", 1, INPLACE) as vacuum:
-        if step == "shrink-drop":
-            conn.execute("SELECT pg_cancel_backend(%s)", (vacuum.pid,))
+    point = "shrink-validate:leader:error shrink-drop:leader" if step == "shrink-drop" else f"{step}:leader"
+    with Parked(cluster, db, point, 1, INPLACE) as vacuum:
         conn.execute("SELECT pg_terminate_backend(%s)", (vacuum.pid,))
         vacuum.wait()
     insert_or_update(conn)
@@ -361,15 +360,53 @@ def test_what_an_idle_transaction_keeps_is_not_maintained(cluster, db, conn, tab
 
 def test_a_worker_waits_for_no_longer_than_that(cluster, db, conn, table):
     """What an idle transaction keeps for longer goes with the next run."""
-    said = cluster.log.count("an unfinished copy, stays until the next")
+    said = cluster.log.count("an unfinished copy, is still left over")
     with cluster.connect(db) as idle:
         idle.execute("BEGIN; SELECT FROM t LIMIT 1")
         conn.execute("SET cyclone.index_wait = '10ms'")
         conn.execute(INPLACE)
-        wait_until(lambda: cluster.log.count("an unfinished copy, stays until the next") > said, "that it gives up")
+        wait_until(lambda: cluster.log.count("an unfinished copy, is still left over") > said, "that it gives up")
         assert len(conn.execute(f"{INVALID} AND NOT indislive").fetchall()) == 1
     conn.execute("RESET cyclone.index_wait")
     conn.execute(INPLACE)
+    assert_sound(conn)
+
+
+def test_what_a_crash_leaves_is_dropped_after_the_next_vacuum(new_cluster):
+    cluster = new_cluster()
+    with cluster.connect(TEMPLATE) as conn:
+        run_script(conn, MAKE)
+        rows = content(conn)
+    vacuum = Parked(cluster, TEMPLATE, "shrink-validate:leader", 1, INPLACE)
+    cluster.crash()
+    vacuum.release()
+    vacuum.wait()
+    cluster.start()
+    with cluster.connect(TEMPLATE) as conn:
+        conn.execute("SET cyclone.enabled = off")
+        conn.execute("VACUUM t")
+        assert conn.execute(INVALID).fetchall() == [("t_pkey_cyclone",)]
+        conn.execute("SET cyclone.enabled = on")
+        conn.execute("VACUUM t")
+        wait_until(lambda: conn.execute(INVALID).fetchall() == [], "the end of the copy")
+        assert content(conn) == rows
+        conn.execute(INPLACE)
+        assert_sound(conn)
+
+
+def test_no_worker_takes_a_copy_from_a_session_that_lives(cluster, db, conn, table):
+    """Not even while the table isn't locked, as the session stands in the lock's queue."""
+    conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
+    with cluster.connect(db) as other:
+        other.execute("BEGIN; LOCK TABLE t IN ACCESS SHARE MODE")
+        with Parked(cluster, db, "shrink-queue:leader", 1, INPLACE, {"cyclone.debug_queue_age": 60000}) as vacuum:
+            conn.execute("VACUUM t")
+            cleaner = "SELECT FROM pg_stat_activity WHERE backend_type = 'pg_cyclone cleaner' AND datname = current_database()"
+            wait_until(lambda: conn.execute(cleaner).fetchall() != [], "a worker")
+            wait_until(lambda: conn.execute(cleaner).fetchall() == [], "its end")
+            assert conn.execute(f"{INVALID} AND NOT indislive").fetchall() == []
+            other.execute("COMMIT")
+    assert vacuum.error is None and not any("stays" in message for message in vacuum.messages), vacuum.messages
     assert_sound(conn)
 
 
