@@ -965,7 +965,7 @@ SELECT c.oid::pg_catalog.regclass AS relation,
        z.size,
        s.would_win,
        s.sampled_at,
-       s.began_at AS running_since,
+       CASE WHEN v.reason = 'running' THEN s.began_at END AS running_since,
        s.ended_at AS last_end,
        s.outcome AS last_outcome,
        s.won AS last_won,
@@ -1007,7 +1007,7 @@ WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND c.oid >= 16384 AND
 COMMENT ON VIEW compaction_details IS
 'The view cyclone.compaction with all columns. A row for each table of this database that the user may VACUUM, with the decision of cyclone.compaction and the reason; for members of pg_stat_scan_tables, for all tables.';
 COMMENT ON COLUMN compaction_details.relation IS 'The table';
-COMMENT ON COLUMN compaction_details.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "database not listed", "never, by its policy", "its policy''s window is not valid", "small", "little to be won", "below the threshold", "circuit breaker" (that of autovacuum), "failed", "killed", "gave way" (after which there is a pause), "cooldown", "horizon held back" (see cyclone.horizon), "WAL of the day used up", or "outside the window"';
+COMMENT ON COLUMN compaction_details.reason IS '"due"; "running"; or why it is neither: "not sampled yet", "standby", "off", "database not listed", "never, by its policy", "left to PostgreSQL" (by cyclone.databases or cyclone.tables, or as a subscription writes to it), "its policy''s window is not valid", "small", "little to be won", "below the threshold", "circuit breaker" (that of autovacuum), "failed", "killed", "gave way" (after which there is a pause), "cooldown", "horizon held back" (see cyclone.horizon), "WAL of the day used up", or "outside the window"';
 COMMENT ON COLUMN compaction_details.figure IS 'The number that decided it; of the tables that are due the one with the greatest comes first';
 COMMENT ON COLUMN compaction_details.figure_is IS 'Unit and meaning of figure';
 COMMENT ON COLUMN compaction_details.next_at IS 'When the reason ends; null if it is not known';
@@ -1016,7 +1016,7 @@ COMMENT ON COLUMN compaction_details.would_win IS 'How much VACUUM (FULL INPLACE
 COMMENT ON COLUMN compaction_details.sampled_at IS 'When the sample was taken';
 COMMENT ON COLUMN compaction_details.running_since IS 'When the present run began; null if there is none';
 COMMENT ON COLUMN compaction_details.last_end IS 'When the last run ended';
-COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, or as it was switched off; "gave way" to a session that wanted the table, or was cancelled; "failed"; "killed", or the server with it';
+COMMENT ON COLUMN compaction_details.last_outcome IS '"done"; "stopped" at the window''s end, as it was switched off, or as the WAL of the day was used up; "gave way" to a session that wanted the table, or was cancelled; "failed"; "killed", or the server with it';
 COMMENT ON COLUMN compaction_details.last_won IS 'By how many bytes the last run made it smaller';
 COMMENT ON COLUMN compaction_details.last_seconds IS 'How long the last run took, in seconds';
 COMMENT ON COLUMN compaction_details.last_wal IS 'WAL of the last run, in bytes';

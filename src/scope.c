@@ -42,7 +42,13 @@ static Oid	table_of_toast(Relation rel);
 bool
 scope_has_table(Relation rel)
 {
-	Oid			relid;
+	return scope_has(table_of_toast(rel));
+}
+
+/* scope_has -- the same for one that may not be open, and isn't a TOAST table; no if it is gone. */
+bool
+scope_has(Oid relid)
+{
 	char	   *schema;
 	char	   *name;
 
@@ -56,7 +62,6 @@ scope_has_table(Relation rel)
 	if (cyclone_tables[0] == '\0')
 		return true;
 
-	relid = table_of_toast(rel);
 	name = get_rel_name(relid);
 	schema = get_namespace_name(get_rel_namespace(relid));
 	return name != NULL && schema != NULL && scope_matches(cyclone_tables, schema, name);

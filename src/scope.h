@@ -14,6 +14,7 @@
 #include "utils/rel.h"
 
 extern bool scope_has_table(Relation rel);
+extern bool scope_has(Oid relid);
 extern bool scope_matches(const char *list, const char *schema, const char *name);
 
 #endif							/* CYCLONE_SCOPE_H */

@@ -31,8 +31,11 @@ typedef struct CompactionSlot
 	Oid			relid;			/* invalid: it compacts none at the moment */
 	TimestampTz started;		/* with relid */
 	TimestampTz must_end;		/* when the window ends; 0: never */
-	bool		stopped;		/* by the launcher, at the window's end or as
-								 * compaction was switched off? */
+	bool		has_usual_hours;	/* cyclone.compaction_window's, which may
+									 * change meanwhile */
+	bool		stopped;		/* by the launcher, at the window's end, as
+								 * compaction was switched off, or the WAL of
+								 * the day used up? */
 } CompactionSlot;
 
 /* The lock protects all but the atomics. */

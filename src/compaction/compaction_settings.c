@@ -97,7 +97,7 @@ define_numbers(void)
 
 	DefineCustomIntVariable("cyclone.compaction_max_wal",
 							"How much WAL compaction writes in a day.",
-							"No table is begun that is likely to exceed it; -1 is no bound.",
+							"A table that is likely to exceed it isn't begun, one that does is stopped; -1 is no bound.",
 							&cyclone_compaction_max_wal,
 							-1,
 							-1, INT_MAX,

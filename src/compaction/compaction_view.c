@@ -55,6 +55,7 @@
 #include "debug_point.h"
 #include "declared_rows.h"
 #include "horizon/horizon.h"
+#include "inplace/subscription.h"
 #include "library.h"
 #include "pace/pace.h"
 #include "scope.h"
@@ -108,6 +109,7 @@ static StatementFacts statement;
 static void gather_statement(void);
 static void gather_window(const char *hours);
 static double horizon_held_since(TimestampTz now);
+static bool is_left(Oid relid, bool is_large);
 static void read_policy(HeapTupleHeader row, Policy *policy);
 static void read_state(HeapTupleHeader row, CompactionFacts *facts);
 static void read_running(Oid relid, CompactionFacts *facts);
@@ -146,12 +148,13 @@ pg_cyclone_compaction_verdict(PG_FUNCTION_ARGS)
 	facts.is_on = cyclone_compaction && cyclone_enabled;
 	facts.is_listed = statement.is_listed;
 	facts.is_wanted = policy.is_wanted;
+	facts.bytes = (double) PG_GETARG_INT64(1);
+	facts.min_size = policy.min_size;
+	facts.is_left = is_left(key.relid, facts.bytes >= facts.min_size);
 	facts.window_is_valid = statement.hours_are_valid;
 	facts.breaker_is_open = table_log_breaker_is_open(&key, &failures) || table_log_all_may_be_left();
-	facts.bytes = (double) PG_GETARG_INT64(1);
 	facts.rows = PG_ARGISNULL(2) ? 0 : Max(PG_GETARG_FLOAT4(2), 0);
 	facts.changes = PG_ARGISNULL(3) ? 0 : (double) PG_GETARG_INT64(3);
-	facts.min_size = policy.min_size;
 	facts.threshold = policy.threshold;
 	facts.cooldown = policy.cooldown;
 	facts.held_since = statement.held_since;
@@ -238,6 +241,17 @@ horizon_held_since(TimestampTz now)
 	return longest;
 }
 
+/*
+ * is_left
+ *		Does FULL INPLACE leave a table to PostgreSQL?  Subscriptions are looked for only if
+ *		it is large enough to be compacted, as that is a look at catalogs for each table.
+ */
+static bool
+is_left(Oid relid, bool is_large)
+{
+	return !scope_has(relid) || (is_large && subscription_writes_to(relid));
+}
+
 /* read_policy -- from its row, or, without one, from the settings. */
 static void
 read_policy(HeapTupleHeader row, Policy *policy)
@@ -294,6 +308,7 @@ read_state(HeapTupleHeader row, CompactionFacts *facts)
 	facts->backoff = (int) number_of(row, "backoff", 0);
 	facts->last_seconds = number_of(row, "last_seconds", 0);
 	facts->last_bytes = number_of(row, "last_size", 0);
+	facts->last_wal = facts->outcome == OUTCOME_DONE ? number_of(row, "wal", 0) : 0;
 }
 
 /* read_running -- is a worker at it now? */

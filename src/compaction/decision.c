@@ -47,7 +47,7 @@
 #define READ_PACE			(16.0 * 1024 * 1024)
 #define MOVE_PACE			(8.0 * 1024 * 1024)
 
-/* WAL for each byte that is won: rows are moved once, indexes written once. */
+/* WAL for each byte that is won, at least: rows are moved once, indexes written once. */
 #define WAL_FACTOR			2.0
 
 static const struct
@@ -64,6 +64,7 @@ static const struct
 	[COMPACTION_OFF] = {"off", NULL},
 	[COMPACTION_OTHER_DATABASE] = {"database not listed", NULL},
 	[COMPACTION_NEVER] = {"never, by its policy", NULL},
+	[COMPACTION_LEFT] = {"left to PostgreSQL", NULL},
 	[COMPACTION_WRONG_WINDOW] = {"its policy's window is not valid", NULL},
 	[COMPACTION_SMALL] = {"small", "bytes in all"},
 	[COMPACTION_LITTLE] = {"little to be won", "bytes to be won"},
@@ -114,6 +115,8 @@ compaction_decide(const CompactionFacts *facts)
 		return verdict(COMPACTION_OTHER_DATABASE, NAN, -1);
 	if (!facts->is_wanted)
 		return verdict(COMPACTION_NEVER, NAN, -1);
+	if (facts->is_left)
+		return verdict(COMPACTION_LEFT, NAN, -1);
 	if (!facts->window_is_valid)
 		return verdict(COMPACTION_WRONG_WINDOW, NAN, -1);
 	if (facts->bytes < facts->min_size)
@@ -209,11 +212,19 @@ compaction_seconds(const CompactionFacts *facts)
 	return Max(seconds, 0.001);
 }
 
-/* compaction_wal -- how much WAL a run is expected to take. */
+/*
+ * compaction_wal
+ *		How much WAL a run is expected to take: as much as the last run, if that is known, for
+ *		each byte of the table.  Images of pages and entries of indexes may make that a
+ *		multiple of what is won.
+ */
 double
 compaction_wal(const CompactionFacts *facts)
 {
-	return WAL_FACTOR * facts->would_win;
+	double		as_before = facts->last_bytes > 0 ?
+		facts->last_wal * facts->bytes / facts->last_bytes : 0;
+
+	return Max(WAL_FACTOR * facts->would_win, as_before);
 }
 
 /*

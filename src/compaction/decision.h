@@ -21,6 +21,7 @@ typedef enum CompactionReason
 	COMPACTION_OFF,
 	COMPACTION_OTHER_DATABASE,
 	COMPACTION_NEVER,
+	COMPACTION_LEFT,
 	COMPACTION_WRONG_WINDOW,
 	COMPACTION_SMALL,			/* bytes that it has */
 	COMPACTION_LITTLE,			/* bytes to be won */
@@ -54,6 +55,8 @@ typedef struct CompactionFacts
 	bool		is_on;
 	bool		is_listed;		/* is the database? */
 	bool		is_wanted;		/* by its policy */
+	bool		is_left;		/* to PostgreSQL, so FULL INPLACE doesn't take
+								 * it */
 	bool		window_is_valid;
 	bool		is_running;
 	bool		breaker_is_open;
@@ -77,6 +80,8 @@ typedef struct CompactionFacts
 	double		running_since;	/* seconds */
 	double		last_seconds;	/* of the last complete run; 0: there was none */
 	double		last_bytes;		/* size of the table before it */
+	double		last_wal;		/* bytes that it wrote, if it was the last of
+								 * all runs */
 	double		wal_left;		/* bytes; negative: no bound */
 	bool		window_is_open;
 	double		window_opens;	/* seconds to go; negative: never */

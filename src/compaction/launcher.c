@@ -8,11 +8,11 @@
  * find out themselves whether there is anything to be done.
  *
  * While a worker is at a table it may be anywhere in VACUUM.  So the launcher watches
- * for it: does the window end, was compaction switched off, does a session wait for a
- * lock that the worker has?  If so, the launcher ends the work at that table, by the
- * signal that pg_cancel_backend sends.  That is right at any moment, as committed
- * moves stay.  VACUUM takes some locks for a moment only, so sessions that have
- * waited for less than WAIT_MS don't count.
+ * for it: does the window end, was it changed, was compaction switched off, is the WAL of
+ * the day used up, does a session wait for a lock that the worker has?  If so, the
+ * launcher ends the work at that table, by the signal that pg_cancel_backend sends.  That
+ * is right at any moment, as committed moves stay.  VACUUM takes some locks for a moment
+ * only, so sessions that have waited for less than WAIT_MS don't count.
  *
  * To see which sessions wait takes the locks of all partitions of the lock table, as
  * reading pg_locks does.  So the launcher first looks, without any lock, whether a
@@ -52,6 +52,7 @@
 
 #include "compaction/compaction.h"
 #include "debug_point.h"
+#include "guards/guards.h"
 #include "library.h"
 
 /* The time that a worker has to start */
@@ -76,7 +77,9 @@ static int	nvisits = 0;
 
 static void leave(int code, Datum arg);
 static void watch_slots(bool *are_there, bool *are_at_tables);
+static bool wal_is_left(void);
 static bool window_has_ended(const CompactionSlot *slot);
+static bool usual_hours_are_over(void);
 static bool is_in_the_way(const CompactionSlot *slot);
 static bool database_has_waiter(const CompactionSlot *slot);
 static bool waits_for(const LockInstanceData *waiter, const LockData *locks, int pid);
@@ -153,6 +156,8 @@ leave(int code, Datum arg)
 static void
 watch_slots(bool *are_there, bool *are_at_tables)
 {
+	bool		may_write = wal_is_left();
+
 	*are_there = *are_at_tables = false;
 	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
 	{
@@ -166,11 +171,37 @@ watch_slots(bool *are_there, bool *are_at_tables)
 		if (seen.pid == 0 || !OidIsValid(seen.relid))
 			continue;
 		*are_at_tables = true;
-		if (!cyclone_compaction || window_has_ended(&seen))
+		if (!cyclone_compaction || !may_write || window_has_ended(&seen))
 			stop_slot(slot, &seen, true);
 		else if (is_in_the_way(&seen))
 			stop_slot(slot, &seen, false);
 	}
+}
+
+/*
+ * wal_is_left
+ *		Have the workers written no more WAL, in this day and at the tables in hand, than
+ *		they may?
+ */
+static bool
+wal_is_left(void)
+{
+	double		left = compaction_wal_left();
+
+	if (left < 0)
+		return true;
+	for (int i = 0; i < COMPACTION_MAX_WORKERS; i++)
+	{
+		const CompactionSlot *slot = &compaction_shared->slots[i];
+		int			pid;
+
+		LWLockAcquire(compaction_shared->lock, LW_SHARED);
+		pid = OidIsValid(slot->relid) ? slot->pid : 0;
+		LWLockRelease(compaction_shared->lock);
+		if (pid != 0)
+			left -= guards_wal_written(pid);
+	}
+	return left >= 0;
 }
 
 /* window_has_ended -- has the window of a worker's table ended? */
@@ -182,7 +213,19 @@ window_has_ended(const CompactionSlot *slot)
 
 	Assert(slot->pid != 0);
 	return (slot->must_end != 0 && now >= slot->must_end) ||
+		(slot->has_usual_hours && usual_hours_are_over()) ||
 		(after > 0 && now - slot->started >= after * INT64CONST(1000));
+}
+
+/* usual_hours_are_over -- is it outside of cyclone.compaction_window, as that is set now? */
+static bool
+usual_hours_are_over(void)
+{
+	CompactionWindow window;
+	const char *problem;
+
+	return window_parse(cyclone_compaction_window, &window, &problem) &&
+		!window_has(&window, compaction_wall_clock(timestamptz_to_time_t(GetCurrentTimestamp())));
 }
 
 /* is_in_the_way -- does a session wait for a lock that a worker, or one of its own workers, has? */

@@ -85,6 +85,7 @@ typedef struct Table
 	double		would_win;		/* bytes */
 	double		cooldown;		/* seconds */
 	TimestampTz must_end;		/* 0: never */
+	bool		has_usual_hours;	/* cyclone.compaction_window's */
 	int			backoff;
 	double		since_last;		/* seconds since the last complete run; -1:
 								 * there was none */
@@ -450,7 +451,7 @@ next_due(void)
 	run_sql("SELECT k.relation::oid, format('%I.%I', n.nspname, c.relname), k.latency_target,"
 			" k.would_win::float8, date_part('epoch', k.cooldown), k.window_ends,"
 			" s.backoff::float8,"
-			" date_part('epoch', now() - s.done_at)"
+			" date_part('epoch', now() - s.done_at), k.hours"
 			" FROM cyclone.compaction_details k JOIN pg_class c ON c.oid = k.relation"
 			" JOIN pg_namespace n ON n.oid = c.relnamespace"
 			" LEFT JOIN cyclone.compaction_state s ON s.relid = c.oid"
@@ -474,6 +475,8 @@ next_due(void)
 		table->must_end = is_null ? 0 : DatumGetTimestampTz(value);
 		table->backoff = (int) double_of(row, desc, 7, 0);
 		table->since_last = double_of(row, desc, 8, -1);
+		table->has_usual_hours =
+			strcmp(TextDatumGetCString(SPI_getbinval(row, desc, 9, &is_null)), cyclone_compaction_window) == 0;
 		MemoryContextSwitchTo(old);
 	}
 	end();
@@ -666,6 +669,7 @@ at_table(const Table *table)
 	slot->relid = table->relid;
 	slot->started = GetCurrentTimestamp();
 	slot->must_end = table->must_end;
+	slot->has_usual_hours = table->has_usual_hours;
 	slot->stopped = false;
 	LWLockRelease(compaction_shared->lock);
 }

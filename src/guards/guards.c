@@ -121,6 +121,7 @@ guards_begin_command(void (*while_held) (void))
 		pg_atomic_write_u64(&vacuum->paused_until, 0);
 		pg_atomic_write_u32(&vacuum->ignores_general_pause, 0);
 		memset(&vacuum->set_pace, 0, sizeof(vacuum->set_pace));
+		pg_atomic_write_u64(&vacuum->wal_written, 0);
 	}
 	/* the settings are to be read once more, and then overridden */
 	else if (vacuum->set_pace.is_set)
@@ -356,6 +357,7 @@ guards_leave(void)
 {
 	if (guarded.vacuum != NULL)
 		wal_rate_account(now_ns());
+	guards_tell_wal();
 	for (int i = 0; i < NUM_GUARDS; i++)
 		if (guarded.holds[i])
 			guards_end_hold(i);
@@ -373,7 +375,10 @@ guards_point(void)
 	if (guarded.vacuum == NULL)
 		return;
 	if (unlikely(++guarded.calls % CALLS_A_LOOK == 0))
+	{
+		guards_tell_wal();
 		guards_look_at_disk(now_ns());
+	}
 	if (unlikely(guards_hold_is_due()) && guarded.pins == 0)
 		hold_while_due();
 	if (unlikely(wal_rate_is_due()))

@@ -52,12 +52,16 @@ extern GuardTimes guards_held_since(const GuardTimes *before);
  * The other processes of a vacuum.  They join by the number that guards_leader returns in
  * the leader; INVALID_PROC_NUMBER is no vacuum, and then nothing holds them.
  * guards_leave does nothing in a process that hasn't joined.  WAL that was written before
- * guards_skip_wal counts for no rate.
+ * guards_skip_wal counts for no rate, and isn't the vacuum's, unless guards_tell_wal was
+ * called before.  guards_wal_written is what the vacuum of that leader, by its process ID,
+ * has written in this statement, within a few pages a process.
  */
 extern int	guards_leader(void);
 extern void guards_join(int leader);
 extern void guards_leave(void);
 extern void guards_skip_wal(void);
+extern void guards_tell_wal(void);
+extern uint64 guards_wal_written(int pid);
 
 /*
  * Where it waits.  guards_point serves interrupts, so it may raise errors: no LWLock, and

@@ -199,7 +199,31 @@ guards_wal_bytes(void)
 void
 guards_skip_wal(void)
 {
-	guarded.wal_bytes = guards_wal_bytes();
+	guarded.wal_bytes = guarded.wal_told = guards_wal_bytes();
+}
+
+/* guards_tell_wal -- add what this process has written to what its vacuum has. */
+void
+guards_tell_wal(void)
+{
+	uint64		bytes = guards_wal_bytes();
+
+	if (guarded.vacuum != NULL)
+		pg_atomic_fetch_add_u64(&guarded.vacuum->wal_written, bytes - guarded.wal_told);
+	guarded.wal_told = bytes;
+}
+
+/* guards_wal_written -- how much the vacuum that this process leads has written; 0 if it leads none. */
+uint64
+guards_wal_written(int pid)
+{
+	Assert(pid != 0);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (guards_shared->vacuums[i].pid == pid)
+			return pg_atomic_read_u64(&guards_shared->vacuums[i].wal_written);
+	}
+	return 0;
 }
 
 /* guards_vacuum_name -- of its table, for messages. */

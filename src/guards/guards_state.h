@@ -66,6 +66,7 @@ typedef struct Guarded
 	bool		stream_is_cut;
 	uint64		wal_bytes;		/* of this process, that are accounted for */
 	uint64		wal_paid_until; /* when they are paid for */
+	uint64		wal_told;		/* of this process, that are in wal_written */
 	bool		holds[NUM_GUARDS];
 	void		(*while_held) (void);	/* a leader's */
 } Guarded;
@@ -107,6 +108,7 @@ typedef struct GuardedVacuum
 									 * share; 0: it doesn't matter */
 
 	/* written by all of its processes */
+	pg_atomic_uint64 wal_written;	/* bytes, in this statement */
 	pg_atomic_uint64 next_disk_look;
 	pg_atomic_uint32 disk_stops;	/* a DiskHolder */
 	pg_atomic_uint32 is_ending; /* for that reason */

@@ -63,7 +63,7 @@ wal_rate_is_due(void)
 
 	if ((isinf(rate) && pg_atomic_read_u32(&guards_shared->max_lag_ms) == 0) || is_exempt(guard))
 	{
-		guards_skip_wal();
+		guarded.wal_bytes += written;
 		guarded.wal_paid_until = 0;
 		return false;
 	}

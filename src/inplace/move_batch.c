@@ -318,6 +318,7 @@ move_batch_end(MoveBatch *batch)
 	if (TransactionIdIsValid(batch->xid))
 		batch->job->moved.last_xid = batch->xid;
 	close_table(batch);
+	guards_tell_wal();
 	DEBUG_POINT("inplace-batch");
 	Assert(subscription_is_kept_away());
 	end_transaction();

@@ -107,6 +107,7 @@ pace_join(PaceShared *shared)
 	my_pace.shared = shared;
 	if (!pace_is_leader())
 		guards_join(shared->leader);
+	guards_tell_wal();
 	guards_skip_wal();
 	/* the server's way of sharing a budget isn't ours */
 	VacuumSharedCostBalance = NULL;

@@ -225,7 +225,9 @@ def test_reasons(server):
         conn.execute("SELECT cyclone.compaction_policy('t', latency_target => 'auto', cooldown => '2 hours')")
         row = server.row()
         assert (row["policy"], row["latency_target"], row["cooldown"].total_seconds()) == ("t", "auto", 7200)
-        server.set(**{"cyclone.compaction_databases": "other_*"})
+        server.set(**{"cyclone.tables": "other*"})
+        server.wait_for(reason="left to PostgreSQL")
+        server.set(**{"cyclone.tables": None, "cyclone.compaction_databases": "other_*"})
         server.wait_for(reason="database not listed")
         server.set(**{"cyclone.compaction_databases": None, "cyclone.compaction_max_wal": 0, "cyclone.compaction_window": None})
         row = server.wait_for(reason="WAL of the day used up")
@@ -333,6 +335,71 @@ def test_ends_with_its_window(server):
     server.wait_for(last_outcome="done")
     with server.connect() as conn:
         checks.assert_clean(conn, "t")
+
+
+def never(conn) -> str:
+    """Return a day of the week that isn't today, in the server's time zone."""
+    return conn.execute("SELECT to_char(now() AT TIME ZONE current_setting('log_timezone') - interval '2 days', 'Dy')").fetchone()[0]
+
+
+@pytest.mark.once
+def test_ends_when_its_window_is_changed(server):
+    """Hours that no longer are those of the setting end the run, too, unless the table's policy has hours of its own."""
+    with server.connect() as conn:
+        with server.parked("inplace-plan"):
+            server.set(**{"cyclone.compaction_window": never(conn)})
+            assert server.wait_for(last_outcome="stopped")["runs"] == 0
+        server.off()
+        conn.execute("DELETE FROM cyclone.compaction_state")
+        policy(conn, "hours => 'Sun-Sat'")
+        with server.parked("inplace-plan") as worker:
+            wait_until(lambda: server.cluster.sql("SHOW cyclone.compaction_window") == [(never(conn),)], "the reload")
+            server.set(**{"cyclone.compaction_latency_target": "1s"})  # the launcher reads the files once more
+            assert server.row()["reason"] == "running" and server.processes("worker") == [worker]
+        server.wait_for(last_outcome="done")
+
+
+@pytest.mark.once
+def test_ends_when_the_wal_of_the_day_is_used_up(server):
+    """A bound that is set while a worker stands still behind the first rows that it has moved ends the run."""
+    with server.connect() as conn:
+        with server.parked("inplace-batch"):
+            server.set(**{"cyclone.compaction_max_wal": "1GB"})
+            assert server.row()["reason"] == "running"
+            server.set(**{"cyclone.compaction_max_wal": 0})
+            assert server.wait_for(last_outcome="stopped")["last_wal"] > 0
+            assert server.wait_for(reason="WAL of the day used up")["figure"] > 0
+        server.off()
+        conn.execute("VACUUM (INDEX_CLEANUP on) t")
+        checks.assert_clean(conn, "t")
+
+
+@pytest.mark.once
+def test_tables_that_are_left_to_postgresql(server):
+    """They are none that fail: they aren't even sampled."""
+    with server.connect() as conn:
+        make(conn, "u")
+        make(conn, "subscribed")
+        conn.execute("CREATE SUBSCRIPTION s CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false)")
+        try:
+            conn.execute("INSERT INTO pg_subscription_rel SELECT oid, 'subscribed'::regclass, 'r' FROM pg_subscription WHERE subname = 's'")
+            server.on(**{"cyclone.tables": "u, subscribed"})
+            server.wait_for("u", last_outcome="done")
+            for table in ("t", "subscribed"):
+                row = server.row(table)
+                assert (row["reason"], row["sampled_at"], row["last_outcome"]) == ("left to PostgreSQL", None, None)
+            server.set(**{"cyclone.tables": None})
+            server.wait_for("t", last_outcome="done")
+        finally:
+            conn.execute("ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s")
+
+
+@pytest.mark.once
+def test_nothing_runs_where_a_run_was_cut_off(server):
+    """The note of a run that was killed says of no run that it is under way: neither here, while compaction is off, nor on a standby."""
+    with server.connect() as conn:
+        conn.execute("INSERT INTO cyclone.compaction_state (relid, began_at) VALUES ('t'::regclass, now())")
+        assert server.row()["running_since"] is None
 
 
 @pytest.mark.once

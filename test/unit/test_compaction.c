@@ -222,6 +222,7 @@ test_reasons(void)
 	EXPECT(facts.is_on = false, COMPACTION_OFF, 0);
 	EXPECT(facts.is_listed = false, COMPACTION_OTHER_DATABASE, 0);
 	EXPECT(facts.is_wanted = false, COMPACTION_NEVER, 0);
+	EXPECT(facts.is_left = true, COMPACTION_LEFT, 0);
 	EXPECT(facts.window_is_valid = false, COMPACTION_WRONG_WINDOW, 0);
 	EXPECT(facts.bytes = GB / 16, COMPACTION_SMALL, GB / 16);
 	EXPECT(facts.is_sampled = false, COMPACTION_NOT_SAMPLED, 4 * GB);
@@ -230,6 +231,7 @@ test_reasons(void)
 	EXPECT(facts.breaker_is_open = true, COMPACTION_BREAKER, 0);
 	EXPECT(facts.held_since = 900, COMPACTION_HELD, 900);
 	EXPECT(facts.wal_left = 4 * GB - 1, COMPACTION_WAL, 4 * GB);
+	EXPECT((facts.wal_left = 4 * GB, facts.last_bytes = 2 * GB, facts.last_wal = 3 * GB), COMPACTION_WAL, 6 * GB);
 	EXPECT((facts.window_is_open = false, facts.window_opens = 60), COMPACTION_WINDOW, 60);
 }
 
