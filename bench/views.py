@@ -30,6 +30,7 @@ QUERIES = {
     "progress": "SELECT * FROM cyclone.progress_details",
     "pace": "SELECT * FROM cyclone.pace_details",
     "autovacuum": "SELECT * FROM cyclone.autovacuum_details",
+    "compaction": "SELECT * FROM cyclone.compaction_details",
     "bloat": "SELECT * FROM cyclone.bloat_details",
     "bloat, one table": "SELECT * FROM cyclone.bloat_details WHERE of_table = 't1'::regclass",
 }

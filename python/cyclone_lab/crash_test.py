@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, checks, long_run
+from cyclone_lab import autovacuum, checks, compaction, long_run
 from cyclone_lab.autovacuum import Autovacuums, Key
 from cyclone_lab.background import DEBUG_POINT_LOCK, wait_until
 from cyclone_lab.cluster import Cluster
@@ -62,14 +62,6 @@ CHOICES = {
     "min_dynamic_shared_memory": (0, "64MB"),
 }
 CHOICES_18 = {"io_method": ("sync", "worker")}
-# Where autovacuum on the engine is no driver: it is proved there by whom a crash has interrupted
-COMPACTION = {
-    "cyclone.compaction": ("on", "on", "off"),
-    "cyclone.compaction_min_size": (0,),
-    "cyclone.compaction_threshold": (0, 5),
-    "cyclone.compaction_latency_target": ("0", "auto"),
-    "cyclone.debug_compaction_visit": (50,),
-}
 ENDS = {
     "server killed": 4, "immediate shutdown": 1, "leader killed": 3, "worker killed": 3, "writer killed": 1, "another killed": 1,
 }  # fmt: skip
@@ -141,7 +133,8 @@ class CrashTest:
             self.noted = set()
             chosen |= {**autovacuum.settings(rng, self.cluster.prefix), "cyclone.autovacuum_retry_after": rng.choice(RETRY_AFTER)}
         else:
-            chosen |= {name: rng.choice(values) for name, values in COMPACTION.items()}
+            # where autovacuum is a driver it is proved by whom a crash has interrupted
+            chosen |= compaction.settings(rng)
         self.cluster.config = {**CONFIG, **chosen, "max_wal_senders": 0 if chosen["wal_level"] == "minimal" else 10}
         self.cluster.start()
         self.database = f"life_{number}"
@@ -367,18 +360,11 @@ class CrashTest:
                 autovacuum.turn_on(conn)
             else:
                 self._let_autovacuum(conn, self.settings["autovacuum"])
-                conn.execute("ALTER SYSTEM RESET cyclone.compaction")
-                conn.execute("SELECT pg_reload_conf()")
+                compaction.go_on(conn)
 
     def _stop_compaction(self, conn: psycopg.Connection) -> None:
         """See to it that nobody compacts tables; what a crash has come of matters no more when it begins again."""
-        conn.execute("ALTER SYSTEM SET cyclone.compaction = off")
-        conn.execute("SELECT pg_reload_conf()")
-        processes = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'pg_cyclone compaction%'"
-        wait_until(lambda: conn.execute(processes).fetchone() == (0,), "the end of compaction")
-        [(runs,)] = conn.execute("SELECT coalesce(sum(runs), 0)::int FROM cyclone.compaction_state")
-        self.done["compactions"] += runs
-        conn.execute("DELETE FROM cyclone.compaction_state")
+        self.done["compactions"] += compaction.stop(conn)
         conn.execute("SELECT cyclone.autovacuum_reset()")
 
     def _let_autovacuum(self, conn: psycopg.Connection, value: str) -> None:

@@ -6,7 +6,8 @@ rest, and primary, standby and subscriber must have what the ledger says and pas
 
 With `--autovacuum` (`AUTOVACUUM=1`), autovacuum on the engine is at work, too (`autovacuum`), on the subscriber and on the promoted
 standby as well. Its settings change each period, and now and then all tables are old enough to be vacuumed by force. The engine may
-not fail, and a run goes on until there were autovacuums of each kind.
+not fail, and a run goes on until there were autovacuums of each kind. Without it compaction is (`compaction`), in two seeds of three, on
+the primary and on the promoted standby.
 """
 
 import random
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import psycopg
 
-from cyclone_lab import autovacuum, checks, long_run
+from cyclone_lab import autovacuum, checks, compaction, long_run
 from cyclone_lab.autovacuum import Autovacuums
 from cyclone_lab.background import wait_until
 from cyclone_lab.cluster import Cluster
@@ -75,7 +76,8 @@ class Soak:
 
     def _build(self, prefix: Path, base: Path | None) -> None:
         config = {**CONFIG, **(autovacuum.settings(random.Random(self.seed), prefix) if self.with_autovacuum else {})}
-        self.primary = Cluster.create(prefix, config, base=base, initdb=("--data-checksums",))
+        drivers = {} if self.with_autovacuum else compaction.settings(random.Random(f"{self.seed}:compaction"))
+        self.primary = Cluster.create(prefix, {**config, **drivers}, base=base, initdb=("--data-checksums",))
         self.clusters.append(self.primary)
         self.primary.start()
         with self.primary.connect(DATABASE) as conn:
@@ -119,6 +121,9 @@ class Soak:
             began = time.monotonic()
             if self.with_autovacuum:
                 self._vary_autovacuum(period)
+            else:
+                with self.primary.connect(DATABASE) as conn:
+                    compaction.go_on(conn)
             while time.monotonic() - began < (min(PERIOD, left) if left > 0 else PERIOD) and not (load.failed or readers.failed):
                 time.sleep(0.1)
             load.stop()
@@ -150,10 +155,11 @@ class Soak:
                 autovacuum.use_up_xids(conn)
 
     def _rest(self, cluster: Cluster) -> None:
-        """Turn autovacuum off, where it is a driver; nothing may have failed in it, on any server that can be asked."""
-        if not self.with_autovacuum:
-            return
+        """Turn autovacuum off, or compaction, whichever is a driver; nothing may have failed in autovacuum, on any server that can be asked."""
         with cluster.connect(DATABASE) as conn:
+            if not self.with_autovacuum:
+                self.done["compactions"] += compaction.stop(conn)
+                return
             autovacuum.turn_off(conn)
         for autovacuums in self.autovacuums:
             errors = autovacuums.read_log()
@@ -187,9 +193,8 @@ class Soak:
             assert_sound(conn, self.workload)
         self._compare()
         with self.standby.connect(DATABASE) as conn:
-            if self.with_autovacuum:
-                conn.execute("ALTER SYSTEM SET autovacuum = off")
-                conn.execute("SELECT pg_reload_conf()")
+            conn.execute(f"ALTER SYSTEM SET {'autovacuum' if self.with_autovacuum else 'cyclone.compaction'} = off")
+            conn.execute("SELECT pg_reload_conf()")
             self.standby.promote()
             self.workload.forget_unlogged()
             vacuum_all(conn, self.workload)
@@ -200,6 +205,7 @@ class Soak:
                 autovacuum.turn_on(conn)
                 wait_until(self._standby_has_autovacuums, "autovacuums on the promoted standby", PATIENCE)
             else:
+                compaction.go_on(conn)
                 time.sleep(2)
             load.stop()
             self._rest(self.standby)
