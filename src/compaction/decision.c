@@ -6,7 +6,8 @@
  * A table is due when a sample of its pages has shown that enough can be won, in
  * bytes and as a share.  Checks that cost nothing come first: a table that is smaller
  * than what must be won isn't sampled, nor is one that has hardly changed since its
- * last sample.
+ * last sample.  A sample may read some 40 MB of the table and of each index, so none is
+ * taken outside the window: until it opens the last one counts, however old it is.
  *
  * Where compaction isn't worth the work it comes less often.  The cooldown doubles
  * each time that a run wins less than half of what was expected, or that the table is
@@ -91,6 +92,7 @@ static const char *const outcomes[] =
 
 static CompactionVerdict verdict(CompactionReason reason, double figure, double next);
 static bool sample_is_stale(const CompactionFacts *facts);
+static CompactionVerdict wait_for_window(const CompactionFacts *facts);
 static double pause_left(const CompactionFacts *facts, CompactionReason *reason);
 
 /*
@@ -126,8 +128,10 @@ compaction_decide(const CompactionFacts *facts)
 	pause = pause_left(facts, &reason);
 	if (pause > 0)
 		return verdict(reason, pause, pause);
-	if (!facts->is_sampled || sample_is_stale(facts))
+	if (facts->window_is_open && (!facts->is_sampled || sample_is_stale(facts)))
 		return verdict(COMPACTION_NOT_SAMPLED, facts->bytes, -1);
+	if (!facts->is_sampled)
+		return wait_for_window(facts);
 	if (facts->would_win < facts->min_size)
 		return verdict(COMPACTION_LITTLE, facts->would_win, -1);
 	if (share < facts->threshold)
@@ -137,8 +141,7 @@ compaction_decide(const CompactionFacts *facts)
 	if (facts->wal_left >= 0 && compaction_wal(facts) > facts->wal_left)
 		return verdict(COMPACTION_WAL, compaction_wal(facts), -1);
 	if (!facts->window_is_open)
-		return verdict(COMPACTION_WINDOW, facts->window_opens >= 0 ? facts->window_opens : NAN,
-					   facts->window_opens);
+		return wait_for_window(facts);
 	return verdict(COMPACTION_DUE, facts->would_win / compaction_seconds(facts), 0);
 }
 
@@ -152,6 +155,15 @@ verdict(CompactionReason reason, double figure, double next)
 
 	result.figure = result.has_figure ? figure : 0;
 	return result;
+}
+
+/* wait_for_window -- the verdict on a table whose window isn't open. */
+static CompactionVerdict
+wait_for_window(const CompactionFacts *facts)
+{
+	Assert(!facts->window_is_open);
+	return verdict(COMPACTION_WINDOW, facts->window_opens >= 0 ? facts->window_opens : NAN,
+				   facts->window_opens);
 }
 
 /* sample_is_stale -- has the table changed since it was sampled? */

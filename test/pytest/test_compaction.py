@@ -210,11 +210,12 @@ def test_reasons(server):
     """Each reason that the view gives, with its number. An hour that isn't now keeps the worker from doing anything about it."""
     with server.connect() as conn:
         [(never,)] = conn.execute("SELECT to_char(now() AT TIME ZONE current_setting('log_timezone') - interval '2 days', 'Dy')").fetchall()
-        server.on(**{"cyclone.compaction_window": never})
+        server.on(**{"cyclone.compaction_threshold": 100})
+        assert server.wait_for(reason="below the threshold")["would_win"] > 3 * MB
+        server.set(**{"cyclone.compaction_threshold": None, "cyclone.compaction_window": never})
         row = server.wait_for(reason="outside the window")
         assert 3 * 86400 < row["figure"] < 6 * 86400
         assert row["next_at"] is not None
-        assert row["would_win"] > 3 * MB
         for reason, change in REASONS.items():
             conn.execute("BEGIN")
             conn.execute(change)
@@ -357,6 +358,18 @@ def test_ends_when_its_window_is_changed(server):
             server.set(**{"cyclone.compaction_latency_target": "1s"})  # the launcher reads the files once more
             assert server.row()["reason"] == "running" and server.processes("worker") == [worker]
         server.wait_for(last_outcome="done")
+
+
+@pytest.mark.once
+def test_nothing_is_read_outside_the_window(server):
+    """A table isn't even sampled there, unless its policy has hours of its own."""
+    with server.connect() as conn:
+        make(conn, "u")
+        conn.execute("SELECT cyclone.compaction_policy('u', hours => '')")
+        server.on(**{"cyclone.compaction_window": never(conn)})
+        server.wait_for("u", last_outcome="done")
+        row = server.row()
+        assert (row["reason"], row["sampled_at"], row["would_win"]) == ("outside the window", None, None)
 
 
 @pytest.mark.once

@@ -235,6 +235,20 @@ test_reasons(void)
 	EXPECT((facts.window_is_open = false, facts.window_opens = 60), COMPACTION_WINDOW, 60);
 }
 
+/* test_no_samples_outside_the_window -- the last one counts until then, if there is any. */
+static void
+test_no_samples_outside_the_window(void)
+{
+	EXPECT((facts.window_is_open = facts.is_sampled = false, facts.window_opens = 60),
+		   COMPACTION_WINDOW, 60);
+	EXPECT((facts.window_is_open = false, facts.window_opens = 60, facts.changes = 1000),
+		   COMPACTION_WINDOW, 60);
+	EXPECT((facts.window_is_open = false, facts.would_win = GB / 16, facts.changes = 1000),
+		   COMPACTION_LITTLE, GB / 16);
+	EXPECT((facts.window_is_open = false, facts.window_opens = 60, facts.bytes = GB / 16),
+		   COMPACTION_SMALL, GB / 16);
+}
+
 /* test_limits_are_reached -- what is just enough is enough. */
 static void
 test_limits_are_reached(void)
@@ -327,6 +341,7 @@ main(void)
 	UNIT_RUN(test_next_change);
 	UNIT_RUN(test_daylight_saving);
 	UNIT_RUN(test_reasons);
+	UNIT_RUN(test_no_samples_outside_the_window);
 	UNIT_RUN(test_limits_are_reached);
 	UNIT_RUN(test_stale_samples);
 	UNIT_RUN(test_pauses);
