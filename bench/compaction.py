@@ -7,10 +7,14 @@ the second all rows are changed at once on the fifth. The rows need the space th
 Time is compressed: compaction visits the database more often by the same factor, is on by night as by its window, and what it remembers
 becomes older as days go by. pg_repack and pg_squeeze, built from their sources, do all tables each night; a contender that is not named is
 left out. `make bench-compaction COMPACTION_ARGS="--minutes 3"`.
+
+With `--looking 20 500` it measures something else: the CPU time of compaction where it finds nothing to do, in 20 databases of 500 tables
+each. `make bench-compaction COMPACTION_ARGS="--looking 20 500"` takes four minutes.
 """
 
 import argparse
 import csv
+import os
 import re
 import statistics
 import subprocess
@@ -45,6 +49,7 @@ CONFIG = {
     "cyclone.compaction_threshold": 20,
 }  # fmt: skip
 TABLES = ("grows", "churns", "expires", "purged")
+WARM_UP, LOOKING = 70, 120  # seconds: each database is visited once, and then twice
 SCRIPTS = {
     "grow": "INSERT INTO grows (key, note) VALUES (random() * 1e9, repeat('x', 150));",
     "churn": "\\set id random(1, :rows)\nUPDATE churns SET key = random() * 1e9, note = repeat('x', 150) WHERE id = :id;",
@@ -80,10 +85,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="of each table at the beginning (default: 200000 an hour, so that a night's work fits in)")
     parser.add_argument("--day", type=float, default=200, help="transactions a second by day (default: %(default)s)")
     parser.add_argument("--night", type=float, default=40, help="by night (default: %(default)s)")
+    parser.add_argument("--looking", type=int, nargs=2, metavar=("DATABASES", "TABLES"), help="measure what it costs that nothing is due instead")
     parser.add_argument("--pg-repack", type=Path, help="a folder with pg_repack's sources")
     parser.add_argument("--pg-squeeze", type=Path, help="a folder with pg_squeeze's sources")
     add_common_arguments(parser, RESULTS / "compaction")
     options = parser.parse_args()
+    if options.looking:
+        _look(options, *options.looking)
+        return
     options.rows = options.rows or round(200_000 * options.minutes / 60)
     prefix, console = build.install(options.major, debug_points=True), Console()
     config = {**CONFIG, "cyclone.debug_compaction_visit": max(100, int(60_000 * options.minutes / (DAYS * 24 * 60))), **dict(options.set)}
@@ -105,6 +114,42 @@ def main() -> None:
             runs[name] = _week(cluster, options, night, [name] if name.startswith("pg_") else [])
         console.print(f"{name}: at most {runs[name].worst():.2f} times what the rows need at a night's end")
     _report(console, options.results, circumstances, runs)
+
+
+def _look(options, databases: int, tables: int) -> None:
+    """Measure the CPU time of compaction where each table is large, has been sampled, and little can be won."""
+    prefix = build.install(options.major)
+    config = {"shared_preload_libraries": "pg_cyclone", "autovacuum": "off", "fsync": "off", "max_locks_per_transaction": 1000, **dict(options.set)}
+    print_circumstances(Console(), find_circumstances(prefix, config, options.base))
+    with Cluster.create(prefix, config, base=options.base) as cluster:
+        cluster.start()
+        cluster.sql("CREATE DATABASE looked_1")
+        with cluster.connect("looked_1") as conn:
+            conn.execute("CREATE EXTENSION pg_cyclone")
+            conn.execute(f"DO $$BEGIN FOR i IN 1..{tables} LOOP EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, note text)', i); END LOOP; END$$")
+            conn.execute("UPDATE pg_class SET relpages = 100000, reltuples = 1e7 WHERE relname ~ '^t[0-9]+$'")
+            conn.execute("INSERT INTO cyclone.compaction_state (relid, sampled_at, sampled_size, sampled_changes, would_win)"
+                         " SELECT relation, now(), size, changes, 0 FROM cyclone.compaction_details")  # fmt: skip
+        for number in range(2, databases + 1):
+            cluster.sql(f"CREATE DATABASE looked_{number} TEMPLATE looked_1 STRATEGY file_copy")
+        with cluster.connect("looked_1") as conn:
+            conn.execute("ALTER SYSTEM SET cyclone.compaction = on")
+            conn.execute("SELECT pg_reload_conf()")
+            query = "SELECT reason, count(*) FROM cyclone.compaction GROUP BY 1"
+            wait_until(lambda: conn.execute(query).fetchall() == [("little to be won", tables)], "that compaction is on")
+            query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cyclone compaction launcher'"
+            [(launcher,)] = wait_until(lambda: conn.execute(query).fetchall(), "the launcher")
+            time.sleep(WARM_UP)
+            begin, before = time.monotonic(), _cpu_seconds(cluster.postmaster.pid, launcher)
+            time.sleep(LOOKING)
+            used, seconds = _cpu_seconds(cluster.postmaster.pid, launcher) - before, time.monotonic() - begin
+    print(f"{databases} databases with {tables} tables each, none of them due: {used:.2f} s of CPU time in {seconds:.0f} s, {used / seconds:.2%} of a core")
+
+
+def _cpu_seconds(postmaster: int, launcher: int) -> float:
+    """Return the CPU time of the launcher, and of all processes of the server that have ended."""
+    ended = Path(f"/proc/{postmaster}/stat").read_text().rsplit(")", 1)[1].split()[13:15]  # cutime, cstime
+    return sum(map(int, ended)) / os.sysconf("SC_CLK_TCK") + int(Path(f"/proc/{launcher}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _week(cluster: Cluster, options, night, extensions: list[str]) -> Run:

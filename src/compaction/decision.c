@@ -12,8 +12,9 @@
  * Where compaction isn't worth the work it comes less often.  The cooldown doubles
  * each time that a run wins less than half of what was expected, or that the table is
  * due again when the cooldown ends; it is back at its setting when neither is so.
- * After failures, or when compaction gave way, the pause doubles likewise.  A table in
- * such a pause isn't sampled.
+ * After failures, or when compaction gave way, the pause doubles likewise.  So it does
+ * where one window after the other ends while a run has won nothing yet: each run begins
+ * with a VACUUM of the whole table.  A table in such a pause isn't sampled.
  *
  * Of several tables that are due, the one comes first that wins most bytes a second.
  * The time is that of its last run, or, without one, of reading and moving at a modest
@@ -40,6 +41,9 @@
 #define FAILURE_PAUSE		3600.0
 #define GAVE_WAY_PAUSE		600.0
 #define LONGEST_PAUSE		(7 * 24 * 3600.0)
+/* The pause after two runs in a row that were stopped in vain, after this time at least */
+#define STOPPED_PAUSE		(12 * 3600.0)
+#define LONG_RUN			600.0
 
 /* How many times in a row the cooldown doubles */
 #define MAX_BACKOFF			5
@@ -74,6 +78,7 @@ static const struct
 	[COMPACTION_FAILED] = {"failed", "seconds to go"},
 	[COMPACTION_KILLED] = {"killed", "seconds to go"},
 	[COMPACTION_GAVE_WAY] = {"gave way", "seconds to go"},
+	[COMPACTION_STOPPED] = {"stopped in vain", "seconds to go"},
 	[COMPACTION_COOLDOWN] = {"cooldown", "seconds to go"},
 	[COMPACTION_HELD] = {"horizon held back", "seconds since which"},
 	[COMPACTION_WAL] = {"WAL of the day used up", "bytes of WAL that it may take"},
@@ -191,8 +196,13 @@ pause_left(const CompactionFacts *facts, CompactionReason *reason)
 	switch (facts->outcome)
 	{
 		case OUTCOME_NONE:
-		case OUTCOME_STOPPED:
 			return 0;
+		case OUTCOME_STOPPED:
+			if (facts->failures < 2)
+				return 0;
+			*reason = COMPACTION_STOPPED;
+			pause = Min(STOPPED_PAUSE * doubled / 2, LONGEST_PAUSE);
+			break;
 		case OUTCOME_DONE:
 			*reason = COMPACTION_COOLDOWN;
 			pause = facts->cooldown * ldexp(1, Min(facts->backoff, MAX_BACKOFF));
@@ -255,6 +265,13 @@ compaction_backoff(int backoff, double won, double expected, double since_last, 
 	bool		was_undone = since_last >= 0 && since_last < 1.25 * length;
 
 	return was_in_vain || was_undone ? Min(backoff + 1, MAX_BACKOFF) : 0;
+}
+
+/* compaction_stop_was_in_vain -- was a run stopped that had its time, and has won nothing? */
+bool
+compaction_stop_was_in_vain(double won, double seconds)
+{
+	return won <= 0 && seconds >= LONG_RUN;
 }
 
 /* compaction_reason_name -- as the view has it. */

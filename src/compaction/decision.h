@@ -30,6 +30,7 @@ typedef enum CompactionReason
 	COMPACTION_FAILED,			/* seconds to go, as in all that follows */
 	COMPACTION_KILLED,
 	COMPACTION_GAVE_WAY,
+	COMPACTION_STOPPED,
 	COMPACTION_COOLDOWN,
 	COMPACTION_HELD,			/* seconds so far */
 	COMPACTION_WAL,				/* bytes that it is likely to take */
@@ -101,6 +102,7 @@ extern double compaction_seconds(const CompactionFacts *facts);
 extern double compaction_wal(const CompactionFacts *facts);
 extern int	compaction_backoff(int backoff, double won, double expected, double since_last,
 							   double cooldown);
+extern bool compaction_stop_was_in_vain(double won, double seconds);
 extern const char *compaction_reason_name(CompactionReason reason);
 extern const char *compaction_figure_unit(CompactionReason reason);
 extern const char *compaction_outcome_name(CompactionOutcome outcome);

@@ -739,7 +739,9 @@ static void
 note_end(const Table *table, const RunResult *result)
 {
 	bool		is_done = result->outcome == OUTCOME_DONE;
-	bool		is_failure = !is_done && result->outcome != OUTCOME_STOPPED;
+	bool		is_failure = !is_done &&
+		(result->outcome != OUTCOME_STOPPED ||
+		 compaction_stop_was_in_vain((double) result->won, result->seconds));
 	Oid			types[] = {OIDOID, TEXTOID, TEXTOID, INT8OID, FLOAT8OID, INT8OID, INT8OID, INT4OID, BOOLOID, BOOLOID};
 	Datum		values[] = {
 		ObjectIdGetDatum(table->relid),
@@ -771,7 +773,7 @@ note_end(const Table *table, const RunResult *result)
 			" outcome = excluded.outcome, error = excluded.error, won = excluded.won, seconds = excluded.seconds,"
 			" wal = excluded.wal, runs = s.runs + excluded.runs,"
 			" total_won = s.total_won + excluded.total_won,"
-			" failures = CASE WHEN $10 THEN s.failures + 1 WHEN $9 THEN 0 ELSE s.failures END,"
+			" failures = CASE WHEN $10 THEN s.failures + 1 WHEN $9 OR excluded.won > 0 THEN 0 ELSE s.failures END,"
 			" backoff = CASE WHEN $9 THEN excluded.backoff ELSE s.backoff END,"
 			" done_at = coalesce(excluded.done_at, s.done_at),"
 			" last_seconds = coalesce(excluded.last_seconds, s.last_seconds),"

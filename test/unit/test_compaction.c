@@ -292,6 +292,20 @@ test_pauses(void)
 	EXPECT((facts.outcome = OUTCOME_KILLED, facts.failures = 1000), COMPACTION_KILLED, 7 * 24 * HOUR);
 	EXPECT((facts.outcome = OUTCOME_GAVE_WAY, facts.failures = 2), COMPACTION_GAVE_WAY, 20 * 60);
 	EXPECT(facts.outcome = OUTCOME_STOPPED, COMPACTION_DUE, pace);
+	EXPECT((facts.outcome = OUTCOME_STOPPED, facts.failures = 1), COMPACTION_DUE, pace);
+	EXPECT((facts.outcome = OUTCOME_STOPPED, facts.failures = 2), COMPACTION_STOPPED, 12 * HOUR);
+	EXPECT((facts.outcome = OUTCOME_STOPPED, facts.failures = 4), COMPACTION_STOPPED, 48 * HOUR);
+	EXPECT((facts.outcome = OUTCOME_STOPPED, facts.failures = 40), COMPACTION_STOPPED, 7 * 24 * HOUR);
+}
+
+/* test_stops_in_vain -- neither those that have won something, nor short ones. */
+static void
+test_stops_in_vain(void)
+{
+	CHECK(compaction_stop_was_in_vain(0, HOUR));
+	CHECK(compaction_stop_was_in_vain(-GB, LONG_RUN));
+	CHECK(!compaction_stop_was_in_vain(1, HOUR));
+	CHECK(!compaction_stop_was_in_vain(0, LONG_RUN - 1));
 }
 
 /* test_cooldown_backs_off -- where a run was in vain, or was undone at once; else it is as set. */
@@ -345,6 +359,7 @@ main(void)
 	UNIT_RUN(test_limits_are_reached);
 	UNIT_RUN(test_stale_samples);
 	UNIT_RUN(test_pauses);
+	UNIT_RUN(test_stops_in_vain);
 	UNIT_RUN(test_cooldown_backs_off);
 	UNIT_RUN(test_what_wins_most_comes_first);
 	UNIT_RUN(test_names);
