@@ -121,7 +121,7 @@ static void begin(void);
 static void end(void);
 static void run_sql(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls);
 static void tidy_up(void);
-static List *tables_to_sample(void);
+static List *tables_to_sample(bool *is_any_due);
 static void sample_table(Oid relid);
 static void prepare_sample(Table *table);
 static void read_sample(Table *table);
@@ -229,17 +229,23 @@ static void
 visit(void)
 {
 	TimestampTz start = GetCurrentTimestamp();
+	List	   *tables;
+	bool		is_any_due;
 	Table	   *table;
 
 	if (!is_wanted())
 		return;
 	tidy_up();
-	foreach_oid(relid, tables_to_sample())
+	tables = tables_to_sample(&is_any_due);
+	foreach_oid(relid, tables)
 	{
 		if (!is_wanted())
 			return;
 		sample_table(relid);
 	}
+	/* mostly there is nothing to do, and the view is all that a visit costs */
+	if (tables == NIL && !is_any_due)
+		return;
 	while (is_wanted() && !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), COMPACTION_VISIT_MS) &&
 		   (table = next_due()) != NULL)
 		compact_table(table);
@@ -351,22 +357,32 @@ tidy_up(void)
 	end();
 }
 
-/* tables_to_sample -- those of which a sample might show that they are due, the largest first. */
+/*
+ * tables_to_sample
+ *		List those of which a sample might show that they are due, the largest first; and is
+ *		any due already?
+ */
 static List *
-tables_to_sample(void)
+tables_to_sample(bool *is_any_due)
 {
 	List	   *tables = NIL;
 
+	*is_any_due = false;
 	begin();
-	run_sql("SELECT relation::oid FROM cyclone.compaction_details WHERE reason = 'not sampled yet' ORDER BY size DESC",
+	run_sql("SELECT relation::oid, reason = 'due' FROM cyclone.compaction_details"
+			" WHERE reason IN ('not sampled yet', 'due') ORDER BY size DESC",
 			0, NULL, NULL, NULL);
-	for (uint64 i = 0; i < Min(SPI_processed, MAX_SAMPLES); i++)
+	for (uint64 i = 0; i < SPI_processed; i++)
 	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
 		MemoryContext old = MemoryContextSwitchTo(visit_context);
 		bool		is_null;
 
-		tables = lappend_oid(tables, DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[i],
-																	SPI_tuptable->tupdesc, 1, &is_null)));
+		if (DatumGetBool(SPI_getbinval(row, desc, 2, &is_null)))
+			*is_any_due = true;
+		else if (list_length(tables) < MAX_SAMPLES)
+			tables = lappend_oid(tables, DatumGetObjectId(SPI_getbinval(row, desc, 1, &is_null)));
 		MemoryContextSwitchTo(old);
 	}
 	end();
