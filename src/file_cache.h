@@ -36,8 +36,9 @@ extern void file_cache_hold(FileCache *cache, bool hold);
 
 /*
  * A block of the main fork will be read.  To be called for each block, in the order in
- * which they are asked for, without a lock on a page; does nothing if cache is NULL.  Does no I/O by the server's
- * routines, takes no lock and raises no error but for lack of memory.
+ * which blocks are asked for, without a lock on a page; does nothing if cache is NULL.
+ * It does no I/O by the server's routines, takes no lock, and raises no error but for
+ * lack of memory.
  */
 extern void file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map,
 								   BlockNumber blkno);

@@ -38,8 +38,8 @@ typedef struct OthersFound
 } OthersFound;
 
 /*
- * Both are for use in a transaction, and allocate memory in the present context.
- * Sessions that vacuum, and this one, don't count.
+ * Both are for use in a transaction, and allocate memory in the current context.  This
+ * session doesn't count, and for others_with_snapshot none that vacuums.
  */
 extern Others *others_with_lock(Oid relid, LOCKMODE conflicting);
 extern Others *others_with_snapshot(TransactionId limit_xmin);

@@ -3,9 +3,9 @@
  * relation_size.c
  *	  The size of a relation, to plan by.
  *
- * The server looks at an index when it needs what is in it.  Where it doesn't, as
- * VACUUM FULL, or VACUUM without index cleanup, an index whose file is missing is
- * no obstacle; so it must be none to us, who want to know how large it is.
+ * The server opens an index's file when it needs what is in it.  VACUUM FULL, and
+ * VACUUM without index cleanup, don't need it, so an index whose file is missing is no
+ * obstacle to them.  It must be none here, where only its size is wanted.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

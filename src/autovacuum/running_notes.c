@@ -16,10 +16,10 @@
  * tables: after a few crashes within that time all tables are left to PostgreSQL, for
  * as long as a single one would be.  Then there is a trial with one table.  Each crash
  * in the week after it leaves them all to PostgreSQL at once and for twice as long, and
- * after a few of these until somebody resets it.
+ * after a few of these until a user resets it.
  *
  * Ends that are no crash
- * ---------------------------------
+ * ----------------------
  * A worker that is terminated, or whose postmaster has died, crosses out its
  * note as it exits.  So does a worker that an immediate stop of the server
  * ends, in its signal handler: a person asked for that, and it says nothing about
@@ -32,13 +32,15 @@
  * snapshot of the whole disk looks like a crash.  That does no harm: a table or two
  * are left to PostgreSQL for a while.
  *
- * A failed audit
- * --------------
- * opens a breaker, too, and a restart is no reason to forget it.  So there is a note of
- * each in a file of its own, to which they are appended, as that may be done by any
- * process at any time; the next start of the server takes the same out of both files.
- * These breakers are no crashes, so they don't count as such.
+ * Failed audits
+ * -------------
+ * A failed audit opens a breaker, too, and a restart is no reason to forget it.  So
+ * there is a note of it in a second file.  Any process may append one at any time.  The
+ * next start of the server treats the notes of both files alike, but these don't count
+ * as crashes.
  *
+ * The files
+ * ---------
  * The notes are in one file of the data directory, with a place for each
  * possible process, and behind these one for each breaker.  The file need
  * not survive a loss of power, so it isn't synced.  Nothing here raises an
@@ -189,7 +191,7 @@ running_notes_trial_went_well(void)
 
 	if (fd < 0)
 		return;
-	/* or it might write again what somebody has just crossed out */
+	/* or it might write again what another session has just crossed out */
 	table_log_lock_crashes();
 	for (int place = 0; read_note(fd, &note); place++)
 		if (is_about_all(&note))
@@ -207,9 +209,9 @@ running_notes_trial_went_well(void)
  *		Cross out the breakers that crashes and audits have opened for a table, or all
  *		of them if key is NULL.
  *
- * Only this, a trial's end and the server's start write to their places, and nothing
- * that may be written meanwhile is missed: no breaker is opened by a crash that the
- * server survives, and an audit that fails now comes after this.
+ * Only this, a trial's end and the server's start write to their places.  Nothing that
+ * is written meanwhile is missed: only the server's start opens breakers for a crash, and
+ * an audit that fails now comes after this.
  */
 void
 running_notes_forget(const TableKey *key)

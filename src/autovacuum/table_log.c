@@ -10,7 +10,7 @@
  *
  * A table's breaker opens when the engine has failed on it, unless the table is
  * damaged.  Then its next autovacuums are the server's until a time has passed, which
- * is twice as long after each failure in a row, or until somebody resets it.  After a
+ * is twice as long after each failure in a row, or until a user resets it.  After a
  * crash running_notes.c says which tables were being vacuumed: their breakers open,
  * too, and those that earlier crashes or failed audits have opened stay open.
  * running_notes.c also opens a breaker for all tables after several crashes.  When its

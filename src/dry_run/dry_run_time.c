@@ -6,8 +6,8 @@
  * cyclone.history has how long each phase took in past runs, and how much there was to
  * do.  The time of a phase is the time for each page, or dead row, times as many as are
  * expected now.  It is the median of the table's own runs of the same kind, or else of
- * those of other tables.  Without such runs it isn't known.  The WAL of FULL INPLACE is known
- * in the same way, by the table's own runs only.
+ * those of other tables.  Without such runs it isn't known.  The WAL of FULL INPLACE is
+ * known in the same way, by the table's own runs only.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

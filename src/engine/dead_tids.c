@@ -294,7 +294,7 @@ dead_tids_bytes(const DeadTids *store)
 		pg_atomic_read_u64(&store->shared->bytes);
 }
 
-/* dead_tids_memory -- how many bytes of memory the store has by now. */
+/* dead_tids_memory -- how many bytes of memory the store has now. */
 Size
 dead_tids_memory(const DeadTids *store)
 {

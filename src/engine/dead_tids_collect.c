@@ -209,7 +209,7 @@ make_directory_page(DeadTids *store, uint32 chunk)
 	if (memory == 0)
 		return false;
 	memset(dead_tids_address(store, memory), 0, shared->directory_page);
-	/* if someone was faster, this page is lost until the store is reset */
+	/* if a member was faster, this page is lost until the store is reset */
 	if (pg_atomic_compare_exchange_u64(entry, &expected, memory))
 		pg_atomic_fetch_add_u64(&shared->bytes, shared->directory_page);
 	return true;

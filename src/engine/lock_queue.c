@@ -4,8 +4,8 @@
  *	  An exclusive lock for a moment, on a table that others use all the time.
  *
  * A session that asks for a table's exclusive lock again and again, without waiting,
- * never gets it where another session has the table locked at any moment.  So, while a table is
- * compacted, we stand in the lock's queue now and then, for QUEUE_MS at most.
+ * never gets it where another session has the table locked at any moment.  So, while a
+ * table is compacted, we stand in the lock's queue now and then, for QUEUE_MS at most.
  *
  * Sessions that come meanwhile wait behind us, and a NOWAIT fails.  That is no worse
  * than the moments for which VACUUM has the lock, but it must not be in vain.  So we

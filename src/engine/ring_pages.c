@@ -19,23 +19,24 @@
  * WAL that has been inserted is flushed with it.  So one flush is enough for all pages
  * that are remembered then.
  *
- * Only pages that the ring would write.  So none is written before the process has read
- * as many blocks as the ring has buffers.  And if most of the pages visited since the
- * last turn were in shared buffers already, nothing is written: others have use for these
- * pages, or VACUUM comes back to them, and the checkpointer writes them.
+ * A turn writes only pages that the ring would write.  So it writes none before the
+ * process has read as many blocks as the ring has buffers.  And if most of the pages
+ * visited since the last turn were in shared buffers already, it writes nothing: other
+ * sessions have use for these pages, or VACUUM comes back to them, and the checkpointer
+ * writes them.
  *
  * How
  * ---
- * As the server's own routine does it.  A page that somebody has pinned or locked, or
- * that is in use (by its usage count, as the ring has it), or that has been written
- * meanwhile, is left to the server.  Pages are locked conditionally, as the process holds
- * locks on several: it never waits for a page with a page locked.  The lock is exclusive,
- * so nobody changes a hint bit while the checksum is set and the page is written.  WAL is
- * flushed before, with nothing locked; a page that has got a newer LSN meanwhile is left
- * to the server.
+ * Pages are written as the server's own routine writes them.  These are left to the
+ * server: a page that another process has pinned or locked; one that is in use, by its
+ * usage count, as the ring has it; and one that has been written meanwhile.  Pages are
+ * locked conditionally, as the process holds locks on several: it never waits for a page
+ * with a page locked.  The lock is exclusive, so nobody changes a hint bit while the
+ * checksum is set and the page is written.  WAL is flushed before, with nothing locked; a
+ * page that has got a newer LSN meanwhile is left to the server.
  *
  * The pages of a run are pinned beyond the server's limit for a process.  They are few
- * beside the ring, whose buffers are nobody else's to use.
+ * beside the ring, whose buffers no other process uses.
  *
  * If writing fails, the pages stay dirty and are unlocked at once, before the error is
  * passed on: a member of the team may wait for one of them, uninterruptibly, and the leader

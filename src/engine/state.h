@@ -60,14 +60,14 @@ typedef struct IndexShared
 	/*
 	 * Written by the process that has the index as a whole in a phase, read
 	 * by the one that has it in a later phase, and by the leader between
-	 * phases.  Of an index that several process, stats is written under the
-	 * mutex.
+	 * phases.  If several members process an index, they write stats under
+	 * the mutex.
 	 */
 	bool		has_stats;
 	IndexBulkDeleteResult stats;
 	slock_t		mutex;
 
-	/* for kinds that several process: see index_kind.c */
+	/* for kinds that several members process: see index_kind.c */
 	Ranges		ranges;			/* of its blocks, or what else there is */
 	pg_atomic_uint64 known_end; /* its size, as far as all of it is claimed */
 	pg_atomic_uint32 turn_taken;	/* by a member that does what only one at
@@ -149,8 +149,8 @@ typedef struct VacuumShared
 	int			num_index_scans;
 	bool		in_cleanup;		/* or in bulk deletion? */
 	bool		team_is_paused; /* for indexes outside_team */
-	int			batch_start;	/* of the indexes that several process: places */
-	int			batch_end;		/* in the order of claims */
+	int			batch_start;	/* of the indexes that all members process: */
+	int			batch_end;		/* places in the order of claims */
 	bool		doing_more_work;	/* what was put off, of that batch */
 	double		index_reltuples;	/* for the AMs */
 	bool		index_reltuples_estimated;
@@ -174,7 +174,7 @@ typedef struct VacuumShared
 										 * the free space map was vacuumed */
 	pg_atomic_uint64 audit_next;	/* claim on these */
 	pg_atomic_uint32 next_index;	/* place in the order of claims */
-	pg_atomic_uint32 empty_pages_found; /* by someone, in some index */
+	pg_atomic_uint32 empty_pages_found; /* by a member, in some index */
 	pg_atomic_uint32 more_work; /* likewise, was put off */
 } VacuumShared;
 

@@ -36,8 +36,9 @@ typedef struct VacuumJob
 } VacuumJob;
 
 /*
- * All but table_error_context are the leader's.  From table_start_team to table_finish_team it may be in parallel
- * mode; table_truncate and table_update_statistics come after that.
+ * All but table_error_context are the leader's.  From table_start_team to
+ * table_finish_team the leader may be in parallel mode; table_truncate and
+ * table_update_statistics come after that.
  */
 extern int	table_plan_workers(VacuumJob *job);
 extern void table_start_team(VacuumJob *job, int nworkers);

@@ -15,14 +15,15 @@
  * slot, or its archive.
  *
  * Some lag on purpose.  A standby with a recovery_min_apply_delay replays what was
- * written that long ago, so to hold a vacuum would show there only after the delay: what
- * is bounded is how far it is behind in receiving, which is what fills the network and
- * keeps WAL for its slot.  It doesn't tell its primary of the delay, and to guess it
- * from lag that stays the same is not safe: a slow standby's lag stays the same, too,
- * as it is kept at the bound here.  So cyclone.delayed_standbys names them.  And
- * one for which vacuums have stood still as long as a pause may last, as when its
- * replay was paused, is waited for in vain: it counts no more until its lag is
- * below the bound.
+ * written that long ago, so to hold a vacuum would show there only after the delay.  So
+ * the bound is on how far it is behind in receiving, as that fills the network and keeps
+ * WAL for its slot.  Such a standby doesn't tell its primary of the delay.  To guess the
+ * delay from lag that stays the same is not safe: a slow standby's lag stays the same,
+ * too, as it is kept at the bound here.  So cyclone.delayed_standbys names such standbys.
+ *
+ * Vacuums wait in vain for a standby whose replay is paused.  So a standby for which they
+ * have stood still as long as a pause may last counts no more until its lag is below the
+ * bound.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

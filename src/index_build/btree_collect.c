@@ -19,8 +19,8 @@
  *
  * The memory is a segment of its own.  It has room for as many entries as
  * there are rows.  Should it turn out to be too small, or an index not to have such
- * integers after all, the collection is broken, and all is built as if it had never been
- * meant.
+ * integers after all, the collection is broken, and all is built as if there had been
+ * none.
  *
  * Only for entries that are integers and nothing else: one that needs an index tuple
  * points into the memory of one process.

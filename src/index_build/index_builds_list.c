@@ -3,8 +3,9 @@
  * index_builds_list.c
  *	  The list of what a team builds: which indexes in which parts, in which order.
  *
- * For index_builds.c, which has the team.  Here is how indexes are divided that
- * index_builds_plan.c wants to be, and what a process builds with one pass over the table.
+ * For index_builds.c, which has the team.  index_builds_plan.c says which indexes are to
+ * be divided.  This file divides them, and says what a process builds with one pass over
+ * the table.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *
@@ -68,7 +69,7 @@ builds_can_collect(const IndexBuild *build)
 	return build->entry_size > 0 && build->tuple_size == 0;
 }
 
-/* builds_collected_parts -- into how many parts is an index divided whose entries do? */
+/* builds_collected_parts -- into how many parts is an index divided whose entries are collected? */
 int
 builds_collected_parts(int nmembers)
 {
@@ -87,7 +88,7 @@ builds_list_room(const IndexBuilds *builds, const Division *divisions)
 	return MAXALIGN(size);
 }
 
-/* builds_btrees_room -- and what the processes share that build parts of btrees? */
+/* builds_btrees_room -- how much of it does what processes share of their btrees take? */
 Size
 builds_btrees_room(const IndexBuilds *builds, const Division *divisions)
 {

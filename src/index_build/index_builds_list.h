@@ -78,10 +78,10 @@ typedef struct Division
  * the list takes in the shared block, and what its btrees take behind that.
  *
  * When the number of processes is known, builds_divide says how indexes are divided if no
- * entries are collected.  Those of an index that builds_can_collect may be: then it has
- * builds_collected_parts.  builds_list lists what there is to do, with the btrees from
- * place on: parts of the indexes whose entries are collected, those of other divided
- * indexes, and whole ones.
+ * entries are collected.  The entries of an index may be collected if builds_can_collect
+ * says so: then the index has builds_collected_parts.  builds_list lists what there is to
+ * do, with the btrees from place on: parts of the indexes whose entries are collected,
+ * those of other divided indexes, and whole ones.
  */
 extern Division *builds_sample(IndexBuilds *builds);
 extern Size builds_list_room(const IndexBuilds *builds, const Division *divisions);

@@ -24,10 +24,10 @@ typedef struct IndexBuild
 	double		pages;			/* expected */
 	double		cost;			/* of building it by one process, in units of
 								 * index_builds_plan.c */
-	double		pass_cost;		/* what of that is reading the table */
-	double		bounds_cost;	/* what each part costs, if it is divided, but */
-	double		entries_cost;	/* for the entries, and reading the table */
-	double		disk_cost;		/* and for each part but one in addition */
+	double		pass_cost;		/* of that: of reading the table */
+	double		bounds_cost;	/* in addition, of each part if it is divided */
+	double		entries_cost;	/* of the cost: of the entries */
+	double		disk_cost;		/* in addition, of each part but one */
 	double		server_cost;	/* of building it as the server does */
 } IndexBuild;
 

@@ -41,7 +41,7 @@ typedef enum PlanEnd
 	PLAN_NO_ROOM,				/* too few rows fit in front */
 	PLAN_NO_PROGRESS,			/* others take the room that is won */
 	PLAN_TOO_OLD,				/* the table has to be frozen first */
-	PLAN_STOPPED,				/* they mustn't be moved any more */
+	PLAN_STOPPED,				/* rows mustn't be moved any more */
 } PlanEnd;
 
 /* What one process, or all, moved in one pass */

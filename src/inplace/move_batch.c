@@ -136,7 +136,7 @@ move_batch_begin(MoveBatch *batch, Inplace *job)
 											   ALLOCSET_DEFAULT_SIZES);
 	batch->cid = GetCurrentCommandId(true);
 	batch->before = job->moved;
-	/* someone may lock what we update, and make us a member of a MultiXact */
+	/* a session may lock what we update, and make us a member of a MultiXact */
 	MultiXactIdSetOldestMember();
 	batch->is_watched = job->subscriptions != SUBSCRIPTION_NONE;
 	batch->can_be_undone = batch->entries->has_exclusion || batch->is_watched;

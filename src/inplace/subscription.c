@@ -14,23 +14,23 @@
  * that names the table, or a partitioned table above it; a change that comes
  * by way of the latter is routed to the partition.  (Children by inheritance
  * alone get none of their parents' changes.)  That holds for workers of each kind:
- * one that copies a table only inserts at first, and what it and those that
- * apply streamed changes in parallel look up is the same catalog.  A session that adds such a row
- * has pg_subscription_rel locked in row exclusive mode until it has committed.  So a
- * transaction that moves rows locks it in share mode before it looks, and keeps that until
- * it has committed, too.  Then either the row was there, and taking the lock has
- * made us see it, or it comes after our commit, and each search sees all that we
- * moved in its new place.  A look without that lock would not do: the
- * subscription might come, and a search begin, between the look and the commit.
+ * one that copies a table only inserts at first, and like those that apply streamed
+ * changes in parallel it looks into the same catalog.  A session that adds such a row has
+ * pg_subscription_rel locked in row exclusive mode until it has committed.  So a
+ * transaction that moves rows locks it in share mode before it looks, and keeps that
+ * lock until it has committed, too.  Then either the row was there, and taking the lock
+ * has made us see it, or it comes after our commit, and each search sees all that we
+ * moved in its new place.  A look without that lock would not do: the subscription might
+ * come, and a search begin, between the look and the commit.
  *
  * A session that drops any table needs that lock, too, for a moment, and
  * a batch may take long if it moves a large value, or makes entries in a GIN index.
  * So where the database has no subscription at all, pg_subscription is locked
- * instead, which only sessions need that create or change one.  CREATE SUBSCRIPTION
- * gives that lock back before it commits, so what it has put there must count at
- * once, committed or not.  Then none is there until our commit, and none on its
- * way: a session that creates one later comes to its tables after us.  That catalog is shared
- * by all databases, so if a session in any of them has it locked, the other lock is taken.
+ * instead.  Only sessions that create or change a subscription need that lock.  CREATE
+ * SUBSCRIPTION gives it back before it commits, so what it has put there must count at
+ * once, committed or not.  Then there is none until our commit, and none on its way: a
+ * session that creates one later comes to its tables after us.  All databases share that
+ * catalog, so if a session in any of them has it locked, the other lock is taken.
  *
  * Nothing can be put above a table meanwhile, as ATTACH PARTITION locks all that it
  * attaches exclusively, down to the leaves, while the table is locked for our

@@ -10,10 +10,9 @@
  * the new one.  The old value is deleted with the old version, by the same
  * transaction, as in any update of a value.
  *
- * Which rows point at such values is found out by reading the table, once in a pass;
- * each process (movers.c) reads some of its blocks.  The tail of the TOAST table is taken out
- * of the free space map before, so that the server, which stores the values, puts
- * them elsewhere.
+ * A pass reads the table once to find the rows that point at such values; each process
+ * (movers.c) reads some of its blocks.  The tail of the TOAST table is taken out of the
+ * free space map before, so that the server, which stores the values, puts them elsewhere.
  *
  * Logical decoding hears nothing of it: new parts of values are not marked for
  * it, and it doesn't care for deleted ones.

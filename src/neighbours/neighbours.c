@@ -22,16 +22,17 @@
  * How long they wait
  * ------------------
  * Linux counts for each process how long it ran, and how long it was ready to run and
- * had no core; that includes the time before a session begins with a statement that
- * has come for it, which its own clocks don't show.  A session that waits for a file,
- * or for a lock on a page or another of the server's, in the moment of a look is taken to
- * have waited since the last one.  At most MOST_FILES_A_LOOK processes are read at a time,
- * in turn.  Where the kernel doesn't tell, as if this process itself has not run since the
- * last look, though it is here, those at work are taken to have run since then.
+ * had no core.  That includes the time before a session begins with a statement that
+ * has come for it, which its own clocks don't show.  If a look finds a session waiting for
+ * a file, for a lock on a page, or for another lock of the server's, the session is taken
+ * to have waited since the last look.  At most MOST_FILES_A_LOOK processes are read at a
+ * time, in turn.  The kernel may not tell: then this process itself, which is here, seems
+ * not to have run since the last look.  In that case the sessions at work are taken to
+ * have run since then.
  *
  * Waits that VACUUM can't cause don't count against it: a statement that is seen to
- * wait for its client, for a lock on a table or row, or for time to pass, is excused, and its
- * session gets credit for short waits that no look sees (latency.c).
+ * wait for its client, for a lock on a table or row, or for time to pass, is excused, and
+ * its session gets credit for short waits that no look sees (latency.c).
  *
  * All this reads words of other processes without locks; what it is about changes all
  * the time anyway.

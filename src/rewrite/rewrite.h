@@ -226,10 +226,11 @@ extern void left_tuples_copy_big(TableRewrite *rewrite, const RewriteCounters *s
  * copy, which isn't written yet, or rewrite_audit_left if it is left to the leader, or is a
  * chunk that no row needs; and rewrite_audit_page at the end.
  *
- * The leader calls rewrite_audit_by_leader for each row that was left to it with its copy,
- * which isn't written yet, when its values are noted; rewrite_audit_count when a new heap is complete; and
- * rewrite_audit_indexes when the table has its new files and all indexes, and all of
- * them are locked exclusively.  The latter returns how many pages were looked at.
+ * The leader calls rewrite_audit_by_leader for each row that was left to it, when the
+ * row's values are noted, and its copy isn't written yet.  It calls rewrite_audit_count
+ * when a new heap is complete, and rewrite_audit_indexes when the table has its new files
+ * and all indexes, and all of them are locked exclusively.  The latter returns how many
+ * pages were looked at.
  */
 extern void rewrite_audit_begin_page(TableRewrite *rewrite, Page page);
 extern void rewrite_audit_fate(TableRewrite *rewrite, OffsetNumber off, TupleFate fate);

@@ -186,7 +186,7 @@ audit_pruned(TableVacuum *vacuum, Buffer buffer, const PruneResult *result)
 /*
  * audit_unchanged
  *		Of a page that is only looked at, as others have it pinned: are these its dead items,
- *		and does the engine reckon with its oldest IDs?  Need it not be changed?
+ *		and does the engine know of its oldest IDs?  Need it not be changed?
  *
  * Any lock on the page will do.
  */
@@ -362,7 +362,7 @@ begin_page(PageAudit *audit, TableVacuum *vacuum, Buffer buffer)
 
 /*
  * end_page
- *		These are the oldest IDs left on a page: does the engine reckon with them?
+ *		These are the oldest IDs left on a page: does the engine know of them?
  */
 static void
 end_page(PageAudit *audit, TransactionId oldest_xid, MultiXactId oldest_multi)

@@ -258,7 +258,7 @@ leave_remainder(TableVacuum *vacuum)
 
 /*
  * take_remainder
- *		Take a range that somebody has left over, first of all one's own.
+ *		Take a range that a member has left over, first of all this process's own.
  *		Return false if there is none.
  */
 static bool

@@ -234,7 +234,7 @@ cut_off(TableVacuum *vacuum, BlockNumber rel_pages, BlockNumber floor, int *nque
 		return rel_pages;
 	}
 
-	/* with a weaker lock somebody might be about to fill one of these */
+	/* a session with a weaker lock might be about to fill one of these */
 	Assert(CheckRelationLockedByMe(vacuum->rel, AccessExclusiveLock, false));
 	Assert(new_pages >= floor);
 	RelationTruncate(vacuum->rel, new_pages);

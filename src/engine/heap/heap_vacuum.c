@@ -186,7 +186,7 @@ heap_vacuum_phase(TableVacuum *vacuum,
 
 /*
  * next_dead_page
- *		The read stream's callback: the next page with dead items, and they.
+ *		The read stream's callback: the next page with dead items, and these items.
  *
  * Waits for no lock, and for no other process.  Of I/O it does what file_cache.c does.
  */

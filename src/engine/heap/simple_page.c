@@ -236,8 +236,8 @@ fill_result(const Judgement *judgement, int nfrozen, PruneResult *result)
  *		Is the page simple?  If so, fill in *judgement, and the dead items that
  *		there will be in *result.
  *
- * This is the hottest loop of a vacuum.  It goes backwards because tuples are
- * mostly stored so: memory is then read forwards, which CPUs foresee.
+ * This is the hottest loop of a vacuum.  It goes backwards because most pages
+ * store their tuples in that order: memory is then read forwards, which CPUs foresee.
  * Rows side by side mostly come from the same transaction, hence last_xmin and
  * known_dead.
  */

@@ -28,19 +28,18 @@
  * Then the server is asked whether the transaction is in progress.
  *
  * The order of XIDs is cyclic, so "before" is right for XIDs less than 2^31
- * apart.  Those compared here are: when the lock was carried on, its XID, that
- * of the update, and both values of relfrozenxid were among the transactions
- * that the server had to know apart; and relfrozenxid stays between the
- * lock and the update until the lock has been removed or the row is gone, as the
- * update's XID in xmin has to be frozen for it to go past that, on the very page that
- * no VACUUM gets through.
+ * apart.  Those compared here are.  When the lock was carried on, its XID, that of the
+ * update, and both values of relfrozenxid were among the transactions that the server had
+ * to know apart.  And relfrozenxid stays between the lock and the update until the lock
+ * has been removed or the row is gone.  To go past the update's XID, which is the row's
+ * xmin, a VACUUM would have to freeze that, on the very page that no VACUUM gets through.
  *
  * MultiXactIds don't get there.  They are carried on in the same way, but a transaction
  * that asks for the members of one holds relminmxid back until it ends.
  *
- * No cleanup lock is needed, as no tuple moves: sessions that have the page pinned
- * must reckon with changes of xmax in any case.  A standby need not wait for queries,
- * as every snapshot sees the same with and without the lock.
+ * No cleanup lock is needed, as no tuple moves: xmax may change at any time for sessions
+ * that have the page pinned.  A standby need not wait for queries, as every snapshot sees
+ * the same with and without the lock.
  *
  * Portions Copyright (c) 2026, the pg_cyclone developers
  *

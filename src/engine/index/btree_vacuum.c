@@ -42,7 +42,7 @@
  *	 the ID and loses the mark.  The new page Q is covered by (c).  The old
  *	 right sibling S, if it was covered by (c) through P, has the ID or is
  *	 followed in spite of not having it: if it has, Q isn't marked and covers
- *	 it; if it hasn't, somebody has visited S after it was made (only a visit
+ *	 it; if it hasn't, a member has visited S after it was made (only a visit
  *	 clears the ID), so it isn't fresh.
  * - When a page that isn't fresh splits, no half has entries of dead TIDs.
  * - A visit to P makes it not fresh; what P covered by (c) is covered by the

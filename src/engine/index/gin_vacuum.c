@@ -34,7 +34,7 @@
  * - An entry doesn't leave its stretch: the page that it moves to is linked from
  *	 the page where it was, so in front of the next stretch's first leaf.
  * - If the root is a leaf there is one stretch, and the process that claims it looks for
- *	 the leftmost leaf as it is then.  If the root has been split by then, that is
+ *	 the leftmost leaf as it is then.  If the root has been split before, that is
  *	 another page, and stays the leftmost one.
  * - A session moves a posting list that becomes too long to a posting tree while the
  *	 entry's page is locked.  If that is before the visit, the visit finds the dead

@@ -51,7 +51,7 @@
  *	 visit, as P isn't marked.  Tuples that come to N after that come from P and
  *	 are live; so the visit to N that follows is its last one.
  * - A bucket that isn't there yet is made by a split of a bucket P.  If it gets
- *	 entries of dead TIDs, P hasn't had its final visit, so somebody has P still
+ *	 entries of dead TIDs, P hasn't had its final visit, so a member has P still
  *	 before it.  Each member looks for new buckets after the last one that it
  *	 knows of (claim_new_buckets), whether that is in a range or was put off.  So
  *	 the member that visits P finds it, unless another member has before.

@@ -68,9 +68,8 @@ index_measure(TableVacuum *vacuum, bool is_tiny)
 
 /*
  * index_parallel_degree
- *		How many workers do the indexes have use for?  One index for each process,
- *		or as many processes as the size of the largest index calls for whose work
- *		can be shared.
+ *		How many workers do the indexes have use for?  One process for each index, or
+ *		as many as the largest index calls for that several processes can share.
  */
 int
 index_parallel_degree(const TableVacuum *vacuum)
