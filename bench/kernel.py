@@ -30,7 +30,7 @@ class KernelUse:
 
     user: float  # seconds of all processes of the server
     system: float
-    disk_read: int  # bytes, by whoever uses that disk; 0 if the data is on none
+    disk_read: int  # bytes, by all that use that disk; 0 if the data is on none
     disk_written: int
     cached: int  # bytes of the table's files in the page cache
 

@@ -59,7 +59,7 @@ OTHER_PHASE = "other"
 CORE_PHASES = (OTHER_PHASE, *PARALLEL_PHASES[:4], "truncation", OTHER_PHASE)
 # As pg_stat_progress_cluster does: the TOAST table is part of the heap copy, and so is its index.
 CORE_FULL_PHASES = (OTHER_PHASE, "heap copy", *[OTHER_PHASE] * 4, "index build", OTHER_PHASE)
-# With which VACUUM FULL of core builds indexes as it comes
+# With which VACUUM FULL of PostgreSQL builds indexes as it comes
 CORE_FULL_WORKERS = 2
 SAMPLE_SECONDS = 0.02
 
@@ -120,7 +120,7 @@ class Run:
     contender: Contender
     round: int
     seconds: float  # as the client sees it
-    phases: dict[str, float]  # the leader's seconds by phase; sampled for core; empty if pg_cyclone reported none
+    phases: dict[str, float]  # the leader's seconds by phase; sampled for PostgreSQL; empty if pg_cyclone reported none
     launched: int | None  # parallel workers that took part; None if the engine said nothing
     store: tuple[int, int] | None  # what the dead-TID store held at its peak: items, bytes; None if nothing was said
     outcome: dict[str, int]  # what the VACUUM left behind; has to be the same for all
@@ -163,7 +163,7 @@ class Result:
     runs: list[Run] = field(default_factory=list)
 
     def contenders(self) -> list[Contender]:
-        """Return the contenders in the order in which they were named: core first, each with more and more workers."""
+        """Return the contenders in the order in which they were named: PostgreSQL first, each with more and more workers."""
         return sorted({run.contender for run in self.runs}, key=lambda contender: (contender.label, contender.workers))
 
     def runs_of(self, contender: Contender) -> list[Run]:
@@ -180,11 +180,11 @@ class Result:
         return {name: median(run.phases.get(name, 0) for run in runs) for name in names}
 
     def core_alone(self) -> Contender:
-        """Return core in one process, or with as few workers as it had."""
+        """Return PostgreSQL in one process, or with as few workers as it had."""
         return next(contender for contender in self.contenders() if contender.is_core)
 
     def best_core(self) -> Contender:
-        """Return core with the PARALLEL setting that was the fastest here."""
+        """Return PostgreSQL with the PARALLEL setting that was the fastest here."""
         return min((contender for contender in self.contenders() if contender.is_core), key=self.median_seconds)
 
     def ratio(self, contender: Contender, baseline: Contender) -> Ratio:
@@ -202,7 +202,7 @@ class Result:
 
 
 def contenders_for(scenario: Scenario, worker_counts: list[int], core_counts: list[int] | None = None) -> list[Contender]:
-    """Return who competes: core with these counts, by default alone, with one worker and with a process an index, where there are
+    """Return who competes: PostgreSQL with these counts, by default alone, with one worker and with a process an index, where there are
     several; pg_cyclone with each count.
     """
     if core_counts is None:

@@ -37,7 +37,7 @@ def save_plots(folder: Path, circumstances: dict, results: list[Result], store_r
 
 
 def _draw_summary(results: list[Result]) -> Figure:
-    """Draw a line each scenario, with a dot for each count of workers: how many times as fast as core at its best."""
+    """Draw a line each scenario, with a dot for each count of workers: how many times as fast as PostgreSQL at its best."""
     counts = sorted({contender.workers for result in results for contender in result.contenders() if contender.is_usual})
     figure, axes = pyplot.subplots(figsize=(8.5, 1.4 + 0.42 * len(results)), layout="constrained")
     for number, count in enumerate(counts):

@@ -146,7 +146,7 @@ _STORE_TITLES = {
 
 
 def serial_share(result: Result, contender: Contender) -> float | None:
-    """Return the median share of the time outside the parallel phases, 0 to 1; None for core, which shares out little, and
+    """Return the median share of the time outside the parallel phases, 0 to 1; None for PostgreSQL, which shares out little, and
     unless every run reported phases.
     """
     shares = [run.serial_share for run in result.runs_of(contender)]

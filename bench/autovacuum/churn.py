@@ -163,7 +163,7 @@ def calibrate(original: Cluster, churn: Churn, *, base: Path) -> float:
 
 
 def settings_of(name: str, target: str | None, churn: Churn) -> dict[str, str]:
-    """Return the settings of a contender; what TARGET_OF_CORE stands for is known after core's run."""
+    """Return the settings of a contender; what TARGET_OF_CORE stands for is known after PostgreSQL's run."""
     if name == CORE:
         return {"cyclone.autovacuum": "off"}
     settings = {"cyclone.autovacuum": "on"}

@@ -287,7 +287,7 @@ def _fill_buffers(server: Cluster, experiment: Experiment) -> None:
 
 @contextmanager
 def _small_tables_vacuumed(server: Cluster, interval: float):
-    """Have the small tables vacuumed every `interval` seconds for as long as the block takes, by core and without delay in each
+    """Have the small tables vacuumed every `interval` seconds for as long as the block takes, by PostgreSQL and without delay in each
     run, so that all runs have this in common.
     """
     done = threading.Event()

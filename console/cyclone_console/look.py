@@ -169,7 +169,7 @@ def _engines_vacuums(conn: psycopg.Connection) -> list[Vacuum]:
 
 
 def _engines_vacuum(leader: dict, rows: list[dict], pace: dict | None) -> Vacuum:
-    """Return a VACUUM by the rows of its processes; of somebody else's, all that one may see is that it runs."""
+    """Return a VACUUM by the rows of its processes; of another user's, all that one may see is that it runs."""
     vacuum = Vacuum(leader["pid"], leader["datname"], leader["relation"], leader["relid"], leader["role"] is not None)
     if not vacuum.by_engine:
         return vacuum

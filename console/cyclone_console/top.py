@@ -85,7 +85,7 @@ def keys():
 
 
 def show(dsn: str, title: str, interval: float, conn: psycopg.Connection, console: Console) -> int:
-    """Show the VACUUMs until somebody has had enough; return the exit status.
+    """Show the VACUUMs until the user ends it; return the exit status.
 
     A signal is only noted: raised as an exception, it would be lost where Python ignores these, as in a destructor.
     """

@@ -316,7 +316,7 @@ class FaultTest:
             self.done["without an error"] += 1
             return "without an error"
         if self._is_lost(failure):
-            # as core does it where files cannot be truncated or synced, because memory and disk would differ
+            # as PostgreSQL does it where files cannot be truncated or synced, because memory and disk would differ
             panic = self._panic(error).search(log)
             assert panic, f"{statement}: the server went down, and not for what PostgreSQL goes down for: {failure}"
             self.done["ended by a PANIC, as with PostgreSQL"] += 1

@@ -1,4 +1,4 @@
-"""pg_cyclone's VACUUM leaves tables of every shape as core's does: on copies of one stopped data directory, both leave
+"""pg_cyclone's VACUUM leaves tables of every shape as PostgreSQL's does: on copies of one stopped data directory, both leave
 equal line pointers and tuple headers, visibility map, free space map, statistics and reports."""
 
 import re
@@ -439,7 +439,7 @@ def start_copy(base: Cluster, workers: int) -> Cluster:
 
 @pytest.fixture(scope="module")
 def core_outcome(base):
-    """A function that returns what core's VACUUM with these options does, found out once."""
+    """A function that returns what PostgreSQL's VACUUM with these options does, found out once."""
     known: dict[str, Outcome] = {}
 
     def outcome(options: str, workers: int, settings: dict | None = None) -> Outcome:
@@ -555,7 +555,7 @@ def repeat_vacuum(conn, workers: int) -> dict:
 
 @pytest.fixture(scope="module")
 def repeated_by_core(base):
-    """What repeat_vacuum finds under core."""
+    """What repeat_vacuum finds under PostgreSQL."""
     with start_copy(base, 0) as cluster, cluster.connect(DB) as conn:
         conn.execute("SET cyclone.enabled = off")
         return repeat_vacuum(conn, 0)

@@ -76,7 +76,7 @@ def assert_server_finishes(conn, before, statement="VACUUM (VERBOSE, FREEZE, PRO
     checks.assert_clean(conn, "t")
     state = checks.table_state(conn, "t")
     assert state["dead_items"] == state["dead_tuples"] == 0
-    # until somebody says otherwise
+    # until a user says otherwise
     conn.execute("SELECT cyclone.autovacuum_reset('t')")
     assert by_engine(said(conn, "VACUUM (VERBOSE) t"))
     checks.assert_clean(conn, "t")
@@ -204,7 +204,7 @@ def test_found_within_the_expected_number_of_pages(large, fault, statement, shar
 
 
 def test_leaf_that_nobody_visits(t):
-    """Its entries are found when all indexes have been passed over; no item has become unused by then."""
+    """Its entries are found when all indexes have been passed over; no item has become unused before that."""
     conn = t()
     before = rows(conn)
     error = fails(conn, "leaf:5")
@@ -282,7 +282,7 @@ REWRITE = "VACUUM (FULL, VERBOSE) t"
 
 
 def assert_full_is_the_servers(conn, before):
-    """The server's own VACUUM FULL gets the table, until somebody says otherwise."""
+    """The server's own VACUUM FULL gets the table, until a user says otherwise."""
     assert LEFT in said(conn, REWRITE)
     assert rows(conn) == before
     checks.assert_clean(conn, "t")
@@ -603,7 +603,7 @@ def test_number_of_reports_is_bounded(new_cluster):
 
 
 def test_breaker_outlasts_restart_and_crash(new_cluster):
-    """Until its time is over, or somebody resets it, for one table or for all."""
+    """Until its time is over, or a user resets it, for one table or for all."""
     own = new_cluster(autovacuum="off")
     own.sql("CREATE DATABASE d")
     with own.connect("d") as conn:

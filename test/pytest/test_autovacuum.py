@@ -366,7 +366,7 @@ def test_toast_tables_and_catalogs(auto):
     for name in ("pg_authid", "pg_class"):
         assert not checks.heap_corruption(auto.conn, name) and not checks.btree_corruption(auto.conn, name)
         assert not checks.visibility_map_errors(auto.conn, name)
-        # rows that died after that vacuum may have been pruned by whoever read them
+        # rows that died after that vacuum may have been pruned by a session that read them
         assert not checks.dangling_index_entries(auto.conn, name, between_passes=True)
     assert_no_noise(auto.log)
 
@@ -543,7 +543,7 @@ def test_a_thousand_small_tables(own):
 
 
 def test_workers_say_nothing_of_their_leaders_error(auto):
-    """Those that are at work by then; the server ends workers that have only just been started."""
+    """Those that are at work then; the server ends workers that have only just been started."""
     auto.make_table(parallel_workers=2)
     with auto.parked("t", processes=3) as pids:
         [leader] = auto.leaders()
@@ -1062,7 +1062,7 @@ def test_the_limit_is_shared_out(auto):
     wait_for_budgets(auto, t=200, u=200, v=500)
     auto.set(vacuum_cost_limit=40)
     wait_for_budgets(auto, t=400, u=400, v=500)
-    # whoever is alone has it all
+    # an autovacuum that is alone has it all
     auto.let("u", enabled="off")
     wait_for_budgets(auto, t=800, v=500)
     auto.set(autovacuum_vacuum_cost_delay=0)

@@ -656,7 +656,7 @@ def test_privileges(roles):
         conn.execute("DELETE FROM cyclone.compaction_state")
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="must be owner of table t"):
             policy(other, "false")
-        # a function that runs with the rights of somebody else goes by these
+        # a function that runs with another user's rights goes by these
         conn.execute("CREATE FUNCTION f() RETURNS void LANGUAGE sql SECURITY DEFINER AS $$SELECT cyclone.compaction_policy('t', false)$$")
         conn.execute("ALTER FUNCTION f() OWNER TO compaction_other")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -91,7 +91,7 @@ class Looking(Background):
     ("filler", "rows", "what"), [(FILLER, 20000, "ctid::text"), (BIG_FILLER, 3000, "pg_column_toast_chunk_id(filler)")]
 )
 def test_who_is_about_to_be_excluded(cluster, db, conn, filler, rows, what):
-    """A row stays if somebody looks for it: he would find neither of two versions if the move were through too soon."""
+    """A row stays if a session looks for it: the session would find neither of two versions if the move were through too soon."""
     make_circles(conn, filler, rows)
     conn.execute("SET cyclone.debug_horizon_wait = 1")
     before, expected = places(conn, what), content(conn, "t")

@@ -1,4 +1,4 @@
-"""GiST and SP-GiST indexes that several processes vacuum: on copies of one server their pages are, byte for byte, as core's
+"""GiST and SP-GiST indexes that several processes vacuum: on copies of one server their pages are, byte for byte, as PostgreSQL's
 VACUUM leaves them; and what moves between the visits of two processes is found."""
 
 import re
@@ -108,7 +108,7 @@ def vacuum_copy(base: Cluster, workers: int, settings: dict) -> tuple[dict, dict
 
 @pytest.fixture(scope="module")
 def core_states(base):
-    """What core's VACUUM leaves."""
+    """What PostgreSQL's VACUUM leaves."""
     states, _, cluster = vacuum_copy(base, 0, {"cyclone.enabled": "off"})
     cluster.remove()
     return states
@@ -185,7 +185,7 @@ def cleaned_copy(base: Cluster, workers: int, settings: dict) -> tuple[dict, Clu
 
 @pytest.fixture(scope="module")
 def core_cleaned(base):
-    """What core leaves without dead rows."""
+    """What PostgreSQL leaves without dead rows."""
     states, cluster = cleaned_copy(base, 0, {"cyclone.enabled": "off"})
     cluster.remove()
     return states

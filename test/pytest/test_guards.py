@@ -63,7 +63,7 @@ def wait_until_paused(conn) -> None:
 
 
 def pinned(conn) -> list:
-    """Return which pages of the table and its indexes somebody has pinned; nothing is known where there is no pg_buffercache."""
+    """Return which pages of the table and its indexes are pinned; nothing is known where there is no pg_buffercache."""
     if one(conn, "SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_buffercache'") == 0:
         return []
     conn.execute("CREATE EXTENSION IF NOT EXISTS pg_buffercache")
@@ -177,7 +177,7 @@ def test_a_pause_while_empty_pages_are_deleted_with_heap_pages_pinned(cluster, d
     ],
 )
 def test_the_same_while_the_table_shrinks(cluster, db, conn, options, point):
-    """FULL keeps its lock on the table, and whoever pauses it is told."""
+    """FULL keeps its lock on the table, and the user who pauses it is told."""
     before = make_table(conn)
     size = one(conn, "SELECT pg_relation_size('t')")
     warnings = []
@@ -216,7 +216,7 @@ def test_a_pause_is_bounded(cluster, db, conn):
 
 
 def test_who_pauses_all_holds_those_that_begin_later(cluster, db, conn):
-    """Until somebody lets one of them go on, or all."""
+    """Until a user lets one of them go on, or all."""
     before = make_table(conn, 2000)
     assert one(conn, "SELECT cyclone.pause()") == 0
     try:
@@ -665,7 +665,7 @@ def test_the_pace_of_a_running_vacuum_is_set(cluster, db, conn):
 
 
 def test_what_pace_can_be_set(cluster, db, conn):
-    """As the settings have it, and by whoever may cancel the statement; of what is no VACUUM not at all."""
+    """As the settings have it, and by a role that may cancel the statement; of what is no VACUUM not at all."""
     make_table(conn, 2000)
     conn.execute("CREATE ROLE cyclone_i")
     try:

@@ -120,7 +120,7 @@ def without_items(page: bytearray) -> bytearray:
 
 @pytest.fixture
 def interrupted(new_cluster):
-    """A server with a table in whose index the split of a bucket has just begun when whoever did it failed; with that
+    """A server with a table in whose index the split of a bucket has just begun when the session that did it failed; with that
     bucket, a low one. The next insertion into it takes up the split again."""
     cluster = new_cluster(**SETTINGS)
     with cluster.connect(TEMPLATE) as conn:
@@ -185,7 +185,7 @@ def test_a_split_that_was_interrupted_brings_no_dead_entries_to_a_bucket_already
     new_block = block_of(conn, maxbucket)
     settings = {**SETTINGS, "cyclone.debug_point": "hash-put-off:any:notice"}
     with cluster.connect(TEMPLATE) as reader:
-        # whoever has the first buckets has the old one before it
+        # the member that has the first buckets has the old one before it
         reader.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; BEGIN")
         reader.execute(f"DECLARE c CURSOR FOR SELECT * FROM t WHERE key = {key_in(conn, 1, 'SELECT key FROM t')}")
         assert len(reader.execute("FETCH c").fetchall()) == 1

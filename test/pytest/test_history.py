@@ -266,7 +266,7 @@ def test_autovacuum(auto):
     auto.wait_for("error_count")
     row = wait_until(lambda: history(conn, outcome="failed"), "a row")[0]
     assert (row["started_by"], row["run_by"], row["sqlstate"]) == ("autovacuum", "engine", "XX000")
-    # somebody wants the table
+    # another session wants the table
     auto.unset("cyclone__debug_point")
     conn.execute("SELECT cyclone.autovacuum_reset()")
     auto.make_dead("t", "id % 3 = 2")  # or there may be nothing to do: the server may have come before we looked

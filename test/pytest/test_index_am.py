@@ -1,4 +1,4 @@
-"""An access method of somebody else, which does in VACUUM what parallel mode forbids, is called while there is no team; all other
+"""An access method of another library, which does in VACUUM what parallel mode forbids, is called while there is no team; all other
 phases are the team's.
 
 The index of the test module test_index_am keeps its entries in a table, so each VACUUM runs queries, with a transaction ID.

@@ -240,7 +240,7 @@ def test_a_standbys_new_snapshots_are_in_nobodys_way(new_cluster):
 
 
 def test_tries_to_lock_the_table_take_no_xids(cluster, db, conn, table):
-    """Not as long as somebody else has it: there may be many tries."""
+    """Not as long as another session has it: there may be many tries."""
     next_xid = "SELECT pg_current_xact_id()::text::int"
     conn.execute("VACUUM (FULL INPLACE, INDEX_CLEANUP off) t")
     with cluster.connect(db) as reader:

@@ -692,7 +692,7 @@ def test_logical_decoding_hears_nothing(new_cluster):
 
 
 def test_the_wait_for_old_snapshots_is_seen(cluster, db, conn):
-    """Rows have moved, and somebody may need them at their old places."""
+    """Rows have moved, and a snapshot may need them at their old places."""
     conn.execute("CREATE TABLE t (id int, filler text); INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 4000) i")
     conn.execute("DELETE FROM t WHERE id <= 3000")
     with cluster.connect(db) as other:
@@ -1469,7 +1469,7 @@ def test_a_session_that_fails_keeps_no_lock(cluster, db, conn, values, point):
 
 
 def test_functions_in_indexes_run_as_the_owner(cluster, db, conn):
-    """In a restricted context, whoever compacts: an expression that tries to do more fails, and the rows stay."""
+    """In a restricted context, whichever role compacts: an expression that tries to do more fails, and the rows stay."""
     conn.execute("CREATE ROLE careless_owner LOGIN")
     try:
         conn.execute("GRANT CREATE ON SCHEMA public TO careless_owner")

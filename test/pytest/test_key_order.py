@@ -1,4 +1,4 @@
-"""VACUUM FULL sorts entries of btrees as integers, and leaves the pages that core's build leaves, for all types and orders of keys."""
+"""VACUUM FULL sorts entries of btrees as integers, and leaves the pages that PostgreSQL's build leaves, for all types and orders of keys."""
 
 import random
 import struct
@@ -101,7 +101,7 @@ def pages_of(conn, index: str) -> list[list[bytes]]:
 
 
 def assert_as_built_by_core(conn, table: str) -> int:
-    """Compare all btrees of a table with those that core builds of the same rows; return how many leaf pages there were."""
+    """Compare all btrees of a table with those that PostgreSQL builds of the same rows; return how many leaf pages there were."""
     names = [name for (name,) in conn.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = %s::regclass", (table,))]
     ours = {name: pages_of(conn, name) for name in names}
     sizes = {name: conn.execute("SELECT pg_relation_size(%s)", (name,)).fetchone() for name in names}
@@ -149,7 +149,7 @@ def is_sorted_by_us(conn, table: str) -> bool:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_type_in_every_order(conn, workers):
-    """Each index has the pages that core's own build gives it, whoever builds it."""
+    """Each index has the pages that PostgreSQL's own build gives it, whoever builds it."""
     run_script(conn, MAKE_TYPES)
     for number, kind in enumerate(TYPES):
         table = f"t{number}"
@@ -164,7 +164,7 @@ def test_every_type_in_every_order(conn, workers):
 
 @pytest.mark.parametrize("distinct", [1, 50, 100_000])
 def test_few_and_many_duplicates(conn, distinct):
-    """Posting lists are as core makes them; options of the index count, and keys that come in order stay so."""
+    """Posting lists are as PostgreSQL makes them; options of the index count, and keys that come in order stay so."""
     fill(conn, "t", {"a": "int4", "b": "int8"}, rows=20_000, distinct=distinct, seed=distinct % 997)
     for index in ("(a)", "(filler)", "(b DESC)", "(a) WITH (deduplicate_items = off)", "(b) WITH (fillfactor = 50)",
                   "(a) WHERE b > 0", "((a % 10))", "((a % 3), b) WHERE b IS NOT NULL", "(filler) INCLUDE (b)"):  # fmt: skip

@@ -173,7 +173,7 @@ def test_distribution_switched_off(server, order):
 
 
 def test_a_table_distributed_meanwhile(server):
-    """A table that becomes another library's while VACUUM FULL waits for its lock is not rewritten, and somebody is told."""
+    """A table that becomes another library's while VACUUM FULL waits for its lock is not rewritten, and the client is told."""
     pretend(server, "citus")
     with server.connect("citus") as conn:
         fill(conn)

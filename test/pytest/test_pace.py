@@ -439,7 +439,7 @@ def test_a_command_that_fails_early_watches_nobody(cluster, db, conn):
 
 
 def test_an_error_ends_the_pace_too(cluster, db, conn):
-    """After a failed VACUUM with a target, whoever failed, the session's next ones are as fast as ever, and statements go on."""
+    """After a failed VACUUM with a target, whichever process failed, the session's next ones are as fast as ever, and statements go on."""
     make_table(conn)
     for who, other in (("leader", "worker"), ("worker", "leader")):
         with cluster.connect(db) as session, cluster.connect(db) as gate:

@@ -65,7 +65,7 @@ def test_meta_is_as_its_specification_says():
 
 def test_the_archive_has_what_a_build_needs():
     if (REPO / ".git").exists() and shutil.which("git"):
-        # whoever owns the repository
+        # whichever user owns the repository
         env = {**os.environ, "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
         made = subprocess.run(["make", "--silent", "-C", REPO, "dist"], text=True, capture_output=True, env=env)
         assert made.returncode == 0, made.stderr

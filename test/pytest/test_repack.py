@@ -1,5 +1,5 @@
-"""REPACK on pg_cyclone's engine does what core's does, with the same words, in less time: the same tables, rows, headers, catalogs,
-statistics, warnings and errors. PARALLEL is an option of ours, and an error where core runs it.
+"""REPACK on pg_cyclone's engine does what PostgreSQL's does, with the same words, in less time: the same tables, rows, headers, catalogs,
+statistics, warnings and errors. PARALLEL is an option of ours, and an error where PostgreSQL runs it.
 
 CYCLONE_OPTION_LISTS is how many random statements are compared, CYCLONE_SEED where chance begins.
 """
@@ -44,7 +44,7 @@ REPACK = "REPACK (PARALLEL 2) t"
 
 @pytest.fixture(scope="module")
 def core(base):  # noqa: F811
-    """What core's REPACK does to tables of every shape."""
+    """What PostgreSQL's REPACK does to tables of every shape."""
     return rewrite_all(base, {"cyclone.enabled": "off"}, "REPACK")
 
 
@@ -117,7 +117,7 @@ def random_repack(chance: random.Random) -> str:
 
 
 def test_random_statements(conn):
-    """Each ends as core's does, with the same words at the same place; in a transaction block and in a function, too."""
+    """Each ends as PostgreSQL's does, with the same words at the same place; in a transaction block and in a function, too."""
     print(f"CYCLONE_SEED={SEED}")
     chance = random.Random(SEED)
     conn.prepare_threshold = None  # or psycopg would prepare what comes often, and several statements can't be
@@ -199,7 +199,7 @@ def rewritten(conn, statement: str) -> tuple[set[str], list[str]]:
 
 
 def test_a_whole_database(cluster, db, conn):
-    """The same tables as in core's, catalogs included, but for those that others have to themselves."""
+    """The same tables as in PostgreSQL's, catalogs included, but for those that others have to themselves."""
     make_menagerie(conn)
     run_script(conn, MAKE_VERSIONS.replace(" t ", " big "))
     conn.execute("CREATE TEMP TABLE mine AS SELECT 1 AS id")
@@ -279,7 +279,7 @@ STATISTICS = """
 
 @pytest.mark.parametrize("statement", ["REPACK t", "REPACK (ANALYZE) t", "REPACK (ANALYZE, VERBOSE) t (id)"])
 def test_statistics(conn, statement):
-    """Counters, pg_class and what ANALYZE finds are as after core's; VERBOSE says the same, and more."""
+    """Counters, pg_class and what ANALYZE finds are as after PostgreSQL's; VERBOSE says the same, and more."""
     outcomes = []
     for enabled in ("off", "on"):
         run_script(conn, MAKE_VERSIONS)
@@ -299,7 +299,7 @@ def test_statistics(conn, statement):
 
 
 def test_what_verbose_says(cluster, db, conn, versions):  # noqa: F811
-    """The lines of core's, with the same numbers, then ours."""
+    """The lines of PostgreSQL's, with the same numbers, then ours."""
     with cluster.connect(db) as other:
         said = hear(other, "REPACK (VERBOSE, PARALLEL 2) t")
     assert said[0] == 'INFO: repacking "public.t" in physical order'
@@ -415,7 +415,7 @@ def test_a_prepared_statement_is_run_again(conn):
 
 
 def test_functions_in_indexes(conn):
-    """They run as the owner, in a restricted context, and may do what they may in core's: analyze a table, for one."""
+    """They run as the owner, in a restricted context, and may do what they may in PostgreSQL's: analyze a table, for one."""
     make_menagerie(conn)
     outcomes = []
     for command in ("ANALYZE public.u", "REPACK public.u", "VACUUM public.u", "CREATE TEMP TABLE x ()", "SELECT count(*) FROM t"):

@@ -269,7 +269,7 @@ def test_the_form_of_times_that_a_server_is_set_to_does_not_matter(cluster, db, 
 
 
 def test_functions_of_a_database_are_not_taken_for_the_servers(cluster, db, conn):
-    """Its owner may have set a search path: nothing of his runs with the rights of whoever makes the report."""
+    """Its owner may have set a search path: nothing of the owner's runs with the rights of the role that makes the report."""
     fill(conn)
     conn.execute("CREATE SCHEMA theirs")
     for function in ("now() RETURNS timestamptz", "current_setting(text) RETURNS text", "clock_timestamp() RETURNS timestamptz"):

@@ -1,4 +1,4 @@
-"""VACUUM FULL on pg_cyclone's engine leaves tables of every shape as core's does: the same rows with the same headers, frozen
+"""VACUUM FULL on pg_cyclone's engine leaves tables of every shape as PostgreSQL's does: the same rows with the same headers, frozen
 alike, in files no larger, and everything else about the table as it was."""
 
 import os
@@ -96,7 +96,7 @@ REWRITE_SHAPES = {
     """,
 }
 TABLES = [*SHAPES, *REWRITE_SHAPES, MIXED_MAP, MULTIXACTS]
-# Which of them core rewrites in our stead, such as those with a TOAST table that they wouldn't get today
+# Which of them PostgreSQL rewrites in our stead, such as those with a TOAST table that they wouldn't get today
 LEFT_TO_SERVER = {"missing_values", "dropped_columns", "now_plain", *CATALOGS}
 
 
@@ -195,7 +195,7 @@ def wal_level(request):
 
 @pytest.fixture(scope="module")
 def core(base, wal_level):
-    """What core's VACUUM FULL does to all tables."""
+    """What PostgreSQL's VACUUM FULL does to all tables."""
     return rewrite_all(base, {"cyclone.enabled": "off"}, "VACUUM (FULL)", **wal_level)
 
 
@@ -224,7 +224,7 @@ def assert_alike(ours: dict, core: dict, workers: int) -> None:
         assert actual["class"] == expected["class"], heap
         assert actual["depend"] == expected["depend"], heap
         assert actual["blocks"] <= expected["blocks"] + (workers > 0), heap
-        if is_toast:  # core inserts values anew, so its tuples have other headers
+        if is_toast:  # PostgreSQL inserts values anew, so its tuples have other headers
             assert sorted(row[6:] for row in actual["tuples"]) == sorted(row[6:] for row in expected["tuples"]), heap
         elif workers == 0:
             assert actual["tuples"] == expected["tuples"], heap
@@ -309,7 +309,7 @@ def test_old_snapshots_see_what_they_saw(cluster, db, conn, workers):
 
 
 def test_row_versions_are_kept_as_core_keeps_them(prefix):
-    """With an old snapshot open, the same versions of rows and values survive as in core's VACUUM FULL."""
+    """With an old snapshot open, the same versions of rows and values survive as in PostgreSQL's VACUUM FULL."""
     kept = {}
     with create_with_template(prefix, CONFIG) as original:
         original.start()

@@ -1,4 +1,4 @@
-"""VACUUM FULL rebuilds several indexes at once and leaves catalogs and indexes as core's does, to which some kinds are left."""
+"""VACUUM FULL rebuilds several indexes at once and leaves catalogs and indexes as PostgreSQL's does, to which some kinds are left."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from cyclone_lab.cluster import Cluster
 from test_as_core import DB
 from test_rewrite import CHANGES, MAKE_VERSIONS, WAL_LEVELS, content, relation_files, run_script
 
-# One parallel worker of core's needs 64 MB, so here core builds each index alone, and only what isn't plain is left to it.
+# One parallel worker of PostgreSQL's needs 64 MB, so here PostgreSQL builds each index alone, and only what isn't plain is left to it.
 SETTINGS = {"maintenance_work_mem": "32MB"}
 FULL = "VACUUM (FULL, PARALLEL 2) t"
 MAKE_TYPES = r"""
@@ -39,7 +39,7 @@ def _simple(name: str, *indexes: str, kind: str = "", options: str = "") -> str:
     return f"CREATE {kind} TABLE {name} (id int PRIMARY KEY, n int, note text) {options}; {_FILL.format(name)} {creations}"
 
 
-# By table: how it is made, and how many indexes are built at once and alone, None if core builds them all.
+# By table: how it is made, and how many indexes are built at once and alone, None if PostgreSQL builds them all.
 TABLES = {
     "kinds": ("""
         CREATE TABLE kinds (id int PRIMARY KEY, n int, note text, e mood, a int[], moods mood[], p positive,
@@ -203,7 +203,7 @@ def dependencies(conn, table: str) -> list[str]:
 
 
 def builds(messages: list[str]) -> tuple[int, int] | None:
-    """Return how many indexes were built at once and alone, as VERBOSE says; None if core has built them."""
+    """Return how many indexes were built at once and alone, as VERBOSE says; None if PostgreSQL has built them."""
     [report] = [message for message in messages if message.startswith("finished rewriting")]
     found = re.search(
         r"^index builds: (\d+) at once by \d+ processes with \d+ kB of memory each, \d+ of them divided,"
@@ -267,7 +267,7 @@ def assert_found_by_index(conn) -> None:
 
 @pytest.fixture(scope="module")
 def core(base):
-    """What core's VACUUM FULL does to all tables."""
+    """What PostgreSQL's VACUUM FULL does to all tables."""
     return rewrite_all(base, {"cyclone.enabled": "off"}, "FULL")[0]
 
 
@@ -282,7 +282,7 @@ def core(base):
     (2, 3, {**WAL_LEVELS["minimal"], "wal_skip_threshold": 0, "fsync": "on"}),
 ], ids=["alone", "replica", "serializable", "minimal", "minimal-flushed", "5-parts", "2-parts", "3-parts"])  # fmt: skip
 def test_indexes_of_every_kind(base, core, workers, parts, config):
-    """Catalogs and sizes are as core leaves them, whoever builds which index, and so they are after a crash."""
+    """Catalogs and sizes are as PostgreSQL leaves them, whoever builds which index, and so they are after a crash."""
     ours, built = rewrite_all(base, {"cyclone.debug_btree_parts": parts}, f"FULL, PARALLEL {workers}", **config)
     assert built == {table: expected for table, (_, expected) in TABLES.items() if table in built}
     for table in TABLES:
@@ -300,7 +300,7 @@ def test_indexes_of_every_kind(base, core, workers, parts, config):
                 assert actual["relpages"] in (expected["relpages"], actual["size"] // 8192) or name.startswith("pg_toast"), name
             else:
                 assert actual["size"] == expected["size"], name
-                # core's for the TOAST table are those of the empty one, from before it is filled
+                # PostgreSQL's for the TOAST table are those of the empty one, from before it is filled
                 assert actual["relpages"] == expected["relpages"] or name.startswith("pg_toast"), name
             assert actual["reltuples"] == expected["reltuples"] or name.startswith("pg_toast"), name
             for key in ("class", "index", "folder"):
@@ -411,7 +411,7 @@ def test_what_is_wrong_with_a_row(cluster, db, conn, indexed):
 
 
 def test_duplicates_are_not_looked_for(cluster, db, conn, indexed):
-    """In a unique index that has some already, as in core's."""
+    """In a unique index that has some already, as in PostgreSQL's."""
     conn.execute("UPDATE pg_index SET indisunique = true WHERE indexrelid = 't_n_idx'::regclass")
     conn.execute("SET cyclone.enabled = off")
     conn.execute("VACUUM FULL t")
@@ -514,7 +514,7 @@ def test_progress_and_memory(cluster, db, conn, indexed):
 @pytest.mark.parametrize(("indexes", "workers", "memory", "expected"), [
     (2, 1, "64MB", (2, 0)),  # one each
     (3, 1, "64MB", (3, 0)),
-    (3, 1, "32MB", (3, 0)),  # core would have it built by one process
+    (3, 1, "32MB", (3, 0)),  # PostgreSQL would have it built by one process
     (3, 2, "64MB", (3, 0)),
     (3, 0, "64MB", (3, 0)),
 ])  # fmt: skip
@@ -585,7 +585,7 @@ ICU_SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_btree_in_parts_is_a_btree(conn, shape):
-    """With any keys it has no more pages than core's, except one a part if parts are small, and none that is no page of it."""
+    """With any keys it has no more pages than PostgreSQL's, except one a part if parts are small, and none that is no page of it."""
     assert_parts_make_a_btree(conn, shape, *SHAPES[shape])
 
 
@@ -609,7 +609,7 @@ def test_parts_in_the_order_of_icu(conn, shape):
 
 
 def assert_parts_make_a_btree(conn, shape: str, columns: str, index: str, nrows: int) -> None:
-    """Build an index on columns filled so, in 2, 3 and 13 parts, and compare each with core's."""
+    """Build an index on columns filled so, in 2, 3 and 13 parts, and compare each with PostgreSQL's."""
     run_script(conn, f"""
         CREATE FUNCTION wide(int) RETURNS text IMMUTABLE LANGUAGE sql
             RETURN (SELECT string_agg(md5($1 || ' ' || j), '') FROM generate_series(1, 80) j);
@@ -663,7 +663,7 @@ def test_no_part_has_a_leaf_more_than_it_needs(conn):
     ("1MB", 8, 0),
 ])  # fmt: skip
 def test_processes_read_the_table_together(conn, memory, parts, collected):
-    """As many indexes as have room in memory come of one pass; their rows are all there, in the same order as by core."""
+    """As many indexes as have room in memory come of one pass; their rows are all there, in the same order as by PostgreSQL."""
     conn.execute("CREATE TABLE t (id int, n int, note text STORAGE PLAIN)")
     conn.execute("INSERT INTO t SELECT i, hashint4(i) % 1000, i::text FROM generate_series(1, 200000) i")
     run_script(conn, "CREATE INDEX t_id ON t (id); CREATE INDEX t_n ON t (n DESC, id); DELETE FROM t WHERE id % 3 = 0")

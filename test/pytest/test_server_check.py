@@ -71,7 +71,7 @@ def vacuumed(cluster, db: str = "postgres") -> str:
 
 
 def assert_core_serves(cluster, differs: str) -> None:
-    """The library isn't used, for this reason, and says so once; what core doesn't know is an error."""
+    """The library isn't used, for this reason, and says so once; what PostgreSQL doesn't know is an error."""
     assert cluster.log.count(UNFIT) == 1
     assert not re.search(OTHER_VERSION, cluster.log)
     [(_, _, reasons)] = re.findall(DETAIL, cluster.log)

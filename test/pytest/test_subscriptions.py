@@ -177,7 +177,7 @@ def test_who_is_about_to_subscribe_goes_first(cluster, db, conn, subscription):
 
 
 def test_subscriptions_that_are_being_changed(cluster, db, conn, subscription):
-    """While somebody is at it nothing moves; if he doesn't come to an end it is given up, with a warning."""
+    """While a session is at it nothing moves; if the session doesn't end, it is given up, with a warning."""
     run_script(conn, PLAIN)
     before = conn.execute(PLACES).fetchone()
     with cluster.connect(db) as other:

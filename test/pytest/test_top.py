@@ -40,7 +40,7 @@ def dsn(cluster: Cluster, db: str, user: str = "postgres") -> str:
     return f"host={cluster.socket_dir} user={user} dbname={db}"
 
 
-# what it calls in each look, as somebody else might define it
+# what it calls in each look, as another user might define it
 FUNCTIONS = [
     "current_setting(text) RETURNS text", "current_database() RETURNS name", "clock_timestamp() RETURNS timestamptz",
     "to_regclass(text) RETURNS regclass", "pg_backend_pid() RETURNS int",
@@ -252,7 +252,7 @@ def test_the_form_of_times_that_a_server_is_set_to_does_not_matter(cluster, db, 
 
 
 def test_functions_of_a_database_are_not_taken_for_the_servers(cluster, db, conn, table):
-    """Its owner may have set a search path: nothing of his runs with the rights of whoever watches."""
+    """Its owner may have set a search path: nothing of the owner's runs with the rights of the role that watches."""
     conn.execute("CREATE SCHEMA theirs")
     for function in FUNCTIONS:
         conn.execute(f"CREATE FUNCTION theirs.{function} LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it ran as %', current_user; END $$")

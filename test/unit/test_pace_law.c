@@ -412,7 +412,7 @@ test_waits_that_are_unknown(void)
 /*
  * test_somebody_comes
  *		Full speed as long as there is nobody, and little harm two seconds after
- *		somebody has come.
+ *		a session has come.
  */
 static void
 test_somebody_comes(void)
