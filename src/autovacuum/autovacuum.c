@@ -43,31 +43,39 @@
 #include "autovacuum/running_notes.h"
 #include "autovacuum/table_log.h"
 #include "engine/audit.h"
-#include "engine/table_vacuum.h"
+#include "engine/table_run.h"
 #include "history/history.h"
-#include "pace/pace.h"
-#include "report/progress.h"
 #include "scope.h"
 #include "server_check.h"
 #include "settings.h"
 #include "team/degree.h"
-#include "team/team.h"
 
 /* From this part of the failsafe's age on a table is in a hurry. */
 #define HURRY_FRACTION	0.8
 /* In a hurry there is a worker for each 1 MB of the table. */
 #define HURRY_PAGES		((BlockNumber) (1024 * 1024 / BLCKSZ))
 
+/* The table that this worker has the engine vacuum */
+typedef struct TableInHand
+{
+	Relation	rel;
+	const TableKey *key;
+	char	   *name;			/* NULL if it isn't known yet */
+	VacuumParams params;
+	AutovacuumResult *result;
+} TableInHand;
+
 static AutovacuumReason choose_reason(Relation rel, const TableKey *key, uint32 *failures);
 static void vacuum_by_engine(Relation rel, const VacuumParams *params,
 							 BufferAccessStrategy strategy, const TableKey *key,
 							 AutovacuumResult *result);
+static bool begin_run(void *state);
+static void fail_run(void *state);
 static void vacuum_by_server(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy,
 							 RelationVacuum servers_vacuum);
 static void tell_breaker(const TableKey *key, const char *name, bool is_audits, TimestampTz until);
-static void note_failure(const TableKey *key, const char *name,
-						 const AutovacuumResult *result);
+static void note_failure(const TableInHand *table);
 static bool is_in_a_hurry(Relation rel, const VacuumParams *params);
 static int	workers_in_a_hurry(Relation rel);
 
@@ -137,53 +145,46 @@ static void
 vacuum_by_engine(Relation rel, const VacuumParams *params, BufferAccessStrategy strategy,
 				 const TableKey *key, AutovacuumResult *result)
 {
-	VacuumParams ours = *params;
-	TableResult table;
-	char	   *volatile name = NULL;
+	TableInHand table = {.rel = rel,.key = key,.params = *params,.result = result};
+	TableRunCaller caller = {.begin = begin_run,.fail = fail_run,.state = &table};
+	TableResult done;
 
-	/* as the table's size calls for; the server's own never has any */
-	ours.nworkers = 0;
-
-	PG_TRY();
-	{
-		/* after an error the catalogs can't be asked */
-		name = psprintf("%s.%s.%s", get_database_name(MyDatabaseId),
-						get_namespace_name(RelationGetNamespace(rel)),
-						RelationGetRelationName(rel));
-		pace_begin_command(NULL);
-		if (is_in_a_hurry(rel, params))
-		{
-			ours.nworkers = workers_in_a_hurry(rel);
-			pace_hurry();
-		}
-		pace_write_steadily();
-		history_begin(HISTORY_VACUUM, rel, &ours);
-		table_vacuum(rel, &ours, strategy, NULL, &table);
-	}
-	PG_CATCH();
-	{
-		team_give_up();
-		running_notes_end();
-		(void) table_log_end_trial(false);
-		degree_release();
-		pace_end_command();
-		progress_clear();
-		note_failure(key, name, result);
-		history_fail();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	table_run(rel, &table.params, strategy, &caller, &done);
 
 	running_notes_end();
 	if (table_log_end_trial(true))
 		running_notes_trial_went_well();
 	degree_release();
-	pace_end_command();
-	result->rows_removed = table.counters.tuples_deleted;
-	result->pages_scanned = table.counters.scanned_pages;
-	result->workers = table.workers_launched;
-	history_vacuumed(&table);
-	history_end();
+	result->rows_removed = done.counters.tuples_deleted;
+	result->pages_scanned = done.counters.scanned_pages;
+	result->workers = done.workers_launched;
+}
+
+/* begin_run -- note what an error needs to know; choose the workers; is the run in a hurry? */
+static bool
+begin_run(void *state)
+{
+	TableInHand *table = state;
+	bool		hurries;
+
+	/* after an error the catalogs can't be asked */
+	table->name = psprintf("%s.%s.%s", get_database_name(MyDatabaseId),
+						   get_namespace_name(RelationGetNamespace(table->rel)),
+						   RelationGetRelationName(table->rel));
+	hurries = is_in_a_hurry(table->rel, &table->params);
+	/* 0: as the table's size calls for; the server's own never has any */
+	table->params.nworkers = hurries ? workers_in_a_hurry(table->rel) : 0;
+	return hurries;
+}
+
+/* fail_run -- an error has ended the run. */
+static void
+fail_run(void *state)
+{
+	running_notes_end();
+	(void) table_log_end_trial(false);
+	degree_release();
+	note_failure(state);
 }
 
 /*
@@ -223,11 +224,10 @@ vacuum_by_server(Relation rel, compat_am_vacuum_params *params, BufferAccessStra
 
 /*
  * note_failure
- *		An error ends the engine's vacuum of a table: note it by its kind.  name is NULL
- *		if the error came before the name was known.
+ *		An error ends the engine's vacuum of a table: note it by its kind.
  */
 static void
-note_failure(const TableKey *key, const char *name, const AutovacuumResult *result)
+note_failure(const TableInHand *table)
 {
 	int			sqlerrcode = geterrcode();
 	bool		is_audits;
@@ -235,14 +235,14 @@ note_failure(const TableKey *key, const char *name, const AutovacuumResult *resu
 
 	if (ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
 	{
-		table_log_cancelled(key, result);
+		table_log_cancelled(table->key, table->result);
 		return;
 	}
 
 	is_audits = audit_has_failed();
-	until = table_log_failed(key, sqlerrcode, is_audits, result);
+	until = table_log_failed(table->key, sqlerrcode, is_audits, table->result);
 	if (until != 0)
-		tell_breaker(key, name, is_audits, until);
+		tell_breaker(table->key, table->name, is_audits, until);
 }
 
 /*

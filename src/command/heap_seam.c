@@ -44,14 +44,10 @@
 #include "command/heap_seam.h"
 #include "compat.h"
 #include "debug_point.h"
-#include "engine/table_vacuum.h"
-#include "history/history.h"
+#include "engine/table_run.h"
 #include "inplace/copy_cleaner.h"
-#include "pace/pace.h"
-#include "report/progress.h"
 #include "scope.h"
 #include "settings.h"
-#include "team/team.h"
 
 /* A place in memory, and its protection */
 typedef struct Place
@@ -62,6 +58,13 @@ typedef struct Place
 	int			protection;		/* PROT_... */
 } Place;
 
+/* What is known of a table in a session if a run fails */
+typedef struct TableInHand
+{
+	TableKey	key;
+	const char *name;
+} TableInHand;
+
 /* Heap's own routine; NULL until heap_seam_init has put ours in its place */
 static RelationVacuum servers_vacuum = NULL;
 
@@ -70,7 +73,7 @@ static void vacuum_heap(Relation rel, compat_am_vacuum_params *params,
 static bool is_for_engine(Relation rel, compat_am_vacuum_params *params);
 static void vacuum_by_engine(Relation rel, compat_am_vacuum_params *params,
 							 BufferAccessStrategy strategy);
-static void end_command(bool own_command);
+static void note_failure(void *state);
 static const char *replace_pointer(RelationVacuum *place, RelationVacuum value);
 static int	find_protection(struct dl_phdr_info *program, size_t size, void *arg);
 
@@ -159,41 +162,23 @@ is_for_engine(Relation rel, compat_am_vacuum_params *params)
 static void
 vacuum_by_engine(Relation rel, compat_am_vacuum_params *params, BufferAccessStrategy strategy)
 {
-	/* false if utility_hook.c has begun the command */
-	bool		own_command = !pace_command_is_running();
-	TableKey	key = table_log_key(rel);
-	char	   *name = pstrdup(RelationGetRelationName(rel));
+	TableInHand table = {
+		.key = table_log_key(rel),
+		.name = pstrdup(RelationGetRelationName(rel))
+	};
+	TableRunCaller caller = {.fail = note_failure,.state = &table};
 	TableResult result;
 
-	PG_TRY();
-	{
-		if (own_command)
-			pace_begin_command(NULL);
-		pace_write_steadily();
-		history_begin(HISTORY_VACUUM, rel, params);
-		table_vacuum(rel, params, strategy, NULL, &result);
-	}
-	PG_CATCH();
-	{
-		team_give_up();
-		end_command(own_command);
-		(void) autovacuum_audit_has_failed(&key, name);
-		history_fail();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	end_command(own_command);
-	history_vacuumed(&result);
-	history_end();
+	table_run(rel, params, strategy, &caller, &result);
 }
 
-/* end_command -- clean up after a table, whether it is done or has failed. */
+/* note_failure -- if an audit has raised the error that ends a run, leave the table to the server. */
 static void
-end_command(bool own_command)
+note_failure(void *state)
 {
-	if (own_command)
-		pace_end_command();
-	progress_clear();
+	const TableInHand *table = state;
+
+	(void) autovacuum_audit_has_failed(&table->key, table->name);
 }
 
 /*
