@@ -154,8 +154,7 @@ typedef struct GistShared
 {
 	/* written by the leader before each phase over the index */
 	GistNSN		start_nsn;
-	bool		deletes;		/* or is it cleanup? */
-	bool		has_nothing_to_do;	/* cleanup after bulk deletion */
+	IndexPass	pass;
 
 	uint32		nwords;			/* of each bitmap; constant */
 
@@ -273,24 +272,11 @@ gist_begin(TableVacuum *vacuum, int number, int nmembers)
 	begin_blocks(vacuum, number, nmembers, true);
 }
 
-/*
- * gist_begin_cleanup
- *		The leader's part before cleanup: if bulk deletion has passed over the index,
- *		there is one thing to claim, and only so that a member reports on the index.
- */
+/* gist_begin_cleanup -- the leader's part before cleanup. */
 static void
 gist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers)
 {
-	GistShared *gist = index_area(vacuum, number);
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
-
-	if (!shared->has_stats)
-	{
-		begin_blocks(vacuum, number, nmembers, false);
-		return;
-	}
-	gist->has_nothing_to_do = true;
-	ranges_init(&shared->ranges, 0, 1, 1, 1, 1);
+	begin_blocks(vacuum, number, nmembers, false);
 }
 
 /*
@@ -310,14 +296,11 @@ begin_blocks(TableVacuum *vacuum, int number, int nmembers, bool deletes)
 
 	Assert(is_leader(vacuum));
 
+	if (!index_begin_pass(vacuum, number, &gist->pass, deletes))
+		return;
 	gist_setup(vacuum, number);
-	gist->deletes = deletes;
-	gist->has_nothing_to_do = false;
 	gist->start_nsn = RelationNeedsWAL(index) ? GetInsertRecPtr() : compat_fake_lsn(index);
 
-	shared->stats.estimated_count = false;
-	shared->stats.num_index_tuples = 0;
-	shared->stats.pages_deleted = 0;
 	shared->stats.pages_free = 0;
 
 	scan = make_scan(vacuum, number);
@@ -336,24 +319,17 @@ static BlockNumber
 gist_vacuum(TableVacuum *vacuum, int number)
 {
 	GistShared *gist = index_area(vacuum, number);
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	GistScan   *scan;
 	BlockNumber pages_done;
-	uint64		start,
-				end;
 
-	if (gist->has_nothing_to_do)
+	if (gist->pass.has_nothing_to_do)
 	{
-		(void) ranges_claim(&shared->ranges, &start, &end);
+		index_claim_nothing(vacuum, number);
 		return 0;
 	}
 
 	scan = make_scan(vacuum, number);
-	do
-		index_visit_blocks(&scan->blocks);
-	while (index_claim_growth(vacuum, number, &scan->blocks.next, &scan->blocks.end));
-
-	pages_done = scan->blocks.pages_done;
+	pages_done = index_visit_all_blocks(&scan->blocks);
 	free_scan(scan);
 	return pages_done;
 }
@@ -383,7 +359,7 @@ gist_finish_cleanup(TableVacuum *vacuum, int number)
 {
 	GistShared *gist = index_area(vacuum, number);
 
-	if (!gist->has_nothing_to_do)
+	if (!gist->pass.has_nothing_to_do)
 	{
 		if (gist_has_empty_pages(vacuum, number, true))
 			gist_delete_pages(vacuum, number, true);
@@ -452,7 +428,7 @@ make_scan(TableVacuum *vacuum, int number)
 {
 	GistScan   *scan = palloc0_object(GistScan);
 
-	Assert(vacuum->dead_tids != NULL || !((GistShared *) index_area(vacuum, number))->deletes);
+	Assert(vacuum->dead_tids != NULL || !((GistShared *) index_area(vacuum, number))->pass.deletes);
 	Assert(CheckRelationLockedByMe(vacuum->indexes[number], RowExclusiveLock, true));
 
 	scan->vacuum = vacuum;
@@ -595,7 +571,7 @@ clean_leaf(GistScan *scan, Buffer buffer, BlockNumber *right)
 		index_report_overfull(scan->index, blkno);
 
 	*right = InvalidBlockNumber;
-	if (scan->gist->deletes)
+	if (scan->gist->pass.deletes)
 	{
 		if (shows_split(scan, page))
 			*right = GistPageGetOpaque(page)->rightlink;

@@ -5,7 +5,9 @@
  *
  * Ranges of blocks.  A kind that visits pages in physical order hands out in
  * ranges the blocks that the index has when the phase begins.  The blocks that it has
- * grown by meanwhile go to the process that comes first (index_claim_growth).
+ * grown by meanwhile go to the process that comes first (index_claim_growth).  GiST and
+ * SP-GiST indexes are passed over in this way for bulk deletion and for cleanup
+ * (index_begin_pass).
  *
  * Turns.  A member takes its turn for work that only one of them may do to an index at
  * a time.  A turn is a flag and a condition variable: heavyweight locks don't conflict
@@ -291,6 +293,57 @@ index_blocks_are_claimed(TableVacuum *vacuum, int number)
 
 	Assert(number >= 0 && number < vacuum->nindexes);
 	return ranges_position(&index->ranges) >= index->ranges.end;
+}
+
+/*
+ * index_begin_pass
+ *		Leader: begin a pass over an index; return false if there is nothing to do.
+ *
+ * That is so in cleanup if bulk deletion has passed over the index.  Then there is one
+ * thing to claim, and only so that a member reports on the index.
+ */
+bool
+index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass, bool deletes)
+{
+	IndexShared *index = vacuum_index(vacuum->shared, number);
+
+	Assert(is_leader(vacuum) && pass != NULL);
+
+	pass->deletes = deletes;
+	pass->has_nothing_to_do = !deletes && index->has_stats;
+	if (pass->has_nothing_to_do)
+	{
+		ranges_init(&index->ranges, 0, 1, 1, 1, 1);
+		return false;
+	}
+	index->stats.estimated_count = false;
+	index->stats.num_index_tuples = 0;
+	index->stats.pages_deleted = 0;
+	return true;
+}
+
+/* index_claim_nothing -- claim the one thing of a pass that has nothing to do, unless another member has. */
+void
+index_claim_nothing(TableVacuum *vacuum, int number)
+{
+	uint64		start,
+				end;
+
+	(void) ranges_claim(&vacuum_index(vacuum->shared, number)->ranges, &start, &end);
+}
+
+/*
+ * index_visit_all_blocks
+ *		Visit blocks until none is left to claim, nor any that the index has grown by;
+ *		return how many were visited.
+ */
+BlockNumber
+index_visit_all_blocks(IndexBlocks *blocks)
+{
+	do
+		index_visit_blocks(blocks);
+	while (index_claim_growth(blocks->vacuum, blocks->number, &blocks->next, &blocks->end));
+	return blocks->pages_done;
 }
 
 /*

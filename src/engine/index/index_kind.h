@@ -148,6 +148,16 @@ typedef struct IndexBlocks
 	BlockNumber pages_done;
 } IndexBlocks;
 
+/*
+ * A pass over all blocks of an index, for bulk deletion or for cleanup; in the shared area
+ * of a kind that visits them all for either.  Written by the leader.
+ */
+typedef struct IndexPass
+{
+	bool		deletes;		/* or is it cleanup? */
+	bool		has_nothing_to_do;	/* cleanup after bulk deletion */
+} IndexPass;
+
 extern const IndexKind btree_kind;
 extern const IndexKind gist_kind;
 extern const IndexKind spgist_kind;
@@ -185,6 +195,15 @@ extern bool index_claim_range(IndexShared *index, bool *gives_up, uint64 *start,
 extern bool index_claim_growth(TableVacuum *vacuum, int number,
 							   BlockNumber *start, BlockNumber *end);
 extern bool index_blocks_are_claimed(TableVacuum *vacuum, int number);
+
+/*
+ * Passes over all blocks.  The leader begins; if that returns false there is nothing to
+ * do, and no blocks.  A member whose pass has nothing to do calls index_claim_nothing, any
+ * other index_visit_all_blocks, which returns how many it has visited.
+ */
+extern bool index_begin_pass(TableVacuum *vacuum, int number, IndexPass *pass, bool deletes);
+extern void index_claim_nothing(TableVacuum *vacuum, int number);
+extern BlockNumber index_visit_all_blocks(IndexBlocks *blocks);
 
 /*
  * Turns.  A member that waits for its turn has no page locked, and none pinned that

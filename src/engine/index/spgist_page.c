@@ -247,11 +247,11 @@ look_at_leaf(SpgistScan *scan, Buffer buffer)
 			scan->offsets[scan->ntids++] = off;
 			note_next(scan, buffer, off, SGLT_GET_NEXTOFFSET(tuple));
 		}
-		else if (tuple->tupstate == SPGIST_REDIRECT && scan->spgist->deletes)
+		else if (tuple->tupstate == SPGIST_REDIRECT && scan->spgist->pass.deletes)
 			follow_redirect(scan, buffer, off);
 	}
 
-	if (scan->spgist->deletes)
+	if (scan->spgist->pass.deletes)
 		(void) audit_match(scan->vacuum, scan->number, buffer, scan->tids, scan->ntids, scan->dead);
 	else
 		memset(scan->dead, 0, sizeof(bool) * scan->ntids);

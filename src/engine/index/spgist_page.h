@@ -37,8 +37,7 @@ typedef struct FollowedPlace
 typedef struct SpgistShared
 {
 	TransactionId start_xmin;	/* written by the leader, in begin_blocks */
-	bool		deletes;		/* or is it cleanup? likewise */
-	bool		has_nothing_to_do;	/* cleanup after bulk deletion; likewise */
+	IndexPass	pass;
 } SpgistShared;
 
 /* How to take tuples out of their chains on one page; see plan_chain */

@@ -169,24 +169,11 @@ spgist_begin(TableVacuum *vacuum, int number, int nmembers)
 	begin_blocks(vacuum, number, nmembers, true);
 }
 
-/*
- * spgist_begin_cleanup
- *		The leader's part before cleanup: if bulk deletion has passed over the index,
- *		there is one thing to claim, and only so that a member reports on the index.
- */
+/* spgist_begin_cleanup -- the leader's part before cleanup. */
 static void
 spgist_begin_cleanup(TableVacuum *vacuum, int number, int nmembers)
 {
-	SpgistShared *spgist = index_area(vacuum, number);
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
-
-	if (!shared->has_stats)
-	{
-		begin_blocks(vacuum, number, nmembers, false);
-		return;
-	}
-	spgist->has_nothing_to_do = true;
-	ranges_init(&shared->ranges, 0, 1, 1, 1, 1);
+	begin_blocks(vacuum, number, nmembers, false);
 }
 
 /*
@@ -200,19 +187,14 @@ static void
 begin_blocks(TableVacuum *vacuum, int number, int nmembers, bool deletes)
 {
 	SpgistShared *spgist = index_area(vacuum, number);
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	SpgistScan *scan;
 
 	Assert(is_leader(vacuum));
+
+	if (!index_begin_pass(vacuum, number, &spgist->pass, deletes))
+		return;
 	Assert(ActiveSnapshotSet());
-
 	spgist->start_xmin = GetActiveSnapshot()->xmin;
-	spgist->deletes = deletes;
-	spgist->has_nothing_to_do = false;
-
-	shared->stats.estimated_count = false;
-	shared->stats.num_index_tuples = 0;
-	shared->stats.pages_deleted = 0;
 
 	scan = make_scan(vacuum, number);
 	for (BlockNumber root = SPGIST_ROOT_BLKNO; root <= SPGIST_LAST_FIXED_BLKNO; root++)
@@ -231,26 +213,19 @@ static BlockNumber
 spgist_vacuum(TableVacuum *vacuum, int number)
 {
 	SpgistShared *spgist = index_area(vacuum, number);
-	IndexShared *shared = vacuum_index(vacuum->shared, number);
 	SpgistScan *scan;
 	BlockNumber pages_done;
-	uint64		start,
-				end;
 
-	if (spgist->has_nothing_to_do)
+	if (spgist->pass.has_nothing_to_do)
 	{
-		(void) ranges_claim(&shared->ranges, &start, &end);
+		index_claim_nothing(vacuum, number);
 		return 0;
 	}
 
 	scan = make_scan(vacuum, number);
-	do
-		index_visit_blocks(&scan->blocks);
-	while (index_claim_growth(vacuum, number, &scan->blocks.next, &scan->blocks.end));
-
+	pages_done = index_visit_all_blocks(&scan->blocks);
 	/* nothing that is pending is left undone */
 	Assert(scan->npending == 0);
-	pages_done = scan->blocks.pages_done;
 	free_scan(scan);
 	return pages_done;
 }
@@ -282,7 +257,7 @@ spgist_finish_cleanup(TableVacuum *vacuum, int number)
 {
 	SpgistShared *spgist = index_area(vacuum, number);
 
-	if (!spgist->has_nothing_to_do)
+	if (!spgist->pass.has_nothing_to_do)
 		spgist_finish(vacuum, number);
 	index_cap_tuples(vacuum, number);
 }
@@ -305,7 +280,7 @@ make_scan(TableVacuum *vacuum, int number)
 	initSpGistState(&scan->state, scan->index);
 
 	Assert(TransactionIdIsNormal(scan->spgist->start_xmin));
-	Assert(vacuum->dead_tids != NULL || !scan->spgist->deletes);
+	Assert(vacuum->dead_tids != NULL || !scan->spgist->pass.deletes);
 	Assert(CheckRelationLockedByMe(scan->index, RowExclusiveLock, true));
 	return scan;
 }
