@@ -61,7 +61,7 @@ guards_say_if_held_for_long(Guard guard)
 						   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_free)), XLOGDIR,
 						   pretty_bytes(pg_atomic_read_u64(&vacuum->disk_bound)),
 						   holder != NULL ? holder : "nobody any more"),
-				 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or mend archive_command. Or set \"cyclone.min_free_disk\" to a lower value and reload the configuration; running VACUUMs notice.")));
+				 errhint("See pg_replication_slots and pg_stat_archiver: drop a slot that nobody needs, or fix archive_command. Or set \"cyclone.min_free_disk\" to a lower value and reload the configuration; running VACUUMs notice.")));
 	}
 	else
 		ereport(LOG,

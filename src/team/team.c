@@ -112,7 +112,7 @@ static void (*my_while_waiting) (void) = NULL;
 static const char *leaders_text(void);
 static void lead(TeamControl *control, ParallelContext *pcxt);
 static void wait_for_arrivals(void);
-static bool somebody_is_starting(void);
+static bool worker_is_starting(void);
 static void forget_control(dsm_segment *segment, Datum arg);
 static void give_up_at_exit(int code, Datum arg);
 
@@ -329,7 +329,7 @@ wait_for_arrivals(void)
 {
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ARRIVAL_MS);
 
-	while (somebody_is_starting() && GetCurrentTimestamp() < end)
+	while (worker_is_starting() && GetCurrentTimestamp() < end)
 	{
 		/* the latch may be set for good, by what has yet to be served */
 		pg_usleep(1000L);
@@ -337,11 +337,11 @@ wait_for_arrivals(void)
 }
 
 /*
- * somebody_is_starting
+ * worker_is_starting
  *		Leader: has a worker been launched that has neither found the team nor ended?
  */
 static bool
-somebody_is_starting(void)
+worker_is_starting(void)
 {
 	for (int i = 0; i < my_pcxt->nworkers_launched; i++)
 	{
