@@ -18,6 +18,7 @@
 #   make check-minors [PG_VERSIONS=17] [PGSRC=/path/to/postgresql-18]   compiled for each minor version that can be had, and what differs there
 #   make check-debs [DEBS_ARGS="--keep sid"]   the packages built, tested, used and removed in bare systems of Debian, the Dockerfiles' steps, too; as root
 #   make check-builds PGSRC=/path/to/postgresql-18   the smoke tests on servers with segments of 6 blocks, and with blocks of 32 kB
+#   make check-bytes BEFORE=COMMIT [BASE=/dev/shm]   VACUUM in one process writes the WAL and the pages that it wrote at that commit
 #   make monitoring                              the files of monitoring/ for exporters and Grafana, of its metrics.toml
 #   make check-core PGSRC=/path/to/postgresql-18   PostgreSQL's own tests with pg_cyclone engaged
 #   make check-valgrind PGSRC=/path/to/postgresql-18   a server under valgrind, built as scripts/check_valgrind.py says
@@ -63,7 +64,7 @@ FAST_TESTS = units smoke options regress dead_tids parallel progress checks btre
 COMMON_RUN = $(if $(SEED),--seed $(SEED)) $(if $(BASE),--base $(BASE)) $(if $(AUTOVACUUM),--autovacuum)
 LONG_RUN = $(COMMON_RUN) $(if $(FIRST),--first $(FIRST))
 
-.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-core check-debs check-fast check-minors check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
+.PHONY: all install uninstall installcheck clean dist distclean image-volume demo demo-cluster measure-versions monitoring check check-all check-builds check-bytes check-core check-debs check-fast check-minors check-units coverage tidy check-ubsan check-valgrind crash-test fault-test damage-test soak twins prove-large figures bench bench-audit bench-autovacuum bench-cluster bench-compaction bench-guards bench-history bench-large bench-online bench-pace bench-sorting bench-tables bench-tpcc bench-views
 .DEFAULT_GOAL := all
 
 all install uninstall installcheck:
@@ -126,6 +127,9 @@ check-minors: .venv/stamp
 
 check-builds: .venv/stamp
 	$(VENV_PYTHON) scripts/check_builds.py $(or $(PGSRC),$(error name a source tree of PostgreSQL: make check-builds PGSRC=/path/to/postgresql-18))
+
+check-bytes: .venv/stamp
+	$(VENV_PYTHON) scripts/check_bytes.py $(or $(BEFORE),$(error name a commit: make check-bytes BEFORE=COMMIT)) $(if $(BASE),--base $(BASE))
 
 check-debs: .venv/stamp
 	$(VENV_PYTHON) scripts/check_packages.py $(DEBS_ARGS)
