@@ -14,8 +14,8 @@ PROVING = "VACUUM (INDEX_CLEANUP on, DISABLE_PAGE_SKIPPING, PARALLEL 2)"
 # An error of PostgreSQL's own VACUUM, autovacuum included, about sound rows that it has left with the lock of an ended transaction
 # (docs/upstream/stale-row-lock.md). pg_cyclone's removes such a lock, and never says so; that is not forgiven anywhere.
 STALE_LOCK = re.compile(r"found xmax \d+ from before relfrozenxid \d+")
-STALE_LOCK_COUNT = "known fault of PostgreSQL: found xmax from before relfrozenxid"
-# Assertions of PostgreSQL's own that fail without a fault in the data (docs/upstream/aborted-update-lock.md
+STALE_LOCK_COUNT = "known bug of PostgreSQL: found xmax from before relfrozenxid"
+# Assertions of PostgreSQL's own that fail although the data is right (docs/upstream/aborted-update-lock.md
 # and stale-row-lock.md): a row is updated whose update was rolled back to a savepoint while it was locked; VACUUM can't get the
 # cleanup lock of a page with such a lock as STALE_LOCK is about.
 SERVER_ASSERTION = re.compile(
@@ -23,7 +23,7 @@ SERVER_ASSERTION = re.compile(
     r' File: "(?:[^"]*/)?heapam\.c"'
 )  # fmt: skip
 PATIENCE = 300  # for a recovery that compares each page
-ASSERTION_COUNT = "known fault of PostgreSQL: an assertion that ends the server"
+ASSERTION_COUNT = "known bug of PostgreSQL: an assertion that ends the server"
 
 
 def heaps_of(conn: psycopg.Connection, workload: Workload) -> list[str]:

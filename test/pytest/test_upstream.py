@@ -1,4 +1,4 @@
-"""Some of the faults of PostgreSQL in docs/upstream, shown by the scripts there on a server without pg_cyclone.
+"""Some of the bugs of PostgreSQL in docs/upstream, shown by the scripts there on a server without pg_cyclone.
 
 If one of these tests fails, upstream has fixed the bug: say so in docs/upstream, docs/reliability.md and test/proofs.md.
 """
@@ -16,11 +16,11 @@ from cyclone_lab import build
 from cyclone_lab.postgres import as_server_user, hand_over, program_env
 from cyclone_lab.proof import SERVER_ASSERTION
 
-EVERY_VERSION = "the server's own faults"
+EVERY_VERSION = "the server's own bugs"
 
 SCRIPTS = Path(build.REPO) / "docs" / "upstream"
 SECONDS = 120
-# Script: what it says where the fault is
+# Script: what it says where the bug is
 FAULTS = {
     "stale-row-lock": "found xmax",
     "brin-hot": "     0\n",
@@ -29,7 +29,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_fault_is_still_there(prefix, name):
+def test_the_bug_is_still_there(prefix, name):
     said = said_by(prefix, name)
     assert FAULTS[name] in said, said
 
