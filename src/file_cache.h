@@ -27,6 +27,11 @@ typedef struct FileCache FileCache;
  */
 extern void file_cache_init(void);
 
+/*
+ * A map is made by the leader, zeroed or not, in file_cache_map_size bytes of memory that
+ * all processes share.  Each process begins by itself, and holds what it reads, or not.  No
+ * errors but for lack of memory; cache may be NULL.
+ */
 extern bool file_cache_is_wanted(Relation rel, BlockNumber nblocks);
 extern Size file_cache_map_size(BlockNumber nblocks);
 extern void file_cache_map_init(FileCacheMap *map, BlockNumber nblocks);
@@ -42,12 +47,15 @@ extern void file_cache_hold(FileCache *cache, bool hold);
  */
 extern void file_cache_before_read(FileCache *cache, Relation rel, FileCacheMap *map,
 								   BlockNumber blkno);
+
+/* What is held is dropped from now on, as more is read. */
 extern void file_cache_release(FileCache *cache);
 
 /* Code of the server will read all of a relation, or has done so. */
 extern void file_cache_before_all(FileCache *cache, Relation rel, FileCacheMap *map);
 extern void file_cache_after_all(FileCache *cache, Relation rel, FileCacheMap *map);
 
+/* The process reads no more.  Serves interrupts. */
 extern void file_cache_end(FileCache *cache);
 
 #endif							/* CYCLONE_FILE_CACHE_H */

@@ -44,6 +44,11 @@ typedef struct OthersFound
 extern Others *others_with_lock(Oid relid, LOCKMODE conflicting);
 extern Others *others_with_snapshot(TransactionId limit_xmin);
 
+/*
+ * others_look, others_for_longer_than and others_nap are called in a transaction,
+ * others_wait outside of any.  They serve interrupts, so they may raise errors, but none
+ * waits in a lock's queue.  others_describe returns palloc'd memory.
+ */
 extern OthersFound others_look(Others *others);
 extern OthersFound others_wait(Others *others, int ms);
 extern OthersFound others_for_longer_than(const Others *others, int ms);

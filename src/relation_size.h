@@ -13,6 +13,7 @@
 #include "storage/block.h"
 #include "utils/rel.h"
 
+/* rel is open and locked.  0 if its file is missing, which is no error. */
 extern BlockNumber relation_blocks(Relation rel);
 
 #endif							/* CYCLONE_RELATION_SIZE_H */

@@ -12,6 +12,7 @@
 #ifndef CYCLONE_TRIAL_H
 #define CYCLONE_TRIAL_H
 
+/* In the postmaster, while the library is preloaded: did a child survive the call?  No errors. */
 extern bool trial_survived(bool (*call) (void), bool *result);
 
 #endif							/* CYCLONE_TRIAL_H */

@@ -12,6 +12,7 @@
 #ifndef CYCLONE_WAL_WRITER_H
 #define CYCLONE_WAL_WRITER_H
 
+/* In a loop that writes much WAL, with no lock held.  Sleeps for some ms, serves interrupts. */
 extern void wal_keep_pace(void);
 
 #endif							/* CYCLONE_WAL_WRITER_H */

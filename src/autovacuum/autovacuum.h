@@ -21,6 +21,11 @@
 typedef void (*RelationVacuum) (Relation rel, compat_am_vacuum_params *params,
 								BufferAccessStrategy strategy);
 
+/*
+ * autovacuum_vacuum is called in an autovacuum worker, in a transaction with a snapshot,
+ * with a ShareUpdateExclusiveLock on rel, which is a heap.  autovacuum_audit_has_failed is
+ * called in a session while an error is handled, and raises none.
+ */
 extern bool autovacuum_audit_has_failed(const TableKey *key, const char *name);
 extern void autovacuum_vacuum(Relation rel, compat_am_vacuum_params *params,
 							  BufferAccessStrategy strategy,

@@ -45,6 +45,12 @@ typedef struct AutovacuumResult
 
 extern void table_log_shmem_request(void);
 extern void table_log_shmem_init(void);
+
+/*
+ * A table's turns.  These are called where an error is handled, too: none raises an error,
+ * and none waits for more than a lock that is held for a moment.  *failures is how often in
+ * a row the engine has failed; times are when a break ends, 0 if there is none.
+ */
 extern TableKey table_log_key(Relation rel);
 extern bool table_log_breaker_is_open(const TableKey *key, uint32 *failures);
 extern void table_log_done(const TableKey *key, AutovacuumReason reason,
@@ -53,17 +59,32 @@ extern void table_log_cancelled(const TableKey *key, const AutovacuumResult *res
 extern TimestampTz table_log_failed(const TableKey *key, int sqlerrcode, bool is_audits,
 									const AutovacuumResult *result);
 extern bool table_log_audit_has_failed(const TableKey *key);
+
+/*
+ * For the postmaster at its start, which reads the notes on disk: what crashes and audits
+ * have left, and how long a break would last that begins now.
+ */
 extern TimestampTz table_log_crashed(const TableKey *key, uint32 failures);
 extern TimestampTz table_log_reopen(const TableKey *key, uint32 failures, bool is_audits,
 									TimestampTz until);
 extern TimestampTz table_log_break_until(uint32 failures);
 extern TimestampTz table_log_longest_break(TimestampTz now);
+
+/* A lock on the notes on disk, held while one is read and changed; no error in between. */
 extern void table_log_lock_crashes(void);
 extern void table_log_unlock_crashes(void);
+
+/*
+ * The breaker for all tables.  table_log_leave_all is for the postmaster at its start.  If
+ * table_log_all_are_left says no, the caller may have begun a trial, and calls
+ * table_log_end_trial in any case.
+ */
 extern void table_log_leave_all(TimestampTz until);
 extern bool table_log_all_are_left(void);
 extern bool table_log_all_may_be_left(void);
 extern bool table_log_end_trial(bool went_well);
+
+/* For any session; table_log_forget closes breakers.  No errors. */
 extern bool table_log_last_seconds(const TableKey *key, double *seconds);
 extern int64 table_log_forget(const TableKey *key);
 

@@ -97,6 +97,7 @@ typedef struct CompactionVerdict
 								 * known */
 } CompactionVerdict;
 
+/* Pure arithmetic: no locks, no errors, no memory.  Names are constants. */
 extern CompactionVerdict compaction_decide(const CompactionFacts *facts);
 extern double compaction_seconds(const CompactionFacts *facts);
 extern double compaction_wal(const CompactionFacts *facts);

@@ -24,6 +24,10 @@ typedef struct CompactionWindow
 /* The minute of the week that a clock on the wall shows at a moment */
 typedef int (*WallClock) (pg_time_t moment);
 
+/*
+ * window_parse returns false and sets *problem if the text is no window.  None of these
+ * raises an error.  window_next_change asks the clock about up to two weeks of minutes.
+ */
 extern bool window_parse(const char *text, CompactionWindow *window, const char **problem);
 extern bool window_has(const CompactionWindow *window, int minute);
 extern int64 window_next_change(const CompactionWindow *window, pg_time_t moment, WallClock clock);

@@ -31,6 +31,7 @@ typedef struct LagSeen
 	double		ours;			/* of these */
 } LagSeen;
 
+/* Returns bytes a second.  Knows nothing of the server. */
 extern double lag_law_step(LagLaw *law, const LagSeen *seen);
 
 #endif							/* CYCLONE_LAG_LAW_H */

@@ -13,6 +13,12 @@
 #include "commands/vacuum.h"
 #include "utils/rel.h"
 
+/*
+ * table_inplace is called, and returns, outside any transaction, with the table locked for
+ * the session in ShareUpdateExclusiveLock; an error in it may have ended that lock.  Memory
+ * that outlives transactions is taken from parent.  table_inplace_is_possible is called in
+ * a transaction, with a heap that is locked.
+ */
 extern uint64 table_inplace_count(void);
 extern bool table_inplace_is_possible(Relation rel, const char **why_not);
 extern void table_inplace(Oid relid, const VacuumParams *params, BufferAccessStrategy ring,

@@ -24,6 +24,11 @@ typedef enum BlockChoice
 	MAY_SKIP_VISIBLE,			/* at the price of relfrozenxid */
 } BlockChoice;
 
+/*
+ * The leader calls skip_policy_setup before the team is launched.  The shared block has
+ * skip_policy_shared_size bytes of counters, from eager.fails_start on.  Any member judges
+ * blocks, in any order; *vmbuffer keeps a page of the map pinned, which the caller releases.
+ */
 extern Size skip_policy_shared_size(BlockNumber rel_pages);
 extern void skip_policy_setup(TableVacuum *vacuum, const VacuumParams *params);
 extern BlockChoice skip_policy_judge(TableVacuum *vacuum, BlockNumber blkno, Buffer *vmbuffer,
