@@ -8,7 +8,7 @@
 #   make figures                                 the pictures and tables of README and docs/, of the results in bench/saved
 #   make demo-cluster PG_CONFIG=... [DEMO_ARGS="--rows 100000"]   a distributed table compacted under load on three nodes, of a PostgreSQL in which Citus is installed
 #   make check [PG_VERSIONS=18] [PYTEST_ARGS=-v] the tests on embedded PostgreSQL 18, and on 17 and 19 what can differ there, after make tidy
-#   make check-all [PG_VERSIONS=18] [PYTEST_ARGS=-v] [PGSRC=/path/to/postgresql-18]   every test on each version, long ones, too; check-minors; check-builds with PGSRC
+#   make check-all [PG_VERSIONS=18] [PYTEST_ARGS=-v] [PGSRC=/path/to/postgresql-18]   every test on each version, long ones, too; coverage; check-minors; check-builds with PGSRC
 #   make check-fast                              those tests on PostgreSQL 18 that take two minutes together
 #   make check-units                             what needs no server, in seconds, with gcc's sanitizers
 #   make coverage                                which lines that those tests are for they don't reach, by gcov
@@ -101,7 +101,7 @@ check: tidy
 	$(VENV_PYTHON) -m cyclone_lab.build $(PG_VERSIONS)
 	PG_VERSIONS="$(PG_VERSIONS)" $(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
 
-check-all: check-minors $(if $(PGSRC),check-builds)
+check-all: coverage check-minors $(if $(PGSRC),check-builds)
 	$(MAKE) check PYTEST_ARGS="--whole $(PYTEST_ARGS)"
 
 measure-versions: .venv/stamp

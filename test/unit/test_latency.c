@@ -33,11 +33,13 @@ int			MaxBackends = 1;
 ProcNumber	MyProcNumber = 0;
 int			MyProcPid = 4711;
 
+static TransactionId xid = InvalidTransactionId;
+
 /* GetTopTransactionIdIfAny -- what time_commit asks for. */
 TransactionId
 GetTopTransactionIdIfAny(void)
 {
-	return InvalidTransactionId;
+	return xid;
 }
 
 /* core_wait_forget -- there is always a core. */
@@ -221,6 +223,85 @@ test_credit_ends(void)
 	CHECK_EQ(pg_atomic_read_u32(&running->credit), 0);
 }
 
+/* test_nothing_runs -- so there is nothing to excuse. */
+static void
+test_nothing_runs(void)
+{
+	begin();
+	latency_excuse(0, MS(100));
+	CHECK_EQ(pg_atomic_read_u32(&latency->running[0].credit), 0);
+	CHECK_EQ(pg_atomic_read_u32(&latency->running[0].is_excused), 0);
+}
+
+/* end_before_commit -- a statement that has ended, but for its commit. */
+static void
+end_before_commit(void)
+{
+	begin_statement(NULL);
+	elapsed = MS(5);
+	end_statement(true);
+}
+
+/*
+ * test_statements_count_once
+ *		At once if no commit comes; else when their transaction commits, whose time counts
+ *		if it has written; or when the session's next statement begins.
+ */
+static void
+test_statements_count_once(void)
+{
+	begin();
+	for (int writes = 0; writes <= 1; writes++)
+	{
+		unit_case("writes: %d", writes);
+		xid = writes ? FirstNormalTransactionId : InvalidTransactionId;
+		end_before_commit();
+		read_counts();
+		CHECK_EQ(counted, writes);
+		time_commit(XACT_EVENT_PRE_COMMIT, NULL);
+		CHECK_EQ(nesting, writes);
+		CHECK_EQ(pg_atomic_read_u64(&latency->running[0].since) != 0, writes);
+		time_commit(XACT_EVENT_COMMIT, NULL);
+		CHECK_EQ(nesting, 0);
+		read_counts();
+		CHECK_EQ(counted, writes + 1);
+	}
+	xid = InvalidTransactionId;
+
+	end_before_commit();
+	time_commit(XACT_EVENT_PARALLEL_COMMIT, NULL);
+	read_counts();
+	CHECK_EQ(counted, 2);
+	begin_statement(NULL);
+	read_counts();
+	CHECK_EQ(counted, 3);
+	time_commit(XACT_EVENT_COMMIT, NULL);
+	read_counts();
+	CHECK_EQ(counted, 3);
+
+	elapsed = MS(5);
+	end_statement(false);
+	read_counts();
+	CHECK_EQ(counted, 4);
+}
+
+/* test_buckets -- the start of each belongs to it, and what is shorter to the one before. */
+static void
+test_buckets(void)
+{
+	CHECK_EQ(bucket_of(0), 0);
+	CHECK_EQ(bucket_start_ms(0), 0);
+	for (int bucket = 1; bucket < LATENCY_BUCKETS; bucket++)
+	{
+		uint64		start = (uint64) round(bucket_start_ms(bucket) * NS_PER_MS);
+
+		unit_case("bucket %d", bucket);
+		CHECK_EQ(bucket_of(start), bucket);
+		CHECK_EQ(bucket_of(start - 1), bucket - 1);
+	}
+	CHECK_EQ(bucket_of(PG_UINT64_MAX), LATENCY_BUCKETS - 1);
+}
+
 /* test_two_that_look -- share the time: none is given twice. */
 static void
 test_two_that_look(void)
@@ -241,6 +322,9 @@ main(void)
 	UNIT_RUN(test_late_ones_between_naps);
 	UNIT_RUN(test_long_waits_leave_nothing);
 	UNIT_RUN(test_credit_ends);
+	UNIT_RUN(test_nothing_runs);
+	UNIT_RUN(test_statements_count_once);
+	UNIT_RUN(test_buckets);
 	UNIT_RUN(test_two_that_look);
 	return unit_end();
 }
